@@ -1,0 +1,58 @@
+// An owning array aligned to cache lines. Large ones ask for huge pages: a decode step walks tens of megabytes of
+// state and weights, where 4 KiB pages cost TLB misses.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <utility>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "base/check.h"
+
+namespace polysketch {
+
+template <typename T>
+class AlignedBuffer {
+ public:
+  AlignedBuffer() = default;
+  // Zero-filled.
+  explicit AlignedBuffer(size_t size) : size_(size) {
+    if (size == 0) return;
+    PS_CHECK(size <= SIZE_MAX / 2 / sizeof(T)) << "size=" << size;
+    const size_t bytes = size * sizeof(T);
+    const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
+    const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+    void* memory = std::aligned_alloc(alignment, rounded);
+    PS_CHECK(memory != nullptr) << "out of memory for " << rounded << " bytes";
+#if defined(__linux__)
+    if (alignment == kHugePage) madvise(memory, rounded, MADV_HUGEPAGE);
+#endif
+    std::memset(memory, 0, rounded);
+    data_.reset(static_cast<T*>(memory));
+  }
+
+  T* data() { return data_.get(); }
+  const T* data() const { return data_.get(); }
+  size_t size() const { return size_; }
+  T& operator[](size_t i) { return data_.get()[i]; }
+  const T& operator[](size_t i) const { return data_.get()[i]; }
+  std::span<T> span() { return {data_.get(), size_}; }
+  std::span<const T> span() const { return {data_.get(), size_}; }
+
+ private:
+  static constexpr size_t kCacheLine = 64;
+  static constexpr size_t kHugePage = size_t{2} << 20;
+  struct Free {
+    void operator()(T* p) const { std::free(p); }
+  };
+  std::unique_ptr<T, Free> data_;
+  size_t size_ = 0;
+};
+
+}  // namespace polysketch

@@ -1,0 +1,139 @@
+// Status and Result<T>: how a function tells its caller that untrusted input was bad or a resource was missing. The codes
+// are gRPC's canonical codes, so the server maps them in one place (server/status_map.h).
+#pragma once
+
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+
+namespace polysketch {
+
+enum class Code : int {
+  kOk = 0,
+  kCancelled = 1,
+  kUnknown = 2,
+  kInvalidArgument = 3,
+  kDeadlineExceeded = 4,
+  kNotFound = 5,
+  kAlreadyExists = 6,
+  kPermissionDenied = 7,
+  kResourceExhausted = 8,
+  kFailedPrecondition = 9,
+  kAborted = 10,
+  kOutOfRange = 11,
+  kUnimplemented = 12,
+  kInternal = 13,
+  kUnavailable = 14,
+  kDataLoss = 15,
+};
+
+std::string_view CodeName(Code code);
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;  // OK
+  Status(Code code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  bool ok() const { return code_ == Code::kOk; }
+  Code code() const { return code_; }
+  const std::string& message() const { return message_; }
+  // "INVALID_ARGUMENT: message", or "OK".
+  std::string ToString() const;
+
+ private:
+  Code code_ = Code::kOk;
+  std::string message_;
+};
+
+// Concatenates its arguments through an ostream: StrCat("expected ", 3, " values").
+template <typename... Args>
+std::string StrCat(const Args&... args) {
+  std::ostringstream out;
+  (out << ... << args);
+  return std::move(out).str();
+}
+
+template <typename... Args>
+Status InvalidArgument(const Args&... args) {
+  return Status(Code::kInvalidArgument, StrCat(args...));
+}
+template <typename... Args>
+Status FailedPrecondition(const Args&... args) {
+  return Status(Code::kFailedPrecondition, StrCat(args...));
+}
+template <typename... Args>
+Status ResourceExhausted(const Args&... args) {
+  return Status(Code::kResourceExhausted, StrCat(args...));
+}
+template <typename... Args>
+Status NotFound(const Args&... args) {
+  return Status(Code::kNotFound, StrCat(args...));
+}
+template <typename... Args>
+Status Internal(const Args&... args) {
+  return Status(Code::kInternal, StrCat(args...));
+}
+template <typename... Args>
+Status Unavailable(const Args&... args) {
+  return Status(Code::kUnavailable, StrCat(args...));
+}
+template <typename... Args>
+Status DataLoss(const Args&... args) {
+  return Status(Code::kDataLoss, StrCat(args...));
+}
+
+// A value or the Status that says why there is none.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}            // NOLINT: implicit by design
+  Result(Status status) : status_(std::move(status)) {     // NOLINT: implicit by design
+    PS_CHECK(!status_.ok()) << "a Result without a value needs an error";
+  }
+
+  bool ok() const { return value_.has_value(); }
+  const Status& status() const { return status_; }
+  T& value() & {
+    PS_CHECK(ok()) << status_.ToString();
+    return *value_;
+  }
+  const T& value() const& {
+    PS_CHECK(ok()) << status_.ToString();
+    return *value_;
+  }
+  T&& value() && {
+    PS_CHECK(ok()) << status_.ToString();
+    return *std::move(value_);
+  }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+
+ private:
+  Status status_;
+  std::optional<T> value_;
+};
+
+}  // namespace polysketch
+
+#define PS_CONCAT_INNER(a, b) a##b
+#define PS_CONCAT(a, b) PS_CONCAT_INNER(a, b)
+
+// Returns the error of an expression of type Status.
+#define PS_RETURN_IF_ERROR(expr)                           \
+  do {                                                     \
+    if (::polysketch::Status ps_status = (expr); !ps_status.ok()) return ps_status; \
+  } while (false)
+
+// PS_ASSIGN_OR_RETURN(auto x, F()): declares x with the value of a Result, or returns its error.
+#define PS_ASSIGN_OR_RETURN(lhs, expr) PS_ASSIGN_OR_RETURN_IMPL(PS_CONCAT(ps_result_, __LINE__), lhs, expr)
+#define PS_ASSIGN_OR_RETURN_IMPL(result, lhs, expr) \
+  auto result = (expr);                             \
+  if (!result.ok()) return result.status();         \
+  lhs = std::move(result).value()

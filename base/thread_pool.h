@@ -1,0 +1,65 @@
+// A pool for data-parallel loops inside one engine step.
+//
+// Determinism: tasks divide outputs, never a sum, so which thread runs a task cannot change a bit of any result.
+// Cost: between two loops of a step the workers spin (a decode step has about a hundred loops of a few microseconds; a
+// futex each would cost more than the work); after kSpin without work they sleep on a condition variable.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace polysketch {
+
+class ThreadPool {
+ public:
+  // `threads` counts the caller: 1 runs everything inline and starts no thread.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Runs fn(task, thread) for every task in [0, tasks), thread in [0, threads()), and returns when all are done. The caller
+  // takes part as thread 0. One ParallelFor at a time (the engine thread owns the pool); fn must not call ParallelFor.
+  template <typename Fn>
+  void ParallelFor(int64_t tasks, const Fn& fn) {
+    if (tasks <= 0) return;
+    if (workers_.empty() || tasks == 1) {
+      for (int64_t i = 0; i < tasks; ++i) fn(i, 0);
+      return;
+    }
+    Run(tasks, &fn, [](const void* f, int64_t task, int thread) {
+      (*static_cast<const Fn*>(f))(task, thread);
+    });
+  }
+
+ private:
+  using Thunk = void (*)(const void* fn, int64_t task, int thread);
+
+  void Run(int64_t tasks, const void* fn, Thunk thunk);
+  void WorkerLoop(int thread);
+  void DrainTasks(int thread);
+
+  // The current loop; written by Run before generation_ is raised, read by workers after they have seen it.
+  const void* fn_ = nullptr;
+  Thunk thunk_ = nullptr;
+  int64_t tasks_ = 0;
+
+  alignas(64) std::atomic<uint64_t> generation_{0};
+  alignas(64) std::atomic<int64_t> next_{0};
+  alignas(64) std::atomic<int> running_{0};
+  alignas(64) std::atomic<int> sleeping_{0};
+  std::atomic<bool> stop_{false};
+
+  std::mutex mutex_;  // guards the sleep of workers only
+  std::condition_variable wake_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace polysketch
