@@ -1,0 +1,70 @@
+// A loaded model as the scheduler sees it: immutable weights, states made for it, and a step over a packed batch of
+// segments. m = 1 is decoding, m large is prefill, every row wanted is scoring: the same call.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "engine/checkpoint/model_config.h"
+#include "kernels/backend.h"
+
+namespace polysketch {
+
+struct StepSegment {
+  SequenceState* state = nullptr;
+  std::span<const int32_t> tokens;  // m >= 1 tokens, at positions state->position() ...
+  bool all_rows = false;            // hidden rows of every token, or of the last one only
+};
+
+// Abstract so that the scheduler can be tested, and simulated, without a model.
+class LanguageModel {
+ public:
+  virtual ~LanguageModel() = default;
+
+  virtual int vocab_size() const = 0;
+  // Floats in a hidden row.
+  virtual int hidden_size() const = 0;
+  // Most tokens (over all segments) that one Step takes.
+  virtual int max_step_tokens() const = 0;
+  virtual std::unique_ptr<SequenceState> NewState() = 0;
+  // Bytes of a state that has seen `tokens` tokens (constant for recurrent kinds).
+  virtual size_t StateBytes(int64_t tokens) const = 0;
+
+  // Runs the segments (distinct states) and advances their states. Writes the final-norm hidden rows asked for, packed in
+  // segment order, to hidden [rows, hidden_size]. A row's bits do not depend on the other segments or on the split.
+  virtual void Step(std::span<const StepSegment> segments, float* hidden) = 0;
+  // logits [rows, vocab] of hidden rows.
+  virtual void Logits(const float* hidden, int64_t rows, float* logits) = 0;
+  // out[m] = log sum_j exp(logits[m][j]).
+  virtual void LogSumExp(const float* logits, int64_t rows, float* out) = 0;
+};
+
+struct LoadOptions {
+  // Format of the packed matrices; as in the checkpoint (per tensor) when unset.
+  std::optional<DataType> weights;
+  StateFormat state_format = StateFormat::kF32;
+  int max_step_tokens = 512;
+  // Called with bytes done and total while weights are packed. May be empty.
+  std::function<void(int64_t, int64_t)> progress;
+};
+
+// The PolySketchFormer of a model folder (docs/model-format.md). Checks every tensor against the config.
+class PolysketchModel : public LanguageModel {
+ public:
+  static Result<std::unique_ptr<PolysketchModel>> Load(const std::string& folder, Backend* backend,
+                                                       const LoadOptions& options);
+  virtual const ModelConfig& config() const = 0;
+  virtual const AttentionSpec& attention_spec() const = 0;
+  // Bytes of all packed weights.
+  virtual int64_t weight_bytes() const = 0;
+  virtual int64_t parameters() const = 0;
+  // Bytes that a decode step of one sequence reads on average: weights, state, half a block buffer.
+  virtual int64_t decode_step_bytes() const = 0;
+};
+
+}  // namespace polysketch

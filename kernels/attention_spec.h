@@ -1,0 +1,66 @@
+// What the attention of a model computes, as far as kernels need to know it (../shared/design/model.md is the source; the
+// tables in docs/model-format.md repeat it for users).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace polysketch {
+
+enum class AttentionKind {
+  kSoftmax,             // near only: exp(q.k / sqrt(d)), a KV cache
+  kPolynomial,          // near only: (q'.k')^p, a KV cache
+  kRandomSketch,        // (f(q').f(k'))^2
+  kLearnedSketch,       // (g(q).g(k))^2
+  kLearnedSketchMixed,  // own block (q''.k'')^near_power, earlier blocks (g(q).g(k))^2
+  kRandomSketchMixed,   // the same with f
+  kLinear,              // phi(q).phi(k), phi = elu + 1
+  kPerformer,           // phi(q).phi(k), FAVOR+ positive features
+};
+
+// "softmax", "learned_sketch_mixed", ...: the names of config.json.
+std::string_view AttentionKindName(AttentionKind kind);
+
+// How the far state is read. Accumulation is float32 in both; kBf16 reads the upper 16 bits (rounded to nearest), half the
+// bytes of a decode step.
+enum class StateFormat { kF32, kBf16 };
+
+struct AttentionSpec {
+  AttentionKind kind = AttentionKind::kSoftmax;
+  int layers = 0;
+  int heads = 0;
+  int head_dim = 0;      // d
+  int sketch_size = 0;   // r; sketched kinds
+  int num_features = 0;  // m; linear (= head_dim) and performer
+  int block = 0;         // b, grain size; > 0 for every kind (KV kinds allocate in blocks of it)
+  int power = 4;         // polynomial
+  int near_power = 4;    // mixed kinds
+  float stabilizer = 1;  // c of the denominator; 0 for softmax
+  StateFormat state_format = StateFormat::kF32;
+
+  bool sketched() const {
+    return kind == AttentionKind::kRandomSketch || kind == AttentionKind::kLearnedSketch || mixed();
+  }
+  bool mixed() const {
+    return kind == AttentionKind::kLearnedSketchMixed || kind == AttentionKind::kRandomSketchMixed;
+  }
+  // softmax and polynomial keep every key and value; the others a state of constant size.
+  bool kv_cache() const {
+    return kind == AttentionKind::kSoftmax || kind == AttentionKind::kPolynomial;
+  }
+  // Width of far_q and far_k rows: r rounded up to a multiple of 8 (zero columns), or m. 0 for KV kinds.
+  int far_dim() const {
+    if (kv_cache()) return 0;
+    return sketched() ? (sketch_size + 7) / 8 * 8 : num_features;
+  }
+  // Width of near_q and near_k rows.
+  int near_dim() const { return kv_cache() || mixed() ? head_dim : far_dim(); }
+  // Rows of the far state S: packed symmetric features of the sketched kinds (8x8 tiles I <= J: 640 for r = 32), else m.
+  int features() const {
+    if (!sketched()) return far_dim();
+    const int tiles = far_dim() / 8;
+    return tiles * (tiles + 1) / 2 * 64;
+  }
+};
+
+}  // namespace polysketch
