@@ -1,0 +1,27 @@
+# SentencePiece as scripts/setup-sentencepiece builds it: static, against the system's protobuf.
+#
+# Defines the imported target polysketch::sentencepiece. Debian's own shared library is not searched for on purpose: it
+# exports a bundled protobuf 3.14 and crashes any process that also holds gRPC. Include sentencepiece_processor.h in
+# engine/tokenizer*.cc only: it declares an absl::string_view that clashes with the one gRPC's headers use.
+
+set(SENTENCEPIECE_ROOT "${PROJECT_SOURCE_DIR}/.deps/sentencepiece" CACHE PATH
+  "Where scripts/setup-sentencepiece installed SentencePiece")
+
+find_path(SentencePiece_INCLUDE_DIR sentencepiece_processor.h
+  PATHS "${SENTENCEPIECE_ROOT}/include" NO_DEFAULT_PATH)
+find_library(SentencePiece_LIBRARY libsentencepiece.a
+  PATHS "${SENTENCEPIECE_ROOT}/lib" NO_DEFAULT_PATH)
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(SentencePiece
+  REQUIRED_VARS SentencePiece_LIBRARY SentencePiece_INCLUDE_DIR
+  REASON_FAILURE_MESSAGE "run scripts/setup, which builds it")
+
+if(SentencePiece_FOUND AND NOT TARGET polysketch::sentencepiece)
+  add_library(polysketch::sentencepiece STATIC IMPORTED)
+  set_target_properties(polysketch::sentencepiece PROPERTIES
+    IMPORTED_LOCATION "${SentencePiece_LIBRARY}"
+    INTERFACE_INCLUDE_DIRECTORIES "${SentencePiece_INCLUDE_DIR}"
+    INTERFACE_LINK_LIBRARIES "protobuf::libprotobuf;Threads::Threads")
+endif()
+mark_as_advanced(SentencePiece_INCLUDE_DIR SentencePiece_LIBRARY)

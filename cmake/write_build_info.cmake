@@ -1,0 +1,13 @@
+# Run by the target polysketch_build_info_header; see PolysketchVersion.cmake.
+set(COMMIT "unknown")
+find_package(Git QUIET)
+if(GIT_FOUND)
+  execute_process(
+    COMMAND "${GIT_EXECUTABLE}" describe --always --dirty --abbrev=12 --match=NO_TAGS
+    WORKING_DIRECTORY "${SOURCE_DIR}" OUTPUT_VARIABLE _describe OUTPUT_STRIP_TRAILING_WHITESPACE
+    ERROR_QUIET RESULT_VARIABLE _result)
+  if(_result EQUAL 0)
+    set(COMMIT "${_describe}")
+  endif()
+endif()
+configure_file("${SOURCE_DIR}/cmake/polysketch_build_info.h.in" "${OUTPUT}" @ONLY)
