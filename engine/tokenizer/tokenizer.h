@@ -1,0 +1,71 @@
+// SentencePiece behind a small interface (its headers must not meet gRPC's in one translation unit, so they stay in the .cc).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace polysketch {
+
+class Tokenizer {
+ public:
+  // tokenizer.model of a model folder.
+  static Result<std::unique_ptr<Tokenizer>> Load(const std::string& path);
+  virtual ~Tokenizer() = default;
+
+  virtual int vocab_size() const = 0;
+  virtual int bos_id() const = 0;  // -1: none
+  virtual int eos_id() const = 0;  // -1: none
+  // Ids of a text, without BOS or EOS. Control pieces spelled out in the text ("<s>") are text, never control ids.
+  // INVALID_ARGUMENT for text that is not UTF-8 (with the byte offset).
+  virtual Result<std::vector<int32_t>> Encode(std::string_view text) const = 0;
+  // Text of ids: control ids give nothing, byte pieces give their bytes (the result may therefore not be UTF-8; use
+  // IncrementalDecoder for streams). INVALID_ARGUMENT names an id outside the vocabulary.
+  virtual Result<std::string> Decode(std::span<const int32_t> ids) const = 0;
+  // Bytes that this id adds behind others ("▁" as a space); empty for control ids.
+  virtual std::string_view PieceBytes(int32_t id) const = 0;
+  // The piece as it stands in the vocabulary ("▁the", "<0x0A>", "<s>").
+  virtual std::string_view Piece(int32_t id) const = 0;
+  virtual bool IsControl(int32_t id) const = 0;
+  // Whether the decoder drops the one space that the encoder's dummy prefix put in front of a text.
+  virtual bool StripsLeadingSpace() const = 0;
+};
+
+// Encodes a text that arrives in pieces, with the same ids as Tokenizer::Encode of the whole and bounded memory: it cuts only
+// where no piece of the vocabulary can span the cut. Pieces may split UTF-8 characters.
+class IncrementalEncoder {
+ public:
+  explicit IncrementalEncoder(const Tokenizer* tokenizer);
+  ~IncrementalEncoder();
+  // Ids that became certain. INVALID_ARGUMENT for bytes that are not UTF-8.
+  Result<std::vector<int32_t>> Append(std::string_view text);
+  // The rest.
+  Result<std::vector<int32_t>> Finish();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Text of a token stream; never emits half a UTF-8 character. Bytes that can no longer become UTF-8 come out as U+FFFD.
+class IncrementalDecoder {
+ public:
+  // `continued`: tokens go before the first one (a completion behind a prompt), so its leading space is kept.
+  IncrementalDecoder(const Tokenizer* tokenizer, bool continued);
+  // Complete characters that became certain with this token.
+  std::string Append(int32_t id);
+  // What is left at the end (incomplete bytes as U+FFFD).
+  std::string Finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool at_start_;
+  std::string pending_;  // incomplete UTF-8 tail, at most 3 bytes
+};
+
+}  // namespace polysketch
