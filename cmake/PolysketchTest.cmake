@@ -1,11 +1,12 @@
 # polysketch_test(NAME source... [LIBS target...] [LABELS label...] [TIMEOUT seconds] [ARGS arg...] [ENVIRONMENT K=V...])
 #
 # One GoogleTest executable, build/<preset>/bin/NAME, registered as the ctest NAME. gtest_main is linked; list
-# GTest::gmock in LIBS where it is used. POLYSKETCH_TEST_FULL=1 in the environment asks the tests for their full counts.
+# GTest::gmock in LIBS where it is used. POLYSKETCH_TEST_FULL=1 in the environment of a test asks for its full counts; the
+# CMake option of that name sets it, and gives the tests the time.
 #
 # polysketch_test_properties(NAME [LABELS] [TIMEOUT] [ENVIRONMENT]) gives any other ctest the same environment.
 
-include(GoogleTest)
+option(POLYSKETCH_TEST_FULL "Run the tests with the counts that the issues name" OFF)
 
 # ASan: a report ends the test. The stack-use-after-return check stays off: it doubles the time of coroutine-free code
 # like ours for a fault that g++ warns of.
@@ -22,6 +23,10 @@ elseif(POLYSKETCH_SANITIZE MATCHES "thread")
     "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/cmake/sanitizers/tsan.supp")
 endif()
 
+if(POLYSKETCH_TEST_FULL)
+  list(APPEND POLYSKETCH_TEST_ENVIRONMENT "POLYSKETCH_TEST_FULL=1")
+endif()
+
 # Sanitizers slow the arithmetic about threefold and allocations much more.
 set(POLYSKETCH_TIMEOUT_FACTOR 1)
 if(POLYSKETCH_SANITIZE)
@@ -34,7 +39,7 @@ function(polysketch_test_properties name)
     set(arg_TIMEOUT 120)
   endif()
   math(EXPR timeout "${arg_TIMEOUT} * ${POLYSKETCH_TIMEOUT_FACTOR}")
-  if("$ENV{POLYSKETCH_TEST_FULL}" STREQUAL "1")
+  if(POLYSKETCH_TEST_FULL)
     math(EXPR timeout "${timeout} * 30")
   endif()
   set_tests_properties(${name} PROPERTIES
