@@ -45,6 +45,7 @@ function(polysketch_test_properties name)
   set_tests_properties(${name} PROPERTIES
     TIMEOUT ${timeout}
     SKIP_RETURN_CODE 77
+    ENVIRONMENT_MODIFICATION "PATH=path_list_prepend:${PROJECT_SOURCE_DIR}/.deps/bin"  # promtool
     ENVIRONMENT "${POLYSKETCH_TEST_ENVIRONMENT};${arg_ENVIRONMENT}")
   if(arg_LABELS)
     set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")
