@@ -1,0 +1,223 @@
+#include "engine/checkpoint/model_config.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "engine/checkpoint/strict_json.h"
+
+namespace polysketch {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kFormatVersion = 1;
+constexpr std::string_view kArchitecture = "polysketchformer";
+constexpr size_t kMaxConfigBytes = 1 << 20;
+constexpr int kMaxDepth =
+    2;  // one object of plain values; one more level for a message that names the field
+
+struct KindName {
+  AttentionKind kind;
+  std::string_view name;
+};
+constexpr std::array<KindName, 8> kKinds = {{
+    {AttentionKind::kSoftmax, "softmax"},
+    {AttentionKind::kPolynomial, "polynomial"},
+    {AttentionKind::kRandomSketch, "random_sketch"},
+    {AttentionKind::kLearnedSketch, "learned_sketch"},
+    {AttentionKind::kLearnedSketchMixed, "learned_sketch_mixed"},
+    {AttentionKind::kRandomSketchMixed, "random_sketch_mixed"},
+    {AttentionKind::kLinear, "linear"},
+    {AttentionKind::kPerformer, "performer"},
+}};
+
+constexpr std::string_view kFields[] = {
+    "format_version", "architecture",   "attention", "vocab_size", "emb_dim",     "num_heads",
+    "num_layers",     "context_length", "power",     "near_power", "sketch_size", "grain_size",
+    "num_features",   "sketch_kind",    "add_bos",   "bos_id",     "eos_id",
+};
+
+// Takes fields out of one config.json; the first error sticks and later reads do nothing.
+class FieldReader {
+ public:
+  FieldReader(const json& object, std::string_view source) : object_(object), source_(source) {}
+
+  // `fallback` empty: the field is required.
+  int Int(const char* name, int low, int high, std::optional<int> fallback = std::nullopt) {
+    const json* value = Find(name, fallback.has_value());
+    if (value == nullptr) return fallback.value_or(low);
+    // Unsigned beyond int64 compares greater than `high` as unsigned, and so never wraps.
+    const bool in_range = value->is_number_unsigned()
+                              ? high >= 0 &&
+                                    value->get<uint64_t>() <= static_cast<uint64_t>(high) &&
+                                    static_cast<int64_t>(value->get<uint64_t>()) >= low
+                              : value->is_number_integer() && value->get<int64_t>() >= low &&
+                                    value->get<int64_t>() <= high;
+    if (!in_range) {
+      Fail(name,
+           StrCat("expected an integer in [", low, ", ", high, "], found ", DescribeJson(*value)));
+      return low;
+    }
+    return value->get<int>();
+  }
+
+  bool Bool(const char* name, bool fallback) {
+    const json* value = Find(name, true);
+    if (value == nullptr) return fallback;
+    if (!value->is_boolean()) {
+      Fail(name, StrCat("expected true or false, found ", DescribeJson(*value)));
+      return fallback;
+    }
+    return value->get<bool>();
+  }
+
+  std::string String(const char* name, bool optional) {
+    const json* value = Find(name, optional);
+    if (value == nullptr) return "";
+    if (!value->is_string()) {
+      Fail(name, StrCat("expected a string, found ", DescribeJson(*value)));
+      return "";
+    }
+    return value->get<std::string>();
+  }
+
+  void Fail(std::string_view name, std::string_view message) {
+    if (status_.ok()) status_ = InvalidArgument(source_, ": field \"", name, "\": ", message);
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  const json* Find(const char* name, bool optional) {
+    if (!status_.ok()) return nullptr;
+    const auto it = object_.find(name);
+    if (it != object_.end()) return &*it;
+    if (!optional) Fail(name, "missing");
+    return nullptr;
+  }
+
+  const json& object_;
+  std::string_view source_;
+  Status status_;
+};
+
+std::optional<AttentionKind> KindOf(std::string_view name) {
+  for (const KindName& entry : kKinds) {
+    if (entry.name == name) return entry.kind;
+  }
+  return std::nullopt;
+}
+
+std::string AllKindNames() {
+  std::string names;
+  for (const KindName& entry : kKinds) names += StrCat(names.empty() ? "" : ", ", entry.name);
+  return names;
+}
+
+// What holds between fields.
+void CheckRelations(const ModelConfig& config, FieldReader& fields) {
+  if (!fields.status().ok()) return;
+  const int d = config.emb_dim / config.num_heads;
+  if (config.emb_dim % config.num_heads != 0 || d % 2 != 0) {
+    fields.Fail("num_heads", StrCat("expected emb_dim / num_heads to be an even integer, found ",
+                                    config.emb_dim, " / ", config.num_heads));
+  }
+  if (config.power % 2 != 0)
+    fields.Fail("power", StrCat("expected an even number, found ", config.power));
+  if (config.is_random_sketch() &&
+      (config.power < 4 || !std::has_single_bit(static_cast<unsigned>(config.power)))) {
+    fields.Fail("power", StrCat("expected a power of two from 4 for attention \"",
+                                AttentionKindName(config.attention), "\", found ", config.power));
+  }
+  if (config.near_power != 4)
+    fields.Fail("near_power", StrCat("expected 4, found ", config.near_power));
+  if (!config.sketch_kind.empty() && config.sketch_kind != "gaussian" &&
+      config.sketch_kind != "srht") {
+    fields.Fail("sketch_kind",
+                StrCat("expected \"gaussian\" or \"srht\", found \"", config.sketch_kind, "\""));
+  }
+  for (const auto& [name, id] :
+       {std::pair("bos_id", config.bos_id), std::pair("eos_id", config.eos_id)}) {
+    if (id >= config.vocab_size) {
+      fields.Fail(
+          name, StrCat("expected a token id below vocab_size ", config.vocab_size, ", found ", id));
+    }
+  }
+  if (config.add_bos && config.bos_id < 0)
+    fields.Fail("add_bos", "expected a bos_id beside it, found none");
+}
+
+Result<ModelConfig> FromJson(const json& object, std::string_view source) {
+  if (!object.is_object())
+    return InvalidArgument(source, ": expected an object, found ", DescribeJson(object));
+  for (const auto& [name, value] : object.items()) {
+    if (std::find(std::begin(kFields), std::end(kFields), name) == std::end(kFields)) {
+      return InvalidArgument(source, ": unknown field \"", name, "\"");
+    }
+  }
+
+  FieldReader fields(object, source);
+  fields.Int("format_version", kFormatVersion, kFormatVersion);
+  if (const std::string found = fields.String("architecture", false); found != kArchitecture) {
+    fields.Fail("architecture", StrCat("expected \"", kArchitecture, "\", found \"", found, "\""));
+  }
+  ModelConfig config;
+  const std::string kind_name = fields.String("attention", false);
+  if (const auto kind = KindOf(kind_name)) {
+    config.attention = *kind;
+  } else {
+    fields.Fail("attention",
+                StrCat("expected one of ", AllKindNames(), "; found \"", kind_name, "\""));
+  }
+  // Bounds: far beyond any model of this kind, and small enough that no product of sizes overflows
+  // int64.
+  config.vocab_size = fields.Int("vocab_size", 2, 1 << 22);
+  config.emb_dim = fields.Int("emb_dim", 4, 65536);
+  config.num_heads = fields.Int("num_heads", 1, 4096);
+  config.num_layers = fields.Int("num_layers", 1, 1024);
+  config.context_length = fields.Int("context_length", 1, 1 << 30, config.context_length);
+  config.power = fields.Int("power", 2, 64, config.power);
+  config.near_power = fields.Int("near_power", 2, 64, config.near_power);
+  // A field that the kind does not use is checked like the others, and then means nothing.
+  const int sketch_size =
+      fields.Int("sketch_size", 1, 256, config.is_sketched() ? std::nullopt : std::optional(1));
+  config.sketch_size = config.is_sketched() ? sketch_size : 0;
+  config.grain_size = fields.Int(
+      "grain_size", 1, 65536, config.is_mixed() ? std::nullopt : std::optional(config.grain_size));
+  const bool performer = config.attention == AttentionKind::kPerformer;
+  const int num_features =
+      fields.Int("num_features", 1, 65536, performer ? std::nullopt : std::optional(1));
+  config.num_features = performer ? num_features : 0;
+  config.sketch_kind = fields.String("sketch_kind", true);
+  config.add_bos = fields.Bool("add_bos", config.add_bos);
+  config.bos_id = fields.Int("bos_id", -1, (1 << 22) - 1, config.bos_id);
+  config.eos_id = fields.Int("eos_id", -1, (1 << 22) - 1, config.eos_id);
+  CheckRelations(config, fields);
+  if (!fields.status().ok()) return fields.status();
+  return config;
+}
+
+}  // namespace
+
+std::string_view AttentionKindName(AttentionKind kind) {
+  for (const KindName& entry : kKinds) {
+    if (entry.kind == kind) return entry.name;
+  }
+  PS_CHECK(false) << "attention kind " << static_cast<int>(kind);
+  return {};
+}
+
+Result<ModelConfig> ModelConfig::Load(const std::string& dir) {
+  const std::string path = dir + "/config.json";
+  PS_ASSIGN_OR_RETURN(const json object, ReadStrictJson(path, kMaxConfigBytes, kMaxDepth));
+  return FromJson(object, path);
+}
+
+Result<ModelConfig> ModelConfig::Parse(std::string_view json_text, std::string_view source) {
+  PS_ASSIGN_OR_RETURN(const json object, ParseStrictJson(json_text, source, kMaxDepth));
+  return FromJson(object, source);
+}
+
+}  // namespace polysketch
