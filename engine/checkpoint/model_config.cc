@@ -1,7 +1,6 @@
 #include "engine/checkpoint/model_config.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -19,20 +18,16 @@ constexpr size_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxDepth =
     2;  // one object of plain values; one more level for a message that names the field
 
-struct KindName {
-  AttentionKind kind;
-  std::string_view name;
+constexpr AttentionKind kKinds[] = {
+    AttentionKind::kSoftmax,
+    AttentionKind::kPolynomial,
+    AttentionKind::kRandomSketch,
+    AttentionKind::kLearnedSketch,
+    AttentionKind::kLearnedSketchMixed,
+    AttentionKind::kRandomSketchMixed,
+    AttentionKind::kLinear,
+    AttentionKind::kPerformer,
 };
-constexpr std::array<KindName, 8> kKinds = {{
-    {AttentionKind::kSoftmax, "softmax"},
-    {AttentionKind::kPolynomial, "polynomial"},
-    {AttentionKind::kRandomSketch, "random_sketch"},
-    {AttentionKind::kLearnedSketch, "learned_sketch"},
-    {AttentionKind::kLearnedSketchMixed, "learned_sketch_mixed"},
-    {AttentionKind::kRandomSketchMixed, "random_sketch_mixed"},
-    {AttentionKind::kLinear, "linear"},
-    {AttentionKind::kPerformer, "performer"},
-}};
 
 constexpr std::string_view kFields[] = {
     "format_version", "architecture",   "attention", "vocab_size", "emb_dim",     "num_heads",
@@ -104,15 +99,17 @@ class FieldReader {
 };
 
 std::optional<AttentionKind> KindOf(std::string_view name) {
-  for (const KindName& entry : kKinds) {
-    if (entry.name == name) return entry.kind;
+  for (const AttentionKind kind : kKinds) {
+    if (AttentionKindName(kind) == name) return kind;
   }
   return std::nullopt;
 }
 
 std::string AllKindNames() {
   std::string names;
-  for (const KindName& entry : kKinds) names += StrCat(names.empty() ? "" : ", ", entry.name);
+  for (const AttentionKind kind : kKinds) {
+    names += StrCat(names.empty() ? "" : ", ", AttentionKindName(kind));
+  }
   return names;
 }
 
@@ -200,14 +197,6 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
 }
 
 }  // namespace
-
-std::string_view AttentionKindName(AttentionKind kind) {
-  for (const KindName& entry : kKinds) {
-    if (entry.kind == kind) return entry.name;
-  }
-  PS_CHECK(false) << "attention kind " << static_cast<int>(kind);
-  return {};
-}
 
 Result<ModelConfig> ModelConfig::Load(const std::string& dir) {
   const std::string path = dir + "/config.json";

@@ -7,21 +7,9 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "kernels/attention_spec.h"
 
 namespace polysketch {
-
-enum class AttentionKind {
-  kSoftmax,
-  kPolynomial,
-  kRandomSketch,
-  kLearnedSketch,
-  kLearnedSketchMixed,
-  kRandomSketchMixed,
-  kLinear,
-  kPerformer,
-};
-
-std::string_view AttentionKindName(AttentionKind kind);  // as config.json spells it
 
 struct ModelConfig {
   // Constants of the format.
