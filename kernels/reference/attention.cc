@@ -1,0 +1,122 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "base/check.h"
+#include "kernels/reference/ops.h"
+#include "kernels/reference/state.h"
+
+namespace polysketch::reference {
+namespace {
+
+double Dot(const float* a, const float* b, int width) {
+  double sum = 0;
+  for (int i = 0; i < width; ++i) sum += static_cast<double>(a[i]) * b[i];
+  return sum;
+}
+
+double IntegerPower(double base, int power) {
+  double result = 1;
+  for (int i = 0; i < power; ++i) result *= base;
+  return result;
+}
+
+// The weight of a near pair whose dot product is `dot`; softmax takes the exponential later,
+// against the row's maximum.
+double NearWeight(const AttentionSpec& spec, double dot) {
+  switch (spec.kind) {
+    case AttentionKind::kSoftmax:
+      return dot / std::sqrt(static_cast<double>(spec.head_dim));
+    case AttentionKind::kPolynomial:
+      return IntegerPower(dot, spec.power);
+    case AttentionKind::kRandomSketch:
+    case AttentionKind::kLearnedSketch:
+      return dot * dot;
+    case AttentionKind::kRandomSketchMixed:
+    case AttentionKind::kLearnedSketchMixed:
+      return IntegerPower(dot, spec.near_power);
+    case AttentionKind::kLinear:
+    case AttentionKind::kPerformer:
+      return dot;
+  }
+  return 0;
+}
+
+// What the reader of S sees of a stored value: kBf16 keeps the upper 16 bits of the float32,
+// rounded half up on the bits (half away from zero), since that is what adding one bit to the upper
+// plane of a two-plane state does.
+double ReadState(StateFormat format, double stored) {
+  if (format == StateFormat::kF32) return stored;
+  const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(stored));
+  return std::bit_cast<float>((bits + 0x8000u) & 0xffff0000u);
+}
+
+// One token of one head, whose key and value are the last of `tokens` in the buffers. out [d].
+void AttendToken(const AttentionSpec& spec, const HeadState& state, int64_t tokens,
+                 const float* near_q, const float* far_q, float* out) {
+  const int d = spec.head_dim;
+  std::vector<double> numerator(d);
+  double denominator = spec.stabilizer;
+
+  if (!spec.kv_cache()) {
+    const std::vector<double> features = FarFeatures(spec, far_q);
+    for (size_t f = 0; f < features.size(); ++f) {
+      denominator += features[f] * state.weight_sum[f];
+      for (int i = 0; i < d; ++i) {
+        numerator[i] += features[f] * ReadState(spec.state_format, state.value_sum[f * d + i]);
+      }
+    }
+  }
+
+  std::vector<double> weights(tokens);
+  for (int64_t s = 0; s < tokens; ++s) {
+    const float* key = &state.near_keys[s * spec.near_dim()];
+    weights[s] = NearWeight(spec, Dot(near_q, key, spec.near_dim()));
+  }
+  if (spec.kind == AttentionKind::kSoftmax) {
+    const double largest = *std::max_element(weights.begin(), weights.end());
+    for (double& weight : weights) weight = std::exp(weight - largest);
+  }
+  for (int64_t s = 0; s < tokens; ++s) {
+    denominator += weights[s];
+    for (int i = 0; i < d; ++i) numerator[i] += weights[s] * state.values[s * d + i];
+  }
+
+  for (int i = 0; i < d; ++i) out[i] = static_cast<float>(numerator[i] / denominator);
+}
+
+}  // namespace
+
+void Attention(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
+               const AttentionInput& input, float* out) {
+  const int near_dim = spec.near_dim(), far_dim = spec.far_dim(), d = spec.head_dim;
+  for (const AttentionSegment& segment : segments) {
+    auto* state = dynamic_cast<ReferenceState*>(segment.state);
+    PS_CHECK(state != nullptr) << "a state of another backend";
+    for (int row = segment.first_row; row < segment.first_row + segment.rows; ++row) {
+      if (!spec.kv_cache() && state->buffered(layer) == spec.block) state->Fold(layer);
+      const int64_t index = state->Append(layer);
+      for (int h = 0; h < spec.heads; ++h) {
+        HeadState& head = state->head(layer, h);
+        const int64_t row_head = int64_t{row} * spec.heads + h;
+        const float* far_q = spec.kv_cache() ? nullptr : input.far_q + row_head * far_dim;
+        const float* v = input.v + row * input.v_stride + h * d;
+        std::copy_n(input.near_k + row_head * near_dim, near_dim,
+                    &head.near_keys[index * near_dim]);
+        if (spec.mixed()) {
+          std::copy_n(input.far_k + row_head * far_dim, far_dim, &head.far_keys[index * far_dim]);
+        }
+        std::copy_n(v, d, &head.values[index * d]);
+        AttendToken(spec, head, index + 1, input.near_q + row_head * near_dim, far_q,
+                    out + row_head * d);
+      }
+    }
+    // Every layer runs once before Advance, so what is buffered is what the position says.
+    const int64_t end = state->position() + segment.rows;
+    const int64_t expected = spec.kv_cache() ? end : (end - 1) % spec.block + 1;
+    PS_CHECK(state->buffered(layer) == expected)
+        << "layer " << layer << " holds " << state->buffered(layer) << " tokens, not " << expected;
+  }
+}
+
+}  // namespace polysketch::reference

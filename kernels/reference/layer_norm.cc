@@ -1,0 +1,30 @@
+#include <cmath>
+
+#include "kernels/reference/ops.h"
+
+namespace polysketch::reference {
+
+Row NormRow(const Row& x, const NormWeights& norm) {
+  constexpr double kEpsilon = 1e-5;
+  const double n = static_cast<double>(x.size());
+  double mean = 0;
+  for (double value : x) mean += value;
+  mean /= n;
+  double variance = 0;
+  for (double value : x) variance += (value - mean) * (value - mean);
+  variance /= n;
+  Row y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    y[i] = (x[i] - mean) / std::sqrt(variance + kEpsilon) * norm.scale[i] + norm.bias[i];
+  }
+  return y;
+}
+
+void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm, float* out) {
+  for (int64_t m = 0; m < rows; ++m) {
+    const Row y = NormRow(Row(x + m * width, x + (m + 1) * width), norm);
+    for (int i = 0; i < width; ++i) out[m * width + i] = static_cast<float>(y[i]);
+  }
+}
+
+}  // namespace polysketch::reference

@@ -1,0 +1,81 @@
+#include <cstring>
+
+#include "base/check.h"
+#include "base/half.h"
+#include "kernels/reference/matrix.h"
+#include "kernels/reference/ops.h"
+
+namespace polysketch::reference {
+namespace {
+
+// Element i of a checkpoint's tensor, at any alignment.
+float Load(const HostMatrix& w, int64_t i) {
+  const char* data = static_cast<const char*>(w.data) + i * DataTypeBytes(w.type);
+  if (w.type == DataType::kF32) {
+    float value;
+    std::memcpy(&value, data, sizeof value);
+    return value;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, data, sizeof bits);
+  return w.type == DataType::kF16 ? F16ToFloat(bits) : Bf16ToFloat(bits);
+}
+
+float RoundTo(DataType type, float value) {
+  switch (type) {
+    case DataType::kF32:
+      return value;
+    case DataType::kF16:
+      return F16ToFloat(FloatToF16(value));
+    case DataType::kBf16:
+      return Bf16ToFloat(FloatToBf16(value));
+  }
+  return value;
+}
+
+}  // namespace
+
+std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose, DataType type) {
+  const int64_t in = transpose ? w.cols : w.rows;
+  const int64_t out = transpose ? w.rows : w.cols;
+  auto matrix = std::make_unique<ReferenceMatrix>(in, out, type);
+  for (int64_t i = 0; i < in; ++i) {
+    for (int64_t o = 0; o < out; ++o) {
+      matrix->at(i, o) = RoundTo(type, Load(w, transpose ? o * w.cols + i : i * w.cols + o));
+    }
+  }
+  return matrix;
+}
+
+const ReferenceMatrix& Cast(const Matrix& matrix) {
+  const auto* mine = dynamic_cast<const ReferenceMatrix*>(&matrix);
+  PS_CHECK(mine != nullptr) << "a matrix of another backend";
+  return *mine;
+}
+
+Row MultiplyRow(const Row& x, const Matrix& w) {
+  const ReferenceMatrix& matrix = Cast(w);
+  PS_CHECK(static_cast<int64_t>(x.size()) == w.in()) << x.size() << " != " << w.in();
+  Row y(w.out());
+  for (int64_t i = 0; i < w.in(); ++i) {
+    const float* row = matrix.row(i);
+    for (int64_t o = 0; o < w.out(); ++o) y[o] += x[i] * row[o];
+  }
+  return y;
+}
+
+void MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias, bool accumulate,
+            float* out) {
+  for (int64_t m = 0; m < rows; ++m) {
+    const Row y = MultiplyRow(Row(x + m * w.in(), x + (m + 1) * w.in()), w);
+    float* out_row = out + m * w.out();
+    for (int64_t o = 0; o < w.out(); ++o) {
+      double value = y[o];
+      if (bias != nullptr) value += bias[o];
+      if (accumulate) value += out_row[o];
+      out_row[o] = static_cast<float>(value);
+    }
+  }
+}
+
+}  // namespace polysketch::reference

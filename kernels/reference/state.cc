@@ -1,0 +1,111 @@
+#include "kernels/reference/state.h"
+
+#include "base/check.h"
+
+namespace polysketch::reference {
+namespace {
+
+// Floats that a head buffers for one token.
+int64_t TokenFloats(const AttentionSpec& spec) {
+  return spec.near_dim() + (spec.mixed() ? spec.far_dim() : 0) + spec.head_dim;
+}
+
+void Resize(const AttentionSpec& spec, int64_t tokens, HeadState* head) {
+  head->near_keys.resize(tokens * spec.near_dim());
+  if (spec.mixed()) head->far_keys.resize(tokens * spec.far_dim());
+  head->values.resize(tokens * spec.head_dim);
+}
+
+}  // namespace
+
+int64_t FeatureCount(const AttentionSpec& spec) {
+  if (spec.kv_cache()) return 0;
+  return spec.sketched() ? int64_t{spec.sketch_size} * spec.sketch_size : spec.num_features;
+}
+
+std::vector<double> FarFeatures(const AttentionSpec& spec, const float* x) {
+  if (!spec.sketched()) return std::vector<double>(x, x + spec.num_features);
+  std::vector<double> features;
+  features.reserve(FeatureCount(spec));
+  for (int i = 0; i < spec.sketch_size; ++i) {
+    for (int j = 0; j < spec.sketch_size; ++j) {
+      features.push_back(static_cast<double>(x[i]) * x[j]);
+    }
+  }
+  return features;
+}
+
+ReferenceState::ReferenceState(const AttentionSpec& spec, bool float64)
+    : spec_(spec), float64_(float64), heads_(spec.layers * spec.heads) {
+  PS_CHECK(spec.block > 0);
+  Reset();
+}
+
+void ReferenceState::Reset() {
+  for (HeadState& head : heads_) {
+    head.value_sum.assign(FeatureCount(spec_) * spec_.head_dim, 0.0);
+    head.weight_sum.assign(FeatureCount(spec_), 0.0);
+    Resize(spec_, spec_.kv_cache() ? 0 : spec_.block, &head);
+  }
+  buffered_.assign(spec_.layers, 0);
+  set_position(0);
+}
+
+size_t ReferenceState::bytes() const {
+  size_t total = 0;
+  for (const HeadState& head : heads_) {
+    total += (head.value_sum.size() + head.weight_sum.size()) * sizeof(double);
+    total += (head.near_keys.size() + head.far_keys.size() + head.values.size()) * sizeof(float);
+  }
+  return total;
+}
+
+size_t StateBytes(const AttentionSpec& spec, int64_t tokens) {
+  const int64_t blocks = spec.kv_cache() ? (tokens + spec.block - 1) / spec.block : 1;
+  const int64_t head_bytes = FeatureCount(spec) * (spec.head_dim + 1) * sizeof(double) +
+                             blocks * spec.block * TokenFloats(spec) * sizeof(float);
+  return spec.layers * spec.heads * head_bytes;
+}
+
+std::unique_ptr<SequenceState> ReferenceState::Clone() const {
+  return std::make_unique<ReferenceState>(*this);
+}
+
+int64_t ReferenceState::Append(int layer) {
+  const int64_t index = buffered_[layer]++;
+  if (spec_.kv_cache() && index % spec_.block == 0) {
+    for (int h = 0; h < spec_.heads; ++h) Resize(spec_, index + spec_.block, &head(layer, h));
+  }
+  return index;
+}
+
+void ReferenceState::Fold(int layer) {
+  PS_CHECK(!spec_.kv_cache() && buffered_[layer] == spec_.block);
+  const int d = spec_.head_dim;
+  const auto store = [this](double sum) { return float64_ ? sum : static_cast<float>(sum); };
+  for (int h = 0; h < spec_.heads; ++h) {
+    HeadState& state = head(layer, h);
+    const std::vector<float>& keys = spec_.mixed() ? state.far_keys : state.near_keys;
+    // The block from zero, in token order: sum_s phi(k_s) [v_s, 1]^T.
+    std::vector<double> block_values(state.value_sum.size());
+    std::vector<double> block_weights(state.weight_sum.size());
+    for (int s = 0; s < spec_.block; ++s) {
+      const std::vector<double> features = FarFeatures(spec_, &keys[s * spec_.far_dim()]);
+      const float* value = &state.values[s * d];
+      for (size_t f = 0; f < features.size(); ++f) {
+        block_weights[f] += features[f];
+        for (int i = 0; i < d; ++i) block_values[f * d + i] += features[f] * value[i];
+      }
+    }
+    // Added once.
+    for (size_t i = 0; i < block_values.size(); ++i) {
+      state.value_sum[i] = store(state.value_sum[i] + block_values[i]);
+    }
+    for (size_t f = 0; f < block_weights.size(); ++f) {
+      state.weight_sum[f] = store(state.weight_sum[f] + block_weights[f]);
+    }
+  }
+  buffered_[layer] = 0;
+}
+
+}  // namespace polysketch::reference
