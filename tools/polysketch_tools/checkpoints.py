@@ -1,0 +1,167 @@
+"""Reads the two checkpoint forms of Flax programs into {path: array}: msgpack files and Orbax folders."""
+
+import ast
+import json
+import pathlib
+
+import ml_dtypes  # registers bfloat16 with numpy
+import msgpack
+import numpy as np
+
+from polysketch_tools.errors import ToolError
+
+# Beside 'params' in a saved training state; not part of a model.
+_TRAINING_ONLY = {"step", "opt_state"}
+
+
+class Parameters:
+    """The parameter tree by "/"-joined path; take() hands each out once, so that left-overs can be named."""
+
+    def __init__(self, source: pathlib.Path, shapes: dict[str, tuple[int, ...]], read):
+        self._source = source
+        self._shapes = dict(shapes)
+        self._read = read
+
+    def check(self, expected: dict[str, tuple[int, ...]]) -> None:
+        """Raises ToolError naming every missing, wrong and left-over tensor."""
+        problems = []
+        for path, shape in expected.items():
+            if path not in self._shapes:
+                problems.append(f"missing tensor {path}: expected shape {list(shape)}")
+            elif self._shapes[path] != shape:
+                problems.append(f"tensor {path}: expected shape {list(shape)}, found {list(self._shapes[path])}")
+        for path in self._shapes.keys() - expected.keys():
+            problems.append(f"left-over tensor {path} of shape {list(self._shapes[path])}: expected none of this name")
+        if problems:
+            raise ToolError(f"{self._source} does not fit the config:\n  " + "\n  ".join(sorted(problems)))
+
+    def read(self, path: str) -> np.ndarray:
+        array = np.asarray(self._read(path))
+        if array.dtype not in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64):
+            raise ToolError(f"{self._source}: tensor {path}: expected a float type, found {array.dtype}")
+        return array
+
+
+def open_checkpoint(path: pathlib.Path) -> Parameters:
+    if path.is_dir():
+        return _open_orbax(path)
+    if not path.exists():
+        raise ToolError(f"{path}: no such file or folder")
+    return _open_msgpack(path)
+
+
+def _strip_params(source: pathlib.Path, paths: list[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """Full path -> path below the (outermost, or doubled) 'params', without what only training needs."""
+    while any(path[0] == "params" and len(path) > 1 for path in paths):
+        others = {path[0] for path in paths if path[0] != "params"}
+        if unknown := others - _TRAINING_ONLY:
+            raise ToolError(f"{source}: expected 'params' alone or with {sorted(_TRAINING_ONLY)}, found also {sorted(unknown)}")
+        inner = [path[1:] for path in paths if path[0] == "params"]
+        if not any(path[0] == "params" for path in inner):
+            return {("params", *path): "/".join(path) for path in inner}
+        stripped = _strip_params(source, inner)
+        return {("params", *path): name for path, name in stripped.items()}
+    return {path: "/".join(path) for path in paths}
+
+
+# --- flax.serialization: msgpack with extension types, large arrays in chunks ---
+
+_EXT_NDARRAY, _EXT_NATIVE_COMPLEX, _EXT_NUMPY_SCALAR = 1, 2, 3
+
+
+def _decode_array(data: bytes) -> np.ndarray:
+    shape, dtype_name, buffer = msgpack.unpackb(data, raw=True)
+    dtype = np.dtype(dtype_name.decode() if isinstance(dtype_name, bytes) else dtype_name)
+    return np.frombuffer(buffer, dtype).reshape(shape)
+
+
+def _decode_extension(code: int, data: bytes):
+    if code in (_EXT_NDARRAY, _EXT_NUMPY_SCALAR):
+        return _decode_array(data)
+    if code == _EXT_NATIVE_COMPLEX:
+        return complex(*msgpack.unpackb(data))
+    raise ToolError(f"unknown extension type {code}")
+
+
+def _join_chunks(tree):
+    """Arrays beyond 2^30 bytes are stored as {'__msgpack_chunked_array__': True, 'shape': {...}, 'chunks': {...}}."""
+    if not isinstance(tree, dict):
+        return tree
+    if "__msgpack_chunked_array__" in tree:
+        def in_order(value):
+            return [value[str(i)] for i in range(len(value))]
+        return np.concatenate(in_order(tree["chunks"])).reshape(in_order(tree["shape"]))
+    return {name: _join_chunks(value) for name, value in tree.items()}
+
+
+def _flatten(tree: dict, prefix: tuple[str, ...] = ()):
+    for name, value in tree.items():
+        path = (*prefix, str(name))
+        if isinstance(value, dict):
+            yield from _flatten(value, path)
+        else:
+            yield path, value
+
+
+def _open_msgpack(path: pathlib.Path) -> Parameters:
+    try:
+        tree = msgpack.unpackb(path.read_bytes(), ext_hook=_decode_extension, raw=False, strict_map_key=False)
+    except ToolError as error:
+        raise ToolError(f"{path}: {error}") from error
+    except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
+        raise ToolError(f"{path}: expected a msgpack file of flax.serialization, found damage: {error!r}") from error
+    if not isinstance(tree, dict):
+        raise ToolError(f"{path}: expected a tree of parameters, found {type(tree).__name__}")
+    try:
+        leaves = dict(_flatten(_join_chunks(tree)))
+    except (KeyError, ValueError, TypeError) as error:
+        raise ToolError(f"{path}: damaged chunked array: {error!r}") from error
+    names = _strip_params(path, list(leaves))
+    arrays = {name: leaves[full] for full, name in names.items()}
+    return Parameters(path, {name: np.shape(array) for name, array in arrays.items()}, arrays.__getitem__)
+
+
+# --- Orbax: a folder of zarr arrays, in an OCDBT store or as plain subfolders, listed in _METADATA ---
+
+def _open_orbax(path: pathlib.Path) -> Parameters:
+    import tensorstore  # here: 60 MB of libraries that msgpack files do not need
+
+    # A checkpoint manager nests the tree one level down, in "default", "state", "params" ...
+    root = path
+    if not (root / "_METADATA").exists():
+        nested = sorted(p.parent for p in path.glob("*/_METADATA"))
+        if len(nested) != 1:
+            raise ToolError(f"{path}: expected an Orbax checkpoint with a file _METADATA, found {len(nested)} below it")
+        root = nested[0]
+    try:
+        metadata = json.loads((root / "_METADATA").read_text())
+        entries = {
+            tuple(key["key"] for key in entry["key_metadata"]) if "key_metadata" in entry else ast.literal_eval(name)
+            for name, entry in metadata["tree_metadata"].items()
+        }
+        zarr3 = bool(metadata.get("use_zarr3", False))
+    except (ValueError, KeyError, TypeError, SyntaxError) as error:
+        raise ToolError(f"{root}/_METADATA: not an Orbax parameter list: {error!r}") from error
+    ocdbt = (root / "manifest.ocdbt").exists()
+
+    def open_array(full: tuple[str, ...]):
+        name = ".".join(full)
+        base = f"file://{root.resolve()}"
+        store = ({"driver": "ocdbt", "base": base, "path": name} if ocdbt else
+                 {"driver": "file", "path": f"{root.resolve()}/{name}"})
+        try:
+            return tensorstore.open({"driver": "zarr3" if zarr3 else "zarr", "kvstore": store}, read=True,
+                                    open=True).result()
+        except (ValueError, OSError) as error:
+            raise ToolError(f"{root}: tensor {'/'.join(full)}: {error}") from error
+
+    names = _strip_params(root, [tuple(map(str, entry)) for entry in entries])
+    opened = {name: open_array(full) for full, name in names.items()}
+
+    def read(name: str) -> np.ndarray:
+        try:
+            return opened[name].read().result()
+        except (ValueError, OSError) as error:
+            raise ToolError(f"{root}: tensor {name}: {error}") from error
+
+    return Parameters(root, {name: tuple(array.shape) for name, array in opened.items()}, read)

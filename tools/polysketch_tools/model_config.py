@@ -1,0 +1,180 @@
+"""config.json of a model folder and the tensors that go with it: the Python twin of docs/model-format.md."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterator
+
+from polysketch_tools.errors import ToolError
+
+FORMAT_VERSION = 1
+ARCHITECTURE = "polysketchformer"
+ATTENTION_KINDS = ("softmax", "polynomial", "random_sketch", "learned_sketch", "learned_sketch_mixed",
+                   "random_sketch_mixed", "linear", "performer")
+SKETCH_KINDS = ("gaussian", "srht")
+SKETCH_LEVELS = 2
+SKETCH_EXPANSION = 8
+
+
+@dataclasses.dataclass(kw_only=True)
+class ModelConfig:
+    """The fields of config.json; None stands for a field that the kind does not have."""
+
+    attention: str
+    vocab_size: int
+    emb_dim: int
+    num_heads: int
+    num_layers: int
+    context_length: int
+    grain_size: int
+    power: int | None = None
+    near_power: int | None = None
+    sketch_size: int | None = None
+    num_features: int | None = None
+    sketch_kind: str | None = None
+    add_bos: bool = False
+    bos_id: int = -1
+    eos_id: int = -1
+
+    @property
+    def head_dim(self) -> int:
+        return self.emb_dim // self.num_heads
+
+    @property
+    def mlp_hidden(self) -> int:
+        return (8 * self.emb_dim // 3) // 8 * 8
+
+    @property
+    def is_mixed(self) -> bool:
+        return self.attention.endswith("_mixed")
+
+    @property
+    def is_learned(self) -> bool:
+        return self.attention.startswith("learned_")
+
+    @property
+    def is_random(self) -> bool:
+        return self.attention.startswith("random_")
+
+    def check(self) -> None:
+        """Raises ToolError for what the server would refuse."""
+
+        def expect(condition: bool, field: str, expected: str) -> None:
+            if not condition:
+                raise ToolError(f"config: field \"{field}\": expected {expected}, found {getattr(self, field)!r}")
+
+        def expect_int(field: str, low: int, high: int) -> None:
+            value = getattr(self, field)
+            expect(type(value) is int and low <= value <= high, field, f"an integer in [{low}, {high}]")
+
+        expect(self.attention in ATTENTION_KINDS, "attention", f"one of {', '.join(ATTENTION_KINDS)}")
+        expect_int("vocab_size", 2, 1 << 22)
+        expect_int("emb_dim", 4, 65536)
+        expect_int("num_heads", 1, 4096)
+        expect_int("num_layers", 1, 1024)
+        expect_int("context_length", 1, 1 << 30)
+        expect_int("grain_size", 1, 65536)
+        expect(self.emb_dim % self.num_heads == 0 and self.head_dim % 2 == 0, "num_heads",
+               f"emb_dim {self.emb_dim} / num_heads to be an even integer")
+        if self.attention == "polynomial" or self.is_random:
+            expect_int("power", 2, 64)
+            expect(self.power % 2 == 0, "power", "an even number")
+        if self.is_random:
+            expect(self.power >= 4 and self.power & (self.power - 1) == 0, "power", "a power of two from 4")
+            expect(self.sketch_kind in SKETCH_KINDS, "sketch_kind", f"one of {', '.join(SKETCH_KINDS)}")
+        if self.is_random or self.is_learned:
+            expect_int("sketch_size", 1, 256)
+        if self.attention == "performer":
+            expect_int("num_features", 1, 65536)
+
+    def to_json(self) -> str:
+        fields = {"format_version": FORMAT_VERSION, "architecture": ARCHITECTURE}
+        fields |= {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        return json.dumps(fields, indent=1) + "\n"
+
+
+# Fields that only some kinds have: to_json leaves the others out.
+def used_fields(attention: str) -> set[str]:
+    """The optional fields that `attention` reads."""
+    used = set()
+    if attention == "polynomial":
+        used |= {"power"}
+    if attention.startswith("random_"):
+        used |= {"power", "sketch_size", "sketch_kind"}
+    if attention.startswith("learned_"):
+        used |= {"sketch_size"}
+    if attention.endswith("_mixed"):
+        used |= {"near_power"}
+    if attention == "performer":
+        used |= {"num_features"}
+    return used
+
+
+def read_json_object(path: pathlib.Path) -> dict:
+    """A JSON object from a file; a duplicate key is an error, as in the server."""
+
+    def unique(pairs):
+        fields = dict(pairs)
+        if len(fields) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ToolError(f"{path}: key \"{twice}\" appears twice")
+        return fields
+
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ToolError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ToolError(f"{path}: expected a JSON object")
+    return value
+
+
+def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor of the model, in the order in which they are written."""
+    return dict(_tensors(config))
+
+
+def _tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    width, hidden = config.emb_dim, config.mlp_hidden
+    yield "embedding.weight", (config.vocab_size, width)
+    for i in range(config.num_layers):
+        layer = f"layers.{i}."
+        yield from _norm(layer + "attn_norm", width)
+        yield layer + "attn.qkv.weight", (width, 3 * width)
+        yield from _attention_tensors(config, layer + "attn.")
+        yield layer + "attn.out.weight", (width, width)
+        yield from _norm(layer + "mlp_norm", width)
+        yield layer + "mlp.up.weight", (width, 2 * hidden)
+        yield layer + "mlp.down.weight", (hidden, width)
+    yield from _norm("final_norm", width)
+    yield "softmax_bias", (config.vocab_size,)
+
+
+def _norm(name: str, size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield name + ".scale", (size,)
+    yield name + ".bias", (size,)
+
+
+def _attention_tensors(config: ModelConfig, attn: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    d, r = config.head_dim, config.sketch_size
+    if config.attention == "polynomial" or config.is_random:
+        yield from _norm(attn + "qk_norm", d)
+    if config.is_mixed:
+        yield from _norm(attn + "near_q_norm", d)
+        yield from _norm(attn + "near_k_norm", d)
+    if config.is_learned:
+        for branch in (1, 2):
+            for level in range(SKETCH_LEVELS):
+                prefix = f"{attn}sketch.branch{branch}.level{level}."
+                size = d if level == 0 else r
+                yield from _norm(prefix + "norm", size)
+                yield prefix + "up.weight", (size, SKETCH_EXPANSION * r)
+                yield prefix + "down.weight", (SKETCH_EXPANSION * r, r)
+    if config.is_random:
+        count, level, size = config.power // 2, 0, d
+        while count > 1:
+            yield f"{attn}sketch.level{level}", (count, size, r)
+            count, level, size = count // 2, level + 1, r
+    if config.attention == "performer":
+        yield attn + "omega", (config.num_features, d)

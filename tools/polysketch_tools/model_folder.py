@@ -1,0 +1,90 @@
+"""Writes a model folder, shard by shard, so that it appears whole or not at all."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator
+
+import numpy as np
+
+from polysketch_tools import safetensors
+from polysketch_tools.errors import ToolError
+from polysketch_tools.model_config import ModelConfig, tensor_shapes
+from polysketch_tools.progress import Progress
+
+DEFAULT_SHARD_BYTES = 4 << 30
+
+
+@contextlib.contextmanager
+def atomic_folder(out: pathlib.Path, overwrite: bool) -> Iterator[pathlib.Path]:
+    """Yields a new folder beside `out` that takes its place at the end, and vanishes if the body fails."""
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        if not overwrite:
+            raise ToolError(f"{out} exists and is not an empty folder (--overwrite replaces it)")
+        if not (out.is_dir() and (out / "config.json").exists()):
+            raise ToolError(f"{out}: --overwrite replaces model folders only, and this has no config.json")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.parent / f".{out.name}.{os.getpid()}.tmp"
+    temporary.mkdir()
+    try:
+        yield temporary
+        if out.exists():
+            shutil.rmtree(out)
+        temporary.rename(out)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def split_shards(sizes: dict[str, int], limit: int) -> list[list[str]]:
+    """Tensor names, in order, in shards of at most `limit` bytes (a larger tensor has a shard of its own)."""
+    shards, used = [[]], 0
+    for name, size in sizes.items():
+        if shards[-1] and used + size > limit:
+            shards.append([])
+            used = 0
+        shards[-1].append(name)
+        used += size
+    return shards
+
+
+def write_model(out: pathlib.Path, config: ModelConfig, dtype: str, values, *, shard_bytes: int,
+                tokenizer: pathlib.Path | None, overwrite: bool) -> None:
+    """Makes the folder `out` of config, tensors and tokenizer. values(name, shape) yields a tensor in row-major chunks."""
+    with atomic_folder(out, overwrite) as folder:
+        _write_tensors(folder, config, dtype, values, shard_bytes, f"writing {out}")
+        (folder / "config.json").write_text(config.to_json())
+        if tokenizer is not None:
+            shutil.copyfile(tokenizer, folder / "tokenizer.model")
+
+
+def _write_tensors(folder: pathlib.Path, config: ModelConfig, dtype: str, values, shard_bytes: int, what: str) -> None:
+    storage = safetensors.DTYPES[dtype]
+    shapes = tensor_shapes(config)
+    sizes = {name: storage.itemsize * int(np.prod(shape, dtype=np.int64)) for name, shape in shapes.items()}
+    shards = split_shards(sizes, shard_bytes)
+    names = (["model.safetensors"] if len(shards) == 1 else
+             [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))])
+    progress = Progress(what, sum(sizes.values()))
+    for file_name, tensors in zip(names, shards):
+        writer = safetensors.Writer(folder / file_name, {name: (storage, shapes[name]) for name in tensors})
+        for name in tensors:
+            for chunk in values(name, shapes[name]):
+                _check_representable(name, chunk, storage)
+                progress.add(writer.write(name, chunk))
+        writer.close()
+    if len(shards) > 1:
+        index = {
+            "metadata": {"total_size": sum(sizes.values())},
+            "weight_map": {name: file_name for file_name, tensors in zip(names, shards) for name in tensors},
+        }
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+def _check_representable(name: str, chunk: np.ndarray, storage: np.dtype) -> None:
+    if not np.isfinite(chunk).all():
+        raise ToolError(f"tensor {name}: expected finite values, found NaN or infinity")
+    if storage == np.float16 and np.abs(chunk).max(initial=0) > 65504:
+        raise ToolError(f"tensor {name}: values beyond the range of f16; use f32 or bf16")

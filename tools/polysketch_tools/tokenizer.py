@@ -1,0 +1,23 @@
+"""What convert and make-random need to know of a SentencePiece model."""
+
+import pathlib
+
+import sentencepiece
+
+from polysketch_tools.errors import ToolError
+from polysketch_tools.model_config import ModelConfig
+
+
+def apply_tokenizer(config: ModelConfig, path: pathlib.Path, add_bos: bool | None) -> None:
+    """Checks that the tokenizer fits the model and takes its BOS and EOS ids; add_bos None: if there is a BOS."""
+    try:
+        tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    except (RuntimeError, OSError) as error:
+        raise ToolError(f"{path}: expected a SentencePiece model ({error})") from error
+    if tokenizer.piece_size() != config.vocab_size:
+        raise ToolError(f"{path}: expected {config.vocab_size} pieces (vocab_size), found {tokenizer.piece_size()}")
+    config.bos_id = tokenizer.bos_id()
+    config.eos_id = tokenizer.eos_id()
+    if add_bos and config.bos_id < 0:
+        raise ToolError(f"{path}: --add-bos, but the tokenizer has no BOS piece")
+    config.add_bos = config.bos_id >= 0 if add_bos is None else add_bos
