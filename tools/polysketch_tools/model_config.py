@@ -46,15 +46,15 @@ class ModelConfig:
 
     @property
     def is_mixed(self) -> bool:
-        return self.attention.endswith("_mixed")
+        return str(self.attention).endswith("_mixed")
 
     @property
     def is_learned(self) -> bool:
-        return self.attention.startswith("learned_")
+        return str(self.attention).startswith("learned_")
 
     @property
     def is_random(self) -> bool:
-        return self.attention.startswith("random_")
+        return str(self.attention).startswith("random_")
 
     def check(self) -> None:
         """Raises ToolError for what the server would refuse."""
@@ -84,8 +84,14 @@ class ModelConfig:
             expect(self.sketch_kind in SKETCH_KINDS, "sketch_kind", f"one of {', '.join(SKETCH_KINDS)}")
         if self.is_random or self.is_learned:
             expect_int("sketch_size", 1, 256)
+        if self.is_mixed:
+            expect_int("near_power", 4, 4)
         if self.attention == "performer":
             expect_int("num_features", 1, 65536)
+        for field in ("bos_id", "eos_id"):
+            expect_int(field, -1, self.vocab_size - 1)
+        expect(type(self.add_bos) is bool, "add_bos", "true or false")
+        expect(self.bos_id >= 0 or not self.add_bos, "add_bos", "a bos_id beside it")
 
     def to_json(self) -> str:
         fields = {"format_version": FORMAT_VERSION, "architecture": ARCHITECTURE}
@@ -93,7 +99,6 @@ class ModelConfig:
         return json.dumps(fields, indent=1) + "\n"
 
 
-# Fields that only some kinds have: to_json leaves the others out.
 def used_fields(attention: str) -> set[str]:
     """The optional fields that `attention` reads."""
     used = set()
@@ -128,6 +133,31 @@ def read_json_object(path: pathlib.Path) -> dict:
     if not isinstance(value, dict):
         raise ToolError(f"{path}: expected a JSON object")
     return value
+
+
+def read_model_config(path: pathlib.Path) -> ModelConfig:
+    """A config.json of our format; format_version and architecture may be left out."""
+    fields = read_json_object(path)
+    for name, expected in (("format_version", FORMAT_VERSION), ("architecture", ARCHITECTURE)):
+        if (found := fields.pop(name, expected)) != expected:
+            raise ToolError(f"{path}: field \"{name}\": expected {expected!r}, found {found!r}")
+    known = {field.name: field for field in dataclasses.fields(ModelConfig)}
+    if unknown := fields.keys() - known.keys():
+        raise ToolError(f"{path}: unknown field \"{sorted(unknown)[0]}\"")
+    required = {name for name, field in known.items() if field.default is dataclasses.MISSING}
+    required |= used_fields(str(fields.get("attention"))) - {"near_power", "sketch_kind"}
+    if missing := required - fields.keys():
+        raise ToolError(f"{path}: field \"{sorted(missing)[0]}\": missing")
+    config = ModelConfig(**fields)
+    if config.is_mixed and config.near_power is None:
+        config.near_power = 4
+    if config.is_random and config.sketch_kind is None:
+        config.sketch_kind = "gaussian"
+    try:
+        config.check()
+    except ToolError as error:
+        raise ToolError(f"{path}: {error}") from error
+    return config
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
