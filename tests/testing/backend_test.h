@@ -1,0 +1,50 @@
+// The base of tests that run once for each backend, or for each compiled instruction set of the cpu
+// backend. Sets that this machine cannot run are skipped where everybody sees it.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "gtest/gtest.h"
+#include "kernels/backend.h"
+
+namespace polysketch::testing {
+
+inline bool MachineRuns(const std::string& isa) {
+  const std::vector<std::string> supported = SupportedCpuIsas();
+  return std::find(supported.begin(), supported.end(), isa) != supported.end();
+}
+
+// For INSTANTIATE_TEST_SUITE_P over AllBackends().
+class BackendTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (GetParam() != "reference" && !MachineRuns(GetParam())) {
+      GTEST_SKIP() << "this machine cannot run " << GetParam();
+    }
+  }
+  static std::unique_ptr<Backend> NewBackend(int threads) {
+    if (GetParam() == "reference") return NewReferenceBackend();
+    Result<std::unique_ptr<Backend>> backend = NewCpuBackend(threads, GetParam());
+    PS_CHECK(backend.ok()) << backend.status().ToString();
+    return std::move(backend).value();
+  }
+};
+
+// For INSTANTIATE_TEST_SUITE_P over CompiledCpuIsas().
+class IsaTest : public BackendTest {};
+
+inline std::vector<std::string> AllBackends() {
+  std::vector<std::string> names = CompiledCpuIsas();
+  names.insert(names.begin(), "reference");
+  return names;
+}
+
+inline std::string ParamName(const ::testing::TestParamInfo<std::string>& info) {
+  return info.param;
+}
+
+}  // namespace polysketch::testing

@@ -1,0 +1,30 @@
+// What a test learns from its environment: how much to run, and where the data lies.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+namespace polysketch::testing {
+
+// POLYSKETCH_TEST_FULL=1 asks for the counts that the issues name.
+inline bool FullCounts() {
+  const char* value = std::getenv("POLYSKETCH_TEST_FULL");
+  return value != nullptr && std::string(value) == "1";
+}
+
+inline int Count(int reduced, int full) { return FullCounts() ? full : reduced; }
+
+// The root of the source tree; ctest sets the variable.
+inline std::filesystem::path SourceDir() {
+  const char* value = std::getenv("POLYSKETCH_SOURCE_DIR");
+  return value != nullptr ? std::filesystem::path(value) : std::filesystem::current_path();
+}
+
+// Large data kept beside the tree. It may be absent: tests then skip.
+inline std::filesystem::path SharedDir() {
+  const char* value = std::getenv("POLYSKETCH_SHARED");
+  return value != nullptr ? std::filesystem::path(value) : SourceDir() / ".." / "shared";
+}
+
+}  // namespace polysketch::testing

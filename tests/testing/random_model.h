@@ -1,0 +1,36 @@
+// Model folders with random weights, for tests of every attention kind.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "engine/checkpoint/model_config.h"
+#include "kernels/backend.h"
+
+namespace polysketch::testing {
+
+// A small config of that kind: 2 layers, 2 heads of 8, vocabulary 61, block 8, sketches of 4
+// (degree 2), 12 features.
+ModelConfig TinyConfig(AttentionKind kind);
+
+// Writes config.json and model.safetensors with every matrix stored as `type`, norms and biases as
+// F32 ones moved away from 1 and 0. Scales keep activations and logits of order one. The folder is
+// made when it is missing.
+void WriteRandomModel(const std::filesystem::path& folder, const ModelConfig& config, DataType type,
+                      uint64_t seed);
+
+// A folder that is removed with the object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace polysketch::testing
