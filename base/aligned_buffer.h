@@ -1,5 +1,5 @@
-// An owning array aligned to cache lines. Large ones ask for huge pages: a decode step walks tens of megabytes of
-// state and weights, where 4 KiB pages cost TLB misses.
+// An owning array aligned to cache lines. Large ones ask for huge pages: a decode step walks tens
+// of megabytes of state and weights, where 4 KiB pages cost TLB misses.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// PS_CHECK: an invariant of our own code. A broken one aborts with a message; bad input from outside never gets here (it is
-// answered with a Status).
+// PS_CHECK: an invariant of our own code. A broken one aborts with a message; bad input from
+// outside never gets here (it is answered with a Status).
 #pragma once
 
 #include <sstream>
@@ -23,7 +23,7 @@ struct CheckVoidify {
 
 }  // namespace polysketch
 
-#define PS_CHECK(condition)  \
-  (condition) ? (void)0      \
+#define PS_CHECK(condition)                    \
+  (condition) ? (void)0                        \
               : ::polysketch::CheckVoidify() & \
                     ::polysketch::CheckFailure(__FILE__, __LINE__, #condition).stream()

@@ -1,4 +1,5 @@
-// Scalar conversions between float32 and the two 16-bit formats of checkpoints. bf16 is the upper half of a float32.
+// Scalar conversions between float32 and the two 16-bit formats of checkpoints. bf16 is the upper
+// half of a float32.
 #pragma once
 
 #include <bit>
@@ -6,7 +7,9 @@
 
 namespace polysketch {
 
-inline float Bf16ToFloat(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+inline float Bf16ToFloat(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
 
 // Round to nearest even; NaN stays NaN.
 inline uint16_t FloatToBf16(float value) {

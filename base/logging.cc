@@ -56,7 +56,8 @@ bool NeedsQuotes(std::string_view value) {
   return false;
 }
 
-std::string TextLine(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
+std::string TextLine(LogLevel level, std::string_view event,
+                     std::initializer_list<LogField> fields) {
   std::string line = StrCat(Timestamp(), " ", kLevelNames[static_cast<int>(level)], " ", event);
   for (const LogField& field : fields) {
     line.append(" ").append(field.key).append("=");
@@ -69,7 +70,8 @@ std::string TextLine(LogLevel level, std::string_view event, std::initializer_li
   return line;
 }
 
-std::string JsonLine(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
+std::string JsonLine(LogLevel level, std::string_view event,
+                     std::initializer_list<LogField> fields) {
   std::string line = StrCat("{\"ts\":\"", Timestamp(), "\",\"level\":\"",
                             kLevelNames[static_cast<int>(level)], "\",\"event\":\"", event, "\"");
   for (const LogField& field : fields) {

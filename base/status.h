@@ -1,5 +1,6 @@
-// Status and Result<T>: how a function tells its caller that untrusted input was bad or a resource was missing. The codes
-// are gRPC's canonical codes, so the server maps them in one place (server/status_map.h).
+// Status and Result<T>: how a function tells its caller that untrusted input was bad or a resource
+// was missing. The codes are gRPC's canonical codes, so the server maps them in one place
+// (server/status_map.h).
 #pragma once
 
 #include <optional>
@@ -90,8 +91,8 @@ Status DataLoss(const Args&... args) {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}            // NOLINT: implicit by design
-  Result(Status status) : status_(std::move(status)) {     // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit by design
+  Result(Status status) : status_(std::move(status)) {  // NOLINT: implicit by design
     PS_CHECK(!status_.ok()) << "a Result without a value needs an error";
   }
 
@@ -126,13 +127,14 @@ class [[nodiscard]] Result {
 #define PS_CONCAT(a, b) PS_CONCAT_INNER(a, b)
 
 // Returns the error of an expression of type Status.
-#define PS_RETURN_IF_ERROR(expr)                           \
-  do {                                                     \
+#define PS_RETURN_IF_ERROR(expr)                                                    \
+  do {                                                                              \
     if (::polysketch::Status ps_status = (expr); !ps_status.ok()) return ps_status; \
   } while (false)
 
 // PS_ASSIGN_OR_RETURN(auto x, F()): declares x with the value of a Result, or returns its error.
-#define PS_ASSIGN_OR_RETURN(lhs, expr) PS_ASSIGN_OR_RETURN_IMPL(PS_CONCAT(ps_result_, __LINE__), lhs, expr)
+#define PS_ASSIGN_OR_RETURN(lhs, expr) \
+  PS_ASSIGN_OR_RETURN_IMPL(PS_CONCAT(ps_result_, __LINE__), lhs, expr)
 #define PS_ASSIGN_OR_RETURN_IMPL(result, lhs, expr) \
   auto result = (expr);                             \
   if (!result.ok()) return result.status();         \

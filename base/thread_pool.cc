@@ -11,11 +11,11 @@
 namespace polysketch {
 namespace {
 
-// Long enough to bridge the serial parts of a step (sampling, building the next batch), short enough that an idle server
-// uses no CPU.
+// Long enough to bridge the serial parts of a step (sampling, building the next batch), short
+// enough that an idle server uses no CPU.
 constexpr auto kSpin = std::chrono::microseconds(200);
-// On a machine whose cores are shared with other busy processes a spinning thread may hold the core that the other
-// side needs; yielding now and then bounds that loss.
+// On a machine whose cores are shared with other busy processes a spinning thread may hold the core
+// that the other side needs; yielding now and then bounds that loss.
 constexpr int kSpinsPerYield = 2000;
 
 void CpuRelax() {
@@ -48,7 +48,8 @@ void ThreadPool::Run(int64_t tasks, const void* fn, Thunk thunk) {
   tasks_ = tasks;
   next_.store(0, std::memory_order_relaxed);
   running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  // seq_cst with the sleeper's increment: either the worker sees the new generation before it sleeps, or we see it asleep.
+  // seq_cst with the sleeper's increment: either the worker sees the new generation before it
+  // sleeps, or we see it asleep.
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (sleeping_.load(std::memory_order_seq_cst) > 0) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -81,7 +82,9 @@ void ThreadPool::WorkerLoop(int thread) {
       if (std::chrono::steady_clock::now() - start < kSpin) continue;
       std::unique_lock<std::mutex> lock(mutex_);
       sleeping_.fetch_add(1, std::memory_order_seq_cst);
-      wake_.wait(lock, [&] { return stop_.load() || generation_.load(std::memory_order_seq_cst) != seen; });
+      wake_.wait(lock, [&] {
+        return stop_.load() || generation_.load(std::memory_order_seq_cst) != seen;
+      });
       sleeping_.fetch_sub(1, std::memory_order_relaxed);
     }
     ++seen;

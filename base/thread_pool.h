@@ -1,8 +1,9 @@
 // A pool for data-parallel loops inside one engine step.
 //
-// Determinism: tasks divide outputs, never a sum, so which thread runs a task cannot change a bit of any result.
-// Cost: between two loops of a step the workers spin (a decode step has about a hundred loops of a few microseconds; a
-// futex each would cost more than the work); after kSpin without work they sleep on a condition variable.
+// Determinism: tasks divide outputs, never a sum, so which thread runs a task cannot change a bit
+// of any result. Cost: between two loops of a step the workers spin (a decode step has about a
+// hundred loops of a few microseconds; a futex each would cost more than the work); after kSpin
+// without work they sleep on a condition variable.
 #pragma once
 
 #include <atomic>
@@ -25,8 +26,9 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Runs fn(task, thread) for every task in [0, tasks), thread in [0, threads()), and returns when all are done. The caller
-  // takes part as thread 0. One ParallelFor at a time (the engine thread owns the pool); fn must not call ParallelFor.
+  // Runs fn(task, thread) for every task in [0, tasks), thread in [0, threads()), and returns when
+  // all are done. The caller takes part as thread 0. One ParallelFor at a time (the engine thread
+  // owns the pool); fn must not call ParallelFor.
   template <typename Fn>
   void ParallelFor(int64_t tasks, const Fn& fn) {
     if (tasks <= 0) return;
@@ -46,7 +48,8 @@ class ThreadPool {
   void WorkerLoop(int thread);
   void DrainTasks(int thread);
 
-  // The current loop; written by Run before generation_ is raised, read by workers after they have seen it.
+  // The current loop; written by Run before generation_ is raised, read by workers after they have
+  // seen it.
   const void* fn_ = nullptr;
   Thunk thunk_ = nullptr;
   int64_t tasks_ = 0;

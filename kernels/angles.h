@@ -1,6 +1,7 @@
-// Angles of RoPE and of the sinusoidal position encoding, shared by the backends: exact for every position a double can
-// hold. theta is rounded to float32 as in the authors' code; theta * t is then exact in double (24 + 29 bits), so sin
-// and cos see the true angle even at millions of tokens.
+// Angles of RoPE and of the sinusoidal position encoding, shared by the backends: exact for every
+// position a double can hold. theta is rounded to float32 as in the authors' code; theta * t is
+// then exact in double (24 + 29 bits), so sin and cos see the true angle even at millions of
+// tokens.
 #pragma once
 
 #include <cstdint>

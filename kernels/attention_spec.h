@@ -1,5 +1,6 @@
-// What the attention of a model computes, as far as kernels need to know it (../shared/design/model.md is the source; the
-// tables in docs/model-format.md repeat it for users).
+// What the attention of a model computes, as far as kernels need to know it
+// (../shared/design/model.md is the source; the tables in docs/model-format.md repeat it for
+// users).
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ enum class AttentionKind {
 // "softmax", "learned_sketch_mixed", ...: the names of config.json.
 std::string_view AttentionKindName(AttentionKind kind);
 
-// How the far state is read. Accumulation is float32 in both; kBf16 reads the upper 16 bits (rounded to nearest), half the
-// bytes of a decode step.
+// How the far state is read. Accumulation is float32 in both; kBf16 reads the upper 16 bits
+// (rounded to nearest), half the bytes of a decode step.
 enum class StateFormat { kF32, kBf16 };
 
 struct AttentionSpec {
@@ -48,14 +49,16 @@ struct AttentionSpec {
   bool kv_cache() const {
     return kind == AttentionKind::kSoftmax || kind == AttentionKind::kPolynomial;
   }
-  // Width of far_q and far_k rows: r rounded up to a multiple of 8 (zero columns), or m. 0 for KV kinds.
+  // Width of far_q and far_k rows: r rounded up to a multiple of 8 (zero columns), or m. 0 for KV
+  // kinds.
   int far_dim() const {
     if (kv_cache()) return 0;
     return sketched() ? (sketch_size + 7) / 8 * 8 : num_features;
   }
   // Width of near_q and near_k rows.
   int near_dim() const { return kv_cache() || mixed() ? head_dim : far_dim(); }
-  // Rows of the far state S: packed symmetric features of the sketched kinds (8x8 tiles I <= J: 640 for r = 32), else m.
+  // Rows of the far state S: packed symmetric features of the sketched kinds (8x8 tiles I <= J: 640
+  // for r = 32), else m.
   int features() const {
     if (!sketched()) return far_dim();
     const int tiles = far_dim() / 8;

@@ -1,12 +1,14 @@
-// THE interface between a model and the machine: a backend owns weights in its own layout, sequence states, and the ops of
-// a forward pass. Implementations: kernels/reference (scalar, the oracle) and kernels/cpu (vectorised, one file an op in
-// both, same names).
+// THE interface between a model and the machine: a backend owns weights in its own layout, sequence
+// states, and the ops of a forward pass. Implementations: kernels/reference (scalar, the oracle)
+// and kernels/cpu (vectorised, one file an op in both, same names).
 //
 // Contract of every op
-// - Rows are tokens (or token-head pairs); a row's result is one fixed sequence of floating-point operations that depends on
-//   that row and, in Attention, on its own sequence's past: never on the number of rows, the split of a segment, the threads
-//   or the neighbours. Tests compare bits.
-// - Pointers are float32 arrays in backend memory, row-major, contiguous unless a stride is given; out never overlaps an
+// - Rows are tokens (or token-head pairs); a row's result is one fixed sequence of floating-point
+// operations that depends on
+//   that row and, in Attention, on its own sequence's past: never on the number of rows, the split
+//   of a segment, the threads or the neighbours. Tests compare bits.
+// - Pointers are float32 arrays in backend memory, row-major, contiguous unless a stride is given;
+// out never overlaps an
 //   input unless said.
 // - Shapes are our own: a mismatch is a bug (PS_CHECK), never a Status.
 // - Called by one thread at a time (the engine thread); a backend parallelises inside.
@@ -66,29 +68,31 @@ struct NormWeights {
 // g(x) = sqrt(r) tanh(x1 * x2 / sqrt(r)).
 struct SketchNetwork {
   struct Level {
-    NormWeights norm;      // [in]
-    const Matrix* up;      // [in, 8 r]
-    const Matrix* down;    // [8 r, r]
+    NormWeights norm;    // [in]
+    const Matrix* up;    // [in, 8 r]
+    const Matrix* down;  // [8 r, r]
   };
-  Level branch[2][2];      // [branch][level]; in = d at level 0, r at level 1
-  int input = 0;           // d
-  int size = 0;            // r
+  Level branch[2][2];  // [branch][level]; in = d at level 0, r at level 1
+  int input = 0;       // d
+  int size = 0;        // r
 };
 
-// f of the random kinds, of degree 2^levels: level 0 holds 2^levels matrices [d, r], level l 2^(levels-l) of [r, r].
-// Products of neighbours halve the number of vectors behind every level until one is left.
+// f of the random kinds, of degree 2^levels: level 0 holds 2^levels matrices [d, r], level l
+// 2^(levels-l) of [r, r]. Products of neighbours halve the number of vectors behind every level
+// until one is left.
 struct RandomSketch {
   std::span<const std::span<const Matrix* const>> levels;
   int input = 0;  // d
   int size = 0;   // r
 };
 
-// The past of one sequence in every layer. Fixed size for the recurrent kinds; grows by blocks for KV kinds.
+// The past of one sequence in every layer. Fixed size for the recurrent kinds; grows by blocks for
+// KV kinds.
 class SequenceState {
  public:
   virtual ~SequenceState() = default;
-  // Tokens seen so far: the position of the next one. Attention of every layer sees the same value during a step;
-  // Advance moves it on when the step is done.
+  // Tokens seen so far: the position of the next one. Attention of every layer sees the same value
+  // during a step; Advance moves it on when the step is done.
   int64_t position() const { return position_; }
   void Advance(int64_t tokens) { position_ += tokens; }
   // Bytes held now.
@@ -104,8 +108,8 @@ class SequenceState {
   int64_t position_ = 0;
 };
 
-// One sequence's part of a step: rows [first_row, first_row + rows) of the packed batch are its tokens
-// [state->position(), state->position() + rows).
+// One sequence's part of a step: rows [first_row, first_row + rows) of the packed batch are its
+// tokens [state->position(), state->position() + rows).
 struct AttentionSegment {
   SequenceState* state = nullptr;
   int first_row = 0;
@@ -115,10 +119,11 @@ struct AttentionSegment {
 struct AttentionInput {
   const float* near_q = nullptr;  // [M, H, near_dim]
   const float* near_k = nullptr;  // [M, H, near_dim]
-  const float* far_q = nullptr;   // [M, H, far_dim]; the same pointers as near_* in unmixed kinds; null for KV kinds
+  const float* far_q =
+      nullptr;  // [M, H, far_dim]; the same pointers as near_* in unmixed kinds; null for KV kinds
   const float* far_k = nullptr;
-  const float* v = nullptr;       // head h of row m at v + m * v_stride + h * d
-  int64_t v_stride = 0;           // in floats
+  const float* v = nullptr;  // head h of row m at v + m * v_stride + h * d
+  int64_t v_stride = 0;      // in floats
 };
 
 class Backend {
@@ -130,43 +135,59 @@ class Backend {
   virtual int threads() const = 0;
 
   // --- memory ---
-  // A packed copy of w [in, out], or of its transpose when `transpose` (w is [out, in] then), stored as `type`.
-  virtual std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose, DataType type) = 0;
+  // A packed copy of w [in, out], or of its transpose when `transpose` (w is [out, in] then),
+  // stored as `type`.
+  virtual std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
+                                                   DataType type) = 0;
   virtual std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) = 0;
   // Bytes of a state that has seen `tokens` tokens.
   virtual size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const = 0;
 
   // --- ops ---
-  // out[m] = column tokens[m] of E [D, V] + PE(positions[m]); PE[t] interleaves sin(t theta_i), cos(t theta_i),
-  // theta_i = 10000^(-i/(D/2)) rounded to float32, angles exact. out [M, D].
+  // out[m] = column tokens[m] of E [D, V] + PE(positions[m]); PE[t] interleaves sin(t theta_i),
+  // cos(t theta_i), theta_i = 10000^(-i/(D/2)) rounded to float32, angles exact. out [M, D].
   virtual void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
                      std::span<const int64_t> positions, float* out) = 0;
-  // out[m] = (x[m] - mean) / sqrt(variance + 1e-5) * scale + bias, biased variance. x, out [rows, width]; out may be x.
-  virtual void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm, float* out) = 0;
-  // out = x w (+ bias [out]) (+ out when `accumulate`). x [rows, in], out [rows, out]. k runs in order, one accumulator for
-  // each output element, starting from zero; bias and old values are added at the end.
-  virtual void MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias, bool accumulate, float* out) = 0;
-  // Rotates q and k of qkv [M, 3, H, d] to q, k [M, H, d]: theta_i = 10000^(-2i/d); input pairs (2i, 2i+1), output halves:
-  // out[i] = x[2i] cos - x[2i+1] sin, out[d/2+i] = x[2i+1] cos + x[2i] sin.
-  virtual void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
-                    float* k) = 0;
-  // out[m] = u * gelu(g), [u, g] = up[m]; gelu in its tanh form. up [rows, 2 hidden], out [rows, hidden].
+  // out[m] = (x[m] - mean) / sqrt(variance + 1e-5) * scale + bias, biased variance. x, out [rows,
+  // width]; out may be x.
+  virtual void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
+                         float* out) = 0;
+  // out = x w (+ bias [out]) (+ out when `accumulate`). x [rows, in], out [rows, out]. k runs in
+  // order, one accumulator for each output element, starting from zero; bias and old values are
+  // added at the end.
+  virtual void MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias,
+                      bool accumulate, float* out) = 0;
+  // Rotates q and k of qkv [M, 3, H, d] to q, k [M, H, d]: theta_i = 10000^(-2i/d); input pairs
+  // (2i, 2i+1), output halves: out[i] = x[2i] cos - x[2i+1] sin, out[d/2+i] = x[2i+1] cos + x[2i]
+  // sin.
+  virtual void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim,
+                    float* q, float* k) = 0;
+  // out[m] = u * gelu(g), [u, g] = up[m]; gelu in its tanh form. up [rows, 2 hidden], out [rows,
+  // hidden].
   virtual void GeluGate(const float* up, int64_t rows, int hidden, float* out) = 0;
-  // out[m][0..r) = g(x[m]), columns r .. round_up(r, 8) zero. x [rows, d], out [rows, round_up(r, 8)].
-  virtual void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) = 0;
+  // out[m][0..r) = g(x[m]), columns r .. round_up(r, 8) zero. x [rows, d], out [rows, round_up(r,
+  // 8)].
+  virtual void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows,
+                             float* out) = 0;
   // The same shapes for f.
-  virtual void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows, float* out) = 0;
+  virtual void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
+                                 float* out) = 0;
   // out = elu(x) + 1. x, out [rows, width].
   virtual void LinearFeatures(const float* x, int64_t rows, int width, float* out) = 0;
-  // out = exp(x' omega - |x'|^2 / 2) / sqrt(m), x' = x / d^(1/4). omega [d, m], x [rows, d], out [rows, m].
+  // out = exp(x' omega - |x'|^2 / 2) / sqrt(m), x' = x / d^(1/4). omega [d, m], x [rows, d], out
+  // [rows, m].
   virtual void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) = 0;
-  // One contract for a segment of any length, a decode step and a chunk of a prompt alike: reads each state, appends the
-  // segment's keys and values, folds the blocks that it passes. out [M, H, d]:
-  //   out_t = sum_s w[t,s] v_s / (c + sum_s w[t,s]), s <= t. Weights by spec.kind (model.md, "The attention kinds").
-  // Far part: read from the state as it stood at the start of t's block. Near part: over s in order from the start of t's
-  // block. A block is folded when the first token behind it arrives: summed from zero in token order, added once.
-  virtual void Attention(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
-                         const AttentionInput& input, float* out) = 0;
+  // One contract for a segment of any length, a decode step and a chunk of a prompt alike: reads
+  // each state, appends the segment's keys and values, folds the blocks that it passes. out [M, H,
+  // d]:
+  //   out_t = sum_s w[t,s] v_s / (c + sum_s w[t,s]), s <= t. Weights by spec.kind (model.md, "The
+  //   attention kinds").
+  // Far part: read from the state as it stood at the start of t's block. Near part: over s in order
+  // from the start of t's block. A block is folded when the first token behind it arrives: summed
+  // from zero in token order, added once.
+  virtual void Attention(const AttentionSpec& spec, int layer,
+                         std::span<const AttentionSegment> segments, const AttentionInput& input,
+                         float* out) = 0;
   // out[m] = log sum_j exp(x[m][j]). x [rows, width].
   virtual void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) = 0;
 };
@@ -174,8 +195,9 @@ class Backend {
 // kernels/reference: scalar; S in float32, or in float64 when `float64_state` (to measure drift).
 std::unique_ptr<Backend> NewReferenceBackend(bool float64_state = false);
 
-// kernels/cpu: the best instruction set of this machine, or the one that environment variable POLYSKETCH_ISA names
-// (avx2, avx512); FAILED_PRECONDITION when the machine lacks it or the name is unknown.
+// kernels/cpu: the best instruction set of this machine, or the one that environment variable
+// POLYSKETCH_ISA names (avx2, avx512); FAILED_PRECONDITION when the machine lacks it or the name is
+// unknown.
 Result<std::unique_ptr<Backend>> NewCpuBackend(int threads);
 // For tests: a given instruction set. Names as in SupportedCpuIsas().
 Result<std::unique_ptr<Backend>> NewCpuBackend(int threads, std::string_view isa);

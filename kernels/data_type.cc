@@ -4,9 +4,12 @@ namespace polysketch {
 
 std::string_view DataTypeName(DataType type) {
   switch (type) {
-    case DataType::kF32: return "f32";
-    case DataType::kF16: return "f16";
-    case DataType::kBf16: return "bf16";
+    case DataType::kF32:
+      return "f32";
+    case DataType::kF16:
+      return "f16";
+    case DataType::kBf16:
+      return "bf16";
   }
   return "unknown";
 }

@@ -1,5 +1,6 @@
-// A loaded model as the scheduler sees it: immutable weights, states made for it, and a step over a packed batch of
-// segments. m = 1 is decoding, m large is prefill, every row wanted is scoring: the same call.
+// A loaded model as the scheduler sees it: immutable weights, states made for it, and a step over a
+// packed batch of segments. m = 1 is decoding, m large is prefill, every row wanted is scoring: the
+// same call.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +36,9 @@ class LanguageModel {
   // Bytes of a state that has seen `tokens` tokens (constant for recurrent kinds).
   virtual size_t StateBytes(int64_t tokens) const = 0;
 
-  // Runs the segments (distinct states) and advances their states. Writes the final-norm hidden rows asked for, packed in
-  // segment order, to hidden [rows, hidden_size]. A row's bits do not depend on the other segments or on the split.
+  // Runs the segments (distinct states) and advances their states. Writes the final-norm hidden
+  // rows asked for, packed in segment order, to hidden [rows, hidden_size]. A row's bits do not
+  // depend on the other segments or on the split.
   virtual void Step(std::span<const StepSegment> segments, float* hidden) = 0;
   // logits [rows, vocab] of hidden rows.
   virtual void Logits(const float* hidden, int64_t rows, float* logits) = 0;
@@ -53,7 +55,8 @@ struct LoadOptions {
   std::function<void(int64_t, int64_t)> progress;
 };
 
-// The PolySketchFormer of a model folder (docs/model-format.md). Checks every tensor against the config.
+// The PolySketchFormer of a model folder (docs/model-format.md). Checks every tensor against the
+// config.
 class PolysketchModel : public LanguageModel {
  public:
   static Result<std::unique_ptr<PolysketchModel>> Load(const std::string& folder, Backend* backend,

@@ -1,0 +1,239 @@
+// The forward pass of a PolySketchFormer (../shared/design/model.md): a layer is one page of op
+// calls.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/aligned_buffer.h"
+#include "engine/model/attention_spec_of.h"
+#include "engine/model/model.h"
+#include "engine/model/weights.h"
+
+namespace polysketch {
+namespace {
+
+// Activations of one step of at most `tokens` tokens.
+struct Workspace {
+  Workspace(const ModelConfig& config, const AttentionSpec& spec, int64_t tokens) {
+    const int64_t D = config.emb_dim, h = config.mlp_hidden();
+    const int64_t sketches = 2 * int64_t{spec.heads} * spec.far_dim();
+    const int64_t attention = 3 * D + 2 * D + sketches + D, mlp = 2 * h + h;
+    memory = AlignedBuffer<float>(static_cast<size_t>(tokens * (2 * D + std::max(attention, mlp))));
+    x = memory.data();
+    normed = x + tokens * D;
+    // The attention's and the MLP's activations are never alive at the same time.
+    qkv = normed + tokens * D;
+    qk = qkv + tokens * 3 * D;
+    sketch = qk + tokens * 2 * D;
+    attended = sketch + tokens * sketches;
+    up = normed + tokens * D;
+    gated = up + tokens * 2 * h;
+  }
+
+  AlignedBuffer<float> memory;
+  float* x;         // [M, D]: the residual stream
+  float* normed;    // [M, D]
+  float* qkv;       // [M, 3D]
+  float* qk;        // [2, M, H, d]: q, then k, so that one call sketches both
+  float* sketch;    // [2, M, H, far_dim]
+  float* attended;  // [M, D]
+  float* up;        // [M, 2h]
+  float* gated;     // [M, h]
+};
+
+class PolysketchModelImpl final : public PolysketchModel {
+ public:
+  PolysketchModelImpl(ModelConfig config, const LoadOptions& options, Backend* backend,
+                      std::unique_ptr<ModelWeights> weights)
+      : config_(std::move(config)),
+        spec_(AttentionSpecOf(config_, options.state_format)),
+        max_step_tokens_(options.max_step_tokens),
+        backend_(backend),
+        weights_(std::move(weights)),
+        space_(config_, spec_, max_step_tokens_) {}
+
+  int vocab_size() const override { return config_.vocab_size; }
+  int hidden_size() const override { return config_.emb_dim; }
+  int max_step_tokens() const override { return max_step_tokens_; }
+  std::unique_ptr<SequenceState> NewState() override { return backend_->NewState(spec_); }
+  size_t StateBytes(int64_t tokens) const override { return backend_->StateBytes(spec_, tokens); }
+  const ModelConfig& config() const override { return config_; }
+  const AttentionSpec& attention_spec() const override { return spec_; }
+  int64_t weight_bytes() const override { return weights_->bytes(); }
+  int64_t parameters() const override { return weights_->parameters(); }
+  int64_t decode_step_bytes() const override;
+
+  void Step(std::span<const StepSegment> segments, float* hidden) override {
+    Pack(segments);
+    backend_->Embed(weights_->embedding(), tokens_, positions_, space_.x);
+    for (int i = 0; i < config_.num_layers; ++i) Layer(i);
+    CollectHidden(segments, hidden);
+    for (const StepSegment& segment : segments) {
+      segment.state->Advance(static_cast<int64_t>(segment.tokens.size()));
+    }
+  }
+
+  void Logits(const float* hidden, int64_t rows, float* logits) override {
+    backend_->MatMul(hidden, rows, weights_->embedding(), weights_->softmax_bias(),
+                     /*accumulate=*/false, logits);
+  }
+
+  void LogSumExp(const float* logits, int64_t rows, float* out) override {
+    backend_->LogSumExp(logits, rows, config_.vocab_size, out);
+  }
+
+ private:
+  void Pack(std::span<const StepSegment> segments) {
+    tokens_.clear();
+    positions_.clear();
+    rows_.clear();
+    for (const StepSegment& segment : segments) {
+      PS_CHECK(!segment.tokens.empty());
+      rows_.push_back({segment.state, static_cast<int>(tokens_.size()),
+                       static_cast<int>(segment.tokens.size())});
+      for (size_t i = 0; i < segment.tokens.size(); ++i) {
+        const int32_t token = segment.tokens[i];
+        PS_CHECK(token >= 0 && token < config_.vocab_size) << "token " << token;
+        tokens_.push_back(token);
+        positions_.push_back(segment.state->position() + static_cast<int64_t>(i));
+      }
+    }
+    PS_CHECK(tokens_.size() <= static_cast<size_t>(max_step_tokens_)) << tokens_.size();
+  }
+
+  void Layer(int i) {
+    const LayerWeights& w = weights_->layer(i);
+    const int64_t M = static_cast<int64_t>(tokens_.size());
+    const int D = config_.emb_dim, h = config_.mlp_hidden();
+    Backend& ops = *backend_;
+    ops.LayerNorm(space_.x, M, D, w.attn_norm, space_.normed);
+    ops.MatMul(space_.normed, M, *w.qkv, nullptr, /*accumulate=*/false, space_.qkv);
+    ops.Attention(spec_, i, rows_, QueriesAndKeys(w), space_.attended);
+    ops.MatMul(space_.attended, M, *w.out, nullptr, /*accumulate=*/true, space_.x);
+
+    ops.LayerNorm(space_.x, M, D, w.mlp_norm, space_.normed);
+    ops.MatMul(space_.normed, M, *w.up, nullptr, /*accumulate=*/false, space_.up);
+    ops.GeluGate(space_.up, M, h, space_.gated);
+    ops.MatMul(space_.gated, M, *w.down, nullptr, /*accumulate=*/true, space_.x);
+  }
+
+  // From qkv to what the attention of this kind compares.
+  AttentionInput QueriesAndKeys(const LayerWeights& w) {
+    const int64_t M = static_cast<int64_t>(tokens_.size());
+    const int64_t rows = M * spec_.heads;  // of queries; as many of keys
+    const int d = spec_.head_dim;
+    Backend& ops = *backend_;
+    float* q = space_.qk;
+    float* k = q + rows * d;
+    ops.Rope(space_.qkv, positions_, spec_.heads, d, q, k);
+    if (config_.has_qk_norm() && !spec_.mixed()) ops.LayerNorm(q, 2 * rows, d, w.qk_norm, q);
+
+    AttentionInput input;
+    input.v = space_.qkv + 2 * config_.emb_dim;
+    input.v_stride = 3 * config_.emb_dim;
+    if (!spec_.kv_cache()) {
+      FarFeatures(w, q, 2 * rows);
+      input.far_q = space_.sketch;
+      input.far_k = space_.sketch + rows * spec_.far_dim();
+    }
+    if (spec_.mixed()) {
+      ops.LayerNorm(q, rows, d, w.near_q_norm, q);
+      ops.LayerNorm(k, rows, d, w.near_k_norm, k);
+    }
+    const bool near_is_far = !spec_.kv_cache() && !spec_.mixed();
+    input.near_q = near_is_far ? input.far_q : q;
+    input.near_k = near_is_far ? input.far_k : k;
+    return input;
+  }
+
+  // Sketches or feature maps of rows of queries and keys, to space_.sketch.
+  void FarFeatures(const LayerWeights& w, const float* x, int64_t rows) {
+    const int d = spec_.head_dim;
+    Backend& ops = *backend_;
+    switch (spec_.kind) {
+      case AttentionKind::kLearnedSketch:
+      case AttentionKind::kLearnedSketchMixed:
+        ops.LearnedSketch(w.network, x, rows, space_.sketch);
+        return;
+      case AttentionKind::kRandomSketch:
+        ops.ApplyRandomSketch(w.random_sketch, x, rows, space_.sketch);
+        return;
+      case AttentionKind::kRandomSketchMixed:
+        RandomMixed(w, x, rows);
+        return;
+      case AttentionKind::kLinear:
+        ops.LinearFeatures(x, rows, d, space_.sketch);
+        return;
+      case AttentionKind::kPerformer:
+        ops.PerformerFeatures(*w.omega, x, rows, space_.sketch);
+        return;
+      case AttentionKind::kSoftmax:
+      case AttentionKind::kPolynomial:
+        break;
+    }
+    PS_CHECK(false) << "no far part: " << AttentionKindName(spec_.kind);
+  }
+
+  // The sketch sees q' and k', the near part its own norms of q and k: so q' (then k') is made
+  // aside, in the place of the attention's output, which is written later.
+  void RandomMixed(const LayerWeights& w, const float* x, int64_t rows) {
+    const int d = spec_.head_dim;
+    const int64_t half = rows / 2;
+    for (int part = 0; part < 2; ++part) {
+      backend_->LayerNorm(x + part * half * d, half, d, w.qk_norm, space_.attended);
+      backend_->ApplyRandomSketch(w.random_sketch, space_.attended, half,
+                                  space_.sketch + part * half * spec_.far_dim());
+    }
+  }
+
+  void CollectHidden(std::span<const StepSegment> segments, float* hidden) {
+    const int D = config_.emb_dim;
+    for (size_t s = 0; s < segments.size(); ++s) {
+      const int64_t wanted = segments[s].all_rows ? rows_[s].rows : 1;
+      const float* first = space_.x + (rows_[s].first_row + rows_[s].rows - wanted) * D;
+      backend_->LayerNorm(first, wanted, D, weights_->final_norm(), hidden);
+      hidden += wanted * D;
+    }
+  }
+
+  const ModelConfig config_;
+  const AttentionSpec spec_;
+  const int max_step_tokens_;
+  Backend* backend_;
+  std::unique_ptr<ModelWeights> weights_;
+  Workspace space_;
+  // The packed batch of the current step.
+  std::vector<int32_t> tokens_;
+  std::vector<int64_t> positions_;
+  std::vector<AttentionSegment> rows_;
+};
+
+int64_t PolysketchModelImpl::decode_step_bytes() const {
+  const int64_t heads = int64_t{spec_.layers} * spec_.heads;
+  const int64_t state_width = spec_.state_format == StateFormat::kF32 ? 4 : 2;
+  const int64_t far = int64_t{spec_.features()} * (spec_.head_dim * state_width + 4);
+  const int64_t near = int64_t{spec_.block} / 2 * (spec_.near_dim() + spec_.head_dim) * 4;
+  return weights_->bytes() + heads * (far + near);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PolysketchModel>> PolysketchModel::Load(const std::string& folder,
+                                                               Backend* backend,
+                                                               const LoadOptions& options) {
+  PS_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(folder));
+  Checkpoint::ProgressFn progress;
+  if (options.progress) {
+    progress = [&](uint64_t done, uint64_t total) {
+      options.progress(static_cast<int64_t>(done), static_cast<int64_t>(total));
+    };
+  }
+  PS_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(folder, progress));
+  PS_ASSIGN_OR_RETURN(std::unique_ptr<ModelWeights> weights,
+                      ModelWeights::Load(&checkpoint, config, backend, options.weights));
+  std::unique_ptr<PolysketchModel> model = std::make_unique<PolysketchModelImpl>(
+      std::move(config), options, backend, std::move(weights));
+  return model;
+}
+
+}  // namespace polysketch

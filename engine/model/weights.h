@@ -1,0 +1,67 @@
+// The immutable weights of a PolySketchFormer, packed for a backend.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/aligned_buffer.h"
+#include "base/status.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/model_config.h"
+#include "kernels/backend.h"
+
+namespace polysketch {
+
+struct LayerWeights {
+  NormWeights attn_norm, mlp_norm;       // [D]
+  const Matrix* qkv = nullptr;           // [D, 3D]
+  const Matrix* out = nullptr;           // [D, D]
+  const Matrix* up = nullptr;            // [D, 2h]
+  const Matrix* down = nullptr;          // [h, D]
+  NormWeights qk_norm;                   // [d]; polynomial and random sketches
+  NormWeights near_q_norm, near_k_norm;  // [d]; mixed kinds
+  SketchNetwork network;                 // learned kinds
+  RandomSketch random_sketch;            // random kinds; its spans point into random_levels
+  std::vector<std::vector<const Matrix*>> random_matrices;
+  std::vector<std::span<const Matrix* const>> random_levels;
+  const Matrix* omega = nullptr;  // [d, m]; performer
+};
+
+class ModelWeights {
+ public:
+  // Reads every tensor that the config asks for; INVALID_ARGUMENT names one that is missing, has
+  // another shape or is left over. `type`: the format of the dense matrices and of the sketch
+  // network (as stored when unset). Drawn matrices (random sketches, omega) stay float32: they are
+  // small, and rounding them would change the estimator.
+  static Result<std::unique_ptr<ModelWeights>> Load(Checkpoint* checkpoint,
+                                                    const ModelConfig& config, Backend* backend,
+                                                    std::optional<DataType> type);
+
+  const Matrix& embedding() const { return *embedding_; }  // E^T [D, V]
+  const float* softmax_bias() const { return softmax_bias_; }
+  const NormWeights& final_norm() const { return final_norm_; }
+  const LayerWeights& layer(int i) const { return layers_[i]; }
+  // Bytes of all packed matrices and vectors; their elements.
+  int64_t bytes() const { return bytes_; }
+  int64_t parameters() const { return parameters_; }
+
+ private:
+  class Loader;
+
+  const Matrix* embedding_ = nullptr;
+  const float* softmax_bias_ = nullptr;
+  NormWeights final_norm_;
+  std::vector<LayerWeights> layers_;
+  int64_t bytes_ = 0;
+  int64_t parameters_ = 0;
+  std::vector<std::unique_ptr<const Matrix>> matrices_;
+  std::vector<AlignedBuffer<float>> vectors_;
+};
+
+}  // namespace polysketch

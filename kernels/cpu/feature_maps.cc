@@ -1,0 +1,59 @@
+// Feature maps of the linear and performer kinds.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/ops.h"
+
+#include "kernels/cpu/isa_begin.h"
+#include "kernels/cpu/simd.h"
+
+namespace {
+
+constexpr int kRowTile = 24;
+
+}  // namespace
+
+void LinearFeatures(Context& ctx, const float* x, int64_t rows, int width, float* out) {
+  ctx.ParallelRows(rows * width, 4096, [&](int64_t first, int64_t last, int) {
+    for (int64_t i = first; i < last; i += kLanes) {
+      const Mask mask = FirstN(static_cast<int>(std::min<int64_t>(kLanes, last - i)));
+      const V v = LoadMasked(x + i, mask);
+      // elu(x) + 1: e^x below zero, x + 1 from zero on.
+      StoreMasked(Select(Less(v, Zero()), Exp(v), Add(v, Set1(1.0f))), out + i, mask);
+    }
+  });
+}
+
+void PerformerFeatures(Context& ctx, const PackedMatrix& omega, const float* x, int64_t rows,
+                       float* out) {
+  const int64_t d = omega.in(), m = omega.out();
+  const int64_t width = omega.panels() * kPanelColumns;
+  const float root = 1.0f / std::sqrt(std::sqrt(static_cast<float>(d)));
+  const V scale = Set1(1.0f / std::sqrt(static_cast<float>(m)));
+  ctx.pool().ParallelFor((rows + kRowTile - 1) / kRowTile, [&](int64_t task, int thread) {
+    const int64_t first = task * kRowTile;
+    const int count = static_cast<int>(std::min<int64_t>(kRowTile, rows - first));
+    float* scaled = ctx.Scratch(thread, kRowTile * (d + kLanes + width));
+    float* projected = scaled + kRowTile * (d + kLanes);
+    for (int64_t i = 0; i < count * d; ++i) scaled[i] = x[first * d + i] * root;
+    MatMulRows(scaled, d, count, omega, projected, width);
+    for (int r = 0; r < count; ++r) {
+      V squares = Zero();
+      for (int64_t i = 0; i < d; i += kLanes) {
+        const V v = LoadMasked(scaled + r * d + i,
+                               FirstN(static_cast<int>(std::min<int64_t>(kLanes, d - i))));
+        squares = Fma(v, v, squares);
+      }
+      const V half_norm = Set1(0.5f * ReduceAdd(squares));
+      for (int64_t i = 0; i < m; i += kLanes) {
+        const Mask mask = FirstN(static_cast<int>(std::min<int64_t>(kLanes, m - i)));
+        const V features = Mul(scale, Exp(Sub(Load(projected + r * width + i), half_norm)));
+        StoreMasked(features, out + (first + r) * m + i, mask);
+      }
+    }
+  });
+}
+
+#include "kernels/cpu/isa_end.h"

@@ -1,0 +1,74 @@
+// Chooses the instruction set at run time.
+#include "kernels/cpu/isa.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace polysketch {
+namespace {
+
+struct Isa {
+  std::string_view name;
+  bool (*supported)();
+  std::unique_ptr<Backend> (*create)(int threads);
+};
+
+bool HasAvx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+}
+bool HasAvx512() {
+  return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+// Slowest first.
+constexpr Isa kIsas[] = {
+    {"avx2", HasAvx2, cpu::avx2::NewBackend},
+    {"avx512", HasAvx512, cpu::avx512::NewBackend},
+};
+
+std::string Joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
+std::vector<std::string> CompiledCpuIsas() {
+  std::vector<std::string> names;
+  for (const Isa& isa : kIsas) names.emplace_back(isa.name);
+  return names;
+}
+
+std::vector<std::string> SupportedCpuIsas() {
+  std::vector<std::string> names;
+  for (const Isa& isa : kIsas) {
+    if (isa.supported()) names.emplace_back(isa.name);
+  }
+  return names;
+}
+
+Result<std::unique_ptr<Backend>> NewCpuBackend(int threads, std::string_view name) {
+  for (const Isa& isa : kIsas) {
+    if (isa.name == name && isa.supported()) return isa.create(threads);
+  }
+  return FailedPrecondition("cpu instruction set: expected one that this machine has (",
+                            Joined(SupportedCpuIsas()), "), found \"", name, "\"; compiled are ",
+                            Joined(CompiledCpuIsas()));
+}
+
+Result<std::unique_ptr<Backend>> NewCpuBackend(int threads) {
+  if (const char* forced = std::getenv("POLYSKETCH_ISA"); forced != nullptr && *forced != '\0') {
+    return NewCpuBackend(threads, forced);
+  }
+  const std::vector<std::string> supported = SupportedCpuIsas();
+  if (supported.empty()) {
+    return FailedPrecondition(
+        "cpu backend: expected a processor with AVX2, FMA and F16C, found none of them");
+  }
+  return NewCpuBackend(threads, supported.back());
+}
+
+}  // namespace polysketch

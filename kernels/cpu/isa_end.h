@@ -1,0 +1,8 @@
+// Closes what isa_begin.h opened.
+}  // namespace polysketch::cpu::PS_ISA
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif

@@ -1,0 +1,50 @@
+// The ops of the cpu backend for one instruction set: shapes and meaning as in kernels/backend.h.
+// Included by op files, which CMake compiles once for each instruction set (isa_begin.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/packed_matrix.h"
+
+#if !defined(PS_ISA)
+#define PS_ISA avx512
+#define PS_ISA_AVX512 1
+#endif
+
+namespace polysketch::cpu::PS_ISA {
+
+void Embed(Context& ctx, const PackedMatrix& embedding, std::span<const int32_t> tokens,
+           std::span<const int64_t> positions, float* out);
+void LayerNorm(Context& ctx, const float* x, int64_t rows, int width, const NormWeights& norm,
+               float* out);
+// One thread's part of the same; used inside fused ops. x and out rows lie `x_row`, `out_row`
+// floats apart.
+void LayerNormRows(const float* x, int64_t x_row, int64_t rows, int width, const NormWeights& norm,
+                   float* out, int64_t out_row);
+void MatMul(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, const float* bias,
+            bool accumulate, float* out);
+// Single-threaded product for tiles in cache: out [rows, out_row], whole panels of 32 columns are
+// written.
+void MatMulRows(const float* x, int64_t x_row, int rows, const PackedMatrix& w, float* out,
+                int64_t out_row);
+// out[i] = gelu(x[i]), in place allowed.
+void GeluArray(const float* x, int64_t size, float* out);
+// cos_sin: [rows][head_dim] cosines then sines of each row's position.
+void Rope(Context& ctx, const float* qkv, int64_t rows, const float* cos_sin, int heads,
+          int head_dim, float* q, float* k);
+void GeluGate(Context& ctx, const float* up, int64_t rows, int hidden, float* out);
+void LearnedSketch(Context& ctx, const SketchNetwork& net, const float* x, int64_t rows,
+                   float* out);
+void ApplyRandomSketch(Context& ctx, const RandomSketch& sketch, const float* x, int64_t rows,
+                       float* out);
+void LinearFeatures(Context& ctx, const float* x, int64_t rows, int width, float* out);
+void PerformerFeatures(Context& ctx, const PackedMatrix& omega, const float* x, int64_t rows,
+                       float* out);
+void Attention(Context& ctx, const AttentionSpec& spec, int layer,
+               std::span<const AttentionSegment> segments, const AttentionInput& input, float* out);
+void LogSumExp(Context& ctx, const float* x, int64_t rows, int64_t width, float* out);
+
+}  // namespace polysketch::cpu::PS_ISA

@@ -1,0 +1,74 @@
+#include "kernels/cpu/packed_matrix.h"
+
+#include <cstring>
+
+#include "base/half.h"
+
+namespace polysketch::cpu {
+namespace {
+
+float ReadElement(const HostMatrix& w, int64_t index) {
+  const auto* bytes = static_cast<const uint8_t*>(w.data) + index * DataTypeBytes(w.type);
+  if (w.type == DataType::kF32) {
+    float value;
+    std::memcpy(&value, bytes, sizeof(value));  // checkpoints promise no alignment
+    return value;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, bytes, sizeof(bits));
+  return w.type == DataType::kBf16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
+}
+
+}  // namespace
+
+PackedMatrix::PackedMatrix(const HostMatrix& w, bool transpose, DataType type)
+    : Matrix(transpose ? w.cols : w.rows, transpose ? w.rows : w.cols, type),
+      data_(static_cast<size_t>(panels() * kPanelColumns * in() * DataTypeBytes(type))) {
+  // Source order, so that a mapped file is read front to back.
+  for (int64_t row = 0; row < w.rows; ++row) {
+    for (int64_t col = 0; col < w.cols; ++col) {
+      const float value = ReadElement(w, row * w.cols + col);
+      if (transpose) {
+        Put(col, row, value);
+      } else {
+        Put(row, col, value);
+      }
+    }
+  }
+}
+
+void PackedMatrix::Put(int64_t k, int64_t n, float value) {
+  const int64_t row = (n / kPanelColumns * in() + k) * kPanelColumns;
+  const int64_t column = n % kPanelColumns;
+  switch (type()) {
+    case DataType::kF32:
+      reinterpret_cast<float*>(data_.data())[row + column] = value;
+      return;
+    case DataType::kF16:
+      reinterpret_cast<uint16_t*>(data_.data())[row + column] = FloatToF16(value);
+      return;
+    case DataType::kBf16: {
+      // Little-endian: the lower half of word l is 16-bit element 2 l.
+      const int64_t slot = 2 * (column % 16) + column / 16;
+      reinterpret_cast<uint16_t*>(data_.data())[row + slot] = FloatToBf16(value);
+      return;
+    }
+  }
+}
+
+float PackedMatrix::At(int64_t k, int64_t n) const {
+  const int64_t row = (n / kPanelColumns * in() + k) * kPanelColumns;
+  const int64_t column = n % kPanelColumns;
+  switch (type()) {
+    case DataType::kF32:
+      return reinterpret_cast<const float*>(data_.data())[row + column];
+    case DataType::kF16:
+      return F16ToFloat(reinterpret_cast<const uint16_t*>(data_.data())[row + column]);
+    case DataType::kBf16:
+      return Bf16ToFloat(
+          reinterpret_cast<const uint16_t*>(data_.data())[row + 2 * (column % 16) + column / 16]);
+  }
+  return 0;
+}
+
+}  // namespace polysketch::cpu

@@ -1,0 +1,263 @@
+// Sixteen float lanes: one register with AVX-512, two with AVX2. The same operations in the same
+// order on both, so an op is written once, and both instruction sets round alike. Included inside
+// the region that isa_begin.h opens (no namespace or includes of its own), once in each op file.
+
+#define PS_INLINE static inline __attribute__((always_inline))
+
+constexpr int kLanes = 16;
+
+#if defined(PS_ISA_AVX512)
+
+// Rows of a register tile of NV vectors: accumulators, NV operands of B and one broadcast fill the
+// 32 registers.
+template <int NV>
+constexpr int kTileRows = NV >= 4 ? 6 : 12;
+constexpr int kMaxTileVectors = 4;
+constexpr int kPanelVectors = 2;  // vectors of a 32-column weight panel that one tile takes
+// Panels that a single row takes side by side: 8 accumulators hide the latency of FMA.
+constexpr int kSingleRowPanels = 4;
+
+struct V {
+  __m512 v;
+};
+struct Mask {
+  __mmask16 m;
+};
+
+PS_INLINE V Zero() { return {_mm512_setzero_ps()}; }
+PS_INLINE V Set1(float x) { return {_mm512_set1_ps(x)}; }
+PS_INLINE V Load(const float* p) { return {_mm512_loadu_ps(p)}; }
+PS_INLINE void Store(V a, float* p) { _mm512_storeu_ps(p, a.v); }
+// The first n lanes, n in [0, 16]; the others are false.
+PS_INLINE Mask FirstN(int n) { return {static_cast<__mmask16>((1u << n) - 1)}; }
+PS_INLINE V LoadMasked(const float* p, Mask k) { return {_mm512_maskz_loadu_ps(k.m, p)}; }
+PS_INLINE void StoreMasked(V a, float* p, Mask k) { _mm512_mask_storeu_ps(p, k.m, a.v); }
+// Lanes of a where the mask is true, +0 elsewhere.
+PS_INLINE V ZeroUnless(Mask k, V a) { return {_mm512_maskz_mov_ps(k.m, a.v)}; }
+PS_INLINE V Select(Mask k, V yes, V no) { return {_mm512_mask_mov_ps(no.v, k.m, yes.v)}; }
+PS_INLINE Mask Less(V a, V b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
+PS_INLINE V Add(V a, V b) { return {_mm512_add_ps(a.v, b.v)}; }
+PS_INLINE V Sub(V a, V b) { return {_mm512_sub_ps(a.v, b.v)}; }
+PS_INLINE V Mul(V a, V b) { return {_mm512_mul_ps(a.v, b.v)}; }
+PS_INLINE V Div(V a, V b) { return {_mm512_div_ps(a.v, b.v)}; }
+PS_INLINE V Fma(V a, V b, V c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+PS_INLINE V Fnma(V a, V b, V c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
+// NaN in the second operand wins, as in maxps.
+PS_INLINE V Max(V a, V b) { return {_mm512_max_ps(a.v, b.v)}; }
+PS_INLINE V Min(V a, V b) { return {_mm512_min_ps(a.v, b.v)}; }
+PS_INLINE V Abs(V a) { return {_mm512_abs_ps(a.v)}; }
+PS_INLINE V Round(V a) {
+  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+// 2^n for integral n in [-126, 127].
+PS_INLINE V Exp2Integer(V n) {
+  const __m512i bits = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 23))};
+}
+PS_INLINE V LoadBf16(const uint16_t* p) {
+  const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))};
+}
+PS_INLINE V LoadF16(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+// Sixteen 32-bit words whose halves are two bf16 columns: the lower halves, the upper halves.
+PS_INLINE V LoadBf16Lower(const uint32_t* p) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
+}
+PS_INLINE V LoadBf16Upper(const uint32_t* p) {
+  return {_mm512_castsi512_ps(
+      _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+}
+// Joins the two 16-bit planes of float32 values: upper holds the rounded bf16 (state_planes.h).
+PS_INLINE V LoadPlanes(const uint16_t* upper, const uint16_t* lower) {
+  const __m512i hi =
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(upper)));
+  const __m512i lo =
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(lower)));
+  const __m512i exact_hi = _mm512_sub_epi32(hi, _mm512_srli_epi32(lo, 15));
+  return {_mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(exact_hi, 16), lo))};
+}
+PS_INLINE void StorePlanes(V a, uint16_t* upper, uint16_t* lower) {
+  const __m512i bits = _mm512_castps_si512(a.v);
+  const __m512i hi = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x8000)), 16);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(upper), _mm512_cvtepi32_epi16(hi));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(lower), _mm512_cvtepi32_epi16(bits));
+}
+PS_INLINE __m256 LowerHalf(V a) { return _mm512_castps512_ps256(a.v); }
+PS_INLINE __m256 UpperHalf(V a) { return _mm512_extractf32x8_ps(a.v, 1); }
+
+#else  // AVX2
+
+template <int NV>
+constexpr int kTileRows = NV >= 2 ? 2 : 6;
+constexpr int kMaxTileVectors = 1;
+constexpr int kPanelVectors = 1;
+constexpr int kSingleRowPanels = 2;
+
+struct V {
+  __m256 lo, hi;
+};
+struct Mask {
+  __m256 lo, hi;  // all bits of a lane set or clear
+};
+
+PS_INLINE V Zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+PS_INLINE V Set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+PS_INLINE V Load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+PS_INLINE void Store(V a, float* p) {
+  _mm256_storeu_ps(p, a.lo);
+  _mm256_storeu_ps(p + 8, a.hi);
+}
+PS_INLINE Mask FirstN(int n) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return {_mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), lanes)),
+          _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n - 8), lanes))};
+}
+PS_INLINE V LoadMasked(const float* p, Mask k) {
+  return {_mm256_maskload_ps(p, _mm256_castps_si256(k.lo)),
+          _mm256_maskload_ps(p + 8, _mm256_castps_si256(k.hi))};
+}
+PS_INLINE void StoreMasked(V a, float* p, Mask k) {
+  _mm256_maskstore_ps(p, _mm256_castps_si256(k.lo), a.lo);
+  _mm256_maskstore_ps(p + 8, _mm256_castps_si256(k.hi), a.hi);
+}
+PS_INLINE V ZeroUnless(Mask k, V a) {
+  return {_mm256_and_ps(k.lo, a.lo), _mm256_and_ps(k.hi, a.hi)};
+}
+PS_INLINE V Select(Mask k, V yes, V no) {
+  return {_mm256_blendv_ps(no.lo, yes.lo, k.lo), _mm256_blendv_ps(no.hi, yes.hi, k.hi)};
+}
+PS_INLINE Mask Less(V a, V b) {
+  return {_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)};
+}
+PS_INLINE V Add(V a, V b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+PS_INLINE V Sub(V a, V b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+PS_INLINE V Mul(V a, V b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+PS_INLINE V Div(V a, V b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+PS_INLINE V Fma(V a, V b, V c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+PS_INLINE V Fnma(V a, V b, V c) {
+  return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
+}
+PS_INLINE V Max(V a, V b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+PS_INLINE V Min(V a, V b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+PS_INLINE V Abs(V a) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
+}
+PS_INLINE V Round(V a) {
+  return {_mm256_round_ps(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+          _mm256_round_ps(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+PS_INLINE __m256 Exp2Half(__m256 n) {
+  const __m256i bits = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 23));
+}
+PS_INLINE V Exp2Integer(V n) { return {Exp2Half(n.lo), Exp2Half(n.hi)}; }
+PS_INLINE __m256i Widen16(const uint16_t* p) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+PS_INLINE V LoadBf16(const uint16_t* p) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(Widen16(p), 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(Widen16(p + 8), 16))};
+}
+PS_INLINE V LoadF16(const uint16_t* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+PS_INLINE __m256i LoadWords(const uint32_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+PS_INLINE V LoadBf16Lower(const uint32_t* p) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(LoadWords(p), 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(LoadWords(p + 8), 16))};
+}
+PS_INLINE V LoadBf16Upper(const uint32_t* p) {
+  const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  return {_mm256_castsi256_ps(_mm256_and_si256(LoadWords(p), mask)),
+          _mm256_castsi256_ps(_mm256_and_si256(LoadWords(p + 8), mask))};
+}
+PS_INLINE __m256 JoinPlanes(const uint16_t* upper, const uint16_t* lower) {
+  const __m256i lo = Widen16(lower);
+  const __m256i exact_hi = _mm256_sub_epi32(Widen16(upper), _mm256_srli_epi32(lo, 15));
+  return _mm256_castsi256_ps(_mm256_or_si256(_mm256_slli_epi32(exact_hi, 16), lo));
+}
+PS_INLINE V LoadPlanes(const uint16_t* upper, const uint16_t* lower) {
+  return {JoinPlanes(upper, lower), JoinPlanes(upper + 8, lower + 8)};
+}
+// Lower 16 bits of sixteen words.
+PS_INLINE void StoreWords16(__m256i a, __m256i b, uint16_t* p) {
+  const __m256i mask = _mm256_set1_epi32(0xffff);
+  const __m256i packed = _mm256_packus_epi32(_mm256_and_si256(a, mask), _mm256_and_si256(b, mask));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
+}
+PS_INLINE void StorePlanes(V a, uint16_t* upper, uint16_t* lower) {
+  const __m256i x = _mm256_castps_si256(a.lo), y = _mm256_castps_si256(a.hi);
+  const __m256i half = _mm256_set1_epi32(0x8000);
+  StoreWords16(_mm256_srli_epi32(_mm256_add_epi32(x, half), 16),
+               _mm256_srli_epi32(_mm256_add_epi32(y, half), 16), upper);
+  StoreWords16(x, y, lower);
+}
+PS_INLINE __m256 LowerHalf(V a) { return a.lo; }
+PS_INLINE __m256 UpperHalf(V a) { return a.hi; }
+
+#endif
+
+// Sums and maxima over lanes by one fixed tree: 16 -> 8 -> 4 -> 2 -> 1, halves folded onto each
+// other.
+PS_INLINE float ReduceAdd(V a) {
+  const __m256 s8 = _mm256_add_ps(LowerHalf(a), UpperHalf(a));
+  const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+  const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+  return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
+}
+PS_INLINE float ReduceMax(V a) {
+  const __m256 s8 = _mm256_max_ps(LowerHalf(a), UpperHalf(a));
+  const __m128 s4 = _mm_max_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+  const __m128 s2 = _mm_max_ps(s4, _mm_movehl_ps(s4, s4));
+  return _mm_cvtss_f32(_mm_max_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
+}
+
+// exp(x): n = round(x / ln 2), r = x - n ln 2 in two parts (Cody-Waite), a minimax polynomial of
+// degree 6 in r, two exact scalings by powers of two so that subnormal results and overflow to
+// infinity come out right. About 1 ulp. NaN stays.
+PS_INLINE V Exp(V x) {
+  x = Min(Set1(89.0f), Max(Set1(-105.0f), x));
+  const V n = Round(Mul(x, Set1(1.44269504088896341f)));
+  V r = Fnma(n, Set1(0.693359375f), x);
+  r = Fnma(n, Set1(-2.12194440e-4f), r);
+  // Coefficients: Cephes expf.
+  V p = Set1(1.9875691500e-4f);
+  p = Fma(p, r, Set1(1.3981999507e-3f));
+  p = Fma(p, r, Set1(8.3334519073e-3f));
+  p = Fma(p, r, Set1(4.1665795894e-2f));
+  p = Fma(p, r, Set1(1.6666665459e-1f));
+  p = Fma(p, r, Set1(5.0000001201e-1f));
+  p = Add(Fma(p, Mul(r, r), r), Set1(1.0f));
+  const V half = Round(Mul(n, Set1(0.5f)));
+  return Mul(Mul(p, Exp2Integer(half)), Exp2Integer(Sub(n, half)));
+}
+
+// tanh(x): the odd polynomial of Cephes tanhf below 0.625, where 1 - 2 / (e^2x + 1) would cancel.
+PS_INLINE V Tanh(V x) {
+  const V z = Mul(x, x);
+  V p = Set1(-5.70498872745e-3f);
+  p = Fma(p, z, Set1(2.06390887954e-2f));
+  p = Fma(p, z, Set1(-5.37397155531e-2f));
+  p = Fma(p, z, Set1(1.33314422036e-1f));
+  p = Fma(p, z, Set1(-3.33332819422e-1f));
+  const V small = Fma(Mul(p, z), x, x);
+  const V large = Sub(Set1(1.0f), Div(Set1(2.0f), Add(Exp(Add(x, x)), Set1(1.0f))));
+  return Select(Less(Abs(x), Set1(0.625f)), small, large);
+}
+
+// gelu in its tanh form: 0.5 x (1 + tanh(y)) = x / (1 + e^-2y), y = sqrt(2/pi) (x + 0.044715 x^3):
+// one exp, no cancellation.
+PS_INLINE V Gelu(V x) {
+  constexpr float kMinus2SqrtTwoOverPi = -1.5957691216057308f;
+  const V cubic = Fma(Mul(Mul(x, x), x), Set1(0.044715f), x);
+  const V e = Exp(Mul(cubic, Set1(kMinus2SqrtTwoOverPi)));
+  return Div(x, Add(Set1(1.0f), e));
+}

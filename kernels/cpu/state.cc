@@ -1,0 +1,105 @@
+#include "kernels/cpu/state.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace polysketch::cpu {
+namespace {
+
+int64_t RoundUp16(int64_t n) { return (n + 15) / 16 * 16; }
+
+}  // namespace
+
+HeadLayout::HeadLayout(const AttentionSpec& spec)
+    : padded_dim(RoundUp16(spec.head_dim)), padded_block(RoundUp16(spec.block)) {
+  const int64_t features = spec.features();
+  z = features * padded_dim;
+  far_keys = z + RoundUp16(features);
+  near_keys = far_keys + (spec.mixed() ? spec.far_dim() * padded_block : 0);
+  values = near_keys + spec.near_dim() * padded_block;
+  size = values + spec.block * padded_dim;
+}
+
+RecurrentState::RecurrentState(const AttentionSpec& spec)
+    : spec_(spec),
+      layout_(spec),
+      memory_(static_cast<size_t>(spec.layers) * spec.heads * layout_.size) {}
+
+std::unique_ptr<SequenceState> RecurrentState::Clone() const {
+  auto copy = std::make_unique<RecurrentState>(spec_);
+  std::memcpy(copy->memory_.data(), memory_.data(), bytes());
+  copy->set_position(position());
+  return copy;
+}
+
+void RecurrentState::Reset() {
+  // Block buffers need no clearing: what lies behind the position is never read.
+  const int64_t heads = static_cast<int64_t>(spec_.layers) * spec_.heads;
+  for (int64_t h = 0; h < heads; ++h) {
+    std::memset(memory_.data() + h * layout_.size, 0, layout_.far_keys * sizeof(float));
+  }
+  set_position(0);
+}
+
+HeadState RecurrentState::Head(int layer, int head) {
+  float* base = memory_.data() + (static_cast<int64_t>(layer) * spec_.heads + head) * layout_.size;
+  return {base, base + layout_.z, base + layout_.far_keys, base + layout_.near_keys,
+          base + layout_.values};
+}
+
+KvState::KvState(const AttentionSpec& spec) : spec_(spec), layout_(spec), layers_(spec.layers) {}
+
+int64_t KvState::BlockFloats(const AttentionSpec& spec) {
+  return spec.heads * HeadLayout(spec).size;
+}
+
+size_t KvState::bytes() const {
+  size_t blocks = 0;
+  for (const auto& layer : layers_) blocks += layer.size();
+  return blocks * BlockFloats(spec_) * sizeof(float);
+}
+
+std::unique_ptr<SequenceState> KvState::Clone() const {
+  auto copy = std::make_unique<KvState>(spec_);
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    for (const auto& block : layers_[l]) {
+      copy->layers_[l].emplace_back(block.size());
+      std::memcpy(copy->layers_[l].back().data(), block.data(), block.size() * sizeof(float));
+    }
+  }
+  copy->set_position(position());
+  return copy;
+}
+
+void KvState::Reset() {
+  for (auto& layer : layers_) layer.clear();
+  set_position(0);
+}
+
+void KvState::Reserve(int layer, int64_t tokens) {
+  const size_t blocks = (tokens + spec_.block - 1) / spec_.block;
+  while (layers_[layer].size() < blocks) layers_[layer].emplace_back(BlockFloats(spec_));
+}
+
+float* KvState::Keys(int layer, int64_t block, int head) {
+  return layers_[layer][block].data() + head * layout_.size + layout_.near_keys;
+}
+
+float* KvState::Values(int layer, int64_t block, int head) {
+  return layers_[layer][block].data() + head * layout_.size + layout_.values;
+}
+
+std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) {
+  if (spec.kv_cache()) return std::make_unique<KvState>(spec);
+  return std::make_unique<RecurrentState>(spec);
+}
+
+size_t StateBytes(const AttentionSpec& spec, int64_t tokens) {
+  if (spec.kv_cache()) {
+    const int64_t blocks = (tokens + spec.block - 1) / spec.block;
+    return static_cast<size_t>(blocks) * spec.layers * KvState::BlockFloats(spec) * sizeof(float);
+  }
+  return static_cast<size_t>(spec.layers) * spec.heads * HeadLayout(spec).size * sizeof(float);
+}
+
+}  // namespace polysketch::cpu

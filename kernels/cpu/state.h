@@ -1,0 +1,92 @@
+// The recurrent state as the cpu backend keeps it. One allocation for a sequence; each layer, then
+// each head, is contiguous:
+//
+//   S     [features][dp]  the far sum of phi(k) v^T. float32, or with StateFormat::kBf16 two planes
+//   of 16 bits, all upper
+//                         halves then all lower ones: a decode step reads the upper plane alone,
+//                         half the bytes
+//   z     [features]      the far sum of phi(k)
+//   far_keys  [far_dim][bp]   the current block's sketches (or feature maps), transposed: lanes run
+//   over tokens near_keys [near_dim][bp]  its near keys; only in the mixed kinds, elsewhere the
+//   same array as far_keys values    [b][dp]         its values
+//
+// dp and bp are d and b rounded up to 16; the padding is zero and stays zero. Feature order of the
+// sketched kinds: for tiles I <= J of 8, for i in I, for j in J: product i j. Off-diagonal tiles
+// count twice, on the query's side.
+//
+// Planes: upper = (bits + 0x8000) >> 16, the value rounded to bf16 (ties away from zero); lower =
+// bits & 0xffff; bits = ((upper - (lower >> 15)) << 16) | lower, exact in both directions modulo
+// 2^32.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/aligned_buffer.h"
+#include "kernels/backend.h"
+
+namespace polysketch::cpu {
+
+// Sizes and offsets in floats of one head's part of a state.
+struct HeadLayout {
+  explicit HeadLayout(const AttentionSpec& spec);
+
+  int64_t padded_dim;                      // dp
+  int64_t padded_block;                    // bp
+  int64_t z, far_keys, near_keys, values;  // S stands at 0
+  int64_t size;
+};
+
+// Pointers into one head of one layer of a recurrent state.
+struct HeadState {
+  float* s;  // float32, or the planes
+  float* z;
+  float* far_keys;
+  float* near_keys;
+  float* values;
+};
+
+class RecurrentState final : public SequenceState {
+ public:
+  explicit RecurrentState(const AttentionSpec& spec);
+
+  size_t bytes() const override { return memory_.size() * sizeof(float); }
+  std::unique_ptr<SequenceState> Clone() const override;
+  void Reset() override;
+
+  HeadState Head(int layer, int head);
+
+ private:
+  const AttentionSpec spec_;
+  const HeadLayout layout_;
+  AlignedBuffer<float> memory_;
+};
+
+// softmax and polynomial: every key and value, in blocks of b tokens of all heads: [H] x (keys
+// [d][bp], values [b][dp]).
+class KvState final : public SequenceState {
+ public:
+  explicit KvState(const AttentionSpec& spec);
+
+  size_t bytes() const override;
+  std::unique_ptr<SequenceState> Clone() const override;
+  void Reset() override;
+
+  // Makes room in a layer for tokens [0, tokens).
+  void Reserve(int layer, int64_t tokens);
+  float* Keys(int layer, int64_t block, int head);
+  float* Values(int layer, int64_t block, int head);
+
+  static int64_t BlockFloats(const AttentionSpec& spec);
+
+ private:
+  const AttentionSpec spec_;
+  const HeadLayout layout_;
+  std::vector<std::vector<AlignedBuffer<float>>> layers_;
+};
+
+std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec);
+size_t StateBytes(const AttentionSpec& spec, int64_t tokens);
+
+}  // namespace polysketch::cpu

@@ -1,0 +1,106 @@
+// The one inner loop of every product: a register tile of MR rows x NV vectors,
+//   acc[m][n] = fma(a[m][k], b[k][n], acc[m][n]),  k = 0, 1, 2, ...
+// k runs in order with one accumulator for each output element, so an element's bits do not depend
+// on the tile that holds it; MR and NV are only a matter of speed. Included inside the region of
+// isa_begin.h, behind simd.h.
+
+// B as float32 rows of whole vectors: row k at data + k * stride.
+struct RowsF32 {
+  const float* data;
+  int64_t stride;
+  template <int NV>
+  PS_INLINE void LoadRow(const RowsF32& b, int64_t k, V (&out)[NV]) {
+#pragma GCC unroll 8
+    for (int n = 0; n < NV; ++n) out[n] = Load(b.data + k * b.stride + n * kLanes);
+  }
+  RowsF32 Columns(int64_t first) const { return {data + first, stride}; }
+};
+
+// B as bf16 rows (the upper plane of a state).
+struct RowsBf16 {
+  const uint16_t* data;
+  int64_t stride;
+  template <int NV>
+  PS_INLINE void LoadRow(const RowsBf16& b, int64_t k, V (&out)[NV]) {
+#pragma GCC unroll 8
+    for (int n = 0; n < NV; ++n) out[n] = LoadBf16(b.data + k * b.stride + n * kLanes);
+  }
+  RowsBf16 Columns(int64_t first) const { return {data + first, stride}; }
+};
+
+// a[m][k] at a + m * a_row + k * a_col.
+template <int MR, int NV, typename B>
+PS_INLINE void MultiplyTile(const float* a, int64_t a_row, int64_t a_col, int64_t depth, const B& b,
+                            V (&acc)[MR][NV]) {
+  for (int64_t k = 0; k < depth; ++k) {
+    V row[NV];
+    B::template LoadRow<NV>(b, k, row);
+#pragma GCC unroll 16
+    for (int m = 0; m < MR; ++m) {
+      const V x = Set1(a[m * a_row + k * a_col]);
+#pragma GCC unroll 8
+      for (int n = 0; n < NV; ++n) acc[m][n] = Fma(x, row[n], acc[m][n]);
+    }
+  }
+}
+
+// c [MR, NV vectors] = (accumulate ? c : 0) + a b.
+template <int MR, int NV, typename B>
+static void ProductTile(const float* a, int64_t a_row, int64_t a_col, int64_t depth, const B& b,
+                        float* c, int64_t c_row, bool accumulate) {
+  V acc[MR][NV];
+#pragma GCC unroll 16
+  for (int m = 0; m < MR; ++m) {
+#pragma GCC unroll 8
+    for (int n = 0; n < NV; ++n) {
+      acc[m][n] = accumulate ? Load(c + m * c_row + n * kLanes) : Zero();
+    }
+  }
+  MultiplyTile<MR, NV>(a, a_row, a_col, depth, b, acc);
+#pragma GCC unroll 16
+  for (int m = 0; m < MR; ++m) {
+#pragma GCC unroll 8
+    for (int n = 0; n < NV; ++n) Store(acc[m][n], c + m * c_row + n * kLanes);
+  }
+}
+
+// A band of NV vectors of columns, any number of rows.
+template <int NV, typename B>
+static void ProductBand(const float* a, int64_t a_row, int64_t a_col, int rows, int64_t depth,
+                        const B& b, float* c, int64_t c_row, bool accumulate) {
+  constexpr int kFull = kTileRows<NV>;
+  int m = 0;
+  for (; m + kFull <= rows; m += kFull) {
+    ProductTile<kFull, NV>(a + m * a_row, a_row, a_col, depth, b, c + m * c_row, c_row, accumulate);
+  }
+  if constexpr (kFull > 4) {
+    for (; m + 4 <= rows; m += 4) {
+      ProductTile<4, NV>(a + m * a_row, a_row, a_col, depth, b, c + m * c_row, c_row, accumulate);
+    }
+  }
+  for (; m < rows; ++m) {
+    ProductTile<1, NV>(a + m * a_row, a_row, a_col, depth, b, c + m * c_row, c_row, accumulate);
+  }
+}
+
+// c [rows, vectors * 16] = (accumulate ? c : 0) + a b; a [rows, depth] by strides, b [depth,
+// vectors * 16]. For operands in cache: attention. Weights go through matmul.cc.
+template <typename B>
+static void Product(const float* a, int64_t a_row, int64_t a_col, int rows, int64_t depth,
+                    const B& b, int vectors, float* c, int64_t c_row, bool accumulate) {
+  int n = 0;
+  for (; n + kMaxTileVectors <= vectors; n += kMaxTileVectors) {
+    ProductBand<kMaxTileVectors>(a, a_row, a_col, rows, depth, b.Columns(n * kLanes),
+                                 c + n * kLanes, c_row, accumulate);
+  }
+  if constexpr (kMaxTileVectors > 1) {
+    for (; n + 2 <= vectors; n += 2) {
+      ProductBand<2>(a, a_row, a_col, rows, depth, b.Columns(n * kLanes), c + n * kLanes, c_row,
+                     accumulate);
+    }
+    for (; n < vectors; ++n) {
+      ProductBand<1>(a, a_row, a_col, rows, depth, b.Columns(n * kLanes), c + n * kLanes, c_row,
+                     accumulate);
+    }
+  }
+}
