@@ -9,11 +9,14 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/state.h"
 
-#include "kernels/cpu/attention_far.h"
-#include "kernels/cpu/attention_near.h"
+// These build on one another, in this order.
+// clang-format off
 #include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile.h"
+#include "kernels/cpu/attention_near.h"
+#include "kernels/cpu/attention_far.h"
+// clang-format on
 
 namespace {
 
