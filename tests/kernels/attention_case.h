@@ -1,0 +1,180 @@
+// Attention inputs for tests, and a runner that packs any mix of sequences into steps, as a model
+// does.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "tests/testing/guarded_floats.h"
+#include "tests/testing/random.h"
+
+namespace polysketch::testing {
+
+// One layer's inputs of one sequence, [tokens, heads, .]. Far rows stay empty where they are the
+// near ones, or unused.
+struct AttentionRows {
+  std::vector<float> near_q, near_k, far_q, far_k, v;
+};
+
+struct Sequence {
+  int tokens = 0;
+  std::vector<AttentionRows> layers;
+};
+
+inline const std::vector<float>& FarQueries(const AttentionSpec& spec, const AttentionRows& rows) {
+  return spec.mixed() ? rows.far_q : rows.near_q;
+}
+inline const std::vector<float>& FarKeys(const AttentionSpec& spec, const AttentionRows& rows) {
+  return spec.mixed() ? rows.far_k : rows.near_k;
+}
+
+inline AttentionSpec MakeSpec(AttentionKind kind, int heads, int head_dim, int size, int block,
+                              int layers = 1) {
+  AttentionSpec spec;
+  spec.kind = kind;
+  spec.layers = layers;
+  spec.heads = heads;
+  spec.head_dim = head_dim;
+  spec.block = block;
+  if (spec.sketched()) spec.sketch_size = size;
+  if (kind == AttentionKind::kLinear) spec.num_features = head_dim;
+  if (kind == AttentionKind::kPerformer) spec.num_features = size;
+  if (kind == AttentionKind::kSoftmax) spec.stabilizer = 0;
+  if (kind == AttentionKind::kLinear || kind == AttentionKind::kPerformer) spec.stabilizer = 1e-6f;
+  return spec;
+}
+
+inline constexpr AttentionKind kAllKinds[] = {
+    AttentionKind::kSoftmax,
+    AttentionKind::kPolynomial,
+    AttentionKind::kRandomSketch,
+    AttentionKind::kLearnedSketch,
+    AttentionKind::kLearnedSketchMixed,
+    AttentionKind::kRandomSketchMixed,
+    AttentionKind::kLinear,
+    AttentionKind::kPerformer,
+};
+
+// Rows whose dot products are of order one; far rows of sketches with their zero columns, features
+// that are positive where the kind makes them so.
+inline Sequence RandomSequence(const AttentionSpec& spec, int tokens, Random* random) {
+  const auto far_rows = [&] {
+    const int width = spec.far_dim();
+    const int used = spec.sketched() ? spec.sketch_size : width;
+    std::vector<float> rows(static_cast<size_t>(tokens) * spec.heads * width);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (static_cast<int>(i % width) >= used) continue;
+      rows[i] = static_cast<float>(spec.sketched() ? random->Normal() / std::pow(used, 0.25)
+                                                   : random->Uniform(0.01, 2) / std::sqrt(used));
+    }
+    return rows;
+  };
+  const auto near_rows = [&] {
+    if (!spec.mixed() && !spec.kv_cache()) return far_rows();
+    const double scale = spec.kind == AttentionKind::kSoftmax ? 1 : std::pow(spec.head_dim, -0.25);
+    return random->Normals(static_cast<size_t>(tokens) * spec.heads * spec.head_dim, scale);
+  };
+  Sequence sequence{tokens, std::vector<AttentionRows>(spec.layers)};
+  for (AttentionRows& rows : sequence.layers) {
+    rows.near_q = near_rows();
+    rows.near_k = near_rows();
+    if (spec.mixed()) {
+      rows.far_q = far_rows();
+      rows.far_k = far_rows();
+    }
+    rows.v = random->Normals(static_cast<size_t>(tokens) * spec.heads * spec.head_dim);
+  }
+  return sequence;
+}
+
+// A sequence on its way through a backend: how far it is, its state, and the outputs so far.
+struct Runner {
+  Runner(Backend& backend, const AttentionSpec& spec, const Sequence& sequence)
+      : sequence(&sequence), state(backend.NewState(spec)), outputs(spec.layers) {}
+
+  const Sequence* sequence;
+  std::unique_ptr<SequenceState> state;
+  std::vector<std::vector<float>> outputs;  // [layer] of [tokens, heads, d]
+};
+
+// The next `rows` tokens of a sequence.
+struct Part {
+  Runner* runner;
+  int rows;
+};
+
+// One step over all layers. v lies in the last third of joint q, k, v rows, whose other thirds must
+// not be read.
+inline void Step(Backend& backend, const AttentionSpec& spec, const std::vector<Part>& parts) {
+  const int heads = spec.heads, d = spec.head_dim;
+  std::vector<AttentionSegment> segments;
+  int rows = 0;
+  for (const Part& part : parts) {
+    segments.push_back({part.runner->state.get(), rows, part.rows});
+    rows += part.rows;
+  }
+  for (int layer = 0; layer < spec.layers; ++layer) {
+    // Packs [tokens, width] slices of every part.
+    const auto pack = [&](auto member, int width) {
+      std::vector<float> packed;
+      for (const Part& part : parts) {
+        const std::vector<float>& all = part.runner->sequence->layers[layer].*member;
+        const auto begin = all.begin() + part.runner->state->position() * width;
+        packed.insert(packed.end(), begin, begin + static_cast<int64_t>(part.rows) * width);
+      }
+      return packed;
+    };
+    const GuardedFloats near_q(pack(&AttentionRows::near_q, heads * spec.near_dim()));
+    const GuardedFloats near_k(pack(&AttentionRows::near_k, heads * spec.near_dim()));
+    const int far_width = spec.mixed() ? heads * spec.far_dim() : 0;
+    const GuardedFloats far_q(pack(&AttentionRows::far_q, far_width));
+    const GuardedFloats far_k(pack(&AttentionRows::far_k, far_width));
+    const std::vector<float> v = pack(&AttentionRows::v, heads * d);
+    const int stride = 3 * heads * d;
+    std::vector<float> qkv(static_cast<size_t>(rows) * stride,
+                           std::numeric_limits<float>::quiet_NaN());
+    for (int m = 0; m < rows; ++m) {
+      std::copy_n(v.begin() + m * heads * d, heads * d, qkv.begin() + m * stride + 2 * heads * d);
+    }
+    AttentionInput input;
+    input.near_q = near_q.data();
+    input.near_k = near_k.data();
+    if (!spec.kv_cache()) {
+      input.far_q = spec.mixed() ? far_q.data() : near_q.data();
+      input.far_k = spec.mixed() ? far_k.data() : near_k.data();
+    }
+    input.v = qkv.data() + 2 * heads * d;
+    input.v_stride = stride;
+    GuardedFloats out(static_cast<size_t>(rows) * heads * d);
+    backend.Attention(spec, layer, segments, input, out.data());
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const float* begin = out.data() + segments[i].first_row * heads * d;
+      std::vector<float>& outputs = parts[i].runner->outputs[layer];
+      outputs.insert(outputs.end(), begin, begin + parts[i].rows * heads * d);
+    }
+  }
+  for (const Part& part : parts) part.runner->state->Advance(part.rows);
+}
+
+// All outputs of a sequence that runs alone, in the given parts.
+inline std::vector<std::vector<float>> RunAlone(Backend& backend, const AttentionSpec& spec,
+                                                const Sequence& sequence,
+                                                const std::vector<int>& parts) {
+  Runner runner(backend, spec, sequence);
+  for (const int rows : parts) Step(backend, spec, {{&runner, rows}});
+  return runner.outputs;
+}
+
+inline std::string Describe(const AttentionSpec& spec) {
+  return StrCat(AttentionKindName(spec.kind), " d", spec.head_dim, " r", spec.sketch_size, " m",
+                spec.num_features, " b", spec.block,
+                spec.state_format == StateFormat::kBf16 ? " bf16" : " f32");
+}
+
+}  // namespace polysketch::testing

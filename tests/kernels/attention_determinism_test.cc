@@ -1,0 +1,153 @@
+// The same bits whatever runs beside a sequence: any split, any neighbours, any number of threads.
+// Compared with memcmp within one backend and instruction set, for every kind and both state
+// formats.
+#include <cstring>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/backend.h"
+#include "tests/kernels/attention_case.h"
+#include "tests/testing/backend_test.h"
+#include "tests/testing/environment.h"
+
+namespace polysketch {
+namespace {
+
+using testing::Count;
+using testing::Random;
+using testing::Runner;
+using testing::Sequence;
+using Outputs = std::vector<std::vector<float>>;
+
+::testing::AssertionResult SameBits(const Outputs& a, const Outputs& b) {
+  if (a.size() != b.size()) return ::testing::AssertionFailure() << "layers differ";
+  for (size_t layer = 0; layer < a.size(); ++layer) {
+    if (a[layer].size() != b[layer].size()) {
+      return ::testing::AssertionFailure() << a[layer].size() << " and " << b[layer].size();
+    }
+    if (std::memcmp(a[layer].data(), b[layer].data(), a[layer].size() * sizeof(float)) == 0) {
+      continue;
+    }
+    for (size_t i = 0; i < a[layer].size(); ++i) {
+      if (std::memcmp(&a[layer][i], &b[layer][i], sizeof(float)) != 0) {
+        return ::testing::AssertionFailure() << "layer " << layer << " element " << i << ": "
+                                             << a[layer][i] << " and " << b[layer][i];
+      }
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+class AttentionDeterminismTest : public testing::BackendTest {
+ protected:
+  static std::vector<AttentionSpec> Specs() {
+    std::vector<AttentionSpec> specs;
+    for (const AttentionKind kind : testing::kAllKinds) {
+      specs.push_back(testing::MakeSpec(kind, 2, 10, 11, 16, 2));
+      specs.push_back(testing::MakeSpec(kind, 3, 32, 16, 3, 1));
+      specs.push_back(testing::MakeSpec(kind, 1, 64, 32, 32, 1));
+    }
+    for (size_t i = 0, n = specs.size(); i < n; ++i) {
+      if (specs[i].kv_cache()) continue;
+      specs.push_back(specs[i]);
+      specs.back().state_format = StateFormat::kBf16;
+    }
+    return specs;
+  }
+};
+
+TEST_P(AttentionDeterminismTest, AnySplit) {
+  const auto backend = NewBackend(2);
+  Random random(1);
+  for (const AttentionSpec& spec : Specs()) {
+    const int tokens = 4 * spec.block + 13;
+    const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
+    const Outputs whole = testing::RunAlone(*backend, spec, sequence, {tokens});
+    EXPECT_TRUE(
+        SameBits(testing::RunAlone(*backend, spec, sequence, std::vector<int>(tokens, 1)), whole))
+        << testing::Describe(spec) << " token by token";
+    for (int i = 0; i < Count(20, 200); ++i) {
+      const std::vector<int> parts = random.Split(tokens);
+      EXPECT_TRUE(SameBits(testing::RunAlone(*backend, spec, sequence, parts), whole))
+          << testing::Describe(spec) << " split " << ::testing::PrintToString(parts);
+    }
+  }
+}
+
+TEST_P(AttentionDeterminismTest, AnyThreads) {
+  Random random(2);
+  const auto one = NewBackend(1);
+  const std::vector<AttentionSpec> specs = Specs();
+  std::vector<Sequence> sequences;
+  std::vector<std::vector<int>> splits;
+  std::vector<Outputs> want;
+  for (const AttentionSpec& spec : specs) {
+    const int tokens = 4 * spec.block + 13;
+    sequences.push_back(testing::RandomSequence(spec, tokens, &random));
+    splits.push_back(random.Split(tokens));
+    want.push_back(testing::RunAlone(*one, spec, sequences.back(), {tokens}));
+  }
+  for (const int threads : {2, 3, 5}) {
+    const auto backend = NewBackend(threads);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      EXPECT_TRUE(SameBits(testing::RunAlone(*backend, specs[i], sequences[i], splits[i]), want[i]))
+          << testing::Describe(specs[i]) << " " << threads << " threads";
+    }
+  }
+}
+
+// One sequence among up to 63 others that come and go: short and long prompts, single tokens, any
+// order in the batch.
+TEST_P(AttentionDeterminismTest, AnyNeighbours) {
+  const auto backend = NewBackend(2);
+  Random random(3);
+  for (const AttentionSpec& spec : Specs()) {
+    const int tokens = 2 * spec.block + 13;
+    const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
+    const Outputs alone = testing::RunAlone(*backend, spec, sequence, {tokens});
+    for (const int neighbours : {1, 7, Count(20, 63)}) {
+      std::vector<Sequence> others;
+      for (int i = 0; i < neighbours; ++i) {
+        others.push_back(testing::RandomSequence(spec, random.Int(1, 2 * spec.block), &random));
+      }
+      std::vector<Runner> runners;
+      runners.emplace_back(*backend, spec, sequence);
+      for (const Sequence& other : others) runners.emplace_back(*backend, spec, other);
+      while (runners[0].state->position() < tokens) {
+        std::vector<testing::Part> parts;
+        for (Runner& runner : runners) {
+          const int left = runner.sequence->tokens - static_cast<int>(runner.state->position());
+          const bool takes_part = &runner == &runners[0] || random.Int(0, 3) > 0;
+          if (left == 0 || !takes_part) continue;
+          const bool decodes = random.Int(0, 1) == 0;
+          parts.push_back({&runner, decodes ? 1 : static_cast<int>(random.Int(1, left))});
+          std::swap(parts.back(), parts[random.Int(0, parts.size() - 1)]);
+        }
+        testing::Step(*backend, spec, parts);
+      }
+      EXPECT_TRUE(SameBits(runners[0].outputs, alone))
+          << testing::Describe(spec) << " beside " << neighbours;
+    }
+  }
+}
+
+// The state format changes what is read, so it must change the bits.
+TEST_P(AttentionDeterminismTest, FormatsDiffer) {
+  const auto backend = NewBackend(1);
+  Random random(4);
+  for (AttentionSpec spec : Specs()) {
+    if (spec.kv_cache() || spec.state_format == StateFormat::kBf16) continue;
+    const int tokens = 2 * spec.block;
+    const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
+    const Outputs f32 = testing::RunAlone(*backend, spec, sequence, {tokens});
+    spec.state_format = StateFormat::kBf16;
+    EXPECT_FALSE(SameBits(testing::RunAlone(*backend, spec, sequence, {tokens}), f32))
+        << testing::Describe(spec);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionDeterminismTest,
+                         ::testing::ValuesIn(testing::AllBackends()), testing::ParamName);
+
+}  // namespace
+}  // namespace polysketch

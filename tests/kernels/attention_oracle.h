@@ -1,0 +1,144 @@
+// The definition of attention, in float64: for every token all pairs s <= t, no state, no blocks
+// but those of the mixed kinds. Beside each output stands how far a float32 computation may be off.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "tests/kernels/attention_case.h"
+#include "tests/kernels/noisy.h"
+
+namespace polysketch::testing {
+
+struct OracleOutput {
+  std::vector<double> value;  // [tokens, heads, d]
+  // What float32 arithmetic in the order of backend.h may add, as kDeviations standard deviations.
+  std::vector<double> tolerance;
+  // What reading S as bf16 may add to that.
+  std::vector<double> bf16_tolerance;
+};
+
+namespace oracle {
+
+inline double WeightOfDot(const AttentionSpec& spec, bool near, double dot) {
+  switch (spec.kind) {
+    case AttentionKind::kSoftmax:
+      return std::exp(dot / std::sqrt(spec.head_dim));
+    case AttentionKind::kPolynomial:
+      return std::pow(dot, spec.power);
+    case AttentionKind::kLinear:
+    case AttentionKind::kPerformer:
+      return dot;
+    default:
+      return std::pow(dot, near && spec.mixed() ? spec.near_power : 2);
+  }
+}
+
+// Degree of the weight in the dot product: each factor carries the rounding errors of a dot
+// product.
+inline double Degree(const AttentionSpec& spec, bool near) {
+  switch (spec.kind) {
+    case AttentionKind::kSoftmax:
+    case AttentionKind::kLinear:
+    case AttentionKind::kPerformer:
+      return 1;
+    case AttentionKind::kPolynomial:
+      return spec.power;
+    default:
+      return near && spec.mixed() ? spec.near_power : 2;
+  }
+}
+
+}  // namespace oracle
+
+inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRows& rows,
+                                    int tokens) {
+  const int heads = spec.heads, d = spec.head_dim;
+  OracleOutput out;
+  for (auto* array : {&out.value, &out.tolerance, &out.bf16_tolerance}) {
+    array->resize(static_cast<size_t>(tokens) * heads * d);
+  }
+  const std::vector<float>& far_q = FarQueries(spec, rows);
+  const std::vector<float>& far_k = FarKeys(spec, rows);
+  const int r = spec.far_dim();
+  const int features = spec.sketched() ? r * r : r;
+  for (int h = 0; h < heads; ++h) {
+    std::vector<double> sums(static_cast<size_t>(features) * d);  // S of the blocks before t's
+    const auto feature = [&](const float* x, int f) {
+      return spec.sketched() ? static_cast<double>(x[f / r]) * x[f % r] : x[f];
+    };
+    for (int t = 0; t < tokens; ++t) {
+      if (!spec.kv_cache() && t > 0 && t % spec.block == 0) {
+        for (int s = t - spec.block; s < t; ++s) {
+          for (int f = 0; f < features; ++f) {
+            const double phi = feature(&far_k[(s * heads + h) * r], f);
+            for (int i = 0; i < d; ++i) sums[f * d + i] += phi * rows.v[(s * heads + h) * d + i];
+          }
+        }
+      }
+
+      // Of each sum: its value, the sum of its absolute terms, and the variance that rounding
+      // errors of its terms bring.
+      std::vector<double> numerator(d), absolute_numerator(d), numerator_variance(d);
+      double denominator = spec.stabilizer, absolute_denominator = spec.stabilizer;
+      double denominator_variance = 0;
+      for (int s = 0; s <= t; ++s) {
+        const bool near = !spec.mixed() || s / spec.block == t / spec.block;
+        const int width = near ? spec.near_dim() : r;
+        const float* q = &(near ? rows.near_q : far_q)[(t * heads + h) * width];
+        const float* k = &(near ? rows.near_k : far_k)[(s * heads + h) * width];
+        double dot = 0, absolute_dot = 0;
+        for (int i = 0; i < width; ++i) {
+          dot += static_cast<double>(q[i]) * k[i];
+          absolute_dot += std::abs(static_cast<double>(q[i]) * k[i]);
+        }
+        const double weight = oracle::WeightOfDot(spec, near, dot);
+        // A dot product of n terms is off by about sqrt(n) u sum |q k|; a power multiplies that by
+        // its degree, an exponential turns it into a relative error.
+        const double absolute = spec.kind == AttentionKind::kSoftmax
+                                    ? weight * (1 + absolute_dot / std::sqrt(d))
+                                    : oracle::WeightOfDot(spec, near, absolute_dot);
+        const double error = kU * absolute * oracle::Degree(spec, near) * std::sqrt(width + 4.0);
+        denominator += weight;
+        absolute_denominator += absolute;
+        denominator_variance += Square(error);
+        for (int i = 0; i < d; ++i) {
+          const double v = rows.v[(s * heads + h) * d + i];
+          numerator[i] += weight * v;
+          absolute_numerator[i] += absolute * std::abs(v);
+          numerator_variance[i] += Square(error * v);
+        }
+      }
+
+      // Roundings of the sums themselves: over a block, over the blocks before, over the features,
+      // over the near tokens.
+      const double roundings = 2.0 * spec.block + static_cast<double>(t) / spec.block + features +
+                               (spec.kv_cache() ? t : 0);
+      const double denominator_error =
+          std::sqrt(denominator_variance + roundings * Square(kU * absolute_denominator));
+      for (int i = 0; i < d; ++i) {
+        const size_t index = (t * heads + h) * d + i;
+        const double value = numerator[i] / denominator;
+        const double numerator_error =
+            std::sqrt(numerator_variance[i] + roundings * Square(kU * absolute_numerator[i]));
+        out.value[index] = value;
+        out.tolerance[index] =
+            kDeviations * std::hypot(numerator_error, value * denominator_error) / denominator +
+            3 * kU * std::abs(value);
+        // bf16 keeps 8 bits: an error of up to 2^-8 of each element, uniform: a variance of a third
+        // of its square. S is symmetric in (i, j), so errors of two features add up as one.
+        double variance = 0;
+        for (int f = 0; f < features; ++f) {
+          const double term = feature(&far_q[(t * heads + h) * r], f) * sums[f * d + i] * 0x1p-8;
+          variance += (spec.sketched() ? 2 : 1) * term * term / 3;
+        }
+        out.bf16_tolerance[index] = kDeviations * std::sqrt(variance) / denominator;
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace polysketch::testing

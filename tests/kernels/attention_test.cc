@@ -1,0 +1,182 @@
+// Attention of every backend against the definition in float64, for every kind and both state
+// formats.
+#include <cmath>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/backend.h"
+#include "tests/kernels/attention_case.h"
+#include "tests/kernels/attention_oracle.h"
+#include "tests/testing/backend_test.h"
+#include "tests/testing/environment.h"
+
+namespace polysketch {
+namespace {
+
+using testing::kU;
+using testing::Random;
+using testing::Sequence;
+
+struct Shape {
+  int heads, head_dim, size, block, tokens;
+};
+// Odd widths, sketches that are no multiple of 8, blocks of one token, several blocks, a ragged
+// last one.
+constexpr Shape kShapes[] = {{1, 7, 5, 1, 9},
+                             {2, 10, 8, 3, 20},
+                             {3, 6, 12, 16, 55},
+                             {2, 33, 11, 32, 97},
+                             {2, 64, 32, 64, 300}};
+
+class AttentionTest : public testing::BackendTest {};
+
+TEST_P(AttentionTest, IsItsDefinition) {
+  const auto backend = NewBackend(2);
+  Random random(1);
+  for (const AttentionKind kind : testing::kAllKinds) {
+    for (const Shape& shape : kShapes) {
+      for (const int power : {2, 4, 8}) {
+        if (power != 4 && kind != AttentionKind::kPolynomial) continue;
+        AttentionSpec spec =
+            testing::MakeSpec(kind, shape.heads, shape.head_dim, shape.size, shape.block, 2);
+        spec.power = power;
+        const Sequence sequence = testing::RandomSequence(spec, shape.tokens, &random);
+        for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16}) {
+          spec.state_format = format;
+          const auto out = testing::RunAlone(*backend, spec, sequence, {shape.tokens});
+          for (int layer = 0; layer < spec.layers; ++layer) {
+            const testing::OracleOutput want =
+                testing::AttentionOracle(spec, sequence.layers[layer], shape.tokens);
+            for (size_t i = 0; i < want.value.size(); ++i) {
+              const double tolerance =
+                  want.tolerance[i] + (format == StateFormat::kBf16 ? want.bf16_tolerance[i] : 0);
+              ASSERT_NEAR(out[layer][i], want.value[i], tolerance)
+                  << testing::Describe(spec) << " layer " << layer << " element " << i;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Small integers: every sum is exact in float32, so what bf16 reads is known to the bit.
+TEST_P(AttentionTest, ReadsTheRoundedUpperHalfOfTheState) {
+  const auto backend = NewBackend(1);
+  Random random(2);
+  for (const AttentionKind kind : {AttentionKind::kLearnedSketch, AttentionKind::kRandomSketchMixed,
+                                   AttentionKind::kLinear, AttentionKind::kPerformer}) {
+    for (const int block : {1, 16}) {
+      AttentionSpec spec = testing::MakeSpec(kind, 2, 6, 11, block);
+      const int tokens = 12 * 16 + 5;
+      Sequence sequence = testing::RandomSequence(spec, tokens, &random);
+      testing::AttentionRows& rows = sequence.layers[0];
+      const auto make_integers = [&](std::vector<float>* values, int low, int high, int width,
+                                     int used) {
+        for (size_t i = 0; i < values->size(); ++i) {
+          (*values)[i] = static_cast<int>(i % width) < used ? random.Int(low, high) : 0;
+        }
+      };
+      const int used = spec.sketched() ? spec.sketch_size : spec.num_features;
+      // Weights of linear and performer come from features that are not negative.
+      const int low = spec.sketched() ? -2 : 0;
+      if (spec.mixed()) {
+        make_integers(&rows.near_q, -1, 1, 6, 6);
+        make_integers(&rows.near_k, -1, 1, 6, 6);
+        make_integers(&rows.far_q, low, 2, spec.far_dim(), used);
+        make_integers(&rows.far_k, low, 2, spec.far_dim(), used);
+      } else {
+        make_integers(&rows.near_q, low, 2, spec.far_dim(), used);
+        make_integers(&rows.near_k, low, 2, spec.far_dim(), used);
+      }
+      make_integers(&rows.v, -5, 25, 6, 6);  // a mean above zero lets the sums grow
+
+      // The state as integers; rounded to 8 significant bits, half away from zero, when read.
+      const auto round = [](double x) {
+        int exponent;
+        const double mantissa = std::frexp(std::abs(x), &exponent);
+        return std::copysign(std::ldexp(std::floor(std::ldexp(mantissa, 8) + 0.5), exponent - 8),
+                             x);
+      };
+      const std::vector<float>& far_q = testing::FarQueries(spec, rows);
+      const std::vector<float>& far_k = testing::FarKeys(spec, rows);
+      const int r = spec.far_dim(), features = spec.sketched() ? r * r : r, d = spec.head_dim;
+      const auto feature = [&](const float* x, int f) {
+        return spec.sketched() ? x[f / r] * x[f % r] : x[f];
+      };
+      std::vector<double> want(static_cast<size_t>(tokens) * 2 * d);
+      int rounded = 0;
+      for (int h = 0; h < 2; ++h) {
+        std::vector<double> sums(features * d), weights(features);
+        for (int t = 0; t < tokens; ++t) {
+          const int start = t / block * block;
+          if (t == start && t > 0) {
+            for (int s = t - block; s < t; ++s) {
+              for (int f = 0; f < features; ++f) {
+                const double phi = feature(&far_k[(s * 2 + h) * r], f);
+                weights[f] += phi;
+                for (int i = 0; i < d; ++i) sums[f * d + i] += phi * rows.v[(s * 2 + h) * d + i];
+              }
+            }
+          }
+          std::vector<double> numerator(d);
+          double denominator = spec.stabilizer;
+          for (int f = 0; f < features; ++f) {
+            const double phi = feature(&far_q[(t * 2 + h) * r], f);
+            denominator += phi * weights[f];
+            for (int i = 0; i < d; ++i) {
+              const double read = round(sums[f * d + i]);
+              rounded += phi != 0 && read != sums[f * d + i];
+              numerator[i] += phi * read;
+            }
+          }
+          for (int s = start; s <= t; ++s) {
+            const int width = spec.near_dim();
+            double dot = 0;
+            for (int i = 0; i < width; ++i) {
+              dot += rows.near_q[(t * 2 + h) * width + i] * rows.near_k[(s * 2 + h) * width + i];
+            }
+            const double weight = testing::oracle::WeightOfDot(spec, true, dot);
+            denominator += weight;
+            for (int i = 0; i < d; ++i) numerator[i] += weight * rows.v[(s * 2 + h) * d + i];
+          }
+          for (int i = 0; i < d; ++i) want[(t * 2 + h) * d + i] = numerator[i] / denominator;
+        }
+      }
+      EXPECT_GT(rounded, 1000) << "the sums are too small for bf16 to matter";
+
+      spec.state_format = StateFormat::kBf16;
+      const auto out = testing::RunAlone(*backend, spec, sequence, {tokens});
+      for (size_t i = 0; i < want.size(); ++i) {
+        // Adding c (1e-6 in linear and performer), a quotient perhaps through a reciprocal, the
+        // final rounding.
+        ASSERT_NEAR(out[0][i], want[i], 4 * kU * std::abs(want[i]))
+            << testing::Describe(spec) << " element " << i;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, ::testing::ValuesIn(testing::AllBackends()),
+                         testing::ParamName);
+
+// The reference with a float64 state rounds nothing but its result: the oracle of the oracle.
+TEST(ReferenceAttentionTest, Float64StateIsExact) {
+  const auto backend = NewReferenceBackend(true);
+  Random random(3);
+  for (const AttentionKind kind : testing::kAllKinds) {
+    const AttentionSpec spec = testing::MakeSpec(kind, 2, 10, 11, 16);
+    const Sequence sequence = testing::RandomSequence(spec, 100, &random);
+    const auto out = testing::RunAlone(*backend, spec, sequence, {100});
+    const testing::OracleOutput want = testing::AttentionOracle(spec, sequence.layers[0], 100);
+    for (size_t i = 0; i < want.value.size(); ++i) {
+      // The features' sum cancels in float64: a 2^-24 part of what float32 would lose.
+      ASSERT_NEAR(out[0][i], want.value[i],
+                  kU * std::abs(want.value[i]) + 0x1p-24 * want.tolerance[i])
+          << testing::Describe(spec) << " element " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace polysketch

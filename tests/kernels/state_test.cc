@@ -1,0 +1,116 @@
+// The past of a sequence: copies are independent, Reset empties, sizes are what StateBytes says.
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/backend.h"
+#include "tests/kernels/attention_case.h"
+#include "tests/testing/backend_test.h"
+
+namespace polysketch {
+namespace {
+
+using testing::Random;
+using testing::Runner;
+using testing::Sequence;
+
+class StateTest : public testing::BackendTest {
+ protected:
+  static std::vector<AttentionSpec> Specs() {
+    std::vector<AttentionSpec> specs;
+    for (const AttentionKind kind : testing::kAllKinds) {
+      specs.push_back(testing::MakeSpec(kind, 2, 10, 11, 8, 3));
+      specs.push_back(specs.back());
+      specs.back().state_format = StateFormat::kBf16;
+    }
+    return specs;
+  }
+};
+
+TEST_P(StateTest, ClonesAreIndependent) {
+  const auto backend = NewBackend(1);
+  Random random(1);
+  for (const AttentionSpec& spec : Specs()) {
+    // Cut in the middle of a block, at its end (full, not folded), and behind it.
+    for (const int cut : {0, 5, 8, 9, 21}) {
+      const Sequence whole = testing::RandomSequence(spec, 40, &random);
+      const Sequence other = testing::RandomSequence(spec, 40, &random);
+      const auto want = testing::RunAlone(*backend, spec, whole, {40});
+
+      Runner original(*backend, spec, whole);
+      if (cut > 0) testing::Step(*backend, spec, {{&original, cut}});
+      Runner copy(*backend, spec, whole);
+      copy.state = original.state->Clone();
+      copy.outputs = original.outputs;
+      EXPECT_EQ(copy.state->position(), cut);
+      EXPECT_EQ(copy.state->bytes(), original.state->bytes());
+      // The original goes another way, first; then the copy goes on as if nothing had happened.
+      original.sequence = &other;
+      testing::Step(*backend, spec, {{&original, 40 - cut}});
+      testing::Step(*backend, spec, {{&copy, 40 - cut}});
+      EXPECT_EQ(copy.outputs, want) << testing::Describe(spec) << " cut at " << cut;
+      EXPECT_NE(original.outputs, want);
+    }
+  }
+}
+
+TEST_P(StateTest, ResetIsANewState) {
+  const auto backend = NewBackend(1);
+  Random random(2);
+  for (const AttentionSpec& spec : Specs()) {
+    const Sequence first = testing::RandomSequence(spec, 30, &random);
+    const Sequence second = testing::RandomSequence(spec, 30, &random);
+    Runner runner(*backend, spec, first);
+    testing::Step(*backend, spec, {{&runner, 30}});
+    runner.state->Reset();
+    EXPECT_EQ(runner.state->position(), 0);
+    runner.sequence = &second;
+    runner.outputs.assign(spec.layers, {});
+    testing::Step(*backend, spec, {{&runner, 30}});
+    EXPECT_EQ(runner.outputs, testing::RunAlone(*backend, spec, second, {30}))
+        << testing::Describe(spec);
+  }
+}
+
+TEST_P(StateTest, BytesAreAsAnnounced) {
+  const auto backend = NewBackend(1);
+  Random random(3);
+  for (const AttentionSpec& spec : Specs()) {
+    const Sequence sequence = testing::RandomSequence(spec, 40, &random);
+    Runner runner(*backend, spec, sequence);
+    const size_t empty = runner.state->bytes();
+    EXPECT_EQ(empty, backend->StateBytes(spec, 0)) << testing::Describe(spec);
+    for (int token = 1; token <= 40; ++token) {
+      testing::Step(*backend, spec, {{&runner, 1}});
+      EXPECT_EQ(runner.state->bytes(), backend->StateBytes(spec, token))
+          << testing::Describe(spec) << " after " << token;
+    }
+    if (spec.kv_cache()) {
+      EXPECT_GE(backend->StateBytes(spec, 40),
+                int64_t{40} * spec.layers * spec.heads * 2 * spec.head_dim * 4);
+      EXPECT_GT(backend->StateBytes(spec, 10000), backend->StateBytes(spec, 5000));
+    } else {
+      EXPECT_EQ(backend->StateBytes(spec, 1000000), empty) << testing::Describe(spec);
+    }
+  }
+}
+
+// The paper's 110M model: 23.6 MB of float32 sums in 640 packed features (model.md); beside them
+// the normaliser, one block's keys and values, and rounding to cache lines.
+TEST(CpuStateTest, PaperModelStateSize) {
+  AttentionSpec spec = testing::MakeSpec(AttentionKind::kLearnedSketchMixed, 12, 64, 32, 256, 12);
+  EXPECT_EQ(spec.features(), 640);
+  const int64_t sums = int64_t{12} * 12 * 640 * 64 * 4;
+  const int64_t normaliser = int64_t{12} * 12 * 640 * 4;
+  const int64_t buffers = int64_t{12} * 12 * 256 * (64 + 64 + 32) * 4;
+  const auto backend = NewCpuBackend(1);
+  ASSERT_TRUE(backend.ok()) << backend.status().ToString();
+  const int64_t bytes = backend.value()->StateBytes(spec, 0);
+  EXPECT_GE(bytes, sums);
+  EXPECT_LE(bytes, (sums + normaliser + buffers) * 11 / 10);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, StateTest, ::testing::ValuesIn(testing::AllBackends()),
+                         testing::ParamName);
+
+}  // namespace
+}  // namespace polysketch
