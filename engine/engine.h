@@ -1,12 +1,13 @@
-// The engine behind the server: one thread that batches whatever is running into steps of the model.
+// The engine behind the server: one thread that batches whatever is running into steps of the
+// model.
 //
-//   auto engine = Engine::Create(options);            // loads the model, proves it with a forward pass
-//   auto stream = std::make_shared<EventStream>(64);
-//   stream->SetOnReady(...);
-//   RequestHandle h = engine->Submit(GenerateRequest{...}, stream);   // or why it was refused
-//   engine->Cancel(h);                                 // frees the slot within one step
+//   auto engine = Engine::Create(options);            // loads the model, proves it with a forward
+//   pass auto stream = std::make_shared<EventStream>(64); stream->SetOnReady(...); auto id =
+//   engine->Submit(GenerateRequest{...}, stream);   // or why it was refused engine->Cancel(*id);
+//   // frees the slot within one step
 //
-// Threads: every public method may be called from any thread. Events are produced on the engine thread.
+// Threads: every public method may be called from any thread. Events are produced on the engine
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -18,31 +19,22 @@
 #include "base/status.h"
 #include "engine/checkpoint/model_config.h"
 #include "engine/model/model.h"
+#include "engine/observer.h"
 #include "engine/request.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace polysketch {
 
-// Observations for metrics, called from the engine thread; implementations must be quick and thread-safe. Defaults ignore.
-class EngineObserver {
- public:
-  virtual ~EngineObserver() = default;
-  virtual void OnAdmitted(std::chrono::nanoseconds /*queue_time*/) {}
-  virtual void OnFirstToken(std::chrono::nanoseconds /*since_arrival*/) {}
-  virtual void OnTokenGap(std::chrono::nanoseconds /*since_previous_token*/) {}
-  virtual void OnStep(int /*sequences*/, int /*prefill_tokens*/, int /*decode_tokens*/,
-                      std::chrono::nanoseconds /*duration*/) {}
-  virtual void OnFinished(const FinishEvent& /*finish*/) {}
-};
-
 struct EngineOptions {
-  int max_sequences = 16;           // slots: sequences running at once
-  int max_queue = 256;              // waiting requests; more get RESOURCE_EXHAUSTED
-  int max_step_tokens = 512;        // most tokens of one step (prefill chunks beside decoding sequences)
+  int max_sequences = 16;     // slots: sequences running at once
+  int max_queue = 256;        // waiting requests; more get RESOURCE_EXHAUSTED
+  int max_step_tokens = 512;  // most tokens of one step (prefill chunks beside decoding sequences)
   int64_t max_prompt_tokens = int64_t{1} << 24;
   int32_t max_new_tokens = 1 << 20;  // default and upper limit of max_tokens
-  size_t state_memory = 0;          // bytes for all states; 0: max_sequences states of a recurrent kind, or 4 GiB for KV kinds
-  std::chrono::milliseconds stall_deadline{30000};  // a reader that takes nothing for so long ends its request
+  size_t state_memory = 0;  // bytes for all states; 0: max_sequences states of a recurrent kind, or
+                            // 4 GiB for KV kinds
+  std::chrono::milliseconds stall_deadline{
+      30000};  // a reader that takes nothing for so long ends its request
   EngineObserver* observer = nullptr;
 };
 
@@ -50,30 +42,30 @@ struct EngineStats {
   int running = 0;
   int waiting = 0;
   int parked = 0;
-  size_t state_bytes = 0;        // held by running sequences
+  size_t state_bytes = 0;  // held by running sequences
   size_t state_bytes_limit = 0;
   int64_t steps = 0;
 };
 
-using RequestId = uint64_t;
-
 class Engine {
  public:
-  // model and tokenizer (may be null: token ids only) outlive the engine. Starts the engine thread and runs one real forward
-  // pass; an error when that yields values that are not finite.
-  static Result<std::unique_ptr<Engine>> Create(LanguageModel* model, const ModelConfig& config, const Tokenizer* tokenizer,
+  // model and tokenizer (may be null: token ids only) outlive the engine. Starts the engine thread
+  // and runs one real forward pass; an error when that yields values that are not finite.
+  static Result<std::unique_ptr<Engine>> Create(LanguageModel* model, const ModelConfig& config,
+                                                const Tokenizer* tokenizer,
                                                 const EngineOptions& options);
   virtual ~Engine() = default;  // cancels what is running, joins the thread
 
-  // Refuses with INVALID_ARGUMENT (names the field), RESOURCE_EXHAUSTED (queue full), UNAVAILABLE (draining). After an OK the
-  // stream gets exactly one FinishEvent, whatever happens.
-  virtual Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<EventStream> stream) = 0;
+  // Refuses with INVALID_ARGUMENT (names the field), RESOURCE_EXHAUSTED (queue full), UNAVAILABLE
+  // (draining). After an OK the stream gets exactly one FinishEvent, whatever happens.
+  virtual Result<RequestId> Submit(GenerateRequest request,
+                                   std::shared_ptr<EventStream> stream) = 0;
   virtual Result<RequestId> Submit(ScoreRequest request, std::shared_ptr<EventStream> stream) = 0;
   // Ends the request with kCancelled within one step. Unknown or finished ids are ignored.
   virtual void Cancel(RequestId id) = 0;
 
-  // Refuses new requests from now on; running and waiting ones go on. Returns true once none is left, false after `timeout`
-  // (then what is left is ended with UNAVAILABLE).
+  // Refuses new requests from now on; running and waiting ones go on. Returns true once none is
+  // left, false after `timeout` (then what is left is ended with UNAVAILABLE).
   virtual bool Drain(std::chrono::milliseconds timeout) = 0;
   virtual EngineStats stats() const = 0;
 };

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -19,8 +20,10 @@
 namespace polysketch {
 
 using Clock = std::chrono::steady_clock;
+using RequestId = uint64_t;
 
-// Fields as in vLLM's SamplingParams; ValidateSampling (engine/sampler/sampling_params.h) says which values are legal.
+// Fields as in vLLM's SamplingParams; ValidateSampling (engine/sampler/sampling_params.h) says
+// which values are legal.
 struct SamplingParams {
   float temperature = 1.0f;  // 0 is greedy
   int32_t top_k = 0;         // 0: off
@@ -35,9 +38,10 @@ struct SamplingParams {
 
 struct GenerateParams {
   SamplingParams sampling;
-  // Unset: until a stop condition or the server's limit. 0: prefill only (with echo and logprobs: scoring of the prompt).
+  // Unset: until a stop condition or the server's limit. 0: prefill only (with echo and logprobs:
+  // scoring of the prompt).
   std::optional<int32_t> max_tokens;
-  std::vector<std::string> stop;          // matched on text; needs a tokenizer
+  std::vector<std::string> stop;  // matched on text; needs a tokenizer
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
   bool include_stop_in_output = false;
@@ -55,14 +59,15 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
-// One generated (or echoed) token. Text is the bytes that became certain with it: complete UTF-8 characters only, and never
-// part of a stop string that may still match; the rest follows with later tokens or with Finish.
+// One generated (or echoed) token. Text is the bytes that became certain with it: complete UTF-8
+// characters only, and never part of a stop string that may still match; the rest follows with
+// later tokens or with Finish.
 struct TokenEvent {
   int32_t token = 0;
   std::string text;
   bool echoed = false;
-  std::optional<float> logprob;        // none for the first prompt token
-  std::vector<TokenLogprob> top;       // most likely first
+  std::optional<float> logprob;   // none for the first prompt token
+  std::vector<TokenLogprob> top;  // most likely first
 };
 
 // Prompt tokens processed so far; sent about once a second during long prompts and scores.
@@ -71,8 +76,8 @@ struct ProgressEvent {
   int64_t total = 0;  // 0: not known yet (a score whose input is still arriving)
 };
 
-// Log-probabilities of consecutive tokens of a score: element i belongs to token first + i, given all before it. The
-// first token of an input has none, so first starts at 1.
+// Log-probabilities of consecutive tokens of a score: element i belongs to token first + i, given
+// all before it. The first token of an input has none, so first starts at 1.
 struct ScoreEvent {
   int64_t first = 0;
   std::vector<float> logprobs;
@@ -95,8 +100,8 @@ struct Timings {
 // Always the last event, exactly once.
 struct FinishEvent {
   FinishReason reason = FinishReason::kStop;
-  Status status;       // not OK with kError, kDeadline, kStalled, kCancelled
-  std::string text;    // what was held back and is certain now
+  Status status;             // not OK with kError, kDeadline, kStalled, kCancelled
+  std::string text;          // what was held back and is certain now
   std::string matched_stop;  // the stop string that ended it, if one did
   uint64_t seed = 0;
   Usage usage;
@@ -106,46 +111,54 @@ struct FinishEvent {
 
 using Event = std::variant<TokenEvent, ProgressEvent, ScoreEvent, FinishEvent>;
 
-// The bounded buffer between the engine thread (producer) and one writer (consumer). A full buffer parks the sequence: it
-// costs nothing until the reader catches up or the stall deadline ends it. The FinishEvent always fits.
+// The bounded buffer between the engine thread (producer) and one writer (consumer). A full buffer
+// parks the sequence: it costs nothing until the reader catches up or the stall deadline ends it.
+// Push never refuses: the events of the step that fills the buffer may pass the capacity, and the
+// FinishEvent always fits.
 class EventStream {
  public:
-  explicit EventStream(size_t capacity) : capacity_(capacity) {}
+  // Parks its sequence at `capacity` events (at least one).
+  explicit EventStream(size_t capacity) : capacity_(capacity > 0 ? capacity : 1) {}
 
   // Consumer. Pops the next event; false when there is none now.
   bool TryPop(Event* event);
-  // Consumer. Called from the engine thread, without locks held, whenever an event arrives in an empty buffer. Set before Submit.
-  void SetOnReady(std::function<void()> on_ready) { on_ready_ = std::move(on_ready); }
+  // Consumer. Called from the engine thread, without locks held, whenever an event arrives in an
+  // empty buffer. Set before Submit.
+  void SetOnReady(std::function<void()> on_ready);
 
   // Producer.
   void Push(Event event);
   bool Full() const;
-  // Producer: called from the consumer's thread when a full buffer has room again. Set by the engine.
-  void SetOnDrained(std::function<void()> on_drained) { on_drained_ = std::move(on_drained); }
+  // Producer: called from the consumer's thread when a full buffer has room again. Set by the
+  // engine.
+  void SetOnDrained(std::function<void()> on_drained);
   // When the buffer last became full (for the stall deadline); unset while it is not.
   std::optional<Clock::time_point> full_since() const;
 
  private:
   const size_t capacity_;
-  std::function<void()> on_ready_;
-  std::function<void()> on_drained_;
   mutable std::mutex mutex_;
-  std::deque<Event> events_;                       // guarded by mutex_
-  std::optional<Clock::time_point> full_since_;    // guarded by mutex_
+  std::function<void()> on_ready_;  // written under mutex_ before the first Push, then only called
+  std::function<void()> on_drained_;             // the same
+  std::deque<Event> events_;                     // guarded by mutex_
+  std::optional<Clock::time_point> full_since_;  // guarded by mutex_
 };
 
-// The tokens of a score on their way in: bounded, so that a text of any length needs constant memory.
+// The tokens of a score on their way in: bounded, so that a text of any length needs constant
+// memory.
 class TokenFeed {
  public:
-  explicit TokenFeed(size_t capacity) : capacity_(capacity) {}
+  // Full at `capacity` tokens (at least two: a score looks one token ahead).
+  explicit TokenFeed(size_t capacity) : capacity_(capacity > 2 ? capacity : 2) {}
 
-  // Server side. Appends; may pass the capacity by one call's worth. Returns false when the feed is now full: wait for
-  // on_room before the next Push.
+  // Server side. Appends; may pass the capacity by one call's worth. Returns false when the feed is
+  // now full: wait for on_room before the next Push.
   bool Push(std::vector<int32_t> tokens);
   // No more tokens follow.
   void Close();
   // Called from the engine thread, without locks held, when a full feed has room again.
-  void SetOnRoom(std::function<void()> on_room) { on_room_ = std::move(on_room); }
+  // Set before Submit.
+  void SetOnRoom(std::function<void()> on_room);
 
   // Engine side. Moves up to `most` tokens to the end of `out`; returns how many.
   size_t Pull(size_t most, std::vector<int32_t>* out);
@@ -154,16 +167,16 @@ class TokenFeed {
   bool Exhausted() const;
   bool closed() const;
   // Called from the server's thread when tokens arrive or the feed closes. Set by the engine.
-  void SetOnData(std::function<void()> on_data) { on_data_ = std::move(on_data); }
+  void SetOnData(std::function<void()> on_data);
 
  private:
   const size_t capacity_;
-  std::function<void()> on_room_;
-  std::function<void()> on_data_;
   mutable std::mutex mutex_;
-  std::deque<int32_t> tokens_;  // guarded by mutex_
-  bool closed_ = false;         // guarded by mutex_
-  bool full_ = false;           // guarded by mutex_
+  std::function<void()> on_room_;  // written under mutex_ before Submit, then only called
+  std::function<void()> on_data_;  // written once, under mutex_, by Submit; then only called
+  std::deque<int32_t> tokens_;     // guarded by mutex_
+  bool closed_ = false;            // guarded by mutex_
+  bool full_ = false;              // guarded by mutex_
 };
 
 struct RequestInfo {

@@ -1,0 +1,331 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/sampler/random.h"
+#include "engine/sampler/sampling_params.h"
+#include "engine/scheduler/generate_sequence.h"
+#include "engine/scheduler/scheduler.h"
+#include "engine/scheduler/score_sequence.h"
+
+namespace polysketch {
+namespace {
+
+constexpr size_t kKvStateMemory = size_t{4} << 30;
+
+// What other threads leave for the engine thread. Shared with the callbacks of streams and feeds,
+// which may outlive the engine.
+struct Mailbox {
+  std::mutex mutex;
+  std::condition_variable wake;  // the engine thread waits for `woken`
+  std::condition_variable idle;  // Drain waits for unfinished == 0
+
+  // All guarded by mutex.
+  bool woken = false;
+  bool stop = false;
+  bool draining = false;
+  std::vector<std::unique_ptr<Sequence>> added;
+  std::vector<RequestId> cancelled;
+  std::optional<Status> end_all;
+  int admitted_or_waiting = 0;  // submitted and not yet ending: what the bound of the queue counts
+  int unfinished = 0;           // submitted, FinishEvent not yet pushed
+  EngineStats stats;
+
+  void Wake() {
+    std::lock_guard lock(mutex);
+    woken = true;
+    wake.notify_one();
+  }
+};
+
+Status CheckOptions(const EngineOptions& options, const LanguageModel& model,
+                    const ModelConfig& config, const Tokenizer* tokenizer) {
+  if (options.max_sequences < 1) {
+    return InvalidArgument("max_sequences: expected at least 1, found ", options.max_sequences);
+  }
+  if (options.max_queue < 0)
+    return InvalidArgument("max_queue: expected 0 or more, found ", options.max_queue);
+  // Room for a token of every decoding sequence, and for one of a prompt beside them.
+  const int step_tokens = std::min(options.max_step_tokens, model.max_step_tokens());
+  if (step_tokens <= options.max_sequences) {
+    return InvalidArgument("max_step_tokens: expected more than max_sequences (",
+                           options.max_sequences, "), found ", step_tokens);
+  }
+  if (options.max_prompt_tokens < 1) {
+    return InvalidArgument("max_prompt_tokens: expected at least 1, found ",
+                           options.max_prompt_tokens);
+  }
+  if (options.max_new_tokens < 1) {
+    return InvalidArgument("max_new_tokens: expected at least 1, found ", options.max_new_tokens);
+  }
+  if (options.stall_deadline.count() < 1 || options.stall_deadline > std::chrono::hours(24 * 365)) {
+    return InvalidArgument("stall_deadline: expected 1 ms to a year, found ",
+                           options.stall_deadline.count(), " ms");
+  }
+  if (config.vocab_size != model.vocab_size()) {
+    return FailedPrecondition("config.json: expected vocab_size ", model.vocab_size(), ", found ",
+                              config.vocab_size);
+  }
+  if (tokenizer != nullptr && tokenizer->vocab_size() != model.vocab_size()) {
+    return FailedPrecondition("tokenizer.model: expected ", model.vocab_size(),
+                              " pieces as the model has, found ", tokenizer->vocab_size());
+  }
+  return Status();
+}
+
+// A few tokens as a prompt and one more as a decode step.
+Status ProveForwardPass(LanguageModel* model) {
+  const int length = std::min(8, model->max_step_tokens());
+  std::vector<int32_t> tokens;
+  for (int i = 0; i <= length; ++i) tokens.push_back(i * 37 % model->vocab_size());
+  const auto width = static_cast<size_t>(model->hidden_size());
+  const auto vocab = static_cast<size_t>(model->vocab_size());
+  std::vector<float> hidden(static_cast<size_t>(length) * width);
+  std::vector<float> logits(static_cast<size_t>(length) * vocab);
+  const auto state = model->NewState();
+  const auto run = [&](std::span<const int32_t> segment) {
+    const auto rows = static_cast<int64_t>(segment.size());
+    const StepSegment step{state.get(), segment, true};
+    model->Step({&step, 1}, hidden.data());
+    model->Logits(hidden.data(), rows, logits.data());
+    return std::all_of(logits.begin(), logits.begin() + rows * model->vocab_size(),
+                       [](float x) { return std::isfinite(x); });
+  };
+  const std::span<const int32_t> all(tokens);
+  const bool finite = run(all.first(static_cast<size_t>(length))) && run(all.last(1));
+  if (!finite) {
+    return FailedPrecondition(
+        "the model's first forward pass gave logits that are not finite: its weights are damaged");
+  }
+  return Status();
+}
+
+class EngineImpl : public Engine {
+ public:
+  EngineImpl(LanguageModel* model, const ModelConfig& config, const Tokenizer* tokenizer,
+             const EngineOptions& options)
+      : options_(options),
+        context_{.tokenizer = tokenizer,
+                 .vocab_size = model->vocab_size(),
+                 .eos_id = config.eos_id,
+                 .max_step_tokens = std::min(options.max_step_tokens, model->max_step_tokens()),
+                 .observer = options.observer != nullptr ? options.observer : &silent_observer_},
+        seed_base_(DrawSeedBase()),
+        limits_(model, StateMemory(model, options)),
+        scheduler_(model, context_,
+                   {.max_sequences = options.max_sequences,
+                    .state_memory = limits_.limit(),
+                    .stall_deadline = options.stall_deadline,
+                    .on_ending = [this](RequestId) { OnEnding(); }}) {
+    mailbox_->stats.state_bytes_limit = limits_.limit();
+  }
+
+  ~EngineImpl() override {
+    {
+      std::lock_guard lock(mailbox_->mutex);
+      mailbox_->stop = true;
+    }
+    mailbox_->Wake();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void Start() {
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  // Whether one state fits at all.
+  Status CheckStateMemory() const {
+    if (limits_.TokensThatFit(limits_.limit()) > 0) return Status();
+    return InvalidArgument("state_memory: expected at least the ", limits_.BytesFor(1),
+                           " bytes of one state, found ", limits_.limit());
+  }
+
+  Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<EventStream> stream) override {
+    PS_RETURN_IF_ERROR(
+        ValidatePrompt(request.prompt, context_.vocab_size, options_.max_prompt_tokens));
+    PS_RETURN_IF_ERROR(ValidateGenerate(request.params, context_.vocab_size,
+                                        options_.max_new_tokens, context_.tokenizer != nullptr));
+    PS_ASSIGN_OR_RETURN(const int64_t max_tokens, MaxTokens(request));
+    const RequestId id = NextId();
+    const uint64_t seed = request.params.sampling.seed.value_or(MixBits(seed_base_ + id));
+    stream->SetOnDrained([mailbox = mailbox_] { mailbox->Wake(); });
+    return Enqueue(std::make_unique<GenerateSequence>(context_, id, std::move(request), max_tokens,
+                                                      seed, std::move(stream)));
+  }
+
+  Result<RequestId> Submit(ScoreRequest request, std::shared_ptr<EventStream> stream) override {
+    PS_CHECK(request.feed != nullptr);
+    const RequestId id = NextId();
+    stream->SetOnDrained([mailbox = mailbox_] { mailbox->Wake(); });
+    request.feed->SetOnData([mailbox = mailbox_] { mailbox->Wake(); });
+    return Enqueue(
+        std::make_unique<ScoreSequence>(context_, id, std::move(request), std::move(stream)));
+  }
+
+  void Cancel(RequestId id) override {
+    {
+      std::lock_guard lock(mailbox_->mutex);
+      mailbox_->cancelled.push_back(id);
+    }
+    mailbox_->Wake();
+  }
+
+  bool Drain(std::chrono::milliseconds timeout) override {
+    std::unique_lock lock(mailbox_->mutex);
+    mailbox_->draining = true;
+    const auto none_left = [this] { return mailbox_->unfinished == 0; };
+    if (mailbox_->idle.wait_for(lock, timeout, none_left)) return true;
+    mailbox_->end_all = Unavailable("the server is shutting down");
+    mailbox_->woken = true;
+    mailbox_->wake.notify_one();
+    mailbox_->idle.wait(lock, none_left);
+    return false;
+  }
+
+  EngineStats stats() const override {
+    std::lock_guard lock(mailbox_->mutex);
+    EngineStats stats = mailbox_->stats;
+    stats.waiting += static_cast<int>(mailbox_->added.size());
+    return stats;
+  }
+
+ private:
+  static uint64_t DrawSeedBase() {
+    std::random_device device;
+    return static_cast<uint64_t>(device()) << 32 | device();
+  }
+
+  static size_t StateMemory(LanguageModel* model, const EngineOptions& options) {
+    if (options.state_memory > 0) return options.state_memory;
+    if (StatePool(model, 0).growing()) return kKvStateMemory;
+    return static_cast<size_t>(options.max_sequences) * model->StateBytes(1);
+  }
+
+  RequestId NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
+
+  // The request's own limit, or the one in its place: the server's, and for KV kinds what fits in a
+  // fair share of the memory (or, behind a prompt that exceeds the share, in all of it).
+  Result<int64_t> MaxTokens(const GenerateRequest& request) const {
+    const auto prompt = static_cast<int64_t>(request.prompt.size());
+    const int64_t most = limits_.TokensThatFit(limits_.limit());
+    const int64_t asked = request.params.max_tokens.value_or(1);
+    if (prompt + asked > most) {
+      return InvalidArgument("max_tokens: expected prompt and max_tokens together at most ", most,
+                             " (memory of a state), found ", prompt, " + ", asked);
+    }
+    if (request.params.max_tokens) return asked;
+    const int64_t share =
+        limits_.TokensThatFit(limits_.limit() / static_cast<size_t>(options_.max_sequences));
+    const int64_t room = (prompt < share ? share : most) - prompt;
+    return std::min<int64_t>(options_.max_new_tokens, room);
+  }
+
+  Result<RequestId> Enqueue(std::unique_ptr<Sequence> sequence) {
+    const RequestId id = sequence->id();
+    std::lock_guard lock(mailbox_->mutex);
+    if (mailbox_->draining) return Unavailable("the server is draining and takes no new requests");
+    // Counted with the slots: a burst that the free slots can take is not refused because none was
+    // admitted yet.
+    if (mailbox_->admitted_or_waiting >= options_.max_sequences + options_.max_queue) {
+      return ResourceExhausted("the queue is full: ", options_.max_sequences, " running and ",
+                               options_.max_queue, " waiting requests; try again later");
+    }
+    ++mailbox_->admitted_or_waiting;
+    ++mailbox_->unfinished;
+    mailbox_->added.push_back(std::move(sequence));
+    mailbox_->woken = true;
+    mailbox_->wake.notify_one();
+    return id;
+  }
+
+  // Engine thread, before a FinishEvent goes out: whoever reads it finds the place free.
+  void OnEnding() {
+    std::lock_guard lock(mailbox_->mutex);
+    --mailbox_->admitted_or_waiting;
+  }
+
+  // The engine thread.
+  void Run() {
+    bool busy = false;
+    while (true) {
+      std::vector<std::unique_ptr<Sequence>> added;
+      std::vector<RequestId> cancelled;
+      std::optional<Status> end_all;
+      bool stop = false;
+      {
+        std::unique_lock lock(mailbox_->mutex);
+        if (!busy) {
+          const auto woken = [this] { return mailbox_->woken; };
+          const Clock::time_point deadline = scheduler_.NextDeadline();
+          if (deadline == Clock::time_point::max()) {
+            mailbox_->wake.wait(lock, woken);
+          } else {
+            mailbox_->wake.wait_until(lock, deadline, woken);
+          }
+        }
+        mailbox_->woken = false;
+        added.swap(mailbox_->added);
+        cancelled.swap(mailbox_->cancelled);
+        end_all.swap(mailbox_->end_all);
+        stop = mailbox_->stop;
+        mailbox_->stats.waiting += static_cast<int>(added.size());
+      }
+      if (stop) end_all = Unavailable("the server is shutting down");
+      for (auto& sequence : added) scheduler_.Add(std::move(sequence));
+      for (const RequestId id : cancelled) {
+        scheduler_.End(id, FinishReason::kCancelled,
+                       Status(Code::kCancelled, "the request was cancelled"));
+      }
+      if (end_all) scheduler_.EndAll(FinishReason::kCancelled, *end_all);
+      busy = scheduler_.Tick();
+      Publish();
+      if (stop) return;
+    }
+  }
+
+  void Publish() {
+    const size_t state_bytes = scheduler_.state_bytes();
+    std::lock_guard lock(mailbox_->mutex);
+    EngineStats& stats = mailbox_->stats;
+    stats.running = scheduler_.running();
+    stats.waiting = scheduler_.waiting();
+    stats.parked = scheduler_.parked();
+    stats.state_bytes = state_bytes;
+    stats.steps = scheduler_.steps();
+    mailbox_->unfinished = stats.running + stats.waiting + static_cast<int>(mailbox_->added.size());
+    if (mailbox_->unfinished == 0) mailbox_->idle.notify_all();
+  }
+
+  EngineObserver silent_observer_;
+  const EngineOptions options_;
+  const SequenceContext context_;
+  const uint64_t seed_base_;
+  const StatePool limits_;  // for its arithmetic alone: any thread may ask
+  const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
+  std::atomic<RequestId> next_id_{1};
+  Scheduler scheduler_;  // engine thread only, once it runs
+  std::thread thread_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::Create(LanguageModel* model, const ModelConfig& config,
+                                               const Tokenizer* tokenizer,
+                                               const EngineOptions& options) {
+  PS_RETURN_IF_ERROR(CheckOptions(options, *model, config, tokenizer));
+  PS_RETURN_IF_ERROR(ProveForwardPass(model));
+  auto engine = std::make_unique<EngineImpl>(model, config, tokenizer, options);
+  PS_RETURN_IF_ERROR(engine->CheckStateMemory());
+  engine->Start();
+  return std::unique_ptr<Engine>(std::move(engine));
+}
+
+}  // namespace polysketch

@@ -1,0 +1,25 @@
+#include "engine/sampler/logprobs.h"
+
+#include <algorithm>
+
+namespace polysketch {
+
+std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, float log_sum_exp, int count) {
+  std::vector<TokenLogprob> top;
+  const size_t size = std::min(static_cast<size_t>(std::max(count, 0)), logits.size());
+  if (size == 0) return top;
+  top.reserve(size + 1);
+  // Insertion into a short sorted list: nearly every logit fails the one comparison with the last
+  // of it. Ids come in order, so a strict comparison keeps the lowest of equals.
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (top.size() == size && logits[i] <= top.back().logprob) continue;
+    const auto place = std::find_if(top.begin(), top.end(),
+                                    [&](const TokenLogprob& t) { return logits[i] > t.logprob; });
+    top.insert(place, {static_cast<int32_t>(i), logits[i]});
+    if (top.size() > size) top.pop_back();
+  }
+  for (TokenLogprob& t : top) t.logprob -= log_sum_exp;
+  return top;
+}
+
+}  // namespace polysketch

@@ -1,0 +1,16 @@
+// Log-probabilities as they are reported: those of the model's own distribution (log-softmax of its
+// logits, before bias, penalties, temperature and filters), as vLLM reports them by default.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/request.h"
+
+namespace polysketch {
+
+// The `count` most likely tokens, most likely first, the lowest id among equals. log_sum_exp is
+// that of the row.
+std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, float log_sum_exp, int count);
+
+}  // namespace polysketch

@@ -1,0 +1,179 @@
+#include "engine/sampler/sampler.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+#include "engine/sampler/random.h"
+
+namespace polysketch {
+namespace {
+
+using Candidate = SamplerScratch::Candidate;
+
+// Most likely first, the lowest id among equals: a total order, so that partial selections do not
+// depend on the library.
+bool Before(const Candidate& a, const Candidate& b) {
+  return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
+}
+
+bool AllFinite(std::span<const float> values) {
+  // The largest magnitude as an integer: Inf and NaN lie above every finite number. One branch-free
+  // loop.
+  int32_t largest = 0;
+  for (const float value : values) {
+    largest = std::max(largest, std::bit_cast<int32_t>(value) & 0x7FFFFFFF);
+  }
+  return largest < 0x7F800000;
+}
+
+int32_t ArgMax(std::span<const float> logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// exp(logit - max): at most 1, so sums of a vocabulary neither overflow nor vanish.
+float Weight(float logit, float max, float inverse_temperature) {
+  return std::exp((logit - max) * inverse_temperature);
+}
+
+// Cuts `candidates` to the fewest most likely whose weights reach top_p of all of them. Sorts only
+// as many as needed.
+void CutToTopP(float top_p, float max, float inverse_temperature,
+               std::vector<Candidate>* candidates) {
+  double total = 0;
+  for (const Candidate& c : *candidates) total += Weight(c.logit, max, inverse_temperature);
+  const double target = static_cast<double>(top_p) * total;
+  double sum = 0;
+  size_t sorted = 0;
+  for (size_t step = 64; sorted < candidates->size(); step *= 4) {
+    const size_t next = std::min(candidates->size(), sorted + step);
+    const auto begin = candidates->begin() + static_cast<ptrdiff_t>(sorted);
+    const auto middle = candidates->begin() + static_cast<ptrdiff_t>(next);
+    if (middle != candidates->end()) std::nth_element(begin, middle, candidates->end(), Before);
+    std::sort(begin, middle, Before);
+    for (; sorted < next; ++sorted) {
+      sum += Weight((*candidates)[sorted].logit, max, inverse_temperature);
+      if (sum >= target) {
+        candidates->resize(sorted + 1);
+        return;
+      }
+    }
+  }
+}
+
+// The first index at which the running sum of weights passes u times their total.
+size_t DrawIndex(std::span<const float> weights, double u) {
+  double total = 0;
+  for (const float weight : weights) total += weight;
+  const double target = u * total;
+  double sum = 0;
+  size_t last = 0;  // with a weight: rounding may leave the target at the very end
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] == 0) continue;
+    sum += weights[i];
+    last = i;
+    if (sum > target) break;
+  }
+  return last;
+}
+
+}  // namespace
+
+Sampler::Sampler(const SamplingParams& params, uint64_t seed, int vocab_size,
+                 std::span<const int32_t> prompt)
+    : params_(params), seed_(seed), vocab_size_(vocab_size) {
+  if (params.repetition_penalty == 1.0f && params.frequency_penalty == 0.0f &&
+      params.presence_penalty == 0.0f) {
+    return;
+  }
+  counts_.assign(static_cast<size_t>(vocab_size), -1);
+  for (const int32_t token : prompt) {
+    int32_t& count = counts_[static_cast<size_t>(token)];
+    if (count < 0) {
+      count = 0;
+      seen_.push_back(token);
+    }
+  }
+}
+
+Result<int32_t> Sampler::Sample(std::span<const float> logits, SamplerScratch* scratch) {
+  PS_CHECK(logits.size() == static_cast<size_t>(vocab_size_));
+  const std::span<const float> adjusted = Adjust(logits, scratch);
+  // No adjustment makes Inf or NaN finite, so this covers the model's logits too.
+  if (!AllFinite(adjusted)) return Internal("the model gave a logit that is not finite");
+  const int32_t token = params_.temperature == 0.0f ? ArgMax(adjusted) : Draw(adjusted, scratch);
+  Count(token);
+  return token;
+}
+
+std::span<const float> Sampler::Adjust(std::span<const float> logits,
+                                       SamplerScratch* scratch) const {
+  if (params_.logit_bias.empty() && !has_penalties()) return logits;
+  std::vector<float>& out = scratch->logits;
+  out.assign(logits.begin(), logits.end());
+  for (const auto& [token, bias] : params_.logit_bias) out[static_cast<size_t>(token)] += bias;
+  for (const int32_t token : seen_) {
+    float& logit = out[static_cast<size_t>(token)];
+    const int32_t count = counts_[static_cast<size_t>(token)];
+    logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
+    logit -= params_.frequency_penalty * static_cast<float>(count);
+    if (count > 0) logit -= params_.presence_penalty;
+  }
+  return out;
+}
+
+int32_t Sampler::Draw(std::span<const float> logits, SamplerScratch* scratch) const {
+  const float max = *std::max_element(logits.begin(), logits.end());
+  // A temperature near 0 is greedy in the limit; its inverse stays finite so that 0 * inverse is 0
+  // and not NaN.
+  const float inverse_temperature =
+      std::min(1.0f / params_.temperature, std::numeric_limits<float>::max());
+  const double u = CounterUniform(seed_, drawn_);
+  std::vector<float>& weights = scratch->weights;
+
+  const bool top_k = params_.top_k > 0 && params_.top_k < vocab_size_;
+  if (!top_k && params_.top_p >= 1.0f && params_.min_p <= 0.0f) {
+    weights.resize(logits.size());
+    for (size_t i = 0; i < logits.size(); ++i)
+      weights[i] = Weight(logits[i], max, inverse_temperature);
+    return static_cast<int32_t>(DrawIndex(weights, u));
+  }
+
+  std::vector<Candidate>& candidates = scratch->candidates;
+  candidates.clear();
+  // Probability ratios are differences of logits: p / p_max >= min_p. All pass at min_p = 0 (log 0
+  // = -inf).
+  const float log_min_p = std::log(params_.min_p);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if ((logits[i] - max) * inverse_temperature >= log_min_p) {
+      candidates.push_back({logits[i], static_cast<int32_t>(i)});
+    }
+  }
+  if (top_k && static_cast<size_t>(params_.top_k) < candidates.size()) {
+    const auto kth = candidates.begin() + params_.top_k;
+    std::nth_element(candidates.begin(), kth, candidates.end(), Before);
+    candidates.erase(kth, candidates.end());
+  }
+  // A fixed order, whatever nth_element left, because sums of weights depend on it.
+  if (top_k) std::sort(candidates.begin(), candidates.end(), Before);
+  if (params_.top_p < 1.0f) CutToTopP(params_.top_p, max, inverse_temperature, &candidates);
+  weights.clear();
+  for (const Candidate& c : candidates)
+    weights.push_back(Weight(c.logit, max, inverse_temperature));
+  return candidates[DrawIndex(weights, u)].token;
+}
+
+void Sampler::Count(int32_t token) {
+  ++drawn_;
+  if (!has_penalties()) return;
+  int32_t& count = counts_[static_cast<size_t>(token)];
+  if (count < 0) {
+    count = 0;
+    seen_.push_back(token);
+  }
+  ++count;
+}
+
+}  // namespace polysketch

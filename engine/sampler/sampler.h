@@ -1,0 +1,67 @@
+// Chooses the next token of one request from a row of logits.
+//
+// Order of operations, as in vLLM's sampler:
+//   1. logit bias is added
+//   2. penalties: repetition (over prompt and output: positive logits divided, others multiplied),
+//   frequency (times the
+//      count in the output), presence (once if in the output)
+//   3. temperature 0: the highest logit, the lowest id among equals. Otherwise logits are divided
+//   by the temperature
+//   4. min_p: drops tokens below min_p times the highest probability
+//   5. top_k: the k highest remain (the lowest ids among equals)
+//   6. top_p: of these, renormalised, the fewest most likely whose probabilities reach top_p
+//   7. one draw from what remains, by CounterUniform(seed, index of the token in the output)
+// Log-probabilities that are reported are those of the model, before all this (logprobs.h).
+//
+// The result depends on the logits, the parameters, the seed and the tokens so far: on nothing that
+// runs beside it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/request.h"
+
+namespace polysketch {
+
+// Working memory of Sample, shared by the requests of one thread.
+struct SamplerScratch {
+  struct Candidate {
+    float logit;
+    int32_t token;
+  };
+  std::vector<float> logits;
+  std::vector<Candidate> candidates;
+  std::vector<float> weights;
+};
+
+class Sampler {
+ public:
+  // `params` have passed ValidateSampling.
+  Sampler(const SamplingParams& params, uint64_t seed, int vocab_size,
+          std::span<const int32_t> prompt);
+
+  // The next token; counts it for the penalties. `logits` [vocab_size] are the model's. INTERNAL
+  // when one is not finite.
+  Result<int32_t> Sample(std::span<const float> logits, SamplerScratch* scratch);
+
+ private:
+  bool has_penalties() const { return !counts_.empty(); }
+  // Steps 1 and 2; `logits` itself when there is nothing to do.
+  std::span<const float> Adjust(std::span<const float> logits, SamplerScratch* scratch) const;
+  int32_t Draw(std::span<const float> logits, SamplerScratch* scratch) const;
+  void Count(int32_t token);
+
+  const SamplingParams params_;
+  const uint64_t seed_;
+  const int vocab_size_;
+  uint64_t drawn_ = 0;  // tokens so far
+
+  // Only when a penalty is on.
+  std::vector<int32_t> counts_;  // in the output, by id; -1: neither in prompt nor output
+  std::vector<int32_t> seen_;    // ids with a count >= 0
+};
+
+}  // namespace polysketch

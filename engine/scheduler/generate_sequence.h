@@ -1,0 +1,66 @@
+// A completion: prefill of the prompt, then one token a step until a stop condition.
+//
+// End conditions of a generated token, in this order: EOS (unless ignore_eos) and stop ids end with
+// kStop, their text is left out unless include_stop_in_output; a stop string ends with kStop;
+// max_tokens with kLength.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/sampler/stop_matcher.h"
+#include "engine/scheduler/sequence.h"
+
+namespace polysketch {
+
+class GenerateSequence : public Sequence {
+ public:
+  // `request` is valid (sampling_params.h); max_tokens is its own or the limit in its place.
+  GenerateSequence(const SequenceContext& context, RequestId id, GenerateRequest request,
+                   int64_t max_tokens, uint64_t seed, std::shared_ptr<EventStream> stream);
+
+  int64_t ReadyTokens() override;
+  bool decoding() const override { return processed_ >= prompt_size(); }
+  int64_t StateTokens() const override { return prompt_size() + max_tokens_; }
+  std::span<const int32_t> NextTokens(int64_t n) const override;
+  Rows WantedRows(int64_t n) const override;
+  bool needs_log_sum_exp() const override { return params_.logprobs.has_value(); }
+  void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp,
+             SamplerScratch* scratch) override;
+  void OnSegment(int64_t n) override;
+
+ private:
+  int64_t prompt_size() const { return static_cast<int64_t>(prompt_.size()); }
+  std::optional<ProgressEvent> Progress() const override;
+  void FillFinish(FinishEvent* finish) override;
+
+  // Pushes the prompt tokens up to `end` that were not echoed yet, without log-probabilities.
+  void EchoUpTo(int64_t end);
+  // Pushes the next prompt token with the log-probability that the row before it gives.
+  void EchoScored(std::span<const float> logits, float log_sum_exp);
+  void PushEcho(TokenEvent event);
+  void SampleToken(std::span<const float> logits, float log_sum_exp, SamplerScratch* scratch);
+  // What of `text` may go out now; ends the sequence when a stop string matches.
+  std::string Release(const std::string& text);
+  bool IsStopToken(int32_t token) const;
+  // Log-probability of event->token and the alternatives, when asked for.
+  void AddLogprobs(std::span<const float> logits, float log_sum_exp, TokenEvent* event) const;
+
+  const std::vector<int32_t> prompt_;
+  const GenerateParams params_;
+  const int64_t max_tokens_;
+  const uint64_t seed_;
+  Sampler sampler_;
+  StopMatcher stop_matcher_;
+  std::optional<IncrementalDecoder> decoder_;  // none without a tokenizer
+
+  int64_t processed_ = 0;   // tokens in the state
+  int64_t echoed_ = 0;      // prompt tokens pushed
+  int64_t generated_ = 0;   // tokens sampled
+  int32_t last_token_ = 0;  // sampled, not yet processed
+  Clock::time_point last_token_time_;
+};
+
+}  // namespace polysketch

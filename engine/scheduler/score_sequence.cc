@@ -1,0 +1,87 @@
+#include "engine/scheduler/score_sequence.h"
+
+#include <cmath>
+#include <utility>
+
+namespace polysketch {
+
+ScoreSequence::ScoreSequence(const SequenceContext& context, RequestId id, ScoreRequest request,
+                             std::shared_ptr<EventStream> stream)
+    : Sequence(context, id, std::move(request.info), std::move(stream)),
+      feed_(std::move(request.feed)) {}
+
+int64_t ScoreSequence::ReadyTokens() {
+  const size_t wanted = static_cast<size_t>(context().max_step_tokens) + 1;
+  // Asked before the pull: what a feed holds when it is found closed is all of it.
+  const bool closed = feed_->closed();
+  if (buffer_.size() < wanted) {
+    const size_t known = buffer_.size();
+    feed_->Pull(wanted - known, &buffer_);
+    for (size_t i = known; i < buffer_.size(); ++i) {
+      if (buffer_[i] >= 0 && buffer_[i] < context().vocab_size) continue;
+      End(FinishReason::kError, InvalidArgument("tokens[", processed_ + static_cast<int64_t>(i),
+                                                "]: expected an id in [0, ", context().vocab_size,
+                                                "), found ", buffer_[i]));
+      return 0;
+    }
+  }
+  const int64_t ready = static_cast<int64_t>(buffer_.size()) - 1;
+  if (ready > 0) {
+    starved_since_.reset();
+    return ready;
+  }
+  if (closed && feed_->Exhausted()) {
+    if (pulled() == 0) {
+      End(FinishReason::kError, InvalidArgument("tokens: expected at least one, found none"));
+    } else {
+      MarkPrefillDone();
+      End(FinishReason::kStop, Status());
+    }
+  } else if (!starved_since_) {
+    starved_since_ = context().now();
+  }
+  return 0;
+}
+
+std::optional<Clock::time_point> ScoreSequence::starved_since() const {
+  // What arrived since the last look counts: the scheduler may have been busy with a long step.
+  if (feed_->available() > 0 || feed_->closed()) return std::nullopt;
+  return starved_since_;
+}
+
+std::span<const int32_t> ScoreSequence::NextTokens(int64_t n) const {
+  return std::span(buffer_).first(static_cast<size_t>(n));
+}
+
+void ScoreSequence::OnRow(int64_t row, std::span<const float> logits, float log_sum_exp,
+                          SamplerScratch*) {
+  const int32_t target = buffer_[static_cast<size_t>(row) + 1];
+  const float logprob = logits[static_cast<size_t>(target)] - log_sum_exp;
+  if (!std::isfinite(logprob)) {
+    End(FinishReason::kError,
+        Internal("the model gave a logit that is not finite at token ", processed_ + row));
+  }
+  logprobs_.push_back(logprob);
+  logprob_sum_ += logprob;
+}
+
+void ScoreSequence::OnSegment(int64_t n) {
+  if (!ended()) {
+    Push(ScoreEvent{processed_ + 1, std::move(logprobs_)});
+  }
+  logprobs_.clear();
+  processed_ += n;
+  buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<ptrdiff_t>(n));
+}
+
+std::optional<ProgressEvent> ScoreSequence::Progress() const {
+  const int64_t total = feed_->closed() ? pulled() + static_cast<int64_t>(feed_->available()) : 0;
+  return ProgressEvent{processed_, total};
+}
+
+void ScoreSequence::FillFinish(FinishEvent* finish) {
+  finish->usage.prompt_tokens = pulled();
+  finish->logprob_sum = logprob_sum_;
+}
+
+}  // namespace polysketch

@@ -1,0 +1,48 @@
+// A score: the log-probability of every token of a text that arrives through a TokenFeed, in
+// constant memory.
+//
+// A token is processed once its successor is known, because its row gives the successor's
+// log-probability; so the last token of a text is never processed.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/scheduler/sequence.h"
+
+namespace polysketch {
+
+class ScoreSequence : public Sequence {
+ public:
+  ScoreSequence(const SequenceContext& context, RequestId id, ScoreRequest request,
+                std::shared_ptr<EventStream> stream);
+
+  // Pulls from the feed. Ends the sequence at the end of the input, or with kError
+  // (INVALID_ARGUMENT) for an id outside the vocabulary or an input without tokens.
+  int64_t ReadyTokens() override;
+  bool decoding() const override { return false; }
+  std::optional<Clock::time_point> starved_since() const override;
+  int64_t StateTokens() const override { return processed_ + static_cast<int64_t>(buffer_.size()); }
+  std::span<const int32_t> NextTokens(int64_t n) const override;
+  Rows WantedRows(int64_t) const override { return Rows::kAll; }
+  bool needs_log_sum_exp() const override { return true; }
+  void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp,
+             SamplerScratch* scratch) override;
+  void OnSegment(int64_t n) override;
+
+ private:
+  int64_t pulled() const { return processed_ + static_cast<int64_t>(buffer_.size()); }
+  std::optional<ProgressEvent> Progress() const override;
+  void FillFinish(FinishEvent* finish) override;
+
+  const std::shared_ptr<TokenFeed> feed_;
+  std::vector<int32_t> buffer_;  // pulled and not yet processed
+  int64_t processed_ = 0;
+  std::vector<float> logprobs_;  // of the running segment
+  double logprob_sum_ = 0;
+  std::optional<Clock::time_point> starved_since_;
+};
+
+}  // namespace polysketch

@@ -1,0 +1,44 @@
+// The states of running sequences and the memory that they may take. Memory is reserved before a
+// sequence's first token, so that none fails for want of it half way: a constant for recurrent
+// kinds, the longest the request can get for KV kinds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/model/model.h"
+
+namespace polysketch {
+
+class StatePool {
+ public:
+  // `limit`: bytes for all states.
+  StatePool(LanguageModel* model, size_t limit);
+
+  // Whether a state grows with its tokens (a KV cache).
+  bool growing() const { return growing_; }
+  size_t limit() const { return limit_; }
+  size_t reserved() const { return reserved_; }
+  size_t BytesFor(int64_t tokens) const { return model_->StateBytes(tokens); }
+  // The most tokens that fit in `bytes`; INT64_MAX / 2 when that has no bound, 0 when not one fits.
+  int64_t TokensThatFit(size_t bytes) const;
+
+  // Takes `bytes` more; false when they are not there.
+  bool Reserve(size_t bytes);
+  void Unreserve(size_t bytes);
+
+  // An empty state. States of constant size are kept and used again.
+  std::unique_ptr<SequenceState> Acquire();
+  void Release(std::unique_ptr<SequenceState> state);
+
+ private:
+  LanguageModel* const model_;
+  const size_t limit_;
+  const bool growing_;
+  size_t reserved_ = 0;
+  std::vector<std::unique_ptr<SequenceState>> free_;
+};
+
+}  // namespace polysketch

@@ -1,0 +1,72 @@
+#include "engine/scheduler/step_executor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace polysketch {
+
+StepExecutor::StepExecutor(LanguageModel* model, int max_step_tokens)
+    : model_(model),
+      hidden_size_(model->hidden_size()),
+      vocab_size_(model->vocab_size()),
+      hidden_(static_cast<size_t>(max_step_tokens) * static_cast<size_t>(hidden_size_)),
+      gathered_(static_cast<size_t>(kLogitRows * hidden_size_)),
+      logits_(static_cast<size_t>(kLogitRows * vocab_size_)),
+      log_sum_exp_(kLogitRows) {}
+
+void StepExecutor::Run(std::span<const Item> batch) {
+  segments_.clear();
+  rows_.clear();
+  int64_t hidden_rows = 0;
+  for (const Item& item : batch) {
+    const Sequence::Rows wanted = item.sequence->WantedRows(item.tokens);
+    const bool all = wanted == Sequence::Rows::kAll;
+    segments_.push_back({item.state, item.sequence->NextTokens(item.tokens), all});
+    const int64_t count = all ? item.tokens : 1;
+    if (wanted != Sequence::Rows::kNone) {
+      for (int64_t i = 0; i < count; ++i) {
+        rows_.push_back({item.sequence, all ? i : item.tokens - 1, hidden_rows + i});
+      }
+    }
+    hidden_rows += count;
+  }
+  PS_CHECK(static_cast<size_t>(hidden_rows * hidden_size_) <= hidden_.size());
+
+  model_->Step(segments_, hidden_.data());
+  for (size_t first = 0; first < rows_.size(); first += kLogitRows) {
+    HandOut(std::span(rows_).subspan(first, std::min<size_t>(kLogitRows, rows_.size() - first)));
+  }
+  for (const Item& item : batch) {
+    if (!item.sequence->ended()) item.sequence->OnSegment(item.tokens);
+  }
+}
+
+void StepExecutor::HandOut(std::span<const Row> rows) {
+  const auto count = static_cast<int64_t>(rows.size());
+  const float* hidden = hidden_.data() + rows.front().hidden_row * hidden_size_;
+  if (rows.back().hidden_row - rows.front().hidden_row != count - 1) {
+    for (int64_t i = 0; i < count; ++i) {
+      std::memcpy(gathered_.data() + i * hidden_size_,
+                  hidden_.data() + rows[i].hidden_row * hidden_size_,
+                  static_cast<size_t>(hidden_size_) * sizeof(float));
+    }
+    hidden = gathered_.data();
+  }
+  model_->Logits(hidden, count, logits_.data());
+  if (std::any_of(rows.begin(), rows.end(),
+                  [](const Row& row) { return row.sequence->needs_log_sum_exp(); })) {
+    model_->LogSumExp(logits_.data(), count, log_sum_exp_.data());
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    Sequence& sequence = *rows[i].sequence;
+    if (sequence.ended()) continue;  // by an earlier row
+    sequence.OnRow(rows[i].row_in_segment,
+                   logits_.span().subspan(static_cast<size_t>(i * vocab_size_),
+                                          static_cast<size_t>(vocab_size_)),
+                   log_sum_exp_[static_cast<size_t>(i)], &scratch_);
+  }
+}
+
+}  // namespace polysketch

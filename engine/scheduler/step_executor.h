@@ -1,0 +1,54 @@
+// Runs one step of the model over a batch and hands the rows to their sequences. Logits are
+// computed for the rows that are wanted only, in batches, so that their memory does not grow with a
+// segment (a vocabulary of 32000: 8 MB).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/aligned_buffer.h"
+#include "engine/model/model.h"
+#include "engine/sampler/sampler.h"
+#include "engine/scheduler/sequence.h"
+
+namespace polysketch {
+
+class StepExecutor {
+ public:
+  struct Item {
+    Sequence* sequence = nullptr;
+    SequenceState* state = nullptr;
+    int64_t tokens = 0;
+  };
+
+  static constexpr int64_t kLogitRows = 64;
+
+  // max_step_tokens: most tokens of a batch.
+  StepExecutor(LanguageModel* model, int max_step_tokens);
+
+  void Run(std::span<const Item> batch);
+
+ private:
+  // A row whose logits are wanted.
+  struct Row {
+    Sequence* sequence;
+    int64_t row_in_segment;
+    int64_t hidden_row;
+  };
+
+  void HandOut(std::span<const Row> rows);
+
+  LanguageModel* const model_;
+  const int64_t hidden_size_;
+  const int64_t vocab_size_;
+  AlignedBuffer<float> hidden_;    // [max_step_tokens, hidden_size]
+  AlignedBuffer<float> gathered_;  // [kLogitRows, hidden_size]
+  AlignedBuffer<float> logits_;    // [kLogitRows, vocab_size]
+  std::vector<float> log_sum_exp_;
+  std::vector<StepSegment> segments_;
+  std::vector<Row> rows_;
+  SamplerScratch scratch_;
+};
+
+}  // namespace polysketch
