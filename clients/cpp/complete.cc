@@ -1,0 +1,235 @@
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "clients/cpp/commands.h"
+#include "clients/cpp/input.h"
+#include "clients/cpp/json.h"
+#include "clients/cpp/progress.h"
+#include "clients/cpp/utf8.h"
+#include "polysketch/v1/polysketch.grpc.pb.h"
+
+namespace polysketch {
+namespace {
+
+struct CompleteOptions {
+  CallOptions call;
+  InputOptions input;
+  v1::CompleteRequest request;  // all but the prompt
+  bool print_ids = false;
+  bool progress = false;
+};
+
+void AddRequestOptions(v1::CompleteRequest* request, Options* options) {
+  v1::Sampling* sampling = request->mutable_sampling();
+  options->Field<int32_t>("--max-tokens", "N",
+                          "most tokens to generate; default: the server's limit",
+                          [request](int32_t n) { request->set_max_tokens(n); });
+  options->Field<float>("--temperature", "T", "0 is greedy; default 1",
+                        [sampling](float t) { sampling->set_temperature(t); });
+  options->Field<int32_t>("--top-k", "K", "only the K most likely tokens; 0: all",
+                          [sampling](int32_t k) { sampling->set_top_k(k); });
+  options->Field<float>("--top-p", "P", "only the most likely tokens that together reach P",
+                        [sampling](float p) { sampling->set_top_p(p); });
+  options->Field<float>("--min-p", "P", "only tokens P times as likely as the likeliest",
+                        [sampling](float p) { sampling->set_min_p(p); });
+  options->Field<float>("--repetition-penalty", "X", "over prompt and output; 1: off",
+                        [sampling](float x) { sampling->set_repetition_penalty(x); });
+  options->Field<float>("--frequency-penalty", "X", "over the output, by count; 0: off",
+                        [sampling](float x) { sampling->set_frequency_penalty(x); });
+  options->Field<float>("--presence-penalty", "X", "over the output; 0: off",
+                        [sampling](float x) { sampling->set_presence_penalty(x); });
+  options->Field<std::pair<int32_t, float>>(
+      "--logit-bias", "ID=V", "added to a token's logit; repeatable",
+      [sampling](const std::pair<int32_t, float>& bias) {
+        (*sampling->mutable_logit_bias())[bias.first] = bias.second;
+      });
+  options->Field<uint64_t>("--seed", "N", "same seed, same tokens; default: the server draws one",
+                           [sampling](uint64_t seed) { sampling->set_seed(seed); });
+  options->Field<std::string>("--stop", "TEXT", "end before this text; repeatable",
+                              [request](std::string stop) { request->add_stop(std::move(stop)); });
+  options->Field<int32_t>("--stop-token-id", "ID", "end with this token; repeatable",
+                          [request](int32_t id) { request->add_stop_token_ids(id); });
+  options->Field<int32_t>("--logprobs", "N",
+                          "log-probabilities, and those of the N likeliest tokens",
+                          [request](int32_t n) { request->set_logprobs(n); });
+}
+
+Status ReadPrompt(const InputOptions& input, v1::Prompt* prompt) {
+  PS_RETURN_IF_ERROR(input.Check());
+  PS_ASSIGN_OR_RETURN(const auto file, input.Open());
+  if (input.token_file) {
+    PS_ASSIGN_OR_RETURN(const auto ids, ReadTokens(file.get()));
+    prompt->mutable_tokens()->mutable_ids()->Assign(ids.begin(), ids.end());
+  } else if (input.text_file) {
+    PS_ASSIGN_OR_RETURN(*prompt->mutable_text(), ReadText(file.get()));
+  } else {
+    prompt->set_text(*input.text);
+  }
+  return Status();
+}
+
+const char* ReasonName(v1::FinishReason reason) {
+  switch (reason) {
+    case v1::FINISH_REASON_STOP:
+      return "stop";
+    case v1::FINISH_REASON_LENGTH:
+      return "length";
+    default:
+      return "unspecified";
+  }
+}
+
+Json LogprobToJson(const v1::TokenLogprob& logprob) {
+  Json json;
+  json["logprob"] = logprob.has_logprob() ? FloatToJson(logprob.logprob()) : Json(nullptr);
+  json["top"] = Json::array();
+  for (const v1::Alternative& top : logprob.top()) json["top"].push_back(MessageToJson(top));
+  return json;
+}
+
+// Collects a stream for --json.
+class JsonOutput {
+ public:
+  void Add(const v1::Delta& delta) {
+    for (const int32_t token : delta.tokens()) tokens_.push_back(token);
+    for (const v1::TokenLogprob& logprob : delta.logprobs()) {
+      logprobs_.push_back(LogprobToJson(logprob));
+    }
+    text_ += delta.text();
+  }
+
+  void Print(const v1::Finish& finish, bool with_logprobs) {
+    Json json;
+    json["text"] = text_ + finish.text();
+    json["finish_reason"] = ReasonName(finish.reason());
+    if (!finish.matched_stop().empty()) json["matched_stop"] = finish.matched_stop();
+    json["seed"] = finish.seed();
+    json["usage"] = MessageToJson(finish.usage());
+    json["timings"] = MessageToJson(finish.timings());
+    json["tokens"] = std::move(tokens_);
+    if (with_logprobs) json["logprobs"] = std::move(logprobs_);
+    PrintJson(json);
+  }
+
+ private:
+  Json tokens_ = Json::array();
+  Json logprobs_ = Json::array();
+  std::string text_;
+};
+
+// Writes a stream to the terminal as it arrives.
+class TextOutput {
+ public:
+  explicit TextOutput(bool print_ids) : print_ids_(print_ids) {}
+
+  void Add(const v1::Delta& delta) {
+    if (!print_ids_) return Write(delta.text());
+    for (const int32_t token : delta.tokens()) Write(std::to_string(token) + " ");
+  }
+
+  // Ends the line, and tells a person (never a pipe) how it went.
+  void Print(const v1::Finish& finish) {
+    if (!print_ids_) Write(finish.text());
+    End();
+    if (isatty(STDERR_FILENO) != 1) return;
+    const v1::Timings& timings = finish.timings();
+    const int64_t tokens = finish.usage().completion_tokens();
+    std::fprintf(
+        stderr, "[%lld tokens behind %lld, first after %.3f s", static_cast<long long>(tokens),
+        static_cast<long long>(finish.usage().prompt_tokens()), timings.first_token_seconds());
+    if (tokens > 1 && timings.decode_seconds() > 0) {
+      std::fprintf(stderr, ", then %.1f a second", double(tokens - 1) / timings.decode_seconds());
+    }
+    std::fprintf(stderr, "; ended by %s]\n", ReasonName(finish.reason()));
+  }
+
+  // Leaves the terminal's cursor at the beginning of a line.
+  void End() {
+    if (last_ != '\n') Write("\n");
+  }
+
+ private:
+  void Write(const std::string& text) {
+    if (text.empty()) return;
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+    last_ = text.back();
+  }
+
+  const bool print_ids_;
+  char last_ = '\n';
+};
+
+int Complete(const CompleteOptions& options) {
+  const auto stub = v1::PolySketch::NewStub(Connect(options.call));
+  grpc::ClientContext context;
+  Prepare(options.call, &context);
+  const CancelOnInterrupt cancel_on_interrupt(&context);
+
+  JsonOutput json;
+  TextOutput text(options.print_ids);
+  ProgressLine progress("reading the prompt", options.progress);
+  v1::Finish finish;
+  v1::CompleteResponse response;
+  const auto reader = stub->Complete(&context, options.request);
+  while (reader->Read(&response)) {
+    if (response.has_progress()) {
+      progress.Show(response.progress().processed(), response.progress().total());
+      continue;
+    }
+    progress.Clear();
+    if (response.has_finish()) {
+      finish = response.finish();
+    } else if (options.call.json) {
+      json.Add(response.delta());
+    } else {
+      text.Add(response.delta());
+    }
+  }
+  progress.Clear();
+  if (const grpc::Status status = reader->Finish(); !status.ok()) {
+    text.End();
+    return ReportRpcError(status, options.call);
+  }
+  if (options.call.json) {
+    json.Print(finish, options.request.has_logprobs());
+  } else {
+    text.Print(finish);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+int RunComplete(Arguments args, CallOptions call) {
+  CompleteOptions run;
+  run.call = std::move(call);
+  bool ignore_eos = false;
+  bool include_stop = false;
+  bool echo = false;
+  Options options("complete (--prompt TEXT | --prompt-file F | --prompt-tokens F) [options]",
+                  "Continues a prompt; the text appears as it is generated.");
+  run.input.AddText(&options);
+  run.input.AddTokens(&options);
+  AddRequestOptions(&run.request, &options);
+  options.Switch("--ignore-eos", "go on behind the model's end of text", &ignore_eos);
+  options.Switch("--include-stop", "keep the matched stop text in the output", &include_stop);
+  options.Switch("--echo", "the prompt first", &echo);
+  options.Switch("--ids", "print token ids in place of text", &run.print_ids);
+  options.Switch("--progress", "show how far a long prompt is read, also without a terminal",
+                 &run.progress);
+  if (const auto exit_code = ParseArguments(&options, &run.call, &args)) return *exit_code;
+  run.request.set_ignore_eos(ignore_eos);
+  run.request.set_include_stop_in_output(include_stop);
+  run.request.set_echo(echo);
+
+  Status status = ReadPrompt(run.input, run.request.mutable_prompt());
+  for (const std::string& stop : run.request.stop()) {
+    if (status.ok()) status = CheckUtf8("--stop", stop);
+  }
+  if (!status.ok()) return ReportUsageError(status);
+  return Complete(run);
+}
+
+}  // namespace polysketch

@@ -1,0 +1,153 @@
+#include "clients/cpp/input.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <limits>
+
+#include "clients/cpp/utf8.h"
+
+namespace polysketch {
+namespace {
+
+constexpr size_t kReadBytes = 64 << 10;
+
+bool IsSpace(char c) {
+  return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
+}
+
+}  // namespace
+
+Result<std::unique_ptr<InputFile>> InputFile::Open(const std::string& path) {
+  const bool is_stdin = path == "-";
+  const int fd = is_stdin ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return NotFound("cannot open ", path, ": ", strerror(errno));
+  const int wake_fd = eventfd(0, EFD_CLOEXEC);
+  PS_CHECK(wake_fd >= 0) << "eventfd: " << strerror(errno);
+  return std::unique_ptr<InputFile>(new InputFile(is_stdin ? "standard input" : path, fd, wake_fd));
+}
+
+InputFile::InputFile(std::string name, int fd, int wake_fd)
+    : name_(std::move(name)), fd_(fd), wake_fd_(wake_fd) {}
+
+InputFile::~InputFile() {
+  if (fd_ != STDIN_FILENO) close(fd_);
+  close(wake_fd_);
+}
+
+Result<std::string> InputFile::Read(size_t most) {
+  pollfd fds[2] = {{fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
+  while (poll(fds, 2, -1) < 0) PS_CHECK(errno == EINTR) << "poll: " << strerror(errno);
+  std::string bytes;
+  if (fds[1].revents != 0) return bytes;
+  bytes.resize(most);
+  ssize_t count;
+  do {
+    count = read(fd_, bytes.data(), most);
+  } while (count < 0 && errno == EINTR);
+  if (count < 0) return InvalidArgument("cannot read ", name_, ": ", strerror(errno));
+  bytes.resize(static_cast<size_t>(count));
+  return bytes;
+}
+
+void InputFile::Interrupt() {
+  const uint64_t one = 1;
+  PS_CHECK(write(wake_fd_, &one, sizeof(one)) == sizeof(one)) << "eventfd: " << strerror(errno);
+}
+
+Result<std::string> TextReader::Read(size_t most_bytes) {
+  while (true) {
+    PS_ASSIGN_OR_RETURN(std::string bytes, file_->Read(std::max<size_t>(most_bytes, 1)));
+    const bool at_end = bytes.empty();
+    std::string text = std::move(pending_) + bytes;
+    const size_t whole = Utf8PrefixLength(text);
+    pending_ = text.substr(whole);
+    if (at_end ? !pending_.empty() : !IsUtf8Beginning(pending_)) {
+      return InvalidArgument(file_->name(), " is not UTF-8 at byte ",
+                             offset_ + static_cast<int64_t>(whole));
+    }
+    offset_ += static_cast<int64_t>(whole);
+    text.resize(whole);
+    if (at_end || !text.empty()) return text;
+  }
+}
+
+Result<std::vector<int32_t>> TokenReader::Read(size_t most) {
+  std::vector<int32_t> ids;
+  while (ids.size() < most) {
+    while (next_ < buffer_.size() && IsSpace(buffer_[next_])) ++next_;
+    size_t end = next_;
+    while (end < buffer_.size() && !IsSpace(buffer_[end])) ++end;
+
+    if (end == buffer_.size() && !at_end_) {  // the number may go on in the next piece
+      offset_ += static_cast<int64_t>(next_);
+      buffer_.erase(0, next_);
+      next_ = 0;
+      PS_ASSIGN_OR_RETURN(const std::string bytes, file_->Read(kReadBytes));
+      at_end_ = bytes.empty();
+      buffer_ += bytes;
+      // No id is this long, so a file without white space does not fill the memory.
+      if (buffer_.size() <= 2 * kReadBytes) continue;
+      end = buffer_.size();
+    }
+    if (next_ == end) break;
+
+    const std::string_view word = std::string_view(buffer_).substr(next_, end - next_);
+    int32_t id = 0;
+    const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (error != std::errc() || stop != word.data() + word.size()) {
+      return InvalidArgument(
+          file_->name(), ": expected token ids separated by white space, found '",
+          word.substr(0, 40), "' at byte ", offset_ + static_cast<int64_t>(next_));
+    }
+    ids.push_back(id);
+    next_ = end;
+  }
+  return ids;
+}
+
+void InputOptions::AddText(Options* options) {
+  options->Value("--prompt", "TEXT", "the input", &text);
+  options->Value("--prompt-file", "F", "read the input from a file of UTF-8 text; - is stdin",
+                 &text_file);
+}
+
+void InputOptions::AddTokens(Options* options) {
+  options->Value("--prompt-tokens", "F",
+                 "read token ids separated by white space, taken verbatim; - is stdin",
+                 &token_file);
+}
+
+Status InputOptions::Check() const {
+  if (text.has_value() + text_file.has_value() + token_file.has_value() != 1) {
+    return InvalidArgument("expected one input (--help lists the options that name it)");
+  }
+  return text ? CheckUtf8("--prompt", *text) : Status();
+}
+
+Result<std::unique_ptr<InputFile>> InputOptions::Open() const {
+  if (text) return std::unique_ptr<InputFile>();
+  return InputFile::Open(text_file ? *text_file : *token_file);
+}
+
+Result<std::string> ReadText(InputFile* file) {
+  TextReader reader(file);
+  std::string text;
+  while (true) {
+    PS_ASSIGN_OR_RETURN(const std::string piece, reader.Read(1 << 20));
+    if (piece.empty()) return text;
+    text += piece;
+  }
+}
+
+Result<std::vector<int32_t>> ReadTokens(InputFile* file) {
+  return TokenReader(file).Read(std::numeric_limits<size_t>::max());
+}
+
+}  // namespace polysketch

@@ -1,0 +1,153 @@
+#include <cstdio>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "clients/cpp/commands.h"
+#include "clients/cpp/input.h"
+#include "clients/cpp/json.h"
+#include "clients/cpp/progress.h"
+#include "polysketch/v1/polysketch.grpc.pb.h"
+
+namespace polysketch {
+namespace {
+
+// A piece of English has about so many bytes, so that chunks of text and of ids take about the same
+// work.
+constexpr size_t kBytesPerToken = 4;
+
+struct ScoreOptions {
+  CallOptions call;
+  InputOptions input;
+  int32_t chunk_tokens = 4096;
+  bool progress = false;
+};
+
+// The input of a score as the messages that carry it.
+class ChunkReader {
+ public:
+  // file: null if the input is --prompt TEXT, which goes in one chunk.
+  ChunkReader(const ScoreOptions& options, InputFile* file)
+      : options_(options), file_(file), text_(file), tokens_(file) {}
+
+  // False at the end.
+  Result<bool> Next(v1::ScoreRequest* request) {
+    request->Clear();
+    const size_t chunk_tokens = static_cast<size_t>(options_.chunk_tokens);
+    if (file_ == nullptr) {
+      if (std::exchange(done_, true)) return false;
+      request->set_text(*options_.input.text);
+      return true;
+    }
+    if (options_.input.token_file) {
+      PS_ASSIGN_OR_RETURN(const auto ids, tokens_.Read(chunk_tokens));
+      request->mutable_tokens()->mutable_ids()->Assign(ids.begin(), ids.end());
+      return !ids.empty();
+    }
+    PS_ASSIGN_OR_RETURN(std::string text, text_.Read(kBytesPerToken * chunk_tokens));
+    request->set_text(std::move(text));
+    return !request->text().empty();
+  }
+
+ private:
+  const ScoreOptions& options_;
+  InputFile* const file_;
+  TextReader text_;
+  TokenReader tokens_;
+  bool done_ = false;
+};
+
+void PrintResult(const v1::ScoreFinish& finish, const std::vector<float>& logprobs, bool json) {
+  if (!json) {
+    std::printf("tokens      %lld\nperplexity  %.6g\nlogprob     %.6g (sum)\nseconds     %.3f\n",
+                static_cast<long long>(finish.tokens()), finish.perplexity(), finish.logprob_sum(),
+                finish.timings().total_seconds());
+    return;
+  }
+  Json result;
+  result["tokens"] = finish.tokens();
+  result["perplexity"] = finish.perplexity();
+  result["logprob_sum"] = finish.logprob_sum();
+  result["timings"] = MessageToJson(finish.timings());
+  Json& array = result["logprobs"] = Json::array();
+  for (const float logprob : logprobs) array.push_back(FloatToJson(logprob));
+  PrintJson(result);
+}
+
+// Writes on one thread and reads on this one: a client that only writes is stopped by flow control.
+int Score(const ScoreOptions& options, InputFile* file) {
+  const auto stub = v1::PolySketch::NewStub(Connect(options.call));
+  grpc::ClientContext context;
+  Prepare(options.call, &context);
+  const CancelOnInterrupt cancel_on_interrupt(&context);
+  const auto stream = stub->Score(&context);
+
+  Status input_status;  // the writer's until it is joined
+  std::thread writer([&] {
+    ChunkReader chunks(options, file);
+    v1::ScoreRequest request;
+    while (true) {
+      const Result<bool> more = chunks.Next(&request);
+      if (!more.ok()) {
+        input_status = more.status();
+        context.TryCancel();
+        return;
+      }
+      if (!*more) break;
+      if (!stream->Write(request)) return;  // the call has ended; the reader learns why
+    }
+    stream->WritesDone();
+  });
+
+  ProgressLine progress("scoring", options.progress);
+  std::vector<float> logprobs;
+  v1::ScoreFinish finish;
+  v1::ScoreResponse response;
+  while (stream->Read(&response)) {
+    if (response.has_logprobs()) {
+      const auto& values = response.logprobs().logprobs();
+      logprobs.insert(logprobs.end(), values.begin(), values.end());
+    } else if (response.has_progress()) {
+      progress.Show(response.progress().processed(), response.progress().total());
+    } else if (response.has_finish()) {
+      finish = response.finish();
+    }
+  }
+  if (file != nullptr) file->Interrupt();  // the writer may still wait for input that nobody needs
+  writer.join();
+  progress.Clear();
+  const grpc::Status status = stream->Finish();
+  if (!input_status.ok()) return ReportUsageError(input_status);
+  if (!status.ok()) return ReportRpcError(status, options.call);
+  PrintResult(finish, logprobs, options.call.json);
+  return kExitOk;
+}
+
+}  // namespace
+
+int RunScore(Arguments args, CallOptions call) {
+  ScoreOptions run;
+  run.call = std::move(call);
+  Options options(
+      "score (--prompt TEXT | --prompt-file F | --prompt-tokens F) [options]",
+      "Perplexity of a text of any length; with --json also the log-probability of each token\n"
+      "given all before it (one fewer than there are tokens).");
+  run.input.AddText(&options);
+  run.input.AddTokens(&options);
+  options.Value("--chunk-tokens", "N",
+                "send N ids (4 N bytes of text) at a time; never changes the result; default 4096",
+                &run.chunk_tokens);
+  options.Switch("--progress", "show how far it is, also without a terminal", &run.progress);
+  if (const auto exit_code = ParseArguments(&options, &run.call, &args)) return *exit_code;
+
+  if (run.chunk_tokens < 1 || run.chunk_tokens > 1 << 20) {
+    return ReportUsageError(
+        InvalidArgument("--chunk-tokens: expected 1 to 1048576, found ", run.chunk_tokens));
+  }
+  if (const Status status = run.input.Check(); !status.ok()) return ReportUsageError(status);
+  const auto file = run.input.Open();
+  if (!file.ok()) return ReportUsageError(file.status());
+  return Score(run, file->get());
+}
+
+}  // namespace polysketch
