@@ -1,0 +1,98 @@
+#include "bench/ceilings.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/aligned_buffer.h"
+#include "bench/timing.h"
+
+namespace polysketch::bench {
+namespace {
+
+constexpr int kPasses = 9;
+constexpr size_t kChunk = size_t{1} << 16;  // bytes of one task: enough tasks to balance
+
+__attribute__((target("avx2"))) uint64_t SumChunk(const uint8_t* data, size_t bytes) {
+  // Eight independent loads in flight; xor costs less than any memory level delivers.
+  __m256i acc[8] = {};
+  for (size_t i = 0; i + 256 <= bytes; i += 256) {
+    for (int j = 0; j < 8; ++j) {
+      acc[j] = _mm256_xor_si256(
+          acc[j], _mm256_load_si256(reinterpret_cast<const __m256i*>(data + i + 32 * j)));
+    }
+  }
+  for (int j = 1; j < 8; ++j) acc[0] = _mm256_xor_si256(acc[0], acc[j]);
+  return static_cast<uint64_t>(_mm256_extract_epi64(acc[0], 0));
+}
+
+constexpr int kFmaSteps = 20000;
+
+// Sixteen accumulators: more than latency times width of any known core.
+__attribute__((target("avx512f"))) float FmaLoop512() {
+  __m512 acc[16];
+  for (int j = 0; j < 16; ++j) acc[j] = _mm512_set1_ps(static_cast<float>(j));
+  const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
+  for (int i = 0; i < kFmaSteps; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; ++j) acc[j] = _mm512_fmadd_ps(acc[j], a, b);
+  }
+  for (int j = 1; j < 16; ++j) acc[0] = _mm512_add_ps(acc[0], acc[j]);
+  return _mm512_cvtss_f32(acc[0]);
+}
+
+__attribute__((target("avx2,fma"))) float FmaLoop256() {
+  __m256 acc[12];
+  for (int j = 0; j < 12; ++j) acc[j] = _mm256_set1_ps(static_cast<float>(j));
+  const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
+  for (int i = 0; i < kFmaSteps; ++i) {
+#pragma GCC unroll 12
+    for (int j = 0; j < 12; ++j) acc[j] = _mm256_fmadd_ps(acc[j], a, b);
+  }
+  for (int j = 1; j < 12; ++j) acc[0] = _mm256_add_ps(acc[0], acc[j]);
+  return _mm256_cvtss_f32(acc[0]);
+}
+
+volatile uint64_t g_sink;  // keeps the loops from being optimised away
+
+}  // namespace
+
+double ReadBandwidth(ThreadPool* pool, size_t bytes) {
+  const int64_t chunks = std::max<int64_t>(1, static_cast<int64_t>(bytes / kChunk));
+  AlignedBuffer<uint8_t> memory(static_cast<size_t>(chunks) * kChunk);
+  std::vector<double> seconds;
+  const double budget = 0.02;  // a pass over a small set is repeated to be measurable
+  for (int pass = 0; pass < kPasses; ++pass) {
+    int repeats = 0;
+    const Stopwatch watch;
+    do {
+      // Threads take fixed halves, as the panels of a matrix are divided in a step.
+      pool->ParallelFor(chunks, [&](int64_t chunk, int) {
+        g_sink = SumChunk(memory.data() + chunk * kChunk, kChunk);
+      });
+      ++repeats;
+    } while (watch.Seconds() < budget);
+    seconds.push_back(watch.Seconds() / repeats);
+  }
+  return static_cast<double>(memory.size()) / Median(seconds);
+}
+
+double FmaPeak(ThreadPool* pool) {
+  const bool wide = __builtin_cpu_supports("avx512f");
+  if (!wide && !(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))) return 0;
+  const double flops_per_loop = kFmaSteps * (wide ? 16.0 * 16 : 12.0 * 8) * 2;
+  constexpr int kLoops = 16;  // tasks for each thread
+  std::vector<double> rates;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const int64_t tasks = int64_t{kLoops} * pool->threads();
+    const Stopwatch watch;
+    pool->ParallelFor(tasks, [&](int64_t, int) {
+      g_sink = static_cast<uint64_t>(wide ? FmaLoop512() : FmaLoop256());
+    });
+    rates.push_back(static_cast<double>(tasks) * flops_per_loop / watch.Seconds());
+  }
+  return Median(rates);
+}
+
+}  // namespace polysketch::bench

@@ -1,0 +1,176 @@
+#include "bench/kernel_bench.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "base/aligned_buffer.h"
+#include "bench/cost.h"
+#include "bench/timing.h"
+#include "engine/checkpoint/model_config.h"
+#include "engine/model/attention_spec_of.h"
+
+namespace polysketch::bench {
+namespace {
+
+constexpr int kRuns = 15;
+constexpr int kRowCounts[] = {1, 32, 512};
+
+AlignedBuffer<float> RandomFloats(int64_t size) {
+  AlignedBuffer<float> values(static_cast<size_t>(size));
+  uint64_t random = 7;
+  for (int64_t i = 0; i < size; ++i) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    values[i] = static_cast<float>(static_cast<double>(random >> 40) / (1 << 24) - 0.5);
+  }
+  return values;
+}
+
+class KernelBench {
+ public:
+  KernelBench(const ModelConfig& config, const BenchOptions& options, Backend* backend,
+              double fma_peak, const std::function<void(const KernelRow&)>& on_row)
+      : config_(config),
+        spec_(AttentionSpecOf(config, options.state_format)),
+        format_(options.formats.front().value_or(DataType::kF32)),
+        backend_(backend),
+        fma_peak_(fma_peak),
+        on_row_(on_row) {
+    spec_.layers = 1;
+  }
+
+  void Run() {
+    const int64_t D = config_.emb_dim, h = config_.mlp_hidden();
+    for (const int rows : kRowCounts) {
+      Dense("qkv", rows, D, 3 * D);
+      Dense("out", rows, D, D);
+      Dense("up", rows, D, 2 * h);
+      Dense("down", rows, h, D);
+      if (rows <= 32) Dense("logits", rows, D, config_.vocab_size);
+      if (config_.is_learned_sketch()) Sketch(rows);
+      Attention(rows);
+    }
+  }
+
+  std::vector<KernelRow> rows;
+
+ private:
+  // Median over runs; a run repeats the call until it is long enough to time.
+  template <typename Fn>
+  double Seconds(const Fn& fn) {
+    fn();
+    std::vector<double> seconds;
+    for (int i = 0; i < kRuns; ++i) {
+      int calls = 0;
+      const Stopwatch watch;
+      do {
+        fn();
+        ++calls;
+      } while (watch.Seconds() < 2e-3);
+      seconds.push_back(watch.Seconds() / calls);
+    }
+    return Median(seconds);
+  }
+
+  std::unique_ptr<const Matrix> RandomMatrix(int64_t in, int64_t out) {
+    const AlignedBuffer<float> values = RandomFloats(in * out);
+    return backend_->PackMatrix({values.data(), DataType::kF32, in, out}, false, format_);
+  }
+
+  void Report(const std::string& op, const std::string& shape, double seconds, double flop,
+              double bytes) {
+    KernelRow row{op, shape, seconds * 1e6, flop / seconds / 1e9, 0, bytes / seconds / 1e9};
+    row.fma_share = fma_peak_ > 0 ? flop / seconds / fma_peak_ : 0;
+    rows.push_back(row);
+    on_row_(row);
+  }
+
+  void Dense(const std::string& name, int m, int64_t in, int64_t out) {
+    const auto w = RandomMatrix(in, out);
+    const AlignedBuffer<float> x = RandomFloats(m * in);
+    AlignedBuffer<float> y(static_cast<size_t>(m * out));
+    const double seconds =
+        Seconds([&] { backend_->MatMul(x.data(), m, *w, nullptr, false, y.data()); });
+    Report("matmul " + name, StrCat(m, " x ", in, " x ", out, " ", DataTypeName(format_)), seconds,
+           2.0 * m * in * out, static_cast<double>(w->bytes()));
+  }
+
+  void Sketch(int m) {
+    const int r = config_.sketch_size, d = config_.head_dim(),
+              hidden = ModelConfig::kSketchExpansion * r;
+    const AlignedBuffer<float> norm = RandomFloats(2 * std::max(d, r));
+    std::vector<std::unique_ptr<const Matrix>> matrices;
+    SketchNetwork net;
+    net.input = d;
+    net.size = r;
+    double bytes = 0;
+    for (auto& branch : net.branch) {
+      for (int l = 0; l < 2; ++l) {
+        const int in = l == 0 ? d : r;
+        matrices.push_back(RandomMatrix(in, hidden));
+        matrices.push_back(RandomMatrix(hidden, r));
+        branch[l] = {{norm.data(), norm.data() + in},
+                     matrices[matrices.size() - 2].get(),
+                     matrices.back().get()};
+        bytes += static_cast<double>(matrices.back()->bytes() + branch[l].up->bytes());
+      }
+    }
+    const int64_t count = 2 * int64_t{m} * spec_.heads;
+    const AlignedBuffer<float> x = RandomFloats(count * d);
+    AlignedBuffer<float> y(static_cast<size_t>(count * spec_.far_dim()));
+    const double seconds =
+        Seconds([&] { backend_->LearnedSketch(net, x.data(), count, y.data()); });
+    Report("learned_sketch", StrCat(count, " rows of q and k"), seconds,
+           m * CostOfToken(config_, spec_, 0, false).sketch / config_.num_layers, bytes);
+  }
+
+  // A segment of m tokens behind four blocks, over and over (the state goes on; folds are part of
+  // it).
+  void Attention(int m) {
+    const int64_t heads = spec_.heads, rows_near = m * heads * spec_.near_dim(),
+                  rows_far = m * heads * spec_.far_dim();
+    const AlignedBuffer<float> near = RandomFloats(2 * rows_near),
+                               far = RandomFloats(2 * std::max<int64_t>(rows_far, 1));
+    const AlignedBuffer<float> v = RandomFloats(m * heads * spec_.head_dim);
+    AlignedBuffer<float> out(static_cast<size_t>(m * heads * spec_.head_dim));
+    AttentionInput input;
+    input.near_q = spec_.mixed() || spec_.kv_cache() ? near.data() : far.data();
+    input.near_k =
+        spec_.mixed() || spec_.kv_cache() ? near.data() + rows_near : far.data() + rows_far;
+    input.far_q = far.data();
+    input.far_k = far.data() + rows_far;
+    input.v = v.data();
+    input.v_stride = heads * spec_.head_dim;
+    const auto state = backend_->NewState(spec_);
+    const AttentionSegment segment{state.get(), 0, m};
+    const auto run = [&] {
+      backend_->Attention(spec_, 0, {&segment, 1}, input, out.data());
+      state->Advance(m);
+    };
+    while (state->position() < 4 * spec_.block) run();
+    const TokenCost cost = CostOfToken(config_, spec_, 4.0 * spec_.block, false);
+    const double state_bytes = static_cast<double>(heads) * spec_.features() * spec_.head_dim *
+                               (spec_.state_format == StateFormat::kF32 ? 4 : 2);
+    Report("attention", StrCat(m, " tokens, ", heads, " heads"), Seconds(run),
+           m * (cost.far + cost.near) / config_.num_layers, state_bytes);
+  }
+
+  const ModelConfig& config_;
+  AttentionSpec spec_;
+  const DataType format_;
+  Backend* backend_;
+  const double fma_peak_;
+  const std::function<void(const KernelRow&)>& on_row_;
+};
+
+}  // namespace
+
+Result<std::vector<KernelRow>> RunKernelBench(const BenchOptions& options, double fma_peak,
+                                              const std::function<void(const KernelRow&)>& on_row) {
+  PS_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::Load(options.model));
+  PS_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, NewCpuBackend(options.threads));
+  KernelBench bench(config, options, backend.get(), fma_peak, on_row);
+  bench.Run();
+  return std::move(bench.rows);
+}
+
+}  // namespace polysketch::bench

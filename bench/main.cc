@@ -1,0 +1,253 @@
+// polysketch-bench: measures a model on this machine, beside what the machine reaches.
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "bench/ceilings.h"
+#include "bench/kernel_bench.h"
+#include "bench/model_bench.h"
+
+namespace polysketch::bench {
+namespace {
+
+constexpr const char* kHelp =
+    R"(polysketch-bench --model DIR [options]
+
+Measures prefill and decoding of a model folder. A decode row covers whole blocks of the model; GB/s and
+GFLOP/s count what the model's definition needs, shares are of what this machine reached in the same run.
+
+  --model DIR           model folder (tools/convert, tools/make-random)
+  --stages LIST         prefill,decode,kernels (default prefill,decode)
+  --prefill LIST        prompt lengths (default 512,262144)
+  --decode LIST         tokens processed before a decode measurement (default 4096,262144)
+  --batches LIST        more decode rows at the first of these depths (default 32; "none" for none)
+  --weights LIST        f32,bf16,f16 (default all)
+  --state-format F      f32 | bf16: how the far state is read (default f32)
+  --threads N           default: every CPU
+  --device D            cpu | reference (default cpu)
+  --step-tokens N       tokens of one prefill step (default 512)
+  --decode-blocks N     blocks of the model that a decode row covers (default 1)
+  --repeats N           of prompts up to 16384 tokens; the median counts (default 3)
+  --json                one JSON object on stdout
+  --help
+Environment: POLYSKETCH_ISA (avx2, avx512) forces an instruction set.
+)";
+
+[[noreturn]] void Usage(const std::string& message) {
+  std::cerr << "polysketch-bench: " << message << "\n" << kHelp;
+  std::exit(2);
+}
+
+std::vector<std::string> Split(const std::string& list) {
+  std::vector<std::string> parts;
+  std::stringstream in(list);
+  for (std::string part; std::getline(in, part, ',');) parts.push_back(part);
+  return parts;
+}
+
+int64_t ParseNumber(const std::string& flag, const std::string& text, int64_t most) {
+  char* end = nullptr;
+  const long long value = std::strtoll(text.c_str(), &end, 10);
+  if (text.empty() || *end != '\0' || value < 1 || value > most) {
+    Usage(flag + ": expected a whole number from 1 to " + std::to_string(most) + ", found \"" +
+          text + "\"");
+  }
+  return value;
+}
+
+std::vector<int64_t> ParseNumbers(const std::string& flag, const std::string& list, int64_t most) {
+  std::vector<int64_t> numbers;
+  if (list == "none") return numbers;
+  for (const std::string& part : Split(list)) numbers.push_back(ParseNumber(flag, part, most));
+  return numbers;
+}
+
+std::optional<DataType> ParseFormat(const std::string& name) {
+  for (const DataType type : {DataType::kF32, DataType::kBf16, DataType::kF16}) {
+    if (DataTypeName(type) == name) return type;
+  }
+  Usage("--weights: expected f32, bf16 or f16, found \"" + name + "\"");
+}
+
+struct Arguments {
+  BenchOptions options;
+  bool json = false;
+};
+
+Arguments Parse(int argc, char** argv) {
+  Arguments args;
+  BenchOptions& o = args.options;
+  o.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  o.stages = {"prefill", "decode"};
+  o.prefill_contexts = {512, 262144};
+  o.decode_contexts = {4096, 262144};
+  o.batches = {32};
+  o.formats = {DataType::kF32, DataType::kBf16, DataType::kF16};
+  constexpr int64_t kMostTokens = int64_t{1} << 32;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--help") {
+      std::cout << kHelp;
+      std::exit(0);
+    }
+    if (flag == "--json") {
+      args.json = true;
+      continue;
+    }
+    if (i + 1 >= argc) Usage("expected a value behind " + flag);
+    const std::string value = argv[++i];
+    if (flag == "--model") {
+      o.model = value;
+    } else if (flag == "--stages") {
+      o.stages = Split(value);
+      for (const std::string& stage : o.stages) {
+        if (stage != "prefill" && stage != "decode" && stage != "kernels") {
+          Usage("--stages: expected prefill, decode or kernels, found \"" + stage + "\"");
+        }
+      }
+    } else if (flag == "--prefill") {
+      o.prefill_contexts = ParseNumbers(flag, value, kMostTokens);
+    } else if (flag == "--decode") {
+      o.decode_contexts = ParseNumbers(flag, value, kMostTokens);
+    } else if (flag == "--batches") {
+      o.batches.clear();
+      for (const int64_t batch : ParseNumbers(flag, value, 1024))
+        o.batches.push_back(static_cast<int>(batch));
+    } else if (flag == "--weights") {
+      o.formats.clear();
+      for (const std::string& name : Split(value)) o.formats.push_back(ParseFormat(name));
+    } else if (flag == "--state-format") {
+      if (value != "f32" && value != "bf16")
+        Usage("--state-format: expected f32 or bf16, found \"" + value + "\"");
+      o.state_format = value == "f32" ? StateFormat::kF32 : StateFormat::kBf16;
+    } else if (flag == "--threads") {
+      o.threads = static_cast<int>(ParseNumber(flag, value, 1024));
+    } else if (flag == "--device") {
+      if (value != "cpu" && value != "reference")
+        Usage("--device: expected cpu or reference, found \"" + value + "\"");
+      o.device = value;
+    } else if (flag == "--step-tokens") {
+      o.max_step_tokens = static_cast<int>(ParseNumber(flag, value, 65536));
+    } else if (flag == "--decode-blocks") {
+      o.decode_blocks = static_cast<int>(ParseNumber(flag, value, 1024));
+    } else if (flag == "--repeats") {
+      o.repeats = static_cast<int>(ParseNumber(flag, value, 1000));
+    } else {
+      Usage("unknown option " + flag);
+    }
+  }
+  if (o.model.empty()) Usage("--model DIR is required");
+  return args;
+}
+
+std::string CpuModel() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+nlohmann::json ToJson(const BenchRow& row) {
+  nlohmann::json json = {{"stage", row.stage},
+                         {"context", row.context},
+                         {"batch", row.batch},
+                         {"weights", row.weights},
+                         {"state", row.state},
+                         {"threads", row.threads},
+                         {"tokens_per_s", row.tokens_per_s},
+                         {"seconds", row.seconds},
+                         {"tokens", row.tokens},
+                         {"gflop_per_s", row.gflop_per_s},
+                         {"fma_share", row.fma_share}};
+  if (row.stage == "decode") {
+    json["step_bytes"] = row.step_bytes;
+    json["gbyte_per_s"] = row.gbyte_per_s;
+    json["read_bandwidth_gbyte_per_s"] = row.bandwidth;
+    json["bandwidth_share"] = row.bandwidth_share;
+  }
+  return json;
+}
+
+void PrintRow(const BenchRow& row) {
+  std::printf(
+      "%-8s context %8lld batch %3d weights %-5s %9.1f tokens/s %8.1f GFLOP/s (%4.1f%% of FMA "
+      "peak)",
+      row.stage.c_str(), static_cast<long long>(row.context), row.batch, row.weights.c_str(),
+      row.tokens_per_s, row.gflop_per_s, 100 * row.fma_share);
+  if (row.stage == "decode") {
+    std::printf(" %6.1f GB/s (%4.1f%% of %.1f)", row.gbyte_per_s, 100 * row.bandwidth_share,
+                row.bandwidth);
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+void PrintKernel(const KernelRow& row) {
+  std::printf("%-22s %-34s %10.1f us %8.1f GFLOP/s (%4.1f%% of FMA peak) %7.1f GB/s\n",
+              row.op.c_str(), row.shape.c_str(), row.microseconds, row.gflop_per_s,
+              100 * row.fma_share, row.gbyte_per_s);
+  std::fflush(stdout);
+}
+
+nlohmann::json ToJson(const KernelRow& row) {
+  return {{"op", row.op},
+          {"shape", row.shape},
+          {"microseconds", row.microseconds},
+          {"gflop_per_s", row.gflop_per_s},
+          {"fma_share", row.fma_share},
+          {"gbyte_per_s", row.gbyte_per_s}};
+}
+
+int Fail(const Status& status) {
+  std::cerr << "polysketch-bench: " << status.ToString() << "\n";
+  return 1;
+}
+
+int Main(int argc, char** argv) {
+  const Arguments args = Parse(argc, argv);
+  const BenchOptions& options = args.options;
+  const bool kernels =
+      std::find(options.stages.begin(), options.stages.end(), "kernels") != options.stages.end();
+  Result<std::unique_ptr<Backend>> probe = NewCpuBackend(options.threads);
+  if (!probe.ok()) return Fail(probe.status());
+  const std::string backend(options.device == "reference" ? "reference" : probe.value()->name());
+  const double fma_peak = [&] {
+    ThreadPool pool(options.threads);
+    return FmaPeak(&pool);
+  }();
+  if (!args.json) {
+    std::printf("%s, %d threads, %s, FMA peak %.0f GFLOP/s\n", CpuModel().c_str(), options.threads,
+                backend.c_str(), fma_peak / 1e9);
+  }
+  nlohmann::json json = {{"cpu", CpuModel()},
+                         {"threads", options.threads},
+                         {"backend", backend},
+                         {"fma_peak_gflop_per_s", fma_peak / 1e9},
+                         {"model", options.model},
+                         {"results", nlohmann::json::array()},
+                         {"kernels", nlohmann::json::array()}};
+  if (kernels) {
+    const auto rows = RunKernelBench(options, fma_peak, [&](const KernelRow& row) {
+      if (!args.json) PrintKernel(row);
+    });
+    if (!rows.ok()) return Fail(rows.status());
+    for (const KernelRow& row : *rows) json["kernels"].push_back(ToJson(row));
+  }
+  const auto rows = RunModelBench(options, [&](const BenchRow& row) {
+    if (!args.json) PrintRow(row);
+  });
+  if (!rows.ok()) return Fail(rows.status());
+  for (const BenchRow& row : *rows) json["results"].push_back(ToJson(row));
+  if (args.json) std::cout << json.dump(1) << "\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace polysketch::bench
+
+int main(int argc, char** argv) { return polysketch::bench::Main(argc, argv); }

@@ -1,0 +1,204 @@
+#include "bench/model_bench.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "base/aligned_buffer.h"
+#include "base/thread_pool.h"
+#include "bench/ceilings.h"
+#include "bench/cost.h"
+#include "bench/timing.h"
+#include "engine/model/model.h"
+
+namespace polysketch::bench {
+namespace {
+
+// A prompt longer than this is measured once: it averages over itself.
+constexpr int64_t kLongPrompt = 16384;
+
+class ModelBench {
+ public:
+  ModelBench(const BenchOptions& options, std::unique_ptr<Backend> backend,
+             std::unique_ptr<PolysketchModel> model, std::string weights, double fma_peak,
+             const std::function<void(const BenchRow&)>& on_row)
+      : options_(options),
+        backend_(std::move(backend)),
+        model_(std::move(model)),
+        weights_(std::move(weights)),
+        fma_peak_(fma_peak),
+        on_row_(on_row),
+        hidden_(static_cast<size_t>(options.max_step_tokens) * model_->hidden_size()) {}
+
+  void Run() {
+    if (Has("prefill")) {
+      for (const int64_t context : options_.prefill_contexts) Prefill(context);
+    }
+    if (!Has("decode")) return;
+    for (size_t i = 0; i < options_.decode_contexts.size(); ++i) {
+      const int64_t context = options_.decode_contexts[i];
+      std::unique_ptr<SequenceState> state = StateAt(context);
+      Decode(context, 1, *state);
+      if (i > 0) continue;
+      for (const int batch : options_.batches) Decode(context, batch, *state);
+    }
+  }
+
+ private:
+  bool Has(std::string_view stage) const {
+    return std::find(options_.stages.begin(), options_.stages.end(), stage) !=
+           options_.stages.end();
+  }
+
+  int32_t NextToken() {
+    // Any tokens do: the work does not depend on them. A linear congruential generator keeps runs
+    // equal.
+    random_ = random_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<int32_t>((random_ >> 33) % static_cast<uint64_t>(model_->vocab_size()));
+  }
+
+  void Feed(SequenceState* state, int64_t tokens) {
+    std::vector<int32_t> chunk;
+    while (tokens > 0) {
+      chunk.resize(static_cast<size_t>(std::min<int64_t>(tokens, options_.max_step_tokens)));
+      for (int32_t& token : chunk) token = NextToken();
+      const StepSegment segment{state, chunk, /*all_rows=*/false};
+      model_->Step({&segment, 1}, hidden_.data());
+      tokens -= static_cast<int64_t>(chunk.size());
+    }
+  }
+
+  // Prefill leaves the states that decoding starts from, so that no context is processed twice.
+  std::unique_ptr<SequenceState> StateAt(int64_t context) {
+    for (auto& [tokens, state] : states_) {
+      if (tokens == context) return state->Clone();
+    }
+    std::unique_ptr<SequenceState> state = model_->NewState();
+    Feed(state.get(), context);
+    return state;
+  }
+
+  void Prefill(int64_t context) {
+    const int repeats = context > kLongPrompt ? 1 : options_.repeats;
+    std::unique_ptr<SequenceState> state = model_->NewState();
+    AlignedBuffer<float> logits(static_cast<size_t>(model_->vocab_size()));
+    Feed(state.get(),
+         std::min<int64_t>(context, options_.max_step_tokens));  // warm caches and pages
+    std::vector<double> seconds;
+    for (int i = 0; i < repeats; ++i) {
+      state->Reset();
+      const Stopwatch watch;
+      Feed(state.get(), context);
+      model_->Logits(hidden_.data(), 1, logits.data());  // the first token's: a prefill's end
+      seconds.push_back(watch.Seconds());
+    }
+    BenchRow row = NewRow("prefill", context, 1);
+    row.tokens = context;
+    row.seconds = Median(seconds);
+    Complete(&row, CostOfToken(model_->config(), model_->attention_spec(),
+                               static_cast<double>(context) / 2, false));
+    const auto& wanted = options_.decode_contexts;
+    if (Has("decode") && std::find(wanted.begin(), wanted.end(), context) != wanted.end()) {
+      states_.emplace_back(context, std::move(state));
+    }
+  }
+
+  // Whole blocks, so that folds are counted as often as they happen.
+  void Decode(int64_t context, int batch, const SequenceState& start) {
+    const int64_t steps = int64_t{options_.decode_blocks} * model_->config().grain_size;
+    std::vector<std::unique_ptr<SequenceState>> states;
+    for (int i = 0; i < batch; ++i) states.push_back(start.Clone());
+    std::vector<int32_t> tokens(batch);
+    std::vector<StepSegment> segments(batch);
+    AlignedBuffer<float> logits(static_cast<size_t>(batch) * model_->vocab_size());
+    const auto step = [&] {
+      for (int i = 0; i < batch; ++i) {
+        tokens[i] = NextToken();
+        segments[i] = {states[i].get(), {&tokens[i], 1}, false};
+      }
+      model_->Step(segments, hidden_.data());
+      model_->Logits(hidden_.data(), batch, logits.data());
+    };
+    for (int i = 0; i < 4; ++i) step();
+    const Stopwatch watch;
+    for (int64_t i = 0; i < steps; ++i) step();
+    BenchRow row = NewRow("decode", context, batch);
+    row.seconds = watch.Seconds();
+    row.tokens = steps * batch;
+    row.step_bytes =
+        static_cast<double>(model_->weight_bytes()) +
+        batch * static_cast<double>(model_->decode_step_bytes() - model_->weight_bytes());
+    row.gbyte_per_s = row.step_bytes * static_cast<double>(steps) / row.seconds / 1e9;
+    ThreadPool pool(options_.threads);
+    row.bandwidth = ReadBandwidth(&pool, static_cast<size_t>(row.step_bytes)) / 1e9;
+    row.bandwidth_share = row.gbyte_per_s / row.bandwidth;
+    Complete(&row, CostOfToken(model_->config(), model_->attention_spec(),
+                               static_cast<double>(context), true));
+  }
+
+  BenchRow NewRow(const std::string& stage, int64_t context, int batch) const {
+    BenchRow row;
+    row.stage = stage;
+    row.context = context;
+    row.batch = batch;
+    row.weights = weights_;
+    row.state = options_.state_format == StateFormat::kF32 ? "f32" : "bf16";
+    row.threads = options_.threads;
+    return row;
+  }
+
+  void Complete(BenchRow* row, const TokenCost& cost) {
+    row->tokens_per_s = static_cast<double>(row->tokens) / row->seconds;
+    row->gflop_per_s = row->tokens_per_s * cost.total() / 1e9;
+    row->fma_share = fma_peak_ > 0 ? row->gflop_per_s * 1e9 / fma_peak_ : 0;
+    rows_.push_back(*row);
+    on_row_(*row);
+  }
+
+  const BenchOptions& options_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<PolysketchModel> model_;
+  const std::string weights_;
+  const double fma_peak_;
+  const std::function<void(const BenchRow&)>& on_row_;
+  AlignedBuffer<float> hidden_;
+  uint64_t random_ = 1;
+  std::vector<std::pair<int64_t, std::unique_ptr<SequenceState>>> states_;
+  std::vector<BenchRow> rows_;
+
+ public:
+  const std::vector<BenchRow>& rows() const { return rows_; }
+};
+
+Result<std::unique_ptr<Backend>> MakeBackend(const BenchOptions& options) {
+  if (options.device == "reference") return NewReferenceBackend();
+  return NewCpuBackend(options.threads);
+}
+
+}  // namespace
+
+Result<std::vector<BenchRow>> RunModelBench(const BenchOptions& options,
+                                            const std::function<void(const BenchRow&)>& on_row) {
+  std::vector<BenchRow> rows;
+  ThreadPool pool(options.threads);
+  const double fma_peak = FmaPeak(&pool);
+  for (const std::optional<DataType>& format : options.formats) {
+    PS_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, MakeBackend(options));
+    LoadOptions load;
+    load.weights = format;
+    load.state_format = options.state_format;
+    load.max_step_tokens =
+        std::max(options.max_step_tokens,
+                 options.batches.empty()
+                     ? 1
+                     : *std::max_element(options.batches.begin(), options.batches.end()));
+    PS_ASSIGN_OR_RETURN(std::unique_ptr<PolysketchModel> model,
+                        PolysketchModel::Load(options.model, backend.get(), load));
+    const std::string name = format ? std::string(DataTypeName(*format)) : "stored";
+    ModelBench bench(options, std::move(backend), std::move(model), name, fma_peak, on_row);
+    bench.Run();
+    rows.insert(rows.end(), bench.rows().begin(), bench.rows().end());
+  }
+  return rows;
+}
+
+}  // namespace polysketch::bench

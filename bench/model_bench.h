@@ -1,0 +1,53 @@
+// Tokens a second of a whole model: prefill of a prompt, and decoding behind tokens really
+// processed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/backend.h"
+
+namespace polysketch::bench {
+
+struct BenchOptions {
+  std::string model;                      // folder
+  std::string device = "cpu";             // cpu | reference
+  int threads = 0;                        // > 0
+  std::vector<std::string> stages;        // "prefill", "decode"
+  std::vector<int64_t> prefill_contexts;  // prompt lengths
+  std::vector<int64_t> decode_contexts;   // tokens before the measurement, batch 1 ...
+  std::vector<int> batches;               // ... and these more, at the first decode context
+  std::vector<std::optional<DataType>> formats;
+  StateFormat state_format = StateFormat::kF32;
+  int max_step_tokens = 512;
+  int decode_blocks = 1;  // decode measurements cover so many whole blocks of the model
+  int repeats = 3;        // of short measurements; their median is reported
+};
+
+struct BenchRow {
+  std::string stage;
+  int64_t context = 0;
+  int batch = 1;
+  std::string weights;
+  std::string state;
+  int threads = 0;
+  double tokens_per_s = 0;
+  double seconds = 0;          // measured, median
+  int64_t tokens = 0;          // in that time
+  double gflop_per_s = 0;      // useful operations (bench/cost.h)
+  double fma_share = 0;        // of the machine's FMA peak
+  double step_bytes = 0;       // decode: bytes that one step must read
+  double gbyte_per_s = 0;      // decode: step_bytes a second
+  double bandwidth = 0;        // decode: bytes/s that this machine reads from a set of that size
+  double bandwidth_share = 0;  // gbyte_per_s over it
+};
+
+// Runs every stage of every format; on_row is called as rows are finished.
+Result<std::vector<BenchRow>> RunModelBench(const BenchOptions& options,
+                                            const std::function<void(const BenchRow&)>& on_row);
+
+}  // namespace polysketch::bench
