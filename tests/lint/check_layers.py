@@ -42,6 +42,7 @@ LIBRARIES = [
     ("Prometheus", r"prometheus/", r"(server|tests/server)/"),
     # It clashes with gRPC's absl::string_view, so no header may carry it into another translation unit.
     ("SentencePiece", r"sentencepiece", r"engine/tokenizer[^.]*\.cc$"),
+    ("GoogleTest", GOOGLE_TEST := r"(gtest|gmock)/", r"tests/"),
     ("CUDA", r"(cuda|cublas|cooperative_groups)", r"(kernels|tests/kernels)/cuda/"),
     ("intrinsics", r"(immintrin|x86intrin|arm_neon)\.h", r"(base|kernels|tests/(base|kernels)|bench)/"),
 ]
@@ -74,6 +75,8 @@ def check_include(root, path, header, quoted):
             return f"{name} header <{header}> is not seen here"
     if GRPC_GENERATED.search(header):
         return None if re.match(LIBRARIES[0][2], path) else f'gRPC header "{header}" is not seen here'
+    if re.match(GOOGLE_TEST, header):
+        return None  # by custom in quotes or in angle brackets
     generated = [owner for pattern, owner in GENERATED if pattern.search(header)]
     target = generated[0] if generated else layer_of(header)
     if not quoted:
@@ -150,6 +153,8 @@ SELF_TEST_CASES = [
     ("tests/engine/a_test.cc", '"server/limits.h"', False),
     ("tests/engine/a_test.cc", '"tests/testing.h"', True),
     ("tests/e2e/a_test.cc", '"engine/engine.h"', False),
+    ("tests/engine/a_test.cc", '"gtest/gtest.h"', True),
+    ("engine/a.cc", "<gtest/gtest.h>", False),
     ("engine/a.cc", '"../base/status.h"', False),
     ("engine/a.cc", '"status.h"', False),
     ("engine/a.cc", '"base/missing.h"', False),
