@@ -118,7 +118,8 @@ Status Checkpoint::OpenShards(const std::string& dir, const std::string& index_p
   for (const auto& [tensor, shard] : weight_map) {
     const size_t number = shards.at(shard);
     if (!files_[number].tensors().contains(tensor)) {
-      return InvalidArgument(index_path, ": tensor ", tensor, " is not in its shard ", shard);
+      return InvalidArgument(index_path, ": tensor ", Abbreviate(tensor), " is not in its shard ",
+                             shard);
     }
     file_of_.emplace(tensor, number);
   }

@@ -132,8 +132,8 @@ void CheckRelations(const ModelConfig& config, FieldReader& fields) {
     fields.Fail("near_power", StrCat("expected 4, found ", config.near_power));
   if (!config.sketch_kind.empty() && config.sketch_kind != "gaussian" &&
       config.sketch_kind != "srht") {
-    fields.Fail("sketch_kind",
-                StrCat("expected \"gaussian\" or \"srht\", found \"", config.sketch_kind, "\""));
+    fields.Fail("sketch_kind", StrCat("expected \"gaussian\" or \"srht\", found \"",
+                                      Abbreviate(config.sketch_kind), "\""));
   }
   for (const auto& [name, id] :
        {std::pair("bos_id", config.bos_id), std::pair("eos_id", config.eos_id)}) {
@@ -151,22 +151,23 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
     return InvalidArgument(source, ": expected an object, found ", DescribeJson(object));
   for (const auto& [name, value] : object.items()) {
     if (std::find(std::begin(kFields), std::end(kFields), name) == std::end(kFields)) {
-      return InvalidArgument(source, ": unknown field \"", name, "\"");
+      return InvalidArgument(source, ": unknown field \"", Abbreviate(name), "\"");
     }
   }
 
   FieldReader fields(object, source);
   fields.Int("format_version", kFormatVersion, kFormatVersion);
   if (const std::string found = fields.String("architecture", false); found != kArchitecture) {
-    fields.Fail("architecture", StrCat("expected \"", kArchitecture, "\", found \"", found, "\""));
+    fields.Fail("architecture",
+                StrCat("expected \"", kArchitecture, "\", found \"", Abbreviate(found), "\""));
   }
   ModelConfig config;
   const std::string kind_name = fields.String("attention", false);
   if (const auto kind = KindOf(kind_name)) {
     config.attention = *kind;
   } else {
-    fields.Fail("attention",
-                StrCat("expected one of ", AllKindNames(), "; found \"", kind_name, "\""));
+    fields.Fail("attention", StrCat("expected one of ", AllKindNames(), "; found \"",
+                                    Abbreviate(kind_name), "\""));
   }
   // Bounds: far beyond any model of this kind, and small enough that no product of sizes overflows
   // int64.

@@ -21,6 +21,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors data is l
 constexpr uint64_t kLengthBytes = 8;               // the header's length, before it
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the specification's limit
 constexpr size_t kMaxRank = 8;                     // any weight has 3 at most; bounds the messages
+constexpr size_t kMaxNameBytes = 256;              // bounds the messages too
 constexpr int kHeaderDepth = 3;                    // {"name": {"shape": [...]}}
 
 struct TypeInfo {
@@ -53,7 +54,7 @@ class EntryReader {
     if (!entry_.is_object()) return Error("expected an object, found ", DescribeJson(entry_));
     for (const auto& [key, value] : entry_.items()) {
       if (key != "dtype" && key != "shape" && key != "data_offsets")
-        return Error("unknown field \"", key, "\"");
+        return Error("unknown field \"", Abbreviate(key), "\"");
     }
     for (const char* key : {"dtype", "shape", "data_offsets"}) {
       if (!entry_.contains(key)) return Error("field \"", key, "\" is missing");
@@ -145,8 +146,8 @@ Status CheckMetadata(const json& metadata, const std::string& path) {
   }
   for (const auto& [key, value] : metadata.items()) {
     if (!value.is_string()) {
-      return InvalidArgument(path, ": __metadata__: \"", key, "\": expected a string, found ",
-                             DescribeJson(value));
+      return InvalidArgument(path, ": __metadata__: \"", Abbreviate(key),
+                             "\": expected a string, found ", DescribeJson(value));
     }
   }
   return Status();
@@ -267,6 +268,10 @@ Result<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
     if (name == "__metadata__") {
       PS_RETURN_IF_ERROR(CheckMetadata(entry, path));
       continue;
+    }
+    if (name.size() > kMaxNameBytes) {
+      return InvalidArgument(path, ": tensor ", Abbreviate(name), ": expected a name of at most ",
+                             kMaxNameBytes, " bytes, found ", name.size());
     }
     PS_ASSIGN_OR_RETURN(TensorView view,
                         EntryReader(entry, StrCat(path, ": tensor ", name)).Read(name, data));

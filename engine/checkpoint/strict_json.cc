@@ -28,7 +28,8 @@ class StrictHandler final : public nlohmann::json_sax<json> {
   bool end_object() override { return Close(); }
   bool end_array() override { return Close(); }
   bool key(string_t& value) override {
-    if (open_.back()->contains(value)) return Fail(StrCat("key \"", value, "\" appears twice"));
+    if (open_.back()->contains(value))
+      return Fail(StrCat("key \"", Abbreviate(value), "\" appears twice"));
     key_ = std::move(value);
     return true;
   }
@@ -39,7 +40,7 @@ class StrictHandler final : public nlohmann::json_sax<json> {
     std::string_view text = e.what();
     if (const size_t end = text.find("] "); end != std::string_view::npos)
       text.remove_prefix(end + 2);
-    return Fail(StrCat("not valid JSON at byte ", position, ": ", text));
+    return Fail(StrCat("not valid JSON at byte ", position, ": ", Abbreviate(text, 200)));
   }
 
   json& root() { return root_; }
@@ -93,6 +94,10 @@ class StrictHandler final : public nlohmann::json_sax<json> {
 }  // namespace
 
 Result<json> ParseStrictJson(std::string_view text, std::string_view what, int max_depth) {
+  // The library takes a NUL for the end of its input, and would not look at what follows.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return InvalidArgument(what, ": not valid JSON at byte ", nul, ": NUL");
+  }
   StrictHandler handler(max_depth);
   if (!json::sax_parse(text.begin(), text.end(), &handler))
     return InvalidArgument(what, ": ", handler.error());
@@ -108,6 +113,13 @@ Result<json> ReadStrictJson(const std::string& path, size_t max_bytes, int max_d
                          max_depth);
 }
 
+std::string Abbreviate(std::string_view name, size_t most) {
+  if (name.size() <= most) return std::string(name);
+  size_t end = most;
+  while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0) == 0x80) --end;  // whole UTF-8
+  return StrCat(name.substr(0, end), "...");
+}
+
 std::string DescribeJson(const json& value) {
   switch (value.type()) {
     case json::value_t::null:
@@ -118,7 +130,7 @@ std::string DescribeJson(const json& value) {
       return "an array";
     case json::value_t::string: {
       const auto& text = value.get_ref<const std::string&>();
-      return text.size() <= 64 ? StrCat("the string \"", text, "\"") : "a long string";
+      return StrCat("the string \"", Abbreviate(text), "\"");
     }
     case json::value_t::boolean:
       return value.get<bool>() ? "true" : "false";
