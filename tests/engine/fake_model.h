@@ -1,0 +1,162 @@
+// A model and a tokenizer whose outputs are functions of the token history, so that a test can say what must come out.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "engine/model/model.h"
+#include "engine/sampler/random.h"
+#include "engine/tokenizer/tokenizer.h"
+
+namespace polysketch::testing {
+
+inline constexpr int kFakeVocab = 64;
+inline constexpr int kFakeBos = 0;
+inline constexpr int kFakeEos = 1;
+
+// The state is a hash of all tokens; a hidden row is that hash, in exact floats.
+class FakeState : public SequenceState {
+ public:
+  explicit FakeState(std::atomic<int>* live) : live_(live) { ++*live_; }
+  ~FakeState() override { --*live_; }
+  size_t bytes() const override { return 100; }
+  std::unique_ptr<SequenceState> Clone() const override {
+    auto copy = std::make_unique<FakeState>(live_);
+    copy->hash = hash;
+    copy->set_position(position());
+    return copy;
+  }
+  void Reset() override {
+    hash = 0;
+    set_position(0);
+  }
+
+  uint64_t hash = 0;
+
+ private:
+  std::atomic<int>* const live_;
+};
+
+class FakeModel : public LanguageModel {
+ public:
+  // growing: states take 10 bytes a token, as KV kinds do; otherwise 100.
+  explicit FakeModel(int max_step_tokens = 32, bool growing = false)
+      : max_step_tokens_(max_step_tokens), growing_(growing) {}
+  ~FakeModel() override { PS_CHECK(live_states == 0) << live_states << " states leaked"; }
+
+  static uint64_t Next(uint64_t hash, int32_t token) {
+    return MixBits(hash * 31 + static_cast<uint64_t>(token) + 1);
+  }
+  // In [-4, 4).
+  static float Logit(uint64_t hash, int32_t token) {
+    return static_cast<float>(MixBits(hash + static_cast<uint64_t>(token)) >> 40) * 0x1p-21f - 4;
+  }
+
+  int vocab_size() const override { return kFakeVocab; }
+  int hidden_size() const override { return 4; }
+  int max_step_tokens() const override { return max_step_tokens_; }
+  std::unique_ptr<SequenceState> NewState() override {
+    return std::make_unique<FakeState>(&live_states);
+  }
+  size_t StateBytes(int64_t tokens) const override {
+    return growing_ ? static_cast<size_t>(tokens) * 10 : 100;
+  }
+
+  void Step(std::span<const StepSegment> segments, float* hidden) override {
+    std::set<SequenceState*> distinct;
+    int64_t tokens = 0;
+    for (const StepSegment& segment : segments) {
+      PS_CHECK(distinct.insert(segment.state).second);
+      PS_CHECK(!segment.tokens.empty());
+      tokens += static_cast<int64_t>(segment.tokens.size());
+      auto* state = static_cast<FakeState*>(segment.state);
+      for (size_t i = 0; i < segment.tokens.size(); ++i) {
+        PS_CHECK(segment.tokens[i] >= 0 && segment.tokens[i] < kFakeVocab);
+        state->hash = Next(state->hash, segment.tokens[i]);
+        if (!segment.all_rows && i + 1 < segment.tokens.size()) continue;
+        for (int j = 0; j < 4; ++j) *hidden++ = static_cast<float>(state->hash >> (16 * j) & 0xFFFF);
+      }
+      state->Advance(static_cast<int64_t>(segment.tokens.size()));
+    }
+    PS_CHECK(tokens <= max_step_tokens_);
+    ++steps;
+    largest_step = std::max<int64_t>(largest_step, tokens);
+    if (step_time.count() > 0) std::this_thread::sleep_for(step_time);
+  }
+
+  void Logits(const float* hidden, int64_t rows, float* logits) override {
+    PS_CHECK(rows >= 1 && rows <= 64);
+    for (int64_t row = 0; row < rows; ++row) {
+      uint64_t hash = 0;
+      for (int j = 0; j < 4; ++j) hash |= static_cast<uint64_t>(hidden[row * 4 + j]) << (16 * j);
+      for (int t = 0; t < kFakeVocab; ++t) logits[row * kFakeVocab + t] = Logit(hash, t);
+      if (poisoned_hash != 0 && hash == poisoned_hash) {
+        logits[row * kFakeVocab + 7] = std::numeric_limits<float>::quiet_NaN();
+      }
+    }
+  }
+
+  void LogSumExp(const float* logits, int64_t rows, float* out) override {
+    for (int64_t row = 0; row < rows; ++row) {
+      double sum = 0;
+      for (int t = 0; t < kFakeVocab; ++t) sum += std::exp(static_cast<double>(logits[row * kFakeVocab + t]));
+      out[row] = static_cast<float>(std::log(sum));
+    }
+  }
+
+  std::atomic<int> live_states{0};
+  std::atomic<int64_t> steps{0};
+  int64_t largest_step = 0;
+  uint64_t poisoned_hash = 0;  // the row of this history gets a NaN
+  std::chrono::microseconds step_time{0};
+
+ private:
+  const int max_step_tokens_;
+  const bool growing_;
+};
+
+// Ids 0 and 1 are control, 2..59 give one letter each (a space among them), 60..63 the bytes of U+20AC and a stray one, so
+// that random outputs hold whole, split and broken characters.
+class FakeTokenizer : public Tokenizer {
+ public:
+  FakeTokenizer() {
+    for (int id = 0; id < kFakeVocab; ++id) {
+      if (id < 2) pieces_.emplace_back();
+      else if (id == 2) pieces_.emplace_back(" ");
+      else if (id < 60) pieces_.emplace_back(1, static_cast<char>('A' + (id - 3)));
+      else pieces_.emplace_back(1, "\xE2\x82\xAC\xFF"[id - 60]);
+    }
+  }
+  int vocab_size() const override { return kFakeVocab; }
+  int bos_id() const override { return kFakeBos; }
+  int eos_id() const override { return kFakeEos; }
+  Result<std::vector<int32_t>> Encode(std::string_view) const override {
+    return Status(Code::kUnimplemented, "the fake tokenizer only decodes");
+  }
+  Result<std::string> Decode(std::span<const int32_t> ids) const override {
+    std::string text;
+    for (const int32_t id : ids) text += pieces_[static_cast<size_t>(id)];
+    return text;
+  }
+  std::string_view PieceBytes(int32_t id) const override { return pieces_[static_cast<size_t>(id)]; }
+  std::string_view Piece(int32_t id) const override { return pieces_[static_cast<size_t>(id)]; }
+  bool IsControl(int32_t id) const override { return id < 2; }
+  bool StripsLeadingSpace() const override { return false; }
+
+ private:
+  std::vector<std::string> pieces_;
+};
+
+}  // namespace polysketch::testing
