@@ -206,7 +206,7 @@ TEST(ModelConfigTest, EveryWrongTextIsNamed) {
       {typo.dump(), "unknown field \"sketchsize\""},
       {no_bos.dump(), "field \"add_bos\": expected a bos_id beside it"},
       {std::string(1000000, '['), "nested too deeply"},
-      {"{\"" + std::string(1 << 20, 'k') + "\":1}", "kkk...\""},
+      {StrCat("{\"", std::string(1 << 20, 'k'), "\":1}"), "kkk...\""},
       {"\xff", "not valid JSON"},
   };
   for (const auto& c : cases) {

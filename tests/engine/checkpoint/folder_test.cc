@@ -127,7 +127,7 @@ TEST_F(FolderTest, DamagedIndexIsNamed) {
       {"cut", Index("{}").substr(0, 30), "not valid JSON"},
       {"garbage_behind", Index("{}") + "}", "not valid JSON"},
       {"nul", Index("{}") + std::string(1, '\0'), "NUL"},
-      {"deep", "{\"weight_map\":" + std::string(100000, '['), "nested too deeply"},
+      {"deep", StrCat("{\"weight_map\":", std::string(100000, '[')), "nested too deeply"},
       {"no_map", "{}", "\"weight_map\" is missing"},
       {"map_array", R"({"weight_map":[]})", "expected an object of tensor names, found an array"},
       {"map_empty", map(""), "found an empty one"},

@@ -129,8 +129,15 @@ std::string Two(const std::string& first, const std::string& second) {
   return R"({"t":{"dtype":"F32","shape":[4],"data_offsets":)" + first +
          R"(},"u":{"dtype":"F32","shape":[4],"data_offsets":)" + second + "}}";
 }
+std::string Repeat(const std::string& text, int times) {
+  std::string result;
+  for (int i = 0; i < times; ++i) result += text;
+  return result;
+}
+// A message that cuts it after 100 bytes would cut a character.
+std::string LongName() { return std::string(99, 'n') + "\u00e4" + std::string(1 << 20, 'n'); }
 std::string Nested(size_t depth) {
-  return R"({"t":)" + std::string(depth, '[') + std::string(depth, ']') + "}";
+  return StrCat(R"({"t":)", std::string(depth, '['), std::string(depth, ']'), "}");
 }
 
 std::vector<Damage> Damages() {
@@ -149,7 +156,7 @@ std::vector<Damage> Damages() {
       {"header_bad_escape", R"({"\u12":{}})", 0, "not valid JSON"},
       {"header_single_quotes", "{'t':{}}", 0, "not valid JSON"},
       {"header_trailing_comma", R"({"t":{},})", 0, "not valid JSON"},
-      {"string_without_end", "{\"" + std::string(1 << 20, 's'), 32, "not valid JSON"},
+      {"string_without_end", StrCat("{\"", std::string(1 << 20, 's')), 32, "not valid JSON"},
       {"tensor_twice",
        R"({"t":{"dtype":"F32","shape":[8],"data_offsets":[0,32]},"t":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}})",
        32, "key \"t\" appears twice"},
@@ -169,12 +176,10 @@ std::vector<Damage> Damages() {
       {"no_offsets", R"({"t":{"dtype":"F32","shape":[8]}})", 32, "\"data_offsets\" is missing"},
       {"unknown_field", R"({"t":{"dtype":"F32","shape":[8],"data_offsets":[0,32],"strides":[1]}})",
        32, "unknown field \"strides\""},
-      {"tensor_name_long", R"({")" + std::string(1000, 'n') + R"(":{}})", 0,
+      {"tensor_name_long", StrCat(R"({")", std::string(1000, 'n'), R"(":{}})"), 0,
        "expected a name of at most 256 bytes, found 1000"},
-      {"tensor_name_long_twice",
-       R"({")" + std::string(99, 'n') + "\u00e4" + std::string(1 << 20, 'n') + R"(":5,")" +
-           std::string(99, 'n') + "\u00e4" + std::string(1 << 20, 'n') + R"(":5})",
-       0, "nnn...\" appears twice"},
+      {"tensor_name_long_twice", StrCat(R"({")", LongName(), R"(":5,")", LongName(), R"(":5})"), 0,
+       "nnn...\" appears twice"},
       {"metadata_array", R"({"__metadata__":[]})", 0, "__metadata__: expected an object"},
       {"metadata_string", R"({"__metadata__":"x"})", 0, "__metadata__: expected an object"},
       {"metadata_number", R"({"__metadata__":{"a":1}})", 0,
@@ -192,7 +197,7 @@ std::vector<Damage> Damages() {
        "dtype: expected F32, F16 or BF16 (or F64, I32), found the number 32"},
       {"dtype_null", Dtype("null"), 32,
        "dtype: expected F32, F16 or BF16 (or F64, I32), found null"},
-      {"dtype_long", Dtype("\"" + std::string(100000, 'F') + "\""), 32, "FFF...\""},
+      {"dtype_long", Dtype(StrCat("\"", std::string(100000, 'F'), "\"")), 32, "FFF...\""},
       {"dtype_too_small", Dtype(R"("F16")"), 32,
        "expected 16 bytes, found data_offsets [0, 32], that is 32 bytes"},
       {"dtype_too_large", Dtype(R"("F64")"), 32,
@@ -214,15 +219,8 @@ std::vector<Damage> Damages() {
       {"shape_product_wraps_to_0", Shape("[4294967296,4294967296]"), 32, "overflows 64 bits"},
       {"shape_product_wraps_to_32", Shape("[2305843009213693953,8]"), 32, "overflows 64 bits"},
       {"shape_rank_9", Shape("[8,1,1,1,1,1,1,1,1]"), 32, "expected at most 8 dimensions, found 9"},
-      {"shape_rank_million",
-       Shape("[8" + std::string(2000000, ' ') +
-             [] {
-               std::string ones;
-               for (int i = 0; i < 100000; ++i) ones += ",1";
-               return ones;
-             }() +
-             "]"),
-       32, "expected at most 8 dimensions, found 100001"},
+      {"shape_rank_million", Shape(StrCat("[8", Repeat(",1", 1000000), "]")), 32,
+       "expected at most 8 dimensions, found 1000001"},
       {"shape_smaller", Shape("[7]"), 32, "expected 28 bytes, found data_offsets [0, 32]"},
       {"shape_larger", Shape("[9]"), 32, "expected 36 bytes, found data_offsets [0, 32]"},
       {"shape_zero", Shape("[8,0]"), 32, "expected 0 bytes, found data_offsets [0, 32]"},
