@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "gtest/gtest.h"
+#include <gtest/gtest.h>
 #include "kernels/backend.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/testing/backend_test.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "gtest/gtest.h"
+#include <gtest/gtest.h>
 #include "kernels/backend.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/kernels/attention_oracle.h"

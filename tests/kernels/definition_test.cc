@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "gtest/gtest.h"
+#include <gtest/gtest.h>
 #include "kernels/backend.h"
 #include "tests/kernels/weights.h"
 #include "tests/testing/backend_test.h"

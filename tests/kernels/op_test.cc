@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "gtest/gtest.h"
+#include <gtest/gtest.h>
 #include "kernels/backend.h"
 #include "kernels/reference/ops.h"
 #include "tests/kernels/noisy.h"

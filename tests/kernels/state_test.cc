@@ -1,7 +1,7 @@
 // The past of a sequence: copies are independent, Reset empties, sizes are what StateBytes says.
 #include <vector>
 
-#include "gtest/gtest.h"
+#include <gtest/gtest.h>
 #include "kernels/backend.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/testing/backend_test.h"

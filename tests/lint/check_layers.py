@@ -27,6 +27,7 @@ BELOW = {
     "tests/base": ["base"],
     "tests/kernels": ["base", "kernels"],
     "tests/engine": ["base", "kernels", "engine"],
+    "tests/model": ["base", "kernels", "engine", "tests/kernels"],
     "tests/server": ["base", "kernels", "engine", "proto", "server"],
     "tests/clients": ["base", "proto", "clients"],
     "tests/e2e": ["base", "proto", "clients"],

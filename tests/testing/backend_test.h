@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
 #include "base/check.h"
-#include "gtest/gtest.h"
 #include "kernels/backend.h"
 
 namespace polysketch::testing {

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "gtest/gtest.h"
+#include <gtest/gtest.h>
 
 namespace polysketch::testing {
 
