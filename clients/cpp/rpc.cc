@@ -74,7 +74,8 @@ ExitCode ReportRpcError(const grpc::Status& status, const CallOptions& options) 
   }
   const std::string& message = status.error_message();
   std::string text;
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE && Contains(message, "http1")) {
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+      (Contains(message, "http1") || Contains(message, "parsing HTTP/2"))) {
     text = options.server + " answers, but not with gRPC; is it the metrics port?";
   } else if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
              (Contains(message, "failed to connect") || Contains(message, "refused"))) {

@@ -1,0 +1,126 @@
+#include "tests/e2e/server.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/check.h"
+#include "tests/testing/environment.h"
+
+namespace polysketch::e2e {
+namespace {
+
+ProcessOptions CommandLine(const ServerOptions& options) {
+  ProcessOptions command;
+  command.arguments = {Binary("polysketch-server"),
+                       "--model",
+                       options.model.empty() ? DemoModel() : options.model,
+                       "--listen",
+                       "127.0.0.1:0",
+                       "--metrics-listen",
+                       "127.0.0.1:0"};
+  command.arguments.insert(command.arguments.end(), options.flags.begin(), options.flags.end());
+  command.environment = options.environment;
+  return command;
+}
+
+// A connected socket.
+int ConnectTo(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  sockaddr_in peer{};
+  peer.sin_family = AF_INET;
+  peer.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(colon + 1))));
+  PS_CHECK(inet_pton(AF_INET, address.substr(0, colon).c_str(), &peer.sin_addr) == 1) << address;
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  PS_CHECK(fd >= 0) << "socket: " << strerror(errno);
+  PS_CHECK(connect(fd, reinterpret_cast<const sockaddr*>(&peer), sizeof(peer)) == 0)
+      << address << ": " << strerror(errno);
+  return fd;
+}
+
+}  // namespace
+
+Server::Server(const ServerOptions& options, Wait wait) : process_(CommandLine(options)) {
+  if (wait == Wait::kNot) return;
+  const bool answered = WaitUntil([this] {
+    return !process_.Running() || process_.StandardOutput().find('\n') != std::string::npos;
+  });
+  PS_CHECK(answered && process_.Running()) << "no server: " << process_.StandardError();
+  const auto ready = nlohmann::json::parse(process_.StandardOutput());
+  address_ = ready.at("listen").get<std::string>();
+  metrics_address_ = ready.at("metrics").get<std::string>();
+}
+
+std::string Server::MetricsPage() const {
+  std::string page = HttpGet(metrics_address_, "/metrics");
+  PS_CHECK(!page.empty()) << "no /metrics at " << metrics_address_;
+  return page;
+}
+
+double Server::Metric(std::string_view name) const {
+  std::istringstream page(MetricsPage());
+  double sum = 0;
+  bool found = false;
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with(name)) continue;
+    const char next = line[name.size()];
+    if (next != ' ' && next != '{') continue;
+    sum += std::strtod(line.c_str() + line.rfind(' '), nullptr);
+    found = true;
+  }
+  PS_CHECK(found) << "/metrics has no " << name;
+  return sum;
+}
+
+int64_t Server::PeakMemoryBytes() const {
+  const std::string status = ReadFile("/proc/" + std::to_string(process_.pid()) + "/status");
+  const size_t line = status.find("VmHWM:");
+  PS_CHECK(line != std::string::npos) << "the server is gone: " << process_.StandardError();
+  return std::stoll(status.substr(line + 6)) * 1024;
+}
+
+bool Server::BecomesIdle() const {
+  return WaitUntil([this] {
+    return Metric("polysketch_num_requests_running") == 0 &&
+           Metric("polysketch_num_requests_waiting") == 0;
+  });
+}
+
+bool Server::ComesToRun(int count) const {
+  return WaitUntil([this, count] { return Metric("polysketch_num_requests_running") == count; });
+}
+
+std::string DemoModel() { return testing::SourceDir() / "models" / "demo"; }
+
+std::string HttpGet(const std::string& address, const std::string& path) {
+  const int fd = ConnectTo(address);
+  const std::string request =
+      "GET " + path + " HTTP/1.1\r\nHost: " + address + "\r\nConnection: close\r\n\r\n";
+  PS_CHECK(write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size()))
+      << address << ": " << strerror(errno);
+  std::string answer;
+  char bytes[16384];
+  for (ssize_t count; (count = read(fd, bytes, sizeof(bytes))) > 0;) answer.append(bytes, count);
+  close(fd);
+  if (answer.find(" 200 ") > answer.find("\r\n")) return "";
+  std::string body = answer.substr(answer.find("\r\n\r\n") + 4);
+  if (answer.find("Transfer-Encoding: chunked") > answer.find("\r\n\r\n")) return body;
+  std::string joined;
+  for (size_t at = 0; at < body.size();) {
+    const size_t size = std::stoul(body.substr(at), nullptr, 16);
+    const size_t data = body.find("\r\n", at) + 2;
+    joined += body.substr(data, size);
+    at = data + size + 2;
+    if (size == 0) break;
+  }
+  return joined;
+}
+
+}  // namespace polysketch::e2e

@@ -1,0 +1,58 @@
+// The real polysketch-server as a child process.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tests/e2e/process.h"
+
+namespace polysketch::e2e {
+
+struct ServerOptions {
+  std::string model;               // a model folder; empty: the bundled one
+  std::vector<std::string> flags;  // besides --model, --listen and --metrics-listen
+  std::vector<std::pair<std::string, std::string>> environment;
+};
+
+class Server {
+ public:
+  // Started on free ports. Unless told otherwise, waits until it is ready; a server that does not
+  // get there aborts the test with its log.
+  enum class Wait { kReady, kNot };
+  explicit Server(const ServerOptions& options = {}, Wait wait = Wait::kReady);
+
+  Process& process() { return process_; }
+  // "127.0.0.1:PORT", as the ready line has it.
+  const std::string& address() const { return address_; }
+  const std::string& metrics_address() const { return metrics_address_; }
+
+  // The /metrics page.
+  std::string MetricsPage() const;
+  // A sample by its name, with its labels if it has some: `polysketch_num_requests_running`. All
+  // series of a name are added up when no labels are given. Aborts the test when there is none.
+  double Metric(std::string_view name) const;
+  // Most memory that the process has held at once (VmHWM).
+  int64_t PeakMemoryBytes() const;
+
+  // Whether the server comes to rest: nothing runs, nothing waits.
+  bool BecomesIdle() const;
+  // Whether `count` requests come to run at once.
+  bool ComesToRun(int count) const;
+
+ private:
+  Process process_;
+  std::string address_;
+  std::string metrics_address_;
+};
+
+// models/demo of the source tree.
+std::string DemoModel();
+
+// GET http://ADDRESS/PATH: the body; empty when the answer is not 200.
+std::string HttpGet(const std::string& address, const std::string& path);
+
+}  // namespace polysketch::e2e
