@@ -7,7 +7,7 @@
 #include "engine/tokenizer/sentencepiece_model.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tokenizer/utf8.h"
-#include "sentencepiece_processor.h"
+#include <sentencepiece_processor.h>
 
 namespace polysketch {
 namespace {
