@@ -1,0 +1,82 @@
+"""What the tests of the tools share: paths, and checkpoints as Flax programs write them."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+SHARED = pathlib.Path(os.environ.get("POLYSKETCH_SHARED", ROOT.parent / "shared"))
+GOLDENS = ROOT / "tests/data/goldens"
+DEMO = ROOT / "models/demo"
+
+import msgpack  # noqa: E402
+import numpy as np  # noqa: E402
+
+from polysketch_tools import flax_names, safetensors  # noqa: E402
+
+
+class ToolTest(unittest.TestCase):
+    """Runs in a temporary folder, self.dir, with stderr (progress) kept away."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.dir = pathlib.Path(folder.name)
+        self.stderr = io.StringIO()
+        redirect = contextlib.redirect_stderr(self.stderr)
+        redirect.__enter__()
+        self.addCleanup(redirect.__exit__, None, None, None)
+
+    def write_json(self, name: str, value) -> pathlib.Path:
+        path = self.dir / name
+        path.write_text(json.dumps(value))
+        return path
+
+
+def flax_leaves(case: str) -> dict[str, np.ndarray]:
+    """The parameters of a golden case as the Flax checkpoint held them: "Block_0/ln_1/scale" -> array."""
+    tensors = safetensors.read([GOLDENS / case / "model.safetensors"])
+    return {flax_names.flax_path(name): array for name, array in tensors.items() if flax_names.drawn_layer(name) is None}
+
+
+def tree_of(leaves: dict) -> dict:
+    tree = {}
+    for path, value in leaves.items():
+        *parents, last = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree
+
+
+def pack_array(array: np.ndarray) -> msgpack.ExtType:
+    """flax.serialization's extension type 1."""
+    return msgpack.ExtType(1, msgpack.packb((array.shape, array.dtype.name, array.tobytes()), use_bin_type=True))
+
+
+def write_msgpack(path: pathlib.Path, leaves: dict, wrap=lambda params: {"params": params}) -> pathlib.Path:
+    """A file as flax.serialization.to_bytes writes it. Leaves that are no arrays are packed as they are."""
+    packed = {name: pack_array(leaf) if isinstance(leaf, np.ndarray) else leaf for name, leaf in leaves.items()}
+    path.write_bytes(msgpack.packb(wrap(tree_of(packed)), use_bin_type=True, strict_types=True))
+    return path
+
+
+def transformer_config(case: str) -> dict:
+    """The authors' TransformerConfig of a golden case."""
+    ours = json.loads((GOLDENS / case / "config.json").read_text())
+    names = ("attention", "vocab_size", "emb_dim", "num_heads", "num_layers", "context_length", "grain_size")
+    config = {name: ours[name] for name in names}
+    return config | {
+        "dropout_rate": 0.0,
+        "power": ours.get("power", 4),
+        "sketch_size": ours.get("sketch_size", 8),
+        "checkpoint_attention": False,
+        "sketch_seed": 3 if case == "random_sketch" else None,
+    }
