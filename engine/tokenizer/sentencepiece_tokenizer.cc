@@ -1,3 +1,5 @@
+#include <sentencepiece_processor.h>
+
 #include <fstream>
 #include <iterator>
 #include <unordered_set>
@@ -7,7 +9,6 @@
 #include "engine/tokenizer/sentencepiece_model.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tokenizer/utf8.h"
-#include <sentencepiece_processor.h>
 
 namespace polysketch {
 namespace {
