@@ -156,6 +156,12 @@ Result<TensorView> Checkpoint::Get(std::string_view name, std::span<const int64_
     return InvalidArgument(file.path(), ": tensor ", name,
                            ": expected dtype F32, F16 or BF16, found ", TensorTypeName(view.type));
   }
+  if (const int64_t index = view.FirstNonFinite(); index >= 0) {
+    float value = 0;
+    view.ReadFloats(index, {&value, 1});
+    return InvalidArgument(file.path(), ": tensor ", name, ": expected finite values, found ",
+                           value, " at element ", index);
+  }
   used_.emplace(name);
   return view;
 }

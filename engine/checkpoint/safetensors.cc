@@ -198,6 +198,31 @@ void ReadAs(const TensorView& tensor, int64_t begin, std::span<Out> out, Convert
   }
 }
 
+// The first element whose exponent bits are all set. Adding the lowest of them then carries into
+// the sign bit, which is gathered over a block without a branch: every weight passes through here
+// once, at the speed of memory.
+template <typename Bits>
+int64_t FirstWithExponent(const std::byte* data, int64_t size, Bits exponent) {
+  constexpr int64_t kBlock = 4096;
+  constexpr Bits kSign = Bits{1} << (8 * sizeof(Bits) - 1);
+  const Bits lowest = exponent & static_cast<Bits>(~exponent + 1);
+  const auto carry = [&](int64_t i) -> Bits {
+    Bits bits;
+    std::memcpy(&bits, data + static_cast<size_t>(i) * sizeof(Bits), sizeof(Bits));
+    return static_cast<Bits>((bits & exponent) + lowest);
+  };
+  for (int64_t begin = 0; begin < size; begin += kBlock) {
+    const int64_t end = std::min(size, begin + kBlock);
+    Bits gathered = 0;
+    for (int64_t i = begin; i < end; ++i) gathered |= carry(i);
+    if ((gathered & kSign) == 0) continue;
+    for (int64_t i = begin; i < end; ++i) {
+      if ((carry(i) & kSign) != 0) return i;
+    }
+  }
+  return -1;
+}
+
 }  // namespace
 
 std::string_view TensorTypeName(TensorType type) { return InfoOf(type).name; }
@@ -236,6 +261,20 @@ void TensorView::ReadDoubles(int64_t begin, std::span<double> out) const {
 void TensorView::ReadInts(int64_t begin, std::span<int32_t> out) const {
   PS_CHECK(type == TensorType::kI32) << name << " is " << TensorTypeName(type);
   ReadAs<int32_t>(*this, begin, out, [](int32_t v) { return v; });
+}
+
+int64_t TensorView::FirstNonFinite() const {
+  switch (type) {
+    case TensorType::kF32:
+      return FirstWithExponent<uint32_t>(data, size(), 0x7f800000);
+    case TensorType::kF16:
+      return FirstWithExponent<uint16_t>(data, size(), 0x7c00);
+    case TensorType::kBF16:
+      return FirstWithExponent<uint16_t>(data, size(), 0x7f80);
+    default:
+      PS_CHECK(false) << name << " is " << TensorTypeName(type);
+      return -1;
+  }
 }
 
 Result<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {

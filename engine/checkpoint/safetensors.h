@@ -40,6 +40,8 @@ struct TensorView {
   // The same for kF64 and kF32 into doubles (exact), and for kI32.
   void ReadDoubles(int64_t begin, std::span<double> out) const;
   void ReadInts(int64_t begin, std::span<int32_t> out) const;
+  // The index of the first NaN or infinity of a kF32, kF16 or kBF16 tensor, or -1.
+  int64_t FirstNonFinite() const;
 };
 
 class SafetensorsFile {

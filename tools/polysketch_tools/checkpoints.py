@@ -135,10 +135,10 @@ def _open_orbax(path: pathlib.Path) -> Parameters:
         root = nested[0]
     try:
         metadata = json.loads((root / "_METADATA").read_text())
-        entries = {
+        entries = [
             tuple(key["key"] for key in entry["key_metadata"]) if "key_metadata" in entry else ast.literal_eval(name)
             for name, entry in metadata["tree_metadata"].items()
-        }
+        ]
         zarr3 = bool(metadata.get("use_zarr3", False))
     except (ValueError, KeyError, TypeError, SyntaxError) as error:
         raise ToolError(f"{root}/_METADATA: not an Orbax parameter list: {error!r}") from error

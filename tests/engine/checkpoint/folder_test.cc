@@ -113,6 +113,46 @@ TEST_F(FolderTest, GetNamesExpectedAndFound) {
   EXPECT_EQ(checkpoint->UnusedTensors().size(), 3u) << "a refused tensor is not a used one";
 }
 
+TEST_F(FolderTest, GetRefusesValuesThatAreNotFinite) {
+  constexpr int64_t kSize = 9000;
+  const struct {
+    const char* dtype;
+    size_t bytes;
+    std::vector<uint32_t> bad;
+    std::vector<uint32_t> good;
+  } cases[] = {
+      {"F32",
+       4,
+       {0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001},
+       {0x7f7fffff, 0xff7fffff, 0x00000001}},
+      {"F16", 2, {0x7c00, 0xfc00, 0x7e00, 0x7c01}, {0x7bff, 0xfbff, 0x0001}},
+      {"BF16", 2, {0x7f80, 0xff80, 0x7fc0, 0x7f81}, {0x7f7f, 0xff7f, 0x0001}},
+  };
+  for (const auto& c : cases) {
+    const std::string header = StrCat(R"({"t":{"dtype":")", c.dtype, R"(","shape":[)", kSize,
+                                      R"(],"data_offsets":[0,)", kSize * c.bytes, "]}}");
+    const auto get = [&](uint32_t bits, int64_t index) {
+      std::string data(kSize * c.bytes, '\0');
+      std::memcpy(data.data() + static_cast<size_t>(index) * c.bytes, &bits, c.bytes);
+      Write("model.safetensors", SafetensorsBytes(header, data));
+      auto checkpoint = Checkpoint::Open(dir());
+      PS_CHECK(checkpoint.ok()) << checkpoint.status().ToString();
+      return checkpoint->Get("t", {kSize}).status();
+    };
+    for (const int64_t index : {int64_t{0}, int64_t{4095}, int64_t{4096}, kSize - 1}) {
+      for (const uint32_t bits : c.bad) {
+        const Status status = get(bits, index);
+        ASSERT_FALSE(status.ok()) << c.dtype << " " << bits;
+        EXPECT_NE(status.message().find("tensor t: expected finite values, found "),
+                  std::string::npos);
+        EXPECT_TRUE(status.message().ends_with(StrCat(" at element ", index))) << status.message();
+      }
+      for (const uint32_t bits : c.good)
+        EXPECT_TRUE(get(bits, index).ok()) << c.dtype << " " << bits;
+    }
+  }
+}
+
 TEST_F(FolderTest, DamagedIndexIsNamed) {
   const auto map = [](const std::string& entries) { return R"({"weight_map":{)" + entries + "}}"; };
   const auto shard = [&](const std::string& name) { return map(R"("a":")" + name + "\""); };
