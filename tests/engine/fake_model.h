@@ -1,4 +1,5 @@
-// A model and a tokenizer whose outputs are functions of the token history, so that a test can say what must come out.
+// A model and a tokenizer whose outputs are functions of the token history, so that a test can say
+// what must come out.
 #pragma once
 
 #include <algorithm>
@@ -86,7 +87,8 @@ class FakeModel : public LanguageModel {
         PS_CHECK(segment.tokens[i] >= 0 && segment.tokens[i] < kFakeVocab);
         state->hash = Next(state->hash, segment.tokens[i]);
         if (!segment.all_rows && i + 1 < segment.tokens.size()) continue;
-        for (int j = 0; j < 4; ++j) *hidden++ = static_cast<float>(state->hash >> (16 * j) & 0xFFFF);
+        for (int j = 0; j < 4; ++j)
+          *hidden++ = static_cast<float>(state->hash >> (16 * j) & 0xFFFF);
       }
       state->Advance(static_cast<int64_t>(segment.tokens.size()));
     }
@@ -111,7 +113,8 @@ class FakeModel : public LanguageModel {
   void LogSumExp(const float* logits, int64_t rows, float* out) override {
     for (int64_t row = 0; row < rows; ++row) {
       double sum = 0;
-      for (int t = 0; t < kFakeVocab; ++t) sum += std::exp(static_cast<double>(logits[row * kFakeVocab + t]));
+      for (int t = 0; t < kFakeVocab; ++t)
+        sum += std::exp(static_cast<double>(logits[row * kFakeVocab + t]));
       out[row] = static_cast<float>(std::log(sum));
     }
   }
@@ -127,16 +130,20 @@ class FakeModel : public LanguageModel {
   const bool growing_;
 };
 
-// Ids 0 and 1 are control, 2..59 give one letter each (a space among them), 60..63 the bytes of U+20AC and a stray one, so
-// that random outputs hold whole, split and broken characters.
+// Ids 0 and 1 are control, 2..59 give one letter each (a space among them), 60..63 the bytes of
+// U+20AC and a stray one, so that random outputs hold whole, split and broken characters.
 class FakeTokenizer : public Tokenizer {
  public:
   FakeTokenizer() {
     for (int id = 0; id < kFakeVocab; ++id) {
-      if (id < 2) pieces_.emplace_back();
-      else if (id == 2) pieces_.emplace_back(" ");
-      else if (id < 60) pieces_.emplace_back(1, static_cast<char>('A' + (id - 3)));
-      else pieces_.emplace_back(1, "\xE2\x82\xAC\xFF"[id - 60]);
+      if (id < 2)
+        pieces_.emplace_back();
+      else if (id == 2)
+        pieces_.emplace_back(" ");
+      else if (id < 60)
+        pieces_.emplace_back(1, static_cast<char>('A' + (id - 3)));
+      else
+        pieces_.emplace_back(1, "\xE2\x82\xAC\xFF"[id - 60]);
     }
   }
   int vocab_size() const override { return kFakeVocab; }
@@ -150,7 +157,9 @@ class FakeTokenizer : public Tokenizer {
     for (const int32_t id : ids) text += pieces_[static_cast<size_t>(id)];
     return text;
   }
-  std::string_view PieceBytes(int32_t id) const override { return pieces_[static_cast<size_t>(id)]; }
+  std::string_view PieceBytes(int32_t id) const override {
+    return pieces_[static_cast<size_t>(id)];
+  }
   std::string_view Piece(int32_t id) const override { return pieces_[static_cast<size_t>(id)]; }
   bool IsControl(int32_t id) const override { return id < 2; }
   bool StripsLeadingSpace() const override { return false; }

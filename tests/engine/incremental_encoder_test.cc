@@ -1,4 +1,5 @@
-// Incremental encoding against SentencePiece's own encoding of the whole text (EncodePart of all of it is exactly that).
+// Incremental encoding against SentencePiece's own encoding of the whole text (EncodePart of all of
+// it is exactly that).
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -24,7 +25,8 @@ struct Incremental {
 };
 
 // Pieces of `text` of random lengths up to `longest`, cut anywhere, also inside characters.
-Incremental EncodeInPieces(const Tokenizer& tokenizer, std::string_view text, int64_t longest, Random* random) {
+Incremental EncodeInPieces(const Tokenizer& tokenizer, std::string_view text, int64_t longest,
+                           Random* random) {
   IncrementalEncoder encoder(&tokenizer);
   Incremental out;
   const auto append = [&](const Result<std::vector<int32_t>>& ids) {
@@ -41,11 +43,41 @@ Incremental EncodeInPieces(const Tokenizer& tokenizer, std::string_view text, in
   return out;
 }
 
-// Words of letters, punctuation, wide and rare characters, runs of spaces and lines: about `size` bytes.
+// Words of letters, punctuation, wide and rare characters, runs of spaces and lines: about `size`
+// bytes.
 std::string RandomText(size_t size, Random* random) {
-  static constexpr std::string_view kParts[] = {
-      "the", "and", "of", "afternoon", "a", "b", "ab", "ba", "I", ".", ",", "\"", "'s", "--", "?", "!", "0", "1848", "\n", "\n\n",
-      " ", "  ", "\t", "\xC3\xA9", "na\xC3\xAFve", "\xE2\x82\xAC", "\xE2\x96\x81", "\xF0\x9F\x98\x80", "\xE6\xBC\xA2", "<s>", "</s>", "_"};
+  static constexpr std::string_view kParts[] = {"the",
+                                                "and",
+                                                "of",
+                                                "afternoon",
+                                                "a",
+                                                "b",
+                                                "ab",
+                                                "ba",
+                                                "I",
+                                                ".",
+                                                ",",
+                                                "\"",
+                                                "'s",
+                                                "--",
+                                                "?",
+                                                "!",
+                                                "0",
+                                                "1848",
+                                                "\n",
+                                                "\n\n",
+                                                " ",
+                                                "  ",
+                                                "\t",
+                                                "\xC3\xA9",
+                                                "na\xC3\xAFve",
+                                                "\xE2\x82\xAC",
+                                                "\xE2\x96\x81",
+                                                "\xF0\x9F\x98\x80",
+                                                "\xE6\xBC\xA2",
+                                                "<s>",
+                                                "</s>",
+                                                "_"};
   std::string text;
   while (text.size() < size) {
     text += kParts[random->Int(0, std::size(kParts) - 1)];
@@ -68,7 +100,8 @@ std::unique_ptr<Tokenizer> LoadBytes(const std::string& bytes) {
   return tokenizer;
 }
 
-void ExpectSameIds(const Tokenizer& tokenizer, const std::string& text, Random* random, bool expect_early) {
+void ExpectSameIds(const Tokenizer& tokenizer, const std::string& text, Random* random,
+                   bool expect_early) {
   const Result<std::vector<int32_t>> whole = tokenizer.EncodePart(text, true);
   ASSERT_TRUE(whole.ok());
   const Result<std::vector<int32_t>> encoded = tokenizer.Encode(text);
@@ -106,10 +139,12 @@ struct Vocabulary {
 
 class RandomVocabularyTest : public ::testing::TestWithParam<Vocabulary> {};
 
-// Random pieces over a small alphabet, spaces anywhere in them: hardly any place is safe to cut, and some are.
+// Random pieces over a small alphabet, spaces anywhere in them: hardly any place is safe to cut,
+// and some are.
 TEST_P(RandomVocabularyTest, SameIdsAsTheWhole) {
   const auto [model_type, byte_fallback, dummy_prefix, remove_extra_spaces] = GetParam();
-  Random random(static_cast<uint64_t>(model_type * 8 + byte_fallback * 4 + dummy_prefix * 2 + remove_extra_spaces));
+  Random random(static_cast<uint64_t>(model_type * 8 + byte_fallback * 4 + dummy_prefix * 2 +
+                                      remove_extra_spaces));
   for (int trial = 0; trial < testing::Count(10, 200); ++trial) {
     SentencePieceBytes bytes;
     bytes.AddPiece("<unk>", 0, SentencePieceBytes::kUnknown);
@@ -133,13 +168,14 @@ TEST_P(RandomVocabularyTest, SameIdsAsTheWhole) {
     float score = 0;
     for (const std::string& piece : pieces) {
       const double kind = random.Uniform();
-      const auto type = kind < 0.8 ? SentencePieceBytes::kNormal
+      const auto type = kind < 0.8                       ? SentencePieceBytes::kNormal
                         : kind < 0.9 && piece.size() > 1 ? SentencePieceBytes::kUserDefined
-                        : model_type == 2 ? SentencePieceBytes::kUnused
-                                          : SentencePieceBytes::kNormal;
+                        : model_type == 2                ? SentencePieceBytes::kUnused
+                                                         : SentencePieceBytes::kNormal;
       bytes.AddPiece(piece, score -= static_cast<float>(random.Int(1, 4)) * 0.25f, type);
     }
-    const auto tokenizer = LoadBytes(bytes.Model(model_type, byte_fallback, dummy_prefix, remove_extra_spaces));
+    const auto tokenizer =
+        LoadBytes(bytes.Model(model_type, byte_fallback, dummy_prefix, remove_extra_spaces));
     ASSERT_NE(tokenizer, nullptr);
     std::string text;
     while (text.size() < 15000) {
@@ -150,12 +186,14 @@ TEST_P(RandomVocabularyTest, SameIdsAsTheWhole) {
   }
 }
 
-// Unigram scores here are multiples of 1/4: sums are exact in float, so that ties and rounding cannot blur the comparison.
-INSTANTIATE_TEST_SUITE_P(Kinds, RandomVocabularyTest,
-                         ::testing::Values(Vocabulary{2, true, true, false}, Vocabulary{2, true, false, false},
-                                           Vocabulary{2, false, true, false}, Vocabulary{2, true, true, true},
-                                           Vocabulary{1, true, true, false}, Vocabulary{1, false, true, false},
-                                           Vocabulary{1, true, false, true}));
+// Unigram scores here are multiples of 1/4: sums are exact in float, so that ties and rounding
+// cannot blur the comparison.
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, RandomVocabularyTest,
+    ::testing::Values(Vocabulary{2, true, true, false}, Vocabulary{2, true, false, false},
+                      Vocabulary{2, false, true, false}, Vocabulary{2, true, true, true},
+                      Vocabulary{1, true, true, false}, Vocabulary{1, false, true, false},
+                      Vocabulary{1, true, false, true}));
 
 TEST(IncrementalEncoderTest, MemoryIsBounded) {
   const auto tokenizer = Load((testing::SourceDir() / "models/demo/tokenizer.model").string());
@@ -171,7 +209,8 @@ TEST(IncrementalEncoderTest, MemoryIsBounded) {
     since = ids->empty() ? since + text.size() : 0;
     ASSERT_LE(since, 2 * Tokenizer::kPartBytes);
   }
-  // A word without an end is refused, and the encoder stays in error. Every "ee" is a piece, so no place is safe.
+  // A word without an end is refused, and the encoder stays in error. Every "ee" is a piece, so no
+  // place is safe.
   IncrementalEncoder endless(tokenizer.get());
   Status status;
   const std::string word(1 << 16, 'e');
@@ -207,7 +246,8 @@ TEST(SentencePieceKindsTest, WordAndCharModelsAreRefused) {
     bytes.AddPiece("<s>", 0, SentencePieceBytes::kControl);
     bytes.AddPiece("a", 0, SentencePieceBytes::kNormal);
     const auto path = std::filesystem::temp_directory_path() / "polysketch-kinds-test.model";
-    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes.Model(model_type, false, true, false);
+    std::ofstream(path, std::ios::binary | std::ios::trunc)
+        << bytes.Model(model_type, false, true, false);
     const auto loaded = Tokenizer::Load(path.string());
     std::filesystem::remove(path);
     ASSERT_FALSE(loaded.ok());

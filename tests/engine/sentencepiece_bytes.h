@@ -1,4 +1,5 @@
-// Builds SentencePiece models byte by byte (protobuf's wire format), for vocabularies that no trainer would give.
+// Builds SentencePiece models byte by byte (protobuf's wire format), for vocabularies that no
+// trainer would give.
 #pragma once
 
 #include <bit>
@@ -25,9 +26,10 @@ class SentencePieceBytes {
   // model_type: 1 unigram, 2 BPE, 3 word, 4 char.
   std::string Model(int model_type, bool byte_fallback, bool dummy_prefix, bool remove_extra_spaces,
                     std::string_view charsmap = "") const {
-    const std::string trainer = Tag(3, 0) + Varint(static_cast<uint64_t>(model_type)) + Tag(35, 0) + Varint(byte_fallback);
-    const std::string normalizer = Bytes(1, "test") + Bytes(2, charsmap) + Tag(3, 0) + Varint(dummy_prefix) +
-                                   Tag(4, 0) + Varint(remove_extra_spaces);
+    const std::string trainer =
+        Tag(3, 0) + Varint(static_cast<uint64_t>(model_type)) + Tag(35, 0) + Varint(byte_fallback);
+    const std::string normalizer = Bytes(1, "test") + Bytes(2, charsmap) + Tag(3, 0) +
+                                   Varint(dummy_prefix) + Tag(4, 0) + Varint(remove_extra_spaces);
     return pieces_ + Bytes(2, trainer) + Bytes(3, normalizer);
   }
 
@@ -38,7 +40,9 @@ class SentencePieceBytes {
     out.push_back(static_cast<char>(value));
     return out;
   }
-  static std::string Tag(int field, int wire) { return Varint(static_cast<uint64_t>(field << 3 | wire)); }
+  static std::string Tag(int field, int wire) {
+    return Varint(static_cast<uint64_t>(field << 3 | wire));
+  }
   static std::string Bytes(int field, std::string_view bytes) {
     return Tag(field, 2) + Varint(bytes.size()) + std::string(bytes);
   }

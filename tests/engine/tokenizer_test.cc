@@ -66,7 +66,8 @@ TEST_F(TokenizerTest, KnowsItsVocabulary) {
 }
 
 TEST_F(TokenizerTest, RecordedPrompt) {
-  const auto recorded = nlohmann::json::parse(ReadFile(testing::SourceDir() / "models/demo/recorded.json"));
+  const auto recorded =
+      nlohmann::json::parse(ReadFile(testing::SourceDir() / "models/demo/recorded.json"));
   auto ids = recorded["prompt_tokens"].get<std::vector<int32_t>>();
   ASSERT_EQ(ids.front(), 1);
   ids.erase(ids.begin());  // BOS is the server's business
@@ -81,7 +82,9 @@ TEST_F(TokenizerTest, RealBooks) {
   int books = 0;
   const int most = testing::Count(2, 100);
   for (size_t i = 0; i <= bytes.size() && books < most; i += 2) {
-    const int32_t id = i < bytes.size() ? static_cast<unsigned char>(bytes[i]) | static_cast<unsigned char>(bytes[i + 1]) << 8 : 1;
+    const int32_t id = i < bytes.size() ? static_cast<unsigned char>(bytes[i]) |
+                                              static_cast<unsigned char>(bytes[i + 1]) << 8
+                                        : 1;
     if (id != 1) {
       book.push_back(id);
       continue;
@@ -99,9 +102,9 @@ TEST_F(TokenizerTest, RealBooks) {
 }
 
 TEST_F(TokenizerTest, RoundTripsEveryString) {
-  for (const std::string text :
-       {"", " ", "  ", "a", " a", "  a  b ", "\n", "\n\n a", "\t", "na\xC3\xAFve caf\xC3\xA9", "\xE2\x82\xAC 5", "\xF0\x9F\x98\x80!",
-        "\xE6\xBC\xA2\xE5\xAD\x97", "<s>", "</s> <unk> <0x41>", "a<s>b"}) {
+  for (const std::string text : {"", " ", "  ", "a", " a", "  a  b ", "\n", "\n\n a", "\t",
+                                 "na\xC3\xAFve caf\xC3\xA9", "\xE2\x82\xAC 5", "\xF0\x9F\x98\x80!",
+                                 "\xE6\xBC\xA2\xE5\xAD\x97", "<s>", "</s> <unk> <0x41>", "a<s>b"}) {
     const Result<std::string> decoded = tokenizer_->Decode(Encode(text));
     ASSERT_TRUE(decoded.ok());
     EXPECT_EQ(*decoded, text);
@@ -113,7 +116,8 @@ TEST_F(TokenizerTest, RoundTripsEveryString) {
 }
 
 TEST_F(TokenizerTest, ControlPiecesInTextAreText) {
-  for (const std::string_view text : {"<s>", "</s>", "<unk>", "say <s> and </s>", "<s>\n</s>", "<0x0A>", "x<s>"}) {
+  for (const std::string_view text :
+       {"<s>", "</s>", "<unk>", "say <s> and </s>", "<s>\n</s>", "<0x0A>", "x<s>"}) {
     for (const int32_t id : Encode(text)) {
       EXPECT_FALSE(tokenizer_->IsControl(id)) << text;
       EXPECT_NE(tokenizer_->Piece(id), "<unk>") << text;
@@ -123,11 +127,18 @@ TEST_F(TokenizerTest, ControlPiecesInTextAreText) {
 
 TEST_F(TokenizerTest, InvalidUtf8NamesTheOffset) {
   for (const auto& [text, offset] : std::vector<std::pair<std::string, size_t>>{
-           {"ab\xFF" "c", 2}, {"\x80", 0}, {"abc\xE2\x82", 3}, {"\xED\xA0\x80", 0}, {std::string(10000, 'a') + " \xC0\x80", 10001}}) {
+           {"ab\xFF"
+            "c",
+            2},
+           {"\x80", 0},
+           {"abc\xE2\x82", 3},
+           {"\xED\xA0\x80", 0},
+           {std::string(10000, 'a') + " \xC0\x80", 10001}}) {
     const auto ids = tokenizer_->Encode(text);
     ASSERT_FALSE(ids.ok());
     EXPECT_EQ(ids.status().code(), Code::kInvalidArgument);
-    EXPECT_TRUE(ids.status().message().ends_with("offset " + std::to_string(offset))) << ids.status().ToString();
+    EXPECT_TRUE(ids.status().message().ends_with("offset " + std::to_string(offset)))
+        << ids.status().ToString();
   }
 }
 
@@ -140,7 +151,8 @@ TEST_F(TokenizerTest, DecodeNamesAnIdOutside) {
   }
 }
 
-// The oracle: all bytes first, then characters. The stream must give the same, token by token, and only whole characters.
+// The oracle: all bytes first, then characters. The stream must give the same, token by token, and
+// only whole characters.
 TEST_F(TokenizerTest, StreamOfRandomIds) {
   Random random(2);
   const int32_t first_byte = ByteId(0);
@@ -164,7 +176,8 @@ TEST_F(TokenizerTest, StreamOfRandomIds) {
     IncrementalDecoder decoder(tokenizer_.get(), false);
     for (const int32_t id : ids) {
       const std::string piece = decoder.Append(id);
-      ASSERT_NO_THROW((void)nlohmann::json(piece).dump());  // throws on anything but whole characters
+      ASSERT_NO_THROW(
+          (void)nlohmann::json(piece).dump());  // throws on anything but whole characters
       streamed += piece;
     }
     streamed += decoder.Finish();
@@ -197,11 +210,15 @@ TEST(TokenizerLoadTest, DamagedFilesAreRefused) {
   Random random(3);
   for (int trial = 0; trial < testing::Count(40, 1000); ++trial) {
     std::string bad = good;
-    if (trial % 2 == 0) bad.resize(static_cast<size_t>(random.Int(0, static_cast<int64_t>(good.size()) - 1)));
+    if (trial % 2 == 0)
+      bad.resize(static_cast<size_t>(random.Int(0, static_cast<int64_t>(good.size()) - 1)));
     for (int i = 0; i < trial % 5; ++i) {
-      if (!bad.empty()) bad[static_cast<size_t>(random.Int(0, static_cast<int64_t>(bad.size()) - 1))] = static_cast<char>(random.Int(0, 255));
+      if (!bad.empty())
+        bad[static_cast<size_t>(random.Int(0, static_cast<int64_t>(bad.size()) - 1))] =
+            static_cast<char>(random.Int(0, 255));
     }
-    // Some damage leaves a model behind (a letter in a piece): it must then work, otherwise the message names the file.
+    // Some damage leaves a model behind (a letter in a piece): it must then work, otherwise the
+    // message names the file.
     const auto loaded = load(bad);
     if (loaded.ok()) {
       EXPECT_TRUE(loaded.value()->Encode("It was late in the afternoon").ok());

@@ -14,8 +14,10 @@ std::string EncodeCodePoint(char32_t c) {
   const auto byte = [](char32_t b) { return static_cast<char>(static_cast<unsigned char>(b)); };
   if (c < 0x80) return {byte(c)};
   if (c < 0x800) return {byte(0xC0 | c >> 6), byte(0x80 | (c & 0x3F))};
-  if (c < 0x10000) return {byte(0xE0 | c >> 12), byte(0x80 | (c >> 6 & 0x3F)), byte(0x80 | (c & 0x3F))};
-  return {byte(0xF0 | c >> 18), byte(0x80 | (c >> 12 & 0x3F)), byte(0x80 | (c >> 6 & 0x3F)), byte(0x80 | (c & 0x3F))};
+  if (c < 0x10000)
+    return {byte(0xE0 | c >> 12), byte(0x80 | (c >> 6 & 0x3F)), byte(0x80 | (c & 0x3F))};
+  return {byte(0xF0 | c >> 18), byte(0x80 | (c >> 12 & 0x3F)), byte(0x80 | (c >> 6 & 0x3F)),
+          byte(0x80 | (c & 0x3F))};
 }
 
 TEST(Utf8Test, EveryCodePoint) {
@@ -36,7 +38,8 @@ TEST(Utf8Test, EveryCodePoint) {
 }
 
 TEST(Utf8Test, OverlongFormsAreInvalid) {
-  for (const std::string_view text : {"\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF"}) {
+  for (const std::string_view text :
+       {"\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF"}) {
     EXPECT_EQ(DecodeUtf8(text).kind, Kind::kInvalid);
     EXPECT_EQ(DecodeUtf8(text).length, 1);
   }
@@ -46,10 +49,13 @@ TEST(Utf8Test, ValidPrefix) {
   EXPECT_EQ(ValidUtf8Prefix(""), 0u);
   EXPECT_EQ(ValidUtf8Prefix("a\xE2\x82\xAC"), 4u);
   EXPECT_EQ(ValidUtf8Prefix("a\xE2\x82"), 1u);
-  EXPECT_EQ(ValidUtf8Prefix("ab\xFF" "c"), 2u);
+  EXPECT_EQ(ValidUtf8Prefix("ab\xFF"
+                            "c"),
+            2u);
 }
 
-// The example of the Unicode standard, section 3.9, "U+FFFD Substitution of Maximal Subparts", table 3-11.
+// The example of the Unicode standard, section 3.9, "U+FFFD Substitution of Maximal Subparts",
+// table 3-11.
 TEST(Utf8Test, MaximalSubparts) {
   const std::string text = "\x61\xF1\x80\x80\xE1\x80\xC2\x62\x80\x63\x80\xBF\x64";
   std::vector<int> invalid;
