@@ -1,0 +1,87 @@
+#include "server/call.h"
+
+#include <cstdio>
+
+#include "base/logging.h"
+#include "server/request_id.h"
+
+namespace polysketch {
+namespace {
+
+constexpr char kRequestIdKey[] = "x-request-id";
+constexpr char kTraceparentKey[] = "traceparent";
+
+// The value of a key that the client sent once; empty otherwise.
+std::string_view Metadata(const grpc::CallbackServerContext& context, const char* key) {
+  const auto& all = context.client_metadata();
+  if (all.count(key) != 1) return {};
+  const grpc::string_ref value = all.find(key)->second;
+  return {value.data(), value.size()};
+}
+
+// gRPC has deadlines on the system clock, the engine on the steady one.
+Clock::time_point SteadyDeadline(std::chrono::system_clock::time_point deadline, Clock::time_point now) {
+  if (deadline == std::chrono::system_clock::time_point::max()) return Clock::time_point::max();
+  const auto left = deadline - std::chrono::system_clock::now();
+  if (left > std::chrono::hours(24 * 365)) return Clock::time_point::max();
+  return now + std::chrono::duration_cast<Clock::duration>(left);
+}
+
+std::string Milliseconds(std::chrono::nanoseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3f", std::chrono::duration<double, std::milli>(time).count());
+  return text;
+}
+
+}  // namespace
+
+Call::Call(std::string_view rpc, ServiceContext* service, grpc::CallbackServerContext* context)
+    : rpc_(rpc), service_(service), counted_(service->connections, context), model_(service->model.load()) {
+  if (counted_.verdict() == ConnectionTable::Verdict::kAbusive) return;  // nobody will read an answer
+  peer_ = context->peer();
+  info_.arrival = Clock::now();
+  info_.deadline = SteadyDeadline(context->deadline(), info_.arrival);
+  const std::string_view id = Metadata(*context, kRequestIdKey);
+  info_.id = IsRequestId(id) ? std::string(id) : NewRequestId();
+  context->AddInitialMetadata(kRequestIdKey, info_.id);
+  if (const std::string_view trace = Metadata(*context, kTraceparentKey); IsTraceparent(trace)) {
+    info_.traceparent = trace;
+    context->AddInitialMetadata(kTraceparentKey, info_.traceparent);
+  }
+}
+
+Status Call::Admission() const {
+  switch (counted_.verdict()) {
+    case ConnectionTable::Verdict::kAccepted: break;
+    case ConnectionTable::Verdict::kTooMany: return ResourceExhausted("too many calls at once; try again later");
+    case ConnectionTable::Verdict::kAbusive: return Unavailable("the connection was closed: too many aborted calls");
+  }
+  if (service_->draining.load()) return Unavailable("the server is draining");
+  if (model_ == nullptr) return Unavailable("the server is loading its model");
+  return Status();
+}
+
+void Call::OnEnd(const Status& status, const FinishEvent* finish) const {
+  if (counted_.verdict() == ConnectionTable::Verdict::kAbusive) return;  // one line for the connection says it
+  service_->metrics->OnRpc(rpc_, status.code(), finish == nullptr && !status.ok());
+  const FinishEvent nothing;
+  const FinishEvent& f = finish == nullptr ? nothing : *finish;
+  const bool shed = counted_.verdict() == ConnectionTable::Verdict::kTooMany;
+  Log(shed ? LogLevel::kDebug : LogLevel::kInfo, "request_done",
+      {{"id", info_.id},
+       {"traceparent", info_.traceparent},
+       {"rpc", rpc_},
+       {"peer", peer_},
+       {"status", CodeName(status.code())},
+       {"message", status.message()},
+       {"finish", finish == nullptr ? std::string_view("none") : FinishReasonName(f.reason)},
+       {"prompt_tokens", f.usage.prompt_tokens},
+       {"completion_tokens", f.usage.completion_tokens},
+       {"queue_ms", Milliseconds(f.timings.queue)},
+       {"first_token_ms", Milliseconds(f.timings.first_token)},
+       {"prefill_ms", Milliseconds(f.timings.prefill)},
+       {"decode_ms", Milliseconds(f.timings.decode)},
+       {"total_ms", Milliseconds(Clock::now() - info_.arrival)}});
+}
+
+}  // namespace polysketch

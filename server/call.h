@@ -1,0 +1,88 @@
+// What every call of every service does at its beginning and end: it is counted against its connection, gets its ids, and
+// leaves one line in the log.
+#pragma once
+
+#include <grpcpp/server_context.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "polysketch/v1/polysketch.pb.h"
+#include "server/connections.h"
+#include "server/convert.h"
+#include "server/executor.h"
+#include "server/metrics.h"
+
+namespace polysketch {
+
+class StallWatch;
+
+// What is served. Outlives the server.
+struct ServedModel {
+  Engine* engine = nullptr;
+  RequestRules rules;
+  v1::GetModelResponse description;
+};
+
+// What all calls share. Outlives the server.
+struct ServiceContext {
+  ConnectionTable* connections = nullptr;
+  Metrics* metrics = nullptr;
+  Executor* writers = nullptr;     // writes to streams, off the engine thread; one thread
+  Executor* tokenizers = nullptr;  // parses and tokenizes large requests, off gRPC's pollers
+  StallWatch* stalls = nullptr;
+  size_t stream_buffer = 64;
+  std::atomic<const ServedModel*> model{nullptr};  // null while loading
+  std::atomic<bool> draining{false};
+};
+
+// A request larger than this is parsed and tokenized on ServiceContext::tokenizers: 16 KiB of text take about 5 ms.
+inline constexpr size_t kInlineRequestBytes = 16 << 10;
+
+// Counts a call of any service from its beginning to End.
+class CountedCall {
+ public:
+  CountedCall(ConnectionTable* connections, grpc::CallbackServerContext* context)
+      : connections_(connections), context_(context), call_(connections->BeginCall(context->peer())) {}
+  ConnectionTable::Verdict verdict() const { return call_.verdict; }
+  // In OnDone, once: the context ends with it.
+  void End() { connections_->EndCall(call_, context_->IsCancelled()); }
+
+ private:
+  ConnectionTable* const connections_;
+  grpc::CallbackServerContext* const context_;
+  const ConnectionTable::Call call_;
+};
+
+// A call of polysketch.v1.
+class Call {
+ public:
+  // Takes x-request-id and traceparent, or makes an id, and sends both back as initial metadata.
+  Call(std::string_view rpc, ServiceContext* service, grpc::CallbackServerContext* context);
+
+  // Why it must not run: RESOURCE_EXHAUSTED (too many calls) or UNAVAILABLE (loading, draining, connection closed).
+  Status Admission() const;
+  ServiceContext* service() const { return service_; }
+  // Not null once Admission was OK.
+  const ServedModel* model() const { return model_; }
+  const RequestInfo& info() const { return info_; }
+  bool DeadlinePassed() const { return Clock::now() >= info_.deadline; }
+  // Logs and counts how it ended; once, before or after OnRpcDone. `finish`: null when it never reached the engine.
+  void OnEnd(const Status& status, const FinishEvent* finish) const;
+  // In OnDone, once.
+  void OnRpcDone() { counted_.End(); }
+
+ private:
+  const std::string_view rpc_;
+  ServiceContext* const service_;
+  CountedCall counted_;
+  const ServedModel* const model_;
+  RequestInfo info_;
+  std::string peer_;
+};
+
+}  // namespace polysketch

@@ -1,0 +1,122 @@
+#include "server/connections.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/logging.h"
+
+namespace polysketch {
+namespace {
+
+constexpr double kBurstSeconds = 10;
+
+void EraseAll(std::string* text, std::string_view part) {
+  for (size_t at = text->find(part); at != std::string::npos; at = text->find(part, at)) text->erase(at, part.size());
+}
+
+}  // namespace
+
+std::string ConnectionKey(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  uint16_t port = 0;
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
+    port = ntohs(v4.sin_port);
+  } else if (address.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+    if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+      inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof(text));
+    } else {
+      inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
+    }
+    port = ntohs(v6.sin6_port);
+  }
+  return StrCat(text, ":", port);
+}
+
+std::string ConnectionKey(std::string_view grpc_peer) {
+  const size_t scheme = grpc_peer.find(':');
+  std::string key(scheme == std::string_view::npos ? grpc_peer : grpc_peer.substr(scheme + 1));
+  for (const std::string_view bracket : {"%5B", "%5D", "[", "]"}) EraseAll(&key, bracket);
+  return key;
+}
+
+ConnectionTable::~ConnectionTable() {
+  for (const auto& [id, connection] : connections_) close(connection.fd);
+}
+
+ConnectionTable::Id ConnectionTable::Add(const std::string& key, int fd) {
+  std::lock_guard lock(mutex_);
+  if (static_cast<int64_t>(connections_.size()) >= limits_.max_connections || calls_ > limits_.max_calls) {
+    ++refused_;
+    return 0;
+  }
+  const Id id = next_id_++;
+  connections_[id] = Connection{.key = key, .fd = fd};
+  ids_[key] = id;  // an older connection of the same key is dead: its Remove is on the way
+  return id;
+}
+
+int ConnectionTable::Remove(Id id) {
+  std::lock_guard lock(mutex_);
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return -1;
+  const int fd = found->second.fd;
+  if (const auto by_key = ids_.find(found->second.key); by_key != ids_.end() && by_key->second == id) {
+    ids_.erase(by_key);
+  }
+  connections_.erase(found);
+  return fd;
+}
+
+ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer) {
+  const std::string key = ConnectionKey(grpc_peer);
+  std::lock_guard lock(mutex_);
+  Call call;
+  ++calls_;
+  if (calls_ > limits_.max_calls) call.verdict = Verdict::kTooMany;
+  const auto id = ids_.find(key);
+  if (id == ids_.end()) return call;
+  call.connection = id->second;
+  Connection& connection = connections_.at(id->second);
+  ++connection.calls;
+  if (connection.calls > limits_.max_calls_per_connection) Close(&connection, "calls not yet freed");
+  if (connection.closing) call.verdict = Verdict::kAbusive;
+  return call;
+}
+
+void ConnectionTable::EndCall(const Call& call, bool aborted, TimePoint now) {
+  std::lock_guard lock(mutex_);
+  --calls_;
+  const auto found = connections_.find(call.connection);
+  if (found == connections_.end()) return;
+  Connection& connection = found->second;
+  --connection.calls;
+  if (!aborted) return;
+  const double elapsed = std::chrono::duration<double>(now - connection.leaked).count();
+  connection.resets = std::max(0.0, connection.resets - elapsed * limits_.resets_per_second) + 1;
+  connection.leaked = now;
+  if (connection.resets > kBurstSeconds * limits_.resets_per_second) Close(&connection, "aborted calls");
+}
+
+void ConnectionTable::Close(Connection* connection, std::string_view reason) {
+  if (connection->closing) return;
+  connection->closing = true;
+  ++abusive_;
+  shutdown(connection->fd, SHUT_RDWR);
+  // What the kernel holds would still be read and become calls: throw it away.
+  while (recv(connection->fd, nullptr, size_t{1} << 20, MSG_TRUNC | MSG_DONTWAIT) > 0) {
+  }
+  LogWarning("connection_closed", {{"peer", connection->key}, {"reason", StrCat("too many ", reason)}});
+}
+
+ConnectionTable::Stats ConnectionTable::stats() const {
+  std::lock_guard lock(mutex_);
+  return {.open = static_cast<int64_t>(connections_.size()), .calls = calls_, .refused = refused_, .abusive = abusive_};
+}
+
+}  // namespace polysketch

@@ -1,0 +1,148 @@
+#include "server/convert.h"
+
+#include <chrono>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "engine/sampler/sampling_params.h"
+
+namespace polysketch {
+namespace {
+
+double Seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+void ToProto(const Timings& timings, v1::Timings* out) {
+  out->set_queue_seconds(Seconds(timings.queue));
+  out->set_prefill_seconds(Seconds(timings.prefill));
+  out->set_decode_seconds(Seconds(timings.decode));
+  out->set_first_token_seconds(Seconds(timings.first_token));
+  out->set_total_seconds(Seconds(timings.total));
+}
+
+SamplingParams ToSampling(const v1::Sampling& sampling) {
+  SamplingParams params;  // holds the defaults
+  if (sampling.has_temperature()) params.temperature = sampling.temperature();
+  if (sampling.has_top_k()) params.top_k = sampling.top_k();
+  if (sampling.has_top_p()) params.top_p = sampling.top_p();
+  if (sampling.has_min_p()) params.min_p = sampling.min_p();
+  if (sampling.has_repetition_penalty()) params.repetition_penalty = sampling.repetition_penalty();
+  if (sampling.has_frequency_penalty()) params.frequency_penalty = sampling.frequency_penalty();
+  if (sampling.has_presence_penalty()) params.presence_penalty = sampling.presence_penalty();
+  if (sampling.has_seed()) params.seed = sampling.seed();
+  return params;
+}
+
+}  // namespace
+
+Status RequireTokenizer(const RequestRules& rules, std::string_view field) {
+  if (rules.tokenizer != nullptr) return Status();
+  return FailedPrecondition(field, ": text needs a tokenizer, and this model has none; use token ids");
+}
+
+Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int vocab_size) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab_size) {
+      return InvalidArgument(field, "[", i, "]: expected an id in [0, ", vocab_size, "), found ", ids[i]);
+    }
+  }
+  return Status();
+}
+
+Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRules& rules) {
+  std::vector<int32_t> tokens;
+  switch (prompt.input_case()) {
+    case v1::Prompt::INPUT_NOT_SET: return InvalidArgument("prompt: expected text or tokens, found neither");
+    case v1::Prompt::kTokens: {
+      const auto& ids = prompt.tokens().ids();
+      PS_RETURN_IF_ERROR(CheckTokenIds("prompt.tokens.ids", std::span(ids.data(), ids.size()), rules.vocab_size));
+      tokens.assign(ids.begin(), ids.end());
+      break;
+    }
+    case v1::Prompt::kText: {
+      PS_RETURN_IF_ERROR(RequireTokenizer(rules, "prompt.text"));
+      Result<std::vector<int32_t>> encoded = rules.tokenizer->Encode(prompt.text());
+      if (!encoded.ok()) return Status(encoded.status().code(), StrCat("prompt.text: ", encoded.status().message()));
+      if (rules.add_bos) tokens.push_back(rules.bos_id);
+      tokens.insert(tokens.end(), encoded->begin(), encoded->end());
+      break;
+    }
+  }
+  PS_RETURN_IF_ERROR(ValidatePrompt(tokens, rules.vocab_size, rules.max_prompt_tokens));
+  return tokens;
+}
+
+Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request, const RequestRules& rules) {
+  GenerateParams params;
+  params.sampling = ToSampling(request.sampling());
+  for (const auto& [id, bias] : request.sampling().logit_bias()) {
+    // By its key: the entries of a map have no order that a client could count in.
+    if (id < 0 || id >= rules.vocab_size) {
+      return InvalidArgument("sampling.logit_bias: expected ids in [0, ", rules.vocab_size, "), found ", id);
+    }
+    if (!(std::abs(bias) <= kMaxLogitBias)) {
+      return InvalidArgument("sampling.logit_bias[", id, "]: expected a number in [", -kMaxLogitBias, ", ",
+                             kMaxLogitBias, "], found ", bias);
+    }
+    params.sampling.logit_bias.emplace_back(id, bias);
+  }
+  if (Status status = ValidateSampling(params.sampling, rules.vocab_size); !status.ok()) {
+    return Status(status.code(), StrCat("sampling.", status.message()));
+  }
+  if (request.has_max_tokens()) params.max_tokens = request.max_tokens();
+  params.stop.assign(request.stop().begin(), request.stop().end());
+  params.stop_token_ids.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());
+  params.ignore_eos = request.ignore_eos();
+  params.include_stop_in_output = request.include_stop_in_output();
+  if (request.has_logprobs()) params.logprobs = request.logprobs();
+  params.echo = request.echo();
+  PS_RETURN_IF_ERROR(
+      ValidateGenerate(params, rules.vocab_size, rules.max_new_tokens, rules.tokenizer != nullptr));
+  return params;
+}
+
+void AppendToken(const TokenEvent& event, bool with_logprobs, const Tokenizer* tokenizer, v1::Delta* delta) {
+  delta->mutable_text()->append(event.text);
+  delta->add_tokens(event.token);
+  delta->set_echoed(event.echoed);
+  if (!with_logprobs) return;
+  v1::TokenLogprob* logprob = delta->add_logprobs();
+  if (event.logprob.has_value()) logprob->set_logprob(*event.logprob);
+  for (const TokenLogprob& likely : event.top) {
+    v1::Alternative* alternative = logprob->add_top();
+    alternative->set_token(likely.token);
+    alternative->set_logprob(likely.logprob);
+    if (tokenizer != nullptr) alternative->set_piece(std::string(tokenizer->Piece(likely.token)));
+  }
+}
+
+void ToProto(const ProgressEvent& event, v1::Progress* progress) {
+  progress->set_processed(event.processed);
+  progress->set_total(event.total);
+}
+
+void ToProto(const ScoreEvent& event, v1::ScoreLogprobs* logprobs) {
+  logprobs->set_first(event.first);
+  logprobs->mutable_logprobs()->Add(event.logprobs.begin(), event.logprobs.end());
+}
+
+void ToProto(const FinishEvent& event, v1::Finish* finish) {
+  finish->set_text(event.text);
+  finish->set_reason(event.reason == FinishReason::kLength ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP);
+  finish->set_matched_stop(event.matched_stop);
+  finish->set_seed(event.seed);
+  finish->mutable_usage()->set_prompt_tokens(event.usage.prompt_tokens);
+  finish->mutable_usage()->set_completion_tokens(event.usage.completion_tokens);
+  finish->mutable_usage()->set_cached_tokens(event.usage.cached_tokens);
+  ToProto(event.timings, finish->mutable_timings());
+}
+
+void ToProto(const FinishEvent& event, v1::ScoreFinish* finish) {
+  const int64_t tokens = event.usage.prompt_tokens;
+  finish->set_tokens(tokens);
+  finish->set_logprob_sum(event.logprob_sum);
+  if (tokens > 1) finish->set_perplexity(std::exp(-event.logprob_sum / static_cast<double>(tokens - 1)));
+  ToProto(event.timings, finish->mutable_timings());
+}
+
+}  // namespace polysketch

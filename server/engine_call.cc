@@ -1,0 +1,148 @@
+#include "server/engine_call.h"
+
+#include <utility>
+
+#include "server/status_map.h"
+
+namespace polysketch {
+
+template <typename Request>
+Status EngineCall::Submit(Request request) {
+  auto stream = std::make_shared<EventStream>(call_.service()->stream_buffer);
+  // The stream and the call hold each other until the FinishEvent, which ends that: OnEnded and End drop the stream.
+  stream->SetOnReady([self = shared_from_this(), writers = call_.service()->writers] {
+    writers->Post([self] { self->Pump(); });
+  });
+  {
+    std::lock_guard lock(mutex_);
+    events_ = stream;
+  }
+  request.info = call_.info();
+  Engine* engine = call_.model()->engine;
+  Result<RequestId> id = engine->Submit(std::move(request), stream);
+  std::lock_guard lock(mutex_);
+  if (!id.ok()) {
+    events_.reset();
+    return id.status();
+  }
+  id_ = *id;
+  if (broken_) engine->Cancel(*id_);  // broken while Submit ran
+  call_.service()->stalls->Add(weak_from_this());
+  return Status();
+}
+
+template Status EngineCall::Submit(GenerateRequest request);
+template Status EngineCall::Submit(ScoreRequest request);
+
+void EngineCall::Reject(const Status& status) {
+  std::lock_guard lock(mutex_);
+  if (ended_) return;
+  ended_ = true;
+  call_.OnEnd(status, nullptr);
+  OnEnded();
+  FinishWith(ToGrpcStatus(status));
+}
+
+void EngineCall::Fail(const Status& status) {
+  bool submitted = false;
+  {
+    std::lock_guard lock(mutex_);
+    submitted = events_ != nullptr;
+  }
+  submitted ? Break(status) : Reject(status);
+}
+
+void EngineCall::Break(const Status& status) {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_ || broken_) return;
+    broken_ = true;
+    broken_status_ = status;
+    if (id_.has_value()) call_.model()->engine->Cancel(*id_);
+  }
+  Pump();  // a full buffer must be emptied for the FinishEvent to be announced
+}
+
+std::optional<Event> EngineCall::NextEvent() {
+  if (held_back_.has_value()) return std::exchange(held_back_, std::nullopt);
+  Event event;
+  if (events_ == nullptr || !events_->TryPop(&event)) return std::nullopt;
+  return event;
+}
+
+void EngineCall::Pump() {
+  const auto self = shared_from_this();  // FinishWith lets RpcDone unpin it on another thread
+  std::lock_guard lock(mutex_);
+  while (!ended_ && !writing_) {
+    std::optional<Event> event = NextEvent();
+    if (!event.has_value()) return;
+    if (const auto* finish = std::get_if<FinishEvent>(&*event)) {
+      End(*finish);
+      return;
+    }
+    if (broken_) continue;
+    std::optional<grpc::ByteBuffer> message = Render(std::move(*event));
+    if (!message.has_value()) continue;
+    message_ = std::move(*message);
+    writing_ = true;
+    write_started_ = Clock::now();
+    StartMessage(&message_);
+  }
+}
+
+void EngineCall::End(const FinishEvent& finish) {
+  ended_ = true;
+  Status status = FinishStatus(finish);
+  // The reason is ours where the cancellation was, and where the last token was faster than it.
+  if (broken_ && (status.ok() || status.code() == Code::kCancelled)) status = broken_status_;
+  call_.OnEnd(status, &finish);
+  events_.reset();
+  OnEnded();
+  write_started_ = Clock::now();
+  if (!status.ok()) {
+    FinishWith(ToGrpcStatus(status));
+    return;
+  }
+  message_ = RenderFinish(finish);
+  FinishWith(&message_);
+}
+
+void EngineCall::WriteDone(bool ok) {
+  {
+    std::lock_guard lock(mutex_);
+    writing_ = false;
+  }
+  if (!ok) Cancelled();
+  Pump();
+}
+
+void EngineCall::Cancelled() {
+  Break(call_.DeadlinePassed() ? Status(Code::kDeadlineExceeded, "the deadline of the request has passed")
+                               : Status(Code::kCancelled, "the client cancelled"));
+}
+
+void EngineCall::EndIfStalled(Clock::time_point since) {
+  Status status;
+  {
+    std::lock_guard lock(mutex_);
+    if (context_ == nullptr) return;
+    const std::optional<Clock::time_point> owed = InputOwedSince();
+    if ((writing_ || ended_) && write_started_ < since) {
+      status = Status(Code::kAborted, "the client took no output for longer than the stall deadline");
+      context_->TryCancel();  // the write cannot end otherwise, and no status can pass it
+    } else if (!writing_ && !ended_ && owed.has_value() && *owed < since) {
+      status = Status(Code::kAborted, "the client sent no input for longer than the stall deadline");
+    }
+  }
+  if (!status.ok()) Break(status);
+}
+
+void EngineCall::RpcDone() {
+  std::shared_ptr<EngineCall> pinned;  // the last reference may go with it: after the lock
+  std::lock_guard lock(mutex_);
+  pinned = std::move(pinned_);
+  context_ = nullptr;
+  call_.OnRpcDone();
+}
+
+}  // namespace polysketch

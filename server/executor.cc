@@ -1,0 +1,43 @@
+#include "server/executor.h"
+
+#include <utility>
+
+namespace polysketch {
+
+Executor::Executor(int threads) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
+}
+
+Executor::~Executor() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Executor::Post(std::function<void()> work) {
+  {
+    std::lock_guard lock(mutex_);
+    work_.push_back(std::move(work));
+  }
+  wake_.notify_one();
+}
+
+void Executor::Loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stop_ || !work_.empty(); });
+    if (work_.empty()) return;
+    {
+      const std::function<void()> work = std::move(work_.front());
+      work_.pop_front();
+      lock.unlock();
+      work();
+    }  // what it held is released without the lock: it may post again
+    lock.lock();
+  }
+}
+
+}  // namespace polysketch

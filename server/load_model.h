@@ -1,0 +1,27 @@
+// From a config to something that can be served: device, weights, tokenizer, engine.
+#pragma once
+
+#include <memory>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "kernels/backend.h"
+#include "server/call.h"
+#include "server/config.h"
+
+namespace polysketch {
+
+struct LoadedModel {
+  // In order of construction: each refers to those above it.
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<PolysketchModel> model;
+  std::unique_ptr<Tokenizer> tokenizer;  // null without tokenizer.model
+  std::unique_ptr<Engine> engine;
+  ServedModel served;
+};
+
+// Loads the folder, proves the model with a forward pass (Engine::Create) and logs what memory it takes. Errors name the
+// flag, file or tensor. `observer` outlives the result.
+Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, EngineObserver* observer);
+
+}  // namespace polysketch

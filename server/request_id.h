@@ -1,0 +1,16 @@
+// The ids that a client may give to a request.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace polysketch {
+
+// 1 to 128 of [A-Za-z0-9._:-].
+bool IsRequestId(std::string_view text);
+// A random one, "ps-" and 16 hexadecimal digits.
+std::string NewRequestId();
+// W3C Trace Context: 2, 32, 16 and 2 lower-case hexadecimal digits with dashes between, version not ff, ids not zero.
+bool IsTraceparent(std::string_view text);
+
+}  // namespace polysketch

@@ -1,0 +1,110 @@
+#include "server/scrape.h"
+
+#include <prometheus/metric_family.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <utility>
+
+namespace polysketch {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+class Families {
+ public:
+  void Gauge(std::string name, std::string help, double value) { Add(MetricType::Gauge, name, help, value); }
+  void Counter(std::string name, std::string help, double value) { Add(MetricType::Counter, name, help, value); }
+  std::vector<MetricFamily> Take() && { return std::move(families_); }
+
+ private:
+  void Add(MetricType type, std::string& name, std::string& help, double value) {
+    ClientMetric metric;
+    (type == MetricType::Gauge ? metric.gauge.value : metric.counter.value) = value;
+    families_.push_back({std::move(name), std::move(help), type, {std::move(metric)}});
+  }
+  std::vector<MetricFamily> families_;
+};
+
+// Fields of /proc/self/stat behind the command's name, which may hold spaces; [0] is field 3, the state.
+std::vector<std::string> ProcessStat() {
+  std::ifstream file("/proc/self/stat");
+  std::string line;
+  std::getline(file, line);
+  std::istringstream rest(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+  std::vector<std::string> fields;
+  for (std::string field; rest >> field;) fields.push_back(std::move(field));
+  return fields;
+}
+
+double BootTimeSeconds() {
+  std::ifstream file("/proc/stat");
+  for (std::string key, rest; file >> key && std::getline(file, rest);) {
+    if (key == "btime") return std::stod(rest);
+  }
+  return 0;
+}
+
+void AddProcess(Families* families) {
+  const std::vector<std::string> stat = ProcessStat();
+  if (stat.size() < 22) return;
+  const auto field = [&stat](int number) { return std::stod(stat[static_cast<size_t>(number - 3)]); };
+  const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
+  families->Counter("process_cpu_seconds_total", "CPU time of the process, user and system.",
+                    (field(14) + field(15)) / ticks);
+  families->Gauge("process_threads", "Threads of the process.", field(20));
+  families->Gauge("process_start_time_seconds", "Start of the process since the epoch.",
+                  BootTimeSeconds() + field(22) / ticks);
+  families->Gauge("process_virtual_memory_bytes", "Virtual memory of the process.", field(23));
+  families->Gauge("process_resident_memory_bytes", "Resident memory of the process.",
+                  field(24) * static_cast<double>(sysconf(_SC_PAGESIZE)));
+  std::error_code error;
+  const std::filesystem::directory_iterator descriptors("/proc/self/fd", error);
+  if (!error) {
+    families->Gauge("process_open_fds", "Open file descriptors.",
+                    static_cast<double>(std::distance(begin(descriptors), end(descriptors))));
+  }
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    families->Gauge("process_max_fds", "Most file descriptors that the process may open.",
+                    static_cast<double>(limit.rlim_cur));
+  }
+}
+
+}  // namespace
+
+ScrapeMetrics::ScrapeMetrics(std::function<std::optional<EngineStats>()> engine,
+                             std::function<ConnectionTable::Stats()> connections)
+    : engine_(std::move(engine)), connections_(std::move(connections)) {}
+
+std::vector<MetricFamily> ScrapeMetrics::Collect() const {
+  Families families;
+  if (const std::optional<EngineStats> stats = engine_()) {
+    families.Gauge("polysketch_num_requests_running", "Requests in the running batch.", stats->running);
+    families.Gauge("polysketch_num_requests_waiting", "Requests that wait for a place.", stats->waiting);
+    families.Gauge("polysketch_num_requests_parked", "Running requests whose reader is slow.", stats->parked);
+    families.Gauge("polysketch_state_bytes", "Memory held by the states of running requests.",
+                   static_cast<double>(stats->state_bytes));
+    families.Gauge("polysketch_state_limit_bytes", "Most memory that states may hold.",
+                   static_cast<double>(stats->state_bytes_limit));
+    families.Counter("polysketch_steps_total", "Steps of the model.", static_cast<double>(stats->steps));
+  }
+  const ConnectionTable::Stats connections = connections_();
+  families.Gauge("polysketch_connections", "Open connections.", static_cast<double>(connections.open));
+  families.Gauge("polysketch_calls_in_flight", "Calls not yet freed, health checks included.",
+                 static_cast<double>(connections.calls));
+  families.Counter("polysketch_connections_refused_total", "Connections over the limits.",
+                   static_cast<double>(connections.refused));
+  families.Counter("polysketch_connections_abusive_total", "Connections closed for aborting too many calls.",
+                   static_cast<double>(connections.abusive));
+  AddProcess(&families);
+  return std::move(families).Take();
+}
+
+}  // namespace polysketch

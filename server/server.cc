@@ -1,0 +1,178 @@
+#include "server/server.h"
+
+#include <prometheus/exposer.h>
+#include <prometheus/registry.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/logging.h"
+#include "polysketch_build_info.h"
+#include "server/scrape.h"
+
+namespace polysketch {
+namespace {
+
+// Input that is read at once. A flood is noticed between reads, so that what it can do in one of them is bounded.
+constexpr int kReadChunkBytes = 64 << 10;
+// Time for last messages to leave, behind the engine's drain and before calls are cut.
+constexpr std::chrono::milliseconds kGoodbye{2000};
+
+int Clamped(int64_t value) {
+  return static_cast<int>(std::min<int64_t>(value, std::numeric_limits<int>::max()));
+}
+
+ConnectionLimits LimitsOf(const ServerConfig& config) {
+  return {.max_connections = config.max_connections,
+          .max_calls = config.max_calls,
+          // A call that was aborted in honesty takes a moment to free, while its place on the connection is used again.
+          .max_calls_per_connection = 2 * config.max_concurrent_streams + 32,
+          .resets_per_second = static_cast<double>(config.max_resets_per_second)};
+}
+
+// Every connection has two descriptors (gRPC's, and the table's duplicate).
+void RaiseFileLimit(int64_t max_connections) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const auto wanted = static_cast<rlim_t>(2 * max_connections + 128);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted) {
+    LogWarning("few_file_descriptors", {{"wanted", wanted}, {"allowed", limit.rlim_cur}});
+  }
+}
+
+void SetLimits(const ServerConfig& config, grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(Clamped(config.max_message_bytes));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, Clamped(config.max_concurrent_streams));
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, Clamped(config.max_metadata_bytes));
+  builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadChunkBytes);
+  // A compressed message may unfold to a thousand times its size: nobody needs one here.
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
+  const auto set_time = [builder](const char* name, std::chrono::milliseconds time) {
+    builder->AddChannelArgument(name, Clamped(time.count()));
+  };
+  set_time(GRPC_ARG_KEEPALIVE_TIME_MS, config.keepalive_time);
+  set_time(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, config.keepalive_timeout);
+  set_time(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, config.keepalive_min_interval);
+  set_time(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, config.handshake_timeout);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // ours: no limit
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, Clamped(config.max_ping_strikes));
+  if (config.max_connection_idle.count() > 0) set_time(GRPC_ARG_MAX_CONNECTION_IDLE_MS, config.max_connection_idle);
+  if (config.max_connection_age.count() > 0) {
+    set_time(GRPC_ARG_MAX_CONNECTION_AGE_MS, config.max_connection_age);
+    set_time(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, config.max_connection_age_grace);
+  }
+}
+
+}  // namespace
+
+Server::Server(const ServerConfig& config, Metrics* metrics)
+    : connections_(LimitsOf(config)),
+      metrics_(metrics),
+      writers_(1),
+      tokenizers_(1),
+      stalls_(config.stall_deadline),
+      service_(&context_),
+      health_(&connections_),
+      fallback_(&connections_) {
+  context_.connections = &connections_;
+  context_.metrics = metrics;
+  context_.writers = &writers_;
+  context_.tokenizers = &tokenizers_;
+  context_.stalls = &stalls_;
+  context_.stream_buffer = static_cast<size_t>(config.stream_buffer);
+}
+
+Result<std::unique_ptr<Server>> Server::Start(const ServerConfig& config, Metrics* metrics) {
+  RaiseFileLimit(config.max_connections);
+  std::unique_ptr<Server> server(new Server(config, metrics));
+  if (!config.metrics_listen.empty()) PS_RETURN_IF_ERROR(server->StartMetrics(config.metrics_listen));
+  PS_RETURN_IF_ERROR(server->StartGrpc(config));
+  return server;
+}
+
+Status Server::StartMetrics(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == 0 || colon == std::string::npos) {
+    return InvalidArgument("--metrics-listen: expected HOST:PORT with a numeric host, found \"", address, "\"");
+  }
+  try {
+    exposer_ = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/2);
+  } catch (const std::exception& error) {  // the library's only way to tell
+    return Unavailable("--metrics-listen: cannot listen on ", address, ": ", error.what());
+  }
+  metrics_address_ = StrCat(address.substr(0, colon), ":", exposer_->GetListeningPorts().at(0));
+  scrape_ = std::make_shared<ScrapeMetrics>(
+      [this]() -> std::optional<EngineStats> {
+        const ServedModel* model = context_.model.load();
+        if (model == nullptr) return std::nullopt;
+        return model->engine->stats();
+      },
+      [this] { return connections_.stats(); });
+  exposer_->RegisterCollectable(metrics_->registry());
+  exposer_->RegisterCollectable(scrape_);
+  return Status();
+}
+
+Status Server::StartGrpc(const ServerConfig& config) {
+  Result<std::unique_ptr<Listener>> listener = Listener::Bind(config.listen, &connections_);
+  if (!listener.ok()) return Status(listener.status().code(), StrCat("--listen: ", listener.status().message()));
+  listener_ = *std::move(listener);
+  address_ = listener_->address();
+
+  grpc::ServerBuilder builder;
+  SetLimits(config, &builder);
+  builder.RegisterService(&service_);
+  builder.RegisterService(&health_);
+  builder.RegisterCallbackGenericService(&fallback_);
+  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+  grpc_ = builder.BuildAndStart();
+  if (grpc_ == nullptr) return Internal("gRPC did not start");
+  listener_->Start([this](int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = fd;
+    acceptor_->HandleNewConnection(&connection);
+  });
+  return Status();
+}
+
+void Server::SetModel(const ServedModel* model) {
+  const v1::GetModelResponse& info = model->description;
+  metrics_->SetBuildInfo({.version = POLYSKETCH_VERSION,
+                         .commit = POLYSKETCH_COMMIT,
+                         .model = info.name(),
+                         .attention = info.attention(),
+                         .device = info.device()});
+  context_.model.store(model);
+  health_.SetServing(true);
+}
+
+bool Server::Drain(std::chrono::milliseconds timeout) {
+  health_.SetServing(false);
+  context_.draining.store(true);
+  const ServedModel* model = context_.model.load();
+  const bool all_ended = model == nullptr || model->engine->Drain(timeout);
+  health_.EndWatches();
+  listener_.reset();
+  grpc_->Shutdown(std::chrono::system_clock::now() + kGoodbye);
+  grpc_->Wait();
+  return all_ended;
+}
+
+Server::~Server() {
+  exposer_.reset();  // its threads read what goes next
+  listener_.reset();
+  if (grpc_ == nullptr) return;
+  health_.EndWatches();
+  grpc_->Shutdown(std::chrono::system_clock::now());
+  grpc_->Wait();
+}
+
+}  // namespace polysketch
