@@ -20,7 +20,8 @@ std::string_view Metadata(const grpc::CallbackServerContext& context, const char
 }
 
 // gRPC has deadlines on the system clock, the engine on the steady one.
-Clock::time_point SteadyDeadline(std::chrono::system_clock::time_point deadline, Clock::time_point now) {
+Clock::time_point SteadyDeadline(std::chrono::system_clock::time_point deadline,
+                                 Clock::time_point now) {
   if (deadline == std::chrono::system_clock::time_point::max()) return Clock::time_point::max();
   const auto left = deadline - std::chrono::system_clock::now();
   if (left > std::chrono::hours(24 * 365)) return Clock::time_point::max();
@@ -29,15 +30,20 @@ Clock::time_point SteadyDeadline(std::chrono::system_clock::time_point deadline,
 
 std::string Milliseconds(std::chrono::nanoseconds time) {
   char text[32];
-  std::snprintf(text, sizeof(text), "%.3f", std::chrono::duration<double, std::milli>(time).count());
+  std::snprintf(text, sizeof(text), "%.3f",
+                std::chrono::duration<double, std::milli>(time).count());
   return text;
 }
 
 }  // namespace
 
 Call::Call(std::string_view rpc, ServiceContext* service, grpc::CallbackServerContext* context)
-    : rpc_(rpc), service_(service), counted_(service->connections, context), model_(service->model.load()) {
-  if (counted_.verdict() == ConnectionTable::Verdict::kAbusive) return;  // nobody will read an answer
+    : rpc_(rpc),
+      service_(service),
+      counted_(service->connections, context),
+      model_(service->model.load()) {
+  if (counted_.verdict() == ConnectionTable::Verdict::kAbusive)
+    return;  // nobody will read an answer
   peer_ = context->peer();
   info_.arrival = Clock::now();
   info_.deadline = SteadyDeadline(context->deadline(), info_.arrival);
@@ -52,9 +58,12 @@ Call::Call(std::string_view rpc, ServiceContext* service, grpc::CallbackServerCo
 
 Status Call::Admission() const {
   switch (counted_.verdict()) {
-    case ConnectionTable::Verdict::kAccepted: break;
-    case ConnectionTable::Verdict::kTooMany: return ResourceExhausted("too many calls at once; try again later");
-    case ConnectionTable::Verdict::kAbusive: return Unavailable("the connection was closed: too many aborted calls");
+    case ConnectionTable::Verdict::kAccepted:
+      break;
+    case ConnectionTable::Verdict::kTooMany:
+      return ResourceExhausted("too many calls at once; try again later");
+    case ConnectionTable::Verdict::kAbusive:
+      return Unavailable("the connection was closed: too many aborted calls");
   }
   if (service_->draining.load()) return Unavailable("the server is draining");
   if (model_ == nullptr) return Unavailable("the server is loading its model");
@@ -62,7 +71,8 @@ Status Call::Admission() const {
 }
 
 void Call::OnEnd(const Status& status, const FinishEvent* finish) const {
-  if (counted_.verdict() == ConnectionTable::Verdict::kAbusive) return;  // one line for the connection says it
+  if (counted_.verdict() == ConnectionTable::Verdict::kAbusive)
+    return;  // one line for the connection says it
   service_->metrics->OnRpc(rpc_, status.code(), finish == nullptr && !status.ok());
   const FinishEvent nothing;
   const FinishEvent& f = finish == nullptr ? nothing : *finish;

@@ -1,5 +1,5 @@
-// What every call of every service does at its beginning and end: it is counted against its connection, gets its ids, and
-// leaves one line in the log.
+// What every call of every service does at its beginning and end: it is counted against its
+// connection, gets its ids, and leaves one line in the log.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -40,14 +40,17 @@ struct ServiceContext {
   std::atomic<bool> draining{false};
 };
 
-// A request larger than this is parsed and tokenized on ServiceContext::tokenizers: 16 KiB of text take about 5 ms.
+// A request larger than this is parsed and tokenized on ServiceContext::tokenizers: 16 KiB of text
+// take about 5 ms.
 inline constexpr size_t kInlineRequestBytes = 16 << 10;
 
 // Counts a call of any service from its beginning to End.
 class CountedCall {
  public:
   CountedCall(ConnectionTable* connections, grpc::CallbackServerContext* context)
-      : connections_(connections), context_(context), call_(connections->BeginCall(context->peer())) {}
+      : connections_(connections),
+        context_(context),
+        call_(connections->BeginCall(context->peer())) {}
   ConnectionTable::Verdict verdict() const { return call_.verdict; }
   // In OnDone, once: the context ends with it.
   void End() { connections_->EndCall(call_, context_->IsCancelled()); }
@@ -64,14 +67,16 @@ class Call {
   // Takes x-request-id and traceparent, or makes an id, and sends both back as initial metadata.
   Call(std::string_view rpc, ServiceContext* service, grpc::CallbackServerContext* context);
 
-  // Why it must not run: RESOURCE_EXHAUSTED (too many calls) or UNAVAILABLE (loading, draining, connection closed).
+  // Why it must not run: RESOURCE_EXHAUSTED (too many calls) or UNAVAILABLE (loading, draining,
+  // connection closed).
   Status Admission() const;
   ServiceContext* service() const { return service_; }
   // Not null once Admission was OK.
   const ServedModel* model() const { return model_; }
   const RequestInfo& info() const { return info_; }
   bool DeadlinePassed() const { return Clock::now() >= info_.deadline; }
-  // Logs and counts how it ended; once, before or after OnRpcDone. `finish`: null when it never reached the engine.
+  // Logs and counts how it ended; once, before or after OnRpcDone. `finish`: null when it never
+  // reached the engine.
   void OnEnd(const Status& status, const FinishEvent* finish) const;
   // In OnDone, once.
   void OnRpcDone() { counted_.End(); }

@@ -32,7 +32,8 @@ Result<ParsedArguments> ParseArguments(std::span<const char* const> args) {
   ParsedArguments parsed;
   for (size_t i = 0; i < args.size(); ++i) {
     std::string_view arg = args[i];
-    if (!arg.starts_with("--")) return InvalidArgument("expected a flag (see --help), found \"", arg, "\"");
+    if (!arg.starts_with("--"))
+      return InvalidArgument("expected a flag (see --help), found \"", arg, "\"");
     arg.remove_prefix(2);
     const size_t equals = arg.find('=');
     Given given{arg.substr(0, equals), {}};
@@ -72,7 +73,8 @@ Status ApplyFile(const std::string& path, ServerConfig* config) {
   if (!file) return NotFound("--config: cannot read ", path);
   std::ostringstream text;
   text << file.rdbuf();
-  const nlohmann::json json = nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json =
+      nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return InvalidArgument("--config: expected a JSON object in ", path);
   for (const auto& [key, value] : json.items()) {
     const std::string where = StrCat(path, ": ", key);
@@ -87,14 +89,16 @@ Status ApplyFile(const std::string& path, ServerConfig* config) {
 
 }  // namespace
 
-Result<CommandLine> LoadConfig(std::span<const char* const> args, const EnvironmentLookup& environment) {
+Result<CommandLine> LoadConfig(std::span<const char* const> args,
+                               const EnvironmentLookup& environment) {
   PS_ASSIGN_OR_RETURN(ParsedArguments parsed, ParseArguments(args));
   CommandLine command;
   command.action = parsed.action;
   if (command.action != CommandAction::kServe) return command;
 
   if (!parsed.file.has_value()) {
-    if (const char* path = environment(EnvironmentName("config").c_str()); path != nullptr && *path != '\0') {
+    if (const char* path = environment(EnvironmentName("config").c_str());
+        path != nullptr && *path != '\0') {
       parsed.file = path;
     }
   }
@@ -106,7 +110,8 @@ Result<CommandLine> LoadConfig(std::span<const char* const> args, const Environm
     PS_RETURN_IF_ERROR(Prefixed(name, SetFlag(flag, text, &command.config)));
   }
   for (const Given& given : parsed.flags) {
-    PS_RETURN_IF_ERROR(Prefixed(StrCat("--", given.name), SetFlag(*FindFlag(given.name), given.value, &command.config)));
+    PS_RETURN_IF_ERROR(Prefixed(StrCat("--", given.name),
+                                SetFlag(*FindFlag(given.name), given.value, &command.config)));
   }
   if (command.config.model.empty()) return InvalidArgument("--model: expected a model folder");
   return command;

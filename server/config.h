@@ -1,5 +1,5 @@
-// Everything that can be set from outside. A value comes from its flag, else from its environment variable, else from the
-// file that --config names, else it is the default below.
+// Everything that can be set from outside. A value comes from its flag, else from its environment
+// variable, else from the file that --config names, else it is the default below.
 #pragma once
 
 #include <chrono>
@@ -63,8 +63,9 @@ struct CommandLine {
 // nullptr for a variable that is not set, as std::getenv.
 using EnvironmentLookup = std::function<const char*(const char*)>;
 
-// `args` without the program's name. INVALID_ARGUMENT says which flag, variable or key of the file is wrong, what was
-// expected and what was found; NOT_FOUND when the file cannot be read.
-Result<CommandLine> LoadConfig(std::span<const char* const> args, const EnvironmentLookup& environment);
+// `args` without the program's name. INVALID_ARGUMENT says which flag, variable or key of the file
+// is wrong, what was expected and what was found; NOT_FOUND when the file cannot be read.
+Result<CommandLine> LoadConfig(std::span<const char* const> args,
+                               const EnvironmentLookup& environment);
 
 }  // namespace polysketch

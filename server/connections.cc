@@ -14,7 +14,8 @@ namespace {
 constexpr double kBurstSeconds = 10;
 
 void EraseAll(std::string* text, std::string_view part) {
-  for (size_t at = text->find(part); at != std::string::npos; at = text->find(part, at)) text->erase(at, part.size());
+  for (size_t at = text->find(part); at != std::string::npos; at = text->find(part, at))
+    text->erase(at, part.size());
 }
 
 }  // namespace
@@ -51,7 +52,8 @@ ConnectionTable::~ConnectionTable() {
 
 ConnectionTable::Id ConnectionTable::Add(const std::string& key, int fd) {
   std::lock_guard lock(mutex_);
-  if (static_cast<int64_t>(connections_.size()) >= limits_.max_connections || calls_ > limits_.max_calls) {
+  if (static_cast<int64_t>(connections_.size()) >= limits_.max_connections ||
+      calls_ > limits_.max_calls) {
     ++refused_;
     return 0;
   }
@@ -66,7 +68,8 @@ int ConnectionTable::Remove(Id id) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) return -1;
   const int fd = found->second.fd;
-  if (const auto by_key = ids_.find(found->second.key); by_key != ids_.end() && by_key->second == id) {
+  if (const auto by_key = ids_.find(found->second.key);
+      by_key != ids_.end() && by_key->second == id) {
     ids_.erase(by_key);
   }
   connections_.erase(found);
@@ -84,7 +87,8 @@ ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer) {
   call.connection = id->second;
   Connection& connection = connections_.at(id->second);
   ++connection.calls;
-  if (connection.calls > limits_.max_calls_per_connection) Close(&connection, "calls not yet freed");
+  if (connection.calls > limits_.max_calls_per_connection)
+    Close(&connection, "calls not yet freed");
   if (connection.closing) call.verdict = Verdict::kAbusive;
   return call;
 }
@@ -100,7 +104,8 @@ void ConnectionTable::EndCall(const Call& call, bool aborted, TimePoint now) {
   const double elapsed = std::chrono::duration<double>(now - connection.leaked).count();
   connection.resets = std::max(0.0, connection.resets - elapsed * limits_.resets_per_second) + 1;
   connection.leaked = now;
-  if (connection.resets > kBurstSeconds * limits_.resets_per_second) Close(&connection, "aborted calls");
+  if (connection.resets > kBurstSeconds * limits_.resets_per_second)
+    Close(&connection, "aborted calls");
 }
 
 void ConnectionTable::Close(Connection* connection, std::string_view reason) {
@@ -111,12 +116,16 @@ void ConnectionTable::Close(Connection* connection, std::string_view reason) {
   // What the kernel holds would still be read and become calls: throw it away.
   while (recv(connection->fd, nullptr, size_t{1} << 20, MSG_TRUNC | MSG_DONTWAIT) > 0) {
   }
-  LogWarning("connection_closed", {{"peer", connection->key}, {"reason", StrCat("too many ", reason)}});
+  LogWarning("connection_closed",
+             {{"peer", connection->key}, {"reason", StrCat("too many ", reason)}});
 }
 
 ConnectionTable::Stats ConnectionTable::stats() const {
   std::lock_guard lock(mutex_);
-  return {.open = static_cast<int64_t>(connections_.size()), .calls = calls_, .refused = refused_, .abusive = abusive_};
+  return {.open = static_cast<int64_t>(connections_.size()),
+          .calls = calls_,
+          .refused = refused_,
+          .abusive = abusive_};
 }
 
 }  // namespace polysketch

@@ -1,10 +1,13 @@
 // Open connections and the calls on them: what gRPC 1.51 does not bound by itself.
 //
-// A client that opens streams and resets them at once (HTTP/2 rapid reset, CVE-2023-44487) never has more than
-// max-concurrent-streams of them open in HTTP/2's eyes, while the server still holds a call of about 12 KB for each, faster
-// than it can free them: without a bound 1.51 grew by 250 MB a second. Two rules end such a connection:
-//   - more calls not yet freed than an honest client can have (max_calls_per_connection), which bounds memory at once;
-//   - more aborted calls than a token bucket allows, which bounds wasted work when the server keeps up.
+// A client that opens streams and resets them at once (HTTP/2 rapid reset, CVE-2023-44487) never
+// has more than max-concurrent-streams of them open in HTTP/2's eyes, while the server still holds
+// a call of about 12 KB for each, faster than it can free them: without a bound 1.51 grew by 250 MB
+// a second. Two rules end such a connection:
+//   - more calls not yet freed than an honest client can have (max_calls_per_connection), which
+//   bounds memory at once;
+//   - more aborted calls than a token bucket allows, which bounds wasted work when the server keeps
+//   up.
 #pragma once
 
 #include <sys/socket.h>
@@ -20,13 +23,14 @@ namespace polysketch {
 
 struct ConnectionLimits {
   int64_t max_connections = 256;
-  int64_t max_calls = 1024;                 // over all connections
-  int64_t max_calls_per_connection = 256;   // not yet freed, aborted ones included
-  double resets_per_second = 100;           // sustained; ten times as many in a burst
+  int64_t max_calls = 1024;                // over all connections
+  int64_t max_calls_per_connection = 256;  // not yet freed, aborted ones included
+  double resets_per_second = 100;          // sustained; ten times as many in a burst
 };
 
 // "127.0.0.1:4711", "::1:4711": the same for a socket's address and for what gRPC calls its peer
-// ("ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711"). IPv4 addresses in IPv6 form become IPv4, as gRPC shows them.
+// ("ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711"). IPv4 addresses in IPv6 form become IPv4, as gRPC
+// shows them.
 std::string ConnectionKey(const sockaddr_storage& address);
 std::string ConnectionKey(std::string_view grpc_peer);
 
@@ -41,8 +45,9 @@ class ConnectionTable {
   ConnectionTable(const ConnectionTable&) = delete;
   ConnectionTable& operator=(const ConnectionTable&) = delete;
 
-  // `fd` is a duplicate of the connection's socket, by which the table can end the connection. Returns 0 when
-  // max_connections are open, or when more than max_calls wait to be freed: whoever is behind that must not come back first.
+  // `fd` is a duplicate of the connection's socket, by which the table can end the connection.
+  // Returns 0 when max_connections are open, or when more than max_calls wait to be freed: whoever
+  // is behind that must not come back first.
   Id Add(const std::string& key, int fd);
   // Gives the fd back, for the caller to close; -1 for an unknown id.
   int Remove(Id id);

@@ -10,7 +10,9 @@
 namespace polysketch {
 namespace {
 
-double Seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+double Seconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
 
 void ToProto(const Timings& timings, v1::Timings* out) {
   out->set_queue_seconds(Seconds(timings.queue));
@@ -37,13 +39,15 @@ SamplingParams ToSampling(const v1::Sampling& sampling) {
 
 Status RequireTokenizer(const RequestRules& rules, std::string_view field) {
   if (rules.tokenizer != nullptr) return Status();
-  return FailedPrecondition(field, ": text needs a tokenizer, and this model has none; use token ids");
+  return FailedPrecondition(field,
+                            ": text needs a tokenizer, and this model has none; use token ids");
 }
 
 Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int vocab_size) {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab_size) {
-      return InvalidArgument(field, "[", i, "]: expected an id in [0, ", vocab_size, "), found ", ids[i]);
+      return InvalidArgument(field, "[", i, "]: expected an id in [0, ", vocab_size, "), found ",
+                             ids[i]);
     }
   }
   return Status();
@@ -52,17 +56,20 @@ Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int v
 Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRules& rules) {
   std::vector<int32_t> tokens;
   switch (prompt.input_case()) {
-    case v1::Prompt::INPUT_NOT_SET: return InvalidArgument("prompt: expected text or tokens, found neither");
+    case v1::Prompt::INPUT_NOT_SET:
+      return InvalidArgument("prompt: expected text or tokens, found neither");
     case v1::Prompt::kTokens: {
       const auto& ids = prompt.tokens().ids();
-      PS_RETURN_IF_ERROR(CheckTokenIds("prompt.tokens.ids", std::span(ids.data(), ids.size()), rules.vocab_size));
+      PS_RETURN_IF_ERROR(
+          CheckTokenIds("prompt.tokens.ids", std::span(ids.data(), ids.size()), rules.vocab_size));
       tokens.assign(ids.begin(), ids.end());
       break;
     }
     case v1::Prompt::kText: {
       PS_RETURN_IF_ERROR(RequireTokenizer(rules, "prompt.text"));
       Result<std::vector<int32_t>> encoded = rules.tokenizer->Encode(prompt.text());
-      if (!encoded.ok()) return Status(encoded.status().code(), StrCat("prompt.text: ", encoded.status().message()));
+      if (!encoded.ok())
+        return Status(encoded.status().code(), StrCat("prompt.text: ", encoded.status().message()));
       if (rules.add_bos) tokens.push_back(rules.bos_id);
       tokens.insert(tokens.end(), encoded->begin(), encoded->end());
       break;
@@ -72,17 +79,19 @@ Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRul
   return tokens;
 }
 
-Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request, const RequestRules& rules) {
+Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
+                                        const RequestRules& rules) {
   GenerateParams params;
   params.sampling = ToSampling(request.sampling());
   for (const auto& [id, bias] : request.sampling().logit_bias()) {
     // By its key: the entries of a map have no order that a client could count in.
     if (id < 0 || id >= rules.vocab_size) {
-      return InvalidArgument("sampling.logit_bias: expected ids in [0, ", rules.vocab_size, "), found ", id);
+      return InvalidArgument("sampling.logit_bias: expected ids in [0, ", rules.vocab_size,
+                             "), found ", id);
     }
     if (!(std::abs(bias) <= kMaxLogitBias)) {
-      return InvalidArgument("sampling.logit_bias[", id, "]: expected a number in [", -kMaxLogitBias, ", ",
-                             kMaxLogitBias, "], found ", bias);
+      return InvalidArgument("sampling.logit_bias[", id, "]: expected a number in [",
+                             -kMaxLogitBias, ", ", kMaxLogitBias, "], found ", bias);
     }
     params.sampling.logit_bias.emplace_back(id, bias);
   }
@@ -101,7 +110,8 @@ Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request, cons
   return params;
 }
 
-void AppendToken(const TokenEvent& event, bool with_logprobs, const Tokenizer* tokenizer, v1::Delta* delta) {
+void AppendToken(const TokenEvent& event, bool with_logprobs, const Tokenizer* tokenizer,
+                 v1::Delta* delta) {
   delta->mutable_text()->append(event.text);
   delta->add_tokens(event.token);
   delta->set_echoed(event.echoed);
@@ -128,7 +138,8 @@ void ToProto(const ScoreEvent& event, v1::ScoreLogprobs* logprobs) {
 
 void ToProto(const FinishEvent& event, v1::Finish* finish) {
   finish->set_text(event.text);
-  finish->set_reason(event.reason == FinishReason::kLength ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP);
+  finish->set_reason(event.reason == FinishReason::kLength ? v1::FINISH_REASON_LENGTH
+                                                           : v1::FINISH_REASON_STOP);
   finish->set_matched_stop(event.matched_stop);
   finish->set_seed(event.seed);
   finish->mutable_usage()->set_prompt_tokens(event.usage.prompt_tokens);
@@ -141,7 +152,8 @@ void ToProto(const FinishEvent& event, v1::ScoreFinish* finish) {
   const int64_t tokens = event.usage.prompt_tokens;
   finish->set_tokens(tokens);
   finish->set_logprob_sum(event.logprob_sum);
-  if (tokens > 1) finish->set_perplexity(std::exp(-event.logprob_sum / static_cast<double>(tokens - 1)));
+  if (tokens > 1)
+    finish->set_perplexity(std::exp(-event.logprob_sum / static_cast<double>(tokens - 1)));
   ToProto(event.timings, finish->mutable_timings());
 }
 

@@ -1,4 +1,5 @@
-// Messages of polysketch.v1 <-> plain data of the engine. Checks here name the field of the message.
+// Messages of polysketch.v1 <-> plain data of the engine. Checks here name the field of the
+// message.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +30,12 @@ Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int v
 
 // Token ids of a prompt, BOS included where the rules ask for it.
 Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRules& rules);
-Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request, const RequestRules& rules);
+Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
+                                        const RequestRules& rules);
 
 // Appends one token. `tokenizer` names alternatives and may be null.
-void AppendToken(const TokenEvent& event, bool with_logprobs, const Tokenizer* tokenizer, v1::Delta* delta);
+void AppendToken(const TokenEvent& event, bool with_logprobs, const Tokenizer* tokenizer,
+                 v1::Delta* delta);
 void ToProto(const ProgressEvent& event, v1::Progress* progress);
 void ToProto(const ScoreEvent& event, v1::ScoreLogprobs* logprobs);
 // A finish whose FinishStatus is OK.

@@ -9,7 +9,8 @@ namespace polysketch {
 template <typename Request>
 Status EngineCall::Submit(Request request) {
   auto stream = std::make_shared<EventStream>(call_.service()->stream_buffer);
-  // The stream and the call hold each other until the FinishEvent, which ends that: OnEnded and End drop the stream.
+  // The stream and the call hold each other until the FinishEvent, which ends that: OnEnded and End
+  // drop the stream.
   stream->SetOnReady([self = shared_from_this(), writers = call_.service()->writers] {
     writers->Post([self] { self->Pump(); });
   });
@@ -117,8 +118,9 @@ void EngineCall::WriteDone(bool ok) {
 }
 
 void EngineCall::Cancelled() {
-  Break(call_.DeadlinePassed() ? Status(Code::kDeadlineExceeded, "the deadline of the request has passed")
-                               : Status(Code::kCancelled, "the client cancelled"));
+  Break(call_.DeadlinePassed()
+            ? Status(Code::kDeadlineExceeded, "the deadline of the request has passed")
+            : Status(Code::kCancelled, "the client cancelled"));
 }
 
 void EngineCall::EndIfStalled(Clock::time_point since) {
@@ -128,10 +130,12 @@ void EngineCall::EndIfStalled(Clock::time_point since) {
     if (context_ == nullptr) return;
     const std::optional<Clock::time_point> owed = InputOwedSince();
     if ((writing_ || ended_) && write_started_ < since) {
-      status = Status(Code::kAborted, "the client took no output for longer than the stall deadline");
+      status =
+          Status(Code::kAborted, "the client took no output for longer than the stall deadline");
       context_->TryCancel();  // the write cannot end otherwise, and no status can pass it
     } else if (!writing_ && !ended_ && owed.has_value() && *owed < since) {
-      status = Status(Code::kAborted, "the client sent no input for longer than the stall deadline");
+      status =
+          Status(Code::kAborted, "the client sent no input for longer than the stall deadline");
     }
   }
   if (!status.ok()) Break(status);

@@ -1,10 +1,13 @@
-// A call that runs a request on the engine: the part that Complete, CompleteUnary and Score have in common.
+// A call that runs a request on the engine: the part that Complete, CompleteUnary and Score have in
+// common.
 //
-// Life: created and pinned by its handler -> Submit -> events are rendered to messages, one write outstanding -> the
-// FinishEvent ends the call -> OnDone unpins. Whatever breaks a call (cancellation, deadline, a dead connection, bad input in
-// the middle, a stall) cancels the request; the call then discards events and ends with the FinishEvent, within a step.
+// Life: created and pinned by its handler -> Submit -> events are rendered to messages, one write
+// outstanding -> the FinishEvent ends the call -> OnDone unpins. Whatever breaks a call
+// (cancellation, deadline, a dead connection, bad input in the middle, a stall) cancels the
+// request; the call then discards events and ends with the FinishEvent, within a step.
 //
-// Threads: gRPC's, the writer's and the stall watch's; mutex_ guards all state. The engine thread only posts to the writer.
+// Threads: gRPC's, the writer's and the stall watch's; mutex_ guards all state. The engine thread
+// only posts to the writer.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -28,7 +31,8 @@ class EngineCall : public Stallable, public std::enable_shared_from_this<EngineC
       : call_(rpc, service, context), context_(context) {}
 
   // --- for the derived call to say how it writes; called with mutex_ held ---
-  // The bytes of one message made of `event` and, through NextEvent, of events behind it. nullopt: nothing to write yet.
+  // The bytes of one message made of `event` and, through NextEvent, of events behind it. nullopt:
+  // nothing to write yet.
   virtual std::optional<grpc::ByteBuffer> Render(Event event) = 0;
   // The last message of a call that went well.
   virtual grpc::ByteBuffer RenderFinish(const FinishEvent& finish) = 0;
@@ -50,7 +54,8 @@ class EngineCall : public Stallable, public std::enable_shared_from_this<EngineC
   Status Submit(Request request);
   // Ends a call that has no request on the engine. Without mutex_.
   void Reject(const Status& status);
-  // Ends the call with an error, at once or when the engine has let go of its request. Without mutex_.
+  // Ends the call with an error, at once or when the engine has let go of its request. Without
+  // mutex_.
   void Fail(const Status& status);
   // Renders and writes what can be. Without mutex_.
   void Pump();

@@ -1,5 +1,5 @@
-// Threads for work that must not hold up whoever asks for it: gRPC's pollers (tokenizing a long text) and the engine
-// (writing to streams).
+// Threads for work that must not hold up whoever asks for it: gRPC's pollers (tokenizing a long
+// text) and the engine (writing to streams).
 #pragma once
 
 #include <condition_variable>

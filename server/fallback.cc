@@ -43,12 +43,14 @@ class UnknownMethod final : public grpc::ServerGenericBidiReactor {
 };
 
 // A file behind all files that it imports.
-void AddFile(const FileDescriptor* file, std::unordered_set<std::string>* added, ServerReflectionResponse* response) {
+void AddFile(const FileDescriptor* file, std::unordered_set<std::string>* added,
+             ServerReflectionResponse* response) {
   if (!added->insert(file->name()).second) return;
   for (int i = 0; i < file->dependency_count(); ++i) AddFile(file->dependency(i), added, response);
   google::protobuf::FileDescriptorProto proto;
   file->CopyTo(&proto);
-  response->mutable_file_descriptor_response()->add_file_descriptor_proto(proto.SerializeAsString());
+  response->mutable_file_descriptor_response()->add_file_descriptor_proto(
+      proto.SerializeAsString());
 }
 
 void AnswerFile(const FileDescriptor* file, ServerReflectionResponse* response) {
@@ -77,7 +79,8 @@ ServerReflectionResponse Answer(const ServerReflectionRequest& request) {
       const auto& extension = request.file_containing_extension();
       const Descriptor* type = pool.FindMessageTypeByName(extension.containing_type());
       const FieldDescriptor* field =
-          type == nullptr ? nullptr : pool.FindExtensionByNumber(type, extension.extension_number());
+          type == nullptr ? nullptr
+                          : pool.FindExtensionByNumber(type, extension.extension_number());
       AnswerFile(field == nullptr ? nullptr : field->file(), &response);
       break;
     }
@@ -96,7 +99,8 @@ ServerReflectionResponse Answer(const ServerReflectionRequest& request) {
       break;
     }
     case ServerReflectionRequest::kListServices:
-      for (const char* name : kServices) response.mutable_list_services_response()->add_service()->set_name(name);
+      for (const char* name : kServices)
+        response.mutable_list_services_response()->add_service()->set_name(name);
       break;
     case ServerReflectionRequest::MESSAGE_REQUEST_NOT_SET:
       response.mutable_error_response()->set_error_code(grpc::StatusCode::INVALID_ARGUMENT);
@@ -120,7 +124,8 @@ class ReflectionCall final : public grpc::ServerGenericBidiReactor {
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(grpc::Status::OK);
     ServerReflectionRequest request;
-    if (const Status status = ParseMessage(bytes_, &request); !status.ok()) return Finish(ToGrpcStatus(status));
+    if (const Status status = ParseMessage(bytes_, &request); !status.ok())
+      return Finish(ToGrpcStatus(status));
     bytes_ = SerializeMessage(Answer(request));
     StartWrite(&bytes_);
   }
@@ -137,7 +142,8 @@ class ReflectionCall final : public grpc::ServerGenericBidiReactor {
 
 }  // namespace
 
-grpc::ServerGenericBidiReactor* FallbackService::CreateReactor(grpc::GenericCallbackServerContext* context) {
+grpc::ServerGenericBidiReactor* FallbackService::CreateReactor(
+    grpc::GenericCallbackServerContext* context) {
   const std::string& method = context->method();
   if (method == "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo" ||
       method == "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo") {

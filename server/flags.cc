@@ -15,19 +15,24 @@ constexpr int64_t kMany = std::numeric_limits<int32_t>::max();
 constexpr int64_t kDay = 24 * 3600 * 1000;
 constexpr int64_t kTiB = int64_t{1} << 40;
 
-constexpr Flag Text(std::string_view name, std::string_view values, std::string C::*field, std::string_view help) {
+constexpr Flag Text(std::string_view name, std::string_view values, std::string C::*field,
+                    std::string_view help) {
   return {name, FlagKind::kText, values, field, 0, 0, help};
 }
-constexpr Flag Choice(std::string_view name, std::string_view values, std::string C::*field, std::string_view help) {
+constexpr Flag Choice(std::string_view name, std::string_view values, std::string C::*field,
+                      std::string_view help) {
   return {name, FlagKind::kChoice, values, field, 0, 0, help};
 }
-constexpr Flag Integer(std::string_view name, int64_t C::*field, int64_t min, int64_t max, std::string_view help) {
+constexpr Flag Integer(std::string_view name, int64_t C::*field, int64_t min, int64_t max,
+                       std::string_view help) {
   return {name, FlagKind::kInteger, "N", field, min, max, help};
 }
-constexpr Flag Bytes(std::string_view name, int64_t C::*field, int64_t min, int64_t max, std::string_view help) {
+constexpr Flag Bytes(std::string_view name, int64_t C::*field, int64_t min, int64_t max,
+                     std::string_view help) {
   return {name, FlagKind::kBytes, "BYTES", field, min, max, help};
 }
-constexpr Flag Duration(std::string_view name, milliseconds C::*field, int64_t min, std::string_view help) {
+constexpr Flag Duration(std::string_view name, milliseconds C::*field, int64_t min,
+                        std::string_view help) {
   return {name, FlagKind::kDuration, "TIME", field, min, kDay, help};
 }
 
@@ -39,42 +44,63 @@ constexpr Flag kFlags[] = {
 
     Choice("device", "auto|cpu|cuda|reference", &C::device,
            "where the model runs; auto takes the fastest there is, reference is the slow oracle"),
-    Integer("threads", &C::threads, 0, 1024, "threads of the cpu device; 0: as many as this process may use"),
-    Choice("weights", "auto|f32|bf16|f16", &C::weights, "format of the weights in memory; auto: as in the checkpoint"),
-    Choice("state-format", "f32|bf16", &C::state_format, "how the recurrent state is read (accumulation is f32)"),
+    Integer("threads", &C::threads, 0, 1024,
+            "threads of the cpu device; 0: as many as this process may use"),
+    Choice("weights", "auto|f32|bf16|f16", &C::weights,
+           "format of the weights in memory; auto: as in the checkpoint"),
+    Choice("state-format", "f32|bf16", &C::state_format,
+           "how the recurrent state is read (accumulation is f32)"),
 
     Integer("max-sequences", &C::max_sequences, 1, 65536, "requests that run at once"),
-    Integer("max-queue", &C::max_queue, 0, kMany, "requests that wait; more get RESOURCE_EXHAUSTED"),
-    Integer("max-step-tokens", &C::max_step_tokens, 1, 65536, "most tokens of one step of the model"),
+    Integer("max-queue", &C::max_queue, 0, kMany,
+            "requests that wait; more get RESOURCE_EXHAUSTED"),
+    Integer("max-step-tokens", &C::max_step_tokens, 1, 65536,
+            "most tokens of one step of the model"),
     Integer("max-prompt-tokens", &C::max_prompt_tokens, 1, kMany, "longest prompt of a completion"),
-    Integer("max-new-tokens", &C::max_new_tokens, 0, kMany, "longest output, and the default of max_tokens"),
+    Integer("max-new-tokens", &C::max_new_tokens, 0, kMany,
+            "longest output, and the default of max_tokens"),
     Bytes("state-memory", &C::state_memory, 0, 1024 * kTiB,
-          "memory for the states of all running requests; 0: enough for max-sequences, or 4GiB for KV caches"),
+          "memory for the states of all running requests; 0: enough for max-sequences, or 4GiB for "
+          "KV caches"),
 
-    Bytes("max-message-bytes", &C::max_message_bytes, 1024, int64_t{1} << 30, "largest request message"),
-    Bytes("max-metadata-bytes", &C::max_metadata_bytes, 1024, int64_t{1} << 20, "largest request metadata"),
-    Integer("max-connections", &C::max_connections, 1, 100000, "open connections; more are closed at once"),
-    Integer("max-concurrent-streams", &C::max_concurrent_streams, 1, 65536, "calls at once on one connection"),
-    Integer("max-calls", &C::max_calls, 1, kMany, "calls at once in all; more get RESOURCE_EXHAUSTED"),
+    Bytes("max-message-bytes", &C::max_message_bytes, 1024, int64_t{1} << 30,
+          "largest request message"),
+    Bytes("max-metadata-bytes", &C::max_metadata_bytes, 1024, int64_t{1} << 20,
+          "largest request metadata"),
+    Integer("max-connections", &C::max_connections, 1, 100000,
+            "open connections; more are closed at once"),
+    Integer("max-concurrent-streams", &C::max_concurrent_streams, 1, 65536,
+            "calls at once on one connection"),
+    Integer("max-calls", &C::max_calls, 1, kMany,
+            "calls at once in all; more get RESOURCE_EXHAUSTED"),
     Integer("max-resets-per-second", &C::max_resets_per_second, 1, kMany,
-            "calls that one connection may abort, sustained; ten times as many in a burst; then it is closed"),
+            "calls that one connection may abort, sustained; ten times as many in a burst; then it "
+            "is closed"),
     Integer("stream-buffer", &C::stream_buffer, 1, 65536,
             "events that wait for a slow reader before its request is parked"),
     Duration("stall-deadline", &C::stall_deadline, 100,
              "a client that takes no output, or sends no input of a score, for so long is ended"),
 
-    Duration("keepalive-time", &C::keepalive_time, 1000, "idle time before the server pings a connection"),
+    Duration("keepalive-time", &C::keepalive_time, 1000,
+             "idle time before the server pings a connection"),
     Duration("keepalive-timeout", &C::keepalive_timeout, 100, "time to answer that ping"),
-    Duration("keepalive-min-interval", &C::keepalive_min_interval, 0, "least time between a client's own pings"),
-    Integer("max-ping-strikes", &C::max_ping_strikes, 1, 1000, "pings too early before a connection is closed"),
-    Duration("handshake-timeout", &C::handshake_timeout, 100, "time for the start of HTTP/2 on a new connection"),
-    Duration("max-connection-idle", &C::max_connection_idle, 0, "a connection without calls is closed; 0: never"),
+    Duration("keepalive-min-interval", &C::keepalive_min_interval, 0,
+             "least time between a client's own pings"),
+    Integer("max-ping-strikes", &C::max_ping_strikes, 1, 1000,
+            "pings too early before a connection is closed"),
+    Duration("handshake-timeout", &C::handshake_timeout, 100,
+             "time for the start of HTTP/2 on a new connection"),
+    Duration("max-connection-idle", &C::max_connection_idle, 0,
+             "a connection without calls is closed; 0: never"),
     Duration("max-connection-age", &C::max_connection_age, 0,
              "a connection gets GOAWAY, so that clients spread again; 0: never"),
-    Duration("max-connection-age-grace", &C::max_connection_age_grace, 0, "time for its calls to end after that"),
-    Duration("drain-timeout", &C::drain_timeout, 0, "time for running requests to end after SIGTERM"),
+    Duration("max-connection-age-grace", &C::max_connection_age_grace, 0,
+             "time for its calls to end after that"),
+    Duration("drain-timeout", &C::drain_timeout, 0,
+             "time for running requests to end after SIGTERM"),
 
-    Choice("log-level", "debug|info|warning|error", &C::log_level, "least level that is written to stderr"),
+    Choice("log-level", "debug|info|warning|error", &C::log_level,
+           "least level that is written to stderr"),
     Choice("log-format", "text|json", &C::log_format, "form of a log line"),
 };
 
@@ -88,11 +114,15 @@ constexpr Unit kByteUnits[] = {{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 
 // The form of a kind, for messages.
 std::string_view FormOf(FlagKind kind) {
   switch (kind) {
-    case FlagKind::kInteger: return "an integer";
-    case FlagKind::kBytes: return "bytes as 65536, 64KiB, 4MiB or 1GiB";
-    case FlagKind::kDuration: return "a time as 500ms, 30s, 5m or 2h";
+    case FlagKind::kInteger:
+      return "an integer";
+    case FlagKind::kBytes:
+      return "bytes as 65536, 64KiB, 4MiB or 1GiB";
+    case FlagKind::kDuration:
+      return "a time as 500ms, 30s, 5m or 2h";
     case FlagKind::kText:
-    case FlagKind::kChoice: break;
+    case FlagKind::kChoice:
+      break;
   }
   return "text";
 }
@@ -151,7 +181,7 @@ Status SetFlag(const Flag& flag, std::string_view text, ServerConfig* config) {
     if (flag.kind == FlagKind::kChoice && !IsChoice(flag.values, text)) {
       return InvalidArgument("expected ", flag.values, ", found \"", text, "\"");
     }
-    config->**field = text;
+    config->** field = text;
     return Status();
   }
   int64_t value = 0;
@@ -159,11 +189,11 @@ Status SetFlag(const Flag& flag, std::string_view text, ServerConfig* config) {
     return InvalidArgument("expected ", FormOf(flag.kind), ", found \"", text, "\"");
   }
   if (value < flag.min || value > flag.max) {
-    return InvalidArgument("expected ", NumberText(flag.kind, flag.min), " to ", NumberText(flag.kind, flag.max),
-                           ", found ", text);
+    return InvalidArgument("expected ", NumberText(flag.kind, flag.min), " to ",
+                           NumberText(flag.kind, flag.max), ", found ", text);
   }
   if (const auto* field = std::get_if<int64_t C::*>(&flag.field)) {
-    config->**field = value;
+    config->** field = value;
   } else {
     config->*std::get<milliseconds C::*>(flag.field) = milliseconds(value);
   }
@@ -172,7 +202,8 @@ Status SetFlag(const Flag& flag, std::string_view text, ServerConfig* config) {
 
 std::string FlagText(const Flag& flag, const ServerConfig& config) {
   if (const auto* text = std::get_if<std::string C::*>(&flag.field)) return config.**text;
-  if (const auto* number = std::get_if<int64_t C::*>(&flag.field)) return NumberText(flag.kind, config.**number);
+  if (const auto* number = std::get_if<int64_t C::*>(&flag.field))
+    return NumberText(flag.kind, config.**number);
   return NumberText(flag.kind, (config.*std::get<milliseconds C::*>(flag.field)).count());
 }
 
@@ -188,10 +219,14 @@ std::string HelpText() {
   std::string text =
       "polysketch-server serves a PolySketchFormer model over gRPC.\n\n"
       "Usage: polysketch-server --model DIR [FLAG...]\n\n"
-      "A flag is given as --name VALUE or --name=VALUE, as the environment variable POLYSKETCH_NAME (dashes become\n"
-      "underscores), or as a key of the JSON object in the file that --config names; the first of these wins.\n"
-      "SIGTERM and SIGINT drain: running requests end within --drain-timeout. A second signal ends the process at once.\n"
-      "Once ready, one line of JSON on stdout tells the real addresses: {\"listen\": ..., \"metrics\": ...}.\n\n";
+      "A flag is given as --name VALUE or --name=VALUE, as the environment variable "
+      "POLYSKETCH_NAME (dashes become\n"
+      "underscores), or as a key of the JSON object in the file that --config names; the first of "
+      "these wins.\n"
+      "SIGTERM and SIGINT drain: running requests end within --drain-timeout. A second signal ends "
+      "the process at once.\n"
+      "Once ready, one line of JSON on stdout tells the real addresses: {\"listen\": ..., "
+      "\"metrics\": ...}.\n\n";
   const auto line = [&text](std::string_view name, std::string_view values, std::string_view help,
                             std::string_view value) {
     text += StrCat("  --", name, values.empty() ? "" : " ", values, "\n      ", help);

@@ -1,4 +1,5 @@
-// The one table of flags: parsing, --help, environment variables and the file's keys all come from it.
+// The one table of flags: parsing, --help, environment variables and the file's keys all come from
+// it.
 #pragma once
 
 #include <chrono>
@@ -25,7 +26,8 @@ struct Flag {
   std::string_view name;  // without the dashes: "max-queue"
   FlagKind kind;
   std::string_view values;  // placeholder in --help ("N", "HOST:PORT"), or the choices
-  std::variant<std::string ServerConfig::*, int64_t ServerConfig::*, std::chrono::milliseconds ServerConfig::*>
+  std::variant<std::string ServerConfig::*, int64_t ServerConfig::*,
+               std::chrono::milliseconds ServerConfig::*>
       field;
   int64_t min;  // kInteger, kBytes; milliseconds for kDuration
   int64_t max;
@@ -35,7 +37,8 @@ struct Flag {
 std::span<const Flag> Flags();
 // nullptr when there is none of this name.
 const Flag* FindFlag(std::string_view name);
-// Parses and range-checks. The error says what was expected and found, not where the text came from.
+// Parses and range-checks. The error says what was expected and found, not where the text came
+// from.
 Status SetFlag(const Flag& flag, std::string_view text, ServerConfig* config);
 // The field's value in the form that SetFlag reads.
 std::string FlagText(const Flag& flag, const ServerConfig& config);

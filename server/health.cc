@@ -18,7 +18,8 @@ bool IsKnown(const std::string& name) { return name.empty() || name == "polysket
 
 class HealthService::CheckCall final : public grpc::ServerUnaryReactor {
  public:
-  CheckCall(ConnectionTable* connections, grpc::CallbackServerContext* context, const grpc::Status& status)
+  CheckCall(ConnectionTable* connections, grpc::CallbackServerContext* context,
+            const grpc::Status& status)
       : counted_(connections, context) {
     Finish(status);
   }
@@ -102,13 +103,16 @@ void HealthService::SetServing(bool serving) {
 void HealthService::EndWatches() {
   std::lock_guard lock(mutex_);
   ended_ = true;
-  for (WatchCall* watch : watches_) watch->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server ends"));
+  for (WatchCall* watch : watches_)
+    watch->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server ends"));
 }
 
-grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context, const HealthCheckRequest* request,
+grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
+                                               const HealthCheckRequest* request,
                                                HealthCheckResponse* response) {
   if (!IsKnown(request->service())) {
-    return new CheckCall(connections_, context, grpc::Status(grpc::StatusCode::NOT_FOUND, "unknown service"));
+    return new CheckCall(connections_, context,
+                         grpc::Status(grpc::StatusCode::NOT_FOUND, "unknown service"));
   }
   {
     std::lock_guard lock(mutex_);
@@ -117,8 +121,8 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
   return new CheckCall(connections_, context, grpc::Status::OK);
 }
 
-grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(grpc::CallbackServerContext* context,
-                                                                    const HealthCheckRequest* request) {
+grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
+    grpc::CallbackServerContext* context, const HealthCheckRequest* request) {
   return new WatchCall(this, context, IsKnown(request->service()));
 }
 

@@ -1,5 +1,5 @@
-// grpc.health.v1.Health for the names "" and "polysketch.v1.PolySketch", which are always of one state. Our own, since
-// gRPC's begins in SERVING before anybody can say otherwise.
+// grpc.health.v1.Health for the names "" and "polysketch.v1.PolySketch", which are always of one
+// state. Our own, since gRPC's begins in SERVING before anybody can say otherwise.
 #pragma once
 
 #include <mutex>
@@ -26,7 +26,8 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
                                   const grpc::health::v1::HealthCheckRequest* request,
                                   grpc::health::v1::HealthCheckResponse* response) override;
   grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
-      grpc::CallbackServerContext* context, const grpc::health::v1::HealthCheckRequest* request) override;
+      grpc::CallbackServerContext* context,
+      const grpc::health::v1::HealthCheckRequest* request) override;
 
  private:
   class CheckCall;

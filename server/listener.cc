@@ -24,8 +24,8 @@ namespace {
 constexpr uint64_t kListenEvent = ~uint64_t{0};
 constexpr uint64_t kStopEvent = kListenEvent - 1;
 
-// What the kernel may hold of a connection's input. Requests are small; a large buffer only lets a flood get further
-// before it is noticed.
+// What the kernel may hold of a connection's input. Requests are small; a large buffer only lets a
+// flood get further before it is noticed.
 constexpr int kReceiveBuffer = 256 << 10;
 
 struct HostPort {
@@ -44,7 +44,8 @@ Result<HostPort> SplitAddress(const std::string& address) {
       parts.host.clear();
     }
   }
-  const bool digits = !parts.port.empty() && parts.port.find_first_not_of("0123456789") == std::string::npos;
+  const bool digits =
+      !parts.port.empty() && parts.port.find_first_not_of("0123456789") == std::string::npos;
   if (parts.host.empty() || !digits || parts.port.size() > 5 || std::stoi(parts.port) > 65535) {
     return InvalidArgument("expected HOST:PORT or [IPV6]:PORT, found \"", address, "\"");
   }
@@ -59,7 +60,8 @@ int ListenOn(const addrinfo& info) {
   const int off = 0;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (info.ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-  setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kReceiveBuffer, sizeof(kReceiveBuffer));  // accepted sockets inherit it
+  setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kReceiveBuffer,
+             sizeof(kReceiveBuffer));  // accepted sockets inherit it
   if (bind(fd, info.ai_addr, info.ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0) return fd;
   const int error = errno;
   close(fd);
@@ -70,7 +72,8 @@ int ListenOn(const addrinfo& info) {
 std::string BoundAddress(int fd) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
-  PS_CHECK(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0) << std::strerror(errno);
+  PS_CHECK(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0)
+      << std::strerror(errno);
   const std::string key = ConnectionKey(address);
   if (address.ss_family != AF_INET6) return key;
   const size_t colon = key.rfind(':');
@@ -79,18 +82,21 @@ std::string BoundAddress(int fd) {
 
 }  // namespace
 
-Result<std::unique_ptr<Listener>> Listener::Bind(const std::string& address, ConnectionTable* table) {
+Result<std::unique_ptr<Listener>> Listener::Bind(const std::string& address,
+                                                 ConnectionTable* table) {
   PS_ASSIGN_OR_RETURN(const HostPort parts, SplitAddress(address));
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(parts.host.c_str(), parts.port.c_str(), &hints, &found); error != 0) {
+  if (const int error = getaddrinfo(parts.host.c_str(), parts.port.c_str(), &hints, &found);
+      error != 0) {
     return InvalidArgument("cannot resolve \"", parts.host, "\": ", gai_strerror(error));
   }
   int fd = -1;
-  for (const addrinfo* info = found; info != nullptr && fd < 0; info = info->ai_next) fd = ListenOn(*info);
+  for (const addrinfo* info = found; info != nullptr && fd < 0; info = info->ai_next)
+    fd = ListenOn(*info);
   const int error = errno;
   freeaddrinfo(found);
   if (fd < 0) return Unavailable("cannot listen on ", address, ": ", std::strerror(error));
@@ -104,7 +110,8 @@ Listener::Listener(int fd, std::string address, ConnectionTable* table)
       address_(std::move(address)),
       table_(table) {
   PS_CHECK(epoll_fd_ >= 0 && stop_fd_ >= 0) << std::strerror(errno);
-  for (const auto& [watched, data] : {std::pair{listen_fd_, kListenEvent}, std::pair{stop_fd_, kStopEvent}}) {
+  for (const auto& [watched, data] :
+       {std::pair{listen_fd_, kListenEvent}, std::pair{stop_fd_, kStopEvent}}) {
     epoll_event event{.events = EPOLLIN, .data = {.u64 = data}};
     PS_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, watched, &event) == 0) << std::strerror(errno);
   }
@@ -155,11 +162,13 @@ void Listener::Accept() {
   while (true) {
     sockaddr_storage peer{};
     socklen_t size = sizeof(peer);
-    const int fd = accept4(listen_fd_, reinterpret_cast<sockaddr*>(&peer), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    const int fd = accept4(listen_fd_, reinterpret_cast<sockaddr*>(&peer), &size,
+                           SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         LogWarning("accept_failed", {{"error", std::strerror(errno)}});
-        // The connection stays pending: without a pause this loop would spin until a descriptor is free.
+        // The connection stays pending: without a pause this loop would spin until a descriptor is
+        // free.
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
       }
       if (errno == ECONNABORTED || errno == EINTR) continue;
@@ -168,14 +177,16 @@ void Listener::Accept() {
     const int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     const ConnectionTable::Id id = duplicate < 0 ? 0 : table_->Add(ConnectionKey(peer), duplicate);
     if (id == 0) {
-      LogWarning("connection_refused", {{"peer", ConnectionKey(peer)}, {"reason", "too many connections or calls"}});
+      LogWarning("connection_refused",
+                 {{"peer", ConnectionKey(peer)}, {"reason", "too many connections or calls"}});
       if (duplicate >= 0) close(duplicate);
       close(fd);
       continue;
     }
     const int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    // The duplicate reports EPOLLHUP (which needs no asking for) once gRPC has shut the socket down or both ends are closed.
+    // The duplicate reports EPOLLHUP (which needs no asking for) once gRPC has shut the socket down
+    // or both ends are closed.
     epoll_event event{.events = 0, .data = {.u64 = id}};
     PS_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, duplicate, &event) == 0) << std::strerror(errno);
     take_(fd);

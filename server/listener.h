@@ -1,5 +1,5 @@
-// The server's own listening socket. gRPC is handed accepted connections, so that their number is bounded and the table can
-// close one of them.
+// The server's own listening socket. gRPC is handed accepted connections, so that their number is
+// bounded and the table can close one of them.
 #pragma once
 
 #include <functional>
@@ -14,9 +14,9 @@ namespace polysketch {
 
 class Listener {
  public:
-  // "HOST:PORT", "[::1]:PORT"; HOST may be a name, whose first address that can be bound is taken; port 0 takes a free one.
-  // INVALID_ARGUMENT for another form or an unknown name, UNAVAILABLE when it cannot be bound. Connections wait in the
-  // kernel until Start. `table` outlives the listener.
+  // "HOST:PORT", "[::1]:PORT"; HOST may be a name, whose first address that can be bound is taken;
+  // port 0 takes a free one. INVALID_ARGUMENT for another form or an unknown name, UNAVAILABLE when
+  // it cannot be bound. Connections wait in the kernel until Start. `table` outlives the listener.
   static Result<std::unique_ptr<Listener>> Bind(const std::string& address, ConnectionTable* table);
   ~Listener();
   Listener(const Listener&) = delete;

@@ -46,7 +46,8 @@ class LoadProgress {
     if (done == total && !logged_) return;  // a small model: no progress to speak of
     last_ = now;
     logged_ = true;
-    LogInfo("loading", {{"mib", MiB(static_cast<double>(done))}, {"of_mib", MiB(static_cast<double>(total))}});
+    LogInfo("loading",
+            {{"mib", MiB(static_cast<double>(done))}, {"of_mib", MiB(static_cast<double>(total))}});
   }
 
  private:
@@ -54,7 +55,8 @@ class LoadProgress {
   bool logged_ = false;
 };
 
-Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& folder, const ModelConfig& config) {
+Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& folder,
+                                                 const ModelConfig& config) {
   const std::filesystem::path path = std::filesystem::path(folder) / "tokenizer.model";
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
@@ -63,8 +65,8 @@ Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& folder, cons
   }
   PS_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(path.string()));
   if (tokenizer->vocab_size() != config.vocab_size) {
-    return InvalidArgument(path.string(), ": expected ", config.vocab_size, " pieces as config.json's vocab_size, found ",
-                           tokenizer->vocab_size());
+    return InvalidArgument(path.string(), ": expected ", config.vocab_size,
+                           " pieces as config.json's vocab_size, found ", tokenizer->vocab_size());
   }
   return tokenizer;
 }
@@ -116,21 +118,25 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   const ModelConfig& c = loaded.model->config();
   const auto weights = static_cast<double>(loaded.model->weight_bytes());
   const auto states = static_cast<double>(loaded.engine->stats().state_bytes_limit);
-  // Activations of one step: some rows of the widest layers for each token, and the logits of one row a sequence.
-  const double workspace =
-      4.0 * (static_cast<double>(config.max_step_tokens) * (8.0 * c.emb_dim + 3.0 * c.mlp_hidden()) +
-             static_cast<double>(config.max_sequences) * c.vocab_size);
-  LogInfo("memory", {{"weights_mib", MiB(weights)},
-                     {"state_mib_each", MiB(static_cast<double>(loaded.served.description.state_bytes_per_sequence()))},
-                     {"sequences", config.max_sequences},
-                     {"states_mib", MiB(states)},
-                     {"workspace_mib", MiB(workspace)},
-                     {"total_mib", MiB(weights + states + workspace)}});
+  // Activations of one step: some rows of the widest layers for each token, and the logits of one
+  // row a sequence.
+  const double workspace = 4.0 * (static_cast<double>(config.max_step_tokens) *
+                                      (8.0 * c.emb_dim + 3.0 * c.mlp_hidden()) +
+                                  static_cast<double>(config.max_sequences) * c.vocab_size);
+  LogInfo("memory",
+          {{"weights_mib", MiB(weights)},
+           {"state_mib_each",
+            MiB(static_cast<double>(loaded.served.description.state_bytes_per_sequence()))},
+           {"sequences", config.max_sequences},
+           {"states_mib", MiB(states)},
+           {"workspace_mib", MiB(workspace)},
+           {"total_mib", MiB(weights + states + workspace)}});
 }
 
 }  // namespace
 
-Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, EngineObserver* observer) {
+Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config,
+                                               EngineObserver* observer) {
   const Clock::time_point start = Clock::now();
   auto loaded = std::make_unique<LoadedModel>();
   PS_ASSIGN_OR_RETURN(loaded->backend, NewBackend(config));
@@ -141,7 +147,8 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, Engin
   options.state_format = config.state_format == "bf16" ? StateFormat::kBf16 : StateFormat::kF32;
   options.max_step_tokens = static_cast<int>(config.max_step_tokens);
   options.progress = LoadProgress();
-  PS_ASSIGN_OR_RETURN(loaded->model, PolysketchModel::Load(config.model, loaded->backend.get(), options));
+  PS_ASSIGN_OR_RETURN(loaded->model,
+                      PolysketchModel::Load(config.model, loaded->backend.get(), options));
   const ModelConfig& model_config = loaded->model->config();
   PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(config.model, model_config));
 
@@ -154,8 +161,8 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, Engin
   engine_options.state_memory = static_cast<size_t>(config.state_memory);
   engine_options.stall_deadline = config.stall_deadline;
   engine_options.observer = observer;
-  PS_ASSIGN_OR_RETURN(loaded->engine, Engine::Create(loaded->model.get(), model_config, loaded->tokenizer.get(),
-                                                     engine_options));
+  PS_ASSIGN_OR_RETURN(loaded->engine, Engine::Create(loaded->model.get(), model_config,
+                                                     loaded->tokenizer.get(), engine_options));
 
   loaded->served.engine = loaded->engine.get();
   loaded->served.rules = {.tokenizer = loaded->tokenizer.get(),
@@ -166,7 +173,8 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, Engin
                           .max_new_tokens = static_cast<int32_t>(config.max_new_tokens)};
   loaded->served.description = Describe(config, *loaded);
   const v1::GetModelResponse& info = loaded->served.description;
-  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+  const auto milliseconds =
+      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
   LogInfo("model", {{"name", info.name()},
                     {"attention", info.attention()},
                     {"parameters", info.parameters()},

@@ -20,8 +20,9 @@ struct LoadedModel {
   ServedModel served;
 };
 
-// Loads the folder, proves the model with a forward pass (Engine::Create) and logs what memory it takes. Errors name the
-// flag, file or tensor. `observer` outlives the result.
-Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, EngineObserver* observer);
+// Loads the folder, proves the model with a forward pass (Engine::Create) and logs what memory it
+// takes. Errors name the flag, file or tensor. `observer` outlives the result.
+Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config,
+                                               EngineObserver* observer);
 
 }  // namespace polysketch

@@ -27,13 +27,15 @@ int Fail(const Status& status) {
 void PrintReady(const Server& server) {
   nlohmann::json ready;
   ready["listen"] = server.address();
-  ready["metrics"] = server.metrics_address().empty() ? nlohmann::json() : nlohmann::json(server.metrics_address());
+  ready["metrics"] = server.metrics_address().empty() ? nlohmann::json()
+                                                      : nlohmann::json(server.metrics_address());
   std::printf("%s\n", ready.dump().c_str());
   std::fflush(stdout);
 }
 
 int Serve(const ServerConfig& config, StopSignals* signals) {
-  // Made in another order than they go: calls refer to the model until the server is gone, the engine to the metrics.
+  // Made in another order than they go: calls refer to the model until the server is gone, the
+  // engine to the metrics.
   Metrics metrics;
   std::unique_ptr<LoadedModel> model;
   Result<std::unique_ptr<Server>> started = Server::Start(config, &metrics);
@@ -56,16 +58,17 @@ int Serve(const ServerConfig& config, StopSignals* signals) {
 }
 
 int Main(int argc, char** argv) {
-  const Result<CommandLine> command =
-      LoadConfig(std::span<const char* const>(argv + 1, static_cast<size_t>(argc - 1)), std::getenv);
+  const Result<CommandLine> command = LoadConfig(
+      std::span<const char* const>(argv + 1, static_cast<size_t>(argc - 1)), std::getenv);
   if (!command.ok()) return Fail(command.status());
   if (command->action == CommandAction::kHelp) {
     std::fputs(HelpText().c_str(), stdout);
     return EXIT_SUCCESS;
   }
   if (command->action == CommandAction::kVersion) {
-    std::printf("polysketch-server %s commit %s %s%s%s\n", POLYSKETCH_VERSION, POLYSKETCH_COMMIT, POLYSKETCH_BUILD_TYPE,
-                *POLYSKETCH_SANITIZERS != '\0' ? " " : "", POLYSKETCH_SANITIZERS);
+    std::printf("polysketch-server %s commit %s %s%s%s\n", POLYSKETCH_VERSION, POLYSKETCH_COMMIT,
+                POLYSKETCH_BUILD_TYPE, *POLYSKETCH_SANITIZERS != '\0' ? " " : "",
+                POLYSKETCH_SANITIZERS);
     return EXIT_SUCCESS;
   }
   const ServerConfig& config = command->config;

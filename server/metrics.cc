@@ -12,70 +12,95 @@ namespace {
 
 using prometheus::Histogram;
 
-// Fine around a quarter of a millisecond, the time of a token of a small model on a good machine; up to a stall.
+// Fine around a quarter of a millisecond, the time of a token of a small model on a good machine;
+// up to a stall.
 const Histogram::BucketBoundaries kTokenSeconds = {
-    0.0001, 0.00015, 0.0002, 0.00025, 0.0003, 0.0004, 0.0005, 0.00065, 0.0008, 0.001, 0.00125, 0.0015, 0.002, 0.0025,
-    0.003,  0.004,   0.005,  0.0065,  0.008,  0.01,   0.0125, 0.015,   0.02,   0.025, 0.03,    0.04,   0.05,  0.075,
-    0.1,    0.15,    0.2,    0.3,     0.5,    1,      2.5,    5,       10};
+    0.0001,  0.00015, 0.0002, 0.00025, 0.0003, 0.0004, 0.0005, 0.00065, 0.0008, 0.001,
+    0.00125, 0.0015,  0.002,  0.0025,  0.003,  0.004,  0.005,  0.0065,  0.008,  0.01,
+    0.0125,  0.015,   0.02,   0.025,   0.03,   0.04,   0.05,   0.075,   0.1,    0.15,
+    0.2,     0.3,     0.5,    1,       2.5,    5,      10};
 // From a short prompt to hours of scoring.
 const Histogram::BucketBoundaries kRequestSeconds = {
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
-    0.5,    0.75,    1,      1.5,   2.5,    5,     7.5,  10,   15,   30,   60,    120, 300,  600, 1800, 3600};
-const Histogram::BucketBoundaries kRequestTokens = {1,    2,     4,     8,      16,     32,     64,      128,
-                                                    256,  512,   1024,  2048,   4096,   8192,   16384,   32768,
-                                                    65536, 131072, 262144, 524288, 1048576, 4194304, 16777216};
-const Histogram::BucketBoundaries kStepTokens = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075,
+    0.1,    0.15,    0.2,    0.3,   0.5,    0.75,  1,    1.5,  2.5,  5,    7.5,
+    10,     15,      30,     60,    120,    300,   600,  1800, 3600};
+const Histogram::BucketBoundaries kRequestTokens = {
+    1,    2,    4,     8,     16,    32,     64,     128,    256,     512,     1024,    2048,
+    4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576, 4194304, 16777216};
+const Histogram::BucketBoundaries kStepTokens = {1,   2,   4,    8,    16,   32,   64,   128,
+                                                 256, 512, 1024, 2048, 4096, 8192, 16384};
 
-double Seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+double Seconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
 
 }  // namespace
 
 struct Metrics::Instruments {
   explicit Instruments(prometheus::Registry* r)
       : registry(*r),
-        first_token(Seconds("time_to_first_token_seconds", "Time from a request's arrival to its first token.",
-                            kRequestSeconds)),
-        token_gap(Seconds("inter_token_latency_seconds", "Time between two tokens of a request.", kTokenSeconds)),
-        token_mean(Seconds("request_time_per_output_token_seconds", "A request's decode time over its tokens but one.",
-                           kTokenSeconds)),
-        end_to_end(Seconds("e2e_request_latency_seconds", "Time from a request's arrival to its end.",
-                           kRequestSeconds)),
-        queue(Seconds("request_queue_time_seconds", "Time that a request waited before its first step.",
-                      kRequestSeconds)),
-        prefill(Seconds("request_prefill_time_seconds", "Time of a request from its first step to its last prompt token.",
+        first_token(Seconds("time_to_first_token_seconds",
+                            "Time from a request's arrival to its first token.", kRequestSeconds)),
+        token_gap(Seconds("inter_token_latency_seconds", "Time between two tokens of a request.",
+                          kTokenSeconds)),
+        token_mean(Seconds("request_time_per_output_token_seconds",
+                           "A request's decode time over its tokens but one.", kTokenSeconds)),
+        end_to_end(Seconds("e2e_request_latency_seconds",
+                           "Time from a request's arrival to its end.", kRequestSeconds)),
+        queue(Seconds("request_queue_time_seconds",
+                      "Time that a request waited before its first step.", kRequestSeconds)),
+        prefill(Seconds("request_prefill_time_seconds",
+                        "Time of a request from its first step to its last prompt token.",
                         kRequestSeconds)),
-        decode(Seconds("request_decode_time_seconds", "Time of a request from its last prompt token to its last token.",
+        decode(Seconds("request_decode_time_seconds",
+                       "Time of a request from its last prompt token to its last token.",
                        kRequestSeconds)),
-        inference(Seconds("request_inference_time_seconds", "Time of a request from its first step to its end.",
-                          kRequestSeconds)),
+        inference(Seconds("request_inference_time_seconds",
+                          "Time of a request from its first step to its end.", kRequestSeconds)),
         step(Seconds("step_duration_seconds", "Time of one step of the model.", kTokenSeconds)),
-        step_tokens(Tokens("iteration_tokens", "Tokens of one step, prompt and decoding together.", kStepTokens)),
+        step_tokens(Tokens("iteration_tokens", "Tokens of one step, prompt and decoding together.",
+                           kStepTokens)),
         step_sequences(Tokens("iteration_sequences", "Requests in one step.", kStepTokens)),
-        prompt_tokens(Tokens("request_prompt_tokens", "Prompt tokens of a request.", kRequestTokens)),
-        generation_tokens(Tokens("request_generation_tokens", "Generated tokens of a request.", kRequestTokens)),
+        prompt_tokens(
+            Tokens("request_prompt_tokens", "Prompt tokens of a request.", kRequestTokens)),
+        generation_tokens(
+            Tokens("request_generation_tokens", "Generated tokens of a request.", kRequestTokens)),
         prompt_total(Total("prompt_tokens_total", "Prompt tokens read.")),
         generation_total(Total("generation_tokens_total", "Tokens generated.")),
-        finished(CounterFamily("request_success_total", "Requests that the engine ended, by reason.")),
-        rejected(CounterFamily("requests_rejected_total", "Calls that were refused before they reached the engine.")),
+        finished(
+            CounterFamily("request_success_total", "Requests that the engine ended, by reason.")),
+        rejected(CounterFamily("requests_rejected_total",
+                               "Calls that were refused before they reached the engine.")),
         rpcs(CounterFamily("rpcs_total", "Calls ended, by method and status code.")) {
     // Series that exist before the first event let a rate start at zero.
-    for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
-                                      FinishReason::kDeadline, FinishReason::kStalled, FinishReason::kError}) {
+    for (const FinishReason reason :
+         {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
+          FinishReason::kDeadline, FinishReason::kStalled, FinishReason::kError}) {
       finished.Add({{"finished_reason", std::string(FinishReasonName(reason))}});
     }
   }
 
-  Histogram& Seconds(const char* name, const char* help, const Histogram::BucketBoundaries& buckets) {
-    return prometheus::BuildHistogram().Name(std::string("polysketch_") + name).Help(help).Register(registry).Add(
-        {}, buckets);
+  Histogram& Seconds(const char* name, const char* help,
+                     const Histogram::BucketBoundaries& buckets) {
+    return prometheus::BuildHistogram()
+        .Name(std::string("polysketch_") + name)
+        .Help(help)
+        .Register(registry)
+        .Add({}, buckets);
   }
-  Histogram& Tokens(const char* name, const char* help, const Histogram::BucketBoundaries& buckets) {
+  Histogram& Tokens(const char* name, const char* help,
+                    const Histogram::BucketBoundaries& buckets) {
     return Seconds(name, help, buckets);
   }
   prometheus::Family<prometheus::Counter>& CounterFamily(const char* name, const char* help) {
-    return prometheus::BuildCounter().Name(std::string("polysketch_") + name).Help(help).Register(registry);
+    return prometheus::BuildCounter()
+        .Name(std::string("polysketch_") + name)
+        .Help(help)
+        .Register(registry);
   }
-  prometheus::Counter& Total(const char* name, const char* help) { return CounterFamily(name, help).Add({}); }
+  prometheus::Counter& Total(const char* name, const char* help) {
+    return CounterFamily(name, help).Add({});
+  }
 
   prometheus::Registry& registry;
   Histogram& first_token;
@@ -117,7 +142,9 @@ void Metrics::SetBuildInfo(const BuildLabels& labels) {
       .Set(1);
 }
 
-void Metrics::OnAdmitted(std::chrono::nanoseconds queue_time) { instruments_->queue.Observe(Seconds(queue_time)); }
+void Metrics::OnAdmitted(std::chrono::nanoseconds queue_time) {
+  instruments_->queue.Observe(Seconds(queue_time));
+}
 
 void Metrics::OnFirstToken(std::chrono::nanoseconds since_arrival) {
   instruments_->first_token.Observe(Seconds(since_arrival));
@@ -129,7 +156,8 @@ void Metrics::OnTokenGap(std::chrono::nanoseconds since_previous_token) {
   instruments_->generation_total.Increment();
 }
 
-void Metrics::OnStep(int sequences, int prefill_tokens, int decode_tokens, std::chrono::nanoseconds duration) {
+void Metrics::OnStep(int sequences, int prefill_tokens, int decode_tokens,
+                     std::chrono::nanoseconds duration) {
   instruments_->step.Observe(Seconds(duration));
   instruments_->step_sequences.Observe(sequences);
   instruments_->step_tokens.Observe(prefill_tokens + decode_tokens);
@@ -137,7 +165,8 @@ void Metrics::OnStep(int sequences, int prefill_tokens, int decode_tokens, std::
 }
 
 void Metrics::OnFinished(const FinishEvent& finish) {
-  instruments_->finished.Add({{"finished_reason", std::string(FinishReasonName(finish.reason))}}).Increment();
+  instruments_->finished.Add({{"finished_reason", std::string(FinishReasonName(finish.reason))}})
+      .Increment();
   const Timings& timings = finish.timings;
   instruments_->end_to_end.Observe(Seconds(timings.total));
   if (timings.prefill.count() == 0) return;  // it ended in the queue
@@ -153,7 +182,8 @@ void Metrics::OnFinished(const FinishEvent& finish) {
 }
 
 void Metrics::OnRpc(std::string_view rpc, Code code, bool rejected) {
-  const prometheus::Labels labels = {{"rpc", std::string(rpc)}, {"code", std::string(CodeName(code))}};
+  const prometheus::Labels labels = {{"rpc", std::string(rpc)},
+                                     {"code", std::string(CodeName(code))}};
   instruments_->rpcs.Add(labels).Increment();
   if (rejected) instruments_->rejected.Add(labels).Increment();
 }

@@ -1,5 +1,5 @@
-// Prometheus metrics of requests and steps. docs/metrics.md lists them; names are polysketch_ and what vLLM puts behind its
-// colon.
+// Prometheus metrics of requests and steps. docs/metrics.md lists them; names are polysketch_ and
+// what vLLM puts behind its colon.
 #pragma once
 
 #include <chrono>
@@ -18,9 +18,9 @@ namespace polysketch {
 struct BuildLabels {
   std::string_view version;
   std::string_view commit;
-  std::string_view model;      // name of the model folder
+  std::string_view model;  // name of the model folder
   std::string_view attention;
-  std::string_view device;     // "cpu/avx512"
+  std::string_view device;  // "cpu/avx512"
 };
 
 // Thread-safe. Observations cost about 60 ns each.
@@ -35,7 +35,8 @@ class Metrics : public EngineObserver {
   void OnAdmitted(std::chrono::nanoseconds queue_time) override;
   void OnFirstToken(std::chrono::nanoseconds since_arrival) override;
   void OnTokenGap(std::chrono::nanoseconds since_previous_token) override;
-  void OnStep(int sequences, int prefill_tokens, int decode_tokens, std::chrono::nanoseconds duration) override;
+  void OnStep(int sequences, int prefill_tokens, int decode_tokens,
+              std::chrono::nanoseconds duration) override;
   void OnFinished(const FinishEvent& finish) override;
 
   // A call ended. `rejected`: it never reached the engine (bad input, a limit, the queue, a drain).

@@ -20,8 +20,8 @@ bool IsZero(std::string_view text) { return text.find_first_not_of('0') == std::
 
 bool IsRequestId(std::string_view text) {
   return !text.empty() && text.size() <= 128 && std::ranges::all_of(text, [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '_' ||
-           c == ':' || c == '-';
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
+           c == '_' || c == ':' || c == '-';
   });
 }
 
@@ -40,8 +40,8 @@ bool IsTraceparent(std::string_view text) {
   const std::string_view version = text.substr(0, 2);
   const std::string_view trace = text.substr(3, 32);
   const std::string_view parent = text.substr(36, 16);
-  return IsHex(version, 2) && version != "ff" && IsHex(trace, 32) && !IsZero(trace) && IsHex(parent, 16) &&
-         !IsZero(parent) && IsHex(text.substr(53), 2);
+  return IsHex(version, 2) && version != "ff" && IsHex(trace, 32) && !IsZero(trace) &&
+         IsHex(parent, 16) && !IsZero(parent) && IsHex(text.substr(53), 2);
 }
 
 }  // namespace polysketch

@@ -10,7 +10,8 @@ namespace polysketch {
 bool IsRequestId(std::string_view text);
 // A random one, "ps-" and 16 hexadecimal digits.
 std::string NewRequestId();
-// W3C Trace Context: 2, 32, 16 and 2 lower-case hexadecimal digits with dashes between, version not ff, ids not zero.
+// W3C Trace Context: 2, 32, 16 and 2 lower-case hexadecimal digits with dashes between, version not
+// ff, ids not zero.
 bool IsTraceparent(std::string_view text);
 
 }  // namespace polysketch

@@ -19,8 +19,12 @@ using prometheus::MetricType;
 
 class Families {
  public:
-  void Gauge(std::string name, std::string help, double value) { Add(MetricType::Gauge, name, help, value); }
-  void Counter(std::string name, std::string help, double value) { Add(MetricType::Counter, name, help, value); }
+  void Gauge(std::string name, std::string help, double value) {
+    Add(MetricType::Gauge, name, help, value);
+  }
+  void Counter(std::string name, std::string help, double value) {
+    Add(MetricType::Counter, name, help, value);
+  }
   std::vector<MetricFamily> Take() && { return std::move(families_); }
 
  private:
@@ -32,7 +36,8 @@ class Families {
   std::vector<MetricFamily> families_;
 };
 
-// Fields of /proc/self/stat behind the command's name, which may hold spaces; [0] is field 3, the state.
+// Fields of /proc/self/stat behind the command's name, which may hold spaces; [0] is field 3, the
+// state.
 std::vector<std::string> ProcessStat() {
   std::ifstream file("/proc/self/stat");
   std::string line;
@@ -54,7 +59,9 @@ double BootTimeSeconds() {
 void AddProcess(Families* families) {
   const std::vector<std::string> stat = ProcessStat();
   if (stat.size() < 22) return;
-  const auto field = [&stat](int number) { return std::stod(stat[static_cast<size_t>(number - 3)]); };
+  const auto field = [&stat](int number) {
+    return std::stod(stat[static_cast<size_t>(number - 3)]);
+  };
   const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
   families->Counter("process_cpu_seconds_total", "CPU time of the process, user and system.",
                     (field(14) + field(15)) / ticks);
@@ -86,22 +93,28 @@ ScrapeMetrics::ScrapeMetrics(std::function<std::optional<EngineStats>()> engine,
 std::vector<MetricFamily> ScrapeMetrics::Collect() const {
   Families families;
   if (const std::optional<EngineStats> stats = engine_()) {
-    families.Gauge("polysketch_num_requests_running", "Requests in the running batch.", stats->running);
-    families.Gauge("polysketch_num_requests_waiting", "Requests that wait for a place.", stats->waiting);
-    families.Gauge("polysketch_num_requests_parked", "Running requests whose reader is slow.", stats->parked);
+    families.Gauge("polysketch_num_requests_running", "Requests in the running batch.",
+                   stats->running);
+    families.Gauge("polysketch_num_requests_waiting", "Requests that wait for a place.",
+                   stats->waiting);
+    families.Gauge("polysketch_num_requests_parked", "Running requests whose reader is slow.",
+                   stats->parked);
     families.Gauge("polysketch_state_bytes", "Memory held by the states of running requests.",
                    static_cast<double>(stats->state_bytes));
     families.Gauge("polysketch_state_limit_bytes", "Most memory that states may hold.",
                    static_cast<double>(stats->state_bytes_limit));
-    families.Counter("polysketch_steps_total", "Steps of the model.", static_cast<double>(stats->steps));
+    families.Counter("polysketch_steps_total", "Steps of the model.",
+                     static_cast<double>(stats->steps));
   }
   const ConnectionTable::Stats connections = connections_();
-  families.Gauge("polysketch_connections", "Open connections.", static_cast<double>(connections.open));
+  families.Gauge("polysketch_connections", "Open connections.",
+                 static_cast<double>(connections.open));
   families.Gauge("polysketch_calls_in_flight", "Calls not yet freed, health checks included.",
                  static_cast<double>(connections.calls));
   families.Counter("polysketch_connections_refused_total", "Connections over the limits.",
                    static_cast<double>(connections.refused));
-  families.Counter("polysketch_connections_abusive_total", "Connections closed for aborting too many calls.",
+  families.Counter("polysketch_connections_abusive_total",
+                   "Connections closed for aborting too many calls.",
                    static_cast<double>(connections.abusive));
   AddProcess(&families);
   return std::move(families).Take();

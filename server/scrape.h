@@ -1,4 +1,5 @@
-// Metrics that are read when somebody asks: gauges of the engine and the connections, and of the process.
+// Metrics that are read when somebody asks: gauges of the engine and the connections, and of the
+// process.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -13,8 +14,10 @@ namespace polysketch {
 
 class ScrapeMetrics : public prometheus::Collectable {
  public:
-  // Both are called at every scrape, from the HTTP server's threads. `engine` gives nullopt while the model is loading.
-  ScrapeMetrics(std::function<std::optional<EngineStats>()> engine, std::function<ConnectionTable::Stats()> connections);
+  // Both are called at every scrape, from the HTTP server's threads. `engine` gives nullopt while
+  // the model is loading.
+  ScrapeMetrics(std::function<std::optional<EngineStats>()> engine,
+                std::function<ConnectionTable::Stats()> connections);
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:

@@ -15,7 +15,8 @@
 namespace polysketch {
 namespace {
 
-// Input that is read at once. A flood is noticed between reads, so that what it can do in one of them is bounded.
+// Input that is read at once. A flood is noticed between reads, so that what it can do in one of
+// them is bounded.
 constexpr int kReadChunkBytes = 64 << 10;
 // Time for last messages to leave, behind the engine's drain and before calls are cut.
 constexpr std::chrono::milliseconds kGoodbye{2000};
@@ -27,7 +28,8 @@ int Clamped(int64_t value) {
 ConnectionLimits LimitsOf(const ServerConfig& config) {
   return {.max_connections = config.max_connections,
           .max_calls = config.max_calls,
-          // A call that was aborted in honesty takes a moment to free, while its place on the connection is used again.
+          // A call that was aborted in honesty takes a moment to free, while its place on the
+          // connection is used again.
           .max_calls_per_connection = 2 * config.max_concurrent_streams + 32,
           .resets_per_second = static_cast<double>(config.max_resets_per_second)};
 }
@@ -46,7 +48,8 @@ void RaiseFileLimit(int64_t max_connections) {
 
 void SetLimits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(Clamped(config.max_message_bytes));
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, Clamped(config.max_concurrent_streams));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                              Clamped(config.max_concurrent_streams));
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, Clamped(config.max_metadata_bytes));
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadChunkBytes);
   // A compressed message may unfold to a thousand times its size: nobody needs one here.
@@ -63,7 +66,8 @@ void SetLimits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // ours: no limit
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, Clamped(config.max_ping_strikes));
-  if (config.max_connection_idle.count() > 0) set_time(GRPC_ARG_MAX_CONNECTION_IDLE_MS, config.max_connection_idle);
+  if (config.max_connection_idle.count() > 0)
+    set_time(GRPC_ARG_MAX_CONNECTION_IDLE_MS, config.max_connection_idle);
   if (config.max_connection_age.count() > 0) {
     set_time(GRPC_ARG_MAX_CONNECTION_AGE_MS, config.max_connection_age);
     set_time(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, config.max_connection_age_grace);
@@ -92,7 +96,8 @@ Server::Server(const ServerConfig& config, Metrics* metrics)
 Result<std::unique_ptr<Server>> Server::Start(const ServerConfig& config, Metrics* metrics) {
   RaiseFileLimit(config.max_connections);
   std::unique_ptr<Server> server(new Server(config, metrics));
-  if (!config.metrics_listen.empty()) PS_RETURN_IF_ERROR(server->StartMetrics(config.metrics_listen));
+  if (!config.metrics_listen.empty())
+    PS_RETURN_IF_ERROR(server->StartMetrics(config.metrics_listen));
   PS_RETURN_IF_ERROR(server->StartGrpc(config));
   return server;
 }
@@ -100,7 +105,8 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerConfig& config, Metric
 Status Server::StartMetrics(const std::string& address) {
   const size_t colon = address.rfind(':');
   if (colon == 0 || colon == std::string::npos) {
-    return InvalidArgument("--metrics-listen: expected HOST:PORT with a numeric host, found \"", address, "\"");
+    return InvalidArgument("--metrics-listen: expected HOST:PORT with a numeric host, found \"",
+                           address, "\"");
   }
   try {
     exposer_ = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/2);
@@ -122,7 +128,8 @@ Status Server::StartMetrics(const std::string& address) {
 
 Status Server::StartGrpc(const ServerConfig& config) {
   Result<std::unique_ptr<Listener>> listener = Listener::Bind(config.listen, &connections_);
-  if (!listener.ok()) return Status(listener.status().code(), StrCat("--listen: ", listener.status().message()));
+  if (!listener.ok())
+    return Status(listener.status().code(), StrCat("--listen: ", listener.status().message()));
   listener_ = *std::move(listener);
   address_ = listener_->address();
 
@@ -132,7 +139,8 @@ Status Server::StartGrpc(const ServerConfig& config) {
   builder.RegisterService(&health_);
   builder.RegisterCallbackGenericService(&fallback_);
   acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return Internal("gRPC did not start");
   listener_->Start([this](int fd) {
@@ -146,10 +154,10 @@ Status Server::StartGrpc(const ServerConfig& config) {
 void Server::SetModel(const ServedModel* model) {
   const v1::GetModelResponse& info = model->description;
   metrics_->SetBuildInfo({.version = POLYSKETCH_VERSION,
-                         .commit = POLYSKETCH_COMMIT,
-                         .model = info.name(),
-                         .attention = info.attention(),
-                         .device = info.device()});
+                          .commit = POLYSKETCH_COMMIT,
+                          .model = info.name(),
+                          .attention = info.attention(),
+                          .device = info.device()});
   context_.model.store(model);
   health_.SetServing(true);
 }

@@ -1,4 +1,5 @@
-// The process as one object: sockets, services, metrics. main and the tests drive it: Start -> SetModel -> Drain.
+// The process as one object: sockets, services, metrics. main and the tests drive it: Start ->
+// SetModel -> Drain.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -27,9 +28,9 @@ class ScrapeMetrics;
 
 class Server {
  public:
-  // Binds both addresses and answers at once: health NOT_SERVING and calls UNAVAILABLE until SetModel. INVALID_ARGUMENT and
-  // UNAVAILABLE name the flag of an address that cannot be bound. `metrics` outlives the server, and the engine, whose
-  // observer it is.
+  // Binds both addresses and answers at once: health NOT_SERVING and calls UNAVAILABLE until
+  // SetModel. INVALID_ARGUMENT and UNAVAILABLE name the flag of an address that cannot be bound.
+  // `metrics` outlives the server, and the engine, whose observer it is.
   static Result<std::unique_ptr<Server>> Start(const ServerConfig& config, Metrics* metrics);
   // Cancels what is left.
   ~Server();
@@ -41,8 +42,8 @@ class Server {
   const std::string& metrics_address() const { return metrics_address_; }
   // Begins to serve. `model` outlives the server.
   void SetModel(const ServedModel* model);
-  // Health NOT_SERVING and new calls UNAVAILABLE from now on; waits for running requests and for their last messages.
-  // Returns whether all of them ended by themselves.
+  // Health NOT_SERVING and new calls UNAVAILABLE from now on; waits for running requests and for
+  // their last messages. Returns whether all of them ended by themselves.
   bool Drain(std::chrono::milliseconds timeout);
 
  private:

@@ -1,5 +1,5 @@
-// polysketch.v1.PolySketch. Requests and responses are bytes here (server/wire.h says why); each kind of call lives in its
-// own service_*.cc.
+// polysketch.v1.PolySketch. Requests and responses are bytes here (server/wire.h says why); each
+// kind of call lives in its own service_*.cc.
 #pragma once
 
 #include "polysketch/v1/polysketch.grpc.pb.h"
@@ -7,10 +7,11 @@
 
 namespace polysketch {
 
-using RawPolySketch = v1::PolySketch::WithRawCallbackMethod_Complete<v1::PolySketch::WithRawCallbackMethod_CompleteUnary<
-    v1::PolySketch::WithRawCallbackMethod_Score<v1::PolySketch::WithRawCallbackMethod_Tokenize<
-        v1::PolySketch::WithRawCallbackMethod_Detokenize<
-            v1::PolySketch::WithRawCallbackMethod_GetModel<v1::PolySketch::Service>>>>>>;
+using RawPolySketch = v1::PolySketch::WithRawCallbackMethod_Complete<
+    v1::PolySketch::WithRawCallbackMethod_CompleteUnary<
+        v1::PolySketch::WithRawCallbackMethod_Score<v1::PolySketch::WithRawCallbackMethod_Tokenize<
+            v1::PolySketch::WithRawCallbackMethod_Detokenize<
+                v1::PolySketch::WithRawCallbackMethod_GetModel<v1::PolySketch::Service>>>>>>;
 
 class PolySketchService final : public RawPolySketch {
  public:
@@ -18,14 +19,19 @@ class PolySketchService final : public RawPolySketch {
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Complete(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
-  grpc::ServerUnaryReactor* CompleteUnary(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+  grpc::ServerUnaryReactor* CompleteUnary(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override;
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Score(grpc::CallbackServerContext* context) override;
-  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Score(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override;
 
  private:

@@ -21,7 +21,9 @@ class GenerateCall : public EngineCall {
     if (Status status = call_.Admission(); !status.ok()) return Reject(status);
     if (request->Length() <= kInlineRequestBytes) return Run(*request);
     call_.service()->tokenizers->Post(
-        [self = std::static_pointer_cast<GenerateCall>(shared_from_this()), bytes = *request] { self->Run(bytes); });
+        [self = std::static_pointer_cast<GenerateCall>(shared_from_this()), bytes = *request] {
+          self->Run(bytes);
+        });
   }
 
  protected:
@@ -96,7 +98,8 @@ class CompleteCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, pu
 
 class CompleteUnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
  public:
-  CompleteUnaryCall(ServiceContext* service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
+  CompleteUnaryCall(ServiceContext* service, grpc::CallbackServerContext* context,
+                    grpc::ByteBuffer* response)
       : GenerateCall("CompleteUnary", service, context), response_(response) {}
 
   void OnCancel() override { Cancelled(); }
@@ -129,8 +132,8 @@ class CompleteUnaryCall final : public grpc::ServerUnaryReactor, public Generate
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* PolySketchService::Complete(grpc::CallbackServerContext* context,
-                                                                        const grpc::ByteBuffer* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* PolySketchService::Complete(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto call = std::make_shared<CompleteCall>(context_, context);
   call->Start(request);
   return call.get();  // pinned until OnDone, which cannot come before this returns

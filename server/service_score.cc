@@ -14,9 +14,11 @@ namespace {
 constexpr size_t kFeedTokens = 16384;
 
 // Input: one read outstanding, or none while the feed is full. Reading stops with the call.
-class ScoreCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>, public EngineCall {
+class ScoreCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                        public EngineCall {
  public:
-  ScoreCall(ServiceContext* service, grpc::CallbackServerContext* context) : EngineCall("Score", service, context) {}
+  ScoreCall(ServiceContext* service, grpc::CallbackServerContext* context)
+      : EngineCall("Score", service, context) {}
 
   void Start() {
     Pin();
@@ -32,14 +34,17 @@ class ScoreCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     }
     if (ok && input_.Length() <= kInlineRequestBytes) return Consume();
     // The end of a text is work as well: what the encoder has held back.
-    call_.service()->tokenizers->Post([self = Self(), ok] { ok ? self->Consume() : self->CloseInput(); });
+    call_.service()->tokenizers->Post(
+        [self = Self(), ok] { ok ? self->Consume() : self->CloseInput(); });
   }
   void OnWriteDone(bool ok) override { WriteDone(ok); }
   void OnCancel() override { Cancelled(); }
   void OnDone() override { RpcDone(); }
 
  private:
-  std::shared_ptr<ScoreCall> Self() { return std::static_pointer_cast<ScoreCall>(shared_from_this()); }
+  std::shared_ptr<ScoreCall> Self() {
+    return std::static_pointer_cast<ScoreCall>(shared_from_this());
+  }
 
   void Read() {
     std::lock_guard lock(mutex_);
@@ -68,7 +73,8 @@ class ScoreCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     std::vector<int32_t> tokens;
     if (message.has_tokens()) {
       const auto& ids = message.tokens().ids();
-      PS_RETURN_IF_ERROR(CheckTokenIds("tokens.ids", std::span(ids.data(), ids.size()), rules.vocab_size));
+      PS_RETURN_IF_ERROR(
+          CheckTokenIds("tokens.ids", std::span(ids.data(), ids.size()), rules.vocab_size));
       tokens.assign(ids.begin(), ids.end());
     } else {
       PS_RETURN_IF_ERROR(RequireTokenizer(rules, "text"));
@@ -85,7 +91,8 @@ class ScoreCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   }
 
   static Status AppendText(Result<std::vector<int32_t>> encoded, std::vector<int32_t>* tokens) {
-    if (!encoded.ok()) return Status(encoded.status().code(), StrCat("text: ", encoded.status().message()));
+    if (!encoded.ok())
+      return Status(encoded.status().code(), StrCat("text: ", encoded.status().message()));
     tokens->insert(tokens->end(), encoded->begin(), encoded->end());
     return Status();
   }
@@ -94,7 +101,9 @@ class ScoreCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   Status Open() {
     auto feed = std::make_shared<TokenFeed>(kFeedTokens);
     // The feed and the call hold each other until OnEnded.
-    feed->SetOnRoom([self = Self(), writers = call_.service()->writers] { writers->Post([self] { self->Read(); }); });
+    feed->SetOnRoom([self = Self(), writers = call_.service()->writers] {
+      writers->Post([self] { self->Read(); });
+    });
     {
       std::lock_guard lock(mutex_);
       feed_ = feed;
@@ -112,10 +121,12 @@ class ScoreCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   }
 
   void CloseInput() {
-    if (kind_ == v1::ScoreRequest::INPUT_NOT_SET) return Fail(InvalidArgument("input: expected text or tokens, found none"));
+    if (kind_ == v1::ScoreRequest::INPUT_NOT_SET)
+      return Fail(InvalidArgument("input: expected text or tokens, found none"));
     std::vector<int32_t> tokens;
     if (encoder_ != nullptr) {
-      if (Status status = AppendText(encoder_->Finish(), &tokens); !status.ok()) return Fail(status);
+      if (Status status = AppendText(encoder_->Finish(), &tokens); !status.ok())
+        return Fail(status);
     }
     Push(std::move(tokens));
     if (const std::shared_ptr<TokenFeed> feed = Feed()) feed->Close();

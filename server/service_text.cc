@@ -12,14 +12,15 @@
 namespace polysketch {
 namespace {
 
-// A call that needs no engine: `work` makes the response, on a tokenizer thread if the request is large.
+// A call that needs no engine: `work` makes the response, on a tokenizer thread if the request is
+// large.
 template <typename Request, typename Response>
 class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
   using Work = Status (*)(const Request& request, const ServedModel& model, Response* response);
 
-  UnaryCall(std::string_view rpc, ServiceContext* service, grpc::CallbackServerContext* context, Work work,
-            const grpc::ByteBuffer* request, grpc::ByteBuffer* response)
+  UnaryCall(std::string_view rpc, ServiceContext* service, grpc::CallbackServerContext* context,
+            Work work, const grpc::ByteBuffer* request, grpc::ByteBuffer* response)
       : call_(rpc, service, context), work_(work), request_(*request), response_(response) {
     if (Status status = call_.Admission(); !status.ok()) {
       End(status);
@@ -56,21 +57,25 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   grpc::ByteBuffer* const response_;
 };
 
-Status DoTokenize(const v1::TokenizeRequest& request, const ServedModel& model, v1::TokenizeResponse* response) {
+Status DoTokenize(const v1::TokenizeRequest& request, const ServedModel& model,
+                  v1::TokenizeResponse* response) {
   const RequestRules& rules = model.rules;
   PS_RETURN_IF_ERROR(RequireTokenizer(rules, "text"));
   if (request.add_bos() && rules.bos_id < 0) {
     return FailedPrecondition("add_bos: this model has no BOS");
   }
   Result<std::vector<int32_t>> encoded = rules.tokenizer->Encode(request.text());
-  if (!encoded.ok()) return Status(encoded.status().code(), StrCat("text: ", encoded.status().message()));
+  if (!encoded.ok())
+    return Status(encoded.status().code(), StrCat("text: ", encoded.status().message()));
   if (request.has_add_bos() ? request.add_bos() : rules.add_bos) response->add_tokens(rules.bos_id);
   response->mutable_tokens()->Add(encoded->begin(), encoded->end());
-  for (const int32_t id : response->tokens()) response->add_pieces(std::string(rules.tokenizer->Piece(id)));
+  for (const int32_t id : response->tokens())
+    response->add_pieces(std::string(rules.tokenizer->Piece(id)));
   return Status();
 }
 
-Status DoDetokenize(const v1::DetokenizeRequest& request, const ServedModel& model, v1::DetokenizeResponse* response) {
+Status DoDetokenize(const v1::DetokenizeRequest& request, const ServedModel& model,
+                    v1::DetokenizeResponse* response) {
   const RequestRules& rules = model.rules;
   PS_RETURN_IF_ERROR(RequireTokenizer(rules, "tokens"));
   const std::span<const int32_t> ids(request.tokens().data(), request.tokens().size());
@@ -81,7 +86,8 @@ Status DoDetokenize(const v1::DetokenizeRequest& request, const ServedModel& mod
   return Status();
 }
 
-Status DoGetModel(const v1::GetModelRequest&, const ServedModel& model, v1::GetModelResponse* response) {
+Status DoGetModel(const v1::GetModelRequest&, const ServedModel& model,
+                  v1::GetModelResponse* response) {
   *response = model.description;
   return Status();
 }
@@ -89,21 +95,24 @@ Status DoGetModel(const v1::GetModelRequest&, const ServedModel& model, v1::GetM
 }  // namespace
 
 grpc::ServerUnaryReactor* PolySketchService::Tokenize(grpc::CallbackServerContext* context,
-                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return new UnaryCall<v1::TokenizeRequest, v1::TokenizeResponse>("Tokenize", context_, context, DoTokenize, request,
-                                                                  response);
+                                                      const grpc::ByteBuffer* request,
+                                                      grpc::ByteBuffer* response) {
+  return new UnaryCall<v1::TokenizeRequest, v1::TokenizeResponse>("Tokenize", context_, context,
+                                                                  DoTokenize, request, response);
 }
 
 grpc::ServerUnaryReactor* PolySketchService::Detokenize(grpc::CallbackServerContext* context,
-                                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return new UnaryCall<v1::DetokenizeRequest, v1::DetokenizeResponse>("Detokenize", context_, context, DoDetokenize,
-                                                                      request, response);
+                                                        const grpc::ByteBuffer* request,
+                                                        grpc::ByteBuffer* response) {
+  return new UnaryCall<v1::DetokenizeRequest, v1::DetokenizeResponse>(
+      "Detokenize", context_, context, DoDetokenize, request, response);
 }
 
 grpc::ServerUnaryReactor* PolySketchService::GetModel(grpc::CallbackServerContext* context,
-                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return new UnaryCall<v1::GetModelRequest, v1::GetModelResponse>("GetModel", context_, context, DoGetModel, request,
-                                                                  response);
+                                                      const grpc::ByteBuffer* request,
+                                                      grpc::ByteBuffer* response) {
+  return new UnaryCall<v1::GetModelRequest, v1::GetModelResponse>("GetModel", context_, context,
+                                                                  DoGetModel, request, response);
 }
 
 }  // namespace polysketch

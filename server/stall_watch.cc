@@ -5,7 +5,8 @@
 
 namespace polysketch {
 
-StallWatch::StallWatch(std::chrono::milliseconds deadline) : deadline_(deadline), thread_([this] { Loop(); }) {}
+StallWatch::StallWatch(std::chrono::milliseconds deadline)
+    : deadline_(deadline), thread_([this] { Loop(); }) {}
 
 StallWatch::~StallWatch() {
   {

@@ -1,5 +1,6 @@
-// Ends calls whose client does not move. With one write outstanding a client that never reads costs no memory, but neither
-// does gRPC ever end its call; one thread looks at all streaming calls a few times in every stall deadline.
+// Ends calls whose client does not move. With one write outstanding a client that never reads costs
+// no memory, but neither does gRPC ever end its call; one thread looks at all streaming calls a few
+// times in every stall deadline.
 #pragma once
 
 #include <chrono>

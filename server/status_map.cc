@@ -6,8 +6,10 @@ namespace polysketch {
 
 grpc::StatusCode ToGrpcCode(Code code) {
   // base/status.h takes over the numbers; a switch would only repeat them.
-  static_assert(static_cast<int>(Code::kInvalidArgument) == static_cast<int>(grpc::StatusCode::INVALID_ARGUMENT));
-  static_assert(static_cast<int>(Code::kResourceExhausted) == static_cast<int>(grpc::StatusCode::RESOURCE_EXHAUSTED));
+  static_assert(static_cast<int>(Code::kInvalidArgument) ==
+                static_cast<int>(grpc::StatusCode::INVALID_ARGUMENT));
+  static_assert(static_cast<int>(Code::kResourceExhausted) ==
+                static_cast<int>(grpc::StatusCode::RESOURCE_EXHAUSTED));
   static_assert(static_cast<int>(Code::kDataLoss) == static_cast<int>(grpc::StatusCode::DATA_LOSS));
   return static_cast<grpc::StatusCode>(code);
 }
@@ -23,14 +25,17 @@ Status FinishStatus(const FinishEvent& finish) {
   };
   switch (finish.reason) {
     case FinishReason::kStop:
-    case FinishReason::kLength: return Status();
+    case FinishReason::kLength:
+      return Status();
     case FinishReason::kCancelled: {
       // A drain that ran out of time cancels with its own code.
       const Code code = finish.status.ok() ? Code::kCancelled : finish.status.code();
       return with_code(code, "the request was cancelled");
     }
-    case FinishReason::kDeadline: return with_code(Code::kDeadlineExceeded, "the deadline of the request has passed");
-    case FinishReason::kStalled: return with_code(Code::kAborted, "the client stalled");
+    case FinishReason::kDeadline:
+      return with_code(Code::kDeadlineExceeded, "the deadline of the request has passed");
+    case FinishReason::kStalled:
+      return with_code(Code::kAborted, "the client stalled");
     case FinishReason::kError: {
       const Code code = finish.status.ok() ? Code::kInternal : finish.status.code();
       return with_code(code, "the engine failed");

@@ -11,7 +11,8 @@ namespace polysketch {
 grpc::StatusCode ToGrpcCode(Code code);
 grpc::Status ToGrpcStatus(const Status& status);
 
-// How a request ended: OK for kStop and kLength, otherwise a code for the reason with the finish's own message.
+// How a request ended: OK for kStop and kLength, otherwise a code for the reason with the finish's
+// own message.
 Status FinishStatus(const FinishEvent& finish);
 
 }  // namespace polysketch

@@ -21,13 +21,16 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// Walks the fields that `descriptor` knows, in wire order, for the first string that is not UTF-8. nullopt when there is
-// none before the bytes end or break off. Messages nest as deep as the schema does, which has no recursion.
-std::optional<std::string> FindInvalidString(const Descriptor& descriptor, const std::string& prefix,
-                                             CodedInputStream* input) {
+// Walks the fields that `descriptor` knows, in wire order, for the first string that is not UTF-8.
+// nullopt when there is none before the bytes end or break off. Messages nest as deep as the schema
+// does, which has no recursion.
+std::optional<std::string> FindInvalidString(const Descriptor& descriptor,
+                                             const std::string& prefix, CodedInputStream* input) {
   while (const uint32_t tag = input->ReadTag()) {
-    const FieldDescriptor* field = descriptor.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
-    const bool delimited = WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
+    const FieldDescriptor* field =
+        descriptor.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    const bool delimited =
+        WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
     uint32_t length = 0;
     if (field == nullptr || !delimited || field->is_packable()) {
       if (!WireFormatLite::SkipField(input, tag)) return std::nullopt;
@@ -54,7 +57,8 @@ std::optional<std::string> FindInvalidString(const Descriptor& descriptor, const
 }  // namespace
 
 Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
-  if (!bytes.Valid()) return InvalidArgument("expected a ", message->GetDescriptor()->name(), ", found no message");
+  if (!bytes.Valid())
+    return InvalidArgument("expected a ", message->GetDescriptor()->name(), ", found no message");
   // The reader keeps references to the slices, but moves through them: one for each pass.
   grpc::ByteBuffer copy = bytes;
   {
@@ -68,14 +72,16 @@ Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* me
       return Status(Code::kInvalidArgument, *found);
     }
   }
-  return InvalidArgument("expected a ", message->GetDescriptor()->full_name(), ", found bytes that are none");
+  return InvalidArgument("expected a ", message->GetDescriptor()->full_name(),
+                         ", found bytes that are none");
 }
 
 grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message) {
   grpc::ByteBuffer bytes;
   bool own_buffer = false;
   const grpc::Status status =
-      grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::Message>(message, &bytes, &own_buffer);
+      grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::Message>(message, &bytes,
+                                                                                 &own_buffer);
   PS_CHECK(status.ok()) << status.error_message();
   return bytes;
 }
