@@ -25,7 +25,7 @@ GFLOP/s count what the model's definition needs, shares are of what this machine
   --prefill LIST        prompt lengths (default 512,262144)
   --decode LIST         tokens processed before a decode measurement (default 4096,262144)
   --batches LIST        more decode rows at the first of these depths (default 32; "none" for none)
-  --weights LIST        f32,bf16,f16 (default all)
+  --weights LIST        f32,bf16,f16,q8 (default all)
   --state-format F      f32 | bf16: how the far state is read (default f32)
   --threads N           default: every CPU
   --device D            cpu | reference (default cpu)
@@ -67,10 +67,10 @@ std::vector<int64_t> ParseNumbers(const std::string& flag, const std::string& li
 }
 
 std::optional<DataType> ParseFormat(const std::string& name) {
-  for (const DataType type : {DataType::kF32, DataType::kBf16, DataType::kF16}) {
+  for (const DataType type : {DataType::kF32, DataType::kBf16, DataType::kF16, DataType::kQ8}) {
     if (DataTypeName(type) == name) return type;
   }
-  Usage("--weights: expected f32, bf16 or f16, found \"" + name + "\"");
+  Usage("--weights: expected f32, bf16, f16 or q8, found \"" + name + "\"");
 }
 
 struct Arguments {
@@ -86,7 +86,7 @@ Arguments Parse(int argc, char** argv) {
   o.prefill_contexts = {512, 262144};
   o.decode_contexts = {4096, 262144};
   o.batches = {32};
-  o.formats = {DataType::kF32, DataType::kBf16, DataType::kF16};
+  o.formats = {DataType::kF32, DataType::kBf16, DataType::kF16, DataType::kQ8};
   constexpr int64_t kMostTokens = int64_t{1} << 32;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];

@@ -26,9 +26,11 @@
 
 namespace polysketch {
 
-enum class DataType { kF32, kF16, kBf16 };
+// kQ8: 8-bit integers with one float32 scale for each output column (kernels/quantize.h); products
+// with it quantise the activations of each row too. Only packed matrices have it.
+enum class DataType { kF32, kF16, kBf16, kQ8 };
 
-// "f32", "f16", "bf16".
+// "f32", "f16", "bf16", "q8".
 std::string_view DataTypeName(DataType type);
 int64_t DataTypeBytes(DataType type);
 
@@ -47,8 +49,10 @@ class Matrix {
   int64_t in() const { return in_; }
   int64_t out() const { return out_; }
   DataType type() const { return type_; }
-  // Bytes that one pass over the matrix reads.
-  int64_t bytes() const { return in_ * out_ * DataTypeBytes(type_); }
+  // Bytes that one pass over the matrix reads, scales included.
+  int64_t bytes() const {
+    return in_ * out_ * DataTypeBytes(type_) + (type_ == DataType::kQ8 ? out_ * 4 : 0);
+  }
 
  protected:
   Matrix(int64_t in, int64_t out, DataType type) : in_(in), out_(out), type_(type) {}

@@ -10,10 +10,23 @@ std::string_view DataTypeName(DataType type) {
       return "f16";
     case DataType::kBf16:
       return "bf16";
+    case DataType::kQ8:
+      return "q8";
   }
   return "unknown";
 }
 
-int64_t DataTypeBytes(DataType type) { return type == DataType::kF32 ? 4 : 2; }
+int64_t DataTypeBytes(DataType type) {
+  switch (type) {
+    case DataType::kF32:
+      return 4;
+    case DataType::kF16:
+    case DataType::kBf16:
+      return 2;
+    case DataType::kQ8:
+      return 1;
+  }
+  return 0;
+}
 
 }  // namespace polysketch

@@ -23,6 +23,12 @@ class Context {
     return buffer.data();
   }
 
+  // At least `bytes` bytes that every thread sees, until the op returns.
+  uint8_t* Shared(int64_t bytes) {
+    if (shared_.size() < static_cast<size_t>(bytes)) shared_ = AlignedBuffer<uint8_t>(bytes);
+    return shared_.data();
+  }
+
   // fn(first, last, thread) over ranges of rows: several ranges a thread so that an uneven machine
   // balances, none shorter than `grain` rows (a step of one row must not pay for a barrier).
   template <typename Fn>
@@ -40,6 +46,7 @@ class Context {
  private:
   ThreadPool pool_;
   std::vector<AlignedBuffer<float>> scratch_;
+  AlignedBuffer<uint8_t> shared_;
 };
 
 }  // namespace polysketch::cpu

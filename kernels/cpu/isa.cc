@@ -22,10 +22,13 @@ bool HasAvx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
+bool HasAvx512Vnni() { return HasAvx512() && __builtin_cpu_supports("avx512vnni"); }
+
 // Slowest first.
 constexpr Isa kIsas[] = {
     {"avx2", HasAvx2, cpu::avx2::NewBackend},
     {"avx512", HasAvx512, cpu::avx512::NewBackend},
+    {"avx512vnni", HasAvx512Vnni, cpu::avx512vnni::NewBackend},
 };
 
 std::string Joined(const std::vector<std::string>& names) {

@@ -13,5 +13,9 @@ std::unique_ptr<Backend> NewBackend(int threads);
 namespace avx512 {
 std::unique_ptr<Backend> NewBackend(int threads);
 }
+// avx512 and the byte dot products that q8 weights want.
+namespace avx512vnni {
+std::unique_ptr<Backend> NewBackend(int threads);
+}
 
 }  // namespace polysketch::cpu

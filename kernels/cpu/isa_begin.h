@@ -10,12 +10,19 @@
 #define PS_ISA_AVX512 1
 #endif
 
-#if defined(__clang__) && defined(PS_ISA_AVX512)
+#if defined(__clang__) && defined(PS_ISA_VNNI)
+#pragma clang attribute push(                                                               \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"))), \
+    apply_to = function)
+#elif defined(__clang__) && defined(PS_ISA_AVX512)
 #pragma clang attribute push(                                                    \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
     apply_to = function)
 #elif defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#elif defined(PS_ISA_VNNI)
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
 #elif defined(PS_ISA_AVX512)
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")

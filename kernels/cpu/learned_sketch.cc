@@ -23,14 +23,14 @@ int64_t PanelWidth(const Matrix& w) {
 
 // One level for `rows` rows: out [rows, PanelWidth(down)].
 void ApplyLevel(const SketchNetwork::Level& level, int in, const float* x, int64_t x_row, int rows,
-                float* normed, float* hidden, float* out) {
+                float* normed, float* hidden, uint8_t* quantized, float* out) {
   const auto& up = static_cast<const PackedMatrix&>(*level.up);
   const auto& down = static_cast<const PackedMatrix&>(*level.down);
   const int64_t hidden_row = PanelWidth(up);
   LayerNormRows(x, x_row, rows, in, level.norm, normed, in);
-  MatMulRows(normed, in, rows, up, hidden, hidden_row);
+  MatMulRows(normed, in, rows, up, quantized, hidden, hidden_row);
   GeluArray(hidden, rows * hidden_row, hidden);
-  MatMulRows(hidden, hidden_row, rows, down, out, PanelWidth(down));
+  MatMulRows(hidden, hidden_row, rows, down, quantized, out, PanelWidth(down));
 }
 
 }  // namespace
@@ -48,14 +48,18 @@ void LearnedSketch(Context& ctx, const SketchNetwork& net, const float* x, int64
   ctx.pool().ParallelFor((rows + tile - 1) / tile, [&](int64_t task, int thread) {
     const int64_t first = task * tile;
     const int count = static_cast<int>(std::min(tile, rows - first));
-    float* normed = ctx.Scratch(thread, tile * (normed_row + hidden_row + 3 * branch_row));
+    const int64_t quantized_floats = QuantizedBytes(tile, std::max(normed_row, hidden_row)) / 4 + 1;
+    float* normed =
+        ctx.Scratch(thread, tile * (normed_row + hidden_row + 3 * branch_row) + quantized_floats);
     float* hidden = normed + tile * normed_row;
     float* middle = hidden + tile * hidden_row;
+    auto* quantized = reinterpret_cast<uint8_t*>(middle + tile * 3 * branch_row);
     float* branches[2] = {middle + tile * branch_row, middle + 2 * tile * branch_row};
     for (int b = 0; b < 2; ++b) {
       ApplyLevel(net.branch[b][0], net.input, x + first * net.input, net.input, count, normed,
-                 hidden, middle);
-      ApplyLevel(net.branch[b][1], size, middle, branch_row, count, normed, hidden, branches[b]);
+                 hidden, quantized, middle);
+      ApplyLevel(net.branch[b][1], size, middle, branch_row, count, normed, hidden, quantized,
+                 branches[b]);
     }
     // Columns behind r are zero in both branches, so they stay zero.
     for (int m = 0; m < count; ++m) {

@@ -7,9 +7,13 @@
 
 #include "kernels/cpu/ops.h"
 
+// These build on one another, in this order.
+// clang-format off
 #include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile.h"
+#include "kernels/cpu/epilogue.h"
+// clang-format on
 
 namespace {
 
@@ -48,32 +52,6 @@ struct PanelBf16 {
     }
   }
 };
-
-// Where a finished tile goes: columns [column, column + 32) of the result, of which `columns`
-// exist.
-struct Epilogue {
-  const float* bias;  // of all columns, or null
-  bool accumulate;
-  float* out;
-  int64_t out_row;
-  int64_t columns;  // of the whole result
-};
-
-PS_INLINE void Finish(const Epilogue& e, int64_t row, int64_t column, V value) {
-  const int64_t left = e.columns - column;
-  if (left <= 0) return;
-  float* out = e.out + row * e.out_row + column;
-  if (left >= kLanes) {
-    if (e.bias != nullptr) value = Add(value, Load(e.bias + column));
-    if (e.accumulate) value = Add(value, Load(out));
-    Store(value, out);
-    return;
-  }
-  const Mask mask = FirstN(static_cast<int>(left));
-  if (e.bias != nullptr) value = Add(value, LoadMasked(e.bias + column, mask));
-  if (e.accumulate) value = Add(value, LoadMasked(out, mask));
-  StoreMasked(value, out, mask);
-}
 
 template <int MR, int NV, typename B>
 void PanelTile(const float* x, int64_t x_row, int64_t depth, const B& b, const Epilogue& e,
@@ -140,6 +118,8 @@ void PanelProduct(const float* x, int64_t x_row, int64_t rows, const PackedMatri
                                    column);
         }
         break;
+      case DataType::kQ8:
+        break;  // matmul_q8.cc
     }
   }
 }
@@ -223,6 +203,8 @@ void SingleRowProduct(const float* x, const PackedMatrix& w, int64_t panel, cons
       SingleRow(x, depth, e, panel, load);
       return;
     }
+    case DataType::kQ8:
+      return;  // matmul_q8.cc
   }
 }
 
@@ -230,6 +212,10 @@ void SingleRowProduct(const float* x, const PackedMatrix& w, int64_t panel, cons
 
 void MatMul(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, const float* bias,
             bool accumulate, float* out) {
+  if (w.type() == DataType::kQ8) {
+    MatMulQ8(ctx, x, rows, w, bias, accumulate, out);
+    return;
+  }
   const Epilogue e{bias, accumulate, out, w.out(), w.out()};
   const int64_t depth = w.in();
   // A task takes up to four panels: a single row wants them side by side, and a step of few rows
@@ -258,8 +244,12 @@ void MatMul(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, c
   });
 }
 
-void MatMulRows(const float* x, int64_t x_row, int rows, const PackedMatrix& w, float* out,
-                int64_t out_row) {
+void MatMulRows(const float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
+                float* out, int64_t out_row) {
+  if (w.type() == DataType::kQ8) {
+    MatMulRowsQ8(x, x_row, rows, w, scratch, out, out_row);
+    return;
+  }
   const Epilogue e{nullptr, false, out, out_row, w.panels() * kPanelColumns};
   for (int64_t panel = 0; panel < w.panels(); ++panel) PanelProduct(x, x_row, rows, w, panel, e);
 }

@@ -26,10 +26,17 @@ void LayerNormRows(const float* x, int64_t x_row, int64_t rows, int width, const
                    float* out, int64_t out_row);
 void MatMul(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, const float* bias,
             bool accumulate, float* out);
+// The same for q8 weights; MatMul calls it.
+void MatMulQ8(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, const float* bias,
+              bool accumulate, float* out);
 // Single-threaded product for tiles in cache: out [rows, out_row], whole panels of 32 columns are
-// written.
-void MatMulRows(const float* x, int64_t x_row, int rows, const PackedMatrix& w, float* out,
-                int64_t out_row);
+// written. scratch: QuantizedBytes(rows, w.in()) bytes where w is q8, otherwise unused.
+void MatMulRows(const float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
+                float* out, int64_t out_row);
+void MatMulRowsQ8(const float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
+                  float* out, int64_t out_row);
+// Bytes of quantised rows: whole vectors, and a scale each.
+inline int64_t QuantizedBytes(int64_t rows, int64_t width) { return rows * (width + 16 + 4); }
 // out[i] = gelu(x[i]), in place allowed.
 void GeluArray(const float* x, int64_t size, float* out);
 // cos_sin: [rows][head_dim] cosines then sines of each row's position.

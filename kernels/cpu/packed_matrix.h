@@ -1,7 +1,12 @@
-// Weights as the cpu backend keeps them: panels of 32 output columns, [ceil(out / 32)][in][32], so
-// that one row of a panel is one or two cache lines and a product streams a panel front to back.
-// bf16 panels hold columns l and l + 16 in the lower and upper half of 32-bit word l: a shift and a
-// mask widen them, without a lane-crossing instruction. Columns behind `out` are 0.
+// Weights as the cpu backend keeps them: panels of 32 output columns, so that one row of a panel is
+// one or two cache lines and a product streams a panel front to back. Columns behind `out` are 0.
+//   f32, f16  [ceil(out / 32)][in][32]
+//   bf16      the same with columns l and l + 16 in the lower and upper half of 32-bit word l: a
+//   shift
+//             and a mask widen them, without a lane-crossing instruction
+//   q8        [ceil(out / 32)][ceil(in / 4)][32][4]: four neighbours along `in` in one 32-bit word,
+//             what byte dot products (VNNI) and byte tiles (AMX) take; one scale and one sum of
+//             integers for each column
 #pragma once
 
 #include <cstdint>
@@ -30,13 +35,29 @@ class PackedMatrix final : public Matrix {
   const uint32_t* panel_bf16(int64_t p) const {
     return reinterpret_cast<const uint32_t*>(data_.data()) + p * in() * (kPanelColumns / 2);
   }
+  // q8: words of four bytes, 32 a row.
+  const int8_t* panel_q8(int64_t p) const {
+    return reinterpret_cast<const int8_t*>(data_.data()) + p * depth4() * kPanelColumns * 4;
+  }
+  // Rows of a q8 panel.
+  int64_t depth4() const { return (in() + 3) / 4; }
+  // q8, of every column (padded to whole panels): its scale; 128 times the sum of its integers,
+  // what the bias of unsigned activations adds.
+  const float* scales() const { return scales_.data(); }
+  const int32_t* biases() const { return biases_.data(); }
   // Element [k, n] as float32.
   float At(int64_t k, int64_t n) const;
 
  private:
   void Put(int64_t k, int64_t n, float value);
+  void PackQ8(const HostMatrix& w, bool transpose);
+  int64_t IndexQ8(int64_t k, int64_t n) const {
+    return ((n / kPanelColumns * depth4() + k / 4) * kPanelColumns + n % kPanelColumns) * 4 + k % 4;
+  }
 
   AlignedBuffer<uint8_t> data_;
+  AlignedBuffer<float> scales_;
+  AlignedBuffer<int32_t> biases_;
 };
 
 }  // namespace polysketch::cpu

@@ -87,6 +87,50 @@ PS_INLINE void StorePlanes(V a, uint16_t* upper, uint16_t* lower) {
 PS_INLINE __m256 LowerHalf(V a) { return _mm512_castps512_ps256(a.v); }
 PS_INLINE __m256 UpperHalf(V a) { return _mm512_extractf32x8_ps(a.v, 1); }
 
+// Sixteen int32 lanes.
+struct I {
+  __m512i v;
+};
+PS_INLINE I IntZero() { return {_mm512_setzero_si512()}; }
+PS_INLINE I IntLoad(const void* p) { return {_mm512_loadu_si512(p)}; }
+PS_INLINE I IntSub(I a, I b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+PS_INLINE V ToFloat(I a) { return {_mm512_cvtepi32_ps(a.v)}; }
+// Four bytes in every lane.
+PS_INLINE I BroadcastBytes(const uint8_t* p) {
+  int32_t word;
+  __builtin_memcpy(&word, p, 4);
+  return {_mm512_set1_epi32(word)};
+}
+// Each lane: acc + the four products of unsigned bytes of x and signed bytes of w, exact.
+PS_INLINE I DotBytes(I acc, I x, I w) {
+#if defined(PS_ISA_VNNI)
+  return {_mm512_dpbusd_epi32(acc.v, x.v, w.v)};
+#else
+  // Even and odd bytes as 16-bit numbers: 255 * 127 * 2 fits madd's 32-bit sums (and not maddubs'
+  // 16-bit ones).
+  const __m512i x_even = _mm512_and_si512(x.v, _mm512_set1_epi16(0xff)),
+                x_odd = _mm512_srli_epi16(x.v, 8);
+  const __m512i w_even = _mm512_srai_epi16(_mm512_slli_epi16(w.v, 8), 8),
+                w_odd = _mm512_srai_epi16(w.v, 8);
+  const __m512i sum =
+      _mm512_add_epi32(_mm512_madd_epi16(x_even, w_even), _mm512_madd_epi16(x_odd, w_odd));
+  return {_mm512_add_epi32(acc.v, sum)};
+#endif
+}
+// Running maximum of |x| by its bits: NaN is the largest.
+PS_INLINE I MaxMagnitude(I acc, V x) {
+  const __m512i bits = _mm512_and_si512(_mm512_castps_si512(x.v), _mm512_set1_epi32(0x7fffffff));
+  return {_mm512_max_epi32(acc.v, bits)};
+}
+PS_INLINE float ReduceMagnitude(I a) {
+  return __builtin_bit_cast(float, _mm512_reduce_max_epi32(a.v));
+}
+// Nearest integers + 128 as bytes; |x| <= 127.5.
+PS_INLINE void StoreBiasedBytes(V x, uint8_t* p) {
+  const __m512i q = _mm512_add_epi32(_mm512_cvtps_epi32(x.v), _mm512_set1_epi32(128));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(q));
+}
+
 #else  // AVX2
 
 template <int NV>
@@ -199,6 +243,56 @@ PS_INLINE void StorePlanes(V a, uint16_t* upper, uint16_t* lower) {
   StoreWords16(_mm256_srli_epi32(_mm256_add_epi32(x, half), 16),
                _mm256_srli_epi32(_mm256_add_epi32(y, half), 16), upper);
   StoreWords16(x, y, lower);
+}
+struct I {
+  __m256i lo, hi;
+};
+PS_INLINE I IntZero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+PS_INLINE I IntLoad(const void* p) {
+  const auto* q = static_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
+}
+PS_INLINE I IntSub(I a, I b) {
+  return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
+}
+PS_INLINE V ToFloat(I a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+PS_INLINE I BroadcastBytes(const uint8_t* p) {
+  int32_t word;
+  __builtin_memcpy(&word, p, 4);
+  return {_mm256_set1_epi32(word), _mm256_set1_epi32(word)};
+}
+PS_INLINE __m256i DotBytesHalf(__m256i acc, __m256i x, __m256i w) {
+  // As 16-bit numbers: maddubs would saturate.
+  const __m256i x_even = _mm256_and_si256(x, _mm256_set1_epi16(0xff)),
+                x_odd = _mm256_srli_epi16(x, 8);
+  const __m256i w_even = _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8),
+                w_odd = _mm256_srai_epi16(w, 8);
+  const __m256i sum =
+      _mm256_add_epi32(_mm256_madd_epi16(x_even, w_even), _mm256_madd_epi16(x_odd, w_odd));
+  return _mm256_add_epi32(acc, sum);
+}
+PS_INLINE I DotBytes(I acc, I x, I w) {
+  return {DotBytesHalf(acc.lo, x.lo, w.lo), DotBytesHalf(acc.hi, x.hi, w.hi)};
+}
+PS_INLINE I MaxMagnitude(I acc, V x) {
+  const __m256i mask = _mm256_set1_epi32(0x7fffffff);
+  return {_mm256_max_epi32(acc.lo, _mm256_and_si256(_mm256_castps_si256(x.lo), mask)),
+          _mm256_max_epi32(acc.hi, _mm256_and_si256(_mm256_castps_si256(x.hi), mask))};
+}
+PS_INLINE float ReduceMagnitude(I a) {
+  alignas(32) int32_t lanes[8];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), _mm256_max_epi32(a.lo, a.hi));
+  int32_t largest = 0;
+  for (const int32_t lane : lanes) largest = lane > largest ? lane : largest;
+  return __builtin_bit_cast(float, largest);
+}
+PS_INLINE void StoreBiasedBytes(V x, uint8_t* p) {
+  const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi));
+  const __m256i ordered =
+      _mm256_add_epi16(_mm256_permute4x64_epi64(words, 0xd8), _mm256_set1_epi16(128));
+  const __m128i bytes =
+      _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
 PS_INLINE __m256 LowerHalf(V a) { return a.lo; }
 PS_INLINE __m256 UpperHalf(V a) { return a.hi; }

@@ -18,8 +18,8 @@ void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
     CosSin(thetas, positions[m], cos.data(), sin.data());
     float* row = out + m * width;
     for (int i = 0; i < width / 2; ++i) {
-      row[2 * i] = matrix.at(2 * i, tokens[m]) + sin[i];
-      row[2 * i + 1] = matrix.at(2 * i + 1, tokens[m]) + cos[i];
+      row[2 * i] = matrix.value(2 * i, tokens[m]) + sin[i];
+      row[2 * i + 1] = matrix.value(2 * i + 1, tokens[m]) + cos[i];
     }
   }
 }

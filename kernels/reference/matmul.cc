@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/half.h"
+#include "kernels/quantize.h"
 #include "kernels/reference/matrix.h"
 #include "kernels/reference/ops.h"
 
@@ -29,8 +30,35 @@ float RoundTo(DataType type, float value) {
       return F16ToFloat(FloatToF16(value));
     case DataType::kBf16:
       return Bf16ToFloat(FloatToBf16(value));
+    case DataType::kQ8:
+      return value;  // quantised by columns, once they are complete
   }
   return value;
+}
+
+void QuantizeColumns(ReferenceMatrix* matrix) {
+  PS_CHECK(matrix->in() <= kQuantLongest) << matrix->in();
+  for (int64_t o = 0; o < matrix->out(); ++o) {
+    const QuantScale scale =
+        QuantScale::Of(LargestMagnitude(matrix->row(0) + o, matrix->in(), matrix->out()));
+    for (int64_t i = 0; i < matrix->in(); ++i) matrix->at(i, o) = Quantize(matrix->at(i, o), scale);
+    matrix->scales().push_back(scale.scale);
+  }
+}
+
+// Integers of activations times integers of weights, scaled once.
+Row MultiplyRowQ8(const Row& x, const ReferenceMatrix& matrix) {
+  const std::vector<float> values(x.begin(), x.end());
+  const QuantScale scale = QuantScale::Of(LargestMagnitude(values.data(), matrix.in(), 1));
+  Row y(matrix.out());
+  for (int64_t i = 0; i < matrix.in(); ++i) {
+    const double q = Quantize(values[i], scale);
+    for (int64_t o = 0; o < matrix.out(); ++o) y[o] += q * matrix.at(i, o);
+  }
+  for (int64_t o = 0; o < matrix.out(); ++o) {
+    y[o] *= static_cast<double>(matrix.scales()[o]) * static_cast<double>(scale.scale);
+  }
+  return y;
 }
 
 }  // namespace
@@ -44,6 +72,7 @@ std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose, Da
       matrix->at(i, o) = RoundTo(type, Load(w, transpose ? o * w.cols + i : i * w.cols + o));
     }
   }
+  if (type == DataType::kQ8) QuantizeColumns(matrix.get());
   return matrix;
 }
 
@@ -56,6 +85,7 @@ const ReferenceMatrix& Cast(const Matrix& matrix) {
 Row MultiplyRow(const Row& x, const Matrix& w) {
   const ReferenceMatrix& matrix = Cast(w);
   PS_CHECK(static_cast<int64_t>(x.size()) == w.in()) << x.size() << " != " << w.in();
+  if (w.type() == DataType::kQ8) return MultiplyRowQ8(x, matrix);
   Row y(w.out());
   for (int64_t i = 0; i < w.in(); ++i) {
     const float* row = matrix.row(i);

@@ -18,12 +18,21 @@ class ReferenceMatrix final : public Matrix {
   float at(int64_t i, int64_t o) const { return values_[i * out() + o]; }
   float& at(int64_t i, int64_t o) { return values_[i * out() + o]; }
   const float* row(int64_t i) const { return values_.data() + i * out(); }
+  // The weight itself, whatever the format.
+  float value(int64_t i, int64_t o) const {
+    return type() == DataType::kQ8 ? at(i, o) * scales_[o] : at(i, o);
+  }
+  // q8: what the integers of a column are multiplied by; they stand in at().
+  std::vector<float>& scales() { return scales_; }
+  const std::vector<float>& scales() const { return scales_; }
 
  private:
   std::vector<float> values_;  // [in, out]
+  std::vector<float> scales_;  // [out]; q8 only
 };
 
-// Converts every element of w to `type` (nearest even), as PackMatrix says.
+// Converts every element of w to `type` (nearest even), as PackMatrix says; q8 as in
+// kernels/quantize.h.
 std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose, DataType type);
 
 // The matrix as this backend made it.
