@@ -17,7 +17,14 @@ from polysketch_tools import safetensors
 from polysketch_tools.convert import convert
 from polysketch_tools.errors import ToolError
 
-CASES = ("learned_sketch", "learned_sketch_mixed", "polynomial_p4", "polynomial_p8", "random_sketch", "softmax")
+CASES = (
+    "learned_sketch",
+    "learned_sketch_mixed",
+    "polynomial_p4",
+    "polynomial_p8",
+    "random_sketch",
+    "softmax",
+)
 
 
 def model_bytes(folder: pathlib.Path) -> bytes:
@@ -33,20 +40,44 @@ def write_orbax(folder: pathlib.Path, leaves: dict[str, np.ndarray], ocdbt: bool
     for name, array in leaves.items():
         keys = ["params", *name.split("/")]
         path = ".".join(keys)
-        store = ({"driver": "ocdbt", "base": f"file://{folder}", "path": path} if ocdbt else
-                 {"driver": "file", "path": f"{folder}/{path}"})
-        tensorstore.open({"driver": "zarr", "kvstore": store, "metadata": {"compressor": None}}, create=True,
-                         dtype=array.dtype.name, shape=array.shape).result().write(array).result()
-        tree_metadata[str(tuple(keys))] = {"key_metadata": [{"key": key, "key_type": 2} for key in keys]}
-    (folder / "_METADATA").write_text(json.dumps({"tree_metadata": tree_metadata, "use_zarr3": False}))
+        store = (
+            {"driver": "ocdbt", "base": f"file://{folder}", "path": path}
+            if ocdbt
+            else {"driver": "file", "path": f"{folder}/{path}"}
+        )
+        tensorstore.open(
+            {"driver": "zarr", "kvstore": store, "metadata": {"compressor": None}},
+            create=True,
+            dtype=array.dtype.name,
+            shape=array.shape,
+        ).result().write(array).result()
+        tree_metadata[str(tuple(keys))] = {
+            "key_metadata": [{"key": key, "key_type": 2} for key in keys]
+        }
+    (folder / "_METADATA").write_text(
+        json.dumps({"tree_metadata": tree_metadata, "use_zarr3": False})
+    )
     return folder
 
 
 class ConvertTest(support.ToolTest):
-    def convert(self, case: str, leaves=None, config=None, out="out", tokenizer=None, checkpoint=None, **options):
+    def convert(
+        self,
+        case: str,
+        leaves=None,
+        config=None,
+        out="out",
+        tokenizer=None,
+        checkpoint=None,
+        **options,
+    ):
         if checkpoint is None:
-            checkpoint = write_msgpack(self.dir / "ckpt.msgpack", flax_leaves(case) if leaves is None else leaves)
-        config_path = self.write_json("config.json", transformer_config(case) if config is None else config)
+            checkpoint = write_msgpack(
+                self.dir / "ckpt.msgpack", flax_leaves(case) if leaves is None else leaves
+            )
+        config_path = self.write_json(
+            "config.json", transformer_config(case) if config is None else config
+        )
         convert(checkpoint, config_path, tokenizer, self.dir / out, **options)
         return self.dir / out
 
@@ -54,7 +85,11 @@ class ConvertTest(support.ToolTest):
         with self.assertRaises(ToolError) as caught:
             self.convert(case, **arguments)
         self.assertIn(message, str(caught.exception))
-        self.assertEqual([p.name for p in self.dir.iterdir() if "out" in p.name], [], "nothing half-written stays")
+        self.assertEqual(
+            [p.name for p in self.dir.iterdir() if "out" in p.name],
+            [],
+            "nothing half-written stays",
+        )
 
     # --- what is accepted ---
 
@@ -63,14 +98,20 @@ class ConvertTest(support.ToolTest):
             with self.subTest(case):
                 out = self.convert(case, out=case)
                 self.assertEqual(model_bytes(out), model_bytes(GOLDENS / case))
-                self.assertEqual((out / "config.json").read_text(), (GOLDENS / case / "config.json").read_text())
+                self.assertEqual(
+                    (out / "config.json").read_text(), (GOLDENS / case / "config.json").read_text()
+                )
 
     def test_orbax(self):
         for ocdbt in (True, False):
             with self.subTest(ocdbt=ocdbt):
                 name = f"orbax_{ocdbt}"
-                checkpoint = write_orbax(self.dir / name, flax_leaves("learned_sketch_mixed"), ocdbt)
-                out = self.convert("learned_sketch_mixed", checkpoint=checkpoint, out=f"out_{ocdbt}")
+                checkpoint = write_orbax(
+                    self.dir / name, flax_leaves("learned_sketch_mixed"), ocdbt
+                )
+                out = self.convert(
+                    "learned_sketch_mixed", checkpoint=checkpoint, out=f"out_{ocdbt}"
+                )
                 self.assertEqual(model_bytes(out), model_bytes(GOLDENS / "learned_sketch_mixed"))
 
     @unittest.skipUnless((SHARED / "goldens").exists(), f"no {SHARED}/goldens")
@@ -79,7 +120,10 @@ class ConvertTest(support.ToolTest):
         for checkpoint in ("orbax", "ckpt.msgpack"):
             with self.subTest(checkpoint):
                 convert(source / checkpoint, source / "config.json", None, self.dir / checkpoint)
-                self.assertEqual(model_bytes(self.dir / checkpoint), model_bytes(GOLDENS / "learned_sketch_mixed"))
+                self.assertEqual(
+                    model_bytes(self.dir / checkpoint),
+                    model_bytes(GOLDENS / "learned_sketch_mixed"),
+                )
 
     def test_chunked_arrays(self):
         leaves = flax_leaves("softmax")
@@ -88,9 +132,13 @@ class ConvertTest(support.ToolTest):
         leaves["wte/embedding"] = {
             "__msgpack_chunked_array__": True,
             "shape": {str(i): n for i, n in enumerate(whole.shape)},
-            "chunks": {str(i): support.pack_array(part) for i, part in enumerate(np.array_split(flat, 12))},
+            "chunks": {
+                str(i): support.pack_array(part) for i, part in enumerate(np.array_split(flat, 12))
+            },
         }
-        self.assertEqual(model_bytes(self.convert("softmax", leaves)), model_bytes(GOLDENS / "softmax"))
+        self.assertEqual(
+            model_bytes(self.convert("softmax", leaves)), model_bytes(GOLDENS / "softmax")
+        )
 
     def test_training_state_and_bare_parameters(self):
         wraps = {
@@ -106,7 +154,10 @@ class ConvertTest(support.ToolTest):
 
     def test_sketch_key_in_place_of_a_seed(self):
         config = transformer_config("random_sketch") | {"sketch_seed": None, "sketch_key": [0, 3]}
-        self.assertEqual(model_bytes(self.convert("random_sketch", config=config)), model_bytes(GOLDENS / "random_sketch"))
+        self.assertEqual(
+            model_bytes(self.convert("random_sketch", config=config)),
+            model_bytes(GOLDENS / "random_sketch"),
+        )
 
     def test_storage_types(self):
         original = safetensors.read([GOLDENS / "softmax/model.safetensors"])
@@ -118,8 +169,12 @@ class ConvertTest(support.ToolTest):
                     np.testing.assert_array_equal(array, original[name].astype(array.dtype))
 
     def test_bfloat16_checkpoint(self):
-        leaves = {name: array.astype(ml_dtypes.bfloat16) for name, array in flax_leaves("softmax").items()}
-        converted = safetensors.read([self.convert("softmax", leaves, dtype="BF16") / "model.safetensors"])
+        leaves = {
+            name: array.astype(ml_dtypes.bfloat16) for name, array in flax_leaves("softmax").items()
+        }
+        converted = safetensors.read(
+            [self.convert("softmax", leaves, dtype="BF16") / "model.safetensors"]
+        )
         np.testing.assert_array_equal(converted["embedding.weight"], leaves["wte/embedding"])
 
     def test_shards(self):
@@ -128,10 +183,14 @@ class ConvertTest(support.ToolTest):
         index = json.loads((out / "model.safetensors.index.json").read_text())
         files = sorted(set(index["weight_map"].values()))
         self.assertGreater(len(files), 2)
-        self.assertEqual(files, [f"model-{i + 1:05d}-of-{len(files):05d}.safetensors" for i in range(len(files))])
+        self.assertEqual(
+            files, [f"model-{i + 1:05d}-of-{len(files):05d}.safetensors" for i in range(len(files))]
+        )
         whole = safetensors.read([GOLDENS / "softmax/model.safetensors"])
         shards = safetensors.read(out / name for name in files)
-        self.assertEqual(index["metadata"]["total_size"], sum(array.nbytes for array in whole.values()))
+        self.assertEqual(
+            index["metadata"]["total_size"], sum(array.nbytes for array in whole.values())
+        )
         self.assertEqual(shards.keys(), whole.keys())
         for name, array in whole.items():
             np.testing.assert_array_equal(shards[name], array)
@@ -158,44 +217,71 @@ class ConvertTest(support.ToolTest):
         leaves["Block_0/attn/extra/kernel"] = np.zeros((2, 5), np.float32)
         with self.assertRaises(ToolError) as caught:
             self.convert("learned_sketch_mixed", leaves)
-        for message in ("missing tensor Block_1/attn/LayerNorm_1/scale: expected shape [32]",
-                        "tensor ln/bias: expected shape [64], found [63]",
-                        "tensor Block_0/ff/Dense_0/kernel: expected shape [64, 336], found [336, 64]",
-                        "left-over tensor Block_0/attn/extra/kernel of shape [2, 5]"):
+        for message in (
+            "missing tensor Block_1/attn/LayerNorm_1/scale: expected shape [32]",
+            "tensor ln/bias: expected shape [64], found [63]",
+            "tensor Block_0/ff/Dense_0/kernel: expected shape [64, 336], found [336, 64]",
+            "left-over tensor Block_0/attn/extra/kernel of shape [2, 5]",
+        ):
             self.assertIn(message, str(caught.exception))
 
     def test_more_layers_than_the_config_says(self):
-        self.assert_refused("left-over tensor Block_1/ln_1/scale", config=transformer_config("softmax") | {"num_layers": 1})
+        self.assert_refused(
+            "left-over tensor Block_1/ln_1/scale",
+            config=transformer_config("softmax") | {"num_layers": 1},
+        )
 
     def test_values(self):
         leaves = flax_leaves("softmax")
-        self.assert_refused("tensor ln/scale: expected a float type, found int32",
-                            leaves=leaves | {"ln/scale": np.ones(64, np.int32)})
-        self.assert_refused("tensor final_norm.scale: expected finite values",
-                            leaves=leaves | {"ln/scale": np.full(64, np.nan, np.float32)})
-        self.assert_refused("beyond the range of f16", dtype="F16",
-                            leaves=leaves | {"ln/scale": np.full(64, 1e5, np.float32)})
+        self.assert_refused(
+            "tensor ln/scale: expected a float type, found int32",
+            leaves=leaves | {"ln/scale": np.ones(64, np.int32)},
+        )
+        self.assert_refused(
+            "tensor final_norm.scale: expected finite values",
+            leaves=leaves | {"ln/scale": np.full(64, np.nan, np.float32)},
+        )
+        self.assert_refused(
+            "beyond the range of f16",
+            dtype="F16",
+            leaves=leaves | {"ln/scale": np.full(64, 1e5, np.float32)},
+        )
 
     def test_damaged_msgpack(self):
         whole = write_msgpack(self.dir / "whole", flax_leaves("softmax")).read_bytes()
-        for name, data in (("cut", whole[:-1]), ("cut_early", whole[:50]), ("empty", b""), ("behind", whole + b"x"),
-                           ("list", msgpack.packb([1, 2])), ("text", b"hello"),
-                           ("extension", msgpack.packb({"params": msgpack.ExtType(9, b"x")})),
-                           ("array", msgpack.packb({"params": msgpack.ExtType(1, msgpack.packb(([3], "float32", b"123")))}))):
+        for name, data in (
+            ("cut", whole[:-1]),
+            ("cut_early", whole[:50]),
+            ("empty", b""),
+            ("behind", whole + b"x"),
+            ("list", msgpack.packb([1, 2])),
+            ("text", b"hello"),
+            ("extension", msgpack.packb({"params": msgpack.ExtType(9, b"x")})),
+            (
+                "array",
+                msgpack.packb(
+                    {"params": msgpack.ExtType(1, msgpack.packb(([3], "float32", b"123")))}
+                ),
+            ),
+        ):
             with self.subTest(name):
                 path = self.dir / f"{name}.msgpack"
                 path.write_bytes(data)
                 self.assert_refused(str(path), checkpoint=path)
 
     def test_unknown_state(self):
-        checkpoint = write_msgpack(self.dir / "x", flax_leaves("softmax"), lambda p: {"params": p, "ema": {"a": 1}})
+        checkpoint = write_msgpack(
+            self.dir / "x", flax_leaves("softmax"), lambda p: {"params": p, "ema": {"a": 1}}
+        )
         self.assert_refused("found also ['ema']", checkpoint=checkpoint)
 
     def test_damaged_orbax(self):
         folder = write_orbax(self.dir / "orbax", flax_leaves("softmax"), ocdbt=True)
         self.assert_refused("no such file or folder", checkpoint=self.dir / "nowhere")
         (self.dir / "empty").mkdir()
-        self.assert_refused("expected an Orbax checkpoint with a file _METADATA", checkpoint=self.dir / "empty")
+        self.assert_refused(
+            "expected an Orbax checkpoint with a file _METADATA", checkpoint=self.dir / "empty"
+        )
         metadata = folder / "_METADATA"
         text = metadata.read_text()
         metadata.write_text(text.replace("ln_2", "ln_3"))
@@ -206,17 +292,26 @@ class ConvertTest(support.ToolTest):
     def test_config_fields(self):
         good = transformer_config("random_sketch")
         for changes, message in (
-            ({"sketch_sizes": 8}, "unknown field \"sketch_sizes\""),
-            ({"attention": "flash"}, "field \"attention\": expected one of softmax, polynomial"),
-            ({"attention": "linear"}, "field \"attention\": expected one of softmax, polynomial"),
-            ({"vocab_size": None}, "field \"vocab_size\": missing"),
-            ({"sketch_size": None}, "field \"sketch_size\": missing (attention random_sketch needs it)"),
-            ({"vocab_size": "96"}, "field \"vocab_size\": expected an integer in [2, 4194304], found '96'"),
-            ({"num_heads": 3}, "field \"num_heads\": expected emb_dim 64 / num_heads to be an even integer, found 3"),
-            ({"power": 8}, "field \"power\": expected 4, the only degree"),
-            ({"sketch_seed": None}, "field \"sketch_seed\": expected an integer in [0, 2^32)"),
+            ({"sketch_sizes": 8}, 'unknown field "sketch_sizes"'),
+            ({"attention": "flash"}, 'field "attention": expected one of softmax, polynomial'),
+            ({"attention": "linear"}, 'field "attention": expected one of softmax, polynomial'),
+            ({"vocab_size": None}, 'field "vocab_size": missing'),
+            (
+                {"sketch_size": None},
+                'field "sketch_size": missing (attention random_sketch needs it)',
+            ),
+            (
+                {"vocab_size": "96"},
+                "field \"vocab_size\": expected an integer in [2, 4194304], found '96'",
+            ),
+            (
+                {"num_heads": 3},
+                'field "num_heads": expected emb_dim 64 / num_heads to be an even integer, found 3',
+            ),
+            ({"power": 8}, 'field "power": expected 4, the only degree'),
+            ({"sketch_seed": None}, 'field "sketch_seed": expected an integer in [0, 2^32)'),
             ({"sketch_seed": -1}, "found -1"),
-            ({"sketch_key": [1]}, "field \"sketch_key\": expected two 32-bit integers, found [1]"),
+            ({"sketch_key": [1]}, 'field "sketch_key": expected two 32-bit integers, found [1]'),
         ):
             with self.subTest(message):
                 config = {k: v for k, v in (good | changes).items() if v is not None}
@@ -224,8 +319,11 @@ class ConvertTest(support.ToolTest):
 
     def test_config_text(self):
         checkpoint = write_msgpack(self.dir / "ckpt.msgpack", flax_leaves("softmax"))
-        for text, message in (("{", "not valid JSON"), ("[]", "expected a JSON object"),
-                              ('{"power": 4, "power": 8}', "key \"power\" appears twice")):
+        for text, message in (
+            ("{", "not valid JSON"),
+            ("[]", "expected a JSON object"),
+            ('{"power": 4, "power": 8}', 'key "power" appears twice'),
+        ):
             path = self.dir / "bad.json"
             path.write_text(text)
             with self.assertRaises(ToolError) as caught:
@@ -235,40 +333,64 @@ class ConvertTest(support.ToolTest):
     # --- tokenizers ---
 
     def test_tokenizer_must_fit(self):
-        self.assert_refused("expected 96 pieces (vocab_size), found 4096", tokenizer=DEMO / "tokenizer.model")
+        self.assert_refused(
+            "expected 96 pieces (vocab_size), found 4096", tokenizer=DEMO / "tokenizer.model"
+        )
         self.assert_refused("expected a SentencePiece model", tokenizer=DEMO / "config.json")
         self.assert_refused("nowhere", tokenizer=self.dir / "nowhere")
 
     def test_tokenizer_gives_its_ids(self):
         config = transformer_config("softmax") | {"vocab_size": 4096}
-        leaves = flax_leaves("softmax") | {"wte/embedding": np.zeros((4096, 64), np.float32),
-                                           "softmax_bias": np.zeros(4096, np.float32)}
+        leaves = flax_leaves("softmax") | {
+            "wte/embedding": np.zeros((4096, 64), np.float32),
+            "softmax_bias": np.zeros(4096, np.float32),
+        }
         for add_bos, expected in ((None, True), (True, True), (False, False)):
             with self.subTest(add_bos):
-                out = self.convert("softmax", leaves, config, tokenizer=DEMO / "tokenizer.model", add_bos=add_bos, overwrite=True)
+                out = self.convert(
+                    "softmax",
+                    leaves,
+                    config,
+                    tokenizer=DEMO / "tokenizer.model",
+                    add_bos=add_bos,
+                    overwrite=True,
+                )
                 written = json.loads((out / "config.json").read_text())
-                self.assertEqual((written["bos_id"], written["eos_id"], written["add_bos"]), (1, 2, expected))
-                self.assertEqual((out / "tokenizer.model").read_bytes(), (DEMO / "tokenizer.model").read_bytes())
+                self.assertEqual(
+                    (written["bos_id"], written["eos_id"], written["add_bos"]), (1, 2, expected)
+                )
+                self.assertEqual(
+                    (out / "tokenizer.model").read_bytes(), (DEMO / "tokenizer.model").read_bytes()
+                )
 
 
 class CommandTest(support.ToolTest):
     """The program as a user runs it, from another folder."""
 
     def run_tool(self, *arguments, **environment):
-        return subprocess.run([support.ROOT / "tools/convert", *map(str, arguments)], cwd=self.dir, text=True,
-                              capture_output=True, env=os.environ | environment)
+        return subprocess.run(
+            [support.ROOT / "tools/convert", *map(str, arguments)],
+            cwd=self.dir,
+            text=True,
+            capture_output=True,
+            env=os.environ | environment,
+        )
 
     def test_end_to_end(self):
         write_msgpack(self.dir / "ckpt.msgpack", flax_leaves("softmax"))
         self.write_json("config.json", transformer_config("softmax"))
-        result = self.run_tool("--checkpoint", "ckpt.msgpack", "--config", "config.json", "--out", "deep/model")
+        result = self.run_tool(
+            "--checkpoint", "ckpt.msgpack", "--config", "config.json", "--out", "deep/model"
+        )
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("100%", result.stderr)
         self.assertEqual(model_bytes(self.dir / "deep/model"), model_bytes(GOLDENS / "softmax"))
 
     def test_errors_are_one_line(self):
         self.write_json("config.json", transformer_config("softmax"))
-        result = self.run_tool("--checkpoint", "no.msgpack", "--config", "config.json", "--out", "model")
+        result = self.run_tool(
+            "--checkpoint", "no.msgpack", "--config", "config.json", "--out", "model"
+        )
         self.assertEqual(result.returncode, 1)
         self.assertEqual(result.stderr, "error: no.msgpack: no such file or folder\n")
         self.assertFalse((self.dir / "model").exists())

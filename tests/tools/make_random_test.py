@@ -10,14 +10,32 @@ import numpy as np
 from polysketch_tools import safetensors
 from polysketch_tools.errors import ToolError
 from polysketch_tools.make_random import PRESETS, main, make_random
-from polysketch_tools.model_config import ATTENTION_KINDS, read_model_config, tensor_shapes, used_fields
+from polysketch_tools.model_config import (
+    ATTENTION_KINDS,
+    read_model_config,
+    tensor_shapes,
+    used_fields,
+)
 
-OPTIONAL = {"power": 8, "near_power": 4, "sketch_size": 8, "num_features": 40, "sketch_kind": "srht"}
+OPTIONAL = {
+    "power": 8,
+    "near_power": 4,
+    "sketch_size": 8,
+    "num_features": 40,
+    "sketch_kind": "srht",
+}
 
 
 def config_of(kind: str) -> dict:
-    config = {"attention": kind, "vocab_size": 50, "emb_dim": 32, "num_heads": 2, "num_layers": 2, "context_length": 64,
-              "grain_size": 16}
+    config = {
+        "attention": kind,
+        "vocab_size": 50,
+        "emb_dim": 32,
+        "num_heads": 2,
+        "num_layers": 2,
+        "context_length": 64,
+        "grain_size": 16,
+    }
     return config | {name: OPTIONAL[name] for name in used_fields(kind)}
 
 
@@ -33,17 +51,29 @@ class MakeRandomTest(support.ToolTest):
                 out = self.make(config_of(kind), kind, dtype="F32")
                 tensors = safetensors.read([out / "model.safetensors"])
                 config = read_model_config(out / "config.json")
-                self.assertEqual({name: array.shape for name, array in tensors.items()}, tensor_shapes(config))
+                self.assertEqual(
+                    {name: array.shape for name, array in tensors.items()}, tensor_shapes(config)
+                )
                 written = json.loads((out / "config.json").read_text())
                 self.assertEqual({name: written[name] for name in config_of(kind)}, config_of(kind))
                 for name, array in tensors.items():
                     self.assertGreater(array.std(), 0, name)
 
     def test_sketch_shapes(self):
-        shapes = tensor_shapes(read_model_config(self.write_json("c.json", config_of("random_sketch") | {"power": 16})))
-        names = {name: shape for name, shape in shapes.items() if name.startswith("layers.1.attn.sketch")}
-        self.assertEqual(names, {"layers.1.attn.sketch.level0": (8, 16, 8), "layers.1.attn.sketch.level1": (4, 8, 8),
-                                 "layers.1.attn.sketch.level2": (2, 8, 8)})
+        shapes = tensor_shapes(
+            read_model_config(self.write_json("c.json", config_of("random_sketch") | {"power": 16}))
+        )
+        names = {
+            name: shape for name, shape in shapes.items() if name.startswith("layers.1.attn.sketch")
+        }
+        self.assertEqual(
+            names,
+            {
+                "layers.1.attn.sketch.level0": (8, 16, 8),
+                "layers.1.attn.sketch.level1": (4, 8, 8),
+                "layers.1.attn.sketch.level2": (2, 8, 8),
+            },
+        )
 
     def test_presets(self):
         for name, millions in (("paper-110m", 110.6), ("paper-730m", 730.8)):
@@ -51,36 +81,54 @@ class MakeRandomTest(support.ToolTest):
             config.check()
             parameters = sum(int(np.prod(shape)) for shape in tensor_shapes(config).values())
             self.assertAlmostEqual(parameters / 1e6, millions, delta=0.1)
-            self.assertEqual((config.attention, config.sketch_size, config.grain_size, config.head_dim, config.vocab_size),
-                             ("learned_sketch_mixed", 32, 256, 64, 32000))
+            self.assertEqual(
+                (
+                    config.attention,
+                    config.sketch_size,
+                    config.grain_size,
+                    config.head_dim,
+                    config.vocab_size,
+                ),
+                ("learned_sketch_mixed", 32, 256, 64, 32000),
+            )
 
     def test_the_seed_decides(self):
         first = self.make(config_of("performer"), "a", seed=1)
         again = self.make(config_of("performer"), "b", seed=1, shard_bytes=5000)
         other = self.make(config_of("performer"), "c", seed=2)
-        tensors = [safetensors.read(sorted(folder.glob("*.safetensors"))) for folder in (first, again, other)]
+        tensors = [
+            safetensors.read(sorted(folder.glob("*.safetensors")))
+            for folder in (first, again, other)
+        ]
         for name, array in tensors[0].items():
             np.testing.assert_array_equal(array, tensors[1][name])
             self.assertTrue((array != tensors[2][name]).any(), name)
 
     def test_layers_differ(self):
         tensors = safetensors.read([self.make(config_of("random_sketch")) / "model.safetensors"])
-        self.assertTrue((tensors["layers.0.attn.sketch.level0"] != tensors["layers.1.attn.sketch.level0"]).any())
+        self.assertTrue(
+            (tensors["layers.0.attn.sketch.level0"] != tensors["layers.1.attn.sketch.level0"]).any()
+        )
 
     def test_wrong_configs(self):
         for changes, message in (
-            ({"grain": 3}, "unknown field \"grain\""),
-            ({"attention": "x"}, "field \"attention\": expected one of"),
-            ({"sketch_size": None}, "field \"sketch_size\": missing"),
-            ({"power": 6}, "field \"power\": expected a power of two from 4, found 6"),
-            ({"sketch_kind": "x"}, "field \"sketch_kind\": expected one of gaussian, srht"),
-            ({"sketch_size": 300}, "field \"sketch_size\": expected an integer in [1, 256], found 300"),
-            ({"format_version": 2}, "field \"format_version\": expected 1, found 2"),
-            ({"bos_id": 50}, "field \"bos_id\": expected an integer in [-1, 49], found 50"),
-            ({"add_bos": True}, "field \"add_bos\": expected a bos_id beside it"),
+            ({"grain": 3}, 'unknown field "grain"'),
+            ({"attention": "x"}, 'field "attention": expected one of'),
+            ({"sketch_size": None}, 'field "sketch_size": missing'),
+            ({"power": 6}, 'field "power": expected a power of two from 4, found 6'),
+            ({"sketch_kind": "x"}, 'field "sketch_kind": expected one of gaussian, srht'),
+            (
+                {"sketch_size": 300},
+                'field "sketch_size": expected an integer in [1, 256], found 300',
+            ),
+            ({"format_version": 2}, 'field "format_version": expected 1, found 2'),
+            ({"bos_id": 50}, 'field "bos_id": expected an integer in [-1, 49], found 50'),
+            ({"add_bos": True}, 'field "add_bos": expected a bos_id beside it'),
         ):
             with self.subTest(message):
-                config = {k: v for k, v in (config_of("random_sketch") | changes).items() if v is not None}
+                config = {
+                    k: v for k, v in (config_of("random_sketch") | changes).items() if v is not None
+                }
                 with self.assertRaises(ToolError) as caught:
                     self.make(config)
                 self.assertIn(message, str(caught.exception))
@@ -88,8 +136,18 @@ class MakeRandomTest(support.ToolTest):
 
     def test_command_line_with_a_tokenizer(self):
         path = self.write_json("config.json", config_of("linear") | {"vocab_size": 4096})
-        main(["--config", str(path), "--out", str(self.dir / "m"), "--dtype", "f16", "--tokenizer",
-              str(support.DEMO / "tokenizer.model")])
+        main(
+            [
+                "--config",
+                str(path),
+                "--out",
+                str(self.dir / "m"),
+                "--dtype",
+                "f16",
+                "--tokenizer",
+                str(support.DEMO / "tokenizer.model"),
+            ]
+        )
         config = read_model_config(self.dir / "m/config.json")
         self.assertEqual((config.bos_id, config.eos_id, config.add_bos), (1, 2, True))
         self.assertTrue((self.dir / "m/tokenizer.model").exists())

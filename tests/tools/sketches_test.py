@@ -15,7 +15,9 @@ SIZE, RANK, DRAWS = 16, 64, 1000
 def draw(generator, kind: str, degree: int, size=SIZE, rank=RANK) -> list[np.ndarray]:
     levels, count, width = [], degree, size
     while count > 1:
-        levels.append(sketches.draw_level(generator, kind, degree, (count, width, rank)).astype(np.float64))
+        levels.append(
+            sketches.draw_level(generator, kind, degree, (count, width, rank)).astype(np.float64)
+        )
         count, width = count // 2, rank
     return levels
 
@@ -34,7 +36,9 @@ class SketchTest(unittest.TestCase):
     def products(self, kind: str, degree: int) -> tuple[np.ndarray, np.ndarray]:
         """f(x).f(y) and f(x).f(x) over many draws."""
         rows = np.stack([self.x, self.y])
-        samples = [sketches.evaluate(draw(self.generator, kind, degree), rows) for _ in range(DRAWS)]
+        samples = [
+            sketches.evaluate(draw(self.generator, kind, degree), rows) for _ in range(DRAWS)
+        ]
         return np.array([f[0] @ f[1] for f in samples]), np.array([f[0] @ f[0] for f in samples])
 
     def assert_mean(self, samples: np.ndarray, expected: float, most_relative_error: float):
@@ -58,7 +62,9 @@ class SketchTest(unittest.TestCase):
 
     def test_degree_8(self):
         rows = np.stack([self.x, self.y])
-        samples = [sketches.evaluate(draw(self.generator, "gaussian", 8), rows) for _ in range(DRAWS)]
+        samples = [
+            sketches.evaluate(draw(self.generator, "gaussian", 8), rows) for _ in range(DRAWS)
+        ]
         self.assert_mean(np.array([f[0] @ f[1] for f in samples]), 0.9**8, 0.06)
 
     def test_degree_2_carries_the_authors_factor(self):
@@ -71,7 +77,10 @@ class SketchTest(unittest.TestCase):
         rows = np.stack([self.x, self.y])
         variances = []
         for rank in (16, 256):
-            samples = [sketches.evaluate(draw(self.generator, "srht", 4, rank=rank), rows) for _ in range(200)]
+            samples = [
+                sketches.evaluate(draw(self.generator, "srht", 4, rank=rank), rows)
+                for _ in range(200)
+            ]
             variances.append(np.var([f[0] @ f[1] for f in samples]))
         self.assertLess(variances[1], variances[0] / 4)
 
@@ -86,7 +95,9 @@ class SketchTest(unittest.TestCase):
 
 class PerformerTest(unittest.TestCase):
     def test_blocks_of_orthogonal_rows(self):
-        omega = sketches.draw_performer_features(np.random.default_rng(2), (70, 32)).astype(np.float64)
+        omega = sketches.draw_performer_features(np.random.default_rng(2), (70, 32)).astype(
+            np.float64
+        )
         self.assertEqual(omega.shape, (70, 32))
         for begin in range(0, 70, 32):
             block = omega[begin : begin + 32]

@@ -42,7 +42,11 @@ class ToolTest(unittest.TestCase):
 def flax_leaves(case: str) -> dict[str, np.ndarray]:
     """The parameters of a golden case as the Flax checkpoint held them: "Block_0/ln_1/scale" -> array."""
     tensors = safetensors.read([GOLDENS / case / "model.safetensors"])
-    return {flax_names.flax_path(name): array for name, array in tensors.items() if flax_names.drawn_layer(name) is None}
+    return {
+        flax_names.flax_path(name): array
+        for name, array in tensors.items()
+        if flax_names.drawn_layer(name) is None
+    }
 
 
 def tree_of(leaves: dict) -> dict:
@@ -58,12 +62,19 @@ def tree_of(leaves: dict) -> dict:
 
 def pack_array(array: np.ndarray) -> msgpack.ExtType:
     """flax.serialization's extension type 1."""
-    return msgpack.ExtType(1, msgpack.packb((array.shape, array.dtype.name, array.tobytes()), use_bin_type=True))
+    return msgpack.ExtType(
+        1, msgpack.packb((array.shape, array.dtype.name, array.tobytes()), use_bin_type=True)
+    )
 
 
-def write_msgpack(path: pathlib.Path, leaves: dict, wrap=lambda params: {"params": params}) -> pathlib.Path:
+def write_msgpack(
+    path: pathlib.Path, leaves: dict, wrap=lambda params: {"params": params}
+) -> pathlib.Path:
     """A file as flax.serialization.to_bytes writes it. Leaves that are no arrays are packed as they are."""
-    packed = {name: pack_array(leaf) if isinstance(leaf, np.ndarray) else leaf for name, leaf in leaves.items()}
+    packed = {
+        name: pack_array(leaf) if isinstance(leaf, np.ndarray) else leaf
+        for name, leaf in leaves.items()
+    }
     path.write_bytes(msgpack.packb(wrap(tree_of(packed)), use_bin_type=True, strict_types=True))
     return path
 
@@ -71,7 +82,15 @@ def write_msgpack(path: pathlib.Path, leaves: dict, wrap=lambda params: {"params
 def transformer_config(case: str) -> dict:
     """The authors' TransformerConfig of a golden case."""
     ours = json.loads((GOLDENS / case / "config.json").read_text())
-    names = ("attention", "vocab_size", "emb_dim", "num_heads", "num_layers", "context_length", "grain_size")
+    names = (
+        "attention",
+        "vocab_size",
+        "emb_dim",
+        "num_heads",
+        "num_layers",
+        "context_length",
+        "grain_size",
+    )
     config = {name: ours[name] for name in names}
     return config | {
         "dropout_rate": 0.0,

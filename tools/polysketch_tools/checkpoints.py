@@ -15,7 +15,7 @@ _TRAINING_ONLY = {"step", "opt_state"}
 
 
 class Parameters:
-    """The parameter tree by "/"-joined path; take() hands each out once, so that left-overs can be named."""
+    """A parameter tree by "/"-joined path: shapes at once, values when they are read."""
 
     def __init__(self, source: pathlib.Path, shapes: dict[str, tuple[int, ...]], read):
         self._source = source
@@ -29,16 +29,24 @@ class Parameters:
             if path not in self._shapes:
                 problems.append(f"missing tensor {path}: expected shape {list(shape)}")
             elif self._shapes[path] != shape:
-                problems.append(f"tensor {path}: expected shape {list(shape)}, found {list(self._shapes[path])}")
+                problems.append(
+                    f"tensor {path}: expected shape {list(shape)}, found {list(self._shapes[path])}"
+                )
         for path in self._shapes.keys() - expected.keys():
-            problems.append(f"left-over tensor {path} of shape {list(self._shapes[path])}: expected none of this name")
+            problems.append(
+                f"left-over tensor {path} of shape {list(self._shapes[path])}: expected none of this name"
+            )
         if problems:
-            raise ToolError(f"{self._source} does not fit the config:\n  " + "\n  ".join(sorted(problems)))
+            raise ToolError(
+                f"{self._source} does not fit the config:\n  " + "\n  ".join(sorted(problems))
+            )
 
     def read(self, path: str) -> np.ndarray:
         array = np.asarray(self._read(path))
         if array.dtype not in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64):
-            raise ToolError(f"{self._source}: tensor {path}: expected a float type, found {array.dtype}")
+            raise ToolError(
+                f"{self._source}: tensor {path}: expected a float type, found {array.dtype}"
+            )
         return array
 
 
@@ -55,7 +63,9 @@ def _strip_params(source: pathlib.Path, paths: list[tuple[str, ...]]) -> dict[tu
     while any(path[0] == "params" and len(path) > 1 for path in paths):
         others = {path[0] for path in paths if path[0] != "params"}
         if unknown := others - _TRAINING_ONLY:
-            raise ToolError(f"{source}: expected 'params' alone or with {sorted(_TRAINING_ONLY)}, found also {sorted(unknown)}")
+            raise ToolError(
+                f"{source}: expected 'params' alone or with {sorted(_TRAINING_ONLY)}, found also {sorted(unknown)}"
+            )
         inner = [path[1:] for path in paths if path[0] == "params"]
         if not any(path[0] == "params" for path in inner):
             return {("params", *path): "/".join(path) for path in inner}
@@ -88,8 +98,10 @@ def _join_chunks(tree):
     if not isinstance(tree, dict):
         return tree
     if "__msgpack_chunked_array__" in tree:
+
         def in_order(value):
             return [value[str(i)] for i in range(len(value))]
+
         return np.concatenate(in_order(tree["chunks"])).reshape(in_order(tree["shape"]))
     return {name: _join_chunks(value) for name, value in tree.items()}
 
@@ -105,11 +117,15 @@ def _flatten(tree: dict, prefix: tuple[str, ...] = ()):
 
 def _open_msgpack(path: pathlib.Path) -> Parameters:
     try:
-        tree = msgpack.unpackb(path.read_bytes(), ext_hook=_decode_extension, raw=False, strict_map_key=False)
+        tree = msgpack.unpackb(
+            path.read_bytes(), ext_hook=_decode_extension, raw=False, strict_map_key=False
+        )
     except ToolError as error:
         raise ToolError(f"{path}: {error}") from error
     except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
-        raise ToolError(f"{path}: expected a msgpack file of flax.serialization, found damage: {error!r}") from error
+        raise ToolError(
+            f"{path}: expected a msgpack file of flax.serialization, found damage: {error!r}"
+        ) from error
     if not isinstance(tree, dict):
         raise ToolError(f"{path}: expected a tree of parameters, found {type(tree).__name__}")
     try:
@@ -118,10 +134,13 @@ def _open_msgpack(path: pathlib.Path) -> Parameters:
         raise ToolError(f"{path}: damaged chunked array: {error!r}") from error
     names = _strip_params(path, list(leaves))
     arrays = {name: leaves[full] for full, name in names.items()}
-    return Parameters(path, {name: np.shape(array) for name, array in arrays.items()}, arrays.__getitem__)
+    return Parameters(
+        path, {name: np.shape(array) for name, array in arrays.items()}, arrays.__getitem__
+    )
 
 
 # --- Orbax: a folder of zarr arrays, in an OCDBT store or as plain subfolders, listed in _METADATA ---
+
 
 def _open_orbax(path: pathlib.Path) -> Parameters:
     import tensorstore  # here: 60 MB of libraries that msgpack files do not need
@@ -131,12 +150,18 @@ def _open_orbax(path: pathlib.Path) -> Parameters:
     if not (root / "_METADATA").exists():
         nested = sorted(p.parent for p in path.glob("*/_METADATA"))
         if len(nested) != 1:
-            raise ToolError(f"{path}: expected an Orbax checkpoint with a file _METADATA, found {len(nested)} below it")
+            raise ToolError(
+                f"{path}: expected an Orbax checkpoint with a file _METADATA, found {len(nested)} below it"
+            )
         root = nested[0]
     try:
         metadata = json.loads((root / "_METADATA").read_text())
         entries = [
-            tuple(key["key"] for key in entry["key_metadata"]) if "key_metadata" in entry else ast.literal_eval(name)
+            (
+                tuple(key["key"] for key in entry["key_metadata"])
+                if "key_metadata" in entry
+                else ast.literal_eval(name)
+            )
             for name, entry in metadata["tree_metadata"].items()
         ]
         zarr3 = bool(metadata.get("use_zarr3", False))
@@ -147,11 +172,15 @@ def _open_orbax(path: pathlib.Path) -> Parameters:
     def open_array(full: tuple[str, ...]):
         name = ".".join(full)
         base = f"file://{root.resolve()}"
-        store = ({"driver": "ocdbt", "base": base, "path": name} if ocdbt else
-                 {"driver": "file", "path": f"{root.resolve()}/{name}"})
+        store = (
+            {"driver": "ocdbt", "base": base, "path": name}
+            if ocdbt
+            else {"driver": "file", "path": f"{root.resolve()}/{name}"}
+        )
         try:
-            return tensorstore.open({"driver": "zarr3" if zarr3 else "zarr", "kvstore": store}, read=True,
-                                    open=True).result()
+            return tensorstore.open(
+                {"driver": "zarr3" if zarr3 else "zarr", "kvstore": store}, read=True, open=True
+            ).result()
         except (ValueError, OSError) as error:
             raise ToolError(f"{root}: tensor {'/'.join(full)}: {error}") from error
 

@@ -7,11 +7,25 @@ import numpy as np
 
 from polysketch_tools import checkpoints, errors, flax_names, jax_random, model_folder
 from polysketch_tools.errors import ToolError
-from polysketch_tools.model_config import ATTENTION_KINDS, ModelConfig, read_json_object, tensor_shapes, used_fields
+from polysketch_tools.model_config import (
+    ATTENTION_KINDS,
+    ModelConfig,
+    read_json_object,
+    tensor_shapes,
+    used_fields,
+)
 from polysketch_tools.tokenizer import apply_tokenizer
 
 # TransformerConfig: what is carried over, and what only training reads.
-_REQUIRED = ("attention", "vocab_size", "emb_dim", "num_heads", "num_layers", "context_length", "grain_size")
+_REQUIRED = (
+    "attention",
+    "vocab_size",
+    "emb_dim",
+    "num_heads",
+    "num_layers",
+    "context_length",
+    "grain_size",
+)
 _TRAINING_ONLY = ("dropout_rate", "checkpoint_attention")
 _OPTIONAL = ("power", "sketch_size", "sketch_seed", "sketch_key", *_TRAINING_ONLY)
 _FLAX_KINDS = tuple(kind for kind in ATTENTION_KINDS if kind not in ("linear", "performer"))
@@ -21,27 +35,31 @@ def read_transformer_config(path: pathlib.Path) -> tuple[ModelConfig, np.ndarray
     """The authors' TransformerConfig as ours, and the key of its random sketches (uint32 [2]), if it has any."""
     fields = read_json_object(path)
     if unknown := fields.keys() - {*_REQUIRED, *_OPTIONAL}:
-        raise ToolError(f"{path}: unknown field \"{sorted(unknown)[0]}\"")
+        raise ToolError(f'{path}: unknown field "{sorted(unknown)[0]}"')
     for name in _REQUIRED:
         if name not in fields:
-            raise ToolError(f"{path}: field \"{name}\": missing")
+            raise ToolError(f'{path}: field "{name}": missing')
     kind = fields["attention"]
     if kind not in _FLAX_KINDS:
-        raise ToolError(f"{path}: field \"attention\": expected one of {', '.join(_FLAX_KINDS)}; found {kind!r}")
+        raise ToolError(
+            f"{path}: field \"attention\": expected one of {', '.join(_FLAX_KINDS)}; found {kind!r}"
+        )
     used = used_fields(kind)
     config = ModelConfig(**{name: fields[name] for name in _REQUIRED})
     for name in ("power", "sketch_size"):
         if name in used:
             if name not in fields:
-                raise ToolError(f"{path}: field \"{name}\": missing (attention {kind} needs it)")
+                raise ToolError(f'{path}: field "{name}": missing (attention {kind} needs it)')
             setattr(config, name, fields[name])
     if config.is_mixed:
         config.near_power = 4  # the authors' code does not pass `power` on to the mixed kinds
     if config.is_random:
         config.sketch_kind = "gaussian"
         if config.power != 4:
-            raise ToolError(f"{path}: field \"power\": expected 4, the only degree for which the authors' code draws"
-                            f" sketches; found {config.power!r}")
+            raise ToolError(
+                f'{path}: field "power": expected 4, the only degree for which the authors\' code draws'
+                f" sketches; found {config.power!r}"
+            )
     try:
         config.check()
     except ToolError as error:
@@ -52,12 +70,20 @@ def read_transformer_config(path: pathlib.Path) -> tuple[ModelConfig, np.ndarray
 def _sketch_key(fields: dict, path: pathlib.Path) -> np.ndarray:
     seed, key = fields.get("sketch_seed"), fields.get("sketch_key")
     if key is not None:
-        if not (isinstance(key, list) and len(key) == 2 and all(type(k) is int and 0 <= k < 1 << 32 for k in key)):
-            raise ToolError(f"{path}: field \"sketch_key\": expected two 32-bit integers, found {key!r}")
+        if not (
+            isinstance(key, list)
+            and len(key) == 2
+            and all(type(k) is int and 0 <= k < 1 << 32 for k in key)
+        ):
+            raise ToolError(
+                f'{path}: field "sketch_key": expected two 32-bit integers, found {key!r}'
+            )
         return np.array(key, np.uint32)
     if type(seed) is not int or not 0 <= seed < 1 << 32:
-        raise ToolError(f"{path}: field \"sketch_seed\": expected an integer in [0, 2^32), from which the checkpoint's"
-                        f" sketches were drawn; found {seed!r}")
+        raise ToolError(
+            f'{path}: field "sketch_seed": expected an integer in [0, 2^32), from which the checkpoint\'s'
+            f" sketches were drawn; found {seed!r}"
+        )
     return jax_random.prng_key(seed)
 
 
@@ -66,43 +92,102 @@ def draw_sketch(key: np.ndarray, layer: int, shape: tuple[int, int, int]) -> np.
     count, d, r = shape
     # XLA divides by a scalar as it multiplies by its reciprocal.
     scale = np.float32(1) / np.sqrt(np.float32(r))
-    return np.stack([jax_random.normal(k, (d, r)) * scale for k in jax_random.split(jax_random.fold_in(key, layer), count)])
+    return np.stack(
+        [
+            jax_random.normal(k, (d, r)) * scale
+            for k in jax_random.split(jax_random.fold_in(key, layer), count)
+        ]
+    )
 
 
-def convert(checkpoint: pathlib.Path, config_path: pathlib.Path, tokenizer: pathlib.Path | None, out: pathlib.Path, *,
-            dtype: str = "F32", add_bos: bool | None = None, overwrite: bool = False,
-            shard_bytes: int = model_folder.DEFAULT_SHARD_BYTES) -> None:
+def convert(
+    checkpoint: pathlib.Path,
+    config_path: pathlib.Path,
+    tokenizer: pathlib.Path | None,
+    out: pathlib.Path,
+    *,
+    dtype: str = "F32",
+    add_bos: bool | None = None,
+    overwrite: bool = False,
+    shard_bytes: int = model_folder.DEFAULT_SHARD_BYTES,
+) -> None:
     config, key = read_transformer_config(config_path)
     if tokenizer is not None:
         apply_tokenizer(config, tokenizer, add_bos)
     parameters = checkpoints.open_checkpoint(checkpoint)
     shapes = tensor_shapes(config)
-    parameters.check({flax_names.flax_path(name): shape for name, shape in shapes.items()
-                      if flax_names.drawn_layer(name) is None})
+    parameters.check(
+        {
+            flax_names.flax_path(name): shape
+            for name, shape in shapes.items()
+            if flax_names.drawn_layer(name) is None
+        }
+    )
 
     def values(name, shape):
         layer = flax_names.drawn_layer(name)
-        yield parameters.read(flax_names.flax_path(name)) if layer is None else draw_sketch(key, layer, shape)
+        yield (
+            parameters.read(flax_names.flax_path(name))
+            if layer is None
+            else draw_sketch(key, layer, shape)
+        )
 
-    model_folder.write_model(out, config, dtype, values, shard_bytes=shard_bytes, tokenizer=tokenizer, overwrite=overwrite)
+    model_folder.write_model(
+        out,
+        config,
+        dtype,
+        values,
+        shard_bytes=shard_bytes,
+        tokenizer=tokenizer,
+        overwrite=overwrite,
+    )
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="tools/convert", description=__doc__)
-    parser.add_argument("--checkpoint", type=pathlib.Path, required=True, help="msgpack file or Orbax folder")
-    parser.add_argument("--config", type=pathlib.Path, required=True, help="the authors' TransformerConfig as JSON")
-    parser.add_argument("--tokenizer", type=pathlib.Path, help="SentencePiece model; without one the server takes token ids only")
+    parser.add_argument(
+        "--checkpoint", type=pathlib.Path, required=True, help="msgpack file or Orbax folder"
+    )
+    parser.add_argument(
+        "--config", type=pathlib.Path, required=True, help="the authors' TransformerConfig as JSON"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=pathlib.Path,
+        help="SentencePiece model; without one the server takes token ids only",
+    )
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the new model folder")
-    parser.add_argument("--dtype", choices=("f32", "bf16", "f16"), default="f32", help="storage of every tensor (default f32)")
-    parser.add_argument("--add-bos", action=argparse.BooleanOptionalAction,
-                        help="whether text prompts begin with BOS (default: if the tokenizer has one)")
-    parser.add_argument("--max-shard-bytes", type=int, default=model_folder.DEFAULT_SHARD_BYTES, help="default 4 GiB")
+    parser.add_argument(
+        "--dtype",
+        choices=("f32", "bf16", "f16"),
+        default="f32",
+        help="storage of every tensor (default f32)",
+    )
+    parser.add_argument(
+        "--add-bos",
+        action=argparse.BooleanOptionalAction,
+        help="whether text prompts begin with BOS (default: if the tokenizer has one)",
+    )
+    parser.add_argument(
+        "--max-shard-bytes",
+        type=int,
+        default=model_folder.DEFAULT_SHARD_BYTES,
+        help="default 4 GiB",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing model folder")
     args = parser.parse_args(argv)
     if args.add_bos is not None and args.tokenizer is None:
         parser.error("--add-bos and --no-add-bos need --tokenizer")
-    convert(args.checkpoint, args.config, args.tokenizer, args.out, dtype=args.dtype.upper(), add_bos=args.add_bos,
-            overwrite=args.overwrite, shard_bytes=args.max_shard_bytes)
+    convert(
+        args.checkpoint,
+        args.config,
+        args.tokenizer,
+        args.out,
+        dtype=args.dtype.upper(),
+        add_bos=args.add_bos,
+        overwrite=args.overwrite,
+        shard_bytes=args.max_shard_bytes,
+    )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,9 @@ def fold_in(key: np.ndarray, data: int) -> np.ndarray:
 
 def split(key: np.ndarray, num: int = 2) -> np.ndarray:
     """Keys [num, 2]."""
-    return np.stack(_threefry2x32(key, np.zeros(num, np.uint32), np.arange(num, dtype=np.uint32)), axis=1)
+    return np.stack(
+        _threefry2x32(key, np.zeros(num, np.uint32), np.arange(num, dtype=np.uint32)), axis=1
+    )
 
 
 def random_bits(key: np.ndarray, size: int) -> np.ndarray:
@@ -52,7 +54,9 @@ def normal(key: np.ndarray, shape) -> np.ndarray:
     low = np.nextafter(-one, np.float32(0))
     mantissa = random_bits(key, int(np.prod(shape))) >> np.uint32(9)
     unit = (mantissa | np.uint32(0x3F800000)).view(np.float32) - one  # [0, 1)
-    uniform = np.maximum(low, unit * (one - low) + low)  # [low, 1): the product is exact, a fused add is the same
+    uniform = np.maximum(
+        low, unit * (one - low) + low
+    )  # [low, 1): the product is exact, a fused add is the same
     return (np.float32(np.sqrt(2)) * _erf_inv(uniform)).reshape(shape)
 
 
@@ -65,7 +69,9 @@ def _fma(a, b, c):
     addend = np.asarray(c, np.float64)
     total = product + addend
     virtual = total - product
-    error = (product - (total - virtual)) + (addend - virtual)  # exact: total + error = product + addend
+    error = (product - (total - virtual)) + (
+        addend - virtual
+    )  # exact: total + error = product + addend
     bits = total.view(np.int64)
     inexact_even = (error != 0) & (bits & 1 == 0)
     away = (error > 0) == (total > 0)
@@ -86,13 +92,30 @@ def _f32(*values):
 
 
 # log1p(x) = x - x^2/2 + x^3 N(x)/D(x) for small x.
-_LOG1P_N = _f32(4.5270000862445199635215e-5, 4.9854102823193375972212e-1, 6.5787325942061044846969, 2.9911919328553073277375e1,
-                6.0949667980987787057556e1, 5.7112963590585538103336e1, 2.0039553499201281259648e1)
-_LOG1P_D = _f32(1, 1.5062909083469192043167e1, 8.3047565967967209469434e1, 2.2176239823732856465394e2,
-                3.0909872225312059774938e2, 2.1642788614495947685003e2, 6.0118660497603843919306e1)
+_LOG1P_N = _f32(
+    4.5270000862445199635215e-5,
+    4.9854102823193375972212e-1,
+    6.5787325942061044846969,
+    2.9911919328553073277375e1,
+    6.0949667980987787057556e1,
+    5.7112963590585538103336e1,
+    2.0039553499201281259648e1,
+)
+_LOG1P_D = _f32(
+    1,
+    1.5062909083469192043167e1,
+    8.3047565967967209469434e1,
+    2.2176239823732856465394e2,
+    3.0909872225312059774938e2,
+    2.1642788614495947685003e2,
+    6.0118660497603843919306e1,
+)
 # log(1 + t) = t - t^2/2 + t^3 P(t), three strands of P by powers of t^3.
-_LOG_P = (_f32(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1), _f32(-1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1),
-          _f32(2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1))
+_LOG_P = (
+    _f32(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1),
+    _f32(-1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1),
+    _f32(2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1),
+)
 _LOG2_LOW, _LOG2_HIGH = _f32(-2.12194440e-4, 0.693359375)
 
 
@@ -120,10 +143,28 @@ def _log1p(x):
 
 
 # M. Giles, "Approximating the erfinv function": w < 5 and w >= 5, in w - 2.5 and sqrt(w) - 3.
-_ERF_INV_CENTRAL = _f32(2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
-                        -0.00417768164, 0.246640727, 1.50140941)
-_ERF_INV_TAIL = _f32(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
-                     0.00943887047, 1.00167406, 2.83297682)
+_ERF_INV_CENTRAL = _f32(
+    2.81022636e-08,
+    3.43273939e-07,
+    -3.5233877e-06,
+    -4.39150654e-06,
+    0.00021858087,
+    -0.00125372503,
+    -0.00417768164,
+    0.246640727,
+    1.50140941,
+)
+_ERF_INV_TAIL = _f32(
+    -0.000200214257,
+    0.000100950558,
+    0.00134934322,
+    -0.00367342844,
+    0.00573950773,
+    -0.0076224613,
+    0.00943887047,
+    1.00167406,
+    2.83297682,
+)
 
 
 def _erf_inv(x):
@@ -131,4 +172,6 @@ def _erf_inv(x):
     w = -_log1p(-(x * x))
     central = w < 5
     argument = np.where(central, w - np.float32(2.5), np.sqrt(w) - np.float32(3))
-    return x * _polynomial(argument, [np.where(central, c, t) for c, t in zip(_ERF_INV_CENTRAL, _ERF_INV_TAIL)])
+    return x * _polynomial(
+        argument, [np.where(central, c, t) for c, t in zip(_ERF_INV_CENTRAL, _ERF_INV_TAIL)]
+    )

@@ -21,14 +21,20 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 def make_demo(source: pathlib.Path, out: pathlib.Path) -> None:
     """The bundled model; README.md is kept."""
     readme = (out / "README.md").read_bytes() if (out / "README.md").exists() else None
-    convert(source / "ckpt.msgpack", source / "config.json", source / "tokenizer.model", out, overwrite=True)
+    convert(
+        source / "ckpt.msgpack",
+        source / "config.json",
+        source / "tokenizer.model",
+        out,
+        overwrite=True,
+    )
     if readme is not None:
         (out / "README.md").write_bytes(readme)
     text = json.loads((source / "recorded.json").read_text())["greedy"]
     arrays = np.load(source / "recorded.npz")
     recorded = {
         "about": "The most likely continuation, token by token, as the authors' JAX code computes it; margins: distance to"
-                 " the second best log-probability.",
+        " the second best log-probability.",
         "prompt": text["prompt"],
         "prompt_tokens": arrays["prompt_tokens"].tolist(),
         "text": text["text"],
@@ -36,7 +42,10 @@ def make_demo(source: pathlib.Path, out: pathlib.Path) -> None:
         "logprobs": _decimals(arrays["greedy_logprobs"]),
         "margins": _decimals(arrays["greedy_margins"]),
     }
-    fields = [f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in recorded.items()]
+    fields = [
+        f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"
+        for name, value in recorded.items()
+    ]
     (out / "recorded.json").write_text("{\n" + ",\n".join(fields) + "\n}\n")
 
 
@@ -49,7 +58,9 @@ def make_goldens(source: pathlib.Path, out: pathlib.Path) -> None:
     for case in sorted(path.parent for path in source.glob("*/golden.npz")):
         convert(case / "ckpt.msgpack", case / "config.json", None, out / case.name, overwrite=True)
         arrays = np.load(case / "golden.npz")
-        safetensors.write(out / case.name / "golden.safetensors", {name: arrays[name] for name in sorted(arrays)})
+        safetensors.write(
+            out / case.name / "golden.safetensors", {name: arrays[name] for name in sorted(arrays)}
+        )
 
 
 def make_attention(source: pathlib.Path, out: pathlib.Path) -> None:
@@ -67,10 +78,17 @@ def make_attention(source: pathlib.Path, out: pathlib.Path) -> None:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="tools/make-golden-data", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=pathlib.Path, default=_ROOT.parent / "shared", help="default: ../shared")
-    parser.add_argument("--out", type=pathlib.Path, default=_ROOT, help="root of the tree to write into")
+    parser = argparse.ArgumentParser(
+        prog="tools/make-golden-data",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--shared", type=pathlib.Path, default=_ROOT.parent / "shared", help="default: ../shared"
+    )
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=_ROOT, help="root of the tree to write into"
+    )
     args = parser.parse_args(argv)
     make_demo(args.shared / "models/demo", args.out / "models/demo")
     make_goldens(args.shared / "goldens", args.out / "tests/data/goldens")

@@ -13,8 +13,17 @@ from polysketch_tools.tokenizer import apply_tokenizer
 
 
 def _paper(num_layers: int, emb_dim: int) -> ModelConfig:
-    return ModelConfig(attention="learned_sketch_mixed", vocab_size=32000, emb_dim=emb_dim, num_heads=emb_dim // 64,
-                       num_layers=num_layers, context_length=32768, grain_size=256, near_power=4, sketch_size=32)
+    return ModelConfig(
+        attention="learned_sketch_mixed",
+        vocab_size=32000,
+        emb_dim=emb_dim,
+        num_heads=emb_dim // 64,
+        num_layers=num_layers,
+        context_length=32768,
+        grain_size=256,
+        near_power=4,
+        sketch_size=32,
+    )
 
 
 PRESETS = {"paper-110m": _paper(12, 768), "paper-730m": _paper(24, 1536)}
@@ -35,7 +44,9 @@ def random_values(config: ModelConfig, seed: int):
             mean, deviation = _moments(config, name, shape)
             rows = max(1, _CHUNK_VALUES // int(np.prod(shape[1:], dtype=np.int64)))
             for begin in range(0, shape[0], rows):
-                chunk = generator.standard_normal((min(rows, shape[0] - begin), *shape[1:]), np.float32)
+                chunk = generator.standard_normal(
+                    (min(rows, shape[0] - begin), *shape[1:]), np.float32
+                )
                 chunk *= np.float32(deviation)
                 chunk += np.float32(mean)
                 yield chunk
@@ -46,7 +57,10 @@ def random_values(config: ModelConfig, seed: int):
 def _moments(config: ModelConfig, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
     """Mean and standard deviation of a tensor's values, such that activations stay of order 1 at any depth."""
     if name == "embedding.weight":
-        return 0.0, 0.02  # logits of order 0.02 sqrt(emb_dim): a flat distribution, as of an untrained model
+        return (
+            0.0,
+            0.02,
+        )  # logits of order 0.02 sqrt(emb_dim): a flat distribution, as of an untrained model
     if name.endswith(".scale"):
         return 1.0, 0.1
     if len(shape) == 1:
@@ -57,32 +71,70 @@ def _moments(config: ModelConfig, name: str, shape: tuple[int, ...]) -> tuple[fl
     return 0.0, deviation
 
 
-def make_random(config: ModelConfig, out: pathlib.Path, *, dtype: str = "BF16", seed: int = 0,
-                tokenizer: pathlib.Path | None = None, add_bos: bool | None = None, overwrite: bool = False,
-                shard_bytes: int = model_folder.DEFAULT_SHARD_BYTES) -> None:
+def make_random(
+    config: ModelConfig,
+    out: pathlib.Path,
+    *,
+    dtype: str = "BF16",
+    seed: int = 0,
+    tokenizer: pathlib.Path | None = None,
+    add_bos: bool | None = None,
+    overwrite: bool = False,
+    shard_bytes: int = model_folder.DEFAULT_SHARD_BYTES
+) -> None:
     if tokenizer is not None:
         apply_tokenizer(config, tokenizer, add_bos)
-    model_folder.write_model(out, config, dtype, random_values(config, seed), shard_bytes=shard_bytes,
-                             tokenizer=tokenizer, overwrite=overwrite)
+    model_folder.write_model(
+        out,
+        config,
+        dtype,
+        random_values(config, seed),
+        shard_bytes=shard_bytes,
+        tokenizer=tokenizer,
+        overwrite=overwrite,
+    )
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="tools/make-random", description=__doc__)
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument("--preset", choices=sorted(PRESETS))
-    model.add_argument("--config", type=pathlib.Path, help="a config.json as docs/model-format.md describes it")
+    model.add_argument(
+        "--config", type=pathlib.Path, help="a config.json as docs/model-format.md describes it"
+    )
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the new model folder")
-    parser.add_argument("--tokenizer", type=pathlib.Path, help="SentencePiece model with as many pieces as vocab_size")
-    parser.add_argument("--dtype", choices=("f32", "bf16", "f16"), default="bf16", help="storage of every tensor (default bf16)")
+    parser.add_argument(
+        "--tokenizer",
+        type=pathlib.Path,
+        help="SentencePiece model with as many pieces as vocab_size",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("f32", "bf16", "f16"),
+        default="bf16",
+        help="storage of every tensor (default bf16)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="default 0")
-    parser.add_argument("--max-shard-bytes", type=int, default=model_folder.DEFAULT_SHARD_BYTES, help="default 4 GiB")
+    parser.add_argument(
+        "--max-shard-bytes",
+        type=int,
+        default=model_folder.DEFAULT_SHARD_BYTES,
+        help="default 4 GiB",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing model folder")
     args = parser.parse_args(argv)
     if args.seed < 0:
         parser.error("--seed: expected an integer from 0")
     config = PRESETS[args.preset] if args.preset else read_model_config(args.config)
-    make_random(config, args.out, dtype=args.dtype.upper(), seed=args.seed, tokenizer=args.tokenizer,
-                overwrite=args.overwrite, shard_bytes=args.max_shard_bytes)
+    make_random(
+        config,
+        args.out,
+        dtype=args.dtype.upper(),
+        seed=args.seed,
+        tokenizer=args.tokenizer,
+        overwrite=args.overwrite,
+        shard_bytes=args.max_shard_bytes,
+    )
 
 
 if __name__ == "__main__":

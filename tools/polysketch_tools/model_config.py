@@ -9,8 +9,16 @@ from polysketch_tools.errors import ToolError
 
 FORMAT_VERSION = 1
 ARCHITECTURE = "polysketchformer"
-ATTENTION_KINDS = ("softmax", "polynomial", "random_sketch", "learned_sketch", "learned_sketch_mixed",
-                   "random_sketch_mixed", "linear", "performer")
+ATTENTION_KINDS = (
+    "softmax",
+    "polynomial",
+    "random_sketch",
+    "learned_sketch",
+    "learned_sketch_mixed",
+    "random_sketch_mixed",
+    "linear",
+    "performer",
+)
 SKETCH_KINDS = ("gaussian", "srht")
 SKETCH_LEVELS = 2
 SKETCH_EXPANSION = 8
@@ -61,27 +69,42 @@ class ModelConfig:
 
         def expect(condition: bool, field: str, expected: str) -> None:
             if not condition:
-                raise ToolError(f"config: field \"{field}\": expected {expected}, found {getattr(self, field)!r}")
+                raise ToolError(
+                    f'config: field "{field}": expected {expected}, found {getattr(self, field)!r}'
+                )
 
         def expect_int(field: str, low: int, high: int) -> None:
             value = getattr(self, field)
-            expect(type(value) is int and low <= value <= high, field, f"an integer in [{low}, {high}]")
+            expect(
+                type(value) is int and low <= value <= high, field, f"an integer in [{low}, {high}]"
+            )
 
-        expect(self.attention in ATTENTION_KINDS, "attention", f"one of {', '.join(ATTENTION_KINDS)}")
+        expect(
+            self.attention in ATTENTION_KINDS, "attention", f"one of {', '.join(ATTENTION_KINDS)}"
+        )
         expect_int("vocab_size", 2, 1 << 22)
         expect_int("emb_dim", 4, 65536)
         expect_int("num_heads", 1, 4096)
         expect_int("num_layers", 1, 1024)
         expect_int("context_length", 1, 1 << 30)
         expect_int("grain_size", 1, 65536)
-        expect(self.emb_dim % self.num_heads == 0 and self.head_dim % 2 == 0, "num_heads",
-               f"emb_dim {self.emb_dim} / num_heads to be an even integer")
+        expect(
+            self.emb_dim % self.num_heads == 0 and self.head_dim % 2 == 0,
+            "num_heads",
+            f"emb_dim {self.emb_dim} / num_heads to be an even integer",
+        )
         if self.attention == "polynomial" or self.is_random:
             expect_int("power", 2, 64)
             expect(self.power % 2 == 0, "power", "an even number")
         if self.is_random:
-            expect(self.power >= 4 and self.power & (self.power - 1) == 0, "power", "a power of two from 4")
-            expect(self.sketch_kind in SKETCH_KINDS, "sketch_kind", f"one of {', '.join(SKETCH_KINDS)}")
+            expect(
+                self.power >= 4 and self.power & (self.power - 1) == 0,
+                "power",
+                "a power of two from 4",
+            )
+            expect(
+                self.sketch_kind in SKETCH_KINDS, "sketch_kind", f"one of {', '.join(SKETCH_KINDS)}"
+            )
         if self.is_random or self.is_learned:
             expect_int("sketch_size", 1, 256)
         if self.is_mixed:
@@ -123,7 +146,7 @@ def read_json_object(path: pathlib.Path) -> dict:
         if len(fields) != len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
-            raise ToolError(f"{path}: key \"{twice}\" appears twice")
+            raise ToolError(f'{path}: key "{twice}" appears twice')
         return fields
 
     try:
@@ -140,14 +163,14 @@ def read_model_config(path: pathlib.Path) -> ModelConfig:
     fields = read_json_object(path)
     for name, expected in (("format_version", FORMAT_VERSION), ("architecture", ARCHITECTURE)):
         if (found := fields.pop(name, expected)) != expected:
-            raise ToolError(f"{path}: field \"{name}\": expected {expected!r}, found {found!r}")
+            raise ToolError(f'{path}: field "{name}": expected {expected!r}, found {found!r}')
     known = {field.name: field for field in dataclasses.fields(ModelConfig)}
     if unknown := fields.keys() - known.keys():
-        raise ToolError(f"{path}: unknown field \"{sorted(unknown)[0]}\"")
+        raise ToolError(f'{path}: unknown field "{sorted(unknown)[0]}"')
     required = {name for name, field in known.items() if field.default is dataclasses.MISSING}
     required |= used_fields(str(fields.get("attention"))) - {"near_power", "sketch_kind"}
     if missing := required - fields.keys():
-        raise ToolError(f"{path}: field \"{sorted(missing)[0]}\": missing")
+        raise ToolError(f'{path}: field "{sorted(missing)[0]}": missing')
     config = ModelConfig(**fields)
     if config.is_mixed and config.near_power is None:
         config.near_power = 4

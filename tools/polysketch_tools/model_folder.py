@@ -24,7 +24,9 @@ def atomic_folder(out: pathlib.Path, overwrite: bool) -> Iterator[pathlib.Path]:
         if not overwrite:
             raise ToolError(f"{out} exists and is not an empty folder (--overwrite replaces it)")
         if not (out.is_dir() and (out / "config.json").exists()):
-            raise ToolError(f"{out}: --overwrite replaces model folders only, and this has no config.json")
+            raise ToolError(
+                f"{out}: --overwrite replaces model folders only, and this has no config.json"
+            )
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.parent / f".{out.name}.{os.getpid()}.tmp"
     temporary.mkdir()
@@ -50,8 +52,16 @@ def split_shards(sizes: dict[str, int], limit: int) -> list[list[str]]:
     return shards
 
 
-def write_model(out: pathlib.Path, config: ModelConfig, dtype: str, values, *, shard_bytes: int,
-                tokenizer: pathlib.Path | None, overwrite: bool) -> None:
+def write_model(
+    out: pathlib.Path,
+    config: ModelConfig,
+    dtype: str,
+    values,
+    *,
+    shard_bytes: int,
+    tokenizer: pathlib.Path | None,
+    overwrite: bool,
+) -> None:
     """Makes the folder `out` of config, tensors and tokenizer. values(name, shape) yields a tensor in row-major chunks."""
     with atomic_folder(out, overwrite) as folder:
         _write_tensors(folder, config, dtype, values, shard_bytes, f"writing {out}")
@@ -60,16 +70,26 @@ def write_model(out: pathlib.Path, config: ModelConfig, dtype: str, values, *, s
             shutil.copyfile(tokenizer, folder / "tokenizer.model")
 
 
-def _write_tensors(folder: pathlib.Path, config: ModelConfig, dtype: str, values, shard_bytes: int, what: str) -> None:
+def _write_tensors(
+    folder: pathlib.Path, config: ModelConfig, dtype: str, values, shard_bytes: int, what: str
+) -> None:
     storage = safetensors.DTYPES[dtype]
     shapes = tensor_shapes(config)
-    sizes = {name: storage.itemsize * int(np.prod(shape, dtype=np.int64)) for name, shape in shapes.items()}
+    sizes = {
+        name: storage.itemsize * int(np.prod(shape, dtype=np.int64))
+        for name, shape in shapes.items()
+    }
     shards = split_shards(sizes, shard_bytes)
-    names = (["model.safetensors"] if len(shards) == 1 else
-             [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))])
+    names = (
+        ["model.safetensors"]
+        if len(shards) == 1
+        else [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
+    )
     progress = Progress(what, sum(sizes.values()))
     for file_name, tensors in zip(names, shards):
-        writer = safetensors.Writer(folder / file_name, {name: (storage, shapes[name]) for name in tensors})
+        writer = safetensors.Writer(
+            folder / file_name, {name: (storage, shapes[name]) for name in tensors}
+        )
         for name in tensors:
             for chunk in values(name, shapes[name]):
                 _check_representable(name, chunk, storage)
@@ -78,7 +98,9 @@ def _write_tensors(folder: pathlib.Path, config: ModelConfig, dtype: str, values
     if len(shards) > 1:
         index = {
             "metadata": {"total_size": sum(sizes.values())},
-            "weight_map": {name: file_name for file_name, tensors in zip(names, shards) for name in tensors},
+            "weight_map": {
+                name: file_name for file_name, tensors in zip(names, shards) for name in tensors
+            },
         }
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
 

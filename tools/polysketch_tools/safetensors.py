@@ -29,7 +29,11 @@ class Writer:
         self._pending = []  # (name, dtype, bytes left)
         for name, (dtype, shape) in tensors.items():
             size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-            header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [offset, offset + size]}
+            header[name] = {
+                "dtype": _NAMES[dtype],
+                "shape": list(shape),
+                "data_offsets": [offset, offset + size],
+            }
             self._pending.append([name, dtype, size])
             offset += size
         self._pending.reverse()
@@ -69,12 +73,12 @@ def read(paths: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
     for path in paths:
         data = path.read_bytes()
         (length,) = struct.unpack_from("<Q", data)
-        for name, entry in json.loads(data[8:8 + length]).items():
+        for name, entry in json.loads(data[8 : 8 + length]).items():
             if name == "__metadata__":
                 continue
             if entry["dtype"] not in DTYPES:
                 raise ToolError(f"{path}: tensor {name}: dtype {entry['dtype']} is not read here")
             begin, end = entry["data_offsets"]
-            raw = data[8 + length + begin:8 + length + end]
+            raw = data[8 + length + begin : 8 + length + end]
             tensors[name] = np.frombuffer(raw, DTYPES[entry["dtype"]]).reshape(entry["shape"])
     return tensors

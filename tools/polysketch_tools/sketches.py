@@ -17,7 +17,9 @@ def sketch_scale(degree: int, r: int) -> float:
     return r**-0.5 if degree == 2 else r**-0.25
 
 
-def draw_level(generator: np.random.Generator, kind: str, degree: int, shape: tuple[int, int, int]) -> np.ndarray:
+def draw_level(
+    generator: np.random.Generator, kind: str, degree: int, shape: tuple[int, int, int]
+) -> np.ndarray:
     """One level of a sketch of `degree`: `shape` = [matrices, in, r] (docs/model-format.md)."""
     draw = {"gaussian": _gaussian, "srht": _srht}[kind]
     return draw(generator, shape) * np.float32(sketch_scale(degree, shape[2]))
@@ -31,7 +33,9 @@ def _srht(generator: np.random.Generator, shape) -> np.ndarray:
     """Subsampled randomised Hadamard transforms: diag(signs) H[:, c], columns c with replacement."""
     count, size, r = shape
     if size & (size - 1):
-        raise ToolError(f"sketch_kind srht: expected the sketched size to be a power of two, found {size}")
+        raise ToolError(
+            f"sketch_kind srht: expected the sketched size to be a power of two, found {size}"
+        )
     hadamard = hadamard_matrix(size)
     signs = generator.choice(np.float32([-1, 1]), (count, size, 1))
     columns = generator.integers(size, size=(count, r))

@@ -15,7 +15,9 @@ def apply_tokenizer(config: ModelConfig, path: pathlib.Path, add_bos: bool | Non
     except (RuntimeError, OSError) as error:
         raise ToolError(f"{path}: expected a SentencePiece model ({error})") from error
     if tokenizer.piece_size() != config.vocab_size:
-        raise ToolError(f"{path}: expected {config.vocab_size} pieces (vocab_size), found {tokenizer.piece_size()}")
+        raise ToolError(
+            f"{path}: expected {config.vocab_size} pieces (vocab_size), found {tokenizer.piece_size()}"
+        )
     config.bos_id = tokenizer.bos_id()
     config.eos_id = tokenizer.eos_id()
     if add_bos and config.bos_id < 0:
