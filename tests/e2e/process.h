@@ -23,9 +23,9 @@ bool WaitUntil(const std::function<bool()>& condition,
                std::chrono::milliseconds patience = kPatience);
 
 struct ProcessOptions {
-  std::vector<std::string> arguments;                            // the program first
-  std::vector<std::pair<std::string, std::string>> environment;  // added to the test's own
-  std::string standard_input;
+  std::vector<std::string> arguments = {};                            // the program first
+  std::vector<std::pair<std::string, std::string>> environment = {};  // added to the test's own
+  std::string standard_input = {};
 };
 
 class Process {

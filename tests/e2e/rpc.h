@@ -17,8 +17,8 @@
 namespace polysketch::e2e {
 
 struct CallOptions {
-  std::optional<std::chrono::milliseconds> timeout;
-  std::vector<std::pair<std::string, std::string>> metadata;
+  std::optional<std::chrono::milliseconds> timeout = {};
+  std::vector<std::pair<std::string, std::string>> metadata = {};
   std::map<std::string, std::string>* initial_metadata = nullptr;  // out, may be null
 };
 

@@ -1,0 +1,198 @@
+// The command-line client, run as a person or a script runs it.
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+#include "gtest/gtest.h"
+#include "tests/e2e/server.h"
+
+namespace polysketch::e2e {
+namespace {
+
+using nlohmann::json;
+using Strings = std::vector<std::string>;
+
+class CommandLineClient : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { server_ = std::make_unique<Server>(); }
+  static void TearDownTestSuite() { server_.reset(); }
+
+  static ProcessOptions Command(Strings arguments, std::string standard_input = "") {
+    arguments.insert(arguments.begin(), {Binary("polysketch"), "--server", server_->address()});
+    return {.arguments = std::move(arguments),
+            .environment = {},
+            .standard_input = std::move(standard_input)};
+  }
+  static ProcessResult Run(Strings arguments, std::string standard_input = "") {
+    return RunProcess(Command(std::move(arguments), std::move(standard_input)));
+  }
+  // Of a command that must succeed.
+  static json RunJson(Strings arguments, std::string standard_input = "") {
+    arguments.push_back("--json");
+    const ProcessResult result = Run(std::move(arguments), std::move(standard_input));
+    EXPECT_EQ(result.exit_status, 0) << result.standard_error;
+    EXPECT_EQ(result.standard_error, "");
+    return json::parse(result.standard_output);
+  }
+
+  static inline std::unique_ptr<Server> server_;
+};
+
+const Strings kGreedy = {"complete", "--max-tokens", "20", "--temperature", "0", "--ignore-eos"};
+
+Strings With(Strings arguments, const Strings& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST_F(CommandLineClient, CompletesFromEveryKindOfInput) {
+  const std::string prompt = "It was late in the afternoon";
+  const json by_text = RunJson(With(kGreedy, {"--prompt", prompt}));
+  EXPECT_EQ(by_text.at("tokens").size(), 20u);
+  EXPECT_EQ(by_text.at("finish_reason"), "length");
+  EXPECT_EQ(by_text.at("usage").at("completion_tokens"), 20);
+  EXPECT_GT(by_text.at("timings").at("total_seconds"), 0);
+  EXPECT_FALSE(by_text.contains("logprobs"));
+
+  EXPECT_EQ(RunJson(With(kGreedy, {"--prompt-file", "-"}), prompt).at("tokens"),
+            by_text.at("tokens"));
+  const ProcessResult ids = Run({"tokenize", "--prompt", prompt});
+  const json by_ids = RunJson(With(kGreedy, {"--prompt-tokens", "-"}), ids.standard_output);
+  EXPECT_EQ(by_ids.at("tokens"), by_text.at("tokens"));
+  EXPECT_EQ(by_ids.at("text"), by_text.at("text"));
+
+  const ProcessResult plain = Run(With(kGreedy, {"--prompt", prompt}));
+  EXPECT_EQ(plain.exit_status, 0) << plain.standard_error;
+  EXPECT_EQ(plain.standard_output, by_text.at("text").get<std::string>() + "\n");
+  EXPECT_EQ(plain.standard_error, "");
+}
+
+TEST_F(CommandLineClient, PassesItsOptionsOn) {
+  const json one = RunJson({"complete",     "--prompt",
+                            "The sea",      "--max-tokens",
+                            "12",           "--temperature",
+                            "0.8",          "--top-k",
+                            "50",           "--top-p",
+                            "0.9",          "--min-p",
+                            "0.01",         "--repetition-penalty",
+                            "1.1",          "--frequency-penalty",
+                            "0.2",          "--presence-penalty",
+                            "0.1",          "--logit-bias",
+                            "317=-5",       "--logit-bias=283=2",
+                            "--seed",       "9",
+                            "--logprobs",   "2",
+                            "--echo",       "--ignore-eos",
+                            "--request-id", "cli-1",
+                            "--timeout",    "100"});
+  const int prompt_tokens = one.at("usage").at("prompt_tokens");
+  EXPECT_EQ(one.at("tokens").size(), 12u + static_cast<size_t>(prompt_tokens));
+  EXPECT_EQ(one.at("seed"), 9);
+  EXPECT_TRUE(one.at("text").get<std::string>().find("The sea") != std::string::npos)
+      << one.at("text");
+  const json& logprobs = one.at("logprobs");
+  ASSERT_EQ(logprobs.size(), one.at("tokens").size());
+  EXPECT_TRUE(logprobs[0].at("logprob").is_null());
+  EXPECT_LT(logprobs[1].at("logprob"), 0);
+  EXPECT_EQ(logprobs[1].at("top").size(), 2u);
+  EXPECT_NE(server_->process().StandardError().find("cli-1"), std::string::npos);
+
+  const json stopped =
+      RunJson(With(kGreedy, {"--prompt", "It was late", "--stop", "zzzz", "--stop", " "}));
+  EXPECT_EQ(stopped.at("finish_reason"), "stop");
+  EXPECT_EQ(stopped.at("matched_stop"), " ");
+}
+
+TEST_F(CommandLineClient, ScoresWhateverTheChunks) {
+  std::string text;
+  for (int i = 0; i < 300; ++i)
+    text += "It was late in the afternoon, number " + std::to_string(i) + ".\n";
+  const json by_text = RunJson({"score", "--prompt-file", "-"}, text);
+  const ProcessResult ids = Run({"tokenize", "--prompt-file", "-"}, text);
+  ASSERT_EQ(ids.exit_status, 0) << ids.standard_error;
+  const json whole = RunJson({"score", "--prompt-tokens", "-"}, ids.standard_output);
+  const json pieces =
+      RunJson({"score", "--prompt-tokens", "-", "--chunk-tokens", "17"}, ids.standard_output);
+  EXPECT_EQ(whole.at("logprobs").size() + 1, whole.at("tokens").get<size_t>());
+  EXPECT_GT(whole.at("perplexity"), 1);
+  for (const json& other : {by_text, pieces}) {
+    EXPECT_EQ(other.at("logprobs"), whole.at("logprobs"));
+    EXPECT_EQ(other.at("perplexity"), whole.at("perplexity"));
+    EXPECT_EQ(other.at("tokens"), whole.at("tokens"));
+  }
+}
+
+TEST_F(CommandLineClient, SmallCommandsAnswer) {
+  const json tokenized = RunJson({"tokenize", "--prompt", "It was late"});
+  EXPECT_EQ(tokenized.at("tokens").size(), tokenized.at("pieces").size());
+  const ProcessResult ids = Run({"tokenize", "--prompt", "It was late", "--no-bos"});
+  EXPECT_EQ(RunJson({"detokenize", "--prompt-tokens", "-"}, ids.standard_output).at("text"),
+            "It was late");
+  EXPECT_EQ(RunJson({"info"}).at("limits").at("max_sequences"), 16);
+  EXPECT_EQ(RunJson({"health"}).at("status"), "SERVING");
+  EXPECT_EQ(Run({"health"}).standard_output, "SERVING\n");
+  const ProcessResult info = Run({"info"});
+  EXPECT_NE(info.standard_output.find("learned_sketch_mixed"), std::string::npos)
+      << info.standard_output;
+}
+
+TEST_F(CommandLineClient, TellsWhatIsWrong) {
+  struct Case {
+    ProcessResult result;
+    int exit_status;
+    const char* says;
+  };
+  const ProcessOptions nobody = {
+      .arguments = {Binary("polysketch"), "--server", "127.0.0.1:1", "info"}};
+  const ProcessOptions metrics_port = {
+      .arguments = {Binary("polysketch"), "info", "--server", server_->metrics_address()}};
+  const ProcessOptions from_environment = {.arguments = {Binary("polysketch"), "health"},
+                                           .environment = {{"POLYSKETCH_SERVER", "127.0.0.1:2"}}};
+  const Case cases[] = {
+      {RunProcess(nobody), 1, "nothing answers at 127.0.0.1:1"},
+      {RunProcess(metrics_port), 1, "not with gRPC"},
+      {RunProcess(from_environment), 1, "nothing answers at 127.0.0.1:2"},
+      {Run({"complete", "--prompt", "x", "--top-p", "7"}), 1, "INVALID_ARGUMENT: sampling.top_p"},
+      {Run({"complete", "--prompt", "x", "--timeout", "0.000001"}), 1, "DEADLINE_EXCEEDED"},
+      {Run({"health", "--service", "nobody"}), 1, "NOT_FOUND"},
+      {Run({}), 2, "Usage"},
+      {Run({"frobnicate"}), 2, "frobnicate"},
+      {Run({"complete"}), 2, "expected one input"},
+      {Run({"complete", "--prompt", "x", "--prompt-file", "-"}), 2, "expected one input"},
+      {Run({"complete", "--prompt", "\xFF"}), 2, "not UTF-8 at byte 0"},
+      {Run({"complete", "--prompt-file", "/nonexistent"}), 2, "/nonexistent"},
+      {Run({"score", "--prompt-file", "-"}, "good, then \xC3("), 2, "not UTF-8 at byte 11"},
+      {Run({"score", "--prompt-tokens", "-"}, "1 2 three"), 2, "'three'"},
+      {Run({"score", "--prompt-tokens", "-"}, "1 2 99999"), 1, "tokens.ids[2]"},
+      {Run({"score", "--prompt-tokens", "-"}, ""), 1, "INVALID_ARGUMENT"},
+      {Run({"info", "extra"}), 2, "extra"},
+  };
+  for (const Case& c : cases) {
+    EXPECT_EQ(c.result.exit_status, c.exit_status) << c.says;
+    EXPECT_NE(c.result.standard_error.find(c.says), std::string::npos) << c.result.standard_error;
+    EXPECT_EQ(c.result.standard_output, "") << c.says;
+  }
+}
+
+TEST_F(CommandLineClient, EveryCommandHasHelp) {
+  for (const char* command : {"complete", "score", "tokenize", "detokenize", "info", "health"}) {
+    const ProcessResult help = Run({command, "--help"});
+    EXPECT_EQ(help.exit_status, 0);
+    EXPECT_TRUE(help.standard_output.starts_with(std::string("Usage: polysketch ") + command))
+        << help.standard_output;
+    EXPECT_NE(Run({"--help"}).standard_output.find(command), std::string::npos);
+  }
+}
+
+TEST_F(CommandLineClient, StreamsAndCancelsOnInterrupt) {
+  Process process(
+      Command({"complete", "--prompt", "It was late", "--temperature", "0", "--ignore-eos"}));
+  ASSERT_TRUE(WaitUntil([&] { return process.StandardOutput().size() > 20; }))
+      << process.StandardError();
+  EXPECT_TRUE(process.Running()) << "text comes before the end";
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.Wait(), 130);
+  EXPECT_TRUE(server_->BecomesIdle());
+}
+
+}  // namespace
+}  // namespace polysketch::e2e

@@ -1,0 +1,175 @@
+// How calls end: cancelled, out of time, in error, by shutdown, for each kind of call; and what
+// they leave behind.
+#include <signal.h>
+
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "tests/e2e/rpc.h"
+#include "tests/e2e/server.h"
+
+namespace polysketch::e2e {
+namespace {
+
+using std::chrono::milliseconds;
+
+// More than any test waits for.
+v1::CompleteRequest EndlessRequest() { return Greedy("It was late in the afternoon", 1 << 20); }
+
+// The kinds of calls that run a request on the engine.
+struct Kind {
+  const char* name;
+  const char* method;
+};
+constexpr Kind kKinds[] = {{"Stream", "/polysketch.v1.PolySketch/Complete"},
+                           {"Unary", "/polysketch.v1.PolySketch/CompleteUnary"},
+                           {"Bidi", "/polysketch.v1.PolySketch/Score"}};
+
+class EveryKind : public ::testing::TestWithParam<Kind> {
+ protected:
+  static bool IsScore() { return GetParam().method == kKinds[2].method; }
+
+  // A call that runs until something ends it: a score waits for input that never comes.
+  static std::unique_ptr<ByteStream> StartEndless(Client* client, const CallOptions& options = {}) {
+    auto stream = client->StartRaw(GetParam().method, options);
+    if (IsScore()) {
+      v1::ScoreRequest chunk;
+      chunk.mutable_tokens()->add_ids(5);
+      stream->Write(chunk.SerializeAsString());
+    } else {
+      stream->Write(EndlessRequest().SerializeAsString());
+      stream->WritesDone();
+    }
+    return stream;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Calls, EveryKind, ::testing::ValuesIn(kKinds),
+                         [](const auto& info) { return info.param.name; });
+
+// With one slot, whoever waits behind an endless request is served only if its slot is freed.
+void ExpectSlotIsFree(const Server& server) {
+  const Completion next = Client(server.address()).Complete(Greedy("Then", 5));
+  EXPECT_TRUE(next.status.ok()) << next.status.ToString();
+  EXPECT_EQ(next.tokens.size(), 5u);
+  EXPECT_TRUE(server.BecomesIdle());
+}
+
+TEST_P(EveryKind, CancelFreesTheSlot) {
+  const Server server({.flags = {"--max-sequences", "1"}});
+  Client client(server.address());
+  const auto stream = StartEndless(&client);
+  ASSERT_TRUE(server.ComesToRun(1));
+  stream->Cancel();
+  EXPECT_EQ(stream->Finish().code(), Code::kCancelled);
+  ExpectSlotIsFree(server);
+  EXPECT_EQ(server.Metric(R"(polysketch_request_success_total{finished_reason="cancelled"})"), 1);
+}
+
+TEST_P(EveryKind, DeadlineFreesTheSlot) {
+  const Server server({.flags = {"--max-sequences", "1"}});
+  Client client(server.address());
+  const auto stream = StartEndless(&client, {.timeout = milliseconds(700)});
+  EXPECT_EQ(stream->Finish().code(), Code::kDeadlineExceeded);
+  ExpectSlotIsFree(server);
+}
+
+TEST_P(EveryKind, ADeadlineCountsInTheQueueToo) {
+  const Server server({.flags = {"--max-sequences", "1"}});
+  Client client(server.address());
+  const auto running = client.StartComplete(EndlessRequest());
+  ASSERT_TRUE(server.ComesToRun(1));
+  const auto waiting = StartEndless(&client, {.timeout = milliseconds(300)});
+  EXPECT_EQ(waiting->Finish().code(), Code::kDeadlineExceeded);
+  EXPECT_TRUE(WaitUntil([&] { return server.Metric("polysketch_num_requests_waiting") == 0; }));
+  EXPECT_EQ(server.Metric("polysketch_num_requests_running"), 1);
+  running->Cancel();
+  ExpectSlotIsFree(server);
+}
+
+TEST_P(EveryKind, AnErrorLeavesNothingBehind) {
+  const Server server({.flags = {"--max-sequences", "1"}});
+  Client client(server.address());
+  const auto stream = client.StartRaw(GetParam().method);
+  if (IsScore()) {  // in the middle of a running call
+    v1::ScoreRequest chunk;
+    chunk.mutable_tokens()->add_ids(5);
+    stream->Write(chunk.SerializeAsString());
+    ASSERT_TRUE(server.ComesToRun(1));
+    chunk.mutable_tokens()->add_ids(-1);
+    stream->Write(chunk.SerializeAsString());
+  } else {
+    v1::CompleteRequest request = EndlessRequest();
+    request.mutable_sampling()->set_top_p(2);
+    stream->Write(request.SerializeAsString());
+  }
+  EXPECT_EQ(stream->Finish().code(), Code::kInvalidArgument);
+  ExpectSlotIsFree(server);
+}
+
+TEST_P(EveryKind, ShutdownCutsWhatDoesNotEndInTime) {
+  Server server({.flags = {"--drain-timeout", "300ms"}});
+  Client client(server.address());
+  const auto stream = StartEndless(&client);
+  ASSERT_TRUE(server.ComesToRun(1));
+  server.process().Signal(SIGTERM);
+  EXPECT_EQ(stream->Finish().code(), Code::kUnavailable);
+  EXPECT_EQ(server.process().Wait(), 0) << server.process().StandardError();
+}
+
+TEST_P(EveryKind, ALostConnectionFreesTheSlot) {
+  const Server server({.flags = {"--max-sequences", "1"}});
+  {
+    Client client(server.address());
+    const auto stream = StartEndless(&client);
+    ASSERT_TRUE(server.ComesToRun(1));
+  }
+  ExpectSlotIsFree(server);
+}
+
+TEST(Drain, FinishesRunningStreamsAndRefusesNewOnes) {
+  Server server;
+  const v1::CompleteRequest request = Greedy("It was late in the afternoon", 600);
+  Client client(server.address());
+  const Completion undisturbed = client.Complete(request);
+  ASSERT_TRUE(undisturbed.status.ok()) << undisturbed.status.ToString();
+
+  const auto health = client.WatchHealth("polysketch.v1.PolySketch");
+  Health state;
+  ASSERT_TRUE(health->Read(&state));
+  EXPECT_EQ(state, Health::kServing);
+  // Waits for its first token, so that it runs when the signal comes; its reader is slow, so that
+  // it runs on.
+  Client slow_client(server.address(), {.small_windows = true});
+  v1::CompleteRequest slow_request = request;
+  slow_request.set_logprobs(20);
+  const auto stream = slow_client.StartComplete(slow_request);
+  v1::CompleteResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  server.process().Signal(SIGTERM);
+
+  ASSERT_TRUE(health->Read(&state));
+  EXPECT_EQ(state, Health::kNotServing);
+  EXPECT_EQ(client.Complete(request).status.code(), Code::kUnavailable);
+  EXPECT_TRUE(server.process().Running());
+
+  std::vector<int32_t> tokens;
+  do {
+    tokens.insert(tokens.end(), response.delta().tokens().begin(), response.delta().tokens().end());
+  } while (stream->Read(&response));
+  const Status status = stream->Finish();
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  EXPECT_EQ(tokens, undisturbed.tokens);
+  EXPECT_FALSE(health->Read(&state)) << "watches end with the server";
+  EXPECT_EQ(server.process().Wait(), 0) << server.process().StandardError();
+}
+
+TEST(Drain, AnIdleServerEndsAtOnceOnEitherSignal) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    Server server;
+    server.process().Signal(signal);
+    EXPECT_EQ(server.process().Wait(), 0) << server.process().StandardError();
+  }
+}
+
+}  // namespace
+}  // namespace polysketch::e2e
