@@ -486,10 +486,11 @@ TEST_F(EngineTest, RandomMixesEqualSoloRuns) {
     for (int i = 0; i < testing::Count(30, 600); ++i) {
       const auto which = static_cast<size_t>(mine.Int(0, kPlans - 1));
       Reader reader(static_cast<size_t>(mine.Uniform() < 0.5 ? mine.Int(1, 5) : 1000));
-      const bool short_deadline = mine.Uniform() < 0.1;
-      const auto deadline = short_deadline
-                                ? Clock::now() + std::chrono::microseconds(mine.Int(0, 5000))
-                                : Clock::time_point::max();
+      // Now and then one that has passed already, or will soon.
+      const auto deadline =
+          i % 8 == 3 ? Clock::now() +
+                           std::chrono::microseconds(mine.Uniform() < 0.5 ? 0 : mine.Int(0, 5000))
+                     : Clock::time_point::max();
       const auto id = Submit(engine_.get(), plans[which], &reader, deadline,
                              static_cast<uint64_t>(mine.Int(1, 1000)));
       if (!id.ok()) {

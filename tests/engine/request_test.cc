@@ -1,6 +1,8 @@
 #include "engine/request.h"
 
-#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -87,23 +89,42 @@ TEST(TokenFeedTest, RoomAndData) {
 }
 
 TEST(TokenFeedTest, ProducerAndConsumerThreads) {
+  constexpr int32_t kTokens = 5000;
   TokenFeed feed(16);
-  std::atomic<int> rooms{0};
-  feed.SetOnRoom([&] { ++rooms; });
+  std::mutex mutex;
+  std::condition_variable changed;
+  int rooms = 0;
+  int data = 0;
+  const auto count = [&](int* counter) {
+    std::lock_guard lock(mutex);
+    ++*counter;
+    changed.notify_all();
+  };
+  // Hangs when a call is lost.
+  const auto wait_for = [&](const int* counter, int value) {
+    std::unique_lock lock(mutex);
+    ASSERT_TRUE(
+        changed.wait_for(lock, std::chrono::seconds(20), [&] { return *counter >= value; }));
+  };
+  feed.SetOnRoom([&] { count(&rooms); });
+  feed.SetOnData([&] { count(&data); });
   std::thread producer([&] {
-    int seen = 0;
-    for (int32_t i = 0; i < 20000; i += 5) {
-      if (feed.Push({i, i + 1, i + 2, i + 3, i + 4})) continue;
-      while (rooms.load() == seen) std::this_thread::yield();  // hangs when a call is lost
-      ++seen;
+    int waits = 0;
+    for (int32_t i = 0; i < kTokens; i += 5) {
+      if (!feed.Push({i, i + 1, i + 2, i + 3, i + 4})) wait_for(&rooms, ++waits);
     }
     feed.Close();
   });
   std::vector<int32_t> out;
-  while (!feed.Exhausted()) feed.Pull(7, &out);
+  while (!feed.Exhausted()) {
+    std::unique_lock lock(mutex);
+    const int seen = data;
+    lock.unlock();
+    if (feed.Pull(7, &out) == 0 && !feed.Exhausted()) wait_for(&data, seen + 1);
+  }
   producer.join();
-  ASSERT_EQ(out.size(), 20000u);
-  for (int32_t i = 0; i < 20000; ++i) ASSERT_EQ(out[static_cast<size_t>(i)], i);
+  ASSERT_EQ(out.size(), static_cast<size_t>(kTokens));
+  for (int32_t i = 0; i < kTokens; ++i) ASSERT_EQ(out[static_cast<size_t>(i)], i);
 }
 
 TEST(FinishReasonTest, Names) {

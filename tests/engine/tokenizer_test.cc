@@ -98,7 +98,7 @@ TEST_F(TokenizerTest, RealBooks) {
     }
     book.clear();
   }
-  EXPECT_GE(books, 2);
+  EXPECT_GE(books, 1);
 }
 
 TEST_F(TokenizerTest, RoundTripsEveryString) {
