@@ -57,7 +57,7 @@ class AttentionDeterminismTest : public testing::BackendTest {
 };
 
 TEST_P(AttentionDeterminismTest, AnySplit) {
-  const auto backend = NewBackend(2);
+  const auto backend = NewBackend(1);
   Random random(1);
   for (const AttentionSpec& spec : Specs()) {
     const int tokens = 4 * spec.block + 13;

@@ -115,7 +115,9 @@ class DemoPerplexityTest : public DemoTest {
 
 TEST_P(DemoPerplexityTest, LongText) {
   const int64_t all = 8192;
-  const int64_t tokens = GetParam() == "reference" ? testing::Count(1025, all) : all;
+  // One block of 1024 log-probabilities where a token is costly.
+  const bool slow = GetParam() == "reference" || testing::kSanitized;
+  const int64_t tokens = slow && !testing::FullCounts() ? 1025 : all;
   const std::vector<double> logprobs = Score(*model_, ReadEval(0, tokens), 512);
   const auto by_1024 = recorded_["long"]["perplexity_by_1024"].get<std::vector<double>>();
   const std::span<const double> span = logprobs;
@@ -129,7 +131,9 @@ TEST_P(DemoPerplexityTest, LongText) {
 }
 
 TEST_P(DemoPerplexityTest, SeparateWindows) {
-  if (GetParam() == "reference" && !testing::FullCounts()) GTEST_SKIP() << "slow: full runs only";
+  if ((GetParam() == "reference" || testing::kSanitized) && !testing::FullCounts()) {
+    GTEST_SKIP() << "slow: full runs only";
+  }
   std::vector<double> logprobs;
   for (const int64_t start : recorded_["windows"]["starts"].get<std::vector<int64_t>>()) {
     const std::vector<double> window = Score(*model_, ReadEval(start, 512), 512);

@@ -99,7 +99,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 constexpr int kLength = 45;
 
 TEST_P(DeterminismTest, AnySplit) {
-  const auto backend = NewBackend(2);
+  const auto backend = NewBackend(1);
   Random random(1);
   for (const Variant& variant : Variants()) {
     const auto model = testing::LoadModel(variant.folder, backend.get(), variant.options);

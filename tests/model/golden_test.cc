@@ -76,7 +76,7 @@ double MaxError(const std::vector<float>& got, const std::vector<float>& want) {
 class GoldenTest : public testing::BackendTest {};
 
 TEST_P(GoldenTest, LogitsUnderAnySplit) {
-  const auto backend = NewBackend(2);
+  const auto backend = NewBackend(1);
   Random random(1);
   // The reference is slow, and its attention trivially takes one token after the other.
   const int splits = Count(GetParam() == "reference" ? 4 : 20, 20);
@@ -99,7 +99,7 @@ TEST_P(GoldenTest, LogitsUnderAnySplit) {
 }
 
 TEST_P(GoldenTest, NextLogprobs) {
-  const auto backend = NewBackend(2);
+  const auto backend = NewBackend(1);
   for (const std::string name : kCases) {
     const auto model = testing::LoadModel(CaseFolder(name), backend.get());
     for (const Recording& recording : ReadRecordings(name)) {
@@ -119,7 +119,7 @@ TEST_P(GoldenTest, NextLogprobs) {
 // The greedy choice after every recorded prefix, and greedy continuations of a prompt, against the
 // reference: the same wherever its margin exceeds twice the tolerance.
 TEST_P(GoldenTest, GreedyTokensAreTheReferences) {
-  const auto backend = NewBackend(2);
+  const auto backend = NewBackend(1);
   const auto reference = NewReferenceBackend();
   for (const std::string name : kCases) {
     const auto model = testing::LoadModel(CaseFolder(name), backend.get());
@@ -142,7 +142,7 @@ TEST_P(GoldenTest, GreedyTokensAreTheReferences) {
 
       testing::Request mine(*model, recording.tokens);
       testing::Request theirs(*reference_model, recording.tokens);
-      for (int i = 0; i < 24; ++i) {
+      for (int i = 0; i < Count(12, 24); ++i) {
         testing::StepRequests(*model, {{&mine, mine.left(), false}});
         testing::StepRequests(*reference_model, {{&theirs, theirs.left(), false}});
         const testing::Best expected =
