@@ -106,7 +106,7 @@ Status Checkpoint::OpenShards(const std::string& dir, const std::string& index_p
                            shards.size());
   }
   for (auto& [shard, number] : shards) {
-    auto file = SafetensorsFile::Open(dir + "/" + shard);
+    auto file = SafetensorsFile::Open(StrCat(dir, "/", shard));
     if (!file.ok() && file.status().code() == Code::kNotFound) {
       return InvalidArgument(index_path, ": shard ", shard, " is missing");
     }

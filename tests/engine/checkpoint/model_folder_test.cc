@@ -109,13 +109,13 @@ TEST_P(ModelFolderTest, EveryTensorInTurn) {
     damaged[i].shape.back() -= 1;
     damaged[i].bytes.resize(damaged[i].bytes.size() / tensors_[i].shape.back() *
                             damaged[i].shape.back());
-    ExpectNamed(Load(damaged, config_), {"tensor " + name + ": expected shape " + shape +
-                                         ", found " + ShapeToString(damaged[i].shape)});
+    ExpectNamed(Load(damaged, config_), {StrCat("tensor ", name, ": expected shape ", shape,
+                                                ", found ", ShapeToString(damaged[i].shape))});
 
     damaged = tensors_;
     damaged[i].shape.insert(damaged[i].shape.begin(), 1);
     ExpectNamed(Load(damaged, config_),
-                {"tensor " + name + ": expected shape " + shape + ", found [1, "});
+                {StrCat("tensor ", name, ": expected shape ", shape, ", found [1, ")});
 
     damaged = tensors_;
     damaged[i].dtype = "I32";
