@@ -41,7 +41,7 @@ const std::string kBadTexts[] = {"\xFF",
                                  "\xED\xA0\x80",
                                  "\xF4\x90\x80\x80",
                                  "fine until \x80 here",
-                                 std::string("nul \0 then \xFE", 11)};
+                                 std::string("nul \0 then \xFE", 12)};
 
 class Generator {
  public:
@@ -170,7 +170,8 @@ class Generator {
 
   void Texts() {
     for (const std::string& text : kBadTexts) {
-      bad_.push_back({kComplete, Field(1, Field(1, text)), "prompt.text"});
+      bad_.push_back(
+          {kComplete, GoodRequest().SerializeAsString() + Field(1, Field(1, text)), "prompt.text"});
       bad_.push_back({kCompleteUnary, GoodRequest().SerializeAsString() + Field(4, text), "stop"});
       bad_.push_back({kScore, Field(1, text), "text"});
       bad_.push_back({kTokenize, Field(1, text), "text"});
@@ -240,6 +241,7 @@ TEST(BadRequests, GetTheRightStatusAndLeaveAStreamAlone) {
       if (stop || !beside.status.ok() || beside.tokens != undisturbed.tokens) return;
     }
   });
+  ASSERT_TRUE(server.ComesToRun(1));
   const std::vector<BadRequest> bad_requests = Generator().Generate();
   EXPECT_GE(bad_requests.size(), 200u);
   Client other(server.address());
