@@ -33,18 +33,9 @@ int32_t ArgMax(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-// exp(logit - max): at most 1, so sums of a vocabulary neither overflow nor vanish.
-float Weight(float logit, float max, float inverse_temperature) {
-  return std::exp((logit - max) * inverse_temperature);
-}
-
-// Cuts `candidates` to the fewest most likely whose weights reach top_p of all of them. Sorts only
-// as many as needed.
-void CutToTopP(float top_p, float max, float inverse_temperature,
-               std::vector<Candidate>* candidates) {
-  double total = 0;
-  for (const Candidate& c : *candidates) total += Weight(c.logit, max, inverse_temperature);
-  const double target = static_cast<double>(top_p) * total;
+// Cuts `candidates` to the fewest most likely whose weights reach `target`. Sorts only as many as
+// needed.
+void CutToMass(double target, std::vector<Candidate>* candidates) {
   double sum = 0;
   size_t sorted = 0;
   for (size_t step = 64; sorted < candidates->size(); step *= 4) {
@@ -54,7 +45,7 @@ void CutToTopP(float top_p, float max, float inverse_temperature,
     if (middle != candidates->end()) std::nth_element(begin, middle, candidates->end(), Before);
     std::sort(begin, middle, Before);
     for (; sorted < next; ++sorted) {
-      sum += Weight((*candidates)[sorted].logit, max, inverse_temperature);
+      sum += (*candidates)[sorted].weight;
       if (sum >= target) {
         candidates->resize(sorted + 1);
         return;
@@ -125,43 +116,50 @@ std::span<const float> Sampler::Adjust(std::span<const float> logits,
 }
 
 int32_t Sampler::Draw(std::span<const float> logits, SamplerScratch* scratch) const {
+  const double u = CounterUniform(seed_, drawn_);
+  const bool top_k = params_.top_k > 0 && params_.top_k < vocab_size_;
+  const bool top_p = params_.top_p < 1.0f;
+
+  // Probabilities up to a factor; the highest is 1, so min_p is a bound on weights. The inverse of
+  // a temperature near 0 stays finite, so that 0 * inverse is 0 and not NaN.
   const float max = *std::max_element(logits.begin(), logits.end());
-  // A temperature near 0 is greedy in the limit; its inverse stays finite so that 0 * inverse is 0
-  // and not NaN.
   const float inverse_temperature =
       std::min(1.0f / params_.temperature, std::numeric_limits<float>::max());
-  const double u = CounterUniform(seed_, drawn_);
   std::vector<float>& weights = scratch->weights;
-
-  const bool top_k = params_.top_k > 0 && params_.top_k < vocab_size_;
-  if (!top_k && params_.top_p >= 1.0f && params_.min_p <= 0.0f) {
-    weights.resize(logits.size());
-    for (size_t i = 0; i < logits.size(); ++i)
-      weights[i] = Weight(logits[i], max, inverse_temperature);
+  weights.resize(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    weights[i] = std::exp((logits[i] - max) * inverse_temperature);
+  }
+  if (!top_k && !top_p && params_.min_p <= 0.0f) {
     return static_cast<int32_t>(DrawIndex(weights, u));
   }
 
+  double total = 0;
+  for (const float weight : weights) total += weight >= params_.min_p ? weight : 0.0f;
+  double floor = params_.min_p;
+  if (top_p && !top_k) {
+    // All weights below this make up less than 1 - top_p together, so top_p keeps none of them;
+    // 0.99 covers rounding. What passes is a few hundred of a large vocabulary.
+    floor = std::max(floor, 0.99 * (1 - static_cast<double>(params_.top_p)) * total / vocab_size_);
+  }
   std::vector<Candidate>& candidates = scratch->candidates;
   candidates.clear();
-  // Probability ratios are differences of logits: p / p_max >= min_p. All pass at min_p = 0 (log 0
-  // = -inf).
-  const float log_min_p = std::log(params_.min_p);
   for (size_t i = 0; i < logits.size(); ++i) {
-    if ((logits[i] - max) * inverse_temperature >= log_min_p) {
-      candidates.push_back({logits[i], static_cast<int32_t>(i)});
-    }
+    if (weights[i] >= floor) candidates.push_back({logits[i], weights[i], static_cast<int32_t>(i)});
   }
-  if (top_k && static_cast<size_t>(params_.top_k) < candidates.size()) {
-    const auto kth = candidates.begin() + params_.top_k;
+  if (top_k) {
+    const auto kth =
+        candidates.begin() + std::min<ptrdiff_t>(params_.top_k, std::ssize(candidates));
     std::nth_element(candidates.begin(), kth, candidates.end(), Before);
     candidates.erase(kth, candidates.end());
+    // A fixed order, whatever nth_element left, because sums depend on it.
+    std::sort(candidates.begin(), candidates.end(), Before);
+    total = 0;
+    for (const Candidate& c : candidates) total += c.weight;
   }
-  // A fixed order, whatever nth_element left, because sums of weights depend on it.
-  if (top_k) std::sort(candidates.begin(), candidates.end(), Before);
-  if (params_.top_p < 1.0f) CutToTopP(params_.top_p, max, inverse_temperature, &candidates);
+  if (top_p) CutToMass(static_cast<double>(params_.top_p) * total, &candidates);
   weights.clear();
-  for (const Candidate& c : candidates)
-    weights.push_back(Weight(c.logit, max, inverse_temperature));
+  for (const Candidate& c : candidates) weights.push_back(c.weight);
   return candidates[DrawIndex(weights, u)].token;
 }
 

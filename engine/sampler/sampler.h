@@ -30,6 +30,7 @@ namespace polysketch {
 struct SamplerScratch {
   struct Candidate {
     float logit;
+    float weight;  // its probability up to a common factor
     int32_t token;
   };
   std::vector<float> logits;

@@ -138,6 +138,14 @@ class SentencePieceTokenizer : public Tokenizer {
       PS_RETURN_IF_ERROR(Load(path, bytes, later_.get()));
     }
     PS_RETURN_IF_ERROR(cuts_.Build(model_, path));
+    // SentencePiece takes a control piece that is also a normal one for the control piece, wherever
+    // a text holds it.
+    std::unordered_set<std::string_view> texts;
+    for (const auto& piece : model_.pieces) {
+      if (!texts.insert(piece.text).second) {
+        return InvalidArgument(path, ": expected each piece once, found ", piece.text, " again");
+      }
+    }
     bytes_.reserve(model_.pieces.size());
     for (size_t id = 0; id < model_.pieces.size(); ++id) {
       const auto& piece = model_.pieces[id];

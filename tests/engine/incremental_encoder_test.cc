@@ -239,20 +239,31 @@ TEST(IncrementalEncoderTest, InvalidBytes) {
   EXPECT_TRUE(end.status().message().ends_with("offset 5002")) << end.status().ToString();
 }
 
-TEST(SentencePieceKindsTest, WordAndCharModelsAreRefused) {
+void ExpectRefused(const std::string& bytes, const std::string& words) {
+  const auto path = std::filesystem::temp_directory_path() / "polysketch-refused-test.model";
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  const auto loaded = Tokenizer::Load(path.string());
+  std::filesystem::remove(path);
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_EQ(loaded.status().code(), Code::kInvalidArgument);
+  EXPECT_NE(loaded.status().message().find(words), std::string::npos) << loaded.status().ToString();
+}
+
+// What would let a text produce control ids is refused.
+TEST(TokenizerLoadTest, ModelsWhoseControlPiecesTextCanReach) {
+  SentencePieceBytes bytes;
+  bytes.AddPiece("<unk>", 0, SentencePieceBytes::kUnknown);
+  bytes.AddPiece("<s>", 0, SentencePieceBytes::kControl);
+  bytes.AddPiece("a", 0, SentencePieceBytes::kNormal);
   for (const int model_type : {3, 4}) {
-    SentencePieceBytes bytes;
-    bytes.AddPiece("<unk>", 0, SentencePieceBytes::kUnknown);
-    bytes.AddPiece("<s>", 0, SentencePieceBytes::kControl);
-    bytes.AddPiece("a", 0, SentencePieceBytes::kNormal);
-    const auto path = std::filesystem::temp_directory_path() / "polysketch-kinds-test.model";
-    std::ofstream(path, std::ios::binary | std::ios::trunc)
-        << bytes.Model(model_type, false, true, false);
-    const auto loaded = Tokenizer::Load(path.string());
-    std::filesystem::remove(path);
-    ASSERT_FALSE(loaded.ok());
-    EXPECT_NE(loaded.status().message().find("model_type"), std::string::npos);
+    ExpectRefused(bytes.Model(model_type, false, true, false), "model_type");
   }
+  SentencePieceBytes single = bytes;
+  single.AddPiece("b", 0, SentencePieceBytes::kControl);
+  ExpectRefused(single.Model(2, false, true, false), "control piece");
+  SentencePieceBytes twice = bytes;
+  twice.AddPiece("<s>", 0, SentencePieceBytes::kNormal);
+  ExpectRefused(twice.Model(2, false, true, false), "again");
 }
 
 }  // namespace
