@@ -38,24 +38,39 @@ TEST_P(AttentionTest, IsItsDefinition) {
       for (const int power : {2, 4, 8}) {
         if (power != 4 && kind != AttentionKind::kPolynomial) continue;
         AttentionSpec spec =
-            testing::MakeSpec(kind, shape.heads, shape.head_dim, shape.size, shape.block, 2);
+            testing::MakeSpec(kind, shape.heads, shape.head_dim, shape.size, shape.block);
         spec.power = power;
         const Sequence sequence = testing::RandomSequence(spec, shape.tokens, &random);
+        const testing::OracleOutput want =
+            testing::AttentionOracle(spec, sequence.layers[0], shape.tokens);
         for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16}) {
           spec.state_format = format;
           const auto out = testing::RunAlone(*backend, spec, sequence, {shape.tokens});
-          for (int layer = 0; layer < spec.layers; ++layer) {
-            const testing::OracleOutput want =
-                testing::AttentionOracle(spec, sequence.layers[layer], shape.tokens);
-            for (size_t i = 0; i < want.value.size(); ++i) {
-              const double tolerance =
-                  want.tolerance[i] + (format == StateFormat::kBf16 ? want.bf16_tolerance[i] : 0);
-              ASSERT_NEAR(out[layer][i], want.value[i], tolerance)
-                  << testing::Describe(spec) << " layer " << layer << " element " << i;
-            }
+          for (size_t i = 0; i < want.value.size(); ++i) {
+            const double tolerance =
+                want.tolerance[i] + (format == StateFormat::kBf16 ? want.bf16_tolerance[i] : 0);
+            ASSERT_NEAR(out[0][i], want.value[i], tolerance)
+                << testing::Describe(spec) << " element " << i;
           }
         }
       }
+    }
+  }
+}
+
+// Layers do not share a past.
+TEST_P(AttentionTest, LayersAreSeparate) {
+  const auto backend = NewBackend(1);
+  Random random(4);
+  for (const AttentionKind kind : testing::kAllKinds) {
+    AttentionSpec spec = testing::MakeSpec(kind, 2, 10, 11, 8, 3);
+    const Sequence sequence = testing::RandomSequence(spec, 30, &random);
+    const auto together = testing::RunAlone(*backend, spec, sequence, {13, 17});
+    spec.layers = 1;
+    for (int layer = 0; layer < 3; ++layer) {
+      const Sequence alone{30, {sequence.layers[layer]}};
+      EXPECT_EQ(testing::RunAlone(*backend, spec, alone, {30})[0], together[layer])
+          << testing::Describe(spec) << " layer " << layer;
     }
   }
 }

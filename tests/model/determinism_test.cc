@@ -61,6 +61,10 @@ class DeterminismTest : public testing::IsaTest {
           result.push_back({path, options,
                             StrCat(path.filename().string(),
                                    format == StateFormat::kBf16 ? " bf16 state" : "")});
+          if (name != "wide" || type != DataType::kF32) continue;
+          result.push_back(result.back());
+          result.back().options.weights = DataType::kQ8;
+          result.back().name += " q8";
         }
       };
       const DataType types[] = {DataType::kF32, DataType::kBf16, DataType::kF16};
@@ -182,7 +186,9 @@ TEST_P(DeterminismTest, AgreesWithTheReference) {
   const auto reference = NewReferenceBackend();
   Random random(4);
   for (const Variant& variant : Variants()) {
-    if (variant.options.state_format == StateFormat::kBf16) continue;
+    // Where a rounding flips, an 8-bit activation or a bf16 read jumps by far more than float32's
+    // error: op tests cover them.
+    if (variant.options.state_format == StateFormat::kBf16 || variant.options.weights) continue;
     const auto model = testing::LoadModel(variant.folder, backend.get(), variant.options);
     const auto expected = testing::LoadModel(variant.folder, reference.get(), variant.options);
     const std::vector<int32_t> tokens = RandomTokens(*model, kLength, &random);
