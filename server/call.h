@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -32,7 +33,9 @@ struct ServedModel {
 struct ServiceContext {
   ConnectionTable* connections = nullptr;
   Metrics* metrics = nullptr;
-  Executor* writers = nullptr;     // writes to streams, off the engine thread; one thread
+  // Writes to streams, off the engine thread; one thread. Shared with the engine's callbacks, the
+  // last of which may come when the call that it is for, and the server, are gone.
+  std::shared_ptr<Executor> writers;
   Executor* tokenizers = nullptr;  // parses and tokenizes large requests, off gRPC's pollers
   StallWatch* stalls = nullptr;
   size_t stream_buffer = 64;

@@ -53,7 +53,7 @@ ConnectionTable::~ConnectionTable() {
 ConnectionTable::Id ConnectionTable::Add(const std::string& key, int fd) {
   std::lock_guard lock(mutex_);
   if (static_cast<int64_t>(connections_.size()) >= limits_.max_connections ||
-      calls_ > limits_.max_calls) {
+      calls_ > 2 * limits_.max_calls) {
     ++refused_;
     return 0;
   }
@@ -81,12 +81,18 @@ ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer) {
   std::lock_guard lock(mutex_);
   Call call;
   ++calls_;
-  if (calls_ > limits_.max_calls) call.verdict = Verdict::kTooMany;
+  const bool crowded = calls_ > limits_.max_calls;
   const auto id = ids_.find(key);
-  if (id == ids_.end()) return call;
+  if (id == ids_.end()) {
+    if (crowded) call.verdict = Verdict::kTooMany;
+    return call;
+  }
   call.connection = id->second;
   Connection& connection = connections_.at(id->second);
   ++connection.calls;
+  // The calls of a flood must not keep others from their first.
+  const int64_t share = limits_.max_calls / static_cast<int64_t>(connections_.size());
+  if (crowded && connection.calls > std::max<int64_t>(share, 1)) call.verdict = Verdict::kTooMany;
   if (connection.calls > limits_.max_calls_per_connection)
     Close(&connection, "calls not yet freed");
   if (connection.closing) call.verdict = Verdict::kAbusive;

@@ -46,15 +46,15 @@ class ConnectionTable {
   ConnectionTable& operator=(const ConnectionTable&) = delete;
 
   // `fd` is a duplicate of the connection's socket, by which the table can end the connection.
-  // Returns 0 when max_connections are open, or when more than max_calls wait to be freed: whoever
-  // is behind that must not come back first.
+  // Returns 0 when max_connections are open, or when more than twice max_calls wait to be freed:
+  // whoever is behind that must not come back first.
   Id Add(const std::string& key, int fd);
   // Gives the fd back, for the caller to close; -1 for an unknown id.
   int Remove(Id id);
 
   enum class Verdict {
     kAccepted,
-    kTooMany,  // max_calls: refuse it
+    kTooMany,  // over max_calls, and its connection has had its share: refuse it
     kAbusive,  // its connection has been closed: drop it
   };
   struct Call {

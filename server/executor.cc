@@ -8,18 +8,20 @@ Executor::Executor(int threads) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
 }
 
-Executor::~Executor() {
+void Executor::Stop() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
   }
   wake_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void Executor::Post(std::function<void()> work) {
   {
     std::lock_guard lock(mutex_);
+    if (stop_) return;
     work_.push_back(std::move(work));
   }
   wake_.notify_one();

@@ -14,13 +14,14 @@ namespace polysketch {
 class Executor {
  public:
   explicit Executor(int threads);
-  // Runs what has been posted, then joins. Nothing may be posted any more.
-  ~Executor();
+  ~Executor() { Stop(); }
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // In the order of posting, if there is one thread.
+  // In the order of posting, if there is one thread. Dropped after Stop.
   void Post(std::function<void()> work);
+  // Runs what has been posted, then joins. Not from a thread of its own.
+  void Stop();
 
  private:
   void Loop();

@@ -46,7 +46,7 @@ constexpr Flag kFlags[] = {
            "where the model runs; auto takes the fastest there is, reference is the slow oracle"),
     Integer("threads", &C::threads, 0, 1024,
             "threads of the cpu device; 0: as many as this process may use"),
-    Choice("weights", "auto|f32|bf16|f16", &C::weights,
+    Choice("weights", "auto|f32|bf16|f16|q8", &C::weights,
            "format of the weights in memory; auto: as in the checkpoint"),
     Choice("state-format", "f32|bf16", &C::state_format,
            "how the recurrent state is read (accumulation is f32)"),
@@ -57,7 +57,7 @@ constexpr Flag kFlags[] = {
     Integer("max-step-tokens", &C::max_step_tokens, 1, 65536,
             "most tokens of one step of the model"),
     Integer("max-prompt-tokens", &C::max_prompt_tokens, 1, kMany, "longest prompt of a completion"),
-    Integer("max-new-tokens", &C::max_new_tokens, 0, kMany,
+    Integer("max-new-tokens", &C::max_new_tokens, 1, kMany,
             "longest output, and the default of max_tokens"),
     Bytes("state-memory", &C::state_memory, 0, 1024 * kTiB,
           "memory for the states of all running requests; 0: enough for max-sequences, or 4GiB for "

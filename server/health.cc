@@ -5,6 +5,8 @@
 #include <string>
 
 #include "server/call.h"
+#include "server/status_map.h"
+#include "server/wire.h"
 
 namespace polysketch {
 namespace {
@@ -33,14 +35,20 @@ class HealthService::CheckCall final : public grpc::ServerUnaryReactor {
 };
 
 // All methods but OnDone and the constructor run under the service's mutex or take it.
-class HealthService::WatchCall final : public grpc::ServerWriteReactor<HealthCheckResponse> {
+class HealthService::WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  WatchCall(HealthService* service, grpc::CallbackServerContext* context, bool known)
-      : service_(service), counted_(service->connections_, context), known_(known) {
+  WatchCall(HealthService* service, grpc::CallbackServerContext* context,
+            const grpc::ByteBuffer& bytes)
+      : service_(service), counted_(service->connections_, context) {
+    HealthCheckRequest request;
+    const polysketch::Status parsed = ParseMessage(bytes, &request);
+    known_ = IsKnown(request.service());
     std::lock_guard lock(service_->mutex_);
     service_->watches_.insert(this);
     if (service_->ended_ || counted_.verdict() != ConnectionTable::Verdict::kAccepted) {
       End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "no watches now"));
+    } else if (!parsed.ok()) {
+      End(ToGrpcStatus(parsed));
     } else {
       Update();
     }
@@ -50,8 +58,11 @@ class HealthService::WatchCall final : public grpc::ServerWriteReactor<HealthChe
   void Update() {
     if (ended_ || writing_) return;
     const Status status = !known_ ? HealthCheckResponse::SERVICE_UNKNOWN : service_->status();
-    if (response_.status() == status) return;  // UNKNOWN, which is never sent, at first
-    response_.set_status(status);
+    if (sent_ == status) return;
+    sent_ = status;
+    HealthCheckResponse response;
+    response.set_status(status);
+    response_ = SerializeMessage(response);
     writing_ = true;
     StartWrite(&response_);
   }
@@ -83,8 +94,9 @@ class HealthService::WatchCall final : public grpc::ServerWriteReactor<HealthChe
  private:
   HealthService* const service_;
   CountedCall counted_;
-  const bool known_;
-  HealthCheckResponse response_;
+  bool known_ = false;
+  Status sent_ = HealthCheckResponse::UNKNOWN;  // never sent
+  grpc::ByteBuffer response_;
   bool writing_ = false;
   bool ended_ = false;
 };
@@ -108,22 +120,28 @@ void HealthService::EndWatches() {
 }
 
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
-                                               const HealthCheckRequest* request,
-                                               HealthCheckResponse* response) {
-  if (!IsKnown(request->service())) {
+                                               const grpc::ByteBuffer* request,
+                                               grpc::ByteBuffer* response) {
+  HealthCheckRequest message;
+  if (const polysketch::Status parsed = ParseMessage(*request, &message); !parsed.ok()) {
+    return new CheckCall(connections_, context, ToGrpcStatus(parsed));
+  }
+  if (!IsKnown(message.service())) {
     return new CheckCall(connections_, context,
                          grpc::Status(grpc::StatusCode::NOT_FOUND, "unknown service"));
   }
+  HealthCheckResponse answer;
   {
     std::lock_guard lock(mutex_);
-    response->set_status(status());
+    answer.set_status(status());
   }
+  *response = SerializeMessage(answer);
   return new CheckCall(connections_, context, grpc::Status::OK);
 }
 
-grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
-    grpc::CallbackServerContext* context, const HealthCheckRequest* request) {
-  return new WatchCall(this, context, IsKnown(request->service()));
+grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return new WatchCall(this, context, *request);
 }
 
 }  // namespace polysketch

@@ -31,7 +31,7 @@ Result<std::unique_ptr<Backend>> NewBackend(const ServerConfig& config) {
 }
 
 std::optional<DataType> WeightFormat(const std::string& name) {
-  for (const DataType type : {DataType::kF32, DataType::kF16, DataType::kBf16}) {
+  for (const DataType type : {DataType::kF32, DataType::kF16, DataType::kBf16, DataType::kQ8}) {
     if (DataTypeName(type) == name) return type;
   }
   return std::nullopt;  // auto

@@ -1,5 +1,7 @@
 #include "server/server.h"
 
+#include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
 #include <prometheus/exposer.h>
 #include <prometheus/registry.h>
 #include <sys/resource.h>
@@ -46,6 +48,20 @@ void RaiseFileLimit(int64_t max_connections) {
   }
 }
 
+// What the libraries have to say goes to our log: protobuf tells of every bad string that a client
+// sends, gRPC of every connection that ends in an unusual way.
+void RouteLibraryLogs() {
+  google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel level, const char*, int, const std::string& message) {
+        const bool serious = level == google::protobuf::LOGLEVEL_FATAL;
+        Log(serious ? LogLevel::kError : LogLevel::kDebug, "protobuf", {{"message", message}});
+      });
+  gpr_set_log_function([](gpr_log_func_args* args) {
+    const bool serious = args->severity == GPR_LOG_SEVERITY_ERROR;
+    Log(serious ? LogLevel::kWarning : LogLevel::kDebug, "grpc", {{"message", args->message}});
+  });
+}
+
 void SetLimits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(Clamped(config.max_message_bytes));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
@@ -79,7 +95,6 @@ void SetLimits(const ServerConfig& config, grpc::ServerBuilder* builder) {
 Server::Server(const ServerConfig& config, Metrics* metrics)
     : connections_(LimitsOf(config)),
       metrics_(metrics),
-      writers_(1),
       tokenizers_(1),
       stalls_(config.stall_deadline),
       service_(&context_),
@@ -87,13 +102,14 @@ Server::Server(const ServerConfig& config, Metrics* metrics)
       fallback_(&connections_) {
   context_.connections = &connections_;
   context_.metrics = metrics;
-  context_.writers = &writers_;
+  context_.writers = std::make_shared<Executor>(1);
   context_.tokenizers = &tokenizers_;
   context_.stalls = &stalls_;
   context_.stream_buffer = static_cast<size_t>(config.stream_buffer);
 }
 
 Result<std::unique_ptr<Server>> Server::Start(const ServerConfig& config, Metrics* metrics) {
+  RouteLibraryLogs();
   RaiseFileLimit(config.max_connections);
   std::unique_ptr<Server> server(new Server(config, metrics));
   if (!config.metrics_listen.empty())
@@ -177,10 +193,12 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
 Server::~Server() {
   exposer_.reset();  // its threads read what goes next
   listener_.reset();
-  if (grpc_ == nullptr) return;
-  health_.EndWatches();
-  grpc_->Shutdown(std::chrono::system_clock::now());
-  grpc_->Wait();
+  if (grpc_ != nullptr) {
+    health_.EndWatches();
+    grpc_->Shutdown(std::chrono::system_clock::now());
+    grpc_->Wait();
+  }
+  context_.writers->Stop();
 }
 
 }  // namespace polysketch

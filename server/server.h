@@ -54,7 +54,6 @@ class Server {
   // In order of construction: calls use what stands above the gRPC server.
   ConnectionTable connections_;
   Metrics* const metrics_;
-  Executor writers_;
   Executor tokenizers_;
   StallWatch stalls_;
   ServiceContext context_;

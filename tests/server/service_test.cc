@@ -1,0 +1,440 @@
+// The service over a real connection, with an engine whose every step is known.
+#include "server/service.h"
+
+#include <grpcpp/generic/generic_stub.h>
+
+#include <thread>
+
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "grpc/reflection/v1/reflection.pb.h"
+#include "tests/server/server_fixture.h"
+
+namespace polysketch {
+namespace {
+
+using grpc::StatusCode;
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+
+class ServiceTest : public testing::ServerFixture {
+ protected:
+  struct Completion {
+    grpc::Status status;
+    std::string text;
+    std::vector<int32_t> tokens;
+    std::optional<v1::Finish> finish;
+  };
+  Completion Complete(const v1::CompleteRequest& request, grpc::ClientContext* context) {
+    Completion all;
+    const auto reader = stub_->Complete(context, request);
+    v1::CompleteResponse response;
+    while (reader->Read(&response)) {
+      EXPECT_FALSE(all.finish.has_value()) << "a message behind the last";
+      if (response.has_delta()) {
+        all.text += response.delta().text();
+        all.tokens.insert(all.tokens.end(), response.delta().tokens().begin(),
+                          response.delta().tokens().end());
+      }
+      if (response.has_finish()) all.finish = response.finish();
+    }
+    all.status = reader->Finish();
+    return all;
+  }
+  Completion Complete(const v1::CompleteRequest& request) {
+    grpc::ClientContext context;
+    return Complete(request, &context);
+  }
+  HealthCheckResponse::ServingStatus Health(const std::string& name, StatusCode* code = nullptr) {
+    const auto stub = grpc::health::v1::Health::NewStub(channel_);
+    grpc::ClientContext context;
+    HealthCheckRequest request;
+    request.set_service(name);
+    HealthCheckResponse response;
+    const grpc::Status status = stub->Check(&context, request, &response);
+    if (code != nullptr) *code = status.error_code();
+    return response.status();
+  }
+  // A message of raw bytes to a method; what no generated client would send.
+  grpc::Status CallRaw(const std::string& method, const std::string& bytes,
+                       grpc::ByteBuffer* response) {
+    grpc::GenericStub stub(channel_);
+    grpc::ClientContext context;
+    grpc::CompletionQueue queue;
+    const grpc::Slice slice(bytes);
+    const auto call = stub.PrepareUnaryCall(&context, method, grpc::ByteBuffer(&slice, 1), &queue);
+    call->StartCall();
+    grpc::Status status;
+    call->Finish(response, &status, this);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    return status;
+  }
+};
+
+TEST_F(ServiceTest, NotServingUntilTheModelIsThere) {
+  EXPECT_EQ(Health(""), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(Complete(Request("a", 1)).status.error_code(), StatusCode::UNAVAILABLE);
+  Ready();
+  EXPECT_EQ(Health(""), HealthCheckResponse::SERVING);
+  EXPECT_EQ(Health("polysketch.v1.PolySketch"), HealthCheckResponse::SERVING);
+  StatusCode code;
+  Health("other", &code);
+  EXPECT_EQ(code, StatusCode::NOT_FOUND);
+  EXPECT_TRUE(Complete(Request("a", 1)).status.ok());
+}
+
+TEST_F(ServiceTest, WatchFollowsTheHealth) {
+  const auto stub = grpc::health::v1::Health::NewStub(channel_);
+  grpc::ClientContext context;
+  const auto watch = stub->Watch(&context, HealthCheckRequest());
+  HealthCheckResponse response;
+  ASSERT_TRUE(watch->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::NOT_SERVING);
+  Ready();
+  ASSERT_TRUE(watch->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
+  std::thread drain([this] { server_->Drain(std::chrono::seconds(5)); });
+  ASSERT_TRUE(watch->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::NOT_SERVING);
+  EXPECT_FALSE(watch->Read(&response));
+  EXPECT_EQ(watch->Finish().error_code(), StatusCode::UNAVAILABLE);
+  drain.join();
+}
+
+TEST_F(ServiceTest, StreamsTokensAndAFinish) {
+  Ready();
+  const Completion all = Complete(Request("prompt", 5));
+  ASSERT_TRUE(all.status.ok()) << all.status.error_message();
+  EXPECT_EQ(all.text, "abcde");
+  EXPECT_EQ(all.tokens, (std::vector<int32_t>{'a', 'b', 'c', 'd', 'e'}));
+  ASSERT_TRUE(all.finish.has_value());
+  EXPECT_EQ(all.finish->reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(all.finish->usage().prompt_tokens(), 6);
+  EXPECT_EQ(all.finish->usage().completion_tokens(), 5);
+}
+
+TEST_F(ServiceTest, UnaryGivesTheSame) {
+  Ready();
+  grpc::ClientContext context;
+  v1::CompleteUnaryResponse response;
+  ASSERT_TRUE(stub_->CompleteUnary(&context, Request("prompt", 5), &response).ok());
+  EXPECT_EQ(response.text(), "abcde");
+  EXPECT_EQ(response.tokens_size(), 5);
+  EXPECT_EQ(response.finish().reason(), v1::FINISH_REASON_LENGTH);
+}
+
+TEST_F(ServiceTest, ManyAtOnce) {
+  Ready();
+  std::vector<std::thread> threads;
+  std::atomic<int> good = 0;
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([&] {
+      for (int j = 0; j < 5; ++j)
+        good += Complete(Request("p", 26)).text == "abcdefghijklmnopqrstuvwxyz" ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good, 80);
+  // Calls that ended well are not aborted calls, and are all freed.
+  EXPECT_TRUE(Eventually([this] { return engine_.stats().running == 0; }));
+  EXPECT_EQ(engine_.cancelled(), 0);
+}
+
+TEST_F(ServiceTest, CancellationReachesTheEngine) {
+  Ready();
+  grpc::ClientContext context;
+  const auto reader = stub_->Complete(&context, Endless());
+  v1::CompleteResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  context.TryCancel();
+  EXPECT_TRUE(Eventually([this] { return engine_.cancelled() == 1; }));
+  EXPECT_EQ(reader->Finish().error_code(), StatusCode::CANCELLED);
+
+  grpc::ClientContext unary;
+  v1::CompleteUnaryResponse never;
+  std::thread canceller([&] {
+    EXPECT_TRUE(Eventually([this] { return engine_.submitted() == 2; }));
+    unary.TryCancel();
+  });
+  EXPECT_EQ(stub_->CompleteUnary(&unary, Endless(), &never).error_code(), StatusCode::CANCELLED);
+  canceller.join();
+  EXPECT_TRUE(Eventually([this] { return engine_.cancelled() == 2; }));
+}
+
+TEST_F(ServiceTest, DeadlineEndsTheRequest) {
+  Ready();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+  EXPECT_EQ(Complete(Endless(), &context).status.error_code(), StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(Eventually([this] { return engine_.stats().running == 0; }));
+}
+
+TEST_F(ServiceTest, AClientThatNeverReadsIsEnded) {
+  Ready();
+  grpc::ClientContext context;
+  const auto reader = stub_->Complete(&context, Endless());
+  EXPECT_TRUE(Eventually([this] { return engine_.cancelled() == 1; }));
+}
+
+TEST_F(ServiceTest, AScoreWithoutInputIsEnded) {
+  Ready();
+  grpc::ClientContext context;
+  const auto stream = stub_->Score(&context);
+  v1::ScoreRequest chunk;
+  chunk.mutable_tokens()->add_ids(1);
+  ASSERT_TRUE(stream->Write(chunk));
+  v1::ScoreResponse response;
+  while (stream->Read(&response)) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), StatusCode::ABORTED);
+  EXPECT_EQ(engine_.cancelled(), 1);
+}
+
+TEST_F(ServiceTest, ScoreStreamsBothWays) {
+  Ready();
+  grpc::ClientContext context;
+  const auto stream = stub_->Score(&context);
+  constexpr int kChunks = 40;
+  constexpr int kChunk = 3000;  // more than the feed holds in all
+  std::thread writer([&] {
+    v1::ScoreRequest chunk;
+    for (int i = 0; i < kChunk; ++i) chunk.mutable_tokens()->add_ids(i % 256);
+    for (int i = 0; i < kChunks; ++i) EXPECT_TRUE(stream->Write(chunk));
+    stream->WritesDone();
+  });
+  int64_t next = 1;
+  std::optional<v1::ScoreFinish> finish;
+  v1::ScoreResponse response;
+  while (stream->Read(&response)) {
+    if (response.has_finish()) finish = response.finish();
+    if (!response.has_logprobs()) continue;
+    EXPECT_EQ(response.logprobs().first(), next);
+    next += response.logprobs().logprobs_size();
+  }
+  writer.join();
+  const grpc::Status status = stream->Finish();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(next, kChunks * kChunk);
+  ASSERT_TRUE(finish.has_value());
+  EXPECT_EQ(finish->tokens(), kChunks * kChunk);
+  EXPECT_DOUBLE_EQ(finish->perplexity(), std::exp(1.0));
+}
+
+TEST_F(ServiceTest, ScoreOfTextGetsBosAndSurvivesAnyCut) {
+  served_.rules.add_bos = true;
+  Ready();
+  for (const std::vector<std::string>& chunks :
+       {std::vector<std::string>{"some text"}, {"some", " ", "text"}, {"", "some text", ""}}) {
+    grpc::ClientContext context;
+    const auto stream = stub_->Score(&context);
+    for (const std::string& text : chunks) {
+      v1::ScoreRequest chunk;
+      chunk.set_text(text);
+      ASSERT_TRUE(stream->Write(chunk));
+    }
+    stream->WritesDone();
+    v1::ScoreResponse response;
+    int64_t tokens = 0;
+    while (stream->Read(&response)) {
+      if (response.has_finish()) tokens = response.finish().tokens();
+    }
+    EXPECT_TRUE(stream->Finish().ok());
+    EXPECT_EQ(tokens, 10);
+  }
+}
+
+TEST_F(ServiceTest, BadScoreInputInTheMiddle) {
+  Ready();
+  const auto score = [this](const std::vector<v1::ScoreRequest>& chunks) {
+    grpc::ClientContext context;
+    const auto stream = stub_->Score(&context);
+    for (const v1::ScoreRequest& chunk : chunks) stream->Write(chunk);
+    stream->WritesDone();
+    v1::ScoreResponse response;
+    while (stream->Read(&response)) {
+    }
+    return stream->Finish();
+  };
+  v1::ScoreRequest good;
+  good.mutable_tokens()->add_ids(1);
+  v1::ScoreRequest bad;
+  bad.mutable_tokens()->add_ids(1);
+  bad.mutable_tokens()->add_ids(-5);
+  v1::ScoreRequest text;
+  text.set_text("a");
+  EXPECT_EQ(score({good, bad}).error_message(),
+            "tokens.ids[1]: expected an id in [0, 258), found -5");
+  EXPECT_EQ(score({bad}).error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(score({good, text}).error_message(),
+            "input: expected chunks of one kind, found text and tokens");
+  EXPECT_EQ(score({v1::ScoreRequest()}).error_message(),
+            "input: expected text or tokens, found neither");
+  EXPECT_EQ(score({}).error_message(), "input: expected text or tokens, found none");
+  EXPECT_TRUE(Eventually([this] { return engine_.stats().running == 0; }));
+}
+
+TEST_F(ServiceTest, TextMethods) {
+  Ready();
+  grpc::ClientContext first;
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("ab");
+  v1::TokenizeResponse tokens;
+  ASSERT_TRUE(stub_->Tokenize(&first, tokenize, &tokens).ok());
+  EXPECT_EQ(tokens.tokens_size(), 2);
+  EXPECT_EQ(tokens.pieces(1), "b");
+  grpc::ClientContext second;
+  tokenize.set_add_bos(true);
+  ASSERT_TRUE(stub_->Tokenize(&second, tokenize, &tokens).ok());
+  EXPECT_EQ(tokens.tokens(0), testing::FakeTokenizer::kBos);
+  grpc::ClientContext third;
+  v1::DetokenizeRequest detokenize;
+  for (const int id : {256, 0x61, 0xC3}) detokenize.add_tokens(id);
+  v1::DetokenizeResponse text;
+  ASSERT_TRUE(stub_->Detokenize(&third, detokenize, &text).ok());
+  EXPECT_EQ(text.text(), "a\xEF\xBF\xBD");
+  grpc::ClientContext fourth;
+  v1::GetModelResponse model;
+  ASSERT_TRUE(stub_->GetModel(&fourth, v1::GetModelRequest(), &model).ok());
+  EXPECT_EQ(model.name(), "fake");
+}
+
+TEST_F(ServiceTest, LargeRequestsAreTokenizedElsewhere) {
+  Ready();
+  grpc::ClientContext context;
+  v1::TokenizeRequest request;
+  request.set_text(std::string(200000, 'a'));
+  v1::TokenizeResponse response;
+  const grpc::Status status = stub_->Tokenize(&context, request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.tokens_size(), 200000);
+  EXPECT_TRUE(Complete(Request(std::string(100000, 'p'), 3)).status.ok());
+}
+
+TEST_F(ServiceTest, WithoutATokenizer) {
+  served_.rules.tokenizer = nullptr;
+  Ready();
+  EXPECT_EQ(Complete(Request("a", 1)).status.error_code(), StatusCode::FAILED_PRECONDITION);
+  v1::CompleteRequest ids;
+  ids.mutable_prompt()->mutable_tokens()->add_ids(5);
+  ids.set_max_tokens(2);
+  EXPECT_EQ(Complete(ids).tokens.size(), 2U);
+  grpc::ClientContext context;
+  v1::TokenizeResponse response;
+  EXPECT_EQ(stub_->Tokenize(&context, v1::TokenizeRequest(), &response).error_code(),
+            StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_F(ServiceTest, BytesThatAreNoMessage) {
+  Ready();
+  grpc::ByteBuffer response;
+  const std::string bad_text("\x0a\x04\x0a\x02\xC3\x28", 6);
+  for (const char* method : {"Complete", "CompleteUnary"}) {
+    const grpc::Status status =
+        CallRaw(StrCat("/polysketch.v1.PolySketch/", method), bad_text, &response);
+    EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT) << method;
+    EXPECT_EQ(status.error_message(),
+              "prompt.text: expected UTF-8, found an invalid byte at offset 0");
+  }
+  EXPECT_EQ(CallRaw("/polysketch.v1.PolySketch/Tokenize", "\xFF\xFF", &response).error_code(),
+            StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(CallRaw("/polysketch.v1.PolySketch/Nothing", "", &response).error_code(),
+            StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(CallRaw("/nobody/home", "", &response).error_code(), StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(engine_.submitted(), 0);
+}
+
+TEST_F(ServiceTest, TooLargeAMessage) {
+  Ready();
+  EXPECT_EQ(Complete(Request(std::string(5 << 20, 'a'), 1)).status.error_code(),
+            StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(engine_.submitted(), 0);
+}
+
+TEST_F(ServiceTest, QueueFull) {
+  Ready();
+  engine_.set_full(true);
+  const Completion all = Complete(Request("a", 1));
+  EXPECT_EQ(all.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(all.status.error_message(), "the queue is full");
+}
+
+TEST_F(ServiceTest, IdsComeBack) {
+  Ready();
+  const std::string trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  grpc::ClientContext context;
+  context.AddMetadata("x-request-id", "my-id.7");
+  context.AddMetadata("traceparent", trace);
+  ASSERT_TRUE(Complete(Request("a", 1), &context).status.ok());
+  const auto& metadata = context.GetServerInitialMetadata();
+  ASSERT_EQ(metadata.count("x-request-id"), 1U);
+  EXPECT_EQ(metadata.find("x-request-id")->second, "my-id.7");
+  ASSERT_EQ(metadata.count("traceparent"), 1U);
+  EXPECT_EQ(metadata.find("traceparent")->second, trace);
+
+  grpc::ClientContext bad;
+  bad.AddMetadata("x-request-id", "not an id");
+  bad.AddMetadata("traceparent", "nonsense");
+  // Also with an error.
+  EXPECT_FALSE(Complete(v1::CompleteRequest(), &bad).status.ok());
+  const auto& replaced = bad.GetServerInitialMetadata();
+  ASSERT_EQ(replaced.count("x-request-id"), 1U);
+  EXPECT_TRUE(replaced.find("x-request-id")->second.starts_with("ps-"));
+  EXPECT_EQ(replaced.count("traceparent"), 0U);
+}
+
+TEST_F(ServiceTest, Reflection) {
+  grpc::reflection::v1::ServerReflectionRequest request;
+  for (const char* version : {"v1", "v1alpha"}) {
+    request.set_file_containing_symbol("polysketch.v1.PolySketch");
+    grpc::ByteBuffer bytes;
+    const grpc::Status status =
+        CallRaw(StrCat("/grpc.reflection.", version, ".ServerReflection/ServerReflectionInfo"),
+                request.SerializeAsString(), &bytes);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    grpc::Slice slice;
+    ASSERT_TRUE(bytes.DumpToSingleSlice(&slice).ok());
+    grpc::reflection::v1::ServerReflectionResponse response;
+    ASSERT_TRUE(response.ParseFromArray(slice.begin(), static_cast<int>(slice.size())));
+    ASSERT_EQ(response.file_descriptor_response().file_descriptor_proto_size(), 1);
+    google::protobuf::FileDescriptorProto file;
+    ASSERT_TRUE(file.ParseFromString(response.file_descriptor_response().file_descriptor_proto(0)));
+    EXPECT_EQ(file.name(), "polysketch/v1/polysketch.proto");
+  }
+}
+
+TEST_F(ServiceTest, DrainFinishesWhatRunsAndRefusesTheRest) {
+  Ready();
+  grpc::ClientContext context;
+  const auto reader = stub_->Complete(&context, Request("p", 2000));
+  v1::CompleteResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  bool all_ended = false;
+  std::thread drain([&] { all_ended = server_->Drain(std::chrono::seconds(20)); });
+  EXPECT_TRUE(Eventually([this] { return Health("") == HealthCheckResponse::NOT_SERVING; }));
+  EXPECT_EQ(Complete(Request("a", 1)).status.error_code(), StatusCode::UNAVAILABLE);
+  int tokens = response.delta().tokens_size();
+  while (reader->Read(&response)) tokens += response.delta().tokens_size();
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(tokens, 2000);
+  drain.join();
+  EXPECT_TRUE(all_ended);
+}
+
+TEST_F(ServiceTest, DrainCutsWhatRunsTooLong) {
+  Ready();
+  grpc::ClientContext context;
+  const auto reader = stub_->Complete(&context, Endless());
+  v1::CompleteResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  std::thread reading([&] {
+    while (reader->Read(&response)) {
+    }
+  });
+  EXPECT_FALSE(server_->Drain(std::chrono::milliseconds(100)));
+  reading.join();
+  EXPECT_FALSE(reader->Finish().ok());
+}
+
+}  // namespace
+}  // namespace polysketch
