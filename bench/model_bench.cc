@@ -106,6 +106,7 @@ class ModelBench {
   void Decode(int64_t context, int batch, const SequenceState& start) {
     const int64_t steps = int64_t{options_.decode_blocks} * model_->config().grain_size;
     std::vector<std::unique_ptr<SequenceState>> states;
+    states.reserve(batch);
     for (int i = 0; i < batch; ++i) states.push_back(start.Clone());
     std::vector<int32_t> tokens(batch);
     std::vector<StepSegment> segments(batch);
