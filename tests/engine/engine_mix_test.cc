@@ -68,7 +68,7 @@ Result<RequestId> Submit(Engine* engine, const Plan& plan, Reader* reader,
   ScoreRequest request;
   request.info.deadline = deadline;
   request.feed = std::make_shared<TokenFeed>(plan.score.size() + 1);
-  const auto id = engine->Submit(request, reader->stream);
+  Result<RequestId> id = engine->Submit(request, reader->stream);
   Random random(split_seed);
   auto at = plan.score.begin();
   for (const int size : random.Split(static_cast<int>(plan.score.size()))) {

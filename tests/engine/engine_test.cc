@@ -170,8 +170,8 @@ TEST_F(EngineTest, ScoreStreamsBothWays) {
     room.notify_one();
   });
   ASSERT_TRUE(engine_->Submit(ScoreRequest{{}, feed}, reader.stream).ok());
-  std::vector<int32_t> tokens;
-  for (int i = 0; i < 5000; ++i) tokens.push_back(i * 11 % kFakeVocab);
+  std::vector<int32_t> tokens(5000);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * 11 % kFakeVocab);
   std::thread writer([&] {
     Random random(1);
     int waits = 0;

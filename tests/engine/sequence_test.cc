@@ -95,8 +95,8 @@ class SequenceTest : public ::testing::Test {
     return params;
   }
   static std::vector<int32_t> Prompt(int size) {
-    std::vector<int32_t> prompt;
-    for (int i = 0; i < size; ++i) prompt.push_back(i * 7 % 59);
+    std::vector<int32_t> prompt(static_cast<size_t>(size));
+    for (int i = 0; i < size; ++i) prompt[static_cast<size_t>(i)] = i * 7 % 59;
     return prompt;
   }
 
