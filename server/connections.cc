@@ -118,10 +118,13 @@ void ConnectionTable::Close(Connection* connection, std::string_view reason) {
   if (connection->closing) return;
   connection->closing = true;
   ++abusive_;
+  // The last close resets the connection: its client would else go on sending into a closed window.
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
   shutdown(connection->fd, SHUT_RDWR);
-  // What the kernel holds would still be read and become calls: throw it away.
-  while (recv(connection->fd, nullptr, size_t{1} << 20, MSG_TRUNC | MSG_DONTWAIT) > 0) {
-  }
+  // What the kernel holds would still be read and become calls: throw it away. Once is enough, and
+  // a client that goes on sending would keep us here.
+  recv(connection->fd, nullptr, size_t{8} << 20, MSG_TRUNC | MSG_DONTWAIT);
   LogWarning("connection_closed",
              {{"peer", connection->key}, {"reason", StrCat("too many ", reason)}});
 }

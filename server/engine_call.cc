@@ -16,6 +16,7 @@ Status EngineCall::Submit(Request request) {
   });
   {
     std::lock_guard lock(mutex_);
+    if (ended_) return Status(Code::kCancelled, "the call ended before its request was read");
     events_ = stream;
   }
   request.info = call_.info();
@@ -37,6 +38,10 @@ template Status EngineCall::Submit(ScoreRequest request);
 
 void EngineCall::Reject(const Status& status) {
   std::lock_guard lock(mutex_);
+  RejectLocked(status);
+}
+
+void EngineCall::RejectLocked(const Status& status) {
   if (ended_) return;
   ended_ = true;
   call_.OnEnd(status, nullptr);
@@ -45,18 +50,10 @@ void EngineCall::Reject(const Status& status) {
 }
 
 void EngineCall::Fail(const Status& status) {
-  bool submitted = false;
-  {
-    std::lock_guard lock(mutex_);
-    submitted = events_ != nullptr;
-  }
-  submitted ? Break(status) : Reject(status);
-}
-
-void EngineCall::Break(const Status& status) {
   {
     std::lock_guard lock(mutex_);
     if (ended_ || broken_) return;
+    if (events_ == nullptr) return RejectLocked(status);  // nothing submitted: Submit will see it
     broken_ = true;
     broken_status_ = status;
     if (id_.has_value()) call_.model()->engine->Cancel(*id_);
@@ -118,9 +115,9 @@ void EngineCall::WriteDone(bool ok) {
 }
 
 void EngineCall::Cancelled() {
-  Break(call_.DeadlinePassed()
-            ? Status(Code::kDeadlineExceeded, "the deadline of the request has passed")
-            : Status(Code::kCancelled, "the client cancelled"));
+  Fail(call_.DeadlinePassed()
+           ? Status(Code::kDeadlineExceeded, "the deadline of the request has passed")
+           : Status(Code::kCancelled, "the client cancelled"));
 }
 
 void EngineCall::EndIfStalled(Clock::time_point since) {
@@ -138,7 +135,7 @@ void EngineCall::EndIfStalled(Clock::time_point since) {
           Status(Code::kAborted, "the client sent no input for longer than the stall deadline");
     }
   }
-  if (!status.ok()) Break(status);
+  if (!status.ok()) Fail(status);
 }
 
 void EngineCall::RpcDone() {

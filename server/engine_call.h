@@ -75,8 +75,7 @@ class EngineCall : public Stallable, public std::enable_shared_from_this<EngineC
   std::shared_ptr<EventStream> events_;  // from Submit to the FinishEvent
 
  private:
-  // Cancels the request; the call ends with `status` when the FinishEvent comes. Without mutex_.
-  void Break(const Status& status);
+  void RejectLocked(const Status& status);
   void End(const FinishEvent& finish);
 
   grpc::CallbackServerContext* context_;  // null after RpcDone

@@ -174,6 +174,7 @@ TEST_F(FloodTest, RapidResetsOfAnyMethod) {
           "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/no.such/Method"}) {
       RawClient client(server_->address());
       const int64_t sent = client.Flood(method, kStreams);
+      fprintf(stderr, "DBG %s sent %ld hwm %ld\n", method, sent, PeakMemoryMiB());
       ASSERT_LT(sent, kStreams) << method << ": the connection was never closed";
     }
   }
