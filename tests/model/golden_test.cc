@@ -116,9 +116,11 @@ TEST_P(GoldenTest, NextLogprobs) {
   }
 }
 
+class GreedyTest : public testing::IsaTest {};
+
 // The greedy choice after every recorded prefix, and greedy continuations of a prompt, against the
 // reference: the same wherever its margin exceeds twice the tolerance.
-TEST_P(GoldenTest, GreedyTokensAreTheReferences) {
+TEST_P(GreedyTest, TokensAreTheReferences) {
   const auto backend = NewBackend(1);
   const auto reference = NewReferenceBackend();
   for (const std::string name : kCases) {
@@ -158,6 +160,8 @@ TEST_P(GoldenTest, GreedyTokensAreTheReferences) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Isa, GreedyTest, ::testing::ValuesIn(CompiledCpuIsas()),
+                         testing::ParamName);
 INSTANTIATE_TEST_SUITE_P(Backends, GoldenTest, ::testing::ValuesIn(testing::AllBackends()),
                          testing::ParamName);
 
