@@ -42,9 +42,3 @@ if(POLYSKETCH_SANITIZE)
   # Instrumented code confuses g++ 12's flow analysis: it warns of values that the plain build knows to be set.
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>")
 endif()
-
-macro(add_subdirectory_if_present dir)
-  if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${dir}/CMakeLists.txt")
-    add_subdirectory(${dir})
-  endif()
-endmacro()
