@@ -171,5 +171,24 @@ TEST(Drain, AnIdleServerEndsAtOnceOnEitherSignal) {
   }
 }
 
+// A connection that reaches its age is replaced by the client's library; no call notices.
+TEST(Connections, AgeWithoutLosingCalls) {
+  const Server server({.flags = {"--max-connection-age", "300ms"}});
+  Client client(server.address());
+  const auto stream = client.StartComplete(EndlessRequest());
+  v1::CompleteResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  // The old connection stays as long as the stream is on it.
+  EXPECT_TRUE(WaitUntil([&] {
+    const Completion completion = client.Complete(Greedy("Then", 2));
+    EXPECT_TRUE(completion.status.ok()) << completion.status.ToString();
+    return !completion.status.ok() || server.Metric("polysketch_connections") >= 2;
+  }));
+  ASSERT_TRUE(stream->Read(&response)) << "its stream goes on";
+  stream->Cancel();
+  EXPECT_EQ(stream->Finish().code(), Code::kCancelled);
+  EXPECT_TRUE(server.BecomesIdle());
+}
+
 }  // namespace
 }  // namespace polysketch::e2e

@@ -43,9 +43,11 @@ TEST(Load, ManyRequestsAtOnceEqualTheirSoloRuns) {
   const int max_tokens = testing::Count(40, 300);
   Client client(server.address());
   std::vector<Completion> solo;
+  solo.reserve(count);
   for (int i = 0; i < count; ++i) solo.push_back(client.Complete(Request(i, max_tokens)));
 
   std::vector<std::future<Completion>> together;
+  together.reserve(count);
   for (int i = 0; i < count; ++i) {
     together.push_back(std::async(std::launch::async, [&, i] {
       Client own(server.address());

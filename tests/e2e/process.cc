@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/status.h"
 
 namespace polysketch::e2e {
 namespace {
@@ -22,6 +23,7 @@ using std::chrono::steady_clock;
 
 std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
   for (const std::string& string : strings) pointers.push_back(const_cast<char*>(string.c_str()));
   pointers.push_back(nullptr);
   return pointers;
@@ -30,7 +32,8 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
 std::vector<std::string> Environment(
     const std::vector<std::pair<std::string, std::string>>& additions) {
   std::vector<std::string> variables;
-  for (const auto& [name, value] : additions) variables.push_back(name + "=" + value);
+  variables.reserve(additions.size());
+  for (const auto& [name, value] : additions) variables.push_back(StrCat(name, "=", value));
   // The first of two variables with one name counts.
   for (char** variable = environ; *variable != nullptr; ++variable) {
     variables.emplace_back(*variable);
