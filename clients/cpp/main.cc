@@ -93,9 +93,11 @@ std::optional<ExitCode> ParseArguments(Options* options, CallOptions* call, Argu
 
 int main(int argc, char** argv) {
   const int code = polysketch::Main(polysketch::Arguments(argv + 1, argv + argc));
-  // A full disk or a closed pipe must not look like success.
-  if (std::fflush(stdout) != 0 && code == polysketch::kExitOk) {
-    std::perror("polysketch: stdout");
+  // A full disk must not look like success. What text arrives is flushed as it comes, so the error
+  // may be an old one.
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (!written && code == polysketch::kExitOk) {
+    std::fputs("polysketch: the output could not be written\n", stderr);
     return polysketch::kExitFailed;
   }
   return code;

@@ -173,6 +173,16 @@ TEST_F(CommandLineClient, TellsWhatIsWrong) {
   }
 }
 
+TEST_F(CommandLineClient, AFullDiskIsAnError) {
+  for (const std::string command : {"complete --prompt x --max-tokens 3", "info", "info --json"}) {
+    const std::string line =
+        Binary("polysketch") + " --server " + server_->address() + " " + command + " >/dev/full";
+    const ProcessResult result = RunProcess({.arguments = {"/bin/sh", "-c", line}});
+    EXPECT_EQ(result.exit_status, 1) << command;
+    EXPECT_NE(result.standard_error.find("could not be written"), std::string::npos) << command;
+  }
+}
+
 TEST_F(CommandLineClient, EveryCommandHasHelp) {
   for (const char* command : {"complete", "score", "tokenize", "detokenize", "info", "health"}) {
     const ProcessResult help = Run({command, "--help"});
