@@ -1,6 +1,7 @@
 #include "server/connections.h"
 
 #include <arpa/inet.h>
+#include <linux/tcp.h>  // netinet/tcp.h has an older tcp_info
 #include <netinet/in.h>
 #include <unistd.h>
 
@@ -94,7 +95,7 @@ ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer) {
   const int64_t share = limits_.max_calls / static_cast<int64_t>(connections_.size());
   if (crowded && connection.calls > std::max<int64_t>(share, 1)) call.verdict = Verdict::kTooMany;
   if (connection.calls > limits_.max_calls_per_connection)
-    Close(&connection, "calls not yet freed");
+    CloseLocked(&connection, "calls not yet freed");
   if (connection.closing) call.verdict = Verdict::kAbusive;
   return call;
 }
@@ -111,10 +112,32 @@ void ConnectionTable::EndCall(const Call& call, bool aborted, TimePoint now) {
   connection.resets = std::max(0.0, connection.resets - elapsed * limits_.resets_per_second) + 1;
   connection.leaked = now;
   if (connection.resets > kBurstSeconds * limits_.resets_per_second)
-    Close(&connection, "aborted calls");
+    CloseLocked(&connection, "aborted calls");
 }
 
-void ConnectionTable::Close(Connection* connection, std::string_view reason) {
+std::vector<ConnectionTable::Busy> ConnectionTable::TakeBusy(uint64_t bytes) {
+  std::vector<Busy> busy;
+  std::lock_guard lock(mutex_);
+  for (auto& [id, connection] : connections_) {
+    tcp_info info{};
+    socklen_t size = sizeof(info);
+    if (connection.closing || getsockopt(connection.fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) {
+      continue;
+    }
+    if (info.tcpi_bytes_received - connection.reported_bytes < bytes) continue;
+    connection.reported_bytes = info.tcpi_bytes_received;
+    busy.push_back({id, connection.key});
+  }
+  return busy;
+}
+
+void ConnectionTable::Close(Id id, std::string_view what) {
+  std::lock_guard lock(mutex_);
+  const auto found = connections_.find(id);
+  if (found != connections_.end()) CloseLocked(&found->second, what);
+}
+
+void ConnectionTable::CloseLocked(Connection* connection, std::string_view what) {
   if (connection->closing) return;
   connection->closing = true;
   ++abusive_;
@@ -126,7 +149,7 @@ void ConnectionTable::Close(Connection* connection, std::string_view reason) {
   // a client that goes on sending would keep us here.
   recv(connection->fd, nullptr, size_t{8} << 20, MSG_TRUNC | MSG_DONTWAIT);
   LogWarning("connection_closed",
-             {{"peer", connection->key}, {"reason", StrCat("too many ", reason)}});
+             {{"peer", connection->key}, {"reason", StrCat("too many ", what)}});
 }
 
 ConnectionTable::Stats ConnectionTable::stats() const {

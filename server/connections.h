@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 namespace polysketch {
 
@@ -65,6 +66,15 @@ class ConnectionTable {
   Call BeginCall(std::string_view grpc_peer);
   void EndCall(const Call& call, bool aborted, TimePoint now = std::chrono::steady_clock::now());
 
+  // Connections that received at least `bytes` since they were last reported here.
+  struct Busy {
+    Id id = 0;
+    std::string key;
+  };
+  std::vector<Busy> TakeBusy(uint64_t bytes);
+  // Ends a connection as a rule here would; `what` it has too many of is logged.
+  void Close(Id id, std::string_view what);
+
   struct Stats {
     int64_t open = 0;
     int64_t calls = 0;
@@ -80,9 +90,10 @@ class ConnectionTable {
     int64_t calls = 0;
     double resets = 0;  // level of the bucket, leaking at resets_per_second
     TimePoint leaked{};
+    uint64_t reported_bytes = 0;
     bool closing = false;
   };
-  void Close(Connection* connection, std::string_view reason);  // mutex_ held
+  void CloseLocked(Connection* connection, std::string_view what);
 
   const ConnectionLimits limits_;
   mutable std::mutex mutex_;  // guards everything below

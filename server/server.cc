@@ -27,12 +27,14 @@ int Clamped(int64_t value) {
   return static_cast<int>(std::min<int64_t>(value, std::numeric_limits<int>::max()));
 }
 
+// Streams that an honest client can have on a connection: one that was aborted takes a moment to
+// free, while its place is used again.
+int64_t MostStreams(const ServerConfig& config) { return 2 * config.max_concurrent_streams + 32; }
+
 ConnectionLimits LimitsOf(const ServerConfig& config) {
   return {.max_connections = config.max_connections,
           .max_calls = config.max_calls,
-          // A call that was aborted in honesty takes a moment to free, while its place on the
-          // connection is used again.
-          .max_calls_per_connection = 2 * config.max_concurrent_streams + 32,
+          .max_calls_per_connection = MostStreams(config),
           .resets_per_second = static_cast<double>(config.max_resets_per_second)};
 }
 
@@ -68,6 +70,8 @@ void SetLimits(const ServerConfig& config, grpc::ServerBuilder* builder) {
                               Clamped(config.max_concurrent_streams));
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, Clamped(config.max_metadata_bytes));
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadChunkBytes);
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 1);  // ResetGuard reads it
+  builder->AddChannelArgument(GRPC_ARG_MAX_CHANNEL_TRACE_EVENT_MEMORY_PER_NODE, 0);
   // A compressed message may unfold to a thousand times its size: nobody needs one here.
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
@@ -159,6 +163,7 @@ Status Server::StartGrpc(const ServerConfig& config) {
       grpc::InsecureServerCredentials());
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return Internal("gRPC did not start");
+  guard_ = std::make_unique<ResetGuard>(&connections_, MostStreams(config));
   listener_->Start([this](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = fd;

@@ -15,6 +15,7 @@
 #include "server/fallback.h"
 #include "server/health.h"
 #include "server/listener.h"
+#include "server/reset_guard.h"
 #include "server/service.h"
 #include "server/stall_watch.h"
 
@@ -62,6 +63,7 @@ class Server {
   FallbackService fallback_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<ResetGuard> guard_;
   std::unique_ptr<Listener> listener_;
   std::shared_ptr<ScrapeMetrics> scrape_;
   std::unique_ptr<prometheus::Exposer> exposer_;

@@ -108,8 +108,9 @@ int64_t PeakMemoryMiB() {
   return 0;
 }
 
-// Sanitizers keep freed memory for a while.
-constexpr int64_t kMostGrownMiB = testing::kSanitized ? 1024 : 128;
+// 10 ms of each flood before it is seen, and what the allocator keeps; measured 70 to 130. Without
+// the limits eight connections took 18 GB in a minute. Sanitizers keep freed memory for a while.
+constexpr int64_t kMostGrownMiB = testing::kSanitized ? 2048 : 512;
 
 class FloodTest : public testing::ServerFixture {
  protected:
@@ -174,7 +175,6 @@ TEST_F(FloodTest, RapidResetsOfAnyMethod) {
           "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/no.such/Method"}) {
       RawClient client(server_->address());
       const int64_t sent = client.Flood(method, kStreams);
-      fprintf(stderr, "DBG %s sent %ld hwm %ld\n", method, sent, PeakMemoryMiB());
       ASSERT_LT(sent, kStreams) << method << ": the connection was never closed";
     }
   }
