@@ -1,6 +1,8 @@
 #include "server/call.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <mutex>
 
 #include "base/logging.h"
 #include "server/request_id.h"
@@ -27,6 +29,34 @@ Clock::time_point SteadyDeadline(std::chrono::system_clock::time_point deadline,
   if (left > std::chrono::hours(24 * 365)) return Clock::time_point::max();
   return now + std::chrono::duration_cast<Clock::duration>(left);
 }
+
+// Lines of refused calls: a flood of them must not become a flood of log. What is left out is told.
+class RefusalLog {
+ public:
+  bool Allow() {
+    const int64_t second =
+        std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count();
+    int64_t left_out = 0;
+    bool allow = false;
+    {
+      std::lock_guard lock(mutex_);
+      if (second != second_) {
+        left_out = std::max<int64_t>(count_ - kMostPerSecond, 0);
+        second_ = second;
+        count_ = 0;
+      }
+      allow = ++count_ <= kMostPerSecond;
+    }
+    if (left_out > 0) LogWarning("refused_calls_not_logged", {{"count", left_out}});
+    return allow;
+  }
+
+ private:
+  static constexpr int64_t kMostPerSecond = 50;
+  std::mutex mutex_;
+  int64_t second_ = 0;  // guarded by mutex_
+  int64_t count_ = 0;   // guarded by mutex_
+};
 
 std::string Milliseconds(std::chrono::nanoseconds time) {
   char text[32];
@@ -73,25 +103,27 @@ Status Call::Admission() const {
 void Call::OnEnd(const Status& status, const FinishEvent* finish) const {
   if (counted_.verdict() == ConnectionTable::Verdict::kAbusive)
     return;  // one line for the connection says it
-  service_->metrics->OnRpc(rpc_, status.code(), finish == nullptr && !status.ok());
+  const bool refused = finish == nullptr && !status.ok();
+  service_->metrics->OnRpc(rpc_, status.code(), refused);
+  static RefusalLog refusals;
+  if (refused && !refusals.Allow()) return;
   const FinishEvent nothing;
   const FinishEvent& f = finish == nullptr ? nothing : *finish;
-  const bool shed = counted_.verdict() == ConnectionTable::Verdict::kTooMany;
-  Log(shed ? LogLevel::kDebug : LogLevel::kInfo, "request_done",
-      {{"id", info_.id},
-       {"traceparent", info_.traceparent},
-       {"rpc", rpc_},
-       {"peer", peer_},
-       {"status", CodeName(status.code())},
-       {"message", status.message()},
-       {"finish", finish == nullptr ? std::string_view("none") : FinishReasonName(f.reason)},
-       {"prompt_tokens", f.usage.prompt_tokens},
-       {"completion_tokens", f.usage.completion_tokens},
-       {"queue_ms", Milliseconds(f.timings.queue)},
-       {"first_token_ms", Milliseconds(f.timings.first_token)},
-       {"prefill_ms", Milliseconds(f.timings.prefill)},
-       {"decode_ms", Milliseconds(f.timings.decode)},
-       {"total_ms", Milliseconds(Clock::now() - info_.arrival)}});
+  LogInfo("request_done",
+          {{"id", info_.id},
+           {"traceparent", info_.traceparent},
+           {"rpc", rpc_},
+           {"peer", peer_},
+           {"status", CodeName(status.code())},
+           {"message", status.message()},
+           {"finish", finish == nullptr ? std::string_view("none") : FinishReasonName(f.reason)},
+           {"prompt_tokens", f.usage.prompt_tokens},
+           {"completion_tokens", f.usage.completion_tokens},
+           {"queue_ms", Milliseconds(f.timings.queue)},
+           {"first_token_ms", Milliseconds(f.timings.first_token)},
+           {"prefill_ms", Milliseconds(f.timings.prefill)},
+           {"decode_ms", Milliseconds(f.timings.decode)},
+           {"total_ms", Milliseconds(Clock::now() - info_.arrival)}});
 }
 
 }  // namespace polysketch
