@@ -74,7 +74,7 @@ std::string BoundAddress(int fd) {
   socklen_t size = sizeof(address);
   PS_CHECK(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0)
       << std::strerror(errno);
-  const std::string key = ConnectionKey(address);
+  std::string key = ConnectionKey(address);
   if (address.ss_family != AF_INET6) return key;
   const size_t colon = key.rfind(':');
   return StrCat("[", key.substr(0, colon), "]", key.substr(colon));
