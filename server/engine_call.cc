@@ -81,7 +81,7 @@ void EngineCall::Pump() {
     if (broken_) continue;
     std::optional<grpc::ByteBuffer> message = Render(std::move(*event));
     if (!message.has_value()) continue;
-    message_ = std::move(*message);
+    message_ = *message;  // a ByteBuffer shares its slices
     writing_ = true;
     write_started_ = Clock::now();
     StartMessage(&message_);
