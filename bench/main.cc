@@ -238,7 +238,7 @@ int Main(int argc, char** argv) {
     if (!rows.ok()) return Fail(rows.status());
     for (const KernelRow& row : *rows) json["kernels"].push_back(ToJson(row));
   }
-  const auto rows = RunModelBench(options, [&](const BenchRow& row) {
+  const auto rows = RunModelBench(options, fma_peak, [&](const BenchRow& row) {
     if (!args.json) PrintRow(row);
   });
   if (!rows.ok()) return Fail(rows.status());

@@ -177,11 +177,9 @@ Result<std::unique_ptr<Backend>> MakeBackend(const BenchOptions& options) {
 
 }  // namespace
 
-Result<std::vector<BenchRow>> RunModelBench(const BenchOptions& options,
+Result<std::vector<BenchRow>> RunModelBench(const BenchOptions& options, double fma_peak,
                                             const std::function<void(const BenchRow&)>& on_row) {
   std::vector<BenchRow> rows;
-  ThreadPool pool(options.threads);
-  const double fma_peak = FmaPeak(&pool);
   for (const std::optional<DataType>& format : options.formats) {
     PS_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, MakeBackend(options));
     LoadOptions load;

@@ -46,8 +46,9 @@ struct BenchRow {
   double bandwidth_share = 0;  // gbyte_per_s over it
 };
 
-// Runs every stage of every format; on_row is called as rows are finished.
-Result<std::vector<BenchRow>> RunModelBench(const BenchOptions& options,
+// Runs every stage of every format; on_row is called as rows are finished. fma_peak: FLOP/s
+// (ceilings.h).
+Result<std::vector<BenchRow>> RunModelBench(const BenchOptions& options, double fma_peak,
                                             const std::function<void(const BenchRow&)>& on_row);
 
 }  // namespace polysketch::bench
