@@ -32,7 +32,9 @@ include_directories("${PROJECT_SOURCE_DIR}")  # includes are written from the ro
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+  # Paths relative to the tree: a fresh clone, CI's or a second checkout, finds what another one compiled.
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
+    "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${CCACHE_PROGRAM}")
 endif()
 
 # Our own code compiles without a warning. Headers of the libraries are SYSTEM and thus quiet; code that protoc generates
