@@ -184,8 +184,8 @@ void Server::SetModel(const ServedModel* model) {
 }
 
 bool Server::Drain(std::chrono::milliseconds timeout) {
+  context_.draining.store(true);  // first: whoever sees NOT_SERVING is refused for certain
   health_.SetServing(false);
-  context_.draining.store(true);
   const ServedModel* model = context_.model.load();
   const bool all_ended = model == nullptr || model->engine->Drain(timeout);
   health_.EndWatches();
