@@ -2,6 +2,7 @@
 
 #include <grpcpp/support/server_callback.h>
 
+#include <optional>
 #include <string>
 
 #include "server/call.h"
@@ -73,10 +74,19 @@ class HealthService::WatchCall final : public grpc::ServerWriteReactor<grpc::Byt
     Finish(status);
   }
 
+  // The same behind the newest status: a watcher learns that the server is not serving before its
+  // call ends, even if it is still being told the status before.
+  void EndAfterNews(const grpc::Status& status) {
+    last_words_ = status;
+    if (!writing_) End(status);
+  }
+
   void OnWriteDone(bool ok) override {
     std::lock_guard lock(service_->mutex_);
     writing_ = false;
-    ok ? Update() : End(grpc::Status::CANCELLED);
+    if (!ok) return End(grpc::Status::CANCELLED);
+    Update();
+    if (!writing_ && last_words_) End(*last_words_);
   }
   void OnCancel() override {
     std::lock_guard lock(service_->mutex_);
@@ -99,6 +109,7 @@ class HealthService::WatchCall final : public grpc::ServerWriteReactor<grpc::Byt
   grpc::ByteBuffer response_;
   bool writing_ = false;
   bool ended_ = false;
+  std::optional<grpc::Status> last_words_;
 };
 
 // mutex_ held.
@@ -116,7 +127,7 @@ void HealthService::EndWatches() {
   std::lock_guard lock(mutex_);
   ended_ = true;
   for (WatchCall* watch : watches_)
-    watch->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server ends"));
+    watch->EndAfterNews(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server ends"));
 }
 
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,

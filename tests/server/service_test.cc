@@ -94,12 +94,11 @@ TEST_F(ServiceTest, WatchFollowsTheHealth) {
   Ready();
   ASSERT_TRUE(watch->Read(&response));
   EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
-  std::thread drain([this] { server_->Drain(std::chrono::seconds(5)); });
+  std::jthread drain([this] { server_->Drain(std::chrono::seconds(5)); });
   ASSERT_TRUE(watch->Read(&response));
   EXPECT_EQ(response.status(), HealthCheckResponse::NOT_SERVING);
   EXPECT_FALSE(watch->Read(&response));
   EXPECT_EQ(watch->Finish().error_code(), StatusCode::UNAVAILABLE);
-  drain.join();
 }
 
 TEST_F(ServiceTest, StreamsTokensAndAFinish) {
