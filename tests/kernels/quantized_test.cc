@@ -1,6 +1,8 @@
 // 8-bit weights: every backend computes with the same integers (kernels/quantize.h), so products
 // differ by the rounding of the scaling alone; rows do not depend on their neighbours.
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -112,7 +114,9 @@ TEST_P(QuantizedTest, InstructionSetsAgreeOnEveryBit) {
   const std::unique_ptr<Backend> slowest = *NewCpuBackend(1, SupportedCpuIsas().front());
   slowest->MatMul(x.data(), rows, *slowest->PackMatrix(w.matrix(), false, DataType::kQ8), nullptr,
                   false, other.data());
-  EXPECT_EQ(std::memcmp(mine.data(), other.data(), mine.size() * sizeof(float)), 0);
+  for (size_t i = 0; i < mine.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(mine[i]), std::bit_cast<uint32_t>(other[i])) << i;
+  }
 }
 
 TEST_P(QuantizedTest, ZeroTinyAndBrokenRows) {
