@@ -1,28 +1,11 @@
 #include "kernels/cpu/packed_matrix.h"
 
-#include <cstring>
-
 #include "base/check.h"
 #include "base/half.h"
+#include "kernels/host_matrix.h"
 #include "kernels/quantize.h"
 
 namespace polysketch::cpu {
-namespace {
-
-float ReadElement(const HostMatrix& w, int64_t index) {
-  const auto* bytes = static_cast<const uint8_t*>(w.data) + index * DataTypeBytes(w.type);
-  if (w.type == DataType::kF32) {
-    float value;
-    std::memcpy(&value, bytes, sizeof(value));  // checkpoints promise no alignment
-    return value;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, bytes, sizeof(bits));
-  return w.type == DataType::kBf16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
-}
-
-}  // namespace
-
 PackedMatrix::PackedMatrix(const HostMatrix& w, bool transpose, DataType type)
     : Matrix(transpose ? w.cols : w.rows, transpose ? w.rows : w.cols, type) {
   const int64_t rows = type == DataType::kQ8 ? depth4() * 4 : in();

@@ -1,26 +1,12 @@
-#include <cstring>
-
 #include "base/check.h"
 #include "base/half.h"
+#include "kernels/host_matrix.h"
 #include "kernels/quantize.h"
 #include "kernels/reference/matrix.h"
 #include "kernels/reference/ops.h"
 
 namespace polysketch::reference {
 namespace {
-
-// Element i of a checkpoint's tensor, at any alignment.
-float Load(const HostMatrix& w, int64_t i) {
-  const char* data = static_cast<const char*>(w.data) + i * DataTypeBytes(w.type);
-  if (w.type == DataType::kF32) {
-    float value;
-    std::memcpy(&value, data, sizeof value);
-    return value;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, data, sizeof bits);
-  return w.type == DataType::kF16 ? F16ToFloat(bits) : Bf16ToFloat(bits);
-}
 
 float RoundTo(DataType type, float value) {
   switch (type) {
@@ -69,7 +55,7 @@ std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose, Da
   auto matrix = std::make_unique<ReferenceMatrix>(in, out, type);
   for (int64_t i = 0; i < in; ++i) {
     for (int64_t o = 0; o < out; ++o) {
-      matrix->at(i, o) = RoundTo(type, Load(w, transpose ? o * w.cols + i : i * w.cols + o));
+      matrix->at(i, o) = RoundTo(type, ReadElement(w, transpose ? o * w.cols + i : i * w.cols + o));
     }
   }
   if (type == DataType::kQ8) QuantizeColumns(matrix.get());
