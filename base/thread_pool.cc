@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "base/thread_name.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -71,6 +72,7 @@ void ThreadPool::DrainTasks(int thread) {
 }
 
 void ThreadPool::WorkerLoop(int thread) {
+  NameThread(kPoolThreadName);
   uint64_t seen = 0;
   for (;;) {
     const auto start = std::chrono::steady_clock::now();

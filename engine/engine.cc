@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/thread_name.h"
 #include "engine/sampler/random.h"
 #include "engine/sampler/sampling_params.h"
 #include "engine/scheduler/generate_sequence.h"
@@ -138,7 +139,10 @@ class EngineImpl : public Engine {
   }
 
   void Start() {
-    thread_ = std::thread([this] { Run(); });
+    thread_ = std::thread([this] {
+      NameThread(kEngineThreadName);
+      Run();
+    });
   }
 
   // Whether one state fits at all.

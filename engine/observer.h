@@ -7,6 +7,13 @@
 
 namespace polysketch {
 
+// Where the time of a step went.
+struct StepParts {
+  std::chrono::nanoseconds layers{0};    // the layers of the model
+  std::chrono::nanoseconds logits{0};    // the product with the vocabulary, normalisers
+  std::chrono::nanoseconds sampling{0};  // choosing tokens, text, events
+};
+
 // Observations for metrics, called from the engine thread; implementations must be quick and
 // thread-safe. Defaults ignore.
 class EngineObserver {
@@ -17,6 +24,8 @@ class EngineObserver {
   virtual void OnTokenGap(std::chrono::nanoseconds /*since_previous_token*/) {}
   virtual void OnStep(int /*sequences*/, int /*prefill_tokens*/, int /*decode_tokens*/,
                       std::chrono::nanoseconds /*duration*/) {}
+  // Behind each OnStep: the rest of its duration is bookkeeping.
+  virtual void OnStepParts(const StepParts& /*parts*/) {}
   virtual void OnFinished(const FinishEvent& /*finish*/) {}
 };
 

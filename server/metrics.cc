@@ -1,11 +1,14 @@
 #include "server/metrics.h"
 
+#include <google/protobuf/descriptor.h>
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
 #include <string>
+
+#include "polysketch/v1/polysketch.pb.h"
 
 namespace polysketch {
 namespace {
@@ -32,6 +35,10 @@ const Histogram::BucketBoundaries kStepTokens = {1,   2,   4,    8,    16,   32,
 
 double Seconds(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
+}
+
+prometheus::Labels RpcLabels(std::string_view rpc, Code code) {
+  return {{"rpc", std::string(rpc)}, {"code", std::string(CodeName(code))}};
 }
 
 }  // namespace
@@ -67,6 +74,10 @@ struct Metrics::Instruments {
             Tokens("request_generation_tokens", "Generated tokens of a request.", kRequestTokens)),
         prompt_total(Total("prompt_tokens_total", "Prompt tokens read.")),
         generation_total(Total("generation_tokens_total", "Tokens generated.")),
+        parts(CounterFamily("step_part_seconds_total", "Time of steps, by what it went to.")),
+        layers(parts.Add({{"part", "layers"}})),
+        logits(parts.Add({{"part", "logits"}})),
+        sampling(parts.Add({{"part", "sampling"}})),
         finished(
             CounterFamily("request_success_total", "Requests that the engine ended, by reason.")),
         rejected(CounterFamily("requests_rejected_total",
@@ -77,6 +88,16 @@ struct Metrics::Instruments {
          {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
           FinishReason::kDeadline, FinishReason::kStalled, FinishReason::kError}) {
       finished.Add({{"finished_reason", std::string(FinishReasonName(reason))}});
+    }
+    // All of them: whatever clients send, the number of series stays what it is.
+    const auto* service =
+        v1::CompleteRequest::descriptor()->file()->FindServiceByName("PolySketch");
+    for (int method = 0; method < service->method_count(); ++method) {
+      for (int code = 0; code <= static_cast<int>(Code::kDataLoss); ++code) {
+        const prometheus::Labels labels = RpcLabels(service->method(method)->name(), Code(code));
+        rpcs.Add(labels);
+        if (code != 0) rejected.Add(labels);
+      }
     }
   }
 
@@ -118,6 +139,10 @@ struct Metrics::Instruments {
   Histogram& generation_tokens;
   prometheus::Counter& prompt_total;
   prometheus::Counter& generation_total;
+  prometheus::Family<prometheus::Counter>& parts;
+  prometheus::Counter& layers;
+  prometheus::Counter& logits;
+  prometheus::Counter& sampling;
   prometheus::Family<prometheus::Counter>& finished;
   prometheus::Family<prometheus::Counter>& rejected;
   prometheus::Family<prometheus::Counter>& rpcs;
@@ -164,6 +189,12 @@ void Metrics::OnStep(int sequences, int prefill_tokens, int decode_tokens,
   instruments_->prompt_total.Increment(prefill_tokens);
 }
 
+void Metrics::OnStepParts(const StepParts& parts) {
+  instruments_->layers.Increment(Seconds(parts.layers));
+  instruments_->logits.Increment(Seconds(parts.logits));
+  instruments_->sampling.Increment(Seconds(parts.sampling));
+}
+
 void Metrics::OnFinished(const FinishEvent& finish) {
   instruments_->finished.Add({{"finished_reason", std::string(FinishReasonName(finish.reason))}})
       .Increment();
@@ -182,8 +213,7 @@ void Metrics::OnFinished(const FinishEvent& finish) {
 }
 
 void Metrics::OnRpc(std::string_view rpc, Code code, bool rejected) {
-  const prometheus::Labels labels = {{"rpc", std::string(rpc)},
-                                     {"code", std::string(CodeName(code))}};
+  const prometheus::Labels labels = RpcLabels(rpc, code);
   instruments_->rpcs.Add(labels).Increment();
   if (rejected) instruments_->rejected.Add(labels).Increment();
 }

@@ -37,6 +37,7 @@ class Metrics : public EngineObserver {
   void OnTokenGap(std::chrono::nanoseconds since_previous_token) override;
   void OnStep(int sequences, int prefill_tokens, int decode_tokens,
               std::chrono::nanoseconds duration) override;
+  void OnStepParts(const StepParts& parts) override;
   void OnFinished(const FinishEvent& finish) override;
 
   // A call ended. `rejected`: it never reached the engine (bad input, a limit, the queue, a drain).

@@ -2,13 +2,17 @@
 
 #include <prometheus/metric_family.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <utility>
+
+#include "base/thread_name.h"
 
 namespace polysketch {
 namespace {
@@ -24,6 +28,18 @@ class Families {
   }
   void Counter(std::string name, std::string help, double value) {
     Add(MetricType::Counter, name, help, value);
+  }
+  // One series for each value of a label.
+  void Labelled(MetricType type, std::string name, std::string help, const std::string& label,
+                const std::vector<std::pair<std::string, double>>& values) {
+    MetricFamily family{std::move(name), std::move(help), type, {}};
+    for (const auto& [value_of_label, value] : values) {
+      ClientMetric metric;
+      metric.label.push_back({label, value_of_label});
+      (type == MetricType::Gauge ? metric.gauge.value : metric.counter.value) = value;
+      family.metric.push_back(std::move(metric));
+    }
+    families_.push_back(std::move(family));
   }
   std::vector<MetricFamily> Take() && { return std::move(families_); }
 
@@ -84,28 +100,66 @@ void AddProcess(Families* families) {
   }
 }
 
+// CPU time that a thread of ours has had; 0 when it ended meanwhile.
+double ThreadCpuSeconds(const std::filesystem::path& task) {
+  int64_t nanoseconds = 0;
+  std::ifstream(task / "schedstat") >> nanoseconds;
+  return static_cast<double>(nanoseconds) * 1e-9;
+}
+
+// The model's threads live as long as the process, so that what is left is a counter too.
+void AddCpuParts(Families* families) {
+  double engine = 0;
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    std::string name;
+    std::ifstream(task.path() / "comm") >> name;
+    if (name == kEngineThreadName || name == kPoolThreadName) engine += ThreadCpuSeconds(task);
+  }
+  timespec process{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &process);
+  const double all = static_cast<double>(process.tv_sec) + 1e-9 * double(process.tv_nsec);
+  families->Labelled(MetricType::Counter, "polysketch_cpu_seconds_total",
+                     "CPU time of the model's threads (engine) and of all others (server).", "part",
+                     {{"engine", engine}, {"server", std::max(0.0, all - engine)}});
+}
+
+void AddServed(const ServedFacts& served, Families* families) {
+  const EngineStats& engine = served.engine;
+  families->Gauge("polysketch_num_requests_running", "Requests in the running batch.",
+                  engine.running);
+  families->Gauge("polysketch_num_requests_waiting", "Requests that wait for a place.",
+                  engine.waiting);
+  families->Gauge("polysketch_num_requests_parked", "Running requests whose reader is slow.",
+                  engine.parked);
+  families->Gauge("polysketch_max_sequences", "Most requests that run at once.",
+                  static_cast<double>(served.max_sequences));
+  families->Gauge("polysketch_max_queue", "Most requests that wait; more are rejected.",
+                  static_cast<double>(served.max_queue));
+  families->Gauge("polysketch_state_bytes", "Memory held by the states of running requests.",
+                  static_cast<double>(engine.state_bytes));
+  families->Gauge("polysketch_state_limit_bytes", "Most memory that states may hold.",
+                  static_cast<double>(engine.state_bytes_limit));
+  families->Gauge("polysketch_state_bytes_per_sequence", "Memory of the state of one request.",
+                  static_cast<double>(served.state_bytes_per_sequence));
+  families->Gauge("polysketch_weight_bytes", "Memory of the weights, which every step reads.",
+                  static_cast<double>(served.weight_bytes));
+  families->Counter("polysketch_steps_total", "Steps of the model.",
+                    static_cast<double>(engine.steps));
+}
+
 }  // namespace
 
-ScrapeMetrics::ScrapeMetrics(std::function<std::optional<EngineStats>()> engine,
+ScrapeMetrics::ScrapeMetrics(std::function<bool()> ready,
+                             std::function<std::optional<ServedFacts>()> served,
                              std::function<ConnectionTable::Stats()> connections)
-    : engine_(std::move(engine)), connections_(std::move(connections)) {}
+    : ready_(std::move(ready)), served_(std::move(served)), connections_(std::move(connections)) {}
 
 std::vector<MetricFamily> ScrapeMetrics::Collect() const {
   Families families;
-  if (const std::optional<EngineStats> stats = engine_()) {
-    families.Gauge("polysketch_num_requests_running", "Requests in the running batch.",
-                   stats->running);
-    families.Gauge("polysketch_num_requests_waiting", "Requests that wait for a place.",
-                   stats->waiting);
-    families.Gauge("polysketch_num_requests_parked", "Running requests whose reader is slow.",
-                   stats->parked);
-    families.Gauge("polysketch_state_bytes", "Memory held by the states of running requests.",
-                   static_cast<double>(stats->state_bytes));
-    families.Gauge("polysketch_state_limit_bytes", "Most memory that states may hold.",
-                   static_cast<double>(stats->state_bytes_limit));
-    families.Counter("polysketch_steps_total", "Steps of the model.",
-                     static_cast<double>(stats->steps));
-  }
+  families.Gauge("polysketch_ready", "1 while health says SERVING: loaded and not draining.",
+                 ready_() ? 1 : 0);
+  if (const std::optional<ServedFacts> served = served_()) AddServed(*served, &families);
   const ConnectionTable::Stats connections = connections_();
   families.Gauge("polysketch_connections", "Open connections.",
                  static_cast<double>(connections.open));
@@ -116,6 +170,7 @@ std::vector<MetricFamily> ScrapeMetrics::Collect() const {
   families.Counter("polysketch_connections_abusive_total",
                    "Connections closed for aborting too many calls.",
                    static_cast<double>(connections.abusive));
+  AddCpuParts(&families);
   AddProcess(&families);
   return std::move(families).Take();
 }

@@ -4,7 +4,9 @@
 
 #include <prometheus/collectable.h>
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "engine/engine.h"
@@ -12,16 +14,26 @@
 
 namespace polysketch {
 
+// What of the served model goes into metrics.
+struct ServedFacts {
+  EngineStats engine;
+  int64_t max_sequences = 0;
+  int64_t max_queue = 0;
+  int64_t weight_bytes = 0;
+  int64_t state_bytes_per_sequence = 0;
+};
+
 class ScrapeMetrics : public prometheus::Collectable {
  public:
-  // Both are called at every scrape, from the HTTP server's threads. `engine` gives nullopt while
-  // the model is loading.
-  ScrapeMetrics(std::function<std::optional<EngineStats>()> engine,
+  // Called at every scrape, from the HTTP server's threads. `ready`: whether health says SERVING.
+  // `served` gives nullopt while the model is loading.
+  ScrapeMetrics(std::function<bool()> ready, std::function<std::optional<ServedFacts>()> served,
                 std::function<ConnectionTable::Stats()> connections);
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
-  const std::function<std::optional<EngineStats>()> engine_;
+  const std::function<bool()> ready_;
+  const std::function<std::optional<ServedFacts>()> served_;
   const std::function<ConnectionTable::Stats()> connections_;
 };
 

@@ -135,10 +135,16 @@ Status Server::StartMetrics(const std::string& address) {
   }
   metrics_address_ = StrCat(address.substr(0, colon), ":", exposer_->GetListeningPorts().at(0));
   scrape_ = std::make_shared<ScrapeMetrics>(
-      [this]() -> std::optional<EngineStats> {
+      [this] { return context_.model.load() != nullptr && !context_.draining.load(); },
+      [this]() -> std::optional<ServedFacts> {
         const ServedModel* model = context_.model.load();
         if (model == nullptr) return std::nullopt;
-        return model->engine->stats();
+        const v1::GetModelResponse& info = model->description;
+        return ServedFacts{.engine = model->engine->stats(),
+                           .max_sequences = info.limits().max_sequences(),
+                           .max_queue = info.limits().max_queue(),
+                           .weight_bytes = info.weight_bytes(),
+                           .state_bytes_per_sequence = info.state_bytes_per_sequence()};
       },
       [this] { return connections_.stats(); });
   exposer_->RegisterCollectable(metrics_->registry());

@@ -154,6 +154,7 @@ bool Scheduler::Step() {
   }
   context_.observer->OnStep(static_cast<int>(batch.size()), prefill_tokens, decode_tokens,
                             context_.now() - start);
+  context_.observer->OnStepParts(executor_.parts());
   return true;
 }
 

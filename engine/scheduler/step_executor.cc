@@ -34,7 +34,9 @@ void StepExecutor::Run(std::span<const Item> batch) {
   }
   PS_CHECK(static_cast<size_t>(hidden_rows * hidden_size_) <= hidden_.size());
 
+  const Clock::time_point start = Clock::now();
   model_->Step(segments_, hidden_.data());
+  parts_ = {.layers = Clock::now() - start};
   for (size_t first = 0; first < rows_.size(); first += kLogitRows) {
     HandOut(std::span(rows_).subspan(first, std::min<size_t>(kLogitRows, rows_.size() - first)));
   }
@@ -54,11 +56,14 @@ void StepExecutor::HandOut(std::span<const Row> rows) {
     }
     hidden = gathered_.data();
   }
+  const Clock::time_point start = Clock::now();
   model_->Logits(hidden, count, logits_.data());
   if (std::any_of(rows.begin(), rows.end(),
                   [](const Row& row) { return row.sequence->needs_log_sum_exp(); })) {
     model_->LogSumExp(logits_.data(), count, log_sum_exp_.data());
   }
+  const Clock::time_point sampling = Clock::now();
+  parts_.logits += sampling - start;
   for (int64_t i = 0; i < count; ++i) {
     Sequence& sequence = *rows[i].sequence;
     if (sequence.ended()) continue;  // by an earlier row
@@ -67,6 +72,7 @@ void StepExecutor::HandOut(std::span<const Row> rows) {
                                           static_cast<size_t>(vocab_size_)),
                    log_sum_exp_[static_cast<size_t>(i)], &scratch_);
   }
+  parts_.sampling += Clock::now() - sampling;
 }
 
 }  // namespace polysketch

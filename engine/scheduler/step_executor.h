@@ -9,6 +9,7 @@
 
 #include "base/aligned_buffer.h"
 #include "engine/model/model.h"
+#include "engine/observer.h"
 #include "engine/sampler/sampler.h"
 #include "engine/scheduler/sequence.h"
 
@@ -28,6 +29,8 @@ class StepExecutor {
   StepExecutor(LanguageModel* model, int max_step_tokens);
 
   void Run(std::span<const Item> batch);
+  // Where the time of the last Run went.
+  const StepParts& parts() const { return parts_; }
 
  private:
   // A row whose logits are wanted.
@@ -49,6 +52,7 @@ class StepExecutor {
   std::vector<StepSegment> segments_;
   std::vector<Row> rows_;
   SamplerScratch scratch_;
+  StepParts parts_;
 };
 
 }  // namespace polysketch

@@ -19,9 +19,14 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 std::string Exposition(const Metrics& metrics) {
-  const ScrapeMetrics scrape(
-      [] { return EngineStats{.running = 3, .waiting = 2, .state_bytes = 1000}; },
-      [] { return ConnectionTable::Stats{.open = 1}; });
+  const ScrapeMetrics scrape([] { return true; },
+                             [] {
+                               return ServedFacts{
+                                   .engine = {.running = 3, .waiting = 2, .state_bytes = 1000},
+                                   .max_sequences = 16,
+                                   .weight_bytes = 1 << 20};
+                             },
+                             [] { return ConnectionTable::Stats{.open = 1}; });
   const prometheus::TextSerializer serializer;
   return serializer.Serialize(metrics.registry()->Collect()) +
          serializer.Serialize(scrape.Collect());
@@ -32,6 +37,7 @@ void ObserveARequest(Metrics* metrics) {
       {.version = "1.2.3", .commit = "abc", .model = "m", .attention = "softmax", .device = "cpu"});
   metrics->OnAdmitted(microseconds(120));
   metrics->OnStep(1, 100, 0, milliseconds(2));
+  metrics->OnStepParts({.layers = microseconds(1500), .logits = microseconds(250)});
   metrics->OnFirstToken(milliseconds(3));
   metrics->OnStep(1, 0, 1, microseconds(250));
   metrics->OnTokenGap(microseconds(240));
@@ -67,6 +73,11 @@ TEST(Metrics, CountWhatHappened) {
            "polysketch_num_requests_running 3\n",
            "polysketch_num_requests_waiting 2\n",
            "polysketch_state_bytes 1000\n",
+           "polysketch_max_sequences 16\n",
+           "polysketch_weight_bytes 1048576\n",
+           "polysketch_ready 1\n",
+           "polysketch_step_part_seconds_total{part=\"layers\"} 0.0015\n",
+           "polysketch_cpu_seconds_total{part=\"engine\"} 0\n",
            "version=\"1.2.3\"",
        }) {
     EXPECT_NE(text.find(line), std::string::npos) << line;

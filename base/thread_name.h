@@ -1,0 +1,15 @@
+// Names of threads, as /proc and debuggers show them. The server tells the CPU time of the model
+// from its own by the first two (server/scrape.cc).
+#pragma once
+
+#include <pthread.h>
+
+namespace polysketch {
+
+inline constexpr char kEngineThreadName[] = "ps-engine";
+inline constexpr char kPoolThreadName[] = "ps-pool";
+
+// Names the calling thread; at most 15 characters. Threads that it starts inherit the name.
+inline void NameThread(const char* name) { pthread_setname_np(pthread_self(), name); }
+
+}  // namespace polysketch
