@@ -64,6 +64,20 @@ struct AttentionSpec {
     const int tiles = far_dim() / 8;
     return tiles * (tiles + 1) / 2 * 64;
   }
+
+  // A block is folded into the far state when the first token behind it arrives. So after
+  // `position` tokens ...
+  // ... the block buffer holds this many: 1..b behind the first token. KV kinds hold all of them.
+  int64_t BufferedTokens(int64_t position) const {
+    return kv_cache() || position == 0 ? position : (position - 1) % block + 1;
+  }
+  // ... the far state holds something.
+  bool HasFarState(int64_t position) const { return !kv_cache() && position > block; }
+  // ... this is the earliest position that a state can be cut back to: the block behind it is still
+  // whole in the buffer.
+  int64_t EarliestCut(int64_t position) const {
+    return HasFarState(position) ? (position - 1) / block * block + 1 : 0;
+  }
 };
 
 }  // namespace polysketch

@@ -104,6 +104,25 @@ class SequenceState {
   virtual std::unique_ptr<SequenceState> Clone() const = 0;
   // Back to the empty sequence.
   virtual void Reset() = 0;
+  // Becomes a copy of `other`, a state of the same backend and spec; copies what is alive, into the
+  // memory that is there.
+  virtual void CopyFrom(const SequenceState& other) = 0;
+
+  // Forgets the tokens from `position` on: as if they had never been processed, bit for bit.
+  // EarliestCut() <= position <= position().
+  virtual void Cut(int64_t position) = 0;
+  // Folded tokens stay: a cut must leave at least one token of the block in the buffer
+  // (AttentionSpec::EarliestCut). 0 for KV kinds.
+  virtual int64_t EarliestCut() const = 0;
+
+  // Bytes that Save writes: a function of the position, without padding and unused room.
+  virtual size_t SavedBytes() const = 0;
+  // The past as float32 values in native byte order; out.size() is SavedBytes(). The layout belongs
+  // to the backend (kernels/*/state.h); the same for all instruction sets of kernels/cpu.
+  virtual void Save(std::span<uint8_t> out) const = 0;
+  // Becomes the state of `position` tokens that Save wrote. INVALID_ARGUMENT says what is wrong
+  // (size, a value that is not finite) and leaves this state as it was.
+  virtual Status Load(int64_t position, std::span<const uint8_t> bytes) = 0;
 
  protected:
   void set_position(int64_t position) { position_ = position; }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace polysketch::cpu {
 namespace {
 
@@ -27,9 +29,20 @@ RecurrentState::RecurrentState(const AttentionSpec& spec)
 
 std::unique_ptr<SequenceState> RecurrentState::Clone() const {
   auto copy = std::make_unique<RecurrentState>(spec_);
-  std::memcpy(copy->memory_.data(), memory_.data(), bytes());
-  copy->set_position(position());
+  copy->CopyFrom(*this);
   return copy;
+}
+
+void RecurrentState::CopyFrom(const SequenceState& other) {
+  const auto& from = static_cast<const RecurrentState&>(other);
+  PS_CHECK(from.memory_.size() == memory_.size()) << "a state of another model";
+  std::memcpy(memory_.data(), from.memory_.data(), bytes());
+  set_position(from.position());
+}
+
+void RecurrentState::Cut(int64_t position) {
+  PS_CHECK(position >= EarliestCut() && position <= this->position()) << position;
+  set_position(position);  // what lies behind it is never read
 }
 
 void RecurrentState::Reset() {
@@ -61,14 +74,27 @@ size_t KvState::bytes() const {
 
 std::unique_ptr<SequenceState> KvState::Clone() const {
   auto copy = std::make_unique<KvState>(spec_);
+  copy->CopyFrom(*this);
+  return copy;
+}
+
+void KvState::CopyFrom(const SequenceState& other) {
+  const auto& from = static_cast<const KvState&>(other);
+  PS_CHECK(from.layers_.size() == layers_.size()) << "a state of another model";
   for (size_t l = 0; l < layers_.size(); ++l) {
-    for (const auto& block : layers_[l]) {
-      copy->layers_[l].emplace_back(block.size());
-      std::memcpy(copy->layers_[l].back().data(), block.data(), block.size() * sizeof(float));
+    Resize(static_cast<int>(l), from.position());
+    for (size_t b = 0; b < layers_[l].size(); ++b) {
+      const AlignedBuffer<float>& block = from.layers_[l][b];
+      std::memcpy(layers_[l][b].data(), block.data(), block.size() * sizeof(float));
     }
   }
-  copy->set_position(position());
-  return copy;
+  set_position(from.position());
+}
+
+void KvState::Cut(int64_t position) {
+  PS_CHECK(position >= 0 && position <= this->position()) << position;
+  for (int l = 0; l < spec_.layers; ++l) Resize(l, position);
+  set_position(position);
 }
 
 void KvState::Reset() {
@@ -79,6 +105,12 @@ void KvState::Reset() {
 void KvState::Reserve(int layer, int64_t tokens) {
   const size_t blocks = (tokens + spec_.block - 1) / spec_.block;
   while (layers_[layer].size() < blocks) layers_[layer].emplace_back(BlockFloats(spec_));
+}
+
+void KvState::Resize(int layer, int64_t tokens) {
+  const size_t blocks = (tokens + spec_.block - 1) / spec_.block;
+  if (layers_[layer].size() > blocks) layers_[layer].resize(blocks);
+  Reserve(layer, tokens);
 }
 
 float* KvState::Keys(int layer, int64_t block, int head) {

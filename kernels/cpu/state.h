@@ -17,10 +17,18 @@
 // Planes: upper = (bits + 0x8000) >> 16, the value rounded to bf16 (ties away from zero); lower =
 // bits & 0xffff; bits = ((upper - (lower >> 15)) << 16) | lower, exact in both directions modulo
 // 2^32.
+//
+// Saved (state_bytes.cc), n tokens in the buffer, per layer and head, without padding; S as float32
+// values whatever the format, so that a state can be read back under either:
+//
+//   recurrent  S [features][d] and z [features] if there is a far state, far_keys [far_dim][n],
+//              near_keys [near_dim][n] in the mixed kinds, values [n][d]
+//   KV         keys [d][n] and values [n][d] of each block
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/aligned_buffer.h"
@@ -54,6 +62,12 @@ class RecurrentState final : public SequenceState {
   size_t bytes() const override { return memory_.size() * sizeof(float); }
   std::unique_ptr<SequenceState> Clone() const override;
   void Reset() override;
+  void CopyFrom(const SequenceState& other) override;
+  void Cut(int64_t position) override;
+  int64_t EarliestCut() const override { return spec_.EarliestCut(position()); }
+  size_t SavedBytes() const override;
+  void Save(std::span<uint8_t> out) const override;
+  Status Load(int64_t position, std::span<const uint8_t> bytes) override;
 
   HeadState Head(int layer, int head);
 
@@ -72,6 +86,12 @@ class KvState final : public SequenceState {
   size_t bytes() const override;
   std::unique_ptr<SequenceState> Clone() const override;
   void Reset() override;
+  void CopyFrom(const SequenceState& other) override;
+  void Cut(int64_t position) override;
+  int64_t EarliestCut() const override { return 0; }
+  size_t SavedBytes() const override;
+  void Save(std::span<uint8_t> out) const override;
+  Status Load(int64_t position, std::span<const uint8_t> bytes) override;
 
   // Makes room in a layer for tokens [0, tokens).
   void Reserve(int layer, int64_t tokens);
@@ -81,6 +101,12 @@ class KvState final : public SequenceState {
   static int64_t BlockFloats(const AttentionSpec& spec);
 
  private:
+  // Blocks for exactly that many tokens.
+  void Resize(int layer, int64_t tokens);
+  // Every saved value of `position` tokens passes through `io`, in order.
+  template <typename Io>
+  void Transfer(int64_t position, Io* io);
+
   const AttentionSpec spec_;
   const HeadLayout layout_;
   std::vector<std::vector<AlignedBuffer<float>>> layers_;

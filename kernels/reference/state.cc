@@ -71,6 +71,27 @@ std::unique_ptr<SequenceState> ReferenceState::Clone() const {
   return std::make_unique<ReferenceState>(*this);
 }
 
+void ReferenceState::CopyFrom(const SequenceState& other) {
+  const auto& from = static_cast<const ReferenceState&>(other);
+  PS_CHECK(from.heads_.size() == heads_.size()) << "a state of another model";
+  heads_ = from.heads_;
+  buffered_ = from.buffered_;
+  set_position(from.position());
+}
+
+void ReferenceState::Cut(int64_t position) {
+  PS_CHECK(position >= EarliestCut() && position <= this->position()) << position;
+  SetBuffered(position);
+  set_position(position);
+}
+
+void ReferenceState::SetBuffered(int64_t position) {
+  buffered_.assign(spec_.layers, spec_.BufferedTokens(position));
+  if (!spec_.kv_cache()) return;
+  const int64_t blocks = (position + spec_.block - 1) / spec_.block;
+  for (HeadState& head : heads_) Resize(spec_, blocks * spec_.block, &head);
+}
+
 int64_t ReferenceState::Append(int layer) {
   const int64_t index = buffered_[layer]++;
   if (spec_.kv_cache() && index % spec_.block == 0) {

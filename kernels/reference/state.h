@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kernels/attention_spec.h"
@@ -34,6 +35,14 @@ class ReferenceState final : public SequenceState {
   size_t bytes() const override;
   std::unique_ptr<SequenceState> Clone() const override;
   void Reset() override;
+  void CopyFrom(const SequenceState& other) override;
+  void Cut(int64_t position) override;
+  int64_t EarliestCut() const override { return spec_.EarliestCut(position()); }
+  // Per layer and head: S [features, d] and Z [features] if there is a far state, then near_keys,
+  // far_keys and values of the buffered tokens. Not for float64 states, which only measure drift.
+  size_t SavedBytes() const override;
+  void Save(std::span<uint8_t> out) const override;
+  Status Load(int64_t position, std::span<const uint8_t> bytes) override;
 
   const AttentionSpec& spec() const { return spec_; }
   HeadState& head(int layer, int head) { return heads_[layer * spec_.heads + head]; }
@@ -45,6 +54,12 @@ class ReferenceState final : public SequenceState {
   void Fold(int layer);
 
  private:
+  // Buffers of every layer for exactly what they hold after `position` tokens.
+  void SetBuffered(int64_t position);
+  // Every saved value of `position` tokens passes through `io`, in order.
+  template <typename Io>
+  void Transfer(int64_t position, Io* io);
+
   AttentionSpec spec_;
   bool float64_;
   std::vector<HeadState> heads_;   // [layers, heads]

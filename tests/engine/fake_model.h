@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <set>
@@ -26,6 +27,7 @@ namespace polysketch::testing {
 inline constexpr int kFakeVocab = 64;
 inline constexpr int kFakeBos = 0;
 inline constexpr int kFakeEos = 1;
+inline constexpr int64_t kFakeBlock = 8;
 
 // The state is a hash of all tokens; a hidden row is that hash, in exact floats.
 class FakeState : public SequenceState {
@@ -35,16 +37,59 @@ class FakeState : public SequenceState {
   size_t bytes() const override { return 100; }
   std::unique_ptr<SequenceState> Clone() const override {
     auto copy = std::make_unique<FakeState>(live_);
-    copy->hash = hash;
-    copy->set_position(position());
+    copy->CopyFrom(*this);
     return copy;
   }
   void Reset() override {
     hash = 0;
+    past.clear();
     set_position(0);
+  }
+  void CopyFrom(const SequenceState& other) override {
+    const auto& from = static_cast<const FakeState&>(other);
+    hash = from.hash;
+    past = from.past;
+    set_position(from.position());
+  }
+  // Blocks of kFakeBlock tokens, as the recurrent kinds have them.
+  int64_t EarliestCut() const override {
+    return position() > kFakeBlock ? (position() - 1) / kFakeBlock * kFakeBlock + 1 : 0;
+  }
+  void Cut(int64_t position) override {
+    PS_CHECK(position >= EarliestCut() && position <= this->position());
+    if (position == this->position()) return;
+    hash = past[static_cast<size_t>(position % kFakeBlock)];
+    set_position(position);
+  }
+  // The hash and those of the block.
+  size_t SavedBytes() const override { return sizeof(uint64_t) * (kFakeBlock + 1); }
+  void Save(std::span<uint8_t> out) const override {
+    PS_CHECK(out.size() == SavedBytes());
+    std::memcpy(out.data(), &hash, sizeof(hash));
+    for (size_t i = 0; i < kFakeBlock; ++i) {
+      const uint64_t value = i < past.size() ? past[i] : 0;
+      std::memcpy(out.data() + (i + 1) * sizeof(hash), &value, sizeof(value));
+    }
+  }
+  Status Load(int64_t position, std::span<const uint8_t> bytes) override {
+    if (bytes.size() != SavedBytes()) return InvalidArgument("state: wrong size");
+    if (position < 0) return InvalidArgument("position: below 0");
+    std::memcpy(&hash, bytes.data(), sizeof(hash));
+    past.resize(kFakeBlock);
+    std::memcpy(past.data(), bytes.data() + sizeof(hash), kFakeBlock * sizeof(hash));
+    set_position(position);
+    return Status();
+  }
+
+  // Processes a token.
+  void Take(uint64_t next, int64_t position) {
+    past.resize(kFakeBlock);
+    past[static_cast<size_t>(position % kFakeBlock)] = hash;
+    hash = next;
   }
 
   uint64_t hash = 0;
+  std::vector<uint64_t> past;  // the hash before each position of the block
 
  private:
   std::atomic<int>* const live_;
@@ -85,7 +130,8 @@ class FakeModel : public LanguageModel {
       auto* state = static_cast<FakeState*>(segment.state);
       for (size_t i = 0; i < segment.tokens.size(); ++i) {
         PS_CHECK(segment.tokens[i] >= 0 && segment.tokens[i] < kFakeVocab);
-        state->hash = Next(state->hash, segment.tokens[i]);
+        state->Take(Next(state->hash, segment.tokens[i]),
+                    state->position() + static_cast<int64_t>(i));
         if (!segment.all_rows && i + 1 < segment.tokens.size()) continue;
         for (int j = 0; j < 4; ++j)
           *hidden++ = static_cast<float>(state->hash >> (16 * j) & 0xFFFF);

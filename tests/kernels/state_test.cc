@@ -1,4 +1,7 @@
 // The past of a sequence: copies are independent, Reset empties, sizes are what StateBytes says.
+#include <cstring>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -50,6 +53,137 @@ TEST_P(StateTest, ClonesAreIndependent) {
       EXPECT_EQ(copy.outputs, want) << testing::Describe(spec) << " cut at " << cut;
       EXPECT_NE(original.outputs, want);
     }
+  }
+}
+
+// A copy into a state that was somewhere else, further or less far.
+TEST_P(StateTest, CopyIntoAUsedState) {
+  const auto backend = NewBackend(1);
+  Random random(11);
+  for (const AttentionSpec& spec : Specs()) {
+    for (const auto& [cut, before] : {std::pair(21, 3), {3, 30}, {8, 9}, {9, 8}, {0, 20}}) {
+      const Sequence whole = testing::RandomSequence(spec, 40, &random);
+      const Sequence other = testing::RandomSequence(spec, 40, &random);
+      Runner original(*backend, spec, whole);
+      if (cut > 0) testing::Step(*backend, spec, {{&original, cut}});
+      Runner copy(*backend, spec, other);
+      testing::Step(*backend, spec, {{&copy, before}});
+      copy.state->CopyFrom(*original.state);
+      copy.sequence = &whole;
+      copy.outputs = original.outputs;
+      EXPECT_EQ(copy.state->position(), cut);
+      EXPECT_EQ(copy.state->bytes(), original.state->bytes());
+      testing::Step(*backend, spec, {{&copy, 40 - cut}});
+      EXPECT_EQ(copy.outputs, testing::RunAlone(*backend, spec, whole, {40}))
+          << testing::Describe(spec) << " cut at " << cut << " over " << before;
+    }
+  }
+}
+
+// From every position to every one that it may be cut back to, then on with other tokens.
+TEST_P(StateTest, CutForgets) {
+  const auto backend = NewBackend(1);
+  Random random(12);
+  for (const AttentionSpec& spec : Specs()) {
+    const Sequence first = testing::RandomSequence(spec, 20, &random);
+    Sequence second = testing::RandomSequence(spec, 20, &random);
+    for (int end = 0; end <= 20; ++end) {
+      Runner runner(*backend, spec, first);
+      if (end > 0) testing::Step(*backend, spec, {{&runner, end}});
+      const int earliest = static_cast<int>(runner.state->EarliestCut());
+      EXPECT_EQ(earliest, spec.kv_cache() || end <= 8 ? 0 : end <= 16 ? 9 : 17);
+      for (int cut = earliest; cut <= end; ++cut) {
+        Runner again(*backend, spec, first);
+        again.state = runner.state->Clone();
+        again.state->Cut(cut);
+        EXPECT_EQ(again.state->position(), cut);
+        EXPECT_EQ(again.state->EarliestCut(), cut == end ? earliest : again.state->EarliestCut());
+        Runner straight(*backend, spec, first);
+        if (cut > 0) testing::Step(*backend, spec, {{&straight, cut}});
+        EXPECT_EQ(again.state->bytes(), straight.state->bytes());
+        straight.outputs.assign(spec.layers, {});
+        again.sequence = straight.sequence = &second;
+        if (cut == 20) continue;
+        testing::Step(*backend, spec, {{&again, 20 - cut}});
+        testing::Step(*backend, spec, {{&straight, 20 - cut}});
+        EXPECT_EQ(again.outputs, straight.outputs)
+            << testing::Describe(spec) << " from " << end << " to " << cut;
+      }
+    }
+  }
+}
+
+std::vector<uint8_t> Saved(const SequenceState& state) {
+  std::vector<uint8_t> bytes(state.SavedBytes());
+  state.Save(bytes);
+  return bytes;
+}
+
+TEST_P(StateTest, SavedStatesGoOn) {
+  const auto backend = NewBackend(1);
+  Random random(13);
+  for (const AttentionSpec& spec : Specs()) {
+    for (const int cut : {0, 5, 8, 9, 16, 21}) {
+      const Sequence whole = testing::RandomSequence(spec, 40, &random);
+      const Sequence other = testing::RandomSequence(spec, 40, &random);
+      Runner original(*backend, spec, whole);
+      if (cut > 0) testing::Step(*backend, spec, {{&original, cut}});
+      const std::vector<uint8_t> bytes = Saved(*original.state);
+      // Into a new state, and into one that was further.
+      for (const int before : {0, 30}) {
+        Runner restored(*backend, spec, other);
+        if (before > 0) testing::Step(*backend, spec, {{&restored, before}});
+        const Status status = restored.state->Load(cut, bytes);
+        ASSERT_TRUE(status.ok()) << status.ToString();
+        EXPECT_EQ(restored.state->position(), cut);
+        EXPECT_EQ(restored.state->bytes(), original.state->bytes());
+        EXPECT_EQ(Saved(*restored.state), bytes) << testing::Describe(spec) << " at " << cut;
+        restored.sequence = &whole;
+        restored.outputs = original.outputs;
+        testing::Step(*backend, spec, {{&restored, 40 - cut}});
+        EXPECT_EQ(restored.outputs, testing::RunAlone(*backend, spec, whole, {40}))
+            << testing::Describe(spec) << " at " << cut;
+      }
+    }
+  }
+}
+
+// Nothing from outside gets in half: the state goes on as if it had never been asked.
+TEST_P(StateTest, BadBytesAreRefused) {
+  const auto backend = NewBackend(1);
+  Random random(14);
+  for (const AttentionSpec& spec : Specs()) {
+    const Sequence whole = testing::RandomSequence(spec, 40, &random);
+    Runner runner(*backend, spec, whole);
+    testing::Step(*backend, spec, {{&runner, 21}});
+    const std::vector<uint8_t> good = Saved(*runner.state);
+    const auto refuse = [&](int64_t position, std::span<const uint8_t> bytes) {
+      EXPECT_EQ(runner.state->Load(position, bytes).code(), Code::kInvalidArgument)
+          << testing::Describe(spec) << " " << position << " " << bytes.size();
+    };
+    const std::span<const uint8_t> all(good);
+    refuse(20, all);
+    refuse(22, all);
+    refuse(-1, all);
+    refuse(INT64_MAX, all);
+    refuse(INT64_MIN, all);
+    refuse(21, all.first(good.size() - 4));
+    refuse(21, all.first(good.size() - 1));
+    refuse(21, {});
+    std::vector<uint8_t> longer = good;
+    longer.resize(good.size() + 4);
+    refuse(21, longer);
+    for (const float bad :
+         {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::quiet_NaN()}) {
+      for (const size_t place : {size_t{0}, good.size() / 8 * 4, good.size() - 4}) {
+        std::vector<uint8_t> damaged = good;
+        std::memcpy(damaged.data() + place, &bad, sizeof(bad));
+        refuse(21, damaged);
+      }
+    }
+    EXPECT_EQ(Saved(*runner.state), good);
+    testing::Step(*backend, spec, {{&runner, 19}});
+    EXPECT_EQ(runner.outputs, testing::RunAlone(*backend, spec, whole, {40}));
   }
 }
 

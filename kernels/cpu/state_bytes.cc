@@ -1,0 +1,143 @@
+// States as bytes: state.h draws the layout. Save and Load are the same walk in two directions.
+#include <algorithm>
+#include <bit>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/cpu/state.h"
+#include "kernels/saved_floats.h"
+
+namespace polysketch::cpu {
+namespace {
+
+// A matrix [rows][cols] whose rows lie `stride` floats apart.
+template <typename Io>
+void Rows(Io* io, float* values, int64_t rows, int64_t cols, int64_t stride) {
+  if (cols == stride) return io->Run(values, rows * cols);
+  for (int64_t i = 0; i < rows; ++i) io->Run(values + i * stride, cols);
+}
+
+// S of StateFormat::kBf16: planes <-> values, row by row.
+struct Planes {
+  uint16_t* upper;
+  uint16_t* lower;
+
+  Planes(float* s, int64_t size) : upper(reinterpret_cast<uint16_t*>(s)), lower(upper + size) {}
+  void Join(int64_t first, int64_t count, float* values) const {
+    for (int64_t i = 0; i < count; ++i) {
+      const uint32_t low = lower[first + i];
+      values[i] = std::bit_cast<float>(((upper[first + i] - (low >> 15)) << 16) | low);
+    }
+  }
+  void Split(int64_t first, int64_t count, const float* values) const {
+    for (int64_t i = 0; i < count; ++i) {
+      const uint32_t bits = std::bit_cast<uint32_t>(values[i]);
+      upper[first + i] = static_cast<uint16_t>((bits + 0x8000u) >> 16);
+      lower[first + i] = static_cast<uint16_t>(bits);
+    }
+  }
+};
+
+void PlaneRow(SavedFloatWriter* io, const Planes& planes, int64_t first, std::span<float> row) {
+  planes.Join(first, std::ssize(row), row.data());
+  io->Run(row.data(), std::ssize(row));
+}
+
+void PlaneRow(SavedFloatReader* io, const Planes& planes, int64_t first, std::span<float> row) {
+  io->Run(row.data(), std::ssize(row));
+  planes.Split(first, std::ssize(row), row.data());
+}
+
+template <typename Io>
+void FarSums(const AttentionSpec& spec, const HeadLayout& layout, float* s, Io* io) {
+  const int64_t dp = layout.padded_dim;
+  if (spec.state_format == StateFormat::kF32) {
+    return Rows(io, s, spec.features(), spec.head_dim, dp);
+  }
+  const Planes planes(s, spec.features() * dp);
+  std::vector<float> row(static_cast<size_t>(spec.head_dim));
+  for (int64_t f = 0; f < spec.features(); ++f) PlaneRow(io, planes, f * dp, row);
+}
+
+template <typename Io>
+void Walk(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& head,
+          int64_t position, Io* io) {
+  const int64_t n = spec.BufferedTokens(position);
+  if (spec.HasFarState(position)) {
+    FarSums(spec, layout, head.s, io);
+    io->Run(head.z, spec.features());
+  }
+  Rows(io, head.far_keys, spec.far_dim(), n, layout.padded_block);
+  if (spec.mixed()) Rows(io, head.near_keys, spec.near_dim(), n, layout.padded_block);
+  Rows(io, head.values, n, spec.head_dim, layout.padded_dim);
+}
+
+int64_t SavedFloats(const AttentionSpec& spec, int64_t position) {
+  const int64_t far =
+      spec.HasFarState(position) ? int64_t{spec.features()} * (spec.head_dim + 1) : 0;
+  const int64_t token =
+      spec.far_dim() + (spec.mixed() || spec.kv_cache() ? spec.near_dim() : 0) + spec.head_dim;
+  return int64_t{spec.layers} * spec.heads * (far + spec.BufferedTokens(position) * token);
+}
+
+}  // namespace
+
+size_t RecurrentState::SavedBytes() const {
+  return static_cast<size_t>(SavedFloats(spec_, position())) * sizeof(float);
+}
+
+void RecurrentState::Save(std::span<uint8_t> out) const {
+  SavedFloatWriter writer(out);
+  auto* self = const_cast<RecurrentState*>(this);  // the writer only reads
+  for (int layer = 0; layer < spec_.layers; ++layer) {
+    for (int head = 0; head < spec_.heads; ++head) {
+      Walk(spec_, layout_, self->Head(layer, head), position(), &writer);
+    }
+  }
+}
+
+Status RecurrentState::Load(int64_t position, std::span<const uint8_t> bytes) {
+  PS_RETURN_IF_ERROR(CheckSavedState(spec_, position, SavedFloats, bytes));
+  if (!spec_.HasFarState(position)) Reset();
+  SavedFloatReader reader(bytes);
+  for (int layer = 0; layer < spec_.layers; ++layer) {
+    for (int head = 0; head < spec_.heads; ++head) {
+      Walk(spec_, layout_, Head(layer, head), position, &reader);
+    }
+  }
+  set_position(position);
+  return Status();
+}
+
+template <typename Io>
+void KvState::Transfer(int64_t position, Io* io) {
+  for (int layer = 0; layer < spec_.layers; ++layer) {
+    for (int64_t first = 0; first < position; first += spec_.block) {
+      const int64_t n = std::min<int64_t>(spec_.block, position - first);
+      for (int head = 0; head < spec_.heads; ++head) {
+        Rows(io, Keys(layer, first / spec_.block, head), spec_.head_dim, n, layout_.padded_block);
+        Rows(io, Values(layer, first / spec_.block, head), n, spec_.head_dim, layout_.padded_dim);
+      }
+    }
+  }
+}
+
+size_t KvState::SavedBytes() const {
+  return static_cast<size_t>(SavedFloats(spec_, position())) * sizeof(float);
+}
+
+void KvState::Save(std::span<uint8_t> out) const {
+  SavedFloatWriter writer(out);
+  const_cast<KvState*>(this)->Transfer(position(), &writer);  // the writer only reads
+}
+
+Status KvState::Load(int64_t position, std::span<const uint8_t> bytes) {
+  PS_RETURN_IF_ERROR(CheckSavedState(spec_, position, SavedFloats, bytes));
+  for (int layer = 0; layer < spec_.layers; ++layer) Resize(layer, position);
+  SavedFloatReader reader(bytes);
+  Transfer(position, &reader);
+  set_position(position);
+  return Status();
+}
+
+}  // namespace polysketch::cpu
