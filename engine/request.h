@@ -182,6 +182,7 @@ class TokenFeed {
 struct RequestInfo {
   std::string id;           // x-request-id, or made by the server; in logs
   std::string traceparent;  // passed through to logs
+  std::string tenant;       // x-tenant-id; empty: the one tenant of a server without a gateway
   Clock::time_point arrival = Clock::now();
   Clock::time_point deadline = Clock::time_point::max();
 };

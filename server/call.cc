@@ -12,6 +12,7 @@ namespace {
 
 constexpr char kRequestIdKey[] = "x-request-id";
 constexpr char kTraceparentKey[] = "traceparent";
+constexpr char kTenantKey[] = "x-tenant-id";
 
 // The value of a key that the client sent once; empty otherwise.
 std::string_view Metadata(const grpc::CallbackServerContext& context, const char* key) {
@@ -80,6 +81,10 @@ Call::Call(std::string_view rpc, ServiceContext* service, grpc::CallbackServerCo
   const std::string_view id = Metadata(*context, kRequestIdKey);
   info_.id = IsRequestId(id) ? std::string(id) : NewRequestId();
   context->AddInitialMetadata(kRequestIdKey, info_.id);
+  if (context->client_metadata().count(kTenantKey) > 0) {
+    info_.tenant = Metadata(*context, kTenantKey);
+    bad_tenant_ = !IsRequestId(info_.tenant);  // twice in the metadata is empty here
+  }
   if (const std::string_view trace = Metadata(*context, kTraceparentKey); IsTraceparent(trace)) {
     info_.traceparent = trace;
     context->AddInitialMetadata(kTraceparentKey, info_.traceparent);
@@ -97,6 +102,10 @@ Status Call::Admission() const {
   }
   if (service_->draining.load()) return Unavailable("the server is draining");
   if (model_ == nullptr) return Unavailable("the server is loading its model");
+  if (bad_tenant_) {
+    // Never served as if it had none: what belongs to a tenant must not depend on a typing error.
+    return InvalidArgument("x-tenant-id: expected it once, 1 to 128 characters of [A-Za-z0-9._:-]");
+  }
   return Status();
 }
 
@@ -112,6 +121,7 @@ void Call::OnEnd(const Status& status, const FinishEvent* finish) const {
   LogInfo("request_done",
           {{"id", info_.id},
            {"traceparent", info_.traceparent},
+           {"tenant", info_.tenant},
            {"rpc", rpc_},
            {"peer", peer_},
            {"status", CodeName(status.code())},

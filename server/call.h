@@ -67,11 +67,12 @@ class CountedCall {
 // A call of polysketch.v1.
 class Call {
  public:
-  // Takes x-request-id and traceparent, or makes an id, and sends both back as initial metadata.
+  // Takes x-request-id and traceparent, or makes an id, and sends both back as initial metadata;
+  // takes x-tenant-id.
   Call(std::string_view rpc, ServiceContext* service, grpc::CallbackServerContext* context);
 
-  // Why it must not run: RESOURCE_EXHAUSTED (too many calls) or UNAVAILABLE (loading, draining,
-  // connection closed).
+  // Why it must not run: RESOURCE_EXHAUSTED (too many calls), UNAVAILABLE (loading, draining,
+  // connection closed) or INVALID_ARGUMENT (a bad x-tenant-id).
   Status Admission() const;
   ServiceContext* service() const { return service_; }
   // Not null once Admission was OK.
@@ -90,6 +91,7 @@ class Call {
   CountedCall counted_;
   const ServedModel* const model_;
   RequestInfo info_;
+  bool bad_tenant_ = false;
   std::string peer_;
 };
 

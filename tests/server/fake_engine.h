@@ -33,6 +33,10 @@ class FakeEngine : public Engine {
 
   Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<EventStream> stream) override {
     Running running{.info = request.info, .stream = std::move(stream)};
+    {
+      std::lock_guard lock(mutex_);
+      last_request_ = request;
+    }
     running.endless = request.prompt.front() == kEndless;
     running.left = request.params.max_tokens.value_or(26);
     running.usage.prompt_tokens = static_cast<int64_t>(request.prompt.size());
@@ -59,6 +63,11 @@ class FakeEngine : public Engine {
     return {.running = static_cast<int>(running_.size())};
   }
 
+  // The last completion that was submitted.
+  GenerateRequest last_request() const {
+    std::lock_guard lock(mutex_);
+    return last_request_;
+  }
   int submitted() const { return submitted_; }
   int cancelled() const { return cancelled_; }
   void set_full(bool full) { full_ = full; }  // Submit answers as a full queue
@@ -169,6 +178,7 @@ class FakeEngine : public Engine {
   mutable std::mutex mutex_;
   std::condition_variable idle_;
   std::map<RequestId, Running> running_;  // guarded by mutex_
+  GenerateRequest last_request_;          // guarded by mutex_
   RequestId next_id_ = 1;                 // guarded by mutex_
   bool draining_ = false;                 // guarded by mutex_
   bool stop_ = false;                     // guarded by mutex_

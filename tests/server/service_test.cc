@@ -382,6 +382,26 @@ TEST_F(ServiceTest, IdsComeBack) {
   EXPECT_EQ(replaced.count("traceparent"), 0U);
 }
 
+TEST_F(ServiceTest, TenantReachesTheEngine) {
+  Ready();
+  ASSERT_TRUE(Complete(Request("a", 1)).status.ok());
+  EXPECT_EQ(engine_.last_request().info.tenant, "");
+  grpc::ClientContext context;
+  context.AddMetadata("x-tenant-id", "acme:eu.1");
+  ASSERT_TRUE(Complete(Request("a", 1), &context).status.ok());
+  EXPECT_EQ(engine_.last_request().info.tenant, "acme:eu.1");
+
+  const std::vector<std::vector<std::string>> refused = {
+      {""}, {"a b"}, {"a", "b"}, {"a", "a"}, {std::string(129, 'x')}};
+  for (const auto& values : refused) {
+    grpc::ClientContext bad;
+    for (const std::string& value : values) bad.AddMetadata("x-tenant-id", value);
+    const Completion answer = Complete(Request("a", 1), &bad);
+    EXPECT_EQ(answer.status.error_code(), StatusCode::INVALID_ARGUMENT);
+    EXPECT_TRUE(answer.status.error_message().starts_with("x-tenant-id: expected"));
+  }
+}
+
 TEST_F(ServiceTest, Reflection) {
   grpc::reflection::v1::ServerReflectionRequest request;
   for (const char* version : {"v1", "v1alpha"}) {
