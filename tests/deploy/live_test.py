@@ -1,0 +1,107 @@
+"""Every panel of every dashboard, every recording rule and every alert, asked of a real Prometheus that scrapes the real
+server under load: each must return data. An alert does with its final comparison taken off."""
+
+import json
+import math
+import re
+import subprocess
+import threading
+import unittest
+
+import yaml
+from support import BIN, DEPLOY, DeployTest, query, wait_until
+
+
+def dashboard_expressions():
+    for path in sorted((DEPLOY / "grafana/dashboards").glob("*.json")):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel.get("targets", []):
+                yield f"{path.name}, {panel['title']}", target["expr"]
+
+
+def rules():
+    for path in sorted((DEPLOY / "prometheus/rules").glob("*.yml")):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            yield from group["rules"]
+
+
+def resolved(expression):
+    """As Grafana fills in its variables, everything chosen."""
+    return (
+        expression.replace("$__rate_interval", "1m")
+        .replace("$job", ".*")
+        .replace("$instance", ".*")
+    )
+
+
+def without_comparisons(alert):
+    """The operands of an alert's `and`, each without its comparison."""
+    for operand in re.split(r"^and ", alert.strip(), flags=re.MULTILINE):
+        left, comparison = re.subn(r"\s(>|<|==|>=|<=|!=)\s[^<>=]*$", "", operand.strip())
+        assert comparison == 1, f"an alert's operand that is no comparison: {operand}"
+        yield left
+
+
+class Live(DeployTest):
+    def load(self, server, stop):
+        """Mixed requests from several clients until told to stop, a few of them bad."""
+        bad = {"max-tokens": "-1"}
+
+        def client(number):
+            for turn in range(10**6):
+                if stop.is_set():
+                    return
+                options = bad if (number + turn) % 10 == 0 else {"max-tokens": str(5 + 20 * number)}
+                flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+                subprocess.run(
+                    [BIN / "polysketch", "--server", server, "complete"]
+                    + ["--prompt", "It was late in the afternoon " * (1 + turn % 5), *flags],
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    check=False,
+                )
+
+        threads = [threading.Thread(target=client, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        self.addCleanup(lambda: [stop.set(), *(thread.join() for thread in threads)])
+
+    def test_every_expression_returns_data(self):
+        _, ready = self.start_server("--max-sequences", "2")
+        prometheus = self.start_prometheus(ready["metrics"])
+        self.load(ready["listen"], threading.Event())
+
+        expressions = [(where, resolved(expression)) for where, expression in dashboard_expressions()]
+        self.assertGreater(len(expressions), 50)
+        for rule in rules():
+            if "record" in rule:
+                expressions.append((rule["record"], rule["record"]))
+                expressions.append((rule["record"], rule["expr"]))
+            else:
+                expressions += [(rule["alert"], left) for left in without_comparisons(rule["expr"])]
+
+        def without_data():
+            missing = []
+            for where, expression in expressions:
+                values = query(prometheus, expression)
+                if isinstance(values, str):
+                    raise AssertionError(f"{where}: {expression}: {values}")
+                if all(math.isnan(value) for value in values):
+                    missing.append(f"{where}: {expression}")
+            return missing
+
+        # Rates need two scrapes and an event between them, records an evaluation behind that.
+        missing = []
+
+        def complete():
+            missing[:] = without_data()
+            return not missing
+
+        try:
+            wait_until(complete, "data", patience=30)
+        except AssertionError:
+            self.fail("no data from:\n" + "\n".join(missing))
+
+
+if __name__ == "__main__":
+    unittest.main()
