@@ -105,7 +105,7 @@ Status Options::Parse(Arguments* args) const {
 }
 
 std::string Options::Help() const {
-  std::string help = "Usage: polysketch " + usage_ + "\n" + summary_ + "\n";
+  std::string help = "Usage: " + program_ + " " + usage_ + "\n" + summary_ + "\n";
   if (!options_.empty()) help += "\n";
   const auto left = [](const Option& option) {
     return option.value_name.empty() ? option.name : option.name + " " + option.value_name;

@@ -43,8 +43,8 @@ using Arguments = std::deque<std::string>;
 class Options {
  public:
   // usage: what follows the program's name on the first line of Help().
-  Options(std::string usage, std::string summary)
-      : usage_(std::move(usage)), summary_(std::move(summary)) {}
+  Options(std::string usage, std::string summary, std::string program = "polysketch")
+      : program_(std::move(program)), usage_(std::move(usage)), summary_(std::move(summary)) {}
 
   // --name: sets *target. The targets outlive the Options.
   void Switch(std::string name, std::string help, bool* target);
@@ -83,6 +83,7 @@ class Options {
   };
   const Option* Find(std::string_view name) const;
 
+  std::string program_;
   std::string usage_;
   std::string summary_;
   std::string footer_;

@@ -1,0 +1,112 @@
+#include "clients/loadgen/runner.h"
+
+#include <cstdio>
+#include <utility>
+
+namespace polysketch::loadgen {
+namespace {
+
+constexpr std::chrono::milliseconds kRest(100);
+constexpr std::chrono::milliseconds kTick(50);
+
+Clock::duration Duration(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
+
+std::vector<RequestResult> Runner::Run(const std::atomic<bool>& interrupted) {
+  start_ = next_arrival_ = Clock::now();
+  next_progress_ = start_ + std::chrono::seconds(1);
+  std::unique_lock lock(mutex_);
+  bool cancelled = false;
+  while (true) {
+    const Clock::time_point now = Clock::now();
+    if (interrupted && !cancelled) {
+      cancelled = true;
+      for (Stream* stream : running_) stream->Cancel();
+    }
+    if (!cancelled) BeginWhatIsDue(now, &lock);
+    const bool more = !cancelled && (MayBegin(now) || !continued_.empty());
+    if (running_.empty() && !more) break;
+    if (options_.progress && now >= next_progress_) ShowProgress(now);
+    Clock::time_point wake = now + kTick;
+    if (options_.rate > 0 && more) wake = std::min(wake, next_arrival_);
+    changed_.wait_until(lock, wake);
+  }
+  return std::move(results_);
+}
+
+bool Runner::MayBegin(Clock::time_point now) const {
+  if (options_.requests > 0 && begun_ >= options_.requests) return false;
+  if (options_.rate > 0 && options_.duration > 0) {
+    return next_arrival_ < start_ + Duration(options_.duration);
+  }
+  return options_.duration <= 0 || now < start_ + Duration(options_.duration);
+}
+
+void Runner::BeginWhatIsDue(Clock::time_point now, std::unique_lock<std::mutex>* lock) {
+  while (!resting_.empty() && resting_.front() <= now) resting_.pop_front();
+  std::vector<std::pair<Request, Clock::time_point>> due;
+  while (!continued_.empty()) {
+    due.emplace_back(std::move(continued_.front()), now);
+    continued_.pop_front();
+  }
+  if (options_.rate > 0) {
+    while (MayBegin(now) && next_arrival_ <= now) {
+      due.emplace_back(workload_->Next(), next_arrival_);
+      ++begun_;
+      next_arrival_ += Duration((options_.poisson ? arrivals_.Exponential() : 1) / options_.rate);
+    }
+  } else {
+    while (MayBegin(now) && static_cast<int64_t>(running_.size() + resting_.size() + due.size()) <
+                                options_.concurrency) {
+      due.emplace_back(workload_->Next(), now);
+      ++begun_;
+    }
+  }
+  lock->unlock();  // a stream may end while it is started
+  for (auto& [request, time] : due) Launch(std::move(request), time);
+  lock->lock();
+}
+
+void Runner::Launch(Request request, Clock::time_point due) {
+  auto* stream = new Stream(  // deletes itself
+      std::move(request), start_, due, options_.timeout, options_.temperature,
+      [this](Stream* ended, RequestResult result, const std::vector<int32_t>& output) {
+        Ended(ended, std::move(result), output);
+      });
+  stream->SetOnTokens([this](int count) { tokens_.fetch_add(count, std::memory_order_relaxed); });
+  {
+    std::lock_guard lock(mutex_);
+    running_.insert(stream);
+  }
+  stream->Start(stubs_[next_stub_++ % stubs_.size()].get());
+}
+
+void Runner::Ended(Stream* stream, RequestResult result, const std::vector<int32_t>& output) {
+  std::lock_guard lock(mutex_);
+  running_.erase(stream);
+  if (result.ok()) {
+    Request next = stream->request();
+    if (workload_->Continue(&next, output)) continued_.push_back(std::move(next));
+  } else {
+    ++failed_;
+    if (options_.rate <= 0) resting_.push_back(Clock::now() + kRest);
+  }
+  results_.push_back(std::move(result));
+  changed_.notify_one();
+}
+
+void Runner::ShowProgress(Clock::time_point now) {
+  const int64_t tokens = tokens_.load(std::memory_order_relaxed);
+  std::fprintf(stderr, "%4.0f s: %lld ended, %lld failed, %lld running, %lld tokens/s\n",
+               std::chrono::duration<double>(now - start_).count(),
+               static_cast<long long>(results_.size()), static_cast<long long>(failed_),
+               static_cast<long long>(running_.size()),
+               static_cast<long long>(tokens - shown_tokens_));
+  shown_tokens_ = tokens;
+  next_progress_ += std::chrono::seconds(1);
+}
+
+}  // namespace polysketch::loadgen

@@ -1,0 +1,71 @@
+#include "clients/loadgen/stream.h"
+
+#include <string>
+#include <utility>
+
+#include "base/status.h"
+
+namespace polysketch::loadgen {
+namespace {
+
+double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+}  // namespace
+
+Stream::Stream(Request request, Clock::time_point run_start, Clock::time_point due, double timeout,
+               float temperature, OnEnd on_end)
+    : request_(std::move(request)), run_start_(run_start), due_(due), on_end_(std::move(on_end)) {
+  message_.mutable_prompt()->mutable_tokens()->mutable_ids()->Assign(request_.prompt.begin(),
+                                                                     request_.prompt.end());
+  message_.set_max_tokens(static_cast<int32_t>(request_.output_tokens));
+  message_.set_ignore_eos(true);  // outputs have the lengths that were drawn
+  message_.mutable_sampling()->set_temperature(temperature);
+  message_.mutable_sampling()->set_seed(request_.seed);
+  if (timeout > 0) {
+    context_.set_deadline(std::chrono::system_clock::now() +
+                          std::chrono::duration_cast<std::chrono::system_clock::duration>(
+                              std::chrono::duration<double>(timeout)));
+  }
+  result_.start = Seconds(due_ - run_start_);
+  result_.gaps.reserve(static_cast<size_t>(request_.output_tokens));
+}
+
+void Stream::Start(v1::PolySketch::Stub* stub) {
+  stub->async()->Complete(&context_, &message_, this);
+  StartRead(&response_);
+  StartCall();
+}
+
+double Stream::SinceDue() const { return Seconds(Clock::now() - due_); }
+
+void Stream::OnReadDone(bool ok) {
+  if (!ok) return;  // OnDone follows
+  if (const int count = response_.delta().tokens_size(); count > 0) {
+    const double now = SinceDue();
+    if (result_.output_tokens == 0) {
+      result_.first_token = now;
+    } else {
+      result_.gaps.push_back(static_cast<float>(now - result_.last_token));
+    }
+    result_.gaps.insert(result_.gaps.end(), static_cast<size_t>(count - 1), 0.0f);
+    result_.last_token = now;
+    result_.output_tokens += count;
+    output_.insert(output_.end(), response_.delta().tokens().begin(),
+                   response_.delta().tokens().end());
+    if (on_tokens_) on_tokens_(count);
+  }
+  if (response_.has_finish()) {
+    result_.prompt_tokens = response_.finish().usage().prompt_tokens();
+    result_.cached_tokens = response_.finish().usage().cached_tokens();
+  }
+  StartRead(&response_);
+}
+
+void Stream::OnDone(const grpc::Status& status) {
+  result_.end = Seconds(Clock::now() - run_start_);
+  result_.status = CodeName(static_cast<Code>(status.error_code()));
+  on_end_(this, std::move(result_), std::move(output_));
+  delete this;
+}
+
+}  // namespace polysketch::loadgen

@@ -1,0 +1,68 @@
+// The load generator against the real server: it counts what the server counts.
+#include <nlohmann/json.hpp>
+
+#include "gtest/gtest.h"
+#include "tests/e2e/server.h"
+#include "tests/testing/environment.h"
+
+namespace polysketch::e2e {
+namespace {
+
+struct Outcome {
+  int exit_status = 0;
+  nlohmann::json json;
+};
+
+Outcome Load(const Server& server, std::vector<std::string> options) {
+  options.insert(options.begin(),
+                 {Binary("polysketch-loadgen"), "--server", server.address(), "--json", "--quiet"});
+  const ProcessResult result = RunProcess({.arguments = options});
+  return {result.exit_status, nlohmann::json::parse(result.standard_output, nullptr, false)};
+}
+
+TEST(Loadgen, SixtyFourStreamsWithoutAnError) {
+  const Server server({.flags = {"--max-sequences", "64"}});
+  const int requests = testing::Count(128, 640);
+  const Outcome run = Load(
+      server, {"--concurrency", "64", "--requests", std::to_string(requests), "--prompt-tokens",
+               "uniform:4:40", "--output-tokens", "32", "--objective-latency", "1000"});
+  EXPECT_EQ(run.exit_status, 0);
+  const nlohmann::json& report = run.json.at("report");
+  EXPECT_EQ(report.at("requests"), requests);
+  EXPECT_EQ(report.at("ok"), requests);
+  EXPECT_TRUE(report.at("errors").empty());
+  EXPECT_EQ(report.at("output_tokens"), 32 * requests);
+  EXPECT_EQ(report.at("goodput_share"), 1);
+  EXPECT_EQ(server.Metric("polysketch_generation_tokens_total"), 32 * requests);
+  EXPECT_EQ(server.Metric("polysketch_prompt_tokens_total"), report.at("prompt_tokens"));
+  for (const char* name : {"time_to_first_token_seconds", "time_between_tokens_seconds",
+                           "time_per_output_token_seconds", "e2e_latency_seconds"}) {
+    EXPECT_GT(report.at(name).at("mean"), 0) << name;
+    EXPECT_LE(report.at(name).at("p50"), report.at(name).at("p99")) << name;
+  }
+  EXPECT_TRUE(server.BecomesIdle());
+}
+
+TEST(Loadgen, ArrivalsAtARateAndConversations) {
+  const Server server;
+  const Outcome run =
+      Load(server, {"--rate", "50", "--requests", "20", "--turns", "3", "--shared-prefix", "8",
+                    "--output-tokens", "4", "--prompt-tokens", "5", "--connections", "2"});
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_EQ(run.json.at("report").at("requests"), 60);
+  // Of a conversation: 13, then 4 + 5 more, and again.
+  EXPECT_EQ(run.json.at("report").at("prompt_tokens"), 20 * (13 + 22 + 31));
+}
+
+TEST(Loadgen, SaysWhatWentWrong) {
+  const Server server({.flags = {"--max-sequences", "1", "--max-queue", "0"}});
+  const Outcome run = Load(server, {"--concurrency", "8", "--requests", "16"});
+  EXPECT_EQ(run.exit_status, 1);
+  const nlohmann::json& report = run.json.at("report");
+  EXPECT_GT(report.at("errors").at("RESOURCE_EXHAUSTED"), 0);
+  EXPECT_EQ(report.at("requests"), 16);
+  EXPECT_EQ(Load(server, {"--prompt-tokens", "gaussian:1"}).exit_status, 2);
+}
+
+}  // namespace
+}  // namespace polysketch::e2e
