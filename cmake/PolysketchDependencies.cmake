@@ -5,6 +5,9 @@ find_package(Threads REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(Protobuf REQUIRED)
 find_package(SentencePiece REQUIRED)
+find_path(POLYSKETCH_XXHASH_INCLUDE xxhash.h REQUIRED)  # used as a header only
+find_library(POLYSKETCH_ZSTD zstd REQUIRED)
+find_library(POLYSKETCH_HIREDIS hiredis REQUIRED)
 
 if(POLYSKETCH_SERVER)
   find_package(gRPC CONFIG REQUIRED)

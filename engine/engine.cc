@@ -16,6 +16,7 @@
 #include "engine/scheduler/generate_sequence.h"
 #include "engine/scheduler/scheduler.h"
 #include "engine/scheduler/score_sequence.h"
+#include "engine/snapshot/check.h"
 
 namespace polysketch {
 namespace {
@@ -33,6 +34,7 @@ struct Mailbox {
   bool woken = false;
   bool stop = false;
   bool draining = false;
+  bool migrate = false;
   std::vector<std::unique_ptr<Sequence>> added;
   std::vector<RequestId> cancelled;
   std::optional<Status> end_all;
@@ -153,13 +155,31 @@ class EngineImpl : public Engine {
   }
 
   Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<EventStream> stream) override {
-    PS_RETURN_IF_ERROR(
-        ValidatePrompt(request.prompt, context_.vocab_size, options_.max_prompt_tokens));
+    const Generation* resumed = nullptr;
+    if (request.start != nullptr) {
+      PS_RETURN_IF_ERROR(CheckSnapshot(
+          *request.start,
+          {context_.vocab_size, options_.max_new_tokens, context_.tokenizer != nullptr}));
+      if (request.start->generation) resumed = &*request.start->generation;
+    }
+    if (resumed != nullptr) {
+      if (!request.prompt.empty()) {
+        return InvalidArgument("prompt: expected none with a completion that is resumed");
+      }
+      request.params = resumed->params;
+    } else if (request.start == nullptr || !request.prompt.empty()) {
+      PS_RETURN_IF_ERROR(
+          ValidatePrompt(request.prompt, context_.vocab_size, options_.max_prompt_tokens));
+    }
     PS_RETURN_IF_ERROR(ValidateGenerate(request.params, context_.vocab_size,
                                         options_.max_new_tokens, context_.tokenizer != nullptr));
-    PS_ASSIGN_OR_RETURN(const int64_t max_tokens, MaxTokens(request));
+    PS_ASSIGN_OR_RETURN(int64_t max_tokens, MaxTokens(request));
     const RequestId id = NextId();
-    const uint64_t seed = request.params.sampling.seed.value_or(MixBits(seed_base_ + id));
+    uint64_t seed = request.params.sampling.seed.value_or(MixBits(seed_base_ + id));
+    if (resumed != nullptr) {
+      max_tokens = resumed->max_tokens;
+      seed = resumed->seed;
+    }
     stream->SetOnDrained([mailbox = mailbox_] { mailbox->Wake(); });
     return Enqueue(std::make_unique<GenerateSequence>(context_, id, std::move(request), max_tokens,
                                                       seed, std::move(stream)));
@@ -178,6 +198,14 @@ class EngineImpl : public Engine {
     {
       std::lock_guard lock(mailbox_->mutex);
       mailbox_->cancelled.push_back(id);
+    }
+    mailbox_->Wake();
+  }
+
+  void MigrateAll() override {
+    {
+      std::lock_guard lock(mailbox_->mutex);
+      mailbox_->migrate = true;
     }
     mailbox_->Wake();
   }
@@ -218,7 +246,8 @@ class EngineImpl : public Engine {
   // The request's own limit, or the one in its place: the server's, and for KV kinds what fits in a
   // fair share of the memory (or, behind a prompt that exceeds the share, in all of it).
   Result<int64_t> MaxTokens(const GenerateRequest& request) const {
-    const auto prompt = static_cast<int64_t>(request.prompt.size());
+    const int64_t before = request.start == nullptr ? 0 : request.start->tokens();
+    const auto prompt = before + static_cast<int64_t>(request.prompt.size());
     const int64_t most = limits_.TokensThatFit(limits_.limit());
     const int64_t asked = request.params.max_tokens.value_or(1);
     if (prompt + asked > most) {
@@ -264,6 +293,7 @@ class EngineImpl : public Engine {
       std::vector<RequestId> cancelled;
       std::optional<Status> end_all;
       bool stop = false;
+      bool migrate = false;
       {
         std::unique_lock lock(mailbox_->mutex);
         if (!busy) {
@@ -280,6 +310,7 @@ class EngineImpl : public Engine {
         cancelled.swap(mailbox_->cancelled);
         end_all.swap(mailbox_->end_all);
         stop = mailbox_->stop;
+        migrate = std::exchange(mailbox_->migrate, false);
         mailbox_->stats.waiting += static_cast<int>(added.size());
       }
       if (stop) end_all = Unavailable("the server is shutting down");
@@ -288,6 +319,7 @@ class EngineImpl : public Engine {
         scheduler_.End(id, FinishReason::kCancelled,
                        Status(Code::kCancelled, "the request was cancelled"));
       }
+      if (migrate) scheduler_.MigrateAll();
       if (end_all) scheduler_.EndAll(FinishReason::kCancelled, *end_all);
       busy = scheduler_.Tick();
       Publish();

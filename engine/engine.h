@@ -57,12 +57,17 @@ class Engine {
   virtual ~Engine() = default;  // cancels what is running, joins the thread
 
   // Refuses with INVALID_ARGUMENT (names the field), RESOURCE_EXHAUSTED (queue full), UNAVAILABLE
-  // (draining). After an OK the stream gets exactly one FinishEvent, whatever happens.
+  // (draining); what follows a snapshot is refused with INVALID_ARGUMENT for one that does not fit
+  // the model. After an OK the stream gets exactly one FinishEvent, whatever happens.
   virtual Result<RequestId> Submit(GenerateRequest request,
                                    std::shared_ptr<EventStream> stream) = 0;
   virtual Result<RequestId> Submit(ScoreRequest request, std::shared_ptr<EventStream> stream) = 0;
   // Ends the request with kCancelled within one step. Unknown or finished ids are ignored.
   virtual void Cancel(RequestId id) = 0;
+
+  // Ends every completion, waiting ones too, with kMigrated and a snapshot from which another
+  // replica goes on with the very next token. Scores are left alone.
+  virtual void MigrateAll() = 0;
 
   // Refuses new requests from now on; running and waiting ones go on. Returns true once none is
   // left, false after `timeout` (then what is left is ended with UNAVAILABLE).

@@ -20,6 +20,8 @@ std::string_view FinishReasonName(FinishReason reason) {
       return "stalled";
     case FinishReason::kError:
       return "error";
+    case FinishReason::kMigrated:
+      return "migrated";
   }
   return "unknown";
 }

@@ -19,6 +19,8 @@
 
 namespace polysketch {
 
+struct Snapshot;  // engine/snapshot/snapshot.h
+
 using Clock = std::chrono::steady_clock;
 using RequestId = uint64_t;
 
@@ -34,6 +36,8 @@ struct SamplingParams {
   float presence_penalty = 0.0f;    // over output
   std::vector<std::pair<int32_t, float>> logit_bias;
   std::optional<uint64_t> seed;  // unset: the engine draws one and reports it in Finish
+
+  bool operator==(const SamplingParams&) const = default;
 };
 
 struct GenerateParams {
@@ -48,9 +52,12 @@ struct GenerateParams {
   // Unset: no log-probabilities. n: the chosen token's and the n most likely.
   std::optional<int32_t> logprobs;
   bool echo = false;  // prompt tokens first, with log-probabilities when asked for
+
+  bool operator==(const GenerateParams&) const = default;
 };
 
-enum class FinishReason { kStop, kLength, kCancelled, kDeadline, kStalled, kError };
+// kMigrated: stopped between two tokens, to go on elsewhere from FinishEvent::snapshot.
+enum class FinishReason { kStop, kLength, kCancelled, kDeadline, kStalled, kError, kMigrated };
 // "stop", "length", ...
 std::string_view FinishReasonName(FinishReason reason);
 
@@ -107,6 +114,9 @@ struct FinishEvent {
   Usage usage;
   Timings timings;
   double logprob_sum = 0;  // scores: sum over all scored tokens, in float64
+  // The sequence as it ended: with kMigrated, and with GenerateRequest::keep after kStop or
+  // kLength.
+  std::shared_ptr<const Snapshot> snapshot;
 };
 
 using Event = std::variant<TokenEvent, ProgressEvent, ScoreEvent, FinishEvent>;
@@ -189,8 +199,12 @@ struct RequestInfo {
 
 struct GenerateRequest {
   RequestInfo info;
-  std::vector<int32_t> prompt;  // token ids, BOS included
+  std::vector<int32_t> prompt;  // token ids, BOS included; may be empty behind a `start`
   GenerateParams params;
+  // What the prompt follows; null: the empty sequence. One with a Generation is resumed: prompt and
+  // params are not used then.
+  std::shared_ptr<const Snapshot> start = nullptr;
+  bool keep = false;  // the finish holds a snapshot of the whole sequence
 };
 
 struct ScoreRequest {

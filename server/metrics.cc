@@ -86,7 +86,8 @@ struct Metrics::Instruments {
     // Series that exist before the first event let a rate start at zero.
     for (const FinishReason reason :
          {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
-          FinishReason::kDeadline, FinishReason::kStalled, FinishReason::kError}) {
+          FinishReason::kDeadline, FinishReason::kStalled, FinishReason::kError,
+          FinishReason::kMigrated}) {
       finished.Add({{"finished_reason", std::string(FinishReasonName(reason))}});
     }
     // All of them: whatever clients send, the number of series stays what it is.

@@ -26,6 +26,7 @@ Status FinishStatus(const FinishEvent& finish) {
   switch (finish.reason) {
     case FinishReason::kStop:
     case FinishReason::kLength:
+    case FinishReason::kMigrated:
       return Status();
     case FinishReason::kCancelled: {
       // A drain that ran out of time cancels with its own code.

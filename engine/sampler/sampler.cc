@@ -163,6 +163,24 @@ int32_t Sampler::Draw(std::span<const float> logits, SamplerScratch* scratch) co
   return candidates[DrawIndex(weights, u)].token;
 }
 
+std::vector<std::pair<int32_t, int32_t>> Sampler::Counts() const {
+  std::vector<std::pair<int32_t, int32_t>> counts;
+  for (size_t id = 0; id < counts_.size(); ++id) {
+    if (counts_[id] > 0) counts.emplace_back(static_cast<int32_t>(id), counts_[id]);
+  }
+  return counts;
+}
+
+void Sampler::Restore(uint64_t drawn, std::span<const std::pair<int32_t, int32_t>> counts) {
+  drawn_ = drawn;
+  if (!has_penalties()) return;
+  for (const auto& [token, count] : counts) {
+    int32_t& known = counts_[static_cast<size_t>(token)];
+    if (known < 0) seen_.push_back(token);
+    known = count;
+  }
+}
+
 void Sampler::Count(int32_t token) {
   ++drawn_;
   if (!has_penalties()) return;

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -47,6 +48,12 @@ class Sampler {
   // The next token; counts it for the penalties. `logits` [vocab_size] are the model's. INTERNAL
   // when one is not finite.
   Result<int32_t> Sample(std::span<const float> logits, SamplerScratch* scratch);
+
+  // For a sampler that goes on elsewhere: how often each id is in the output, in order of id. Empty
+  // without penalties.
+  std::vector<std::pair<int32_t, int32_t>> Counts() const;
+  // As if `drawn` tokens had been sampled, with those counts.
+  void Restore(uint64_t drawn, std::span<const std::pair<int32_t, int32_t>> counts);
 
  private:
   bool has_penalties() const { return !counts_.empty(); }

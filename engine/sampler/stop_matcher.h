@@ -21,6 +21,8 @@ class StopMatcher {
   bool Append(std::string_view text, std::string* out);
   // What is still held back; nothing after a match.
   std::string Finish();
+  // What is held back now. Appended to a new matcher it gives the same state.
+  const std::string& held() const { return held_; }
   // The stop string that matched; empty before.
   const std::string& matched() const { return matched_; }
 

@@ -3,6 +3,10 @@
 // End conditions of a generated token, in this order: EOS (unless ignore_eos) and stop ids end with
 // kStop, their text is left out unless include_stop_in_output; a stop string ends with kStop;
 // max_tokens with kLength.
+//
+// It may follow a snapshot (a session, a restored state), and leave one: `keep` and Migrate. What
+// is kept ends with at least one token that is not in the state, so that a continuation has one to
+// run.
 #pragma once
 
 #include <optional>
@@ -17,21 +21,36 @@ namespace polysketch {
 
 class GenerateSequence : public Sequence {
  public:
-  // `request` is valid (sampling_params.h); max_tokens is its own or the limit in its place.
+  // `request` is valid (sampling_params.h, snapshot/check.h); max_tokens and seed are its own or
+  // those in their place, and not used when it resumes a Generation.
   GenerateSequence(const SequenceContext& context, RequestId id, GenerateRequest request,
                    int64_t max_tokens, uint64_t seed, std::shared_ptr<EventStream> stream);
 
   int64_t ReadyTokens() override;
   bool decoding() const override { return processed_ >= prompt_size(); }
-  int64_t StateTokens() const override { return prompt_size() + max_tokens_; }
+  int64_t StateTokens() const override {
+    return start_position() + prompt_size() + max_tokens_ - generated_;
+  }
+  const SavedState* start_state() const override { return start_state_.get(); }
   std::span<const int32_t> NextTokens(int64_t n) const override;
   Rows WantedRows(int64_t n) const override;
   bool needs_log_sum_exp() const override { return params_.logprobs.has_value(); }
   void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp,
              SamplerScratch* scratch) override;
   void OnSegment(int64_t n) override;
+  bool Migrate() override;
+  void OnLeaving(const SequenceState* state) override;
 
  private:
+  // Parts of the constructor.
+  void Begin(std::span<const int32_t> prompt);
+  void Resume(const Generation& generation);
+  void StartDecoder();
+  Generation StoppedGeneration() const;
+
+  // Tokens in start_state_.
+  int64_t start_position() const { return start_state_ == nullptr ? 0 : start_state_->position; }
+
   int64_t prompt_size() const { return static_cast<int64_t>(prompt_.size()); }
   std::optional<ProgressEvent> Progress() const override;
   void FillFinish(FinishEvent* finish) override;
@@ -48,19 +67,27 @@ class GenerateSequence : public Sequence {
   // Log-probability of event->token and the alternatives, when asked for.
   void AddLogprobs(std::span<const float> logits, float log_sum_exp, TokenEvent* event) const;
 
-  const std::vector<int32_t> prompt_;
   const GenerateParams params_;
   const int64_t max_tokens_;
   const uint64_t seed_;
-  Sampler sampler_;
+  const bool keep_;
+  std::optional<Sampler> sampler_;  // set by the constructor
   StopMatcher stop_matcher_;
   std::optional<IncrementalDecoder> decoder_;  // none without a tokenizer
 
-  int64_t processed_ = 0;   // tokens in the state
+  std::shared_ptr<const SavedState> start_state_;  // null: the empty one
+  std::vector<int32_t> prompt_;  // behind it: what is to be processed before sampling
+  TokenSet seen_;                // in the whole sequence
+  std::vector<int32_t> tail_;    // its end
+  int64_t prompt_tokens_ = 0;    // as Usage has them: those of the start too
+  int64_t cached_tokens_ = 0;
+
+  int64_t processed_ = 0;   // tokens behind the start that are in the state
   int64_t echoed_ = 0;      // prompt tokens pushed
-  int64_t generated_ = 0;   // tokens sampled
+  int64_t generated_ = 0;   // tokens sampled, before a migration too
   int32_t last_token_ = 0;  // sampled, not yet processed
-  Clock::time_point last_token_time_;
+  std::optional<Clock::time_point> last_token_time_;
+  std::shared_ptr<const Snapshot> snapshot_;  // at the end, if wanted
 };
 
 }  // namespace polysketch

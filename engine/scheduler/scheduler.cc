@@ -33,6 +33,12 @@ void Scheduler::EndAll(FinishReason reason, const Status& status) {
   Sweep();
 }
 
+void Scheduler::MigrateAll() {
+  for (const auto& sequence : waiting_) sequence->Migrate();
+  for (const Slot& slot : running_) slot.sequence->Migrate();
+  Sweep();
+}
+
 bool Scheduler::Tick() {
   EndDue(context_.now());
   Admit();
@@ -94,6 +100,10 @@ void Scheduler::Admit() {
     Slot slot{std::move(waiting_.front()), states_.Acquire(), bytes};
     waiting_.pop_front();
     PS_CHECK(slot.state->position() == 0);
+    if (const SavedState* start = slot.sequence->start_state()) {
+      const Status status = slot.state->Load(start->position, start->bytes);
+      if (!status.ok()) slot.sequence->End(FinishReason::kError, status);
+    }
     slot.sequence->OnAdmitted();
     running_.push_back(std::move(slot));
   }
@@ -124,6 +134,7 @@ bool Scheduler::Step() {
       ++parked_;
       continue;
     }
+    if (slot.sequence->ended()) continue;
     const int64_t ready = slot.sequence->ReadyTokens();
     if (ready == 0 || slot.sequence->ended()) continue;
     candidates.push_back({slot.sequence->id(), ready, slot.sequence->decoding()});
@@ -174,6 +185,7 @@ bool Scheduler::Sweep() {
 }
 
 void Scheduler::Finish(Slot slot) {
+  slot.sequence->OnLeaving(slot.state.get());
   if (slot.state != nullptr) states_.Release(std::move(slot.state));
   states_.Unreserve(slot.reserved);
   options_.on_ending(slot.sequence->id());

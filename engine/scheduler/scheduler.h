@@ -46,6 +46,8 @@ class Scheduler {
   // Ends a waiting or running sequence; does nothing for other ids.
   void End(RequestId id, FinishReason reason, const Status& status);
   void EndAll(FinishReason reason, const Status& status);
+  // Ends all that can go on elsewhere, waiting ones too, with kMigrated and a snapshot.
+  void MigrateAll();
 
   // Ends what is due, admits, runs one step. False when there was nothing to do: call again when
   // input or room arrives, or at NextDeadline().

@@ -13,6 +13,7 @@
 #include "engine/observer.h"
 #include "engine/request.h"
 #include "engine/sampler/sampler.h"
+#include "engine/snapshot/snapshot.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace polysketch {
@@ -53,6 +54,9 @@ class Sequence {
   // Positions that its state must be able to hold, as far as known.
   virtual int64_t StateTokens() const = 0;
 
+  // What its state begins as; null: empty.
+  virtual const SavedState* start_state() const { return nullptr; }
+
   // --- a step: a segment of n <= ReadyTokens() tokens ---
   // Valid until OnSegment.
   virtual std::span<const int32_t> NextTokens(int64_t n) const = 0;
@@ -72,6 +76,10 @@ class Sequence {
   // The first end counts; the scheduler then takes it out and calls PushFinish.
   void End(FinishReason reason, Status status);
   bool ended() const { return finish_.has_value(); }
+  // Ends it with a snapshot from which another replica goes on. False: this kind has none.
+  virtual bool Migrate() { return false; }
+  // It has ended and leaves its state; null when it was never admitted.
+  virtual void OnLeaving(const SequenceState* /*state*/) {}
   // The FinishEvent, once.
   void PushFinish();
 
@@ -87,6 +95,8 @@ class Sequence {
   virtual std::optional<ProgressEvent> Progress() const = 0;
   // Fills in text, matched_stop, seed, usage, logprob_sum.
   virtual void FillFinish(FinishEvent* finish) = 0;
+  // Once ended.
+  const FinishEvent& finish() const { return *finish_; }
 
  private:
   const SequenceContext& context_;

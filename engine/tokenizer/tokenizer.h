@@ -87,6 +87,20 @@ class IncrementalDecoder {
   // What is left at the end (incomplete bytes as U+FFFD).
   std::string Finish();
 
+  // What it takes to go on elsewhere.
+  struct Saved {
+    bool at_start = false;  // a leading space is dropped
+    std::string pending;    // an incomplete character, at most 3 bytes
+
+    bool operator==(const Saved&) const = default;
+  };
+  Saved Save() const { return {at_start_, pending_}; }
+  // `saved.pending` is what a character may begin with.
+  void Restore(const Saved& saved) {
+    at_start_ = saved.at_start;
+    pending_ = saved.pending;
+  }
+
  private:
   const Tokenizer* tokenizer_;
   bool at_start_;

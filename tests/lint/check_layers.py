@@ -46,6 +46,8 @@ LIBRARIES = [
     ("Prometheus", r"prometheus/", r"(server|tests/server)/"),
     # It clashes with gRPC's absl::string_view, so no header may carry it into another translation unit.
     ("SentencePiece", r"sentencepiece", r"engine/tokenizer[^.]*\.cc$"),
+    ("hiredis", r"hiredis/", r"engine/store/redis[^.]*\.cc$"),
+    ("zstd", r"zstd", r"engine/snapshot/[^.]*\.cc$"),
     ("GoogleTest", GOOGLE_TEST := r"(gtest|gmock)/", r"tests/"),
     ("CUDA", r"(cuda|cublas|cooperative_groups)", r"(kernels|tests/kernels)/cuda/"),
     ("intrinsics", r"(immintrin|x86intrin|arm_neon)\.h", r"(base|kernels|tests/(base|kernels)|bench)/"),

@@ -50,6 +50,7 @@ class FakeEngine : public Engine {
     if (const auto found = running_.find(id); found != running_.end())
       found->second.cancelled = true;
   }
+  void MigrateAll() override {}
   bool Drain(std::chrono::milliseconds timeout) override {
     std::unique_lock lock(mutex_);
     draining_ = true;

@@ -1,0 +1,112 @@
+#include "engine/snapshot/check.h"
+
+#include <string>
+#include <string_view>
+
+#include "engine/sampler/sampling_params.h"
+#include "engine/sampler/stop_matcher.h"
+#include "engine/tokenizer/utf8.h"
+
+namespace polysketch {
+namespace {
+
+// Far beyond what can be processed, and far from where sums overflow.
+constexpr int64_t kMostTokens = int64_t{1} << 48;
+
+bool IsCount(int64_t value, int64_t most) { return value >= 0 && value <= most; }
+
+Status CheckTokens(std::string_view field, std::span<const int32_t> tokens, int vocab_size) {
+  for (const int32_t token : tokens) {
+    if (token < 0 || token >= vocab_size) {
+      return InvalidArgument("snapshot: ", field, ": expected ids in [0, ", vocab_size, "), found ",
+                             token);
+    }
+  }
+  return Status();
+}
+
+// Bytes that are the beginning of one character.
+bool IsPartOfCharacter(std::string_view bytes) {
+  if (bytes.empty()) return true;
+  const Utf8Char c = DecodeUtf8(bytes);
+  return c.kind == Utf8Char::Kind::kIncomplete && static_cast<size_t>(c.length) == bytes.size();
+}
+
+Status CheckCounts(const Generation& generation, int vocab_size) {
+  int64_t total = 0;
+  int32_t last = -1;
+  for (const auto& [token, count] : generation.counts) {
+    if (token <= last || token >= vocab_size || count < 1) {
+      return InvalidArgument("snapshot: counts: expected ids in order with their counts, found ",
+                             token, " ", count, " times");
+    }
+    last = token;
+    total += count;
+  }
+  const SamplingParams& sampling = generation.params.sampling;
+  const bool penalties = sampling.repetition_penalty != 1.0f ||
+                         sampling.frequency_penalty != 0.0f || sampling.presence_penalty != 0.0f;
+  const int64_t expected = penalties ? generation.generated : 0;
+  if (total != expected) {
+    return InvalidArgument("snapshot: counts: expected ", expected, " in all, found ", total);
+  }
+  return Status();
+}
+
+Status CheckGeneration(const Generation& generation, int64_t pending,
+                       const SnapshotLimits& limits) {
+  PS_RETURN_IF_ERROR(ValidateSampling(generation.params.sampling, limits.vocab_size));
+  PS_RETURN_IF_ERROR(ValidateGenerate(generation.params, limits.vocab_size, limits.max_new_tokens,
+                                      limits.has_tokenizer));
+  const bool counts_fit = IsCount(generation.max_tokens, limits.max_new_tokens) &&
+                          IsCount(generation.generated, generation.max_tokens) &&
+                          IsCount(generation.prompt_tokens, kMostTokens) &&
+                          IsCount(generation.cached_tokens, kMostTokens) &&
+                          IsCount(generation.echoed, pending);
+  // One that has given all its tokens, or wanted none and read its prompt, has ended.
+  if (!counts_fit || (generation.max_tokens > 0 && generation.generated == generation.max_tokens) ||
+      (generation.generated > 0 && pending != 1)) {
+    return InvalidArgument("snapshot: generation: expected counts that fit each other, found ",
+                           generation.generated, " of ", generation.max_tokens, " tokens, ",
+                           generation.echoed, " of ", pending, " echoed");
+  }
+  PS_RETURN_IF_ERROR(CheckCounts(generation, limits.vocab_size));
+  StopMatcher matcher(generation.params.stop, generation.params.include_stop_in_output);
+  std::string out;
+  if (matcher.Append(generation.held, &out) || !out.empty()) {
+    return InvalidArgument("snapshot: held text: expected the beginning of a stop string");
+  }
+  if (!IsPartOfCharacter(generation.decoder.pending)) {
+    return InvalidArgument("snapshot: partial character: expected the beginning of one");
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status CheckSnapshot(const Snapshot& snapshot, const SnapshotLimits& limits) {
+  if (snapshot.position() > kMostTokens) {
+    return InvalidArgument("snapshot: position: expected at most ", kMostTokens, ", found ",
+                           snapshot.position());
+  }
+  if (snapshot.pending.empty()) {
+    return InvalidArgument("snapshot: pending: expected at least one token, found none");
+  }
+  PS_RETURN_IF_ERROR(CheckTokens("pending", snapshot.pending, limits.vocab_size));
+  PS_RETURN_IF_ERROR(CheckTokens("tail", snapshot.tail, limits.vocab_size));
+  if (snapshot.tail.size() > Snapshot::kTail) {
+    return InvalidArgument("snapshot: tail: expected at most ", Snapshot::kTail, " tokens, found ",
+                           snapshot.tail.size());
+  }
+  if (snapshot.seen.words().size() != TokenSet(limits.vocab_size).words().size()) {
+    return InvalidArgument("snapshot: seen: expected a set of ", limits.vocab_size, " ids");
+  }
+  int32_t largest = -1;
+  snapshot.seen.ForEach([&](int32_t token) { largest = token; });
+  PS_RETURN_IF_ERROR(CheckTokens("seen", {&largest, largest < 0 ? 0u : 1u}, limits.vocab_size));
+  if (!snapshot.generation) return Status();
+  return CheckGeneration(*snapshot.generation, static_cast<int64_t>(snapshot.pending.size()),
+                         limits);
+}
+
+}  // namespace polysketch

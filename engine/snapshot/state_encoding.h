@@ -1,0 +1,22 @@
+// The forms of a state's float32 values in a snapshot.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/snapshot/snapshot_file.h"
+
+namespace polysketch {
+
+// `state`: float32 values.
+std::string EncodeState(std::span<const uint8_t> state, StateEncoding encoding);
+
+// `size`: bytes of the float32 values, already bounded by the caller. DATA_LOSS when the bytes are
+// not what EncodeState makes of so many.
+Result<std::vector<uint8_t>> DecodeState(std::string_view bytes, uint32_t encoding, uint64_t size);
+
+}  // namespace polysketch

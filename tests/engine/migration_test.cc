@@ -1,0 +1,207 @@
+// Sequences that stop and go on: a stopped completion, joined with its continuation, is the one
+// that was never stopped; a sequence kept and continued is the one that was given whole.
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/scheduler/generate_sequence.h"
+#include "engine/scheduler/scheduler.h"
+#include "engine/snapshot/snapshot_file.h"
+#include "gtest/gtest.h"
+#include "tests/engine/collected.h"
+#include "tests/engine/fake_model.h"
+#include "tests/testing/environment.h"
+#include "tests/testing/random.h"
+
+namespace polysketch {
+namespace {
+
+using testing::Collected;
+using testing::kFakeVocab;
+using testing::Random;
+
+class MigrationTest : public ::testing::Test {
+ protected:
+  MigrationTest() {
+    context_.tokenizer = &tokenizer_;
+    context_.vocab_size = kFakeVocab;
+    context_.eos_id = testing::kFakeEos;
+    context_.max_step_tokens = 8;
+    context_.observer = &observer_;
+  }
+
+  // Runs a request alone; after `ticks` steps it is told to migrate.
+  Collected Run(GenerateRequest request, int ticks) {
+    int64_t max_tokens = request.params.max_tokens.value_or(100);
+    uint64_t seed = request.params.sampling.seed.value_or(5);
+    if (request.start != nullptr && request.start->generation) {
+      const Generation& generation = *request.start->generation;
+      request.params = generation.params;
+      max_tokens = generation.max_tokens;
+      seed = generation.seed;
+    }
+    auto stream = std::make_shared<EventStream>(10000);
+    Scheduler scheduler(
+        &model_, context_,
+        {.max_sequences = 1, .state_memory = 100, .stall_deadline = std::chrono::hours(1)});
+    scheduler.Add(std::make_unique<GenerateSequence>(context_, 1, std::move(request), max_tokens,
+                                                     seed, stream));
+    Collected out;
+    for (int i = 0; i < 10000 && !out.finish; ++i) {
+      if (i == ticks) scheduler.MigrateAll();
+      scheduler.Tick();
+      out.Drain(stream.get());
+    }
+    EXPECT_TRUE(out.finish.has_value());
+    EXPECT_EQ(scheduler.states().reserved(), 0u);
+    return out;
+  }
+
+  // Through the bytes of a file.
+  static std::shared_ptr<const Snapshot> Copy(const Snapshot& snapshot) {
+    const SnapshotBinding binding{{}, {}, "fake"};
+    const DecodeLimits limits{{kFakeVocab, 1000, true}, 1000};
+    auto copy =
+        DecodeSnapshot(EncodeSnapshot(snapshot, binding, StateEncoding::kF32Zstd), binding, limits);
+    EXPECT_TRUE(copy.ok()) << copy.status().ToString();
+    return copy.ok() ? std::make_shared<const Snapshot>(*std::move(copy)) : nullptr;
+  }
+
+  // Stops it again and again.
+  Collected RunInPieces(const GenerateRequest& request, Random* random, int* pieces) {
+    Collected all = Run(request, static_cast<int>(random->Int(0, 20)));
+    while (all.finish && all.finish->reason == FinishReason::kMigrated) {
+      ++*pieces;
+      GenerateRequest next;
+      next.start = Copy(*all.finish->snapshot);
+      if (next.start == nullptr) break;
+      all.finish.reset();
+      Collected more = Run(next, static_cast<int>(random->Int(0, 20)));
+      const auto append = [](auto* to, const auto& from) {
+        to->insert(to->end(), from.begin(), from.end());
+      };
+      append(&all.tokens, more.tokens);
+      append(&all.echoed, more.echoed);
+      append(&all.logprobs, more.logprobs);
+      append(&all.text, more.text);
+      all.finish = more.finish;
+    }
+    return all;
+  }
+
+  static std::vector<int32_t> Tokens(Random* random, int64_t count) {
+    std::vector<int32_t> out(static_cast<size_t>(count));
+    for (int32_t& token : out) token = static_cast<int32_t>(random->Int(0, kFakeVocab - 1));
+    return out;
+  }
+
+  static GenerateRequest RandomRequest(Random* random) {
+    GenerateRequest request;
+    request.prompt = Tokens(random, random->Int(1, 40));
+    GenerateParams& params = request.params;
+    params.max_tokens = static_cast<int32_t>(random->Int(0, 60));
+    params.sampling.seed = static_cast<uint64_t>(random->Int(0, 1000));
+    if (random->Uniform() < 0.3) params.sampling.temperature = 0;
+    if (random->Uniform() < 0.3) params.sampling.repetition_penalty = 1.2f;
+    if (random->Uniform() < 0.3) params.sampling.frequency_penalty = 0.5f;
+    if (random->Uniform() < 0.3) params.sampling.presence_penalty = 0.5f;
+    if (random->Uniform() < 0.2) params.sampling.logit_bias = {{60, 3.0f}, {61, 3.0f}};
+    if (random->Uniform() < 0.5) params.stop = {"AB", "bcA", "\xEF\xBF\xBD\xEF\xBF\xBD", "QZ "};
+    if (random->Uniform() < 0.3) params.logprobs = static_cast<int32_t>(random->Int(0, 4));
+    params.echo = random->Uniform() < 0.3;
+    params.ignore_eos = random->Uniform() < 0.7;
+    params.include_stop_in_output = random->Uniform() < 0.3;
+    return request;
+  }
+
+  static void ExpectSame(const Collected& got, const Collected& want, int i) {
+    EXPECT_EQ(got.tokens, want.tokens) << i;
+    EXPECT_EQ(got.echoed, want.echoed) << i;
+    EXPECT_EQ(got.logprobs, want.logprobs) << i;
+    EXPECT_EQ(got.text, want.text) << i;
+    EXPECT_EQ(got.finish->reason, want.finish->reason) << i;
+    EXPECT_EQ(got.finish->matched_stop, want.finish->matched_stop) << i;
+    EXPECT_EQ(got.finish->seed, want.finish->seed) << i;
+    EXPECT_EQ(got.finish->usage.prompt_tokens, want.finish->usage.prompt_tokens) << i;
+    EXPECT_EQ(got.finish->usage.completion_tokens, want.finish->usage.completion_tokens) << i;
+  }
+
+  testing::FakeModel model_;
+  testing::FakeTokenizer tokenizer_;
+  EngineObserver observer_;
+  SequenceContext context_;
+};
+
+TEST_F(MigrationTest, StoppedAnywhereTheJoinedOutputIsTheUninterruptedOne) {
+  Random random(1);
+  int pieces = 0;
+  const int count = testing::Count(1000, 20000);
+  for (int i = 0; i < count; ++i) {
+    const GenerateRequest request = RandomRequest(&random);
+    const Collected want = Run(request, -1);
+    ExpectSame(RunInPieces(request, &random, &pieces), want, i);
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(pieces, count / 2) << "too few were stopped for this to mean something";
+}
+
+// Some requests build up a sequence, the last completes: as if all had come at once.
+TEST_F(MigrationTest, AKeptSequenceGoesOn) {
+  Random random(2);
+  for (int i = 0; i < testing::Count(500, 10000); ++i) {
+    GenerateRequest last = RandomRequest(&random);
+    last.params.echo = false;
+    std::vector<int32_t> history;
+    std::shared_ptr<const Snapshot> kept;
+    for (int64_t parts = random.Int(1, 4); parts > 0; --parts) {
+      GenerateRequest part;
+      part.keep = true;
+      part.start = kept;
+      part.prompt = Tokens(&random, random.Int(kept == nullptr ? 1 : 0, 20));
+      part.params.max_tokens = static_cast<int32_t>(random.Int(0, 1) * random.Int(1, 10));
+      const Collected done = Run(part, -1);
+      ASSERT_NE(done.finish->snapshot, nullptr);
+      history.insert(history.end(), part.prompt.begin(), part.prompt.end());
+      history.insert(history.end(), done.tokens.begin(), done.tokens.end());
+      kept = Copy(*done.finish->snapshot);
+      ASSERT_NE(kept, nullptr);
+      EXPECT_EQ(kept->tokens(), static_cast<int64_t>(history.size()));
+    }
+    GenerateRequest whole = last;
+    whole.prompt.insert(whole.prompt.begin(), history.begin(), history.end());
+    last.start = kept;
+    const Collected got = Run(last, -1);
+    const Collected want = Run(whole, -1);
+    ExpectSame(got, want, i);
+    EXPECT_EQ(want.finish->usage.cached_tokens, 0);
+    EXPECT_EQ(got.finish->usage.cached_tokens, kept->position());
+    if (HasFailure()) break;
+  }
+}
+
+// Nothing is kept of a request that went wrong, and nothing that nobody asked for.
+TEST_F(MigrationTest, SnapshotsOnlyWhereTheyWereWanted) {
+  GenerateRequest request;
+  request.prompt = {3, 4, 5};
+  request.params.max_tokens = 4;
+  request.params.ignore_eos = true;
+  EXPECT_EQ(Run(request, -1).finish->snapshot, nullptr);
+  request.keep = true;
+  EXPECT_NE(Run(request, -1).finish->snapshot, nullptr);
+  auto broken = std::make_shared<Snapshot>();
+  auto state = std::make_shared<SavedState>();
+  state->position = 3;
+  state->bytes.resize(5);  // not what a state of the model takes
+  broken->state = state;
+  broken->pending = {1};
+  broken->seen = TokenSet(kFakeVocab);
+  request.start = broken;
+  const Collected refused = Run(request, -1);
+  EXPECT_EQ(refused.finish->reason, FinishReason::kError);
+  EXPECT_EQ(refused.finish->status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(refused.finish->snapshot, nullptr);
+}
+
+}  // namespace
+}  // namespace polysketch

@@ -1,0 +1,225 @@
+// Snapshots as bytes: what is written comes back, and nothing that was damaged does.
+#include "engine/snapshot/snapshot_file.h"
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/testing/random.h"
+
+namespace polysketch {
+namespace {
+
+using testing::Random;
+
+constexpr int kVocab = 100;
+constexpr DecodeLimits kLimits{{kVocab, 1000, true}, 1 << 20};
+constexpr StateEncoding kEncodings[] = {StateEncoding::kF32, StateEncoding::kBf16,
+                                        StateEncoding::kF32Zstd, StateEncoding::kBf16Zstd};
+
+SnapshotBinding Binding() {
+  return {HashContent("weights"), HashContent("tokenizer"), "cpu/test weights=bf16 state=f32"};
+}
+
+Snapshot Example(int floats, bool stopped) {
+  Random random(1);
+  Snapshot snapshot;
+  auto state = std::make_shared<SavedState>();
+  state->position = 1234;
+  const std::vector<float> values = random.Normals(static_cast<size_t>(floats));
+  state->bytes.resize(values.size() * sizeof(float));
+  std::memcpy(state->bytes.data(), values.data(), state->bytes.size());
+  snapshot.state = state;
+  snapshot.pending = {7};
+  snapshot.tail = {5, 6, 7};
+  snapshot.seen = TokenSet(kVocab);
+  for (const int32_t token : {0, 5, 6, 7, 63, 64, 99}) snapshot.seen.Insert(token);
+  if (!stopped) return snapshot;
+  Generation generation;
+  generation.params.sampling.frequency_penalty = 0.5f;
+  generation.params.sampling.logit_bias = {{3, 1.5f}, {4, -2.0f}};
+  generation.params.max_tokens = 50;
+  generation.params.stop = {"stop", "halt\n"};
+  generation.params.stop_token_ids = {9};
+  generation.params.logprobs = 2;
+  generation.params.echo = true;
+  generation.max_tokens = 50;
+  generation.seed = 0xFEDCBA9876543210;
+  generation.prompt_tokens = 1230;
+  generation.generated = 5;
+  generation.echoed = 1;
+  generation.counts = {{5, 2}, {6, 1}, {7, 2}};
+  generation.held = "ha";
+  generation.decoder = {true, "\xE2\x82"};
+  snapshot.generation = generation;
+  return snapshot;
+}
+
+void ExpectSame(const Snapshot& a, const Snapshot& b) {
+  EXPECT_EQ(a.position(), b.position());
+  EXPECT_EQ(a.pending, b.pending);
+  EXPECT_EQ(a.tail, b.tail);
+  EXPECT_EQ(a.seen, b.seen);
+  EXPECT_EQ(a.generation, b.generation);
+  ASSERT_EQ(a.state == nullptr, b.state == nullptr);
+}
+
+TEST(SnapshotFile, ComesBack) {
+  for (const StateEncoding encoding : kEncodings) {
+    for (const bool stopped : {false, true}) {
+      const Snapshot snapshot = Example(1000, stopped);
+      const std::string bytes = EncodeSnapshot(snapshot, Binding(), encoding);
+      const auto back = DecodeSnapshot(bytes, Binding(), kLimits);
+      ASSERT_TRUE(back.ok()) << StateEncodingName(encoding) << ": " << back.status().ToString();
+      ExpectSame(*back, snapshot);
+      if (encoding == StateEncoding::kF32 || encoding == StateEncoding::kF32Zstd) {
+        EXPECT_EQ(back->state->bytes, snapshot.state->bytes);
+        continue;
+      }
+      ASSERT_EQ(back->state->bytes.size(), snapshot.state->bytes.size());
+      for (size_t i = 0; i < snapshot.state->bytes.size(); i += 4) {
+        float exact = 0;
+        float rounded = 0;
+        std::memcpy(&exact, &snapshot.state->bytes[i], 4);
+        std::memcpy(&rounded, &back->state->bytes[i], 4);
+        EXPECT_LE(std::abs(rounded - exact), std::abs(exact) * 0x1p-8f);  // 8 bits of a mantissa
+      }
+    }
+  }
+}
+
+TEST(SnapshotFile, TheEmptySequence) {
+  Snapshot snapshot = Example(0, false);
+  snapshot.state = nullptr;
+  const auto back = DecodeSnapshot(EncodeSnapshot(snapshot, Binding(), StateEncoding::kBf16Zstd),
+                                   Binding(), kLimits);
+  ASSERT_TRUE(back.ok()) << back.status().ToString();
+  ExpectSame(*back, snapshot);
+}
+
+TEST(SnapshotFile, TwoBytesNeverMakeInfinity) {
+  Snapshot snapshot = Example(0, false);
+  auto state = std::make_shared<SavedState>();
+  state->position = 1;
+  const float largest[] = {std::numeric_limits<float>::max(), std::numeric_limits<float>::lowest(),
+                           1.0f, 0x1.01p0f, 0x1.03p0f};
+  state->bytes.resize(sizeof(largest));
+  std::memcpy(state->bytes.data(), largest, sizeof(largest));
+  snapshot.state = state;
+  const auto back =
+      DecodeSnapshot(EncodeSnapshot(snapshot, Binding(), StateEncoding::kBf16), Binding(), kLimits);
+  ASSERT_TRUE(back.ok()) << back.status().ToString();
+  float found[5];
+  std::memcpy(found, back->state->bytes.data(), sizeof(found));
+  EXPECT_EQ(found[0], 0x1.FEp127f);
+  EXPECT_EQ(found[1], -0x1.FEp127f);
+  EXPECT_EQ(found[2], 1.0f);
+  EXPECT_EQ(found[3], 1.0f) << "a tie goes to the even one";
+  EXPECT_EQ(found[4], 0x1.04p0f) << "a tie goes to the even one";
+}
+
+TEST(SnapshotFile, EveryFlippedByteIsRefused) {
+  for (const StateEncoding encoding : kEncodings) {
+    const std::string good = EncodeSnapshot(Example(60, true), Binding(), encoding);
+    ASSERT_TRUE(DecodeSnapshot(good, Binding(), kLimits).ok());
+    for (size_t i = 0; i < good.size(); ++i) {
+      for (const char flip : {'\x01', '\x80', '\xFF'}) {
+        std::string bad = good;
+        bad[i] = static_cast<char>(bad[i] ^ flip);
+        EXPECT_FALSE(DecodeSnapshot(bad, Binding(), kLimits).ok()) << "byte " << i;
+      }
+    }
+  }
+}
+
+TEST(SnapshotFile, EveryOtherLengthIsRefused) {
+  for (const StateEncoding encoding : kEncodings) {
+    const std::string good = EncodeSnapshot(Example(60, true), Binding(), encoding);
+    for (size_t size = 0; size < good.size(); ++size) {
+      EXPECT_EQ(DecodeSnapshot(std::string_view(good).substr(0, size), Binding(), kLimits)
+                    .status()
+                    .code(),
+                Code::kDataLoss)
+          << size;
+    }
+    EXPECT_EQ(DecodeSnapshot(std::string(good).append(1, 0), Binding(), kLimits).status().code(),
+              Code::kDataLoss);
+    EXPECT_EQ(DecodeSnapshot(good + good, Binding(), kLimits).status().code(), Code::kDataLoss);
+  }
+}
+
+TEST(SnapshotFile, BelongsToItsModel) {
+  const std::string bytes = EncodeSnapshot(Example(60, true), Binding(), StateEncoding::kF32);
+  for (int part = 0; part < 3; ++part) {
+    SnapshotBinding other = Binding();
+    if (part == 0) other.model = HashContent("other weights");
+    if (part == 1) other.tokenizer = {};
+    if (part == 2) other.numerics = "cpu/other";
+    EXPECT_EQ(DecodeSnapshot(bytes, other, kLimits).status().code(), Code::kFailedPrecondition);
+  }
+}
+
+// Undamaged, and still impossible: nothing is believed because its checksum is right.
+TEST(SnapshotFile, ImpossibleContents) {
+  const auto refused = [](const char* what, const auto& change) {
+    Snapshot snapshot = Example(60, true);
+    change(&snapshot);
+    const auto back = DecodeSnapshot(EncodeSnapshot(snapshot, Binding(), StateEncoding::kF32),
+                                     Binding(), kLimits);
+    EXPECT_EQ(back.status().code(), Code::kInvalidArgument) << what << back.status().ToString();
+  };
+  const auto position = [](int64_t value) {
+    return [value](Snapshot* s) {
+      auto state = std::make_shared<SavedState>(*s->state);
+      state->position = value;
+      s->state = state;
+    };
+  };
+  refused("position", position(-1));
+  refused("position", position(INT64_MAX));
+  refused("no state at a position", [](Snapshot* s) {
+    auto state = std::make_shared<SavedState>();
+    state->position = 0;
+    state->bytes.resize(8);
+    s->state = state;
+  });
+  refused("state size", [](Snapshot* s) {
+    auto state = std::make_shared<SavedState>(*s->state);
+    state->bytes.resize((1 << 20) + 4);
+    s->state = state;
+  });
+  refused("pending", [](Snapshot* s) { s->pending.clear(); });
+  refused("pending", [](Snapshot* s) { s->pending = {kVocab}; });
+  refused("pending", [](Snapshot* s) { s->pending = {1, 2}; });
+  refused("tail", [](Snapshot* s) { s->tail = {-1}; });
+  refused("tail", [](Snapshot* s) { s->tail = {1, 2, 3, 4}; });
+  refused("seen", [](Snapshot* s) { s->seen = TokenSet(kVocab + 64); });
+  refused("seen", [](Snapshot* s) { s->seen.Insert(kVocab); });
+  const auto generation = [&](const char* what, const auto& change) {
+    refused(what, [&](Snapshot* s) { change(&*s->generation); });
+  };
+  generation("temperature", [](Generation* g) { g->params.sampling.temperature = NAN; });
+  generation("bias", [](Generation* g) { g->params.sampling.logit_bias = {{kVocab, 1.0f}}; });
+  generation("stop", [](Generation* g) { g->params.stop = {""}; });
+  generation("max_tokens", [](Generation* g) { g->max_tokens = 1001; });
+  generation("max_tokens", [](Generation* g) { g->max_tokens = -1; });
+  generation("generated", [](Generation* g) { g->generated = 50; });
+  generation("generated", [](Generation* g) { g->generated = -1; });
+  generation("echoed", [](Generation* g) { g->echoed = 2; });
+  generation("counts", [](Generation* g) { g->counts = {{5, 2}, {6, 1}}; });
+  generation("counts", [](Generation* g) { g->counts = {{6, 3}, {5, 2}}; });
+  generation("counts", [](Generation* g) { g->counts = {{5, 6}, {6, -1}}; });
+  generation("counts", [](Generation* g) { g->counts = {{kVocab, 5}}; });
+  generation("held", [](Generation* g) { g->held = std::string("stop"); });
+  generation("held", [](Generation* g) { g->held = std::string("x"); });
+  generation("held", [](Generation* g) { g->held = std::string("xst"); });
+  generation("partial character", [](Generation* g) { g->decoder.pending = std::string("a"); });
+  generation("partial character",
+             [](Generation* g) { g->decoder.pending = std::string("\xE2\x82\xE2"); });
+}
+
+}  // namespace
+}  // namespace polysketch
