@@ -1,7 +1,11 @@
 # Run by the target polysketch_build_info_header; see PolysketchVersion.cmake.
-set(COMMIT "unknown")
+# POLYSKETCH_COMMIT: where there is no checkout, as in an image build.
+set(COMMIT "$ENV{POLYSKETCH_COMMIT}")
+if(NOT COMMIT)
+  set(COMMIT "unknown")
+endif()
 find_package(Git QUIET)
-if(GIT_FOUND)
+if(GIT_FOUND AND COMMIT STREQUAL "unknown")
   execute_process(
     COMMAND "${GIT_EXECUTABLE}" describe --always --dirty --abbrev=12 --match=NO_TAGS
     WORKING_DIRECTORY "${SOURCE_DIR}" OUTPUT_VARIABLE _describe OUTPUT_STRIP_TRAILING_WHITESPACE

@@ -1,5 +1,6 @@
-"""Every panel of every dashboard, every recording rule and every alert, asked of a real Prometheus that scrapes the real
-server under load: each must return data. An alert does with its final comparison taken off."""
+"""Every panel of every dashboard, every recording rule, every alert and every query of the autoscaler, asked of a real
+Prometheus that scrapes the real server under load: each must return data. An alert's does with its final comparison taken
+off."""
 
 import json
 import math
@@ -23,6 +24,14 @@ def rules():
     for path in sorted((DEPLOY / "prometheus/rules").glob("*.yml")):
         for group in yaml.safe_load(path.read_text())["groups"]:
             yield from group["rules"]
+
+
+def autoscaler_queries():
+    path = DEPLOY / "kubernetes/components/autoscaling-keda/scaledobject.yaml"
+    for trigger in yaml.safe_load(path.read_text())["spec"]["triggers"]:
+        query_text = trigger["metadata"]["query"]
+        assert query_text.count('{namespace="polysketch"}') == 1, query_text
+        yield path.name, query_text.replace('{namespace="polysketch"}', "")  # a label of clusters
 
 
 def resolved(expression):
@@ -73,6 +82,7 @@ class Live(DeployTest):
 
         expressions = [(where, resolved(expression)) for where, expression in dashboard_expressions()]
         self.assertGreater(len(expressions), 50)
+        expressions += autoscaler_queries()
         for rule in rules():
             if "record" in rule:
                 expressions.append((rule["record"], rule["record"]))

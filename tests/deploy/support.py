@@ -57,13 +57,15 @@ class DeployTest(unittest.TestCase):
         self.addCleanup(process.kill)
         return process
 
-    def start_server(self, *flags):
-        """The server with the bundled model, and its ready line."""
+    def start_server(self, *flags, environment=None):
+        """The server with the bundled model, unless the environment names another, and its ready line."""
+        environment = {"POLYSKETCH_MODEL": str(ROOT / "models/demo")} | (environment or {})
         process = self.start(
             "server",
-            [BIN / "polysketch-server", "--model", ROOT / "models/demo", "--listen", "127.0.0.1:0"]
-            + ["--metrics-listen", "127.0.0.1:0", *flags],
+            [BIN / "polysketch-server", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"]
+            + [*flags],
             stdout=subprocess.PIPE,
+            env=os.environ | environment,
         )
         line = process.stdout.readline()
         self.addCleanup(process.stdout.close)
