@@ -30,33 +30,6 @@ __attribute__((target("avx2"))) uint64_t SumChunk(const uint8_t* data, size_t by
   return static_cast<uint64_t>(_mm256_extract_epi64(acc[0], 0));
 }
 
-constexpr int kFmaSteps = 20000;
-
-// Sixteen accumulators: more than latency times width of any known core.
-__attribute__((target("avx512f"))) float FmaLoop512() {
-  __m512 acc[16];
-  for (int j = 0; j < 16; ++j) acc[j] = _mm512_set1_ps(static_cast<float>(j));
-  const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
-  for (int i = 0; i < kFmaSteps; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < 16; ++j) acc[j] = _mm512_fmadd_ps(acc[j], a, b);
-  }
-  for (int j = 1; j < 16; ++j) acc[0] = _mm512_add_ps(acc[0], acc[j]);
-  return _mm512_cvtss_f32(acc[0]);
-}
-
-__attribute__((target("avx2,fma"))) float FmaLoop256() {
-  __m256 acc[12];
-  for (int j = 0; j < 12; ++j) acc[j] = _mm256_set1_ps(static_cast<float>(j));
-  const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
-  for (int i = 0; i < kFmaSteps; ++i) {
-#pragma GCC unroll 12
-    for (int j = 0; j < 12; ++j) acc[j] = _mm256_fmadd_ps(acc[j], a, b);
-  }
-  for (int j = 1; j < 12; ++j) acc[0] = _mm256_add_ps(acc[0], acc[j]);
-  return _mm256_cvtss_f32(acc[0]);
-}
-
 volatile uint64_t g_sink;  // keeps the loops from being optimised away
 
 }  // namespace
@@ -79,23 +52,6 @@ double ReadBandwidth(ThreadPool* pool, size_t bytes) {
     seconds.push_back(watch.Seconds() / repeats);
   }
   return static_cast<double>(memory.size()) / Median(seconds);
-}
-
-double FmaPeak(ThreadPool* pool) {
-  const bool wide = __builtin_cpu_supports("avx512f");
-  if (!wide && !(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))) return 0;
-  const double flops_per_loop = kFmaSteps * (wide ? 16.0 * 16 : 12.0 * 8) * 2;
-  constexpr int kLoops = 16;  // tasks for each thread
-  std::vector<double> rates;
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const int64_t tasks = int64_t{kLoops} * pool->threads();
-    const Stopwatch watch;
-    pool->ParallelFor(tasks, [&](int64_t, int) {
-      g_sink = static_cast<uint64_t>(wide ? FmaLoop512() : FmaLoop256());
-    });
-    rates.push_back(static_cast<double>(tasks) * flops_per_loop / watch.Seconds());
-  }
-  return Median(rates);
 }
 
 }  // namespace polysketch::bench

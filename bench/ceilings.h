@@ -12,8 +12,13 @@ namespace polysketch::bench {
 // ceiling of a decode step that reads that much. Median of several passes.
 double ReadBandwidth(ThreadPool* pool, size_t bytes);
 
-// float32 FMA throughput of `pool` in FLOP/s, register-resident, with the widest vectors that the
-// machine has. 0 where it has neither AVX2 nor AVX-512.
-double FmaPeak(ThreadPool* pool);
+// Throughput of register-resident products in operations a second (a multiply-add is two), by the
+// fastest instructions of each kind that this machine has; 0 where it has none of them.
+struct ProductPeaks {
+  double f32 = 0;   // FMA, AVX2 or AVX-512
+  double bf16 = 0;  // pairs of bf16 into float32: AVX512-BF16 or AMX
+  double int8 = 0;  // unsigned times signed bytes into int32: AVX-512 VNNI or AMX
+};
+ProductPeaks MeasureProductPeaks(ThreadPool* pool);
 
 }  // namespace polysketch::bench

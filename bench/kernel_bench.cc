@@ -28,12 +28,12 @@ AlignedBuffer<float> RandomFloats(int64_t size) {
 class KernelBench {
  public:
   KernelBench(const ModelConfig& config, const BenchOptions& options, Backend* backend,
-              double fma_peak, const std::function<void(const KernelRow&)>& on_row)
+              const ProductPeaks& peaks, const std::function<void(const KernelRow&)>& on_row)
       : config_(config),
         spec_(AttentionSpecOf(config, options.state_format)),
         format_(options.formats.front().value_or(DataType::kF32)),
         backend_(backend),
-        fma_peak_(fma_peak),
+        peaks_(peaks),
         on_row_(on_row) {
     spec_.layers = 1;
   }
@@ -79,7 +79,7 @@ class KernelBench {
   void Report(const std::string& op, const std::string& shape, double seconds, double flop,
               double bytes) {
     KernelRow row{op, shape, seconds * 1e6, flop / seconds / 1e9, 0, bytes / seconds / 1e9};
-    row.fma_share = fma_peak_ > 0 ? flop / seconds / fma_peak_ : 0;
+    row.fma_share = peaks_.f32 > 0 ? flop / seconds / peaks_.f32 : 0;
     rows.push_back(row);
     on_row_(row);
   }
@@ -158,17 +158,18 @@ class KernelBench {
   AttentionSpec spec_;
   const DataType format_;
   Backend* backend_;
-  const double fma_peak_;
+  const ProductPeaks& peaks_;
   const std::function<void(const KernelRow&)>& on_row_;
 };
 
 }  // namespace
 
-Result<std::vector<KernelRow>> RunKernelBench(const BenchOptions& options, double fma_peak,
+Result<std::vector<KernelRow>> RunKernelBench(const BenchOptions& options,
+                                              const ProductPeaks& peaks,
                                               const std::function<void(const KernelRow&)>& on_row) {
   PS_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::Load(options.model));
   PS_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, NewCpuBackend(options.threads));
-  KernelBench bench(config, options, backend.get(), fma_peak, on_row);
+  KernelBench bench(config, options, backend.get(), peaks, on_row);
   bench.Run();
   return std::move(bench.rows);
 }

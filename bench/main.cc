@@ -1,15 +1,14 @@
 // polysketch-bench: measures a model on this machine, beside what the machine reaches.
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
 #include "bench/ceilings.h"
 #include "bench/kernel_bench.h"
 #include "bench/model_bench.h"
+#include "bench/report.h"
 
 namespace polysketch::bench {
 namespace {
@@ -24,7 +23,7 @@ GFLOP/s count what the model's definition needs, shares are of what this machine
   --stages LIST         prefill,decode,kernels (default prefill,decode)
   --prefill LIST        prompt lengths (default 512,262144)
   --decode LIST         tokens processed before a decode measurement (default 4096,262144)
-  --batches LIST        more decode rows at the first of these depths (default 32; "none" for none)
+  --batches LIST        more decode rows at each of these depths (default 32; "none" for none)
   --weights LIST        f32,bf16,f16,q8 (default all)
   --state-format F      f32 | bf16: how the far state is read (default f32)
   --threads N           default: every CPU
@@ -32,6 +31,7 @@ GFLOP/s count what the model's definition needs, shares are of what this machine
   --step-tokens N       tokens of one prefill step (default 512)
   --decode-blocks N     blocks of the model that a decode row covers (default 1)
   --repeats N           of prompts up to 16384 tokens; the median counts (default 3)
+  --profile             time every op too: operations, bytes and the share of its ceiling
   --json                one JSON object on stdout
   --help
 Environment: POLYSKETCH_ISA (avx2, avx512) forces an instruction set.
@@ -98,6 +98,10 @@ Arguments Parse(int argc, char** argv) {
       args.json = true;
       continue;
     }
+    if (flag == "--profile") {
+      o.profile = true;
+      continue;
+    }
     if (i + 1 >= argc) Usage("expected a value behind " + flag);
     const std::string value = argv[++i];
     if (flag == "--model") {
@@ -144,65 +148,6 @@ Arguments Parse(int argc, char** argv) {
   return args;
 }
 
-std::string CpuModel() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
-}
-
-nlohmann::json ToJson(const BenchRow& row) {
-  nlohmann::json json = {{"stage", row.stage},
-                         {"context", row.context},
-                         {"batch", row.batch},
-                         {"weights", row.weights},
-                         {"state", row.state},
-                         {"threads", row.threads},
-                         {"tokens_per_s", row.tokens_per_s},
-                         {"seconds", row.seconds},
-                         {"tokens", row.tokens},
-                         {"gflop_per_s", row.gflop_per_s},
-                         {"fma_share", row.fma_share}};
-  if (row.stage == "decode") {
-    json["step_bytes"] = row.step_bytes;
-    json["gbyte_per_s"] = row.gbyte_per_s;
-    json["read_bandwidth_gbyte_per_s"] = row.bandwidth;
-    json["bandwidth_share"] = row.bandwidth_share;
-  }
-  return json;
-}
-
-void PrintRow(const BenchRow& row) {
-  std::printf(
-      "%-8s context %8lld batch %3d weights %-5s %9.1f tokens/s %8.1f GFLOP/s (%4.1f%% of FMA "
-      "peak)",
-      row.stage.c_str(), static_cast<long long>(row.context), row.batch, row.weights.c_str(),
-      row.tokens_per_s, row.gflop_per_s, 100 * row.fma_share);
-  if (row.stage == "decode") {
-    std::printf(" %6.1f GB/s (%4.1f%% of %.1f)", row.gbyte_per_s, 100 * row.bandwidth_share,
-                row.bandwidth);
-  }
-  std::printf("\n");
-  std::fflush(stdout);
-}
-
-void PrintKernel(const KernelRow& row) {
-  std::printf("%-22s %-34s %10.1f us %8.1f GFLOP/s (%4.1f%% of FMA peak) %7.1f GB/s\n",
-              row.op.c_str(), row.shape.c_str(), row.microseconds, row.gflop_per_s,
-              100 * row.fma_share, row.gbyte_per_s);
-  std::fflush(stdout);
-}
-
-nlohmann::json ToJson(const KernelRow& row) {
-  return {{"op", row.op},
-          {"shape", row.shape},
-          {"microseconds", row.microseconds},
-          {"gflop_per_s", row.gflop_per_s},
-          {"fma_share", row.fma_share},
-          {"gbyte_per_s", row.gbyte_per_s}};
-}
-
 int Fail(const Status& status) {
   std::cerr << "polysketch-bench: " << status.ToString() << "\n";
   return 1;
@@ -216,34 +161,19 @@ int Main(int argc, char** argv) {
   Result<std::unique_ptr<Backend>> probe = NewCpuBackend(options.threads);
   if (!probe.ok()) return Fail(probe.status());
   const std::string backend(options.device == "reference" ? "reference" : probe.value()->name());
-  const double fma_peak = [&] {
+  const ProductPeaks peaks = [&] {
     ThreadPool pool(options.threads);
-    return FmaPeak(&pool);
+    return MeasureProductPeaks(&pool);
   }();
-  if (!args.json) {
-    std::printf("%s, %d threads, %s, FMA peak %.0f GFLOP/s\n", CpuModel().c_str(), options.threads,
-                backend.c_str(), fma_peak / 1e9);
-  }
-  nlohmann::json json = {{"cpu", CpuModel()},
-                         {"threads", options.threads},
-                         {"backend", backend},
-                         {"fma_peak_gflop_per_s", fma_peak / 1e9},
-                         {"model", options.model},
-                         {"results", nlohmann::json::array()},
-                         {"kernels", nlohmann::json::array()}};
+  Report report(options, backend, peaks, args.json);
   if (kernels) {
-    const auto rows = RunKernelBench(options, fma_peak, [&](const KernelRow& row) {
-      if (!args.json) PrintKernel(row);
-    });
+    const auto rows =
+        RunKernelBench(options, peaks, [&](const KernelRow& row) { report.Add(row); });
     if (!rows.ok()) return Fail(rows.status());
-    for (const KernelRow& row : *rows) json["kernels"].push_back(ToJson(row));
   }
-  const auto rows = RunModelBench(options, fma_peak, [&](const BenchRow& row) {
-    if (!args.json) PrintRow(row);
-  });
+  const auto rows = RunModelBench(options, peaks, [&](const BenchRow& row) { report.Add(row); });
   if (!rows.ok()) return Fail(rows.status());
-  for (const BenchRow& row : *rows) json["results"].push_back(ToJson(row));
-  if (args.json) std::cout << json.dump(1) << "\n";
+  report.Finish();
   return 0;
 }
 

@@ -18,14 +18,16 @@ constexpr int64_t kLongPrompt = 16384;
 
 class ModelBench {
  public:
-  ModelBench(const BenchOptions& options, std::unique_ptr<Backend> backend,
-             std::unique_ptr<PolysketchModel> model, std::string weights, double fma_peak,
+  // profile: the backend itself where ops are timed, else null.
+  ModelBench(const BenchOptions& options, std::unique_ptr<Backend> backend, TimedBackend* profile,
+             std::unique_ptr<PolysketchModel> model, std::string weights, const ProductPeaks& peaks,
              const std::function<void(const BenchRow&)>& on_row)
       : options_(options),
         backend_(std::move(backend)),
+        profile_(profile),
         model_(std::move(model)),
         weights_(std::move(weights)),
-        fma_peak_(fma_peak),
+        peaks_(peaks),
         on_row_(on_row),
         hidden_(static_cast<size_t>(options.max_step_tokens) * model_->hidden_size()) {}
 
@@ -34,11 +36,9 @@ class ModelBench {
       for (const int64_t context : options_.prefill_contexts) Prefill(context);
     }
     if (!Has("decode")) return;
-    for (size_t i = 0; i < options_.decode_contexts.size(); ++i) {
-      const int64_t context = options_.decode_contexts[i];
+    for (const int64_t context : options_.decode_contexts) {
       std::unique_ptr<SequenceState> state = StateAt(context);
       Decode(context, 1, *state);
-      if (i > 0) continue;
       for (const int batch : options_.batches) Decode(context, batch, *state);
     }
   }
@@ -47,6 +47,10 @@ class ModelBench {
   bool Has(std::string_view stage) const {
     return std::find(options_.stages.begin(), options_.stages.end(), stage) !=
            options_.stages.end();
+  }
+
+  void StartProfile() {
+    if (profile_ != nullptr) profile_->Restart();
   }
 
   int32_t NextToken() {
@@ -86,6 +90,7 @@ class ModelBench {
     std::vector<double> seconds;
     for (int i = 0; i < repeats; ++i) {
       state->Reset();
+      StartProfile();
       const Stopwatch watch;
       Feed(state.get(), context);
       model_->Logits(hidden_.data(), 1, logits.data());  // the first token's: a prefill's end
@@ -120,6 +125,7 @@ class ModelBench {
       model_->Logits(hidden_.data(), batch, logits.data());
     };
     for (int i = 0; i < 4; ++i) step();
+    StartProfile();
     const Stopwatch watch;
     for (int64_t i = 0; i < steps; ++i) step();
     BenchRow row = NewRow("decode", context, batch);
@@ -131,6 +137,8 @@ class ModelBench {
     row.gbyte_per_s = row.step_bytes * static_cast<double>(steps) / row.seconds / 1e9;
     ThreadPool pool(options_.threads);
     row.bandwidth = ReadBandwidth(&pool, static_cast<size_t>(row.step_bytes)) / 1e9;
+    ThreadPool alone(1);
+    row.bandwidth_1 = ReadBandwidth(&alone, static_cast<size_t>(row.step_bytes)) / 1e9;
     row.bandwidth_share = row.gbyte_per_s / row.bandwidth;
     Complete(&row, CostOfToken(model_->config(), model_->attention_spec(),
                                static_cast<double>(context), true));
@@ -150,16 +158,18 @@ class ModelBench {
   void Complete(BenchRow* row, const TokenCost& cost) {
     row->tokens_per_s = static_cast<double>(row->tokens) / row->seconds;
     row->gflop_per_s = row->tokens_per_s * cost.total() / 1e9;
-    row->fma_share = fma_peak_ > 0 ? row->gflop_per_s * 1e9 / fma_peak_ : 0;
+    if (profile_ != nullptr) row->ops = profile_->Totals();
+    row->fma_share = peaks_.f32 > 0 ? row->gflop_per_s * 1e9 / peaks_.f32 : 0;
     rows_.push_back(*row);
     on_row_(*row);
   }
 
   const BenchOptions& options_;
   std::unique_ptr<Backend> backend_;
+  TimedBackend* const profile_;
   std::unique_ptr<PolysketchModel> model_;
   const std::string weights_;
-  const double fma_peak_;
+  const ProductPeaks& peaks_;
   const std::function<void(const BenchRow&)>& on_row_;
   AlignedBuffer<float> hidden_;
   uint64_t random_ = 1;
@@ -177,11 +187,17 @@ Result<std::unique_ptr<Backend>> MakeBackend(const BenchOptions& options) {
 
 }  // namespace
 
-Result<std::vector<BenchRow>> RunModelBench(const BenchOptions& options, double fma_peak,
+Result<std::vector<BenchRow>> RunModelBench(const BenchOptions& options, const ProductPeaks& peaks,
                                             const std::function<void(const BenchRow&)>& on_row) {
   std::vector<BenchRow> rows;
   for (const std::optional<DataType>& format : options.formats) {
     PS_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, MakeBackend(options));
+    TimedBackend* profile = nullptr;
+    if (options.profile) {
+      auto timed = std::make_unique<TimedBackend>(std::move(backend));
+      profile = timed.get();
+      backend = std::move(timed);
+    }
     LoadOptions load;
     load.weights = format;
     load.state_format = options.state_format;
@@ -193,7 +209,7 @@ Result<std::vector<BenchRow>> RunModelBench(const BenchOptions& options, double 
     PS_ASSIGN_OR_RETURN(std::unique_ptr<PolysketchModel> model,
                         PolysketchModel::Load(options.model, backend.get(), load));
     const std::string name = format ? std::string(DataTypeName(*format)) : "stored";
-    ModelBench bench(options, std::move(backend), std::move(model), name, fma_peak, on_row);
+    ModelBench bench(options, std::move(backend), profile, std::move(model), name, peaks, on_row);
     bench.Run();
     rows.insert(rows.end(), bench.rows().begin(), bench.rows().end());
   }

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "bench/ceilings.h"
+#include "bench/timed_backend.h"
 #include "kernels/backend.h"
 
 namespace polysketch::bench {
@@ -20,12 +22,13 @@ struct BenchOptions {
   std::vector<std::string> stages;        // "prefill", "decode"
   std::vector<int64_t> prefill_contexts;  // prompt lengths
   std::vector<int64_t> decode_contexts;   // tokens before the measurement, batch 1 ...
-  std::vector<int> batches;               // ... and these more, at the first decode context
+  std::vector<int> batches;               // ... and these more, at each decode context
   std::vector<std::optional<DataType>> formats;
   StateFormat state_format = StateFormat::kF32;
   int max_step_tokens = 512;
   int decode_blocks = 1;  // decode measurements cover so many whole blocks of the model
   int repeats = 3;        // of short measurements; their median is reported
+  bool profile = false;   // time every op; costs a row about a percent
 };
 
 struct BenchRow {
@@ -39,16 +42,17 @@ struct BenchRow {
   double seconds = 0;          // measured, median
   int64_t tokens = 0;          // in that time
   double gflop_per_s = 0;      // useful operations (bench/cost.h)
-  double fma_share = 0;        // of the machine's FMA peak
+  double fma_share = 0;        // of the machine's float32 peak
   double step_bytes = 0;       // decode: bytes that one step must read
   double gbyte_per_s = 0;      // decode: step_bytes a second
-  double bandwidth = 0;        // decode: bytes/s that this machine reads from a set of that size
+  double bandwidth = 0;        // decode: GB/s that this machine reads from a set of that size
+  double bandwidth_1 = 0;      // the same by one thread
   double bandwidth_share = 0;  // gbyte_per_s over it
+  std::vector<OpTotals> ops;   // with `profile`: over the whole measurement, longest first
 };
 
-// Runs every stage of every format; on_row is called as rows are finished. fma_peak: FLOP/s
-// (ceilings.h).
-Result<std::vector<BenchRow>> RunModelBench(const BenchOptions& options, double fma_peak,
+// Runs every stage of every format; on_row is called as rows are finished.
+Result<std::vector<BenchRow>> RunModelBench(const BenchOptions& options, const ProductPeaks& peaks,
                                             const std::function<void(const BenchRow&)>& on_row);
 
 }  // namespace polysketch::bench

@@ -29,6 +29,10 @@ void ApplyLevel(const SketchNetwork::Level& level, int in, const float* x, int64
   const int64_t hidden_row = PanelWidth(up);
   LayerNormRows(x, x_row, rows, in, level.norm, normed, in);
   MatMulRows(normed, in, rows, up, quantized, hidden, hidden_row);
+  if (down.type() == DataType::kQ8) {
+    GeluMatMulRowsQ8(hidden, hidden_row, rows, down, quantized, out, PanelWidth(down));
+    return;
+  }
   GeluArray(hidden, rows * hidden_row, hidden);
   MatMulRows(hidden, hidden_row, rows, down, quantized, out, PanelWidth(down));
 }

@@ -24,18 +24,41 @@ struct QuantizedRows {
   float* scales;
 };
 
+// Quantises a row whose largest magnitude is known.
+void QuantizeTo(const float* x, int64_t width, int64_t row_size, const QuantScale& scale,
+                uint8_t* out) {
+  const V inverse = Set1(scale.inverse);
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) StoreBiasedBytes(Mul(Load(x + i), inverse), out + i);
+  // Bytes behind the width meet weights of zero.
+  if (i < row_size) {
+    const Mask tail = FirstN(static_cast<int>(width - i));
+    StoreBiasedBytes(Mul(LoadMasked(x + i, tail), inverse), out + i);
+  }
+}
+
 void QuantizeRow(const float* x, int64_t width, int64_t row_size, uint8_t* out, float* scale_out) {
   I largest = IntZero();
   int64_t i = 0;
   for (; i + kLanes <= width; i += kLanes) largest = MaxMagnitude(largest, Load(x + i));
-  const Mask tail = FirstN(static_cast<int>(width - i));
-  if (i < width) largest = MaxMagnitude(largest, LoadMasked(x + i, tail));
+  if (i < width) {
+    largest = MaxMagnitude(largest, LoadMasked(x + i, FirstN(static_cast<int>(width - i))));
+  }
   const QuantScale scale = QuantScale::Of(ReduceMagnitude(largest));
-  const V inverse = Set1(scale.inverse);
-  for (i = 0; i + kLanes <= width; i += kLanes)
-    StoreBiasedBytes(Mul(Load(x + i), inverse), out + i);
-  // Bytes behind the width meet weights of zero.
-  if (i < row_size) StoreBiasedBytes(Mul(LoadMasked(x + i, tail), inverse), out + i);
+  QuantizeTo(x, width, row_size, scale, out);
+  *scale_out = scale.scale;
+}
+
+// The same of gelu(x); x [whole vectors up to row_size] is overwritten.
+void GeluQuantizeRow(float* x, int64_t width, int64_t row_size, uint8_t* out, float* scale_out) {
+  I largest = IntZero();
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const V y = Gelu(Load(x + i));
+    largest = MaxMagnitude(largest, y);
+    Store(y, x + i);
+  }
+  const QuantScale scale = QuantScale::Of(ReduceMagnitude(largest));
+  QuantizeTo(x, width, row_size, scale, out);
   *scale_out = scale.scale;
 }
 
@@ -159,17 +182,40 @@ void MatMulQ8(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w,
   });
 }
 
+namespace {
+
+// Where `rows` rows of a matrix's input are quantised to.
+QuantizedRows RowsIn(uint8_t* scratch, int rows, const PackedMatrix& w) {
+  const int64_t row_size = (w.in() + kLanes - 1) / kLanes * kLanes;
+  return {scratch + rows * sizeof(float), row_size, reinterpret_cast<float*>(scratch)};
+}
+
+void MultiplyQuantized(const QuantizedRows& x, int rows, const PackedMatrix& w, float* out,
+                       int64_t out_row) {
+  const Epilogue e{nullptr, false, out, out_row, w.panels() * kPanelColumns};
+  for (int64_t panel = 0; panel < w.panels(); ++panel) PanelQ8(x, rows, w, panel, e);
+}
+
+}  // namespace
+
 void MatMulRowsQ8(const float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
                   float* out, int64_t out_row) {
-  const int64_t row_size = (w.in() + kLanes - 1) / kLanes * kLanes;
-  const QuantizedRows quantized{scratch + rows * sizeof(float), row_size,
-                                reinterpret_cast<float*>(scratch)};
+  const QuantizedRows quantized = RowsIn(scratch, rows, w);
   for (int m = 0; m < rows; ++m) {
-    QuantizeRow(x + m * x_row, w.in(), row_size, quantized.bytes + m * row_size,
+    QuantizeRow(x + m * x_row, w.in(), quantized.row_size, quantized.bytes + m * quantized.row_size,
                 quantized.scales + m);
   }
-  const Epilogue e{nullptr, false, out, out_row, w.panels() * kPanelColumns};
-  for (int64_t panel = 0; panel < w.panels(); ++panel) PanelQ8(quantized, rows, w, panel, e);
+  MultiplyQuantized(quantized, rows, w, out, out_row);
+}
+
+void GeluMatMulRowsQ8(float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
+                      float* out, int64_t out_row) {
+  const QuantizedRows quantized = RowsIn(scratch, rows, w);
+  for (int m = 0; m < rows; ++m) {
+    GeluQuantizeRow(x + m * x_row, w.in(), quantized.row_size,
+                    quantized.bytes + m * quantized.row_size, quantized.scales + m);
+  }
+  MultiplyQuantized(quantized, rows, w, out, out_row);
 }
 
 #include "kernels/cpu/isa_end.h"

@@ -35,6 +35,9 @@ void MatMulRows(const float* x, int64_t x_row, int rows, const PackedMatrix& w, 
                 float* out, int64_t out_row);
 void MatMulRowsQ8(const float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
                   float* out, int64_t out_row);
+// The product of gelu(x); x is overwritten, and holds zeros behind w.in() up to whole vectors.
+void GeluMatMulRowsQ8(float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
+                      float* out, int64_t out_row);
 // Bytes of quantised rows: whole vectors, and a scale each.
 inline int64_t QuantizedBytes(int64_t rows, int64_t width) { return rows * (width + 16 + 4); }
 // out[i] = gelu(x[i]), in place allowed.

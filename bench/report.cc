@@ -1,0 +1,161 @@
+#include "bench/report.h"
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+
+namespace polysketch::bench {
+namespace {
+
+std::string CpuModel() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+const char* CeilingName(OpClass kind) {
+  switch (kind) {
+    case OpClass::kF32:
+      return "f32";
+    case OpClass::kBf16:
+      return "bf16";
+    case OpClass::kInt8:
+      return "int8";
+    case OpClass::kMemory:
+      break;
+  }
+  return "";
+}
+
+nlohmann::json ToJson(const KernelRow& row) {
+  return {{"op", row.op},
+          {"shape", row.shape},
+          {"microseconds", row.microseconds},
+          {"gflop_per_s", row.gflop_per_s},
+          {"fma_share", row.fma_share},
+          {"gbyte_per_s", row.gbyte_per_s}};
+}
+
+double Share(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+}  // namespace
+
+Report::Report(const BenchOptions& options, const std::string& backend, const ProductPeaks& peaks,
+               bool as_json)
+    : peaks_(peaks), as_json_(as_json) {
+  json_ = {{"cpu", CpuModel()},
+           {"threads", options.threads},
+           {"backend", backend},
+           {"peak_gop_per_s",
+            {{"f32", peaks.f32 / 1e9}, {"bf16", peaks.bf16 / 1e9}, {"int8", peaks.int8 / 1e9}}},
+           {"model", options.model},
+           {"results", nlohmann::json::array()},
+           {"kernels", nlohmann::json::array()}};
+  if (as_json_) return;
+  std::printf("%s, %d threads, %s\npeaks in GOP/s: f32 %.0f, bf16 %.0f, int8 %.0f\n",
+              CpuModel().c_str(), options.threads, backend.c_str(), peaks.f32 / 1e9,
+              peaks.bf16 / 1e9, peaks.int8 / 1e9);
+}
+
+double Report::Ceiling(const OpTotals& op) const {
+  switch (op.kind) {
+    case OpClass::kF32:
+      return peaks_.f32;
+    case OpClass::kBf16:
+      return peaks_.bf16;
+    case OpClass::kInt8:
+      return peaks_.int8;
+    case OpClass::kMemory:
+      break;
+  }
+  return 0;
+}
+
+void Report::Add(const BenchRow& row) {
+  if (!as_json_) Print(row);
+  json_["results"].push_back(ToJson(row));
+}
+
+void Report::Add(const KernelRow& row) {
+  if (!as_json_) Print(row);
+  json_["kernels"].push_back(bench::ToJson(row));
+}
+
+void Report::Finish() {
+  if (as_json_) std::cout << json_.dump(1) << "\n";
+}
+
+nlohmann::json Report::ToJson(const OpTotals& op, const BenchRow& row) const {
+  return {{"op", op.op},
+          {"calls", op.calls},
+          {"seconds", op.seconds},
+          {"time_share", Share(op.seconds, row.seconds)},
+          {"flop", op.flop},
+          {"bytes", op.bytes},
+          {"ceiling", CeilingName(op.kind)},
+          {"ceiling_share", Share(op.flop / op.seconds, Ceiling(op))}};
+}
+
+nlohmann::json Report::ToJson(const BenchRow& row) const {
+  nlohmann::json json = {{"stage", row.stage},
+                         {"context", row.context},
+                         {"batch", row.batch},
+                         {"weights", row.weights},
+                         {"state", row.state},
+                         {"threads", row.threads},
+                         {"tokens_per_s", row.tokens_per_s},
+                         {"seconds", row.seconds},
+                         {"tokens", row.tokens},
+                         {"gflop_per_s", row.gflop_per_s},
+                         {"fma_share", row.fma_share}};
+  if (row.stage == "decode") {
+    json["step_bytes"] = row.step_bytes;
+    json["gbyte_per_s"] = row.gbyte_per_s;
+    json["read_bandwidth_gbyte_per_s"] = row.bandwidth;
+    json["read_bandwidth_1_thread_gbyte_per_s"] = row.bandwidth_1;
+    json["bandwidth_share"] = row.bandwidth_share;
+  }
+  for (const OpTotals& op : row.ops) json["ops"].push_back(ToJson(op, row));
+  return json;
+}
+
+void Report::Print(const BenchRow& row) const {
+  std::printf(
+      "%-8s context %8lld batch %3d weights %-5s %9.1f tokens/s %8.1f GFLOP/s (%4.1f%% of f32 "
+      "peak)",
+      row.stage.c_str(), static_cast<long long>(row.context), row.batch, row.weights.c_str(),
+      row.tokens_per_s, row.gflop_per_s, 100 * row.fma_share);
+  if (row.stage == "decode") {
+    std::printf(" %6.1f GB/s (%4.1f%% of %.1f; 1 thread %.1f)", row.gbyte_per_s,
+                100 * row.bandwidth_share, row.bandwidth, row.bandwidth_1);
+  }
+  std::printf("\n");
+  for (const OpTotals& op : row.ops) Print(op, row);
+  std::fflush(stdout);
+}
+
+void Report::Print(const OpTotals& op, const BenchRow& row) const {
+  std::printf("    %-26s %8lld calls %9.1f us %5.1f%% of time", op.op.c_str(),
+              static_cast<long long>(op.calls), op.seconds / static_cast<double>(op.calls) * 1e6,
+              100 * Share(op.seconds, row.seconds));
+  if (op.flop > 0) {
+    std::printf(" %8.1f GOP/s", op.flop / op.seconds / 1e9);
+    if (Ceiling(op) > 0) {
+      std::printf(" (%4.1f%% of %s)", 100 * op.flop / op.seconds / Ceiling(op),
+                  CeilingName(op.kind));
+    }
+  }
+  if (op.bytes > 0) std::printf(" %7.1f GB/s", op.bytes / op.seconds / 1e9);
+  std::printf("\n");
+}
+
+void Report::Print(const KernelRow& row) const {
+  std::printf("%-22s %-34s %10.1f us %8.1f GFLOP/s (%4.1f%% of f32 peak) %7.1f GB/s\n",
+              row.op.c_str(), row.shape.c_str(), row.microseconds, row.gflop_per_s,
+              100 * row.fma_share, row.gbyte_per_s);
+  std::fflush(stdout);
+}
+
+}  // namespace polysketch::bench

@@ -1,0 +1,144 @@
+#include "bench/timed_backend.h"
+
+#include <algorithm>
+
+#include "bench/timing.h"
+
+namespace polysketch::bench {
+namespace {
+
+OpClass ClassOf(DataType type) {
+  switch (type) {
+    case DataType::kQ8:
+      return OpClass::kInt8;
+    default:
+      return OpClass::kF32;
+  }
+}
+
+double MatrixFlop(const Matrix& w, int64_t rows) {
+  return 2.0 * static_cast<double>(rows) * static_cast<double>(w.in()) *
+         static_cast<double>(w.out());
+}
+
+// Tokens of its own block that a row sees, itself included; every token for KV kinds.
+double NearTokens(const AttentionSpec& spec, const AttentionSegment& segment) {
+  double tokens = 0;
+  for (int i = 0; i < segment.rows; ++i) {
+    const int64_t position = segment.state->position() + i;
+    tokens += static_cast<double>(spec.kv_cache() ? position : position % spec.block) + 1;
+  }
+  return tokens;
+}
+
+}  // namespace
+
+template <typename Fn>
+void TimedBackend::Timed(std::string op, const Work& work, const Fn& fn) {
+  const Stopwatch watch;
+  fn();
+  const double seconds = watch.Seconds();
+  OpTotals& totals = totals_[op];
+  if (totals.calls == 0) {
+    totals.op = std::move(op);
+    totals.kind = work.kind;
+  }
+  ++totals.calls;
+  totals.seconds += seconds;
+  totals.flop += work.flop;
+  totals.bytes += work.bytes;
+}
+
+std::vector<OpTotals> TimedBackend::Totals() const {
+  std::vector<OpTotals> totals;
+  for (const auto& [name, entry] : totals_) totals.push_back(entry);
+  std::sort(totals.begin(), totals.end(),
+            [](const OpTotals& a, const OpTotals& b) { return a.seconds > b.seconds; });
+  return totals;
+}
+
+void TimedBackend::Embed(const Matrix& embedding, std::span<const int32_t> tokens,
+                         std::span<const int64_t> positions, float* out) {
+  Timed("embed", {}, [&] { inner_->Embed(embedding, tokens, positions, out); });
+}
+
+void TimedBackend::LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
+                             float* out) {
+  Timed(StrCat("layer_norm ", width), {}, [&] { inner_->LayerNorm(x, rows, width, norm, out); });
+}
+
+void TimedBackend::MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias,
+                          bool accumulate, float* out) {
+  Timed(StrCat("matmul ", w.in(), "x", w.out(), " ", DataTypeName(w.type())),
+        {ClassOf(w.type()), MatrixFlop(w, rows), static_cast<double>(w.bytes())},
+        [&] { inner_->MatMul(x, rows, w, bias, accumulate, out); });
+}
+
+void TimedBackend::Rope(const float* qkv, std::span<const int64_t> positions, int heads,
+                        int head_dim, float* q, float* k) {
+  Timed("rope", {}, [&] { inner_->Rope(qkv, positions, heads, head_dim, q, k); });
+}
+
+void TimedBackend::GeluGate(const float* up, int64_t rows, int hidden, float* out) {
+  Timed("gelu_gate", {}, [&] { inner_->GeluGate(up, rows, hidden, out); });
+}
+
+void TimedBackend::LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows,
+                                 float* out) {
+  Work work{ClassOf(net.branch[0][0].up->type()), 0, 0};
+  for (const auto& branch : net.branch) {
+    for (const SketchNetwork::Level& level : branch) {
+      for (const Matrix* w : {level.up, level.down}) {
+        work.flop += MatrixFlop(*w, rows);
+        work.bytes += static_cast<double>(w->bytes());
+      }
+    }
+  }
+  Timed("learned_sketch", work, [&] { inner_->LearnedSketch(net, x, rows, out); });
+}
+
+void TimedBackend::ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
+                                     float* out) {
+  Work work{OpClass::kF32, 0, 0};
+  for (const auto& level : sketch.levels) {
+    for (const Matrix* w : level) {
+      work.flop += MatrixFlop(*w, rows);
+      work.bytes += static_cast<double>(w->bytes());
+    }
+  }
+  Timed("random_sketch", work, [&] { inner_->ApplyRandomSketch(sketch, x, rows, out); });
+}
+
+void TimedBackend::LinearFeatures(const float* x, int64_t rows, int width, float* out) {
+  Timed("linear_features", {}, [&] { inner_->LinearFeatures(x, rows, width, out); });
+}
+
+void TimedBackend::PerformerFeatures(const Matrix& omega, const float* x, int64_t rows,
+                                     float* out) {
+  Timed("performer_features", {ClassOf(omega.type()), MatrixFlop(omega, rows), 0},
+        [&] { inner_->PerformerFeatures(omega, x, rows, out); });
+}
+
+void TimedBackend::Attention(const AttentionSpec& spec, int layer,
+                             std::span<const AttentionSegment> segments,
+                             const AttentionInput& input, float* out) {
+  const double heads = spec.heads, d = spec.head_dim, features = spec.features();
+  const double state_width = spec.state_format == StateFormat::kF32 ? 4 : 2;
+  Work work{OpClass::kF32, 0, 0};
+  for (const AttentionSegment& segment : segments) {
+    const double near = NearTokens(spec, segment);
+    work.flop += heads * near * 2 * (spec.near_dim() + d);
+    if (spec.kv_cache()) continue;
+    work.flop += heads * segment.rows * 2 * 2 * features * d;
+    work.bytes += heads * features * (d * state_width + 4);
+    work.bytes += heads * static_cast<double>(segment.state->position() % spec.block) *
+                  (spec.near_dim() + d) * 4;
+  }
+  Timed("attention", work, [&] { inner_->Attention(spec, layer, segments, input, out); });
+}
+
+void TimedBackend::LogSumExp(const float* x, int64_t rows, int64_t width, float* out) {
+  Timed("log_sum_exp", {}, [&] { inner_->LogSumExp(x, rows, width, out); });
+}
+
+}  // namespace polysketch::bench

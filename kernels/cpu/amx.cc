@@ -1,0 +1,29 @@
+#include "kernels/cpu/amx.h"
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace polysketch::cpu {
+namespace {
+
+// asm/prctl.h of this century's kernels; Debian 12's headers have them, older ones do not.
+constexpr int kArchReqXcompPerm = 0x1023;
+constexpr int kXfeatureTileData = 18;
+
+bool AskForTiles() {
+  unsigned a, b, c, d;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;
+  if ((d & (kBf16 | kTile | kInt8)) != (kBf16 | kTile | kInt8)) return false;
+  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureTileData) == 0;
+}
+
+}  // namespace
+
+bool HasAmx() {
+  static const bool has = AskForTiles();
+  return has;
+}
+
+}  // namespace polysketch::cpu

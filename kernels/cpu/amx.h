@@ -1,0 +1,27 @@
+// AMX: whether this process may use tiles, and their configuration.
+#pragma once
+
+#include <cstdint>
+
+namespace polysketch::cpu {
+
+// The processor has AMX-TILE, AMX-INT8 and AMX-BF16 and the kernel lets this process use the tile
+// registers (asked once; Linux saves their 8 KB only for processes that asked).
+bool HasAmx();
+
+// What ldtilecfg reads: palette 1, rows and bytes a row of each tile.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+
+  void Set(int tile, int tile_rows, int bytes) {
+    rows[tile] = static_cast<uint8_t>(tile_rows);
+    row_bytes[tile] = static_cast<uint16_t>(bytes);
+  }
+};
+static_assert(sizeof(TileConfig) == 64);
+
+}  // namespace polysketch::cpu
