@@ -148,8 +148,7 @@ class KernelBench {
     };
     while (state->position() < 4 * spec_.block) run();
     const TokenCost cost = CostOfToken(config_, spec_, 4.0 * spec_.block, false);
-    const double state_bytes = static_cast<double>(heads) * spec_.features() * spec_.head_dim *
-                               (spec_.state_format == StateFormat::kF32 ? 4 : 2);
+    const double state_bytes = static_cast<double>(heads * spec_.FarReadBytes());
     Report("attention", StrCat(m, " tokens, ", heads, " heads"), Seconds(run),
            m * (cost.far + cost.near) / config_.num_layers, state_bytes);
   }

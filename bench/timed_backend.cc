@@ -123,16 +123,16 @@ void TimedBackend::Attention(const AttentionSpec& spec, int layer,
                              std::span<const AttentionSegment> segments,
                              const AttentionInput& input, float* out) {
   const double heads = spec.heads, d = spec.head_dim, features = spec.features();
-  const double state_width = spec.state_format == StateFormat::kF32 ? 4 : 2;
   Work work{OpClass::kF32, 0, 0};
   for (const AttentionSegment& segment : segments) {
     const double near = NearTokens(spec, segment);
     work.flop += heads * near * 2 * (spec.near_dim() + d);
     if (spec.kv_cache()) continue;
     work.flop += heads * segment.rows * 2 * 2 * features * d;
-    work.bytes += heads * features * (d * state_width + 4);
-    work.bytes += heads * static_cast<double>(segment.state->position() % spec.block) *
-                  (spec.near_dim() + d) * 4;
+    const int64_t buffered = segment.state->position() % spec.block + segment.rows;
+    work.bytes +=
+        heads * static_cast<double>(spec.FarReadBytes() +
+                                    spec.NearReadBytes(std::min<int64_t>(buffered, spec.block)));
   }
   Timed("attention", work, [&] { inner_->Attention(spec, layer, segments, input, out); });
 }

@@ -22,8 +22,10 @@ enum class AttentionKind {
 // "softmax", "learned_sketch_mixed", ...: the names of config.json.
 std::string_view AttentionKindName(AttentionKind kind);
 
-// How the far state is read. Accumulation is float32 in both; kBf16 reads the upper 16 bits
-// (rounded to nearest), half the bytes of a decode step.
+// How the past is kept and read. Accumulation is float32 in both; kBf16 halves the bytes of a
+// decode step: S is summed in float32 but read by its upper 16 bits (rounded to nearest), and the
+// current block's values and near keys are rounded to bf16 when they are appended (sketches are
+// not: the sums are made of them). KV kinds always keep float32.
 enum class StateFormat { kF32, kBf16 };
 
 struct AttentionSpec {
@@ -48,6 +50,17 @@ struct AttentionSpec {
   // softmax and polynomial keep every key and value; the others a state of constant size.
   bool kv_cache() const {
     return kind == AttentionKind::kSoftmax || kind == AttentionKind::kPolynomial;
+  }
+  // The current block's values, and in the mixed kinds its near keys, are kept as bf16.
+  bool narrow_block() const { return state_format == StateFormat::kBf16 && !kv_cache(); }
+  // Bytes of a decode step's read of one head: S and z, and `tokens` tokens of the block buffer.
+  int64_t FarReadBytes() const {
+    return int64_t{features()} * (head_dim * (state_format == StateFormat::kF32 ? 4 : 2) + 4);
+  }
+  int64_t NearReadBytes(int64_t tokens) const {
+    const int64_t key_width = narrow_block() && mixed() ? 2 : 4,
+                  value_width = narrow_block() ? 2 : 4;
+    return tokens * (near_dim() * key_width + head_dim * value_width);
   }
   // Width of far_q and far_k rows: r rounded up to a multiple of 8 (zero columns), or m. 0 for KV
   // kinds.

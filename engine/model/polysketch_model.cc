@@ -210,10 +210,8 @@ class PolysketchModelImpl final : public PolysketchModel {
 
 int64_t PolysketchModelImpl::decode_step_bytes() const {
   const int64_t heads = int64_t{spec_.layers} * spec_.heads;
-  const int64_t state_width = spec_.state_format == StateFormat::kF32 ? 4 : 2;
-  const int64_t far = int64_t{spec_.features()} * (spec_.head_dim * state_width + 4);
-  const int64_t near = int64_t{spec_.block} / 2 * (spec_.near_dim() + spec_.head_dim) * 4;
-  return weights_->bytes() + heads * (far + near);
+  const int64_t far = spec_.kv_cache() ? 0 : spec_.FarReadBytes();
+  return weights_->bytes() + heads * (far + spec_.NearReadBytes(spec_.block / 2));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/half.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/state.h"
 
@@ -19,9 +20,6 @@
 // clang-format on
 
 namespace {
-
-// A block with at least this many queries widens a bf16 state once in place of in every tile.
-constexpr int kWidenQueries = 2 * kQueryTile;
 
 // One head's view of a segment's rows in the packed batch.
 struct HeadRows {
@@ -46,23 +44,44 @@ struct HeadRows {
     return out + ((first_row + row) * spec.heads + head) * spec.head_dim;
   }
   int64_t near_stride() const { return static_cast<int64_t>(spec.heads) * spec.near_dim(); }
+  int64_t far_stride() const { return static_cast<int64_t>(spec.heads) * spec.far_dim(); }
 };
 
-// Column `token` of transposed keys [dim][row_size].
-void StoreColumn(const float* key, int dim, int64_t row_size, int64_t token, float* keys) {
-  for (int i = 0; i < dim; ++i) keys[i * row_size + token] = key[i];
+inline void Put(float value, float* out) { *out = value; }
+inline void Put(float value, uint16_t* out) { *out = FloatToBf16(value); }
+
+// Rows [row, row + count) of x as columns `place`... of transposed keys [dim][row_size]. Sixteen
+// tokens at a time: a row of keys is written a cache line at a time while their sixteen lines of x
+// stay in L1.
+template <typename Key>
+void StoreColumns(const float* x, int64_t x_row, int64_t count, int dim, int64_t row_size,
+                  int64_t place, Key* keys) {
+  for (int64_t first = 0; first < count; first += kLanes) {
+    const int64_t last = std::min<int64_t>(first + kLanes, count);
+    for (int i = 0; i < dim; ++i) {
+      Key* row = keys + i * row_size + place;
+      for (int64_t t = first; t < last; ++t) Put(x[t * x_row + i], row + t);
+    }
+  }
 }
 
-// Appends rows [row, row + count) as tokens `place`... of the block.
-void AppendToBlock(const HeadRows& rows, int64_t row, int64_t count, int64_t place,
-                   float* near_keys, float* far_keys, float* values) {
+// Appends rows [row, row + count) as tokens `place`... of the block. far_keys: null where they are
+// the near ones.
+template <typename Key, typename Value>
+void AppendToBlock(const HeadRows& rows, int64_t row, int64_t count, int64_t place, Key* near_keys,
+                   float* far_keys, Value* values) {
   const AttentionSpec& spec = rows.spec;
   const int64_t bp = rows.layout.padded_block;
+  StoreColumns(rows.Near(rows.input.near_k, row), rows.near_stride(), count, spec.near_dim(), bp,
+               place, near_keys);
+  if (far_keys != nullptr) {
+    StoreColumns(rows.Far(rows.input.far_k, row), rows.far_stride(), count, spec.far_dim(), bp,
+                 place, far_keys);
+  }
   for (int64_t i = 0; i < count; ++i) {
-    StoreColumn(rows.Near(rows.input.near_k, row + i), spec.near_dim(), bp, place + i, near_keys);
-    if (far_keys != near_keys)
-      StoreColumn(rows.Far(rows.input.far_k, row + i), spec.far_dim(), bp, place + i, far_keys);
-    std::copy_n(rows.Value(row + i), spec.head_dim, values + (place + i) * rows.layout.padded_dim);
+    const float* value = rows.Value(row + i);
+    Value* out = values + (place + i) * rows.layout.padded_dim;
+    for (int j = 0; j < spec.head_dim; ++j) Put(value[j], out + j);
   }
 }
 
@@ -76,22 +95,30 @@ void WriteOutput(const HeadRows& rows, int64_t row, int count, const float* sums
   }
 }
 
+// One thread's memory for a head, in floats.
 struct RecurrentScratch {
-  float *phi, *sums, *scores, *wide, *fold;
+  float *state, *keys, *values;  // what is kept in 16 bits, widened
+  float *phi, *sums, *scores, *fold;
 
-  static int64_t Floats(const AttentionSpec& spec, const HeadLayout& layout) {
-    const int64_t features = spec.features();
-    return kQueryTile * (features + layout.padded_dim + layout.padded_block) +
-           features * layout.padded_dim + kFoldFeatures * (layout.padded_block + layout.padded_dim);
-  }
+  // Without memory: only counts.
   RecurrentScratch(const AttentionSpec& spec, const HeadLayout& layout, float* memory) {
     const int64_t features = spec.features();
-    wide = memory;
-    phi = wide + features * layout.padded_dim;
-    sums = phi + kQueryTile * features;
-    scores = sums + kQueryTile * layout.padded_dim;
-    fold = scores + kQueryTile * layout.padded_block;
+    const bool narrow = spec.narrow_block();
+    const auto take = [&](int64_t floats) {
+      float* part = memory == nullptr ? nullptr : memory + size;
+      size += floats;
+      return part;
+    };
+    state = take(narrow ? features * layout.padded_dim : 0);
+    keys = take(narrow && spec.mixed() ? spec.near_dim() * layout.padded_block : 0);
+    values = take(narrow ? spec.block * layout.padded_dim : 0);
+    phi = take(kQueryTile * features);
+    sums = take(kQueryTile * layout.padded_dim);
+    scores = take(kQueryTile * layout.padded_block);
+    fold = take(kFoldFeatures * (layout.padded_block + layout.padded_dim));
   }
+
+  int64_t size = 0;
 };
 
 // Far part of a tile: sums [count][dp] and denominators.
@@ -112,30 +139,33 @@ void FarTile(const HeadRows& rows, const HeadState& state, const float* wide, in
   ReadState(spec, rows.layout, state, wide, scratch.phi, features, count, scratch.sums);
 }
 
-// Rows [row, row + count) whose tokens stand at places `place`... of the current block, which holds
-// them already.
-void BlockQueries(const HeadRows& rows, const HeadState& state, int64_t row, int64_t count,
-                  int64_t place, bool has_past, const RecurrentScratch& scratch) {
+// A run of a segment's rows inside one block, which holds their tokens already.
+struct BlockRun {
+  int64_t row;  // the first one's
+  int64_t count;
+  int64_t place;  // of the first one's token in the block
+  bool has_past;  // the far state holds something
+};
+
+// wide: S as float32, or null where its upper plane is read.
+template <typename Key, typename Value>
+void BlockQueries(const HeadRows& rows, const HeadState& state, const BlockRun& run,
+                  const NearBlock<Key, Value>& block, const float* wide,
+                  const RecurrentScratch& scratch) {
   const AttentionSpec& spec = rows.spec;
   const HeadLayout& layout = rows.layout;
   const NearWeight weight = NearWeight::Of(spec);
-  const NearBlock block{state.near_keys, layout.padded_block, state.values, layout.padded_dim};
-  const float* wide = spec.state_format == StateFormat::kF32 ? state.s : nullptr;
-  if (has_past && wide == nullptr && count >= kWidenQueries) {
-    WidenState(reinterpret_cast<const uint16_t*>(state.s), spec.features() * layout.padded_dim,
-               scratch.wide);
-    wide = scratch.wide;
-  }
-  for (int64_t i = 0; i < count; i += kQueryTile) {
-    const int tile = static_cast<int>(std::min<int64_t>(kQueryTile, count - i));
+  for (int64_t i = 0; i < run.count; i += kQueryTile) {
+    const int tile = static_cast<int>(std::min<int64_t>(kQueryTile, run.count - i));
+    const int64_t row = run.row + i;
     float denominators[kQueryTile] = {};
-    if (has_past) {
-      FarTile(rows, state, wide, row + i, tile, scratch, denominators);
+    if (run.has_past) {
+      FarTile(rows, state, wide, row, tile, scratch, denominators);
     } else {
       std::fill_n(scratch.sums, tile * layout.padded_dim, 0.0f);
     }
-    const int64_t first = place + i;
-    const QueryTile queries{rows.Near(rows.input.near_q, row + i), rows.near_stride(), tile,
+    const int64_t first = run.place + i;
+    const QueryTile queries{rows.Near(rows.input.near_q, row), rows.near_stride(), tile,
                             spec.near_dim()};
     Scores(queries, block, first + tile, scratch.scores);
     for (int m = 0; m < tile; ++m) {
@@ -146,7 +176,55 @@ void BlockQueries(const HeadRows& rows, const HeadState& state, int64_t row, int
     }
     AddValues(tile, first, spec.block, scratch.scores, block,
               static_cast<int>(layout.padded_dim / kLanes), scratch.sums);
-    WriteOutput(rows, row + i, tile, scratch.sums, denominators);
+    WriteOutput(rows, row, tile, scratch.sums, denominators);
+  }
+}
+
+// What 16-bit blocks and states cost to widen pays from this many queries on. The bits are the
+// same.
+constexpr int kWidenQueries = 2 * kQueryTile;
+
+uint16_t* Bf16(float* data) { return reinterpret_cast<uint16_t*>(data); }
+
+void NarrowBlockQueries(const HeadRows& rows, const HeadState& state, const BlockRun& run,
+                        const RecurrentScratch& scratch) {
+  const AttentionSpec& spec = rows.spec;
+  const int64_t bp = rows.layout.padded_block, dp = rows.layout.padded_dim;
+  if (run.count >= kWidenQueries) {
+    if (run.has_past) Widen(Bf16(state.s), spec.features() * dp, scratch.state);
+    if (spec.mixed()) Widen(Bf16(state.near_keys), spec.near_dim() * bp, scratch.keys);
+    Widen(Bf16(state.values), (run.place + run.count) * dp, scratch.values);
+    const float* keys = spec.mixed() ? scratch.keys : state.far_keys;
+    BlockQueries(rows, state, run, NearBlock<float, float>{keys, bp, scratch.values, dp},
+                 scratch.state, scratch);
+  } else if (spec.mixed()) {
+    const NearBlock<uint16_t, uint16_t> block{Bf16(state.near_keys), bp, Bf16(state.values), dp};
+    BlockQueries(rows, state, run, block, nullptr, scratch);
+  } else {
+    const NearBlock<float, uint16_t> block{state.far_keys, bp, Bf16(state.values), dp};
+    BlockQueries(rows, state, run, block, nullptr, scratch);
+  }
+}
+
+void FoldHead(const HeadRows& rows, const HeadState& state, const RecurrentScratch& scratch) {
+  const float* values = state.values;
+  if (rows.spec.narrow_block()) {
+    Widen(Bf16(state.values), rows.spec.block * rows.layout.padded_dim, scratch.values);
+    values = scratch.values;
+  }
+  FoldBlock(rows.spec, rows.layout, state, values, scratch.fold);
+}
+
+void AppendRun(const HeadRows& rows, const HeadState& state, const BlockRun& run) {
+  float* far_keys = rows.spec.mixed() ? state.far_keys : nullptr;
+  if (!rows.spec.narrow_block()) {
+    AppendToBlock(rows, run.row, run.count, run.place, state.near_keys, far_keys, state.values);
+  } else if (rows.spec.mixed()) {
+    AppendToBlock(rows, run.row, run.count, run.place, Bf16(state.near_keys), far_keys,
+                  Bf16(state.values));
+  } else {
+    AppendToBlock(rows, run.row, run.count, run.place, state.far_keys, far_keys,
+                  Bf16(state.values));
   }
 }
 
@@ -159,12 +237,18 @@ void RecurrentHead(const HeadRows& rows, int layer, const AttentionSegment& segm
   for (int64_t row = 0; row < segment.rows;) {
     const int64_t token = position + row;
     const int64_t place = token % spec.block;
-    const bool has_past = token >= spec.block;
-    if (place == 0 && has_past) FoldBlock(spec, rows.layout, state, scratch.fold);
-    const int64_t count = std::min<int64_t>(segment.rows - row, spec.block - place);
-    AppendToBlock(rows, row, count, place, state.near_keys, state.far_keys, state.values);
-    BlockQueries(rows, state, row, count, place, has_past, scratch);
-    row += count;
+    const BlockRun run{row, std::min<int64_t>(segment.rows - row, spec.block - place), place,
+                       token >= spec.block};
+    if (place == 0 && run.has_past) FoldHead(rows, state, scratch);
+    AppendRun(rows, state, run);
+    if (spec.narrow_block()) {
+      NarrowBlockQueries(rows, state, run, scratch);
+    } else {
+      const NearBlock<float, float> block{state.near_keys, rows.layout.padded_block, state.values,
+                                          rows.layout.padded_dim};
+      BlockQueries(rows, state, run, block, state.s, scratch);
+    }
+    row += run.count;
   }
 }
 
@@ -175,7 +259,7 @@ struct KvHead {
   int layer;
   const NearWeight weight;
 
-  NearBlock Block(int64_t index) const {
+  NearBlock<float, float> Block(int64_t index) const {
     return {state->Keys(layer, index, rows.head), rows.layout.padded_block,
             state->Values(layer, index, rows.head), rows.layout.padded_dim};
   }
@@ -206,7 +290,7 @@ struct KvHead {
     std::fill_n(sums, tile * rows.layout.padded_dim, 0.0f);
     for (int64_t index = 0; index <= (token + tile - 1) / size; ++index) {
       const int64_t first = token - index * size;
-      const NearBlock block = Block(index);
+      const NearBlock<float, float> block = Block(index);
       Scores(Queries(row, tile), block, Limit(first, tile - 1, size), scores);
       for (int m = 0; m < tile; ++m) {
         WeighRow(weight, tops[m], Limit(first, m, size), scores + m * rows.layout.padded_block,
@@ -229,7 +313,7 @@ void CachedHead(const HeadRows& rows, int layer, const AttentionSegment& segment
     const int64_t token = position + row;
     const int64_t count = std::min<int64_t>(segment.rows - row, size - token % size);
     float* keys = state->Keys(layer, token / size, rows.head);
-    AppendToBlock(rows, row, count, token % size, keys, keys,
+    AppendToBlock(rows, row, count, token % size, keys, /*far_keys=*/nullptr,
                   state->Values(layer, token / size, rows.head));
     row += count;
   }
@@ -265,7 +349,7 @@ void Attention(Context& ctx, const AttentionSpec& spec, int layer,
       float* memory = ctx.Scratch(thread, kQueryTile * (layout.padded_block + layout.padded_dim));
       CachedHead(rows, layer, segment, memory);
     } else {
-      float* memory = ctx.Scratch(thread, RecurrentScratch::Floats(spec, layout));
+      float* memory = ctx.Scratch(thread, RecurrentScratch(spec, layout, nullptr).size);
       RecurrentHead(rows, layer, segment, memory);
     }
   });

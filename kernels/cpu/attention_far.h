@@ -27,9 +27,9 @@ static float FeatureDot(const float* phi, const float* z, int64_t features) {
   return ReduceAdd(sum);
 }
 
-// The upper plane of S as float32, for blocks with many queries.
-static void WidenState(const uint16_t* upper, int64_t size, float* out) {
-  for (int64_t i = 0; i < size; i += kLanes) Store(LoadBf16(upper + i), out + i);
+// bf16 values as float32; size is a multiple of 16. For what many queries, or a fold, read.
+static void Widen(const uint16_t* bits, int64_t size, float* out) {
+  for (int64_t i = 0; i < size; i += kLanes) Store(LoadBf16(bits + i), out + i);
 }
 
 // out [rows][dp] = phi S. `wide`: S in float32 where that was made or is what the state holds, else
@@ -68,9 +68,11 @@ static void AddToState(const AttentionSpec& spec, const HeadLayout& layout, int6
 constexpr int kFoldFeatures = 24;
 
 // Adds the full block to the state: each feature is summed from zero in token order, then added
-// once (numerics.md, Drift). scratch: kFoldFeatures * (bp + dp) floats.
+// once (numerics.md, Drift). values: the block's as float32. scratch: kFoldFeatures * (bp + dp)
+// floats.
 static void FoldRows(const AttentionSpec& spec, const HeadLayout& layout, const float* panel,
-                     int64_t first, int count, const HeadState& state, float* sums) {
+                     const float* values, int64_t first, int count, const HeadState& state,
+                     float* sums) {
   const int vectors = static_cast<int>(layout.padded_dim / kLanes);
   float z_sums[kFoldFeatures];
   for (int f = 0; f < count; ++f) {
@@ -80,21 +82,21 @@ static void FoldRows(const AttentionSpec& spec, const HeadLayout& layout, const 
     }
     z_sums[f] = ReduceAdd(lanes);
   }
-  Product(panel, layout.padded_block, 1, count, spec.block,
-          RowsF32{state.values, layout.padded_dim}, vectors, sums, layout.padded_dim, false);
+  Product(panel, layout.padded_block, 1, count, spec.block, RowsF32{values, layout.padded_dim},
+          vectors, sums, layout.padded_dim, false);
   AddToState(spec, layout, first, count, sums, z_sums, state);
 }
 
 static void FoldBlock(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
-                      float* scratch) {
+                      const float* values, float* scratch) {
   float* panel = scratch;
   float* sums = scratch + kFoldFeatures * layout.padded_block;
   const int dim = spec.far_dim();
   const int64_t bp = layout.padded_block;
   if (!spec.sketched()) {
     for (int f = 0; f < dim; f += kFoldFeatures) {
-      FoldRows(spec, layout, state.far_keys + f * bp, f, std::min(kFoldFeatures, dim - f), state,
-               sums);
+      FoldRows(spec, layout, state.far_keys + f * bp, values, f, std::min(kFoldFeatures, dim - f),
+               state, sums);
     }
     return;
   }
@@ -110,12 +112,12 @@ static void FoldBlock(const AttentionSpec& spec, const HeadLayout& layout, const
           for (int64_t s = 0; s < bp; s += kLanes) Store(Mul(Load(a + s), Load(b + s)), row + s);
         }
         if (filled == kFoldFeatures) {
-          FoldRows(spec, layout, panel, first, filled, state, sums);
+          FoldRows(spec, layout, panel, values, first, filled, state, sums);
           first += filled;
           filled = 0;
         }
       }
     }
   }
-  if (filled > 0) FoldRows(spec, layout, panel, first, filled, state, sums);
+  if (filled > 0) FoldRows(spec, layout, panel, values, first, filled, state, sums);
 }

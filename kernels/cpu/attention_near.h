@@ -32,24 +32,17 @@ struct NearWeight {
                                                                 : 2;
     return {spec.kind, power, 1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
   }
-  PS_INLINE V Apply(const NearWeight& w, V score, float top) {
-    switch (w.kind) {
-      case AttentionKind::kSoftmax:
-        return Exp(Mul(Sub(score, Set1(top)), Set1(w.scale)));
-      case AttentionKind::kLinear:
-      case AttentionKind::kPerformer:
-        return score;
-      default:
-        return EvenPower(score, w.power);
-    }
-  }
 };
 
-// One block's keys and values for one head.
+PS_INLINE RowsF32 RowsOf(const float* data, int64_t stride) { return {data, stride}; }
+PS_INLINE RowsBf16 RowsOf(const uint16_t* data, int64_t stride) { return {data, stride}; }
+
+// One block's keys and values for one head; Key and Value: float, or uint16_t for bf16.
+template <typename Key, typename Value>
 struct NearBlock {
-  const float* keys;  // [near_dim][keys_row], transposed
+  const Key* keys;  // [near_dim][keys_row], transposed
   int64_t keys_row;
-  const float* values;  // [tokens][values_row]
+  const Value* values;  // [tokens][values_row]
   int64_t values_row;
 };
 
@@ -68,40 +61,77 @@ PS_INLINE int64_t Limit(int64_t first, int m, int64_t block) {
 }
 
 // scores [rows][keys_row] against every token that some row sees, whole vectors.
-static void Scores(const QueryTile& t, const NearBlock& block, int64_t tokens, float* scores) {
+template <typename Key, typename Value>
+static void Scores(const QueryTile& t, const NearBlock<Key, Value>& block, int64_t tokens,
+                   float* scores) {
   const int vectors = static_cast<int>((tokens + kLanes - 1) / kLanes);
-  Product(t.q, t.q_row, 1, t.rows, t.dim, RowsF32{block.keys, block.keys_row}, vectors, scores,
+  Product(t.q, t.q_row, 1, t.rows, t.dim, RowsOf(block.keys, block.keys_row), vectors, scores,
           block.keys_row, false);
 }
 
 // Turns one row of scores into weights in place; adds them to the row's lanes of the denominator.
-static void WeighRow(const NearWeight& weight, float top, int64_t limit, float* scores, V* lanes) {
+template <typename Weigh>
+PS_INLINE void WeighLanes(const Weigh& weigh, int64_t limit, float* scores, V* lanes) {
+  V sum = *lanes;
   int64_t s = 0;
   for (; s + kLanes <= limit; s += kLanes) {
-    const V w = NearWeight::Apply(weight, Load(scores + s), top);
+    const V w = weigh(Load(scores + s));
     Store(w, scores + s);
-    *lanes = Add(*lanes, w);
+    sum = Add(sum, w);
   }
   if (s < limit) {
-    const V w = ZeroUnless(FirstN(static_cast<int>(limit - s)),
-                           NearWeight::Apply(weight, Load(scores + s), top));
+    const V w = ZeroUnless(FirstN(static_cast<int>(limit - s)), weigh(Load(scores + s)));
     Store(w, scores + s);
-    *lanes = Add(*lanes, w);
+    sum = Add(sum, w);
+  }
+  *lanes = sum;
+}
+
+#define PS_LAMBDA(x) [&](V x) __attribute__((always_inline))
+
+static void WeighRow(const NearWeight& weight, float top, int64_t limit, float* scores, V* lanes) {
+  switch (weight.kind) {
+    case AttentionKind::kSoftmax: {
+      const V top_v = Set1(top), scale = Set1(weight.scale);
+      WeighLanes(
+          PS_LAMBDA(x) { return Exp(Mul(Sub(x, top_v), scale)); }, limit, scores, lanes);
+      return;
+    }
+    case AttentionKind::kLinear:
+    case AttentionKind::kPerformer:
+      WeighLanes(
+          PS_LAMBDA(x) { return x; }, limit, scores, lanes);
+      return;
+    default:
+      break;
+  }
+  // Degrees 2 and 4 are what models have; the others pay for a loop over the bits of the degree.
+  if (weight.power == 2) {
+    WeighLanes(
+        PS_LAMBDA(x) { return EvenPower(x, 2); }, limit, scores, lanes);
+  } else if (weight.power == 4) {
+    WeighLanes(
+        PS_LAMBDA(x) { return EvenPower(x, 4); }, limit, scores, lanes);
+  } else {
+    WeighLanes(
+        PS_LAMBDA(x) { return EvenPower(x, weight.power); }, limit, scores, lanes);
   }
 }
+#undef PS_LAMBDA
 
 // out [rows][values_row] += weights values, over tokens in order. Tokens that every row sees go
 // through the tile; the few behind them row by row, so that nothing of a row's future enters it,
 // not even times zero.
+template <typename Key, typename Value>
 static void AddValues(int rows, int64_t first, int64_t block_size, const float* weights,
-                      const NearBlock& block, int vectors, float* out) {
+                      const NearBlock<Key, Value>& block, int vectors, float* out) {
   const int64_t common = Limit(first, 0, block_size);
-  const RowsF32 values{block.values, block.values_row};
+  const auto values = RowsOf(block.values, block.values_row);
   Product(weights, block.keys_row, 1, rows, common, values, vectors, out, block.values_row, true);
   for (int m = 1; m < rows; ++m) {
     const int64_t rest = Limit(first, m, block_size) - common;
     if (rest <= 0) continue;
-    const RowsF32 tail{block.values + common * block.values_row, block.values_row};
+    const auto tail = RowsOf(block.values + common * block.values_row, block.values_row);
     Product(weights + m * block.keys_row + common, block.keys_row, 1, 1, rest, tail, vectors,
             out + m * block.values_row, block.values_row, true);
   }

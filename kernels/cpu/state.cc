@@ -18,8 +18,10 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
   z = features * padded_dim;
   far_keys = z + RoundUp16(features);
   near_keys = far_keys + (spec.mixed() ? spec.far_dim() * padded_block : 0);
-  values = near_keys + spec.near_dim() * padded_block;
-  size = values + spec.block * padded_dim;
+  const int64_t key_floats = spec.near_dim() * padded_block;
+  const int64_t value_floats = spec.block * padded_dim;
+  values = near_keys + (spec.narrow_block() && spec.mixed() ? key_floats / 2 : key_floats);
+  size = values + (spec.narrow_block() ? value_floats / 2 : value_floats);
 }
 
 RecurrentState::RecurrentState(const AttentionSpec& spec)

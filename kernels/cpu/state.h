@@ -10,6 +10,8 @@
 //   over tokens near_keys [near_dim][bp]  its near keys; only in the mixed kinds, elsewhere the
 //   same array as far_keys values    [b][dp]         its values
 //
+// With StateFormat::kBf16 values and the mixed kinds' near_keys are 16 bits wide.
+//
 // dp and bp are d and b rounded up to 16; the padding is zero and stays zero. Feature order of the
 // sketched kinds: for tiles I <= J of 8, for i in I, for j in J: product i j. Off-diagonal tiles
 // count twice, on the query's side.
@@ -19,7 +21,7 @@
 // 2^32.
 //
 // Saved (state_bytes.cc), n tokens in the buffer, per layer and head, without padding; S as float32
-// values whatever the format, so that a state can be read back under either:
+// values whatever the format, and the block's, so that a state can be read back under either:
 //
 //   recurrent  S [features][d] and z [features] if there is a far state, far_keys [far_dim][n],
 //              near_keys [near_dim][n] in the mixed kinds, values [n][d]
@@ -51,8 +53,8 @@ struct HeadState {
   float* s;  // float32, or the planes
   float* z;
   float* far_keys;
-  float* near_keys;
-  float* values;
+  float* near_keys;  // float32, or bf16 (narrow_block of a mixed kind)
+  float* values;     // float32, or bf16 (narrow_block)
 };
 
 class RecurrentState final : public SequenceState {

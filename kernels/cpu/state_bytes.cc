@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/half.h"
 #include "kernels/cpu/state.h"
 #include "kernels/saved_floats.h"
 
@@ -15,6 +16,25 @@ template <typename Io>
 void Rows(Io* io, float* values, int64_t rows, int64_t cols, int64_t stride) {
   if (cols == stride) return io->Run(values, rows * cols);
   for (int64_t i = 0; i < rows; ++i) io->Run(values + i * stride, cols);
+}
+
+// The same of bf16 values, as float32 values.
+void NarrowRow(SavedFloatWriter* io, uint16_t* values, std::span<float> row) {
+  for (size_t i = 0; i < row.size(); ++i) row[i] = Bf16ToFloat(values[i]);
+  io->Run(row.data(), std::ssize(row));
+}
+
+void NarrowRow(SavedFloatReader* io, uint16_t* values, std::span<float> row) {
+  io->Run(row.data(), std::ssize(row));
+  for (size_t i = 0; i < row.size(); ++i) values[i] = FloatToBf16(row[i]);
+}
+
+template <typename Io>
+void BlockRows(Io* io, bool narrow, float* values, int64_t rows, int64_t cols, int64_t stride) {
+  if (!narrow) return Rows(io, values, rows, cols, stride);
+  std::vector<float> row(static_cast<size_t>(cols));
+  auto* bits = reinterpret_cast<uint16_t*>(values);
+  for (int64_t i = 0; i < rows; ++i) NarrowRow(io, bits + i * stride, row);
 }
 
 // S of StateFormat::kBf16: planes <-> values, row by row.
@@ -68,8 +88,11 @@ void Walk(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& 
     io->Run(head.z, spec.features());
   }
   Rows(io, head.far_keys, spec.far_dim(), n, layout.padded_block);
-  if (spec.mixed()) Rows(io, head.near_keys, spec.near_dim(), n, layout.padded_block);
-  Rows(io, head.values, n, spec.head_dim, layout.padded_dim);
+  const bool narrow = spec.narrow_block();
+  if (spec.mixed()) {
+    BlockRows(io, narrow, head.near_keys, spec.near_dim(), n, layout.padded_block);
+  }
+  BlockRows(io, narrow, head.values, n, spec.head_dim, layout.padded_dim);
 }
 
 int64_t SavedFloats(const AttentionSpec& spec, int64_t position) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/half.h"
 #include "kernels/reference/ops.h"
 #include "kernels/reference/state.h"
 
@@ -49,6 +50,11 @@ double ReadState(StateFormat format, double stored) {
   if (format == StateFormat::kF32) return stored;
   const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(stored));
   return std::bit_cast<float>((bits + 0x8000u) & 0xffff0000u);
+}
+
+// Appends to a block buffer; `narrow` buffers hold bf16 values.
+void Keep(bool narrow, const float* x, int width, float* out) {
+  for (int i = 0; i < width; ++i) out[i] = narrow ? Bf16ToFloat(FloatToBf16(x[i])) : x[i];
 }
 
 // One token of one head, whose key and value are the last of `tokens` in the buffers. out [d].
@@ -101,12 +107,12 @@ void Attention(const AttentionSpec& spec, int layer, std::span<const AttentionSe
         const int64_t row_head = int64_t{row} * spec.heads + h;
         const float* far_q = spec.kv_cache() ? nullptr : input.far_q + row_head * far_dim;
         const float* v = input.v + row * input.v_stride + h * d;
-        std::copy_n(input.near_k + row_head * near_dim, near_dim,
-                    &head.near_keys[index * near_dim]);
+        Keep(spec.narrow_block() && spec.mixed(), input.near_k + row_head * near_dim, near_dim,
+             &head.near_keys[index * near_dim]);
         if (spec.mixed()) {
           std::copy_n(input.far_k + row_head * far_dim, far_dim, &head.far_keys[index * far_dim]);
         }
-        std::copy_n(v, d, &head.values[index * d]);
+        Keep(spec.narrow_block(), v, d, &head.values[index * d]);
         AttendToken(spec, head, index + 1, input.near_q + row_head * near_dim, far_q,
                     out + row_head * d);
       }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/half.h"
 #include "kernels/backend.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/kernels/noisy.h"
@@ -53,8 +54,19 @@ inline double Degree(const AttentionSpec& spec, bool near) {
 
 }  // namespace oracle
 
-inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRows& rows,
+// The rows as a block buffer of that spec keeps them (AttentionSpec::narrow_block).
+inline AttentionRows RowsAsKept(const AttentionSpec& spec, AttentionRows rows) {
+  const auto narrow = [](std::vector<float>* values) {
+    for (float& value : *values) value = Bf16ToFloat(FloatToBf16(value));
+  };
+  if (spec.narrow_block()) narrow(&rows.v);
+  if (spec.narrow_block() && spec.mixed()) narrow(&rows.near_k);
+  return rows;
+}
+
+inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRows& given,
                                     int tokens) {
+  const AttentionRows rows = RowsAsKept(spec, given);
   const int heads = spec.heads, d = spec.head_dim;
   OracleOutput out;
   for (auto* array : {&out.value, &out.tolerance, &out.bf16_tolerance}) {

@@ -41,10 +41,10 @@ TEST_P(AttentionTest, IsItsDefinition) {
             testing::MakeSpec(kind, shape.heads, shape.head_dim, shape.size, shape.block);
         spec.power = power;
         const Sequence sequence = testing::RandomSequence(spec, shape.tokens, &random);
-        const testing::OracleOutput want =
-            testing::AttentionOracle(spec, sequence.layers[0], shape.tokens);
         for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16}) {
           spec.state_format = format;
+          const testing::OracleOutput want =
+              testing::AttentionOracle(spec, sequence.layers[0], shape.tokens);
           const auto out = testing::RunAlone(*backend, spec, sequence, {shape.tokens});
           for (size_t i = 0; i < want.value.size(); ++i) {
             const double tolerance =
