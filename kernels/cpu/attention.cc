@@ -50,18 +50,19 @@ struct HeadRows {
 inline void Put(float value, float* out) { *out = value; }
 inline void Put(float value, uint16_t* out) { *out = FloatToBf16(value); }
 
-// Rows [row, row + count) of x as columns `place`... of transposed keys [dim][row_size]. Sixteen
-// tokens at a time: a row of keys is written a cache line at a time while their sixteen lines of x
-// stay in L1.
+// Rows [0, count) of x as columns `place`... of transposed keys (state.h). Up to sixteen tokens at
+// a time: a row of keys is written a cache line at a time while their sixteen lines of x stay in
+// L1.
 template <typename Key>
-void StoreColumns(const float* x, int64_t x_row, int64_t count, int dim, int64_t row_size,
-                  int64_t place, Key* keys) {
-  for (int64_t first = 0; first < count; first += kLanes) {
-    const int64_t last = std::min<int64_t>(first + kLanes, count);
+void StoreColumns(const float* x, int64_t x_row, int64_t count, int dim, int64_t place, Key* keys) {
+  for (int64_t first = 0; first < count;) {
+    const int64_t token = place + first;
+    const int64_t run = std::min<int64_t>(kLanes - token % kLanes, count - first);
+    Key* column = keys + KeyIndex(dim, 0, token);
     for (int i = 0; i < dim; ++i) {
-      Key* row = keys + i * row_size + place;
-      for (int64_t t = first; t < last; ++t) Put(x[t * x_row + i], row + t);
+      for (int64_t t = 0; t < run; ++t) Put(x[(first + t) * x_row + i], column + i * kKeyPanel + t);
     }
+    first += run;
   }
 }
 
@@ -71,12 +72,11 @@ template <typename Key, typename Value>
 void AppendToBlock(const HeadRows& rows, int64_t row, int64_t count, int64_t place, Key* near_keys,
                    float* far_keys, Value* values) {
   const AttentionSpec& spec = rows.spec;
-  const int64_t bp = rows.layout.padded_block;
-  StoreColumns(rows.Near(rows.input.near_k, row), rows.near_stride(), count, spec.near_dim(), bp,
-               place, near_keys);
+  StoreColumns(rows.Near(rows.input.near_k, row), rows.near_stride(), count, spec.near_dim(), place,
+               near_keys);
   if (far_keys != nullptr) {
-    StoreColumns(rows.Far(rows.input.far_k, row), rows.far_stride(), count, spec.far_dim(), bp,
-                 place, far_keys);
+    StoreColumns(rows.Far(rows.input.far_k, row), rows.far_stride(), count, spec.far_dim(), place,
+                 far_keys);
   }
   for (int64_t i = 0; i < count; ++i) {
     const float* value = rows.Value(row + i);
@@ -195,13 +195,16 @@ void NarrowBlockQueries(const HeadRows& rows, const HeadState& state, const Bloc
     if (spec.mixed()) Widen(Bf16(state.near_keys), spec.near_dim() * bp, scratch.keys);
     Widen(Bf16(state.values), (run.place + run.count) * dp, scratch.values);
     const float* keys = spec.mixed() ? scratch.keys : state.far_keys;
-    BlockQueries(rows, state, run, NearBlock<float, float>{keys, bp, scratch.values, dp},
+    BlockQueries(rows, state, run,
+                 NearBlock<float, float>{{keys, spec.near_dim()}, bp, scratch.values, dp},
                  scratch.state, scratch);
   } else if (spec.mixed()) {
-    const NearBlock<uint16_t, uint16_t> block{Bf16(state.near_keys), bp, Bf16(state.values), dp};
+    const NearBlock<uint16_t, uint16_t> block{
+        {Bf16(state.near_keys), spec.near_dim()}, bp, Bf16(state.values), dp};
     BlockQueries(rows, state, run, block, nullptr, scratch);
   } else {
-    const NearBlock<float, uint16_t> block{state.far_keys, bp, Bf16(state.values), dp};
+    const NearBlock<float, uint16_t> block{
+        {state.far_keys, spec.near_dim()}, bp, Bf16(state.values), dp};
     BlockQueries(rows, state, run, block, nullptr, scratch);
   }
 }
@@ -244,7 +247,9 @@ void RecurrentHead(const HeadRows& rows, int layer, const AttentionSegment& segm
     if (spec.narrow_block()) {
       NarrowBlockQueries(rows, state, run, scratch);
     } else {
-      const NearBlock<float, float> block{state.near_keys, rows.layout.padded_block, state.values,
+      const NearBlock<float, float> block{{state.near_keys, spec.near_dim()},
+                                          rows.layout.padded_block,
+                                          state.values,
                                           rows.layout.padded_dim};
       BlockQueries(rows, state, run, block, state.s, scratch);
     }
@@ -260,8 +265,10 @@ struct KvHead {
   const NearWeight weight;
 
   NearBlock<float, float> Block(int64_t index) const {
-    return {state->Keys(layer, index, rows.head), rows.layout.padded_block,
-            state->Values(layer, index, rows.head), rows.layout.padded_dim};
+    return {{state->Keys(layer, index, rows.head), rows.spec.near_dim()},
+            rows.layout.padded_block,
+            state->Values(layer, index, rows.head),
+            rows.layout.padded_dim};
   }
   QueryTile Queries(int64_t row, int tile) const {
     return {rows.Near(rows.input.near_q, row), rows.near_stride(), tile, rows.spec.near_dim()};
@@ -328,29 +335,73 @@ void CachedHead(const HeadRows& rows, int layer, const AttentionSegment& segment
   }
 }
 
+// Asks for the lines that a decode step of a head will write, one in each row of the keys: their
+// misses would stand in a row. And for the start of S; what follows is a stream.
+void PrefetchHead(const AttentionSpec& spec, const HeadState& state, int64_t place) {
+  constexpr int kStart = 2048;  // bytes
+  for (int i = 0; i < kStart; i += 64) {
+    __builtin_prefetch(reinterpret_cast<const char*>(state.s) + i);
+  }
+  const auto prefetch_column = [&](float* keys, int dim, int width) {
+    char* column = reinterpret_cast<char*>(keys) + KeyIndex(dim, 0, place) * width;
+    for (int i = 0; i < dim; ++i) __builtin_prefetch(column + i * kKeyPanel * width, 1);
+  };
+  prefetch_column(state.far_keys, spec.far_dim(), 4);
+  if (spec.mixed()) prefetch_column(state.near_keys, spec.near_dim(), spec.narrow_block() ? 2 : 4);
+}
+
+// Heads [first, last) of all segments' heads in a row.
+void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
+                    std::span<const AttentionSegment> segments, const AttentionInput& input,
+                    float* out, int64_t first, int64_t last, float* memory) {
+  for (int64_t i = first; i < last; ++i) {
+    const AttentionSegment& segment = segments[i / spec.heads];
+    if (i + 1 < last) {
+      const AttentionSegment& next = segments[(i + 1) / spec.heads];
+      auto* state = static_cast<RecurrentState*>(next.state);
+      PrefetchHead(spec, state->Head(layer, static_cast<int>((i + 1) % spec.heads)),
+                   state->position() % spec.block);
+    }
+    const HeadRows rows{spec, layout, input, static_cast<int>(i % spec.heads), segment.first_row,
+                        out};
+    RecurrentHead(rows, layer, segment, memory);
+  }
+}
+
+void CachedHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
+                 std::span<const AttentionSegment> segments, const AttentionInput& input,
+                 float* out, int64_t first, int64_t last, float* memory) {
+  for (int64_t i = first; i < last; ++i) {
+    const AttentionSegment& segment = segments[i / spec.heads];
+    const HeadRows rows{spec, layout, input, static_cast<int>(i % spec.heads), segment.first_row,
+                        out};
+    CachedHead(rows, layer, segment, memory);
+  }
+}
+
 }  // namespace
 
 void Attention(Context& ctx, const AttentionSpec& spec, int layer,
                std::span<const AttentionSegment> segments, const AttentionInput& input,
                float* out) {
   const HeadLayout layout(spec);
+  const int64_t heads = static_cast<int64_t>(segments.size()) * spec.heads;
+  const int64_t size = std::clamp<int64_t>(heads / (4 * ctx.threads()), 1, spec.heads);
+  const int64_t tasks = (heads + size - 1) / size;
   if (spec.kv_cache()) {
     for (const AttentionSegment& segment : segments) {
       static_cast<KvState*>(segment.state)
           ->Reserve(layer, segment.state->position() + segment.rows);
     }
   }
-  const int64_t tasks = static_cast<int64_t>(segments.size()) * spec.heads;
   ctx.pool().ParallelFor(tasks, [&](int64_t task, int thread) {
-    const AttentionSegment& segment = segments[task / spec.heads];
-    const HeadRows rows{spec, layout, input, static_cast<int>(task % spec.heads), segment.first_row,
-                        out};
+    const int64_t first = task * size, last = std::min(first + size, heads);
     if (spec.kv_cache()) {
       float* memory = ctx.Scratch(thread, kQueryTile * (layout.padded_block + layout.padded_dim));
-      CachedHead(rows, layer, segment, memory);
+      CachedHeads(spec, layout, layer, segments, input, out, first, last, memory);
     } else {
       float* memory = ctx.Scratch(thread, RecurrentScratch(spec, layout, nullptr).size);
-      RecurrentHead(rows, layer, segment, memory);
+      RecurrentHeads(spec, layout, layer, segments, input, out, first, last, memory);
     }
   });
 }

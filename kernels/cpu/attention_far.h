@@ -87,6 +87,11 @@ static void FoldRows(const AttentionSpec& spec, const HeadLayout& layout, const 
   AddToState(spec, layout, first, count, sums, z_sums, state);
 }
 
+template <typename Fn>
+PS_INLINE void ForTokens(const HeadLayout& layout, const Fn& fn) {
+  for (int64_t s = 0; s < layout.padded_block; s += kLanes) fn(s);
+}
+
 static void FoldBlock(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
                       const float* values, float* scratch) {
   float* panel = scratch;
@@ -95,8 +100,14 @@ static void FoldBlock(const AttentionSpec& spec, const HeadLayout& layout, const
   const int64_t bp = layout.padded_block;
   if (!spec.sketched()) {
     for (int f = 0; f < dim; f += kFoldFeatures) {
-      FoldRows(spec, layout, state.far_keys + f * bp, values, f, std::min(kFoldFeatures, dim - f),
-               state, sums);
+      const int count = std::min(kFoldFeatures, dim - f);
+      for (int i = 0; i < count; ++i) {
+        ForTokens(
+            layout, [&](int64_t s) __attribute__((always_inline)) {
+              Store(Load(state.far_keys + KeyIndex(dim, f + i, s)), panel + i * bp + s);
+            });
+      }
+      FoldRows(spec, layout, panel, values, f, count, state, sums);
     }
     return;
   }
@@ -106,10 +117,13 @@ static void FoldBlock(const AttentionSpec& spec, const HeadLayout& layout, const
     for (int J = I; J < dim; J += 8) {
       for (int i = I; i < I + 8; ++i) {
         for (int j = J; j < J + 8; ++j, ++filled) {
-          const float* a = state.far_keys + i * bp;
-          const float* b = state.far_keys + j * bp;
           float* row = panel + filled * bp;
-          for (int64_t s = 0; s < bp; s += kLanes) Store(Mul(Load(a + s), Load(b + s)), row + s);
+          ForTokens(
+              layout, [&](int64_t s) __attribute__((always_inline)) {
+                const float* a = state.far_keys + KeyIndex(dim, i, s);
+                const float* b = state.far_keys + KeyIndex(dim, j, s);
+                Store(Mul(Load(a), Load(b)), row + s);
+              });
         }
         if (filled == kFoldFeatures) {
           FoldRows(spec, layout, panel, values, first, filled, state, sums);

@@ -37,11 +37,20 @@ struct NearWeight {
 PS_INLINE RowsF32 RowsOf(const float* data, int64_t stride) { return {data, stride}; }
 PS_INLINE RowsBf16 RowsOf(const uint16_t* data, int64_t stride) { return {data, stride}; }
 
+// Transposed keys of `dim` rows in panels (state.h), as an operand of Product: a band of columns
+// lies inside one panel.
+template <typename Key>
+struct KeyPanels {
+  const Key* data;
+  int64_t dim;
+  auto Columns(int64_t first) const { return RowsOf(data + KeyIndex(dim, 0, first), kKeyPanel); }
+};
+
 // One block's keys and values for one head; Key and Value: float, or uint16_t for bf16.
 template <typename Key, typename Value>
 struct NearBlock {
-  const Key* keys;  // [near_dim][keys_row], transposed
-  int64_t keys_row;
+  KeyPanels<Key> keys;
+  int64_t scores_row;   // tokens of all panels
   const Value* values;  // [tokens][values_row]
   int64_t values_row;
 };
@@ -60,13 +69,12 @@ PS_INLINE int64_t Limit(int64_t first, int m, int64_t block) {
   return std::min(first + m + 1, block);
 }
 
-// scores [rows][keys_row] against every token that some row sees, whole vectors.
+// scores [rows][scores_row] against every token that some row sees, whole vectors.
 template <typename Key, typename Value>
 static void Scores(const QueryTile& t, const NearBlock<Key, Value>& block, int64_t tokens,
                    float* scores) {
   const int vectors = static_cast<int>((tokens + kLanes - 1) / kLanes);
-  Product(t.q, t.q_row, 1, t.rows, t.dim, RowsOf(block.keys, block.keys_row), vectors, scores,
-          block.keys_row, false);
+  Product(t.q, t.q_row, 1, t.rows, t.dim, block.keys, vectors, scores, block.scores_row, false);
 }
 
 // Turns one row of scores into weights in place; adds them to the row's lanes of the denominator.
@@ -127,12 +135,12 @@ static void AddValues(int rows, int64_t first, int64_t block_size, const float* 
                       const NearBlock<Key, Value>& block, int vectors, float* out) {
   const int64_t common = Limit(first, 0, block_size);
   const auto values = RowsOf(block.values, block.values_row);
-  Product(weights, block.keys_row, 1, rows, common, values, vectors, out, block.values_row, true);
+  Product(weights, block.scores_row, 1, rows, common, values, vectors, out, block.values_row, true);
   for (int m = 1; m < rows; ++m) {
     const int64_t rest = Limit(first, m, block_size) - common;
     if (rest <= 0) continue;
     const auto tail = RowsOf(block.values + common * block.values_row, block.values_row);
-    Product(weights + m * block.keys_row + common, block.keys_row, 1, 1, rest, tail, vectors,
+    Product(weights + m * block.scores_row + common, block.scores_row, 1, 1, rest, tail, vectors,
             out + m * block.values_row, block.values_row, true);
   }
 }

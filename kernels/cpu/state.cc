@@ -13,7 +13,8 @@ int64_t RoundUp16(int64_t n) { return (n + 15) / 16 * 16; }
 }  // namespace
 
 HeadLayout::HeadLayout(const AttentionSpec& spec)
-    : padded_dim(RoundUp16(spec.head_dim)), padded_block(RoundUp16(spec.block)) {
+    : padded_dim(RoundUp16(spec.head_dim)),
+      padded_block((spec.block + kKeyPanel - 1) / kKeyPanel * kKeyPanel) {
   const int64_t features = spec.features();
   z = features * padded_dim;
   far_keys = z + RoundUp16(features);

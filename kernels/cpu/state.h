@@ -6,15 +6,18 @@
 //                         halves then all lower ones: a decode step reads the upper plane alone,
 //                         half the bytes
 //   z     [features]      the far sum of phi(k)
-//   far_keys  [far_dim][bp]   the current block's sketches (or feature maps), transposed: lanes run
-//   over tokens near_keys [near_dim][bp]  its near keys; only in the mixed kinds, elsewhere the
-//   same array as far_keys values    [b][dp]         its values
+//   far_keys  [panels][far_dim][64]   the current block's sketches (or feature maps), transposed:
+//                         lanes run over tokens, 64 in a panel, so that a part of a block is read
+//                         front to back
+//   near_keys [panels][near_dim][64]  its near keys; only in the mixed kinds, elsewhere the same
+//                         array as far_keys
+//   values    [b][dp]     its values
 //
 // With StateFormat::kBf16 values and the mixed kinds' near_keys are 16 bits wide.
 //
-// dp and bp are d and b rounded up to 16; the padding is zero and stays zero. Feature order of the
-// sketched kinds: for tiles I <= J of 8, for i in I, for j in J: product i j. Off-diagonal tiles
-// count twice, on the query's side.
+// dp is d rounded up to 16, panels is ceil(b / 64); the padding is zero and stays zero. Feature
+// order of the sketched kinds: for tiles I <= J of 8, for i in I, for j in J: product i j.
+// Off-diagonal tiles count twice, on the query's side.
 //
 // Planes: upper = (bits + 0x8000) >> 16, the value rounded to bf16 (ties away from zero); lower =
 // bits & 0xffff; bits = ((upper - (lower >> 15)) << 16) | lower, exact in both directions modulo
@@ -38,12 +41,20 @@
 
 namespace polysketch::cpu {
 
+// Tokens of a panel of keys: four vectors, the widest register tile.
+inline constexpr int64_t kKeyPanel = 64;
+
+// Where token t of row `row` stands in transposed keys of `dim` rows.
+inline int64_t KeyIndex(int64_t dim, int64_t row, int64_t t) {
+  return (t / kKeyPanel * dim + row) * kKeyPanel + t % kKeyPanel;
+}
+
 // Sizes and offsets in floats of one head's part of a state.
 struct HeadLayout {
   explicit HeadLayout(const AttentionSpec& spec);
 
   int64_t padded_dim;                      // dp
-  int64_t padded_block;                    // bp
+  int64_t padded_block;                    // tokens of all key panels
   int64_t z, far_keys, near_keys, values;  // S stands at 0
   int64_t size;
 };

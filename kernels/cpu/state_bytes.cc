@@ -37,6 +37,19 @@ void BlockRows(Io* io, bool narrow, float* values, int64_t rows, int64_t cols, i
   for (int64_t i = 0; i < rows; ++i) NarrowRow(io, bits + i * stride, row);
 }
 
+// Transposed keys [dim][tokens] out of their panels.
+template <typename Io>
+void KeyRows(Io* io, bool narrow, float* keys, int64_t dim, int64_t tokens) {
+  for (int64_t row = 0; row < dim; ++row) {
+    for (int64_t t = 0; t < tokens; t += kKeyPanel) {
+      const int64_t at = KeyIndex(dim, row, t), n = std::min(kKeyPanel, tokens - t);
+      float* part =
+          narrow ? reinterpret_cast<float*>(reinterpret_cast<uint16_t*>(keys) + at) : keys + at;
+      BlockRows(io, narrow, part, 1, n, n);
+    }
+  }
+}
+
 // S of StateFormat::kBf16: planes <-> values, row by row.
 struct Planes {
   uint16_t* upper;
@@ -87,10 +100,10 @@ void Walk(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& 
     FarSums(spec, layout, head.s, io);
     io->Run(head.z, spec.features());
   }
-  Rows(io, head.far_keys, spec.far_dim(), n, layout.padded_block);
+  KeyRows(io, false, head.far_keys, spec.far_dim(), n);
   const bool narrow = spec.narrow_block();
   if (spec.mixed()) {
-    BlockRows(io, narrow, head.near_keys, spec.near_dim(), n, layout.padded_block);
+    KeyRows(io, narrow, head.near_keys, spec.near_dim(), n);
   }
   BlockRows(io, narrow, head.values, n, spec.head_dim, layout.padded_dim);
 }
@@ -138,7 +151,7 @@ void KvState::Transfer(int64_t position, Io* io) {
     for (int64_t first = 0; first < position; first += spec_.block) {
       const int64_t n = std::min<int64_t>(spec_.block, position - first);
       for (int head = 0; head < spec_.heads; ++head) {
-        Rows(io, Keys(layer, first / spec_.block, head), spec_.head_dim, n, layout_.padded_block);
+        KeyRows(io, false, Keys(layer, first / spec_.block, head), spec_.head_dim, n);
         Rows(io, Values(layer, first / spec_.block, head), n, spec_.head_dim, layout_.padded_dim);
       }
     }
