@@ -12,6 +12,7 @@ find_library(POLYSKETCH_HIREDIS hiredis REQUIRED)
 if(POLYSKETCH_SERVER)
   find_package(gRPC CONFIG REQUIRED)
   find_package(prometheus-cpp CONFIG REQUIRED)
+  find_package(civetweb CONFIG REQUIRED)
 endif()
 
 if(POLYSKETCH_TESTS)

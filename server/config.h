@@ -17,6 +17,7 @@ struct ServerConfig {
   std::string model;
   std::string listen = "127.0.0.1:50051";
   std::string metrics_listen = "127.0.0.1:9464";
+  std::string http_listen;
 
   std::string device = "auto";
   int64_t threads = 0;

@@ -41,6 +41,8 @@ constexpr Flag kFlags[] = {
     Text("listen", "HOST:PORT", &C::listen, "address of the gRPC server; port 0 takes a free one"),
     Text("metrics-listen", "HOST:PORT", &C::metrics_listen,
          "address of the HTTP server that answers /metrics; empty: none"),
+    Text("http-listen", "HOST:PORT", &C::http_listen,
+         "address of the status page, its playground, /healthz and /readyz; empty: none"),
 
     Choice("device", "auto|cpu|cuda|reference", &C::device,
            "where the model runs; auto takes the fastest there is, reference is the slow oracle"),
@@ -226,7 +228,8 @@ std::string HelpText() {
       "SIGTERM and SIGINT drain: running requests end within --drain-timeout. A second signal ends "
       "the process at once.\n"
       "Once ready, one line of JSON on stdout tells the real addresses: {\"listen\": ..., "
-      "\"metrics\": ...}.\n\n";
+      "\"metrics\": ...}, and\n"
+      "with --http-listen \"http\".\n\n";
   const auto line = [&text](std::string_view name, std::string_view values, std::string_view help,
                             std::string_view value) {
     text += StrCat("  --", name, values.empty() ? "" : " ", values, "\n      ", help);

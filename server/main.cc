@@ -29,6 +29,7 @@ void PrintReady(const Server& server) {
   ready["listen"] = server.address();
   ready["metrics"] = server.metrics_address().empty() ? nlohmann::json()
                                                       : nlohmann::json(server.metrics_address());
+  if (!server.http_address().empty()) ready["http"] = server.http_address();
   std::printf("%s\n", ready.dump().c_str());
   std::fflush(stdout);
 }

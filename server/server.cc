@@ -13,6 +13,7 @@
 #include "base/logging.h"
 #include "polysketch_build_info.h"
 #include "server/scrape.h"
+#include "server/status_page.h"
 
 namespace polysketch {
 namespace {
@@ -116,10 +117,28 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerConfig& config, Metric
   RouteLibraryLogs();
   RaiseFileLimit(config.max_connections);
   std::unique_ptr<Server> server(new Server(config, metrics));
+  server->scrape_ = server->NewScrape();
   if (!config.metrics_listen.empty())
     PS_RETURN_IF_ERROR(server->StartMetrics(config.metrics_listen));
+  if (!config.http_listen.empty()) PS_RETURN_IF_ERROR(server->StartPage(config.http_listen));
   PS_RETURN_IF_ERROR(server->StartGrpc(config));
   return server;
+}
+
+std::shared_ptr<ScrapeMetrics> Server::NewScrape() {
+  return std::make_shared<ScrapeMetrics>(
+      [this] { return context_.model.load() != nullptr && !context_.draining.load(); },
+      [this]() -> std::optional<ServedFacts> {
+        const ServedModel* model = context_.model.load();
+        if (model == nullptr) return std::nullopt;
+        const v1::GetModelResponse& info = model->description;
+        return ServedFacts{.engine = model->engine->stats(),
+                           .max_sequences = info.limits().max_sequences(),
+                           .max_queue = info.limits().max_queue(),
+                           .weight_bytes = info.weight_bytes(),
+                           .state_bytes_per_sequence = info.state_bytes_per_sequence()};
+      },
+      [this] { return connections_.stats(); });
 }
 
 Status Server::StartMetrics(const std::string& address) {
@@ -134,23 +153,24 @@ Status Server::StartMetrics(const std::string& address) {
     return Unavailable("--metrics-listen: cannot listen on ", address, ": ", error.what());
   }
   metrics_address_ = StrCat(address.substr(0, colon), ":", exposer_->GetListeningPorts().at(0));
-  scrape_ = std::make_shared<ScrapeMetrics>(
-      [this] { return context_.model.load() != nullptr && !context_.draining.load(); },
-      [this]() -> std::optional<ServedFacts> {
-        const ServedModel* model = context_.model.load();
-        if (model == nullptr) return std::nullopt;
-        const v1::GetModelResponse& info = model->description;
-        return ServedFacts{.engine = model->engine->stats(),
-                           .max_sequences = info.limits().max_sequences(),
-                           .max_queue = info.limits().max_queue(),
-                           .weight_bytes = info.weight_bytes(),
-                           .state_bytes_per_sequence = info.state_bytes_per_sequence()};
-      },
-      [this] { return connections_.stats(); });
   exposer_->RegisterCollectable(metrics_->registry());
   exposer_->RegisterCollectable(scrape_);
   return Status();
 }
+
+Status Server::StartPage(const std::string& address) {
+  Result<std::unique_ptr<StatusPage>> page = StatusPage::Start(address, &context_, [this] {
+    std::vector<prometheus::MetricFamily> families = metrics_->registry()->Collect();
+    for (auto& family : scrape_->Collect()) families.push_back(std::move(family));
+    return families;
+  });
+  if (!page.ok())
+    return Status(page.status().code(), StrCat("--http-listen: ", page.status().message()));
+  page_ = *std::move(page);
+  return Status();
+}
+
+std::string Server::http_address() const { return page_ == nullptr ? "" : page_->address(); }
 
 Status Server::StartGrpc(const ServerConfig& config) {
   Result<std::unique_ptr<Listener>> listener = Listener::Bind(config.listen, &connections_);
@@ -202,7 +222,8 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
 }
 
 Server::~Server() {
-  exposer_.reset();  // its threads read what goes next
+  page_.reset();  // its threads, and the next one's, read what goes then
+  exposer_.reset();
   listener_.reset();
   if (grpc_ != nullptr) {
     health_.EndWatches();

@@ -26,6 +26,7 @@ class Exposer;
 namespace polysketch {
 
 class ScrapeMetrics;
+class StatusPage;
 
 class Server {
  public:
@@ -41,6 +42,8 @@ class Server {
   // Real addresses; metrics_address is empty if there are no metrics.
   const std::string& address() const { return address_; }
   const std::string& metrics_address() const { return metrics_address_; }
+  // Empty if there is no status page.
+  std::string http_address() const;
   // Begins to serve. `model` outlives the server.
   void SetModel(const ServedModel* model);
   // Health NOT_SERVING and new calls UNAVAILABLE from now on; waits for running requests and for
@@ -49,7 +52,9 @@ class Server {
 
  private:
   Server(const ServerConfig& config, Metrics* metrics);
+  std::shared_ptr<ScrapeMetrics> NewScrape();
   Status StartMetrics(const std::string& address);
+  Status StartPage(const std::string& address);
   Status StartGrpc(const ServerConfig& config);
 
   // In order of construction: calls use what stands above the gRPC server.
@@ -67,6 +72,7 @@ class Server {
   std::unique_ptr<Listener> listener_;
   std::shared_ptr<ScrapeMetrics> scrape_;
   std::unique_ptr<prometheus::Exposer> exposer_;
+  std::unique_ptr<StatusPage> page_;
   std::string address_;
   std::string metrics_address_;
 };

@@ -44,6 +44,7 @@ LIBRARIES = [
     ("gRPC", r"(grpc|grpcpp)/", r"(server|clients|tests/(server|clients|e2e))/"),
     ("protobuf", r"google/protobuf/", r"(server|clients|tests/(server|clients|e2e))/"),
     ("Prometheus", r"prometheus/", r"(server|tests/server)/"),
+    ("civetweb", r"civetweb|CivetServer", r"server/http_server\.cc$"),
     # It clashes with gRPC's absl::string_view, so no header may carry it into another translation unit.
     ("SentencePiece", r"sentencepiece", r"engine/tokenizer[^.]*\.cc$"),
     ("hiredis", r"hiredis/", r"engine/store/redis[^.]*\.cc$"),
@@ -152,6 +153,8 @@ SELF_TEST_CASES = [
     ("engine/tokenizer/tokenizer.h", "<sentencepiece_processor.h>", False),
     ("server/a.cc", "<sentencepiece_processor.h>", False),
     ("server/a.cc", '"engine/engine.h"', True),
+    ("server/a.cc", "<civetweb.h>", False),
+    ("server/http_server.cc", "<civetweb.h>", True),
     ("server/a.cc", '"clients/cpp/args.h"', False),
     ("server/a.cc", '"polysketch/v1/polysketch.grpc.pb.h"', True),
     ("clients/cpp/a.cc", '"polysketch/v1/polysketch.grpc.pb.h"', True),

@@ -1,0 +1,26 @@
+# Run as a script: writes OUTPUT, the C++ source behind server/web_files.h, from the files of FOLDER.
+file(GLOB names RELATIVE "${FOLDER}" "${FOLDER}/*")
+list(SORT names)
+set(content_type_html "text/html; charset=utf-8")
+set(content_type_js "text/javascript; charset=utf-8")
+set(content_type_css "text/css; charset=utf-8")
+set(arrays "")
+set(entries "")
+set(index 0)
+foreach(name ${names})
+  file(READ "${FOLDER}/${name}" bytes HEX)
+  string(REGEX REPLACE "(................................)" "\\1\n" bytes "${bytes}")
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "'\\\\x\\1'," bytes "${bytes}")
+  string(APPEND arrays "constexpr char kFile${index}[] = {\n${bytes}};\n")
+  string(REGEX REPLACE ".*\\." "" extension "${name}")
+  set(path "/${name}")
+  if(name STREQUAL "index.html")
+    set(path "/")
+  endif()
+  string(APPEND entries
+    "    {\"${path}\", \"${content_type_${extension}}\", {kFile${index}, sizeof(kFile${index})}},\n")
+  math(EXPR index "${index} + 1")
+endforeach()
+file(WRITE "${OUTPUT}" "#include \"server/web_files.h\"\n\nnamespace polysketch {\nnamespace {\n\n${arrays}\n\
+constexpr WebFile kFiles[] = {\n${entries}};\n\n}  // namespace\n\n\
+std::span<const WebFile> WebFiles() { return kFiles; }\n\n}  // namespace polysketch\n")

@@ -1,0 +1,254 @@
+"use strict";
+// Polls /api/status once a second, keeps three minutes of samples, and draws them; runs completions in the playground.
+
+const WINDOW = 10;    // seconds of rates and percentiles
+const HISTORY = 180;  // seconds of the plots
+const samples = [];   // {time, metrics}, oldest first
+const points = [];    // {time, values}, what is drawn
+const $ = (id) => document.getElementById(id);
+
+const P = "polysketch_";
+// A gauge or counter without labels, or null.
+function value(metrics, name) {
+  const series = metrics[name];
+  return series && series.length === 1 ? series[0].value : null;
+}
+
+// The sample that a window ending now begins with.
+function windowStart(now) {
+  return samples.find((sample) => sample.time >= now.time - WINDOW - 0.5) || now;
+}
+
+function rate(now, before, name) {
+  const seconds = now.time - before.time;
+  const a = value(before.metrics, name), b = value(now.metrics, name);
+  return seconds > 0 && a !== null && b !== null ? Math.max(0, b - a) / seconds : null;
+}
+
+// Of the observations between two samples of a histogram: interpolated in their bucket. Null when there were none.
+function percentile(now, before, name, share) {
+  const b = now.metrics[name], a = before.metrics[name];
+  if (!a || !b) return null;
+  const counts = b[0].buckets.map(([bound, count], i) => [bound, count - a[0].buckets[i][1]]);
+  const total = counts[counts.length - 1][1];
+  if (total <= 0) return null;
+  const rank = share * total;
+  let lower = 0, below = 0;
+  for (const [bound, count] of counts) {
+    if (count >= rank) {
+      if (bound === null) return lower;  // beyond the last bound: at least that
+      return count === below ? bound : lower + (bound - lower) * (rank - below) / (count - below);
+    }
+    lower = bound;
+    below = count;
+  }
+  return lower;
+}
+
+const number = (x, digits = 0) =>
+  x === null || x === undefined ? "–" : x.toLocaleString("en", {maximumFractionDigits: digits});
+const milliseconds = (x) => (x === null ? "–" : number(x * 1000, x < 0.01 ? 2 : 1) + " ms");
+const mebibytes = (x) => (x === null ? "–" : number(x / 2 ** 20) + " MiB");
+function duration(seconds) {
+  if (seconds < 120) return number(seconds) + " s";
+  if (seconds < 7200) return number(seconds / 60) + " min";
+  return seconds < 172800 ? number(seconds / 3600) + " h" : number(seconds / 86400) + " days";
+}
+
+function showTiles(now, before, model) {
+  const m = now.metrics;
+  const read = (name) => value(m, P + name);
+  const limit = (name) => (read(name) === null ? "" : " of " + number(read(name)));
+  const tiles = [
+    ["model", model ? model.name : "loading"],
+    ["attention", model ? model.attention : "–"],
+    ["parameters", model ? number(Number(model.parameters) / 1e6, 1) + " M, " + model.weight_format : "–"],
+    ["device", model ? model.device + ", " + model.threads + " threads" : "–"],
+    ["running", number(read("num_requests_running")) + limit("max_sequences")],
+    ["waiting", number(read("num_requests_waiting")) + limit("max_queue")],
+    ["parked readers", number(read("num_requests_parked"))],
+    ["generated a second", number(rate(now, before, P + "generation_tokens_total"))],
+    ["first token, p50", milliseconds(percentile(now, before, P + "time_to_first_token_seconds", 0.5))],
+    ["first token, p99", milliseconds(percentile(now, before, P + "time_to_first_token_seconds", 0.99))],
+    ["between tokens, p50", milliseconds(percentile(now, before, P + "inter_token_latency_seconds", 0.5))],
+    ["between tokens, p99", milliseconds(percentile(now, before, P + "inter_token_latency_seconds", 0.99))],
+    ["end to end, p50", milliseconds(percentile(now, before, P + "e2e_request_latency_seconds", 0.5))],
+    ["memory of states", mebibytes(read("state_bytes"))],
+    ["memory", mebibytes(value(m, "process_resident_memory_bytes"))],
+    ["up for", duration(Date.now() / 1000 - value(m, "process_start_time_seconds"))],
+  ];
+  $("tiles").replaceChildren(...tiles.map(([name, text]) => {
+    const tile = document.createElement("div"), label = document.createElement("span"), b = document.createElement("b");
+    tile.className = "tile";
+    label.textContent = name;
+    b.textContent = text;
+    tile.append(label, b);
+    return tile;
+  }));
+}
+
+const CHARTS = {
+  throughput: [["generated", "--a"], ["prompt", "--b"]],
+  requests: [["running", "--a"], ["waiting", "--b"], ["parked", "--c"]],
+  first: [["p50", "--a"], ["p90", "--b"], ["p99", "--c"]],
+  between: [["p50", "--a"], ["p90", "--b"], ["p99", "--c"]],
+};
+
+function pointOf(now, before) {
+  const m = now.metrics;
+  const percentiles = (name) => [0.5, 0.9, 0.99].map((share) => {
+    const seconds = percentile(now, before, P + name, share);
+    return seconds === null ? null : seconds * 1000;
+  });
+  return {
+    time: now.time,
+    throughput: [rate(now, before, P + "generation_tokens_total"), rate(now, before, P + "prompt_tokens_total")],
+    requests: ["running", "waiting", "parked"].map((name) => value(m, P + "num_requests_" + name)),
+    first: percentiles("time_to_first_token_seconds"),
+    between: percentiles("inter_token_latency_seconds"),
+  };
+}
+
+// The least of 1, 2 or 5 times a power of ten that is not below x.
+function roundUp(x) {
+  const power = 10 ** Math.floor(Math.log10(x));
+  return [1, 2, 5, 10].map((f) => f * power).find((y) => y >= x * 0.999);
+}
+
+function draw(id) {
+  const canvas = $(id), box = canvas.getBoundingClientRect(), ratio = window.devicePixelRatio || 1;
+  canvas.width = box.width * ratio;
+  canvas.height = box.height * ratio;
+  const g = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
+  const color = (name) => style.getPropertyValue(name).trim();
+  g.scale(ratio, ratio);
+  g.font = "11px system-ui, sans-serif";
+  const left = 46, right = box.width - 6, top = 18, bottom = box.height - 18;
+  const all = points.flatMap((point) => point[id]).filter((v) => v !== null);
+  const most = roundUp(Math.max(1e-3, ...all));
+  const end = points.length ? points[points.length - 1].time : 0;
+  // From half a minute, while there is not more, to all of the history.
+  const span = Math.min(HISTORY, Math.max(30, points.length ? end - points[0].time : 0));
+  const x = (time) => right - (end - time) / span * (right - left);
+  const y = (v) => bottom - v / most * (bottom - top);
+
+  g.strokeStyle = color("--line");
+  g.fillStyle = color("--faint");
+  g.textAlign = "right";
+  for (const v of [0, most / 2, most]) {
+    g.beginPath();
+    g.moveTo(left, y(v));
+    g.lineTo(right, y(v));
+    g.stroke();
+    g.fillText(number(v, most < 10 ? 2 : 0), left - 5, y(v) + 4);
+  }
+  g.textAlign = "center";
+  const step = span > 90 ? 60 : 10;
+  for (let ago = 0; ago <= span - step / 2; ago += step) {
+    g.fillText(ago === 0 ? "now" : "-" + ago + " s", x(end - ago) - 14, box.height - 4);
+  }
+
+  CHARTS[id].forEach(([name, variable], i) => {
+    g.strokeStyle = g.fillStyle = color(variable);
+    g.lineWidth = 1.5;
+    g.beginPath();
+    let pen = false;
+    for (const point of points) {
+      const v = point[id][i];
+      if (v === null) { pen = false; continue; }
+      if (pen) g.lineTo(x(point.time), y(v)); else g.moveTo(x(point.time), y(v));
+      pen = true;
+    }
+    g.stroke();
+    g.textAlign = "left";
+    const last = points.length ? points[points.length - 1][id][i] : null;
+    g.fillText(name + " " + number(last, 2), left + 4 + i * 130, 11);
+  });
+  canvas.dataset.points = all.length;
+}
+
+async function poll() {
+  try {
+    const answer = await fetch("api/status");
+    const status = await answer.json();
+    const now = {time: performance.now() / 1000, metrics: status.metrics};
+    samples.push(now);
+    while (samples[0].time < now.time - WINDOW - 5) samples.shift();
+    const before = windowStart(now);
+    points.push(pointOf(now, before));
+    while (points[0].time < now.time - HISTORY) points.shift();
+    $("state").textContent = status.ready ? "ready" : "not ready";
+    $("state").className = "state " + (status.ready ? "good" : "bad");
+    if (status.model) $("build").textContent = "version " + status.model.version + ", commit " + status.model.commit;
+    showTiles(now, before, status.model);
+  } catch (error) {
+    $("state").textContent = "no answer";
+    $("state").className = "state bad";
+  }
+  Object.keys(CHARTS).forEach(draw);
+}
+
+let running = null;  // the AbortController of a completion
+
+function show(event) {
+  if (event.delta && event.delta.text) $("output").append(event.delta.text);
+  if (event.error) $("finish").textContent = event.error.code + ": " + event.error.message;
+  if (event.finish) {
+    if (event.finish.text) $("output").append(event.finish.text);
+    const usage = event.finish.usage || {}, timings = event.finish.timings || {};
+    const tokens = Number(usage.completion_tokens || 0);
+    const pace = tokens > 1 ? (tokens - 1) / timings.decode_seconds : null;
+    $("finish").textContent = number(tokens) + " tokens behind " + number(Number(usage.prompt_tokens || 0)) +
+      ", first after " + milliseconds(timings.first_token_seconds || null) + ", then " + number(pace) +
+      " a second; seed " + event.finish.seed;
+  }
+}
+
+function requestOf() {
+  const request = {
+    prompt: {text: $("prompt").value},
+    max_tokens: Number($("tokens").value),
+    sampling: {temperature: Number($("temperature").value), top_p: Number($("top_p").value)},
+  };
+  if ($("seed").value !== "") request.sampling.seed = $("seed").value;
+  return request;
+}
+
+async function complete(event) {
+  event.preventDefault();
+  if (running) return;
+  running = new AbortController();
+  $("run").disabled = true;
+  $("stop").disabled = false;
+  const prompt = document.createElement("span");
+  prompt.className = "prompt";
+  prompt.textContent = $("prompt").value;
+  $("output").replaceChildren(prompt);
+  $("finish").textContent = "";
+  try {
+    const answer = await fetch("api/complete", {
+      method: "POST",
+      headers: {"Content-Type": "application/json"},
+      body: JSON.stringify(requestOf()),
+      signal: running.signal,
+    });
+    const reader = answer.body.getReader(), decoder = new TextDecoder();
+    let rest = "";
+    for (let chunk; !(chunk = await reader.read()).done;) {
+      const lines = (rest + decoder.decode(chunk.value, {stream: true})).split("\n");
+      rest = lines.pop();
+      lines.filter((line) => line !== "").forEach((line) => show(JSON.parse(line)));
+    }
+  } catch (error) {
+    $("finish").textContent = running.signal.aborted ? "stopped" : "no answer: " + error.message;
+  }
+  running = null;
+  $("run").disabled = false;
+  $("stop").disabled = true;
+}
+
+$("form").addEventListener("submit", complete);
+$("stop").addEventListener("click", () => running && running.abort());
+window.addEventListener("resize", () => Object.keys(CHARTS).forEach(draw));
+poll();
+setInterval(poll, 1000);
