@@ -41,6 +41,7 @@ struct AttentionSpec {
   float stabilizer = 1;  // c of the denominator; 0 for softmax
   StateFormat state_format = StateFormat::kF32;
 
+  bool operator==(const AttentionSpec&) const = default;
   bool sketched() const {
     return kind == AttentionKind::kRandomSketch || kind == AttentionKind::kLearnedSketch || mixed();
   }

@@ -7,8 +7,8 @@
 // operations that depends on
 //   that row and, in Attention, on its own sequence's past: never on the number of rows, the split
 //   of a segment, the threads or the neighbours. Tests compare bits.
-// - Pointers are float32 arrays in backend memory, row-major, contiguous unless a stride is given;
-// out never overlaps an
+// - Pointers are float32 arrays in backend memory (NewArray), row-major, contiguous unless a stride
+// is given; out never overlaps an
 //   input unless said.
 // - Shapes are our own: a mismatch is a bug (PS_CHECK), never a Status.
 // - Called by one thread at a time (the engine thread); a backend parallelises inside.
@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -157,7 +158,20 @@ class Backend {
   virtual std::string_view name() const = 0;
   virtual int threads() const = 0;
 
+  // The first error of the device. Once there is one, nothing that the backend computed since may
+  // be used; its calls neither crash nor block. Always OK where the host computes.
+  virtual Status status() const { return Status(); }
+
   // --- memory ---
+  // Whether ops take any array of the host's memory.
+  virtual bool host_memory() const { return true; }
+  // Arrays that the ops read and write; BackendArray below owns one. Zero-filled; aligned to 64
+  // bytes.
+  virtual float* NewArray(size_t size);
+  virtual void DeleteArray(float* array);
+  // Both are done when they return.
+  virtual void CopyIn(const float* host, size_t size, float* array);
+  virtual void CopyOut(const float* array, size_t size, float* host);
   // A packed copy of w [in, out], or of its transpose when `transpose` (w is [out, in] then),
   // stored as `type`.
   virtual std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
@@ -215,8 +229,40 @@ class Backend {
   virtual void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) = 0;
 };
 
+// An array of a backend; goes before the backend does.
+class BackendArray {
+ public:
+  BackendArray() = default;
+  BackendArray(Backend* backend, size_t size)
+      : backend_(backend), data_(backend->NewArray(size)), size_(size) {}
+  ~BackendArray() {
+    if (backend_ != nullptr) backend_->DeleteArray(data_);
+  }
+  BackendArray(BackendArray&& other) noexcept { *this = std::move(other); }
+  BackendArray& operator=(BackendArray&& other) noexcept {
+    std::swap(backend_, other.backend_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+
+  float* data() const { return data_; }
+  size_t size() const { return size_; }
+  void CopyIn(const float* host) { backend_->CopyIn(host, size_, data_); }
+
+ private:
+  Backend* backend_ = nullptr;
+  float* data_ = nullptr;
+  size_t size_ = 0;
+};
+
 // kernels/reference: scalar; S in float32, or in float64 when `float64_state` (to measure drift).
 std::unique_ptr<Backend> NewReferenceBackend(bool float64_state = false);
+
+// kernels/cuda: a library of its own, opened now: the file that environment variable
+// POLYSKETCH_CUDA_LIBRARY names, or libpolysketch-cuda.so beside the program or in ../lib.
+// FAILED_PRECONDITION says what is missing: the library, the driver, a GPU.
+Result<std::unique_ptr<Backend>> NewCudaBackend();
 
 // kernels/cpu: the best instruction set of this machine, or the one that environment variable
 // POLYSKETCH_ISA names (avx2, avx512); FAILED_PRECONDITION when the machine lacks it or the name is

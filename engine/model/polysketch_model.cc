@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "base/aligned_buffer.h"
 #include "engine/model/attention_spec_of.h"
 #include "engine/model/model.h"
 #include "engine/model/weights.h"
@@ -12,13 +11,15 @@
 namespace polysketch {
 namespace {
 
-// Activations of one step of at most `tokens` tokens.
+// Activations of one step of at most `tokens` tokens, in the backend's memory.
 struct Workspace {
-  Workspace(const ModelConfig& config, const AttentionSpec& spec, int64_t tokens) {
+  Workspace(Backend* backend, const ModelConfig& config, const AttentionSpec& spec,
+            int64_t tokens) {
     const int64_t D = config.emb_dim, h = config.mlp_hidden();
     const int64_t sketches = 2 * int64_t{spec.heads} * spec.far_dim();
     const int64_t attention = 3 * D + 2 * D + sketches + D, mlp = 2 * h + h;
-    memory = AlignedBuffer<float>(static_cast<size_t>(tokens * (2 * D + std::max(attention, mlp))));
+    memory =
+        BackendArray(backend, static_cast<size_t>(tokens * (2 * D + std::max(attention, mlp))));
     x = memory.data();
     normed = x + tokens * D;
     // The attention's and the MLP's activations are never alive at the same time.
@@ -30,7 +31,7 @@ struct Workspace {
     gated = up + tokens * 2 * h;
   }
 
-  AlignedBuffer<float> memory;
+  BackendArray memory;
   float* x;         // [M, D]: the residual stream
   float* normed;    // [M, D]
   float* qkv;       // [M, 3D]
@@ -50,7 +51,7 @@ class PolysketchModelImpl final : public PolysketchModel {
         max_step_tokens_(options.max_step_tokens),
         backend_(backend),
         weights_(std::move(weights)),
-        space_(config_, spec_, max_step_tokens_) {}
+        space_(backend, config_, spec_, max_step_tokens_) {}
 
   int vocab_size() const override { return config_.vocab_size; }
   int hidden_size() const override { return config_.emb_dim; }
@@ -74,12 +75,18 @@ class PolysketchModelImpl final : public PolysketchModel {
   }
 
   void Logits(const float* hidden, int64_t rows, float* logits) override {
-    backend_->MatMul(hidden, rows, weights_->embedding(), weights_->softmax_bias(),
-                     /*accumulate=*/false, logits);
+    const float* from = Staged(hidden, rows * config_.emb_dim, &staged_in_);
+    float* to = backend_->host_memory() ? logits : Room(rows * config_.vocab_size, &staged_out_);
+    backend_->MatMul(from, rows, weights_->embedding(), weights_->softmax_bias(),
+                     /*accumulate=*/false, to);
+    if (to != logits) backend_->CopyOut(to, rows * config_.vocab_size, logits);
   }
 
   void LogSumExp(const float* logits, int64_t rows, float* out) override {
-    backend_->LogSumExp(logits, rows, config_.vocab_size, out);
+    const float* from = Staged(logits, rows * config_.vocab_size, &staged_in_);
+    float* to = backend_->host_memory() ? out : Room(rows, &staged_out_);
+    backend_->LogSumExp(from, rows, config_.vocab_size, to);
+    if (to != out) backend_->CopyOut(to, rows, out);
   }
 
  private:
@@ -186,14 +193,37 @@ class PolysketchModelImpl final : public PolysketchModel {
     }
   }
 
+  // Rows of the final norm, packed, by way of `normed`, which nothing needs any more.
   void CollectHidden(std::span<const StepSegment> segments, float* hidden) {
     const int D = config_.emb_dim;
+    float* packed = backend_->host_memory() ? hidden : space_.normed;
+    float* next = packed;
     for (size_t s = 0; s < segments.size(); ++s) {
       const int64_t wanted = segments[s].all_rows ? rows_[s].rows : 1;
       const float* first = space_.x + (rows_[s].first_row + rows_[s].rows - wanted) * D;
-      backend_->LayerNorm(first, wanted, D, weights_->final_norm(), hidden);
-      hidden += wanted * D;
+      backend_->LayerNorm(first, wanted, D, weights_->final_norm(), next);
+      next += wanted * D;
     }
+    if (packed != hidden) {
+      backend_->CopyOut(packed, static_cast<size_t>(next - packed), hidden);
+    }
+  }
+
+  // An array of at least `size`.
+  float* Room(int64_t size, BackendArray* array) {
+    if (array->size() < static_cast<size_t>(size)) {
+      *array = BackendArray();
+      *array = BackendArray(backend_, static_cast<size_t>(size));
+    }
+    return array->data();
+  }
+
+  // A host array as the ops can read it.
+  const float* Staged(const float* host, int64_t size, BackendArray* array) {
+    if (backend_->host_memory()) return host;
+    float* staged = Room(size, array);
+    backend_->CopyIn(host, static_cast<size_t>(size), staged);
+    return staged;
   }
 
   const ModelConfig config_;
@@ -202,6 +232,7 @@ class PolysketchModelImpl final : public PolysketchModel {
   Backend* backend_;
   std::unique_ptr<ModelWeights> weights_;
   Workspace space_;
+  BackendArray staged_in_, staged_out_;  // of Logits and LogSumExp, where memory is not the host's
   // The packed batch of the current step.
   std::vector<int32_t> tokens_;
   std::vector<int64_t> positions_;

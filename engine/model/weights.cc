@@ -136,12 +136,13 @@ class ModelWeights::Loader {
 
   Result<const float*> Vector(const std::string& name, int64_t size) {
     PS_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint_->Get(name, {size}));
-    AlignedBuffer<float> values(static_cast<size_t>(size));
-    tensor.ReadFloats(0, values.span());
+    std::vector<float> values(static_cast<size_t>(size));
+    tensor.ReadFloats(0, values);
     checkpoint_->Release(tensor);
     weights_->bytes_ += size * static_cast<int64_t>(sizeof(float));
     weights_->parameters_ += size;
-    weights_->vectors_.push_back(std::move(values));
+    weights_->vectors_.emplace_back(backend_, values.size());
+    weights_->vectors_.back().CopyIn(values.data());
     return static_cast<const float*>(weights_->vectors_.back().data());
   }
 

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "base/aligned_buffer.h"
 #include "base/status.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/model_config.h"
@@ -61,7 +60,7 @@ class ModelWeights {
   int64_t bytes_ = 0;
   int64_t parameters_ = 0;
   std::vector<std::unique_ptr<const Matrix>> matrices_;
-  std::vector<AlignedBuffer<float>> vectors_;
+  std::vector<BackendArray> vectors_;
 };
 
 }  // namespace polysketch

@@ -26,6 +26,8 @@ BELOW = {
     "bench": ["base", "kernels", "engine"],
     "tests/base": ["base"],
     "tests/kernels": ["base", "kernels"],
+    "tests/simt": ["base", "kernels"],
+    "tests/cuda": ["base", "kernels", "engine", "tests/kernels", "tests/model", "tests/simt"],
     "tests/engine": ["base", "kernels", "engine"],
     "tests/model": ["base", "kernels", "engine", "tests/kernels"],
     "tests/server": ["base", "kernels", "engine", "proto", "server"],
@@ -50,7 +52,7 @@ LIBRARIES = [
     ("hiredis", r"hiredis/", r"engine/store/redis[^.]*\.cc$"),
     ("zstd", r"zstd", r"engine/snapshot/[^.]*\.cc$"),
     ("GoogleTest", GOOGLE_TEST := r"(gtest|gmock)/", r"tests/"),
-    ("CUDA", r"(cuda|cublas|cooperative_groups)", r"(kernels|tests/kernels)/cuda/"),
+    ("CUDA", r"(cuda|cublas|cooperative_groups)", r"(kernels/cuda|tests/simt)/"),
     ("intrinsics", r"(immintrin|x86intrin|arm_neon)\.h", r"(base|kernels|tests/(base|kernels)|bench)/"),
 ]
 
@@ -100,7 +102,7 @@ def check_include(root, path, header, quoted):
     if target != layer and target not in BELOW[layer]:
         return f'the include of "{header}" runs upward: {layer} may see {", ".join(BELOW[layer]) or "nothing else"}'
     backend = BACKEND.match(header)
-    if backend and not path.startswith("tests/kernels/") and layer != "bench":
+    if backend and not path.startswith(("tests/kernels/", "tests/simt/", "tests/cuda/")) and layer != "bench":
         own = BACKEND.match(path)
         selects = re.match(r"kernels/[^/]+$", path)  # kernels/*.cc chooses and makes the backend
         if not selects and not (own and own.group(1) == backend.group(1)):

@@ -1,0 +1,57 @@
+// The attention op of the cuda backend: plans a step once, runs it for every layer.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/device.h"
+
+namespace polysketch::cuda {
+
+class AttentionRunner {
+ public:
+  explicit AttentionRunner(Device* device) : device_(device) {}
+
+  void Run(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
+           const AttentionInput& input, float* out);
+
+ private:
+  // The plan of some of a step's segments, and its job lists on the device.
+  struct Group {
+    AttentionPlan plan;
+    const FoldJob *early_folds, *folds;
+    const ScanJob *early_scans, *scans;
+    const CopyJob* copies;
+    const StoreJob *stores, *late_stores;
+    const AttendJob *tiles, *few;
+  };
+  // What a plan depends on.
+  struct Key {
+    uint64_t memory;  // of the state
+    int64_t position;
+    int32_t first_row, rows;
+    bool operator==(const Key&) const = default;
+  };
+
+  void Prepare(const AttentionSpec& spec, std::span<const AttentionSegment> segments);
+  WorkspacePlaces Workspace(const AttentionSpec& spec, const PlanShape& shape,
+                            const WorkspaceNeeds& needs);
+  void Upload();
+  template <typename Kernels>
+  void RunGroup(const Kernels& kernels, const Group& group);
+
+  Device* const device_;
+  // The plan of the last call: every layer of a step asks for the same one.
+  std::vector<Key> keys_;
+  AttentionSpec planned_spec_;
+  PlanShape shape_;
+  std::vector<Group> groups_;
+  DeviceArray<uint8_t> jobs_;
+  DeviceArray<uint8_t> far_keys_, near_keys_, values_, snapshots_;
+  DeviceArray<float> partials_, results_;
+};
+
+}  // namespace polysketch::cuda

@@ -1,0 +1,175 @@
+// Attention for every shape, one thread an element: float32 states (exact), and bf16 states of
+// shapes that the tensor core kernels (attention_parts.cuh) do not take. T is the element of keys
+// and values and of the S that is read.
+#pragma once
+
+#include "kernels/cuda/attention_shape.cuh"
+
+namespace polysketch::cuda {
+
+constexpr int kGeneralThreads = 128;
+constexpr int kGeneralKeys = 256;  // keys whose weights stand in shared memory at a time
+
+// Packed feature f of a far row: x_i x_j; a query's off-diagonal tiles count twice.
+__device__ __forceinline__ void PairOf(const AttentionShape& shape, int f, int* i, int* j) {
+  int I, J;
+  TilesOf(f / 64, shape.tiles, &I, &J);
+  *i = I * 8 + f % 64 / 8;
+  *j = J * 8 + f % 8;
+}
+
+template <typename T>
+__device__ float KeyFeature(const AttentionShape& shape, const T* key, int f, int i, int j) {
+  return shape.tiles == 0 ? Widen(key[f]) : Widen(key[i]) * Widen(key[j]);
+}
+
+__device__ __forceinline__ float QueryFeature(const AttentionShape& shape, const float* q, int f) {
+  if (shape.tiles == 0) return q[f];
+  int i, j;
+  PairOf(shape, f, &i, &j);
+  return (i / 8 == j / 8 ? 1.0f : 2.0f) * q[i] * q[j];
+}
+
+// blockIdx: job, head, slice of the elements.
+template <typename T>
+__global__ void FoldGeneral(AttentionShape shape, const FoldJob* jobs, float* partials) {
+  const FoldJob& job = jobs[blockIdx.x];
+  const int head = blockIdx.y;
+  const T* keys = At<T>(job.from.far_keys, shape.layer, head);
+  const T* values = At<T>(job.from.values, shape.layer, head);
+  const int64_t width = shape.d + 1;
+  float* out = partials + (job.partial * shape.heads + head) * shape.features * width;
+  const int64_t elements = shape.features * width;
+  for (int64_t e = static_cast<int64_t>(blockIdx.z) * blockDim.x + threadIdx.x; e < elements;
+       e += static_cast<int64_t>(gridDim.z) * blockDim.x) {
+    const bool is_weight = e >= static_cast<int64_t>(shape.features) * shape.d;
+    const int f = static_cast<int>(is_weight ? e - shape.features * shape.d : e / shape.d);
+    const int c = static_cast<int>(e % shape.d);
+    int i = 0, j = 0;
+    if (shape.tiles > 0) PairOf(shape, f, &i, &j);
+    float sum = 0;
+    for (int s = 0; s < shape.block; ++s) {
+      const float phi = KeyFeature(shape, keys + s * shape.far_dim, f, i, j);
+      sum = is_weight ? sum + phi : fmaf(phi, Widen(values[s * shape.d + c]), sum);
+    }
+    out[e] = sum;
+  }
+}
+
+__device__ __forceinline__ float NearDot(const float* q, const float* key, int dim) {
+  float dot = 0;
+  for (int i = 0; i < dim; ++i) dot = fmaf(q[i], key[i], dot);
+  return dot;
+}
+__device__ __forceinline__ float NearDot(const float* q, const Bf16* key, int dim) {
+  float dot = 0;
+  for (int i = 0; i < dim; ++i) dot = fmaf(q[i], WidenBf16(key[i]), dot);
+  return dot;
+}
+
+// Shared memory of AttendGeneral in floats.
+__host__ __device__ inline int64_t GeneralShared(int d, int far_dim, int near_dim) {
+  return kWarpSize + kGeneralKeys + d + far_dim + near_dim;
+}
+
+struct RunningSum {
+  float top = 0;          // softmax: the largest score so far
+  float denominator = 0;  // of weights
+};
+
+// Adds keys [first, last) of a block to sums [d].
+template <typename T>
+__device__ void AddKeys(const AttentionShape& shape, const T* keys, const T* values, int first,
+                        int last, const float* q, float* scratch, float* weights, float* sums,
+                        RunningSum* running, bool begun) {
+  const int count = last - first;
+  const bool softmax = shape.near_power == 0;
+  float top = -INFINITY;
+  for (int s = threadIdx.x; s < count; s += kGeneralThreads) {
+    const float dot =
+        NearDot(q, keys + static_cast<int64_t>(first + s) * shape.near_dim, shape.near_dim);
+    weights[s] = softmax ? dot * shape.scale : Power(dot, shape.near_power);
+    top = fmaxf(top, weights[s]);
+  }
+  float rescale = 1;
+  if (softmax) {
+    top = BlockMax(top, kGeneralThreads, scratch);
+    const float joint = begun ? fmaxf(top, running->top) : top;
+    rescale = begun ? expf(running->top - joint) : 0.0f;
+    running->top = joint;
+  }
+  float sum = 0;
+  for (int s = threadIdx.x; s < count; s += kGeneralThreads) {
+    if (softmax) weights[s] = expf(weights[s] - running->top);
+    sum += weights[s];
+  }
+  const float total = BlockSum(sum, kGeneralThreads, scratch);  // and a barrier: weights are there
+  running->denominator = fmaf(running->denominator, rescale, total);
+  for (int c = threadIdx.x; c < shape.d; c += kGeneralThreads) {
+    float value = 0;
+    for (int s = 0; s < count; ++s) {
+      value = fmaf(weights[s], Widen(values[static_cast<int64_t>(first + s) * shape.d + c]), value);
+    }
+    sums[c] = fmaf(sums[c], rescale, value);
+  }
+  __syncthreads();  // weights are free
+}
+
+// blockIdx: job, head, row of the job.
+template <typename T>
+__global__ void __launch_bounds__(kGeneralThreads)
+    AttendGeneral(AttentionShape shape, const AttendJob* jobs) {
+  const AttendJob& job = jobs[blockIdx.x];
+  const int head = blockIdx.y, row = blockIdx.z;
+  if (row >= job.count) return;
+  auto* scratch = SharedMemory<float>();
+  float* weights = scratch + kWarpSize;
+  float* sums = weights + kGeneralKeys;
+  float* far_q = sums + shape.d;
+  float* near_q = far_q + shape.far_dim;
+  const int64_t token = static_cast<int64_t>(job.row + row) * shape.heads + head;
+  for (int i = threadIdx.x; i < shape.far_dim; i += kGeneralThreads) {
+    far_q[i] = shape.far_q[token * shape.far_dim + i];
+  }
+  for (int i = threadIdx.x; i < shape.near_dim; i += kGeneralThreads) {
+    near_q[i] = shape.near_q[token * shape.near_dim + i];
+  }
+  for (int c = threadIdx.x; c < shape.d; c += kGeneralThreads) sums[c] = 0;
+  __syncthreads();
+
+  RunningSum running;
+  if (job.past != 0) {
+    const T* S = At<T>(job.sums, shape.layer, head);
+    const float* z = At<float>(job.weights, shape.layer, head);
+    float dot = 0;
+    for (int f = threadIdx.x; f < shape.features; f += kGeneralThreads) {
+      dot = fmaf(QueryFeature(shape, far_q, f), z[f], dot);
+    }
+    running.denominator = BlockSum(dot, kGeneralThreads, scratch);
+    for (int c = threadIdx.x; c < shape.d; c += kGeneralThreads) {
+      float sum = 0;
+      for (int f = 0; f < shape.features; ++f) {
+        sum = fmaf(QueryFeature(shape, far_q, f), Widen(S[static_cast<int64_t>(f) * shape.d + c]),
+                   sum);
+      }
+      sums[c] = sum;
+    }
+  }
+  bool begun = job.past != 0;
+  for (int64_t block = job.table != nullptr ? 0 : job.block; block <= job.block; ++block) {
+    const T* keys = Array<T>(job.keys.near_keys, job.table, block, shape.layer, head);
+    const T* values = Array<T>(job.keys.values, job.table, block, shape.layer, head);
+    const int count = block < job.block ? shape.block : job.place + row + 1;
+    for (int first = 0; first < count; first += kGeneralKeys) {
+      const int last = first + kGeneralKeys < count ? first + kGeneralKeys : count;
+      AddKeys(shape, keys, values, first, last, near_q, scratch, weights, sums, &running, begun);
+      begun = true;
+    }
+  }
+  const float denominator = shape.stabilizer + running.denominator;
+  for (int c = threadIdx.x; c < shape.d; c += kGeneralThreads) {
+    shape.out[token * shape.d + c] = sums[c] / denominator;
+  }
+}
+
+}  // namespace polysketch::cuda

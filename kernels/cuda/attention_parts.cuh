@@ -1,0 +1,364 @@
+// The sums of attention on tensor cores, bf16 operands and float32 sums.
+//
+// A query's sum consists of parts at fixed places: 128 features of the far state, or 64 keys of a
+// block. Each part is summed from zero and parts are then added in order (Merge), so a warp that
+// goes through all parts of its rows (prefill) and many blocks that take a part each (decoding)
+// give the same bits. A row of a tensor core tile does not depend on the other rows.
+//
+// Phi is never in memory: with 16 features (i0, j0..j0+7), (i0 + 1, j0..j0+7) a step, a register of
+// the A fragment is a pair of x_j times a broadcast x_i. Fragment layouts: ptx.cuh; g = lane / 4,
+// t = lane % 4.
+#pragma once
+
+#include "kernels/cuda/attention_shape.cuh"
+
+namespace polysketch::cuda {
+
+constexpr int kPartFeatures = 128;
+constexpr int kPartKeysTensor = 64;  // = kPartKeys of attention_plan.h
+constexpr int kRowPad = 8;  // elements behind each shared row: ldmatrix meets no bank twice
+
+__host__ __device__ constexpr int PadTo16(int n) { return (n + 15) / 16 * 16; }
+
+// What is loaded for a part. D: head size.
+template <int D>
+struct PartBuffer {
+  // Far: S [128][D + pad], z [128]. Near: keys [64][PadTo16(near_dim) + pad], values [64][D + pad].
+  static __host__ __device__ int64_t Bytes(int near_dim) {
+    const int64_t far = kPartFeatures * ((D + kRowPad) * 2 + 4);
+    const int64_t near = kPartKeysTensor * (PadTo16(near_dim) + kRowPad + D + kRowPad) * 2;
+    return far > near ? far : near;
+  }
+  Bf16* sums;
+  float* weights;
+  Bf16* keys;
+  Bf16* values;
+  __device__ PartBuffer(void* memory, int near_dim) {
+    sums = static_cast<Bf16*>(memory);
+    weights = reinterpret_cast<float*>(sums + kPartFeatures * (D + kRowPad));
+    keys = static_cast<Bf16*>(memory);
+    values = keys + kPartKeysTensor * (PadTo16(near_dim) + kRowPad);
+  }
+};
+
+// Asynchronous copy of [rows][width] 16-bit elements to shared rows of `to_width` (both multiples
+// of 8) and padding; rows from `valid` on, and columns from `width` on, become zero.
+__device__ __forceinline__ void CopyRows(const Bf16* from, int width, int valid, Bf16* to,
+                                         int to_width, int rows, int thread, int threads) {
+  const int chunks = to_width / 8;
+  for (int i = thread; i < rows * chunks; i += threads) {
+    const int row = i / chunks, column = i % chunks * 8;
+    const bool inside = row < valid && column < width;
+    CopyAsync16(to + row * (to_width + kRowPad) + column,
+                inside ? from + static_cast<int64_t>(row) * width + column : from, inside);
+  }
+}
+
+// Queries [rows][width] of float32, `stride` apart, rounded to shared rows of to_width + pad; zeros
+// from `valid` on.
+__device__ __forceinline__ void RoundQueries(const float* from, int64_t stride, int width,
+                                             int valid, Bf16* to, int to_width, int rows,
+                                             int thread, int threads) {
+  for (int i = thread; i < rows * to_width / 2; i += threads) {
+    const int row = i / (to_width / 2), column = i % (to_width / 2) * 2;
+    float low = 0, high = 0;
+    if (row < valid && column < width) {  // widths are multiples of 8
+      low = from[row * stride + column];
+      high = from[row * stride + column + 1];
+    }
+    *reinterpret_cast<uint32_t*>(to + row * (to_width + kRowPad) + column) = PackBf16(low, high);
+  }
+}
+
+// Part `part` of the far sum: S as it is read, and z.
+template <int D>
+__device__ __forceinline__ void LoadFarPart(const AttentionShape& shape, const AttendJob& job,
+                                            int head, int part, const PartBuffer<D>& buffer,
+                                            int thread, int threads) {
+  const int first = part * kPartFeatures;
+  const int count = min(kPartFeatures, shape.features - first);
+  const Bf16* S = At<Bf16>(job.sums, shape.layer, head) + static_cast<int64_t>(first) * D;
+  const float* z = At<float>(job.weights, shape.layer, head) + first;
+  CopyRows(S, D, count, buffer.sums, D, kPartFeatures, thread, threads);
+  for (int i = thread; i < kPartFeatures / 4; i += threads) {
+    CopyAsync16(buffer.weights + 4 * i, 4 * i < count ? z + 4 * i : z, 4 * i < count);
+  }
+}
+
+// Keys and values [first, first + 64) of a block that holds `count`.
+template <int D>
+__device__ __forceinline__ void LoadNearPart(const AttentionShape& shape, const AttendJob& job,
+                                             int head, int64_t block, int first, int count,
+                                             const PartBuffer<D>& buffer, int thread, int threads) {
+  const Bf16* keys = Array<Bf16>(job.keys.near_keys, job.table, block, shape.layer, head);
+  const Bf16* values = Array<Bf16>(job.keys.values, job.table, block, shape.layer, head);
+  CopyRows(keys + static_cast<int64_t>(first) * shape.near_dim, shape.near_dim, count - first,
+           buffer.keys, PadTo16(shape.near_dim), kPartKeysTensor, thread, threads);
+  CopyRows(values + static_cast<int64_t>(first) * D, D, count - first, buffer.values, D,
+           kPartKeysTensor, thread, threads);
+}
+
+// A warp's sums over its 16 * M rows: of values, and of weights in the lanes with t = 0 (elements 0
+// and 2 of a tile; 1 and 3 belong to the lower halves of z until FinishFar). top: softmax, the
+// largest score of rows g and g + 8 of each tile.
+template <int D, int M>
+struct RowSums {
+  float values[M][D / 8][4];
+  float weights[M][4];
+  float top[M][2];
+
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) values[m][n][i] = 0;
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) weights[m][i] = 0;
+      top[m][0] = top[m][1] = -INFINITY;
+    }
+  }
+};
+
+// How two sums of a row are joined; softmax: under the larger of both tops.
+struct Joint {
+  float top, of_total, of_part;
+  __device__ __forceinline__ Joint(bool softmax, float total_top, float part_top)
+      : top(0), of_total(1), of_part(1) {
+    if (!softmax) return;
+    top = fmaxf(total_top, part_top);
+    // A part (or a total) without a key has no top and counts nothing.
+    of_total = total_top == -INFINITY ? 0.0f : expf(total_top - top);
+    of_part = part_top == -INFINITY ? 0.0f : expf(part_top - top);
+  }
+  __device__ __forceinline__ float Add(float total, float part) const {
+    return fmaf(total, of_total, part * of_part);
+  }
+};
+
+template <int D, int M>
+__device__ __forceinline__ void Merge(bool softmax, const RowSums<D, M>& part,
+                                      RowSums<D, M>* total) {
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Joint joint(softmax, total->top[m][half], part.top[m][half]);
+      total->top[m][half] = joint.top;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          total->values[m][n][i] = joint.Add(total->values[m][n][i], part.values[m][n][i]);
+        }
+      }
+      total->weights[m][2 * half] =
+          joint.Add(total->weights[m][2 * half], part.weights[m][2 * half]);
+    }
+  }
+}
+
+// sums += a [16 x 16] of each tile times rows k .. k + 15 of `right` [.][D + pad], and times the
+// column b0, b1 of the weights.
+template <int D, int M>
+__device__ __forceinline__ void MultiplyStep(const uint32_t (&a)[M][4], const Bf16* right, int k,
+                                             uint32_t b0, uint32_t b1, RowSums<D, M>* sums) {
+  const int lane = threadIdx.x % kWarpSize;
+  const Bf16* row = right + (k + lane % 16) * (D + kRowPad) + lane / 16 * 8;
+#pragma unroll
+  for (int n = 0; n < D / 8; n += 2) {
+    uint32_t b[4];
+    LoadMatrix4T(b, row + 8 * n);
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      MmaBf16(sums->values[m][n], a[m], b[0], b[1]);
+      MmaBf16(sums->values[m][n + 1], a[m], b[2], b[3]);
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < M; ++m) MmaBf16(sums->weights[m], a[m], b0, b1);
+}
+
+// The column of z as a B fragment: its bf16 rounding in column 0, what that leaves in column 1.
+__device__ __forceinline__ uint32_t WeightPair(const float* z) {
+  const int g = threadIdx.x % kWarpSize / 4;
+  const uint32_t upper = PackBf16(z[0], z[1]);
+  if (g == 0) return upper;
+  if (g > 1) return 0;
+  return PackBf16(z[0] - WidenBf16(static_cast<Bf16>(upper)),
+                  z[1] - WidenBf16(static_cast<Bf16>(upper >> 16)));
+}
+
+// queries: the warp's 16 * M rows of far queries, `row_size` elements apart, in shared memory.
+template <int D, int M>
+__device__ __forceinline__ void FarPart(const AttentionShape& shape, int part, const Bf16* queries,
+                                        int row_size, const PartBuffer<D>& buffer,
+                                        RowSums<D, M>* sums) {
+  const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
+  const auto pair_at = [&](int m, int half, int column) {
+    return *reinterpret_cast<const uint32_t*>(queries + (16 * m + 8 * half + g) * row_size +
+                                              column);
+  };
+  sums->Clear();
+  const int first = part * kPartFeatures;
+  const int count = min(kPartFeatures, shape.features - first);
+  uint32_t q_j[M][2] = {};
+  int I = 0, J = 0;
+  for (int k = 0; k < count; k += 16) {
+    uint32_t a[M][4];
+    if (shape.tiles > 0) {
+      if (k % 64 == 0) {  // the next pair of tiles
+        TilesOf((first + k) / 64, shape.tiles, &I, &J);
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            q_j[m][half] = pair_at(m, half, 8 * J + 2 * t);
+            // Off-diagonal tiles count twice; doubling is exact.
+            if (I != J) q_j[m][half] = MultiplyBf16(q_j[m][half], 0x40004000u);
+          }
+        }
+      }
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint32_t q_i = pair_at(m, half, 8 * I + k % 64 / 8);
+          a[m][half] = MultiplyBf16(BroadcastLow(q_i), q_j[m][half]);
+          a[m][2 + half] = MultiplyBf16(BroadcastHigh(q_i), q_j[m][half]);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        LoadMatrix4(a[m], queries + (16 * m + lane % 16) * row_size + first + k + lane / 16 * 8);
+      }
+    }
+    const float* z = buffer.weights + k + 2 * t;
+    MultiplyStep<D, M>(a, buffer.sums, k, WeightPair(z), WeightPair(z + 8), sums);
+  }
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    sums->weights[m][0] += sums->weights[m][1];
+    sums->weights[m][2] += sums->weights[m][3];
+  }
+}
+
+// Scores of 16 keys from `key` on: elements 0..3 of keys 0-7, then of keys 8-15.
+template <int M>
+__device__ __forceinline__ void Scores(const AttentionShape& shape, const Bf16* queries,
+                                       int row_size, const Bf16* keys, int key,
+                                       float (&scores)[M][2][4]) {
+  const int lane = threadIdx.x % kWarpSize;
+  const int dim = PadTo16(shape.near_dim), key_size = dim + kRowPad;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scores[m][0][i] = scores[m][1][i] = 0;
+  }
+  const Bf16* key_row = keys + (key + lane / 16 * 8 + lane % 8) * key_size + lane / 8 % 2 * 8;
+  for (int k = 0; k < dim; k += 16) {
+    uint32_t b[4];
+    LoadMatrix4(b, key_row + k);
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      uint32_t a[4];
+      LoadMatrix4(a, queries + (16 * m + lane % 16) * row_size + k + lane / 16 * 8);
+      MmaBf16(scores[m][0], a, b[0], b[1]);
+      MmaBf16(scores[m][1], a, b[2], b[3]);
+    }
+  }
+}
+
+// Which keys of a part each row of a warp sees: those before limit(m, half).
+struct KeyLimits {
+  int first_row_limit;  // of the warp's first row: its place in the block, less the part's first
+                        // key, + 1
+  int count;            // keys that the part has
+  bool causal;          // false: an earlier block, all of it
+  __device__ __forceinline__ int Of(int m, int half) const {
+    const int g = threadIdx.x % kWarpSize / 4;
+    const int own = first_row_limit + 16 * m + 8 * half + g;
+    return causal && own < count ? own : count;
+  }
+};
+
+// The largest score of every row over the keys it sees; -inf where there is none.
+template <int M>
+__device__ __forceinline__ void Tops(const AttentionShape& shape, const Bf16* queries, int row_size,
+                                     const Bf16* keys, const KeyLimits& limits,
+                                     float (&top)[M][2]) {
+  const int t = threadIdx.x % 4;
+  for (int key = 0; key < limits.count; key += 16) {
+    float scores[M][2][4];
+    Scores<M>(shape, queries, row_size, keys, key, scores);
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (key + 8 * n + 2 * t + i % 2 < limits.Of(m, i / 2)) {
+            top[m][i / 2] = fmaxf(top[m][i / 2], scores[m][n][i] * shape.scale);
+          }
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[m][half] = fmaxf(top[m][half], __shfl_xor_sync(kFullWarp, top[m][half], 1));
+      top[m][half] = fmaxf(top[m][half], __shfl_xor_sync(kFullWarp, top[m][half], 2));
+    }
+  }
+}
+
+__device__ __forceinline__ float NearWeight(const AttentionShape& shape, float dot, float top) {
+  if (shape.near_power == 0) return expf(dot * shape.scale - top);
+  if (shape.near_power == 1) return dot;
+  const float square = dot * dot;
+  if (shape.near_power == 2) return square;
+  if (shape.near_power == 4) return square * square;
+  return Power(dot, shape.near_power);
+}
+
+template <int D, int M>
+__device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16* queries,
+                                         int row_size, const PartBuffer<D>& buffer,
+                                         const KeyLimits& limits, RowSums<D, M>* sums) {
+  const int lane = threadIdx.x % kWarpSize, t = lane % 4;
+  const uint32_t ones = lane / 4 == 0 ? 0x3f803f80u : 0u;
+  sums->Clear();
+  if (shape.near_power == 0) {
+    Tops<M>(shape, queries, row_size, buffer.keys, limits, sums->top);
+  }
+  for (int key = 0; key < limits.count; key += 16) {
+    float scores[M][2][4];
+    Scores<M>(shape, queries, row_size, buffer.keys, key, scores);
+    uint32_t a[M][4];
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float weight[2];
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const bool seen = key + 8 * n + 2 * t + i < limits.Of(m, half);
+            weight[i] =
+                seen ? NearWeight(shape, scores[m][n][2 * half + i], sums->top[m][half]) : 0.0f;
+          }
+          a[m][2 * n + half] = PackBf16(weight[0], weight[1]);
+        }
+      }
+    }
+    MultiplyStep<D, M>(a, buffer.values, key, ones, ones, sums);
+  }
+}
+
+}  // namespace polysketch::cuda

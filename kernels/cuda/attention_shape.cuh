@@ -1,0 +1,88 @@
+// What every attention kernel shares: the shapes, where a job's arrays lie, and how a near dot
+// product becomes a weight.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/attention_jobs.h"
+#include "kernels/cuda/ptx.cuh"
+
+namespace polysketch::cuda {
+
+// Passed to kernels by value.
+struct AttentionShape {
+  int heads = 0, d = 0, far_dim = 0, near_dim = 0, block = 0;
+  int features = 0;
+  int tiles = 0;       // far_dim / 8 of packed symmetric features; 0: the features are far rows
+  int near_power = 0;  // weight = dot^near_power; 0: exp(dot * scale)
+  float scale = 1;
+  float stabilizer = 0;
+  int layer = 0;
+  // The packed batch (kernels/backend.h).
+  const float* near_q = nullptr;
+  const float* near_k = nullptr;
+  const float* far_q = nullptr;
+  const float* far_k = nullptr;
+  const float* v = nullptr;
+  int64_t v_stride = 0;
+  float* out = nullptr;
+};
+
+template <typename T>
+__device__ __forceinline__ T* At(const Place& place, int layer, int head) {
+  return reinterpret_cast<T*>(place.base + place.layer * layer + place.head * head);
+}
+
+// A place inside one block of a KV cache.
+template <typename T>
+__device__ __forceinline__ T* InBlock(const uint8_t* block, const Place& place, int layer,
+                                      int head) {
+  return reinterpret_cast<T*>(reinterpret_cast<uint64_t>(block) + place.base + place.layer * layer +
+                              place.head * head);
+}
+
+// An array of a job, wherever its tokens are kept.
+template <typename T>
+__device__ __forceinline__ T* Array(const Place& place, uint8_t* const* table, int64_t block,
+                                    int layer, int head) {
+  return table != nullptr ? InBlock<T>(table[block], place, layer, head)
+                          : At<T>(place, layer, head);
+}
+
+__device__ __forceinline__ float Widen(float x) { return x; }
+__device__ __forceinline__ float Widen(Bf16 x) { return WidenBf16(x); }
+__device__ __forceinline__ void Round(float x, float* out) { *out = x; }
+__device__ __forceinline__ void Round(float x, Bf16* out) { *out = RoundBf16(x); }
+
+// The planes of a float32 (kernels/cpu/state.h): upper is its bf16 rounding, ties away from zero;
+// together they are exact.
+__device__ __forceinline__ Bf16 UpperPlane(uint32_t bits) {
+  return static_cast<Bf16>((bits + 0x8000u) >> 16);
+}
+__device__ __forceinline__ uint32_t JoinPlanes(Bf16 upper, uint16_t lower) {
+  return (static_cast<uint32_t>(upper) - (lower >> 15)) << 16 | lower;
+}
+
+__device__ __forceinline__ float Power(float x, int power) {
+  float result = 1, square = x;
+  for (; power > 0; power >>= 1) {
+    if (power & 1) result *= square;
+    square *= square;
+  }
+  return result;
+}
+
+// Tiles I <= J of packed pair `pair`.
+__device__ __forceinline__ void TilesOf(int pair, int tiles, int* I, int* J) {
+  int i = 0;
+  while (pair >= tiles - i) {
+    pair -= tiles - i;
+    ++i;
+  }
+  *I = i;
+  *J = i + pair;
+}
+
+}  // namespace polysketch::cuda

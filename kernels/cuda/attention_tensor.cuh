@@ -1,0 +1,346 @@
+// The tensor core kernels of attention: bf16 states, head sizes 32, 64 and 128.
+#pragma once
+
+#include "kernels/cuda/attention_parts.cuh"
+
+namespace polysketch::cuda {
+
+constexpr int kTileWarps = 4;
+constexpr int kTileThreads = kTileWarps * kWarpSize;
+
+// 16-row tiles of a warp: two share every fragment of S and of the values; at D = 128 the sums of
+// two would not fit into the registers.
+template <int D>
+constexpr int RowTiles() {
+  return D <= 64 ? 2 : 1;
+}
+template <int D>
+constexpr int TileRows() {
+  return kTileWarps * 16 * RowTiles<D>();
+}
+
+// The parts of a job in order: far ones, earlier blocks (KV kinds), the block of the queries.
+struct PartList {
+  int far, per_block, own;
+  int64_t earlier;
+  __device__ PartList(const AttentionShape& shape, const AttendJob& job, int last_place)
+      : far(job.past != 0 ? (shape.features + kPartFeatures - 1) / kPartFeatures : 0),
+        per_block((shape.block + kPartKeysTensor - 1) / kPartKeysTensor),
+        own(last_place / kPartKeysTensor + 1),
+        earlier(job.table != nullptr ? job.block * per_block : 0) {}
+  __device__ int64_t size() const { return far + earlier + own; }
+  // Of a near part: its block, and its first key.
+  __device__ void Near(int64_t part, int64_t own_block, int64_t* block, int* first) const {
+    const int64_t near = part - far;
+    *block = near < earlier ? near / per_block : own_block;
+    *first = static_cast<int>(near < earlier ? near % per_block : near - earlier) * kPartKeysTensor;
+  }
+};
+
+template <int D>
+__device__ __forceinline__ void LoadPart(const AttentionShape& shape, const AttendJob& job,
+                                         int head, const PartList& parts, int64_t part,
+                                         const PartBuffer<D>& buffer, int thread, int threads) {
+  if (part < parts.far) {
+    LoadFarPart<D>(shape, job, head, static_cast<int>(part), buffer, thread, threads);
+  } else if (part < parts.size()) {
+    int64_t block;
+    int first;
+    parts.Near(part, job.block, &block, &first);
+    const int count = block < job.block ? shape.block : job.place + job.count;
+    LoadNearPart<D>(shape, job, head, block, first, count, buffer, thread, threads);
+  }
+  CommitCopies();
+}
+
+// row: the warp's first row in the job.
+template <int D, int M>
+__device__ __forceinline__ void ComputePart(const AttentionShape& shape, const AttendJob& job,
+                                            const PartList& parts, int64_t part, int row,
+                                            const Bf16* far_q, int far_size, const Bf16* near_q,
+                                            int near_size, const PartBuffer<D>& buffer,
+                                            RowSums<D, M>* sums) {
+  if (part < parts.far) {
+    FarPart<D, M>(shape, static_cast<int>(part), far_q, far_size, buffer, sums);
+    return;
+  }
+  int64_t block;
+  int first;
+  parts.Near(part, job.block, &block, &first);
+  const int held = block < job.block ? shape.block : job.place + job.count;
+  const KeyLimits limits{job.place + row - first + 1, min(kPartKeysTensor, held - first),
+                         block == job.block};
+  NearPart<D, M>(shape, near_q, near_size, buffer, limits, sums);
+}
+
+__host__ __device__ inline int64_t QueryBytes(int rows, int far_dim, int near_dim) {
+  const int far = far_dim > 0 ? PadTo16(far_dim) + kRowPad : 0;
+  return static_cast<int64_t>(rows) * (far + PadTo16(near_dim) + kRowPad) * 2;
+}
+
+template <int D>
+int64_t TilesShared(int far_dim, int near_dim) {
+  return QueryBytes(TileRows<D>(), far_dim, near_dim) + 2 * PartBuffer<D>::Bytes(near_dim);
+}
+template <int D>
+int64_t PartsShared(int far_dim, int near_dim) {
+  return QueryBytes(16, far_dim, near_dim) + PartBuffer<D>::Bytes(near_dim);
+}
+
+// Far and near queries of a job's rows in shared memory.
+struct Queries {
+  Bf16 *far, *near;
+  int far_size, near_size;
+
+  __device__ Queries(const AttentionShape& shape, const AttendJob& job, int head, void* memory,
+                     int rows, int thread, int threads)
+      : far(static_cast<Bf16*>(memory)),
+        far_size(shape.far_dim > 0 ? PadTo16(shape.far_dim) + kRowPad : 0),
+        near_size(PadTo16(shape.near_dim) + kRowPad) {
+    near = far + rows * far_size;
+    const int64_t token = static_cast<int64_t>(job.row) * shape.heads + head;
+    if (job.past != 0) {
+      RoundQueries(shape.far_q + token * shape.far_dim,
+                   static_cast<int64_t>(shape.heads) * shape.far_dim, shape.far_dim, job.count, far,
+                   far_size - kRowPad, rows, thread, threads);
+    }
+    RoundQueries(shape.near_q + token * shape.near_dim,
+                 static_cast<int64_t>(shape.heads) * shape.near_dim, shape.near_dim, job.count,
+                 near, near_size - kRowPad, rows, thread, threads);
+  }
+};
+
+// Many rows: blockIdx is job, head; a warp takes 16 * RowTiles rows through all parts. While a part
+// is computed the next one is on its way.
+template <int D>
+__global__ void __launch_bounds__(kTileThreads)
+    AttendTiles(AttentionShape shape, const AttendJob* jobs) {
+  constexpr int M = RowTiles<D>();
+  const AttendJob job = jobs[blockIdx.x];
+  const int head = blockIdx.y, thread = threadIdx.x;
+  auto* shared = SharedMemory<uint8_t>();
+  uint8_t* stages = shared + QueryBytes(TileRows<D>(), shape.far_dim, shape.near_dim);
+  const int64_t stage_bytes = PartBuffer<D>::Bytes(shape.near_dim);
+  const PartList parts(shape, job, job.place + job.count - 1);
+  LoadPart<D>(shape, job, head, parts, 0, PartBuffer<D>(stages, shape.near_dim), thread,
+              kTileThreads);
+  const Queries queries(shape, job, head, shared, TileRows<D>(), thread, kTileThreads);
+
+  const int row = thread / kWarpSize * 16 * M;
+  const Bf16* far_q = queries.far + row * queries.far_size;
+  const Bf16* near_q = queries.near + row * queries.near_size;
+  RowSums<D, M> total, sums;
+  total.Clear();
+  for (int64_t part = 0; part < parts.size(); ++part) {
+    LoadPart<D>(shape, job, head, parts, part + 1,
+                PartBuffer<D>(stages + (part + 1) % 2 * stage_bytes, shape.near_dim), thread,
+                kTileThreads);
+    WaitCopies<1>();
+    __syncthreads();  // this part has come for all (and at first the queries)
+    const PartBuffer<D> buffer(stages + part % 2 * stage_bytes, shape.near_dim);
+    ComputePart<D, M>(shape, job, parts, part, row, far_q, queries.far_size, near_q,
+                      queries.near_size, buffer, &sums);
+    Merge<D, M>(shape.near_power == 0, sums, &total);
+#if !defined(POLYSKETCH_FAULT_MISSING_BARRIER)
+    __syncthreads();  // all have read it: the part after the next may come
+#endif
+  }
+  WaitCopies<0>();
+
+  const int lane = thread % kWarpSize, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float weights = __shfl_sync(kFullWarp, total.weights[m][2 * half], lane - t);
+      const float denominator = shape.stabilizer + weights;
+      const int r = row + 16 * m + 8 * half + g;
+      if (r >= job.count) continue;
+      float* out = shape.out + (static_cast<int64_t>(job.row + r) * shape.heads + head) * D;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          out[8 * n + 2 * t + i] = total.values[m][n][2 * half + i] / denominator;
+        }
+      }
+    }
+  }
+}
+
+// What AttendParts leaves of a row in a part: values [D], the sum of weights, the top.
+template <int D>
+__host__ __device__ constexpr int RowResult() {
+  return D + 2;
+}
+template <int D>
+__device__ __forceinline__ int64_t ResultOffset(const AttentionShape& shape, const AttendJob& job,
+                                                int head, int64_t part) {
+  return ((job.partial + part * job.count) * shape.heads + static_cast<int64_t>(head) * job.count) *
+         RowResult<D>();
+}
+
+// Few rows: blockIdx is job, head, part; one warp.
+template <int D>
+__global__ void __launch_bounds__(kWarpSize)
+    AttendParts(AttentionShape shape, const AttendJob* jobs, float* results) {
+  const AttendJob job = jobs[blockIdx.x];
+  const int head = blockIdx.y, lane = threadIdx.x;
+  const PartList parts(shape, job, job.place + job.count - 1);
+  const int64_t part = blockIdx.z;
+  if (part >= parts.size()) return;
+  auto* shared = SharedMemory<uint8_t>();
+  const PartBuffer<D> buffer(shared + QueryBytes(16, shape.far_dim, shape.near_dim),
+                             shape.near_dim);
+  LoadPart<D>(shape, job, head, parts, part, buffer, lane, kWarpSize);
+  const Queries queries(shape, job, head, shared, 16, lane, kWarpSize);
+  WaitCopies<0>();
+  __syncthreads();
+  RowSums<D, 1> sums;
+  ComputePart<D, 1>(shape, job, parts, part, 0, queries.far, queries.far_size, queries.near,
+                    queries.near_size, buffer, &sums);
+
+  float* result = results + ResultOffset<D>(shape, job, head, part);
+  const int g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = 8 * half + g;
+    if (r >= job.count) continue;
+    float* of_row = result + r * RowResult<D>();
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      of_row[8 * n + 2 * t] = sums.values[0][n][2 * half];
+      of_row[8 * n + 2 * t + 1] = sums.values[0][n][2 * half + 1];
+    }
+    if (t == 0) {
+      of_row[D] = sums.weights[0][2 * half];
+      of_row[D + 1] = sums.top[0][half];
+    }
+  }
+}
+
+// blockIdx: job, head; a thread a column, rows in turn. Joins the parts as AttendTiles does.
+template <int D>
+__global__ void JoinParts(AttentionShape shape, const AttendJob* jobs, const float* results) {
+  const AttendJob& job = jobs[blockIdx.x];
+  const int head = blockIdx.y, column = threadIdx.x;
+  const PartList parts(shape, job, job.place + job.count - 1);
+  const bool softmax = shape.near_power == 0;
+  for (int r = 0; r < job.count; ++r) {
+    float value = 0, weights = 0, top = -INFINITY;
+    for (int64_t part = 0; part < parts.size(); ++part) {
+      const float* of_row = results + ResultOffset<D>(shape, job, head, part) + r * RowResult<D>();
+      const Joint joint(softmax, top, of_row[D + 1]);
+      top = joint.top;
+      value = joint.Add(value, of_row[column]);
+      weights = joint.Add(weights, of_row[D]);
+    }
+    shape.out[(static_cast<int64_t>(job.row + r) * shape.heads + head) * D + column] =
+        value / (shape.stabilizer + weights);
+  }
+}
+
+constexpr int kFoldThreads = 128;
+constexpr int kFoldTokens = 64;
+
+template <int D>
+int64_t FoldShared(int far_dim) {
+  return 2 * kFoldTokens * static_cast<int64_t>(PadTo16(far_dim) + D + 2 * kRowPad) * 2;
+}
+
+// A full block's sum of phi(k) [v, 1]: blockIdx is job, head, 128 features; a warp 32 features
+// (rows of the product), tokens are its depth, in order.
+template <int D>
+__global__ void __launch_bounds__(kFoldThreads)
+    FoldTensor(AttentionShape shape, const FoldJob* jobs, float* partials) {
+  const FoldJob& job = jobs[blockIdx.x];
+  const int head = blockIdx.y, thread = threadIdx.x, lane = thread % kWarpSize;
+  const int g = lane / 4, t = lane % 4;
+  const int feature = blockIdx.z * kPartFeatures + thread / kWarpSize * 32;
+  const bool active = feature < shape.features;
+  const int key_dim = PadTo16(shape.far_dim), key_size = key_dim + kRowPad;
+  const int64_t stage_size = kFoldTokens * static_cast<int64_t>(key_size + D + kRowPad);
+  auto* shared = SharedMemory<Bf16>();
+  const Bf16* keys = At<Bf16>(job.from.far_keys, shape.layer, head);
+  const Bf16* values = At<Bf16>(job.from.values, shape.layer, head);
+  const auto load = [&](int first, int stage) {
+    if (first < shape.block) {
+      Bf16* to = shared + stage * stage_size;
+      CopyRows(keys + static_cast<int64_t>(first) * shape.far_dim, shape.far_dim,
+               shape.block - first, to, key_dim, kFoldTokens, thread, kFoldThreads);
+      CopyRows(values + static_cast<int64_t>(first) * D, D, shape.block - first,
+               to + kFoldTokens * key_size, D, kFoldTokens, thread, kFoldThreads);
+    }
+    CommitCopies();
+  };
+
+  int I = 0, J = 0;
+  if (shape.tiles > 0 && active) TilesOf(feature / 64, shape.tiles, &I, &J);
+  const int i_first = feature % 64 / 8;  // within tile I
+  const uint32_t ones = g == 0 ? 0x3f803f80u : 0u;
+  RowSums<D, 2> sums;
+  sums.Clear();
+  load(0, 0);
+  int stage = 0;
+  for (int first = 0; first < shape.block; first += kFoldTokens, stage ^= 1) {
+    load(first + kFoldTokens, stage ^ 1);
+    WaitCopies<1>();
+    __syncthreads();
+    const Bf16* k_rows = shared + stage * stage_size;
+    const Bf16* v_rows = k_rows + kFoldTokens * key_size;
+    const int tokens = min(kFoldTokens, shape.block - first);
+    for (int token = 0; token < tokens && active; token += 16) {
+      uint32_t a[2][4];
+      if (shape.tiles > 0) {
+        uint32_t x[4];  // x_i of tokens 0-7, 8-15; x_j of the same; i, j = g
+        const int tile = lane < 16 ? I : J;
+        LoadMatrix4T(x, k_rows + (token + lane % 16) * key_size + 8 * tile);
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+#if defined(POLYSKETCH_FAULT_SWAPPED_LANE)
+            const int from = (i_first + 2 * m + half) * 4 + (t ^ 1);
+#else
+            const int from = (i_first + 2 * m + half) * 4 + t;
+#endif
+            a[m][half] = MultiplyBf16(__shfl_sync(kFullWarp, x[0], from), x[2]);
+            a[m][2 + half] = MultiplyBf16(__shfl_sync(kFullWarp, x[1], from), x[3]);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          // A feature beyond the last lies in the padding or the next row; its sum is not stored.
+          const int column = min(feature + 16 * m, key_dim - 16);
+          LoadMatrix4T(a[m], k_rows + (token + lane / 16 * 8 + lane % 8) * key_size + column +
+                                 lane / 8 % 2 * 8);
+        }
+      }
+      MultiplyStep<D, 2>(a, v_rows, token, ones, ones, &sums);
+    }
+    __syncthreads();  // the stage is free
+  }
+  WaitCopies<0>();
+  if (!active) return;
+
+  const int64_t size = static_cast<int64_t>(shape.features) * (D + 1);
+  float* out = partials + (job.partial * shape.heads + head) * size;
+  float* z = out + static_cast<int64_t>(shape.features) * D;
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int f = feature + 16 * m + 8 * half + g;
+      if (f >= shape.features) continue;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        out[static_cast<int64_t>(f) * D + 8 * n + 2 * t] = sums.values[m][n][2 * half];
+        out[static_cast<int64_t>(f) * D + 8 * n + 2 * t + 1] = sums.values[m][n][2 * half + 1];
+      }
+      if (t == 0) z[f] = sums.weights[m][2 * half];
+    }
+  }
+}
+
+}  // namespace polysketch::cuda

@@ -1,0 +1,160 @@
+// The cuda backend: checks shapes, keeps what lives on the device, calls the ops.
+#include "kernels/cuda/backend.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/angles.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/state.h"
+
+namespace polysketch::cuda {
+namespace {
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(std::unique_ptr<Device> device)
+      : device_(std::move(device)),
+        name_("cuda/" + device_->name()),
+        ctx_{device_.get(), {}},
+        attention_(device_.get()) {}
+
+  std::string_view name() const override { return name_; }
+  int threads() const override { return 1; }
+  Status status() const override { return device_->status(); }
+
+  bool host_memory() const override { return false; }
+  float* NewArray(size_t size) override {
+    auto* array = static_cast<float*>(device_->Allocate(std::max<size_t>(size, 1) * sizeof(float)));
+    if (array != nullptr) device_->Zero(array, size * sizeof(float));
+    return array;
+  }
+  void DeleteArray(float* array) override {
+    if (array != nullptr) device_->Free(array);
+  }
+  void CopyIn(const float* host, size_t size, float* array) override {
+    device_->CopyIn(array, host, size * sizeof(float));
+    device_->Synchronize();  // the host may write its array again
+  }
+  void CopyOut(const float* array, size_t size, float* host) override {
+    // After an error the caller gets zeros, and looks at status().
+    if (!device_->status().ok()) std::fill_n(host, size, 0.0f);
+    device_->CopyOut(host, array, size * sizeof(float));
+  }
+
+  std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
+                                           DataType type) override {
+    return std::make_unique<CudaMatrix>(device_.get(), w, transpose, type);
+  }
+  std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) override {
+    return std::make_unique<CudaState>(device_.get(), spec);
+  }
+  size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const override {
+    return cuda::StateBytes(spec, tokens);
+  }
+
+  void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
+             std::span<const int64_t> positions, float* out) override {
+    PS_CHECK(tokens.size() == positions.size());
+    if (embedding_width_ != embedding.in()) {
+      embedding_width_ = embedding.in();
+      embedding_thetas_ = Upload(PositionThetas(static_cast<int>(embedding.in())));
+    }
+    int32_t* on_device = tokens_.Grow(device_.get(), tokens.size());
+    device_->CopyIn(on_device, tokens.data(), tokens.size_bytes());
+    UpdatePositions(positions);
+    cuda::Embed(ctx_, Cast(embedding), on_device, positions_.data(),
+                static_cast<int64_t>(tokens.size()), embedding_thetas_.data(), out);
+  }
+  void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
+                 float* out) override {
+    cuda::LayerNorm(ctx_, x, rows, width, norm, out);
+  }
+  void MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias, bool accumulate,
+              float* out) override {
+    cuda::MatMul(ctx_, x, rows, Cast(w), bias, accumulate, out);
+  }
+  void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
+            float* k) override {
+    PS_CHECK(head_dim % 2 == 0) << head_dim;
+    const auto rows = static_cast<int64_t>(positions.size());
+    if (UpdatePositions(positions) || angle_dim_ != head_dim) {
+      if (angle_dim_ != head_dim) rope_thetas_ = Upload(RopeThetas(head_dim));
+      angle_dim_ = head_dim;
+      float* cos_sin = cos_sin_.Grow(device_.get(), rows * head_dim);
+      cuda::Angles(ctx_, positions_.data(), rows, head_dim, rope_thetas_.data(), cos_sin);
+    }
+    cuda::Rope(ctx_, qkv, rows, cos_sin_.data(), heads, head_dim, q, k);
+  }
+  void GeluGate(const float* up, int64_t rows, int hidden, float* out) override {
+    cuda::GeluGate(ctx_, up, rows, hidden, out);
+  }
+  void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override {
+    cuda::LearnedSketch(ctx_, net, x, rows, out);
+  }
+  void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
+                         float* out) override {
+    cuda::ApplyRandomSketch(ctx_, sketch, x, rows, out);
+  }
+  void LinearFeatures(const float* x, int64_t rows, int width, float* out) override {
+    cuda::LinearFeatures(ctx_, x, rows, width, out);
+  }
+  void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override {
+    cuda::PerformerFeatures(ctx_, Cast(omega), x, rows, out);
+  }
+  void Attention(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
+                 const AttentionInput& input, float* out) override {
+    PS_CHECK(layer >= 0 && layer < spec.layers) << layer;
+    attention_.Run(spec, layer, segments, input, out);
+  }
+  void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override {
+    cuda::LogSumExp(ctx_, x, rows, width, out);
+  }
+
+ private:
+  DeviceArray<float> Upload(const std::vector<float>& values) {
+    DeviceArray<float> array(device_.get(), values.size());
+    device_->CopyIn(array.data(), values.data(), values.size() * sizeof(float));
+    device_->Synchronize();
+    return array;
+  }
+
+  // Every layer of a step asks for the same positions. True when they are new.
+  bool UpdatePositions(std::span<const int64_t> positions) {
+    if (std::equal(positions.begin(), positions.end(), host_positions_.begin(),
+                   host_positions_.end())) {
+      return false;
+    }
+    host_positions_.assign(positions.begin(), positions.end());
+    angle_dim_ = 0;
+    int64_t* on_device = positions_.Grow(device_.get(), positions.size());
+    device_->CopyIn(on_device, host_positions_.data(), positions.size_bytes());
+    return true;
+  }
+
+  std::unique_ptr<Device> device_;  // outlives the arrays below
+  const std::string name_;
+  Context ctx_;
+  AttentionRunner attention_;
+  DeviceArray<int32_t> tokens_;
+  std::vector<int64_t> host_positions_;
+  DeviceArray<int64_t> positions_;
+  int64_t embedding_width_ = 0;
+  DeviceArray<float> embedding_thetas_;
+  int angle_dim_ = 0;  // cos_sin_ belongs to it and to positions_; 0: to nothing
+  DeviceArray<float> rope_thetas_;
+  DeviceArray<float> cos_sin_;  // [rows][cosines, sines]
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> NewBackend() {
+  PS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open());
+  std::unique_ptr<Backend> backend = std::make_unique<CudaBackend>(std::move(device));
+  return backend;
+}
+
+}  // namespace polysketch::cuda

@@ -1,0 +1,97 @@
+#include "kernels/cuda/device.h"
+
+#include <cstdlib>
+
+namespace polysketch::cuda {
+
+Result<std::unique_ptr<Device>> Device::Open() {
+  int count = 0;
+  const cudaError_t found = cudaGetDeviceCount(&count);
+  // Without a driver the runtime answers with one of several errors: any of them means no GPU.
+  if (found != cudaSuccess) {
+    return FailedPrecondition("no CUDA device: ", cudaGetErrorString(found));
+  }
+  if (count == 0) return FailedPrecondition("no CUDA device");
+  std::unique_ptr<Device> device(new Device());
+  cudaDeviceProp properties{};
+  device->Check(cudaSetDevice(0), "cudaSetDevice");
+  device->Check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+  if (device->status().ok() && properties.major < 8) {
+    return FailedPrecondition("CUDA device ", properties.name, ": expected compute capability 8.0 ",
+                              "or newer, found ", properties.major, ".", properties.minor);
+  }
+  device->Check(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking), "a stream");
+  if (!device->status().ok()) return device->status();
+  device->name_ = properties.name;
+  device->multiprocessors_ = properties.multiProcessorCount;
+  if (const char* after = std::getenv("POLYSKETCH_CUDA_FAIL_AFTER")) {
+    device->fail_after_ = std::atoll(after);
+  }
+  return device;
+}
+
+Device::~Device() {
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+size_t Device::FreeMemory() {
+  size_t free = 0, total = 0;
+  Check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return free;
+}
+
+void Device::Check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess || !status_.ok()) return;
+  status_ = Internal("CUDA: ", what, ": ", cudaGetErrorString(error));
+}
+
+bool Device::BeforeLaunch() {
+  if (!status_.ok()) return false;
+  if (fail_after_ == 0) {
+    Check(cudaErrorLaunchFailure, "injected by POLYSKETCH_CUDA_FAIL_AFTER");
+    return false;
+  }
+  if (fail_after_ > 0) --fail_after_;
+  return true;
+}
+
+void* Device::Allocate(size_t bytes) {
+  if (!status_.ok() || bytes == 0) return nullptr;
+  void* memory = nullptr;
+  Check(cudaMalloc(&memory, bytes), "cudaMalloc");
+  return status_.ok() ? memory : nullptr;
+}
+
+void Device::Free(void* memory) {
+  // Kernels under way may still use it.
+  Check(cudaStreamSynchronize(stream_), "before cudaFree");
+  Check(cudaFree(memory), "cudaFree");
+}
+
+void Device::CopyIn(void* device, const void* host, size_t bytes) {
+  if (!status_.ok() || bytes == 0) return;
+  Check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_), "copy to device");
+}
+
+void Device::CopyOut(void* host, const void* device, size_t bytes) {
+  if (!status_.ok() || bytes == 0) return;
+  Check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_), "copy to host");
+  Synchronize();
+}
+
+void Device::Copy(void* to, const void* from, size_t bytes) {
+  if (!status_.ok() || bytes == 0) return;
+  Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copy on device");
+}
+
+void Device::Zero(void* memory, size_t bytes) {
+  if (!status_.ok() || bytes == 0) return;
+  Check(cudaMemsetAsync(memory, 0, bytes, stream_), "cudaMemset");
+}
+
+void Device::Synchronize() {
+  if (!status_.ok()) return;
+  Check(cudaStreamSynchronize(stream_), "the device");
+}
+
+}  // namespace polysketch::cuda

@@ -1,0 +1,118 @@
+// The GPU as the host code of this backend sees it: one stream, memory, launches, and the first
+// error. After an error nothing that the backend computed may be used (Backend::status): results of
+// later calls are undefined, but none of them crashes or blocks.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace polysketch::cuda {
+
+class Device {
+ public:
+  // Opens the first device; FAILED_PRECONDITION where there is none.
+  static Result<std::unique_ptr<Device>> Open();
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  cudaStream_t stream() const { return stream_; }
+  const std::string& name() const { return name_; }
+  int multiprocessors() const { return multiprocessors_; }
+  const Status& status() const { return status_; }
+  // Free bytes of its memory.
+  size_t FreeMemory();
+
+  // Keeps the first error.
+  void Check(cudaError_t error, const char* what);
+
+  // Memory of at least `bytes`, aligned to 256; null after an error.
+  void* Allocate(size_t bytes);
+  void Free(void* memory);
+  void CopyIn(void* device, const void* host, size_t bytes);
+  // Waits for everything before it.
+  void CopyOut(void* host, const void* device, size_t bytes);
+  void Copy(void* to, const void* from, size_t bytes);
+  void Zero(void* memory, size_t bytes);
+  void Synchronize();
+
+  template <typename... Parameters, typename... Arguments>
+  void Launch(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
+              Arguments... arguments) {
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || !BeforeLaunch()) return;
+    if (shared > kPlainShared) {
+      Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(shared)),
+            "shared memory of a kernel");
+    }
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.dynamicSmemBytes = shared;
+    config.stream = stream_;
+    Check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...),
+          "a kernel's launch");
+  }
+
+ private:
+  static constexpr size_t kPlainShared = 48 << 10;  // what a kernel gets without asking
+
+  Device() = default;
+  bool BeforeLaunch();
+
+  cudaStream_t stream_ = nullptr;
+  std::string name_;
+  int multiprocessors_ = 0;
+  Status status_;
+  // POLYSKETCH_CUDA_FAIL_AFTER: launches until an injected error; -1: never.
+  int64_t fail_after_ = -1;
+};
+
+// Memory of a device that is given back with the object.
+template <typename T>
+class DeviceArray {
+ public:
+  DeviceArray() = default;
+  DeviceArray(Device* device, size_t size)
+      : device_(device),
+        data_(static_cast<T*>(device->Allocate(size * sizeof(T)))),
+        size_(data_ == nullptr ? 0 : size) {}
+  ~DeviceArray() {
+    if (data_ != nullptr) device_->Free(data_);
+  }
+  DeviceArray(DeviceArray&& other) noexcept { *this = std::move(other); }
+  DeviceArray& operator=(DeviceArray&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+
+  T* data() const { return data_; }
+  size_t size() const { return size_; }
+  // At least `size` elements; what was in it is lost when it has to grow.
+  T* Grow(Device* device, size_t size) {
+    if (size > size_) {
+      *this = DeviceArray();  // first back with the old one
+      *this = DeviceArray(device, size + size / 4);
+    }
+    return data_;
+  }
+
+ private:
+  Device* device_ = nullptr;
+  T* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+inline unsigned CeilDiv(int64_t a, int64_t b) { return static_cast<unsigned>((a + b - 1) / b); }
+
+}  // namespace polysketch::cuda

@@ -1,0 +1,56 @@
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/ptx.cuh"
+
+namespace polysketch::cuda {
+namespace {
+
+__device__ float Element(const void* data, DataType type, const float* scales, int64_t index,
+                         int64_t column) {
+  switch (type) {
+    case DataType::kF32:
+      return static_cast<const float*>(data)[index];
+    case DataType::kBf16:
+      return WidenBf16(static_cast<const uint16_t*>(data)[index]);
+    case DataType::kQ8:
+      return static_cast<float>(static_cast<const int8_t*>(data)[index]) * scales[column];
+    case DataType::kF16:
+      break;
+  }
+  const uint32_t bits = static_cast<const uint16_t*>(data)[index];
+  const uint32_t sign = (bits & 0x8000) << 16, magnitude = bits & 0x7fff;
+  if (magnitude >= 0x7c00) return BitsFloat(sign | 0x7f800000u | ((magnitude & 0x3ff) << 13));
+  if (magnitude < 0x400) {
+    return BitsFloat(sign | FloatBits(static_cast<float>(magnitude) * 0x1p-24f));
+  }
+  return BitsFloat(sign | ((magnitude << 13) + (112u << 23)));
+}
+
+// A thread: one pair of columns of one row. The product theta * t is exact in float64.
+__global__ void EmbedKernel(const void* data, DataType type, const float* scales, int64_t row_size,
+                            int width, const int32_t* tokens, const int64_t* positions,
+                            int64_t rows, const float* thetas, float* out) {
+  const int pairs = width / 2;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= rows * pairs) return;
+  const int64_t m = i / pairs;
+  const int pair = static_cast<int>(i % pairs);
+  const double angle = static_cast<double>(thetas[pair]) * static_cast<double>(positions[m]);
+  const int64_t column = tokens[m];
+  float* to = out + m * width + 2 * pair;
+  to[0] = Element(data, type, scales, 2 * pair * row_size + column, column) +
+          static_cast<float>(sin(angle));
+  to[1] = Element(data, type, scales, (2 * pair + 1) * row_size + column, column) +
+          static_cast<float>(cos(angle));
+}
+
+}  // namespace
+
+void Embed(Context& ctx, const CudaMatrix& embedding, const int32_t* tokens,
+           const int64_t* positions, int64_t rows, const float* thetas, float* out) {
+  const int width = static_cast<int>(embedding.in());
+  ctx.device->Launch(EmbedKernel, dim3(CeilDiv(rows * (width / 2), 128)), 128, 0, embedding.data(),
+                     embedding.type(), embedding.scales(), embedding.padded_out(), width, tokens,
+                     positions, rows, thetas, out);
+}
+
+}  // namespace polysketch::cuda

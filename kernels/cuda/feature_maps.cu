@@ -1,0 +1,55 @@
+// The feature maps of the linear and the performer kind.
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/ptx.cuh"
+
+namespace polysketch::cuda {
+namespace {
+
+__global__ void LinearKernel(const float* x, int64_t size, float* out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= size) return;
+  // elu(x) + 1: exp(x) below zero.
+  out[i] = x[i] > 0 ? x[i] + 1.0f : expf(x[i]);
+}
+
+__global__ void ScaleKernel(const float* x, int64_t size, float factor, float* out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < size) out[i] = x[i] * factor;
+}
+
+// One warp a row: out = exp(out - |x'|^2 / 2) / sqrt(m).
+__global__ void PerformerKernel(const float* scaled, int64_t rows, int d, int m, float* out) {
+  const int lane = threadIdx.x % kWarpSize;
+  const int64_t row =
+      static_cast<int64_t>(blockIdx.x) * (blockDim.x / kWarpSize) + threadIdx.x / kWarpSize;
+  if (row >= rows) return;
+  float squares = 0;
+  for (int i = lane; i < d; i += kWarpSize) {
+    squares = fmaf(scaled[row * d + i], scaled[row * d + i], squares);
+  }
+  const float half_norm = 0.5f * WarpSum(squares);
+  const float factor = 1.0f / sqrtf(static_cast<float>(m));
+  for (int i = lane; i < m; i += kWarpSize) {
+    out[row * m + i] = expf(out[row * m + i] - half_norm) * factor;
+  }
+}
+
+}  // namespace
+
+void LinearFeatures(Context& ctx, const float* x, int64_t rows, int width, float* out) {
+  ctx.device->Launch(LinearKernel, dim3(CeilDiv(rows * width, 256)), 256, 0, x, rows * width, out);
+}
+
+void PerformerFeatures(Context& ctx, const CudaMatrix& omega, const float* x, int64_t rows,
+                       float* out) {
+  const int d = static_cast<int>(omega.in()), m = static_cast<int>(omega.out());
+  float* scaled = ctx.work.floats[0].Grow(ctx.device, rows * d);
+  const float factor = static_cast<float>(std::pow(static_cast<double>(d), -0.25));
+  ctx.device->Launch(ScaleKernel, dim3(CeilDiv(rows * d, 256)), 256, 0, x, rows * d, factor,
+                     scaled);
+  MatMul(ctx, scaled, rows, omega, nullptr, false, out);
+  ctx.device->Launch(PerformerKernel, dim3(CeilDiv(rows, 4)), 4 * kWarpSize, 0, scaled, rows, d, m,
+                     out);
+}
+
+}  // namespace polysketch::cuda

@@ -1,0 +1,50 @@
+// g of the learned kinds: by products of whole batches here, for every shape and weight format; the
+// fused kernel for 16-bit weights is in learned_sketch_fused.cu.
+#include "kernels/cuda/gelu.cuh"
+#include "kernels/cuda/learned_sketch_fused.h"
+#include "kernels/cuda/ops.h"
+
+namespace polysketch::cuda {
+namespace {
+
+__global__ void GeluKernel(float* x, int64_t size) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < size) x[i] = Gelu(x[i]);
+}
+
+// sqrt(r) tanh(x1 x2 / sqrt(r)), with the zero columns up to `padded`.
+__global__ void JoinKernel(const float* x1, const float* x2, int64_t rows, int r, int padded,
+                           float* out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= rows * padded) return;
+  const int64_t from = i / padded * r + i % padded;
+  const float root = sqrtf(static_cast<float>(r));
+  out[i] = i % padded < r ? root * tanhf(x1[from] * x2[from] / root) : 0.0f;
+}
+
+}  // namespace
+
+void LearnedSketch(Context& ctx, const SketchNetwork& net, const float* x, int64_t rows,
+                   float* out) {
+  if (LearnedSketchFused(ctx, net, x, rows, out)) return;
+  const int r = net.size, padded = (r + 7) / 8 * 8, hidden = 8 * r;
+  const int widest = net.input > r ? net.input : r;
+  float* normed = ctx.work.floats[0].Grow(ctx.device, rows * widest);
+  float* up = ctx.work.floats[1].Grow(ctx.device, rows * hidden);
+  float* branches = ctx.work.floats[2].Grow(ctx.device, 2 * rows * r);
+  for (int branch = 0; branch < 2; ++branch) {
+    float* result = branches + branch * rows * r;
+    for (int level = 0; level < 2; ++level) {
+      const SketchNetwork::Level& weights = net.branch[branch][level];
+      LayerNorm(ctx, level == 0 ? x : result, rows, level == 0 ? net.input : r, weights.norm,
+                normed);
+      MatMul(ctx, normed, rows, Cast(*weights.up), nullptr, false, up);
+      ctx.device->Launch(GeluKernel, dim3(CeilDiv(rows * hidden, 256)), 256, 0, up, rows * hidden);
+      MatMul(ctx, up, rows, Cast(*weights.down), nullptr, false, result);
+    }
+  }
+  ctx.device->Launch(JoinKernel, dim3(CeilDiv(rows * padded, 256)), 256, 0, branches,
+                     branches + rows * r, rows, r, padded, out);
+}
+
+}  // namespace polysketch::cuda

@@ -1,0 +1,66 @@
+#include "kernels/cuda/matrix.h"
+
+#include <cstring>
+#include <vector>
+
+#include "base/half.h"
+#include "kernels/host_matrix.h"
+#include "kernels/quantize.h"
+
+namespace polysketch::cuda {
+namespace {
+
+// The matrix as [in][padded_out] elements of T, each made from its float32 value.
+template <typename T, typename Convert>
+std::vector<uint8_t> Rows(const CudaMatrix& matrix, const HostMatrix& w, bool transpose,
+                          const Convert& convert) {
+  std::vector<uint8_t> bytes(matrix.padded_in() * matrix.padded_out() * sizeof(T));
+  auto* rows = reinterpret_cast<T*>(bytes.data());
+  for (int64_t i = 0; i < matrix.in(); ++i) {
+    for (int64_t o = 0; o < matrix.out(); ++o) {
+      const float value = ReadElement(w, transpose ? o * w.cols + i : i * w.cols + o);
+      rows[i * matrix.padded_out() + o] = convert(value, o);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+CudaMatrix::CudaMatrix(Device* device, const HostMatrix& w, bool transpose, DataType type)
+    : Matrix(transpose ? w.cols : w.rows, transpose ? w.rows : w.cols, type) {
+  std::vector<uint8_t> host;
+  switch (type) {
+    case DataType::kF32:
+      host = Rows<float>(*this, w, transpose, [](float x, int64_t) { return x; });
+      break;
+    case DataType::kBf16:
+      host = Rows<uint16_t>(*this, w, transpose, [](float x, int64_t) { return FloatToBf16(x); });
+      break;
+    case DataType::kF16:
+      host = Rows<uint16_t>(*this, w, transpose, [](float x, int64_t) { return FloatToF16(x); });
+      break;
+    case DataType::kQ8: {
+      std::vector<float> scales(out()), column(in());
+      std::vector<QuantScale> quant(out());
+      for (int64_t o = 0; o < out(); ++o) {
+        for (int64_t i = 0; i < in(); ++i) {
+          column[i] = ReadElement(w, transpose ? o * w.cols + i : i * w.cols + o);
+        }
+        quant[o] = QuantScale::Of(LargestMagnitude(column.data(), in(), 1));
+        scales[o] = quant[o].scale;
+      }
+      host = Rows<int8_t>(*this, w, transpose, [&](float x, int64_t o) {
+        return static_cast<int8_t>(Quantize(x, quant[o]));
+      });
+      scales_ = DeviceArray<float>(device, scales.size());
+      device->CopyIn(scales_.data(), scales.data(), scales.size() * sizeof(float));
+      break;
+    }
+  }
+  data_ = DeviceArray<uint8_t>(device, host.size());
+  device->CopyIn(data_.data(), host.data(), host.size());
+  device->Synchronize();  // the host's copy goes away
+}
+
+}  // namespace polysketch::cuda

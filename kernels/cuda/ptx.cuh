@@ -1,0 +1,231 @@
+// The machine instructions that the kernels use, each as one function: tensor cores, asynchronous
+// copies, packed 16-bit arithmetic. Everything else in kernels/cuda is plain C++ with CUDA's words.
+// Compiled by g++ (tests/simt) the same functions run in software.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace polysketch::cuda {
+
+// Sixteen-bit floats as bits; pairs in a register, the lower index in the lower half.
+using Bf16 = uint16_t;
+
+constexpr unsigned kFullWarp = 0xffffffffu;
+constexpr int kWarpSize = 32;
+
+// The block's dynamic shared memory, aligned to 16 bytes.
+template <typename T>
+__device__ __forceinline__ T* SharedMemory() {
+#if defined(__CUDACC__)
+  extern __shared__ __align__(16) unsigned char polysketch_shared[];
+  return reinterpret_cast<T*>(polysketch_shared);
+#else
+  return static_cast<T*>(simt::DynamicShared());
+#endif
+}
+
+__device__ __forceinline__ uint32_t FloatBits(float value) {
+#if defined(__CUDACC__)
+  return __float_as_uint(value);
+#else
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+#endif
+}
+
+__device__ __forceinline__ float BitsFloat(uint32_t bits) {
+#if defined(__CUDACC__)
+  return __uint_as_float(bits);
+#else
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+#endif
+}
+
+__device__ __forceinline__ float WidenBf16(Bf16 bits) {
+  return BitsFloat(static_cast<uint32_t>(bits) << 16);
+}
+
+// Nearest even; NaN stays NaN.
+__device__ __forceinline__ Bf16 RoundBf16(float value) {
+  const uint32_t bits = FloatBits(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<Bf16>((bits >> 16) | 0x40);
+  return static_cast<Bf16>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+// Two floats as a pair, nearest even.
+__device__ __forceinline__ uint32_t PackBf16(float low, float high) {
+#if defined(__CUDACC__)
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return RoundBf16(low) | static_cast<uint32_t>(RoundBf16(high)) << 16;
+#endif
+}
+
+// Products of pairs, each rounded to bf16. sm_80 has no bf16 multiplication but the fused one:
+// adding -0 changes no product, not even in its sign.
+__device__ __forceinline__ uint32_t MultiplyBf16(uint32_t a, uint32_t b) {
+#if defined(__CUDACC__)
+  uint32_t out;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(0x80008000u));
+  return out;
+#else
+  return PackBf16(WidenBf16(a & 0xffff) * WidenBf16(b & 0xffff),
+                  WidenBf16(a >> 16) * WidenBf16(b >> 16));
+#endif
+}
+
+// One half of a pair in both halves.
+__device__ __forceinline__ uint32_t BroadcastLow(uint32_t pair) {
+  return (pair & 0xffffu) | (pair << 16);
+}
+__device__ __forceinline__ uint32_t BroadcastHigh(uint32_t pair) {
+  return (pair >> 16) | (pair & 0xffff0000u);
+}
+
+// c [16 x 8] += a [16 x 16] b [16 x 8], float32 sums; fragments as the PTX manual lays them out for
+// mma.m16n8k16: lane 4 g + t has of a (rows g, g + 8; columns 2t, 2t + 1), then columns + 8; of b
+// rows 2t, 2t + 1 of column g, then rows + 8; of c rows g, then g + 8, columns 2t, 2t + 1.
+__device__ __forceinline__ void MmaBf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                        uint32_t b1) {
+#if defined(__CUDACC__)
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+  const uint32_t b[2] = {b0, b1};
+  simt::MmaBf16(c, a, b);
+#endif
+}
+
+__device__ __forceinline__ void MmaF16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                       uint32_t b1) {
+#if defined(__CUDACC__)
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+  const uint32_t b[2] = {b0, b1};
+  simt::MmaF16(c, a, b);
+#endif
+}
+
+// Four 8x8 matrices of 16-bit elements from shared memory: lane i names row i % 8 of matrix i / 8
+// (16 bytes, aligned). Lane 4 g + t gets row g, columns 2t, 2t + 1 of each; of its transpose in
+// LoadMatrix4T.
+__device__ __forceinline__ void LoadMatrix4(uint32_t (&out)[4], const void* row) {
+#if defined(__CUDACC__)
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(address)
+               : "memory");
+#else
+  simt::LoadMatrix4(out, row, false);
+#endif
+}
+
+__device__ __forceinline__ void LoadMatrix4T(uint32_t (&out)[4], const void* row) {
+#if defined(__CUDACC__)
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(address)
+               : "memory");
+#else
+  simt::LoadMatrix4(out, row, true);
+#endif
+}
+
+// Sixteen bytes from global to shared memory, both aligned to 16; zeros when not `valid`. They are
+// there for this thread behind WaitCopies, for the block behind a barrier after it.
+__device__ __forceinline__ void CopyAsync16(void* shared, const void* global, bool valid) {
+#if defined(__CUDACC__)
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global),
+               "r"(bytes)
+               : "memory");
+#else
+  simt::CopyAsync(shared, global, 16, valid ? 16 : 0);
+#endif
+}
+
+// Ends a group of copies.
+__device__ __forceinline__ void CommitCopies() {
+#if defined(__CUDACC__)
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+  simt::CommitCopies();
+#endif
+}
+
+// Waits until at most `kPending` groups of this thread's are under way.
+template <int kPending>
+__device__ __forceinline__ void WaitCopies() {
+#if defined(__CUDACC__)
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#else
+  simt::WaitCopies(kPending);
+#endif
+}
+
+// tanh to 2^-11: beside values that are about to be rounded to bf16.
+__device__ __forceinline__ float FastTanh(float x) {
+#if defined(__CUDACC__)
+  float out;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+#else
+  return std::tanh(x);
+#endif
+}
+
+__device__ __forceinline__ float WarpSum(float value) {
+  // A tree: the same order whatever the values.
+  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(kFullWarp, value, distance);
+  }
+  return value;
+}
+
+__device__ __forceinline__ float WarpMax(float value) {
+  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(kFullWarp, value, distance));
+  }
+  return value;
+}
+
+// The sum over a block of `threads` (a multiple of 32, at most 1024), for all its threads. scratch:
+// 32 floats of shared memory.
+__device__ __forceinline__ float BlockSum(float value, int threads, float* scratch) {
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  value = WarpSum(value);
+  if (lane == 0) scratch[warp] = value;
+  __syncthreads();
+  const float total = WarpSum(lane < threads / kWarpSize ? scratch[lane] : 0.0f);
+  __syncthreads();
+  return total;
+}
+
+__device__ __forceinline__ float BlockMax(float value, int threads, float* scratch) {
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  value = WarpMax(value);
+  if (lane == 0) scratch[warp] = value;
+  __syncthreads();
+  const float top = WarpMax(scratch[lane < threads / kWarpSize ? lane : 0]);
+  __syncthreads();
+  return top;
+}
+
+}  // namespace polysketch::cuda

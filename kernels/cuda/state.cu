@@ -1,0 +1,91 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/cuda/state.h"
+
+namespace polysketch::cuda {
+namespace {
+
+int64_t Align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+int64_t AllHeads(const AttentionSpec& spec) { return int64_t{spec.layers} * spec.heads; }
+
+}  // namespace
+
+HeadLayout::HeadLayout(const AttentionSpec& spec)
+    : element(spec.state_format == StateFormat::kBf16 ? 2 : 4) {
+  const int64_t features = spec.features();
+  z = Align(features * spec.head_dim * 4);
+  far_keys = z + Align(features * 4);
+  near_keys = far_keys + (spec.mixed() ? Align(spec.block * element * spec.far_dim()) : 0);
+  values = near_keys + Align(spec.block * element * spec.near_dim());
+  size = values + Align(spec.block * element * spec.head_dim);
+}
+
+CudaState::CudaState(Device* device, const AttentionSpec& spec)
+    : device_(device), spec_(spec), layout_(spec) {
+  if (spec.kv_cache()) return;
+  memory_ = DeviceArray<uint8_t>(device, AllHeads(spec) * layout_.size);
+  device_->Zero(memory_.data(), memory_.size());
+}
+
+size_t CudaState::bytes() const {
+  return memory_.size() + blocks_.size() * AllHeads(spec_) * layout_.size;
+}
+
+std::unique_ptr<SequenceState> CudaState::Clone() const {
+  auto copy = std::make_unique<CudaState>(device_, spec_);
+  copy->CopyFrom(*this);
+  return copy;
+}
+
+void CudaState::CopyFrom(const SequenceState& other) {
+  const auto& from = static_cast<const CudaState&>(other);
+  PS_CHECK(from.memory_.size() == memory_.size()) << "a state of another model";
+  device_->Copy(memory_.data(), from.memory_.data(), memory_.size());
+  if (spec_.kv_cache()) {
+    Cut(std::min(position(), from.position()));
+    Reserve(from.position());
+  }
+  for (size_t i = 0; i < blocks_.size() && i < from.blocks_.size(); ++i) {
+    device_->Copy(blocks_[i].data(), from.blocks_[i].data(), blocks_[i].size());
+  }
+  set_position(from.position());
+}
+
+void CudaState::Reset() {
+  device_->Zero(memory_.data(), memory_.size());
+  blocks_.clear();
+  set_position(0);
+}
+
+void CudaState::Cut(int64_t position) {
+  PS_CHECK(position >= EarliestCut() && position <= this->position()) << position;
+  // Of a recurrent state what lies behind the position is never read.
+  const size_t blocks = (position + spec_.block - 1) / spec_.block;
+  while (blocks_.size() > blocks) blocks_.pop_back();
+  set_position(position);
+}
+
+void CudaState::Reserve(int64_t tokens) {
+  PS_CHECK(spec_.kv_cache());
+  const size_t blocks = (tokens + spec_.block - 1) / spec_.block;
+  if (blocks <= blocks_.size()) return;
+  while (blocks_.size() < blocks) {
+    blocks_.emplace_back(device_, AllHeads(spec_) * layout_.size);
+    // What lies behind the position is multiplied by weights of zero: it must be finite.
+    device_->Zero(blocks_.back().data(), blocks_.back().size());
+  }
+  std::vector<uint8_t*> addresses;
+  for (const auto& block : blocks_) addresses.push_back(block.data());
+  table_.Grow(device_, addresses.size());
+  device_->CopyIn(table_.data(), addresses.data(), addresses.size() * sizeof(uint8_t*));
+  device_->Synchronize();  // `addresses` goes away
+}
+
+size_t StateBytes(const AttentionSpec& spec, int64_t tokens) {
+  const int64_t blocks = spec.kv_cache() ? (tokens + spec.block - 1) / spec.block : 1;
+  return static_cast<size_t>(blocks) * AllHeads(spec) * HeadLayout(spec).size;
+}
+
+}  // namespace polysketch::cuda

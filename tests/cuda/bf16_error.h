@@ -1,0 +1,77 @@
+// How far attention may be off when its operands are bf16 (kernels/cuda/attention_parts.cuh):
+// first-order propagation, as in tests/kernels/noisy.h, with these roundings, each uniform within
+// its unit u = 2^-9 (a variance of a third of u^2 times the square of the value):
+// - every element of q and k, far and near, and of v;
+// - far: the products x_i x_j of a query and of a key (two equal ones of each pair: twice the
+//   variance), and S as it is read (the oracle's bf16_tolerance);
+// - near: the weight.
+// The errors of a query's elements are the same for all keys: they are added up, the others are
+// independent and their squares are. float32 roundings are in the oracle's own tolerance.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "tests/kernels/attention_oracle.h"
+
+namespace polysketch::testing {
+
+inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const AttentionRows& rows,
+                                         int tokens, const OracleOutput& oracle) {
+  constexpr double kVariance = 0x1p-18 / 3;  // of one rounding, relative
+  const int heads = spec.heads, d = spec.head_dim;
+  const std::vector<float>& far_q = FarQueries(spec, rows);
+  const std::vector<float>& far_k = FarKeys(spec, rows);
+  std::vector<double> tolerance(oracle.value.size());
+  for (int h = 0; h < heads; ++h) {
+    for (int t = 0; t < tokens; ++t) {
+      std::vector<double> shared(d), variance(d);  // of the numerator
+      double shared_weight = 0, weight_variance = 0, denominator = spec.stabilizer;
+      for (int s = 0; s <= t; ++s) {
+        const bool near = spec.kv_cache() || s / spec.block == t / spec.block;
+        const int width = near ? spec.near_dim() : spec.far_dim();
+        const float* q = &(near ? rows.near_q : far_q)[(t * heads + h) * width];
+        const float* k = &(near ? rows.near_k : far_k)[(s * heads + h) * width];
+        double dot = 0, squares = 0;
+        for (int i = 0; i < width; ++i) {
+          const double term = static_cast<double>(q[i]) * k[i];
+          dot += term;
+          squares += term * term;
+        }
+        const double weight = oracle::WeightOfDot(spec, near, dot);
+        // Of the dot product, by the roundings of q; by those of k as much again.
+        const double deviation = std::sqrt(squares * kVariance);
+        const double degree = oracle::Degree(spec, near);
+        const double slope = spec.kind == AttentionKind::kSoftmax
+                                 ? weight / std::sqrt(d)
+                                 : degree * std::pow(std::abs(dot) + deviation, degree - 1);
+        double own = Square(slope * deviation);
+        if (near) {
+          own += kVariance * weight * weight;
+        } else if (spec.sketched()) {
+          own += 4 * kVariance * squares * squares;
+        }
+        denominator += weight;
+        shared_weight += slope * deviation;
+        weight_variance += own;
+        for (int i = 0; i < d; ++i) {
+          const double v = rows.v[(s * heads + h) * d + i];
+          shared[i] += slope * deviation * std::abs(v);
+          variance[i] += own * v * v + kVariance * Square(weight * v);
+        }
+      }
+      for (int i = 0; i < d; ++i) {
+        const size_t index = (t * heads + h) * d + i;
+        const double of_weights = std::hypot(shared_weight, std::sqrt(weight_variance));
+        const double of_values = std::hypot(shared[i], std::sqrt(variance[i]));
+        tolerance[index] =
+            kDeviations * std::hypot(of_values, oracle.value[index] * of_weights) / denominator +
+            oracle.tolerance[index] + oracle.bf16_tolerance[index];
+      }
+    }
+  }
+  return tolerance;
+}
+
+}  // namespace polysketch::testing

@@ -1,0 +1,16 @@
+#include "tests/cuda/under_test.h"
+
+namespace polysketch::testing {
+
+std::unique_ptr<Backend> NewBackendUnderTest(std::string* reason) {
+  auto backend = NewCudaBackend();
+  if (backend.ok()) return std::move(backend).value();
+  *reason = backend.status().ToString();
+  return nullptr;
+}
+
+bool Emulated() { return false; }
+
+void SeedSchedule(uint64_t) {}
+
+}  // namespace polysketch::testing

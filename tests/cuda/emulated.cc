@@ -1,0 +1,18 @@
+#include "kernels/cuda/backend.h"
+#include "tests/cuda/under_test.h"
+#include "tests/simt/simt.h"
+
+namespace polysketch::testing {
+
+std::unique_ptr<Backend> NewBackendUnderTest(std::string* reason) {
+  auto backend = cuda::NewBackend();
+  if (backend.ok()) return std::move(backend).value();
+  *reason = backend.status().ToString();
+  return nullptr;
+}
+
+bool Emulated() { return true; }
+
+void SeedSchedule(uint64_t seed) { simt::Seed(seed); }
+
+}  // namespace polysketch::testing

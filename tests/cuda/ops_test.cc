@@ -1,0 +1,309 @@
+// Every op but attention against the reference, with float32, 16-bit and 8-bit weights. float32
+// tolerances as in tests/kernels/op_test.cc; a product with 16-bit weights rounds its left operand
+// to their format (unit u: a variance of u^2 / 3 of each term's square) and sums exactly in
+// float32.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/reference/ops.h"
+#include "tests/cuda/cuda_test.h"
+#include "tests/kernels/noisy.h"
+#include "tests/kernels/weights.h"
+#include "tests/testing/guarded_floats.h"
+#include "tests/testing/random.h"
+
+namespace polysketch {
+namespace {
+
+using testing::Exact;
+using testing::GuardedFloats;
+using testing::HostWeights;
+using testing::kDeviations;
+using testing::kU;
+using testing::Noisy;
+using testing::NoisyRow;
+using testing::Random;
+using testing::Square;
+
+constexpr DataType kTypes[] = {DataType::kF32, DataType::kF16, DataType::kBf16};
+
+double UnitOf(DataType type) {
+  return type == DataType::kF32 ? 0 : type == DataType::kBf16 ? testing::kBf16U : testing::kF16U;
+}
+
+class CudaOpsTest : public testing::CudaTest {
+ protected:
+  template <typename Tolerance>
+  static void ExpectClose(const GuardedFloats& got, const GuardedFloats& want,
+                          const Tolerance& tolerance, const std::string& what) {
+    for (size_t i = 0; i < want.size(); ++i) {
+      ASSERT_NEAR(got[i], want[i], tolerance(i)) << what << " element " << i;
+    }
+  }
+};
+
+// y = x w with the errors of x, of rounding x to the format of w, and of the float32 sum.
+NoisyRow Multiply(NoisyRow x, const Matrix& w) {
+  for (Noisy& value : x) {
+    value.error = std::sqrt(Square(value.error) + Square(UnitOf(w.type()) * value.value) / 3);
+  }
+  return testing::NoisyMultiply(x, w);
+}
+
+TEST_F(CudaOpsTest, MatMul) {
+  Random random(2);
+  const std::pair<int, int> shapes[] = {{1, 1}, {31, 33}, {64, 96}, {100, 70}};
+  for (const auto& [in, out] : shapes) {
+    const std::vector<float> values = random.Normals(in * out);
+    const GuardedFloats bias(random.Normals(out));
+    for (const DataType type : kTypes) {
+      const HostWeights w(values, in, out, type);
+      const auto packed = cuda_->PackMatrix(w.matrix(), false, type);
+      const auto expected = reference_->PackMatrix(w.matrix(), false, type);
+      EXPECT_EQ(packed->bytes(), expected->bytes());
+      for (const int rows : {1, 6, 17, 70}) {
+        const GuardedFloats x(random.Normals(rows * in));
+        const std::vector<float> old = random.Normals(rows * out);
+        const float* bias_or_null = rows % 2 == 0 ? bias.data() : nullptr;
+        const bool accumulate = rows % 5 == 0;
+        GuardedFloats got(old), want(old);
+        cuda_->MatMul(x.data(), rows, *packed, bias_or_null, accumulate, got.data());
+        reference_->MatMul(x.data(), rows, *expected, bias_or_null, accumulate, want.data());
+        std::vector<double> tolerance;
+        for (int m = 0; m < rows; ++m) {
+          const NoisyRow y = Multiply(Exact(x.data() + m * in, in), *expected);
+          for (int o = 0; o < out; ++o) {
+            tolerance.push_back(
+                kDeviations * y[o].error +
+                3 * kU *
+                    (std::abs(want[m * out + o]) + std::abs(bias[o]) + std::abs(old[m * out + o])));
+          }
+        }
+        const std::string what =
+            StrCat("MatMul ", rows, "x", in, "x", out, " ", DataTypeName(type));
+        ExpectClose(
+            got, want, [&](size_t i) { return tolerance[i]; }, what);
+        // Each row alone has the bits that it has among others.
+        for (int m = 0; m < rows; m += 16) {
+          GuardedFloats alone(
+              std::vector<float>(old.begin() + m * out, old.begin() + (m + 1) * out));
+          cuda_->MatMul(x.data() + m * in, 1, *packed, bias_or_null, accumulate, alone.data());
+          for (int o = 0; o < out; ++o)
+            ASSERT_EQ(alone[o], got[m * out + o]) << what << " row " << m;
+        }
+      }
+    }
+  }
+}
+
+// Both quantise with the same integers; only the scaling is rounded.
+TEST_F(CudaOpsTest, EightBitMatMul) {
+  Random random(3);
+  const int in = 45, out = 37, rows = 5;
+  const HostWeights w(random.Normals(in * out), in, out, DataType::kF32);
+  const auto packed = cuda_->PackMatrix(w.matrix(), false, DataType::kQ8);
+  const auto expected = reference_->PackMatrix(w.matrix(), false, DataType::kQ8);
+  const GuardedFloats x(random.Normals(rows * in));
+  GuardedFloats got(rows * out), want(rows * out);
+  cuda_->MatMul(x.data(), rows, *packed, nullptr, false, got.data());
+  reference_->MatMul(x.data(), rows, *expected, nullptr, false, want.data());
+  ExpectClose(
+      got, want, [&](size_t i) { return 4 * kU * std::abs(want[i]); }, "q8");
+}
+
+TEST_F(CudaOpsTest, Embed) {
+  Random random(3);
+  const int vocab = 77, width = 20;
+  for (const DataType type : {DataType::kF32, DataType::kF16, DataType::kBf16, DataType::kQ8}) {
+    const HostWeights w(random.Normals(vocab * width), vocab, width, DataType::kF32);
+    const auto packed = cuda_->PackMatrix(w.matrix(), true, type);
+    const auto expected = reference_->PackMatrix(w.matrix(), true, type);
+    const std::vector<int64_t> positions = {0, 1, 511, 5000000, 123456789012};
+    const std::vector<int32_t> tokens = {76, 0, 5, 5, 30};
+    GuardedFloats got(tokens.size() * width), want(tokens.size() * width);
+    cuda_->Embed(*packed, tokens, positions, got.data());
+    reference_->Embed(*expected, tokens, positions, want.data());
+    ExpectClose(
+        got, want, [&](size_t i) { return 4 * kU * (1 + std::abs(want[i])); },
+        StrCat("Embed ", DataTypeName(type)));
+  }
+}
+
+TEST_F(CudaOpsTest, LayerNorm) {
+  Random random(4);
+  for (const int width : {1, 33, 64, 192}) {
+    const std::vector<float> scale = random.Normals(width, 0.3, 1);
+    const std::vector<float> bias = random.Normals(width);
+    const NormWeights norm{scale.data(), bias.data()};
+    const int rows = 7;
+    const GuardedFloats x(random.Normals(rows * width, 1, 5));
+    GuardedFloats got(rows * width), want(rows * width);
+    cuda_->LayerNorm(x.data(), rows, width, norm, got.data());
+    reference_->LayerNorm(x.data(), rows, width, norm, want.data());
+    std::vector<double> tolerance;
+    for (int m = 0; m < rows; ++m) {
+      for (const Noisy& y : testing::NoisyNorm(Exact(x.data() + m * width, width), norm)) {
+        tolerance.push_back(kDeviations * y.error + kU * std::abs(y.value));
+      }
+    }
+    ExpectClose(
+        got, want, [&](size_t i) { return tolerance[i]; }, StrCat("LayerNorm ", width));
+    std::vector<float> in_place(x.data(), x.data() + x.size());
+    cuda_->LayerNorm(in_place.data(), rows, width, norm, in_place.data());
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(in_place[i], got[i]);
+  }
+}
+
+TEST_F(CudaOpsTest, Rope) {
+  Random random(5);
+  for (const int head_dim : {2, 6, 32}) {
+    const std::vector<int64_t> positions = {0, 1, 77, 1000003, 987654321};
+    const int heads = 3, width = heads * head_dim, rows = 5;
+    const GuardedFloats qkv(random.Normals(rows * 3 * width));
+    GuardedFloats q(rows * width), k(rows * width), want_q(rows * width), want_k(rows * width);
+    cuda_->Rope(qkv.data(), positions, heads, head_dim, q.data(), k.data());
+    reference_->Rope(qkv.data(), positions, heads, head_dim, want_q.data(), want_k.data());
+    double largest = 0;
+    for (size_t i = 0; i < qkv.size(); ++i) largest = std::max<double>(largest, std::abs(qkv[i]));
+    const auto tolerance = [&](size_t) { return 6 * kU * largest; };
+    ExpectClose(q, want_q, tolerance, "Rope q");
+    ExpectClose(k, want_k, tolerance, "Rope k");
+  }
+}
+
+TEST_F(CudaOpsTest, GeluGateAndLinearFeatures) {
+  Random random(6);
+  const int hidden = 33, rows = 3;
+  GuardedFloats up(random.Normals(rows * 2 * hidden, 3));
+  up.data()[hidden] = 100;
+  up.data()[2 * hidden - 1] = -100;
+  GuardedFloats got(rows * hidden), want(rows * hidden);
+  cuda_->GeluGate(up.data(), rows, hidden, got.data());
+  reference_->GeluGate(up.data(), rows, hidden, want.data());
+  ExpectClose(
+      got, want,
+      [&](size_t i) {
+        const size_t m = i / hidden, column = i % hidden;
+        return 10 * kU *
+               std::abs(up[m * 2 * hidden + column] * up[m * 2 * hidden + hidden + column]);
+      },
+      "GeluGate");
+  cuda_->LinearFeatures(up.data(), rows, hidden, got.data());
+  reference_->LinearFeatures(up.data(), rows, hidden, want.data());
+  ExpectClose(
+      got, want, [&](size_t i) { return 5 * kU * std::abs(want[i]); }, "LinearFeatures");
+}
+
+TEST_F(CudaOpsTest, PerformerFeatures) {
+  Random random(10);
+  const int d = 24, m = 19, rows = 5;
+  const HostWeights w(random.Normals(d * m), d, m, DataType::kF32);
+  const auto packed = cuda_->PackMatrix(w.matrix(), false, DataType::kF32);
+  const auto expected = reference_->PackMatrix(w.matrix(), false, DataType::kF32);
+  const GuardedFloats x(random.Normals(rows * d));
+  GuardedFloats got(rows * m), want(rows * m);
+  cuda_->PerformerFeatures(*packed, x.data(), rows, got.data());
+  reference_->PerformerFeatures(*expected, x.data(), rows, want.data());
+  // The exponent is a sum of 2 d terms of order |x| |omega| / d^(1/4): its error is relative.
+  ExpectClose(
+      got, want, [&](size_t i) { return kDeviations * kU * 40 * std::abs(want[i]); }, "performer");
+}
+
+TEST_F(CudaOpsTest, LearnedSketch) {
+  Random random(7);
+  for (const auto& [d, r] :
+       {std::pair(8, 4), std::pair(30, 11), std::pair(32, 16), std::pair(64, 32)}) {
+    for (const DataType type : kTypes) {
+      const testing::NetworkWeights weights(d, r, type, &random);
+      const auto cuda_net = weights.Pack(*cuda_, type);
+      const auto reference_net = weights.Pack(*reference_, type);
+      const int stride = (r + 7) / 8 * 8;
+      for (const int rows : {1, 21}) {
+        const GuardedFloats x(random.Normals(rows * d));
+        GuardedFloats got(rows * stride), want(rows * stride);
+        cuda_->LearnedSketch(cuda_net->network, x.data(), rows, got.data());
+        reference_->LearnedSketch(reference_net->network, x.data(), rows, want.data());
+        std::vector<double> tolerance(rows * stride);  // padding columns are exactly zero
+        for (int m = 0; m < rows; ++m) {
+          NoisyRow branch[2];
+          for (int b = 0; b < 2; ++b) {
+            branch[b] = Exact(x.data() + m * d, d);
+            for (const SketchNetwork::Level& level : reference_net->network.branch[b]) {
+              NoisyRow hidden = Multiply(testing::NoisyNorm(branch[b], level.norm), *level.up);
+              for (Noisy& h : hidden) {
+                h = testing::NoisyGelu(h, reference::Gelu(h.value));
+                // The fused kernel's tanh is good to 2^-11.
+                if (type != DataType::kF32) h.error = std::hypot(h.error, 0x1p-12 * h.value);
+              }
+              branch[b] = Multiply(hidden, *level.down);
+            }
+          }
+          for (int i = 0; i < r; ++i) {
+            const Noisy product = testing::NoisyProduct(branch[0][i], branch[1][i]);
+            tolerance[m * stride + i] = kDeviations * product.error +
+                                        8 * kU * std::abs(product.value) +
+                                        kU * std::abs(want[m * stride + i]);
+            if (type != DataType::kF32) {
+              tolerance[m * stride + i] += 0x1p-10 * std::abs(want[m * stride + i]);
+            }
+          }
+        }
+        ExpectClose(
+            got, want, [&](size_t i) { return tolerance[i]; },
+            StrCat("LearnedSketch ", rows, " rows ", d, " to ", r, " ", DataTypeName(type)));
+      }
+    }
+  }
+}
+
+TEST_F(CudaOpsTest, RandomSketch) {
+  Random random(8);
+  for (const int levels : {1, 2, 3}) {
+    const int d = 30, r = 11, rows = 6, stride = 16;
+    const testing::SketchWeights weights(d, r, levels, DataType::kF32, &random);
+    const auto cuda_sketch = weights.Pack(*cuda_, DataType::kF32);
+    const auto reference_sketch = weights.Pack(*reference_, DataType::kF32);
+    const GuardedFloats x(random.Normals(rows * d));
+    GuardedFloats got(rows * stride), want(rows * stride);
+    cuda_->ApplyRandomSketch(cuda_sketch->sketch, x.data(), rows, got.data());
+    reference_->ApplyRandomSketch(reference_sketch->sketch, x.data(), rows, want.data());
+    std::vector<double> tolerance(rows * stride);
+    for (int m = 0; m < rows; ++m) {
+      std::vector<NoisyRow> vectors(1 << levels, Exact(x.data() + m * d, d));
+      for (const auto& level : reference_sketch->sketch.levels) {
+        std::vector<NoisyRow> products(vectors.size() / 2, NoisyRow(r));
+        for (size_t j = 0; j < vectors.size(); j += 2) {
+          const NoisyRow a = Multiply(vectors[j], *level[j]);
+          const NoisyRow b = Multiply(vectors[j + 1], *level[j + 1]);
+          for (int i = 0; i < r; ++i) products[j / 2][i] = testing::NoisyProduct(a[i], b[i]);
+        }
+        vectors = products;
+      }
+      for (int i = 0; i < r; ++i) {
+        tolerance[m * stride + i] =
+            kDeviations * vectors[0][i].error + kU * std::abs(vectors[0][i].value);
+      }
+    }
+    ExpectClose(
+        got, want, [&](size_t i) { return tolerance[i]; }, StrCat("degree 2^", levels));
+  }
+}
+
+TEST_F(CudaOpsTest, LogSumExp) {
+  Random random(11);
+  const int rows = 3, width = 700;
+  const GuardedFloats x(random.Normals(rows * width, 5));
+  GuardedFloats got(rows), want(rows);
+  cuda_->LogSumExp(x.data(), rows, width, got.data());
+  reference_->LogSumExp(x.data(), rows, width, want.data());
+  // A sum of `width` positive terms has a relative error of about sqrt(width) u; its logarithm that
+  // as an absolute one.
+  ExpectClose(
+      got, want,
+      [&](size_t i) { return kU * (kDeviations * std::sqrt(width + 4.0) + 2 * std::abs(want[i])); },
+      "LogSumExp");
+}
+
+}  // namespace
+}  // namespace polysketch

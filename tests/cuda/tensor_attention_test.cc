@@ -1,0 +1,106 @@
+// The tensor core attention kernels (bf16 states): against the definition within what bf16 operands
+// may change, and the same bits under every split, every neighbour and every schedule of the
+// emulation.
+#include <string>
+#include <vector>
+
+#include "tests/cuda/bf16_error.h"
+#include "tests/cuda/cuda_test.h"
+#include "tests/kernels/attention_case.h"
+#include "tests/kernels/attention_oracle.h"
+
+namespace polysketch {
+namespace {
+
+using testing::Random;
+using testing::Sequence;
+
+struct Shape {
+  int heads, head_dim, size, block, tokens;
+};
+
+AttentionSpec Bf16Spec(AttentionKind kind, const Shape& shape) {
+  AttentionSpec spec =
+      testing::MakeSpec(kind, shape.heads, shape.head_dim, shape.size, shape.block);
+  spec.state_format = StateFormat::kBf16;
+  return spec;
+}
+
+class TensorAttentionTest : public testing::CudaTest {
+ protected:
+  void ExpectDefinition(const AttentionSpec& spec, int tokens, Random* random) {
+    const Sequence sequence = testing::RandomSequence(spec, tokens, random);
+    const testing::OracleOutput want = testing::AttentionOracle(spec, sequence.layers[0], tokens);
+    const std::vector<double> tolerance =
+        testing::Bf16Tolerance(spec, sequence.layers[0], tokens, want);
+    const auto out = testing::RunAlone(*cuda_, spec, sequence, {tokens});
+    double worst = 0;
+    for (size_t i = 0; i < want.value.size(); ++i) {
+      ASSERT_NEAR(out[0][i], want.value[i], tolerance[i])
+          << testing::Describe(spec) << " element " << i;
+      worst = std::max(worst, std::abs(out[0][i] - want.value[i]) / tolerance[i]);
+    }
+    // A tolerance that nothing comes near to would hide faults.
+    EXPECT_GT(worst, 0.02) << testing::Describe(spec);
+  }
+};
+
+TEST_F(TensorAttentionTest, EveryKindIsItsDefinition) {
+  Random random(1);
+  for (const AttentionKind kind : testing::kAllKinds) {
+    for (const Shape& shape : {Shape{2, 32, 16, 16, 55}, Shape{1, 64, 32, 32, 75}}) {
+      ExpectDefinition(Bf16Spec(kind, shape), shape.tokens, &random);
+    }
+  }
+}
+
+// Sketches of 8 to 64, heads of 128, blocks longer than a part and not multiples of one.
+TEST_F(TensorAttentionTest, EveryShapeIsItsDefinition) {
+  Random random(2);
+  std::vector<Shape> shapes = {{1, 32, 8, 20, 70},
+                               {1, 32, 24, 80, 170},
+                               {1, 32, 64, 16, 40},
+                               {1, 128, 16, 24, 60},
+                               {1, 64, 32, 96, 200}};
+  if (!testing::Emulated()) shapes.push_back({4, 64, 32, 256, 1500});
+  for (const Shape& shape : shapes) {
+    ExpectDefinition(Bf16Spec(AttentionKind::kLearnedSketchMixed, shape), shape.tokens, &random);
+  }
+  ExpectDefinition(Bf16Spec(AttentionKind::kSoftmax, {1, 64, 0, 80, 200}), 200, &random);
+}
+
+TEST_F(TensorAttentionTest, AnySplitAnyNeighbourAnySchedule) {
+  Random random(3);
+  const std::pair<AttentionKind, Shape> cases[] = {
+      {AttentionKind::kLearnedSketchMixed, {2, 32, 16, 40, 101}},
+      {AttentionKind::kRandomSketch, {1, 32, 16, 16, 53}},
+      {AttentionKind::kPerformer, {1, 32, 16, 16, 53}},
+      {AttentionKind::kSoftmax, {1, 32, 0, 24, 90}},
+      {AttentionKind::kPolynomial, {1, 32, 0, 24, 60}},
+  };
+  for (const auto& [kind, shape] : cases) {
+    const AttentionSpec spec = Bf16Spec(kind, shape);
+    const Sequence sequence = testing::RandomSequence(spec, shape.tokens, &random);
+    const Sequence other = testing::RandomSequence(spec, shape.tokens, &random);
+    const auto whole = testing::RunAlone(*cuda_, spec, sequence, {shape.tokens});
+    EXPECT_EQ(testing::RunAlone(*cuda_, spec, sequence, std::vector<int>(shape.tokens, 1)), whole)
+        << testing::Describe(spec) << " token by token";
+    for (int i = 0; i < Scale(3, 50); ++i) {
+      testing::SeedSchedule(100 + i);
+      const std::vector<int> parts = random.Split(shape.tokens);
+      testing::Runner mine(*cuda_, spec, sequence), its(*cuda_, spec, other);
+      for (const int rows : parts) {
+        const int left = shape.tokens - static_cast<int>(its.state->position());
+        const int beside = std::min<int>(left, static_cast<int>(random.Int(0, 30)));
+        std::vector<testing::Part> step = {{&mine, rows}};
+        if (beside > 0) step.insert(step.begin() + random.Int(0, 1), {&its, beside});
+        testing::Step(*cuda_, spec, step);
+      }
+      ASSERT_EQ(mine.outputs, whole)
+          << testing::Describe(spec) << " split " << ::testing::PrintToString(parts);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace polysketch

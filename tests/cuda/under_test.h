@@ -1,0 +1,23 @@
+// The cuda backend as the tests of this folder run it: on a GPU (device.cc; skipped without one),
+// or its own sources on the host under tests/simt (emulated.cc). The tests are the same; the
+// emulation takes small counts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kernels/backend.h"
+
+namespace polysketch::testing {
+
+// Null, with the reason, where there is no GPU.
+std::unique_ptr<Backend> NewBackendUnderTest(std::string* reason);
+
+// True under the emulation.
+bool Emulated();
+
+// Draws the order in which the emulation runs warps; nothing on a GPU.
+void SeedSchedule(uint64_t seed);
+
+}  // namespace polysketch::testing

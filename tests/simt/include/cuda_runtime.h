@@ -1,0 +1,144 @@
+// What kernels/cuda uses of CUDA's runtime header, for the host: words of the language, the warp
+// functions, and the runtime calls, whose device is this process's own memory.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <new>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "tests/simt/simt.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __restrict__
+
+using dim3 = simt::Dim3;
+using simt::blockDim;
+using simt::blockIdx;
+using simt::gridDim;
+using simt::threadIdx;
+
+inline int min(int a, int b) { return a < b ? a : b; }
+
+inline void __syncthreads() { simt::SyncThreads(); }
+inline void __syncwarp() { simt::SyncWarp(); }
+
+namespace simt {
+template <typename T>
+struct ShuffleInput {
+  T value;
+  int source;
+};
+template <typename T>
+T Shuffle(T value, int source) {
+  const ShuffleInput<T> input{value, source};
+  T out;
+  Collective(
+      "shfl",
+      [](const void* const* in, void* const* out) {
+        for (int lane = 0; lane < kWarp; ++lane) {
+          const auto& want = *static_cast<const ShuffleInput<T>*>(in[lane]);
+          const auto& from = *static_cast<const ShuffleInput<T>*>(in[want.source % kWarp]);
+          *static_cast<T*>(out[lane]) = from.value;
+        }
+      },
+      &input, &out);
+  return out;
+}
+inline int Lane() {
+  return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % kWarp;
+}
+}  // namespace simt
+
+template <typename T>
+T __shfl_sync(unsigned, T value, int source) {
+  return simt::Shuffle(value, source);
+}
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  return simt::Shuffle(value, simt::Lane() ^ mask);
+}
+
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorLaunchFailure = 719 };
+inline const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaSuccess                 ? "no error"
+         : error == cudaErrorMemoryAllocation ? "out of memory"
+                                              : "unspecified launch failure";
+}
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+using cudaStream_t = struct CUstream_st*;
+inline constexpr unsigned cudaStreamNonBlocking = 1;
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = nullptr;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+
+inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  *memory = simt::Allocate(bytes);
+  return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+inline cudaError_t cudaFree(void* memory) {
+  simt::Free(memory);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = *total = size_t{1} << 30;
+  return cudaSuccess;
+}
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                                   cudaStream_t) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) {
+  if (bytes > 0) std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+struct cudaDeviceProp {
+  char name[256] = "emulation";
+  int major = 8, minor = 0, multiProcessorCount = 4;
+};
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = cudaDeviceProp();
+  return cudaSuccess;
+}
+
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+  void* attrs = nullptr;
+  unsigned numAttrs = 0;
+};
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  const std::tuple<std::decay_t<Parameters>...> values(std::forward<Arguments>(arguments)...);
+  simt::Run(config->gridDim, config->blockDim, config->dynamicSmemBytes,
+            [&] { std::apply(kernel, values); });
+  return cudaSuccess;
+}

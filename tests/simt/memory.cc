@@ -1,0 +1,60 @@
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "tests/simt/simt.h"
+
+namespace simt {
+namespace {
+
+constexpr size_t kGuard = 256;
+constexpr unsigned char kGuardByte = 0xa5;
+
+// Begin and size of every array.
+std::map<unsigned char*, size_t>& Arrays() {
+  static std::map<unsigned char*, size_t> arrays;
+  return arrays;
+}
+
+void CheckGuard(const unsigned char* array, size_t size) {
+  for (size_t i = 0; i < kGuard; ++i) {
+    if (array[size + i] != kGuardByte || array[-1 - static_cast<std::ptrdiff_t>(i)] != kGuardByte) {
+      std::fprintf(stderr, "simt: launch %lld wrote beside an array of %zu bytes\n",
+                   static_cast<long long>(Launches()), size);
+      std::abort();
+    }
+  }
+}
+
+}  // namespace
+
+void* Allocate(size_t bytes) {
+  const size_t whole = (bytes + 2 * kGuard + 255) / 256 * 256;
+  auto* memory = static_cast<unsigned char*>(std::aligned_alloc(256, whole));
+  if (memory == nullptr) return nullptr;
+  std::memset(memory, kGuardByte, whole);
+  unsigned char* array = memory + kGuard;
+  std::memset(array, 0xff, bytes);
+  Arrays()[array] = bytes;
+  return array;
+}
+
+void Free(void* memory) {
+  if (memory == nullptr) return;
+  auto* array = static_cast<unsigned char*>(memory);
+  const auto found = Arrays().find(array);
+  if (found == Arrays().end()) {
+    std::fprintf(stderr, "simt: an address is freed that was not allocated\n");
+    std::abort();
+  }
+  CheckGuard(array, found->second);
+  Arrays().erase(found);
+  std::free(array - kGuard);
+}
+
+void CheckGuards() {
+  for (const auto& [array, size] : Arrays()) CheckGuard(array, size);
+}
+
+}  // namespace simt

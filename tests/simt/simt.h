@@ -1,0 +1,65 @@
+// A small SIMT machine on the host. The threads of a block are fibers of one operating system
+// thread; a thread runs until it needs others: __syncthreads, a warp collective. So a kernel's own
+// source runs here unchanged (include/cuda_runtime.h gives its words their meaning), and what a GPU
+// leaves to chance is provoked on purpose:
+// - the order of warps is drawn from the seed, and a warp runs as far ahead of the others as
+//   barriers allow, so that a missing barrier shows as a wrong result;
+// - shared memory begins as NaN in every block, and has exactly the size asked for;
+// - each cp.async copies at once or when it is waited for, by a coin of the seed, so that a missing
+//   wait shows, and a missing barrier in front of it too;
+// - a write beside an array of device memory ends the program;
+// - lanes of a warp that meet in different collectives, and barriers that some thread never
+//   reaches, end the program with a message.
+// Blocks run one after the other. Atomics between blocks are plain operations.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace simt {
+
+struct Dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  constexpr Dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+inline constexpr int kWarp = 32;
+
+// Of the running thread.
+extern Dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+// Runs a kernel: `body` once for every thread of every block.
+void Run(Dim3 grid, Dim3 block, size_t shared_bytes, const std::function<void()>& body);
+
+// Schedules of later launches are drawn from this seed.
+void Seed(uint64_t seed);
+// Kernels launched so far.
+int64_t Launches();
+
+// Device memory: NaN at first, with guards on both sides, which are looked at behind every launch.
+void* Allocate(size_t bytes);
+void Free(void* memory);
+void CheckGuards();
+
+void* DynamicShared();
+void SyncThreads();
+void SyncWarp();
+
+// Every lane gives `bytes` bytes at `in`; when the last of the warp has come, `combine(warp)` runs
+// once with the 32 inputs and outputs; then each lane's `out` is filled.
+using Combine = void (*)(const void* const* in, void* const* out);
+void Collective(const char* name, Combine combine, const void* in, void* out);
+
+// cp.async of this thread.
+void CopyAsync(void* to, const void* from, int bytes, int valid);
+void CommitCopies();
+void WaitCopies(int pending_groups);
+
+// Software twins of the tensor core instructions of kernels/cuda/ptx.cuh.
+void MmaBf16(float c[4], const uint32_t a[4], const uint32_t b[2]);
+void MmaF16(float c[4], const uint32_t a[4], const uint32_t b[2]);
+// Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
+void LoadMatrix4(uint32_t out[4], const void* row, bool transpose);
+
+}  // namespace simt

@@ -1,0 +1,165 @@
+// A backend for tests that hand over arrays of the host: every op copies them to arrays of the
+// backend behind it and its results back. So one test serves backends with and without memory of
+// their own.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace polysketch::testing {
+
+class StagedBackend final : public Backend {
+ public:
+  explicit StagedBackend(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+
+  Backend& device() { return *backend_; }
+
+  std::string_view name() const override { return backend_->name(); }
+  int threads() const override { return backend_->threads(); }
+  Status status() const override { return backend_->status(); }
+  std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
+                                           DataType type) override {
+    return backend_->PackMatrix(w, transpose, type);
+  }
+  std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) override {
+    return backend_->NewState(spec);
+  }
+  size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const override {
+    return backend_->StateBytes(spec, tokens);
+  }
+
+  void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
+             std::span<const int64_t> positions, float* out) override {
+    Out y(this, out, static_cast<int64_t>(tokens.size()) * embedding.in());
+    backend_->Embed(embedding, tokens, positions, y.data());
+  }
+  void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
+                 float* out) override {
+    const In scale(this, norm.scale, width), bias(this, norm.bias, width);
+    const NormWeights staged{scale.data(), bias.data()};
+    if (x == out) {
+      Out y(this, out, rows * width);
+      backend_->LayerNorm(y.data(), rows, width, staged, y.data());
+      return;
+    }
+    const In from(this, x, rows * width);
+    Out y(this, out, rows * width);
+    backend_->LayerNorm(from.data(), rows, width, staged, y.data());
+  }
+  void MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias, bool accumulate,
+              float* out) override {
+    const In from(this, x, rows * w.in());
+    const In added(this, bias, bias == nullptr ? 0 : w.out());
+    Out y(this, out, rows * w.out());
+    backend_->MatMul(from.data(), rows, w, bias == nullptr ? nullptr : added.data(), accumulate,
+                     y.data());
+  }
+  void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
+            float* k) override {
+    const int64_t size = static_cast<int64_t>(positions.size()) * heads * head_dim;
+    const In from(this, qkv, 3 * size);
+    Out to_q(this, q, size), to_k(this, k, size);
+    backend_->Rope(from.data(), positions, heads, head_dim, to_q.data(), to_k.data());
+  }
+  void GeluGate(const float* up, int64_t rows, int hidden, float* out) override {
+    const In from(this, up, rows * 2 * hidden);
+    Out y(this, out, rows * hidden);
+    backend_->GeluGate(from.data(), rows, hidden, y.data());
+  }
+  void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override {
+    SketchNetwork staged = net;
+    std::vector<std::unique_ptr<In>> norms;
+    for (auto& branch : staged.branch) {
+      for (int level = 0; level < 2; ++level) {
+        const int width = level == 0 ? net.input : net.size;
+        for (const float** array : {&branch[level].norm.scale, &branch[level].norm.bias}) {
+          norms.push_back(std::make_unique<In>(this, *array, width));
+          *array = norms.back()->data();
+        }
+      }
+    }
+    const In from(this, x, rows * net.input);
+    Out y(this, out, rows * Padded(net.size));
+    backend_->LearnedSketch(staged, from.data(), rows, y.data());
+  }
+  void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
+                         float* out) override {
+    const In from(this, x, rows * sketch.input);
+    Out y(this, out, rows * Padded(sketch.size));
+    backend_->ApplyRandomSketch(sketch, from.data(), rows, y.data());
+  }
+  void LinearFeatures(const float* x, int64_t rows, int width, float* out) override {
+    const In from(this, x, rows * width);
+    Out y(this, out, rows * width);
+    backend_->LinearFeatures(from.data(), rows, width, y.data());
+  }
+  void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override {
+    const In from(this, x, rows * omega.in());
+    Out y(this, out, rows * omega.out());
+    backend_->PerformerFeatures(omega, from.data(), rows, y.data());
+  }
+  void Attention(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
+                 const AttentionInput& input, float* out) override {
+    int64_t rows = 0;
+    for (const AttentionSegment& segment : segments) {
+      rows = std::max<int64_t>(rows, segment.first_row + segment.rows);
+    }
+    const int64_t near = rows * spec.heads * spec.near_dim();
+    const int64_t far = rows * spec.heads * spec.far_dim();
+    const int64_t width = int64_t{spec.heads} * spec.head_dim;
+    const In near_q(this, input.near_q, near), near_k(this, input.near_k, near);
+    const In far_q(this, input.far_q, far), far_k(this, input.far_k, far);
+    const In v(this, input.v, (rows - 1) * input.v_stride + width);
+    Out y(this, out, rows * width);
+    const AttentionInput staged{near_q.data(), near_k.data(), far_q.data(),
+                                far_k.data(),  v.data(),      input.v_stride};
+    backend_->Attention(spec, layer, segments, staged, y.data());
+  }
+  void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override {
+    const In from(this, x, rows * width);
+    Out y(this, out, rows);
+    backend_->LogSumExp(from.data(), rows, width, y.data());
+  }
+
+ private:
+  static int64_t Padded(int64_t r) { return (r + 7) / 8 * 8; }
+
+  class In {
+   public:
+    In(StagedBackend* owner, const float* host, int64_t size)
+        : array_(owner->backend_.get(), static_cast<size_t>(size)) {
+      if (size > 0) array_.CopyIn(host);
+    }
+    const float* data() const { return array_.data(); }
+
+   private:
+    BackendArray array_;
+  };
+
+  // Also what was in the array before: an op may read it.
+  class Out {
+   public:
+    Out(StagedBackend* owner, float* host, int64_t size)
+        : backend_(owner->backend_.get()), host_(host), array_(backend_, size) {
+      array_.CopyIn(host);
+    }
+    ~Out() { backend_->CopyOut(array_.data(), array_.size(), host_); }
+    Out(const Out&) = delete;
+    Out& operator=(const Out&) = delete;
+    float* data() const { return array_.data(); }
+
+   private:
+    Backend* backend_;
+    float* host_;
+    BackendArray array_;
+  };
+
+  std::unique_ptr<Backend> backend_;
+};
+
+}  // namespace polysketch::testing
