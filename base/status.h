@@ -3,6 +3,7 @@
 // (server/status_map.h).
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -42,12 +43,19 @@ class [[nodiscard]] Status {
   bool ok() const { return code_ == Code::kOk; }
   Code code() const { return code_; }
   const std::string& message() const { return message_; }
+  // When it is worth trying again, if that is known.
+  std::optional<std::chrono::milliseconds> retry_after() const { return retry_after_; }
+  Status WithRetryAfter(std::chrono::milliseconds delay) && {
+    retry_after_ = delay;
+    return std::move(*this);
+  }
   // "INVALID_ARGUMENT: message", or "OK".
   std::string ToString() const;
 
  private:
   Code code_ = Code::kOk;
   std::string message_;
+  std::optional<std::chrono::milliseconds> retry_after_;
 };
 
 // Concatenates its arguments through an ostream: StrCat("expected ", 3, " values").

@@ -11,12 +11,14 @@
 
 #include "base/check.h"
 #include "base/thread_name.h"
+#include "engine/retry_delay.h"
 #include "engine/sampler/random.h"
 #include "engine/sampler/sampling_params.h"
 #include "engine/scheduler/generate_sequence.h"
 #include "engine/scheduler/scheduler.h"
 #include "engine/scheduler/score_sequence.h"
 #include "engine/snapshot/check.h"
+#include "engine/speculation/model_drafter.h"
 
 namespace polysketch {
 namespace {
@@ -38,8 +40,10 @@ struct Mailbox {
   std::vector<std::unique_ptr<Sequence>> added;
   std::vector<RequestId> cancelled;
   std::optional<Status> end_all;
-  int admitted_or_waiting = 0;  // submitted and not yet ending: what the bound of the queue counts
-  int unfinished = 0;           // submitted, FinishEvent not yet pushed
+  int places = 0;  // of requests submitted and not yet ending: what the bound of the queue counts
+  int64_t added_tokens = 0;  // prompts of `added`
+  RetryDelay retry_delay;
+  int unfinished = 0;  // submitted, FinishEvent not yet pushed
   EngineStats stats;
 
   void Wake() {
@@ -72,6 +76,14 @@ Status CheckOptions(const EngineOptions& options, const LanguageModel& model,
   if (options.stall_deadline.count() < 1 || options.stall_deadline > std::chrono::hours(24 * 365)) {
     return InvalidArgument("stall_deadline: expected 1 ms to a year, found ",
                            options.stall_deadline.count(), " ms");
+  }
+  if (options.draft_tokens < 0 || options.draft_tokens > kMaxDraftTokens) {
+    return InvalidArgument("draft_tokens: expected 0 to ", kMaxDraftTokens, ", found ",
+                           options.draft_tokens);
+  }
+  if (options.draft_model != nullptr && options.draft_model->vocab_size() != model.vocab_size()) {
+    return FailedPrecondition("the draft model: expected vocab_size ", model.vocab_size(),
+                              " as the model has, found ", options.draft_model->vocab_size());
   }
   if (config.vocab_size != model.vocab_size()) {
     return FailedPrecondition("config.json: expected vocab_size ", model.vocab_size(), ", found ",
@@ -120,14 +132,19 @@ class EngineImpl : public Engine {
                  .vocab_size = model->vocab_size(),
                  .eos_id = config.eos_id,
                  .max_step_tokens = std::min(options.max_step_tokens, model->max_step_tokens()),
-                 .observer = options.observer != nullptr ? options.observer : &silent_observer_},
+                 .observer = options.observer != nullptr ? options.observer : &silent_observer_,
+                 .draft_tokens = options.draft_tokens,
+                 .new_drafter = DrafterOf(options)},
         seed_base_(DrawSeedBase()),
-        limits_(model, StateMemory(model, options)),
-        scheduler_(model, context_,
-                   {.max_sequences = options.max_sequences,
-                    .state_memory = limits_.limit(),
-                    .stall_deadline = options.stall_deadline,
-                    .on_ending = [this](RequestId) { OnEnding(); }}) {
+        limits_(model, StateMemory(model, options), 0),
+        scheduler_(
+            model, context_,
+            {.max_sequences = options.max_sequences,
+             .state_memory = limits_.limit(),
+             .parked_memory = options.parked_memory > 0 ? options.parked_memory : limits_.limit(),
+             .stall_deadline = options.stall_deadline,
+             .step_budget = options.step_budget,
+             .on_ending = [this](const Sequence& sequence) { OnEnding(sequence); }}) {
     mailbox_->stats.state_bytes_limit = limits_.limit();
   }
 
@@ -235,9 +252,14 @@ class EngineImpl : public Engine {
     return static_cast<uint64_t>(device()) << 32 | device();
   }
 
+  static std::function<std::unique_ptr<Drafter>()> DrafterOf(const EngineOptions& options) {
+    if (options.draft_model == nullptr) return {};
+    return [model = options.draft_model] { return std::make_unique<ModelDrafter>(model); };
+  }
+
   static size_t StateMemory(LanguageModel* model, const EngineOptions& options) {
     if (options.state_memory > 0) return options.state_memory;
-    if (StatePool(model, 0).growing()) return kKvStateMemory;
+    if (StatePool(model, 0, 0).growing()) return kKvStateMemory;
     return static_cast<size_t>(options.max_sequences) * model->StateBytes(1);
   }
 
@@ -248,7 +270,18 @@ class EngineImpl : public Engine {
   Result<int64_t> MaxTokens(const GenerateRequest& request) const {
     const int64_t before = request.start == nullptr ? 0 : request.start->tokens();
     const auto prompt = before + static_cast<int64_t>(request.prompt.size());
-    const int64_t most = limits_.TokensThatFit(limits_.limit());
+    const int32_t choices = request.params.best_of;
+    if (choices > options_.max_sequences + options_.max_queue) {
+      return InvalidArgument("best_of: expected at most ",
+                             options_.max_sequences + options_.max_queue,
+                             " (places of the server), found ", choices);
+    }
+    if (choices > 1 && request.keep) {
+      return InvalidArgument("n: expected 1 where the sequence is kept, found ", choices);
+    }
+    // Forks begin with a state of their own.
+    const size_t memory = limits_.limit() / (choices > 1 ? 2 : 1);
+    const int64_t most = limits_.TokensThatFit(memory);
     const int64_t asked = request.params.max_tokens.value_or(1);
     if (prompt + asked > most) {
       return InvalidArgument("max_tokens: expected prompt and max_tokens together at most ", most,
@@ -256,9 +289,10 @@ class EngineImpl : public Engine {
     }
     if (request.params.max_tokens) return asked;
     const int64_t share =
-        limits_.TokensThatFit(limits_.limit() / static_cast<size_t>(options_.max_sequences));
+        limits_.TokensThatFit(memory / static_cast<size_t>(options_.max_sequences));
     const int64_t room = (prompt < share ? share : most) - prompt;
-    return std::min<int64_t>(options_.max_new_tokens, room);
+    const int64_t ranked = choices > request.params.n ? kMaxRankedTokens / choices : room;
+    return std::min({int64_t{options_.max_new_tokens}, room, ranked});
   }
 
   Result<RequestId> Enqueue(std::unique_ptr<Sequence> sequence) {
@@ -267,11 +301,22 @@ class EngineImpl : public Engine {
     if (mailbox_->draining) return Unavailable("the server is draining and takes no new requests");
     // Counted with the slots: a burst that the free slots can take is not refused because none was
     // admitted yet.
-    if (mailbox_->admitted_or_waiting >= options_.max_sequences + options_.max_queue) {
+    const int places = sequence->places();
+    if (mailbox_->places + places > options_.max_sequences + options_.max_queue) {
       return ResourceExhausted("the queue is full: ", options_.max_sequences, " running and ",
-                               options_.max_queue, " waiting requests; try again later");
+                               options_.max_queue, " waiting requests; try again later")
+          .WithRetryAfter(mailbox_->retry_delay.OnRefused());
     }
-    ++mailbox_->admitted_or_waiting;
+    const int64_t tokens = sequence->UnreadTokens();
+    const int64_t queued = mailbox_->stats.waiting_tokens + mailbox_->added_tokens;
+    if (options_.max_queue_tokens > 0 && queued > 0 &&
+        queued + tokens > options_.max_queue_tokens) {
+      return ResourceExhausted("the queue is full: ", queued, " tokens of prompts wait, ",
+                               options_.max_queue_tokens, " may; try again later")
+          .WithRetryAfter(mailbox_->retry_delay.OnRefused());
+    }
+    mailbox_->places += places;
+    mailbox_->added_tokens += tokens;
     ++mailbox_->unfinished;
     mailbox_->added.push_back(std::move(sequence));
     mailbox_->woken = true;
@@ -280,9 +325,10 @@ class EngineImpl : public Engine {
   }
 
   // Engine thread, before a FinishEvent goes out: whoever reads it finds the place free.
-  void OnEnding() {
+  void OnEnding(const Sequence& sequence) {
     std::lock_guard lock(mailbox_->mutex);
-    --mailbox_->admitted_or_waiting;
+    mailbox_->places -= sequence.places();
+    mailbox_->retry_delay.OnEnded(Clock::now());
   }
 
   // The engine thread.
@@ -312,6 +358,7 @@ class EngineImpl : public Engine {
         stop = mailbox_->stop;
         migrate = std::exchange(mailbox_->migrate, false);
         mailbox_->stats.waiting += static_cast<int>(added.size());
+        mailbox_->stats.waiting_tokens += std::exchange(mailbox_->added_tokens, 0);
       }
       if (stop) end_all = Unavailable("the server is shutting down");
       for (auto& sequence : added) scheduler_.Add(std::move(sequence));
@@ -328,15 +375,18 @@ class EngineImpl : public Engine {
   }
 
   void Publish() {
-    const size_t state_bytes = scheduler_.state_bytes();
+    const Scheduler::Counts counts = scheduler_.counts();
     std::lock_guard lock(mailbox_->mutex);
     EngineStats& stats = mailbox_->stats;
-    stats.running = scheduler_.running();
-    stats.waiting = scheduler_.waiting();
-    stats.parked = scheduler_.parked();
-    stats.state_bytes = state_bytes;
+    stats.running = counts.running;
+    stats.waiting = counts.waiting;
+    stats.parked = counts.parked;
+    stats.preempted = counts.preempted;
+    stats.waiting_tokens = counts.waiting_tokens;
+    stats.parkings = scheduler_.parkings();
+    stats.state_bytes = counts.state_bytes;
     stats.steps = scheduler_.steps();
-    mailbox_->unfinished = stats.running + stats.waiting + static_cast<int>(mailbox_->added.size());
+    mailbox_->unfinished = scheduler_.size() + static_cast<int>(mailbox_->added.size());
     if (mailbox_->unfinished == 0) mailbox_->idle.notify_all();
   }
 

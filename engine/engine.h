@@ -26,13 +26,22 @@
 namespace polysketch {
 
 struct EngineOptions {
-  int max_sequences = 16;     // slots: sequences running at once
-  int max_queue = 256;        // waiting requests; more get RESOURCE_EXHAUSTED
+  int max_sequences = 16;  // slots: sequences running at once
+  int max_queue = 256;     // waiting requests; more get RESOURCE_EXHAUSTED
+  // Prompt tokens of waiting requests; one that would pass it gets RESOURCE_EXHAUSTED, unless it is
+  // the only one. 0: no bound.
+  int64_t max_queue_tokens = 0;
   int max_step_tokens = 512;  // most tokens of one step (prefill chunks beside decoding sequences)
   int64_t max_prompt_tokens = int64_t{1} << 24;
   int32_t max_new_tokens = 1 << 20;  // default and upper limit of max_tokens
   size_t state_memory = 0;  // bytes for all states; 0: max_sequences states of a recurrent kind, or
                             // 4 GiB for KV kinds
+  size_t parked_memory = 0;  // bytes for states of requests that gave up their slot; 0: as many
+  // What a prompt may add to a step beside decoding requests; 0: no bound.
+  std::chrono::milliseconds step_budget{25};
+  // Speculative decoding: most draft tokens a step of a request that does not say; 0: none.
+  int draft_tokens = 0;
+  LanguageModel* draft_model = nullptr;  // of the same vocabulary; null: prompt lookup
   std::chrono::milliseconds stall_deadline{
       30000};  // a reader that takes nothing for so long ends its request
   EngineObserver* observer = nullptr;
@@ -41,7 +50,10 @@ struct EngineOptions {
 struct EngineStats {
   int running = 0;
   int waiting = 0;
-  int parked = 0;
+  int parked = 0;     // wait for their reader or input, with a slot or without
+  int preempted = 0;  // gave their slot to requests of a higher priority
+  int64_t waiting_tokens = 0;
+  int64_t parkings = 0;    // how often a request gave up its slot
   size_t state_bytes = 0;  // held by running sequences
   size_t state_bytes_limit = 0;
   int64_t steps = 0;
@@ -56,9 +68,10 @@ class Engine {
                                                 const EngineOptions& options);
   virtual ~Engine() = default;  // cancels what is running, joins the thread
 
-  // Refuses with INVALID_ARGUMENT (names the field), RESOURCE_EXHAUSTED (queue full), UNAVAILABLE
-  // (draining); what follows a snapshot is refused with INVALID_ARGUMENT for one that does not fit
-  // the model. After an OK the stream gets exactly one FinishEvent, whatever happens.
+  // Refuses with INVALID_ARGUMENT (names the field), RESOURCE_EXHAUSTED (queue full; with a retry
+  // delay), UNAVAILABLE (draining); what follows a snapshot is refused with INVALID_ARGUMENT for
+  // one that does not fit the model. After an OK the stream gets exactly one FinishEvent, whatever
+  // happens.
   virtual Result<RequestId> Submit(GenerateRequest request,
                                    std::shared_ptr<EventStream> stream) = 0;
   virtual Result<RequestId> Submit(ScoreRequest request, std::shared_ptr<EventStream> stream) = 0;

@@ -26,6 +26,8 @@ class EngineObserver {
                       std::chrono::nanoseconds /*duration*/) {}
   // Behind each OnStep: the rest of its duration is bookkeeping.
   virtual void OnStepParts(const StepParts& /*parts*/) {}
+  // A draft was verified: its first `accepted` tokens held.
+  virtual void OnDraft(int64_t /*proposed*/, int64_t /*accepted*/) {}
   virtual void OnFinished(const FinishEvent& /*finish*/) {}
 };
 

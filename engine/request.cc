@@ -48,7 +48,7 @@ bool EventStream::TryPop(Event* event) {
         full_since_.reset();
         drained = true;
       } else {
-        full_since_ = Clock::now();  // still full, but the reader is alive
+        full_since_ = now_();  // still full, but the reader is alive
       }
     }
   }
@@ -63,7 +63,7 @@ void EventStream::Push(Event event) {
     std::lock_guard lock(mutex_);
     was_empty = events_.empty();
     events_.push_back(std::move(event));
-    if (!full_since_ && events_.size() >= capacity_) full_since_ = Clock::now();
+    if (!full_since_ && events_.size() >= capacity_) full_since_ = now_();
   }
   if (was_empty && on_ready_) on_ready_();
 }

@@ -52,6 +52,11 @@ struct GenerateParams {
   // Unset: no log-probabilities. n: the chosen token's and the n most likely.
   std::optional<int32_t> logprobs;
   bool echo = false;  // prompt tokens first, with log-probabilities when asked for
+  // Choices that go out, and that are made: the n of the highest cumulative log-probability.
+  int32_t n = 1;
+  int32_t best_of = 1;  // >= n
+  // Most tokens that speculative decoding drafts for a step; unset: the engine's default, 0: none.
+  std::optional<int32_t> draft_tokens;
 
   bool operator==(const GenerateParams&) const = default;
 };
@@ -73,6 +78,7 @@ struct TokenEvent {
   int32_t token = 0;
   std::string text;
   bool echoed = false;
+  int choice = 0;
   std::optional<float> logprob;   // none for the first prompt token
   std::vector<TokenLogprob> top;  // most likely first
 };
@@ -104,7 +110,19 @@ struct Timings {
   std::chrono::nanoseconds total{0};
 };
 
-// Always the last event, exactly once.
+// One of several choices (n > 1 or best_of > 1) has ended.
+struct ChoiceEvent {
+  int choice = 0;
+  FinishReason reason = FinishReason::kStop;
+  std::string text;  // what was held back and is certain now
+  std::string matched_stop;
+  uint64_t seed = 0;  // alone, with this seed, it gives the same tokens
+  int64_t completion_tokens = 0;
+  double logprob_sum = 0;  // with log-probabilities or best_of > n
+};
+
+// Always the last event, exactly once. Of several choices: the reason and seed of the first, tokens
+// of all.
 struct FinishEvent {
   FinishReason reason = FinishReason::kStop;
   Status status;             // not OK with kError, kDeadline, kStalled, kCancelled
@@ -113,13 +131,14 @@ struct FinishEvent {
   uint64_t seed = 0;
   Usage usage;
   Timings timings;
-  double logprob_sum = 0;  // scores: sum over all scored tokens, in float64
+  // Sum in float64 over all scored tokens; of completions over the output, if it was asked for.
+  double logprob_sum = 0;
   // The sequence as it ended: with kMigrated, and with GenerateRequest::keep after kStop or
   // kLength.
   std::shared_ptr<const Snapshot> snapshot;
 };
 
-using Event = std::variant<TokenEvent, ProgressEvent, ScoreEvent, FinishEvent>;
+using Event = std::variant<TokenEvent, ProgressEvent, ScoreEvent, ChoiceEvent, FinishEvent>;
 
 // The bounded buffer between the engine thread (producer) and one writer (consumer). A full buffer
 // parks the sequence: it costs nothing until the reader catches up or the stall deadline ends it.
@@ -127,8 +146,9 @@ using Event = std::variant<TokenEvent, ProgressEvent, ScoreEvent, FinishEvent>;
 // FinishEvent always fits.
 class EventStream {
  public:
-  // Parks its sequence at `capacity` events (at least one).
-  explicit EventStream(size_t capacity) : capacity_(capacity > 0 ? capacity : 1) {}
+  // Parks its sequence at `capacity` events (at least one). A test may bring its own clock.
+  explicit EventStream(size_t capacity, std::function<Clock::time_point()> now = Clock::now)
+      : capacity_(capacity > 0 ? capacity : 1), now_(std::move(now)) {}
 
   // Consumer. Pops the next event; false when there is none now.
   bool TryPop(Event* event);
@@ -147,6 +167,7 @@ class EventStream {
 
  private:
   const size_t capacity_;
+  const std::function<Clock::time_point()> now_;
   mutable std::mutex mutex_;
   std::function<void()> on_ready_;  // written under mutex_ before the first Push, then only called
   std::function<void()> on_drained_;             // the same
@@ -195,6 +216,7 @@ struct RequestInfo {
   std::string tenant;       // x-tenant-id; empty: the one tenant of a server without a gateway
   Clock::time_point arrival = Clock::now();
   Clock::time_point deadline = Clock::time_point::max();
+  int priority = 0;  // the higher, the sooner
 };
 
 struct GenerateRequest {

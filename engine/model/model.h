@@ -32,7 +32,11 @@ class LanguageModel {
   virtual int hidden_size() const = 0;
   // Most tokens (over all segments) that one Step takes.
   virtual int max_step_tokens() const = 0;
+  // Null when there is no memory for it now.
   virtual std::unique_ptr<SequenceState> NewState() = 0;
+  // Tokens of a block: a state can be cut back to behind the first token of its last block
+  // (SequenceState::EarliestCut). 0: to any position (KV kinds).
+  virtual int64_t block() const = 0;
   // Bytes of a state that has seen `tokens` tokens (constant for recurrent kinds).
   virtual size_t StateBytes(int64_t tokens) const = 0;
 

@@ -57,6 +57,7 @@ class PolysketchModelImpl final : public PolysketchModel {
   int hidden_size() const override { return config_.emb_dim; }
   int max_step_tokens() const override { return max_step_tokens_; }
   std::unique_ptr<SequenceState> NewState() override { return backend_->NewState(spec_); }
+  int64_t block() const override { return spec_.kv_cache() ? 0 : spec_.block; }
   size_t StateBytes(int64_t tokens) const override { return backend_->StateBytes(spec_, tokens); }
   const ModelConfig& config() const override { return config_; }
   const AttentionSpec& attention_spec() const override { return spec_; }

@@ -50,6 +50,29 @@ Status ValidateSampling(const SamplingParams& params, int vocab_size) {
   return Status();
 }
 
+namespace {
+
+Status ValidateChoices(const GenerateParams& params) {
+  if (params.n < 1 || params.n > kMaxChoices) {
+    return InvalidArgument("n: expected 1 to ", kMaxChoices, ", found ", params.n);
+  }
+  if (params.best_of < params.n || params.best_of > kMaxChoices) {
+    return InvalidArgument("best_of: expected n (", params.n, ") to ", kMaxChoices, ", found ",
+                           params.best_of);
+  }
+  const int64_t max_tokens = params.max_tokens.value_or(1);
+  if (params.best_of > 1 && max_tokens == 0) {
+    return InvalidArgument("max_tokens: expected at least 1 for more than one choice, found 0");
+  }
+  if (params.best_of > params.n && max_tokens * params.best_of > kMaxRankedTokens) {
+    return InvalidArgument("max_tokens: expected at most ", kMaxRankedTokens / params.best_of,
+                           " with best_of ", params.best_of, ", found ", max_tokens);
+  }
+  return Status();
+}
+
+}  // namespace
+
 Status ValidateGenerate(const GenerateParams& params, int vocab_size, int32_t max_new_tokens,
                         bool has_tokenizer) {
   PS_RETURN_IF_ERROR(ValidateSampling(params.sampling, vocab_size));
@@ -87,7 +110,11 @@ Status ValidateGenerate(const GenerateParams& params, int vocab_size, int32_t ma
     return InvalidArgument("logprobs: expected 0 to ", kMaxTopLogprobs, ", found ",
                            *params.logprobs);
   }
-  return Status();
+  if (params.draft_tokens && (*params.draft_tokens < 0 || *params.draft_tokens > kMaxDraftTokens)) {
+    return InvalidArgument("draft_tokens: expected 0 to ", kMaxDraftTokens, ", found ",
+                           *params.draft_tokens);
+  }
+  return ValidateChoices(params);
 }
 
 Status ValidatePrompt(std::span<const int32_t> prompt, int vocab_size, int64_t max_prompt_tokens) {

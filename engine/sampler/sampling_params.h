@@ -19,6 +19,10 @@ inline constexpr int kMaxTopLogprobs = 20;
 inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 1024;  // of one stop string
 inline constexpr size_t kMaxStopTokens = 1024;
+inline constexpr int kMaxChoices = 64;
+// Tokens of all candidates of a best_of, which wait in memory until the last has ended.
+inline constexpr int64_t kMaxRankedTokens = 1 << 20;
+inline constexpr int kMaxDraftTokens = 64;
 
 Status ValidateSampling(const SamplingParams& params, int vocab_size);
 

@@ -1,51 +1,55 @@
 #include "engine/scheduler/batch_builder.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace polysketch {
 
-std::vector<size_t> BatchBuilder::Rotation(std::span<const Candidate> candidates, bool decoding,
-                                           uint64_t last) {
+void BatchBuilder::ShareDecoding(std::span<Candidate> candidates, std::span<int64_t> virtual_times,
+                                 std::vector<int64_t>* tokens, int64_t* left) {
   std::vector<size_t> order;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    if (candidates[i].decoding == decoding) order.push_back(i);
+    if (candidates[i].decoding) order.push_back(i);
   }
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return candidates[a].id < candidates[b].id; });
-  const auto next =
-      std::find_if(order.begin(), order.end(), [&](size_t i) { return candidates[i].id > last; });
-  std::rotate(order.begin(), next, order.end());
-  return order;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return candidates[a].last_turn < candidates[b].last_turn;
+  });
+  order.resize(std::min(order.size(), static_cast<size_t>(*left)));
+  *left -= static_cast<int64_t>(order.size());
+  for (const size_t i : order) {
+    const int64_t drafts = std::min(candidates[i].ready - 1, *left);
+    *left -= drafts;
+    (*tokens)[i] = 1 + drafts;
+    virtual_times[candidates[i].tenant] += (*tokens)[i];
+    candidates[i].last_turn = ++turn_;
+  }
 }
 
-void BatchBuilder::Share(std::span<const Candidate> candidates, std::vector<int64_t>* tokens) {
-  tokens->assign(candidates.size(), 0);
+std::vector<int64_t> BatchBuilder::Share(std::span<Candidate> candidates, int64_t max_prompt_tokens,
+                                         std::span<int64_t> virtual_times) {
+  std::vector<int64_t> tokens(candidates.size(), 0);
   int64_t left = max_tokens_;
+  ShareDecoding(candidates, virtual_times, &tokens, &left);
 
-  for (const size_t i : Rotation(candidates, true, last_decoding_)) {
-    if (left == 0) break;
-    (*tokens)[i] = 1;
-    --left;
-    last_decoding_ = candidates[i].id;
+  left = std::min(left, max_prompt_tokens);
+  while (left > 0) {
+    const auto rank = [&](size_t i) {
+      const Candidate& c = candidates[i];
+      return std::tuple(-c.level, virtual_times[c.tenant], c.last_turn);
+    };
+    size_t next = candidates.size();
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      if (candidates[i].decoding || tokens[i] == candidates[i].ready) continue;
+      if (next == candidates.size() || rank(i) < rank(next)) next = i;
+    }
+    if (next == candidates.size()) break;
+    const int64_t chunk = std::min({kMinChunk, candidates[next].ready - tokens[next], left});
+    tokens[next] += chunk;
+    left -= chunk;
+    virtual_times[candidates[next].tenant] += chunk;
+    candidates[next].last_turn = ++turn_;
   }
-
-  const std::vector<size_t> prefill = Rotation(candidates, false, last_prefill_);
-  if (prefill.empty() || left == 0) return;
-  const int64_t share = std::max(kMinChunk, left / static_cast<int64_t>(prefill.size()));
-  size_t served = 0;
-  for (; served < prefill.size() && left > 0; ++served) {
-    const size_t i = prefill[served];
-    (*tokens)[i] = std::min({candidates[i].ready, share, left});
-    left -= (*tokens)[i];
-  }
-  // With everyone served the next step begins one further, so that the remainder below goes round
-  // too.
-  last_prefill_ = candidates[served < prefill.size() ? prefill[served - 1] : prefill.front()].id;
-  for (const size_t i : prefill) {
-    const int64_t more = std::min(candidates[i].ready - (*tokens)[i], left);
-    (*tokens)[i] += more;
-    left -= more;
-  }
+  return tokens;
 }
 
 }  // namespace polysketch

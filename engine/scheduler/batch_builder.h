@@ -1,10 +1,10 @@
 // Who gets how many of a step's tokens. Pure arithmetic on counts: no model, no clock, no locks.
 //
-// Decoding sequences come first with one token each: somebody is reading along. What is left is
-// shared among prompts and scores: in rotation each gets its share, at least kMinChunk (short
-// segments waste the block-parallel kernels) as far as it goes; what short ones leave over goes to
-// the others. So a short prompt beside long ones is done in a step or two, and nobody waits for
-// more steps than there are others.
+// Decoding sequences come first with one token each: somebody is reading along. Then their drafts
+// (speculative decoding), then prompts and scores: chunk by chunk (short segments waste the
+// block-parallel kernels) to the highest level, there to the tenant that has had least, there to
+// the sequence whose last turn is longest ago. So a short prompt beside long ones is done in a step
+// or two, and a tenant with a hundred prompts gets no more than one with a single one.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,11 @@ namespace polysketch {
 class BatchBuilder {
  public:
   struct Candidate {
-    uint64_t id = 0;        // rises with the order of arrival
-    int64_t ready = 0;      // tokens it could process, >= 1
-    bool decoding = false;  // then ready == 1
+    int64_t ready = 0;  // tokens it could process, >= 1; of a decoding one all but 1 are drafts
+    bool decoding = false;
+    int level = 0;           // prompts of a higher one go first
+    size_t tenant = 0;       // index into virtual_times
+    uint64_t last_turn = 0;  // when it was served last; Share writes it
   };
 
   static constexpr int64_t kMinChunk = 64;
@@ -26,17 +28,17 @@ class BatchBuilder {
   explicit BatchBuilder(int64_t max_tokens) : max_tokens_(max_tokens) {}
 
   // Tokens for each candidate, 0 for those that wait for a later step. Their sum is at most
-  // max_tokens, and at least 1 when there is a candidate. Remembers whose turn comes next.
-  void Share(std::span<const Candidate> candidates, std::vector<int64_t>* tokens);
+  // max_tokens, and those of prompts at most max_prompt_tokens; at least 1 when there is a
+  // candidate. virtual_times of the tenants grow by what they get.
+  std::vector<int64_t> Share(std::span<Candidate> candidates, int64_t max_prompt_tokens,
+                             std::span<int64_t> virtual_times);
 
  private:
-  // Indices of the candidates that are `decoding`, in order of id, beginning behind `last`.
-  static std::vector<size_t> Rotation(std::span<const Candidate> candidates, bool decoding,
-                                      uint64_t last);
+  void ShareDecoding(std::span<Candidate> candidates, std::span<int64_t> virtual_times,
+                     std::vector<int64_t>* tokens, int64_t* left);
 
   const int64_t max_tokens_;
-  uint64_t last_decoding_ = 0;  // id of the last that had its turn
-  uint64_t last_prefill_ = 0;
+  uint64_t turn_ = 0;
 };
 
 }  // namespace polysketch

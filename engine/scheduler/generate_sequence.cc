@@ -6,8 +6,19 @@
 
 #include "base/check.h"
 #include "engine/sampler/logprobs.h"
+#include "engine/sampler/random.h"
+#include "engine/speculation/ngram_drafter.h"
 
 namespace polysketch {
+
+namespace {
+
+// The first choice has the request's seed, so that it is what n = 1 gives.
+uint64_t SeedOf(uint64_t seed, int choice) {
+  return choice == 0 ? seed : MixBits(seed + static_cast<uint64_t>(choice));
+}
+
+}  // namespace
 
 GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
                                    GenerateRequest request, int64_t max_tokens, uint64_t seed,
@@ -18,31 +29,64 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
       seed_(seed),
       keep_(request.keep),
       stop_matcher_(params_.stop, params_.include_stop_in_output),
-      seen_(context.vocab_size) {
+      seen_(context.vocab_size),
+      draft_length_(params_.draft_tokens.value_or(context.draft_tokens)) {
   const Snapshot* start = request.start.get();
+  std::vector<int32_t> pending;
   if (start != nullptr) {
     start_state_ = start->state;
     seen_ = start->seen;
     tail_ = start->tail;
-    prompt_ = start->pending;
+    pending = start->pending;
   }
   const bool resumes = start != nullptr && start->generation.has_value();
-  if (!resumes) Begin(request.prompt);
-  std::vector<int32_t> history;
-  seen_.ForEach([&](int32_t token) { history.push_back(token); });
-  sampler_.emplace(params_.sampling, seed, context.vocab_size, history);
+  if (!resumes) Begin(request.prompt, &pending);
+  prompt_ = std::make_shared<const std::vector<int32_t>>(std::move(pending));
+  if (!resumes) {
+    cached_tokens_ = start_position();
+    prompt_tokens_ = start_position() + prompt_size();
+  }
+  StartSampler();
   if (resumes) Resume(*start->generation);
+  if (params_.best_of > 1) {
+    Group(params_.n, params_.best_of);
+    forks_due_ = true;
+  }
 }
 
-void GenerateSequence::Begin(std::span<const int32_t> prompt) {
+GenerateSequence::GenerateSequence(const GenerateSequence& parent, int choice)
+    : Sequence(parent, choice),
+      params_(parent.params_),
+      max_tokens_(parent.max_tokens_),
+      seed_(SeedOf(parent.seed_, choice)),
+      keep_(false),
+      stop_matcher_(params_.stop, params_.include_stop_in_output),
+      start_state_(parent.start_state_),
+      prompt_(parent.prompt_),
+      seen_(parent.seen_),
+      tail_(parent.tail_),
+      prompt_tokens_(parent.prompt_tokens_),
+      cached_tokens_(parent.cached_tokens_),
+      processed_(parent.processed_),
+      echoed_(parent.prompt_size()),  // by the first choice
+      draft_length_(params_.draft_tokens.value_or(context().draft_tokens)) {
+  StartSampler();
+  StartDecoder();
+}
+
+void GenerateSequence::StartSampler() {
+  std::vector<int32_t> history;
+  seen_.ForEach([&](int32_t token) { history.push_back(token); });
+  sampler_.emplace(params_.sampling, seed_, context().vocab_size, history);
+}
+
+void GenerateSequence::Begin(std::span<const int32_t> prompt, std::vector<int32_t>* pending) {
   if (params_.echo) StartDecoder();  // behind the history; the prompt is part of the text
   seen_.Insert(prompt);
   tail_ = LastTokens(tail_, prompt, Snapshot::kTail);
   if (!params_.echo) StartDecoder();
-  echoed_ = prompt_size();
-  prompt_.insert(prompt_.end(), prompt.begin(), prompt.end());
-  cached_tokens_ = start_position();
-  prompt_tokens_ = start_position() + prompt_size();
+  echoed_ = std::ssize(*pending);
+  pending->insert(pending->end(), prompt.begin(), prompt.end());
 }
 
 void GenerateSequence::Resume(const Generation& generation) {
@@ -71,58 +115,100 @@ void GenerateSequence::StartDecoder() {
   for (const int32_t token : tail_) decoder_->Append(token);
 }
 
-int64_t GenerateSequence::ReadyTokens() {
-  if (decoding()) return 1;
-  // Nothing is sampled behind a kept prompt: its last token stays for the continuation to run.
-  const int64_t size = prompt_size() - (keep_ && max_tokens_ == 0 ? 1 : 0);
-  if (processed_ == size) {
-    MarkPrefillDone();
-    EchoUpTo(prompt_size());
-    End(FinishReason::kLength, Status());
+std::vector<std::unique_ptr<Sequence>> GenerateSequence::TakeForks() {
+  std::vector<std::unique_ptr<Sequence>> forks;
+  if (!forks_due_ || ended() || processed_ < prefill_size()) return forks;
+  forks_due_ = false;
+  EchoUpTo(prompt_size());  // before anything that a fork may say
+  for (int choice = 1; choice < params_.best_of; ++choice) {
+    forks.emplace_back(new GenerateSequence(*this, choice));
   }
-  return size - processed_;
+  return forks;
+}
+
+int64_t GenerateSequence::ReadyTokens(int64_t most_drafts) {
+  if (!decoding()) {
+    if (!forks_due_ && processed_ == prefill_size()) {
+      MarkPrefillDone();
+      EchoUpTo(prompt_size());
+      End(FinishReason::kLength, Status());
+    }
+    return prefill_size() - processed_;
+  }
+  // One token is sampled behind those that hold.
+  Draft(std::min({most_drafts, draft_length_.Next(), max_tokens_ - generated_ - 1}));
+  return static_cast<int64_t>(next_.size());
+}
+
+void GenerateSequence::Draft(int64_t most) {
+  next_.assign(1, last_token_);
+  if (most <= 0) return;
+  if (drafter_ == nullptr) {
+    drafter_ = context().new_drafter ? context().new_drafter() : std::make_unique<NgramDrafter>();
+    drafter_->Append(*prompt_);
+  }
+  drafter_->Append(output_);
+  output_.clear();
+  const std::vector<int32_t> draft = drafter_->Propose(most);
+  next_.insert(next_.end(), draft.begin(), draft.end());
 }
 
 std::span<const int32_t> GenerateSequence::NextTokens(int64_t n) const {
-  if (decoding()) return {&last_token_, 1};
-  return std::span(prompt_).subspan(static_cast<size_t>(processed_), static_cast<size_t>(n));
+  if (decoding()) return std::span(next_).first(static_cast<size_t>(n));
+  return std::span(*prompt_).subspan(static_cast<size_t>(processed_), static_cast<size_t>(n));
 }
 
 Sequence::Rows GenerateSequence::WantedRows(int64_t n) const {
-  if (decoding()) return Rows::kLast;
-  if (params_.echo && params_.logprobs) return Rows::kAll;
+  if (decoding()) return n == 1 ? Rows::kLast : Rows::kAll;
+  if (params_.echo && params_.logprobs && echoed_ < prompt_size()) return Rows::kAll;
   return processed_ + n == prompt_size() && max_tokens_ > 0 ? Rows::kLast : Rows::kNone;
 }
 
 void GenerateSequence::OnRow(int64_t row, std::span<const float> logits, float log_sum_exp,
                              SamplerScratch* scratch) {
-  const int64_t position = decoding() ? processed_ : processed_ + row;
-  if (position + 1 < prompt_size()) {
+  if (!decoding() && processed_ + row + 1 < prompt_size()) {
     // The first prompt token has no row before it.
     if (echoed_ == 0) EchoUpTo(1);
-    if (position + 1 == echoed_) EchoScored(logits, log_sum_exp);  // not of an earlier request
-  } else if (max_tokens_ > 0) {
+    // Not what an earlier request has had.
+    if (processed_ + row + 1 == echoed_) EchoScored(logits, log_sum_exp);
+    return;
+  }
+  if (max_tokens_ == 0 || diverged_) return;
+  if (!decoding()) {
     MarkPrefillDone();
     EchoUpTo(prompt_size());
-    SampleToken(logits, log_sum_exp, scratch);
   }
+  const int32_t token = SampleToken(logits, log_sum_exp, scratch);
+  ++sampled_rows_;
+  const auto behind = static_cast<size_t>(row) + 1;
+  diverged_ = decoding() && behind < next_.size() && next_[behind] != token;
 }
 
-void GenerateSequence::OnSegment(int64_t n) {
-  processed_ += n;
+int64_t GenerateSequence::OnSegment(int64_t n) {
+  int64_t kept = n;
+  if (decoding()) {
+    kept = std::max<int64_t>(sampled_rows_, 1);  // none when the row was not finite
+    draft_length_.OnStep(n - 1, kept - 1);
+    if (n > 1) context().observer->OnDraft(n - 1, kept - 1);
+  }
+  processed_ += kept;
+  sampled_rows_ = 0;
+  diverged_ = false;
+  if (ended()) return kept;
   if (!(params_.echo && params_.logprobs)) EchoUpTo(std::min(processed_, prompt_size()));
   if (processed_ >= prompt_size() && max_tokens_ == 0) {
     MarkPrefillDone();
     EchoUpTo(prompt_size());
     End(FinishReason::kLength, Status());
   }
+  return kept;
 }
 
 void GenerateSequence::EchoUpTo(int64_t end) {
   if (!params_.echo) return;
   while (echoed_ < end) {
     TokenEvent event;
-    event.token = prompt_[static_cast<size_t>(echoed_)];
+    event.token = prompt(echoed_);
     PushEcho(std::move(event));
   }
 }
@@ -133,7 +219,7 @@ void GenerateSequence::EchoScored(std::span<const float> logits, float log_sum_e
                Internal("the model gave a logit that is not finite at token ", echoed_ - 1));
   }
   TokenEvent event;
-  event.token = prompt_[static_cast<size_t>(echoed_)];
+  event.token = prompt(echoed_);
   AddLogprobs(logits, log_sum_exp, &event);
   PushEcho(std::move(event));
 }
@@ -145,10 +231,13 @@ void GenerateSequence::PushEcho(TokenEvent event) {
   Push(std::move(event));
 }
 
-void GenerateSequence::SampleToken(std::span<const float> logits, float log_sum_exp,
-                                   SamplerScratch* scratch) {
+int32_t GenerateSequence::SampleToken(std::span<const float> logits, float log_sum_exp,
+                                      SamplerScratch* scratch) {
   const Result<int32_t> token = sampler_->Sample(logits, scratch);
-  if (!token.ok()) return End(FinishReason::kError, token.status());
+  if (!token.ok()) {
+    End(FinishReason::kError, token.status());
+    return -1;
+  }
 
   const Clock::time_point now = context().now();
   if (!last_token_time_) {
@@ -159,12 +248,16 @@ void GenerateSequence::SampleToken(std::span<const float> logits, float log_sum_
   last_token_time_ = now;
   last_token_ = *token;
   ++generated_;
+  if (draft_length_.most() > 0) output_.push_back(*token);
   seen_.Insert(*token);
   tail_ = LastTokens(tail_, {&last_token_, 1}, Snapshot::kTail);
 
   TokenEvent event;
   event.token = *token;
   AddLogprobs(logits, log_sum_exp, &event);
+  if (needs_log_sum_exp()) {
+    logprob_sum_ += static_cast<double>(logits[static_cast<size_t>(*token)]) - log_sum_exp;
+  }
   const bool stop = IsStopToken(*token);
   if (decoder_ && (!stop || params_.include_stop_in_output))
     event.text = Release(decoder_->Append(*token));
@@ -172,6 +265,7 @@ void GenerateSequence::SampleToken(std::span<const float> logits, float log_sum_
 
   if (stop) End(FinishReason::kStop, Status());
   if (generated_ >= max_tokens_) End(FinishReason::kLength, Status());
+  return *token;
 }
 
 std::string GenerateSequence::Release(const std::string& text) {
@@ -201,6 +295,7 @@ std::optional<ProgressEvent> GenerateSequence::Progress() const {
 }
 
 bool GenerateSequence::Migrate() {
+  if (group() != nullptr) return false;  // several choices have no snapshot: they end here
   End(FinishReason::kMigrated, Status());
   return true;
 }
@@ -211,13 +306,12 @@ void GenerateSequence::OnLeaving(const SequenceState* state) {
   const bool is_kept = keep_ && (reason == FinishReason::kStop || reason == FinishReason::kLength);
   if (!migrates && !is_kept) return;
   auto snapshot = std::make_shared<Snapshot>();
-  // The state knows better than processed_, which leaves out a segment whose row ended this.
   const int64_t processed = state == nullptr ? 0 : state->position() - start_position();
   snapshot->state = processed == 0 ? start_state_ : SavedState::Of(*state);
   if (processed >= prompt_size()) {
     snapshot->pending = {last_token_};
   } else {
-    snapshot->pending.assign(prompt_.begin() + processed, prompt_.end());
+    snapshot->pending.assign(prompt_->begin() + processed, prompt_->end());
   }
   snapshot->seen = seen_;
   snapshot->tail = tail_;
@@ -251,6 +345,7 @@ void GenerateSequence::FillFinish(FinishEvent* finish) {
   finish->seed = seed_;
   finish->usage.prompt_tokens = prompt_tokens_;
   finish->usage.completion_tokens = generated_;
+  finish->logprob_sum = logprob_sum_;
   finish->usage.cached_tokens = cached_tokens_;
   finish->snapshot = std::move(snapshot_);
 }

@@ -1,6 +1,8 @@
 #include "engine/scheduler/scheduler.h"
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -11,46 +13,62 @@ Scheduler::Scheduler(LanguageModel* model, const SequenceContext& context,
                      const SchedulerOptions& options)
     : context_(context),
       options_(options),
-      states_(model, options.state_memory),
+      model_(model),
+      states_(model, options.state_memory, options.parked_memory),
+      budget_(options.step_budget),
       batch_builder_(context.max_step_tokens),
-      executor_(model, context.max_step_tokens) {}
+      executor_(model, context.max_step_tokens),
+      waiting_(options.aging) {}
 
-void Scheduler::Add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
+void Scheduler::Add(std::unique_ptr<Sequence> sequence) {
+  waiting_.Add({.sequence = std::move(sequence), .since = context_.now()});
+}
 
 void Scheduler::End(RequestId id, FinishReason reason, const Status& status) {
-  for (const auto& sequence : waiting_) {
-    if (sequence->id() == id) sequence->End(reason, status);
-  }
-  for (const Slot& slot : running_) {
-    if (slot.sequence->id() == id) slot.sequence->End(reason, status);
-  }
+  ForEach([&](Sequence& sequence) {
+    if (sequence.id() == id) sequence.End(reason, status);
+  });
   Sweep();
 }
 
 void Scheduler::EndAll(FinishReason reason, const Status& status) {
-  for (const auto& sequence : waiting_) sequence->End(reason, status);
-  for (const Slot& slot : running_) slot.sequence->End(reason, status);
+  ForEach([&](Sequence& sequence) { sequence.End(reason, status); });
   Sweep();
 }
 
 void Scheduler::MigrateAll() {
-  for (const auto& sequence : waiting_) sequence->Migrate();
-  for (const Slot& slot : running_) slot.sequence->Migrate();
+  ForEach([](Sequence& sequence) { sequence.Migrate(); });
   Sweep();
 }
 
 bool Scheduler::Tick() {
-  EndDue(context_.now());
-  Admit();
-  const bool stepped = Step();
+  const Clock::time_point now = context_.now();
+  EndDue(now);
+  Admit(now);
+  bool stepped = Step(now);
+  // One that lacks input is found to lack it when a step is composed: its slot is for another then.
+  while (!stepped && Admit(now)) stepped = Step(now);
   const bool swept = Sweep();  // room for a waiting one
   return stepped || swept;
 }
 
-size_t Scheduler::state_bytes() const {
-  size_t bytes = 0;
-  for (const Slot& slot : running_) bytes += slot.state->bytes();
-  return bytes;
+Scheduler::Counts Scheduler::counts() const {
+  Counts counts;
+  counts.running = running();
+  for (const Slot& slot : running_) {
+    counts.state_bytes += slot.state->bytes();
+    counts.parked += slot.sequence->idle();
+  }
+  for (const Waiting& waiting : waiting_.list()) {
+    if (waiting.state == nullptr) {
+      ++counts.waiting;
+      if (waiting.source == nullptr) counts.waiting_tokens += waiting.sequence->UnreadTokens();
+    } else {
+      counts.state_bytes += waiting.state->bytes();
+      ++(waiting.sequence->idle() ? counts.parked : counts.preempted);
+    }
+  }
+  return counts;
 }
 
 Clock::time_point Scheduler::StallDeadline(const Sequence& sequence) const {
@@ -64,49 +82,27 @@ Clock::time_point Scheduler::StallDeadline(const Sequence& sequence) const {
 
 Clock::time_point Scheduler::NextDeadline() const {
   Clock::time_point earliest = Clock::time_point::max();
-  for (const auto& sequence : waiting_) earliest = std::min(earliest, sequence->deadline());
-  for (const Slot& slot : running_) {
-    earliest = std::min({earliest, slot.sequence->deadline(), StallDeadline(*slot.sequence)});
-  }
+  ForEach([&](const Sequence& sequence) {
+    earliest = std::min({earliest, sequence.deadline(), StallDeadline(sequence)});
+  });
   return earliest;
 }
 
 void Scheduler::EndDue(Clock::time_point now) {
-  const auto end_at_deadline = [&](Sequence& sequence) {
-    if (sequence.deadline() > now) return;
-    sequence.End(FinishReason::kDeadline,
-                 Status(Code::kDeadlineExceeded, "the request's deadline has passed"));
-  };
-  for (const auto& sequence : waiting_) end_at_deadline(*sequence);
-  for (const Slot& slot : running_) {
-    Sequence& sequence = *slot.sequence;
-    end_at_deadline(sequence);
-    if (StallDeadline(sequence) > now) continue;
+  ForEach([&](Sequence& sequence) {
+    if (sequence.deadline() <= now) {
+      sequence.End(FinishReason::kDeadline,
+                   Status(Code::kDeadlineExceeded, "the request's deadline has passed"));
+    }
+    if (StallDeadline(sequence) > now) return;
     const auto limit =
         std::chrono::duration_cast<std::chrono::milliseconds>(options_.stall_deadline).count();
     const char* what =
         sequence.starved_since() ? "the client sent no input" : "the client read nothing";
     sequence.End(FinishReason::kStalled,
                  Status(Code::kAborted, StrCat(what, " for ", limit, " ms")));
-  }
+  });
   Sweep();
-}
-
-void Scheduler::Admit() {
-  while (!waiting_.empty() && running() < options_.max_sequences) {
-    const size_t bytes = states_.BytesFor(std::max<int64_t>(1, waiting_.front()->StateTokens()));
-    if (!states_.Reserve(bytes))
-      break;  // first come, first served: smaller ones behind do not overtake it for ever
-    Slot slot{std::move(waiting_.front()), states_.Acquire(), bytes};
-    waiting_.pop_front();
-    PS_CHECK(slot.state->position() == 0);
-    if (const SavedState* start = slot.sequence->start_state()) {
-      const Status status = slot.state->Load(start->position, start->bytes);
-      if (!status.ok()) slot.sequence->End(FinishReason::kError, status);
-    }
-    slot.sequence->OnAdmitted();
-    running_.push_back(std::move(slot));
-  }
 }
 
 bool Scheduler::GrowReservation(Slot* slot, int64_t tokens) {
@@ -125,57 +121,135 @@ bool Scheduler::GrowReservation(Slot* slot, int64_t tokens) {
   return true;
 }
 
-bool Scheduler::Step() {
-  std::vector<BatchBuilder::Candidate> candidates;
-  std::vector<Slot*> slots;
-  parked_ = 0;
-  for (Slot& slot : running_) {
-    if (slot.sequence->stream().Full()) {
-      ++parked_;
-      continue;
-    }
-    if (slot.sequence->ended()) continue;
-    const int64_t ready = slot.sequence->ReadyTokens();
-    if (ready == 0 || slot.sequence->ended()) continue;
-    candidates.push_back({slot.sequence->id(), ready, slot.sequence->decoding()});
-    slots.push_back(&slot);
+int64_t Scheduler::MostDrafts() const {
+  int64_t decoding = 0;
+  for (const Slot& slot : running_) {
+    decoding += slot.sequence->decoding() && !slot.sequence->stream().Full();
   }
-  std::vector<int64_t> shares;
-  batch_builder_.Share(candidates, &shares);
+  if (decoding == 0) return 0;
+  const int64_t rows = std::min<int64_t>(kMostDraftRows, context_.max_step_tokens);
+  return std::max<int64_t>(rows / decoding - 1, 0);
+}
 
+std::vector<Scheduler::Share> Scheduler::Candidates(Clock::time_point now) {
+  std::vector<Share> shares;
+  const int64_t most_drafts = MostDrafts();
+  const int64_t block = model_->block();
+  for (Slot& slot : running_) {
+    Sequence& sequence = *slot.sequence;
+    if (sequence.stream().Full() || sequence.ended()) continue;
+    // A segment whose end may be taken back stays in the block of its first token: a block that
+    // was folded is no longer known token by token.
+    const int64_t in_block = block == 0 ? most_drafts : block - 1 - slot.state->position() % block;
+    const int64_t ready = sequence.ReadyTokens(std::min(most_drafts, in_block));
+    if (ready == 0 || sequence.ended()) continue;
+    const int level = AgedLevel(slot.level, now - slot.last_served, options_.aging);
+    shares.push_back({&slot,
+                      {.ready = ready,
+                       .decoding = sequence.decoding(),
+                       .level = level,
+                       .last_turn = slot.last_turn}});
+  }
+  return shares;
+}
+
+std::vector<int64_t> Scheduler::ShareTokens(std::vector<Share>* shares) {
+  std::map<std::string_view, size_t> indices;
+  std::vector<int64_t> times;
+  std::vector<BatchBuilder::Candidate> candidates;
+  int64_t decode_rows = 0;
+  for (const auto& [slot, candidate] : *shares) {
+    const auto [at, added] = indices.try_emplace(slot->sequence->tenant(), times.size());
+    if (added) times.push_back(tenants_.VirtualTime(at->first));
+    candidates.push_back(candidate);
+    candidates.back().tenant = at->second;
+    if (candidate.decoding) decode_rows += candidate.ready;
+  }
+  // Those that wait for a slot want something too.
+  int64_t least = times.empty() ? 0 : *std::min_element(times.begin(), times.end());
+  for (const Waiting& waiting : waiting_.list()) {
+    if (!waiting.sequence->idle())
+      least = std::min(least, tenants_.VirtualTime(waiting.sequence->tenant()));
+  }
+  tenants_.AdvanceTo(least);
+
+  std::vector<int64_t> tokens =
+      batch_builder_.Share(candidates, budget_.PromptTokens(decode_rows), times);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    (*shares)[i].slot->last_turn = candidates[i].last_turn;
+    tenants_.Charge((*shares)[i].slot->sequence->tenant(), tokens[i]);
+  }
+  return tokens;
+}
+
+bool Scheduler::Step(Clock::time_point now) {
+  std::vector<Share> shares = Candidates(now);
+  const std::vector<int64_t> tokens = ShareTokens(&shares);
   std::vector<StepExecutor::Item> batch;
+  std::vector<Slot*> slots;
   int prefill_tokens = 0;
   int decode_tokens = 0;
   // Decoding rows first: their tokens go out before the logits of long scores are computed.
   for (const bool decoding : {true, false}) {
-    for (size_t i = 0; i < slots.size(); ++i) {
-      if (candidates[i].decoding != decoding || shares[i] == 0) continue;
-      if (!GrowReservation(slots[i], shares[i])) continue;
-      batch.push_back({slots[i]->sequence.get(), slots[i]->state.get(), shares[i]});
-      (decoding ? decode_tokens : prefill_tokens) += static_cast<int>(shares[i]);
+    for (size_t i = 0; i < shares.size(); ++i) {
+      const auto& [slot, candidate] = shares[i];
+      if (candidate.decoding != decoding || tokens[i] == 0) continue;
+      if (!GrowReservation(slot, tokens[i])) continue;
+      slot->last_served = now;
+      batch.push_back({slot->sequence.get(), slot->state.get(), tokens[i]});
+      slots.push_back(slot);
+      (decoding ? decode_tokens : prefill_tokens) += static_cast<int>(tokens[i]);
     }
   }
   if (batch.empty()) return false;
 
-  const Clock::time_point start = context_.now();
   executor_.Run(batch);
   ++steps_;
-  for (const auto& item : batch) {
-    if (!item.sequence->ended()) item.sequence->MaybeReportProgress();
+  for (Slot* slot : slots) {
+    if (slot->sequence->ended()) continue;
+    slot->sequence->MaybeReportProgress();
+    Fork(slot, now);
   }
+  const std::chrono::nanoseconds duration = context_.now() - now;
+  budget_.OnStep(decode_tokens, prefill_tokens, duration);
   context_.observer->OnStep(static_cast<int>(batch.size()), prefill_tokens, decode_tokens,
-                            context_.now() - start);
+                            duration);
   context_.observer->OnStepParts(executor_.parts());
   return true;
 }
 
+void Scheduler::ForEach(const std::function<void(Sequence&)>& visit) const {
+  for (const Waiting& waiting : waiting_.list()) visit(*waiting.sequence);
+  for (const Slot& slot : running_) visit(*slot.sequence);
+}
+
+void Scheduler::FailTogether() {
+  std::vector<const Sequence*> failed;
+  ForEach([&failed](const Sequence& sequence) {
+    if (sequence.places() > 1 && sequence.ended() && !sequence.finish().status.ok())
+      failed.push_back(&sequence);
+  });
+  for (const Sequence* first : failed) {
+    ForEach([first](Sequence& sequence) {
+      if (sequence.id() == first->id())
+        sequence.End(first->finish().reason, first->finish().status);
+    });
+  }
+}
+
 bool Scheduler::Sweep() {
+  FailTogether();
   // Out of the lists first: readers of a FinishEvent may ask for the counts.
   std::vector<Slot> over;
-  for (auto& sequence : waiting_) {
-    if (sequence->ended()) over.push_back({std::move(sequence), nullptr, 0});
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    const auto waiting = at++;
+    if (!waiting->sequence->ended()) continue;
+    Waiting taken = waiting_.Take(waiting);
+    states_.DropParked(taken.parked);
+    over.push_back({.sequence = std::move(taken.sequence),
+                    .state = std::move(taken.state),
+                    .last_served = {}});
   }
-  std::erase(waiting_, nullptr);
   for (Slot& slot : running_) {
     if (slot.sequence->ended()) over.push_back(std::move(slot));
   }
@@ -187,8 +261,8 @@ bool Scheduler::Sweep() {
 void Scheduler::Finish(Slot slot) {
   slot.sequence->OnLeaving(slot.state.get());
   if (slot.state != nullptr) states_.Release(std::move(slot.state));
-  states_.Unreserve(slot.reserved);
-  options_.on_ending(slot.sequence->id());
+  states_.Unreserve(slot.reserved + slot.fork_reserved);
+  if (slot.sequence->last_of_request()) options_.on_ending(*slot.sequence);
   slot.sequence->PushFinish();
 }
 

@@ -1,13 +1,15 @@
-// Decides what runs: admits waiting sequences to slots, composes steps of whatever is running, ends
-// what is over.
+// Runs sequences: gives them slots and memory, composes steps of whatever can run, ends what is
+// over. Who comes first is decided elsewhere: for slots by WaitQueue, within a step by
+// BatchBuilder, both with TenantShares; how much of a prompt a step takes by StepBudget.
 //
 // Continuous batching: a sequence joins at any step and leaves at any step; a step takes one token
-// of every decoding sequence and chunks of prompts and scores beside them (batch_builder.h).
-// Admission is first come, first served: a slot and memory for the state, then no request can fail
-// for want of either.
+// of every decoding sequence, drafts, and chunks of prompts and scores beside them. A sequence that
+// has a slot has the memory for all that it may become, so none fails for want of it half way.
 //
-// A sequence whose stream is full is parked: it keeps slot and state and costs nothing until the
-// reader catches up, or the stall deadline ends it.
+// Parking: a sequence that could use no step now (its stream is full, or its input is late), or one
+// of a lower level, gives its slot up when another one needs it. Its state moves to the parked
+// ones and back; nothing is computed again. While nobody needs the slot it keeps it and costs
+// nothing. The stall deadline ends it wherever it is.
 //
 // Used by one thread only (the engine thread); knows no threads and sleeps nowhere, so tests drive
 // it by hand.
@@ -15,35 +17,47 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
 
 #include "engine/model/model.h"
 #include "engine/scheduler/batch_builder.h"
+#include "engine/scheduler/fork_source.h"
 #include "engine/scheduler/sequence.h"
 #include "engine/scheduler/state_pool.h"
+#include "engine/scheduler/step_budget.h"
 #include "engine/scheduler/step_executor.h"
+#include "engine/scheduler/tenant_shares.h"
+#include "engine/scheduler/wait_queue.h"
 
 namespace polysketch {
 
 struct SchedulerOptions {
   int max_sequences = 16;
-  size_t state_memory = 0;  // bytes for all states
+  size_t state_memory = 0;   // bytes for the states of sequences that have a slot
+  size_t parked_memory = 0;  // bytes for those that gave it up
   std::chrono::nanoseconds stall_deadline{0};
-  // Called before the FinishEvent of a sequence is pushed: its slot is free then.
-  std::function<void(RequestId)> on_ending = [](RequestId) {};
+  // What a prompt may add to a step beside decoding sequences; 0: no bound.
+  std::chrono::nanoseconds step_budget{0};
+  // A request that waits for so long counts as one of the next higher priority.
+  std::chrono::nanoseconds aging = std::chrono::seconds(10);
+  // Called before a request's FinishEvent is pushed: its slots are free then.
+  std::function<void(const Sequence&)> on_ending = [](const Sequence&) {};
 };
 
 class Scheduler {
  public:
+  // Rows that decoding sequences and their drafts may fill together: beyond, a step's work grows
+  // with its rows and drafts save nothing.
+  static constexpr int64_t kMostDraftRows = 32;
+
   // `context` outlives the scheduler.
   Scheduler(LanguageModel* model, const SequenceContext& context, const SchedulerOptions& options);
 
-  // Puts a sequence at the end of the queue.
+  // Puts a sequence in the queue.
   void Add(std::unique_ptr<Sequence> sequence);
-  // Ends a waiting or running sequence; does nothing for other ids.
+  // Ends a waiting or running request; does nothing for other ids.
   void End(RequestId id, FinishReason reason, const Status& status);
   void EndAll(FinishReason reason, const Status& status);
   // Ends all that can go on elsewhere, waiting ones too, with kMigrated and a snapshot.
@@ -55,43 +69,90 @@ class Scheduler {
   // The earliest time at which something ends by itself; time_point::max() when nothing does.
   Clock::time_point NextDeadline() const;
 
+  struct Counts {
+    int running = 0;             // have a slot
+    int waiting = 0;             // have had none yet
+    int parked = 0;              // wait for their reader or input, with a slot or without
+    int preempted = 0;           // gave their slot to others and could go on
+    int64_t waiting_tokens = 0;  // of the prompts of those that wait
+    size_t state_bytes = 0;      // of all states
+  };
+  Counts counts() const;
+  // Sequences, with a slot or without.
+  int size() const { return running() + static_cast<int>(waiting_.list().size()); }
   int running() const { return static_cast<int>(running_.size()); }
-  int waiting() const { return static_cast<int>(waiting_.size()); }
-  int parked() const { return parked_; }
   int64_t steps() const { return steps_; }
-  // Bytes that the states of running sequences hold now.
-  size_t state_bytes() const;
+  // How often a sequence gave up its slot.
+  int64_t parkings() const { return parkings_; }
   const StatePool& states() const { return states_; }
 
  private:
   struct Slot {
     std::unique_ptr<Sequence> sequence;
     std::unique_ptr<SequenceState> state;
-    size_t reserved = 0;  // bytes
+    size_t reserved = 0;       // bytes
+    size_t fork_reserved = 0;  // bytes of the ForkSource to come
+    int level = 0;             // when it was admitted
+    uint64_t last_turn = 0;    // BatchBuilder::Candidate::last_turn
+    Clock::time_point last_served;
+  };
+  // What a step takes from a slot.
+  struct Share {
+    Slot* slot;
+    BatchBuilder::Candidate candidate;
   };
 
-  // When this running sequence ends for want of a reader or of input; max() when neither is
-  // missing.
+  // Every sequence, with a slot or without.
+  void ForEach(const std::function<void(Sequence&)>& visit) const;
+  // When this sequence ends for want of a reader or of input; max() when neither is missing.
   Clock::time_point StallDeadline(const Sequence& sequence) const;
   void EndDue(Clock::time_point now);
-  void Admit();
+
+  // --- scheduler_admission.cc ---
+  // Whether there was one to admit.
+  bool Admit(Clock::time_point now);
+  bool AdmitWhilePossible(Clock::time_point now, bool parked_only);
+  // Memory that a waiting sequence needs for its slot, that of its forks' source included.
+  size_t BytesNeeded(const Waiting& waiting) const;
+  bool HasRoom(int slots, size_t bytes) const;
+  // Parks what must give way to `next`; false (and nothing is parked) when that does not make room
+  // for its `bytes`.
+  bool MakeRoom(Waiting* next, size_t bytes, Clock::time_point now);
+  void ParkSlot(size_t index, Clock::time_point now);
+  // Gives a slot, for which there is room; false when there was no memory after all.
+  bool Place(WaitQueue::Iterator at, Clock::time_point now);
+  // Queues the forks of a sequence that has come so far.
+  void Fork(Slot* slot, Clock::time_point now);
+
+  // --- steps ---
+  bool Step(Clock::time_point now);
+  std::vector<Share> Candidates(Clock::time_point now);
+  // Drafts that each decoding sequence may have, before what its block leaves.
+  int64_t MostDrafts() const;
+  // Shares the step's tokens out; tokens[i] for shares[i].
+  std::vector<int64_t> ShareTokens(std::vector<Share>* shares);
   // Reserves memory for the state of a score that grows; ends it when there is none.
   bool GrowReservation(Slot* slot, int64_t tokens);
-  bool Step();
+
+  // A choice that failed ends its request: the other choices fail with it.
+  void FailTogether();
   // Takes ended sequences out and tells their streams; false when there were none.
   bool Sweep();
   void Finish(Slot slot);
 
   const SequenceContext& context_;
   const SchedulerOptions options_;
+  LanguageModel* const model_;
   StatePool states_;
+  TenantShares tenants_;
+  StepBudget budget_;
   BatchBuilder batch_builder_;
   StepExecutor executor_;
 
-  std::deque<std::unique_ptr<Sequence>> waiting_;
+  WaitQueue waiting_;
   std::vector<Slot> running_;  // in order of admission
-  int parked_ = 0;
   int64_t steps_ = 0;
+  int64_t parkings_ = 0;
 };
 
 }  // namespace polysketch

@@ -10,7 +10,7 @@ ScoreSequence::ScoreSequence(const SequenceContext& context, RequestId id, Score
     : Sequence(context, id, std::move(request.info), std::move(stream)),
       feed_(std::move(request.feed)) {}
 
-int64_t ScoreSequence::ReadyTokens() {
+int64_t ScoreSequence::ReadyTokens(int64_t) {
   const size_t wanted = static_cast<size_t>(context().max_step_tokens) + 1;
   // Asked before the pull: what a feed holds when it is found closed is all of it.
   const bool closed = feed_->closed();
@@ -65,13 +65,14 @@ void ScoreSequence::OnRow(int64_t row, std::span<const float> logits, float log_
   logprob_sum_ += logprob;
 }
 
-void ScoreSequence::OnSegment(int64_t n) {
+int64_t ScoreSequence::OnSegment(int64_t n) {
   if (!ended()) {
     Push(ScoreEvent{processed_ + 1, std::move(logprobs_)});
   }
   logprobs_.clear();
   processed_ += n;
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<ptrdiff_t>(n));
+  return n;
 }
 
 std::optional<ProgressEvent> ScoreSequence::Progress() const {

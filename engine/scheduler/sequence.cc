@@ -12,7 +12,26 @@ Sequence::Sequence(const SequenceContext& context, RequestId id, RequestInfo inf
                    std::shared_ptr<EventStream> stream)
     : context_(context), id_(id), info_(std::move(info)), stream_(std::move(stream)) {}
 
+Sequence::Sequence(const Sequence& parent, int choice)
+    : context_(parent.context_),
+      id_(parent.id_),
+      info_(parent.info_),
+      stream_(parent.stream_),
+      group_(parent.group_),
+      choice_(choice),
+      admitted_(parent.admitted_),
+      last_progress_(parent.last_progress_) {
+  PS_CHECK(group_ != nullptr);
+  group_->Add();
+}
+
+void Sequence::Push(Event event) {
+  if (group_ != nullptr) return group_->Push(choice_, std::move(event));
+  stream_->Push(std::move(event));
+}
+
 void Sequence::OnAdmitted() {
+  if (admitted_) return;
   admitted_ = context_.now();
   last_progress_ = *admitted_;
   context_.observer->OnAdmitted(*admitted_ - info_.arrival);
@@ -54,8 +73,13 @@ void Sequence::PushFinish() {
   if (admitted_) timings.prefill = prefill_done_.value_or(now) - *admitted_;
   if (prefill_done_) timings.decode = now - *prefill_done_;
   if (first_token_) timings.first_token = *first_token_ - info_.arrival;
+  if (group_ != nullptr) {
+    std::optional<FinishEvent> whole = group_->Finish(choice_, std::move(*finish_));
+    if (!whole) return;
+    *finish_ = *std::move(whole);
+  }
   context_.observer->OnFinished(*finish_);
-  Push(std::move(*finish_));
+  stream_->Push(std::move(*finish_));
 }
 
 }  // namespace polysketch

@@ -9,14 +9,19 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "engine/observer.h"
 #include "engine/request.h"
 #include "engine/sampler/sampler.h"
+#include "engine/scheduler/choices.h"
 #include "engine/snapshot/snapshot.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace polysketch {
+
+class Drafter;
 
 // What all sequences of an engine share; outlives them.
 struct SequenceContext {
@@ -26,6 +31,10 @@ struct SequenceContext {
   int max_step_tokens = 512;  // most tokens that a sequence gets in one step
   EngineObserver* observer = nullptr;
   std::function<Clock::time_point()> now = [] { return Clock::now(); };
+  // Speculative decoding: most draft tokens a step of a request that does not say; 0: none.
+  int draft_tokens = 0;
+  // A drafter for one sequence. Empty: prompt lookup.
+  std::function<std::unique_ptr<Drafter>()> new_drafter = {};
 };
 
 class Sequence {
@@ -39,18 +48,25 @@ class Sequence {
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
 
-  RequestId id() const { return id_; }
+  RequestId id() const { return id_; }  // that of the request: its forks have the same
+  int priority() const { return info_.priority; }
+  const std::string& tenant() const { return info_.tenant; }
   Clock::time_point deadline() const { return info_.deadline; }
   const EventStream& stream() const { return *stream_; }
 
+  // It could use no step now: its reader is behind, or its input.
+  bool idle() const { return stream_->Full() || starved_since().has_value(); }
+
   // --- before a step ---
   // Tokens that it could process now; 0 while it waits for input. May end the sequence (input
-  // complete or bad).
-  virtual int64_t ReadyTokens() = 0;
-  // It processes one token a step and somebody waits for each.
+  // complete or bad). A decoding one may add drafts: at most most_drafts.
+  virtual int64_t ReadyTokens(int64_t most_drafts) = 0;
+  // It processes one token a step (and drafts) and somebody waits for each.
   virtual bool decoding() const = 0;
   // Since when it has been waiting for input, if it is.
   virtual std::optional<Clock::time_point> starved_since() const { return std::nullopt; }
+  // Tokens of its input, as far as known, that are still to be processed.
+  virtual int64_t UnreadTokens() const = 0;
   // Positions that its state must be able to hold, as far as known.
   virtual int64_t StateTokens() const = 0;
 
@@ -66,10 +82,17 @@ class Sequence {
   // needed.
   virtual void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp,
                      SamplerScratch* scratch) = 0;
-  // The segment is done, all wanted rows have come.
-  virtual void OnSegment(int64_t n) = 0;
+  // The segment is done, all wanted rows have come. How many of its tokens hold; the state forgets
+  // the rest (drafts that were wrong).
+  virtual int64_t OnSegment(int64_t n) = 0;
+  // The other choices of its request, once: when it has processed what they have in common. Each
+  // goes on from a copy of its state.
+  virtual std::vector<std::unique_ptr<Sequence>> TakeForks() { return {}; }
+  // Slots that the request may take at once.
+  int places() const { return group_ == nullptr ? 1 : group_->size(); }
 
   // --- life ---
+  // It has a slot for the first time (a fork had one as part of its parent).
   void OnAdmitted();
   // Pushes a ProgressEvent when a second has passed since the last.
   void MaybeReportProgress();
@@ -80,13 +103,22 @@ class Sequence {
   virtual bool Migrate() { return false; }
   // It has ended and leaves its state; null when it was never admitted.
   virtual void OnLeaving(const SequenceState* /*state*/) {}
+  // Once ended.
+  const FinishEvent& finish() const { return *finish_; }
+  // PushFinish will end the request, not one of several choices.
+  bool last_of_request() const { return group_ == nullptr || group_->last_alive(); }
   // The FinishEvent, once.
   void PushFinish();
 
  protected:
+  // A fork: one more choice of the parent's request.
+  Sequence(const Sequence& parent, int choice);
+  // Makes this the first of several choices.
+  void Group(int n, int best_of) { group_ = std::make_shared<ChoiceGroup>(stream_, n, best_of); }
+  const ChoiceGroup* group() const { return group_.get(); }
   const SequenceContext& context() const { return context_; }
   const RequestInfo& info() const { return info_; }
-  void Push(Event event) { stream_->Push(std::move(event)); }
+  void Push(Event event);
   // The last prompt token has been processed: what follows is decoding.
   void MarkPrefillDone();
   void MarkFirstToken();
@@ -95,14 +127,14 @@ class Sequence {
   virtual std::optional<ProgressEvent> Progress() const = 0;
   // Fills in text, matched_stop, seed, usage, logprob_sum.
   virtual void FillFinish(FinishEvent* finish) = 0;
-  // Once ended.
-  const FinishEvent& finish() const { return *finish_; }
 
  private:
   const SequenceContext& context_;
   const RequestId id_;
   const RequestInfo info_;
   const std::shared_ptr<EventStream> stream_;
+  std::shared_ptr<ChoiceGroup> group_;  // null: the only choice
+  const int choice_ = 0;
 
   std::optional<Clock::time_point> admitted_;
   std::optional<Clock::time_point> prefill_done_;

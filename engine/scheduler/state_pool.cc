@@ -10,9 +10,10 @@ namespace polysketch {
 // More than any KV cache holds: at the 100 KB of a small model these are 400 TB.
 constexpr int64_t kManyTokens = int64_t{1} << 32;
 
-StatePool::StatePool(LanguageModel* model, size_t limit)
+StatePool::StatePool(LanguageModel* model, size_t limit, size_t parked_limit)
     : model_(model),
       limit_(limit),
+      parked_limit_(parked_limit),
       growing_(model->StateBytes(1) != model->StateBytes(kManyTokens)) {}
 
 int64_t StatePool::TokensThatFit(size_t bytes) const {
@@ -36,6 +37,18 @@ bool StatePool::Reserve(size_t bytes) {
 void StatePool::Unreserve(size_t bytes) {
   PS_CHECK(bytes <= reserved_) << "bytes=" << bytes << " reserved=" << reserved_;
   reserved_ -= bytes;
+}
+
+bool StatePool::Park(size_t bytes) {
+  if (bytes > parked_limit_ - parked_) return false;
+  parked_ += bytes;
+  Unreserve(bytes);
+  return true;
+}
+
+void StatePool::DropParked(size_t bytes) {
+  PS_CHECK(bytes <= parked_) << "bytes=" << bytes << " parked=" << parked_;
+  parked_ -= bytes;
 }
 
 std::unique_ptr<SequenceState> StatePool::Acquire() {

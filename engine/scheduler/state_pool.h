@@ -14,8 +14,9 @@ namespace polysketch {
 
 class StatePool {
  public:
-  // `limit`: bytes for all states.
-  StatePool(LanguageModel* model, size_t limit);
+  // `limit`: bytes for the states of running sequences; `parked_limit`: for those of sequences that
+  // gave up their slot for a while.
+  StatePool(LanguageModel* model, size_t limit, size_t parked_limit);
 
   // Whether a state grows with its tokens (a KV cache).
   bool growing() const { return growing_; }
@@ -28,16 +29,24 @@ class StatePool {
   // Takes `bytes` more; false when they are not there.
   bool Reserve(size_t bytes);
   void Unreserve(size_t bytes);
+  // Moves bytes to the parked ones; false when there is no room.
+  bool Park(size_t bytes);
+  void DropParked(size_t bytes);
+  size_t parked() const { return parked_; }
+  size_t parked_limit() const { return parked_limit_; }
 
-  // An empty state. States of constant size are kept and used again.
+  // An empty state; null when there is no memory for it now. States of constant size are kept and
+  // used again.
   std::unique_ptr<SequenceState> Acquire();
   void Release(std::unique_ptr<SequenceState> state);
 
  private:
   LanguageModel* const model_;
   const size_t limit_;
+  const size_t parked_limit_;
   const bool growing_;
   size_t reserved_ = 0;
+  size_t parked_ = 0;
   std::vector<std::unique_ptr<SequenceState>> free_;
 };
 

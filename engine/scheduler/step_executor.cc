@@ -41,7 +41,9 @@ void StepExecutor::Run(std::span<const Item> batch) {
     HandOut(std::span(rows_).subspan(first, std::min<size_t>(kLogitRows, rows_.size() - first)));
   }
   for (const Item& item : batch) {
-    if (!item.sequence->ended()) item.sequence->OnSegment(item.tokens);
+    const int64_t kept = item.sequence->OnSegment(item.tokens);
+    PS_CHECK(kept >= 1 && kept <= item.tokens);
+    if (kept < item.tokens) item.state->Cut(item.state->position() - item.tokens + kept);
   }
 }
 

@@ -130,7 +130,7 @@ TEST_F(EngineTest, CancelFreesTheSlotWithinAStep) {
 }
 
 TEST_F(EngineTest, DeadlineWakesASleepingEngine) {
-  Start({.max_sequences = 1});
+  Start({.max_sequences = 1, .parked_memory = 1});  // no room to park: the second waits
   Reader parked(1), waiting(1);
   GenerateRequest request = Greedy(3, 1000);
   request.info.deadline = Clock::now() + 60ms;

@@ -116,6 +116,8 @@ class FakeModel : public LanguageModel {
   std::unique_ptr<SequenceState> NewState() override {
     return std::make_unique<FakeState>(&live_states);
   }
+  bool growing() const { return growing_; }
+  int64_t block() const override { return kFakeBlock; }
   size_t StateBytes(int64_t tokens) const override {
     return growing_ ? static_cast<size_t>(tokens) * 10 : 100;
   }

@@ -33,7 +33,7 @@ class SchedulerTest : public ::testing::Test {
 
   void Start(SchedulerOptions options, bool growing = false) {
     options.stall_deadline = 30s;
-    options.on_ending = [this](RequestId) { ++endings_; };
+    options.on_ending = [this](const Sequence&) { ++endings_; };
     model_ = std::make_unique<FakeModel>(32, growing);
     scheduler_ = std::make_unique<Scheduler>(model_.get(), context_, options);
   }
@@ -80,8 +80,8 @@ TEST_F(SchedulerTest, SlotsBoundWhatRuns) {
   Client a = Generate(3, 10), b = Generate(3, 20), c = Generate(3, 5);
   ASSERT_TRUE(scheduler_->Tick());
   EXPECT_EQ(scheduler_->running(), 2);
-  EXPECT_EQ(scheduler_->waiting(), 1);
-  EXPECT_EQ(scheduler_->state_bytes(), 200u);
+  EXPECT_EQ(scheduler_->counts().waiting, 1);
+  EXPECT_EQ(scheduler_->counts().state_bytes, 200u);
   int steps = 0;
   for (; scheduler_->Tick(); ++steps) {
     EXPECT_LE(model_->live_states, 2);
@@ -153,7 +153,7 @@ TEST_F(SchedulerTest, FullStreamParksAndCostsNothing) {
   }
   fast.Read();
   EXPECT_TRUE(fast.done());
-  EXPECT_EQ(scheduler_->parked(), 1);
+  EXPECT_EQ(scheduler_->counts().parked, 1);
   EXPECT_EQ(scheduler_->running(), 1);
   EXPECT_FALSE(scheduler_->Tick());
   while (!slow.done()) {

@@ -1,0 +1,76 @@
+#include "engine/scheduler/choices.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace polysketch {
+
+ChoiceGroup::ChoiceGroup(std::shared_ptr<EventStream> stream, int n, int best_of)
+    : stream_(std::move(stream)), n_(n), choices_(static_cast<size_t>(best_of)) {}
+
+void ChoiceGroup::Push(int choice, Event event) {
+  auto* token = std::get_if<TokenEvent>(&event);
+  if (token != nullptr) token->choice = choice;
+  if (token != nullptr && ranked() && !token->echoed) {
+    choices_[static_cast<size_t>(choice)].kept.push_back(std::move(*token));
+  } else {
+    stream_->Push(std::move(event));
+  }
+}
+
+std::optional<FinishEvent> ChoiceGroup::Finish(int choice, FinishEvent finish) {
+  if (!ranked() && finish.status.ok()) stream_->Push(ToEvent(choice, finish));
+  choices_[static_cast<size_t>(choice)].finish = std::move(finish);
+  if (--alive_ > 0) return std::nullopt;
+  FinishEvent whole = Whole();
+  if (ranked() && whole.status.ok()) PushRanked();
+  return whole;
+}
+
+ChoiceEvent ChoiceGroup::ToEvent(int index, const FinishEvent& finish) {
+  return {.choice = index,
+          .reason = finish.reason,
+          .text = finish.text,
+          .matched_stop = finish.matched_stop,
+          .seed = finish.seed,
+          .completion_tokens = finish.usage.completion_tokens,
+          .logprob_sum = finish.logprob_sum};
+}
+
+void ChoiceGroup::PushRanked() {
+  std::vector<size_t> order(choices_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [this](size_t a, size_t b) {
+    return choices_[a].finish->logprob_sum > choices_[b].finish->logprob_sum;
+  });
+  for (int rank = 0; rank < n_; ++rank) {
+    Choice& choice = choices_[order[static_cast<size_t>(rank)]];
+    for (TokenEvent& token : choice.kept) {
+      token.choice = rank;
+      stream_->Push(std::move(token));
+    }
+    stream_->Push(ToEvent(rank, *choice.finish));
+  }
+}
+
+FinishEvent ChoiceGroup::Whole() const {
+  // Choice 0 is there from the beginning; one that failed speaks for all.
+  FinishEvent whole = *choices_[0].finish;
+  whole.text.clear();
+  whole.matched_stop.clear();
+  whole.usage.completion_tokens = 0;
+  for (const Choice& choice : choices_) {
+    if (!choice.finish) continue;  // the request ended before it was forked
+    if (whole.status.ok() && !choice.finish->status.ok()) {
+      whole.status = choice.finish->status;
+      whole.reason = choice.finish->reason;
+    }
+    whole.usage.completion_tokens += choice.finish->usage.completion_tokens;
+    whole.timings.decode = std::max(whole.timings.decode, choice.finish->timings.decode);
+    whole.timings.total = std::max(whole.timings.total, choice.finish->timings.total);
+  }
+  return whole;
+}
+
+}  // namespace polysketch

@@ -1,0 +1,29 @@
+// The state behind a prompt (without its last token) that the forks of a request begin with. The
+// last of them takes it over, so that forking n ways holds n + 1 states at most.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "engine/scheduler/state_pool.h"
+
+namespace polysketch {
+
+struct ForkSource {
+  // Takes over a state and the bytes reserved for it.
+  ForkSource(StatePool* pool, std::unique_ptr<SequenceState> of, size_t bytes)
+      : states(pool), state(std::move(of)), reserved(bytes) {}
+  ~ForkSource() {
+    if (state == nullptr) return;
+    states->Release(std::move(state));
+    states->Unreserve(reserved);
+  }
+  ForkSource(const ForkSource&) = delete;
+  ForkSource& operator=(const ForkSource&) = delete;
+
+  StatePool* const states;
+  std::unique_ptr<SequenceState> state;
+  const size_t reserved;
+};
+
+}  // namespace polysketch

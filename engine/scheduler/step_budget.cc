@@ -1,0 +1,61 @@
+#include "engine/scheduler/step_budget.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace polysketch {
+namespace {
+
+// Of the budget: the rest is for what a mean does not foresee.
+constexpr double kTarget = 0.9;
+constexpr double kDeviations = 2;
+
+size_t Bucket(int64_t rows) {
+  return std::min<size_t>(16, std::bit_width(static_cast<uint64_t>(rows)));
+}
+
+}  // namespace
+
+void StepBudget::Smoothed::Add(double value) {
+  if (!known) {
+    known = true;
+    mean = value;
+    deviation = value / 4;
+    return;
+  }
+  deviation += (std::abs(value - mean) - deviation) / 8;
+  mean += (value - mean) / 8;
+}
+
+double StepBudget::DecodeTime(int64_t rows) const {
+  // Of fewer rows when there is nothing nearer: too little makes prompt tokens look dearer, which
+  // keeps the budget.
+  for (size_t bucket = Bucket(rows) + 1; bucket-- > 0;) {
+    if (decode_[bucket].known) return decode_[bucket].mean;
+  }
+  return 0;
+}
+
+int64_t StepBudget::PromptTokens(int64_t decode_rows) const {
+  if (budget_.count() == 0 || decode_rows == 0) return std::numeric_limits<int64_t>::max();
+  const Smoothed& cost = beside_.known ? beside_ : alone_;
+  if (!cost.known) return kFirst;
+  const double each = cost.mean + kDeviations * cost.deviation;
+  const double tokens = kTarget * static_cast<double>(budget_.count()) / std::max(each, 1.0);
+  return std::max(kLeast, static_cast<int64_t>(std::min(tokens, 1e9)));
+}
+
+void StepBudget::OnStep(int64_t decode_rows, int64_t prompt_tokens,
+                        std::chrono::nanoseconds duration) {
+  const auto time = static_cast<double>(duration.count());
+  if (prompt_tokens == 0) {
+    if (decode_rows > 0) decode_[Bucket(decode_rows)].Add(time);
+  } else {
+    const double prompt = std::max(0.0, time - (decode_rows > 0 ? DecodeTime(decode_rows) : 0));
+    (decode_rows > 0 ? beside_ : alone_).Add(prompt / static_cast<double>(prompt_tokens));
+  }
+}
+
+}  // namespace polysketch

@@ -1,0 +1,44 @@
+// How many prompt tokens a step may take beside decoding sequences, so that it takes at most so
+// much longer than it would without them. What a token costs is measured on this machine, step by
+// step, and smoothed; it decides how work is cut, never what comes out of it.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+
+namespace polysketch {
+
+class StepBudget {
+ public:
+  // 0: no bound.
+  explicit StepBudget(std::chrono::nanoseconds budget) : budget_(budget) {}
+
+  // Most prompt tokens beside `decode_rows` rows; at least kLeast, so that prompts get on.
+  int64_t PromptTokens(int64_t decode_rows) const;
+  // What a step was and how long it took.
+  void OnStep(int64_t decode_rows, int64_t prompt_tokens, std::chrono::nanoseconds duration);
+
+  static constexpr int64_t kLeast = 4;
+  // The first guess, before any step was measured.
+  static constexpr int64_t kFirst = 16;
+
+ private:
+  // A mean that follows, and how far measurements stray from it (both as TCP smooths round trips).
+  struct Smoothed {
+    double mean = 0;
+    double deviation = 0;
+    bool known = false;
+    void Add(double value);
+  };
+
+  // Nanoseconds of a step of this many decoding rows alone; 0 while nothing is known about it.
+  double DecodeTime(int64_t rows) const;
+
+  const std::chrono::nanoseconds budget_;
+  std::array<Smoothed, 17> decode_;  // [bit width of the rows]: steps without prompts
+  Smoothed beside_;                  // nanoseconds of a prompt token in a step with decoding rows
+  Smoothed alone_;                   // ... in a step without
+};
+
+}  // namespace polysketch

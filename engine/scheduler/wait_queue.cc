@@ -1,0 +1,40 @@
+#include "engine/scheduler/wait_queue.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace polysketch {
+
+int AgedLevel(int priority, std::chrono::nanoseconds waited, std::chrono::nanoseconds aging) {
+  constexpr int64_t kMost = 1 << 20;  // far above any priority
+  const int64_t aged = std::clamp<int64_t>(waited / aging, 0, kMost);
+  return priority + static_cast<int>(aged);
+}
+
+int WaitQueue::Level(const Waiting& waiting, Clock::time_point now) const {
+  return AgedLevel(waiting.sequence->priority(), now - waiting.since, aging_);
+}
+
+WaitQueue::Iterator WaitQueue::Next(Clock::time_point now, const TenantShares& shares,
+                                    bool parked_only) {
+  const auto rank = [&](const Waiting& waiting) {
+    return std::tuple(waiting.source == nullptr, -Level(waiting, now),
+                      shares.VirtualTime(waiting.sequence->tenant()), waiting.sequence->id());
+  };
+  Iterator best = list_.end();
+  for (Iterator at = list_.begin(); at != list_.end(); ++at) {
+    if (at->sequence->ended() || at->sequence->idle()) continue;
+    if (parked_only && at->state == nullptr) continue;
+    if (best == list_.end() || rank(*at) < rank(*best)) best = at;
+  }
+  return best;
+}
+
+Waiting WaitQueue::Take(Iterator at) {
+  Waiting waiting = std::move(*at);
+  list_.erase(at);
+  return waiting;
+}
+
+}  // namespace polysketch

@@ -1,0 +1,49 @@
+#include "engine/speculation/model_drafter.h"
+
+#include <algorithm>
+
+namespace polysketch {
+
+ModelDrafter::ModelDrafter(LanguageModel* model)
+    : model_(model),
+      hidden_(static_cast<size_t>(model->hidden_size())),
+      logits_(static_cast<size_t>(model->vocab_size())) {}
+
+void ModelDrafter::Append(std::span<const int32_t> tokens) {
+  unseen_.insert(unseen_.end(), tokens.begin(), tokens.end());
+}
+
+void ModelDrafter::Run(std::span<const int32_t> tokens) {
+  const StepSegment segment{state_.get(), tokens, false};
+  model_->Step({&segment, 1}, hidden_.data());
+}
+
+int32_t ModelDrafter::MostLikely() {
+  model_->Logits(hidden_.data(), 1, logits_.data());
+  return static_cast<int32_t>(std::max_element(logits_.begin(), logits_.end()) - logits_.begin());
+}
+
+std::vector<int32_t> ModelDrafter::Propose(int64_t most) {
+  std::vector<int32_t> draft;
+  if (state_ == nullptr) state_ = model_->NewState();
+  if (state_ == nullptr || unseen_.empty()) return draft;  // no memory for it now; nothing new
+  const size_t seen = std::min(unseen_.size(), static_cast<size_t>(model_->max_step_tokens()));
+  Run(std::span(unseen_).first(seen));
+  unseen_.erase(unseen_.begin(), unseen_.begin() + static_cast<ptrdiff_t>(seen));
+  if (!unseen_.empty()) return draft;
+
+  // The drafts are taken back at the end, so they may not reach into the next block.
+  const int64_t certain = state_->position();
+  const int64_t block = model_->block();
+  const int64_t room = block == 0 ? most : (block - certain % block) % block;
+  while (static_cast<int64_t>(draft.size()) < most) {
+    draft.push_back(MostLikely());
+    const auto drafted = static_cast<int64_t>(draft.size());
+    if (drafted == most || drafted > room) break;
+    Run({&draft.back(), 1});
+  }
+  state_->Cut(certain);
+  return draft;
+}
+
+}  // namespace polysketch

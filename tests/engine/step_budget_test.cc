@@ -1,0 +1,80 @@
+#include "engine/scheduler/step_budget.h"
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include "gtest/gtest.h"
+#include "tests/testing/random.h"
+
+namespace polysketch {
+namespace {
+
+using std::chrono::nanoseconds;
+using namespace std::chrono_literals;
+
+// A machine on which a step takes `base`, `row` for each decoding row and `token` for each prompt
+// token, times a noise that is no larger than `noise`.
+struct Machine {
+  nanoseconds base, row, token;
+  double noise = 0;
+  testing::Random random{7};
+
+  nanoseconds Time(int64_t rows, int64_t tokens) {
+    const double factor = 1 + noise * random.Uniform();
+    return nanoseconds(static_cast<int64_t>(
+        factor * static_cast<double>((base + rows * row + tokens * token).count())));
+  }
+};
+
+TEST(StepBudgetTest, NoBoundWithoutBudgetOrDecoding) {
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(StepBudget(0ms).PromptTokens(5), kNone);
+  EXPECT_EQ(StepBudget(25ms).PromptTokens(0), kNone);
+  EXPECT_EQ(StepBudget(25ms).PromptTokens(1), StepBudget::kFirst);
+}
+
+// Steps with prompts take at most the budget longer than those without; and most of it is used.
+TEST(StepBudgetTest, KeepsTheBudgetAndUsesIt) {
+  for (const double noise : {0.0, 0.1}) {
+    Machine machine{.base = 3ms, .row = 1ms, .token = 600us, .noise = noise};
+    StepBudget budget(25ms);
+    for (int i = 0; i < 10; ++i) budget.OnStep(2, 0, machine.Time(2, 0));
+    int over = 0;
+    int64_t tokens = 0;
+    for (int i = 0; i < 1000; ++i) {
+      const int64_t prompt = budget.PromptTokens(2);
+      const nanoseconds time = machine.Time(2, prompt);
+      budget.OnStep(2, prompt, time);
+      if (i < 50) continue;  // the first guess
+      tokens += prompt;
+      over += time > 5ms * (1 + noise) + 25ms;
+    }
+    EXPECT_EQ(over, 0) << noise;
+    // 25 ms are 41 tokens; nine tenths of that are aimed at, less what the noise takes.
+    EXPECT_GT(static_cast<double>(tokens) / 950, noise == 0 ? 35 : 25) << noise;
+  }
+}
+
+TEST(StepBudgetTest, FollowsAMachineThatChanges) {
+  StepBudget budget(25ms);
+  Machine machine{.base = 3ms, .row = 1ms, .token = 500us};
+  const auto run = [&](int steps) {
+    for (int i = 0; i < steps; ++i) {
+      const int64_t prompt = budget.PromptTokens(1);
+      budget.OnStep(1, 0, machine.Time(1, 0));
+      budget.OnStep(1, prompt, machine.Time(1, prompt));
+    }
+    return budget.PromptTokens(1);
+  };
+  EXPECT_NEAR(static_cast<double>(run(200)), 45, 3);
+  machine.token = 5ms;
+  EXPECT_EQ(run(200), 4);
+  machine.token = 50ms;  // not one fits: prompts get on all the same
+  EXPECT_EQ(run(200), StepBudget::kLeast);
+  machine.token = 100us;
+  EXPECT_NEAR(static_cast<double>(run(400)), 225, 15);
+}
+
+}  // namespace
+}  // namespace polysketch
