@@ -10,7 +10,7 @@ import threading
 import unittest
 
 import yaml
-from support import BIN, DEPLOY, DeployTest, query, wait_until
+from support import BIN, DEPLOY, ROOT, DeployTest, http_get, query, wait_until
 
 
 def dashboard_expressions():
@@ -106,6 +106,13 @@ class Live(DeployTest):
         def complete():
             missing[:] = without_data()
             return not missing
+
+        page = http_get(f"http://{ready['metrics']}/metrics")
+        promtool = ROOT / ".deps/bin/promtool"
+        said = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, check=False)
+        # prometheus-cpp's own, of the scrapes themselves, lacks the unit that promtool would like.
+        objections = [line for line in said.stderr.splitlines() if not line.startswith("exposer_")]
+        self.assertEqual(objections, [])
 
         try:
             wait_until(complete, "data", patience=30)

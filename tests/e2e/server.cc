@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/check.h"
+#include "base/status.h"
 #include "tests/testing/environment.h"
 
 namespace polysketch::e2e {
@@ -56,6 +57,7 @@ Server::Server(const ServerOptions& options, Wait wait) : process_(CommandLine(o
   const auto ready = nlohmann::json::parse(process_.StandardOutput());
   address_ = ready.at("listen").get<std::string>();
   metrics_address_ = ready.at("metrics").get<std::string>();
+  http_address_ = ready.value("http", "");
 }
 
 std::string Server::MetricsPage() const {
@@ -99,28 +101,39 @@ bool Server::ComesToRun(int count) const {
 
 std::string DemoModel() { return testing::SourceDir() / "models" / "demo"; }
 
-std::string HttpGet(const std::string& address, const std::string& path) {
+HttpAnswer Http(const std::string& address, const std::string& path, const std::string& body) {
   const int fd = ConnectTo(address);
+  const std::string head = StrCat(body.empty() ? "GET " : "POST ", path,
+                                  " HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n");
   const std::string request =
-      "GET " + path + " HTTP/1.1\r\nHost: " + address + "\r\nConnection: close\r\n\r\n";
+      body.empty() ? StrCat(head, "\r\n")
+                   : StrCat(head, "Content-Type: application/json\r\nContent-Length: ", body.size(),
+                            "\r\n\r\n", body);
   PS_CHECK(write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size()))
       << address << ": " << strerror(errno);
   std::string answer;
   char bytes[16384];
   for (ssize_t count; (count = read(fd, bytes, sizeof(bytes))) > 0;) answer.append(bytes, count);
   close(fd);
-  if (answer.find(" 200 ") > answer.find("\r\n")) return "";
-  std::string body = answer.substr(answer.find("\r\n\r\n") + 4);
-  if (answer.find("Transfer-Encoding: chunked") > answer.find("\r\n\r\n")) return body;
+  HttpAnswer result;
+  result.status = std::atoi(answer.c_str() + std::min(answer.size(), answer.find(' ') + 1));
+  result.body = answer.substr(std::min(answer.size(), answer.find("\r\n\r\n") + 4));
+  if (answer.find("Transfer-Encoding: chunked") > answer.find("\r\n\r\n")) return result;
   std::string joined;
-  for (size_t at = 0; at < body.size();) {
-    const size_t size = std::stoul(body.substr(at), nullptr, 16);
-    const size_t data = body.find("\r\n", at) + 2;
-    joined += body.substr(data, size);
+  for (size_t at = 0; at < result.body.size();) {
+    const size_t size = std::stoul(result.body.substr(at), nullptr, 16);
+    const size_t data = result.body.find("\r\n", at) + 2;
+    joined += result.body.substr(data, size);
     at = data + size + 2;
     if (size == 0) break;
   }
-  return joined;
+  result.body = joined;
+  return result;
+}
+
+std::string HttpGet(const std::string& address, const std::string& path) {
+  HttpAnswer answer = Http(address, path);
+  return answer.status == 200 ? std::move(answer.body) : "";
 }
 
 }  // namespace polysketch::e2e

@@ -29,6 +29,8 @@ class Server {
   // "127.0.0.1:PORT", as the ready line has it.
   const std::string& address() const { return address_; }
   const std::string& metrics_address() const { return metrics_address_; }
+  // Empty without --http-listen.
+  const std::string& http_address() const { return http_address_; }
 
   // The /metrics page.
   std::string MetricsPage() const;
@@ -47,11 +49,18 @@ class Server {
   Process process_;
   std::string address_;
   std::string metrics_address_;
+  std::string http_address_;
 };
 
 // models/demo of the source tree.
 std::string DemoModel();
 
+struct HttpAnswer {
+  int status = 0;
+  std::string body;
+};
+// With a body: a POST of application/json.
+HttpAnswer Http(const std::string& address, const std::string& path, const std::string& body = "");
 // GET http://ADDRESS/PATH: the body; empty when the answer is not 200.
 std::string HttpGet(const std::string& address, const std::string& path);
 
