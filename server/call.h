@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "engine/engine.h"
+#include "engine/session/session_table.h"
 #include "polysketch/v1/polysketch.pb.h"
 #include "server/connections.h"
 #include "server/convert.h"
@@ -25,6 +26,7 @@ class StallWatch;
 // What is served. Outlives the server.
 struct ServedModel {
   Engine* engine = nullptr;
+  SessionTable* sessions = nullptr;  // the store thread's; its codec is for anybody
   RequestRules rules;
   v1::GetModelResponse description;
 };
@@ -37,7 +39,10 @@ struct ServiceContext {
   // last of which may come when the call that it is for, and the server, are gone.
   std::shared_ptr<Executor> writers;
   Executor* tokenizers = nullptr;  // parses and tokenizes large requests, off gRPC's pollers
+  // Waits for files and the network: sessions, snapshots, stopped completions. One thread.
+  std::shared_ptr<Executor> stores;
   StallWatch* stalls = nullptr;
+  std::chrono::milliseconds stopped_ttl = std::chrono::minutes(10);  // of stopped completions
   size_t stream_buffer = 64;
   std::atomic<const ServedModel*> model{nullptr};  // null while loading
   std::atomic<bool> draining{false};

@@ -29,7 +29,14 @@ struct ServerConfig {
   int64_t max_step_tokens = 512;
   int64_t max_prompt_tokens = int64_t{1} << 24;
   int64_t max_new_tokens = int64_t{1} << 20;
-  int64_t state_memory = 0;
+  int64_t slot_memory = 0;
+
+  std::string state_store;
+  std::string state_store_format = "f32";
+  int64_t state_memory = int64_t{1} << 30;
+  std::chrono::milliseconds session_ttl{24 * 3'600'000};
+  int64_t max_sessions_per_tenant = 1000;
+  std::chrono::milliseconds migration_ttl{600'000};
 
   int64_t max_message_bytes = int64_t{4} << 20;
   int64_t max_metadata_bytes = 16 << 10;

@@ -35,6 +35,35 @@ SamplingParams ToSampling(const v1::Sampling& sampling) {
   return params;
 }
 
+Status EncodeText(const std::string& text, bool continued, const RequestRules& rules,
+                  std::vector<int32_t>* tokens) {
+  const auto append = [tokens](const std::vector<int32_t>& ids) {
+    tokens->insert(tokens->end(), ids.begin(), ids.end());
+  };
+  if (!continued) {
+    PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, rules.tokenizer->Encode(text));
+    append(ids);
+    return Status();
+  }
+  IncrementalEncoder encoder(rules.tokenizer, /*continued=*/true);
+  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, encoder.Append(text));
+  append(ids);
+  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> rest, encoder.Finish());
+  append(rest);
+  return Status();
+}
+
+v1::FinishReason ToProto(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kMigrated:
+      return v1::FINISH_REASON_MIGRATED;
+    default:
+      return v1::FINISH_REASON_STOP;
+  }
+}
+
 }  // namespace
 
 Status RequireTokenizer(const RequestRules& rules, std::string_view field) {
@@ -53,10 +82,12 @@ Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int v
   return Status();
 }
 
-Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRules& rules) {
+Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRules& rules,
+                                      bool continued) {
   std::vector<int32_t> tokens;
   switch (prompt.input_case()) {
     case v1::Prompt::INPUT_NOT_SET:
+      if (continued) return tokens;
       return InvalidArgument("prompt: expected text or tokens, found neither");
     case v1::Prompt::kTokens: {
       const auto& ids = prompt.tokens().ids();
@@ -67,14 +98,13 @@ Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRul
     }
     case v1::Prompt::kText: {
       PS_RETURN_IF_ERROR(RequireTokenizer(rules, "prompt.text"));
-      Result<std::vector<int32_t>> encoded = rules.tokenizer->Encode(prompt.text());
-      if (!encoded.ok())
-        return Status(encoded.status().code(), StrCat("prompt.text: ", encoded.status().message()));
-      if (rules.add_bos) tokens.push_back(rules.bos_id);
-      tokens.insert(tokens.end(), encoded->begin(), encoded->end());
+      if (rules.add_bos && !continued) tokens.push_back(rules.bos_id);
+      const Status status = EncodeText(prompt.text(), continued, rules, &tokens);
+      if (!status.ok()) return Status(status.code(), StrCat("prompt.text: ", status.message()));
       break;
     }
   }
+  if (continued && tokens.empty()) return tokens;
   PS_RETURN_IF_ERROR(ValidatePrompt(tokens, rules.vocab_size, rules.max_prompt_tokens));
   return tokens;
 }
@@ -138,8 +168,7 @@ void ToProto(const ScoreEvent& event, v1::ScoreLogprobs* logprobs) {
 
 void ToProto(const FinishEvent& event, v1::Finish* finish) {
   finish->set_text(event.text);
-  finish->set_reason(event.reason == FinishReason::kLength ? v1::FINISH_REASON_LENGTH
-                                                           : v1::FINISH_REASON_STOP);
+  finish->set_reason(ToProto(event.reason));
   finish->set_matched_stop(event.matched_stop);
   finish->set_seed(event.seed);
   finish->mutable_usage()->set_prompt_tokens(event.usage.prompt_tokens);
@@ -155,6 +184,23 @@ void ToProto(const FinishEvent& event, v1::ScoreFinish* finish) {
   if (tokens > 1)
     finish->set_perplexity(std::exp(-event.logprob_sum / static_cast<double>(tokens - 1)));
   ToProto(event.timings, finish->mutable_timings());
+}
+
+void ToProto(const SessionInfo& info, v1::Session* session) {
+  session->set_session(info.id);
+  session->set_tokens(info.tokens);
+  session->set_bytes(info.bytes);
+  session->set_durable(info.durable);
+  session->set_in_memory(info.in_memory);
+  session->set_age_seconds(Seconds(info.age));
+  session->set_idle_seconds(Seconds(info.idle));
+  session->set_ttl_seconds(Seconds(info.ttl));
+}
+
+void ToProto(const SnapshotInfo& info, v1::Snapshot* snapshot) {
+  snapshot->set_snapshot(info.key);
+  snapshot->set_bytes(info.bytes);
+  snapshot->set_age_seconds(Seconds(info.age));
 }
 
 }  // namespace polysketch

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "engine/request.h"
+#include "engine/session/session_table.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "polysketch/v1/polysketch.pb.h"
 
@@ -28,8 +29,10 @@ Status RequireTokenizer(const RequestRules& rules, std::string_view field);
 // INVALID_ARGUMENT "field[5]: expected an id in [0, 4096), found -1".
 Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int vocab_size);
 
-// Token ids of a prompt, BOS included where the rules ask for it.
-Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRules& rules);
+// Token ids of a prompt, BOS included where the rules ask for it. `continued`: tokens go before it,
+// so that it may be missing, and gets no BOS.
+Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRules& rules,
+                                      bool continued = false);
 Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
                                         const RequestRules& rules);
 
@@ -41,5 +44,7 @@ void ToProto(const ScoreEvent& event, v1::ScoreLogprobs* logprobs);
 // A finish whose FinishStatus is OK.
 void ToProto(const FinishEvent& event, v1::Finish* finish);
 void ToProto(const FinishEvent& event, v1::ScoreFinish* finish);
+void ToProto(const SessionInfo& info, v1::Session* session);
+void ToProto(const SnapshotInfo& info, v1::Snapshot* snapshot);
 
 }  // namespace polysketch

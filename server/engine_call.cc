@@ -71,13 +71,11 @@ std::optional<Event> EngineCall::NextEvent() {
 void EngineCall::Pump() {
   const auto self = shared_from_this();  // FinishWith lets RpcDone unpin it on another thread
   std::lock_guard lock(mutex_);
+  if (!closing_.empty() && !writing_) return WriteClosing();
   while (!ended_ && !writing_) {
     std::optional<Event> event = NextEvent();
     if (!event.has_value()) return;
-    if (const auto* finish = std::get_if<FinishEvent>(&*event)) {
-      End(*finish);
-      return;
-    }
+    if (auto* finish = std::get_if<FinishEvent>(&*event)) return End(std::move(*finish));
     if (broken_) continue;
     std::optional<grpc::ByteBuffer> message = Render(std::move(*event));
     if (!message.has_value()) continue;
@@ -88,21 +86,38 @@ void EngineCall::Pump() {
   }
 }
 
-void EngineCall::End(const FinishEvent& finish) {
+void EngineCall::End(FinishEvent finish) {
   ended_ = true;
   Status status = FinishStatus(finish);
   // The reason is ours where the cancellation was, and where the last token was faster than it.
   if (broken_ && (status.ok() || status.code() == Code::kCancelled)) status = broken_status_;
-  call_.OnEnd(status, &finish);
   events_.reset();
+  write_started_ = Clock::now();
+  if (!status.ok() || !NeedsStore(finish)) return Close(finish, status);
+  const std::shared_ptr<Executor>& stores = call_.service()->stores;
+  stores->Post([self = shared_from_this(), finish = std::move(finish)] {
+    const Status stored = self->Store(finish);
+    std::lock_guard lock(self->mutex_);
+    self->Close(finish, stored);
+  });
+}
+
+void EngineCall::Close(const FinishEvent& finish, const Status& status) {
+  call_.OnEnd(status, &finish);
   OnEnded();
   write_started_ = Clock::now();
-  if (!status.ok()) {
-    FinishWith(ToGrpcStatus(status));
-    return;
-  }
-  message_ = RenderFinish(finish);
-  FinishWith(&message_);
+  if (!status.ok()) return FinishWith(ToGrpcStatus(status));
+  for (grpc::ByteBuffer& message : RenderFinish(finish)) closing_.push_back(std::move(message));
+  WriteClosing();
+}
+
+void EngineCall::WriteClosing() {
+  message_ = closing_.front();
+  closing_.pop_front();
+  if (closing_.empty()) return FinishWith(&message_);
+  writing_ = true;
+  write_started_ = Clock::now();
+  StartMessage(&message_);
 }
 
 void EngineCall::WriteDone(bool ok) {

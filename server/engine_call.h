@@ -4,7 +4,8 @@
 // Life: created and pinned by its handler -> Submit -> events are rendered to messages, one write
 // outstanding -> the FinishEvent ends the call -> OnDone unpins. Whatever breaks a call
 // (cancellation, deadline, a dead connection, bad input in the middle, a stall) cancels the
-// request; the call then discards events and ends with the FinishEvent, within a step.
+// request; the call then discards events and ends with the FinishEvent, within a step. A request
+// whose end the store has to hear of ends on the store thread.
 //
 // Threads: gRPC's, the writer's and the stall watch's; mutex_ guards all state. The engine thread
 // only posts to the writer.
@@ -13,9 +14,11 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
 
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "server/call.h"
 #include "server/stall_watch.h"
@@ -34,8 +37,12 @@ class EngineCall : public Stallable, public std::enable_shared_from_this<EngineC
   // The bytes of one message made of `event` and, through NextEvent, of events behind it. nullopt:
   // nothing to write yet.
   virtual std::optional<grpc::ByteBuffer> Render(Event event) = 0;
-  // The last message of a call that went well.
-  virtual grpc::ByteBuffer RenderFinish(const FinishEvent& finish) = 0;
+  // The last messages of a call that went well; at least one.
+  virtual std::vector<grpc::ByteBuffer> RenderFinish(const FinishEvent& finish) = 0;
+  // Whether Store has work before a request that ended so is over.
+  virtual bool NeedsStore(const FinishEvent& /*finish*/) const { return false; }
+  // On the store thread, without mutex_, the call having nothing else to do.
+  virtual Status Store(const FinishEvent& /*finish*/) { return Status(); }
   virtual void StartMessage(const grpc::ByteBuffer* message) = 0;
   virtual void FinishWith(const grpc::ByteBuffer* last_message) = 0;
   virtual void FinishWith(const grpc::Status& status) = 0;
@@ -76,13 +83,18 @@ class EngineCall : public Stallable, public std::enable_shared_from_this<EngineC
 
  private:
   void RejectLocked(const Status& status);
-  void End(const FinishEvent& finish);
+  // Decides how the call ends.
+  void End(FinishEvent finish);
+  // Ends it so. mutex_ held.
+  void Close(const FinishEvent& finish, const Status& status);
+  void WriteClosing();
 
   grpc::CallbackServerContext* context_;  // null after RpcDone
   Status broken_status_;
   std::optional<RequestId> id_;
   std::optional<Event> held_back_;
-  grpc::ByteBuffer message_;  // the write outstanding
+  grpc::ByteBuffer message_;              // the write outstanding
+  std::deque<grpc::ByteBuffer> closing_;  // of a call that went well, the last messages
   bool writing_ = false;
   Clock::time_point write_started_;
   std::shared_ptr<EngineCall> pinned_;

@@ -61,9 +61,23 @@ constexpr Flag kFlags[] = {
     Integer("max-prompt-tokens", &C::max_prompt_tokens, 1, kMany, "longest prompt of a completion"),
     Integer("max-new-tokens", &C::max_new_tokens, 1, kMany,
             "longest output, and the default of max_tokens"),
-    Bytes("state-memory", &C::state_memory, 0, 1024 * kTiB,
+    Bytes("slot-memory", &C::slot_memory, 0, 1024 * kTiB,
           "memory for the states of all running requests; 0: enough for max-sequences, or 4GiB for "
           "KV caches"),
+
+    Text("state-store", "URL", &C::state_store,
+         "dir:PATH or redis://[USER@]HOST:PORT[/DB][?password_file=PATH], shared among replicas: "
+         "durable sessions, snapshots, migration; empty: none"),
+    Choice("state-store-format", "f32|bf16|f32-zstd|bf16-zstd", &C::state_store_format,
+           "how states are written there; bf16 halves them and is not exact"),
+    Bytes("state-memory", &C::state_memory, 0, 1024 * kTiB,
+          "memory for states at rest: sessions, then stored prompts"),
+    Duration("session-ttl", &C::session_ttl, 1000,
+             "default life of a session without use, and of a snapshot"),
+    Integer("max-sessions-per-tenant", &C::max_sessions_per_tenant, 1, kMany,
+            "sessions of one tenant, and as many snapshots"),
+    Duration("migration-ttl", &C::migration_ttl, 1000,
+             "life of a completion that a shutdown stopped, until it is resumed"),
 
     Bytes("max-message-bytes", &C::max_message_bytes, 1024, int64_t{1} << 30,
           "largest request message"),

@@ -11,6 +11,7 @@
 #include "base/logging.h"
 #include "polysketch_build_info.h"
 #include "server/cpus.h"
+#include "server/state_setup.h"
 
 namespace polysketch {
 namespace {
@@ -158,13 +159,20 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config,
   engine_options.max_step_tokens = static_cast<int>(config.max_step_tokens);
   engine_options.max_prompt_tokens = config.max_prompt_tokens;
   engine_options.max_new_tokens = static_cast<int32_t>(config.max_new_tokens);
-  engine_options.state_memory = static_cast<size_t>(config.state_memory);
+  engine_options.state_memory = static_cast<size_t>(config.slot_memory);
   engine_options.stall_deadline = config.stall_deadline;
   engine_options.observer = observer;
   PS_ASSIGN_OR_RETURN(loaded->engine, Engine::Create(loaded->model.get(), model_config,
                                                      loaded->tokenizer.get(), engine_options));
 
+  if (!config.state_store.empty()) {
+    PS_ASSIGN_OR_RETURN(loaded->store, OpenStateStore(config));
+  }
+  PS_ASSIGN_OR_RETURN(SessionOptions session_options, MakeSessionOptions(config, *loaded));
+  loaded->sessions = std::make_unique<SessionTable>(std::move(session_options));
+
   loaded->served.engine = loaded->engine.get();
+  loaded->served.sessions = loaded->sessions.get();
   loaded->served.rules = {.tokenizer = loaded->tokenizer.get(),
                           .add_bos = model_config.add_bos,
                           .bos_id = model_config.bos_id,

@@ -17,6 +17,8 @@ struct LoadedModel {
   std::unique_ptr<PolysketchModel> model;
   std::unique_ptr<Tokenizer> tokenizer;  // null without tokenizer.model
   std::unique_ptr<Engine> engine;
+  std::unique_ptr<StateStore> store;  // null without --state-store
+  std::unique_ptr<SessionTable> sessions;
   ServedModel served;
 };
 

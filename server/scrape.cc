@@ -148,6 +148,27 @@ void AddServed(const ServedFacts& served, Families* families) {
                     static_cast<double>(engine.steps));
 }
 
+void AddSessions(const SessionStats& sessions, Families* families) {
+  families->Gauge("polysketch_sessions", "Sessions and snapshots that this process knows.",
+                  sessions.sessions);
+  families->Gauge("polysketch_session_memory_bytes", "Memory of sessions at rest.",
+                  static_cast<double>(sessions.memory_bytes));
+  families->Gauge("polysketch_state_memory_limit_bytes",
+                  "Most memory that states at rest may hold (--state-memory).",
+                  static_cast<double>(sessions.memory_limit));
+  families->Counter("polysketch_session_loads_total", "Sessions read from the store.",
+                    static_cast<double>(sessions.loads));
+  families->Counter("polysketch_session_spills_total",
+                    "Sessions that left memory for the store to make room.",
+                    static_cast<double>(sessions.spills));
+  families->Counter("polysketch_session_writes_total", "Sessions written to the store.",
+                    static_cast<double>(sessions.writes));
+  families->Counter("polysketch_session_written_bytes_total", "Bytes of those.",
+                    static_cast<double>(sessions.written_bytes));
+  families->Counter("polysketch_state_store_errors_total", "Failed operations of the store.",
+                    static_cast<double>(sessions.store_errors));
+}
+
 }  // namespace
 
 ScrapeMetrics::ScrapeMetrics(std::function<bool()> ready,
@@ -159,7 +180,10 @@ std::vector<MetricFamily> ScrapeMetrics::Collect() const {
   Families families;
   families.Gauge("polysketch_ready", "1 while health says SERVING: loaded and not draining.",
                  ready_() ? 1 : 0);
-  if (const std::optional<ServedFacts> served = served_()) AddServed(*served, &families);
+  if (const std::optional<ServedFacts> served = served_()) {
+    AddServed(*served, &families);
+    AddSessions(served->sessions, &families);
+  }
   const ConnectionTable::Stats connections = connections_();
   families.Gauge("polysketch_connections", "Open connections.",
                  static_cast<double>(connections.open));

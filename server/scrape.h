@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/session/session_table.h"
 #include "server/connections.h"
 
 namespace polysketch {
@@ -17,6 +18,7 @@ namespace polysketch {
 // What of the served model goes into metrics.
 struct ServedFacts {
   EngineStats engine;
+  SessionStats sessions = {};
   int64_t max_sequences = 0;
   int64_t max_queue = 0;
   int64_t weight_bytes = 0;

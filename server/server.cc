@@ -109,6 +109,8 @@ Server::Server(const ServerConfig& config, Metrics* metrics)
   context_.metrics = metrics;
   context_.writers = std::make_shared<Executor>(1);
   context_.tokenizers = &tokenizers_;
+  context_.stores = std::make_shared<Executor>(1);
+  context_.stopped_ttl = config.migration_ttl;
   context_.stalls = &stalls_;
   context_.stream_buffer = static_cast<size_t>(config.stream_buffer);
 }
@@ -133,6 +135,7 @@ std::shared_ptr<ScrapeMetrics> Server::NewScrape() {
         if (model == nullptr) return std::nullopt;
         const v1::GetModelResponse& info = model->description;
         return ServedFacts{.engine = model->engine->stats(),
+                           .sessions = model->sessions->stats(),
                            .max_sequences = info.limits().max_sequences(),
                            .max_queue = info.limits().max_queue(),
                            .weight_bytes = info.weight_bytes(),
@@ -212,11 +215,19 @@ void Server::SetModel(const ServedModel* model) {
 bool Server::Drain(std::chrono::milliseconds timeout) {
   context_.draining.store(true);  // first: whoever sees NOT_SERVING is refused for certain
   health_.SetServing(false);
+  const auto deadline = std::chrono::system_clock::now() + timeout;
   const ServedModel* model = context_.model.load();
+  const bool migrates = model != nullptr && model->sessions->options().store != nullptr;
+  if (migrates) model->engine->MigrateAll();
   const bool all_ended = model == nullptr || model->engine->Drain(timeout);
+  if (migrates) {
+    // Requests that end now may commit behind this: the table writes them through.
+    context_.stores->Post([model] { model->sessions->Flush(); });
+  }
   health_.EndWatches();
   listener_.reset();
-  grpc_->Shutdown(std::chrono::system_clock::now() + kGoodbye);
+  const auto goodbye = std::chrono::system_clock::now() + kGoodbye;
+  grpc_->Shutdown(migrates ? std::max(goodbye, deadline) : goodbye);
   grpc_->Wait();
   return all_ended;
 }
@@ -231,6 +242,7 @@ Server::~Server() {
     grpc_->Wait();
   }
   context_.writers->Stop();
+  context_.stores->Stop();
 }
 
 }  // namespace polysketch

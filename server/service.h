@@ -7,11 +7,19 @@
 
 namespace polysketch {
 
+using RawSessions = v1::PolySketch::WithRawCallbackMethod_CreateSession<
+    v1::PolySketch::WithRawCallbackMethod_Append<v1::PolySketch::WithRawCallbackMethod_ForkSession<
+        v1::PolySketch::WithRawCallbackMethod_SnapshotSession<
+            v1::PolySketch::WithRawCallbackMethod_RestoreSession<
+                v1::PolySketch::WithRawCallbackMethod_ListSessions<
+                    v1::PolySketch::WithRawCallbackMethod_DeleteSession<
+                        v1::PolySketch::WithRawCallbackMethod_CompleteWithState<
+                            v1::PolySketch::Service>>>>>>>>;
 using RawPolySketch = v1::PolySketch::WithRawCallbackMethod_Complete<
     v1::PolySketch::WithRawCallbackMethod_CompleteUnary<
         v1::PolySketch::WithRawCallbackMethod_Score<v1::PolySketch::WithRawCallbackMethod_Tokenize<
             v1::PolySketch::WithRawCallbackMethod_Detokenize<
-                v1::PolySketch::WithRawCallbackMethod_GetModel<v1::PolySketch::Service>>>>>>;
+                v1::PolySketch::WithRawCallbackMethod_GetModel<RawSessions>>>>>>;
 
 class PolySketchService final : public RawPolySketch {
  public:
@@ -33,6 +41,30 @@ class PolySketchService final : public RawPolySketch {
   grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override;
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CompleteWithState(
+      grpc::CallbackServerContext* context) override;
+
+  grpc::ServerUnaryReactor* CreateSession(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Append(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* ForkSession(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* SnapshotSession(grpc::CallbackServerContext* context,
+                                            const grpc::ByteBuffer* request,
+                                            grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* RestoreSession(grpc::CallbackServerContext* context,
+                                           const grpc::ByteBuffer* request,
+                                           grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* DeleteSession(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
 
  private:
   ServiceContext* const context_;

@@ -1,10 +1,12 @@
 #include <grpcpp/support/server_callback.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
-#include "server/engine_call.h"
+#include "server/generate_call.h"
 #include "server/service.h"
+#include "server/stream_call.h"
 #include "server/wire.h"
 
 namespace polysketch {
@@ -12,88 +14,104 @@ namespace {
 
 // A slow reader gets its backlog in messages of at most this many tokens.
 constexpr int kMostDeltaTokens = 256;
+// Of a state: below the 4 MiB that gRPC takes by default.
+constexpr size_t kStatePartBytes = size_t{1} << 20;
 
-// What the streaming and the unary form share: from bytes to a running request.
-class GenerateCall : public EngineCall {
- public:
-  void Start(const grpc::ByteBuffer* request) {
-    Pin();
-    if (Status status = call_.Admission(); !status.ok()) return Reject(status);
-    if (request->Length() <= kInlineRequestBytes) return Run(*request);
-    call_.service()->tokenizers->Post(
-        [self = std::static_pointer_cast<GenerateCall>(shared_from_this()), bytes = *request] {
-          self->Run(bytes);
-        });
-  }
-
+// Streams events and, where they were asked for, the parts of the state.
+template <typename Base>
+class EventWriter : public Base {
  protected:
-  using EngineCall::EngineCall;
+  using Base::Base;
 
-  void Append(const TokenEvent& event, v1::Delta* delta) const {
-    AppendToken(event, with_logprobs_, call_.model()->rules.tokenizer, delta);
-  }
-
- private:
-  void Run(const grpc::ByteBuffer& bytes) {
-    if (Status status = ParseAndSubmit(bytes); !status.ok()) Reject(status);
-  }
-
-  Status ParseAndSubmit(const grpc::ByteBuffer& bytes) {
-    const RequestRules& rules = call_.model()->rules;
-    v1::CompleteRequest message;
-    PS_RETURN_IF_ERROR(ParseMessage(bytes, &message));
-    GenerateRequest request;
-    PS_ASSIGN_OR_RETURN(request.params, ToGenerateParams(message, rules));
-    PS_ASSIGN_OR_RETURN(request.prompt, ToPrompt(message.prompt(), rules));
-    with_logprobs_ = request.params.logprobs.has_value();  // before Submit: events may come at once
-    return Submit(std::move(request));
-  }
-
-  bool with_logprobs_ = false;
-};
-
-class CompleteCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public GenerateCall {
- public:
-  CompleteCall(ServiceContext* service, grpc::CallbackServerContext* context)
-      : GenerateCall("Complete", service, context) {}
-
-  void OnWriteDone(bool ok) override { WriteDone(ok); }
-  void OnCancel() override { Cancelled(); }
-  void OnDone() override { RpcDone(); }
-
- private:
   std::optional<grpc::ByteBuffer> Render(Event event) override {
     v1::CompleteResponse response;
     if (const auto* progress = std::get_if<ProgressEvent>(&event)) {
       ToProto(*progress, response.mutable_progress());
     } else if (const auto* first = std::get_if<TokenEvent>(&event)) {
       v1::Delta* delta = response.mutable_delta();
-      Append(*first, delta);
+      this->Append(*first, delta);
       while (delta->tokens_size() < kMostDeltaTokens) {
-        std::optional<Event> next = NextEvent();
+        std::optional<Event> next = this->NextEvent();
         if (!next.has_value()) break;
         const auto* token = std::get_if<TokenEvent>(&*next);
         if (token == nullptr || token->echoed != first->echoed) {
-          HoldBack(std::move(*next));
+          this->HoldBack(std::move(*next));
           break;
         }
-        Append(*token, delta);
+        this->Append(*token, delta);
       }
     } else {
       return std::nullopt;  // not an event of a completion
     }
     return SerializeMessage(response);
   }
-  grpc::ByteBuffer RenderFinish(const FinishEvent& finish) override {
+
+  std::vector<grpc::ByteBuffer> RenderFinish(const FinishEvent& finish) override {
+    std::vector<grpc::ByteBuffer> messages;
+    std::string_view state = this->returned_state();
+    while (!state.empty()) {
+      v1::CompleteResponse part;
+      part.set_state(std::string(state.substr(0, kStatePartBytes)));
+      messages.push_back(SerializeMessage(part));
+      state.remove_prefix(std::min(state.size(), kStatePartBytes));
+    }
     v1::CompleteResponse response;
-    ToProto(finish, response.mutable_finish());
-    return SerializeMessage(response);
+    this->FillFinish(finish, response.mutable_finish());
+    messages.push_back(SerializeMessage(response));
+    return messages;
   }
-  void StartMessage(const grpc::ByteBuffer* message) override { StartWrite(message); }
-  void FinishWith(const grpc::ByteBuffer* last_message) override {
-    StartWriteAndFinish(last_message, grpc::WriteOptions(), grpc::Status::OK);
+};
+
+class CompleteCall final
+    : public EventWriter<StreamCall<grpc::ServerWriteReactor<grpc::ByteBuffer>, GenerateCall>> {
+ public:
+  CompleteCall(ServiceContext* service, grpc::CallbackServerContext* context)
+      : EventWriter("Complete", service, context) {}
+
+  void Begin(const grpc::ByteBuffer& request) { Start(request); }
+};
+
+class CompleteWithStateCall final : public EventWriter<BidiCall<GenerateCall>> {
+ public:
+  CompleteWithStateCall(ServiceContext* service, grpc::CallbackServerContext* context)
+      : EventWriter("CompleteWithState", service, context) {}
+
+ private:
+  Status Take(const grpc::ByteBuffer& bytes) override {
+    v1::CompleteWithStateRequest message;
+    PS_RETURN_IF_ERROR(ParseMessage(bytes, &message));
+    if (request_.has_value()) {
+      return InvalidArgument("request: expected it last and once, found another message");
+    }
+    if (message.has_request()) {
+      request_ = std::move(*message.mutable_request());
+    } else if (message.part_case() == v1::CompleteWithStateRequest::kState) {
+      if (state_.size() + message.state().size() > MostStateBytes()) {
+        return InvalidArgument("state: expected at most ", MostStateBytes(), " bytes");
+      }
+      state_ += message.state();
+    } else {
+      return InvalidArgument("part: expected a state or a request, found neither");
+    }
+    Read();
+    return Status();
   }
-  void FinishWith(const grpc::Status& status) override { Finish(status); }
+
+  void CloseInput() override {
+    if (!request_.has_value()) {
+      return Fail(InvalidArgument("request: expected one behind the state, found none"));
+    }
+    Run(SerializeMessage(*request_), std::move(state_));
+  }
+
+  // What a snapshot of the largest state can take.
+  size_t MostStateBytes() const {
+    const DecodeLimits& limits = call_.model()->sessions->options().codec.limits;
+    return limits.max_state_bytes + (size_t{1} << 20);
+  }
+
+  std::string state_;
+  std::optional<v1::CompleteRequest> request_;
 };
 
 class CompleteUnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
@@ -102,22 +120,24 @@ class CompleteUnaryCall final : public grpc::ServerUnaryReactor, public Generate
                     grpc::ByteBuffer* response)
       : GenerateCall("CompleteUnary", service, context), response_(response) {}
 
+  void Begin(const grpc::ByteBuffer& request) { Start(request); }
   void OnCancel() override { Cancelled(); }
   void OnDone() override { RpcDone(); }
 
  private:
+  bool CanReturnState() const override { return false; }
   std::optional<grpc::ByteBuffer> Render(Event event) override {
     if (const auto* token = std::get_if<TokenEvent>(&event)) Append(*token, &all_);
     return std::nullopt;
   }
-  grpc::ByteBuffer RenderFinish(const FinishEvent& finish) override {
+  std::vector<grpc::ByteBuffer> RenderFinish(const FinishEvent& finish) override {
     v1::CompleteUnaryResponse response;
-    ToProto(finish, response.mutable_finish());
+    FillFinish(finish, response.mutable_finish());
     response.set_text(all_.text() + response.finish().text());
     response.mutable_finish()->clear_text();
     response.mutable_tokens()->Swap(all_.mutable_tokens());
     response.mutable_logprobs()->Swap(all_.mutable_logprobs());
-    return SerializeMessage(response);
+    return {SerializeMessage(response)};
   }
   void StartMessage(const grpc::ByteBuffer*) override {}
   void FinishWith(const grpc::ByteBuffer* last_message) override {
@@ -135,7 +155,7 @@ class CompleteUnaryCall final : public grpc::ServerUnaryReactor, public Generate
 grpc::ServerWriteReactor<grpc::ByteBuffer>* PolySketchService::Complete(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto call = std::make_shared<CompleteCall>(context_, context);
-  call->Start(request);
+  call->Begin(*request);
   return call.get();  // pinned until OnDone, which cannot come before this returns
 }
 
@@ -143,7 +163,14 @@ grpc::ServerUnaryReactor* PolySketchService::CompleteUnary(grpc::CallbackServerC
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
   const auto call = std::make_shared<CompleteUnaryCall>(context_, context, response);
-  call->Start(request);
+  call->Begin(*request);
+  return call.get();
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PolySketchService::CompleteWithState(
+    grpc::CallbackServerContext* context) {
+  const auto call = std::make_shared<CompleteWithStateCall>(context_, context);
+  call->Begin();
   return call.get();
 }
 

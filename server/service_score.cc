@@ -3,8 +3,8 @@
 #include <memory>
 #include <utility>
 
-#include "server/engine_call.h"
 #include "server/service.h"
+#include "server/stream_call.h"
 #include "server/wire.h"
 
 namespace polysketch {
@@ -13,57 +13,22 @@ namespace {
 // Tokens between the client and the engine: some steps' worth, so that neither waits for the other.
 constexpr size_t kFeedTokens = 16384;
 
-// Input: one read outstanding, or none while the feed is full. Reading stops with the call.
-class ScoreCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                        public EngineCall {
+class ScoreCall final : public BidiCall<EngineCall> {
  public:
   ScoreCall(ServiceContext* service, grpc::CallbackServerContext* context)
-      : EngineCall("Score", service, context) {}
-
-  void Start() {
-    Pin();
-    if (Status status = call_.Admission(); !status.ok()) return Reject(status);
-    Read();
-  }
-
-  void OnReadDone(bool ok) override {
-    {
-      std::lock_guard lock(mutex_);
-      owed_since_.reset();
-      if (ended_ || broken_) return;
-    }
-    if (ok && input_.Length() <= kInlineRequestBytes) return Consume();
-    // The end of a text is work as well: what the encoder has held back.
-    call_.service()->tokenizers->Post(
-        [self = Self(), ok] { ok ? self->Consume() : self->CloseInput(); });
-  }
-  void OnWriteDone(bool ok) override { WriteDone(ok); }
-  void OnCancel() override { Cancelled(); }
-  void OnDone() override { RpcDone(); }
+      : BidiCall("Score", service, context) {}
 
  private:
   std::shared_ptr<ScoreCall> Self() {
     return std::static_pointer_cast<ScoreCall>(shared_from_this());
   }
 
-  void Read() {
-    std::lock_guard lock(mutex_);
-    if (ended_ || broken_) return;
-    owed_since_ = Clock::now();
-    StartRead(&input_);
-  }
+  // --- input ---
 
-  // --- input: one at a time, between OnReadDone and the next Read ---
-
-  void Consume() {
-    if (Status status = Take(); !status.ok()) Fail(status);
-  }
-
-  Status Take() {
+  Status Take(const grpc::ByteBuffer& bytes) override {
     const RequestRules& rules = call_.model()->rules;
     v1::ScoreRequest message;
-    PS_RETURN_IF_ERROR(ParseMessage(input_, &message));
-    input_.Clear();
+    PS_RETURN_IF_ERROR(ParseMessage(bytes, &message));
     if (message.input_case() == v1::ScoreRequest::INPUT_NOT_SET) {
       return InvalidArgument("input: expected text or tokens, found neither");
     }
@@ -120,7 +85,7 @@ class ScoreCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     return tokens.empty() || feed->Push(std::move(tokens));
   }
 
-  void CloseInput() {
+  void CloseInput() override {
     if (kind_ == v1::ScoreRequest::INPUT_NOT_SET)
       return Fail(InvalidArgument("input: expected text or tokens, found none"));
     std::vector<int32_t> tokens;
@@ -150,25 +115,16 @@ class ScoreCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     }
     return SerializeMessage(response);
   }
-  grpc::ByteBuffer RenderFinish(const FinishEvent& finish) override {
+  std::vector<grpc::ByteBuffer> RenderFinish(const FinishEvent& finish) override {
     v1::ScoreResponse response;
     ToProto(finish, response.mutable_finish());
-    return SerializeMessage(response);
+    return {SerializeMessage(response)};
   }
-  void StartMessage(const grpc::ByteBuffer* message) override { StartWrite(message); }
-  void FinishWith(const grpc::ByteBuffer* last_message) override {
-    StartWriteAndFinish(last_message, grpc::WriteOptions(), grpc::Status::OK);
-  }
-  void FinishWith(const grpc::Status& status) override { Finish(status); }
-  std::optional<Clock::time_point> InputOwedSince() const override { return owed_since_; }
   void OnEnded() override { feed_.reset(); }
 
-  grpc::ByteBuffer input_;  // the read outstanding
   v1::ScoreRequest::InputCase kind_ = v1::ScoreRequest::INPUT_NOT_SET;
   std::unique_ptr<IncrementalEncoder> encoder_;
-  // Guarded by mutex_:
-  std::shared_ptr<TokenFeed> feed_;
-  std::optional<Clock::time_point> owed_since_;
+  std::shared_ptr<TokenFeed> feed_;  // guarded by mutex_
 };
 
 }  // namespace
@@ -176,7 +132,7 @@ class ScoreCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PolySketchService::Score(
     grpc::CallbackServerContext* context) {
   const auto call = std::make_shared<ScoreCall>(context_, context);
-  call->Start();
+  call->Begin();
   return call.get();  // pinned until OnDone
 }
 

@@ -6,58 +6,12 @@
 #include <utility>
 
 #include "server/service.h"
-#include "server/status_map.h"
-#include "server/wire.h"
+#include "server/unary_call.h"
 
 namespace polysketch {
 namespace {
 
-// A call that needs no engine: `work` makes the response, on a tokenizer thread if the request is
-// large.
-template <typename Request, typename Response>
-class UnaryCall final : public grpc::ServerUnaryReactor {
- public:
-  using Work = Status (*)(const Request& request, const ServedModel& model, Response* response);
-
-  UnaryCall(std::string_view rpc, ServiceContext* service, grpc::CallbackServerContext* context,
-            Work work, const grpc::ByteBuffer* request, grpc::ByteBuffer* response)
-      : call_(rpc, service, context), work_(work), request_(*request), response_(response) {
-    if (Status status = call_.Admission(); !status.ok()) {
-      End(status);
-    } else if (request_.Length() <= kInlineRequestBytes) {
-      Run();
-    } else {
-      service->tokenizers->Post([this] { Run(); });  // alive until Finish, which Run calls
-    }
-  }
-
-  void OnDone() override {
-    call_.OnRpcDone();
-    delete this;
-  }
-
- private:
-  void Run() {
-    Request request;
-    Response response;
-    Status status = ParseMessage(request_, &request);
-    if (status.ok()) status = work_(request, *call_.model(), &response);
-    if (status.ok()) *response_ = SerializeMessage(response);
-    End(status);
-  }
-
-  void End(const Status& status) {
-    call_.OnEnd(status, nullptr);
-    Finish(ToGrpcStatus(status));
-  }
-
-  Call call_;
-  const Work work_;
-  const grpc::ByteBuffer request_;
-  grpc::ByteBuffer* const response_;
-};
-
-Status DoTokenize(const v1::TokenizeRequest& request, const ServedModel& model,
+Status DoTokenize(const v1::TokenizeRequest& request, const RequestInfo&, const ServedModel& model,
                   v1::TokenizeResponse* response) {
   const RequestRules& rules = model.rules;
   PS_RETURN_IF_ERROR(RequireTokenizer(rules, "text"));
@@ -74,8 +28,8 @@ Status DoTokenize(const v1::TokenizeRequest& request, const ServedModel& model,
   return Status();
 }
 
-Status DoDetokenize(const v1::DetokenizeRequest& request, const ServedModel& model,
-                    v1::DetokenizeResponse* response) {
+Status DoDetokenize(const v1::DetokenizeRequest& request, const RequestInfo&,
+                    const ServedModel& model, v1::DetokenizeResponse* response) {
   const RequestRules& rules = model.rules;
   PS_RETURN_IF_ERROR(RequireTokenizer(rules, "tokens"));
   const std::span<const int32_t> ids(request.tokens().data(), request.tokens().size());
@@ -86,7 +40,7 @@ Status DoDetokenize(const v1::DetokenizeRequest& request, const ServedModel& mod
   return Status();
 }
 
-Status DoGetModel(const v1::GetModelRequest&, const ServedModel& model,
+Status DoGetModel(const v1::GetModelRequest&, const RequestInfo&, const ServedModel& model,
                   v1::GetModelResponse* response) {
   *response = model.description;
   return Status();

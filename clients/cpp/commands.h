@@ -11,6 +11,7 @@
 namespace polysketch {
 
 int RunComplete(Arguments args, CallOptions call);
+int RunSession(Arguments args, CallOptions call);
 int RunScore(Arguments args, CallOptions call);
 int RunTokenize(Arguments args, CallOptions call);
 int RunDetokenize(Arguments args, CallOptions call);

@@ -1,6 +1,9 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <fstream>
+#include <memory>
+#include <utility>
 
 #include "clients/cpp/commands.h"
 #include "clients/cpp/input.h"
@@ -12,10 +15,15 @@
 namespace polysketch {
 namespace {
 
+// Of a state: below the 4 MiB that gRPC takes by default.
+constexpr size_t kStatePartBytes = size_t{1} << 20;
+
 struct CompleteOptions {
   CallOptions call;
   InputOptions input;
-  v1::CompleteRequest request;  // all but the prompt
+  v1::CompleteRequest request;          // all but the prompt
+  std::optional<std::string> state_in;  // files of CompleteWithState
+  std::optional<std::string> state_out;
   bool print_ids = false;
   bool progress = false;
 };
@@ -55,7 +63,10 @@ void AddRequestOptions(v1::CompleteRequest* request, Options* options) {
                           [request](int32_t n) { request->set_logprobs(n); });
 }
 
-Status ReadPrompt(const InputOptions& input, v1::Prompt* prompt) {
+// Behind a session or a state there may be none.
+Status ReadPrompt(const InputOptions& input, bool optional, v1::CompleteRequest* request) {
+  if (optional && !input.text && !input.text_file && !input.token_file) return Status();
+  v1::Prompt* prompt = request->mutable_prompt();
   PS_RETURN_IF_ERROR(input.Check());
   PS_ASSIGN_OR_RETURN(const auto file, input.Open());
   if (input.token_file) {
@@ -75,6 +86,8 @@ const char* ReasonName(v1::FinishReason reason) {
       return "stop";
     case v1::FINISH_REASON_LENGTH:
       return "length";
+    case v1::FINISH_REASON_MIGRATED:
+      return "migrated";
     default:
       return "unspecified";
   }
@@ -104,6 +117,8 @@ class JsonOutput {
     json["text"] = text_ + finish.text();
     json["finish_reason"] = ReasonName(finish.reason());
     if (!finish.matched_stop().empty()) json["matched_stop"] = finish.matched_stop();
+    if (!finish.resume_token().empty()) json["resume_token"] = finish.resume_token();
+    if (finish.has_session()) json["session"] = MessageToJson(finish.session());
     json["seed"] = finish.seed();
     json["usage"] = MessageToJson(finish.usage());
     json["timings"] = MessageToJson(finish.timings());
@@ -144,6 +159,13 @@ class TextOutput {
     std::fprintf(stderr, "; ended by %s]\n", ReasonName(finish.reason()));
   }
 
+  // Told to pipes too: without it the rest is lost.
+  static void PrintResumeToken(const v1::Finish& finish) {
+    if (finish.resume_token().empty()) return;
+    std::fprintf(stderr, "polysketch: the server is shutting down; go on with --resume %s\n",
+                 finish.resume_token().c_str());
+  }
+
   // Leaves the terminal's cursor at the beginning of a line.
   void End() {
     if (last_ != '\n') Write("\n");
@@ -161,6 +183,58 @@ class TextOutput {
   char last_ = '\n';
 };
 
+// The responses of Complete or of CompleteWithState.
+class CompletionReader {
+ public:
+  virtual ~CompletionReader() = default;
+  virtual bool Read(v1::CompleteResponse* response) = 0;
+  virtual grpc::Status Finish() = 0;
+};
+
+template <typename Stream>
+class StreamReader : public CompletionReader {
+ public:
+  explicit StreamReader(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
+  bool Read(v1::CompleteResponse* response) override { return stream_->Read(response); }
+  grpc::Status Finish() override { return stream_->Finish(); }
+
+ private:
+  const std::unique_ptr<Stream> stream_;
+};
+
+Result<std::unique_ptr<CompletionReader>> StartCompletion(v1::PolySketch::Stub* stub,
+                                                          grpc::ClientContext* context,
+                                                          const CompleteOptions& options) {
+  if (!options.state_in) {
+    return std::unique_ptr<CompletionReader>(
+        std::make_unique<StreamReader<grpc::ClientReader<v1::CompleteResponse>>>(
+            stub->Complete(context, options.request)));
+  }
+  PS_ASSIGN_OR_RETURN(const auto file, InputFile::Open(*options.state_in));
+  using Stream = grpc::ClientReaderWriter<v1::CompleteWithStateRequest, v1::CompleteResponse>;
+  std::unique_ptr<Stream> stream = stub->CompleteWithState(context);
+  v1::CompleteWithStateRequest message;
+  while (true) {
+    PS_ASSIGN_OR_RETURN(std::string part, file->Read(kStatePartBytes));
+    if (part.empty()) break;
+    message.set_state(std::move(part));
+    if (!stream->Write(message)) break;  // Finish says why
+  }
+  *message.mutable_request() = options.request;
+  stream->Write(message);
+  stream->WritesDone();
+  return std::unique_ptr<CompletionReader>(
+      std::make_unique<StreamReader<Stream>>(std::move(stream)));
+}
+
+Status WriteState(const std::string& path, const std::string& state) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(state.data(), static_cast<std::streamsize>(state.size()));
+  file.close();
+  if (!file) return InvalidArgument("--state-out: cannot write ", path);
+  return Status();
+}
+
 int Complete(const CompleteOptions& options) {
   const auto stub = v1::PolySketch::NewStub(Connect(options.call));
   grpc::ClientContext context;
@@ -172,8 +246,14 @@ int Complete(const CompleteOptions& options) {
   ProgressLine progress("reading the prompt", options.progress);
   v1::Finish finish;
   v1::CompleteResponse response;
-  const auto reader = stub->Complete(&context, options.request);
-  while (reader->Read(&response)) {
+  std::string state;
+  Result<std::unique_ptr<CompletionReader>> reader = StartCompletion(stub.get(), &context, options);
+  if (!reader.ok()) return ReportUsageError(reader.status());
+  while ((*reader)->Read(&response)) {
+    if (response.event_case() == v1::CompleteResponse::kState) {
+      state += response.state();
+      continue;
+    }
     if (response.has_progress()) {
       progress.Show(response.progress().processed(), response.progress().total());
       continue;
@@ -188,7 +268,7 @@ int Complete(const CompleteOptions& options) {
     }
   }
   progress.Clear();
-  if (const grpc::Status status = reader->Finish(); !status.ok()) {
+  if (const grpc::Status status = (*reader)->Finish(); !status.ok()) {
     text.End();
     return ReportRpcError(status, options.call);
   }
@@ -196,8 +276,11 @@ int Complete(const CompleteOptions& options) {
     json.Print(finish, options.request.has_logprobs());
   } else {
     text.Print(finish);
+    TextOutput::PrintResumeToken(finish);
   }
-  return kExitOk;
+  if (!options.state_out) return kExitOk;
+  const Status written = WriteState(*options.state_out, state);
+  return written.ok() ? kExitOk : ReportUsageError(written);
 }
 
 }  // namespace
@@ -208,6 +291,7 @@ int RunComplete(Arguments args, CallOptions call) {
   bool ignore_eos = false;
   bool include_stop = false;
   bool echo = false;
+  bool no_cache = false;
   Options options("complete (--prompt TEXT | --prompt-file F | --prompt-tokens F) [options]",
                   "Continues a prompt; the text appears as it is generated.");
   run.input.AddText(&options);
@@ -216,15 +300,35 @@ int RunComplete(Arguments args, CallOptions call) {
   options.Switch("--ignore-eos", "go on behind the model's end of text", &ignore_eos);
   options.Switch("--include-stop", "keep the matched stop text in the output", &include_stop);
   options.Switch("--echo", "the prompt first", &echo);
+  options.Field<std::string>("--session", "ID", "go on in a session; a prompt is optional then",
+                             [&run](std::string id) { run.request.set_session(std::move(id)); });
+  options.Field<uint64_t>(
+      "--expected-position", "N", "refuse unless the session is at N tokens",
+      [&run](uint64_t n) { run.request.set_expected_position(static_cast<int64_t>(n)); });
+  options.Field<std::string>(
+      "--resume", "TOKEN", "the rest of a completion that a shutdown stopped; alone",
+      [&run](std::string token) { run.request.set_resume_token(std::move(token)); });
+  options.Value("--state-in", "F", "go on from a state of your own", &run.state_in);
+  options.Value("--state-out", "F", "write the state at the end", &run.state_out);
+  options.Switch("--no-cache", "take nothing from stored prompts, and store none", &no_cache);
   options.Switch("--ids", "print token ids in place of text", &run.print_ids);
   options.Switch("--progress", "show how far a long prompt is read, also without a terminal",
                  &run.progress);
   if (const auto exit_code = ParseArguments(&options, &run.call, &args)) return *exit_code;
-  run.request.set_ignore_eos(ignore_eos);
-  run.request.set_include_stop_in_output(include_stop);
-  run.request.set_echo(echo);
+  // Unset is false; a resumed request has no other field at all.
+  if (ignore_eos) run.request.set_ignore_eos(true);
+  if (include_stop) run.request.set_include_stop_in_output(true);
+  if (echo) run.request.set_echo(true);
+  if (run.request.sampling().ByteSizeLong() == 0) run.request.clear_sampling();
+  if (no_cache) {
+    run.request.mutable_cache()->set_read(false);
+    run.request.mutable_cache()->set_write(false);
+  }
 
-  Status status = ReadPrompt(run.input, run.request.mutable_prompt());
+  if (run.state_out) run.request.set_return_state(true);
+  const bool goes_on =
+      !run.request.session().empty() || !run.request.resume_token().empty() || run.state_in;
+  Status status = ReadPrompt(run.input, goes_on, &run.request);
   for (const std::string& stop : run.request.stop()) {
     if (status.ok()) status = CheckUtf8("--stop", stop);
   }

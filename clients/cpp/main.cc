@@ -16,6 +16,7 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"complete", "continues a prompt; the text appears as it is generated", RunComplete},
+    {"session", "sequences that wait on the server for their next request", RunSession},
     {"score", "perplexity and log-probabilities of a text of any length", RunScore},
     {"tokenize", "token ids of a text", RunTokenize},
     {"detokenize", "text of token ids", RunDetokenize},

@@ -40,6 +40,7 @@ bool Contains(const std::string& text, const char* part) {
 void CallOptions::AddTo(Options* options) {
   options->Value("--server", "HOST:PORT", "default " + DefaultServer(), &server);
   options->Value("--request-id", "ID", "goes to the server's log as x-request-id", &request_id);
+  options->Value("--tenant", "ID", "whose sessions (x-tenant-id); a gateway may set it", &tenant);
   options->Value("--timeout", "SECONDS", "give up after so long; default: never", &timeout);
   options->Switch("--json", "print one JSON object", &json);
 }
@@ -59,6 +60,7 @@ std::shared_ptr<grpc::Channel> Connect(const CallOptions& options) {
 
 void Prepare(const CallOptions& options, grpc::ClientContext* context) {
   if (!options.request_id.empty()) context->AddMetadata("x-request-id", options.request_id);
+  if (!options.tenant.empty()) context->AddMetadata("x-tenant-id", options.tenant);
   if (options.timeout > 0) {
     // A year is as good as never, and fits every clock.
     const std::chrono::duration<double> timeout(std::min(options.timeout, 365.0 * 24 * 3600));

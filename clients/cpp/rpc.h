@@ -23,6 +23,7 @@ enum ExitCode : int {
 struct CallOptions {
   std::string server;      // HOST:PORT
   std::string request_id;  // empty: the server makes one
+  std::string tenant;      // x-tenant-id; empty: none
   double timeout = 0;      // seconds; 0: none
   bool json = false;
 

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "clients/cpp/chunk_reader.h"
 #include "clients/cpp/commands.h"
 #include "clients/cpp/input.h"
 #include "clients/cpp/json.h"
@@ -12,49 +13,11 @@
 namespace polysketch {
 namespace {
 
-// A piece of English has about so many bytes, so that chunks of text and of ids take about the same
-// work.
-constexpr size_t kBytesPerToken = 4;
-
 struct ScoreOptions {
   CallOptions call;
   InputOptions input;
   int32_t chunk_tokens = 4096;
   bool progress = false;
-};
-
-// The input of a score as the messages that carry it.
-class ChunkReader {
- public:
-  // file: null if the input is --prompt TEXT, which goes in one chunk.
-  ChunkReader(const ScoreOptions& options, InputFile* file)
-      : options_(options), file_(file), text_(file), tokens_(file) {}
-
-  // False at the end.
-  Result<bool> Next(v1::ScoreRequest* request) {
-    request->Clear();
-    const size_t chunk_tokens = static_cast<size_t>(options_.chunk_tokens);
-    if (file_ == nullptr) {
-      if (std::exchange(done_, true)) return false;
-      request->set_text(*options_.input.text);
-      return true;
-    }
-    if (options_.input.token_file) {
-      PS_ASSIGN_OR_RETURN(const auto ids, tokens_.Read(chunk_tokens));
-      request->mutable_tokens()->mutable_ids()->Assign(ids.begin(), ids.end());
-      return !ids.empty();
-    }
-    PS_ASSIGN_OR_RETURN(std::string text, text_.Read(kBytesPerToken * chunk_tokens));
-    request->set_text(std::move(text));
-    return !request->text().empty();
-  }
-
- private:
-  const ScoreOptions& options_;
-  InputFile* const file_;
-  TextReader text_;
-  TokenReader tokens_;
-  bool done_ = false;
 };
 
 void PrintResult(const v1::ScoreFinish& finish, const std::vector<float>& logprobs, bool json) {
@@ -84,7 +47,7 @@ int Score(const ScoreOptions& options, InputFile* file) {
 
   Status input_status;  // the writer's until it is joined
   std::thread writer([&] {
-    ChunkReader chunks(options, file);
+    ChunkReader chunks(options.input, file, static_cast<size_t>(options.chunk_tokens));
     v1::ScoreRequest request;
     while (true) {
       const Result<bool> more = chunks.Next(&request);

@@ -6,27 +6,14 @@
 #include "clients/cpp/commands.h"
 #include "clients/cpp/input.h"
 #include "clients/cpp/json.h"
+#include "clients/cpp/unary_rpc.h"
 #include "grpc/health/v1/health.grpc.pb.h"
-#include "polysketch/v1/polysketch.grpc.pb.h"
 
 namespace polysketch {
 namespace {
 
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
-
-// One call of a method of v1::PolySketch.
-template <typename Request, typename Response>
-grpc::Status Call(const CallOptions& options,
-                  grpc::Status (v1::PolySketch::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                               Response*),
-                  const Request& request, Response* response) {
-  const auto stub = v1::PolySketch::NewStub(Connect(options));
-  grpc::ClientContext context;
-  Prepare(options, &context);
-  const CancelOnInterrupt cancel_on_interrupt(&context);
-  return ((*stub).*method)(&context, request, response);
-}
 
 // A message as "name  value" lines; the fields of a message inside it are indented.
 void PrintFields(const Json& json, const std::string& indent) {
@@ -74,7 +61,7 @@ int RunTokenize(Arguments args, CallOptions call) {
   request.set_text(*text);
   if (no_bos) request.set_add_bos(false);
   v1::TokenizeResponse response;
-  const grpc::Status status = Call(call, &v1::PolySketch::Stub::Tokenize, request, &response);
+  const grpc::Status status = CallUnary(call, &v1::PolySketch::Stub::Tokenize, request, &response);
   if (!status.ok()) return ReportRpcError(status, call);
   if (call.json) {
     PrintJson({{"tokens", response.tokens()}, {"pieces", response.pieces()}});
@@ -102,7 +89,8 @@ int RunDetokenize(Arguments args, CallOptions call) {
   v1::DetokenizeRequest request;
   request.mutable_tokens()->Assign(ids->begin(), ids->end());
   v1::DetokenizeResponse response;
-  const grpc::Status status = Call(call, &v1::PolySketch::Stub::Detokenize, request, &response);
+  const grpc::Status status =
+      CallUnary(call, &v1::PolySketch::Stub::Detokenize, request, &response);
   if (!status.ok()) return ReportRpcError(status, call);
   if (call.json) {
     PrintJson({{"text", response.text()}});
@@ -118,7 +106,7 @@ int RunInfo(Arguments args, CallOptions call) {
 
   v1::GetModelResponse response;
   const grpc::Status status =
-      Call(call, &v1::PolySketch::Stub::GetModel, v1::GetModelRequest(), &response);
+      CallUnary(call, &v1::PolySketch::Stub::GetModel, v1::GetModelRequest(), &response);
   if (!status.ok()) return ReportRpcError(status, call);
   if (call.json) {
     PrintJson(MessageToJson(response));

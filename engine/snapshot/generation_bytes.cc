@@ -68,6 +68,8 @@ std::string GenerationBytes(const Generation& g) {
     out.Put(number);
   }
   PutPairs(g.counts, &out);
+  out.PutBytes(g.session);
+  out.Put(g.session_tokens);
   out.PutBytes(g.held);
   out.Put<uint8_t>(g.decoder.at_start ? 1 : 0);
   out.PutBytes(g.decoder.pending);
@@ -100,6 +102,8 @@ Result<std::optional<Generation>> ReadGeneration(std::string_view bytes) {
     *number = in.Get<int64_t>();
   }
   paired = GetPairs(&in, &g.counts) && paired;
+  g.session = in.GetBytes();
+  g.session_tokens = in.Get<int64_t>();
   g.held = in.GetBytes();
   g.decoder.at_start = in.GetBool();
   g.decoder.pending = in.GetBytes();

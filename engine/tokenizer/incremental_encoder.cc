@@ -7,14 +7,14 @@
 namespace polysketch {
 
 struct IncrementalEncoder::Impl {
-  explicit Impl(const Tokenizer* t) : tokenizer(t) {}
+  Impl(const Tokenizer* t, bool continued) : tokenizer(t), first(!continued) {}
 
   const Tokenizer* tokenizer;
   std::string buffer;    // not yet encoded
   size_t valid = 0;      // bytes of buffer known to be whole characters
   size_t searched = 0;   // no cut of this part lies before here
   uint64_t encoded = 0;  // bytes before buffer
-  bool first = true;     // the buffer begins the text
+  bool first;            // the buffer begins the text
   Status error;
 
   // Encodes buffer[0, size) and drops it.
@@ -75,8 +75,8 @@ struct IncrementalEncoder::Impl {
   }
 };
 
-IncrementalEncoder::IncrementalEncoder(const Tokenizer* tokenizer)
-    : impl_(std::make_unique<Impl>(tokenizer)) {}
+IncrementalEncoder::IncrementalEncoder(const Tokenizer* tokenizer, bool continued)
+    : impl_(std::make_unique<Impl>(tokenizer, continued)) {}
 IncrementalEncoder::~IncrementalEncoder() = default;
 
 Result<std::vector<int32_t>> IncrementalEncoder::Append(std::string_view text) {

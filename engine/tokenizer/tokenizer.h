@@ -62,7 +62,8 @@ class Tokenizer {
 // UTF-8 characters. After an error it stays in error.
 class IncrementalEncoder {
  public:
-  explicit IncrementalEncoder(const Tokenizer* tokenizer);
+  // `continued`: other text goes before it, so that it gets no prefix of a beginning.
+  explicit IncrementalEncoder(const Tokenizer* tokenizer, bool continued = false);
   ~IncrementalEncoder();
   // Ids that became certain. INVALID_ARGUMENT for bytes that are not UTF-8 (with the offset in the
   // whole text).

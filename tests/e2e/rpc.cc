@@ -327,6 +327,36 @@ Status Client::Detokenize(const v1::DetokenizeRequest& request, v1::DetokenizeRe
   return FromGrpc(stubs_->polysketch.Detokenize(&context, request, response));
 }
 
+Result<v1::Session> Client::AppendSession(const std::string& session,
+                                          const std::vector<int32_t>& tokens,
+                                          int64_t expected_position) {
+  grpc::ClientContext context;
+  const auto stream = stubs_->polysketch.Append(&context);
+  v1::AppendRequest request;
+  request.set_session(session);
+  request.set_expected_position(expected_position);
+  request.mutable_tokens()->mutable_ids()->Assign(tokens.begin(), tokens.end());
+  stream->Write(request);
+  stream->WritesDone();
+  v1::AppendResponse response;
+  v1::Session appended;
+  while (stream->Read(&response)) {
+    if (response.has_session()) appended = response.session();
+  }
+  if (Status status = FromGrpc(stream->Finish()); !status.ok()) return status;
+  return appended;
+}
+
+Result<v1::Snapshot> Client::SnapshotSession(const std::string& session) {
+  grpc::ClientContext context;
+  v1::SnapshotSessionRequest request;
+  request.set_session(session);
+  v1::Snapshot snapshot;
+  const grpc::Status status = stubs_->polysketch.SnapshotSession(&context, request, &snapshot);
+  if (!status.ok()) return FromGrpc(status);
+  return snapshot;
+}
+
 Status Client::GetModel(v1::GetModelResponse* response) {
   grpc::ClientContext context;
   return FromGrpc(stubs_->polysketch.GetModel(&context, v1::GetModelRequest(), response));

@@ -94,6 +94,10 @@ class Client {
   Status Tokenize(const v1::TokenizeRequest& request, v1::TokenizeResponse* response);
   Status Detokenize(const v1::DetokenizeRequest& request, v1::DetokenizeResponse* response);
   Status GetModel(v1::GetModelResponse* response);
+  // Ids in one chunk.
+  Result<v1::Session> AppendSession(const std::string& session, const std::vector<int32_t>& tokens,
+                                    int64_t expected_position);
+  Result<v1::Snapshot> SnapshotSession(const std::string& session);
 
   Result<Health> CheckHealth(const std::string& service);
   std::unique_ptr<HealthStream> WatchHealth(const std::string& service);

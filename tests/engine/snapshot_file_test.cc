@@ -52,6 +52,8 @@ Snapshot Example(int floats, bool stopped) {
   generation.generated = 5;
   generation.echoed = 1;
   generation.counts = {{5, 2}, {6, 1}, {7, 2}};
+  generation.session = "0123";
+  generation.session_tokens = 1200;
   generation.held = "ha";
   generation.decoder = {true, "\xE2\x82"};
   snapshot.generation = generation;

@@ -140,7 +140,7 @@ TEST(Flags, UnitsAndRanges) {
   EXPECT_EQ(config.max_message_bytes, 1 << 20);
   EXPECT_TRUE(set("max-message-bytes", "65536").ok());
   EXPECT_FALSE(set("max-message-bytes", "1MB").ok());
-  EXPECT_FALSE(set("state-memory", "9223372036854775807TiB").ok());  // overflows
+  EXPECT_FALSE(set("slot-memory", "9223372036854775807TiB").ok());  // overflows
   EXPECT_FALSE(set("max-sequences", "0").ok());
   EXPECT_FALSE(set("max-sequences", "").ok());
   EXPECT_FALSE(set("max-sequences", " 1").ok());

@@ -27,6 +27,10 @@ class ServerFixture : public ::testing::Test {
     ASSERT_TRUE(server.ok()) << server.status().ToString();
     server_ = *std::move(server);
     served_.engine = &engine_;
+    SessionOptions sessions;
+    sessions.memory = 1 << 20;
+    sessions_ = std::make_unique<SessionTable>(std::move(sessions));
+    served_.sessions = sessions_.get();
     served_.rules = {.tokenizer = &tokenizer_,
                      .add_bos = false,
                      .bos_id = FakeTokenizer::kBos,
@@ -76,6 +80,7 @@ class ServerFixture : public ::testing::Test {
   Metrics metrics_;
   FakeTokenizer tokenizer_;
   FakeEngine engine_;
+  std::unique_ptr<SessionTable> sessions_;
   ServedModel served_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;

@@ -1,0 +1,215 @@
+#include "engine/store/directory_store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "engine/store/stored_header.h"
+
+namespace polysketch {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::system_clock;
+
+constexpr std::string_view kTemporary = ".new-";
+// A writer takes seconds; what is older was left by one that died.
+constexpr std::chrono::hours kStaleTemporary{1};
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  bool ok() const { return fd_ >= 0; }
+
+ private:
+  const int fd_;
+};
+
+Status Failed(const char* what, const fs::path& path) {
+  const int error = errno;
+  if (error == ENOENT) return NotFound("state store: there is no ", path.filename().string());
+  const Code code =
+      error == ENOSPC || error == EDQUOT ? Code::kResourceExhausted : Code::kUnavailable;
+  return Status(
+      code, StrCat("state store: cannot ", what, " ", path.string(), ": ", std::strerror(error)));
+}
+
+Status WriteAll(int fd, std::string_view bytes, const fs::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return Failed("write", path);
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return Status();
+}
+
+Status SyncFolder(const fs::path& folder) {
+  const Descriptor fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.ok() || fsync(fd.get()) != 0) return Failed("sync", folder);
+  return Status();
+}
+
+timespec ToTimespec(system_clock::time_point time) {
+  const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch());
+  return {static_cast<time_t>(since.count() / 1000000000),
+          static_cast<int64_t>(since.count() % 1000000000)};
+}
+
+bool IsPast(const timespec& time, std::chrono::nanoseconds grace = {}) {
+  const timespec now = ToTimespec(system_clock::now() - grace);
+  return time.tv_sec < now.tv_sec || (time.tv_sec == now.tv_sec && time.tv_nsec <= now.tv_nsec);
+}
+
+Status SetExpiry(int fd, std::chrono::milliseconds ttl, const fs::path& path) {
+  const timespec expiry = ToTimespec(system_clock::now() + ttl);
+  const timespec times[2] = {{0, UTIME_OMIT}, expiry};
+  if (futimens(fd, times) != 0) return Failed("set the time of", path);
+  return Status();
+}
+
+// An entry that is there and has not expired.
+struct OpenEntry {
+  std::unique_ptr<Descriptor> fd;
+  StoredInfo info;
+};
+
+Result<OpenEntry> OpenFile(const fs::path& path, int flags) {
+  OpenEntry entry{std::make_unique<Descriptor>(open(path.c_str(), flags | O_CLOEXEC)), {}};
+  if (!entry.fd->ok()) return Failed("open", path);
+  struct stat stat {};
+  if (fstat(entry.fd->get(), &stat) != 0) return Failed("stat", path);
+  if (IsPast(stat.st_mtim)) {
+    errno = ENOENT;
+    return Failed("open", path);
+  }
+  char header[kStoredHeaderBytes];
+  const ssize_t read = pread(entry.fd->get(), header, sizeof(header), 0);
+  if (read < 0) return Failed("read", path);
+  PS_ASSIGN_OR_RETURN(
+      entry.info,
+      ReadStoredHeader(path.filename().string(),
+                       std::string_view(header, static_cast<size_t>(read)), stat.st_size));
+  return entry;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StateStore>> DirectoryStore::Open(const fs::path& root) {
+  std::error_code error;
+  fs::create_directories(root, error);
+  if (error || !fs::is_directory(root, error) || access(root.c_str(), W_OK | X_OK) != 0) {
+    return Unavailable("state store: expected a folder that can be written, found ", root.string());
+  }
+  std::unique_ptr<StateStore> store(new DirectoryStore(root));
+  store->Expire();
+  return store;
+}
+
+Result<uint64_t> DirectoryStore::Put(const std::string& owner, const std::string& key,
+                                     std::string_view bytes, std::chrono::milliseconds ttl) {
+  const fs::path folder = Folder(owner);
+  std::error_code error;
+  if (fs::create_directory(folder, error)) PS_RETURN_IF_ERROR(SyncFolder(root_));
+  const fs::path temporary = folder / (std::string(kTemporary) + NewStateKey());
+  const uint64_t revision = RandomWord();
+  const auto write = [&]() -> Status {
+    const Descriptor fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!fd.ok()) return Failed("make", temporary);
+    PS_RETURN_IF_ERROR(WriteAll(fd.get(), StoredHeader(revision), temporary));
+    PS_RETURN_IF_ERROR(WriteAll(fd.get(), bytes, temporary));
+    PS_RETURN_IF_ERROR(SetExpiry(fd.get(), ttl, temporary));
+    if (fsync(fd.get()) != 0) return Failed("sync", temporary);
+    if (rename(temporary.c_str(), File(owner, key).c_str()) != 0) return Failed("name", temporary);
+    return SyncFolder(folder);
+  };
+  if (Status status = write(); !status.ok()) {
+    unlink(temporary.c_str());
+    return status;
+  }
+  return revision;
+}
+
+Result<StateStore::Entry> DirectoryStore::Get(const std::string& owner, const std::string& key) {
+  const fs::path path = File(owner, key);
+  PS_ASSIGN_OR_RETURN(OpenEntry opened, OpenFile(path, O_RDONLY));
+  Entry entry{std::move(opened.info), {}};
+  entry.bytes.resize(static_cast<size_t>(entry.info.bytes));
+  size_t done = 0;
+  while (done < entry.bytes.size()) {
+    const ssize_t read =
+        pread(opened.fd->get(), entry.bytes.data() + done, entry.bytes.size() - done,
+              static_cast<off_t>(kStoredHeaderBytes + done));
+    if (read < 0 && errno == EINTR) continue;
+    if (read < 0) return Failed("read", path);
+    if (read == 0) return DataLoss("state store: ", key, " ends early");
+    done += static_cast<size_t>(read);
+  }
+  return entry;
+}
+
+Result<StoredInfo> DirectoryStore::Stat(const std::string& owner, const std::string& key) {
+  PS_ASSIGN_OR_RETURN(OpenEntry opened, OpenFile(File(owner, key), O_RDONLY));
+  return std::move(opened.info);
+}
+
+Status DirectoryStore::Delete(const std::string& owner, const std::string& key) {
+  const fs::path path = File(owner, key);
+  const Result<OpenEntry> opened = OpenFile(path, O_RDONLY);
+  // A damaged one goes too.
+  if (!opened.ok() && opened.status().code() != Code::kDataLoss) return opened.status();
+  if (unlink(path.c_str()) != 0) return Failed("delete", path);
+  return SyncFolder(Folder(owner));
+}
+
+Status DirectoryStore::Touch(const std::string& owner, const std::string& key,
+                             std::chrono::milliseconds ttl) {
+  const fs::path path = File(owner, key);
+  PS_ASSIGN_OR_RETURN(const OpenEntry opened, OpenFile(path, O_RDONLY));
+  return SetExpiry(opened.fd->get(), ttl, path);
+}
+
+Result<std::vector<StoredInfo>> DirectoryStore::List(const std::string& owner,
+                                                     const std::string& prefix) {
+  std::vector<StoredInfo> infos;
+  std::error_code error;
+  for (const fs::directory_entry& file : fs::directory_iterator(Folder(owner), error)) {
+    if (!file.path().filename().string().starts_with(prefix)) continue;
+    Result<OpenEntry> opened = OpenFile(file.path(), O_RDONLY);
+    if (opened.ok()) infos.push_back(std::move(opened->info));
+  }
+  std::sort(infos.begin(), infos.end(),
+            [](const StoredInfo& a, const StoredInfo& b) { return a.key < b.key; });
+  return infos;
+}
+
+void DirectoryStore::Expire() {
+  std::error_code error;
+  for (const fs::directory_entry& folder : fs::directory_iterator(root_, error)) {
+    if (!folder.path().filename().string().starts_with("t.")) continue;
+    for (const fs::directory_entry& file : fs::directory_iterator(folder.path(), error)) {
+      struct stat stat {};
+      if (::stat(file.path().c_str(), &stat) != 0) continue;
+      const bool temporary = file.path().filename().string().starts_with(kTemporary);
+      // A new one has the time of its last write until it gets its expiry.
+      const timespec& since = temporary ? stat.st_ctim : stat.st_mtim;
+      if (IsPast(since, temporary ? kStaleTemporary : std::chrono::nanoseconds(0))) {
+        unlink(file.path().c_str());
+      }
+    }
+  }
+}
+
+}  // namespace polysketch

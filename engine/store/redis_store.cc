@@ -1,0 +1,215 @@
+#include "engine/store/redis_store.h"
+
+#include <hiredis/hiredis.h>
+
+#include <algorithm>
+#include <fstream>
+#include <mutex>
+#include <utility>
+
+#include "engine/store/redis_url.h"
+#include "engine/store/stored_header.h"
+
+namespace polysketch {
+namespace {
+
+constexpr timeval kConnectTimeout{5, 0};
+constexpr timeval kCommandTimeout{30, 0};
+// What a Redis string can hold.
+constexpr size_t kMostBytes = size_t{512} << 20;
+
+struct FreeReply {
+  void operator()(redisReply* reply) const { freeReplyObject(reply); }
+};
+using Reply = std::unique_ptr<redisReply, FreeReply>;
+struct FreeContext {
+  void operator()(redisContext* context) const { redisFree(context); }
+};
+
+std::string_view Text(const redisReply& reply) { return {reply.str, reply.len}; }
+bool IsText(const redisReply& reply) { return reply.type == REDIS_REPLY_STRING; }
+
+// One connection, made when it is needed and again when it broke. Every command of ours can be sent
+// twice, so one that met a broken connection is.
+class Connection {
+ public:
+  explicit Connection(RedisUrl url) : url_(std::move(url)) {}
+
+  Result<Reply> Run(const std::vector<std::string_view>& words) {
+    std::lock_guard lock(mutex_);
+    const bool fresh = context_ == nullptr;
+    Result<Reply> reply = RunOnce(words);
+    const bool broke = !reply.ok() && context_ == nullptr;
+    if (!broke || fresh) return reply;
+    return RunOnce(words);
+  }
+
+ private:
+  Result<Reply> RunOnce(const std::vector<std::string_view>& words) {
+    if (context_ == nullptr) PS_RETURN_IF_ERROR(Connect());
+    return Send(words);
+  }
+
+  Result<Reply> Send(const std::vector<std::string_view>& words) {
+    std::vector<const char*> texts;
+    std::vector<size_t> sizes;
+    for (const std::string_view word : words) {
+      texts.push_back(word.data());
+      sizes.push_back(word.size());
+    }
+    Reply reply(static_cast<redisReply*>(redisCommandArgv(
+        context_.get(), static_cast<int>(texts.size()), texts.data(), sizes.data())));
+    if (reply == nullptr) {
+      const std::string why = context_->errstr;
+      context_.reset();
+      return Unavailable("redis ", url_.host, ":", url_.port, ": ", why);
+    }
+    if (reply->type == REDIS_REPLY_ERROR) {
+      const std::string_view why = Text(*reply);
+      const Code code = why.starts_with("OOM") ? Code::kResourceExhausted : Code::kUnavailable;
+      return Status(code, StrCat("redis ", url_.host, ":", url_.port, ": ", why));
+    }
+    return reply;
+  }
+
+  Status Connect() {
+    context_.reset(redisConnectWithTimeout(url_.host.c_str(), url_.port, kConnectTimeout));
+    if (context_ == nullptr || context_->err != 0) {
+      const std::string why = context_ == nullptr ? "out of memory" : context_->errstr;
+      context_.reset();
+      return Unavailable("redis ", url_.host, ":", url_.port, ": ", why);
+    }
+    redisSetTimeout(context_.get(), kCommandTimeout);
+    if (Status status = Greet(); !status.ok()) {
+      context_.reset();
+      return status;
+    }
+    return Status();
+  }
+
+  Status Greet() {
+    if (!url_.password_file.empty()) {
+      std::ifstream file(url_.password_file, std::ios::binary);
+      std::string password;
+      if (!std::getline(file, password) || password.empty()) {
+        return FailedPrecondition("redis: cannot read a password from ", url_.password_file);
+      }
+      std::vector<std::string_view> words = {"AUTH", password};
+      if (!url_.user.empty()) words = {"AUTH", url_.user, password};
+      PS_RETURN_IF_ERROR(Send(words).status());
+    }
+    if (url_.database == 0) return Status();
+    const std::string database = std::to_string(url_.database);
+    return Send({"SELECT", database}).status();
+  }
+
+  const RedisUrl url_;
+  std::mutex mutex_;
+  std::unique_ptr<redisContext, FreeContext> context_;  // guarded by mutex_; null: not connected
+};
+
+class RedisStore : public StateStore {
+ public:
+  explicit RedisStore(RedisUrl url) : connection_(std::move(url)) {}
+
+  Status Ping() { return connection_.Run({"PING"}).status(); }
+
+  std::string_view kind() const override { return "redis"; }
+
+  Result<uint64_t> Put(const std::string& owner, const std::string& key, std::string_view bytes,
+                       std::chrono::milliseconds ttl) override {
+    if (bytes.size() > kMostBytes - kStoredHeaderBytes) {
+      return ResourceExhausted("redis: expected at most ", kMostBytes, " bytes, found ",
+                               bytes.size());
+    }
+    const uint64_t revision = RandomWord();
+    std::string value = StoredHeader(revision);
+    value.append(bytes);
+    const std::string name = Name(owner, key);
+    const std::string time = std::to_string(std::max<int64_t>(1, ttl.count()));
+    PS_RETURN_IF_ERROR(connection_.Run({"SET", name, value, "PX", time}).status());
+    return revision;
+  }
+
+  Result<Entry> Get(const std::string& owner, const std::string& key) override {
+    const std::string name = Name(owner, key);
+    PS_ASSIGN_OR_RETURN(const Reply reply, connection_.Run({"GET", name}));
+    if (!IsText(*reply)) return Missing(key);
+    Entry entry;
+    PS_ASSIGN_OR_RETURN(entry.info, ReadStoredHeader(key, Text(*reply).substr(0, 64),
+                                                     static_cast<int64_t>(reply->len)));
+    entry.bytes = Text(*reply).substr(kStoredHeaderBytes);
+    return entry;
+  }
+
+  Result<StoredInfo> Stat(const std::string& owner, const std::string& key) override {
+    const std::string name = Name(owner, key);
+    PS_ASSIGN_OR_RETURN(const Reply size, connection_.Run({"STRLEN", name}));
+    if (size->type != REDIS_REPLY_INTEGER || size->integer == 0) return Missing(key);
+    PS_ASSIGN_OR_RETURN(const Reply header, connection_.Run({"GETRANGE", name, "0", "23"}));
+    if (!IsText(*header) || header->len == 0) return Missing(key);
+    return ReadStoredHeader(key, Text(*header), size->integer);
+  }
+
+  Status Delete(const std::string& owner, const std::string& key) override {
+    const std::string name = Name(owner, key);
+    PS_ASSIGN_OR_RETURN(const Reply reply, connection_.Run({"DEL", name}));
+    return reply->integer == 1 ? Status() : Missing(key);
+  }
+
+  Status Touch(const std::string& owner, const std::string& key,
+               std::chrono::milliseconds ttl) override {
+    const std::string name = Name(owner, key);
+    const std::string time = std::to_string(std::max<int64_t>(1, ttl.count()));
+    PS_ASSIGN_OR_RETURN(const Reply reply, connection_.Run({"PEXPIRE", name, time}));
+    return reply->integer == 1 ? Status() : Missing(key);
+  }
+
+  Result<std::vector<StoredInfo>> List(const std::string& owner,
+                                       const std::string& prefix) override {
+    const std::string pattern = Name(owner, prefix) + "*";
+    const size_t folder = Name(owner, "").size();
+    std::vector<std::string> keys;
+    std::string cursor = "0";
+    do {
+      PS_ASSIGN_OR_RETURN(const Reply reply,
+                          connection_.Run({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"}));
+      if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2) {
+        return Unavailable("redis: an answer to SCAN that is none");
+      }
+      cursor = Text(*reply->element[0]);
+      for (size_t i = 0; i < reply->element[1]->elements; ++i) {
+        keys.emplace_back(Text(*reply->element[1]->element[i]).substr(folder));
+      }
+    } while (cursor != "0");
+    std::sort(keys.begin(), keys.end());
+    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());  // SCAN may give one twice
+    std::vector<StoredInfo> infos;
+    for (const std::string& key : keys) {
+      Result<StoredInfo> info = Stat(owner, key);
+      if (info.ok()) infos.push_back(*std::move(info));
+    }
+    return infos;
+  }
+
+ private:
+  static std::string Name(const std::string& owner, const std::string& key) {
+    return "polysketch/" + owner + "/" + key;
+  }
+  static Status Missing(const std::string& key) {
+    return NotFound("state store: there is no ", key);
+  }
+
+  Connection connection_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<StateStore>> OpenRedisStore(const std::string& url) {
+  PS_ASSIGN_OR_RETURN(RedisUrl parsed, ParseRedisUrl(url));
+  auto store = std::make_unique<RedisStore>(std::move(parsed));
+  PS_RETURN_IF_ERROR(store->Ping());
+  return std::unique_ptr<StateStore>(std::move(store));
+}
+
+}  // namespace polysketch

@@ -1,0 +1,53 @@
+// What both stores put in front of an entry's bytes.
+#pragma once
+
+#include <sys/random.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/byte_io.h"
+#include "base/check.h"
+#include "engine/store/state_store.h"
+
+namespace polysketch {
+
+inline constexpr std::string_view kStoredMagic = "PSKSTORE";
+inline constexpr size_t kStoredHeaderBytes = 24;  // magic, revision, milliseconds since the epoch
+
+inline uint64_t RandomWord() {
+  uint64_t word = 0;
+  PS_CHECK(getrandom(&word, sizeof(word), 0) == sizeof(word));
+  return word;
+}
+
+inline std::string StoredHeader(uint64_t revision) {
+  ByteWriter out;
+  for (const char c : kStoredMagic) out.Put(c);
+  out.Put(revision);
+  out.Put<int64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count());
+  return std::move(out).Take();
+}
+
+// `size`: of the whole entry, which begins with `header`.
+inline Result<StoredInfo> ReadStoredHeader(const std::string& key, std::string_view header,
+                                           int64_t size) {
+  if (header.size() < kStoredHeaderBytes || !header.starts_with(kStoredMagic)) {
+    return DataLoss("state store: ", key, ": expected an entry of ours, found ", size,
+                    " bytes of something else");
+  }
+  ByteReader in(header.substr(kStoredMagic.size()));
+  StoredInfo info;
+  info.key = key;
+  info.revision = in.Get<uint64_t>();
+  info.created =
+      std::chrono::system_clock::time_point(std::chrono::milliseconds(in.Get<int64_t>()));
+  info.bytes = size - static_cast<int64_t>(kStoredHeaderBytes);
+  return info;
+}
+
+}  // namespace polysketch

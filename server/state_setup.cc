@@ -1,0 +1,80 @@
+#include "server/state_setup.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/mapped_file.h"
+
+namespace polysketch {
+namespace {
+
+namespace fs = std::filesystem;
+
+Result<ContentHash> HashFile(const fs::path& path) {
+  PS_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path.string()));
+  return HashContent({reinterpret_cast<const char*>(file.data()), file.size()});
+}
+
+// config.json and every file of weights, by name and content.
+Result<ContentHash> HashModel(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& file : fs::directory_iterator(folder)) {
+    const std::string name = file.path().filename().string();
+    if (name == "config.json" || name.ends_with(".safetensors")) files.push_back(file.path());
+  }
+  std::sort(files.begin(), files.end());
+  std::string all;
+  for (const fs::path& file : files) {
+    PS_ASSIGN_OR_RETURN(const ContentHash hash, HashFile(file));
+    all += StrCat(file.filename().string(), " ", HashText(hash), "\n");
+  }
+  return HashContent(all);
+}
+
+StateEncoding EncodingNamed(const std::string& name) {
+  for (const StateEncoding encoding :
+       {StateEncoding::kBf16, StateEncoding::kF32Zstd, StateEncoding::kBf16Zstd}) {
+    if (StateEncodingName(encoding) == name) return encoding;
+  }
+  return StateEncoding::kF32;  // the last choice of the flag
+}
+
+// Saved values are float32 ones, memory may hold some in 16 bits: at most twice the bytes.
+size_t MostStateBytes(const LoadedModel& loaded) {
+  if (loaded.model->attention_spec().kv_cache()) return loaded.engine->stats().state_bytes_limit;
+  return 2 * loaded.model->StateBytes(1);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StateStore>> OpenStateStore(const ServerConfig& config) {
+  Result<std::unique_ptr<StateStore>> store = StateStore::Open(config.state_store);
+  if (store.ok()) return store;
+  return Status(store.status().code(), StrCat("--state-store: ", store.status().message()));
+}
+
+Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const LoadedModel& loaded) {
+  SessionOptions options;
+  SnapshotCodec& codec = options.codec;
+  PS_ASSIGN_OR_RETURN(codec.binding.model, HashModel(config.model));
+  if (loaded.tokenizer != nullptr) {
+    PS_ASSIGN_OR_RETURN(codec.binding.tokenizer,
+                        HashFile(fs::path(config.model) / "tokenizer.model"));
+  }
+  codec.binding.numerics =
+      StrCat(loaded.backend->name(), " weights=", config.weights, " state=", config.state_format);
+  codec.limits.tokens = {.vocab_size = loaded.model->config().vocab_size,
+                         .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),
+                         .has_tokenizer = loaded.tokenizer != nullptr};
+  codec.limits.max_state_bytes = MostStateBytes(loaded);
+  codec.encoding = EncodingNamed(config.state_store_format);
+  options.store = loaded.store.get();
+  options.memory = static_cast<size_t>(config.state_memory);
+  options.max_per_tenant = static_cast<int>(config.max_sessions_per_tenant);
+  options.default_ttl = config.session_ttl;
+  return options;
+}
+
+}  // namespace polysketch

@@ -1,0 +1,347 @@
+// Sessions and what comes with them, through the real binaries: the client as a person would use
+// it, servers that are killed and replaced, both kinds of stores.
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "tests/e2e/rpc.h"
+#include "tests/e2e/server.h"
+#include "tests/testing/environment.h"
+#include "tests/testing/random.h"
+#include "tests/testing/redis_server.h"
+
+namespace polysketch::e2e {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  ~Folder() { fs::remove_all(path_); }
+  const fs::path& path() const { return path_; }
+
+ private:
+  const fs::path path_ = NewTemporaryFolder();
+};
+
+ProcessResult RunClient(const Server& server, std::vector<std::string> arguments,
+                        const std::string& input = "") {
+  arguments.insert(arguments.begin(), {Binary("polysketch"), "--server", server.address()});
+  return RunProcess({.arguments = std::move(arguments), .standard_input = input});
+}
+
+Json Ask(const Server& server, std::vector<std::string> arguments, const std::string& input = "") {
+  arguments.push_back("--json");
+  const ProcessResult result = RunClient(server, std::move(arguments), input);
+  EXPECT_EQ(result.exit_status, 0) << result.standard_error;
+  return result.exit_status == 0 ? Json::parse(result.standard_output) : Json();
+}
+
+// A greedy completion of so many tokens.
+std::vector<std::string> Complete(int tokens, std::vector<std::string> more) {
+  std::vector<std::string> arguments = {"complete",     "--temperature", "0",
+                                        "--ignore-eos", "--max-tokens",  std::to_string(tokens)};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+constexpr char kFirst[] = "It was late in the afternoon when";
+constexpr char kSecond[] = " and nobody had told her that";
+
+// dir:PATH, or a Redis server of the test's own.
+class Store {
+ public:
+  explicit Store(const std::string& kind) {
+    if (kind == "dir") {
+      url_ = "dir:" + (folder_.path() / "states").string();
+      return;
+    }
+    redis_ = std::make_unique<testing::RedisServer>(folder_.path());
+    const fs::path password = folder_.path() / "password";
+    WriteFile(password, "hidden\n");
+    url_ = "redis://worker@127.0.0.1:" + std::to_string(redis_->port()) +
+           "/1?password_file=" + password.string();
+    EXPECT_TRUE(WaitUntil([&] { return redis_->Answers(); }));
+  }
+  std::vector<std::string> flags() const { return {"--state-store", url_}; }
+  fs::path folder() const { return folder_.path() / "states"; }
+
+ private:
+  Folder folder_;
+  std::unique_ptr<testing::RedisServer> redis_;
+  std::string url_;
+};
+
+TEST(Session, EveryCommand) {
+  const Server server;
+  const std::string id = Ask(server, {"session", "create"})["session"];
+  ASSERT_EQ(id.size(), 32u);
+  const Json appended = Ask(server, {"session", "append", id, "--prompt", kFirst});
+  const int64_t tokens = appended["tokens"];
+  EXPECT_GT(tokens, 5);
+  const Json forked = Ask(server, {"session", "fork", id, "--count", "3"});
+  EXPECT_EQ(forked["sessions"].size(), 3u);
+  EXPECT_EQ(forked["session"], forked["sessions"][0]["session"]);
+  const std::string key = Ask(server, {"session", "snapshot", id})["snapshot"];
+
+  // The same text, whole, in a session, in a fork and in a restored one.
+  const Json whole = Ask(server, Complete(20, {"--prompt", kFirst}));
+  const Json in_session = Ask(server, Complete(20, {"--session", id}));
+  EXPECT_EQ(in_session["text"], whole["text"]);
+  EXPECT_EQ(in_session["tokens"], whole["tokens"]);
+  EXPECT_EQ(in_session["session"]["tokens"], tokens + 20);
+  EXPECT_EQ(in_session["usage"]["cached_tokens"], tokens - 1);
+  EXPECT_EQ(Ask(server, Complete(20, {"--session", forked["session"]}))["text"], whole["text"]);
+  const std::string restored = Ask(server, {"session", "restore", key})["session"];
+  EXPECT_EQ(Ask(server, Complete(20, {"--session", restored}))["text"], whole["text"]);
+
+  // It goes on where it was: text joins text.
+  const std::string text = std::string(kFirst) + whole["text"].get<std::string>() + kSecond;
+  const Json longer = Ask(server, Complete(20, {"--prompt", text}));
+  EXPECT_EQ(Ask(server, Complete(20, {"--session", id, "--prompt", kSecond}))["text"],
+            longer["text"]);
+
+  const Json list = Ask(server, {"session", "list"});
+  EXPECT_EQ(list["sessions"].size(), 5u);
+  EXPECT_EQ(list["snapshots"].size(), 1u);
+  EXPECT_EQ(RunClient(server, {"session", "delete", id}).exit_status, 0);
+  EXPECT_EQ(RunClient(server, {"session", "delete", key}).exit_status, 0);
+  const ProcessResult gone = RunClient(server, {"complete", "--session", id});
+  EXPECT_EQ(gone.exit_status, 1);
+  EXPECT_NE(gone.standard_error.find("NOT_FOUND"), std::string::npos) << gone.standard_error;
+  EXPECT_EQ(Ask(server, {"session", "list"})["sessions"].size(), 4u);
+}
+
+TEST(Session, PositionsTenantsAndUseAtOnce) {
+  const Server server;
+  const std::string id = Ask(server, {"session", "create", "--tenant", "acme"})["session"];
+  Ask(server, {"session", "append", id, "--tenant", "acme", "--prompt", kFirst,
+               "--expected-position", "0"});
+  const auto refused = [&](std::vector<std::string> arguments, const char* code) {
+    const ProcessResult result = RunClient(server, std::move(arguments));
+    EXPECT_EQ(result.exit_status, 1);
+    EXPECT_NE(result.standard_error.find(code), std::string::npos) << result.standard_error;
+  };
+  refused(
+      {"session", "append", id, "--tenant", "acme", "--prompt", kFirst, "--expected-position", "0"},
+      "FAILED_PRECONDITION");
+  refused({"session", "append", id, "--prompt", kFirst}, "NOT_FOUND");
+  refused({"session", "fork", id, "--tenant", "other"}, "NOT_FOUND");
+  refused({"complete", "--session", id, "--tenant", "other"}, "NOT_FOUND");
+  refused({"session", "delete", id, "--tenant", "other"}, "NOT_FOUND");
+
+  Client client(server.address());
+  v1::CompleteRequest endless = Greedy("", 1 << 20);
+  endless.clear_prompt();
+  endless.set_session(id);
+  const auto stream = client.StartComplete(endless, {.metadata = {{"x-tenant-id", "acme"}}});
+  v1::CompleteResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  refused({"complete", "--session", id, "--tenant", "acme"}, "ABORTED");
+  stream->Cancel();
+  EXPECT_EQ(stream->Finish().code(), Code::kCancelled);
+  // Cancelled: the session is as it was.
+  EXPECT_TRUE(server.BecomesIdle());
+  EXPECT_TRUE(WaitUntil([&] {
+    return Ask(server, {"session", "list", "--tenant", "acme"})["sessions"][0]["tokens"] ==
+           Ask(server, {"tokenize", "--prompt", kFirst})["tokens"].size();
+  }));
+}
+
+TEST(Session, StatesThatTheClientKeeps) {
+  const Server server;
+  const Server other;
+  const Folder folder;
+  const std::string one = (folder.path() / "one").string();
+  const std::string two = (folder.path() / "two").string();
+  const Json first = Ask(server, Complete(10, {"--prompt", kFirst, "--state-out", one}));
+  const Json second = Ask(other, Complete(10, {"--state-in", one, "--state-out", two}));
+  const Json third = Ask(server, Complete(10, {"--state-in", two, "--prompt", kSecond}));
+  const Json whole = Ask(server, Complete(20, {"--prompt", kFirst}));
+  EXPECT_EQ(first["text"].get<std::string>() + second["text"].get<std::string>(), whole["text"]);
+  const std::string text = std::string(kFirst) + whole["text"].get<std::string>() + kSecond;
+  EXPECT_EQ(third["text"], Ask(server, Complete(10, {"--prompt", text}))["text"]);
+
+  std::string bytes = ReadFile(one);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  WriteFile(one, bytes);
+  const ProcessResult bad = RunClient(server, {"complete", "--state-in", one});
+  EXPECT_EQ(bad.exit_status, 1);
+  EXPECT_NE(bad.standard_error.find("DATA_LOSS"), std::string::npos) << bad.standard_error;
+}
+
+class StoreTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == "redis" && !testing::RedisServer::Exists())
+      GTEST_SKIP() << "there is no redis-server";
+    store_ = std::make_unique<Store>(GetParam());
+  }
+  std::unique_ptr<Store> store_;
+};
+INSTANTIATE_TEST_SUITE_P(Stores, StoreTest, ::testing::Values("dir", "redis"),
+                         [](const auto& info) { return info.param; });
+
+// A stream that one server began and a shutdown stopped goes on at another: the joined output is
+// the uninterrupted one.
+TEST_P(StoreTest, StreamsMoveToAnotherReplica) {
+  constexpr int kTokens = 400;
+  v1::CompleteRequest request = Greedy(kFirst, kTokens);
+  request.mutable_sampling()->set_temperature(1);
+  request.mutable_sampling()->set_seed(7);
+  request.mutable_sampling()->set_frequency_penalty(0.2f);
+  request.set_ignore_eos(true);
+  request.add_stop("no such text \xE2\x82\xAC");
+  const Server last({.flags = store_->flags()});
+  const Completion want = Client(last.address()).Complete(request);
+  ASSERT_TRUE(want.status.ok()) << want.status.ToString();
+
+  testing::Random random(5);
+  int moved = 0;
+  const int moves = testing::Count(3, 50);
+  for (int i = 0; i < moves; ++i) {
+    Server first({.flags = store_->flags()});
+    Client client(first.address());
+    const auto stream = client.StartComplete(request);
+    Completion got;
+    v1::CompleteResponse response;
+    const int64_t moment = random.Int(0, kTokens - 100);
+    bool told = false;
+    while (stream->Read(&response)) {
+      got.text += response.delta().text() + response.finish().text();
+      for (const int32_t token : response.delta().tokens()) got.tokens.push_back(token);
+      if (!told && static_cast<int64_t>(got.tokens.size()) >= moment) {
+        first.process().Signal(SIGTERM);
+        told = true;
+      }
+      if (response.has_finish()) got.finish = response.finish();
+    }
+    const Status status = stream->Finish();
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    EXPECT_EQ(first.process().Wait(), 0) << first.process().StandardError();
+    if (got.finish.reason() == v1::FINISH_REASON_MIGRATED) {
+      ++moved;
+      ASSERT_EQ(got.finish.resume_token().size(), 32u);
+      v1::CompleteRequest resume;
+      resume.set_resume_token(got.finish.resume_token());
+      const Completion rest = Client(last.address()).Complete(resume);
+      ASSERT_TRUE(rest.status.ok()) << rest.status.ToString();
+      got.text += rest.text;
+      got.tokens.insert(got.tokens.end(), rest.tokens.begin(), rest.tokens.end());
+      got.finish = rest.finish;
+    }
+    EXPECT_EQ(got.text, want.text);
+    EXPECT_EQ(got.tokens, want.tokens);
+    EXPECT_EQ(got.finish.reason(), want.finish.reason());
+    EXPECT_EQ(got.finish.usage().completion_tokens(), kTokens);
+  }
+  EXPECT_GT(moved, moves / 2) << "too few were under way when the signal came";
+}
+
+// The client does the same, and a completion in a session takes the session along.
+TEST_P(StoreTest, ASessionMovesWithItsCompletion) {
+  const Server last({.flags = store_->flags()});
+  Server first({.flags = store_->flags()});
+  const std::string id = Ask(first, {"session", "create"})["session"];
+  Ask(first, {"session", "append", id, "--prompt", kFirst});
+  Client client(first.address());
+  v1::CompleteRequest request = Greedy("", 3000);
+  request.clear_prompt();
+  request.set_ignore_eos(true);
+  request.set_session(id);
+  const auto stream = client.StartComplete(request);
+  v1::CompleteResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  first.process().Signal(SIGTERM);
+  std::string text;
+  do {
+    text += response.delta().text() + response.finish().text();
+  } while (stream->Read(&response));
+  ASSERT_TRUE(stream->Finish().ok());
+  ASSERT_EQ(response.finish().reason(), v1::FINISH_REASON_MIGRATED);
+  EXPECT_EQ(first.process().Wait(), 0);
+
+  const Json rest = Ask(last, {"complete", "--resume", response.finish().resume_token()});
+  const Json whole = Ask(last, Complete(3000, {"--prompt", kFirst}));
+  EXPECT_EQ(text + rest["text"].get<std::string>(), whole["text"]);
+  EXPECT_EQ(rest["finish_reason"], "length");
+  EXPECT_EQ(rest["session"]["session"], id);
+  const int64_t prompt = Ask(last, {"tokenize", "--prompt", kFirst})["tokens"].size();
+  EXPECT_EQ(rest["session"]["tokens"], prompt + 3000);
+}
+
+// kill -9 while a client snapshots and appends as fast as it can: whatever was acknowledged is
+// there, whole; nothing torn is taken.
+TEST_P(StoreTest, AcknowledgedStatesSurviveAKill) {
+  testing::Random random(6);
+  const int kills = testing::Count(10, 200);
+  std::string session;
+  int64_t tokens = 0;
+  std::vector<std::pair<std::string, int64_t>> snapshots;  // acknowledged
+  for (int i = 0; i < kills; ++i) {
+    Server server({.flags = store_->flags()});
+    Client client(server.address());
+    if (session.empty()) session = Ask(server, {"session", "create", "--durable"})["session"];
+    std::atomic<bool> stop{false};
+    int64_t in_flight = 0;  // the length that the unacknowledged append would give
+    std::thread worker([&] {
+      while (!stop) {
+        in_flight = tokens + 8;
+        const Result<v1::Session> appended = client.AppendSession(
+            session, {5, 6, 7, 8, 9, 10, 11, static_cast<int32_t>(tokens % 100 + 20)}, tokens);
+        if (!appended.ok()) return;
+        tokens = appended->tokens();
+        const Result<v1::Snapshot> snapshot = client.SnapshotSession(session);
+        if (!snapshot.ok()) return;
+        snapshots.emplace_back(snapshot->snapshot(), tokens);
+      }
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(random.Int(1, 150)));
+    server.process().Signal(SIGKILL);
+    server.process().Wait();
+    stop = true;
+    worker.join();
+
+    const Server after({.flags = store_->flags()});
+    Client check(after.address());
+    const auto at = [&](const std::string& id) {
+      v1::CompleteRequest request = Greedy("", 1);
+      request.clear_prompt();
+      request.set_session(id);
+      return check.Complete(request);
+    };
+    // The session is at its last acknowledged length, or one further: an append whose answer was
+    // lost. A fork leaves it as it is.
+    const Json fork = Ask(after, {"session", "fork", session});
+    const int64_t found = fork["tokens"];
+    EXPECT_TRUE(found == tokens || found == in_flight) << found << " of " << tokens;
+    tokens = found;
+    EXPECT_TRUE(at(fork["session"]).status.ok());
+    Ask(after, {"session", "delete", fork["session"]});
+    // All snapshots restore; the output behind them is that of the same tokens read again.
+    while (!snapshots.empty()) {
+      const auto [key, length] = snapshots.back();
+      snapshots.pop_back();
+      const Json restored = Ask(after, {"session", "restore", key});
+      ASSERT_EQ(restored["tokens"], length);
+      if (snapshots.empty() || random.Int(0, 7) == 0) {
+        std::vector<int32_t> history;
+        for (int64_t t = 0; t < length; t += 8) {
+          const std::vector<int32_t> part = {5, 6,  7,  8,
+                                             9, 10, 11, static_cast<int32_t>(t % 100 + 20)};
+          history.insert(history.end(), part.begin(), part.end());
+        }
+        EXPECT_EQ(at(restored["session"]).tokens, check.Complete(Greedy(history, 1)).tokens);
+      }
+      Ask(after, {"session", "delete", restored["session"]});
+      Ask(after, {"session", "delete", key});
+    }
+  }
+  EXPECT_GT(tokens, 0);
+}
+
+}  // namespace
+}  // namespace polysketch::e2e
