@@ -71,7 +71,8 @@ constexpr Flag kFlags[] = {
     Choice("state-store-format", "f32|bf16|f32-zstd|bf16-zstd", &C::state_store_format,
            "how states are written there; bf16 halves them and is not exact"),
     Bytes("state-memory", &C::state_memory, 0, 1024 * kTiB,
-          "memory for states at rest: sessions, then stored prompts"),
+          "memory for states at rest: sessions, then stored prompts; 0: as much as for running "
+          "requests"),
     Duration("session-ttl", &C::session_ttl, 1000,
              "default life of a session without use, and of a snapshot"),
     Integer("max-sessions-per-tenant", &C::max_sessions_per_tenant, 1, kMany,

@@ -119,6 +119,7 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   const ModelConfig& c = loaded.model->config();
   const auto weights = static_cast<double>(loaded.model->weight_bytes());
   const auto states = static_cast<double>(loaded.engine->stats().state_bytes_limit);
+  const auto at_rest = static_cast<double>(loaded.sessions->options().memory);
   // Activations of one step: some rows of the widest layers for each token, and the logits of one
   // row a sequence.
   const double workspace = 4.0 * (static_cast<double>(config.max_step_tokens) *
@@ -130,8 +131,9 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
             MiB(static_cast<double>(loaded.served.description.state_bytes_per_sequence()))},
            {"sequences", config.max_sequences},
            {"states_mib", MiB(states)},
+           {"at_rest_mib", MiB(at_rest)},
            {"workspace_mib", MiB(workspace)},
-           {"total_mib", MiB(weights + states + workspace)}});
+           {"total_mib", MiB(weights + states + at_rest + workspace)}});
 }
 
 }  // namespace

@@ -71,7 +71,8 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
   codec.limits.max_state_bytes = MostStateBytes(loaded);
   codec.encoding = EncodingNamed(config.state_store_format);
   options.store = loaded.store.get();
-  options.memory = static_cast<size_t>(config.state_memory);
+  options.memory = config.state_memory > 0 ? static_cast<size_t>(config.state_memory)
+                                           : loaded.engine->stats().state_bytes_limit;
   options.max_per_tenant = static_cast<int>(config.max_sessions_per_tenant);
   options.default_ttl = config.session_ttl;
   return options;

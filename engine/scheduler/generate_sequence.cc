@@ -93,6 +93,7 @@ void GenerateSequence::Resume(const Generation& generation) {
   prompt_tokens_ = generation.prompt_tokens;
   cached_tokens_ = generation.cached_tokens;
   generated_ = generation.generated;
+  logprob_sum_ = generation.logprob_sum;
   echoed_ = generation.echoed;
   sampler_->Restore(static_cast<uint64_t>(generated_), generation.counts);
   // What the matcher holds is all that its state depends on.
@@ -327,6 +328,7 @@ Generation GenerateSequence::StoppedGeneration() const {
   generation.prompt_tokens = prompt_tokens_;
   generation.cached_tokens = cached_tokens_;
   generation.generated = generated_;
+  generation.logprob_sum = logprob_sum_;
   generation.echoed = decoding() ? 1 : std::max<int64_t>(0, echoed_ - processed_);
   generation.counts = sampler_->Counts();
   generation.held = stop_matcher_.held();

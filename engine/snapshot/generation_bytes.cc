@@ -59,6 +59,7 @@ std::string GenerationBytes(const Generation& g) {
   for (const std::string& stop : g.params.stop) out.PutBytes(stop);
   out.PutArray(std::span<const int32_t>(g.params.stop_token_ids));
   PutOptional(g.params.logprobs, &out);
+  PutOptional(g.params.draft_tokens, &out);
   for (const bool flag : {g.params.ignore_eos, g.params.include_stop_in_output, g.params.echo}) {
     out.Put<uint8_t>(flag ? 1 : 0);
   }
@@ -68,6 +69,7 @@ std::string GenerationBytes(const Generation& g) {
     out.Put(number);
   }
   PutPairs(g.counts, &out);
+  out.Put(g.logprob_sum);
   out.PutBytes(g.session);
   out.Put(g.session_tokens);
   out.PutBytes(g.held);
@@ -93,6 +95,7 @@ Result<std::optional<Generation>> ReadGeneration(std::string_view bytes) {
   for (uint64_t i = 0; i < stops; ++i) g.params.stop.emplace_back(in.GetBytes());
   g.params.stop_token_ids = in.GetArray<int32_t>();
   g.params.logprobs = GetOptional<int32_t>(&in);
+  g.params.draft_tokens = GetOptional<int32_t>(&in);
   for (bool* flag : {&g.params.ignore_eos, &g.params.include_stop_in_output, &g.params.echo}) {
     *flag = in.GetBool();
   }
@@ -102,6 +105,7 @@ Result<std::optional<Generation>> ReadGeneration(std::string_view bytes) {
     *number = in.Get<int64_t>();
   }
   paired = GetPairs(&in, &g.counts) && paired;
+  g.logprob_sum = in.Get<double>();
   g.session = in.GetBytes();
   g.session_tokens = in.Get<int64_t>();
   g.held = in.GetBytes();

@@ -37,8 +37,9 @@ struct Generation {
   int64_t generated = 0;                            // tokens given out: the sampler's position
   int64_t echoed = 0;                               // of Snapshot::pending
   std::vector<std::pair<int32_t, int32_t>> counts;  // (id, times in the output), with penalties
-  std::string session;         // that the completion runs in; empty: none
-  int64_t session_tokens = 0;  // and where that session stood
+  double logprob_sum = 0;                           // of the output, if it is asked for
+  std::string session;                              // that the completion runs in; empty: none
+  int64_t session_tokens = 0;                       // and where that session stood
   std::string held;                                 // by the stop matcher
   IncrementalDecoder::Saved decoder;
 

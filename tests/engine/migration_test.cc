@@ -108,6 +108,7 @@ class MigrationTest : public ::testing::Test {
     if (random->Uniform() < 0.3) params.sampling.presence_penalty = 0.5f;
     if (random->Uniform() < 0.2) params.sampling.logit_bias = {{60, 3.0f}, {61, 3.0f}};
     if (random->Uniform() < 0.5) params.stop = {"AB", "bcA", "\xEF\xBF\xBD\xEF\xBF\xBD", "QZ "};
+    if (random->Uniform() < 0.3) params.draft_tokens = 4;
     if (random->Uniform() < 0.3) params.logprobs = static_cast<int32_t>(random->Int(0, 4));
     params.echo = random->Uniform() < 0.3;
     params.ignore_eos = random->Uniform() < 0.7;
@@ -124,6 +125,7 @@ class MigrationTest : public ::testing::Test {
     EXPECT_EQ(got.finish->matched_stop, want.finish->matched_stop) << i;
     EXPECT_EQ(got.finish->seed, want.finish->seed) << i;
     EXPECT_EQ(got.finish->usage.prompt_tokens, want.finish->usage.prompt_tokens) << i;
+    EXPECT_EQ(got.finish->logprob_sum, want.finish->logprob_sum) << i;
     EXPECT_EQ(got.finish->usage.completion_tokens, want.finish->usage.completion_tokens) << i;
   }
 

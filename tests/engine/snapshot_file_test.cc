@@ -52,6 +52,8 @@ Snapshot Example(int floats, bool stopped) {
   generation.generated = 5;
   generation.echoed = 1;
   generation.counts = {{5, 2}, {6, 1}, {7, 2}};
+  generation.params.draft_tokens = 3;
+  generation.logprob_sum = -1.25;
   generation.session = "0123";
   generation.session_tokens = 1200;
   generation.held = "ha";
