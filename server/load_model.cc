@@ -23,10 +23,15 @@ std::string MiB(double bytes) {
 }
 
 Result<std::unique_ptr<Backend>> NewBackend(const ServerConfig& config) {
-  if (config.device == "cuda") {
-    return FailedPrecondition("--device: this build has no CUDA; use cpu or auto");
-  }
   if (config.device == "reference") return NewReferenceBackend();
+  if (config.device != "cpu") {
+    Result<std::unique_ptr<Backend>> cuda = NewCudaBackend();
+    if (cuda.ok()) return cuda;
+    if (config.device == "cuda") {
+      return FailedPrecondition("--device cuda: ", cuda.status().message());
+    }
+    LogInfo("no_gpu", {{"reason", cuda.status().message()}, {"effect", "the cpu computes"}});
+  }
   const int threads = config.threads > 0 ? static_cast<int>(config.threads) : AvailableCpus();
   return NewCpuBackend(threads);
 }

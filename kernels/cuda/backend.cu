@@ -19,7 +19,7 @@ class CudaBackend final : public Backend {
   explicit CudaBackend(std::unique_ptr<Device> device)
       : device_(std::move(device)),
         name_("cuda/" + device_->name()),
-        ctx_{device_.get(), {}},
+        ctx_{device_.get(), NewDenseLibrary(device_.get()), {}},
         attention_(device_.get()) {}
 
   std::string_view name() const override { return name_; }
@@ -153,8 +153,7 @@ class CudaBackend final : public Backend {
 
 Result<std::unique_ptr<Backend>> NewBackend() {
   PS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Open());
-  std::unique_ptr<Backend> backend = std::make_unique<CudaBackend>(std::move(device));
-  return backend;
+  return Result<std::unique_ptr<Backend>>(std::make_unique<CudaBackend>(std::move(device)));
 }
 
 }  // namespace polysketch::cuda

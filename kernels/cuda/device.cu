@@ -27,7 +27,7 @@ Result<std::unique_ptr<Device>> Device::Open() {
   if (const char* after = std::getenv("POLYSKETCH_CUDA_FAIL_AFTER")) {
     device->fail_after_ = std::atoll(after);
   }
-  return device;
+  return Result<std::unique_ptr<Device>>(std::move(device));
 }
 
 Device::~Device() {

@@ -3,7 +3,6 @@
 // of rows: one fused multiply-add a step in float32, one tensor core instruction for 16 steps in
 // the 16-bit formats.
 #include "base/check.h"
-#include "kernels/cuda/dense.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/quantize.h"
@@ -240,7 +239,10 @@ void MatMulHalf(Context& ctx, const float* x, int64_t rows, const CudaMatrix& w,
   uint16_t* rounded = ctx.work.halves.Grow(ctx.device, size);
   ctx.device->Launch(RoundRows, dim3(CeilDiv(size, 256)), 256, 0, x, rows, w.in(), w.padded_in(),
                      w.type() == DataType::kBf16, rounded);
-  if (DenseLibraryProduct(ctx.device, rounded, rows, w, bias, accumulate, out)) return;
+  if (ctx.library != nullptr &&
+      ctx.library->Product(rounded, rows, w, bias, accumulate, out)) {
+    return;
+  }
   if (rows <= 16) {
     LaunchHalf<16>(ctx, rounded, rows, w, bias, accumulate, out);
   } else {

@@ -2,9 +2,6 @@
 
 namespace polysketch::cuda {
 
-bool DenseLibraryProduct(Device*, const uint16_t*, int64_t, const CudaMatrix&, const float*, bool,
-                         float*) {
-  return false;
-}
+std::unique_ptr<DenseLibrary> NewDenseLibrary(Device*) { return nullptr; }
 
 }  // namespace polysketch::cuda

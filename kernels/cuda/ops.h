@@ -8,9 +8,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/dense.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/matrix.h"
 
@@ -25,6 +27,7 @@ struct Workspace {
 
 struct Context {
   Device* device;
+  std::unique_ptr<DenseLibrary> library;  // may be null
   Workspace work;
 };
 

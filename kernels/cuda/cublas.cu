@@ -1,0 +1,160 @@
+// 16-bit products by cuBLASLt. A row's bits must not depend on the number of rows (ops.h), while
+// cuBLAS would choose an algorithm by it: so one algorithm is chosen for each shape of matrix, at a
+// fixed number of rows and without splitting k, and used for every number of rows. The device test
+// compares the bits.
+#include <cublasLt.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <tuple>
+
+#include "kernels/cuda/dense.h"
+
+namespace polysketch::cuda {
+namespace {
+
+constexpr int64_t kChosenAt = 256;  // rows
+constexpr int64_t kTriedAt[] = {1, 2, 7, 16, 33, 64, 512, 8192};
+constexpr size_t kScratchBytes = size_t{32} << 20;
+
+// The description of one product; row-major matrices are cuBLAS's column-major transposes, so that
+// out^T = w^T x^T.
+class Problem {
+ public:
+  Problem(const CudaMatrix& w, int64_t rows, const float* bias) {
+    const cudaDataType_t half = w.type() == DataType::kBf16 ? CUDA_R_16BF : CUDA_R_16F;
+    ok_ = cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F) ==
+              CUBLAS_STATUS_SUCCESS &&
+          cublasLtMatrixLayoutCreate(&weights, half, w.out(), w.in(), w.padded_out()) ==
+              CUBLAS_STATUS_SUCCESS &&
+          cublasLtMatrixLayoutCreate(&inputs, half, w.in(), rows, w.padded_in()) ==
+              CUBLAS_STATUS_SUCCESS &&
+          cublasLtMatrixLayoutCreate(&outputs, CUDA_R_32F, w.out(), rows, w.out()) ==
+              CUBLAS_STATUS_SUCCESS;
+    if (ok_ && bias != nullptr) {
+      const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+      ok_ = Set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue) &&
+            Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    }
+  }
+  ~Problem() {
+    if (outputs != nullptr) cublasLtMatrixLayoutDestroy(outputs);
+    if (inputs != nullptr) cublasLtMatrixLayoutDestroy(inputs);
+    if (weights != nullptr) cublasLtMatrixLayoutDestroy(weights);
+    if (product != nullptr) cublasLtMatmulDescDestroy(product);
+  }
+  Problem(const Problem&) = delete;
+  Problem& operator=(const Problem&) = delete;
+  bool ok() const { return ok_; }
+
+  cublasLtMatmulDesc_t product = nullptr;
+  cublasLtMatrixLayout_t weights = nullptr, inputs = nullptr, outputs = nullptr;
+
+ private:
+  template <typename T>
+  bool Set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    return cublasLtMatmulDescSetAttribute(product, attribute, &value, sizeof(value)) ==
+           CUBLAS_STATUS_SUCCESS;
+  }
+  bool ok_ = false;
+};
+
+struct Choice {
+  bool found = false;
+  cublasLtMatmulAlgo_t algorithm{};
+};
+
+class CublasLt final : public DenseLibrary {
+ public:
+  CublasLt(Device* device, cublasLtHandle_t handle)
+      : device_(device), handle_(handle), scratch_(device, kScratchBytes) {}
+  ~CublasLt() override { cublasLtDestroy(handle_); }
+
+  bool Product(const uint16_t* x, int64_t rows, const CudaMatrix& w, const float* bias,
+               bool accumulate, float* out) override {
+    if (!device_->status().ok()) return true;
+    const Choice& choice = ChoiceFor(w, bias);
+    if (!choice.found) return false;
+    const Problem problem(w, rows, bias);
+    const float one = 1, beta = accumulate ? 1 : 0;
+    const cublasStatus_t status =
+        problem.ok() ? cublasLtMatmul(handle_, problem.product, &one, w.halves(), problem.weights,
+                                      x, problem.inputs, &beta, out, problem.outputs, out,
+                                      problem.outputs, &choice.algorithm, scratch_.data(),
+                                      scratch_.size(), device_->stream())
+                     : CUBLAS_STATUS_NOT_INITIALIZED;
+    if (status != CUBLAS_STATUS_SUCCESS) {
+      device_->Check(cudaErrorUnknown, cublasLtGetStatusString(status));
+    }
+    return true;
+  }
+
+ private:
+  const Choice& ChoiceFor(const CudaMatrix& w, const float* bias) {
+    const auto key = std::tuple(w.in(), w.out(), w.type(), bias != nullptr);
+    const auto [place, added] = choices_.try_emplace(key);
+    if (added) place->second = Choose(w, bias);
+    return place->second;
+  }
+
+  Choice Choose(const CudaMatrix& w, const float* bias) {
+    Choice choice;
+    const Problem problem(w, kChosenAt, bias);
+    cublasLtMatmulPreference_t preference = nullptr;
+    if (!problem.ok() || cublasLtMatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS) {
+      return choice;
+    }
+    // A split of k would be chosen by the number of rows, and changes the order of the sum.
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
+    const size_t scratch = kScratchBytes;
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                         &reductions, sizeof(reductions));
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                         &scratch, sizeof(scratch));
+    cublasLtMatmulHeuristicResult_t results[8];
+    int count = 0;
+    cublasLtMatmulAlgoGetHeuristic(handle_, problem.product, problem.weights, problem.inputs,
+                                   problem.outputs, problem.outputs, preference, 8, results,
+                                   &count);
+    cublasLtMatmulPreferenceDestroy(preference);
+    for (int i = 0; i < count && !choice.found; ++i) {
+      if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
+      choice.algorithm = results[i].algo;
+      choice.found = true;
+      for (const int64_t rows : kTriedAt) {
+        choice.found = choice.found && Takes(w, rows, bias, choice.algorithm);
+      }
+    }
+    return choice;
+  }
+
+  bool Takes(const CudaMatrix& w, int64_t rows, const float* bias,
+             const cublasLtMatmulAlgo_t& algorithm) {
+    const Problem problem(w, rows, bias);
+    cublasLtMatmulHeuristicResult_t result;
+    return problem.ok() &&
+           cublasLtMatmulAlgoCheck(handle_, problem.product, problem.weights, problem.inputs,
+                                   problem.outputs, problem.outputs, &algorithm,
+                                   &result) == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= kScratchBytes;
+  }
+
+  Device* const device_;
+  const cublasLtHandle_t handle_;
+  DeviceArray<uint8_t> scratch_;
+  // In, out, format, with a bias or not.
+  std::map<std::tuple<int64_t, int64_t, DataType, bool>, Choice> choices_;
+};
+
+}  // namespace
+
+std::unique_ptr<DenseLibrary> NewDenseLibrary(Device* device) {
+  const char* wish = std::getenv("POLYSKETCH_CUDA_DENSE");
+  if (wish != nullptr && std::strcmp(wish, "portable") == 0) return nullptr;
+  cublasLtHandle_t handle = nullptr;
+  if (cublasLtCreate(&handle) != CUBLAS_STATUS_SUCCESS) return nullptr;
+  return std::make_unique<CublasLt>(device, handle);
+}
+
+}  // namespace polysketch::cuda
