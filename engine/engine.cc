@@ -115,7 +115,9 @@ Status ProveForwardPass(LanguageModel* model) {
                        [](float x) { return std::isfinite(x); });
   };
   const std::span<const int32_t> all(tokens);
+  PS_RETURN_IF_ERROR(model->status());  // of loading
   const bool finite = run(all.first(static_cast<size_t>(length))) && run(all.last(1));
+  PS_RETURN_IF_ERROR(model->status());
   if (!finite) {
     return FailedPrecondition(
         "the model's first forward pass gave logits that are not finite: its weights are damaged");
@@ -128,6 +130,7 @@ class EngineImpl : public Engine {
   EngineImpl(LanguageModel* model, const ModelConfig& config, const Tokenizer* tokenizer,
              const EngineOptions& options)
       : options_(options),
+        model_(model),
         context_{.tokenizer = tokenizer,
                  .vocab_size = model->vocab_size(),
                  .eos_id = config.eos_id,
@@ -369,8 +372,21 @@ class EngineImpl : public Engine {
       if (migrate) scheduler_.MigrateAll();
       if (end_all) scheduler_.EndAll(FinishReason::kCancelled, *end_all);
       busy = scheduler_.Tick();
+      if (const Status status = model_->status(); !status.ok()) EndAfterFailure(status);
       Publish();
       if (stop) return;
+    }
+  }
+
+  // Of the device: what is on it is lost.
+  void EndAfterFailure(const Status& status) {
+    {
+      std::lock_guard lock(mailbox_->mutex);
+      mailbox_->draining = true;  // no new ones
+    }
+    scheduler_.EndAll(FinishReason::kError, status);
+    if (!std::exchange(failure_reported_, true) && options_.on_device_failure) {
+      options_.on_device_failure(status);
     }
   }
 
@@ -392,6 +408,8 @@ class EngineImpl : public Engine {
 
   EngineObserver silent_observer_;
   const EngineOptions options_;
+  const LanguageModel* const model_;
+  bool failure_reported_ = false;  // engine thread
   const SequenceContext context_;
   const uint64_t seed_base_;
   const StatePool limits_;  // for its arithmetic alone: any thread may ask

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,6 +46,9 @@ struct EngineOptions {
   std::chrono::milliseconds stall_deadline{
       30000};  // a reader that takes nothing for so long ends its request
   EngineObserver* observer = nullptr;
+  // Called once, by the engine thread, when the device has failed: every request has ended with
+  // INTERNAL then, and new ones get UNAVAILABLE.
+  std::function<void(const Status&)> on_device_failure = {};
 };
 
 struct EngineStats {

@@ -1,5 +1,8 @@
 #include "server/load_model.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -169,6 +172,11 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config,
   engine_options.state_memory = static_cast<size_t>(config.slot_memory);
   engine_options.stall_deadline = config.stall_deadline;
   engine_options.observer = observer;
+  engine_options.on_device_failure = [failed = &loaded->device_failed](const Status& status) {
+    LogError("device_failed", {{"reason", status.message()}, {"effect", "the process ends"}});
+    failed->store(true);
+    kill(getpid(), SIGTERM);  // the way every stop goes: readiness off first
+  };
   PS_ASSIGN_OR_RETURN(loaded->engine, Engine::Create(loaded->model.get(), model_config,
                                                      loaded->tokenizer.get(), engine_options));
 

@@ -1,6 +1,7 @@
 // From a config to something that can be served: device, weights, tokenizer, engine.
 #pragma once
 
+#include <atomic>
 #include <memory>
 
 #include "base/status.h"
@@ -12,6 +13,8 @@
 namespace polysketch {
 
 struct LoadedModel {
+  // Set by the engine thread when the device has failed; the process is then told to stop.
+  std::atomic<bool> device_failed{false};
   // In order of construction: each refers to those above it.
   std::unique_ptr<Backend> backend;
   std::unique_ptr<PolysketchModel> model;

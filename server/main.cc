@@ -55,7 +55,7 @@ int Serve(const ServerConfig& config, StopSignals* signals) {
   LogInfo("draining", {{"signal", signal}, {"timeout_ms", config.drain_timeout.count()}});
   const bool all_ended = server.Drain(config.drain_timeout);
   LogInfo("stopped", {{"drained", all_ended ? "all" : "some requests were cut"}});
-  return EXIT_SUCCESS;
+  return model->device_failed.load() ? kExitFailure : EXIT_SUCCESS;
 }
 
 int Main(int argc, char** argv) {

@@ -46,6 +46,8 @@ class LanguageModel {
   virtual void Step(std::span<const StepSegment> segments, float* hidden) = 0;
   // logits [rows, vocab] of hidden rows.
   virtual void Logits(const float* hidden, int64_t rows, float* logits) = 0;
+  // The first error of the device; from then on results are worthless (Backend::status).
+  virtual Status status() const { return Status(); }
   // out[m] = log sum_j exp(logits[m][j]).
   virtual void LogSumExp(const float* logits, int64_t rows, float* out) = 0;
 };

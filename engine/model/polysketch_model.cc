@@ -59,6 +59,7 @@ class PolysketchModelImpl final : public PolysketchModel {
   std::unique_ptr<SequenceState> NewState() override { return backend_->NewState(spec_); }
   int64_t block() const override { return spec_.kv_cache() ? 0 : spec_.block; }
   size_t StateBytes(int64_t tokens) const override { return backend_->StateBytes(spec_, tokens); }
+  Status status() const override { return backend_->status(); }
   const ModelConfig& config() const override { return config_; }
   const AttentionSpec& attention_spec() const override { return spec_; }
   int64_t weight_bytes() const override { return weights_->bytes(); }

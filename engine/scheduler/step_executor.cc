@@ -37,14 +37,23 @@ void StepExecutor::Run(std::span<const Item> batch) {
   const Clock::time_point start = Clock::now();
   model_->Step(segments_, hidden_.data());
   parts_ = {.layers = Clock::now() - start};
+  if (DeviceFailed(batch)) return;
   for (size_t first = 0; first < rows_.size(); first += kLogitRows) {
     HandOut(std::span(rows_).subspan(first, std::min<size_t>(kLogitRows, rows_.size() - first)));
+    if (DeviceFailed(batch)) return;
   }
   for (const Item& item : batch) {
     const int64_t kept = item.sequence->OnSegment(item.tokens);
     PS_CHECK(kept >= 1 && kept <= item.tokens);
     if (kept < item.tokens) item.state->Cut(item.state->position() - item.tokens + kept);
   }
+}
+
+bool StepExecutor::DeviceFailed(std::span<const Item> batch) const {
+  const Status status = model_->status();
+  if (status.ok()) return false;
+  for (const Item& item : batch) item.sequence->End(FinishReason::kError, status);
+  return true;
 }
 
 void StepExecutor::HandOut(std::span<const Row> rows) {
@@ -64,6 +73,7 @@ void StepExecutor::HandOut(std::span<const Row> rows) {
                   [](const Row& row) { return row.sequence->needs_log_sum_exp(); })) {
     model_->LogSumExp(logits_.data(), count, log_sum_exp_.data());
   }
+  if (!model_->status().ok()) return;  // Run ends the sequences: these logits are worthless
   const Clock::time_point sampling = Clock::now();
   parts_.logits += sampling - start;
   for (int64_t i = 0; i < count; ++i) {

@@ -40,6 +40,8 @@ class StepExecutor {
     int64_t hidden_row;
   };
 
+  // Ends the batch with the device's error, if there is one: before a worthless row goes out.
+  bool DeviceFailed(std::span<const Item> batch) const;
   void HandOut(std::span<const Row> rows);
 
   LanguageModel* const model_;

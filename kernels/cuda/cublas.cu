@@ -79,11 +79,11 @@ class CublasLt final : public DenseLibrary {
     const Problem problem(w, rows, bias);
     const float one = 1, beta = accumulate ? 1 : 0;
     const cublasStatus_t status =
-        problem.ok() ? cublasLtMatmul(handle_, problem.product, &one, w.halves(), problem.weights,
-                                      x, problem.inputs, &beta, out, problem.outputs, out,
-                                      problem.outputs, &choice.algorithm, scratch_.data(),
-                                      scratch_.size(), device_->stream())
-                     : CUBLAS_STATUS_NOT_INITIALIZED;
+        problem.ok()
+            ? cublasLtMatmul(handle_, problem.product, &one, w.halves(), problem.weights, x,
+                             problem.inputs, &beta, out, problem.outputs, out, problem.outputs,
+                             &choice.algorithm, scratch_.data(), scratch_.size(), device_->stream())
+            : CUBLAS_STATUS_NOT_INITIALIZED;
     if (status != CUBLAS_STATUS_SUCCESS) {
       device_->Check(cudaErrorUnknown, cublasLtGetStatusString(status));
     }

@@ -239,8 +239,7 @@ void MatMulHalf(Context& ctx, const float* x, int64_t rows, const CudaMatrix& w,
   uint16_t* rounded = ctx.work.halves.Grow(ctx.device, size);
   ctx.device->Launch(RoundRows, dim3(CeilDiv(size, 256)), 256, 0, x, rows, w.in(), w.padded_in(),
                      w.type() == DataType::kBf16, rounded);
-  if (ctx.library != nullptr &&
-      ctx.library->Product(rounded, rows, w, bias, accumulate, out)) {
+  if (ctx.library != nullptr && ctx.library->Product(rounded, rows, w, bias, accumulate, out)) {
     return;
   }
   if (rows <= 16) {

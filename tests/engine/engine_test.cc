@@ -285,5 +285,32 @@ TEST(EngineCreateTest, RefusesBadOptionsAndModels) {
   EXPECT_EQ(create({}).code(), Code::kFailedPrecondition);
 }
 
+// Nothing that a failed device computed goes out; what runs and what waits ends; nothing new
+// begins.
+TEST_F(EngineTest, AFailedDeviceEndsEverything) {
+  std::atomic<int> reported{0};
+  Start({.max_sequences = 2, .on_device_failure = [&](const Status& status) {
+           EXPECT_EQ(status.code(), Code::kInternal);
+           ++reported;
+         }});
+  model_->fail_after = model_->steps + 10;
+  std::vector<std::unique_ptr<Reader>> readers;
+  for (int i = 0; i < 4; ++i) {
+    readers.push_back(std::make_unique<Reader>(1000));
+    ASSERT_TRUE(engine_->Submit(Greedy(5, 100), readers.back()->stream).ok());
+  }
+  for (const auto& reader : readers) {
+    reader->ReadAll();
+    EXPECT_EQ(reader->got.finish->reason, FinishReason::kError);
+    EXPECT_EQ(reader->got.finish->status.code(), Code::kInternal);
+    EXPECT_LE(reader->got.tokens.size(), 10u);
+  }
+  Reader late(10);
+  while (reported == 0) std::this_thread::yield();
+  EXPECT_EQ(engine_->Submit(Greedy(5, 5), late.stream).status().code(), Code::kUnavailable);
+  ExpectIdle();
+  EXPECT_EQ(reported, 1);
+}
+
 }  // namespace
 }  // namespace polysketch

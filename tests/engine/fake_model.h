@@ -122,6 +122,10 @@ class FakeModel : public LanguageModel {
     return growing_ ? static_cast<size_t>(tokens) * 10 : 100;
   }
 
+  Status status() const override {
+    return steps > fail_after ? Internal("the device is gone") : Status();
+  }
+
   void Step(std::span<const StepSegment> segments, float* hidden) override {
     std::set<SequenceState*> distinct;
     int64_t tokens = 0;
@@ -170,7 +174,9 @@ class FakeModel : public LanguageModel {
   std::atomic<int> live_states{0};
   std::atomic<int64_t> steps{0};
   int64_t largest_step = 0;
-  uint64_t poisoned_hash = 0;  // the row of this history gets a NaN
+  std::atomic<int64_t> fail_after =
+      std::numeric_limits<int64_t>::max();  // steps that the device survives
+  uint64_t poisoned_hash = 0;               // the row of this history gets a NaN
   std::chrono::microseconds step_time{0};
 
  private:

@@ -1,0 +1,79 @@
+// The cuda device as the server meets it: no library, no GPU, the library of the emulation
+// (tests/simt), and a device that fails.
+#include "gtest/gtest.h"
+#include "tests/e2e/rpc.h"
+#include "tests/e2e/server.h"
+#include "tests/testing/environment.h"
+
+namespace polysketch::e2e {
+namespace {
+
+std::string SmallModel() {
+  return (testing::SourceDir() / "tests/data/goldens/learned_sketch_mixed").string();
+}
+
+const std::vector<int32_t> kPrompt = {1, 2, 3};
+
+std::pair<std::string, std::string> Library(const std::string& path) {
+  return {"POLYSKETCH_CUDA_LIBRARY", path};
+}
+
+int Count(const std::string& text, const std::string& what) {
+  int count = 0;
+  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
+TEST(DeviceTest, AutoWithoutAGpuSaysSoOnceAndTakesTheCpu) {
+  Server server(
+      {.model = SmallModel(), .flags = {"--device", "auto"}, .environment = {Library("/none.so")}});
+  EXPECT_TRUE(Client(server.address()).Complete(Greedy(kPrompt, 5)).status.ok());
+  const std::string log = server.process().StandardError();
+  EXPECT_EQ(Count(log, "no_gpu"), 1) << log;
+  EXPECT_EQ(Count(log, "/none.so"), 1) << log;
+  EXPECT_EQ(Count(log, "name=cpu/"), 1) << log;
+}
+
+TEST(DeviceTest, CudaWithoutAGpuEnds) {
+  Server server(
+      {.model = SmallModel(), .flags = {"--device", "cuda"}, .environment = {Library("/none.so")}},
+      Server::Wait::kNot);
+  EXPECT_EQ(server.process().Wait(), 1);
+  EXPECT_EQ(Count(server.process().StandardError(), "--device cuda: no CUDA library"), 1)
+      << server.process().StandardError();
+}
+
+TEST(DeviceTest, ALibraryOfAnotherKindIsRefused) {
+  Server server({.model = SmallModel(),
+                 .flags = {"--device", "cuda"},
+                 .environment = {Library("/lib/x86_64-linux-gnu/libm.so.6")}},
+                Server::Wait::kNot);
+  EXPECT_EQ(server.process().Wait(), 1);
+  EXPECT_EQ(Count(server.process().StandardError(), "another version"), 1);
+}
+
+TEST(DeviceTest, TheLibraryServes) {
+  Server cuda({.model = SmallModel(),
+               .flags = {"--device", "auto"},
+               .environment = {Library(Binary("libpolysketch-cuda-emulated.so"))}});
+  EXPECT_EQ(Count(cuda.process().StandardError(), "no_gpu"), 0);
+  const Server cpu({.model = SmallModel(), .flags = {"--device", "cpu"}});
+  const Completion got = Client(cuda.address()).Complete(Greedy(kPrompt, 12));
+  EXPECT_TRUE(got.status.ok()) << got.status.ToString();
+  EXPECT_EQ(got.tokens, Client(cpu.address()).Complete(Greedy(kPrompt, 12)).tokens);
+}
+
+TEST(DeviceTest, AFailingDeviceEndsItsRequestsAndTheProcess) {
+  Server server({.model = SmallModel(),
+                 .flags = {"--device", "cuda", "--drain-timeout", "2s"},
+                 .environment = {Library(Binary("libpolysketch-cuda-emulated.so")),
+                                 {"POLYSKETCH_CUDA_FAIL_AFTER", "1000"}}});
+  const Completion got = Client(server.address()).Complete(Greedy(kPrompt, 1 << 20));
+  EXPECT_EQ(got.status.code(), Code::kInternal) << got.status.ToString();
+  EXPECT_EQ(server.process().Wait(), 1);
+  const std::string log = server.process().StandardError();
+  EXPECT_EQ(Count(log, "device_failed"), 1) << log;
+}
+
+}  // namespace
+}  // namespace polysketch::e2e
