@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "base/logging.h"
@@ -233,8 +234,10 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
 }
 
 Server::~Server() {
-  page_.reset();  // its threads, and the next one's, read what goes then
+  // Their threads read what goes next. civetweb takes up to two seconds to stop: both at once.
+  std::thread stop_page([this] { page_.reset(); });
   exposer_.reset();
+  stop_page.join();
   listener_.reset();
   if (grpc_ != nullptr) {
     health_.EndWatches();
