@@ -14,6 +14,8 @@ struct StepParts {
   std::chrono::nanoseconds sampling{0};  // choosing tokens, text, events
 };
 
+enum class StoreOperation { kPut, kGet, kOther };
+
 // Observations for metrics, called from the engine thread; implementations must be quick and
 // thread-safe. Defaults ignore.
 class EngineObserver {
@@ -28,6 +30,8 @@ class EngineObserver {
   virtual void OnStepParts(const StepParts& /*parts*/) {}
   // A draft was verified: its first `accepted` tokens held.
   virtual void OnDraft(int64_t /*proposed*/, int64_t /*accepted*/) {}
+  // The state store did something, well or not; from any thread.
+  virtual void OnStore(StoreOperation /*operation*/, std::chrono::nanoseconds /*duration*/) {}
   virtual void OnFinished(const FinishEvent& /*finish*/) {}
 };
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/logging.h"
+#include "engine/store/measured_store.h"
 #include "polysketch_build_info.h"
 #include "server/cpus.h"
 #include "server/state_setup.h"
@@ -182,6 +183,7 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config,
 
   if (!config.state_store.empty()) {
     PS_ASSIGN_OR_RETURN(loaded->store, OpenStateStore(config));
+    if (observer != nullptr) loaded->store = NewMeasuredStore(std::move(loaded->store), observer);
   }
   PS_ASSIGN_OR_RETURN(SessionOptions session_options, MakeSessionOptions(config, *loaded));
   loaded->sessions = std::make_unique<SessionTable>(std::move(session_options));

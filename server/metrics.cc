@@ -78,6 +78,13 @@ struct Metrics::Instruments {
         layers(parts.Add({{"part", "layers"}})),
         logits(parts.Add({{"part", "logits"}})),
         sampling(parts.Add({{"part", "sampling"}})),
+        store(prometheus::BuildHistogram()
+                  .Name("polysketch_state_store_seconds")
+                  .Help("Time of an operation of the state store.")
+                  .Register(registry)),
+        store_put(store.Add({{"operation", "put"}}, kRequestSeconds)),
+        store_get(store.Add({{"operation", "get"}}, kRequestSeconds)),
+        store_other(store.Add({{"operation", "other"}}, kRequestSeconds)),
         finished(
             CounterFamily("request_success_total", "Requests that the engine ended, by reason.")),
         rejected(CounterFamily("requests_rejected_total",
@@ -144,6 +151,10 @@ struct Metrics::Instruments {
   prometheus::Counter& layers;
   prometheus::Counter& logits;
   prometheus::Counter& sampling;
+  prometheus::Family<Histogram>& store;
+  Histogram& store_put;
+  Histogram& store_get;
+  Histogram& store_other;
   prometheus::Family<prometheus::Counter>& finished;
   prometheus::Family<prometheus::Counter>& rejected;
   prometheus::Family<prometheus::Counter>& rpcs;
@@ -194,6 +205,13 @@ void Metrics::OnStepParts(const StepParts& parts) {
   instruments_->layers.Increment(Seconds(parts.layers));
   instruments_->logits.Increment(Seconds(parts.logits));
   instruments_->sampling.Increment(Seconds(parts.sampling));
+}
+
+void Metrics::OnStore(StoreOperation operation, std::chrono::nanoseconds duration) {
+  Histogram& histogram = operation == StoreOperation::kPut   ? instruments_->store_put
+                         : operation == StoreOperation::kGet ? instruments_->store_get
+                                                             : instruments_->store_other;
+  histogram.Observe(Seconds(duration));
 }
 
 void Metrics::OnFinished(const FinishEvent& finish) {

@@ -38,6 +38,7 @@ class Metrics : public EngineObserver {
   void OnStep(int sequences, int prefill_tokens, int decode_tokens,
               std::chrono::nanoseconds duration) override;
   void OnStepParts(const StepParts& parts) override;
+  void OnStore(StoreOperation operation, std::chrono::nanoseconds duration) override;
   void OnFinished(const FinishEvent& finish) override;
 
   // A call ended. `rejected`: it never reached the engine (bad input, a limit, the queue, a drain).

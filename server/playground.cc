@@ -105,6 +105,9 @@ Result<GenerateRequest> Playground::Read(HttpExchange* exchange, bool* with_logp
     return InvalidArgument("the body: expected the JSON form of CompleteRequest: ",
                            std::string(parsed.message()));
   }
+  if (!message.session().empty() || !message.resume_token().empty() || message.return_state()) {
+    return InvalidArgument("session, resume_token, return_state: not on this page; use gRPC");
+  }
   const RequestRules& rules = service_->model.load()->rules;
   GenerateRequest request;
   PS_ASSIGN_OR_RETURN(request.params, ToGenerateParams(message, rules));

@@ -70,13 +70,36 @@ class Live(DeployTest):
                     check=False,
                 )
 
-        threads = [threading.Thread(target=client, args=(number,)) for number in range(4)]
+        def client_says(*command):
+            said = subprocess.run(
+                [BIN / "polysketch", "--server", server, *command, "--json"],
+                capture_output=True,
+                check=False,
+            )
+            return json.loads(said.stdout) if said.returncode == 0 else {}
+
+        def sessions():
+            """Into the store and out of it again."""
+            while not stop.is_set():
+                made = client_says("session", "create", "--durable").get("session", "")
+                turn = ["complete", "--prompt", "It was", "--max-tokens", "4", "--session"]
+                client_says(*turn, made)
+                key = client_says("session", "snapshot", made).get("snapshot", "")
+                restored = client_says("session", "restore", key).get("session", "")
+                client_says(*turn, restored)
+                for name in (made, key, restored):
+                    client_says("session", "delete", name)
+
+        threads = [threading.Thread(target=client, args=(number,)) for number in range(3)]
+        threads.append(threading.Thread(target=sessions))
         for thread in threads:
             thread.start()
         self.addCleanup(lambda: [stop.set(), *(thread.join() for thread in threads)])
 
     def test_every_expression_returns_data(self):
-        _, ready = self.start_server("--max-sequences", "2")
+        # Memory for no session at rest: each goes to the store, and comes from there.
+        store = ["--state-store", f"dir:{self.dir}/states", "--state-memory", "1"]
+        _, ready = self.start_server("--max-sequences", "2", *store)
         prometheus = self.start_prometheus(ready["metrics"])
         self.load(ready["listen"], threading.Event())
 

@@ -90,6 +90,7 @@ class StatusPage(DeployTest):
             (400, good | {"sampling": {"top_p": 2}}, {}, "sampling.top_p"),
             (400, good | {"max_tokn": 1}, {}, "max_tokn"),
             (400, [1], {}, "CompleteRequest"),
+            (400, good | {"session": "00"}, {}, "session"),
             (400, good, {"Content-Type": "text/plain"}, "application/json"),
             (403, good, {"Origin": "http://elsewhere.example"}, "Origin"),
             (400, {"prompt": {"text": "x" * (1 << 20)}}, {}, "at most"),

@@ -38,6 +38,7 @@ void ObserveARequest(Metrics* metrics) {
   metrics->OnAdmitted(microseconds(120));
   metrics->OnStep(1, 100, 0, milliseconds(2));
   metrics->OnStepParts({.layers = microseconds(1500), .logits = microseconds(250)});
+  metrics->OnStore(StoreOperation::kGet, milliseconds(3));
   metrics->OnFirstToken(milliseconds(3));
   metrics->OnStep(1, 0, 1, microseconds(250));
   metrics->OnTokenGap(microseconds(240));
@@ -76,6 +77,8 @@ TEST(Metrics, CountWhatHappened) {
            "polysketch_max_sequences 16\n",
            "polysketch_weight_bytes 1048576\n",
            "polysketch_ready 1\n",
+           "polysketch_state_store_seconds_count{operation=\"get\"} 1\n",
+           "polysketch_state_store_seconds_count{operation=\"put\"} 0\n",
            "polysketch_step_part_seconds_total{part=\"layers\"} 0.0015\n",
            "polysketch_cpu_seconds_total{part=\"engine\"} 0\n",
            "version=\"1.2.3\"",
