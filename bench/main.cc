@@ -27,7 +27,7 @@ GFLOP/s count what the model's definition needs, shares are of what this machine
   --weights LIST        f32,bf16,f16,q8 (default all)
   --state-format F      f32 | bf16: how the far state is read (default f32)
   --threads N           default: every CPU
-  --device D            cpu | reference (default cpu)
+  --device D            cpu | cuda | reference (default cpu)
   --step-tokens N       tokens of one prefill step (default 512)
   --decode-blocks N     blocks of the model that a decode row covers (default 1)
   --repeats N           of prompts up to 16384 tokens; the median counts (default 3)
@@ -131,8 +131,8 @@ Arguments Parse(int argc, char** argv) {
     } else if (flag == "--threads") {
       o.threads = static_cast<int>(ParseNumber(flag, value, 1024));
     } else if (flag == "--device") {
-      if (value != "cpu" && value != "reference")
-        Usage("--device: expected cpu or reference, found \"" + value + "\"");
+      if (value != "cpu" && value != "cuda" && value != "reference")
+        Usage("--device: expected cpu, cuda or reference, found \"" + value + "\"");
       o.device = value;
     } else if (flag == "--step-tokens") {
       o.max_step_tokens = static_cast<int>(ParseNumber(flag, value, 65536));
@@ -160,7 +160,7 @@ int Main(int argc, char** argv) {
       std::find(options.stages.begin(), options.stages.end(), "kernels") != options.stages.end();
   Result<std::unique_ptr<Backend>> probe = NewCpuBackend(options.threads);
   if (!probe.ok()) return Fail(probe.status());
-  const std::string backend(options.device == "reference" ? "reference" : probe.value()->name());
+  const std::string backend(options.device == "cpu" ? probe.value()->name() : options.device);
   const ProductPeaks peaks = [&] {
     ThreadPool pool(options.threads);
     return MeasureProductPeaks(&pool);

@@ -182,6 +182,7 @@ class ModelBench {
 
 Result<std::unique_ptr<Backend>> MakeBackend(const BenchOptions& options) {
   if (options.device == "reference") return NewReferenceBackend();
+  if (options.device == "cuda") return NewCudaBackend();
   return NewCpuBackend(options.threads);
 }
 

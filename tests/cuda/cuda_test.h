@@ -1,6 +1,7 @@
 // The base of the tests of this folder.
 #pragma once
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -16,7 +17,11 @@ class CudaTest : public ::testing::Test {
   void SetUp() override {
     std::string reason;
     std::unique_ptr<Backend> backend = NewBackendUnderTest(&reason);
-    if (backend == nullptr) GTEST_SKIP() << reason;
+    if (backend == nullptr) {
+      // scripts/gpu-check: a GPU that cannot be opened must not pass for tests that passed.
+      ASSERT_EQ(std::getenv("POLYSKETCH_REQUIRE_GPU"), nullptr) << reason;
+      GTEST_SKIP() << reason;
+    }
     cuda_ = std::make_unique<StagedBackend>(std::move(backend));
   }
   void TearDown() override {

@@ -1,0 +1,214 @@
+// polysketch-cuda-bench [GB/s TFLOP/s]: the kernels alone, by graph replay with a cold L2, medians.
+// Useful FLOP and bytes are those of ../shared/design/gpu.md: symmetric features, one state read,
+// half a block of near keys. The arguments are ceilings of the same machine (bench/cuda_peer.py
+// measures them); shares are of those.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/state.h"
+
+namespace polysketch::cuda {
+namespace {
+
+constexpr int kRepeats = 11;
+constexpr size_t kFlushBytes = size_t{256} << 20;  // several times the L2 of any GPU
+
+class Bench {
+ public:
+  Bench(Device* device, double gigabytes, double teraflops)
+      : device_(device), gigabytes_(gigabytes), teraflops_(teraflops), flush_(device, kFlushBytes) {
+    device_->Check(cudaEventCreate(&begin_), "an event");
+    device_->Check(cudaEventCreate(&end_), "an event");
+    std::printf("%-58s %10s %10s %6s %10s %6s\n", "kernel", "us", "GB/s", "share", "TFLOP/s",
+                "share");
+  }
+
+  // `work` launches and copies nothing to or from the host once it has run.
+  void Run(const std::string& name, double flop, double bytes, const std::function<void()>& work) {
+    work();
+    device_->Synchronize();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t replay = nullptr;
+    const cudaStream_t stream = device_->stream();
+    device_->Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+    work();
+    device_->Check(cudaStreamEndCapture(stream, &graph), "capture");
+    device_->Check(cudaGraphInstantiate(&replay, graph, 0), "a graph");
+    std::vector<float> times;
+    for (int i = 0; i < kRepeats && device_->status().ok(); ++i) {
+      device_->Zero(flush_.data(), flush_.size());
+      device_->Check(cudaEventRecord(begin_, stream), "an event");
+      device_->Check(cudaGraphLaunch(replay, stream), "a graph");
+      device_->Check(cudaEventRecord(end_, stream), "an event");
+      device_->Synchronize();
+      times.push_back(0);
+      device_->Check(cudaEventElapsedTime(&times.back(), begin_, end_), "an event");
+    }
+    cudaGraphExecDestroy(replay);
+    cudaGraphDestroy(graph);
+    if (!device_->status().ok()) {
+      std::printf("%-58s %s\n", name.c_str(), device_->status().ToString().c_str());
+      std::exit(1);
+    }
+    std::sort(times.begin(), times.end());
+    const double seconds = times[times.size() / 2] * 1e-3;
+    const double gb = bytes / seconds * 1e-9, tf = flop / seconds * 1e-12;
+    std::printf("%-58s %10.1f %10.0f %5.0f%% %10.1f %5.0f%%\n", name.c_str(), seconds * 1e6, gb,
+                gigabytes_ > 0 ? 100 * gb / gigabytes_ : 0, tf,
+                teraflops_ > 0 ? 100 * tf / teraflops_ : 0);
+    std::fflush(stdout);
+  }
+
+  DeviceArray<float> Random(size_t size, float scale) {
+    std::mt19937 engine(1);
+    std::vector<float> host(std::min<size_t>(size, 1 << 20));
+    for (float& x : host) x = scale * (static_cast<float>(engine() >> 8) * 0x1p-23f - 1);
+    DeviceArray<float> array(device_, size);
+    for (size_t i = 0; i < size; i += host.size()) {
+      device_->CopyIn(array.data() + i, host.data(),
+                      std::min(host.size(), size - i) * sizeof(float));
+    }
+    device_->Synchronize();
+    return array;
+  }
+
+  Device* device() { return device_; }
+
+ private:
+  Device* const device_;
+  const double gigabytes_, teraflops_;
+  DeviceArray<uint8_t> flush_;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+AttentionSpec Spec(int heads, int d, int r) {
+  AttentionSpec spec;
+  spec.kind = AttentionKind::kLearnedSketchMixed;
+  spec.layers = 1;
+  spec.heads = heads;
+  spec.head_dim = d;
+  spec.sketch_size = r;
+  spec.block = 256;
+  spec.state_format = StateFormat::kBf16;
+  return spec;
+}
+
+// `rows` tokens of each of `batch` sequences that stand at `position`.
+void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& spec, int batch,
+                    int rows, int64_t position) {
+  const double features = spec.features(), d = spec.head_dim, r = spec.sketch_size;
+  const double tokens = static_cast<double>(batch) * rows * spec.heads;
+  const double near_keys = spec.block / 2.0;
+  double flop = tokens * (2 * features * d + 4 * d * near_keys + 2 * r * r);
+  // Inputs and the output; in decoding the state and half a block of keys and values.
+  double bytes = tokens * 4 * (4 * d + 2 * r);
+  if (rows > 1) {
+    flop += tokens * (2 * features * d + 2 * r * r);
+  } else {
+    bytes += tokens * (features * d * 2 + features * 4 + near_keys * 2 * d * 2);
+  }
+  std::vector<std::unique_ptr<CudaState>> states;
+  std::vector<AttentionSegment> segments;
+  for (int i = 0; i < batch; ++i) {
+    states.push_back(std::make_unique<CudaState>(bench->device(), spec));
+    states.back()->Advance(position);
+    segments.push_back({states.back().get(), i * rows, rows});
+  }
+  const size_t m = static_cast<size_t>(batch) * rows * spec.heads;
+  const auto q = bench->Random(m * spec.head_dim, 0.3f), k = bench->Random(m * spec.head_dim, 0.3f);
+  const auto v = bench->Random(m * spec.head_dim, 1), out = bench->Random(m * spec.head_dim, 1);
+  const auto far_q = bench->Random(m * spec.far_dim(), 0.4f);
+  const auto far_k = bench->Random(m * spec.far_dim(), 0.4f);
+  const AttentionInput input{q.data(),     k.data(), far_q.data(),
+                             far_k.data(), v.data(), int64_t{spec.heads} * spec.head_dim};
+  AttentionRunner runner(bench->device());
+  bench->Run(name, flop, bytes, [&] { runner.Run(spec, 0, segments, input, out.data()); });
+}
+
+std::unique_ptr<CudaMatrix> Weights(Device* device, int64_t in, int64_t out, DataType type) {
+  std::vector<float> host(in * out);
+  std::mt19937 engine(2);
+  for (float& x : host) x = 0.05f * (static_cast<float>(engine() >> 8) * 0x1p-23f - 1);
+  return std::make_unique<CudaMatrix>(device, HostMatrix{host.data(), DataType::kF32, in, out},
+                                      false, type);
+}
+
+void BenchProduct(Bench* bench, Context* ctx, int64_t rows, int64_t in, int64_t out) {
+  const auto w = Weights(bench->device(), in, out, DataType::kBf16);
+  const auto x = bench->Random(rows * in, 1), y = bench->Random(rows * out, 1);
+  const std::string by = ctx->library != nullptr ? " cuBLASLt" : " portable";
+  bench->Run("product " + std::to_string(rows) + " x " + std::to_string(in) + " x " +
+                 std::to_string(out) + " bf16" + by,
+             2.0 * rows * in * out, 2.0 * in * out + 4.0 * rows * (in + out),
+             [&] { MatMul(*ctx, x.data(), rows, *w, nullptr, false, y.data()); });
+}
+
+void BenchSketch(Bench* bench, Context* ctx, int64_t rows, int d, int r) {
+  std::vector<std::unique_ptr<CudaMatrix>> matrices;
+  const auto norm = bench->Random(std::max(d, r), 1);
+  SketchNetwork net;
+  net.input = d;
+  net.size = r;
+  double flop = 0;
+  for (auto& branch : net.branch) {
+    for (int level = 0; level < 2; ++level) {
+      const int in = level == 0 ? d : r;
+      matrices.push_back(Weights(bench->device(), in, 8 * r, DataType::kBf16));
+      branch[level].up = matrices.back().get();
+      matrices.push_back(Weights(bench->device(), 8 * r, r, DataType::kBf16));
+      branch[level].down = matrices.back().get();
+      branch[level].norm = {norm.data(), norm.data()};
+      flop += 2.0 * rows * (in + r) * 8 * r;
+    }
+  }
+  const auto x = bench->Random(rows * d, 1), y = bench->Random(rows * r, 1);
+  bench->Run("learned sketch, " + std::to_string(rows) + " rows, d " + std::to_string(d) + " r " +
+                 std::to_string(r),
+             flop, 4.0 * rows * (d + r),
+             [&] { LearnedSketch(*ctx, net, x.data(), rows, y.data()); });
+}
+
+int Main(int argc, char** argv) {
+  auto opened = Device::Open();
+  if (!opened.ok()) {
+    std::fprintf(stderr, "%s\n", opened.status().ToString().c_str());
+    return 1;
+  }
+  const std::unique_ptr<Device> device = std::move(opened).value();
+  Bench bench(device.get(), argc > 1 ? std::atof(argv[1]) : 0, argc > 2 ? std::atof(argv[2]) : 0);
+  for (const int n : {2048, 8192, 32768, 65536}) {
+    BenchAttention(&bench, "prefill attention, 12 heads, d 64 r 32, n " + std::to_string(n),
+                   Spec(12, 64, 32), 1, n, 0);
+  }
+  BenchAttention(&bench, "prefill attention, 16 x 32 heads, d 64 r 32, n 4096", Spec(32, 64, 32),
+                 16, 4096, 0);
+  BenchAttention(&bench, "prefill attention, 12 heads, d 128 r 32, n 32768", Spec(12, 128, 32), 1,
+                 32768, 0);
+  BenchAttention(&bench, "prefill attention, 12 heads, d 64 r 64, n 8192", Spec(12, 64, 64), 1,
+                 8192, 0);
+  for (const int batch : {1, 8, 64}) {
+    BenchAttention(&bench, "decode attention, 12 heads, d 64 r 32, batch " + std::to_string(batch),
+                   Spec(12, 64, 32), batch, 1, 8192 + 127);
+  }
+  Context with_library{device.get(), NewDenseLibrary(device.get()), {}};
+  Context portable{device.get(), nullptr, {}};
+  for (Context* ctx : {&with_library, &portable}) {
+    for (const int64_t rows : {1, 64, 8192}) BenchProduct(&bench, ctx, rows, 768, 2304);
+    BenchProduct(&bench, ctx, 64, 768, 32000);
+  }
+  BenchSketch(&bench, &with_library, 2 * 12 * 64, 64, 32);
+  BenchSketch(&bench, &with_library, 2 * 12 * 8192, 64, 32);
+  return 0;
+}
+
+}  // namespace
+}  // namespace polysketch::cuda
+
+int main(int argc, char** argv) { return polysketch::cuda::Main(argc, argv); }
