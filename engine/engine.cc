@@ -397,7 +397,7 @@ class EngineImpl : public Engine {
     stats.running = counts.running;
     stats.waiting = counts.waiting;
     stats.parked = counts.parked;
-    stats.preempted = counts.preempted;
+    stats.swapped = counts.swapped;
     stats.waiting_tokens = counts.waiting_tokens;
     stats.parkings = scheduler_.parkings();
     stats.state_bytes = counts.state_bytes;

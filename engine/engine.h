@@ -54,8 +54,8 @@ struct EngineOptions {
 struct EngineStats {
   int running = 0;
   int waiting = 0;
-  int parked = 0;     // wait for their reader or input, with a slot or without
-  int preempted = 0;  // gave their slot to requests of a higher priority
+  int parked = 0;   // of the running: wait for their reader or input
+  int swapped = 0;  // gave their slot to others: slow readers, lower priorities
   int64_t waiting_tokens = 0;
   int64_t parkings = 0;    // how often a request gave up its slot
   size_t state_bytes = 0;  // held by running sequences

@@ -26,10 +26,16 @@ struct ServerConfig {
 
   int64_t max_sequences = 16;
   int64_t max_queue = 256;
+  int64_t max_queue_tokens = int64_t{1} << 24;
+  int64_t max_priority = 8;
   int64_t max_step_tokens = 512;
+  int64_t step_budget_ms = 25;
+  int64_t draft_tokens = 16;
+  std::string draft_model;
   int64_t max_prompt_tokens = int64_t{1} << 24;
   int64_t max_new_tokens = int64_t{1} << 20;
   int64_t slot_memory = 0;
+  int64_t parked_memory = 0;
 
   std::string state_store;
   std::string state_store_format = "f32";

@@ -109,6 +109,15 @@ Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRul
   return tokens;
 }
 
+Result<int> ToPriority(const v1::CompleteRequest& request, const RequestRules& rules) {
+  const int32_t priority = request.priority();
+  if (priority < -rules.max_priority || priority > rules.max_priority) {
+    return InvalidArgument("priority: expected ", -rules.max_priority, " to ", rules.max_priority,
+                           ", found ", priority);
+  }
+  return priority;
+}
+
 Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
                                         const RequestRules& rules) {
   GenerateParams params;
@@ -135,6 +144,9 @@ Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
   params.include_stop_in_output = request.include_stop_in_output();
   if (request.has_logprobs()) params.logprobs = request.logprobs();
   params.echo = request.echo();
+  if (request.has_n()) params.n = request.n();
+  params.best_of = request.has_best_of() ? request.best_of() : params.n;
+  if (request.has_draft_tokens()) params.draft_tokens = request.draft_tokens();
   PS_RETURN_IF_ERROR(
       ValidateGenerate(params, rules.vocab_size, rules.max_new_tokens, rules.tokenizer != nullptr));
   return params;
@@ -145,6 +157,7 @@ void AppendToken(const TokenEvent& event, bool with_logprobs, const Tokenizer* t
   delta->mutable_text()->append(event.text);
   delta->add_tokens(event.token);
   delta->set_echoed(event.echoed);
+  delta->set_choice(event.choice);
   if (!with_logprobs) return;
   v1::TokenLogprob* logprob = delta->add_logprobs();
   if (event.logprob.has_value()) logprob->set_logprob(*event.logprob);
@@ -164,6 +177,17 @@ void ToProto(const ProgressEvent& event, v1::Progress* progress) {
 void ToProto(const ScoreEvent& event, v1::ScoreLogprobs* logprobs) {
   logprobs->set_first(event.first);
   logprobs->mutable_logprobs()->Add(event.logprobs.begin(), event.logprobs.end());
+}
+
+void ToProto(const ChoiceEvent& event, v1::ChoiceFinish* finish) {
+  finish->set_choice(event.choice);
+  finish->set_text(event.text);
+  finish->set_reason(event.reason == FinishReason::kLength ? v1::FINISH_REASON_LENGTH
+                                                           : v1::FINISH_REASON_STOP);
+  finish->set_matched_stop(event.matched_stop);
+  finish->set_seed(event.seed);
+  finish->set_completion_tokens(event.completion_tokens);
+  finish->set_logprob_sum(event.logprob_sum);
 }
 
 void ToProto(const FinishEvent& event, v1::Finish* finish) {

@@ -22,6 +22,7 @@ struct RequestRules {
   int vocab_size = 0;
   int64_t max_prompt_tokens = 0;
   int32_t max_new_tokens = 0;
+  int32_t max_priority = 0;
 };
 
 // FAILED_PRECONDITION when there is no tokenizer; `field` begins the message.
@@ -33,6 +34,8 @@ Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int v
 // so that it may be missing, and gets no BOS.
 Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRules& rules,
                                       bool continued = false);
+// CompleteRequest.priority, within the rules.
+Result<int> ToPriority(const v1::CompleteRequest& request, const RequestRules& rules);
 Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
                                         const RequestRules& rules);
 
@@ -41,6 +44,7 @@ void AppendToken(const TokenEvent& event, bool with_logprobs, const Tokenizer* t
                  v1::Delta* delta);
 void ToProto(const ProgressEvent& event, v1::Progress* progress);
 void ToProto(const ScoreEvent& event, v1::ScoreLogprobs* logprobs);
+void ToProto(const ChoiceEvent& event, v1::ChoiceFinish* finish);
 // A finish whose FinishStatus is OK.
 void ToProto(const FinishEvent& event, v1::Finish* finish);
 void ToProto(const FinishEvent& event, v1::ScoreFinish* finish);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/retry.h"
 #include "server/status_map.h"
 
 namespace polysketch {
@@ -19,7 +20,9 @@ Status EngineCall::Submit(Request request) {
     if (ended_) return Status(Code::kCancelled, "the call ended before its request was read");
     events_ = stream;
   }
+  const int priority = request.info.priority;
   request.info = call_.info();
+  request.info.priority = priority;
   Engine* engine = call_.model()->engine;
   Result<RequestId> id = engine->Submit(std::move(request), stream);
   std::lock_guard lock(mutex_);
@@ -46,6 +49,7 @@ void EngineCall::RejectLocked(const Status& status) {
   ended_ = true;
   call_.OnEnd(status, nullptr);
   OnEnded();
+  if (context_ != nullptr) AddRetryMetadata(status, context_);
   FinishWith(ToGrpcStatus(status));
 }
 

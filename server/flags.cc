@@ -5,6 +5,8 @@
 #include <charconv>
 #include <limits>
 
+#include "engine/sampler/sampling_params.h"
+
 namespace polysketch {
 namespace {
 
@@ -12,6 +14,7 @@ using std::chrono::milliseconds;
 using C = ServerConfig;
 
 constexpr int64_t kMany = std::numeric_limits<int32_t>::max();
+constexpr int64_t kManyTokens = int64_t{1} << 48;
 constexpr int64_t kDay = 24 * 3600 * 1000;
 constexpr int64_t kTiB = int64_t{1} << 40;
 
@@ -56,14 +59,28 @@ constexpr Flag kFlags[] = {
     Integer("max-sequences", &C::max_sequences, 1, 65536, "requests that run at once"),
     Integer("max-queue", &C::max_queue, 0, kMany,
             "requests that wait; more get RESOURCE_EXHAUSTED"),
+    Integer("max-queue-tokens", &C::max_queue_tokens, 0, kManyTokens,
+            "prompt tokens that wait; more get RESOURCE_EXHAUSTED; 0: no bound"),
+    Integer("max-priority", &C::max_priority, 0, 1000,
+            "priorities of requests are within plus and minus this"),
     Integer("max-step-tokens", &C::max_step_tokens, 1, 65536,
             "most tokens of one step of the model"),
+    Integer("step-budget-ms", &C::step_budget_ms, 0, 60000,
+            "milliseconds that prompts may add to a step beside running outputs; 0: no bound"),
+    Integer("draft-tokens", &C::draft_tokens, 0, kMaxDraftTokens,
+            "speculative decoding: tokens guessed ahead at most, for requests that do not say; 0: "
+            "none"),
+    Text("draft-model", "DIR", &C::draft_model,
+         "model folder of a small model with the same vocabulary that guesses; empty: prompt "
+         "lookup"),
     Integer("max-prompt-tokens", &C::max_prompt_tokens, 1, kMany, "longest prompt of a completion"),
     Integer("max-new-tokens", &C::max_new_tokens, 1, kMany,
             "longest output, and the default of max_tokens"),
     Bytes("slot-memory", &C::slot_memory, 0, 1024 * kTiB,
           "memory for the states of all running requests; 0: enough for max-sequences, or 4GiB for "
           "KV caches"),
+    Bytes("parked-memory", &C::parked_memory, 0, 1024 * kTiB,
+          "memory for the states of requests that lend their place to others; 0: as much"),
 
     Text("state-store", "URL", &C::state_store,
          "dir:PATH or redis://[USER@]HOST:PORT[/DB][?password_file=PATH], shared among replicas: "

@@ -100,9 +100,11 @@ Status GenerateCall::RunParsed() {
     with_logprobs_ = request_.start->generation->params.logprobs.has_value();
   } else {
     PS_ASSIGN_OR_RETURN(request_.params, ToGenerateParams(message_, rules));
+    PS_ASSIGN_OR_RETURN(request_.info.priority, ToPriority(message_, rules));
     const bool continued = request_.start != nullptr;
     PS_ASSIGN_OR_RETURN(request_.prompt, ToPrompt(message_.prompt(), rules, continued));
     with_logprobs_ = request_.params.logprobs.has_value();
+    several_choices_ = request_.params.best_of > 1;
   }
   message_.Clear();
   request_.keep = in_session_ || return_state_;

@@ -24,6 +24,7 @@ class GenerateCall : public EngineCall {
   void Append(const TokenEvent& event, v1::Delta* delta) const {
     AppendToken(event, with_logprobs_, call_.model()->rules.tokenizer, delta);
   }
+  bool several_choices() const { return several_choices_; }
   // finish with what Store added to it.
   void FillFinish(const FinishEvent& event, v1::Finish* finish) const;
   // The state that the client asked for; empty: none.
@@ -53,6 +54,7 @@ class GenerateCall : public EngineCall {
   std::string state_;  // from the client
   GenerateRequest request_;
   bool with_logprobs_ = false;
+  bool several_choices_ = false;
   bool return_state_ = false;
   bool in_session_ = false;
   std::optional<SessionLease> lease_;  // guarded by mutex_ until the call has ended

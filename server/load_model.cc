@@ -117,6 +117,8 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   limits->set_max_message_bytes(config.max_message_bytes);
   limits->set_max_sequences(static_cast<int32_t>(config.max_sequences));
   limits->set_max_queue(static_cast<int32_t>(config.max_queue));
+  limits->set_max_queue_tokens(config.max_queue_tokens);
+  limits->set_max_priority(static_cast<int32_t>(config.max_priority));
   limits->set_max_concurrent_streams(static_cast<int32_t>(config.max_concurrent_streams));
   info.set_version(POLYSKETCH_VERSION);
   info.set_commit(POLYSKETCH_COMMIT);
@@ -162,15 +164,24 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config,
   PS_ASSIGN_OR_RETURN(loaded->model,
                       PolysketchModel::Load(config.model, loaded->backend.get(), options));
   const ModelConfig& model_config = loaded->model->config();
+  if (!config.draft_model.empty()) {
+    PS_ASSIGN_OR_RETURN(loaded->draft_model,
+                        PolysketchModel::Load(config.draft_model, loaded->backend.get(), options));
+  }
   PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(config.model, model_config));
 
   EngineOptions engine_options;
   engine_options.max_sequences = static_cast<int>(config.max_sequences);
   engine_options.max_queue = static_cast<int>(config.max_queue);
+  engine_options.max_queue_tokens = config.max_queue_tokens;
   engine_options.max_step_tokens = static_cast<int>(config.max_step_tokens);
+  engine_options.step_budget = std::chrono::milliseconds(config.step_budget_ms);
+  engine_options.draft_tokens = static_cast<int>(config.draft_tokens);
+  engine_options.draft_model = loaded->draft_model.get();
   engine_options.max_prompt_tokens = config.max_prompt_tokens;
   engine_options.max_new_tokens = static_cast<int32_t>(config.max_new_tokens);
   engine_options.state_memory = static_cast<size_t>(config.slot_memory);
+  engine_options.parked_memory = static_cast<size_t>(config.parked_memory);
   engine_options.stall_deadline = config.stall_deadline;
   engine_options.observer = observer;
   engine_options.on_device_failure = [failed = &loaded->device_failed](const Status& status) {
@@ -195,7 +206,8 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config,
                           .bos_id = model_config.bos_id,
                           .vocab_size = model_config.vocab_size,
                           .max_prompt_tokens = config.max_prompt_tokens,
-                          .max_new_tokens = static_cast<int32_t>(config.max_new_tokens)};
+                          .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),
+                          .max_priority = static_cast<int32_t>(config.max_priority)};
   loaded->served.description = Describe(config, *loaded);
   const v1::GetModelResponse& info = loaded->served.description;
   const auto milliseconds =

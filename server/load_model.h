@@ -18,7 +18,8 @@ struct LoadedModel {
   // In order of construction: each refers to those above it.
   std::unique_ptr<Backend> backend;
   std::unique_ptr<PolysketchModel> model;
-  std::unique_ptr<Tokenizer> tokenizer;  // null without tokenizer.model
+  std::unique_ptr<PolysketchModel> draft_model;  // null without --draft-model
+  std::unique_ptr<Tokenizer> tokenizer;          // null without tokenizer.model
   std::unique_ptr<Engine> engine;
   std::unique_ptr<StateStore> store;  // null without --state-store
   std::unique_ptr<SessionTable> sessions;

@@ -74,6 +74,10 @@ struct Metrics::Instruments {
             Tokens("request_generation_tokens", "Generated tokens of a request.", kRequestTokens)),
         prompt_total(Total("prompt_tokens_total", "Prompt tokens read.")),
         generation_total(Total("generation_tokens_total", "Tokens generated.")),
+        drafts(Total("spec_decode_num_drafts_total", "Drafts of speculative decoding.")),
+        draft_tokens(Total("spec_decode_num_draft_tokens_total", "Tokens of drafts.")),
+        accepted_tokens(
+            Total("spec_decode_num_accepted_tokens_total", "Tokens of drafts that held.")),
         parts(CounterFamily("step_part_seconds_total", "Time of steps, by what it went to.")),
         layers(parts.Add({{"part", "layers"}})),
         logits(parts.Add({{"part", "logits"}})),
@@ -147,6 +151,9 @@ struct Metrics::Instruments {
   Histogram& generation_tokens;
   prometheus::Counter& prompt_total;
   prometheus::Counter& generation_total;
+  prometheus::Counter& drafts;
+  prometheus::Counter& draft_tokens;
+  prometheus::Counter& accepted_tokens;
   prometheus::Family<prometheus::Counter>& parts;
   prometheus::Counter& layers;
   prometheus::Counter& logits;
@@ -212,6 +219,12 @@ void Metrics::OnStore(StoreOperation operation, std::chrono::nanoseconds duratio
                          : operation == StoreOperation::kGet ? instruments_->store_get
                                                              : instruments_->store_other;
   histogram.Observe(Seconds(duration));
+}
+
+void Metrics::OnDraft(int64_t proposed, int64_t accepted) {
+  instruments_->drafts.Increment();
+  instruments_->draft_tokens.Increment(static_cast<double>(proposed));
+  instruments_->accepted_tokens.Increment(static_cast<double>(accepted));
 }
 
 void Metrics::OnFinished(const FinishEvent& finish) {

@@ -39,6 +39,7 @@ class Metrics : public EngineObserver {
               std::chrono::nanoseconds duration) override;
   void OnStepParts(const StepParts& parts) override;
   void OnStore(StoreOperation operation, std::chrono::nanoseconds duration) override;
+  void OnDraft(int64_t proposed, int64_t accepted) override;
   void OnFinished(const FinishEvent& finish) override;
 
   // A call ended. `rejected`: it never reached the engine (bad input, a limit, the queue, a drain).

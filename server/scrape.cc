@@ -130,6 +130,13 @@ void AddServed(const ServedFacts& served, Families* families) {
                   engine.running);
   families->Gauge("polysketch_num_requests_waiting", "Requests that wait for a place.",
                   engine.waiting);
+  families->Gauge("polysketch_num_requests_swapped",
+                  "Requests that gave their place to others and will go on.", engine.swapped);
+  families->Counter("polysketch_num_preemptions_total",
+                    "How often a request gave its place to another.",
+                    static_cast<double>(engine.parkings));
+  families->Gauge("polysketch_num_prompt_tokens_waiting", "Prompt tokens of waiting requests.",
+                  static_cast<double>(engine.waiting_tokens));
   families->Gauge("polysketch_num_requests_parked", "Running requests whose reader is slow.",
                   engine.parked);
   families->Gauge("polysketch_max_sequences", "Most requests that run at once.",

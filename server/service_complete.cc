@@ -1,6 +1,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -27,6 +28,8 @@ class EventWriter : public Base {
     v1::CompleteResponse response;
     if (const auto* progress = std::get_if<ProgressEvent>(&event)) {
       ToProto(*progress, response.mutable_progress());
+    } else if (const auto* choice = std::get_if<ChoiceEvent>(&event)) {
+      ToProto(*choice, response.mutable_choice());
     } else if (const auto* first = std::get_if<TokenEvent>(&event)) {
       v1::Delta* delta = response.mutable_delta();
       this->Append(*first, delta);
@@ -34,7 +37,7 @@ class EventWriter : public Base {
         std::optional<Event> next = this->NextEvent();
         if (!next.has_value()) break;
         const auto* token = std::get_if<TokenEvent>(&*next);
-        if (token == nullptr || token->echoed != first->echoed) {
+        if (token == nullptr || token->echoed != first->echoed || token->choice != first->choice) {
           this->HoldBack(std::move(*next));
           break;
         }
@@ -127,7 +130,12 @@ class CompleteUnaryCall final : public grpc::ServerUnaryReactor, public Generate
  private:
   bool CanReturnState() const override { return false; }
   std::optional<grpc::ByteBuffer> Render(Event event) override {
-    if (const auto* token = std::get_if<TokenEvent>(&event)) Append(*token, &all_);
+    if (const auto* token = std::get_if<TokenEvent>(&event)) {
+      // Echo is before all choices.
+      Append(*token, token->echoed || !several_choices() ? &all_ : &choices_[token->choice].output);
+    } else if (const auto* choice = std::get_if<ChoiceEvent>(&event)) {
+      ToProto(*choice, &choices_[choice->choice].finish);
+    }
     return std::nullopt;
   }
   std::vector<grpc::ByteBuffer> RenderFinish(const FinishEvent& finish) override {
@@ -137,6 +145,14 @@ class CompleteUnaryCall final : public grpc::ServerUnaryReactor, public Generate
     response.mutable_finish()->clear_text();
     response.mutable_tokens()->Swap(all_.mutable_tokens());
     response.mutable_logprobs()->Swap(all_.mutable_logprobs());
+    for (auto& [index, choice] : choices_) {
+      v1::Choice* out = response.add_choices();
+      out->set_text(choice.output.text() + choice.finish.text());
+      choice.finish.clear_text();
+      out->mutable_tokens()->Swap(choice.output.mutable_tokens());
+      out->mutable_logprobs()->Swap(choice.output.mutable_logprobs());
+      out->mutable_finish()->Swap(&choice.finish);
+    }
     return {SerializeMessage(response)};
   }
   void StartMessage(const grpc::ByteBuffer*) override {}
@@ -146,8 +162,13 @@ class CompleteUnaryCall final : public grpc::ServerUnaryReactor, public Generate
   }
   void FinishWith(const grpc::Status& status) override { Finish(status); }
 
+  struct Choice {
+    v1::Delta output;
+    v1::ChoiceFinish finish;
+  };
   grpc::ByteBuffer* const response_;
   v1::Delta all_;
+  std::map<int, Choice> choices_;  // of several
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "server/status_map.h"
 
 #include "base/check.h"
+#include "server/retry.h"
 
 namespace polysketch {
 
@@ -16,7 +17,7 @@ grpc::StatusCode ToGrpcCode(Code code) {
 
 grpc::Status ToGrpcStatus(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return grpc::Status(ToGrpcCode(status.code()), status.message());
+  return grpc::Status(ToGrpcCode(status.code()), status.message(), RetryDetails(status));
 }
 
 Status FinishStatus(const FinishEvent& finish) {

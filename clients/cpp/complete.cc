@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -52,6 +53,15 @@ void AddRequestOptions(v1::CompleteRequest* request, Options* options) {
       [sampling](const std::pair<int32_t, float>& bias) {
         (*sampling->mutable_logit_bias())[bias.first] = bias.second;
       });
+  options->Field<int32_t>("--n", "N", "so many outputs of the prompt; needs --json",
+                          [request](int32_t n) { request->set_n(n); });
+  options->Field<int32_t>("--best-of", "N", "make so many, give those of the highest probability",
+                          [request](int32_t n) { request->set_best_of(n); });
+  options->Field<int32_t>("--priority", "P", "the higher goes first; default 0",
+                          [request](int32_t p) { request->set_priority(p); });
+  options->Field<int32_t>("--draft-tokens", "N",
+                          "guess so many tokens ahead; same output; default: the server's",
+                          [request](int32_t n) { request->set_draft_tokens(n); });
   options->Field<uint64_t>("--seed", "N", "same seed, same tokens; default: the server draws one",
                            [sampling](uint64_t seed) { sampling->set_seed(seed); });
   options->Field<std::string>("--stop", "TEXT", "end before this text; repeatable",
@@ -101,20 +111,36 @@ Json LogprobToJson(const v1::TokenLogprob& logprob) {
   return json;
 }
 
+// One output.
+struct JsonText {
+  void Add(const v1::Delta& delta) {
+    for (const int32_t token : delta.tokens()) tokens.push_back(token);
+    for (const v1::TokenLogprob& logprob : delta.logprobs()) {
+      logprobs.push_back(LogprobToJson(logprob));
+    }
+    text += delta.text();
+  }
+
+  Json tokens = Json::array();
+  Json logprobs = Json::array();
+  std::string text;
+};
+
 // Collects a stream for --json.
 class JsonOutput {
  public:
+  // several: outputs, of which each has a finish of its own.
+  explicit JsonOutput(bool several) : several_(several) {}
+
   void Add(const v1::Delta& delta) {
-    for (const int32_t token : delta.tokens()) tokens_.push_back(token);
-    for (const v1::TokenLogprob& logprob : delta.logprobs()) {
-      logprobs_.push_back(LogprobToJson(logprob));
-    }
-    text_ += delta.text();
+    const bool of_choice = several_ && !delta.echoed();
+    (of_choice ? choices_[delta.choice()].output : text_).Add(delta);
   }
+  void Add(const v1::ChoiceFinish& finish) { choices_[finish.choice()].finish = finish; }
 
   void Print(const v1::Finish& finish, bool with_logprobs) {
     Json json;
-    json["text"] = text_ + finish.text();
+    json["text"] = text_.text + finish.text();
     json["finish_reason"] = ReasonName(finish.reason());
     if (!finish.matched_stop().empty()) json["matched_stop"] = finish.matched_stop();
     if (!finish.resume_token().empty()) json["resume_token"] = finish.resume_token();
@@ -122,15 +148,39 @@ class JsonOutput {
     json["seed"] = finish.seed();
     json["usage"] = MessageToJson(finish.usage());
     json["timings"] = MessageToJson(finish.timings());
-    json["tokens"] = std::move(tokens_);
-    if (with_logprobs) json["logprobs"] = std::move(logprobs_);
+    json["tokens"] = std::move(text_.tokens);
+    if (with_logprobs) json["logprobs"] = std::move(text_.logprobs);
+    if (several_) json["choices"] = Choices(with_logprobs);
     PrintJson(json);
   }
 
  private:
-  Json tokens_ = Json::array();
-  Json logprobs_ = Json::array();
-  std::string text_;
+  struct Choice {
+    JsonText output;
+    v1::ChoiceFinish finish;
+  };
+
+  Json Choices(bool with_logprobs) {
+    Json list = Json::array();
+    for (auto& [index, choice] : choices_) {
+      const v1::ChoiceFinish& finish = choice.finish;
+      Json json;
+      json["text"] = choice.output.text + finish.text();
+      json["finish_reason"] = ReasonName(finish.reason());
+      if (!finish.matched_stop().empty()) json["matched_stop"] = finish.matched_stop();
+      json["seed"] = finish.seed();
+      json["completion_tokens"] = finish.completion_tokens();
+      json["logprob_sum"] = finish.logprob_sum();
+      json["tokens"] = std::move(choice.output.tokens);
+      if (with_logprobs) json["logprobs"] = std::move(choice.output.logprobs);
+      list.push_back(std::move(json));
+    }
+    return list;
+  }
+
+  const bool several_;
+  JsonText text_;                      // of the only output; of several, what was echoed
+  std::map<int32_t, Choice> choices_;  // of several
 };
 
 // Writes a stream to the terminal as it arrives.
@@ -141,6 +191,11 @@ class TextOutput {
   void Add(const v1::Delta& delta) {
     if (!print_ids_) return Write(delta.text());
     for (const int32_t token : delta.tokens()) Write(std::to_string(token) + " ");
+  }
+
+  // Of best_of, the only choice.
+  void Add(const v1::ChoiceFinish& finish) {
+    if (!print_ids_) Write(finish.text());
   }
 
   // Ends the line, and tells a person (never a pipe) how it went.
@@ -241,7 +296,7 @@ int Complete(const CompleteOptions& options) {
   Prepare(options.call, &context);
   const CancelOnInterrupt cancel_on_interrupt(&context);
 
-  JsonOutput json;
+  JsonOutput json(options.request.n() > 1 || options.request.best_of() > 1);
   TextOutput text(options.print_ids);
   ProgressLine progress("reading the prompt", options.progress);
   v1::Finish finish;
@@ -261,6 +316,12 @@ int Complete(const CompleteOptions& options) {
     progress.Clear();
     if (response.has_finish()) {
       finish = response.finish();
+    } else if (response.has_choice()) {
+      if (options.call.json) {
+        json.Add(response.choice());
+      } else {
+        text.Add(response.choice());
+      }
     } else if (options.call.json) {
       json.Add(response.delta());
     } else {
@@ -331,6 +392,9 @@ int RunComplete(Arguments args, CallOptions call) {
   Status status = ReadPrompt(run.input, goes_on, &run.request);
   for (const std::string& stop : run.request.stop()) {
     if (status.ok()) status = CheckUtf8("--stop", stop);
+  }
+  if (status.ok() && run.request.n() > 1 && !run.call.json) {
+    status = InvalidArgument("--n: several outputs come mixed, so they need --json");
   }
   if (!status.ok()) return ReportUsageError(status);
   return Complete(run);

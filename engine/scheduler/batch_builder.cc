@@ -32,6 +32,7 @@ std::vector<int64_t> BatchBuilder::Share(std::span<Candidate> candidates, int64_
   ShareDecoding(candidates, virtual_times, &tokens, &left);
 
   left = std::min(left, max_prompt_tokens);
+  const int64_t most = left;
   while (left > 0) {
     const auto rank = [&](size_t i) {
       const Candidate& c = candidates[i];
@@ -43,6 +44,14 @@ std::vector<int64_t> BatchBuilder::Share(std::span<Candidate> candidates, int64_
       if (next == candidates.size() || rank(i) < rank(next)) next = i;
     }
     if (next == candidates.size()) break;
+    if (tokens[next] == 0 && candidates[next].surcharge > 0) {
+      const int64_t rest = left - candidates[next].surcharge;
+      if (rest < kLeastChunk && left < most) {  // another time, when it is the first
+        candidates[next].ready = 0;
+        continue;
+      }
+      left = std::max(rest, std::min(kLeastChunk, most));
+    }
     const int64_t chunk = std::min({kMinChunk, candidates[next].ready - tokens[next], left});
     tokens[next] += chunk;
     left -= chunk;

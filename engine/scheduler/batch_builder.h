@@ -16,6 +16,8 @@ namespace polysketch {
 class BatchBuilder {
  public:
   struct Candidate {
+    // What the first token of a prompt costs besides, in tokens of max_prompt_tokens.
+    int64_t surcharge = 0;
     int64_t ready = 0;  // tokens it could process, >= 1; of a decoding one all but 1 are drafts
     bool decoding = false;
     int level = 0;           // prompts of a higher one go first
@@ -24,6 +26,7 @@ class BatchBuilder {
   };
 
   static constexpr int64_t kMinChunk = 64;
+  static constexpr int64_t kLeastChunk = 4;  // behind a surcharge
 
   explicit BatchBuilder(int64_t max_tokens) : max_tokens_(max_tokens) {}
 

@@ -65,7 +65,8 @@ Scheduler::Counts Scheduler::counts() const {
       if (waiting.source == nullptr) counts.waiting_tokens += waiting.sequence->UnreadTokens();
     } else {
       counts.state_bytes += waiting.state->bytes();
-      ++(waiting.sequence->idle() ? counts.parked : counts.preempted);
+      ++counts.swapped;
+      counts.able += !waiting.sequence->idle();
     }
   }
   return counts;
@@ -153,6 +154,21 @@ std::vector<Scheduler::Share> Scheduler::Candidates(Clock::time_point now) {
   return shares;
 }
 
+bool Scheduler::BeginsWithFold(const SequenceState& state) const {
+  const int64_t block = model_->block();
+  return block > 0 && state.position() > 0 && state.position() % block == 0;
+}
+
+void Scheduler::FitToBlock(const SequenceState& state, int64_t most,
+                           BatchBuilder::Candidate* candidate) const {
+  const int64_t block = model_->block();
+  if (block == 0) return;
+  if (BeginsWithFold(state)) candidate->surcharge = budget_.FoldTokens();
+  const int64_t left = block - state.position() % block;
+  const int64_t steps = (left + most - 1) / most;
+  candidate->ready = std::min(candidate->ready, (left + steps - 1) / steps);
+}
+
 std::vector<int64_t> Scheduler::ShareTokens(std::vector<Share>* shares) {
   std::map<std::string_view, size_t> indices;
   std::vector<int64_t> times;
@@ -165,6 +181,13 @@ std::vector<int64_t> Scheduler::ShareTokens(std::vector<Share>* shares) {
     candidates.back().tenant = at->second;
     if (candidate.decoding) decode_rows += candidate.ready;
   }
+  const int64_t prompt_tokens = budget_.PromptTokens(decode_rows);
+  if (prompt_tokens < context_.max_step_tokens) {
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      if (!candidates[i].decoding)
+        FitToBlock(*(*shares)[i].slot->state, prompt_tokens, &candidates[i]);
+    }
+  }
   // Those that wait for a slot want something too.
   int64_t least = times.empty() ? 0 : *std::min_element(times.begin(), times.end());
   for (const Waiting& waiting : waiting_.list()) {
@@ -173,8 +196,7 @@ std::vector<int64_t> Scheduler::ShareTokens(std::vector<Share>* shares) {
   }
   tenants_.AdvanceTo(least);
 
-  std::vector<int64_t> tokens =
-      batch_builder_.Share(candidates, budget_.PromptTokens(decode_rows), times);
+  std::vector<int64_t> tokens = batch_builder_.Share(candidates, prompt_tokens, times);
   for (size_t i = 0; i < tokens.size(); ++i) {
     (*shares)[i].slot->last_turn = candidates[i].last_turn;
     tenants_.Charge((*shares)[i].slot->sequence->tenant(), tokens[i]);
@@ -188,6 +210,7 @@ bool Scheduler::Step(Clock::time_point now) {
   std::vector<StepExecutor::Item> batch;
   std::vector<Slot*> slots;
   int prefill_tokens = 0;
+  int64_t folds = 0;
   int decode_tokens = 0;
   // Decoding rows first: their tokens go out before the logits of long scores are computed.
   for (const bool decoding : {true, false}) {
@@ -196,6 +219,7 @@ bool Scheduler::Step(Clock::time_point now) {
       if (candidate.decoding != decoding || tokens[i] == 0) continue;
       if (!GrowReservation(slot, tokens[i])) continue;
       slot->last_served = now;
+      folds += !decoding && BeginsWithFold(*slot->state);
       batch.push_back({slot->sequence.get(), slot->state.get(), tokens[i]});
       slots.push_back(slot);
       (decoding ? decode_tokens : prefill_tokens) += static_cast<int>(tokens[i]);
@@ -211,7 +235,7 @@ bool Scheduler::Step(Clock::time_point now) {
     Fork(slot, now);
   }
   const std::chrono::nanoseconds duration = context_.now() - now;
-  budget_.OnStep(decode_tokens, prefill_tokens, duration);
+  budget_.OnStep(decode_tokens, prefill_tokens, folds, duration);
   context_.observer->OnStep(static_cast<int>(batch.size()), prefill_tokens, decode_tokens,
                             duration);
   context_.observer->OnStepParts(executor_.parts());

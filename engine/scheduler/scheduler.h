@@ -72,8 +72,9 @@ class Scheduler {
   struct Counts {
     int running = 0;             // have a slot
     int waiting = 0;             // have had none yet
-    int parked = 0;              // wait for their reader or input, with a slot or without
-    int preempted = 0;           // gave their slot to others and could go on
+    int parked = 0;              // of these, wait for their reader or input
+    int swapped = 0;             // gave their slot to others
+    int able = 0;                // of these, could go on now
     int64_t waiting_tokens = 0;  // of the prompts of those that wait
     size_t state_bytes = 0;      // of all states
   };
@@ -129,6 +130,12 @@ class Scheduler {
   std::vector<Share> Candidates(Clock::time_point now);
   // Drafts that each decoding sequence may have, before what its block leaves.
   int64_t MostDrafts() const;
+  // The next token of this state folds a block first.
+  bool BeginsWithFold(const SequenceState& state) const;
+  // Where a step has a budget, a chunk of a prompt ends with its block, in chunks of equal size up
+  // to there: so a step's folds are known before, and cost their part of the budget.
+  void FitToBlock(const SequenceState& state, int64_t most,
+                  BatchBuilder::Candidate* candidate) const;
   // Shares the step's tokens out; tokens[i] for shares[i].
   std::vector<int64_t> ShareTokens(std::vector<Share>* shares);
   // Reserves memory for the state of a score that grows; ends it when there is none.

@@ -9,8 +9,8 @@ namespace polysketch {
 namespace {
 
 // Of the budget: the rest is for what a mean does not foresee.
-constexpr double kTarget = 0.9;
-constexpr double kDeviations = 2;
+constexpr double kTarget = 0.95;
+constexpr double kDeviations = 1;
 
 size_t Bucket(int64_t rows) {
   return std::min<size_t>(16, std::bit_width(static_cast<uint64_t>(rows)));
@@ -47,14 +47,26 @@ int64_t StepBudget::PromptTokens(int64_t decode_rows) const {
   return std::max(kLeast, static_cast<int64_t>(std::min(tokens, 1e9)));
 }
 
-void StepBudget::OnStep(int64_t decode_rows, int64_t prompt_tokens,
+int64_t StepBudget::FoldTokens() const {
+  if (!fold_.known || !beside_.known) return 0;
+  return static_cast<int64_t>(fold_.mean / std::max(beside_.mean, 1.0));
+}
+
+void StepBudget::OnStep(int64_t decode_rows, int64_t prompt_tokens, int64_t folds,
                         std::chrono::nanoseconds duration) {
   const auto time = static_cast<double>(duration.count());
   if (prompt_tokens == 0) {
     if (decode_rows > 0) decode_[Bucket(decode_rows)].Add(time);
   } else {
     const double prompt = std::max(0.0, time - (decode_rows > 0 ? DecodeTime(decode_rows) : 0));
-    (decode_rows > 0 ? beside_ : alone_).Add(prompt / static_cast<double>(prompt_tokens));
+    const auto tokens = static_cast<double>(prompt_tokens);
+    if (decode_rows == 0) {
+      alone_.Add(prompt / tokens);
+    } else if (folds == 0) {
+      beside_.Add(prompt / tokens);
+    } else if (beside_.known) {
+      fold_.Add(std::max(0.0, prompt - tokens * beside_.mean) / static_cast<double>(folds));
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // How many prompt tokens a step may take beside decoding sequences, so that it takes at most so
-// much longer than it would without them. What a token costs is measured on this machine, step by
-// step, and smoothed; it decides how work is cut, never what comes out of it.
+// much longer than it would without them. What a token costs, and the fold of a block, is measured
+// on this machine, step by step, and smoothed; it decides how work is cut, never what comes out of
+// it.
 #pragma once
 
 #include <array>
@@ -16,8 +17,11 @@ class StepBudget {
 
   // Most prompt tokens beside `decode_rows` rows; at least kLeast, so that prompts get on.
   int64_t PromptTokens(int64_t decode_rows) const;
-  // What a step was and how long it took.
-  void OnStep(int64_t decode_rows, int64_t prompt_tokens, std::chrono::nanoseconds duration);
+  // As many tokens as the fold of a block costs.
+  int64_t FoldTokens() const;
+  // What a step was and how long it took. `folds`: of blocks of prompts.
+  void OnStep(int64_t decode_rows, int64_t prompt_tokens, int64_t folds,
+              std::chrono::nanoseconds duration);
 
   static constexpr int64_t kLeast = 4;
   // The first guess, before any step was measured.
@@ -39,6 +43,7 @@ class StepBudget {
   std::array<Smoothed, 17> decode_;  // [bit width of the rows]: steps without prompts
   Smoothed beside_;                  // nanoseconds of a prompt token in a step with decoding rows
   Smoothed alone_;                   // ... in a step without
+  Smoothed fold_;                    // nanoseconds of a fold
 };
 
 }  // namespace polysketch

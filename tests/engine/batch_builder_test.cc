@@ -47,6 +47,17 @@ TEST(BatchBuilderTest, PromptsKeepTheirBound) {
   EXPECT_EQ(Share(&builder, {Prompt(10), Decoding(), Prompt(1000)}, 30), (Tokens{10, 1, 20}));
 }
 
+TEST(BatchBuilderTest, SurchargesCountOnce) {
+  BatchBuilder builder(512);
+  std::vector<Candidate> candidates = {Prompt(1000), Decoding(), Prompt(1000)};
+  candidates[0].surcharge = 12;
+  EXPECT_EQ(Share(&builder, candidates, 30), (Tokens{18, 1, 0}));
+  candidates[0].surcharge = 100;  // not nothing, for ever
+  EXPECT_EQ(Share(&builder, candidates, 30), (Tokens{0, 1, 30}));
+  EXPECT_EQ(Share(&builder, candidates, 30), (Tokens{BatchBuilder::kLeastChunk, 1, 0}));
+  EXPECT_EQ(Share(&builder, candidates, 100), (Tokens{0, 1, 100}));
+}
+
 TEST(BatchBuilderTest, ShortPromptBesideLongOnesIsDoneAtOnce) {
   BatchBuilder builder(512);
   const Tokens tokens =

@@ -181,7 +181,7 @@ TEST_F(FairnessTest, SlowReaderLendsItsSlot) {
   fast->got.Drain(fast->stream.get());
   EXPECT_TRUE(fast->got.finish.has_value());
   EXPECT_EQ(scheduler_->running(), 0);
-  EXPECT_EQ(scheduler_->counts().parked, 1);
+  EXPECT_EQ(scheduler_->counts().swapped, 1);
   EXPECT_EQ(scheduler_->states().parked(), 100u);
   Run(100);
   EXPECT_EQ(slow->got.tokens, fast->got.tokens);

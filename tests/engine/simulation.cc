@@ -217,7 +217,7 @@ void Simulation::CheckEnd(const Client& client) {
 void Simulation::CheckBudgets() {
   const StatePool& states = scheduler_->states();
   const Scheduler::Counts counts = scheduler_->counts();
-  happened_.preempted += counts.preempted;
+  happened_.preempted += counts.able;
   if (counts.running > options_.max_sequences) Fail(counts.running, " sequences have a slot");
   if (states.reserved() > states.limit()) Fail(states.reserved(), " bytes of states");
   if (states.parked() > states.parked_limit()) Fail(states.parked(), " bytes of parked states");
@@ -261,16 +261,15 @@ bool Simulation::Run(int ticks) {
       const bool equal = !model_->growing() &&
                          std::none_of(clients_.begin(), clients_.end(),
                                       [](const auto& c) { return c->request->params.best_of > 1; });
-      if (equal && scheduler_->counts().preempted > 0) {
+      if (equal && scheduler_->counts().able > 0) {
         Fail("nothing was done although a sequence could go on");
       }
       const Clock::time_point next = scheduler_->NextDeadline();
       now_ = std::clamp(next, now_ + 100us, now_ + 5ms);
     }
   }
-  const Scheduler::Counts counts = scheduler_->counts();
   const StatePool& states = scheduler_->states();
-  if (counts.running + counts.waiting + counts.parked + counts.preempted > 0) {
+  if (scheduler_->size() > 0) {
     Fail("sequences are left behind");
   }
   if (states.reserved() + states.parked() > 0) Fail("memory of states is left reserved");

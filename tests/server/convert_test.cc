@@ -71,6 +71,9 @@ TEST_F(ConvertTest, EveryFieldArrives) {
   request.set_include_stop_in_output(true);
   request.set_logprobs(0);
   request.set_echo(true);
+  request.set_n(1);
+  request.set_draft_tokens(9);
+  request.set_priority(-3);
   const auto params = ToGenerateParams(request, rules_);
   ASSERT_TRUE(params.ok()) << params.status().ToString();
   EXPECT_EQ(params->sampling.temperature, 0.0f);
@@ -87,6 +90,18 @@ TEST_F(ConvertTest, EveryFieldArrives) {
   EXPECT_EQ(params->stop_token_ids, std::vector<int32_t>{9});
   EXPECT_EQ(params->logprobs, 0);
   EXPECT_TRUE(params->ignore_eos && params->echo && params->include_stop_in_output);
+  EXPECT_EQ(params->n, 1);
+  EXPECT_EQ(params->best_of, 1);
+  EXPECT_EQ(params->draft_tokens, 9);
+  rules_.max_priority = 3;
+  EXPECT_EQ(*ToPriority(request, rules_), -3);
+  rules_.max_priority = 2;
+  EXPECT_EQ(ToPriority(request, rules_).status().message(), "priority: expected -2 to 2, found -3");
+  request.set_max_tokens(4);
+  request.set_n(3);
+  EXPECT_EQ(ToGenerateParams(request, rules_)->best_of, 3);
+  request.set_best_of(5);
+  EXPECT_EQ(ToGenerateParams(request, rules_)->best_of, 5);
 }
 
 TEST_F(ConvertTest, ErrorsNameTheField) {
@@ -95,6 +110,21 @@ TEST_F(ConvertTest, ErrorsNameTheField) {
     change(&request);
     return ParamsError(request);
   };
+  EXPECT_EQ(error([](auto* r) { r->set_n(0); }), "INVALID_ARGUMENT: n: expected 1 to 64, found 0");
+  EXPECT_EQ(error([](auto* r) { r->set_n(65); }),
+            "INVALID_ARGUMENT: n: expected 1 to 64, found 65");
+  EXPECT_EQ(error([](auto* r) {
+              r->set_n(3);
+              r->set_best_of(2);
+            }),
+            "INVALID_ARGUMENT: best_of: expected n (3) to 64, found 2");
+  EXPECT_EQ(error([](auto* r) {
+              r->set_n(2);
+              r->set_max_tokens(0);
+            }),
+            "INVALID_ARGUMENT: max_tokens: expected at least 1 for more than one choice, found 0");
+  EXPECT_EQ(error([](auto* r) { r->set_draft_tokens(65); }),
+            "INVALID_ARGUMENT: draft_tokens: expected 0 to 64, found 65");
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(error([](auto* r) { r->mutable_sampling()->set_top_p(1.5f); }),
             "INVALID_ARGUMENT: sampling.top_p: expected a number in (0, 1], found 1.5");

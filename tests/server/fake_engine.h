@@ -87,7 +87,9 @@ class FakeEngine : public Engine {
 
   Result<RequestId> Add(Running running) {
     std::lock_guard lock(mutex_);
-    if (full_) return ResourceExhausted("the queue is full");
+    if (full_) {
+      return ResourceExhausted("the queue is full").WithRetryAfter(std::chrono::milliseconds(2345));
+    }
     if (draining_) return Unavailable("draining");
     ++submitted_;
     running_[next_id_] = std::move(running);

@@ -1,6 +1,11 @@
 // The service over a real connection, with an engine whose every step is known.
 #include "server/service.h"
 
+#include <google/protobuf/any.pb.h>
+#include <google/protobuf/descriptor.pb.h>
+#include <google/protobuf/duration.pb.h>
+#include <google/protobuf/dynamic_message.h>
+#include <google/protobuf/text_format.h>
 #include <grpcpp/generic/generic_stub.h>
 
 #include <thread>
@@ -353,9 +358,55 @@ TEST_F(ServiceTest, TooLargeAMessage) {
 TEST_F(ServiceTest, QueueFull) {
   Ready();
   engine_.set_full(true);
-  const Completion all = Complete(Request("a", 1));
+  grpc::ClientContext context;
+  const Completion all = Complete(Request("a", 1), &context);
   EXPECT_EQ(all.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(all.status.error_message(), "the queue is full");
+  const auto& trailers = context.GetServerTrailingMetadata();
+  ASSERT_EQ(trailers.count("retry-after-ms"), 1U);
+  EXPECT_EQ(trailers.find("retry-after-ms")->second, "2345");
+
+  // google.rpc.Status and RetryInfo, declared here as google publishes them.
+  google::protobuf::FileDescriptorProto file;
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
+      R"(name: "rpc.proto" package: "google.rpc" syntax: "proto3"
+         dependency: "google/protobuf/any.proto" dependency: "google/protobuf/duration.proto"
+         message_type { name: "Status"
+           field { name: "code" number: 1 label: LABEL_OPTIONAL type: TYPE_INT32 }
+           field { name: "message" number: 2 label: LABEL_OPTIONAL type: TYPE_STRING }
+           field { name: "details" number: 3 label: LABEL_REPEATED type: TYPE_MESSAGE
+                   type_name: ".google.protobuf.Any" } }
+         message_type { name: "RetryInfo"
+           field { name: "retry_delay" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+                   type_name: ".google.protobuf.Duration" } })",
+      &file));
+  google::protobuf::Any::descriptor();
+  google::protobuf::Duration::descriptor();
+  google::protobuf::DescriptorPool pool(google::protobuf::DescriptorPool::generated_pool());
+  const auto* built = pool.BuildFile(file);
+  ASSERT_NE(built, nullptr);
+  google::protobuf::DynamicMessageFactory factory(&pool);
+  const std::unique_ptr<google::protobuf::Message> status(
+      factory.GetPrototype(built->message_type(0))->New());
+  ASSERT_TRUE(status->ParseFromString(all.status.error_details()));
+  const auto* reflection = status->GetReflection();
+  const auto* fields = status->GetDescriptor();
+  EXPECT_EQ(reflection->GetInt32(*status, fields->field(0)), 8);
+  EXPECT_EQ(reflection->GetString(*status, fields->field(1)), "the queue is full");
+  ASSERT_EQ(reflection->FieldSize(*status, fields->field(2)), 1);
+  google::protobuf::Any detail;
+  ASSERT_TRUE(detail.ParseFromString(
+      reflection->GetRepeatedMessage(*status, fields->field(2), 0).SerializeAsString()));
+  EXPECT_EQ(detail.type_url(), "type.googleapis.com/google.rpc.RetryInfo");
+  const std::unique_ptr<google::protobuf::Message> info(
+      factory.GetPrototype(built->message_type(1))->New());
+  ASSERT_TRUE(info->ParseFromString(detail.value()));
+  google::protobuf::Duration delay;
+  ASSERT_TRUE(delay.ParseFromString(info->GetReflection()
+                                        ->GetMessage(*info, info->GetDescriptor()->field(0))
+                                        .SerializeAsString()));
+  EXPECT_EQ(delay.seconds(), 2);
+  EXPECT_EQ(delay.nanos(), 345'000'000);
 }
 
 TEST_F(ServiceTest, IdsComeBack) {
