@@ -140,15 +140,15 @@ class EngineImpl : public Engine {
                  .new_drafter = DrafterOf(options)},
         seed_base_(DrawSeedBase()),
         limits_(model, StateMemory(model, options), 0),
-        scheduler_(
-            model, context_,
-            {.max_sequences = options.max_sequences,
-             .state_memory = limits_.limit(),
-             .parked_memory = options.parked_memory > 0 ? options.parked_memory : limits_.limit(),
-             .stall_deadline = options.stall_deadline,
-             .step_budget = options.step_budget,
-             .on_ending = [this](const Sequence& sequence) { OnEnding(sequence); }}) {
+        scheduler_(model, context_,
+                   {.max_sequences = options.max_sequences,
+                    .state_memory = limits_.limit(),
+                    .parked_memory = ParkedMemory(),
+                    .stall_deadline = options.stall_deadline,
+                    .step_budget = options.step_budget,
+                    .on_ending = [this](const Sequence& sequence) { OnEnding(sequence); }}) {
     mailbox_->stats.state_bytes_limit = limits_.limit();
+    mailbox_->stats.parked_bytes_limit = ParkedMemory();
   }
 
   ~EngineImpl() override {
@@ -253,6 +253,11 @@ class EngineImpl : public Engine {
   static uint64_t DrawSeedBase() {
     std::random_device device;
     return static_cast<uint64_t>(device()) << 32 | device();
+  }
+
+  size_t ParkedMemory() const {
+    if (options_.parked_memory > 0) return options_.parked_memory;
+    return std::max(limits_.limit() / 4, limits_.BytesFor(1));
   }
 
   static std::function<std::unique_ptr<Drafter>()> DrafterOf(const EngineOptions& options) {

@@ -37,7 +37,8 @@ struct EngineOptions {
   int32_t max_new_tokens = 1 << 20;  // default and upper limit of max_tokens
   size_t state_memory = 0;  // bytes for all states; 0: max_sequences states of a recurrent kind, or
                             // 4 GiB for KV kinds
-  size_t parked_memory = 0;  // bytes for states of requests that gave up their slot; 0: as many
+  size_t parked_memory = 0;  // bytes for states of requests that gave up their slot; 0: a quarter
+                             // of state_memory, at least one
   // What a prompt may add to a step beside decoding requests; 0: no bound.
   std::chrono::milliseconds step_budget{25};
   // Speculative decoding: most draft tokens a step of a request that does not say; 0: none.
@@ -60,6 +61,7 @@ struct EngineStats {
   int64_t parkings = 0;    // how often a request gave up its slot
   size_t state_bytes = 0;  // held by running sequences
   size_t state_bytes_limit = 0;
+  size_t parked_bytes_limit = 0;
   int64_t steps = 0;
 };
 

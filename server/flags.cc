@@ -80,7 +80,8 @@ constexpr Flag kFlags[] = {
           "memory for the states of all running requests; 0: enough for max-sequences, or 4GiB for "
           "KV caches"),
     Bytes("parked-memory", &C::parked_memory, 0, 1024 * kTiB,
-          "memory for the states of requests that lend their place to others; 0: as much"),
+          "memory for the states of requests that lend their place to others; 0: a quarter of "
+          "slot-memory"),
 
     Text("state-store", "URL", &C::state_store,
          "dir:PATH or redis://[USER@]HOST:PORT[/DB][?password_file=PATH], shared among replicas: "

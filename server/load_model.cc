@@ -130,6 +130,7 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   const ModelConfig& c = loaded.model->config();
   const auto weights = static_cast<double>(loaded.model->weight_bytes());
   const auto states = static_cast<double>(loaded.engine->stats().state_bytes_limit);
+  const auto parked = static_cast<double>(loaded.engine->stats().parked_bytes_limit);
   const auto at_rest = static_cast<double>(loaded.sessions->options().memory);
   // Activations of one step: some rows of the widest layers for each token, and the logits of one
   // row a sequence.
@@ -142,9 +143,10 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
             MiB(static_cast<double>(loaded.served.description.state_bytes_per_sequence()))},
            {"sequences", config.max_sequences},
            {"states_mib", MiB(states)},
+           {"parked_mib", MiB(parked)},
            {"at_rest_mib", MiB(at_rest)},
            {"workspace_mib", MiB(workspace)},
-           {"total_mib", MiB(weights + states + at_rest + workspace)}});
+           {"total_mib", MiB(weights + states + parked + at_rest + workspace)}});
 }
 
 }  // namespace

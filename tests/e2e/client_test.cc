@@ -67,6 +67,49 @@ TEST_F(CommandLineClient, CompletesFromEveryKindOfInput) {
   EXPECT_EQ(plain.standard_error, "");
 }
 
+TEST_F(CommandLineClient, SeveralChoices) {
+  const Strings base = {"complete", "--prompt", "It was late", "--max-tokens",
+                        "12",       "--seed",   "7",           "--ignore-eos"};
+  const json several = RunJson(With(base, {"--n", "3", "--priority", "2", "--tenant", "acme"}));
+  const json& choices = several.at("choices");
+  ASSERT_EQ(choices.size(), 3u);
+  EXPECT_EQ(several.at("usage").at("completion_tokens"), 36);
+  EXPECT_EQ(several.at("text"), "");
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(choices[i].at("finish_reason"), "length");
+    // Its seed alone gives it again.
+    const std::string seed = std::to_string(choices[i].at("seed").get<uint64_t>());
+    const json one = RunJson({"complete", "--prompt", "It was late", "--max-tokens", "12", "--seed",
+                              seed, "--ignore-eos"});
+    EXPECT_EQ(choices[i].at("tokens"), one.at("tokens"));
+    EXPECT_EQ(choices[i].at("text"), one.at("text"));
+  }
+  EXPECT_EQ(choices[0].at("seed"), 7);
+
+  const json best = RunJson(With(base, {"--n", "2", "--best-of", "6"}));
+  ASSERT_EQ(best.at("choices").size(), 2u);
+  EXPECT_GE(best.at("choices")[0].at("logprob_sum"), best.at("choices")[1].at("logprob_sum"));
+  EXPECT_EQ(best.at("usage").at("completion_tokens"), 72);
+  const ProcessResult text = Run(With(base, {"--best-of", "6"}));
+  EXPECT_EQ(text.standard_output, best.at("choices")[0].at("text").get<std::string>() + "\n");
+
+  EXPECT_EQ(Run(With(base, {"--n", "2"})).exit_status, 2);
+  const ProcessResult priority = Run(With(base, {"--priority", "9"}));
+  EXPECT_EQ(priority.exit_status, 1);
+  EXPECT_NE(priority.standard_error.find("priority: expected -8 to 8, found 9"), std::string::npos);
+}
+
+TEST_F(CommandLineClient, DraftsChangeNothing) {
+  // The bundled model repeats itself under greedy sampling: drafts hold.
+  const Strings base = {"complete",      "--prompt", "the the the the", "--max-tokens", "200",
+                        "--temperature", "0",        "--ignore-eos",    "--logprobs",   "2"};
+  const json plain = RunJson(With(base, {"--draft-tokens", "0"}));
+  const json drafted = RunJson(With(base, {"--draft-tokens", "16"}));
+  for (const char* field : {"text", "tokens", "logprobs"}) {
+    EXPECT_EQ(drafted.at(field), plain.at(field)) << field;
+  }
+}
+
 TEST_F(CommandLineClient, PassesItsOptionsOn) {
   const json one = RunJson({"complete",     "--prompt",
                             "The sea",      "--max-tokens",

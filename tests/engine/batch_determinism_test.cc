@@ -1,0 +1,199 @@
+// A request's tokens and log-probabilities are the same bits whatever runs beside it, however its
+// prompt is cut, whoever takes its slot in between, and whatever is drafted: real models of every
+// kind, through the scheduler, in batches of 1 to 64, against each request alone.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "engine/model/model.h"
+#include "engine/scheduler/generate_sequence.h"
+#include "engine/scheduler/scheduler.h"
+#include "gtest/gtest.h"
+#include "tests/engine/collected.h"
+#include "tests/testing/environment.h"
+#include "tests/testing/random.h"
+#include "tests/testing/random_model.h"
+
+namespace polysketch {
+namespace {
+
+using testing::Collected;
+using testing::Random;
+
+constexpr int kRequests = 16;
+constexpr int kStepTokens = 80;
+
+class BatchDeterminismTest : public ::testing::TestWithParam<AttentionKind> {
+ protected:
+  void SetUp() override {
+    testing::WriteRandomModel(folder_.path(), testing::TinyConfig(GetParam()), DataType::kF32, 3);
+    backend_ = NewCpuBackend(2).value();
+    LoadOptions options;
+    options.max_step_tokens = kStepTokens;
+    model_ = PolysketchModel::Load(folder_.path().string(), backend_.get(), options).value();
+    context_ = {.vocab_size = model_->vocab_size(),
+                .max_step_tokens = kStepTokens,
+                .observer = &observer_,
+                .now = [this] { return now_ += std::chrono::microseconds(random_.Int(1, 3000)); }};
+    for (int i = 0; i < kRequests; ++i) {
+      requests_.push_back(RandomRequest(i));
+      alone_.push_back(Alone(requests_.back()));
+    }
+  }
+
+  GenerateRequest RandomRequest(int index) {
+    GenerateRequest request;
+    const int64_t size = random_.Uniform() < 0.3 ? random_.Int(50, 150) : random_.Int(1, 40);
+    const int64_t period = random_.Int(2, 60);
+    for (int64_t i = 0; i < size; ++i) {
+      request.prompt.push_back(i < period
+                                   ? static_cast<int32_t>(random_.Int(0, model_->vocab_size() - 1))
+                                   : request.prompt[static_cast<size_t>(i - period)]);
+    }
+    GenerateParams& params = request.params;
+    params.max_tokens = static_cast<int32_t>(random_.Int(1, 40));
+    params.sampling.seed = static_cast<uint64_t>(index);
+    params.sampling.temperature = random_.Uniform() < 0.5 ? 0.0f : 0.3f;
+    params.sampling.logit_bias = {{5, 3.0f}, {7, 3.0f}};  // so that drafts sometimes hold
+    if (random_.Uniform() < 0.3) params.sampling.repetition_penalty = 1.2f;
+    params.logprobs = 3;
+    params.echo = random_.Uniform() < 0.3;
+    if (random_.Uniform() < 0.2) params.n = params.best_of = 2;
+    return request;
+  }
+
+  std::unique_ptr<Sequence> NewSequence(const GenerateRequest& request, RequestId id,
+                                        std::shared_ptr<EventStream> stream) {
+    return std::make_unique<GenerateSequence>(context_, id, request, *request.params.max_tokens,
+                                              *request.params.sampling.seed, std::move(stream));
+  }
+
+  // Without neighbours, drafts or a budget.
+  Collected Alone(const GenerateRequest& request) {
+    context_.draft_tokens = 0;
+    Scheduler scheduler(model_.get(), context_, Options(2, std::chrono::milliseconds(0)));
+    const auto stream = std::make_shared<EventStream>(100000);
+    scheduler.Add(NewSequence(request, 1, stream));
+    while (scheduler.Tick()) {
+    }
+    Collected got;
+    got.Drain(stream.get());
+    PS_CHECK(got.finish && got.finish->status.ok());
+    return got;
+  }
+
+  SchedulerOptions Options(int slots, std::chrono::milliseconds budget) const {
+    const size_t memory = static_cast<size_t>(slots + 1) * model_->StateBytes(400) * 2;
+    return {.max_sequences = slots,
+            .state_memory = memory,
+            .parked_memory = memory,
+            .stall_deadline = std::chrono::hours(1000),
+            .step_budget = budget,
+            .aging = std::chrono::milliseconds(200)};
+  }
+
+  static void ExpectSameBits(const Collected& got, const Collected& alone) {
+    EXPECT_EQ(got.echoed, alone.echoed);
+    ASSERT_EQ(got.choices.size(), alone.choices.size());
+    for (const auto& [index, choice] : got.choices) {
+      EXPECT_EQ(choice.tokens, alone.choices.at(index).tokens);
+      EXPECT_EQ(choice.logprobs, alone.choices.at(index).logprobs);  // floats, compared exactly
+    }
+    if (got.choices.size() > 1) return;  // whose alternatives come mixed
+    ASSERT_EQ(got.tops.size(), alone.tops.size());
+    for (size_t i = 0; i < got.tops.size(); ++i) {
+      ASSERT_EQ(got.tops[i].size(), alone.tops[i].size());
+      for (size_t j = 0; j < got.tops[i].size(); ++j) {
+        EXPECT_EQ(got.tops[i][j].token, alone.tops[i][j].token);
+        EXPECT_EQ(got.tops[i][j].logprob, alone.tops[i][j].logprob);
+      }
+    }
+  }
+
+  // Everything at once, for this many requests.
+  void RunBatch(int size) {
+    context_.draft_tokens = static_cast<int>(random_.Int(0, 10));
+    // Fewer slots than requests now and then, so that priorities and slow readers take turns.
+    const auto slots = static_cast<int>(random_.Int(std::max(1, size / 2), size));
+    Scheduler scheduler(model_.get(), context_, Options(slots, std::chrono::milliseconds(2)));
+    struct Client {
+      size_t request;
+      std::shared_ptr<EventStream> stream;
+      int64_t bite;
+      Collected got;
+    };
+    std::vector<Client> clients;
+    for (int i = 0; i < size; ++i) {
+      const auto which = static_cast<size_t>(random_.Int(0, kRequests - 1));
+      const auto capacity = static_cast<size_t>(random_.Uniform() < 0.3 ? 3 : 100000);
+      clients.push_back(
+          {which, std::make_shared<EventStream>(capacity), random_.Int(1, 20), Collected()});
+      GenerateRequest request = requests_[which];
+      request.info.priority = static_cast<int>(random_.Int(0, 2));
+      request.info.tenant = random_.Uniform() < 0.5 ? "a" : "b";
+      scheduler.Add(NewSequence(request, static_cast<RequestId>(i + 1), clients.back().stream));
+      if (random_.Uniform() < 0.5) scheduler.Tick();
+    }
+    for (int tick = 0; scheduler.size() > 0 && tick < 100000; ++tick) {
+      scheduler.Tick();
+      for (Client& client : clients) {
+        Event event;
+        for (int64_t i = 0; i < client.bite && client.stream->TryPop(&event); ++i)
+          client.got.Add(event);
+      }
+    }
+    for (Client& client : clients) {
+      client.got.Drain(client.stream.get());
+      ASSERT_TRUE(client.got.finish && client.got.finish->status.ok());
+      ExpectSameBits(client.got, alone_[client.request]);
+    }
+    parkings_ += scheduler.parkings();
+  }
+
+  class Observer : public EngineObserver {
+   public:
+    void OnDraft(int64_t, int64_t held) override { accepted += held; }
+    int64_t accepted = 0;
+  };
+
+  testing::TemporaryFolder folder_;
+  Random random_{static_cast<uint64_t>(GetParam()) + 1};
+  Clock::time_point now_ = Clock::now();
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<PolysketchModel> model_;
+  Observer observer_;
+  SequenceContext context_;
+  std::vector<GenerateRequest> requests_;
+  std::vector<Collected> alone_;
+  int64_t parkings_ = 0;
+};
+
+TEST_P(BatchDeterminismTest, SameBitsAsAlone) {
+  std::vector<int> sizes = {1, 2, 3, 5, 8, 16, 64};
+  if (testing::FullCounts()) {
+    sizes.clear();
+    for (int size = 1; size <= 64; ++size) sizes.push_back(size);
+  }
+  for (const int size : sizes) {
+    RunBatch(size);
+    ASSERT_FALSE(HasFailure()) << "a batch of " << size;
+  }
+  EXPECT_GT(parkings_, 0);
+  EXPECT_GT(observer_.accepted, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, BatchDeterminismTest,
+                         ::testing::Values(AttentionKind::kSoftmax, AttentionKind::kPolynomial,
+                                           AttentionKind::kRandomSketch,
+                                           AttentionKind::kLearnedSketch,
+                                           AttentionKind::kLearnedSketchMixed,
+                                           AttentionKind::kRandomSketchMixed,
+                                           AttentionKind::kLinear, AttentionKind::kPerformer),
+                         [](const ::testing::TestParamInfo<AttentionKind>& kind) {
+                           return std::string(AttentionKindName(kind.param));
+                         });
+
+}  // namespace
+}  // namespace polysketch
