@@ -60,6 +60,8 @@ Options OptionsOf(CommandLine* c) {
   options.Value("--turns", "N",
                 "of a conversation: a turn's prompt is all before it and new tokens; default 1",
                 &c->turns);
+  options.Switch("--sessions", "each conversation is a session: a turn sends its new tokens alone",
+                 &c->run.sessions);
   options.Value("--temperature", "T", "0 is greedy; default 1", &c->run.temperature);
   options.Value("--seed", "N", "of prompts, lengths and sampling; default 1", &c->seed);
   options.Value("--connections", "N", "to spread streams over; default 1", &c->connections);
@@ -121,6 +123,7 @@ Status Check(CommandLine* c, WorkloadOptions* workload) {
   workload->shared_prefix = static_cast<int64_t>(c->shared_prefix);
   workload->prefixes = static_cast<int64_t>(c->prefixes);
   workload->turns = static_cast<int64_t>(c->turns);
+  workload->sessions = c->run.sessions;
   workload->seed = c->seed;
   return Status();
 }
@@ -155,6 +158,7 @@ Json SettingsToJson(const CommandLine& c) {
   json["shared_prefix"] = c.shared_prefix;
   json["prefixes"] = c.prefixes;
   json["turns"] = c.turns;
+  json["sessions"] = c.run.sessions;
   json["temperature"] = FloatToJson(c.run.temperature);
   json["seed"] = c.seed;
   json["connections"] = c.connections;

@@ -9,6 +9,14 @@ namespace {
 constexpr std::chrono::milliseconds kRest(100);
 constexpr std::chrono::milliseconds kTick(50);
 
+// A unary call with what it needs, until its callback has run.
+template <typename RequestMessage, typename ResponseMessage>
+struct UnaryCall {
+  grpc::ClientContext context;
+  RequestMessage request;
+  ResponseMessage response;
+};
+
 Clock::duration Duration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
@@ -28,7 +36,7 @@ std::vector<RequestResult> Runner::Run(const std::atomic<bool>& interrupted) {
     }
     if (!cancelled) BeginWhatIsDue(now, &lock);
     const bool more = !cancelled && (MayBegin(now) || !continued_.empty());
-    if (running_.empty() && !more) break;
+    if (running_.empty() && creating_ == 0 && deleting_ == 0 && !more) break;
     if (options_.progress && now >= next_progress_) ShowProgress(now);
     Clock::time_point wake = now + kTick;
     if (options_.rate > 0 && more) wake = std::min(wake, next_arrival_);
@@ -59,14 +67,21 @@ void Runner::BeginWhatIsDue(Clock::time_point now, std::unique_lock<std::mutex>*
       next_arrival_ += Duration((options_.poisson ? arrivals_.Exponential() : 1) / options_.rate);
     }
   } else {
-    while (MayBegin(now) && static_cast<int64_t>(running_.size() + resting_.size() + due.size()) <
-                                options_.concurrency) {
+    while (MayBegin(now) &&
+           creating_ + static_cast<int64_t>(running_.size() + resting_.size() + due.size()) <
+               options_.concurrency) {
       due.emplace_back(workload_->Next(), now);
       ++begun_;
     }
   }
   lock->unlock();  // a stream may end while it is started
-  for (auto& [request, time] : due) Launch(std::move(request), time);
+  for (auto& [request, time] : due) {
+    if (options_.sessions && request.session.empty()) {
+      CreateSession(std::move(request), time);
+    } else {
+      Launch(std::move(request), time);
+    }
+  }
   lock->lock();
 }
 
@@ -81,21 +96,70 @@ void Runner::Launch(Request request, Clock::time_point due) {
     std::lock_guard lock(mutex_);
     running_.insert(stream);
   }
-  stream->Start(stubs_[next_stub_++ % stubs_.size()].get());
+  stream->Start(NextStub());
 }
 
-void Runner::Ended(Stream* stream, RequestResult result, const std::vector<int32_t>& output) {
-  std::lock_guard lock(mutex_);
-  running_.erase(stream);
-  if (result.ok()) {
-    Request next = stream->request();
-    if (workload_->Continue(&next, output)) continued_.push_back(std::move(next));
-  } else {
+void Runner::CreateSession(Request request, Clock::time_point due) {
+  {
+    std::lock_guard lock(mutex_);
+    ++creating_;
+  }
+  auto call = std::make_shared<UnaryCall<v1::CreateSessionRequest, v1::Session>>();
+  NextStub()->async()->CreateSession(
+      &call->context, &call->request, &call->response,
+      [this, call, request = std::move(request), due](const grpc::Status& status) mutable {
+        if (status.ok()) {
+          request.session = call->response.session();
+          Launch(std::move(request), due);
+        }
+        std::lock_guard lock(mutex_);
+        --creating_;
+        if (!status.ok()) {
+          RequestResult result;
+          result.status = CodeName(static_cast<Code>(status.error_code()));
+          result.start = std::chrono::duration<double>(due - start_).count();
+          result.end = std::chrono::duration<double>(Clock::now() - start_).count();
+          AddLocked(std::move(result));
+        }
+        changed_.notify_one();
+      });
+}
+
+void Runner::DeleteSession(const std::string& session) {
+  auto call = std::make_shared<UnaryCall<v1::DeleteSessionRequest, v1::DeleteSessionResponse>>();
+  call->request.set_session(session);
+  NextStub()->async()->DeleteSession(&call->context, &call->request, &call->response,
+                                     [this, call](const grpc::Status&) {
+                                       std::lock_guard lock(mutex_);
+                                       --deleting_;
+                                       changed_.notify_one();
+                                     });
+}
+
+void Runner::AddLocked(RequestResult result) {
+  if (!result.ok()) {
     ++failed_;
     if (options_.rate <= 0) resting_.push_back(Clock::now() + kRest);
   }
   results_.push_back(std::move(result));
-  changed_.notify_one();
+}
+
+void Runner::Ended(Stream* stream, RequestResult result, const std::vector<int32_t>& output) {
+  std::string over;  // the session of a conversation that has ended
+  {
+    std::lock_guard lock(mutex_);
+    running_.erase(stream);
+    Request next = stream->request();
+    if (result.ok() && workload_->Continue(&next, output)) {
+      continued_.push_back(std::move(next));
+    } else if (!next.session.empty()) {
+      over = next.session;
+      ++deleting_;
+    }
+    AddLocked(std::move(result));
+    changed_.notify_one();
+  }
+  if (!over.empty()) DeleteSession(over);
 }
 
 void Runner::ShowProgress(Clock::time_point now) {

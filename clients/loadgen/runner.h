@@ -21,7 +21,8 @@ struct RunOptions {
   double duration = 0;      // seconds in which requests begin; 0: no limit
   double timeout = 0;       // seconds of a request; 0: none
   float temperature = 1;
-  bool progress = true;  // a line a second on stderr
+  bool sessions = false;  // each conversation is a session of the server's
+  bool progress = true;   // a line a second on stderr
 };
 
 class Runner {
@@ -37,7 +38,12 @@ class Runner {
 
  private:
   void Launch(Request request, Clock::time_point due);
+  // Creates the request's session and launches it then.
+  void CreateSession(Request request, Clock::time_point due);
+  void DeleteSession(const std::string& session);
+  v1::PolySketch::Stub* NextStub() { return stubs_[next_stub_++ % stubs_.size()].get(); }
   void Ended(Stream* stream, RequestResult result, const std::vector<int32_t>& output);
+  void AddLocked(RequestResult result);
   bool MayBegin(Clock::time_point now) const;
   void BeginWhatIsDue(Clock::time_point now, std::unique_lock<std::mutex>* lock);
   void ShowProgress(Clock::time_point now);
@@ -51,12 +57,14 @@ class Runner {
   Clock::time_point next_progress_;
   int64_t shown_tokens_ = 0;
   std::atomic<int64_t> tokens_{0};
-  size_t next_stub_ = 0;
+  std::atomic<size_t> next_stub_{0};
 
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:
   std::unordered_set<Stream*> running_;
+  int64_t creating_ = 0;  // sessions of requests that are due
+  int64_t deleting_ = 0;
   std::deque<Request> continued_;  // next turns, due now
   // A place whose request failed stays empty for a moment, so that a server that refuses is not
   // asked thousands of times a second.

@@ -17,6 +17,7 @@ Stream::Stream(Request request, Clock::time_point run_start, Clock::time_point d
     : request_(std::move(request)), run_start_(run_start), due_(due), on_end_(std::move(on_end)) {
   message_.mutable_prompt()->mutable_tokens()->mutable_ids()->Assign(request_.prompt.begin(),
                                                                      request_.prompt.end());
+  if (!request_.session.empty()) message_.set_session(request_.session);
   message_.set_max_tokens(static_cast<int32_t>(request_.output_tokens));
   message_.set_ignore_eos(true);  // outputs have the lengths that were drawn
   message_.mutable_sampling()->set_temperature(temperature);

@@ -42,7 +42,11 @@ Request Workload::Next() {
 bool Workload::Continue(Request* request, const std::vector<int32_t>& output) {
   if (++request->turn >= options_.turns) return false;
   Random random(request->seed = SeedOf(options_.seed, request->number, request->turn));
-  request->prompt.insert(request->prompt.end(), output.begin(), output.end());
+  if (options_.sessions) {
+    request->prompt.clear();
+  } else {
+    request->prompt.insert(request->prompt.end(), output.begin(), output.end());
+  }
   Append(options_.prompt_tokens.Draw(&random), &random, &request->prompt);
   request->output_tokens = options_.output_tokens.Draw(&random);
   return true;

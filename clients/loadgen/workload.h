@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "clients/loadgen/distribution.h"
@@ -15,13 +16,15 @@ struct WorkloadOptions {
   int64_t shared_prefix = 0;  // tokens that prompts begin with, in front of their own
   int64_t prefixes = 1;       // different ones; each prompt takes one of them
   int64_t turns = 1;          // of a conversation
+  bool sessions = false;      // the server holds what was said before: a turn is its new tokens
   int32_t vocab_size = 1;
   uint64_t seed = 1;
 };
 
 struct Request {
   int64_t number = 0;
-  int64_t turn = 0;  // of its conversation
+  int64_t turn = 0;     // of its conversation
+  std::string session;  // the server's name of it; empty without sessions
   std::vector<int32_t> prompt;
   int64_t output_tokens = 0;
   uint64_t seed = 0;
@@ -33,8 +36,8 @@ class Workload {
 
   // The first turn of the next conversation.
   Request Next();
-  // The turn behind `request`, to which the server answered `output`: everything so far and a new
-  // prompt. False when that was the last.
+  // The turn behind `request`, to which the server answered `output`: everything so far (unless a
+  // session has it) and a new prompt. False when that was the last.
   bool Continue(Request* request, const std::vector<int32_t>& output);
 
  private:

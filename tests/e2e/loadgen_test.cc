@@ -54,6 +54,18 @@ TEST(Loadgen, ArrivalsAtARateAndConversations) {
   EXPECT_EQ(run.json.at("report").at("prompt_tokens"), 20 * (13 + 22 + 31));
 }
 
+TEST(Loadgen, Sessions) {
+  const Server server;
+  const Outcome run =
+      Load(server, {"--sessions", "--concurrency", "4", "--requests", "12", "--turns", "3",
+                    "--output-tokens", "4", "--prompt-tokens", "5"});
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_EQ(run.json.at("report").at("requests"), 36);
+  EXPECT_EQ(run.json.at("report").at("output_tokens"), 36 * 4);
+  EXPECT_EQ(server.Metric("polysketch_sessions"), 0) << "conversations that ended are deleted";
+  EXPECT_EQ(server.Metric("polysketch_rpcs_total{code=\"OK\",rpc=\"CreateSession\"}"), 12);
+}
+
 TEST(Loadgen, SaysWhatWentWrong) {
   const Server server({.flags = {"--max-sequences", "1", "--max-queue", "0"}});
   const Outcome run = Load(server, {"--concurrency", "8", "--requests", "16"});
