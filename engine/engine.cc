@@ -433,6 +433,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(LanguageModel* model, const Model
   PS_RETURN_IF_ERROR(ProveForwardPass(model));
   auto engine = std::make_unique<EngineImpl>(model, config, tokenizer, options);
   PS_RETURN_IF_ERROR(engine->CheckStateMemory());
+  PS_RETURN_IF_ERROR(model->status());  // the states did not fit
   engine->Start();
   return std::unique_ptr<Engine>(std::move(engine));
 }

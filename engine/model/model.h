@@ -34,6 +34,9 @@ class LanguageModel {
   virtual int max_step_tokens() const = 0;
   // Null when there is no memory for it now.
   virtual std::unique_ptr<SequenceState> NewState() = 0;
+  // Whether all states should be made before the first request: a device's memory, unlike the
+  // host's, is not there to be asked for when it is needed.
+  virtual bool states_at_start() const { return false; }
   // Tokens of a block: a state can be cut back to behind the first token of its last block
   // (SequenceState::EarliestCut). 0: to any position (KV kinds).
   virtual int64_t block() const = 0;

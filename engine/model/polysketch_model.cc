@@ -58,6 +58,7 @@ class PolysketchModelImpl final : public PolysketchModel {
   int max_step_tokens() const override { return max_step_tokens_; }
   std::unique_ptr<SequenceState> NewState() override { return backend_->NewState(spec_); }
   int64_t block() const override { return spec_.kv_cache() ? 0 : spec_.block; }
+  bool states_at_start() const override { return !backend_->host_memory(); }
   size_t StateBytes(int64_t tokens) const override { return backend_->StateBytes(spec_, tokens); }
   Status status() const override { return backend_->status(); }
   const ModelConfig& config() const override { return config_; }

@@ -18,7 +18,9 @@ Scheduler::Scheduler(LanguageModel* model, const SequenceContext& context,
       budget_(options.step_budget),
       batch_builder_(context.max_step_tokens),
       executor_(model, context.max_step_tokens),
-      waiting_(options.aging) {}
+      waiting_(options.aging) {
+  if (model->states_at_start()) states_.Fill();
+}
 
 void Scheduler::Add(std::unique_ptr<Sequence> sequence) {
   waiting_.Add({.sequence = std::move(sequence), .since = context_.now()});

@@ -16,6 +16,13 @@ StatePool::StatePool(LanguageModel* model, size_t limit, size_t parked_limit)
       parked_limit_(parked_limit),
       growing_(model->StateBytes(1) != model->StateBytes(kManyTokens)) {}
 
+void StatePool::Fill() {
+  if (growing_) return;
+  const size_t bytes = BytesFor(1);
+  const size_t states = limit_ / bytes + parked_limit_ / bytes;
+  while (free_.size() < states && model_->status().ok()) free_.push_back(model_->NewState());
+}
+
 int64_t StatePool::TokensThatFit(size_t bytes) const {
   if (BytesFor(1) > bytes) return 0;
   if (!growing_) return std::numeric_limits<int64_t>::max() / 2;

@@ -18,6 +18,12 @@ class StatePool {
   // gave up their slot for a while.
   StatePool(LanguageModel* model, size_t limit, size_t parked_limit);
 
+  // Makes all the states that running and parked sequences can hold, so that none is wanting later;
+  // nothing for KV kinds.
+  void Fill();
+  // States that wait to be used.
+  size_t free() const { return free_.size(); }
+
   // Whether a state grows with its tokens (a KV cache).
   bool growing() const { return growing_; }
   size_t limit() const { return limit_; }

@@ -284,5 +284,25 @@ TEST_F(SchedulerTest, DecodingGoesOnBesideALongPrompt) {
   EXPECT_EQ(model_->largest_step, 32);
 }
 
+// A device's states are all there before the first request: none is made later.
+TEST(StatePoolTest, FillMakesAllStatesAtOnce) {
+  FakeModel model;
+  {
+    StatePool pool(&model, 350, 210);  // bytes for three and two states of 100
+    pool.Fill();
+    EXPECT_EQ(pool.free(), 5u);
+    EXPECT_EQ(model.live_states, 5);
+    std::vector<std::unique_ptr<SequenceState>> taken;
+    for (int i = 0; i < 5; ++i) taken.push_back(pool.Acquire());
+    EXPECT_EQ(model.live_states, 5);
+    for (auto& state : taken) pool.Release(std::move(state));
+    EXPECT_EQ(pool.free(), 5u);
+  }
+  FakeModel growing(32, true);
+  StatePool pool(&growing, 350, 210);
+  pool.Fill();
+  EXPECT_EQ(pool.free(), 0u);
+}
+
 }  // namespace
 }  // namespace polysketch
