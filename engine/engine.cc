@@ -137,7 +137,8 @@ class EngineImpl : public Engine {
                  .max_step_tokens = std::min(options.max_step_tokens, model->max_step_tokens()),
                  .observer = options.observer != nullptr ? options.observer : &silent_observer_,
                  .draft_tokens = options.draft_tokens,
-                 .new_drafter = DrafterOf(options)},
+                 .new_drafter = DrafterOf(options),
+                 .prefix_cache = options.prefix_cache},
         seed_base_(DrawSeedBase()),
         limits_(model, StateMemory(model, options), 0),
         scheduler_(model, context_,
@@ -193,6 +194,10 @@ class EngineImpl : public Engine {
     }
     PS_RETURN_IF_ERROR(ValidateGenerate(request.params, context_.vocab_size,
                                         options_.max_new_tokens, context_.tokenizer != nullptr));
+    if (request.keep && request.params.best_of > 1) {
+      return InvalidArgument("n: expected one choice of a sequence that is kept, found ",
+                             request.params.best_of);
+    }
     PS_ASSIGN_OR_RETURN(int64_t max_tokens, MaxTokens(request));
     const RequestId id = NextId();
     uint64_t seed = request.params.sampling.seed.value_or(MixBits(seed_base_ + id));

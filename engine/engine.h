@@ -26,6 +26,8 @@
 
 namespace polysketch {
 
+class PrefixCache;
+
 struct EngineOptions {
   int max_sequences = 16;  // slots: sequences running at once
   int max_queue = 256;     // waiting requests; more get RESOURCE_EXHAUSTED
@@ -45,7 +47,8 @@ struct EngineOptions {
   int draft_tokens = 0;
   LanguageModel* draft_model = nullptr;  // of the same vocabulary; null: prompt lookup
   std::chrono::milliseconds stall_deadline{
-      30000};  // a reader that takes nothing for so long ends its request
+      30000};                           // a reader that takes nothing for so long ends its request
+  PrefixCache* prefix_cache = nullptr;  // outlives the engine; null: none
   EngineObserver* observer = nullptr;
   // Called once, by the engine thread, when the device has failed: every request has ended with
   // INTERNAL then, and new ones get UNAVAILABLE.

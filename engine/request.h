@@ -102,6 +102,14 @@ struct Usage {
   int64_t cached_tokens = 0;
 };
 
+// Why no token of a prompt was taken from a stored state.
+enum class CacheMiss {
+  kNone,      // some were, or the request had a start of its own
+  kDisabled,  // there is no cache, or the request did not want it, or wanted every row
+  kTooShort,  // shorter than what is stored
+  kNoPrefix,  // nothing stored begins it
+};
+
 struct Timings {
   std::chrono::nanoseconds queue{0};
   std::chrono::nanoseconds prefill{0};
@@ -130,6 +138,7 @@ struct FinishEvent {
   std::string matched_stop;  // the stop string that ended it, if one did
   uint64_t seed = 0;
   Usage usage;
+  CacheMiss cache_miss = CacheMiss::kNone;
   Timings timings;
   // Sum in float64 over all scored tokens; of completions over the output, if it was asked for.
   double logprob_sum = 0;
@@ -219,6 +228,13 @@ struct RequestInfo {
   int priority = 0;  // the higher, the sooner
 };
 
+// How a completion uses the states of prompts that were read before.
+struct CacheParams {
+  bool read = true;
+  bool write = true;
+  std::vector<int64_t> points = {};  // tokens behind which a state is stored too, rising, above 0
+};
+
 struct GenerateRequest {
   RequestInfo info;
   std::vector<int32_t> prompt;  // token ids, BOS included; may be empty behind a `start`
@@ -227,6 +243,7 @@ struct GenerateRequest {
   // params are not used then.
   std::shared_ptr<const Snapshot> start = nullptr;
   bool keep = false;  // the finish holds a snapshot of the whole sequence
+  CacheParams cache = {};
 };
 
 struct ScoreRequest {

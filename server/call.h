@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "engine/engine.h"
+#include "engine/prefix_cache/prefix_cache.h"
 #include "engine/session/session_table.h"
 #include "polysketch/v1/polysketch.pb.h"
 #include "server/connections.h"
@@ -26,7 +27,8 @@ class StallWatch;
 // What is served. Outlives the server.
 struct ServedModel {
   Engine* engine = nullptr;
-  SessionTable* sessions = nullptr;  // the store thread's; its codec is for anybody
+  SessionTable* sessions = nullptr;           // the store thread's; its codec is for anybody
+  const PrefixCache* prefix_cache = nullptr;  // null when it is off
   RequestRules rules;
   v1::GetModelResponse description;
 };

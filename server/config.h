@@ -42,6 +42,8 @@ struct ServerConfig {
   int64_t state_memory = 0;
   std::chrono::milliseconds session_ttl{24 * 3'600'000};
   int64_t max_sessions_per_tenant = 1000;
+  int64_t prefix_cache_min_tokens = 256;
+  int64_t prefix_cache_every = 4096;
   std::chrono::milliseconds migration_ttl{600'000};
 
   int64_t max_message_bytes = int64_t{4} << 20;

@@ -10,6 +10,8 @@
 namespace polysketch {
 namespace {
 
+constexpr int kMostCachePoints = 64;
+
 double Seconds(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
 }
@@ -51,6 +53,20 @@ Status EncodeText(const std::string& text, bool continued, const RequestRules& r
   PS_ASSIGN_OR_RETURN(const std::vector<int32_t> rest, encoder.Finish());
   append(rest);
   return Status();
+}
+
+v1::CacheMiss ToProto(CacheMiss miss) {
+  switch (miss) {
+    case CacheMiss::kNone:
+      return v1::CACHE_MISS_UNSPECIFIED;
+    case CacheMiss::kDisabled:
+      return v1::CACHE_MISS_DISABLED;
+    case CacheMiss::kTooShort:
+      return v1::CACHE_MISS_TOO_SHORT;
+    case CacheMiss::kNoPrefix:
+      return v1::CACHE_MISS_NO_PREFIX;
+  }
+  return v1::CACHE_MISS_UNSPECIFIED;
 }
 
 v1::FinishReason ToProto(FinishReason reason) {
@@ -116,6 +132,26 @@ Result<int> ToPriority(const v1::CompleteRequest& request, const RequestRules& r
                            ", found ", priority);
   }
   return priority;
+}
+
+Result<CacheParams> ToCacheParams(const v1::CacheOptions& options) {
+  CacheParams params;
+  if (options.has_read()) params.read = options.read();
+  if (options.has_write()) params.write = options.write();
+  if (options.points_size() > kMostCachePoints) {
+    return InvalidArgument("cache.points: expected at most ", kMostCachePoints, ", found ",
+                           options.points_size());
+  }
+  int64_t last = 0;
+  for (const int64_t point : options.points()) {
+    if (point <= last) {
+      return InvalidArgument("cache.points: expected numbers that rise from 1, found ", point,
+                             " behind ", last);
+    }
+    last = point;
+    params.points.push_back(point);
+  }
+  return params;
 }
 
 Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
@@ -198,6 +234,7 @@ void ToProto(const FinishEvent& event, v1::Finish* finish) {
   finish->mutable_usage()->set_prompt_tokens(event.usage.prompt_tokens);
   finish->mutable_usage()->set_completion_tokens(event.usage.completion_tokens);
   finish->mutable_usage()->set_cached_tokens(event.usage.cached_tokens);
+  finish->set_cache_miss(ToProto(event.cache_miss));
   ToProto(event.timings, finish->mutable_timings());
 }
 

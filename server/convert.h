@@ -36,6 +36,8 @@ Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRul
                                       bool continued = false);
 // CompleteRequest.priority, within the rules.
 Result<int> ToPriority(const v1::CompleteRequest& request, const RequestRules& rules);
+// INVALID_ARGUMENT for points that do not rise from 1, or too many.
+Result<CacheParams> ToCacheParams(const v1::CacheOptions& options);
 Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
                                         const RequestRules& rules);
 

@@ -95,6 +95,12 @@ constexpr Flag kFlags[] = {
              "default life of a session without use, and of a snapshot"),
     Integer("max-sessions-per-tenant", &C::max_sessions_per_tenant, 1, kMany,
             "sessions of one tenant, and as many snapshots"),
+    Integer("prefix-cache-min-tokens", &C::prefix_cache_min_tokens, 0, kMany,
+            "the states of prompts of at least so many tokens are stored in what sessions leave of "
+            "state-memory, for later prompts of the tenant that begin so; 0: none"),
+    Integer("prefix-cache-every", &C::prefix_cache_every, 0, kMany,
+            "tokens between states stored inside a prompt, rounded up to blocks; 0: at its end "
+            "only"),
     Duration("migration-ttl", &C::migration_ttl, 1000,
              "life of a completion that a shutdown stopped, until it is resumed"),
 

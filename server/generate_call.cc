@@ -101,6 +101,7 @@ Status GenerateCall::RunParsed() {
   } else {
     PS_ASSIGN_OR_RETURN(request_.params, ToGenerateParams(message_, rules));
     PS_ASSIGN_OR_RETURN(request_.info.priority, ToPriority(message_, rules));
+    PS_ASSIGN_OR_RETURN(request_.cache, ToCacheParams(message_.cache()));
     const bool continued = request_.start != nullptr;
     PS_ASSIGN_OR_RETURN(request_.prompt, ToPrompt(message_.prompt(), rules, continued));
     with_logprobs_ = request_.params.logprobs.has_value();

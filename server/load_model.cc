@@ -191,6 +191,8 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config,
     failed->store(true);
     kill(getpid(), SIGTERM);  // the way every stop goes: readiness off first
   };
+  loaded->prefix_cache = NewPrefixCache(config, loaded->model->attention_spec().block);
+  engine_options.prefix_cache = loaded->prefix_cache.get();
   PS_ASSIGN_OR_RETURN(loaded->engine, Engine::Create(loaded->model.get(), model_config,
                                                      loaded->tokenizer.get(), engine_options));
 
@@ -203,6 +205,7 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config,
 
   loaded->served.engine = loaded->engine.get();
   loaded->served.sessions = loaded->sessions.get();
+  loaded->served.prefix_cache = loaded->prefix_cache.get();
   loaded->served.rules = {.tokenizer = loaded->tokenizer.get(),
                           .add_bos = model_config.add_bos,
                           .bos_id = model_config.bos_id,

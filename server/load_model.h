@@ -20,6 +20,7 @@ struct LoadedModel {
   std::unique_ptr<PolysketchModel> model;
   std::unique_ptr<PolysketchModel> draft_model;  // null without --draft-model
   std::unique_ptr<Tokenizer> tokenizer;          // null without tokenizer.model
+  std::unique_ptr<PrefixCache> prefix_cache;     // null when it is off
   std::unique_ptr<Engine> engine;
   std::unique_ptr<StateStore> store;  // null without --state-store
   std::unique_ptr<SessionTable> sessions;

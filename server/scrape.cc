@@ -155,6 +155,23 @@ void AddServed(const ServedFacts& served, Families* families) {
                     static_cast<double>(engine.steps));
 }
 
+void AddPrefixCache(const PrefixCacheStats& cache, Families* families) {
+  families->Gauge("polysketch_prefix_cache_entries", "States of prompts that are stored.",
+                  static_cast<double>(cache.entries));
+  families->Gauge("polysketch_prefix_cache_bytes", "Memory of those.",
+                  static_cast<double>(cache.bytes));
+  families->Counter("polysketch_prefix_cache_queries_total",
+                    "Prompt tokens of requests that asked for a stored state.",
+                    static_cast<double>(cache.queried_tokens));
+  families->Counter("polysketch_prefix_cache_hits_total",
+                    "Of these, tokens taken from a stored state.",
+                    static_cast<double>(cache.hit_tokens));
+  families->Counter("polysketch_prefix_cache_stored_total", "States of prompts stored.",
+                    static_cast<double>(cache.stored));
+  families->Counter("polysketch_prefix_cache_evicted_total", "Stored states dropped to make room.",
+                    static_cast<double>(cache.evicted));
+}
+
 void AddSessions(const SessionStats& sessions, Families* families) {
   families->Gauge("polysketch_sessions", "Sessions and snapshots that this process knows.",
                   sessions.sessions);
@@ -190,6 +207,7 @@ std::vector<MetricFamily> ScrapeMetrics::Collect() const {
   if (const std::optional<ServedFacts> served = served_()) {
     AddServed(*served, &families);
     AddSessions(served->sessions, &families);
+    AddPrefixCache(served->prefix_cache, &families);
   }
   const ConnectionTable::Stats connections = connections_();
   families.Gauge("polysketch_connections", "Open connections.",

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/prefix_cache/prefix_cache.h"
 #include "engine/session/session_table.h"
 #include "server/connections.h"
 
@@ -19,6 +20,7 @@ namespace polysketch {
 struct ServedFacts {
   EngineStats engine;
   SessionStats sessions = {};
+  PrefixCacheStats prefix_cache = {};
   int64_t max_sequences = 0;
   int64_t max_queue = 0;
   int64_t weight_bytes = 0;

@@ -137,6 +137,9 @@ std::shared_ptr<ScrapeMetrics> Server::NewScrape() {
         const v1::GetModelResponse& info = model->description;
         return ServedFacts{.engine = model->engine->stats(),
                            .sessions = model->sessions->stats(),
+                           .prefix_cache = model->prefix_cache == nullptr
+                                               ? PrefixCacheStats()
+                                               : model->prefix_cache->stats(),
                            .max_sequences = info.limits().max_sequences(),
                            .max_queue = info.limits().max_queue(),
                            .weight_bytes = info.weight_bytes(),

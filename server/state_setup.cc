@@ -55,6 +55,13 @@ Result<std::unique_ptr<StateStore>> OpenStateStore(const ServerConfig& config) {
   return Status(store.status().code(), StrCat("--state-store: ", store.status().message()));
 }
 
+std::unique_ptr<PrefixCache> NewPrefixCache(const ServerConfig& config, int block) {
+  if (config.prefix_cache_min_tokens == 0) return nullptr;
+  const int64_t every = (config.prefix_cache_every + block - 1) / block * block;
+  return std::make_unique<PrefixCache>(PrefixCacheOptions{
+      .memory = 0, .min_tokens = config.prefix_cache_min_tokens, .every = every});
+}
+
 Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const LoadedModel& loaded) {
   SessionOptions options;
   SnapshotCodec& codec = options.codec;
@@ -73,6 +80,12 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
   options.store = loaded.store.get();
   options.memory = config.state_memory > 0 ? static_cast<size_t>(config.state_memory)
                                            : loaded.engine->stats().state_bytes_limit;
+  if (PrefixCache* cache = loaded.prefix_cache.get()) {
+    cache->SetMemory(options.memory);
+    options.on_memory = [cache, memory = options.memory](size_t sessions) {
+      cache->SetMemory(memory - std::min(memory, sessions));
+    };
+  }
   options.max_per_tenant = static_cast<int>(config.max_sessions_per_tenant);
   options.default_ttl = config.session_ttl;
   return options;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/status.h"
+#include "engine/prefix_cache/prefix_cache.h"
 #include "engine/session/session_table.h"
 #include "engine/store/state_store.h"
 #include "server/config.h"
@@ -13,6 +14,10 @@ namespace polysketch {
 
 // Errors begin with the flag's name.
 Result<std::unique_ptr<StateStore>> OpenStateStore(const ServerConfig& config);
+
+// Null when it is off. It has no memory yet. `block`: tokens; states inside a prompt are stored at
+// multiples of it.
+std::unique_ptr<PrefixCache> NewPrefixCache(const ServerConfig& config, int block);
 
 // What the states of this process belong to: the contents of the model folder, the device and the
 // formats. `loaded`: with model, tokenizer, engine and store. Reads the weights once more.

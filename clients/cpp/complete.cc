@@ -10,7 +10,6 @@
 #include "clients/cpp/input.h"
 #include "clients/cpp/json.h"
 #include "clients/cpp/progress.h"
-#include "clients/cpp/utf8.h"
 #include "polysketch/v1/polysketch.grpc.pb.h"
 
 namespace polysketch {
@@ -144,6 +143,9 @@ class JsonOutput {
     json["finish_reason"] = ReasonName(finish.reason());
     if (!finish.matched_stop().empty()) json["matched_stop"] = finish.matched_stop();
     if (!finish.resume_token().empty()) json["resume_token"] = finish.resume_token();
+    if (finish.cache_miss() != v1::CACHE_MISS_UNSPECIFIED) {
+      json["cache_miss"] = v1::CacheMiss_Name(finish.cache_miss());
+    }
     if (finish.has_session()) json["session"] = MessageToJson(finish.session());
     json["seed"] = finish.seed();
     json["usage"] = MessageToJson(finish.usage());

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <limits>
 
-#include "clients/cpp/utf8.h"
+#include "base/utf8.h"
 
 namespace polysketch {
 namespace {
@@ -66,7 +66,7 @@ Result<std::string> TextReader::Read(size_t most_bytes) {
     PS_ASSIGN_OR_RETURN(std::string bytes, file_->Read(std::max<size_t>(most_bytes, 1)));
     const bool at_end = bytes.empty();
     std::string text = std::move(pending_) + bytes;
-    const size_t whole = Utf8PrefixLength(text);
+    const size_t whole = ValidUtf8Prefix(text);
     pending_ = text.substr(whole);
     if (at_end ? !pending_.empty() : !IsUtf8Beginning(pending_)) {
       return InvalidArgument(file_->name(), " is not UTF-8 at byte ",
@@ -110,6 +110,12 @@ Result<std::vector<int32_t>> TokenReader::Read(size_t most) {
     next_ = end;
   }
   return ids;
+}
+
+Status CheckUtf8(std::string_view what, std::string_view text) {
+  const size_t whole = ValidUtf8Prefix(text);
+  if (whole == text.size()) return Status();
+  return InvalidArgument(what, " is not UTF-8 at byte ", whole);
 }
 
 void InputOptions::AddText(Options* options) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -77,6 +78,9 @@ struct InputOptions {
   // The file that is named; null for --prompt.
   Result<std::unique_ptr<InputFile>> Open() const;
 };
+
+// INVALID_ARGUMENT that names the first byte that is not UTF-8; what: "--prompt".
+Status CheckUtf8(std::string_view what, std::string_view text);
 
 // All of a file.
 Result<std::string> ReadText(InputFile* file);

@@ -3,7 +3,7 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "engine/tokenizer/utf8.h"
+#include "base/utf8.h"
 
 namespace polysketch {
 namespace {

@@ -40,7 +40,7 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
     pending = start->pending;
   }
   const bool resumes = start != nullptr && start->generation.has_value();
-  if (!resumes) Begin(request.prompt, &pending);
+  if (!resumes) Follow(request.prompt, &pending);
   prompt_ = std::make_shared<const std::vector<int32_t>>(std::move(pending));
   if (!resumes) {
     cached_tokens_ = start_position();
@@ -52,6 +52,22 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
     Group(params_.n, params_.best_of);
     forks_due_ = true;
   }
+  if (start == nullptr) {
+    prefix_.emplace(context.prefix_cache, request.cache, tenant(),
+                    params_.echo && params_.logprobs.has_value(), prefill_size());
+  }
+}
+
+Status GenerateSequence::Begin(SequenceState* state) {
+  if (start_state_ != nullptr) return state->Load(start_state_->position, start_state_->bytes);
+  if (!prefix_) return Status();
+  PS_ASSIGN_OR_RETURN(processed_, prefix_->Begin(*prompt_, state));
+  cached_tokens_ = processed_;
+  return Status();
+}
+
+void GenerateSequence::OnState(const SequenceState& state) {
+  if (prefix_ && state.position() <= prompt_size()) prefix_->OnState(*prompt_, state);
 }
 
 GenerateSequence::GenerateSequence(const GenerateSequence& parent, int choice)
@@ -80,7 +96,7 @@ void GenerateSequence::StartSampler() {
   sampler_.emplace(params_.sampling, seed_, context().vocab_size, history);
 }
 
-void GenerateSequence::Begin(std::span<const int32_t> prompt, std::vector<int32_t>* pending) {
+void GenerateSequence::Follow(std::span<const int32_t> prompt, std::vector<int32_t>* pending) {
   if (params_.echo) StartDecoder();  // behind the history; the prompt is part of the text
   seen_.Insert(prompt);
   tail_ = LastTokens(tail_, prompt, Snapshot::kTail);
@@ -134,7 +150,7 @@ int64_t GenerateSequence::ReadyTokens(int64_t most_drafts) {
       EchoUpTo(prompt_size());
       End(FinishReason::kLength, Status());
     }
-    return prefill_size() - processed_;
+    return SegmentEnd() - processed_;
   }
   // One token is sampled behind those that hold.
   Draft(std::min({most_drafts, draft_length_.Next(), max_tokens_ - generated_ - 1}));
@@ -349,6 +365,7 @@ void GenerateSequence::FillFinish(FinishEvent* finish) {
   finish->usage.completion_tokens = generated_;
   finish->logprob_sum = logprob_sum_;
   finish->usage.cached_tokens = cached_tokens_;
+  if (prefix_) finish->cache_miss = prefix_->miss();
   finish->snapshot = std::move(snapshot_);
 }
 

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/prefix_cache/prefix_plan.h"
 #include "engine/sampler/stop_matcher.h"
 #include "engine/scheduler/sequence.h"
 #include "engine/speculation/draft_length.h"
@@ -43,7 +44,7 @@ class GenerateSequence : public Sequence {
   int64_t StateTokens() const override {
     return start_position() + prompt_size() + max_tokens_ - generated_;
   }
-  const SavedState* start_state() const override { return start_state_.get(); }
+  Status Begin(SequenceState* state) override;
   std::span<const int32_t> NextTokens(int64_t n) const override;
   Rows WantedRows(int64_t n) const override;
   bool needs_log_sum_exp() const override {
@@ -52,6 +53,7 @@ class GenerateSequence : public Sequence {
   void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp,
              SamplerScratch* scratch) override;
   int64_t OnSegment(int64_t n) override;
+  void OnState(const SequenceState& state) override;
   std::vector<std::unique_ptr<Sequence>> TakeForks() override;
   bool Migrate() override;
   void OnLeaving(const SequenceState* state) override;
@@ -59,7 +61,7 @@ class GenerateSequence : public Sequence {
  private:
   GenerateSequence(const GenerateSequence& parent, int choice);
   // Parts of the constructor.
-  void Begin(std::span<const int32_t> prompt, std::vector<int32_t>* pending);
+  void Follow(std::span<const int32_t> prompt, std::vector<int32_t>* pending);
   void Resume(const Generation& generation);
   void StartSampler();
   void StartDecoder();
@@ -75,6 +77,9 @@ class GenerateSequence : public Sequence {
     // Nothing is sampled behind a kept prompt: its last token stays for the continuation to run.
     const bool last_stays = forks_due_ || (keep_ && max_tokens_ == 0);
     return prompt_size() - (last_stays ? 1 : 0);
+  }
+  int64_t SegmentEnd() const {
+    return prefix_ ? prefix_->SegmentEnd(processed_, prefill_size()) : prefill_size();
   }
   void Draft(int64_t most);
   std::optional<ProgressEvent> Progress() const override;
@@ -108,6 +113,7 @@ class GenerateSequence : public Sequence {
   std::vector<int32_t> tail_;  // its end
   int64_t prompt_tokens_ = 0;  // as Usage has them: those of the start too
   int64_t cached_tokens_ = 0;
+  std::optional<PrefixPlan> prefix_;  // none for one with a past of its own
 
   bool forks_due_ = false;
   int64_t processed_ = 0;   // tokens behind the start that are in the state

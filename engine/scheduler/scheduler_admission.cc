@@ -119,9 +119,8 @@ bool Scheduler::Place(WaitQueue::Iterator at, Clock::time_point now) {
     PS_CHECK(room);
     if (at->source != nullptr) {
       slot.state->CopyFrom(*at->source->state);
-    } else if (const SavedState* start = at->sequence->start_state()) {
-      const Status status = slot.state->Load(start->position, start->bytes);
-      if (!status.ok()) at->sequence->End(FinishReason::kError, status);
+    } else if (const Status status = at->sequence->Begin(slot.state.get()); !status.ok()) {
+      at->sequence->End(FinishReason::kError, status);
     }
     const bool forks = at->source == nullptr && at->sequence->places() > 1;
     slot.reserved = forks ? bytes / 2 : bytes;

@@ -22,6 +22,7 @@
 namespace polysketch {
 
 class Drafter;
+class PrefixCache;
 
 // What all sequences of an engine share; outlives them.
 struct SequenceContext {
@@ -35,6 +36,7 @@ struct SequenceContext {
   int draft_tokens = 0;
   // A drafter for one sequence. Empty: prompt lookup.
   std::function<std::unique_ptr<Drafter>()> new_drafter = {};
+  PrefixCache* prefix_cache = nullptr;  // null: none
 };
 
 class Sequence {
@@ -70,8 +72,8 @@ class Sequence {
   // Positions that its state must be able to hold, as far as known.
   virtual int64_t StateTokens() const = 0;
 
-  // What its state begins as; null: empty.
-  virtual const SavedState* start_state() const { return nullptr; }
+  // It gets its state, which is empty: makes it what it begins with.
+  virtual Status Begin(SequenceState* /*state*/) { return Status(); }
 
   // --- a step: a segment of n <= ReadyTokens() tokens ---
   // Valid until OnSegment.
@@ -85,6 +87,8 @@ class Sequence {
   // The segment is done, all wanted rows have come. How many of its tokens hold; the state forgets
   // the rest (drafts that were wrong).
   virtual int64_t OnSegment(int64_t n) = 0;
+  // The same, with the state behind the tokens that hold; it may have ended.
+  virtual void OnState(const SequenceState& /*state*/) {}
   // The other choices of its request, once: when it has processed what they have in common. Each
   // goes on from a copy of its state.
   virtual std::vector<std::unique_ptr<Sequence>> TakeForks() { return {}; }

@@ -46,6 +46,7 @@ void StepExecutor::Run(std::span<const Item> batch) {
     const int64_t kept = item.sequence->OnSegment(item.tokens);
     PS_CHECK(kept >= 1 && kept <= item.tokens);
     if (kept < item.tokens) item.state->Cut(item.state->position() - item.tokens + kept);
+    item.sequence->OnState(*item.state);
   }
 }
 

@@ -11,6 +11,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kSweepInterval{1};
+constexpr std::chrono::seconds kStoreSweepInterval{60};
 
 std::string SessionKey(const std::string& id) { return "session-" + id; }
 std::string SnapshotKey(const std::string& id) { return "snapshot-" + id; }
@@ -47,6 +48,11 @@ Result<SessionInfo> SessionTable::Create(const std::string& tenant, bool durable
   RemoveExpired();
   if (durable) PS_RETURN_IF_ERROR(RequireStore("a durable session"));
   PS_RETURN_IF_ERROR(CheckCount(tenant, 1, /*snapshots=*/false));
+  return Make(tenant, durable, ttl, std::move(start));
+}
+
+Result<SessionInfo> SessionTable::Make(const std::string& tenant, bool durable, milliseconds ttl,
+                                       std::shared_ptr<const Snapshot> start) {
   Entry entry;
   entry.key = {tenant, NewStateKey()};
   entry.durable = durable;
@@ -111,7 +117,7 @@ Result<std::vector<SessionInfo>> SessionTable::Fork(const std::string& tenant,
   const milliseconds ttl = place->ttl;
   std::vector<SessionInfo> forks;
   for (int i = 0; i < count; ++i) {
-    Result<SessionInfo> fork = Create(tenant, durable, ttl, lease.snapshot());
+    Result<SessionInfo> fork = Make(tenant, durable, ttl, lease.snapshot());
     if (!fork.ok()) {
       for (const SessionInfo& made : forks) CountError(Delete(tenant, made.id));
       return fork.status();
@@ -411,7 +417,9 @@ void SessionTable::RemoveExpired() {
     if (!busy && now - place->used >= place->ttl) Remove(place);
     place = next;
   }
-  if (options_.store != nullptr) options_.store->Expire();
+  if (options_.store == nullptr || now - last_store_sweep_ < kStoreSweepInterval) return;
+  last_store_sweep_ = now;
+  options_.store->Expire();
 }
 
 Status SessionTable::CheckCount(const std::string& tenant, int more, bool snapshots) {

@@ -168,6 +168,9 @@ class SessionTable {
   };
   using Place = std::list<Entry>::iterator;
 
+  // A new session, its count checked.
+  Result<SessionInfo> Make(const std::string& tenant, bool durable, std::chrono::milliseconds ttl,
+                           std::shared_ptr<const Snapshot> start);
   void Release(const Key& key);
   Place Find(const Key& key);
   // Finds it here or in the store, as it is now; not used by anybody.
@@ -195,6 +198,7 @@ class SessionTable {
   bool write_through_ = false;
   SessionStats stats_;  // guarded by mutex_
   std::chrono::system_clock::time_point last_sweep_;
+  std::chrono::system_clock::time_point last_store_sweep_;
 };
 
 }  // namespace polysketch

@@ -3,9 +3,9 @@
 #include <string>
 #include <string_view>
 
+#include "base/utf8.h"
 #include "engine/sampler/sampling_params.h"
 #include "engine/sampler/stop_matcher.h"
-#include "engine/tokenizer/utf8.h"
 
 namespace polysketch {
 namespace {
@@ -23,13 +23,6 @@ Status CheckTokens(std::string_view field, std::span<const int32_t> tokens, int 
     }
   }
   return Status();
-}
-
-// Bytes that are the beginning of one character.
-bool IsPartOfCharacter(std::string_view bytes) {
-  if (bytes.empty()) return true;
-  const Utf8Char c = DecodeUtf8(bytes);
-  return c.kind == Utf8Char::Kind::kIncomplete && static_cast<size_t>(c.length) == bytes.size();
 }
 
 Status CheckCounts(const Generation& generation, int vocab_size) {
@@ -76,7 +69,7 @@ Status CheckGeneration(const Generation& generation, int64_t pending,
   if (matcher.Append(generation.held, &out) || !out.empty()) {
     return InvalidArgument("snapshot: held text: expected the beginning of a stop string");
   }
-  if (!IsPartOfCharacter(generation.decoder.pending)) {
+  if (!IsUtf8Beginning(generation.decoder.pending)) {
     return InvalidArgument("snapshot: partial character: expected the beginning of one");
   }
   return Status();

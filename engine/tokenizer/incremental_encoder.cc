@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/utf8.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "engine/tokenizer/utf8.h"
 
 namespace polysketch {
 

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "engine/tokenizer/sentencepiece_model.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "engine/tokenizer/utf8.h"
 
 namespace polysketch {
 namespace {

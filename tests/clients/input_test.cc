@@ -7,7 +7,7 @@
 #include <fstream>
 #include <thread>
 
-#include "clients/cpp/utf8.h"
+#include "base/utf8.h"
 #include "gtest/gtest.h"
 #include "tests/testing/random.h"
 
@@ -48,7 +48,7 @@ TEST(Utf8, PrefixesEndBeforeTheFirstBadByte) {
       {"\xF5\x80\x80\x80", 0},
       {"ok\xF0\x9F\x98", 2},
   };
-  for (const auto& [text, length] : cases) EXPECT_EQ(Utf8PrefixLength(text), length) << text;
+  for (const auto& [text, length] : cases) EXPECT_EQ(ValidUtf8Prefix(text), length) << text;
   EXPECT_TRUE(IsUtf8Beginning("\xF0\x9F\x98"));
   EXPECT_FALSE(IsUtf8Beginning("\xF0\x80"));
   EXPECT_FALSE(IsUtf8Beginning("\xFF"));
@@ -66,7 +66,7 @@ TEST(TextReader, PiecesAreWholeCharactersHoweverTheyAreCut) {
       const Result<std::string> piece = reader.Read(piece_bytes);
       ASSERT_TRUE(piece.ok()) << piece.status().ToString();
       if (piece->empty()) break;
-      EXPECT_EQ(Utf8PrefixLength(*piece), piece->size());
+      EXPECT_EQ(ValidUtf8Prefix(*piece), piece->size());
       joined += *piece;
     }
     EXPECT_EQ(joined, text);

@@ -173,6 +173,58 @@ TEST(Session, StatesThatTheClientKeeps) {
   EXPECT_NE(bad.standard_error.find("DATA_LOSS"), std::string::npos) << bad.standard_error;
 }
 
+// What was read once is not read again, by the same tenant; and nobody can tell from the output.
+TEST(Session, StoredPrompts) {
+  const Server server({.flags = {"--prefix-cache-min-tokens", "100"}});
+  std::string text;
+  while (text.size() < 3000) text += std::string(kFirst) + kSecond + ". ";
+  const auto ask = [&](const std::string& prompt, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments = Complete(10, {"--prompt", prompt});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Ask(server, arguments);
+  };
+  const Json cold = ask(text);
+  EXPECT_EQ(cold["usage"]["cached_tokens"], 0);
+  EXPECT_EQ(cold["cache_miss"], "CACHE_MISS_NO_PREFIX");
+  const Json again = ask(text);
+  EXPECT_EQ(again["text"], cold["text"]);
+  EXPECT_GT(again["usage"]["cached_tokens"], 100);
+  EXPECT_FALSE(again.contains("cache_miss"));
+  const Json longer = ask(text + kFirst, {"--logprobs", "3"});
+  EXPECT_GT(longer["usage"]["cached_tokens"], 100);
+  const Json longer_cold = ask(text + kFirst, {"--logprobs", "3", "--no-cache"});
+  EXPECT_EQ(longer["logprobs"], longer_cold["logprobs"]) << "bit for bit";
+  EXPECT_EQ(longer_cold["cache_miss"], "CACHE_MISS_DISABLED");
+  EXPECT_EQ(ask(text, {"--tenant", "other"})["cache_miss"], "CACHE_MISS_NO_PREFIX");
+  EXPECT_EQ(ask("short")["cache_miss"], "CACHE_MISS_TOO_SHORT");
+  EXPECT_GT(server.Metric("polysketch_prefix_cache_hits_total"), 200);
+}
+
+// Ten parts of a session of a million tokens: the state does not grow, nor does the process.
+TEST(Session, AMillionTokens) {
+  if (!testing::FullCounts()) GTEST_SKIP() << "a minute of prefill: full counts only";
+  const Server server;
+  const std::string id = Ask(server, {"session", "create"})["session"];
+  testing::Random random(3);
+  int64_t bytes = 0;
+  int64_t memory = 0;
+  for (int part = 1; part <= 10; ++part) {
+    std::string ids;
+    for (int i = 0; i < 100000; ++i) ids += std::to_string(random.Int(10, 1000)) + " ";
+    const Json session = Ask(server, {"session", "append", id, "--prompt-tokens", "-"}, ids);
+    ASSERT_EQ(session["tokens"], part * 100000);
+    if (part == 2) {
+      bytes = session["bytes"];
+      memory = server.PeakMemoryBytes();
+    }
+  }
+  const Json session = Ask(server, {"session", "list"})["sessions"][0];
+  // Of the block buffer, what the position fills.
+  EXPECT_LE(session["bytes"].get<int64_t>(), bytes * 5 / 4);
+  EXPECT_LE(server.PeakMemoryBytes(), memory + (int64_t{8} << 20));
+  EXPECT_EQ(Ask(server, Complete(20, {"--session", id}))["tokens"].size(), 20u);
+}
+
 class StoreTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {

@@ -52,6 +52,31 @@ TEST_F(ConvertTest, UnsetFieldsTakeTheDocumentedDefaults) {
   EXPECT_FALSE(params->ignore_eos || params->echo || params->include_stop_in_output);
 }
 
+TEST_F(ConvertTest, CacheOptions) {
+  v1::CacheOptions options;
+  const auto unset = ToCacheParams(options);
+  ASSERT_TRUE(unset.ok());
+  EXPECT_TRUE(unset->read && unset->write && unset->points.empty());
+  options.set_read(false);
+  options.set_write(false);
+  options.add_points(1);
+  options.add_points(700);
+  const auto set = ToCacheParams(options);
+  ASSERT_TRUE(set.ok());
+  EXPECT_FALSE(set->read || set->write);
+  EXPECT_EQ(set->points, (std::vector<int64_t>{1, 700}));
+  options.add_points(700);
+  EXPECT_EQ(ToCacheParams(options).status().ToString(),
+            "INVALID_ARGUMENT: cache.points: expected numbers that rise from 1, found 700 behind "
+            "700");
+  options.clear_points();
+  options.add_points(0);
+  EXPECT_FALSE(ToCacheParams(options).ok());
+  options.clear_points();
+  for (int i = 1; i <= 65; ++i) options.add_points(i);
+  EXPECT_FALSE(ToCacheParams(options).ok());
+}
+
 TEST_F(ConvertTest, EveryFieldArrives) {
   v1::CompleteRequest request;
   v1::Sampling* sampling = request.mutable_sampling();

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/utf8.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "engine/tokenizer/utf8.h"
 
 namespace polysketch::testing {
 

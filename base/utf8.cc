@@ -1,4 +1,4 @@
-#include "engine/tokenizer/utf8.h"
+#include "base/utf8.h"
 
 #include "base/check.h"
 
@@ -52,6 +52,12 @@ size_t ValidUtf8Prefix(std::string_view text) {
     i += static_cast<size_t>(c.length);
   }
   return i;
+}
+
+bool IsUtf8Beginning(std::string_view tail) {
+  if (tail.empty()) return true;
+  const Utf8Char c = DecodeUtf8(tail);
+  return c.kind == Utf8Char::Kind::kIncomplete && static_cast<size_t>(c.length) == tail.size();
 }
 
 }  // namespace polysketch

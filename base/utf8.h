@@ -28,6 +28,9 @@ Utf8Char DecodeUtf8(std::string_view text);
 // is valid.
 size_t ValidUtf8Prefix(std::string_view text);
 
+// Whether it is the beginning of a character whose end is missing, or empty.
+bool IsUtf8Beginning(std::string_view tail);
+
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
 
 }  // namespace polysketch

@@ -1,4 +1,4 @@
-#include "engine/tokenizer/utf8.h"
+#include "base/utf8.h"
 
 #include <string>
 #include <vector>

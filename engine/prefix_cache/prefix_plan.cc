@@ -1,0 +1,54 @@
+#include "engine/prefix_cache/prefix_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace polysketch {
+
+PrefixPlan::PrefixPlan(PrefixCache* cache, const CacheParams& params, const std::string& salt,
+                       bool needs_rows, int64_t size)
+    : cache_(cache), salt_(salt), size_(size) {
+  if (cache_ == nullptr) return;
+  const PrefixCacheOptions& options = cache_->options();
+  read_ = params.read && !needs_rows;
+  if (read_) miss_ = CacheMiss::kNoPrefix;
+  if (!params.write) return;
+  for (const int64_t point : params.points) {
+    if (point <= size_) points_.push_back(point);
+  }
+  if (size_ < options.min_tokens) return;
+  points_.push_back(size_);
+  for (int64_t point = options.every; options.every > 0 && point < size_; point += options.every) {
+    points_.push_back(point);
+  }
+  std::sort(points_.begin(), points_.end());
+  points_.erase(std::unique(points_.begin(), points_.end()), points_.end());
+}
+
+Result<int64_t> PrefixPlan::Begin(std::span<const int32_t> prompt, SequenceState* state) {
+  if (!read_) return 0;
+  const std::optional<PrefixCache::Hit> hit = cache_->Find(salt_, prompt);
+  if (!hit) {
+    if (std::ssize(prompt) < cache_->options().min_tokens) miss_ = CacheMiss::kTooShort;
+    return 0;
+  }
+  PS_RETURN_IF_ERROR(state->Load(hit->state->position, hit->state->bytes));
+  state->Cut(hit->tokens);
+  miss_ = CacheMiss::kNone;
+  return hit->tokens;
+}
+
+int64_t PrefixPlan::SegmentEnd(int64_t processed, int64_t end) const {
+  const auto next = std::upper_bound(points_.begin(), points_.end(), processed);
+  return next == points_.end() ? end : *next;
+}
+
+void PrefixPlan::OnState(std::span<const int32_t> prompt, const SequenceState& state) {
+  const int64_t position = state.position();
+  if (!std::binary_search(points_.begin(), points_.end(), position)) return;
+  const auto tokens = prompt.first(static_cast<size_t>(position));
+  if (state.SavedBytes() > cache_->memory() || cache_->Touch(salt_, tokens)) return;
+  cache_->Insert(salt_, tokens, SavedState::Of(state), state.EarliestCut());
+}
+
+}  // namespace polysketch
