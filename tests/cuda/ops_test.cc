@@ -252,6 +252,10 @@ TEST_F(CudaOpsTest, LearnedSketch) {
         ExpectClose(
             got, want, [&](size_t i) { return tolerance[i]; },
             StrCat("LearnedSketch ", rows, " rows ", d, " to ", r, " ", DataTypeName(type)));
+        // The last row alone has the bits that it has among others.
+        GuardedFloats alone(stride);
+        cuda_->LearnedSketch(cuda_net->network, x.data() + (rows - 1) * d, 1, alone.data());
+        for (int i = 0; i < stride; ++i) ASSERT_EQ(alone[i], got[(rows - 1) * stride + i]) << i;
       }
     }
   }
