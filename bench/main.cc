@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "bench/ceilings.h"
+#include "bench/drift.h"
 #include "bench/kernel_bench.h"
 #include "bench/model_bench.h"
 #include "bench/report.h"
@@ -24,13 +25,16 @@ GFLOP/s count what the model's definition needs, shares are of what this machine
   --prefill LIST        prompt lengths (default 512,262144)
   --decode LIST         tokens processed before a decode measurement (default 4096,262144)
   --batches LIST        more decode rows at each of these depths (default 32; "none" for none)
-  --weights LIST        f32,bf16,f16,q8 (default all)
+  --weights LIST        f32,bf16,f16,q8,q4 (default all)
   --state-format F      f32 | bf16: how the far state is read (default f32)
   --threads N           default: every CPU
   --device D            cpu | cuda | reference (default cpu)
   --step-tokens N       tokens of one prefill step (default 512)
   --decode-blocks N     blocks of the model that a decode row covers (default 1)
   --repeats N           of prompts up to 16384 tokens; the median counts (default 3)
+  --drift FILE          instead of measuring speed: the perplexity of a text (token ids of 16 bits) under
+                        each format, in both state formats, beside that under f32
+  --drift-tokens N      its first N tokens (default 65536)
   --profile             time every op too: operations, bytes and the share of its ceiling
   --json                one JSON object on stdout
   --help
@@ -67,15 +71,15 @@ std::vector<int64_t> ParseNumbers(const std::string& flag, const std::string& li
 }
 
 std::optional<DataType> ParseFormat(const std::string& name) {
-  for (const DataType type : {DataType::kF32, DataType::kBf16, DataType::kF16, DataType::kQ8}) {
-    if (DataTypeName(type) == name) return type;
-  }
-  Usage("--weights: expected f32, bf16, f16 or q8, found \"" + name + "\"");
+  if (const std::optional<DataType> type = DataTypeOf(name)) return type;
+  Usage("--weights: expected f32, bf16, f16, q8 or q4, found \"" + name + "\"");
 }
 
 struct Arguments {
   BenchOptions options;
   bool json = false;
+  std::string drift;  // file of a text; empty: measure speed
+  int64_t drift_tokens = 65536;
 };
 
 Arguments Parse(int argc, char** argv) {
@@ -86,7 +90,7 @@ Arguments Parse(int argc, char** argv) {
   o.prefill_contexts = {512, 262144};
   o.decode_contexts = {4096, 262144};
   o.batches = {32};
-  o.formats = {DataType::kF32, DataType::kBf16, DataType::kF16, DataType::kQ8};
+  o.formats.assign(AllDataTypes().begin(), AllDataTypes().end());
   constexpr int64_t kMostTokens = int64_t{1} << 32;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
@@ -128,6 +132,10 @@ Arguments Parse(int argc, char** argv) {
       if (value != "f32" && value != "bf16")
         Usage("--state-format: expected f32 or bf16, found \"" + value + "\"");
       o.state_format = value == "f32" ? StateFormat::kF32 : StateFormat::kBf16;
+    } else if (flag == "--drift") {
+      args.drift = value;
+    } else if (flag == "--drift-tokens") {
+      args.drift_tokens = ParseNumber(flag, value, kMostTokens);
     } else if (flag == "--threads") {
       o.threads = static_cast<int>(ParseNumber(flag, value, 1024));
     } else if (flag == "--device") {
@@ -156,6 +164,14 @@ int Fail(const Status& status) {
 int Main(int argc, char** argv) {
   const Arguments args = Parse(argc, argv);
   const BenchOptions& options = args.options;
+  if (!args.drift.empty()) {
+    const auto rows = RunDrift(options, args.drift, args.drift_tokens, [&](const DriftRow& row) {
+      if (!args.json) Print(row);
+    });
+    if (!rows.ok()) return Fail(rows.status());
+    if (args.json) PrintJson(options, *rows);
+    return 0;
+  }
   const bool kernels =
       std::find(options.stages.begin(), options.stages.end(), "kernels") != options.stages.end();
   Result<std::unique_ptr<Backend>> probe = NewCpuBackend(options.threads);

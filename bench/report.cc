@@ -158,4 +158,27 @@ void Report::Print(const KernelRow& row) const {
   std::fflush(stdout);
 }
 
+void Print(const DriftRow& row) {
+  std::printf(
+      "weights %-6s state %-4s %8lld tokens, perplexity %10.4f, change %+8.4f%%, a token's "
+      "log-probability: mean %.2e, most %.2e\n",
+      row.weights.c_str(), row.state.c_str(), static_cast<long long>(row.tokens), row.perplexity,
+      100 * row.change, row.mean_token, row.worst_token);
+  std::fflush(stdout);
+}
+
+void PrintJson(const BenchOptions& options, const std::vector<DriftRow>& rows) {
+  nlohmann::json json = {{"model", options.model}, {"drift", nlohmann::json::array()}};
+  for (const DriftRow& row : rows) {
+    json["drift"].push_back({{"weights", row.weights},
+                             {"state", row.state},
+                             {"tokens", row.tokens},
+                             {"perplexity", row.perplexity},
+                             {"change", row.change},
+                             {"mean_logprob_change", row.mean_token},
+                             {"max_logprob_change", row.worst_token}});
+  }
+  std::cout << json.dump(1) << "\n";
+}
+
 }  // namespace polysketch::bench

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "bench/ceilings.h"
+#include "bench/drift.h"
 #include "bench/kernel_bench.h"
 #include "bench/model_bench.h"
 
@@ -31,5 +32,9 @@ class Report {
   const bool as_json_;
   nlohmann::json json_;
 };
+
+// Rows of a drift run, as a line of a table each, and as one JSON object.
+void Print(const DriftRow& row);
+void PrintJson(const BenchOptions& options, const std::vector<DriftRow>& rows);
 
 }  // namespace polysketch::bench

@@ -10,6 +10,7 @@ namespace {
 OpClass ClassOf(DataType type) {
   switch (type) {
     case DataType::kQ8:
+    case DataType::kQ4:
       return OpClass::kInt8;
     default:
       return OpClass::kF32;

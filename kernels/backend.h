@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,12 +28,19 @@
 
 namespace polysketch {
 
-// kQ8: 8-bit integers with one float32 scale for each output column (kernels/quantize.h); products
-// with it quantise the activations of each row too. Only packed matrices have it.
-enum class DataType { kF32, kF16, kBf16, kQ8 };
+// The quantised types are those of kernels/quantize.h: kQ8 has 8-bit integers with one float32
+// scale for each output column, kQ4 4-bit integers with a bf16 scale for each 32 rows of a column.
+// Products with them quantise the activations of each row too.
+enum class DataType { kF32, kF16, kBf16, kQ8, kQ4 };
 
-// "f32", "f16", "bf16", "q8".
+// "f32", "f16", "bf16", "q8", "q4".
 std::string_view DataTypeName(DataType type);
+// Its inverse; nothing for another name.
+std::optional<DataType> DataTypeOf(std::string_view name);
+// All of them, widest first.
+std::span<const DataType> AllDataTypes();
+bool IsQuantized(DataType type);
+// Bytes of an element of kF32, kF16, kBf16 or kQ8.
 int64_t DataTypeBytes(DataType type);
 
 // A dense matrix as it stands in a checkpoint: row-major, any alignment.
@@ -41,7 +49,15 @@ struct HostMatrix {
   DataType type = DataType::kF32;
   int64_t rows = 0;
   int64_t cols = 0;
+  // Of the quantised types (docs/model-format.md, "Quantised tensors"). kQ8: float32, one for each
+  // column, or for each row when `scale_rows`. kQ4: bf16 [ceil(rows / 32), cols]; data holds two
+  // elements a byte.
+  const void* scales = nullptr;
+  bool scale_rows = false;
 };
+
+// Bytes of a matrix [in, out] of that type, scales included.
+int64_t MatrixBytes(int64_t in, int64_t out, DataType type);
 
 // A weight matrix [in, out], packed by the backend that made it.
 class Matrix {
@@ -51,9 +67,7 @@ class Matrix {
   int64_t out() const { return out_; }
   DataType type() const { return type_; }
   // Bytes that one pass over the matrix reads, scales included.
-  int64_t bytes() const {
-    return in_ * out_ * DataTypeBytes(type_) + (type_ == DataType::kQ8 ? out_ * 4 : 0);
-  }
+  int64_t bytes() const { return MatrixBytes(in_, out_, type_); }
 
  protected:
   Matrix(int64_t in, int64_t out, DataType type) : in_(in), out_(out), type_(type) {}
@@ -173,7 +187,8 @@ class Backend {
   virtual void CopyIn(const float* host, size_t size, float* array);
   virtual void CopyOut(const float* array, size_t size, float* host);
   // A packed copy of w [in, out], or of its transpose when `transpose` (w is [out, in] then),
-  // stored as `type`.
+  // stored as `type`. A quantised w keeps its integers when its type is the same and its scales
+  // belong to columns of the result.
   virtual std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
                                                    DataType type) = 0;
   virtual std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) = 0;

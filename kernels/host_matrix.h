@@ -6,21 +6,88 @@
 
 #include "base/half.h"
 #include "kernels/backend.h"
+#include "kernels/quantize.h"
 
 namespace polysketch {
 
-// Element `index` of w in row-major order, as float32; at any alignment, since checkpoints promise
-// none.
-inline float ReadElement(const HostMatrix& w, int64_t index) {
-  const auto* bytes = static_cast<const uint8_t*>(w.data) + index * DataTypeBytes(w.type);
-  if (w.type == DataType::kF32) {
-    float value;
-    std::memcpy(&value, bytes, sizeof(value));
-    return value;
+// At any alignment, since checkpoints promise none.
+template <typename T>
+inline T ReadUnaligned(const void* data, int64_t index) {
+  T value;
+  std::memcpy(&value, static_cast<const uint8_t*>(data) + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+// The integer of element [row, col] of a quantised matrix. kQ4: a byte of group g, row j < 16,
+// holds elements 32 g + j (lower half) and 32 g + 16 + j (upper half), each plus 8.
+inline int ReadInteger(const HostMatrix& w, int64_t row, int64_t col) {
+  if (w.type == DataType::kQ8) return ReadUnaligned<int8_t>(w.data, row * w.cols + col);
+  const int64_t half = kQ4Group / 2, j = row % kQ4Group;
+  const int64_t byte_row = row / kQ4Group * half + j % half;
+  const uint8_t pair = ReadUnaligned<uint8_t>(w.data, byte_row * w.cols + col);
+  return (j < half ? pair & 0xf : pair >> 4) - 8;
+}
+
+// What the integer of element [row, col] is multiplied by.
+inline float ReadScale(const HostMatrix& w, int64_t row, int64_t col) {
+  if (w.type == DataType::kQ8) return ReadUnaligned<float>(w.scales, w.scale_rows ? row : col);
+  return Bf16ToFloat(ReadUnaligned<uint16_t>(w.scales, row / kQ4Group * w.cols + col));
+}
+
+// Element [row, col] of w as float32.
+inline float ReadElement(const HostMatrix& w, int64_t row, int64_t col) {
+  const int64_t index = row * w.cols + col;
+  switch (w.type) {
+    case DataType::kF32:
+      return ReadUnaligned<float>(w.data, index);
+    case DataType::kF16:
+      return F16ToFloat(ReadUnaligned<uint16_t>(w.data, index));
+    case DataType::kBf16:
+      return Bf16ToFloat(ReadUnaligned<uint16_t>(w.data, index));
+    case DataType::kQ8:
+    case DataType::kQ4:
+      break;
   }
-  uint16_t bits;
-  std::memcpy(&bits, bytes, sizeof(bits));
-  return w.type == DataType::kBf16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
+  return static_cast<float>(ReadInteger(w, row, col)) * ReadScale(w, row, col);
+}
+
+// A column of the packed matrix [in, out] that PackMatrix makes of w: element k.
+inline float ReadPacked(const HostMatrix& w, bool transpose, int64_t k, int64_t n) {
+  return transpose ? ReadElement(w, n, k) : ReadElement(w, k, n);
+}
+
+// Whether the integers of w are those of a matrix of `type` packed that way.
+inline bool KeepsIntegers(const HostMatrix& w, bool transpose, DataType type) {
+  if (w.type != type) return false;
+  return type == DataType::kQ8 ? w.scale_rows == transpose : type == DataType::kQ4 && !transpose;
+}
+
+// Column n of the q8 matrix that PackMatrix makes of w: integers to q [in]; its scale.
+inline float QuantizeColumnQ8(const HostMatrix& w, bool transpose, int64_t in, int64_t n,
+                              float* column, int8_t* q) {
+  if (KeepsIntegers(w, transpose, DataType::kQ8)) {
+    for (int64_t k = 0; k < in; ++k) {
+      q[k] = static_cast<int8_t>(transpose ? ReadInteger(w, n, k) : ReadInteger(w, k, n));
+    }
+    return transpose ? ReadScale(w, n, 0) : ReadScale(w, 0, n);
+  }
+  for (int64_t k = 0; k < in; ++k) column[k] = ReadPacked(w, transpose, k, n);
+  const QuantScale scale = QuantScale::Of(LargestMagnitude(column, in, 1));
+  for (int64_t k = 0; k < in; ++k) q[k] = Quantize(column[k], scale);
+  return scale.scale;
+}
+
+// Elements [first, first + count) of column n of the q4 matrix, one group: integers to q; the bits
+// of its scale.
+inline uint16_t QuantizeColumnGroupQ4(const HostMatrix& w, bool transpose, int64_t first,
+                                      int64_t count, int64_t n, int8_t* q) {
+  if (KeepsIntegers(w, transpose, DataType::kQ4)) {
+    for (int64_t k = 0; k < count; ++k) q[k] = static_cast<int8_t>(ReadInteger(w, first + k, n));
+    return FloatToBf16(ReadScale(w, first, n));
+  }
+  float values[kQ4Group];
+  for (int64_t k = 0; k < count; ++k) values[k] = ReadPacked(w, transpose, first + k, n);
+  return QuantizeGroupQ4(values, count, q);
 }
 
 }  // namespace polysketch

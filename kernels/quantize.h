@@ -1,13 +1,23 @@
-// 8-bit quantisation, symmetric around zero, shared by every backend so that all of them compute
-// with the same integers:
+// Quantisation, shared by every backend so that all of them compute with the same integers.
+//
+// 8 bits, symmetric around zero:
 //   inverse = 127 / max|x|,  q = nearest_even(x * inverse) in [-127, 127],  x ~ q * (max|x| / 127).
 // Weights are quantised by output column, activations by row (token); the product of integers is
 // exact in int32 (127 * 255 * K < 2^31 for K < 66,000) and is scaled once at the end.
+//
+// 4 bits, weights only: each 32 elements along the input have a scale of their own, a bf16 number
+// of either sign, and integers q in [-8, 7], x ~ q * scale. The scale is the one of a few
+// candidates -m / c (m the element of largest magnitude) that has the least squared error; the
+// first wins a tie. A product is a sum of integers in each group, exact, times the group's scale,
+// added in order of the groups.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+
+#include "base/half.h"
 
 namespace polysketch {
 
@@ -38,6 +48,51 @@ inline float LargestMagnitude(const float* x, int64_t n, int64_t stride) {
     if (bits > largest) largest = bits;
   }
   return std::bit_cast<float>(largest);
+}
+
+inline constexpr int64_t kQ4Group = 32;
+inline int64_t Q4Groups(int64_t in) { return (in + kQ4Group - 1) / kQ4Group; }
+
+// The integer of x in [-8, 7]; inverse is 1 / scale, or 0.
+inline int8_t QuantizeQ4(float x, float inverse) {
+  const float q = std::nearbyint(x * inverse);
+  return static_cast<int8_t>(std::clamp(q == q ? q : 0.0f, -8.0f, 7.0f));
+}
+
+// The bits of the bf16 scale of n <= kQ4Group elements; their integers to q. An element that is not
+// finite makes the scale so, and shows in the result.
+inline uint16_t QuantizeGroupQ4(const float* x, int64_t n, int8_t* q) {
+  // c = 8 uses the whole range; more cuts the largest elements, less reaches 8 nowhere.
+  static constexpr float kCandidates[] = {8.0f, 7.0f,  7.5f,  8.5f,  9.0f,
+                                          9.5f, 10.0f, 10.5f, 11.0f, 12.0f};
+  float largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (!(std::abs(x[i]) <= std::abs(largest))) largest = x[i];
+  }
+  if (!(std::abs(largest) >= kQuantTiny) || !std::isfinite(largest)) {
+    std::fill_n(q, n, int8_t{0});
+    return FloatToBf16(std::isfinite(largest) ? 0.0f : largest);
+  }
+  double least = -1;
+  uint16_t best = 0;
+  for (const float c : kCandidates) {
+    const uint16_t bits = FloatToBf16(-largest / c);
+    const float scale = Bf16ToFloat(bits), inverse = 1.0f / scale;
+    double error = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const double off =
+          static_cast<double>(x[i]) -
+          static_cast<double>(QuantizeQ4(x[i], inverse)) * static_cast<double>(scale);
+      error += off * off;
+    }
+    if (least < 0 || error < least) {
+      least = error;
+      best = bits;
+    }
+  }
+  const float inverse = 1.0f / Bf16ToFloat(best);
+  for (int64_t i = 0; i < n; ++i) q[i] = QuantizeQ4(x[i], inverse);
+  return best;
 }
 
 inline int8_t Quantize(float x, const QuantScale& scale) {

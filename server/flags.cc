@@ -51,7 +51,7 @@ constexpr Flag kFlags[] = {
            "where the model runs; auto takes the fastest there is, reference is the slow oracle"),
     Integer("threads", &C::threads, 0, 1024,
             "threads of the cpu device; 0: as many as this process may use"),
-    Choice("weights", "auto|f32|bf16|f16|q8", &C::weights,
+    Choice("weights", "auto|f32|bf16|f16|q8|q4", &C::weights,
            "format of the weights in memory; auto: as in the checkpoint"),
     Choice("state-format", "f32|bf16", &C::state_format,
            "how the recurrent state is read (accumulation is f32)"),

@@ -40,13 +40,6 @@ Result<std::unique_ptr<Backend>> NewBackend(const ServerConfig& config) {
   return NewCpuBackend(threads);
 }
 
-std::optional<DataType> WeightFormat(const std::string& name) {
-  for (const DataType type : {DataType::kF32, DataType::kF16, DataType::kBf16, DataType::kQ8}) {
-    if (DataTypeName(type) == name) return type;
-  }
-  return std::nullopt;  // auto
-}
-
 // Logs at most one line a second.
 class LoadProgress {
  public:
@@ -159,7 +152,7 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config,
   LogInfo("device", {{"name", loaded->backend->name()}, {"threads", loaded->backend->threads()}});
 
   LoadOptions options;
-  options.weights = WeightFormat(config.weights);
+  options.weights = DataTypeOf(config.weights);
   options.state_format = config.state_format == "bf16" ? StateFormat::kBf16 : StateFormat::kF32;
   options.max_step_tokens = static_cast<int>(config.max_step_tokens);
   options.progress = LoadProgress();

@@ -138,7 +138,8 @@ Status Checkpoint::OpenShards(const std::string& dir, const std::string& index_p
   return CheckTotalSize(index, total_bytes_, index_path);
 }
 
-Result<TensorView> Checkpoint::Get(std::string_view name, std::span<const int64_t> expected_shape) {
+Result<TensorView> Checkpoint::Find(std::string_view name,
+                                    std::span<const int64_t> expected_shape) {
   const auto entry = file_of_.find(name);
   if (entry == file_of_.end()) {
     return InvalidArgument(dir_, ": tensor ", name, " is missing: expected shape ",
@@ -151,19 +152,48 @@ Result<TensorView> Checkpoint::Get(std::string_view name, std::span<const int64_
     return InvalidArgument(file.path(), ": tensor ", name, ": expected shape ",
                            ShapeToString(expected_shape), ", found ", ShapeToString(view.shape));
   }
+  return view;
+}
+
+Status Checkpoint::CheckFinite(const TensorView& view) {
+  const int64_t index = view.FirstNonFinite();
+  if (index < 0) return Status();
+  float value = 0;
+  view.ReadFloats(index, {&value, 1});
+  return InvalidArgument(files_[file_of_.find(view.name)->second].path(), ": tensor ", view.name,
+                         ": expected finite values, found ", value, " at element ", index);
+}
+
+Result<TensorView> Checkpoint::Get(std::string_view name, std::span<const int64_t> expected_shape) {
+  PS_ASSIGN_OR_RETURN(const TensorView view, Find(name, expected_shape));
   if (view.type != TensorType::kF32 && view.type != TensorType::kF16 &&
       view.type != TensorType::kBF16) {
-    return InvalidArgument(file.path(), ": tensor ", name,
+    return InvalidArgument(files_[file_of_.find(name)->second].path(), ": tensor ", name,
                            ": expected dtype F32, F16 or BF16, found ", TensorTypeName(view.type));
   }
-  if (const int64_t index = view.FirstNonFinite(); index >= 0) {
-    float value = 0;
-    view.ReadFloats(index, {&value, 1});
-    return InvalidArgument(file.path(), ": tensor ", name, ": expected finite values, found ",
-                           value, " at element ", index);
-  }
+  PS_RETURN_IF_ERROR(CheckFinite(view));
   used_.emplace(name);
   return view;
+}
+
+Result<TensorView> Checkpoint::GetTyped(std::string_view name, TensorType type,
+                                        std::initializer_list<int64_t> expected_shape) {
+  PS_ASSIGN_OR_RETURN(const TensorView view,
+                      Find(name, {expected_shape.begin(), expected_shape.end()}));
+  if (view.type != type) {
+    return InvalidArgument(files_[file_of_.find(name)->second].path(), ": tensor ", name,
+                           ": expected dtype ", TensorTypeName(type), ", found ",
+                           TensorTypeName(view.type));
+  }
+  if (type != TensorType::kI8 && type != TensorType::kU8) PS_RETURN_IF_ERROR(CheckFinite(view));
+  used_.emplace(name);
+  return view;
+}
+
+std::optional<TensorType> Checkpoint::TypeOf(std::string_view name) const {
+  const auto entry = file_of_.find(name);
+  if (entry == file_of_.end()) return std::nullopt;
+  return files_[entry->second].tensors().find(name)->second.type;
 }
 
 void Checkpoint::Release(const TensorView& tensor) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -32,6 +33,12 @@ class Checkpoint {
     return Get(name, std::span<const int64_t>(expected_shape.begin(), expected_shape.size()));
   }
 
+  // The same for a tensor of exactly that type: the integers and scales of quantised weights.
+  Result<TensorView> GetTyped(std::string_view name, TensorType type,
+                              std::initializer_list<int64_t> expected_shape);
+  // The type of that tensor; nothing if there is none.
+  std::optional<TensorType> TypeOf(std::string_view name) const;
+
   // To be called when a tensor has been copied elsewhere: gives its pages back and reports
   // progress.
   void Release(const TensorView& tensor);
@@ -45,6 +52,9 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
+  // The tensor if it is there in that shape; does not mark it.
+  Result<TensorView> Find(std::string_view name, std::span<const int64_t> expected_shape);
+  Status CheckFinite(const TensorView& view);
   Status OpenShards(const std::string& dir, const std::string& index_path);
 
   std::vector<SafetensorsFile> files_;

@@ -29,12 +29,14 @@ struct TypeInfo {
   std::string_view name;
   size_t bytes;
 };
-constexpr std::array<TypeInfo, 5> kTypes = {{
+constexpr std::array<TypeInfo, 7> kTypes = {{
     {TensorType::kF64, "F64", 8},
     {TensorType::kF32, "F32", 4},
     {TensorType::kF16, "F16", 2},
     {TensorType::kBF16, "BF16", 2},
     {TensorType::kI32, "I32", 4},
+    {TensorType::kI8, "I8", 1},
+    {TensorType::kU8, "U8", 1},
 }};
 
 const TypeInfo& InfoOf(TensorType type) {
@@ -246,6 +248,8 @@ void TensorView::ReadFloats(int64_t begin, std::span<float> out) const {
     case TensorType::kF64:
       return ReadAs<double>(*this, begin, out, [](double v) { return static_cast<float>(v); });
     case TensorType::kI32:
+    case TensorType::kI8:
+    case TensorType::kU8:
       PS_CHECK(false) << name << " holds integers";
   }
 }

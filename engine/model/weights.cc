@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "kernels/quantize.h"
+
 namespace polysketch {
 namespace {
 
@@ -11,6 +13,10 @@ DataType ToDataType(TensorType type) {
       return DataType::kF16;
     case TensorType::kBF16:
       return DataType::kBf16;
+    case TensorType::kI8:
+      return DataType::kQ8;
+    case TensorType::kU8:
+      return DataType::kQ4;
     default:
       return DataType::kF32;  // Checkpoint::Get lets no other type through
   }
@@ -27,6 +33,9 @@ class ModelWeights::Loader {
         config_(config),
         backend_(backend),
         type_(type),
+        // What loses most by four bits keeps eight: embedding, sketches and the MLP's way up, whose
+        // halves are multiplied with each other (docs/results.md, "Drift").
+        fine_type_(type == DataType::kQ4 ? DataType::kQ8 : type),
         weights_(weights) {}
 
   Status LoadAll() {
@@ -34,7 +43,7 @@ class ModelWeights::Loader {
     // Stored [V, D]; packed as [D, V], so that one copy serves the logits and, by columns, the
     // look-up.
     PS_ASSIGN_OR_RETURN(weights_->embedding_,
-                        GetMatrix("embedding.weight", V, D, /*transpose=*/true, type_));
+                        GetMatrix("embedding.weight", V, D, /*transpose=*/true, fine_type_));
     PS_ASSIGN_OR_RETURN(weights_->softmax_bias_, Vector("softmax_bias", V));
     PS_ASSIGN_OR_RETURN(weights_->final_norm_, Norm("final_norm", D));
     weights_->layers_.resize(config_.num_layers);
@@ -56,7 +65,7 @@ class ModelWeights::Loader {
     PS_ASSIGN_OR_RETURN(layer->qkv, Dense(prefix + "attn.qkv.weight", D, 3 * D));
     PS_ASSIGN_OR_RETURN(layer->out, Dense(prefix + "attn.out.weight", D, D));
     PS_ASSIGN_OR_RETURN(layer->mlp_norm, Norm(prefix + "mlp_norm", D));
-    PS_ASSIGN_OR_RETURN(layer->up, Dense(prefix + "mlp.up.weight", D, 2 * h));
+    PS_ASSIGN_OR_RETURN(layer->up, Dense(prefix + "mlp.up.weight", D, 2 * h, fine_type_));
     PS_ASSIGN_OR_RETURN(layer->down, Dense(prefix + "mlp.down.weight", h, D));
     if (config_.has_qk_norm()) {
       PS_ASSIGN_OR_RETURN(layer->qk_norm, Norm(prefix + "attn.qk_norm", d));
@@ -84,8 +93,8 @@ class ModelWeights::Loader {
         const int64_t in = l == 0 ? config_.head_dim() : r;
         SketchNetwork::Level& level = layer->network.branch[b][l];
         PS_ASSIGN_OR_RETURN(level.norm, Norm(name + "norm", in));
-        PS_ASSIGN_OR_RETURN(level.up, Dense(name + "up.weight", in, hidden));
-        PS_ASSIGN_OR_RETURN(level.down, Dense(name + "down.weight", hidden, r));
+        PS_ASSIGN_OR_RETURN(level.up, Dense(name + "up.weight", in, hidden, fine_type_));
+        PS_ASSIGN_OR_RETURN(level.down, Dense(name + "down.weight", hidden, r, fine_type_));
       }
     }
     return Status();
@@ -113,18 +122,52 @@ class ModelWeights::Loader {
   }
 
   Result<const Matrix*> Dense(const std::string& name, int64_t in, int64_t out) {
-    return GetMatrix(name, in, out, /*transpose=*/false, type_);
+    return Dense(name, in, out, type_);
+  }
+  Result<const Matrix*> Dense(const std::string& name, int64_t in, int64_t out,
+                              std::optional<DataType> type) {
+    return GetMatrix(name, in, out, /*transpose=*/false, type);
   }
 
   // rows, cols: as stored.
   Result<const Matrix*> GetMatrix(const std::string& name, int64_t rows, int64_t cols,
                                   bool transpose, std::optional<DataType> type) {
-    PS_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint_->Get(name, {rows, cols}));
-    const HostMatrix source{tensor.data, ToDataType(tensor.type), rows, cols};
-    const Matrix* matrix =
-        Keep(backend_->PackMatrix(source, transpose, type.value_or(source.type)));
-    checkpoint_->Release(tensor);
+    const TensorType stored = checkpoint_->TypeOf(name).value_or(TensorType::kF32);
+    HostMatrix source{nullptr, ToDataType(stored), rows, cols};
+    std::vector<TensorView> tensors;
+    if (stored == TensorType::kI8) {
+      source.scale_rows = transpose;  // the scales belong to the columns of the product
+      PS_ASSIGN_OR_RETURN(tensors, Tensors(checkpoint_->GetTyped(name, stored, {rows, cols}),
+                                           checkpoint_->GetTyped(name + ".scale", TensorType::kF32,
+                                                                 {transpose ? rows : cols})));
+    } else if (stored == TensorType::kU8 && !transpose) {
+      const int64_t groups = Q4Groups(rows);
+      PS_ASSIGN_OR_RETURN(
+          tensors,
+          Tensors(checkpoint_->GetTyped(name, stored, {groups * kQ4Group / 2, cols}),
+                  checkpoint_->GetTyped(name + ".scale", TensorType::kBF16, {groups, cols})));
+    } else {
+      PS_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint_->Get(name, {rows, cols}));
+      tensors = {tensor};
+    }
+    source.data = tensors[0].data;
+    if (tensors.size() > 1) source.scales = tensors[1].data;
+    const DataType packed = type.value_or(source.type);
+    const int64_t in = transpose ? cols : rows;
+    if (IsQuantized(packed) && in > kQuantLongest) {
+      return InvalidArgument("tensor ", name, ": expected at most ", kQuantLongest,
+                             " inputs for 8-bit products, found ", in);
+    }
+    const Matrix* matrix = Keep(backend_->PackMatrix(source, transpose, packed));
+    for (const TensorView& tensor : tensors) checkpoint_->Release(tensor);
     return matrix;
+  }
+
+  static Result<std::vector<TensorView>> Tensors(Result<TensorView> integers,
+                                                 Result<TensorView> scales) {
+    if (!integers.ok()) return integers.status();
+    if (!scales.ok()) return scales.status();
+    return std::vector<TensorView>{*integers, *scales};
   }
 
   const Matrix* Keep(std::unique_ptr<const Matrix> matrix) {
@@ -156,7 +199,9 @@ class ModelWeights::Loader {
   Checkpoint* checkpoint_;
   const ModelConfig& config_;
   Backend* backend_;
-  const std::optional<DataType> type_;
+  const std::optional<DataType> type_;  // of the dense layers
+  const std::optional<DataType>
+      fine_type_;  // of the embedding, the sketch networks and the MLPs' way up
   ModelWeights* weights_;
 };
 

@@ -386,7 +386,7 @@ void Attention(Context& ctx, const AttentionSpec& spec, int layer,
                float* out) {
   const HeadLayout layout(spec);
   const int64_t heads = static_cast<int64_t>(segments.size()) * spec.heads;
-  const int64_t size = std::clamp<int64_t>(heads / (4 * ctx.threads()), 1, spec.heads);
+  const int64_t size = std::clamp<int64_t>(heads / (2 * ctx.threads()), 1, spec.heads);
   const int64_t tasks = (heads + size - 1) / size;
   if (spec.kv_cache()) {
     for (const AttentionSegment& segment : segments) {

@@ -119,7 +119,8 @@ void PanelProduct(const float* x, int64_t x_row, int64_t rows, const PackedMatri
         }
         break;
       case DataType::kQ8:
-        break;  // matmul_q8.cc
+      case DataType::kQ4:
+        break;  // files of their own
     }
   }
 }
@@ -204,7 +205,8 @@ void SingleRowProduct(const float* x, const PackedMatrix& w, int64_t panel, cons
       return;
     }
     case DataType::kQ8:
-      return;  // matmul_q8.cc
+    case DataType::kQ4:
+      return;  // files of their own
   }
 }
 
@@ -214,6 +216,10 @@ void MatMul(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, c
             bool accumulate, float* out) {
   if (w.type() == DataType::kQ8) {
     MatMulQ8(ctx, x, rows, w, bias, accumulate, out);
+    return;
+  }
+  if (w.type() == DataType::kQ4) {
+    MatMulQ4(ctx, x, rows, w, bias, accumulate, out);
     return;
   }
   const Epilogue e{bias, accumulate, out, w.out(), w.out()};
@@ -248,6 +254,10 @@ void MatMulRows(const float* x, int64_t x_row, int rows, const PackedMatrix& w, 
                 float* out, int64_t out_row) {
   if (w.type() == DataType::kQ8) {
     MatMulRowsQ8(x, x_row, rows, w, scratch, out, out_row);
+    return;
+  }
+  if (w.type() == DataType::kQ4) {
+    MatMulRowsQ4(x, x_row, rows, w, scratch, out, out_row);
     return;
   }
   const Epilogue e{nullptr, false, out, out_row, w.panels() * kPanelColumns};

@@ -13,6 +13,7 @@
 #include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/epilogue.h"
+#include "kernels/cpu/row_scale.h"
 // clang-format on
 
 namespace {
@@ -38,13 +39,7 @@ void QuantizeTo(const float* x, int64_t width, int64_t row_size, const QuantScal
 }
 
 void QuantizeRow(const float* x, int64_t width, int64_t row_size, uint8_t* out, float* scale_out) {
-  I largest = IntZero();
-  int64_t i = 0;
-  for (; i + kLanes <= width; i += kLanes) largest = MaxMagnitude(largest, Load(x + i));
-  if (i < width) {
-    largest = MaxMagnitude(largest, LoadMasked(x + i, FirstN(static_cast<int>(width - i))));
-  }
-  const QuantScale scale = QuantScale::Of(ReduceMagnitude(largest));
+  const QuantScale scale = RowScale(x, width);
   QuantizeTo(x, width, row_size, scale, out);
   *scale_out = scale.scale;
 }

@@ -30,16 +30,23 @@ void MatMul(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, c
 void MatMulQ8(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, const float* bias,
               bool accumulate, float* out);
 // Single-threaded product for tiles in cache: out [rows, out_row], whole panels of 32 columns are
-// written. scratch: QuantizedBytes(rows, w.in()) bytes where w is q8, otherwise unused.
+// written. scratch: QuantizedBytes(rows, w.in()) bytes where w is quantised, otherwise unused.
 void MatMulRows(const float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
                 float* out, int64_t out_row);
 void MatMulRowsQ8(const float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
                   float* out, int64_t out_row);
+// The same for q4 weights.
+void MatMulQ4(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, const float* bias,
+              bool accumulate, float* out);
+void MatMulRowsQ4(const float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
+                  float* out, int64_t out_row);
 // The product of gelu(x); x is overwritten, and holds zeros behind w.in() up to whole vectors.
 void GeluMatMulRowsQ8(float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
                       float* out, int64_t out_row);
-// Bytes of quantised rows: whole vectors, and a scale each.
-inline int64_t QuantizedBytes(int64_t rows, int64_t width) { return rows * (width + 16 + 4); }
+// Bytes of quantised rows, for either format: whole groups, a scale, a number for each group.
+inline int64_t QuantizedBytes(int64_t rows, int64_t width) {
+  return rows * (Q4Groups(width) * (kQ4Group + 4) + 4);
+}
 // out[i] = gelu(x[i]), in place allowed.
 void GeluArray(const float* x, int64_t size, float* out);
 // cos_sin: [rows][head_dim] cosines then sines of each row's position.

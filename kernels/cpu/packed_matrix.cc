@@ -1,5 +1,7 @@
 #include "kernels/cpu/packed_matrix.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/half.h"
 #include "kernels/host_matrix.h"
@@ -8,17 +10,21 @@
 namespace polysketch::cpu {
 PackedMatrix::PackedMatrix(const HostMatrix& w, bool transpose, DataType type)
     : Matrix(transpose ? w.cols : w.rows, transpose ? w.rows : w.cols, type) {
-  const int64_t rows = type == DataType::kQ8 ? depth4() * 4 : in();
-  data_ = AlignedBuffer<uint8_t>(
-      static_cast<size_t>(panels() * kPanelColumns * rows * DataTypeBytes(type)));
+  PS_CHECK(!IsQuantized(type) || in() <= kQuantLongest) << in();
   if (type == DataType::kQ8) {
     PackQ8(w, transpose);
     return;
   }
+  if (type == DataType::kQ4) {
+    PackQ4(w, transpose);
+    return;
+  }
+  data_ = AlignedBuffer<uint8_t>(
+      static_cast<size_t>(panels() * kPanelColumns * in() * DataTypeBytes(type)));
   // Source order, so that a mapped file is read front to back.
   for (int64_t row = 0; row < w.rows; ++row) {
     for (int64_t col = 0; col < w.cols; ++col) {
-      const float value = ReadElement(w, row * w.cols + col);
+      const float value = ReadElement(w, row, col);
       if (transpose) {
         Put(col, row, value);
       } else {
@@ -29,24 +35,39 @@ PackedMatrix::PackedMatrix(const HostMatrix& w, bool transpose, DataType type)
 }
 
 void PackedMatrix::PackQ8(const HostMatrix& w, bool transpose) {
-  PS_CHECK(in() <= kQuantLongest) << in();
-  scales_ = AlignedBuffer<float>(static_cast<size_t>(panels() * kPanelColumns));
-  biases_ = AlignedBuffer<int32_t>(static_cast<size_t>(panels() * kPanelColumns));
-  auto* q = reinterpret_cast<int8_t*>(data_.data());
+  const int64_t columns = panels() * kPanelColumns;
+  data_ = AlignedBuffer<uint8_t>(static_cast<size_t>(columns * depth4() * 4));
+  scales_ = AlignedBuffer<float>(static_cast<size_t>(columns));
+  biases_ = AlignedBuffer<int32_t>(static_cast<size_t>(columns));
   AlignedBuffer<float> column(static_cast<size_t>(in()));
+  AlignedBuffer<int8_t> q(static_cast<size_t>(in()));
   for (int64_t n = 0; n < out(); ++n) {
-    for (int64_t k = 0; k < in(); ++k) {
-      column[k] = ReadElement(w, transpose ? n * w.cols + k : k * w.cols + n);
-    }
-    const QuantScale scale = QuantScale::Of(LargestMagnitude(column.data(), in(), 1));
+    scales_[n] = QuantizeColumnQ8(w, transpose, in(), n, column.data(), q.data());
     int32_t sum = 0;
     for (int64_t k = 0; k < in(); ++k) {
-      const int8_t value = Quantize(column[k], scale);
-      q[IndexQ8(k, n)] = value;
-      sum += value;
+      data_[IndexQ8(k, n)] = static_cast<uint8_t>(q[k]);
+      sum += q[k];
     }
-    scales_[n] = scale.scale;
     biases_[n] = 128 * sum;
+  }
+}
+
+void PackedMatrix::PackQ4(const HostMatrix& w, bool transpose) {
+  const int64_t words = panels() * groups() * 4 * kPanelColumns;
+  data_ = AlignedBuffer<uint8_t>(static_cast<size_t>(words * 4));
+  group_scales_ = AlignedBuffer<uint16_t>(static_cast<size_t>(panels() * groups() * kPanelColumns));
+  // Elements behind `in` meet activations of zero: any integer will do.
+  for (int64_t n = 0; n < out(); ++n) {
+    for (int64_t g = 0; g < groups(); ++g) {
+      const int64_t first = g * kQ4Group, count = std::min(kQ4Group, in() - first);
+      int8_t q[kQ4Group];
+      group_scales_[(n / kPanelColumns * groups() + g) * kPanelColumns + n % kPanelColumns] =
+          QuantizeColumnGroupQ4(w, transpose, first, count, n, q);
+      for (int64_t k = 0; k < count; ++k) {
+        const int shift = k % 8 < 4 ? 0 : 4;
+        data_[IndexQ4(first + k, n)] |= static_cast<uint8_t>((q[k] + 8) << shift);
+      }
+    }
   }
 }
 
@@ -67,7 +88,8 @@ void PackedMatrix::Put(int64_t k, int64_t n, float value) {
       return;
     }
     case DataType::kQ8:
-      PS_CHECK(false) << "q8 is packed by columns";
+    case DataType::kQ4:
+      PS_CHECK(false) << "packed by columns";
   }
 }
 
@@ -85,6 +107,13 @@ float PackedMatrix::At(int64_t k, int64_t n) const {
     case DataType::kQ8:
       return static_cast<float>(reinterpret_cast<const int8_t*>(data_.data())[IndexQ8(k, n)]) *
              scales_[n];
+    case DataType::kQ4: {
+      const uint8_t pair = data_[IndexQ4(k, n)];
+      const int q = (k % 8 < 4 ? pair & 0xf : pair >> 4) - 8;
+      const int64_t group = n / kPanelColumns * groups() + k / kQ4Group;
+      return static_cast<float>(q) *
+             Bf16ToFloat(group_scales_[group * kPanelColumns + n % kPanelColumns]);
+    }
   }
   return 0;
 }

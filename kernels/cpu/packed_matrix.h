@@ -7,12 +7,17 @@
 //   q8        [ceil(out / 32)][ceil(in / 4)][32][4]: four neighbours along `in` in one 32-bit word,
 //             what byte dot products (VNNI) and byte tiles (AMX) take; one scale and one sum of
 //             integers for each column
+//   q4        [ceil(out / 32)][groups of 32][4][32][4]: byte j of a word of row i holds elements 8
+//   i
+//             + j (lower half) and 8 i + 4 + j (upper half) of the group, each plus 8; bf16 scales
+//             [ceil(out / 32)][groups][32]
 #pragma once
 
 #include <cstdint>
 
 #include "base/aligned_buffer.h"
 #include "kernels/backend.h"
+#include "kernels/quantize.h"
 
 namespace polysketch::cpu {
 
@@ -41,6 +46,14 @@ class PackedMatrix final : public Matrix {
   }
   // Rows of a q8 panel.
   int64_t depth4() const { return (in() + 3) / 4; }
+  // q4: words of four bytes, 32 a row, 4 rows a group.
+  const uint8_t* panel_q4(int64_t p) const {
+    return data_.data() + p * groups() * (kQ4Group / 2) * kPanelColumns;
+  }
+  const uint16_t* panel_scales_q4(int64_t p) const {
+    return group_scales_.data() + p * groups() * kPanelColumns;
+  }
+  int64_t groups() const { return Q4Groups(in()); }
   // q8, of every column (padded to whole panels): its scale; 128 times the sum of its integers,
   // what the bias of unsigned activations adds.
   const float* scales() const { return scales_.data(); }
@@ -51,11 +64,19 @@ class PackedMatrix final : public Matrix {
  private:
   void Put(int64_t k, int64_t n, float value);
   void PackQ8(const HostMatrix& w, bool transpose);
+  void PackQ4(const HostMatrix& w, bool transpose);
   int64_t IndexQ8(int64_t k, int64_t n) const {
     return ((n / kPanelColumns * depth4() + k / 4) * kPanelColumns + n % kPanelColumns) * 4 + k % 4;
   }
 
+  // Byte and half of element [k, n].
+  int64_t IndexQ4(int64_t k, int64_t n) const {
+    return ((n / kPanelColumns * groups() * 4 + k / 8) * kPanelColumns + n % kPanelColumns) * 4 +
+           k % 4;
+  }
+
   AlignedBuffer<uint8_t> data_;
+  AlignedBuffer<uint16_t> group_scales_;
   AlignedBuffer<float> scales_;
   AlignedBuffer<int32_t> biases_;
 };

@@ -95,8 +95,14 @@ PS_INLINE I IntZero() { return {_mm512_setzero_si512()}; }
 PS_INLINE I IntLoad(const void* p) { return {_mm512_loadu_si512(p)}; }
 PS_INLINE I IntSub(I a, I b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 PS_INLINE V ToFloat(I a) { return {_mm512_cvtepi32_ps(a.v)}; }
+// The lower, the upper four bits of every byte.
+PS_INLINE I LowerNibbles(I a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(0xf))}; }
+PS_INLINE I UpperNibbles(I a) {
+  return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(0xf))};
+}
+PS_INLINE I BroadcastInt(const int32_t* p) { return {_mm512_set1_epi32(*p)}; }
 // Four bytes in every lane.
-PS_INLINE I BroadcastBytes(const uint8_t* p) {
+PS_INLINE I BroadcastBytes(const void* p) {
   int32_t word;
   __builtin_memcpy(&word, p, 4);
   return {_mm512_set1_epi32(word)};
@@ -131,6 +137,11 @@ PS_INLINE float ReduceMagnitude(I a) {
 // Nearest integers + 128 as bytes; |x| <= 127.5.
 PS_INLINE void StoreBiasedBytes(V x, uint8_t* p) {
   const __m512i q = _mm512_add_epi32(_mm512_cvtps_epi32(x.v), _mm512_set1_epi32(128));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(q));
+}
+// Nearest integers as signed bytes; |x| <= 127.5.
+PS_INLINE void StoreSignedBytes(V x, int8_t* p) {
+  const __m512i q = _mm512_cvtps_epi32(x.v);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(q));
 }
 
@@ -259,7 +270,17 @@ PS_INLINE I IntSub(I a, I b) {
   return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
 }
 PS_INLINE V ToFloat(I a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
-PS_INLINE I BroadcastBytes(const uint8_t* p) {
+PS_INLINE I LowerNibbles(I a) {
+  const __m256i mask = _mm256_set1_epi8(0xf);
+  return {_mm256_and_si256(a.lo, mask), _mm256_and_si256(a.hi, mask)};
+}
+PS_INLINE I UpperNibbles(I a) {
+  return LowerNibbles({_mm256_srli_epi16(a.lo, 4), _mm256_srli_epi16(a.hi, 4)});
+}
+PS_INLINE I BroadcastInt(const int32_t* p) {
+  return {_mm256_set1_epi32(*p), _mm256_set1_epi32(*p)};
+}
+PS_INLINE I BroadcastBytes(const void* p) {
   int32_t word;
   __builtin_memcpy(&word, p, 4);
   return {_mm256_set1_epi32(word), _mm256_set1_epi32(word)};
@@ -295,6 +316,13 @@ PS_INLINE void StoreBiasedBytes(V x, uint8_t* p) {
       _mm256_add_epi16(_mm256_permute4x64_epi64(words, 0xd8), _mm256_set1_epi16(128));
   const __m128i bytes =
       _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+PS_INLINE void StoreSignedBytes(V x, int8_t* p) {
+  const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi));
+  const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
+  const __m128i bytes =
+      _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
 PS_INLINE __m256 LowerHalf(V a) { return a.lo; }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/half.h"
 #include "kernels/host_matrix.h"
@@ -17,33 +19,46 @@ float RoundTo(DataType type, float value) {
     case DataType::kBf16:
       return Bf16ToFloat(FloatToBf16(value));
     case DataType::kQ8:
-      return value;  // quantised by columns, once they are complete
+    case DataType::kQ4:
+      break;  // quantised by columns
   }
   return value;
 }
 
-void QuantizeColumns(ReferenceMatrix* matrix) {
-  PS_CHECK(matrix->in() <= kQuantLongest) << matrix->in();
-  for (int64_t o = 0; o < matrix->out(); ++o) {
-    const QuantScale scale =
-        QuantScale::Of(LargestMagnitude(matrix->row(0) + o, matrix->in(), matrix->out()));
-    for (int64_t i = 0; i < matrix->in(); ++i) matrix->at(i, o) = Quantize(matrix->at(i, o), scale);
-    matrix->scales().push_back(scale.scale);
+void PackColumnQ8(const HostMatrix& w, bool transpose, int64_t n, ReferenceMatrix* matrix) {
+  std::vector<float> column(matrix->in());
+  std::vector<int8_t> q(matrix->in());
+  const float scale = QuantizeColumnQ8(w, transpose, matrix->in(), n, column.data(), q.data());
+  for (int64_t k = 0; k < matrix->in(); ++k) {
+    matrix->at(k, n) = q[k];
+    matrix->scale(k, n) = scale;
   }
 }
 
-// Integers of activations times integers of weights, scaled once.
-Row MultiplyRowQ8(const Row& x, const ReferenceMatrix& matrix) {
+void PackColumnQ4(const HostMatrix& w, bool transpose, int64_t n, ReferenceMatrix* matrix) {
+  for (int64_t first = 0; first < matrix->in(); first += kQ4Group) {
+    const int64_t count = std::min(kQ4Group, matrix->in() - first);
+    int8_t q[kQ4Group];
+    const float scale = Bf16ToFloat(QuantizeColumnGroupQ4(w, transpose, first, count, n, q));
+    for (int64_t k = 0; k < count; ++k) {
+      matrix->at(first + k, n) = q[k];
+      matrix->scale(first + k, n) = scale;
+    }
+  }
+}
+
+// Integers of activations times integers of weights, each times its scale.
+Row MultiplyRowQuantized(const Row& x, const ReferenceMatrix& matrix) {
   const std::vector<float> values(x.begin(), x.end());
   const QuantScale scale = QuantScale::Of(LargestMagnitude(values.data(), matrix.in(), 1));
   Row y(matrix.out());
   for (int64_t i = 0; i < matrix.in(); ++i) {
     const double q = Quantize(values[i], scale);
-    for (int64_t o = 0; o < matrix.out(); ++o) y[o] += q * matrix.at(i, o);
+    for (int64_t o = 0; o < matrix.out(); ++o) {
+      y[o] += q * matrix.at(i, o) * static_cast<double>(matrix.scale(i, o));
+    }
   }
-  for (int64_t o = 0; o < matrix.out(); ++o) {
-    y[o] *= static_cast<double>(matrix.scales()[o]) * static_cast<double>(scale.scale);
-  }
+  for (double& value : y) value *= static_cast<double>(scale.scale);
   return y;
 }
 
@@ -53,12 +68,18 @@ std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose, Da
   const int64_t in = transpose ? w.cols : w.rows;
   const int64_t out = transpose ? w.rows : w.cols;
   auto matrix = std::make_unique<ReferenceMatrix>(in, out, type);
-  for (int64_t i = 0; i < in; ++i) {
-    for (int64_t o = 0; o < out; ++o) {
-      matrix->at(i, o) = RoundTo(type, ReadElement(w, transpose ? o * w.cols + i : i * w.cols + o));
+  PS_CHECK(!IsQuantized(type) || in <= kQuantLongest) << in;
+  for (int64_t o = 0; o < out; ++o) {
+    if (type == DataType::kQ8) {
+      PackColumnQ8(w, transpose, o, matrix.get());
+    } else if (type == DataType::kQ4) {
+      PackColumnQ4(w, transpose, o, matrix.get());
+    } else {
+      for (int64_t i = 0; i < in; ++i) {
+        matrix->at(i, o) = RoundTo(type, ReadPacked(w, transpose, i, o));
+      }
     }
   }
-  if (type == DataType::kQ8) QuantizeColumns(matrix.get());
   return matrix;
 }
 
@@ -71,7 +92,7 @@ const ReferenceMatrix& Cast(const Matrix& matrix) {
 Row MultiplyRow(const Row& x, const Matrix& w) {
   const ReferenceMatrix& matrix = Cast(w);
   PS_CHECK(static_cast<int64_t>(x.size()) == w.in()) << x.size() << " != " << w.in();
-  if (w.type() == DataType::kQ8) return MultiplyRowQ8(x, matrix);
+  if (IsQuantized(w.type())) return MultiplyRowQuantized(x, matrix);
   Row y(w.out());
   for (int64_t i = 0; i < w.in(); ++i) {
     const float* row = matrix.row(i);

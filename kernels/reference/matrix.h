@@ -13,25 +13,27 @@ namespace polysketch::reference {
 class ReferenceMatrix final : public Matrix {
  public:
   ReferenceMatrix(int64_t in, int64_t out, DataType type)
-      : Matrix(in, out, type), values_(static_cast<size_t>(in * out)) {}
+      : Matrix(in, out, type),
+        values_(static_cast<size_t>(in * out)),
+        scales_(IsQuantized(type) ? static_cast<size_t>(in * out) : 0) {}
 
   float at(int64_t i, int64_t o) const { return values_[i * out() + o]; }
   float& at(int64_t i, int64_t o) { return values_[i * out() + o]; }
   const float* row(int64_t i) const { return values_.data() + i * out(); }
   // The weight itself, whatever the format.
   float value(int64_t i, int64_t o) const {
-    return type() == DataType::kQ8 ? at(i, o) * scales_[o] : at(i, o);
+    return IsQuantized(type()) ? at(i, o) * scale(i, o) : at(i, o);
   }
-  // q8: what the integers of a column are multiplied by; they stand in at().
-  std::vector<float>& scales() { return scales_; }
-  const std::vector<float>& scales() const { return scales_; }
+  // q8 and q4: what the integer at [i, o] is multiplied by.
+  float scale(int64_t i, int64_t o) const { return scales_[i * out() + o]; }
+  float& scale(int64_t i, int64_t o) { return scales_[i * out() + o]; }
 
  private:
   std::vector<float> values_;  // [in, out]
-  std::vector<float> scales_;  // [out]; q8 only
+  std::vector<float> scales_;  // [in, out]; q8 and q4 only
 };
 
-// Converts every element of w to `type` (nearest even), as PackMatrix says; q8 as in
+// Converts every element of w to `type` (nearest even), as PackMatrix says; q8 and q4 as in
 // kernels/quantize.h.
 std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose, DataType type);
 

@@ -1,5 +1,5 @@
-// 8-bit weights: every backend computes with the same integers (kernels/quantize.h), so products
-// differ by the rounding of the scaling alone; rows do not depend on their neighbours.
+// 8-bit and 4-bit weights: every backend computes with the same integers (kernels/quantize.h), so
+// products differ by the rounding of the scaling alone; rows do not depend on their neighbours.
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include "base/half.h"
 #include "kernels/backend.h"
 #include "kernels/quantize.h"
 #include "tests/kernels/weights.h"
@@ -21,6 +22,21 @@ using testing::HostWeights;
 using testing::Random;
 
 constexpr double kU = 0x1p-24;
+
+// Twice the sum of |x w| that makes element i of the result: quantised values may be a little
+// larger.
+double AbsoluteProduct(const std::vector<float>& x, const std::vector<float>& w, int in, int out,
+                       bool transpose, size_t i) {
+  const size_t m = i / out, n = i % out;
+  double sum = 0;
+  for (int k = 0; k < in; ++k) {
+    sum +=
+        std::abs(static_cast<double>(x[m * in + k]) * (transpose ? w[n * in + k] : w[k * out + n]));
+  }
+  return 2 * sum;
+}
+
+constexpr DataType kTypes[] = {DataType::kQ8, DataType::kQ4};
 
 class QuantizedTest : public testing::IsaTest {
  protected:
@@ -36,13 +52,16 @@ TEST_P(QuantizedTest, MatMulEqualsTheReferenceUpToTheScaling) {
   Random random(1);
   for (const auto& [in, out] : {std::pair(1, 1), std::pair(3, 33), std::pair(64, 32),
                                 std::pair(97, 70), std::pair(192, 160), std::pair(768, 65)}) {
-    const HostWeights w(random.Normals(in * out), in, out, DataType::kF32);
+    const std::vector<float> values = random.Normals(in * out);
+    const HostWeights w(values, in, out, DataType::kF32);
     const std::vector<float> bias = random.Normals(out);
-    for (const bool transpose : {false, true}) {
+    for (const int variant : {0, 1, 2, 3}) {
+      const bool transpose = variant % 2 == 1;
+      const DataType type = kTypes[variant / 2];
       HostMatrix matrix = w.matrix();
       if (transpose) std::swap(matrix.rows, matrix.cols);
-      const auto packed = cpu_->PackMatrix(matrix, transpose, DataType::kQ8);
-      const auto expected = reference_->PackMatrix(matrix, transpose, DataType::kQ8);
+      const auto packed = cpu_->PackMatrix(matrix, transpose, type);
+      const auto expected = reference_->PackMatrix(matrix, transpose, type);
       for (const int rows : {1, 2, 5, 12, 13, 25, 40}) {
         const std::vector<float> x = random.Normals(rows * in);
         std::vector<float> got = random.Normals(rows * out), want = got;
@@ -53,10 +72,16 @@ TEST_P(QuantizedTest, MatMulEqualsTheReferenceUpToTheScaling) {
         for (size_t i = 0; i < got.size(); ++i) {
           // int to float, two scalings, two additions, the reference's rounding: six of them, on
           // terms no larger than these.
-          const double product =
+          // In q4 the groups are added in float32 too: a rounding each of what may cancel later.
+          double product =
               std::abs(static_cast<double>(want[i])) + std::abs(bias[i % out]) + std::abs(old[i]);
-          ASSERT_NEAR(got[i], want[i], 8 * kU * product)
-              << rows << " x " << in << " x " << out << " at " << i;
+          double roundings = 8;
+          if (type == DataType::kQ4) {
+            product += AbsoluteProduct(x, values, in, out, transpose, i);
+            roundings += static_cast<double>(Q4Groups(in));
+          }
+          ASSERT_NEAR(got[i], want[i], roundings * kU * product)
+              << DataTypeName(type) << " " << rows << " x " << in << " x " << out << " at " << i;
         }
       }
     }
@@ -91,14 +116,17 @@ TEST_P(QuantizedTest, RowsDoNotDependOnTheirNeighbours) {
   Random random(3);
   const int in = 96, out = 200, rows = 40;
   const HostWeights w(random.Normals(in * out), in, out, DataType::kF32);
-  const auto packed = cpu_->PackMatrix(w.matrix(), false, DataType::kQ8);
   const std::vector<float> x = random.Normals(rows * in);
   std::vector<float> all(rows * out), part(rows * out);
-  cpu_->MatMul(x.data(), rows, *packed, nullptr, false, all.data());
-  for (const int count : {1, 3, 12, 17}) {
-    for (int first = 0; first + count <= rows; first += count) {
-      cpu_->MatMul(x.data() + first * in, count, *packed, nullptr, false, part.data());
-      ASSERT_EQ(std::memcmp(part.data(), all.data() + first * out, count * out * sizeof(float)), 0);
+  for (const DataType type : kTypes) {
+    const auto packed = cpu_->PackMatrix(w.matrix(), false, type);
+    cpu_->MatMul(x.data(), rows, *packed, nullptr, false, all.data());
+    for (const int count : {1, 3, 6, 12, 17}) {
+      for (int first = 0; first + count <= rows; first += count) {
+        cpu_->MatMul(x.data() + first * in, count, *packed, nullptr, false, part.data());
+        ASSERT_EQ(std::memcmp(part.data(), all.data() + first * out, count * out * sizeof(float)),
+                  0);
+      }
     }
   }
 }
@@ -109,13 +137,16 @@ TEST_P(QuantizedTest, InstructionSetsAgreeOnEveryBit) {
   const HostWeights w(random.Normals(in * out), in, out, DataType::kF32);
   const std::vector<float> x = random.Normals(rows * in);
   std::vector<float> mine(rows * out), other(rows * out);
-  cpu_->MatMul(x.data(), rows, *cpu_->PackMatrix(w.matrix(), false, DataType::kQ8), nullptr, false,
-               mine.data());
   const std::unique_ptr<Backend> slowest = *NewCpuBackend(1, SupportedCpuIsas().front());
-  slowest->MatMul(x.data(), rows, *slowest->PackMatrix(w.matrix(), false, DataType::kQ8), nullptr,
-                  false, other.data());
-  for (size_t i = 0; i < mine.size(); ++i) {
-    ASSERT_EQ(std::bit_cast<uint32_t>(mine[i]), std::bit_cast<uint32_t>(other[i])) << i;
+  for (const DataType type : kTypes) {
+    cpu_->MatMul(x.data(), rows, *cpu_->PackMatrix(w.matrix(), false, type), nullptr, false,
+                 mine.data());
+    slowest->MatMul(x.data(), rows, *slowest->PackMatrix(w.matrix(), false, type), nullptr, false,
+                    other.data());
+    for (size_t i = 0; i < mine.size(); ++i) {
+      ASSERT_EQ(std::bit_cast<uint32_t>(mine[i]), std::bit_cast<uint32_t>(other[i]))
+          << DataTypeName(type) << " " << i;
+    }
   }
 }
 
@@ -123,15 +154,16 @@ TEST_P(QuantizedTest, ZeroTinyAndBrokenRows) {
   const int in = 40, out = 33;
   Random random(5);
   const HostWeights w(random.Normals(in * out), in, out, DataType::kF32);
-  const auto packed = cpu_->PackMatrix(w.matrix(), false, DataType::kQ8);
   std::vector<float> x(3 * in), y(3 * out, 7.0f);
   x[in] = 1e-40f;
   x[2 * in + 39] = std::numeric_limits<float>::quiet_NaN();
-  cpu_->MatMul(x.data(), 3, *packed, nullptr, false, y.data());
-  for (int o = 0; o < out; ++o) {
-    EXPECT_EQ(y[o], 0);
-    EXPECT_EQ(y[out + o], 0);
-    EXPECT_TRUE(std::isnan(y[2 * out + o]));
+  for (const DataType type : kTypes) {
+    cpu_->MatMul(x.data(), 3, *cpu_->PackMatrix(w.matrix(), false, type), nullptr, false, y.data());
+    for (int o = 0; o < out; ++o) {
+      EXPECT_EQ(y[o], 0);
+      EXPECT_EQ(y[out + o], 0);
+      EXPECT_TRUE(std::isnan(y[2 * out + o]));
+    }
   }
 }
 
@@ -139,18 +171,85 @@ TEST_P(QuantizedTest, LearnedSketchTilesDoNotShow) {
   Random random(6);
   const int d = 24, r = 16, rows = 120;
   const testing::NetworkWeights weights(d, r, DataType::kF32, &random);
-  const auto net = weights.Pack(*cpu_, DataType::kQ8);
   const std::vector<float> x = random.Normals(rows * d);
   std::vector<float> all(rows * r), one(r);
-  cpu_->LearnedSketch(net->network, x.data(), rows, all.data());
-  for (int m = 0; m < rows; ++m) {
-    cpu_->LearnedSketch(net->network, x.data() + m * d, 1, one.data());
-    ASSERT_EQ(std::memcmp(one.data(), all.data() + m * r, r * sizeof(float)), 0) << m;
+  for (const DataType type : kTypes) {
+    const auto net = weights.Pack(*cpu_, type);
+    cpu_->LearnedSketch(net->network, x.data(), rows, all.data());
+    for (int m = 0; m < rows; ++m) {
+      cpu_->LearnedSketch(net->network, x.data() + m * d, 1, one.data());
+      ASSERT_EQ(std::memcmp(one.data(), all.data() + m * r, r * sizeof(float)), 0) << m;
+    }
+  }
+}
+
+// Integers and scales that a checkpoint holds are kept: the product is that of the matrix which was
+// quantised on load.
+TEST_P(QuantizedTest, StoredIntegersAreKept) {
+  Random random(7);
+  const int in = 75, out = 40, rows = 3;
+  const std::vector<float> values = random.Normals(in * out), x = random.Normals(rows * in);
+  const HostWeights w(values, in, out, DataType::kF32);
+  for (const DataType type : kTypes) {
+    const testing::StoredQuantized stored(values, in, out, type);
+    for (Backend* backend : {cpu_.get(), reference_.get()}) {
+      std::vector<float> direct(rows * out), kept(rows * out);
+      backend->MatMul(x.data(), rows, *backend->PackMatrix(w.matrix(), false, type), nullptr, false,
+                      direct.data());
+      backend->MatMul(x.data(), rows, *backend->PackMatrix(stored.matrix(), false, type), nullptr,
+                      false, kept.data());
+      EXPECT_EQ(direct, kept) << DataTypeName(type);
+      // And read as other types.
+      const auto wide = backend->PackMatrix(stored.matrix(), false, DataType::kF32);
+      backend->MatMul(x.data(), rows, *wide, nullptr, false, kept.data());
+      for (int i = 0; i < rows * out; ++i) {
+        // Activations are not quantised there: within half a step of each.
+        const double step = LargestMagnitude(x.data() + i / out * in, in, 1) / 127;
+        double bound = 0;
+        for (int k = 0; k < in; ++k) bound += 1.2 * std::abs(values[k * out + i % out]) + 0.2;
+        ASSERT_NEAR(direct[i], kept[i], bound * step / 2);
+      }
+    }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, QuantizedTest, ::testing::ValuesIn(CompiledCpuIsas()),
                          testing::ParamName);
+
+TEST(QuantizeQ4Test, ExactWhereItCanBe) {
+  Random random(8);
+  for (int round = 0; round < 100; ++round) {
+    const float scale = Bf16ToFloat(FloatToBf16(static_cast<float>(random.Normals(1)[0])));
+    float x[kQ4Group];
+    int8_t want[kQ4Group], got[kQ4Group];
+    for (int i = 0; i < kQ4Group; ++i) {
+      want[i] = static_cast<int8_t>(i == 5 ? -8 : static_cast<int>(i * 7 + round) % 16 - 8);
+      x[i] = static_cast<float>(want[i]) * scale;
+    }
+    EXPECT_EQ(Bf16ToFloat(QuantizeGroupQ4(x, kQ4Group, got)), scale);
+    EXPECT_EQ(std::memcmp(want, got, sizeof(want)), 0);
+  }
+}
+
+TEST(QuantizeQ4Test, NoWorseThanTheWholeRange) {
+  Random random(9);
+  for (int round = 0; round < 100; ++round) {
+    const std::vector<float> x = random.Normals(kQ4Group);
+    int8_t q[kQ4Group];
+    const float scale = Bf16ToFloat(QuantizeGroupQ4(x.data(), kQ4Group, q));
+    const double step = LargestMagnitude(x.data(), kQ4Group, 1) / 8.0;
+    double error = 0, whole = 0;
+    for (int i = 0; i < kQ4Group; ++i) {
+      ASSERT_GE(q[i], -8);
+      ASSERT_LE(q[i], 7);
+      error += std::pow(x[i] - static_cast<double>(q[i]) * scale, 2);
+      // Rounding to steps of an eighth; the far end may miss its half step by another half.
+      whole += std::pow(step, 2);
+    }
+    EXPECT_LE(error, whole);
+    EXPECT_GT(error, 0);
+  }
+}
 
 }  // namespace
 }  // namespace polysketch

@@ -2,6 +2,7 @@
 // by one backend.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +12,7 @@
 
 #include "base/half.h"
 #include "kernels/backend.h"
+#include "kernels/quantize.h"
 #include "tests/testing/random.h"
 
 namespace polysketch::testing {
@@ -36,6 +38,51 @@ class HostWeights {
   int64_t rows_, cols_;
   DataType type_;
   std::vector<char> bytes_;
+};
+
+// A matrix quantised as docs/model-format.md stores it, q8 or q4, at odd addresses.
+class StoredQuantized {
+ public:
+  StoredQuantized(const std::vector<float>& values, int64_t rows, int64_t cols, DataType type)
+      : rows_(rows), cols_(cols), type_(type) {
+    if (type == DataType::kQ8) {
+      integers_.resize(1 + rows * cols);
+      scales_.resize(1 + cols * 4);
+      for (int64_t n = 0; n < cols; ++n) {
+        const QuantScale scale = QuantScale::Of(LargestMagnitude(&values[n], rows, cols));
+        std::memcpy(&scales_[1 + n * 4], &scale.scale, 4);
+        for (int64_t k = 0; k < rows; ++k) {
+          integers_[1 + k * cols + n] = Quantize(values[k * cols + n], scale);
+        }
+      }
+      return;
+    }
+    const int64_t groups = Q4Groups(rows), half = kQ4Group / 2;
+    integers_.resize(1 + groups * half * cols);
+    scales_.resize(1 + groups * cols * 2);
+    for (int64_t n = 0; n < cols; ++n) {
+      for (int64_t g = 0; g < groups; ++g) {
+        float x[kQ4Group] = {};
+        int8_t q[kQ4Group] = {};
+        const int64_t count = std::min(kQ4Group, rows - g * kQ4Group);
+        for (int64_t k = 0; k < count; ++k) x[k] = values[(g * kQ4Group + k) * cols + n];
+        const uint16_t scale = QuantizeGroupQ4(x, count, q);
+        std::memcpy(&scales_[1 + (g * cols + n) * 2], &scale, 2);
+        for (int64_t j = 0; j < half; ++j) {
+          integers_[1 + (g * half + j) * cols + n] =
+              static_cast<char>((q[j] + 8) | ((q[half + j] + 8) << 4));
+        }
+      }
+    }
+  }
+  HostMatrix matrix() const {
+    return {integers_.data() + 1, type_, rows_, cols_, scales_.data() + 1, false};
+  }
+
+ private:
+  int64_t rows_, cols_;
+  DataType type_;
+  std::vector<char> integers_, scales_;
 };
 
 // A sketch network with random weights.

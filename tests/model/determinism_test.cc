@@ -62,9 +62,12 @@ class DeterminismTest : public testing::IsaTest {
                             StrCat(path.filename().string(),
                                    format == StateFormat::kBf16 ? " bf16 state" : "")});
           if (name != "wide" || type != DataType::kF32) continue;
-          result.push_back(result.back());
-          result.back().options.weights = DataType::kQ8;
-          result.back().name += " q8";
+          const Variant unquantized = result.back();
+          for (const DataType quantized : {DataType::kQ8, DataType::kQ4}) {
+            result.push_back(unquantized);
+            result.back().options.weights = quantized;
+            result.back().name += StrCat(" ", DataTypeName(quantized));
+          }
         }
       };
       const DataType types[] = {DataType::kF32, DataType::kBf16, DataType::kF16};

@@ -1,0 +1,108 @@
+#include "bench/drift.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <memory>
+
+#include "base/aligned_buffer.h"
+#include "engine/model/model.h"
+
+namespace polysketch::bench {
+namespace {
+
+constexpr int64_t kLogitRows = 64;  // scored together
+
+Result<std::vector<int32_t>> ReadTokens(const std::string& file, int64_t count) {
+  std::ifstream in(file, std::ios::binary);
+  std::vector<uint16_t> ids(static_cast<size_t>(count));
+  in.read(reinterpret_cast<char*>(ids.data()), count * static_cast<int64_t>(sizeof(uint16_t)));
+  if (!in) {
+    return InvalidArgument(file, ": expected ", count, " tokens of two bytes, found ",
+                           in.gcount() / 2);
+  }
+  return std::vector<int32_t>(ids.begin(), ids.end());
+}
+
+// log p of token i + 1 given tokens 0 .. i.
+std::vector<double> Score(LanguageModel* model, const std::vector<int32_t>& tokens) {
+  const int vocab = model->vocab_size();
+  AlignedBuffer<float> hidden(static_cast<size_t>(model->max_step_tokens()) * model->hidden_size());
+  AlignedBuffer<float> logits(static_cast<size_t>(kLogitRows) * vocab);
+  std::vector<float> sums(kLogitRows);
+  const std::unique_ptr<SequenceState> state = model->NewState();
+  std::vector<double> scores;
+  const int64_t size = std::ssize(tokens) - 1;
+  for (int64_t first = 0; first < size; first += model->max_step_tokens()) {
+    const int64_t count = std::min<int64_t>(model->max_step_tokens(), size - first);
+    const StepSegment segment{
+        state.get(), {tokens.data() + first, static_cast<size_t>(count)}, /*all_rows=*/true};
+    model->Step({&segment, 1}, hidden.data());
+    for (int64_t row = 0; row < count; row += kLogitRows) {
+      const int64_t rows = std::min(kLogitRows, count - row);
+      model->Logits(hidden.data() + row * model->hidden_size(), rows, logits.data());
+      model->LogSumExp(logits.data(), rows, sums.data());
+      for (int64_t m = 0; m < rows; ++m) {
+        scores.push_back(logits[m * vocab + tokens[first + row + m + 1]] - sums[m]);
+      }
+    }
+  }
+  return scores;
+}
+
+double Perplexity(const std::vector<double>& scores) {
+  double sum = 0;
+  for (const double score : scores) sum += score;
+  return std::exp(-sum / static_cast<double>(scores.size()));
+}
+
+Result<std::vector<double>> ScoreWith(const BenchOptions& options, std::optional<DataType> weights,
+                                      StateFormat state, const std::vector<int32_t>& tokens) {
+  PS_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, NewCpuBackend(options.threads));
+  LoadOptions load;
+  load.weights = weights;
+  load.state_format = state;
+  load.max_step_tokens = options.max_step_tokens;
+  PS_ASSIGN_OR_RETURN(const std::unique_ptr<PolysketchModel> model,
+                      PolysketchModel::Load(options.model, backend.get(), load));
+  for (const int32_t token : tokens) {
+    if (token >= model->vocab_size()) {
+      return InvalidArgument("--drift: expected tokens below ", model->vocab_size(), ", found ",
+                             token);
+    }
+  }
+  return Score(model.get(), tokens);
+}
+
+}  // namespace
+
+Result<std::vector<DriftRow>> RunDrift(const BenchOptions& options, const std::string& file,
+                                       int64_t tokens,
+                                       const std::function<void(const DriftRow&)>& on_row) {
+  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadTokens(file, tokens));
+  PS_ASSIGN_OR_RETURN(const std::vector<double> exact,
+                      ScoreWith(options, DataType::kF32, StateFormat::kF32, ids));
+  const double expected = Perplexity(exact);
+  std::vector<DriftRow> rows;
+  for (const std::optional<DataType>& format : options.formats) {
+    for (const StateFormat state : {StateFormat::kF32, StateFormat::kBf16}) {
+      PS_ASSIGN_OR_RETURN(const std::vector<double> scores, ScoreWith(options, format, state, ids));
+      DriftRow row;
+      row.weights = format ? DataTypeName(*format) : "stored";
+      row.state = state == StateFormat::kF32 ? "f32" : "bf16";
+      row.tokens = std::ssize(scores);
+      row.perplexity = Perplexity(scores);
+      row.change = row.perplexity / expected - 1;
+      for (size_t i = 0; i < scores.size(); ++i) {
+        const double off = std::abs(scores[i] - exact[i]);
+        row.worst_token = std::max(row.worst_token, off);
+        row.mean_token += off / static_cast<double>(scores.size());
+      }
+      rows.push_back(row);
+      on_row(row);
+    }
+  }
+  return rows;
+}
+
+}  // namespace polysketch::bench
