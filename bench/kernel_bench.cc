@@ -30,7 +30,7 @@ class KernelBench {
   KernelBench(const ModelConfig& config, const BenchOptions& options, Backend* backend,
               const ProductPeaks& peaks, const std::function<void(const KernelRow&)>& on_row)
       : config_(config),
-        spec_(AttentionSpecOf(config, options.state_format)),
+        spec_(AttentionSpecOf(config, options.state_format.value_or(StateFormat::kBf16))),
         format_(options.formats.front().value_or(DataType::kF32)),
         backend_(backend),
         peaks_(peaks),

@@ -26,7 +26,7 @@ GFLOP/s count what the model's definition needs, shares are of what this machine
   --decode LIST         tokens processed before a decode measurement (default 4096,262144)
   --batches LIST        more decode rows at each of these depths (default 32; "none" for none)
   --weights LIST        f32,bf16,f16,q8,q4 (default all)
-  --state-format F      f32 | bf16: how the far state is read (default f32)
+  --state-format F      f32 | bf16: how the state is kept and read (default: f32 with f32 weights, else bf16)
   --threads N           default: every CPU
   --device D            cpu | cuda | reference (default cpu)
   --step-tokens N       tokens of one prefill step (default 512)
@@ -38,7 +38,7 @@ GFLOP/s count what the model's definition needs, shares are of what this machine
   --profile             time every op too: operations, bytes and the share of its ceiling
   --json                one JSON object on stdout
   --help
-Environment: POLYSKETCH_ISA (avx2, avx512) forces an instruction set.
+Environment: POLYSKETCH_ISA (avx2, avx512, avx512vnni, avx512amx) forces an instruction set.
 )";
 
 [[noreturn]] void Usage(const std::string& message) {

@@ -150,7 +150,7 @@ class ModelBench {
     row.context = context;
     row.batch = batch;
     row.weights = weights_;
-    row.state = options_.state_format == StateFormat::kF32 ? "f32" : "bf16";
+    row.state = model_->attention_spec().state_format == StateFormat::kF32 ? "f32" : "bf16";
     row.threads = options_.threads;
     return row;
   }

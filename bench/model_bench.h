@@ -24,7 +24,7 @@ struct BenchOptions {
   std::vector<int64_t> decode_contexts;   // tokens before the measurement, batch 1 ...
   std::vector<int> batches;               // ... and these more, at each decode context
   std::vector<std::optional<DataType>> formats;
-  StateFormat state_format = StateFormat::kF32;
+  std::optional<StateFormat> state_format;  // unset: as precise as the weights
   int max_step_tokens = 512;
   int decode_blocks = 1;  // decode measurements cover so many whole blocks of the model
   int repeats = 3;        // of short measurements; their median is reported

@@ -280,8 +280,8 @@ std::unique_ptr<Backend> NewReferenceBackend(bool float64_state = false);
 Result<std::unique_ptr<Backend>> NewCudaBackend();
 
 // kernels/cpu: the best instruction set of this machine, or the one that environment variable
-// POLYSKETCH_ISA names (avx2, avx512); FAILED_PRECONDITION when the machine lacks it or the name is
-// unknown.
+// POLYSKETCH_ISA names (avx2, avx512, avx512vnni, avx512amx); FAILED_PRECONDITION when the machine
+// lacks it or the name is unknown.
 Result<std::unique_ptr<Backend>> NewCpuBackend(int threads);
 // For tests: a given instruction set. Names as in SupportedCpuIsas().
 Result<std::unique_ptr<Backend>> NewCpuBackend(int threads, std::string_view isa);

@@ -22,7 +22,7 @@ struct ServerConfig {
   std::string device = "auto";
   int64_t threads = 0;
   std::string weights = "auto";
-  std::string state_format = "f32";
+  std::string state_format = "auto";
 
   int64_t max_sequences = 16;
   int64_t max_queue = 256;

@@ -53,8 +53,9 @@ constexpr Flag kFlags[] = {
             "threads of the cpu device; 0: as many as this process may use"),
     Choice("weights", "auto|f32|bf16|f16|q8|q4", &C::weights,
            "format of the weights in memory; auto: as in the checkpoint"),
-    Choice("state-format", "f32|bf16", &C::state_format,
-           "how the recurrent state is read (accumulation is f32)"),
+    Choice("state-format", "auto|f32|bf16", &C::state_format,
+           "how the recurrent state is kept and read (sums are f32); auto: f32 with f32 weights, "
+           "else bf16"),
 
     Integer("max-sequences", &C::max_sequences, 1, 65536, "requests that run at once"),
     Integer("max-queue", &C::max_queue, 0, kMany,

@@ -94,7 +94,7 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   info.set_parameters(model.parameters());
   info.set_weight_bytes(model.weight_bytes());
   info.set_weight_format(config.weights == "auto" ? "checkpoint" : config.weights);
-  info.set_state_format(config.state_format);
+  info.set_state_format(spec.state_format == StateFormat::kF32 ? "f32" : "bf16");
   const int64_t state_tokens = spec.kv_cache() ? std::max(1, c.context_length) : 0;
   info.set_state_tokens(state_tokens);
   info.set_state_bytes_per_sequence(static_cast<int64_t>(model.StateBytes(state_tokens)));
@@ -153,7 +153,9 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config,
 
   LoadOptions options;
   options.weights = DataTypeOf(config.weights);
-  options.state_format = config.state_format == "bf16" ? StateFormat::kBf16 : StateFormat::kF32;
+  if (config.state_format != "auto") {
+    options.state_format = config.state_format == "bf16" ? StateFormat::kBf16 : StateFormat::kF32;
+  }
   options.max_step_tokens = static_cast<int>(config.max_step_tokens);
   options.progress = LoadProgress();
   PS_ASSIGN_OR_RETURN(loaded->model,

@@ -71,7 +71,9 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
                         HashFile(fs::path(config.model) / "tokenizer.model"));
   }
   codec.binding.numerics =
-      StrCat(loaded.backend->name(), " weights=", config.weights, " state=", config.state_format);
+      StrCat(loaded.backend->name(), " weights=", config.weights,
+             loaded.model->attention_spec().state_format == StateFormat::kF32 ? " state=f32"
+                                                                              : " state=bf16");
   codec.limits.tokens = {.vocab_size = loaded.model->config().vocab_size,
                          .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),
                          .has_tokenizer = loaded.tokenizer != nullptr};

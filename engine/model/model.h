@@ -58,7 +58,9 @@ class LanguageModel {
 struct LoadOptions {
   // Format of the packed matrices; as in the checkpoint (per tensor) when unset.
   std::optional<DataType> weights;
-  StateFormat state_format = StateFormat::kF32;
+  // As precise as the weights when unset: kF32 for a model whose embedding is packed as float32,
+  // kBf16 for the others.
+  std::optional<StateFormat> state_format;
   int max_step_tokens = 512;
   // Called with bytes done and total while weights are packed. May be empty.
   std::function<void(int64_t, int64_t)> progress;

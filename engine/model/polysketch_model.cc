@@ -42,12 +42,16 @@ struct Workspace {
   float* gated;     // [M, h]
 };
 
+StateFormat FormatFor(const ModelWeights& weights) {
+  return weights.embedding().type() == DataType::kF32 ? StateFormat::kF32 : StateFormat::kBf16;
+}
+
 class PolysketchModelImpl final : public PolysketchModel {
  public:
   PolysketchModelImpl(ModelConfig config, const LoadOptions& options, Backend* backend,
                       std::unique_ptr<ModelWeights> weights)
       : config_(std::move(config)),
-        spec_(AttentionSpecOf(config_, options.state_format)),
+        spec_(AttentionSpecOf(config_, options.state_format.value_or(FormatFor(*weights)))),
         max_step_tokens_(options.max_step_tokens),
         backend_(backend),
         weights_(std::move(weights)),

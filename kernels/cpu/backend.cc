@@ -18,9 +18,19 @@ const PackedMatrix& Packed(const Matrix& w) { return static_cast<const PackedMat
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int threads) : ctx_(threads) {}
+  CpuBackend(int threads, TileUnit tiles) : ctx_(threads, tiles) {}
 
-  std::string_view name() const override { return "cpu/" PS_STRING(PS_ISA); }
+  std::string_view name() const override {
+    switch (ctx_.tiles()) {
+      case TileUnit::kAmx:
+        return "cpu/avx512amx";
+      case TileUnit::kTwin:
+        return "cpu/avx512amxtwin";
+      case TileUnit::kNone:
+        break;
+    }
+    return "cpu/" PS_STRING(PS_ISA);
+  }
   int threads() const override { return ctx_.threads(); }
 
   std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
@@ -108,6 +118,8 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> NewBackend(int threads) { return std::make_unique<CpuBackend>(threads); }
+std::unique_ptr<Backend> NewBackend(int threads, TileUnit tiles) {
+  return std::make_unique<CpuBackend>(threads, tiles);
+}
 
 }  // namespace polysketch::cpu::PS_ISA

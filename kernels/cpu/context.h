@@ -6,15 +6,19 @@
 
 #include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
+#include "kernels/cpu/tiles.h"
 
 namespace polysketch::cpu {
 
 class Context {
  public:
-  explicit Context(int threads) : pool_(threads), scratch_(threads) {}
+  explicit Context(int threads, TileUnit tiles = TileUnit::kNone)
+      : pool_(threads), scratch_(threads), tiles_(tiles) {}
 
   ThreadPool& pool() { return pool_; }
   int threads() const { return pool_.threads(); }
+  // What makes the products of q8 weights with many rows.
+  TileUnit tiles() const { return tiles_; }
 
   // At least `floats` floats that belong to `thread` until its task ends; contents are left over.
   float* Scratch(int thread, int64_t floats) {
@@ -47,6 +51,7 @@ class Context {
   ThreadPool pool_;
   std::vector<AlignedBuffer<float>> scratch_;
   AlignedBuffer<uint8_t> shared_;
+  const TileUnit tiles_;
 };
 
 }  // namespace polysketch::cpu

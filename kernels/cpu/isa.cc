@@ -1,16 +1,22 @@
 // Chooses the instruction set at run time.
 #include "kernels/cpu/isa.h"
 
+#include "kernels/cpu/amx.h"
+
 #include <algorithm>
 #include <cstdlib>
 
 namespace polysketch {
 namespace {
 
+using cpu::HasAmx;
+using cpu::TileUnit;
+
 struct Isa {
   std::string_view name;
   bool (*supported)();
-  std::unique_ptr<Backend> (*create)(int threads);
+  std::unique_ptr<Backend> (*create)(int threads, TileUnit tiles);
+  TileUnit tiles = TileUnit::kNone;
 };
 
 bool HasAvx2() {
@@ -23,12 +29,15 @@ bool HasAvx512() {
 }
 
 bool HasAvx512Vnni() { return HasAvx512() && __builtin_cpu_supports("avx512vnni"); }
+bool HasAvx512Amx() { return HasAvx512Vnni() && HasAmx(); }
 
-// Slowest first.
+// Slowest first. The twin is for tests: what AMX does, in software.
 constexpr Isa kIsas[] = {
     {"avx2", HasAvx2, cpu::avx2::NewBackend},
     {"avx512", HasAvx512, cpu::avx512::NewBackend},
+    {"avx512amxtwin", HasAvx512Vnni, cpu::avx512vnni::NewBackend, TileUnit::kTwin},
     {"avx512vnni", HasAvx512Vnni, cpu::avx512vnni::NewBackend},
+    {"avx512amx", HasAvx512Amx, cpu::avx512vnni::NewBackend, TileUnit::kAmx},
 };
 
 std::string Joined(const std::vector<std::string>& names) {
@@ -55,7 +64,7 @@ std::vector<std::string> SupportedCpuIsas() {
 
 Result<std::unique_ptr<Backend>> NewCpuBackend(int threads, std::string_view name) {
   for (const Isa& isa : kIsas) {
-    if (isa.name == name && isa.supported()) return isa.create(threads);
+    if (isa.name == name && isa.supported()) return isa.create(threads, isa.tiles);
   }
   return FailedPrecondition("cpu instruction set: expected one that this machine has (",
                             Joined(SupportedCpuIsas()), "), found \"", name, "\"; compiled are ",

@@ -4,18 +4,19 @@
 #include <memory>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/tiles.h"
 
 namespace polysketch::cpu {
 
 namespace avx2 {
-std::unique_ptr<Backend> NewBackend(int threads);
+std::unique_ptr<Backend> NewBackend(int threads, TileUnit tiles);
 }
 namespace avx512 {
-std::unique_ptr<Backend> NewBackend(int threads);
+std::unique_ptr<Backend> NewBackend(int threads, TileUnit tiles);
 }
-// avx512 and the byte dot products that q8 weights want.
+// avx512 and the byte dot products that quantised weights want; with tiles, those of q8 weights.
 namespace avx512vnni {
-std::unique_ptr<Backend> NewBackend(int threads);
+std::unique_ptr<Backend> NewBackend(int threads, TileUnit tiles);
 }
 
 }  // namespace polysketch::cpu

@@ -13,7 +13,8 @@
 
 namespace {
 
-// Whole register tiles of 12 rows; two of them when there are plenty of rows.
+// Whole register tiles of 12 rows; two of them when there are plenty of rows. A block of tile
+// registers takes 32.
 constexpr int kSmallTile = 12;
 constexpr int kLargeTile = 24;
 
@@ -22,19 +23,20 @@ int64_t PanelWidth(const Matrix& w) {
 }
 
 // One level for `rows` rows: out [rows, PanelWidth(down)].
-void ApplyLevel(const SketchNetwork::Level& level, int in, const float* x, int64_t x_row, int rows,
-                float* normed, float* hidden, uint8_t* quantized, float* out) {
+void ApplyLevel(TileUnit tiles, const SketchNetwork::Level& level, int in, const float* x,
+                int64_t x_row, int rows, float* normed, float* hidden, uint8_t* quantized,
+                float* out) {
   const auto& up = static_cast<const PackedMatrix&>(*level.up);
   const auto& down = static_cast<const PackedMatrix&>(*level.down);
   const int64_t hidden_row = PanelWidth(up);
   LayerNormRows(x, x_row, rows, in, level.norm, normed, in);
-  MatMulRows(normed, in, rows, up, quantized, hidden, hidden_row);
+  MatMulRows(tiles, normed, in, rows, up, quantized, hidden, hidden_row);
   if (down.type() == DataType::kQ8) {
-    GeluMatMulRowsQ8(hidden, hidden_row, rows, down, quantized, out, PanelWidth(down));
+    GeluMatMulRowsQ8(tiles, hidden, hidden_row, rows, down, quantized, out, PanelWidth(down));
     return;
   }
   GeluArray(hidden, rows * hidden_row, hidden);
-  MatMulRows(hidden, hidden_row, rows, down, quantized, out, PanelWidth(down));
+  MatMulRows(tiles, hidden, hidden_row, rows, down, quantized, out, PanelWidth(down));
 }
 
 }  // namespace
@@ -46,7 +48,8 @@ void LearnedSketch(Context& ctx, const SketchNetwork& net, const float* x, int64
   const int64_t branch_row = PanelWidth(*net.branch[0][0].down);
   const int64_t hidden_row = PanelWidth(*net.branch[0][0].up);
   const int64_t normed_row = std::max(net.input, size);
-  const int64_t tile = rows >= 2 * kLargeTile * ctx.threads() ? kLargeTile : kSmallTile;
+  const int64_t large = ctx.tiles() == TileUnit::kNone ? kLargeTile : kTileBlock;
+  const int64_t tile = rows >= 2 * large * ctx.threads() ? large : kSmallTile;
   const V scale_in = Set1(1.0f / std::sqrt(static_cast<float>(size)));
   const V scale_out = Set1(std::sqrt(static_cast<float>(size)));
   ctx.pool().ParallelFor((rows + tile - 1) / tile, [&](int64_t task, int thread) {
@@ -60,10 +63,10 @@ void LearnedSketch(Context& ctx, const SketchNetwork& net, const float* x, int64
     auto* quantized = reinterpret_cast<uint8_t*>(middle + tile * 3 * branch_row);
     float* branches[2] = {middle + tile * branch_row, middle + 2 * tile * branch_row};
     for (int b = 0; b < 2; ++b) {
-      ApplyLevel(net.branch[b][0], net.input, x + first * net.input, net.input, count, normed,
-                 hidden, quantized, middle);
-      ApplyLevel(net.branch[b][1], size, middle, branch_row, count, normed, hidden, quantized,
-                 branches[b]);
+      ApplyLevel(ctx.tiles(), net.branch[b][0], net.input, x + first * net.input, net.input, count,
+                 normed, hidden, quantized, middle);
+      ApplyLevel(ctx.tiles(), net.branch[b][1], size, middle, branch_row, count, normed, hidden,
+                 quantized, branches[b]);
     }
     // Columns behind r are zero in both branches, so they stay zero.
     for (int m = 0; m < count; ++m) {

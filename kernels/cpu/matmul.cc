@@ -250,10 +250,10 @@ void MatMul(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, c
   });
 }
 
-void MatMulRows(const float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
-                float* out, int64_t out_row) {
+void MatMulRows(TileUnit tiles, const float* x, int64_t x_row, int rows, const PackedMatrix& w,
+                uint8_t* scratch, float* out, int64_t out_row) {
   if (w.type() == DataType::kQ8) {
-    MatMulRowsQ8(x, x_row, rows, w, scratch, out, out_row);
+    MatMulRowsQ8(tiles, x, x_row, rows, w, scratch, out, out_row);
     return;
   }
   if (w.type() == DataType::kQ4) {

@@ -26,26 +26,25 @@ struct QuantizedRows {
 };
 
 // Quantises a row whose largest magnitude is known.
-void QuantizeTo(const float* x, int64_t width, int64_t row_size, const QuantScale& scale,
-                uint8_t* out) {
+void QuantizeTo(const float* x, int64_t width, const QuantScale& scale, uint8_t* out) {
   const V inverse = Set1(scale.inverse);
   int64_t i = 0;
   for (; i + kLanes <= width; i += kLanes) StoreBiasedBytes(Mul(Load(x + i), inverse), out + i);
-  // Bytes behind the width meet weights of zero.
-  if (i < row_size) {
+  // Bytes behind the width meet weights of zero; those behind this vector may be anything.
+  if (i < width) {
     const Mask tail = FirstN(static_cast<int>(width - i));
     StoreBiasedBytes(Mul(LoadMasked(x + i, tail), inverse), out + i);
   }
 }
 
-void QuantizeRow(const float* x, int64_t width, int64_t row_size, uint8_t* out, float* scale_out) {
+void QuantizeRow(const float* x, int64_t width, uint8_t* out, float* scale_out) {
   const QuantScale scale = RowScale(x, width);
-  QuantizeTo(x, width, row_size, scale, out);
+  QuantizeTo(x, width, scale, out);
   *scale_out = scale.scale;
 }
 
-// The same of gelu(x); x [whole vectors up to row_size] is overwritten.
-void GeluQuantizeRow(float* x, int64_t width, int64_t row_size, uint8_t* out, float* scale_out) {
+// The same of gelu(x); x [whole vectors] is overwritten.
+void GeluQuantizeRow(float* x, int64_t width, uint8_t* out, float* scale_out) {
   I largest = IntZero();
   for (int64_t i = 0; i < width; i += kLanes) {
     const V y = Gelu(Load(x + i));
@@ -53,7 +52,7 @@ void GeluQuantizeRow(float* x, int64_t width, int64_t row_size, uint8_t* out, fl
     Store(y, x + i);
   }
   const QuantScale scale = QuantScale::Of(ReduceMagnitude(largest));
-  QuantizeTo(x, width, row_size, scale, out);
+  QuantizeTo(x, width, scale, out);
   *scale_out = scale.scale;
 }
 
@@ -125,6 +124,36 @@ void PanelQ8(const QuantizedRows& x, int64_t rows, const PackedMatrix& w, int64_
   }
 }
 
+// Below this many rows a tile would be mostly empty, and the weights' bytes are what costs. The
+// sums are exact: either way gives the same bits.
+bool UseTiles(TileUnit tiles, int64_t rows) { return tiles != TileUnit::kNone && rows >= 16; }
+
+// A panel for all rows by tiles.
+void PanelTiles(const TileSession& session, const QuantizedRows& x, int64_t rows,
+                const PackedMatrix& w, int64_t panel, const Epilogue& e) {
+  static_assert(kTileBlock == kPanelColumns);
+  alignas(64) int32_t sums[kTileBlock][kTileBlock];
+  for (int64_t row = 0; row < rows; row += kTileBlock) {
+    session.Product(x.bytes + row * x.row_size, x.row_size, w.panel_q8(panel), w.depth4(), sums);
+    const int count = static_cast<int>(std::min<int64_t>(kTileBlock, rows - row));
+    for (int m = 0; m < count; ++m) {
+      for (int n = 0; n < kTileBlock; n += kLanes) {
+        const int64_t column = panel * kPanelColumns + n;
+        Finish(e, row + m, column, Dequantize(w, column, x.scales[row + m], IntLoad(&sums[m][n])));
+      }
+    }
+  }
+}
+
+// Where `rows` rows of a matrix's input are quantised to: whole blocks of rows and of bytes, which
+// tiles read; what they read too much of does not reach a result.
+QuantizedRows RowsIn(uint8_t* memory, int64_t rows, const PackedMatrix& w) {
+  const int64_t row_size = (w.in() + kTileRowBytes - 1) / kTileRowBytes * kTileRowBytes;
+  const int64_t blocks = (rows + kTileBlock - 1) / kTileBlock * kTileBlock;
+  return {memory + blocks * static_cast<int64_t>(sizeof(float)), row_size,
+          reinterpret_cast<float*>(memory)};
+}
+
 // One row against kSingleRowPanels panels side by side.
 void SingleRowQ8(const QuantizedRows& x, const PackedMatrix& w, int64_t panel, const Epilogue& e) {
   I acc[kSingleRowPanels][2];
@@ -153,19 +182,21 @@ void SingleRowQ8(const QuantizedRows& x, const PackedMatrix& w, int64_t panel, c
 
 void MatMulQ8(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, const float* bias,
               bool accumulate, float* out) {
-  // Whole vectors of bytes, so that rows may be written past their width.
-  const int64_t row_size = (w.in() + kLanes - 1) / kLanes * kLanes;
-  uint8_t* memory = ctx.Shared(rows * (row_size + static_cast<int64_t>(sizeof(float))));
-  const QuantizedRows quantized{memory + rows * sizeof(float), row_size,
-                                reinterpret_cast<float*>(memory)};
+  const QuantizedRows quantized = RowsIn(ctx.Shared(QuantizedBytes(rows, w.in())), rows, w);
   ctx.ParallelRows(rows, 1 + 16384 / w.in(), [&](int64_t first, int64_t last, int) {
     for (int64_t m = first; m < last; ++m) {
-      QuantizeRow(x + m * w.in(), w.in(), row_size, quantized.bytes + m * row_size,
+      QuantizeRow(x + m * w.in(), w.in(), quantized.bytes + m * quantized.row_size,
                   quantized.scales + m);
     }
   });
   const Epilogue e{bias, accumulate, out, w.out(), w.out()};
   const int64_t group = rows <= kTileRows<kPanelVectors> ? kSingleRowPanels : 1;
+  if (UseTiles(ctx.tiles(), rows)) {
+    ctx.pool().ParallelFor(w.panels(), [&](int64_t panel, int) {
+      PanelTiles(TileSession(ctx.tiles()), quantized, rows, w, panel, e);
+    });
+    return;
+  }
   ctx.pool().ParallelFor((w.panels() + group - 1) / group, [&](int64_t task, int) {
     const int64_t first = task * group;
     const int64_t last = std::min(first + group, w.panels());
@@ -179,38 +210,39 @@ void MatMulQ8(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w,
 
 namespace {
 
-// Where `rows` rows of a matrix's input are quantised to.
-QuantizedRows RowsIn(uint8_t* scratch, int rows, const PackedMatrix& w) {
-  const int64_t row_size = (w.in() + kLanes - 1) / kLanes * kLanes;
-  return {scratch + rows * sizeof(float), row_size, reinterpret_cast<float*>(scratch)};
-}
-
-void MultiplyQuantized(const QuantizedRows& x, int rows, const PackedMatrix& w, float* out,
-                       int64_t out_row) {
+void MultiplyQuantized(TileUnit tiles, const QuantizedRows& x, int rows, const PackedMatrix& w,
+                       float* out, int64_t out_row) {
   const Epilogue e{nullptr, false, out, out_row, w.panels() * kPanelColumns};
+  if (UseTiles(tiles, rows)) {
+    const TileSession session(tiles);
+    for (int64_t panel = 0; panel < w.panels(); ++panel) {
+      PanelTiles(session, x, rows, w, panel, e);
+    }
+    return;
+  }
   for (int64_t panel = 0; panel < w.panels(); ++panel) PanelQ8(x, rows, w, panel, e);
 }
 
 }  // namespace
 
-void MatMulRowsQ8(const float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
-                  float* out, int64_t out_row) {
+void MatMulRowsQ8(TileUnit tiles, const float* x, int64_t x_row, int rows, const PackedMatrix& w,
+                  uint8_t* scratch, float* out, int64_t out_row) {
   const QuantizedRows quantized = RowsIn(scratch, rows, w);
   for (int m = 0; m < rows; ++m) {
-    QuantizeRow(x + m * x_row, w.in(), quantized.row_size, quantized.bytes + m * quantized.row_size,
+    QuantizeRow(x + m * x_row, w.in(), quantized.bytes + m * quantized.row_size,
                 quantized.scales + m);
   }
-  MultiplyQuantized(quantized, rows, w, out, out_row);
+  MultiplyQuantized(tiles, quantized, rows, w, out, out_row);
 }
 
-void GeluMatMulRowsQ8(float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
-                      float* out, int64_t out_row) {
+void GeluMatMulRowsQ8(TileUnit tiles, float* x, int64_t x_row, int rows, const PackedMatrix& w,
+                      uint8_t* scratch, float* out, int64_t out_row) {
   const QuantizedRows quantized = RowsIn(scratch, rows, w);
   for (int m = 0; m < rows; ++m) {
-    GeluQuantizeRow(x + m * x_row, w.in(), quantized.row_size,
-                    quantized.bytes + m * quantized.row_size, quantized.scales + m);
+    GeluQuantizeRow(x + m * x_row, w.in(), quantized.bytes + m * quantized.row_size,
+                    quantized.scales + m);
   }
-  MultiplyQuantized(quantized, rows, w, out, out_row);
+  MultiplyQuantized(tiles, quantized, rows, w, out, out_row);
 }
 
 #include "kernels/cpu/isa_end.h"

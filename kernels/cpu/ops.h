@@ -31,21 +31,24 @@ void MatMulQ8(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w,
               bool accumulate, float* out);
 // Single-threaded product for tiles in cache: out [rows, out_row], whole panels of 32 columns are
 // written. scratch: QuantizedBytes(rows, w.in()) bytes where w is quantised, otherwise unused.
-void MatMulRows(const float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
-                float* out, int64_t out_row);
-void MatMulRowsQ8(const float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
-                  float* out, int64_t out_row);
+void MatMulRows(TileUnit tiles, const float* x, int64_t x_row, int rows, const PackedMatrix& w,
+                uint8_t* scratch, float* out, int64_t out_row);
+void MatMulRowsQ8(TileUnit tiles, const float* x, int64_t x_row, int rows, const PackedMatrix& w,
+                  uint8_t* scratch, float* out, int64_t out_row);
 // The same for q4 weights.
 void MatMulQ4(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, const float* bias,
               bool accumulate, float* out);
 void MatMulRowsQ4(const float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
                   float* out, int64_t out_row);
 // The product of gelu(x); x is overwritten, and holds zeros behind w.in() up to whole vectors.
-void GeluMatMulRowsQ8(float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
-                      float* out, int64_t out_row);
-// Bytes of quantised rows, for either format: whole groups, a scale, a number for each group.
+void GeluMatMulRowsQ8(TileUnit tiles, float* x, int64_t x_row, int rows, const PackedMatrix& w,
+                      uint8_t* scratch, float* out, int64_t out_row);
+// Bytes of quantised rows, for either format: whole blocks of rows and bytes, a scale for each row,
+// a number for each group.
 inline int64_t QuantizedBytes(int64_t rows, int64_t width) {
-  return rows * (Q4Groups(width) * (kQ4Group + 4) + 4);
+  const int64_t blocks = (rows + kTileBlock - 1) / kTileBlock * kTileBlock;
+  const int64_t bytes = (width + kTileRowBytes - 1) / kTileRowBytes * kTileRowBytes;
+  return blocks * (bytes + 4 * Q4Groups(width) + 4);
 }
 // out[i] = gelu(x[i]), in place allowed.
 void GeluArray(const float* x, int64_t size, float* out);

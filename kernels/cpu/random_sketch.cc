@@ -37,10 +37,11 @@ void ApplyRandomSketch(Context& ctx, const RandomSketch& sketch, const float* x,
         const auto& w = static_cast<const PackedMatrix&>(*matrices[j]);
         float* target = products + j * tile_floats;
         if (level == 0) {
-          MatMulRows(x + first * sketch.input, sketch.input, count, w, nullptr, target, width);
+          MatMulRows(ctx.tiles(), x + first * sketch.input, sketch.input, count, w, nullptr, target,
+                     width);
         } else {
           std::copy_n(target, count * width, spare);
-          MatMulRows(spare, width, count, w, nullptr, target, width);
+          MatMulRows(ctx.tiles(), spare, width, count, w, nullptr, target, width);
         }
       }
       for (size_t j = 0; j < matrices.size() / 2; ++j) {

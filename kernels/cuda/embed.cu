@@ -14,6 +14,7 @@ __device__ float Element(const void* data, DataType type, const float* scales, i
     case DataType::kQ8:
       return static_cast<float>(static_cast<const int8_t*>(data)[index]) * scales[column];
     case DataType::kF16:
+    case DataType::kQ4:  // never kept
       break;
   }
   const uint32_t bits = static_cast<const uint16_t*>(data)[index];

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/check.h"
 #include "base/half.h"
 #include "kernels/host_matrix.h"
 #include "kernels/quantize.h"
@@ -18,19 +19,22 @@ std::vector<uint8_t> Rows(const CudaMatrix& matrix, const HostMatrix& w, bool tr
   auto* rows = reinterpret_cast<T*>(bytes.data());
   for (int64_t i = 0; i < matrix.in(); ++i) {
     for (int64_t o = 0; o < matrix.out(); ++o) {
-      const float value = ReadElement(w, transpose ? o * w.cols + i : i * w.cols + o);
+      const float value = ReadPacked(w, transpose, i, o);
       rows[i * matrix.padded_out() + o] = convert(value, o);
     }
   }
   return bytes;
 }
 
+// There are no 4-bit products here: such weights are kept in 8 bits.
+DataType Kept(DataType type) { return type == DataType::kQ4 ? DataType::kQ8 : type; }
+
 }  // namespace
 
 CudaMatrix::CudaMatrix(Device* device, const HostMatrix& w, bool transpose, DataType type)
-    : Matrix(transpose ? w.cols : w.rows, transpose ? w.rows : w.cols, type) {
+    : Matrix(transpose ? w.cols : w.rows, transpose ? w.rows : w.cols, Kept(type)) {
   std::vector<uint8_t> host;
-  switch (type) {
+  switch (this->type()) {
     case DataType::kF32:
       host = Rows<float>(*this, w, transpose, [](float x, int64_t) { return x; });
       break;
@@ -45,7 +49,7 @@ CudaMatrix::CudaMatrix(Device* device, const HostMatrix& w, bool transpose, Data
       std::vector<QuantScale> quant(out());
       for (int64_t o = 0; o < out(); ++o) {
         for (int64_t i = 0; i < in(); ++i) {
-          column[i] = ReadElement(w, transpose ? o * w.cols + i : i * w.cols + o);
+          column[i] = ReadPacked(w, transpose, i, o);
         }
         quant[o] = QuantScale::Of(LargestMagnitude(column.data(), in(), 1));
         scales[o] = quant[o].scale;
@@ -57,6 +61,8 @@ CudaMatrix::CudaMatrix(Device* device, const HostMatrix& w, bool transpose, Data
       device->CopyIn(scales_.data(), scales.data(), scales.size() * sizeof(float));
       break;
     }
+    case DataType::kQ4:
+      PS_CHECK(false) << "kept as q8";
   }
   data_ = DeviceArray<uint8_t>(device, host.size());
   device->CopyIn(data_.data(), host.data(), host.size());

@@ -159,9 +159,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the new model folder")
     parser.add_argument(
         "--dtype",
-        choices=("f32", "bf16", "f16"),
+        choices=("f32", "bf16", "f16", "q8", "q4"),
         default="f32",
-        help="storage of every tensor (default f32)",
+        help="storage of the tensors (default f32; q8 and q4: docs/model-format.md)",
     )
     parser.add_argument(
         "--add-bos",

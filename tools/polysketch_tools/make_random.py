@@ -110,7 +110,7 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument(
         "--dtype",
-        choices=("f32", "bf16", "f16"),
+        choices=("f32", "bf16", "f16", "q8", "q4"),
         default="bf16",
         help="storage of every tensor (default bf16)",
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from polysketch_tools import safetensors
+from polysketch_tools import quantize, safetensors
 from polysketch_tools.errors import ToolError
 from polysketch_tools.model_config import ModelConfig, tensor_shapes
 from polysketch_tools.progress import Progress
@@ -73,11 +73,22 @@ def write_model(
 def _write_tensors(
     folder: pathlib.Path, config: ModelConfig, dtype: str, values, shard_bytes: int, what: str
 ) -> None:
-    storage = safetensors.DTYPES[dtype]
     shapes = tensor_shapes(config)
-    sizes = {
-        name: storage.itemsize * int(np.prod(shape, dtype=np.int64))
+    forms = {name: quantize.storage(dtype, name, shape) for name, shape in shapes.items()}
+    stored = {
+        name: {
+            part: (safetensors.DTYPES[kind], part_shape)
+            for part, (kind, part_shape) in quantize.stored_tensors(
+                forms[name], name, shape
+            ).items()
+        }
         for name, shape in shapes.items()
+    }
+    sizes = {
+        name: sum(
+            kind.itemsize * int(np.prod(shape, dtype=np.int64)) for kind, shape in parts.values()
+        )
+        for name, parts in stored.items()
     }
     shards = split_shards(sizes, shard_bytes)
     names = (
@@ -87,22 +98,36 @@ def _write_tensors(
     )
     progress = Progress(what, sum(sizes.values()))
     for file_name, tensors in zip(names, shards):
-        writer = safetensors.Writer(
-            folder / file_name, {name: (storage, shapes[name]) for name in tensors}
-        )
+        parts = {part: entry for name in tensors for part, entry in stored[name].items()}
+        writer = safetensors.Writer(folder / file_name, parts)
         for name in tensors:
-            for chunk in values(name, shapes[name]):
-                _check_representable(name, chunk, storage)
-                progress.add(writer.write(name, chunk))
+            for part, chunk in _stored_chunks(name, shapes[name], forms[name], values):
+                progress.add(writer.write(part, chunk))
         writer.close()
     if len(shards) > 1:
         index = {
             "metadata": {"total_size": sum(sizes.values())},
             "weight_map": {
-                name: file_name for file_name, tensors in zip(names, shards) for name in tensors
+                part: file_name
+                for file_name, tensors in zip(names, shards)
+                for name in tensors
+                for part in stored[name]
             },
         }
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+def _stored_chunks(name: str, shape: tuple[int, ...], form: str, values):
+    """Name and values of what is written for a tensor, in order."""
+    if form not in ("Q8", "Q4"):
+        for chunk in values(name, shape):
+            _check_representable(name, chunk, safetensors.DTYPES[form])
+            yield name, chunk
+        return
+    # A scale needs its whole column: one matrix is in memory at a time.
+    whole = np.concatenate(list(values(name, shape))).reshape(shape)
+    _check_representable(name, whole, np.dtype(np.float32))
+    yield from zip((name, name + ".scale"), quantize.quantize(form, name, whole))
 
 
 def _check_representable(name: str, chunk: np.ndarray, storage: np.dtype) -> None:

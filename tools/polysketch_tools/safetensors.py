@@ -16,6 +16,8 @@ DTYPES = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
     "I32": np.dtype(np.int32),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 

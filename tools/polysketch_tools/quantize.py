@@ -1,0 +1,96 @@
+"""8-bit and 4-bit weights, integer for integer what the server makes on load (kernels/quantize.h)."""
+
+import ml_dtypes
+import numpy as np
+
+GROUP = 32  # rows that share a scale in q4
+_TINY = np.float32(1e-35)
+_CANDIDATES = (8.0, 7.0, 7.5, 8.5, 9.0, 9.5, 10.0, 10.5, 11.0, 12.0)
+
+
+def storage(dtype: str, name: str, shape: tuple[int, ...]) -> str:
+    """How a folder of `dtype` (F32, BF16, F16, Q8, Q4) stores a tensor: what the server's --weights makes of it."""
+    if dtype not in ("Q8", "Q4"):
+        return dtype
+    if len(shape) != 2 or not name.endswith(".weight"):
+        return "F32"  # vectors, and matrices that are drawn
+    four = name.endswith((".attn.qkv.weight", ".attn.out.weight", ".mlp.down.weight"))
+    return "Q4" if dtype == "Q4" and four else "Q8"
+
+
+def stored_tensors(
+    form: str, name: str, shape: tuple[int, ...]
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Type and shape of the tensors that hold `name` in that form."""
+    if form == "Q8":
+        columns = shape[0] if name == "embedding.weight" else shape[1]
+        return {name: ("I8", shape), name + ".scale": ("F32", (columns,))}
+    if form == "Q4":
+        groups = -(-shape[0] // GROUP)
+        return {
+            name: ("U8", (groups * GROUP // 2, shape[1])),
+            name + ".scale": ("BF16", (groups, shape[1])),
+        }
+    return {name: (form, shape)}
+
+
+def quantize(form: str, name: str, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The arrays of stored_tensors."""
+    if form == "Q4":
+        return _q4(weights)
+    if name == "embedding.weight":  # its rows are the columns of the logits' product
+        integers, scales = _q8(weights.T)
+        return np.ascontiguousarray(integers.T), scales
+    return _q8(weights)
+
+
+def _q8(w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    w = w.astype(np.float32)
+    largest = np.abs(w).max(axis=0)
+    zero = largest < _TINY
+    largest[zero] = 1
+    integers = np.rint(w * (np.float32(127) / largest))
+    scales = largest / np.float32(127)
+    integers[:, zero] = 0
+    scales[zero] = 0
+    return integers.astype(np.int8), scales
+
+
+def _q4(w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    rows, cols = w.shape
+    groups = -(-rows // GROUP)
+    x = np.zeros((groups * GROUP, cols), np.float32)
+    x[:rows] = w
+    x = x.reshape(groups, GROUP, cols)
+    first = np.abs(x).argmax(axis=1)[:, None]
+    largest = np.take_along_axis(x, first, axis=1)[:, 0]
+    zero = np.abs(largest) < _TINY
+    least = np.full((groups, cols), np.inf)
+    scales = np.zeros((groups, cols), ml_dtypes.bfloat16)
+    for c in _CANDIDATES:
+        candidate = (-largest / np.float32(c)).astype(ml_dtypes.bfloat16)
+        error = _squared_error(x, candidate)
+        better = (error < least) & ~zero
+        least[better] = error[better]
+        scales[better] = candidate[better]
+    integers = _integers(x, scales)
+    # Rows that are only padding hold 0 like the rest of a zero group.
+    nibbles = (integers + 8).astype(np.uint8)
+    packed = nibbles[:, : GROUP // 2] | nibbles[:, GROUP // 2 :] << 4
+    return packed.reshape(groups * GROUP // 2, cols), scales
+
+
+def _integers(x: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    wide = scales.astype(np.float32)
+    inverse = np.zeros_like(wide)
+    np.divide(np.float32(1), wide, out=inverse, where=wide != 0)
+    return np.clip(np.rint(x * inverse[:, None]), -8, 7)
+
+
+def _squared_error(x: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    wide = scales.astype(np.float64)[:, None]
+    off = x.astype(np.float64) - _integers(x, scales).astype(np.float64) * wide
+    error = np.zeros(scales.shape)
+    for i in range(GROUP):  # in order, as the server adds
+        error += off[:, i] * off[:, i]
+    return error
