@@ -15,8 +15,8 @@
 
 namespace polysketch {
 
-// The types that are read; weights are F32, F16 or BF16, or I8 or U8 when quantised; the others appear
-// in test data.
+// The types that are read; weights are F32, F16 or BF16, or I8 or U8 when quantised; the others
+// appear in test data.
 enum class TensorType { kF64, kF32, kF16, kBF16, kI32, kI8, kU8 };
 
 std::string_view TensorTypeName(TensorType type);  // as safetensors spells it: "BF16"
@@ -36,7 +36,8 @@ struct TensorView {
   int64_t size() const { return static_cast<int64_t>(bytes / TensorTypeBytes(type)); }  // elements
 
   // Elements [begin, begin + out.size()) as float32. F32, F16 and BF16 are exact, F64 is rounded.
-  // The range must lie within the tensor and the type must be a floating-point one (own invariants).
+  // The range must lie within the tensor and the type must be a floating-point one (own
+  // invariants).
   void ReadFloats(int64_t begin, std::span<float> out) const;
   // The same for kF64 and kF32 into doubles (exact), and for kI32.
   void ReadDoubles(int64_t begin, std::span<double> out) const;
