@@ -136,7 +136,7 @@ Status SessionTable::Delete(const std::string& tenant, const std::string& id) {
     }
     const bool in_store = options_.store != nullptr && (place->stored || place->durable);
     if (in_store) {
-      const Status status = options_.store->Delete(tenant, SessionKey(id));
+      Status status = options_.store->Delete(tenant, SessionKey(id));
       if (!status.ok() && status.code() != Code::kNotFound) return status;
     }
     Remove(place);

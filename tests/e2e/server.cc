@@ -91,7 +91,9 @@ int64_t Server::PeakMemoryBytes() const {
 bool Server::BecomesIdle() const {
   return WaitUntil([this] {
     return Metric("polysketch_num_requests_running") == 0 &&
-           Metric("polysketch_num_requests_waiting") == 0;
+           Metric("polysketch_num_requests_waiting") == 0 &&
+           Metric("polysketch_num_requests_parked") == 0 &&
+           Metric("polysketch_num_requests_swapped") == 0;
   });
 }
 
