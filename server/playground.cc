@@ -2,10 +2,12 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/logging.h"
@@ -124,6 +126,14 @@ void Playground::Complete(HttpExchange* exchange) {
     Serve(exchange);
   }
   running_.fetch_sub(1);
+}
+
+void Playground::Stop() {
+  stopped_.store(true);
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (running_.load() > 0 && std::chrono::steady_clock::now() < give_up) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void Playground::Serve(HttpExchange* exchange) {

@@ -17,8 +17,9 @@ class Playground {
   // Answers a POST. An error before the first token is an HTTP status, a later one a last line
   // {"error": {"code": ..., "message": ...}}.
   void Complete(HttpExchange* exchange);
-  // Ends what runs and refuses the rest.
-  void Stop() { stopped_.store(true); }
+  // Ends what runs and refuses the rest; returns when the last lines are written (civetweb writes
+  // nothing more once it stops), or after a second.
+  void Stop();
 
  private:
   Status Check(const HttpExchange& exchange) const;

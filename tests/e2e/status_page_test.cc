@@ -66,6 +66,7 @@ TEST(StatusPage, AShutdownCutsWhatDoesNotEndInTime) {
   ASSERT_TRUE(server.ComesToRun(1));
   server.process().Signal(SIGTERM);
   const auto [text, last] = Read(endless.get().body);
+  ASSERT_TRUE(last.contains("error")) << last << "\n" << server.process().StandardError();
   EXPECT_EQ(last.at("error").at("code"), "UNAVAILABLE") << last;
   EXPECT_EQ(server.process().Wait(), 0) << server.process().StandardError();
 }
