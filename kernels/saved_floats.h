@@ -21,6 +21,7 @@ class SavedFloatWriter {
   void Run(const float* values, int64_t count) {
     const size_t bytes = static_cast<size_t>(count) * sizeof(float);
     PS_CHECK(bytes <= rest_.size());
+    if (bytes == 0) return;  // the pointers may be null then
     std::memcpy(rest_.data(), values, bytes);
     rest_ = rest_.subspan(bytes);
   }
@@ -37,6 +38,7 @@ class SavedFloatReader {
   void Run(float* values, int64_t count) {
     const size_t bytes = static_cast<size_t>(count) * sizeof(float);
     PS_CHECK(bytes <= rest_.size());
+    if (bytes == 0) return;  // the pointers may be null then
     std::memcpy(values, rest_.data(), bytes);
     rest_ = rest_.subspan(bytes);
   }

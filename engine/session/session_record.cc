@@ -1,5 +1,7 @@
 #include "engine/session/session_record.h"
 
+#include <limits>
+
 #include "base/byte_io.h"
 
 namespace polysketch {
@@ -42,13 +44,20 @@ Result<SessionRecord> DecodeSession(std::string_view bytes, const SnapshotCodec&
   ByteReader in(bytes.substr(kMagic.size(), kHeadBytes - kMagic.size()));
   SessionRecord record;
   record.durable = in.GetBool();
-  record.ttl = milliseconds(in.Get<int64_t>());
-  record.created = system_clock::time_point(milliseconds(in.Get<int64_t>()));
+  const auto ttl = in.Get<int64_t>(), created = in.Get<int64_t>();
   ContentHash checksum{};
   for (uint64_t& word : checksum) word = in.Get<uint64_t>();
   if (!in.Finished() || checksum != Checksum(bytes.substr(0, kHeadBytes - sizeof(checksum)))) {
     return DataLoss("session: the record's checksum is wrong");
   }
+  // The clock counts in nanoseconds.
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 1'000'000;
+  if (ttl < 0 || ttl > kMost || created < 0 || created > kMost) {
+    return DataLoss("session: expected times that a clock can show, found ", ttl, " and ", created,
+                    " ms");
+  }
+  record.ttl = milliseconds(ttl);
+  record.created = system_clock::time_point(milliseconds(created));
   if (bytes.size() > kHeadBytes) {
     PS_ASSIGN_OR_RETURN(record.snapshot, codec.Decode(bytes.substr(kHeadBytes)));
   }

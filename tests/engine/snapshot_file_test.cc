@@ -31,7 +31,7 @@ Snapshot Example(int floats, bool stopped) {
   state->position = 1234;
   const std::vector<float> values = random.Normals(static_cast<size_t>(floats));
   state->bytes.resize(values.size() * sizeof(float));
-  std::memcpy(state->bytes.data(), values.data(), state->bytes.size());
+  if (floats > 0) std::memcpy(state->bytes.data(), values.data(), state->bytes.size());
   snapshot.state = state;
   snapshot.pending = {7};
   snapshot.tail = {5, 6, 7};
