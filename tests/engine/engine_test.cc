@@ -297,7 +297,12 @@ TEST_F(EngineTest, AFailedDeviceEndsEverything) {
   std::vector<std::unique_ptr<Reader>> readers;
   for (int i = 0; i < 4; ++i) {
     readers.push_back(std::make_unique<Reader>(1000));
-    ASSERT_TRUE(engine_->Submit(Greedy(5, 100), readers.back()->stream).ok());
+    const auto id = engine_->Submit(Greedy(5, 100), readers.back()->stream);
+    if (id.ok()) continue;
+    // On a busy machine the device has failed by now; the first request was there before.
+    ASSERT_GT(i, 0);
+    EXPECT_EQ(id.status().code(), Code::kUnavailable);
+    readers.pop_back();
   }
   for (const auto& reader : readers) {
     reader->ReadAll();
