@@ -372,7 +372,9 @@ TEST_P(StoreTest, AcknowledgedStatesSurviveAKill) {
     EXPECT_TRUE(found == tokens || found == in_flight) << found << " of " << tokens;
     tokens = found;
     // An empty session, of a kill before the first append, has nothing to continue.
-    if (found > 0) EXPECT_TRUE(at(fork["session"]).status.ok());
+    if (found > 0) {
+      EXPECT_TRUE(at(fork["session"]).status.ok());
+    }
     Ask(after, {"session", "delete", fork["session"]});
     // All snapshots restore; the output behind them is that of the same tokens read again.
     while (!snapshots.empty()) {
