@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "base/half.h"
 #include "kernels/host_matrix.h"
-#include "kernels/quantize.h"
 
 namespace polysketch::cuda {
 namespace {
@@ -19,8 +18,7 @@ std::vector<uint8_t> Rows(const CudaMatrix& matrix, const HostMatrix& w, bool tr
   auto* rows = reinterpret_cast<T*>(bytes.data());
   for (int64_t i = 0; i < matrix.in(); ++i) {
     for (int64_t o = 0; o < matrix.out(); ++o) {
-      const float value = ReadPacked(w, transpose, i, o);
-      rows[i * matrix.padded_out() + o] = convert(value, o);
+      rows[i * matrix.padded_out() + o] = convert(ReadPacked(w, transpose, i, o));
     }
   }
   return bytes;
@@ -36,27 +34,24 @@ CudaMatrix::CudaMatrix(Device* device, const HostMatrix& w, bool transpose, Data
   std::vector<uint8_t> host;
   switch (this->type()) {
     case DataType::kF32:
-      host = Rows<float>(*this, w, transpose, [](float x, int64_t) { return x; });
+      host = Rows<float>(*this, w, transpose, [](float x) { return x; });
       break;
     case DataType::kBf16:
-      host = Rows<uint16_t>(*this, w, transpose, [](float x, int64_t) { return FloatToBf16(x); });
+      host = Rows<uint16_t>(*this, w, transpose, [](float x) { return FloatToBf16(x); });
       break;
     case DataType::kF16:
-      host = Rows<uint16_t>(*this, w, transpose, [](float x, int64_t) { return FloatToF16(x); });
+      host = Rows<uint16_t>(*this, w, transpose, [](float x) { return FloatToF16(x); });
       break;
     case DataType::kQ8: {
       std::vector<float> scales(out()), column(in());
-      std::vector<QuantScale> quant(out());
+      std::vector<int8_t> q(in());
+      host.resize(padded_in() * padded_out());
       for (int64_t o = 0; o < out(); ++o) {
+        scales[o] = QuantizeColumnQ8(w, transpose, in(), o, column.data(), q.data());
         for (int64_t i = 0; i < in(); ++i) {
-          column[i] = ReadPacked(w, transpose, i, o);
+          host[i * padded_out() + o] = static_cast<uint8_t>(q[i]);
         }
-        quant[o] = QuantScale::Of(LargestMagnitude(column.data(), in(), 1));
-        scales[o] = quant[o].scale;
       }
-      host = Rows<int8_t>(*this, w, transpose, [&](float x, int64_t o) {
-        return static_cast<int8_t>(Quantize(x, quant[o]));
-      });
       scales_ = DeviceArray<float>(device, scales.size());
       device->CopyIn(scales_.data(), scales.data(), scales.size() * sizeof(float));
       break;
