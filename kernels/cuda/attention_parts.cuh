@@ -41,16 +41,37 @@ struct PartBuffer {
   }
 };
 
-// Asynchronous copy of [rows][width] 16-bit elements to shared rows of `to_width` (both multiples
-// of 8) and padding; rows from `valid` on, and columns from `width` on, become zero.
-__device__ __forceinline__ void CopyRows(const Bf16* from, int width, int valid, Bf16* to,
-                                         int to_width, int rows, int thread, int threads) {
+// compute(part, stage) for all parts in order. load(part, stage) issues a part's copies to one of
+// two stages of shared memory; the caller has begun the first: load(0, 0). While a part is computed
+// the next one is on its way.
+template <typename Load, typename Compute>
+__device__ __forceinline__ void ForParts(int64_t parts, const Load& load, const Compute& compute) {
+  CommitCopies();
+  for (int64_t part = 0; part < parts; ++part) {
+    if (part + 1 < parts) load(part + 1, static_cast<int>((part + 1) % 2));
+    CommitCopies();
+    WaitCopies<1>();
+    __syncthreads();  // this part has come for all (and at first the rows of the block)
+    compute(part, static_cast<int>(part % 2));
+#if !defined(POLYSKETCH_FAULT_MISSING_BARRIER)
+    __syncthreads();  // all have read it: the part after the next may come
+#endif
+  }
+  WaitCopies<0>();
+}
+
+// Asynchronous copy of [rows][width] 16-bit elements, rows `stride` apart, to shared rows of
+// `to_width` (all three multiples of 8) and padding; rows from `valid` on, and columns from `width`
+// on, become zero.
+__device__ __forceinline__ void CopyRows(const Bf16* from, int64_t stride, int width, int valid,
+                                         Bf16* to, int to_width, int rows, int thread,
+                                         int threads) {
   const int chunks = to_width / 8;
   for (int i = thread; i < rows * chunks; i += threads) {
     const int row = i / chunks, column = i % chunks * 8;
     const bool inside = row < valid && column < width;
     CopyAsync16(to + row * (to_width + kRowPad) + column,
-                inside ? from + static_cast<int64_t>(row) * width + column : from, inside);
+                inside ? from + row * stride + column : from, inside);
   }
 }
 
@@ -70,32 +91,37 @@ __device__ __forceinline__ void RoundQueries(const float* from, int64_t stride, 
   }
 }
 
-// Part `part` of the far sum: S as it is read, and z.
+// Part `part` of a far sum: of S [features][D] as it is read, and of z [features].
 template <int D>
-__device__ __forceinline__ void LoadFarPart(const AttentionShape& shape, const AttendJob& job,
-                                            int head, int part, const PartBuffer<D>& buffer,
+__device__ __forceinline__ void LoadFarPart(const AttentionShape& shape, const Bf16* S,
+                                            const float* z, int part, const PartBuffer<D>& buffer,
                                             int thread, int threads) {
   const int first = part * kPartFeatures;
   const int count = min(kPartFeatures, shape.features - first);
-  const Bf16* S = At<Bf16>(job.sums, shape.layer, head) + static_cast<int64_t>(first) * D;
-  const float* z = At<float>(job.weights, shape.layer, head) + first;
-  CopyRows(S, D, count, buffer.sums, D, kPartFeatures, thread, threads);
+  CopyRows(S + static_cast<int64_t>(first) * D, D, D, count, buffer.sums, D, kPartFeatures, thread,
+           threads);
   for (int i = thread; i < kPartFeatures / 4; i += threads) {
-    CopyAsync16(buffer.weights + 4 * i, 4 * i < count ? z + 4 * i : z, 4 * i < count);
+    const bool inside = 4 * i < count;
+    CopyAsync16(buffer.weights + 4 * i, inside ? z + first + 4 * i : z, inside);
   }
 }
 
+// Rows of 16-bit elements, `stride` apart.
+struct RowArray {
+  const Bf16* data;
+  int64_t stride;
+  __device__ __forceinline__ const Bf16* row(int64_t i) const { return data + i * stride; }
+};
+
 // Keys and values [first, first + 64) of a block that holds `count`.
 template <int D>
-__device__ __forceinline__ void LoadNearPart(const AttentionShape& shape, const AttendJob& job,
-                                             int head, int64_t block, int first, int count,
+__device__ __forceinline__ void LoadNearPart(const AttentionShape& shape, const RowArray& keys,
+                                             const RowArray& values, int first, int count,
                                              const PartBuffer<D>& buffer, int thread, int threads) {
-  const Bf16* keys = Array<Bf16>(job.keys.near_keys, job.table, block, shape.layer, head);
-  const Bf16* values = Array<Bf16>(job.keys.values, job.table, block, shape.layer, head);
-  CopyRows(keys + static_cast<int64_t>(first) * shape.near_dim, shape.near_dim, count - first,
-           buffer.keys, PadTo16(shape.near_dim), kPartKeysTensor, thread, threads);
-  CopyRows(values + static_cast<int64_t>(first) * D, D, count - first, buffer.values, D,
-           kPartKeysTensor, thread, threads);
+  CopyRows(keys.row(first), keys.stride, shape.near_dim, count - first, buffer.keys,
+           PadTo16(shape.near_dim), kPartKeysTensor, thread, threads);
+  CopyRows(values.row(first), values.stride, D, count - first, buffer.values, D, kPartKeysTensor,
+           thread, threads);
 }
 
 // A warp's sums over its 16 * M rows: of values, and of weights in the lanes with t = 0 (elements 0
@@ -160,23 +186,31 @@ __device__ __forceinline__ void Merge(bool softmax, const RowSums<D, M>& part,
   }
 }
 
-// sums += a [16 x 16] of each tile times rows k .. k + 15 of `right` [.][D + pad], and times the
-// column b0, b1 of the weights.
-template <int D, int M>
-__device__ __forceinline__ void MultiplyStep(const uint32_t (&a)[M][4], const Bf16* right, int k,
-                                             uint32_t b0, uint32_t b1, RowSums<D, M>* sums) {
+// sums += a [16 x 16] of each tile times rows k .. k + 15 of `right` [.][columns + pad]; columns is
+// a multiple of 16, at most W.
+template <int W, int M>
+__device__ __forceinline__ void AddProduct(const uint32_t (&a)[M][4], const Bf16* right,
+                                           int columns, int k, float (&sums)[M][W / 8][4]) {
   const int lane = threadIdx.x % kWarpSize;
-  const Bf16* row = right + (k + lane % 16) * (D + kRowPad) + lane / 16 * 8;
+  const Bf16* row = right + (k + lane % 16) * (columns + kRowPad) + lane / 16 * 8;
 #pragma unroll
-  for (int n = 0; n < D / 8; n += 2) {
+  for (int n = 0; n < W / 8; n += 2) {
+    if (8 * n >= columns) continue;
     uint32_t b[4];
     LoadMatrix4T(b, row + 8 * n);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
-      MmaBf16(sums->values[m][n], a[m], b[0], b[1]);
-      MmaBf16(sums->values[m][n + 1], a[m], b[2], b[3]);
+      MmaBf16(sums[m][n], a[m], b[0], b[1]);
+      MmaBf16(sums[m][n + 1], a[m], b[2], b[3]);
     }
   }
+}
+
+// The same for the sums of values, and times the column b0, b1 of the weights.
+template <int D, int M>
+__device__ __forceinline__ void MultiplyStep(const uint32_t (&a)[M][4], const Bf16* right, int k,
+                                             uint32_t b0, uint32_t b1, RowSums<D, M>* sums) {
+  AddProduct<D, M>(a, right, D, k, sums->values);
 #pragma unroll
   for (int m = 0; m < M; ++m) MmaBf16(sums->weights[m], a[m], b0, b1);
 }
@@ -191,17 +225,17 @@ __device__ __forceinline__ uint32_t WeightPair(const float* z) {
                   z[1] - WidenBf16(static_cast<Bf16>(upper >> 16)));
 }
 
+// Adds a far part to sums; of z's column, what it leaves is in the odd elements of the weights.
 // queries: the warp's 16 * M rows of far queries, `row_size` elements apart, in shared memory.
 template <int D, int M>
-__device__ __forceinline__ void FarPart(const AttentionShape& shape, int part, const Bf16* queries,
-                                        int row_size, const PartBuffer<D>& buffer,
-                                        RowSums<D, M>* sums) {
+__device__ __forceinline__ void AddFarPart(const AttentionShape& shape, int part,
+                                           const Bf16* queries, int row_size,
+                                           const PartBuffer<D>& buffer, RowSums<D, M>* sums) {
   const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
   const auto pair_at = [&](int m, int half, int column) {
     return *reinterpret_cast<const uint32_t*>(queries + (16 * m + 8 * half + g) * row_size +
                                               column);
   };
-  sums->Clear();
   const int first = part * kPartFeatures;
   const int count = min(kPartFeatures, shape.features - first);
   uint32_t q_j[M][2] = {};
@@ -239,6 +273,14 @@ __device__ __forceinline__ void FarPart(const AttentionShape& shape, int part, c
     const float* z = buffer.weights + k + 2 * t;
     MultiplyStep<D, M>(a, buffer.sums, k, WeightPair(z), WeightPair(z + 8), sums);
   }
+}
+
+template <int D, int M>
+__device__ __forceinline__ void FarPart(const AttentionShape& shape, int part, const Bf16* queries,
+                                        int row_size, const PartBuffer<D>& buffer,
+                                        RowSums<D, M>* sums) {
+  sums->Clear();
+  AddFarPart<D, M>(shape, part, queries, row_size, buffer, sums);
 #pragma unroll
   for (int m = 0; m < M; ++m) {
     sums->weights[m][0] += sums->weights[m][1];
@@ -246,13 +288,13 @@ __device__ __forceinline__ void FarPart(const AttentionShape& shape, int part, c
   }
 }
 
-// Scores of 16 keys from `key` on: elements 0..3 of keys 0-7, then of keys 8-15.
+// Dot products of the warp's rows with keys [.][dim + pad] from `key` to key + 15, dim a multiple
+// of 16: elements 0..3 of keys 0-7, then of keys 8-15.
 template <int M>
-__device__ __forceinline__ void Scores(const AttentionShape& shape, const Bf16* queries,
-                                       int row_size, const Bf16* keys, int key,
-                                       float (&scores)[M][2][4]) {
+__device__ __forceinline__ void Scores(int dim, const Bf16* queries, int row_size, const Bf16* keys,
+                                       int key, float (&scores)[M][2][4]) {
   const int lane = threadIdx.x % kWarpSize;
-  const int dim = PadTo16(shape.near_dim), key_size = dim + kRowPad;
+  const int key_size = dim + kRowPad;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -293,7 +335,7 @@ __device__ __forceinline__ void Tops(const AttentionShape& shape, const Bf16* qu
   const int t = threadIdx.x % 4;
   for (int key = 0; key < limits.count; key += 16) {
     float scores[M][2][4];
-    Scores<M>(shape, queries, row_size, keys, key, scores);
+    Scores<M>(PadTo16(shape.near_dim), queries, row_size, keys, key, scores);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -338,7 +380,7 @@ __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16
   }
   for (int key = 0; key < limits.count; key += 16) {
     float scores[M][2][4];
-    Scores<M>(shape, queries, row_size, buffer.keys, key, scores);
+    Scores<M>(PadTo16(shape.near_dim), queries, row_size, buffer.keys, key, scores);
     uint32_t a[M][4];
 #pragma unroll
     for (int m = 0; m < M; ++m) {

@@ -42,15 +42,20 @@ __device__ __forceinline__ void LoadPart(const AttentionShape& shape, const Atte
                                          int head, const PartList& parts, int64_t part,
                                          const PartBuffer<D>& buffer, int thread, int threads) {
   if (part < parts.far) {
-    LoadFarPart<D>(shape, job, head, static_cast<int>(part), buffer, thread, threads);
-  } else if (part < parts.size()) {
+    LoadFarPart<D>(shape, At<Bf16>(job.sums, shape.layer, head),
+                   At<float>(job.weights, shape.layer, head), static_cast<int>(part), buffer,
+                   thread, threads);
+  } else {
     int64_t block;
     int first;
     parts.Near(part, job.block, &block, &first);
     const int count = block < job.block ? shape.block : job.place + job.count;
-    LoadNearPart<D>(shape, job, head, block, first, count, buffer, thread, threads);
+    const auto rows = [&](const Place& place, int width) {
+      return RowArray{Array<Bf16>(place, job.table, block, shape.layer, head), width};
+    };
+    LoadNearPart<D>(shape, rows(job.keys.near_keys, shape.near_dim), rows(job.keys.values, D),
+                    first, count, buffer, thread, threads);
   }
-  CommitCopies();
 }
 
 // row: the warp's first row in the job.
@@ -110,8 +115,7 @@ struct Queries {
   }
 };
 
-// Many rows: blockIdx is job, head; a warp takes 16 * RowTiles rows through all parts. While a part
-// is computed the next one is on its way.
+// Many rows: blockIdx is job, head; a warp takes 16 * RowTiles rows through all parts.
 template <int D>
 __global__ void __launch_bounds__(kTileThreads)
     AttendTiles(AttentionShape shape, const AttendJob* jobs) {
@@ -120,10 +124,14 @@ __global__ void __launch_bounds__(kTileThreads)
   const int head = blockIdx.y, thread = threadIdx.x;
   auto* shared = SharedMemory<uint8_t>();
   uint8_t* stages = shared + QueryBytes(TileRows<D>(), shape.far_dim, shape.near_dim);
-  const int64_t stage_bytes = PartBuffer<D>::Bytes(shape.near_dim);
   const PartList parts(shape, job, job.place + job.count - 1);
-  LoadPart<D>(shape, job, head, parts, 0, PartBuffer<D>(stages, shape.near_dim), thread,
-              kTileThreads);
+  const auto buffer = [&](int stage) {
+    return PartBuffer<D>(stages + stage * PartBuffer<D>::Bytes(shape.near_dim), shape.near_dim);
+  };
+  const auto load = [&](int64_t part, int stage) {
+    LoadPart<D>(shape, job, head, parts, part, buffer(stage), thread, kTileThreads);
+  };
+  load(0, 0);
   const Queries queries(shape, job, head, shared, TileRows<D>(), thread, kTileThreads);
 
   const int row = thread / kWarpSize * 16 * M;
@@ -131,21 +139,11 @@ __global__ void __launch_bounds__(kTileThreads)
   const Bf16* near_q = queries.near + row * queries.near_size;
   RowSums<D, M> total, sums;
   total.Clear();
-  for (int64_t part = 0; part < parts.size(); ++part) {
-    LoadPart<D>(shape, job, head, parts, part + 1,
-                PartBuffer<D>(stages + (part + 1) % 2 * stage_bytes, shape.near_dim), thread,
-                kTileThreads);
-    WaitCopies<1>();
-    __syncthreads();  // this part has come for all (and at first the queries)
-    const PartBuffer<D> buffer(stages + part % 2 * stage_bytes, shape.near_dim);
+  ForParts(parts.size(), load, [&](int64_t part, int stage) {
     ComputePart<D, M>(shape, job, parts, part, row, far_q, queries.far_size, near_q,
-                      queries.near_size, buffer, &sums);
+                      queries.near_size, buffer(stage), &sums);
     Merge<D, M>(shape.near_power == 0, sums, &total);
-#if !defined(POLYSKETCH_FAULT_MISSING_BARRIER)
-    __syncthreads();  // all have read it: the part after the next may come
-#endif
-  }
-  WaitCopies<0>();
+  });
 
   const int lane = thread % kWarpSize, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -193,6 +191,7 @@ __global__ void __launch_bounds__(kWarpSize)
   const PartBuffer<D> buffer(shared + QueryBytes(16, shape.far_dim, shape.near_dim),
                              shape.near_dim);
   LoadPart<D>(shape, job, head, parts, part, buffer, lane, kWarpSize);
+  CommitCopies();
   const Queries queries(shape, job, head, shared, 16, lane, kWarpSize);
   WaitCopies<0>();
   __syncthreads();
@@ -248,6 +247,43 @@ int64_t FoldShared(int far_dim) {
   return 2 * kFoldTokens * static_cast<int64_t>(PadTo16(far_dim) + D + 2 * kRowPad) * 2;
 }
 
+// Fragments of M 16-row tiles of phi^T: features from `feature` on (a multiple of 16 * M) of tokens
+// token .. token + 15 of k_rows, `key_size` elements apart. I, J: the tiles of the feature, where
+// features are products.
+template <int M>
+__device__ __forceinline__ void FeatureColumns(const AttentionShape& shape, int feature, int I,
+                                               int J, const Bf16* k_rows, int key_size, int token,
+                                               uint32_t (&a)[M][4]) {
+  const int lane = threadIdx.x % kWarpSize, t = lane % 4;
+  if (shape.tiles > 0) {
+    const int i_first = feature % 64 / 8;  // within tile I
+    uint32_t x[4];  // x_i of tokens 0-7, 8-15; x_j of the same; i, j = lane / 4
+    const int tile = lane < 16 ? I : J;
+    LoadMatrix4T(x, k_rows + (token + lane % 16) * key_size + 8 * tile);
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#if defined(POLYSKETCH_FAULT_SWAPPED_LANE)
+        const int from = (i_first + 2 * m + half) * 4 + (t ^ 1);
+#else
+        const int from = (i_first + 2 * m + half) * 4 + t;
+#endif
+        a[m][half] = MultiplyBf16(__shfl_sync(kFullWarp, x[0], from), x[2]);
+        a[m][2 + half] = MultiplyBf16(__shfl_sync(kFullWarp, x[1], from), x[3]);
+      }
+    }
+    return;
+  }
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    // A feature beyond the last lies in the padding or the next row; its sum is not stored.
+    const int column = min(feature + 16 * m, PadTo16(shape.far_dim) - 16);
+    LoadMatrix4T(
+        a[m], k_rows + (token + lane / 16 * 8 + lane % 8) * key_size + column + lane / 8 % 2 * 8);
+  }
+}
+
 // A full block's sum of phi(k) [v, 1]: blockIdx is job, head, 128 features; a warp 32 features
 // (rows of the product), tokens are its depth, in order.
 template <int D>
@@ -263,65 +299,31 @@ __global__ void __launch_bounds__(kFoldThreads)
   auto* shared = SharedMemory<Bf16>();
   const Bf16* keys = At<Bf16>(job.from.far_keys, shape.layer, head);
   const Bf16* values = At<Bf16>(job.from.values, shape.layer, head);
-  const auto load = [&](int first, int stage) {
-    if (first < shape.block) {
-      Bf16* to = shared + stage * stage_size;
-      CopyRows(keys + static_cast<int64_t>(first) * shape.far_dim, shape.far_dim,
-               shape.block - first, to, key_dim, kFoldTokens, thread, kFoldThreads);
-      CopyRows(values + static_cast<int64_t>(first) * D, D, shape.block - first,
-               to + kFoldTokens * key_size, D, kFoldTokens, thread, kFoldThreads);
-    }
-    CommitCopies();
+  const auto load = [&](int64_t part, int stage) {
+    const int first = static_cast<int>(part) * kFoldTokens;
+    Bf16* to = shared + stage * stage_size;
+    CopyRows(keys + static_cast<int64_t>(first) * shape.far_dim, shape.far_dim, shape.far_dim,
+             shape.block - first, to, key_dim, kFoldTokens, thread, kFoldThreads);
+    CopyRows(values + static_cast<int64_t>(first) * D, D, D, shape.block - first,
+             to + kFoldTokens * key_size, D, kFoldTokens, thread, kFoldThreads);
   };
 
   int I = 0, J = 0;
   if (shape.tiles > 0 && active) TilesOf(feature / 64, shape.tiles, &I, &J);
-  const int i_first = feature % 64 / 8;  // within tile I
   const uint32_t ones = g == 0 ? 0x3f803f80u : 0u;
   RowSums<D, 2> sums;
   sums.Clear();
   load(0, 0);
-  int stage = 0;
-  for (int first = 0; first < shape.block; first += kFoldTokens, stage ^= 1) {
-    load(first + kFoldTokens, stage ^ 1);
-    WaitCopies<1>();
-    __syncthreads();
+  ForParts((shape.block + kFoldTokens - 1) / kFoldTokens, load, [&](int64_t part, int stage) {
     const Bf16* k_rows = shared + stage * stage_size;
     const Bf16* v_rows = k_rows + kFoldTokens * key_size;
-    const int tokens = min(kFoldTokens, shape.block - first);
+    const int tokens = min(kFoldTokens, shape.block - static_cast<int>(part) * kFoldTokens);
     for (int token = 0; token < tokens && active; token += 16) {
       uint32_t a[2][4];
-      if (shape.tiles > 0) {
-        uint32_t x[4];  // x_i of tokens 0-7, 8-15; x_j of the same; i, j = g
-        const int tile = lane < 16 ? I : J;
-        LoadMatrix4T(x, k_rows + (token + lane % 16) * key_size + 8 * tile);
-#pragma unroll
-        for (int m = 0; m < 2; ++m) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-#if defined(POLYSKETCH_FAULT_SWAPPED_LANE)
-            const int from = (i_first + 2 * m + half) * 4 + (t ^ 1);
-#else
-            const int from = (i_first + 2 * m + half) * 4 + t;
-#endif
-            a[m][half] = MultiplyBf16(__shfl_sync(kFullWarp, x[0], from), x[2]);
-            a[m][2 + half] = MultiplyBf16(__shfl_sync(kFullWarp, x[1], from), x[3]);
-          }
-        }
-      } else {
-#pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          // A feature beyond the last lies in the padding or the next row; its sum is not stored.
-          const int column = min(feature + 16 * m, key_dim - 16);
-          LoadMatrix4T(a[m], k_rows + (token + lane / 16 * 8 + lane % 8) * key_size + column +
-                                 lane / 8 % 2 * 8);
-        }
-      }
+      FeatureColumns<2>(shape, feature, I, J, k_rows, key_size, token, a);
       MultiplyStep<D, 2>(a, v_rows, token, ones, ones, &sums);
     }
-    __syncthreads();  // the stage is free
-  }
-  WaitCopies<0>();
+  });
   if (!active) return;
 
   const int64_t size = static_cast<int64_t>(shape.features) * (D + 1);

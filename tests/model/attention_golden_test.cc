@@ -6,14 +6,13 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include "engine/checkpoint/safetensors.h"
 #include "kernels/backend.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/kernels/attention_oracle.h"
 #include "tests/kernels/noisy.h"
+#include "tests/kernels/recording.h"
 #include "tests/kernels/weights.h"
 #include "tests/testing/backend_test.h"
-#include "tests/testing/environment.h"
 
 namespace polysketch {
 namespace {
@@ -21,59 +20,8 @@ namespace {
 using testing::AttentionRows;
 using testing::kU;
 using testing::Random;
+using testing::Recording;
 using testing::Sequence;
-
-// One recording: arrays [batch, heads, tokens, width].
-class Recording {
- public:
-  explicit Recording(const std::string& name)
-      : file_(std::move(
-            SafetensorsFile::Open(
-                (testing::SourceDir() / "tests/data/attention" / (name + ".safetensors")).string())
-                .value())) {}
-
-  int64_t extent(const std::string& name, int axis) const { return Find(name).shape[axis]; }
-  int Int(const std::string& name) const {
-    int32_t value;
-    Find(name).ReadInts(0, {&value, 1});
-    return value;
-  }
-  std::vector<float> Floats(const std::string& name) const {
-    std::vector<float> values(Find(name).size());
-    Find(name).ReadFloats(0, values);
-    return values;
-  }
-  // Sequence b of the batch as [tokens, heads, width].
-  std::vector<float> Rows(const std::string& name, int b) const {
-    return Transposed(name, b, Floats(name));
-  }
-  std::vector<double> DoubleRows(const std::string& name, int b) const {
-    std::vector<double> values(Find(name).size());
-    Find(name).ReadDoubles(0, values);
-    return Transposed(name, b, values);
-  }
-
- private:
-  const TensorView& Find(const std::string& name) const {
-    const auto it = file_.tensors().find(name);
-    PS_CHECK(it != file_.tensors().end()) << file_.path() << " lacks " << name;
-    return it->second;
-  }
-  template <typename T>
-  std::vector<T> Transposed(const std::string& name, int b, const std::vector<T>& all) const {
-    const int64_t heads = extent(name, 1), tokens = extent(name, 2), width = extent(name, 3);
-    std::vector<T> rows;
-    for (int64_t t = 0; t < tokens; ++t) {
-      for (int64_t h = 0; h < heads; ++h) {
-        const auto begin = all.begin() + ((b * heads + h) * tokens + t) * width;
-        rows.insert(rows.end(), begin, begin + width);
-      }
-    }
-    return rows;
-  }
-
-  SafetensorsFile file_;
-};
 
 // Runs the rows and compares with `want`, [tokens, heads, d]; `extra` (may be empty) widens each
 // tolerance by the errors of the inputs.

@@ -1,0 +1,99 @@
+#include "kernels/reference/attention_gradient.h"
+
+#include <cmath>
+
+namespace polysketch::reference {
+namespace {
+
+double Dot(const double* a, const double* b, int width) {
+  double sum = 0;
+  for (int i = 0; i < width; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void Add(double factor, const double* x, int width, double* sum) {
+  for (int i = 0; i < width; ++i) sum[i] += factor * x[i];
+}
+
+PairWeight PowerOf(double dot, int power) {
+  const double below = std::pow(dot, power - 1);
+  return {below * dot, power * below};
+}
+
+// The rows that a pair of tokens meets in, and their width.
+struct Pair {
+  bool near;
+  int width;
+};
+Pair PairOf(const AttentionSpec& spec, int64_t t, int64_t s) {
+  const bool near = !spec.mixed() || s / spec.block == t / spec.block;
+  return {near, near ? spec.near_dim() : spec.far_dim()};
+}
+
+}  // namespace
+
+PairWeight WeightOf(const AttentionSpec& spec, bool near, double dot) {
+  switch (spec.kind) {
+    case AttentionKind::kSoftmax: {
+      const double scale = 1 / std::sqrt(spec.head_dim), weight = std::exp(dot * scale);
+      return {weight, scale * weight};
+    }
+    case AttentionKind::kPolynomial:
+      return PowerOf(dot, spec.power);
+    case AttentionKind::kLinear:
+    case AttentionKind::kPerformer:
+      return PowerOf(dot, 1);
+    default:
+      return PowerOf(dot, near && spec.mixed() ? spec.near_power : 2);
+  }
+}
+
+HeadOutput AttendHead(const AttentionSpec& spec, const HeadRows& rows, int64_t tokens) {
+  const int d = spec.head_dim;
+  HeadOutput output{std::vector<double>(tokens * d), std::vector<double>(tokens)};
+  for (int64_t t = 0; t < tokens; ++t) {
+    double* out = &output.out[t * d];
+    double denominator = spec.stabilizer;
+    for (int64_t s = 0; s <= t; ++s) {
+      const auto [near, width] = PairOf(spec, t, s);
+      const double* q = &(near ? rows.near_q : rows.far_q)[t * width];
+      const double* k = &(near ? rows.near_k : rows.far_k)[s * width];
+      const double weight = WeightOf(spec, near, Dot(q, k, width)).weight;
+      denominator += weight;
+      Add(weight, &rows.v[s * d], d, out);
+    }
+    for (int i = 0; i < d; ++i) out[i] /= denominator;
+    output.denominators[t] = denominator;
+  }
+  return output;
+}
+
+HeadRows AttendHeadGradients(const AttentionSpec& spec, const HeadRows& rows, int64_t tokens,
+                             const std::vector<double>& g) {
+  const int d = spec.head_dim;
+  const HeadOutput output = AttendHead(spec, rows, tokens);
+  HeadRows gradients;
+  gradients.near_q.resize(rows.near_q.size());
+  gradients.near_k.resize(rows.near_k.size());
+  gradients.far_q.resize(rows.far_q.size());
+  gradients.far_k.resize(rows.far_k.size());
+  gradients.v.resize(rows.v.size());
+  std::vector<double> a(d);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int i = 0; i < d; ++i) a[i] = g[t * d + i] / output.denominators[t];
+    const double e = -Dot(a.data(), &output.out[t * d], d);
+    for (int64_t s = 0; s <= t; ++s) {
+      const auto [near, width] = PairOf(spec, t, s);
+      const double* q = &(near ? rows.near_q : rows.far_q)[t * width];
+      const double* k = &(near ? rows.near_k : rows.far_k)[s * width];
+      const PairWeight pair = WeightOf(spec, near, Dot(q, k, width));
+      const double of_dot = pair.slope * (Dot(a.data(), &rows.v[s * d], d) + e);
+      Add(of_dot, k, width, &(near ? gradients.near_q : gradients.far_q)[t * width]);
+      Add(of_dot, q, width, &(near ? gradients.near_k : gradients.far_k)[s * width]);
+      Add(pair.weight, a.data(), d, &gradients.v[s * d]);
+    }
+  }
+  return gradients;
+}
+
+}  // namespace polysketch::reference
