@@ -33,6 +33,7 @@ class TimedBackend final : public Backend {
 
   std::string_view name() const override { return inner_->name(); }
   int threads() const override { return inner_->threads(); }
+  ThreadPool* pool() override { return inner_->pool(); }
   std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
                                            DataType type) override {
     return inner_->PackMatrix(w, transpose, type);

@@ -77,6 +77,9 @@ Status CheckOptions(const EngineOptions& options, const LanguageModel& model,
     return InvalidArgument("stall_deadline: expected 1 ms to a year, found ",
                            options.stall_deadline.count(), " ms");
   }
+  if (options.draw_threads < 1) {
+    return InvalidArgument("draw_threads: expected at least 1, found ", options.draw_threads);
+  }
   if (options.draft_tokens < 0 || options.draft_tokens > kMaxDraftTokens) {
     return InvalidArgument("draft_tokens: expected 0 to ", kMaxDraftTokens, ", found ",
                            options.draft_tokens);
@@ -147,6 +150,7 @@ class EngineImpl : public Engine {
                     .parked_memory = ParkedMemory(),
                     .stall_deadline = options.stall_deadline,
                     .step_budget = options.step_budget,
+                    .draw_threads = options.draw_threads,
                     .on_ending = [this](const Sequence& sequence) { OnEnding(sequence); }}) {
     mailbox_->stats.state_bytes_limit = limits_.limit();
     mailbox_->stats.parked_bytes_limit = ParkedMemory();

@@ -46,6 +46,7 @@ struct EngineOptions {
   // Speculative decoding: most draft tokens a step of a request that does not say; 0: none.
   int draft_tokens = 0;
   LanguageModel* draft_model = nullptr;  // of the same vocabulary; null: prompt lookup
+  int draw_threads = 1;  // that tokens are drawn on, where the model has none on the host
   std::chrono::milliseconds stall_deadline{
       30000};                           // a reader that takes nothing for so long ends its request
   PrefixCache* prefix_cache = nullptr;  // outlives the engine; null: none

@@ -28,6 +28,8 @@
 
 namespace polysketch {
 
+class ThreadPool;
+
 // The quantised types are those of kernels/quantize.h: kQ8 has 8-bit integers with one float32
 // scale for each output column, kQ4 4-bit integers with a bf16 scale for each 32 rows of a column.
 // Products with them quantise the activations of each row too.
@@ -171,6 +173,8 @@ class Backend {
   // "reference", "cpu/avx512", ...
   virtual std::string_view name() const = 0;
   virtual int threads() const = 0;
+  // The host's threads that ops run on, for the caller between two ops; null: they run elsewhere.
+  virtual ThreadPool* pool() { return nullptr; }
 
   // The first error of the device. Once there is one, nothing that the backend computed since may
   // be used; its calls neither crash nor block. Always OK where the host computes.

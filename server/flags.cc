@@ -50,7 +50,8 @@ constexpr Flag kFlags[] = {
     Choice("device", "auto|cpu|cuda|reference", &C::device,
            "where the model runs; auto takes the fastest there is, reference is the slow oracle"),
     Integer("threads", &C::threads, 0, 1024,
-            "threads of the cpu device; 0: as many as this process may use"),
+            "threads of the cpu device, or beside a gpu (8 at most); 0: as many as this process "
+            "may use"),
     Choice("weights", "auto|f32|bf16|f16|q8|q4", &C::weights,
            "format of the weights in memory; auto: as in the checkpoint"),
     Choice("state-format", "auto|f32|bf16", &C::state_format,

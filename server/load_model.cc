@@ -26,6 +26,14 @@ std::string MiB(double bytes) {
   return text;
 }
 
+// Beside a device: a step's tokens are drawn in a tenth of a millisecond then, and more threads
+// would cost more to wake than they save.
+constexpr int kMostDrawThreads = 8;
+
+int HostThreads(const ServerConfig& config) {
+  return config.threads > 0 ? static_cast<int>(config.threads) : AvailableCpus();
+}
+
 Result<std::unique_ptr<Backend>> NewBackend(const ServerConfig& config) {
   if (config.device == "reference") return NewReferenceBackend();
   if (config.device != "cpu") {
@@ -36,8 +44,7 @@ Result<std::unique_ptr<Backend>> NewBackend(const ServerConfig& config) {
     }
     LogInfo("no_gpu", {{"reason", cuda.status().message()}, {"effect", "the cpu computes"}});
   }
-  const int threads = config.threads > 0 ? static_cast<int>(config.threads) : AvailableCpus();
-  return NewCpuBackend(threads);
+  return NewCpuBackend(HostThreads(config));
 }
 
 // Logs at most one line a second.
@@ -173,6 +180,7 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config,
   engine_options.max_queue_tokens = config.max_queue_tokens;
   engine_options.max_step_tokens = static_cast<int>(config.max_step_tokens);
   engine_options.step_budget = std::chrono::milliseconds(config.step_budget_ms);
+  engine_options.draw_threads = std::min(HostThreads(config), kMostDrawThreads);
   engine_options.draft_tokens = static_cast<int>(config.draft_tokens);
   engine_options.draft_model = loaded->draft_model.get();
   engine_options.max_prompt_tokens = config.max_prompt_tokens;

@@ -16,6 +16,8 @@
 
 namespace polysketch {
 
+class ThreadPool;
+
 struct StepSegment {
   SequenceState* state = nullptr;
   std::span<const int32_t> tokens;  // m >= 1 tokens, at positions state->position() ...
@@ -49,6 +51,8 @@ class LanguageModel {
   virtual void Step(std::span<const StepSegment> segments, float* hidden) = 0;
   // logits [rows, vocab] of hidden rows.
   virtual void Logits(const float* hidden, int64_t rows, float* logits) = 0;
+  // Threads of the host that the caller may use between two of the calls above; null: none.
+  virtual ThreadPool* pool() { return nullptr; }
   // The first error of the device; from then on results are worthless (Backend::status).
   virtual Status status() const { return Status(); }
   // out[m] = log sum_j exp(logits[m][j]).

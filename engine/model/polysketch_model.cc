@@ -89,6 +89,7 @@ class PolysketchModelImpl final : public PolysketchModel {
     if (to != logits) backend_->CopyOut(to, rows * config_.vocab_size, logits);
   }
 
+  ThreadPool* pool() override { return backend_->pool(); }
   void LogSumExp(const float* logits, int64_t rows, float* out) override {
     const float* from = Staged(logits, rows * config_.vocab_size, &staged_in_);
     float* to = backend_->host_memory() ? out : Room(rows, &staged_out_);

@@ -27,16 +27,21 @@
 
 namespace polysketch {
 
-// Working memory of Sample, shared by the requests of one thread.
+// Working memory of Sample, shared by the requests of one thread. A weight is a probability up to a
+// common factor; the highest is 1.
 struct SamplerScratch {
   struct Candidate {
     float logit;
-    float weight;  // its probability up to a common factor
+    float weight;
     int32_t token;
   };
   std::vector<float> logits;
-  std::vector<Candidate> candidates;
+  std::vector<float> maxima;  // of the blocks of a row (row.h)
   std::vector<float> weights;
+  std::vector<float> sums;  // of the blocks of weights
+  std::vector<Candidate> candidates;
+  std::vector<Candidate> ranked;
+  std::vector<double> masses;
 };
 
 class Sampler {
@@ -59,7 +64,15 @@ class Sampler {
   bool has_penalties() const { return !counts_.empty(); }
   // Steps 1 and 2; `logits` itself when there is nothing to do.
   std::span<const float> Adjust(std::span<const float> logits, SamplerScratch* scratch) const;
+  // Steps 3 to 7 with a temperature. scratch->maxima are those of `logits`.
   int32_t Draw(std::span<const float> logits, SamplerScratch* scratch) const;
+  // What top_p leaves of scratch->weights becomes the candidates.
+  void KeepTopP(std::span<const float> logits, SamplerScratch* scratch) const;
+  // The same of min_p, top_k and top_p, without the weights of the whole row.
+  void KeepHighest(std::span<const float> logits, float max, float inverse_temperature,
+                   SamplerScratch* scratch) const;
+  // No token with a lower logit passes min_p and top_k.
+  float LowestLogit(float max, float inverse_temperature, SamplerScratch* scratch) const;
   void Count(int32_t token);
 
   const SamplingParams params_;

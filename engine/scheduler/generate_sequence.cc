@@ -181,24 +181,34 @@ Sequence::Rows GenerateSequence::WantedRows(int64_t n) const {
   return processed_ + n == prompt_size() && max_tokens_ > 0 ? Rows::kLast : Rows::kNone;
 }
 
-void GenerateSequence::OnRow(int64_t row, std::span<const float> logits, float log_sum_exp,
-                             SamplerScratch* scratch) {
-  if (!decoding() && processed_ + row + 1 < prompt_size()) {
+void GenerateSequence::DrawRow(int64_t row, std::span<const float> logits, float log_sum_exp,
+                               SamplerScratch* scratch) {
+  if (IsPromptRow(row) || max_tokens_ == 0 || diverged_) return;
+  Drawn drawn{sampler_->Sample(logits, scratch), {}};
+  const auto behind = static_cast<size_t>(row) + 1;
+  const bool drafted = decoding() && behind < next_.size();
+  diverged_ = !drawn.token.ok() || (drafted && next_[behind] != *drawn.token);
+  if (params_.logprobs) drawn.top = TopLogprobs(logits, log_sum_exp, *params_.logprobs);
+  drawn_.push_back(std::move(drawn));
+}
+
+void GenerateSequence::OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) {
+  if (IsPromptRow(row)) {
     // The first prompt token has no row before it.
     if (echoed_ == 0) EchoUpTo(1);
     // Not what an earlier request has had.
     if (processed_ + row + 1 == echoed_) EchoScored(logits, log_sum_exp);
     return;
   }
-  if (max_tokens_ == 0 || diverged_) return;
+  if (drawn_.empty()) return;
   if (!decoding()) {
     MarkPrefillDone();
     EchoUpTo(prompt_size());
   }
-  const int32_t token = SampleToken(logits, log_sum_exp, scratch);
   ++sampled_rows_;
-  const auto behind = static_cast<size_t>(row) + 1;
-  diverged_ = decoding() && behind < next_.size() && next_[behind] != token;
+  Drawn drawn = std::move(drawn_.front());
+  drawn_.pop_front();
+  TakeToken(std::move(drawn), logits, log_sum_exp);
 }
 
 int64_t GenerateSequence::OnSegment(int64_t n) {
@@ -210,6 +220,7 @@ int64_t GenerateSequence::OnSegment(int64_t n) {
   }
   processed_ += kept;
   sampled_rows_ = 0;
+  drawn_.clear();
   diverged_ = false;
   if (ended()) return kept;
   if (!(params_.echo && params_.logprobs)) EchoUpTo(std::min(processed_, prompt_size()));
@@ -237,7 +248,8 @@ void GenerateSequence::EchoScored(std::span<const float> logits, float log_sum_e
   }
   TokenEvent event;
   event.token = prompt(echoed_);
-  AddLogprobs(logits, log_sum_exp, &event);
+  event.logprob = logits[static_cast<size_t>(event.token)] - log_sum_exp;
+  event.top = TopLogprobs(logits, log_sum_exp, *params_.logprobs);
   PushEcho(std::move(event));
 }
 
@@ -248,14 +260,9 @@ void GenerateSequence::PushEcho(TokenEvent event) {
   Push(std::move(event));
 }
 
-int32_t GenerateSequence::SampleToken(std::span<const float> logits, float log_sum_exp,
-                                      SamplerScratch* scratch) {
-  const Result<int32_t> token = sampler_->Sample(logits, scratch);
-  if (!token.ok()) {
-    End(FinishReason::kError, token.status());
-    return -1;
-  }
-
+void GenerateSequence::TakeToken(Drawn drawn, std::span<const float> logits, float log_sum_exp) {
+  if (!drawn.token.ok()) return End(FinishReason::kError, drawn.token.status());
+  const int32_t token = *drawn.token;
   const Clock::time_point now = context().now();
   if (!last_token_time_) {
     MarkFirstToken();
@@ -263,26 +270,25 @@ int32_t GenerateSequence::SampleToken(std::span<const float> logits, float log_s
     context().observer->OnTokenGap(now - *last_token_time_);
   }
   last_token_time_ = now;
-  last_token_ = *token;
+  last_token_ = token;
   ++generated_;
-  if (draft_length_.most() > 0) output_.push_back(*token);
-  seen_.Insert(*token);
+  if (draft_length_.most() > 0) output_.push_back(token);
+  seen_.Insert(token);
   tail_ = LastTokens(tail_, {&last_token_, 1}, Snapshot::kTail);
 
   TokenEvent event;
-  event.token = *token;
-  AddLogprobs(logits, log_sum_exp, &event);
-  if (needs_log_sum_exp()) {
-    logprob_sum_ += static_cast<double>(logits[static_cast<size_t>(*token)]) - log_sum_exp;
-  }
-  const bool stop = IsStopToken(*token);
+  event.token = token;
+  const float logit = logits[static_cast<size_t>(token)];
+  if (params_.logprobs) event.logprob = logit - log_sum_exp;
+  event.top = std::move(drawn.top);
+  if (needs_log_sum_exp()) logprob_sum_ += static_cast<double>(logit) - log_sum_exp;
+  const bool stop = IsStopToken(token);
   if (decoder_ && (!stop || params_.include_stop_in_output))
-    event.text = Release(decoder_->Append(*token));
+    event.text = Release(decoder_->Append(token));
   Push(std::move(event));
 
   if (stop) End(FinishReason::kStop, Status());
   if (generated_ >= max_tokens_) End(FinishReason::kLength, Status());
-  return *token;
 }
 
 std::string GenerateSequence::Release(const std::string& text) {
@@ -297,13 +303,6 @@ bool GenerateSequence::IsStopToken(int32_t token) const {
   if (token == context().eos_id && !params_.ignore_eos) return true;
   const auto& ids = params_.stop_token_ids;
   return std::find(ids.begin(), ids.end(), token) != ids.end();
-}
-
-void GenerateSequence::AddLogprobs(std::span<const float> logits, float log_sum_exp,
-                                   TokenEvent* event) const {
-  if (!params_.logprobs) return;
-  event->logprob = logits[static_cast<size_t>(event->token)] - log_sum_exp;
-  event->top = TopLogprobs(logits, log_sum_exp, *params_.logprobs);
 }
 
 std::optional<ProgressEvent> GenerateSequence::Progress() const {

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -50,8 +51,9 @@ class GenerateSequence : public Sequence {
   bool needs_log_sum_exp() const override {
     return params_.logprobs.has_value() || (group() != nullptr && group()->ranked());
   }
-  void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp,
-             SamplerScratch* scratch) override;
+  void DrawRow(int64_t row, std::span<const float> logits, float log_sum_exp,
+               SamplerScratch* scratch) override;
+  void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) override;
   int64_t OnSegment(int64_t n) override;
   void OnState(const SequenceState& state) override;
   std::vector<std::unique_ptr<Sequence>> TakeForks() override;
@@ -90,13 +92,19 @@ class GenerateSequence : public Sequence {
   // Pushes the next prompt token with the log-probability that the row before it gives.
   void EchoScored(std::span<const float> logits, float log_sum_exp);
   void PushEcho(TokenEvent event);
-  // The token; -1 after an error.
-  int32_t SampleToken(std::span<const float> logits, float log_sum_exp, SamplerScratch* scratch);
+  // A token that DrawRow drew, on its way to the client.
+  struct Drawn {
+    Result<int32_t> token;
+    std::vector<TokenLogprob> top;  // the alternatives, when asked for
+  };
+  void TakeToken(Drawn drawn, std::span<const float> logits, float log_sum_exp);
   // What of `text` may go out now; ends the sequence when a stop string matches.
   std::string Release(const std::string& text);
   bool IsStopToken(int32_t token) const;
-  // Log-probability of event->token and the alternatives, when asked for.
-  void AddLogprobs(std::span<const float> logits, float log_sum_exp, TokenEvent* event) const;
+  // The token after row `row` of the segment is still one of the prompt.
+  bool IsPromptRow(int64_t row) const {
+    return !decoding() && processed_ + row + 1 < prompt_size();
+  }
 
   const GenerateParams params_;
   const int64_t max_tokens_;
@@ -125,6 +133,7 @@ class GenerateSequence : public Sequence {
   std::shared_ptr<const Snapshot> snapshot_;  // at the end, if wanted
 
   std::vector<int32_t> next_;  // the next segment while decoding: last_token_ and its draft
+  std::deque<Drawn> drawn_;    // of the running segment, not yet taken
   int64_t sampled_rows_ = 0;   // of the running segment: its tokens that hold
   bool diverged_ = false;      // the rest of the draft does not hold
   DraftLength draft_length_;

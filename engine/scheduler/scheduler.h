@@ -42,6 +42,8 @@ struct SchedulerOptions {
   std::chrono::nanoseconds step_budget{0};
   // A request that waits for so long counts as one of the next higher priority.
   std::chrono::nanoseconds aging = std::chrono::seconds(10);
+  // Threads that tokens are drawn on, where the model has none on the host.
+  int draw_threads = 1;
   // Called before a request's FinishEvent is pushed: its slots are free then.
   std::function<void(const Sequence&)> on_ending = [](const Sequence&) {};
 };

@@ -53,8 +53,7 @@ std::span<const int32_t> ScoreSequence::NextTokens(int64_t n) const {
   return std::span(buffer_).first(static_cast<size_t>(n));
 }
 
-void ScoreSequence::OnRow(int64_t row, std::span<const float> logits, float log_sum_exp,
-                          SamplerScratch*) {
+void ScoreSequence::OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) {
   const int32_t target = buffer_[static_cast<size_t>(row) + 1];
   const float logprob = logits[static_cast<size_t>(target)] - log_sum_exp;
   if (!std::isfinite(logprob)) {

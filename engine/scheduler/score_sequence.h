@@ -31,8 +31,7 @@ class ScoreSequence : public Sequence {
   std::span<const int32_t> NextTokens(int64_t n) const override;
   Rows WantedRows(int64_t) const override { return Rows::kAll; }
   bool needs_log_sum_exp() const override { return true; }
-  void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp,
-             SamplerScratch* scratch) override;
+  void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) override;
   int64_t OnSegment(int64_t n) override;
 
  private:

@@ -80,10 +80,13 @@ class Sequence {
   virtual std::span<const int32_t> NextTokens(int64_t n) const = 0;
   virtual Rows WantedRows(int64_t n) const = 0;
   virtual bool needs_log_sum_exp() const = 0;
+  // The part of OnRow that takes long, of several rows in order before the OnRow of the first. It
+  // touches this sequence alone: others do the same on other threads meanwhile.
+  virtual void DrawRow(int64_t /*row*/, std::span<const float> /*logits*/, float /*log_sum_exp*/,
+                       SamplerScratch* /*scratch*/) {}
   // Logits [vocab_size] of row `row` of the segment; rows come in order. log_sum_exp only when
   // needed.
-  virtual void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp,
-                     SamplerScratch* scratch) = 0;
+  virtual void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) = 0;
   // The segment is done, all wanted rows have come. How many of its tokens hold; the state forgets
   // the rest (drafts that were wrong).
   virtual int64_t OnSegment(int64_t n) = 0;

@@ -7,14 +7,17 @@
 
 namespace polysketch {
 
-StepExecutor::StepExecutor(LanguageModel* model, int max_step_tokens)
+StepExecutor::StepExecutor(LanguageModel* model, int max_step_tokens, int draw_threads)
     : model_(model),
+      own_pool_(model->pool() == nullptr ? std::make_unique<ThreadPool>(draw_threads) : nullptr),
+      pool_(own_pool_ == nullptr ? model->pool() : own_pool_.get()),
       hidden_size_(model->hidden_size()),
       vocab_size_(model->vocab_size()),
       hidden_(static_cast<size_t>(max_step_tokens) * static_cast<size_t>(hidden_size_)),
       gathered_(static_cast<size_t>(kLogitRows * hidden_size_)),
       logits_(static_cast<size_t>(kLogitRows * vocab_size_)),
-      log_sum_exp_(kLogitRows) {}
+      log_sum_exp_(kLogitRows),
+      scratch_(static_cast<size_t>(pool_->threads())) {}
 
 void StepExecutor::Run(std::span<const Item> batch) {
   segments_.clear();
@@ -77,15 +80,34 @@ void StepExecutor::HandOut(std::span<const Row> rows) {
   if (!model_->status().ok()) return;  // Run ends the sequences: these logits are worthless
   const Clock::time_point sampling = Clock::now();
   parts_.logits += sampling - start;
-  for (int64_t i = 0; i < count; ++i) {
+  Sample(rows);
+  parts_.sampling += Clock::now() - sampling;
+}
+
+void StepExecutor::Sample(std::span<const Row> rows) {
+  const auto logits = [this](size_t i) {
+    const auto width = static_cast<size_t>(vocab_size_);
+    return logits_.span().subspan(i * width, width);
+  };
+  // The rows of a sequence stand together, and are one task: each depends on the one before.
+  first_rows_.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i == 0 || rows[i].sequence != rows[i - 1].sequence) first_rows_.push_back(i);
+  }
+  pool_->ParallelFor(std::ssize(first_rows_), [&](int64_t task, int thread) {
+    const size_t first = first_rows_[static_cast<size_t>(task)];
+    Sequence& sequence = *rows[first].sequence;
+    if (sequence.ended()) return;  // by a row of the batch before
+    for (size_t i = first; i < rows.size() && rows[i].sequence == &sequence; ++i) {
+      sequence.DrawRow(rows[i].row_in_segment, logits(i), log_sum_exp_[i],
+                       &scratch_[static_cast<size_t>(thread)]);
+    }
+  });
+  for (size_t i = 0; i < rows.size(); ++i) {
     Sequence& sequence = *rows[i].sequence;
     if (sequence.ended()) continue;  // by an earlier row
-    sequence.OnRow(rows[i].row_in_segment,
-                   logits_.span().subspan(static_cast<size_t>(i * vocab_size_),
-                                          static_cast<size_t>(vocab_size_)),
-                   log_sum_exp_[static_cast<size_t>(i)], &scratch_);
+    sequence.OnRow(rows[i].row_in_segment, logits(i), log_sum_exp_[i]);
   }
-  parts_.sampling += Clock::now() - sampling;
 }
 
 }  // namespace polysketch

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "base/aligned_buffer.h"
+#include "base/thread_pool.h"
 #include "engine/model/model.h"
 #include "engine/observer.h"
 #include "engine/sampler/sampler.h"
@@ -25,8 +27,9 @@ class StepExecutor {
 
   static constexpr int64_t kLogitRows = 64;
 
-  // max_step_tokens: most tokens of a batch.
-  StepExecutor(LanguageModel* model, int max_step_tokens);
+  // max_step_tokens: most tokens of a batch. draw_threads: that tokens are drawn on where the model
+  // has no threads on the host.
+  StepExecutor(LanguageModel* model, int max_step_tokens, int draw_threads);
 
   void Run(std::span<const Item> batch);
   // Where the time of the last Run went.
@@ -43,8 +46,12 @@ class StepExecutor {
   // Ends the batch with the device's error, if there is one: before a worthless row goes out.
   bool DeviceFailed(std::span<const Item> batch) const;
   void HandOut(std::span<const Row> rows);
+  // Hands `rows`, whose logits are there, to their sequences: first all DrawRow, then all OnRow.
+  void Sample(std::span<const Row> rows);
 
   LanguageModel* const model_;
+  const std::unique_ptr<ThreadPool> own_pool_;  // null: the model's
+  ThreadPool* const pool_;
   const int64_t hidden_size_;
   const int64_t vocab_size_;
   AlignedBuffer<float> hidden_;    // [max_step_tokens, hidden_size]
@@ -53,7 +60,8 @@ class StepExecutor {
   std::vector<float> log_sum_exp_;
   std::vector<StepSegment> segments_;
   std::vector<Row> rows_;
-  SamplerScratch scratch_;
+  std::vector<size_t> first_rows_;       // of each sequence in a batch of logits
+  std::vector<SamplerScratch> scratch_;  // by thread
   StepParts parts_;
 };
 

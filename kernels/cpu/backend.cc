@@ -32,6 +32,7 @@ class CpuBackend final : public Backend {
     return "cpu/" PS_STRING(PS_ISA);
   }
   int threads() const override { return ctx_.threads(); }
+  ThreadPool* pool() override { return &ctx_.pool(); }
 
   std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
                                            DataType type) override {

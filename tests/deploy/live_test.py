@@ -34,6 +34,13 @@ def autoscaler_queries():
         yield path.name, query_text.replace('{namespace="polysketch"}', "")  # a label of clusters
 
 
+def adapter_queries():
+    path = DEPLOY / "kubernetes/components/autoscaling-hpa/adapter-rules.yaml"
+    for rule in yaml.safe_load(path.read_text())["rules"]["external"]:
+        yield path.name, rule["seriesQuery"]
+        yield path.name, rule["metricsQuery"].replace("<<.LabelMatchers>>", 'job="polysketch"')
+
+
 def resolved(expression):
     """As Grafana fills in its variables, everything chosen."""
     return (
@@ -105,7 +112,7 @@ class Live(DeployTest):
 
         expressions = [(where, resolved(expression)) for where, expression in dashboard_expressions()]
         self.assertGreater(len(expressions), 50)
-        expressions += autoscaler_queries()
+        expressions += [*autoscaler_queries(), *adapter_queries()]
         for rule in rules():
             if "record" in rule:
                 expressions.append((rule["record"], rule["record"]))

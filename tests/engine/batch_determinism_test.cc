@@ -58,6 +58,8 @@ class BatchDeterminismTest : public ::testing::TestWithParam<AttentionKind> {
     params.sampling.temperature = random_.Uniform() < 0.5 ? 0.0f : 0.3f;
     params.sampling.logit_bias = {{5, 3.0f}, {7, 3.0f}};  // so that drafts sometimes hold
     if (random_.Uniform() < 0.3) params.sampling.repetition_penalty = 1.2f;
+    if (random_.Uniform() < 0.3) params.sampling.top_p = 0.8f;
+    if (random_.Uniform() < 0.2) params.sampling.top_k = 4;
     params.logprobs = 3;
     params.echo = random_.Uniform() < 0.3;
     if (random_.Uniform() < 0.2) params.n = params.best_of = 2;

@@ -135,6 +135,26 @@ TEST(SamplerTest, DistributionOfEachOption) {
   }
 }
 
+// A vocabulary of several blocks (row.h), few of which hold what is likely.
+TEST(SamplerTest, DistributionOverBlocks) {
+  std::vector<float> logits = SomeLogits(1300, 8);
+  for (float& logit : logits) logit -= 5;
+  for (const size_t likely : {0, 255, 256, 700, 701, 1023, 1024, 1299}) logits[likely] += 12;
+  const SamplingParams cases[] = {
+      Params([](SamplingParams*) {}),
+      Params([](SamplingParams* p) { p->temperature = 1.5f; }),
+      Params([](SamplingParams* p) { p->top_k = 3; }),  // at most as many as there are blocks
+      Params([](SamplingParams* p) { p->top_k = 40; }),
+      Params([](SamplingParams* p) { p->top_p = 0.9f; }),
+      Params([](SamplingParams* p) { p->min_p = 0.001f; }),
+      Params([](SamplingParams* p) { p->min_p = 0.0001f, p->top_k = 100, p->top_p = 0.99f; }),
+  };
+  for (size_t i = 0; i < std::size(cases); ++i) {
+    SCOPED_TRACE(i);
+    ExpectDistribution(logits, cases[i]);
+  }
+}
+
 // The choices of one request, token after token, against the oracle's support, for random
 // parameters.
 TEST(SamplerTest, RandomParametersStayInTheirSupport) {
@@ -187,6 +207,12 @@ TEST(SamplerTest, GreedyTakesTheLowestOfEquals) {
   params.temperature = 1;
   params.top_k = 1;
   EXPECT_EQ(*Sampler(params, 9, 5, {}).Sample(std::vector<float>{1, 3, 2, 3, 3}, &scratch), 1);
+  // Across blocks too.
+  std::vector<float> many(2000, -1.0f);
+  many[300] = many[301] = many[1700] = 2;
+  EXPECT_EQ(*Sampler(params, 9, 2000, {}).Sample(many, &scratch), 300);
+  params.temperature = 0;
+  EXPECT_EQ(*Sampler(params, 9, 2000, {}).Sample(many, &scratch), 300);
 }
 
 TEST(SamplerTest, TinyTemperatureIsGreedyInTheLimit) {
