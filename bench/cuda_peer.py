@@ -2,9 +2,13 @@
 """What PyTorch reaches on this GPU: ceilings for polysketch-cuda-bench, and its flash attention on the same shapes.
 
     cuda_peer.py --ceilings   prints two numbers: GB/s of a copy (read and written), TFLOP/s of an 8192^3 bf16 product
-    cuda_peer.py              prints a table of scaled_dot_product_attention, flash backend, causal, bf16, d 64
+    cuda_peer.py              prints a table of scaled_dot_product_attention, flash backend, causal, bf16, d 64: forward, and
+                              forward and backward; with POLYSKETCH_ATTENTION_LIBRARY beside polysketch attention (r 32,
+                              blocks of 256; the sketches are given, as q, k and v are)
 """
 
+import os
+import pathlib
 import statistics
 import sys
 
@@ -43,15 +47,56 @@ def ceilings():
     print(f"{gigabytes:.0f} {teraflops:.1f}")
 
 
+SHAPES = [(1, 12, 2048), (1, 12, 8192), (1, 12, 32768), (1, 12, 65536), (16, 32, 4096)]
+
+
+def forward_and_backward(attention, tensors):
+    """Times of attention(*tensors) alone, and with the gradients of all tensors."""
+    g = torch.randn_like(tensors[0])
+    leaves = [x.requires_grad_() for x in tensors]
+
+    def both():
+        torch.autograd.grad(attention(*leaves), leaves, g)
+
+    with torch.no_grad():
+        forward = microseconds(lambda: attention(*leaves))
+    return forward, microseconds(both)
+
+
+def polysketch():
+    """The same shapes by our kernels; None where the library is not named."""
+    if "POLYSKETCH_ATTENTION_LIBRARY" not in os.environ:
+        return None
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tools"))
+    from polysketch_torch import polysketch_attention
+
+    def attention(v, near_q, near_k, far_q, far_k):
+        return polysketch_attention(v, near_q=near_q, near_k=near_k, far_q=far_q, far_k=far_k, block=256)
+
+    return attention
+
+
+def flash(q, k, v):
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
 def attention():
-    print(f"{'flash attention, causal, bf16, d 64':44} {'us':>10} {'TFLOP/s':>10}")
-    for batch, heads, n in [(1, 12, 2048), (1, 12, 8192), (1, 12, 32768), (1, 12, 65536), (16, 32, 4096)]:
-        q, k, v = (torch.randn(batch, heads, n, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
-            time = microseconds(
-                lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
-        flop = 2 * 2 * batch * heads * n * n / 2 * 64
-        print(f"{f'{batch} x {heads} heads, n {n}':44} {time:10.1f} {flop / time * 1e-6:10.1f}")
+    ours = polysketch()
+    print(f"{'attention, causal, bf16, d 64':32} {'':8} {'flash us':>10} {'TFLOP/s':>8} {'polysketch us':>14} {'times':>6}")
+    for batch, heads, n in SHAPES:
+
+        def rows(width):
+            return torch.randn(batch, heads, n, width, device="cuda", dtype=torch.bfloat16) * width**-0.25
+
+        peer = forward_and_backward(flash, [rows(64) for _ in range(3)])
+        mine = ours and forward_and_backward(ours, [rows(64), rows(64), rows(64), rows(32), rows(32)])
+        forward_flop = 2 * 2 * batch * heads * n * n / 2 * 64
+        # The backward of flash attention has five products where the forward has two.
+        for i, (name, flop) in enumerate([("fwd", forward_flop), ("fwd+bwd", 3.5 * forward_flop)]):
+            side = f"{mine[i]:14.1f} {peer[i] / mine[i]:6.1f}" if mine else f"{'-':>14} {'-':>6}"
+            label = f"{batch} x {heads} heads, n {n}"
+            print(f"{label:32} {name:8} {peer[i]:10.1f} {flop / peer[i] * 1e-6:8.1f} {side}")
 
 
 if __name__ == "__main__":

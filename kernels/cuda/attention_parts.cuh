@@ -325,6 +325,11 @@ struct KeyLimits {
     const int own = first_row_limit + 16 * m + 8 * half + g;
     return causal && own < count ? own : count;
   }
+  // Keys from here on are seen by none of the warp's M tiles.
+  __device__ __forceinline__ int End(int M) const {
+    const int own = first_row_limit + 16 * M - 1;
+    return causal && own < count ? own : count;
+  }
 };
 
 // The largest score of every row over the keys it sees; -inf where there is none.
@@ -333,7 +338,7 @@ __device__ __forceinline__ void Tops(const AttentionShape& shape, const Bf16* qu
                                      const Bf16* keys, const KeyLimits& limits,
                                      float (&top)[M][2]) {
   const int t = threadIdx.x % 4;
-  for (int key = 0; key < limits.count; key += 16) {
+  for (int key = 0; key < limits.End(M); key += 16) {
     float scores[M][2][4];
     Scores<M>(PadTo16(shape.near_dim), queries, row_size, keys, key, scores);
 #pragma unroll
@@ -378,7 +383,7 @@ __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16
   if (shape.near_power == 0) {
     Tops<M>(shape, queries, row_size, buffer.keys, limits, sums->top);
   }
-  for (int key = 0; key < limits.count; key += 16) {
+  for (int key = 0; key < limits.End(M); key += 16) {
     float scores[M][2][4];
     Scores<M>(PadTo16(shape.near_dim), queries, row_size, buffer.keys, key, scores);
     uint32_t a[M][4];

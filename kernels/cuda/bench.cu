@@ -2,91 +2,20 @@
 // Useful FLOP and bytes are those of ../shared/design/gpu.md: symmetric features, one state read,
 // half a block of near keys. The arguments are ceilings of the same machine (bench/cuda_peer.py
 // measures them); shares are of those.
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/bench_timer.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/state.h"
+#include "kernels/cuda/training/bench.h"
 
 namespace polysketch::cuda {
 namespace {
-
-constexpr int kRepeats = 11;
-constexpr size_t kFlushBytes = size_t{256} << 20;  // several times the L2 of any GPU
-
-class Bench {
- public:
-  Bench(Device* device, double gigabytes, double teraflops)
-      : device_(device), gigabytes_(gigabytes), teraflops_(teraflops), flush_(device, kFlushBytes) {
-    device_->Check(cudaEventCreate(&begin_), "an event");
-    device_->Check(cudaEventCreate(&end_), "an event");
-    std::printf("%-58s %10s %10s %6s %10s %6s\n", "kernel", "us", "GB/s", "share", "TFLOP/s",
-                "share");
-  }
-
-  // `work` launches and copies nothing to or from the host once it has run.
-  void Run(const std::string& name, double flop, double bytes, const std::function<void()>& work) {
-    work();
-    device_->Synchronize();
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t replay = nullptr;
-    const cudaStream_t stream = device_->stream();
-    device_->Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-    work();
-    device_->Check(cudaStreamEndCapture(stream, &graph), "capture");
-    device_->Check(cudaGraphInstantiate(&replay, graph, 0), "a graph");
-    std::vector<float> times;
-    for (int i = 0; i < kRepeats && device_->status().ok(); ++i) {
-      device_->Zero(flush_.data(), flush_.size());
-      device_->Check(cudaEventRecord(begin_, stream), "an event");
-      device_->Check(cudaGraphLaunch(replay, stream), "a graph");
-      device_->Check(cudaEventRecord(end_, stream), "an event");
-      device_->Synchronize();
-      times.push_back(0);
-      device_->Check(cudaEventElapsedTime(&times.back(), begin_, end_), "an event");
-    }
-    cudaGraphExecDestroy(replay);
-    cudaGraphDestroy(graph);
-    if (!device_->status().ok()) {
-      std::printf("%-58s %s\n", name.c_str(), device_->status().ToString().c_str());
-      std::exit(1);
-    }
-    std::sort(times.begin(), times.end());
-    const double seconds = times[times.size() / 2] * 1e-3;
-    const double gb = bytes / seconds * 1e-9, tf = flop / seconds * 1e-12;
-    std::printf("%-58s %10.1f %10.0f %5.0f%% %10.1f %5.0f%%\n", name.c_str(), seconds * 1e6, gb,
-                gigabytes_ > 0 ? 100 * gb / gigabytes_ : 0, tf,
-                teraflops_ > 0 ? 100 * tf / teraflops_ : 0);
-    std::fflush(stdout);
-  }
-
-  DeviceArray<float> Random(size_t size, float scale) {
-    std::mt19937 engine(1);
-    std::vector<float> host(std::min<size_t>(size, 1 << 20));
-    for (float& x : host) x = scale * (static_cast<float>(engine() >> 8) * 0x1p-23f - 1);
-    DeviceArray<float> array(device_, size);
-    for (size_t i = 0; i < size; i += host.size()) {
-      device_->CopyIn(array.data() + i, host.data(),
-                      std::min(host.size(), size - i) * sizeof(float));
-    }
-    device_->Synchronize();
-    return array;
-  }
-
-  Device* device() { return device_; }
-
- private:
-  Device* const device_;
-  const double gigabytes_, teraflops_;
-  DeviceArray<uint8_t> flush_;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
 
 AttentionSpec Spec(int heads, int d, int r) {
   AttentionSpec spec;
@@ -205,6 +134,7 @@ int Main(int argc, char** argv) {
   }
   BenchSketch(&bench, &with_library, 2 * 12 * 64, 64, 32);
   BenchSketch(&bench, &with_library, 2 * 12 * 8192, 64, 32);
+  BenchTraining(&bench);
   return 0;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/cuda/launch.h"
 
 namespace polysketch::cuda {
 
@@ -48,23 +49,11 @@ class Device {
   void Launch(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
               Arguments... arguments) {
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || !BeforeLaunch()) return;
-    if (shared > kPlainShared) {
-      Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(shared)),
-            "shared memory of a kernel");
-    }
-    cudaLaunchConfig_t config{};
-    config.gridDim = grid;
-    config.blockDim = dim3(static_cast<unsigned>(threads));
-    config.dynamicSmemBytes = shared;
-    config.stream = stream_;
-    Check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...),
+    Check(LaunchOn(stream_, kernel, grid, threads, shared, static_cast<Parameters>(arguments)...),
           "a kernel's launch");
   }
 
  private:
-  static constexpr size_t kPlainShared = 48 << 10;  // what a kernel gets without asking
-
   Device() = default;
   bool BeforeLaunch();
 

@@ -52,7 +52,7 @@ LIBRARIES = [
     ("hiredis", r"hiredis/", r"engine/store/redis[^.]*\.cc$"),
     ("zstd", r"zstd", r"engine/snapshot/[^.]*\.cc$"),
     ("GoogleTest", GOOGLE_TEST := r"(gtest|gmock)/", r"tests/"),
-    ("CUDA", r"(cuda|cublas|cooperative_groups)", r"(kernels/cuda|tests/simt)/"),
+    ("CUDA", r"(cuda|cublas|cooperative_groups)", r"(kernels/cuda|tests/(simt|cuda))/"),
     ("intrinsics", r"(immintrin|x86intrin|arm_neon)\.h", r"(base|kernels|tests/(base|kernels)|bench)/"),
 ]
 

@@ -1,0 +1,30 @@
+// Starts a kernel on a stream.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <utility>
+
+namespace polysketch::cuda {
+
+constexpr size_t kPlainShared = 48 << 10;  // dynamic shared memory that a kernel gets unasked
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t LaunchOn(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, int threads,
+                     size_t shared, Arguments&&... arguments) {
+  if (shared > kPlainShared) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+    if (error != cudaSuccess) return error;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel,
+                            static_cast<Parameters>(std::forward<Arguments>(arguments))...);
+}
+
+}  // namespace polysketch::cuda

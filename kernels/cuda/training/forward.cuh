@@ -1,0 +1,86 @@
+// The forward over training shapes: the parts of attention_parts.cuh in the order of serving.
+#pragma once
+
+#include "kernels/cuda/attention_tensor.cuh"
+#include "kernels/cuda/training/shape.cuh"
+
+namespace polysketch::cuda {
+
+// blockIdx: rows of a block, head.
+template <int D>
+__global__ void __launch_bounds__(kTileThreads)
+    ForwardTiles(TrainingShape shape, Snapshots snapshots, OutputRows out, float* denominators) {
+  constexpr int M = RowTiles<D>();
+  const AttentionShape& sizes = shape.attention;
+  const RowTile tile(shape, TileRows<D>());
+  if (tile.count <= 0) return;
+  const int thread = threadIdx.x;
+  const int near_size = SharedRow(sizes.near_dim);
+  const int far_size = sizes.far_dim > 0 ? SharedRow(sizes.far_dim) : 0;
+  auto* far_rows = SharedMemory<Bf16>();
+  Bf16* near_rows = far_rows + TileRows<D>() * far_size;
+  auto* stages = reinterpret_cast<uint8_t*>(near_rows + TileRows<D>() * near_size);
+  CopyTile(shape, tile, shape.near_q, sizes.near_dim, TileRows<D>(), near_rows, kTileThreads);
+  if (far_size > 0) {
+    CopyTile(shape, tile, shape.far_q, sizes.far_dim, TileRows<D>(), far_rows, kTileThreads);
+  }
+
+  const int far_parts = tile.block > 0 ? (sizes.features + kPartFeatures - 1) / kPartFeatures : 0;
+  const int seen = tile.place + tile.count;  // keys of the block that some row sees
+  const int64_t parts = far_parts + (seen + kPartKeysTensor - 1) / kPartKeysTensor;
+  const uint8_t* state = snapshots.Of(shape, tile.block);
+  const int64_t block_token = tile.token - tile.place;
+  const auto buffer = [&](int stage) {
+    return PartBuffer<D>(stages + stage * PartBuffer<D>::Bytes(sizes.near_dim), sizes.near_dim);
+  };
+  const auto load = [&](int64_t part, int stage) {
+    if (part < far_parts) {
+      LoadFarPart<D>(sizes, reinterpret_cast<const Bf16*>(state),
+                     reinterpret_cast<const float*>(state + snapshots.z), static_cast<int>(part),
+                     buffer(stage), thread, kTileThreads);
+    } else {
+      LoadNearPart<D>(sizes, RowsFrom(shape, shape.near_k, block_token),
+                      RowsFrom(shape, shape.v, block_token),
+                      static_cast<int>(part - far_parts) * kPartKeysTensor, seen, buffer(stage),
+                      thread, kTileThreads);
+    }
+  };
+  const int row = thread / kWarpSize * 16 * M;
+  RowSums<D, M> total, sums;
+  total.Clear();
+  load(0, 0);
+  ForParts(parts, load, [&](int64_t part, int stage) {
+    if (part < far_parts) {
+      FarPart<D, M>(sizes, static_cast<int>(part), far_rows + row * far_size, far_size,
+                    buffer(stage), &sums);
+    } else {
+      const int first = static_cast<int>(part - far_parts) * kPartKeysTensor;
+      const KeyLimits limits{tile.place + row - first + 1, min(kPartKeysTensor, seen - first),
+                             true};
+      NearPart<D, M>(sizes, near_rows + row * near_size, near_size, buffer(stage), limits, &sums);
+    }
+    Merge<D, M>(false, sums, &total);
+  });
+
+  const int lane = thread % kWarpSize, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float weights = __shfl_sync(kFullWarp, total.weights[m][2 * half], lane - t);
+      const float denominator = sizes.stabilizer + weights;
+      const int r = row + 16 * m + 8 * half + g;
+      if (r >= tile.count) continue;
+      const int64_t token = tile.token + r;
+      if (t == 0) denominators[shape.head() * shape.tokens + token] = denominator;
+      const int64_t offset = OffsetOf(shape, out, token);
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        StorePair(out, offset + 8 * n + 2 * t, total.values[m][n][2 * half] / denominator,
+                  total.values[m][n][2 * half + 1] / denominator);
+      }
+    }
+  }
+}
+
+}  // namespace polysketch::cuda

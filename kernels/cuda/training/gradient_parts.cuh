@@ -1,0 +1,211 @@
+// The parts of the gradients of a tile of rows.
+//
+// With D_t the denominator of a row, a = g / D_t and e = -(g . out) / D_t, the gradient by a weight
+// is dw[t,s] = a_t . v_s + e_t. So, with p the power of the near weights:
+//   near   dq_t += sum_s p (q_t . k_s)^(p-1) dw[t,s] k_s,  dk_s the same with t and s exchanged
+//   far    with S = sum_s phi(y_s) [v_s, 1] of the earlier blocks, the gradient by phi(x_t) is
+//          G = S [a_t, e_t], a row of features; phi is symmetric, so dx_i = 2 sum_j G_ij x_j. With
+//          R = sum_t phi(x_t) [a_t, e_t] of the later blocks dy_s comes from R [v_s, 1] in the same
+//          way, and dv_s is the read phi(y_s) R.
+// G lives in accumulators of the tensor cores, 16 features at a time.
+#pragma once
+
+#include "kernels/cuda/attention_parts.cuh"
+
+namespace polysketch::cuda {
+
+// d (dot^power) / d dot.
+__device__ __forceinline__ float NearSlope(int power, float dot) {
+  if (power == 2) return 2 * dot;
+  if (power == 4) return 4 * dot * dot * dot;
+  return static_cast<float>(power) * Power(dot, power - 1);
+}
+
+// Sums each of eight values over the four lanes of a quad; lane t keeps those at 2t and 2t + 1.
+__device__ __forceinline__ void QuadScatter(const float (&values)[8], float (&out)[2]) {
+  const int t = threadIdx.x % 4;
+  float half[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float keep = t < 2 ? values[i] : values[4 + i];
+    const float send = t < 2 ? values[4 + i] : values[i];
+    half[i] = keep + __shfl_xor_sync(kFullWarp, send, 2);
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float keep = t % 2 == 0 ? half[i] : half[2 + i];
+    const float send = t % 2 == 0 ? half[2 + i] : half[i];
+    out[i] = keep + __shfl_xor_sync(kFullWarp, send, 1);
+  }
+}
+
+// A warp's 16 * M rows in shared memory: x, and what their states are multiplied with.
+struct FeatureRows {
+  const Bf16* x;      // far rows, x_size apart
+  const Bf16* duals;  // [.][D + pad]
+  float* gradients;   // of x, gradient_size apart; a lane adds to its own elements
+  int x_size, gradient_size;
+};
+
+// Adds far part `part` to the gradients of x. scalars: of rows g and g + 8 of each tile, beside
+// their duals.
+template <int D, int M>
+__device__ __forceinline__ void AddFeatureGradients(const AttentionShape& shape, int part,
+                                                    const FeatureRows& rows,
+                                                    const float (&scalars)[M][2],
+                                                    const PartBuffer<D>& buffer) {
+  const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
+  const int first = part * kPartFeatures;
+  const int count = min(kPartFeatures, shape.features - first);
+  for (int pair = 0; pair < count; pair += 64) {
+    int I, J;
+    TilesOf((first + pair) / 64, shape.tiles, &I, &J);
+    uint32_t x_j[M][2];
+    float by_row[M][2][8], by_column[M][2][2] = {};
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Bf16* row = rows.x + (16 * m + 8 * half + g) * rows.x_size;
+        x_j[m][half] = *reinterpret_cast<const uint32_t*>(row + 8 * J + 2 * t);
+      }
+    }
+#pragma unroll
+    for (int chunk = 0; chunk < 4; ++chunk) {
+      float G[M][2][4];
+      Scores<M>(D, rows.duals, D + kRowPad, buffer.sums, pair + 16 * chunk, G);
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const Bf16* row = rows.x + (16 * m + 8 * half + g) * rows.x_size;
+          const uint32_t x_i = *reinterpret_cast<const uint32_t*>(row + 8 * I + 2 * chunk);
+#pragma unroll
+          for (int n = 0; n < 2; ++n) {
+            const int i = 2 * chunk + n;
+            const float* z = buffer.weights + pair + 8 * i + 2 * t;
+            const float low = fmaf(scalars[m][half], z[0], G[m][n][2 * half]);
+            const float high = fmaf(scalars[m][half], z[1], G[m][n][2 * half + 1]);
+            by_row[m][half][i] = fmaf(low, WidenBf16(static_cast<Bf16>(x_j[m][half])),
+                                      high * WidenBf16(static_cast<Bf16>(x_j[m][half] >> 16)));
+            const float x = WidenBf16(static_cast<Bf16>(n == 0 ? x_i : x_i >> 16));
+            by_column[m][half][0] = fmaf(low, x, by_column[m][half][0]);
+            by_column[m][half][1] = fmaf(high, x, by_column[m][half][1]);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float of_I[2];
+#if defined(POLYSKETCH_FAULT_SWAPPED_GRADIENT)
+        const float kept = by_row[m][half][0];
+        by_row[m][half][0] = by_row[m][half][1];
+        by_row[m][half][1] = kept;
+#endif
+        QuadScatter(by_row[m][half], of_I);
+        float* gradient = rows.gradients + (16 * m + 8 * half + g) * rows.gradient_size + 2 * t;
+        gradient[8 * I] = fmaf(2.0f, of_I[0], gradient[8 * I]);
+        gradient[8 * I + 1] = fmaf(2.0f, of_I[1], gradient[8 * I + 1]);
+        if (I != J) {
+          gradient[8 * J] = fmaf(2.0f, by_column[m][half][0], gradient[8 * J]);
+          gradient[8 * J + 1] = fmaf(2.0f, by_column[m][half][1], gradient[8 * J + 1]);
+        }
+      }
+    }
+  }
+}
+
+// A warp's near rows and duals in shared memory.
+struct NearRows {
+  const Bf16* rows;   // row_size apart
+  const Bf16* duals;  // [.][D + pad]
+  int row_size;
+};
+
+// Columns of the registers that hold gradients of near rows.
+template <int D>
+constexpr int NearWidth() {
+  return D < 64 ? 64 : D;
+}
+
+// Gradients of queries from keys of their block: buffer has 64 keys and values; scalars: e.
+template <int D, int M>
+__device__ __forceinline__ void AddQueryGradients(const AttentionShape& shape, const NearRows& near,
+                                                  const float (&scalars)[M][2],
+                                                  const PartBuffer<D>& buffer,
+                                                  const KeyLimits& limits,
+                                                  float (&gradients)[M][NearWidth<D>() / 8][4]) {
+  const int t = threadIdx.x % 4, dim = PadTo16(shape.near_dim);
+  for (int key = 0; key < limits.End(M); key += 16) {
+    float dots[M][2][4], products[M][2][4];
+    Scores<M>(dim, near.rows, near.row_size, buffer.keys, key, dots);
+    Scores<M>(D, near.duals, D + kRowPad, buffer.values, key, products);
+    uint32_t a[M][4];
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float of_dot[2];
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const bool seen = key + 8 * n + 2 * t + i < limits.Of(m, half);
+            const float of_weight = products[m][n][2 * half + i] + scalars[m][half];
+            of_dot[i] =
+                seen ? NearSlope(shape.near_power, dots[m][n][2 * half + i]) * of_weight : 0.0f;
+          }
+          a[m][2 * n + half] = PackBf16(of_dot[0], of_dot[1]);
+        }
+      }
+    }
+    AddProduct<NearWidth<D>(), M>(a, buffer.keys, dim, key, gradients);
+  }
+}
+
+// Gradients of keys and values from queries of their block: buffer has 64 queries (as keys) and
+// their a (as values), scalars [64] their e. first_row: the place in the block of the warp's first
+// key, less the part's first query; count: queries that the part has.
+template <int D, int M>
+__device__ __forceinline__ void AddKeyGradients(const AttentionShape& shape, const NearRows& near,
+                                                const float* scalars, const PartBuffer<D>& buffer,
+                                                int first_row, int count,
+                                                float (&gradients)[M][NearWidth<D>() / 8][4],
+                                                float (&values)[M][D / 8][4]) {
+  const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
+  const int dim = PadTo16(shape.near_dim);
+  for (int query = first_row > 0 ? first_row / 16 * 16 : 0; query < count; query += 16) {
+    float dots[M][2][4], products[M][2][4];
+    Scores<M>(dim, near.rows, near.row_size, buffer.keys, query, dots);
+    Scores<M>(D, near.duals, D + kRowPad, buffer.values, query, products);
+    uint32_t of_dots[M][4], weights[M][4];
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float of_dot[2], weight[2];
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const int column = query + 8 * n + 2 * t + i;
+            const bool seen = column < count && column >= first_row + 16 * m + 8 * half + g;
+            const float dot = dots[m][n][2 * half + i];
+            const float of_weight = products[m][n][2 * half + i] + scalars[column];
+            of_dot[i] = seen ? NearSlope(shape.near_power, dot) * of_weight : 0.0f;
+            weight[i] = seen ? NearWeight(shape, dot, 0) : 0.0f;
+          }
+          of_dots[m][2 * n + half] = PackBf16(of_dot[0], of_dot[1]);
+          weights[m][2 * n + half] = PackBf16(weight[0], weight[1]);
+        }
+      }
+    }
+    AddProduct<NearWidth<D>(), M>(of_dots, buffer.keys, dim, query, gradients);
+    AddProduct<D, M>(weights, buffer.values, D, query, values);
+  }
+}
+
+}  // namespace polysketch::cuda

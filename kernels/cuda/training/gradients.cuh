@@ -1,0 +1,299 @@
+// The backward over training shapes. ScaleCotangents makes a and e of every query; QueryGradients
+// reads the states of earlier blocks, KeyGradients those of later ones (states.cuh), each a tile of
+// rows through far and near parts (gradient_parts.cuh).
+#pragma once
+
+#include "kernels/cuda/attention_tensor.cuh"
+#include "kernels/cuda/training/gradient_parts.cuh"
+#include "kernels/cuda/training/shape.cuh"
+
+namespace polysketch::cuda {
+
+struct Backward {
+  TokenRows a;               // [group][tokens][D]
+  const float* e = nullptr;  // [group][tokens]
+  Snapshots snapshots;       // of S for queries, of R for keys
+  OutputRows near, far, v;   // gradients; near is not written where its rows are the far ones
+  bool own_near = false;     // near rows of their own
+};
+
+// a = g / D and e = -(g . out) / D, a warp a token. blockIdx: tokens, head.
+template <int D>
+__global__ void ScaleCotangents(TrainingShape shape, TokenRows g, OutputRows out,
+                                const float* denominators, Bf16* a, float* e) {
+  const int lane = threadIdx.x % kWarpSize;
+  const int64_t token =
+      static_cast<int64_t>(blockIdx.x) * (blockDim.x / kWarpSize) + threadIdx.x / kWarpSize;
+  if (token >= shape.tokens) return;
+  const float inverse = 1.0f / denominators[shape.head() * shape.tokens + token];
+  const Bf16* g_row = RowsFrom(shape, g, token).data;
+  const int64_t out_row = OffsetOf(shape, out, token), in_group = blockIdx.y * shape.tokens + token;
+  float dot = 0;
+  for (int i = lane; i < D; i += kWarpSize) {
+    const float value = WidenBf16(g_row[i]);
+    dot = fmaf(value, LoadOutput(out, out_row + i), dot);
+    a[in_group * D + i] = RoundBf16(value * inverse);
+  }
+  dot = WarpSum(dot);
+  if (lane == 0) e[in_group] = -dot * inverse;
+}
+
+// 16-row tiles of a warp.
+template <int D>
+constexpr int GradientTiles() {
+  return D <= 64 ? 2 : 1;
+}
+template <int D>
+constexpr int GradientRows() {
+  return kTileWarps * 16 * GradientTiles<D>();
+}
+
+// A part's buffer, and a float for each of its 64 near rows.
+template <int D>
+__host__ __device__ int64_t GradientStage(int near_dim) {
+  return PartBuffer<D>::Bytes(near_dim) + kPartKeysTensor * 4;
+}
+
+// Shared memory of a tile: near and far rows, duals, gradients of far rows, two stages.
+template <int D>
+struct GradientMemory {
+  Bf16 *near, *far, *duals;
+  float* gradients;
+  uint8_t* stages;
+  int near_size, far_size, gradient_size;
+
+  static __host__ __device__ int FarSize(int far_dim) {
+    return far_dim > 0 ? SharedRow(far_dim) : 0;
+  }
+  static __host__ __device__ int GradientSize(int far_dim) {
+    return far_dim > 0 ? far_dim + kRowPad : 0;
+  }
+  static int64_t Bytes(int far_dim, int near_dim) {
+    const int64_t row =
+        (SharedRow(near_dim) + FarSize(far_dim) + D + kRowPad) * 2 + GradientSize(far_dim) * 4;
+    return GradientRows<D>() * row + 2 * GradientStage<D>(near_dim);
+  }
+
+  __device__ explicit GradientMemory(const AttentionShape& shape)
+      : near_size(SharedRow(shape.near_dim)),
+        far_size(FarSize(shape.far_dim)),
+        gradient_size(GradientSize(shape.far_dim)) {
+    near = SharedMemory<Bf16>();
+    far = near + GradientRows<D>() * near_size;
+    duals = far + GradientRows<D>() * far_size;
+    gradients = reinterpret_cast<float*>(duals + GradientRows<D>() * (D + kRowPad));
+    stages = reinterpret_cast<uint8_t*>(gradients + GradientRows<D>() * gradient_size);
+  }
+  __device__ PartBuffer<D> buffer(const AttentionShape& shape, int stage) const {
+    return PartBuffer<D>(stages + stage * GradientStage<D>(shape.near_dim), shape.near_dim);
+  }
+  __device__ float* scalars(const AttentionShape& shape, int stage) const {
+    return reinterpret_cast<float*>(stages + stage * GradientStage<D>(shape.near_dim) +
+                                    PartBuffer<D>::Bytes(shape.near_dim));
+  }
+  // Of the warp's rows from `row` on.
+  __device__ FeatureRows feature_rows(int row) const {
+    return {far + row * far_size, duals + row * (D + kRowPad), gradients + row * gradient_size,
+            far_size, gradient_size};
+  }
+  __device__ NearRows near_rows(int row) const {
+    return {near + row * near_size, duals + row * (D + kRowPad), near_size};
+  }
+};
+
+// Sets the lane's own elements of the gradients of far rows to zero.
+template <int M>
+__device__ __forceinline__ void ClearGradients(const AttentionShape& shape,
+                                               const FeatureRows& rows) {
+  const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
+  for (int row = g; row < 16 * M; row += 8) {
+    float* gradient = rows.gradients + row * rows.gradient_size + 2 * t;
+    for (int i = 0; i < shape.far_dim; i += 8) gradient[i] = gradient[i + 1] = 0;
+  }
+}
+
+// Writes the gradients of a warp's rows; near ones join the far ones where the rows are the same.
+template <int D, int M>
+__device__ __forceinline__ void StoreGradients(const TrainingShape& shape, const RowTile& tile,
+                                               int row, const Backward& backward,
+                                               const FeatureRows& rows,
+                                               const float (&near)[M][NearWidth<D>() / 8][4]) {
+  const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = 16 * m + 8 * half + g;
+      if (row + r >= tile.count) continue;
+      const int64_t token = tile.token + row + r;
+      float* gradient = rows.gradients + r * rows.gradient_size + 2 * t;
+      const int64_t near_row =
+          backward.own_near ? OffsetOf(shape, backward.near, token) + 2 * t : 0;
+#pragma unroll
+      for (int n = 0; n < NearWidth<D>() / 8; ++n) {
+        if (8 * n >= shape.attention.near_dim) continue;
+        const float low = near[m][n][2 * half], high = near[m][n][2 * half + 1];
+        if (backward.own_near) {
+          StorePair(backward.near, near_row + 8 * n, low, high);
+        } else {
+          gradient[8 * n] += low;
+          gradient[8 * n + 1] += high;
+        }
+      }
+      if (shape.attention.far_dim == 0) continue;
+      const int64_t far_row = OffsetOf(shape, backward.far, token) + 2 * t;
+      for (int i = 0; i < shape.attention.far_dim; i += 8) {
+        StorePair(backward.far, far_row + i, gradient[i], gradient[i + 1]);
+      }
+    }
+  }
+}
+
+// blockIdx: queries of a block, head.
+template <int D>
+__global__ void __launch_bounds__(kTileThreads)
+    QueryGradients(TrainingShape shape, Backward backward) {
+  constexpr int M = GradientTiles<D>(), kRows = GradientRows<D>();
+  const AttentionShape& sizes = shape.attention;
+  const RowTile tile(shape, kRows);
+  if (tile.count <= 0) return;
+  const GradientMemory<D> memory(sizes);
+  const int thread = threadIdx.x, lane = thread % kWarpSize;
+  const int row = thread / kWarpSize * 16 * M;
+  CopyTile(shape, tile, shape.near_q, sizes.near_dim, kRows, memory.near, kTileThreads);
+  if (sizes.far_dim > 0) {
+    CopyTile(shape, tile, shape.far_q, sizes.far_dim, kRows, memory.far, kTileThreads);
+  }
+  CopyTile(shape, tile, backward.a, D, kRows, memory.duals, kTileThreads);
+  float scalars[M][2];
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = row + 16 * m + 8 * half + lane / 4;
+      scalars[m][half] =
+          r < tile.count ? backward.e[blockIdx.y * shape.tokens + tile.token + r] : 0.0f;
+    }
+  }
+  const FeatureRows feature_rows = memory.feature_rows(row);
+  ClearGradients<M>(sizes, feature_rows);
+
+  const int far_parts = tile.block > 0 ? (sizes.features + kPartFeatures - 1) / kPartFeatures : 0;
+  const int seen = tile.place + tile.count;
+  const int64_t parts = far_parts + (seen + kPartKeysTensor - 1) / kPartKeysTensor;
+  const uint8_t* state = backward.snapshots.Of(shape, tile.block);
+  const int64_t block_token = tile.token - tile.place;
+  const auto load = [&](int64_t part, int stage) {
+    const PartBuffer<D> buffer = memory.buffer(sizes, stage);
+    if (part < far_parts) {
+      LoadFarPart<D>(sizes, reinterpret_cast<const Bf16*>(state),
+                     reinterpret_cast<const float*>(state + backward.snapshots.z),
+                     static_cast<int>(part), buffer, thread, kTileThreads);
+    } else {
+      LoadNearPart<D>(
+          sizes, RowsFrom(shape, shape.near_k, block_token), RowsFrom(shape, shape.v, block_token),
+          static_cast<int>(part - far_parts) * kPartKeysTensor, seen, buffer, thread, kTileThreads);
+    }
+  };
+  float near[M][NearWidth<D>() / 8][4] = {};
+  load(0, 0);
+  ForParts(parts, load, [&](int64_t part, int stage) {
+    const PartBuffer<D> buffer = memory.buffer(sizes, stage);
+    if (part < far_parts) {
+      AddFeatureGradients<D, M>(sizes, static_cast<int>(part), feature_rows, scalars, buffer);
+    } else {
+      const int first = static_cast<int>(part - far_parts) * kPartKeysTensor;
+      const KeyLimits limits{tile.place + row - first + 1, min(kPartKeysTensor, seen - first),
+                             true};
+      AddQueryGradients<D, M>(sizes, memory.near_rows(row), scalars, buffer, limits, near);
+    }
+  });
+  StoreGradients<D, M>(shape, tile, row, backward, feature_rows, near);
+}
+
+// blockIdx: keys of a block, head.
+template <int D>
+__global__ void __launch_bounds__(kTileThreads)
+    KeyGradients(TrainingShape shape, Backward backward) {
+  constexpr int M = GradientTiles<D>(), kRows = GradientRows<D>();
+  const AttentionShape& sizes = shape.attention;
+  const RowTile tile(shape, kRows);
+  if (tile.count <= 0) return;
+  const GradientMemory<D> memory(sizes);
+  const int thread = threadIdx.x, lane = thread % kWarpSize;
+  const int row = thread / kWarpSize * 16 * M;
+  CopyTile(shape, tile, shape.near_k, sizes.near_dim, kRows, memory.near, kTileThreads);
+  if (sizes.far_dim > 0) {
+    CopyTile(shape, tile, shape.far_k, sizes.far_dim, kRows, memory.far, kTileThreads);
+  }
+  CopyTile(shape, tile, shape.v, D, kRows, memory.duals, kTileThreads);
+  const FeatureRows feature_rows = memory.feature_rows(row);
+  ClearGradients<M>(sizes, feature_rows);
+  float ones[M][2];
+#pragma unroll
+  for (int m = 0; m < M; ++m) ones[m][0] = ones[m][1] = 1;
+
+  const int far_parts =
+      tile.block + 1 < shape.blocks ? (sizes.features + kPartFeatures - 1) / kPartFeatures : 0;
+  const int first_near = tile.place / kPartKeysTensor;
+  const int64_t parts =
+      far_parts + (tile.held + kPartKeysTensor - 1) / kPartKeysTensor - first_near;
+  const uint8_t* state = backward.snapshots.Of(shape, tile.block);
+  const int64_t block_token = tile.token - tile.place;
+  const auto first_query = [&](int64_t part) {
+    return (first_near + static_cast<int>(part - far_parts)) * kPartKeysTensor;
+  };
+  const auto load = [&](int64_t part, int stage) {
+    const PartBuffer<D> buffer = memory.buffer(sizes, stage);
+    if (part < far_parts) {
+      LoadFarPart<D>(sizes, reinterpret_cast<const Bf16*>(state),
+                     reinterpret_cast<const float*>(state + backward.snapshots.z),
+                     static_cast<int>(part), buffer, thread, kTileThreads);
+      return;
+    }
+    const int first = first_query(part);
+    LoadNearPart<D>(sizes, RowsFrom(shape, shape.near_q, block_token),
+                    RowsFrom(shape, backward.a, block_token), first, tile.held, buffer, thread,
+                    kTileThreads);
+    if (thread < kPartKeysTensor) {
+      const int64_t query = blockIdx.y * shape.tokens + block_token + first + thread;
+      memory.scalars(sizes, stage)[thread] = first + thread < tile.held ? backward.e[query] : 0.0f;
+    }
+  };
+  float near[M][NearWidth<D>() / 8][4] = {};
+  RowSums<D, M> total;  // of values: their gradients; R's own column is not needed
+  total.Clear();
+  load(0, 0);
+  ForParts(parts, load, [&](int64_t part, int stage) {
+    const PartBuffer<D> buffer = memory.buffer(sizes, stage);
+    if (part < far_parts) {
+      AddFarPart<D, M>(sizes, static_cast<int>(part), feature_rows.x, memory.far_size, buffer,
+                       &total);
+      AddFeatureGradients<D, M>(sizes, static_cast<int>(part), feature_rows, ones, buffer);
+    } else {
+      const int first = first_query(part);
+      AddKeyGradients<D, M>(sizes, memory.near_rows(row), memory.scalars(sizes, stage), buffer,
+                            tile.place + row - first, min(kPartKeysTensor, tile.held - first), near,
+                            total.values);
+    }
+  });
+  StoreGradients<D, M>(shape, tile, row, backward, feature_rows, near);
+
+  const int g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = row + 16 * m + 8 * half + g;
+      if (r >= tile.count) continue;
+      const int64_t v_row = OffsetOf(shape, backward.v, tile.token + r) + 2 * t;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        StorePair(backward.v, v_row + 8 * n, total.values[m][n][2 * half],
+                  total.values[m][n][2 * half + 1]);
+      }
+    }
+  }
+}
+
+}  // namespace polysketch::cuda

@@ -1,0 +1,138 @@
+#include "kernels/cuda/training/plan.h"
+
+#include <algorithm>
+
+#include "base/status.h"
+
+namespace polysketch::cuda {
+namespace {
+
+// Together they keep every product below within 64 bits.
+constexpr int64_t kMaxTokens = int64_t{1} << 24;
+constexpr int64_t kMaxHeads = int64_t{1} << 20;  // batch * heads
+constexpr int kMaxPower = 16, kMaxSketch = 64;
+// Heads take turns when their workspace would pass this.
+constexpr int64_t kWorkspaceGoal = int64_t{1} << 30;
+constexpr int64_t kMaxGroup = 65535;  // the second dimension of a grid
+// A walk over states has a thread block for each head and 128 features: with fewer than this, the
+// blocks of a sequence are cut into ranges (of at least kRangeBlocks).
+constexpr int64_t kWalkers = 256, kRangeBlocks = 8;
+
+int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t Align(int64_t bytes) { return CeilDivide(bytes, 256) * 256; }
+
+template <typename... Parts>
+Refusal Refuse(int status, const Parts&... parts) {
+  return {status, StrCat(parts...)};
+}
+
+Refusal CheckSizes(const polysketch_attention_shape& shape) {
+  const auto positive = [](int64_t size, int64_t most) { return size >= 1 && size <= most; };
+  if (!positive(shape.batch, kMaxHeads) || !positive(shape.heads, kMaxHeads) ||
+      shape.batch * shape.heads > kMaxHeads) {
+    return Refuse(POLYSKETCH_ATTENTION_INVALID, "expected batch and heads of at least 1 and ",
+                  kMaxHeads, " together, found ", shape.batch, " and ", shape.heads);
+  }
+  if (!positive(shape.tokens, kMaxTokens)) {
+    return Refuse(POLYSKETCH_ATTENTION_INVALID, "expected 1 to ", kMaxTokens, " tokens, found ",
+                  shape.tokens);
+  }
+  if (shape.head_dim != 32 && shape.head_dim != 64 && shape.head_dim != 128) {
+    return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED, "expected head_dim 32, 64 or 128, found ",
+                  shape.head_dim);
+  }
+  const int widest = std::max(64, shape.head_dim);
+  if (shape.near_dim < 0 || shape.near_dim > widest || shape.near_dim % 8 != 0) {
+    return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED, "expected near_dim 0 or a multiple of 8 up to ",
+                  widest, ", found ", shape.near_dim);
+  }
+  if (shape.sketch_dim < 0 || shape.sketch_dim > kMaxSketch || shape.sketch_dim % 8 != 0) {
+    return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED,
+                  "expected sketch_dim 0 or a multiple of 8 up to ", kMaxSketch, ", found ",
+                  shape.sketch_dim);
+  }
+  if (shape.near_dim == 0 && shape.sketch_dim == 0) {
+    return Refuse(POLYSKETCH_ATTENTION_INVALID, "near_dim and sketch_dim are both 0");
+  }
+  if (shape.near_dim > 0 && !positive(shape.near_power, kMaxPower)) {
+    return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED, "expected near_power 1 to ", kMaxPower,
+                  ", found ", shape.near_power);
+  }
+  if (shape.sketch_dim > 0 && shape.block < 1) {
+    return Refuse(POLYSKETCH_ATTENTION_INVALID, "expected a block of at least 1, found ",
+                  shape.block);
+  }
+  return Refusal();
+}
+
+}  // namespace
+
+Refusal PlanTraining(const polysketch_attention_shape& shape, TrainingPlan* plan) {
+  Refusal refusal = CheckSizes(shape);
+  if (!refusal.ok()) return refusal;
+  *plan = TrainingPlan();
+  plan->sketched = shape.sketch_dim > 0;
+  plan->mixed = plan->sketched && shape.near_dim > 0;
+  plan->far_dim = shape.sketch_dim;
+  plan->near_dim = shape.near_dim > 0 ? shape.near_dim : shape.sketch_dim;
+  plan->near_power = shape.near_dim > 0 ? shape.near_power : 2;
+  const int64_t tiles = plan->far_dim / 8, d = shape.head_dim, tokens = shape.tokens;
+  plan->features = static_cast<int>(tiles * (tiles + 1) / 2 * 64);
+  plan->block = plan->sketched ? std::min<int64_t>(shape.block, tokens) : tokens;
+  plan->blocks = CeilDivide(tokens, plan->block);
+  plan->heads = shape.batch * shape.heads;
+
+  const bool states = plan->blocks > 1;
+  plan->snapshot_z = Align(plan->features * d * 2);
+  plan->snapshot_bytes = plan->snapshot_z + Align(int64_t{plan->features} * 4);
+  const int64_t snapshots = states ? plan->blocks * plan->snapshot_bytes : 0;
+  const int64_t cotangents = Align(tokens * d * 2) + Align(tokens * 4);
+  plan->group = std::clamp<int64_t>(kWorkspaceGoal / (snapshots + cotangents), 1,
+                                    std::min(plan->heads, kMaxGroup));
+  if (states) {
+    const int64_t walkers = CeilDivide(plan->features, 128) * plan->group;
+    plan->ranges = static_cast<int>(std::clamp<int64_t>(
+        kWalkers / walkers, 1, std::max<int64_t>(1, (plan->blocks - 1) / kRangeBlocks)));
+  }
+  plan->partials = plan->group * snapshots;
+  const int64_t partials =
+      plan->ranges > 1 ? Align(plan->group * plan->ranges * plan->features * (d + 1) * 4) : 0;
+  plan->forward_bytes = plan->partials + partials;
+  plan->a = plan->forward_bytes;
+  plan->e = plan->a + Align(plan->group * tokens * d * 2);
+  plan->backward_bytes = plan->e + Align(plan->group * tokens * 4);
+  return Refusal();
+}
+
+Refusal CheckTensor(const polysketch_attention_shape& shape, const char* name,
+                    const polysketch_attention_tensor& tensor, int width, bool input) {
+  if (tensor.data == nullptr) return Refuse(POLYSKETCH_ATTENTION_INVALID, name, " is null");
+  if (tensor.type != POLYSKETCH_BF16 && (input || tensor.type != POLYSKETCH_F32)) {
+    return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED, name, ": expected bf16", input ? "" : " or f32",
+                  ", found type ", tensor.type);
+  }
+  const int64_t element = tensor.type == POLYSKETCH_BF16 ? 2 : 4;
+  const int64_t unit = input ? 8 : 2;  // elements of an access
+  if (reinterpret_cast<uintptr_t>(tensor.data) % static_cast<uintptr_t>(unit * element) != 0) {
+    return Refuse(POLYSKETCH_ATTENTION_INVALID, name,
+                  ": expected an address that is a multiple of ", unit * element);
+  }
+  const std::pair<int64_t, int64_t> axes[] = {{shape.batch, tensor.batch_stride},
+                                              {shape.heads, tensor.head_stride},
+                                              {shape.tokens, tensor.token_stride}};
+  int64_t span = width;
+  for (const auto& [size, stride] : axes) {
+    int64_t reach = 0;
+    if (size > 1 && (stride % unit != 0 || stride < width)) {
+      return Refuse(POLYSKETCH_ATTENTION_INVALID, name, ": expected strides of at least ", width,
+                    " that are multiples of ", unit, ", found ", stride);
+    }
+    if (__builtin_mul_overflow(size - 1, size > 1 ? stride : 0, &reach) ||
+        __builtin_add_overflow(span, reach, &span) || span > INT64_MAX / 8) {
+      return Refuse(POLYSKETCH_ATTENTION_INVALID, name, ": more elements than can be addressed");
+    }
+  }
+  return Refusal();
+}
+
+}  // namespace polysketch::cuda

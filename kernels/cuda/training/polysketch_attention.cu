@@ -1,0 +1,294 @@
+// The C interface: checks, then one group of heads after the other on the caller's stream.
+#include "kernels/cuda/training/polysketch_attention.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/status.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/training/forward.cuh"
+#include "kernels/cuda/training/gradients.cuh"
+#include "kernels/cuda/training/plan.h"
+#include "kernels/cuda/training/states.cuh"
+
+namespace polysketch::cuda {
+namespace {
+
+constexpr int kScaleThreads = 128;
+
+std::string& LastError() {
+  thread_local std::string error;
+  return error;
+}
+
+int Report(Refusal refusal) {
+  if (!refusal.ok()) LastError() = std::move(refusal.message);
+  return refusal.status;
+}
+
+TokenRows InputRows(const polysketch_attention_tensor& tensor) {
+  return {static_cast<const Bf16*>(tensor.data), tensor.batch_stride, tensor.head_stride,
+          tensor.token_stride, 0};
+}
+
+OutputRows RowsOf(const polysketch_attention_tensor& tensor) {
+  return {tensor.data, tensor.batch_stride, tensor.head_stride, tensor.token_stride,
+          tensor.type == POLYSKETCH_F32};
+}
+
+// The tensors of a form, by name and width.
+template <typename Visit>
+void ForArrays(const polysketch_attention_shape& shape, const polysketch_attention_arrays& arrays,
+               const Visit& visit) {
+  if (shape.near_dim > 0) {
+    visit("near_q", arrays.near_q, shape.near_dim);
+    visit("near_k", arrays.near_k, shape.near_dim);
+  }
+  if (shape.sketch_dim > 0) {
+    visit("far_q", arrays.far_q, shape.sketch_dim);
+    visit("far_k", arrays.far_k, shape.sketch_dim);
+  }
+  visit("v", arrays.v, shape.head_dim);
+}
+
+Refusal CheckArrays(const polysketch_attention_shape& shape,
+                    const polysketch_attention_arrays& arrays, bool input) {
+  Refusal refusal;
+  ForArrays(shape, arrays,
+            [&](const char* name, const polysketch_attention_tensor& tensor, int width) {
+              if (refusal.ok()) refusal = CheckTensor(shape, name, tensor, width, input);
+            });
+  return refusal;
+}
+
+Refusal CheckWorkspace(const void* workspace, size_t bytes, int64_t needed) {
+  const bool aligned = reinterpret_cast<uintptr_t>(workspace) % 256 == 0;
+  if ((workspace == nullptr && needed > 0) || !aligned || bytes < static_cast<size_t>(needed)) {
+    return {POLYSKETCH_ATTENTION_WORKSPACE,
+            StrCat("expected a workspace of ", needed, " bytes at a multiple of 256, found ", bytes,
+                   " bytes", aligned ? "" : ", not aligned")};
+  }
+  return Refusal();
+}
+
+// The launches of a call, for head size D.
+template <int D>
+class Calls {
+ public:
+  Calls(const polysketch_attention_shape& shape, const polysketch_attention_arrays& inputs,
+        const TrainingPlan& plan, void* workspace, void* stream)
+      : plan_(plan),
+        workspace_(static_cast<uint8_t*>(workspace)),
+        stream_(static_cast<cudaStream_t>(stream)) {
+    AttentionShape& sizes = shape_.attention;
+    sizes.heads = static_cast<int>(shape.heads);
+    sizes.d = D;
+    sizes.far_dim = plan.far_dim;
+    sizes.near_dim = plan.near_dim;
+    sizes.block = static_cast<int>(plan.block);
+    sizes.features = plan.features;
+    sizes.tiles = plan.far_dim / 8;
+    sizes.near_power = plan.near_power;
+    sizes.stabilizer = shape.stabilizer;
+    shape_.tokens = shape.tokens;
+    shape_.blocks = plan.blocks;
+    if (plan.sketched) {
+      shape_.far_q = InputRows(inputs.far_q);
+      shape_.far_k = InputRows(inputs.far_k);
+    }
+    const bool own_near = plan.mixed || !plan.sketched;
+    shape_.near_q = own_near ? InputRows(inputs.near_q) : shape_.far_q;
+    shape_.near_k = own_near ? InputRows(inputs.near_k) : shape_.far_k;
+    shape_.v = InputRows(inputs.v);
+  }
+
+  cudaError_t Forward(const OutputRows& out, float* denominators) {
+    ForGroups([&] {
+      WalkOver(shape_.far_k, shape_.v, nullptr, false);
+      Launch(ForwardTiles<D>, TileGrid(TileRows<D>()), kTileThreads,
+             TilesShared<D>(plan_.far_dim, plan_.near_dim), SnapshotsOfGroup(), out, denominators);
+    });
+    return error_;
+  }
+
+  cudaError_t Backward(const OutputRows& out, const float* denominators, const TokenRows& g,
+                       const polysketch_attention_arrays& gradients) {
+    ForGroups([&] {
+      auto* a = reinterpret_cast<Bf16*>(workspace_ + plan_.a);
+      auto* e = reinterpret_cast<float*>(workspace_ + plan_.e);
+      const int64_t head = shape_.tokens * D;
+      const TokenRows a_rows{a, shape_.attention.heads * head, head, D, shape_.first * head};
+      const auto tokens = static_cast<unsigned>((shape_.tokens + kScaleThreads / kWarpSize - 1) /
+                                                (kScaleThreads / kWarpSize));
+      Launch(ScaleCotangents<D>, dim3(tokens, group_), kScaleThreads, 0, g, out, denominators, a,
+             e);
+      cuda::Backward backward{
+          a_rows, e, SnapshotsOfGroup(), {}, {}, {}, plan_.mixed || !plan_.sketched};
+      const size_t shared = GradientMemory<D>::Bytes(plan_.far_dim, plan_.near_dim);
+      const auto run = [&](auto kernel, const polysketch_attention_tensor& near,
+                           const polysketch_attention_tensor& far) {
+        if (backward.own_near) backward.near = RowsOf(near);
+        if (plan_.sketched) backward.far = RowsOf(far);
+        Launch(kernel, TileGrid(GradientRows<D>()), kTileThreads, shared, backward);
+      };
+      WalkOver(shape_.far_k, shape_.v, nullptr, false);
+      run(QueryGradients<D>, gradients.near_q, gradients.far_q);
+      WalkOver(shape_.far_q, a_rows, e, true);
+      backward.v = RowsOf(gradients.v);
+      run(KeyGradients<D>, gradients.near_k, gradients.far_k);
+    });
+    return error_;
+  }
+
+ private:
+  template <typename Work>
+  void ForGroups(const Work& work) {
+    for (shape_.first = 0; shape_.first < plan_.heads; shape_.first += plan_.group) {
+      group_ = static_cast<unsigned>(std::min(plan_.group, plan_.heads - shape_.first));
+      work();
+    }
+  }
+
+  Snapshots SnapshotsOfGroup() const {
+    return {workspace_, plan_.snapshot_bytes, plan_.snapshot_z};
+  }
+
+  dim3 TileGrid(int64_t rows) const {
+    return dim3(static_cast<unsigned>(plan_.blocks * ((plan_.block + rows - 1) / rows)), group_);
+  }
+
+  void WalkOver(const TokenRows& rows, const TokenRows& values, const float* weights,
+                bool reverse) {
+    if (plan_.blocks < 2) return;
+    Walk walk{rows,
+              values,
+              weights,
+              reverse,
+              true,
+              plan_.ranges,
+              reinterpret_cast<float*>(workspace_ + plan_.partials),
+              SnapshotsOfGroup()};
+    const auto features =
+        static_cast<unsigned>((plan_.features + WalkFeatures<D>() - 1) / WalkFeatures<D>());
+    const auto ranges = static_cast<unsigned>(plan_.ranges);
+    const size_t shared = 2 * WalkStage<D>(plan_.far_dim);
+    if (ranges > 1) {
+      Launch(WalkStates<D>, dim3(features, group_, ranges - 1), kFoldThreads, shared, walk);
+    }
+    walk.sums_only = false;
+    Launch(WalkStates<D>, dim3(features, group_, ranges), kFoldThreads, shared, walk);
+  }
+
+  template <typename... Parameters, typename... Arguments>
+  void Launch(void (*kernel)(TrainingShape, Parameters...), dim3 grid, int threads, size_t shared,
+              const Arguments&... arguments) {
+    if (error_ != cudaSuccess) return;
+    error_ = LaunchOn(stream_, kernel, grid, threads, shared, shape_,
+                      static_cast<Parameters>(arguments)...);
+  }
+
+  const TrainingPlan& plan_;
+  uint8_t* const workspace_;
+  cudaStream_t const stream_;
+  TrainingShape shape_;
+  unsigned group_ = 0;
+  cudaError_t error_ = cudaSuccess;
+};
+
+// Runs `work` with the calls of the head size, and reports how it went.
+template <typename Work>
+int WithCalls(const polysketch_attention_shape& shape, const polysketch_attention_arrays& inputs,
+              const TrainingPlan& plan, void* workspace, void* stream, const Work& work) {
+  const auto run = [&]<int D>() { return work(Calls<D>(shape, inputs, plan, workspace, stream)); };
+  const cudaError_t error = shape.head_dim == 32   ? run.template operator()<32>()
+                            : shape.head_dim == 64 ? run.template operator()<64>()
+                                                   : run.template operator()<128>();
+  if (error == cudaSuccess) return POLYSKETCH_ATTENTION_OK;
+  return Report({POLYSKETCH_ATTENTION_DEVICE, StrCat("CUDA: ", cudaGetErrorString(error))});
+}
+
+}  // namespace
+}  // namespace polysketch::cuda
+
+using polysketch::cuda::CheckArrays;
+using polysketch::cuda::CheckTensor;
+using polysketch::cuda::CheckWorkspace;
+using polysketch::cuda::PlanTraining;
+using polysketch::cuda::Refusal;
+using polysketch::cuda::Report;
+using polysketch::cuda::TrainingPlan;
+
+extern "C" {
+
+__attribute__((visibility("default"))) int polysketch_attention_version(void) {
+  return POLYSKETCH_ATTENTION_VERSION;
+}
+
+__attribute__((visibility("default"))) int polysketch_attention_emulated(void) {
+#if defined(__CUDACC__)
+  return 0;
+#else
+  return 1;
+#endif
+}
+
+__attribute__((visibility("default"))) const char* polysketch_attention_error(void) {
+  return polysketch::cuda::LastError().c_str();
+}
+
+__attribute__((visibility("default"))) int polysketch_attention_workspace(
+    const polysketch_attention_shape* shape, size_t* forward, size_t* backward) {
+  if (shape == nullptr) return Report({POLYSKETCH_ATTENTION_INVALID, "shape is null"});
+  TrainingPlan plan;
+  Refusal refusal = PlanTraining(*shape, &plan);
+  if (!refusal.ok()) return Report(std::move(refusal));
+  if (forward != nullptr) *forward = static_cast<size_t>(plan.forward_bytes);
+  if (backward != nullptr) *backward = static_cast<size_t>(plan.backward_bytes);
+  return POLYSKETCH_ATTENTION_OK;
+}
+
+__attribute__((visibility("default"))) int polysketch_attention_forward(
+    const polysketch_attention_shape* shape, const polysketch_attention_arrays* inputs,
+    const polysketch_attention_tensor* out, float* denominators, void* workspace,
+    size_t workspace_bytes, void* stream) {
+  if (shape == nullptr || inputs == nullptr || out == nullptr || denominators == nullptr) {
+    return Report({POLYSKETCH_ATTENTION_INVALID, "an argument is null"});
+  }
+  TrainingPlan plan;
+  Refusal refusal = PlanTraining(*shape, &plan);
+  if (refusal.ok()) refusal = CheckArrays(*shape, *inputs, true);
+  if (refusal.ok()) refusal = CheckTensor(*shape, "out", *out, shape->head_dim, false);
+  if (refusal.ok()) refusal = CheckWorkspace(workspace, workspace_bytes, plan.forward_bytes);
+  if (!refusal.ok()) return Report(std::move(refusal));
+  return polysketch::cuda::WithCalls(*shape, *inputs, plan, workspace, stream, [&](auto calls) {
+    return calls.Forward(polysketch::cuda::RowsOf(*out), denominators);
+  });
+}
+
+__attribute__((visibility("default"))) int polysketch_attention_backward(
+    const polysketch_attention_shape* shape, const polysketch_attention_arrays* inputs,
+    const polysketch_attention_tensor* out, const float* denominators,
+    const polysketch_attention_tensor* out_gradient, const polysketch_attention_arrays* gradients,
+    void* workspace, size_t workspace_bytes, void* stream) {
+  if (shape == nullptr || inputs == nullptr || out == nullptr || denominators == nullptr ||
+      out_gradient == nullptr || gradients == nullptr) {
+    return Report({POLYSKETCH_ATTENTION_INVALID, "an argument is null"});
+  }
+  TrainingPlan plan;
+  Refusal refusal = PlanTraining(*shape, &plan);
+  if (refusal.ok()) refusal = CheckArrays(*shape, *inputs, true);
+  if (refusal.ok()) refusal = CheckTensor(*shape, "out", *out, shape->head_dim, false);
+  if (refusal.ok()) {
+    refusal = CheckTensor(*shape, "out_gradient", *out_gradient, shape->head_dim, true);
+  }
+  if (refusal.ok()) refusal = CheckArrays(*shape, *gradients, false);
+  if (refusal.ok()) refusal = CheckWorkspace(workspace, workspace_bytes, plan.backward_bytes);
+  if (!refusal.ok()) return Report(std::move(refusal));
+  return polysketch::cuda::WithCalls(*shape, *inputs, plan, workspace, stream, [&](auto calls) {
+    return calls.Backward(polysketch::cuda::RowsOf(*out), denominators,
+                          polysketch::cuda::InputRows(*out_gradient), *gradients);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,180 @@
+// Far states at block starts, for every block of a sequence at once in memory: a thread block walks
+// the blocks in order with its share of the state in registers. Each block is summed from zero and
+// added once, as in serving, and what the next block reads is written out.
+//
+// Forward and the gradients of queries: S = sum phi(k) [v, 1] over earlier blocks. Gradients of
+// keys and values: the same walk backwards over later blocks, R = sum phi(q) [a, e]
+// (gradients.cuh).
+//
+// Where heads are few the blocks are cut into ranges: first every range is summed, then each starts
+// from the sum of those before it.
+#pragma once
+
+#include "kernels/cuda/attention_tensor.cuh"
+#include "kernels/cuda/training/shape.cuh"
+
+namespace polysketch::cuda {
+
+struct Walk {
+  TokenRows rows, values;          // the walk folds phi(rows) values^T
+  const float* weights = nullptr;  // [group][tokens]: the column beside the values; null: ones
+  bool reverse = false;
+  bool sums_only = false;  // first pass over ranges
+  int ranges = 1;
+  float* partials = nullptr;  // [group][ranges][features][D + 1]
+  Snapshots snapshots;
+};
+
+// 16-feature tiles of a warp: both sums of a tile, a block's and the state's, are in registers.
+template <int D>
+constexpr int WalkTiles() {
+  return D <= 64 ? 2 : 1;
+}
+template <int D>
+constexpr int WalkFeatures() {
+  return kFoldThreads / kWarpSize * 16 * WalkTiles<D>();
+}
+
+template <int D>
+__host__ __device__ constexpr int64_t WalkStage(int far_dim) {
+  return kFoldTokens * (static_cast<int64_t>(PadTo16(far_dim) + D + 2 * kRowPad) * 2 + 4);
+}
+
+// Visits a warp's sums with their places in [features][D] and [features].
+template <int D, int M, typename VisitPair, typename VisitWeight>
+__device__ __forceinline__ void ForStatePairs(int feature, RowSums<D, M>* sums,
+                                              const VisitPair& pair, const VisitWeight& weight) {
+  const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t f = feature + 16 * m + 8 * half + g;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        pair(f * D + 8 * n + 2 * t, &sums->values[m][n][2 * half],
+             &sums->values[m][n][2 * half + 1]);
+      }
+      if (t == 0) weight(f, &sums->weights[m][2 * half]);
+    }
+  }
+}
+
+// blockIdx: features, head, range. Features are a multiple of 64, a warp's share divides that.
+template <int D>
+__global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, Walk walk) {
+  constexpr int M = WalkTiles<D>();
+  const AttentionShape& sizes = shape.attention;
+  const int thread = threadIdx.x, t = thread % 4;
+  const int feature = blockIdx.x * WalkFeatures<D>() + thread / kWarpSize * 16 * M;
+  const bool active = feature < sizes.features;
+  const int64_t size = static_cast<int64_t>(sizes.features) * (D + 1);
+  const int64_t z_offset = static_cast<int64_t>(sizes.features) * D;
+  float* partials = walk.partials + blockIdx.y * walk.ranges * size;
+
+  RowSums<D, M> total, sums;
+  total.Clear();
+  if (!walk.sums_only && active) {
+    for (int range = 0; range < static_cast<int>(blockIdx.z); ++range) {
+      const float* partial = partials + range * size;
+      ForStatePairs<D, M>(
+          feature, &total,
+          [&](int64_t at, float* low, float* high) {
+            *low += partial[at];
+            *high += partial[at + 1];
+          },
+          [&](int64_t f, float* sum) { *sum += partial[z_offset + f]; });
+    }
+  }
+
+  // The last block of a walk is not folded: none reads it.
+  const int64_t steps = shape.blocks - 1;
+  const int64_t per_range = (steps + walk.ranges - 1) / walk.ranges;
+  const int64_t first_step = blockIdx.z * per_range;
+  const int64_t end_step = first_step + per_range < steps ? first_step + per_range : steps;
+  const int64_t per_block = (sizes.block + kFoldTokens - 1) / kFoldTokens;
+  const int64_t parts = end_step > first_step ? (end_step - first_step) * per_block : 0;
+  const auto block_of = [&](int64_t part) {
+    const int64_t step = first_step + part / per_block;
+    return walk.reverse ? shape.blocks - 1 - step : step;
+  };
+  const int row_dim = PadTo16(sizes.far_dim), row_size = row_dim + kRowPad;
+  auto* shared = SharedMemory<uint8_t>();
+  const auto stage_rows = [&](int stage) {
+    return reinterpret_cast<Bf16*>(shared + stage * WalkStage<D>(sizes.far_dim));
+  };
+  const auto stage_weights = [&](Bf16* rows) {
+    return reinterpret_cast<float*>(rows + kFoldTokens * (row_size + D + kRowPad));
+  };
+  const auto load = [&](int64_t part, int stage) {
+    const int64_t block = block_of(part);
+    const int first = static_cast<int>(part % per_block) * kFoldTokens;
+    const int64_t token = block * sizes.block + first;
+    const int count = shape.Held(block) - first;
+    const RowArray rows = RowsFrom(shape, walk.rows, token);
+    const RowArray values = RowsFrom(shape, walk.values, token);
+    Bf16* to = stage_rows(stage);
+    CopyRows(rows.data, rows.stride, sizes.far_dim, count, to, row_dim, kFoldTokens, thread,
+             kFoldThreads);
+    CopyRows(values.data, values.stride, D, count, to + kFoldTokens * row_size, D, kFoldTokens,
+             thread, kFoldThreads);
+    if (thread < kFoldTokens) {
+      float weight = 0;
+      if (thread < count) {
+        weight = walk.weights == nullptr ? 1.0f
+                                         : walk.weights[blockIdx.y * shape.tokens + token + thread];
+      }
+      stage_weights(to)[thread] = weight;
+    }
+  };
+
+  int I = 0, J = 0;
+  if (active) TilesOf(feature / 64, sizes.tiles, &I, &J);
+  if (parts > 0) load(0, 0);
+  ForParts(parts, load, [&](int64_t part, int stage) {
+    if (!active) return;
+    Bf16* rows = stage_rows(stage);
+    const Bf16* values = rows + kFoldTokens * row_size;
+    const float* weights = stage_weights(rows) + 2 * t;
+    const int64_t block = block_of(part), i = part % per_block;
+    const int tokens = min(kFoldTokens, shape.Held(block) - static_cast<int>(i) * kFoldTokens);
+    if (i == 0) sums.Clear();
+    for (int token = 0; token < tokens; token += 16) {
+      uint32_t a[M][4];
+      FeatureColumns<M>(sizes, feature, I, J, rows, row_size, token, a);
+      MultiplyStep<D, M>(a, values, token, WeightPair(weights + token),
+                         WeightPair(weights + token + 8), &sums);
+    }
+    if (i + 1 < per_block) return;
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      sums.weights[m][0] += sums.weights[m][1];
+      sums.weights[m][2] += sums.weights[m][3];
+    }
+    Merge<D, M>(false, sums, &total);
+    if (walk.sums_only) return;
+    uint8_t* snapshot = walk.snapshots.Of(shape, walk.reverse ? block - 1 : block + 1);
+    auto* z = reinterpret_cast<float*>(snapshot + walk.snapshots.z);
+    ForStatePairs<D, M>(
+        feature, &total,
+        [&](int64_t at, const float* low, const float* high) {
+          const uint32_t upper = UpperPlane(FloatBits(*high));
+          *reinterpret_cast<uint32_t*>(reinterpret_cast<Bf16*>(snapshot) + at) =
+              upper << 16 | UpperPlane(FloatBits(*low));
+        },
+        [&](int64_t f, const float* sum) { z[f] = *sum; });
+  });
+
+  if (walk.sums_only && active) {
+    float* partial = partials + blockIdx.z * size;
+    ForStatePairs<D, M>(
+        feature, &total,
+        [&](int64_t at, const float* low, const float* high) {
+          partial[at] = *low;
+          partial[at + 1] = *high;
+        },
+        [&](int64_t f, const float* sum) { partial[z_offset + f] = *sum; });
+  }
+}
+
+}  // namespace polysketch::cuda

@@ -1,0 +1,213 @@
+// A training-shaped attention problem: bf16 inputs, its exact answer a head, and a run of it
+// through the C interface (kernels/cuda/training/polysketch_attention.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/half.h"
+#include "kernels/attention_spec.h"
+#include "kernels/cuda/training/polysketch_attention.h"
+#include "kernels/reference/attention_gradient.h"
+#include "tests/cuda/device_array.h"
+#include "tests/testing/random.h"
+
+namespace polysketch::testing {
+
+// Rounds to what bf16 holds.
+inline double AsBf16(double x) { return Bf16ToFloat(FloatToBf16(static_cast<float>(x))); }
+
+struct TrainingProblem {
+  polysketch_attention_shape shape{};
+  std::vector<reference::HeadRows> heads;  // batch * heads, all values of bf16
+  std::vector<std::vector<double>> g;      // [tokens][d] each
+
+  // The kind with these sums. In the sketched form near rows stand for far ones too.
+  AttentionSpec spec() const {
+    AttentionSpec spec;
+    spec.heads = 1;
+    spec.head_dim = shape.head_dim;
+    spec.kind = shape.sketch_dim == 0 ? AttentionKind::kPolynomial
+                : shape.near_dim == 0 ? AttentionKind::kLearnedSketch
+                                      : AttentionKind::kLearnedSketchMixed;
+    spec.sketch_size = shape.sketch_dim;
+    spec.block = shape.sketch_dim == 0 ? static_cast<int>(shape.tokens) : shape.block;
+    spec.power = spec.near_power = shape.near_power;
+    spec.stabilizer = shape.stabilizer;
+    return spec;
+  }
+};
+
+// Rows whose dot products are of order one.
+inline TrainingProblem RandomProblem(const polysketch_attention_shape& shape, Random* random) {
+  TrainingProblem problem{shape, {}, {}};
+  const auto rows = [&](int width, double scale) {
+    std::vector<double> values(shape.tokens * width);
+    for (double& x : values) x = AsBf16(scale * random->Normal());
+    return values;
+  };
+  const auto unit = [](int width) { return std::pow(width, -0.25); };
+  for (int64_t h = 0; h < shape.batch * shape.heads; ++h) {
+    reference::HeadRows head;
+    if (shape.near_dim > 0) {
+      head.near_q = rows(shape.near_dim, unit(shape.near_dim));
+      head.near_k = rows(shape.near_dim, unit(shape.near_dim));
+    }
+    if (shape.sketch_dim > 0) {
+      (shape.near_dim > 0 ? head.far_q : head.near_q) =
+          rows(shape.sketch_dim, unit(shape.sketch_dim));
+      (shape.near_dim > 0 ? head.far_k : head.near_k) =
+          rows(shape.sketch_dim, unit(shape.sketch_dim));
+    }
+    head.v = rows(shape.head_dim, 1);
+    problem.heads.push_back(std::move(head));
+    problem.g.push_back(rows(shape.head_dim, 1));
+  }
+  return problem;
+}
+
+// A tensor of the problem on the device. Tokens before heads, or heads before tokens with a gap
+// behind each row: strides are used, not assumed.
+class TrainingTensor {
+ public:
+  TrainingTensor(const polysketch_attention_shape& shape, int width, bool tokens_first, bool wide)
+      : shape_(shape), width_(width) {
+    const int64_t row = width + 8;
+    tensor_.type = wide ? POLYSKETCH_F32 : POLYSKETCH_BF16;
+    tensor_.token_stride = tokens_first ? shape.heads * row : row;
+    tensor_.head_stride = tokens_first ? row : shape.tokens * row;
+    tensor_.batch_stride = shape.heads * shape.tokens * row;
+    bytes_ =
+        std::make_unique<TestArray<uint8_t>>(shape.batch * tensor_.batch_stride * (wide ? 4 : 2));
+    tensor_.data = bytes_->data();
+  }
+  // One vector [tokens][width] a head.
+  template <typename Of>
+  void Fill(const Of& of) {
+    std::vector<uint16_t> values(bytes_->size() / 2, 0x7fc0);  // NaN in the gaps
+    ForRows([&](int64_t head, int64_t token, int64_t offset) {
+      for (int i = 0; i < width_; ++i) {
+        values[offset + i] = FloatToBf16(static_cast<float>(of(head)[token * width_ + i]));
+      }
+    });
+    std::vector<uint8_t> bytes(bytes_->size());
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    bytes_ = std::make_unique<TestArray<uint8_t>>(bytes);
+    tensor_.data = bytes_->data();
+  }
+  std::vector<std::vector<float>> Heads() const {
+    const std::vector<uint8_t> bytes = bytes_->ToHost();
+    std::vector<std::vector<float>> heads(shape_.batch * shape_.heads);
+    ForRows([&](int64_t head, int64_t, int64_t offset) {
+      for (int i = 0; i < width_; ++i) {
+        float value;
+        if (tensor_.type == POLYSKETCH_F32) {
+          std::memcpy(&value, &bytes[(offset + i) * 4], 4);
+        } else {
+          uint16_t half;
+          std::memcpy(&half, &bytes[(offset + i) * 2], 2);
+          value = Bf16ToFloat(half);
+        }
+        heads[head].push_back(value);
+      }
+    });
+    return heads;
+  }
+  const polysketch_attention_tensor& tensor() const { return tensor_; }
+
+ private:
+  template <typename Visit>
+  void ForRows(const Visit& visit) const {
+    for (int64_t head = 0; head < shape_.batch * shape_.heads; ++head) {
+      for (int64_t token = 0; token < shape_.tokens; ++token) {
+        visit(head, token,
+              head / shape_.heads * tensor_.batch_stride +
+                  head % shape_.heads * tensor_.head_stride + token * tensor_.token_stride);
+      }
+    }
+  }
+
+  const polysketch_attention_shape shape_;
+  const int width_;
+  polysketch_attention_tensor tensor_{};
+  std::unique_ptr<TestArray<uint8_t>> bytes_;
+};
+
+// The five arrays of a problem, or their gradients.
+struct TrainingTensors {
+  TrainingTensors(const polysketch_attention_shape& shape, bool tokens_first, bool wide)
+      : near_q(shape, shape.near_dim, tokens_first, wide),
+        near_k(shape, shape.near_dim, tokens_first, wide),
+        far_q(shape, shape.sketch_dim, tokens_first, wide),
+        far_k(shape, shape.sketch_dim, tokens_first, wide),
+        v(shape, shape.head_dim, tokens_first, wide) {}
+  polysketch_attention_arrays arrays() const {
+    return {near_q.tensor(), near_k.tensor(), far_q.tensor(), far_k.tensor(), v.tensor()};
+  }
+  TrainingTensor near_q, near_k, far_q, far_k, v;
+};
+
+struct TrainingResult {
+  std::vector<std::vector<float>> out;  // a head each
+  std::vector<float> denominators;      // [batch * heads][tokens]
+  // As in reference::HeadRows: near ones are the far ones' in the sketched form.
+  std::vector<std::vector<float>> near_q, near_k, far_q, far_k, v;
+};
+
+// wide: outputs and gradients are float32.
+inline TrainingResult RunTraining(const TrainingProblem& problem, bool wide = true,
+                                  bool tokens_first = false) {
+  const polysketch_attention_shape& shape = problem.shape;
+  const bool own_near = shape.near_dim > 0;
+  TrainingTensors inputs(shape, tokens_first, false), gradients(shape, !tokens_first, wide);
+  const auto fill = [&](TrainingTensor& tensor, std::vector<double> reference::HeadRows::*rows) {
+    tensor.Fill([&](int64_t head) { return problem.heads[head].*rows; });
+  };
+  using reference::HeadRows;
+  if (own_near) {
+    fill(inputs.near_q, &HeadRows::near_q);
+    fill(inputs.near_k, &HeadRows::near_k);
+  }
+  if (shape.sketch_dim > 0) {
+    fill(inputs.far_q, own_near ? &HeadRows::far_q : &HeadRows::near_q);
+    fill(inputs.far_k, own_near ? &HeadRows::far_k : &HeadRows::near_k);
+  }
+  fill(inputs.v, &HeadRows::v);
+  TrainingTensor g(shape, shape.head_dim, tokens_first, false);
+  g.Fill([&](int64_t head) { return problem.g[head]; });
+  TrainingTensor out(shape, shape.head_dim, tokens_first, wide);
+  const TestArray<float> denominators(shape.batch * shape.heads * shape.tokens);
+
+  size_t forward = 0, backward = 0;
+  EXPECT_EQ(polysketch_attention_workspace(&shape, &forward, &backward), POLYSKETCH_ATTENTION_OK)
+      << polysketch_attention_error();
+  const polysketch_attention_arrays arrays = inputs.arrays(), outputs = gradients.arrays();
+  {
+    const TestArray<uint8_t> workspace(forward);
+    EXPECT_EQ(polysketch_attention_forward(&shape, &arrays, &out.tensor(), denominators.data(),
+                                           workspace.data(), forward, nullptr),
+              POLYSKETCH_ATTENTION_OK)
+        << polysketch_attention_error();
+    denominators.ToHost();  // until the workspace is free
+  }
+  const TestArray<uint8_t> workspace(backward);
+  EXPECT_EQ(
+      polysketch_attention_backward(&shape, &arrays, &out.tensor(), denominators.data(),
+                                    &g.tensor(), &outputs, workspace.data(), backward, nullptr),
+      POLYSKETCH_ATTENTION_OK)
+      << polysketch_attention_error();
+  TrainingResult result{out.Heads(), denominators.ToHost(), {}, {}, {}, {}, gradients.v.Heads()};
+  if (own_near) {
+    result.near_q = gradients.near_q.Heads();
+    result.near_k = gradients.near_k.Heads();
+  }
+  if (shape.sketch_dim > 0) {
+    (own_near ? result.far_q : result.near_q) = gradients.far_q.Heads();
+    (own_near ? result.far_k : result.near_k) = gradients.far_k.Heads();
+  }
+  return result;
+}
+
+}  // namespace polysketch::testing

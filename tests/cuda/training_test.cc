@@ -1,0 +1,278 @@
+// The training kernels through their C interface: forward and gradients against the float64
+// reference (which tests/kernels/attention_gradient_test.cc holds against finite differences and
+// the authors' code), on the recorded inputs and on random ones; and the forward against what
+// serves.
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/cuda/cuda_test.h"
+#include "tests/cuda/training_case.h"
+#include "tests/cuda/training_error.h"
+#include "tests/kernels/attention_case.h"
+#include "tests/kernels/recording.h"
+#include "tests/kernels/sketch_gradient.h"
+
+namespace polysketch {
+namespace {
+
+using reference::HeadRows;
+using testing::kDeviations;
+using testing::Random;
+using testing::Recording;
+using testing::RunTraining;
+using testing::TrainingProblem;
+using testing::TrainingResult;
+
+// batch, heads, tokens; head_dim, near_dim, sketch_dim, near_power, block.
+polysketch_attention_shape Shape(int64_t batch, int64_t heads, int64_t tokens, int head_dim,
+                                 int near_dim, int sketch_dim, int near_power, int block) {
+  return {batch, heads, tokens, head_dim, near_dim, sketch_dim, near_power, block, 1.0f};
+}
+
+std::string Describe(const polysketch_attention_shape& shape) {
+  return StrCat(shape.batch, "x", shape.heads, " heads, ", shape.tokens, " tokens, d ",
+                shape.head_dim, " near ", shape.near_dim, "^", shape.near_power, " sketch ",
+                shape.sketch_dim, " block ", shape.block);
+}
+
+class TrainingTest : public testing::CudaTest {
+ protected:
+  // The largest share of the tolerance that an element took.
+  static double Compare(const std::vector<float>& got, const std::vector<double>& want,
+                        const std::vector<double>& deviation, const std::string& what) {
+    EXPECT_EQ(got.size(), want.size()) << what;
+    double worst = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      const double tolerance = kDeviations * deviation[i] + 0x1p-20 * std::abs(want[i]) + 1e-30;
+      const double share = std::abs(got[i] - want[i]) / tolerance;
+      if (!(share <= 1)) {
+        ADD_FAILURE() << what << " element " << i << ": expected " << want[i] << " +- " << tolerance
+                      << ", found " << got[i];
+        return share;
+      }
+      worst = std::max(worst, share);
+    }
+    return worst;
+  }
+
+  static void ExpectReference(const TrainingProblem& problem, const TrainingResult& result) {
+    const AttentionSpec spec = problem.spec();
+    double worst = 0;
+    for (size_t h = 0; h < problem.heads.size(); ++h) {
+      const HeadRows& rows = problem.heads[h];
+      const int64_t tokens = problem.shape.tokens;
+      const HeadRows want = reference::AttendHeadGradients(spec, rows, tokens, problem.g[h]);
+      const testing::TrainingErrorModel model(spec, rows, tokens, problem.g[h]);
+      const testing::TrainingError& error = model.error();
+      const std::string what = StrCat(Describe(problem.shape), ", head ", h, ": ");
+      const auto compare = [&](const auto& got, const std::vector<double>& expected,
+                               const std::vector<double>& deviation, const char* name) {
+        if (expected.empty()) return;
+        worst = std::max(worst, Compare(got[h], expected, deviation, what + name));
+      };
+      compare(result.out, reference::AttendHead(spec, rows, tokens).out, error.out, "out");
+      compare(result.v, want.v, error.rows.v, "v");
+      compare(result.near_q, want.near_q, error.rows.near_q, "near_q");
+      compare(result.near_k, want.near_k, error.rows.near_k, "near_k");
+      compare(result.far_q, want.far_q, error.rows.far_q, "far_q");
+      compare(result.far_k, want.far_k, error.rows.far_k, "far_k");
+    }
+    // A tolerance that nothing comes near to would hide faults.
+    EXPECT_GT(worst, 0.1) << Describe(problem.shape);
+  }
+};
+
+TEST_F(TrainingTest, EveryShapeIsTheReference) {
+  Random random(1);
+  std::vector<polysketch_attention_shape> shapes = {
+      Shape(1, 2, 70, 64, 64, 32, 4, 32),  // mixed, a ragged last block
+      Shape(2, 1, 75, 64, 0, 32, 2, 32),   // sketched
+      Shape(1, 1, 90, 64, 64, 0, 4, 0),    // polynomial, several parts
+      Shape(1, 1, 50, 32, 32, 8, 2, 20),   // blocks that are no multiple of 16
+      Shape(1, 1, 40, 32, 32, 24, 3, 16),  //
+      Shape(1, 1, 40, 32, 0, 64, 2, 16),   // sketches wider than values
+      Shape(1, 1, 45, 128, 128, 16, 4, 24), Shape(1, 1, 5, 32, 0, 8, 2, 1),  // blocks of one token
+      Shape(1, 1, 150, 64, 64, 16, 4, 140)  // blocks of several parts and tiles
+  };
+  if (!testing::Emulated()) shapes.push_back(Shape(1, 2, 1000, 64, 64, 32, 4, 256));
+  bool tokens_first = false;
+  for (const polysketch_attention_shape& shape : shapes) {
+    const TrainingProblem problem = testing::RandomProblem(shape, &random);
+    ExpectReference(problem, RunTraining(problem, true, tokens_first));
+    tokens_first = !tokens_first;
+  }
+}
+
+// Few heads and many blocks: the walk over states is cut into ranges.
+TEST_F(TrainingTest, RangesOfBlocks) {
+  Random random(2);
+  const TrainingProblem problem =
+      testing::RandomProblem(Shape(1, 1, 400, 32, 0, 8, 2, 16), &random);
+  ExpectReference(problem, RunTraining(problem));
+}
+
+// Near rows narrower than values are rows with zeros behind them.
+TEST_F(TrainingTest, NarrowNearRows) {
+  Random random(5);
+  TrainingProblem wide = testing::RandomProblem(Shape(1, 1, 40, 32, 32, 8, 4, 16), &random);
+  TrainingProblem narrow = wide;
+  narrow.shape.near_dim = 24;
+  for (const auto member : {&HeadRows::near_q, &HeadRows::near_k}) {
+    std::vector<double>& rows = wide.heads[0].*member;
+    std::vector<double>& cut = narrow.heads[0].*member;
+    cut.clear();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (i % 32 < 24) {
+        cut.push_back(rows[i]);
+      } else {
+        rows[i] = 0;
+      }
+    }
+  }
+  const TrainingResult of_wide = RunTraining(wide), of_narrow = RunTraining(narrow);
+  EXPECT_EQ(of_narrow.out, of_wide.out);
+  EXPECT_EQ(of_narrow.v, of_wide.v);
+  EXPECT_EQ(of_narrow.far_q, of_wide.far_q);
+  for (size_t i = 0; i < of_narrow.near_q[0].size(); ++i) {
+    ASSERT_EQ(of_narrow.near_q[0][i], of_wide.near_q[0][i / 24 * 32 + i % 24]) << "element " << i;
+    ASSERT_EQ(of_narrow.near_k[0][i], of_wide.near_k[0][i / 24 * 32 + i % 24]) << "element " << i;
+  }
+}
+
+// The recorded inputs of the authors' functions, rounded to bf16.
+TEST_F(TrainingTest, RecordedInputs) {
+  for (const std::string name : {"squared", "mixed_p4", "polynomial_p2", "polynomial_p4",
+                                 "polynomial_p8", "random_gaussian"}) {
+    const Recording recording(name);
+    const bool random = recording.Has("sketch1"), mixed = recording.Has("query_near");
+    const bool sketched = recording.Has("block");
+    const auto width = [&](const char* array) {
+      return static_cast<int>(recording.extent(array, 3));
+    };
+    const int heads = testing::Emulated() ? 1 : 2;
+    TrainingProblem problem{Shape(1, heads, recording.extent("value", 2), width("value"),
+                                  mixed      ? width("query_near")
+                                  : sketched ? 0
+                                             : width("query"),
+                                  !sketched ? 0
+                                  : random  ? static_cast<int>(recording.extent("sketch1", 1))
+                                            : width("query"),
+                                  recording.Has("power") ? recording.Int("power") : 2,
+                                  sketched ? recording.Int("block") : 0),
+                            {},
+                            {}};
+    for (int h = 0; h < heads; ++h) {
+      const auto rounded = [&](const char* array, bool sketch) {
+        std::vector<double> values = recording.Head(array, h);
+        if (sketch) values = testing::DegreeTwoSketch(recording, values);
+        for (double& x : values) x = testing::AsBf16(x);
+        return values;
+      };
+      HeadRows rows{{}, {}, {}, {}, rounded("value", false)};
+      (mixed ? rows.far_q : rows.near_q) = rounded("query", random);
+      (mixed ? rows.far_k : rows.near_k) = rounded("key", random);
+      if (mixed) {
+        rows.near_q = rounded("query_near", false);
+        rows.near_k = rounded("key_near", false);
+      }
+      problem.heads.push_back(rows);
+      problem.g.push_back(rounded("g", false));
+    }
+    const TrainingResult result = RunTraining(problem);
+    ExpectReference(problem, result);
+    if (random) continue;  // recorded by the unsketched rows: the reference's test goes through f
+
+    // Against what was recorded. A gradient has 2 p + 2 factors; if each were off by a whole
+    // rounding (2^-8), all in one direction, it would be off by that many.
+    const int power = mixed || !sketched ? problem.shape.near_power : 2;
+    for (int h = 0; h < heads; ++h) {
+      const auto expect = [&](const std::vector<float>& got, const char* array) {
+        const std::vector<double> want = recording.Head(array, h);
+        double difference = 0, size = 0;
+        for (size_t i = 0; i < want.size(); ++i) {
+          difference += testing::Square(got[i] - want[i]);
+          size += testing::Square(want[i]);
+        }
+        EXPECT_LT(std::sqrt(difference / size), (2 * power + 2) * 0x1p-8) << name << " " << array;
+      };
+      expect(result.v[h], "grad_value");
+      expect((mixed ? result.far_q : result.near_q)[h], "grad_query");
+      expect((mixed ? result.far_k : result.near_k)[h], "grad_key");
+      if (!mixed) continue;
+      expect(result.near_q[h], "grad_query_near");
+      expect(result.near_k[h], "grad_key_near");
+    }
+  }
+}
+
+// The forward has the bits of the backend that serves, for the same bf16 rows.
+TEST_F(TrainingTest, ForwardIsWhatServes) {
+  Random random(3);
+  for (const auto& shape : {Shape(1, 2, 150, 64, 64, 32, 4, 40), Shape(1, 1, 70, 32, 0, 16, 2, 16),
+                            Shape(1, 1, 60, 128, 128, 16, 4, 24)}) {
+    const TrainingProblem problem = testing::RandomProblem(shape, &random);
+    const TrainingResult result = RunTraining(problem);
+    AttentionSpec spec = problem.spec();
+    spec.layers = 1;
+    spec.heads = static_cast<int>(shape.heads);
+    spec.state_format = StateFormat::kBf16;
+    const auto rows = [&](std::vector<double> HeadRows::*member, int width) {
+      std::vector<float> values;
+      for (int64_t t = 0; t < shape.tokens && width > 0; ++t) {
+        for (const HeadRows& head : problem.heads) {
+          const auto begin = (head.*member).begin() + t * width;
+          values.insert(values.end(), begin, begin + width);
+        }
+      }
+      return values;
+    };
+    const int far = spec.mixed() ? spec.far_dim() : 0;
+    const testing::Sequence sequence{
+        static_cast<int>(shape.tokens),
+        {{rows(&HeadRows::near_q, spec.near_dim()), rows(&HeadRows::near_k, spec.near_dim()),
+          rows(&HeadRows::far_q, far), rows(&HeadRows::far_k, far),
+          rows(&HeadRows::v, spec.head_dim)}}};
+    const auto served = testing::RunAlone(*cuda_, spec, sequence, {sequence.tokens});
+    for (int64_t t = 0; t < shape.tokens; ++t) {
+      for (int h = 0; h < spec.heads; ++h) {
+        for (int i = 0; i < spec.head_dim; ++i) {
+          ASSERT_EQ(served[0][(t * spec.heads + h) * spec.head_dim + i],
+                    result.out[h][t * spec.head_dim + i])
+              << Describe(shape) << " token " << t << " element " << i;
+        }
+      }
+    }
+  }
+}
+
+// The same bits under every schedule; bf16 outputs are the float32 ones rounded.
+TEST_F(TrainingTest, AnyScheduleAnyType) {
+  Random random(4);
+  const TrainingProblem problem =
+      testing::RandomProblem(Shape(1, 1, 90, 32, 32, 16, 4, 40), &random);
+  const TrainingResult whole = RunTraining(problem);
+  for (int i = 0; i < Scale(2, 20); ++i) {
+    testing::SeedSchedule(200 + i);
+    const TrainingResult again = RunTraining(problem, true, i % 2 == 0);
+    EXPECT_EQ(again.out, whole.out);
+    EXPECT_EQ(again.near_q, whole.near_q);
+    EXPECT_EQ(again.near_k, whole.near_k);
+    EXPECT_EQ(again.far_q, whole.far_q);
+    EXPECT_EQ(again.far_k, whole.far_k);
+    EXPECT_EQ(again.v, whole.v);
+  }
+  const TrainingResult narrow = RunTraining(problem, false);
+  const auto rounded = [](std::vector<std::vector<float>> heads) {
+    for (auto& head : heads) {
+      for (float& x : head) x = static_cast<float>(testing::AsBf16(x));
+    }
+    return heads;
+  };
+  EXPECT_EQ(narrow.out, rounded(whole.out));
+  EXPECT_EQ(narrow.v, rounded(whole.v));  // it does not depend on out
+}
+
+}  // namespace
+}  // namespace polysketch

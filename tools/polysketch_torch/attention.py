@@ -1,0 +1,135 @@
+"""polysketch_attention, with autograd, and the learned sketch as a module."""
+
+import math
+
+import torch
+from torch.nn import functional
+
+from polysketch_torch import library as binding
+
+_ALIGNMENT = 256  # of a workspace
+
+
+def polysketch_attention(
+    v, *, near_q=None, near_k=None, far_q=None, far_k=None, block=256, near_power=4, stabilizer=1.0
+):
+    """out_t = sum_s w[t,s] v_s / (stabilizer + sum_s w[t,s]) over s <= t, all tensors [batch, heads, tokens, width].
+
+    w[t,s] = (near_q_t . near_k_s)^near_power in the block of t, (far_q_t . far_k_s)^2 in earlier ones. Without near tensors
+    the block has (far_q . far_k)^2 too; without far ones there is one block, of all tokens. Computed in bf16 with float32
+    sums; v's dtype comes out. Gradients go to every tensor.
+    """
+    pairs = [(near_q, near_k), (far_q, far_k)]
+    if any((q is None) != (k is None) for q, k in pairs) or all(q is None for q, _ in pairs):
+        raise ValueError("expected near_q and near_k, far_q and far_k, or all four")
+    width, dtype = v.shape[-1], v.dtype
+    head_dim = next((size for size in (32, 64, 128) if size >= width), width)
+    # Zero columns change no dot product.
+    near_q, near_k, far_q, far_k = (
+        None if x is None else _operand(x, -x.shape[-1] % 8) for x in (near_q, near_k, far_q, far_k)
+    )
+    out = _Attention.apply(
+        near_q, near_k, far_q, far_k, _operand(v, head_dim - width), block, near_power, stabilizer
+    )
+    return out[..., :width].to(dtype)
+
+
+class LearnedSketch(torch.nn.Module):
+    """The sketch network g: [..., d] to [..., r], shared by heads and by queries and keys."""
+
+    def __init__(self, head_dim: int, sketch_size: int, levels: int = 2, expansion: int = 8):
+        super().__init__()
+        self.sketch_size = sketch_size
+        hidden = expansion * sketch_size
+
+        def branch():
+            widths = [head_dim] + [sketch_size] * (levels - 1)
+            return torch.nn.Sequential(
+                *(
+                    torch.nn.Sequential(
+                        torch.nn.LayerNorm(width, eps=1e-5),
+                        torch.nn.Linear(width, hidden, bias=False),
+                        torch.nn.GELU(approximate="tanh"),
+                        torch.nn.Linear(hidden, sketch_size, bias=False),
+                    )
+                    for width in widths
+                )
+            )
+
+        self.first, self.second = branch(), branch()
+
+    def forward(self, x):
+        root = math.sqrt(self.sketch_size)
+        return root * torch.tanh(self.first(x) * self.second(x) / root)
+
+
+def _operand(x, columns: int):
+    """x in bf16 with so many zero columns, as the library takes it: the last dimension dense, strides of eight."""
+    x = functional.pad(x.to(torch.bfloat16), (0, columns)) if columns else x.to(torch.bfloat16)
+    batch, heads, tokens, width = x.shape
+    needed = [s for n, s in zip((batch, heads, tokens), x.stride()) if n > 1]
+    fits = x.stride(3) == 1 and all(s % 8 == 0 and s >= width for s in needed)
+    return x if fits and x.data_ptr() % 16 == 0 else x.contiguous()
+
+
+def _tensor(x) -> binding.Tensor:
+    if x is None:
+        return binding.Tensor()
+    kind = binding.BF16 if x.dtype == torch.bfloat16 else binding.F32
+    return binding.Tensor(x.data_ptr(), kind, *x.stride()[:3])
+
+
+def _workspace(size: int, like):
+    """A tensor, and the first address in it that is aligned."""
+    memory = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, device=like.device)
+    return memory, memory.data_ptr() + -memory.data_ptr() % _ALIGNMENT
+
+
+def _stream(v) -> int:
+    return torch.cuda.current_stream(v.device).cuda_stream if v.is_cuda else 0
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, near_q, near_k, far_q, far_k, v, block, near_power, stabilizer):
+        library = binding.default_library()
+        if v.is_cuda == library.emulated:
+            raise ValueError(f"expected tensors of {'the host' if library.emulated else 'a GPU'}")
+        batch, heads, tokens, head_dim = v.shape
+        for x in (near_q, near_k, far_q, far_k):
+            if x is not None and (x.shape[:3] != v.shape[:3] or x.device != v.device):
+                raise ValueError(f"expected {tuple(v.shape[:3])} on {v.device}, found {tuple(x.shape[:3])} on {x.device}")
+        for q, k in ((near_q, near_k), (far_q, far_k)):
+            if q is not None and q.shape != k.shape:
+                raise ValueError(f"queries {tuple(q.shape)} and keys {tuple(k.shape)} differ")
+        ctx.shape = binding.Shape(
+            batch, heads, tokens, head_dim,
+            0 if near_q is None else near_q.shape[3],
+            0 if far_q is None else far_q.shape[3],
+            near_power, block, stabilizer,
+        )  # fmt: skip
+        out = torch.empty_like(v, memory_format=torch.contiguous_format)
+        denominators = torch.empty(batch * heads * tokens, dtype=torch.float32, device=v.device)
+        inputs = binding.Arrays(*map(_tensor, (near_q, near_k, far_q, far_k, v)))
+        size = library.workspace(ctx.shape).forward
+        memory, address = _workspace(size, v)
+        with torch.cuda.device_of(v):
+            library.forward(ctx.shape, inputs, _tensor(out), denominators.data_ptr(), address, size, _stream(v))
+        ctx.save_for_backward(near_q, near_k, far_q, far_k, v, out, denominators)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, out_gradient):
+        library = binding.default_library()
+        *arrays, out, denominators = ctx.saved_tensors
+        gradients = [None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format) for x in arrays]
+        out_gradient = _operand(out_gradient, 0)
+        size = library.workspace(ctx.shape).backward
+        memory, address = _workspace(size, out)
+        with torch.cuda.device_of(out):
+            library.backward(
+                ctx.shape, binding.Arrays(*map(_tensor, arrays)), _tensor(out), denominators.data_ptr(),
+                _tensor(out_gradient), binding.Arrays(*map(_tensor, gradients)), address, size, _stream(out),
+            )  # fmt: skip
+        return (*gradients, None, None, None)
