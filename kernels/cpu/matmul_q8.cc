@@ -56,11 +56,14 @@ void GeluQuantizeRow(float* x, int64_t width, uint8_t* out, float* scale_out) {
   *scale_out = scale.scale;
 }
 
-// acc[m][n] += bytes of row m times words of column vector n, over all of a panel's rows.
+// acc[m][n] += bytes of row m times words of column vector n, over all of a panel's rows. Asks for
+// as many cache lines at `ahead`, weights of a later panel: a tile computes for longer than the
+// hardware's prefetchers look ahead, and would wait for each panel's first bytes.
 template <int MR, int NV>
 PS_INLINE void DotTile(const uint8_t* x, int64_t x_row, const int8_t* w, int64_t depth4,
-                       I (&acc)[MR][NV]) {
+                       const int8_t* ahead, I (&acc)[MR][NV]) {
   for (int64_t k = 0; k < depth4; ++k) {
+    _mm_prefetch(reinterpret_cast<const char*>(ahead + k * 64), _MM_HINT_T1);
     I words[NV];
 #pragma GCC unroll 2
     for (int n = 0; n < NV; ++n) words[n] = IntLoad(w + (k * kPanelColumns + n * kLanes) * 4);
@@ -73,54 +76,82 @@ PS_INLINE void DotTile(const uint8_t* x, int64_t x_row, const int8_t* w, int64_t
   }
 }
 
-// (sum - bias) * column scale * row scale.
-PS_INLINE V Dequantize(const PackedMatrix& w, int64_t column, float row_scale, I acc) {
-  const V sum = ToFloat(IntSub(acc, IntLoad(w.biases() + column)));
-  return Mul(Mul(sum, Load(w.scales() + column)), Set1(row_scale));
+// sum * column scale * row scale; the columns' biases are in the sum.
+PS_INLINE V Dequantize(I sum, V column_scale, float row_scale) {
+  return Mul(Mul(ToFloat(sum), column_scale), Set1(row_scale));
 }
 
+// What sixteen columns' sums start from: minus what the bias of unsigned activations adds.
+PS_INLINE I StartOf(const PackedMatrix& w, int64_t column) {
+  return IntSub(IntZero(), IntLoad(w.biases() + column));
+}
+
+// A panel, and the one that this thread is expected to take next.
+struct PanelPair {
+  int64_t panel, next;
+};
+
 template <int MR, int NV>
-void TileQ8(const QuantizedRows& x, int64_t row, const PackedMatrix& w, int64_t panel,
+void TileQ8(const QuantizedRows& x, int64_t row, const PackedMatrix& w, PanelPair panels,
             int first_vector, const Epilogue& e) {
+  const int64_t column = panels.panel * kPanelColumns + first_vector * kLanes;
   I acc[MR][NV];
-#pragma GCC unroll 16
-  for (int m = 0; m < MR; ++m) {
 #pragma GCC unroll 2
-    for (int n = 0; n < NV; ++n) acc[m][n] = IntZero();
+  for (int n = 0; n < NV; ++n) {
+    const I start = StartOf(w, column + n * kLanes);
+#pragma GCC unroll 16
+    for (int m = 0; m < MR; ++m) acc[m][n] = start;
   }
+  // A panel has two lines a row: the first tile asks for one half of the next, any other for the
+  // second half.
+  const int8_t* ahead = w.panel_q8(panels.next) + (row == 0 ? 0 : w.depth4() * 64);
   DotTile<MR, NV>(x.bytes + row * x.row_size, x.row_size,
-                  w.panel_q8(panel) + first_vector * kLanes * 4, w.depth4(), acc);
-  const int64_t column = panel * kPanelColumns + first_vector * kLanes;
+                  w.panel_q8(panels.panel) + first_vector * kLanes * 4, w.depth4(), ahead, acc);
+  V scales[NV];
+#pragma GCC unroll 2
+  for (int n = 0; n < NV; ++n) scales[n] = Load(w.scales() + column + n * kLanes);
+  if (e.bias == nullptr && !e.accumulate && e.columns - column >= NV * kLanes) {
+    // Finish without its questions, which cost as much as a short product.
+    float* out = e.out + row * e.out_row + column;
+#pragma GCC unroll 16
+    for (int m = 0; m < MR; ++m) {
+#pragma GCC unroll 2
+      for (int n = 0; n < NV; ++n) {
+        Store(Dequantize(acc[m][n], scales[n], x.scales[row + m]),
+              out + m * e.out_row + n * kLanes);
+      }
+    }
+    return;
+  }
 #pragma GCC unroll 16
   for (int m = 0; m < MR; ++m) {
 #pragma GCC unroll 2
     for (int n = 0; n < NV; ++n) {
-      Finish(e, row + m, column + n * kLanes,
-             Dequantize(w, column + n * kLanes, x.scales[row + m], acc[m][n]));
+      Finish(e, row + m, column + n * kLanes, Dequantize(acc[m][n], scales[n], x.scales[row + m]));
     }
   }
 }
 
 template <int MR, int NV>
 void RemainderQ8(int rows, const QuantizedRows& x, int64_t row, const PackedMatrix& w,
-                 int64_t panel, int first_vector, const Epilogue& e) {
+                 PanelPair panels, int first_vector, const Epilogue& e) {
   if constexpr (MR > 0) {
     if (rows == MR) {
-      TileQ8<MR, NV>(x, row, w, panel, first_vector, e);
+      TileQ8<MR, NV>(x, row, w, panels, first_vector, e);
     } else {
-      RemainderQ8<MR - 1, NV>(rows, x, row, w, panel, first_vector, e);
+      RemainderQ8<MR - 1, NV>(rows, x, row, w, panels, first_vector, e);
     }
   }
 }
 
-void PanelQ8(const QuantizedRows& x, int64_t rows, const PackedMatrix& w, int64_t panel,
+void PanelQ8(const QuantizedRows& x, int64_t rows, const PackedMatrix& w, PanelPair panels,
              const Epilogue& e) {
   constexpr int NV = kPanelVectors;
   constexpr int kFull = kTileRows<NV>;
   for (int vector = 0; vector < 2; vector += NV) {
     int64_t row = 0;
-    for (; row + kFull <= rows; row += kFull) TileQ8<kFull, NV>(x, row, w, panel, vector, e);
-    RemainderQ8<kFull - 1, NV>(static_cast<int>(rows - row), x, row, w, panel, vector, e);
+    for (; row + kFull <= rows; row += kFull) TileQ8<kFull, NV>(x, row, w, panels, vector, e);
+    RemainderQ8<kFull - 1, NV>(static_cast<int>(rows - row), x, row, w, panels, vector, e);
   }
 }
 
@@ -139,7 +170,8 @@ void PanelTiles(const TileSession& session, const QuantizedRows& x, int64_t rows
     for (int m = 0; m < count; ++m) {
       for (int n = 0; n < kTileBlock; n += kLanes) {
         const int64_t column = panel * kPanelColumns + n;
-        Finish(e, row + m, column, Dequantize(w, column, x.scales[row + m], IntLoad(&sums[m][n])));
+        const I sum = IntSub(IntLoad(&sums[m][n]), IntLoad(w.biases() + column));
+        Finish(e, row + m, column, Dequantize(sum, Load(w.scales() + column), x.scales[row + m]));
       }
     }
   }
@@ -158,7 +190,10 @@ QuantizedRows RowsIn(uint8_t* memory, int64_t rows, const PackedMatrix& w) {
 void SingleRowQ8(const QuantizedRows& x, const PackedMatrix& w, int64_t panel, const Epilogue& e) {
   I acc[kSingleRowPanels][2];
 #pragma GCC unroll 4
-  for (auto& pair : acc) pair[0] = pair[1] = IntZero();
+  for (int p = 0; p < kSingleRowPanels; ++p) {
+    acc[p][0] = StartOf(w, (panel + p) * kPanelColumns);
+    acc[p][1] = StartOf(w, (panel + p) * kPanelColumns + kLanes);
+  }
   const int64_t depth4 = w.depth4(), panel_size = depth4 * kPanelColumns * 4;
   const int8_t* first = w.panel_q8(panel);
   for (int64_t k = 0; k < depth4; ++k) {
@@ -173,8 +208,9 @@ void SingleRowQ8(const QuantizedRows& x, const PackedMatrix& w, int64_t panel, c
 #pragma GCC unroll 4
   for (int p = 0; p < kSingleRowPanels; ++p) {
     const int64_t column = (panel + p) * kPanelColumns;
-    Finish(e, 0, column, Dequantize(w, column, x.scales[0], acc[p][0]));
-    Finish(e, 0, column + kLanes, Dequantize(w, column + kLanes, x.scales[0], acc[p][1]));
+    Finish(e, 0, column, Dequantize(acc[p][0], Load(w.scales() + column), x.scales[0]));
+    Finish(e, 0, column + kLanes,
+           Dequantize(acc[p][1], Load(w.scales() + column + kLanes), x.scales[0]));
   }
 }
 
@@ -190,7 +226,8 @@ void MatMulQ8(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w,
     }
   });
   const Epilogue e{bias, accumulate, out, w.out(), w.out()};
-  const int64_t group = rows <= kTileRows<kPanelVectors> ? kSingleRowPanels : 1;
+  // A task's panels lie in a row, so that the next one is known.
+  const int64_t group = std::clamp<int64_t>(w.panels() / (4 * ctx.threads()), 1, kSingleRowPanels);
   if (UseTiles(ctx.tiles(), rows)) {
     ctx.pool().ParallelFor(w.panels(), [&](int64_t panel, int) {
       PanelTiles(TileSession(ctx.tiles()), quantized, rows, w, panel, e);
@@ -204,7 +241,11 @@ void MatMulQ8(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w,
       SingleRowQ8(quantized, w, first, e);
       return;
     }
-    for (int64_t panel = first; panel < last; ++panel) PanelQ8(quantized, rows, w, panel, e);
+    for (int64_t panel = first; panel < last; ++panel) {
+      // Behind a task's last panel the other threads' tasks come first, most likely.
+      const int64_t next = panel + 1 < last ? panel + 1 : last + group * (ctx.threads() - 1);
+      PanelQ8(quantized, rows, w, {panel, std::min(next, w.panels() - 1)}, e);
+    }
   });
 }
 
@@ -220,7 +261,9 @@ void MultiplyQuantized(TileUnit tiles, const QuantizedRows& x, int rows, const P
     }
     return;
   }
-  for (int64_t panel = 0; panel < w.panels(); ++panel) PanelQ8(x, rows, w, panel, e);
+  for (int64_t panel = 0; panel < w.panels(); ++panel) {
+    PanelQ8(x, rows, w, {panel, std::min(panel + 1, w.panels() - 1)}, e);
+  }
 }
 
 }  // namespace
