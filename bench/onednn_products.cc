@@ -1,5 +1,6 @@
-// The dense products of a model's layer beside oneDNN's, by turns in one process (bench/onednn builds and runs it). oneDNN
-// gets its weights in the layout that it asks for, and for 8 bits activations that are bytes already; ours quantises them.
+// The dense products of a model's layer beside oneDNN's, by turns in one process (bench/onednn
+// builds and runs it). oneDNN gets its weights in the layout that it asks for, and for 8 bits
+// activations that are bytes already; ours quantises them.
 #include <dnnl.hpp>
 
 #include <chrono>
@@ -107,9 +108,8 @@ void Compare(Backend* backend, const dnnl::engine& engine, const Format& format,
   const double operations = 2.0 * kRows * static_cast<double>(in * out);
   std::vector<double> ours, theirs, ratios;
   for (int i = 0; i < kTurns; ++i) {
-    ours.push_back(Turn(operations, [&] {
-      backend->MatMul(x.data(), kRows, *matrix, nullptr, false, y.data());
-    }));
+    ours.push_back(Turn(
+        operations, [&] { backend->MatMul(x.data(), kRows, *matrix, nullptr, false, y.data()); }));
     theirs.push_back(Turn(operations, [&] { peer.Run(); }));
     ratios.push_back(ours.back() / theirs.back());
   }
@@ -129,7 +129,8 @@ int Main() {
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   const dnnl_version_t* version = dnnl_version();
   std::printf("oneDNN %d.%d.%d; %s, %d threads; GOP/s, medians of %d turns\n\n", version->major,
-              version->minor, version->patch, std::string((*backend)->name()).c_str(), threads, kTurns);
+              version->minor, version->patch, std::string((*backend)->name()).c_str(), threads,
+              kTurns);
   std::printf("| weights | rows x in x out | ours | oneDNN | ratio | its implementation |\n");
   std::printf("|---|---|---|---|---|---|\n");
   using Type = dnnl::memory::data_type;
