@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/aligned_buffer.h"
 #include "bench/timing.h"
 
 namespace polysketch::bench {
@@ -15,7 +14,7 @@ constexpr int kPasses = 9;
 // A thread's share is read in this many contiguous tasks: enough to balance, long enough for the
 // hardware's prefetchers.
 constexpr int64_t kChunksPerThread = 8;
-constexpr size_t kChunkStep = 4096;
+constexpr int64_t kChunkStep = 4096;
 
 __attribute__((target("avx2"))) uint64_t SumChunk(const uint8_t* data, size_t bytes) {
   // Eight independent loads in flight; xor costs less than any memory level delivers.
@@ -34,10 +33,11 @@ volatile uint64_t g_sink;  // keeps the loops from being optimised away
 
 }  // namespace
 
-double ReadBandwidth(ThreadPool* pool, size_t bytes) {
+BandwidthProbe::BandwidthProbe(size_t bytes) : memory_((bytes / kChunkStep + 1) * kChunkStep) {}
+
+double BandwidthProbe::BytesPerSecond(ThreadPool* pool) const {
   const int64_t chunks = kChunksPerThread * pool->threads();
-  const size_t chunk = (bytes / chunks / kChunkStep + 1) * kChunkStep;
-  AlignedBuffer<uint8_t> memory(static_cast<size_t>(chunks) * chunk);
+  const int64_t pages = static_cast<int64_t>(memory_.size() / kChunkStep);
   std::vector<double> seconds;
   const double budget = 0.02;  // a pass over a small set is repeated to be measurable
   for (int pass = 0; pass < kPasses; ++pass) {
@@ -45,13 +45,14 @@ double ReadBandwidth(ThreadPool* pool, size_t bytes) {
     const Stopwatch watch;
     do {
       pool->ParallelFor(chunks, [&](int64_t task, int) {
-        g_sink = SumChunk(memory.data() + task * static_cast<int64_t>(chunk), chunk);
+        const int64_t first = pages * task / chunks, last = pages * (task + 1) / chunks;
+        g_sink = SumChunk(memory_.data() + first * kChunkStep, (last - first) * kChunkStep);
       });
       ++repeats;
     } while (watch.Seconds() < budget);
     seconds.push_back(watch.Seconds() / repeats);
   }
-  return static_cast<double>(memory.size()) / Median(seconds);
+  return static_cast<double>(memory_.size()) / Median(seconds);
 }
 
 }  // namespace polysketch::bench

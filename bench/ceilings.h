@@ -4,13 +4,22 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
 
 namespace polysketch::bench {
 
-// Bytes a second that `pool` reads from a working set of `bytes`, passed over and over: the
-// ceiling of a decode step that reads that much. Median of several passes.
-double ReadBandwidth(ThreadPool* pool, size_t bytes);
+// Bytes a second that threads read from a working set passed over and over: the ceiling of a decode
+// step that reads that much.
+class BandwidthProbe {
+ public:
+  explicit BandwidthProbe(size_t bytes);
+  // Median of several passes by all of `pool`.
+  double BytesPerSecond(ThreadPool* pool) const;
+
+ private:
+  AlignedBuffer<uint8_t> memory_;
+};
 
 // Throughput of register-resident products in operations a second (a multiply-add is two), by the
 // fastest instructions of each kind that this machine has; 0 where it has none of them.

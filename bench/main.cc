@@ -30,7 +30,7 @@ GFLOP/s count what the model's definition needs, shares are of what this machine
   --threads N           default: every CPU
   --device D            cpu | cuda | reference (default cpu)
   --step-tokens N       tokens of one prefill step (default 512)
-  --decode-blocks N     blocks of the model that a decode row covers (default 1)
+  --decode-blocks N     whole blocks of a decode row, by turns with the bandwidth; the median counts (default 3)
   --repeats N           of prompts up to 16384 tokens; the median counts (default 3)
   --drift FILE          instead of measuring speed: the perplexity of a text (token ids of 16 bits) under
                         each format, in both state formats, beside that under f32

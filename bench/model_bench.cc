@@ -109,7 +109,7 @@ class ModelBench {
 
   // Whole blocks, so that folds are counted as often as they happen.
   void Decode(int64_t context, int batch, const SequenceState& start) {
-    const int64_t steps = int64_t{options_.decode_blocks} * model_->config().grain_size;
+    const int64_t steps = model_->config().grain_size;
     std::vector<std::unique_ptr<SequenceState>> states;
     states.reserve(batch);
     for (int i = 0; i < batch; ++i) states.push_back(start.Clone());
@@ -125,23 +125,37 @@ class ModelBench {
       model_->Logits(hidden_.data(), batch, logits.data());
     };
     for (int i = 0; i < 4; ++i) step();
-    StartProfile();
-    const Stopwatch watch;
-    for (int64_t i = 0; i < steps; ++i) step();
     BenchRow row = NewRow("decode", context, batch);
-    row.seconds = watch.Seconds();
     row.tokens = steps * batch;
     row.step_bytes =
         static_cast<double>(model_->weight_bytes()) +
         batch * static_cast<double>(model_->decode_step_bytes() - model_->weight_bytes());
-    row.gbyte_per_s = row.step_bytes * static_cast<double>(steps) / row.seconds / 1e9;
-    ThreadPool pool(options_.threads);
-    row.bandwidth = ReadBandwidth(&pool, static_cast<size_t>(row.step_bytes)) / 1e9;
-    ThreadPool alone(1);
-    row.bandwidth_1 = ReadBandwidth(&alone, static_cast<size_t>(row.step_bytes)) / 1e9;
-    row.bandwidth_share = row.gbyte_per_s / row.bandwidth;
+    MeasureBlocks(steps, step, &row);
     Complete(&row, CostOfToken(model_->config(), model_->attention_spec(),
                                static_cast<double>(context), true));
+  }
+
+  // Blocks by turns with the machine's bandwidth: on a shared host it moves within seconds, and a
+  // share means something only beside the bandwidth of its own moment.
+  template <typename Fn>
+  void MeasureBlocks(int64_t steps, const Fn& step, BenchRow* row) {
+    const BandwidthProbe probe(static_cast<size_t>(row->step_bytes));
+    ThreadPool pool(options_.threads), alone(1);
+    std::vector<double> seconds, shares, bandwidths{probe.BytesPerSecond(&pool)};
+    StartProfile();
+    for (int block = 0; block < options_.decode_blocks; ++block) {
+      const Stopwatch watch;
+      for (int64_t i = 0; i < steps; ++i) step();
+      seconds.push_back(watch.Seconds());
+      bandwidths.push_back(probe.BytesPerSecond(&pool));
+      const double around = (bandwidths[block] + bandwidths[block + 1]) / 2;
+      shares.push_back(row->step_bytes * static_cast<double>(steps) / seconds.back() / around);
+    }
+    row->seconds = Median(seconds);
+    row->gbyte_per_s = row->step_bytes * static_cast<double>(steps) / row->seconds / 1e9;
+    row->bandwidth = Median(bandwidths) / 1e9;
+    row->bandwidth_1 = probe.BytesPerSecond(&alone) / 1e9;
+    row->bandwidth_share = Median(shares);
   }
 
   BenchRow NewRow(const std::string& stage, int64_t context, int batch) const {

@@ -26,7 +26,7 @@ struct BenchOptions {
   std::vector<std::optional<DataType>> formats;
   std::optional<StateFormat> state_format;  // unset: as precise as the weights
   int max_step_tokens = 512;
-  int decode_blocks = 1;  // decode measurements cover so many whole blocks of the model
+  int decode_blocks = 3;  // a decode measurement is the median of so many whole blocks
   int repeats = 3;        // of short measurements; their median is reported
   bool profile = false;   // time every op; costs a row about a percent
 };
@@ -47,7 +47,7 @@ struct BenchRow {
   double gbyte_per_s = 0;      // decode: step_bytes a second
   double bandwidth = 0;        // decode: GB/s that this machine reads from a set of that size
   double bandwidth_1 = 0;      // the same by one thread
-  double bandwidth_share = 0;  // gbyte_per_s over it
+  double bandwidth_share = 0;  // median over blocks, each beside the bandwidth around it
   std::vector<OpTotals> ops;   // with `profile`: over the whole measurement, longest first
 };
 

@@ -15,6 +15,7 @@
 #include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile.h"
+#include "kernels/cpu/attention_append.h"
 #include "kernels/cpu/attention_near.h"
 #include "kernels/cpu/attention_far.h"
 // clang-format on
@@ -46,44 +47,6 @@ struct HeadRows {
   int64_t near_stride() const { return static_cast<int64_t>(spec.heads) * spec.near_dim(); }
   int64_t far_stride() const { return static_cast<int64_t>(spec.heads) * spec.far_dim(); }
 };
-
-inline void Put(float value, float* out) { *out = value; }
-inline void Put(float value, uint16_t* out) { *out = FloatToBf16(value); }
-
-// Rows [0, count) of x as columns `place`... of transposed keys (state.h). Up to sixteen tokens at
-// a time: a row of keys is written a cache line at a time while their sixteen lines of x stay in
-// L1.
-template <typename Key>
-void StoreColumns(const float* x, int64_t x_row, int64_t count, int dim, int64_t place, Key* keys) {
-  for (int64_t first = 0; first < count;) {
-    const int64_t token = place + first;
-    const int64_t run = std::min<int64_t>(kLanes - token % kLanes, count - first);
-    Key* column = keys + KeyIndex(dim, 0, token);
-    for (int i = 0; i < dim; ++i) {
-      for (int64_t t = 0; t < run; ++t) Put(x[(first + t) * x_row + i], column + i * kKeyPanel + t);
-    }
-    first += run;
-  }
-}
-
-// Appends rows [row, row + count) as tokens `place`... of the block. far_keys: null where they are
-// the near ones.
-template <typename Key, typename Value>
-void AppendToBlock(const HeadRows& rows, int64_t row, int64_t count, int64_t place, Key* near_keys,
-                   float* far_keys, Value* values) {
-  const AttentionSpec& spec = rows.spec;
-  StoreColumns(rows.Near(rows.input.near_k, row), rows.near_stride(), count, spec.near_dim(), place,
-               near_keys);
-  if (far_keys != nullptr) {
-    StoreColumns(rows.Far(rows.input.far_k, row), rows.far_stride(), count, spec.far_dim(), place,
-                 far_keys);
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const float* value = rows.Value(row + i);
-    Value* out = values + (place + i) * rows.layout.padded_dim;
-    for (int j = 0; j < spec.head_dim; ++j) Put(value[j], out + j);
-  }
-}
 
 void WriteOutput(const HeadRows& rows, int64_t row, int count, const float* sums,
                  const float* denominators) {
@@ -121,6 +84,22 @@ struct RecurrentScratch {
   int64_t size = 0;
 };
 
+// Appends a run's rows to the block. far_keys: null where they are the near ones.
+template <typename Key, typename Value>
+void AppendToBlock(const HeadRows& rows, int64_t row, int64_t count, int64_t place, Key* near_keys,
+                   float* far_keys, Value* values) {
+  const AttentionSpec& spec = rows.spec;
+  AppendKeys(rows.Near(rows.input.near_k, row), rows.near_stride(), count, spec.near_dim(), place,
+             near_keys);
+  if (far_keys != nullptr) {
+    AppendKeys(rows.Far(rows.input.far_k, row), rows.far_stride(), count, spec.far_dim(), place,
+               far_keys);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    StoreRow(rows.Value(row + i), spec.head_dim, values + (place + i) * rows.layout.padded_dim);
+  }
+}
+
 // Far part of a tile: sums [count][dp] and denominators.
 void FarTile(const HeadRows& rows, const HeadState& state, const float* wide, int64_t row,
              int count, const RecurrentScratch& scratch, float* denominators) {
@@ -134,8 +113,8 @@ void FarTile(const HeadRows& rows, const HeadState& state, const float* wide, in
     } else {
       std::copy_n(q, features, phi);
     }
-    denominators[m] = FeatureDot(phi, state.z, features);
   }
+  FeatureDots(scratch.phi, count, state.z, features, denominators);
   ReadState(spec, rows.layout, state, wide, scratch.phi, features, count, scratch.sums);
 }
 

@@ -15,16 +15,35 @@ static void SymmetricQueryFeatures(const float* x, int dim, float* out) {
   }
 }
 
-// Sum of phi z over the features, in lanes.
-static float FeatureDot(const float* phi, const float* z, int64_t features) {
-  V sum = Zero();
+// out[m] = sum of phi[m] z over the features, in lanes; R rows of phi side by side, so that z is
+// read once and one sum's additions hide behind another's.
+template <int R>
+static void FeatureDotRows(const float* phi, const float* z, int64_t features, float* out) {
+  V sums[R];
+#pragma GCC unroll 4
+  for (V& sum : sums) sum = Zero();
   int64_t f = 0;
-  for (; f + kLanes <= features; f += kLanes) sum = Fma(Load(phi + f), Load(z + f), sum);
+  for (; f + kLanes <= features; f += kLanes) {
+    const V right = Load(z + f);
+#pragma GCC unroll 4
+    for (int m = 0; m < R; ++m) sums[m] = Fma(Load(phi + m * features + f), right, sums[m]);
+  }
   if (f < features) {
     const Mask mask = FirstN(static_cast<int>(features - f));
-    sum = Fma(LoadMasked(phi + f, mask), LoadMasked(z + f, mask), sum);
+    const V right = LoadMasked(z + f, mask);
+#pragma GCC unroll 4
+    for (int m = 0; m < R; ++m) {
+      sums[m] = Fma(LoadMasked(phi + m * features + f, mask), right, sums[m]);
+    }
   }
-  return ReduceAdd(sum);
+#pragma GCC unroll 4
+  for (int m = 0; m < R; ++m) out[m] = ReduceAdd(sums[m]);
+}
+
+static void FeatureDots(const float* phi, int rows, const float* z, int64_t features, float* out) {
+  int m = 0;
+  for (; m + 4 <= rows; m += 4) FeatureDotRows<4>(phi + m * features, z, features, out + m);
+  for (; m < rows; ++m) FeatureDotRows<1>(phi + m * features, z, features, out + m);
 }
 
 // bf16 values as float32; size is a multiple of 16. For what many queries, or a fold, read.
@@ -67,71 +86,77 @@ static void AddToState(const AttentionSpec& spec, const HeadLayout& layout, int6
 // b that stays in L1.
 constexpr int kFoldFeatures = 24;
 
-// Adds the full block to the state: each feature is summed from zero in token order, then added
-// once (numerics.md, Drift). values: the block's as float32. scratch: kFoldFeatures * (bp + dp)
-// floats.
-static void FoldRows(const AttentionSpec& spec, const HeadLayout& layout, const float* panel,
-                     const float* values, int64_t first, int count, const HeadState& state,
-                     float* sums) {
-  const int vectors = static_cast<int>(layout.padded_dim / kLanes);
-  float z_sums[kFoldFeatures];
-  for (int f = 0; f < count; ++f) {
-    V lanes = Zero();
-    for (int64_t s = 0; s < layout.padded_block; s += kLanes) {
-      lanes = Add(lanes, Load(panel + f * layout.padded_block + s));
+// A feature of every token of the block: row [tokens of all panels] = product(vector of tokens),
+// and their sum, in lanes. `product` gets the offset in a panel of the transposed keys' rows.
+template <typename ProductOf>
+PS_INLINE float FeatureRow(const HeadLayout& layout, int dim, const ProductOf& product,
+                           float* row) {
+  V sum = Zero();
+  for (int64_t token = 0; token < layout.padded_block; token += kKeyPanel) {
+    const int64_t panel = token * dim;
+    for (int64_t t = 0; t < kKeyPanel; t += kLanes) {
+      const V value = product(panel + t);
+      Store(value, row + token + t);
+      sum = Add(sum, value);
     }
-    z_sums[f] = ReduceAdd(lanes);
   }
-  Product(panel, layout.padded_block, 1, count, spec.block, RowsF32{values, layout.padded_dim},
-          vectors, sums, layout.padded_dim, false);
-  AddToState(spec, layout, first, count, sums, z_sums, state);
+  return ReduceAdd(sum);
 }
 
-template <typename Fn>
-PS_INLINE void ForTokens(const HeadLayout& layout, const Fn& fn) {
-  for (int64_t s = 0; s < layout.padded_block; s += kLanes) fn(s);
-}
+// A panel of features on its way into the state. values: the block's as float32.
+struct Fold {
+  const AttentionSpec& spec;
+  const HeadLayout& layout;
+  const HeadState& state;
+  const float* values;
+  float *panel, *sums;
+  float z_sums[kFoldFeatures] = {};
+  int64_t first = 0;  // feature
+  int count = 0;
 
+  float* NextRow() { return panel + count * layout.padded_block; }
+  void Add(float z_sum) {
+    z_sums[count++] = z_sum;
+    if (count == kFoldFeatures) Flush();
+  }
+  // Each feature is summed from zero in token order, then added once (numerics.md, Drift).
+  void Flush() {
+    if (count == 0) return;
+    Product(panel, layout.padded_block, 1, count, spec.block, RowsF32{values, layout.padded_dim},
+            static_cast<int>(layout.padded_dim / kLanes), sums, layout.padded_dim, false);
+    AddToState(spec, layout, first, count, sums, z_sums, state);
+    first += count;
+    count = 0;
+  }
+};
+
+// Adds the full block to the state. scratch: kFoldFeatures * (bp + dp) floats.
 static void FoldBlock(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
                       const float* values, float* scratch) {
-  float* panel = scratch;
-  float* sums = scratch + kFoldFeatures * layout.padded_block;
+  Fold fold{spec, layout, state, values, scratch, scratch + kFoldFeatures * layout.padded_block};
   const int dim = spec.far_dim();
-  const int64_t bp = layout.padded_block;
+  const float* keys = state.far_keys;
   if (!spec.sketched()) {
-    for (int f = 0; f < dim; f += kFoldFeatures) {
-      const int count = std::min(kFoldFeatures, dim - f);
-      for (int i = 0; i < count; ++i) {
-        ForTokens(
-            layout, [&](int64_t s) __attribute__((always_inline)) {
-              Store(Load(state.far_keys + KeyIndex(dim, f + i, s)), panel + i * bp + s);
-            });
-      }
-      FoldRows(spec, layout, panel, values, f, count, state, sums);
+    for (int f = 0; f < dim; ++f) {
+      const float* a = keys + f * kKeyPanel;
+      const auto copy = [&](int64_t t) __attribute__((always_inline)) { return Load(a + t); };
+      fold.Add(FeatureRow(layout, dim, copy, fold.NextRow()));
     }
+    fold.Flush();
     return;
   }
-  int64_t first = 0;
-  int filled = 0;
   for (int I = 0; I < dim; I += 8) {
     for (int J = I; J < dim; J += 8) {
       for (int i = I; i < I + 8; ++i) {
-        for (int j = J; j < J + 8; ++j, ++filled) {
-          float* row = panel + filled * bp;
-          ForTokens(
-              layout, [&](int64_t s) __attribute__((always_inline)) {
-                const float* a = state.far_keys + KeyIndex(dim, i, s);
-                const float* b = state.far_keys + KeyIndex(dim, j, s);
-                Store(Mul(Load(a), Load(b)), row + s);
-              });
-        }
-        if (filled == kFoldFeatures) {
-          FoldRows(spec, layout, panel, values, first, filled, state, sums);
-          first += filled;
-          filled = 0;
+        for (int j = J; j < J + 8; ++j) {
+          const float *a = keys + i * kKeyPanel, *b = keys + j * kKeyPanel;
+          const auto multiply = [&](int64_t t) __attribute__((always_inline)) {
+            return Mul(Load(a + t), Load(b + t));
+          };
+          fold.Add(FeatureRow(layout, dim, multiply, fold.NextRow()));
         }
       }
     }
   }
-  if (filled > 0) FoldRows(spec, layout, panel, values, first, filled, state, sums);
+  fold.Flush();
 }

@@ -48,7 +48,11 @@ class CpuBackend final : public Backend {
   void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
              std::span<const int64_t> positions, float* out) override {
     PS_CHECK(tokens.size() == positions.size());
-    PS_ISA::Embed(ctx_, Packed(embedding), tokens, positions, out);
+    // Powers in float64, which a decode step would notice.
+    if (position_thetas_.size() != static_cast<size_t>(embedding.in() / 2)) {
+      position_thetas_ = PositionThetas(static_cast<int>(embedding.in()));
+    }
+    PS_ISA::Embed(ctx_, Packed(embedding), position_thetas_, tokens, positions, out);
   }
   void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
                  float* out) override {
@@ -111,6 +115,7 @@ class CpuBackend final : public Backend {
   }
 
   Context ctx_;
+  std::vector<float> position_thetas_;
   int angle_dim_ = 0;
   std::vector<float> thetas_;
   std::vector<int64_t> angle_positions_;

@@ -3,10 +3,9 @@
 
 #include "kernels/cpu/isa_begin.h"
 
-void Embed(Context& ctx, const PackedMatrix& embedding, std::span<const int32_t> tokens,
-           std::span<const int64_t> positions, float* out) {
+void Embed(Context& ctx, const PackedMatrix& embedding, const std::vector<float>& thetas,
+           std::span<const int32_t> tokens, std::span<const int64_t> positions, float* out) {
   const int width = static_cast<int>(embedding.in());
-  const std::vector<float> thetas = PositionThetas(width);
   const int pairs = static_cast<int>(thetas.size());
   ctx.ParallelRows(static_cast<int64_t>(tokens.size()), 1,
                    [&](int64_t first, int64_t last, int thread) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/cpu/context.h"
@@ -16,8 +17,9 @@
 
 namespace polysketch::cpu::PS_ISA {
 
-void Embed(Context& ctx, const PackedMatrix& embedding, std::span<const int32_t> tokens,
-           std::span<const int64_t> positions, float* out);
+// thetas: PositionThetas of the width (kernels/angles.h).
+void Embed(Context& ctx, const PackedMatrix& embedding, const std::vector<float>& thetas,
+           std::span<const int32_t> tokens, std::span<const int64_t> positions, float* out);
 void LayerNorm(Context& ctx, const float* x, int64_t rows, int width, const NormWeights& norm,
                float* out);
 // One thread's part of the same; used inside fused ops. x and out rows lie `x_row`, `out_row`

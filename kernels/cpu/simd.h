@@ -84,6 +84,44 @@ PS_INLINE void StorePlanes(V a, uint16_t* upper, uint16_t* lower) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(upper), _mm512_cvtepi32_epi16(hi));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(lower), _mm512_cvtepi32_epi16(bits));
 }
+// Rounded to bf16 as FloatToBf16 does: ties to even, NaN stays NaN.
+PS_INLINE void StoreBf16(V a, uint16_t* p) {
+  const __m512i bits = _mm512_castps_si512(a.v), upper = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_srli_epi32(
+      _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+  const __m512i quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet)));
+}
+// Lane j of rows[i] and lane i of rows[j] change places.
+PS_INLINE void Transpose(V (&rows)[kLanes]) {
+  __m512 t[kLanes];
+#pragma GCC unroll 4
+  for (int i = 0; i < kLanes; i += 4) {
+    const __m512 a = _mm512_unpacklo_ps(rows[i].v, rows[i + 1].v),
+                 b = _mm512_unpackhi_ps(rows[i].v, rows[i + 1].v),
+                 c = _mm512_unpacklo_ps(rows[i + 2].v, rows[i + 3].v),
+                 d = _mm512_unpackhi_ps(rows[i + 2].v, rows[i + 3].v);
+    t[i] = _mm512_shuffle_ps(a, c, 0x44);
+    t[i + 1] = _mm512_shuffle_ps(a, c, 0xee);
+    t[i + 2] = _mm512_shuffle_ps(b, d, 0x44);
+    t[i + 3] = _mm512_shuffle_ps(b, d, 0xee);
+  }
+  // t[4 g + c], quarter q: column 4 q + c of rows 4 g ... 4 g + 3. Quarters g become q.
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    const __m512 even_low = _mm512_shuffle_f32x4(t[c], t[4 + c], 0x88),
+                 odd_low = _mm512_shuffle_f32x4(t[c], t[4 + c], 0xdd),
+                 even_high = _mm512_shuffle_f32x4(t[8 + c], t[12 + c], 0x88),
+                 odd_high = _mm512_shuffle_f32x4(t[8 + c], t[12 + c], 0xdd);
+    rows[c].v = _mm512_shuffle_f32x4(even_low, even_high, 0x88);
+    rows[4 + c].v = _mm512_shuffle_f32x4(odd_low, odd_high, 0x88);
+    rows[8 + c].v = _mm512_shuffle_f32x4(even_low, even_high, 0xdd);
+    rows[12 + c].v = _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd);
+  }
+}
 PS_INLINE __m256 LowerHalf(V a) { return _mm512_castps512_ps256(a.v); }
 PS_INLINE __m256 UpperHalf(V a) { return _mm512_extractf32x8_ps(a.v, 1); }
 
@@ -257,6 +295,50 @@ PS_INLINE void StorePlanes(V a, uint16_t* upper, uint16_t* lower) {
   StoreWords16(_mm256_srli_epi32(_mm256_add_epi32(x, half), 16),
                _mm256_srli_epi32(_mm256_add_epi32(y, half), 16), upper);
   StoreWords16(x, y, lower);
+}
+PS_INLINE __m256i RoundToBf16(__m256 a) {
+  const __m256i bits = _mm256_castps_si256(a), upper = _mm256_srli_epi32(bits, 16);
+  const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_srli_epi32(
+      _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+  const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+  return _mm256_blendv_epi8(rounded, quiet, nan);
+}
+PS_INLINE void StoreBf16(V a, uint16_t* p) {
+  StoreWords16(RoundToBf16(a.lo), RoundToBf16(a.hi), p);
+}
+// Eight rows of eight.
+PS_INLINE void TransposeEight(const __m256 (&in)[8], __m256 (&out)[8]) {
+  __m256 t[8];
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    const __m256 a = _mm256_unpacklo_ps(in[i], in[i + 1]), b = _mm256_unpackhi_ps(in[i], in[i + 1]),
+                 c = _mm256_unpacklo_ps(in[i + 2], in[i + 3]),
+                 d = _mm256_unpackhi_ps(in[i + 2], in[i + 3]);
+    t[i] = _mm256_shuffle_ps(a, c, 0x44);
+    t[i + 1] = _mm256_shuffle_ps(a, c, 0xee);
+    t[i + 2] = _mm256_shuffle_ps(b, d, 0x44);
+    t[i + 3] = _mm256_shuffle_ps(b, d, 0xee);
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    out[c] = _mm256_permute2f128_ps(t[c], t[4 + c], 0x20);
+    out[4 + c] = _mm256_permute2f128_ps(t[c], t[4 + c], 0x31);
+  }
+}
+PS_INLINE void Transpose(V (&rows)[kLanes]) {
+  __m256 quarter[2][2][8], turned[8];
+  for (int i = 0; i < kLanes; ++i) {
+    quarter[i / 8][0][i % 8] = rows[i].lo;
+    quarter[i / 8][1][i % 8] = rows[i].hi;
+  }
+  for (int half = 0; half < 2; ++half) {
+    TransposeEight(quarter[0][half], turned);
+    for (int i = 0; i < 8; ++i) rows[8 * half + i].lo = turned[i];
+    TransposeEight(quarter[1][half], turned);
+    for (int i = 0; i < 8; ++i) rows[8 * half + i].hi = turned[i];
+  }
 }
 struct I {
   __m256i lo, hi;
