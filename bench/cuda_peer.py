@@ -71,7 +71,9 @@ def polysketch():
     from polysketch_torch import polysketch_attention
 
     def attention(v, near_q, near_k, far_q, far_k):
-        return polysketch_attention(v, near_q=near_q, near_k=near_k, far_q=far_q, far_k=far_k, block=256)
+        return polysketch_attention(
+            v, near_q=near_q, near_k=near_k, far_q=far_q, far_k=far_k, block=256
+        )
 
     return attention
 
@@ -83,14 +85,19 @@ def flash(q, k, v):
 
 def attention():
     ours = polysketch()
-    print(f"{'attention, causal, bf16, d 64':32} {'':8} {'flash us':>10} {'TFLOP/s':>8} {'polysketch us':>14} {'times':>6}")
+    print(
+        f"{'attention, causal, bf16, d 64':32} {'':8} {'flash us':>10} {'TFLOP/s':>8} "
+        f"{'polysketch us':>14} {'times':>6}"
+    )
     for batch, heads, n in SHAPES:
 
         def rows(width):
-            return torch.randn(batch, heads, n, width, device="cuda", dtype=torch.bfloat16) * width**-0.25
+            x = torch.randn(batch, heads, n, width, device="cuda", dtype=torch.bfloat16)
+            return x * width**-0.25
 
         peer = forward_and_backward(flash, [rows(64) for _ in range(3)])
-        mine = ours and forward_and_backward(ours, [rows(64), rows(64), rows(64), rows(32), rows(32)])
+        widths = (64, 64, 64, 32, 32)  # of v, near and far
+        mine = ours and forward_and_backward(ours, [rows(width) for width in widths])
         forward_flop = 2 * 2 * batch * heads * n * n / 2 * 64
         # The backward of flash attention has five products where the forward has two.
         for i, (name, flop) in enumerate([("fwd", forward_flop), ("fwd+bwd", 3.5 * forward_flop)]):

@@ -16,15 +16,23 @@ BATCH, HEADS, TOKENS, D, SKETCH, BLOCK = 1, 2, 40, 32, 8, 16
 
 def shape(**changes) -> binding.Shape:
     sizes = dict(
-        batch=BATCH, heads=HEADS, tokens=TOKENS, head_dim=D, near_dim=D, sketch_dim=SKETCH, near_power=4,
-        block=BLOCK, stabilizer=1.0,
-    )  # fmt: skip
+        batch=BATCH,
+        heads=HEADS,
+        tokens=TOKENS,
+        head_dim=D,
+        near_dim=D,
+        sketch_dim=SKETCH,
+        near_power=4,
+        block=BLOCK,
+        stabilizer=1.0,
+    )
     return binding.Shape(**sizes | changes)
 
 
 def tensor(array: np.ndarray) -> binding.Tensor:
     kind = binding.BF16 if array.dtype == bfloat16 else binding.F32
-    return binding.Tensor(array.ctypes.data, kind, *(s // array.itemsize for s in array.strides[:3]))
+    strides = (stride // array.itemsize for stride in array.strides[:3])
+    return binding.Tensor(array.ctypes.data, kind, *strides)
 
 
 def aligned(size: int) -> tuple[np.ndarray, int]:
@@ -121,8 +129,9 @@ class AttentionLibraryTest(unittest.TestCase):
 
     def test_workspace_is_bounded_and_checked(self):
         # 64k tokens of 512 heads: heads take turns, about a gigabyte at a time.
+        widths = {"head_dim": 64, "near_dim": 64, "sketch_dim": 32}
         large = self.library.workspace(
-            shape(batch=16, heads=32, tokens=65536, head_dim=64, near_dim=64, sketch_dim=32, block=256)
+            shape(batch=16, heads=32, tokens=65536, block=256, **widths)
         )
         self.assertLess(large.backward, 1.1 * 2**30)
         self.assertGreater(large.backward, 0.9 * 2**30)

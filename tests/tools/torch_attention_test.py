@@ -20,9 +20,10 @@ else:
 
 def library_or_skip(test):
     if "POLYSKETCH_ATTENTION_LIBRARY" not in os.environ:
-        emulated = pathlib.Path(os.environ.get("POLYSKETCH_BIN_DIR", ".")) / "libpolysketch-attention-emulated.so"
+        folder = pathlib.Path(os.environ.get("POLYSKETCH_BIN_DIR", "."))
+        emulated = folder / "libpolysketch-attention-emulated.so"
         if not emulated.exists():
-            test.skipTest("POLYSKETCH_ATTENTION_LIBRARY is not set and no emulated library is built")
+            test.skipTest("no POLYSKETCH_ATTENTION_LIBRARY, and no emulated library is built")
         os.environ["POLYSKETCH_ATTENTION_LIBRARY"] = str(emulated)
     loaded = library.default_library()
     if not loaded.emulated and not torch.cuda.is_available():
@@ -33,7 +34,8 @@ def library_or_skip(test):
 def definition(v, near_q, near_k, far_q, far_k, block, power):
     """All pairs in float64."""
     tokens = v.shape[2]
-    t, s = torch.arange(tokens, device=v.device)[:, None], torch.arange(tokens, device=v.device)[None]
+    s = torch.arange(tokens, device=v.device)
+    t = s[:, None]
     far = (far_q @ far_k.mT) ** 2
     near = far if near_q is None else (near_q @ near_k.mT) ** power
     weights = torch.where(t // block == s // block, near, far) * (s <= t)
@@ -59,16 +61,26 @@ class TorchAttentionTest(unittest.TestCase):
     def check(self, width, near_width, sketch, block, power):
         batch, heads, tokens = 1, 2, 45
         v = self.leaf(batch, heads, tokens, width)
-        near = [self.leaf(batch, heads, tokens, near_width) for _ in range(2)] if near_width else [None, None]
+        near = [None, None]
+        if near_width:
+            near = [self.leaf(batch, heads, tokens, near_width) for _ in range(2)]
         far = [self.leaf(batch, heads, tokens, sketch) for _ in range(2)]
         g = torch.randn(batch, heads, tokens, width).bfloat16().to(self.device, torch.float32)
         leaves = [x for x in (*near, *far, v) if x is not None]
         out = polysketch_attention(
-            v, near_q=near[0], near_k=near[1], far_q=far[0], far_k=far[1], block=block, near_power=power
+            v,
+            near_q=near[0],
+            near_k=near[1],
+            far_q=far[0],
+            far_k=far[1],
+            block=block,
+            near_power=power,
         )
         self.assertEqual(out.dtype, v.dtype)
         got = torch.autograd.grad((out * g).sum(), leaves)
-        doubles = [None if x is None else x.detach().double().requires_grad_() for x in (v, *near, *far)]
+        doubles = [
+            None if x is None else x.detach().double().requires_grad_() for x in (v, *near, *far)
+        ]
         want_out = definition(*doubles, block, power)
         double_leaves = [x for x in (*doubles[1:], doubles[0]) if x is not None]
         want = torch.autograd.grad((want_out * g).sum(), double_leaves)
@@ -85,7 +97,9 @@ class TorchAttentionTest(unittest.TestCase):
     def test_gradients_reach_the_sketch_network(self):
         network = LearnedSketch(32, 8).to(self.device)
         q, k, v = (self.leaf(1, 1, 40, 32) for _ in range(3))
-        out = polysketch_attention(v, near_q=q, near_k=k, far_q=network(q), far_k=network(k), block=16)
+        out = polysketch_attention(
+            v, near_q=q, near_k=k, far_q=network(q), far_k=network(k), block=16
+        )
         out.square().sum().backward()
         for name, parameter in network.named_parameters():
             self.assertIsNotNone(parameter.grad, name)

@@ -98,7 +98,10 @@ class _Attention(torch.autograd.Function):
         batch, heads, tokens, head_dim = v.shape
         for x in (near_q, near_k, far_q, far_k):
             if x is not None and (x.shape[:3] != v.shape[:3] or x.device != v.device):
-                raise ValueError(f"expected {tuple(v.shape[:3])} on {v.device}, found {tuple(x.shape[:3])} on {x.device}")
+                raise ValueError(
+                    f"expected {tuple(v.shape[:3])} on {v.device}, "
+                    f"found {tuple(x.shape[:3])} on {x.device}"
+                )
         for q, k in ((near_q, near_k), (far_q, far_k)):
             if q is not None and q.shape != k.shape:
                 raise ValueError(f"queries {tuple(q.shape)} and keys {tuple(k.shape)} differ")
@@ -114,7 +117,9 @@ class _Attention(torch.autograd.Function):
         size = library.workspace(ctx.shape).forward
         memory, address = _workspace(size, v)
         with torch.cuda.device_of(v):
-            library.forward(ctx.shape, inputs, _tensor(out), denominators.data_ptr(), address, size, _stream(v))
+            library.forward(
+                ctx.shape, inputs, _tensor(out), denominators.data_ptr(), address, size, _stream(v)
+            )
         ctx.save_for_backward(near_q, near_k, far_q, far_k, v, out, denominators)
         return out
 
@@ -123,13 +128,23 @@ class _Attention(torch.autograd.Function):
     def backward(ctx, out_gradient):
         library = binding.default_library()
         *arrays, out, denominators = ctx.saved_tensors
-        gradients = [None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format) for x in arrays]
+        gradients = [
+            None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format)
+            for x in arrays
+        ]
         out_gradient = _operand(out_gradient, 0)
         size = library.workspace(ctx.shape).backward
         memory, address = _workspace(size, out)
         with torch.cuda.device_of(out):
             library.backward(
-                ctx.shape, binding.Arrays(*map(_tensor, arrays)), _tensor(out), denominators.data_ptr(),
-                _tensor(out_gradient), binding.Arrays(*map(_tensor, gradients)), address, size, _stream(out),
-            )  # fmt: skip
+                ctx.shape,
+                binding.Arrays(*map(_tensor, arrays)),
+                _tensor(out),
+                denominators.data_ptr(),
+                _tensor(out_gradient),
+                binding.Arrays(*map(_tensor, gradients)),
+                address,
+                size,
+                _stream(out),
+            )
         return (*gradients, None, None, None)

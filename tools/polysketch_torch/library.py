@@ -55,12 +55,12 @@ class Library:
         self._library.polysketch_attention_error.restype = ctypes.c_char_p
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         shape, arrays, tensor = (ctypes.POINTER(kind) for kind in (Shape, Arrays, Tensor))
-        self._library.polysketch_attention_forward.argtypes = [
-            shape, arrays, tensor, pointer, pointer, size, pointer,
-        ]  # fmt: skip
+        end = [pointer, size, pointer]
+        self._library.polysketch_attention_forward.argtypes = [shape, arrays, tensor, pointer, *end]
         self._library.polysketch_attention_backward.argtypes = [
-            shape, arrays, tensor, pointer, tensor, arrays, pointer, size, pointer,
-        ]  # fmt: skip
+            *(shape, arrays, tensor, pointer, tensor, arrays),
+            *end,
+        ]
         version = self._library.polysketch_attention_version()
         if version != VERSION:
             raise AttentionError(f"{path}: expected version {VERSION}, found {version}")
@@ -76,22 +76,22 @@ class Library:
         )
         return Workspace(forward.value, backward.value)
 
-    def forward(self, shape, inputs, out, denominators, workspace, workspace_bytes, stream=0):
-        """Addresses as integers; tensors and arrays as above."""
+    def forward(self, shape, inputs, out, denominators, workspace, size, stream=0):
+        """Addresses as integers, tensors and arrays as above; size: of the workspace."""
         self._check(
             self._library.polysketch_attention_forward(
-                shape, inputs, out, denominators, workspace, workspace_bytes, stream
+                shape, inputs, out, denominators, workspace, size, stream
             )
         )
 
     def backward(
-        self, shape, inputs, out, denominators, out_gradient, gradients, workspace, workspace_bytes, stream=0
-    ):  # fmt: skip
+        self, shape, inputs, out, denominators, out_gradient, gradients, workspace, size, stream=0
+    ):
         self._check(
             self._library.polysketch_attention_backward(
-                shape, inputs, out, denominators, out_gradient, gradients, workspace, workspace_bytes, stream
+                shape, inputs, out, denominators, out_gradient, gradients, workspace, size, stream
             )
-        )  # fmt: skip
+        )
 
     def _check(self, status: int) -> None:
         if status != 0:
