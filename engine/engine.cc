@@ -140,10 +140,11 @@ class EngineImpl : public Engine {
                  .max_step_tokens = std::min(options.max_step_tokens, model->max_step_tokens()),
                  .observer = options.observer != nullptr ? options.observer : &silent_observer_,
                  .draft_tokens = options.draft_tokens,
-                 .new_drafter = DrafterOf(options),
+                 .new_drafter = NewDrafter(),
                  .prefix_cache = options.prefix_cache},
         seed_base_(DrawSeedBase()),
         limits_(model, StateMemory(model, options), 0),
+        draft_states_(NewDraftStates()),
         scheduler_(model, context_,
                    {.max_sequences = options.max_sequences,
                     .state_memory = limits_.limit(),
@@ -152,7 +153,8 @@ class EngineImpl : public Engine {
                     .step_budget = options.step_budget,
                     .draw_threads = options.draw_threads,
                     .on_ending = [this](const Sequence& sequence) { OnEnding(sequence); }}) {
-    mailbox_->stats.state_bytes_limit = limits_.limit();
+    mailbox_->stats.state_bytes_limit =
+        limits_.limit() + (draft_states_ ? draft_states_->limit() : 0);
     mailbox_->stats.parked_bytes_limit = ParkedMemory();
   }
 
@@ -269,9 +271,20 @@ class EngineImpl : public Engine {
     return std::max(limits_.limit() / 4, limits_.BytesFor(1));
   }
 
-  static std::function<std::unique_ptr<Drafter>()> DrafterOf(const EngineOptions& options) {
-    if (options.draft_model == nullptr) return {};
-    return [model = options.draft_model] { return std::make_unique<ModelDrafter>(model); };
+  std::function<std::unique_ptr<Drafter>()> NewDrafter() {
+    if (options_.draft_model == nullptr) return {};
+    return [this] { return std::make_unique<ModelDrafter>(options_.draft_model, &*draft_states_); };
+  }
+
+  std::optional<StatePool> NewDraftStates() const {
+    LanguageModel* model = options_.draft_model;
+    if (model == nullptr) return std::nullopt;
+    const StatePool sizes(model, 0, 0);
+    const size_t states = limits_.limit() + ParkedMemory();
+    if (sizes.growing() || limits_.growing()) return StatePool(model, limits_.limit() / 4, 0);
+    StatePool pool(model, states / limits_.BytesFor(1) * sizes.BytesFor(1), 0);
+    pool.Fill();
+    return pool;
   }
 
   static size_t StateMemory(LanguageModel* model, const EngineOptions& options) {
@@ -414,7 +427,7 @@ class EngineImpl : public Engine {
     stats.swapped = counts.swapped;
     stats.waiting_tokens = counts.waiting_tokens;
     stats.parkings = scheduler_.parkings();
-    stats.state_bytes = counts.state_bytes;
+    stats.state_bytes = counts.state_bytes + (draft_states_ ? draft_states_->reserved() : 0);
     stats.steps = scheduler_.steps();
     mailbox_->unfinished = scheduler_.size() + static_cast<int>(mailbox_->added.size());
     if (mailbox_->unfinished == 0) mailbox_->idle.notify_all();
@@ -426,7 +439,8 @@ class EngineImpl : public Engine {
   bool failure_reported_ = false;  // engine thread
   const SequenceContext context_;
   const uint64_t seed_base_;
-  const StatePool limits_;  // for its arithmetic alone: any thread may ask
+  const StatePool limits_;                 // for its arithmetic alone: any thread may ask
+  std::optional<StatePool> draft_states_;  // of the draft model; engine thread only, once it runs
   const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   std::atomic<RequestId> next_id_{1};
   Scheduler scheduler_;  // engine thread only, once it runs

@@ -45,7 +45,10 @@ struct EngineOptions {
   std::chrono::milliseconds step_budget{25};
   // Speculative decoding: most draft tokens a step of a request that does not say; 0: none.
   int draft_tokens = 0;
-  LanguageModel* draft_model = nullptr;  // of the same vocabulary; null: prompt lookup
+  // Of the same vocabulary; null: prompt lookup. Its states may take, beside state_memory, one for
+  // each sequence that has a state of the model (of a KV kind: a quarter of state_memory); a
+  // sequence that gets none drafts nothing.
+  LanguageModel* draft_model = nullptr;
   int draw_threads = 1;  // that tokens are drawn on, where the model has none on the host
   std::chrono::milliseconds stall_deadline{
       30000};                           // a reader that takes nothing for so long ends its request
@@ -63,7 +66,7 @@ struct EngineStats {
   int swapped = 0;  // gave their slot to others: slow readers, lower priorities
   int64_t waiting_tokens = 0;
   int64_t parkings = 0;    // how often a request gave up its slot
-  size_t state_bytes = 0;  // held by running sequences
+  size_t state_bytes = 0;  // held by running sequences, those of a draft model included
   size_t state_bytes_limit = 0;
   size_t parked_bytes_limit = 0;
   int64_t steps = 0;

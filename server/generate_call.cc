@@ -97,7 +97,9 @@ Status GenerateCall::RunParsed() {
     }
   }
   if (!message_.resume_token().empty()) {
-    with_logprobs_ = request_.start->generation->params.logprobs.has_value();
+    const GenerateParams& params = request_.start->generation->params;
+    with_logprobs_ = params.logprobs.has_value();
+    several_choices_ = params.best_of > 1;
   } else {
     PS_ASSIGN_OR_RETURN(request_.params, ToGenerateParams(message_, rules));
     PS_ASSIGN_OR_RETURN(request_.info.priority, ToPriority(message_, rules));

@@ -128,7 +128,9 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
 // What the process will hold when it is busy, by what it is made of.
 void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   const ModelConfig& c = loaded.model->config();
-  const auto weights = static_cast<double>(loaded.model->weight_bytes());
+  const PolysketchModel* draft = loaded.draft_model.get();
+  const auto weights = static_cast<double>(loaded.model->weight_bytes() +
+                                           (draft == nullptr ? 0 : draft->weight_bytes()));
   const auto states = static_cast<double>(loaded.engine->stats().state_bytes_limit);
   const auto parked = static_cast<double>(loaded.engine->stats().parked_bytes_limit);
   const auto at_rest = static_cast<double>(loaded.sessions->options().memory);

@@ -119,6 +119,11 @@ struct JsonText {
     }
     text += delta.text();
   }
+  void Add(JsonText more) {
+    for (Json& token : more.tokens) tokens.push_back(std::move(token));
+    for (Json& logprob : more.logprobs) logprobs.push_back(std::move(logprob));
+    text += more.text;
+  }
 
   Json tokens = Json::array();
   Json logprobs = Json::array();
@@ -128,16 +133,22 @@ struct JsonText {
 // Collects a stream for --json.
 class JsonOutput {
  public:
-  // several: outputs, of which each has a finish of its own.
+  // several: outputs were asked for, of which each has a finish of its own. A completion that is
+  // resumed tells by its output.
   explicit JsonOutput(bool several) : several_(several) {}
 
   void Add(const v1::Delta& delta) {
-    const bool of_choice = several_ && !delta.echoed();
-    (of_choice ? choices_[delta.choice()].output : text_).Add(delta);
+    if (delta.echoed()) return text_.Add(delta);
+    several_ = several_ || delta.choice() > 0;
+    choices_[delta.choice()].output.Add(delta);
   }
-  void Add(const v1::ChoiceFinish& finish) { choices_[finish.choice()].finish = finish; }
+  void Add(const v1::ChoiceFinish& finish) {
+    several_ = true;
+    choices_[finish.choice()].finish = finish;
+  }
 
   void Print(const v1::Finish& finish, bool with_logprobs) {
+    if (!several_) text_.Add(std::move(choices_[0].output));
     Json json;
     json["text"] = text_.text + finish.text();
     json["finish_reason"] = ReasonName(finish.reason());
@@ -151,7 +162,7 @@ class JsonOutput {
     json["usage"] = MessageToJson(finish.usage());
     json["timings"] = MessageToJson(finish.timings());
     json["tokens"] = std::move(text_.tokens);
-    if (with_logprobs) json["logprobs"] = std::move(text_.logprobs);
+    if (with_logprobs || !text_.logprobs.empty()) json["logprobs"] = std::move(text_.logprobs);
     if (several_) json["choices"] = Choices(with_logprobs);
     PrintJson(json);
   }
@@ -174,15 +185,17 @@ class JsonOutput {
       json["completion_tokens"] = finish.completion_tokens();
       json["logprob_sum"] = finish.logprob_sum();
       json["tokens"] = std::move(choice.output.tokens);
-      if (with_logprobs) json["logprobs"] = std::move(choice.output.logprobs);
+      if (with_logprobs || !choice.output.logprobs.empty()) {
+        json["logprobs"] = std::move(choice.output.logprobs);
+      }
       list.push_back(std::move(json));
     }
     return list;
   }
 
-  const bool several_;
-  JsonText text_;                      // of the only output; of several, what was echoed
-  std::map<int32_t, Choice> choices_;  // of several
+  bool several_;
+  JsonText text_;                      // what was echoed; in the end, the only output too
+  std::map<int32_t, Choice> choices_;  // by index; of one output, the first
 };
 
 // Writes a stream to the terminal as it arrives.

@@ -6,26 +6,52 @@
 
 namespace polysketch {
 
-ChoiceGroup::ChoiceGroup(std::shared_ptr<EventStream> stream, int n, int best_of)
-    : stream_(std::move(stream)), n_(n), choices_(static_cast<size_t>(best_of)) {}
+ChoiceGroup::ChoiceGroup(std::shared_ptr<EventStream> stream, int n, int best_of,
+                         std::vector<StoppedChoice> before)
+    : stream_(std::move(stream)),
+      n_(n),
+      before_(std::move(before)),
+      choices_(static_cast<size_t>(best_of)) {}
 
 void ChoiceGroup::Push(int choice, Event event) {
   auto* token = std::get_if<TokenEvent>(&event);
-  if (token != nullptr) token->choice = choice;
-  if (token != nullptr && ranked() && !token->echoed) {
-    choices_[static_cast<size_t>(choice)].kept.push_back(std::move(*token));
+  if (token == nullptr || token->echoed) return stream_->Push(std::move(event));
+  token->choice = choice;
+  Choice& of = choices_[static_cast<size_t>(choice)];
+  const StoppedChoice before = Before(choice);
+  if (before.over || ++of.tokens <= before.given) return;
+  if (ranked()) {
+    of.kept.push_back(std::move(*token));
   } else {
     stream_->Push(std::move(event));
   }
 }
 
 std::optional<FinishEvent> ChoiceGroup::Finish(int choice, FinishEvent finish) {
-  if (!ranked() && finish.status.ok()) stream_->Push(ToEvent(choice, finish));
-  choices_[static_cast<size_t>(choice)].finish = std::move(finish);
+  Choice& of = choices_[static_cast<size_t>(choice)];
+  const bool ends = finish.status.ok() && finish.reason != FinishReason::kMigrated;
+  if (!ranked() && ends && !Before(choice).over) stream_->Push(ToEvent(choice, finish));
+  of.finish = std::move(finish);
   if (--alive_ > 0) return std::nullopt;
   FinishEvent whole = Whole();
-  if (ranked() && whole.status.ok()) PushRanked();
+  const bool stopped = whole.reason == FinishReason::kMigrated;
+  if (stopped && beginning_) whole.snapshot = Stopped();
+  if (ranked() && whole.status.ok() && !stopped) PushRanked();
   return whole;
+}
+
+std::shared_ptr<const Snapshot> ChoiceGroup::Stopped() const {
+  auto stopped = std::make_shared<Snapshot>(beginning_());
+  std::vector<StoppedChoice>& now = stopped->generation->choices;
+  now.clear();
+  for (int i = 0; i < size(); ++i) {
+    const Choice& choice = choices_[static_cast<size_t>(i)];
+    now.push_back(Before(i));
+    if (ranked()) continue;
+    now.back().over |= choice.finish->reason != FinishReason::kMigrated;
+    now.back().given = std::max(now.back().given, choice.tokens);
+  }
+  return stopped;
 }
 
 ChoiceEvent ChoiceGroup::ToEvent(int index, const FinishEvent& finish) {
@@ -65,6 +91,9 @@ FinishEvent ChoiceGroup::Whole() const {
     if (whole.status.ok() && !choice.finish->status.ok()) {
       whole.status = choice.finish->status;
       whole.reason = choice.finish->reason;
+    }
+    if (whole.status.ok() && choice.finish->reason == FinishReason::kMigrated) {
+      whole.reason = FinishReason::kMigrated;
     }
     whole.usage.completion_tokens += choice.finish->usage.completion_tokens;
     whole.timings.decode = std::max(whole.timings.decode, choice.finish->timings.decode);

@@ -49,7 +49,8 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
   StartSampler();
   if (resumes) Resume(*start->generation);
   if (params_.best_of > 1) {
-    Group(params_.n, params_.best_of);
+    Group(params_.n, params_.best_of,
+          resumes ? start->generation->choices : std::vector<StoppedChoice>());
     forks_due_ = true;
   }
   if (start == nullptr) {
@@ -137,6 +138,7 @@ std::vector<std::unique_ptr<Sequence>> GenerateSequence::TakeForks() {
   if (!forks_due_ || ended() || processed_ < prefill_size()) return forks;
   forks_due_ = false;
   EchoUpTo(prompt_size());  // before anything that a fork may say
+  group()->Part(Beginning());
   for (int choice = 1; choice < params_.best_of; ++choice) {
     forks.emplace_back(new GenerateSequence(*this, choice));
   }
@@ -311,7 +313,6 @@ std::optional<ProgressEvent> GenerateSequence::Progress() const {
 }
 
 bool GenerateSequence::Migrate() {
-  if (group() != nullptr) return false;  // several choices have no snapshot: they end here
   End(FinishReason::kMigrated, Status());
   return true;
 }
@@ -321,6 +322,7 @@ void GenerateSequence::OnLeaving(const SequenceState* state) {
   const bool migrates = reason == FinishReason::kMigrated;
   const bool is_kept = keep_ && (reason == FinishReason::kStop || reason == FinishReason::kLength);
   if (!migrates && !is_kept) return;
+  if (group() != nullptr && !forks_due_) return;  // the group knows what all of them need
   auto snapshot = std::make_shared<Snapshot>();
   const int64_t processed = state == nullptr ? 0 : state->position() - start_position();
   snapshot->state = processed == 0 ? start_state_ : SavedState::Of(*state);
@@ -333,6 +335,15 @@ void GenerateSequence::OnLeaving(const SequenceState* state) {
   snapshot->tail = tail_;
   if (migrates) snapshot->generation = StoppedGeneration();
   snapshot_ = std::move(snapshot);
+}
+
+std::function<Snapshot()> GenerateSequence::Beginning() const {
+  Generation generation = StoppedGeneration();
+  generation.echoed = echoed_;
+  return [state = start_state_, prompt = prompt_, seen = seen_, tail = tail_,
+          generation = std::move(generation)] {
+    return Snapshot{state, *prompt, seen, tail, generation};
+  };
 }
 
 Generation GenerateSequence::StoppedGeneration() const {
@@ -348,6 +359,7 @@ Generation GenerateSequence::StoppedGeneration() const {
   generation.counts = sampler_->Counts();
   generation.held = stop_matcher_.held();
   if (decoder_) generation.decoder = decoder_->Save();
+  if (group() != nullptr) generation.choices = group()->before();
   return generation;
 }
 

@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -68,6 +69,8 @@ class GenerateSequence : public Sequence {
   void StartSampler();
   void StartDecoder();
   Generation StoppedGeneration() const;
+  // The request as it stands when its choices part, with the whole prompt pending.
+  std::function<Snapshot()> Beginning() const;
 
   // Tokens in start_state_.
   int64_t start_position() const { return start_state_ == nullptr ? 0 : start_state_->position; }

@@ -19,7 +19,7 @@ Scheduler::Scheduler(LanguageModel* model, const SequenceContext& context,
       batch_builder_(context.max_step_tokens),
       executor_(model, context.max_step_tokens, options.draw_threads),
       waiting_(options.aging) {
-  if (model->states_at_start()) states_.Fill();
+  states_.Fill();
 }
 
 void Scheduler::Add(std::unique_ptr<Sequence> sequence) {

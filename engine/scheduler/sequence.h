@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/observer.h"
@@ -121,8 +122,10 @@ class Sequence {
   // A fork: one more choice of the parent's request.
   Sequence(const Sequence& parent, int choice);
   // Makes this the first of several choices.
-  void Group(int n, int best_of) { group_ = std::make_shared<ChoiceGroup>(stream_, n, best_of); }
-  const ChoiceGroup* group() const { return group_.get(); }
+  void Group(int n, int best_of, std::vector<StoppedChoice> before) {
+    group_ = std::make_shared<ChoiceGroup>(stream_, n, best_of, std::move(before));
+  }
+  ChoiceGroup* group() const { return group_.get(); }
   const SequenceContext& context() const { return context_; }
   const RequestInfo& info() const { return info_; }
   void Push(Event event);

@@ -1,5 +1,6 @@
 #include "engine/scheduler/state_pool.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -19,8 +20,13 @@ StatePool::StatePool(LanguageModel* model, size_t limit, size_t parked_limit)
 void StatePool::Fill() {
   if (growing_) return;
   const size_t bytes = BytesFor(1);
-  const size_t states = limit_ / bytes + parked_limit_ / bytes;
-  while (free_.size() < states && model_->status().ok()) free_.push_back(model_->NewState());
+  const size_t most = limit_ / bytes + parked_limit_ / bytes;
+  const size_t states = model_->states_at_start() ? most : std::min<size_t>(1, most);
+  while (free_.size() < states && model_->status().ok()) {
+    std::unique_ptr<SequenceState> state = model_->NewState();
+    if (state == nullptr) return;
+    free_.push_back(std::move(state));
+  }
 }
 
 int64_t StatePool::TokensThatFit(size_t bytes) const {

@@ -45,7 +45,7 @@ SessionTable::SessionTable(SessionOptions options)
 
 Result<SessionInfo> SessionTable::Create(const std::string& tenant, bool durable, milliseconds ttl,
                                          std::shared_ptr<const Snapshot> start) {
-  RemoveExpired();
+  Tidy();
   if (durable) PS_RETURN_IF_ERROR(RequireStore("a durable session"));
   PS_RETURN_IF_ERROR(CheckCount(tenant, 1, /*snapshots=*/false));
   return Make(tenant, durable, ttl, std::move(start));
@@ -89,15 +89,16 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
   PS_CHECK(place != entries_.end()) << "a session went while it was in use";
   const std::shared_ptr<const Snapshot> before = place->snapshot;
   const bool was_stored = place->stored;
+  const bool writes = place->durable || write_through_;
   SetSnapshot(place, std::move(snapshot));
   place->used = options_.now();
   entries_.splice(entries_.end(), entries_, place);
-  Status status = place->durable || write_through_ ? Write(&*place) : Status();
+  Status status = writes ? Write(&*place) : Status();
   if (status.ok()) status = MakeRoom();
   if (!status.ok()) {
     SetSnapshot(place, before);
     // What the store has may be the new one: the old one goes there with the next write.
-    place->stored = was_stored && !place->durable;
+    place->stored = was_stored && !writes;
     return status;
   }
   // A session that was only spilled must not come back from an older state.
@@ -150,7 +151,7 @@ Status SessionTable::Delete(const std::string& tenant, const std::string& id) {
 }
 
 Result<SessionTable::Listing> SessionTable::List(const std::string& tenant) {
-  RemoveExpired();
+  Tidy();
   Listing listing;
   const auto now = options_.now();
   for (const Entry& entry : entries_) {
@@ -215,7 +216,7 @@ Result<SnapshotInfo> SessionTable::TakeSnapshot(const std::string& tenant, const
 
 Result<SessionInfo> SessionTable::Restore(const std::string& tenant, const std::string& key,
                                           bool durable, milliseconds ttl) {
-  RemoveExpired();
+  Tidy();
   const Status none = NotFound("there is no snapshot ", key);
   if (!IsStateKey(key)) return none;
   if (options_.store == nullptr) {
@@ -227,7 +228,7 @@ Result<SessionInfo> SessionTable::Restore(const std::string& tenant, const std::
   if (stored.status().code() == Code::kNotFound) return none;
   if (!stored.ok()) return stored.status();
   PS_ASSIGN_OR_RETURN(std::shared_ptr<const Snapshot> snapshot,
-                      options_.codec.Decode(stored->bytes));
+                      options_.codec.Decode(AsText(stored->bytes)));
   return Create(tenant, durable, ttl, std::move(snapshot));
 }
 
@@ -249,7 +250,7 @@ Result<std::shared_ptr<const Snapshot>> SessionTable::GetStopped(const std::stri
   const auto stored = options_.store->Get(tenant, StoppedKey(token));
   if (stored.status().code() == Code::kNotFound) return none;
   if (!stored.ok()) return stored.status();
-  return options_.codec.Decode(stored->bytes);
+  return options_.codec.Decode(AsText(stored->bytes));
 }
 
 void SessionTable::Flush() {
@@ -278,7 +279,7 @@ SessionTable::Place SessionTable::Find(const Key& key) {
 }
 
 Result<SessionTable::Place> SessionTable::Look(const Key& key) {
-  RemoveExpired();
+  Tidy();
   Place place = Find(key);
   if (place == entries_.end()) {
     if (options_.store == nullptr || !IsStateKey(key.second)) return NoSession(key.second);
@@ -306,7 +307,7 @@ Result<SessionTable::Place> SessionTable::Load(const Key& key) {
   CountError(stored.status());
   if (stored.status().code() == Code::kNotFound) return NoSession(key.second);
   if (!stored.ok()) return stored.status();
-  PS_ASSIGN_OR_RETURN(SessionRecord record, DecodeSession(stored->bytes, options_.codec));
+  PS_ASSIGN_OR_RETURN(SessionRecord record, DecodeSession(AsText(stored->bytes), options_.codec));
   Place place = Find(key);
   if (place == entries_.end()) {
     Entry entry;
@@ -327,8 +328,9 @@ Result<SessionTable::Place> SessionTable::Load(const Key& key) {
   }
   const Status status = MakeRoom();
   Release(key);
-  if (!status.ok()) return status;
-  return place;
+  if (status.ok()) return place;
+  LeaveToStore(place);
+  return status;
 }
 
 SessionTable::Place SessionTable::Insert(Entry entry) {
@@ -376,7 +378,18 @@ Status SessionTable::Write(Entry* entry) {
   return Status();
 }
 
+void SessionTable::LeaveToStore(Place place) {
+  const int64_t tokens = place->tokens;
+  const int64_t bytes = place->bytes;
+  SetSnapshot(place, nullptr);
+  place->tokens = tokens;
+  place->bytes = bytes;
+  place->in_memory = false;
+  place->stored = true;
+}
+
 Status SessionTable::MakeRoom() {
+  Status written;
   for (Place place = entries_.begin(); place != entries_.end() && ledger_.bytes() > options_.memory;
        ++place) {
     {
@@ -384,17 +397,14 @@ Status SessionTable::MakeRoom() {
       if (place->busy) continue;
     }
     if (place->snapshot == nullptr || place->is_snapshot || options_.store == nullptr) continue;
-    if (!place->stored) PS_RETURN_IF_ERROR(Write(&*place));
-    const int64_t tokens = place->tokens;
-    const int64_t bytes = place->bytes;
-    SetSnapshot(place, nullptr);
-    place->tokens = tokens;
-    place->bytes = bytes;
-    place->in_memory = false;
-    place->stored = true;
+    // Of a store that fails no more is asked; what it has can go.
+    if (!place->stored && written.ok()) written = Write(&*place);
+    if (!place->stored) continue;
+    LeaveToStore(place);
     std::lock_guard lock(mutex_);
     ++stats_.spills;
   }
+  if (!written.ok() && ledger_.bytes() > options_.memory) return written;
   // With a store the rest is in use, and goes when it is not.
   if (ledger_.bytes() <= options_.memory || options_.store != nullptr) return Status();
   return ResourceExhausted("sessions take ", ledger_.bytes(), " bytes of memory, and ",
@@ -403,7 +413,10 @@ Status SessionTable::MakeRoom() {
                            "the least recently used would go there");
 }
 
-void SessionTable::RemoveExpired() {
+void SessionTable::Tidy() {
+  // Those that were in use when others needed room, and are not any more. A failure is counted, and
+  // whoever asks for room next is told.
+  if (options_.store != nullptr) (void)MakeRoom();
   const auto now = options_.now();
   if (now - last_sweep_ < kSweepInterval) return;
   last_sweep_ = now;

@@ -180,10 +180,13 @@ class SessionTable {
   void Remove(Place place);
   void SetSnapshot(Place place, std::shared_ptr<const Snapshot> snapshot);
   Status Write(Entry* entry);
+  // Drops from memory what the store has.
+  void LeaveToStore(Place place);
   // Moves the least recently used to the store until the memory fits; RESOURCE_EXHAUSTED when it
   // cannot.
   Status MakeRoom();
-  void RemoveExpired();
+  // Before an operation: what is too much in memory leaves it, what has expired goes.
+  void Tidy();
   Status CheckCount(const std::string& tenant, int more, bool snapshots);
   Result<std::chrono::milliseconds> Ttl(std::chrono::milliseconds asked) const;
   SessionInfo Describe(const Entry& entry) const;

@@ -46,6 +46,24 @@ Status CheckCounts(const Generation& generation, int vocab_size) {
   return Status();
 }
 
+Status CheckChoices(const Generation& generation) {
+  const GenerateParams& params = generation.params;
+  const std::vector<StoppedChoice>& choices = generation.choices;
+  if (params.best_of > 1 && generation.generated > 0) {
+    return InvalidArgument("snapshot: generation: expected no tokens before several choices part");
+  }
+  if (choices.empty()) return Status();
+  const bool ranked = params.best_of > params.n;  // nothing goes out before the last has ended
+  bool fit = params.best_of > 1 && std::ssize(choices) == params.best_of;
+  for (const StoppedChoice& choice : choices) {
+    fit = fit && IsCount(choice.given, ranked ? 0 : generation.max_tokens);
+    fit = fit && !(ranked && choice.over);
+  }
+  if (fit) return Status();
+  return InvalidArgument("snapshot: choices: expected how far each of ", params.best_of,
+                         " came, found ", choices.size());
+}
+
 Status CheckGeneration(const Generation& generation, int64_t pending,
                        const SnapshotLimits& limits) {
   PS_RETURN_IF_ERROR(ValidateSampling(generation.params.sampling, limits.vocab_size));
@@ -63,6 +81,7 @@ Status CheckGeneration(const Generation& generation, int64_t pending,
                            generation.generated, " of ", generation.max_tokens, " tokens, ",
                            generation.echoed, " of ", pending, " echoed");
   }
+  PS_RETURN_IF_ERROR(CheckChoices(generation));
   PS_RETURN_IF_ERROR(CheckCounts(generation, limits.vocab_size));
   StopMatcher matcher(generation.params.stop, generation.params.include_stop_in_output);
   std::string out;

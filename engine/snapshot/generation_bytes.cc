@@ -75,6 +75,15 @@ std::string GenerationBytes(const Generation& g) {
   out.PutBytes(g.held);
   out.Put<uint8_t>(g.decoder.at_start ? 1 : 0);
   out.PutBytes(g.decoder.pending);
+  if (g.params.best_of > 1) {
+    out.Put(g.params.n);
+    out.Put(g.params.best_of);
+    out.Put<uint64_t>(g.choices.size());
+    for (const StoppedChoice& choice : g.choices) {
+      out.Put(choice.given);
+      out.Put<uint8_t>(choice.over ? 1 : 0);
+    }
+  }
   return std::move(out).Take();
 }
 
@@ -111,6 +120,19 @@ Result<std::optional<Generation>> ReadGeneration(std::string_view bytes) {
   g.held = in.GetBytes();
   g.decoder.at_start = in.GetBool();
   g.decoder.pending = in.GetBytes();
+  if (!in.Finished()) {
+    g.params.n = in.Get<int32_t>();
+    g.params.best_of = in.Get<int32_t>();
+    const auto choices = in.Get<uint64_t>();
+    if (g.params.best_of < 2 || choices > kMaxChoices) {
+      return DataLoss("snapshot: generation: ", choices, " of ", g.params.best_of, " choices");
+    }
+    g.choices.resize(choices);
+    for (StoppedChoice& choice : g.choices) {
+      choice.given = in.Get<int64_t>();
+      choice.over = in.GetBool();
+    }
+  }
   if (!in.Finished() || !paired) return DataLoss("snapshot: generation: broken");
   return std::optional<Generation>(std::move(g));
 }

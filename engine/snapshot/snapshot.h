@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/byte_buffer.h"
 #include "base/status.h"
 #include "engine/request.h"
 #include "engine/snapshot/token_set.h"
@@ -22,9 +23,17 @@ namespace polysketch {
 // What SequenceState::Save wrote.
 struct SavedState {
   int64_t position = 0;  // tokens
-  std::vector<uint8_t> bytes;
+  ByteBuffer bytes;
 
   static std::shared_ptr<const SavedState> Of(const SequenceState& state);
+};
+
+// One of several choices of a stopped completion: what of it the client has.
+struct StoppedChoice {
+  int64_t given = 0;  // tokens
+  bool over = false;  // and its end
+
+  bool operator==(const StoppedChoice&) const = default;
 };
 
 // A completion that was stopped between two tokens; the resumed one gives the very next.
@@ -42,6 +51,11 @@ struct Generation {
   int64_t session_tokens = 0;                       // and where that session stood
   std::string held;                                 // by the stop matcher
   IncrementalDecoder::Saved decoder;
+  // Of several choices, once they have parted (before, and of one choice: empty). Their states
+  // would be as many; instead the snapshot stands where they parted or before, with the prompt
+  // pending. What follows is a function of that and the seed: it is made again, and what the client
+  // has of it is left out.
+  std::vector<StoppedChoice> choices;
 
   bool operator==(const Generation&) const = default;
 };

@@ -204,8 +204,8 @@ std::string EncodeSnapshot(const Snapshot& snapshot, const SnapshotBinding& bind
   std::vector<Section> sections;
   sections.push_back(plain(kBinding, BindingBytes(binding)));
   sections.push_back(plain(kSequence, SequenceBytes(snapshot)));
-  static const std::vector<uint8_t> kNone;
-  const std::vector<uint8_t>& state = snapshot.state ? snapshot.state->bytes : kNone;
+  static const ByteBuffer kNone;
+  const ByteBuffer& state = snapshot.state ? snapshot.state->bytes : kNone;
   sections.push_back(
       {kState, static_cast<uint32_t>(encoding), state.size(), EncodeState(state, encoding)});
   if (snapshot.generation) {

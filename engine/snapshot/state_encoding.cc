@@ -38,8 +38,8 @@ std::string ToBf16(std::span<const uint8_t> values) {
   return out;
 }
 
-std::vector<uint8_t> FromBf16(std::string_view halves) {
-  std::vector<uint8_t> out(halves.size() * 2);
+ByteBuffer FromBf16(std::string_view halves) {
+  ByteBuffer out(halves.size() * 2, uint8_t{0});
   for (size_t i = 0; i < halves.size() / 2; ++i) {
     std::memcpy(out.data() + i * 4 + 2, halves.data() + i * 2, 2);
   }
@@ -107,7 +107,7 @@ std::string EncodeState(std::span<const uint8_t> state, StateEncoding encoding) 
   return Compress(ToPlanes(bytes, IsTwoByte(encoding) ? 2 : 4));
 }
 
-Result<std::vector<uint8_t>> DecodeState(std::string_view bytes, uint32_t encoding, uint64_t size) {
+Result<ByteBuffer> DecodeState(std::string_view bytes, uint32_t encoding, uint64_t size) {
   if (encoding > static_cast<uint32_t>(StateEncoding::kBf16Zstd) || size % sizeof(float) != 0) {
     return DataLoss("snapshot: state: unknown encoding ", encoding, " of ", size, " bytes");
   }
@@ -124,7 +124,7 @@ Result<std::vector<uint8_t>> DecodeState(std::string_view bytes, uint32_t encodi
     return DataLoss("snapshot: state: expected ", expected, " bytes, found ", bytes.size());
   }
   if (two_byte) return FromBf16(bytes);
-  return std::vector<uint8_t>(bytes.begin(), bytes.end());
+  return CopyOf(bytes);
 }
 
 }  // namespace polysketch

@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "base/byte_buffer.h"
 #include "base/status.h"
 #include "engine/snapshot/snapshot_file.h"
 
@@ -17,6 +17,6 @@ std::string EncodeState(std::span<const uint8_t> state, StateEncoding encoding);
 
 // `size`: bytes of the float32 values, already bounded by the caller. DATA_LOSS when the bytes are
 // not what EncodeState makes of so many.
-Result<std::vector<uint8_t>> DecodeState(std::string_view bytes, uint32_t encoding, uint64_t size);
+Result<ByteBuffer> DecodeState(std::string_view bytes, uint32_t encoding, uint64_t size);
 
 }  // namespace polysketch

@@ -1,16 +1,35 @@
 #include "engine/speculation/model_drafter.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace polysketch {
 
-ModelDrafter::ModelDrafter(LanguageModel* model)
+ModelDrafter::ModelDrafter(LanguageModel* model, StatePool* states)
     : model_(model),
+      states_(states),
       hidden_(static_cast<size_t>(model->hidden_size())),
       logits_(static_cast<size_t>(model->vocab_size())) {}
 
 void ModelDrafter::Append(std::span<const int32_t> tokens) {
-  unseen_.insert(unseen_.end(), tokens.begin(), tokens.end());
+  if (!given_up_) unseen_.insert(unseen_.end(), tokens.begin(), tokens.end());
+}
+
+bool ModelDrafter::MakeRoom(int64_t tokens) {
+  const int64_t seen = state_ == nullptr ? 0 : state_->position();
+  const size_t needed = states_->BytesFor(seen + tokens);
+  if (needed > reserved_) {
+    if (!states_->Reserve(needed - reserved_)) return false;
+    reserved_ = needed;
+  }
+  if (state_ == nullptr) state_ = states_->Acquire();
+  if (state_ == nullptr) GiveBack();
+  return state_ != nullptr;
+}
+
+void ModelDrafter::GiveBack() {
+  if (state_ != nullptr) states_->Release(std::move(state_));
+  states_->Unreserve(std::exchange(reserved_, 0));
 }
 
 void ModelDrafter::Run(std::span<const int32_t> tokens) {
@@ -25,9 +44,15 @@ int32_t ModelDrafter::MostLikely() {
 
 std::vector<int32_t> ModelDrafter::Propose(int64_t most) {
   std::vector<int32_t> draft;
-  if (state_ == nullptr) state_ = model_->NewState();
-  if (state_ == nullptr || unseen_.empty()) return draft;  // no memory for it now; nothing new
+  if (unseen_.empty()) return draft;
   const size_t seen = std::min(unseen_.size(), static_cast<size_t>(model_->max_step_tokens()));
+  if (!MakeRoom(static_cast<int64_t>(seen) + most)) {
+    if (state_ == nullptr) return draft;  // perhaps another time
+    GiveBack();
+    given_up_ = true;
+    unseen_ = {};
+    return draft;
+  }
   Run(std::span(unseen_).first(seen));
   unseen_.erase(unseen_.begin(), unseen_.begin() + static_cast<ptrdiff_t>(seen));
   if (!unseen_.empty()) return draft;

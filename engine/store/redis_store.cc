@@ -138,7 +138,7 @@ class RedisStore : public StateStore {
     Entry entry;
     PS_ASSIGN_OR_RETURN(entry.info, ReadStoredHeader(key, Text(*reply).substr(0, 64),
                                                      static_cast<int64_t>(reply->len)));
-    entry.bytes = Text(*reply).substr(kStoredHeaderBytes);
+    entry.bytes = CopyOf(Text(*reply).substr(kStoredHeaderBytes));
     return entry;
   }
 

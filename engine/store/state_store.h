@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/byte_buffer.h"
 #include "base/status.h"
 
 namespace polysketch {
@@ -40,7 +41,7 @@ class StateStore {
                                std::string_view bytes, std::chrono::milliseconds ttl) = 0;
   struct Entry {
     StoredInfo info;
-    std::string bytes;
+    ByteBuffer bytes;
   };
   virtual Result<Entry> Get(const std::string& owner, const std::string& key) = 0;
   virtual Result<StoredInfo> Stat(const std::string& owner, const std::string& key) = 0;

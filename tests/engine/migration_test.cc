@@ -18,6 +18,7 @@ namespace polysketch {
 namespace {
 
 using testing::Collected;
+using testing::CollectedChoice;
 using testing::kFakeVocab;
 using testing::Random;
 
@@ -44,7 +45,7 @@ class MigrationTest : public ::testing::Test {
     auto stream = std::make_shared<EventStream>(10000);
     Scheduler scheduler(
         &model_, context_,
-        {.max_sequences = 1, .state_memory = 100, .stall_deadline = std::chrono::hours(1)});
+        {.max_sequences = 2, .state_memory = 300, .stall_deadline = std::chrono::hours(1)});
     scheduler.Add(std::make_unique<GenerateSequence>(context_, 1, std::move(request), max_tokens,
                                                      seed, stream));
     Collected out;
@@ -70,14 +71,17 @@ class MigrationTest : public ::testing::Test {
 
   // Stops it again and again.
   Collected RunInPieces(const GenerateRequest& request, Random* random, int* pieces) {
-    Collected all = Run(request, static_cast<int>(random->Int(0, 20)));
+    int64_t most = 20;
+    Collected all = Run(request, static_cast<int>(random->Int(0, most)));
     while (all.finish && all.finish->reason == FinishReason::kMigrated) {
       ++*pieces;
       GenerateRequest next;
       next.start = Copy(*all.finish->snapshot);
       if (next.start == nullptr) break;
       all.finish.reset();
-      Collected more = Run(next, static_cast<int>(random->Int(0, 20)));
+      // Several choices begin again: they need ever more to get to the end.
+      if (request.params.best_of > 1) most += 20;
+      Collected more = Run(next, static_cast<int>(random->Int(0, most)));
       const auto append = [](auto* to, const auto& from) {
         to->insert(to->end(), from.begin(), from.end());
       };
@@ -85,6 +89,14 @@ class MigrationTest : public ::testing::Test {
       append(&all.echoed, more.echoed);
       append(&all.logprobs, more.logprobs);
       append(&all.text, more.text);
+      for (auto& [index, choice] : more.choices) {
+        CollectedChoice& whole = all.choices[index];
+        EXPECT_FALSE(whole.end.has_value()) << "a choice that goes on behind its end";
+        append(&whole.tokens, choice.tokens);
+        append(&whole.logprobs, choice.logprobs);
+        append(&whole.text, choice.text);
+        whole.end = choice.end;
+      }
       all.finish = more.finish;
     }
     return all;
@@ -117,10 +129,14 @@ class MigrationTest : public ::testing::Test {
   }
 
   static void ExpectSame(const Collected& got, const Collected& want, int i) {
-    EXPECT_EQ(got.tokens, want.tokens) << i;
+    // Tokens of several choices come mixed, and differently so.
+    if (want.choices.size() < 2) {
+      EXPECT_EQ(got.tokens, want.tokens) << i;
+      EXPECT_EQ(got.logprobs, want.logprobs) << i;
+      EXPECT_EQ(got.text, want.text) << i;
+    }
+    EXPECT_EQ(got.choices, want.choices) << i;
     EXPECT_EQ(got.echoed, want.echoed) << i;
-    EXPECT_EQ(got.logprobs, want.logprobs) << i;
-    EXPECT_EQ(got.text, want.text) << i;
     EXPECT_EQ(got.finish->reason, want.finish->reason) << i;
     EXPECT_EQ(got.finish->matched_stop, want.finish->matched_stop) << i;
     EXPECT_EQ(got.finish->seed, want.finish->seed) << i;
@@ -134,6 +150,23 @@ class MigrationTest : public ::testing::Test {
   EngineObserver observer_;
   SequenceContext context_;
 };
+
+TEST_F(MigrationTest, SeveralChoicesAreNeitherLostNorRepeated) {
+  Random random(3);
+  int pieces = 0;
+  const int count = testing::Count(500, 10000);
+  for (int i = 0; i < count; ++i) {
+    GenerateRequest request = RandomRequest(&random);
+    GenerateParams& params = request.params;
+    params.max_tokens = static_cast<int32_t>(random.Int(1, 30));
+    params.n = static_cast<int32_t>(random.Int(1, 4));
+    params.best_of = std::max<int32_t>(2, params.n + static_cast<int32_t>(random.Int(0, 2)));
+    const Collected want = Run(request, -1);
+    ExpectSame(RunInPieces(request, &random, &pieces), want, i);
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(pieces, count / 2) << "too few were stopped for this to mean something";
+}
 
 TEST_F(MigrationTest, StoppedAnywhereTheJoinedOutputIsTheUninterruptedOne) {
   Random random(1);

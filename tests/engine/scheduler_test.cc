@@ -284,9 +284,13 @@ TEST_F(SchedulerTest, DecodingGoesOnBesideALongPrompt) {
   EXPECT_EQ(model_->largest_step, 32);
 }
 
-// A device's states are all there before the first request: none is made later.
+// A device's states are all there before the first request: none is made later. Of the host's, one
+// is.
 TEST(StatePoolTest, FillMakesAllStatesAtOnce) {
-  FakeModel model;
+  class DeviceModel : public FakeModel {
+   public:
+    bool states_at_start() const override { return true; }
+  } model;
   {
     StatePool pool(&model, 350, 210);  // bytes for three and two states of 100
     pool.Fill();
@@ -297,6 +301,12 @@ TEST(StatePoolTest, FillMakesAllStatesAtOnce) {
     EXPECT_EQ(model.live_states, 5);
     for (auto& state : taken) pool.Release(std::move(state));
     EXPECT_EQ(pool.free(), 5u);
+  }
+  FakeModel host;
+  {
+    StatePool pool(&host, 350, 210);
+    pool.Fill();
+    EXPECT_EQ(pool.free(), 1u);
   }
   FakeModel growing(32, true);
   StatePool pool(&growing, 350, 210);

@@ -234,12 +234,12 @@ TEST_P(StoredSessionTest, DamagedOnesAreRefused) {
   const auto entry = store_->Get("t", "session-" + id);
   ASSERT_TRUE(entry.ok());
   for (size_t i = 0; i < entry->bytes.size(); i += i < 200 ? 1 : 97) {
-    std::string bad = entry->bytes;
+    std::string bad(AsText(entry->bytes));
     bad[i] = static_cast<char>(bad[i] ^ 1);
     ASSERT_TRUE(store_->Put("t", "session-" + id, bad, 1h).ok());
     EXPECT_FALSE(NewTable()->Acquire("t", id, {}).ok()) << "byte " << i;
   }
-  ASSERT_TRUE(store_->Put("t", "session-" + id, entry->bytes, 1h).ok());
+  ASSERT_TRUE(store_->Put("t", "session-" + id, AsText(entry->bytes), 1h).ok());
   ExpectAt(NewTable().get(), id, 7);
 }
 

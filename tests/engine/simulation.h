@@ -1,30 +1,26 @@
 // The production scheduler in a world of its own: a virtual clock, a model whose steps take virtual
 // time and whose allocations may fail, and clients that read slowly, stall, disconnect and come
-// back for more. Everything follows from one seed: a seed that fails does so again.
+// back for more. Some are in sessions, whose states come from a store that is slow and fails, and
+// go back there; now and then everything is drained to it and goes on from there. Everything
+// follows from one seed: a seed that fails does so again.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/prefix_cache/prefix_cache.h"
 #include "engine/scheduler/scheduler.h"
+#include "engine/session/session_table.h"
 #include "tests/engine/collected.h"
 #include "tests/engine/fake_model.h"
+#include "tests/engine/simulated_requests.h"
+#include "tests/engine/simulated_store.h"
 #include "tests/testing/random.h"
 
 namespace polysketch::testing {
-
-// A request that clients may send, and what it gives alone.
-struct SimulatedRequest {
-  GenerateParams params;
-  std::vector<int32_t> tokens;  // the prompt, or the text of a score
-  bool score = false;
-  Collected alone;
-};
-
-// The same ones in every simulation.
-std::vector<SimulatedRequest> SimulatedRequests(int count);
 
 class SimulatedModel : public FakeModel {
  public:
@@ -48,7 +44,7 @@ class SimulatedModel : public FakeModel {
 
 class Simulation {
  public:
-  Simulation(uint64_t seed, const std::vector<SimulatedRequest>* requests);
+  Simulation(uint64_t seed, const SimulatedRequests* requests);
   ~Simulation();
 
   // That many ticks with clients coming, then as many as it takes until the last request has ended.
@@ -59,17 +55,40 @@ class Simulation {
   uint64_t trace() const { return trace_; }
   // How often each thing happened: a world in which nothing fails shows nothing.
   struct Happened {
-    int64_t requests = 0, reasons[6] = {}, parkings = 0, preempted = 0, forks = 0, drafts_held = 0,
-            refused = 0;
+    int64_t requests = 0, reasons[7] = {}, parkings = 0, preempted = 0, forks = 0, drafts_held = 0,
+            refused = 0, turns = 0, contended = 0, store_failures = 0, spills = 0, resumed = 0,
+            cache_hits = 0;
     void Add(const Happened& other);
   };
   const Happened& happened() const { return happened_; }
 
  private:
+  static constexpr int kMostPriority = 2;
   struct Client;
+  struct Session;
   class Observer;
 
-  void Submit();
+  // --- simulation_clients.cc: requests on their way, the store's part of it included ---
+  void Arrive();
+  bool QueueIsFull() const;
+  // Hands a request to the scheduler, or it is refused; `start` may be null.
+  void Submit(Client* client, std::shared_ptr<const Snapshot> start);
+  // On the store thread: a turn gets its session, or a client hears why not.
+  void TakeSession(Client* client);
+  Status Prepare(Session* session);
+  // What a finish means for the store.
+  void OnFinish(Client* client);
+  void Stop(Client* client);
+  void Resume(Client* client);
+  void Commit(Client* client);
+  // It has ended without an answer of the engine.
+  void Refuse(Client* client, const Status& status);
+  // When a session was just taken: what nobody uses left memory first.
+  void CheckSessionMemory();
+  void CheckSessions();
+
+  // --- simulation.cc ---
+  void OpenSessions();
   void Act(Client* client);
   void Read(Client* client, int64_t most);
   void CheckEvent(Client* client, const Event& event);
@@ -84,7 +103,7 @@ class Simulation {
   }
 
   Random random_;
-  const std::vector<SimulatedRequest>& requests_;
+  const SimulatedRequests& requests_;
   Clock::time_point now_{std::chrono::hours(1)};
   std::unique_ptr<SimulatedModel> model_;
   std::unique_ptr<Observer> observer_;
@@ -92,13 +111,57 @@ class Simulation {
   SequenceContext context_;
   SchedulerOptions options_;
   int max_queue_ = 0;
+  std::unique_ptr<PrefixCache> prefix_cache_;
   std::unique_ptr<Scheduler> scheduler_;
-  std::vector<std::unique_ptr<Client>> clients_;
+  std::unique_ptr<SimulatedStore> store_;
+  std::unique_ptr<SessionTable> table_;
+  SimulatedStoreThread store_thread_{&random_, &now_};
+  double drains_ = 0;  // probability in a tick
+  size_t largest_snapshot_ = 0;
+  std::vector<std::unique_ptr<Session>> sessions_;
+  std::vector<std::unique_ptr<Client>> clients_;  // those who leave go back to the ones above
   RequestId next_id_ = 1;
   bool settling_ = false;
   uint64_t trace_ = 0;
   std::string error_;
   Happened happened_;
+};
+
+// A client's request.
+struct Simulation::Client {
+  RequestId id = 0;
+  const SimulatedRequest* request = nullptr;
+  RequestInfo info;
+  size_t capacity = 0;  // of its stream
+  std::shared_ptr<EventStream> stream;
+  std::shared_ptr<TokenFeed> feed;
+  Clock::time_point ready_since;  // since when it has owed nothing
+  Clock::time_point next_act;
+  std::chrono::microseconds pace{0};  // between two acts
+  int64_t bite = 0;                   // events or input tokens in one act
+  size_t fed = 0;
+  Clock::time_point leaves = Clock::time_point::max();
+  bool cancelled = false;
+  bool submitted = false;  // the scheduler has it, or had
+  Collected got;
+  int endings = 0;
+  bool over = false;
+
+  Session* session = nullptr;         // whose turn it is
+  std::optional<SessionLease> lease;  // from the store on, until it is over
+  std::shared_ptr<const Snapshot> end;
+  std::string resume_token;
+};
+
+// A session of a tenant, as its clients know it.
+struct Simulation::Session {
+  const SimulatedSession* turns = nullptr;
+  std::string tenant;
+  std::string id;  // empty: to be made
+  size_t turn = 0;
+  bool durable = false;
+
+  int64_t tokens() const { return turn == 0 ? 0 : (*turns)[turn - 1].session_tokens; }
 };
 
 }  // namespace polysketch::testing

@@ -9,23 +9,25 @@
 #include <mutex>
 #include <thread>
 
+#include "base/logging.h"
 #include "gtest/gtest.h"
 #include "tests/testing/environment.h"
 
 namespace polysketch {
 namespace {
 
-using testing::SimulatedRequest;
+using testing::SimulatedRequests;
 using testing::Simulation;
 
 constexpr int kTicks = 1000;
 
-const std::vector<SimulatedRequest>& Requests() {
-  static const std::vector<SimulatedRequest> requests = testing::SimulatedRequests(200);
+const SimulatedRequests& Requests() {
+  static const SimulatedRequests requests(200, 40);
   return requests;
 }
 
 TEST(SimulationTest, InvariantsHold) {
+  SetLogLevel(LogLevel::kError);  // of stores that fail, there is no end of warnings
   if (const char* seed = std::getenv("POLYSKETCH_SIMULATION_SEED")) {
     Simulation simulation(std::strtoull(seed, nullptr, 10), &Requests());
     EXPECT_TRUE(simulation.Run(kTicks)) << simulation.error();
@@ -53,7 +55,8 @@ TEST(SimulationTest, InvariantsHold) {
 
   for (const FinishReason reason :
        {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
-        FinishReason::kDeadline, FinishReason::kStalled, FinishReason::kError}) {
+        FinishReason::kDeadline, FinishReason::kStalled, FinishReason::kError,
+        FinishReason::kMigrated}) {
     EXPECT_GT(happened.reasons[static_cast<int>(reason)], seeds / 20) << FinishReasonName(reason);
   }
   EXPECT_GT(happened.requests, 10 * seeds);
@@ -62,6 +65,12 @@ TEST(SimulationTest, InvariantsHold) {
   EXPECT_GT(happened.forks, seeds);
   EXPECT_GT(happened.drafts_held, seeds);
   EXPECT_GT(happened.refused, seeds);
+  EXPECT_GT(happened.turns, seeds);
+  EXPECT_GT(happened.contended, seeds);
+  EXPECT_GT(happened.store_failures, seeds);
+  EXPECT_GT(happened.spills, seeds);
+  EXPECT_GT(happened.resumed, seeds);
+  EXPECT_GT(happened.cache_hits, seeds);
 }
 
 TEST(SimulationTest, SameSeedSameTrace) {

@@ -210,7 +210,8 @@ TEST_F(SpeculationTest, NothingChanges) {
 // A draft model that is the model itself is always right under greedy sampling.
 TEST_F(SpeculationTest, DraftModel) {
   FakeModel draft_model;
-  context_.new_drafter = [&] { return std::make_unique<ModelDrafter>(&draft_model); };
+  StatePool states(&draft_model, 100, 0);
+  context_.new_drafter = [&] { return std::make_unique<ModelDrafter>(&draft_model, &states); };
   GenerateParams params;
   params.sampling.temperature = 0;
   params.max_tokens = 100;
@@ -227,6 +228,41 @@ TEST_F(SpeculationTest, DraftModel) {
   params.sampling.top_k = 2;
   ExpectSame(Run(prompt, params, 8), Run(prompt, params, 0));
   EXPECT_LT(observer_.accepted, observer_.proposed);
+}
+
+// Drafts take no more memory than they may: who gets none, or outgrows it, goes on without.
+TEST_F(SpeculationTest, DraftModelsStatesHaveABudget) {
+  for (const bool growing : {false, true}) {
+    FakeModel draft_model(32, growing);
+    const size_t limit = growing ? 600 : 100;  // 60 tokens, or one state
+    StatePool states(&draft_model, limit, 0);
+    context_.new_drafter = [&] { return std::make_unique<ModelDrafter>(&draft_model, &states); };
+    context_.draft_tokens = 4;
+    observer_ = {};
+    Scheduler scheduler(&model_, context_, {.max_sequences = 3, .state_memory = 1000});
+    std::vector<std::shared_ptr<EventStream>> streams;
+    for (RequestId id = 1; id <= 3; ++id) {
+      streams.push_back(std::make_shared<EventStream>(10000));
+      GenerateParams params;
+      params.sampling.temperature = 0;
+      params.ignore_eos = true;
+      scheduler.Add(std::make_unique<GenerateSequence>(
+          context_, id, GenerateRequest{{}, Tokens(10, 5), params}, 100, 3, streams.back()));
+    }
+    size_t most = 0;
+    while (scheduler.Tick()) {
+      most = std::max(most, states.reserved());
+      EXPECT_LE(states.reserved(), limit);
+    }
+    EXPECT_GT(most, limit / 2);
+    EXPECT_EQ(states.reserved(), 0u);
+    EXPECT_GT(observer_.accepted, 0);
+    for (const auto& stream : streams) {
+      Collected got;
+      got.Drain(stream.get());
+      EXPECT_EQ(got.tokens.size(), 100u);
+    }
+  }
 }
 
 class ChoicesTest : public SpeculationTest {};

@@ -1,0 +1,76 @@
+// Bytes that may be tens of megabytes (a state at rest): a vector that leaves new bytes unwritten
+// and asks for huge pages, as AlignedBuffer does. The first touch of 48 MB takes 21 ms in pages of
+// 4 KiB and 3.4 ms in huge ones (measured); a copy of them takes 5.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "base/check.h"
+
+namespace polysketch {
+
+template <typename T>
+class LargeAllocator {
+ public:
+  using value_type = T;
+
+  LargeAllocator() = default;
+  template <typename U>
+  LargeAllocator(const LargeAllocator<U>&) {}  // NOLINT(google-explicit-constructor): allocators
+
+  T* allocate(size_t count) {
+    PS_CHECK(count <= SIZE_MAX / 2 / sizeof(T)) << "count=" << count;
+    const size_t bytes = count * sizeof(T);
+    void* memory = nullptr;
+    const size_t alignment = bytes >= kHugePage ? kHugePage : alignof(std::max_align_t);
+    PS_CHECK(posix_memalign(&memory, alignment, bytes) == 0) << "out of memory for " << bytes;
+#if defined(__linux__)
+    // What is left of the last huge page stays in small ones: nothing is rounded up.
+    if (bytes >= kHugePage) madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+#endif
+    return static_cast<T*>(memory);
+  }
+  void deallocate(T* memory, size_t) { std::free(memory); }
+
+  // resize() writes nothing.
+  template <typename U>
+  void construct(U* at) {
+    static_assert(std::is_trivially_default_constructible_v<U>);
+    ::new (static_cast<void*>(at)) U;
+  }
+  template <typename U, typename... Args>
+  void construct(U* at, Args&&... args) {
+    ::new (static_cast<void*>(at)) U(std::forward<Args>(args)...);
+  }
+
+  friend bool operator==(const LargeAllocator&, const LargeAllocator&) { return true; }
+
+ private:
+  static constexpr size_t kHugePage = size_t{2} << 20;
+};
+
+using ByteBuffer = std::vector<uint8_t, LargeAllocator<uint8_t>>;
+
+inline std::string_view AsText(const ByteBuffer& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+inline ByteBuffer CopyOf(std::string_view text) {
+  ByteBuffer bytes(text.size());
+  if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
+  return bytes;
+}
+
+}  // namespace polysketch
