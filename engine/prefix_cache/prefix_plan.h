@@ -25,6 +25,8 @@ class PrefixPlan {
   // Where the segment that begins at `processed`, and might run up to `end`, must end at the
   // latest.
   int64_t SegmentEnd(int64_t processed, int64_t end) const;
+  // Whether a state is stored behind so many tokens (unless it is there already).
+  bool IsPoint(int64_t tokens) const;
   // The state has moved on: stores it if this is one of the places.
   void OnState(std::span<const int32_t> prompt, const SequenceState& state);
   CacheMiss miss() const { return miss_; }

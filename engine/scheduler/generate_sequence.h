@@ -49,6 +49,9 @@ class GenerateSequence : public Sequence {
   Status Begin(SequenceState* state) override;
   std::span<const int32_t> NextTokens(int64_t n) const override;
   Rows WantedRows(int64_t n) const override;
+  bool StoresStateBehind(int64_t n) const override {
+    return prefix_ && !decoding() && prefix_->IsPoint(processed_ + n);
+  }
   bool needs_log_sum_exp() const override {
     return params_.logprobs.has_value() || (group() != nullptr && group()->ranked());
   }

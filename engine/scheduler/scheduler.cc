@@ -161,14 +161,22 @@ bool Scheduler::BeginsWithFold(const SequenceState& state) const {
   return block > 0 && state.position() > 0 && state.position() % block == 0;
 }
 
-void Scheduler::FitToBlock(const SequenceState& state, int64_t most,
+void Scheduler::FitToBlock(const Slot& slot, int64_t most,
                            BatchBuilder::Candidate* candidate) const {
   const int64_t block = model_->block();
   if (block == 0) return;
+  const SequenceState& state = *slot.state;
   if (BeginsWithFold(state)) candidate->surcharge = budget_.FoldTokens();
   const int64_t left = block - state.position() % block;
   const int64_t steps = (left + most - 1) / most;
-  candidate->ready = std::min(candidate->ready, (left + steps - 1) / steps);
+  int64_t& ready = candidate->ready;
+  ready = std::min(ready, (left + steps - 1) / steps);
+  if (!slot.sequence->StoresStateBehind(ready)) return;
+  if (ready > BatchBuilder::kLeastChunk) {
+    ready -= BatchBuilder::kLeastChunk;
+  } else {
+    candidate->surcharge = most;
+  }
 }
 
 std::vector<int64_t> Scheduler::ShareTokens(std::vector<Share>* shares) {
@@ -186,8 +194,7 @@ std::vector<int64_t> Scheduler::ShareTokens(std::vector<Share>* shares) {
   const int64_t prompt_tokens = budget_.PromptTokens(decode_rows);
   if (prompt_tokens < context_.max_step_tokens) {
     for (size_t i = 0; i < candidates.size(); ++i) {
-      if (!candidates[i].decoding)
-        FitToBlock(*(*shares)[i].slot->state, prompt_tokens, &candidates[i]);
+      if (!candidates[i].decoding) FitToBlock(*(*shares)[i].slot, prompt_tokens, &candidates[i]);
     }
   }
   // Those that wait for a slot want something too.
@@ -213,6 +220,7 @@ bool Scheduler::Step(Clock::time_point now) {
   std::vector<Slot*> slots;
   int prefill_tokens = 0;
   int64_t folds = 0;
+  bool stores = false;
   int decode_tokens = 0;
   // Decoding rows first: their tokens go out before the logits of long scores are computed.
   for (const bool decoding : {true, false}) {
@@ -222,6 +230,7 @@ bool Scheduler::Step(Clock::time_point now) {
       if (!GrowReservation(slot, tokens[i])) continue;
       slot->last_served = now;
       folds += !decoding && BeginsWithFold(*slot->state);
+      stores = stores || slot->sequence->StoresStateBehind(tokens[i]);
       batch.push_back({slot->sequence.get(), slot->state.get(), tokens[i]});
       slots.push_back(slot);
       (decoding ? decode_tokens : prefill_tokens) += static_cast<int>(tokens[i]);
@@ -237,7 +246,8 @@ bool Scheduler::Step(Clock::time_point now) {
     Fork(slot, now);
   }
   const std::chrono::nanoseconds duration = context_.now() - now;
-  budget_.OnStep(decode_tokens, prefill_tokens, folds, duration);
+  // One that stored a state says nothing about what tokens cost.
+  if (!stores) budget_.OnStep(decode_tokens, prefill_tokens, folds, duration);
   context_.observer->OnStep(static_cast<int>(batch.size()), prefill_tokens, decode_tokens,
                             duration);
   context_.observer->OnStepParts(executor_.parts());

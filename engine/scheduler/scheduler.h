@@ -135,9 +135,9 @@ class Scheduler {
   // The next token of this state folds a block first.
   bool BeginsWithFold(const SequenceState& state) const;
   // Where a step has a budget, a chunk of a prompt ends with its block, in chunks of equal size up
-  // to there: so a step's folds are known before, and cost their part of the budget.
-  void FitToBlock(const SequenceState& state, int64_t most,
-                  BatchBuilder::Candidate* candidate) const;
+  // to there: so a step's folds are known before, and cost their part of the budget. A step behind
+  // which a state is stored has a few tokens of a prompt and no more: the copy takes the rest.
+  void FitToBlock(const Slot& slot, int64_t most, BatchBuilder::Candidate* candidate) const;
   // Shares the step's tokens out; tokens[i] for shares[i].
   std::vector<int64_t> ShareTokens(std::vector<Share>* shares);
   // Reserves memory for the state of a score that grows; ends it when there is none.

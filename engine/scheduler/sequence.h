@@ -80,6 +80,8 @@ class Sequence {
   // Valid until OnSegment.
   virtual std::span<const int32_t> NextTokens(int64_t n) const = 0;
   virtual Rows WantedRows(int64_t n) const = 0;
+  // Its state may be copied for later behind them, which can take as long as a step.
+  virtual bool StoresStateBehind(int64_t /*n*/) const { return false; }
   virtual bool needs_log_sum_exp() const = 0;
   // The part of OnRow that takes long, of several rows in order before the OnRow of the first. It
   // touches this sequence alone: others do the same on other threads meanwhile.

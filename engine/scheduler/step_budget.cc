@@ -25,6 +25,9 @@ void StepBudget::Smoothed::Add(double value) {
     deviation = value / 4;
     return;
   }
+  // Never so small that a change of pace could not be followed.
+  const double far = kFar * std::max(deviation, mean / 16);
+  value = std::clamp(value, mean - far, mean + far);
   deviation += (std::abs(value - mean) - deviation) / 8;
   mean += (value - mean) / 8;
 }

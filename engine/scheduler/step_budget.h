@@ -29,10 +29,13 @@ class StepBudget {
 
  private:
   // A mean that follows, and how far measurements stray from it (both as TCP smooths round trips).
+  // A measurement far outside, of a step that something else held up, counts as one at kFar
+  // deviations: many of them move the mean, one does not.
   struct Smoothed {
     double mean = 0;
     double deviation = 0;
     bool known = false;
+    static constexpr double kFar = 4;
     void Add(double value);
   };
 

@@ -68,6 +68,19 @@ TEST(StepBudgetTest, LearnsWhatAFoldCosts) {
   EXPECT_EQ(budget.FoldTokens(), 16);
 }
 
+// Another process had the processor for a while: nothing is to be learned from that.
+TEST(StepBudgetTest, OneSlowStepChangesLittle) {
+  StepBudget budget(25ms);
+  Machine machine{.base = 3ms, .row = 1ms, .token = 500us, .noise = 0.1};
+  for (int i = 0; i < 200; ++i) {
+    budget.OnStep(1, 0, 0, machine.Time(1, 0));
+    budget.OnStep(1, 40, 0, machine.Time(1, 40));
+  }
+  const auto before = static_cast<double>(budget.PromptTokens(1));
+  budget.OnStep(1, 40, 0, 2s);
+  EXPECT_GT(static_cast<double>(budget.PromptTokens(1)), 0.9 * before);
+}
+
 TEST(StepBudgetTest, FollowsAMachineThatChanges) {
   StepBudget budget(25ms);
   Machine machine{.base = 3ms, .row = 1ms, .token = 500us};
