@@ -152,6 +152,7 @@ class EngineImpl : public Engine {
                     .stall_deadline = options.stall_deadline,
                     .step_budget = options.step_budget,
                     .draw_threads = options.draw_threads,
+                    .hold_readers = options.hold_readers,
                     .on_ending = [this](const Sequence& sequence) { OnEnding(sequence); }}) {
     mailbox_->stats.state_bytes_limit =
         limits_.limit() + (draft_states_ ? draft_states_->limit() : 0);

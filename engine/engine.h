@@ -54,6 +54,9 @@ struct EngineOptions {
       30000};                           // a reader that takes nothing for so long ends its request
   PrefixCache* prefix_cache = nullptr;  // outlives the engine; null: none
   EngineObserver* observer = nullptr;
+  // Called by the engine thread around the tokens of a step: with true before the first, with false
+  // behind the last. Readers that sleep until then take its processor once, not token by token.
+  std::function<void(bool)> hold_readers = [](bool) {};
   // Called once, by the engine thread, when the device has failed: every request has ended with
   // INTERNAL then, and new ones get UNAVAILABLE.
   std::function<void(const Status&)> on_device_failure = {};

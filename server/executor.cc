@@ -23,8 +23,23 @@ void Executor::Post(std::function<void()> work) {
     std::lock_guard lock(mutex_);
     if (stop_) return;
     work_.push_back(std::move(work));
+    if (held_) return;
   }
   wake_.notify_one();
+}
+
+void Executor::Hold() {
+  std::lock_guard lock(mutex_);
+  held_ = true;
+}
+
+void Executor::Release() {
+  {
+    std::lock_guard lock(mutex_);
+    held_ = false;
+    if (work_.empty()) return;
+  }
+  wake_.notify_all();
 }
 
 void Executor::Loop() {

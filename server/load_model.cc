@@ -153,8 +153,8 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
 
 }  // namespace
 
-Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config,
-                                               EngineObserver* observer) {
+Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, EngineObserver* observer,
+                                               std::shared_ptr<Executor> writers) {
   const Clock::time_point start = Clock::now();
   auto loaded = std::make_unique<LoadedModel>();
   PS_ASSIGN_OR_RETURN(loaded->backend, NewBackend(config));
@@ -191,6 +191,9 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config,
   engine_options.parked_memory = static_cast<size_t>(config.parked_memory);
   engine_options.stall_deadline = config.stall_deadline;
   engine_options.observer = observer;
+  engine_options.hold_readers = [writers = std::move(writers)](bool hold) {
+    hold ? writers->Hold() : writers->Release();
+  };
   engine_options.on_device_failure = [failed = &loaded->device_failed](const Status& status) {
     LogError("device_failed", {{"reason", status.message()}, {"effect", "the process ends"}});
     failed->store(true);

@@ -28,8 +28,9 @@ struct LoadedModel {
 };
 
 // Loads the folder, proves the model with a forward pass (Engine::Create) and logs what memory it
-// takes. Errors name the flag, file or tensor. `observer` outlives the result.
-Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config,
-                                               EngineObserver* observer);
+// takes. Errors name the flag, file or tensor. `observer` outlives the result; `writers` write what
+// the engine gives out.
+Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, EngineObserver* observer,
+                                               std::shared_ptr<Executor> writers);
 
 }  // namespace polysketch

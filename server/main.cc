@@ -44,7 +44,7 @@ int Serve(const ServerConfig& config, StopSignals* signals) {
   Server& server = **started;
   LogInfo("listening", {{"listen", server.address()}, {"metrics", server.metrics_address()}});
 
-  Result<std::unique_ptr<LoadedModel>> loaded = LoadModel(config, &metrics);
+  Result<std::unique_ptr<LoadedModel>> loaded = LoadModel(config, &metrics, server.writers());
   if (!loaded.ok()) return Fail(loaded.status());
   model = *std::move(loaded);
   server.SetModel(&model->served);

@@ -44,6 +44,8 @@ class Server {
   const std::string& metrics_address() const { return metrics_address_; }
   // Empty if there is no status page.
   std::string http_address() const;
+  // What writes to streams.
+  const std::shared_ptr<Executor>& writers() const { return context_.writers; }
   // Begins to serve. `model` outlives the server.
   void SetModel(const ServedModel* model);
   // Health NOT_SERVING and new calls UNAVAILABLE from now on; waits for running requests and for

@@ -17,7 +17,7 @@ Scheduler::Scheduler(LanguageModel* model, const SequenceContext& context,
       states_(model, options.state_memory, options.parked_memory),
       budget_(options.step_budget),
       batch_builder_(context.max_step_tokens),
-      executor_(model, context.max_step_tokens, options.draw_threads),
+      executor_(model, context.max_step_tokens, options.draw_threads, options.hold_readers),
       waiting_(options.aging) {
   states_.Fill();
 }

@@ -44,6 +44,8 @@ struct SchedulerOptions {
   std::chrono::nanoseconds aging = std::chrono::seconds(10);
   // Threads that tokens are drawn on, where the model has none on the host.
   int draw_threads = 1;
+  // As EngineOptions has it.
+  std::function<void(bool)> hold_readers = [](bool) {};
   // Called before a request's FinishEvent is pushed: its slots are free then.
   std::function<void(const Sequence&)> on_ending = [](const Sequence&) {};
 };

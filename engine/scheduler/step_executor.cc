@@ -2,15 +2,18 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
 namespace polysketch {
 
-StepExecutor::StepExecutor(LanguageModel* model, int max_step_tokens, int draw_threads)
+StepExecutor::StepExecutor(LanguageModel* model, int max_step_tokens, int draw_threads,
+                           std::function<void(bool)> hold_readers)
     : model_(model),
       own_pool_(model->pool() == nullptr ? std::make_unique<ThreadPool>(draw_threads) : nullptr),
       pool_(own_pool_ == nullptr ? model->pool() : own_pool_.get()),
+      hold_readers_(std::move(hold_readers)),
       hidden_size_(model->hidden_size()),
       vocab_size_(model->vocab_size()),
       hidden_(static_cast<size_t>(max_step_tokens) * static_cast<size_t>(hidden_size_)),
@@ -103,11 +106,13 @@ void StepExecutor::Sample(std::span<const Row> rows) {
                        &scratch_[static_cast<size_t>(thread)]);
     }
   });
+  hold_readers_(true);
   for (size_t i = 0; i < rows.size(); ++i) {
     Sequence& sequence = *rows[i].sequence;
     if (sequence.ended()) continue;  // by an earlier row
     sequence.OnRow(rows[i].row_in_segment, logits(i), log_sum_exp_[i]);
   }
+  hold_readers_(false);
 }
 
 }  // namespace polysketch

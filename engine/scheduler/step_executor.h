@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -29,7 +30,8 @@ class StepExecutor {
 
   // max_step_tokens: most tokens of a batch. draw_threads: that tokens are drawn on where the model
   // has no threads on the host.
-  StepExecutor(LanguageModel* model, int max_step_tokens, int draw_threads);
+  StepExecutor(LanguageModel* model, int max_step_tokens, int draw_threads,
+               std::function<void(bool)> hold_readers);
 
   void Run(std::span<const Item> batch);
   // Where the time of the last Run went.
@@ -52,6 +54,7 @@ class StepExecutor {
   LanguageModel* const model_;
   const std::unique_ptr<ThreadPool> own_pool_;  // null: the model's
   ThreadPool* const pool_;
+  const std::function<void(bool)> hold_readers_;
   const int64_t hidden_size_;
   const int64_t vocab_size_;
   AlignedBuffer<float> hidden_;    // [max_step_tokens, hidden_size]
