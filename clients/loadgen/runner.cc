@@ -36,7 +36,8 @@ std::vector<RequestResult> Runner::Run(const std::atomic<bool>& interrupted) {
     }
     if (!cancelled) BeginWhatIsDue(now, &lock);
     const bool more = !cancelled && (MayBegin(now) || !continued_.empty());
-    if (running_.empty() && creating_ == 0 && deleting_ == 0 && !more) break;
+    const int64_t calls = static_cast<int64_t>(running_.size()) + ending_ + creating_ + deleting_;
+    if (calls == 0 && !more) break;
     if (options_.progress && now >= next_progress_) ShowProgress(now);
     Clock::time_point wake = now + kTick;
     if (options_.rate > 0 && more) wake = std::min(wake, next_arrival_);
@@ -68,7 +69,8 @@ void Runner::BeginWhatIsDue(Clock::time_point now, std::unique_lock<std::mutex>*
     }
   } else {
     while (MayBegin(now) &&
-           creating_ + static_cast<int64_t>(running_.size() + resting_.size() + due.size()) <
+           creating_ + ending_ +
+                   static_cast<int64_t>(running_.size() + resting_.size() + due.size()) <
                options_.concurrency) {
       due.emplace_back(workload_->Next(), now);
       ++begun_;
@@ -86,10 +88,10 @@ void Runner::BeginWhatIsDue(Clock::time_point now, std::unique_lock<std::mutex>*
 }
 
 void Runner::Launch(Request request, Clock::time_point due) {
-  auto* stream = new Stream(  // deletes itself
+  auto* stream = new Stream(  // Ended deletes it
       std::move(request), start_, due, options_.timeout, options_.temperature,
       [this](Stream* ended, RequestResult result, const std::vector<int32_t>& output) {
-        Ended(ended, std::move(result), output);
+        Ended(std::unique_ptr<Stream>(ended), std::move(result), output);
       });
   stream->SetOnTokens([this](int count) { tokens_.fetch_add(count, std::memory_order_relaxed); });
   {
@@ -105,11 +107,14 @@ void Runner::CreateSession(Request request, Clock::time_point due) {
     ++creating_;
   }
   auto call = std::make_shared<UnaryCall<v1::CreateSessionRequest, v1::Session>>();
+  auto* const parts = call.get();  // the callback alone keeps the call
   NextStub()->async()->CreateSession(
-      &call->context, &call->request, &call->response,
-      [this, call, request = std::move(request), due](const grpc::Status& status) mutable {
+      &parts->context, &parts->request, &parts->response,
+      [this, call = std::move(call), request = std::move(request),
+       due](const grpc::Status& status) mutable {
+        request.session = call->response.session();
+        call.reset();  // as a stream in Ended
         if (status.ok()) {
-          request.session = call->response.session();
           Launch(std::move(request), due);
         }
         std::lock_guard lock(mutex_);
@@ -128,8 +133,10 @@ void Runner::CreateSession(Request request, Clock::time_point due) {
 void Runner::DeleteSession(const std::string& session) {
   auto call = std::make_shared<UnaryCall<v1::DeleteSessionRequest, v1::DeleteSessionResponse>>();
   call->request.set_session(session);
-  NextStub()->async()->DeleteSession(&call->context, &call->request, &call->response,
-                                     [this, call](const grpc::Status&) {
+  auto* const parts = call.get();  // the callback alone keeps the call
+  NextStub()->async()->DeleteSession(&parts->context, &parts->request, &parts->response,
+                                     [this, call = std::move(call)](const grpc::Status&) mutable {
+                                       call.reset();  // as a stream in Ended
                                        std::lock_guard lock(mutex_);
                                        --deleting_;
                                        changed_.notify_one();
@@ -144,12 +151,21 @@ void Runner::AddLocked(RequestResult result) {
   results_.push_back(std::move(result));
 }
 
-void Runner::Ended(Stream* stream, RequestResult result, const std::vector<int32_t>& output) {
+void Runner::Ended(std::unique_ptr<Stream> stream, RequestResult result,
+                   const std::vector<int32_t>& output) {
+  Request next = stream->request();
+  {
+    std::lock_guard lock(mutex_);
+    running_.erase(stream.get());
+    ++ending_;
+  }
+  // Before Run may return: its caller lets go of the channel, and the last reference to one must
+  // not be a stream's, which goes on a thread of gRPC's.
+  stream.reset();
   std::string over;  // the session of a conversation that has ended
   {
     std::lock_guard lock(mutex_);
-    running_.erase(stream);
-    Request next = stream->request();
+    --ending_;
     if (result.ok() && workload_->Continue(&next, output)) {
       continued_.push_back(std::move(next));
     } else if (!next.session.empty()) {

@@ -42,7 +42,9 @@ class Runner {
   void CreateSession(Request request, Clock::time_point due);
   void DeleteSession(const std::string& session);
   v1::PolySketch::Stub* NextStub() { return stubs_[next_stub_++ % stubs_.size()].get(); }
-  void Ended(Stream* stream, RequestResult result, const std::vector<int32_t>& output);
+  // Takes the stream over.
+  void Ended(std::unique_ptr<Stream> stream, RequestResult result,
+             const std::vector<int32_t>& output);
   void AddLocked(RequestResult result);
   bool MayBegin(Clock::time_point now) const;
   void BeginWhatIsDue(Clock::time_point now, std::unique_lock<std::mutex>* lock);
@@ -63,6 +65,7 @@ class Runner {
   std::condition_variable changed_;
   // Guarded by mutex_:
   std::unordered_set<Stream*> running_;
+  int64_t ending_ = 0;    // streams no longer in running_ and not yet deleted
   int64_t creating_ = 0;  // sessions of requests that are due
   int64_t deleting_ = 0;
   std::deque<Request> continued_;  // next turns, due now

@@ -65,8 +65,8 @@ void Stream::OnReadDone(bool ok) {
 void Stream::OnDone(const grpc::Status& status) {
   result_.end = Seconds(Clock::now() - run_start_);
   result_.status = CodeName(static_cast<Code>(status.error_code()));
-  on_end_(this, std::move(result_), std::move(output_));
-  delete this;
+  const OnEnd on_end = std::move(on_end_);  // outlives the stream
+  on_end(this, std::move(result_), std::move(output_));
 }
 
 }  // namespace polysketch::loadgen

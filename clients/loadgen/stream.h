@@ -19,7 +19,8 @@ using Clock = std::chrono::steady_clock;
 
 class Stream final : public grpc::ClientReadReactor<v1::CompleteResponse> {
  public:
-  // Called once, on a thread of gRPC's, with the stream's last words; it then deletes itself.
+  // Called once, on a thread of gRPC's, with the stream's last words; the stream is to be deleted
+  // then.
   using OnEnd =
       std::function<void(Stream* stream, RequestResult result, std::vector<int32_t> output)>;
 
@@ -43,7 +44,7 @@ class Stream final : public grpc::ClientReadReactor<v1::CompleteResponse> {
   const Request request_;
   const Clock::time_point run_start_;
   const Clock::time_point due_;
-  const OnEnd on_end_;
+  OnEnd on_end_;
   std::function<void(int)> on_tokens_;
   grpc::ClientContext context_;
   v1::CompleteRequest message_;
