@@ -3,7 +3,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <cstdio>
 #include <utility>
 #include <vector>
 
@@ -182,18 +181,6 @@ Status CheckOrder(const std::vector<View>& views) {
 }
 
 }  // namespace
-
-ContentHash HashContent(std::string_view bytes) {
-  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
-  return {hash.low64, hash.high64};
-}
-
-std::string HashText(const ContentHash& hash) {
-  char text[33];
-  std::snprintf(text, sizeof(text), "%016llx%016llx", static_cast<unsigned long long>(hash[1]),
-                static_cast<unsigned long long>(hash[0]));
-  return text;
-}
 
 std::string EncodeSnapshot(const Snapshot& snapshot, const SnapshotBinding& binding,
                            StateEncoding encoding) {

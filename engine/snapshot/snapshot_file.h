@@ -5,22 +5,16 @@
 // is made of it; what has one byte changed or missing is refused.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "base/status.h"
 #include "engine/snapshot/check.h"
+#include "engine/snapshot/content_hash.h"
 #include "engine/snapshot/snapshot.h"
 
 namespace polysketch {
-
-using ContentHash = std::array<uint64_t, 2>;  // XXH3, 128 bits
-
-ContentHash HashContent(std::string_view bytes);
-// 32 hexadecimal digits.
-std::string HashText(const ContentHash& hash);
 
 // What a state's numbers mean something to.
 struct SnapshotBinding {
