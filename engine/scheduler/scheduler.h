@@ -117,6 +117,10 @@ class Scheduler {
   // Whether there was one to admit.
   bool Admit(Clock::time_point now);
   bool AdmitWhilePossible(Clock::time_point now, bool parked_only);
+  // When the next one lacks memory and nothing runs that could give some back: sources of forks
+  // hold it. A fork of the request that was admitted last has room (its parent had it), and so on
+  // back to the first; without this, forks of larger requests would wait in front of it for ever.
+  WaitQueue::Iterator ForkThatFits(Clock::time_point now);
   // Memory that a waiting sequence needs for its slot, that of its forks' source included.
   size_t BytesNeeded(const Waiting& waiting) const;
   bool HasRoom(int slots, size_t bytes) const;

@@ -18,10 +18,15 @@ bool Scheduler::Admit(Clock::time_point now) {
 bool Scheduler::AdmitWhilePossible(Clock::time_point now, bool parked_only) {
   bool admitted = false;
   while (true) {
-    const WaitQueue::Iterator next = waiting_.Next(now, tenants_, parked_only);
+    WaitQueue::Iterator next = waiting_.Next(now, tenants_, [&](const Waiting& waiting) {
+      return !parked_only || waiting.state != nullptr;
+    });
     if (next == waiting_.end()) return admitted;
+    if (!HasRoom(1, BytesNeeded(*next)) && !MakeRoom(&*next, BytesNeeded(*next), now)) {
+      next = ForkThatFits(now);
+      if (next == waiting_.end()) return admitted;
+    }
     const size_t bytes = BytesNeeded(*next);
-    if (!HasRoom(1, bytes) && !MakeRoom(&*next, bytes, now)) return admitted;
     if (Place(next, now)) {
       admitted = true;
       continue;
@@ -31,6 +36,13 @@ bool Scheduler::AdmitWhilePossible(Clock::time_point now, bool parked_only) {
                         ResourceExhausted("no memory for a state of ", bytes, " bytes"));
     Sweep();
   }
+}
+
+WaitQueue::Iterator Scheduler::ForkThatFits(Clock::time_point now) {
+  if (!running_.empty()) return waiting_.end();
+  return waiting_.Next(now, tenants_, [&](const Waiting& waiting) {
+    return waiting.source != nullptr && HasRoom(1, BytesNeeded(waiting));
+  });
 }
 
 size_t Scheduler::BytesNeeded(const Waiting& waiting) const {

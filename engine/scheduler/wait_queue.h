@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 
@@ -36,9 +37,9 @@ class WaitQueue {
   explicit WaitQueue(std::chrono::nanoseconds aging) : aging_(aging) {}
 
   void Add(Waiting waiting) { list_.push_back(std::move(waiting)); }
-  // The next that could use a slot now, of all or of those that had one before; end() when there is
-  // none.
-  Iterator Next(Clock::time_point now, const TenantShares& shares, bool parked_only);
+  // The next that could use a slot now, of those that `wanted` holds for; end() when there is none.
+  Iterator Next(Clock::time_point now, const TenantShares& shares,
+                const std::function<bool(const Waiting&)>& wanted);
   int Level(const Waiting& waiting, Clock::time_point now) const;
   Waiting Take(Iterator at);
 
