@@ -5,6 +5,7 @@
 
 #include "base/aligned_buffer.h"
 #include "bench/cost.h"
+#include "bench/random_floats.h"
 #include "bench/timing.h"
 #include "engine/checkpoint/model_config.h"
 #include "engine/model/attention_spec_of.h"
@@ -14,16 +15,6 @@ namespace {
 
 constexpr int kRuns = 15;
 constexpr int kRowCounts[] = {1, 32, 512};
-
-AlignedBuffer<float> RandomFloats(int64_t size) {
-  AlignedBuffer<float> values(static_cast<size_t>(size));
-  uint64_t random = 7;
-  for (int64_t i = 0; i < size; ++i) {
-    random = random * 6364136223846793005u + 1442695040888963407u;
-    values[i] = static_cast<float>(static_cast<double>(random >> 40) / (1 << 24) - 0.5);
-  }
-  return values;
-}
 
 class KernelBench {
  public:

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/aligned_buffer.h"
+#include "bench/random_floats.h"
 #include "bench/timing.h"
 #include "kernels/backend.h"
 
@@ -22,16 +23,6 @@ constexpr int kRows = 512;
 constexpr int kTurns = 11;
 constexpr double kTurnSeconds = 0.02;
 constexpr int64_t kShapes[][2] = {{768, 2304}, {768, 768}, {768, 4096}, {2048, 768}};
-
-AlignedBuffer<float> RandomFloats(int64_t size) {
-  AlignedBuffer<float> values(static_cast<size_t>(size));
-  uint64_t random = 7;
-  for (int64_t i = 0; i < size; ++i) {
-    random = random * 6364136223846793005u + 1442695040888963407u;
-    values[i] = static_cast<float>(static_cast<double>(random >> 40) / (1 << 24) - 0.5);
-  }
-  return values;
-}
 
 // x [kRows, in] w [in, out] by oneDNN.
 class OneDnnProduct {
