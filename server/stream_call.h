@@ -4,8 +4,10 @@
 
 #include <grpcpp/support/server_callback.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "server/engine_call.h"
@@ -51,8 +53,17 @@ class BidiCall
     }
     if (ok && input_.Length() <= kInlineRequestBytes) return Consume();
     // Large ones, and the end, which may leave text to be tokenized.
-    this->call_.service()->tokenizers->Post(
-        [self = this->shared_from_this(), this, ok] { ok ? Consume() : CloseInput(); });
+    this->call_.service()->tokenizers->Post([self = this->shared_from_this(), this, ok] {
+      if (ok) return Consume();
+      // gRPC says the same of a client that closed its side and of one that left; that it left
+      // comes right behind, and what it had not finished must not count as finished.
+      std::this_thread::sleep_for(kLeavingIsKnown);
+      {
+        std::lock_guard lock(this->mutex_);
+        if (this->ended_ || this->broken_) return;
+      }
+      CloseInput();
+    });
   }
 
  protected:
@@ -72,6 +83,8 @@ class BidiCall
   }
 
  private:
+  static constexpr std::chrono::milliseconds kLeavingIsKnown{1};
+
   void Consume() {
     const grpc::ByteBuffer message = std::exchange(input_, grpc::ByteBuffer());
     if (Status status = Take(message); !status.ok()) this->Fail(status);

@@ -64,6 +64,8 @@ Status GenerateSequence::Begin(SequenceState* state) {
   if (!prefix_) return Status();
   PS_ASSIGN_OR_RETURN(processed_, prefix_->Begin(*prompt_, state));
   cached_tokens_ = processed_;
+  // At once: a snapshot knows only the tokens that its state does not.
+  if (processed_ > 0) EchoUpTo(processed_);
   return Status();
 }
 
