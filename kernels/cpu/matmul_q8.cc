@@ -226,8 +226,11 @@ void MatMulQ8(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w,
     }
   });
   const Epilogue e{bias, accumulate, out, w.out(), w.out()};
-  // A task's panels lie in a row, so that the next one is known.
-  const int64_t group = std::clamp<int64_t>(w.panels() / (4 * ctx.threads()), 1, kSingleRowPanels);
+  // A task's panels lie in a row, so that the next one is known. A row or a few want
+  // kSingleRowPanels of them side by side; more rows so many tasks that threads end together.
+  const bool few = rows <= kTileRows<kPanelVectors>;
+  const int64_t wanted = few ? kSingleRowPanels : w.panels() / (4 * ctx.threads());
+  const int64_t group = std::clamp<int64_t>(wanted, 1, kSingleRowPanels);
   if (UseTiles(ctx.tiles(), rows)) {
     ctx.pool().ParallelFor(w.panels(), [&](int64_t panel, int) {
       PanelTiles(TileSession(ctx.tiles()), quantized, rows, w, panel, e);
