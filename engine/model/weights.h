@@ -36,9 +36,9 @@ class ModelWeights {
  public:
   // Reads every tensor that the config asks for; INVALID_ARGUMENT names one that is missing, has
   // another shape or is left over. `type`: the format of the dense matrices, of the embedding and
-  // of the sketch network (as stored when unset; kQ4 stands for qkv, out and down alone, the others
-  // are kQ8 then). Drawn matrices (random sketches, omega) stay float32: they are small, and
-  // rounding them would change the estimator.
+  // of the sketch network (as stored when unset; kQ4 stands for qkv, out and down alone, where they
+  // are large enough to gain, and for kQ8 elsewhere). Drawn matrices (random sketches, omega) stay
+  // float32: they are small, and rounding them would change the estimator.
   static Result<std::unique_ptr<ModelWeights>> Load(Checkpoint* checkpoint,
                                                     const ModelConfig& config, Backend* backend,
                                                     std::optional<DataType> type);

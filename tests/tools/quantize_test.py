@@ -19,8 +19,8 @@ BENCH = pathlib.Path(os.environ["POLYSKETCH_BIN_DIR"]) / "polysketch-bench"
 CONFIG = {
     "attention": "learned_sketch_mixed",
     "vocab_size": 90,
-    "emb_dim": 40,  # no multiple of a group
-    "num_heads": 2,
+    "emb_dim": 200,  # no multiple of a group, and large enough for four bits
+    "num_heads": 4,
     "num_layers": 2,
     "context_length": 64,
     "grain_size": 16,

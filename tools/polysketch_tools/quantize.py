@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 
 GROUP = 32  # rows that share a scale in q4
+_LEAST_Q4 = 32 * 1024  # elements of a matrix in four bits (engine/model/weights.cc)
 _TINY = np.float32(1e-35)
 _CANDIDATES = (8.0, 7.0, 7.5, 8.5, 9.0, 9.5, 10.0, 10.5, 11.0, 12.0)
 
@@ -15,7 +16,8 @@ def storage(dtype: str, name: str, shape: tuple[int, ...]) -> str:
     if len(shape) != 2 or not name.endswith(".weight"):
         return "F32"  # vectors, and matrices that are drawn
     four = name.endswith((".attn.qkv.weight", ".attn.out.weight", ".mlp.down.weight"))
-    return "Q4" if dtype == "Q4" and four else "Q8"
+    large = shape[0] * shape[1] >= _LEAST_Q4
+    return "Q4" if dtype == "Q4" and four and large else "Q8"
 
 
 def stored_tensors(
