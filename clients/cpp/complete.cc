@@ -178,6 +178,7 @@ class JsonOutput {
     for (auto& [index, choice] : choices_) {
       const v1::ChoiceFinish& finish = choice.finish;
       Json json;
+      json["choice"] = index;
       json["text"] = choice.output.text + finish.text();
       json["finish_reason"] = ReasonName(finish.reason());
       if (!finish.matched_stop().empty()) json["matched_stop"] = finish.matched_stop();

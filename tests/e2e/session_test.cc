@@ -293,6 +293,48 @@ TEST_P(StoreTest, StreamsMoveToAnotherReplica) {
   EXPECT_GT(moved, moves / 2) << "too few were under way when the signal came";
 }
 
+// Of several choices each goes on where it stopped.
+TEST_P(StoreTest, SeveralChoicesMove) {
+  constexpr int kChoices = 3;
+  constexpr int kTokens = 1000;
+  v1::CompleteRequest request = Greedy(kFirst, kTokens);
+  request.mutable_sampling()->set_temperature(1);
+  request.mutable_sampling()->set_seed(7);
+  request.set_ignore_eos(true);
+  request.set_n(kChoices);
+  // Tokens of each choice; SIGTERM once there are `most` of all.
+  const auto run = [&request](Server* server, int64_t most, v1::Finish* finish) {
+    std::vector<std::vector<int32_t>> tokens(kChoices);
+    Client client(server->address());
+    const auto stream = client.StartComplete(request);
+    v1::CompleteResponse response;
+    int64_t count = 0;
+    while (stream->Read(&response)) {
+      const v1::Delta& delta = response.delta();
+      for (const int32_t token : delta.tokens()) tokens[delta.choice()].push_back(token);
+      const bool before = count < most;
+      count += delta.tokens_size();
+      if (before && count >= most) server->process().Signal(SIGTERM);
+      if (response.has_finish()) *finish = response.finish();
+    }
+    EXPECT_TRUE(stream->Finish().ok());
+    return tokens;
+  };
+  Server last({.flags = store_->flags()});
+  v1::Finish finish;
+  const auto want = run(&last, 1 << 20, &finish);
+  Server first({.flags = store_->flags()});
+  auto got = run(&first, 200, &finish);
+  ASSERT_EQ(finish.reason(), v1::FINISH_REASON_MIGRATED);
+  const Json rest = Ask(last, {"complete", "--resume", finish.resume_token()});
+  for (const Json& choice : rest["choices"]) {
+    EXPECT_EQ(choice["finish_reason"], "length");
+    for (const Json& token : choice["tokens"]) got[choice["choice"].get<size_t>()].push_back(token);
+  }
+  EXPECT_EQ(got, want);
+  EXPECT_EQ(rest["usage"]["completion_tokens"], kChoices * kTokens);
+}
+
 // The client does the same, and a completion in a session takes the session along.
 TEST_P(StoreTest, ASessionMovesWithItsCompletion) {
   const Server last({.flags = store_->flags()});
