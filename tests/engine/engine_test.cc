@@ -107,6 +107,37 @@ TEST_F(EngineTest, QueueIsBounded) {
   ExpectIdle();
 }
 
+// A long prompt is refused only while others wait: alone it would never get in.
+TEST_F(EngineTest, TokensThatWaitAreBounded) {
+  Start({.max_sequences = 1, .max_queue_tokens = 100, .parked_memory = 1});
+  const auto wait_for = [this](auto reached) {
+    for (int i = 0; i < 2000 && !reached(engine_->stats()); ++i) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(reached(engine_->stats()));
+  };
+  Reader running(1), waiting(10), refused(10), fits(10), after(10);  // 1: keeps its slot, unread
+  ASSERT_TRUE(engine_->Submit(Greedy(1000, 10), running.stream).ok()) << "nothing else waits";
+  wait_for(
+      [](const EngineStats& stats) { return stats.running == 1 && stats.waiting_tokens == 0; });
+  const auto id = engine_->Submit(Greedy(60, 1), waiting.stream);
+  ASSERT_TRUE(id.ok());
+  const Status full = engine_->Submit(Greedy(41, 1), refused.stream).status();
+  EXPECT_EQ(full.code(), Code::kResourceExhausted);
+  EXPECT_NE(full.message().find("60 tokens of prompts wait, 100 may"), std::string::npos)
+      << full.ToString();
+  EXPECT_TRUE(full.retry_after().has_value());
+  EXPECT_TRUE(engine_->Submit(Greedy(40, 1), fits.stream).ok());
+  engine_->Cancel(*id);
+  waiting.ReadAll();
+  wait_for([](const EngineStats& stats) { return stats.waiting_tokens == 40; });
+  EXPECT_TRUE(engine_->Submit(Greedy(60, 1), after.stream).ok());
+  running.ReadAll();
+  for (Reader* reader : {&fits, &after}) {
+    reader->ReadAll();
+    EXPECT_EQ(reader->got.finish->reason, FinishReason::kLength);
+  }
+  ExpectIdle();
+}
+
 TEST_F(EngineTest, CancelFreesTheSlotWithinAStep) {
   Start({.max_sequences = 1});
   model_->step_time = 2ms;
