@@ -48,23 +48,24 @@ Result<SessionTable::Place> SessionTable::Look(const Key& key) {
     if (place->busy) return Status(Code::kAborted, StrCat("session ", key.second, " is in use"));
   }
   if (!place->stored) return place;
-  const Result<StoredInfo> stored = options_.store->Stat(key.first, SessionKey(key.second));
+  const Result<StoredInfo> stored =
+      Counted("stat", options_.store->Stat(key.first, SessionKey(key.second)));
   if (stored.status().code() == Code::kNotFound) {  // deleted or expired elsewhere
     Remove(place);
     return NoSession(key.second);
   }
   if (!stored.ok()) return stored.status();
   if (stored->revision != place->revision) return Load(key);
-  CountError(options_.store->Touch(key.first, SessionKey(key.second), place->ttl));
+  CountError("touch", options_.store->Touch(key.first, SessionKey(key.second), place->ttl));
   return place;
 }
 
 Result<SessionTable::Place> SessionTable::Load(const Key& key) {
-  const auto stored = options_.store->Get(key.first, SessionKey(key.second));
-  CountError(stored.status());
+  const auto stored = Counted("get", options_.store->Get(key.first, SessionKey(key.second)));
   if (stored.status().code() == Code::kNotFound) return NoSession(key.second);
   if (!stored.ok()) return stored.status();
-  PS_ASSIGN_OR_RETURN(SessionRecord record, DecodeSession(AsText(stored->bytes), options_.codec));
+  PS_ASSIGN_OR_RETURN(SessionRecord record,
+                      Counted("decode", DecodeSession(AsText(stored->bytes), options_.codec)));
   Place place = Find(key);
   if (place == entries_.end()) {
     Entry entry;
@@ -123,12 +124,11 @@ void SessionTable::SetSnapshot(Place place, std::shared_ptr<const Snapshot> snap
 Status SessionTable::Write(Entry* entry) {
   const std::string bytes =
       EncodeSession({entry->durable, entry->ttl, entry->created, entry->snapshot}, options_.codec);
-  const auto put =
-      options_.store->Put(entry->key.first, SessionKey(entry->key.second), bytes, entry->ttl);
-  CountError(put.status());
-  if (!put.ok()) return put.status();
+  PS_ASSIGN_OR_RETURN(
+      entry->revision,
+      Counted("put", options_.store->Put(entry->key.first, SessionKey(entry->key.second), bytes,
+                                         entry->ttl)));
   entry->stored = true;
-  entry->revision = *put;
   std::lock_guard lock(mutex_);
   ++stats_.writes;
   stats_.written_bytes += static_cast<int64_t>(bytes.size());

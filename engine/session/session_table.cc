@@ -95,7 +95,7 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
   }
   // A session that was only spilled must not come back from an older state.
   if (!place->durable && was_stored && !place->stored) {
-    CountError(options_.store->Delete(place->key.first, SessionKey(place->key.second)));
+    CountError("delete", options_.store->Delete(place->key.first, SessionKey(place->key.second)));
   }
   return Describe(*place);
 }
@@ -112,7 +112,7 @@ Result<std::vector<SessionInfo>> SessionTable::Fork(const std::string& tenant,
   for (int i = 0; i < count; ++i) {
     Result<SessionInfo> fork = Make(tenant, durable, ttl, lease.snapshot());
     if (!fork.ok()) {
-      for (const SessionInfo& made : forks) CountError(Delete(tenant, made.id));
+      for (const SessionInfo& made : forks) (void)Delete(tenant, made.id);
       return fork.status();
     }
     forks.push_back(*std::move(fork));
@@ -129,15 +129,17 @@ Status SessionTable::Delete(const std::string& tenant, const std::string& id) {
     }
     const bool in_store = options_.store != nullptr && (place->stored || place->durable);
     if (in_store) {
-      Status status = options_.store->Delete(tenant, SessionKey(id));
+      Status status = Counted("delete", options_.store->Delete(tenant, SessionKey(id)));
       if (!status.ok() && status.code() != Code::kNotFound) return status;
     }
     Remove(place);
     return Status();
   }
   if (options_.store == nullptr || !IsStateKey(id)) return NoSession(id);
-  Status status = options_.store->Delete(tenant, SessionKey(id));
-  if (status.code() == Code::kNotFound) status = options_.store->Delete(tenant, SnapshotKey(id));
+  Status status = Counted("delete", options_.store->Delete(tenant, SessionKey(id)));
+  if (status.code() == Code::kNotFound) {
+    status = Counted("delete", options_.store->Delete(tenant, SnapshotKey(id)));
+  }
   if (status.code() == Code::kNotFound) return NotFound("there is no session or snapshot ", id);
   return status;
 }
@@ -155,7 +157,8 @@ Result<SessionTable::Listing> SessionTable::List(const std::string& tenant) {
     }
   }
   if (options_.store == nullptr) return listing;
-  PS_ASSIGN_OR_RETURN(const auto sessions, options_.store->List(tenant, SessionKey("")));
+  PS_ASSIGN_OR_RETURN(const auto sessions,
+                      Counted("list", options_.store->List(tenant, SessionKey(""))));
   for (const StoredInfo& stored : sessions) {
     const std::string id = stored.key.substr(SessionKey("").size());
     if (places_.contains({tenant, id})) continue;
@@ -166,7 +169,8 @@ Result<SessionTable::Listing> SessionTable::List(const std::string& tenant) {
     info.idle = Since(stored.created, now);
     listing.sessions.push_back(std::move(info));
   }
-  PS_ASSIGN_OR_RETURN(const auto snapshots, options_.store->List(tenant, SnapshotKey("")));
+  PS_ASSIGN_OR_RETURN(const auto snapshots,
+                      Counted("list", options_.store->List(tenant, SnapshotKey(""))));
   for (const StoredInfo& stored : snapshots) {
     listing.snapshots.push_back(
         {stored.key.substr(SnapshotKey("").size()), stored.bytes, Since(stored.created, now)});
@@ -187,9 +191,8 @@ Result<SnapshotInfo> SessionTable::TakeSnapshot(const std::string& tenant, const
   const std::string key = NewStateKey();
   if (options_.store != nullptr) {
     const std::string bytes = options_.codec.Encode(*lease.snapshot());
-    const Result<uint64_t> put = options_.store->Put(tenant, SnapshotKey(key), bytes, ttl);
-    CountError(put.status());
-    if (!put.ok()) return put.status();
+    PS_RETURN_IF_ERROR(
+        Counted("put", options_.store->Put(tenant, SnapshotKey(key), bytes, ttl)).status());
     return SnapshotInfo{key, static_cast<int64_t>(bytes.size()), {}};
   }
   Entry entry;
@@ -216,11 +219,8 @@ Result<SessionInfo> SessionTable::Restore(const std::string& tenant, const std::
     if (place == entries_.end() || !place->is_snapshot) return none;
     return Create(tenant, durable, ttl, place->snapshot);
   }
-  const auto stored = options_.store->Get(tenant, SnapshotKey(key));
-  if (stored.status().code() == Code::kNotFound) return none;
-  if (!stored.ok()) return stored.status();
   PS_ASSIGN_OR_RETURN(std::shared_ptr<const Snapshot> snapshot,
-                      options_.codec.Decode(AsText(stored->bytes)));
+                      GetSnapshot(tenant, SnapshotKey(key), none));
   return Create(tenant, durable, ttl, std::move(snapshot));
 }
 
@@ -228,10 +228,9 @@ Result<std::string> SessionTable::PutStopped(const std::string& tenant, const Sn
                                              milliseconds ttl) {
   PS_RETURN_IF_ERROR(RequireStore("a stopped completion"));
   const std::string token = NewStateKey();
-  const Result<uint64_t> put =
-      options_.store->Put(tenant, StoppedKey(token), options_.codec.Encode(snapshot), ttl);
-  CountError(put.status());
-  if (!put.ok()) return put.status();
+  const std::string bytes = options_.codec.Encode(snapshot);
+  PS_RETURN_IF_ERROR(
+      Counted("put", options_.store->Put(tenant, StoppedKey(token), bytes, ttl)).status());
   return token;
 }
 
@@ -239,10 +238,16 @@ Result<std::shared_ptr<const Snapshot>> SessionTable::GetStopped(const std::stri
                                                                  const std::string& token) {
   const Status none = NotFound("resume_token: there is no stopped completion ", token);
   if (options_.store == nullptr || !IsStateKey(token)) return none;
-  const auto stored = options_.store->Get(tenant, StoppedKey(token));
+  return GetSnapshot(tenant, StoppedKey(token), none);
+}
+
+Result<std::shared_ptr<const Snapshot>> SessionTable::GetSnapshot(const std::string& tenant,
+                                                                  const std::string& key,
+                                                                  const Status& none) {
+  const auto stored = Counted("get", options_.store->Get(tenant, key));
   if (stored.status().code() == Code::kNotFound) return none;
   if (!stored.ok()) return stored.status();
-  return options_.codec.Decode(AsText(stored->bytes));
+  return Counted("decode", options_.codec.Decode(AsText(stored->bytes)));
 }
 
 // --- parts ---
@@ -254,7 +259,7 @@ Status SessionTable::CheckCount(const std::string& tenant, int more, bool snapsh
   }
   if (count <= options_.max_per_tenant && options_.store != nullptr) {
     const std::string prefix = snapshots ? SnapshotKey("") : SessionKey("");
-    PS_ASSIGN_OR_RETURN(const auto stored, options_.store->List(tenant, prefix));
+    PS_ASSIGN_OR_RETURN(const auto stored, Counted("list", options_.store->List(tenant, prefix)));
     for (const StoredInfo& info : stored) {
       if (!places_.contains({tenant, info.key.substr(prefix.size())})) ++count;
     }
@@ -283,9 +288,17 @@ Status SessionTable::RequireStore(const char* what) const {
   return FailedPrecondition(what, " needs a store, and this server has none (--state-store)");
 }
 
-void SessionTable::CountError(const Status& status) {
-  if (status.ok() || status.code() == Code::kNotFound) return;
-  LogWarning("state_store", {{"error", status.message()}});
+void SessionTable::CountError(const char* operation, const Status& status) {
+  switch (status.code()) {
+    case Code::kOk:
+    case Code::kNotFound:
+    case Code::kFailedPrecondition:  // another model's, or one beyond our limits: it is whole
+    case Code::kInvalidArgument:
+      return;
+    default:
+      break;
+  }
+  LogWarning("state_store_failed", {{"operation", operation}, {"why", status.message()}});
   std::lock_guard lock(mutex_);
   ++stats_.store_errors;
 }

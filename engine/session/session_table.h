@@ -191,7 +191,21 @@ class SessionTable {
   Result<std::chrono::milliseconds> Ttl(std::chrono::milliseconds asked) const;
   SessionInfo Describe(const Entry& entry) const;
   Status RequireStore(const char* what) const;
-  void CountError(const Status& status);
+  // NOT_FOUND is `none`.
+  Result<std::shared_ptr<const Snapshot>> GetSnapshot(const std::string& tenant,
+                                                      const std::string& key, const Status& none);
+  // Counts and logs what the store failed to do, entries that came back damaged included. That
+  // there is no such entry is no failure.
+  void CountError(const char* operation, const Status& status);
+  template <typename T>
+  Result<T> Counted(const char* operation, Result<T> result) {
+    CountError(operation, result.status());
+    return result;
+  }
+  Status Counted(const char* operation, Status status) {
+    CountError(operation, status);
+    return status;
+  }
 
   const SessionOptions options_;
   mutable std::mutex mutex_;

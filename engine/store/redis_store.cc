@@ -92,7 +92,7 @@ class Connection {
       std::ifstream file(url_.password_file, std::ios::binary);
       std::string password;
       if (!std::getline(file, password) || password.empty()) {
-        return FailedPrecondition("redis: cannot read a password from ", url_.password_file);
+        return Unavailable("redis: cannot read a password from ", url_.password_file);
       }
       std::vector<std::string_view> words = {"AUTH", password};
       if (!url_.user.empty()) words = {"AUTH", url_.user, password};

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "gtest/gtest.h"
+#include "tests/engine/simulated_store.h"
 #include "tests/testing/random.h"
 #include "tests/testing/random_model.h"
 
@@ -39,7 +40,7 @@ class SessionTableTest : public ::testing::TestWithParam<bool> {
   }
   std::unique_ptr<SessionTable> NewTable(size_t memory = 1 << 20, int most = 10) {
     SessionOptions options;
-    options.codec.binding.numerics = "test";
+    options.codec.binding.numerics = numerics_;
     options.codec.limits = {{kVocab, 1000, true}, 1 << 20};
     options.store = store_.get();
     options.memory = memory;
@@ -66,6 +67,7 @@ class SessionTableTest : public ::testing::TestWithParam<bool> {
   }
 
   testing::TemporaryFolder folder_;
+  std::string numerics_ = "test";
   std::unique_ptr<StateStore> store_;
   std::chrono::system_clock::time_point now_ = std::chrono::system_clock::now();
   std::unique_ptr<SessionTable> table_;
@@ -241,6 +243,55 @@ TEST_P(StoredSessionTest, DamagedOnesAreRefused) {
   }
   ASSERT_TRUE(store_->Put("t", "session-" + id, AsText(entry->bytes), 1h).ok());
   ExpectAt(NewTable().get(), id, 7);
+}
+
+// The alert counts on it: whatever the store was asked.
+TEST_P(StoredSessionTest, FailuresOfTheStoreAreCounted) {
+  testing::Random random(1);
+  auto owned = std::make_unique<testing::SimulatedStore>(&random);
+  testing::SimulatedStore* const store = owned.get();
+  store_ = std::move(owned);
+  table_ = NewTable();
+  const std::string id = Create(table_.get(), true);
+  ASSERT_TRUE(Put(table_.get(), id, 7).ok());
+  const auto snapshot = table_->TakeSnapshot("t", id, 0s);
+  const auto token = table_->PutStopped("t", *At(7), 1h);
+  ASSERT_TRUE(snapshot.ok() && token.ok());
+  EXPECT_EQ(table_->Restore("t", NewStateKey(), false, 0s).status().code(), Code::kNotFound);
+  EXPECT_EQ(table_->stats().store_errors, 0);
+
+  const std::function<Status()> operations[] = {
+      [&] { return table_->Create("t", true, 0s).status(); },
+      [&] { return table_->Acquire("t", id, {}).status(); },
+      [&] { return table_->Acquire("t", NewStateKey(), {}).status(); },
+      [&] { return table_->Fork("t", id, 1, {}).status(); },
+      [&] { return table_->TakeSnapshot("t", id, 0s).status(); },
+      [&] { return table_->Restore("t", snapshot->key, false, 0s).status(); },
+      [&] { return table_->List("t").status(); },
+      [&] { return table_->Delete("t", id); },
+      [&] { return table_->Delete("t", snapshot->key); },
+      [&] { return table_->PutStopped("t", *At(7), 1h).status(); },
+      [&] { return table_->GetStopped("t", *token).status(); }};
+  for (const auto& operation : operations) {
+    const int64_t before = table_->stats().store_errors;
+    store->failing = 2;  // always
+    EXPECT_EQ(operation().code(), Code::kUnavailable);
+    EXPECT_EQ(table_->stats().store_errors, before + 1) << &operation - operations;
+    store->failing = 0;
+  }
+
+  // What comes back damaged is a failure too; what belongs to another model is not.
+  const int64_t before = table_->stats().store_errors;
+  const auto entry = store_->Get("t", "snapshot-" + snapshot->key);
+  std::string bytes(AsText(entry->bytes));
+  bytes.back() ^= 1;
+  ASSERT_TRUE(store_->Put("t", "snapshot-" + snapshot->key, bytes, 1h).ok());
+  EXPECT_EQ(table_->Restore("t", snapshot->key, false, 0s).status().code(), Code::kDataLoss);
+  EXPECT_EQ(table_->stats().store_errors, before + 1);
+  numerics_ = "another";
+  const auto another = NewTable();
+  EXPECT_EQ(another->Acquire("t", id, {}).status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(another->stats().store_errors, 0);
 }
 
 TEST_P(StoredSessionTest, StoppedCompletions) {
