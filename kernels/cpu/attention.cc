@@ -315,12 +315,16 @@ void CachedHead(const HeadRows& rows, int layer, const AttentionSegment& segment
 }
 
 // Asks for the lines that a decode step of a head will write, one in each row of the keys: their
-// misses would stand in a row. And for the start of S; what follows is a stream.
+// misses would stand in a row. And for the start of what is read front to back.
 void PrefetchHead(const AttentionSpec& spec, const HeadState& state, int64_t place) {
-  constexpr int kStart = 2048;  // bytes
-  for (int i = 0; i < kStart; i += 64) {
-    __builtin_prefetch(reinterpret_cast<const char*>(state.s) + i);
-  }
+  const auto prefetch_start = [](const float* data, int bytes) {
+    for (int i = 0; i < bytes; i += 64) {
+      __builtin_prefetch(reinterpret_cast<const char*>(data) + i);
+    }
+  };
+  prefetch_start(state.s, 2048);
+  prefetch_start(state.near_keys, 1024);
+  prefetch_start(state.values, 1024);
   const auto prefetch_column = [&](float* keys, int dim, int width) {
     char* column = reinterpret_cast<char*>(keys) + KeyIndex(dim, 0, place) * width;
     for (int i = 0; i < dim; ++i) __builtin_prefetch(column + i * kKeyPanel * width, 1);

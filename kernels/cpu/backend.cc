@@ -36,7 +36,7 @@ class CpuBackend final : public Backend {
 
   std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
                                            DataType type) override {
-    return std::make_unique<PackedMatrix>(w, transpose, type);
+    return std::make_unique<PackedMatrix>(w, transpose, type, &arena_);
   }
   std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) override {
     return cpu::NewState(spec);
@@ -115,6 +115,7 @@ class CpuBackend final : public Backend {
   }
 
   Context ctx_;
+  PageArena arena_;  // of packed matrices
   std::vector<float> position_thetas_;
   int angle_dim_ = 0;
   std::vector<float> thetas_;

@@ -20,7 +20,12 @@ namespace {
 
 // Rows of a register tile: integers of the group and float sums of all groups so far.
 constexpr int kTileRowsQ4 = kPanelVectors == 2 ? 6 : 2;
-constexpr int kGroupWords = kQ4Group / 8;  // words of a column in a group
+constexpr int kGroupWords = kQ4Group / 8;         // words of a column in a group
+constexpr int64_t kRowBytes = kPanelColumns * 4;  // of a row of a panel
+
+// Panels of a task when rows are few: long enough a stretch of memory for the hardware's
+// prefetchers.
+constexpr int64_t kTaskPanels = 4;
 
 // Rows of signed bytes, whole groups, zero behind the width.
 struct SignedRows {
@@ -58,8 +63,7 @@ void QuantizeSignedRow(const float* x, int64_t width, int64_t row, const SignedR
   out.scales[row] = scale.scale;
 }
 
-// A register tile of MR rows and NV vectors, of panels `stride` bytes apart when it is one row of
-// several panels.
+// A register tile of MR rows and NV vectors.
 template <int MR, int NV>
 struct TileQ4 {
   V sums[MR][NV];
@@ -72,23 +76,22 @@ struct TileQ4 {
     }
   }
 
-  // word(n, k): vector n of row k of the panel; scale(n): of the group.
-  template <typename Word, typename Scale>
-  PS_INLINE void AddGroup(TileQ4* t, const SignedRows& x, int64_t row, int64_t group,
-                          const Word& word, const Scale& scale) {
+  // Scales and words of the panel's group `index`, from the tile's first column on.
+  PS_INLINE void AddGroup(TileQ4* t, const SignedRows& x, int64_t row, int64_t index,
+                          const uint8_t* scales, const uint8_t* words) {
     I acc[MR][NV];
 #pragma GCC unroll 8
     for (int m = 0; m < MR; ++m) {
-      const I correction = BroadcastInt(x.corrections + (row + m) * x.groups + group);
+      const I correction = BroadcastInt(x.corrections + (row + m) * x.groups + index);
 #pragma GCC unroll 8
       for (int n = 0; n < NV; ++n) acc[m][n] = correction;
     }
-    const int8_t* bytes = x.bytes + row * x.row_size() + group * kQ4Group;
+    const int8_t* bytes = x.bytes + row * x.row_size() + index * kQ4Group;
     for (int64_t k = 0; k < kGroupWords; ++k) {
       I lower[NV], upper[NV];
 #pragma GCC unroll 8
       for (int n = 0; n < NV; ++n) {
-        const I pairs = IntLoad(word(n, k));
+        const I pairs = IntLoad(words + k * kRowBytes + n * kLanes * 4);
         lower[n] = LowerNibbles(pairs);
         upper[n] = UpperNibbles(pairs);
       }
@@ -104,7 +107,7 @@ struct TileQ4 {
     }
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) {
-      const V group_scale = LoadBf16(scale(n));
+      const V group_scale = LoadBf16(reinterpret_cast<const uint16_t*>(scales) + n * kLanes);
 #pragma GCC unroll 8
       for (int m = 0; m < MR; ++m) {
         t->sums[m][n] = Fma(ToFloat(acc[m][n]), group_scale, t->sums[m][n]);
@@ -113,25 +116,16 @@ struct TileQ4 {
   }
 };
 
-constexpr int64_t kRowBytes = kPanelColumns * 4;  // of a row of a panel
-
-template <int MR>
+template <int MR, int NV>
 void PanelTileQ4(const SignedRows& x, int64_t row, const PackedMatrix& w, int64_t panel,
                  int first_vector, const Epilogue& e) {
-  constexpr int NV = kPanelVectors;
   using Tile = TileQ4<MR, NV>;
   Tile tile;
   Tile::Clear(&tile);
-  const uint8_t* words = w.panel_q4(panel) + first_vector * kLanes * 4;
-  const uint16_t* scales = w.panel_scales_q4(panel) + first_vector * kLanes;
-  for (int64_t g = 0; g < x.groups; ++g) {
-    Tile::AddGroup(
-        &tile, x, row, g,
-        [&](int n, int64_t k) __attribute__((always_inline)) {
-          return words + (g * kGroupWords + k) * kRowBytes + n * kLanes * 4;
-        },
-        [&](int n)
-            __attribute__((always_inline)) { return scales + g * kPanelColumns + n * kLanes; });
+  const uint8_t* group = w.panel_q4(panel);
+  for (int64_t g = 0; g < x.groups; ++g, group += kQ4GroupBytes) {
+    Tile::AddGroup(&tile, x, row, g, group + first_vector * kLanes * 2,
+                   group + kQ4ScaleBytes + first_vector * kLanes * 4);
   }
   const int64_t column = panel * kPanelColumns + first_vector * kLanes;
 #pragma GCC unroll 8
@@ -148,7 +142,7 @@ void RemainderQ4(int rows, const SignedRows& x, int64_t row, const PackedMatrix&
                  int first_vector, const Epilogue& e) {
   if constexpr (MR > 0) {
     if (rows == MR) {
-      PanelTileQ4<MR>(x, row, w, panel, first_vector, e);
+      PanelTileQ4<MR, kPanelVectors>(x, row, w, panel, first_vector, e);
     } else {
       RemainderQ4<MR - 1>(rows, x, row, w, panel, first_vector, e);
     }
@@ -160,36 +154,9 @@ void PanelQ4(const SignedRows& x, int64_t rows, const PackedMatrix& w, int64_t p
   for (int vector = 0; vector < 2; vector += kPanelVectors) {
     int64_t row = 0;
     for (; row + kTileRowsQ4 <= rows; row += kTileRowsQ4) {
-      PanelTileQ4<kTileRowsQ4>(x, row, w, panel, vector, e);
+      PanelTileQ4<kTileRowsQ4, kPanelVectors>(x, row, w, panel, vector, e);
     }
     RemainderQ4<kTileRowsQ4 - 1>(static_cast<int>(rows - row), x, row, w, panel, vector, e);
-  }
-}
-
-// One row against kSingleRowPanels panels side by side.
-void SingleRowQ4(const SignedRows& x, const PackedMatrix& w, int64_t panel, const Epilogue& e) {
-  constexpr int NV = 2 * kSingleRowPanels;
-  using Tile = TileQ4<1, NV>;
-  Tile tile;
-  Tile::Clear(&tile);
-  const uint8_t* words = w.panel_q4(panel);
-  const uint16_t* scales = w.panel_scales_q4(panel);
-  const int64_t panel_size = w.groups() * kGroupWords * kRowBytes;
-  const int64_t panel_scales = w.groups() * kPanelColumns;
-  for (int64_t g = 0; g < x.groups; ++g) {
-    Tile::AddGroup(
-        &tile, x, 0, g,
-        [&](int n, int64_t k) __attribute__((always_inline)) {
-          return words + n / 2 * panel_size + (g * kGroupWords + k) * kRowBytes +
-                 n % 2 * kLanes * 4;
-        },
-        [&](int n) __attribute__((always_inline)) {
-          return scales + n / 2 * panel_scales + g * kPanelColumns + n % 2 * kLanes;
-        });
-  }
-#pragma GCC unroll 8
-  for (int n = 0; n < NV; ++n) {
-    Finish(e, 0, panel * kPanelColumns + n * kLanes, Mul(tile.sums[0][n], Set1(x.scales[0])));
   }
 }
 
@@ -203,15 +170,17 @@ void MatMulQ4(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w,
     for (int64_t m = first; m < last; ++m) QuantizeSignedRow(x + m * w.in(), w.in(), m, quantized);
   });
   const Epilogue e{bias, accumulate, out, w.out(), w.out()};
-  const int64_t group = rows <= kTileRowsQ4 ? kSingleRowPanels : 1;
+  const int64_t group = rows <= kTileRowsQ4 ? kTaskPanels : 1;
   ctx.pool().ParallelFor((w.panels() + group - 1) / group, [&](int64_t task, int) {
     const int64_t first = task * group;
     const int64_t last = std::min(first + group, w.panels());
-    if (rows == 1 && last - first == kSingleRowPanels) {
-      SingleRowQ4(quantized, w, first, e);
-      return;
+    for (int64_t panel = first; panel < last; ++panel) {
+      if (rows == 1) {  // the whole width at once: the panel is read front to back
+        PanelTileQ4<1, 2>(quantized, 0, w, panel, 0, e);
+      } else {
+        PanelQ4(quantized, rows, w, panel, e);
+      }
     }
-    for (int64_t panel = first; panel < last; ++panel) PanelQ4(quantized, rows, w, panel, e);
   });
 }
 

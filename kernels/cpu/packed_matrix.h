@@ -7,78 +7,82 @@
 //   q8        [ceil(out / 32)][ceil(in / 4)][32][4]: four neighbours along `in` in one 32-bit word,
 //             what byte dot products (VNNI) and byte tiles (AMX) take; one scale and one sum of
 //             integers for each column
-//   q4        [ceil(out / 32)][groups of 32][4][32][4]: byte j of a word of row i holds elements 8
-//   i
-//             + j (lower half) and 8 i + 4 + j (upper half) of the group, each plus 8; bf16 scales
-//             [ceil(out / 32)][groups][32]
+//   q4        [ceil(out / 32)][groups of 32] of: 32 bf16 scales, then [4][32][4], where byte j of a
+//             word of row i holds elements 8 i + j (lower half) and 8 i + 4 + j (upper half) of the
+//             group, each plus 8
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
-#include "base/aligned_buffer.h"
+#include "base/page_arena.h"
 #include "kernels/backend.h"
 #include "kernels/quantize.h"
 
 namespace polysketch::cpu {
 
 inline constexpr int kPanelColumns = 32;
+// Of a group of a q4 panel: its scales, and all of it.
+inline constexpr int64_t kQ4ScaleBytes = 2 * kPanelColumns;
+inline constexpr int64_t kQ4GroupBytes = kQ4ScaleBytes + kQ4Group / 2 * kPanelColumns;
 
 class PackedMatrix final : public Matrix {
  public:
   // w [in, out] row-major, or [out, in] when transposed.
-  PackedMatrix(const HostMatrix& w, bool transpose, DataType type);
+  PackedMatrix(const HostMatrix& w, bool transpose, DataType type, PageArena* arena);
 
   int64_t panels() const { return (out() + kPanelColumns - 1) / kPanelColumns; }
   const float* panel_f32(int64_t p) const {
-    return reinterpret_cast<const float*>(data_.data()) + p * in() * kPanelColumns;
+    return reinterpret_cast<const float*>(data_.get()) + p * in() * kPanelColumns;
   }
   // f16: 32 columns in order.
   const uint16_t* panel_f16(int64_t p) const {
-    return reinterpret_cast<const uint16_t*>(data_.data()) + p * in() * kPanelColumns;
+    return reinterpret_cast<const uint16_t*>(data_.get()) + p * in() * kPanelColumns;
   }
   // bf16: 16 words.
   const uint32_t* panel_bf16(int64_t p) const {
-    return reinterpret_cast<const uint32_t*>(data_.data()) + p * in() * (kPanelColumns / 2);
+    return reinterpret_cast<const uint32_t*>(data_.get()) + p * in() * (kPanelColumns / 2);
   }
   // q8: words of four bytes, 32 a row.
   const int8_t* panel_q8(int64_t p) const {
-    return reinterpret_cast<const int8_t*>(data_.data()) + p * depth4() * kPanelColumns * 4;
+    return reinterpret_cast<const int8_t*>(data_.get()) + p * depth4() * kPanelColumns * 4;
   }
   // Rows of a q8 panel.
   int64_t depth4() const { return (in() + 3) / 4; }
-  // q4: words of four bytes, 32 a row, 4 rows a group.
-  const uint8_t* panel_q4(int64_t p) const {
-    return data_.data() + p * groups() * (kQ4Group / 2) * kPanelColumns;
-  }
-  const uint16_t* panel_scales_q4(int64_t p) const {
-    return group_scales_.data() + p * groups() * kPanelColumns;
-  }
+  // q4: groups of kQ4GroupBytes; scales, then 4 rows of 32 words of four bytes.
+  const uint8_t* panel_q4(int64_t p) const { return data_.get() + p * groups() * kQ4GroupBytes; }
   int64_t groups() const { return Q4Groups(in()); }
   // q8, of every column (padded to whole panels): its scale; 128 times the sum of its integers,
   // what the bias of unsigned activations adds.
-  const float* scales() const { return scales_.data(); }
-  const int32_t* biases() const { return biases_.data(); }
+  const float* scales() const { return scales_.get(); }
+  const int32_t* biases() const { return biases_.get(); }
   // Element [k, n] as float32.
   float At(int64_t k, int64_t n) const;
 
  private:
   void Put(int64_t k, int64_t n, float value);
-  void PackQ8(const HostMatrix& w, bool transpose);
-  void PackQ4(const HostMatrix& w, bool transpose);
+  void PackQ8(const HostMatrix& w, bool transpose, PageArena* arena);
+  void PackQ4(const HostMatrix& w, bool transpose, PageArena* arena);
   int64_t IndexQ8(int64_t k, int64_t n) const {
     return ((n / kPanelColumns * depth4() + k / 4) * kPanelColumns + n % kPanelColumns) * 4 + k % 4;
   }
 
-  // Byte and half of element [k, n].
+  // Where the group of element [k, n] begins.
+  int64_t GroupQ4(int64_t k, int64_t n) const {
+    return (n / kPanelColumns * groups() + k / kQ4Group) * kQ4GroupBytes;
+  }
+  // Byte of element [k, n].
   int64_t IndexQ4(int64_t k, int64_t n) const {
-    return ((n / kPanelColumns * groups() * 4 + k / 8) * kPanelColumns + n % kPanelColumns) * 4 +
-           k % 4;
+    const int64_t row = k % kQ4Group / 8;
+    return GroupQ4(k, n) + kQ4ScaleBytes + (row * kPanelColumns + n % kPanelColumns) * 4 + k % 4;
+  }
+  uint16_t* ScaleQ4(int64_t k, int64_t n) const {
+    return reinterpret_cast<uint16_t*>(data_.get() + GroupQ4(k, n)) + n % kPanelColumns;
   }
 
-  AlignedBuffer<uint8_t> data_;
-  AlignedBuffer<uint16_t> group_scales_;
-  AlignedBuffer<float> scales_;
-  AlignedBuffer<int32_t> biases_;
+  std::shared_ptr<uint8_t[]> data_;
+  std::shared_ptr<float[]> scales_;
+  std::shared_ptr<int32_t[]> biases_;
 };
 
 }  // namespace polysketch::cpu
