@@ -3,6 +3,8 @@
 #include <limits>
 
 #include "base/byte_io.h"
+#include "base/check.h"
+#include "engine/store/state_store.h"
 
 namespace polysketch {
 namespace {
@@ -10,8 +12,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::system_clock;
 
-constexpr std::string_view kMagic = "PSKSESS1";
-constexpr size_t kHeadBytes = 8 + 1 + 8 + 8 + 16;
+constexpr std::string_view kMagic = "PSKSESS2";
+constexpr size_t kHeadBytes = 8 + 1 + 8 + 8 + 8 + 16;
+static_assert(kHeadBytes <= kStoredHeadBytes);
 
 ContentHash Checksum(std::string_view head) { return HashContent(head); }
 
@@ -23,12 +26,15 @@ Result<std::shared_ptr<const Snapshot>> SnapshotCodec::Decode(std::string_view b
 }
 
 std::string EncodeSession(const SessionRecord& record, const SnapshotCodec& codec) {
+  const SessionHead& head = record.head;
+  PS_CHECK(head.tokens == (record.snapshot == nullptr ? 0 : record.snapshot->tokens()));
   ByteWriter out;
   for (const char c : kMagic) out.Put(c);
-  out.Put<uint8_t>(record.durable ? 1 : 0);
-  out.Put<int64_t>(record.ttl.count());
+  out.Put<uint8_t>(head.durable ? 1 : 0);
+  out.Put<int64_t>(head.ttl.count());
   out.Put<int64_t>(
-      std::chrono::duration_cast<milliseconds>(record.created.time_since_epoch()).count());
+      std::chrono::duration_cast<milliseconds>(head.created.time_since_epoch()).count());
+  out.Put<int64_t>(head.tokens);
   std::string bytes = std::move(out).Take();
   const ContentHash checksum = Checksum(bytes);
   bytes.append(reinterpret_cast<const char*>(checksum.data()), sizeof(checksum));
@@ -36,15 +42,16 @@ std::string EncodeSession(const SessionRecord& record, const SnapshotCodec& code
   return bytes;
 }
 
-Result<SessionRecord> DecodeSession(std::string_view bytes, const SnapshotCodec& codec) {
+Result<SessionHead> DecodeSessionHead(std::string_view bytes) {
   if (bytes.size() < kHeadBytes || !bytes.starts_with(kMagic)) {
     return DataLoss("session: expected the record of one, found ", bytes.size(),
                     " bytes of something else");
   }
   ByteReader in(bytes.substr(kMagic.size(), kHeadBytes - kMagic.size()));
-  SessionRecord record;
-  record.durable = in.GetBool();
+  SessionHead head;
+  head.durable = in.GetBool();
   const auto ttl = in.Get<int64_t>(), created = in.Get<int64_t>();
+  head.tokens = in.Get<int64_t>();
   ContentHash checksum{};
   for (uint64_t& word : checksum) word = in.Get<uint64_t>();
   if (!in.Finished() || checksum != Checksum(bytes.substr(0, kHeadBytes - sizeof(checksum)))) {
@@ -56,10 +63,21 @@ Result<SessionRecord> DecodeSession(std::string_view bytes, const SnapshotCodec&
     return DataLoss("session: expected times that a clock can show, found ", ttl, " and ", created,
                     " ms");
   }
-  record.ttl = milliseconds(ttl);
-  record.created = system_clock::time_point(milliseconds(created));
+  head.ttl = milliseconds(ttl);
+  head.created = system_clock::time_point(milliseconds(created));
+  return head;
+}
+
+Result<SessionRecord> DecodeSession(std::string_view bytes, const SnapshotCodec& codec) {
+  SessionRecord record;
+  PS_ASSIGN_OR_RETURN(record.head, DecodeSessionHead(bytes));
   if (bytes.size() > kHeadBytes) {
     PS_ASSIGN_OR_RETURN(record.snapshot, codec.Decode(bytes.substr(kHeadBytes)));
+  }
+  const int64_t tokens = record.snapshot == nullptr ? 0 : record.snapshot->tokens();
+  if (tokens != record.head.tokens) {
+    return DataLoss("session: expected a snapshot of ", record.head.tokens,
+                    " tokens, found one of ", tokens);
   }
   return record;
 }

@@ -23,14 +23,22 @@ struct SnapshotCodec {
   Result<std::shared_ptr<const Snapshot>> Decode(std::string_view bytes) const;
 };
 
-struct SessionRecord {
+// What a listing tells of it.
+struct SessionHead {
   bool durable = false;
   std::chrono::milliseconds ttl{0};
   std::chrono::system_clock::time_point created;
-  std::shared_ptr<const Snapshot> snapshot;  // null: no token yet
+  int64_t tokens = 0;
+};
+
+struct SessionRecord {
+  SessionHead head;
+  std::shared_ptr<const Snapshot> snapshot;  // of head.tokens; null: no token yet
 };
 
 std::string EncodeSession(const SessionRecord& record, const SnapshotCodec& codec);
+// Of a record that may be cut off behind kStoredHeadBytes. DATA_LOSS for anything else.
+Result<SessionHead> DecodeSessionHead(std::string_view bytes);
 // DATA_LOSS, FAILED_PRECONDITION or INVALID_ARGUMENT as DecodeSnapshot.
 Result<SessionRecord> DecodeSession(std::string_view bytes, const SnapshotCodec& codec);
 

@@ -73,9 +73,9 @@ Result<SessionTable::Place> SessionTable::Load(const Key& key) {
     entry.used = options_.now();
     place = Insert(std::move(entry));
   }
-  place->durable = record.durable;
-  place->ttl = record.ttl;
-  place->created = record.created;
+  place->durable = record.head.durable;
+  place->ttl = record.head.ttl;
+  place->created = record.head.created;
   SetSnapshot(place, std::move(record.snapshot));
   place->stored = true;
   place->revision = stored->info.revision;
@@ -123,7 +123,8 @@ void SessionTable::SetSnapshot(Place place, std::shared_ptr<const Snapshot> snap
 
 Status SessionTable::Write(Entry* entry) {
   const std::string bytes =
-      EncodeSession({entry->durable, entry->ttl, entry->created, entry->snapshot}, options_.codec);
+      EncodeSession({{entry->durable, entry->ttl, entry->created, entry->tokens}, entry->snapshot},
+                    options_.codec);
   PS_ASSIGN_OR_RETURN(
       entry->revision,
       Counted("put", options_.store->Put(entry->key.first, SessionKey(entry->key.second), bytes,

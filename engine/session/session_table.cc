@@ -1,6 +1,7 @@
 #include "engine/session/session_table.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/check.h"
 #include "base/logging.h"
@@ -147,34 +148,35 @@ Status SessionTable::Delete(const std::string& tenant, const std::string& id) {
 Result<SessionTable::Listing> SessionTable::List(const std::string& tenant) {
   Tidy();
   Listing listing;
+  std::map<std::string, StoredInfo> stored;  // sessions by id
   const auto now = options_.now();
-  for (const Entry& entry : entries_) {
-    if (entry.key.first != tenant) continue;
-    if (entry.is_snapshot) {
-      listing.snapshots.push_back({entry.key.second, entry.bytes, Since(entry.created, now)});
-    } else {
-      listing.sessions.push_back(Describe(entry));
+  if (options_.store != nullptr) {
+    PS_ASSIGN_OR_RETURN(const auto sessions,
+                        Counted("list", options_.store->List(tenant, SessionKey(""))));
+    for (const StoredInfo& one : sessions) stored[one.key.substr(SessionKey("").size())] = one;
+    PS_ASSIGN_OR_RETURN(const auto snapshots,
+                        Counted("list", options_.store->List(tenant, SnapshotKey(""))));
+    for (const StoredInfo& one : snapshots) {
+      listing.snapshots.push_back(
+          {one.key.substr(SnapshotKey("").size()), one.bytes, Since(one.created, now)});
     }
   }
-  if (options_.store == nullptr) return listing;
-  PS_ASSIGN_OR_RETURN(const auto sessions,
-                      Counted("list", options_.store->List(tenant, SessionKey(""))));
-  for (const StoredInfo& stored : sessions) {
-    const std::string id = stored.key.substr(SessionKey("").size());
-    if (places_.contains({tenant, id})) continue;
-    SessionInfo info;  // of another replica, or of a process before this one
-    info.id = id;
-    info.bytes = stored.bytes;
-    info.durable = true;
-    info.idle = Since(stored.created, now);
-    listing.sessions.push_back(std::move(info));
+  for (const Entry& entry : entries_) {
+    const std::string& id = entry.key.second;
+    if (entry.key.first != tenant) continue;
+    if (entry.is_snapshot) {
+      listing.snapshots.push_back({id, entry.bytes, Since(entry.created, now)});
+      continue;
+    }
+    const auto found = stored.find(id);
+    // The store tells of what another replica has written or deleted since.
+    if (entry.stored && (found == stored.end() || found->second.revision != entry.revision)) {
+      continue;
+    }
+    listing.sessions.push_back(Describe(entry));
+    if (found != stored.end()) stored.erase(found);
   }
-  PS_ASSIGN_OR_RETURN(const auto snapshots,
-                      Counted("list", options_.store->List(tenant, SnapshotKey(""))));
-  for (const StoredInfo& stored : snapshots) {
-    listing.snapshots.push_back(
-        {stored.key.substr(SnapshotKey("").size()), stored.bytes, Since(stored.created, now)});
-  }
+  for (const auto& [id, one] : stored) listing.sessions.push_back(Describe(id, one));
   return listing;
 }
 
@@ -253,17 +255,17 @@ Result<std::shared_ptr<const Snapshot>> SessionTable::GetSnapshot(const std::str
 // --- parts ---
 
 Status SessionTable::CheckCount(const std::string& tenant, int more, bool snapshots) {
-  int64_t count = more;
+  std::set<std::string> ids;  // those that the store has, unless another replica deleted them, too
   for (const Entry& entry : entries_) {
-    if (entry.key.first == tenant && entry.is_snapshot == snapshots) ++count;
+    const bool counts = entry.key.first == tenant && entry.is_snapshot == snapshots;
+    if (counts && !entry.stored) ids.insert(entry.key.second);
   }
-  if (count <= options_.max_per_tenant && options_.store != nullptr) {
+  if (options_.store != nullptr) {
     const std::string prefix = snapshots ? SnapshotKey("") : SessionKey("");
     PS_ASSIGN_OR_RETURN(const auto stored, Counted("list", options_.store->List(tenant, prefix)));
-    for (const StoredInfo& info : stored) {
-      if (!places_.contains({tenant, info.key.substr(prefix.size())})) ++count;
-    }
+    for (const StoredInfo& info : stored) ids.insert(info.key.substr(prefix.size()));
   }
+  const int64_t count = std::ssize(ids) + more;
   if (count <= options_.max_per_tenant) return Status();
   return ResourceExhausted("a tenant may have ", options_.max_per_tenant,
                            snapshots ? " snapshots" : " sessions", "; delete some first");
@@ -281,6 +283,22 @@ SessionInfo SessionTable::Describe(const Entry& entry) const {
   return {entry.key.second,       entry.tokens,    entry.bytes,
           entry.durable,          entry.in_memory, Since(entry.created, now),
           Since(entry.used, now), entry.ttl};
+}
+
+SessionInfo SessionTable::Describe(const std::string& id, const StoredInfo& stored) {
+  const auto now = options_.now();
+  SessionInfo info;
+  info.id = id;
+  info.bytes = stored.bytes;
+  info.idle = Since(stored.created, now);
+  // A damaged one is listed too: it can be deleted.
+  if (const auto head = Counted("decode", DecodeSessionHead(stored.head)); head.ok()) {
+    info.tokens = head->tokens;
+    info.durable = head->durable;
+    info.ttl = head->ttl;
+    info.age = Since(head->created, now);
+  }
+  return info;
 }
 
 Status SessionTable::RequireStore(const char* what) const {

@@ -190,6 +190,8 @@ class SessionTable {
   Status CheckCount(const std::string& tenant, int more, bool snapshots);
   Result<std::chrono::milliseconds> Ttl(std::chrono::milliseconds asked) const;
   SessionInfo Describe(const Entry& entry) const;
+  // One that this process does not hold, or not as it is now.
+  SessionInfo Describe(const std::string& id, const StoredInfo& stored);
   Status RequireStore(const char* what) const;
   // NOT_FOUND is `none`.
   Result<std::shared_ptr<const Snapshot>> GetSnapshot(const std::string& tenant,

@@ -95,13 +95,13 @@ Result<OpenEntry> OpenFile(const fs::path& path, int flags) {
     errno = ENOENT;
     return Failed("open", path);
   }
-  char header[kStoredHeaderBytes];
-  const ssize_t read = pread(entry.fd->get(), header, sizeof(header), 0);
+  char beginning[kStoredBeginningBytes];
+  const ssize_t read = pread(entry.fd->get(), beginning, sizeof(beginning), 0);
   if (read < 0) return Failed("read", path);
   PS_ASSIGN_OR_RETURN(
       entry.info,
       ReadStoredHeader(path.filename().string(),
-                       std::string_view(header, static_cast<size_t>(read)), stat.st_size));
+                       std::string_view(beginning, static_cast<size_t>(read)), stat.st_size));
   return entry;
 }
 

@@ -136,8 +136,9 @@ class RedisStore : public StateStore {
     PS_ASSIGN_OR_RETURN(const Reply reply, connection_.Run({"GET", name}));
     if (!IsText(*reply)) return Missing(key);
     Entry entry;
-    PS_ASSIGN_OR_RETURN(entry.info, ReadStoredHeader(key, Text(*reply).substr(0, 64),
-                                                     static_cast<int64_t>(reply->len)));
+    PS_ASSIGN_OR_RETURN(entry.info,
+                        ReadStoredHeader(key, Text(*reply).substr(0, kStoredBeginningBytes),
+                                         static_cast<int64_t>(reply->len)));
     entry.bytes = CopyOf(Text(*reply).substr(kStoredHeaderBytes));
     return entry;
   }
@@ -146,9 +147,10 @@ class RedisStore : public StateStore {
     const std::string name = Name(owner, key);
     PS_ASSIGN_OR_RETURN(const Reply size, connection_.Run({"STRLEN", name}));
     if (size->type != REDIS_REPLY_INTEGER || size->integer == 0) return Missing(key);
-    PS_ASSIGN_OR_RETURN(const Reply header, connection_.Run({"GETRANGE", name, "0", "23"}));
-    if (!IsText(*header) || header->len == 0) return Missing(key);
-    return ReadStoredHeader(key, Text(*header), size->integer);
+    const std::string last = std::to_string(kStoredBeginningBytes - 1);
+    PS_ASSIGN_OR_RETURN(const Reply beginning, connection_.Run({"GETRANGE", name, "0", last}));
+    if (!IsText(*beginning) || beginning->len == 0) return Missing(key);
+    return ReadStoredHeader(key, Text(*beginning), size->integer);
   }
 
   Status Delete(const std::string& owner, const std::string& key) override {

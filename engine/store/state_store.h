@@ -21,7 +21,10 @@ struct StoredInfo {
   uint64_t revision = 0;  // another with every Put
   int64_t bytes = 0;
   std::chrono::system_clock::time_point created;  // of this revision
+  std::string head;  // its first bytes, at most kStoredHeadBytes: what a listing tells of it
 };
+
+inline constexpr size_t kStoredHeadBytes = 64;
 
 class StateStore {
  public:

@@ -33,20 +33,22 @@ inline std::string StoredHeader(uint64_t revision) {
   return std::move(out).Take();
 }
 
-// `size`: of the whole entry, which begins with `header`.
-inline Result<StoredInfo> ReadStoredHeader(const std::string& key, std::string_view header,
+// `beginning`: of the entry, kStoredBeginningBytes where it has so many. `size`: of all of it.
+inline constexpr size_t kStoredBeginningBytes = kStoredHeaderBytes + kStoredHeadBytes;
+inline Result<StoredInfo> ReadStoredHeader(const std::string& key, std::string_view beginning,
                                            int64_t size) {
-  if (header.size() < kStoredHeaderBytes || !header.starts_with(kStoredMagic)) {
+  if (beginning.size() < kStoredHeaderBytes || !beginning.starts_with(kStoredMagic)) {
     return DataLoss("state store: ", key, ": expected an entry of ours, found ", size,
                     " bytes of something else");
   }
-  ByteReader in(header.substr(kStoredMagic.size()));
+  ByteReader in(beginning.substr(kStoredMagic.size()));
   StoredInfo info;
   info.key = key;
   info.revision = in.Get<uint64_t>();
   info.created =
       std::chrono::system_clock::time_point(std::chrono::milliseconds(in.Get<int64_t>()));
   info.bytes = size - static_cast<int64_t>(kStoredHeaderBytes);
+  info.head = beginning.substr(kStoredHeaderBytes, kStoredHeadBytes);
   return info;
 }
 

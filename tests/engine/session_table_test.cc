@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "engine/session/session_keys.h"
 #include "gtest/gtest.h"
 #include "tests/engine/simulated_store.h"
 #include "tests/testing/random.h"
@@ -206,6 +207,50 @@ TEST_P(StoredSessionTest, ReplicasFollowEachOther) {
   ASSERT_TRUE(Put(table_.get(), id, 11).ok());
   ASSERT_TRUE(other->Delete("t", id).ok());
   EXPECT_EQ(table_->Acquire("t", id, {}).status().code(), Code::kNotFound);
+}
+
+// Of sessions that it never held a replica lists what their own one would.
+TEST_P(StoredSessionTest, ListingsAgree) {
+  const std::string id = Create(table_.get(), true);
+  const std::string spilled = Create(table_.get(), false);
+  ASSERT_TRUE(Put(table_.get(), id, 7).ok());
+  ASSERT_TRUE(Put(table_.get(), spilled, 12).ok());
+  table_->Flush();
+  now_ += 10min;
+  const auto other = NewTable();
+  const auto find = [](SessionTable* table, const std::string& which) {
+    const auto listing = table->List("t");
+    for (const SessionInfo& info : listing->sessions) {
+      if (info.id == which) return info;
+    }
+    ADD_FAILURE() << "not listed";
+    return SessionInfo();
+  };
+  for (const auto& [which, tokens] : {std::pair(id, 7), std::pair(spilled, 12)}) {
+    const SessionInfo own = find(table_.get(), which);
+    const SessionInfo told = find(other.get(), which);
+    EXPECT_EQ(told.tokens, tokens);
+    EXPECT_EQ(told.durable, which == id);
+    EXPECT_EQ(told.ttl, own.ttl);
+    EXPECT_NEAR(static_cast<double>(told.age.count()), static_cast<double>(own.age.count()), 2);
+    EXPECT_GE(told.age, 10min);
+    EXPECT_FALSE(told.in_memory);
+  }
+  ASSERT_TRUE(Put(other.get(), id, 9).ok());  // which this table has at 7
+  EXPECT_EQ(find(table_.get(), id).tokens, 9);
+  ASSERT_TRUE(other->Delete("t", id).ok());
+  EXPECT_EQ(table_->List("t")->sessions.size(), 1u);
+  // Nor do they count any more.
+  const auto two = NewTable(1 << 20, 2);
+  EXPECT_EQ(Create(two.get(), true).size(), 32u);
+  EXPECT_EQ(two->Create("t", true, 0s).status().code(), Code::kResourceExhausted);
+  ASSERT_TRUE(other->Delete("t", spilled).ok());
+  EXPECT_TRUE(two->Create("t", true, 0s).ok());
+
+  ASSERT_TRUE(store_->Put("t", SessionKey(NewStateKey()), "damaged", 1h).ok());
+  const std::vector<SessionInfo> all = two->List("t")->sessions;
+  EXPECT_EQ(all.size(), 3u);
+  EXPECT_TRUE(two->Delete("t", all.back().id).ok()) << "it can be deleted";
 }
 
 TEST_P(StoredSessionTest, FlushHandsEverythingOver) {

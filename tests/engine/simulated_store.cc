@@ -39,7 +39,7 @@ Result<StoredInfo> SimulatedStore::Stat(const std::string& owner, const std::str
   if (Fails()) return NoAnswer();
   const Value* value = Find(owner, key);
   if (value == nullptr) return Missing(key);
-  return StoredInfo{key, value->revision, std::ssize(value->bytes), {}};
+  return value->Info(key);
 }
 
 Status SimulatedStore::Delete(const std::string& owner, const std::string& key) {
@@ -60,7 +60,7 @@ Result<std::vector<StoredInfo>> SimulatedStore::List(const std::string& owner,
   std::vector<StoredInfo> infos;
   for (const auto& [name, value] : values_) {
     if (name.first != owner || !name.second.starts_with(prefix)) continue;
-    infos.push_back({name.second, value.revision, std::ssize(value.bytes), {}});
+    infos.push_back(value.Info(name.second));
   }
   return infos;
 }

@@ -40,6 +40,9 @@ class SimulatedStore : public StateStore {
   struct Value {
     uint64_t revision = 0;
     std::string bytes;
+    StoredInfo Info(const std::string& key) const {
+      return {key, revision, std::ssize(bytes), {}, bytes.substr(0, kStoredHeadBytes)};
+    }
   };
   bool Fails();
   const Value* Find(const std::string& owner, const std::string& key) const;
