@@ -24,6 +24,12 @@ void ToProto(const Timings& timings, v1::Timings* out) {
   out->set_total_seconds(Seconds(timings.total));
 }
 
+void ToProto(const Usage& usage, v1::Usage* out) {
+  out->set_prompt_tokens(usage.prompt_tokens);
+  out->set_completion_tokens(usage.completion_tokens);
+  out->set_cached_tokens(usage.cached_tokens);
+}
+
 SamplingParams ToSampling(const v1::Sampling& sampling) {
   SamplingParams params;  // holds the defaults
   if (sampling.has_temperature()) params.temperature = sampling.temperature();
@@ -231,9 +237,7 @@ void ToProto(const FinishEvent& event, v1::Finish* finish) {
   finish->set_reason(ToProto(event.reason));
   finish->set_matched_stop(event.matched_stop);
   finish->set_seed(event.seed);
-  finish->mutable_usage()->set_prompt_tokens(event.usage.prompt_tokens);
-  finish->mutable_usage()->set_completion_tokens(event.usage.completion_tokens);
-  finish->mutable_usage()->set_cached_tokens(event.usage.cached_tokens);
+  ToProto(event.usage, finish->mutable_usage());
   finish->set_cache_miss(ToProto(event.cache_miss));
   ToProto(event.timings, finish->mutable_timings());
 }
@@ -245,6 +249,11 @@ void ToProto(const FinishEvent& event, v1::ScoreFinish* finish) {
   if (tokens > 1)
     finish->set_perplexity(std::exp(-event.logprob_sum / static_cast<double>(tokens - 1)));
   ToProto(event.timings, finish->mutable_timings());
+}
+
+void ToProto(const FinishEvent& event, v1::AppendResponse* response) {
+  ToProto(event.usage, response->mutable_usage());
+  response->set_cache_miss(ToProto(event.cache_miss));
 }
 
 void ToProto(const SessionInfo& info, v1::Session* session) {

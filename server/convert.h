@@ -50,6 +50,7 @@ void ToProto(const ChoiceEvent& event, v1::ChoiceFinish* finish);
 // A finish whose FinishStatus is OK.
 void ToProto(const FinishEvent& event, v1::Finish* finish);
 void ToProto(const FinishEvent& event, v1::ScoreFinish* finish);
+void ToProto(const FinishEvent& event, v1::AppendResponse* response);  // all but the session
 void ToProto(const SessionInfo& info, v1::Session* session);
 void ToProto(const SnapshotInfo& info, v1::Snapshot* snapshot);
 

@@ -129,8 +129,9 @@ class AppendCall final : public BidiCall<EngineCall> {
                         call_.model()->sessions->Commit(*std::move(lease_), finish.snapshot));
     return Status();
   }
-  std::vector<grpc::ByteBuffer> RenderFinish(const FinishEvent&) override {
+  std::vector<grpc::ByteBuffer> RenderFinish(const FinishEvent& finish) override {
     v1::AppendResponse response;
+    ToProto(finish, &response);
     ToProto(session_, response.mutable_session());
     return {SerializeMessage(response)};
   }

@@ -154,9 +154,7 @@ class JsonOutput {
     json["finish_reason"] = ReasonName(finish.reason());
     if (!finish.matched_stop().empty()) json["matched_stop"] = finish.matched_stop();
     if (!finish.resume_token().empty()) json["resume_token"] = finish.resume_token();
-    if (finish.cache_miss() != v1::CACHE_MISS_UNSPECIFIED) {
-      json["cache_miss"] = v1::CacheMiss_Name(finish.cache_miss());
-    }
+    AddCacheMiss(finish.cache_miss(), &json);
     if (finish.has_session()) json["session"] = MessageToJson(finish.session());
     json["seed"] = finish.seed();
     json["usage"] = MessageToJson(finish.usage());

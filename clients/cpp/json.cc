@@ -64,6 +64,10 @@ Json MessageToJson(const Message& message) {
   return json;
 }
 
+void AddCacheMiss(v1::CacheMiss miss, Json* json) {
+  if (miss != v1::CACHE_MISS_UNSPECIFIED) (*json)["cache_miss"] = v1::CacheMiss_Name(miss);
+}
+
 void PrintJson(const Json& json) {
   const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   std::fwrite(line.data(), 1, line.size(), stdout);

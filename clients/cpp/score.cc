@@ -1,14 +1,11 @@
 #include <cstdio>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "clients/cpp/chunk_reader.h"
 #include "clients/cpp/commands.h"
 #include "clients/cpp/input.h"
+#include "clients/cpp/input_rpc.h"
 #include "clients/cpp/json.h"
-#include "clients/cpp/progress.h"
-#include "polysketch/v1/polysketch.grpc.pb.h"
 
 namespace polysketch {
 namespace {
@@ -37,53 +34,21 @@ void PrintResult(const v1::ScoreFinish& finish, const std::vector<float>& logpro
   PrintJson(result);
 }
 
-// Writes on one thread and reads on this one: a client that only writes is stopped by flow control.
 int Score(const ScoreOptions& options, InputFile* file) {
-  const auto stub = v1::PolySketch::NewStub(Connect(options.call));
-  grpc::ClientContext context;
-  Prepare(options.call, &context);
-  const CancelOnInterrupt cancel_on_interrupt(&context);
-  const auto stream = stub->Score(&context);
-
-  Status input_status;  // the writer's until it is joined
-  std::thread writer([&] {
-    ChunkReader chunks(options.input, file, static_cast<size_t>(options.chunk_tokens));
-    v1::ScoreRequest request;
-    while (true) {
-      const Result<bool> more = chunks.Next(&request);
-      if (!more.ok()) {
-        input_status = more.status();
-        context.TryCancel();
-        return;
-      }
-      if (!*more) break;
-      if (!stream->Write(request)) return;  // the call has ended; the reader learns why
-    }
-    stream->WritesDone();
-  });
-
+  const InputRpc<v1::ScoreRequest, v1::ScoreResponse> rpc = {
+      .method = &v1::PolySketch::Stub::Score,
+      .chunk_tokens = static_cast<size_t>(options.chunk_tokens)};
   ProgressLine progress("scoring", options.progress);
   std::vector<float> logprobs;
   v1::ScoreFinish finish;
-  v1::ScoreResponse response;
-  while (stream->Read(&response)) {
-    if (response.has_logprobs()) {
-      const auto& values = response.logprobs().logprobs();
-      logprobs.insert(logprobs.end(), values.begin(), values.end());
-    } else if (response.has_progress()) {
-      progress.Show(response.progress().processed(), response.progress().total());
-    } else if (response.has_finish()) {
-      finish = response.finish();
-    }
-  }
-  if (file != nullptr) file->Interrupt();  // the writer may still wait for input that nobody needs
-  writer.join();
-  progress.Clear();
-  const grpc::Status status = stream->Finish();
-  if (!input_status.ok()) return ReportUsageError(input_status);
-  if (!status.ok()) return ReportRpcError(status, options.call);
-  PrintResult(finish, logprobs, options.call.json);
-  return kExitOk;
+  const int code = CallWithInput(options.call, options.input, file, rpc, &progress,
+                                 [&](const v1::ScoreResponse& response) {
+                                   const auto& values = response.logprobs().logprobs();
+                                   logprobs.insert(logprobs.end(), values.begin(), values.end());
+                                   if (response.has_finish()) finish = response.finish();
+                                 });
+  if (code == kExitOk) PrintResult(finish, logprobs, options.call.json);
+  return code;
 }
 
 }  // namespace

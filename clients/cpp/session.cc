@@ -1,14 +1,12 @@
 // polysketch session: what a session can do besides complete --session.
 #include <cstdio>
 #include <iostream>
-#include <thread>
 #include <utility>
 
-#include "clients/cpp/chunk_reader.h"
 #include "clients/cpp/commands.h"
 #include "clients/cpp/input.h"
+#include "clients/cpp/input_rpc.h"
 #include "clients/cpp/json.h"
-#include "clients/cpp/progress.h"
 #include "clients/cpp/unary_rpc.h"
 
 namespace polysketch {
@@ -40,53 +38,23 @@ int Create(Arguments args, CallOptions call, const std::string&) {
   return kExitOk;
 }
 
-// Writes on one thread and reads on this one, as a score does.
 int SendAppend(const CallOptions& call, const InputOptions& input, InputFile* file,
-               v1::AppendRequest request, bool show_progress) {
-  const auto stub = v1::PolySketch::NewStub(Connect(call));
-  grpc::ClientContext context;
-  Prepare(call, &context);
-  const CancelOnInterrupt cancel_on_interrupt(&context);
-  const auto stream = stub->Append(&context);
-
-  Status input_status;  // the writer's until it is joined
-  std::thread writer([&] {
-    ChunkReader chunks(input, file, kChunkTokens);
-    while (true) {
-      const Result<bool> more = chunks.Next(&request);
-      if (!more.ok()) {
-        input_status = more.status();
-        context.TryCancel();
-        return;
-      }
-      if (!*more) break;
-      if (!stream->Write(request)) return;  // the call has ended; the reader learns why
-      request.Clear();
-    }
-    stream->WritesDone();
-  });
-
+               v1::AppendRequest first, bool show_progress) {
+  const InputRpc<v1::AppendRequest, v1::AppendResponse> rpc = {
+      .method = &Stub::Append, .chunk_tokens = kChunkTokens, .first = std::move(first)};
   ProgressLine progress("appending", show_progress);
-  v1::Session session;
-  v1::AppendResponse response;
-  while (stream->Read(&response)) {
-    if (response.has_progress()) {
-      progress.Show(response.progress().processed(), response.progress().total());
-    } else if (response.has_session()) {
-      session = response.session();
-    }
+  v1::AppendResponse last;
+  const int code = CallWithInput(call, input, file, rpc, &progress,
+                                 [&last](const v1::AppendResponse& response) { last = response; });
+  if (code != kExitOk) return code;
+  if (!call.json) {
+    std::printf("%lld tokens\n", static_cast<long long>(last.session().tokens()));
+    return kExitOk;
   }
-  if (file != nullptr) file->Interrupt();  // the writer may still wait for input that nobody needs
-  writer.join();
-  progress.Clear();
-  const grpc::Status status = stream->Finish();
-  if (!input_status.ok()) return ReportUsageError(input_status);
-  if (!status.ok()) return ReportRpcError(status, call);
-  if (call.json) {
-    PrintJson(MessageToJson(session));
-  } else {
-    std::printf("%lld tokens\n", static_cast<long long>(session.tokens()));
-  }
+  Json json = MessageToJson(last.session());
+  json["usage"] = MessageToJson(last.usage());
+  AddCacheMiss(last.cache_miss(), &json);
+  PrintJson(json);
   return kExitOk;
 }
 

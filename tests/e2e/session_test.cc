@@ -197,6 +197,21 @@ TEST(Session, StoredPrompts) {
   EXPECT_EQ(longer_cold["cache_miss"], "CACHE_MISS_DISABLED");
   EXPECT_EQ(ask(text, {"--tenant", "other"})["cache_miss"], "CACHE_MISS_NO_PREFIX");
   EXPECT_EQ(ask("short")["cache_miss"], "CACHE_MISS_TOO_SHORT");
+  // An append says it too: of an empty session it may begin with a stored prompt.
+  const auto append = [&](const std::string& id, const std::string& more) {
+    return Ask(server, {"session", "append", id, "--prompt", more});
+  };
+  const std::string id = Ask(server, {"session", "create"})["session"];
+  const Json first = append(id, text);
+  EXPECT_GT(first["usage"]["cached_tokens"], 100);
+  EXPECT_LT(first["usage"]["cached_tokens"], first["usage"]["prompt_tokens"]);
+  EXPECT_EQ(first["usage"]["prompt_tokens"], first["tokens"]);
+  EXPECT_FALSE(first.contains("cache_miss"));
+  EXPECT_EQ(Ask(server, Complete(10, {"--session", id}))["text"], cold["text"]);
+  const int64_t before = first["tokens"].get<int64_t>() + 10;
+  EXPECT_EQ(append(id, kSecond)["usage"]["cached_tokens"], before - 1);
+  const std::string other = Ask(server, {"session", "create"})["session"];
+  EXPECT_EQ(append(other, kSecond + text)["cache_miss"], "CACHE_MISS_NO_PREFIX");
   EXPECT_GT(server.Metric("polysketch_prefix_cache_hits_total"), 200);
 }
 
