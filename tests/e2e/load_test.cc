@@ -179,8 +179,15 @@ TEST(Load, AScoreThatIsNotReadHoldsNobodyUp) {
     while (score->Write(chunk)) {
     }
   });
-  ASSERT_TRUE(WaitUntil([&] { return server.Metric("polysketch_num_requests_parked") == 1; }));
-  const double read = server.Metric("polysketch_prompt_tokens_total");
+  // Parked for good: before its first chunk, and between two, it waits for input instead.
+  double read = 0;
+  int polls = 0;
+  ASSERT_TRUE(WaitUntil([&] {
+    const double before = std::exchange(read, server.Metric("polysketch_prompt_tokens_total"));
+    const bool waits = server.Metric("polysketch_num_requests_parked") == 1;
+    polls = waits && read > 0 && read == before ? polls + 1 : 0;
+    return polls == 20;
+  }));
   Client client(server.address());
   const Completion other = client.Complete(Greedy("Then", 30));
   EXPECT_TRUE(other.status.ok()) << other.status.ToString();
