@@ -429,6 +429,7 @@ class EngineImpl : public Engine {
     stats.waiting_tokens = counts.waiting_tokens;
     stats.parkings = scheduler_.parkings();
     stats.state_bytes = counts.state_bytes + (draft_states_ ? draft_states_->reserved() : 0);
+    stats.parked_bytes = counts.parked_bytes;
     stats.steps = scheduler_.steps();
     mailbox_->unfinished = scheduler_.size() + static_cast<int>(mailbox_->added.size());
     if (mailbox_->unfinished == 0) mailbox_->idle.notify_all();

@@ -69,8 +69,9 @@ struct EngineStats {
   int swapped = 0;  // gave their slot to others: slow readers, lower priorities
   int64_t waiting_tokens = 0;
   int64_t parkings = 0;    // how often a request gave up its slot
-  size_t state_bytes = 0;  // held by running sequences, those of a draft model included
+  size_t state_bytes = 0;  // held by running sequences, and by a draft model for all
   size_t state_bytes_limit = 0;
+  size_t parked_bytes = 0;  // held by the swapped ones
   size_t parked_bytes_limit = 0;
   int64_t steps = 0;
 };

@@ -39,6 +39,7 @@ struct ServerConfig {
 
   std::string state_store;
   std::string state_store_format = "f32";
+  int64_t state_store_limit = 0;
   int64_t state_memory = 0;
   std::chrono::milliseconds session_ttl{24 * 3'600'000};
   int64_t max_sessions_per_tenant = 1000;

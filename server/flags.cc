@@ -90,6 +90,8 @@ constexpr Flag kFlags[] = {
          "durable sessions, snapshots, migration; empty: none"),
     Choice("state-store-format", "f32|bf16|f32-zstd|bf16-zstd", &C::state_store_format,
            "how states are written there; bf16 halves them and is not exact"),
+    Bytes("state-store-limit", &C::state_store_limit, 0, 1024 * kTiB,
+          "most bytes in the folder of a dir: store; what does not fit is refused; 0: no bound"),
     Bytes("state-memory", &C::state_memory, 0, 1024 * kTiB,
           "memory for states at rest: sessions, then stored prompts; 0: as much as for running "
           "requests"),

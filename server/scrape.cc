@@ -137,7 +137,8 @@ void AddServed(const ServedFacts& served, Families* families) {
                     static_cast<double>(engine.parkings));
   families->Gauge("polysketch_num_prompt_tokens_waiting", "Prompt tokens of waiting requests.",
                   static_cast<double>(engine.waiting_tokens));
-  families->Gauge("polysketch_num_requests_parked", "Running requests whose reader is slow.",
+  families->Gauge("polysketch_num_requests_parked",
+                  "Running requests that wait for their reader, or for the input of a score.",
                   engine.parked);
   families->Gauge("polysketch_max_sequences", "Most requests that run at once.",
                   static_cast<double>(served.max_sequences));
@@ -145,8 +146,13 @@ void AddServed(const ServedFacts& served, Families* families) {
                   static_cast<double>(served.max_queue));
   families->Gauge("polysketch_state_bytes", "Memory held by the states of running requests.",
                   static_cast<double>(engine.state_bytes));
-  families->Gauge("polysketch_state_limit_bytes", "Most memory that states may hold.",
+  families->Gauge("polysketch_state_limit_bytes", "Most memory that those may hold.",
                   static_cast<double>(engine.state_bytes_limit));
+  families->Gauge("polysketch_parked_state_bytes",
+                  "Memory held by the states of requests that gave their place to others.",
+                  static_cast<double>(engine.parked_bytes));
+  families->Gauge("polysketch_parked_state_limit_bytes", "Most memory that those may hold.",
+                  static_cast<double>(engine.parked_bytes_limit));
   families->Gauge("polysketch_state_bytes_per_sequence", "Memory of the state of one request.",
                   static_cast<double>(served.state_bytes_per_sequence));
   families->Gauge("polysketch_weight_bytes", "Memory of the weights, which every step reads.",
@@ -189,6 +195,12 @@ void AddSessions(const SessionStats& sessions, Families* families) {
                     static_cast<double>(sessions.writes));
   families->Counter("polysketch_session_written_bytes_total", "Bytes of those.",
                     static_cast<double>(sessions.written_bytes));
+  families->Gauge("polysketch_state_store_bytes",
+                  "Bytes in the store's folder, or memory of Redis, when last looked.",
+                  static_cast<double>(sessions.store.bytes));
+  families->Gauge("polysketch_state_store_limit_bytes",
+                  "Most of those (--state-store-limit, Redis' maxmemory); 0: no bound.",
+                  static_cast<double>(sessions.store.limit));
   families->Counter("polysketch_state_store_errors_total", "Failed operations of the store.",
                     static_cast<double>(sessions.store_errors));
 }

@@ -60,7 +60,8 @@ size_t MostStateBytes(const LoadedModel& loaded) {
 }  // namespace
 
 Result<std::unique_ptr<StateStore>> OpenStateStore(const ServerConfig& config) {
-  Result<std::unique_ptr<StateStore>> store = StateStore::Open(config.state_store);
+  Result<std::unique_ptr<StateStore>> store =
+      StateStore::Open(config.state_store, config.state_store_limit);
   if (store.ok()) return store;
   return Status(store.status().code(), StrCat("--state-store: ", store.status().message()));
 }

@@ -66,7 +66,7 @@ Scheduler::Counts Scheduler::counts() const {
       ++counts.waiting;
       if (waiting.source == nullptr) counts.waiting_tokens += waiting.sequence->UnreadTokens();
     } else {
-      counts.state_bytes += waiting.state->bytes();
+      counts.parked_bytes += waiting.state->bytes();
       ++counts.swapped;
       counts.able += !waiting.sequence->idle();
     }

@@ -80,7 +80,8 @@ class Scheduler {
     int swapped = 0;             // gave their slot to others
     int able = 0;                // of these, could go on now
     int64_t waiting_tokens = 0;  // of the prompts of those that wait
-    size_t state_bytes = 0;      // of all states
+    size_t state_bytes = 0;      // of those that have a slot
+    size_t parked_bytes = 0;     // of those that gave theirs to others
   };
   Counts counts() const;
   // Sequences, with a slot or without.

@@ -323,7 +323,9 @@ void SessionTable::CountError(const char* operation, const Status& status) {
 
 SessionStats SessionTable::stats() const {
   std::lock_guard lock(mutex_);
-  return stats_;
+  SessionStats stats = stats_;
+  if (options_.store != nullptr) stats.store = options_.store->usage();
+  return stats;
 }
 
 }  // namespace polysketch

@@ -73,6 +73,7 @@ struct SessionStats {
   int64_t writes = 0;  // to the store, spills included
   int64_t written_bytes = 0;
   int64_t store_errors = 0;
+  StoreUsage store = {};
 };
 
 class SessionTable;

@@ -21,6 +21,8 @@ using std::chrono::system_clock;
 constexpr std::string_view kTemporary = ".new-";
 // A writer takes seconds; what is older was left by one that died.
 constexpr std::chrono::hours kStaleTemporary{1};
+// Between two looks at a folder that is full.
+constexpr std::chrono::seconds kLookInterval{1};
 
 class Descriptor {
  public:
@@ -68,6 +70,12 @@ timespec ToTimespec(system_clock::time_point time) {
           static_cast<int64_t>(since.count() % 1000000000)};
 }
 
+// 0 for one that is not there.
+int64_t FileBytes(const fs::path& path) {
+  struct stat stat {};
+  return ::stat(path.c_str(), &stat) == 0 ? stat.st_size : 0;
+}
+
 bool IsPast(const timespec& time, std::chrono::nanoseconds grace = {}) {
   const timespec now = ToTimespec(system_clock::now() - grace);
   return time.tv_sec < now.tv_sec || (time.tv_sec == now.tv_sec && time.tv_nsec <= now.tv_nsec);
@@ -107,13 +115,13 @@ Result<OpenEntry> OpenFile(const fs::path& path, int flags) {
 
 }  // namespace
 
-Result<std::unique_ptr<StateStore>> DirectoryStore::Open(const fs::path& root) {
+Result<std::unique_ptr<StateStore>> DirectoryStore::Open(const fs::path& root, int64_t limit) {
   std::error_code error;
   fs::create_directories(root, error);
   if (error || !fs::is_directory(root, error) || access(root.c_str(), W_OK | X_OK) != 0) {
     return Unavailable("state store: expected a folder that can be written, found ", root.string());
   }
-  std::unique_ptr<StateStore> store(new DirectoryStore(root));
+  std::unique_ptr<StateStore> store(new DirectoryStore(root, limit));
   store->Expire();
   return store;
 }
@@ -123,6 +131,9 @@ Result<uint64_t> DirectoryStore::Put(const std::string& owner, const std::string
   const fs::path folder = Folder(owner);
   std::error_code error;
   if (fs::create_directory(folder, error)) PS_RETURN_IF_ERROR(SyncFolder(root_));
+  const int64_t more =
+      static_cast<int64_t>(kStoredHeaderBytes + bytes.size()) - FileBytes(File(owner, key));
+  PS_RETURN_IF_ERROR(CheckRoom(more));
   const fs::path temporary = folder / (std::string(kTemporary) + NewStateKey());
   const uint64_t revision = RandomWord();
   const auto write = [&]() -> Status {
@@ -139,7 +150,24 @@ Result<uint64_t> DirectoryStore::Put(const std::string& owner, const std::string
     unlink(temporary.c_str());
     return status;
   }
+  bytes_ += more;
   return revision;
+}
+
+Status DirectoryStore::CheckRoom(int64_t more) {
+  const auto fits = [&] { return limit_ == 0 || more <= 0 || bytes_ + more <= limit_; };
+  if (fits()) return Status();
+  bool due = false;
+  {
+    std::lock_guard lock(look_mutex_);
+    due = std::chrono::steady_clock::now() - last_look_ >= kLookInterval;
+  }
+  if (due) Expire();
+  if (fits()) return Status();
+  return ResourceExhausted("state store: entries take ", bytes_.load(), " bytes, ", more,
+                           " more do not fit, ", limit_,
+                           " are allowed (--state-store-limit); delete some, or wait until they "
+                           "expire");
 }
 
 Result<StateStore::Entry> DirectoryStore::Get(const std::string& owner, const std::string& key) {
@@ -170,7 +198,9 @@ Status DirectoryStore::Delete(const std::string& owner, const std::string& key) 
   const Result<OpenEntry> opened = OpenFile(path, O_RDONLY);
   // A damaged one goes too.
   if (!opened.ok() && opened.status().code() != Code::kDataLoss) return opened.status();
+  const int64_t bytes = FileBytes(path);
   if (unlink(path.c_str()) != 0) return Failed("delete", path);
+  bytes_ -= bytes;
   return SyncFolder(Folder(owner));
 }
 
@@ -196,6 +226,9 @@ Result<std::vector<StoredInfo>> DirectoryStore::List(const std::string& owner,
 }
 
 void DirectoryStore::Expire() {
+  std::lock_guard lock(look_mutex_);
+  last_look_ = std::chrono::steady_clock::now();
+  int64_t bytes = 0;
   std::error_code error;
   for (const fs::directory_entry& folder : fs::directory_iterator(root_, error)) {
     if (!folder.path().filename().string().starts_with("t.")) continue;
@@ -207,9 +240,12 @@ void DirectoryStore::Expire() {
       const timespec& since = temporary ? stat.st_ctim : stat.st_mtim;
       if (IsPast(since, temporary ? kStaleTemporary : std::chrono::nanoseconds(0))) {
         unlink(file.path().c_str());
+      } else {
+        bytes += stat.st_size;
       }
     }
   }
+  bytes_ = bytes;
 }
 
 }  // namespace polysketch

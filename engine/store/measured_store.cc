@@ -36,6 +36,7 @@ class MeasuredStore final : public StateStore {
     return Measured(StoreOperation::kOther, [&] { return store_->List(owner, prefix); });
   }
   void Expire() override { store_->Expire(); }
+  StoreUsage usage() const override { return store_->usage(); }
 
  private:
   template <typename Operation>

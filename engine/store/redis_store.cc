@@ -3,6 +3,8 @@
 #include <hiredis/hiredis.h>
 
 #include <algorithm>
+#include <atomic>
+#include <charconv>
 #include <fstream>
 #include <mutex>
 #include <utility>
@@ -28,6 +30,17 @@ struct FreeContext {
 
 std::string_view Text(const redisReply& reply) { return {reply.str, reply.len}; }
 bool IsText(const redisReply& reply) { return reply.type == REDIS_REPLY_STRING; }
+
+// Of a line "NAME:NUMBER" of INFO; 0 when there is none.
+int64_t InfoNumber(std::string_view info, std::string_view name) {
+  const std::string line = StrCat("\n", name, ":");
+  const size_t found = info.find(line);
+  if (found == std::string_view::npos) return 0;
+  const std::string_view digits = info.substr(found + line.size());
+  int64_t number = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return number;
+}
 
 // One connection, made when it is needed and again when it broke. Every command of ours can be sent
 // twice, so one that met a broken connection is.
@@ -113,6 +126,15 @@ class RedisStore : public StateStore {
   explicit RedisStore(RedisUrl url) : connection_(std::move(url)) {}
 
   Status Ping() { return connection_.Run({"PING"}).status(); }
+
+  // Redis lets its entries expire itself.
+  void Expire() override {
+    const Result<Reply> memory = connection_.Run({"INFO", "memory"});
+    if (!memory.ok()) return;  // or this user may not ask
+    bytes_ = InfoNumber(Text(**memory), "used_memory");
+    limit_ = InfoNumber(Text(**memory), "maxmemory");
+  }
+  StoreUsage usage() const override { return {bytes_.load(), limit_.load()}; }
 
   std::string_view kind() const override { return "redis"; }
 
@@ -203,6 +225,8 @@ class RedisStore : public StateStore {
   }
 
   Connection connection_;
+  std::atomic<int64_t> bytes_{0};
+  std::atomic<int64_t> limit_{0};
 };
 
 }  // namespace
@@ -211,6 +235,7 @@ Result<std::unique_ptr<StateStore>> OpenRedisStore(const std::string& url) {
   PS_ASSIGN_OR_RETURN(RedisUrl parsed, ParseRedisUrl(url));
   auto store = std::make_unique<RedisStore>(std::move(parsed));
   PS_RETURN_IF_ERROR(store->Ping());
+  store->Expire();
   return std::unique_ptr<StateStore>(std::move(store));
 }
 

@@ -11,12 +11,15 @@ namespace polysketch {
 
 constexpr size_t kKeyDigits = 32;
 
-Result<std::unique_ptr<StateStore>> StateStore::Open(const std::string& url) {
+Result<std::unique_ptr<StateStore>> StateStore::Open(const std::string& url, int64_t limit) {
   constexpr std::string_view kDirectory = "dir:";
   if (url.starts_with(kDirectory) && url.size() > kDirectory.size()) {
-    return DirectoryStore::Open(url.substr(kDirectory.size()));
+    return DirectoryStore::Open(url.substr(kDirectory.size()), limit);
   }
-  if (url.starts_with("redis://")) return OpenRedisStore(url);
+  if (url.starts_with("redis://")) {
+    if (limit == 0) return OpenRedisStore(url);
+    return InvalidArgument("expected a limit with dir:PATH only: a Redis has its own (maxmemory)");
+  }
   return InvalidArgument("expected dir:PATH or redis://HOST:PORT, found \"", url, "\"");
 }
 

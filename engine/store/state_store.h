@@ -26,11 +26,17 @@ struct StoredInfo {
 
 inline constexpr size_t kStoredHeadBytes = 64;
 
+struct StoreUsage {
+  int64_t bytes = 0;
+  int64_t limit = 0;  // 0: none that we know of
+};
+
 class StateStore {
  public:
   // "dir:PATH" (made when it is missing) or "redis://[USER@]HOST:PORT[/DB][?password_file=PATH]".
-  // INVALID_ARGUMENT for another form; what cannot be reached or written is UNAVAILABLE.
-  static Result<std::unique_ptr<StateStore>> Open(const std::string& url);
+  // `limit`: most bytes of a folder; 0: none. A Redis has its own (maxmemory). INVALID_ARGUMENT for
+  // another form; what cannot be reached or written is UNAVAILABLE.
+  static Result<std::unique_ptr<StateStore>> Open(const std::string& url, int64_t limit = 0);
   virtual ~StateStore() = default;
 
   // "dir" or "redis".
@@ -39,7 +45,8 @@ class StateStore {
   // Keys are [a-z0-9-]+, owners [A-Za-z0-9._:-]*. `ttl` counts from now.
   //
   // Replaces what is there, all or nothing. Once OK is returned the entry survives the end of this
-  // process, and of the machine as far as the store does. Returns the revision.
+  // process, and of the machine as far as the store does. Returns the revision. RESOURCE_EXHAUSTED
+  // over the limit: entries stay until they expire, since their owners were told that they would.
   virtual Result<uint64_t> Put(const std::string& owner, const std::string& key,
                                std::string_view bytes, std::chrono::milliseconds ttl) = 0;
   struct Entry {
@@ -55,8 +62,11 @@ class StateStore {
   // Of one owner, keys that begin with `prefix`, in order of key.
   virtual Result<std::vector<StoredInfo>> List(const std::string& owner,
                                                const std::string& prefix) = 0;
-  // Removes what has expired, where the store does not do that by itself.
+  // Removes what has expired, where the store does not do that by itself, and looks at what is
+  // left.
   virtual void Expire() {}
+  // As of the last look, and what this process has written since. Does not block.
+  virtual StoreUsage usage() const { return {}; }
 };
 
 // 128 random bits as 32 hexadecimal digits.

@@ -243,6 +243,12 @@ class Overlays(DeployTest):
         self.assertGreater(len(known), 20)
         self.assertLessEqual(set(environment_of(objects)), known)
 
+    def test_states_fit_their_volume(self):
+        objects = built("sessions-volume")
+        limit = mebibytes(environment_of(objects)["POLYSKETCH_STATE_STORE_LIMIT"].removesuffix("B"))
+        claim = one(objects, "PersistentVolumeClaim", "polysketch-states")["spec"]["resources"]["requests"]["storage"]
+        self.assertLessEqual(limit, 0.95 * mebibytes(claim))
+
     def test_memory_is_what_the_server_says(self):
         """The cpu overlay's flags, given to the real server: what its log adds up fits what the pod asks for."""
         objects = built("cpu")

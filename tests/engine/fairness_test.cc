@@ -183,6 +183,8 @@ TEST_F(FairnessTest, SlowReaderLendsItsSlot) {
   EXPECT_EQ(scheduler_->running(), 0);
   EXPECT_EQ(scheduler_->counts().swapped, 1);
   EXPECT_EQ(scheduler_->states().parked(), 100u);
+  EXPECT_EQ(scheduler_->counts().parked_bytes, 100u);
+  EXPECT_EQ(scheduler_->counts().state_bytes, 0u);
   Run(100);
   EXPECT_EQ(slow->got.tokens, fast->got.tokens);
   EXPECT_EQ(scheduler_->states().parked(), 0u);

@@ -183,8 +183,9 @@ void Simulation::CheckBudgets() {
   if (counts.running > options_.max_sequences) Fail(counts.running, " sequences have a slot");
   if (states.reserved() > states.limit()) Fail(states.reserved(), " bytes of states");
   if (states.parked() > states.parked_limit()) Fail(states.parked(), " bytes of parked states");
-  if (counts.state_bytes > states.limit() + states.parked_limit()) {
-    Fail("states hold ", counts.state_bytes, " bytes");
+  if (counts.state_bytes > states.limit()) Fail("states hold ", counts.state_bytes, " bytes");
+  if (counts.parked_bytes > states.parked_limit()) {
+    Fail("parked states hold ", counts.parked_bytes, " bytes");
   }
 }
 

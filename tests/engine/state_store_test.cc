@@ -145,6 +145,16 @@ TEST_P(StateStoreTest, WritersAndReadersAtOnceSeeWholeEntries) {
   for (std::thread& writer : writers) writer.join();
 }
 
+TEST_P(StateStoreTest, SaysHowMuchItHolds) {
+  store_->Expire();
+  const int64_t before = store_->usage().bytes;
+  ASSERT_TRUE(store_->Put("t", "one", std::string(1 << 20, 'x'), 1h).ok());
+  store_->Expire();
+  EXPECT_GE(store_->usage().bytes, before + (1 << 20));
+  EXPECT_LE(store_->usage().bytes, before + (8 << 20));  // Redis counts its buffers too
+  EXPECT_EQ(store_->usage().limit, redis_ == nullptr ? 0 : testing::RedisServer::kMaxMemory);
+}
+
 TEST_P(StateStoreTest, ABrokenConnectionIsMadeAgain) {
   if (redis_ == nullptr) GTEST_SKIP() << "a folder has no connection";
   ASSERT_TRUE(store_->Put("t", "a", "1", 1h).ok());
@@ -167,6 +177,37 @@ TEST(DirectoryStoreTest, WhatIsNotOursIsRefused) {
   EXPECT_EQ((*store)->List("t", "")->size(), 1u);
   EXPECT_TRUE((*store)->Delete("t", "bad").ok());
   EXPECT_FALSE(fs::exists(folder.path() / "t.t" / "bad"));
+}
+
+TEST(DirectoryStoreTest, WhatDoesNotFitIsRefusedAndNothingGoes) {
+  const testing::TemporaryFolder folder;
+  const std::string url = "dir:" + folder.path().string();
+  constexpr int64_t kLimit = 10000;
+  const auto store = *StateStore::Open(url, kLimit);
+  const auto put = [](StateStore* to, const std::string& key, size_t bytes, auto ttl) {
+    return to->Put("t", key, std::string(bytes, 'x'), ttl).status().code();
+  };
+  EXPECT_EQ(put(store.get(), "a", 4000, 1h), Code::kOk);
+  EXPECT_EQ(put(store.get(), "passing", 4000, 100ms), Code::kOk);
+  EXPECT_EQ(store->usage().bytes, 2 * (4000 + 24));
+  EXPECT_EQ(put(store.get(), "b", 4000, 1h), Code::kResourceExhausted);
+  EXPECT_EQ(put(store.get(), "a", 5000, 1h), Code::kOk) << "in its own place";
+  EXPECT_EQ(store->Get("t", "a")->bytes.size(), 5000u);
+  // Room comes back: by a delete, by expiry (another look, a second later), by another process.
+  ASSERT_TRUE(store->Delete("t", "a").ok());
+  EXPECT_EQ(put(store.get(), "b", 4000, 1h), Code::kOk);
+  EXPECT_EQ(put(store.get(), "c", 4000, 1h), Code::kResourceExhausted);
+  std::this_thread::sleep_for(1100ms);
+  EXPECT_EQ(put(store.get(), "c", 4000, 1h), Code::kOk) << "in the place of what expired";
+  const auto other = *StateStore::Open(url, kLimit);
+  EXPECT_EQ(other->usage().bytes, store->usage().bytes);
+  EXPECT_EQ(put(other.get(), "d", 4000, 1h), Code::kResourceExhausted);
+  ASSERT_TRUE(store->Delete("t", "b").ok());
+  std::this_thread::sleep_for(1100ms);
+  EXPECT_EQ(put(other.get(), "d", 4000, 1h), Code::kOk);
+
+  EXPECT_EQ(StateStore::Open("redis://127.0.0.1:1", kLimit).status().code(),
+            Code::kInvalidArgument);
 }
 
 TEST(StateStoreUrl, Forms) {

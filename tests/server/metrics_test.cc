@@ -19,14 +19,15 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 std::string Exposition(const Metrics& metrics) {
-  const ScrapeMetrics scrape([] { return true; },
-                             [] {
-                               return ServedFacts{
-                                   .engine = {.running = 3, .waiting = 2, .state_bytes = 1000},
-                                   .max_sequences = 16,
-                                   .weight_bytes = 1 << 20};
-                             },
-                             [] { return ConnectionTable::Stats{.open = 1}; });
+  const ScrapeMetrics scrape(
+      [] { return true; },
+      [] {
+        return ServedFacts{
+            .engine = {.running = 3, .waiting = 2, .state_bytes = 1000, .parked_bytes = 300},
+            .max_sequences = 16,
+            .weight_bytes = 1 << 20};
+      },
+      [] { return ConnectionTable::Stats{.open = 1}; });
   const prometheus::TextSerializer serializer;
   return serializer.Serialize(metrics.registry()->Collect()) +
          serializer.Serialize(scrape.Collect());
@@ -74,6 +75,7 @@ TEST(Metrics, CountWhatHappened) {
            "polysketch_num_requests_running 3\n",
            "polysketch_num_requests_waiting 2\n",
            "polysketch_state_bytes 1000\n",
+           "polysketch_parked_state_bytes 300\n",
            "polysketch_max_sequences 16\n",
            "polysketch_weight_bytes 1048576\n",
            "polysketch_ready 1\n",

@@ -22,9 +22,11 @@ class RedisServer {
   static bool Exists() { return std::system("command -v redis-server >/dev/null") == 0; }
 
   // `folder`: for its configuration. User "worker" has the password "hidden".
+  static constexpr int64_t kMaxMemory = int64_t{4} << 30;
+
   explicit RedisServer(const std::filesystem::path& folder) : port_(FreePort()) {
     const std::string config = (folder / "redis.conf").string();
-    std::ofstream(config) << "port " << port_
+    std::ofstream(config) << "port " << port_ << "\nmaxmemory " << kMaxMemory
                           << "\nbind 127.0.0.1\nsave \"\"\nappendonly no\nloglevel warning\n"
                              "logfile /dev/null\nuser worker on >hidden ~* &* +@all\n";
     pid_ = fork();
