@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,6 +26,7 @@
 
 #include "base/status.h"
 #include "kernels/attention_spec.h"
+#include "kernels/row_draw.h"
 
 namespace polysketch {
 
@@ -166,6 +168,17 @@ struct AttentionInput {
   int64_t v_stride = 0;      // in floats
 };
 
+// A step of a model as a whole: all that its ops are told besides weights and arrays, which are the
+// same ones in every step of that model with the same `variant`.
+struct StepInput {
+  const void* model = nullptr;
+  const AttentionSpec* spec = nullptr;
+  std::span<const int32_t> tokens;
+  std::span<const int64_t> positions;
+  std::span<const AttentionSegment> segments;
+  int64_t variant = 0;  // negative: unlike any other step
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -246,6 +259,20 @@ class Backend {
                          float* out) = 0;
   // out[m] = log sum_j exp(x[m][j]). x [rows, width].
   virtual void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) = 0;
+
+  // Runs `ops`, which calls the ops of `step` and nothing else of this backend, and does not wait;
+  // a backend may run what it recorded of an earlier step of the same shape in its place.
+  virtual void RunStep(const StepInput& /*step*/, const std::function<void()>& ops) { ops(); }
+
+  // --- drawing, where logits are not in the host's memory ---
+  // Whether DrawRows is there. Elsewhere the host's sampler looks at the logits.
+  virtual bool draws_rows() const { return false; }
+  // answers[m] to queries[m] about logits [queries.size(), width], which stay as they are. Waits
+  // for them.
+  virtual void DrawRows(float* /*logits*/, int64_t /*width*/, std::span<const RowQuery> /*queries*/,
+                        std::span<RowAnswer> /*answers*/) {}
+  // Waits for all ops before it.
+  virtual void Wait() {}
 };
 
 // An array of a backend; goes before the backend does.

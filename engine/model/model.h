@@ -46,11 +46,20 @@ class LanguageModel {
   virtual size_t StateBytes(int64_t tokens) const = 0;
 
   // Runs the segments (distinct states) and advances their states. Writes the final-norm hidden
-  // rows asked for, packed in segment order, to hidden [rows, hidden_size]. A row's bits do not
-  // depend on the other segments or on the split.
+  // rows asked for, packed in segment order, to hidden [rows, hidden_size]; null where Draw is
+  // there: they stay for it alone. A row's bits do not depend on the other segments or on the
+  // split.
   virtual void Step(std::span<const StepSegment> segments, float* hidden) = 0;
   // logits [rows, vocab] of hidden rows.
   virtual void Logits(const float* hidden, int64_t rows, float* logits) = 0;
+  // Whether Draw is there: where logits are not in the host's memory, so that only tokens have to
+  // come back.
+  virtual bool draws() const { return false; }
+  // answers[i] to queries[i] about the logits of row rows[i] (ascending) of the last Step's hidden
+  // rows. Where the answer is none or kTooMany, row i of logits [rows, vocab] is filled too; and
+  // log_sum_exp [rows], unless it is null.
+  virtual void Draw(std::span<const int64_t> /*rows*/, std::span<const RowQuery> /*queries*/,
+                    std::span<RowAnswer> /*answers*/, float* /*logits*/, float* /*log_sum_exp*/) {}
   // Threads of the host that the caller may use between two of the calls above; null: none.
   virtual ThreadPool* pool() { return nullptr; }
   // The first error of the device; from then on results are worthless (Backend::status).

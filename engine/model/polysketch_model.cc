@@ -73,9 +73,21 @@ class PolysketchModelImpl final : public PolysketchModel {
 
   void Step(std::span<const StepSegment> segments, float* hidden) override {
     Pack(segments);
-    backend_->Embed(weights_->embedding(), tokens_, positions_, space_.x);
-    for (int i = 0; i < config_.num_layers; ++i) Layer(i);
-    CollectHidden(segments, hidden);
+    float* packed = backend_->host_memory() ? hidden : space_.normed;
+    const int64_t wanted = hidden_rows_.empty() ? 0 : hidden_rows_.back().end;
+    // Decoding: every row is wanted. The rows of the final norm are not the segments' otherwise.
+    const int64_t variant = wanted == std::ssize(tokens_) ? 0 : -1;
+    const StepInput step{this, &spec_, tokens_, positions_, rows_, variant};
+    backend_->RunStep(step, [&] {
+      backend_->Embed(weights_->embedding(), tokens_, positions_, space_.x);
+      for (int i = 0; i < config_.num_layers; ++i) Layer(i);
+      NormHidden(packed);
+    });
+    if (hidden == nullptr) {
+      backend_->Wait();  // so that whoever measures a step measures it all
+    } else if (packed != hidden) {
+      backend_->CopyOut(packed, static_cast<size_t>(wanted * config_.emb_dim), hidden);
+    }
     for (const StepSegment& segment : segments) {
       segment.state->Advance(static_cast<int64_t>(segment.tokens.size()));
     }
@@ -88,6 +100,10 @@ class PolysketchModelImpl final : public PolysketchModel {
                      /*accumulate=*/false, to);
     if (to != logits) backend_->CopyOut(to, rows * config_.vocab_size, logits);
   }
+
+  bool draws() const override { return backend_->draws_rows(); }
+  void Draw(std::span<const int64_t> rows, std::span<const RowQuery> queries,
+            std::span<RowAnswer> answers, float* logits, float* log_sum_exp) override;
 
   ThreadPool* pool() override { return backend_->pool(); }
   void LogSumExp(const float* logits, int64_t rows, float* out) override {
@@ -102,6 +118,7 @@ class PolysketchModelImpl final : public PolysketchModel {
     tokens_.clear();
     positions_.clear();
     rows_.clear();
+    hidden_rows_.clear();
     for (const StepSegment& segment : segments) {
       PS_CHECK(!segment.tokens.empty());
       rows_.push_back({segment.state, static_cast<int>(tokens_.size()),
@@ -112,8 +129,24 @@ class PolysketchModelImpl final : public PolysketchModel {
         tokens_.push_back(token);
         positions_.push_back(segment.state->position() + static_cast<int64_t>(i));
       }
+      WantRows(segment.all_rows ? std::ssize(segment.tokens) : 1);
     }
     PS_CHECK(tokens_.size() <= static_cast<size_t>(max_step_tokens_)) << tokens_.size();
+  }
+
+  // The last `count` rows packed so far are wanted.
+  void WantRows(int64_t count) {
+    const int64_t first = std::ssize(tokens_) - count;
+    if (hidden_rows_.empty()) {
+      hidden_rows_.push_back({first, 0, count});
+      return;
+    }
+    Run& last = hidden_rows_.back();
+    if (last.first + last.end - last.place == first) {
+      last.end += count;
+    } else {
+      hidden_rows_.push_back({first, last.end, last.end + count});
+    }
   }
 
   void Layer(int i) {
@@ -201,19 +234,12 @@ class PolysketchModelImpl final : public PolysketchModel {
     }
   }
 
-  // Rows of the final norm, packed, by way of `normed`, which nothing needs any more.
-  void CollectHidden(std::span<const StepSegment> segments, float* hidden) {
+  // Rows of the final norm, packed; `normed` may be their place, nothing needs it any more.
+  void NormHidden(float* packed) {
     const int D = config_.emb_dim;
-    float* packed = backend_->host_memory() ? hidden : space_.normed;
-    float* next = packed;
-    for (size_t s = 0; s < segments.size(); ++s) {
-      const int64_t wanted = segments[s].all_rows ? rows_[s].rows : 1;
-      const float* first = space_.x + (rows_[s].first_row + rows_[s].rows - wanted) * D;
-      backend_->LayerNorm(first, wanted, D, weights_->final_norm(), next);
-      next += wanted * D;
-    }
-    if (packed != hidden) {
-      backend_->CopyOut(packed, static_cast<size_t>(next - packed), hidden);
+    for (const Run& run : hidden_rows_) {
+      backend_->LayerNorm(space_.x + run.first * D, run.end - run.place, D, weights_->final_norm(),
+                          packed + run.place * D);
     }
   }
 
@@ -245,7 +271,51 @@ class PolysketchModelImpl final : public PolysketchModel {
   std::vector<int32_t> tokens_;
   std::vector<int64_t> positions_;
   std::vector<AttentionSegment> rows_;
+  // Wanted rows that follow one another: rows from `first` on are hidden rows [place, end).
+  struct Run {
+    int64_t first, place, end;
+  };
+  std::vector<Run> hidden_rows_;
 };
+
+// Calls visit(first, end) for each run of rows [first, end) that `joins` an element to the one
+// before it.
+template <typename Joins, typename Visit>
+void ForRuns(size_t count, const Joins& joins, const Visit& visit) {
+  for (size_t first = 0, end; first < count; first = end) {
+    for (end = first + 1; end < count && joins(end); ++end) {
+    }
+    visit(first, end);
+  }
+}
+
+void PolysketchModelImpl::Draw(std::span<const int64_t> rows, std::span<const RowQuery> queries,
+                               std::span<RowAnswer> answers, float* logits, float* log_sum_exp) {
+  const int64_t D = config_.emb_dim, V = config_.vocab_size, count = std::ssize(rows);
+  float* on_device = Room(count * V, &staged_out_);
+  const auto next = [&](size_t i) { return rows[i] == rows[i - 1] + 1; };
+  ForRuns(rows.size(), next, [&](size_t first, size_t end) {
+    backend_->MatMul(space_.normed + rows[first] * D, static_cast<int64_t>(end - first),
+                     weights_->embedding(), weights_->softmax_bias(), /*accumulate=*/false,
+                     on_device + static_cast<int64_t>(first) * V);
+  });
+  if (log_sum_exp != nullptr) {
+    float* sums = Room(count, &staged_in_);
+    backend_->LogSumExp(on_device, count, V, sums);
+    backend_->CopyOut(sums, rows.size(), log_sum_exp);
+  }
+  backend_->DrawRows(on_device, V, queries, answers);
+  const auto whole = [&](size_t i) {
+    return answers[i].kind == RowAnswer::Kind::kNone ||
+           answers[i].kind == RowAnswer::Kind::kTooMany;
+  };
+  const auto alike = [&](size_t i) { return whole(i) == whole(i - 1); };
+  ForRuns(rows.size(), alike, [&](size_t first, size_t end) {
+    if (!whole(first)) return;
+    const int64_t offset = static_cast<int64_t>(first) * V;
+    backend_->CopyOut(on_device + offset, (end - first) * static_cast<size_t>(V), logits + offset);
+  });
+}
 
 int64_t PolysketchModelImpl::decode_step_bytes() const {
   const int64_t heads = int64_t{spec_.layers} * spec_.heads;

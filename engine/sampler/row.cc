@@ -17,8 +17,7 @@
 namespace polysketch {
 namespace {
 
-constexpr size_t kLanes = 16;  // partial results of a block, combined in order at its end
-static_assert(kRowBlock % kLanes == 0);
+constexpr size_t kLanes = kRowLanes;
 
 bool HasAvx2() {
 #if defined(__x86_64__)
@@ -31,34 +30,9 @@ bool HasAvx2() {
 
 PS_ALWAYS_INLINE int32_t Magnitude(float x) { return std::bit_cast<int32_t>(x) & 0x7FFFFFFF; }
 
-// e^-|x| = 2^n e^r with n whole and |r| <= ln(2) / 2. Decisions are made on integers: a comparison
-// of floats may trap, which keeps the compiler from vectorising.
-PS_ALWAYS_INLINE float ExpOfNegated(float x) {
-  constexpr int32_t kMost = std::bit_cast<int32_t>(87.0f);
-  const int32_t magnitude = Magnitude(x);
-  const float negated = std::bit_cast<float>(std::min(magnitude, kMost));
-  // Adding 1.5 * 2^23 rounds to a whole number, which then stands in the lowest bits.
-  constexpr float kRound = 12582912.0f;
-  const float rounded = negated * -1.44269504088896341f + kRound;
-  const float n = rounded - kRound;
-  float r = -negated - n * 0.693359375f;  // ln(2) in two parts: this one times n is exact
-  r = r + n * 2.12194440e-4f;
-  // Coefficients: Cephes expf.
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-  const uint32_t power = (std::bit_cast<uint32_t>(rounded) << 23) + std::bit_cast<uint32_t>(1.0f);
-  const auto bits = std::bit_cast<uint32_t>(p * std::bit_cast<float>(power));
-  return std::bit_cast<float>(bits & (0u - static_cast<uint32_t>(magnitude <= kMost)));
-}
-
 PS_ALWAYS_INLINE void WeighBlock(const float* logits, size_t count, float max, float scale,
                                  float* weights, float* sum) {
-  for (size_t i = 0; i < count; ++i) weights[i] = ExpOfNegated((logits[i] - max) * scale);
+  for (size_t i = 0; i < count; ++i) weights[i] = NegativeExpInline((logits[i] - max) * scale);
   float lanes[kLanes] = {};
   size_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
@@ -126,7 +100,7 @@ bool BlockMaxima(std::span<const float> logits, std::vector<float>* maxima) {
   return RowMaxima(logits, maxima->data());
 }
 
-float NegativeExp(float x) { return ExpOfNegated(x); }
+float NegativeExp(float x) { return NegativeExpInline(x); }
 
 void Weigh(std::span<const float> logits, float max, float scale, std::vector<float>* weights,
            std::vector<float>* sums) {

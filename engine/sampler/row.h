@@ -6,11 +6,9 @@
 #include <span>
 #include <vector>
 
-namespace polysketch {
+#include "kernels/row_draw.h"
 
-// Neighbouring logits that have a maximum and a sum of their own, so that a search passes over
-// most of a row without looking at it.
-inline constexpr size_t kRowBlock = 256;
+namespace polysketch {
 
 // Element b is the largest of logits [b * kRowBlock, (b + 1) * kRowBlock). False when a logit is
 // not finite. `logits` is not empty.

@@ -62,10 +62,8 @@ Candidate LastOfMass(double target, double sum, std::vector<Candidate>* ranked) 
   return *first;
 }
 
-// Weights between 2^-126 and 1 by size, 16 to an octave; the smaller ones are in the first.
-constexpr int kBucketShift = 19;
-constexpr size_t kBuckets = (std::bit_cast<uint32_t>(1.0f) >> kBucketShift) + 1;
-size_t BucketOf(float weight) { return std::bit_cast<uint32_t>(weight) >> kBucketShift; }
+constexpr size_t kBuckets = kWeightBuckets;
+size_t BucketOf(float weight) { return std::bit_cast<uint32_t>(weight) >> kWeightBucketShift; }
 
 // Cuts the candidates to the fewest most likely whose weights reach `target`; they stay in order.
 void CutToMass(double target, SamplerScratch* scratch) {
@@ -115,6 +113,8 @@ int32_t DrawFromRow(std::span<const float> weights, std::span<const float> sums,
   return static_cast<int32_t>(first + Pass(weights.subspan(first, count), target, &before));
 }
 
+Status NotFinite() { return Internal("the model gave a logit that is not finite"); }
+
 }  // namespace
 
 Sampler::Sampler(const SamplingParams& params, uint64_t seed, int vocab_size,
@@ -139,7 +139,7 @@ Result<int32_t> Sampler::Sample(std::span<const float> logits, SamplerScratch* s
   const std::span<const float> adjusted = Adjust(logits, scratch);
   // No adjustment makes Inf or NaN finite, so this covers the model's logits too.
   if (!BlockMaxima(adjusted, &scratch->maxima)) {
-    return Internal("the model gave a logit that is not finite");
+    return NotFinite();
   }
   const int32_t token =
       params_.temperature == 0.0f ? ArgMax(adjusted, scratch->maxima) : Draw(adjusted, scratch);
@@ -163,13 +163,23 @@ std::span<const float> Sampler::Adjust(std::span<const float> logits,
   return out;
 }
 
-float Sampler::LowestLogit(float max, float inverse_temperature, SamplerScratch* scratch) const {
-  float lowest = std::numeric_limits<float>::lowest();
-  if (params_.min_p > 0) {
-    // A thousandth covers the rounding of weights.
-    const double exponent = std::log(static_cast<double>(params_.min_p)) - 1e-3;
-    lowest = std::max(lowest, static_cast<float>(max + exponent / inverse_temperature));
-  }
+// That of a temperature near 0 stays finite, so that 0 * inverse is 0 and not NaN.
+float Sampler::InverseTemperature() const {
+  return std::min(1.0f / params_.temperature, std::numeric_limits<float>::max());
+}
+
+double Sampler::MinPBelow() const {
+  if (params_.min_p <= 0) return -std::numeric_limits<double>::infinity();
+  // A thousandth covers the rounding of weights.
+  return (std::log(static_cast<double>(params_.min_p)) - 1e-3) / InverseTemperature();
+}
+
+// 0.99 covers rounding. What passes is a few hundred of a large vocabulary.
+double Sampler::MassShare() const { return 0.99 * (1 - static_cast<double>(params_.top_p)); }
+
+float Sampler::LowestLogit(float max, SamplerScratch* scratch) const {
+  float lowest =
+      std::max(std::numeric_limits<float>::lowest(), static_cast<float>(max + MinPBelow()));
   const auto k = static_cast<size_t>(params_.top_k);
   if (k > 0 && k <= scratch->maxima.size()) {
     // The k highest maxima are k logits.
@@ -184,23 +194,21 @@ float Sampler::LowestLogit(float max, float inverse_temperature, SamplerScratch*
 
 void Sampler::KeepTopP(std::span<const float> logits, SamplerScratch* scratch) const {
   const double total = Sum(scratch->sums);
-  // All weights below this make up less than 1 - top_p together, so top_p keeps none of them; 0.99
-  // covers rounding. What passes is a few hundred of a large vocabulary.
-  const double least = 0.99 * (1 - static_cast<double>(params_.top_p)) * total / vocab_size_;
-  ForEachAtLeast(scratch->weights, scratch->sums, static_cast<float>(least), [&](size_t i) {
+  const auto least = static_cast<float>(MassShare() * total / vocab_size_);
+  ForEachAtLeast(scratch->weights, scratch->sums, least, [&](size_t i) {
     scratch->candidates.push_back({logits[i], scratch->weights[i], static_cast<int32_t>(i)});
   });
   CutToMass(static_cast<double>(params_.top_p) * total, scratch);
 }
 
-void Sampler::KeepHighest(std::span<const float> logits, float max, float inverse_temperature,
-                          SamplerScratch* scratch) const {
+void Sampler::AddRanked(int32_t token, float logit, float max, float inverse_temperature,
+                        SamplerScratch* scratch) const {
+  const float weight = NegativeExp((logit - max) * inverse_temperature);
+  if (weight >= params_.min_p) scratch->candidates.push_back({logit, weight, token});
+}
+
+void Sampler::CutRanked(SamplerScratch* scratch) const {
   std::vector<Candidate>& candidates = scratch->candidates;
-  const float lowest = LowestLogit(max, inverse_temperature, scratch);
-  ForEachAtLeast(logits, scratch->maxima, lowest, [&](size_t i) {
-    const float weight = NegativeExp((logits[i] - max) * inverse_temperature);
-    if (weight >= params_.min_p) candidates.push_back({logits[i], weight, static_cast<int32_t>(i)});
-  });
   if (params_.top_k > 0 && params_.top_k < std::ssize(candidates)) {
     const auto kth = candidates.begin() + params_.top_k;
     std::nth_element(candidates.begin(), kth, candidates.end(), Before);
@@ -214,25 +222,92 @@ void Sampler::KeepHighest(std::span<const float> logits, float max, float invers
   CutToMass(static_cast<double>(params_.top_p) * total, scratch);
 }
 
-int32_t Sampler::Draw(std::span<const float> logits, SamplerScratch* scratch) const {
-  const double u = CounterUniform(seed_, drawn_);
-  const float max = *std::max_element(scratch->maxima.begin(), scratch->maxima.end());
-  // That of a temperature near 0 stays finite, so that 0 * inverse is 0 and not NaN.
-  const float inverse_temperature =
-      std::min(1.0f / params_.temperature, std::numeric_limits<float>::max());
+void Sampler::KeepHighest(std::span<const float> logits, float max, SamplerScratch* scratch) const {
+  const float inverse = InverseTemperature();
+  ForEachAtLeast(logits, scratch->maxima, LowestLogit(max, scratch), [&](size_t i) {
+    AddRanked(static_cast<int32_t>(i), logits[i], max, inverse, scratch);
+  });
+  CutRanked(scratch);
+}
+
+int32_t Sampler::Choose(SamplerScratch* scratch) const {
   std::vector<float>& weights = scratch->weights;
-  scratch->candidates.clear();
-  if (params_.top_k > 0 || params_.min_p > 0.0f) {
-    KeepHighest(logits, max, inverse_temperature, scratch);
-  } else {
-    Weigh(logits, max, inverse_temperature, &weights, &scratch->sums);
-    if (params_.top_p >= 1.0f) return DrawFromRow(weights, scratch->sums, u);
-    KeepTopP(logits, scratch);
-  }
   weights.clear();
   for (const Candidate& c : scratch->candidates) weights.push_back(c.weight);
   double before = 0;
-  return scratch->candidates[Pass(weights, u * Sum(weights), &before)].token;
+  const double target = CounterUniform(seed_, drawn_) * Sum(weights);
+  return scratch->candidates[Pass(weights, target, &before)].token;
+}
+
+int32_t Sampler::Draw(std::span<const float> logits, SamplerScratch* scratch) const {
+  const float max = *std::max_element(scratch->maxima.begin(), scratch->maxima.end());
+  scratch->candidates.clear();
+  if (ranks()) {
+    KeepHighest(logits, max, scratch);
+  } else {
+    Weigh(logits, max, InverseTemperature(), &scratch->weights, &scratch->sums);
+    if (params_.top_p >= 1.0f) {
+      return DrawFromRow(scratch->weights, scratch->sums, CounterUniform(seed_, drawn_));
+    }
+    KeepTopP(logits, scratch);
+  }
+  return Choose(scratch);
+}
+
+bool Sampler::Ask(int64_t ahead, RowQuery* query) const {
+  if (ahead > 0 && has_penalties()) return false;
+  if (params_.logit_bias.size() + seen_.size() > RowQuery::kMostEdits) return false;
+  using Kind = RowQuery::Kind;
+  query->kind = params_.temperature == 0.0f ? Kind::kHighest
+                : ranks()                   ? Kind::kRanks
+                : params_.top_p < 1.0f      ? Kind::kMass
+                                            : Kind::kDraw;
+  const size_t blocks = (static_cast<size_t>(vocab_size_) + kRowBlock - 1) / kRowBlock;
+  const bool bounded = params_.min_p > 0 || static_cast<size_t>(params_.top_k) <= blocks ||
+                       static_cast<size_t>(vocab_size_) <= RowQuery::kMostCandidates;
+  if (query->kind == Kind::kRanks && !bounded) return false;
+  query->inverse_temperature = InverseTemperature();
+  query->u = CounterUniform(seed_, drawn_ + static_cast<uint64_t>(ahead));
+  query->mass = static_cast<double>(params_.top_p);
+  query->mass_share = MassShare();
+  query->below = MinPBelow();
+  query->top_k = params_.top_k;
+  query->bias = params_.logit_bias;
+  query->counts.clear();
+  for (const int32_t token : seen_) {
+    query->counts.emplace_back(token, counts_[static_cast<size_t>(token)]);
+  }
+  query->repetition_penalty = params_.repetition_penalty;
+  query->frequency_penalty = params_.frequency_penalty;
+  query->presence_penalty = params_.presence_penalty;
+  return true;
+}
+
+Result<int32_t> Sampler::Take(const RowAnswer& answer, SamplerScratch* scratch) {
+  if (answer.kind == RowAnswer::Kind::kNotFinite) return NotFinite();
+  int32_t token = answer.token;
+  if (answer.kind != RowAnswer::Kind::kToken) {
+    PS_CHECK(answer.kind == RowAnswer::Kind::kCandidates);
+    KeepCandidates(answer, scratch);
+    token = Choose(scratch);
+  }
+  Count(token);
+  return token;
+}
+
+void Sampler::KeepCandidates(const RowAnswer& answer, SamplerScratch* scratch) const {
+  const float inverse = InverseTemperature();
+  scratch->candidates.clear();
+  if (ranks()) {
+    for (const auto& [logit, token] : answer.candidates) {
+      AddRanked(token, logit, answer.max, inverse, scratch);
+    }
+    return CutRanked(scratch);
+  }
+  for (const auto& [logit, token] : answer.candidates) {
+    scratch->candidates.push_back({logit, NegativeExp((logit - answer.max) * inverse), token});
+  }
+  CutToMass(static_cast<double>(params_.top_p) * answer.total, scratch);
 }
 
 std::vector<std::pair<int32_t, int32_t>> Sampler::Counts() const {

@@ -24,6 +24,7 @@
 
 #include "base/status.h"
 #include "engine/request.h"
+#include "kernels/row_draw.h"
 
 namespace polysketch {
 
@@ -54,6 +55,13 @@ class Sampler {
   // when one is not finite.
   Result<int32_t> Sample(std::span<const float> logits, SamplerScratch* scratch);
 
+  // The same where the logits are a device's: what it is asked for the token that is drawn behind
+  // `ahead` more ones. False when only Sample will do: penalties depend on the tokens between, or a
+  // device would find too many candidates or edits. The query refers to this sampler.
+  bool Ask(int64_t ahead, RowQuery* query) const;
+  // The token that Sample gives for the row; `answer` is not kTooMany.
+  Result<int32_t> Take(const RowAnswer& answer, SamplerScratch* scratch);
+
   // For a sampler that goes on elsewhere: how often each id is in the output, in order of id. Empty
   // without penalties.
   std::vector<std::pair<int32_t, int32_t>> Counts() const;
@@ -66,13 +74,28 @@ class Sampler {
   std::span<const float> Adjust(std::span<const float> logits, SamplerScratch* scratch) const;
   // Steps 3 to 7 with a temperature. scratch->maxima are those of `logits`.
   int32_t Draw(std::span<const float> logits, SamplerScratch* scratch) const;
+  float InverseTemperature() const;
+  bool ranks() const { return params_.top_k > 0 || params_.min_p > 0.0f; }
+  // The part of min_p: tokens whose logit is lower by this much do not pass.
+  double MinPBelow() const;
+  // All weights below this share of the row's sum, divided by its size, make up less than 1 - top_p
+  // together.
+  double MassShare() const;
+  // Adds a candidate for top_k and min_p.
+  void AddRanked(int32_t token, float logit, float max, float inverse_temperature,
+                 SamplerScratch* scratch) const;
+  // top_k and top_p of these candidates.
+  void CutRanked(SamplerScratch* scratch) const;
+  // What top_k, min_p and top_p leave of an answer's candidates.
+  void KeepCandidates(const RowAnswer& answer, SamplerScratch* scratch) const;
+  // One of the candidates, by u.
+  int32_t Choose(SamplerScratch* scratch) const;
   // What top_p leaves of scratch->weights becomes the candidates.
   void KeepTopP(std::span<const float> logits, SamplerScratch* scratch) const;
   // The same of min_p, top_k and top_p, without the weights of the whole row.
-  void KeepHighest(std::span<const float> logits, float max, float inverse_temperature,
-                   SamplerScratch* scratch) const;
+  void KeepHighest(std::span<const float> logits, float max, SamplerScratch* scratch) const;
   // No token with a lower logit passes min_p and top_k.
-  float LowestLogit(float max, float inverse_temperature, SamplerScratch* scratch) const;
+  float LowestLogit(float max, SamplerScratch* scratch) const;
   void Count(int32_t token);
 
   const SamplingParams params_;

@@ -185,10 +185,17 @@ Sequence::Rows GenerateSequence::WantedRows(int64_t n) const {
   return processed_ + n == prompt_size() && max_tokens_ > 0 ? Rows::kLast : Rows::kNone;
 }
 
+bool GenerateSequence::AskRow(int64_t row, RowQuery* query) const {
+  if (IsPromptRow(row) || max_tokens_ == 0 || needs_log_sum_exp()) return false;
+  // A row counts only if all that were drafted before it are drawn.
+  return sampler_->Ask(decoding() ? row : 0, query);
+}
+
 void GenerateSequence::DrawRow(int64_t row, std::span<const float> logits, float log_sum_exp,
-                               SamplerScratch* scratch) {
+                               const RowAnswer* answer, SamplerScratch* scratch) {
   if (IsPromptRow(row) || max_tokens_ == 0 || diverged_) return;
-  Drawn drawn{sampler_->Sample(logits, scratch), {}};
+  Drawn drawn{
+      answer == nullptr ? sampler_->Sample(logits, scratch) : sampler_->Take(*answer, scratch), {}};
   const auto behind = static_cast<size_t>(row) + 1;
   const bool drafted = decoding() && behind < next_.size();
   diverged_ = !drawn.token.ok() || (drafted && next_[behind] != *drawn.token);
@@ -282,10 +289,12 @@ void GenerateSequence::TakeToken(Drawn drawn, std::span<const float> logits, flo
 
   TokenEvent event;
   event.token = token;
-  const float logit = logits[static_cast<size_t>(token)];
-  if (params_.logprobs) event.logprob = logit - log_sum_exp;
+  if (needs_log_sum_exp()) {
+    const float logit = logits[static_cast<size_t>(token)];
+    if (params_.logprobs) event.logprob = logit - log_sum_exp;
+    logprob_sum_ += static_cast<double>(logit) - log_sum_exp;
+  }
   event.top = std::move(drawn.top);
-  if (needs_log_sum_exp()) logprob_sum_ += static_cast<double>(logit) - log_sum_exp;
   const bool stop = IsStopToken(token);
   if (decoder_ && (!stop || params_.include_stop_in_output))
     event.text = Release(decoder_->Append(token));

@@ -55,8 +55,9 @@ class GenerateSequence : public Sequence {
   bool needs_log_sum_exp() const override {
     return params_.logprobs.has_value() || (group() != nullptr && group()->ranked());
   }
+  bool AskRow(int64_t row, RowQuery* query) const override;
   void DrawRow(int64_t row, std::span<const float> logits, float log_sum_exp,
-               SamplerScratch* scratch) override;
+               const RowAnswer* answer, SamplerScratch* scratch) override;
   void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) override;
   int64_t OnSegment(int64_t n) override;
   void OnState(const SequenceState& state) override;

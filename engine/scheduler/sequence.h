@@ -83,12 +83,16 @@ class Sequence {
   // Its state may be copied for later behind them, which can take as long as a step.
   virtual bool StoresStateBehind(int64_t /*n*/) const { return false; }
   virtual bool needs_log_sum_exp() const = 0;
+  // Before the rows come, if they are on a device: what DrawRow and OnRow need to know of row `row`
+  // in place of its logits. False: they need the logits.
+  virtual bool AskRow(int64_t /*row*/, RowQuery* /*query*/) const { return false; }
   // The part of OnRow that takes long, of several rows in order before the OnRow of the first. It
-  // touches this sequence alone: others do the same on other threads meanwhile.
+  // touches this sequence alone: others do the same on other threads meanwhile. `answer`: to what
+  // AskRow asked; null when it did not, or could not be answered: the logits are there then.
   virtual void DrawRow(int64_t /*row*/, std::span<const float> /*logits*/, float /*log_sum_exp*/,
-                       SamplerScratch* /*scratch*/) {}
-  // Logits [vocab_size] of row `row` of the segment; rows come in order. log_sum_exp only when
-  // needed.
+                       const RowAnswer* /*answer*/, SamplerScratch* /*scratch*/) {}
+  // Logits [vocab_size] of row `row` of the segment, empty where there was an answer; rows come in
+  // order. log_sum_exp only when needed.
   virtual void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) = 0;
   // The segment is done, all wanted rows have come. How many of its tokens hold; the state forgets
   // the rest (drafts that were wrong).

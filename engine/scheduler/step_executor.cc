@@ -20,6 +20,8 @@ StepExecutor::StepExecutor(LanguageModel* model, int max_step_tokens, int draw_t
       gathered_(static_cast<size_t>(kLogitRows * hidden_size_)),
       logits_(static_cast<size_t>(kLogitRows * vocab_size_)),
       log_sum_exp_(kLogitRows),
+      queries_(model->draws() ? kLogitRows : 0),
+      answers_(queries_.size()),
       scratch_(static_cast<size_t>(pool_->threads())) {}
 
 void StepExecutor::Run(std::span<const Item> batch) {
@@ -41,7 +43,7 @@ void StepExecutor::Run(std::span<const Item> batch) {
   PS_CHECK(static_cast<size_t>(hidden_rows * hidden_size_) <= hidden_.size());
 
   const Clock::time_point start = Clock::now();
-  model_->Step(segments_, hidden_.data());
+  model_->Step(segments_, model_->draws() ? nullptr : hidden_.data());
   parts_ = {.layers = Clock::now() - start};
   if (DeviceFailed(batch)) return;
   for (size_t first = 0; first < rows_.size(); first += kLogitRows) {
@@ -64,6 +66,21 @@ bool StepExecutor::DeviceFailed(std::span<const Item> batch) const {
 }
 
 void StepExecutor::HandOut(std::span<const Row> rows) {
+  const Clock::time_point start = Clock::now();
+  model_->draws() ? AskModel(rows) : MakeLogits(rows);
+  if (!model_->status().ok()) return;  // Run ends the sequences: these logits are worthless
+  const Clock::time_point sampling = Clock::now();
+  parts_.logits += sampling - start;
+  Sample(rows);
+  parts_.sampling += Clock::now() - sampling;
+}
+
+bool StepExecutor::NeedLogSumExp(std::span<const Row> rows) {
+  return std::any_of(rows.begin(), rows.end(),
+                     [](const Row& row) { return row.sequence->needs_log_sum_exp(); });
+}
+
+void StepExecutor::MakeLogits(std::span<const Row> rows) {
   const auto count = static_cast<int64_t>(rows.size());
   const float* hidden = hidden_.data() + rows.front().hidden_row * hidden_size_;
   if (rows.back().hidden_row - rows.front().hidden_row != count - 1) {
@@ -74,23 +91,34 @@ void StepExecutor::HandOut(std::span<const Row> rows) {
     }
     hidden = gathered_.data();
   }
-  const Clock::time_point start = Clock::now();
   model_->Logits(hidden, count, logits_.data());
-  if (std::any_of(rows.begin(), rows.end(),
-                  [](const Row& row) { return row.sequence->needs_log_sum_exp(); })) {
-    model_->LogSumExp(logits_.data(), count, log_sum_exp_.data());
+  if (NeedLogSumExp(rows)) model_->LogSumExp(logits_.data(), count, log_sum_exp_.data());
+}
+
+void StepExecutor::AskModel(std::span<const Row> rows) {
+  hidden_rows_.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    hidden_rows_.push_back(rows[i].hidden_row);
+    const bool asks = rows[i].sequence->AskRow(rows[i].row_in_segment, &queries_[i]);
+    if (!asks) queries_[i].kind = RowQuery::Kind::kNone;
   }
-  if (!model_->status().ok()) return;  // Run ends the sequences: these logits are worthless
-  const Clock::time_point sampling = Clock::now();
-  parts_.logits += sampling - start;
-  Sample(rows);
-  parts_.sampling += Clock::now() - sampling;
+  model_->Draw(hidden_rows_, std::span(queries_).first(rows.size()),
+               std::span(answers_).first(rows.size()), logits_.data(),
+               NeedLogSumExp(rows) ? log_sum_exp_.data() : nullptr);
+}
+
+const RowAnswer* StepExecutor::AnswerOf(size_t i) const {
+  if (answers_.empty()) return nullptr;
+  const RowAnswer& answer = answers_[i];
+  const bool answered =
+      answer.kind != RowAnswer::Kind::kNone && answer.kind != RowAnswer::Kind::kTooMany;
+  return answered ? &answer : nullptr;
 }
 
 void StepExecutor::Sample(std::span<const Row> rows) {
   const auto logits = [this](size_t i) {
     const auto width = static_cast<size_t>(vocab_size_);
-    return logits_.span().subspan(i * width, width);
+    return logits_.span().subspan(i * width, AnswerOf(i) == nullptr ? width : 0);
   };
   // The rows of a sequence stand together, and are one task: each depends on the one before.
   first_rows_.clear();
@@ -102,7 +130,7 @@ void StepExecutor::Sample(std::span<const Row> rows) {
     Sequence& sequence = *rows[first].sequence;
     if (sequence.ended()) return;  // by a row of the batch before
     for (size_t i = first; i < rows.size() && rows[i].sequence == &sequence; ++i) {
-      sequence.DrawRow(rows[i].row_in_segment, logits(i), log_sum_exp_[i],
+      sequence.DrawRow(rows[i].row_in_segment, logits(i), log_sum_exp_[i], AnswerOf(i),
                        &scratch_[static_cast<size_t>(thread)]);
     }
   });

@@ -48,6 +48,13 @@ class StepExecutor {
   // Ends the batch with the device's error, if there is one: before a worthless row goes out.
   bool DeviceFailed(std::span<const Item> batch) const;
   void HandOut(std::span<const Row> rows);
+  static bool NeedLogSumExp(std::span<const Row> rows);
+  // The logits of `rows`, with log_sum_exp_ if a sequence needs it.
+  void MakeLogits(std::span<const Row> rows);
+  // The same where the model draws: answers, and logits only where there is none.
+  void AskModel(std::span<const Row> rows);
+  // Null: the logits of row i are there.
+  const RowAnswer* AnswerOf(size_t i) const;
   // Hands `rows`, whose logits are there, to their sequences: first all DrawRow, then all OnRow.
   void Sample(std::span<const Row> rows);
 
@@ -61,6 +68,10 @@ class StepExecutor {
   AlignedBuffer<float> gathered_;  // [kLogitRows, hidden_size]
   AlignedBuffer<float> logits_;    // [kLogitRows, vocab_size]
   std::vector<float> log_sum_exp_;
+  // Of a model that draws, for each row of a batch of logits.
+  std::vector<int64_t> hidden_rows_;
+  std::vector<RowQuery> queries_;
+  std::vector<RowAnswer> answers_;
   std::vector<StepSegment> segments_;
   std::vector<Row> rows_;
   std::vector<size_t> first_rows_;       // of each sequence in a batch of logits

@@ -2,6 +2,8 @@
 #include "kernels/cuda/backend.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,12 @@
 
 namespace polysketch::cuda {
 namespace {
+
+// POLYSKETCH_CUDA_DRAW=host: the host's sampler draws, from logits.
+bool DrawsRows() {
+  const char* wish = std::getenv("POLYSKETCH_CUDA_DRAW");
+  return wish == nullptr || std::strcmp(wish, "host") != 0;
+}
 
 class CudaBackend final : public Backend {
  public:
@@ -113,6 +121,13 @@ class CudaBackend final : public Backend {
   void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override {
     cuda::LogSumExp(ctx_, x, rows, width, out);
   }
+  bool draws_rows() const override { return draws_rows_; }
+  void DrawRows(float* logits, int64_t width, std::span<const RowQuery> queries,
+                std::span<RowAnswer> answers) override {
+    PS_CHECK(queries.size() == answers.size());
+    cuda::DrawRows(ctx_, &draw_memory_, logits, width, queries, answers);
+  }
+  void Wait() override { device_->Synchronize(); }
 
  private:
   DeviceArray<float> Upload(const std::vector<float>& values) {
@@ -146,6 +161,8 @@ class CudaBackend final : public Backend {
   DeviceArray<float> embedding_thetas_;
   int angle_dim_ = 0;  // cos_sin_ belongs to it and to positions_; 0: to nothing
   DeviceArray<float> rope_thetas_;
+  DrawMemory draw_memory_;
+  const bool draws_rows_ = DrawsRows();
   DeviceArray<float> cos_sin_;  // [rows][cosines, sines]
 };
 

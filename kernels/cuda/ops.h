@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/dense.h"
@@ -52,6 +53,14 @@ void LinearFeatures(Context& ctx, const float* x, int64_t rows, int width, float
 void PerformerFeatures(Context& ctx, const CudaMatrix& omega, const float* x, int64_t rows,
                        float* out);
 void LogSumExp(Context& ctx, const float* x, int64_t rows, int64_t width, float* out);
+
+// DrawRows: its memory on both sides.
+struct DrawMemory {
+  DeviceArray<uint8_t> queries, answers;
+  std::vector<uint8_t> host_queries, host_answers;
+};
+void DrawRows(Context& ctx, DrawMemory* memory, float* logits, int64_t width,
+              std::span<const RowQuery> queries, std::span<RowAnswer> answers);
 
 inline const CudaMatrix& Cast(const Matrix& matrix) {
   return static_cast<const CudaMatrix&>(matrix);

@@ -1,0 +1,456 @@
+// Draws from rows of logits on the device (kernels/row_draw.h), a thread block a row. Every sum
+// that decides about a token has the order that engine/sampler has, so the token is the same.
+#include <cstring>
+
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/ptx.cuh"
+
+namespace polysketch::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kBlock = static_cast<int>(kRowBlock);
+constexpr int kLanes = static_cast<int>(kRowLanes);
+static_assert(kWarpSize == 2 * kLanes);
+
+// A logit that a bias or a penalty changes, and what it was.
+struct Edit {
+  int32_t token, count;
+  float bias, before;
+};
+
+struct DrawJob {
+  RowQuery::Kind kind;
+  int32_t top_k;
+  float inverse_temperature, repetition, frequency, presence;
+  double u, mass, mass_share, below;
+  int32_t biases, counts;  // edits: first biases, then counts
+  int64_t first_edit;
+};
+
+struct DrawResult {
+  RowAnswer::Kind kind;
+  int32_t token, count;
+  float max;
+  double total;
+};
+
+// Shared memory of a row of `blocks` blocks.
+struct RowMemory {
+  unsigned long long* keys;  // [kWarps]
+  double* doubles;           // [2]
+  float* maxima;             // [blocks]
+  float* sums;               // [blocks]
+  float* weights;            // [kBlock]
+  int* counts;               // [blocks]
+  int* block;                // [1]
+
+  static size_t Bytes(int blocks) {
+    return kWarps * 8 + 2 * 8 + (3 * static_cast<size_t>(blocks) + kBlock + 1) * 4;
+  }
+  __device__ explicit RowMemory(int blocks) {
+    keys = SharedMemory<unsigned long long>();
+    doubles = reinterpret_cast<double*>(keys + kWarps);
+    maxima = reinterpret_cast<float*>(doubles + 2);
+    sums = maxima + blocks;
+    weights = sums + blocks;
+    counts = reinterpret_cast<int*>(weights + kBlock);
+    block = counts + blocks;
+  }
+};
+
+struct Row {
+  float* logits;
+  int width, blocks;
+  __device__ int Size(int block) const { return min(kBlock, width - block * kBlock); }
+};
+
+// Logits by size, the lower id above the higher one among equals (-0 is 0); NaN and infinities
+// above all.
+constexpr unsigned long long kNotFiniteKey = ~0ull;
+__device__ unsigned long long KeyOf(float logit, int token) {
+  const uint32_t bits = logit == 0 ? 0 : FloatBits(logit);
+  if ((bits & 0x7fffffffu) >= 0x7f800000u) return kNotFiniteKey;
+  const uint32_t order = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+  return static_cast<unsigned long long>(order) << 32 |
+         (0xffffffffu - static_cast<uint32_t>(token));
+}
+__device__ float LogitOf(unsigned long long key) {
+  const auto order = static_cast<uint32_t>(key >> 32);
+  return BitsFloat((order >> 31) != 0 ? order & 0x7fffffffu : ~order);
+}
+__device__ int TokenOf(unsigned long long key) {
+  return static_cast<int>(0xffffffffu - static_cast<uint32_t>(key));
+}
+__device__ unsigned long long WarpLargest(unsigned long long key) {
+  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+    const unsigned long long other = __shfl_xor_sync(kFullWarp, key, distance);
+    if (other > key) key = other;
+  }
+  return key;
+}
+
+// The maxima of the blocks; returns the key of the highest logit, to all threads.
+__device__ unsigned long long Maxima(const Row& row, const RowMemory& memory) {
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  unsigned long long highest = 0;
+  for (int block = warp; block < row.blocks; block += kWarps) {
+    unsigned long long key = 0;
+    for (int i = lane; i < row.Size(block); i += kWarpSize) {
+      const int token = block * kBlock + i;
+      const unsigned long long own = KeyOf(row.logits[token], token);
+      if (own > key) key = own;
+    }
+    key = WarpLargest(key);
+    if (lane == 0) memory.maxima[block] = LogitOf(key);
+    if (key > highest) highest = key;
+  }
+  if (lane == 0) memory.keys[warp] = highest;
+  __syncthreads();
+  return WarpLargest(memory.keys[lane % kWarps]);
+}
+
+__device__ float WeightOf(float logit, float max, const DrawJob& job) {
+  return NegativeExpInline((logit - max) * job.inverse_temperature);
+}
+
+// The sums of the blocks' weights, and in doubles[0] theirs. Half a warp a block: a thread has one
+// of its partial sums.
+__device__ void SumWeights(const Row& row, float max, const DrawJob& job, const RowMemory& memory) {
+  const int lane = threadIdx.x % kLanes, half = threadIdx.x / kLanes;
+  constexpr int kHalves = kThreads / kLanes;
+  for (int first = 0; first < row.blocks; first += kHalves) {  // the same turns for both halves
+    const int block = first + half;
+    float partial = 0;
+    if (block < row.blocks) {
+      for (int i = lane; i < row.Size(block); i += kLanes) {
+        partial += WeightOf(row.logits[block * kBlock + i], max, job);
+      }
+    }
+    float sum = 0;
+    for (int other = 0; other < kLanes; ++other) {
+      sum += __shfl_sync(kFullWarp, partial,
+                         static_cast<int>(threadIdx.x % kWarpSize) / kLanes * kLanes + other);
+    }
+    if (lane == 0 && block < row.blocks) memory.sums[block] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    double total = 0;
+    for (int block = 0; block < row.blocks; ++block) total += memory.sums[block];
+    memory.doubles[0] = total;
+  }
+  __syncthreads();
+}
+
+// Pass of sampler.cc.
+__device__ int Pass(const float* weights, int count, double target, double* sum) {
+  double before = *sum;
+  int last = 0;
+  for (int i = 0; i < count; ++i) {
+    if (weights[i] == 0) continue;
+    *sum = before;
+    last = i;
+    before += weights[i];
+    if (before > target) break;
+  }
+  return last;
+}
+
+// DrawFromRow of sampler.cc. The token is thread 0's.
+__device__ int DrawToken(const Row& row, float max, const DrawJob& job, const RowMemory& memory) {
+  const double target = job.u * memory.doubles[0];
+  double before = 0;
+  if (threadIdx.x == 0) *memory.block = Pass(memory.sums, row.blocks, target, &before);
+  __syncthreads();
+  const int block = *memory.block;
+  for (int i = threadIdx.x; i < row.Size(block); i += kThreads) {
+    memory.weights[i] = WeightOf(row.logits[block * kBlock + i], max, job);
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return 0;
+  return block * kBlock + Pass(memory.weights, row.Size(block), target, &before);
+}
+
+// The top_k-th highest of the maxima, to all threads.
+__device__ float KthMaximum(const Row& row, int k, const RowMemory& memory) {
+  for (int i = threadIdx.x; i < row.blocks; i += kThreads) {
+    const float own = memory.maxima[i];
+    int above = 0, equal = 0;
+    for (int j = 0; j < row.blocks; ++j) {
+      above += memory.maxima[j] > own ? 1 : 0;
+      equal += memory.maxima[j] == own ? 1 : 0;
+    }
+    // All that it holds for are equal.
+    if (above < k && k <= above + equal) memory.weights[0] = own;
+  }
+  __syncthreads();
+  return memory.weights[0];
+}
+
+// What passes: tokens of at least `least`, compared by weight or by logit.
+struct Bound {
+  bool by_weight;
+  float least, max;
+  __device__ bool Holds(float logit, const DrawJob& job) const {
+    return (by_weight ? WeightOf(logit, max, job) : logit) >= least;
+  }
+  __device__ bool MayHold(int block, const RowMemory& memory) const {
+    return (by_weight ? memory.sums : memory.maxima)[block] >= least;
+  }
+};
+
+__device__ Bound BoundOf(const Row& row, float max, const DrawJob& job, const RowMemory& memory) {
+  if (job.kind == RowQuery::Kind::kMass) {
+    SumWeights(row, max, job, memory);
+    return {true, static_cast<float>(job.mass_share * memory.doubles[0] / row.width), max};
+  }
+  float lowest = fmaxf(-0x1.fffffep127f, static_cast<float>(max + job.below));
+  if (job.top_k > 0 && job.top_k <= row.blocks) {
+    lowest = fmaxf(lowest, KthMaximum(row, job.top_k, memory));
+  }
+  return {false, lowest, max};
+}
+
+// Each lane has eight neighbours of a block: how many of them hold.
+constexpr int kOfLane = kBlock / kWarpSize;
+__device__ int CountOfLane(const Row& row, int block, const Bound& bound, const DrawJob& job) {
+  int count = 0;
+  for (int i = 0; i < kOfLane; ++i) {
+    const int in_block = static_cast<int>(threadIdx.x) % kWarpSize * kOfLane + i;
+    if (in_block >= row.Size(block)) break;
+    count += bound.Holds(row.logits[block * kBlock + in_block], job) ? 1 : 0;
+  }
+  return count;
+}
+
+// The sum over the lanes before this one; *total: over all.
+__device__ int SumBefore(int count, int* total) {
+  const int lane = threadIdx.x % kWarpSize;
+  int sum = count;
+  for (int distance = 1; distance < kWarpSize; distance *= 2) {
+    const int other = __shfl_sync(kFullWarp, sum, lane < distance ? lane : lane - distance);
+    if (lane >= distance) sum += other;
+  }
+  *total = __shfl_sync(kFullWarp, sum, kWarpSize - 1);
+  return sum - count;
+}
+
+// Writes what passes in order of id, if it is not too many; returns how many, to thread 0.
+__device__ int Candidates(const Row& row, const Bound& bound, const DrawJob& job,
+                          const RowMemory& memory, RowCandidate* out) {
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  for (int block = warp; block < row.blocks; block += kWarps) {
+    int total = 0;
+    if (bound.MayHold(block, memory)) SumBefore(CountOfLane(row, block, bound, job), &total);
+    if (lane == 0) memory.counts[block] = total;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int before = 0;
+    for (int block = 0; block < row.blocks; ++block) {
+      const int count = memory.counts[block];
+      memory.counts[block] = before;
+      before += count;
+    }
+    *memory.block = before;
+  }
+  __syncthreads();
+  const int count = *memory.block;
+  if (count > static_cast<int>(RowQuery::kMostCandidates)) return count;
+  for (int block = warp; block < row.blocks; block += kWarps) {
+    if (!bound.MayHold(block, memory)) continue;
+    int total = 0;
+    int at = memory.counts[block] + SumBefore(CountOfLane(row, block, bound, job), &total);
+    for (int i = 0; i < kOfLane; ++i) {
+      const int token = block * kBlock + lane * kOfLane + i;
+      if (token >= row.width) break;
+      if (bound.Holds(row.logits[token], job)) out[at++] = {row.logits[token], token};
+    }
+  }
+  return count;
+}
+
+// Adjust of sampler.cc; what was there before stays in the edits.
+__device__ void Apply(const DrawJob& job, Edit* edits, float* logits) {
+  for (int i = threadIdx.x; i < job.biases; i += kThreads) {
+    float& logit = logits[edits[i].token];
+    edits[i].before = logit;
+    logit += edits[i].bias;
+  }
+  __syncthreads();
+  for (int i = job.biases + threadIdx.x; i < job.biases + job.counts; i += kThreads) {
+    float& logit = logits[edits[i].token];
+    edits[i].before = logit;
+    float edited = logit > 0 ? logit / job.repetition : logit * job.repetition;
+    edited -= job.frequency * static_cast<float>(edits[i].count);
+    if (edits[i].count > 0) edited -= job.presence;
+    logit = edited;
+  }
+  __syncthreads();
+}
+
+__device__ void Undo(const DrawJob& job, const Edit* edits, float* logits) {
+  __syncthreads();
+  for (int i = job.biases + threadIdx.x; i < job.biases + job.counts; i += kThreads) {
+    logits[edits[i].token] = edits[i].before;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < job.biases; i += kThreads) {
+    logits[edits[i].token] = edits[i].before;
+  }
+}
+
+// The sum of the weights of at least `least`, to all threads: to 1e-12 of itself, in any order.
+__device__ double MassFrom(const Row& row, float least, const Bound& bound, const DrawJob& job,
+                           const RowMemory& memory) {
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  double mass = 0;
+  for (int block = warp; block < row.blocks; block += kWarps) {
+    if (memory.sums[block] < least) continue;
+    for (int i = lane; i < row.Size(block); i += kWarpSize) {
+      const float weight = WeightOf(row.logits[block * kBlock + i], bound.max, job);
+      if (weight >= least) mass += weight;
+    }
+  }
+  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+    mass += __shfl_xor_sync(kFullWarp, mass, distance);
+  }
+  auto* of_warps = reinterpret_cast<double*>(memory.keys);
+  if (lane == 0) of_warps[warp] = mass;
+  __syncthreads();
+  mass = 0;
+  for (int i = 0; i < kWarps; ++i) mass += of_warps[i];
+  __syncthreads();  // the next call may write
+  return mass;
+}
+
+// The lowest weight of the fewest highest buckets that hold job.mass of the sum for certain; by
+// halving. CutToMass of sampler.cc looks at no other.
+__device__ float LeastOfMass(const Row& row, const Bound& bound, const DrawJob& job,
+                             const RowMemory& memory) {
+  const double needed = job.mass * memory.doubles[0] * (1 + 1e-9);
+  int holds = static_cast<int>(FloatBits(bound.least) >> kWeightBucketShift),
+      fails = kWeightBuckets;
+  while (fails - holds > 1) {
+    const int bucket = holds + (fails - holds) / 2;
+    const float least = BitsFloat(static_cast<uint32_t>(bucket) << kWeightBucketShift);
+    (MassFrom(row, least, bound, job, memory) >= needed ? holds : fails) = bucket;
+  }
+  const float least = BitsFloat(static_cast<uint32_t>(holds) << kWeightBucketShift);
+  return least > bound.least ? least : bound.least;
+}
+
+// The answer is thread 0's.
+__device__ DrawResult Answer(const Row& row, const DrawJob& job, RowCandidate* candidates) {
+  using Kind = RowAnswer::Kind;
+  const RowMemory memory(row.blocks);
+  const unsigned long long highest = Maxima(row, memory);
+  if (highest == kNotFiniteKey) return {Kind::kNotFinite, 0, 0, 0, 0};
+  const float max = LogitOf(highest);
+  if (job.kind == RowQuery::Kind::kHighest) return {Kind::kToken, TokenOf(highest), 0, max, 0};
+  if (job.kind == RowQuery::Kind::kDraw) {
+    SumWeights(row, max, job, memory);
+    return {Kind::kToken, DrawToken(row, max, job, memory), 0, max, memory.doubles[0]};
+  }
+  constexpr int kMost = static_cast<int>(RowQuery::kMostCandidates);
+  Bound bound = BoundOf(row, max, job, memory);
+  int count = Candidates(row, bound, job, memory, candidates);
+  if (count > kMost && bound.by_weight) {
+    bound.least = LeastOfMass(row, bound, job, memory);
+    count = Candidates(row, bound, job, memory, candidates);
+  }
+  const bool fits = count <= kMost;
+  return {fits ? Kind::kCandidates : Kind::kTooMany, 0, fits ? count : 0, max,
+          bound.by_weight ? memory.doubles[0] : 0};
+}
+
+// blockIdx: a row.
+__global__ void __launch_bounds__(kThreads)
+    DrawKernel(float* logits, int width, const DrawJob* jobs, Edit* edits, DrawResult* results,
+               RowCandidate* candidates) {
+  const DrawJob& job = jobs[blockIdx.x];
+  if (job.kind == RowQuery::Kind::kNone) {
+    if (threadIdx.x == 0) results[blockIdx.x] = {RowAnswer::Kind::kNone, 0, 0, 0, 0};
+    return;
+  }
+  const Row row{logits + static_cast<int64_t>(blockIdx.x) * width, width,
+                (width + kBlock - 1) / kBlock};
+  Apply(job, edits + job.first_edit, row.logits);
+  const DrawResult result = Answer(row, job, candidates + blockIdx.x * RowQuery::kMostCandidates);
+  Undo(job, edits + job.first_edit, row.logits);
+  if (threadIdx.x == 0) results[blockIdx.x] = result;
+}
+
+DrawJob JobOf(const RowQuery& query, std::vector<Edit>* edits) {
+  DrawJob job{};
+  job.kind = query.kind;
+  if (query.kind == RowQuery::Kind::kNone) return job;
+  job.top_k = query.top_k;
+  job.inverse_temperature = query.inverse_temperature;
+  job.repetition = query.repetition_penalty;
+  job.frequency = query.frequency_penalty;
+  job.presence = query.presence_penalty;
+  job.u = query.u;
+  job.mass = query.mass;
+  job.mass_share = query.mass_share;
+  job.below = query.below;
+  job.first_edit = std::ssize(*edits);
+  job.biases = static_cast<int32_t>(query.bias.size());
+  job.counts = static_cast<int32_t>(query.counts.size());
+  for (const auto& [token, bias] : query.bias) edits->push_back({token, 0, bias, 0});
+  for (const auto& [token, count] : query.counts) edits->push_back({token, count, 0, 0});
+  return job;
+}
+
+template <typename T>
+void Append(const std::vector<T>& values, std::vector<uint8_t>* bytes) {
+  const size_t offset = bytes->size();
+  bytes->resize(offset + values.size() * sizeof(T));
+  if (!values.empty())
+    std::memcpy(bytes->data() + offset, values.data(), values.size() * sizeof(T));
+}
+
+bool HasCandidates(const RowQuery& query) {
+  return query.kind == RowQuery::Kind::kMass || query.kind == RowQuery::Kind::kRanks;
+}
+
+}  // namespace
+
+void DrawRows(Context& ctx, DrawMemory* memory, float* logits, int64_t width,
+              std::span<const RowQuery> queries, std::span<RowAnswer> answers) {
+  static_assert(sizeof(DrawJob) % 8 == 0 && sizeof(DrawResult) % 8 == 0);
+  const size_t rows = queries.size();
+  std::vector<DrawJob> jobs;
+  std::vector<Edit> edits;
+  for (const RowQuery& query : queries) jobs.push_back(JobOf(query, &edits));
+  memory->host_queries.clear();
+  Append(jobs, &memory->host_queries);
+  Append(edits, &memory->host_queries);
+  uint8_t* to = memory->queries.Grow(ctx.device, memory->host_queries.size());
+  ctx.device->CopyIn(to, memory->host_queries.data(), memory->host_queries.size());
+
+  const size_t results = rows * sizeof(DrawResult);
+  const size_t all = results + rows * RowQuery::kMostCandidates * sizeof(RowCandidate);
+  uint8_t* from = memory->answers.Grow(ctx.device, all);
+  const int blocks = static_cast<int>((width + kBlock - 1) / kBlock);
+  ctx.device->Launch(
+      DrawKernel, dim3(static_cast<unsigned>(rows)), kThreads, RowMemory::Bytes(blocks), logits,
+      width, reinterpret_cast<DrawJob*>(to), reinterpret_cast<Edit*>(to + rows * sizeof(DrawJob)),
+      reinterpret_cast<DrawResult*>(from), reinterpret_cast<RowCandidate*>(from + results));
+  // Tokens alone, unless somebody asked for candidates.
+  const bool candidates = std::any_of(queries.begin(), queries.end(), HasCandidates);
+  memory->host_answers.assign(all, 0);
+  ctx.device->CopyOut(memory->host_answers.data(), from, candidates ? all : results);
+  for (size_t i = 0; i < rows; ++i) {
+    DrawResult result;
+    std::memcpy(&result, memory->host_answers.data() + i * sizeof(result), sizeof(result));
+    const auto* list = reinterpret_cast<const RowCandidate*>(memory->host_answers.data() + results);
+    answers[i] = {
+        result.kind, result.token, result.max, result.total,
+        std::span(list + i * RowQuery::kMostCandidates, static_cast<size_t>(result.count))};
+  }
+}
+
+}  // namespace polysketch::cuda
