@@ -277,6 +277,33 @@ WorkspacePlaces AttentionRunner::Workspace(const AttentionSpec& spec, const Plan
   return places;
 }
 
+template <typename AnyGroup, typename Visit>
+void AttentionRunner::ForLists(AnyGroup& group, const Visit& visit) {
+  const AttentionPlan& plan = group.plan;
+  visit(plan.early_folds, &group.early_folds);
+  visit(plan.early_scans, &group.early_scans);
+  visit(plan.copies, &group.copies);
+  visit(plan.stores, &group.stores);
+  visit(plan.folds, &group.folds);
+  visit(plan.scans, &group.scans);
+  visit(plan.tiles, &group.tiles);
+  visit(plan.few, &group.few);
+  visit(plan.late_stores, &group.late_stores);
+}
+
+void AttentionRunner::AppendShape(std::vector<int64_t>* shape) const {
+  shape->push_back(std::ssize(groups_));
+  for (const Group& group : groups_) {
+    // Grids: numbers of jobs, and the largest count of rows or tokens. The lists lie behind each
+    // other, so their addresses follow from these numbers too.
+    ForLists(group, [&](const auto& jobs, auto) { shape->push_back(std::ssize(jobs)); });
+    shape->push_back(LargestCount(group.plan.stores));
+    shape->push_back(LargestCount(group.plan.late_stores));
+    shape->push_back(LargestCount(group.plan.tiles));
+    shape->push_back(group.plan.max_parts);
+  }
+}
+
 void AttentionRunner::Upload() {
   std::vector<uint8_t> bytes;
   const auto append = [&](const auto& jobs) {
@@ -286,27 +313,15 @@ void AttentionRunner::Upload() {
     if (size > 0) std::memcpy(bytes.data() + offset, jobs.data(), size);
     return offset;
   };
-  const auto lists = [](Group& group, auto visit) {
-    const AttentionPlan& plan = group.plan;
-    visit(plan.early_folds, &group.early_folds);
-    visit(plan.early_scans, &group.early_scans);
-    visit(plan.copies, &group.copies);
-    visit(plan.stores, &group.stores);
-    visit(plan.folds, &group.folds);
-    visit(plan.scans, &group.scans);
-    visit(plan.tiles, &group.tiles);
-    visit(plan.few, &group.few);
-    visit(plan.late_stores, &group.late_stores);
-  };
   std::vector<size_t> offsets;
   for (Group& group : groups_) {
-    lists(group, [&](const auto& jobs, auto) { offsets.push_back(append(jobs)); });
+    ForLists(group, [&](const auto& jobs, auto) { offsets.push_back(append(jobs)); });
   }
   uint8_t* base = jobs_.Grow(device_, bytes.size());
   device_->CopyIn(base, bytes.data(), bytes.size());
   size_t next = 0;
   for (Group& group : groups_) {
-    lists(group, [&](const auto& jobs, auto* pointer) {
+    ForLists(group, [&](const auto& jobs, auto* pointer) {
       using Job = typename std::decay_t<decltype(jobs)>::value_type;
       *pointer = reinterpret_cast<const Job*>(base + offsets[next++]);
     });

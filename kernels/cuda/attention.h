@@ -15,6 +15,11 @@ class AttentionRunner {
  public:
   explicit AttentionRunner(Device* device) : device_(device) {}
 
+  // Plans and uploads what Run of any layer of the step needs; Run does the same when it was not
+  // called.
+  void Prepare(const AttentionSpec& spec, std::span<const AttentionSegment> segments);
+  // What the launches of the prepared step depend on, appended.
+  void AppendShape(std::vector<int64_t>* shape) const;
   void Run(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
            const AttentionInput& input, float* out);
 
@@ -36,10 +41,12 @@ class AttentionRunner {
     bool operator==(const Key&) const = default;
   };
 
-  void Prepare(const AttentionSpec& spec, std::span<const AttentionSegment> segments);
   WorkspacePlaces Workspace(const AttentionSpec& spec, const PlanShape& shape,
                             const WorkspaceNeeds& needs);
   void Upload();
+  // visit(list of jobs, place of its address on the device) for each list of a group.
+  template <typename AnyGroup, typename Visit>
+  static void ForLists(AnyGroup& group, const Visit& visit);
   template <typename Kernels>
   void RunGroup(const Kernels& kernels, const Group& group);
 

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -12,9 +14,14 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/state.h"
+#include "kernels/cuda/step_graphs.h"
 
 namespace polysketch::cuda {
 namespace {
+
+// Most rows of a step that is recorded: larger ones keep the device busy longer than their launches
+// take, and are less alike.
+constexpr size_t kRecordedRows = 256;
 
 // POLYSKETCH_CUDA_DRAW=host: the host's sampler draws, from logits.
 bool DrawsRows() {
@@ -28,7 +35,8 @@ class CudaBackend final : public Backend {
       : device_(std::move(device)),
         name_("cuda/" + device_->name()),
         ctx_{device_.get(), NewDenseLibrary(device_.get()), {}},
-        attention_(device_.get()) {}
+        attention_(device_.get()),
+        graphs_(device_.get()) {}
 
   std::string_view name() const override { return name_; }
   int threads() const override { return 1; }
@@ -41,7 +49,9 @@ class CudaBackend final : public Backend {
     return array;
   }
   void DeleteArray(float* array) override {
-    if (array != nullptr) device_->Free(array);
+    if (array == nullptr) return;
+    device_->OnMove();  // of a model that goes: the next one may get its address
+    device_->Free(array);
   }
   void CopyIn(const float* host, size_t size, float* array) override {
     device_->CopyIn(array, host, size * sizeof(float));
@@ -67,15 +77,11 @@ class CudaBackend final : public Backend {
   void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
              std::span<const int64_t> positions, float* out) override {
     PS_CHECK(tokens.size() == positions.size());
-    if (embedding_width_ != embedding.in()) {
-      embedding_width_ = embedding.in();
-      embedding_thetas_ = Upload(PositionThetas(static_cast<int>(embedding.in())));
-    }
-    int32_t* on_device = tokens_.Grow(device_.get(), tokens.size());
-    device_->CopyIn(on_device, tokens.data(), tokens.size_bytes());
+    const float* thetas = Thetas(&embedding_thetas_, embedding.in(), PositionThetas);
+    UpdateTokens(tokens);
     UpdatePositions(positions);
-    cuda::Embed(ctx_, Cast(embedding), on_device, positions_.data(),
-                static_cast<int64_t>(tokens.size()), embedding_thetas_.data(), out);
+    cuda::Embed(ctx_, Cast(embedding), tokens_.data(), positions_.data(),
+                static_cast<int64_t>(tokens.size()), thetas, out);
   }
   void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
                  float* out) override {
@@ -89,12 +95,8 @@ class CudaBackend final : public Backend {
             float* k) override {
     PS_CHECK(head_dim % 2 == 0) << head_dim;
     const auto rows = static_cast<int64_t>(positions.size());
-    if (UpdatePositions(positions) || angle_dim_ != head_dim) {
-      if (angle_dim_ != head_dim) rope_thetas_ = Upload(RopeThetas(head_dim));
-      angle_dim_ = head_dim;
-      float* cos_sin = cos_sin_.Grow(device_.get(), rows * head_dim);
-      cuda::Angles(ctx_, positions_.data(), rows, head_dim, rope_thetas_.data(), cos_sin);
-    }
+    UpdatePositions(positions);
+    UpdateAngles(head_dim);
     cuda::Rope(ctx_, qkv, rows, cos_sin_.data(), heads, head_dim, q, k);
   }
   void GeluGate(const float* up, int64_t rows, int hidden, float* out) override {
@@ -121,6 +123,18 @@ class CudaBackend final : public Backend {
   void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override {
     cuda::LogSumExp(ctx_, x, rows, width, out);
   }
+  // What its ops are told is uploaded first, so that they find it there and only launch.
+  void RunStep(const StepInput& step, const std::function<void()>& ops) override {
+    if (step.variant < 0 || step.tokens.size() > kRecordedRows) return ops();
+    UpdateTokens(step.tokens);
+    UpdatePositions(step.positions);
+    UpdateAngles(step.spec->head_dim);
+    attention_.Prepare(*step.spec, step.segments);
+    StepGraphs::Shape shape = {reinterpret_cast<int64_t>(step.model), step.variant,
+                               std::ssize(step.tokens)};
+    attention_.AppendShape(&shape);
+    graphs_.Run(std::move(shape), ops);
+  }
   bool draws_rows() const override { return draws_rows_; }
   void DrawRows(float* logits, int64_t width, std::span<const RowQuery> queries,
                 std::span<RowAnswer> answers) override {
@@ -137,33 +151,49 @@ class CudaBackend final : public Backend {
     return array;
   }
 
-  // Every layer of a step asks for the same positions. True when they are new.
-  bool UpdatePositions(std::span<const int64_t> positions) {
-    if (std::equal(positions.begin(), positions.end(), host_positions_.begin(),
-                   host_positions_.end())) {
-      return false;
-    }
-    host_positions_.assign(positions.begin(), positions.end());
-    angle_dim_ = 0;
-    int64_t* on_device = positions_.Grow(device_.get(), positions.size());
-    device_->CopyIn(on_device, host_positions_.data(), positions.size_bytes());
+  using ThetasOf = std::map<int64_t, DeviceArray<float>>;  // by width
+  const float* Thetas(ThetasOf* all, int64_t width, std::vector<float> (*make)(int)) {
+    const auto [place, added] = all->try_emplace(width);
+    if (added) place->second = Upload(make(static_cast<int>(width)));
+    return place->second.data();
+  }
+
+  // False when `values` are on the device already: every layer of a step asks for the same ones.
+  template <typename T>
+  bool Update(std::span<const T> values, std::vector<T>* host, DeviceArray<T>* array) {
+    if (std::equal(values.begin(), values.end(), host->begin(), host->end())) return false;
+    host->assign(values.begin(), values.end());
+    T* on_device = array->Grow(device_.get(), values.size());
+    device_->CopyIn(on_device, host->data(), values.size_bytes());
     return true;
+  }
+  void UpdateTokens(std::span<const int32_t> tokens) { Update(tokens, &host_tokens_, &tokens_); }
+  void UpdatePositions(std::span<const int64_t> positions) {
+    if (Update(positions, &host_positions_, &positions_)) angle_dim_ = 0;
+  }
+  void UpdateAngles(int head_dim) {
+    if (angle_dim_ == head_dim) return;
+    angle_dim_ = head_dim;
+    const float* thetas = Thetas(&rope_thetas_, head_dim, RopeThetas);
+    const int64_t rows = std::ssize(host_positions_);
+    float* cos_sin = cos_sin_.Grow(device_.get(), rows * head_dim);
+    cuda::Angles(ctx_, positions_.data(), rows, head_dim, thetas, cos_sin);
   }
 
   std::unique_ptr<Device> device_;  // outlives the arrays below
   const std::string name_;
   Context ctx_;
   AttentionRunner attention_;
+  StepGraphs graphs_;
+  std::vector<int32_t> host_tokens_;
   DeviceArray<int32_t> tokens_;
   std::vector<int64_t> host_positions_;
   DeviceArray<int64_t> positions_;
-  int64_t embedding_width_ = 0;
-  DeviceArray<float> embedding_thetas_;
-  int angle_dim_ = 0;  // cos_sin_ belongs to it and to positions_; 0: to nothing
-  DeviceArray<float> rope_thetas_;
+  ThetasOf embedding_thetas_, rope_thetas_;
+  int angle_dim_ = 0;           // cos_sin_ belongs to it and to positions_; 0: to nothing
+  DeviceArray<float> cos_sin_;  // [rows][cosines, sines]
   DrawMemory draw_memory_;
   const bool draws_rows_ = DrawsRows();
-  DeviceArray<float> cos_sin_;  // [rows][cosines, sines]
 };
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 
+#include "base/check.h"
+
 namespace polysketch::cuda {
 
 Result<std::unique_ptr<Device>> Device::Open() {
@@ -42,6 +44,7 @@ size_t Device::FreeMemory() {
 
 void Device::Check(cudaError_t error, const char* what) {
   if (error == cudaSuccess || !status_.ok()) return;
+  if (SpoilRecording()) return;  // what is recorded runs without being recorded, or fails there
   status_ = Internal("CUDA: ", what, ": ", cudaGetErrorString(error));
 }
 
@@ -56,42 +59,78 @@ bool Device::BeforeLaunch() {
 }
 
 void* Device::Allocate(size_t bytes) {
-  if (!status_.ok() || bytes == 0) return nullptr;
+  if (!status_.ok() || bytes == 0 || SpoilRecording()) return nullptr;
   void* memory = nullptr;
   Check(cudaMalloc(&memory, bytes), "cudaMalloc");
   return status_.ok() ? memory : nullptr;
 }
 
 void Device::Free(void* memory) {
+  PS_CHECK(!recording_) << "memory is given back in the middle of a step";
   // Kernels under way may still use it.
   Check(cudaStreamSynchronize(stream_), "before cudaFree");
   Check(cudaFree(memory), "cudaFree");
 }
 
 void Device::CopyIn(void* device, const void* host, size_t bytes) {
-  if (!status_.ok() || bytes == 0) return;
+  if (!status_.ok() || bytes == 0 || SpoilRecording()) return;
   Check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_), "copy to device");
 }
 
 void Device::CopyOut(void* host, const void* device, size_t bytes) {
-  if (!status_.ok() || bytes == 0) return;
+  if (!status_.ok() || bytes == 0 || SpoilRecording()) return;
   Check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_), "copy to host");
   Synchronize();
 }
 
 void Device::Copy(void* to, const void* from, size_t bytes) {
-  if (!status_.ok() || bytes == 0) return;
+  if (!status_.ok() || bytes == 0 || SpoilRecording()) return;
   Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copy on device");
 }
 
 void Device::Zero(void* memory, size_t bytes) {
-  if (!status_.ok() || bytes == 0) return;
+  if (!status_.ok() || bytes == 0 || SpoilRecording()) return;
   Check(cudaMemsetAsync(memory, 0, bytes, stream_), "cudaMemset");
 }
 
 void Device::Synchronize() {
-  if (!status_.ok()) return;
+  if (!status_.ok() || SpoilRecording()) return;
   Check(cudaStreamSynchronize(stream_), "the device");
+}
+
+void Device::BeginRecording() {
+  PS_CHECK(!recording_);
+  recording_ = true;
+  spoiled_ = !status_.ok();
+  if (!spoiled_) {
+    Check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "a recording");
+  }
+}
+
+cudaGraphExec_t Device::EndRecording() {
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t recording = nullptr;
+  Check(cudaStreamIsCapturing(stream_, &capturing), "a recording");
+  if (capturing != cudaStreamCaptureStatusNone) {
+    Check(cudaStreamEndCapture(stream_, &graph), "a recording");
+  }
+  if (graph != nullptr && !spoiled_) {
+    Check(cudaGraphInstantiateWithFlags(&recording, graph, 0), "a recording");
+  }
+  recording_ = false;
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (spoiled_) cudaGetLastError();  // it is not the next call's
+  return spoiled_ ? nullptr : recording;
+}
+
+void Device::Replay(cudaGraphExec_t graph) {
+  if (BeforeLaunch()) Check(cudaGraphLaunch(graph, stream_), "a recorded step");
+}
+
+void Device::DeleteRecording(cudaGraphExec_t graph) {
+  Check(cudaStreamSynchronize(stream_), "before a recording goes");  // it may be running
+  Check(cudaGraphExecDestroy(graph), "a recording");
 }
 
 }  // namespace polysketch::cuda

@@ -32,7 +32,7 @@ class Device {
   // Free bytes of its memory.
   size_t FreeMemory();
 
-  // Keeps the first error.
+  // Keeps the first error; one in a recording spoils that.
   void Check(cudaError_t error, const char* what);
 
   // Memory of at least `bytes`, aligned to 256; null after an error.
@@ -44,6 +44,23 @@ class Device {
   void Copy(void* to, const void* from, size_t bytes);
   void Zero(void* memory, size_t bytes);
   void Synchronize();
+
+  // --- recording: step_graphs.h ---
+  // From here to EndRecording launches are recorded and nothing runs.
+  void BeginRecording();
+  // Null, and nothing was done, when something in between cannot be recorded: memory, copies,
+  // waiting. An error in between is not the device's yet.
+  cudaGraphExec_t EndRecording();
+  void Replay(cudaGraphExec_t graph);
+  void DeleteRecording(cudaGraphExec_t graph);
+  // Arrays of the workspace that have moved so far: recordings hold addresses.
+  uint64_t moves() const { return moves_; }
+  void OnMove() { ++moves_; }
+  // True, and the recording is void, if one is under way.
+  bool SpoilRecording() {
+    spoiled_ = recording_;
+    return recording_;
+  }
 
   template <typename... Parameters, typename... Arguments>
   void Launch(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
@@ -63,6 +80,8 @@ class Device {
   Status status_;
   // POLYSKETCH_CUDA_FAIL_AFTER: launches until an injected error; -1: never.
   int64_t fail_after_ = -1;
+  bool recording_ = false, spoiled_ = false;
+  uint64_t moves_ = 0;
 };
 
 // Memory of a device that is given back with the object.
@@ -90,6 +109,8 @@ class DeviceArray {
   // At least `size` elements; what was in it is lost when it has to grow.
   T* Grow(Device* device, size_t size) {
     if (size > size_) {
+      if (device->SpoilRecording()) return data_;  // too small, but nothing will run
+      device->OnMove();
       *this = DeviceArray();  // first back with the old one
       *this = DeviceArray(device, size + size / 4);
     }

@@ -11,6 +11,8 @@ std::unique_ptr<Backend> NewBackendUnderTest(std::string* reason) {
 
 bool Emulated() { return false; }
 
+int64_t Replays() { return 0; }
+
 void SeedSchedule(uint64_t) {}
 
 }  // namespace polysketch::testing

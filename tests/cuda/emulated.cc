@@ -1,3 +1,5 @@
+#include <cuda_runtime.h>
+
 #include "kernels/cuda/backend.h"
 #include "tests/cuda/under_test.h"
 #include "tests/simt/simt.h"
@@ -12,6 +14,8 @@ std::unique_ptr<Backend> NewBackendUnderTest(std::string* reason) {
 }
 
 bool Emulated() { return true; }
+
+int64_t Replays() { return simt::graph_launches; }
 
 void SeedSchedule(uint64_t seed) { simt::Seed(seed); }
 

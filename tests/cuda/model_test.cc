@@ -2,6 +2,7 @@
 // (the tolerance of issue 3), the same bits under a split, and bf16 states and weights within their
 // own tolerance.
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -65,6 +66,7 @@ class CudaModelTest : public testing::CudaTest {
     }
     return largest;
   }
+  std::vector<float> logits_[2][3];  // with and without recordings, by request
 };
 
 TEST_F(CudaModelTest, Float32LogitsAreTheRecordedOnes) {
@@ -82,7 +84,7 @@ TEST_F(CudaModelTest, Float32LogitsAreTheRecordedOnes) {
   }
 }
 
-// bf16 weights and states: rounded to 8 bits (2^-9) at about ten places in each of a few layers,
+// bf16 weights and states: rounded to 8 bits (2^-8) at about ten places in each of a few layers,
 // errors that add up like a random walk on a residual stream of order one: below 3% of the largest
 // logit, while a wrong kernel is off by its whole size.
 TEST_F(CudaModelTest, Bf16LogitsAreClose) {
@@ -130,6 +132,41 @@ TEST_F(CudaModelTest, SavedStatesGoOn) {
     const auto vocab = static_cast<size_t>(model->vocab_size());
     EXPECT_EQ(restored.logits,
               std::vector<float>(request.logits.begin() + vocab, request.logits.end()));
+  }
+}
+
+// Steps of decoding are recorded and replayed; the bits are those of steps that are not. Batches
+// come and go, positions pass block ends, and longer segments in between make the workspace grow.
+TEST_F(CudaModelTest, DecodingInGraphs) {
+  for (const std::string name : {"learned_sketch_mixed", "softmax"}) {
+    const Recording recording = ReadRecording(name);
+    LoadOptions options;
+    options.state_format = StateFormat::kBf16;
+    ASSERT_EQ(setenv("POLYSKETCH_CUDA_GRAPHS", "off", 1), 0);
+    std::string reason;
+    const auto direct = testing::NewBackendUnderTest(&reason);
+    unsetenv("POLYSKETCH_CUDA_GRAPHS");
+    const auto recorded_model = testing::LoadModel(Folder(name), &cuda_->device(), options);
+    const auto direct_model = testing::LoadModel(Folder(name), direct.get(), options);
+    const int64_t replays = testing::Replays();
+    for (LanguageModel* model : {recorded_model.get(), direct_model.get()}) {
+      std::vector<testing::Request> requests;
+      for (int i = 0; i < 3; ++i) requests.emplace_back(*model, recording.tokens);
+      for (int step = 0; step < Scale(20, 60); ++step) {
+        std::vector<testing::RequestPart> parts;
+        for (int i = 0; i < 3; ++i) {
+          if (step % 10 == 7 && i == 1) continue;
+          const int tokens = step == 6 && i == 2 ? 9 : 1;
+          parts.push_back({&requests[static_cast<size_t>(i)], tokens});
+        }
+        testing::StepRequests(*model, parts);
+      }
+      for (int i = 0; i < 3; ++i) logits_[model == direct_model.get()][i] = requests[i].logits;
+    }
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(logits_[0][i], logits_[1][i]) << name << " " << i;
+    if (testing::Emulated()) {
+      EXPECT_GE(testing::Replays() - replays, 5) << name;
+    }
   }
 }
 

@@ -17,6 +17,9 @@ std::unique_ptr<Backend> NewBackendUnderTest(std::string* reason);
 // True under the emulation.
 bool Emulated();
 
+// Recordings of steps replayed so far under the emulation; 0 on a GPU.
+int64_t Replays();
+
 // Draws the order in which the emulation runs warps; nothing on a GPU.
 void SeedSchedule(uint64_t seed);
 

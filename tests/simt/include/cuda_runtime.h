@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -11,6 +12,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "tests/simt/simt.h"
 
@@ -77,19 +79,76 @@ inline const char* cudaGetErrorString(cudaError_t error) {
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 
 using cudaStream_t = struct CUstream_st*;
+
+// A recording: what was launched, in order.
+struct CUgraph_st {
+  std::vector<std::function<void()>> launches;
+};
+using cudaGraph_t = CUgraph_st*;
+using cudaGraphExec_t = CUgraph_st*;
+namespace simt {
+inline cudaGraph_t recording = nullptr;  // under way
+inline int64_t graph_launches = 0;
+// What CUDA refuses in the middle of a recording ends the program: kernels/cuda/device.cu knows.
+inline void NotRecorded(const char* what) {
+  if (recording == nullptr) return;
+  std::fprintf(stderr, "simt: %s in the middle of a recording\n", what);
+  std::abort();
+}
+}  // namespace simt
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  simt::NotRecorded("a recording");
+  simt::recording = new CUgraph_st;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status =
+      simt::recording == nullptr ? cudaStreamCaptureStatusNone : cudaStreamCaptureStatusActive;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  *graph = std::exchange(simt::recording, nullptr);
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                                 unsigned long long) {
+  *exec = new CUgraph_st(*graph);
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
+  ++simt::graph_launches;
+  for (const auto& launch : graph->launches) launch();
+  return cudaSuccess;
+}
+
 inline constexpr unsigned cudaStreamNonBlocking = 1;
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = nullptr;
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  simt::NotRecorded("cudaStreamSynchronize");
+  return cudaSuccess;
+}
 
 inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  simt::NotRecorded("cudaMalloc");
   *memory = simt::Allocate(bytes);
   return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 inline cudaError_t cudaFree(void* memory) {
+  simt::NotRecorded("cudaFree");
   simt::Free(memory);
   return cudaSuccess;
 }
@@ -100,10 +159,12 @@ inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                                    cudaStream_t) {
+  simt::NotRecorded("cudaMemcpyAsync");
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
 inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) {
+  simt::NotRecorded("cudaMemsetAsync");
   if (bytes > 0) std::memset(memory, value, bytes);
   return cudaSuccess;
 }
@@ -138,7 +199,10 @@ template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
   const std::tuple<std::decay_t<Parameters>...> values(std::forward<Arguments>(arguments)...);
-  simt::Run(config->gridDim, config->blockDim, config->dynamicSmemBytes,
-            [&] { std::apply(kernel, values); });
+  const auto run = [kernel, values, grid = config->gridDim, block = config->blockDim,
+                    shared = config->dynamicSmemBytes] {
+    simt::Run(grid, block, shared, [&] { std::apply(kernel, values); });
+  };
+  simt::recording == nullptr ? run() : simt::recording->launches.push_back(run);
   return cudaSuccess;
 }

@@ -1,0 +1,81 @@
+#include "kernels/cuda/step_graphs.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace polysketch::cuda {
+namespace {
+
+bool WantsGraphs() {
+  const char* wish = std::getenv("POLYSKETCH_CUDA_GRAPHS");
+  return wish == nullptr || std::strcmp(wish, "off") != 0;
+}
+
+}  // namespace
+
+StepGraphs::StepGraphs(Device* device) : device_(device), on_(WantsGraphs()) {}
+
+StepGraphs::~StepGraphs() { DropAll(); }
+
+void StepGraphs::Run(Shape shape, const std::function<void()>& ops) {
+  if (moves_ != device_->moves()) {
+    moves_ = device_->moves();
+    DropAll();
+  }
+  bool found = false;
+  Entry* entry = on_ ? Find(std::move(shape), &found) : nullptr;
+  if (entry != nullptr && entry->graph != nullptr) {
+    ++counts_.replayed;
+    device_->Replay(entry->graph);
+    return;
+  }
+  if (found && entry->recordable) return Record(entry, ops);
+  ++counts_.direct;
+  ops();
+}
+
+StepGraphs::Entry* StepGraphs::Find(Shape shape, bool* found) {
+  const auto same = [&](const Entry& entry) { return entry.shape == shape; };
+  const auto place = std::find_if(entries_.begin(), entries_.end(), same);
+  *found = place != entries_.end();
+  if (*found) {
+    entries_.splice(entries_.begin(), entries_, place);
+    return &entries_.front();
+  }
+  if (entries_.size() == kMost) {
+    Drop(&entries_.back());
+    entries_.pop_back();
+  }
+  entries_.push_front({.shape = std::move(shape)});
+  return &entries_.front();
+}
+
+void StepGraphs::Record(Entry* entry, const std::function<void()>& ops) {
+  device_->BeginRecording();
+  ops();
+  entry->graph = device_->EndRecording();
+  if (entry->graph == nullptr) {
+    // Something in it cannot be recorded: it did not run, and does now, as all of this shape will.
+    entry->recordable = false;
+    ++counts_.direct;
+    ops();
+    return;
+  }
+  ++counts_.recorded;
+  device_->Replay(entry->graph);
+}
+
+void StepGraphs::Drop(Entry* entry) {
+  if (entry->graph == nullptr) return;
+  ++counts_.dropped;
+  device_->DeleteRecording(entry->graph);
+}
+
+void StepGraphs::DropAll() {
+  for (Entry& entry : entries_) Drop(&entry);
+  entries_.clear();
+}
+
+}  // namespace polysketch::cuda
