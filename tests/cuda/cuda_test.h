@@ -38,8 +38,9 @@ class CudaTest : public ::testing::Test {
   std::unique_ptr<Backend> reference_ = NewReferenceBackend();
 };
 
-// Unit roundoff of bf16 and of f16.
-inline constexpr double kBf16U = 0x1p-9;
-inline constexpr double kF16U = 0x1p-12;
+// Unit roundoff of bf16 and of f16: half the distance between neighbours above 1. bf16 has 8
+// significant bits (one of them implied), so neighbours in [1, 2) are 2^-7 apart; f16 has 11.
+inline constexpr double kBf16U = 0x1p-8;
+inline constexpr double kF16U = 0x1p-11;
 
 }  // namespace polysketch::testing

@@ -2,13 +2,13 @@
 // tolerances as in tests/kernels/op_test.cc; a product with 16-bit weights rounds its left operand
 // to their format (unit u: a variance of u^2 / 3 of each term's square) and sums exactly in
 // float32.
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
-#include "kernels/reference/ops.h"
 #include "tests/cuda/cuda_test.h"
-#include "tests/kernels/noisy.h"
+#include "tests/kernels/noisy_sketch.h"
 #include "tests/kernels/weights.h"
 #include "tests/testing/guarded_floats.h"
 #include "tests/testing/random.h"
@@ -225,29 +225,13 @@ TEST_F(CudaOpsTest, LearnedSketch) {
         cuda_->LearnedSketch(cuda_net->network, x.data(), rows, got.data());
         reference_->LearnedSketch(reference_net->network, x.data(), rows, want.data());
         std::vector<double> tolerance(rows * stride);  // padding columns are exactly zero
+        // The fused kernel's tanh is good to 2^-11.
+        const double tanh_error = type == DataType::kF32 ? 0 : 0x1p-11;
         for (int m = 0; m < rows; ++m) {
-          NoisyRow branch[2];
-          for (int b = 0; b < 2; ++b) {
-            branch[b] = Exact(x.data() + m * d, d);
-            for (const SketchNetwork::Level& level : reference_net->network.branch[b]) {
-              NoisyRow hidden = Multiply(testing::NoisyNorm(branch[b], level.norm), *level.up);
-              for (Noisy& h : hidden) {
-                h = testing::NoisyGelu(h, reference::Gelu(h.value));
-                // The fused kernel's tanh is good to 2^-11.
-                if (type != DataType::kF32) h.error = std::hypot(h.error, 0x1p-12 * h.value);
-              }
-              branch[b] = Multiply(hidden, *level.down);
-            }
-          }
-          for (int i = 0; i < r; ++i) {
-            const Noisy product = testing::NoisyProduct(branch[0][i], branch[1][i]);
-            tolerance[m * stride + i] = kDeviations * product.error +
-                                        8 * kU * std::abs(product.value) +
-                                        kU * std::abs(want[m * stride + i]);
-            if (type != DataType::kF32) {
-              tolerance[m * stride + i] += 0x1p-10 * std::abs(want[m * stride + i]);
-            }
-          }
+          std::ranges::copy(
+              testing::LearnedSketchTolerance(reference_net->network, x.data() + m * d,
+                                              want.data() + m * stride, Multiply, tanh_error),
+              tolerance.begin() + m * stride);
         }
         ExpectClose(
             got, want, [&](size_t i) { return tolerance[i]; },
@@ -274,20 +258,9 @@ TEST_F(CudaOpsTest, RandomSketch) {
     reference_->ApplyRandomSketch(reference_sketch->sketch, x.data(), rows, want.data());
     std::vector<double> tolerance(rows * stride);
     for (int m = 0; m < rows; ++m) {
-      std::vector<NoisyRow> vectors(1 << levels, Exact(x.data() + m * d, d));
-      for (const auto& level : reference_sketch->sketch.levels) {
-        std::vector<NoisyRow> products(vectors.size() / 2, NoisyRow(r));
-        for (size_t j = 0; j < vectors.size(); j += 2) {
-          const NoisyRow a = Multiply(vectors[j], *level[j]);
-          const NoisyRow b = Multiply(vectors[j + 1], *level[j + 1]);
-          for (int i = 0; i < r; ++i) products[j / 2][i] = testing::NoisyProduct(a[i], b[i]);
-        }
-        vectors = products;
-      }
-      for (int i = 0; i < r; ++i) {
-        tolerance[m * stride + i] =
-            kDeviations * vectors[0][i].error + kU * std::abs(vectors[0][i].value);
-      }
+      std::ranges::copy(
+          testing::RandomSketchTolerance(reference_sketch->sketch, x.data() + m * d, Multiply),
+          tolerance.begin() + m * stride);
     }
     ExpectClose(
         got, want, [&](size_t i) { return tolerance[i]; }, StrCat("degree 2^", levels));

@@ -2,6 +2,7 @@
 // unaligned arrays, all weight types. The reference rounds an exact result once, so a tolerance is
 // the error bound of the kernel alone, plus that rounding; where it comes from stands beside it.
 // (Attention: attention_test.cc.)
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -12,7 +13,7 @@
 #include <gtest/gtest.h>
 #include "kernels/backend.h"
 #include "kernels/reference/ops.h"
-#include "tests/kernels/noisy.h"
+#include "tests/kernels/noisy_sketch.h"
 #include "tests/kernels/weights.h"
 #include "tests/testing/backend_test.h"
 #include "tests/testing/environment.h"
@@ -245,23 +246,10 @@ TEST_P(OpTest, LearnedSketch) {
         reference_->LearnedSketch(reference_net->network, x.data(), rows, want.data());
         std::vector<double> tolerance(rows * stride);  // padding columns are exactly zero
         for (int m = 0; m < rows; ++m) {
-          NoisyRow branch[2];
-          for (int b = 0; b < 2; ++b) {
-            branch[b] = Exact(x.data() + m * d, d);
-            for (const SketchNetwork::Level& level : reference_net->network.branch[b]) {
-              NoisyRow hidden =
-                  testing::NoisyMultiply(testing::NoisyNorm(branch[b], level.norm), *level.up);
-              for (Noisy& h : hidden) h = testing::NoisyGelu(h, reference::Gelu(h.value));
-              branch[b] = testing::NoisyMultiply(hidden, *level.down);
-            }
-          }
-          for (int i = 0; i < r; ++i) {
-            // sqrt(r) tanh(p / sqrt(r)): slope at most 1; a few roundings of the result.
-            const Noisy product = testing::NoisyProduct(branch[0][i], branch[1][i]);
-            tolerance[m * stride + i] = kDeviations * product.error +
-                                        8 * kU * std::abs(product.value) +
-                                        kU * std::abs(want[m * stride + i]);
-          }
+          std::ranges::copy(
+              testing::LearnedSketchTolerance(reference_net->network, x.data() + m * d,
+                                              want.data() + m * stride, testing::NoisyMultiply),
+              tolerance.begin() + m * stride);
         }
         ExpectClose(
             got, want, [&](size_t i) { return tolerance[i]; },
@@ -287,22 +275,10 @@ TEST_P(OpTest, RandomSketch) {
           reference_->ApplyRandomSketch(reference_sketch->sketch, x.data(), rows, want.data());
           std::vector<double> tolerance(rows * stride);
           for (int m = 0; m < rows; ++m) {
-            std::vector<NoisyRow> vectors(1 << levels, Exact(x.data() + m * d, d));
-            for (const auto& level : reference_sketch->sketch.levels) {
-              std::vector<NoisyRow> products(vectors.size() / 2, NoisyRow(r));
-              for (size_t j = 0; j < vectors.size(); j += 2) {
-                const NoisyRow a = testing::NoisyMultiply(vectors[j], *level[j]);
-                const NoisyRow b = testing::NoisyMultiply(vectors[j + 1], *level[j + 1]);
-                for (int i = 0; i < r; ++i) {
-                  products[j / 2][i] = testing::NoisyProduct(a[i], b[i]);
-                }
-              }
-              vectors = products;
-            }
-            for (int i = 0; i < r; ++i) {
-              tolerance[m * stride + i] =
-                  kDeviations * vectors[0][i].error + kU * std::abs(vectors[0][i].value);
-            }
+            std::ranges::copy(
+                testing::RandomSketchTolerance(reference_sketch->sketch, x.data() + m * d,
+                                               testing::NoisyMultiply),
+                tolerance.begin() + m * stride);
           }
           ExpectClose(
               got, want, [&](size_t i) { return tolerance[i]; },
