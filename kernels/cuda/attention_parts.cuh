@@ -314,6 +314,22 @@ __device__ __forceinline__ void Scores(int dim, const Bf16* queries, int row_siz
   }
 }
 
+// A fragments whose elements are made from those of Scores: value(m, n, half, i) is that of element
+// [m][n][2 * half + i] there, row 16 m + 8 half + g and column 8 n + 2 t + i.
+template <int M, typename Value>
+__device__ __forceinline__ void Fragments(uint32_t (&a)[M][4], const Value& value) {
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        a[m][2 * n + half] = PackBf16(value(m, n, half, 0), value(m, n, half, 1));
+      }
+    }
+  }
+}
+
 // Which keys of a part each row of a warp sees: those before limit(m, half).
 struct KeyLimits {
   int first_row_limit;  // of the warp's first row: its place in the block, less the part's first
@@ -387,23 +403,10 @@ __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16
     float scores[M][2][4];
     Scores<M>(PadTo16(shape.near_dim), queries, row_size, buffer.keys, key, scores);
     uint32_t a[M][4];
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float weight[2];
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const bool seen = key + 8 * n + 2 * t + i < limits.Of(m, half);
-            weight[i] =
-                seen ? NearWeight(shape, scores[m][n][2 * half + i], sums->top[m][half]) : 0.0f;
-          }
-          a[m][2 * n + half] = PackBf16(weight[0], weight[1]);
-        }
-      }
-    }
+    Fragments<M>(a, [&](int m, int n, int half, int i) {
+      const bool seen = key + 8 * n + 2 * t + i < limits.Of(m, half);
+      return seen ? NearWeight(shape, scores[m][n][2 * half + i], sums->top[m][half]) : 0.0f;
+    });
     MultiplyStep<D, M>(a, buffer.values, key, ones, ones, sums);
   }
 }

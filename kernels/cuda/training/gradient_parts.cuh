@@ -144,24 +144,11 @@ __device__ __forceinline__ void AddQueryGradients(const AttentionShape& shape, c
     Scores<M>(dim, near.rows, near.row_size, buffer.keys, key, dots);
     Scores<M>(D, near.duals, D + kRowPad, buffer.values, key, products);
     uint32_t a[M][4];
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float of_dot[2];
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const bool seen = key + 8 * n + 2 * t + i < limits.Of(m, half);
-            const float of_weight = products[m][n][2 * half + i] + scalars[m][half];
-            of_dot[i] =
-                seen ? NearSlope(shape.near_power, dots[m][n][2 * half + i]) * of_weight : 0.0f;
-          }
-          a[m][2 * n + half] = PackBf16(of_dot[0], of_dot[1]);
-        }
-      }
-    }
+    Fragments<M>(a, [&](int m, int n, int half, int i) {
+      const bool seen = key + 8 * n + 2 * t + i < limits.Of(m, half);
+      const float of_weight = products[m][n][2 * half + i] + scalars[m][half];
+      return seen ? NearSlope(shape.near_power, dots[m][n][2 * half + i]) * of_weight : 0.0f;
+    });
     AddProduct<NearWidth<D>(), M>(a, buffer.keys, dim, key, gradients);
   }
 }
@@ -181,28 +168,19 @@ __device__ __forceinline__ void AddKeyGradients(const AttentionShape& shape, con
     float dots[M][2][4], products[M][2][4];
     Scores<M>(dim, near.rows, near.row_size, buffer.keys, query, dots);
     Scores<M>(D, near.duals, D + kRowPad, buffer.values, query, products);
+    const auto seen = [&](int m, int n, int half, int i) {
+      const int column = query + 8 * n + 2 * t + i;
+      return column < count && column >= first_row + 16 * m + 8 * half + g;
+    };
     uint32_t of_dots[M][4], weights[M][4];
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float of_dot[2], weight[2];
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int column = query + 8 * n + 2 * t + i;
-            const bool seen = column < count && column >= first_row + 16 * m + 8 * half + g;
-            const float dot = dots[m][n][2 * half + i];
-            const float of_weight = products[m][n][2 * half + i] + scalars[column];
-            of_dot[i] = seen ? NearSlope(shape.near_power, dot) * of_weight : 0.0f;
-            weight[i] = seen ? NearWeight(shape, dot, 0) : 0.0f;
-          }
-          of_dots[m][2 * n + half] = PackBf16(of_dot[0], of_dot[1]);
-          weights[m][2 * n + half] = PackBf16(weight[0], weight[1]);
-        }
-      }
-    }
+    Fragments<M>(of_dots, [&](int m, int n, int half, int i) {
+      const float of_weight = products[m][n][2 * half + i] + scalars[query + 8 * n + 2 * t + i];
+      const float of_dot = NearSlope(shape.near_power, dots[m][n][2 * half + i]) * of_weight;
+      return seen(m, n, half, i) ? of_dot : 0.0f;
+    });
+    Fragments<M>(weights, [&](int m, int n, int half, int i) {
+      return seen(m, n, half, i) ? NearWeight(shape, dots[m][n][2 * half + i], 0) : 0.0f;
+    });
     AddProduct<NearWidth<D>(), M>(of_dots, buffer.keys, dim, query, gradients);
     AddProduct<D, M>(weights, buffer.values, D, query, values);
   }

@@ -149,115 +149,135 @@ __device__ __forceinline__ void StoreGradients(const TrainingShape& shape, const
   }
 }
 
+// What both kernels of gradients begin with: a tile of rows in shared memory (on its way: they are
+// there behind the first barrier of ForParts), the warp's part of it, and the states it reads.
+template <int D>
+struct GradientRun {
+  static constexpr int M = GradientTiles<D>(), kRows = GradientRows<D>();
+  const TrainingShape& shape;
+  const Backward& backward;
+  const RowTile& tile;
+  const GradientMemory<D> memory;
+  const int row;  // the warp's first in the tile
+  const FeatureRows feature_rows;
+  const int64_t block_token;  // the first of the block
+
+  __device__ GradientRun(const TrainingShape& shape_, const Backward& backward_,
+                         const RowTile& tile_, const TokenRows& near, const TokenRows& far,
+                         const TokenRows& duals)
+      : shape(shape_),
+        backward(backward_),
+        tile(tile_),
+        memory(shape.attention),
+        row(static_cast<int>(threadIdx.x) / kWarpSize * 16 * M),
+        feature_rows(memory.feature_rows(row)),
+        block_token(tile.token - tile.place) {
+    const AttentionShape& sizes = shape.attention;
+    CopyTile(shape, tile, near, sizes.near_dim, kRows, memory.near, kTileThreads);
+    if (sizes.far_dim > 0) {
+      CopyTile(shape, tile, far, sizes.far_dim, kRows, memory.far, kTileThreads);
+    }
+    CopyTile(shape, tile, duals, D, kRows, memory.duals, kTileThreads);
+    ClearGradients<M>(sizes, feature_rows);
+  }
+
+  __device__ int FarParts() const {
+    return (shape.attention.features + kPartFeatures - 1) / kPartFeatures;
+  }
+  __device__ PartBuffer<D> buffer(int stage) const { return memory.buffer(shape.attention, stage); }
+  __device__ void LoadFar(int part, int stage) const {
+    const uint8_t* state = backward.snapshots.Of(shape, tile.block);
+    LoadFarPart<D>(shape.attention, reinterpret_cast<const Bf16*>(state),
+                   reinterpret_cast<const float*>(state + backward.snapshots.z), part,
+                   buffer(stage), threadIdx.x, kTileThreads);
+  }
+  // Rows [first, first + 64) of the block, of which `count` are there.
+  __device__ void LoadNear(const TokenRows& keys, const TokenRows& values, int first, int count,
+                           int stage) const {
+    LoadNearPart<D>(shape.attention, RowsFrom(shape, keys, block_token),
+                    RowsFrom(shape, values, block_token), first, count, buffer(stage), threadIdx.x,
+                    kTileThreads);
+  }
+};
+
 // blockIdx: queries of a block, head.
 template <int D>
 __global__ void __launch_bounds__(kTileThreads)
     QueryGradients(TrainingShape shape, Backward backward) {
-  constexpr int M = GradientTiles<D>(), kRows = GradientRows<D>();
+  constexpr int M = GradientTiles<D>();
   const AttentionShape& sizes = shape.attention;
-  const RowTile tile(shape, kRows);
+  const RowTile tile(shape, GradientRows<D>());
   if (tile.count <= 0) return;
-  const GradientMemory<D> memory(sizes);
-  const int thread = threadIdx.x, lane = thread % kWarpSize;
-  const int row = thread / kWarpSize * 16 * M;
-  CopyTile(shape, tile, shape.near_q, sizes.near_dim, kRows, memory.near, kTileThreads);
-  if (sizes.far_dim > 0) {
-    CopyTile(shape, tile, shape.far_q, sizes.far_dim, kRows, memory.far, kTileThreads);
-  }
-  CopyTile(shape, tile, backward.a, D, kRows, memory.duals, kTileThreads);
+  const GradientRun<D> run(shape, backward, tile, shape.near_q, shape.far_q, backward.a);
   float scalars[M][2];
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int r = row + 16 * m + 8 * half + lane / 4;
+      const int r = run.row + 16 * m + 8 * half + static_cast<int>(threadIdx.x) % kWarpSize / 4;
       scalars[m][half] =
           r < tile.count ? backward.e[blockIdx.y * shape.tokens + tile.token + r] : 0.0f;
     }
   }
-  const FeatureRows feature_rows = memory.feature_rows(row);
-  ClearGradients<M>(sizes, feature_rows);
 
-  const int far_parts = tile.block > 0 ? (sizes.features + kPartFeatures - 1) / kPartFeatures : 0;
+  const int far_parts = tile.block > 0 ? run.FarParts() : 0;
   const int seen = tile.place + tile.count;
   const int64_t parts = far_parts + (seen + kPartKeysTensor - 1) / kPartKeysTensor;
-  const uint8_t* state = backward.snapshots.Of(shape, tile.block);
-  const int64_t block_token = tile.token - tile.place;
+  const auto first_key = [&](int64_t part) {
+    return static_cast<int>(part - far_parts) * kPartKeysTensor;
+  };
   const auto load = [&](int64_t part, int stage) {
-    const PartBuffer<D> buffer = memory.buffer(sizes, stage);
     if (part < far_parts) {
-      LoadFarPart<D>(sizes, reinterpret_cast<const Bf16*>(state),
-                     reinterpret_cast<const float*>(state + backward.snapshots.z),
-                     static_cast<int>(part), buffer, thread, kTileThreads);
+      run.LoadFar(static_cast<int>(part), stage);
     } else {
-      LoadNearPart<D>(
-          sizes, RowsFrom(shape, shape.near_k, block_token), RowsFrom(shape, shape.v, block_token),
-          static_cast<int>(part - far_parts) * kPartKeysTensor, seen, buffer, thread, kTileThreads);
+      run.LoadNear(shape.near_k, shape.v, first_key(part), seen, stage);
     }
   };
   float near[M][NearWidth<D>() / 8][4] = {};
   load(0, 0);
   ForParts(parts, load, [&](int64_t part, int stage) {
-    const PartBuffer<D> buffer = memory.buffer(sizes, stage);
+    const PartBuffer<D> buffer = run.buffer(stage);
     if (part < far_parts) {
-      AddFeatureGradients<D, M>(sizes, static_cast<int>(part), feature_rows, scalars, buffer);
+      AddFeatureGradients<D, M>(sizes, static_cast<int>(part), run.feature_rows, scalars, buffer);
     } else {
-      const int first = static_cast<int>(part - far_parts) * kPartKeysTensor;
-      const KeyLimits limits{tile.place + row - first + 1, min(kPartKeysTensor, seen - first),
+      const int first = first_key(part);
+      const KeyLimits limits{tile.place + run.row - first + 1, min(kPartKeysTensor, seen - first),
                              true};
-      AddQueryGradients<D, M>(sizes, memory.near_rows(row), scalars, buffer, limits, near);
+      AddQueryGradients<D, M>(sizes, run.memory.near_rows(run.row), scalars, buffer, limits, near);
     }
   });
-  StoreGradients<D, M>(shape, tile, row, backward, feature_rows, near);
+  StoreGradients<D, M>(shape, tile, run.row, backward, run.feature_rows, near);
 }
 
 // blockIdx: keys of a block, head.
 template <int D>
 __global__ void __launch_bounds__(kTileThreads)
     KeyGradients(TrainingShape shape, Backward backward) {
-  constexpr int M = GradientTiles<D>(), kRows = GradientRows<D>();
+  constexpr int M = GradientTiles<D>();
   const AttentionShape& sizes = shape.attention;
-  const RowTile tile(shape, kRows);
+  const RowTile tile(shape, GradientRows<D>());
   if (tile.count <= 0) return;
-  const GradientMemory<D> memory(sizes);
-  const int thread = threadIdx.x, lane = thread % kWarpSize;
-  const int row = thread / kWarpSize * 16 * M;
-  CopyTile(shape, tile, shape.near_k, sizes.near_dim, kRows, memory.near, kTileThreads);
-  if (sizes.far_dim > 0) {
-    CopyTile(shape, tile, shape.far_k, sizes.far_dim, kRows, memory.far, kTileThreads);
-  }
-  CopyTile(shape, tile, shape.v, D, kRows, memory.duals, kTileThreads);
-  const FeatureRows feature_rows = memory.feature_rows(row);
-  ClearGradients<M>(sizes, feature_rows);
+  const GradientRun<D> run(shape, backward, tile, shape.near_k, shape.far_k, shape.v);
+  const int thread = threadIdx.x;
   float ones[M][2];
 #pragma unroll
   for (int m = 0; m < M; ++m) ones[m][0] = ones[m][1] = 1;
 
-  const int far_parts =
-      tile.block + 1 < shape.blocks ? (sizes.features + kPartFeatures - 1) / kPartFeatures : 0;
+  const int far_parts = tile.block + 1 < shape.blocks ? run.FarParts() : 0;
   const int first_near = tile.place / kPartKeysTensor;
   const int64_t parts =
       far_parts + (tile.held + kPartKeysTensor - 1) / kPartKeysTensor - first_near;
-  const uint8_t* state = backward.snapshots.Of(shape, tile.block);
-  const int64_t block_token = tile.token - tile.place;
   const auto first_query = [&](int64_t part) {
     return (first_near + static_cast<int>(part - far_parts)) * kPartKeysTensor;
   };
   const auto load = [&](int64_t part, int stage) {
-    const PartBuffer<D> buffer = memory.buffer(sizes, stage);
-    if (part < far_parts) {
-      LoadFarPart<D>(sizes, reinterpret_cast<const Bf16*>(state),
-                     reinterpret_cast<const float*>(state + backward.snapshots.z),
-                     static_cast<int>(part), buffer, thread, kTileThreads);
-      return;
-    }
+    if (part < far_parts) return run.LoadFar(static_cast<int>(part), stage);
     const int first = first_query(part);
-    LoadNearPart<D>(sizes, RowsFrom(shape, shape.near_q, block_token),
-                    RowsFrom(shape, backward.a, block_token), first, tile.held, buffer, thread,
-                    kTileThreads);
+    run.LoadNear(shape.near_q, backward.a, first, tile.held, stage);
     if (thread < kPartKeysTensor) {
-      const int64_t query = blockIdx.y * shape.tokens + block_token + first + thread;
-      memory.scalars(sizes, stage)[thread] = first + thread < tile.held ? backward.e[query] : 0.0f;
+      const int64_t query = blockIdx.y * shape.tokens + run.block_token + first + thread;
+      run.memory.scalars(sizes, stage)[thread] =
+          first + thread < tile.held ? backward.e[query] : 0.0f;
     }
   };
   float near[M][NearWidth<D>() / 8][4] = {};
@@ -265,26 +285,26 @@ __global__ void __launch_bounds__(kTileThreads)
   total.Clear();
   load(0, 0);
   ForParts(parts, load, [&](int64_t part, int stage) {
-    const PartBuffer<D> buffer = memory.buffer(sizes, stage);
+    const PartBuffer<D> buffer = run.buffer(stage);
     if (part < far_parts) {
-      AddFarPart<D, M>(sizes, static_cast<int>(part), feature_rows.x, memory.far_size, buffer,
-                       &total);
-      AddFeatureGradients<D, M>(sizes, static_cast<int>(part), feature_rows, ones, buffer);
+      AddFarPart<D, M>(sizes, static_cast<int>(part), run.feature_rows.x, run.memory.far_size,
+                       buffer, &total);
+      AddFeatureGradients<D, M>(sizes, static_cast<int>(part), run.feature_rows, ones, buffer);
     } else {
       const int first = first_query(part);
-      AddKeyGradients<D, M>(sizes, memory.near_rows(row), memory.scalars(sizes, stage), buffer,
-                            tile.place + row - first, min(kPartKeysTensor, tile.held - first), near,
-                            total.values);
+      AddKeyGradients<D, M>(sizes, run.memory.near_rows(run.row), run.memory.scalars(sizes, stage),
+                            buffer, tile.place + run.row - first,
+                            min(kPartKeysTensor, tile.held - first), near, total.values);
     }
   });
-  StoreGradients<D, M>(shape, tile, row, backward, feature_rows, near);
+  StoreGradients<D, M>(shape, tile, run.row, backward, run.feature_rows, near);
 
-  const int g = lane / 4, t = lane % 4;
+  const int g = thread % kWarpSize / 4, t = thread % 4;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int r = row + 16 * m + 8 * half + g;
+      const int r = run.row + 16 * m + 8 * half + g;
       if (r >= tile.count) continue;
       const int64_t v_row = OffsetOf(shape, backward.v, tile.token + r) + 2 * t;
 #pragma unroll
