@@ -12,6 +12,7 @@ struct StepParts {
   std::chrono::nanoseconds layers{0};    // the layers of the model
   std::chrono::nanoseconds logits{0};    // the product with the vocabulary, normalisers
   std::chrono::nanoseconds sampling{0};  // choosing tokens, text, events
+  std::chrono::nanoseconds storing{0};   // copying states for the prefix cache
 };
 
 enum class StoreOperation { kPut, kGet, kOther };

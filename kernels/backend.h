@@ -139,6 +139,10 @@ class SequenceState {
   // The past as float32 values in native byte order; out.size() is SavedBytes(). The layout belongs
   // to the backend (kernels/*/state.h); the same for all instruction sets of kernels/cpu.
   virtual void Save(std::span<uint8_t> out) const = 0;
+  // The same in parts, which may be written at different times, in any order and on several
+  // threads, while the state stays as it is; out as for Save.
+  virtual int saved_parts() const { return 1; }
+  virtual void SavePart(int /*part*/, std::span<uint8_t> out) const { Save(out); }
   // Becomes the state of `position` tokens that Save wrote. INVALID_ARGUMENT says what is wrong
   // (size, a value that is not finite) and leaves this state as it was.
   virtual Status Load(int64_t position, std::span<const uint8_t> bytes) = 0;

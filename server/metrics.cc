@@ -82,6 +82,7 @@ struct Metrics::Instruments {
         layers(parts.Add({{"part", "layers"}})),
         logits(parts.Add({{"part", "logits"}})),
         sampling(parts.Add({{"part", "sampling"}})),
+        storing(parts.Add({{"part", "storing"}})),
         store(prometheus::BuildHistogram()
                   .Name("polysketch_state_store_seconds")
                   .Help("Time of an operation of the state store.")
@@ -158,6 +159,7 @@ struct Metrics::Instruments {
   prometheus::Counter& layers;
   prometheus::Counter& logits;
   prometheus::Counter& sampling;
+  prometheus::Counter& storing;
   prometheus::Family<Histogram>& store;
   Histogram& store_put;
   Histogram& store_get;
@@ -212,6 +214,7 @@ void Metrics::OnStepParts(const StepParts& parts) {
   instruments_->layers.Increment(Seconds(parts.layers));
   instruments_->logits.Increment(Seconds(parts.logits));
   instruments_->sampling.Increment(Seconds(parts.sampling));
+  instruments_->storing.Increment(Seconds(parts.storing));
 }
 
 void Metrics::OnStore(StoreOperation operation, std::chrono::nanoseconds duration) {

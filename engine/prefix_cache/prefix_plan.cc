@@ -43,16 +43,21 @@ int64_t PrefixPlan::SegmentEnd(int64_t processed, int64_t end) const {
   return next == points_.end() ? end : *next;
 }
 
-bool PrefixPlan::IsPoint(int64_t tokens) const {
-  return std::binary_search(points_.begin(), points_.end(), tokens);
-}
-
 void PrefixPlan::OnState(std::span<const int32_t> prompt, const SequenceState& state) {
   const int64_t position = state.position();
-  if (!IsPoint(position)) return;
+  if (!std::binary_search(points_.begin(), points_.end(), position)) return;
   const auto tokens = prompt.first(static_cast<size_t>(position));
   if (state.SavedBytes() > cache_->memory() || cache_->Touch(salt_, tokens)) return;
-  cache_->Insert(salt_, tokens, SavedState::Of(state), state.EarliestCut());
+  saver_.emplace(state);
+}
+
+void PrefixPlan::Store(std::span<const int32_t> prompt, const SequenceState& state,
+                       ThreadPool* pool) {
+  saver_->Continue(state, pool);
+  if (!saver_->done()) return;
+  const auto tokens = prompt.first(static_cast<size_t>(state.position()));
+  cache_->Insert(salt_, tokens, saver_->Take(), state.EarliestCut());
+  saver_.reset();
 }
 
 }  // namespace polysketch

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "base/status.h"
 #include "engine/prefix_cache/prefix_cache.h"
 #include "engine/request.h"
+#include "engine/snapshot/state_saver.h"
 
 namespace polysketch {
 
@@ -25,10 +27,12 @@ class PrefixPlan {
   // Where the segment that begins at `processed`, and might run up to `end`, must end at the
   // latest.
   int64_t SegmentEnd(int64_t processed, int64_t end) const;
-  // Whether a state is stored behind so many tokens (unless it is there already).
-  bool IsPoint(int64_t tokens) const;
-  // The state has moved on: stores it if this is one of the places.
+  // The state has moved on: begins to store it if this is one of the places.
   void OnState(std::span<const int32_t> prompt, const SequenceState& state);
+  // A state is being stored: it must stay as it is, and Store be called, until this is over.
+  bool storing() const { return saver_.has_value(); }
+  // Stores the next parts of it, on the threads of `pool` (null: this one).
+  void Store(std::span<const int32_t> prompt, const SequenceState& state, ThreadPool* pool);
   CacheMiss miss() const { return miss_; }
 
  private:
@@ -38,6 +42,7 @@ class PrefixPlan {
   bool read_ = false;
   std::vector<int64_t> points_;  // tokens behind which a state is stored, rising; at most size_
   CacheMiss miss_ = CacheMiss::kDisabled;
+  std::optional<StateSaver> saver_;
 };
 
 }  // namespace polysketch

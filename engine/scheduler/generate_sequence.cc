@@ -73,6 +73,16 @@ void GenerateSequence::OnState(const SequenceState& state) {
   if (prefix_ && state.position() <= prompt_size()) prefix_->OnState(*prompt_, state);
 }
 
+bool GenerateSequence::storing() const {
+  if (!prefix_ || !prefix_->storing()) return false;
+  if (!ended()) return true;
+  return finish().reason == FinishReason::kStop || finish().reason == FinishReason::kLength;
+}
+
+void GenerateSequence::StoreState(const SequenceState& state, ThreadPool* pool) {
+  prefix_->Store(*prompt_, state, pool);
+}
+
 GenerateSequence::GenerateSequence(const GenerateSequence& parent, int choice)
     : Sequence(parent, choice),
       params_(parent.params_),

@@ -49,9 +49,6 @@ class GenerateSequence : public Sequence {
   Status Begin(SequenceState* state) override;
   std::span<const int32_t> NextTokens(int64_t n) const override;
   Rows WantedRows(int64_t n) const override;
-  bool StoresStateBehind(int64_t n) const override {
-    return prefix_ && !decoding() && prefix_->IsPoint(processed_ + n);
-  }
   bool needs_log_sum_exp() const override {
     return params_.logprobs.has_value() || (group() != nullptr && group()->ranked());
   }
@@ -61,6 +58,8 @@ class GenerateSequence : public Sequence {
   void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) override;
   int64_t OnSegment(int64_t n) override;
   void OnState(const SequenceState& state) override;
+  bool storing() const override;
+  void StoreState(const SequenceState& state, ThreadPool* pool) override;
   std::vector<std::unique_ptr<Sequence>> TakeForks() override;
   bool Migrate() override;
   void OnLeaving(const SequenceState* state) override;

@@ -140,7 +140,7 @@ std::vector<Scheduler::Share> Scheduler::Candidates(Clock::time_point now) {
   const int64_t block = model_->block();
   for (Slot& slot : running_) {
     Sequence& sequence = *slot.sequence;
-    if (sequence.stream().Full() || sequence.ended()) continue;
+    if (sequence.stream().Full() || sequence.ended() || sequence.storing()) continue;
     // A segment whose end may be taken back stays in the block of its first token: a block that
     // was folded is no longer known token by token.
     const int64_t in_block = block == 0 ? most_drafts : block - 1 - slot.state->position() % block;
@@ -171,12 +171,6 @@ void Scheduler::FitToBlock(const Slot& slot, int64_t most,
   const int64_t steps = (left + most - 1) / most;
   int64_t& ready = candidate->ready;
   ready = std::min(ready, (left + steps - 1) / steps);
-  if (!slot.sequence->StoresStateBehind(ready)) return;
-  if (ready > BatchBuilder::kLeastChunk) {
-    ready -= BatchBuilder::kLeastChunk;
-  } else {
-    candidate->surcharge = most;
-  }
 }
 
 std::vector<int64_t> Scheduler::ShareTokens(std::vector<Share>* shares) {
@@ -184,6 +178,7 @@ std::vector<int64_t> Scheduler::ShareTokens(std::vector<Share>* shares) {
   std::vector<int64_t> times;
   std::vector<BatchBuilder::Candidate> candidates;
   int64_t decode_rows = 0;
+  const bool storing = AnyStores();
   for (const auto& [slot, candidate] : *shares) {
     const auto [at, added] = indices.try_emplace(slot->sequence->tenant(), times.size());
     if (added) times.push_back(tenants_.VirtualTime(at->first));
@@ -191,7 +186,8 @@ std::vector<int64_t> Scheduler::ShareTokens(std::vector<Share>* shares) {
     candidates.back().tenant = at->second;
     if (candidate.decoding) decode_rows += candidate.ready;
   }
-  const int64_t prompt_tokens = budget_.PromptTokens(decode_rows);
+  // Half of the budget is for states that are being stored.
+  const int64_t prompt_tokens = budget_.PromptTokens(decode_rows) / (storing ? 2 : 1);
   if (prompt_tokens < context_.max_step_tokens) {
     for (size_t i = 0; i < candidates.size(); ++i) {
       if (!candidates[i].decoding) FitToBlock(*(*shares)[i].slot, prompt_tokens, &candidates[i]);
@@ -214,13 +210,13 @@ std::vector<int64_t> Scheduler::ShareTokens(std::vector<Share>* shares) {
 }
 
 bool Scheduler::Step(Clock::time_point now) {
+  const bool stores = AnyStores();
   std::vector<Share> shares = Candidates(now);
   const std::vector<int64_t> tokens = ShareTokens(&shares);
   std::vector<StepExecutor::Item> batch;
   std::vector<Slot*> slots;
   int prefill_tokens = 0;
   int64_t folds = 0;
-  bool stores = false;
   int decode_tokens = 0;
   // Decoding rows first: their tokens go out before the logits of long scores are computed.
   for (const bool decoding : {true, false}) {
@@ -230,13 +226,12 @@ bool Scheduler::Step(Clock::time_point now) {
       if (!GrowReservation(slot, tokens[i])) continue;
       slot->last_served = now;
       folds += !decoding && BeginsWithFold(*slot->state);
-      stores = stores || slot->sequence->StoresStateBehind(tokens[i]);
       batch.push_back({slot->sequence.get(), slot->state.get(), tokens[i]});
       slots.push_back(slot);
       (decoding ? decode_tokens : prefill_tokens) += static_cast<int>(tokens[i]);
     }
   }
-  if (batch.empty()) return false;
+  if (batch.empty()) return StoreStates(/*foreseen=*/true);
 
   executor_.Run(batch);
   ++steps_;
@@ -246,12 +241,43 @@ bool Scheduler::Step(Clock::time_point now) {
     Fork(slot, now);
   }
   const std::chrono::nanoseconds duration = context_.now() - now;
-  // One that stored a state says nothing about what tokens cost.
-  if (!stores) budget_.OnStep(decode_tokens, prefill_tokens, folds, duration);
-  context_.observer->OnStep(static_cast<int>(batch.size()), prefill_tokens, decode_tokens,
-                            duration);
-  context_.observer->OnStepParts(executor_.parts());
+  budget_.OnStep(decode_tokens, prefill_tokens, folds, duration);
+  StoreStates(stores);
+  const std::chrono::nanoseconds whole = context_.now() - now;
+  context_.observer->OnStep(static_cast<int>(batch.size()), prefill_tokens, decode_tokens, whole);
+  StepParts parts = executor_.parts();
+  parts.storing = whole - duration;
+  context_.observer->OnStepParts(parts);
   return true;
+}
+
+bool Scheduler::AnyStores() const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [](const Slot& slot) { return slot.sequence->storing(); });
+}
+
+bool Scheduler::StoreStates(bool foreseen) {
+  const bool awaited = std::any_of(running_.begin(), running_.end(), [](const Slot& slot) {
+    return slot.sequence->decoding() && !slot.sequence->idle() && !slot.sequence->storing();
+  });
+  if (awaited && !foreseen) return false;
+  const auto most = awaited && options_.step_budget.count() > 0
+                        ? std::chrono::nanoseconds(options_.step_budget) / 2
+                        : std::chrono::nanoseconds::max();
+  const Clock::time_point start = context_.now();
+  std::chrono::nanoseconds taken{0}, longest{0};
+  bool stored = false;
+  for (Slot& slot : running_) {
+    while (slot.sequence->storing()) {
+      if (stored && taken + longest > most) return true;
+      slot.sequence->StoreState(*slot.state, model_->pool());
+      stored = true;
+      const std::chrono::nanoseconds before = taken;
+      taken = context_.now() - start;
+      longest = std::max(longest, taken - before);
+    }
+  }
+  return stored;
 }
 
 void Scheduler::ForEach(const std::function<void(Sequence&)>& visit) const {
@@ -287,7 +313,7 @@ bool Scheduler::Sweep() {
                     .last_served = {}});
   }
   for (Slot& slot : running_) {
-    if (slot.sequence->ended()) over.push_back(std::move(slot));
+    if (slot.sequence->ended() && !slot.sequence->storing()) over.push_back(std::move(slot));
   }
   std::erase_if(running_, [](const Slot& slot) { return slot.sequence == nullptr; });
   for (Slot& slot : over) Finish(std::move(slot));

@@ -136,6 +136,11 @@ class Scheduler {
 
   // --- steps ---
   bool Step(Clock::time_point now);
+  bool AnyStores() const;
+  // Goes on storing the states that sequences wait for: all there is to do, or while somebody waits
+  // for tokens, half of a step's budget (one part at least; `foreseen`: the step left that half).
+  // Whether it did any of it.
+  bool StoreStates(bool foreseen);
   std::vector<Share> Candidates(Clock::time_point now);
   // Drafts that each decoding sequence may have, before what its block leaves.
   int64_t MostDrafts() const;

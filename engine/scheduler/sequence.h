@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "engine/observer.h"
 #include "engine/request.h"
 #include "engine/sampler/sampler.h"
@@ -80,8 +81,6 @@ class Sequence {
   // Valid until OnSegment.
   virtual std::span<const int32_t> NextTokens(int64_t n) const = 0;
   virtual Rows WantedRows(int64_t n) const = 0;
-  // Its state may be copied for later behind them, which can take as long as a step.
-  virtual bool StoresStateBehind(int64_t /*n*/) const { return false; }
   virtual bool needs_log_sum_exp() const = 0;
   // Before the rows come, if they are on a device: what DrawRow and OnRow need to know of row `row`
   // in place of its logits. False: they need the logits.
@@ -99,6 +98,10 @@ class Sequence {
   virtual int64_t OnSegment(int64_t n) = 0;
   // The same, with the state behind the tokens that hold; it may have ended.
   virtual void OnState(const SequenceState& /*state*/) {}
+  // That state is being stored for others: the sequence neither moves on nor leaves until
+  // StoreState, which stores a part of it on the threads of `pool` (null: this one), has done so.
+  virtual bool storing() const { return false; }
+  virtual void StoreState(const SequenceState& /*state*/, ThreadPool* /*pool*/) {}
   // The other choices of its request, once: when it has processed what they have in common. Each
   // goes on from a copy of its state.
   virtual std::vector<std::unique_ptr<Sequence>> TakeForks() { return {}; }

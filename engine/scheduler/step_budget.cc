@@ -9,7 +9,7 @@ namespace polysketch {
 namespace {
 
 // Of the budget: the rest is for what a mean does not foresee.
-constexpr double kTarget = 0.95;
+constexpr double kTarget = 0.75;
 constexpr double kDeviations = 1;
 
 size_t Bucket(int64_t rows) {

@@ -80,6 +80,8 @@ class RecurrentState final : public SequenceState {
   int64_t EarliestCut() const override { return spec_.EarliestCut(position()); }
   size_t SavedBytes() const override;
   void Save(std::span<uint8_t> out) const override;
+  int saved_parts() const override { return spec_.layers; }
+  void SavePart(int layer, std::span<uint8_t> out) const override;
   Status Load(int64_t position, std::span<const uint8_t> bytes) override;
 
   HeadState Head(int layer, int head);
@@ -104,6 +106,8 @@ class KvState final : public SequenceState {
   int64_t EarliestCut() const override { return 0; }
   size_t SavedBytes() const override;
   void Save(std::span<uint8_t> out) const override;
+  int saved_parts() const override { return spec_.layers; }
+  void SavePart(int layer, std::span<uint8_t> out) const override;
   Status Load(int64_t position, std::span<const uint8_t> bytes) override;
 
   // Makes room in a layer for tokens [0, tokens).
@@ -116,9 +120,9 @@ class KvState final : public SequenceState {
  private:
   // Blocks for exactly that many tokens.
   void Resize(int layer, int64_t tokens);
-  // Every saved value of `position` tokens passes through `io`, in order.
+  // Every saved value of a layer's first `position` tokens passes through `io`, in order.
   template <typename Io>
-  void Transfer(int64_t position, Io* io);
+  void Transfer(int layer, int64_t position, Io* io);
 
   const AttentionSpec spec_;
   const HeadLayout layout_;

@@ -32,9 +32,14 @@ void NarrowRow(SavedFloatReader* io, uint16_t* values, std::span<float> row) {
 template <typename Io>
 void BlockRows(Io* io, bool narrow, float* values, int64_t rows, int64_t cols, int64_t stride) {
   if (!narrow) return Rows(io, values, rows, cols, stride);
-  std::vector<float> row(static_cast<size_t>(cols));
   auto* bits = reinterpret_cast<uint16_t*>(values);
-  for (int64_t i = 0; i < rows; ++i) NarrowRow(io, bits + i * stride, row);
+  float row[kKeyPanel];
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t first = 0; first < cols; first += kKeyPanel) {
+      const int64_t n = std::min(kKeyPanel, cols - first);
+      NarrowRow(io, bits + i * stride + first, {row, static_cast<size_t>(n)});
+    }
+  }
 }
 
 // Transposed keys [dim][tokens] out of their panels.
@@ -116,6 +121,12 @@ int64_t SavedFloats(const AttentionSpec& spec, int64_t position) {
   return int64_t{spec.layers} * spec.heads * (far + spec.BufferedTokens(position) * token);
 }
 
+// One of `parts` equal ones.
+std::span<uint8_t> PartOf(std::span<uint8_t> out, int part, int parts) {
+  const size_t size = out.size() / static_cast<size_t>(parts);
+  return out.subspan(static_cast<size_t>(part) * size, size);
+}
+
 }  // namespace
 
 size_t RecurrentState::SavedBytes() const {
@@ -123,12 +134,14 @@ size_t RecurrentState::SavedBytes() const {
 }
 
 void RecurrentState::Save(std::span<uint8_t> out) const {
-  SavedFloatWriter writer(out);
+  for (int layer = 0; layer < spec_.layers; ++layer) SavePart(layer, out);
+}
+
+void RecurrentState::SavePart(int layer, std::span<uint8_t> out) const {
+  SavedFloatWriter writer(PartOf(out, layer, spec_.layers));
   auto* self = const_cast<RecurrentState*>(this);  // the writer only reads
-  for (int layer = 0; layer < spec_.layers; ++layer) {
-    for (int head = 0; head < spec_.heads; ++head) {
-      Walk(spec_, layout_, self->Head(layer, head), position(), &writer);
-    }
+  for (int head = 0; head < spec_.heads; ++head) {
+    Walk(spec_, layout_, self->Head(layer, head), position(), &writer);
   }
 }
 
@@ -146,14 +159,12 @@ Status RecurrentState::Load(int64_t position, std::span<const uint8_t> bytes) {
 }
 
 template <typename Io>
-void KvState::Transfer(int64_t position, Io* io) {
-  for (int layer = 0; layer < spec_.layers; ++layer) {
-    for (int64_t first = 0; first < position; first += spec_.block) {
-      const int64_t n = std::min<int64_t>(spec_.block, position - first);
-      for (int head = 0; head < spec_.heads; ++head) {
-        KeyRows(io, false, Keys(layer, first / spec_.block, head), spec_.head_dim, n);
-        Rows(io, Values(layer, first / spec_.block, head), n, spec_.head_dim, layout_.padded_dim);
-      }
+void KvState::Transfer(int layer, int64_t position, Io* io) {
+  for (int64_t first = 0; first < position; first += spec_.block) {
+    const int64_t n = std::min<int64_t>(spec_.block, position - first);
+    for (int head = 0; head < spec_.heads; ++head) {
+      KeyRows(io, false, Keys(layer, first / spec_.block, head), spec_.head_dim, n);
+      Rows(io, Values(layer, first / spec_.block, head), n, spec_.head_dim, layout_.padded_dim);
     }
   }
 }
@@ -163,15 +174,19 @@ size_t KvState::SavedBytes() const {
 }
 
 void KvState::Save(std::span<uint8_t> out) const {
-  SavedFloatWriter writer(out);
-  const_cast<KvState*>(this)->Transfer(position(), &writer);  // the writer only reads
+  for (int layer = 0; layer < spec_.layers; ++layer) SavePart(layer, out);
+}
+
+void KvState::SavePart(int layer, std::span<uint8_t> out) const {
+  SavedFloatWriter writer(PartOf(out, layer, spec_.layers));
+  const_cast<KvState*>(this)->Transfer(layer, position(), &writer);  // the writer only reads
 }
 
 Status KvState::Load(int64_t position, std::span<const uint8_t> bytes) {
   PS_RETURN_IF_ERROR(CheckSavedState(spec_, position, SavedFloats, bytes));
   for (int layer = 0; layer < spec_.layers; ++layer) Resize(layer, position);
   SavedFloatReader reader(bytes);
-  Transfer(position, &reader);
+  for (int layer = 0; layer < spec_.layers; ++layer) Transfer(layer, position, &reader);
   set_position(position);
   return Status();
 }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <set>
@@ -32,11 +33,14 @@ inline constexpr int64_t kFakeBlock = 8;
 // The state is a hash of all tokens; a hidden row is that hash, in exact floats.
 class FakeState : public SequenceState {
  public:
-  explicit FakeState(std::atomic<int>* live) : live_(live) { ++*live_; }
+  explicit FakeState(std::atomic<int>* live, const std::function<void()>* on_save = nullptr)
+      : live_(live), on_save_(on_save) {
+    ++*live_;
+  }
   ~FakeState() override { --*live_; }
   size_t bytes() const override { return 100; }
   std::unique_ptr<SequenceState> Clone() const override {
-    auto copy = std::make_unique<FakeState>(live_);
+    auto copy = std::make_unique<FakeState>(live_, on_save_);
     copy->CopyFrom(*this);
     return copy;
   }
@@ -64,12 +68,16 @@ class FakeState : public SequenceState {
   // The hash and those of the block.
   size_t SavedBytes() const override { return sizeof(uint64_t) * (kFakeBlock + 1); }
   void Save(std::span<uint8_t> out) const override {
+    for (int part = 0; part < saved_parts(); ++part) SavePart(part, out);
+  }
+  int saved_parts() const override { return kFakeBlock + 1; }
+  void SavePart(int part, std::span<uint8_t> out) const override {
     PS_CHECK(out.size() == SavedBytes());
-    std::memcpy(out.data(), &hash, sizeof(hash));
-    for (size_t i = 0; i < kFakeBlock; ++i) {
-      const uint64_t value = i < past.size() ? past[i] : 0;
-      std::memcpy(out.data() + (i + 1) * sizeof(hash), &value, sizeof(value));
-    }
+    if (on_save_ != nullptr && *on_save_) (*on_save_)();
+    const auto i = static_cast<size_t>(part);
+    const uint64_t before = i > 0 && i <= past.size() ? past[i - 1] : 0;
+    const uint64_t value = part == 0 ? hash : before;
+    std::memcpy(out.data() + i * sizeof(value), &value, sizeof(value));
   }
   Status Load(int64_t position, std::span<const uint8_t> bytes) override {
     if (bytes.size() != SavedBytes()) return InvalidArgument("state: wrong size");
@@ -93,6 +101,7 @@ class FakeState : public SequenceState {
 
  private:
   std::atomic<int>* const live_;
+  const std::function<void()>* const on_save_;  // called for each saved part
 };
 
 class FakeModel : public LanguageModel {
@@ -114,7 +123,7 @@ class FakeModel : public LanguageModel {
   int hidden_size() const override { return 4; }
   int max_step_tokens() const override { return max_step_tokens_; }
   std::unique_ptr<SequenceState> NewState() override {
-    return std::make_unique<FakeState>(&live_states);
+    return std::make_unique<FakeState>(&live_states, &on_save);
   }
   bool growing() const { return growing_; }
   int64_t block() const override { return kFakeBlock; }
@@ -171,6 +180,7 @@ class FakeModel : public LanguageModel {
     }
   }
 
+  std::function<void()> on_save;  // called for each part of a state that is saved
   std::atomic<int> live_states{0};
   std::atomic<int64_t> steps{0};
   int64_t largest_step = 0;

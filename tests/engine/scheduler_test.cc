@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/prefix_cache/prefix_cache.h"
 #include "engine/scheduler/generate_sequence.h"
 #include "engine/scheduler/score_sequence.h"
 #include "gtest/gtest.h"
@@ -17,6 +18,7 @@ namespace {
 
 using testing::Collected;
 using testing::FakeModel;
+using testing::FakeState;
 using testing::kFakeVocab;
 using namespace std::chrono_literals;
 
@@ -282,6 +284,39 @@ TEST_F(SchedulerTest, DecodingGoesOnBesideALongPrompt) {
   brief.Read();
   EXPECT_TRUE(brief.done());
   EXPECT_EQ(model_->largest_step, 32);
+}
+
+// A state that is stored for the prefix cache is copied in parts of at most half a step's budget
+// while somebody waits for tokens, and at once otherwise.
+TEST_F(SchedulerTest, StoringAStateHoldsNobodyUp) {
+  PrefixCache cache({.memory = 1 << 20, .min_tokens = 8, .every = 0});
+  context_.prefix_cache = &cache;
+  Start({.max_sequences = 3, .state_memory = 1000, .step_budget = 10ms});
+  model_->on_save = [this] { now_ += 4ms; };
+  const int parts = FakeState(&model_->live_states).saved_parts();
+
+  Client alone = Generate(20, 1);
+  scheduler_->Tick();
+  alone.Read();
+  EXPECT_TRUE(alone.done());
+  EXPECT_EQ(cache.stats().entries, 1);
+
+  Client talker = Generate(3, 1000);
+  scheduler_->Tick();
+  Client other = Generate(8, 1), cancelled = Generate(9, 5);
+  int ticks = 0;
+  while (!other.done() && ticks < 100) {
+    const Clock::time_point before = now_;
+    scheduler_->Tick();
+    EXPECT_LE(now_ - before, 5ms);
+    other.Read();
+    if (++ticks == 3) scheduler_->End(cancelled.id, FinishReason::kCancelled, Status());
+  }
+  EXPECT_GE(ticks, parts);
+  EXPECT_EQ(cache.stats().entries, 2) << "what was cancelled is not stored";
+  talker.Read();
+  EXPECT_EQ(std::ssize(talker.got.tokens), 1 + ticks);
+  scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
 }
 
 // A device's states are all there before the first request: none is made later. Of the host's, one

@@ -25,12 +25,16 @@ namespace polysketch::testing {
 class SimulatedModel : public FakeModel {
  public:
   SimulatedModel(Random* random, Clock::time_point* now, bool growing)
-      : FakeModel(kStepTokens, growing), random_(random), now_(now) {}
+      : FakeModel(kStepTokens, growing), random_(random), now_(now) {
+    on_save = [this] { *now_ += kSaveTime; };
+  }
 
   static constexpr int kStepTokens = 48;
   // Of a step: this and a tenth of it for each token, and up to half as much again.
   static constexpr std::chrono::microseconds kStepTime{1000};
   static constexpr std::chrono::microseconds kLongestStep{1000 * (10 + kStepTokens) / 10 * 3 / 2};
+
+  static constexpr std::chrono::microseconds kSaveTime{1500};  // of a part of a state
 
   std::unique_ptr<SequenceState> NewState() override;
   void Step(std::span<const StepSegment> segments, float* hidden) override;

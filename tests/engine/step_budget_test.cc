@@ -51,8 +51,8 @@ TEST(StepBudgetTest, KeepsTheBudgetAndUsesIt) {
       over += time > 5ms * (1 + noise) + 25ms;
     }
     EXPECT_EQ(over, 0) << noise;
-    // 25 ms are 41 tokens; 95% of that are aimed at, less what the noise takes.
-    EXPECT_GT(static_cast<double>(tokens) / 950, noise == 0 ? 38 : 30) << noise;
+    // 25 ms are 41 tokens; three quarters of that are aimed at, less what the noise takes.
+    EXPECT_GT(static_cast<double>(tokens) / 950, noise == 0 ? 30 : 27) << noise;
   }
 }
 
@@ -92,13 +92,13 @@ TEST(StepBudgetTest, FollowsAMachineThatChanges) {
     }
     return budget.PromptTokens(1);
   };
-  EXPECT_NEAR(static_cast<double>(run(200)), 47, 3);
+  EXPECT_NEAR(static_cast<double>(run(200)), 37, 3);
   machine.token = 5ms;
   EXPECT_EQ(run(200), 4);
   machine.token = 50ms;  // not one fits: prompts get on all the same
   EXPECT_EQ(run(200), StepBudget::kLeast);
   machine.token = 100us;
-  EXPECT_NEAR(static_cast<double>(run(400)), 237, 15);
+  EXPECT_NEAR(static_cast<double>(run(400)), 187, 15);
 }
 
 }  // namespace
