@@ -93,8 +93,9 @@ TEST_F(EngineTest, QueueIsBounded) {
     ids.push_back(*id);
   }
   Reader refused(1);
-  EXPECT_EQ(engine_->Submit(Greedy(5, 5), refused.stream).status().code(),
-            Code::kResourceExhausted);
+  const Status full = engine_->Submit(Greedy(5, 5), refused.stream).status();
+  EXPECT_EQ(full.code(), Code::kResourceExhausted);
+  EXPECT_TRUE(full.retry_after().has_value());
   engine_->Cancel(ids[1]);
   readers[1]->ReadAll();
   // Whoever has read the FinishEvent finds the place free.

@@ -2,6 +2,7 @@
 #include "engine/session/session_table.h"
 
 #include <cstring>
+#include <thread>
 
 #include "base/logging.h"
 #include "engine/session/session_keys.h"
@@ -158,6 +159,22 @@ TEST_P(SessionTableTest, LimitsAndTimes) {
   EXPECT_TRUE(table_->Create("t", false, 0s).ok());
   EXPECT_EQ(table_->Create("t", !GetParam(), 0s).status().code(),
             GetParam() ? Code::kResourceExhausted : Code::kFailedPrecondition);
+}
+
+TEST_P(SessionTableTest, SnapshotsExpire) {
+  const std::string id = Create(table_.get());
+  ASSERT_TRUE(Put(table_.get(), id, 7).ok());
+  const auto passing = table_->TakeSnapshot("t", id, 50ms);
+  const auto kept = table_->TakeSnapshot("t", id, 1h);
+  ASSERT_TRUE(passing.ok() && kept.ok());
+  EXPECT_EQ(table_->List("t")->snapshots.size(), 2u);
+  now_ += 2s;                         // of the table
+  std::this_thread::sleep_for(80ms);  // of a store
+  EXPECT_EQ(table_->Restore("t", passing->key, false, 0s).status().code(), Code::kNotFound);
+  const auto listing = table_->List("t");
+  ASSERT_EQ(listing->snapshots.size(), 1u);
+  EXPECT_EQ(listing->snapshots[0].key, kept->key);
+  EXPECT_TRUE(table_->Restore("t", kept->key, false, 0s).ok());
 }
 
 TEST_P(SessionTableTest, MemoryIsBounded) {
