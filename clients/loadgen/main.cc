@@ -169,12 +169,14 @@ Json SettingsToJson(const CommandLine& c) {
 }
 
 int Run(CommandLine c, WorkloadOptions workload_options) {
-  auto stubs = Stubs(c);
+  // Never destroyed. gRPC lets go of a unary call behind its callback, on a thread of its own: the
+  // last reference to a channel must not be that one, nor must the library be shut down by then.
+  static const auto* const stubs = new std::vector<std::unique_ptr<v1::PolySketch::Stub>>(Stubs(c));
   v1::GetModelResponse model;
   {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
-    const grpc::Status status = stubs[0]->GetModel(&context, {}, &model);
+    const grpc::Status status = stubs->front()->GetModel(&context, {}, &model);
     if (!status.ok()) return ReportRpcError(status, c.call);
   }
   workload_options.vocab_size = model.vocab_size();
@@ -187,8 +189,7 @@ int Run(CommandLine c, WorkloadOptions workload_options) {
     signal(SIGINT, SIG_DFL);  // the second one ends the process
   });
   Workload workload(workload_options);
-  const std::vector<RequestResult> results =
-      Runner(c.run, &workload, std::move(stubs)).Run(interrupted);
+  const std::vector<RequestResult> results = Runner(c.run, &workload, *stubs).Run(interrupted);
   const Report report = Report::Of(results, c.warmup, HUGE_VAL, c.objective);
   if (c.call.json) {
     PrintJson({{"server", c.call.server},

@@ -159,9 +159,7 @@ void Runner::Ended(std::unique_ptr<Stream> stream, RequestResult result,
     running_.erase(stream.get());
     ++ending_;
   }
-  // Before Run may return: its caller lets go of the channel, and the last reference to one must
-  // not be a stream's, which goes on a thread of gRPC's.
-  stream.reset();
+  stream.reset();    // before Run may return
   std::string over;  // the session of a conversation that has ended
   {
     std::lock_guard lock(mutex_);

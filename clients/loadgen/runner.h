@@ -27,10 +27,10 @@ struct RunOptions {
 
 class Runner {
  public:
-  // Streams are spread over `stubs`.
+  // Streams are spread over `stubs`, which outlive all calls (main.cc).
   Runner(const RunOptions& options, Workload* workload,
-         std::vector<std::unique_ptr<v1::PolySketch::Stub>> stubs)
-      : options_(options), workload_(workload), stubs_(std::move(stubs)) {}
+         const std::vector<std::unique_ptr<v1::PolySketch::Stub>>& stubs)
+      : options_(options), workload_(workload), stubs_(stubs) {}
 
   // Until the last request has ended. Once *interrupted, nothing new begins and what runs is
   // cancelled.
@@ -52,7 +52,7 @@ class Runner {
 
   const RunOptions options_;
   Workload* const workload_;
-  const std::vector<std::unique_ptr<v1::PolySketch::Stub>> stubs_;
+  const std::vector<std::unique_ptr<v1::PolySketch::Stub>>& stubs_;
   Clock::time_point start_;
   Clock::time_point next_arrival_;  // open loop
   Random arrivals_{1};
