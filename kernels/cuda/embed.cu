@@ -17,13 +17,7 @@ __device__ float Element(const void* data, DataType type, const float* scales, i
     case DataType::kQ4:  // never kept
       break;
   }
-  const uint32_t bits = static_cast<const uint16_t*>(data)[index];
-  const uint32_t sign = (bits & 0x8000) << 16, magnitude = bits & 0x7fff;
-  if (magnitude >= 0x7c00) return BitsFloat(sign | 0x7f800000u | ((magnitude & 0x3ff) << 13));
-  if (magnitude < 0x400) {
-    return BitsFloat(sign | FloatBits(static_cast<float>(magnitude) * 0x1p-24f));
-  }
-  return BitsFloat(sign | ((magnitude << 13) + (112u << 23)));
+  return WidenF16(static_cast<const uint16_t*>(data)[index]);
 }
 
 // A thread: one pair of columns of one row. The product theta * t is exact in float64.

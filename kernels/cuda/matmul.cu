@@ -162,20 +162,6 @@ __global__ void __launch_bounds__(kHalfThreads)
   }
 }
 
-__device__ uint16_t RoundF16(float value) {
-  // As base/half.h: nearest even, overflow to infinity.
-  const uint32_t bits = FloatBits(value);
-  const uint32_t sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00);
-  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00);
-  if (magnitude < 0x38800000u) {
-    const float shifted = BitsFloat(magnitude) + 0.5f;
-    return static_cast<uint16_t>(sign | (FloatBits(shifted) - 0x3f000000u));
-  }
-  const uint32_t rounded = magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1);
-  return static_cast<uint16_t>(sign | (rounded >> 13));
-}
-
 __global__ void RoundRows(const float* x, int64_t rows, int64_t width, int64_t padded, bool bf16,
                           uint16_t* out) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;

@@ -57,6 +57,29 @@ __device__ __forceinline__ Bf16 RoundBf16(float value) {
   return static_cast<Bf16>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
 }
 
+__device__ __forceinline__ float WidenF16(uint16_t bits) {
+  const uint32_t sign = (bits & 0x8000u) << 16, magnitude = bits & 0x7fffu;
+  if (magnitude >= 0x7c00) return BitsFloat(sign | 0x7f800000u | ((magnitude & 0x3ff) << 13));
+  if (magnitude < 0x400) {
+    return BitsFloat(sign | FloatBits(static_cast<float>(magnitude) * 0x1p-24f));
+  }
+  return BitsFloat(sign | ((magnitude << 13) + (112u << 23)));
+}
+
+// As base/half.h: nearest even, overflow to infinity.
+__device__ __forceinline__ uint16_t RoundF16(float value) {
+  const uint32_t bits = FloatBits(value);
+  const uint32_t sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00);
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00);
+  if (magnitude < 0x38800000u) {
+    const float shifted = BitsFloat(magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (FloatBits(shifted) - 0x3f000000u));
+  }
+  const uint32_t rounded = magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1);
+  return static_cast<uint16_t>(sign | (rounded >> 13));
+}
+
 // Two floats as a pair, nearest even.
 __device__ __forceinline__ uint32_t PackBf16(float low, float high) {
 #if defined(__CUDACC__)

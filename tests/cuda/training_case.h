@@ -72,15 +72,15 @@ inline TrainingProblem RandomProblem(const polysketch_attention_shape& shape, Ra
 // behind each row: strides are used, not assumed.
 class TrainingTensor {
  public:
-  TrainingTensor(const polysketch_attention_shape& shape, int width, bool tokens_first, bool wide)
+  TrainingTensor(const polysketch_attention_shape& shape, int width, bool tokens_first, int type)
       : shape_(shape), width_(width) {
     const int64_t row = width + 8;
-    tensor_.type = wide ? POLYSKETCH_F32 : POLYSKETCH_BF16;
+    tensor_.type = type;
     tensor_.token_stride = tokens_first ? shape.heads * row : row;
     tensor_.head_stride = tokens_first ? row : shape.tokens * row;
     tensor_.batch_stride = shape.heads * shape.tokens * row;
-    bytes_ =
-        std::make_unique<TestArray<uint8_t>>(shape.batch * tensor_.batch_stride * (wide ? 4 : 2));
+    const int element = type == POLYSKETCH_F32 ? 4 : 2;
+    bytes_ = std::make_unique<TestArray<uint8_t>>(shape.batch * tensor_.batch_stride * element);
     tensor_.data = bytes_->data();
   }
   // One vector [tokens][width] a head.
@@ -89,7 +89,9 @@ class TrainingTensor {
     std::vector<uint16_t> values(bytes_->size() / 2, 0x7fc0);  // NaN in the gaps
     ForRows([&](int64_t head, int64_t token, int64_t offset) {
       for (int i = 0; i < width_; ++i) {
-        values[offset + i] = FloatToBf16(static_cast<float>(of(head)[token * width_ + i]));
+        const auto value = static_cast<float>(of(head)[token * width_ + i]);
+        values[offset + i] =
+            tensor_.type == POLYSKETCH_BF16 ? FloatToBf16(value) : FloatToF16(value);
       }
     });
     std::vector<uint8_t> bytes(bytes_->size());
@@ -108,7 +110,7 @@ class TrainingTensor {
         } else {
           uint16_t half;
           std::memcpy(&half, &bytes[(offset + i) * 2], 2);
-          value = Bf16ToFloat(half);
+          value = tensor_.type == POLYSKETCH_BF16 ? Bf16ToFloat(half) : F16ToFloat(half);
         }
         heads[head].push_back(value);
       }
@@ -137,12 +139,12 @@ class TrainingTensor {
 
 // The five arrays of a problem, or their gradients.
 struct TrainingTensors {
-  TrainingTensors(const polysketch_attention_shape& shape, bool tokens_first, bool wide)
-      : near_q(shape, shape.near_dim, tokens_first, wide),
-        near_k(shape, shape.near_dim, tokens_first, wide),
-        far_q(shape, shape.sketch_dim, tokens_first, wide),
-        far_k(shape, shape.sketch_dim, tokens_first, wide),
-        v(shape, shape.head_dim, tokens_first, wide) {}
+  TrainingTensors(const polysketch_attention_shape& shape, bool tokens_first, int type)
+      : near_q(shape, shape.near_dim, tokens_first, type),
+        near_k(shape, shape.near_dim, tokens_first, type),
+        far_q(shape, shape.sketch_dim, tokens_first, type),
+        far_k(shape, shape.sketch_dim, tokens_first, type),
+        v(shape, shape.head_dim, tokens_first, type) {}
   polysketch_attention_arrays arrays() const {
     return {near_q.tensor(), near_k.tensor(), far_q.tensor(), far_k.tensor(), v.tensor()};
   }
@@ -156,12 +158,13 @@ struct TrainingResult {
   std::vector<std::vector<float>> near_q, near_k, far_q, far_k, v;
 };
 
-// wide: outputs and gradients are float32.
-inline TrainingResult RunTraining(const TrainingProblem& problem, bool wide = true,
+// type: of outputs and gradients.
+inline TrainingResult RunTraining(const TrainingProblem& problem, int type = POLYSKETCH_F32,
                                   bool tokens_first = false) {
   const polysketch_attention_shape& shape = problem.shape;
   const bool own_near = shape.near_dim > 0;
-  TrainingTensors inputs(shape, tokens_first, false), gradients(shape, !tokens_first, wide);
+  TrainingTensors inputs(shape, tokens_first, shape.input_type);
+  TrainingTensors gradients(shape, !tokens_first, type);
   const auto fill = [&](TrainingTensor& tensor, std::vector<double> reference::HeadRows::*rows) {
     tensor.Fill([&](int64_t head) { return problem.heads[head].*rows; });
   };
@@ -175,9 +178,9 @@ inline TrainingResult RunTraining(const TrainingProblem& problem, bool wide = tr
     fill(inputs.far_k, own_near ? &HeadRows::far_k : &HeadRows::near_k);
   }
   fill(inputs.v, &HeadRows::v);
-  TrainingTensor g(shape, shape.head_dim, tokens_first, false);
+  TrainingTensor g(shape, shape.head_dim, tokens_first, shape.input_type);
   g.Fill([&](int64_t head) { return problem.g[head]; });
-  TrainingTensor out(shape, shape.head_dim, tokens_first, wide);
+  TrainingTensor out(shape, shape.head_dim, tokens_first, type);
   const TestArray<float> denominators(shape.batch * shape.heads * shape.tokens);
 
   size_t forward = 0, backward = 0;

@@ -28,7 +28,8 @@ using testing::TrainingResult;
 // batch, heads, tokens; head_dim, near_dim, sketch_dim, near_power, block.
 polysketch_attention_shape Shape(int64_t batch, int64_t heads, int64_t tokens, int head_dim,
                                  int near_dim, int sketch_dim, int near_power, int block) {
-  return {batch, heads, tokens, head_dim, near_dim, sketch_dim, near_power, block, 1.0f};
+  return {batch,      heads,      tokens, head_dim, near_dim,
+          sketch_dim, near_power, block,  1.0f,     POLYSKETCH_BF16};
 }
 
 std::string Describe(const polysketch_attention_shape& shape) {
@@ -100,7 +101,7 @@ TEST_F(TrainingTest, EveryShapeIsTheReference) {
   bool tokens_first = false;
   for (const polysketch_attention_shape& shape : shapes) {
     const TrainingProblem problem = testing::RandomProblem(shape, &random);
-    ExpectReference(problem, RunTraining(problem, true, tokens_first));
+    ExpectReference(problem, RunTraining(problem, POLYSKETCH_F32, tokens_first));
     tokens_first = !tokens_first;
   }
 }
@@ -255,7 +256,7 @@ TEST_F(TrainingTest, AnyScheduleAnyType) {
   const TrainingResult whole = RunTraining(problem);
   for (int i = 0; i < Scale(2, 20); ++i) {
     testing::SeedSchedule(200 + i);
-    const TrainingResult again = RunTraining(problem, true, i % 2 == 0);
+    const TrainingResult again = RunTraining(problem, POLYSKETCH_F32, i % 2 == 0);
     EXPECT_EQ(again.out, whole.out);
     EXPECT_EQ(again.near_q, whole.near_q);
     EXPECT_EQ(again.near_k, whole.near_k);
@@ -263,7 +264,7 @@ TEST_F(TrainingTest, AnyScheduleAnyType) {
     EXPECT_EQ(again.far_k, whole.far_k);
     EXPECT_EQ(again.v, whole.v);
   }
-  const TrainingResult narrow = RunTraining(problem, false);
+  const TrainingResult narrow = RunTraining(problem, POLYSKETCH_BF16);
   const auto rounded = [](std::vector<std::vector<float>> heads) {
     for (auto& head : heads) {
       for (float& x : head) x = static_cast<float>(testing::AsBf16(x));
@@ -272,6 +273,47 @@ TEST_F(TrainingTest, AnyScheduleAnyType) {
   };
   EXPECT_EQ(narrow.out, rounded(whole.out));
   EXPECT_EQ(narrow.v, rounded(whole.v));  // it does not depend on out
+}
+
+// Inputs of float16 are those of bf16 that they round to; outputs of float16 are the float32 ones
+// rounded.
+TEST_F(TrainingTest, Float16) {
+  Random random(6);
+  for (const auto& shape : {Shape(1, 3, 90, 32, 32, 16, 4, 40), Shape(2, 1, 50, 64, 0, 32, 2, 16),
+                            Shape(1, 1, 40, 32, 32, 0, 4, 0)}) {
+    TrainingProblem wide = testing::RandomProblem(shape, &random);
+    // Values of 11 bits; those of bf16 next to them.
+    TrainingProblem narrow = wide;
+    const auto spread = [&](std::vector<double>* of_wide, std::vector<double>* of_narrow) {
+      for (size_t i = 0; i < of_wide->size(); ++i) {
+        const double value = (*of_wide)[i] * random.Uniform(0.99, 1.01);
+        (*of_wide)[i] = F16ToFloat(FloatToF16(static_cast<float>(value)));
+        (*of_narrow)[i] = testing::AsBf16((*of_wide)[i]);
+      }
+    };
+    for (size_t h = 0; h < wide.heads.size(); ++h) {
+      for (const auto member : {&HeadRows::near_q, &HeadRows::near_k, &HeadRows::far_q,
+                                &HeadRows::far_k, &HeadRows::v}) {
+        spread(&(wide.heads[h].*member), &(narrow.heads[h].*member));
+      }
+      spread(&wide.g[h], &narrow.g[h]);
+    }
+    wide.shape.input_type = POLYSKETCH_F16;
+    const TrainingResult want = RunTraining(narrow), got = RunTraining(wide);
+    EXPECT_EQ(got.out, want.out) << Describe(shape);
+    EXPECT_EQ(got.near_q, want.near_q) << Describe(shape);
+    EXPECT_EQ(got.near_k, want.near_k) << Describe(shape);
+    EXPECT_EQ(got.far_q, want.far_q) << Describe(shape);
+    EXPECT_EQ(got.far_k, want.far_k) << Describe(shape);
+    EXPECT_EQ(got.v, want.v) << Describe(shape);
+    const TrainingResult halves = RunTraining(wide, POLYSKETCH_F16);
+    for (size_t h = 0; h < want.out.size(); ++h) {
+      for (size_t i = 0; i < want.out[h].size(); ++i) {
+        ASSERT_EQ(halves.out[h][i], F16ToFloat(FloatToF16(want.out[h][i]))) << "element " << i;
+        ASSERT_EQ(halves.v[h][i], F16ToFloat(FloatToF16(want.v[h][i]))) << "element " << i;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ def shape(**changes) -> binding.Shape:
         near_power=4,
         block=BLOCK,
         stabilizer=1.0,
+        input_type=binding.BF16,
     )
     return binding.Shape(**sizes | changes)
 

@@ -16,8 +16,8 @@ def polysketch_attention(
     """out_t = sum_s w[t,s] v_s / (stabilizer + sum_s w[t,s]) over s <= t, all tensors [batch, heads, tokens, width].
 
     w[t,s] = (near_q_t . near_k_s)^near_power in the block of t, (far_q_t . far_k_s)^2 in earlier ones. Without near tensors
-    the block has (far_q . far_k)^2 too; without far ones there is one block, of all tokens. Computed in bf16 with float32
-    sums; v's dtype comes out. Gradients go to every tensor.
+    the block has (far_q . far_k)^2 too; without far ones there is one block, of all tokens. Tensors of any dtype are taken
+    and rounded to bf16, sums are float32; v's dtype comes out. Gradients go to every tensor.
     """
     pairs = [(near_q, near_k), (far_q, far_k)]
     if any((q is None) != (k is None) for q, k in pairs) or all(q is None for q, _ in pairs):
@@ -109,7 +109,7 @@ class _Attention(torch.autograd.Function):
             batch, heads, tokens, head_dim,
             0 if near_q is None else near_q.shape[3],
             0 if far_q is None else far_q.shape[3],
-            near_power, block, stabilizer,
+            near_power, block, stabilizer, binding.BF16,
         )  # fmt: skip
         out = torch.empty_like(v, memory_format=torch.contiguous_format)
         denominators = torch.empty(batch * heads * tokens, dtype=torch.float32, device=v.device)

@@ -5,8 +5,8 @@ import dataclasses
 import functools
 import os
 
-VERSION = 1
-BF16, F32 = 0, 1
+VERSION = 2
+BF16, F32, F16 = 0, 1, 2
 
 
 class AttentionError(Exception):
@@ -38,6 +38,7 @@ class Shape(ctypes.Structure):
         ("near_power", ctypes.c_int32),
         ("block", ctypes.c_int32),
         ("stabilizer", ctypes.c_float),
+        ("input_type", ctypes.c_int32),
     ]
 
 

@@ -58,6 +58,10 @@ Refusal CheckSizes(const polysketch_attention_shape& shape) {
     return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED, "expected near_power 1 to ", kMaxPower,
                   ", found ", shape.near_power);
   }
+  if (shape.input_type != POLYSKETCH_BF16 && shape.input_type != POLYSKETCH_F16) {
+    return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED, "expected input_type bf16 or f16, found type ",
+                  shape.input_type);
+  }
   if (shape.sketch_dim > 0 && shape.block < 1) {
     return Refuse(POLYSKETCH_ATTENTION_INVALID, "expected a block of at least 1, found ",
                   shape.block);
@@ -87,7 +91,10 @@ Refusal PlanTraining(const polysketch_attention_shape& shape, TrainingPlan* plan
   plan->snapshot_bytes = plan->snapshot_z + Align(int64_t{plan->features} * 4);
   const int64_t snapshots = states ? plan->blocks * plan->snapshot_bytes : 0;
   const int64_t cotangents = Align(tokens * d * 2) + Align(tokens * 4);
-  plan->group = std::clamp<int64_t>(kWorkspaceGoal / (snapshots + cotangents), 1,
+  const bool rounded = shape.input_type == POLYSKETCH_F16;
+  const int64_t widths = 2 * (int64_t{shape.near_dim} + shape.sketch_dim + d);  // with g
+  const int64_t inputs = rounded ? tokens * widths * 2 : 0;
+  plan->group = std::clamp<int64_t>(kWorkspaceGoal / (snapshots + cotangents + inputs), 1,
                                     std::min(plan->heads, kMaxGroup));
   if (states) {
     const int64_t walkers = CeilDivide(plan->features, 128) * plan->group;
@@ -97,8 +104,20 @@ Refusal PlanTraining(const polysketch_attention_shape& shape, TrainingPlan* plan
   plan->partials = plan->group * snapshots;
   const int64_t partials =
       plan->ranges > 1 ? Align(plan->group * plan->ranges * plan->features * (d + 1) * 4) : 0;
-  plan->forward_bytes = plan->partials + partials;
-  plan->a = plan->forward_bytes;
+  int64_t end = plan->partials + partials;
+  const auto place = [&](int64_t width, int64_t* offset) {
+    if (!rounded || width == 0) return;
+    *offset = end;
+    end += Align(plan->group * tokens * width * 2);
+  };
+  place(shape.near_dim, &plan->near_q);
+  place(shape.near_dim, &plan->near_k);
+  place(shape.sketch_dim, &plan->far_q);
+  place(shape.sketch_dim, &plan->far_k);
+  place(d, &plan->v);
+  plan->forward_bytes = end;
+  place(d, &plan->g);
+  plan->a = end;
   plan->e = plan->a + Align(plan->group * tokens * d * 2);
   plan->backward_bytes = plan->e + Align(plan->group * tokens * 4);
   return Refusal();
@@ -107,11 +126,16 @@ Refusal PlanTraining(const polysketch_attention_shape& shape, TrainingPlan* plan
 Refusal CheckTensor(const polysketch_attention_shape& shape, const char* name,
                     const polysketch_attention_tensor& tensor, int width, bool input) {
   if (tensor.data == nullptr) return Refuse(POLYSKETCH_ATTENTION_INVALID, name, " is null");
-  if (tensor.type != POLYSKETCH_BF16 && (input || tensor.type != POLYSKETCH_F32)) {
-    return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED, name, ": expected bf16", input ? "" : " or f32",
-                  ", found type ", tensor.type);
+  if (input && tensor.type != shape.input_type) {
+    return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED, name, ": expected ",
+                  shape.input_type == POLYSKETCH_BF16 ? "bf16" : "f16", ", found type ",
+                  tensor.type);
   }
-  const int64_t element = tensor.type == POLYSKETCH_BF16 ? 2 : 4;
+  if (tensor.type < POLYSKETCH_BF16 || tensor.type > POLYSKETCH_F16) {
+    return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED, name,
+                  ": expected bf16, f16 or f32, found type ", tensor.type);
+  }
+  const int64_t element = tensor.type == POLYSKETCH_F32 ? 4 : 2;
   const int64_t unit = input ? 8 : 2;  // elements of an access
   if (reinterpret_cast<uintptr_t>(tensor.data) % static_cast<uintptr_t>(unit * element) != 0) {
     return Refuse(POLYSKETCH_ATTENTION_INVALID, name,

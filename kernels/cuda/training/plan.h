@@ -27,6 +27,8 @@ struct TrainingPlan {
   // The workspace: offsets in bytes. Cotangents are the backward's.
   int64_t snapshot_bytes = 0, snapshot_z = 0;
   int64_t partials = 0, a = 0, e = 0;
+  // Inputs of float16 as bf16; -1: they are bf16. g is the backward's.
+  int64_t near_q = -1, near_k = -1, far_q = -1, far_k = -1, v = -1, g = -1;
   int64_t forward_bytes = 0, backward_bytes = 0;
 };
 

@@ -16,6 +16,7 @@ namespace polysketch::cuda {
 namespace {
 
 constexpr int kScaleThreads = 128;
+constexpr int kRoundThreads = 256;
 
 std::string& LastError() {
   thread_local std::string error;
@@ -33,8 +34,7 @@ TokenRows InputRows(const polysketch_attention_tensor& tensor) {
 }
 
 OutputRows RowsOf(const polysketch_attention_tensor& tensor) {
-  return {tensor.data, tensor.batch_stride, tensor.head_stride, tensor.token_stride,
-          tensor.type == POLYSKETCH_F32};
+  return {tensor.data, tensor.batch_stride, tensor.head_stride, tensor.token_stride, tensor.type};
 }
 
 // The tensors of a form, by name and width.
@@ -79,6 +79,7 @@ class Calls {
   Calls(const polysketch_attention_shape& shape, const polysketch_attention_arrays& inputs,
         const TrainingPlan& plan, void* workspace, void* stream)
       : plan_(plan),
+        inputs_(inputs),
         workspace_(static_cast<uint8_t*>(workspace)),
         stream_(static_cast<cudaStream_t>(stream)) {
     AttentionShape& sizes = shape_.attention;
@@ -93,14 +94,6 @@ class Calls {
     sizes.stabilizer = shape.stabilizer;
     shape_.tokens = shape.tokens;
     shape_.blocks = plan.blocks;
-    if (plan.sketched) {
-      shape_.far_q = InputRows(inputs.far_q);
-      shape_.far_k = InputRows(inputs.far_k);
-    }
-    const bool own_near = plan.mixed || !plan.sketched;
-    shape_.near_q = own_near ? InputRows(inputs.near_q) : shape_.far_q;
-    shape_.near_k = own_near ? InputRows(inputs.near_k) : shape_.far_k;
-    shape_.v = InputRows(inputs.v);
   }
 
   cudaError_t Forward(const OutputRows& out, float* denominators) {
@@ -112,13 +105,14 @@ class Calls {
     return error_;
   }
 
-  cudaError_t Backward(const OutputRows& out, const float* denominators, const TokenRows& g,
+  cudaError_t Backward(const OutputRows& out, const float* denominators,
+                       const polysketch_attention_tensor& out_gradient,
                        const polysketch_attention_arrays& gradients) {
     ForGroups([&] {
+      const TokenRows g = Rows(out_gradient, D, plan_.g);
       auto* a = reinterpret_cast<Bf16*>(workspace_ + plan_.a);
       auto* e = reinterpret_cast<float*>(workspace_ + plan_.e);
-      const int64_t head = shape_.tokens * D;
-      const TokenRows a_rows{a, shape_.attention.heads * head, head, D, shape_.first * head};
+      const TokenRows a_rows = OfGroup(a, D);
       const auto tokens = static_cast<unsigned>((shape_.tokens + kScaleThreads / kWarpSize - 1) /
                                                 (kScaleThreads / kWarpSize));
       Launch(ScaleCotangents<D>, dim3(tokens, group_), kScaleThreads, 0, g, out, denominators, a,
@@ -146,8 +140,36 @@ class Calls {
   void ForGroups(const Work& work) {
     for (shape_.first = 0; shape_.first < plan_.heads; shape_.first += plan_.group) {
       group_ = static_cast<unsigned>(std::min(plan_.group, plan_.heads - shape_.first));
+      FindInputs();
       work();
     }
+  }
+
+  void FindInputs() {
+    if (plan_.sketched) {
+      shape_.far_q = Rows(inputs_.far_q, plan_.far_dim, plan_.far_q);
+      shape_.far_k = Rows(inputs_.far_k, plan_.far_dim, plan_.far_k);
+    }
+    const bool own_near = plan_.mixed || !plan_.sketched;
+    shape_.near_q = own_near ? Rows(inputs_.near_q, plan_.near_dim, plan_.near_q) : shape_.far_q;
+    shape_.near_k = own_near ? Rows(inputs_.near_k, plan_.near_dim, plan_.near_k) : shape_.far_k;
+    shape_.v = Rows(inputs_.v, D, plan_.v);
+  }
+
+  // The group's rows of a tensor as bf16: its own, or rounded to the workspace at `offset`.
+  TokenRows Rows(const polysketch_attention_tensor& tensor, int width, int64_t offset) {
+    if (offset < 0) return InputRows(tensor);
+    auto* rounded = reinterpret_cast<Bf16*>(workspace_ + offset);
+    const int64_t pieces = (shape_.tokens * width / 2 + kRoundThreads - 1) / kRoundThreads;
+    Launch(RoundInputs, dim3(static_cast<unsigned>(std::min<int64_t>(pieces, 256)), group_),
+           kRoundThreads, 0, InputRows(tensor), width, rounded);
+    return OfGroup(rounded, width);
+  }
+
+  // An array [group][tokens][width].
+  TokenRows OfGroup(const Bf16* data, int width) const {
+    const int64_t head = shape_.tokens * width;
+    return {data, shape_.attention.heads * head, head, width, shape_.first * head};
   }
 
   Snapshots SnapshotsOfGroup() const {
@@ -189,6 +211,7 @@ class Calls {
   }
 
   const TrainingPlan& plan_;
+  const polysketch_attention_arrays& inputs_;
   uint8_t* const workspace_;
   cudaStream_t const stream_;
   TrainingShape shape_;
@@ -286,8 +309,7 @@ __attribute__((visibility("default"))) int polysketch_attention_backward(
   if (refusal.ok()) refusal = CheckWorkspace(workspace, workspace_bytes, plan.backward_bytes);
   if (!refusal.ok()) return Report(std::move(refusal));
   return polysketch::cuda::WithCalls(*shape, *inputs, plan, workspace, stream, [&](auto calls) {
-    return calls.Backward(polysketch::cuda::RowsOf(*out), denominators,
-                          polysketch::cuda::InputRows(*out_gradient), *gradients);
+    return calls.Backward(polysketch::cuda::RowsOf(*out), denominators, *out_gradient, *gradients);
   });
 }
 

@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-enum { POLYSKETCH_ATTENTION_VERSION = 1 };
+enum { POLYSKETCH_ATTENTION_VERSION = 2 };
 
 typedef enum {
   POLYSKETCH_ATTENTION_OK = 0,
@@ -37,11 +37,16 @@ typedef enum {
   POLYSKETCH_ATTENTION_DEVICE = 4       /* CUDA reported an error at a launch */
 } polysketch_attention_status;
 
-typedef enum { POLYSKETCH_BF16 = 0, POLYSKETCH_F32 = 1 } polysketch_attention_type;
+typedef enum {
+  POLYSKETCH_BF16 = 0,
+  POLYSKETCH_F32 = 1,
+  POLYSKETCH_F16 = 2
+} polysketch_attention_type;
 
 /* [batch, heads, tokens, width] in device memory: strides in elements, the last dimension is dense.
- * Inputs are bf16, 16-byte aligned, all strides multiples of 8. Outputs and gradients are of either
- * type and aligned to two elements, their strides even. */
+ * Inputs are bf16 or float16, all of one call alike, 16-byte aligned, all strides multiples of 8;
+ * float16 ones are rounded to bf16 in the workspace first, whose range sums of features need.
+ * Outputs and gradients are of any type and aligned to two elements, their strides even. */
 typedef struct {
   void* data;
   int32_t type; /* polysketch_attention_type */
@@ -56,6 +61,7 @@ typedef struct {
   int32_t near_power; /* 1 to 16 */
   int32_t block;      /* tokens; at least 1; not read in the polynomial form */
   float stabilizer;
+  int32_t input_type; /* polysketch_attention_type of the inputs and of out_gradient */
 } polysketch_attention_shape;
 
 /* Arrays that a form does not have are not read. */
@@ -78,7 +84,7 @@ int polysketch_attention_forward(const polysketch_attention_shape* shape,
                                  void* workspace, size_t workspace_bytes, void* stream);
 
 /* Gradients of sum(out * out_gradient) by every array of the inputs. out and denominators as the
- * forward left them; out_gradient bf16 as an input. States are computed again, nothing but the
+ * forward left them; out_gradient as an input. States are computed again, nothing but the
  * workspace is needed. */
 int polysketch_attention_backward(const polysketch_attention_shape* shape,
                                   const polysketch_attention_arrays* inputs,

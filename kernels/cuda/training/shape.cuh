@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_parts.cuh"
+#include "kernels/cuda/training/polysketch_attention.h"
 
 namespace polysketch::cuda {
 
@@ -14,7 +15,7 @@ struct TokenRows {
 struct OutputRows {
   void* data = nullptr;
   int64_t batch = 0, head = 0, token = 0;
-  bool wide = false;  // float32, else bf16
+  int type = POLYSKETCH_BF16;
 };
 
 // Passed to kernels by value.
@@ -45,20 +46,35 @@ __device__ __forceinline__ RowArray RowsFrom(const TrainingShape& shape, const T
   return {rows.data + (OffsetOf(shape, rows, token) - rows.skip), rows.token};
 }
 
+// Rows of float16 of a group of heads as bf16, [group][tokens][width]. blockIdx: pieces, head.
+__global__ void RoundInputs(TrainingShape shape, TokenRows from, int width, Bf16* to) {
+  const int64_t pairs = shape.tokens * (width / 2);
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < pairs;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    const int64_t token = i / (width / 2), column = i % (width / 2) * 2;
+    const Bf16* row = RowsFrom(shape, from, token).data;
+    *reinterpret_cast<uint32_t*>(to + (blockIdx.y * shape.tokens + token) * width + column) =
+        PackBf16(WidenF16(row[column]), WidenF16(row[column + 1]));
+  }
+}
+
 __device__ __forceinline__ void StorePair(const OutputRows& rows, int64_t offset, float low,
                                           float high) {
-  if (rows.wide) {
+  if (rows.type == POLYSKETCH_F32) {
     auto* out = static_cast<float*>(rows.data) + offset;
     out[0] = low;
     out[1] = high;
   } else {
-    *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(rows.data) + offset) = PackBf16(low, high);
+    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(rows.data) + offset) =
+        rows.type == POLYSKETCH_BF16 ? PackBf16(low, high)
+                                     : RoundF16(low) | static_cast<uint32_t>(RoundF16(high)) << 16;
   }
 }
 
 __device__ __forceinline__ float LoadOutput(const OutputRows& rows, int64_t offset) {
-  return rows.wide ? static_cast<const float*>(rows.data)[offset]
-                   : WidenBf16(static_cast<const Bf16*>(rows.data)[offset]);
+  if (rows.type == POLYSKETCH_F32) return static_cast<const float*>(rows.data)[offset];
+  const uint16_t half = static_cast<const uint16_t*>(rows.data)[offset];
+  return rows.type == POLYSKETCH_BF16 ? WidenBf16(half) : WidenF16(half);
 }
 
 // The far states that blocks read: [group][blocks], each S [features][D] as bf16, then z.
