@@ -107,19 +107,20 @@ TEST_F(StepGraphsTest, TheLeastRecentlyUsedShapeGoes) {
 
 TEST_F(StepGraphsTest, AnInjectedErrorEndsThem) {
   ASSERT_EQ(setenv("POLYSKETCH_CUDA_FAIL_AFTER", "3", 1), 0);
-  device_ = std::move(Device::Open()).value();
+  const std::unique_ptr<Device> device = std::move(Device::Open()).value();
   unsetenv("POLYSKETCH_CUDA_FAIL_AFTER");
-  StepGraphs graphs(device_.get());
-  DeviceArray<int> value(device_.get(), 1);
+  StepGraphs graphs(device.get());
+  const DeviceArray<int> value(device.get(), 1);
   int runs = 0;
   for (int i = 0; i < 6; ++i) {
     graphs.Run({1}, [&] {
       ++runs;
-      device_->Launch(AddOne, dim3(1), 32, 0, value.data());
+      device->Launch(AddOne, dim3(1), 32, 0, value.data());
     });
   }
   // A launch, a recorded one and its replay: then the error.
-  EXPECT_FALSE(device_->status().ok());
+  EXPECT_EQ(runs, 2);
+  EXPECT_FALSE(device->status().ok());
   EXPECT_EQ(graphs.counts().replayed, 4);
 }
 
