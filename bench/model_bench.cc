@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 
 #include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
@@ -107,6 +108,24 @@ class ModelBench {
     }
   }
 
+  // A decode step as it is served: the highest logits' tokens from a device that finds them, or
+  // logits.
+  void StepAndSample(const std::vector<StepSegment>& segments, float* logits) {
+    const size_t batch = segments.size();
+    if (!model_->draws()) {
+      model_->Step(segments, hidden_.data());
+      model_->Logits(hidden_.data(), static_cast<int64_t>(batch), logits);
+      return;
+    }
+    std::vector<int64_t> rows(batch);
+    std::iota(rows.begin(), rows.end(), 0);
+    std::vector<RowQuery> queries(batch);
+    for (RowQuery& query : queries) query.kind = RowQuery::Kind::kHighest;
+    std::vector<RowAnswer> answers(batch);
+    model_->Step(segments, nullptr);
+    model_->Draw(rows, queries, answers, logits, nullptr);
+  }
+
   // Whole blocks, so that folds are counted as often as they happen.
   void Decode(int64_t context, int batch, const SequenceState& start) {
     const int64_t steps = model_->config().grain_size;
@@ -121,8 +140,7 @@ class ModelBench {
         tokens[i] = NextToken();
         segments[i] = {states[i].get(), {&tokens[i], 1}, false};
       }
-      model_->Step(segments, hidden_.data());
-      model_->Logits(hidden_.data(), batch, logits.data());
+      StepAndSample(segments, logits.data());
     };
     for (int i = 0; i < 4; ++i) step();
     BenchRow row = NewRow("decode", context, batch);
