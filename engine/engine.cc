@@ -175,6 +175,8 @@ class EngineImpl : public Engine {
     });
   }
 
+  // What states that grow may take together; 0 for the others, which are all there.
+  size_t GrowingMemory() const { return limits_.growing() ? limits_.limit() + ParkedMemory() : 0; }
   // Whether one state fits at all.
   Status CheckStateMemory() const {
     if (limits_.TokensThatFit(limits_.limit()) > 0) return Status();
@@ -456,9 +458,11 @@ Result<std::unique_ptr<Engine>> Engine::Create(LanguageModel* model, const Model
                                                const EngineOptions& options) {
   PS_RETURN_IF_ERROR(CheckOptions(options, *model, config, tokenizer));
   PS_RETURN_IF_ERROR(ProveForwardPass(model));
+  if (options.draft_model != nullptr) options.draft_model->Reserve(options.max_sequences, 0);
   auto engine = std::make_unique<EngineImpl>(model, config, tokenizer, options);
   PS_RETURN_IF_ERROR(engine->CheckStateMemory());
-  PS_RETURN_IF_ERROR(model->status());  // the states did not fit
+  model->Reserve(options.max_sequences, engine->GrowingMemory());
+  PS_RETURN_IF_ERROR(model->status());  // the states or the workspace did not fit
   engine->Start();
   return std::unique_ptr<Engine>(std::move(engine));
 }

@@ -183,6 +183,11 @@ struct StepInput {
   int64_t variant = 0;  // negative: unlike any other step
 };
 
+// Bytes of a device's memory: held by a backend, and free.
+struct DeviceMemory {
+  size_t held = 0, free = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -213,6 +218,12 @@ class Backend {
   virtual std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
                                                    DataType type) = 0;
   virtual std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) = 0;
+  // Of a memory that is not the host's: makes the room that any step of at most `rows` rows in at
+  // most `segments` segments needs beside states, so that none asks for memory. `ops` calls the ops
+  // of a step of so many rows and no segments, and does nothing else here.
+  virtual void Reserve(const AttentionSpec& /*spec*/, int64_t /*rows*/, int64_t /*segments*/,
+                       const std::function<void()>& /*ops*/) {}
+  virtual DeviceMemory device_memory() { return {}; }
   // Bytes of a state that has seen `tokens` tokens.
   virtual size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const = 0;
 

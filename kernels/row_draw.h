@@ -69,7 +69,9 @@ struct RowQuery {
     kRanks,    // candidates: tokens whose logit is at least max + below, and at least the top_k-th
                // highest of the maxima of blocks if there are as many
   };
-  // Most candidates that come back, and most tokens that are edited.
+  // Most rows that are asked about at once; of each, most candidates that come back, and most
+  // tokens that are edited.
+  static constexpr size_t kMostRows = 64;
   static constexpr size_t kMostCandidates = 1024;
   static constexpr size_t kMostEdits = 4096;
 

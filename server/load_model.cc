@@ -139,6 +139,7 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   const double workspace = 4.0 * (static_cast<double>(config.max_step_tokens) *
                                       (8.0 * c.emb_dim + 3.0 * c.mlp_hidden()) +
                                   static_cast<double>(config.max_sequences) * c.vocab_size);
+  const bool growing = loaded.model->attention_spec().kv_cache();
   LogInfo("memory",
           {{"weights_mib", MiB(weights)},
            {"state_mib_each",
@@ -149,6 +150,17 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
            {"at_rest_mib", MiB(at_rest)},
            {"workspace_mib", MiB(workspace)},
            {"total_mib", MiB(weights + states + parked + at_rest + workspace)}});
+  if (loaded.backend->host_memory()) return;
+  // All that requests will use is there already: weights, all states, parked ones too, and the
+  // workspace of the largest step.
+  const DeviceMemory device = loaded.backend->device_memory();
+  const auto held = static_cast<double>(device.held);
+  LogInfo("device_memory",
+          {{"weights_mib", MiB(weights)},
+           {"states_mib", MiB(growing ? 0 : states + parked)},
+           {"workspace_mib", MiB(held - weights - (growing ? 0 : states + parked))},
+           {"held_mib", MiB(held)},
+           {"free_mib", MiB(static_cast<double>(device.free))}});
 }
 
 }  // namespace

@@ -71,6 +71,8 @@ class PolysketchModelImpl final : public PolysketchModel {
   int64_t parameters() const override { return weights_->parameters(); }
   int64_t decode_step_bytes() const override;
 
+  void Reserve(int sequences, size_t growing) override;
+
   void Step(std::span<const StepSegment> segments, float* hidden) override {
     Pack(segments);
     float* packed = backend_->host_memory() ? hidden : space_.normed;
@@ -277,6 +279,24 @@ class PolysketchModelImpl final : public PolysketchModel {
   };
   std::vector<Run> hidden_rows_;
 };
+
+void PolysketchModelImpl::Reserve(int sequences, size_t growing) {
+  if (backend_->host_memory()) return;
+  const auto step = static_cast<size_t>(max_step_tokens_);
+  constexpr auto kRows = static_cast<int64_t>(RowQuery::kMostRows);
+  tokens_.assign(step, 0);
+  positions_.assign(step, 0);
+  rows_.clear();
+  Room(kRows * config_.vocab_size, &staged_in_);  // for logits of the host
+  float* logits = Room(kRows * config_.vocab_size, &staged_out_);
+  backend_->Reserve(spec_, max_step_tokens_, sequences, [&] {
+    backend_->Embed(weights_->embedding(), tokens_, positions_, space_.x);
+    Layer(0);  // as any other
+    backend_->MatMul(space_.normed, std::min<int64_t>(kRows, max_step_tokens_),
+                     weights_->embedding(), weights_->softmax_bias(), /*accumulate=*/false, logits);
+  });
+  if (growing > 0) BackendArray(backend_, growing / sizeof(float));
+}
 
 // Calls visit(first, end) for each run of rows [first, end) that `joins` an element to the one
 // before it.

@@ -18,7 +18,7 @@ StatePool::StatePool(LanguageModel* model, size_t limit, size_t parked_limit)
       growing_(model->StateBytes(1) != model->StateBytes(kManyTokens)) {}
 
 void StatePool::Fill() {
-  if (growing_) return;
+  if (growing_) return;  // Engine::Create has tried whether the memory is there
   const size_t bytes = BytesFor(1);
   const size_t most = limit_ / bytes + parked_limit_ / bytes;
   const size_t states = model_->states_at_start() ? most : std::min<size_t>(1, most);

@@ -26,7 +26,7 @@ class StepExecutor {
     int64_t tokens = 0;
   };
 
-  static constexpr int64_t kLogitRows = 64;
+  static constexpr int64_t kLogitRows = RowQuery::kMostRows;
 
   // max_step_tokens: most tokens of a batch. draw_threads: that tokens are drawn on where the model
   // has no threads on the host.

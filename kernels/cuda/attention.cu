@@ -83,6 +83,11 @@ AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInpu
   return shape;
 }
 
+// Of one block's sums of all heads.
+int64_t PartialBytes(const AttentionSpec& spec) {
+  return int64_t{spec.heads} * std::max(1, spec.features()) * (spec.head_dim + 1) * 4;
+}
+
 unsigned Slices(int64_t elements) { return std::min(kMoveSlices, CeilDiv(elements, kMoveThreads)); }
 
 template <typename Job>
@@ -228,8 +233,7 @@ void AttentionRunner::Prepare(const AttentionSpec& spec,
   shape_.spec = &planned_spec_;
 
   // Groups, and the largest needs of any.
-  const int64_t partial_bytes =
-      int64_t{spec.heads} * std::max(1, spec.features()) * (spec.head_dim + 1) * 4;
+  const int64_t partial_bytes = PartialBytes(spec);
   std::vector<std::span<const AttentionSegment>> parts;
   std::vector<WorkspaceNeeds> needs;
   size_t first = 0;
@@ -258,6 +262,22 @@ void AttentionRunner::Prepare(const AttentionSpec& spec,
     groups_.emplace_back().plan = MakePlan(shape_, parts[i], needs[i], places);
   }
   Upload();
+}
+
+void AttentionRunner::Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments) {
+  PlanShape shape = PlanShapeOf(spec);
+  shape.spec = &spec;
+  WorkspaceNeeds most = MostNeeds(shape, rows, segments);
+  // Those of a group: Prepare.
+  const int64_t of_one = MostNeeds(shape, rows, 1).partials;
+  most.partials = std::min(most.partials, std::max(kPartialBytes / PartialBytes(spec), of_one));
+  Workspace(spec, shape, most);
+  // A store, a copy, a scan and a fold at each end of a segment, and for each block or tile a fold
+  // and queries. Lists are aligned to 16 bytes.
+  const int64_t pieces = rows / std::min<int64_t>(shape.tile_rows, spec.block) + 1;
+  const int64_t groups =
+      most.partials > 0 ? 1 + (rows / spec.block + 2 * segments) / most.partials : 1;
+  jobs_.Grow(device_, (10 * segments + 2 * pieces) * sizeof(AttendJob) + groups * 9 * 16);
 }
 
 WorkspacePlaces AttentionRunner::Workspace(const AttentionSpec& spec, const PlanShape& shape,

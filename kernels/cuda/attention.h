@@ -18,6 +18,8 @@ class AttentionRunner {
   // Plans and uploads what Run of any layer of the step needs; Run does the same when it was not
   // called.
   void Prepare(const AttentionSpec& spec, std::span<const AttentionSegment> segments);
+  // Makes the room that any step of so many rows and segments needs.
+  void Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments);
   // What the launches of the prepared step depend on, appended.
   void AppendShape(std::vector<int64_t>* shape) const;
   void Run(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,

@@ -159,6 +159,22 @@ WorkspaceNeeds NeedsOf(const PlanShape& shape, std::span<const AttentionSegment>
   return planner.needs;
 }
 
+WorkspaceNeeds MostNeeds(const PlanShape& shape, int64_t rows, int64_t segments) {
+  const AttentionSpec& spec = *shape.spec;
+  const int64_t b = spec.block;
+  WorkspaceNeeds most;
+  if (!spec.kv_cache()) {
+    // A segment of n >= 2 rows that touches k >= 2 blocks has all of k - 2: k b <= n + 2 b.
+    most.tokens = rows + 2 * b * std::min(segments, rows / 2);
+    most.snapshots = rows / b + segments;
+    most.partials = most.snapshots + segments;  // blocks that were full before
+  }
+  // Few rows of a block: the ends of a segment, or all of it where blocks are small.
+  const int64_t few = b <= shape.few_rows ? rows : std::min(rows, 2 * segments * shape.few_rows);
+  most.parts = few * (shape.far_parts + NearParts(b));
+  return most;
+}
+
 AttentionPlan MakePlan(const PlanShape& shape, std::span<const AttentionSegment> segments,
                        const WorkspaceNeeds& needs, const WorkspacePlaces& places) {
   Planner planner(shape, needs, places);

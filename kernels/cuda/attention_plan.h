@@ -56,6 +56,9 @@ constexpr int64_t kPartKeys = 64;
 inline int64_t NearParts(int64_t keys) { return (keys + kPartKeys - 1) / kPartKeys; }
 
 WorkspaceNeeds NeedsOf(const PlanShape& shape, std::span<const AttentionSegment> segments);
+// At least the needs of any step of so many rows and segments; of KV kinds, whose parts grow with
+// the tokens, of a first block.
+WorkspaceNeeds MostNeeds(const PlanShape& shape, int64_t rows, int64_t segments);
 AttentionPlan MakePlan(const PlanShape& shape, std::span<const AttentionSegment> segments,
                        const WorkspaceNeeds& needs, const WorkspacePlaces& places);
 

@@ -70,6 +70,16 @@ class CudaBackend final : public Backend {
   std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) override {
     return std::make_unique<CudaState>(device_.get(), spec);
   }
+  void Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments,
+               const std::function<void()>& ops) override {
+    attention_.Reserve(spec, rows, segments);
+    ReserveDraws(ctx_, &draw_memory_);
+    device_->Rehearse(true);
+    ops();
+    device_->Rehearse(false);
+    angle_dim_ = 0;  // they were not computed
+  }
+  DeviceMemory device_memory() override { return {device_->held_memory(), device_->FreeMemory()}; }
   size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const override {
     return cuda::StateBytes(spec, tokens);
   }

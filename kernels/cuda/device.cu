@@ -49,7 +49,7 @@ void Device::Check(cudaError_t error, const char* what) {
 }
 
 bool Device::BeforeLaunch() {
-  if (!status_.ok()) return false;
+  if (!status_.ok() || rehearsing_) return false;
   if (fail_after_ == 0) {
     Check(cudaErrorLaunchFailure, "injected by POLYSKETCH_CUDA_FAIL_AFTER");
     return false;
@@ -61,8 +61,11 @@ bool Device::BeforeLaunch() {
 void* Device::Allocate(size_t bytes) {
   if (!status_.ok() || bytes == 0 || SpoilRecording()) return nullptr;
   void* memory = nullptr;
-  Check(cudaMalloc(&memory, bytes), "cudaMalloc");
-  return status_.ok() ? memory : nullptr;
+  Check(cudaMalloc(&memory, bytes), StrCat("cudaMalloc of ", bytes, " bytes").c_str());
+  if (!status_.ok()) return nullptr;
+  sizes_[memory] = bytes;
+  held_ += bytes;
+  return memory;
 }
 
 void Device::Free(void* memory) {
@@ -70,6 +73,9 @@ void Device::Free(void* memory) {
   // Kernels under way may still use it.
   Check(cudaStreamSynchronize(stream_), "before cudaFree");
   Check(cudaFree(memory), "cudaFree");
+  const auto size = sizes_.find(memory);
+  held_ -= size->second;
+  sizes_.erase(size);
 }
 
 void Device::CopyIn(void* device, const void* host, size_t bytes) {
@@ -78,7 +84,7 @@ void Device::CopyIn(void* device, const void* host, size_t bytes) {
 }
 
 void Device::CopyOut(void* host, const void* device, size_t bytes) {
-  if (!status_.ok() || bytes == 0 || SpoilRecording()) return;
+  if (!status_.ok() || rehearsing_ || bytes == 0 || SpoilRecording()) return;
   Check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_), "copy to host");
   Synchronize();
 }

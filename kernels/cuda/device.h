@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -29,8 +30,9 @@ class Device {
   const std::string& name() const { return name_; }
   int multiprocessors() const { return multiprocessors_; }
   const Status& status() const { return status_; }
-  // Free bytes of its memory.
+  // Free bytes of its memory, and those that Allocate gave and Free did not take back.
   size_t FreeMemory();
+  size_t held_memory() const { return held_; }
 
   // Keeps the first error; one in a recording spoils that.
   void Check(cudaError_t error, const char* what);
@@ -44,6 +46,9 @@ class Device {
   void Copy(void* to, const void* from, size_t bytes);
   void Zero(void* memory, size_t bytes);
   void Synchronize();
+
+  // Launches do nothing and no result comes out while `rehearsing`: memory is made, nothing runs.
+  void Rehearse(bool rehearsing) { rehearsing_ = rehearsing; }
 
   // --- recording: step_graphs.h ---
   // From here to EndRecording launches are recorded and nothing runs.
@@ -80,7 +85,10 @@ class Device {
   Status status_;
   // POLYSKETCH_CUDA_FAIL_AFTER: launches until an injected error; -1: never.
   int64_t fail_after_ = -1;
+  bool rehearsing_ = false;
   bool recording_ = false, spoiled_ = false;
+  std::unordered_map<void*, size_t> sizes_;  // of what is held
+  size_t held_ = 0;
   uint64_t moves_ = 0;
 };
 

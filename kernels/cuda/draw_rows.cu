@@ -416,7 +416,20 @@ bool HasCandidates(const RowQuery& query) {
   return query.kind == RowQuery::Kind::kMass || query.kind == RowQuery::Kind::kRanks;
 }
 
+constexpr size_t QueryBytes(size_t rows, size_t edits) {
+  return rows * sizeof(DrawJob) + edits * sizeof(Edit);
+}
+constexpr size_t AnswerBytes(size_t rows) {
+  return rows * (sizeof(DrawResult) + RowQuery::kMostCandidates * sizeof(RowCandidate));
+}
+
 }  // namespace
+
+void ReserveDraws(Context& ctx, DrawMemory* memory) {
+  constexpr size_t kRows = RowQuery::kMostRows;
+  memory->queries.Grow(ctx.device, QueryBytes(kRows, kRows * RowQuery::kMostEdits));
+  memory->answers.Grow(ctx.device, AnswerBytes(kRows));
+}
 
 void DrawRows(Context& ctx, DrawMemory* memory, float* logits, int64_t width,
               std::span<const RowQuery> queries, std::span<RowAnswer> answers) {
@@ -432,7 +445,7 @@ void DrawRows(Context& ctx, DrawMemory* memory, float* logits, int64_t width,
   ctx.device->CopyIn(to, memory->host_queries.data(), memory->host_queries.size());
 
   const size_t results = rows * sizeof(DrawResult);
-  const size_t all = results + rows * RowQuery::kMostCandidates * sizeof(RowCandidate);
+  const size_t all = AnswerBytes(rows);
   uint8_t* from = memory->answers.Grow(ctx.device, all);
   const int blocks = static_cast<int>((width + kBlock - 1) / kBlock);
   ctx.device->Launch(

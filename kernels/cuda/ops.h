@@ -59,6 +59,7 @@ struct DrawMemory {
   DeviceArray<uint8_t> queries, answers;
   std::vector<uint8_t> host_queries, host_answers;
 };
+void ReserveDraws(Context& ctx, DrawMemory* memory);
 void DrawRows(Context& ctx, DrawMemory* memory, float* logits, int64_t width,
               std::span<const RowQuery> queries, std::span<RowAnswer> answers);
 

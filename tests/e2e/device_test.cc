@@ -68,11 +68,44 @@ TEST(DeviceTest, AFailingDeviceEndsItsRequestsAndTheProcess) {
                  .flags = {"--device", "cuda", "--drain-timeout", "2s"},
                  .environment = {Library(Binary("libpolysketch-cuda-emulated.so")),
                                  {"POLYSKETCH_CUDA_FAIL_AFTER", "1000"}}});
-  const Completion got = Client(server.address()).Complete(Greedy(kPrompt, 1 << 20));
+  Client client(server.address());
+  const auto health = client.WatchHealth("polysketch.v1.PolySketch");
+  Health state;
+  ASSERT_TRUE(health->Read(&state));
+  EXPECT_EQ(state, Health::kServing);
+  const Completion got = client.Complete(Greedy(kPrompt, 1 << 20));
   EXPECT_EQ(got.status.code(), Code::kInternal) << got.status.ToString();
+  ASSERT_TRUE(health->Read(&state));
+  EXPECT_EQ(state, Health::kNotServing);
   EXPECT_EQ(server.process().Wait(), 1);
   const std::string log = server.process().StandardError();
   EXPECT_EQ(Count(log, "device_failed"), 1) << log;
+}
+
+// A device of so many bytes.
+std::pair<std::string, std::string> Memory(int64_t bytes) {
+  return {"POLYSKETCH_SIMT_MEMORY", std::to_string(bytes)};
+}
+
+TEST(DeviceTest, WhatItHoldsIsMadeBeforeReadinessAndSaid) {
+  Server server(
+      {.model = SmallModel(),
+       .flags = {"--device", "cuda", "--max-sequences", "3"},
+       .environment = {Library(Binary("libpolysketch-cuda-emulated.so")), Memory(1 << 30)}});
+  const std::string log = server.process().StandardError();
+  EXPECT_EQ(Count(log, " sequences=3 "), 1) << log;
+  EXPECT_EQ(Count(log, " device_memory weights_mib="), 1) << log;
+}
+
+TEST(DeviceTest, StatesThatDoNotFitEndTheStart) {
+  Server server(
+      {.model = SmallModel(),
+       .flags = {"--device", "cuda", "--max-sequences", "400"},
+       .environment = {Library(Binary("libpolysketch-cuda-emulated.so")), Memory(8 << 20)}},
+      Server::Wait::kNot);
+  EXPECT_EQ(server.process().Wait(), 1);
+  const std::string log = server.process().StandardError();
+  EXPECT_EQ(Count(log, "out of memory"), 1) << log;
 }
 
 }  // namespace

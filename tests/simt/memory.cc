@@ -17,6 +17,9 @@ std::map<unsigned char*, size_t>& Arrays() {
   return arrays;
 }
 
+size_t held = 0;
+int64_t allocations = 0;
+
 void CheckGuard(const unsigned char* array, size_t size) {
   for (size_t i = 0; i < kGuard; ++i) {
     if (array[size + i] != kGuardByte || array[-1 - static_cast<std::ptrdiff_t>(i)] != kGuardByte) {
@@ -30,6 +33,9 @@ void CheckGuard(const unsigned char* array, size_t size) {
 }  // namespace
 
 void* Allocate(size_t bytes) {
+  ++allocations;
+  if (bytes > FreeBytes()) return nullptr;
+  held += bytes;
   const size_t whole = (bytes + 2 * kGuard + 255) / 256 * 256;
   auto* memory = static_cast<unsigned char*>(std::aligned_alloc(256, whole));
   if (memory == nullptr) return nullptr;
@@ -49,8 +55,17 @@ void Free(void* memory) {
     std::abort();
   }
   CheckGuard(array, found->second);
+  held -= found->second;
   Arrays().erase(found);
   std::free(array - kGuard);
+}
+
+int64_t Allocations() { return allocations; }
+
+size_t FreeBytes() {
+  static const char* const limit = std::getenv("POLYSKETCH_SIMT_MEMORY");
+  const size_t all = limit == nullptr ? size_t{1} << 40 : std::strtoull(limit, nullptr, 10);
+  return all > held ? all - held : 0;
 }
 
 void CheckGuards() {

@@ -41,6 +41,11 @@ int64_t Launches();
 void* Allocate(size_t bytes);
 void Free(void* memory);
 void CheckGuards();
+// Calls of Allocate so far.
+int64_t Allocations();
+// What Allocate may still give: POLYSKETCH_SIMT_MEMORY bytes together; without it, more than there
+// is.
+size_t FreeBytes();
 
 void* DynamicShared();
 void SyncThreads();

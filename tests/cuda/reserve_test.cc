@@ -1,0 +1,88 @@
+// What Reserve makes is enough: behind it no step asks for memory, whatever its segments. Under the
+// emulation only, which counts.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/cuda/cuda_test.h"
+#include "tests/model/model_runner.h"
+#include "tests/simt/simt.h"
+#include "tests/testing/random.h"
+
+namespace polysketch {
+namespace {
+
+using testing::Random;
+
+constexpr int kRows = 48, kSequences = 5;
+
+using CudaReserveTest = testing::CudaTest;
+
+// Tokens of each sequence in a step; some get none.
+std::vector<int> RandomLengths(Random* random) {
+  std::vector<int> lengths(kSequences);
+  int left = kRows;
+  const bool decoding = random->Int(0, 2) == 0;
+  for (int& length : lengths) {
+    length = decoding ? 1 : static_cast<int>(random->Int(0, left));
+    left -= length;
+  }
+  if (left == kRows) lengths[0] = kRows;
+  return lengths;
+}
+
+void RandomStep(LanguageModel& model, const std::vector<std::unique_ptr<SequenceState>>& states,
+                Random* random) {
+  const std::vector<int> lengths = RandomLengths(random);
+  const std::vector<int32_t> tokens(kRows, 7);
+  std::vector<StepSegment> segments;
+  std::vector<int64_t> rows;
+  for (int i = 0; i < kSequences; ++i) {
+    if (lengths[i] == 0) continue;
+    segments.push_back({states[i].get(), std::span(tokens).first(lengths[i]), true});
+    for (int row = 0; row < lengths[i]; ++row) rows.push_back(std::ssize(rows));
+  }
+  model.Step(segments, nullptr);
+  std::vector<RowQuery> queries(rows.size());
+  std::vector<RowAnswer> answers(rows.size());
+  for (RowQuery& query : queries) {
+    query.kind = RowQuery::Kind::kRanks;
+    for (int32_t token = 0; token < model.vocab_size(); ++token)
+      query.counts.emplace_back(token, 1);
+  }
+  std::vector<float> logits(rows.size() * model.vocab_size()), sums(rows.size());
+  model.Draw(rows, queries, answers, logits.data(), sums.data());
+}
+
+TEST_F(CudaReserveTest, NoStepAsksForMemory) {
+  Random random(1);
+  for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16}) {
+    for (const std::string name : {"learned_sketch_mixed", "random_sketch"}) {
+      LoadOptions options;
+      options.max_step_tokens = kRows;
+      options.state_format = format;
+      options.weights = format == StateFormat::kF32 ? DataType::kF32 : DataType::kBf16;
+      const auto folder = testing::SourceDir() / "tests/data/goldens" / name;
+      const auto model = testing::LoadModel(folder, &cuda_->device(), options);
+      std::vector<std::unique_ptr<SequenceState>> states;
+      for (int i = 0; i < kSequences; ++i) states.push_back(model->NewState());
+      model->Reserve(kSequences, 0);
+      const int64_t before = simt::Allocations();
+      for (int i = 0; i < Scale(12, 200); ++i) RandomStep(*model, states, &random);
+      EXPECT_EQ(simt::Allocations(), before) << name;
+    }
+  }
+}
+
+// What is reserved is not what is computed: the model gives the logits that it gives without.
+TEST_F(CudaReserveTest, NothingElseChanges) {
+  const auto folder = testing::SourceDir() / "tests/data/goldens/learned_sketch_mixed";
+  const auto model = testing::LoadModel(folder, &cuda_->device());
+  const std::vector<int32_t> tokens(20, 0);  // as Reserve has them
+  const std::vector<float> want = testing::LogitsOf(*model, tokens, {19, 1});
+  model->Reserve(3, 0);
+  EXPECT_EQ(testing::LogitsOf(*model, tokens, {19, 1}), want);
+}
+
+}  // namespace
+}  // namespace polysketch
