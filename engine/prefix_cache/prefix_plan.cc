@@ -53,9 +53,11 @@ void PrefixPlan::OnState(std::span<const int32_t> prompt, const SequenceState& s
 
 void PrefixPlan::Store(std::span<const int32_t> prompt, const SequenceState& state,
                        ThreadPool* pool) {
+  const auto tokens = prompt.first(static_cast<size_t>(state.position()));
+  // Of prompts that came together, the first may have stored it by now.
+  if (!saver_->begun() && cache_->Touch(salt_, tokens)) return saver_.reset();
   saver_->Continue(state, pool);
   if (!saver_->done()) return;
-  const auto tokens = prompt.first(static_cast<size_t>(state.position()));
   cache_->Insert(salt_, tokens, saver_->Take(), state.EarliestCut());
   saver_.reset();
 }

@@ -17,6 +17,7 @@ class StateSaver {
 
   // Writes the next parts, one on each thread of `pool` (null: this one).
   void Continue(const SequenceState& state, ThreadPool* pool);
+  bool begun() const { return next_ > 0; }
   bool done() const { return next_ == parts_; }
   // Once done.
   std::shared_ptr<const SavedState> Take() { return std::move(saved_); }

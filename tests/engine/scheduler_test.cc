@@ -314,6 +314,17 @@ TEST_F(SchedulerTest, StoringAStateHoldsNobodyUp) {
   }
   EXPECT_GE(ticks, parts);
   EXPECT_EQ(cache.stats().entries, 2) << "what was cancelled is not stored";
+
+  int saved = 0;
+  model_->on_save = [&] { ++saved; };
+  Client first = Generate(11, 1), same = Generate(11, 1);
+  while (!first.done() || !same.done()) {
+    scheduler_->Tick();
+    ++ticks;
+    first.Read();
+    same.Read();
+  }
+  EXPECT_EQ(saved, parts) << "the same prompt is stored once";
   talker.Read();
   EXPECT_EQ(std::ssize(talker.got.tokens), 1 + ticks);
   scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
