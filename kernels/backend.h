@@ -102,7 +102,7 @@ struct SketchNetwork {
 
 // f of the random kinds, of degree 2^levels: level 0 holds 2^levels matrices [d, r], level l
 // 2^(levels-l) of [r, r]. Products of neighbours halve the number of vectors behind every level
-// until one is left.
+// until one is left. Models keep these matrices in float32 (weights.cc, Random).
 struct RandomSketch {
   std::span<const std::span<const Matrix* const>> levels;
   int input = 0;  // d
@@ -138,11 +138,13 @@ class SequenceState {
   virtual size_t SavedBytes() const = 0;
   // The past as float32 values in native byte order; out.size() is SavedBytes(). The layout belongs
   // to the backend (kernels/*/state.h); the same for all instruction sets of kernels/cpu.
-  virtual void Save(std::span<uint8_t> out) const = 0;
+  void Save(std::span<uint8_t> out) const {
+    for (int part = 0; part < saved_parts(); ++part) SavePart(part, out);
+  }
   // The same in parts, which may be written at different times, in any order and on several
   // threads, while the state stays as it is; out as for Save.
   virtual int saved_parts() const { return 1; }
-  virtual void SavePart(int /*part*/, std::span<uint8_t> out) const { Save(out); }
+  virtual void SavePart(int part, std::span<uint8_t> out) const = 0;
   // Becomes the state of `position` tokens that Save wrote. INVALID_ARGUMENT says what is wrong
   // (size, a value that is not finite) and leaves this state as it was.
   virtual Status Load(int64_t position, std::span<const uint8_t> bytes) = 0;

@@ -79,7 +79,6 @@ class RecurrentState final : public SequenceState {
   void Cut(int64_t position) override;
   int64_t EarliestCut() const override { return spec_.EarliestCut(position()); }
   size_t SavedBytes() const override;
-  void Save(std::span<uint8_t> out) const override;
   int saved_parts() const override { return spec_.layers; }
   void SavePart(int layer, std::span<uint8_t> out) const override;
   Status Load(int64_t position, std::span<const uint8_t> bytes) override;
@@ -105,7 +104,6 @@ class KvState final : public SequenceState {
   void Cut(int64_t position) override;
   int64_t EarliestCut() const override { return 0; }
   size_t SavedBytes() const override;
-  void Save(std::span<uint8_t> out) const override;
   int saved_parts() const override { return spec_.layers; }
   void SavePart(int layer, std::span<uint8_t> out) const override;
   Status Load(int64_t position, std::span<const uint8_t> bytes) override;

@@ -133,10 +133,6 @@ size_t RecurrentState::SavedBytes() const {
   return static_cast<size_t>(SavedFloats(spec_, position())) * sizeof(float);
 }
 
-void RecurrentState::Save(std::span<uint8_t> out) const {
-  for (int layer = 0; layer < spec_.layers; ++layer) SavePart(layer, out);
-}
-
 void RecurrentState::SavePart(int layer, std::span<uint8_t> out) const {
   SavedFloatWriter writer(PartOf(out, layer, spec_.layers));
   auto* self = const_cast<RecurrentState*>(this);  // the writer only reads
@@ -171,10 +167,6 @@ void KvState::Transfer(int layer, int64_t position, Io* io) {
 
 size_t KvState::SavedBytes() const {
   return static_cast<size_t>(SavedFloats(spec_, position())) * sizeof(float);
-}
-
-void KvState::Save(std::span<uint8_t> out) const {
-  for (int layer = 0; layer < spec_.layers; ++layer) SavePart(layer, out);
 }
 
 void KvState::SavePart(int layer, std::span<uint8_t> out) const {

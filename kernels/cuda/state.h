@@ -51,7 +51,7 @@ class CudaState final : public SequenceState {
   void Cut(int64_t position) override;
   int64_t EarliestCut() const override { return spec_.EarliestCut(position()); }
   size_t SavedBytes() const override;
-  void Save(std::span<uint8_t> out) const override;
+  void SavePart(int part, std::span<uint8_t> out) const override;
   Status Load(int64_t position, std::span<const uint8_t> bytes) override;
 
   const AttentionSpec& spec() const { return spec_; }

@@ -93,7 +93,7 @@ size_t CudaState::SavedBytes() const {
   return static_cast<size_t>(SavedFloats(spec_, position())) * sizeof(float);
 }
 
-void CudaState::Save(std::span<uint8_t> out) const {
+void CudaState::SavePart(int /*part*/, std::span<uint8_t> out) const {
   std::vector<std::vector<uint8_t>> memory;
   const auto copy = [&](const DeviceArray<uint8_t>& from) {
     memory.emplace_back(from.size());

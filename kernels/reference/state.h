@@ -41,7 +41,7 @@ class ReferenceState final : public SequenceState {
   // Per layer and head: S [features, d] and Z [features] if there is a far state, then near_keys,
   // far_keys and values of the buffered tokens. Not for float64 states, which only measure drift.
   size_t SavedBytes() const override;
-  void Save(std::span<uint8_t> out) const override;
+  void SavePart(int part, std::span<uint8_t> out) const override;
   Status Load(int64_t position, std::span<const uint8_t> bytes) override;
 
   const AttentionSpec& spec() const { return spec_; }

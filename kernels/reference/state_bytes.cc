@@ -50,7 +50,7 @@ size_t ReferenceState::SavedBytes() const {
   return static_cast<size_t>(SavedFloats(spec_, position())) * sizeof(float);
 }
 
-void ReferenceState::Save(std::span<uint8_t> out) const {
+void ReferenceState::SavePart(int /*part*/, std::span<uint8_t> out) const {
   SavedFloatWriter writer(out);
   const_cast<ReferenceState*>(this)->Transfer(position(), &writer);  // the writer only reads
 }

@@ -67,9 +67,6 @@ class FakeState : public SequenceState {
   }
   // The hash and those of the block.
   size_t SavedBytes() const override { return sizeof(uint64_t) * (kFakeBlock + 1); }
-  void Save(std::span<uint8_t> out) const override {
-    for (int part = 0; part < saved_parts(); ++part) SavePart(part, out);
-  }
   int saved_parts() const override { return kFakeBlock + 1; }
   void SavePart(int part, std::span<uint8_t> out) const override {
     PS_CHECK(out.size() == SavedBytes());
