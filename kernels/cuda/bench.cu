@@ -104,6 +104,19 @@ void BenchSketch(Bench* bench, Context* ctx, int64_t rows, int d, int r) {
              [&] { LearnedSketch(*ctx, net, x.data(), rows, y.data()); });
 }
 
+void BenchRandomSketch(Bench* bench, Context* ctx, int64_t rows, int d, int r) {
+  const auto left = Weights(bench->device(), d, r, DataType::kF32);
+  const auto right = Weights(bench->device(), d, r, DataType::kF32);
+  const Matrix* const matrices[] = {left.get(), right.get()};
+  const std::span<const Matrix* const> level = matrices;
+  const RandomSketch sketch{{&level, 1}, d, r};
+  const auto x = bench->Random(rows * d, 1), y = bench->Random(rows * r, 1);
+  bench->Run("random sketch, " + std::to_string(rows) + " rows, d " + std::to_string(d) + " r " +
+                 std::to_string(r),
+             4.0 * rows * d * r, 4.0 * rows * (d + r),
+             [&] { ApplyRandomSketch(*ctx, sketch, x.data(), rows, y.data()); });
+}
+
 int Main(int argc, char** argv) {
   auto opened = Device::Open();
   if (!opened.ok()) {
@@ -134,6 +147,9 @@ int Main(int argc, char** argv) {
   }
   BenchSketch(&bench, &with_library, 2 * 12 * 64, 64, 32);
   BenchSketch(&bench, &with_library, 2 * 12 * 8192, 64, 32);
+  for (const int tokens : {64, 8192}) {
+    BenchRandomSketch(&bench, &with_library, 2 * 12 * tokens, 64, 32);
+  }
   BenchTraining(&bench);
   return 0;
 }

@@ -3,6 +3,7 @@
 // of rows: one fused multiply-add a step in float32, one tensor core instruction for 16 steps in
 // the 16-bit formats.
 #include "base/check.h"
+#include "kernels/cuda/float_tile.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/quantize.h"
@@ -16,46 +17,22 @@ __device__ void Finish(float sum, const float* bias, bool accumulate, int64_t co
   *out = sum;
 }
 
-constexpr int kFloatTile = 64;
-constexpr int kFloatDepth = 16;
-constexpr int kFloatThreads = 256;
+constexpr int kFloatColumns = 4 * kFloatStep;  // of a tile
 
-// A tile of 64 x 64 outputs: each thread 4 rows x 4 columns, rows and columns 16 apart.
 __global__ void __launch_bounds__(kFloatThreads)
     FloatProduct(const float* x, int64_t rows, int64_t in, const float* w, int64_t columns,
                  const float* bias, bool accumulate, float* out) {
-  auto* xs = SharedMemory<float>();                 // [kFloatDepth][kFloatTile + 1]
-  float* ws = xs + kFloatDepth * (kFloatTile + 1);  // [kFloatDepth][kFloatTile]
-  const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kFloatTile;
-  const int64_t column0 = static_cast<int64_t>(blockIdx.x) * kFloatTile;
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+  const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kFloatRows;
+  const int64_t column0 = static_cast<int64_t>(blockIdx.x) * kFloatColumns;
   float sums[4][4] = {};
-  for (int64_t k0 = 0; k0 < in; k0 += kFloatDepth) {
-    for (int i = threadIdx.x; i < kFloatDepth * kFloatTile; i += kFloatThreads) {
-      const int r = i / kFloatDepth, k = i % kFloatDepth;
-      const bool inside = row0 + r < rows && k0 + k < in;
-      xs[k * (kFloatTile + 1) + r] = inside ? x[(row0 + r) * in + k0 + k] : 0.0f;
-    }
-    for (int i = threadIdx.x; i < kFloatDepth * kFloatTile; i += kFloatThreads) {
-      const int k = i / kFloatTile, c = i % kFloatTile;
-      const bool inside = column0 + c < columns && k0 + k < in;
-      ws[i] = inside ? w[(k0 + k) * columns + column0 + c] : 0.0f;
-    }
-    __syncthreads();
-    const int depth = in - k0 < kFloatDepth ? static_cast<int>(in - k0) : kFloatDepth;
-    for (int k = 0; k < depth; ++k) {
-      for (int r = 0; r < 4; ++r) {
-        const float left = xs[k * (kFloatTile + 1) + ty + 16 * r];
-        for (int c = 0; c < 4; ++c) {
-          sums[r][c] = fmaf(left, ws[k * kFloatTile + tx + 16 * c], sums[r][c]);
-        }
-      }
-    }
-    __syncthreads();
-  }
+  AddFloatProducts(
+      in, [=](int r, int64_t k) { return row0 + r < rows ? x[(row0 + r) * in + k] : 0.0f; },
+      [=](int64_t k, int c) { return column0 + c < columns ? w[k * columns + column0 + c] : 0.0f; },
+      sums);
   for (int r = 0; r < 4; ++r) {
     for (int c = 0; c < 4; ++c) {
-      const int64_t row = row0 + ty + 16 * r, column = column0 + tx + 16 * c;
+      const int64_t row = row0 + threadIdx.x / kFloatStep + kFloatStep * r;
+      const int64_t column = column0 + threadIdx.x % kFloatStep + kFloatStep * c;
       if (row >= rows || column >= columns) continue;
       Finish(sums[r][c], bias, accumulate, column, out + row * columns + column);
     }
@@ -249,10 +226,9 @@ void MatMul(Context& ctx, const float* x, int64_t rows, const CudaMatrix& w, con
   if (w.half()) {
     MatMulHalf(ctx, x, rows, w, bias, accumulate, out);
   } else if (w.type() == DataType::kF32) {
-    const dim3 grid(CeilDiv(w.out(), kFloatTile), CeilDiv(rows, kFloatTile));
-    const size_t shared = kFloatDepth * (2 * kFloatTile + 1) * sizeof(float);
-    ctx.device->Launch(FloatProduct, grid, kFloatThreads, shared, x, rows, w.in(), w.floats(),
-                       w.out(), bias, accumulate, out);
+    const dim3 grid(CeilDiv(w.out(), kFloatColumns), CeilDiv(rows, kFloatRows));
+    ctx.device->Launch(FloatProduct, grid, kFloatThreads, FloatTileShared<4>(), x, rows, w.in(),
+                       w.floats(), w.out(), bias, accumulate, out);
   } else {
     PS_CHECK(w.in() < kQuantLongest) << w.in();
     int8_t* quantised = ctx.work.bytes.Grow(ctx.device, rows * w.in());

@@ -246,9 +246,16 @@ TEST_F(CudaOpsTest, LearnedSketch) {
 }
 
 TEST_F(CudaOpsTest, RandomSketch) {
+  struct Shape {
+    int levels, d, r, rows;
+  };
+  // A part of a tile; several tiles of rows and of columns; a level of more pairs than a launch
+  // takes.
+  const Shape shapes[] = {{1, 30, 11, 6},  {2, 30, 11, 6},  {3, 30, 11, 6},
+                          {1, 64, 32, 70}, {2, 16, 40, 70}, {6, 4, 3, 2}};
   Random random(8);
-  for (const int levels : {1, 2, 3}) {
-    const int d = 30, r = 11, rows = 6, stride = 16;
+  for (const auto& [levels, d, r, rows] : shapes) {
+    const int stride = (r + 7) / 8 * 8;
     const testing::SketchWeights weights(d, r, levels, DataType::kF32, &random);
     const auto cuda_sketch = weights.Pack(*cuda_, DataType::kF32);
     const auto reference_sketch = weights.Pack(*reference_, DataType::kF32);
@@ -256,14 +263,19 @@ TEST_F(CudaOpsTest, RandomSketch) {
     GuardedFloats got(rows * stride), want(rows * stride);
     cuda_->ApplyRandomSketch(cuda_sketch->sketch, x.data(), rows, got.data());
     reference_->ApplyRandomSketch(reference_sketch->sketch, x.data(), rows, want.data());
-    std::vector<double> tolerance(rows * stride);
+    std::vector<double> tolerance(rows * stride);  // padding columns are exactly zero
     for (int m = 0; m < rows; ++m) {
       std::ranges::copy(
           testing::RandomSketchTolerance(reference_sketch->sketch, x.data() + m * d, Multiply),
           tolerance.begin() + m * stride);
     }
     ExpectClose(
-        got, want, [&](size_t i) { return tolerance[i]; }, StrCat("degree 2^", levels));
+        got, want, [&](size_t i) { return tolerance[i]; },
+        StrCat("RandomSketch degree 2^", levels, ", ", rows, " rows ", d, " to ", r));
+    // The last row alone has the bits that it has among others.
+    GuardedFloats alone(stride);
+    cuda_->ApplyRandomSketch(cuda_sketch->sketch, x.data() + (rows - 1) * d, 1, alone.data());
+    for (int i = 0; i < stride; ++i) ASSERT_EQ(alone[i], got[(rows - 1) * stride + i]) << i;
   }
 }
 
