@@ -177,6 +177,9 @@ class EngineImpl : public Engine {
 
   // What states that grow may take together; 0 for the others, which are all there.
   size_t GrowingMemory() const { return limits_.growing() ? limits_.limit() + ParkedMemory() : 0; }
+  size_t GrowingDraftMemory() const {
+    return draft_states_ && draft_states_->growing() ? draft_states_->limit() : 0;
+  }
   // Whether one state fits at all.
   Status CheckStateMemory() const {
     if (limits_.TokensThatFit(limits_.limit()) > 0) return Status();
@@ -458,10 +461,12 @@ Result<std::unique_ptr<Engine>> Engine::Create(LanguageModel* model, const Model
                                                const EngineOptions& options) {
   PS_RETURN_IF_ERROR(CheckOptions(options, *model, config, tokenizer));
   PS_RETURN_IF_ERROR(ProveForwardPass(model));
-  if (options.draft_model != nullptr) options.draft_model->Reserve(options.max_sequences, 0);
   auto engine = std::make_unique<EngineImpl>(model, config, tokenizer, options);
   PS_RETURN_IF_ERROR(engine->CheckStateMemory());
   model->Reserve(options.max_sequences, engine->GrowingMemory());
+  if (options.draft_model != nullptr) {
+    options.draft_model->Reserve(options.max_sequences, engine->GrowingDraftMemory());
+  }
   PS_RETURN_IF_ERROR(model->status());  // the states or the workspace did not fit
   engine->Start();
   return std::unique_ptr<Engine>(std::move(engine));

@@ -221,10 +221,11 @@ class Backend {
                                                    DataType type) = 0;
   virtual std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) = 0;
   // Of a memory that is not the host's: makes the room that any step of at most `rows` rows in at
-  // most `segments` segments needs beside states, so that none asks for memory. `ops` calls the ops
-  // of a step of so many rows and no segments, and does nothing else here.
+  // most `segments` segments needs beside states, and the `growing` bytes that states of a KV kind
+  // take together at most, so that none asks for memory. `ops` calls the ops of a step of so many
+  // rows and no segments, and does nothing else here.
   virtual void Reserve(const AttentionSpec& /*spec*/, int64_t /*rows*/, int64_t /*segments*/,
-                       const std::function<void()>& /*ops*/) {}
+                       size_t /*growing*/, const std::function<void()>& /*ops*/) {}
   virtual DeviceMemory device_memory() { return {}; }
   // Bytes of a state that has seen `tokens` tokens.
   virtual size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const = 0;

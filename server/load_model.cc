@@ -139,7 +139,6 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   const double workspace = 4.0 * (static_cast<double>(config.max_step_tokens) *
                                       (8.0 * c.emb_dim + 3.0 * c.mlp_hidden()) +
                                   static_cast<double>(config.max_sequences) * c.vocab_size);
-  const bool growing = loaded.model->attention_spec().kv_cache();
   LogInfo("memory",
           {{"weights_mib", MiB(weights)},
            {"state_mib_each",
@@ -155,12 +154,11 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   // workspace of the largest step.
   const DeviceMemory device = loaded.backend->device_memory();
   const auto held = static_cast<double>(device.held);
-  LogInfo("device_memory",
-          {{"weights_mib", MiB(weights)},
-           {"states_mib", MiB(growing ? 0 : states + parked)},
-           {"workspace_mib", MiB(held - weights - (growing ? 0 : states + parked))},
-           {"held_mib", MiB(held)},
-           {"free_mib", MiB(static_cast<double>(device.free))}});
+  LogInfo("device_memory", {{"weights_mib", MiB(weights)},
+                            {"states_mib", MiB(states + parked)},
+                            {"workspace_mib", MiB(held - weights - states - parked)},
+                            {"held_mib", MiB(held)},
+                            {"free_mib", MiB(static_cast<double>(device.free))}});
 }
 
 }  // namespace

@@ -40,8 +40,8 @@ class LanguageModel {
   // host's, is not there to be asked for when it is needed.
   virtual bool states_at_start() const { return false; }
   // Makes the memory beside states that any step of so many sequences needs; where memory is a
-  // device's, none is asked for later. `growing` bytes are tried and given back: what states that
-  // grow will take. status() has the error when it is not there.
+  // device's, none is asked for later, nor for the `growing` bytes that states which grow may take
+  // together. status() has the error when it is not there.
   virtual void Reserve(int /*sequences*/, size_t /*growing*/) {}
   // Tokens of a block: a state can be cut back to behind the first token of its last block
   // (SequenceState::EarliestCut). 0: to any position (KV kinds).

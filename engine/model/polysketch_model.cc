@@ -289,13 +289,12 @@ void PolysketchModelImpl::Reserve(int sequences, size_t growing) {
   rows_.clear();
   Room(kRows * config_.vocab_size, &staged_in_);  // for logits of the host
   float* logits = Room(kRows * config_.vocab_size, &staged_out_);
-  backend_->Reserve(spec_, max_step_tokens_, sequences, [&] {
+  backend_->Reserve(spec_, max_step_tokens_, sequences, growing, [&] {
     backend_->Embed(weights_->embedding(), tokens_, positions_, space_.x);
     Layer(0);  // as any other
     backend_->MatMul(space_.normed, std::min<int64_t>(kRows, max_step_tokens_),
                      weights_->embedding(), weights_->softmax_bias(), /*accumulate=*/false, logits);
   });
-  if (growing > 0) BackendArray(backend_, growing / sizeof(float));
 }
 
 // Calls visit(first, end) for each run of rows [first, end) that `joins` an element to the one

@@ -219,15 +219,18 @@ void AttentionRunner::RunGroup(const Kernels& kernels, const Group& group) {
 void AttentionRunner::Prepare(const AttentionSpec& spec,
                               std::span<const AttentionSegment> segments) {
   std::vector<Key> keys;
+  std::vector<uint8_t*> blocks;
   for (const AttentionSegment& segment : segments) {
     auto& state = static_cast<CudaState&>(*segment.state);
-    if (spec.kv_cache()) state.Reserve(state.position() + segment.rows);
-    keys.push_back({spec.kv_cache() ? reinterpret_cast<uint64_t>(state.table())
-                                    : reinterpret_cast<uint64_t>(state.memory()),
-                    state.position(), segment.first_row, segment.rows});
+    if (spec.kv_cache()) {
+      state.Reserve(state.position() + segment.rows);
+      blocks.insert(blocks.end(), state.blocks().begin(), state.blocks().end());
+    }
+    keys.push_back({state.memory(), state.position(), segment.first_row, segment.rows});
   }
-  if (keys == keys_ && spec == planned_spec_) return;
+  if (keys == keys_ && blocks == blocks_ && spec == planned_spec_) return;
   keys_ = std::move(keys);
+  blocks_ = std::move(blocks);
   planned_spec_ = spec;
   shape_ = PlanShapeOf(planned_spec_);
   shape_.spec = &planned_spec_;
@@ -248,6 +251,7 @@ void AttentionRunner::Prepare(const AttentionSpec& spec,
     partials += more;
   }
   if (first < segments.size()) parts.push_back(segments.subspan(first));
+  PS_CHECK(blocks_.empty() || parts.size() == 1) << "tables are those of one group";
   WorkspaceNeeds largest;
   for (const auto& part : parts) {
     needs.push_back(NeedsOf(shape_, part));
@@ -255,8 +259,10 @@ void AttentionRunner::Prepare(const AttentionSpec& spec,
     largest.partials = std::max(largest.partials, needs.back().partials);
     largest.snapshots = std::max(largest.snapshots, needs.back().snapshots);
     largest.parts = std::max(largest.parts, needs.back().parts);
+    largest.blocks = std::max(largest.blocks, needs.back().blocks);
   }
   const WorkspacePlaces places = Workspace(spec, shape_, largest);
+  device_->CopyIn(tables_.data(), blocks_.data(), blocks_.size() * sizeof(uint8_t*));
   groups_.clear();
   for (size_t i = 0; i < parts.size(); ++i) {
     groups_.emplace_back().plan = MakePlan(shape_, parts[i], needs[i], places);
@@ -264,12 +270,13 @@ void AttentionRunner::Prepare(const AttentionSpec& spec,
   Upload();
 }
 
-void AttentionRunner::Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments) {
+void AttentionRunner::Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments,
+                              int64_t blocks) {
   PlanShape shape = PlanShapeOf(spec);
   shape.spec = &spec;
-  WorkspaceNeeds most = MostNeeds(shape, rows, segments);
+  WorkspaceNeeds most = MostNeeds(shape, rows, segments, blocks);
   // Those of a group: Prepare.
-  const int64_t of_one = MostNeeds(shape, rows, 1).partials;
+  const int64_t of_one = MostNeeds(shape, rows, 1, blocks).partials;
   most.partials = std::min(most.partials, std::max(kPartialBytes / PartialBytes(spec), of_one));
   Workspace(spec, shape, most);
   // A store, a copy, a scan and a fold at each end of a segment, and for each block or tile a fold
@@ -293,6 +300,7 @@ WorkspacePlaces AttentionRunner::Workspace(const AttentionSpec& spec, const Plan
   places.values = grow(&values_, tokens * spec.head_dim);
   places.snapshots = grow(&snapshots_, needs.snapshots * spec.heads * shape.snapshot_bytes);
   partials_.Grow(device_, needs.partials * spec.heads * spec.features() * (spec.head_dim + 1));
+  places.tables = reinterpret_cast<uint64_t>(tables_.Grow(device_, needs.blocks));
   results_.Grow(device_, needs.parts * spec.heads * (spec.head_dim + 2));
   return places;
 }

@@ -18,8 +18,9 @@ class AttentionRunner {
   // Plans and uploads what Run of any layer of the step needs; Run does the same when it was not
   // called.
   void Prepare(const AttentionSpec& spec, std::span<const AttentionSegment> segments);
-  // Makes the room that any step of so many rows and segments needs.
-  void Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments);
+  // Makes the room that any step of so many rows and segments needs; of a KV kind, whose states
+  // have so many blocks together.
+  void Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments, int64_t blocks);
   // What the launches of the prepared step depend on, appended.
   void AppendShape(std::vector<int64_t>* shape) const;
   void Run(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
@@ -37,7 +38,7 @@ class AttentionRunner {
   };
   // What a plan depends on.
   struct Key {
-    uint64_t memory;  // of the state
+    const uint8_t* memory;  // of the state; null in KV kinds, which are known by their blocks
     int64_t position;
     int32_t first_row, rows;
     bool operator==(const Key&) const = default;
@@ -55,11 +56,13 @@ class AttentionRunner {
   Device* const device_;
   // The plan of the last call: every layer of a step asks for the same one.
   std::vector<Key> keys_;
+  std::vector<uint8_t*> blocks_;  // of KV states, segment by segment
   AttentionSpec planned_spec_;
   PlanShape shape_;
   std::vector<Group> groups_;
   DeviceArray<uint8_t> jobs_;
   DeviceArray<uint8_t> far_keys_, near_keys_, values_, snapshots_;
+  DeviceArray<uint8_t*> tables_;
   DeviceArray<float> partials_, results_;
 };
 

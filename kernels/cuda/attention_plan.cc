@@ -62,7 +62,8 @@ class Planner {
       plan.stores.push_back({Buffer(state), nullptr, 0, segment.first_row, segment.rows,
                              static_cast<int32_t>(place)});
       Queries({Buffer(state), nullptr, sums, weights, first_block, 0, segment.first_row,
-               segment.rows, static_cast<int32_t>(place), first_block > 0});
+               segment.rows, static_cast<int32_t>(place), first_block > 0},
+              true);
       return;
     }
 
@@ -93,7 +94,8 @@ class Planner {
       const Place z = snapshot ? Snapshot(snapshots + i, shape_.snapshot_z) : weights;
       Queries({Gathered(gathered + i * b), nullptr, far, z, block, 0,
                static_cast<int32_t>(segment.first_row + row), static_cast<int32_t>(count),
-               static_cast<int32_t>(from), block > 0});
+               static_cast<int32_t>(from), block > 0},
+              true);
       row += count;
     }
     const int64_t tail = position + segment.rows - last_block * b;
@@ -105,6 +107,12 @@ class Planner {
   void AddCached(const AttentionSegment& segment) {
     const auto& state = static_cast<const CudaState&>(*segment.state);
     const int64_t b = spec_.block;
+    const auto* table =
+        reinterpret_cast<uint8_t* const*>(places_.tables + needs.blocks * sizeof(uint8_t*));
+    needs.blocks += std::ssize(state.blocks());
+    // The results of parts grow with the past: of decoding they are worth their room, of the ends
+    // of a prompt's chunk not.
+    const bool few = segment.rows <= shape_.few_rows;
     for (int64_t row = 0; row < segment.rows;) {
       const int64_t token = state.position() + row;
       const int64_t count = std::min<int64_t>(segment.rows - row, b - token % b);
@@ -116,19 +124,20 @@ class Planner {
       const auto first_row = static_cast<int32_t>(segment.first_row + row);
       const auto in_block = static_cast<int32_t>(token % b);
       plan.stores.push_back(
-          {keys, state.table(), token / b, first_row, static_cast<int32_t>(count), in_block});
-      Queries({keys, state.table(), Place(), Place(), token / b, 0, first_row,
-               static_cast<int32_t>(count), in_block, 0});
+          {keys, table, token / b, first_row, static_cast<int32_t>(count), in_block});
+      Queries({keys, table, Place(), Place(), token / b, 0, first_row, static_cast<int32_t>(count),
+               in_block, 0},
+              few);
       row += count;
     }
   }
 
-  // Queries of one block, cut into tiles.
-  void Queries(AttendJob job) {
+  // Queries of one block: as few, part by part, if they may be and are; else cut into tiles.
+  void Queries(AttendJob job, bool few) {
     const int64_t earlier = spec_.kv_cache() ? job.block * NearParts(spec_.block) : 0;
     const int64_t parts =
         (job.past != 0 ? shape_.far_parts : 0) + earlier + NearParts(job.place + job.count);
-    if (job.count <= shape_.few_rows && parts <= kMaxParts) {
+    if (few && job.count <= shape_.few_rows && parts <= kMaxParts) {
       job.partial = needs.parts;
       needs.parts += parts * job.count;
       plan.max_parts = std::max(plan.max_parts, parts);
@@ -159,16 +168,19 @@ WorkspaceNeeds NeedsOf(const PlanShape& shape, std::span<const AttentionSegment>
   return planner.needs;
 }
 
-WorkspaceNeeds MostNeeds(const PlanShape& shape, int64_t rows, int64_t segments) {
+WorkspaceNeeds MostNeeds(const PlanShape& shape, int64_t rows, int64_t segments, int64_t blocks) {
   const AttentionSpec& spec = *shape.spec;
   const int64_t b = spec.block;
   WorkspaceNeeds most;
-  if (!spec.kv_cache()) {
-    // A segment of n >= 2 rows that touches k >= 2 blocks has all of k - 2: k b <= n + 2 b.
-    most.tokens = rows + 2 * b * std::min(segments, rows / 2);
-    most.snapshots = rows / b + segments;
-    most.partials = most.snapshots + segments;  // blocks that were full before
+  if (spec.kv_cache()) {
+    most.blocks = blocks;
+    most.parts = shape.few_rows * blocks * NearParts(b);
+    return most;
   }
+  // A segment of n >= 2 rows that touches k >= 2 blocks has all of k - 2: k b <= n + 2 b.
+  most.tokens = rows + 2 * b * std::min(segments, rows / 2);
+  most.snapshots = rows / b + segments;
+  most.partials = most.snapshots + segments;  // blocks that were full before
   // Few rows of a block: the ends of a segment, or all of it where blocks are small.
   const int64_t few = b <= shape.few_rows ? rows : std::min(rows, 2 * segments * shape.few_rows);
   most.parts = few * (shape.far_parts + NearParts(b));

@@ -17,6 +17,7 @@ struct WorkspaceNeeds {
   int64_t partials = 0;   // folded blocks
   int64_t snapshots = 0;  // far states
   int64_t parts = 0;      // rows of results of parts
+  int64_t blocks = 0;     // of KV states
 };
 
 // Where the workspace arrays lie: addresses on the device.
@@ -25,6 +26,7 @@ struct WorkspacePlaces {
   uint64_t near_keys = 0;  // [heads][tokens][near_dim]
   uint64_t values = 0;     // [heads][tokens][d]
   uint64_t snapshots = 0;  // [snapshots][heads]: S as it is read, then z
+  uint64_t tables = 0;     // [blocks]: addresses of blocks, segment by segment
 };
 
 // One group of segments that share the workspace. The lists run in this order.
@@ -56,9 +58,9 @@ constexpr int64_t kPartKeys = 64;
 inline int64_t NearParts(int64_t keys) { return (keys + kPartKeys - 1) / kPartKeys; }
 
 WorkspaceNeeds NeedsOf(const PlanShape& shape, std::span<const AttentionSegment> segments);
-// At least the needs of any step of so many rows and segments; of KV kinds, whose parts grow with
-// the tokens, of a first block.
-WorkspaceNeeds MostNeeds(const PlanShape& shape, int64_t rows, int64_t segments);
+// At least the needs of any step of so many rows and segments, whose states have so many blocks
+// together if they are of a KV kind.
+WorkspaceNeeds MostNeeds(const PlanShape& shape, int64_t rows, int64_t segments, int64_t blocks);
 AttentionPlan MakePlan(const PlanShape& shape, std::span<const AttentionSegment> segments,
                        const WorkspaceNeeds& needs, const WorkspacePlaces& places);
 

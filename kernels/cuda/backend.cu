@@ -70,9 +70,12 @@ class CudaBackend final : public Backend {
   std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) override {
     return std::make_unique<CudaState>(device_.get(), spec);
   }
-  void Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments,
+  void Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments, size_t growing,
                const std::function<void()>& ops) override {
-    attention_.Reserve(spec, rows, segments);
+    const size_t block = cuda::StateBytes(spec, 1);
+    const auto blocks = static_cast<int64_t>(spec.kv_cache() ? growing / block : 0);
+    device_->ReserveBlocks(block, blocks);
+    attention_.Reserve(spec, rows, segments, blocks);
     ReserveDraws(ctx_, &draw_memory_);
     device_->Rehearse(true);
     ops();

@@ -33,6 +33,9 @@ Result<std::unique_ptr<Device>> Device::Open() {
 }
 
 Device::~Device() {
+  for (const auto& [bytes, blocks] : free_blocks_) {
+    for (void* block : blocks) Free(block);
+  }
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
@@ -76,6 +79,27 @@ void Device::Free(void* memory) {
   const auto size = sizes_.find(memory);
   held_ -= size->second;
   sizes_.erase(size);
+}
+
+void Device::ReserveBlocks(size_t bytes, int64_t count) {
+  std::vector<void*>& blocks = free_blocks_[bytes];
+  while (std::ssize(blocks) < count) {
+    void* block = Allocate(bytes);
+    if (block == nullptr) return;
+    blocks.push_back(block);
+  }
+}
+
+void* Device::TakeBlock(size_t bytes) {
+  std::vector<void*>& blocks = free_blocks_[bytes];
+  if (blocks.empty()) return Allocate(bytes);
+  void* block = blocks.back();
+  blocks.pop_back();
+  return block;
+}
+
+void Device::ReturnBlock(void* block, size_t bytes) {
+  if (block != nullptr) free_blocks_[bytes].push_back(block);
 }
 
 void Device::CopyIn(void* device, const void* host, size_t bytes) {

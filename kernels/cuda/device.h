@@ -40,6 +40,11 @@ class Device {
   // Memory of at least `bytes`, aligned to 256; null after an error.
   void* Allocate(size_t bytes);
   void Free(void* memory);
+  // Blocks of states that grow. One that comes back stays here for the next of its size: a block
+  // that was made once is never asked for again, and taking it waits for nothing.
+  void ReserveBlocks(size_t bytes, int64_t count);
+  void* TakeBlock(size_t bytes);
+  void ReturnBlock(void* block, size_t bytes);
   void CopyIn(void* device, const void* host, size_t bytes);
   // Waits for everything before it.
   void CopyOut(void* host, const void* device, size_t bytes);
@@ -89,6 +94,7 @@ class Device {
   bool recording_ = false, spoiled_ = false;
   std::unordered_map<void*, size_t> sizes_;  // of what is held
   size_t held_ = 0;
+  std::unordered_map<size_t, std::vector<void*>> free_blocks_;  // by size
   uint64_t moves_ = 0;
 };
 

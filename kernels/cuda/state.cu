@@ -29,9 +29,18 @@ CudaState::CudaState(Device* device, const AttentionSpec& spec)
   device_->Zero(memory_.data(), memory_.size());
 }
 
-size_t CudaState::bytes() const {
-  return memory_.size() + blocks_.size() * AllHeads(spec_) * layout_.size;
+CudaState::~CudaState() { KeepBlocks(0); }
+
+size_t CudaState::block_bytes() const { return AllHeads(spec_) * layout_.size; }
+
+void CudaState::KeepBlocks(size_t count) {
+  while (blocks_.size() > count) {
+    device_->ReturnBlock(blocks_.back(), block_bytes());
+    blocks_.pop_back();
+  }
 }
+
+size_t CudaState::bytes() const { return memory_.size() + blocks_.size() * block_bytes(); }
 
 std::unique_ptr<SequenceState> CudaState::Clone() const {
   auto copy = std::make_unique<CudaState>(device_, spec_);
@@ -48,39 +57,32 @@ void CudaState::CopyFrom(const SequenceState& other) {
     Reserve(from.position());
   }
   for (size_t i = 0; i < blocks_.size() && i < from.blocks_.size(); ++i) {
-    device_->Copy(blocks_[i].data(), from.blocks_[i].data(), blocks_[i].size());
+    device_->Copy(blocks_[i], from.blocks_[i], block_bytes());
   }
   set_position(from.position());
 }
 
 void CudaState::Reset() {
   device_->Zero(memory_.data(), memory_.size());
-  blocks_.clear();
+  KeepBlocks(0);
   set_position(0);
 }
 
 void CudaState::Cut(int64_t position) {
   PS_CHECK(position >= EarliestCut() && position <= this->position()) << position;
   // Of a recurrent state what lies behind the position is never read.
-  const size_t blocks = (position + spec_.block - 1) / spec_.block;
-  while (blocks_.size() > blocks) blocks_.pop_back();
+  KeepBlocks((position + spec_.block - 1) / spec_.block);
   set_position(position);
 }
 
 void CudaState::Reserve(int64_t tokens) {
   PS_CHECK(spec_.kv_cache());
   const size_t blocks = (tokens + spec_.block - 1) / spec_.block;
-  if (blocks <= blocks_.size()) return;
   while (blocks_.size() < blocks) {
-    blocks_.emplace_back(device_, AllHeads(spec_) * layout_.size);
+    blocks_.push_back(static_cast<uint8_t*>(device_->TakeBlock(block_bytes())));
     // What lies behind the position is multiplied by weights of zero: it must be finite.
-    device_->Zero(blocks_.back().data(), blocks_.back().size());
+    device_->Zero(blocks_.back(), block_bytes());
   }
-  std::vector<uint8_t*> addresses;
-  for (const auto& block : blocks_) addresses.push_back(block.data());
-  table_.Grow(device_, addresses.size());
-  device_->CopyIn(table_.data(), addresses.data(), addresses.size() * sizeof(uint8_t*));
-  device_->Synchronize();  // `addresses` goes away
 }
 
 size_t StateBytes(const AttentionSpec& spec, int64_t tokens) {

@@ -10,8 +10,8 @@
 //   near_keys  [b][near_dim] T    its near keys; in unmixed kinds the same array as far_keys
 //   values     [b][d]        T
 //
-// KV kinds: blocks of b tokens, each one allocation for all layers and heads: keys [b][d],
-// values [b][d]; and a table of their addresses on the device.
+// KV kinds: blocks of b tokens (Device::TakeBlock), each for all layers and heads: keys [b][d],
+// values [b][d].
 //
 // Saved (state_bytes.cu), n tokens in the buffer, per layer and head, without padding, everything
 // as float32 values whatever the format:
@@ -43,6 +43,7 @@ struct HeadLayout {
 class CudaState final : public SequenceState {
  public:
   CudaState(Device* device, const AttentionSpec& spec);
+  ~CudaState() override;
 
   size_t bytes() const override;
   std::unique_ptr<SequenceState> Clone() const override;
@@ -57,11 +58,14 @@ class CudaState final : public SequenceState {
   const AttentionSpec& spec() const { return spec_; }
   // Recurrent kinds: layer 0, head 0.
   uint8_t* memory() const { return memory_.data(); }
-  // KV kinds: makes room for tokens [0, tokens); the addresses of the blocks, on the device.
+  // KV kinds: makes room for tokens [0, tokens); the blocks.
   void Reserve(int64_t tokens);
-  uint8_t* const* table() const { return table_.data(); }
+  const std::vector<uint8_t*>& blocks() const { return blocks_; }
 
  private:
+  size_t block_bytes() const;
+  // Gives back all blocks but the first `count`.
+  void KeepBlocks(size_t count);
   // Walks the saved values of `position` tokens through `io`, in order, over a copy on the host.
   template <typename Io>
   void Transfer(int64_t position, std::vector<std::vector<uint8_t>>* memory, Io* io) const;
@@ -70,8 +74,7 @@ class CudaState final : public SequenceState {
   const AttentionSpec spec_;
   const HeadLayout layout_;
   DeviceArray<uint8_t> memory_;
-  std::vector<DeviceArray<uint8_t>> blocks_;
-  DeviceArray<uint8_t*> table_;
+  std::vector<uint8_t*> blocks_;
 };
 
 size_t StateBytes(const AttentionSpec& spec, int64_t tokens);

@@ -95,14 +95,14 @@ size_t CudaState::SavedBytes() const {
 
 void CudaState::SavePart(int /*part*/, std::span<uint8_t> out) const {
   std::vector<std::vector<uint8_t>> memory;
-  const auto copy = [&](const DeviceArray<uint8_t>& from) {
-    memory.emplace_back(from.size());
-    device_->CopyOut(memory.back().data(), from.data(), from.size());
+  const auto copy = [&](const uint8_t* from, size_t bytes) {
+    memory.emplace_back(bytes);
+    device_->CopyOut(memory.back().data(), from, bytes);
   };
   if (spec_.kv_cache()) {
-    for (const auto& block : blocks_) copy(block);
+    for (const uint8_t* block : blocks_) copy(block, block_bytes());
   } else {
-    copy(memory_);
+    copy(memory_.data(), memory_.size());
   }
   SavedFloatWriter writer(out);
   Transfer(position(), &memory, &writer);
@@ -114,14 +114,14 @@ Status CudaState::Load(int64_t position, std::span<const uint8_t> bytes) {
   if (spec_.kv_cache()) Reserve(position);
   std::vector<std::vector<uint8_t>> memory;
   if (spec_.kv_cache()) {
-    for (const auto& block : blocks_) memory.emplace_back(block.size());
+    memory.assign(blocks_.size(), std::vector<uint8_t>(block_bytes()));
   } else {
     memory.emplace_back(memory_.size());
   }
   SavedFloatReader reader(bytes);
   Transfer(position, &memory, &reader);
   for (size_t i = 0; i < memory.size(); ++i) {
-    uint8_t* to = spec_.kv_cache() ? blocks_[i].data() : memory_.data();
+    uint8_t* to = spec_.kv_cache() ? blocks_[i] : memory_.data();
     device_->CopyIn(to, memory[i].data(), memory[i].size());
   }
   device_->Synchronize();  // `memory` goes away

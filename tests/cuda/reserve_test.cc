@@ -57,18 +57,25 @@ void RandomStep(LanguageModel& model, const std::vector<std::unique_ptr<Sequence
 TEST_F(CudaReserveTest, NoStepAsksForMemory) {
   Random random(1);
   for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16}) {
-    for (const std::string name : {"learned_sketch_mixed", "random_sketch"}) {
+    for (const std::string name : {"learned_sketch_mixed", "random_sketch", "softmax"}) {
       LoadOptions options;
       options.max_step_tokens = kRows;
       options.state_format = format;
       options.weights = format == StateFormat::kF32 ? DataType::kF32 : DataType::kBf16;
       const auto folder = testing::SourceDir() / "tests/data/goldens" / name;
       const auto model = testing::LoadModel(folder, &cuda_->device(), options);
+      const int steps = Scale(8, 200);
+      // A KV cache takes whole blocks.
+      const bool growing = model->attention_spec().kv_cache();
+      const size_t cached =
+          growing ? model->StateBytes(steps * kRows) + kSequences * model->StateBytes(1) : 0;
       std::vector<std::unique_ptr<SequenceState>> states;
       for (int i = 0; i < kSequences; ++i) states.push_back(model->NewState());
-      model->Reserve(kSequences, 0);
+      const size_t held = cuda_->device().device_memory().held;
+      model->Reserve(kSequences, cached);
+      EXPECT_GE(cuda_->device().device_memory().held, held + cached) << name;
       const int64_t before = simt::Allocations();
-      for (int i = 0; i < Scale(12, 200); ++i) RandomStep(*model, states, &random);
+      for (int i = 0; i < steps; ++i) RandomStep(*model, states, &random);
       EXPECT_EQ(simt::Allocations(), before) << name;
     }
   }
