@@ -11,6 +11,7 @@
 #include "tests/cuda/cuda_test.h"
 #include "tests/model/model_runner.h"
 #include "tests/testing/random.h"
+#include "tests/testing/random_model.h"
 
 namespace polysketch {
 namespace {
@@ -84,22 +85,58 @@ TEST_F(CudaModelTest, Float32LogitsAreTheRecordedOnes) {
   }
 }
 
+// Kinds without a recording, and sketches of degree 4: random weights, against the reference.
+TEST_F(CudaModelTest, Float32LogitsAreTheReferences) {
+  testing::Random random(2);
+  ModelConfig degree4 = testing::TinyConfig(AttentionKind::kRandomSketch);
+  degree4.power = 8;
+  for (const ModelConfig& config : {degree4, testing::TinyConfig(AttentionKind::kRandomSketchMixed),
+                                    testing::TinyConfig(AttentionKind::kLinear),
+                                    testing::TinyConfig(AttentionKind::kPerformer)}) {
+    const testing::TemporaryFolder folder;
+    testing::WriteRandomModel(folder.path(), config, DataType::kF32, 3);
+    const auto model = testing::LoadModel(folder.path(), &cuda_->device());
+    const auto reference = testing::LoadModel(folder.path(), reference_.get());
+    const int length = 30;  // several blocks
+    std::vector<int32_t> tokens(length);
+    for (int32_t& token : tokens)
+      token = static_cast<int32_t>(random.Int(0, config.vocab_size - 1));
+    const auto want = testing::LogitsOf(*reference, tokens, {length});
+    const auto got = testing::LogitsOf(*model, tokens, {length});
+    double largest = 0;
+    for (const float logit : want) largest = std::max<double>(largest, std::abs(logit));
+    EXPECT_LE(Error(got, want), 2e-4 * largest) << AttentionKindName(config.attention);
+    const std::vector<int> parts = random.Split(length);
+    EXPECT_EQ(testing::LogitsOf(*model, tokens, parts), got)
+        << AttentionKindName(config.attention) << ::testing::PrintToString(parts);
+  }
+}
+
 // bf16 weights and states: rounded to 8 bits (2^-8) at about ten places in each of a few layers,
 // errors that add up like a random walk on a residual stream of order one: below 3% of the largest
-// logit, while a wrong kernel is off by its whole size.
-TEST_F(CudaModelTest, Bf16LogitsAreClose) {
-  for (const std::string name : {"learned_sketch_mixed", "softmax"}) {
-    Recording recording = ReadRecording(name);
-    Shorten(&recording, Scale(40, 1 << 20));
-    LoadOptions options;
-    options.weights = DataType::kBf16;
-    options.state_format = StateFormat::kBf16;
-    const auto model = testing::LoadModel(Folder(name), &cuda_->device(), options);
-    const int length = static_cast<int>(recording.tokens.size());
-    const auto whole = testing::LogitsOf(*model, recording.tokens, {length});
-    EXPECT_LE(Error(whole, recording.logits), 3e-2 * recording.largest) << name;
-    EXPECT_EQ(testing::LogitsOf(*model, recording.tokens, std::vector<int>(length, 1)), whole)
-        << name << " token by token";
+// logit, while a wrong kernel is off by its whole size. float16 has three bits more.
+TEST_F(CudaModelTest, HalfLogitsAreClose) {
+  struct Format {
+    DataType weights;
+    StateFormat state;
+    double share;  // of the largest logit
+  };
+  for (const Format& format : {Format{DataType::kBf16, StateFormat::kBf16, 3e-2},
+                               Format{DataType::kF16, StateFormat::kF32, 3e-2 / 8}}) {
+    for (const std::string name : {"learned_sketch_mixed", "random_sketch", "softmax"}) {
+      Recording recording = ReadRecording(name);
+      Shorten(&recording, Scale(40, 1 << 20));
+      LoadOptions options;
+      options.weights = format.weights;
+      options.state_format = format.state;
+      const auto model = testing::LoadModel(Folder(name), &cuda_->device(), options);
+      const int length = static_cast<int>(recording.tokens.size());
+      const auto whole = testing::LogitsOf(*model, recording.tokens, {length});
+      EXPECT_LE(Error(whole, recording.logits), format.share * recording.largest)
+          << name << " " << DataTypeName(format.weights);
+      EXPECT_EQ(testing::LogitsOf(*model, recording.tokens, std::vector<int>(length, 1)), whole)
+          << name << " " << DataTypeName(format.weights) << " token by token";
+    }
   }
 }
 
