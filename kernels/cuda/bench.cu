@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/bench_rows.h"
 #include "kernels/cuda/bench_timer.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/state.h"
@@ -17,13 +18,15 @@
 namespace polysketch::cuda {
 namespace {
 
-AttentionSpec Spec(int heads, int d, int r) {
+AttentionSpec Spec(int heads, int d, int r,
+                   AttentionKind kind = AttentionKind::kLearnedSketchMixed) {
   AttentionSpec spec;
-  spec.kind = AttentionKind::kLearnedSketchMixed;
+  spec.kind = kind;
   spec.layers = 1;
   spec.heads = heads;
   spec.head_dim = d;
   spec.sketch_size = r;
+  spec.num_features = kind == AttentionKind::kPerformer ? 2 * d : d;
   spec.block = 256;
   spec.state_format = StateFormat::kBf16;
   return spec;
@@ -34,14 +37,18 @@ void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& 
                     int rows, int64_t position) {
   const double features = spec.features(), d = spec.head_dim, r = spec.sketch_size;
   const double tokens = static_cast<double>(batch) * rows * spec.heads;
-  const double near_keys = spec.block / 2.0;
-  double flop = tokens * (2 * features * d + 4 * d * near_keys + 2 * r * r);
-  // Inputs and the output; in decoding the state and half a block of keys and values.
-  double bytes = tokens * 4 * (4 * d + 2 * r);
+  // Half a block of near keys; of a KV cache all before the mean row.
+  const double near_keys =
+      spec.kv_cache() ? static_cast<double>(position) + rows / 2.0 : spec.block / 2.0;
+  const double near = near_keys * (spec.near_dim() + d);  // numbers of keys and values
+  const double far = 2 * features * d + (spec.sketched() ? 2 * r * r : 2 * features);
+  double flop = tokens * (far + 2 * near);
+  // Inputs and the output; in decoding the state, and the near keys and values.
+  double bytes = tokens * 4 * (2 * spec.near_dim() + 2 * d + (spec.mixed() ? 2 * r : 0));
   if (rows > 1) {
-    flop += tokens * (2 * features * d + 2 * r * r);
+    flop += tokens * far;  // the fold
   } else {
-    bytes += tokens * (features * d * 2 + features * 4 + near_keys * 2 * d * 2);
+    bytes += tokens * (features * d * 2 + features * 4 + near * 2);
   }
   std::vector<std::unique_ptr<CudaState>> states;
   std::vector<AttentionSegment> segments;
@@ -51,12 +58,18 @@ void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& 
     segments.push_back({states.back().get(), i * rows, rows});
   }
   const size_t m = static_cast<size_t>(batch) * rows * spec.heads;
-  const auto q = bench->Random(m * spec.head_dim, 0.3f), k = bench->Random(m * spec.head_dim, 0.3f);
+  const auto q = bench->Random(m * spec.near_dim(), 0.3f),
+             k = bench->Random(m * spec.near_dim(), 0.3f);
   const auto v = bench->Random(m * spec.head_dim, 1), out = bench->Random(m * spec.head_dim, 1);
   const auto far_q = bench->Random(m * spec.far_dim(), 0.4f);
   const auto far_k = bench->Random(m * spec.far_dim(), 0.4f);
-  const AttentionInput input{q.data(),     k.data(), far_q.data(),
-                             far_k.data(), v.data(), int64_t{spec.heads} * spec.head_dim};
+  const bool own_near = spec.mixed() || spec.kv_cache();
+  const AttentionInput input{own_near ? q.data() : far_q.data(),
+                             own_near ? k.data() : far_k.data(),
+                             far_q.data(),
+                             far_k.data(),
+                             v.data(),
+                             int64_t{spec.heads} * spec.head_dim};
   AttentionRunner runner(bench->device());
   bench->Run(name, flop, bytes, [&] { runner.Run(spec, 0, segments, input, out.data()); });
 }
@@ -69,13 +82,14 @@ std::unique_ptr<CudaMatrix> Weights(Device* device, int64_t in, int64_t out, Dat
                                       false, type);
 }
 
-void BenchProduct(Bench* bench, Context* ctx, int64_t rows, int64_t in, int64_t out) {
-  const auto w = Weights(bench->device(), in, out, DataType::kBf16);
+void BenchProduct(Bench* bench, Context* ctx, int64_t rows, int64_t in, int64_t out,
+                  DataType type = DataType::kBf16) {
+  const auto w = Weights(bench->device(), in, out, type);
   const auto x = bench->Random(rows * in, 1), y = bench->Random(rows * out, 1);
-  const std::string by = ctx->library != nullptr ? " cuBLASLt" : " portable";
+  const std::string by = w->half() && ctx->library != nullptr ? " cuBLASLt" : " portable";
   bench->Run("product " + std::to_string(rows) + " x " + std::to_string(in) + " x " +
-                 std::to_string(out) + " bf16" + by,
-             2.0 * rows * in * out, 2.0 * in * out + 4.0 * rows * (in + out),
+                 std::to_string(out) + " " + std::string(DataTypeName(type)) + by,
+             2.0 * rows * in * out, static_cast<double>(w->bytes()) + 4.0 * rows * (in + out),
              [&] { MatMul(*ctx, x.data(), rows, *w, nullptr, false, y.data()); });
 }
 
@@ -139,17 +153,32 @@ int Main(int argc, char** argv) {
     BenchAttention(&bench, "decode attention, 12 heads, d 64 r 32, batch " + std::to_string(batch),
                    Spec(12, 64, 32), batch, 1, 8192 + 127);
   }
+  for (const AttentionKind kind :
+       {AttentionKind::kLearnedSketch, AttentionKind::kSoftmax, AttentionKind::kPolynomial,
+        AttentionKind::kLinear, AttentionKind::kPerformer}) {
+    const AttentionSpec spec = Spec(12, 64, 32, kind);
+    const std::string name(AttentionKindName(kind));
+    BenchAttention(&bench, "prefill " + name + ", 12 heads, d 64, n 8192", spec, 1, 8192, 0);
+    BenchAttention(&bench, "decode " + name + ", 12 heads, d 64, batch 64", spec, 64, 1,
+                   8192 + 127);
+  }
+  AttentionSpec float32 = Spec(12, 64, 32);
+  float32.state_format = StateFormat::kF32;
+  BenchAttention(&bench, "prefill in float32, 12 heads, d 64 r 32, n 2048", float32, 1, 2048, 0);
   Context with_library{device.get(), NewDenseLibrary(device.get()), {}};
   Context portable{device.get(), nullptr, {}};
   for (Context* ctx : {&with_library, &portable}) {
     for (const int64_t rows : {1, 64, 8192}) BenchProduct(&bench, ctx, rows, 768, 2304);
     BenchProduct(&bench, ctx, 64, 768, 32000);
   }
+  BenchProduct(&bench, &portable, 64, 768, 2304, DataType::kF32);
+  BenchProduct(&bench, &portable, 64, 768, 2304, DataType::kQ8);
   BenchSketch(&bench, &with_library, 2 * 12 * 64, 64, 32);
   BenchSketch(&bench, &with_library, 2 * 12 * 8192, 64, 32);
   for (const int tokens : {64, 8192}) {
     BenchRandomSketch(&bench, &with_library, 2 * 12 * tokens, 64, 32);
   }
+  BenchRows(&bench, &with_library);
   BenchTraining(&bench);
   return 0;
 }
