@@ -69,7 +69,7 @@ __device__ __forceinline__ float QuadSum(float value) {
 }
 
 // x: 16 rows as C tiles, x[n] columns 8n .. 8n + 7. a: their norm, rounded, as A fragments.
-template <int IN>
+template <int IN, bool kBf16>
 __device__ __forceinline__ void Normalise(const float (&x)[IN / 8][4], const LevelWeights& weights,
                                           uint32_t (&a)[IN / 16][4]) {
   const int t = threadIdx.x % 4;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void Normalise(const float (&x)[IN / 8][4], const Lev
         y[i] = fmaf((x[n][2 * half + i] - mean) * inverse, weights.scale[column],
                     weights.bias[column]);
       }
-      a[n / 2][n % 2 * 2 + half] = PackBf16(y[0], y[1]);
+      a[n / 2][n % 2 * 2 + half] = PackHalf<kBf16>(y[0], y[1]);
     }
   }
 }
@@ -107,7 +107,7 @@ __device__ __forceinline__ float FastGelu(float x) {
 }
 
 // out += gelu(a up) down over one chunk.
-template <int IN, int R>
+template <int IN, int R, bool kBf16>
 __device__ __forceinline__ void AddChunk(const uint32_t (&a)[IN / 16][4], const uint16_t* stage,
                                          float (&out)[R / 8][4]) {
   const int lane = threadIdx.x % kWarpSize;
@@ -120,20 +120,20 @@ __device__ __forceinline__ void AddChunk(const uint32_t (&a)[IN / 16][4], const 
 #pragma unroll
     for (int k = 0; k < IN / 16; ++k) {
       LoadMatrix4T(b, up + 16 * k * (kChunk + kPad) + hidden);
-      MmaBf16(sums[0], a[k], b[0], b[1]);
-      MmaBf16(sums[1], a[k], b[2], b[3]);
+      MmaHalf<kBf16>(sums[0], a[k], b[0], b[1]);
+      MmaHalf<kBf16>(sums[1], a[k], b[2], b[3]);
     }
     uint32_t h[4];
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      h[2 * n] = PackBf16(FastGelu(sums[n][0]), FastGelu(sums[n][1]));
-      h[2 * n + 1] = PackBf16(FastGelu(sums[n][2]), FastGelu(sums[n][3]));
+      h[2 * n] = PackHalf<kBf16>(FastGelu(sums[n][0]), FastGelu(sums[n][1]));
+      h[2 * n + 1] = PackHalf<kBf16>(FastGelu(sums[n][2]), FastGelu(sums[n][3]));
     }
 #pragma unroll
     for (int n = 0; n < R / 8; n += 2) {
       LoadMatrix4T(b, down + hidden * (R + kPad) + 8 * n);
-      MmaBf16(out[n], h, b[0], b[1]);
-      MmaBf16(out[n + 1], h, b[2], b[3]);
+      MmaHalf<kBf16>(out[n], h, b[0], b[1]);
+      MmaHalf<kBf16>(out[n + 1], h, b[2], b[3]);
     }
   }
 }
@@ -154,23 +154,23 @@ struct Stages {
   __device__ void Done() { __syncthreads(); }
 };
 
-template <int IN, int D, int R>
+template <int IN, int D, int R, bool kBf16>
 __device__ __forceinline__ void Level(const float (&x)[IN / 8][4], const LevelWeights& weights,
                                       Stages<D, R>* stages, float (&out)[R / 8][4]) {
   uint32_t a[IN / 16][4];
-  Normalise<IN>(x, weights, a);
+  Normalise<IN, kBf16>(x, weights, a);
 #pragma unroll
   for (int n = 0; n < R / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) out[n][i] = 0;
   }
   for (int chunk = 0; chunk < 8 * R / kChunk; ++chunk) {
-    AddChunk<IN, R>(a, stages->Next(), out);
+    AddChunk<IN, R, kBf16>(a, stages->Next(), out);
     stages->Done();
   }
 }
 
-template <int D, int R>
+template <int D, int R, bool kBf16>
 __global__ void __launch_bounds__(kThreads)
     SketchKernel(NetworkWeights net, const float* x, int64_t rows, float* out) {
   const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
@@ -190,8 +190,8 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
     float middle[R / 8][4];
-    Level<D, D, R>(input, net.level[branch][0], &stages, middle);
-    Level<R, D, R>(middle, net.level[branch][1], &stages, branch == 0 ? first : second);
+    Level<D, D, R, kBf16>(input, net.level[branch][0], &stages, middle);
+    Level<R, D, R, kBf16>(middle, net.level[branch][1], &stages, branch == 0 ? first : second);
   }
   WaitCopies<0>();
   const float root = sqrtf(static_cast<float>(R));
@@ -207,24 +207,24 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int D, int R>
-void Launch(Context& ctx, const NetworkWeights& net, const float* x, int64_t rows, float* out) {
-  ctx.device->Launch(SketchKernel<D, R>, dim3(CeilDiv(rows, kRows)), kThreads,
+bool Launch(Context& ctx, bool bf16, const NetworkWeights& net, const float* x, int64_t rows,
+            float* out) {
+  ctx.device->Launch(bf16 ? SketchKernel<D, R, true> : SketchKernel<D, R, false>,
+                     dim3(CeilDiv(rows, kRows)), kThreads,
                      2 * StageHalves<D, R>() * sizeof(uint16_t), net, x, rows, out);
+  return true;
 }
 
 template <int D>
-bool LaunchFor(Context& ctx, int r, const NetworkWeights& net, const float* x, int64_t rows,
-               float* out) {
+bool LaunchFor(Context& ctx, int r, bool bf16, const NetworkWeights& net, const float* x,
+               int64_t rows, float* out) {
   switch (r) {
     case 16:
-      Launch<D, 16>(ctx, net, x, rows, out);
-      return true;
+      return Launch<D, 16>(ctx, bf16, net, x, rows, out);
     case 32:
-      Launch<D, 32>(ctx, net, x, rows, out);
-      return true;
+      return Launch<D, 32>(ctx, bf16, net, x, rows, out);
     case 64:
-      Launch<D, 64>(ctx, net, x, rows, out);
-      return true;
+      return Launch<D, 64>(ctx, bf16, net, x, rows, out);
     default:
       return false;
   }
@@ -234,12 +234,15 @@ bool LaunchFor(Context& ctx, int r, const NetworkWeights& net, const float* x, i
 
 bool LearnedSketchFused(Context& ctx, const SketchNetwork& net, const float* x, int64_t rows,
                         float* out) {
+  const CudaMatrix& first = Cast(*net.branch[0][0].up);
+  if (!first.half()) return false;
+  const bool bf16 = first.type() == DataType::kBf16;
   NetworkWeights weights;
   for (int branch = 0; branch < 2; ++branch) {
     for (int level = 0; level < 2; ++level) {
       const SketchNetwork::Level& from = net.branch[branch][level];
       const CudaMatrix &up = Cast(*from.up), &down = Cast(*from.down);
-      if (up.type() != DataType::kBf16 || down.type() != DataType::kBf16) return false;
+      if (up.type() != first.type() || down.type() != first.type()) return false;
       weights.level[branch][level] = {from.norm.scale,
                                       from.norm.bias,
                                       up.halves(),
@@ -250,11 +253,11 @@ bool LearnedSketchFused(Context& ctx, const SketchNetwork& net, const float* x, 
   }
   switch (net.input) {
     case 32:
-      return LaunchFor<32>(ctx, net.size, weights, x, rows, out);
+      return LaunchFor<32>(ctx, net.size, bf16, weights, x, rows, out);
     case 64:
-      return LaunchFor<64>(ctx, net.size, weights, x, rows, out);
+      return LaunchFor<64>(ctx, net.size, bf16, weights, x, rows, out);
     case 128:
-      return LaunchFor<128>(ctx, net.size, weights, x, rows, out);
+      return LaunchFor<128>(ctx, net.size, bf16, weights, x, rows, out);
     default:
       return false;
   }

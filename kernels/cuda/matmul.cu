@@ -115,13 +115,8 @@ __global__ void __launch_bounds__(kHalfThreads)
         LoadMatrix4T(b, ws + (k + lane % 16) * kWRow + warp_column + 8 * n + lane / 16 * 8);
 #pragma unroll
         for (int m = 0; m < kMTiles; ++m) {
-          if (kBf16) {
-            MmaBf16(sums[m][n], a[m], b[0], b[1]);
-            MmaBf16(sums[m][n + 1], a[m], b[2], b[3]);
-          } else {
-            MmaF16(sums[m][n], a[m], b[0], b[1]);
-            MmaF16(sums[m][n + 1], a[m], b[2], b[3]);
-          }
+          MmaHalf<kBf16>(sums[m][n], a[m], b[0], b[1]);
+          MmaHalf<kBf16>(sums[m][n + 1], a[m], b[2], b[3]);
         }
       }
     }

@@ -91,6 +91,16 @@ __device__ __forceinline__ uint32_t PackBf16(float low, float high) {
 #endif
 }
 
+__device__ __forceinline__ uint32_t PackF16(float low, float high) {
+#if defined(__CUDACC__)
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return RoundF16(low) | static_cast<uint32_t>(RoundF16(high)) << 16;
+#endif
+}
+
 // Products of pairs, each rounded to bf16. sm_80 has no bf16 multiplication but the fused one:
 // adding -0 changes no product, not even in its sign.
 __device__ __forceinline__ uint32_t MultiplyBf16(uint32_t a, uint32_t b) {
@@ -141,6 +151,21 @@ __device__ __forceinline__ void MmaF16(float (&c)[4], const uint32_t (&a)[4], ui
   const uint32_t b[2] = {b0, b1};
   simt::MmaF16(c, a, b);
 #endif
+}
+
+// For kernels that take either format of 16 bits.
+template <bool kBf16>
+__device__ __forceinline__ uint32_t PackHalf(float low, float high) {
+  return kBf16 ? PackBf16(low, high) : PackF16(low, high);
+}
+template <bool kBf16>
+__device__ __forceinline__ void MmaHalf(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                        uint32_t b1) {
+  if constexpr (kBf16) {
+    MmaBf16(c, a, b0, b1);
+  } else {
+    MmaF16(c, a, b0, b1);
+  }
 }
 
 // Four 8x8 matrices of 16-bit elements from shared memory: lane i names row i % 8 of matrix i / 8
@@ -203,7 +228,7 @@ __device__ __forceinline__ void WaitCopies() {
 #endif
 }
 
-// tanh to 2^-11: beside values that are about to be rounded to bf16.
+// tanh to 2^-11: of values that are about to be rounded to 16 bits.
 __device__ __forceinline__ float FastTanh(float x) {
 #if defined(__CUDACC__)
   float out;
