@@ -1,9 +1,7 @@
-// Their useful bytes are those of inputs and outputs, each once; products apart, FLOP are not what
-// they are about.
+// Useful bytes are those of inputs and outputs, each once. FLOP are given of products alone.
 #include "kernels/cuda/bench_rows.h"
 
-#include <algorithm>
-#include <string>
+#include <memory>
 #include <vector>
 
 #include "kernels/cuda/matrix.h"

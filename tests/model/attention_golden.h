@@ -1,0 +1,192 @@
+// Attention against outputs recorded from the authors' code (tests/data/attention, float64),
+// through the op interface of a backend with float32 states. random_sketch_mixed has no recording:
+// its parts have, and the whole is checked against the definition, which the recordings confirm
+// here.
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include "kernels/backend.h"
+#include "tests/kernels/attention_case.h"
+#include "tests/kernels/attention_oracle.h"
+#include "tests/kernels/noisy.h"
+#include "tests/kernels/recording.h"
+#include "tests/kernels/weights.h"
+
+namespace polysketch::testing {
+
+// Runs the rows and compares with `want`, [tokens, heads, d]; `extra` (may be empty) widens each
+// tolerance by the errors of the inputs.
+inline void ExpectOutput(Backend& backend, const AttentionSpec& spec, const Sequence& sequence,
+                         const std::vector<double>& want, const std::vector<double>& extra,
+                         const std::string& what) {
+  const OracleOutput oracle = AttentionOracle(spec, sequence.layers[0], sequence.tokens);
+  ASSERT_EQ(oracle.value.size(), want.size());
+  const auto out = RunAlone(backend, spec, sequence, {sequence.tokens});
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double of_inputs = extra.empty() ? 0 : extra[i];
+    // The definition as this tree understands it is what the authors' code computes.
+    ASSERT_NEAR(oracle.value[i], want[i], 1e-12 * (1 + std::abs(want[i])) + of_inputs)
+        << what << " element " << i;
+    ASSERT_NEAR(out[0][i], want[i], oracle.tolerance[i] + of_inputs) << what << " element " << i;
+  }
+}
+
+inline void ExpectPolynomial(Backend& backend) {
+  for (const std::string name : {"polynomial_p2", "polynomial_p4", "polynomial_p8"}) {
+    const Recording recording(name);
+    for (int b = 0; b < recording.extent("out", 0); ++b) {
+      AttentionSpec spec =
+          MakeSpec(AttentionKind::kPolynomial, 2, recording.extent("value", 3), 0, 32);
+      spec.power = recording.Int("power");
+      const Sequence sequence{static_cast<int>(recording.extent("value", 2)),
+                              {{recording.Rows("query", b),
+                                recording.Rows("key", b),
+                                {},
+                                {},
+                                recording.Rows("value", b)}}};
+      ExpectOutput(backend, spec, sequence, recording.DoubleRows("out", b), {}, name);
+    }
+  }
+}
+
+inline void ExpectSquared(Backend& backend) {
+  const Recording recording("squared");
+  for (int b = 0; b < recording.extent("out", 0); ++b) {
+    const AttentionSpec spec =
+        MakeSpec(AttentionKind::kLearnedSketch, 2, recording.extent("value", 3),
+                 recording.extent("query", 3), recording.Int("block"));
+    const Sequence sequence{static_cast<int>(recording.extent("value", 2)),
+                            {{recording.Rows("query", b),
+                              recording.Rows("key", b),
+                              {},
+                              {},
+                              recording.Rows("value", b)}}};
+    ExpectOutput(backend, spec, sequence, recording.DoubleRows("out", b), {}, "squared");
+  }
+}
+
+// The op of both mixed kinds is the same: they differ in what makes the far rows.
+inline void ExpectMixed(Backend& backend) {
+  const Recording recording("mixed_p4");
+  for (const AttentionKind kind :
+       {AttentionKind::kLearnedSketchMixed, AttentionKind::kRandomSketchMixed}) {
+    for (int b = 0; b < recording.extent("out", 0); ++b) {
+      AttentionSpec spec = MakeSpec(kind, 2, recording.extent("value", 3),
+                                    recording.extent("query", 3), recording.Int("block"));
+      spec.near_power = recording.Int("power");
+      const Sequence sequence{
+          static_cast<int>(recording.extent("value", 2)),
+          {{recording.Rows("query_near", b), recording.Rows("key_near", b),
+            recording.Rows("query", b), recording.Rows("key", b), recording.Rows("value", b)}}};
+      ExpectOutput(backend, spec, sequence, recording.DoubleRows("out", b), {}, "mixed_p4");
+    }
+  }
+}
+
+// Rows of a recording under its random sketch: by the op, and in float64 with their error.
+struct SketchedRows {
+  std::vector<float> by_op;
+  NoisyRow exact;
+};
+
+inline SketchedRows Sketch(Backend& backend, const Recording& recording, const std::string& name,
+                           int b) {
+  const int d = recording.extent("sketch1", 0), r = recording.extent("sketch1", 1);
+  const SketchWeights weights(d, r, {recording.Floats("sketch1"), recording.Floats("sketch2")});
+  const std::vector<float> x = recording.Rows(name, b);
+  const int64_t rows = x.size() / d;
+  SketchedRows out;
+  out.by_op.resize(rows * r);
+  backend.ApplyRandomSketch(weights.Pack(backend, DataType::kF32)->sketch, x.data(), rows,
+                            out.by_op.data());
+  const auto reference = NewReferenceBackend();
+  const auto exact = weights.Pack(*reference, DataType::kF32);
+  for (int64_t m = 0; m < rows; ++m) {
+    const NoisyRow row = Exact(x.data() + m * d, d);
+    const NoisyRow left = NoisyMultiply(row, *exact->sketch.levels[0][0]);
+    const NoisyRow right = NoisyMultiply(row, *exact->sketch.levels[0][1]);
+    for (int i = 0; i < r; ++i) out.exact.push_back(NoisyProduct(left[i], right[i]));
+  }
+  return out;
+}
+
+// How far o_t may move when far rows carry their errors: sum over far s of 2 |f.f| error(f.f) |v_s
+// - o_t| / denominator. The matrices were applied in float64; here they are rounded to float32
+// first, which is within the same error.
+inline std::vector<double> ErrorOfSketches(const AttentionSpec& spec, const SketchedRows& q,
+                                           const SketchedRows& k, const std::vector<float>& v,
+                                           const std::vector<double>& out) {
+  const int heads = spec.heads, d = spec.head_dim, r = spec.sketch_size;
+  const int tokens = static_cast<int>(v.size()) / (heads * d);
+  std::vector<double> error(out.size());
+  for (int t = 0; t < tokens; ++t) {
+    for (int h = 0; h < heads; ++h) {
+      double denominator = spec.stabilizer;
+      std::vector<double> sum(d);
+      for (int s = 0; s <= t; ++s) {
+        double dot = 0, variance = 0;
+        for (int i = 0; i < r; ++i) {
+          const Noisy product =
+              NoisyProduct(q.exact[(t * heads + h) * r + i], k.exact[(s * heads + h) * r + i]);
+          dot += product.value;
+          variance += Square(product.error);
+        }
+        denominator += dot * dot;
+        for (int i = 0; i < d; ++i) {
+          sum[i] += 2 * std::abs(dot) * std::sqrt(variance) *
+                    std::abs(v[(s * heads + h) * d + i] - out[(t * heads + h) * d + i]);
+        }
+      }
+      for (int i = 0; i < d; ++i) {
+        error[(t * heads + h) * d + i] = kDeviations * sum[i] / denominator;
+      }
+    }
+  }
+  return error;
+}
+
+inline void ExpectRandomSketch(Backend& backend) {
+  for (const std::string name : {"random_gaussian", "random_hadamard"}) {
+    const Recording recording(name);
+    const AttentionSpec spec =
+        MakeSpec(AttentionKind::kRandomSketch, 2, recording.extent("value", 3),
+                 recording.extent("sketch1", 1), recording.Int("block"));
+    for (int b = 0; b < recording.extent("out", 0); ++b) {
+      const SketchedRows q = Sketch(backend, recording, "query", b);
+      const SketchedRows k = Sketch(backend, recording, "key", b);
+      const std::vector<float> v = recording.Rows("value", b);
+      const std::vector<double> want = recording.DoubleRows("out", b);
+      const Sequence sequence{static_cast<int>(recording.extent("value", 2)),
+                              {{q.by_op, k.by_op, {}, {}, v}}};
+      ExpectOutput(backend, spec, sequence, want, ErrorOfSketches(spec, q, k, v, want), name);
+    }
+  }
+}
+
+// random_sketch_mixed: near rows of mixed_p4, far rows sketched from random_*.
+inline void ExpectRandomSketchMixedIsItsParts(Backend& backend) {
+  const Recording mixed("mixed_p4");
+  for (const std::string name : {"random_gaussian", "random_hadamard"}) {
+    const Recording random(name);
+    AttentionSpec spec = MakeSpec(AttentionKind::kRandomSketchMixed, 2, mixed.extent("value", 3),
+                                  random.extent("sketch1", 1), mixed.Int("block"));
+    spec.near_power = mixed.Int("power");
+    const Sequence sequence{static_cast<int>(mixed.extent("value", 2)),
+                            {{mixed.Rows("query_near", 0), mixed.Rows("key_near", 0),
+                              Sketch(backend, random, "query", 0).by_op,
+                              Sketch(backend, random, "key", 0).by_op, mixed.Rows("value", 0)}}};
+    const OracleOutput want = AttentionOracle(spec, sequence.layers[0], sequence.tokens);
+    ExpectOutput(backend, spec, sequence, want.value, {}, name);
+    // Within the first block nothing is far: those outputs are the recorded ones of mixed_p4.
+    const std::vector<double> recorded = mixed.DoubleRows("out", 0);
+    for (int i = 0; i < spec.block * spec.heads * spec.head_dim; ++i) {
+      ASSERT_NEAR(want.value[i], recorded[i], 1e-12 * (1 + std::abs(recorded[i]))) << i;
+    }
+  }
+}
+
+}  // namespace polysketch::testing
