@@ -8,9 +8,11 @@
 namespace polysketch {
 namespace {
 
-// Of the budget: the rest is for what a mean does not foresee.
-constexpr double kTarget = 0.75;
 constexpr double kDeviations = 1;
+// A step over the budget takes this part of the aim, one that kept it gives as much back as lets
+// one in 200 be over: half of what p99 allows.
+constexpr double kOverTakes = 0.04;
+constexpr double kMostOver = 1.0 / 200;
 
 size_t Bucket(int64_t rows) {
   return std::min<size_t>(16, std::bit_width(static_cast<uint64_t>(rows)));
@@ -46,8 +48,13 @@ int64_t StepBudget::PromptTokens(int64_t decode_rows) const {
   const Smoothed& cost = beside_.known ? beside_ : alone_;
   if (!cost.known) return kFirst;
   const double each = cost.mean + kDeviations * cost.deviation;
-  const double tokens = kTarget * static_cast<double>(budget_.count()) / std::max(each, 1.0);
+  const double tokens = aim_ * static_cast<double>(budget_.count()) / std::max(each, 1.0);
   return std::max(kLeast, static_cast<int64_t>(std::min(tokens, 1e9)));
+}
+
+void StepBudget::Aim(bool over) {
+  aim_ *= over ? 1 - kOverTakes : 1 + kOverTakes * kMostOver;
+  aim_ = std::clamp(aim_, kLeastAim, kMostAim);
 }
 
 int64_t StepBudget::FoldTokens() const {
@@ -62,6 +69,7 @@ void StepBudget::OnStep(int64_t decode_rows, int64_t prompt_tokens, int64_t fold
     if (decode_rows > 0) decode_[Bucket(decode_rows)].Add(time);
   } else {
     const double prompt = std::max(0.0, time - (decode_rows > 0 ? DecodeTime(decode_rows) : 0));
+    if (decode_rows > 0) Aim(prompt > static_cast<double>(budget_.count()));
     const auto tokens = static_cast<double>(prompt_tokens);
     if (decode_rows == 0) {
       alone_.Add(prompt / tokens);

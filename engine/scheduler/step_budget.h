@@ -1,7 +1,7 @@
 // How many prompt tokens a step may take beside decoding sequences, so that it takes at most so
 // much longer than it would without them. What a token costs, and the fold of a block, is measured
-// on this machine, step by step, and smoothed; it decides how work is cut, never what comes out of
-// it.
+// on this machine, step by step, and smoothed; and how much of the budget a step may aim at follows
+// from how many steps went over it. It decides how work is cut, never what comes out of it.
 #pragma once
 
 #include <array>
@@ -26,6 +26,11 @@ class StepBudget {
   static constexpr int64_t kLeast = 4;
   // The first guess, before any step was measured.
   static constexpr int64_t kFirst = 16;
+  // What is aimed at, of the budget: the rest is for what a mean does not foresee, another process
+  // on these processors above all.
+  static constexpr double kFirstAim = 0.65;
+  static constexpr double kLeastAim = 0.5;
+  static constexpr double kMostAim = 0.9;
 
  private:
   // A mean that follows, and how far measurements stray from it (both as TCP smooths round trips).
@@ -41,8 +46,11 @@ class StepBudget {
 
   // Nanoseconds of a step of this many decoding rows alone; 0 while nothing is known about it.
   double DecodeTime(int64_t rows) const;
+  // After a step with both: a quantile, followed by its own steps (Robbins and Monro, 1951).
+  void Aim(bool over);
 
   const std::chrono::nanoseconds budget_;
+  double aim_ = kFirstAim;
   std::array<Smoothed, 17> decode_;  // [bit width of the rows]: steps without prompts
   Smoothed beside_;                  // nanoseconds of a prompt token in a step with decoding rows
   Smoothed alone_;                   // ... in a step without
