@@ -38,7 +38,7 @@ GFLOP/s count what the model's definition needs, shares are of what this machine
   --profile             time every op too: operations, bytes and the share of its ceiling
   --json                one JSON object on stdout
   --help
-Environment: POLYSKETCH_ISA (avx2, avx512, avx512vnni, avx512amx) forces an instruction set.
+Environment: POLYSKETCH_ISA (avx2, avx512, avx512vnni, avx512bf16, avx512amx) forces an instruction set.
 )";
 
 [[noreturn]] void Usage(const std::string& message) {

@@ -328,9 +328,10 @@ std::unique_ptr<Backend> NewReferenceBackend(bool float64_state = false);
 // FAILED_PRECONDITION says what is missing: the library, the driver, a GPU.
 Result<std::unique_ptr<Backend>> NewCudaBackend();
 
-// kernels/cpu: the best instruction set of this machine, or the one that environment variable
-// POLYSKETCH_ISA names (avx2, avx512, avx512vnni, avx512amx); FAILED_PRECONDITION when the machine
-// lacks it or the name is unknown.
+// kernels/cpu: the fastest instruction set of this machine, or the one that environment variable
+// POLYSKETCH_ISA names (avx2, avx512, avx512vnni, avx512bf16, avx512amx); FAILED_PRECONDITION when
+// the machine lacks it or the name is unknown. avx512bf16 rounds activations to bf16 where weights
+// are bf16, and is taken where a measurement at the first call finds it faster.
 Result<std::unique_ptr<Backend>> NewCpuBackend(int threads);
 // For tests: a given instruction set. Names as in SupportedCpuIsas().
 Result<std::unique_ptr<Backend>> NewCpuBackend(int threads, std::string_view isa);

@@ -18,10 +18,11 @@ const PackedMatrix& Packed(const Matrix& w) { return static_cast<const PackedMat
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int threads, TileUnit tiles) : ctx_(threads, tiles) {}
+  CpuBackend(int threads, const ProductUnits& units) : ctx_(threads, units) {}
 
   std::string_view name() const override {
-    switch (ctx_.tiles()) {
+    if (ctx_.units().bf16_dots) return "cpu/avx512bf16";
+    switch (ctx_.units().tiles) {
       case TileUnit::kAmx:
         return "cpu/avx512amx";
       case TileUnit::kTwin:
@@ -125,8 +126,8 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> NewBackend(int threads, TileUnit tiles) {
-  return std::make_unique<CpuBackend>(threads, tiles);
+std::unique_ptr<Backend> NewBackend(int threads, const ProductUnits& units) {
+  return std::make_unique<CpuBackend>(threads, units);
 }
 
 }  // namespace polysketch::cpu::PS_ISA

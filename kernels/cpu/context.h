@@ -6,19 +6,18 @@
 
 #include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
-#include "kernels/cpu/tiles.h"
+#include "kernels/cpu/units.h"
 
 namespace polysketch::cpu {
 
 class Context {
  public:
-  explicit Context(int threads, TileUnit tiles = TileUnit::kNone)
-      : pool_(threads), scratch_(threads), tiles_(tiles) {}
+  explicit Context(int threads, const ProductUnits& units = {})
+      : pool_(threads), scratch_(threads), units_(units) {}
 
   ThreadPool& pool() { return pool_; }
   int threads() const { return pool_.threads(); }
-  // What makes the products of q8 weights with many rows.
-  TileUnit tiles() const { return tiles_; }
+  const ProductUnits& units() const { return units_; }
 
   // At least `floats` floats that belong to `thread` until its task ends; contents are left over.
   float* Scratch(int thread, int64_t floats) {
@@ -51,7 +50,7 @@ class Context {
   ThreadPool pool_;
   std::vector<AlignedBuffer<float>> scratch_;
   AlignedBuffer<uint8_t> shared_;
-  const TileUnit tiles_;
+  const ProductUnits units_;
 };
 
 }  // namespace polysketch::cpu

@@ -38,7 +38,7 @@ void PerformerFeatures(Context& ctx, const PackedMatrix& omega, const float* x, 
     float* scaled = ctx.Scratch(thread, kRowTile * (d + kLanes + width));
     float* projected = scaled + kRowTile * (d + kLanes);
     for (int64_t i = 0; i < count * d; ++i) scaled[i] = x[first * d + i] * root;
-    MatMulRows(ctx.tiles(), scaled, d, count, omega, nullptr, projected, width);
+    MatMulRows({}, scaled, d, count, omega, nullptr, projected, width);
     for (int r = 0; r < count; ++r) {
       V squares = Zero();
       for (int64_t i = 0; i < d; i += kLanes) {

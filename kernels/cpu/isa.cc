@@ -5,18 +5,22 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <ranges>
 
 namespace polysketch {
 namespace {
 
 using cpu::HasAmx;
+using cpu::ProductUnits;
 using cpu::TileUnit;
 
 struct Isa {
   std::string_view name;
   bool (*supported)();
-  std::unique_ptr<Backend> (*create)(int threads, TileUnit tiles);
-  TileUnit tiles = TileUnit::kNone;
+  std::unique_ptr<Backend> (*create)(int threads, const ProductUnits& units);
+  ProductUnits units = {};
+  // Whether it is faster than those before it where it is supported; null: it always is.
+  bool (*faster)() = nullptr;
 };
 
 bool HasAvx2() {
@@ -29,15 +33,21 @@ bool HasAvx512() {
 }
 
 bool HasAvx512Vnni() { return HasAvx512() && __builtin_cpu_supports("avx512vnni"); }
+bool HasAvx512Bf16() { return HasAvx512Vnni() && __builtin_cpu_supports("avx512bf16"); }
 bool HasAvx512Amx() { return HasAvx512Vnni() && HasAmx(); }
 
 // Slowest first. The twin is for tests: what AMX does, in software.
 constexpr Isa kIsas[] = {
     {"avx2", HasAvx2, cpu::avx2::NewBackend},
     {"avx512", HasAvx512, cpu::avx512::NewBackend},
-    {"avx512amxtwin", HasAvx512Vnni, cpu::avx512vnni::NewBackend, TileUnit::kTwin},
+    {"avx512amxtwin", HasAvx512Vnni, cpu::avx512vnni::NewBackend, {TileUnit::kTwin}},
     {"avx512vnni", HasAvx512Vnni, cpu::avx512vnni::NewBackend},
-    {"avx512amx", HasAvx512Amx, cpu::avx512vnni::NewBackend, TileUnit::kAmx},
+    {"avx512bf16",
+     HasAvx512Bf16,
+     cpu::avx512vnni::NewBackend,
+     {.bf16_dots = true},
+     cpu::Bf16DotsAreFaster},
+    {"avx512amx", HasAvx512Amx, cpu::avx512vnni::NewBackend, {TileUnit::kAmx}},
 };
 
 std::string Joined(const std::vector<std::string>& names) {
@@ -64,7 +74,7 @@ std::vector<std::string> SupportedCpuIsas() {
 
 Result<std::unique_ptr<Backend>> NewCpuBackend(int threads, std::string_view name) {
   for (const Isa& isa : kIsas) {
-    if (isa.name == name && isa.supported()) return isa.create(threads, isa.tiles);
+    if (isa.name == name && isa.supported()) return isa.create(threads, isa.units);
   }
   return FailedPrecondition("cpu instruction set: expected one that this machine has (",
                             Joined(SupportedCpuIsas()), "), found \"", name, "\"; compiled are ",
@@ -75,12 +85,12 @@ Result<std::unique_ptr<Backend>> NewCpuBackend(int threads) {
   if (const char* forced = std::getenv("POLYSKETCH_ISA"); forced != nullptr && *forced != '\0') {
     return NewCpuBackend(threads, forced);
   }
-  const std::vector<std::string> supported = SupportedCpuIsas();
-  if (supported.empty()) {
-    return FailedPrecondition(
-        "cpu backend: expected a processor with AVX2, FMA and F16C, found none of them");
+  for (const Isa& isa : std::views::reverse(kIsas)) {
+    if (isa.supported() && (isa.faster == nullptr || isa.faster()))
+      return isa.create(threads, isa.units);
   }
-  return NewCpuBackend(threads, supported.back());
+  return FailedPrecondition(
+      "cpu backend: expected a processor with AVX2, FMA and F16C, found none of them");
 }
 
 }  // namespace polysketch

@@ -23,20 +23,20 @@ int64_t PanelWidth(const Matrix& w) {
 }
 
 // One level for `rows` rows: out [rows, PanelWidth(down)].
-void ApplyLevel(TileUnit tiles, const SketchNetwork::Level& level, int in, const float* x,
-                int64_t x_row, int rows, float* normed, float* hidden, uint8_t* quantized,
-                float* out) {
+void ApplyLevel(const ProductUnits& units, const SketchNetwork::Level& level, int in,
+                const float* x, int64_t x_row, int rows, float* normed, float* hidden,
+                uint8_t* converted, float* out) {
   const auto& up = static_cast<const PackedMatrix&>(*level.up);
   const auto& down = static_cast<const PackedMatrix&>(*level.down);
   const int64_t hidden_row = PanelWidth(up);
   LayerNormRows(x, x_row, rows, in, level.norm, normed, in);
-  MatMulRows(tiles, normed, in, rows, up, quantized, hidden, hidden_row);
+  MatMulRows(units, normed, in, rows, up, converted, hidden, hidden_row);
   if (down.type() == DataType::kQ8) {
-    GeluMatMulRowsQ8(tiles, hidden, hidden_row, rows, down, quantized, out, PanelWidth(down));
+    GeluMatMulRowsQ8(units.tiles, hidden, hidden_row, rows, down, converted, out, PanelWidth(down));
     return;
   }
   GeluArray(hidden, rows * hidden_row, hidden);
-  MatMulRows(tiles, hidden, hidden_row, rows, down, quantized, out, PanelWidth(down));
+  MatMulRows(units, hidden, hidden_row, rows, down, converted, out, PanelWidth(down));
 }
 
 }  // namespace
@@ -48,25 +48,25 @@ void LearnedSketch(Context& ctx, const SketchNetwork& net, const float* x, int64
   const int64_t branch_row = PanelWidth(*net.branch[0][0].down);
   const int64_t hidden_row = PanelWidth(*net.branch[0][0].up);
   const int64_t normed_row = std::max(net.input, size);
-  const int64_t large = ctx.tiles() == TileUnit::kNone ? kLargeTile : kTileBlock;
+  const int64_t large = ctx.units().tiles == TileUnit::kNone ? kLargeTile : kTileBlock;
   const int64_t tile = rows >= 2 * large * ctx.threads() ? large : kSmallTile;
   const V scale_in = Set1(1.0f / std::sqrt(static_cast<float>(size)));
   const V scale_out = Set1(std::sqrt(static_cast<float>(size)));
   ctx.pool().ParallelFor((rows + tile - 1) / tile, [&](int64_t task, int thread) {
     const int64_t first = task * tile;
     const int count = static_cast<int>(std::min(tile, rows - first));
-    const int64_t quantized_floats = QuantizedBytes(tile, std::max(normed_row, hidden_row)) / 4 + 1;
+    const int64_t converted_floats = ConvertedBytes(tile, std::max(normed_row, hidden_row)) / 4 + 1;
     float* normed =
-        ctx.Scratch(thread, tile * (normed_row + hidden_row + 3 * branch_row) + quantized_floats);
+        ctx.Scratch(thread, tile * (normed_row + hidden_row + 3 * branch_row) + converted_floats);
     float* hidden = normed + tile * normed_row;
     float* middle = hidden + tile * hidden_row;
-    auto* quantized = reinterpret_cast<uint8_t*>(middle + tile * 3 * branch_row);
+    auto* converted = reinterpret_cast<uint8_t*>(middle + tile * 3 * branch_row);
     float* branches[2] = {middle + tile * branch_row, middle + 2 * tile * branch_row};
     for (int b = 0; b < 2; ++b) {
-      ApplyLevel(ctx.tiles(), net.branch[b][0], net.input, x + first * net.input, net.input, count,
-                 normed, hidden, quantized, middle);
-      ApplyLevel(ctx.tiles(), net.branch[b][1], size, middle, branch_row, count, normed, hidden,
-                 quantized, branches[b]);
+      ApplyLevel(ctx.units(), net.branch[b][0], net.input, x + first * net.input, net.input, count,
+                 normed, hidden, converted, middle);
+      ApplyLevel(ctx.units(), net.branch[b][1], size, middle, branch_row, count, normed, hidden,
+                 converted, branches[b]);
     }
     // Columns behind r are zero in both branches, so they stay zero.
     for (int m = 0; m < count; ++m) {

@@ -21,34 +21,52 @@ namespace {
 // the same.
 constexpr int kWidenRows = 25;
 
+// A panel as an operand of MultiplyTile.
 struct PanelF32 {
+  static constexpr int kStep = 1;
   const float* data;
-  template <int NV>
+  template <int NV, int kPart>
   PS_INLINE void LoadRow(const PanelF32& b, int64_t k, V (&out)[NV]) {
 #pragma GCC unroll 2
     for (int n = 0; n < NV; ++n) out[n] = Load(b.data + k * kPanelColumns + n * kLanes);
   }
 };
 struct PanelF16 {
+  static constexpr int kStep = 1;
   const uint16_t* data;
-  template <int NV>
+  template <int NV, int kPart>
   PS_INLINE void LoadRow(const PanelF16& b, int64_t k, V (&out)[NV]) {
 #pragma GCC unroll 2
     for (int n = 0; n < NV; ++n) out[n] = LoadF16(b.data + k * kPanelColumns + n * kLanes);
   }
 };
-// Half: which vector a one-vector tile takes.
-template <int kHalf>
 struct PanelBf16 {
+  static constexpr int kStep = 2;
   const uint32_t* data;
-  template <int NV>
+  template <int NV, int kPart>
   PS_INLINE void LoadRow(const PanelBf16& b, int64_t k, V (&out)[NV]) {
-    const uint32_t* words = b.data + k * (kPanelColumns / 2);
-    if constexpr (NV == 2) {
-      out[0] = LoadBf16Lower(words);
-      out[1] = LoadBf16Upper(words);
-    } else {
-      out[0] = kHalf == 0 ? LoadBf16Lower(words) : LoadBf16Upper(words);
+    const uint32_t* words = b.data + k / 2 * kPanelColumns;
+#pragma GCC unroll 2
+    for (int n = 0; n < NV; ++n) {
+      out[n] = kPart == 0 ? LoadBf16Lower(words + n * kLanes) : LoadBf16Upper(words + n * kLanes);
+    }
+  }
+};
+
+// Neighbouring panels side by side, `size` elements apart.
+template <typename Panel>
+struct PanelsAbreast {
+  static constexpr int kStep = Panel::kStep;
+  Panel first;
+  int64_t size;
+  template <int NV, int kPart>
+  PS_INLINE void LoadRow(const PanelsAbreast& b, int64_t k, V (&out)[NV]) {
+#pragma GCC unroll 4
+    for (int p = 0; p < NV / 2; ++p) {
+      V part[2];
+      Panel::template LoadRow<2, kPart>(Panel{b.first.data + p * b.size}, k, part);
+      out[2 * p] = part[0];
+      out[2 * p + 1] = part[1];
     }
   }
 };
@@ -59,13 +77,13 @@ void PanelTile(const float* x, int64_t x_row, int64_t depth, const B& b, const E
   V acc[MR][NV];
 #pragma GCC unroll 16
   for (int m = 0; m < MR; ++m) {
-#pragma GCC unroll 2
+#pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) acc[m][n] = Zero();
   }
   MultiplyTile<MR, NV>(x + row * x_row, x_row, 1, depth, b, acc);
 #pragma GCC unroll 16
   for (int m = 0; m < MR; ++m) {
-#pragma GCC unroll 2
+#pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) Finish(e, row + m, column + n * kLanes, acc[m][n]);
   }
 }
@@ -110,13 +128,8 @@ void PanelProduct(const float* x, int64_t x_row, int64_t rows, const PackedMatri
                                  PanelF16{w.panel_f16(panel) + half * kLanes}, e, column);
         break;
       case DataType::kBf16:
-        if (half == 0) {
-          PanelRows<kPanelVectors>(x, x_row, rows, depth, PanelBf16<0>{w.panel_bf16(panel)}, e,
-                                   column);
-        } else {
-          PanelRows<kPanelVectors>(x, x_row, rows, depth, PanelBf16<1>{w.panel_bf16(panel)}, e,
-                                   column);
-        }
+        PanelRows<kPanelVectors>(x, x_row, rows, depth,
+                                 PanelBf16{w.panel_bf16(panel) + half * kLanes}, e, column);
         break;
       case DataType::kQ8:
       case DataType::kQ4:
@@ -125,85 +138,53 @@ void PanelProduct(const float* x, int64_t x_row, int64_t rows, const PackedMatri
   }
 }
 
-// A 16-bit panel as float32.
-void WidenPanel(const PackedMatrix& w, int64_t panel, float* out) {
-  for (int64_t k = 0; k < w.in(); ++k, out += kPanelColumns) {
-    V row[2];
-    if (w.type() == DataType::kBf16) {
-      PanelBf16<0>::LoadRow<2>(PanelBf16<0>{w.panel_bf16(panel)}, k, row);
-    } else {
-      PanelF16::LoadRow<2>(PanelF16{w.panel_f16(panel)}, k, row);
+// A row of a 16-bit panel as float32.
+template <int kPart, typename Panel>
+void WidenRow(const Panel& panel, int64_t k, float* out) {
+  V row[2];
+  Panel::template LoadRow<2, kPart>(panel, k, row);
+  Store(row[0], out + (k + kPart) * kPanelColumns);
+  Store(row[1], out + (k + kPart) * kPanelColumns + kLanes);
+}
+
+template <typename Panel>
+void WidenRows(const Panel& panel, int64_t depth, float* out) {
+  for (int64_t k = 0; k < depth; k += Panel::kStep) {
+    WidenRow<0>(panel, k, out);
+    if constexpr (Panel::kStep == 2) {
+      if (k + 1 < depth) WidenRow<1>(panel, k, out);
     }
-    Store(row[0], out);
-    Store(row[1], out + kLanes);
+  }
+}
+
+void WidenPanel(const PackedMatrix& w, int64_t panel, float* out) {
+  if (w.type() == DataType::kBf16) {
+    WidenRows(PanelBf16{w.panel_bf16(panel)}, w.in(), out);
+  } else {
+    WidenRows(PanelF16{w.panel_f16(panel)}, w.in(), out);
   }
 }
 
 // One row, kSingleRowPanels panels side by side.
-template <typename LoadPanelRow>
-PS_INLINE void SingleRow(const float* x, int64_t depth, const Epilogue& e, int64_t panel,
-                         const LoadPanelRow& load) {
-  V acc[kSingleRowPanels][2];
-#pragma GCC unroll 4
-  for (int p = 0; p < kSingleRowPanels; ++p) acc[p][0] = acc[p][1] = Zero();
-  for (int64_t k = 0; k < depth; ++k) {
-    const V a = Set1(x[k]);
-#pragma GCC unroll 4
-    for (int p = 0; p < kSingleRowPanels; ++p) {
-      V row[2];
-      load(p, k, row);
-      acc[p][0] = Fma(a, row[0], acc[p][0]);
-      acc[p][1] = Fma(a, row[1], acc[p][1]);
-    }
-  }
-#pragma GCC unroll 4
-  for (int p = 0; p < kSingleRowPanels; ++p) {
-    const int64_t column = (panel + p) * kPanelColumns;
-    Finish(e, 0, column, acc[p][0]);
-    Finish(e, 0, column + kLanes, acc[p][1]);
-  }
+template <typename Panel>
+void SingleRow(const float* x, const PackedMatrix& w, const Panel& first, int64_t size,
+               int64_t panel, const Epilogue& e) {
+  PanelTile<1, 2 * kSingleRowPanels>(x, 0, w.in(), PanelsAbreast<Panel>{first, size}, e, 0,
+                                     panel * kPanelColumns);
 }
 
-struct SingleRowF32 {
-  const float* panels;
-  int64_t panel_size;
-  __attribute__((always_inline)) void operator()(int p, int64_t k, V (&row)[2]) const {
-    PanelF32::LoadRow<2>(PanelF32{panels + p * panel_size}, k, row);
-  }
-};
-struct SingleRowF16 {
-  const uint16_t* panels;
-  int64_t panel_size;
-  __attribute__((always_inline)) void operator()(int p, int64_t k, V (&row)[2]) const {
-    PanelF16::LoadRow<2>(PanelF16{panels + p * panel_size}, k, row);
-  }
-};
-struct SingleRowBf16 {
-  const uint32_t* panels;
-  int64_t panel_size;
-  __attribute__((always_inline)) void operator()(int p, int64_t k, V (&row)[2]) const {
-    PanelBf16<0>::LoadRow<2>(PanelBf16<0>{panels + p * panel_size}, k, row);
-  }
-};
-
 void SingleRowProduct(const float* x, const PackedMatrix& w, int64_t panel, const Epilogue& e) {
-  const int64_t depth = w.in();
+  const int64_t size = w.in() * kPanelColumns;
   switch (w.type()) {
-    case DataType::kF32: {
-      const SingleRowF32 load{w.panel_f32(panel), depth * kPanelColumns};
-      SingleRow(x, depth, e, panel, load);
+    case DataType::kF32:
+      SingleRow(x, w, PanelF32{w.panel_f32(panel)}, size, panel, e);
       return;
-    }
-    case DataType::kF16: {
-      const SingleRowF16 load{w.panel_f16(panel), depth * kPanelColumns};
-      SingleRow(x, depth, e, panel, load);
+    case DataType::kF16:
+      SingleRow(x, w, PanelF16{w.panel_f16(panel)}, size, panel, e);
       return;
-    }
-    case DataType::kBf16: {
-      const SingleRowBf16 load{w.panel_bf16(panel), depth * kPanelColumns / 2};
-      SingleRow(x, depth, e, panel, load);
+    case DataType::kBf16:
+      SingleRow(x, w, PanelBf16{w.panel_bf16(panel)}, w.depth2() * kPanelColumns, panel, e);
       return;
-    }
     case DataType::kQ8:
     case DataType::kQ4:
       return;  // files of their own
@@ -220,6 +201,10 @@ void MatMul(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, c
   }
   if (w.type() == DataType::kQ4) {
     MatMulQ4(ctx, x, rows, w, bias, accumulate, out);
+    return;
+  }
+  if (w.type() == DataType::kBf16 && ctx.units().bf16_dots) {
+    MatMulBf16(ctx, x, rows, w, bias, accumulate, out);
     return;
   }
   const Epilogue e{bias, accumulate, out, w.out(), w.out()};
@@ -250,14 +235,18 @@ void MatMul(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, c
   });
 }
 
-void MatMulRows(TileUnit tiles, const float* x, int64_t x_row, int rows, const PackedMatrix& w,
-                uint8_t* scratch, float* out, int64_t out_row) {
+void MatMulRows(const ProductUnits& units, const float* x, int64_t x_row, int rows,
+                const PackedMatrix& w, uint8_t* scratch, float* out, int64_t out_row) {
   if (w.type() == DataType::kQ8) {
-    MatMulRowsQ8(tiles, x, x_row, rows, w, scratch, out, out_row);
+    MatMulRowsQ8(units.tiles, x, x_row, rows, w, scratch, out, out_row);
     return;
   }
   if (w.type() == DataType::kQ4) {
     MatMulRowsQ4(x, x_row, rows, w, scratch, out, out_row);
+    return;
+  }
+  if (w.type() == DataType::kBf16 && units.bf16_dots) {
+    MatMulRowsBf16(x, x_row, rows, w, scratch, out, out_row);
     return;
   }
   const Epilogue e{nullptr, false, out, out_row, w.panels() * kPanelColumns};

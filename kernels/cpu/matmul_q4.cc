@@ -36,7 +36,7 @@ struct SignedRows {
 
   int64_t row_size() const { return groups * kQ4Group; }
 
-  // memory: QuantizedBytes(rows, width).
+  // memory: ConvertedBytes(rows, width).
   static SignedRows In(uint8_t* memory, int64_t rows, int64_t width) {
     SignedRows result;
     result.groups = Q4Groups(width);
@@ -165,7 +165,7 @@ void PanelQ4(const SignedRows& x, int64_t rows, const PackedMatrix& w, int64_t p
 void MatMulQ4(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, const float* bias,
               bool accumulate, float* out) {
   const SignedRows quantized =
-      SignedRows::In(ctx.Shared(QuantizedBytes(rows, w.in())), rows, w.in());
+      SignedRows::In(ctx.Shared(ConvertedBytes(rows, w.in())), rows, w.in());
   ctx.ParallelRows(rows, 1 + 16384 / w.in(), [&](int64_t first, int64_t last, int) {
     for (int64_t m = first; m < last; ++m) QuantizeSignedRow(x + m * w.in(), w.in(), m, quantized);
   });

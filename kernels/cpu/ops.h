@@ -28,28 +28,32 @@ void LayerNormRows(const float* x, int64_t x_row, int64_t rows, int width, const
                    float* out, int64_t out_row);
 void MatMul(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, const float* bias,
             bool accumulate, float* out);
-// The same for q8 weights; MatMul calls it.
+// The same for q8 and q4 weights, and for bf16 weights by dot products; MatMul calls them.
 void MatMulQ8(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, const float* bias,
               bool accumulate, float* out);
-// Single-threaded product for tiles in cache: out [rows, out_row], whole panels of 32 columns are
-// written. scratch: QuantizedBytes(rows, w.in()) bytes where w is quantised, otherwise unused.
-void MatMulRows(TileUnit tiles, const float* x, int64_t x_row, int rows, const PackedMatrix& w,
-                uint8_t* scratch, float* out, int64_t out_row);
-void MatMulRowsQ8(TileUnit tiles, const float* x, int64_t x_row, int rows, const PackedMatrix& w,
-                  uint8_t* scratch, float* out, int64_t out_row);
-// The same for q4 weights.
 void MatMulQ4(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w, const float* bias,
               bool accumulate, float* out);
+void MatMulBf16(Context& ctx, const float* x, int64_t rows, const PackedMatrix& w,
+                const float* bias, bool accumulate, float* out);
+// Single-threaded product for tiles in cache: out [rows, out_row], whole panels of 32 columns are
+// written. scratch: ConvertedBytes(rows, w.in()) bytes where activations are converted (q8 and q4
+// weights; bf16 weights with dot products), otherwise unused.
+void MatMulRows(const ProductUnits& units, const float* x, int64_t x_row, int rows,
+                const PackedMatrix& w, uint8_t* scratch, float* out, int64_t out_row);
+void MatMulRowsQ8(TileUnit tiles, const float* x, int64_t x_row, int rows, const PackedMatrix& w,
+                  uint8_t* scratch, float* out, int64_t out_row);
 void MatMulRowsQ4(const float* x, int64_t x_row, int rows, const PackedMatrix& w, uint8_t* scratch,
                   float* out, int64_t out_row);
+void MatMulRowsBf16(const float* x, int64_t x_row, int rows, const PackedMatrix& w,
+                    uint8_t* scratch, float* out, int64_t out_row);
 // The product of gelu(x); x is overwritten, and holds zeros behind w.in() up to whole vectors.
 void GeluMatMulRowsQ8(TileUnit tiles, float* x, int64_t x_row, int rows, const PackedMatrix& w,
                       uint8_t* scratch, float* out, int64_t out_row);
-// Bytes of quantised rows, for either format: whole blocks of rows and bytes, a scale for each row,
-// a number for each group.
-inline int64_t QuantizedBytes(int64_t rows, int64_t width) {
+// Bytes of rows as products take them, enough for any format: whole blocks of rows of up to 16-bit
+// elements, a scale for each row, a number for each group.
+inline int64_t ConvertedBytes(int64_t rows, int64_t width) {
   const int64_t blocks = (rows + kTileBlock - 1) / kTileBlock * kTileBlock;
-  const int64_t bytes = (width + kTileRowBytes - 1) / kTileRowBytes * kTileRowBytes;
+  const int64_t bytes = (2 * width + kTileRowBytes - 1) / kTileRowBytes * kTileRowBytes;
   return blocks * (bytes + 4 * Q4Groups(width) + 4);
 }
 // out[i] = gelu(x[i]), in place allowed.

@@ -20,8 +20,9 @@ PackedMatrix::PackedMatrix(const HostMatrix& w, bool transpose, DataType type, P
     PackQ4(w, transpose, arena);
     return;
   }
+  const int64_t depth = type == DataType::kBf16 ? 2 * depth2() : in();
   data_ = arena->New<uint8_t>(
-      static_cast<size_t>(panels() * kPanelColumns * in() * DataTypeBytes(type)));
+      static_cast<size_t>(panels() * kPanelColumns * depth * DataTypeBytes(type)));
   // Source order, so that a mapped file is read front to back.
   for (int64_t row = 0; row < w.rows; ++row) {
     for (int64_t col = 0; col < w.cols; ++col) {
@@ -79,12 +80,9 @@ void PackedMatrix::Put(int64_t k, int64_t n, float value) {
     case DataType::kF16:
       reinterpret_cast<uint16_t*>(data_.get())[row + column] = FloatToF16(value);
       return;
-    case DataType::kBf16: {
-      // Little-endian: the lower half of word l is 16-bit element 2 l.
-      const int64_t slot = 2 * (column % 16) + column / 16;
-      reinterpret_cast<uint16_t*>(data_.get())[row + slot] = FloatToBf16(value);
+    case DataType::kBf16:
+      reinterpret_cast<uint16_t*>(data_.get())[IndexBf16(k, n)] = FloatToBf16(value);
       return;
-    }
     case DataType::kQ8:
     case DataType::kQ4:
       PS_CHECK(false) << "packed by columns";
@@ -100,8 +98,7 @@ float PackedMatrix::At(int64_t k, int64_t n) const {
     case DataType::kF16:
       return F16ToFloat(reinterpret_cast<const uint16_t*>(data_.get())[row + column]);
     case DataType::kBf16:
-      return Bf16ToFloat(
-          reinterpret_cast<const uint16_t*>(data_.get())[row + 2 * (column % 16) + column / 16]);
+      return Bf16ToFloat(reinterpret_cast<const uint16_t*>(data_.get())[IndexBf16(k, n)]);
     case DataType::kQ8:
       return static_cast<float>(reinterpret_cast<const int8_t*>(data_.get())[IndexQ8(k, n)]) *
              scales_[n];

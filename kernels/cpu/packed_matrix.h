@@ -1,9 +1,9 @@
 // Weights as the cpu backend keeps them: panels of 32 output columns, so that one row of a panel is
 // one or two cache lines and a product streams a panel front to back. Columns behind `out` are 0.
 //   f32, f16  [ceil(out / 32)][in][32]
-//   bf16      the same with columns l and l + 16 in the lower and upper half of 32-bit word l: a
-//   shift
-//             and a mask widen them, without a lane-crossing instruction
+//   bf16      [ceil(out / 32)][ceil(in / 2)][32][2]: two neighbours along `in` in one 32-bit word,
+//             what dot products of bf16 pairs take; a shift and a mask widen them, without a
+//             lane-crossing instruction
 //   q8        [ceil(out / 32)][ceil(in / 4)][32][4]: four neighbours along `in` in one 32-bit word,
 //             what byte dot products (VNNI) and byte tiles (AMX) take; one scale and one sum of
 //             integers for each column
@@ -39,10 +39,12 @@ class PackedMatrix final : public Matrix {
   const uint16_t* panel_f16(int64_t p) const {
     return reinterpret_cast<const uint16_t*>(data_.get()) + p * in() * kPanelColumns;
   }
-  // bf16: 16 words.
+  // bf16: words of two, 32 a row.
   const uint32_t* panel_bf16(int64_t p) const {
-    return reinterpret_cast<const uint32_t*>(data_.get()) + p * in() * (kPanelColumns / 2);
+    return reinterpret_cast<const uint32_t*>(data_.get()) + p * depth2() * kPanelColumns;
   }
+  // Rows of a bf16 panel.
+  int64_t depth2() const { return (in() + 1) / 2; }
   // q8: words of four bytes, 32 a row.
   const int8_t* panel_q8(int64_t p) const {
     return reinterpret_cast<const int8_t*>(data_.get()) + p * depth4() * kPanelColumns * 4;
@@ -63,6 +65,9 @@ class PackedMatrix final : public Matrix {
   void Put(int64_t k, int64_t n, float value);
   void PackQ8(const HostMatrix& w, bool transpose, PageArena* arena);
   void PackQ4(const HostMatrix& w, bool transpose, PageArena* arena);
+  int64_t IndexBf16(int64_t k, int64_t n) const {
+    return ((n / kPanelColumns * depth2() + k / 2) * kPanelColumns + n % kPanelColumns) * 2 + k % 2;
+  }
   int64_t IndexQ8(int64_t k, int64_t n) const {
     return ((n / kPanelColumns * depth4() + k / 4) * kPanelColumns + n % kPanelColumns) * 4 + k % 4;
   }

@@ -36,12 +36,12 @@ void ApplyRandomSketch(Context& ctx, const RandomSketch& sketch, const float* x,
       for (size_t j = 0; j < matrices.size(); ++j) {
         const auto& w = static_cast<const PackedMatrix&>(*matrices[j]);
         float* target = products + j * tile_floats;
+        // Activations stay float32, whatever the units: models keep these matrices in float32.
         if (level == 0) {
-          MatMulRows(ctx.tiles(), x + first * sketch.input, sketch.input, count, w, nullptr, target,
-                     width);
+          MatMulRows({}, x + first * sketch.input, sketch.input, count, w, nullptr, target, width);
         } else {
           std::copy_n(target, count * width, spare);
-          MatMulRows(ctx.tiles(), spare, width, count, w, nullptr, target, width);
+          MatMulRows({}, spare, width, count, w, nullptr, target, width);
         }
       }
       for (size_t j = 0; j < matrices.size() / 2; ++j) {

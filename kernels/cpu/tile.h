@@ -4,11 +4,15 @@
 // on the tile that holds it; MR and NV are only a matter of speed. Included inside the region of
 // isa_begin.h, behind simd.h.
 
+// An operand B gives kStep rows at once, rows k, ..., k + kStep - 1 for a k that kStep divides;
+// those behind the last one are not used.
+
 // B as float32 rows of whole vectors: row k at data + k * stride.
 struct RowsF32 {
+  static constexpr int kStep = 1;
   const float* data;
   int64_t stride;
-  template <int NV>
+  template <int NV, int kPart>
   PS_INLINE void LoadRow(const RowsF32& b, int64_t k, V (&out)[NV]) {
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) out[n] = Load(b.data + k * b.stride + n * kLanes);
@@ -18,9 +22,10 @@ struct RowsF32 {
 
 // B as bf16 rows (the upper plane of a state).
 struct RowsBf16 {
+  static constexpr int kStep = 1;
   const uint16_t* data;
   int64_t stride;
-  template <int NV>
+  template <int NV, int kPart>
   PS_INLINE void LoadRow(const RowsBf16& b, int64_t k, V (&out)[NV]) {
     // A stream from memory, a page ahead of where the hardware's own prefetchers stop.
     constexpr int kAhead = 4096, kLine = 64;  // bytes
@@ -33,19 +38,35 @@ struct RowsBf16 {
   RowsBf16 Columns(int64_t first) const { return {data + first, stride}; }
 };
 
+// The step of k + kPart.
+template <int kPart, int MR, int NV, typename B>
+PS_INLINE void MultiplyRow(const float* a, int64_t a_row, int64_t a_col, int64_t k, const B& b,
+                           V (&acc)[MR][NV]) {
+  V row[NV];
+  B::template LoadRow<NV, kPart>(b, k, row);
+#pragma GCC unroll 16
+  for (int m = 0; m < MR; ++m) {
+    const V x = Set1(a[m * a_row + (k + kPart) * a_col]);
+#pragma GCC unroll 8
+    for (int n = 0; n < NV; ++n) acc[m][n] = Fma(x, row[n], acc[m][n]);
+  }
+}
+
 // a[m][k] at a + m * a_row + k * a_col.
 template <int MR, int NV, typename B>
 PS_INLINE void MultiplyTile(const float* a, int64_t a_row, int64_t a_col, int64_t depth, const B& b,
                             V (&acc)[MR][NV]) {
-  for (int64_t k = 0; k < depth; ++k) {
-    V row[NV];
-    B::template LoadRow<NV>(b, k, row);
-#pragma GCC unroll 16
-    for (int m = 0; m < MR; ++m) {
-      const V x = Set1(a[m * a_row + k * a_col]);
-#pragma GCC unroll 8
-      for (int n = 0; n < NV; ++n) acc[m][n] = Fma(x, row[n], acc[m][n]);
+  int64_t k = 0;
+  for (; k + B::kStep <= depth; k += B::kStep) {
+    MultiplyRow<0>(a, a_row, a_col, k, b, acc);
+    if constexpr (B::kStep == 2) {
+      // Loaded again, not kept from the first row: AVX2 has no register for it.
+      asm volatile("" ::: "memory");
+      MultiplyRow<1>(a, a_row, a_col, k, b, acc);
     }
+  }
+  if constexpr (B::kStep == 2) {
+    if (k < depth) MultiplyRow<0>(a, a_row, a_col, k, b, acc);
   }
 }
 

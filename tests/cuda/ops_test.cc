@@ -44,11 +44,8 @@ class CudaOpsTest : public testing::CudaTest {
 };
 
 // y = x w with the errors of x, of rounding x to the format of w, and of the float32 sum.
-NoisyRow Multiply(NoisyRow x, const Matrix& w) {
-  for (Noisy& value : x) {
-    value.error = std::sqrt(Square(value.error) + Square(UnitOf(w.type()) * value.value) / 3);
-  }
-  return testing::NoisyMultiply(x, w);
+NoisyRow Multiply(const NoisyRow& x, const Matrix& w) {
+  return testing::NoisyMultiply(testing::NoisyRound(x, UnitOf(w.type())), w);
 }
 
 TEST_F(CudaOpsTest, MatMul) {

@@ -35,6 +35,14 @@ inline NoisyRow Exact(const float* x, int64_t size) {
   return row;
 }
 
+// Rounded to a format of this unit roundoff: an error of up to unit |x|, uniform.
+inline NoisyRow NoisyRound(NoisyRow x, double unit) {
+  for (Noisy& value : x) {
+    value.error = std::sqrt(Square(value.error) + Square(unit * value.value) / 3);
+  }
+  return x;
+}
+
 inline NoisyRow NoisyMultiply(const NoisyRow& x, const Matrix& w) {
   const auto& matrix = reference::Cast(w);
   NoisyRow y(w.out());

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include "base/half.h"
 #include "kernels/backend.h"
 #include "kernels/reference/ops.h"
 #include "tests/kernels/noisy_sketch.h"
@@ -102,7 +103,12 @@ TEST_P(OpTest, MatMul) {
       const auto packed = Pack(*cpu_, w, false, type);
       const auto expected = Pack(*reference_, w, false, type);
       for (const int rows : {1, 2, 3, 5, 6, 7, 12, 13, 17, 40}) {
-        const GuardedFloats x(random.Normals(rows * in));
+        std::vector<float> values_of_x = random.Normals(rows * in);
+        if (RoundsToBf16(type)) {
+          // The backend would round them: what it makes of rounded ones is as exact as elsewhere.
+          for (float& value : values_of_x) value = Bf16ToFloat(FloatToBf16(value));
+        }
+        const GuardedFloats x(values_of_x);
         const std::vector<float> old = random.Normals(rows * out);
         const float* bias_or_null = rows % 2 == 0 ? bias.data() : nullptr;
         const bool accumulate = rows % 3 == 0;
@@ -127,6 +133,22 @@ TEST_P(OpTest, MatMul) {
       }
     }
   }
+}
+
+// What a row's activations are rounded to is the nearest bf16, and nothing else is rounded.
+TEST_P(OpTest, MatMulRoundsActivationsToNearest) {
+  if (!RoundsToBf16(DataType::kBf16)) GTEST_SKIP() << GetParam() << " takes them as they are";
+  Random random(12);
+  const int in = 97;
+  std::vector<float> identity(in * in);
+  for (int i = 0; i < in; ++i) identity[i * in + i] = 1;
+  const auto packed = Pack(*cpu_, {identity, in, in, DataType::kF32}, false, DataType::kBf16);
+  std::vector<float> x = random.Normals(3 * in);
+  x[5] = 1 + 0x1p-8f;      // a tie: to even
+  x[6] = 1 + 3 * 0x1p-8f;  // up
+  GuardedFloats got(3 * in);
+  cpu_->MatMul(x.data(), 3, *packed, nullptr, false, got.data());
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(got[i], Bf16ToFloat(FloatToBf16(x[i]))) << i;
 }
 
 TEST_P(OpTest, Embed) {
@@ -245,10 +267,14 @@ TEST_P(OpTest, LearnedSketch) {
         cpu_->LearnedSketch(cpu_net->network, x.data(), rows, got.data());
         reference_->LearnedSketch(reference_net->network, x.data(), rows, want.data());
         std::vector<double> tolerance(rows * stride);  // padding columns are exactly zero
+        const double unit = RoundsToBf16(type) ? 0x1p-8 : 0;
+        const auto multiply = [unit](const NoisyRow& row, const Matrix& w) {
+          return testing::NoisyMultiply(testing::NoisyRound(row, unit), w);
+        };
         for (int m = 0; m < rows; ++m) {
           std::ranges::copy(
               testing::LearnedSketchTolerance(reference_net->network, x.data() + m * d,
-                                              want.data() + m * stride, testing::NoisyMultiply),
+                                              want.data() + m * stride, multiply),
               tolerance.begin() + m * stride);
         }
         ExpectClose(

@@ -35,7 +35,13 @@ class BackendTest : public ::testing::TestWithParam<std::string> {
 };
 
 // For INSTANTIATE_TEST_SUITE_P over CompiledCpuIsas().
-class IsaTest : public BackendTest {};
+class IsaTest : public BackendTest {
+ protected:
+  // Whether products with weights of this type round activations to bf16.
+  static bool RoundsToBf16(DataType weights) {
+    return GetParam() == "avx512bf16" && weights == DataType::kBf16;
+  }
+};
 
 inline std::vector<std::string> AllBackends() {
   std::vector<std::string> names = CompiledCpuIsas();
