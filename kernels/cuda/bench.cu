@@ -32,9 +32,43 @@ AttentionSpec Spec(int heads, int d, int r,
   return spec;
 }
 
-// `rows` tokens of each of `batch` sequences that stand at `position`.
+std::unique_ptr<CudaMatrix> Weights(Device* device, int64_t in, int64_t out, DataType type) {
+  std::vector<float> host(in * out);
+  std::mt19937 engine(2);
+  for (float& x : host) x = 0.05f * (static_cast<float>(engine() >> 8) * 0x1p-23f - 1);
+  return std::make_unique<CudaMatrix>(device, HostMatrix{host.data(), DataType::kF32, in, out},
+                                      false, type);
+}
+
+// A learned sketch network of bf16 matrices.
+struct Network {
+  Network(Bench* bench, int d, int r) : norm(bench->Random(std::max(d, r), 1)) {
+    net.input = d;
+    net.size = r;
+    for (auto& branch : net.branch) {
+      for (int level = 0; level < 2; ++level) {
+        const int in = level == 0 ? d : r;
+        matrices.push_back(Weights(bench->device(), in, 8 * r, DataType::kBf16));
+        branch[level].up = matrices.back().get();
+        matrices.push_back(Weights(bench->device(), 8 * r, r, DataType::kBf16));
+        branch[level].down = matrices.back().get();
+        branch[level].norm = {norm.data(), norm.data()};
+        row_flop += 2.0 * (in + r) * 8 * r;
+      }
+    }
+  }
+
+  std::vector<std::unique_ptr<CudaMatrix>> matrices;
+  DeviceArray<float> norm;
+  SketchNetwork net;
+  double row_flop = 0;
+};
+
+// `rows` tokens of each of `batch` sequences that stand at `position`; with a network, from queries
+// and keys that it sketches first.
 void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& spec, int batch,
-                    int rows, int64_t position) {
+                    int rows, int64_t position, Context* ctx = nullptr,
+                    const Network* network = nullptr) {
   const double features = spec.features(), d = spec.head_dim, r = spec.sketch_size;
   const double tokens = static_cast<double>(batch) * rows * spec.heads;
   // Half a block of near keys; of a KV cache all before the mean row.
@@ -71,15 +105,18 @@ void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& 
                              v.data(),
                              int64_t{spec.heads} * spec.head_dim};
   AttentionRunner runner(bench->device());
-  bench->Run(name, flop, bytes, [&] { runner.Run(spec, 0, segments, input, out.data()); });
-}
-
-std::unique_ptr<CudaMatrix> Weights(Device* device, int64_t in, int64_t out, DataType type) {
-  std::vector<float> host(in * out);
-  std::mt19937 engine(2);
-  for (float& x : host) x = 0.05f * (static_cast<float>(engine() >> 8) * 0x1p-23f - 1);
-  return std::make_unique<CudaMatrix>(device, HostMatrix{host.data(), DataType::kF32, in, out},
-                                      false, type);
+  if (network != nullptr) {
+    flop += 2 * tokens * network->row_flop;
+    bytes += 2 * tokens * 4 * (d + r);
+  }
+  bench->Run(name, flop, bytes, [&] {
+    if (network != nullptr) {
+      const auto sketched = static_cast<int64_t>(m);
+      LearnedSketch(*ctx, network->net, q.data(), sketched, far_q.data());
+      LearnedSketch(*ctx, network->net, k.data(), sketched, far_k.data());
+    }
+    runner.Run(spec, 0, segments, input, out.data());
+  });
 }
 
 void BenchProduct(Bench* bench, Context* ctx, int64_t rows, int64_t in, int64_t out,
@@ -93,29 +130,13 @@ void BenchProduct(Bench* bench, Context* ctx, int64_t rows, int64_t in, int64_t 
              [&] { MatMul(*ctx, x.data(), rows, *w, nullptr, false, y.data()); });
 }
 
-void BenchSketch(Bench* bench, Context* ctx, int64_t rows, int d, int r) {
-  std::vector<std::unique_ptr<CudaMatrix>> matrices;
-  const auto norm = bench->Random(std::max(d, r), 1);
-  SketchNetwork net;
-  net.input = d;
-  net.size = r;
-  double flop = 0;
-  for (auto& branch : net.branch) {
-    for (int level = 0; level < 2; ++level) {
-      const int in = level == 0 ? d : r;
-      matrices.push_back(Weights(bench->device(), in, 8 * r, DataType::kBf16));
-      branch[level].up = matrices.back().get();
-      matrices.push_back(Weights(bench->device(), 8 * r, r, DataType::kBf16));
-      branch[level].down = matrices.back().get();
-      branch[level].norm = {norm.data(), norm.data()};
-      flop += 2.0 * rows * (in + r) * 8 * r;
-    }
-  }
+void BenchSketch(Bench* bench, Context* ctx, const Network& network, int64_t rows) {
+  const int d = network.net.input, r = network.net.size;
   const auto x = bench->Random(rows * d, 1), y = bench->Random(rows * r, 1);
   bench->Run("learned sketch, " + std::to_string(rows) + " rows, d " + std::to_string(d) + " r " +
                  std::to_string(r),
-             flop, 4.0 * rows * (d + r),
-             [&] { LearnedSketch(*ctx, net, x.data(), rows, y.data()); });
+             static_cast<double>(rows) * network.row_flop, 4.0 * rows * (d + r),
+             [&] { LearnedSketch(*ctx, network.net, x.data(), rows, y.data()); });
 }
 
 void BenchRandomSketch(Bench* bench, Context* ctx, int64_t rows, int d, int r) {
@@ -173,8 +194,12 @@ int Main(int argc, char** argv) {
   }
   BenchProduct(&bench, &portable, 64, 768, 2304, DataType::kF32);
   BenchProduct(&bench, &portable, 64, 768, 2304, DataType::kQ8);
-  BenchSketch(&bench, &with_library, 2 * 12 * 64, 64, 32);
-  BenchSketch(&bench, &with_library, 2 * 12 * 8192, 64, 32);
+  const Network network(&bench, 64, 32);
+  for (const int tokens : {64, 8192}) BenchSketch(&bench, &with_library, network, 2 * 12 * tokens);
+  for (const int n : {8192, 32768}) {
+    BenchAttention(&bench, "prefill attention and its sketches, 12 heads, n " + std::to_string(n),
+                   Spec(12, 64, 32), 1, n, 0, &with_library, &network);
+  }
   for (const int tokens : {64, 8192}) {
     BenchRandomSketch(&bench, &with_library, 2 * 12 * tokens, 64, 32);
   }
