@@ -1,4 +1,5 @@
 // polysketch-bench: measures a model on this machine, beside what the machine reaches.
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -29,6 +30,8 @@ GFLOP/s count what the model's definition needs, shares are of what this machine
   --state-format F      f32 | bf16: how the state is kept and read (default: f32 with f32 weights, else bf16)
   --threads N           default: every CPU
   --device D            cpu | cuda | reference (default cpu)
+  --device-ceilings A,B with --device cuda: GB/s of a copy and TFLOP/s of bf16 products there, for the shares
+                        (bench/cuda_peer.py --ceilings measures them)
   --step-tokens N       tokens of one prefill step (default 512)
   --decode-blocks N     whole blocks of a decode row, by turns with the bandwidth; the median counts (default 3)
   --repeats N           of prompts up to 16384 tokens; the median counts (default 3)
@@ -59,6 +62,15 @@ int64_t ParseNumber(const std::string& flag, const std::string& text, int64_t mo
   if (text.empty() || *end != '\0' || value < 1 || value > most) {
     Usage(flag + ": expected a whole number from 1 to " + std::to_string(most) + ", found \"" +
           text + "\"");
+  }
+  return value;
+}
+
+double ParsePositive(const std::string& flag, const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !std::isfinite(value) || value <= 0) {
+    Usage(flag + ": expected a positive number, found \"" + text + "\"");
   }
   return value;
 }
@@ -142,6 +154,13 @@ Arguments Parse(int argc, char** argv) {
       if (value != "cpu" && value != "cuda" && value != "reference")
         Usage("--device: expected cpu, cuda or reference, found \"" + value + "\"");
       o.device = value;
+    } else if (flag == "--device-ceilings") {
+      const std::vector<std::string> ceilings = Split(value);
+      if (ceilings.size() != 2) {
+        Usage("--device-ceilings: expected GB/s,TFLOP/s, found \"" + value + "\"");
+      }
+      o.device_bandwidth = 1e9 * ParsePositive(flag, ceilings[0]);
+      o.device_flops = 1e12 * ParsePositive(flag, ceilings[1]);
     } else if (flag == "--step-tokens") {
       o.max_step_tokens = static_cast<int>(ParseNumber(flag, value, 65536));
     } else if (flag == "--decode-blocks") {
@@ -178,6 +197,7 @@ int Main(int argc, char** argv) {
   if (!probe.ok()) return Fail(probe.status());
   const std::string backend(options.device == "cpu" ? probe.value()->name() : options.device);
   const ProductPeaks peaks = [&] {
+    if (options.device == "cuda") return ProductPeaks();  // the host's are not what limits it
     ThreadPool pool(options.threads);
     return MeasureProductPeaks(&pool);
   }();

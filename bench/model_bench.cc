@@ -153,10 +153,36 @@ class ModelBench {
                                static_cast<double>(context), true));
   }
 
+  bool OnDevice() const { return !backend_->host_memory(); }
+
+  template <typename Fn>
+  void MeasureBlocks(int64_t steps, const Fn& step, BenchRow* row) {
+    if (OnDevice()) {
+      MeasureDeviceBlocks(steps, step, row);
+    } else {
+      MeasureHostBlocks(steps, step, row);
+    }
+  }
+
+  template <typename Fn>
+  void MeasureDeviceBlocks(int64_t steps, const Fn& step, BenchRow* row) {
+    std::vector<double> seconds;
+    StartProfile();
+    for (int block = 0; block < options_.decode_blocks; ++block) {
+      const Stopwatch watch;
+      for (int64_t i = 0; i < steps; ++i) step();
+      seconds.push_back(watch.Seconds());
+    }
+    row->seconds = Median(seconds);
+    row->gbyte_per_s = row->step_bytes * static_cast<double>(steps) / row->seconds / 1e9;
+    row->bandwidth = options_.device_bandwidth / 1e9;
+    row->bandwidth_share = row->bandwidth > 0 ? row->gbyte_per_s / row->bandwidth : 0;
+  }
+
   // Blocks by turns with the machine's bandwidth: on a shared host it moves within seconds, and a
   // share means something only beside the bandwidth of its own moment.
   template <typename Fn>
-  void MeasureBlocks(int64_t steps, const Fn& step, BenchRow* row) {
+  void MeasureHostBlocks(int64_t steps, const Fn& step, BenchRow* row) {
     const BandwidthProbe probe(static_cast<size_t>(row->step_bytes));
     ThreadPool pool(options_.threads), alone(1);
     std::vector<double> seconds, shares, bandwidths{probe.BytesPerSecond(&pool)};
@@ -191,7 +217,8 @@ class ModelBench {
     row->tokens_per_s = static_cast<double>(row->tokens) / row->seconds;
     row->gflop_per_s = row->tokens_per_s * cost.total() / 1e9;
     if (profile_ != nullptr) row->ops = profile_->Totals();
-    row->fma_share = peaks_.f32 > 0 ? row->gflop_per_s * 1e9 / peaks_.f32 : 0;
+    const double peak = OnDevice() ? options_.device_flops : peaks_.f32;
+    row->fma_share = peak > 0 ? row->gflop_per_s * 1e9 / peak : 0;
     rows_.push_back(*row);
     on_row_(*row);
   }

@@ -16,8 +16,11 @@
 namespace polysketch::bench {
 
 struct BenchOptions {
-  std::string model;                      // folder
-  std::string device = "cpu";             // cpu | reference
+  std::string model;           // folder
+  std::string device = "cpu";  // cpu | cuda | reference
+  // With cuda: what that device reaches, measured elsewhere; 0: unknown, shares are 0.
+  double device_bandwidth = 0;            // bytes a second
+  double device_flops = 0;                // of 16-bit products
   int threads = 0;                        // > 0
   std::vector<std::string> stages;        // "prefill", "decode"
   std::vector<int64_t> prefill_contexts;  // prompt lengths
@@ -42,11 +45,11 @@ struct BenchRow {
   double seconds = 0;          // measured, median
   int64_t tokens = 0;          // in that time
   double gflop_per_s = 0;      // useful operations (bench/cost.h)
-  double fma_share = 0;        // of the machine's float32 peak
+  double fma_share = 0;        // of the machine's float32 peak; of a device's 16-bit one
   double step_bytes = 0;       // decode: bytes that one step must read
   double gbyte_per_s = 0;      // decode: step_bytes a second
   double bandwidth = 0;        // decode: GB/s that this machine reads from a set of that size
-  double bandwidth_1 = 0;      // the same by one thread
+  double bandwidth_1 = 0;      // the same by one thread; 0 on a device
   double bandwidth_share = 0;  // median over blocks, each beside the bandwidth around it
   std::vector<OpTotals> ops;   // with `profile`: over the whole measurement, longest first
 };

@@ -44,16 +44,24 @@ double Share(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
 Report::Report(const BenchOptions& options, const std::string& backend, const ProductPeaks& peaks,
                bool as_json)
-    : peaks_(peaks), as_json_(as_json) {
+    : peaks_(peaks), on_device_(options.device == "cuda"), as_json_(as_json) {
   json_ = {{"cpu", CpuModel()},
            {"threads", options.threads},
            {"backend", backend},
            {"peak_gop_per_s",
             {{"f32", peaks.f32 / 1e9}, {"bf16", peaks.bf16 / 1e9}, {"int8", peaks.int8 / 1e9}}},
+           {"device_ceilings",
+            {{"gbyte_per_s", options.device_bandwidth / 1e9},
+             {"gflop_per_s", options.device_flops / 1e9}}},
            {"model", options.model},
            {"results", nlohmann::json::array()},
            {"kernels", nlohmann::json::array()}};
   if (as_json_) return;
+  if (on_device_) {
+    std::printf("%s, %s\nceilings of the device: %.0f GB/s, %.1f TFLOP/s\n", CpuModel().c_str(),
+                backend.c_str(), options.device_bandwidth / 1e9, options.device_flops / 1e12);
+    return;
+  }
   std::printf("%s, %d threads, %s\npeaks in GOP/s: f32 %.0f, bf16 %.0f, int8 %.0f\n",
               CpuModel().c_str(), options.threads, backend.c_str(), peaks.f32 / 1e9,
               peaks.bf16 / 1e9, peaks.int8 / 1e9);
@@ -123,13 +131,15 @@ nlohmann::json Report::ToJson(const BenchRow& row) const {
 
 void Report::Print(const BenchRow& row) const {
   std::printf(
-      "%-8s context %8lld batch %3d weights %-5s %9.1f tokens/s %8.1f GFLOP/s (%4.1f%% of f32 "
+      "%-8s context %8lld batch %3d weights %-5s %9.1f tokens/s %8.1f GFLOP/s (%4.1f%% of %s "
       "peak)",
       row.stage.c_str(), static_cast<long long>(row.context), row.batch, row.weights.c_str(),
-      row.tokens_per_s, row.gflop_per_s, 100 * row.fma_share);
+      row.tokens_per_s, row.gflop_per_s, 100 * row.fma_share, on_device_ ? "bf16" : "f32");
   if (row.stage == "decode") {
-    std::printf(" %6.1f GB/s (%4.1f%% of %.1f; 1 thread %.1f)", row.gbyte_per_s,
-                100 * row.bandwidth_share, row.bandwidth, row.bandwidth_1);
+    std::printf(" %6.1f GB/s (%4.1f%% of %.1f", row.gbyte_per_s, 100 * row.bandwidth_share,
+                row.bandwidth);
+    if (!on_device_) std::printf("; 1 thread %.1f", row.bandwidth_1);
+    std::printf(")");
   }
   std::printf("\n");
   for (const OpTotals& op : row.ops) Print(op, row);

@@ -29,6 +29,7 @@ class Report {
   double Ceiling(const OpTotals& op) const;
 
   const ProductPeaks peaks_;
+  const bool on_device_;
   const bool as_json_;
   nlohmann::json json_;
 };

@@ -38,6 +38,7 @@ template <typename Fn>
 void TimedBackend::Timed(std::string op, const Work& work, const Fn& fn) {
   const Stopwatch watch;
   fn();
+  inner_->Wait();
   const double seconds = watch.Seconds();
   OpTotals& totals = totals_[op];
   if (totals.calls == 0) {
@@ -136,6 +137,11 @@ void TimedBackend::Attention(const AttentionSpec& spec, int layer,
                                     spec.NearReadBytes(std::min<int64_t>(buffered, spec.block)));
   }
   Timed("attention", work, [&] { inner_->Attention(spec, layer, segments, input, out); });
+}
+
+void TimedBackend::DrawRows(float* logits, int64_t width, std::span<const RowQuery> queries,
+                            std::span<RowAnswer> answers) {
+  Timed("draw_rows", {}, [&] { inner_->DrawRows(logits, width, queries, answers); });
 }
 
 void TimedBackend::LogSumExp(const float* x, int64_t rows, int64_t width, float* out) {

@@ -1,5 +1,6 @@
 // A backend that measures another one: every op is forwarded, timed and counted with the work that
-// its definition asks for, so that a whole-model run says where its time went.
+// its definition asks for, so that a whole-model run says where its time went. Of a device each op
+// is waited for, and steps are not recorded.
 #pragma once
 
 #include <map>
@@ -34,6 +35,17 @@ class TimedBackend final : public Backend {
   std::string_view name() const override { return inner_->name(); }
   int threads() const override { return inner_->threads(); }
   ThreadPool* pool() override { return inner_->pool(); }
+  Status status() const override { return inner_->status(); }
+  bool host_memory() const override { return inner_->host_memory(); }
+  float* NewArray(size_t size) override { return inner_->NewArray(size); }
+  void DeleteArray(float* array) override { inner_->DeleteArray(array); }
+  void CopyIn(const float* host, size_t size, float* array) override {
+    inner_->CopyIn(host, size, array);
+  }
+  void CopyOut(const float* array, size_t size, float* host) override {
+    inner_->CopyOut(array, size, host);
+  }
+  DeviceMemory device_memory() override { return inner_->device_memory(); }
   std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
                                            DataType type) override {
     return inner_->PackMatrix(w, transpose, type);
@@ -62,6 +74,10 @@ class TimedBackend final : public Backend {
   void Attention(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
                  const AttentionInput& input, float* out) override;
   void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override;
+  bool draws_rows() const override { return inner_->draws_rows(); }
+  void DrawRows(float* logits, int64_t width, std::span<const RowQuery> queries,
+                std::span<RowAnswer> answers) override;
+  void Wait() override { inner_->Wait(); }
 
  private:
   struct Work {
