@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -154,9 +155,12 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   // workspace of the largest step.
   const DeviceMemory device = loaded.backend->device_memory();
   const auto held = static_cast<double>(device.held);
+  // Of KV caches whole blocks are made.
+  const auto unit = static_cast<double>(loaded.model->StateBytes(1));
+  const double made = std::floor((states + parked) / unit) * unit;
   LogInfo("device_memory", {{"weights_mib", MiB(weights)},
-                            {"states_mib", MiB(states + parked)},
-                            {"workspace_mib", MiB(held - weights - states - parked)},
+                            {"states_mib", MiB(made)},
+                            {"workspace_mib", MiB(held - weights - made)},
                             {"held_mib", MiB(held)},
                             {"free_mib", MiB(static_cast<double>(device.free))}});
 }

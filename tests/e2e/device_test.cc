@@ -1,5 +1,10 @@
 // The cuda device as the server meets it: no library, no GPU, the library of the emulation
 // (tests/simt), and a device that fails.
+#include <cstdlib>
+#include <string>
+#include <tuple>
+#include <vector>
+
 #include "gtest/gtest.h"
 #include "tests/e2e/rpc.h"
 #include "tests/e2e/server.h"
@@ -8,9 +13,11 @@
 namespace polysketch::e2e {
 namespace {
 
-std::string SmallModel() {
-  return (testing::SourceDir() / "tests/data/goldens/learned_sketch_mixed").string();
+std::string Golden(const std::string& name) {
+  return (testing::SourceDir() / "tests/data/goldens" / name).string();
 }
+
+std::string SmallModel() { return Golden("learned_sketch_mixed"); }
 
 const std::vector<int32_t> kPrompt = {1, 2, 3};
 
@@ -97,15 +104,35 @@ TEST(DeviceTest, WhatItHoldsIsMadeBeforeReadinessAndSaid) {
   EXPECT_EQ(Count(log, " device_memory weights_mib="), 1) << log;
 }
 
-TEST(DeviceTest, StatesThatDoNotFitEndTheStart) {
+// Blocks of KV caches are states too: 6 MiB, and a quarter of it for parked ones.
+TEST(DeviceTest, KvCachesAreMadeBeforeReadiness) {
   Server server(
-      {.model = SmallModel(),
-       .flags = {"--device", "cuda", "--max-sequences", "400"},
-       .environment = {Library(Binary("libpolysketch-cuda-emulated.so")), Memory(8 << 20)}},
-      Server::Wait::kNot);
-  EXPECT_EQ(server.process().Wait(), 1);
+      {.model = Golden("softmax"),
+       .flags = {"--device", "cuda", "--slot-memory", "6MiB"},
+       .environment = {Library(Binary("libpolysketch-cuda-emulated.so")), Memory(1 << 30)}});
   const std::string log = server.process().StandardError();
-  EXPECT_EQ(Count(log, "out of memory"), 1) << log;
+  const size_t line = log.find(" device_memory ");
+  ASSERT_NE(line, std::string::npos) << log;
+  const std::string name = " states_mib=";
+  const double states = std::atof(log.c_str() + log.find(name, line) + name.size());
+  EXPECT_GT(states, 7) << log;
+  EXPECT_LE(states, 7.5) << log;
+  EXPECT_TRUE(Client(server.address()).Complete(Greedy(kPrompt, 40)).status.ok());
+}
+
+TEST(DeviceTest, StatesThatDoNotFitEndTheStart) {
+  for (const auto& [model, flag, value] :
+       {std::tuple(SmallModel(), "--max-sequences", "400"),
+        std::tuple(Golden("softmax"), "--slot-memory", "8MiB")}) {
+    Server server(
+        {.model = model,
+         .flags = {"--device", "cuda", flag, value},
+         .environment = {Library(Binary("libpolysketch-cuda-emulated.so")), Memory(8 << 20)}},
+        Server::Wait::kNot);
+    EXPECT_EQ(server.process().Wait(), 1) << model;
+    const std::string log = server.process().StandardError();
+    EXPECT_EQ(Count(log, "out of memory"), 1) << log;
+  }
 }
 
 }  // namespace
