@@ -30,6 +30,7 @@ struct HeadRows {
   int head;
   int64_t first_row;
   float* out;
+  const void* next;  // what is read behind this head
 
   const float* Near(const float* base, int64_t row) const {
     return base + ((first_row + row) * spec.heads + head) * spec.near_dim();
@@ -177,13 +178,21 @@ void NarrowBlockQueries(const HeadRows& rows, const HeadState& state, const Bloc
     BlockQueries(rows, state, run,
                  NearBlock<float, float>{{keys, spec.near_dim()}, bp, scratch.values, dp},
                  scratch.state, scratch);
-  } else if (spec.mixed()) {
+    return;
+  }
+  const int64_t tokens = run.place + run.count;
+  const uint16_t* values = Bf16(state.values);
+  const Onward behind_values{values + tokens * dp, rows.next};
+  if (spec.mixed()) {
+    const uint16_t* keys = Bf16(state.near_keys);
+    const int64_t panels = (tokens + kKeyPanel - 1) / kKeyPanel;
+    const Onward behind_keys{keys + panels * spec.near_dim() * kKeyPanel, values};
     const NearBlock<uint16_t, uint16_t> block{
-        {Bf16(state.near_keys), spec.near_dim()}, bp, Bf16(state.values), dp};
+        {keys, spec.near_dim(), behind_keys}, bp, values, dp, behind_values};
     BlockQueries(rows, state, run, block, nullptr, scratch);
   } else {
     const NearBlock<float, uint16_t> block{
-        {state.far_keys, spec.near_dim()}, bp, Bf16(state.values), dp};
+        {state.far_keys, spec.near_dim()}, bp, values, dp, behind_values};
     BlockQueries(rows, state, run, block, nullptr, scratch);
   }
 }
@@ -339,14 +348,13 @@ void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int lay
                     float* out, int64_t first, int64_t last, float* memory) {
   for (int64_t i = first; i < last; ++i) {
     const AttentionSegment& segment = segments[i / spec.heads];
-    if (i + 1 < last) {
-      const AttentionSegment& next = segments[(i + 1) / spec.heads];
-      auto* state = static_cast<RecurrentState*>(next.state);
-      PrefetchHead(spec, state->Head(layer, static_cast<int>((i + 1) % spec.heads)),
-                   state->position() % spec.block);
-    }
+    // Behind the last one, that one again: its lines are in cache.
+    const int64_t behind = std::min(i + 1, last - 1);
+    auto* state = static_cast<RecurrentState*>(segments[behind / spec.heads].state);
+    const HeadState next = state->Head(layer, static_cast<int>(behind % spec.heads));
+    if (behind > i) PrefetchHead(spec, next, state->position() % spec.block);
     const HeadRows rows{spec, layout, input, static_cast<int>(i % spec.heads), segment.first_row,
-                        out};
+                        out,  next.s};
     RecurrentHead(rows, layer, segment, memory);
   }
 }
@@ -357,7 +365,7 @@ void CachedHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
   for (int64_t i = first; i < last; ++i) {
     const AttentionSegment& segment = segments[i / spec.heads];
     const HeadRows rows{spec, layout, input, static_cast<int>(i % spec.heads), segment.first_row,
-                        out};
+                        out,  nullptr};
     CachedHead(rows, layer, segment, memory);
   }
 }

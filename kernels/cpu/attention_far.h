@@ -60,7 +60,9 @@ static void ReadState(const AttentionSpec& spec, const HeadLayout& layout, const
     Product(phi, phi_row, 1, rows, spec.features(), RowsF32{wide, layout.padded_dim}, vectors, out,
             layout.padded_dim, false);
   } else {
-    const RowsBf16 upper{reinterpret_cast<const uint16_t*>(state.s), layout.padded_dim};
+    const auto* s = reinterpret_cast<const uint16_t*>(state.s);
+    const RowsBf16 upper{
+        s, layout.padded_dim, {s + spec.features() * layout.padded_dim, state.near_keys}};
     Product(phi, phi_row, 1, rows, spec.features(), upper, vectors, out, layout.padded_dim, false);
   }
 }

@@ -34,8 +34,12 @@ struct NearWeight {
   }
 };
 
-PS_INLINE RowsF32 RowsOf(const float* data, int64_t stride) { return {data, stride}; }
-PS_INLINE RowsBf16 RowsOf(const uint16_t* data, int64_t stride) { return {data, stride}; }
+PS_INLINE RowsF32 RowsOf(const float* data, int64_t stride, const Onward& /*onward*/) {
+  return {data, stride};
+}
+PS_INLINE RowsBf16 RowsOf(const uint16_t* data, int64_t stride, const Onward& onward) {
+  return {data, stride, onward};
+}
 
 // Transposed keys of `dim` rows in panels (state.h), as an operand of Product: a band of columns
 // lies inside one panel.
@@ -43,7 +47,10 @@ template <typename Key>
 struct KeyPanels {
   const Key* data;
   int64_t dim;
-  auto Columns(int64_t first) const { return RowsOf(data + KeyIndex(dim, 0, first), kKeyPanel); }
+  Onward onward = {};
+  auto Columns(int64_t first) const {
+    return RowsOf(data + KeyIndex(dim, 0, first), kKeyPanel, onward);
+  }
 };
 
 // One block's keys and values for one head; Key and Value: float, or uint16_t for bf16.
@@ -53,6 +60,7 @@ struct NearBlock {
   int64_t scores_row;   // tokens of all panels
   const Value* values;  // [tokens][values_row]
   int64_t values_row;
+  Onward values_onward = {};
 };
 
 // A tile of queries of one head. Row m sees the first limit(m) tokens of the block.
@@ -134,12 +142,13 @@ template <typename Key, typename Value>
 static void AddValues(int rows, int64_t first, int64_t block_size, const float* weights,
                       const NearBlock<Key, Value>& block, int vectors, float* out) {
   const int64_t common = Limit(first, 0, block_size);
-  const auto values = RowsOf(block.values, block.values_row);
+  const auto values = RowsOf(block.values, block.values_row, block.values_onward);
   Product(weights, block.scores_row, 1, rows, common, values, vectors, out, block.values_row, true);
   for (int m = 1; m < rows; ++m) {
     const int64_t rest = Limit(first, m, block_size) - common;
     if (rest <= 0) continue;
-    const auto tail = RowsOf(block.values + common * block.values_row, block.values_row);
+    const auto tail =
+        RowsOf(block.values + common * block.values_row, block.values_row, block.values_onward);
     Product(weights + m * block.scores_row + common, block.scores_row, 1, 1, rest, tail, vectors,
             out + m * block.values_row, block.values_row, true);
   }

@@ -20,22 +20,31 @@ struct RowsF32 {
   RowsF32 Columns(int64_t first) const { return {data + first, stride}; }
 };
 
+// What is read behind the end of an array: requests that run ahead go on there.
+struct Onward {
+  const void* end;
+  const void* next;
+};
+
 // B as bf16 rows (the upper plane of a state).
 struct RowsBf16 {
   static constexpr int kStep = 1;
   const uint16_t* data;
   int64_t stride;
+  Onward onward;
   template <int NV, int kPart>
   PS_INLINE void LoadRow(const RowsBf16& b, int64_t k, V (&out)[NV]) {
     // A stream from memory, a page ahead of where the hardware's own prefetchers stop.
     constexpr int kAhead = 4096, kLine = 64;  // bytes
-    const char* row = reinterpret_cast<const char*>(b.data + k * b.stride);
+    const char* ahead = reinterpret_cast<const char*>(b.data + k * b.stride) + kAhead;
+    const auto* end = static_cast<const char*>(b.onward.end);
+    if (ahead >= end) ahead += static_cast<const char*>(b.onward.next) - end;
 #pragma GCC unroll 2
-    for (int i = 0; i < NV * kLanes * 2; i += kLine) __builtin_prefetch(row + kAhead + i);
+    for (int i = 0; i < NV * kLanes * 2; i += kLine) __builtin_prefetch(ahead + i);
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) out[n] = LoadBf16(b.data + k * b.stride + n * kLanes);
   }
-  RowsBf16 Columns(int64_t first) const { return {data + first, stride}; }
+  RowsBf16 Columns(int64_t first) const { return {data + first, stride, onward}; }
 };
 
 // The step of k + kPart.
