@@ -345,7 +345,7 @@ int Complete(const CompleteOptions& options) {
   progress.Clear();
   if (const grpc::Status status = (*reader)->Finish(); !status.ok()) {
     text.End();
-    return ReportRpcError(status, options.call);
+    return ReportRpcError(WithRetryDelay(status, context), options.call);
   }
   if (options.call.json) {
     json.Print(finish, options.request.has_logprobs());
@@ -385,6 +385,10 @@ int RunComplete(Arguments args, CallOptions call) {
       [&run](std::string token) { run.request.set_resume_token(std::move(token)); });
   options.Value("--state-in", "F", "go on from a state of your own", &run.state_in);
   options.Value("--state-out", "F", "write the state at the end", &run.state_out);
+  options.Field<uint64_t>(
+      "--cache-point", "N",
+      "keep the state behind N tokens of the prompt for later ones; repeatable",
+      [&run](uint64_t n) { run.request.mutable_cache()->add_points(static_cast<int64_t>(n)); });
   options.Switch("--no-cache", "take nothing from stored prompts, and store none", &no_cache);
   options.Switch("--ids", "print token ids in place of text", &run.print_ids);
   options.Switch("--progress", "show how far a long prompt is read, also without a terminal",
@@ -400,6 +404,7 @@ int RunComplete(Arguments args, CallOptions call) {
     run.request.mutable_cache()->set_write(false);
   }
 
+  run.call.session = run.request.session();
   if (run.state_out) run.request.set_return_state(true);
   const bool goes_on =
       !run.request.session().empty() || !run.request.resume_token().empty() || run.state_in;

@@ -65,7 +65,7 @@ int CallWithInput(const CallOptions& options, const InputOptions& input, InputFi
   if (file != nullptr) file->Interrupt();  // the writer may still wait for input that nobody needs
   writer.join();
   progress->Clear();
-  const grpc::Status status = stream->Finish();
+  const grpc::Status status = WithRetryDelay(stream->Finish(), context);
   if (!input_status.ok()) return ReportUsageError(input_status);
   return status.ok() ? kExitOk : ReportRpcError(status, options);
 }

@@ -14,6 +14,7 @@
 #include <iostream>
 
 #include "base/check.h"
+#include "base/status.h"
 
 namespace polysketch {
 namespace {
@@ -61,12 +62,23 @@ std::shared_ptr<grpc::Channel> Connect(const CallOptions& options) {
 void Prepare(const CallOptions& options, grpc::ClientContext* context) {
   if (!options.request_id.empty()) context->AddMetadata("x-request-id", options.request_id);
   if (!options.tenant.empty()) context->AddMetadata("x-tenant-id", options.tenant);
+  if (!options.session.empty()) context->AddMetadata("x-session-id", options.session);
   if (options.timeout > 0) {
     // A year is as good as never, and fits every clock.
     const std::chrono::duration<double> timeout(std::min(options.timeout, 365.0 * 24 * 3600));
     context->set_deadline(std::chrono::system_clock::now() +
                           std::chrono::duration_cast<std::chrono::system_clock::duration>(timeout));
   }
+}
+
+grpc::Status WithRetryDelay(const grpc::Status& status, const grpc::ClientContext& context) {
+  if (status.ok()) return status;
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto delay = metadata.find("retry-after-ms");
+  if (delay == metadata.end()) return status;
+  const std::string_view milliseconds(delay->second.data(), delay->second.size());
+  return {status.error_code(), StrCat(status.error_message(), "; again in ", milliseconds, " ms"),
+          status.error_details()};
 }
 
 ExitCode ReportRpcError(const grpc::Status& status, const CallOptions& options) {

@@ -24,6 +24,7 @@ struct CallOptions {
   std::string server;      // HOST:PORT
   std::string request_id;  // empty: the server makes one
   std::string tenant;      // x-tenant-id; empty: none
+  std::string session;     // x-session-id, by which a gateway may choose the replica; empty: none
   double timeout = 0;      // seconds; 0: none
   bool json = false;
 
@@ -38,6 +39,9 @@ std::string DefaultServer();
 std::shared_ptr<grpc::Channel> Connect(const CallOptions& options);
 // Gives the context of a call its deadline and metadata.
 void Prepare(const CallOptions& options, grpc::ClientContext* context);
+
+// The status of a call with what else its answer says: when to come again (retry-after-ms).
+grpc::Status WithRetryDelay(const grpc::Status& status, const grpc::ClientContext& context);
 
 // Says on stderr what went wrong, in words for the person at the terminal, and returns the exit
 // code.

@@ -236,6 +236,8 @@ int RunSession(Arguments args, CallOptions call) {
       operand = args.front();
       args.pop_front();
     }
+    if (std::string_view(action.operand == nullptr ? "" : action.operand) == "ID")
+      call.session = operand;
     return action.run(std::move(args), std::move(call), operand);
   }
   return ReportUsageError(

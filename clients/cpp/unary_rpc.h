@@ -15,7 +15,8 @@ grpc::Status CallUnary(const CallOptions& options,
   grpc::ClientContext context;
   Prepare(options, &context);
   const CancelOnInterrupt cancel_on_interrupt(&context);
-  return ((*stub).*method)(&context, request, response);
+  const grpc::Status status = ((*stub).*method)(&context, request, response);
+  return WithRetryDelay(status, context);
 }
 
 }  // namespace polysketch

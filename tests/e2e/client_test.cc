@@ -216,6 +216,25 @@ TEST_F(CommandLineClient, TellsWhatIsWrong) {
   }
 }
 
+TEST_F(CommandLineClient, ARefusalSaysWhenToComeAgain) {
+  const Server server({.flags = {"--max-sequences", "1", "--max-queue", "0"}});
+  const auto command = [&](Strings arguments) {
+    arguments.insert(arguments.begin(), {Binary("polysketch"), "--server", server.address()});
+    return ProcessOptions{.arguments = arguments};
+  };
+  Process first(command({"complete", "--prompt", "It was late", "--ignore-eos"}));
+  ASSERT_TRUE(server.ComesToRun(1)) << first.StandardError();
+  const ProcessResult second = RunProcess(command({"complete", "--prompt", "x"}));
+  EXPECT_EQ(second.exit_status, 1);
+  const std::string& said = second.standard_error;
+  EXPECT_NE(said.find("RESOURCE_EXHAUSTED"), std::string::npos) << said;
+  const size_t delay = said.find("; again in ");
+  ASSERT_NE(delay, std::string::npos) << said;
+  EXPECT_GT(std::stoi(said.substr(delay + 11)), 0) << said;
+  first.Signal(SIGINT);
+  EXPECT_EQ(first.Wait(), 130);
+}
+
 TEST_F(CommandLineClient, AFullDiskIsAnError) {
   for (const std::string command : {"complete --prompt x --max-tokens 3", "info", "info --json"}) {
     const std::string line =

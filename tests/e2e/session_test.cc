@@ -197,6 +197,11 @@ TEST(Session, StoredPrompts) {
   EXPECT_EQ(longer_cold["cache_miss"], "CACHE_MISS_DISABLED");
   EXPECT_EQ(ask(text, {"--tenant", "other"})["cache_miss"], "CACHE_MISS_NO_PREFIX");
   EXPECT_EQ(ask("short")["cache_miss"], "CACHE_MISS_TOO_SHORT");
+  // A point of the caller's choice, whatever the least length of prompts that are stored by
+  // themselves.
+  EXPECT_EQ(ask(text.substr(7), {"--cache-point", "30"})["usage"]["cached_tokens"], 0);
+  const std::string beginning = text.substr(7, 160);
+  EXPECT_EQ(ask(beginning)["usage"]["cached_tokens"], 30);
   // An append says it too: of an empty session it may begin with a stored prompt.
   const auto append = [&](const std::string& id, const std::string& more) {
     return Ask(server, {"session", "append", id, "--prompt", more});

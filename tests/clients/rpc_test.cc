@@ -1,0 +1,33 @@
+// What every call of the command-line client carries.
+#include "clients/cpp/rpc.h"
+
+#include <grpcpp/test/client_context_test_peer.h>
+
+#include <map>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace polysketch {
+namespace {
+
+using Metadata = std::multimap<std::string, std::string>;
+
+Metadata Sent(const CallOptions& options) {
+  grpc::ClientContext context;
+  Prepare(options, &context);
+  return grpc::testing::ClientContextTestPeer(&context).GetSendInitialMetadata();
+}
+
+TEST(RpcTest, SendsTheMetadataThatWasAskedFor) {
+  EXPECT_EQ(Sent({}), Metadata{});
+  CallOptions options;
+  options.request_id = "r-1";
+  options.tenant = "acme";
+  options.session = "s-1";
+  EXPECT_EQ(Sent(options),
+            (Metadata{{"x-request-id", "r-1"}, {"x-tenant-id", "acme"}, {"x-session-id", "s-1"}}));
+}
+
+}  // namespace
+}  // namespace polysketch
