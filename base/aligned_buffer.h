@@ -14,6 +14,7 @@
 #endif
 
 #include "base/check.h"
+#include "base/huge_page.h"
 
 namespace polysketch {
 
@@ -47,7 +48,6 @@ class AlignedBuffer {
 
  private:
   static constexpr size_t kCacheLine = 64;
-  static constexpr size_t kHugePage = size_t{2} << 20;
   struct Free {
     void operator()(T* p) const { std::free(p); }
   };

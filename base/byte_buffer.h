@@ -18,6 +18,7 @@
 #endif
 
 #include "base/check.h"
+#include "base/huge_page.h"
 
 namespace polysketch {
 
@@ -56,9 +57,6 @@ class LargeAllocator {
   }
 
   friend bool operator==(const LargeAllocator&, const LargeAllocator&) { return true; }
-
- private:
-  static constexpr size_t kHugePage = size_t{2} << 20;
 };
 
 using ByteBuffer = std::vector<uint8_t, LargeAllocator<uint8_t>>;

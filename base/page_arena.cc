@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/huge_page.h"
+
 namespace polysketch {
 namespace {
-
-constexpr size_t kHugePage = size_t{2} << 20;
 
 size_t RoundUp(size_t size, size_t to) { return (size + to - 1) / to * to; }
 
