@@ -64,7 +64,7 @@ TEST_F(CudaReserveTest, NoStepAsksForMemory) {
       options.weights = format == StateFormat::kF32 ? DataType::kF32 : DataType::kBf16;
       const auto folder = testing::SourceDir() / "tests/data/goldens" / name;
       const auto model = testing::LoadModel(folder, &cuda_->device(), options);
-      const int steps = Scale(8, 200);
+      const int steps = Scale(8, 40);
       // A KV cache takes whole blocks.
       const bool growing = model->attention_spec().kv_cache();
       const size_t cached =
