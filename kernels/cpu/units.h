@@ -15,7 +15,7 @@ struct ProductUnits {
 
 // Whether a dot product of bf16 pairs makes clearly more products a second than a float32
 // multiply-add on this machine, timed in registers for some microseconds, once. (Twice as many on
-// Zen 5, half as many on a Xeon that was met.)
+// Zen 5, half as many on another machine.)
 bool Bf16DotsAreFaster();
 
 }  // namespace polysketch::cpu
