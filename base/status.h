@@ -1,6 +1,6 @@
 // Status and Result<T>: how a function tells its caller that untrusted input was bad or a resource
 // was missing. The codes are gRPC's canonical codes, so the server maps them in one place
-// (server/status_map.h).
+// (server/convert/status_map.h).
 #pragma once
 
 #include <chrono>

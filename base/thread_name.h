@@ -1,5 +1,5 @@
 // Names of threads, as /proc and debuggers show them. The server tells the CPU time of the model
-// from its own by the first two (server/scrape.cc).
+// from its own by the first two (server/metrics/scrape.cc).
 #pragma once
 
 #include <pthread.h>

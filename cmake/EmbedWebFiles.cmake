@@ -1,4 +1,4 @@
-# Run as a script: writes OUTPUT, the C++ source behind server/web_files.h, from the files of FOLDER.
+# Run as a script: writes OUTPUT, the C++ source behind server/http/web_files.h, from the files of FOLDER.
 file(GLOB names RELATIVE "${FOLDER}" "${FOLDER}/*")
 list(SORT names)
 set(content_type_html "text/html; charset=utf-8")
@@ -21,6 +21,6 @@ foreach(name ${names})
     "    {\"${path}\", \"${content_type_${extension}}\", {kFile${index}, sizeof(kFile${index})}},\n")
   math(EXPR index "${index} + 1")
 endforeach()
-file(WRITE "${OUTPUT}" "#include \"server/web_files.h\"\n\nnamespace polysketch {\nnamespace {\n\n${arrays}\n\
+file(WRITE "${OUTPUT}" "#include \"server/http/web_files.h\"\n\nnamespace polysketch {\nnamespace {\n\n${arrays}\n\
 constexpr WebFile kFiles[] = {\n${entries}};\n\n}  // namespace\n\n\
 std::span<const WebFile> WebFiles() { return kFiles; }\n\n}  // namespace polysketch\n")

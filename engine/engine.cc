@@ -11,10 +11,10 @@
 
 #include "base/check.h"
 #include "base/thread_name.h"
-#include "engine/retry_delay.h"
 #include "engine/sampler/random.h"
 #include "engine/sampler/sampling_params.h"
 #include "engine/scheduler/generate_sequence.h"
+#include "engine/scheduler/retry_delay.h"
 #include "engine/scheduler/scheduler.h"
 #include "engine/scheduler/score_sequence.h"
 #include "engine/snapshot/check.h"

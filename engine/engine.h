@@ -20,8 +20,8 @@
 #include "base/status.h"
 #include "engine/checkpoint/model_config.h"
 #include "engine/model/model.h"
-#include "engine/observer.h"
-#include "engine/request.h"
+#include "engine/request/observer.h"
+#include "engine/request/request.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace polysketch {

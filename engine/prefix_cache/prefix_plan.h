@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "engine/prefix_cache/prefix_cache.h"
-#include "engine/request.h"
+#include "engine/request/request.h"
 #include "engine/snapshot/state_saver.h"
 
 namespace polysketch {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/request.h"
+#include "engine/request/request.h"
 
 namespace polysketch {
 

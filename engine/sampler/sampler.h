@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "engine/request.h"
+#include "engine/request/request.h"
 #include "kernels/row_draw.h"
 
 namespace polysketch {

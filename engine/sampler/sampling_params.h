@@ -5,7 +5,7 @@
 #include <span>
 
 #include "base/status.h"
-#include "engine/request.h"
+#include "engine/request/request.h"
 
 namespace polysketch {
 

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/request.h"
+#include "engine/request/request.h"
 #include "engine/snapshot/snapshot.h"
 
 namespace polysketch {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "engine/scheduler/state_pool.h"
+#include "engine/model/state_pool.h"
 
 namespace polysketch {
 

@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "engine/model/model.h"
+#include "engine/model/state_pool.h"
 #include "engine/scheduler/batch_builder.h"
 #include "engine/scheduler/fork_source.h"
 #include "engine/scheduler/sequence.h"
-#include "engine/scheduler/state_pool.h"
 #include "engine/scheduler/step_budget.h"
 #include "engine/scheduler/step_executor.h"
 #include "engine/scheduler/tenant_shares.h"

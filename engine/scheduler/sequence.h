@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "engine/observer.h"
-#include "engine/request.h"
+#include "engine/request/observer.h"
+#include "engine/request/request.h"
 #include "engine/sampler/sampler.h"
 #include "engine/scheduler/choices.h"
 #include "engine/snapshot/snapshot.h"

@@ -12,7 +12,7 @@
 #include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
 #include "engine/model/model.h"
-#include "engine/observer.h"
+#include "engine/request/observer.h"
 #include "engine/sampler/sampler.h"
 #include "engine/scheduler/sequence.h"
 

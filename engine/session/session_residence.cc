@@ -3,6 +3,7 @@
 #include "base/logging.h"
 #include "engine/session/session_keys.h"
 #include "engine/session/session_table.h"
+#include "engine/store/state_key.h"
 
 namespace polysketch {
 namespace {

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/logging.h"
 #include "engine/session/session_keys.h"
+#include "engine/store/state_key.h"
 
 namespace polysketch {
 namespace {

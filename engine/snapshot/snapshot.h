@@ -13,7 +13,7 @@
 
 #include "base/byte_buffer.h"
 #include "base/status.h"
-#include "engine/request.h"
+#include "engine/request/request.h"
 #include "engine/snapshot/token_set.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "kernels/backend.h"

@@ -13,6 +13,7 @@
 #include "engine/snapshot/check.h"
 #include "engine/snapshot/content_hash.h"
 #include "engine/snapshot/snapshot.h"
+#include "engine/snapshot/state_encoding.h"
 
 namespace polysketch {
 
@@ -24,15 +25,6 @@ struct SnapshotBinding {
 
   bool operator==(const SnapshotBinding&) const = default;
 };
-
-enum class StateEncoding : uint32_t {
-  kF32 = 0,       // exact
-  kBf16 = 1,      // two bytes a value, rounded to nearest even: half the size
-  kF32Zstd = 2,   // exact, byte planes compressed
-  kBf16Zstd = 3,  // two bytes a value, compressed
-};
-// "f32", "bf16", "f32-zstd", "bf16-zstd".
-std::string_view StateEncodingName(StateEncoding encoding);
 
 std::string EncodeSnapshot(const Snapshot& snapshot, const SnapshotBinding& binding,
                            StateEncoding encoding);

@@ -8,9 +8,17 @@
 
 #include "base/byte_buffer.h"
 #include "base/status.h"
-#include "engine/snapshot/snapshot_file.h"
 
 namespace polysketch {
+
+enum class StateEncoding : uint32_t {
+  kF32 = 0,       // exact
+  kBf16 = 1,      // two bytes a value, rounded to nearest even: half the size
+  kF32Zstd = 2,   // exact, byte planes compressed
+  kBf16Zstd = 3,  // two bytes a value, compressed
+};
+// "f32", "bf16", "f32-zstd", "bf16-zstd".
+std::string_view StateEncodingName(StateEncoding encoding);
 
 // `state`: float32 values.
 std::string EncodeState(std::span<const uint8_t> state, StateEncoding encoding);

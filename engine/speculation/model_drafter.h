@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/model/model.h"
-#include "engine/scheduler/state_pool.h"
+#include "engine/model/state_pool.h"
 #include "engine/speculation/drafter.h"
 
 namespace polysketch {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/store/state_key.h"
 #include "engine/store/stored_header.h"
 
 namespace polysketch {

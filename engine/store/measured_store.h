@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "engine/observer.h"
+#include "engine/request/observer.h"
 #include "engine/store/state_store.h"
 
 namespace polysketch {

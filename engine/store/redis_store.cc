@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/store/redis_url.h"
+#include "engine/store/state_key.h"
 #include "engine/store/stored_header.h"
 
 namespace polysketch {

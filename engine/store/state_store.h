@@ -33,10 +33,6 @@ struct StoreUsage {
 
 class StateStore {
  public:
-  // "dir:PATH" (made when it is missing) or "redis://[USER@]HOST:PORT[/DB][?password_file=PATH]".
-  // `limit`: most bytes of a folder; 0: none. A Redis has its own (maxmemory). INVALID_ARGUMENT for
-  // another form; what cannot be reached or written is UNAVAILABLE.
-  static Result<std::unique_ptr<StateStore>> Open(const std::string& url, int64_t limit = 0);
   virtual ~StateStore() = default;
 
   // "dir" or "redis".
@@ -68,10 +64,5 @@ class StateStore {
   // As of the last look, and what this process has written since. Does not block.
   virtual StoreUsage usage() const { return {}; }
 };
-
-// 128 random bits as 32 hexadecimal digits.
-std::string NewStateKey();
-// Whether a client may have got it from NewStateKey.
-bool IsStateKey(std::string_view text);
 
 }  // namespace polysketch

@@ -1,27 +1,18 @@
 // What both stores put in front of an entry's bytes.
 #pragma once
 
-#include <sys/random.h>
-
 #include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "base/byte_io.h"
-#include "base/check.h"
 #include "engine/store/state_store.h"
 
 namespace polysketch {
 
 inline constexpr std::string_view kStoredMagic = "PSKSTORE";
 inline constexpr size_t kStoredHeaderBytes = 24;  // magic, revision, milliseconds since the epoch
-
-inline uint64_t RandomWord() {
-  uint64_t word = 0;
-  PS_CHECK(getrandom(&word, sizeof(word), 0) == sizeof(word));
-  return word;
-}
 
 inline std::string StoredHeader(uint64_t revision) {
   ByteWriter out;

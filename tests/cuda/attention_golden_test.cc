@@ -1,5 +1,5 @@
-// tests/model/attention_golden.h for the general kernels.
-#include "tests/model/attention_golden.h"
+// tests/engine/model/attention_golden.h for the general kernels.
+#include "tests/engine/model/attention_golden.h"
 #include "tests/cuda/cuda_test.h"
 
 namespace polysketch {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "tests/cuda/cuda_test.h"
+#include "tests/engine/model/model_runner.h"
 #include "tests/kernels/noisy.h"
-#include "tests/model/model_runner.h"
 #include "tests/testing/random.h"
 
 namespace polysketch {

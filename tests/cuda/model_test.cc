@@ -9,7 +9,7 @@
 
 #include "engine/checkpoint/safetensors.h"
 #include "tests/cuda/cuda_test.h"
-#include "tests/model/model_runner.h"
+#include "tests/engine/model/model_runner.h"
 #include "tests/testing/random.h"
 #include "tests/testing/random_model.h"
 

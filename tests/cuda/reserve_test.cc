@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tests/cuda/cuda_test.h"
-#include "tests/model/model_runner.h"
+#include "tests/engine/model/model_runner.h"
 #include "tests/simt/simt.h"
 #include "tests/testing/random.h"
 

@@ -10,7 +10,7 @@
 
 #include "engine/engine.h"
 #include "tests/cuda/cuda_test.h"
-#include "tests/model/model_runner.h"
+#include "tests/engine/model/model_runner.h"
 #include "tests/testing/random.h"
 
 namespace polysketch {

@@ -45,7 +45,7 @@ class Compose(unittest.TestCase):
         self.assertTrue((context / server["build"]["dockerfile"]).exists())
         drain = re.fullmatch(r"(\d+)s", server["command"][server["command"].index("--drain-timeout") + 1])
         grace = re.fullmatch(r"(\d+)s", server["stop_grace_period"])
-        # Two seconds for last messages (kGoodbye in server/server.cc), and some to spare.
+        # Two seconds for last messages (kGoodbye in server/app/server.cc), and some to spare.
         self.assertGreaterEqual(int(grace[1]), int(drain[1]) + 2 + 5)
         self.assertTrue(server["read_only"])
 

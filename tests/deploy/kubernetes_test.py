@@ -21,7 +21,7 @@ SCHEMAS = pathlib.Path(__file__).resolve().parent / "schemas"
 VERSION = "1.33"  # of the schemas of Kubernetes' own kinds
 OVERLAYS = sorted(path.parent.name for path in KUBERNETES.glob("overlays/*/kustomization.yaml"))
 WORKLOADS = ("Deployment", "StatefulSet")
-GOODBYE_SECONDS = 2  # kGoodbye in server/server.cc: for last messages, behind the drain
+GOODBYE_SECONDS = 2  # kGoodbye in server/app/server.cc: for last messages, behind the drain
 SPARE_SECONDS = 5
 
 

@@ -63,7 +63,7 @@ TEST_P(EveryKind, CancelFreesTheSlot) {
   EXPECT_EQ(stream->Finish().code(), Code::kCancelled);
   ExpectSlotIsFree(server);
   // Counted by the writer thread, a moment after the engine has freed the slot. A score whose
-  // client left may have been told of its input's end first (server/stream_call.h): it has stopped
+  // client left may have been told of its input's end first (server/rpc/stream_call.h): it has stopped
   // then.
   const auto finished = [&](const char* reason) {
     return server.Metric(

@@ -11,7 +11,7 @@
 #include "engine/scheduler/generate_sequence.h"
 #include "engine/scheduler/scheduler.h"
 #include "gtest/gtest.h"
-#include "tests/engine/collected.h"
+#include "tests/engine/testing/collected.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/random.h"
 #include "tests/testing/random_model.h"

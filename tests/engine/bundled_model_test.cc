@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "engine/engine.h"
 #include "gtest/gtest.h"
-#include "tests/engine/reader.h"
+#include "tests/engine/testing/reader.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/random.h"
 

@@ -11,8 +11,9 @@
 #include "engine/engine.h"
 #include "engine/prefix_cache/prefix_cache.h"
 #include "engine/session/session_table.h"
+#include "engine/store/open_state_store.h"
 #include "gtest/gtest.h"
-#include "tests/engine/reader.h"
+#include "tests/engine/testing/reader.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/random.h"
 #include "tests/testing/random_model.h"
@@ -62,7 +63,7 @@ class CanaryTest : public ::testing::TestWithParam<AttentionKind> {
     options.prefix_cache = nullptr;
     options.draft_tokens = 0;
     cold_ = std::make_unique<World>(folder_.path() / "model", options);
-    store_ = *StateStore::Open("dir:" + (folder_.path() / "states").string());
+    store_ = *OpenStateStore("dir:" + (folder_.path() / "states").string());
     SessionOptions sessions;
     sessions.store = store_.get();
     sessions.memory = 60000;

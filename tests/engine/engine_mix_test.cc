@@ -10,8 +10,8 @@
 
 #include "engine/engine.h"
 #include "gtest/gtest.h"
-#include "tests/engine/engine_fixture.h"
-#include "tests/engine/reader.h"
+#include "tests/engine/testing/engine_fixture.h"
+#include "tests/engine/testing/reader.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/random.h"
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/engine/engine_fixture.h"
-#include "tests/engine/fake_model.h"
-#include "tests/engine/reader.h"
+#include "tests/engine/testing/engine_fixture.h"
+#include "tests/engine/testing/fake_model.h"
+#include "tests/engine/testing/reader.h"
 #include "tests/testing/random.h"
 
 namespace polysketch {

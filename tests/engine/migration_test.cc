@@ -9,8 +9,8 @@
 #include "engine/scheduler/scheduler.h"
 #include "engine/snapshot/snapshot_file.h"
 #include "gtest/gtest.h"
-#include "tests/engine/collected.h"
-#include "tests/engine/fake_model.h"
+#include "tests/engine/testing/collected.h"
+#include "tests/engine/testing/fake_model.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/random.h"
 

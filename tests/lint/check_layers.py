@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Fails when an include runs upward, or when a header of a library is seen by a layer that must not know it.
+"""Fails when an include runs upward, when includes form a cycle, or when a library's header is seen where it must not be.
 
-    check_layers.py [ROOT]     checks the tree; each finding is a line FILE:LINE: message, and the exit status is 1
+    check_layers.py [ROOT]       checks the tree; each finding is a line FILE:LINE: message, and the exit status is 1
     check_layers.py --self-test  plants one violation of each rule in a scratch tree and demands that it is found
 
-The rules are ARCHITECTURE.md's: base <- kernels <- engine <- server; proto is seen by server and clients only; clients
-never see engine. Includes are written from the root of the tree, so that a path says its layer.
+The rules are ARCHITECTURE.md's. A layer is a top-level folder: base <- kernels <- engine <- server; proto is seen by
+server and clients only; clients never see engine. A room is a folder of a layer. ROOMS lists the rooms of a layer, lowest
+first: a file includes its own room and lower ones. Includes are written from the root of the tree, so that a path says its
+layer and its room. A header and the source of the same name are one unit; units do not include each other in a circle.
 """
 
 import os
@@ -27,12 +29,32 @@ BELOW = {
     "tests/base": ["base"],
     "tests/kernels": ["base", "kernels"],
     "tests/simt": ["base", "kernels"],
-    "tests/cuda": ["base", "kernels", "engine", "tests/kernels", "tests/model", "tests/simt"],
+    "tests/cuda": ["base", "kernels", "engine", "tests/kernels", "tests/engine/model", "tests/simt"],
     "tests/engine": ["base", "kernels", "engine"],
-    "tests/model": ["base", "kernels", "engine", "tests/kernels"],
+    "tests/engine/model": ["base", "kernels", "engine", "tests/kernels"],
     "tests/server": ["base", "kernels", "engine", "proto", "server"],
     "tests/clients": ["base", "proto", "clients"],
     "tests/e2e": ["base", "proto", "clients"],
+}
+
+# Layer -> its rooms, lowest first. Rooms on one line do not see each other. "." is the folder of the layer itself.
+ROOMS = {
+    "engine": [
+        ["checkpoint", "tokenizer", "request"],
+        ["model", "sampler"],
+        ["snapshot"],
+        ["store", "prefix_cache", "speculation"],
+        ["session", "scheduler"],
+        ["."],
+    ],
+    "server": [
+        ["convert"],
+        ["net"],
+        ["metrics"],
+        ["rpc"],
+        ["http"],
+        ["app"],
+    ],
 }
 
 # What the layers above a backend may see of it is kernels/*.h; its folders are its own (and its tests').
@@ -46,7 +68,7 @@ LIBRARIES = [
     ("gRPC", r"(grpc|grpcpp)/", r"(server|clients|tests/(server|clients|e2e))/"),
     ("protobuf", r"google/protobuf/", r"(server|clients|tests/(server|clients|e2e))/"),
     ("Prometheus", r"prometheus/", r"(server|tests/server)/"),
-    ("civetweb", r"civetweb|CivetServer", r"server/http_server\.cc$"),
+    ("civetweb", r"civetweb|CivetServer", r"server/http/http_server\.cc$"),
     # It clashes with gRPC's absl::string_view, so no header may carry it into another translation unit.
     ("SentencePiece", r"sentencepiece", r"engine/tokenizer[^.]*\.cc$"),
     ("hiredis", r"hiredis/", r"engine/store/redis[^.]*\.cc$"),
@@ -76,20 +98,48 @@ def layer_of(path):
     return max(candidates, key=len, default=None)
 
 
-def check_include(root, path, header, quoted):
-    """The reason why the file `path` must not include `header`, or None."""
+def room_of(path):
+    """(layer, room) of a path in a layer that has rooms, else None."""
     layer = layer_of(path)
+    if layer not in ROOMS:
+        return None
+    rest = path[len(layer) + 1:]
+    return layer, rest.split("/")[0] if "/" in rest else "."
+
+
+def level_of(layer, room):
+    """How high a room lies in its layer; None for a room that ROOMS does not list."""
+    return next((level for level, rooms in enumerate(ROOMS[layer]) if room in rooms), None)
+
+
+def check_rooms(path, header):
+    """The reason why `path` must not include `header`, both of one layer with rooms, or None."""
+    layer, room = room_of(path)
+    other = room_of(header)
+    if level_of(layer, room) is None:
+        return f"{layer}/{room} is not in ROOMS of tests/lint/check_layers.py"
+    if other is None or other[0] != layer or other[1] == room:
+        return None
+    target = level_of(*other)
+    if target is None or target >= level_of(layer, room):
+        return f'the include of "{header}" runs upward: {layer}/{room} may not see {layer}/{other[1]}'
+    return None
+
+
+def check_library(path, header):
     for name, pattern, allowed in LIBRARIES:
         if re.match(pattern, header) and not re.match(allowed, path):
             return f"{name} header <{header}> is not seen here"
-    if GRPC_GENERATED.search(header):
-        return None if re.match(LIBRARIES[0][2], path) else f'gRPC header "{header}" is not seen here'
-    if re.match(GOOGLE_TEST, header):
-        return None  # by custom in quotes or in angle brackets
+    if GRPC_GENERATED.search(header) and not re.match(LIBRARIES[0][2], path):
+        return f'gRPC header "{header}" is not seen here'
+    return None
+
+
+def check_own(root, path, header):
+    """The reason why `path` must not include `header`, a path from the root in quotes, or None."""
+    layer = layer_of(path)
     generated = [owner for pattern, owner in GENERATED if pattern.search(header)]
     target = generated[0] if generated else layer_of(header)
-    if not quoted:
-        return f"<{header}> is a header of ours: write it in quotes" if target else None
     if target is None:
         # tests/*.h: helpers that several areas of tests share.
         if path.startswith("tests/") and os.path.isfile(os.path.join(root, header)):
@@ -99,8 +149,11 @@ def check_include(root, path, header, quoted):
         return f'"{header}" does not exist'
     if path.startswith("tests/") and TEST_DATA.match(header):
         return None
-    if target != layer and target not in BELOW[layer]:
+    nested = path.startswith("tests/") and (layer.startswith(target + "/") or target.startswith(layer + "/"))
+    if target != layer and not nested and target not in BELOW[layer]:
         return f'the include of "{header}" runs upward: {layer} may see {", ".join(BELOW[layer]) or "nothing else"}'
+    if layer in ROOMS and (reason := check_rooms(path, header)):
+        return reason
     backend = BACKEND.match(header)
     if backend and not path.startswith(("tests/kernels/", "tests/simt/", "tests/cuda/")) and layer != "bench":
         own = BACKEND.match(path)
@@ -110,8 +163,20 @@ def check_include(root, path, header, quoted):
     return None
 
 
-def check_tree(root):
-    findings = []
+def check_include(root, path, header, quoted):
+    """The reason why the file `path` must not include `header`, or None."""
+    if reason := check_library(path, header):
+        return reason
+    if GRPC_GENERATED.search(header) or re.match(GOOGLE_TEST, header):
+        return None  # a library's, by custom in quotes or in angle brackets
+    if not quoted:
+        ours = layer_of(header) or any(pattern.search(header) for pattern, _ in GENERATED)
+        return f"<{header}> is a header of ours: write it in quotes" if ours else None
+    return check_own(root, path, header)
+
+
+def includes_of(root):
+    """(path, line number, header, quoted) of every include of the tree."""
     for top in sorted({layer.split("/")[0] for layer in BELOW}):
         for folder, _, names in sorted(os.walk(os.path.join(root, top))):
             for name in sorted(names):
@@ -120,19 +185,54 @@ def check_tree(root):
                     continue
                 with open(os.path.join(root, path), encoding="utf-8") as source:
                     for number, line in enumerate(source, 1):
-                        match = INCLUDE.match(line)
-                        if not match:
-                            continue
-                        reason = check_include(root, path, match.group(2), match.group(1) == '"')
-                        if reason:
-                            findings.append(f"{path}:{number}: {reason}")
+                        if match := INCLUDE.match(line):
+                            yield path, number, match.group(2), match.group(1) == '"'
+
+
+def unit_of(path):
+    """What a header and its source have in common: the path without its ending."""
+    return os.path.splitext(path)[0]
+
+
+def find_cycles(graph):
+    """The cycles that a depth-first walk of `graph` closes, each as the list of its units."""
+    cycles, done, trail = [], set(), []
+
+    def visit(unit):
+        if unit in trail:
+            cycles.append(trail[trail.index(unit):] + [unit])
+            return
+        if unit in done:
+            return
+        trail.append(unit)
+        for other in sorted(graph.get(unit, ())):
+            visit(other)
+        trail.pop()
+        done.add(unit)
+
+    for unit in sorted(graph):
+        visit(unit)
+    return cycles
+
+
+def check_tree(root):
+    findings = []
+    graph = {}
+    for path, number, header, quoted in includes_of(root):
+        if reason := check_include(root, path, header, quoted):
+            findings.append(f"{path}:{number}: {reason}")
+        if quoted and layer_of(header) and unit_of(header) != unit_of(path):
+            graph.setdefault(unit_of(path), set()).add(unit_of(header))
+    for cycle in find_cycles(graph):
+        findings.append(f"{cycle[0]}: includes form a cycle: {' -> '.join(cycle)}")
     return findings
 
 
 # Each case: a file, one include, and whether it is allowed. The tree holds the headers that the includes name.
 SELF_TEST_HEADERS = [
-    "base/status.h", "kernels/backend.h", "engine/checkpoint/safetensors.h", "kernels/cpu/vec.h", "kernels/reference/ops.h", "engine/engine.h",
-    "server/limits.h", "clients/cpp/args.h", "tests/testing.h",
+    "base/status.h", "kernels/backend.h", "engine/checkpoint/safetensors.h", "kernels/cpu/vec.h",
+    "kernels/reference/ops.h", "engine/engine.h", "engine/request/request.h", "engine/scheduler/scheduler.h",
+    "server/app/limits.h", "server/net/listener.h", "server/rpc/call.h", "clients/cpp/args.h", "tests/testing.h",
 ]
 SELF_TEST_CASES = [
     ("base/a.cc", '"base/status.h"', True),
@@ -144,26 +244,35 @@ SELF_TEST_CASES = [
     ("kernels/cpu/a.cc", '"kernels/reference/ops.h"', False),
     ("engine/a.cc", '"kernels/backend.h"', True),
     ("engine/a.cc", '"kernels/cpu/vec.h"', False),
-    ("engine/a.cc", '"server/limits.h"', False),
+    ("engine/a.cc", '"server/app/limits.h"', False),
     ("engine/a.cc", '"polysketch/v1/polysketch.pb.h"', False),
     ("engine/a.cc", "<grpcpp/grpcpp.h>", False),
     ("engine/a.cc", "<google/protobuf/message.h>", False),
     ("engine/a.cc", "<prometheus/counter.h>", False),
     ("engine/a.cc", "<immintrin.h>", False),
     ("engine/a.cc", "<sentencepiece_processor.h>", False),
+    ("engine/a.cc", '"engine/scheduler/scheduler.h"', True),
+    ("engine/scheduler/a.h", '"engine/request/request.h"', True),
+    ("engine/request/a.h", '"engine/scheduler/scheduler.h"', False),
+    ("engine/scheduler/a.h", '"engine/engine.h"', False),
+    ("engine/attic/a.h", '"engine/request/request.h"', False),
     ("engine/tokenizer/tokenizer.cc", "<sentencepiece_processor.h>", True),
     ("engine/tokenizer/tokenizer.h", "<sentencepiece_processor.h>", False),
-    ("server/a.cc", "<sentencepiece_processor.h>", False),
-    ("server/a.cc", '"engine/engine.h"', True),
-    ("server/a.cc", "<civetweb.h>", False),
-    ("server/http_server.cc", "<civetweb.h>", True),
-    ("server/a.cc", '"clients/cpp/args.h"', False),
-    ("server/a.cc", '"polysketch/v1/polysketch.grpc.pb.h"', True),
+    ("server/app/a.cc", "<sentencepiece_processor.h>", False),
+    ("server/app/a.cc", '"engine/engine.h"', True),
+    ("server/app/a.cc", '"server/rpc/call.h"', True),
+    ("server/rpc/a.cc", '"server/net/listener.h"', True),
+    ("server/net/a.cc", '"server/rpc/call.h"', False),
+    ("server/a.cc", '"server/net/listener.h"', False),
+    ("server/http/a.cc", "<civetweb.h>", False),
+    ("server/http/http_server.cc", "<civetweb.h>", True),
+    ("server/app/a.cc", '"clients/cpp/args.h"', False),
+    ("server/app/a.cc", '"polysketch/v1/polysketch.grpc.pb.h"', True),
     ("clients/cpp/a.cc", '"polysketch/v1/polysketch.grpc.pb.h"', True),
     ("clients/cpp/a.cc", '"engine/engine.h"', False),
-    ("clients/cpp/a.cc", '"server/limits.h"', False),
+    ("clients/cpp/a.cc", '"server/app/limits.h"', False),
     ("kernels/cpu/b.cc", "<cuda_runtime.h>", False),
-    ("tests/engine/a_test.cc", '"server/limits.h"', False),
+    ("tests/engine/a_test.cc", '"server/app/limits.h"', False),
     ("tests/engine/a_test.cc", '"tests/testing.h"', True),
     ("tests/e2e/a_test.cc", '"engine/engine.h"', False),
     ("tests/kernels/a_test.cc", '"engine/checkpoint/safetensors.h"', True),
@@ -175,21 +284,36 @@ SELF_TEST_CASES = [
     ("engine/a.cc", '"base/missing.h"', False),
     ("engine/a.cc", "<base/status.h>", False),
 ]
+# Files with their one include each, and whether they form a cycle.
+SELF_TEST_CYCLES = [
+    ({"base/a.h": "base/b.h", "base/b.h": "base/c.h"}, False),
+    ({"base/a.cc": "base/a.h"}, False),
+    ({"base/a.h": "base/b.h", "base/b.h": "base/a.h"}, True),
+    ({"base/a.cc": "base/b.h", "base/b.cc": "base/a.h"}, True),
+    ({"base/a.h": "base/b.h", "base/b.h": "base/c.h", "base/c.cc": "base/a.h"}, True),
+]
+
+
+def findings_of(includes):
+    """Findings in a tree of SELF_TEST_HEADERS and `includes`: path -> what it includes, as written."""
+    with tempfile.TemporaryDirectory() as root:
+        names = {header.strip('"') for header in includes.values() if header.startswith('"base/')}
+        for name in [*SELF_TEST_HEADERS, *(names - {"base/missing.h"}), *includes]:
+            os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
+            with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+                file.write(f"#include {includes[name]}\n" if name in includes else "")
+        return check_tree(root)
 
 
 def self_test():
-    for path, include, allowed in SELF_TEST_CASES:
-        with tempfile.TemporaryDirectory() as root:
-            for name in [*SELF_TEST_HEADERS, path]:
-                os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
-                with open(os.path.join(root, name), "w", encoding="utf-8") as file:
-                    file.write(f"#include {include}\n" if name == path else "")
-            findings = check_tree(root)
-            if bool(findings) == allowed:
-                print(f"self-test: {path} with {include}: expected {'no finding' if allowed else 'a finding'}, "
-                      f"found {findings}")
-                return 1
-    print(f"self-test: {len(SELF_TEST_CASES)} cases")
+    cases = [({path: include}, not allowed) for path, include, allowed in SELF_TEST_CASES]
+    cases += [({path: f'"{header}"' for path, header in files.items()}, cycle) for files, cycle in SELF_TEST_CYCLES]
+    for files, violates in cases:
+        findings = findings_of(files)
+        if bool(findings) != violates:
+            print(f"self-test: {files}: expected {'a finding' if violates else 'no finding'}, found {findings}")
+            return 1
+    print(f"self-test: {len(cases)} cases")
     return 0
 
 

@@ -1,0 +1,22 @@
+#include "engine/store/open_state_store.h"
+
+#include <string_view>
+
+#include "engine/store/directory_store.h"
+#include "engine/store/redis_store.h"
+
+namespace polysketch {
+
+Result<std::unique_ptr<StateStore>> OpenStateStore(const std::string& url, int64_t limit) {
+  constexpr std::string_view kDirectory = "dir:";
+  if (url.starts_with(kDirectory) && url.size() > kDirectory.size()) {
+    return DirectoryStore::Open(url.substr(kDirectory.size()), limit);
+  }
+  if (url.starts_with("redis://")) {
+    if (limit == 0) return OpenRedisStore(url);
+    return InvalidArgument("expected a limit with dir:PATH only: a Redis has its own (maxmemory)");
+  }
+  return InvalidArgument("expected dir:PATH or redis://HOST:PORT, found \"", url, "\"");
+}
+
+}  // namespace polysketch

@@ -1,0 +1,33 @@
+#include "engine/store/state_key.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/check.h"
+
+namespace polysketch {
+
+constexpr size_t kKeyDigits = 32;
+
+uint64_t RandomWord() {
+  uint64_t word = 0;
+  PS_CHECK(getrandom(&word, sizeof(word), 0) == sizeof(word));
+  return word;
+}
+
+std::string NewStateKey() {
+  char text[kKeyDigits + 1];
+  std::snprintf(text, sizeof(text), "%016llx%016llx", static_cast<unsigned long long>(RandomWord()),
+                static_cast<unsigned long long>(RandomWord()));
+  return text;
+}
+
+bool IsStateKey(std::string_view text) {
+  return text.size() == kKeyDigits && std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
+
+}  // namespace polysketch

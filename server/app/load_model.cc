@@ -1,0 +1,253 @@
+#include "server/app/load_model.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/logging.h"
+#include "engine/store/measured_store.h"
+#include "polysketch_build_info.h"
+#include "server/app/cpus.h"
+#include "server/app/state_setup.h"
+
+namespace polysketch {
+namespace {
+
+std::string MiB(double bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f", bytes / (1 << 20));
+  return text;
+}
+
+// Beside a device: a step's tokens are drawn in a tenth of a millisecond then, and more threads
+// would cost more to wake than they save.
+constexpr int kMostDrawThreads = 8;
+
+int HostThreads(const ServerConfig& config) {
+  return config.threads > 0 ? static_cast<int>(config.threads) : AvailableCpus();
+}
+
+Result<std::unique_ptr<Backend>> NewBackend(const ServerConfig& config) {
+  if (config.device == "reference") return NewReferenceBackend();
+  if (config.device != "cpu") {
+    Result<std::unique_ptr<Backend>> cuda = NewCudaBackend();
+    if (cuda.ok()) return cuda;
+    if (config.device == "cuda") {
+      return FailedPrecondition("--device cuda: ", cuda.status().message());
+    }
+    LogInfo("no_gpu", {{"reason", cuda.status().message()}, {"effect", "the cpu computes"}});
+  }
+  return NewCpuBackend(HostThreads(config));
+}
+
+// Logs at most one line a second.
+class LoadProgress {
+ public:
+  void operator()(int64_t done, int64_t total) {
+    const Clock::time_point now = Clock::now();
+    if (now - last_ < std::chrono::seconds(1) && done < total) return;
+    if (done == total && !logged_) return;  // a small model: no progress to speak of
+    last_ = now;
+    logged_ = true;
+    LogInfo("loading",
+            {{"mib", MiB(static_cast<double>(done))}, {"of_mib", MiB(static_cast<double>(total))}});
+  }
+
+ private:
+  Clock::time_point last_ = Clock::now();
+  bool logged_ = false;
+};
+
+Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& folder,
+                                                 const ModelConfig& config) {
+  const std::filesystem::path path = std::filesystem::path(folder) / "tokenizer.model";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    LogInfo("no_tokenizer", {{"path", path.string()}, {"effect", "token ids only"}});
+    return std::unique_ptr<Tokenizer>();
+  }
+  PS_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(path.string()));
+  if (tokenizer->vocab_size() != config.vocab_size) {
+    return InvalidArgument(path.string(), ": expected ", config.vocab_size,
+                           " pieces as config.json's vocab_size, found ", tokenizer->vocab_size());
+  }
+  return tokenizer;
+}
+
+v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loaded) {
+  const PolysketchModel& model = *loaded.model;
+  const ModelConfig& c = model.config();
+  const AttentionSpec& spec = model.attention_spec();
+  v1::GetModelResponse info;
+  const std::filesystem::path folder = std::filesystem::weakly_canonical(config.model);
+  info.set_name(folder.filename().string());
+  info.set_attention(std::string(AttentionKindName(c.attention)));
+  info.set_num_layers(c.num_layers);
+  info.set_emb_dim(c.emb_dim);
+  info.set_num_heads(c.num_heads);
+  info.set_head_dim(c.head_dim());
+  info.set_vocab_size(c.vocab_size);
+  info.set_sketch_size(c.sketch_size);
+  info.set_block_size(spec.block);
+  if (c.attention == AttentionKind::kPolynomial || c.is_random_sketch()) info.set_power(c.power);
+  info.set_context_length(c.context_length);
+  info.set_parameters(model.parameters());
+  info.set_weight_bytes(model.weight_bytes());
+  info.set_weight_format(config.weights == "auto" ? "checkpoint" : config.weights);
+  info.set_state_format(spec.state_format == StateFormat::kF32 ? "f32" : "bf16");
+  const int64_t state_tokens = spec.kv_cache() ? std::max(1, c.context_length) : 0;
+  info.set_state_tokens(state_tokens);
+  info.set_state_bytes_per_sequence(static_cast<int64_t>(model.StateBytes(state_tokens)));
+  info.set_has_tokenizer(loaded.tokenizer != nullptr);
+  info.set_add_bos(c.add_bos);
+  info.set_bos_id(c.bos_id);
+  info.set_eos_id(c.eos_id);
+  info.set_device(std::string(loaded.backend->name()));
+  info.set_threads(loaded.backend->threads());
+  v1::Limits* limits = info.mutable_limits();
+  limits->set_max_prompt_tokens(config.max_prompt_tokens);
+  limits->set_max_new_tokens(static_cast<int32_t>(config.max_new_tokens));
+  limits->set_max_message_bytes(config.max_message_bytes);
+  limits->set_max_sequences(static_cast<int32_t>(config.max_sequences));
+  limits->set_max_queue(static_cast<int32_t>(config.max_queue));
+  limits->set_max_queue_tokens(config.max_queue_tokens);
+  limits->set_max_priority(static_cast<int32_t>(config.max_priority));
+  limits->set_max_concurrent_streams(static_cast<int32_t>(config.max_concurrent_streams));
+  info.set_version(POLYSKETCH_VERSION);
+  info.set_commit(POLYSKETCH_COMMIT);
+  return info;
+}
+
+// What the process will hold when it is busy, by what it is made of.
+void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
+  const ModelConfig& c = loaded.model->config();
+  const PolysketchModel* draft = loaded.draft_model.get();
+  const auto weights = static_cast<double>(loaded.model->weight_bytes() +
+                                           (draft == nullptr ? 0 : draft->weight_bytes()));
+  const auto states = static_cast<double>(loaded.engine->stats().state_bytes_limit);
+  const auto parked = static_cast<double>(loaded.engine->stats().parked_bytes_limit);
+  const auto at_rest = static_cast<double>(loaded.sessions->options().memory);
+  // Activations of one step: some rows of the widest layers for each token, and the logits of one
+  // row a sequence.
+  const double workspace = 4.0 * (static_cast<double>(config.max_step_tokens) *
+                                      (8.0 * c.emb_dim + 3.0 * c.mlp_hidden()) +
+                                  static_cast<double>(config.max_sequences) * c.vocab_size);
+  LogInfo("memory",
+          {{"weights_mib", MiB(weights)},
+           {"state_mib_each",
+            MiB(static_cast<double>(loaded.served.description.state_bytes_per_sequence()))},
+           {"sequences", config.max_sequences},
+           {"states_mib", MiB(states)},
+           {"parked_mib", MiB(parked)},
+           {"at_rest_mib", MiB(at_rest)},
+           {"workspace_mib", MiB(workspace)},
+           {"total_mib", MiB(weights + states + parked + at_rest + workspace)}});
+  if (loaded.backend->host_memory()) return;
+  // All that requests will use is there already: weights, all states, parked ones too, and the
+  // workspace of the largest step.
+  const DeviceMemory device = loaded.backend->device_memory();
+  const auto held = static_cast<double>(device.held);
+  // Of KV caches whole blocks are made.
+  const auto unit = static_cast<double>(loaded.model->StateBytes(1));
+  const double made = std::floor((states + parked) / unit) * unit;
+  LogInfo("device_memory", {{"weights_mib", MiB(weights)},
+                            {"states_mib", MiB(made)},
+                            {"workspace_mib", MiB(held - weights - made)},
+                            {"held_mib", MiB(held)},
+                            {"free_mib", MiB(static_cast<double>(device.free))}});
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, EngineObserver* observer,
+                                               std::shared_ptr<Executor> writers) {
+  const Clock::time_point start = Clock::now();
+  auto loaded = std::make_unique<LoadedModel>();
+  PS_ASSIGN_OR_RETURN(loaded->backend, NewBackend(config));
+  LogInfo("device", {{"name", loaded->backend->name()}, {"threads", loaded->backend->threads()}});
+
+  LoadOptions options;
+  options.weights = DataTypeOf(config.weights);
+  if (config.state_format != "auto") {
+    options.state_format = config.state_format == "bf16" ? StateFormat::kBf16 : StateFormat::kF32;
+  }
+  options.max_step_tokens = static_cast<int>(config.max_step_tokens);
+  options.progress = LoadProgress();
+  PS_ASSIGN_OR_RETURN(loaded->model,
+                      PolysketchModel::Load(config.model, loaded->backend.get(), options));
+  const ModelConfig& model_config = loaded->model->config();
+  if (!config.draft_model.empty()) {
+    PS_ASSIGN_OR_RETURN(loaded->draft_model,
+                        PolysketchModel::Load(config.draft_model, loaded->backend.get(), options));
+  }
+  PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(config.model, model_config));
+
+  EngineOptions engine_options;
+  engine_options.max_sequences = static_cast<int>(config.max_sequences);
+  engine_options.max_queue = static_cast<int>(config.max_queue);
+  engine_options.max_queue_tokens = config.max_queue_tokens;
+  engine_options.max_step_tokens = static_cast<int>(config.max_step_tokens);
+  engine_options.step_budget = std::chrono::milliseconds(config.step_budget_ms);
+  engine_options.draw_threads = std::min(HostThreads(config), kMostDrawThreads);
+  engine_options.draft_tokens = static_cast<int>(config.draft_tokens);
+  engine_options.draft_model = loaded->draft_model.get();
+  engine_options.max_prompt_tokens = config.max_prompt_tokens;
+  engine_options.max_new_tokens = static_cast<int32_t>(config.max_new_tokens);
+  engine_options.state_memory = static_cast<size_t>(config.slot_memory);
+  engine_options.parked_memory = static_cast<size_t>(config.parked_memory);
+  engine_options.stall_deadline = config.stall_deadline;
+  engine_options.observer = observer;
+  engine_options.hold_readers = [writers = std::move(writers)](bool hold) {
+    hold ? writers->Hold() : writers->Release();
+  };
+  engine_options.on_device_failure = [failed = &loaded->device_failed](const Status& status) {
+    LogError("device_failed", {{"reason", status.message()}, {"effect", "the process ends"}});
+    failed->store(true);
+    kill(getpid(), SIGTERM);  // the way every stop goes: readiness off first
+  };
+  loaded->prefix_cache = NewPrefixCache(config, loaded->model->attention_spec().block);
+  engine_options.prefix_cache = loaded->prefix_cache.get();
+  PS_ASSIGN_OR_RETURN(loaded->engine, Engine::Create(loaded->model.get(), model_config,
+                                                     loaded->tokenizer.get(), engine_options));
+
+  if (!config.state_store.empty()) {
+    PS_ASSIGN_OR_RETURN(loaded->store, OpenConfiguredStore(config));
+    if (observer != nullptr) loaded->store = NewMeasuredStore(std::move(loaded->store), observer);
+  }
+  PS_ASSIGN_OR_RETURN(SessionOptions session_options, MakeSessionOptions(config, *loaded));
+  loaded->sessions = std::make_unique<SessionTable>(std::move(session_options));
+
+  loaded->served.engine = loaded->engine.get();
+  loaded->served.sessions = loaded->sessions.get();
+  loaded->served.prefix_cache = loaded->prefix_cache.get();
+  loaded->served.rules = {.tokenizer = loaded->tokenizer.get(),
+                          .add_bos = model_config.add_bos,
+                          .bos_id = model_config.bos_id,
+                          .vocab_size = model_config.vocab_size,
+                          .max_prompt_tokens = config.max_prompt_tokens,
+                          .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),
+                          .max_priority = static_cast<int32_t>(config.max_priority)};
+  loaded->served.description = Describe(config, *loaded);
+  const v1::GetModelResponse& info = loaded->served.description;
+  const auto milliseconds =
+      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+  LogInfo("model", {{"name", info.name()},
+                    {"attention", info.attention()},
+                    {"parameters", info.parameters()},
+                    {"weights", info.weight_format()},
+                    {"state", info.state_format()},
+                    {"tokenizer", info.has_tokenizer() ? "yes" : "no"},
+                    {"loaded_ms", milliseconds}});
+  LogMemory(config, *loaded);
+  return loaded;
+}
+
+}  // namespace polysketch

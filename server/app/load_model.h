@@ -1,0 +1,20 @@
+// From a config to something that can be served: device, weights, tokenizer, engine.
+#pragma once
+
+#include <memory>
+
+#include "base/status.h"
+#include "engine/request/observer.h"
+#include "server/app/loaded_model.h"
+#include "server/app/server_config.h"
+#include "server/rpc/executor.h"
+
+namespace polysketch {
+
+// Loads the folder, proves the model with a forward pass (Engine::Create) and logs what memory it
+// takes. Errors name the flag, file or tensor. `observer` outlives the result; `writers` write what
+// the engine gives out.
+Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, EngineObserver* observer,
+                                               std::shared_ptr<Executor> writers);
+
+}  // namespace polysketch

@@ -1,0 +1,33 @@
+// A loaded model with everything that serves it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "engine/engine.h"
+#include "engine/model/model.h"
+#include "engine/prefix_cache/prefix_cache.h"
+#include "engine/session/session_table.h"
+#include "engine/store/state_store.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "kernels/backend.h"
+#include "server/rpc/served_model.h"
+
+namespace polysketch {
+
+struct LoadedModel {
+  // Set by the engine thread when the device has failed; the process is then told to stop.
+  std::atomic<bool> device_failed{false};
+  // In order of construction: each refers to those above it.
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<PolysketchModel> model;
+  std::unique_ptr<PolysketchModel> draft_model;  // null without --draft-model
+  std::unique_ptr<Tokenizer> tokenizer;          // null without tokenizer.model
+  std::unique_ptr<PrefixCache> prefix_cache;     // null when it is off
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<StateStore> store;  // null without --state-store
+  std::unique_ptr<SessionTable> sessions;
+  ServedModel served;
+};
+
+}  // namespace polysketch

@@ -1,0 +1,85 @@
+// polysketch-server: flags -> config -> construct -> serve -> drain.
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/logging.h"
+#include "polysketch_build_info.h"
+#include "server/app/command_line.h"
+#include "server/app/flags.h"
+#include "server/app/load_model.h"
+#include "server/app/server.h"
+#include "server/app/stop_signals.h"
+
+namespace polysketch {
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+
+// Flags and files that are wrong are the caller's; the rest is ours or the machine's.
+int Fail(const Status& status) {
+  std::fprintf(stderr, "polysketch-server: %s\n", status.message().c_str());
+  return status.code() == Code::kInvalidArgument ? kExitUsage : kExitFailure;
+}
+
+void PrintReady(const Server& server) {
+  nlohmann::json ready;
+  ready["listen"] = server.address();
+  ready["metrics"] = server.metrics_address().empty() ? nlohmann::json()
+                                                      : nlohmann::json(server.metrics_address());
+  if (!server.http_address().empty()) ready["http"] = server.http_address();
+  std::printf("%s\n", ready.dump().c_str());
+  std::fflush(stdout);
+}
+
+int Serve(const ServerConfig& config, StopSignals* signals) {
+  // Made in another order than they go: calls refer to the model until the server is gone, the
+  // engine to the metrics.
+  Metrics metrics;
+  std::unique_ptr<LoadedModel> model;
+  Result<std::unique_ptr<Server>> started = Server::Start(config, &metrics);
+  if (!started.ok()) return Fail(started.status());
+  Server& server = **started;
+  LogInfo("listening", {{"listen", server.address()}, {"metrics", server.metrics_address()}});
+
+  Result<std::unique_ptr<LoadedModel>> loaded = LoadModel(config, &metrics, server.writers());
+  if (!loaded.ok()) return Fail(loaded.status());
+  model = *std::move(loaded);
+  server.SetModel(&model->served);
+  LogInfo("ready", {{"listen", server.address()}});
+  PrintReady(server);
+
+  const int signal = signals->Wait();
+  LogInfo("draining", {{"signal", signal}, {"timeout_ms", config.drain_timeout.count()}});
+  const bool all_ended = server.Drain(config.drain_timeout);
+  LogInfo("stopped", {{"drained", all_ended ? "all" : "some requests were cut"}});
+  return model->device_failed.load() ? kExitFailure : EXIT_SUCCESS;
+}
+
+int Main(int argc, char** argv) {
+  const Result<CommandLine> command = LoadConfig(
+      std::span<const char* const>(argv + 1, static_cast<size_t>(argc - 1)), std::getenv);
+  if (!command.ok()) return Fail(command.status());
+  if (command->action == CommandAction::kHelp) {
+    std::fputs(HelpText().c_str(), stdout);
+    return EXIT_SUCCESS;
+  }
+  if (command->action == CommandAction::kVersion) {
+    std::printf("polysketch-server %s commit %s %s%s%s\n", POLYSKETCH_VERSION, POLYSKETCH_COMMIT,
+                POLYSKETCH_BUILD_TYPE, *POLYSKETCH_SANITIZERS != '\0' ? " " : "",
+                POLYSKETCH_SANITIZERS);
+    return EXIT_SUCCESS;
+  }
+  const ServerConfig& config = command->config;
+  SetLogLevel(*ParseLogLevel(config.log_level));  // a choice of the flag table
+  SetLogJson(config.log_format == "json");
+  static StopSignals signals;  // its thread outlives main
+  return Serve(config, &signals);
+}
+
+}  // namespace
+}  // namespace polysketch
+
+int main(int argc, char** argv) { return polysketch::Main(argc, argv); }

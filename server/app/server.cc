@@ -1,0 +1,254 @@
+#include "server/app/server.h"
+
+#include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
+#include <prometheus/exposer.h>
+#include <prometheus/registry.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "base/logging.h"
+#include "polysketch_build_info.h"
+#include "server/http/status_page.h"
+#include "server/metrics/scrape.h"
+
+namespace polysketch {
+namespace {
+
+// Input that is read at once. A flood is noticed between reads, so that what it can do in one of
+// them is bounded.
+constexpr int kReadChunkBytes = 64 << 10;
+// Time for last messages to leave, behind the engine's drain and before calls are cut.
+constexpr std::chrono::milliseconds kGoodbye{2000};
+
+int Clamped(int64_t value) {
+  return static_cast<int>(std::min<int64_t>(value, std::numeric_limits<int>::max()));
+}
+
+// Streams that an honest client can have on a connection: one that was aborted takes a moment to
+// free, while its place is used again.
+int64_t MostStreams(const ServerConfig& config) { return 2 * config.max_concurrent_streams + 32; }
+
+ConnectionLimits LimitsOf(const ServerConfig& config) {
+  return {.max_connections = config.max_connections,
+          .max_calls = config.max_calls,
+          .max_calls_per_connection = MostStreams(config),
+          .resets_per_second = static_cast<double>(config.max_resets_per_second)};
+}
+
+// Every connection has two descriptors (gRPC's, and the table's duplicate).
+void RaiseFileLimit(int64_t max_connections) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const auto wanted = static_cast<rlim_t>(2 * max_connections + 128);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted) {
+    LogWarning("few_file_descriptors", {{"wanted", wanted}, {"allowed", limit.rlim_cur}});
+  }
+}
+
+// What the libraries have to say goes to our log: protobuf tells of every bad string that a client
+// sends, gRPC of every connection that ends in an unusual way.
+void RouteLibraryLogs() {
+  google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel level, const char*, int, const std::string& message) {
+        const bool serious = level == google::protobuf::LOGLEVEL_FATAL;
+        Log(serious ? LogLevel::kError : LogLevel::kDebug, "protobuf", {{"message", message}});
+      });
+  gpr_set_log_function([](gpr_log_func_args* args) {
+    const bool serious = args->severity == GPR_LOG_SEVERITY_ERROR;
+    Log(serious ? LogLevel::kWarning : LogLevel::kDebug, "grpc", {{"message", args->message}});
+  });
+}
+
+void SetLimits(const ServerConfig& config, grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(Clamped(config.max_message_bytes));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                              Clamped(config.max_concurrent_streams));
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, Clamped(config.max_metadata_bytes));
+  builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadChunkBytes);
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 1);  // ResetGuard reads it
+  builder->AddChannelArgument(GRPC_ARG_MAX_CHANNEL_TRACE_EVENT_MEMORY_PER_NODE, 0);
+  // A compressed message may unfold to a thousand times its size: nobody needs one here.
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
+  const auto set_time = [builder](const char* name, std::chrono::milliseconds time) {
+    builder->AddChannelArgument(name, Clamped(time.count()));
+  };
+  set_time(GRPC_ARG_KEEPALIVE_TIME_MS, config.keepalive_time);
+  set_time(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, config.keepalive_timeout);
+  set_time(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, config.keepalive_min_interval);
+  set_time(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, config.handshake_timeout);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // ours: no limit
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, Clamped(config.max_ping_strikes));
+  if (config.max_connection_idle.count() > 0)
+    set_time(GRPC_ARG_MAX_CONNECTION_IDLE_MS, config.max_connection_idle);
+  if (config.max_connection_age.count() > 0) {
+    set_time(GRPC_ARG_MAX_CONNECTION_AGE_MS, config.max_connection_age);
+    set_time(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, config.max_connection_age_grace);
+  }
+}
+
+}  // namespace
+
+Server::Server(const ServerConfig& config, Metrics* metrics)
+    : connections_(LimitsOf(config)),
+      metrics_(metrics),
+      tokenizers_(1),
+      stalls_(config.stall_deadline),
+      service_(&context_),
+      health_(&connections_),
+      reflection_(&connections_) {
+  context_.connections = &connections_;
+  context_.metrics = metrics;
+  context_.writers = std::make_shared<Executor>(1);
+  context_.tokenizers = &tokenizers_;
+  context_.stores = std::make_shared<Executor>(1);
+  context_.stopped_ttl = config.migration_ttl;
+  context_.stalls = &stalls_;
+  context_.stream_buffer = static_cast<size_t>(config.stream_buffer);
+}
+
+Result<std::unique_ptr<Server>> Server::Start(const ServerConfig& config, Metrics* metrics) {
+  RouteLibraryLogs();
+  RaiseFileLimit(config.max_connections);
+  std::unique_ptr<Server> server(new Server(config, metrics));
+  server->scrape_ = server->NewScrape();
+  if (!config.metrics_listen.empty())
+    PS_RETURN_IF_ERROR(server->StartMetrics(config.metrics_listen));
+  if (!config.http_listen.empty()) PS_RETURN_IF_ERROR(server->StartPage(config.http_listen));
+  PS_RETURN_IF_ERROR(server->StartGrpc(config));
+  return server;
+}
+
+std::shared_ptr<ScrapeMetrics> Server::NewScrape() {
+  return std::make_shared<ScrapeMetrics>(
+      [this] { return context_.model.load() != nullptr && !context_.draining.load(); },
+      [this]() -> std::optional<ServedFacts> {
+        const ServedModel* model = context_.model.load();
+        if (model == nullptr) return std::nullopt;
+        const v1::GetModelResponse& info = model->description;
+        return ServedFacts{.engine = model->engine->stats(),
+                           .sessions = model->sessions->stats(),
+                           .prefix_cache = model->prefix_cache == nullptr
+                                               ? PrefixCacheStats()
+                                               : model->prefix_cache->stats(),
+                           .max_sequences = info.limits().max_sequences(),
+                           .max_queue = info.limits().max_queue(),
+                           .weight_bytes = info.weight_bytes(),
+                           .state_bytes_per_sequence = info.state_bytes_per_sequence()};
+      },
+      [this] { return connections_.stats(); });
+}
+
+Status Server::StartMetrics(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == 0 || colon == std::string::npos) {
+    return InvalidArgument("--metrics-listen: expected HOST:PORT with a numeric host, found \"",
+                           address, "\"");
+  }
+  try {
+    exposer_ = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/2);
+  } catch (const std::exception& error) {  // the library's only way to tell
+    return Unavailable("--metrics-listen: cannot listen on ", address, ": ", error.what());
+  }
+  metrics_address_ = StrCat(address.substr(0, colon), ":", exposer_->GetListeningPorts().at(0));
+  exposer_->RegisterCollectable(metrics_->registry());
+  exposer_->RegisterCollectable(scrape_);
+  return Status();
+}
+
+Status Server::StartPage(const std::string& address) {
+  Result<std::unique_ptr<StatusPage>> page = StatusPage::Start(address, &context_, [this] {
+    std::vector<prometheus::MetricFamily> families = metrics_->registry()->Collect();
+    for (auto& family : scrape_->Collect()) families.push_back(std::move(family));
+    return families;
+  });
+  if (!page.ok())
+    return Status(page.status().code(), StrCat("--http-listen: ", page.status().message()));
+  page_ = *std::move(page);
+  return Status();
+}
+
+std::string Server::http_address() const { return page_ == nullptr ? "" : page_->address(); }
+
+Status Server::StartGrpc(const ServerConfig& config) {
+  Result<std::unique_ptr<Listener>> listener = Listener::Bind(config.listen, &connections_);
+  if (!listener.ok())
+    return Status(listener.status().code(), StrCat("--listen: ", listener.status().message()));
+  listener_ = *std::move(listener);
+  address_ = listener_->address();
+
+  grpc::ServerBuilder builder;
+  SetLimits(config, &builder);
+  builder.RegisterService(&service_);
+  builder.RegisterService(&health_);
+  builder.RegisterCallbackGenericService(&reflection_);
+  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
+  grpc_ = builder.BuildAndStart();
+  if (grpc_ == nullptr) return Internal("gRPC did not start");
+  guard_ = std::make_unique<ResetGuard>(&connections_, MostStreams(config));
+  listener_->Start([this](int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = fd;
+    acceptor_->HandleNewConnection(&connection);
+  });
+  return Status();
+}
+
+void Server::SetModel(const ServedModel* model) {
+  const v1::GetModelResponse& info = model->description;
+  metrics_->SetBuildInfo({.version = POLYSKETCH_VERSION,
+                          .commit = POLYSKETCH_COMMIT,
+                          .model = info.name(),
+                          .attention = info.attention(),
+                          .device = info.device()});
+  context_.model.store(model);
+  health_.SetServing(true);
+}
+
+bool Server::Drain(std::chrono::milliseconds timeout) {
+  context_.draining.store(true);  // first: whoever sees NOT_SERVING is refused for certain
+  health_.SetServing(false);
+  const auto deadline = std::chrono::system_clock::now() + timeout;
+  const ServedModel* model = context_.model.load();
+  const bool migrates = model != nullptr && model->sessions->options().store != nullptr;
+  if (migrates) model->engine->MigrateAll();
+  const bool all_ended = model == nullptr || model->engine->Drain(timeout);
+  if (migrates) {
+    // Requests that end now may commit behind this: the table writes them through.
+    context_.stores->Post([model] { model->sessions->Flush(); });
+  }
+  health_.EndWatches();
+  listener_.reset();
+  const auto goodbye = std::chrono::system_clock::now() + kGoodbye;
+  grpc_->Shutdown(migrates ? std::max(goodbye, deadline) : goodbye);
+  grpc_->Wait();
+  return all_ended;
+}
+
+Server::~Server() {
+  // Their threads read what goes next. civetweb takes up to two seconds to stop: both at once.
+  std::thread stop_page([this] { page_.reset(); });
+  exposer_.reset();
+  stop_page.join();
+  listener_.reset();
+  if (grpc_ != nullptr) {
+    health_.EndWatches();
+    grpc_->Shutdown(std::chrono::system_clock::now());
+    grpc_->Wait();
+  }
+  context_.writers->Stop();
+  context_.stores->Stop();
+}
+
+}  // namespace polysketch

@@ -1,0 +1,69 @@
+// Everything that can be set from outside. A value comes from its flag, else from its environment
+// variable, else from the file that --config names, else it is the default below.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace polysketch {
+
+// server/app/flags.cc names and describes each field; 0 has the meaning given there.
+struct ServerConfig {
+  std::string model;
+  std::string listen = "127.0.0.1:50051";
+  std::string metrics_listen = "127.0.0.1:9464";
+  std::string http_listen;
+
+  std::string device = "auto";
+  int64_t threads = 0;
+  std::string weights = "auto";
+  std::string state_format = "auto";
+
+  int64_t max_sequences = 16;
+  int64_t max_queue = 256;
+  int64_t max_queue_tokens = int64_t{1} << 24;
+  int64_t max_priority = 8;
+  int64_t max_step_tokens = 512;
+  int64_t step_budget_ms = 25;
+  int64_t draft_tokens = 16;
+  std::string draft_model;
+  int64_t max_prompt_tokens = int64_t{1} << 24;
+  int64_t max_new_tokens = int64_t{1} << 20;
+  int64_t slot_memory = 0;
+  int64_t parked_memory = 0;
+
+  std::string state_store;
+  std::string state_store_format = "f32";
+  int64_t state_store_limit = 0;
+  int64_t state_memory = 0;
+  std::chrono::milliseconds session_ttl{24 * 3'600'000};
+  int64_t max_sessions_per_tenant = 1000;
+  int64_t prefix_cache_min_tokens = 256;
+  int64_t prefix_cache_every = 4096;
+  std::chrono::milliseconds migration_ttl{600'000};
+
+  int64_t max_message_bytes = int64_t{4} << 20;
+  int64_t max_metadata_bytes = 16 << 10;
+  int64_t max_connections = 256;
+  int64_t max_concurrent_streams = 128;
+  int64_t max_calls = 1024;
+  int64_t max_resets_per_second = 100;
+  int64_t stream_buffer = 64;
+  std::chrono::milliseconds stall_deadline{30'000};
+
+  std::chrono::milliseconds keepalive_time{60'000};
+  std::chrono::milliseconds keepalive_timeout{20'000};
+  std::chrono::milliseconds keepalive_min_interval{10'000};
+  int64_t max_ping_strikes = 2;
+  std::chrono::milliseconds handshake_timeout{10'000};
+  std::chrono::milliseconds max_connection_idle{1'800'000};
+  std::chrono::milliseconds max_connection_age{0};
+  std::chrono::milliseconds max_connection_age_grace{60'000};
+  std::chrono::milliseconds drain_timeout{30'000};
+
+  std::string log_level = "info";
+  std::string log_format = "text";
+};
+
+}  // namespace polysketch

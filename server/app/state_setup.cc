@@ -1,0 +1,108 @@
+#include "server/app/state_setup.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/mapped_file.h"
+#include "engine/store/open_state_store.h"
+
+namespace polysketch {
+namespace {
+
+namespace fs = std::filesystem;
+
+Result<ContentHash> HashFile(const fs::path& path) {
+  PS_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path.string()));
+  // In pieces that leave our memory again: a start shall not need room for the file beside the
+  // weights packed from it.
+  constexpr size_t kPiece = size_t{4} << 20;
+  ContentHasher hasher;
+  for (size_t first = 0; first < file.size(); first += kPiece) {
+    const std::byte* piece = file.data() + first;
+    const size_t bytes = std::min(kPiece, file.size() - first);
+    hasher.Add({reinterpret_cast<const char*>(piece), bytes});
+    file.Release(piece, bytes);
+  }
+  return hasher.Hash();
+}
+
+// config.json and every file of weights, by name and content.
+Result<ContentHash> HashModel(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& file : fs::directory_iterator(folder)) {
+    const std::string name = file.path().filename().string();
+    if (name == "config.json" || name.ends_with(".safetensors")) files.push_back(file.path());
+  }
+  std::sort(files.begin(), files.end());
+  std::string all;
+  for (const fs::path& file : files) {
+    PS_ASSIGN_OR_RETURN(const ContentHash hash, HashFile(file));
+    all += StrCat(file.filename().string(), " ", HashText(hash), "\n");
+  }
+  return HashContent(all);
+}
+
+StateEncoding EncodingNamed(const std::string& name) {
+  for (const StateEncoding encoding :
+       {StateEncoding::kBf16, StateEncoding::kF32Zstd, StateEncoding::kBf16Zstd}) {
+    if (StateEncodingName(encoding) == name) return encoding;
+  }
+  return StateEncoding::kF32;  // the last choice of the flag
+}
+
+// Saved values are float32 ones, memory may hold some in 16 bits: at most twice the bytes.
+size_t MostStateBytes(const LoadedModel& loaded) {
+  if (loaded.model->attention_spec().kv_cache()) return loaded.engine->stats().state_bytes_limit;
+  return 2 * loaded.model->StateBytes(1);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StateStore>> OpenConfiguredStore(const ServerConfig& config) {
+  Result<std::unique_ptr<StateStore>> store =
+      OpenStateStore(config.state_store, config.state_store_limit);
+  if (store.ok()) return store;
+  return Status(store.status().code(), StrCat("--state-store: ", store.status().message()));
+}
+
+std::unique_ptr<PrefixCache> NewPrefixCache(const ServerConfig& config, int block) {
+  if (config.prefix_cache_min_tokens == 0) return nullptr;
+  const int64_t every = (config.prefix_cache_every + block - 1) / block * block;
+  return std::make_unique<PrefixCache>(PrefixCacheOptions{
+      .memory = 0, .min_tokens = config.prefix_cache_min_tokens, .every = every});
+}
+
+Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const LoadedModel& loaded) {
+  SessionOptions options;
+  SnapshotCodec& codec = options.codec;
+  PS_ASSIGN_OR_RETURN(codec.binding.model, HashModel(config.model));
+  if (loaded.tokenizer != nullptr) {
+    PS_ASSIGN_OR_RETURN(codec.binding.tokenizer,
+                        HashFile(fs::path(config.model) / "tokenizer.model"));
+  }
+  codec.binding.numerics =
+      StrCat(loaded.backend->name(), " weights=", config.weights,
+             loaded.model->attention_spec().state_format == StateFormat::kF32 ? " state=f32"
+                                                                              : " state=bf16");
+  codec.limits.tokens = {.vocab_size = loaded.model->config().vocab_size,
+                         .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),
+                         .has_tokenizer = loaded.tokenizer != nullptr};
+  codec.limits.max_state_bytes = MostStateBytes(loaded);
+  codec.encoding = EncodingNamed(config.state_store_format);
+  options.store = loaded.store.get();
+  options.memory = config.state_memory > 0 ? static_cast<size_t>(config.state_memory)
+                                           : loaded.engine->stats().state_bytes_limit;
+  if (PrefixCache* cache = loaded.prefix_cache.get()) {
+    cache->SetMemory(options.memory);
+    options.on_memory = [cache, memory = options.memory](size_t sessions) {
+      cache->SetMemory(memory - std::min(memory, sessions));
+    };
+  }
+  options.max_per_tenant = static_cast<int>(config.max_sessions_per_tenant);
+  options.default_ttl = config.session_ttl;
+  return options;
+}
+
+}  // namespace polysketch

@@ -1,0 +1,26 @@
+// From a config to where states rest.
+#pragma once
+
+#include <memory>
+
+#include "base/status.h"
+#include "engine/prefix_cache/prefix_cache.h"
+#include "engine/session/session_table.h"
+#include "engine/store/state_store.h"
+#include "server/app/loaded_model.h"
+#include "server/app/server_config.h"
+
+namespace polysketch {
+
+// Errors begin with the flag's name.
+Result<std::unique_ptr<StateStore>> OpenConfiguredStore(const ServerConfig& config);
+
+// Null when it is off. It has no memory yet. `block`: tokens; states inside a prompt are stored at
+// multiples of it.
+std::unique_ptr<PrefixCache> NewPrefixCache(const ServerConfig& config, int block);
+
+// What the states of this process belong to: the contents of the model folder, the device and the
+// formats. `loaded`: with model, tokenizer, engine and store. Reads the weights once more.
+Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const LoadedModel& loaded);
+
+}  // namespace polysketch

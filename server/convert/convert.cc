@@ -1,0 +1,276 @@
+#include "server/convert/convert.h"
+
+#include <chrono>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "engine/sampler/sampling_params.h"
+
+namespace polysketch {
+namespace {
+
+constexpr int kMostCachePoints = 64;
+
+double Seconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+void ToProto(const Timings& timings, v1::Timings* out) {
+  out->set_queue_seconds(Seconds(timings.queue));
+  out->set_prefill_seconds(Seconds(timings.prefill));
+  out->set_decode_seconds(Seconds(timings.decode));
+  out->set_first_token_seconds(Seconds(timings.first_token));
+  out->set_total_seconds(Seconds(timings.total));
+}
+
+void ToProto(const Usage& usage, v1::Usage* out) {
+  out->set_prompt_tokens(usage.prompt_tokens);
+  out->set_completion_tokens(usage.completion_tokens);
+  out->set_cached_tokens(usage.cached_tokens);
+}
+
+SamplingParams ToSampling(const v1::Sampling& sampling) {
+  SamplingParams params;  // holds the defaults
+  if (sampling.has_temperature()) params.temperature = sampling.temperature();
+  if (sampling.has_top_k()) params.top_k = sampling.top_k();
+  if (sampling.has_top_p()) params.top_p = sampling.top_p();
+  if (sampling.has_min_p()) params.min_p = sampling.min_p();
+  if (sampling.has_repetition_penalty()) params.repetition_penalty = sampling.repetition_penalty();
+  if (sampling.has_frequency_penalty()) params.frequency_penalty = sampling.frequency_penalty();
+  if (sampling.has_presence_penalty()) params.presence_penalty = sampling.presence_penalty();
+  if (sampling.has_seed()) params.seed = sampling.seed();
+  return params;
+}
+
+Status EncodeText(const std::string& text, bool continued, const RequestRules& rules,
+                  std::vector<int32_t>* tokens) {
+  const auto append = [tokens](const std::vector<int32_t>& ids) {
+    tokens->insert(tokens->end(), ids.begin(), ids.end());
+  };
+  if (!continued) {
+    PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, rules.tokenizer->Encode(text));
+    append(ids);
+    return Status();
+  }
+  IncrementalEncoder encoder(rules.tokenizer, /*continued=*/true);
+  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, encoder.Append(text));
+  append(ids);
+  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> rest, encoder.Finish());
+  append(rest);
+  return Status();
+}
+
+v1::CacheMiss ToProto(CacheMiss miss) {
+  switch (miss) {
+    case CacheMiss::kNone:
+      return v1::CACHE_MISS_UNSPECIFIED;
+    case CacheMiss::kDisabled:
+      return v1::CACHE_MISS_DISABLED;
+    case CacheMiss::kTooShort:
+      return v1::CACHE_MISS_TOO_SHORT;
+    case CacheMiss::kNoPrefix:
+      return v1::CACHE_MISS_NO_PREFIX;
+  }
+  return v1::CACHE_MISS_UNSPECIFIED;
+}
+
+v1::FinishReason ToProto(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kMigrated:
+      return v1::FINISH_REASON_MIGRATED;
+    default:
+      return v1::FINISH_REASON_STOP;
+  }
+}
+
+}  // namespace
+
+Status RequireTokenizer(const RequestRules& rules, std::string_view field) {
+  if (rules.tokenizer != nullptr) return Status();
+  return FailedPrecondition(field,
+                            ": text needs a tokenizer, and this model has none; use token ids");
+}
+
+Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int vocab_size) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab_size) {
+      return InvalidArgument(field, "[", i, "]: expected an id in [0, ", vocab_size, "), found ",
+                             ids[i]);
+    }
+  }
+  return Status();
+}
+
+Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRules& rules,
+                                      bool continued) {
+  std::vector<int32_t> tokens;
+  switch (prompt.input_case()) {
+    case v1::Prompt::INPUT_NOT_SET:
+      if (continued) return tokens;
+      return InvalidArgument("prompt: expected text or tokens, found neither");
+    case v1::Prompt::kTokens: {
+      const auto& ids = prompt.tokens().ids();
+      PS_RETURN_IF_ERROR(
+          CheckTokenIds("prompt.tokens.ids", std::span(ids.data(), ids.size()), rules.vocab_size));
+      tokens.assign(ids.begin(), ids.end());
+      break;
+    }
+    case v1::Prompt::kText: {
+      PS_RETURN_IF_ERROR(RequireTokenizer(rules, "prompt.text"));
+      if (rules.add_bos && !continued) tokens.push_back(rules.bos_id);
+      const Status status = EncodeText(prompt.text(), continued, rules, &tokens);
+      if (!status.ok()) return Status(status.code(), StrCat("prompt.text: ", status.message()));
+      break;
+    }
+  }
+  if (continued && tokens.empty()) return tokens;
+  PS_RETURN_IF_ERROR(ValidatePrompt(tokens, rules.vocab_size, rules.max_prompt_tokens));
+  return tokens;
+}
+
+Result<int> ToPriority(const v1::CompleteRequest& request, const RequestRules& rules) {
+  const int32_t priority = request.priority();
+  if (priority < -rules.max_priority || priority > rules.max_priority) {
+    return InvalidArgument("priority: expected ", -rules.max_priority, " to ", rules.max_priority,
+                           ", found ", priority);
+  }
+  return priority;
+}
+
+Result<CacheParams> ToCacheParams(const v1::CacheOptions& options) {
+  CacheParams params;
+  if (options.has_read()) params.read = options.read();
+  if (options.has_write()) params.write = options.write();
+  if (options.points_size() > kMostCachePoints) {
+    return InvalidArgument("cache.points: expected at most ", kMostCachePoints, ", found ",
+                           options.points_size());
+  }
+  int64_t last = 0;
+  for (const int64_t point : options.points()) {
+    if (point <= last) {
+      return InvalidArgument("cache.points: expected numbers that rise from 1, found ", point,
+                             " behind ", last);
+    }
+    last = point;
+    params.points.push_back(point);
+  }
+  return params;
+}
+
+Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
+                                        const RequestRules& rules) {
+  GenerateParams params;
+  params.sampling = ToSampling(request.sampling());
+  for (const auto& [id, bias] : request.sampling().logit_bias()) {
+    // By its key: the entries of a map have no order that a client could count in.
+    if (id < 0 || id >= rules.vocab_size) {
+      return InvalidArgument("sampling.logit_bias: expected ids in [0, ", rules.vocab_size,
+                             "), found ", id);
+    }
+    if (!(std::abs(bias) <= kMaxLogitBias)) {
+      return InvalidArgument("sampling.logit_bias[", id, "]: expected a number in [",
+                             -kMaxLogitBias, ", ", kMaxLogitBias, "], found ", bias);
+    }
+    params.sampling.logit_bias.emplace_back(id, bias);
+  }
+  if (Status status = ValidateSampling(params.sampling, rules.vocab_size); !status.ok()) {
+    return Status(status.code(), StrCat("sampling.", status.message()));
+  }
+  if (request.has_max_tokens()) params.max_tokens = request.max_tokens();
+  params.stop.assign(request.stop().begin(), request.stop().end());
+  params.stop_token_ids.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());
+  params.ignore_eos = request.ignore_eos();
+  params.include_stop_in_output = request.include_stop_in_output();
+  if (request.has_logprobs()) params.logprobs = request.logprobs();
+  params.echo = request.echo();
+  if (request.has_n()) params.n = request.n();
+  params.best_of = request.has_best_of() ? request.best_of() : params.n;
+  if (request.has_draft_tokens()) params.draft_tokens = request.draft_tokens();
+  PS_RETURN_IF_ERROR(
+      ValidateGenerate(params, rules.vocab_size, rules.max_new_tokens, rules.tokenizer != nullptr));
+  return params;
+}
+
+void AppendToken(const TokenEvent& event, bool with_logprobs, const Tokenizer* tokenizer,
+                 v1::Delta* delta) {
+  delta->mutable_text()->append(event.text);
+  delta->add_tokens(event.token);
+  delta->set_echoed(event.echoed);
+  delta->set_choice(event.choice);
+  if (!with_logprobs) return;
+  v1::TokenLogprob* logprob = delta->add_logprobs();
+  if (event.logprob.has_value()) logprob->set_logprob(*event.logprob);
+  for (const TokenLogprob& likely : event.top) {
+    v1::Alternative* alternative = logprob->add_top();
+    alternative->set_token(likely.token);
+    alternative->set_logprob(likely.logprob);
+    if (tokenizer != nullptr) alternative->set_piece(std::string(tokenizer->Piece(likely.token)));
+  }
+}
+
+void ToProto(const ProgressEvent& event, v1::Progress* progress) {
+  progress->set_processed(event.processed);
+  progress->set_total(event.total);
+}
+
+void ToProto(const ScoreEvent& event, v1::ScoreLogprobs* logprobs) {
+  logprobs->set_first(event.first);
+  logprobs->mutable_logprobs()->Add(event.logprobs.begin(), event.logprobs.end());
+}
+
+void ToProto(const ChoiceEvent& event, v1::ChoiceFinish* finish) {
+  finish->set_choice(event.choice);
+  finish->set_text(event.text);
+  finish->set_reason(event.reason == FinishReason::kLength ? v1::FINISH_REASON_LENGTH
+                                                           : v1::FINISH_REASON_STOP);
+  finish->set_matched_stop(event.matched_stop);
+  finish->set_seed(event.seed);
+  finish->set_completion_tokens(event.completion_tokens);
+  finish->set_logprob_sum(event.logprob_sum);
+}
+
+void ToProto(const FinishEvent& event, v1::Finish* finish) {
+  finish->set_text(event.text);
+  finish->set_reason(ToProto(event.reason));
+  finish->set_matched_stop(event.matched_stop);
+  finish->set_seed(event.seed);
+  ToProto(event.usage, finish->mutable_usage());
+  finish->set_cache_miss(ToProto(event.cache_miss));
+  ToProto(event.timings, finish->mutable_timings());
+}
+
+void ToProto(const FinishEvent& event, v1::ScoreFinish* finish) {
+  const int64_t tokens = event.usage.prompt_tokens;
+  finish->set_tokens(tokens);
+  finish->set_logprob_sum(event.logprob_sum);
+  if (tokens > 1)
+    finish->set_perplexity(std::exp(-event.logprob_sum / static_cast<double>(tokens - 1)));
+  ToProto(event.timings, finish->mutable_timings());
+}
+
+void ToProto(const FinishEvent& event, v1::AppendResponse* response) {
+  ToProto(event.usage, response->mutable_usage());
+  response->set_cache_miss(ToProto(event.cache_miss));
+}
+
+void ToProto(const SessionInfo& info, v1::Session* session) {
+  session->set_session(info.id);
+  session->set_tokens(info.tokens);
+  session->set_bytes(info.bytes);
+  session->set_durable(info.durable);
+  session->set_in_memory(info.in_memory);
+  session->set_age_seconds(Seconds(info.age));
+  session->set_idle_seconds(Seconds(info.idle));
+  session->set_ttl_seconds(Seconds(info.ttl));
+}
+
+void ToProto(const SnapshotInfo& info, v1::Snapshot* snapshot) {
+  snapshot->set_snapshot(info.key);
+  snapshot->set_bytes(info.bytes);
+  snapshot->set_age_seconds(Seconds(info.age));
+}
+
+}  // namespace polysketch

@@ -1,0 +1,57 @@
+// Messages of polysketch.v1 <-> plain data of the engine. Checks here name the field of the
+// message.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/request/request.h"
+#include "engine/session/session_table.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "polysketch/v1/polysketch.pb.h"
+
+namespace polysketch {
+
+// What requests are checked against.
+struct RequestRules {
+  const Tokenizer* tokenizer = nullptr;  // null: token ids only
+  bool add_bos = false;
+  int bos_id = -1;
+  int vocab_size = 0;
+  int64_t max_prompt_tokens = 0;
+  int32_t max_new_tokens = 0;
+  int32_t max_priority = 0;
+};
+
+// FAILED_PRECONDITION when there is no tokenizer; `field` begins the message.
+Status RequireTokenizer(const RequestRules& rules, std::string_view field);
+// INVALID_ARGUMENT "field[5]: expected an id in [0, 4096), found -1".
+Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int vocab_size);
+
+// Token ids of a prompt, BOS included where the rules ask for it. `continued`: tokens go before it,
+// so that it may be missing, and gets no BOS.
+Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRules& rules,
+                                      bool continued = false);
+// CompleteRequest.priority, within the rules.
+Result<int> ToPriority(const v1::CompleteRequest& request, const RequestRules& rules);
+// INVALID_ARGUMENT for points that do not rise from 1, or too many.
+Result<CacheParams> ToCacheParams(const v1::CacheOptions& options);
+Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
+                                        const RequestRules& rules);
+
+// Appends one token. `tokenizer` names alternatives and may be null.
+void AppendToken(const TokenEvent& event, bool with_logprobs, const Tokenizer* tokenizer,
+                 v1::Delta* delta);
+void ToProto(const ProgressEvent& event, v1::Progress* progress);
+void ToProto(const ScoreEvent& event, v1::ScoreLogprobs* logprobs);
+void ToProto(const ChoiceEvent& event, v1::ChoiceFinish* finish);
+// A finish whose FinishStatus is OK.
+void ToProto(const FinishEvent& event, v1::Finish* finish);
+void ToProto(const FinishEvent& event, v1::ScoreFinish* finish);
+void ToProto(const FinishEvent& event, v1::AppendResponse* response);  // all but the session
+void ToProto(const SessionInfo& info, v1::Session* session);
+void ToProto(const SnapshotInfo& info, v1::Snapshot* snapshot);
+
+}  // namespace polysketch

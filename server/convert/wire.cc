@@ -1,0 +1,89 @@
+#include "server/convert/wire.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+#include <grpcpp/support/proto_buffer_writer.h>
+
+#include <optional>
+#include <string>
+
+#include "base/check.h"
+#include "base/utf8.h"
+
+namespace polysketch {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+
+// Walks the fields that `descriptor` knows, in wire order, for the first string that is not UTF-8.
+// nullopt when there is none before the bytes end or break off. Messages nest as deep as the schema
+// does, which has no recursion.
+std::optional<std::string> FindInvalidString(const Descriptor& descriptor,
+                                             const std::string& prefix, CodedInputStream* input) {
+  while (const uint32_t tag = input->ReadTag()) {
+    const FieldDescriptor* field =
+        descriptor.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    const bool delimited =
+        WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
+    uint32_t length = 0;
+    if (field == nullptr || !delimited || field->is_packable()) {
+      if (!WireFormatLite::SkipField(input, tag)) return std::nullopt;
+      continue;
+    }
+    if (!input->ReadVarint32(&length) || length > INT32_MAX) return std::nullopt;
+    const std::string path = prefix.empty() ? field->name() : StrCat(prefix, ".", field->name());
+    if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
+      const CodedInputStream::Limit limit = input->PushLimit(static_cast<int>(length));
+      if (auto found = FindInvalidString(*field->message_type(), path, input)) return found;
+      input->PopLimit(limit);
+      continue;
+    }
+    std::string text;
+    if (!input->ReadString(&text, static_cast<int>(length))) return std::nullopt;
+    if (field->type() != FieldDescriptor::TYPE_STRING) continue;
+    if (const size_t valid = ValidUtf8Prefix(text); valid != text.size()) {
+      return StrCat(path, ": expected UTF-8, found an invalid byte at offset ", valid);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
+  if (!bytes.Valid())
+    return InvalidArgument("expected a ", message->GetDescriptor()->name(), ", found no message");
+  // The reader keeps references to the slices, but moves through them: one for each pass.
+  grpc::ByteBuffer copy = bytes;
+  {
+    grpc::ProtoBufferReader reader(&copy);
+    if (reader.status().ok() && message->ParseFromZeroCopyStream(&reader)) return Status();
+  }
+  grpc::ProtoBufferReader reader(&copy);
+  if (reader.status().ok()) {
+    CodedInputStream input(&reader);
+    if (const auto found = FindInvalidString(*message->GetDescriptor(), "", &input)) {
+      return Status(Code::kInvalidArgument, *found);
+    }
+  }
+  return InvalidArgument("expected a ", message->GetDescriptor()->full_name(),
+                         ", found bytes that are none");
+}
+
+grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message) {
+  grpc::ByteBuffer bytes;
+  bool own_buffer = false;
+  const grpc::Status status =
+      grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::Message>(message, &bytes,
+                                                                                 &own_buffer);
+  PS_CHECK(status.ok()) << status.error_message();
+  return bytes;
+}
+
+}  // namespace polysketch

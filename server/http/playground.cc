@@ -1,0 +1,187 @@
+#include "server/http/playground.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/logging.h"
+#include "server/convert/request_id.h"
+#include "server/convert/status_map.h"
+
+namespace polysketch {
+
+// Events come from the engine thread; an exchange has a thread of its own to wait on.
+class Wakeup {
+ public:
+  void Notify() {
+    {
+      std::lock_guard lock(mutex_);
+      notified_ = true;
+    }
+    condition_.notify_one();
+  }
+  void WaitFor(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex_);
+    condition_.wait_for(lock, time, [this] { return notified_; });
+    notified_ = false;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  bool notified_ = false;  // guarded by mutex_
+};
+
+namespace {
+
+// The page is for people: what many clients send belongs to gRPC.
+constexpr int kMostAtOnce = 4;
+constexpr size_t kMostBodyBytes = 1 << 20;
+// How often a request without tokens looks whether its client is still there.
+constexpr std::chrono::milliseconds kHeartbeat{500};
+
+std::string ErrorJson(const Status& status) {
+  const nlohmann::json json = {
+      {"error", {{"code", std::string(CodeName(status.code()))}, {"message", status.message()}}}};
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+int HttpStatus(Code code) {
+  switch (code) {
+    case Code::kPermissionDenied:
+      return 403;
+    case Code::kResourceExhausted:
+      return 429;
+    case Code::kUnavailable:
+      return 503;
+    default:
+      return 400;
+  }
+}
+
+void ReplyError(HttpExchange* exchange, const Status& status) {
+  exchange->Reply(HttpStatus(status.code()), "application/json", ErrorJson(status));
+}
+
+std::string Line(const v1::CompleteResponse& response) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string line;
+  if (!google::protobuf::util::MessageToJsonString(response, &line, options).ok()) {
+    return ErrorJson(Internal("a message that has no JSON form"));
+  }
+  return line + "\n";
+}
+
+}  // namespace
+
+// A page of somebody else's that a browser shows must not use the server behind its back: it cannot
+// send JSON without being asked, nor name our own address as its origin.
+Status Playground::Check(const HttpExchange& exchange) const {
+  if (!exchange.Header("Content-Type").starts_with("application/json")) {
+    return InvalidArgument("Content-Type: expected application/json, found \"",
+                           exchange.Header("Content-Type"), "\"");
+  }
+  const std::string_view origin = exchange.Header("Origin");
+  if (!origin.empty() && origin != StrCat("http://", exchange.Header("Host")) &&
+      origin != StrCat("https://", exchange.Header("Host"))) {
+    return Status(Code::kPermissionDenied, "Origin: expected the server's own page");
+  }
+  if (stopped_.load() || service_->draining.load()) return Unavailable("the server is draining");
+  if (service_->model.load() == nullptr) return Unavailable("the server is loading its model");
+  return Status();
+}
+
+Result<GenerateRequest> Playground::Read(HttpExchange* exchange, bool* with_logprobs) const {
+  PS_RETURN_IF_ERROR(Check(*exchange));
+  PS_ASSIGN_OR_RETURN(const std::string body, exchange->ReadBody(kMostBodyBytes));
+  v1::CompleteRequest message;
+  if (const auto parsed = google::protobuf::util::JsonStringToMessage(body, &message);
+      !parsed.ok()) {
+    return InvalidArgument("the body: expected the JSON form of CompleteRequest: ",
+                           std::string(parsed.message()));
+  }
+  if (!message.session().empty() || !message.resume_token().empty() || message.return_state()) {
+    return InvalidArgument("session, resume_token, return_state: not on this page; use gRPC");
+  }
+  const RequestRules& rules = service_->model.load()->rules;
+  GenerateRequest request;
+  PS_ASSIGN_OR_RETURN(request.params, ToGenerateParams(message, rules));
+  PS_ASSIGN_OR_RETURN(request.prompt, ToPrompt(message.prompt(), rules));
+  request.info.id = NewRequestId();
+  *with_logprobs = request.params.logprobs.has_value();
+  return request;
+}
+
+void Playground::Complete(HttpExchange* exchange) {
+  if (running_.fetch_add(1) >= kMostAtOnce) {
+    ReplyError(exchange, ResourceExhausted("the page serves ", kMostAtOnce, " at once"));
+  } else {
+    Serve(exchange);
+  }
+  running_.fetch_sub(1);
+}
+
+void Playground::Stop() {
+  stopped_.store(true);
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (running_.load() > 0 && std::chrono::steady_clock::now() < give_up) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void Playground::Serve(HttpExchange* exchange) {
+  bool with_logprobs = false;
+  Result<GenerateRequest> request = Read(exchange, &with_logprobs);
+  if (!request.ok()) return ReplyError(exchange, request.status());
+  const std::string request_id = request->info.id;
+
+  const auto wakeup = std::make_shared<Wakeup>();
+  const auto events = std::make_shared<EventStream>(service_->stream_buffer);
+  events->SetOnReady([wakeup] { wakeup->Notify(); });
+  const Result<RequestId> id = service_->model.load()->engine->Submit(*std::move(request), events);
+  if (!id.ok()) return ReplyError(exchange, id.status());
+
+  exchange->StartStream("application/x-ndjson");
+  const FinishEvent finish = Stream(exchange, *id, with_logprobs, events.get(), wakeup.get());
+  const Status status = FinishStatus(finish);
+  v1::CompleteResponse last;
+  if (status.ok()) ToProto(finish, last.mutable_finish());
+  exchange->Send(status.ok() ? Line(last) : ErrorJson(status));
+  exchange->EndStream();
+  LogInfo("playground_done", {{"id", request_id},
+                              {"status", CodeName(status.code())},
+                              {"prompt_tokens", finish.usage.prompt_tokens},
+                              {"completion_tokens", finish.usage.completion_tokens}});
+}
+
+FinishEvent Playground::Stream(HttpExchange* exchange, RequestId id, bool with_logprobs,
+                               EventStream* events, Wakeup* wakeup) {
+  const ServedModel& model = *service_->model.load();
+  bool cancelled = false;
+  while (true) {
+    v1::CompleteResponse response;
+    Event event;
+    std::optional<FinishEvent> finish;
+    while (!finish.has_value() && events->TryPop(&event)) {
+      if (const auto* token = std::get_if<TokenEvent>(&event)) {
+        AppendToken(*token, with_logprobs, model.rules.tokenizer, response.mutable_delta());
+      } else if (auto* last = std::get_if<FinishEvent>(&event)) {
+        finish = std::move(*last);
+      }
+    }
+    // A blank line is not a message; it tells whether somebody still listens.
+    const bool there = exchange->Send(response.has_delta() ? Line(response) : "\n");
+    if (finish.has_value()) return *std::move(finish);
+    if ((!there || stopped_.load()) && !std::exchange(cancelled, true)) model.engine->Cancel(id);
+    wakeup->WaitFor(kHeartbeat);
+  }
+}
+
+}  // namespace polysketch

@@ -1,0 +1,95 @@
+#include "server/http/status_page.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "server/http/web_files.h"
+
+namespace polysketch {
+namespace {
+
+// A page polls once a second; completions of the playground hold a thread each.
+constexpr int kThreads = 8;
+
+using Json = nlohmann::ordered_json;
+
+Json ToJson(const prometheus::ClientMetric& metric, prometheus::MetricType type) {
+  Json json;
+  Json labels = Json::object();
+  for (const auto& label : metric.label) labels[label.name] = label.value;
+  json["labels"] = std::move(labels);
+  if (type == prometheus::MetricType::Histogram) {
+    json["sum"] = metric.histogram.sample_sum;
+    json["count"] = metric.histogram.sample_count;
+    Json buckets = Json::array();  // [upper bound, cumulative count]; the infinite bound is null
+    for (const auto& bucket : metric.histogram.bucket) {
+      buckets.push_back({bucket.upper_bound, bucket.cumulative_count});
+    }
+    json["buckets"] = std::move(buckets);
+  } else {
+    json["value"] =
+        type == prometheus::MetricType::Gauge ? metric.gauge.value : metric.counter.value;
+  }
+  return json;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StatusPage>> StatusPage::Start(const std::string& address,
+                                                      ServiceContext* service, Collect collect) {
+  std::unique_ptr<StatusPage> page(new StatusPage(service, std::move(collect)));
+  PS_ASSIGN_OR_RETURN(
+      page->http_, HttpServer::Start(address, kThreads, [raw = page.get()](HttpExchange* exchange) {
+        raw->Handle(exchange);
+      }));
+  return page;
+}
+
+StatusPage::~StatusPage() { playground_.Stop(); }
+
+std::string StatusPage::StatusJson() const {
+  Json json;
+  json["ready"] = Ready();
+  if (const ServedModel* model = service_->model.load()) {
+    google::protobuf::util::JsonPrintOptions options;
+    options.preserve_proto_field_names = true;
+    options.always_print_primitive_fields = true;
+    std::string text;
+    if (google::protobuf::util::MessageToJsonString(model->description, &text, options).ok()) {
+      json["model"] = Json::parse(text);
+    }
+  }
+  Json metrics = Json::object();
+  for (const prometheus::MetricFamily& family : collect_()) {
+    Json series = Json::array();
+    for (const auto& metric : family.metric) series.push_back(ToJson(metric, family.type));
+    metrics[family.name] = std::move(series);
+  }
+  json["metrics"] = std::move(metrics);
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+void StatusPage::Handle(HttpExchange* exchange) {
+  const std::string_view path = exchange->path();
+  if (path == "/api/complete") {
+    if (exchange->method() == "POST") return playground_.Complete(exchange);
+    return exchange->Reply(405, "text/plain", "POST only\n");
+  }
+  if (exchange->method() != "GET" && exchange->method() != "HEAD") {
+    return exchange->Reply(405, "text/plain", "GET only\n");
+  }
+  if (path == "/healthz") return exchange->Reply(200, "text/plain", "ok\n");
+  if (path == "/readyz") {
+    return Ready() ? exchange->Reply(200, "text/plain", "ready\n")
+                   : exchange->Reply(503, "text/plain", "not ready\n");
+  }
+  if (path == "/api/status") return exchange->Reply(200, "application/json", StatusJson());
+  for (const WebFile& file : WebFiles()) {
+    if (path == file.path) return exchange->Reply(200, file.content_type, file.content);
+  }
+  exchange->Reply(404, "text/plain", "no such page\n");
+}
+
+}  // namespace polysketch

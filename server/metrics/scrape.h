@@ -1,0 +1,44 @@
+// Metrics that are read when somebody asks: gauges of the engine and the connections, and of the
+// process.
+#pragma once
+
+#include <prometheus/collectable.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/prefix_cache/prefix_cache.h"
+#include "engine/session/session_table.h"
+#include "server/net/connections.h"
+
+namespace polysketch {
+
+// What of the served model goes into metrics.
+struct ServedFacts {
+  EngineStats engine;
+  SessionStats sessions = {};
+  PrefixCacheStats prefix_cache = {};
+  int64_t max_sequences = 0;
+  int64_t max_queue = 0;
+  int64_t weight_bytes = 0;
+  int64_t state_bytes_per_sequence = 0;
+};
+
+class ScrapeMetrics : public prometheus::Collectable {
+ public:
+  // Called at every scrape, from the HTTP server's threads. `ready`: whether health says SERVING.
+  // `served` gives nullopt while the model is loading.
+  ScrapeMetrics(std::function<bool()> ready, std::function<std::optional<ServedFacts>()> served,
+                std::function<ConnectionTable::Stats()> connections);
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const std::function<bool()> ready_;
+  const std::function<std::optional<ServedFacts>()> served_;
+  const std::function<ConnectionTable::Stats()> connections_;
+};
+
+}  // namespace polysketch

@@ -1,0 +1,139 @@
+#include "server/rpc/call.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <mutex>
+
+#include "base/logging.h"
+#include "server/convert/request_id.h"
+
+namespace polysketch {
+namespace {
+
+constexpr char kRequestIdKey[] = "x-request-id";
+constexpr char kTraceparentKey[] = "traceparent";
+constexpr char kTenantKey[] = "x-tenant-id";
+
+// The value of a key that the client sent once; empty otherwise.
+std::string_view Metadata(const grpc::CallbackServerContext& context, const char* key) {
+  const auto& all = context.client_metadata();
+  if (all.count(key) != 1) return {};
+  const grpc::string_ref value = all.find(key)->second;
+  return {value.data(), value.size()};
+}
+
+// gRPC has deadlines on the system clock, the engine on the steady one.
+Clock::time_point SteadyDeadline(std::chrono::system_clock::time_point deadline,
+                                 Clock::time_point now) {
+  if (deadline == std::chrono::system_clock::time_point::max()) return Clock::time_point::max();
+  const auto left = deadline - std::chrono::system_clock::now();
+  if (left > std::chrono::hours(24 * 365)) return Clock::time_point::max();
+  return now + std::chrono::duration_cast<Clock::duration>(left);
+}
+
+// Lines of refused calls: a flood of them must not become a flood of log. What is left out is told.
+class RefusalLog {
+ public:
+  bool Allow() {
+    const int64_t second =
+        std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count();
+    int64_t left_out = 0;
+    bool allow = false;
+    {
+      std::lock_guard lock(mutex_);
+      if (second != second_) {
+        left_out = std::max<int64_t>(count_ - kMostPerSecond, 0);
+        second_ = second;
+        count_ = 0;
+      }
+      allow = ++count_ <= kMostPerSecond;
+    }
+    if (left_out > 0) LogWarning("refused_calls_not_logged", {{"count", left_out}});
+    return allow;
+  }
+
+ private:
+  static constexpr int64_t kMostPerSecond = 50;
+  std::mutex mutex_;
+  int64_t second_ = 0;  // guarded by mutex_
+  int64_t count_ = 0;   // guarded by mutex_
+};
+
+std::string Milliseconds(std::chrono::nanoseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3f",
+                std::chrono::duration<double, std::milli>(time).count());
+  return text;
+}
+
+}  // namespace
+
+Call::Call(std::string_view rpc, ServiceContext* service, grpc::CallbackServerContext* context)
+    : rpc_(rpc),
+      service_(service),
+      counted_(service->connections, context),
+      model_(service->model.load()) {
+  if (counted_.verdict() == ConnectionTable::Verdict::kAbusive)
+    return;  // nobody will read an answer
+  peer_ = context->peer();
+  info_.arrival = Clock::now();
+  info_.deadline = SteadyDeadline(context->deadline(), info_.arrival);
+  const std::string_view id = Metadata(*context, kRequestIdKey);
+  info_.id = IsRequestId(id) ? std::string(id) : NewRequestId();
+  context->AddInitialMetadata(kRequestIdKey, info_.id);
+  if (context->client_metadata().count(kTenantKey) > 0) {
+    info_.tenant = Metadata(*context, kTenantKey);
+    bad_tenant_ = !IsRequestId(info_.tenant);  // twice in the metadata is empty here
+  }
+  if (const std::string_view trace = Metadata(*context, kTraceparentKey); IsTraceparent(trace)) {
+    info_.traceparent = trace;
+    context->AddInitialMetadata(kTraceparentKey, info_.traceparent);
+  }
+}
+
+Status Call::Admission() const {
+  switch (counted_.verdict()) {
+    case ConnectionTable::Verdict::kAccepted:
+      break;
+    case ConnectionTable::Verdict::kTooMany:
+      return ResourceExhausted("too many calls at once; try again later");
+    case ConnectionTable::Verdict::kAbusive:
+      return Unavailable("the connection was closed: too many aborted calls");
+  }
+  if (service_->draining.load()) return Unavailable("the server is draining");
+  if (model_ == nullptr) return Unavailable("the server is loading its model");
+  if (bad_tenant_) {
+    // Never served as if it had none: what belongs to a tenant must not depend on a typing error.
+    return InvalidArgument("x-tenant-id: expected it once, 1 to 128 characters of [A-Za-z0-9._:-]");
+  }
+  return Status();
+}
+
+void Call::OnEnd(const Status& status, const FinishEvent* finish) const {
+  if (counted_.verdict() == ConnectionTable::Verdict::kAbusive)
+    return;  // one line for the connection says it
+  const bool refused = finish == nullptr && !status.ok();
+  service_->metrics->OnRpc(rpc_, status.code(), refused);
+  static RefusalLog refusals;
+  if (refused && !refusals.Allow()) return;
+  const FinishEvent nothing;
+  const FinishEvent& f = finish == nullptr ? nothing : *finish;
+  LogInfo("request_done",
+          {{"id", info_.id},
+           {"traceparent", info_.traceparent},
+           {"tenant", info_.tenant},
+           {"rpc", rpc_},
+           {"peer", peer_},
+           {"status", CodeName(status.code())},
+           {"message", status.message()},
+           {"finish", finish == nullptr ? std::string_view("none") : FinishReasonName(f.reason)},
+           {"prompt_tokens", f.usage.prompt_tokens},
+           {"completion_tokens", f.usage.completion_tokens},
+           {"queue_ms", Milliseconds(f.timings.queue)},
+           {"first_token_ms", Milliseconds(f.timings.first_token)},
+           {"prefill_ms", Milliseconds(f.timings.prefill)},
+           {"decode_ms", Milliseconds(f.timings.decode)},
+           {"total_ms", Milliseconds(Clock::now() - info_.arrival)}});
+}
+
+}  // namespace polysketch

@@ -1,0 +1,21 @@
+// The model that is served, as calls see it.
+#pragma once
+
+#include "engine/engine.h"
+#include "engine/prefix_cache/prefix_cache.h"
+#include "engine/session/session_table.h"
+#include "polysketch/v1/polysketch.pb.h"
+#include "server/convert/convert.h"
+
+namespace polysketch {
+
+// What is served. Outlives the server.
+struct ServedModel {
+  Engine* engine = nullptr;
+  SessionTable* sessions = nullptr;           // the store thread's; its codec is for anybody
+  const PrefixCache* prefix_cache = nullptr;  // null when it is off
+  RequestRules rules;
+  v1::GetModelResponse description;
+};
+
+}  // namespace polysketch

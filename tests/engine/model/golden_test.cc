@@ -1,0 +1,169 @@
+// Whole models against logits recorded from the authors' code (tests/data/goldens), on every
+// backend: by one-shot prefill, token by token, and under random splits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/safetensors.h"
+#include "tests/engine/model/model_runner.h"
+#include "tests/testing/backend_test.h"
+#include "tests/testing/environment.h"
+#include "tests/testing/random.h"
+
+namespace polysketch {
+namespace {
+
+using testing::Count;
+using testing::Random;
+
+const char* const kCases[] = {"softmax",
+                              "polynomial_p4",
+                              "polynomial_p8",
+                              "random_sketch",
+                              "learned_sketch",
+                              "learned_sketch_mixed",
+                              "learned_sketch_mixed_d64_r32"};
+
+std::filesystem::path CaseFolder(const std::string& name) {
+  return testing::SourceDir() / "tests/data/goldens" / name;
+}
+
+// One recorded sequence of a case.
+struct Recording {
+  std::vector<int32_t> tokens;
+  std::vector<float> logits;         // [tokens, vocab]
+  std::vector<float> next_logprobs;  // [tokens - 1]
+  // What the issue allows: 2e-4 of the largest logit of the case.
+  double tolerance = 0;
+};
+
+std::vector<Recording> ReadRecordings(const std::string& name) {
+  const SafetensorsFile file =
+      std::move(SafetensorsFile::Open((CaseFolder(name) / "golden.safetensors").string()).value());
+  const TensorView& tokens = file.tensors().find("tokens")->second;
+  const TensorView& logits = file.tensors().find("logits")->second;
+  const TensorView& logprobs = file.tensors().find("next_logprobs")->second;
+  const int64_t count = logits.shape[0], length = logits.shape[1], vocab = logits.shape[2];
+  std::vector<Recording> recordings(count);
+  double largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    Recording& recording = recordings[i];
+    recording.tokens.resize(length);
+    recording.logits.resize(length * vocab);
+    recording.next_logprobs.resize(length - 1);
+    tokens.ReadInts(i * length, recording.tokens);
+    logits.ReadFloats(i * length * vocab, recording.logits);
+    logprobs.ReadFloats(i * (length - 1), recording.next_logprobs);
+    for (const float logit : recording.logits) largest = std::max<double>(largest, std::abs(logit));
+  }
+  for (Recording& recording : recordings) recording.tolerance = 2e-4 * largest;
+  return recordings;
+}
+
+double MaxError(const std::vector<float>& got, const std::vector<float>& want) {
+  PS_CHECK(got.size() == want.size());
+  double largest = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double error = std::abs(static_cast<double>(got[i]) - want[i]);
+    if (!(error <= largest)) largest = error;  // a NaN stays
+  }
+  return largest;
+}
+
+class GoldenTest : public testing::BackendTest {};
+
+TEST_P(GoldenTest, LogitsUnderAnySplit) {
+  const auto backend = NewBackend(1);
+  Random random(1);
+  // The reference is slow, and its attention trivially takes one token after the other.
+  const int splits = Count(GetParam() == "reference" ? 4 : 20, 20);
+  for (const std::string name : kCases) {
+    const auto model = testing::LoadModel(CaseFolder(name), backend.get());
+    double worst = 0;  // in tolerances
+    for (const Recording& recording : ReadRecordings(name)) {
+      const int length = static_cast<int>(recording.tokens.size());
+      std::vector<std::vector<int>> all_parts = {{length}, std::vector<int>(length, 1)};
+      for (int i = 0; i < splits; ++i) all_parts.push_back(random.Split(length));
+      for (const std::vector<int>& parts : all_parts) {
+        const std::vector<float> logits = testing::LogitsOf(*model, recording.tokens, parts);
+        const double error = MaxError(logits, recording.logits);
+        EXPECT_LE(error, recording.tolerance) << name << ::testing::PrintToString(parts);
+        worst = std::max(worst, error / recording.tolerance);
+      }
+    }
+    RecordProperty(name, std::to_string(worst));
+  }
+}
+
+TEST_P(GoldenTest, NextLogprobs) {
+  const auto backend = NewBackend(1);
+  for (const std::string name : kCases) {
+    const auto model = testing::LoadModel(CaseFolder(name), backend.get());
+    for (const Recording& recording : ReadRecordings(name)) {
+      const int length = static_cast<int>(recording.tokens.size());
+      const std::vector<double> logprobs = testing::NextLogprobs(
+          *model, recording.tokens, testing::LogitsOf(*model, recording.tokens, {length}));
+      ASSERT_EQ(logprobs.size(), recording.next_logprobs.size());
+      for (size_t i = 0; i < logprobs.size(); ++i) {
+        // A logit and the logarithm of a sum over logits: each moves by at most the tolerance.
+        ASSERT_NEAR(logprobs[i], recording.next_logprobs[i], 2 * recording.tolerance)
+            << name << " token " << i;
+      }
+    }
+  }
+}
+
+class GreedyTest : public testing::IsaTest {};
+
+// The greedy choice after every recorded prefix, and greedy continuations of a prompt, against the
+// reference: the same wherever its margin exceeds twice the tolerance.
+TEST_P(GreedyTest, TokensAreTheReferences) {
+  const auto backend = NewBackend(1);
+  const auto reference = NewReferenceBackend();
+  for (const std::string name : kCases) {
+    const auto model = testing::LoadModel(CaseFolder(name), backend.get());
+    const auto reference_model = testing::LoadModel(CaseFolder(name), reference.get());
+    const int vocab = model->vocab_size();
+    for (const Recording& recording : ReadRecordings(name)) {
+      const int length = static_cast<int>(recording.tokens.size());
+      const std::vector<float> got = testing::LogitsOf(*model, recording.tokens, {length});
+      const std::vector<float> want =
+          testing::LogitsOf(*reference_model, recording.tokens, {length});
+      int compared = 0;
+      for (int i = 0; i < length; ++i) {
+        const testing::Best expected = testing::BestOf({&want[i * vocab], size_t(vocab)});
+        if (expected.margin <= 2 * recording.tolerance) continue;
+        EXPECT_EQ(testing::BestOf({&got[i * vocab], size_t(vocab)}).token, expected.token)
+            << name << " position " << i;
+        ++compared;
+      }
+      EXPECT_GT(compared, length * 9 / 10) << "hardly anything was compared";
+
+      testing::Request mine(*model, recording.tokens);
+      testing::Request theirs(*reference_model, recording.tokens);
+      for (int i = 0; i < Count(12, 24); ++i) {
+        testing::StepRequests(*model, {{&mine, mine.left(), false}});
+        testing::StepRequests(*reference_model, {{&theirs, theirs.left(), false}});
+        const testing::Best expected =
+            testing::BestOf({&theirs.logits[theirs.logits.size() - vocab], size_t(vocab)});
+        if (expected.margin <= 2 * recording.tolerance) break;  // from here on they may differ
+        EXPECT_EQ(testing::BestOf({&mine.logits[mine.logits.size() - vocab], size_t(vocab)}).token,
+                  expected.token)
+            << name << " continuation " << i;
+        mine.tokens.push_back(expected.token);
+        theirs.tokens.push_back(expected.token);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, GreedyTest, ::testing::ValuesIn(CompiledCpuIsas()),
+                         testing::ParamName);
+INSTANTIATE_TEST_SUITE_P(Backends, GoldenTest, ::testing::ValuesIn(testing::AllBackends()),
+                         testing::ParamName);
+
+}  // namespace
+}  // namespace polysketch

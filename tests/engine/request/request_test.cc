@@ -1,0 +1,137 @@
+#include "engine/request/request.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace polysketch {
+namespace {
+
+Event Token(int32_t token) {
+  TokenEvent event;
+  event.token = token;
+  return event;
+}
+
+TEST(EventStreamTest, ReadyOnlyWhenItWasEmpty) {
+  EventStream stream(10);
+  int ready = 0;
+  stream.SetOnReady([&] { ++ready; });
+  Event event;
+  EXPECT_FALSE(stream.TryPop(&event));
+  stream.Push(Token(1));
+  stream.Push(Token(2));
+  EXPECT_EQ(ready, 1);
+  EXPECT_TRUE(stream.TryPop(&event));
+  EXPECT_EQ(std::get<TokenEvent>(event).token, 1);
+  stream.Push(Token(3));
+  EXPECT_EQ(ready, 1);
+  EXPECT_TRUE(stream.TryPop(&event));
+  EXPECT_TRUE(stream.TryPop(&event));
+  EXPECT_FALSE(stream.TryPop(&event));
+  stream.Push(Token(4));
+  EXPECT_EQ(ready, 2);
+}
+
+TEST(EventStreamTest, FullAndDrained) {
+  EventStream stream(2);
+  int drained = 0;
+  stream.SetOnDrained([&] { ++drained; });
+  Event event;
+  stream.Push(Token(1));
+  EXPECT_FALSE(stream.Full());
+  EXPECT_FALSE(stream.full_since().has_value());
+  stream.Push(Token(2));
+  EXPECT_TRUE(stream.Full());
+  ASSERT_TRUE(stream.full_since().has_value());
+  const auto since = *stream.full_since();
+  stream.Push(FinishEvent());  // always fits
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  stream.TryPop(&event);
+  EXPECT_TRUE(stream.Full());
+  EXPECT_EQ(drained, 0);
+  EXPECT_GT(*stream.full_since(), since);  // the reader is alive
+  stream.TryPop(&event);
+  EXPECT_FALSE(stream.Full());
+  EXPECT_FALSE(stream.full_since().has_value());
+  EXPECT_EQ(drained, 1);
+  stream.TryPop(&event);
+  EXPECT_TRUE(std::holds_alternative<FinishEvent>(event));
+  EXPECT_EQ(drained, 1);
+}
+
+TEST(TokenFeedTest, RoomAndData) {
+  TokenFeed feed(4);
+  int room = 0, data = 0;
+  feed.SetOnRoom([&] { ++room; });
+  EXPECT_TRUE(feed.Push({1, 2}));
+  feed.SetOnData([&] { ++data; });
+  EXPECT_FALSE(feed.Push({3, 4, 5}));
+  EXPECT_EQ(data, 1);
+  EXPECT_EQ(feed.available(), 5u);
+  std::vector<int32_t> out;
+  EXPECT_EQ(feed.Pull(1, &out), 1u);
+  EXPECT_EQ(room, 0);  // still four
+  EXPECT_EQ(feed.Pull(1, &out), 1u);
+  EXPECT_EQ(room, 1);
+  EXPECT_EQ(feed.Pull(10, &out), 3u);
+  EXPECT_EQ(room, 1);
+  EXPECT_EQ(out, (std::vector<int32_t>{1, 2, 3, 4, 5}));
+  EXPECT_FALSE(feed.Exhausted());
+  EXPECT_FALSE(feed.closed());
+  feed.Close();
+  EXPECT_EQ(data, 2);
+  EXPECT_TRUE(feed.Exhausted());
+}
+
+TEST(TokenFeedTest, ProducerAndConsumerThreads) {
+  constexpr int32_t kTokens = 5000;
+  TokenFeed feed(16);
+  std::mutex mutex;
+  std::condition_variable changed;
+  int rooms = 0;
+  int data = 0;
+  const auto count = [&](int* counter) {
+    std::lock_guard lock(mutex);
+    ++*counter;
+    changed.notify_all();
+  };
+  // Hangs when a call is lost.
+  const auto wait_for = [&](const int* counter, int value) {
+    std::unique_lock lock(mutex);
+    ASSERT_TRUE(
+        changed.wait_for(lock, std::chrono::seconds(20), [&] { return *counter >= value; }));
+  };
+  feed.SetOnRoom([&] { count(&rooms); });
+  feed.SetOnData([&] { count(&data); });
+  std::thread producer([&] {
+    int waits = 0;
+    for (int32_t i = 0; i < kTokens; i += 5) {
+      if (!feed.Push({i, i + 1, i + 2, i + 3, i + 4})) wait_for(&rooms, ++waits);
+    }
+    feed.Close();
+  });
+  std::vector<int32_t> out;
+  while (!feed.Exhausted()) {
+    std::unique_lock lock(mutex);
+    const int seen = data;
+    lock.unlock();
+    if (feed.Pull(7, &out) == 0 && !feed.Exhausted()) wait_for(&data, seen + 1);
+  }
+  producer.join();
+  ASSERT_EQ(out.size(), static_cast<size_t>(kTokens));
+  for (int32_t i = 0; i < kTokens; ++i) ASSERT_EQ(out[static_cast<size_t>(i)], i);
+}
+
+TEST(FinishReasonTest, Names) {
+  EXPECT_EQ(FinishReasonName(FinishReason::kStop), "stop");
+  EXPECT_EQ(FinishReasonName(FinishReason::kLength), "length");
+  EXPECT_EQ(FinishReasonName(FinishReason::kStalled), "stalled");
+}
+
+}  // namespace
+}  // namespace polysketch

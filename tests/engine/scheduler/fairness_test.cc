@@ -1,0 +1,194 @@
+// Who comes first: tenants, priorities and waiting time, in the parts and through the scheduler.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/scheduler/generate_sequence.h"
+#include "engine/scheduler/scheduler.h"
+#include "engine/scheduler/tenant_shares.h"
+#include "engine/scheduler/wait_queue.h"
+#include "gtest/gtest.h"
+#include "tests/engine/testing/collected.h"
+#include "tests/engine/testing/fake_model.h"
+
+namespace polysketch {
+namespace {
+
+using testing::Collected;
+using testing::FakeModel;
+using testing::kFakeVocab;
+using namespace std::chrono_literals;
+
+TEST(TenantSharesTest, NobodySavesUpAndNobodyEscapes) {
+  TenantShares shares;
+  shares.Charge("busy", 1000);
+  shares.AdvanceTo(900);  // "idle" wanted nothing
+  EXPECT_EQ(shares.VirtualTime("idle"), 900);
+  EXPECT_EQ(shares.VirtualTime("busy"), 1000);
+  shares.AdvanceTo(500);  // time does not run back
+  EXPECT_EQ(shares.VirtualTime("idle"), 900);
+  shares.Charge("idle", 50);
+  EXPECT_EQ(shares.size(), 2u);
+  shares.AdvanceTo(1000);  // nobody is ahead: nothing to remember
+  EXPECT_EQ(shares.size(), 0u);
+  EXPECT_EQ(shares.VirtualTime("busy"), 1000);
+}
+
+TEST(WaitQueueTest, LevelsRiseWithWaiting) {
+  EXPECT_EQ(AgedLevel(2, 0s, 10s), 2);
+  EXPECT_EQ(AgedLevel(2, 9999ms, 10s), 2);
+  EXPECT_EQ(AgedLevel(-1, 30s, 10s), 2);
+  EXPECT_EQ(AgedLevel(0, -1s, 10s), 0);
+  EXPECT_GT(AgedLevel(0, std::chrono::hours(1'000'000), 10s), 1'000'000 - 1);
+}
+
+class FairnessTest : public ::testing::Test {
+ protected:
+  struct Client {
+    RequestId id = 0;
+    std::shared_ptr<EventStream> stream;
+    Collected got;
+    Clock::time_point ended;
+  };
+
+  void Start(SchedulerOptions options) {
+    options.stall_deadline = 1h;
+    scheduler_ = std::make_unique<Scheduler>(&model_, context_, options);
+  }
+  void TearDown() override {
+    scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
+    scheduler_.reset();
+  }
+  Client* Send(int prompt, int tokens, const std::string& tenant, int priority = 0,
+               size_t capacity = 100000) {
+    auto client = std::make_unique<Client>();
+    client->id = ++next_id_;
+    client->stream = std::make_shared<EventStream>(capacity);
+    GenerateRequest request;
+    request.info.arrival = now_;
+    request.info.tenant = tenant;
+    request.info.priority = priority;
+    request.prompt.assign(static_cast<size_t>(prompt), 5);
+    request.params.ignore_eos = true;
+    scheduler_->Add(std::make_unique<GenerateSequence>(context_, client->id, request, tokens, 1,
+                                                       client->stream));
+    clients_.push_back(std::move(client));
+    return clients_.back().get();
+  }
+  // Steps of 10 ms.
+  void Run(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      now_ += 10ms;
+      scheduler_->Tick();
+      for (auto& client : clients_) {
+        const bool was_over = client->got.finish.has_value();
+        client->got.Drain(client->stream.get());
+        if (!was_over && client->got.finish) client->ended = now_;
+      }
+    }
+  }
+  static size_t Tokens(const Client* client) { return client->got.tokens.size(); }
+
+  Clock::time_point now_ = Clock::now();
+  EngineObserver observer_;
+  SequenceContext context_{.vocab_size = kFakeVocab,
+                           .eos_id = -1,
+                           .max_step_tokens = 32,
+                           .observer = &observer_,
+                           .now = [this] { return now_; }};
+  FakeModel model_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<std::unique_ptr<Client>> clients_;
+  RequestId next_id_ = 0;
+};
+
+TEST_F(FairnessTest, TenantWithOneRequestDoesNotWaitBehindAHundred) {
+  Start({.max_sequences = 2, .state_memory = 1000});
+  for (int i = 0; i < 100; ++i) Send(3, 20, "crowd");
+  Run(5);
+  Client* lonely = Send(3, 20, "lonely");
+  Run(45);  // one of the crowd ends, then it runs at once
+  EXPECT_TRUE(lonely->got.finish.has_value());
+}
+
+TEST_F(FairnessTest, TenantsGetEqualShares) {
+  Start({.max_sequences = 4, .state_memory = 1000});
+  std::vector<Client*> one, other;
+  for (int i = 0; i < 200; ++i) one.push_back(Send(30, 10, "one"));
+  for (int i = 0; i < 40; ++i) other.push_back(Send(30, 10, "other"));
+  Run(100);
+  const auto done = [](const std::vector<Client*>& clients) {
+    int64_t count = 0;
+    for (const Client* client : clients) count += client->got.finish.has_value();
+    return count;
+  };
+  EXPECT_GT(done(one) + done(other), 20);
+  EXPECT_LE(std::abs(done(one) - done(other)), 3);
+}
+
+TEST_F(FairnessTest, HigherPriorityPreemptsAndTheOtherGoesOnWhereItWas) {
+  Start({.max_sequences = 1, .state_memory = 1000, .parked_memory = 1000});
+  Client* alone = Send(3, 30, "");
+  Run(40);
+  Client* low = Send(3, 30, "");
+  Run(10);
+  const size_t before = Tokens(low);
+  Client* high = Send(3, 5, "", /*priority=*/1);
+  Run(5);
+  EXPECT_TRUE(high->got.finish.has_value());
+  EXPECT_EQ(Tokens(low), before);
+  EXPECT_EQ(scheduler_->parkings(), 1);
+  Run(30);
+  EXPECT_EQ(low->got.tokens, alone->got.tokens);
+  EXPECT_EQ(scheduler_->states().parked(), 0u);
+  // Steps: nothing was computed twice.
+  EXPECT_EQ(model_.steps, 30 + 30 + 5);
+}
+
+TEST_F(FairnessTest, WithoutRoomToParkNothingIsPreempted) {
+  Start({.max_sequences = 1, .state_memory = 1000, .parked_memory = 99});
+  Client* low = Send(3, 30, "");
+  Run(10);
+  Client* high = Send(3, 5, "", 1);
+  Run(10);
+  EXPECT_EQ(Tokens(high), 0u);
+  EXPECT_EQ(Tokens(low), 20u);
+}
+
+TEST_F(FairnessTest, LowPriorityIsServedUnderEndlessHighOnes) {
+  Start({.max_sequences = 1, .state_memory = 1000, .parked_memory = 1000, .aging = 1s});
+  Client* low = Send(3, 30, "", /*priority=*/-2);
+  for (int i = 0; i < 60 && !low->got.finish; ++i) {
+    Send(3, 10, "", 1);
+    Run(10);
+  }
+  // Three priorities are three seconds of waiting; then it is the oldest of the highest level.
+  EXPECT_TRUE(low->got.finish.has_value());
+  EXPECT_GE(low->ended - low->got.finish->timings.total, Clock::time_point());
+  EXPECT_LT(low->got.finish->timings.total, 6s);
+}
+
+TEST_F(FairnessTest, SlowReaderLendsItsSlot) {
+  Start({.max_sequences = 1, .state_memory = 100, .parked_memory = 100});
+  Client* slow = Send(3, 50, "", 0, /*capacity=*/4);
+  while (scheduler_->Tick()) {
+  }
+  EXPECT_EQ(scheduler_->counts().parked, 1);
+  EXPECT_EQ(scheduler_->running(), 1);  // nobody wants the slot
+  Client* fast = Send(3, 50, "");
+  while (scheduler_->Tick()) {
+  }
+  fast->got.Drain(fast->stream.get());
+  EXPECT_TRUE(fast->got.finish.has_value());
+  EXPECT_EQ(scheduler_->running(), 0);
+  EXPECT_EQ(scheduler_->counts().swapped, 1);
+  EXPECT_EQ(scheduler_->states().parked(), 100u);
+  EXPECT_EQ(scheduler_->counts().parked_bytes, 100u);
+  EXPECT_EQ(scheduler_->counts().state_bytes, 0u);
+  Run(100);
+  EXPECT_EQ(slow->got.tokens, fast->got.tokens);
+  EXPECT_EQ(scheduler_->states().parked(), 0u);
+}
+
+}  // namespace
+}  // namespace polysketch

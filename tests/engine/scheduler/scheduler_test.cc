@@ -1,0 +1,364 @@
+// The scheduler driven by hand, with a clock of the test's own: admission, parking, deadlines,
+// cancellation, memory.
+#include "engine/scheduler/scheduler.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/prefix_cache/prefix_cache.h"
+#include "engine/scheduler/generate_sequence.h"
+#include "engine/scheduler/score_sequence.h"
+#include "gtest/gtest.h"
+#include "tests/engine/testing/collected.h"
+#include "tests/engine/testing/fake_model.h"
+
+namespace polysketch {
+namespace {
+
+using testing::Collected;
+using testing::FakeModel;
+using testing::FakeState;
+using testing::kFakeVocab;
+using namespace std::chrono_literals;
+
+class SchedulerTest : public ::testing::Test {
+ protected:
+  struct Client {
+    RequestId id = 0;
+    std::shared_ptr<EventStream> stream;
+    std::shared_ptr<TokenFeed> feed;
+    Collected got;
+    void Read() { got.Drain(stream.get()); }
+    bool done() const { return got.finish.has_value(); }
+  };
+
+  void Start(SchedulerOptions options, bool growing = false) {
+    options.stall_deadline = 30s;
+    options.on_ending = [this](const Sequence&) { ++endings_; };
+    model_ = std::make_unique<FakeModel>(32, growing);
+    scheduler_ = std::make_unique<Scheduler>(model_.get(), context_, options);
+  }
+  void TearDown() override { scheduler_.reset(); }
+
+  Client Generate(int prompt, int max_tokens, size_t capacity = 100000,
+                  Clock::time_point deadline = Clock::time_point::max()) {
+    Client client{++next_id_, std::make_shared<EventStream>(capacity), nullptr, {}};
+    GenerateRequest request;
+    request.info.arrival = now_;
+    request.info.deadline = deadline;
+    request.prompt.assign(static_cast<size_t>(prompt), 5);
+    request.params.sampling.temperature = 0;
+    request.params.ignore_eos = true;
+    scheduler_->Add(std::make_unique<GenerateSequence>(context_, client.id, request, max_tokens, 1,
+                                                       client.stream));
+    return client;
+  }
+  Client Score() {
+    Client client{
+        ++next_id_, std::make_shared<EventStream>(100000), std::make_shared<TokenFeed>(1000), {}};
+    ScoreRequest request{{}, client.feed};
+    request.info.arrival = now_;
+    scheduler_->Add(std::make_unique<ScoreSequence>(context_, client.id, request, client.stream));
+    return client;
+  }
+
+  // Streams keep real time; the test's clock only runs ahead of it.
+  Clock::time_point now_ = Clock::now();
+  EngineObserver observer_;
+  SequenceContext context_{.vocab_size = kFakeVocab,
+                           .eos_id = -1,
+                           .max_step_tokens = 32,
+                           .observer = &observer_,
+                           .now = [this] { return now_; }};
+  std::unique_ptr<FakeModel> model_;
+  std::unique_ptr<Scheduler> scheduler_;
+  RequestId next_id_ = 0;
+  int endings_ = 0;
+};
+
+TEST_F(SchedulerTest, SlotsBoundWhatRuns) {
+  Start({.max_sequences = 2, .state_memory = 1000});
+  Client a = Generate(3, 10), b = Generate(3, 20), c = Generate(3, 5);
+  ASSERT_TRUE(scheduler_->Tick());
+  EXPECT_EQ(scheduler_->running(), 2);
+  EXPECT_EQ(scheduler_->counts().waiting, 1);
+  EXPECT_EQ(scheduler_->counts().state_bytes, 200u);
+  int steps = 0;
+  for (; scheduler_->Tick(); ++steps) {
+    EXPECT_LE(model_->live_states, 2);
+  }
+  for (Client* client : {&a, &b, &c}) {
+    client->Read();
+    EXPECT_TRUE(client->done());
+    EXPECT_EQ(client->got.finish->reason, FinishReason::kLength);
+  }
+  EXPECT_EQ(scheduler_->running(), 0);
+  EXPECT_EQ(endings_, 3);
+  // a: 10 steps; c takes its slot at once: its 5 end before b's 20.
+  EXPECT_EQ(model_->steps, 20);
+}
+
+TEST_F(SchedulerTest, MemoryBoundsWhatRuns) {
+  Start({.max_sequences = 10, .state_memory = 250});  // states of 100
+  Client a = Generate(3, 2), b = Generate(3, 2), c = Generate(3, 2);
+  scheduler_->Tick();
+  EXPECT_EQ(scheduler_->running(), 2);
+  EXPECT_EQ(scheduler_->states().reserved(), 200u);
+  while (scheduler_->Tick()) {
+  }
+  c.Read();
+  EXPECT_TRUE(c.done());
+  EXPECT_EQ(scheduler_->states().reserved(), 0u);
+}
+
+TEST_F(SchedulerTest, GrowingStatesReserveTheirLongest) {
+  Start({.max_sequences = 10, .state_memory = 1000}, true);  // 10 bytes a token
+  Client a = Generate(30, 40), b = Generate(10, 20), c = Generate(1, 1);
+  scheduler_->Tick();
+  EXPECT_EQ(scheduler_->running(), 2);  // 700 + 300; c waits though it is small
+  EXPECT_EQ(scheduler_->states().reserved(), 1000u);
+  while (scheduler_->Tick()) {
+  }
+  for (Client* client : {&a, &b, &c}) {
+    client->Read();
+    EXPECT_EQ(client->got.finish->reason, FinishReason::kLength);
+  }
+  EXPECT_EQ(scheduler_->states().reserved(), 0u);
+  EXPECT_EQ(model_->live_states, 0);
+}
+
+TEST_F(SchedulerTest, GrowingScoreEndsWhenMemoryDoes) {
+  Start({.max_sequences = 10, .state_memory = 1000}, true);
+  Client score = Score();
+  score.feed->Push(std::vector<int32_t>(101, 3));
+  score.feed->Close();
+  while (scheduler_->Tick()) {
+  }
+  score.Read();
+  EXPECT_EQ(score.got.finish->reason, FinishReason::kStop);  // the last token needs no room
+  EXPECT_EQ(score.got.scores.size(), 100u);
+  Client longer = Score();
+  longer.feed->Push(std::vector<int32_t>(102, 3));
+  longer.feed->Close();
+  while (scheduler_->Tick()) {
+  }
+  longer.Read();
+  EXPECT_EQ(longer.got.finish->status.code(), Code::kResourceExhausted);
+  EXPECT_EQ(scheduler_->states().reserved(), 0u);
+}
+
+TEST_F(SchedulerTest, FullStreamParksAndCostsNothing) {
+  Start({.max_sequences = 2, .state_memory = 1000});
+  Client slow = Generate(3, 50, 4), fast = Generate(3, 50);
+  while (scheduler_->Tick()) {
+  }
+  fast.Read();
+  EXPECT_TRUE(fast.done());
+  EXPECT_EQ(scheduler_->counts().parked, 1);
+  EXPECT_EQ(scheduler_->running(), 1);
+  EXPECT_FALSE(scheduler_->Tick());
+  while (!slow.done()) {
+    slow.Read();
+    while (scheduler_->Tick()) {
+    }
+    slow.Read();
+  }
+  EXPECT_EQ(slow.got.tokens, fast.got.tokens);
+}
+
+TEST_F(SchedulerTest, StallDeadlineEndsAReaderThatIsGone) {
+  Start({.max_sequences = 1, .state_memory = 1000});
+  Client slow = Generate(3, 50, 4), next = Generate(3, 5);
+  while (scheduler_->Tick()) {
+  }
+  const Clock::time_point deadline = scheduler_->NextDeadline();
+  EXPECT_GT(deadline, Clock::now() + 25s);
+  EXPECT_LE(deadline, Clock::now() + 30s);
+  now_ = deadline - 1ms;
+  EXPECT_FALSE(scheduler_->Tick());
+  now_ = deadline;
+  EXPECT_TRUE(scheduler_->Tick());
+  while (scheduler_->Tick()) {
+  }
+  slow.Read();
+  EXPECT_EQ(slow.got.finish->reason, FinishReason::kStalled);
+  EXPECT_EQ(slow.got.finish->status.code(), Code::kAborted);
+  EXPECT_EQ(slow.got.tokens.size(), 4u);
+  next.Read();
+  EXPECT_EQ(next.got.finish->reason, FinishReason::kLength);
+}
+
+TEST_F(SchedulerTest, ScoreWithoutInputStalls) {
+  Start({.max_sequences = 1, .state_memory = 1000});
+  Client score = Score();
+  EXPECT_FALSE(scheduler_->Tick());
+  now_ += 29s;
+  score.feed->Push({1, 2, 3});
+  EXPECT_TRUE(scheduler_->Tick());  // two of them; the third waits for its successor
+  EXPECT_FALSE(scheduler_->Tick());
+  score.Read();
+  EXPECT_EQ(score.got.scores.size(), 2u);
+  now_ += 29s;
+  EXPECT_FALSE(scheduler_->Tick());
+  EXPECT_EQ(scheduler_->running(), 1);
+  now_ += 1s;
+  scheduler_->Tick();
+  score.Read();
+  EXPECT_EQ(score.got.finish->reason, FinishReason::kStalled);
+  EXPECT_EQ(score.got.finish->usage.prompt_tokens, 3);
+}
+
+TEST_F(SchedulerTest, DeadlinesWaitingAndRunning) {
+  Start({.max_sequences = 1, .state_memory = 1000});
+  Client running = Generate(3, 1000, 100000, now_ + 10s), waiting = Generate(3, 5, 100, now_ + 5s);
+  EXPECT_TRUE(scheduler_->Tick());
+  EXPECT_EQ(scheduler_->NextDeadline(), now_ + 5s);
+  now_ += 5s;
+  scheduler_->Tick();
+  waiting.Read();
+  EXPECT_EQ(waiting.got.finish->reason, FinishReason::kDeadline);
+  EXPECT_EQ(waiting.got.finish->status.code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(waiting.got.finish->timings.queue, 5s);
+  EXPECT_EQ(waiting.got.finish->timings.total, 5s);
+  EXPECT_EQ(waiting.got.finish->timings.prefill, 0s);
+  now_ += 5s;
+  scheduler_->Tick();
+  running.Read();
+  EXPECT_EQ(running.got.finish->reason, FinishReason::kDeadline);
+  EXPECT_EQ(running.got.tokens.size(), 2u);
+  EXPECT_EQ(running.got.finish->usage.completion_tokens, 2);
+  EXPECT_EQ(scheduler_->running(), 0);
+  EXPECT_EQ(scheduler_->NextDeadline(), Clock::time_point::max());
+}
+
+TEST_F(SchedulerTest, CancelFreesTheSlotAtOnce) {
+  Start({.max_sequences = 1, .state_memory = 1000});
+  Client running = Generate(3, 1000), waiting = Generate(3, 5), last = Generate(3, 5);
+  scheduler_->Tick();
+  scheduler_->End(waiting.id, FinishReason::kCancelled, Status(Code::kCancelled, "cancelled"));
+  scheduler_->End(running.id, FinishReason::kCancelled, Status(Code::kCancelled, "cancelled"));
+  scheduler_->End(12345, FinishReason::kCancelled, Status(Code::kCancelled, "cancelled"));
+  for (Client* client : {&running, &waiting}) {
+    client->Read();
+    EXPECT_EQ(client->got.finish->reason, FinishReason::kCancelled);
+  }
+  EXPECT_EQ(running.got.tokens.size(), 1u);
+  EXPECT_EQ(scheduler_->running(), 0);
+  EXPECT_TRUE(scheduler_->Tick());
+  last.Read();
+  EXPECT_EQ(last.got.tokens.size(), 1u);
+  scheduler_->EndAll(FinishReason::kCancelled, Unavailable("shutting down"));
+  last.Read();
+  EXPECT_EQ(last.got.finish->status.code(), Code::kUnavailable);
+  EXPECT_EQ(endings_, 3);
+}
+
+TEST_F(SchedulerTest, ProgressOfLongPromptsOnceASecond) {
+  Start({.max_sequences = 1, .state_memory = 1000});
+  Client client = Generate(32 * 20, 1);
+  for (int i = 0; i < 20; ++i) {
+    now_ += 300ms;
+    scheduler_->Tick();
+  }
+  client.Read();
+  ASSERT_TRUE(client.done());
+  // Steps at 0.3, 0.6, ... after the admission at 0.3: progress at 1.5, 2.7, 3.9 and 5.1.
+  ASSERT_EQ(client.got.progress.size(), 4u);
+  EXPECT_EQ(client.got.progress[0].processed, 32 * 5);
+  EXPECT_EQ(client.got.progress[1].processed, 32 * 9);
+  EXPECT_EQ(client.got.progress[0].total, 32 * 20);
+  EXPECT_EQ(client.got.finish->timings.queue, 300ms);
+  EXPECT_EQ(client.got.finish->timings.prefill, 19 * 300ms);
+  EXPECT_EQ(client.got.finish->timings.first_token, 20 * 300ms);
+}
+
+TEST_F(SchedulerTest, DecodingGoesOnBesideALongPrompt) {
+  Start({.max_sequences = 3, .state_memory = 1000});
+  Client talker = Generate(3, 1000);
+  scheduler_->Tick();
+  Client longer = Generate(10000, 1), brief = Generate(20, 1);
+  for (int i = 0; i < 10; ++i) scheduler_->Tick();
+  talker.Read();
+  EXPECT_EQ(talker.got.tokens.size(), 11u);
+  brief.Read();
+  EXPECT_TRUE(brief.done());
+  EXPECT_EQ(model_->largest_step, 32);
+}
+
+// A state that is stored for the prefix cache is copied in parts of at most half a step's budget
+// while somebody waits for tokens, and at once otherwise.
+TEST_F(SchedulerTest, StoringAStateHoldsNobodyUp) {
+  PrefixCache cache({.memory = 1 << 20, .min_tokens = 8, .every = 0});
+  context_.prefix_cache = &cache;
+  Start({.max_sequences = 3, .state_memory = 1000, .step_budget = 10ms});
+  model_->on_save = [this] { now_ += 4ms; };
+  const int parts = FakeState(&model_->live_states).saved_parts();
+
+  Client alone = Generate(20, 1);
+  scheduler_->Tick();
+  alone.Read();
+  EXPECT_TRUE(alone.done());
+  EXPECT_EQ(cache.stats().entries, 1);
+
+  Client talker = Generate(3, 1000);
+  scheduler_->Tick();
+  Client other = Generate(8, 1), cancelled = Generate(9, 5);
+  int ticks = 0;
+  while (!other.done() && ticks < 100) {
+    const Clock::time_point before = now_;
+    scheduler_->Tick();
+    EXPECT_LE(now_ - before, 5ms);
+    other.Read();
+    if (++ticks == 3) scheduler_->End(cancelled.id, FinishReason::kCancelled, Status());
+  }
+  EXPECT_GE(ticks, parts);
+  EXPECT_EQ(cache.stats().entries, 2) << "what was cancelled is not stored";
+
+  int saved = 0;
+  model_->on_save = [&] { ++saved; };
+  Client first = Generate(11, 1), same = Generate(11, 1);
+  while (!first.done() || !same.done()) {
+    scheduler_->Tick();
+    ++ticks;
+    first.Read();
+    same.Read();
+  }
+  EXPECT_EQ(saved, parts) << "the same prompt is stored once";
+  talker.Read();
+  EXPECT_EQ(std::ssize(talker.got.tokens), 1 + ticks);
+  scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
+}
+
+// A device's states are all there before the first request: none is made later. Of the host's, one
+// is.
+TEST(StatePoolTest, FillMakesAllStatesAtOnce) {
+  class DeviceModel : public FakeModel {
+   public:
+    bool states_at_start() const override { return true; }
+  } model;
+  {
+    StatePool pool(&model, 350, 210);  // bytes for three and two states of 100
+    pool.Fill();
+    EXPECT_EQ(pool.free(), 5u);
+    EXPECT_EQ(model.live_states, 5);
+    std::vector<std::unique_ptr<SequenceState>> taken;
+    for (int i = 0; i < 5; ++i) taken.push_back(pool.Acquire());
+    EXPECT_EQ(model.live_states, 5);
+    for (auto& state : taken) pool.Release(std::move(state));
+    EXPECT_EQ(pool.free(), 5u);
+  }
+  FakeModel host;
+  {
+    StatePool pool(&host, 350, 210);
+    pool.Fill();
+    EXPECT_EQ(pool.free(), 1u);
+  }
+  FakeModel growing(32, true);
+  StatePool pool(&growing, 350, 210);
+  pool.Fill();
+  EXPECT_EQ(pool.free(), 0u);
+}
+
+}  // namespace
+}  // namespace polysketch

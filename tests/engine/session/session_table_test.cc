@@ -1,0 +1,376 @@
+// Sessions at rest: tiers, stores, tenants, leases, other replicas and the end of the process.
+#include "engine/session/session_table.h"
+#include "engine/store/open_state_store.h"
+
+#include <cstring>
+#include <thread>
+
+#include "base/logging.h"
+#include "engine/session/session_keys.h"
+#include "engine/store/state_key.h"
+#include "gtest/gtest.h"
+#include "tests/engine/simulation/simulated_store.h"
+#include "tests/testing/random.h"
+#include "tests/testing/random_model.h"
+
+namespace polysketch {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kVocab = 100;
+constexpr size_t kStateBytes = 4000;
+
+std::shared_ptr<const Snapshot> At(int64_t tokens) {
+  testing::Random random(static_cast<uint64_t>(tokens));
+  auto snapshot = std::make_shared<Snapshot>();
+  auto state = std::make_shared<SavedState>();
+  state->position = tokens - 1;
+  const std::vector<float> values = random.Normals(kStateBytes / 4);
+  state->bytes.resize(kStateBytes);
+  std::memcpy(state->bytes.data(), values.data(), kStateBytes);
+  snapshot->state = state;
+  snapshot->pending = {5};
+  snapshot->tail = {5};
+  snapshot->seen = TokenSet(kVocab);
+  snapshot->seen.Insert(5);
+  return snapshot;
+}
+
+class SessionTableTest : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (GetParam()) store_ = *OpenStateStore("dir:" + folder_.path().string());
+    table_ = NewTable();
+  }
+  std::unique_ptr<SessionTable> NewTable(size_t memory = 1 << 20, int most = 10) {
+    SessionOptions options;
+    options.codec.binding.numerics = numerics_;
+    options.codec.limits = {{kVocab, 1000, true}, 1 << 20};
+    options.store = store_.get();
+    options.memory = memory;
+    options.max_per_tenant = most;
+    options.default_ttl = 1h;
+    options.now = [this] { return now_; };
+    return std::make_unique<SessionTable>(std::move(options));
+  }
+  static std::string Create(SessionTable* table, bool durable = false) {
+    const auto info = table->Create("t", durable, 0s);
+    EXPECT_TRUE(info.ok()) << info.status().ToString();
+    return info->id;
+  }
+  static Status Put(SessionTable* table, const std::string& id, int64_t tokens) {
+    PS_ASSIGN_OR_RETURN(SessionLease lease, table->Acquire("t", id, std::nullopt));
+    return table->Commit(std::move(lease), At(tokens)).status();
+  }
+  static void ExpectAt(SessionTable* table, const std::string& id, int64_t tokens) {
+    const auto lease = table->Acquire("t", id, std::nullopt);
+    ASSERT_TRUE(lease.ok()) << lease.status().ToString();
+    EXPECT_EQ(lease->tokens(), tokens);
+    if (tokens == 0) return;
+    EXPECT_EQ(lease->snapshot()->state->bytes, At(tokens)->state->bytes);
+  }
+
+  testing::TemporaryFolder folder_;
+  std::string numerics_ = "test";
+  std::unique_ptr<StateStore> store_;
+  std::chrono::system_clock::time_point now_ = std::chrono::system_clock::now();
+  std::unique_ptr<SessionTable> table_;
+};
+INSTANTIATE_TEST_SUITE_P(Store, SessionTableTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "dir" : "none"; });
+
+TEST_P(SessionTableTest, OneRequestAtATime) {
+  const std::string id = Create(table_.get());
+  {
+    auto lease = table_->Acquire("t", id, 0);
+    ASSERT_TRUE(lease.ok());
+    EXPECT_EQ(lease->snapshot(), nullptr);
+    EXPECT_EQ(table_->Acquire("t", id, 0).status().code(), Code::kAborted);
+    EXPECT_EQ(table_->Fork("t", id, 1, {}).status().code(), Code::kAborted);
+    EXPECT_EQ(table_->TakeSnapshot("t", id, 0s).status().code(), Code::kAborted);
+    EXPECT_EQ(table_->Delete("t", id).code(), Code::kAborted);
+    ASSERT_TRUE(table_->Commit(*std::move(lease), At(7)).ok());
+  }
+  { const auto unchanged = table_->Acquire("t", id, 7); }  // let go of without a commit
+  ExpectAt(table_.get(), id, 7);
+  EXPECT_EQ(table_->Acquire("t", id, 6).status().code(), Code::kFailedPrecondition);
+}
+
+TEST_P(SessionTableTest, TenantsDoNotSeeEachOther) {
+  const std::string id = Create(table_.get());
+  ASSERT_TRUE(Put(table_.get(), id, 7).ok());
+  const auto snapshot = table_->TakeSnapshot("t", id, 0s);
+  ASSERT_TRUE(snapshot.ok());
+  for (const std::string other : {"", "u"}) {
+    EXPECT_EQ(table_->Acquire(other, id, {}).status().code(), Code::kNotFound);
+    EXPECT_EQ(table_->Fork(other, id, 1, {}).status().code(), Code::kNotFound);
+    EXPECT_EQ(table_->TakeSnapshot(other, id, 0s).status().code(), Code::kNotFound);
+    EXPECT_EQ(table_->Restore(other, snapshot->key, false, 0s).status().code(), Code::kNotFound);
+    EXPECT_EQ(table_->Delete(other, id).code(), Code::kNotFound);
+    EXPECT_EQ(table_->Delete(other, snapshot->key).code(), Code::kNotFound);
+    EXPECT_TRUE(table_->List(other)->sessions.empty());
+    EXPECT_TRUE(table_->List(other)->snapshots.empty());
+  }
+  EXPECT_EQ(table_->List("t")->sessions.size(), 1u);
+  EXPECT_EQ(table_->List("t")->snapshots.size(), 1u);
+}
+
+TEST_P(SessionTableTest, ForksAndSnapshots) {
+  const std::string id = Create(table_.get());
+  ASSERT_TRUE(Put(table_.get(), id, 7).ok());
+  const size_t one = table_->stats().memory_bytes;
+  const auto forks = table_->Fork("t", id, 3, 7);
+  ASSERT_TRUE(forks.ok()) << forks.status().ToString();
+  ASSERT_EQ(forks->size(), 3u);
+  EXPECT_LT(table_->stats().memory_bytes, one + 3 * 500) << "forks share their state";
+  ASSERT_TRUE(Put(table_.get(), (*forks)[0].id, 9).ok());
+  ExpectAt(table_.get(), (*forks)[0].id, 9);
+  ExpectAt(table_.get(), (*forks)[1].id, 7);
+  ExpectAt(table_.get(), id, 7);
+
+  const auto snapshot = table_->TakeSnapshot("t", id, 0s);
+  ASSERT_TRUE(snapshot.ok());
+  ASSERT_TRUE(Put(table_.get(), id, 20).ok());
+  const auto restored = table_->Restore("t", snapshot->key, false, 0s);
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  EXPECT_EQ(restored->tokens, 7);
+  ExpectAt(table_.get(), restored->id, 7);
+  ExpectAt(table_.get(), id, 20);
+  EXPECT_TRUE(table_->Delete("t", snapshot->key).ok());
+  EXPECT_EQ(table_->Restore("t", snapshot->key, false, 0s).status().code(), Code::kNotFound);
+  EXPECT_EQ(table_->Restore("t", "../../x", false, 0s).status().code(), Code::kNotFound);
+  EXPECT_TRUE(table_->Delete("t", id).ok());
+  EXPECT_EQ(table_->Acquire("t", id, {}).status().code(), Code::kNotFound);
+}
+
+TEST_P(SessionTableTest, LimitsAndTimes) {
+  table_ = NewTable(1 << 20, 2);
+  const std::string a = Create(table_.get());
+  const std::string b = Create(table_.get());
+  EXPECT_EQ(table_->Create("t", false, 0s).status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(table_->Fork("t", a, 1, {}).status().code(), Code::kResourceExhausted);
+  EXPECT_TRUE(table_->Create("u", false, 0s).ok()) << "another tenant's";
+  EXPECT_EQ(table_->Create("u", false, -1s).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(table_->Create("u", false, 24h * 400).status().code(), Code::kInvalidArgument);
+  now_ += 30min;
+  { const auto used = table_->Acquire("t", a, {}); }
+  now_ += 40min;  // b has not been used for 70 minutes
+  EXPECT_TRUE(table_->Acquire("t", a, {}).ok());
+  EXPECT_EQ(table_->Acquire("t", b, {}).status().code(), Code::kNotFound);
+  EXPECT_TRUE(table_->Create("t", false, 0s).ok());
+  EXPECT_EQ(table_->Create("t", !GetParam(), 0s).status().code(),
+            GetParam() ? Code::kResourceExhausted : Code::kFailedPrecondition);
+}
+
+TEST_P(SessionTableTest, SnapshotsExpire) {
+  const std::string id = Create(table_.get());
+  ASSERT_TRUE(Put(table_.get(), id, 7).ok());
+  const auto passing = table_->TakeSnapshot("t", id, 50ms);
+  const auto kept = table_->TakeSnapshot("t", id, 1h);
+  ASSERT_TRUE(passing.ok() && kept.ok());
+  EXPECT_EQ(table_->List("t")->snapshots.size(), 2u);
+  now_ += 2s;                         // of the table
+  std::this_thread::sleep_for(80ms);  // of a store
+  EXPECT_EQ(table_->Restore("t", passing->key, false, 0s).status().code(), Code::kNotFound);
+  const auto listing = table_->List("t");
+  ASSERT_EQ(listing->snapshots.size(), 1u);
+  EXPECT_EQ(listing->snapshots[0].key, kept->key);
+  EXPECT_TRUE(table_->Restore("t", kept->key, false, 0s).ok());
+}
+
+TEST_P(SessionTableTest, MemoryIsBounded) {
+  constexpr size_t kMemory = 3 * kStateBytes;
+  table_ = NewTable(kMemory, 100);
+  std::vector<std::string> ids;
+  for (int i = 0; i < 8; ++i) {
+    ids.push_back(Create(table_.get()));
+    const Status status = Put(table_.get(), ids.back(), i + 10);
+    if (GetParam() || i < 2) {
+      ASSERT_TRUE(status.ok()) << i << status.ToString();
+    } else {
+      EXPECT_EQ(status.code(), Code::kResourceExhausted);
+    }
+    EXPECT_LE(table_->stats().memory_bytes, kMemory);
+  }
+  for (int i = 7; i >= 0; --i) {
+    ExpectAt(table_.get(), ids[static_cast<size_t>(i)], GetParam() || i < 2 ? i + 10 : 0);
+  }
+  EXPECT_EQ(table_->stats().spills > 0, GetParam());
+  EXPECT_EQ(table_->stats().loads > 0, GetParam());
+}
+
+class StoredSessionTest : public SessionTableTest {};
+INSTANTIATE_TEST_SUITE_P(Store, StoredSessionTest, ::testing::Values(true));
+
+// A table that is never told of its end stands for kill -9.
+TEST_P(StoredSessionTest, DurableSessionsSurvive) {
+  const std::string durable = Create(table_.get(), true);
+  const std::string passing = Create(table_.get(), false);
+  ASSERT_TRUE(Put(table_.get(), durable, 7).ok());
+  ASSERT_TRUE(Put(table_.get(), durable, 8).ok());
+  ASSERT_TRUE(Put(table_.get(), passing, 8).ok());
+  const auto after = NewTable();
+  ExpectAt(after.get(), durable, 8);
+  EXPECT_EQ(after->Acquire("t", passing, {}).status().code(), Code::kNotFound);
+  ASSERT_EQ(after->List("t")->sessions.size(), 1u);
+  EXPECT_TRUE(after->List("t")->sessions[0].durable);
+}
+
+TEST_P(StoredSessionTest, ReplicasFollowEachOther) {
+  const auto other = NewTable();
+  const std::string id = Create(table_.get(), true);
+  ASSERT_TRUE(Put(table_.get(), id, 7).ok());
+  ExpectAt(other.get(), id, 7);
+  ASSERT_TRUE(Put(other.get(), id, 9).ok());
+  ExpectAt(table_.get(), id, 9);
+  ASSERT_TRUE(Put(table_.get(), id, 11).ok());
+  ASSERT_TRUE(other->Delete("t", id).ok());
+  EXPECT_EQ(table_->Acquire("t", id, {}).status().code(), Code::kNotFound);
+}
+
+// Of sessions that it never held a replica lists what their own one would.
+TEST_P(StoredSessionTest, ListingsAgree) {
+  const std::string id = Create(table_.get(), true);
+  const std::string spilled = Create(table_.get(), false);
+  ASSERT_TRUE(Put(table_.get(), id, 7).ok());
+  ASSERT_TRUE(Put(table_.get(), spilled, 12).ok());
+  table_->Flush();
+  now_ += 10min;
+  const auto other = NewTable();
+  const auto find = [](SessionTable* table, const std::string& which) {
+    const auto listing = table->List("t");
+    for (const SessionInfo& info : listing->sessions) {
+      if (info.id == which) return info;
+    }
+    ADD_FAILURE() << "not listed";
+    return SessionInfo();
+  };
+  for (const auto& [which, tokens] : {std::pair(id, 7), std::pair(spilled, 12)}) {
+    const SessionInfo own = find(table_.get(), which);
+    const SessionInfo told = find(other.get(), which);
+    EXPECT_EQ(told.tokens, tokens);
+    EXPECT_EQ(told.durable, which == id);
+    EXPECT_EQ(told.ttl, own.ttl);
+    EXPECT_NEAR(static_cast<double>(told.age.count()), static_cast<double>(own.age.count()), 2);
+    EXPECT_GE(told.age, 10min);
+    EXPECT_FALSE(told.in_memory);
+  }
+  ASSERT_TRUE(Put(other.get(), id, 9).ok());  // which this table has at 7
+  EXPECT_EQ(find(table_.get(), id).tokens, 9);
+  ASSERT_TRUE(other->Delete("t", id).ok());
+  EXPECT_EQ(table_->List("t")->sessions.size(), 1u);
+  // Nor do they count any more.
+  const auto two = NewTable(1 << 20, 2);
+  EXPECT_EQ(Create(two.get(), true).size(), 32u);
+  EXPECT_EQ(two->Create("t", true, 0s).status().code(), Code::kResourceExhausted);
+  ASSERT_TRUE(other->Delete("t", spilled).ok());
+  EXPECT_TRUE(two->Create("t", true, 0s).ok());
+
+  ASSERT_TRUE(store_->Put("t", SessionKey(NewStateKey()), "damaged", 1h).ok());
+  const std::vector<SessionInfo> all = two->List("t")->sessions;
+  EXPECT_EQ(all.size(), 3u);
+  EXPECT_TRUE(two->Delete("t", all.back().id).ok()) << "it can be deleted";
+}
+
+TEST_P(StoredSessionTest, FlushHandsEverythingOver) {
+  const std::string id = Create(table_.get(), false);
+  const std::string empty = Create(table_.get(), false);
+  ASSERT_TRUE(Put(table_.get(), id, 7).ok());
+  table_->Flush();
+  const auto other = NewTable();
+  ExpectAt(other.get(), id, 7);
+  ExpectAt(other.get(), empty, 0);
+}
+
+// A spilled session that went on must not come back from its older state.
+TEST_P(StoredSessionTest, NoOlderStateComesBack) {
+  table_ = NewTable(kStateBytes + 1000, 100);
+  const std::string a = Create(table_.get());
+  const std::string b = Create(table_.get());
+  ASSERT_TRUE(Put(table_.get(), a, 7).ok());
+  ASSERT_TRUE(Put(table_.get(), b, 7).ok());  // a is spilled
+  ASSERT_TRUE(Put(table_.get(), a, 9).ok());  // and goes on
+  const auto after = NewTable();
+  EXPECT_EQ(after->Acquire("t", a, {}).status().code(), Code::kNotFound);
+}
+
+TEST_P(StoredSessionTest, DamagedOnesAreRefused) {
+  SetLogLevel(LogLevel::kError);  // hundreds of warnings
+  const std::string id = Create(table_.get(), true);
+  ASSERT_TRUE(Put(table_.get(), id, 7).ok());
+  const auto entry = store_->Get("t", "session-" + id);
+  ASSERT_TRUE(entry.ok());
+  for (size_t i = 0; i < entry->bytes.size(); i += i < 200 ? 1 : 97) {
+    std::string bad(AsText(entry->bytes));
+    bad[i] = static_cast<char>(bad[i] ^ 1);
+    ASSERT_TRUE(store_->Put("t", "session-" + id, bad, 1h).ok());
+    EXPECT_FALSE(NewTable()->Acquire("t", id, {}).ok()) << "byte " << i;
+  }
+  SetLogLevel(LogLevel::kInfo);
+  ASSERT_TRUE(store_->Put("t", "session-" + id, AsText(entry->bytes), 1h).ok());
+  ExpectAt(NewTable().get(), id, 7);
+}
+
+// The alert counts on it: whatever the store was asked.
+TEST_P(StoredSessionTest, FailuresOfTheStoreAreCounted) {
+  testing::Random random(1);
+  auto owned = std::make_unique<testing::SimulatedStore>(&random);
+  testing::SimulatedStore* const store = owned.get();
+  store_ = std::move(owned);
+  table_ = NewTable();
+  const std::string id = Create(table_.get(), true);
+  ASSERT_TRUE(Put(table_.get(), id, 7).ok());
+  const auto snapshot = table_->TakeSnapshot("t", id, 0s);
+  const auto token = table_->PutStopped("t", *At(7), 1h);
+  ASSERT_TRUE(snapshot.ok() && token.ok());
+  EXPECT_EQ(table_->Restore("t", NewStateKey(), false, 0s).status().code(), Code::kNotFound);
+  EXPECT_EQ(table_->stats().store_errors, 0);
+
+  const std::function<Status()> operations[] = {
+      [&] { return table_->Create("t", true, 0s).status(); },
+      [&] { return table_->Acquire("t", id, {}).status(); },
+      [&] { return table_->Acquire("t", NewStateKey(), {}).status(); },
+      [&] { return table_->Fork("t", id, 1, {}).status(); },
+      [&] { return table_->TakeSnapshot("t", id, 0s).status(); },
+      [&] { return table_->Restore("t", snapshot->key, false, 0s).status(); },
+      [&] { return table_->List("t").status(); },
+      [&] { return table_->Delete("t", id); },
+      [&] { return table_->Delete("t", snapshot->key); },
+      [&] { return table_->PutStopped("t", *At(7), 1h).status(); },
+      [&] { return table_->GetStopped("t", *token).status(); }};
+  for (const auto& operation : operations) {
+    const int64_t before = table_->stats().store_errors;
+    store->failing = 2;  // always
+    EXPECT_EQ(operation().code(), Code::kUnavailable);
+    EXPECT_EQ(table_->stats().store_errors, before + 1) << &operation - operations;
+    store->failing = 0;
+  }
+
+  // What comes back damaged is a failure too; what belongs to another model is not.
+  const int64_t before = table_->stats().store_errors;
+  const auto entry = store_->Get("t", "snapshot-" + snapshot->key);
+  std::string bytes(AsText(entry->bytes));
+  bytes.back() ^= 1;
+  ASSERT_TRUE(store_->Put("t", "snapshot-" + snapshot->key, bytes, 1h).ok());
+  EXPECT_EQ(table_->Restore("t", snapshot->key, false, 0s).status().code(), Code::kDataLoss);
+  EXPECT_EQ(table_->stats().store_errors, before + 1);
+  numerics_ = "another";
+  const auto another = NewTable();
+  EXPECT_EQ(another->Acquire("t", id, {}).status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(another->stats().store_errors, 0);
+}
+
+TEST_P(StoredSessionTest, StoppedCompletions) {
+  const auto token = table_->PutStopped("t", *At(7), 1h);
+  ASSERT_TRUE(token.ok());
+  const auto other = NewTable();
+  const auto snapshot = other->GetStopped("t", *token);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status().ToString();
+  EXPECT_EQ((*snapshot)->tokens(), 7);
+  EXPECT_EQ(other->GetStopped("u", *token).status().code(), Code::kNotFound);
+  EXPECT_EQ(other->GetStopped("t", NewStateKey()).status().code(), Code::kNotFound);
+}
+
+}  // namespace
+}  // namespace polysketch

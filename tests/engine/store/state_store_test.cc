@@ -1,0 +1,245 @@
+// Both stores keep the same promises: whole entries, owners, expiry. Redis runs as a child on a
+// free port.
+#include "engine/store/open_state_store.h"
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "engine/store/redis_url.h"
+#include "engine/store/state_key.h"
+#include "gtest/gtest.h"
+#include "tests/testing/random_model.h"
+#include "tests/testing/redis_server.h"
+
+namespace polysketch {
+namespace {
+
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+class StateStoreTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == "dir") {
+      url_ = "dir:" + (folder_.path() / "states").string();
+    } else {
+      if (!testing::RedisServer::Exists()) GTEST_SKIP() << "there is no redis-server";
+      redis_ = std::make_unique<testing::RedisServer>(folder_.path());
+      const fs::path password = folder_.path() / "password";
+      std::ofstream(password) << "hidden\n";
+      url_ = StrCat("redis://worker@127.0.0.1:", redis_->port(),
+                    "/3?password_file=", password.string());
+    }
+    for (int i = 0; i < 500; ++i) {
+      auto store = OpenStateStore(url_);
+      if (store.ok()) {
+        store_ = *std::move(store);
+        return;
+      }
+      ASSERT_EQ(store.status().code(), Code::kUnavailable) << store.status().ToString();
+      std::this_thread::sleep_for(10ms);
+    }
+    FAIL() << "the store never came up";
+  }
+
+  testing::TemporaryFolder folder_;
+  std::unique_ptr<testing::RedisServer> redis_;
+  std::string url_;
+  std::unique_ptr<StateStore> store_;
+};
+
+TEST_P(StateStoreTest, EntriesComeBackWhole) {
+  std::string bytes(3 << 20, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 >> 3);
+  const auto first = store_->Put("acme", "session-1", bytes, 1h);
+  ASSERT_TRUE(first.ok()) << first.status().ToString();
+  const auto got = store_->Get("acme", "session-1");
+  ASSERT_TRUE(got.ok()) << got.status().ToString();
+  EXPECT_EQ(AsText(got->bytes), bytes);
+  EXPECT_EQ(got->info.key, "session-1");
+  EXPECT_EQ(got->info.revision, *first);
+  EXPECT_EQ(got->info.bytes, static_cast<int64_t>(bytes.size()));
+  EXPECT_LT(std::chrono::system_clock::now() - got->info.created, 1min);
+
+  const auto second = store_->Put("acme", "session-1", "new", 1h);
+  ASSERT_TRUE(second.ok());
+  EXPECT_NE(*second, *first);
+  const auto stat = store_->Stat("acme", "session-1");
+  ASSERT_TRUE(stat.ok());
+  EXPECT_EQ(stat->revision, *second);
+  EXPECT_EQ(stat->bytes, 3);
+  ASSERT_TRUE(store_->Put("acme", "empty", "", 1h).ok());
+  EXPECT_EQ(AsText(store_->Get("acme", "empty")->bytes), "");
+}
+
+TEST_P(StateStoreTest, OwnersDoNotSeeEachOther) {
+  for (const std::string owner : {"", "a", "a:b", "..", "A"}) {
+    ASSERT_TRUE(store_->Put(owner, "session-x", "of " + owner, 1h).ok()) << owner;
+  }
+  for (const std::string owner : {"", "a", "a:b", "..", "A"}) {
+    EXPECT_EQ(AsText(store_->Get(owner, "session-x")->bytes), "of " + owner);
+    EXPECT_EQ(store_->List(owner, "session-")->size(), 1u) << owner;
+  }
+  EXPECT_EQ(store_->Get("b", "session-x").status().code(), Code::kNotFound);
+  EXPECT_EQ(store_->Stat("b", "session-x").status().code(), Code::kNotFound);
+  EXPECT_EQ(store_->Delete("b", "session-x").code(), Code::kNotFound);
+  EXPECT_EQ(store_->Touch("b", "session-x", 1h).code(), Code::kNotFound);
+  EXPECT_TRUE(store_->List("b", "")->empty());
+}
+
+TEST_P(StateStoreTest, ListDeleteAndPrefixes) {
+  for (const std::string key : {"session-b", "session-a", "snapshot-a"}) {
+    ASSERT_TRUE(store_->Put("t", key, key, 1h).ok());
+  }
+  const auto sessions = store_->List("t", "session-");
+  ASSERT_TRUE(sessions.ok());
+  ASSERT_EQ(sessions->size(), 2u);
+  EXPECT_EQ((*sessions)[0].key, "session-a");
+  EXPECT_EQ((*sessions)[1].key, "session-b");
+  EXPECT_EQ((*sessions)[0].bytes, 9);
+  EXPECT_EQ(store_->List("t", "")->size(), 3u);
+  EXPECT_TRUE(store_->Delete("t", "session-a").ok());
+  EXPECT_EQ(store_->Delete("t", "session-a").code(), Code::kNotFound);
+  EXPECT_EQ(store_->Get("t", "session-a").status().code(), Code::kNotFound);
+  EXPECT_EQ(store_->List("t", "session-")->size(), 1u);
+}
+
+TEST_P(StateStoreTest, EntriesExpireUnlessTouched) {
+  ASSERT_TRUE(store_->Put("t", "short", "1", 50ms).ok());
+  ASSERT_TRUE(store_->Put("t", "kept", "2", 50ms).ok());
+  ASSERT_TRUE(store_->Put("t", "long", "3", 1h).ok());
+  ASSERT_TRUE(store_->Touch("t", "kept", 1h).ok());
+  ASSERT_TRUE(store_->Touch("t", "long", 50ms).ok());
+  std::this_thread::sleep_for(80ms);
+  EXPECT_EQ(store_->Get("t", "short").status().code(), Code::kNotFound);
+  EXPECT_EQ(store_->Touch("t", "short", 1h).code(), Code::kNotFound);
+  EXPECT_EQ(store_->Get("t", "long").status().code(), Code::kNotFound);
+  EXPECT_EQ(AsText(store_->Get("t", "kept")->bytes), "2");
+  EXPECT_EQ(store_->List("t", "")->size(), 1u);
+  store_->Expire();
+  EXPECT_EQ(AsText(store_->Get("t", "kept")->bytes), "2");
+  // A new object of the same store finds what another left.
+  EXPECT_EQ(AsText((*OpenStateStore(url_))->Get("t", "kept")->bytes), "2");
+}
+
+TEST_P(StateStoreTest, WritersAndReadersAtOnceSeeWholeEntries) {
+  std::vector<std::thread> writers;
+  for (int w = 0; w < 3; ++w) {
+    writers.emplace_back([&, w] {
+      auto store = *OpenStateStore(url_);
+      for (int i = 0; i < 30; ++i) {
+        EXPECT_TRUE(
+            store->Put("t", "one", std::string(50000, static_cast<char>('a' + w)), 1h).ok());
+      }
+    });
+  }
+  for (int i = 0; i < 200; ++i) {
+    const auto got = store_->Get("t", "one");
+    if (!got.ok()) {
+      ASSERT_EQ(got.status().code(), Code::kNotFound);
+      continue;
+    }
+    ASSERT_EQ(got->bytes.size(), 50000u);
+    ASSERT_EQ(AsText(got->bytes), std::string(50000, static_cast<char>(got->bytes[0])));
+  }
+  for (std::thread& writer : writers) writer.join();
+}
+
+TEST_P(StateStoreTest, SaysHowMuchItHolds) {
+  store_->Expire();
+  const int64_t before = store_->usage().bytes;
+  ASSERT_TRUE(store_->Put("t", "one", std::string(1 << 20, 'x'), 1h).ok());
+  store_->Expire();
+  EXPECT_GE(store_->usage().bytes, before + (1 << 20));
+  EXPECT_LE(store_->usage().bytes, before + (8 << 20));  // Redis counts its buffers too
+  EXPECT_EQ(store_->usage().limit, redis_ == nullptr ? 0 : testing::RedisServer::kMaxMemory);
+}
+
+TEST_P(StateStoreTest, ABrokenConnectionIsMadeAgain) {
+  if (redis_ == nullptr) GTEST_SKIP() << "a folder has no connection";
+  ASSERT_TRUE(store_->Put("t", "a", "1", 1h).ok());
+  redis_->Stop();
+  EXPECT_EQ(store_->Get("t", "a").status().code(), Code::kUnavailable);
+  EXPECT_EQ(store_->Put("t", "a", "1", 1h).status().code(), Code::kUnavailable);
+}
+
+INSTANTIATE_TEST_SUITE_P(Stores, StateStoreTest, ::testing::Values("dir", "redis"),
+                         [](const auto& info) { return info.param; });
+
+TEST(DirectoryStoreTest, WhatIsNotOursIsRefused) {
+  const testing::TemporaryFolder folder;
+  const auto store = OpenStateStore("dir:" + folder.path().string());
+  ASSERT_TRUE(store.ok());
+  ASSERT_TRUE((*store)->Put("t", "good", "bytes", 1h).ok());
+  std::ofstream(folder.path() / "t.t" / "bad") << "hello";
+  fs::last_write_time(folder.path() / "t.t" / "bad", fs::file_time_type::clock::now() + 1h);
+  EXPECT_EQ((*store)->Get("t", "bad").status().code(), Code::kDataLoss);
+  EXPECT_EQ((*store)->List("t", "")->size(), 1u);
+  EXPECT_TRUE((*store)->Delete("t", "bad").ok());
+  EXPECT_FALSE(fs::exists(folder.path() / "t.t" / "bad"));
+}
+
+TEST(DirectoryStoreTest, WhatDoesNotFitIsRefusedAndNothingGoes) {
+  const testing::TemporaryFolder folder;
+  const std::string url = "dir:" + folder.path().string();
+  constexpr int64_t kLimit = 10000;
+  const auto store = *OpenStateStore(url, kLimit);
+  const auto put = [](StateStore* to, const std::string& key, size_t bytes, auto ttl) {
+    return to->Put("t", key, std::string(bytes, 'x'), ttl).status().code();
+  };
+  EXPECT_EQ(put(store.get(), "a", 4000, 1h), Code::kOk);
+  EXPECT_EQ(put(store.get(), "passing", 4000, 100ms), Code::kOk);
+  EXPECT_EQ(store->usage().bytes, 2 * (4000 + 24));
+  EXPECT_EQ(put(store.get(), "b", 4000, 1h), Code::kResourceExhausted);
+  EXPECT_EQ(put(store.get(), "a", 5000, 1h), Code::kOk) << "in its own place";
+  EXPECT_EQ(store->Get("t", "a")->bytes.size(), 5000u);
+  // Room comes back: by a delete, by expiry (another look, a second later), by another process.
+  ASSERT_TRUE(store->Delete("t", "a").ok());
+  EXPECT_EQ(put(store.get(), "b", 4000, 1h), Code::kOk);
+  EXPECT_EQ(put(store.get(), "c", 4000, 1h), Code::kResourceExhausted);
+  std::this_thread::sleep_for(1100ms);
+  EXPECT_EQ(put(store.get(), "c", 4000, 1h), Code::kOk) << "in the place of what expired";
+  const auto other = *OpenStateStore(url, kLimit);
+  EXPECT_EQ(other->usage().bytes, store->usage().bytes);
+  EXPECT_EQ(put(other.get(), "d", 4000, 1h), Code::kResourceExhausted);
+  ASSERT_TRUE(store->Delete("t", "b").ok());
+  std::this_thread::sleep_for(1100ms);
+  EXPECT_EQ(put(other.get(), "d", 4000, 1h), Code::kOk);
+
+  EXPECT_EQ(OpenStateStore("redis://127.0.0.1:1", kLimit).status().code(), Code::kInvalidArgument);
+}
+
+TEST(StateStoreUrl, Forms) {
+  const auto full = ParseRedisUrl("redis://me@example.org:7000/5?password_file=/etc/p");
+  ASSERT_TRUE(full.ok()) << full.status().ToString();
+  EXPECT_EQ(full->host, "example.org");
+  EXPECT_EQ(full->port, 7000);
+  EXPECT_EQ(full->user, "me");
+  EXPECT_EQ(full->database, 5);
+  EXPECT_EQ(full->password_file, "/etc/p");
+  const auto short_one = ParseRedisUrl("redis://[::1]");
+  ASSERT_TRUE(short_one.ok());
+  EXPECT_EQ(short_one->host, "::1");
+  EXPECT_EQ(short_one->port, 6379);
+  for (const std::string bad : {"redis://", "redis://h:x", "redis://h:70000", "redis://h/x",
+                                "redis://u:p@h", "redis://h?x=1", "http://h"}) {
+    EXPECT_EQ(ParseRedisUrl(bad).status().code(), Code::kInvalidArgument) << bad;
+  }
+  for (const std::string bad : {"", "dir:", "file:/x", "/tmp"}) {
+    EXPECT_EQ(OpenStateStore(bad).status().code(), Code::kInvalidArgument) << bad;
+  }
+  EXPECT_EQ(OpenStateStore("dir:/proc/nothing").status().code(), Code::kUnavailable);
+}
+
+TEST(StateKeys, AreRandom) {
+  const std::string key = NewStateKey();
+  EXPECT_TRUE(IsStateKey(key));
+  EXPECT_NE(key, NewStateKey());
+  for (const std::string bad : {"", "x", "../../etc/passwd", "0123456789ABCDEF0123456789ABCDEF"}) {
+    EXPECT_FALSE(IsStateKey(bad));
+  }
+}
+
+}  // namespace
+}  // namespace polysketch

@@ -1,0 +1,164 @@
+#include "server/app/command_line.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "server/app/cpus.h"
+#include "server/app/flags.h"
+
+namespace polysketch {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+Result<CommandLine> Load(const std::vector<const char*>& args,
+                         const Environment& environment = {}) {
+  return LoadConfig(args, [&environment](const char* name) -> const char* {
+    const auto found = environment.find(name);
+    return found == environment.end() ? nullptr : found->second.c_str();
+  });
+}
+
+class ConfigFile {
+ public:
+  explicit ConfigFile(const std::string& text)
+      : path_(std::filesystem::path(testing::TempDir()) /
+              (std::string("config_") +
+               testing::UnitTest::GetInstance()->current_test_info()->name())) {
+    std::ofstream(path_) << text;
+  }
+  ~ConfigFile() { std::filesystem::remove(path_); }
+  const char* path() const { return path_.c_str(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+void ExpectError(const Result<CommandLine>& result, const std::string& part) {
+  ASSERT_FALSE(result.ok());
+  EXPECT_NE(result.status().message().find(part), std::string::npos) << result.status().ToString();
+}
+
+TEST(Config, FlagsWinOverEnvironmentOverFileOverDefault) {
+  const ConfigFile file(
+      R"({"model": "from-file", "max-queue": 11, "threads": "3", "max-sequences": 5})");
+  const Environment environment = {{"POLYSKETCH_MAX_QUEUE", "12"}, {"POLYSKETCH_THREADS", "4"}};
+  const auto loaded = Load({"--config", file.path(), "--max-queue=13"}, environment);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+  const ServerConfig& config = loaded->config;
+  EXPECT_EQ(config.max_queue, 13);     // flag
+  EXPECT_EQ(config.threads, 4);        // environment
+  EXPECT_EQ(config.max_sequences, 5);  // file
+  EXPECT_EQ(config.model, "from-file");
+  EXPECT_EQ(config.max_step_tokens, ServerConfig().max_step_tokens);
+}
+
+TEST(Config, FileFromTheEnvironment) {
+  const ConfigFile file(R"({"model": "m"})");
+  const auto loaded = Load({}, {{"POLYSKETCH_CONFIG", file.path()}});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+  EXPECT_EQ(loaded->config.model, "m");
+}
+
+TEST(Config, LaterFlagWins) {
+  const auto loaded = Load({"--model", "a", "--model", "b"});
+  ASSERT_TRUE(loaded.ok());
+  EXPECT_EQ(loaded->config.model, "b");
+}
+
+TEST(Config, ErrorsNameTheSource) {
+  ExpectError(Load({}), "--model: expected a model folder");
+  ExpectError(Load({"--model", "m", "--max-queue", "many"}),
+              "--max-queue: expected an integer, found \"many\"");
+  ExpectError(Load({"--model", "m"}, {{"POLYSKETCH_DRAIN_TIMEOUT", "30"}}),
+              "POLYSKETCH_DRAIN_TIMEOUT: expected a time");
+  ExpectError(Load({"--model"}), "--model: expected a value");
+  ExpectError(Load({"--modle", "m"}), "--modle: unknown flag");
+  ExpectError(Load({"m"}), "expected a flag");
+  ExpectError(Load({"--help=1"}), "--help: expected no value");
+  ExpectError(Load({"--config", "/nonexistent/file"}), "/nonexistent/file");
+  {
+    const ConfigFile file(R"({"model": "m", "max_queue": 1})");
+    ExpectError(Load({"--config", file.path()}), "max_queue: unknown flag");
+  }
+  {
+    const ConfigFile file(R"({"model": "m", "threads": 1.5})");
+    ExpectError(Load({"--config", file.path()}),
+                "threads: expected a string or an integer, found 1.5");
+  }
+  {
+    const ConfigFile file("[1, 2");
+    ExpectError(Load({"--config", file.path()}), "expected a JSON object");
+  }
+}
+
+TEST(Config, HelpAndVersionNeedNoModel) {
+  EXPECT_EQ(Load({"--help"})->action, CommandAction::kHelp);
+  EXPECT_EQ(Load({"--version"})->action, CommandAction::kVersion);
+}
+
+TEST(Flags, EveryDefaultIsLegalAndReadsBack) {
+  const ServerConfig defaults;
+  for (const Flag& flag : Flags()) {
+    ServerConfig config;
+    const Status status = SetFlag(flag, FlagText(flag, defaults), &config);
+    EXPECT_TRUE(status.ok()) << flag.name << ": " << status.ToString();
+    EXPECT_EQ(FlagText(flag, config), FlagText(flag, defaults)) << flag.name;
+  }
+}
+
+TEST(Flags, HelpAndEnvironmentNameThemAllOnce) {
+  const std::string help = HelpText();
+  std::set<std::string> names;
+  for (const Flag& flag : Flags()) {
+    EXPECT_NE(help.find(StrCat("  --", flag.name, " ")), std::string::npos) << flag.name;
+    EXPECT_TRUE(names.insert(EnvironmentName(flag.name)).second) << flag.name;
+  }
+  EXPECT_EQ(EnvironmentName("max-queue"), "POLYSKETCH_MAX_QUEUE");
+}
+
+TEST(Flags, UnitsAndRanges) {
+  ServerConfig config;
+  const auto set = [&config](std::string_view name, std::string_view text) {
+    return SetFlag(*FindFlag(name), text, &config);
+  };
+  EXPECT_TRUE(set("drain-timeout", "1500ms").ok());
+  EXPECT_EQ(config.drain_timeout.count(), 1500);
+  EXPECT_TRUE(set("drain-timeout", "2m").ok());
+  EXPECT_EQ(config.drain_timeout.count(), 120000);
+  EXPECT_TRUE(set("drain-timeout", "0").ok());
+  EXPECT_FALSE(set("drain-timeout", "-1s").ok());
+  EXPECT_FALSE(set("drain-timeout", "1d").ok());
+  EXPECT_FALSE(set("drain-timeout", "99999h").ok());
+  EXPECT_TRUE(set("max-message-bytes", "1MiB").ok());
+  EXPECT_EQ(config.max_message_bytes, 1 << 20);
+  EXPECT_TRUE(set("max-message-bytes", "65536").ok());
+  EXPECT_FALSE(set("max-message-bytes", "1MB").ok());
+  EXPECT_FALSE(set("slot-memory", "9223372036854775807TiB").ok());  // overflows
+  EXPECT_FALSE(set("max-sequences", "0").ok());
+  EXPECT_FALSE(set("max-sequences", "").ok());
+  EXPECT_FALSE(set("max-sequences", " 1").ok());
+  EXPECT_FALSE(set("max-sequences", "0x10").ok());
+  EXPECT_EQ(set("device", "gpu").message(), "expected auto|cpu|cuda|reference, found \"gpu\"");
+  EXPECT_FALSE(set("device", "auto|cpu").ok());
+  EXPECT_TRUE(set("device", "reference").ok());
+}
+
+TEST(Cpus, Quota) {
+  EXPECT_EQ(CpusOfQuota("max 100000"), std::nullopt);
+  EXPECT_EQ(CpusOfQuota("200000 100000"), 2);
+  EXPECT_EQ(CpusOfQuota("150000 100000"), 1);
+  EXPECT_EQ(CpusOfQuota("1000 100000"), 1);
+  EXPECT_EQ(CpusOfQuota(""), std::nullopt);
+  EXPECT_EQ(CpusOfQuota("1 0"), std::nullopt);
+  EXPECT_GE(AvailableCpus(), 1);
+}
+
+}  // namespace
+}  // namespace polysketch

@@ -1,0 +1,331 @@
+#include "server/convert/convert.h"
+
+#include <grpcpp/support/slice.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "server/convert/request_id.h"
+#include "server/convert/status_map.h"
+#include "server/convert/wire.h"
+#include "tests/server/rpc/fake_tokenizer.h"
+
+namespace polysketch {
+namespace {
+
+using testing::FakeTokenizer;
+
+class ConvertTest : public ::testing::Test {
+ protected:
+  const FakeTokenizer tokenizer_;
+  RequestRules rules_ = {.tokenizer = &tokenizer_,
+                         .add_bos = true,
+                         .bos_id = FakeTokenizer::kBos,
+                         .vocab_size = FakeTokenizer::kVocabulary,
+                         .max_prompt_tokens = 8,
+                         .max_new_tokens = 100};
+
+  std::string ParamsError(const v1::CompleteRequest& request) {
+    const auto params = ToGenerateParams(request, rules_);
+    return params.ok() ? "OK" : params.status().ToString();
+  }
+  std::string PromptError(const v1::Prompt& prompt) {
+    const auto tokens = ToPrompt(prompt, rules_);
+    return tokens.ok() ? "OK" : tokens.status().ToString();
+  }
+};
+
+TEST_F(ConvertTest, UnsetFieldsTakeTheDocumentedDefaults) {
+  const auto params = ToGenerateParams(v1::CompleteRequest(), rules_);
+  ASSERT_TRUE(params.ok()) << params.status().ToString();
+  EXPECT_EQ(params->sampling.temperature, 1.0f);
+  EXPECT_EQ(params->sampling.top_k, 0);
+  EXPECT_EQ(params->sampling.top_p, 1.0f);
+  EXPECT_EQ(params->sampling.min_p, 0.0f);
+  EXPECT_EQ(params->sampling.repetition_penalty, 1.0f);
+  EXPECT_EQ(params->sampling.frequency_penalty, 0.0f);
+  EXPECT_EQ(params->sampling.presence_penalty, 0.0f);
+  EXPECT_FALSE(params->sampling.seed.has_value());
+  EXPECT_FALSE(params->max_tokens.has_value());
+  EXPECT_FALSE(params->logprobs.has_value());
+  EXPECT_FALSE(params->ignore_eos || params->echo || params->include_stop_in_output);
+}
+
+TEST_F(ConvertTest, CacheOptions) {
+  v1::CacheOptions options;
+  const auto unset = ToCacheParams(options);
+  ASSERT_TRUE(unset.ok());
+  EXPECT_TRUE(unset->read && unset->write && unset->points.empty());
+  options.set_read(false);
+  options.set_write(false);
+  options.add_points(1);
+  options.add_points(700);
+  const auto set = ToCacheParams(options);
+  ASSERT_TRUE(set.ok());
+  EXPECT_FALSE(set->read || set->write);
+  EXPECT_EQ(set->points, (std::vector<int64_t>{1, 700}));
+  options.add_points(700);
+  EXPECT_EQ(ToCacheParams(options).status().ToString(),
+            "INVALID_ARGUMENT: cache.points: expected numbers that rise from 1, found 700 behind "
+            "700");
+  options.clear_points();
+  options.add_points(0);
+  EXPECT_FALSE(ToCacheParams(options).ok());
+  options.clear_points();
+  for (int i = 1; i <= 65; ++i) options.add_points(i);
+  EXPECT_FALSE(ToCacheParams(options).ok());
+}
+
+TEST_F(ConvertTest, EveryFieldArrives) {
+  v1::CompleteRequest request;
+  v1::Sampling* sampling = request.mutable_sampling();
+  sampling->set_temperature(0);  // set to zero is not unset
+  sampling->set_top_k(5);
+  sampling->set_top_p(0.5f);
+  sampling->set_min_p(0.25f);
+  sampling->set_repetition_penalty(1.5f);
+  sampling->set_frequency_penalty(-0.5f);
+  sampling->set_presence_penalty(0.75f);
+  (*sampling->mutable_logit_bias())[7] = -3;
+  sampling->set_seed(~uint64_t{0});
+  request.set_max_tokens(0);
+  request.add_stop("end");
+  request.add_stop_token_ids(9);
+  request.set_ignore_eos(true);
+  request.set_include_stop_in_output(true);
+  request.set_logprobs(0);
+  request.set_echo(true);
+  request.set_n(1);
+  request.set_draft_tokens(9);
+  request.set_priority(-3);
+  const auto params = ToGenerateParams(request, rules_);
+  ASSERT_TRUE(params.ok()) << params.status().ToString();
+  EXPECT_EQ(params->sampling.temperature, 0.0f);
+  EXPECT_EQ(params->sampling.top_k, 5);
+  EXPECT_EQ(params->sampling.top_p, 0.5f);
+  EXPECT_EQ(params->sampling.min_p, 0.25f);
+  EXPECT_EQ(params->sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(params->sampling.frequency_penalty, -0.5f);
+  EXPECT_EQ(params->sampling.presence_penalty, 0.75f);
+  EXPECT_EQ(params->sampling.logit_bias, (std::vector<std::pair<int32_t, float>>{{7, -3.0f}}));
+  EXPECT_EQ(params->sampling.seed, ~uint64_t{0});
+  EXPECT_EQ(params->max_tokens, 0);
+  EXPECT_EQ(params->stop, std::vector<std::string>{"end"});
+  EXPECT_EQ(params->stop_token_ids, std::vector<int32_t>{9});
+  EXPECT_EQ(params->logprobs, 0);
+  EXPECT_TRUE(params->ignore_eos && params->echo && params->include_stop_in_output);
+  EXPECT_EQ(params->n, 1);
+  EXPECT_EQ(params->best_of, 1);
+  EXPECT_EQ(params->draft_tokens, 9);
+  rules_.max_priority = 3;
+  EXPECT_EQ(*ToPriority(request, rules_), -3);
+  rules_.max_priority = 2;
+  EXPECT_EQ(ToPriority(request, rules_).status().message(), "priority: expected -2 to 2, found -3");
+  request.set_max_tokens(4);
+  request.set_n(3);
+  EXPECT_EQ(ToGenerateParams(request, rules_)->best_of, 3);
+  request.set_best_of(5);
+  EXPECT_EQ(ToGenerateParams(request, rules_)->best_of, 5);
+}
+
+TEST_F(ConvertTest, ErrorsNameTheField) {
+  const auto error = [this](const std::function<void(v1::CompleteRequest*)>& change) {
+    v1::CompleteRequest request;
+    change(&request);
+    return ParamsError(request);
+  };
+  EXPECT_EQ(error([](auto* r) { r->set_n(0); }), "INVALID_ARGUMENT: n: expected 1 to 64, found 0");
+  EXPECT_EQ(error([](auto* r) { r->set_n(65); }),
+            "INVALID_ARGUMENT: n: expected 1 to 64, found 65");
+  EXPECT_EQ(error([](auto* r) {
+              r->set_n(3);
+              r->set_best_of(2);
+            }),
+            "INVALID_ARGUMENT: best_of: expected n (3) to 64, found 2");
+  EXPECT_EQ(error([](auto* r) {
+              r->set_n(2);
+              r->set_max_tokens(0);
+            }),
+            "INVALID_ARGUMENT: max_tokens: expected at least 1 for more than one choice, found 0");
+  EXPECT_EQ(error([](auto* r) { r->set_draft_tokens(65); }),
+            "INVALID_ARGUMENT: draft_tokens: expected 0 to 64, found 65");
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(error([](auto* r) { r->mutable_sampling()->set_top_p(1.5f); }),
+            "INVALID_ARGUMENT: sampling.top_p: expected a number in (0, 1], found 1.5");
+  EXPECT_EQ(error([nan](auto* r) { r->mutable_sampling()->set_temperature(nan); }),
+            "INVALID_ARGUMENT: sampling.temperature: expected a number in [0, 100], found nan");
+  EXPECT_EQ(
+      error([nan](auto* r) { (*r->mutable_sampling()->mutable_logit_bias())[3] = nan; }),
+      "INVALID_ARGUMENT: sampling.logit_bias[3]: expected a number in [-100, 100], found nan");
+  EXPECT_EQ(error([](auto* r) { (*r->mutable_sampling()->mutable_logit_bias())[258] = 1; }),
+            "INVALID_ARGUMENT: sampling.logit_bias: expected ids in [0, 258), found 258");
+  EXPECT_EQ(error([](auto* r) { r->set_max_tokens(101); }),
+            "INVALID_ARGUMENT: max_tokens: expected 0 to 100, found 101");
+  EXPECT_EQ(error([](auto* r) { r->set_logprobs(-1); }),
+            "INVALID_ARGUMENT: logprobs: expected 0 to 20, found -1");
+  EXPECT_EQ(error([](auto* r) { r->add_stop(""); }),
+            "INVALID_ARGUMENT: stop[0]: expected 1 to 1024 bytes, found 0");
+  EXPECT_EQ(error([](auto* r) { r->add_stop_token_ids(-1); }),
+            "INVALID_ARGUMENT: stop_token_ids[0]: expected an id in [0, 258), found -1");
+}
+
+TEST_F(ConvertTest, Prompts) {
+  v1::Prompt prompt;
+  EXPECT_EQ(PromptError(prompt),
+            "INVALID_ARGUMENT: prompt: expected text or tokens, found neither");
+  prompt.set_text("ab");
+  EXPECT_EQ(*ToPrompt(prompt, rules_), (std::vector<int32_t>{256, 97, 98}));
+  prompt.set_text("12345678");
+  EXPECT_EQ(PromptError(prompt), "INVALID_ARGUMENT: prompt: expected at most 8 tokens, found 9");
+  prompt.mutable_tokens()->add_ids(97);
+  EXPECT_EQ(*ToPrompt(prompt, rules_), (std::vector<int32_t>{97}));  // verbatim
+  prompt.mutable_tokens()->add_ids(258);
+  EXPECT_EQ(PromptError(prompt),
+            "INVALID_ARGUMENT: prompt.tokens.ids[1]: expected an id in [0, 258), found 258");
+  prompt.mutable_tokens()->clear_ids();
+  EXPECT_EQ(PromptError(prompt),
+            "INVALID_ARGUMENT: prompt: expected at least one token, found none");
+}
+
+TEST_F(ConvertTest, TextNeedsATokenizer) {
+  rules_.tokenizer = nullptr;
+  v1::Prompt prompt;
+  prompt.set_text("a");
+  EXPECT_EQ(ToPrompt(prompt, rules_).status().code(), Code::kFailedPrecondition);
+  v1::CompleteRequest request;
+  request.add_stop("a");
+  EXPECT_EQ(ToGenerateParams(request, rules_).status().code(), Code::kFailedPrecondition);
+  prompt.mutable_tokens()->add_ids(1);
+  EXPECT_TRUE(ToPrompt(prompt, rules_).ok());
+}
+
+TEST_F(ConvertTest, TokensKeepTheirLogprobs) {
+  v1::Delta delta;
+  TokenEvent event;
+  event.token = 97;
+  event.text = "a";
+  AppendToken(event, true, &tokenizer_, &delta);
+  event.token = 98;
+  event.text = "b";
+  event.logprob = -0.5f;
+  event.top = {{99, -0.25f}};
+  AppendToken(event, true, &tokenizer_, &delta);
+  EXPECT_EQ(delta.text(), "ab");
+  ASSERT_EQ(delta.logprobs_size(), 2);
+  EXPECT_FALSE(delta.logprobs(0).has_logprob());
+  EXPECT_EQ(delta.logprobs(1).logprob(), -0.5f);
+  EXPECT_EQ(delta.logprobs(1).top(0).piece(), "c");
+  AppendToken(event, false, nullptr, &delta);
+  EXPECT_EQ(delta.tokens_size(), 3);
+  EXPECT_EQ(delta.logprobs_size(), 2);
+}
+
+TEST_F(ConvertTest, Perplexity) {
+  FinishEvent event;
+  event.usage.prompt_tokens = 3;
+  event.logprob_sum = -2 * std::log(4.0);
+  v1::ScoreFinish finish;
+  ToProto(event, &finish);
+  EXPECT_EQ(finish.tokens(), 3);
+  EXPECT_DOUBLE_EQ(finish.perplexity(), 4.0);
+  event.usage.prompt_tokens = 1;
+  v1::ScoreFinish single;
+  ToProto(event, &single);
+  EXPECT_EQ(single.perplexity(), 0);
+}
+
+grpc::ByteBuffer Bytes(const std::string& text, size_t first_slice = 1) {
+  // More than one slice, as the network delivers it.
+  const size_t cut = std::min(first_slice, text.size());
+  const grpc::Slice slices[] = {grpc::Slice(text.substr(0, cut)), grpc::Slice(text.substr(cut))};
+  return grpc::ByteBuffer(slices, 2);
+}
+
+// The field with this number and these bytes.
+std::string Field(int number, const std::string& bytes) {
+  return std::string(1, static_cast<char>(number << 3 | 2)) + static_cast<char>(bytes.size()) +
+         bytes;
+}
+
+std::string ParseError(const std::string& bytes, google::protobuf::Message* message) {
+  return ParseMessage(Bytes(bytes), message).ToString();
+}
+
+TEST(Wire, RoundTrip) {
+  v1::CompleteRequest request;
+  request.mutable_prompt()->set_text("grün");
+  request.add_stop("x");
+  v1::CompleteRequest parsed;
+  ASSERT_TRUE(ParseMessage(SerializeMessage(request), &parsed).ok());
+  EXPECT_EQ(parsed.SerializeAsString(), request.SerializeAsString());
+  EXPECT_TRUE(ParseMessage(Bytes(""), &parsed).ok());
+}
+
+TEST(Wire, BadStringsAreNamed) {
+  v1::CompleteRequest request;
+  EXPECT_EQ(ParseError(Field(1, Field(1, "ab\xC3")), &request),
+            "INVALID_ARGUMENT: prompt.text: expected UTF-8, found an invalid byte at offset 2");
+  EXPECT_EQ(ParseError(Field(1, Field(1, "ok")) + Field(4, "\xED\xA0\x80"), &request),
+            "INVALID_ARGUMENT: stop: expected UTF-8, found an invalid byte at offset 0");
+  v1::ScoreRequest score;
+  EXPECT_EQ(ParseError(Field(1, "\xFF"), &score),
+            "INVALID_ARGUMENT: text: expected UTF-8, found an invalid byte at offset 0");
+}
+
+TEST(Wire, BrokenMessagesAreRefused) {
+  v1::CompleteRequest request;
+  const std::string none =
+      "INVALID_ARGUMENT: expected a polysketch.v1.CompleteRequest, found bytes that are none";
+  EXPECT_EQ(ParseError("\xFF\xFF\xFF", &request), none);
+  EXPECT_EQ(ParseError(std::string("\x0a\x7f", 2) + "short", &request), none);
+  EXPECT_EQ(ParseError("\x0f", &request), none);  // wire type 7
+  EXPECT_EQ(ParseMessage(grpc::ByteBuffer(), &request).code(), Code::kInvalidArgument);
+}
+
+TEST(StatusMap, Finishes) {
+  const auto code = [](FinishReason reason, Status status) {
+    FinishEvent event;
+    event.reason = reason;
+    event.status = std::move(status);
+    return FinishStatus(event).code();
+  };
+  EXPECT_EQ(code(FinishReason::kStop, Status()), Code::kOk);
+  EXPECT_EQ(code(FinishReason::kLength, Status()), Code::kOk);
+  EXPECT_EQ(code(FinishReason::kCancelled, Status()), Code::kCancelled);
+  EXPECT_EQ(code(FinishReason::kCancelled, Unavailable("drain")), Code::kUnavailable);
+  EXPECT_EQ(code(FinishReason::kDeadline, Status()), Code::kDeadlineExceeded);
+  EXPECT_EQ(code(FinishReason::kStalled, Status()), Code::kAborted);
+  EXPECT_EQ(code(FinishReason::kError, Status()), Code::kInternal);
+  EXPECT_EQ(code(FinishReason::kError, InvalidArgument("x")), Code::kInvalidArgument);
+}
+
+TEST(StatusMap, AllCodes) {
+  for (int i = 0; i <= 15; ++i) EXPECT_EQ(static_cast<int>(ToGrpcCode(static_cast<Code>(i))), i);
+  EXPECT_EQ(ToGrpcStatus(NotFound("m")).error_message(), "m");
+}
+
+TEST(RequestId, Charset) {
+  EXPECT_TRUE(IsRequestId("Ab0._:-"));
+  EXPECT_TRUE(IsRequestId(std::string(128, 'a')));
+  EXPECT_FALSE(IsRequestId(""));
+  EXPECT_FALSE(IsRequestId(std::string(129, 'a')));
+  EXPECT_FALSE(IsRequestId("a b"));
+  EXPECT_FALSE(IsRequestId("a\nb"));
+  EXPECT_TRUE(IsRequestId(NewRequestId()));
+  EXPECT_NE(NewRequestId(), NewRequestId());
+}
+
+TEST(RequestId, Traceparent) {
+  const std::string good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  EXPECT_TRUE(IsTraceparent(good));
+  EXPECT_FALSE(IsTraceparent(good + "-"));
+  EXPECT_FALSE(IsTraceparent("ff" + good.substr(2)));
+  EXPECT_FALSE(IsTraceparent("00-4BF92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
+  EXPECT_FALSE(IsTraceparent("00-00000000000000000000000000000000-00f067aa0ba902b7-01"));
+  EXPECT_FALSE(IsTraceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01"));
+  EXPECT_FALSE(IsTraceparent(""));
+}
+
+}  // namespace
+}  // namespace polysketch
