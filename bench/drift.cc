@@ -35,9 +35,8 @@ std::vector<double> Score(LanguageModel* model, const std::vector<int32_t>& toke
   const int64_t size = std::ssize(tokens) - 1;
   for (int64_t first = 0; first < size; first += model->max_step_tokens()) {
     const int64_t count = std::min<int64_t>(model->max_step_tokens(), size - first);
-    const StepSegment segment{
-        state.get(), {tokens.data() + first, static_cast<size_t>(count)}, /*all_rows=*/true};
-    model->Step({&segment, 1}, hidden.data());
+    const std::span chunk(tokens.data() + first, static_cast<size_t>(count));
+    model->Step(OneSegment(state.get(), chunk, OutputRows::kAll), hidden.data());
     for (int64_t row = 0; row < count; row += kLogitRows) {
       const int64_t rows = std::min(kLogitRows, count - row);
       model->Logits(hidden.data() + row * model->hidden_size(), rows, logits.data());

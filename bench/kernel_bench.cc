@@ -132,7 +132,7 @@ class KernelBench {
     input.v = v.data();
     input.v_stride = heads * spec_.head_dim;
     const auto state = backend_->NewState(spec_);
-    const AttentionSegment segment{state.get(), 0, m};
+    const Segment segment{state.get(), 0, m};
     const auto run = [&] {
       backend_->Attention(spec_, 0, {&segment, 1}, input, out.data());
       state->Advance(m);

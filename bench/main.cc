@@ -103,7 +103,7 @@ Arguments Parse(int argc, char** argv) {
   o.decode_contexts = {4096, 262144};
   o.batches = {32};
   o.formats.assign(AllDataTypes().begin(), AllDataTypes().end());
-  constexpr int64_t kMostTokens = int64_t{1} << 32;
+  constexpr int64_t kMaxTokens = int64_t{1} << 32;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag == "--help") {
@@ -130,9 +130,9 @@ Arguments Parse(int argc, char** argv) {
         }
       }
     } else if (flag == "--prefill") {
-      o.prefill_contexts = ParseNumbers(flag, value, kMostTokens);
+      o.prefill_contexts = ParseNumbers(flag, value, kMaxTokens);
     } else if (flag == "--decode") {
-      o.decode_contexts = ParseNumbers(flag, value, kMostTokens);
+      o.decode_contexts = ParseNumbers(flag, value, kMaxTokens);
     } else if (flag == "--batches") {
       o.batches.clear();
       for (const int64_t batch : ParseNumbers(flag, value, 1024))
@@ -147,7 +147,7 @@ Arguments Parse(int argc, char** argv) {
     } else if (flag == "--drift") {
       args.drift = value;
     } else if (flag == "--drift-tokens") {
-      args.drift_tokens = ParseNumber(flag, value, kMostTokens);
+      args.drift_tokens = ParseNumber(flag, value, kMaxTokens);
     } else if (flag == "--threads") {
       o.threads = static_cast<int>(ParseNumber(flag, value, 1024));
     } else if (flag == "--device") {

@@ -66,8 +66,7 @@ class ModelBench {
     while (tokens > 0) {
       chunk.resize(static_cast<size_t>(std::min<int64_t>(tokens, options_.max_step_tokens)));
       for (int32_t& token : chunk) token = NextToken();
-      const StepSegment segment{state, chunk, /*all_rows=*/false};
-      model_->Step({&segment, 1}, hidden_.data());
+      model_->Step(OneSegment(state, chunk, OutputRows::kLast), hidden_.data());
       tokens -= static_cast<int64_t>(chunk.size());
     }
   }
@@ -110,20 +109,18 @@ class ModelBench {
 
   // A decode step as it is served: the highest logits' tokens from a device that finds them, or
   // logits.
-  void StepAndSample(const std::vector<StepSegment>& segments, float* logits) {
-    const size_t batch = segments.size();
-    if (!model_->draws()) {
-      model_->Step(segments, hidden_.data());
-      model_->Logits(hidden_.data(), static_cast<int64_t>(batch), logits);
+  void StepAndSample(const Batch& batch, float* logits) {
+    const size_t rows = batch.segments().size();
+    if (!model_->samples()) {
+      model_->Step(batch, hidden_.data());
+      model_->Logits(hidden_.data(), static_cast<int64_t>(rows), logits);
       return;
     }
-    std::vector<int64_t> rows(batch);
-    std::iota(rows.begin(), rows.end(), 0);
-    std::vector<RowQuery> queries(batch);
-    for (RowQuery& query : queries) query.kind = RowQuery::Kind::kHighest;
-    std::vector<RowAnswer> answers(batch);
-    model_->Step(segments, nullptr);
-    model_->Draw(rows, queries, answers, logits, nullptr);
+    std::vector<SampleQuery> queries(rows);
+    for (SampleQuery& query : queries) query.kind = SampleQuery::Kind::kArgmax;
+    std::vector<SampleResult> results(rows);
+    model_->Step(batch, nullptr);
+    model_->Sample(0, queries, results, logits, nullptr);
   }
 
   // Whole blocks, so that folds are counted as often as they happen.
@@ -132,15 +129,15 @@ class ModelBench {
     std::vector<std::unique_ptr<SequenceState>> states;
     states.reserve(batch);
     for (int i = 0; i < batch; ++i) states.push_back(start.Clone());
-    std::vector<int32_t> tokens(batch);
-    std::vector<StepSegment> segments(batch);
+    Batch tokens;
     AlignedBuffer<float> logits(static_cast<size_t>(batch) * model_->vocab_size());
     const auto step = [&] {
-      for (int i = 0; i < batch; ++i) {
-        tokens[i] = NextToken();
-        segments[i] = {states[i].get(), {&tokens[i], 1}, false};
+      tokens.Clear();
+      for (const auto& state : states) {
+        const int32_t token = NextToken();
+        tokens.Add(state.get(), {&token, 1}, OutputRows::kLast);
       }
-      StepAndSample(segments, logits.data());
+      StepAndSample(tokens, logits.data());
     };
     for (int i = 0; i < 4; ++i) step();
     BenchRow row = NewRow("decode", context, batch);

@@ -23,7 +23,7 @@ double MatrixFlop(const Matrix& w, int64_t rows) {
 }
 
 // Tokens of its own block that a row sees, itself included; every token for KV kinds.
-double NearTokens(const AttentionSpec& spec, const AttentionSegment& segment) {
+double NearTokens(const AttentionSpec& spec, const Segment& segment) {
   double tokens = 0;
   for (int i = 0; i < segment.rows; ++i) {
     const int64_t position = segment.state->position() + i;
@@ -122,11 +122,11 @@ void TimedBackend::PerformerFeatures(const Matrix& omega, const float* x, int64_
 }
 
 void TimedBackend::Attention(const AttentionSpec& spec, int layer,
-                             std::span<const AttentionSegment> segments,
-                             const AttentionInput& input, float* out) {
+                             std::span<const Segment> segments, const AttentionInput& input,
+                             float* out) {
   const double heads = spec.heads, d = spec.head_dim, features = spec.features();
   Work work{OpClass::kF32, 0, 0};
-  for (const AttentionSegment& segment : segments) {
+  for (const Segment& segment : segments) {
     const double near = NearTokens(spec, segment);
     work.flop += heads * near * 2 * (spec.near_dim() + d);
     if (spec.kv_cache()) continue;
@@ -139,9 +139,9 @@ void TimedBackend::Attention(const AttentionSpec& spec, int layer,
   Timed("attention", work, [&] { inner_->Attention(spec, layer, segments, input, out); });
 }
 
-void TimedBackend::DrawRows(float* logits, int64_t width, std::span<const RowQuery> queries,
-                            std::span<RowAnswer> answers) {
-  Timed("draw_rows", {}, [&] { inner_->DrawRows(logits, width, queries, answers); });
+void TimedBackend::SampleRows(float* logits, int64_t width, std::span<const SampleQuery> queries,
+                              std::span<SampleResult> answers) {
+  Timed("draw_rows", {}, [&] { inner_->SampleRows(logits, width, queries, answers); });
 }
 
 void TimedBackend::LogSumExp(const float* x, int64_t rows, int64_t width, float* out) {

@@ -71,12 +71,12 @@ class TimedBackend final : public Backend {
                          float* out) override;
   void LinearFeatures(const float* x, int64_t rows, int width, float* out) override;
   void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override;
-  void Attention(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
+  void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override;
   void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override;
-  bool draws_rows() const override { return inner_->draws_rows(); }
-  void DrawRows(float* logits, int64_t width, std::span<const RowQuery> queries,
-                std::span<RowAnswer> answers) override;
+  bool samples_rows() const override { return inner_->samples_rows(); }
+  void SampleRows(float* logits, int64_t width, std::span<const SampleQuery> queries,
+                  std::span<SampleResult> answers) override;
   void Wait() override { inner_->Wait(); }
 
  private:

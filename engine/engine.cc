@@ -77,8 +77,9 @@ Status CheckOptions(const EngineOptions& options, const LanguageModel& model,
     return InvalidArgument("stall_deadline: expected 1 ms to a year, found ",
                            options.stall_deadline.count(), " ms");
   }
-  if (options.draw_threads < 1) {
-    return InvalidArgument("draw_threads: expected at least 1, found ", options.draw_threads);
+  if (options.sampling_threads < 1) {
+    return InvalidArgument("sampling_threads: expected at least 1, found ",
+                           options.sampling_threads);
   }
   if (options.draft_tokens < 0 || options.draft_tokens > kMaxDraftTokens) {
     return InvalidArgument("draft_tokens: expected 0 to ", kMaxDraftTokens, ", found ",
@@ -111,8 +112,7 @@ Status ProveForwardPass(LanguageModel* model) {
   const auto state = model->NewState();
   const auto run = [&](std::span<const int32_t> segment) {
     const auto rows = static_cast<int64_t>(segment.size());
-    const StepSegment step{state.get(), segment, true};
-    model->Step({&step, 1}, hidden.data());
+    model->Step(OneSegment(state.get(), segment, OutputRows::kAll), hidden.data());
     model->Logits(hidden.data(), rows, logits.data());
     return std::all_of(logits.begin(), logits.begin() + rows * model->vocab_size(),
                        [](float x) { return std::isfinite(x); });
@@ -147,16 +147,16 @@ class EngineImpl : public Engine {
         draft_states_(NewDraftStates()),
         scheduler_(model, context_,
                    {.max_sequences = options.max_sequences,
-                    .state_memory = limits_.limit(),
-                    .parked_memory = ParkedMemory(),
+                    .slot_memory = limits_.limit(),
+                    .preempted_memory = PreemptedMemory(),
                     .stall_deadline = options.stall_deadline,
                     .step_budget = options.step_budget,
-                    .draw_threads = options.draw_threads,
-                    .hold_readers = options.hold_readers,
+                    .sampling_threads = options.sampling_threads,
+                    .batch_notifications = options.batch_notifications,
                     .on_ending = [this](const Sequence& sequence) { OnEnding(sequence); }}) {
     mailbox_->stats.state_bytes_limit =
         limits_.limit() + (draft_states_ ? draft_states_->limit() : 0);
-    mailbox_->stats.parked_bytes_limit = ParkedMemory();
+    mailbox_->stats.preempted_bytes_limit = PreemptedMemory();
   }
 
   ~EngineImpl() override {
@@ -176,14 +176,16 @@ class EngineImpl : public Engine {
   }
 
   // What states that grow may take together; 0 for the others, which are all there.
-  size_t GrowingMemory() const { return limits_.growing() ? limits_.limit() + ParkedMemory() : 0; }
+  size_t GrowingMemory() const {
+    return limits_.growing() ? limits_.limit() + PreemptedMemory() : 0;
+  }
   size_t GrowingDraftMemory() const {
     return draft_states_ && draft_states_->growing() ? draft_states_->limit() : 0;
   }
   // Whether one state fits at all.
   Status CheckStateMemory() const {
     if (limits_.TokensThatFit(limits_.limit()) > 0) return Status();
-    return InvalidArgument("state_memory: expected at least the ", limits_.BytesFor(1),
+    return InvalidArgument("slot_memory: expected at least the ", limits_.BytesFor(1),
                            " bytes of one state, found ", limits_.limit());
   }
 
@@ -272,8 +274,8 @@ class EngineImpl : public Engine {
     return static_cast<uint64_t>(device()) << 32 | device();
   }
 
-  size_t ParkedMemory() const {
-    if (options_.parked_memory > 0) return options_.parked_memory;
+  size_t PreemptedMemory() const {
+    if (options_.preempted_memory > 0) return options_.preempted_memory;
     return std::max(limits_.limit() / 4, limits_.BytesFor(1));
   }
 
@@ -286,7 +288,7 @@ class EngineImpl : public Engine {
     LanguageModel* model = options_.draft_model;
     if (model == nullptr) return std::nullopt;
     const StatePool sizes(model, 0, 0);
-    const size_t states = limits_.limit() + ParkedMemory();
+    const size_t states = limits_.limit() + PreemptedMemory();
     if (sizes.growing() || limits_.growing()) return StatePool(model, limits_.limit() / 4, 0);
     StatePool pool(model, states / limits_.BytesFor(1) * sizes.BytesFor(1), 0);
     pool.Fill();
@@ -294,7 +296,7 @@ class EngineImpl : public Engine {
   }
 
   static size_t StateMemory(LanguageModel* model, const EngineOptions& options) {
-    if (options.state_memory > 0) return options.state_memory;
+    if (options.slot_memory > 0) return options.slot_memory;
     if (StatePool(model, 0, 0).growing()) return kKvStateMemory;
     return static_cast<size_t>(options.max_sequences) * model->StateBytes(1);
   }
@@ -429,12 +431,12 @@ class EngineImpl : public Engine {
     EngineStats& stats = mailbox_->stats;
     stats.running = counts.running;
     stats.waiting = counts.waiting;
-    stats.parked = counts.parked;
-    stats.swapped = counts.swapped;
+    stats.idle = counts.idle;
+    stats.preempted = counts.preempted;
     stats.waiting_tokens = counts.waiting_tokens;
-    stats.parkings = scheduler_.parkings();
+    stats.preemptions = scheduler_.preemptions();
     stats.state_bytes = counts.state_bytes + (draft_states_ ? draft_states_->reserved() : 0);
-    stats.parked_bytes = counts.parked_bytes;
+    stats.preempted_bytes = counts.preempted_bytes;
     stats.steps = scheduler_.steps();
     mailbox_->unfinished = scheduler_.size() + static_cast<int>(mailbox_->added.size());
     if (mailbox_->unfinished == 0) mailbox_->idle.notify_all();

@@ -37,26 +37,27 @@ struct EngineOptions {
   int max_step_tokens = 512;  // most tokens of one step (prefill chunks beside decoding sequences)
   int64_t max_prompt_tokens = int64_t{1} << 24;
   int32_t max_new_tokens = 1 << 20;  // default and upper limit of max_tokens
-  size_t state_memory = 0;  // bytes for all states; 0: max_sequences states of a recurrent kind, or
-                            // 4 GiB for KV kinds
-  size_t parked_memory = 0;  // bytes for states of requests that gave up their slot; 0: a quarter
-                             // of state_memory, at least one
+  size_t slot_memory = 0;  // bytes for all states; 0: max_sequences states of a recurrent kind, or
+                           // 4 GiB for KV kinds
+  size_t preempted_memory =
+      0;  // bytes for states of requests that gave up their slot; 0: a quarter
+          // of slot_memory, at least one
   // What a prompt may add to a step beside decoding requests; 0: no bound.
   std::chrono::milliseconds step_budget{25};
   // Speculative decoding: most draft tokens a step of a request that does not say; 0: none.
   int draft_tokens = 0;
-  // Of the same vocabulary; null: prompt lookup. Its states may take, beside state_memory, one for
-  // each sequence that has a state of the model (of a KV kind: a quarter of state_memory); a
+  // Of the same vocabulary; null: prompt lookup. Its states may take, beside slot_memory, one for
+  // each sequence that has a state of the model (of a KV kind: a quarter of slot_memory); a
   // sequence that gets none drafts nothing.
   LanguageModel* draft_model = nullptr;
-  int draw_threads = 1;  // that tokens are drawn on, where the model has none on the host
+  int sampling_threads = 1;  // that tokens are drawn on, where the model has none on the host
   std::chrono::milliseconds stall_deadline{
       30000};                           // a reader that takes nothing for so long ends its request
   PrefixCache* prefix_cache = nullptr;  // outlives the engine; null: none
   EngineObserver* observer = nullptr;
   // Called by the engine thread around the tokens of a step: with true before the first, with false
   // behind the last. Readers that sleep until then take its processor once, not token by token.
-  std::function<void(bool)> hold_readers = [](bool) {};
+  std::function<void(bool)> batch_notifications = [](bool) {};
   // Called once, by the engine thread, when the device has failed: every request has ended with
   // INTERNAL then, and new ones get UNAVAILABLE.
   std::function<void(const Status&)> on_device_failure = {};
@@ -65,14 +66,14 @@ struct EngineOptions {
 struct EngineStats {
   int running = 0;
   int waiting = 0;
-  int parked = 0;   // of the running: wait for their reader or input
-  int swapped = 0;  // gave their slot to others: slow readers, lower priorities
+  int idle = 0;       // of the running: wait for their reader or input
+  int preempted = 0;  // gave their slot to others: slow readers, lower priorities
   int64_t waiting_tokens = 0;
-  int64_t parkings = 0;    // how often a request gave up its slot
-  size_t state_bytes = 0;  // held by running sequences, and by a draft model for all
+  int64_t preemptions = 0;  // how often a request gave up its slot
+  size_t state_bytes = 0;   // held by running sequences, and by a draft model for all
   size_t state_bytes_limit = 0;
-  size_t parked_bytes = 0;  // held by the swapped ones
-  size_t parked_bytes_limit = 0;
+  size_t preempted_bytes = 0;  // held by the preempted ones
+  size_t preempted_bytes_limit = 0;
   int64_t steps = 0;
 };
 

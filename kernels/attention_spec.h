@@ -89,7 +89,7 @@ struct AttentionSpec {
   bool HasFarState(int64_t position) const { return !kv_cache() && position > block; }
   // ... this is the earliest position that a state can be cut back to: the block behind it is still
   // whole in the buffer.
-  int64_t EarliestCut(int64_t position) const {
+  int64_t EarliestTruncation(int64_t position) const {
     return HasFarState(position) ? (position - 1) / block * block + 1 : 0;
   }
 };

@@ -26,7 +26,8 @@
 
 #include "base/status.h"
 #include "kernels/attention_spec.h"
-#include "kernels/row_draw.h"
+#include "kernels/row_sampling.h"
+#include "kernels/segment.h"
 
 namespace polysketch {
 
@@ -128,11 +129,11 @@ class SequenceState {
   virtual void CopyFrom(const SequenceState& other) = 0;
 
   // Forgets the tokens from `position` on: as if they had never been processed, bit for bit.
-  // EarliestCut() <= position <= position().
-  virtual void Cut(int64_t position) = 0;
+  // EarliestTruncation() <= position <= position().
+  virtual void Truncate(int64_t position) = 0;
   // Folded tokens stay: a cut must leave at least one token of the block in the buffer
-  // (AttentionSpec::EarliestCut). 0 for KV kinds.
-  virtual int64_t EarliestCut() const = 0;
+  // (AttentionSpec::EarliestTruncation). 0 for KV kinds.
+  virtual int64_t EarliestTruncation() const = 0;
 
   // Bytes that Save writes: a function of the position, without padding and unused room.
   virtual size_t SavedBytes() const = 0;
@@ -156,14 +157,6 @@ class SequenceState {
   int64_t position_ = 0;
 };
 
-// One sequence's part of a step: rows [first_row, first_row + rows) of the packed batch are its
-// tokens [state->position(), state->position() + rows).
-struct AttentionSegment {
-  SequenceState* state = nullptr;
-  int first_row = 0;
-  int rows = 0;
-};
-
 struct AttentionInput {
   const float* near_q = nullptr;  // [M, H, near_dim]
   const float* near_k = nullptr;  // [M, H, near_dim]
@@ -181,7 +174,7 @@ struct StepInput {
   const AttentionSpec* spec = nullptr;
   std::span<const int32_t> tokens;
   std::span<const int64_t> positions;
-  std::span<const AttentionSegment> segments;
+  std::span<const Segment> segments;
   int64_t variant = 0;  // negative: unlike any other step
 };
 
@@ -272,9 +265,8 @@ class Backend {
   // Far part: read from the state as it stood at the start of t's block. Near part: over s in order
   // from the start of t's block. A block is folded when the first token behind it arrives: summed
   // from zero in token order, added once.
-  virtual void Attention(const AttentionSpec& spec, int layer,
-                         std::span<const AttentionSegment> segments, const AttentionInput& input,
-                         float* out) = 0;
+  virtual void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
+                         const AttentionInput& input, float* out) = 0;
   // out[m] = log sum_j exp(x[m][j]). x [rows, width].
   virtual void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) = 0;
 
@@ -283,12 +275,13 @@ class Backend {
   virtual void RunStep(const StepInput& /*step*/, const std::function<void()>& ops) { ops(); }
 
   // --- drawing, where logits are not in the host's memory ---
-  // Whether DrawRows is there. Elsewhere the host's sampler looks at the logits.
-  virtual bool draws_rows() const { return false; }
+  // Whether SampleRows is there. Elsewhere the host's sampler looks at the logits.
+  virtual bool samples_rows() const { return false; }
   // answers[m] to queries[m] about logits [queries.size(), width], which stay as they are. Waits
   // for them.
-  virtual void DrawRows(float* /*logits*/, int64_t /*width*/, std::span<const RowQuery> /*queries*/,
-                        std::span<RowAnswer> /*answers*/) {}
+  virtual void SampleRows(float* /*logits*/, int64_t /*width*/,
+                          std::span<const SampleQuery> /*queries*/,
+                          std::span<SampleResult> /*answers*/) {}
   // Waits for all ops before it.
   virtual void Wait() {}
 };

@@ -61,9 +61,9 @@ void InputFile::Interrupt() {
   PS_CHECK(write(wake_fd_, &one, sizeof(one)) == sizeof(one)) << "eventfd: " << strerror(errno);
 }
 
-Result<std::string> TextReader::Read(size_t most_bytes) {
+Result<std::string> TextReader::Read(size_t max_bytes) {
   while (true) {
-    PS_ASSIGN_OR_RETURN(std::string bytes, file_->Read(std::max<size_t>(most_bytes, 1)));
+    PS_ASSIGN_OR_RETURN(std::string bytes, file_->Read(std::max<size_t>(max_bytes, 1)));
     const bool at_end = bytes.empty();
     std::string text = std::move(pending_) + bytes;
     const size_t whole = ValidUtf8Prefix(text);

@@ -40,9 +40,9 @@ class InputFile {
 class TextReader {
  public:
   explicit TextReader(InputFile* file) : file_(file) {}
-  // Up to about `most_bytes`, empty at the end. INVALID_ARGUMENT names the first byte that is not
+  // Up to about `max_bytes`, empty at the end. INVALID_ARGUMENT names the first byte that is not
   // UTF-8.
-  Result<std::string> Read(size_t most_bytes);
+  Result<std::string> Read(size_t max_bytes);
 
  private:
   InputFile* const file_;

@@ -46,8 +46,8 @@ Result<Distribution> Distribution::Parse(std::string_view text) {
   std::vector<double> numbers;
   for (size_t i = parts.size() == 1 ? 0 : 1; i < parts.size(); ++i) {
     double number = 0;
-    if (!ParseValue(parts[i], &number).ok() || !(number >= 0 && number <= double(kMost))) {
-      return InvalidArgument(kForms, text, "' (numbers from 0 to ", kMost, ")");
+    if (!ParseValue(parts[i], &number).ok() || !(number >= 0 && number <= double(kMax))) {
+      return InvalidArgument(kForms, text, "' (numbers from 0 to ", kMax, ")");
     }
     numbers.push_back(number);
   }
@@ -91,7 +91,7 @@ int64_t Distribution::Draw(Random* random) const {
       value = a_ * std::exp(b_ * random->Normal());
       break;
   }
-  return static_cast<int64_t>(std::clamp(std::round(value), 1.0, double(kMost)));
+  return static_cast<int64_t>(std::clamp(std::round(value), 1.0, double(kMax)));
 }
 
 }  // namespace polysketch::loadgen

@@ -25,10 +25,10 @@ class Random {
 };
 
 // "128", "uniform:LEAST:MOST", "normal:MEAN:DEVIATION", "exponential:MEAN",
-// "lognormal:MEDIAN:SIGMA". Draws are whole numbers of at least 1 and at most kMost.
+// "lognormal:MEDIAN:SIGMA". Draws are whole numbers of at least 1 and at most kMax.
 class Distribution {
  public:
-  static constexpr int64_t kMost = int64_t{1} << 24;
+  static constexpr int64_t kMax = int64_t{1} << 24;
 
   Distribution() = default;  // always 1
   // INVALID_ARGUMENT says what was expected.

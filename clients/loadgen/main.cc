@@ -85,10 +85,10 @@ Options OptionsOf(CommandLine* c) {
 }
 
 Status Check(CommandLine* c, WorkloadOptions* workload) {
-  static constexpr uint64_t kMost = 1 << 24;
+  static constexpr uint64_t kMax = 1 << 24;
   const auto range = [](const char* name, uint64_t value, uint64_t least) {
-    if (value >= least && value <= kMost) return Status();
-    return InvalidArgument(name, ": expected ", least, " to ", kMost, ", found ", value);
+    if (value >= least && value <= kMax) return Status();
+    return InvalidArgument(name, ": expected ", least, " to ", kMax, ", found ", value);
   };
   const auto seconds = [](const char* name, double value) {
     if (std::isfinite(value) && value >= 0) return Status();

@@ -12,17 +12,12 @@
 
 #include "base/status.h"
 #include "engine/checkpoint/model_config.h"
+#include "engine/model/batch.h"
 #include "kernels/backend.h"
 
 namespace polysketch {
 
 class ThreadPool;
-
-struct StepSegment {
-  SequenceState* state = nullptr;
-  std::span<const int32_t> tokens;  // m >= 1 tokens, at positions state->position() ...
-  bool all_rows = false;            // hidden rows of every token, or of the last one only
-};
 
 // Abstract so that the scheduler can be tested, and simulated, without a model.
 class LanguageModel {
@@ -44,26 +39,26 @@ class LanguageModel {
   // together. status() has the error when it is not there.
   virtual void Reserve(int /*sequences*/, size_t /*growing*/) {}
   // Tokens of a block: a state can be cut back to behind the first token of its last block
-  // (SequenceState::EarliestCut). 0: to any position (KV kinds).
+  // (SequenceState::EarliestTruncation). 0: to any position (KV kinds).
   virtual int64_t block() const = 0;
   // Bytes of a state that has seen `tokens` tokens (constant for recurrent kinds).
   virtual size_t StateBytes(int64_t tokens) const = 0;
 
-  // Runs the segments (distinct states) and advances their states. Writes the final-norm hidden
-  // rows asked for, packed in segment order, to hidden [rows, hidden_size]; null where Draw is
-  // there: they stay for it alone. A row's bits do not depend on the other segments or on the
-  // split.
-  virtual void Step(std::span<const StepSegment> segments, float* hidden) = 0;
+  // Runs a batch and advances the states of its segments. Writes the final-norm hidden rows of
+  // batch.output_rows() to hidden [output rows, hidden_size]; null where samples(): they stay for
+  // Sample alone. A row's bits do not depend on the other segments or on the split.
+  virtual void Step(const Batch& batch, float* hidden) = 0;
   // logits [rows, vocab] of hidden rows.
   virtual void Logits(const float* hidden, int64_t rows, float* logits) = 0;
   // Whether Draw is there: where logits are not in the host's memory, so that only tokens have to
   // come back.
-  virtual bool draws() const { return false; }
-  // answers[i] to queries[i] about the logits of row rows[i] (ascending) of the last Step's hidden
-  // rows. Where the answer is none or kTooMany, row i of logits [rows, vocab] is filled too; and
-  // log_sum_exp [rows], unless it is null.
-  virtual void Draw(std::span<const int64_t> /*rows*/, std::span<const RowQuery> /*queries*/,
-                    std::span<RowAnswer> /*answers*/, float* /*logits*/, float* /*log_sum_exp*/) {}
+  virtual bool samples() const { return false; }
+  // results[i] to queries[i] about the logits of hidden row first + i of the last Step. Where the
+  // result is kNone or kTooMany, row i of logits [queries, vocab] is filled too; and log_sum_exp
+  // [queries], unless it is null.
+  virtual void Sample(int64_t /*first*/, std::span<const SampleQuery> /*queries*/,
+                      std::span<SampleResult> /*results*/, float* /*logits*/,
+                      float* /*log_sum_exp*/) {}
   // Threads of the host that the caller may use between two of the calls above; null: none.
   virtual ThreadPool* pool() { return nullptr; }
   // The first error of the device; from then on results are worthless (Backend::status).

@@ -46,6 +46,17 @@ StateFormat FormatFor(const ModelWeights& weights) {
   return weights.embedding().type() == DataType::kF32 ? StateFormat::kF32 : StateFormat::kBf16;
 }
 
+// Calls visit(first, end) for each run of rows [first, end) that `joins` an element to the one
+// before it.
+template <typename Joins, typename Visit>
+void ForRuns(size_t count, const Joins& joins, const Visit& visit) {
+  for (size_t first = 0, end; first < count; first = end) {
+    for (end = first + 1; end < count && joins(end); ++end) {
+    }
+    visit(first, end);
+  }
+}
+
 class PolysketchModelImpl final : public PolysketchModel {
  public:
   PolysketchModelImpl(ModelConfig config, const LoadOptions& options, Backend* backend,
@@ -73,26 +84,28 @@ class PolysketchModelImpl final : public PolysketchModel {
 
   void Reserve(int sequences, size_t growing) override;
 
-  void Step(std::span<const StepSegment> segments, float* hidden) override {
-    Pack(segments);
+  void Step(const Batch& batch, float* hidden) override {
+    const int64_t outputs = std::ssize(batch.output_rows());
+    CheckTokens(batch.tokens());
+    tokens_ = batch.tokens();
+    positions_ = batch.positions();
+    segments_ = batch.segments();
     float* packed = backend_->host_memory() ? hidden : space_.normed;
-    const int64_t wanted = hidden_rows_.empty() ? 0 : hidden_rows_.back().end;
-    // Decoding: every row is wanted. The rows of the final norm are not the segments' otherwise.
-    const int64_t variant = wanted == std::ssize(tokens_) ? 0 : -1;
-    const StepInput step{this, &spec_, tokens_, positions_, rows_, variant};
+    // Decoding: every row is an output. Elsewhere the rows of the final norm differ from step to
+    // step.
+    const int64_t variant = outputs == std::ssize(tokens_) ? 0 : -1;
+    const StepInput step{this, &spec_, tokens_, positions_, segments_, variant};
     backend_->RunStep(step, [&] {
       backend_->Embed(weights_->embedding(), tokens_, positions_, space_.x);
       for (int i = 0; i < config_.num_layers; ++i) Layer(i);
-      NormHidden(packed);
+      NormOutputRows(batch.output_rows(), packed);
     });
     if (hidden == nullptr) {
       backend_->Wait();  // so that whoever measures a step measures it all
     } else if (packed != hidden) {
-      backend_->CopyOut(packed, static_cast<size_t>(wanted * config_.emb_dim), hidden);
+      backend_->CopyOut(packed, static_cast<size_t>(outputs * config_.emb_dim), hidden);
     }
-    for (const StepSegment& segment : segments) {
-      segment.state->Advance(static_cast<int64_t>(segment.tokens.size()));
-    }
+    for (const Segment& segment : segments_) segment.state->Advance(segment.rows);
   }
 
   void Logits(const float* hidden, int64_t rows, float* logits) override {
@@ -103,9 +116,9 @@ class PolysketchModelImpl final : public PolysketchModel {
     if (to != logits) backend_->CopyOut(to, rows * config_.vocab_size, logits);
   }
 
-  bool draws() const override { return backend_->draws_rows(); }
-  void Draw(std::span<const int64_t> rows, std::span<const RowQuery> queries,
-            std::span<RowAnswer> answers, float* logits, float* log_sum_exp) override;
+  bool samples() const override { return backend_->samples_rows(); }
+  void Sample(int64_t first, std::span<const SampleQuery> queries, std::span<SampleResult> results,
+              float* logits, float* log_sum_exp) override;
 
   ThreadPool* pool() override { return backend_->pool(); }
   void LogSumExp(const float* logits, int64_t rows, float* out) override {
@@ -116,38 +129,10 @@ class PolysketchModelImpl final : public PolysketchModel {
   }
 
  private:
-  void Pack(std::span<const StepSegment> segments) {
-    tokens_.clear();
-    positions_.clear();
-    rows_.clear();
-    hidden_rows_.clear();
-    for (const StepSegment& segment : segments) {
-      PS_CHECK(!segment.tokens.empty());
-      rows_.push_back({segment.state, static_cast<int>(tokens_.size()),
-                       static_cast<int>(segment.tokens.size())});
-      for (size_t i = 0; i < segment.tokens.size(); ++i) {
-        const int32_t token = segment.tokens[i];
-        PS_CHECK(token >= 0 && token < config_.vocab_size) << "token " << token;
-        tokens_.push_back(token);
-        positions_.push_back(segment.state->position() + static_cast<int64_t>(i));
-      }
-      WantRows(segment.all_rows ? std::ssize(segment.tokens) : 1);
-    }
-    PS_CHECK(tokens_.size() <= static_cast<size_t>(max_step_tokens_)) << tokens_.size();
-  }
-
-  // The last `count` rows packed so far are wanted.
-  void WantRows(int64_t count) {
-    const int64_t first = std::ssize(tokens_) - count;
-    if (hidden_rows_.empty()) {
-      hidden_rows_.push_back({first, 0, count});
-      return;
-    }
-    Run& last = hidden_rows_.back();
-    if (last.first + last.end - last.place == first) {
-      last.end += count;
-    } else {
-      hidden_rows_.push_back({first, last.end, last.end + count});
+  void CheckTokens(std::span<const int32_t> tokens) const {
+    PS_CHECK(tokens.size() <= static_cast<size_t>(max_step_tokens_)) << tokens.size();
+    for (const int32_t token : tokens) {
+      PS_CHECK(token >= 0 && token < config_.vocab_size) << "token " << token;
     }
   }
 
@@ -158,7 +143,7 @@ class PolysketchModelImpl final : public PolysketchModel {
     Backend& ops = *backend_;
     ops.LayerNorm(space_.x, M, D, w.attn_norm, space_.normed);
     ops.MatMul(space_.normed, M, *w.qkv, nullptr, /*accumulate=*/false, space_.qkv);
-    ops.Attention(spec_, i, rows_, QueriesAndKeys(w), space_.attended);
+    ops.Attention(spec_, i, segments_, QueriesAndKeys(w), space_.attended);
     ops.MatMul(space_.attended, M, *w.out, nullptr, /*accumulate=*/true, space_.x);
 
     ops.LayerNorm(space_.x, M, D, w.mlp_norm, space_.normed);
@@ -236,13 +221,15 @@ class PolysketchModelImpl final : public PolysketchModel {
     }
   }
 
-  // Rows of the final norm, packed; `normed` may be their place, nothing needs it any more.
-  void NormHidden(float* packed) {
+  // The final norm of `rows`, ascending, to packed [rows, emb_dim], which may be space_.normed:
+  // nothing else needs that any more.
+  void NormOutputRows(std::span<const int64_t> rows, float* packed) {
     const int D = config_.emb_dim;
-    for (const Run& run : hidden_rows_) {
-      backend_->LayerNorm(space_.x + run.first * D, run.end - run.place, D, weights_->final_norm(),
-                          packed + run.place * D);
-    }
+    const auto next = [&](size_t i) { return rows[i] == rows[i - 1] + 1; };
+    ForRuns(rows.size(), next, [&](size_t first, size_t end) {
+      backend_->LayerNorm(space_.x + rows[first] * D, static_cast<int64_t>(end - first), D,
+                          weights_->final_norm(), packed + static_cast<int64_t>(first) * D);
+    });
   }
 
   // An array of at least `size`.
@@ -269,24 +256,21 @@ class PolysketchModelImpl final : public PolysketchModel {
   std::unique_ptr<ModelWeights> weights_;
   Workspace space_;
   BackendArray staged_in_, staged_out_;  // of Logits and LogSumExp, where memory is not the host's
-  // The packed batch of the current step.
-  std::vector<int32_t> tokens_;
-  std::vector<int64_t> positions_;
-  std::vector<AttentionSegment> rows_;
-  // Wanted rows that follow one another: rows from `first` on are hidden rows [place, end).
-  struct Run {
-    int64_t first, place, end;
-  };
-  std::vector<Run> hidden_rows_;
+  // The batch of the current step.
+  std::span<const int32_t> tokens_;
+  std::span<const int64_t> positions_;
+  std::span<const Segment> segments_;
 };
 
 void PolysketchModelImpl::Reserve(int sequences, size_t growing) {
   if (backend_->host_memory()) return;
   const auto step = static_cast<size_t>(max_step_tokens_);
-  constexpr auto kRows = static_cast<int64_t>(RowQuery::kMostRows);
-  tokens_.assign(step, 0);
-  positions_.assign(step, 0);
-  rows_.clear();
+  constexpr auto kRows = static_cast<int64_t>(SampleQuery::kMaxRows);
+  const std::vector<int32_t> tokens(step, 0);
+  const std::vector<int64_t> positions(step, 0);
+  tokens_ = tokens;
+  positions_ = positions;
+  segments_ = {};
   Room(kRows * config_.vocab_size, &staged_in_);  // for logits of the host
   float* logits = Room(kRows * config_.vocab_size, &staged_out_);
   backend_->Reserve(spec_, max_step_tokens_, sequences, growing, [&] {
@@ -297,42 +281,28 @@ void PolysketchModelImpl::Reserve(int sequences, size_t growing) {
   });
 }
 
-// Calls visit(first, end) for each run of rows [first, end) that `joins` an element to the one
-// before it.
-template <typename Joins, typename Visit>
-void ForRuns(size_t count, const Joins& joins, const Visit& visit) {
-  for (size_t first = 0, end; first < count; first = end) {
-    for (end = first + 1; end < count && joins(end); ++end) {
-    }
-    visit(first, end);
-  }
-}
-
-void PolysketchModelImpl::Draw(std::span<const int64_t> rows, std::span<const RowQuery> queries,
-                               std::span<RowAnswer> answers, float* logits, float* log_sum_exp) {
-  const int64_t D = config_.emb_dim, V = config_.vocab_size, count = std::ssize(rows);
+void PolysketchModelImpl::Sample(int64_t first, std::span<const SampleQuery> queries,
+                                 std::span<SampleResult> results, float* logits,
+                                 float* log_sum_exp) {
+  const int64_t D = config_.emb_dim, V = config_.vocab_size, count = std::ssize(queries);
   float* on_device = Room(count * V, &staged_out_);
-  const auto next = [&](size_t i) { return rows[i] == rows[i - 1] + 1; };
-  ForRuns(rows.size(), next, [&](size_t first, size_t end) {
-    backend_->MatMul(space_.normed + rows[first] * D, static_cast<int64_t>(end - first),
-                     weights_->embedding(), weights_->softmax_bias(), /*accumulate=*/false,
-                     on_device + static_cast<int64_t>(first) * V);
-  });
+  backend_->MatMul(space_.normed + first * D, count, weights_->embedding(),
+                   weights_->softmax_bias(), /*accumulate=*/false, on_device);
   if (log_sum_exp != nullptr) {
     float* sums = Room(count, &staged_in_);
     backend_->LogSumExp(on_device, count, V, sums);
-    backend_->CopyOut(sums, rows.size(), log_sum_exp);
+    backend_->CopyOut(sums, queries.size(), log_sum_exp);
   }
-  backend_->DrawRows(on_device, V, queries, answers);
-  const auto whole = [&](size_t i) {
-    return answers[i].kind == RowAnswer::Kind::kNone ||
-           answers[i].kind == RowAnswer::Kind::kTooMany;
+  backend_->SampleRows(on_device, V, queries, results);
+  const auto needs_logits = [&](size_t i) {
+    return results[i].kind == SampleResult::Kind::kNone ||
+           results[i].kind == SampleResult::Kind::kTooMany;
   };
-  const auto alike = [&](size_t i) { return whole(i) == whole(i - 1); };
-  ForRuns(rows.size(), alike, [&](size_t first, size_t end) {
-    if (!whole(first)) return;
-    const int64_t offset = static_cast<int64_t>(first) * V;
-    backend_->CopyOut(on_device + offset, (end - first) * static_cast<size_t>(V), logits + offset);
+  const auto alike = [&](size_t i) { return needs_logits(i) == needs_logits(i - 1); };
+  ForRuns(results.size(), alike, [&](size_t begin, size_t end) {
+    if (!needs_logits(begin)) return;
+    const int64_t offset = static_cast<int64_t>(begin) * V;
+    backend_->CopyOut(on_device + offset, (end - begin) * static_cast<size_t>(V), logits + offset);
   });
 }
 

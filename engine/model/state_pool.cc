@@ -11,16 +11,16 @@ namespace polysketch {
 // More than any KV cache holds: at the 100 KB of a small model these are 400 TB.
 constexpr int64_t kManyTokens = int64_t{1} << 32;
 
-StatePool::StatePool(LanguageModel* model, size_t limit, size_t parked_limit)
+StatePool::StatePool(LanguageModel* model, size_t limit, size_t preempted_limit)
     : model_(model),
       limit_(limit),
-      parked_limit_(parked_limit),
+      preempted_limit_(preempted_limit),
       growing_(model->StateBytes(1) != model->StateBytes(kManyTokens)) {}
 
 void StatePool::Fill() {
   if (growing_) return;  // Engine::Create has tried whether the memory is there
   const size_t bytes = BytesFor(1);
-  const size_t most = limit_ / bytes + parked_limit_ / bytes;
+  const size_t most = limit_ / bytes + preempted_limit_ / bytes;
   const size_t states = model_->states_at_start() ? most : std::min<size_t>(1, most);
   while (free_.size() < states && model_->status().ok()) {
     std::unique_ptr<SequenceState> state = model_->NewState();
@@ -52,16 +52,16 @@ void StatePool::Unreserve(size_t bytes) {
   reserved_ -= bytes;
 }
 
-bool StatePool::Park(size_t bytes) {
-  if (bytes > parked_limit_ - parked_) return false;
-  parked_ += bytes;
+bool StatePool::MoveToPreempted(size_t bytes) {
+  if (bytes > preempted_limit_ - preempted_) return false;
+  preempted_ += bytes;
   Unreserve(bytes);
   return true;
 }
 
-void StatePool::DropParked(size_t bytes) {
-  PS_CHECK(bytes <= parked_) << "bytes=" << bytes << " parked=" << parked_;
-  parked_ -= bytes;
+void StatePool::ReleasePreempted(size_t bytes) {
+  PS_CHECK(bytes <= preempted_) << "bytes=" << bytes << " preempted=" << preempted_;
+  preempted_ -= bytes;
 }
 
 std::unique_ptr<SequenceState> StatePool::Acquire() {

@@ -14,9 +14,9 @@ namespace polysketch {
 
 class StatePool {
  public:
-  // `limit`: bytes for the states of running sequences; `parked_limit`: for those of sequences that
+  // `limit`: bytes for the states of running sequences; `preempted_limit`: for those of sequences that
   // gave up their slot for a while.
-  StatePool(LanguageModel* model, size_t limit, size_t parked_limit);
+  StatePool(LanguageModel* model, size_t limit, size_t preempted_limit);
 
   // Before the first request; nothing for KV kinds. On a device: all the states that running and
   // parked sequences can hold, so that none is wanting later. On the host: one, since memory that
@@ -38,10 +38,10 @@ class StatePool {
   bool Reserve(size_t bytes);
   void Unreserve(size_t bytes);
   // Moves bytes to the parked ones; false when there is no room.
-  bool Park(size_t bytes);
-  void DropParked(size_t bytes);
-  size_t parked() const { return parked_; }
-  size_t parked_limit() const { return parked_limit_; }
+  bool MoveToPreempted(size_t bytes);
+  void ReleasePreempted(size_t bytes);
+  size_t preempted() const { return preempted_; }
+  size_t preempted_limit() const { return preempted_limit_; }
 
   // An empty state; null when there is no memory for it now. States of constant size are kept and
   // used again.
@@ -51,10 +51,10 @@ class StatePool {
  private:
   LanguageModel* const model_;
   const size_t limit_;
-  const size_t parked_limit_;
+  const size_t preempted_limit_;
   const bool growing_;
   size_t reserved_ = 0;
-  size_t parked_ = 0;
+  size_t preempted_ = 0;
   std::vector<std::unique_ptr<SequenceState>> free_;
 };
 

@@ -24,7 +24,7 @@ DataType ToDataType(TensorType type) {
 
 // Elements. Four bits save reads from memory; a smaller matrix is read from the first-level cache
 // even with eight.
-constexpr int64_t kLeastQ4 = 32 * 1024;
+constexpr int64_t kMinQ4 = 32 * 1024;
 
 }  // namespace
 
@@ -126,7 +126,7 @@ class ModelWeights::Loader {
   }
 
   Result<const Matrix*> Dense(const std::string& name, int64_t in, int64_t out) {
-    return Dense(name, in, out, in * out < kLeastQ4 ? fine_type_ : type_);
+    return Dense(name, in, out, in * out < kMinQ4 ? fine_type_ : type_);
   }
   Result<const Matrix*> Dense(const std::string& name, int64_t in, int64_t out,
                               std::optional<DataType> type) {

@@ -59,7 +59,7 @@ class PrefixCache {
   std::optional<Hit> Find(const std::string& salt, std::span<const int32_t> prompt);
   // Whether it is stored; counts as a use.
   bool Touch(const std::string& salt, std::span<const int32_t> tokens);
-  // `state`: behind exactly `tokens`. earliest_cut: SequenceState::EarliestCut of it.
+  // `state`: behind exactly `tokens`. earliest_cut: SequenceState::EarliestTruncation of it.
   void Insert(const std::string& salt, std::span<const int32_t> tokens,
               std::shared_ptr<const SavedState> state, int64_t earliest_cut);
 

@@ -33,7 +33,7 @@ Result<int64_t> PrefixPlan::Begin(std::span<const int32_t> prompt, SequenceState
     return 0;
   }
   PS_RETURN_IF_ERROR(state->Load(hit->state->position, hit->state->bytes));
-  state->Cut(hit->tokens);
+  state->Truncate(hit->tokens);
   miss_ = CacheMiss::kNone;
   return hit->tokens;
 }
@@ -58,7 +58,7 @@ void PrefixPlan::Store(std::span<const int32_t> prompt, const SequenceState& sta
   if (!saver_->begun() && cache_->Touch(salt_, tokens)) return saver_.reset();
   saver_->Continue(state, pool);
   if (!saver_->done()) return;
-  cache_->Insert(salt_, tokens, saver_->Take(), state.EarliestCut());
+  cache_->Insert(salt_, tokens, saver_->Take(), state.EarliestTruncation());
   saver_.reset();
 }
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/row_draw.h"
+#include "kernels/row_sampling.h"
 
 namespace polysketch {
 

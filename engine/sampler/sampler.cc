@@ -141,8 +141,8 @@ Result<int32_t> Sampler::Sample(std::span<const float> logits, SamplerScratch* s
   if (!BlockMaxima(adjusted, &scratch->maxima)) {
     return NotFinite();
   }
-  const int32_t token =
-      params_.temperature == 0.0f ? ArgMax(adjusted, scratch->maxima) : Draw(adjusted, scratch);
+  const int32_t token = params_.temperature == 0.0f ? ArgMax(adjusted, scratch->maxima)
+                                                    : Multinomial(adjusted, scratch);
   Count(token);
   return token;
 }
@@ -239,7 +239,7 @@ int32_t Sampler::Choose(SamplerScratch* scratch) const {
   return scratch->candidates[Pass(weights, target, &before)].token;
 }
 
-int32_t Sampler::Draw(std::span<const float> logits, SamplerScratch* scratch) const {
+int32_t Sampler::Multinomial(std::span<const float> logits, SamplerScratch* scratch) const {
   const float max = *std::max_element(scratch->maxima.begin(), scratch->maxima.end());
   scratch->candidates.clear();
   if (ranks()) {
@@ -254,18 +254,18 @@ int32_t Sampler::Draw(std::span<const float> logits, SamplerScratch* scratch) co
   return Choose(scratch);
 }
 
-bool Sampler::Ask(int64_t ahead, RowQuery* query) const {
+bool Sampler::MakeQuery(int64_t ahead, SampleQuery* query) const {
   if (ahead > 0 && has_penalties()) return false;
-  if (params_.logit_bias.size() + seen_.size() > RowQuery::kMostEdits) return false;
-  using Kind = RowQuery::Kind;
-  query->kind = params_.temperature == 0.0f ? Kind::kHighest
-                : ranks()                   ? Kind::kRanks
-                : params_.top_p < 1.0f      ? Kind::kMass
-                                            : Kind::kDraw;
+  if (params_.logit_bias.size() + seen_.size() > SampleQuery::kMaxEdits) return false;
+  using Kind = SampleQuery::Kind;
+  query->kind = params_.temperature == 0.0f ? Kind::kArgmax
+                : ranks()                   ? Kind::kTopKCandidates
+                : params_.top_p < 1.0f      ? Kind::kTopPCandidates
+                                            : Kind::kMultinomial;
   const size_t blocks = (static_cast<size_t>(vocab_size_) + kRowBlock - 1) / kRowBlock;
   const bool bounded = params_.min_p > 0 || static_cast<size_t>(params_.top_k) <= blocks ||
-                       static_cast<size_t>(vocab_size_) <= RowQuery::kMostCandidates;
-  if (query->kind == Kind::kRanks && !bounded) return false;
+                       static_cast<size_t>(vocab_size_) <= SampleQuery::kMaxCandidates;
+  if (query->kind == Kind::kTopKCandidates && !bounded) return false;
   query->inverse_temperature = InverseTemperature();
   query->u = CounterUniform(seed_, drawn_ + static_cast<uint64_t>(ahead));
   query->mass = static_cast<double>(params_.top_p);
@@ -283,11 +283,11 @@ bool Sampler::Ask(int64_t ahead, RowQuery* query) const {
   return true;
 }
 
-Result<int32_t> Sampler::Take(const RowAnswer& answer, SamplerScratch* scratch) {
-  if (answer.kind == RowAnswer::Kind::kNotFinite) return NotFinite();
+Result<int32_t> Sampler::Sample(const SampleResult& answer, SamplerScratch* scratch) {
+  if (answer.kind == SampleResult::Kind::kNotFinite) return NotFinite();
   int32_t token = answer.token;
-  if (answer.kind != RowAnswer::Kind::kToken) {
-    PS_CHECK(answer.kind == RowAnswer::Kind::kCandidates);
+  if (answer.kind != SampleResult::Kind::kToken) {
+    PS_CHECK(answer.kind == SampleResult::Kind::kCandidates);
     KeepCandidates(answer, scratch);
     token = Choose(scratch);
   }
@@ -295,7 +295,7 @@ Result<int32_t> Sampler::Take(const RowAnswer& answer, SamplerScratch* scratch) 
   return token;
 }
 
-void Sampler::KeepCandidates(const RowAnswer& answer, SamplerScratch* scratch) const {
+void Sampler::KeepCandidates(const SampleResult& answer, SamplerScratch* scratch) const {
   const float inverse = InverseTemperature();
   scratch->candidates.clear();
   if (ranks()) {

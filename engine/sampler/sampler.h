@@ -24,7 +24,7 @@
 
 #include "base/status.h"
 #include "engine/request/request.h"
-#include "kernels/row_draw.h"
+#include "kernels/row_sampling.h"
 
 namespace polysketch {
 
@@ -58,9 +58,9 @@ class Sampler {
   // The same where the logits are a device's: what it is asked for the token that is drawn behind
   // `ahead` more ones. False when only Sample will do: penalties depend on the tokens between, or a
   // device would find too many candidates or edits. The query refers to this sampler.
-  bool Ask(int64_t ahead, RowQuery* query) const;
+  bool MakeQuery(int64_t ahead, SampleQuery* query) const;
   // The token that Sample gives for the row; `answer` is not kTooMany.
-  Result<int32_t> Take(const RowAnswer& answer, SamplerScratch* scratch);
+  Result<int32_t> Sample(const SampleResult& answer, SamplerScratch* scratch);
 
   // For a sampler that goes on elsewhere: how often each id is in the output, in order of id. Empty
   // without penalties.
@@ -73,7 +73,7 @@ class Sampler {
   // Steps 1 and 2; `logits` itself when there is nothing to do.
   std::span<const float> Adjust(std::span<const float> logits, SamplerScratch* scratch) const;
   // Steps 3 to 7 with a temperature. scratch->maxima are those of `logits`.
-  int32_t Draw(std::span<const float> logits, SamplerScratch* scratch) const;
+  int32_t Multinomial(std::span<const float> logits, SamplerScratch* scratch) const;
   float InverseTemperature() const;
   bool ranks() const { return params_.top_k > 0 || params_.min_p > 0.0f; }
   // The part of min_p: tokens whose logit is lower by this much do not pass.
@@ -87,7 +87,7 @@ class Sampler {
   // top_k and top_p of these candidates.
   void CutRanked(SamplerScratch* scratch) const;
   // What top_k, min_p and top_p leave of an answer's candidates.
-  void KeepCandidates(const RowAnswer& answer, SamplerScratch* scratch) const;
+  void KeepCandidates(const SampleResult& answer, SamplerScratch* scratch) const;
   // One of the candidates, by u.
   int32_t Choose(SamplerScratch* scratch) const;
   // What top_p leaves of scratch->weights becomes the candidates.

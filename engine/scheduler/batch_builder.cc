@@ -46,11 +46,11 @@ std::vector<int64_t> BatchBuilder::Share(std::span<Candidate> candidates, int64_
     if (next == candidates.size()) break;
     if (tokens[next] == 0 && candidates[next].surcharge > 0) {
       const int64_t rest = left - candidates[next].surcharge;
-      if (rest < kLeastChunk && left < most) {  // another time, when it is the first
+      if (rest < kMinChunkWithSurcharge && left < most) {  // another time, when it is the first
         candidates[next].ready = 0;
         continue;
       }
-      left = std::max(rest, std::min(kLeastChunk, most));
+      left = std::max(rest, std::min(kMinChunkWithSurcharge, most));
     }
     const int64_t chunk = std::min({kMinChunk, candidates[next].ready - tokens[next], left});
     tokens[next] += chunk;

@@ -26,7 +26,7 @@ class BatchBuilder {
   };
 
   static constexpr int64_t kMinChunk = 64;
-  static constexpr int64_t kLeastChunk = 4;  // behind a surcharge
+  static constexpr int64_t kMinChunkWithSurcharge = 4;
 
   explicit BatchBuilder(int64_t max_tokens) : max_tokens_(max_tokens) {}
 

@@ -7,7 +7,7 @@
 namespace polysketch {
 
 ChoiceGroup::ChoiceGroup(std::shared_ptr<EventStream> stream, int n, int best_of,
-                         std::vector<StoppedChoice> before)
+                         std::vector<MigratedChoice> before)
     : stream_(std::move(stream)),
       n_(n),
       before_(std::move(before)),
@@ -18,7 +18,7 @@ void ChoiceGroup::Push(int choice, Event event) {
   if (token == nullptr || token->echoed) return stream_->Push(std::move(event));
   token->choice = choice;
   Choice& of = choices_[static_cast<size_t>(choice)];
-  const StoppedChoice before = Before(choice);
+  const MigratedChoice before = Before(choice);
   if (before.over || ++of.tokens <= before.given) return;
   if (ranked()) {
     of.kept.push_back(std::move(*token));
@@ -42,7 +42,7 @@ std::optional<FinishEvent> ChoiceGroup::Finish(int choice, FinishEvent finish) {
 
 std::shared_ptr<const Snapshot> ChoiceGroup::Stopped() const {
   auto stopped = std::make_shared<Snapshot>(beginning_());
-  std::vector<StoppedChoice>& now = stopped->generation->choices;
+  std::vector<MigratedChoice>& now = stopped->generation->choices;
   now.clear();
   for (int i = 0; i < size(); ++i) {
     const Choice& choice = choices_[static_cast<size_t>(i)];

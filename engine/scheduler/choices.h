@@ -25,12 +25,12 @@ class ChoiceGroup {
  public:
   // `before`: of a request that is resumed; else empty.
   ChoiceGroup(std::shared_ptr<EventStream> stream, int n, int best_of,
-              std::vector<StoppedChoice> before);
+              std::vector<MigratedChoice> before);
 
   int size() const { return static_cast<int>(choices_.size()); }
   bool ranked() const { return size() > n_; }
   // What the client had when the request was resumed; else empty.
-  const std::vector<StoppedChoice>& before() const { return before_; }
+  const std::vector<MigratedChoice>& before() const { return before_; }
   // One more choice is alive (the first is from the beginning).
   void Add() { ++alive_; }
   // They part. `beginning` makes the snapshot that the request can begin again from.
@@ -51,15 +51,15 @@ class ChoiceGroup {
   void PushRanked();
   FinishEvent Whole() const;
   // What the client had of a choice when the request was resumed.
-  StoppedChoice Before(int choice) const {
-    return before_.empty() ? StoppedChoice() : before_[static_cast<size_t>(choice)];
+  MigratedChoice Before(int choice) const {
+    return before_.empty() ? MigratedChoice() : before_[static_cast<size_t>(choice)];
   }
   // Some are to go on elsewhere.
   std::shared_ptr<const Snapshot> Stopped() const;
 
   const std::shared_ptr<EventStream> stream_;
   const int n_;
-  const std::vector<StoppedChoice> before_;
+  const std::vector<MigratedChoice> before_;
   int alive_ = 1;
   std::function<Snapshot()> beginning_;  // empty until they part
   std::vector<Choice> choices_;

@@ -50,7 +50,7 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
   if (resumes) Resume(*start->generation);
   if (params_.best_of > 1) {
     Group(params_.n, params_.best_of,
-          resumes ? start->generation->choices : std::vector<StoppedChoice>());
+          resumes ? start->generation->choices : std::vector<MigratedChoice>());
     forks_due_ = true;
   }
   if (start == nullptr) {
@@ -157,7 +157,7 @@ std::vector<std::unique_ptr<Sequence>> GenerateSequence::TakeForks() {
   return forks;
 }
 
-int64_t GenerateSequence::ReadyTokens(int64_t most_drafts) {
+int64_t GenerateSequence::ReadyTokens(int64_t max_drafts) {
   if (!decoding()) {
     if (!forks_due_ && processed_ == prefill_size()) {
       MarkPrefillDone();
@@ -167,7 +167,7 @@ int64_t GenerateSequence::ReadyTokens(int64_t most_drafts) {
     return SegmentEnd() - processed_;
   }
   // One token is sampled behind those that hold.
-  Draft(std::min({most_drafts, draft_length_.Next(), max_tokens_ - generated_ - 1}));
+  Draft(std::min({max_drafts, draft_length_.Next(), max_tokens_ - generated_ - 1}));
   return static_cast<int64_t>(next_.size());
 }
 
@@ -189,28 +189,29 @@ std::span<const int32_t> GenerateSequence::NextTokens(int64_t n) const {
   return std::span(*prompt_).subspan(static_cast<size_t>(processed_), static_cast<size_t>(n));
 }
 
-Sequence::Rows GenerateSequence::WantedRows(int64_t n) const {
-  if (decoding()) return n == 1 ? Rows::kLast : Rows::kAll;
-  if (params_.echo && params_.logprobs && echoed_ < prompt_size()) return Rows::kAll;
-  return processed_ + n == prompt_size() && max_tokens_ > 0 ? Rows::kLast : Rows::kNone;
+OutputRows GenerateSequence::WantedRows(int64_t n) const {
+  if (decoding()) return n == 1 ? OutputRows::kLast : OutputRows::kAll;
+  if (params_.echo && params_.logprobs && echoed_ < prompt_size()) return OutputRows::kAll;
+  return processed_ + n == prompt_size() && max_tokens_ > 0 ? OutputRows::kLast : OutputRows::kNone;
 }
 
-bool GenerateSequence::AskRow(int64_t row, RowQuery* query) const {
+bool GenerateSequence::MakeSampleQuery(int64_t row, SampleQuery* query) const {
   if (IsPromptRow(row) || max_tokens_ == 0 || needs_log_sum_exp()) return false;
-  // A row counts only if all that were drafted before it are drawn.
-  return sampler_->Ask(decoding() ? row : 0, query);
+  // A row counts only if all that were drafted before it are sampled.
+  return sampler_->MakeQuery(decoding() ? row : 0, query);
 }
 
-void GenerateSequence::DrawRow(int64_t row, std::span<const float> logits, float log_sum_exp,
-                               const RowAnswer* answer, SamplerScratch* scratch) {
+void GenerateSequence::SampleRow(int64_t row, std::span<const float> logits, float log_sum_exp,
+                                 const SampleResult* answer, SamplerScratch* scratch) {
   if (IsPromptRow(row) || max_tokens_ == 0 || diverged_) return;
-  Drawn drawn{
-      answer == nullptr ? sampler_->Sample(logits, scratch) : sampler_->Take(*answer, scratch), {}};
+  SampledToken sampled{
+      answer == nullptr ? sampler_->Sample(logits, scratch) : sampler_->Sample(*answer, scratch),
+      {}};
   const auto behind = static_cast<size_t>(row) + 1;
   const bool drafted = decoding() && behind < next_.size();
-  diverged_ = !drawn.token.ok() || (drafted && next_[behind] != *drawn.token);
-  if (params_.logprobs) drawn.top = TopLogprobs(logits, log_sum_exp, *params_.logprobs);
-  drawn_.push_back(std::move(drawn));
+  diverged_ = !sampled.token.ok() || (drafted && next_[behind] != *sampled.token);
+  if (params_.logprobs) sampled.top = TopLogprobs(logits, log_sum_exp, *params_.logprobs);
+  sampled_.push_back(std::move(sampled));
 }
 
 void GenerateSequence::OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) {
@@ -221,15 +222,15 @@ void GenerateSequence::OnRow(int64_t row, std::span<const float> logits, float l
     if (processed_ + row + 1 == echoed_) EchoScored(logits, log_sum_exp);
     return;
   }
-  if (drawn_.empty()) return;
+  if (sampled_.empty()) return;
   if (!decoding()) {
     MarkPrefillDone();
     EchoUpTo(prompt_size());
   }
   ++sampled_rows_;
-  Drawn drawn = std::move(drawn_.front());
-  drawn_.pop_front();
-  TakeToken(std::move(drawn), logits, log_sum_exp);
+  SampledToken sampled = std::move(sampled_.front());
+  sampled_.pop_front();
+  EmitToken(std::move(sampled), logits, log_sum_exp);
 }
 
 int64_t GenerateSequence::OnSegment(int64_t n) {
@@ -241,7 +242,7 @@ int64_t GenerateSequence::OnSegment(int64_t n) {
   }
   processed_ += kept;
   sampled_rows_ = 0;
-  drawn_.clear();
+  sampled_.clear();
   diverged_ = false;
   if (ended()) return kept;
   if (!(params_.echo && params_.logprobs)) EchoUpTo(std::min(processed_, prompt_size()));
@@ -281,9 +282,10 @@ void GenerateSequence::PushEcho(TokenEvent event) {
   Push(std::move(event));
 }
 
-void GenerateSequence::TakeToken(Drawn drawn, std::span<const float> logits, float log_sum_exp) {
-  if (!drawn.token.ok()) return End(FinishReason::kError, drawn.token.status());
-  const int32_t token = *drawn.token;
+void GenerateSequence::EmitToken(SampledToken sampled, std::span<const float> logits,
+                                 float log_sum_exp) {
+  if (!sampled.token.ok()) return End(FinishReason::kError, sampled.token.status());
+  const int32_t token = *sampled.token;
   const Clock::time_point now = context().now();
   if (!last_token_time_) {
     MarkFirstToken();
@@ -304,7 +306,7 @@ void GenerateSequence::TakeToken(Drawn drawn, std::span<const float> logits, flo
     if (params_.logprobs) event.logprob = logit - log_sum_exp;
     logprob_sum_ += static_cast<double>(logit) - log_sum_exp;
   }
-  event.top = std::move(drawn.top);
+  event.top = std::move(sampled.top);
   const bool stop = IsStopToken(token);
   if (decoder_ && (!stop || params_.include_stop_in_output))
     event.text = Release(decoder_->Append(token));
@@ -354,12 +356,12 @@ void GenerateSequence::OnLeaving(const SequenceState* state) {
   }
   snapshot->seen = seen_;
   snapshot->tail = tail_;
-  if (migrates) snapshot->generation = StoppedGeneration();
+  if (migrates) snapshot->generation = SaveGeneration();
   snapshot_ = std::move(snapshot);
 }
 
 std::function<Snapshot()> GenerateSequence::Beginning() const {
-  Generation generation = StoppedGeneration();
+  Generation generation = SaveGeneration();
   generation.echoed = echoed_;
   return [state = start_state_, prompt = prompt_, seen = seen_, tail = tail_,
           generation = std::move(generation)] {
@@ -367,7 +369,7 @@ std::function<Snapshot()> GenerateSequence::Beginning() const {
   };
 }
 
-Generation GenerateSequence::StoppedGeneration() const {
+Generation GenerateSequence::SaveGeneration() const {
   Generation generation;
   generation.params = params_;
   generation.max_tokens = max_tokens_;

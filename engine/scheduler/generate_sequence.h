@@ -40,7 +40,7 @@ class GenerateSequence : public Sequence {
   GenerateSequence(const SequenceContext& context, RequestId id, GenerateRequest request,
                    int64_t max_tokens, uint64_t seed, std::shared_ptr<EventStream> stream);
 
-  int64_t ReadyTokens(int64_t most_drafts) override;
+  int64_t ReadyTokens(int64_t max_drafts) override;
   bool decoding() const override { return processed_ >= prompt_size(); }
   int64_t UnreadTokens() const override { return std::max<int64_t>(0, prompt_size() - processed_); }
   int64_t StateTokens() const override {
@@ -48,13 +48,13 @@ class GenerateSequence : public Sequence {
   }
   Status Begin(SequenceState* state) override;
   std::span<const int32_t> NextTokens(int64_t n) const override;
-  Rows WantedRows(int64_t n) const override;
+  OutputRows WantedRows(int64_t n) const override;
   bool needs_log_sum_exp() const override {
     return params_.logprobs.has_value() || (group() != nullptr && group()->ranked());
   }
-  bool AskRow(int64_t row, RowQuery* query) const override;
-  void DrawRow(int64_t row, std::span<const float> logits, float log_sum_exp,
-               const RowAnswer* answer, SamplerScratch* scratch) override;
+  bool MakeSampleQuery(int64_t row, SampleQuery* query) const override;
+  void SampleRow(int64_t row, std::span<const float> logits, float log_sum_exp,
+                 const SampleResult* answer, SamplerScratch* scratch) override;
   void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) override;
   int64_t OnSegment(int64_t n) override;
   void OnState(const SequenceState& state) override;
@@ -71,7 +71,7 @@ class GenerateSequence : public Sequence {
   void Resume(const Generation& generation);
   void StartSampler();
   void StartDecoder();
-  Generation StoppedGeneration() const;
+  Generation SaveGeneration() const;
   // The request as it stands when its choices part, with the whole prompt pending.
   std::function<Snapshot()> Beginning() const;
 
@@ -98,12 +98,12 @@ class GenerateSequence : public Sequence {
   // Pushes the next prompt token with the log-probability that the row before it gives.
   void EchoScored(std::span<const float> logits, float log_sum_exp);
   void PushEcho(TokenEvent event);
-  // A token that DrawRow drew, on its way to the client.
-  struct Drawn {
+  // A token that SampleRow drew, on its way to the client.
+  struct SampledToken {
     Result<int32_t> token;
     std::vector<TokenLogprob> top;  // the alternatives, when asked for
   };
-  void TakeToken(Drawn drawn, std::span<const float> logits, float log_sum_exp);
+  void EmitToken(SampledToken sampled, std::span<const float> logits, float log_sum_exp);
   // What of `text` may go out now; ends the sequence when a stop string matches.
   std::string Release(const std::string& text);
   bool IsStopToken(int32_t token) const;
@@ -138,10 +138,10 @@ class GenerateSequence : public Sequence {
   std::optional<Clock::time_point> last_token_time_;
   std::shared_ptr<const Snapshot> snapshot_;  // at the end, if wanted
 
-  std::vector<int32_t> next_;  // the next segment while decoding: last_token_ and its draft
-  std::deque<Drawn> drawn_;    // of the running segment, not yet taken
-  int64_t sampled_rows_ = 0;   // of the running segment: its tokens that hold
-  bool diverged_ = false;      // the rest of the draft does not hold
+  std::vector<int32_t> next_;         // the next segment while decoding: last_token_ and its draft
+  std::deque<SampledToken> sampled_;  // of the running segment, not yet taken
+  int64_t sampled_rows_ = 0;          // of the running segment: its tokens that hold
+  bool diverged_ = false;             // the rest of the draft does not hold
   DraftLength draft_length_;
   std::unique_ptr<Drafter> drafter_;  // made for the first draft
   std::vector<int32_t> output_;       // what the drafter has not seen

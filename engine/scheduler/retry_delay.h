@@ -17,8 +17,8 @@ class RetryDelay {
   // A request is refused: its delay.
   std::chrono::milliseconds OnRefused();
 
-  static constexpr std::chrono::milliseconds kLeast{50};
-  static constexpr std::chrono::milliseconds kMost{30000};
+  static constexpr std::chrono::milliseconds kMin{50};
+  static constexpr std::chrono::milliseconds kMax{30000};
 
  private:
   double interval_ = 1e9;  // nanoseconds between endings, smoothed

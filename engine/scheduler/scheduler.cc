@@ -14,10 +14,11 @@ Scheduler::Scheduler(LanguageModel* model, const SequenceContext& context,
     : context_(context),
       options_(options),
       model_(model),
-      states_(model, options.state_memory, options.parked_memory),
+      states_(model, options.slot_memory, options.preempted_memory),
       budget_(options.step_budget),
       batch_builder_(context.max_step_tokens),
-      executor_(model, context.max_step_tokens, options.draw_threads, options.hold_readers),
+      executor_(model, context.max_step_tokens, options.sampling_threads,
+                options.batch_notifications),
       waiting_(options.aging) {
   states_.Fill();
 }
@@ -59,15 +60,15 @@ Scheduler::Counts Scheduler::counts() const {
   counts.running = running();
   for (const Slot& slot : running_) {
     counts.state_bytes += slot.state->bytes();
-    counts.parked += slot.sequence->idle();
+    counts.idle += slot.sequence->idle();
   }
   for (const Waiting& waiting : waiting_.list()) {
     if (waiting.state == nullptr) {
       ++counts.waiting;
       if (waiting.source == nullptr) counts.waiting_tokens += waiting.sequence->UnreadTokens();
     } else {
-      counts.parked_bytes += waiting.state->bytes();
-      ++counts.swapped;
+      counts.preempted_bytes += waiting.state->bytes();
+      ++counts.preempted;
       counts.able += !waiting.sequence->idle();
     }
   }
@@ -124,27 +125,27 @@ bool Scheduler::GrowReservation(Slot* slot, int64_t tokens) {
   return true;
 }
 
-int64_t Scheduler::MostDrafts() const {
+int64_t Scheduler::MaxDrafts() const {
   int64_t decoding = 0;
   for (const Slot& slot : running_) {
     decoding += slot.sequence->decoding() && !slot.sequence->stream().Full();
   }
   if (decoding == 0) return 0;
-  const int64_t rows = std::min<int64_t>(kMostDraftRows, context_.max_step_tokens);
+  const int64_t rows = std::min<int64_t>(kMaxDraftRows, context_.max_step_tokens);
   return std::max<int64_t>(rows / decoding - 1, 0);
 }
 
 std::vector<Scheduler::Share> Scheduler::Candidates(Clock::time_point now) {
   std::vector<Share> shares;
-  const int64_t most_drafts = MostDrafts();
+  const int64_t max_drafts = MaxDrafts();
   const int64_t block = model_->block();
   for (Slot& slot : running_) {
     Sequence& sequence = *slot.sequence;
     if (sequence.stream().Full() || sequence.ended() || sequence.storing()) continue;
     // A segment whose end may be taken back stays in the block of its first token: a block that
     // was folded is no longer known token by token.
-    const int64_t in_block = block == 0 ? most_drafts : block - 1 - slot.state->position() % block;
-    const int64_t ready = sequence.ReadyTokens(std::min(most_drafts, in_block));
+    const int64_t in_block = block == 0 ? max_drafts : block - 1 - slot.state->position() % block;
+    const int64_t ready = sequence.ReadyTokens(std::min(max_drafts, in_block));
     if (ready == 0 || sequence.ended()) continue;
     const int level = AgedLevel(slot.level, now - slot.last_served, options_.aging);
     shares.push_back({&slot,
@@ -213,7 +214,7 @@ bool Scheduler::Step(Clock::time_point now) {
   const bool stores = AnyStores();
   std::vector<Share> shares = Candidates(now);
   const std::vector<int64_t> tokens = ShareTokens(&shares);
-  std::vector<StepExecutor::Item> batch;
+  std::vector<StepExecutor::ScheduledSegment> batch;
   std::vector<Slot*> slots;
   int prefill_tokens = 0;
   int64_t folds = 0;
@@ -307,7 +308,7 @@ bool Scheduler::Sweep() {
     const auto waiting = at++;
     if (!waiting->sequence->ended()) continue;
     Waiting taken = waiting_.Take(waiting);
-    states_.DropParked(taken.parked);
+    states_.ReleasePreempted(taken.preempted_bytes);
     over.push_back({.sequence = std::move(taken.sequence),
                     .state = std::move(taken.state),
                     .last_served = {}});

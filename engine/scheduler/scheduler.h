@@ -35,17 +35,17 @@ namespace polysketch {
 
 struct SchedulerOptions {
   int max_sequences = 16;
-  size_t state_memory = 0;   // bytes for the states of sequences that have a slot
-  size_t parked_memory = 0;  // bytes for those that gave it up
+  size_t slot_memory = 0;       // bytes for the states of sequences that have a slot
+  size_t preempted_memory = 0;  // bytes for those that gave it up
   std::chrono::nanoseconds stall_deadline{0};
   // What a prompt may add to a step beside decoding sequences; 0: no bound.
   std::chrono::nanoseconds step_budget{0};
   // A request that waits for so long counts as one of the next higher priority.
   std::chrono::nanoseconds aging = std::chrono::seconds(10);
   // Threads that tokens are drawn on, where the model has none on the host.
-  int draw_threads = 1;
+  int sampling_threads = 1;
   // As EngineOptions has it.
-  std::function<void(bool)> hold_readers = [](bool) {};
+  std::function<void(bool)> batch_notifications = [](bool) {};
   // Called before a request's FinishEvent is pushed: its slots are free then.
   std::function<void(const Sequence&)> on_ending = [](const Sequence&) {};
 };
@@ -54,7 +54,7 @@ class Scheduler {
  public:
   // Rows that decoding sequences and their drafts may fill together: beyond, a step's work grows
   // with its rows and drafts save nothing.
-  static constexpr int64_t kMostDraftRows = 32;
+  static constexpr int64_t kMaxDraftRows = 32;
 
   // `context` outlives the scheduler.
   Scheduler(LanguageModel* model, const SequenceContext& context, const SchedulerOptions& options);
@@ -76,12 +76,12 @@ class Scheduler {
   struct Counts {
     int running = 0;             // have a slot
     int waiting = 0;             // have had none yet
-    int parked = 0;              // of these, wait for their reader or input
-    int swapped = 0;             // gave their slot to others
+    int idle = 0;                // of these, wait for their reader or input
+    int preempted = 0;           // gave their slot to others
     int able = 0;                // of these, could go on now
     int64_t waiting_tokens = 0;  // of the prompts of those that wait
     size_t state_bytes = 0;      // of those that have a slot
-    size_t parked_bytes = 0;     // of those that gave theirs to others
+    size_t preempted_bytes = 0;  // of those that gave theirs to others
   };
   Counts counts() const;
   // Sequences, with a slot or without.
@@ -89,7 +89,7 @@ class Scheduler {
   int running() const { return static_cast<int>(running_.size()); }
   int64_t steps() const { return steps_; }
   // How often a sequence gave up its slot.
-  int64_t parkings() const { return parkings_; }
+  int64_t preemptions() const { return preemptions_; }
   const StatePool& states() const { return states_; }
 
  private:
@@ -117,7 +117,7 @@ class Scheduler {
   // --- scheduler_admission.cc ---
   // Whether there was one to admit.
   bool Admit(Clock::time_point now);
-  bool AdmitWhilePossible(Clock::time_point now, bool parked_only);
+  bool AdmitWhilePossible(Clock::time_point now, bool preempted_only);
   // When the next one lacks memory and nothing runs that could give some back: sources of forks
   // hold it. A fork of the request that was admitted last has room (its parent had it), and so on
   // back to the first; without this, forks of larger requests would wait in front of it for ever.
@@ -128,7 +128,7 @@ class Scheduler {
   // Parks what must give way to `next`; false (and nothing is parked) when that does not make room
   // for its `bytes`.
   bool MakeRoom(Waiting* next, size_t bytes, Clock::time_point now);
-  void ParkSlot(size_t index, Clock::time_point now);
+  void Preempt(size_t index, Clock::time_point now);
   // Gives a slot, for which there is room; false when there was no memory after all.
   bool Place(WaitQueue::Iterator at, Clock::time_point now);
   // Queues the forks of a sequence that has come so far.
@@ -143,7 +143,7 @@ class Scheduler {
   bool StoreStates(bool foreseen);
   std::vector<Share> Candidates(Clock::time_point now);
   // Drafts that each decoding sequence may have, before what its block leaves.
-  int64_t MostDrafts() const;
+  int64_t MaxDrafts() const;
   // The next token of this state folds a block first.
   bool BeginsWithFold(const SequenceState& state) const;
   // Where a step has a budget, a chunk of a prompt ends with its block, in chunks of equal size up
@@ -173,7 +173,7 @@ class Scheduler {
   WaitQueue waiting_;
   std::vector<Slot> running_;  // in order of admission
   int64_t steps_ = 0;
-  int64_t parkings_ = 0;
+  int64_t preemptions_ = 0;
 };
 
 }  // namespace polysketch

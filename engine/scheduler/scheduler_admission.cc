@@ -9,17 +9,17 @@
 namespace polysketch {
 
 bool Scheduler::Admit(Clock::time_point now) {
-  const bool admitted = AdmitWhilePossible(now, /*parked_only=*/false);
-  // The next one lacks memory, and smaller ones behind do not overtake it for ever. But a parked
+  const bool admitted = AdmitWhilePossible(now, /*preempted_only=*/false);
+  // The next one lacks memory, and smaller ones behind do not overtake it for ever. But a preempted
   // one may change places with one that is idle: that takes nothing from anybody.
-  return AdmitWhilePossible(now, /*parked_only=*/true) || admitted;
+  return AdmitWhilePossible(now, /*preempted_only=*/true) || admitted;
 }
 
-bool Scheduler::AdmitWhilePossible(Clock::time_point now, bool parked_only) {
+bool Scheduler::AdmitWhilePossible(Clock::time_point now, bool preempted_only) {
   bool admitted = false;
   while (true) {
     WaitQueue::Iterator next = waiting_.Next(now, tenants_, [&](const Waiting& waiting) {
-      return !parked_only || waiting.state != nullptr;
+      return !preempted_only || waiting.state != nullptr;
     });
     if (next == waiting_.end()) return admitted;
     if (!HasRoom(1, BytesNeeded(*next)) && !MakeRoom(&*next, BytesNeeded(*next), now)) {
@@ -71,42 +71,42 @@ bool Scheduler::MakeRoom(Waiting* next, size_t bytes, Clock::time_point now) {
     };
     return rank(a) < rank(b);
   });
-  // Its own place among the parked is free for one of them.
-  const size_t room = states_.parked_limit() - states_.parked() + next->parked;
+  // Its own place among the preempted is free for one of them.
+  const size_t room = states_.preempted_limit() - states_.preempted() + next->preempted_bytes;
   std::vector<size_t> victims;
   size_t freed = 0;
-  size_t parked = 0;
+  size_t preempted = 0;
   const auto enough = [&] {
     return running() - static_cast<int>(victims.size()) < options_.max_sequences &&
            bytes <= states_.limit() - states_.reserved() + freed;
   };
   for (const size_t i : order) {
     if (enough()) break;
-    if (parked + running_[i].reserved > room) continue;
-    parked += running_[i].reserved;
+    if (preempted + running_[i].reserved > room) continue;
+    preempted += running_[i].reserved;
     freed += running_[i].reserved + running_[i].fork_reserved;
     victims.push_back(i);
   }
   if (!enough()) return false;
-  states_.DropParked(std::exchange(next->parked, 0));
+  states_.ReleasePreempted(std::exchange(next->preempted_bytes, 0));
   std::sort(victims.rbegin(), victims.rend());  // from behind: the indices before stay
-  for (const size_t i : victims) ParkSlot(i, now);
+  for (const size_t i : victims) Preempt(i, now);
   return true;
 }
 
-void Scheduler::ParkSlot(size_t index, Clock::time_point now) {
+void Scheduler::Preempt(size_t index, Clock::time_point now) {
   Slot slot = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<ptrdiff_t>(index));
-  const bool parked = states_.Park(slot.reserved);
-  PS_CHECK(parked);
+  const bool preempted = states_.MoveToPreempted(slot.reserved);
+  PS_CHECK(preempted);
   states_.Unreserve(slot.fork_reserved);
-  ++parkings_;
+  ++preemptions_;
   waiting_.Add({.sequence = std::move(slot.sequence),
                 .since = now,
                 .state = std::move(slot.state),
                 .state_bytes = slot.reserved,
                 .fork_bytes = slot.fork_reserved,
-                .parked = slot.reserved});
+                .preempted_bytes = slot.reserved});
 }
 
 bool Scheduler::Place(WaitQueue::Iterator at, Clock::time_point now) {
@@ -114,7 +114,7 @@ bool Scheduler::Place(WaitQueue::Iterator at, Clock::time_point now) {
   slot.level = waiting_.Level(*at, now);
   slot.last_served = now;
   if (at->state != nullptr) {
-    states_.DropParked(std::exchange(at->parked, 0));
+    states_.ReleasePreempted(std::exchange(at->preempted_bytes, 0));
     const bool room = states_.Reserve(at->state_bytes + at->fork_bytes);
     PS_CHECK(room);
     slot.state = std::move(at->state);

@@ -21,7 +21,7 @@ class ScoreSequence : public Sequence {
 
   // Pulls from the feed. Ends the sequence at the end of the input, or with kError
   // (INVALID_ARGUMENT) for an id outside the vocabulary or an input without tokens.
-  int64_t ReadyTokens(int64_t most_drafts) override;
+  int64_t ReadyTokens(int64_t max_drafts) override;
   bool decoding() const override { return false; }
   std::optional<Clock::time_point> starved_since() const override;
   int64_t UnreadTokens() const override {
@@ -29,7 +29,7 @@ class ScoreSequence : public Sequence {
   }
   int64_t StateTokens() const override { return processed_ + static_cast<int64_t>(buffer_.size()); }
   std::span<const int32_t> NextTokens(int64_t n) const override;
-  Rows WantedRows(int64_t) const override { return Rows::kAll; }
+  OutputRows WantedRows(int64_t) const override { return OutputRows::kAll; }
   bool needs_log_sum_exp() const override { return true; }
   void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) override;
   int64_t OnSegment(int64_t n) override;

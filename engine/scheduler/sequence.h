@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "engine/model/batch.h"
 #include "engine/request/observer.h"
 #include "engine/request/request.h"
 #include "engine/sampler/sampler.h"
@@ -43,9 +44,6 @@ struct SequenceContext {
 
 class Sequence {
  public:
-  // Hidden rows of a segment whose logits are wanted.
-  enum class Rows { kNone, kLast, kAll };
-
   Sequence(const SequenceContext& context, RequestId id, RequestInfo info,
            std::shared_ptr<EventStream> stream);
   virtual ~Sequence() = default;
@@ -63,8 +61,8 @@ class Sequence {
 
   // --- before a step ---
   // Tokens that it could process now; 0 while it waits for input. May end the sequence (input
-  // complete or bad). A decoding one may add drafts: at most most_drafts.
-  virtual int64_t ReadyTokens(int64_t most_drafts) = 0;
+  // complete or bad). A decoding one may add drafts: at most max_drafts.
+  virtual int64_t ReadyTokens(int64_t max_drafts) = 0;
   // It processes one token a step (and drafts) and somebody waits for each.
   virtual bool decoding() const = 0;
   // Since when it has been waiting for input, if it is.
@@ -80,16 +78,17 @@ class Sequence {
   // --- a step: a segment of n <= ReadyTokens() tokens ---
   // Valid until OnSegment.
   virtual std::span<const int32_t> NextTokens(int64_t n) const = 0;
-  virtual Rows WantedRows(int64_t n) const = 0;
+  // The rows whose logits it wants.
+  virtual OutputRows WantedRows(int64_t n) const = 0;
   virtual bool needs_log_sum_exp() const = 0;
-  // Before the rows come, if they are on a device: what DrawRow and OnRow need to know of row `row`
+  // Before the rows come, if they are on a device: what SampleRow and OnRow need to know of row `row`
   // in place of its logits. False: they need the logits.
-  virtual bool AskRow(int64_t /*row*/, RowQuery* /*query*/) const { return false; }
+  virtual bool MakeSampleQuery(int64_t /*row*/, SampleQuery* /*query*/) const { return false; }
   // The part of OnRow that takes long, of several rows in order before the OnRow of the first. It
   // touches this sequence alone: others do the same on other threads meanwhile. `answer`: to what
-  // AskRow asked; null when it did not, or could not be answered: the logits are there then.
-  virtual void DrawRow(int64_t /*row*/, std::span<const float> /*logits*/, float /*log_sum_exp*/,
-                       const RowAnswer* /*answer*/, SamplerScratch* /*scratch*/) {}
+  // MakeSampleQuery asked; null when it did not, or could not be answered: the logits are there then.
+  virtual void SampleRow(int64_t /*row*/, std::span<const float> /*logits*/, float /*log_sum_exp*/,
+                         const SampleResult* /*answer*/, SamplerScratch* /*scratch*/) {}
   // Logits [vocab_size] of row `row` of the segment, empty where there was an answer; rows come in
   // order. log_sum_exp only when needed.
   virtual void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) = 0;
@@ -131,7 +130,7 @@ class Sequence {
   // A fork: one more choice of the parent's request.
   Sequence(const Sequence& parent, int choice);
   // Makes this the first of several choices.
-  void Group(int n, int best_of, std::vector<StoppedChoice> before) {
+  void Group(int n, int best_of, std::vector<MigratedChoice> before) {
     group_ = std::make_shared<ChoiceGroup>(stream_, n, best_of, std::move(before));
   }
   ChoiceGroup* group() const { return group_.get(); }

@@ -12,7 +12,7 @@ constexpr double kDeviations = 1;
 // A step over the budget takes this part of the aim, one that kept it gives as much back as lets
 // one in 200 be over: half of what p99 allows.
 constexpr double kOverTakes = 0.04;
-constexpr double kMostOver = 1.0 / 200;
+constexpr double kMaxOver = 1.0 / 200;
 
 size_t Bucket(int64_t rows) {
   return std::min<size_t>(16, std::bit_width(static_cast<uint64_t>(rows)));
@@ -49,12 +49,12 @@ int64_t StepBudget::PromptTokens(int64_t decode_rows) const {
   if (!cost.known) return kFirst;
   const double each = cost.mean + kDeviations * cost.deviation;
   const double tokens = aim_ * static_cast<double>(budget_.count()) / std::max(each, 1.0);
-  return std::max(kLeast, static_cast<int64_t>(std::min(tokens, 1e9)));
+  return std::max(kMin, static_cast<int64_t>(std::min(tokens, 1e9)));
 }
 
 void StepBudget::Aim(bool over) {
-  aim_ *= over ? 1 - kOverTakes : 1 + kOverTakes * kMostOver;
-  aim_ = std::clamp(aim_, kLeastAim, kMostAim);
+  aim_ *= over ? 1 - kOverTakes : 1 + kOverTakes * kMaxOver;
+  aim_ = std::clamp(aim_, kMinAim, kMaxAim);
 }
 
 int64_t StepBudget::FoldTokens() const {

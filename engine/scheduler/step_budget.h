@@ -15,7 +15,7 @@ class StepBudget {
   // 0: no bound.
   explicit StepBudget(std::chrono::nanoseconds budget) : budget_(budget) {}
 
-  // Most prompt tokens beside `decode_rows` rows; at least kLeast, so that prompts get on.
+  // Most prompt tokens beside `decode_rows` rows; at least kMin, so that prompts get on.
   int64_t PromptTokens(int64_t decode_rows) const;
   // As many tokens as the fold of a block costs.
   int64_t FoldTokens() const;
@@ -23,14 +23,14 @@ class StepBudget {
   void OnStep(int64_t decode_rows, int64_t prompt_tokens, int64_t folds,
               std::chrono::nanoseconds duration);
 
-  static constexpr int64_t kLeast = 4;
+  static constexpr int64_t kMin = 4;
   // The first guess, before any step was measured.
   static constexpr int64_t kFirst = 16;
   // What is aimed at, of the budget: the rest is for what a mean does not foresee, another process
   // on these processors above all.
   static constexpr double kFirstAim = 0.65;
-  static constexpr double kLeastAim = 0.5;
-  static constexpr double kMostAim = 0.9;
+  static constexpr double kMinAim = 0.5;
+  static constexpr double kMaxAim = 0.9;
 
  private:
   // A mean that follows, and how far measurements stray from it (both as TCP smooths round trips).

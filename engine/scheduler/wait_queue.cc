@@ -7,8 +7,8 @@
 namespace polysketch {
 
 int AgedLevel(int priority, std::chrono::nanoseconds waited, std::chrono::nanoseconds aging) {
-  constexpr int64_t kMost = 1 << 20;  // far above any priority
-  const int64_t aged = std::clamp<int64_t>(waited / aging, 0, kMost);
+  constexpr int64_t kMax = 1 << 20;  // far above any priority
+  const int64_t aged = std::clamp<int64_t>(waited / aging, 0, kMax);
   return priority + static_cast<int>(aged);
 }
 

@@ -26,7 +26,7 @@ struct Waiting {
   std::unique_ptr<SequenceState> state = nullptr;  // its own: it had a slot and gave it up
   size_t state_bytes = 0;                          // what to reserve for it in a slot
   size_t fork_bytes = 0;                           // ... and for the source of its forks to come
-  size_t parked = 0;                               // counted among the parked
+  size_t preempted_bytes = 0;                      // counted in StatePool::preempted
   std::shared_ptr<ForkSource> source = nullptr;    // that of the sequence it is a fork of
 };
 

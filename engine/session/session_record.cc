@@ -58,8 +58,8 @@ Result<SessionHead> DecodeSessionHead(std::string_view bytes) {
     return DataLoss("session: the record's checksum is wrong");
   }
   // The clock counts in nanoseconds.
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 1'000'000;
-  if (ttl < 0 || ttl > kMost || created < 0 || created > kMost) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / 1'000'000;
+  if (ttl < 0 || ttl > kMax || created < 0 || created > kMax) {
     return DataLoss("session: expected times that a clock can show, found ", ttl, " and ", created,
                     " ms");
   }

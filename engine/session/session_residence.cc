@@ -168,7 +168,7 @@ Status SessionTable::MakeRoom() {
   if (ledger_.bytes() <= options_.memory || options_.store != nullptr) return Status();
   return ResourceExhausted("sessions take ", ledger_.bytes(), " bytes of memory, and ",
                            options_.memory,
-                           " are allowed (--state-memory); with --state-store "
+                           " are allowed (--session-memory); with --state-store "
                            "the least recently used would go there");
 }
 

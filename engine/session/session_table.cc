@@ -227,21 +227,21 @@ Result<SessionInfo> SessionTable::Restore(const std::string& tenant, const std::
   return Create(tenant, durable, ttl, std::move(snapshot));
 }
 
-Result<std::string> SessionTable::PutStopped(const std::string& tenant, const Snapshot& snapshot,
-                                             milliseconds ttl) {
+Result<std::string> SessionTable::PutMigrated(const std::string& tenant, const Snapshot& snapshot,
+                                              milliseconds ttl) {
   PS_RETURN_IF_ERROR(RequireStore("a stopped completion"));
   const std::string token = NewStateKey();
   const std::string bytes = options_.codec.Encode(snapshot);
   PS_RETURN_IF_ERROR(
-      Counted("put", options_.store->Put(tenant, StoppedKey(token), bytes, ttl)).status());
+      Counted("put", options_.store->Put(tenant, MigratedKey(token), bytes, ttl)).status());
   return token;
 }
 
-Result<std::shared_ptr<const Snapshot>> SessionTable::GetStopped(const std::string& tenant,
-                                                                 const std::string& token) {
+Result<std::shared_ptr<const Snapshot>> SessionTable::GetMigrated(const std::string& tenant,
+                                                                  const std::string& token) {
   const Status none = NotFound("resume_token: there is no stopped completion ", token);
   if (options_.store == nullptr || !IsStateKey(token)) return none;
-  return GetSnapshot(tenant, StoppedKey(token), none);
+  return GetSnapshot(tenant, MigratedKey(token), none);
 }
 
 Result<std::shared_ptr<const Snapshot>> SessionTable::GetSnapshot(const std::string& tenant,

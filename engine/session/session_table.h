@@ -136,10 +136,10 @@ class SessionTable {
   Status Delete(const std::string& tenant, const std::string& id);
 
   // A stopped completion: into the store, under a token that any replica takes.
-  Result<std::string> PutStopped(const std::string& tenant, const Snapshot& snapshot,
-                                 std::chrono::milliseconds ttl);
-  Result<std::shared_ptr<const Snapshot>> GetStopped(const std::string& tenant,
-                                                     const std::string& token);
+  Result<std::string> PutMigrated(const std::string& tenant, const Snapshot& snapshot,
+                                  std::chrono::milliseconds ttl);
+  Result<std::shared_ptr<const Snapshot>> GetMigrated(const std::string& tenant,
+                                                      const std::string& token);
 
   // Writes every session that the store does not have, so that another replica can go on, and from
   // now on each one that changes.

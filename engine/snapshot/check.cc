@@ -11,7 +11,7 @@ namespace polysketch {
 namespace {
 
 // Far beyond what can be processed, and far from where sums overflow.
-constexpr int64_t kMostTokens = int64_t{1} << 48;
+constexpr int64_t kMaxTokens = int64_t{1} << 48;
 
 bool IsCount(int64_t value, int64_t most) { return value >= 0 && value <= most; }
 
@@ -48,14 +48,14 @@ Status CheckCounts(const Generation& generation, int vocab_size) {
 
 Status CheckChoices(const Generation& generation) {
   const GenerateParams& params = generation.params;
-  const std::vector<StoppedChoice>& choices = generation.choices;
+  const std::vector<MigratedChoice>& choices = generation.choices;
   if (params.best_of > 1 && generation.generated > 0) {
     return InvalidArgument("snapshot: generation: expected no tokens before several choices part");
   }
   if (choices.empty()) return Status();
   const bool ranked = params.best_of > params.n;  // nothing goes out before the last has ended
   bool fit = params.best_of > 1 && std::ssize(choices) == params.best_of;
-  for (const StoppedChoice& choice : choices) {
+  for (const MigratedChoice& choice : choices) {
     fit = fit && IsCount(choice.given, ranked ? 0 : generation.max_tokens);
     fit = fit && !(ranked && choice.over);
   }
@@ -71,8 +71,8 @@ Status CheckGeneration(const Generation& generation, int64_t pending,
                                       limits.has_tokenizer));
   const bool counts_fit = IsCount(generation.max_tokens, limits.max_new_tokens) &&
                           IsCount(generation.generated, generation.max_tokens) &&
-                          IsCount(generation.prompt_tokens, kMostTokens) &&
-                          IsCount(generation.cached_tokens, kMostTokens) &&
+                          IsCount(generation.prompt_tokens, kMaxTokens) &&
+                          IsCount(generation.cached_tokens, kMaxTokens) &&
                           IsCount(generation.echoed, pending);
   // One that has given all its tokens, or wanted none and read its prompt, has ended.
   if (!counts_fit || (generation.max_tokens > 0 && generation.generated == generation.max_tokens) ||
@@ -97,8 +97,8 @@ Status CheckGeneration(const Generation& generation, int64_t pending,
 }  // namespace
 
 Status CheckSnapshot(const Snapshot& snapshot, const SnapshotLimits& limits) {
-  if (snapshot.position() > kMostTokens) {
-    return InvalidArgument("snapshot: position: expected at most ", kMostTokens, ", found ",
+  if (snapshot.position() > kMaxTokens) {
+    return InvalidArgument("snapshot: position: expected at most ", kMaxTokens, ", found ",
                            snapshot.position());
   }
   if (snapshot.pending.empty()) {

@@ -79,7 +79,7 @@ std::string GenerationBytes(const Generation& g) {
     out.Put(g.params.n);
     out.Put(g.params.best_of);
     out.Put<uint64_t>(g.choices.size());
-    for (const StoppedChoice& choice : g.choices) {
+    for (const MigratedChoice& choice : g.choices) {
       out.Put(choice.given);
       out.Put<uint8_t>(choice.over ? 1 : 0);
     }
@@ -128,7 +128,7 @@ Result<std::optional<Generation>> ReadGeneration(std::string_view bytes) {
       return DataLoss("snapshot: generation: ", choices, " of ", g.params.best_of, " choices");
     }
     g.choices.resize(choices);
-    for (StoppedChoice& choice : g.choices) {
+    for (MigratedChoice& choice : g.choices) {
       choice.given = in.Get<int64_t>();
       choice.over = in.GetBool();
     }

@@ -29,11 +29,11 @@ struct SavedState {
 };
 
 // One of several choices of a stopped completion: what of it the client has.
-struct StoppedChoice {
+struct MigratedChoice {
   int64_t given = 0;  // tokens
   bool over = false;  // and its end
 
-  bool operator==(const StoppedChoice&) const = default;
+  bool operator==(const MigratedChoice&) const = default;
 };
 
 // A completion that was stopped between two tokens; the resumed one gives the very next.
@@ -55,7 +55,7 @@ struct Generation {
   // would be as many; instead the snapshot stands where they parted or before, with the prompt
   // pending. What follows is a function of that and the seed: it is made again, and what the client
   // has of it is left out.
-  std::vector<StoppedChoice> choices;
+  std::vector<MigratedChoice> choices;
 
   bool operator==(const Generation&) const = default;
 };

@@ -17,7 +17,7 @@ constexpr std::string_view kMagic = "PSKSNAP\n";
 constexpr uint32_t kVersion = 1;
 constexpr size_t kHeaderBytes = 32;  // magic, version, sections, size of the file, checksum
 constexpr size_t kEntryBytes = 40;   // of the section table
-constexpr size_t kMostSections = 4;
+constexpr size_t kMaxSections = 4;
 
 enum SectionKind : uint32_t { kBinding = 1, kSequence = 2, kState = 3, kGeneration = 4 };
 
@@ -133,8 +133,8 @@ Result<std::vector<View>> ReadSections(std::string_view file) {
   if (size != file.size()) {
     return DataLoss("snapshot: expected ", size, " bytes, found ", file.size());
   }
-  if (count > kMostSections || kHeaderBytes + count * kEntryBytes > file.size()) {
-    return DataLoss("snapshot: expected at most ", kMostSections, " sections, found ", count);
+  if (count > kMaxSections || kHeaderBytes + count * kEntryBytes > file.size()) {
+    return DataLoss("snapshot: expected at most ", kMaxSections, " sections, found ", count);
   }
   const std::string_view table = file.substr(kHeaderBytes, count * kEntryBytes);
   std::string covered(file.substr(0, kHeaderBytes - sizeof(checksum)));

@@ -33,8 +33,7 @@ void ModelDrafter::GiveBack() {
 }
 
 void ModelDrafter::Run(std::span<const int32_t> tokens) {
-  const StepSegment segment{state_.get(), tokens, false};
-  model_->Step({&segment, 1}, hidden_.data());
+  model_->Step(OneSegment(state_.get(), tokens, OutputRows::kLast), hidden_.data());
 }
 
 int32_t ModelDrafter::MostLikely() {
@@ -67,7 +66,7 @@ std::vector<int32_t> ModelDrafter::Propose(int64_t most) {
     if (drafted == most || drafted > room) break;
     Run({&draft.back(), 1});
   }
-  state_->Cut(certain);
+  state_->Truncate(certain);
   return draft;
 }
 

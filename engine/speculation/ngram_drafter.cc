@@ -7,7 +7,7 @@
 
 namespace polysketch {
 
-constexpr size_t kLeastTable = 1 << 10;
+constexpr size_t kMinTable = 1 << 10;
 
 int32_t* NgramDrafter::Entry(int order, int64_t end) {
   uint64_t hash = 0;
@@ -29,7 +29,7 @@ void NgramDrafter::Index(int64_t next) {
 void NgramDrafter::Rebuild() {
   const auto size = static_cast<int64_t>(history_.size());
   if (size > 2 * kMemory) history_.erase(history_.begin(), history_.end() - kMemory);
-  const size_t entries = std::bit_ceil(std::max(kLeastTable, 4 * history_.size()));
+  const size_t entries = std::bit_ceil(std::max(kMinTable, 4 * history_.size()));
   for (Table& table : tables_) table.assign(entries, 0);
   for (int64_t next = 1; next < static_cast<int64_t>(history_.size()); ++next) Index(next);
 }

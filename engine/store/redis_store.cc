@@ -19,7 +19,7 @@ namespace {
 constexpr timeval kConnectTimeout{5, 0};
 constexpr timeval kCommandTimeout{30, 0};
 // What a Redis string can hold.
-constexpr size_t kMostBytes = size_t{512} << 20;
+constexpr size_t kMaxBytes = size_t{512} << 20;
 
 struct FreeReply {
   void operator()(redisReply* reply) const { freeReplyObject(reply); }
@@ -141,8 +141,8 @@ class RedisStore : public StateStore {
 
   Result<uint64_t> Put(const std::string& owner, const std::string& key, std::string_view bytes,
                        std::chrono::milliseconds ttl) override {
-    if (bytes.size() > kMostBytes - kStoredHeaderBytes) {
-      return ResourceExhausted("redis: expected at most ", kMostBytes, " bytes, found ",
+    if (bytes.size() > kMaxBytes - kStoredHeaderBytes) {
+      return ResourceExhausted("redis: expected at most ", kMaxBytes, " bytes, found ",
                                bytes.size());
     }
     const uint64_t revision = RandomWord();

@@ -120,7 +120,7 @@ void FarTile(const HeadRows& rows, const HeadState& state, const float* wide, in
 }
 
 // A run of a segment's rows inside one block, which holds their tokens already.
-struct BlockRun {
+struct SegmentInBlock {
   int64_t row;  // the first one's
   int64_t count;
   int64_t place;  // of the first one's token in the block
@@ -129,7 +129,7 @@ struct BlockRun {
 
 // wide: S as float32, or null where its upper plane is read.
 template <typename Key, typename Value>
-void BlockQueries(const HeadRows& rows, const HeadState& state, const BlockRun& run,
+void BlockQueries(const HeadRows& rows, const HeadState& state, const SegmentInBlock& run,
                   const NearBlock<Key, Value>& block, const float* wide,
                   const RecurrentScratch& scratch) {
   const AttentionSpec& spec = rows.spec;
@@ -166,7 +166,7 @@ constexpr int kWidenQueries = 2 * kQueryTile;
 
 uint16_t* Bf16(float* data) { return reinterpret_cast<uint16_t*>(data); }
 
-void NarrowBlockQueries(const HeadRows& rows, const HeadState& state, const BlockRun& run,
+void NarrowBlockQueries(const HeadRows& rows, const HeadState& state, const SegmentInBlock& run,
                         const RecurrentScratch& scratch) {
   const AttentionSpec& spec = rows.spec;
   const int64_t bp = rows.layout.padded_block, dp = rows.layout.padded_dim;
@@ -206,7 +206,7 @@ void FoldHead(const HeadRows& rows, const HeadState& state, const RecurrentScrat
   FoldBlock(rows.spec, rows.layout, state, values, scratch.fold);
 }
 
-void AppendRun(const HeadRows& rows, const HeadState& state, const BlockRun& run) {
+void AppendRun(const HeadRows& rows, const HeadState& state, const SegmentInBlock& run) {
   float* far_keys = rows.spec.mixed() ? state.far_keys : nullptr;
   if (!rows.spec.narrow_block()) {
     AppendToBlock(rows, run.row, run.count, run.place, state.near_keys, far_keys, state.values);
@@ -219,8 +219,7 @@ void AppendRun(const HeadRows& rows, const HeadState& state, const BlockRun& run
   }
 }
 
-void RecurrentHead(const HeadRows& rows, int layer, const AttentionSegment& segment,
-                   float* memory) {
+void RecurrentHead(const HeadRows& rows, int layer, const Segment& segment, float* memory) {
   const AttentionSpec& spec = rows.spec;
   const RecurrentScratch scratch(spec, rows.layout, memory);
   const HeadState state = static_cast<RecurrentState*>(segment.state)->Head(layer, rows.head);
@@ -228,8 +227,8 @@ void RecurrentHead(const HeadRows& rows, int layer, const AttentionSegment& segm
   for (int64_t row = 0; row < segment.rows;) {
     const int64_t token = position + row;
     const int64_t place = token % spec.block;
-    const BlockRun run{row, std::min<int64_t>(segment.rows - row, spec.block - place), place,
-                       token >= spec.block};
+    const SegmentInBlock run{row, std::min<int64_t>(segment.rows - row, spec.block - place), place,
+                             token >= spec.block};
     if (place == 0 && run.has_past) FoldHead(rows, state, scratch);
     AppendRun(rows, state, run);
     if (spec.narrow_block()) {
@@ -300,7 +299,7 @@ struct KvHead {
   }
 };
 
-void CachedHead(const HeadRows& rows, int layer, const AttentionSegment& segment, float* memory) {
+void CachedHead(const HeadRows& rows, int layer, const Segment& segment, float* memory) {
   auto* state = static_cast<KvState*>(segment.state);
   const int64_t position = state->position();
   const int64_t size = rows.spec.block;
@@ -344,10 +343,10 @@ void PrefetchHead(const AttentionSpec& spec, const HeadState& state, int64_t pla
 
 // Heads [first, last) of all segments' heads in a row.
 void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
-                    std::span<const AttentionSegment> segments, const AttentionInput& input,
-                    float* out, int64_t first, int64_t last, float* memory) {
+                    std::span<const Segment> segments, const AttentionInput& input, float* out,
+                    int64_t first, int64_t last, float* memory) {
   for (int64_t i = first; i < last; ++i) {
-    const AttentionSegment& segment = segments[i / spec.heads];
+    const Segment& segment = segments[i / spec.heads];
     // Behind the last one, that one again: its lines are in cache.
     const int64_t behind = std::min(i + 1, last - 1);
     auto* state = static_cast<RecurrentState*>(segments[behind / spec.heads].state);
@@ -360,10 +359,10 @@ void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int lay
 }
 
 void CachedHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
-                 std::span<const AttentionSegment> segments, const AttentionInput& input,
-                 float* out, int64_t first, int64_t last, float* memory) {
+                 std::span<const Segment> segments, const AttentionInput& input, float* out,
+                 int64_t first, int64_t last, float* memory) {
   for (int64_t i = first; i < last; ++i) {
-    const AttentionSegment& segment = segments[i / spec.heads];
+    const Segment& segment = segments[i / spec.heads];
     const HeadRows rows{spec, layout, input, static_cast<int>(i % spec.heads), segment.first_row,
                         out,  nullptr};
     CachedHead(rows, layer, segment, memory);
@@ -373,14 +372,13 @@ void CachedHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
 }  // namespace
 
 void Attention(Context& ctx, const AttentionSpec& spec, int layer,
-               std::span<const AttentionSegment> segments, const AttentionInput& input,
-               float* out) {
+               std::span<const Segment> segments, const AttentionInput& input, float* out) {
   const HeadLayout layout(spec);
   const int64_t heads = static_cast<int64_t>(segments.size()) * spec.heads;
   const int64_t size = std::clamp<int64_t>(heads / (2 * ctx.threads()), 1, spec.heads);
   const int64_t tasks = (heads + size - 1) / size;
   if (spec.kv_cache()) {
-    for (const AttentionSegment& segment : segments) {
+    for (const Segment& segment : segments) {
       static_cast<KvState*>(segment.state)
           ->Reserve(layer, segment.state->position() + segment.rows);
     }

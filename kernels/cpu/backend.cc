@@ -85,7 +85,7 @@ class CpuBackend final : public Backend {
   void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override {
     PS_ISA::PerformerFeatures(ctx_, Packed(omega), x, rows, out);
   }
-  void Attention(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
+  void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override {
     PS_CHECK(layer >= 0 && layer < spec.layers) << layer;
     PS_ISA::Attention(ctx_, spec, layer, segments, input, out);

@@ -70,7 +70,7 @@ void LinearFeatures(Context& ctx, const float* x, int64_t rows, int width, float
 void PerformerFeatures(Context& ctx, const PackedMatrix& omega, const float* x, int64_t rows,
                        float* out);
 void Attention(Context& ctx, const AttentionSpec& spec, int layer,
-               std::span<const AttentionSegment> segments, const AttentionInput& input, float* out);
+               std::span<const Segment> segments, const AttentionInput& input, float* out);
 void LogSumExp(Context& ctx, const float* x, int64_t rows, int64_t width, float* out);
 
 }  // namespace polysketch::cpu::PS_ISA

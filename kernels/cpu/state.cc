@@ -43,8 +43,8 @@ void RecurrentState::CopyFrom(const SequenceState& other) {
   set_position(from.position());
 }
 
-void RecurrentState::Cut(int64_t position) {
-  PS_CHECK(position >= EarliestCut() && position <= this->position()) << position;
+void RecurrentState::Truncate(int64_t position) {
+  PS_CHECK(position >= EarliestTruncation() && position <= this->position()) << position;
   set_position(position);  // what lies behind it is never read
 }
 
@@ -94,7 +94,7 @@ void KvState::CopyFrom(const SequenceState& other) {
   set_position(from.position());
 }
 
-void KvState::Cut(int64_t position) {
+void KvState::Truncate(int64_t position) {
   PS_CHECK(position >= 0 && position <= this->position()) << position;
   for (int l = 0; l < spec_.layers; ++l) Resize(l, position);
   set_position(position);

@@ -76,8 +76,8 @@ class RecurrentState final : public SequenceState {
   std::unique_ptr<SequenceState> Clone() const override;
   void Reset() override;
   void CopyFrom(const SequenceState& other) override;
-  void Cut(int64_t position) override;
-  int64_t EarliestCut() const override { return spec_.EarliestCut(position()); }
+  void Truncate(int64_t position) override;
+  int64_t EarliestTruncation() const override { return spec_.EarliestTruncation(position()); }
   size_t SavedBytes() const override;
   int saved_parts() const override { return spec_.layers; }
   void SavePart(int layer, std::span<uint8_t> out) const override;
@@ -101,8 +101,8 @@ class KvState final : public SequenceState {
   std::unique_ptr<SequenceState> Clone() const override;
   void Reset() override;
   void CopyFrom(const SequenceState& other) override;
-  void Cut(int64_t position) override;
-  int64_t EarliestCut() const override { return 0; }
+  void Truncate(int64_t position) override;
+  int64_t EarliestTruncation() const override { return 0; }
   size_t SavedBytes() const override;
   int saved_parts() const override { return spec_.layers; }
   void SavePart(int layer, std::span<uint8_t> out) const override;

@@ -174,9 +174,8 @@ PlanShape PlanShapeOf(const AttentionSpec& spec) {
 
 }  // namespace
 
-void AttentionRunner::Run(const AttentionSpec& spec, int layer,
-                          std::span<const AttentionSegment> segments, const AttentionInput& input,
-                          float* out) {
+void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
+                          const AttentionInput& input, float* out) {
   Prepare(spec, segments);
   if (!device_->status().ok()) return;
   const AttentionShape shape = ShapeOf(spec, layer, input, out);
@@ -216,11 +215,10 @@ void AttentionRunner::RunGroup(const Kernels& kernels, const Group& group) {
   kernels.Store(plan.late_stores, group.late_stores);
 }
 
-void AttentionRunner::Prepare(const AttentionSpec& spec,
-                              std::span<const AttentionSegment> segments) {
+void AttentionRunner::Prepare(const AttentionSpec& spec, std::span<const Segment> segments) {
   std::vector<Key> keys;
   std::vector<uint8_t*> blocks;
-  for (const AttentionSegment& segment : segments) {
+  for (const Segment& segment : segments) {
     auto& state = static_cast<CudaState&>(*segment.state);
     if (spec.kv_cache()) {
       state.Reserve(state.position() + segment.rows);
@@ -237,7 +235,7 @@ void AttentionRunner::Prepare(const AttentionSpec& spec,
 
   // Groups, and the largest needs of any.
   const int64_t partial_bytes = PartialBytes(spec);
-  std::vector<std::span<const AttentionSegment>> parts;
+  std::vector<std::span<const Segment>> parts;
   std::vector<WorkspaceNeeds> needs;
   size_t first = 0;
   int64_t partials = 0;

@@ -17,13 +17,13 @@ class AttentionRunner {
 
   // Plans and uploads what Run of any layer of the step needs; Run does the same when it was not
   // called.
-  void Prepare(const AttentionSpec& spec, std::span<const AttentionSegment> segments);
+  void Prepare(const AttentionSpec& spec, std::span<const Segment> segments);
   // Makes the room that any step of so many rows and segments needs; of a KV kind, whose states
   // have so many blocks together.
   void Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments, int64_t blocks);
   // What the launches of the prepared step depend on, appended.
   void AppendShape(std::vector<int64_t>* shape) const;
-  void Run(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
+  void Run(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
            const AttentionInput& input, float* out);
 
  private:

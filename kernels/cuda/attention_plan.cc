@@ -14,7 +14,7 @@ class Planner {
   Planner(const PlanShape& shape, const WorkspaceNeeds& total, const WorkspacePlaces& places)
       : shape_(shape), spec_(*shape.spec), layout_(spec_), total_(total), places_(places) {}
 
-  void Add(const AttentionSegment& segment) {
+  void Add(const Segment& segment) {
     if (spec_.kv_cache()) {
       AddCached(segment);
     } else {
@@ -48,7 +48,7 @@ class Planner {
             shape_.snapshot_bytes, 0};
   }
 
-  void AddRecurrent(const AttentionSegment& segment) {
+  void AddRecurrent(const Segment& segment) {
     const auto& state = static_cast<const CudaState&>(*segment.state);
     const int64_t b = spec_.block, position = state.position();
     const int64_t first_block = position / b, last_block = (position + segment.rows - 1) / b;
@@ -104,7 +104,7 @@ class Planner {
                                 static_cast<int32_t>(tail), 0});
   }
 
-  void AddCached(const AttentionSegment& segment) {
+  void AddCached(const Segment& segment) {
     const auto& state = static_cast<const CudaState&>(*segment.state);
     const int64_t b = spec_.block;
     const auto* table =
@@ -162,9 +162,9 @@ class Planner {
 
 }  // namespace
 
-WorkspaceNeeds NeedsOf(const PlanShape& shape, std::span<const AttentionSegment> segments) {
+WorkspaceNeeds NeedsOf(const PlanShape& shape, std::span<const Segment> segments) {
   Planner planner(shape, WorkspaceNeeds(), WorkspacePlaces());
-  for (const AttentionSegment& segment : segments) planner.Add(segment);
+  for (const Segment& segment : segments) planner.Add(segment);
   return planner.needs;
 }
 
@@ -187,10 +187,10 @@ WorkspaceNeeds MostNeeds(const PlanShape& shape, int64_t rows, int64_t segments,
   return most;
 }
 
-AttentionPlan MakePlan(const PlanShape& shape, std::span<const AttentionSegment> segments,
+AttentionPlan MakePlan(const PlanShape& shape, std::span<const Segment> segments,
                        const WorkspaceNeeds& needs, const WorkspacePlaces& places) {
   Planner planner(shape, needs, places);
-  for (const AttentionSegment& segment : segments) planner.Add(segment);
+  for (const Segment& segment : segments) planner.Add(segment);
   return std::move(planner.plan);
 }
 

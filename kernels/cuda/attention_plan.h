@@ -57,11 +57,11 @@ struct PlanShape {
 constexpr int64_t kPartKeys = 64;
 inline int64_t NearParts(int64_t keys) { return (keys + kPartKeys - 1) / kPartKeys; }
 
-WorkspaceNeeds NeedsOf(const PlanShape& shape, std::span<const AttentionSegment> segments);
+WorkspaceNeeds NeedsOf(const PlanShape& shape, std::span<const Segment> segments);
 // At least the needs of any step of so many rows and segments, whose states have so many blocks
 // together if they are of a KV kind.
 WorkspaceNeeds MostNeeds(const PlanShape& shape, int64_t rows, int64_t segments, int64_t blocks);
-AttentionPlan MakePlan(const PlanShape& shape, std::span<const AttentionSegment> segments,
+AttentionPlan MakePlan(const PlanShape& shape, std::span<const Segment> segments,
                        const WorkspaceNeeds& needs, const WorkspacePlaces& places);
 
 }  // namespace polysketch::cuda

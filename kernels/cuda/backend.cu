@@ -23,9 +23,9 @@ namespace {
 // take, and are less alike.
 constexpr size_t kRecordedRows = 256;
 
-// POLYSKETCH_CUDA_DRAW=host: the host's sampler draws, from logits.
-bool DrawsRows() {
-  const char* wish = std::getenv("POLYSKETCH_CUDA_DRAW");
+// POLYSKETCH_CUDA_SAMPLING=host: the host's sampler draws, from logits.
+bool SamplesRows() {
+  const char* wish = std::getenv("POLYSKETCH_CUDA_SAMPLING");
   return wish == nullptr || std::strcmp(wish, "host") != 0;
 }
 
@@ -76,7 +76,7 @@ class CudaBackend final : public Backend {
     const auto blocks = static_cast<int64_t>(spec.kv_cache() ? growing / block : 0);
     device_->ReserveBlocks(block, blocks);
     attention_.Reserve(spec, rows, segments, blocks);
-    ReserveDraws(ctx_, &draw_memory_);
+    ReserveSampling(ctx_, &sample_memory_);
     device_->Rehearse(true);
     ops();
     device_->Rehearse(false);
@@ -128,7 +128,7 @@ class CudaBackend final : public Backend {
   void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override {
     cuda::PerformerFeatures(ctx_, Cast(omega), x, rows, out);
   }
-  void Attention(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
+  void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override {
     PS_CHECK(layer >= 0 && layer < spec.layers) << layer;
     attention_.Run(spec, layer, segments, input, out);
@@ -148,11 +148,11 @@ class CudaBackend final : public Backend {
     attention_.AppendShape(&shape);
     graphs_.Run(std::move(shape), ops);
   }
-  bool draws_rows() const override { return draws_rows_; }
-  void DrawRows(float* logits, int64_t width, std::span<const RowQuery> queries,
-                std::span<RowAnswer> answers) override {
+  bool samples_rows() const override { return samples_rows_; }
+  void SampleRows(float* logits, int64_t width, std::span<const SampleQuery> queries,
+                  std::span<SampleResult> answers) override {
     PS_CHECK(queries.size() == answers.size());
-    cuda::DrawRows(ctx_, &draw_memory_, logits, width, queries, answers);
+    cuda::SampleRows(ctx_, &sample_memory_, logits, width, queries, answers);
   }
   void Wait() override { device_->Synchronize(); }
 
@@ -205,8 +205,8 @@ class CudaBackend final : public Backend {
   ThetasOf embedding_thetas_, rope_thetas_;
   int angle_dim_ = 0;           // cos_sin_ belongs to it and to positions_; 0: to nothing
   DeviceArray<float> cos_sin_;  // [rows][cosines, sines]
-  DrawMemory draw_memory_;
-  const bool draws_rows_ = DrawsRows();
+  SampleMemory sample_memory_;
+  const bool samples_rows_ = SamplesRows();
 };
 
 }  // namespace

@@ -85,7 +85,7 @@ void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& 
     bytes += tokens * (features * d * 2 + features * 4 + near * 2);
   }
   std::vector<std::unique_ptr<CudaState>> states;
-  std::vector<AttentionSegment> segments;
+  std::vector<Segment> segments;
   for (int i = 0; i < batch; ++i) {
     states.push_back(std::make_unique<CudaState>(bench->device(), spec));
     states.back()->Advance(position);

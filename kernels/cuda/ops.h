@@ -54,14 +54,14 @@ void PerformerFeatures(Context& ctx, const CudaMatrix& omega, const float* x, in
                        float* out);
 void LogSumExp(Context& ctx, const float* x, int64_t rows, int64_t width, float* out);
 
-// DrawRows: its memory on both sides.
-struct DrawMemory {
+// SampleRows: its memory on both sides.
+struct SampleMemory {
   DeviceArray<uint8_t> queries, answers;
   std::vector<uint8_t> host_queries, host_answers;
 };
-void ReserveDraws(Context& ctx, DrawMemory* memory);
-void DrawRows(Context& ctx, DrawMemory* memory, float* logits, int64_t width,
-              std::span<const RowQuery> queries, std::span<RowAnswer> answers);
+void ReserveSampling(Context& ctx, SampleMemory* memory);
+void SampleRows(Context& ctx, SampleMemory* memory, float* logits, int64_t width,
+                std::span<const SampleQuery> queries, std::span<SampleResult> answers);
 
 inline const CudaMatrix& Cast(const Matrix& matrix) {
   return static_cast<const CudaMatrix&>(matrix);

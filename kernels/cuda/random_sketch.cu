@@ -15,10 +15,10 @@ namespace polysketch::cuda {
 namespace {
 
 constexpr int kPairColumns = 2 * kFloatStep;  // of each product of a pair in a tile
-constexpr int kMostPairs = 16;                // of a launch: their matrices are its arguments
+constexpr int kMaxPairs = 16;                 // of a launch: their matrices are its arguments
 
 struct PairMatrices {
-  const float *left[kMostPairs], *right[kMostPairs];  // each [in][r]
+  const float *left[kMaxPairs], *right[kMaxPairs];  // each [in][r]
 };
 
 // A tile of vector blockIdx.z of a level, out [pairs][rows][out_row] with zeros behind column r.
@@ -86,8 +86,8 @@ void ApplyRandomSketch(Context& ctx, const RandomSketch& sketch, const float* x,
     const bool first = level == 0, last = level + 1 == sketch.levels.size();
     const int in = first ? sketch.input : r, out_row = last ? padded : r;
     float* to = last ? out : ctx.work.floats[level % 2].Grow(ctx.device, pairs * rows * r);
-    for (int done = 0; done < pairs; done += kMostPairs) {
-      const int count = std::min(kMostPairs, pairs - done);
+    for (int done = 0; done < pairs; done += kMaxPairs) {
+      const int count = std::min(kMaxPairs, pairs - done);
       PairMatrices arguments{};
       for (int i = 0; i < count; ++i) {
         arguments.left[i] = Floats(*matrices[2 * (done + i)]);

@@ -53,7 +53,7 @@ void CudaState::CopyFrom(const SequenceState& other) {
   PS_CHECK(from.memory_.size() == memory_.size()) << "a state of another model";
   device_->Copy(memory_.data(), from.memory_.data(), memory_.size());
   if (spec_.kv_cache()) {
-    Cut(std::min(position(), from.position()));
+    Truncate(std::min(position(), from.position()));
     Reserve(from.position());
   }
   for (size_t i = 0; i < blocks_.size() && i < from.blocks_.size(); ++i) {
@@ -68,8 +68,8 @@ void CudaState::Reset() {
   set_position(0);
 }
 
-void CudaState::Cut(int64_t position) {
-  PS_CHECK(position >= EarliestCut() && position <= this->position()) << position;
+void CudaState::Truncate(int64_t position) {
+  PS_CHECK(position >= EarliestTruncation() && position <= this->position()) << position;
   // Of a recurrent state what lies behind the position is never read.
   KeepBlocks((position + spec_.block - 1) / spec_.block);
   set_position(position);

@@ -49,8 +49,8 @@ class CudaState final : public SequenceState {
   std::unique_ptr<SequenceState> Clone() const override;
   void Reset() override;
   void CopyFrom(const SequenceState& other) override;
-  void Cut(int64_t position) override;
-  int64_t EarliestCut() const override { return spec_.EarliestCut(position()); }
+  void Truncate(int64_t position) override;
+  int64_t EarliestTruncation() const override { return spec_.EarliestTruncation(position()); }
   size_t SavedBytes() const override;
   void SavePart(int part, std::span<uint8_t> out) const override;
   Status Load(int64_t position, std::span<const uint8_t> bytes) override;

@@ -44,7 +44,7 @@ StepGraphs::Entry* StepGraphs::Find(Shape shape, bool* found) {
     entries_.splice(entries_.begin(), entries_, place);
     return &entries_.front();
   }
-  if (entries_.size() == kMost) {
+  if (entries_.size() == kMax) {
     Drop(&entries_.back());
     entries_.pop_back();
   }

@@ -5,7 +5,7 @@
 // step of a shape runs as it is (the arrays of the workspace grow then), the second is recorded,
 // all later ones are replayed. What changes from step to step (tokens, positions, job lists) has to
 // be uploaded to the same places before. When an array of the workspace moves, all recordings are
-// dropped, for they hold addresses. At most kMost shapes are remembered, the least recently used
+// dropped, for they hold addresses. At most kMax shapes are remembered, the least recently used
 // goes.
 //
 // POLYSKETCH_CUDA_GRAPHS=off runs every step as it is.
@@ -23,7 +23,7 @@ namespace polysketch::cuda {
 class StepGraphs {
  public:
   using Shape = std::vector<int64_t>;
-  static constexpr size_t kMost = 64;
+  static constexpr size_t kMax = 64;
 
   explicit StepGraphs(Device* device);
   ~StepGraphs();

@@ -93,10 +93,10 @@ void AttendToken(const AttentionSpec& spec, const HeadState& state, int64_t toke
 
 }  // namespace
 
-void Attention(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
+void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                const AttentionInput& input, float* out) {
   const int near_dim = spec.near_dim(), far_dim = spec.far_dim(), d = spec.head_dim;
-  for (const AttentionSegment& segment : segments) {
+  for (const Segment& segment : segments) {
     auto* state = dynamic_cast<ReferenceState*>(segment.state);
     PS_CHECK(state != nullptr) << "a state of another backend";
     for (int row = segment.first_row; row < segment.first_row + segment.rows; ++row) {

@@ -61,7 +61,7 @@ class ReferenceBackend final : public Backend {
   void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override {
     reference::PerformerFeatures(omega, x, rows, out);
   }
-  void Attention(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
+  void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override {
     reference::Attention(spec, layer, segments, input, out);
   }

@@ -26,7 +26,7 @@ void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float
 void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows, float* out);
 void LinearFeatures(const float* x, int64_t rows, int width, float* out);
 void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out);
-void Attention(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
+void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                const AttentionInput& input, float* out);
 void LogSumExp(const float* x, int64_t rows, int64_t width, float* out);
 

@@ -79,8 +79,8 @@ void ReferenceState::CopyFrom(const SequenceState& other) {
   set_position(from.position());
 }
 
-void ReferenceState::Cut(int64_t position) {
-  PS_CHECK(position >= EarliestCut() && position <= this->position()) << position;
+void ReferenceState::Truncate(int64_t position) {
+  PS_CHECK(position >= EarliestTruncation() && position <= this->position()) << position;
   SetBuffered(position);
   set_position(position);
 }

@@ -36,8 +36,8 @@ class ReferenceState final : public SequenceState {
   std::unique_ptr<SequenceState> Clone() const override;
   void Reset() override;
   void CopyFrom(const SequenceState& other) override;
-  void Cut(int64_t position) override;
-  int64_t EarliestCut() const override { return spec_.EarliestCut(position()); }
+  void Truncate(int64_t position) override;
+  int64_t EarliestTruncation() const override { return spec_.EarliestTruncation(position()); }
   // Per layer and head: S [features, d] and Z [features] if there is a far state, then near_keys,
   // far_keys and values of the buffered tokens. Not for float64 states, which only measure drift.
   size_t SavedBytes() const override;

@@ -3,6 +3,8 @@
 
 #include <functional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "server/app/server_config.h"
@@ -14,6 +16,7 @@ enum class CommandAction { kServe, kHelp, kVersion };
 struct CommandLine {
   CommandAction action = CommandAction::kServe;
   ServerConfig config;
+  std::vector<std::string> warnings;  // what works and will not for long: former names of flags
 };
 
 // nullptr for a variable that is not set, as std::getenv.

@@ -81,7 +81,7 @@ constexpr Flag kFlags[] = {
     Bytes("slot-memory", &C::slot_memory, 0, 1024 * kTiB,
           "memory for the states of all running requests; 0: enough for max-sequences, or 4GiB for "
           "KV caches"),
-    Bytes("parked-memory", &C::parked_memory, 0, 1024 * kTiB,
+    Bytes("preempted-memory", &C::preempted_memory, 0, 1024 * kTiB,
           "memory for the states of requests that lend their place to others; 0: a quarter of "
           "slot-memory"),
 
@@ -92,7 +92,7 @@ constexpr Flag kFlags[] = {
            "how states are written there; bf16 halves them and is not exact"),
     Bytes("state-store-limit", &C::state_store_limit, 0, 1024 * kTiB,
           "most bytes in the folder of a dir: store; what does not fit is refused; 0: no bound"),
-    Bytes("state-memory", &C::state_memory, 0, 1024 * kTiB,
+    Bytes("session-memory", &C::session_memory, 0, 1024 * kTiB,
           "memory for states at rest: sessions, then stored prompts; 0: as much as for running "
           "requests"),
     Duration("session-ttl", &C::session_ttl, 1000,
@@ -148,6 +148,9 @@ constexpr Flag kFlags[] = {
            "least level that is written to stderr"),
     Choice("log-format", "text|json", &C::log_format, "form of a log line"),
 };
+
+constexpr RenamedFlag kRenamedFlags[] = {{"parked-memory", "preempted-memory"},
+                                         {"state-memory", "session-memory"}};
 
 struct Unit {
   std::string_view suffix;
@@ -215,6 +218,8 @@ bool IsChoice(std::string_view choices, std::string_view text) {
 }  // namespace
 
 std::span<const Flag> Flags() { return kFlags; }
+
+std::span<const RenamedFlag> RenamedFlags() { return kRenamedFlags; }
 
 const Flag* FindFlag(std::string_view name) {
   const auto* found = std::ranges::find(kFlags, name, &Flag::name);

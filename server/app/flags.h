@@ -35,8 +35,15 @@ struct Flag {
 };
 
 std::span<const Flag> Flags();
-// nullptr when there is none of this name.
+// nullptr when there is none of this name. Old names (RenamedFlags) are not found.
 const Flag* FindFlag(std::string_view name);
+
+// A flag whose former name is still understood, for one version, with a warning.
+struct RenamedFlag {
+  std::string_view old_name;
+  std::string_view name;
+};
+std::span<const RenamedFlag> RenamedFlags();
 // Parses and range-checks. The error says what was expected and found, not where the text came
 // from.
 Status SetFlag(const Flag& flag, std::string_view text, ServerConfig* config);

@@ -29,7 +29,7 @@ std::string MiB(double bytes) {
 
 // Beside a device: a step's tokens are drawn in a tenth of a millisecond then, and more threads
 // would cost more to wake than they save.
-constexpr int kMostDrawThreads = 8;
+constexpr int kMaxSamplingThreads = 8;
 
 int HostThreads(const ServerConfig& config) {
   return config.threads > 0 ? static_cast<int>(config.threads) : AvailableCpus();
@@ -133,7 +133,7 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   const auto weights = static_cast<double>(loaded.model->weight_bytes() +
                                            (draft == nullptr ? 0 : draft->weight_bytes()));
   const auto states = static_cast<double>(loaded.engine->stats().state_bytes_limit);
-  const auto parked = static_cast<double>(loaded.engine->stats().parked_bytes_limit);
+  const auto preempted = static_cast<double>(loaded.engine->stats().preempted_bytes_limit);
   const auto at_rest = static_cast<double>(loaded.sessions->options().memory);
   // Activations of one step: some rows of the widest layers for each token, and the logits of one
   // row a sequence.
@@ -146,18 +146,18 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
             MiB(static_cast<double>(loaded.served.description.state_bytes_per_sequence()))},
            {"sequences", config.max_sequences},
            {"states_mib", MiB(states)},
-           {"parked_mib", MiB(parked)},
-           {"at_rest_mib", MiB(at_rest)},
+           {"preempted_mib", MiB(preempted)},
+           {"session_mib", MiB(at_rest)},
            {"workspace_mib", MiB(workspace)},
-           {"total_mib", MiB(weights + states + parked + at_rest + workspace)}});
+           {"total_mib", MiB(weights + states + preempted + at_rest + workspace)}});
   if (loaded.backend->host_memory()) return;
-  // All that requests will use is there already: weights, all states, parked ones too, and the
+  // All that requests will use is there already: weights, all states, preempted ones too, and the
   // workspace of the largest step.
   const DeviceMemory device = loaded.backend->device_memory();
   const auto held = static_cast<double>(device.held);
   // Of KV caches whole blocks are made.
   const auto unit = static_cast<double>(loaded.model->StateBytes(1));
-  const double made = std::floor((states + parked) / unit) * unit;
+  const double made = std::floor((states + preempted) / unit) * unit;
   LogInfo("device_memory", {{"weights_mib", MiB(weights)},
                             {"states_mib", MiB(made)},
                             {"workspace_mib", MiB(held - weights - made)},
@@ -196,16 +196,16 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, Engin
   engine_options.max_queue_tokens = config.max_queue_tokens;
   engine_options.max_step_tokens = static_cast<int>(config.max_step_tokens);
   engine_options.step_budget = std::chrono::milliseconds(config.step_budget_ms);
-  engine_options.draw_threads = std::min(HostThreads(config), kMostDrawThreads);
+  engine_options.sampling_threads = std::min(HostThreads(config), kMaxSamplingThreads);
   engine_options.draft_tokens = static_cast<int>(config.draft_tokens);
   engine_options.draft_model = loaded->draft_model.get();
   engine_options.max_prompt_tokens = config.max_prompt_tokens;
   engine_options.max_new_tokens = static_cast<int32_t>(config.max_new_tokens);
-  engine_options.state_memory = static_cast<size_t>(config.slot_memory);
-  engine_options.parked_memory = static_cast<size_t>(config.parked_memory);
+  engine_options.slot_memory = static_cast<size_t>(config.slot_memory);
+  engine_options.preempted_memory = static_cast<size_t>(config.preempted_memory);
   engine_options.stall_deadline = config.stall_deadline;
   engine_options.observer = observer;
-  engine_options.hold_readers = [writers = std::move(writers)](bool hold) {
+  engine_options.batch_notifications = [writers = std::move(writers)](bool hold) {
     hold ? writers->Hold() : writers->Release();
   };
   engine_options.on_device_failure = [failed = &loaded->device_failed](const Status& status) {

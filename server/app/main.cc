@@ -75,6 +75,7 @@ int Main(int argc, char** argv) {
   const ServerConfig& config = command->config;
   SetLogLevel(*ParseLogLevel(config.log_level));  // a choice of the flag table
   SetLogJson(config.log_format == "json");
+  for (const std::string& warning : command->warnings) LogWarning("flags", {{"warning", warning}});
   static StopSignals signals;  // its thread outlives main
   return Serve(config, &signals);
 }

@@ -31,12 +31,12 @@ int Clamped(int64_t value) {
 
 // Streams that an honest client can have on a connection: one that was aborted takes a moment to
 // free, while its place is used again.
-int64_t MostStreams(const ServerConfig& config) { return 2 * config.max_concurrent_streams + 32; }
+int64_t MaxStreams(const ServerConfig& config) { return 2 * config.max_concurrent_streams + 32; }
 
 ConnectionLimits LimitsOf(const ServerConfig& config) {
   return {.max_connections = config.max_connections,
           .max_calls = config.max_calls,
-          .max_calls_per_connection = MostStreams(config),
+          .max_calls_per_connection = MaxStreams(config),
           .resets_per_second = static_cast<double>(config.max_resets_per_second)};
 }
 
@@ -111,7 +111,7 @@ Server::Server(const ServerConfig& config, Metrics* metrics)
   context_.writers = std::make_shared<Executor>(1);
   context_.tokenizers = &tokenizers_;
   context_.stores = std::make_shared<Executor>(1);
-  context_.stopped_ttl = config.migration_ttl;
+  context_.migration_ttl = config.migration_ttl;
   context_.stalls = &stalls_;
   context_.stream_buffer = static_cast<size_t>(config.stream_buffer);
 }
@@ -196,7 +196,7 @@ Status Server::StartGrpc(const ServerConfig& config) {
       grpc::InsecureServerCredentials());
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return Internal("gRPC did not start");
-  guard_ = std::make_unique<ResetGuard>(&connections_, MostStreams(config));
+  guard_ = std::make_unique<ResetGuard>(&connections_, MaxStreams(config));
   listener_->Start([this](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = fd;

@@ -31,12 +31,12 @@ struct ServerConfig {
   int64_t max_prompt_tokens = int64_t{1} << 24;
   int64_t max_new_tokens = int64_t{1} << 20;
   int64_t slot_memory = 0;
-  int64_t parked_memory = 0;
+  int64_t preempted_memory = 0;
 
   std::string state_store;
   std::string state_store_format = "f32";
   int64_t state_store_limit = 0;
-  int64_t state_memory = 0;
+  int64_t session_memory = 0;
   std::chrono::milliseconds session_ttl{24 * 3'600'000};
   int64_t max_sessions_per_tenant = 1000;
   int64_t prefix_cache_min_tokens = 256;

@@ -53,7 +53,7 @@ StateEncoding EncodingNamed(const std::string& name) {
 }
 
 // Saved values are float32 ones, memory may hold some in 16 bits: at most twice the bytes.
-size_t MostStateBytes(const LoadedModel& loaded) {
+size_t MaxStateBytes(const LoadedModel& loaded) {
   if (loaded.model->attention_spec().kv_cache()) return loaded.engine->stats().state_bytes_limit;
   return 2 * loaded.model->StateBytes(1);
 }
@@ -89,11 +89,11 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
   codec.limits.tokens = {.vocab_size = loaded.model->config().vocab_size,
                          .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),
                          .has_tokenizer = loaded.tokenizer != nullptr};
-  codec.limits.max_state_bytes = MostStateBytes(loaded);
+  codec.limits.max_state_bytes = MaxStateBytes(loaded);
   codec.encoding = EncodingNamed(config.state_store_format);
   options.store = loaded.store.get();
-  options.memory = config.state_memory > 0 ? static_cast<size_t>(config.state_memory)
-                                           : loaded.engine->stats().state_bytes_limit;
+  options.memory = config.session_memory > 0 ? static_cast<size_t>(config.session_memory)
+                                             : loaded.engine->stats().state_bytes_limit;
   if (PrefixCache* cache = loaded.prefix_cache.get()) {
     cache->SetMemory(options.memory);
     options.on_memory = [cache, memory = options.memory](size_t sessions) {

@@ -10,7 +10,7 @@
 namespace polysketch {
 namespace {
 
-constexpr int kMostCachePoints = 64;
+constexpr int kMaxCachePoints = 64;
 
 double Seconds(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
@@ -144,8 +144,8 @@ Result<CacheParams> ToCacheParams(const v1::CacheOptions& options) {
   CacheParams params;
   if (options.has_read()) params.read = options.read();
   if (options.has_write()) params.write = options.write();
-  if (options.points_size() > kMostCachePoints) {
-    return InvalidArgument("cache.points: expected at most ", kMostCachePoints, ", found ",
+  if (options.points_size() > kMaxCachePoints) {
+    return InvalidArgument("cache.points: expected at most ", kMaxCachePoints, ", found ",
                            options.points_size());
   }
   int64_t last = 0;

@@ -41,8 +41,8 @@ class Wakeup {
 namespace {
 
 // The page is for people: what many clients send belongs to gRPC.
-constexpr int kMostAtOnce = 4;
-constexpr size_t kMostBodyBytes = 1 << 20;
+constexpr int kMaxAtOnce = 4;
+constexpr size_t kMaxBodyBytes = 1 << 20;
 // How often a request without tokens looks whether its client is still there.
 constexpr std::chrono::milliseconds kHeartbeat{500};
 
@@ -100,7 +100,7 @@ Status Playground::Check(const HttpExchange& exchange) const {
 
 Result<GenerateRequest> Playground::Read(HttpExchange* exchange, bool* with_logprobs) const {
   PS_RETURN_IF_ERROR(Check(*exchange));
-  PS_ASSIGN_OR_RETURN(const std::string body, exchange->ReadBody(kMostBodyBytes));
+  PS_ASSIGN_OR_RETURN(const std::string body, exchange->ReadBody(kMaxBodyBytes));
   v1::CompleteRequest message;
   if (const auto parsed = google::protobuf::util::JsonStringToMessage(body, &message);
       !parsed.ok()) {
@@ -120,8 +120,8 @@ Result<GenerateRequest> Playground::Read(HttpExchange* exchange, bool* with_logp
 }
 
 void Playground::Complete(HttpExchange* exchange) {
-  if (running_.fetch_add(1) >= kMostAtOnce) {
-    ReplyError(exchange, ResourceExhausted("the page serves ", kMostAtOnce, " at once"));
+  if (running_.fetch_add(1) >= kMaxAtOnce) {
+    ReplyError(exchange, ResourceExhausted("the page serves ", kMaxAtOnce, " at once"));
   } else {
     Serve(exchange);
   }

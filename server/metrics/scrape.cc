@@ -130,29 +130,29 @@ void AddServed(const ServedFacts& served, Families* families) {
                   engine.running);
   families->Gauge("polysketch_num_requests_waiting", "Requests that wait for a place.",
                   engine.waiting);
-  families->Gauge("polysketch_num_requests_swapped",
-                  "Requests that gave their place to others and will go on.", engine.swapped);
+  families->Gauge("polysketch_num_requests_preempted",
+                  "Requests that gave their place to others and will go on.", engine.preempted);
   families->Counter("polysketch_num_preemptions_total",
                     "How often a request gave its place to another.",
-                    static_cast<double>(engine.parkings));
+                    static_cast<double>(engine.preemptions));
   families->Gauge("polysketch_num_prompt_tokens_waiting", "Prompt tokens of waiting requests.",
                   static_cast<double>(engine.waiting_tokens));
-  families->Gauge("polysketch_num_requests_parked",
+  families->Gauge("polysketch_num_requests_idle",
                   "Running requests that wait for their reader, or for the input of a score.",
-                  engine.parked);
+                  engine.idle);
   families->Gauge("polysketch_max_sequences", "Most requests that run at once.",
                   static_cast<double>(served.max_sequences));
   families->Gauge("polysketch_max_queue", "Most requests that wait; more are rejected.",
                   static_cast<double>(served.max_queue));
-  families->Gauge("polysketch_state_bytes", "Memory held by the states of running requests.",
+  families->Gauge("polysketch_slot_memory_bytes", "Memory held by the states of running requests.",
                   static_cast<double>(engine.state_bytes));
-  families->Gauge("polysketch_state_limit_bytes", "Most memory that those may hold.",
+  families->Gauge("polysketch_slot_memory_limit_bytes", "Most memory that those may hold.",
                   static_cast<double>(engine.state_bytes_limit));
-  families->Gauge("polysketch_parked_state_bytes",
+  families->Gauge("polysketch_preempted_memory_bytes",
                   "Memory held by the states of requests that gave their place to others.",
-                  static_cast<double>(engine.parked_bytes));
-  families->Gauge("polysketch_parked_state_limit_bytes", "Most memory that those may hold.",
-                  static_cast<double>(engine.parked_bytes_limit));
+                  static_cast<double>(engine.preempted_bytes));
+  families->Gauge("polysketch_preempted_memory_limit_bytes", "Most memory that those may hold.",
+                  static_cast<double>(engine.preempted_bytes_limit));
   families->Gauge("polysketch_state_bytes_per_sequence", "Memory of the state of one request.",
                   static_cast<double>(served.state_bytes_per_sequence));
   families->Gauge("polysketch_weight_bytes", "Memory of the weights, which every step reads.",
@@ -183,8 +183,8 @@ void AddSessions(const SessionStats& sessions, Families* families) {
                   sessions.sessions);
   families->Gauge("polysketch_session_memory_bytes", "Memory of sessions at rest.",
                   static_cast<double>(sessions.memory_bytes));
-  families->Gauge("polysketch_state_memory_limit_bytes",
-                  "Most memory that states at rest may hold (--state-memory).",
+  families->Gauge("polysketch_session_memory_limit_bytes",
+                  "Most memory that states at rest may hold (--session-memory).",
                   static_cast<double>(sessions.memory_limit));
   families->Counter("polysketch_session_loads_total", "Sessions read from the store.",
                     static_cast<double>(sessions.loads));

@@ -43,9 +43,9 @@ int64_t NewestServer() {
 
 }  // namespace
 
-ResetGuard::ResetGuard(ConnectionTable* table, int64_t most_streams)
+ResetGuard::ResetGuard(ConnectionTable* table, int64_t max_streams)
     : table_(table),
-      most_streams_(most_streams),
+      max_streams_(max_streams),
       server_(NewestServer()),
       thread_([this] { Loop(); }) {}
 
@@ -76,7 +76,7 @@ void ResetGuard::Look(const ConnectionTable::Busy& connection) {
     if (found == sockets_.end()) return;  // HTTP/2 has not begun on it, or it has ended
     open = OpenStreams(found->second);
   }
-  if (open > most_streams_) table_->Close(connection.id, "streams");
+  if (open > max_streams_) table_->Close(connection.id, "streams");
 }
 
 int64_t ResetGuard::OpenStreams(int64_t socket) {

@@ -18,8 +18,8 @@ namespace polysketch {
 class ResetGuard {
  public:
   // Made when the gRPC server has started: watches the newest server of this process.
-  // `most_streams` begun and not ended end a connection. `table` outlives it.
-  ResetGuard(ConnectionTable* table, int64_t most_streams);
+  // `max_streams` begun and not ended end a connection. `table` outlives it.
+  ResetGuard(ConnectionTable* table, int64_t max_streams);
   ~ResetGuard();
   ResetGuard(const ResetGuard&) = delete;
   ResetGuard& operator=(const ResetGuard&) = delete;
@@ -32,7 +32,7 @@ class ResetGuard {
   void ListSockets();
 
   ConnectionTable* const table_;
-  const int64_t most_streams_;
+  const int64_t max_streams_;
   const int64_t server_;
   std::unordered_map<std::string, int64_t> sockets_;  // by ConnectionKey; the thread's own
   std::mutex mutex_;

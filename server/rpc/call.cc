@@ -42,18 +42,18 @@ class RefusalLog {
     {
       std::lock_guard lock(mutex_);
       if (second != second_) {
-        left_out = std::max<int64_t>(count_ - kMostPerSecond, 0);
+        left_out = std::max<int64_t>(count_ - kMaxPerSecond, 0);
         second_ = second;
         count_ = 0;
       }
-      allow = ++count_ <= kMostPerSecond;
+      allow = ++count_ <= kMaxPerSecond;
     }
     if (left_out > 0) LogWarning("refused_calls_not_logged", {{"count", left_out}});
     return allow;
   }
 
  private:
-  static constexpr int64_t kMostPerSecond = 50;
+  static constexpr int64_t kMaxPerSecond = 50;
   std::mutex mutex_;
   int64_t second_ = 0;  // guarded by mutex_
   int64_t count_ = 0;   // guarded by mutex_

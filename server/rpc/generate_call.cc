@@ -68,7 +68,7 @@ Status GenerateCall::TakeStart() {
 Status GenerateCall::Resume() {
   SessionTable* sessions = call_.model()->sessions;
   const std::string& tenant = call_.info().tenant;
-  PS_ASSIGN_OR_RETURN(request_.start, sessions->GetStopped(tenant, message_.resume_token()));
+  PS_ASSIGN_OR_RETURN(request_.start, sessions->GetMigrated(tenant, message_.resume_token()));
   if (!request_.start->generation) {
     return InvalidArgument("resume_token: expected a stopped completion");
   }
@@ -126,8 +126,8 @@ Status GenerateCall::Store(const FinishEvent& finish) {
       stopped.generation->session = lease_->id();
       stopped.generation->session_tokens = lease_->tokens();
     }
-    PS_ASSIGN_OR_RETURN(resume_token_, sessions->PutStopped(call_.info().tenant, stopped,
-                                                            call_.service()->stopped_ttl));
+    PS_ASSIGN_OR_RETURN(resume_token_, sessions->PutMigrated(call_.info().tenant, stopped,
+                                                             call_.service()->migration_ttl));
     return Status();
   }
   if (in_session_) {

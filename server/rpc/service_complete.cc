@@ -14,7 +14,7 @@ namespace polysketch {
 namespace {
 
 // A slow reader gets its backlog in messages of at most this many tokens.
-constexpr int kMostDeltaTokens = 256;
+constexpr int kMaxDeltaTokens = 256;
 // Of a state: below the 4 MiB that gRPC takes by default.
 constexpr size_t kStatePartBytes = size_t{1} << 20;
 
@@ -33,7 +33,7 @@ class EventWriter : public Base {
     } else if (const auto* first = std::get_if<TokenEvent>(&event)) {
       v1::Delta* delta = response.mutable_delta();
       this->Append(*first, delta);
-      while (delta->tokens_size() < kMostDeltaTokens) {
+      while (delta->tokens_size() < kMaxDeltaTokens) {
         std::optional<Event> next = this->NextEvent();
         if (!next.has_value()) break;
         const auto* token = std::get_if<TokenEvent>(&*next);
@@ -89,8 +89,8 @@ class CompleteWithStateCall final : public EventWriter<BidiCall<GenerateCall>> {
     if (message.has_request()) {
       request_ = std::move(*message.mutable_request());
     } else if (message.part_case() == v1::CompleteWithStateRequest::kState) {
-      if (state_.size() + message.state().size() > MostStateBytes()) {
-        return InvalidArgument("state: expected at most ", MostStateBytes(), " bytes");
+      if (state_.size() + message.state().size() > MaxStateBytes()) {
+        return InvalidArgument("state: expected at most ", MaxStateBytes(), " bytes");
       }
       state_ += message.state();
     } else {
@@ -108,7 +108,7 @@ class CompleteWithStateCall final : public EventWriter<BidiCall<GenerateCall>> {
   }
 
   // What a snapshot of the largest state can take.
-  size_t MostStateBytes() const {
+  size_t MaxStateBytes() const {
     const DecodeLimits& limits = call_.model()->sessions->options().codec.limits;
     return limits.max_state_bytes + (size_t{1} << 20);
   }

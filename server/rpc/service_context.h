@@ -26,7 +26,7 @@ struct ServiceContext {
   // Waits for files and the network: sessions, snapshots, stopped completions. One thread.
   std::shared_ptr<Executor> stores;
   StallWatch* stalls = nullptr;
-  std::chrono::milliseconds stopped_ttl = std::chrono::minutes(10);  // of stopped completions
+  std::chrono::milliseconds migration_ttl = std::chrono::minutes(10);  // of stopped completions
   size_t stream_buffer = 64;
   std::atomic<const ServedModel*> model{nullptr};  // null while loading
   std::atomic<bool> draining{false};

@@ -7,12 +7,12 @@
 namespace polysketch {
 namespace {
 
-constexpr int kMostForks = 64;
+constexpr int kMaxForks = 64;
 
 // In milliseconds; saturates, for the table to refuse.
 std::chrono::milliseconds Ttl(int64_t seconds) {
-  constexpr int64_t kMost = int64_t{1} << 40;
-  return std::chrono::seconds(std::clamp(seconds, -kMost, kMost));
+  constexpr int64_t kMax = int64_t{1} << 40;
+  return std::chrono::seconds(std::clamp(seconds, -kMax, kMax));
 }
 
 Status DoCreate(const v1::CreateSessionRequest& request, const RequestInfo& info,
@@ -27,8 +27,8 @@ Status DoCreate(const v1::CreateSessionRequest& request, const RequestInfo& info
 Status DoFork(const v1::ForkSessionRequest& request, const RequestInfo& info,
               const ServedModel& model, v1::ForkSessionResponse* response) {
   const int count = request.count() == 0 ? 1 : request.count();
-  if (count < 1 || count > kMostForks) {
-    return InvalidArgument("count: expected 1 to ", kMostForks, ", found ", count);
+  if (count < 1 || count > kMaxForks) {
+    return InvalidArgument("count: expected 1 to ", kMaxForks, ", found ", count);
   }
   std::optional<int64_t> expected;
   if (request.has_expected_position()) expected = request.expected_position();

@@ -163,7 +163,7 @@ TEST_F(CudaModelTest, SavedStatesGoOn) {
     restored.logits.clear();
     testing::StepRequests(*model, {{&restored, 3}});
     EXPECT_EQ(restored.logits, request.logits);
-    restored.state->Cut(22);
+    restored.state->Truncate(22);
     restored.logits.clear();
     testing::StepRequests(*model, {{&restored, 2}});
     const auto vocab = static_cast<size_t>(model->vocab_size());

@@ -35,23 +35,22 @@ void RandomStep(LanguageModel& model, const std::vector<std::unique_ptr<Sequence
                 Random* random) {
   const std::vector<int> lengths = RandomLengths(random);
   const std::vector<int32_t> tokens(kRows, 7);
-  std::vector<StepSegment> segments;
-  std::vector<int64_t> rows;
+  Batch batch;
   for (int i = 0; i < kSequences; ++i) {
     if (lengths[i] == 0) continue;
-    segments.push_back({states[i].get(), std::span(tokens).first(lengths[i]), true});
-    for (int row = 0; row < lengths[i]; ++row) rows.push_back(std::ssize(rows));
+    batch.Add(states[i].get(), std::span(tokens).first(lengths[i]), OutputRows::kAll);
   }
-  model.Step(segments, nullptr);
-  std::vector<RowQuery> queries(rows.size());
-  std::vector<RowAnswer> answers(rows.size());
-  for (RowQuery& query : queries) {
-    query.kind = RowQuery::Kind::kRanks;
+  model.Step(batch, nullptr);
+  const size_t rows = batch.tokens().size();
+  std::vector<SampleQuery> queries(rows);
+  std::vector<SampleResult> results(rows);
+  for (SampleQuery& query : queries) {
+    query.kind = SampleQuery::Kind::kTopKCandidates;
     for (int32_t token = 0; token < model.vocab_size(); ++token)
       query.counts.emplace_back(token, 1);
   }
-  std::vector<float> logits(rows.size() * model.vocab_size()), sums(rows.size());
-  model.Draw(rows, queries, answers, logits.data(), sums.data());
+  std::vector<float> logits(rows * model.vocab_size()), sums(rows);
+  model.Sample(0, queries, results, logits.data(), sums.data());
 }
 
 TEST_F(CudaReserveTest, NoStepAsksForMemory) {

@@ -97,12 +97,12 @@ std::vector<Output> Serve(Backend* backend) {
 using CudaServingTest = testing::CudaTest;
 
 TEST_F(CudaServingTest, TokensDrawnOnTheDeviceAreTheHosts) {
-  ASSERT_EQ(setenv("POLYSKETCH_CUDA_DRAW", "host", 1), 0);
+  ASSERT_EQ(setenv("POLYSKETCH_CUDA_SAMPLING", "host", 1), 0);
   std::string reason;
   const auto host_draws = testing::NewBackendUnderTest(&reason);
-  unsetenv("POLYSKETCH_CUDA_DRAW");
-  ASSERT_FALSE(host_draws->draws_rows());
-  ASSERT_TRUE(cuda_->device().draws_rows());
+  unsetenv("POLYSKETCH_CUDA_SAMPLING");
+  ASSERT_FALSE(host_draws->samples_rows());
+  ASSERT_TRUE(cuda_->device().samples_rows());
   const std::vector<Output> got = Serve(&cuda_->device()), want = Serve(host_draws.get());
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {

@@ -91,7 +91,7 @@ TEST_F(StepGraphsTest, AnArrayThatWouldGrowSpoilsARecording) {
 }
 
 TEST_F(StepGraphsTest, TheLeastRecentlyUsedShapeGoes) {
-  const auto most = static_cast<int64_t>(StepGraphs::kMost);
+  const auto most = static_cast<int64_t>(StepGraphs::kMax);
   for (int64_t shape = 0; shape < most; ++shape) {
     Step(shape);
     Step(shape);

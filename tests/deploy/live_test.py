@@ -105,7 +105,7 @@ class Live(DeployTest):
 
     def test_every_expression_returns_data(self):
         # Memory for no session at rest: each goes to the store, and comes from there.
-        store = ["--state-store", f"dir:{self.dir}/states", "--state-store-limit", "1GiB", "--state-memory", "1"]
+        store = ["--state-store", f"dir:{self.dir}/states", "--state-store-limit", "1GiB", "--session-memory", "1"]
         _, ready = self.start_server("--max-sequences", "2", *store)
         prometheus = self.start_prometheus(ready["metrics"])
         self.load(ready["listen"], threading.Event())

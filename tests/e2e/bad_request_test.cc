@@ -15,8 +15,8 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr int32_t kLeast = std::numeric_limits<int32_t>::min();
-constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+constexpr int32_t kMin = std::numeric_limits<int32_t>::min();
+constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
 constexpr int kVocabulary = 4096;
 constexpr char kComplete[] = "/polysketch.v1.PolySketch/Complete";
 constexpr char kCompleteUnary[] = "/polysketch.v1.PolySketch/CompleteUnary";
@@ -94,9 +94,9 @@ class Generator {
              {-2.5f, 2.5f, kNan, kInf, -kInf});
     AddFloat(&v1::Sampling::set_presence_penalty, "presence_penalty",
              {-2.5f, 2.5f, kNan, kInf, -kInf});
-    AddInt(&v1::CompleteRequest::set_max_tokens, "max_tokens", {-1, kLeast, kMost});
-    AddInt(&v1::CompleteRequest::set_logprobs, "logprobs", {-1, 21, 1000, kLeast, kMost});
-    for (const int32_t top_k : {-1, kLeast}) {
+    AddInt(&v1::CompleteRequest::set_max_tokens, "max_tokens", {-1, kMin, kMax});
+    AddInt(&v1::CompleteRequest::set_logprobs, "logprobs", {-1, 21, 1000, kMin, kMax});
+    for (const int32_t top_k : {-1, kMin}) {
       v1::CompleteRequest request = GoodRequest();
       request.mutable_sampling()->set_top_k(top_k);
       Add(request, "sampling.top_k");
@@ -104,7 +104,7 @@ class Generator {
   }
 
   void Maps() {
-    for (const int32_t id : {-1, kVocabulary, kLeast, kMost}) {
+    for (const int32_t id : {-1, kVocabulary, kMin, kMax}) {
       v1::CompleteRequest request = GoodRequest();
       (*request.mutable_sampling()->mutable_logit_bias())[id] = 1;
       Add(request, "sampling.logit_bias");
@@ -126,7 +126,7 @@ class Generator {
     v1::CompleteRequest many = GoodRequest();
     for (int i = 0; i < 17; ++i) many.add_stop("stop");
     Add(many, "stop");
-    for (const int32_t id : {-1, kVocabulary, kMost}) {
+    for (const int32_t id : {-1, kVocabulary, kMax}) {
       v1::CompleteRequest request = GoodRequest();
       request.add_stop_token_ids(3);
       request.add_stop_token_ids(id);
@@ -145,7 +145,7 @@ class Generator {
     Add(request, "prompt");
     request.mutable_prompt()->mutable_tokens();  // no ids
     Add(request, "prompt");
-    for (const int32_t id : {-1, kVocabulary, kLeast, kMost}) {
+    for (const int32_t id : {-1, kVocabulary, kMin, kMax}) {
       request = Greedy(std::vector<int32_t>{1, 2, id, 4}, 2);
       Add(request, "prompt.tokens.ids[2]");
     }
@@ -155,13 +155,13 @@ class Generator {
 
   void Scores() {
     bad_.push_back({kScore, "", "input"});
-    for (const int32_t id : {-1, kVocabulary, kMost}) {
+    for (const int32_t id : {-1, kVocabulary, kMax}) {
       v1::ScoreRequest request;
       request.mutable_tokens()->add_ids(1);
       request.mutable_tokens()->add_ids(id);
       bad_.push_back({kScore, request.SerializeAsString(), "tokens.ids[1]"});
     }
-    for (const int32_t id : {-1, kVocabulary, kLeast}) {
+    for (const int32_t id : {-1, kVocabulary, kMin}) {
       v1::DetokenizeRequest request;
       request.add_tokens(id);
       bad_.push_back({kDetokenize, request.SerializeAsString(), "tokens[0]"});
@@ -200,11 +200,11 @@ class Generator {
     AddFloat(&v1::Sampling::set_temperature, "temperature", {-beyond(), beyond()});
     AddFloat(&v1::Sampling::set_top_p, "top_p", {-beyond(), beyond()});
     AddFloat(&v1::Sampling::set_frequency_penalty, "frequency_penalty", {-beyond(), beyond()});
-    AddInt(&v1::CompleteRequest::set_logprobs, "logprobs",
-           {static_cast<int32_t>(random_.Int(kLeast, -1)),
-            static_cast<int32_t>(random_.Int(21, kMost))});
+    AddInt(
+        &v1::CompleteRequest::set_logprobs, "logprobs",
+        {static_cast<int32_t>(random_.Int(kMin, -1)), static_cast<int32_t>(random_.Int(21, kMax))});
     v1::DetokenizeRequest request;
-    request.add_tokens(static_cast<int32_t>(random_.Int(kVocabulary, kMost)));
+    request.add_tokens(static_cast<int32_t>(random_.Int(kVocabulary, kMax)));
     bad_.push_back({kDetokenize, request.SerializeAsString(), "tokens[0]"});
   }
 

@@ -125,9 +125,9 @@ TEST(Load, ASlowReaderIsParkedAndLosesNothing) {
 
   Client slow_client(server.address(), {.small_windows = true});
   const auto slow = slow_client.StartComplete(WideRequest());
-  ASSERT_TRUE(WaitUntil([&] { return server.Metric("polysketch_num_requests_parked") == 1; }));
+  ASSERT_TRUE(WaitUntil([&] { return server.Metric("polysketch_num_requests_idle") == 1; }));
   ExpectSame(client.Complete(Request(2, 60)), other, "beside a slow reader");
-  EXPECT_EQ(server.Metric("polysketch_num_requests_parked"), 1);
+  EXPECT_EQ(server.Metric("polysketch_num_requests_idle"), 1);
 
   std::vector<int32_t> tokens;
   std::string text;
@@ -184,7 +184,7 @@ TEST(Load, AScoreThatIsNotReadHoldsNobodyUp) {
   int polls = 0;
   ASSERT_TRUE(WaitUntil([&] {
     const double before = std::exchange(read, server.Metric("polysketch_prompt_tokens_total"));
-    const bool waits = server.Metric("polysketch_num_requests_parked") == 1;
+    const bool waits = server.Metric("polysketch_num_requests_idle") == 1;
     polls = waits && read > 0 && read == before ? polls + 1 : 0;
     return polls == 20;
   }));

@@ -114,10 +114,10 @@ TEST(ScoreStream, TakesTextLikeItsTokens) {
   const Score by_tokens = client.ScoreTokens(tokens, 100);
   ASSERT_TRUE(by_tokens.status.ok()) << by_tokens.status.ToString();
 
-  for (const size_t most_bytes : {4, 61, 100000}) {
+  for (const size_t max_bytes : {4, 61, 100000}) {
     size_t sent = 0;
     const Score by_text = client.ScoreAll([&](v1::ScoreRequest* request) {
-      size_t end = std::min(sent + most_bytes, text.size());
+      size_t end = std::min(sent + max_bytes, text.size());
       while (end < text.size() && (text[end] & 0xC0) == 0x80) --end;  // not inside a character
       request->set_text(text.substr(sent, end - sent));
       sent = end;
@@ -125,7 +125,7 @@ TEST(ScoreStream, TakesTextLikeItsTokens) {
     });
     ASSERT_TRUE(by_text.status.ok()) << by_text.status.ToString();
     EXPECT_EQ(by_text.finish.tokens(), static_cast<int64_t>(tokens.size()));
-    EXPECT_TRUE(SameBits(by_text.logprobs, by_tokens.logprobs)) << most_bytes;
+    EXPECT_TRUE(SameBits(by_text.logprobs, by_tokens.logprobs)) << max_bytes;
   }
 }
 

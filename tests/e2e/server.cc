@@ -92,8 +92,8 @@ bool Server::BecomesIdle() const {
   return WaitUntil([this] {
     return Metric("polysketch_num_requests_running") == 0 &&
            Metric("polysketch_num_requests_waiting") == 0 &&
-           Metric("polysketch_num_requests_parked") == 0 &&
-           Metric("polysketch_num_requests_swapped") == 0;
+           Metric("polysketch_num_requests_idle") == 0 &&
+           Metric("polysketch_num_requests_preempted") == 0;
   });
 }
 

@@ -226,7 +226,7 @@ TEST(Metrics, MoveAndSatisfyPromtool) {
   EXPECT_EQ(server.Metric("polysketch_request_queue_time_seconds_count"), 2);
   EXPECT_EQ(server.Metric("polysketch_requests_rejected_total"), 1);
   EXPECT_EQ(server.Metric("polysketch_build_info"), 1);
-  EXPECT_GT(server.Metric("polysketch_state_limit_bytes"), 0);
+  EXPECT_GT(server.Metric("polysketch_slot_memory_limit_bytes"), 0);
   EXPECT_GT(server.Metric("process_resident_memory_bytes"), 1 << 20);
   EXPECT_EQ(HttpGet(server.metrics_address(), "/nothing"), "");
 

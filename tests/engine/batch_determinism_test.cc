@@ -89,8 +89,8 @@ class BatchDeterminismTest : public ::testing::TestWithParam<AttentionKind> {
   SchedulerOptions Options(int slots, std::chrono::milliseconds budget) const {
     const size_t memory = static_cast<size_t>(slots + 1) * model_->StateBytes(400) * 2;
     return {.max_sequences = slots,
-            .state_memory = memory,
-            .parked_memory = memory,
+            .slot_memory = memory,
+            .preempted_memory = memory,
             .stall_deadline = std::chrono::hours(1000),
             .step_budget = budget,
             .aging = std::chrono::milliseconds(200)};
@@ -151,7 +151,7 @@ class BatchDeterminismTest : public ::testing::TestWithParam<AttentionKind> {
       ASSERT_TRUE(client.got.finish && client.got.finish->status.ok());
       ExpectSameBits(client.got, alone_[client.request]);
     }
-    parkings_ += scheduler.parkings();
+    preemptions_ += scheduler.preemptions();
   }
 
   class Observer : public EngineObserver {
@@ -169,7 +169,7 @@ class BatchDeterminismTest : public ::testing::TestWithParam<AttentionKind> {
   SequenceContext context_;
   std::vector<GenerateRequest> requests_;
   std::vector<Collected> alone_;
-  int64_t parkings_ = 0;
+  int64_t preemptions_ = 0;
 };
 
 TEST_P(BatchDeterminismTest, SameBitsAsAlone) {
@@ -182,7 +182,7 @@ TEST_P(BatchDeterminismTest, SameBitsAsAlone) {
     RunBatch(size);
     ASSERT_FALSE(HasFailure()) << "a batch of " << size;
   }
-  EXPECT_GT(parkings_, 0);
+  EXPECT_GT(preemptions_, 0);
   EXPECT_GT(observer_.accepted, 0);
 }
 

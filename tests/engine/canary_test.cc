@@ -55,7 +55,7 @@ class CanaryTest : public ::testing::TestWithParam<AttentionKind> {
     EngineOptions options;
     options.max_sequences = 4;
     options.max_step_tokens = 40;
-    options.state_memory = size_t{64} << 20;
+    options.slot_memory = size_t{64} << 20;
     options.prefix_cache = cache_.get();
     options.draft_tokens = 3;
     hot_ = std::make_unique<World>(folder_.path() / "model", options);

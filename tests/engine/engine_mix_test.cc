@@ -163,7 +163,7 @@ TEST_F(EngineTest, RandomMixesEqualSoloRuns) {
   for (std::thread& thread : clients) thread.join();
   ExpectIdle();
   EXPECT_EQ(observer_.finished, kPlans + accepted);
-  EXPECT_LE(model_->live_states, 12);  // running and parked
+  EXPECT_LE(model_->live_states, 12);  // running and idle
   for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength,
                                     FinishReason::kCancelled, FinishReason::kDeadline}) {
     EXPECT_GT(reasons[static_cast<int>(reason)], 0) << FinishReasonName(reason) << " was not tried";

@@ -110,7 +110,7 @@ TEST_F(EngineTest, QueueIsBounded) {
 
 // A long prompt is refused only while others wait: alone it would never get in.
 TEST_F(EngineTest, TokensThatWaitAreBounded) {
-  Start({.max_sequences = 1, .max_queue_tokens = 100, .parked_memory = 1});
+  Start({.max_sequences = 1, .max_queue_tokens = 100, .preempted_memory = 1});
   const auto wait_for = [this](auto reached) {
     for (int i = 0; i < 2000 && !reached(engine_->stats()); ++i) std::this_thread::sleep_for(1ms);
     EXPECT_TRUE(reached(engine_->stats()));
@@ -162,19 +162,19 @@ TEST_F(EngineTest, CancelFreesTheSlotWithinAStep) {
 }
 
 TEST_F(EngineTest, DeadlineWakesASleepingEngine) {
-  Start({.max_sequences = 1, .parked_memory = 1});  // no room to park: the second waits
-  Reader parked(1), waiting(1);
+  Start({.max_sequences = 1, .preempted_memory = 1});  // no room to park: the second waits
+  Reader idle(1), waiting(1);
   GenerateRequest request = Greedy(3, 1000);
   request.info.deadline = Clock::now() + 60ms;
-  ASSERT_TRUE(engine_->Submit(request, parked.stream).ok());
+  ASSERT_TRUE(engine_->Submit(request, idle.stream).ok());
   request.info.deadline = Clock::now() + 30ms;
   ASSERT_TRUE(engine_->Submit(request, waiting.stream).ok());
   waiting.ReadAll();
   EXPECT_EQ(waiting.got.finish->reason, FinishReason::kDeadline);
   std::this_thread::sleep_until(request.info.deadline + 100ms);
-  parked.ReadAll();
-  EXPECT_EQ(parked.got.finish->reason, FinishReason::kDeadline);
-  EXPECT_EQ(parked.got.tokens.size(), 1u);
+  idle.ReadAll();
+  EXPECT_EQ(idle.got.finish->reason, FinishReason::kDeadline);
+  EXPECT_EQ(idle.got.tokens.size(), 1u);
   ExpectIdle();
 }
 
@@ -253,11 +253,11 @@ TEST_F(EngineTest, DrainLetsRunningOnesFinish) {
 
 TEST_F(EngineTest, DrainEndsWhatIsLeft) {
   Start({.max_sequences = 1});
-  Reader parked(1), waiting(1);
-  ASSERT_TRUE(engine_->Submit(Greedy(3, 50), parked.stream).ok());
+  Reader idle(1), waiting(1);
+  ASSERT_TRUE(engine_->Submit(Greedy(3, 50), idle.stream).ok());
   ASSERT_TRUE(engine_->Submit(Greedy(3, 50), waiting.stream).ok());
   EXPECT_FALSE(engine_->Drain(30ms));
-  for (Reader* reader : {&parked, &waiting}) {
+  for (Reader* reader : {&idle, &waiting}) {
     reader->ReadAll();
     EXPECT_EQ(reader->got.finish->status.code(), Code::kUnavailable);
   }
@@ -266,18 +266,18 @@ TEST_F(EngineTest, DrainEndsWhatIsLeft) {
 
 TEST_F(EngineTest, DestructorEndsWhatRuns) {
   Start({.max_sequences = 1});
-  Reader parked(1), waiting(1);
-  ASSERT_TRUE(engine_->Submit(Greedy(3, 50), parked.stream).ok());
+  Reader idle(1), waiting(1);
+  ASSERT_TRUE(engine_->Submit(Greedy(3, 50), idle.stream).ok());
   ASSERT_TRUE(engine_->Submit(Greedy(3, 50), waiting.stream).ok());
   engine_.reset();
-  for (Reader* reader : {&parked, &waiting}) {
+  for (Reader* reader : {&idle, &waiting}) {
     reader->ReadAll();  // the stream outlives the engine, its callback too
     EXPECT_EQ(reader->got.finish->status.code(), Code::kUnavailable);
   }
 }
 
 TEST_F(EngineTest, GrowingStatesLimitMaxTokens) {
-  Start({.max_sequences = 4, .state_memory = 4000}, true);  // 400 tokens, 100 in a fair share
+  Start({.max_sequences = 4, .slot_memory = 4000}, true);  // 400 tokens, 100 in a fair share
   Reader reader(10);
   const auto refused = engine_->Submit(Greedy(100, 301), reader.stream);
   EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
@@ -307,7 +307,7 @@ TEST(EngineCreateTest, RefusesBadOptionsAndModels) {
   EXPECT_EQ(create({.max_sequences = 32}).code(),
             Code::kInvalidArgument);  // no room for a prompt token
   EXPECT_EQ(create({.max_queue = -1}).code(), Code::kInvalidArgument);
-  EXPECT_EQ(create({.state_memory = 99}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(create({.slot_memory = 99}).code(), Code::kInvalidArgument);
   EXPECT_EQ(create({.stall_deadline = 0ms}).code(), Code::kInvalidArgument);
   config.vocab_size = 65;
   EXPECT_EQ(create({}).code(), Code::kFailedPrecondition);

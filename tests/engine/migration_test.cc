@@ -45,7 +45,7 @@ class MigrationTest : public ::testing::Test {
     auto stream = std::make_shared<EventStream>(10000);
     Scheduler scheduler(
         &model_, context_,
-        {.max_sequences = 2, .state_memory = 300, .stall_deadline = std::chrono::hours(1)});
+        {.max_sequences = 2, .slot_memory = 300, .stall_deadline = std::chrono::hours(1)});
     scheduler.Add(std::make_unique<GenerateSequence>(context_, 1, std::move(request), max_tokens,
                                                      seed, stream));
     Collected out;

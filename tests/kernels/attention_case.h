@@ -113,7 +113,7 @@ struct Part {
 // not be read.
 inline void Step(Backend& backend, const AttentionSpec& spec, const std::vector<Part>& parts) {
   const int heads = spec.heads, d = spec.head_dim;
-  std::vector<AttentionSegment> segments;
+  std::vector<Segment> segments;
   int rows = 0;
   for (const Part& part : parts) {
     segments.push_back({part.runner->state.get(), rows, part.rows});

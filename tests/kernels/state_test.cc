@@ -90,14 +90,15 @@ TEST_P(StateTest, CutForgets) {
     for (int end = 0; end <= 20; ++end) {
       Runner runner(*backend, spec, first);
       if (end > 0) testing::Step(*backend, spec, {{&runner, end}});
-      const int earliest = static_cast<int>(runner.state->EarliestCut());
+      const int earliest = static_cast<int>(runner.state->EarliestTruncation());
       EXPECT_EQ(earliest, spec.kv_cache() || end <= 8 ? 0 : end <= 16 ? 9 : 17);
       for (int cut = earliest; cut <= end; ++cut) {
         Runner again(*backend, spec, first);
         again.state = runner.state->Clone();
-        again.state->Cut(cut);
+        again.state->Truncate(cut);
         EXPECT_EQ(again.state->position(), cut);
-        EXPECT_EQ(again.state->EarliestCut(), cut == end ? earliest : again.state->EarliestCut());
+        EXPECT_EQ(again.state->EarliestTruncation(),
+                  cut == end ? earliest : again.state->EarliestTruncation());
         Runner straight(*backend, spec, first);
         if (cut > 0) testing::Step(*backend, spec, {{&straight, cut}});
         EXPECT_EQ(again.state->bytes(), straight.state->bytes());

@@ -103,10 +103,10 @@ class StagedBackend final : public Backend {
     Out y(this, out, rows * omega.out());
     backend_->PerformerFeatures(omega, from.data(), rows, y.data());
   }
-  void Attention(const AttentionSpec& spec, int layer, std::span<const AttentionSegment> segments,
+  void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override {
     int64_t rows = 0;
-    for (const AttentionSegment& segment : segments) {
+    for (const Segment& segment : segments) {
       rows = std::max<int64_t>(rows, segment.first_row + segment.rows);
     }
     const int64_t near = rows * spec.heads * spec.near_dim();

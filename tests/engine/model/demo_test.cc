@@ -88,8 +88,7 @@ std::vector<double> Score(LanguageModel& model, const std::vector<int32_t>& toke
   const std::span<const int32_t> all = tokens;
   for (size_t begin = 0; begin < tokens.size(); begin += chunk) {
     const auto part = all.subspan(begin, std::min<size_t>(chunk, tokens.size() - begin));
-    const StepSegment segment{state.get(), part, true};
-    model.Step({&segment, 1}, hidden.data());
+    model.Step(OneSegment(state.get(), part, OutputRows::kAll), hidden.data());
     model.Logits(hidden.data(), part.size(), logits.data());
     model.LogSumExp(logits.data(), part.size(), log_sums.data());
     for (size_t i = 0; i < part.size() && begin + i + 1 < tokens.size(); ++i) {

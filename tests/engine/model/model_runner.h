@@ -42,16 +42,15 @@ struct RequestPart {
 
 // One step; appends the logits asked for to each request.
 inline void StepRequests(LanguageModel& model, const std::vector<RequestPart>& parts) {
-  std::vector<StepSegment> segments;
-  int64_t rows = 0;
+  Batch batch;
   for (const RequestPart& part : parts) {
     const std::span<const int32_t> all = part.request->tokens;
-    segments.push_back({part.request->state.get(),
-                        all.subspan(part.request->state->position(), part.tokens), part.all_rows});
-    rows += part.all_rows ? part.tokens : 1;
+    batch.Add(part.request->state.get(), all.subspan(part.request->state->position(), part.tokens),
+              part.all_rows ? OutputRows::kAll : OutputRows::kLast);
   }
+  const int64_t rows = std::ssize(batch.output_rows());
   std::vector<float> hidden(rows * model.hidden_size());
-  model.Step(segments, hidden.data());
+  model.Step(batch, hidden.data());
   std::vector<float> logits(rows * model.vocab_size());
   model.Logits(hidden.data(), rows, logits.data());
   auto next = logits.begin();

@@ -122,7 +122,7 @@ class PrefixRunTest : public ::testing::Test {
     auto stream = std::make_shared<EventStream>(10000);
     Scheduler scheduler(
         &model_, context,
-        {.max_sequences = 2, .state_memory = 200, .stall_deadline = std::chrono::hours(1)});
+        {.max_sequences = 2, .slot_memory = 200, .stall_deadline = std::chrono::hours(1)});
     scheduler.Add(std::make_unique<GenerateSequence>(
         context, 1, request, request.params.max_tokens.value_or(10), 5, stream));
     Collected out;

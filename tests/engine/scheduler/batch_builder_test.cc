@@ -54,7 +54,7 @@ TEST(BatchBuilderTest, SurchargesCountOnce) {
   EXPECT_EQ(Share(&builder, candidates, 30), (Tokens{18, 1, 0}));
   candidates[0].surcharge = 100;  // not nothing, for ever
   EXPECT_EQ(Share(&builder, candidates, 30), (Tokens{0, 1, 30}));
-  EXPECT_EQ(Share(&builder, candidates, 30), (Tokens{BatchBuilder::kLeastChunk, 1, 0}));
+  EXPECT_EQ(Share(&builder, candidates, 30), (Tokens{BatchBuilder::kMinChunkWithSurcharge, 1, 0}));
   EXPECT_EQ(Share(&builder, candidates, 100), (Tokens{0, 1, 100}));
 }
 

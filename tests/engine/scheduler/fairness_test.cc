@@ -103,7 +103,7 @@ class FairnessTest : public ::testing::Test {
 };
 
 TEST_F(FairnessTest, TenantWithOneRequestDoesNotWaitBehindAHundred) {
-  Start({.max_sequences = 2, .state_memory = 1000});
+  Start({.max_sequences = 2, .slot_memory = 1000});
   for (int i = 0; i < 100; ++i) Send(3, 20, "crowd");
   Run(5);
   Client* lonely = Send(3, 20, "lonely");
@@ -112,7 +112,7 @@ TEST_F(FairnessTest, TenantWithOneRequestDoesNotWaitBehindAHundred) {
 }
 
 TEST_F(FairnessTest, TenantsGetEqualShares) {
-  Start({.max_sequences = 4, .state_memory = 1000});
+  Start({.max_sequences = 4, .slot_memory = 1000});
   std::vector<Client*> one, other;
   for (int i = 0; i < 200; ++i) one.push_back(Send(30, 10, "one"));
   for (int i = 0; i < 40; ++i) other.push_back(Send(30, 10, "other"));
@@ -127,7 +127,7 @@ TEST_F(FairnessTest, TenantsGetEqualShares) {
 }
 
 TEST_F(FairnessTest, HigherPriorityPreemptsAndTheOtherGoesOnWhereItWas) {
-  Start({.max_sequences = 1, .state_memory = 1000, .parked_memory = 1000});
+  Start({.max_sequences = 1, .slot_memory = 1000, .preempted_memory = 1000});
   Client* alone = Send(3, 30, "");
   Run(40);
   Client* low = Send(3, 30, "");
@@ -137,16 +137,16 @@ TEST_F(FairnessTest, HigherPriorityPreemptsAndTheOtherGoesOnWhereItWas) {
   Run(5);
   EXPECT_TRUE(high->got.finish.has_value());
   EXPECT_EQ(Tokens(low), before);
-  EXPECT_EQ(scheduler_->parkings(), 1);
+  EXPECT_EQ(scheduler_->preemptions(), 1);
   Run(30);
   EXPECT_EQ(low->got.tokens, alone->got.tokens);
-  EXPECT_EQ(scheduler_->states().parked(), 0u);
+  EXPECT_EQ(scheduler_->states().preempted(), 0u);
   // Steps: nothing was computed twice.
   EXPECT_EQ(model_.steps, 30 + 30 + 5);
 }
 
 TEST_F(FairnessTest, WithoutRoomToParkNothingIsPreempted) {
-  Start({.max_sequences = 1, .state_memory = 1000, .parked_memory = 99});
+  Start({.max_sequences = 1, .slot_memory = 1000, .preempted_memory = 99});
   Client* low = Send(3, 30, "");
   Run(10);
   Client* high = Send(3, 5, "", 1);
@@ -156,7 +156,7 @@ TEST_F(FairnessTest, WithoutRoomToParkNothingIsPreempted) {
 }
 
 TEST_F(FairnessTest, LowPriorityIsServedUnderEndlessHighOnes) {
-  Start({.max_sequences = 1, .state_memory = 1000, .parked_memory = 1000, .aging = 1s});
+  Start({.max_sequences = 1, .slot_memory = 1000, .preempted_memory = 1000, .aging = 1s});
   Client* low = Send(3, 30, "", /*priority=*/-2);
   for (int i = 0; i < 60 && !low->got.finish; ++i) {
     Send(3, 10, "", 1);
@@ -169,11 +169,11 @@ TEST_F(FairnessTest, LowPriorityIsServedUnderEndlessHighOnes) {
 }
 
 TEST_F(FairnessTest, SlowReaderLendsItsSlot) {
-  Start({.max_sequences = 1, .state_memory = 100, .parked_memory = 100});
+  Start({.max_sequences = 1, .slot_memory = 100, .preempted_memory = 100});
   Client* slow = Send(3, 50, "", 0, /*capacity=*/4);
   while (scheduler_->Tick()) {
   }
-  EXPECT_EQ(scheduler_->counts().parked, 1);
+  EXPECT_EQ(scheduler_->counts().idle, 1);
   EXPECT_EQ(scheduler_->running(), 1);  // nobody wants the slot
   Client* fast = Send(3, 50, "");
   while (scheduler_->Tick()) {
@@ -181,13 +181,13 @@ TEST_F(FairnessTest, SlowReaderLendsItsSlot) {
   fast->got.Drain(fast->stream.get());
   EXPECT_TRUE(fast->got.finish.has_value());
   EXPECT_EQ(scheduler_->running(), 0);
-  EXPECT_EQ(scheduler_->counts().swapped, 1);
-  EXPECT_EQ(scheduler_->states().parked(), 100u);
-  EXPECT_EQ(scheduler_->counts().parked_bytes, 100u);
+  EXPECT_EQ(scheduler_->counts().preempted, 1);
+  EXPECT_EQ(scheduler_->states().preempted(), 100u);
+  EXPECT_EQ(scheduler_->counts().preempted_bytes, 100u);
   EXPECT_EQ(scheduler_->counts().state_bytes, 0u);
   Run(100);
   EXPECT_EQ(slow->got.tokens, fast->got.tokens);
-  EXPECT_EQ(scheduler_->states().parked(), 0u);
+  EXPECT_EQ(scheduler_->states().preempted(), 0u);
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ class SchedulerTest : public ::testing::Test {
 };
 
 TEST_F(SchedulerTest, SlotsBoundWhatRuns) {
-  Start({.max_sequences = 2, .state_memory = 1000});
+  Start({.max_sequences = 2, .slot_memory = 1000});
   Client a = Generate(3, 10), b = Generate(3, 20), c = Generate(3, 5);
   ASSERT_TRUE(scheduler_->Tick());
   EXPECT_EQ(scheduler_->running(), 2);
@@ -100,7 +100,7 @@ TEST_F(SchedulerTest, SlotsBoundWhatRuns) {
 }
 
 TEST_F(SchedulerTest, MemoryBoundsWhatRuns) {
-  Start({.max_sequences = 10, .state_memory = 250});  // states of 100
+  Start({.max_sequences = 10, .slot_memory = 250});  // states of 100
   Client a = Generate(3, 2), b = Generate(3, 2), c = Generate(3, 2);
   scheduler_->Tick();
   EXPECT_EQ(scheduler_->running(), 2);
@@ -113,7 +113,7 @@ TEST_F(SchedulerTest, MemoryBoundsWhatRuns) {
 }
 
 TEST_F(SchedulerTest, GrowingStatesReserveTheirLongest) {
-  Start({.max_sequences = 10, .state_memory = 1000}, true);  // 10 bytes a token
+  Start({.max_sequences = 10, .slot_memory = 1000}, true);  // 10 bytes a token
   Client a = Generate(30, 40), b = Generate(10, 20), c = Generate(1, 1);
   scheduler_->Tick();
   EXPECT_EQ(scheduler_->running(), 2);  // 700 + 300; c waits though it is small
@@ -129,7 +129,7 @@ TEST_F(SchedulerTest, GrowingStatesReserveTheirLongest) {
 }
 
 TEST_F(SchedulerTest, GrowingScoreEndsWhenMemoryDoes) {
-  Start({.max_sequences = 10, .state_memory = 1000}, true);
+  Start({.max_sequences = 10, .slot_memory = 1000}, true);
   Client score = Score();
   score.feed->Push(std::vector<int32_t>(101, 3));
   score.feed->Close();
@@ -149,13 +149,13 @@ TEST_F(SchedulerTest, GrowingScoreEndsWhenMemoryDoes) {
 }
 
 TEST_F(SchedulerTest, FullStreamParksAndCostsNothing) {
-  Start({.max_sequences = 2, .state_memory = 1000});
+  Start({.max_sequences = 2, .slot_memory = 1000});
   Client slow = Generate(3, 50, 4), fast = Generate(3, 50);
   while (scheduler_->Tick()) {
   }
   fast.Read();
   EXPECT_TRUE(fast.done());
-  EXPECT_EQ(scheduler_->counts().parked, 1);
+  EXPECT_EQ(scheduler_->counts().idle, 1);
   EXPECT_EQ(scheduler_->running(), 1);
   EXPECT_FALSE(scheduler_->Tick());
   while (!slow.done()) {
@@ -168,7 +168,7 @@ TEST_F(SchedulerTest, FullStreamParksAndCostsNothing) {
 }
 
 TEST_F(SchedulerTest, StallDeadlineEndsAReaderThatIsGone) {
-  Start({.max_sequences = 1, .state_memory = 1000});
+  Start({.max_sequences = 1, .slot_memory = 1000});
   Client slow = Generate(3, 50, 4), next = Generate(3, 5);
   while (scheduler_->Tick()) {
   }
@@ -190,7 +190,7 @@ TEST_F(SchedulerTest, StallDeadlineEndsAReaderThatIsGone) {
 }
 
 TEST_F(SchedulerTest, ScoreWithoutInputStalls) {
-  Start({.max_sequences = 1, .state_memory = 1000});
+  Start({.max_sequences = 1, .slot_memory = 1000});
   Client score = Score();
   EXPECT_FALSE(scheduler_->Tick());
   now_ += 29s;
@@ -210,7 +210,7 @@ TEST_F(SchedulerTest, ScoreWithoutInputStalls) {
 }
 
 TEST_F(SchedulerTest, DeadlinesWaitingAndRunning) {
-  Start({.max_sequences = 1, .state_memory = 1000});
+  Start({.max_sequences = 1, .slot_memory = 1000});
   Client running = Generate(3, 1000, 100000, now_ + 10s), waiting = Generate(3, 5, 100, now_ + 5s);
   EXPECT_TRUE(scheduler_->Tick());
   EXPECT_EQ(scheduler_->NextDeadline(), now_ + 5s);
@@ -233,7 +233,7 @@ TEST_F(SchedulerTest, DeadlinesWaitingAndRunning) {
 }
 
 TEST_F(SchedulerTest, CancelFreesTheSlotAtOnce) {
-  Start({.max_sequences = 1, .state_memory = 1000});
+  Start({.max_sequences = 1, .slot_memory = 1000});
   Client running = Generate(3, 1000), waiting = Generate(3, 5), last = Generate(3, 5);
   scheduler_->Tick();
   scheduler_->End(waiting.id, FinishReason::kCancelled, Status(Code::kCancelled, "cancelled"));
@@ -255,7 +255,7 @@ TEST_F(SchedulerTest, CancelFreesTheSlotAtOnce) {
 }
 
 TEST_F(SchedulerTest, ProgressOfLongPromptsOnceASecond) {
-  Start({.max_sequences = 1, .state_memory = 1000});
+  Start({.max_sequences = 1, .slot_memory = 1000});
   Client client = Generate(32 * 20, 1);
   for (int i = 0; i < 20; ++i) {
     now_ += 300ms;
@@ -274,7 +274,7 @@ TEST_F(SchedulerTest, ProgressOfLongPromptsOnceASecond) {
 }
 
 TEST_F(SchedulerTest, DecodingGoesOnBesideALongPrompt) {
-  Start({.max_sequences = 3, .state_memory = 1000});
+  Start({.max_sequences = 3, .slot_memory = 1000});
   Client talker = Generate(3, 1000);
   scheduler_->Tick();
   Client longer = Generate(10000, 1), brief = Generate(20, 1);
@@ -291,7 +291,7 @@ TEST_F(SchedulerTest, DecodingGoesOnBesideALongPrompt) {
 TEST_F(SchedulerTest, StoringAStateHoldsNobodyUp) {
   PrefixCache cache({.memory = 1 << 20, .min_tokens = 8, .every = 0});
   context_.prefix_cache = &cache;
-  Start({.max_sequences = 3, .state_memory = 1000, .step_budget = 10ms});
+  Start({.max_sequences = 3, .slot_memory = 1000, .step_budget = 10ms});
   model_->on_save = [this] { now_ += 4ms; };
   const int parts = FakeState(&model_->live_states).saved_parts();
 

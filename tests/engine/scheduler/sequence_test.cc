@@ -46,7 +46,7 @@ class SequenceTest : public ::testing::Test {
   Collected Run(std::unique_ptr<Sequence> sequence, const std::shared_ptr<EventStream>& stream) {
     Scheduler scheduler(
         &model_, context_,
-        {.max_sequences = 1, .state_memory = 100, .stall_deadline = std::chrono::hours(1)});
+        {.max_sequences = 1, .slot_memory = 100, .stall_deadline = std::chrono::hours(1)});
     scheduler.Add(std::move(sequence));
     Collected out;
     for (int i = 0; i < 10000 && !out.finish; ++i) {

@@ -113,14 +113,14 @@ TEST(StepBudgetTest, FollowsAMachineThatChanges) {
   };
   // Tokens in 25 ms, times what is aimed at.
   const auto between = [](int64_t tokens, double all) {
-    return static_cast<double>(tokens) >= std::floor(StepBudget::kLeastAim * all) &&
-           static_cast<double>(tokens) <= std::ceil(StepBudget::kMostAim * all);
+    return static_cast<double>(tokens) >= std::floor(StepBudget::kMinAim * all) &&
+           static_cast<double>(tokens) <= std::ceil(StepBudget::kMaxAim * all);
   };
   EXPECT_PRED2(between, run(200), 50);
   machine.token = 5ms;
   EXPECT_EQ(run(200), 4);
   machine.token = 50ms;  // not one fits: prompts get on all the same
-  EXPECT_EQ(run(200), StepBudget::kLeast);
+  EXPECT_EQ(run(200), StepBudget::kMin);
   machine.token = 100us;
   EXPECT_PRED2(between, run(400), 250);
 }

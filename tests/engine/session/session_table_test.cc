@@ -322,7 +322,7 @@ TEST_P(StoredSessionTest, FailuresOfTheStoreAreCounted) {
   const std::string id = Create(table_.get(), true);
   ASSERT_TRUE(Put(table_.get(), id, 7).ok());
   const auto snapshot = table_->TakeSnapshot("t", id, 0s);
-  const auto token = table_->PutStopped("t", *At(7), 1h);
+  const auto token = table_->PutMigrated("t", *At(7), 1h);
   ASSERT_TRUE(snapshot.ok() && token.ok());
   EXPECT_EQ(table_->Restore("t", NewStateKey(), false, 0s).status().code(), Code::kNotFound);
   EXPECT_EQ(table_->stats().store_errors, 0);
@@ -337,8 +337,8 @@ TEST_P(StoredSessionTest, FailuresOfTheStoreAreCounted) {
       [&] { return table_->List("t").status(); },
       [&] { return table_->Delete("t", id); },
       [&] { return table_->Delete("t", snapshot->key); },
-      [&] { return table_->PutStopped("t", *At(7), 1h).status(); },
-      [&] { return table_->GetStopped("t", *token).status(); }};
+      [&] { return table_->PutMigrated("t", *At(7), 1h).status(); },
+      [&] { return table_->GetMigrated("t", *token).status(); }};
   for (const auto& operation : operations) {
     const int64_t before = table_->stats().store_errors;
     store->failing = 2;  // always
@@ -362,14 +362,14 @@ TEST_P(StoredSessionTest, FailuresOfTheStoreAreCounted) {
 }
 
 TEST_P(StoredSessionTest, StoppedCompletions) {
-  const auto token = table_->PutStopped("t", *At(7), 1h);
+  const auto token = table_->PutMigrated("t", *At(7), 1h);
   ASSERT_TRUE(token.ok());
   const auto other = NewTable();
-  const auto snapshot = other->GetStopped("t", *token);
+  const auto snapshot = other->GetMigrated("t", *token);
   ASSERT_TRUE(snapshot.ok()) << snapshot.status().ToString();
   EXPECT_EQ((*snapshot)->tokens(), 7);
-  EXPECT_EQ(other->GetStopped("u", *token).status().code(), Code::kNotFound);
-  EXPECT_EQ(other->GetStopped("t", NewStateKey()).status().code(), Code::kNotFound);
+  EXPECT_EQ(other->GetMigrated("u", *token).status().code(), Code::kNotFound);
+  EXPECT_EQ(other->GetMigrated("t", NewStateKey()).status().code(), Code::kNotFound);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ Collected RunAlone(const SimulatedRequest& request, std::shared_ptr<const Snapsh
   context.eos_id = kFakeEos;
   context.max_step_tokens = 32;
   context.observer = &observer;
-  Scheduler scheduler(&model, context, {.max_sequences = 1, .state_memory = 200});
+  Scheduler scheduler(&model, context, {.max_sequences = 1, .slot_memory = 200});
   const auto stream = std::make_shared<EventStream>(100000);
   if (request.score) {
     const auto feed = std::make_shared<TokenFeed>(10000);
@@ -62,7 +62,7 @@ SimulatedRequest RandomRequest(uint64_t seed, Random* random) {
   request.score = random->Uniform() < 0.2;
   GenerateParams& params = request.params;
   params.sampling.seed = seed;
-  params.max_tokens = static_cast<int32_t>(random->Int(0, SimulatedRequests::kMostTokens));
+  params.max_tokens = static_cast<int32_t>(random->Int(0, SimulatedRequests::kMaxTokens));
   params.ignore_eos = random->Uniform() < 0.7;
   if (random->Uniform() < 0.5) params.sampling.temperature = 0;
   if (random->Uniform() < 0.2) params.sampling.frequency_penalty = 0.7f;

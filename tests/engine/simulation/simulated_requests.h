@@ -21,7 +21,7 @@ using SimulatedSession = std::vector<SimulatedRequest>;
 
 // The same ones in every simulation.
 struct SimulatedRequests {
-  static constexpr int kMostTokens = 40;  // of an output
+  static constexpr int kMaxTokens = 40;  // of an output
 
   SimulatedRequests(int requests, int sessions);
 

@@ -5,7 +5,7 @@
 namespace polysketch::testing {
 namespace {
 
-Status NoAnswer() { return Unavailable("the store does not answer"); }
+Status NoResult() { return Unavailable("the store does not answer"); }
 Status Missing(const std::string& key) { return NotFound("there is no ", key); }
 
 }  // namespace
@@ -24,9 +24,9 @@ const SimulatedStore::Value* SimulatedStore::Find(const std::string& owner,
 
 Result<uint64_t> SimulatedStore::Put(const std::string& owner, const std::string& key,
                                      std::string_view bytes, std::chrono::milliseconds) {
-  if (Fails()) return NoAnswer();
+  if (Fails()) return NoResult();
   values_[{owner, key}] = {++revisions_, std::string(bytes)};
-  if (Fails()) return NoAnswer();
+  if (Fails()) return NoResult();
   return revisions_;
 }
 
@@ -36,16 +36,16 @@ Result<StateStore::Entry> SimulatedStore::Get(const std::string& owner, const st
 }
 
 Result<StoredInfo> SimulatedStore::Stat(const std::string& owner, const std::string& key) {
-  if (Fails()) return NoAnswer();
+  if (Fails()) return NoResult();
   const Value* value = Find(owner, key);
   if (value == nullptr) return Missing(key);
   return value->Info(key);
 }
 
 Status SimulatedStore::Delete(const std::string& owner, const std::string& key) {
-  if (Fails()) return NoAnswer();
+  if (Fails()) return NoResult();
   const bool found = values_.erase({owner, key}) > 0;
-  if (Fails()) return NoAnswer();
+  if (Fails()) return NoResult();
   return found ? Status() : Missing(key);
 }
 
@@ -56,7 +56,7 @@ Status SimulatedStore::Touch(const std::string& owner, const std::string& key,
 
 Result<std::vector<StoredInfo>> SimulatedStore::List(const std::string& owner,
                                                      const std::string& prefix) {
-  if (Fails()) return NoAnswer();
+  if (Fails()) return NoResult();
   std::vector<StoredInfo> infos;
   for (const auto& [name, value] : values_) {
     if (name.first != owner || !name.second.starts_with(prefix)) continue;

@@ -22,10 +22,9 @@ std::unique_ptr<SequenceState> SimulatedModel::NewState() {
   return FakeModel::NewState();
 }
 
-void SimulatedModel::Step(std::span<const StepSegment> segments, float* hidden) {
-  FakeModel::Step(segments, hidden);
-  int64_t tokens = 0;
-  for (const StepSegment& segment : segments) tokens += std::ssize(segment.tokens);
+void SimulatedModel::Step(const Batch& batch, float* hidden) {
+  FakeModel::Step(batch, hidden);
+  const auto tokens = std::ssize(batch.tokens());
   const double noise = random_->Uniform(1.0, 1.5);
   *now_ += std::chrono::microseconds(static_cast<int64_t>(
       noise * static_cast<double>(kStepTime.count()) * (1.0 + static_cast<double>(tokens) / 10)));
@@ -66,8 +65,8 @@ Simulation::Simulation(uint64_t seed, const SimulatedRequests* requests)
                                 : static_cast<size_t>(random_.Int(2, slots + 2)) * 100;
   const auto budget = random_.Uniform() < 0.7 ? std::chrono::microseconds(3000) : 0us;
   options_ = {.max_sequences = slots,
-              .state_memory = memory,
-              .parked_memory = random_.Uniform() < 0.2 ? 0 : memory,
+              .slot_memory = memory,
+              .preempted_memory = random_.Uniform() < 0.2 ? 0 : memory,
               .stall_deadline = kStall,
               .step_budget = budget,
               .aging = kAging};
@@ -83,7 +82,7 @@ void Simulation::OpenSessions() {
   if (random_.Uniform() < 0.4) return;
   SessionOptions options;
   options.memory = static_cast<size_t>(random_.Int(500, 5000));
-  options.codec.limits = {{kFakeVocab, SimulatedRequests::kMostTokens, true}, 1000};
+  options.codec.limits = {{kFakeVocab, SimulatedRequests::kMaxTokens, true}, 1000};
   options.now = [this] { return std::chrono::system_clock::time_point(now_.time_since_epoch()); };
   if (random_.Uniform() < 0.8) {
     store_ = std::make_unique<SimulatedStore>(&random_);
@@ -182,10 +181,11 @@ void Simulation::CheckBudgets() {
   happened_.preempted += counts.able;
   if (counts.running > options_.max_sequences) Fail(counts.running, " sequences have a slot");
   if (states.reserved() > states.limit()) Fail(states.reserved(), " bytes of states");
-  if (states.parked() > states.parked_limit()) Fail(states.parked(), " bytes of parked states");
+  if (states.preempted() > states.preempted_limit())
+    Fail(states.preempted(), " bytes of preempted states");
   if (counts.state_bytes > states.limit()) Fail("states hold ", counts.state_bytes, " bytes");
-  if (counts.parked_bytes > states.parked_limit()) {
-    Fail("parked states hold ", counts.parked_bytes, " bytes");
+  if (counts.preempted_bytes > states.preempted_limit()) {
+    Fail("preempted states hold ", counts.preempted_bytes, " bytes");
   }
 }
 
@@ -194,8 +194,8 @@ void Simulation::CheckBudgets() {
 // can overtake it once it is of the highest level.
 void Simulation::CheckNobodyStarves() {
   constexpr auto kOne =
-      SimulatedModel::kLongestStep * (SimulatedRequests::kMostTokens + 20) + kStall;
-  const auto most = kAging * (kMostPriority + 1) + kOne * 8 * (options_.max_sequences + max_queue_);
+      SimulatedModel::kLongestStep * (SimulatedRequests::kMaxTokens + 20) + kStall;
+  const auto most = kAging * (kMaxPriority + 1) + kOne * 8 * (options_.max_sequences + max_queue_);
   for (const auto& client : clients_) {
     if (!client->submitted || client->endings > 0 || client->feed != nullptr) continue;
     if (client->stream->Full()) continue;
@@ -208,7 +208,7 @@ void Simulation::CheckNobodyStarves() {
 
 bool Simulation::Run(int ticks) {
   const double arrivals = random_.Uniform(0.02, 0.5);
-  const int most_ticks = ticks + 100 * 1000;
+  const int max_ticks = ticks + 100 * 1000;
   for (int tick = 0; error_.empty(); ++tick) {
     settling_ = tick >= ticks;
     if (!settling_ && random_.Uniform() < arrivals) Arrive();
@@ -221,7 +221,7 @@ bool Simulation::Run(int ticks) {
     CheckBudgets();
     CheckNobodyStarves();
     if (settling_ && clients_.empty()) break;
-    if (tick > most_ticks) Fail(clients_.size(), " requests do not end");
+    if (tick > max_ticks) Fail(clients_.size(), " requests do not end");
     if (!busy) {
       // A slot that nobody uses goes to whoever could go on: they change places. (Where all need
       // the same; one that will fork needs more.)
@@ -240,9 +240,9 @@ bool Simulation::Run(int ticks) {
   if (scheduler_->size() > 0) {
     Fail("sequences are left behind");
   }
-  if (states.reserved() + states.parked() > 0) Fail("memory of states is left reserved");
+  if (states.reserved() + states.preempted() > 0) Fail("memory of states is left reserved");
   CheckSessions();
-  happened_.parkings = scheduler_->parkings();
+  happened_.preemptions = scheduler_->preemptions();
   if (table_ != nullptr) happened_.spills = table_->stats().spills;
   if (store_ != nullptr) happened_.store_failures = store_->failures;
   if (prefix_cache_ != nullptr) happened_.cache_hits = prefix_cache_->stats().hit_tokens;
@@ -252,7 +252,7 @@ bool Simulation::Run(int ticks) {
 void Simulation::Happened::Add(const Happened& other) {
   requests += other.requests;
   for (int i = 0; i < 7; ++i) reasons[i] += other.reasons[i];
-  parkings += other.parkings;
+  preemptions += other.preemptions;
   preempted += other.preempted;
   forks += other.forks;
   drafts_held += other.drafts_held;

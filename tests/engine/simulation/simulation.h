@@ -37,7 +37,7 @@ class SimulatedModel : public FakeModel {
   static constexpr std::chrono::microseconds kSaveTime{1500};  // of a part of a state
 
   std::unique_ptr<SequenceState> NewState() override;
-  void Step(std::span<const StepSegment> segments, float* hidden) override;
+  void Step(const Batch& batch, float* hidden) override;
 
   double failing_allocations = 0;  // probability
 
@@ -59,15 +59,15 @@ class Simulation {
   uint64_t trace() const { return trace_; }
   // How often each thing happened: a world in which nothing fails shows nothing.
   struct Happened {
-    int64_t requests = 0, reasons[7] = {}, parkings = 0, preempted = 0, forks = 0, drafts_held = 0,
-            refused = 0, turns = 0, contended = 0, store_failures = 0, spills = 0, resumed = 0,
-            cache_hits = 0;
+    int64_t requests = 0, reasons[7] = {}, preemptions = 0, preempted = 0, forks = 0,
+            drafts_held = 0, refused = 0, turns = 0, contended = 0, store_failures = 0, spills = 0,
+            resumed = 0, cache_hits = 0;
     void Add(const Happened& other);
   };
   const Happened& happened() const { return happened_; }
 
  private:
-  static constexpr int kMostPriority = 2;
+  static constexpr int kMaxPriority = 2;
   struct Client;
   struct Session;
   class Observer;

@@ -15,7 +15,7 @@ void Simulation::Arrive() {
   auto client = std::make_unique<Client>();
   client->next_act = now_;
   client->info.arrival = now_;
-  client->info.priority = static_cast<int>(random_.Int(0, kMostPriority));
+  client->info.priority = static_cast<int>(random_.Int(0, kMaxPriority));
   if (random_.Uniform() < 0.1) {
     client->info.deadline = now_ + std::chrono::microseconds(random_.Int(0, 200'000));
   }
@@ -157,7 +157,7 @@ void Simulation::Stop(Client* client) {
     stopped.generation->session = client->lease->id();
     stopped.generation->session_tokens = client->lease->tokens();
   }
-  const auto token = table_->PutStopped(client->info.tenant, stopped, 1h);
+  const auto token = table_->PutMigrated(client->info.tenant, stopped, 1h);
   client->lease.reset();
   if (!token.ok()) return Refuse(client, token.status());
   client->resume_token = *token;
@@ -166,7 +166,7 @@ void Simulation::Stop(Client* client) {
 
 void Simulation::Resume(Client* client) {
   if (client->cancelled) return Refuse(client, Status(Code::kCancelled, "left"));
-  const auto stopped = table_->GetStopped(client->info.tenant, client->resume_token);
+  const auto stopped = table_->GetMigrated(client->info.tenant, client->resume_token);
   if (!stopped.ok()) return Refuse(client, stopped.status());
   if (QueueIsFull()) {  // it tries again later
     ++happened_.refused;

@@ -60,7 +60,7 @@ TEST(SimulationTest, InvariantsHold) {
     EXPECT_GT(happened.reasons[static_cast<int>(reason)], seeds / 20) << FinishReasonName(reason);
   }
   EXPECT_GT(happened.requests, 10 * seeds);
-  EXPECT_GT(happened.parkings, seeds);
+  EXPECT_GT(happened.preemptions, seeds);
   EXPECT_GT(happened.preempted, seeds);
   EXPECT_GT(happened.forks, seeds);
   EXPECT_GT(happened.drafts_held, seeds);

@@ -98,7 +98,7 @@ class SpeculationTest : public ::testing::Test {
  protected:
   Collected Run(const Tokens& prompt, GenerateParams params, int drafts) {
     context_.draft_tokens = drafts;
-    Scheduler scheduler(&model_, context_, {.max_sequences = 8, .state_memory = 1000});
+    Scheduler scheduler(&model_, context_, {.max_sequences = 8, .slot_memory = 1000});
     const auto stream = std::make_shared<EventStream>(100000);
     scheduler.Add(std::make_unique<GenerateSequence>(
         context_, 1, GenerateRequest{{}, prompt, params}, *params.max_tokens,
@@ -239,7 +239,7 @@ TEST_F(SpeculationTest, DraftModelsStatesHaveABudget) {
     context_.new_drafter = [&] { return std::make_unique<ModelDrafter>(&draft_model, &states); };
     context_.draft_tokens = 4;
     observer_ = {};
-    Scheduler scheduler(&model_, context_, {.max_sequences = 3, .state_memory = 1000});
+    Scheduler scheduler(&model_, context_, {.max_sequences = 3, .slot_memory = 1000});
     std::vector<std::shared_ptr<EventStream>> streams;
     for (RequestId id = 1; id <= 3; ++id) {
       streams.push_back(std::make_shared<EventStream>(10000));
@@ -349,7 +349,7 @@ TEST_F(ChoicesTest, EchoComesOnceAndFirst) {
 
 TEST_F(ChoicesTest, OneSlotIsEnoughForMany) {
   context_.draft_tokens = 0;
-  Scheduler scheduler(&model_, context_, {.max_sequences = 1, .state_memory = 200});
+  Scheduler scheduler(&model_, context_, {.max_sequences = 1, .slot_memory = 200});
   const auto stream = std::make_shared<EventStream>(100000);
   GenerateParams params;
   params.n = params.best_of = 5;
@@ -366,7 +366,7 @@ TEST_F(ChoicesTest, OneSlotIsEnoughForMany) {
 TEST_F(ChoicesTest, AllEndTogetherWhenOneFailsOrIsCancelled) {
   for (const int ticks : {1, 3, 6, 12}) {
     int endings = 0;
-    SchedulerOptions options{.max_sequences = 2, .state_memory = 300};
+    SchedulerOptions options{.max_sequences = 2, .slot_memory = 300};
     options.on_ending = [&endings](const Sequence&) { ++endings; };
     Scheduler scheduler(&model_, context_, options);
     const auto stream = std::make_shared<EventStream>(100000);

@@ -65,8 +65,8 @@ class EngineTest : public ::testing::Test {
   void ExpectIdle() {
     for (int i = 0; i < 2000; ++i) {
       const EngineStats stats = engine_->stats();
-      if (stats.running + stats.waiting + stats.swapped == 0 &&
-          stats.state_bytes + stats.parked_bytes == 0) {
+      if (stats.running + stats.waiting + stats.preempted == 0 &&
+          stats.state_bytes + stats.preempted_bytes == 0) {
         return;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

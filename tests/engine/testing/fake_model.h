@@ -56,11 +56,11 @@ class FakeState : public SequenceState {
     set_position(from.position());
   }
   // Blocks of kFakeBlock tokens, as the recurrent kinds have them.
-  int64_t EarliestCut() const override {
+  int64_t EarliestTruncation() const override {
     return position() > kFakeBlock ? (position() - 1) / kFakeBlock * kFakeBlock + 1 : 0;
   }
-  void Cut(int64_t position) override {
-    PS_CHECK(position >= EarliestCut() && position <= this->position());
+  void Truncate(int64_t position) override {
+    PS_CHECK(position >= EarliestTruncation() && position <= this->position());
     if (position == this->position()) return;
     hash = past[static_cast<size_t>(position % kFakeBlock)];
     set_position(position);
@@ -132,24 +132,24 @@ class FakeModel : public LanguageModel {
     return steps > fail_after ? Internal("the device is gone") : Status();
   }
 
-  void Step(std::span<const StepSegment> segments, float* hidden) override {
+  void Step(const Batch& batch, float* hidden) override {
     std::set<SequenceState*> distinct;
-    int64_t tokens = 0;
-    for (const StepSegment& segment : segments) {
+    std::span<const int64_t> outputs = batch.output_rows();
+    for (const Segment& segment : batch.segments()) {
       PS_CHECK(distinct.insert(segment.state).second);
-      PS_CHECK(!segment.tokens.empty());
-      tokens += static_cast<int64_t>(segment.tokens.size());
       auto* state = static_cast<FakeState*>(segment.state);
-      for (size_t i = 0; i < segment.tokens.size(); ++i) {
-        PS_CHECK(segment.tokens[i] >= 0 && segment.tokens[i] < kFakeVocab);
-        state->Take(Next(state->hash, segment.tokens[i]),
-                    state->position() + static_cast<int64_t>(i));
-        if (!segment.all_rows && i + 1 < segment.tokens.size()) continue;
+      for (int row = segment.first_row; row < segment.first_row + segment.rows; ++row) {
+        const int32_t token = batch.tokens()[row];
+        PS_CHECK(token >= 0 && token < kFakeVocab);
+        state->Take(Next(state->hash, token), batch.positions()[row]);
+        if (outputs.empty() || outputs.front() != row) continue;
+        outputs = outputs.subspan(1);
         for (int j = 0; j < 4; ++j)
           *hidden++ = static_cast<float>(state->hash >> (16 * j) & 0xFFFF);
       }
-      state->Advance(static_cast<int64_t>(segment.tokens.size()));
+      state->Advance(segment.rows);
     }
+    const auto tokens = std::ssize(batch.tokens());
     PS_CHECK(tokens <= max_step_tokens_);
     ++steps;
     largest_step = std::max<int64_t>(largest_step, tokens);

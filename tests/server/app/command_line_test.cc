@@ -45,6 +45,23 @@ void ExpectError(const Result<CommandLine>& result, const std::string& part) {
   EXPECT_NE(result.status().message().find(part), std::string::npos) << result.status().ToString();
 }
 
+TEST(Config, FormerNamesWorkAndWarn) {
+  const ConfigFile file(R"({"model": "m", "parked-memory": "5MiB"})");
+  const auto loaded =
+      Load({"--config", file.path(), "--state-memory", "7MiB"},
+           {{"POLYSKETCH_STATE_MEMORY", "6MiB"}, {"POLYSKETCH_SLOT_MEMORY", "8MiB"}});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+  EXPECT_EQ(loaded->config.preempted_memory, 5 << 20);
+  EXPECT_EQ(loaded->config.session_memory, 7 << 20);
+  EXPECT_EQ(loaded->config.slot_memory, 8 << 20);
+  EXPECT_EQ(loaded->warnings,
+            (std::vector<std::string>{
+                std::string(file.path()) + ": parked-memory is deprecated; use --preempted-memory",
+                "POLYSKETCH_STATE_MEMORY is deprecated; use POLYSKETCH_SESSION_MEMORY",
+                "--state-memory is deprecated; use --session-memory"}));
+  EXPECT_EQ(HelpText().find("--state-memory"), std::string::npos);
+}
+
 TEST(Config, FlagsWinOverEnvironmentOverFileOverDefault) {
   const ConfigFile file(
       R"({"model": "from-file", "max-queue": 11, "threads": "3", "max-sequences": 5})");

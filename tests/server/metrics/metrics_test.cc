@@ -23,7 +23,7 @@ std::string Exposition(const Metrics& metrics) {
       [] { return true; },
       [] {
         return ServedFacts{
-            .engine = {.running = 3, .waiting = 2, .state_bytes = 1000, .parked_bytes = 300},
+            .engine = {.running = 3, .waiting = 2, .state_bytes = 1000, .preempted_bytes = 300},
             .max_sequences = 16,
             .weight_bytes = 1 << 20};
       },
@@ -74,8 +74,8 @@ TEST(Metrics, CountWhatHappened) {
            "polysketch_rpcs_total{code=\"OK\",rpc=\"Complete\"} 1\n",
            "polysketch_num_requests_running 3\n",
            "polysketch_num_requests_waiting 2\n",
-           "polysketch_state_bytes 1000\n",
-           "polysketch_parked_state_bytes 300\n",
+           "polysketch_slot_memory_bytes 1000\n",
+           "polysketch_preempted_memory_bytes 300\n",
            "polysketch_max_sequences 16\n",
            "polysketch_weight_bytes 1048576\n",
            "polysketch_ready 1\n",

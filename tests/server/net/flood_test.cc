@@ -110,7 +110,7 @@ int64_t PeakMemoryMiB() {
 
 // 10 ms of each flood before it is seen, and what the allocator keeps; measured 70 to 130. Without
 // the limits eight connections took 18 GB in a minute. Sanitizers keep freed memory for a while.
-constexpr int64_t kMostGrownMiB = testing::kSanitized ? 2048 : 512;
+constexpr int64_t kMaxGrownMiB = testing::kSanitized ? 2048 : 512;
 
 class FloodTest : public testing::ServerFixture {
  protected:
@@ -180,7 +180,7 @@ TEST_F(FloodTest, RapidResetsOfAnyMethod) {
   }
   const int64_t grown = PeakMemoryMiB() - before;
   RecordProperty("grown_mib", static_cast<int>(grown));
-  EXPECT_LT(grown, kMostGrownMiB);
+  EXPECT_LT(grown, kMaxGrownMiB);
   EXPECT_GE(neighbour.Stop(), 1);
   EXPECT_EQ(engine_.cancelled(), 0);
 }
@@ -201,7 +201,7 @@ TEST_F(FloodTest, ManyConnectionsAtOnce) {
   for (std::thread& flood : floods) flood.join();
   const int64_t grown = PeakMemoryMiB() - before;
   RecordProperty("grown_mib", static_cast<int>(grown));
-  EXPECT_LT(grown, kMostGrownMiB);
+  EXPECT_LT(grown, kMaxGrownMiB);
   EXPECT_GE(neighbour.Stop(), 1);
   EXPECT_TRUE(Eventually([this] {  // a newcomer, as soon as the flood's calls are freed
     grpc::ClientContext context;

@@ -75,12 +75,12 @@ int CudaDrawTest::Compare(const SamplingParams& params, int width, int count, Ra
     const std::vector<float> row = RandomRow(width, random);
     const Result<int32_t> want = host.Sample(row, &scratch);
     EXPECT_TRUE(want.ok());
-    RowQuery query;
-    RowAnswer answer;
-    if (remote.Ask(0, &query)) {
+    SampleQuery query;
+    SampleResult answer;
+    if (remote.MakeQuery(0, &query)) {
       BackendArray logits(&device, row.size());
       logits.CopyIn(row.data());
-      device.DrawRows(logits.data(), width, {&query, 1}, {&answer, 1});
+      device.SampleRows(logits.data(), width, {&query, 1}, {&answer, 1});
       std::vector<float> left(row.size());
       device.CopyOut(logits.data(), left.size(), left.data());
       for (size_t t = 0; t < row.size(); ++t) {
@@ -88,10 +88,10 @@ int CudaDrawTest::Compare(const SamplingParams& params, int width, int count, Ra
       }
     }
     const bool answered =
-        answer.kind != RowAnswer::Kind::kNone && answer.kind != RowAnswer::Kind::kTooMany;
+        answer.kind != SampleResult::Kind::kNone && answer.kind != SampleResult::Kind::kTooMany;
     told += answered ? 1 : 0;
     const Result<int32_t> got =
-        answered ? remote.Take(answer, &scratch) : remote.Sample(row, &scratch);
+        answered ? remote.Sample(answer, &scratch) : remote.Sample(row, &scratch);
     EXPECT_TRUE(got.ok()) << got.status().ToString();
     if (!got.ok()) break;
     EXPECT_EQ(*got, *want) << "element " << i << " of width " << width;
@@ -101,7 +101,7 @@ int CudaDrawTest::Compare(const SamplingParams& params, int width, int count, Ra
 }
 
 TEST_F(CudaDrawTest, TokensAreTheSamplers) {
-  ASSERT_TRUE(cuda_->device().draws_rows());
+  ASSERT_TRUE(cuda_->device().samples_rows());
   Random random(1);
   int drawn = 0, told = 0;
   for (int i = 0; i < Scale(60, 1000); ++i) {
@@ -134,14 +134,14 @@ TEST_F(CudaDrawTest, LargeVocabulary) {
     std::vector<float> row = random.Normals(32000, 2.5);
     for (int i = 0; i < 5; ++i) row[static_cast<size_t>(random.Int(0, 31999))] = 14;
     SamplerScratch scratch;
-    RowQuery query;
-    RowAnswer answer;
-    ASSERT_TRUE(remote.Ask(0, &query));
+    SampleQuery query;
+    SampleResult answer;
+    ASSERT_TRUE(remote.MakeQuery(0, &query));
     BackendArray logits(&cuda_->device(), row.size());
     logits.CopyIn(row.data());
-    cuda_->device().DrawRows(logits.data(), 32000, {&query, 1}, {&answer, 1});
-    ASSERT_NE(answer.kind, RowAnswer::Kind::kTooMany) << top_k << " " << top_p << " " << min_p;
-    EXPECT_EQ(*remote.Take(answer, &scratch), *host.Sample(row, &scratch));
+    cuda_->device().SampleRows(logits.data(), 32000, {&query, 1}, {&answer, 1});
+    ASSERT_NE(answer.kind, SampleResult::Kind::kTooMany) << top_k << " " << top_p << " " << min_p;
+    EXPECT_EQ(*remote.Sample(answer, &scratch), *host.Sample(row, &scratch));
   }
 }
 
@@ -154,8 +154,8 @@ TEST_F(CudaDrawTest, RowsOfABatchAreTheirOwn) {
   params[3].top_k = 3;
   params[4].logit_bias = {{599, 90.0f}};
   std::vector<float> rows;
-  std::vector<RowQuery> queries(6);
-  std::vector<RowAnswer> answers(6);
+  std::vector<SampleQuery> queries(6);
+  std::vector<SampleResult> answers(6);
   std::vector<Sampler> hosts, remotes;
   for (size_t i = 0; i < 6; ++i) {
     const std::vector<float> row = random.Normals(width, 3);
@@ -164,15 +164,15 @@ TEST_F(CudaDrawTest, RowsOfABatchAreTheirOwn) {
     hosts.emplace_back(params[i], i, width, std::vector<int32_t>{});
     remotes.push_back(hosts.back());
   }
-  for (size_t i = 0; i < 5; ++i) ASSERT_TRUE(remotes[i].Ask(0, &queries[i]));
+  for (size_t i = 0; i < 5; ++i) ASSERT_TRUE(remotes[i].MakeQuery(0, &queries[i]));
   BackendArray logits(&cuda_->device(), rows.size());
   logits.CopyIn(rows.data());
-  cuda_->device().DrawRows(logits.data(), width, queries, answers);
-  EXPECT_EQ(answers[5].kind, RowAnswer::Kind::kNone);
+  cuda_->device().SampleRows(logits.data(), width, queries, answers);
+  EXPECT_EQ(answers[5].kind, SampleResult::Kind::kNone);
   SamplerScratch scratch;
   for (size_t i = 0; i < 5; ++i) {
     const auto row = std::span(rows).subspan(i * width, width);
-    EXPECT_EQ(*remotes[i].Take(answers[i], &scratch), *hosts[i].Sample(row, &scratch)) << i;
+    EXPECT_EQ(*remotes[i].Sample(answers[i], &scratch), *hosts[i].Sample(row, &scratch)) << i;
   }
   EXPECT_EQ(answers[4].token, 599);
 }
@@ -188,14 +188,14 @@ TEST_F(CudaDrawTest, ALogitThatIsNotFiniteIsFound) {
       params.temperature = at == 0 ? 0 : 1;
       params.top_k = at == 699 ? 2 : 0;
       Sampler sampler(params, 1, 700, {});
-      RowQuery query;
-      RowAnswer answer;
-      ASSERT_TRUE(sampler.Ask(0, &query));
+      SampleQuery query;
+      SampleResult answer;
+      ASSERT_TRUE(sampler.MakeQuery(0, &query));
       BackendArray logits(&cuda_->device(), row.size());
       logits.CopyIn(row.data());
-      cuda_->device().DrawRows(logits.data(), 700, {&query, 1}, {&answer, 1});
+      cuda_->device().SampleRows(logits.data(), 700, {&query, 1}, {&answer, 1});
       SamplerScratch scratch;
-      EXPECT_EQ(sampler.Take(answer, &scratch).status().ToString(),
+      EXPECT_EQ(sampler.Sample(answer, &scratch).status().ToString(),
                 Sampler(params, 1, 700, {}).Sample(row, &scratch).status().ToString());
     }
   }
@@ -203,19 +203,19 @@ TEST_F(CudaDrawTest, ALogitThatIsNotFiniteIsFound) {
 
 // What the device is not asked.
 TEST_F(CudaDrawTest, TheSamplerKnowsWhatItCannotAsk) {
-  RowQuery query;
+  SampleQuery query;
   SamplingParams params;
-  EXPECT_TRUE(Sampler(params, 1, 5000, {}).Ask(3, &query));
+  EXPECT_TRUE(Sampler(params, 1, 5000, {}).MakeQuery(3, &query));
   params.top_k = 21;  // of 20 blocks: no bound on what the device would find
-  EXPECT_FALSE(Sampler(params, 1, 5000, {}).Ask(0, &query));
+  EXPECT_FALSE(Sampler(params, 1, 5000, {}).MakeQuery(0, &query));
   params.min_p = 0.1f;
-  EXPECT_TRUE(Sampler(params, 1, 5000, {}).Ask(0, &query));
+  EXPECT_TRUE(Sampler(params, 1, 5000, {}).MakeQuery(0, &query));
   params.presence_penalty = 1;
-  EXPECT_TRUE(Sampler(params, 1, 5000, {}).Ask(0, &query));
-  EXPECT_FALSE(Sampler(params, 1, 5000, {}).Ask(1, &query));  // it depends on the first
+  EXPECT_TRUE(Sampler(params, 1, 5000, {}).MakeQuery(0, &query));
+  EXPECT_FALSE(Sampler(params, 1, 5000, {}).MakeQuery(1, &query));  // it depends on the first
   std::vector<int32_t> prompt(4097);
   for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i);
-  EXPECT_FALSE(Sampler(params, 1, 5000, prompt).Ask(0, &query));
+  EXPECT_FALSE(Sampler(params, 1, 5000, prompt).MakeQuery(0, &query));
 }
 
 }  // namespace

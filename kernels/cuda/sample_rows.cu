@@ -1,4 +1,4 @@
-// Draws from rows of logits on the device (kernels/row_draw.h), a thread block a row. Every sum
+// Draws from rows of logits on the device (kernels/row_sampling.h), a thread block a row. Every sum
 // that decides about a token has the order that engine/sampler has, so the token is the same.
 #include <cstring>
 
@@ -20,8 +20,8 @@ struct Edit {
   float bias, before;
 };
 
-struct DrawJob {
-  RowQuery::Kind kind;
+struct SampleJob {
+  SampleQuery::Kind kind;
   int32_t top_k;
   float inverse_temperature, repetition, frequency, presence;
   double u, mass, mass_share, below;
@@ -29,8 +29,8 @@ struct DrawJob {
   int64_t first_edit;
 };
 
-struct DrawResult {
-  RowAnswer::Kind kind;
+struct SampleOutput {
+  SampleResult::Kind kind;
   int32_t token, count;
   float max;
   double total;
@@ -111,13 +111,14 @@ __device__ unsigned long long Maxima(const Row& row, const RowMemory& memory) {
   return WarpLargest(memory.keys[lane % kWarps]);
 }
 
-__device__ float WeightOf(float logit, float max, const DrawJob& job) {
+__device__ float WeightOf(float logit, float max, const SampleJob& job) {
   return NegativeExpInline((logit - max) * job.inverse_temperature);
 }
 
 // The sums of the blocks' weights, and in doubles[0] theirs. Half a warp a block: a thread has one
 // of its partial sums.
-__device__ void SumWeights(const Row& row, float max, const DrawJob& job, const RowMemory& memory) {
+__device__ void SumWeights(const Row& row, float max, const SampleJob& job,
+                           const RowMemory& memory) {
   const int lane = threadIdx.x % kLanes, half = threadIdx.x / kLanes;
   constexpr int kHalves = kThreads / kLanes;
   for (int first = 0; first < row.blocks; first += kHalves) {  // the same turns for both halves
@@ -159,7 +160,7 @@ __device__ int Pass(const float* weights, int count, double target, double* sum)
 }
 
 // DrawFromRow of sampler.cc. The token is thread 0's.
-__device__ int DrawToken(const Row& row, float max, const DrawJob& job, const RowMemory& memory) {
+__device__ int DrawToken(const Row& row, float max, const SampleJob& job, const RowMemory& memory) {
   const double target = job.u * memory.doubles[0];
   double before = 0;
   if (threadIdx.x == 0) *memory.block = Pass(memory.sums, row.blocks, target, &before);
@@ -193,7 +194,7 @@ __device__ float KthMaximum(const Row& row, int k, const RowMemory& memory) {
 struct Bound {
   bool by_weight;
   float least, max;
-  __device__ bool Holds(float logit, const DrawJob& job) const {
+  __device__ bool Holds(float logit, const SampleJob& job) const {
     return (by_weight ? WeightOf(logit, max, job) : logit) >= least;
   }
   __device__ bool MayHold(int block, const RowMemory& memory) const {
@@ -201,8 +202,8 @@ struct Bound {
   }
 };
 
-__device__ Bound BoundOf(const Row& row, float max, const DrawJob& job, const RowMemory& memory) {
-  if (job.kind == RowQuery::Kind::kMass) {
+__device__ Bound BoundOf(const Row& row, float max, const SampleJob& job, const RowMemory& memory) {
+  if (job.kind == SampleQuery::Kind::kTopPCandidates) {
     SumWeights(row, max, job, memory);
     return {true, static_cast<float>(job.mass_share * memory.doubles[0] / row.width), max};
   }
@@ -215,7 +216,7 @@ __device__ Bound BoundOf(const Row& row, float max, const DrawJob& job, const Ro
 
 // Each lane has eight neighbours of a block: how many of them hold.
 constexpr int kOfLane = kBlock / kWarpSize;
-__device__ int CountOfLane(const Row& row, int block, const Bound& bound, const DrawJob& job) {
+__device__ int CountOfLane(const Row& row, int block, const Bound& bound, const SampleJob& job) {
   int count = 0;
   for (int i = 0; i < kOfLane; ++i) {
     const int in_block = static_cast<int>(threadIdx.x) % kWarpSize * kOfLane + i;
@@ -238,8 +239,8 @@ __device__ int SumBefore(int count, int* total) {
 }
 
 // Writes what passes in order of id, if it is not too many; returns how many, to thread 0.
-__device__ int Candidates(const Row& row, const Bound& bound, const DrawJob& job,
-                          const RowMemory& memory, RowCandidate* out) {
+__device__ int Candidates(const Row& row, const Bound& bound, const SampleJob& job,
+                          const RowMemory& memory, SampleCandidate* out) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   for (int block = warp; block < row.blocks; block += kWarps) {
     int total = 0;
@@ -258,7 +259,7 @@ __device__ int Candidates(const Row& row, const Bound& bound, const DrawJob& job
   }
   __syncthreads();
   const int count = *memory.block;
-  if (count > static_cast<int>(RowQuery::kMostCandidates)) return count;
+  if (count > static_cast<int>(SampleQuery::kMaxCandidates)) return count;
   for (int block = warp; block < row.blocks; block += kWarps) {
     if (!bound.MayHold(block, memory)) continue;
     int total = 0;
@@ -273,7 +274,7 @@ __device__ int Candidates(const Row& row, const Bound& bound, const DrawJob& job
 }
 
 // Adjust of sampler.cc; what was there before stays in the edits.
-__device__ void Apply(const DrawJob& job, Edit* edits, float* logits) {
+__device__ void Apply(const SampleJob& job, Edit* edits, float* logits) {
   for (int i = threadIdx.x; i < job.biases; i += kThreads) {
     float& logit = logits[edits[i].token];
     edits[i].before = logit;
@@ -291,7 +292,7 @@ __device__ void Apply(const DrawJob& job, Edit* edits, float* logits) {
   __syncthreads();
 }
 
-__device__ void Undo(const DrawJob& job, const Edit* edits, float* logits) {
+__device__ void Undo(const SampleJob& job, const Edit* edits, float* logits) {
   __syncthreads();
   for (int i = job.biases + threadIdx.x; i < job.biases + job.counts; i += kThreads) {
     logits[edits[i].token] = edits[i].before;
@@ -303,7 +304,7 @@ __device__ void Undo(const DrawJob& job, const Edit* edits, float* logits) {
 }
 
 // The sum of the weights of at least `least`, to all threads: to 1e-12 of itself, in any order.
-__device__ double MassFrom(const Row& row, float least, const Bound& bound, const DrawJob& job,
+__device__ double MassFrom(const Row& row, float least, const Bound& bound, const SampleJob& job,
                            const RowMemory& memory) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   double mass = 0;
@@ -328,7 +329,7 @@ __device__ double MassFrom(const Row& row, float least, const Bound& bound, cons
 
 // The lowest weight of the fewest highest buckets that hold job.mass of the sum for certain; by
 // halving. CutToMass of sampler.cc looks at no other.
-__device__ float LeastOfMass(const Row& row, const Bound& bound, const DrawJob& job,
+__device__ float LeastOfMass(const Row& row, const Bound& bound, const SampleJob& job,
                              const RowMemory& memory) {
   const double needed = job.mass * memory.doubles[0] * (1 + 1e-9);
   int holds = static_cast<int>(FloatBits(bound.least) >> kWeightBucketShift),
@@ -343,50 +344,51 @@ __device__ float LeastOfMass(const Row& row, const Bound& bound, const DrawJob& 
 }
 
 // The answer is thread 0's.
-__device__ DrawResult Answer(const Row& row, const DrawJob& job, RowCandidate* candidates) {
-  using Kind = RowAnswer::Kind;
+__device__ SampleOutput Answer(const Row& row, const SampleJob& job, SampleCandidate* candidates) {
+  using Kind = SampleResult::Kind;
   const RowMemory memory(row.blocks);
   const unsigned long long highest = Maxima(row, memory);
   if (highest == kNotFiniteKey) return {Kind::kNotFinite, 0, 0, 0, 0};
   const float max = LogitOf(highest);
-  if (job.kind == RowQuery::Kind::kHighest) return {Kind::kToken, TokenOf(highest), 0, max, 0};
-  if (job.kind == RowQuery::Kind::kDraw) {
+  if (job.kind == SampleQuery::Kind::kArgmax) return {Kind::kToken, TokenOf(highest), 0, max, 0};
+  if (job.kind == SampleQuery::Kind::kMultinomial) {
     SumWeights(row, max, job, memory);
     return {Kind::kToken, DrawToken(row, max, job, memory), 0, max, memory.doubles[0]};
   }
-  constexpr int kMost = static_cast<int>(RowQuery::kMostCandidates);
+  constexpr int kMax = static_cast<int>(SampleQuery::kMaxCandidates);
   Bound bound = BoundOf(row, max, job, memory);
   int count = Candidates(row, bound, job, memory, candidates);
-  if (count > kMost && bound.by_weight) {
+  if (count > kMax && bound.by_weight) {
     bound.least = LeastOfMass(row, bound, job, memory);
     count = Candidates(row, bound, job, memory, candidates);
   }
-  const bool fits = count <= kMost;
+  const bool fits = count <= kMax;
   return {fits ? Kind::kCandidates : Kind::kTooMany, 0, fits ? count : 0, max,
           bound.by_weight ? memory.doubles[0] : 0};
 }
 
 // blockIdx: a row.
 __global__ void __launch_bounds__(kThreads)
-    DrawKernel(float* logits, int width, const DrawJob* jobs, Edit* edits, DrawResult* results,
-               RowCandidate* candidates) {
-  const DrawJob& job = jobs[blockIdx.x];
-  if (job.kind == RowQuery::Kind::kNone) {
-    if (threadIdx.x == 0) results[blockIdx.x] = {RowAnswer::Kind::kNone, 0, 0, 0, 0};
+    SampleKernel(float* logits, int width, const SampleJob* jobs, Edit* edits,
+                 SampleOutput* results, SampleCandidate* candidates) {
+  const SampleJob& job = jobs[blockIdx.x];
+  if (job.kind == SampleQuery::Kind::kNone) {
+    if (threadIdx.x == 0) results[blockIdx.x] = {SampleResult::Kind::kNone, 0, 0, 0, 0};
     return;
   }
   const Row row{logits + static_cast<int64_t>(blockIdx.x) * width, width,
                 (width + kBlock - 1) / kBlock};
   Apply(job, edits + job.first_edit, row.logits);
-  const DrawResult result = Answer(row, job, candidates + blockIdx.x * RowQuery::kMostCandidates);
+  const SampleOutput result =
+      Answer(row, job, candidates + blockIdx.x * SampleQuery::kMaxCandidates);
   Undo(job, edits + job.first_edit, row.logits);
   if (threadIdx.x == 0) results[blockIdx.x] = result;
 }
 
-DrawJob JobOf(const RowQuery& query, std::vector<Edit>* edits) {
-  DrawJob job{};
+SampleJob JobOf(const SampleQuery& query, std::vector<Edit>* edits) {
+  SampleJob job{};
   job.kind = query.kind;
-  if (query.kind == RowQuery::Kind::kNone) return job;
+  if (query.kind == SampleQuery::Kind::kNone) return job;
   job.top_k = query.top_k;
   job.inverse_temperature = query.inverse_temperature;
   job.repetition = query.repetition_penalty;
@@ -412,57 +414,60 @@ void Append(const std::vector<T>& values, std::vector<uint8_t>* bytes) {
     std::memcpy(bytes->data() + offset, values.data(), values.size() * sizeof(T));
 }
 
-bool HasCandidates(const RowQuery& query) {
-  return query.kind == RowQuery::Kind::kMass || query.kind == RowQuery::Kind::kRanks;
+bool HasCandidates(const SampleQuery& query) {
+  return query.kind == SampleQuery::Kind::kTopPCandidates ||
+         query.kind == SampleQuery::Kind::kTopKCandidates;
 }
 
 constexpr size_t QueryBytes(size_t rows, size_t edits) {
-  return rows * sizeof(DrawJob) + edits * sizeof(Edit);
+  return rows * sizeof(SampleJob) + edits * sizeof(Edit);
 }
 constexpr size_t AnswerBytes(size_t rows) {
-  return rows * (sizeof(DrawResult) + RowQuery::kMostCandidates * sizeof(RowCandidate));
+  return rows * (sizeof(SampleOutput) + SampleQuery::kMaxCandidates * sizeof(SampleCandidate));
 }
 
 }  // namespace
 
-void ReserveDraws(Context& ctx, DrawMemory* memory) {
-  constexpr size_t kRows = RowQuery::kMostRows;
-  memory->queries.Grow(ctx.device, QueryBytes(kRows, kRows * RowQuery::kMostEdits));
+void ReserveSampling(Context& ctx, SampleMemory* memory) {
+  constexpr size_t kRows = SampleQuery::kMaxRows;
+  memory->queries.Grow(ctx.device, QueryBytes(kRows, kRows * SampleQuery::kMaxEdits));
   memory->answers.Grow(ctx.device, AnswerBytes(kRows));
 }
 
-void DrawRows(Context& ctx, DrawMemory* memory, float* logits, int64_t width,
-              std::span<const RowQuery> queries, std::span<RowAnswer> answers) {
-  static_assert(sizeof(DrawJob) % 8 == 0 && sizeof(DrawResult) % 8 == 0);
+void SampleRows(Context& ctx, SampleMemory* memory, float* logits, int64_t width,
+                std::span<const SampleQuery> queries, std::span<SampleResult> answers) {
+  static_assert(sizeof(SampleJob) % 8 == 0 && sizeof(SampleOutput) % 8 == 0);
   const size_t rows = queries.size();
-  std::vector<DrawJob> jobs;
+  std::vector<SampleJob> jobs;
   std::vector<Edit> edits;
-  for (const RowQuery& query : queries) jobs.push_back(JobOf(query, &edits));
+  for (const SampleQuery& query : queries) jobs.push_back(JobOf(query, &edits));
   memory->host_queries.clear();
   Append(jobs, &memory->host_queries);
   Append(edits, &memory->host_queries);
   uint8_t* to = memory->queries.Grow(ctx.device, memory->host_queries.size());
   ctx.device->CopyIn(to, memory->host_queries.data(), memory->host_queries.size());
 
-  const size_t results = rows * sizeof(DrawResult);
+  const size_t results = rows * sizeof(SampleOutput);
   const size_t all = AnswerBytes(rows);
   uint8_t* from = memory->answers.Grow(ctx.device, all);
   const int blocks = static_cast<int>((width + kBlock - 1) / kBlock);
-  ctx.device->Launch(
-      DrawKernel, dim3(static_cast<unsigned>(rows)), kThreads, RowMemory::Bytes(blocks), logits,
-      width, reinterpret_cast<DrawJob*>(to), reinterpret_cast<Edit*>(to + rows * sizeof(DrawJob)),
-      reinterpret_cast<DrawResult*>(from), reinterpret_cast<RowCandidate*>(from + results));
+  ctx.device->Launch(SampleKernel, dim3(static_cast<unsigned>(rows)), kThreads,
+                     RowMemory::Bytes(blocks), logits, width, reinterpret_cast<SampleJob*>(to),
+                     reinterpret_cast<Edit*>(to + rows * sizeof(SampleJob)),
+                     reinterpret_cast<SampleOutput*>(from),
+                     reinterpret_cast<SampleCandidate*>(from + results));
   // Tokens alone, unless somebody asked for candidates.
   const bool candidates = std::any_of(queries.begin(), queries.end(), HasCandidates);
   memory->host_answers.assign(all, 0);
   ctx.device->CopyOut(memory->host_answers.data(), from, candidates ? all : results);
   for (size_t i = 0; i < rows; ++i) {
-    DrawResult result;
+    SampleOutput result;
     std::memcpy(&result, memory->host_answers.data() + i * sizeof(result), sizeof(result));
-    const auto* list = reinterpret_cast<const RowCandidate*>(memory->host_answers.data() + results);
+    const auto* list =
+        reinterpret_cast<const SampleCandidate*>(memory->host_answers.data() + results);
     answers[i] = {
         result.kind, result.token, result.max, result.total,
-        std::span(list + i * RowQuery::kMostCandidates, static_cast<size_t>(result.count))};
+        std::span(list + i * SampleQuery::kMaxCandidates, static_cast<size_t>(result.count))};
   }
 }
 

@@ -1,0 +1,39 @@
+// The input of a step: the tokens of one or more sequences, packed into one array.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/segment.h"
+
+namespace polysketch {
+
+// The rows of a segment whose final hidden rows a step returns.
+enum class OutputRows { kNone, kLast, kAll };
+
+class Batch {
+ public:
+  // Appends a segment of tokens [m], m >= 1, at positions state->position() and after it. A state
+  // occurs in one segment only.
+  void Add(SequenceState* state, std::span<const int32_t> tokens, OutputRows output_rows);
+  void Clear();
+
+  // [M] over all segments.
+  std::span<const int32_t> tokens() const { return tokens_; }
+  std::span<const int64_t> positions() const { return positions_; }
+  std::span<const Segment> segments() const { return segments_; }
+  // The rows of the batch whose hidden rows the step returns, ascending.
+  std::span<const int64_t> output_rows() const { return output_rows_; }
+
+ private:
+  std::vector<int32_t> tokens_;
+  std::vector<int64_t> positions_;
+  std::vector<Segment> segments_;
+  std::vector<int64_t> output_rows_;
+};
+
+// A batch of one segment.
+Batch OneSegment(SequenceState* state, std::span<const int32_t> tokens, OutputRows output_rows);
+
+}  // namespace polysketch
