@@ -1,0 +1,37 @@
+# Precompiled headers. Parsing the standard library, gRPC or GoogleTest takes most of the time of compiling a file of ours.
+# The preset tsan builds without them, so that a file which forgets an include fails there.
+
+option(POLYSKETCH_PRECOMPILE "Precompile the headers of libraries" ON)
+
+set(POLYSKETCH_STD_HEADERS <algorithm> <array> <atomic> <chrono> <cmath> <condition_variable> <cstdint> <cstring>
+  <functional> <limits> <map> <memory> <mutex> <optional> <span> <string> <string_view> <thread> <utility> <variant> <vector>)
+set(POLYSKETCH_GRPC_HEADERS <grpcpp/grpcpp.h> <grpcpp/support/server_callback.h> "<polysketch/v1/polysketch.grpc.pb.h>")
+set(POLYSKETCH_TEST_HEADERS <filesystem> <fstream> <gtest/gtest.h>)
+
+# polysketch_precompile(TARGET HEADER...) precompiles the headers for a library or an executable.
+function(polysketch_precompile target)
+  if(POLYSKETCH_PRECOMPILE)
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+  endif()
+endfunction()
+
+# polysketch_share_precompiled(TARGET OWNER) uses the headers that another target precompiled: OWNER is an executable as TARGET
+# is, with the same compile options.
+function(polysketch_share_precompiled target owner)
+  if(POLYSKETCH_PRECOMPILE)
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+  endif()
+endfunction()
+
+# polysketch_precompiled_tests(NAME [GRPC]) makes the executable NAME_headers, which owns the headers of tests.
+function(polysketch_precompiled_tests name)
+  set(source "${CMAKE_BINARY_DIR}/generated/${name}.cc")
+  file(GENERATE OUTPUT "${source}" CONTENT "int main() { return 0; }\n")
+  add_executable(${name} EXCLUDE_FROM_ALL "${source}")
+  if("GRPC" IN_LIST ARGN)
+    target_link_libraries(${name} PRIVATE polysketch_proto)
+    set(headers ${POLYSKETCH_GRPC_HEADERS})
+  endif()
+  target_link_libraries(${name} PRIVATE GTest::gtest)
+  polysketch_precompile(${name} ${POLYSKETCH_STD_HEADERS} ${POLYSKETCH_TEST_HEADERS} ${headers})
+endfunction()
