@@ -29,7 +29,7 @@ WORDS = [
     (r"\bthat (?:is|are) none\b", "what the thing is not", None),
     (r"\bk(?:Most|Least)(?=[A-Z]|\b)", "kMax, kMin", None),
     (r"\b(?:parked|parking|unparked)\b", "idle (in a slot) or preempted (without one)", None),
-    (r"\bswapped\b", "preempted", r"tests/(cuda|simt)/|docs/"),
+    (r"\bswapped\b", "preempted", r"tests/(cuda|simt)/|ARCHITECTURE\.md"),
     (r"\bCut\(", "Truncate", None),
     (r"\b(?:AttentionSegment|StepSegment|BlockRun)\b", "Segment", None),
     (r"\b(?:RowQuery|RowAnswer|DrawRows|AskRow)\b", "SampleQuery, SampleResult, SampleRows", None),
