@@ -7,6 +7,7 @@
 
 #include "base/aligned_buffer.h"
 #include "engine/model/model.h"
+#include "kernels/new_backend.h"
 
 namespace polysketch::bench {
 namespace {

@@ -9,6 +9,7 @@
 #include "bench/timing.h"
 #include "engine/checkpoint/model_config.h"
 #include "engine/model/attention_spec_of.h"
+#include "kernels/new_backend.h"
 
 namespace polysketch::bench {
 namespace {

@@ -11,6 +11,7 @@
 #include "bench/kernel_bench.h"
 #include "bench/model_bench.h"
 #include "bench/report.h"
+#include "kernels/new_backend.h"
 
 namespace polysketch::bench {
 namespace {

@@ -10,6 +10,7 @@
 #include "bench/cost.h"
 #include "bench/timing.h"
 #include "engine/model/model.h"
+#include "kernels/new_backend.h"
 
 namespace polysketch::bench {
 namespace {

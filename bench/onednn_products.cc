@@ -15,6 +15,7 @@
 #include "bench/random_floats.h"
 #include "bench/timing.h"
 #include "kernels/backend.h"
+#include "kernels/new_backend.h"
 
 namespace polysketch::bench {
 namespace {

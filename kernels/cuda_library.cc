@@ -8,8 +8,8 @@
 #include <system_error>
 #include <vector>
 
-#include "kernels/backend.h"
 #include "kernels/cuda/library.h"
+#include "kernels/new_backend.h"
 
 namespace polysketch {
 namespace {

@@ -1,4 +1,5 @@
-#include "kernels/backend.h"
+#include "kernels/data_type.h"
+
 #include "kernels/quantize.h"
 
 namespace polysketch {

@@ -1,6 +1,8 @@
-// Drawing tokens where the logits are: what a sampler asks of a row of logits, and what comes back
-// instead of the row. Only a backend whose memory is not the host's answers (Backend::SampleRows);
-// the arithmetic and its order are those of engine/sampler, so that the token is the same.
+// Sampling from logits on a device. For each row of logits the host's sampler (engine/sampler) sends
+// a SampleQuery and receives a SampleResult in place of the row: the sampled token, or the few
+// candidates among which the host samples. Only backends with device memory implement it
+// (Backend::SampleRows). The arithmetic and its order are those of engine/sampler, so the token is
+// the same on both.
 #pragma once
 
 #include <algorithm>
@@ -14,25 +16,28 @@
 
 namespace polysketch {
 
-// Neighbouring logits that have a maximum and a sum of their own, so that a search passes over
-// most of a row without looking at it.
+// A row is processed in blocks of this many logits. Each block has a maximum and a sum of weights,
+// which tell a search the blocks that it can skip.
 inline constexpr size_t kRowBlock = 256;
-// Partial sums of the weights of a block, by index modulo this number; added in order at its end.
+// The sum of a block's weights consists of this many partial sums: partial sum i adds the elements
+// whose index is i modulo kRowLanes. The partial sums are added in order.
 inline constexpr size_t kRowLanes = 16;
 static_assert(kRowBlock % kRowLanes == 0);
 
-// e^-|x| = 2^n e^r with n whole and |r| <= ln(2) / 2, to 1e-7 of itself; 0 where it is below
-// 1.7e-38 (|x| > 87). Decisions are made on integers: a comparison of floats may trap, which keeps
-// the compiler from vectorising. The same bits on a GPU: only sums and products, none fused.
+// e^-|x| = 2^n e^r with n integral and |r| <= ln(2) / 2. Relative error 1e-7; 0 where the result is
+// below 1.7e-38 (|x| > 87). Comparisons are made on integers, since a comparison of floats may
+// trap, which keeps the compiler from vectorising. Uses only sums and products, none fused, so the
+// host and a GPU compute the same bits.
 inline __attribute__((always_inline)) constexpr float NegativeExpInline(float x) {
   constexpr int32_t kMax = std::bit_cast<int32_t>(87.0f);
   const int32_t magnitude = std::bit_cast<int32_t>(x) & 0x7FFFFFFF;
   const float negated = std::bit_cast<float>(std::min(magnitude, kMax));
-  // Adding 1.5 * 2^23 rounds to a whole number, which then stands in the lowest bits.
+  // Adding 1.5 * 2^23 rounds to an integer, which is then in the lowest bits.
   constexpr float kRound = 12582912.0f;
   const float rounded = negated * -1.44269504088896341f + kRound;
   const float n = rounded - kRound;
-  float r = -negated - n * 0.693359375f;  // ln(2) in two parts: this one times n is exact
+  float r =
+      -negated - n * 0.693359375f;  // ln(2) in two parts; the product of n and this part is exact
   r = r + n * 2.12194440e-4f;
   // Coefficients: Cephes expf.
   float p = 1.9875691500e-4f;
@@ -47,61 +52,79 @@ inline __attribute__((always_inline)) constexpr float NegativeExpInline(float x)
   return std::bit_cast<float>(bits & (0u - static_cast<uint32_t>(magnitude <= kMax)));
 }
 
-// Weights between 2^-126 and 1 by size, 16 to an octave; the smaller ones are in the first. top_p
-// keeps or drops most of a row by whole buckets.
+// Buckets of weights by size: 16 for each power of two from 2^-126 to 1, by the upper bits of the
+// float32. Smaller weights are in the first bucket. top_p keeps or drops most tokens of a row by
+// whole buckets.
 inline constexpr int kWeightBucketShift = 19;
 inline constexpr int kWeightBuckets =
     static_cast<int>(std::bit_cast<uint32_t>(1.0f) >> kWeightBucketShift) + 1;
 
 struct SampleCandidate {
-  float logit;
+  float logit;  // after edits
   int32_t token;
 };
 
-struct SampleQuery {
-  // With max the highest logit, the weight of a token is e^((logit - max) * inverse_temperature).
+// The plain data of a query. The weight of a token is e^((logit - max_logit) * inverse_temperature)
+// with the edited logits and their maximum.
+struct SampleParameters {
   enum class Kind : int32_t {
-    kNone,         // nothing: the host wants the logits
-    kArgmax,       // the first of the highest
-    kMultinomial,  // the token at which the sum of the weights, in order of id, passes u of their sum
-    kTopPCandidates,  // candidates: tokens whose weight is at least mass_share * (sum of weights) / width;
-    // if these are too many, those of the highest buckets that hold `mass` of the sum
-    kTopKCandidates,  // candidates: tokens whose logit is at least max + below, and at least the top_k-th
-                      // highest of the maxima of blocks if there are as many
+    // No query: the host reads the logits of this row.
+    kNone,
+    // The token with the highest logit, the lowest id among equals.
+    kArgmax,
+    // The first token, in order of id, at which the running sum of weights exceeds
+    // `uniform` * (sum of all weights).
+    kMultinomial,
+    // All tokens whose weight is at least tail_share * (sum of all weights) / (row width). If there
+    // are more than kMaxCandidates: only the tokens in the highest weight buckets that together
+    // hold `top_p` of the sum.
+    kTopPCandidates,
+    // All tokens whose logit is at least max_logit + min_logit_offset and, if the row has at least
+    // `top_k` blocks, at least the top_k-th highest block maximum.
+    kTopKCandidates,
   };
-  // Most rows that are asked about at once; of each, most candidates that come back, and most
-  // tokens that are edited.
+  // Limits of one call of SampleRows: rows, candidates of a row, and edits (bias and counts) of a
+  // row.
   static constexpr size_t kMaxRows = 64;
   static constexpr size_t kMaxCandidates = 1024;
   static constexpr size_t kMaxEdits = 4096;
 
   Kind kind = Kind::kNone;
   float inverse_temperature = 0;
-  double u = 0;
-  double mass = 0, mass_share = 0;
-  double below = -std::numeric_limits<double>::infinity();
-  int32_t top_k = 0;  // 0: off
-  // Before anything else, in this order; each id at most once in either.
-  std::span<const std::pair<int32_t, float>> bias;  // added
-  std::vector<std::pair<int32_t, int32_t>> counts;  // id, times in the output: penalties
+  double uniform = 0;     // kMultinomial; in [0, 1)
+  double top_p = 0;       // kTopPCandidates
+  double tail_share = 0;  // kTopPCandidates; less than 1 - top_p
+  double min_logit_offset = -std::numeric_limits<double>::infinity();  // kTopKCandidates; <= 0
+  int32_t top_k = 0;                                                   // kTopKCandidates; 0: off
+  // Of the tokens in SampleQuery::counts: positive logits are divided by `repetition_penalty` and
+  // others multiplied; then frequency_penalty * count is subtracted, and presence_penalty if the
+  // count is above 0.
   float repetition_penalty = 1;
   float frequency_penalty = 0;
   float presence_penalty = 0;
 };
 
+// What SampleRows computes from one row of logits. Logits are edited first: `bias`, then penalties.
+struct SampleQuery : SampleParameters {
+  std::span<const std::pair<int32_t, float>> bias;  // (token, added to its logit); tokens differ
+  // (token, occurrences in the output) for every token that penalties apply to, tokens of the
+  // prompt included; tokens differ.
+  std::vector<std::pair<int32_t, int32_t>> counts;
+};
+
 struct SampleResult {
   enum class Kind : int32_t {
-    kNone,   // to kNone
-    kToken,  // to kArgmax and kMultinomial
-    kCandidates,  // to kTopPCandidates and kTopKCandidates: all of them, in order of id, with their edits
-    kTooMany,    // of them: the host must look at the logits itself
-    kNotFinite,  // some logit is NaN or infinite
+    kNone,        // the query was kNone
+    kToken,       // `token` is the answer to kArgmax or kMultinomial
+    kCandidates,  // `candidates` is the answer to kTopPCandidates or kTopKCandidates
+    kTooMany,     // there are more than kMaxCandidates candidates: the host reads the logits
+    kNotFinite,   // a logit is NaN or infinite
   };
   Kind kind = Kind::kNone;
   int32_t token = 0;
-  float max = 0;
-  double total = 0;                             // kTopPCandidates: the sum of the weights
-  std::span<const SampleCandidate> candidates;  // valid until the next SampleRows
+  float max_logit = 0;      // after edits
+  double total_weight = 0;  // kTopPCandidates: the sum of all weights of the row
+  std::span<const SampleCandidate> candidates;  // in order of id; valid until the next SampleRows
 };
 
 }  // namespace polysketch

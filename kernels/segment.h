@@ -1,12 +1,12 @@
-// A sequence's share of a step.
+// A segment of a batch.
 #pragma once
 
 namespace polysketch {
 
 class SequenceState;
 
-// Rows [first_row, first_row + rows) of the packed batch hold the sequence's tokens at positions
-// [state->position(), state->position() + rows).
+// The consecutive tokens of one sequence in a batch: rows [first_row, first_row + rows) of the
+// batch are the sequence's tokens at positions [state->position(), state->position() + rows).
 struct Segment {
   SequenceState* state = nullptr;
   int first_row = 0;

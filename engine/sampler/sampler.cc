@@ -267,10 +267,10 @@ bool Sampler::MakeQuery(int64_t ahead, SampleQuery* query) const {
                        static_cast<size_t>(vocab_size_) <= SampleQuery::kMaxCandidates;
   if (query->kind == Kind::kTopKCandidates && !bounded) return false;
   query->inverse_temperature = InverseTemperature();
-  query->u = CounterUniform(seed_, drawn_ + static_cast<uint64_t>(ahead));
-  query->mass = static_cast<double>(params_.top_p);
-  query->mass_share = MassShare();
-  query->below = MinPBelow();
+  query->uniform = CounterUniform(seed_, drawn_ + static_cast<uint64_t>(ahead));
+  query->top_p = static_cast<double>(params_.top_p);
+  query->tail_share = MassShare();
+  query->min_logit_offset = MinPBelow();
   query->top_k = params_.top_k;
   query->bias = params_.logit_bias;
   query->counts.clear();
@@ -300,14 +300,15 @@ void Sampler::KeepCandidates(const SampleResult& answer, SamplerScratch* scratch
   scratch->candidates.clear();
   if (ranks()) {
     for (const auto& [logit, token] : answer.candidates) {
-      AddRanked(token, logit, answer.max, inverse, scratch);
+      AddRanked(token, logit, answer.max_logit, inverse, scratch);
     }
     return CutRanked(scratch);
   }
   for (const auto& [logit, token] : answer.candidates) {
-    scratch->candidates.push_back({logit, NegativeExp((logit - answer.max) * inverse), token});
+    scratch->candidates.push_back(
+        {logit, NegativeExp((logit - answer.max_logit) * inverse), token});
   }
-  CutToMass(static_cast<double>(params_.top_p) * answer.total, scratch);
+  CutToMass(static_cast<double>(params_.top_p) * answer.total_weight, scratch);
 }
 
 std::vector<std::pair<int32_t, int32_t>> Sampler::Counts() const {

@@ -1,11 +1,12 @@
 // Chooses the instruction set at run time.
 #include "kernels/cpu/isa.h"
 
-#include "kernels/cpu/amx.h"
-
 #include <algorithm>
 #include <cstdlib>
 #include <ranges>
+
+#include "kernels/cpu/amx.h"
+#include "kernels/new_backend.h"
 
 namespace polysketch {
 namespace {

@@ -394,10 +394,10 @@ SampleJob JobOf(const SampleQuery& query, std::vector<Edit>* edits) {
   job.repetition = query.repetition_penalty;
   job.frequency = query.frequency_penalty;
   job.presence = query.presence_penalty;
-  job.u = query.u;
-  job.mass = query.mass;
-  job.mass_share = query.mass_share;
-  job.below = query.below;
+  job.u = query.uniform;
+  job.mass = query.top_p;
+  job.mass_share = query.tail_share;
+  job.below = query.min_logit_offset;
   job.first_edit = std::ssize(*edits);
   job.biases = static_cast<int32_t>(query.bias.size());
   job.counts = static_cast<int32_t>(query.counts.size());

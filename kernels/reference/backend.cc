@@ -1,7 +1,6 @@
 // The reference backend: the scalar oracle that every other backend is tested against, and readable
 // as the definition of its ops. Never optimised.
-#include "kernels/backend.h"
-
+#include "kernels/new_backend.h"
 #include "kernels/reference/matrix.h"
 #include "kernels/reference/ops.h"
 #include "kernels/reference/state.h"

@@ -14,6 +14,7 @@
 
 #include "base/logging.h"
 #include "engine/store/measured_store.h"
+#include "kernels/new_backend.h"
 #include "polysketch_build_info.h"
 #include "server/app/cpus.h"
 #include "server/app/state_setup.h"

@@ -6,6 +6,7 @@
 #include <string>
 
 #include <gtest/gtest.h>
+#include "kernels/new_backend.h"
 #include "tests/cuda/under_test.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/staged_backend.h"

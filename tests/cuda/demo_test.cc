@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/new_backend.h"
 #include "tests/cuda/cuda_test.h"
 #include "tests/engine/model/model_runner.h"
 #include "tests/kernels/noisy.h"

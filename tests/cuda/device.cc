@@ -1,3 +1,4 @@
+#include "kernels/new_backend.h"
 #include "tests/cuda/under_test.h"
 
 namespace polysketch::testing {

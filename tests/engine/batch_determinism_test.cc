@@ -11,6 +11,7 @@
 #include "engine/scheduler/generate_sequence.h"
 #include "engine/scheduler/scheduler.h"
 #include "gtest/gtest.h"
+#include "kernels/new_backend.h"
 #include "tests/engine/testing/collected.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/random.h"

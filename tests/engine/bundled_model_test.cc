@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "engine/engine.h"
 #include "gtest/gtest.h"
+#include "kernels/new_backend.h"
 #include "tests/engine/testing/reader.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/random.h"

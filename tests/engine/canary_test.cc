@@ -13,6 +13,7 @@
 #include "engine/session/session_table.h"
 #include "engine/store/open_state_store.h"
 #include "gtest/gtest.h"
+#include "kernels/new_backend.h"
 #include "tests/engine/testing/reader.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/random.h"

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include "base/half.h"
 #include "kernels/backend.h"
+#include "kernels/new_backend.h"
 #include "kernels/reference/ops.h"
 #include "tests/kernels/noisy_sketch.h"
 #include "tests/kernels/weights.h"

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include "base/half.h"
 #include "kernels/backend.h"
+#include "kernels/new_backend.h"
 #include "kernels/quantize.h"
 #include "tests/kernels/weights.h"
 #include "tests/testing/backend_test.h"

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 #include "kernels/backend.h"
+#include "kernels/new_backend.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/testing/backend_test.h"
 

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include "base/check.h"
 #include "kernels/backend.h"
+#include "kernels/new_backend.h"
 
 namespace polysketch::testing {
 

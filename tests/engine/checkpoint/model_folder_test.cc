@@ -9,6 +9,7 @@
 #include "engine/checkpoint/safetensors.h"
 #include "engine/model/model.h"
 #include "gtest/gtest.h"
+#include "kernels/new_backend.h"
 #include "tests/engine/checkpoint/safetensors_bytes.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/random_model.h"

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 #include "kernels/backend.h"
+#include "kernels/new_backend.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/kernels/attention_oracle.h"
 #include "tests/kernels/noisy.h"

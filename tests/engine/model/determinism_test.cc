@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/new_backend.h"
 #include "tests/engine/model/model_runner.h"
 #include "tests/testing/backend_test.h"
 #include "tests/testing/environment.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/checkpoint/safetensors.h"
+#include "kernels/new_backend.h"
 #include "tests/engine/model/model_runner.h"
 #include "tests/testing/backend_test.h"
 #include "tests/testing/environment.h"

@@ -1,0 +1,72 @@
+// Weights: matrices as a checkpoint stores them, matrices as a backend packs them, and the groups
+// of weights that one op reads.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/data_type.h"
+
+namespace polysketch {
+
+// A dense matrix as a checkpoint stores it: row-major, any alignment. Refers to memory that it does
+// not own.
+struct HostMatrix {
+  const void* data = nullptr;  // kQ4: two elements a byte
+  DataType type = DataType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  // Quantised types only (docs/model-format.md, "Quantised tensors"). kQ8: float32, one for each
+  // column, or one for each row if `scale_rows`. kQ4: bf16 [ceil(rows / 32), cols].
+  const void* scales = nullptr;
+  bool scale_rows = false;
+};
+
+// A weight matrix [in, out] in the layout of the backend that packed it. Immutable.
+class Matrix {
+ public:
+  virtual ~Matrix() = default;
+  int64_t in() const { return in_; }
+  int64_t out() const { return out_; }
+  DataType type() const { return type_; }
+  // Bytes that one pass over the matrix reads, scales included.
+  int64_t bytes() const { return MatrixBytes(in_, out_, type_); }
+
+ protected:
+  Matrix(int64_t in, int64_t out, DataType type) : in_(in), out_(out), type_(type) {}
+
+ private:
+  int64_t in_, out_;
+  DataType type_;
+};
+
+// Scale and bias of a layer norm, each [width].
+struct NormWeights {
+  const float* scale = nullptr;
+  const float* bias = nullptr;
+};
+
+// The learned sketch g (docs/attention.md): two branches of two levels, each level
+// x -> LayerNorm(x) up -> gelu -> down. g(x) = sqrt(r) tanh(x1 * x2 / sqrt(r)), x1 and x2 the
+// outputs of the branches.
+struct SketchNetwork {
+  struct Level {
+    NormWeights norm;    // [in]
+    const Matrix* up;    // [in, 8 r]
+    const Matrix* down;  // [8 r, r]
+  };
+  Level branch[2][2];  // [branch][level]; in = d at level 0, r at level 1
+  int input = 0;       // d
+  int size = 0;        // r
+};
+
+// The random sketch f (docs/attention.md), of degree 2^levels: level 0 holds 2^levels matrices
+// [d, r], level l holds 2^(levels - l) matrices [r, r]. Each level multiplies its products in
+// pairs, which halves the number of vectors, until one is left. The matrices are always kF32.
+struct RandomSketch {
+  std::span<const std::span<const Matrix* const>> levels;
+  int input = 0;  // d
+  int size = 0;   // r
+};
+
+}  // namespace polysketch

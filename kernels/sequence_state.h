@@ -1,0 +1,62 @@
+// The state of a sequence.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+
+namespace polysketch {
+
+// What attention keeps of one sequence's past tokens, in every layer. The size is constant for
+// recurrent kinds and grows in blocks for KV kinds. Used by the thread that calls the backend's
+// ops; SavePart may run on other threads while nothing changes the state.
+class SequenceState {
+ public:
+  virtual ~SequenceState() = default;
+  // Number of tokens processed so far, which is the position of the next token. All layers of a
+  // step see the same position; the caller calls Advance after the last layer.
+  int64_t position() const { return position_; }
+  void Advance(int64_t tokens) { position_ += tokens; }
+  // Bytes of memory held.
+  virtual size_t bytes() const = 0;
+  virtual std::unique_ptr<SequenceState> Clone() const = 0;
+  // Becomes the state of the empty sequence.
+  virtual void Reset() = 0;
+  // Becomes a copy of `other`, a state of the same backend and spec. Reuses the memory held.
+  virtual void CopyFrom(const SequenceState& other) = 0;
+
+  // Forgets the tokens from `position` on; afterwards the state is bit for bit the one that never
+  // processed them. EarliestTruncation() <= position <= position().
+  virtual void Truncate(int64_t position) = 0;
+  // Lowest position that Truncate accepts (AttentionSpec::EarliestTruncation): at least one token
+  // of the current block must remain, since folded tokens cannot be removed. 0 for KV kinds.
+  virtual int64_t EarliestTruncation() const = 0;
+
+  // Number of bytes that Save writes. A function of the position: padding and unused capacity are
+  // not saved.
+  virtual size_t SavedBytes() const = 0;
+  // Writes the state as float32 values in native byte order; out.size() is SavedBytes(). The layout
+  // belongs to the backend (kernels/*/state.h) and is the same for all instruction sets of
+  // kernels/cpu.
+  void Save(std::span<uint8_t> out) const {
+    for (int part = 0; part < saved_parts(); ++part) SavePart(part, out);
+  }
+  // Save in parts. Parts may be written at different times, in any order and on several threads,
+  // while the state does not change. `out` is the same memory as for Save.
+  virtual int saved_parts() const { return 1; }
+  virtual void SavePart(int part, std::span<uint8_t> out) const = 0;
+  // Becomes the state of `position` tokens that Save wrote. INVALID_ARGUMENT if the size does not
+  // fit the position or a value is not finite; the state is then unchanged.
+  virtual Status Load(int64_t position, std::span<const uint8_t> bytes) = 0;
+
+ protected:
+  void set_position(int64_t position) { position_ = position; }
+
+ private:
+  int64_t position_ = 0;
+};
+
+}  // namespace polysketch
