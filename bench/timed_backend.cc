@@ -22,7 +22,7 @@ double MatrixFlop(const Matrix& w, int64_t rows) {
          static_cast<double>(w.out());
 }
 
-// Tokens of its own block that a row sees, itself included; every token for KV kinds.
+// Sum over the rows of a segment of the tokens that the near part of the row reads.
 double NearTokens(const AttentionSpec& spec, const Segment& segment) {
   double tokens = 0;
   for (int i = 0; i < segment.rows; ++i) {
@@ -38,7 +38,7 @@ template <typename Fn>
 void TimedBackend::Timed(std::string op, const Work& work, const Fn& fn) {
   const Stopwatch watch;
   fn();
-  inner_->Wait();
+  inner().Wait();
   const double seconds = watch.Seconds();
   OpTotals& totals = totals_[op];
   if (totals.calls == 0) {
@@ -61,28 +61,28 @@ std::vector<OpTotals> TimedBackend::Totals() const {
 
 void TimedBackend::Embed(const Matrix& embedding, std::span<const int32_t> tokens,
                          std::span<const int64_t> positions, float* out) {
-  Timed("embed", {}, [&] { inner_->Embed(embedding, tokens, positions, out); });
+  Timed("embed", {}, [&] { inner().Embed(embedding, tokens, positions, out); });
 }
 
 void TimedBackend::LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
                              float* out) {
-  Timed(StrCat("layer_norm ", width), {}, [&] { inner_->LayerNorm(x, rows, width, norm, out); });
+  Timed(StrCat("layer_norm ", width), {}, [&] { inner().LayerNorm(x, rows, width, norm, out); });
 }
 
 void TimedBackend::MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias,
                           bool accumulate, float* out) {
   Timed(StrCat("matmul ", w.in(), "x", w.out(), " ", DataTypeName(w.type())),
         {ClassOf(w.type()), MatrixFlop(w, rows), static_cast<double>(w.bytes())},
-        [&] { inner_->MatMul(x, rows, w, bias, accumulate, out); });
+        [&] { inner().MatMul(x, rows, w, bias, accumulate, out); });
 }
 
 void TimedBackend::Rope(const float* qkv, std::span<const int64_t> positions, int heads,
                         int head_dim, float* q, float* k) {
-  Timed("rope", {}, [&] { inner_->Rope(qkv, positions, heads, head_dim, q, k); });
+  Timed("rope", {}, [&] { inner().Rope(qkv, positions, heads, head_dim, q, k); });
 }
 
 void TimedBackend::GeluGate(const float* up, int64_t rows, int hidden, float* out) {
-  Timed("gelu_gate", {}, [&] { inner_->GeluGate(up, rows, hidden, out); });
+  Timed("gelu_gate", {}, [&] { inner().GeluGate(up, rows, hidden, out); });
 }
 
 void TimedBackend::LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows,
@@ -96,7 +96,7 @@ void TimedBackend::LearnedSketch(const SketchNetwork& net, const float* x, int64
       }
     }
   }
-  Timed("learned_sketch", work, [&] { inner_->LearnedSketch(net, x, rows, out); });
+  Timed("learned_sketch", work, [&] { inner().LearnedSketch(net, x, rows, out); });
 }
 
 void TimedBackend::ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
@@ -108,17 +108,17 @@ void TimedBackend::ApplyRandomSketch(const RandomSketch& sketch, const float* x,
       work.bytes += static_cast<double>(w->bytes());
     }
   }
-  Timed("random_sketch", work, [&] { inner_->ApplyRandomSketch(sketch, x, rows, out); });
+  Timed("random_sketch", work, [&] { inner().ApplyRandomSketch(sketch, x, rows, out); });
 }
 
 void TimedBackend::LinearFeatures(const float* x, int64_t rows, int width, float* out) {
-  Timed("linear_features", {}, [&] { inner_->LinearFeatures(x, rows, width, out); });
+  Timed("linear_features", {}, [&] { inner().LinearFeatures(x, rows, width, out); });
 }
 
 void TimedBackend::PerformerFeatures(const Matrix& omega, const float* x, int64_t rows,
                                      float* out) {
   Timed("performer_features", {ClassOf(omega.type()), MatrixFlop(omega, rows), 0},
-        [&] { inner_->PerformerFeatures(omega, x, rows, out); });
+        [&] { inner().PerformerFeatures(omega, x, rows, out); });
 }
 
 void TimedBackend::Attention(const AttentionSpec& spec, int layer,
@@ -136,16 +136,16 @@ void TimedBackend::Attention(const AttentionSpec& spec, int layer,
         heads * static_cast<double>(spec.FarReadBytes() +
                                     spec.NearReadBytes(std::min<int64_t>(buffered, spec.block)));
   }
-  Timed("attention", work, [&] { inner_->Attention(spec, layer, segments, input, out); });
+  Timed("attention", work, [&] { inner().Attention(spec, layer, segments, input, out); });
 }
 
 void TimedBackend::SampleRows(float* logits, int64_t width, std::span<const SampleQuery> queries,
                               std::span<SampleResult> answers) {
-  Timed("draw_rows", {}, [&] { inner_->SampleRows(logits, width, queries, answers); });
+  Timed("sample_rows", {}, [&] { inner().SampleRows(logits, width, queries, answers); });
 }
 
 void TimedBackend::LogSumExp(const float* x, int64_t rows, int64_t width, float* out) {
-  Timed("log_sum_exp", {}, [&] { inner_->LogSumExp(x, rows, width, out); });
+  Timed("log_sum_exp", {}, [&] { inner().LogSumExp(x, rows, width, out); });
 }
 
 }  // namespace polysketch::bench

@@ -7,11 +7,11 @@
 namespace polysketch::cpu {
 namespace {
 
-// asm/prctl.h of this century's kernels; Debian 12's headers have them, older ones do not.
+// From asm/prctl.h, where only recent kernel headers have them.
 constexpr int kArchReqXcompPerm = 0x1023;
 constexpr int kXfeatureTileData = 18;
 
-bool AskForTiles() {
+bool RequestTiles() {
   unsigned a, b, c, d;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;
@@ -22,7 +22,7 @@ bool AskForTiles() {
 }  // namespace
 
 bool HasAmx() {
-  static const bool has = AskForTiles();
+  static const bool has = RequestTiles();
   return has;
 }
 

@@ -1,15 +1,16 @@
-// AMX: whether this process may use tiles, and their configuration.
+// AMX: whether this process may use the tile registers, and their configuration.
 #pragma once
 
 #include <cstdint>
 
 namespace polysketch::cpu {
 
-// The processor has AMX-TILE, AMX-INT8 and AMX-BF16 and the kernel lets this process use the tile
-// registers (asked once; Linux saves their 8 KB only for processes that asked).
+// Whether the processor has AMX-TILE, AMX-INT8 and AMX-BF16 and the kernel lets this process use
+// the tile registers. The first call requests the permission: Linux saves their 8 KB only for
+// processes that requested it.
 bool HasAmx();
 
-// What ldtilecfg reads: palette 1, rows and bytes a row of each tile.
+// The operand of ldtilecfg: palette 1; rows, and bytes of a row, of each tile.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;

@@ -6,15 +6,15 @@
 #include <cmath>
 #include <limits>
 
+#include "base/check.h"
 #include "base/half.h"
-#include "kernels/cpu/ops.h"
-#include "kernels/cpu/state.h"
+#include "kernels/cpu/backend.h"
 
 // These build on one another, in this order.
 // clang-format off
 #include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/tile.h"
+#include "kernels/cpu/register_tile.h"
 #include "kernels/cpu/attention_append.h"
 #include "kernels/cpu/attention_near.h"
 #include "kernels/cpu/attention_far.h"
@@ -371,11 +371,12 @@ void CachedHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
 
 }  // namespace
 
-void Attention(Context& ctx, const AttentionSpec& spec, int layer,
-               std::span<const Segment> segments, const AttentionInput& input, float* out) {
+void CpuBackend::Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
+                           const AttentionInput& input, float* out) {
+  PS_CHECK(layer >= 0 && layer < spec.layers) << layer;
   const HeadLayout layout(spec);
   const int64_t heads = static_cast<int64_t>(segments.size()) * spec.heads;
-  const int64_t size = std::clamp<int64_t>(heads / (2 * ctx.threads()), 1, spec.heads);
+  const int64_t size = std::clamp<int64_t>(heads / (2 * context_.threads()), 1, spec.heads);
   const int64_t tasks = (heads + size - 1) / size;
   if (spec.kv_cache()) {
     for (const Segment& segment : segments) {
@@ -383,13 +384,14 @@ void Attention(Context& ctx, const AttentionSpec& spec, int layer,
           ->Reserve(layer, segment.state->position() + segment.rows);
     }
   }
-  ctx.pool().ParallelFor(tasks, [&](int64_t task, int thread) {
+  context_.pool().ParallelFor(tasks, [&](int64_t task, int thread) {
     const int64_t first = task * size, last = std::min(first + size, heads);
     if (spec.kv_cache()) {
-      float* memory = ctx.Scratch(thread, kQueryTile * (layout.padded_block + layout.padded_dim));
+      float* memory =
+          context_.Scratch(thread, kQueryTile * (layout.padded_block + layout.padded_dim));
       CachedHeads(spec, layout, layer, segments, input, out, first, last, memory);
     } else {
-      float* memory = ctx.Scratch(thread, RecurrentScratch(spec, layout, nullptr).size);
+      float* memory = context_.Scratch(thread, RecurrentScratch(spec, layout, nullptr).size);
       RecurrentHeads(spec, layout, layer, segments, input, out, first, last, memory);
     }
   });

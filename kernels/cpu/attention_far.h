@@ -57,13 +57,14 @@ static void ReadState(const AttentionSpec& spec, const HeadLayout& layout, const
                       const float* wide, const float* phi, int64_t phi_row, int rows, float* out) {
   const int vectors = static_cast<int>(layout.padded_dim / kLanes);
   if (wide != nullptr) {
-    Product(phi, phi_row, 1, rows, spec.features(), RowsF32{wide, layout.padded_dim}, vectors, out,
-            layout.padded_dim, false);
+    MultiplyInCache(phi, phi_row, 1, rows, spec.features(), RowsF32{wide, layout.padded_dim},
+                    vectors, out, layout.padded_dim, false);
   } else {
     const auto* s = reinterpret_cast<const uint16_t*>(state.s);
     const RowsBf16 upper{
         s, layout.padded_dim, {s + spec.features() * layout.padded_dim, state.near_keys}};
-    Product(phi, phi_row, 1, rows, spec.features(), upper, vectors, out, layout.padded_dim, false);
+    MultiplyInCache(phi, phi_row, 1, rows, spec.features(), upper, vectors, out, layout.padded_dim,
+                    false);
   }
 }
 
@@ -124,8 +125,9 @@ struct Fold {
   // Each feature is summed from zero in token order, then added once (numerics.md, Drift).
   void Flush() {
     if (count == 0) return;
-    Product(panel, layout.padded_block, 1, count, spec.block, RowsF32{values, layout.padded_dim},
-            static_cast<int>(layout.padded_dim / kLanes), sums, layout.padded_dim, false);
+    MultiplyInCache(panel, layout.padded_block, 1, count, spec.block,
+                    RowsF32{values, layout.padded_dim},
+                    static_cast<int>(layout.padded_dim / kLanes), sums, layout.padded_dim, false);
     AddToState(spec, layout, first, count, sums, z_sums, state);
     first += count;
     count = 0;

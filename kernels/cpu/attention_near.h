@@ -82,7 +82,8 @@ template <typename Key, typename Value>
 static void Scores(const QueryTile& t, const NearBlock<Key, Value>& block, int64_t tokens,
                    float* scores) {
   const int vectors = static_cast<int>((tokens + kLanes - 1) / kLanes);
-  Product(t.q, t.q_row, 1, t.rows, t.dim, block.keys, vectors, scores, block.scores_row, false);
+  MultiplyInCache(t.q, t.q_row, 1, t.rows, t.dim, block.keys, vectors, scores, block.scores_row,
+                  false);
 }
 
 // Turns one row of scores into weights in place; adds them to the row's lanes of the denominator.
@@ -143,13 +144,14 @@ static void AddValues(int rows, int64_t first, int64_t block_size, const float* 
                       const NearBlock<Key, Value>& block, int vectors, float* out) {
   const int64_t common = Limit(first, 0, block_size);
   const auto values = RowsOf(block.values, block.values_row, block.values_onward);
-  Product(weights, block.scores_row, 1, rows, common, values, vectors, out, block.values_row, true);
+  MultiplyInCache(weights, block.scores_row, 1, rows, common, values, vectors, out,
+                  block.values_row, true);
   for (int m = 1; m < rows; ++m) {
     const int64_t rest = Limit(first, m, block_size) - common;
     if (rest <= 0) continue;
     const auto tail =
         RowsOf(block.values + common * block.values_row, block.values_row, block.values_onward);
-    Product(weights + m * block.scores_row + common, block.scores_row, 1, 1, rest, tail, vectors,
-            out + m * block.values_row, block.values_row, true);
+    MultiplyInCache(weights + m * block.scores_row + common, block.scores_row, 1, 1, rest, tail,
+                    vectors, out + m * block.values_row, block.values_row, true);
   }
 }

@@ -1,4 +1,5 @@
-// What the ops of the cpu backend share: the pool and scratch memory that outlives a call.
+// What the ops of the cpu backend share: the thread pool, and scratch memory that is kept from call
+// to call.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,7 @@
 
 #include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
-#include "kernels/cpu/units.h"
+#include "kernels/cpu/product_units.h"
 
 namespace polysketch::cpu {
 
@@ -19,21 +20,22 @@ class Context {
   int threads() const { return pool_.threads(); }
   const ProductUnits& units() const { return units_; }
 
-  // At least `floats` floats that belong to `thread` until its task ends; contents are left over.
+  // At least `floats` floats for `thread` until its task ends. The contents are undefined.
   float* Scratch(int thread, int64_t floats) {
     AlignedBuffer<float>& buffer = scratch_[thread];
     if (buffer.size() < static_cast<size_t>(floats)) buffer = AlignedBuffer<float>(floats);
     return buffer.data();
   }
 
-  // At least `bytes` bytes that every thread sees, until the op returns.
+  // At least `bytes` bytes that all threads share until the op returns.
   uint8_t* Shared(int64_t bytes) {
     if (shared_.size() < static_cast<size_t>(bytes)) shared_ = AlignedBuffer<uint8_t>(bytes);
     return shared_.data();
   }
 
-  // fn(first, last, thread) over ranges of rows: several ranges a thread so that an uneven machine
-  // balances, none shorter than `grain` rows (a step of one row must not pay for a barrier).
+  // Calls fn(first, last, thread) for ranges of rows [first, last). There are several ranges for
+  // each thread, so that threads of different speed end together, but none is shorter than `grain`
+  // rows: a step of one row must not pay for a barrier.
   template <typename Fn>
   void ParallelRows(int64_t rows, int64_t grain, const Fn& fn) {
     const int64_t wanted = static_cast<int64_t>(threads()) * 4;

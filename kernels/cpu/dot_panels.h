@@ -1,25 +1,24 @@
-// Products of rows of 32-bit words with panels of such words: four bytes (q8 weights) or two bf16.
-// Included inside the region of isa_begin.h, behind simd.h and epilogue.h.
+// Products of rows of 32-bit words with panels of 32-bit words: four bytes (q8 weights) or two bf16.
+// Included inside the region of isa_begin.h, after simd.h and panel_tiles.h.
 //
-// A Format says what a word is:
+// A Format defines the arithmetic of a word:
 //   Sum                          a vector of sums
-//   Panel(w, p), Depth(w)        words of a panel and how many rows of them it has
-//   Start(w, column)             what the sums of sixteen columns start from
-//   Dot(sum, x, w)               sum + the products of a lane's words
-//   Scale(w, column)             what Value takes of sixteen columns
+//   Start(w, column)             the initial value of the sums of sixteen columns
+//   Dot(sum, x, w)               sum + the dot products of each lane's words
+//   Scale(w, column)             what Value needs of sixteen columns
 //   Value(sum, scale, x, row)    the result
-// A sum is one sequence of Dots over all of the depth, so its bits do not depend on the tile.
+// A sum is one sequence of Dots over the whole depth, so its bits do not depend on the tile.
 
-// Rows of activations as words, `row_size` bytes apart, and their scales where there are some.
+// Rows of activations as words, `row_size` bytes apart; a scale for each row, or null.
 struct WordRows {
   uint8_t* bytes;
   int64_t row_size;
   float* scales;
 };
 
-// acc[m][n] += words of row m times words of column vector n, over all of a panel's rows. Asks for
-// as many cache lines at `ahead`, weights of a later panel: a tile computes for longer than the
-// hardware's prefetchers look ahead, and would wait for each panel's first bytes.
+// acc[m][n] += words of row m times words of column vector n, over all rows of a panel. Prefetches
+// as many cache lines at `ahead`, the weights of a later panel: a tile computes for longer than the
+// hardware's prefetchers look ahead, and would wait for the first bytes of each panel.
 template <typename Format, int MR, int NV>
 PS_INLINE void DotTile(const uint8_t* x, int64_t x_row, const int8_t* w, int64_t depth,
                        const int8_t* ahead, typename Format::Sum (&acc)[MR][NV]) {
@@ -37,14 +36,16 @@ PS_INLINE void DotTile(const uint8_t* x, int64_t x_row, const int8_t* w, int64_t
   }
 }
 
-// A panel, and the one that this thread is expected to take next.
+// A panel, and the panel that this thread probably processes next.
 struct PanelPair {
   int64_t panel, next;
 };
 
 template <typename Format, int MR, int NV>
-void DotPanelTile(const WordRows& x, int64_t row, const PackedMatrix& w, PanelPair panels,
-                  int first_vector, const Epilogue& e) {
+void DotPanelTile(const Product& p, const WordRows& x, int64_t row, PanelPair panels,
+                  int first_vector) {
+  const PackedMatrix& w = p.w;
+  const Epilogue& e = p.epilogue;
   const int64_t column = panels.panel * kPanelColumns + first_vector * kLanes;
   typename Format::Sum acc[MR][NV];
 #pragma GCC unroll 2
@@ -53,18 +54,18 @@ void DotPanelTile(const WordRows& x, int64_t row, const PackedMatrix& w, PanelPa
 #pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) acc[m][n] = start;
   }
-  // A panel has two lines a row: the first tile asks for one half of the next, any other for the
-  // second half.
-  const int64_t depth = Format::Depth(w);
-  const int8_t* ahead = Format::Panel(w, panels.next) + (row == 0 ? 0 : depth * 64);
+  // A row of a panel is two cache lines: the first tile prefetches one half of the next panel, the
+  // other tiles the second half.
+  const int64_t depth = w.depth();
+  const int8_t* ahead = w.panel<int8_t>(panels.next) + (row == 0 ? 0 : depth * 64);
   DotTile<Format, MR, NV>(x.bytes + row * x.row_size, x.row_size,
-                          Format::Panel(w, panels.panel) + first_vector * kLanes * 4, depth, ahead,
+                          w.panel<int8_t>(panels.panel) + first_vector * kLanes * 4, depth, ahead,
                           acc);
   V scales[NV];
 #pragma GCC unroll 2
   for (int n = 0; n < NV; ++n) scales[n] = Format::Scale(w, column + n * kLanes);
   if (e.bias == nullptr && !e.accumulate && e.columns - column >= NV * kLanes) {
-    // Finish without its questions, which cost as much as a short product.
+    // Finish without its branches, which cost as much as a short product.
     float* out = e.out + row * e.out_row + column;
 #pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) {
@@ -84,88 +85,60 @@ void DotPanelTile(const WordRows& x, int64_t row, const PackedMatrix& w, PanelPa
   }
 }
 
-template <typename Format, int MR, int NV>
-void DotRemainder(int rows, const WordRows& x, int64_t row, const PackedMatrix& w, PanelPair panels,
-                  int first_vector, const Epilogue& e) {
-  if constexpr (MR > 0) {
-    if (rows == MR) {
-      DotPanelTile<Format, MR, NV>(x, row, w, panels, first_vector, e);
-    } else {
-      DotRemainder<Format, MR - 1, NV>(rows, x, row, w, panels, first_vector, e);
-    }
-  }
-}
-
 template <typename Format>
-void DotPanel(const WordRows& x, int64_t rows, const PackedMatrix& w, PanelPair panels,
-              const Epilogue& e) {
+void DotPanel(const Product& p, const WordRows& x, PanelPair panels) {
   constexpr int NV = kPanelVectors;
-  constexpr int kFull = kTileRows<NV>;
   for (int vector = 0; vector < 2; vector += NV) {
-    int64_t row = 0;
-    for (; row + kFull <= rows; row += kFull)
-      DotPanelTile<Format, kFull, NV>(x, row, w, panels, vector, e);
-    DotRemainder<Format, kFull - 1, NV>(static_cast<int>(rows - row), x, row, w, panels, vector, e);
+    ForRowTiles<kTileRows<NV>>(p.rows, [&]<int MR>(int64_t row) {
+      DotPanelTile<Format, MR, NV>(p, x, row, panels, vector);
+    });
   }
 }
 
-// One row against kSingleRowPanels panels side by side.
+// One row times kSingleRowPanels neighbouring panels.
 template <typename Format>
-void DotSingleRow(const WordRows& x, const PackedMatrix& w, int64_t panel, const Epilogue& e) {
+void DotSingleRow(const Product& p, const WordRows& x, int64_t panel) {
+  const PackedMatrix& w = p.w;
   typename Format::Sum acc[kSingleRowPanels][2];
 #pragma GCC unroll 4
-  for (int p = 0; p < kSingleRowPanels; ++p) {
-    acc[p][0] = Format::Start(w, (panel + p) * kPanelColumns);
-    acc[p][1] = Format::Start(w, (panel + p) * kPanelColumns + kLanes);
+  for (int i = 0; i < kSingleRowPanels; ++i) {
+    acc[i][0] = Format::Start(w, (panel + i) * kPanelColumns);
+    acc[i][1] = Format::Start(w, (panel + i) * kPanelColumns + kLanes);
   }
-  const int64_t depth = Format::Depth(w), panel_size = depth * kPanelColumns * 4;
-  const int8_t* first = Format::Panel(w, panel);
+  const int64_t depth = w.depth(), panel_size = depth * kPanelColumns * 4;
+  const int8_t* first = w.panel<int8_t>(panel);
   for (int64_t k = 0; k < depth; ++k) {
     const I word = BroadcastBytes(x.bytes + k * 4);
 #pragma GCC unroll 4
-    for (int p = 0; p < kSingleRowPanels; ++p) {
-      const int8_t* words = first + p * panel_size + k * kPanelColumns * 4;
-      acc[p][0] = Format::Dot(acc[p][0], word, IntLoad(words));
-      acc[p][1] = Format::Dot(acc[p][1], word, IntLoad(words + kLanes * 4));
+    for (int i = 0; i < kSingleRowPanels; ++i) {
+      const int8_t* words = first + i * panel_size + k * kPanelColumns * 4;
+      acc[i][0] = Format::Dot(acc[i][0], word, IntLoad(words));
+      acc[i][1] = Format::Dot(acc[i][1], word, IntLoad(words + kLanes * 4));
     }
   }
 #pragma GCC unroll 4
-  for (int p = 0; p < kSingleRowPanels; ++p) {
+  for (int i = 0; i < kSingleRowPanels; ++i) {
     for (int n = 0; n < 2; ++n) {
-      const int64_t column = (panel + p) * kPanelColumns + n * kLanes;
-      Finish(e, 0, column, Format::Value(acc[p][n], Format::Scale(w, column), x, 0));
+      const int64_t column = (panel + i) * kPanelColumns + n * kLanes;
+      Finish(p.epilogue, 0, column, Format::Value(acc[i][n], Format::Scale(w, column), x, 0));
     }
   }
 }
 
-// The whole product, by all threads.
 template <typename Format>
-void DotPanels(Context& ctx, const WordRows& x, int64_t rows, const PackedMatrix& w,
-               const Epilogue& e) {
-  // A task's panels lie in a row, so that the next one is known. A row or a few want
-  // kSingleRowPanels of them side by side; more rows so many tasks that threads end together.
-  const bool few = rows <= kTileRows<kPanelVectors>;
-  const int64_t wanted = few ? kSingleRowPanels : w.panels() / (4 * ctx.threads());
+void DotPanels(const Product& p, const WordRows& x) {
+  const int64_t panels = p.w.panels(), threads = p.threads();
+  // The panels of a task are neighbours, so the next one is known. Few rows: kSingleRowPanels
+  // neighbours at once. Many rows: enough tasks that threads end at about the same time.
+  const bool few = p.rows <= kTileRows<kPanelVectors>;
+  const int64_t wanted = few ? kSingleRowPanels : panels / (4 * threads);
   const int64_t group = std::clamp<int64_t>(wanted, 1, kSingleRowPanels);
-  ctx.pool().ParallelFor((w.panels() + group - 1) / group, [&](int64_t task, int) {
-    const int64_t first = task * group;
-    const int64_t last = std::min(first + group, w.panels());
-    if (rows == 1 && last - first == kSingleRowPanels) {
-      DotSingleRow<Format>(x, w, first, e);
-      return;
-    }
+  p.ForPanels(group, [&](int64_t first, int64_t last, int) {
+    if (p.rows == 1 && last - first == kSingleRowPanels) return DotSingleRow<Format>(p, x, first);
     for (int64_t panel = first; panel < last; ++panel) {
-      // Behind a task's last panel the other threads' tasks come first, most likely.
-      const int64_t next = panel + 1 < last ? panel + 1 : last + group * (ctx.threads() - 1);
-      DotPanel<Format>(x, rows, w, {panel, std::min(next, w.panels() - 1)}, e);
+      // After a task's last panel: the other threads probably take the tasks in between.
+      const int64_t next = panel + 1 < last ? panel + 1 : last + group * (threads - 1);
+      DotPanel<Format>(p, x, {panel, std::min(next, panels - 1)});
     }
   });
-}
-
-// The same by this thread.
-template <typename Format>
-void DotPanelsAlone(const WordRows& x, int64_t rows, const PackedMatrix& w, const Epilogue& e) {
-  for (int64_t panel = 0; panel < w.panels(); ++panel) {
-    DotPanel<Format>(x, rows, w, {panel, std::min(panel + 1, w.panels() - 1)}, e);
-  }
 }

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/row_ops.h"
 
 #include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
@@ -15,8 +15,8 @@ constexpr int kRowTile = 24;
 
 }  // namespace
 
-void LinearFeatures(Context& ctx, const float* x, int64_t rows, int width, float* out) {
-  ctx.ParallelRows(rows * width, 4096, [&](int64_t first, int64_t last, int) {
+void CpuBackend::LinearFeatures(const float* x, int64_t rows, int width, float* out) {
+  context_.ParallelRows(rows * width, 4096, [&](int64_t first, int64_t last, int) {
     for (int64_t i = first; i < last; i += kLanes) {
       const Mask mask = FirstN(static_cast<int>(std::min<int64_t>(kLanes, last - i)));
       const V v = LoadMasked(x + i, mask);
@@ -26,19 +26,19 @@ void LinearFeatures(Context& ctx, const float* x, int64_t rows, int width, float
   });
 }
 
-void PerformerFeatures(Context& ctx, const PackedMatrix& omega, const float* x, int64_t rows,
-                       float* out) {
+void CpuBackend::PerformerFeatures(const Matrix& matrix, const float* x, int64_t rows, float* out) {
+  const PackedMatrix& omega = Packed(matrix);
   const int64_t d = omega.in(), m = omega.out();
   const int64_t width = omega.panels() * kPanelColumns;
   const float root = 1.0f / std::sqrt(std::sqrt(static_cast<float>(d)));
   const V scale = Set1(1.0f / std::sqrt(static_cast<float>(m)));
-  ctx.pool().ParallelFor((rows + kRowTile - 1) / kRowTile, [&](int64_t task, int thread) {
+  context_.pool().ParallelFor((rows + kRowTile - 1) / kRowTile, [&](int64_t task, int thread) {
     const int64_t first = task * kRowTile;
     const int count = static_cast<int>(std::min<int64_t>(kRowTile, rows - first));
-    float* scaled = ctx.Scratch(thread, kRowTile * (d + kLanes + width));
+    float* scaled = context_.Scratch(thread, kRowTile * (d + kLanes + width));
     float* projected = scaled + kRowTile * (d + kLanes);
     for (int64_t i = 0; i < count * d; ++i) scaled[i] = x[first * d + i] * root;
-    MatMulRows({}, scaled, d, count, omega, nullptr, projected, width);
+    MultiplyRows({}, scaled, d, count, omega, nullptr, projected, width);
     for (int r = 0; r < count; ++r) {
       V squares = Zero();
       for (int64_t i = 0; i < d; i += kLanes) {

@@ -1,6 +1,6 @@
 #include <immintrin.h>
 
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/row_ops.h"
 
 #include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
@@ -14,8 +14,8 @@ void GeluArray(const float* x, int64_t size, float* out) {
   }
 }
 
-void GeluGate(Context& ctx, const float* up, int64_t rows, int hidden, float* out) {
-  ctx.ParallelRows(rows, 2, [&](int64_t first, int64_t last, int) {
+void CpuBackend::GeluGate(const float* up, int64_t rows, int hidden, float* out) {
+  context_.ParallelRows(rows, 2, [&](int64_t first, int64_t last, int) {
     for (int64_t m = first; m < last; ++m) {
       const float* value = up + m * 2 * hidden;
       const float* gate = value + hidden;

@@ -20,7 +20,7 @@ struct Isa {
   bool (*supported)();
   std::unique_ptr<Backend> (*create)(int threads, const ProductUnits& units);
   ProductUnits units = {};
-  // Whether it is faster than those before it where it is supported; null: it always is.
+  // Whether it is faster on this machine than the sets before it. Null: always, if supported.
   bool (*faster)() = nullptr;
 };
 
@@ -37,11 +37,11 @@ bool HasAvx512Vnni() { return HasAvx512() && __builtin_cpu_supports("avx512vnni"
 bool HasAvx512Bf16() { return HasAvx512Vnni() && __builtin_cpu_supports("avx512bf16"); }
 bool HasAvx512Amx() { return HasAvx512Vnni() && HasAmx(); }
 
-// Slowest first. The twin is for tests: what AMX does, in software.
+// Slowest first. avx512amx_emulated is for tests: AMX tiles in software.
 constexpr Isa kIsas[] = {
     {"avx2", HasAvx2, cpu::avx2::NewBackend},
     {"avx512", HasAvx512, cpu::avx512::NewBackend},
-    {"avx512amxtwin", HasAvx512Vnni, cpu::avx512vnni::NewBackend, {TileUnit::kTwin}},
+    {"avx512amx_emulated", HasAvx512Vnni, cpu::avx512vnni::NewBackend, {TileUnit::kEmulated}},
     {"avx512vnni", HasAvx512Vnni, cpu::avx512vnni::NewBackend},
     {"avx512bf16",
      HasAvx512Bf16,
@@ -91,7 +91,7 @@ Result<std::unique_ptr<Backend>> NewCpuBackend(int threads) {
       return isa.create(threads, isa.units);
   }
   return FailedPrecondition(
-      "cpu backend: expected a processor with AVX2, FMA and F16C, found none of them");
+      "cpu backend: expected a processor with AVX2, FMA and F16C, found one without");
 }
 
 }  // namespace polysketch

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/units.h"
+#include "kernels/cpu/product_units.h"
 
 namespace polysketch::cpu {
 
@@ -14,8 +14,8 @@ std::unique_ptr<Backend> NewBackend(int threads, const ProductUnits& units);
 namespace avx512 {
 std::unique_ptr<Backend> NewBackend(int threads, const ProductUnits& units);
 }
-// avx512 and the byte dot products that quantised weights want; with tiles, those of q8 weights;
-// with dot products of bf16 pairs, those of bf16 weights.
+// avx512 and VNNI, the byte dot products of quantised weights. Units may add AMX tiles for q8
+// weights, or dot products of bf16 pairs for bf16 weights.
 namespace avx512vnni {
 std::unique_ptr<Backend> NewBackend(int threads, const ProductUnits& units);
 }

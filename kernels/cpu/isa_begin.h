@@ -1,14 +1,8 @@
-// Opens the part of a file that is compiled for one instruction set: CMake compiles every op file
-// once for each, with PS_ISA set to its name. A target pragma, not -m flags: inline functions of
-// the standard library that were included before stay at the baseline, so the linker cannot pick an
-// AVX-512 copy of them for a machine without it. No include guard: each op file includes it once,
-// behind all its other includes.
-
-#if !defined(PS_ISA)
-// Editors and clang-tidy see the files without CMake's definitions.
-#define PS_ISA avx512
-#define PS_ISA_AVX512 1
-#endif
+// Opens the part of a file that is compiled for one instruction set. CMake compiles every op file
+// once for each set, with PS_ISA defined as its name. The set is enabled by a target pragma, not by
+// -m flags: inline functions of headers that were included before are compiled for the baseline, so
+// the linker cannot select an AVX-512 copy of them for a machine without AVX-512. No include guard:
+// each op file includes this once, after all other headers (kernels/cpu/backend.h among them).
 
 #if defined(__clang__) && defined(PS_ISA_VNNI)
 #pragma clang attribute push(                                                               \

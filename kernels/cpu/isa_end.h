@@ -1,4 +1,4 @@
-// Closes what isa_begin.h opened.
+// Closes the region that isa_begin.h opens.
 }  // namespace polysketch::cpu::PS_ISA
 
 #if defined(__clang__)

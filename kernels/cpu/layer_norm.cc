@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/row_ops.h"
 
 #include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
@@ -49,10 +49,10 @@ void LayerNormRows(const float* x, int64_t x_row, int64_t rows, int width, const
   for (int64_t m = 0; m < rows; ++m) NormalizeRow(x + m * x_row, width, norm, out + m * out_row);
 }
 
-void LayerNorm(Context& ctx, const float* x, int64_t rows, int width, const NormWeights& norm,
-               float* out) {
+void CpuBackend::LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
+                           float* out) {
   const int64_t grain = 1 + 8192 / width;
-  ctx.ParallelRows(rows, grain, [&](int64_t first, int64_t last, int) {
+  context_.ParallelRows(rows, grain, [&](int64_t first, int64_t last, int) {
     LayerNormRows(x + first * width, width, last - first, width, norm, out + first * width, width);
   });
 }

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/backend.h"
 
 #include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
@@ -28,8 +28,8 @@ float RowLogSumExp(const float* x, int64_t width) {
 
 }  // namespace
 
-void LogSumExp(Context& ctx, const float* x, int64_t rows, int64_t width, float* out) {
-  ctx.ParallelRows(rows, 1 + 8192 / width, [&](int64_t first, int64_t last, int) {
+void CpuBackend::LogSumExp(const float* x, int64_t rows, int64_t width, float* out) {
+  context_.ParallelRows(rows, 1 + 8192 / width, [&](int64_t first, int64_t last, int) {
     for (int64_t m = first; m < last; ++m) out[m] = RowLogSumExp(x + m * width, width);
   });
 }

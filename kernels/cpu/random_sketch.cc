@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/row_ops.h"
 
 #include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
@@ -18,31 +18,28 @@ void MultiplyInto(const float* a, const float* b, int64_t size, float* out) {
 
 }  // namespace
 
-void ApplyRandomSketch(Context& ctx, const RandomSketch& sketch, const float* x, int64_t rows,
-                       float* out) {
+void CpuBackend::ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
+                                   float* out) {
   const int64_t out_row = (sketch.size + 7) / 8 * 8;
   const int64_t width = (sketch.size + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
   const int64_t vectors = static_cast<int64_t>(sketch.levels[0].size());
   const int64_t tile_floats = kRowTile * width;
-  ctx.pool().ParallelFor((rows + kRowTile - 1) / kRowTile, [&](int64_t task, int thread) {
+  context_.pool().ParallelFor((rows + kRowTile - 1) / kRowTile, [&](int64_t task, int thread) {
     const int64_t first = task * kRowTile;
     const int count = static_cast<int>(std::min<int64_t>(kRowTile, rows - first));
-    // products[j]: the results of a level; inputs of the next are made in place, neighbours into
-    // the lower index.
-    float* products = ctx.Scratch(thread, (vectors + 1) * tile_floats);
+    // products[j]: product j of a level. Neighbours are multiplied into the lower index, which
+    // makes the inputs of the next level.
+    float* products = context_.Scratch(thread, (vectors + 1) * tile_floats);
     float* spare = products + vectors * tile_floats;
     for (size_t level = 0; level < sketch.levels.size(); ++level) {
       const auto matrices = sketch.levels[level];
       for (size_t j = 0; j < matrices.size(); ++j) {
-        const auto& w = static_cast<const PackedMatrix&>(*matrices[j]);
         float* target = products + j * tile_floats;
-        // Activations stay float32, whatever the units: models keep these matrices in float32.
-        if (level == 0) {
-          MatMulRows({}, x + first * sketch.input, sketch.input, count, w, nullptr, target, width);
-        } else {
-          std::copy_n(target, count * width, spare);
-          MatMulRows({}, spare, width, count, w, nullptr, target, width);
-        }
+        const float* source = level == 0 ? x + first * sketch.input : spare;
+        if (level > 0) std::copy_n(target, count * width, spare);
+        // The matrices are float32, so activations stay float32: no units, no memory to convert.
+        MultiplyRows({}, source, level == 0 ? sketch.input : width, count, Packed(*matrices[j]),
+                     nullptr, target, width);
       }
       for (size_t j = 0; j < matrices.size() / 2; ++j) {
         MultiplyInto(products + 2 * j * tile_floats, products + (2 * j + 1) * tile_floats,

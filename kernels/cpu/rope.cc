@@ -1,11 +1,13 @@
-#include "kernels/cpu/ops.h"
+#include <algorithm>
+
+#include "kernels/angles.h"
+#include "kernels/cpu/backend.h"
 
 #include "kernels/cpu/isa_begin.h"
 
 namespace {
 
-// Strided pairs in, halves out. Products and sums round separately (no contraction), as the
-// definition is written.
+// Reads pairs, writes halves. Products and sums are rounded separately, as in the definition.
 void RotateHead(const float* x, const float* cosines, const float* sines, int half, float* out) {
   for (int i = 0; i < half; ++i) {
     const float a = x[2 * i], b = x[2 * i + 1];
@@ -16,13 +18,31 @@ void RotateHead(const float* x, const float* cosines, const float* sines, int ha
 
 }  // namespace
 
-void Rope(Context& ctx, const float* qkv, int64_t rows, const float* cos_sin, int heads,
-          int head_dim, float* q, float* k) {
+void CpuBackend::UpdateAngles(std::span<const int64_t> positions, int head_dim) {
+  if (head_dim == angle_dim_ && std::equal(positions.begin(), positions.end(),
+                                           angle_positions_.begin(), angle_positions_.end())) {
+    return;
+  }
+  if (head_dim != angle_dim_) thetas_ = RopeThetas(head_dim);
+  angle_dim_ = head_dim;
+  angle_positions_.assign(positions.begin(), positions.end());
+  cos_sin_.resize(positions.size() * head_dim);
+  context_.ParallelRows(std::ssize(positions), 4, [&](int64_t first, int64_t last, int) {
+    for (int64_t m = first; m < last; ++m) {
+      float* row = cos_sin_.data() + m * head_dim;
+      CosSin(thetas_, positions[m], row, row + head_dim / 2);
+    }
+  });
+}
+
+void CpuBackend::Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim,
+                      float* q, float* k) {
+  UpdateAngles(positions, head_dim);
   const int64_t width = static_cast<int64_t>(heads) * head_dim;
   const int half = head_dim / 2;
-  ctx.ParallelRows(rows, 8, [&](int64_t first, int64_t last, int) {
+  context_.ParallelRows(std::ssize(positions), 8, [&](int64_t first, int64_t last, int) {
     for (int64_t m = first; m < last; ++m) {
-      const float* cosines = cos_sin + m * head_dim;
+      const float* cosines = cos_sin_.data() + m * head_dim;
       const float* sines = cosines + half;
       for (int h = 0; h < heads; ++h) {
         const float* source = qkv + m * 3 * width + h * head_dim;

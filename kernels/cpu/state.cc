@@ -10,6 +10,47 @@ namespace {
 
 int64_t RoundUp16(int64_t n) { return (n + 15) / 16 * 16; }
 
+uint16_t* HalfWords(float* data) { return reinterpret_cast<uint16_t*>(data); }
+
+// Calls run(offset, count) for a matrix [rows][cols] whose rows are `stride` elements apart.
+template <typename Run>
+void ForRows(int64_t rows, int64_t cols, int64_t stride, const Run& run) {
+  if (cols == stride) return run(0, rows * cols);
+  for (int64_t i = 0; i < rows; ++i) run(i * stride, cols);
+}
+
+// `count` elements of an array of float32, or of bf16 if `narrow`.
+void WalkRun(SavedValues* io, bool narrow, float* array, int64_t offset, int64_t count) {
+  narrow ? io->Bf16(HalfWords(array) + offset, count) : io->Floats(array + offset, count);
+}
+
+// Transposed keys [dim][tokens].
+void WalkKeys(SavedValues* io, bool narrow, float* keys, int64_t dim, int64_t tokens) {
+  for (int64_t row = 0; row < dim; ++row) {
+    for (int64_t t = 0; t < tokens; t += kKeyPanel) {
+      WalkRun(io, narrow, keys, KeyIndex(dim, row, t), std::min(kKeyPanel, tokens - t));
+    }
+  }
+}
+
+void WalkHead(SavedValues* io, const AttentionSpec& spec, const HeadLayout& layout,
+              const HeadState& head, int64_t position) {
+  const int64_t n = spec.BufferedTokens(position), d = spec.head_dim, dp = layout.padded_dim;
+  const bool narrow = spec.narrow_block();
+  if (spec.HasFarState(position)) {
+    uint16_t *upper = HalfWords(head.s), *lower = upper + spec.features() * dp;
+    ForRows(spec.features(), d, dp, [&](int64_t offset, int64_t count) {
+      if (spec.state_format == StateFormat::kF32) return io->Floats(head.s + offset, count);
+      io->Planes(upper + offset, lower + offset, count);
+    });
+    io->Floats(head.z, spec.features());
+  }
+  WalkKeys(io, false, head.far_keys, spec.far_dim(), n);
+  if (spec.mixed()) WalkKeys(io, narrow, head.near_keys, spec.near_dim(), n);
+  ForRows(n, d, dp,
+          [&](int64_t offset, int64_t count) { WalkRun(io, narrow, head.values, offset, count); });
+}
+
 }  // namespace
 
 HeadLayout::HeadLayout(const AttentionSpec& spec)
@@ -26,7 +67,7 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
 }
 
 RecurrentState::RecurrentState(const AttentionSpec& spec)
-    : spec_(spec),
+    : HostState(spec, spec.features()),
       layout_(spec),
       memory_(static_cast<size_t>(spec.layers) * spec.heads * layout_.size) {}
 
@@ -45,11 +86,11 @@ void RecurrentState::CopyFrom(const SequenceState& other) {
 
 void RecurrentState::Truncate(int64_t position) {
   PS_CHECK(position >= EarliestTruncation() && position <= this->position()) << position;
-  set_position(position);  // what lies behind it is never read
+  set_position(position);  // tokens from the position on are never read
 }
 
 void RecurrentState::Reset() {
-  // Block buffers need no clearing: what lies behind the position is never read.
+  // Block buffers keep their contents: tokens from the position on are never read.
   const int64_t heads = static_cast<int64_t>(spec_.layers) * spec_.heads;
   for (int64_t h = 0; h < heads; ++h) {
     std::memset(memory_.data() + h * layout_.size, 0, layout_.far_keys * sizeof(float));
@@ -63,7 +104,16 @@ HeadState RecurrentState::Head(int layer, int head) {
           base + layout_.values};
 }
 
-KvState::KvState(const AttentionSpec& spec) : spec_(spec), layout_(spec), layers_(spec.layers) {}
+void RecurrentState::Prepare(int64_t position) {
+  if (!spec_.HasFarState(position)) Reset();
+}
+
+void RecurrentState::Walk(int layer, int64_t position, SavedValues* values) {
+  for (int h = 0; h < spec_.heads; ++h) WalkHead(values, spec_, layout_, Head(layer, h), position);
+}
+
+KvState::KvState(const AttentionSpec& spec)
+    : HostState(spec, 0), layout_(spec), layers_(spec.layers) {}
 
 int64_t KvState::BlockFloats(const AttentionSpec& spec) {
   return spec.heads * HeadLayout(spec).size;
@@ -84,8 +134,8 @@ std::unique_ptr<SequenceState> KvState::Clone() const {
 void KvState::CopyFrom(const SequenceState& other) {
   const auto& from = static_cast<const KvState&>(other);
   PS_CHECK(from.layers_.size() == layers_.size()) << "a state of another model";
+  Resize(from.position());
   for (size_t l = 0; l < layers_.size(); ++l) {
-    Resize(static_cast<int>(l), from.position());
     for (size_t b = 0; b < layers_[l].size(); ++b) {
       const AlignedBuffer<float>& block = from.layers_[l][b];
       std::memcpy(layers_[l][b].data(), block.data(), block.size() * sizeof(float));
@@ -96,7 +146,7 @@ void KvState::CopyFrom(const SequenceState& other) {
 
 void KvState::Truncate(int64_t position) {
   PS_CHECK(position >= 0 && position <= this->position()) << position;
-  for (int l = 0; l < spec_.layers; ++l) Resize(l, position);
+  Resize(position);
   set_position(position);
 }
 
@@ -110,10 +160,24 @@ void KvState::Reserve(int layer, int64_t tokens) {
   while (layers_[layer].size() < blocks) layers_[layer].emplace_back(BlockFloats(spec_));
 }
 
-void KvState::Resize(int layer, int64_t tokens) {
+void KvState::Resize(int64_t tokens) {
   const size_t blocks = (tokens + spec_.block - 1) / spec_.block;
-  if (layers_[layer].size() > blocks) layers_[layer].resize(blocks);
-  Reserve(layer, tokens);
+  for (int layer = 0; layer < spec_.layers; ++layer) {
+    if (layers_[layer].size() > blocks) layers_[layer].resize(blocks);
+    Reserve(layer, tokens);
+  }
+}
+
+void KvState::Walk(int layer, int64_t position, SavedValues* values) {
+  for (int64_t first = 0; first < position; first += spec_.block) {
+    const int64_t n = std::min<int64_t>(spec_.block, position - first), block = first / spec_.block;
+    for (int h = 0; h < spec_.heads; ++h) {
+      WalkKeys(values, false, Keys(layer, block, h), spec_.head_dim, n);
+      float* rows = Values(layer, block, h);
+      ForRows(n, spec_.head_dim, layout_.padded_dim,
+              [&](int64_t offset, int64_t count) { values->Floats(rows + offset, count); });
+    }
+  }
 }
 
 float* KvState::Keys(int layer, int64_t block, int head) {
@@ -130,11 +194,9 @@ std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) {
 }
 
 size_t StateBytes(const AttentionSpec& spec, int64_t tokens) {
-  if (spec.kv_cache()) {
-    const int64_t blocks = (tokens + spec.block - 1) / spec.block;
-    return static_cast<size_t>(blocks) * spec.layers * KvState::BlockFloats(spec) * sizeof(float);
-  }
-  return static_cast<size_t>(spec.layers) * spec.heads * HeadLayout(spec).size * sizeof(float);
+  const int64_t blocks = spec.kv_cache() ? (tokens + spec.block - 1) / spec.block : 1;
+  return static_cast<size_t>(blocks) * spec.layers * spec.heads * HeadLayout(spec).size *
+         sizeof(float);
 }
 
 }  // namespace polysketch::cpu

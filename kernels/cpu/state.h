@@ -1,74 +1,72 @@
-// The recurrent state as the cpu backend keeps it. One allocation for a sequence; each layer, then
-// each head, is contiguous:
+// States of sequences in the cpu backend.
 //
-//   S     [features][dp]  the far sum of phi(k) v^T. float32, or with StateFormat::kBf16 two planes
-//   of 16 bits, all upper
-//                         halves then all lower ones: a decode step reads the upper plane alone,
-//                         half the bytes
-//   z     [features]      the far sum of phi(k)
-//   far_keys  [panels][far_dim][64]   the current block's sketches (or feature maps), transposed:
-//                         lanes run over tokens, 64 in a panel, so that a part of a block is read
-//                         front to back
-//   near_keys [panels][near_dim][64]  its near keys; only in the mixed kinds, elsewhere the same
-//                         array as far_keys
-//   values    [b][dp]     its values
+// Recurrent kinds: one allocation for a sequence; each layer, and in it each head, is contiguous.
 //
-// With StateFormat::kBf16 values and the mixed kinds' near_keys are 16 bits wide.
+//   S          [features][dp]             sum of phi(k) v^T over all folded blocks. float32; under
+//                                         StateFormat::kBf16 two planes of 16 bits, first all upper
+//                                         and then all lower ones (kernels/state_planes.h). A
+//                                         decode step reads the upper plane alone: half the bytes
+//   z          [features]                 sum of phi(k)
+//   far_keys   [panels][far_dim][64]      sketches or feature maps of the current block, transposed:
+//                                         lanes run over tokens, 64 in a panel, so that a part of a
+//                                         block is read front to back
+//   near_keys  [panels][near_dim][64]     near keys of the current block; in unmixed kinds the same
+//                                         array as far_keys
+//   values     [b][dp]                    values of the current block
 //
-// dp is d rounded up to 16, panels is ceil(b / 64); the padding is zero and stays zero. Feature
-// order of the sketched kinds: for tiles I <= J of 8, for i in I, for j in J: product i j.
-// Off-diagonal tiles count twice, on the query's side.
+// Under kBf16 the values, and the near keys of mixed kinds, are bf16.
 //
-// Planes: upper = (bits + 0x8000) >> 16, the value rounded to bf16 (ties away from zero); lower =
-// bits & 0xffff; bits = ((upper - (lower >> 15)) << 16) | lower, exact in both directions modulo
-// 2^32.
+// dp is d rounded up to 16, panels is ceil(b / 64). Padding is zero. Features of sketched kinds, in
+// order: for tiles I <= J of 8, for i in I, for j in J: the product x_i x_j. Products of
+// off-diagonal tiles count twice; the query's side multiplies them by 2.
 //
-// Saved (state_bytes.cc), n tokens in the buffer, per layer and head, without padding; S as float32
-// values whatever the format, and the block's, so that a state can be read back under either:
+// KV kinds: blocks of b tokens of all heads, each head keys [panels][d][64] and values [b][dp].
+//
+// Saved with n tokens in the buffer, for each layer and head, without padding, as float32 values
+// under either format, so that a state can be loaded under the other one:
 //
 //   recurrent  S [features][d] and z [features] if there is a far state, far_keys [far_dim][n],
-//              near_keys [near_dim][n] in the mixed kinds, values [n][d]
+//              near_keys [near_dim][n] in mixed kinds, values [n][d]
 //   KV         keys [d][n] and values [n][d] of each block
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "base/aligned_buffer.h"
-#include "kernels/backend.h"
+#include "kernels/saved_state.h"
 
 namespace polysketch::cpu {
 
 // Tokens of a panel of keys: four vectors, the widest register tile.
 inline constexpr int64_t kKeyPanel = 64;
 
-// Where token t of row `row` stands in transposed keys of `dim` rows.
+// Offset of token t of row `row` in transposed keys of `dim` rows.
 inline int64_t KeyIndex(int64_t dim, int64_t row, int64_t t) {
   return (t / kKeyPanel * dim + row) * kKeyPanel + t % kKeyPanel;
 }
 
-// Sizes and offsets in floats of one head's part of a state.
+// Sizes and offsets, in floats, of one head's part of a state.
 struct HeadLayout {
   explicit HeadLayout(const AttentionSpec& spec);
 
   int64_t padded_dim;                      // dp
-  int64_t padded_block;                    // tokens of all key panels
-  int64_t z, far_keys, near_keys, values;  // S stands at 0
+  int64_t padded_block;                    // 64 * panels
+  int64_t z, far_keys, near_keys, values;  // offsets; S is at 0
   int64_t size;
 };
 
 // Pointers into one head of one layer of a recurrent state.
 struct HeadState {
-  float* s;  // float32, or the planes
+  float* s;  // float32, or two planes of 16 bits
   float* z;
   float* far_keys;
-  float* near_keys;  // float32, or bf16 (narrow_block of a mixed kind)
+  float* near_keys;  // float32, or bf16 (narrow_block in mixed kinds)
   float* values;     // float32, or bf16 (narrow_block)
 };
 
-class RecurrentState final : public SequenceState {
+class RecurrentState final : public HostState {
  public:
   explicit RecurrentState(const AttentionSpec& spec);
 
@@ -77,23 +75,19 @@ class RecurrentState final : public SequenceState {
   void Reset() override;
   void CopyFrom(const SequenceState& other) override;
   void Truncate(int64_t position) override;
-  int64_t EarliestTruncation() const override { return spec_.EarliestTruncation(position()); }
-  size_t SavedBytes() const override;
-  int saved_parts() const override { return spec_.layers; }
-  void SavePart(int layer, std::span<uint8_t> out) const override;
-  Status Load(int64_t position, std::span<const uint8_t> bytes) override;
 
   HeadState Head(int layer, int head);
 
  private:
-  const AttentionSpec spec_;
+  void Prepare(int64_t position) override;
+  void Walk(int layer, int64_t position, SavedValues* values) override;
+
   const HeadLayout layout_;
   AlignedBuffer<float> memory_;
 };
 
-// softmax and polynomial: every key and value, in blocks of b tokens of all heads: [H] x (keys
-// [d][bp], values [b][dp]).
-class KvState final : public SequenceState {
+// softmax and polynomial.
+class KvState final : public HostState {
  public:
   explicit KvState(const AttentionSpec& spec);
 
@@ -102,13 +96,8 @@ class KvState final : public SequenceState {
   void Reset() override;
   void CopyFrom(const SequenceState& other) override;
   void Truncate(int64_t position) override;
-  int64_t EarliestTruncation() const override { return 0; }
-  size_t SavedBytes() const override;
-  int saved_parts() const override { return spec_.layers; }
-  void SavePart(int layer, std::span<uint8_t> out) const override;
-  Status Load(int64_t position, std::span<const uint8_t> bytes) override;
 
-  // Makes room in a layer for tokens [0, tokens).
+  // Allocates the blocks of a layer for tokens [0, tokens).
   void Reserve(int layer, int64_t tokens);
   float* Keys(int layer, int64_t block, int head);
   float* Values(int layer, int64_t block, int head);
@@ -116,13 +105,11 @@ class KvState final : public SequenceState {
   static int64_t BlockFloats(const AttentionSpec& spec);
 
  private:
-  // Blocks for exactly that many tokens.
-  void Resize(int layer, int64_t tokens);
-  // Every saved value of a layer's first `position` tokens passes through `io`, in order.
-  template <typename Io>
-  void Transfer(int layer, int64_t position, Io* io);
+  // Gives every layer the blocks for exactly `tokens` tokens.
+  void Resize(int64_t tokens);
+  void Prepare(int64_t position) override { Resize(position); }
+  void Walk(int layer, int64_t position, SavedValues* values) override;
 
-  const AttentionSpec spec_;
   const HeadLayout layout_;
   std::vector<std::vector<AlignedBuffer<float>>> layers_;
 };

@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kGeneralThreads)
   for (int64_t block = job.table != nullptr ? 0 : job.block; block <= job.block; ++block) {
     const T* keys = Array<T>(job.keys.near_keys, job.table, block, shape.layer, head);
     const T* values = Array<T>(job.keys.values, job.table, block, shape.layer, head);
-    const int count = block < job.block ? shape.block : job.place + row + 1;
+    const int count = block < job.block ? shape.block : job.block_offset + row + 1;
     for (int first = 0; first < count; first += kGeneralKeys) {
       const int last = first + kGeneralKeys < count ? first + kGeneralKeys : count;
       AddKeys(shape, keys, values, first, last, near_q, scratch, weights, sums, &running, begun);

@@ -1,32 +1,34 @@
-// What the attention kernels are told: a step's segments as lists of jobs, made once a step by
-// attention_plan.cc and read by every layer. Plain data, the same on host and device.
+// The inputs of the attention kernels besides activations: the segments of a step as lists of jobs,
+// made once a step by attention_plan.cc and read in every layer. Plain data, the same on the host
+// and on the device.
 //
-// The structure depends on the model and on absolute positions only, never on the split or the
-// neighbours: work is cut at block boundaries, a block is folded from zero and added once, and the
-// parts of a row's sum (attention_parts.cuh) stand at fixed places. That is what makes prefill,
-// decoding and any mixture of them give the same bits.
+// The cuts depend on the model and on absolute positions only, never on the split into segments or
+// on other sequences: work is cut at block boundaries, a block is folded from zero and added once,
+// and the parts of a row's sum (attention_parts.cuh) have fixed boundaries. So prefill, decoding
+// and any mixture of them give the same bits.
 #pragma once
 
 #include <cstdint>
 
 namespace polysketch::cuda {
 
-// A place in device memory that repeats for every head and every layer.
-struct Place {
-  uint64_t base = 0;  // an address on the device, or an offset in a block of a KV cache
-  int64_t head = 0;   // bytes from one head to the next
-  int64_t layer = 0;  // bytes from one layer to the next
+// An array that every head of every layer has. `base` is a device address, or an offset in a block
+// of a KV cache; the strides are in bytes.
+struct HeadArray {
+  uint64_t base = 0;
+  int64_t head_stride = 0;
+  int64_t layer_stride = 0;
 };
 
-// Keys and values of tokens that follow one another.
+// Keys and values of consecutive tokens.
 struct TokenArrays {
-  Place far_keys, near_keys, values;
+  HeadArray far_keys, near_keys, values;
 };
 
-// Rows of the packed batch, rounded to T, to tokens first, first + 1, ...
+// Stores rows [row, row + count) of the batch, rounded to T, as tokens first, first + 1, ...
 struct StoreJob {
   TokenArrays to;
-  // KV kinds: the table of the state instead, and the block.
+  // KV kinds: the block table of the state and the index of the block that `to` is in.
   uint8_t* const* table = nullptr;
   int64_t block = 0;
   int32_t row = 0;
@@ -34,38 +36,38 @@ struct StoreJob {
   int32_t first = 0;
 };
 
-// The first `count` tokens of a block buffer to a workspace.
+// Copies the first `count` tokens of a block buffer to the workspace.
 struct CopyJob {
   TokenArrays from, to;
   int32_t count = 0;
 };
 
-// One full block: its sum, from zero, to a partial [features][d] and [features].
+// Sums one full block from zero into partial sums [features][d] and [features].
 struct FoldJob {
   TokenArrays from;
-  int64_t partial = 0;  // index
+  int64_t partial = 0;  // index of the partial sums
 };
 
-// The partials of a segment, in order, each added once to its state. Before each is added the state
-// goes, as a reader sees it, to a snapshot; not when `snapshots` is negative.
+// Adds the partial sums of a segment to its state, each once, in order. Before each addition the
+// state is copied, as queries read it, to the next snapshot, unless `snapshots` is negative.
 struct ScanJob {
-  Place sums, weights;  // S and z
-  int64_t partial = 0;
-  int64_t snapshots = -1;
+  HeadArray sums, weights;  // S and z
+  int64_t partial = 0;      // first index
+  int64_t snapshots = -1;   // first index
   int32_t count = 0;
 };
 
-// Queries of tokens in one block.
+// Computes the queries of tokens in one block.
 struct AttendJob {
   TokenArrays keys;  // of this block
   uint8_t* const* table = nullptr;
-  Place sums, weights;  // the far state at the block's start
-  int64_t block = 0;    // of the queries; KV kinds read all blocks up to it
-  int64_t partial = 0;  // few rows: where the parts' results go, in rows
-  int32_t row = 0;
-  int32_t count = 0;
-  int32_t place = 0;  // of the first query in its block
-  int32_t past = 0;   // 1: there is a far state; 0: nothing is behind the block
+  HeadArray sums, weights;   // S and z at the start of the block
+  int64_t block = 0;         // of the queries; KV kinds read all blocks up to this one
+  int64_t partial = 0;       // few rows: where the results of the parts are stored, in rows
+  int32_t row = 0;           // first row of the batch
+  int32_t count = 0;         // rows
+  int32_t block_offset = 0;  // offset of the first token in its block
+  int32_t past = 0;          // 1 if there is a far state
 };
 
 }  // namespace polysketch::cuda

@@ -1,4 +1,4 @@
-// A step's attention as jobs for the kernels (attention_jobs.h).
+// The attention of a step as jobs for the kernels (attention_jobs.h).
 #pragma once
 
 #include <cstdint>
@@ -18,39 +18,62 @@ struct WorkspaceNeeds {
   int64_t snapshots = 0;  // far states
   int64_t parts = 0;      // rows of results of parts
   int64_t blocks = 0;     // of KV states
+
+  // Raises each size to that of `other`.
+  void Include(const WorkspaceNeeds& other);
 };
 
-// Where the workspace arrays lie: addresses on the device.
-struct WorkspacePlaces {
+// Device addresses of the workspace arrays. T: attention_general.cuh.
+struct WorkspaceAddresses {
   uint64_t far_keys = 0;   // [heads][tokens][far_dim] of T
-  uint64_t near_keys = 0;  // [heads][tokens][near_dim]
-  uint64_t values = 0;     // [heads][tokens][d]
-  uint64_t snapshots = 0;  // [snapshots][heads]: S as it is read, then z
-  uint64_t tables = 0;     // [blocks]: addresses of blocks, segment by segment
+  uint64_t near_keys = 0;  // [heads][tokens][near_dim] of T
+  uint64_t values = 0;     // [heads][tokens][d] of T
+  uint64_t snapshots = 0;  // [snapshots][heads]: S as queries read it, then z
+  uint64_t tables = 0;     // [blocks]: addresses of KV blocks, segment by segment
 };
 
-// One group of segments that share the workspace. The lists run in this order.
+template <typename Job>
+struct JobList {
+  std::vector<Job> jobs;
+  const Job* on_device = nullptr;
+};
+
+// Jobs of a group of segments that share the workspace. The lists run in this order.
 struct AttentionPlan {
   // Blocks that were full when the segment began, folded from the state's buffer.
-  std::vector<FoldJob> early_folds;
-  std::vector<ScanJob> early_scans;
-  std::vector<CopyJob> copies;
-  std::vector<StoreJob> stores;
-  std::vector<FoldJob> folds;
-  std::vector<ScanJob> scans;
-  std::vector<AttendJob> tiles;  // many rows
-  std::vector<AttendJob> few;    // at most `few_rows`
-  std::vector<StoreJob> late_stores;
+  JobList<FoldJob> early_folds;
+  JobList<ScanJob> early_scans;
+  JobList<CopyJob> copies;
+  JobList<StoreJob> stores;
+  JobList<FoldJob> folds;
+  JobList<ScanJob> scans;
+  JobList<AttendJob> tiles;  // many rows
+  JobList<AttendJob> few;    // at most `few_rows` rows
+  JobList<StoreJob> late_stores;
   int64_t max_parts = 0;  // of a job in `few`
+
+  // Calls visit(list) for every list of a plan.
+  template <typename Plan, typename Visit>
+  static void ForLists(Plan& plan, const Visit& visit) {
+    visit(plan.early_folds);
+    visit(plan.early_scans);
+    visit(plan.copies);
+    visit(plan.stores);
+    visit(plan.folds);
+    visit(plan.scans);
+    visit(plan.tiles);
+    visit(plan.few);
+    visit(plan.late_stores);
+  }
 };
 
 struct PlanShape {
   const AttentionSpec* spec = nullptr;
-  int64_t tile_rows = 1;       // rows of a job in `tiles`
-  int64_t few_rows = 0;        // jobs of at most so many rows go to `few`
+  int64_t tile_rows = 1;       // maximum rows of a job in `tiles`
+  int64_t few_rows = 0;        // maximum rows of a job in `few`
   int64_t far_parts = 0;       // parts of the far sum
-  int64_t snapshot_bytes = 0;  // S as it is read, and z, of one head
-  int64_t snapshot_z = 0;      // offset of z in it
+  int64_t snapshot_bytes = 0;  // S as queries read it, and z, of one head
+  int64_t snapshot_z = 0;      // offset of z in a snapshot
 };
 
 // Parts of the near sum of keys [0, keys) of a block.
@@ -58,10 +81,10 @@ constexpr int64_t kPartKeys = 64;
 inline int64_t NearParts(int64_t keys) { return (keys + kPartKeys - 1) / kPartKeys; }
 
 WorkspaceNeeds NeedsOf(const PlanShape& shape, std::span<const Segment> segments);
-// At least the needs of any step of so many rows and segments, whose states have so many blocks
-// together if they are of a KV kind.
-WorkspaceNeeds MostNeeds(const PlanShape& shape, int64_t rows, int64_t segments, int64_t blocks);
+// At least the needs of any step of `rows` rows and `segments` segments; `blocks` is the number of
+// blocks of all KV states together.
+WorkspaceNeeds MaxNeeds(const PlanShape& shape, int64_t rows, int64_t segments, int64_t blocks);
 AttentionPlan MakePlan(const PlanShape& shape, std::span<const Segment> segments,
-                       const WorkspaceNeeds& needs, const WorkspacePlaces& places);
+                       const WorkspaceNeeds& needs, const WorkspaceAddresses& addresses);
 
 }  // namespace polysketch::cuda

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/attention_jobs.h"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/state_planes.h"
 
 namespace polysketch::cuda {
 
@@ -31,21 +32,21 @@ struct AttentionShape {
 };
 
 template <typename T>
-__device__ __forceinline__ T* At(const Place& place, int layer, int head) {
-  return reinterpret_cast<T*>(place.base + place.layer * layer + place.head * head);
+__device__ __forceinline__ T* At(const HeadArray& place, int layer, int head) {
+  return reinterpret_cast<T*>(place.base + place.layer_stride * layer + place.head_stride * head);
 }
 
 // A place inside one block of a KV cache.
 template <typename T>
-__device__ __forceinline__ T* InBlock(const uint8_t* block, const Place& place, int layer,
+__device__ __forceinline__ T* InBlock(const uint8_t* block, const HeadArray& place, int layer,
                                       int head) {
-  return reinterpret_cast<T*>(reinterpret_cast<uint64_t>(block) + place.base + place.layer * layer +
-                              place.head * head);
+  return reinterpret_cast<T*>(reinterpret_cast<uint64_t>(block) + place.base +
+                              place.layer_stride * layer + place.head_stride * head);
 }
 
 // An array of a job, wherever its tokens are kept.
 template <typename T>
-__device__ __forceinline__ T* Array(const Place& place, uint8_t* const* table, int64_t block,
+__device__ __forceinline__ T* Array(const HeadArray& place, uint8_t* const* table, int64_t block,
                                     int layer, int head) {
   return table != nullptr ? InBlock<T>(table[block], place, layer, head)
                           : At<T>(place, layer, head);
@@ -55,15 +56,6 @@ __device__ __forceinline__ float Widen(float x) { return x; }
 __device__ __forceinline__ float Widen(Bf16 x) { return WidenBf16(x); }
 __device__ __forceinline__ void Round(float x, float* out) { *out = x; }
 __device__ __forceinline__ void Round(float x, Bf16* out) { *out = RoundBf16(x); }
-
-// The planes of a float32 (kernels/cpu/state.h): upper is its bf16 rounding, ties away from zero;
-// together they are exact.
-__device__ __forceinline__ Bf16 UpperPlane(uint32_t bits) {
-  return static_cast<Bf16>((bits + 0x8000u) >> 16);
-}
-__device__ __forceinline__ uint32_t JoinPlanes(Bf16 upper, uint16_t lower) {
-  return (static_cast<uint32_t>(upper) - (lower >> 15)) << 16 | lower;
-}
 
 __device__ __forceinline__ float Power(float x, int power) {
   float result = 1, square = x;

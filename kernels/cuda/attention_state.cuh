@@ -34,7 +34,8 @@ __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs) {
 }
 
 template <typename T>
-__device__ void CopyArray(const Place& from, const Place& to, int layer, int head, int64_t size) {
+__device__ void CopyArray(const HeadArray& from, const HeadArray& to, int layer, int head,
+                          int64_t size) {
   const T* source = At<T>(from, layer, head);
   T* target = At<T>(to, layer, head);
   for (int64_t i = static_cast<int64_t>(blockIdx.z) * blockDim.x + threadIdx.x; i < size;

@@ -23,10 +23,10 @@ constexpr int TileRows() {
 struct PartList {
   int far, per_block, own;
   int64_t earlier;
-  __device__ PartList(const AttentionShape& shape, const AttendJob& job, int last_place)
+  __device__ PartList(const AttentionShape& shape, const AttendJob& job, int last_offset)
       : far(job.past != 0 ? (shape.features + kPartFeatures - 1) / kPartFeatures : 0),
         per_block((shape.block + kPartKeysTensor - 1) / kPartKeysTensor),
-        own(last_place / kPartKeysTensor + 1),
+        own(last_offset / kPartKeysTensor + 1),
         earlier(job.table != nullptr ? job.block * per_block : 0) {}
   __device__ int64_t size() const { return far + earlier + own; }
   // Of a near part: its block, and its first key.
@@ -49,8 +49,8 @@ __device__ __forceinline__ void LoadPart(const AttentionShape& shape, const Atte
     int64_t block;
     int first;
     parts.Near(part, job.block, &block, &first);
-    const int count = block < job.block ? shape.block : job.place + job.count;
-    const auto rows = [&](const Place& place, int width) {
+    const int count = block < job.block ? shape.block : job.block_offset + job.count;
+    const auto rows = [&](const HeadArray& place, int width) {
       return RowArray{Array<Bf16>(place, job.table, block, shape.layer, head), width};
     };
     LoadNearPart<D>(shape, rows(job.keys.near_keys, shape.near_dim), rows(job.keys.values, D),
@@ -72,8 +72,8 @@ __device__ __forceinline__ void ComputePart(const AttentionShape& shape, const A
   int64_t block;
   int first;
   parts.Near(part, job.block, &block, &first);
-  const int held = block < job.block ? shape.block : job.place + job.count;
-  const KeyLimits limits{job.place + row - first + 1, min(kPartKeysTensor, held - first),
+  const int held = block < job.block ? shape.block : job.block_offset + job.count;
+  const KeyLimits limits{job.block_offset + row - first + 1, min(kPartKeysTensor, held - first),
                          block == job.block};
   NearPart<D, M>(shape, near_q, near_size, buffer, limits, sums);
 }
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const int head = blockIdx.y, thread = threadIdx.x;
   auto* shared = SharedMemory<uint8_t>();
   uint8_t* stages = shared + QueryBytes(TileRows<D>(), shape.far_dim, shape.near_dim);
-  const PartList parts(shape, job, job.place + job.count - 1);
+  const PartList parts(shape, job, job.block_offset + job.count - 1);
   const auto buffer = [&](int stage) {
     return PartBuffer<D>(stages + stage * PartBuffer<D>::Bytes(shape.near_dim), shape.near_dim);
   };
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kWarpSize)
     AttendParts(AttentionShape shape, const AttendJob* jobs, float* results) {
   const AttendJob job = jobs[blockIdx.x];
   const int head = blockIdx.y, lane = threadIdx.x;
-  const PartList parts(shape, job, job.place + job.count - 1);
+  const PartList parts(shape, job, job.block_offset + job.count - 1);
   const int64_t part = blockIdx.z;
   if (part >= parts.size()) return;
   auto* shared = SharedMemory<uint8_t>();
@@ -223,7 +223,7 @@ template <int D>
 __global__ void JoinParts(AttentionShape shape, const AttendJob* jobs, const float* results) {
   const AttendJob& job = jobs[blockIdx.x];
   const int head = blockIdx.y, column = threadIdx.x;
-  const PartList parts(shape, job, job.place + job.count - 1);
+  const PartList parts(shape, job, job.block_offset + job.count - 1);
   const bool softmax = shape.near_power == 0;
   for (int r = 0; r < job.count; ++r) {
     float value = 0, weights = 0, top = -INFINITY;

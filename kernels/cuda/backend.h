@@ -1,13 +1,126 @@
+// The cuda backend. Its ops are defined one a file; every pointer that they take is a device
+// pointer.
+//
+// Numbers: the result of a row is one fixed sequence of operations here too (docs/numerics.md).
+// Sums inside a row are divided among lanes in one way and joined by a fixed tree; products run
+// over k in order. Contraction is off (-fmad=false) and fused operations are written as such, so
+// that two kernels which share a formula share its bits.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
-#include "base/status.h"
 #include "kernels/backend.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/dense.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/matrix.h"
+#include "kernels/cuda/state.h"
+#include "kernels/cuda/step_graphs.h"
 
 namespace polysketch::cuda {
 
-// FAILED_PRECONDITION where there is no device that it can use.
-Result<std::unique_ptr<Backend>> NewBackend();
+class CudaBackend final : public Backend {
+ public:
+  // Opens the first device. FAILED_PRECONDITION if there is none that the backend supports.
+  static Result<std::unique_ptr<CudaBackend>> Open();
+
+  std::string_view name() const override { return name_; }
+  int threads() const override { return 1; }
+  Status status() const override { return device_->status(); }
+
+  bool host_memory() const override { return false; }
+  float* NewArray(size_t size) override;
+  void DeleteArray(float* array) override;
+  void CopyIn(const float* host, size_t size, float* array) override;
+  void CopyOut(const float* array, size_t size, float* host) override;
+  std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
+                                           DataType type) override {
+    return std::make_unique<CudaMatrix>(device_.get(), w, transpose, type);
+  }
+  std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) override {
+    return std::make_unique<CudaState>(device_.get(), spec);
+  }
+  size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const override {
+    return cuda::StateBytes(spec, tokens);
+  }
+  void Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments, size_t kv_bytes,
+               const std::function<void()>& ops) override;
+  DeviceMemory device_memory() override { return {device_->held_memory(), device_->FreeMemory()}; }
+
+  void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
+             std::span<const int64_t> positions, float* out) override;
+  void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
+                 float* out) override;
+  void MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias, bool accumulate,
+              float* out) override;
+  void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
+            float* k) override;
+  void GeluGate(const float* up, int64_t rows, int hidden, float* out) override;
+  void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override;
+  void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
+                         float* out) override;
+  void LinearFeatures(const float* x, int64_t rows, int width, float* out) override;
+  void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override;
+  void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
+                 const AttentionInput& input, float* out) override;
+  void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override;
+
+  void RunStep(const StepInput& step, const std::function<void()>& ops) override;
+  void Wait() override { device_->Synchronize(); }
+  bool samples_rows() const override { return samples_rows_; }
+  void SampleRows(float* logits, int64_t width, std::span<const SampleQuery> queries,
+                  std::span<SampleResult> answers) override;
+
+  // For benchmarks. Computes the angles of the positions of the last Embed or Rope.
+  Device* device() { return device_.get(); }
+  bool has_dense_library() const { return library_ != nullptr; }
+  void ComputeAngles(int head_dim);
+
+ private:
+  using ThetasByWidth = std::map<int64_t, DeviceArray<float>>;
+
+  explicit CudaBackend(std::unique_ptr<Device> device);
+  // The thetas of a width on the device, which make(width) computes the first time.
+  const float* Thetas(ThetasByWidth* all, int64_t width, std::vector<float> (*make)(int));
+  // Upload values for all layers of a step; they do nothing if the device has the same values.
+  void UpdateTokens(std::span<const int32_t> tokens);
+  void UpdatePositions(std::span<const int64_t> positions);
+  void UpdateAngles(int head_dim);
+  void MatMulHalf(const float* x, int64_t rows, const CudaMatrix& w, const float* bias,
+                  bool accumulate, float* out);
+  // LearnedSketch in one kernel, for matrices of 16 bits and some sizes. Returns false, and does
+  // nothing, for others.
+  bool LearnedSketchFused(const SketchNetwork& net, const float* x, int64_t rows, float* out);
+  void ReserveSampling();
+
+  const std::unique_ptr<Device> device_;  // outlives the arrays below
+  const std::string name_;
+  const std::unique_ptr<DenseLibrary> library_;  // may be null
+  AttentionRunner attention_;
+  StepGraphs graphs_;
+
+  // Inputs of the current step.
+  std::vector<int32_t> host_tokens_;
+  DeviceArray<int32_t> tokens_;
+  std::vector<int64_t> host_positions_;
+  DeviceArray<int64_t> positions_;
+  ThetasByWidth embedding_thetas_, rope_thetas_;
+  int angle_dim_ = 0;           // head_dim of cos_sin_; 0: cos_sin_ is not that of positions_
+  DeviceArray<float> cos_sin_;  // [rows][head_dim]: cosines, then sines
+
+  // Workspace of one op, which grows to the largest step.
+  DeviceArray<float> floats_[4];
+  DeviceArray<uint16_t> halves_;
+  DeviceArray<int8_t> bytes_;
+
+  // SampleRows: queries and answers on the device and on the host.
+  DeviceArray<uint8_t> queries_, answers_;
+  std::vector<uint8_t> host_queries_, host_answers_;
+  const bool samples_rows_;
+};
 
 }  // namespace polysketch::cuda

@@ -1,19 +1,14 @@
-// polysketch-cuda-bench [GB/s TFLOP/s]: the kernels alone, by graph replay with a cold L2, medians.
-// Useful FLOP and bytes are those of ../shared/design/gpu.md: symmetric features, one state read,
-// half a block of near keys. The arguments are ceilings of the same machine (bench/cuda_peer.py
-// measures them); shares are of those.
+// polysketch-cuda-bench [GB/s TFLOP/s]: times of the kernels alone. Useful FLOP and bytes are those
+// of docs/gpu.md: symmetric features, one read of the state, half a block of near keys. The
+// arguments are the ceilings of this machine (bench/cuda_peer.py measures them) that shares refer
+// to.
+#include "kernels/cuda/bench.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
-
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/bench_rows.h"
-#include "kernels/cuda/bench_timer.h"
-#include "kernels/cuda/ops.h"
-#include "kernels/cuda/state.h"
-#include "kernels/cuda/training/bench.h"
 
 namespace polysketch::cuda {
 namespace {
@@ -32,14 +27,6 @@ AttentionSpec Spec(int heads, int d, int r,
   return spec;
 }
 
-std::unique_ptr<CudaMatrix> Weights(Device* device, int64_t in, int64_t out, DataType type) {
-  std::vector<float> host(in * out);
-  std::mt19937 engine(2);
-  for (float& x : host) x = 0.05f * (static_cast<float>(engine() >> 8) * 0x1p-23f - 1);
-  return std::make_unique<CudaMatrix>(device, HostMatrix{host.data(), DataType::kF32, in, out},
-                                      false, type);
-}
-
 // A learned sketch network of bf16 matrices.
 struct Network {
   Network(Bench* bench, int d, int r) : norm(bench->Random(std::max(d, r), 1)) {
@@ -48,9 +35,9 @@ struct Network {
     for (auto& branch : net.branch) {
       for (int level = 0; level < 2; ++level) {
         const int in = level == 0 ? d : r;
-        matrices.push_back(Weights(bench->device(), in, 8 * r, DataType::kBf16));
+        matrices.push_back(bench->Weights(in, 8 * r, DataType::kBf16));
         branch[level].up = matrices.back().get();
-        matrices.push_back(Weights(bench->device(), 8 * r, r, DataType::kBf16));
+        matrices.push_back(bench->Weights(8 * r, r, DataType::kBf16));
         branch[level].down = matrices.back().get();
         branch[level].norm = {norm.data(), norm.data()};
         row_flop += 2.0 * (in + r) * 8 * r;
@@ -64,20 +51,19 @@ struct Network {
   double row_flop = 0;
 };
 
-// `rows` tokens of each of `batch` sequences that stand at `position`; with a network, from queries
-// and keys that it sketches first.
+// Attention of `rows` tokens of each of `batch` sequences at `position`. With a network, queries and
+// keys are sketched first.
 void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& spec, int batch,
-                    int rows, int64_t position, Context* ctx = nullptr,
-                    const Network* network = nullptr) {
+                    int rows, int64_t position, const Network* network = nullptr) {
   const double features = spec.features(), d = spec.head_dim, r = spec.sketch_size;
   const double tokens = static_cast<double>(batch) * rows * spec.heads;
-  // Half a block of near keys; of a KV cache all before the mean row.
+  // Half a block of near keys; KV kinds: all keys before the mean row.
   const double near_keys =
       spec.kv_cache() ? static_cast<double>(position) + rows / 2.0 : spec.block / 2.0;
   const double near = near_keys * (spec.near_dim() + d);  // numbers of keys and values
   const double far = 2 * features * d + (spec.sketched() ? 2 * r * r : 2 * features);
   double flop = tokens * (far + 2 * near);
-  // Inputs and the output; in decoding the state, and the near keys and values.
+  // Inputs and the output; in decoding also the state, and the near keys and values.
   double bytes = tokens * 4 * (2 * spec.near_dim() + 2 * d + (spec.mixed() ? 2 * r : 0));
   if (rows > 1) {
     flop += tokens * far;  // the fold
@@ -104,44 +90,45 @@ void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& 
                              far_k.data(),
                              v.data(),
                              int64_t{spec.heads} * spec.head_dim};
-  AttentionRunner runner(bench->device());
   if (network != nullptr) {
     flop += 2 * tokens * network->row_flop;
     bytes += 2 * tokens * 4 * (d + r);
   }
+  CudaBackend& backend = *bench->backend();
   bench->Run(name, flop, bytes, [&] {
     if (network != nullptr) {
       const auto sketched = static_cast<int64_t>(m);
-      LearnedSketch(*ctx, network->net, q.data(), sketched, far_q.data());
-      LearnedSketch(*ctx, network->net, k.data(), sketched, far_k.data());
+      backend.LearnedSketch(network->net, q.data(), sketched, far_q.data());
+      backend.LearnedSketch(network->net, k.data(), sketched, far_k.data());
     }
-    runner.Run(spec, 0, segments, input, out.data());
+    backend.Attention(spec, 0, segments, input, out.data());
   });
 }
 
-void BenchProduct(Bench* bench, Context* ctx, int64_t rows, int64_t in, int64_t out,
+void BenchProduct(Bench* bench, int64_t rows, int64_t in, int64_t out,
                   DataType type = DataType::kBf16) {
-  const auto w = Weights(bench->device(), in, out, type);
+  const auto w = bench->Weights(in, out, type);
   const auto x = bench->Random(rows * in, 1), y = bench->Random(rows * out, 1);
-  const std::string by = w->half() && ctx->library != nullptr ? " cuBLASLt" : " portable";
+  const std::string by =
+      w->half() && bench->backend()->has_dense_library() ? " cuBLASLt" : " portable";
   bench->Run("product " + std::to_string(rows) + " x " + std::to_string(in) + " x " +
                  std::to_string(out) + " " + std::string(DataTypeName(type)) + by,
              2.0 * rows * in * out, static_cast<double>(w->bytes()) + 4.0 * rows * (in + out),
-             [&] { MatMul(*ctx, x.data(), rows, *w, nullptr, false, y.data()); });
+             [&] { bench->backend()->MatMul(x.data(), rows, *w, nullptr, false, y.data()); });
 }
 
-void BenchSketch(Bench* bench, Context* ctx, const Network& network, int64_t rows) {
+void BenchSketch(Bench* bench, const Network& network, int64_t rows) {
   const int d = network.net.input, r = network.net.size;
   const auto x = bench->Random(rows * d, 1), y = bench->Random(rows * r, 1);
   bench->Run("learned sketch, " + std::to_string(rows) + " rows, d " + std::to_string(d) + " r " +
                  std::to_string(r),
              static_cast<double>(rows) * network.row_flop, 4.0 * rows * (d + r),
-             [&] { LearnedSketch(*ctx, network.net, x.data(), rows, y.data()); });
+             [&] { bench->backend()->LearnedSketch(network.net, x.data(), rows, y.data()); });
 }
 
-void BenchRandomSketch(Bench* bench, Context* ctx, int64_t rows, int d, int r) {
-  const auto left = Weights(bench->device(), d, r, DataType::kF32);
-  const auto right = Weights(bench->device(), d, r, DataType::kF32);
+void BenchRandomSketch(Bench* bench, int64_t rows, int d, int r) {
+  const auto left = bench->Weights(d, r, DataType::kF32);
+  const auto right = bench->Weights(d, r, DataType::kF32);
   const Matrix* const matrices[] = {left.get(), right.get()};
   const std::span<const Matrix* const> level = matrices;
   const RandomSketch sketch{{&level, 1}, d, r};
@@ -149,17 +136,25 @@ void BenchRandomSketch(Bench* bench, Context* ctx, int64_t rows, int d, int r) {
   bench->Run("random sketch, " + std::to_string(rows) + " rows, d " + std::to_string(d) + " r " +
                  std::to_string(r),
              4.0 * rows * d * r, 4.0 * rows * (d + r),
-             [&] { ApplyRandomSketch(*ctx, sketch, x.data(), rows, y.data()); });
+             [&] { bench->backend()->ApplyRandomSketch(sketch, x.data(), rows, y.data()); });
+}
+
+std::unique_ptr<CudaBackend> OpenBackend() {
+  auto backend = CudaBackend::Open();
+  if (backend.ok()) return std::move(backend).value();
+  std::fprintf(stderr, "%s\n", backend.status().ToString().c_str());
+  std::exit(1);
 }
 
 int Main(int argc, char** argv) {
-  auto opened = Device::Open();
-  if (!opened.ok()) {
-    std::fprintf(stderr, "%s\n", opened.status().ToString().c_str());
-    return 1;
-  }
-  const std::unique_ptr<Device> device = std::move(opened).value();
-  Bench bench(device.get(), argc > 1 ? std::atof(argv[1]) : 0, argc > 2 ? std::atof(argv[2]) : 0);
+  const double gigabytes = argc > 1 ? std::atof(argv[1]) : 0;
+  const double teraflops = argc > 2 ? std::atof(argv[2]) : 0;
+  const std::unique_ptr<CudaBackend> backend = OpenBackend();
+  setenv("POLYSKETCH_CUDA_DENSE", "portable", 1);
+  const std::unique_ptr<CudaBackend> portable_backend = OpenBackend();
+  Bench bench(backend.get(), gigabytes, teraflops);
+  Bench portable(portable_backend.get(), gigabytes, teraflops);
+  Bench::PrintHeader();
   for (const int n : {2048, 8192, 32768, 65536}) {
     BenchAttention(&bench, "prefill attention, 12 heads, d 64 r 32, n " + std::to_string(n),
                    Spec(12, 64, 32), 1, n, 0);
@@ -186,24 +181,20 @@ int Main(int argc, char** argv) {
   AttentionSpec float32 = Spec(12, 64, 32);
   float32.state_format = StateFormat::kF32;
   BenchAttention(&bench, "prefill in float32, 12 heads, d 64 r 32, n 2048", float32, 1, 2048, 0);
-  Context with_library{device.get(), NewDenseLibrary(device.get()), {}};
-  Context portable{device.get(), nullptr, {}};
-  for (Context* ctx : {&with_library, &portable}) {
-    for (const int64_t rows : {1, 64, 8192}) BenchProduct(&bench, ctx, rows, 768, 2304);
-    BenchProduct(&bench, ctx, 64, 768, 32000);
+  for (Bench* each : {&bench, &portable}) {
+    for (const int64_t rows : {1, 64, 8192}) BenchProduct(each, rows, 768, 2304);
+    BenchProduct(each, 64, 768, 32000);
   }
-  BenchProduct(&bench, &portable, 64, 768, 2304, DataType::kF32);
-  BenchProduct(&bench, &portable, 64, 768, 2304, DataType::kQ8);
+  BenchProduct(&bench, 64, 768, 2304, DataType::kF32);
+  BenchProduct(&bench, 64, 768, 2304, DataType::kQ8);
   const Network network(&bench, 64, 32);
-  for (const int tokens : {64, 8192}) BenchSketch(&bench, &with_library, network, 2 * 12 * tokens);
+  for (const int tokens : {64, 8192}) BenchSketch(&bench, network, 2 * 12 * tokens);
   for (const int n : {8192, 32768}) {
     BenchAttention(&bench, "prefill attention and its sketches, 12 heads, n " + std::to_string(n),
-                   Spec(12, 64, 32), 1, n, 0, &with_library, &network);
+                   Spec(12, 64, 32), 1, n, 0, &network);
   }
-  for (const int tokens : {64, 8192}) {
-    BenchRandomSketch(&bench, &with_library, 2 * 12 * tokens, 64, 32);
-  }
-  BenchRows(&bench, &with_library);
+  for (const int tokens : {64, 8192}) BenchRandomSketch(&bench, 2 * 12 * tokens, 64, 32);
+  BenchRows(&bench);
   BenchTraining(&bench);
   return 0;
 }

@@ -1,4 +1,6 @@
-#include "kernels/cuda/ops.h"
+#include "base/check.h"
+#include "kernels/angles.h"
+#include "kernels/cuda/backend.h"
 #include "kernels/cuda/ptx.cuh"
 
 namespace polysketch::cuda {
@@ -40,12 +42,18 @@ __global__ void EmbedKernel(const void* data, DataType type, const float* scales
 
 }  // namespace
 
-void Embed(Context& ctx, const CudaMatrix& embedding, const int32_t* tokens,
-           const int64_t* positions, int64_t rows, const float* thetas, float* out) {
-  const int width = static_cast<int>(embedding.in());
-  ctx.device->Launch(EmbedKernel, dim3(CeilDiv(rows * (width / 2), 128)), 128, 0, embedding.data(),
-                     embedding.type(), embedding.scales(), embedding.padded_out(), width, tokens,
-                     positions, rows, thetas, out);
+void CudaBackend::Embed(const Matrix& embedding, std::span<const int32_t> tokens,
+                        std::span<const int64_t> positions, float* out) {
+  PS_CHECK(tokens.size() == positions.size());
+  const CudaMatrix& matrix = Cast(embedding);
+  const int width = static_cast<int>(matrix.in());
+  const int64_t rows = std::ssize(tokens);
+  const float* thetas = Thetas(&embedding_thetas_, width, PositionThetas);
+  UpdateTokens(tokens);
+  UpdatePositions(positions);
+  device_->Launch(EmbedKernel, dim3(CeilDiv(rows * (width / 2), 128)), 128, 0, matrix.data(),
+                  matrix.type(), matrix.scales(), matrix.padded_out(), width, tokens_.data(),
+                  positions_.data(), rows, thetas, out);
 }
 
 }  // namespace polysketch::cuda

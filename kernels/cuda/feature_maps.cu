@@ -1,5 +1,5 @@
 // The feature maps of the linear and the performer kind.
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/backend.h"
 #include "kernels/cuda/ptx.cuh"
 
 namespace polysketch::cuda {
@@ -36,20 +36,18 @@ __global__ void PerformerKernel(const float* scaled, int64_t rows, int d, int m,
 
 }  // namespace
 
-void LinearFeatures(Context& ctx, const float* x, int64_t rows, int width, float* out) {
-  ctx.device->Launch(LinearKernel, dim3(CeilDiv(rows * width, 256)), 256, 0, x, rows * width, out);
+void CudaBackend::LinearFeatures(const float* x, int64_t rows, int width, float* out) {
+  device_->Launch(LinearKernel, dim3(CeilDiv(rows * width, 256)), 256, 0, x, rows * width, out);
 }
 
-void PerformerFeatures(Context& ctx, const CudaMatrix& omega, const float* x, int64_t rows,
-                       float* out) {
+void CudaBackend::PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) {
   const int d = static_cast<int>(omega.in()), m = static_cast<int>(omega.out());
-  float* scaled = ctx.work.floats[0].Grow(ctx.device, rows * d);
+  float* scaled = floats_[0].Grow(device_.get(), rows * d);
   const float factor = static_cast<float>(std::pow(static_cast<double>(d), -0.25));
-  ctx.device->Launch(ScaleKernel, dim3(CeilDiv(rows * d, 256)), 256, 0, x, rows * d, factor,
-                     scaled);
-  MatMul(ctx, scaled, rows, omega, nullptr, false, out);
-  ctx.device->Launch(PerformerKernel, dim3(CeilDiv(rows, 4)), 4 * kWarpSize, 0, scaled, rows, d, m,
-                     out);
+  device_->Launch(ScaleKernel, dim3(CeilDiv(rows * d, 256)), 256, 0, x, rows * d, factor, scaled);
+  MatMul(scaled, rows, omega, nullptr, false, out);
+  device_->Launch(PerformerKernel, dim3(CeilDiv(rows, 4)), 4 * kWarpSize, 0, scaled, rows, d, m,
+                  out);
 }
 
 }  // namespace polysketch::cuda

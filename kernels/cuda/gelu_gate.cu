@@ -1,5 +1,5 @@
+#include "kernels/cuda/backend.h"
 #include "kernels/cuda/gelu.cuh"
-#include "kernels/cuda/ops.h"
 
 namespace polysketch::cuda {
 namespace {
@@ -14,9 +14,8 @@ __global__ void GeluGateKernel(const float* up, int64_t rows, int hidden, float*
 
 }  // namespace
 
-void GeluGate(Context& ctx, const float* up, int64_t rows, int hidden, float* out) {
-  ctx.device->Launch(GeluGateKernel, dim3(CeilDiv(rows * hidden, 256)), 256, 0, up, rows, hidden,
-                     out);
+void CudaBackend::GeluGate(const float* up, int64_t rows, int hidden, float* out) {
+  device_->Launch(GeluGateKernel, dim3(CeilDiv(rows * hidden, 256)), 256, 0, up, rows, hidden, out);
 }
 
 }  // namespace polysketch::cuda

@@ -1,4 +1,4 @@
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/backend.h"
 #include "kernels/cuda/ptx.cuh"
 
 namespace polysketch::cuda {
@@ -31,10 +31,10 @@ __global__ void LayerNormKernel(const float* x, int64_t rows, int width, const f
 
 }  // namespace
 
-void LayerNorm(Context& ctx, const float* x, int64_t rows, int width, const NormWeights& norm,
-               float* out) {
-  ctx.device->Launch(LayerNormKernel, dim3(CeilDiv(rows, kWarps)), kWarps * kWarpSize, 0, x, rows,
-                     width, norm.scale, norm.bias, out);
+void CudaBackend::LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
+                            float* out) {
+  device_->Launch(LayerNormKernel, dim3(CeilDiv(rows, kWarps)), kWarps * kWarpSize, 0, x, rows,
+                  width, norm.scale, norm.bias, out);
 }
 
 }  // namespace polysketch::cuda

@@ -1,8 +1,7 @@
 // g of the learned kinds: by products of whole batches here, for every shape and weight format; the
 // fused kernel for 16-bit weights is in learned_sketch_fused.cu.
+#include "kernels/cuda/backend.h"
 #include "kernels/cuda/gelu.cuh"
-#include "kernels/cuda/learned_sketch_fused.h"
-#include "kernels/cuda/ops.h"
 
 namespace polysketch::cuda {
 namespace {
@@ -24,27 +23,26 @@ __global__ void JoinKernel(const float* x1, const float* x2, int64_t rows, int r
 
 }  // namespace
 
-void LearnedSketch(Context& ctx, const SketchNetwork& net, const float* x, int64_t rows,
-                   float* out) {
-  if (LearnedSketchFused(ctx, net, x, rows, out)) return;
+void CudaBackend::LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows,
+                                float* out) {
+  if (LearnedSketchFused(net, x, rows, out)) return;
   const int r = net.size, padded = (r + 7) / 8 * 8, hidden = 8 * r;
   const int widest = net.input > r ? net.input : r;
-  float* normed = ctx.work.floats[0].Grow(ctx.device, rows * widest);
-  float* up = ctx.work.floats[1].Grow(ctx.device, rows * hidden);
-  float* branches = ctx.work.floats[2].Grow(ctx.device, 2 * rows * r);
+  float* normed = floats_[0].Grow(device_.get(), rows * widest);
+  float* up = floats_[1].Grow(device_.get(), rows * hidden);
+  float* branches = floats_[2].Grow(device_.get(), 2 * rows * r);
   for (int branch = 0; branch < 2; ++branch) {
     float* result = branches + branch * rows * r;
     for (int level = 0; level < 2; ++level) {
       const SketchNetwork::Level& weights = net.branch[branch][level];
-      LayerNorm(ctx, level == 0 ? x : result, rows, level == 0 ? net.input : r, weights.norm,
-                normed);
-      MatMul(ctx, normed, rows, Cast(*weights.up), nullptr, false, up);
-      ctx.device->Launch(GeluKernel, dim3(CeilDiv(rows * hidden, 256)), 256, 0, up, rows * hidden);
-      MatMul(ctx, up, rows, Cast(*weights.down), nullptr, false, result);
+      LayerNorm(level == 0 ? x : result, rows, level == 0 ? net.input : r, weights.norm, normed);
+      MatMul(normed, rows, *weights.up, nullptr, false, up);
+      device_->Launch(GeluKernel, dim3(CeilDiv(rows * hidden, 256)), 256, 0, up, rows * hidden);
+      MatMul(up, rows, *weights.down, nullptr, false, result);
     }
   }
-  ctx.device->Launch(JoinKernel, dim3(CeilDiv(rows * padded, 256)), 256, 0, branches,
-                     branches + rows * r, rows, r, padded, out);
+  device_->Launch(JoinKernel, dim3(CeilDiv(rows * padded, 256)), 256, 0, branches,
+                  branches + rows * r, rows, r, padded, out);
 }
 
 }  // namespace polysketch::cuda

@@ -5,8 +5,8 @@
 // next one on its way while one is used.
 #include <utility>
 
+#include "kernels/cuda/backend.h"
 #include "kernels/cuda/gelu.cuh"
-#include "kernels/cuda/learned_sketch_fused.h"
 #include "kernels/cuda/ptx.cuh"
 
 namespace polysketch::cuda {
@@ -207,24 +207,24 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int D, int R>
-bool Launch(Context& ctx, bool bf16, const NetworkWeights& net, const float* x, int64_t rows,
+bool Launch(Device* device, bool bf16, const NetworkWeights& net, const float* x, int64_t rows,
             float* out) {
-  ctx.device->Launch(bf16 ? SketchKernel<D, R, true> : SketchKernel<D, R, false>,
-                     dim3(CeilDiv(rows, kRows)), kThreads,
-                     2 * StageHalves<D, R>() * sizeof(uint16_t), net, x, rows, out);
+  device->Launch(bf16 ? SketchKernel<D, R, true> : SketchKernel<D, R, false>,
+                 dim3(CeilDiv(rows, kRows)), kThreads, 2 * StageHalves<D, R>() * sizeof(uint16_t),
+                 net, x, rows, out);
   return true;
 }
 
 template <int D>
-bool LaunchFor(Context& ctx, int r, bool bf16, const NetworkWeights& net, const float* x,
+bool LaunchFor(Device* device, int r, bool bf16, const NetworkWeights& net, const float* x,
                int64_t rows, float* out) {
   switch (r) {
     case 16:
-      return Launch<D, 16>(ctx, bf16, net, x, rows, out);
+      return Launch<D, 16>(device, bf16, net, x, rows, out);
     case 32:
-      return Launch<D, 32>(ctx, bf16, net, x, rows, out);
+      return Launch<D, 32>(device, bf16, net, x, rows, out);
     case 64:
-      return Launch<D, 64>(ctx, bf16, net, x, rows, out);
+      return Launch<D, 64>(device, bf16, net, x, rows, out);
     default:
       return false;
   }
@@ -232,8 +232,8 @@ bool LaunchFor(Context& ctx, int r, bool bf16, const NetworkWeights& net, const 
 
 }  // namespace
 
-bool LearnedSketchFused(Context& ctx, const SketchNetwork& net, const float* x, int64_t rows,
-                        float* out) {
+bool CudaBackend::LearnedSketchFused(const SketchNetwork& net, const float* x, int64_t rows,
+                                     float* out) {
   const CudaMatrix& first = Cast(*net.branch[0][0].up);
   if (!first.half()) return false;
   const bool bf16 = first.type() == DataType::kBf16;
@@ -253,11 +253,11 @@ bool LearnedSketchFused(Context& ctx, const SketchNetwork& net, const float* x, 
   }
   switch (net.input) {
     case 32:
-      return LaunchFor<32>(ctx, net.size, bf16, weights, x, rows, out);
+      return LaunchFor<32>(device_.get(), net.size, bf16, weights, x, rows, out);
     case 64:
-      return LaunchFor<64>(ctx, net.size, bf16, weights, x, rows, out);
+      return LaunchFor<64>(device_.get(), net.size, bf16, weights, x, rows, out);
     case 128:
-      return LaunchFor<128>(ctx, net.size, bf16, weights, x, rows, out);
+      return LaunchFor<128>(device_.get(), net.size, bf16, weights, x, rows, out);
     default:
       return false;
   }

@@ -10,7 +10,7 @@ extern "C" __attribute__((visibility("default"))) int polysketch_cuda_version() 
 
 extern "C" __attribute__((visibility("default"))) polysketch::Backend* polysketch_cuda_backend(
     polysketch::Status* status) {
-  auto backend = polysketch::cuda::NewBackend();
+  auto backend = polysketch::cuda::CudaBackend::Open();
   *status = backend.status();
   return backend.ok() ? std::move(backend).value().release() : nullptr;
 }

@@ -1,4 +1,4 @@
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/backend.h"
 #include "kernels/cuda/ptx.cuh"
 
 namespace polysketch::cuda {
@@ -26,9 +26,9 @@ __global__ void LogSumExpKernel(const float* x, int64_t width, float* out) {
 
 }  // namespace
 
-void LogSumExp(Context& ctx, const float* x, int64_t rows, int64_t width, float* out) {
-  ctx.device->Launch(LogSumExpKernel, dim3(static_cast<unsigned>(rows)), kThreads,
-                     kWarpSize * sizeof(float), x, width, out);
+void CudaBackend::LogSumExp(const float* x, int64_t rows, int64_t width, float* out) {
+  device_->Launch(LogSumExpKernel, dim3(static_cast<unsigned>(rows)), kThreads,
+                  kWarpSize * sizeof(float), x, width, out);
 }
 
 }  // namespace polysketch::cuda

@@ -3,8 +3,8 @@
 // of rows: one fused multiply-add a step in float32, one tensor core instruction for 16 steps in
 // the 16-bit formats.
 #include "base/check.h"
+#include "kernels/cuda/backend.h"
 #include "kernels/cuda/float_tile.cuh"
-#include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/quantize.h"
 
@@ -181,58 +181,58 @@ __global__ void ByteProduct(const int8_t* x, const float* x_scales, int64_t in, 
 constexpr int64_t kMaxGridY = 65535;
 
 template <int kRows>
-void LaunchHalf(Context& ctx, const uint16_t* x, int64_t rows, const CudaMatrix& w,
+void LaunchHalf(Device* device, const uint16_t* x, int64_t rows, const CudaMatrix& w,
                 const float* bias, bool accumulate, float* out) {
   const dim3 grid(CeilDiv(w.out(), kHalfColumns), CeilDiv(rows, kRows));
   const size_t shared = kHalfStages * StageHalves<kRows>() * sizeof(uint16_t);
-  ctx.device->Launch(
-      w.type() == DataType::kBf16 ? HalfProduct<kRows, true> : HalfProduct<kRows, false>, grid,
-      kHalfThreads, shared, x, rows, w.padded_in(), w.halves(), w.out(), w.padded_out(), bias,
-      accumulate, out);
-}
-
-void MatMulHalf(Context& ctx, const float* x, int64_t rows, const CudaMatrix& w, const float* bias,
-                bool accumulate, float* out) {
-  const int64_t size = rows * w.padded_in();
-  uint16_t* rounded = ctx.work.halves.Grow(ctx.device, size);
-  ctx.device->Launch(RoundRows, dim3(CeilDiv(size, 256)), 256, 0, x, rows, w.in(), w.padded_in(),
-                     w.type() == DataType::kBf16, rounded);
-  if (ctx.library != nullptr && ctx.library->Product(rounded, rows, w, bias, accumulate, out)) {
-    return;
-  }
-  if (rows <= 16) {
-    LaunchHalf<16>(ctx, rounded, rows, w, bias, accumulate, out);
-  } else {
-    LaunchHalf<64>(ctx, rounded, rows, w, bias, accumulate, out);
-  }
+  device->Launch(w.type() == DataType::kBf16 ? HalfProduct<kRows, true> : HalfProduct<kRows, false>,
+                 grid, kHalfThreads, shared, x, rows, w.padded_in(), w.halves(), w.out(),
+                 w.padded_out(), bias, accumulate, out);
 }
 
 }  // namespace
 
-void MatMul(Context& ctx, const float* x, int64_t rows, const CudaMatrix& w, const float* bias,
-            bool accumulate, float* out) {
+void CudaBackend::MatMulHalf(const float* x, int64_t rows, const CudaMatrix& w, const float* bias,
+                             bool accumulate, float* out) {
+  const int64_t size = rows * w.padded_in();
+  uint16_t* rounded = halves_.Grow(device_.get(), size);
+  device_->Launch(RoundRows, dim3(CeilDiv(size, 256)), 256, 0, x, rows, w.in(), w.padded_in(),
+                  w.type() == DataType::kBf16, rounded);
+  if (library_ != nullptr && library_->Product(rounded, rows, w, bias, accumulate, out)) {
+    return;
+  }
+  if (rows <= 16) {
+    LaunchHalf<16>(device_.get(), rounded, rows, w, bias, accumulate, out);
+  } else {
+    LaunchHalf<64>(device_.get(), rounded, rows, w, bias, accumulate, out);
+  }
+}
+
+void CudaBackend::MatMul(const float* x, int64_t rows, const Matrix& matrix, const float* bias,
+                         bool accumulate, float* out) {
   if (rows == 0) return;
+  const CudaMatrix& w = Cast(matrix);
   if (rows > kMaxGridY) {  // the height of a grid
-    MatMul(ctx, x, kMaxGridY, w, bias, accumulate, out);
-    MatMul(ctx, x + kMaxGridY * w.in(), rows - kMaxGridY, w, bias, accumulate,
+    MatMul(x, kMaxGridY, w, bias, accumulate, out);
+    MatMul(x + kMaxGridY * w.in(), rows - kMaxGridY, w, bias, accumulate,
            out + kMaxGridY * w.out());
     return;
   }
   if (w.half()) {
-    MatMulHalf(ctx, x, rows, w, bias, accumulate, out);
+    MatMulHalf(x, rows, w, bias, accumulate, out);
   } else if (w.type() == DataType::kF32) {
     const dim3 grid(CeilDiv(w.out(), kFloatColumns), CeilDiv(rows, kFloatRows));
-    ctx.device->Launch(FloatProduct, grid, kFloatThreads, FloatTileShared<4>(), x, rows, w.in(),
-                       w.floats(), w.out(), bias, accumulate, out);
+    device_->Launch(FloatProduct, grid, kFloatThreads, FloatTileShared<4>(), x, rows, w.in(),
+                    w.floats(), w.out(), bias, accumulate, out);
   } else {
     PS_CHECK(w.in() < kQuantLongest) << w.in();
-    int8_t* quantised = ctx.work.bytes.Grow(ctx.device, rows * w.in());
-    float* scales = ctx.work.floats[3].Grow(ctx.device, rows);
-    ctx.device->Launch(QuantizeRows, dim3(static_cast<unsigned>(rows)), 128,
-                       kWarpSize * sizeof(float), x, w.in(), quantised, scales);
-    ctx.device->Launch(ByteProduct, dim3(CeilDiv(w.out(), 128), static_cast<unsigned>(rows)), 128,
-                       0, quantised, scales, w.in(), w.bytes8(), w.scales(), w.out(), bias,
-                       accumulate, out);
+    int8_t* quantised = bytes_.Grow(device_.get(), rows * w.in());
+    float* scales = floats_[3].Grow(device_.get(), rows);
+    device_->Launch(QuantizeRows, dim3(static_cast<unsigned>(rows)), 128, kWarpSize * sizeof(float),
+                    x, w.in(), quantised, scales);
+    device_->Launch(ByteProduct, dim3(CeilDiv(w.out(), 128), static_cast<unsigned>(rows)), 128, 0,
+                    quantised, scales, w.in(), w.bytes8(), w.scales(), w.out(), bias, accumulate,
+                    out);
   }
 }
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/backend.h"
 #include "kernels/cuda/device.h"
+#include "kernels/matrix.h"
 
 namespace polysketch::cuda {
 
@@ -29,5 +29,9 @@ class CudaMatrix final : public Matrix {
   DeviceArray<uint8_t> data_;
   DeviceArray<float> scales_;
 };
+
+inline const CudaMatrix& Cast(const Matrix& matrix) {
+  return static_cast<const CudaMatrix&>(matrix);
+}
 
 }  // namespace polysketch::cuda

@@ -8,8 +8,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/backend.h"
 #include "kernels/cuda/float_tile.cuh"
-#include "kernels/cuda/ops.h"
 
 namespace polysketch::cuda {
 namespace {
@@ -75,8 +75,8 @@ const float* Floats(const Matrix& matrix) {
 
 }  // namespace
 
-void ApplyRandomSketch(Context& ctx, const RandomSketch& sketch, const float* x, int64_t rows,
-                       float* out) {
+void CudaBackend::ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
+                                    float* out) {
   const int r = sketch.size, padded = (r + 7) / 8 * 8;
   PS_CHECK(sketch.levels[0].size() == size_t{1} << sketch.levels.size());
   const float* from = x;
@@ -85,7 +85,7 @@ void ApplyRandomSketch(Context& ctx, const RandomSketch& sketch, const float* x,
     const int pairs = static_cast<int>(matrices.size() / 2);
     const bool first = level == 0, last = level + 1 == sketch.levels.size();
     const int in = first ? sketch.input : r, out_row = last ? padded : r;
-    float* to = last ? out : ctx.work.floats[level % 2].Grow(ctx.device, pairs * rows * r);
+    float* to = last ? out : floats_[level % 2].Grow(device_.get(), pairs * rows * r);
     for (int done = 0; done < pairs; done += kMaxPairs) {
       const int count = std::min(kMaxPairs, pairs - done);
       PairMatrices arguments{};
@@ -94,9 +94,9 @@ void ApplyRandomSketch(Context& ctx, const RandomSketch& sketch, const float* x,
         arguments.right[i] = Floats(*matrices[2 * (done + i) + 1]);
       }
       const dim3 grid(CeilDiv(rows, kFloatRows), CeilDiv(r, kPairColumns), count);
-      ctx.device->Launch(first ? SketchLevel<true> : SketchLevel<false>, grid, kFloatThreads,
-                         FloatTileShared<4>(), first ? from : from + 2 * done * rows * in, rows, in,
-                         arguments, r, out_row, to + done * rows * out_row);
+      device_->Launch(first ? SketchLevel<true> : SketchLevel<false>, grid, kFloatThreads,
+                      FloatTileShared<4>(), first ? from : from + 2 * done * rows * in, rows, in,
+                      arguments, r, out_row, to + done * rows * out_row);
     }
     from = to;
   }

@@ -1,4 +1,6 @@
-#include "kernels/cuda/ops.h"
+#include "base/check.h"
+#include "kernels/angles.h"
+#include "kernels/cuda/backend.h"
 #include "kernels/cuda/ptx.cuh"
 
 namespace polysketch::cuda {
@@ -38,16 +40,23 @@ __global__ void RopeKernel(const float* qkv, int64_t rows, const float* cos_sin,
 
 }  // namespace
 
-void Angles(Context& ctx, const int64_t* positions, int64_t rows, int head_dim, const float* thetas,
-            float* cos_sin) {
-  ctx.device->Launch(AnglesKernel, dim3(CeilDiv(rows * (head_dim / 2), 128)), 128, 0, positions,
-                     rows, head_dim, thetas, cos_sin);
+void CudaBackend::ComputeAngles(int head_dim) {
+  angle_dim_ = head_dim;
+  const float* thetas = Thetas(&rope_thetas_, head_dim, RopeThetas);
+  const int64_t rows = std::ssize(host_positions_);
+  float* cos_sin = cos_sin_.Grow(device_.get(), rows * head_dim);
+  device_->Launch(AnglesKernel, dim3(CeilDiv(rows * (head_dim / 2), 128)), 128, 0,
+                  positions_.data(), rows, head_dim, thetas, cos_sin);
 }
 
-void Rope(Context& ctx, const float* qkv, int64_t rows, const float* cos_sin, int heads,
-          int head_dim, float* q, float* k) {
-  ctx.device->Launch(RopeKernel, dim3(CeilDiv(rows * heads * head_dim, 128)), 128, 0, qkv, rows,
-                     cos_sin, heads, head_dim, q, k);
+void CudaBackend::Rope(const float* qkv, std::span<const int64_t> positions, int heads,
+                       int head_dim, float* q, float* k) {
+  PS_CHECK(head_dim % 2 == 0) << head_dim;
+  const int64_t rows = std::ssize(positions);
+  UpdatePositions(positions);
+  UpdateAngles(head_dim);
+  device_->Launch(RopeKernel, dim3(CeilDiv(rows * heads * head_dim, 128)), 128, 0, qkv, rows,
+                  cos_sin_.data(), heads, head_dim, q, k);
 }
 
 }  // namespace polysketch::cuda

@@ -1,8 +1,10 @@
-// Draws from rows of logits on the device (kernels/row_sampling.h), a thread block a row. Every sum
-// that decides about a token has the order that engine/sampler has, so the token is the same.
+// Sampling from rows of logits (kernels/row_sampling.h), one thread block for each row. Every sum
+// that decides about a token has the order of engine/sampler, so the token is the same.
+#include <algorithm>
 #include <cstring>
 
-#include "kernels/cuda/ops.h"
+#include "base/check.h"
+#include "kernels/cuda/backend.h"
 #include "kernels/cuda/ptx.cuh"
 
 namespace polysketch::cuda {
@@ -14,26 +16,23 @@ constexpr int kBlock = static_cast<int>(kRowBlock);
 constexpr int kLanes = static_cast<int>(kRowLanes);
 static_assert(kWarpSize == 2 * kLanes);
 
-// A logit that a bias or a penalty changes, and what it was.
+// A logit that a bias or a penalty changes, and its value before.
 struct Edit {
   int32_t token, count;
   float bias, before;
 };
 
-struct SampleJob {
-  SampleQuery::Kind kind;
-  int32_t top_k;
-  float inverse_temperature, repetition, frequency, presence;
-  double u, mass, mass_share, below;
-  int32_t biases, counts;  // edits: first biases, then counts
-  int64_t first_edit;
+// A query on the device.
+struct SampleJob : SampleParameters {
+  int32_t biases = 0, counts = 0;  // numbers of edits: first the biases, then the counts
+  int64_t first_edit = 0;
 };
 
 struct SampleOutput {
   SampleResult::Kind kind;
   int32_t token, count;
-  float max;
-  double total;
+  float max_logit;
+  double total_weight;
 };
 
 // Shared memory of a row of `blocks` blocks.
@@ -66,8 +65,8 @@ struct Row {
   __device__ int Size(int block) const { return min(kBlock, width - block * kBlock); }
 };
 
-// Logits by size, the lower id above the higher one among equals (-0 is 0); NaN and infinities
-// above all.
+// Orders logits by size and, among equals (-0 equals 0), the lower id above the higher one; NaN and
+// infinities are above all.
 constexpr unsigned long long kNotFiniteKey = ~0ull;
 __device__ unsigned long long KeyOf(float logit, int token) {
   const uint32_t bits = logit == 0 ? 0 : FloatBits(logit);
@@ -91,8 +90,8 @@ __device__ unsigned long long WarpLargest(unsigned long long key) {
   return key;
 }
 
-// The maxima of the blocks; returns the key of the highest logit, to all threads.
-__device__ unsigned long long Maxima(const Row& row, const RowMemory& memory) {
+// Computes the maxima of the blocks. Returns the key of the highest logit to all threads.
+__device__ unsigned long long FindMaxima(const Row& row, const RowMemory& memory) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   unsigned long long highest = 0;
   for (int block = warp; block < row.blocks; block += kWarps) {
@@ -115,13 +114,13 @@ __device__ float WeightOf(float logit, float max, const SampleJob& job) {
   return NegativeExpInline((logit - max) * job.inverse_temperature);
 }
 
-// The sums of the blocks' weights, and in doubles[0] theirs. Half a warp a block: a thread has one
-// of its partial sums.
+// Computes the sums of the weights of the blocks, and in doubles[0] their sum. Half a warp sums a
+// block; each thread computes one of its partial sums.
 __device__ void SumWeights(const Row& row, float max, const SampleJob& job,
                            const RowMemory& memory) {
   const int lane = threadIdx.x % kLanes, half = threadIdx.x / kLanes;
   constexpr int kHalves = kThreads / kLanes;
-  for (int first = 0; first < row.blocks; first += kHalves) {  // the same turns for both halves
+  for (int first = 0; first < row.blocks; first += kHalves) {  // as often in both halves of a warp
     const int block = first + half;
     float partial = 0;
     if (block < row.blocks) {
@@ -145,7 +144,7 @@ __device__ void SumWeights(const Row& row, float max, const SampleJob& job,
   __syncthreads();
 }
 
-// Pass of sampler.cc.
+// As in engine/sampler/sampler.cc.
 __device__ int Pass(const float* weights, int count, double target, double* sum) {
   double before = *sum;
   int last = 0;
@@ -159,9 +158,10 @@ __device__ int Pass(const float* weights, int count, double target, double* sum)
   return last;
 }
 
-// DrawFromRow of sampler.cc. The token is thread 0's.
-__device__ int DrawToken(const Row& row, float max, const SampleJob& job, const RowMemory& memory) {
-  const double target = job.u * memory.doubles[0];
+// DrawFromRow of engine/sampler/sampler.cc. Returns the token to thread 0.
+__device__ int SampleToken(const Row& row, float max, const SampleJob& job,
+                           const RowMemory& memory) {
+  const double target = job.uniform * memory.doubles[0];
   double before = 0;
   if (threadIdx.x == 0) *memory.block = Pass(memory.sums, row.blocks, target, &before);
   __syncthreads();
@@ -174,7 +174,7 @@ __device__ int DrawToken(const Row& row, float max, const SampleJob& job, const 
   return block * kBlock + Pass(memory.weights, row.Size(block), target, &before);
 }
 
-// The top_k-th highest of the maxima, to all threads.
+// Returns the k-th highest of the maxima to all threads.
 __device__ float KthMaximum(const Row& row, int k, const RowMemory& memory) {
   for (int i = threadIdx.x; i < row.blocks; i += kThreads) {
     const float own = memory.maxima[i];
@@ -183,50 +183,51 @@ __device__ float KthMaximum(const Row& row, int k, const RowMemory& memory) {
       above += memory.maxima[j] > own ? 1 : 0;
       equal += memory.maxima[j] == own ? 1 : 0;
     }
-    // All that it holds for are equal.
+    // All threads for which this holds write the same value.
     if (above < k && k <= above + equal) memory.weights[0] = own;
   }
   __syncthreads();
   return memory.weights[0];
 }
 
-// What passes: tokens of at least `least`, compared by weight or by logit.
+// Candidates are the tokens of at least `min`, compared by weight or by logit.
 struct Bound {
   bool by_weight;
-  float least, max;
-  __device__ bool Holds(float logit, const SampleJob& job) const {
-    return (by_weight ? WeightOf(logit, max, job) : logit) >= least;
+  float min, max_logit;
+  __device__ bool Includes(float logit, const SampleJob& job) const {
+    return (by_weight ? WeightOf(logit, max_logit, job) : logit) >= min;
   }
-  __device__ bool MayHold(int block, const RowMemory& memory) const {
-    return (by_weight ? memory.sums : memory.maxima)[block] >= least;
+  // False if a block has no candidate.
+  __device__ bool MayInclude(int block, const RowMemory& memory) const {
+    return (by_weight ? memory.sums : memory.maxima)[block] >= min;
   }
 };
 
 __device__ Bound BoundOf(const Row& row, float max, const SampleJob& job, const RowMemory& memory) {
   if (job.kind == SampleQuery::Kind::kTopPCandidates) {
     SumWeights(row, max, job, memory);
-    return {true, static_cast<float>(job.mass_share * memory.doubles[0] / row.width), max};
+    return {true, static_cast<float>(job.tail_share * memory.doubles[0] / row.width), max};
   }
-  float lowest = fmaxf(-0x1.fffffep127f, static_cast<float>(max + job.below));
+  float lowest = fmaxf(-0x1.fffffep127f, static_cast<float>(max + job.min_logit_offset));
   if (job.top_k > 0 && job.top_k <= row.blocks) {
     lowest = fmaxf(lowest, KthMaximum(row, job.top_k, memory));
   }
   return {false, lowest, max};
 }
 
-// Each lane has eight neighbours of a block: how many of them hold.
-constexpr int kOfLane = kBlock / kWarpSize;
+// Each lane has eight neighbours of a block. Returns the number of candidates among them.
+constexpr int kLaneTokens = kBlock / kWarpSize;
 __device__ int CountOfLane(const Row& row, int block, const Bound& bound, const SampleJob& job) {
   int count = 0;
-  for (int i = 0; i < kOfLane; ++i) {
-    const int in_block = static_cast<int>(threadIdx.x) % kWarpSize * kOfLane + i;
+  for (int i = 0; i < kLaneTokens; ++i) {
+    const int in_block = static_cast<int>(threadIdx.x) % kWarpSize * kLaneTokens + i;
     if (in_block >= row.Size(block)) break;
-    count += bound.Holds(row.logits[block * kBlock + in_block], job) ? 1 : 0;
+    count += bound.Includes(row.logits[block * kBlock + in_block], job) ? 1 : 0;
   }
   return count;
 }
 
-// The sum over the lanes before this one; *total: over all.
+// Returns the sum over the lanes before this one, and in *total the sum over all lanes.
 __device__ int SumBefore(int count, int* total) {
   const int lane = threadIdx.x % kWarpSize;
   int sum = count;
@@ -238,13 +239,14 @@ __device__ int SumBefore(int count, int* total) {
   return sum - count;
 }
 
-// Writes what passes in order of id, if it is not too many; returns how many, to thread 0.
-__device__ int Candidates(const Row& row, const Bound& bound, const SampleJob& job,
-                          const RowMemory& memory, SampleCandidate* out) {
+// Writes the candidates in order of id, unless there are more than kMaxCandidates. Returns their
+// number.
+__device__ int WriteCandidates(const Row& row, const Bound& bound, const SampleJob& job,
+                               const RowMemory& memory, SampleCandidate* out) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   for (int block = warp; block < row.blocks; block += kWarps) {
     int total = 0;
-    if (bound.MayHold(block, memory)) SumBefore(CountOfLane(row, block, bound, job), &total);
+    if (bound.MayInclude(block, memory)) SumBefore(CountOfLane(row, block, bound, job), &total);
     if (lane == 0) memory.counts[block] = total;
   }
   __syncthreads();
@@ -261,20 +263,20 @@ __device__ int Candidates(const Row& row, const Bound& bound, const SampleJob& j
   const int count = *memory.block;
   if (count > static_cast<int>(SampleQuery::kMaxCandidates)) return count;
   for (int block = warp; block < row.blocks; block += kWarps) {
-    if (!bound.MayHold(block, memory)) continue;
+    if (!bound.MayInclude(block, memory)) continue;
     int total = 0;
     int at = memory.counts[block] + SumBefore(CountOfLane(row, block, bound, job), &total);
-    for (int i = 0; i < kOfLane; ++i) {
-      const int token = block * kBlock + lane * kOfLane + i;
+    for (int i = 0; i < kLaneTokens; ++i) {
+      const int token = block * kBlock + lane * kLaneTokens + i;
       if (token >= row.width) break;
-      if (bound.Holds(row.logits[token], job)) out[at++] = {row.logits[token], token};
+      if (bound.Includes(row.logits[token], job)) out[at++] = {row.logits[token], token};
     }
   }
   return count;
 }
 
-// Adjust of sampler.cc; what was there before stays in the edits.
-__device__ void Apply(const SampleJob& job, Edit* edits, float* logits) {
+// Edits the logits as Sampler::Adjust does, and keeps their previous values in the edits.
+__device__ void ApplyEdits(const SampleJob& job, Edit* edits, float* logits) {
   for (int i = threadIdx.x; i < job.biases; i += kThreads) {
     float& logit = logits[edits[i].token];
     edits[i].before = logit;
@@ -284,15 +286,15 @@ __device__ void Apply(const SampleJob& job, Edit* edits, float* logits) {
   for (int i = job.biases + threadIdx.x; i < job.biases + job.counts; i += kThreads) {
     float& logit = logits[edits[i].token];
     edits[i].before = logit;
-    float edited = logit > 0 ? logit / job.repetition : logit * job.repetition;
-    edited -= job.frequency * static_cast<float>(edits[i].count);
-    if (edits[i].count > 0) edited -= job.presence;
+    float edited = logit > 0 ? logit / job.repetition_penalty : logit * job.repetition_penalty;
+    edited -= job.frequency_penalty * static_cast<float>(edits[i].count);
+    if (edits[i].count > 0) edited -= job.presence_penalty;
     logit = edited;
   }
   __syncthreads();
 }
 
-__device__ void Undo(const SampleJob& job, const Edit* edits, float* logits) {
+__device__ void UndoEdits(const SampleJob& job, const Edit* edits, float* logits) {
   __syncthreads();
   for (int i = job.biases + threadIdx.x; i < job.biases + job.counts; i += kThreads) {
     logits[edits[i].token] = edits[i].before;
@@ -303,71 +305,71 @@ __device__ void Undo(const SampleJob& job, const Edit* edits, float* logits) {
   }
 }
 
-// The sum of the weights of at least `least`, to all threads: to 1e-12 of itself, in any order.
-__device__ double MassFrom(const Row& row, float least, const Bound& bound, const SampleJob& job,
-                           const RowMemory& memory) {
+// Returns the sum of the weights of at least `min` to all threads, in any order: relative error
+// 1e-12.
+__device__ double SumFrom(const Row& row, float min, const Bound& bound, const SampleJob& job,
+                          const RowMemory& memory) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  double mass = 0;
+  double sum = 0;
   for (int block = warp; block < row.blocks; block += kWarps) {
-    if (memory.sums[block] < least) continue;
+    if (memory.sums[block] < min) continue;
     for (int i = lane; i < row.Size(block); i += kWarpSize) {
-      const float weight = WeightOf(row.logits[block * kBlock + i], bound.max, job);
-      if (weight >= least) mass += weight;
+      const float weight = WeightOf(row.logits[block * kBlock + i], bound.max_logit, job);
+      if (weight >= min) sum += weight;
     }
   }
   for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
-    mass += __shfl_xor_sync(kFullWarp, mass, distance);
+    sum += __shfl_xor_sync(kFullWarp, sum, distance);
   }
   auto* of_warps = reinterpret_cast<double*>(memory.keys);
-  if (lane == 0) of_warps[warp] = mass;
+  if (lane == 0) of_warps[warp] = sum;
   __syncthreads();
-  mass = 0;
-  for (int i = 0; i < kWarps; ++i) mass += of_warps[i];
-  __syncthreads();  // the next call may write
-  return mass;
+  sum = 0;
+  for (int i = 0; i < kWarps; ++i) sum += of_warps[i];
+  __syncthreads();  // the next call overwrites of_warps
+  return sum;
 }
 
-// The lowest weight of the fewest highest buckets that hold job.mass of the sum for certain; by
-// halving. CutToMass of sampler.cc looks at no other.
-__device__ float LeastOfMass(const Row& row, const Bound& bound, const SampleJob& job,
-                             const RowMemory& memory) {
-  const double needed = job.mass * memory.doubles[0] * (1 + 1e-9);
-  int holds = static_cast<int>(FloatBits(bound.least) >> kWeightBucketShift),
-      fails = kWeightBuckets;
+// Returns the lowest weight of the fewest highest buckets that certainly hold top_p of the sum, by
+// bisection. The sampler's CutToMass reads no weight below it.
+__device__ float MinWeightOfTopP(const Row& row, const Bound& bound, const SampleJob& job,
+                                 const RowMemory& memory) {
+  const double needed = job.top_p * memory.doubles[0] * (1 + 1e-9);
+  int holds = static_cast<int>(FloatBits(bound.min) >> kWeightBucketShift), fails = kWeightBuckets;
   while (fails - holds > 1) {
     const int bucket = holds + (fails - holds) / 2;
-    const float least = BitsFloat(static_cast<uint32_t>(bucket) << kWeightBucketShift);
-    (MassFrom(row, least, bound, job, memory) >= needed ? holds : fails) = bucket;
+    const float min = BitsFloat(static_cast<uint32_t>(bucket) << kWeightBucketShift);
+    (SumFrom(row, min, bound, job, memory) >= needed ? holds : fails) = bucket;
   }
-  const float least = BitsFloat(static_cast<uint32_t>(holds) << kWeightBucketShift);
-  return least > bound.least ? least : bound.least;
+  const float min = BitsFloat(static_cast<uint32_t>(holds) << kWeightBucketShift);
+  return min > bound.min ? min : bound.min;
 }
 
-// The answer is thread 0's.
+// Returns the answer to thread 0.
 __device__ SampleOutput Answer(const Row& row, const SampleJob& job, SampleCandidate* candidates) {
   using Kind = SampleResult::Kind;
   const RowMemory memory(row.blocks);
-  const unsigned long long highest = Maxima(row, memory);
+  const unsigned long long highest = FindMaxima(row, memory);
   if (highest == kNotFiniteKey) return {Kind::kNotFinite, 0, 0, 0, 0};
   const float max = LogitOf(highest);
   if (job.kind == SampleQuery::Kind::kArgmax) return {Kind::kToken, TokenOf(highest), 0, max, 0};
   if (job.kind == SampleQuery::Kind::kMultinomial) {
     SumWeights(row, max, job, memory);
-    return {Kind::kToken, DrawToken(row, max, job, memory), 0, max, memory.doubles[0]};
+    return {Kind::kToken, SampleToken(row, max, job, memory), 0, max, memory.doubles[0]};
   }
   constexpr int kMax = static_cast<int>(SampleQuery::kMaxCandidates);
   Bound bound = BoundOf(row, max, job, memory);
-  int count = Candidates(row, bound, job, memory, candidates);
+  int count = WriteCandidates(row, bound, job, memory, candidates);
   if (count > kMax && bound.by_weight) {
-    bound.least = LeastOfMass(row, bound, job, memory);
-    count = Candidates(row, bound, job, memory, candidates);
+    bound.min = MinWeightOfTopP(row, bound, job, memory);
+    count = WriteCandidates(row, bound, job, memory, candidates);
   }
   const bool fits = count <= kMax;
   return {fits ? Kind::kCandidates : Kind::kTooMany, 0, fits ? count : 0, max,
           bound.by_weight ? memory.doubles[0] : 0};
 }
 
-// blockIdx: a row.
+// blockIdx.x: row.
 __global__ void __launch_bounds__(kThreads)
     SampleKernel(float* logits, int width, const SampleJob* jobs, Edit* edits,
                  SampleOutput* results, SampleCandidate* candidates) {
@@ -378,26 +380,16 @@ __global__ void __launch_bounds__(kThreads)
   }
   const Row row{logits + static_cast<int64_t>(blockIdx.x) * width, width,
                 (width + kBlock - 1) / kBlock};
-  Apply(job, edits + job.first_edit, row.logits);
+  ApplyEdits(job, edits + job.first_edit, row.logits);
   const SampleOutput result =
       Answer(row, job, candidates + blockIdx.x * SampleQuery::kMaxCandidates);
-  Undo(job, edits + job.first_edit, row.logits);
+  UndoEdits(job, edits + job.first_edit, row.logits);
   if (threadIdx.x == 0) results[blockIdx.x] = result;
 }
 
 SampleJob JobOf(const SampleQuery& query, std::vector<Edit>* edits) {
-  SampleJob job{};
-  job.kind = query.kind;
+  SampleJob job{query};
   if (query.kind == SampleQuery::Kind::kNone) return job;
-  job.top_k = query.top_k;
-  job.inverse_temperature = query.inverse_temperature;
-  job.repetition = query.repetition_penalty;
-  job.frequency = query.frequency_penalty;
-  job.presence = query.presence_penalty;
-  job.u = query.uniform;
-  job.mass = query.top_p;
-  job.mass_share = query.tail_share;
-  job.below = query.min_logit_offset;
   job.first_edit = std::ssize(*edits);
   job.biases = static_cast<int32_t>(query.bias.size());
   job.counts = static_cast<int32_t>(query.counts.size());
@@ -428,45 +420,45 @@ constexpr size_t AnswerBytes(size_t rows) {
 
 }  // namespace
 
-void ReserveSampling(Context& ctx, SampleMemory* memory) {
+void CudaBackend::ReserveSampling() {
   constexpr size_t kRows = SampleQuery::kMaxRows;
-  memory->queries.Grow(ctx.device, QueryBytes(kRows, kRows * SampleQuery::kMaxEdits));
-  memory->answers.Grow(ctx.device, AnswerBytes(kRows));
+  queries_.Grow(device_.get(), QueryBytes(kRows, kRows * SampleQuery::kMaxEdits));
+  answers_.Grow(device_.get(), AnswerBytes(kRows));
 }
 
-void SampleRows(Context& ctx, SampleMemory* memory, float* logits, int64_t width,
-                std::span<const SampleQuery> queries, std::span<SampleResult> answers) {
+void CudaBackend::SampleRows(float* logits, int64_t width, std::span<const SampleQuery> queries,
+                             std::span<SampleResult> answers) {
   static_assert(sizeof(SampleJob) % 8 == 0 && sizeof(SampleOutput) % 8 == 0);
+  PS_CHECK(queries.size() == answers.size());
   const size_t rows = queries.size();
   std::vector<SampleJob> jobs;
   std::vector<Edit> edits;
   for (const SampleQuery& query : queries) jobs.push_back(JobOf(query, &edits));
-  memory->host_queries.clear();
-  Append(jobs, &memory->host_queries);
-  Append(edits, &memory->host_queries);
-  uint8_t* to = memory->queries.Grow(ctx.device, memory->host_queries.size());
-  ctx.device->CopyIn(to, memory->host_queries.data(), memory->host_queries.size());
+  host_queries_.clear();
+  Append(jobs, &host_queries_);
+  Append(edits, &host_queries_);
+  uint8_t* to = queries_.Grow(device_.get(), host_queries_.size());
+  device_->CopyIn(to, host_queries_.data(), host_queries_.size());
 
   const size_t results = rows * sizeof(SampleOutput);
   const size_t all = AnswerBytes(rows);
-  uint8_t* from = memory->answers.Grow(ctx.device, all);
+  uint8_t* from = answers_.Grow(device_.get(), all);
   const int blocks = static_cast<int>((width + kBlock - 1) / kBlock);
-  ctx.device->Launch(SampleKernel, dim3(static_cast<unsigned>(rows)), kThreads,
-                     RowMemory::Bytes(blocks), logits, width, reinterpret_cast<SampleJob*>(to),
-                     reinterpret_cast<Edit*>(to + rows * sizeof(SampleJob)),
-                     reinterpret_cast<SampleOutput*>(from),
-                     reinterpret_cast<SampleCandidate*>(from + results));
-  // Tokens alone, unless somebody asked for candidates.
+  device_->Launch(SampleKernel, dim3(static_cast<unsigned>(rows)), kThreads,
+                  RowMemory::Bytes(blocks), logits, width, reinterpret_cast<SampleJob*>(to),
+                  reinterpret_cast<Edit*>(to + rows * sizeof(SampleJob)),
+                  reinterpret_cast<SampleOutput*>(from),
+                  reinterpret_cast<SampleCandidate*>(from + results));
+  // Candidates are copied only if a query asks for some.
   const bool candidates = std::any_of(queries.begin(), queries.end(), HasCandidates);
-  memory->host_answers.assign(all, 0);
-  ctx.device->CopyOut(memory->host_answers.data(), from, candidates ? all : results);
+  host_answers_.assign(all, 0);
+  device_->CopyOut(host_answers_.data(), from, candidates ? all : results);
   for (size_t i = 0; i < rows; ++i) {
     SampleOutput result;
-    std::memcpy(&result, memory->host_answers.data() + i * sizeof(result), sizeof(result));
-    const auto* list =
-        reinterpret_cast<const SampleCandidate*>(memory->host_answers.data() + results);
+    std::memcpy(&result, host_answers_.data() + i * sizeof(result), sizeof(result));
+    const auto* list = reinterpret_cast<const SampleCandidate*>(host_answers_.data() + results);
     answers[i] = {
-        result.kind, result.token, result.max, result.total,
+        result.kind, result.token, result.max_logit, result.total_weight,
         std::span(list + i * SampleQuery::kMaxCandidates, static_cast<size_t>(result.count))};
   }
 }

@@ -1,7 +1,8 @@
+#include "kernels/cuda/state.h"
+
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/cuda/state.h"
 
 namespace polysketch::cuda {
 namespace {
@@ -70,7 +71,7 @@ void CudaState::Reset() {
 
 void CudaState::Truncate(int64_t position) {
   PS_CHECK(position >= EarliestTruncation() && position <= this->position()) << position;
-  // Of a recurrent state what lies behind the position is never read.
+  // Recurrent kinds: tokens from the position on are never read.
   KeepBlocks((position + spec_.block - 1) / spec_.block);
   set_position(position);
 }
@@ -80,9 +81,65 @@ void CudaState::Reserve(int64_t tokens) {
   const size_t blocks = (tokens + spec_.block - 1) / spec_.block;
   while (blocks_.size() < blocks) {
     blocks_.push_back(static_cast<uint8_t*>(device_->TakeBlock(block_bytes())));
-    // What lies behind the position is multiplied by weights of zero: it must be finite.
+    // Tokens from the position on are multiplied by weights of zero, so they must be finite.
     device_->Zero(blocks_.back(), block_bytes());
   }
+}
+
+std::vector<CudaState::Piece> CudaState::Pieces() const {
+  if (!spec_.kv_cache()) return {{memory_.data(), memory_.size()}};
+  std::vector<Piece> pieces;
+  for (uint8_t* block : blocks_) pieces.push_back({block, block_bytes()});
+  return pieces;
+}
+
+void CudaState::Walk(int64_t position, size_t index, uint8_t* heads, SavedValues* values) const {
+  const bool half = layout_.element == 2;
+  const auto walk = [&](uint8_t* array, int64_t count) {
+    half ? values->Bf16(reinterpret_cast<uint16_t*>(array), count)
+         : values->Floats(reinterpret_cast<float*>(array), count);
+  };
+  const int64_t sums = int64_t{spec_.features()} * spec_.head_dim;
+  const int64_t before = static_cast<int64_t>(index) * spec_.block;
+  const int64_t n = spec_.kv_cache() ? std::min<int64_t>(spec_.block, position - before)
+                                     : spec_.BufferedTokens(position);
+  uint8_t* head = heads;
+  for (int64_t i = 0; i < AllHeads(spec_); ++i, head += layout_.size) {
+    if (spec_.HasFarState(position)) {
+      auto* planes = reinterpret_cast<uint16_t*>(head);
+      half ? values->Planes(planes, planes + sums, sums) : walk(head, sums);
+      values->Floats(reinterpret_cast<float*>(head + layout_.z), spec_.features());
+    }
+    if (spec_.mixed()) walk(head + layout_.far_keys, n * spec_.far_dim());
+    walk(head + layout_.near_keys, n * spec_.near_dim());
+    walk(head + layout_.values, n * spec_.head_dim);
+  }
+}
+
+void CudaState::SavePart(int /*part*/, std::span<uint8_t> out) const {
+  SavedValues values = SavedValues::Writer(out);
+  const std::vector<Piece> pieces = Pieces();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    std::vector<uint8_t> host(pieces[i].size);
+    device_->CopyOut(host.data(), pieces[i].data, host.size());
+    Walk(position(), i, host.data(), &values);
+  }
+}
+
+Status CudaState::Load(int64_t position, std::span<const uint8_t> bytes) {
+  PS_RETURN_IF_ERROR(CheckSavedState(spec_, spec_.features(), position, bytes));
+  Reset();
+  if (spec_.kv_cache()) Reserve(position);
+  SavedValues values = SavedValues::Reader(bytes);
+  const std::vector<Piece> pieces = Pieces();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    std::vector<uint8_t> host(pieces[i].size);
+    Walk(position, i, host.data(), &values);
+    device_->CopyIn(pieces[i].data, host.data(), host.size());
+    device_->Synchronize();  // `host` is destroyed
+  }
+  set_position(position);
+  return device_->status();
 }
 
 size_t StateBytes(const AttentionSpec& spec, int64_t tokens) {

@@ -4,8 +4,9 @@
 
 #include "base/check.h"
 #include "base/half.h"
-#include "kernels/reference/ops.h"
+#include "kernels/reference/backend.h"
 #include "kernels/reference/state.h"
+#include "kernels/state_planes.h"
 
 namespace polysketch::reference {
 namespace {
@@ -22,8 +23,8 @@ double IntegerPower(double base, int power) {
   return result;
 }
 
-// The weight of a near pair whose dot product is `dot`; softmax takes the exponential later,
-// against the row's maximum.
+// The weight of a near pair with dot product `dot`. For softmax the exponent: the exponential
+// follows once the row's maximum is known.
 double NearWeight(const AttentionSpec& spec, double dot) {
   switch (spec.kind) {
     case AttentionKind::kSoftmax:
@@ -43,21 +44,19 @@ double NearWeight(const AttentionSpec& spec, double dot) {
   return 0;
 }
 
-// What the reader of S sees of a stored value: kBf16 keeps the upper 16 bits of the float32,
-// rounded half up on the bits (half away from zero), since that is what adding one bit to the upper
-// plane of a two-plane state does.
+// A value of S as a query reads it: under kBf16 its upper plane (kernels/state_planes.h).
 double ReadState(StateFormat format, double stored) {
   if (format == StateFormat::kF32) return stored;
-  const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(stored));
-  return std::bit_cast<float>((bits + 0x8000u) & 0xffff0000u);
+  return Bf16ToFloat(UpperPlane(std::bit_cast<uint32_t>(static_cast<float>(stored))));
 }
 
-// Appends to a block buffer; `narrow` buffers hold bf16 values.
-void Keep(bool narrow, const float* x, int width, float* out) {
+// Stores a row in a block buffer, rounded to bf16 if `narrow`.
+void Store(bool narrow, const float* x, int width, float* out) {
   for (int i = 0; i < width; ++i) out[i] = narrow ? Bf16ToFloat(FloatToBf16(x[i])) : x[i];
 }
 
-// One token of one head, whose key and value are the last of `tokens` in the buffers. out [d].
+// Attention of one token and head; its key and value are the last of the `tokens` in the buffers.
+// out [d].
 void AttendToken(const AttentionSpec& spec, const HeadState& state, int64_t tokens,
                  const float* near_q, const float* far_q, float* out) {
   const int d = spec.head_dim;
@@ -93,8 +92,9 @@ void AttendToken(const AttentionSpec& spec, const HeadState& state, int64_t toke
 
 }  // namespace
 
-void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
-               const AttentionInput& input, float* out) {
+void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
+                                 std::span<const Segment> segments, const AttentionInput& input,
+                                 float* out) {
   const int near_dim = spec.near_dim(), far_dim = spec.far_dim(), d = spec.head_dim;
   for (const Segment& segment : segments) {
     auto* state = dynamic_cast<ReferenceState*>(segment.state);
@@ -107,21 +107,22 @@ void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> se
         const int64_t row_head = int64_t{row} * spec.heads + h;
         const float* far_q = spec.kv_cache() ? nullptr : input.far_q + row_head * far_dim;
         const float* v = input.v + row * input.v_stride + h * d;
-        Keep(spec.narrow_block() && spec.mixed(), input.near_k + row_head * near_dim, near_dim,
-             &head.near_keys[index * near_dim]);
+        Store(spec.narrow_block() && spec.mixed(), input.near_k + row_head * near_dim, near_dim,
+              &head.near_keys[index * near_dim]);
         if (spec.mixed()) {
           std::copy_n(input.far_k + row_head * far_dim, far_dim, &head.far_keys[index * far_dim]);
         }
-        Keep(spec.narrow_block(), v, d, &head.values[index * d]);
+        Store(spec.narrow_block(), v, d, &head.values[index * d]);
         AttendToken(spec, head, index + 1, input.near_q + row_head * near_dim, far_q,
                     out + row_head * d);
       }
     }
-    // Every layer runs once before Advance, so what is buffered is what the position says.
+    // Every layer runs once before Advance, so the buffers hold what the position says.
     const int64_t end = state->position() + segment.rows;
     const int64_t expected = spec.kv_cache() ? end : (end - 1) % spec.block + 1;
     PS_CHECK(state->buffered(layer) == expected)
-        << "layer " << layer << " holds " << state->buffered(layer) << " tokens, not " << expected;
+        << "layer " << layer << ": expected " << expected << " buffered tokens, found "
+        << state->buffered(layer);
   }
 }
 

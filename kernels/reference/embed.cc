@@ -1,12 +1,12 @@
 #include "base/check.h"
 #include "kernels/angles.h"
+#include "kernels/reference/backend.h"
 #include "kernels/reference/matrix.h"
-#include "kernels/reference/ops.h"
 
 namespace polysketch::reference {
 
-void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
-           std::span<const int64_t> positions, float* out) {
+void ReferenceBackend::Embed(const Matrix& embedding, std::span<const int32_t> tokens,
+                             std::span<const int64_t> positions, float* out) {
   const ReferenceMatrix& matrix = Cast(embedding);
   const int width = static_cast<int>(embedding.in());
   PS_CHECK(tokens.size() == positions.size());

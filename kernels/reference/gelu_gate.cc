@@ -1,7 +1,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "kernels/reference/ops.h"
+#include "kernels/reference/backend.h"
+#include "kernels/reference/row.h"
 
 namespace polysketch::reference {
 
@@ -9,7 +10,7 @@ double Gelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 
-void GeluGate(const float* up, int64_t rows, int hidden, float* out) {
+void ReferenceBackend::GeluGate(const float* up, int64_t rows, int hidden, float* out) {
   for (int64_t m = 0; m < rows; ++m) {
     const float* u = up + m * 2 * hidden;
     const float* g = u + hidden;

@@ -1,6 +1,7 @@
 #include <cmath>
 
-#include "kernels/reference/ops.h"
+#include "kernels/reference/backend.h"
+#include "kernels/reference/row.h"
 
 namespace polysketch::reference {
 
@@ -20,7 +21,8 @@ Row NormRow(const Row& x, const NormWeights& norm) {
   return y;
 }
 
-void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm, float* out) {
+void ReferenceBackend::LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
+                                 float* out) {
   for (int64_t m = 0; m < rows; ++m) {
     const Row y = NormRow(Row(x + m * width, x + (m + 1) * width), norm);
     for (int i = 0; i < width; ++i) out[m * width + i] = static_cast<float>(y[i]);

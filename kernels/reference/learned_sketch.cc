@@ -1,11 +1,13 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "kernels/reference/ops.h"
+#include "kernels/reference/backend.h"
+#include "kernels/reference/row.h"
 
 namespace polysketch::reference {
 
-void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) {
+void ReferenceBackend::LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows,
+                                     float* out) {
   const int stride = (net.size + 7) / 8 * 8;
   for (int64_t m = 0; m < rows; ++m) {
     Row branch[2];

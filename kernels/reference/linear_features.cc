@@ -1,10 +1,10 @@
 #include <cmath>
 
-#include "kernels/reference/ops.h"
+#include "kernels/reference/backend.h"
 
 namespace polysketch::reference {
 
-void LinearFeatures(const float* x, int64_t rows, int width, float* out) {
+void ReferenceBackend::LinearFeatures(const float* x, int64_t rows, int width, float* out) {
   for (int64_t i = 0; i < rows * width; ++i) {
     // elu(x) + 1
     const double value = x[i];

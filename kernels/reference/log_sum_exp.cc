@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/reference/ops.h"
+#include "kernels/reference/backend.h"
 
 namespace polysketch::reference {
 
-void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) {
+void ReferenceBackend::LogSumExp(const float* x, int64_t rows, int64_t width, float* out) {
   for (int64_t m = 0; m < rows; ++m) {
     const float* row = x + m * width;
     const double largest = *std::max_element(row, row + width);

@@ -4,8 +4,9 @@
 #include "base/half.h"
 #include "kernels/host_matrix.h"
 #include "kernels/quantize.h"
+#include "kernels/reference/backend.h"
 #include "kernels/reference/matrix.h"
-#include "kernels/reference/ops.h"
+#include "kernels/reference/row.h"
 
 namespace polysketch::reference {
 namespace {
@@ -64,7 +65,8 @@ Row MultiplyRowQuantized(const Row& x, const ReferenceMatrix& matrix) {
 
 }  // namespace
 
-std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose, DataType type) {
+std::unique_ptr<const Matrix> ReferenceBackend::PackMatrix(const HostMatrix& w, bool transpose,
+                                                           DataType type) {
   const int64_t in = transpose ? w.cols : w.rows;
   const int64_t out = transpose ? w.rows : w.cols;
   auto matrix = std::make_unique<ReferenceMatrix>(in, out, type);
@@ -101,8 +103,8 @@ Row MultiplyRow(const Row& x, const Matrix& w) {
   return y;
 }
 
-void MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias, bool accumulate,
-            float* out) {
+void ReferenceBackend::MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias,
+                              bool accumulate, float* out) {
   for (int64_t m = 0; m < rows; ++m) {
     const Row y = MultiplyRow(Row(x + m * w.in(), x + (m + 1) * w.in()), w);
     float* out_row = out + m * w.out();

@@ -3,10 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/matrix.h"
 
 namespace polysketch::reference {
 
@@ -33,11 +32,7 @@ class ReferenceMatrix final : public Matrix {
   std::vector<float> scales_;  // [in, out]; q8 and q4 only
 };
 
-// Converts every element of w to `type` (nearest even), as PackMatrix says; q8 and q4 as in
-// kernels/quantize.h.
-std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose, DataType type);
-
-// The matrix as this backend made it.
+// The matrix as ReferenceBackend::PackMatrix made it.
 const ReferenceMatrix& Cast(const Matrix& matrix);
 
 }  // namespace polysketch::reference

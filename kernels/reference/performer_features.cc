@@ -1,10 +1,12 @@
 #include <cmath>
 
-#include "kernels/reference/ops.h"
+#include "kernels/reference/backend.h"
+#include "kernels/reference/row.h"
 
 namespace polysketch::reference {
 
-void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) {
+void ReferenceBackend::PerformerFeatures(const Matrix& omega, const float* x, int64_t rows,
+                                         float* out) {
   const int64_t d = omega.in(), m = omega.out();
   for (int64_t row = 0; row < rows; ++row) {
     Row scaled(x + row * d, x + (row + 1) * d);

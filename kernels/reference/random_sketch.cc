@@ -1,9 +1,11 @@
 #include "base/check.h"
-#include "kernels/reference/ops.h"
+#include "kernels/reference/backend.h"
+#include "kernels/reference/row.h"
 
 namespace polysketch::reference {
 
-void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows, float* out) {
+void ReferenceBackend::ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
+                                         float* out) {
   const int stride = (sketch.size + 7) / 8 * 8;
   PS_CHECK(!sketch.levels.empty() && sketch.levels[0].size() == size_t{1} << sketch.levels.size());
   for (int64_t m = 0; m < rows; ++m) {

@@ -1,11 +1,11 @@
 #include "base/check.h"
 #include "kernels/angles.h"
-#include "kernels/reference/ops.h"
+#include "kernels/reference/backend.h"
 
 namespace polysketch::reference {
 
-void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
-          float* k) {
+void ReferenceBackend::Rope(const float* qkv, std::span<const int64_t> positions, int heads,
+                            int head_dim, float* q, float* k) {
   PS_CHECK(head_dim % 2 == 0) << "head_dim=" << head_dim;
   const int half = head_dim / 2;
   const int width = heads * head_dim;

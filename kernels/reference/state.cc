@@ -1,11 +1,12 @@
 #include "kernels/reference/state.h"
 
 #include "base/check.h"
+#include "kernels/reference/backend.h"
 
 namespace polysketch::reference {
 namespace {
 
-// Floats that a head buffers for one token.
+// Floats that a head stores for one buffered token.
 int64_t TokenFloats(const AttentionSpec& spec) {
   return spec.near_dim() + (spec.mixed() ? spec.far_dim() : 0) + spec.head_dim;
 }
@@ -36,7 +37,7 @@ std::vector<double> FarFeatures(const AttentionSpec& spec, const float* x) {
 }
 
 ReferenceState::ReferenceState(const AttentionSpec& spec, bool float64)
-    : spec_(spec), float64_(float64), heads_(spec.layers * spec.heads) {
+    : HostState(spec, FeatureCount(spec)), float64_(float64), heads_(spec.layers * spec.heads) {
   PS_CHECK(spec.block > 0);
   Reset();
 }
@@ -58,13 +59,6 @@ size_t ReferenceState::bytes() const {
     total += (head.near_keys.size() + head.far_keys.size() + head.values.size()) * sizeof(float);
   }
   return total;
-}
-
-size_t StateBytes(const AttentionSpec& spec, int64_t tokens) {
-  const int64_t blocks = spec.kv_cache() ? (tokens + spec.block - 1) / spec.block : 1;
-  const int64_t head_bytes = FeatureCount(spec) * (spec.head_dim + 1) * sizeof(double) +
-                             blocks * spec.block * TokenFloats(spec) * sizeof(float);
-  return spec.layers * spec.heads * head_bytes;
 }
 
 std::unique_ptr<SequenceState> ReferenceState::Clone() const {
@@ -107,7 +101,7 @@ void ReferenceState::Fold(int layer) {
   for (int h = 0; h < spec_.heads; ++h) {
     HeadState& state = head(layer, h);
     const std::vector<float>& keys = spec_.mixed() ? state.far_keys : state.near_keys;
-    // The block from zero, in token order: sum_s phi(k_s) [v_s, 1]^T.
+    // The sum of the block from zero, in token order: sum_s phi(k_s) [v_s, 1]^T.
     std::vector<double> block_values(state.value_sum.size());
     std::vector<double> block_weights(state.weight_sum.size());
     for (int s = 0; s < spec_.block; ++s) {
@@ -118,7 +112,7 @@ void ReferenceState::Fold(int layer) {
         for (int i = 0; i < d; ++i) block_values[f * d + i] += features[f] * value[i];
       }
     }
-    // Added once.
+    // Each sum is added to the state once.
     for (size_t i = 0; i < block_values.size(); ++i) {
       state.value_sum[i] = store(state.value_sum[i] + block_values[i]);
     }
@@ -127,6 +121,37 @@ void ReferenceState::Fold(int layer) {
     }
   }
   buffered_[layer] = 0;
+}
+
+void ReferenceState::Prepare(int64_t position) {
+  Reset();
+  SetBuffered(position);
+}
+
+void ReferenceState::Walk(int layer, int64_t position, SavedValues* values) {
+  PS_CHECK(!float64_) << "a float64 state cannot be saved";
+  const int64_t n = spec_.BufferedTokens(position);
+  for (int h = 0; h < spec_.heads; ++h) {
+    HeadState& state = head(layer, h);
+    if (spec_.HasFarState(position)) {
+      values->Doubles(state.value_sum.data(), std::ssize(state.value_sum));
+      values->Doubles(state.weight_sum.data(), std::ssize(state.weight_sum));
+    }
+    values->Floats(state.near_keys.data(), n * spec_.near_dim());
+    if (spec_.mixed()) values->Floats(state.far_keys.data(), n * spec_.far_dim());
+    values->Floats(state.values.data(), n * spec_.head_dim);
+  }
+}
+
+std::unique_ptr<SequenceState> ReferenceBackend::NewState(const AttentionSpec& spec) {
+  return std::make_unique<ReferenceState>(spec, float64_state_);
+}
+
+size_t ReferenceBackend::StateBytes(const AttentionSpec& spec, int64_t tokens) const {
+  const int64_t blocks = spec.kv_cache() ? (tokens + spec.block - 1) / spec.block : 1;
+  const int64_t head_bytes = FeatureCount(spec) * (spec.head_dim + 1) * sizeof(double) +
+                             blocks * spec.block * TokenFloats(spec) * sizeof(float);
+  return spec.layers * spec.heads * head_bytes;
 }
 
 }  // namespace polysketch::reference

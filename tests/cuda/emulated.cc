@@ -7,7 +7,7 @@
 namespace polysketch::testing {
 
 std::unique_ptr<Backend> NewBackendUnderTest(std::string* reason) {
-  auto backend = cuda::NewBackend();
+  auto backend = cuda::CudaBackend::Open();
   if (backend.ok()) return std::move(backend).value();
   *reason = backend.status().ToString();
   return nullptr;

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/reference/ops.h"
+#include "kernels/reference/row.h"
 #include "tests/kernels/noisy.h"
 
 namespace polysketch::testing {

@@ -14,7 +14,7 @@
 #include "base/half.h"
 #include "kernels/backend.h"
 #include "kernels/new_backend.h"
-#include "kernels/reference/ops.h"
+#include "kernels/reference/matrix.h"
 #include "tests/kernels/noisy_sketch.h"
 #include "tests/kernels/weights.h"
 #include "tests/testing/backend_test.h"

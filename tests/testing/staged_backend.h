@@ -1,42 +1,40 @@
-// A backend for tests that hand over arrays of the host: every op copies them to arrays of the
-// backend behind it and its results back. So one test serves backends with and without memory of
-// their own.
+// A backend for tests that pass arrays in host memory: every op copies its inputs to arrays of the
+// inner backend, and its results back. So one test serves backends with and without memory of their
+// own.
 #pragma once
 
 #include <algorithm>
 #include <memory>
-#include <string_view>
-#include <utility>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/forwarding_backend.h"
 
 namespace polysketch::testing {
 
-class StagedBackend final : public Backend {
+class StagedBackend final : public ForwardingBackend {
  public:
-  explicit StagedBackend(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+  using ForwardingBackend::ForwardingBackend;
 
-  Backend& device() { return *backend_; }
+  Backend& device() { return inner(); }
 
-  std::string_view name() const override { return backend_->name(); }
-  int threads() const override { return backend_->threads(); }
-  Status status() const override { return backend_->status(); }
-  std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
-                                           DataType type) override {
-    return backend_->PackMatrix(w, transpose, type);
+  ThreadPool* pool() override { return nullptr; }
+  bool host_memory() const override { return true; }
+  float* NewArray(size_t size) override { return Backend::NewArray(size); }
+  void DeleteArray(float* array) override { Backend::DeleteArray(array); }
+  void CopyIn(const float* host, size_t size, float* array) override {
+    Backend::CopyIn(host, size, array);
   }
-  std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) override {
-    return backend_->NewState(spec);
+  void CopyOut(const float* array, size_t size, float* host) override {
+    Backend::CopyOut(array, size, host);
   }
-  size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const override {
-    return backend_->StateBytes(spec, tokens);
-  }
+  void Reserve(const AttentionSpec&, int64_t, int64_t, size_t,
+               const std::function<void()>&) override {}
+  bool samples_rows() const override { return false; }
 
   void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
              std::span<const int64_t> positions, float* out) override {
     Out y(this, out, static_cast<int64_t>(tokens.size()) * embedding.in());
-    backend_->Embed(embedding, tokens, positions, y.data());
+    inner().Embed(embedding, tokens, positions, y.data());
   }
   void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
                  float* out) override {
@@ -44,32 +42,32 @@ class StagedBackend final : public Backend {
     const NormWeights staged{scale.data(), bias.data()};
     if (x == out) {
       Out y(this, out, rows * width);
-      backend_->LayerNorm(y.data(), rows, width, staged, y.data());
+      inner().LayerNorm(y.data(), rows, width, staged, y.data());
       return;
     }
     const In from(this, x, rows * width);
     Out y(this, out, rows * width);
-    backend_->LayerNorm(from.data(), rows, width, staged, y.data());
+    inner().LayerNorm(from.data(), rows, width, staged, y.data());
   }
   void MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias, bool accumulate,
               float* out) override {
     const In from(this, x, rows * w.in());
     const In added(this, bias, bias == nullptr ? 0 : w.out());
     Out y(this, out, rows * w.out());
-    backend_->MatMul(from.data(), rows, w, bias == nullptr ? nullptr : added.data(), accumulate,
-                     y.data());
+    inner().MatMul(from.data(), rows, w, bias == nullptr ? nullptr : added.data(), accumulate,
+                   y.data());
   }
   void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
             float* k) override {
     const int64_t size = static_cast<int64_t>(positions.size()) * heads * head_dim;
     const In from(this, qkv, 3 * size);
     Out to_q(this, q, size), to_k(this, k, size);
-    backend_->Rope(from.data(), positions, heads, head_dim, to_q.data(), to_k.data());
+    inner().Rope(from.data(), positions, heads, head_dim, to_q.data(), to_k.data());
   }
   void GeluGate(const float* up, int64_t rows, int hidden, float* out) override {
     const In from(this, up, rows * 2 * hidden);
     Out y(this, out, rows * hidden);
-    backend_->GeluGate(from.data(), rows, hidden, y.data());
+    inner().GeluGate(from.data(), rows, hidden, y.data());
   }
   void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override {
     SketchNetwork staged = net;
@@ -85,23 +83,23 @@ class StagedBackend final : public Backend {
     }
     const In from(this, x, rows * net.input);
     Out y(this, out, rows * Padded(net.size));
-    backend_->LearnedSketch(staged, from.data(), rows, y.data());
+    inner().LearnedSketch(staged, from.data(), rows, y.data());
   }
   void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
                          float* out) override {
     const In from(this, x, rows * sketch.input);
     Out y(this, out, rows * Padded(sketch.size));
-    backend_->ApplyRandomSketch(sketch, from.data(), rows, y.data());
+    inner().ApplyRandomSketch(sketch, from.data(), rows, y.data());
   }
   void LinearFeatures(const float* x, int64_t rows, int width, float* out) override {
     const In from(this, x, rows * width);
     Out y(this, out, rows * width);
-    backend_->LinearFeatures(from.data(), rows, width, y.data());
+    inner().LinearFeatures(from.data(), rows, width, y.data());
   }
   void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override {
     const In from(this, x, rows * omega.in());
     Out y(this, out, rows * omega.out());
-    backend_->PerformerFeatures(omega, from.data(), rows, y.data());
+    inner().PerformerFeatures(omega, from.data(), rows, y.data());
   }
   void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override {
@@ -118,12 +116,12 @@ class StagedBackend final : public Backend {
     Out y(this, out, rows * width);
     const AttentionInput staged{near_q.data(), near_k.data(), far_q.data(),
                                 far_k.data(),  v.data(),      input.v_stride};
-    backend_->Attention(spec, layer, segments, staged, y.data());
+    inner().Attention(spec, layer, segments, staged, y.data());
   }
   void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override {
     const In from(this, x, rows * width);
     Out y(this, out, rows);
-    backend_->LogSumExp(from.data(), rows, width, y.data());
+    inner().LogSumExp(from.data(), rows, width, y.data());
   }
 
  private:
@@ -132,7 +130,7 @@ class StagedBackend final : public Backend {
   class In {
    public:
     In(StagedBackend* owner, const float* host, int64_t size)
-        : array_(owner->backend_.get(), static_cast<size_t>(size)) {
+        : array_(&owner->inner(), static_cast<size_t>(size)) {
       if (size > 0) array_.CopyIn(host);
     }
     const float* data() const { return array_.data(); }
@@ -141,11 +139,11 @@ class StagedBackend final : public Backend {
     BackendArray array_;
   };
 
-  // Also what was in the array before: an op may read it.
+  // Copies the previous contents too, since an op may read them.
   class Out {
    public:
     Out(StagedBackend* owner, float* host, int64_t size)
-        : backend_(owner->backend_.get()), host_(host), array_(backend_, size) {
+        : backend_(&owner->inner()), host_(host), array_(backend_, size) {
       array_.CopyIn(host);
     }
     ~Out() { backend_->CopyOut(array_.data(), array_.size(), host_); }
@@ -158,8 +156,6 @@ class StagedBackend final : public Backend {
     float* host_;
     BackendArray array_;
   };
-
-  std::unique_ptr<Backend> backend_;
 };
 
 }  // namespace polysketch::testing

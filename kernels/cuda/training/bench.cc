@@ -1,5 +1,3 @@
-#include "kernels/cuda/training/bench.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/cuda/bench.h"
 #include "kernels/cuda/training/polysketch_attention.h"
 
 namespace polysketch::cuda {

@@ -1,29 +1,38 @@
-// Measures kernels by graph replay with a cold L2; medians.
+// polysketch-cuda-bench: measures kernels by replaying a graph with a cold L2, and prints medians.
 #pragma once
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/backend.h"
 
 namespace polysketch::cuda {
 
 class Bench {
  public:
-  Bench(Device* device, double gigabytes, double teraflops)
-      : device_(device), gigabytes_(gigabytes), teraflops_(teraflops), flush_(device, kFlushBytes) {
+  // Shares of the ceilings `gigabytes` (GB/s) and `teraflops` are printed if these are positive.
+  Bench(CudaBackend* backend, double gigabytes, double teraflops)
+      : backend_(backend),
+        device_(backend->device()),
+        gigabytes_(gigabytes),
+        teraflops_(teraflops),
+        flush_(device_, kFlushBytes) {
     device_->Check(cudaEventCreate(&begin_), "an event");
     device_->Check(cudaEventCreate(&end_), "an event");
+  }
+
+  static void PrintHeader() {
     std::printf("%-58s %10s %10s %6s %10s %6s\n", "kernel", "us", "GB/s", "share", "TFLOP/s",
                 "share");
   }
 
-  // `work` launches and copies nothing to or from the host once it has run.
+  // Measures `work`, which from its second call on only launches kernels.
   void Run(const std::string& name, double flop, double bytes, const std::function<void()>& work) {
     work();
     device_->Synchronize();
@@ -72,16 +81,30 @@ class Bench {
     return array;
   }
 
+  std::unique_ptr<CudaMatrix> Weights(int64_t in, int64_t out, DataType type) {
+    std::vector<float> host(in * out);
+    std::mt19937 engine(2);
+    for (float& x : host) x = 0.05f * (static_cast<float>(engine() >> 8) * 0x1p-23f - 1);
+    return std::make_unique<CudaMatrix>(device_, HostMatrix{host.data(), DataType::kF32, in, out},
+                                        false, type);
+  }
+
+  CudaBackend* backend() { return backend_; }
   Device* device() { return device_; }
 
  private:
   static constexpr int kRepeats = 11;
   static constexpr size_t kFlushBytes = size_t{256} << 20;  // several times the L2 of any GPU
 
+  CudaBackend* const backend_;
   Device* const device_;
   const double gigabytes_, teraflops_;
   DeviceArray<uint8_t> flush_;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
+
+// The ops that process rows independently, and the training kernels.
+void BenchRows(Bench* bench);
+void BenchTraining(Bench* bench);
 
 }  // namespace polysketch::cuda

@@ -1,4 +1,4 @@
-#include "kernels/cpu/units.h"
+#include "kernels/cpu/product_units.h"
 
 #include <immintrin.h>
 
@@ -8,13 +8,14 @@
 namespace polysketch::cpu {
 namespace {
 
-// Independent accumulators: more than latency times width of any known core.
+// Independent accumulators: more than latency times throughput of any known core.
 constexpr int kChains = 16;
 constexpr int kSteps = 1000;
-// The fastest counts: a run that another process interrupted does not.
+// The fastest run counts, which no other process interrupted.
 constexpr int kRuns = 9;
-// Far from both sides of what processors do, so that every start finds the same.
-constexpr double kClearly = 1.3;
+// Ratio of the rates above which dot products are used. Measured ratios are far from it on both
+// sides, so that every start decides alike.
+constexpr double kMinRatio = 1.3;
 
 struct MultiplyAdd {
   __attribute__((target("avx512f"), always_inline)) static void Step(__m512& acc, __m512 one) {
@@ -53,7 +54,7 @@ double Seconds(void (*loop)()) {
 }  // namespace
 
 bool Bf16DotsAreFaster() {
-  static const bool faster = 2 * Seconds(Loop<MultiplyAdd>) > kClearly * Seconds(Loop<Dot>);
+  static const bool faster = 2 * Seconds(Loop<MultiplyAdd>) > kMinRatio * Seconds(Loop<Dot>);
   return faster;
 }
 

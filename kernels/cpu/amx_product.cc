@@ -1,4 +1,4 @@
-#include "kernels/cpu/tiles.h"
+#include "kernels/cpu/amx_product.h"
 
 #include <immintrin.h>
 
@@ -13,11 +13,11 @@ namespace {
 constexpr int kSide = 16;                      // rows, and columns, of a tile of sums
 constexpr int64_t kPanelRow = 4 * kTileBlock;  // bytes of a row of a panel
 
-// Tiles 0..3: sums (row half, column half); 4, 5: activations; 6, 7: weights.
+// Tiles 0 to 3: sums (row half, column half); 4 and 5: activations; 6 and 7: weights.
 constexpr int kActivations = 4, kWeights = 6;
 
-// The operations of AMX that the product uses, on memory.
-struct TwinTiles {
+// The operations of AMX that a product uses, on memory.
+struct EmulatedTiles {
   alignas(64) uint8_t data[8][kSide][64];
 
   template <int kTile>
@@ -54,53 +54,38 @@ struct TwinTiles {
   }
 };
 
-#define PS_AMX __attribute__((target("amx-tile,amx-int8")))
-
-// The same as instructions; the registers are the thread's. g++'s intrinsics are macros that spell
-// their arguments into assembly, so every register is written out.
+// The same operations on the tile registers of the thread. The intrinsics of g++ are macros that
+// take literals only.
 struct AmxTiles {
   template <int kTile>
-  PS_AMX void Zero() {
-    if constexpr (kTile == 0) _tile_zero(0);
-    if constexpr (kTile == 1) _tile_zero(1);
-    if constexpr (kTile == 2) _tile_zero(2);
-    if constexpr (kTile == 3) _tile_zero(3);
+  void Zero() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
   }
   template <int kTile>
-  PS_AMX void Load(const void* from, int64_t stride) {
-    if constexpr (kTile == 4) _tile_loadd(4, from, stride);
-    if constexpr (kTile == 5) _tile_loadd(5, from, stride);
-    if constexpr (kTile == 6) _tile_loadd(6, from, stride);
-    if constexpr (kTile == 7) _tile_loadd(7, from, stride);
+  void Load(const void* from, int64_t stride) {
+    asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(kTile), "r"(from), "r"(stride) : "memory");
   }
   template <int kTile>
-  PS_AMX void Store(void* to, int64_t stride) const {
-    if constexpr (kTile == 0) _tile_stored(0, to, stride);
-    if constexpr (kTile == 1) _tile_stored(1, to, stride);
-    if constexpr (kTile == 2) _tile_stored(2, to, stride);
-    if constexpr (kTile == 3) _tile_stored(3, to, stride);
+  void Store(void* to, int64_t stride) const {
+    asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(kTile), "r"(to), "r"(stride) : "memory");
   }
   template <int kSums, int kA, int kB>
-  PS_AMX void DotBytes() {
-    if constexpr (kSums == 0 && kA == 4 && kB == 6) _tile_dpbusd(0, 4, 6);
-    if constexpr (kSums == 1 && kA == 4 && kB == 7) _tile_dpbusd(1, 4, 7);
-    if constexpr (kSums == 2 && kA == 5 && kB == 6) _tile_dpbusd(2, 5, 6);
-    if constexpr (kSums == 3 && kA == 5 && kB == 7) _tile_dpbusd(3, 5, 7);
+  void DotBytes() {
+    asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kA), "i"(kB));
   }
 };
 
-PS_AMX void Configure() {
+__attribute__((target("amx-tile"))) void ConfigureTiles() {
   TileConfig config;
   for (int tile = 0; tile < 8; ++tile) config.Set(tile, kSide, 64);
   _tile_loadconfig(&config);
 }
 
-PS_AMX void ReleaseTiles() { _tile_release(); }
+__attribute__((target("amx-tile"))) void ReleaseTiles() { _tile_release(); }
 
-// w: 16 words of depth for all 32 columns, rows `w_row` bytes apart.
+// Adds 16 words of depth; w: those of all 32 columns, rows `w_row` bytes apart.
 template <typename Tiles>
-PS_AMX void AddDepth(Tiles& tiles, const uint8_t* x, int64_t x_row, const int8_t* w,
-                     int64_t w_row) {
+void AddDepth(Tiles& tiles, const uint8_t* x, int64_t x_row, const int8_t* w, int64_t w_row) {
   tiles.template Load<kActivations>(x, x_row);
   tiles.template Load<kActivations + 1>(x + kSide * x_row, x_row);
   tiles.template Load<kWeights>(w, w_row);
@@ -112,20 +97,20 @@ PS_AMX void AddDepth(Tiles& tiles, const uint8_t* x, int64_t x_row, const int8_t
 }
 
 template <typename Tiles>
-PS_AMX void ProductOf(Tiles& tiles, const uint8_t* x, int64_t x_row, const int8_t* w,
-                      int64_t depth4, int32_t (*out)[kTileBlock]) {
+void Multiply(Tiles& tiles, const uint8_t* x, int64_t x_row, const int8_t* w, int64_t depth,
+              int32_t (*out)[kTileBlock]) {
   tiles.template Zero<0>();
   tiles.template Zero<1>();
   tiles.template Zero<2>();
   tiles.template Zero<3>();
   int64_t k = 0;
-  for (; k + kTileDepth <= depth4; k += kTileDepth) {
+  for (; k + kTileDepth <= depth; k += kTileDepth) {
     AddDepth(tiles, x + 4 * k, x_row, w + k * kPanelRow, kPanelRow);
   }
-  if (k < depth4) {
-    // Weights of zero behind the panel's end: what stands in the activations there does not count.
+  if (k < depth) {
+    // Weights of zero after the end of the panel, whatever the activations are.
     alignas(64) int8_t rest[kTileDepth * kPanelRow] = {};
-    std::memcpy(rest, w + k * kPanelRow, static_cast<size_t>((depth4 - k) * kPanelRow));
+    std::memcpy(rest, w + k * kPanelRow, static_cast<size_t>((depth - k) * kPanelRow));
     AddDepth(tiles, x + 4 * k, x_row, rest, kPanelRow);
   }
   constexpr int64_t kOutRow = kTileBlock * sizeof(int32_t);
@@ -138,21 +123,21 @@ PS_AMX void ProductOf(Tiles& tiles, const uint8_t* x, int64_t x_row, const int8_
 }  // namespace
 
 TileSession::TileSession(TileUnit unit) : unit_(unit) {
-  if (unit_ == TileUnit::kAmx) Configure();
+  if (unit_ == TileUnit::kAmx) ConfigureTiles();
 }
 
 TileSession::~TileSession() {
   if (unit_ == TileUnit::kAmx) ReleaseTiles();
 }
 
-void TileSession::Product(const uint8_t* x, int64_t x_row, const int8_t* w, int64_t depth4,
+void TileSession::Product(const uint8_t* x, int64_t x_row, const int8_t* w, int64_t depth,
                           int32_t (*out)[kTileBlock]) const {
   if (unit_ == TileUnit::kAmx) {
     AmxTiles tiles;
-    ProductOf(tiles, x, x_row, w, depth4, out);
+    Multiply(tiles, x, x_row, w, depth, out);
   } else {
-    TwinTiles tiles;
-    ProductOf(tiles, x, x_row, w, depth4, out);
+    EmulatedTiles tiles;
+    Multiply(tiles, x, x_row, w, depth, out);
   }
 }
 

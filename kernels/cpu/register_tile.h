@@ -121,8 +121,8 @@ static void ProductBand(const float* a, int64_t a_row, int64_t a_col, int rows, 
 // c [rows, vectors * 16] = (accumulate ? c : 0) + a b; a [rows, depth] by strides, b [depth,
 // vectors * 16]. For operands in cache: attention. Weights go through matmul.cc.
 template <typename B>
-static void Product(const float* a, int64_t a_row, int64_t a_col, int rows, int64_t depth,
-                    const B& b, int vectors, float* c, int64_t c_row, bool accumulate) {
+static void MultiplyInCache(const float* a, int64_t a_row, int64_t a_col, int rows, int64_t depth,
+                            const B& b, int vectors, float* c, int64_t c_row, bool accumulate) {
   int n = 0;
   for (; n + kMaxTileVectors <= vectors; n += kMaxTileVectors) {
     ProductBand<kMaxTileVectors>(a, a_row, a_col, rows, depth, b.Columns(n * kLanes),

@@ -1,0 +1,74 @@
+// The cpu backend for one instruction set. The op files, which define its member functions, are
+// compiled once for each set (isa_begin.h), so each set has a class of its own in its namespace.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/page_arena.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/packed_matrix.h"
+#include "kernels/cpu/state.h"
+
+#if !defined(PS_ISA)
+// For editors and clang-tidy, which read a file without CMake's definitions.
+#define PS_ISA avx512
+#define PS_ISA_AVX512 1
+#endif
+
+namespace polysketch::cpu::PS_ISA {
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(int threads, const ProductUnits& units) : context_(threads, units) {}
+
+  std::string_view name() const override;
+  int threads() const override { return context_.threads(); }
+  ThreadPool* pool() override { return &context_.pool(); }
+
+  std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
+                                           DataType type) override {
+    return std::make_unique<PackedMatrix>(w, transpose, type, &arena_);
+  }
+  std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) override {
+    return cpu::NewState(spec);
+  }
+  size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const override {
+    return cpu::StateBytes(spec, tokens);
+  }
+
+  void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
+             std::span<const int64_t> positions, float* out) override;
+  void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
+                 float* out) override;
+  void MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias, bool accumulate,
+              float* out) override;
+  void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
+            float* k) override;
+  void GeluGate(const float* up, int64_t rows, int hidden, float* out) override;
+  void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override;
+  void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
+                         float* out) override;
+  void LinearFeatures(const float* x, int64_t rows, int width, float* out) override;
+  void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override;
+  void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
+                 const AttentionInput& input, float* out) override;
+  void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override;
+
+ private:
+  // Computes cos_sin_, unless it belongs to these positions already: a sine and a cosine in float64
+  // are slow, and every layer of a step rotates by the same angles.
+  void UpdateAngles(std::span<const int64_t> positions, int head_dim);
+
+  Context context_;
+  PageArena arena_;                     // of packed matrices
+  std::vector<float> position_thetas_;  // of Embed
+  int angle_dim_ = 0;                   // head_dim, thetas and positions of cos_sin_
+  std::vector<float> thetas_;
+  std::vector<int64_t> angle_positions_;
+  std::vector<float> cos_sin_;  // [rows][head_dim]: cosines, then sines
+};
+
+}  // namespace polysketch::cpu::PS_ISA

@@ -1,0 +1,75 @@
+// Products of rows of activations with packed matrices.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/backend.h"
+
+namespace polysketch::cpu::PS_ISA {
+
+// Where the sums of a product go, and what is added to them.
+struct Epilogue {
+  const float* bias;  // [columns], or null
+  bool accumulate;    // add the previous content of out
+  float* out;
+  int64_t out_row;  // floats from one row of out to the next
+  int64_t columns;  // of the result; a panel may have more
+};
+
+// Bytes of converted activations in any format: whole blocks of rows of up to 16-bit elements, a
+// scale for each row, a number for each group of 32 elements.
+inline int64_t ConvertedBytes(int64_t rows, int64_t width) {
+  const int64_t blocks = (rows + kTileBlock - 1) / kTileBlock * kTileBlock;
+  const int64_t bytes = (2 * width + kTileRowBytes - 1) / kTileRowBytes * kTileRowBytes;
+  return blocks * (bytes + 4 * Q4Groups(width) + 4);
+}
+
+// x w, x [rows, w.in()].
+struct Product {
+  const PackedMatrix& w;
+  const float* x;
+  int64_t x_row;  // floats from one row of x to the next
+  int64_t rows;
+  Epilogue epilogue;
+  ProductUnits units;
+  // Null: the calling thread computes the product alone. Else all threads of the pool do.
+  Context* context;
+  // With a null context: memory for converted activations, ConvertedBytes(rows, w.in()).
+  uint8_t* scratch = nullptr;
+  // If not null, x: the product is that of gelu(x), which overwrites x. Columns [w.in(), x_row)
+  // are zero.
+  float* gelu = nullptr;
+
+  int threads() const { return context == nullptr ? 1 : context->threads(); }
+  uint8_t* Converted() const {
+    return context == nullptr ? scratch : context->Shared(ConvertedBytes(rows, w.in()));
+  }
+  // Calls convert(row) for every row.
+  template <typename Fn>
+  void ForRows(const Fn& convert) const {
+    const auto run = [&](int64_t first, int64_t last, int) {
+      for (int64_t m = first; m < last; ++m) convert(m);
+    };
+    context == nullptr ? run(0, rows, 0) : context->ParallelRows(rows, 1 + 16384 / w.in(), run);
+  }
+  // Calls fn(first, last, thread) for groups of `group` neighbouring panels [first, last).
+  template <typename Fn>
+  void ForPanels(int64_t group, const Fn& fn) const {
+    const int64_t panels = w.panels(), tasks = (panels + group - 1) / group;
+    const auto run = [&](int64_t task, int thread) {
+      fn(task * group, std::min(task * group + group, panels), thread);
+    };
+    if (context != nullptr) return context->pool().ParallelFor(tasks, run);
+    for (int64_t task = 0; task < tasks; ++task) run(task, 0);
+  }
+};
+
+// Computes a product in the way that suits its matrix and units, one of the next three or, for
+// float32 and 16-bit weights, in float32.
+void Multiply(const Product& p);
+void MultiplyQ8(const Product& p);
+void MultiplyQ4(const Product& p);
+void MultiplyBf16(const Product& p);
+
+}  // namespace polysketch::cpu::PS_ISA

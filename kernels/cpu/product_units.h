@@ -1,0 +1,21 @@
+// Instructions for products that an instruction set may have besides multiply-adds.
+#pragma once
+
+#include "kernels/cpu/amx_product.h"
+
+namespace polysketch::cpu {
+
+struct ProductUnits {
+  // Products of many rows with q8 weights use these tiles.
+  TileUnit tiles = TileUnit::kNone;
+  // Products with bf16 weights use dot products of bf16 pairs (AVX512-BF16), which round
+  // activations to bf16 row by row. If false, activations stay float32.
+  bool bf16_dots = false;
+};
+
+// Whether dot products of bf16 pairs compute clearly more products a second than float32
+// multiply-adds on this machine. The first call measures, in registers, for some microseconds.
+// (Measured: twice as many on Zen 5, half as many on another machine.)
+bool Bf16DotsAreFaster();
+
+}  // namespace polysketch::cpu
