@@ -1,15 +1,17 @@
-// Opens the cuda backend's library. It brings CUDA's runtime with it, and nothing else links to it:
-// a machine without a GPU needs neither.
+// Opens the cuda backend's library. The library contains CUDA's runtime and nothing links to it, so
+// that a machine without a GPU needs neither.
 #include <dlfcn.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "kernels/cuda/library.h"
 #include "kernels/new_backend.h"
+#include "polysketch_cuda_interface.h"
 
 namespace polysketch {
 namespace {
@@ -35,22 +37,25 @@ Result<std::unique_ptr<Backend>> NewCudaBackend() {
       tried.append(" ").append(path.string());
       continue;
     }
-    // Never closed: states and matrices run its code as long as the process lives.
+    // Never closed: states and matrices run its code until the process ends.
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return FailedPrecondition("CUDA library: ", dlerror());
-    const auto version = reinterpret_cast<int (*)()>(dlsym(library, "polysketch_cuda_version"));
+    const auto interface =
+        reinterpret_cast<CudaInterfaceName>(dlsym(library, "polysketch_cuda_interface"));
     const auto make =
         reinterpret_cast<CudaBackendFactory>(dlsym(library, "polysketch_cuda_backend"));
-    if (version == nullptr || make == nullptr || version() != kCudaLibraryVersion) {
-      return FailedPrecondition("CUDA library ", path.string(),
-                                ": it belongs to another version of this program");
+    const std::string_view found = interface == nullptr ? "none" : interface();
+    if (found != POLYSKETCH_CUDA_INTERFACE || make == nullptr) {
+      return FailedPrecondition("CUDA library ", path.string(), ": expected interface ",
+                                POLYSKETCH_CUDA_INTERFACE, ", found ", found,
+                                "; build the library and the program from the same sources");
     }
     Status status;
     std::unique_ptr<Backend> backend(make(&status));
     if (backend == nullptr) return status;
     return backend;
   }
-  return FailedPrecondition("no CUDA library; looked for", tried);
+  return FailedPrecondition("no CUDA library: expected one of these files:", tried);
 }
 
 }  // namespace polysketch

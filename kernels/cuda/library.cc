@@ -3,9 +3,10 @@
 #include <utility>
 
 #include "kernels/cuda/backend.h"
+#include "polysketch_cuda_interface.h"
 
-extern "C" __attribute__((visibility("default"))) int polysketch_cuda_version() {
-  return polysketch::kCudaLibraryVersion;
+extern "C" __attribute__((visibility("default"))) const char* polysketch_cuda_interface() {
+  return POLYSKETCH_CUDA_INTERFACE;
 }
 
 extern "C" __attribute__((visibility("default"))) polysketch::Backend* polysketch_cuda_backend(

@@ -1,4 +1,5 @@
-// What the cuda backend's library exports, in C names.
+// What the cuda backend's library exports, in C names. The library and the program pass objects of
+// the classes in these headers to each other, so both must be built from the same headers.
 #pragma once
 
 #include "base/status.h"
@@ -6,12 +7,10 @@
 
 namespace polysketch {
 
-// Moves on with every change of Backend, SequenceState, Matrix or Status: the library and the
-// program pass them to each other.
-inline constexpr int kCudaLibraryVersion = 1;
-
-// int polysketch_cuda_version();
-// Backend* polysketch_cuda_backend(Status*): null with the reason.
+// const char* polysketch_cuda_interface(): POLYSKETCH_CUDA_INTERFACE of the library, a hash of this
+// header and all headers of the tree that it includes (cmake/write_cuda_interface.cmake).
+using CudaInterfaceName = const char* (*)();
+// Backend* polysketch_cuda_backend(Status*): null with the reason in the status.
 using CudaBackendFactory = Backend* (*)(Status*);
 
 }  // namespace polysketch

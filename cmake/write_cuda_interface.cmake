@@ -1,0 +1,30 @@
+# Writes the header OUTPUT with a hash of the interface between the program and the cuda backend's library: the contents of
+# every header of the tree that kernels/cuda/library.h includes, directly or through others.
+#
+#   cmake -DSOURCE_DIR=... -DOUTPUT=... -P write_cuda_interface.cmake
+set(headers kernels/cuda/library.h)
+set(index 0)
+list(LENGTH headers count)
+while(index LESS count)
+  list(GET headers ${index} header)
+  file(STRINGS "${SOURCE_DIR}/${header}" includes REGEX "^#include \"")
+  foreach(include IN LISTS includes)
+    string(REGEX REPLACE "^#include \"(.*)\".*" "\\1" include "${include}")
+    if(EXISTS "${SOURCE_DIR}/${include}")
+      list(APPEND headers "${include}")
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES headers)
+  list(LENGTH headers count)
+  math(EXPR index "${index} + 1")
+endwhile()
+
+list(SORT headers)
+set(all "")
+foreach(header IN LISTS headers)
+  file(SHA256 "${SOURCE_DIR}/${header}" hash)
+  string(APPEND all "${header} ${hash}\n")
+endforeach()
+string(SHA256 hash "${all}")
+string(SUBSTRING "${hash}" 0 16 hash)
+file(WRITE "${OUTPUT}" "#pragma once\n#define POLYSKETCH_CUDA_INTERFACE \"${hash}\"\n")
