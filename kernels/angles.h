@@ -1,7 +1,6 @@
-// Angles of RoPE and of the sinusoidal position encoding, shared by the backends: exact for every
-// position a double can hold. theta is rounded to float32 as in the authors' code; theta * t is
-// then exact in double (24 + 29 bits), so sin and cos see the true angle even at millions of
-// tokens.
+// Angles of RoPE and of the sinusoidal position encoding, for all backends. theta is rounded to
+// float32, as in the authors' code, so theta * t is exact in double for positions below 2^29, and
+// sine and cosine are those of the exact angle.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@ std::vector<float> RopeThetas(int head_dim);
 // theta_i = 10000^(-i/(D/2)), i < D/2, each rounded to float32.
 std::vector<float> PositionThetas(int width);
 
-// cos_out[i], sin_out[i] of position * thetas[i], rounded once to float32.
+// Writes the cosine and sine of position * thetas[i], each rounded once to float32.
 void CosSin(const std::vector<float>& thetas, int64_t position, float* cos_out, float* sin_out);
 
 }  // namespace polysketch

@@ -1,6 +1,5 @@
-// What the attention of a model computes, as far as kernels need to know it
-// (../shared/design/model.md is the source; the tables in docs/model-format.md repeat it for
-// users).
+// The attention of a model, as far as kernels depend on it. docs/attention.md has the equations,
+// docs/model-format.md the names and ranges of config.json.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +21,11 @@ enum class AttentionKind {
 // "softmax", "learned_sketch_mixed", ...: the names of config.json.
 std::string_view AttentionKindName(AttentionKind kind);
 
-// How the past is kept and read. Accumulation is float32 in both; kBf16 halves the bytes of a
-// decode step: S is summed in float32 but read by its upper 16 bits (rounded to nearest), and the
-// current block's values and near keys are rounded to bf16 when they are appended (sketches are
-// not: the sums are made of them). KV kinds always keep float32.
+// How states are stored and read. Sums are float32 in both formats. kBf16 halves the bytes that a
+// decode step reads: S is summed in float32 and read as its upper 16 bits (rounded to nearest), and
+// values and near keys of mixed kinds are rounded to bf16 when they are appended to the block
+// buffer. Sketches are not rounded, since the sums consist of them. States of KV kinds are always
+// float32.
 enum class StateFormat { kF32, kBf16 };
 
 struct AttentionSpec {
@@ -35,7 +35,7 @@ struct AttentionSpec {
   int head_dim = 0;      // d
   int sketch_size = 0;   // r; sketched kinds
   int num_features = 0;  // m; linear (= head_dim) and performer
-  int block = 0;         // b, grain size; > 0 for every kind (KV kinds allocate in blocks of it)
+  int block = 0;         // b, grain size; > 0 for all kinds: KV kinds allocate in blocks
   int power = 4;         // polynomial
   int near_power = 4;    // mixed kinds
   float stabilizer = 1;  // c of the denominator; 0 for softmax
@@ -48,13 +48,14 @@ struct AttentionSpec {
   bool mixed() const {
     return kind == AttentionKind::kLearnedSketchMixed || kind == AttentionKind::kRandomSketchMixed;
   }
-  // softmax and polynomial keep every key and value; the others a state of constant size.
+  // Whether this is a KV kind.
   bool kv_cache() const {
     return kind == AttentionKind::kSoftmax || kind == AttentionKind::kPolynomial;
   }
-  // The current block's values, and in the mixed kinds its near keys, are kept as bf16.
+  // Whether values, and near keys of mixed kinds, are bf16 in the block buffer.
   bool narrow_block() const { return state_format == StateFormat::kBf16 && !kv_cache(); }
-  // Bytes of a decode step's read of one head: S and z, and `tokens` tokens of the block buffer.
+  // Bytes that a decode step reads for one head: of S and z, and of `tokens` tokens of the block
+  // buffer.
   int64_t FarReadBytes() const {
     return int64_t{features()} * (head_dim * (state_format == StateFormat::kF32 ? 4 : 2) + 4);
   }
@@ -63,32 +64,33 @@ struct AttentionSpec {
                   value_width = narrow_block() ? 2 : 4;
     return tokens * (near_dim() * key_width + head_dim * value_width);
   }
-  // Width of far_q and far_k rows: r rounded up to a multiple of 8 (zero columns), or m. 0 for KV
-  // kinds.
+  // Width of far_q and far_k rows: r rounded up to a multiple of 8 (with zero columns), or m. 0 for
+  // KV kinds.
   int far_dim() const {
     if (kv_cache()) return 0;
     return sketched() ? (sketch_size + 7) / 8 * 8 : num_features;
   }
   // Width of near_q and near_k rows.
   int near_dim() const { return kv_cache() || mixed() ? head_dim : far_dim(); }
-  // Rows of the far state S: packed symmetric features of the sketched kinds (8x8 tiles I <= J: 640
-  // for r = 32), else m.
+  // Rows of S: packed symmetric features in sketched kinds (8x8 tiles I <= J; 640 for r = 32), else
+  // m.
   int features() const {
     if (!sketched()) return far_dim();
     const int tiles = far_dim() / 8;
     return tiles * (tiles + 1) / 2 * 64;
   }
 
-  // A block is folded into the far state when the first token behind it arrives. So after
-  // `position` tokens ...
-  // ... the block buffer holds this many: 1..b behind the first token. KV kinds hold all of them.
+  // A block is folded into the far state when the first token after it arrives.
+
+  // Number of tokens in the block buffer after `position` tokens: 1 to b once there is a token. KV
+  // kinds hold all tokens.
   int64_t BufferedTokens(int64_t position) const {
     return kv_cache() || position == 0 ? position : (position - 1) % block + 1;
   }
-  // ... the far state holds something.
+  // Whether there is a far state after `position` tokens.
   bool HasFarState(int64_t position) const { return !kv_cache() && position > block; }
-  // ... this is the earliest position that a state can be cut back to: the block behind it is still
-  // whole in the buffer.
+  // The earliest position that a state of `position` tokens can be truncated to: one token of the
+  // current block must remain, since folded tokens cannot be removed.
   int64_t EarliestTruncation(int64_t position) const {
     return HasFarState(position) ? (position - 1) / block * block + 1 : 0;
   }

@@ -1,4 +1,4 @@
-// The arrays of backends that compute on the host.
+// Arrays of backends that compute on the host.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

@@ -1,16 +1,16 @@
-// Reading a checkpoint's matrix element by element, for the packers of every backend.
+// Reads a matrix of a checkpoint element by element, for the packing code of all backends.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
 #include "base/half.h"
-#include "kernels/backend.h"
+#include "kernels/matrix.h"
 #include "kernels/quantize.h"
 
 namespace polysketch {
 
-// At any alignment, since checkpoints promise none.
+// Checkpoints guarantee no alignment.
 template <typename T>
 inline T ReadUnaligned(const void* data, int64_t index) {
   T value;
@@ -18,8 +18,8 @@ inline T ReadUnaligned(const void* data, int64_t index) {
   return value;
 }
 
-// The integer of element [row, col] of a quantised matrix. kQ4: a byte of group g, row j < 16,
-// holds elements 32 g + j (lower half) and 32 g + 16 + j (upper half), each plus 8.
+// The integer of element [row, col] of a quantised matrix. kQ4: byte row j < 16 of group g holds
+// elements 32 g + j (lower half) and 32 g + 16 + j (upper half), each plus 8.
 inline int ReadInteger(const HostMatrix& w, int64_t row, int64_t col) {
   if (w.type == DataType::kQ8) return ReadUnaligned<int8_t>(w.data, row * w.cols + col);
   const int64_t half = kQ4Group / 2, j = row % kQ4Group;
@@ -28,7 +28,7 @@ inline int ReadInteger(const HostMatrix& w, int64_t row, int64_t col) {
   return (j < half ? pair & 0xf : pair >> 4) - 8;
 }
 
-// What the integer of element [row, col] is multiplied by.
+// The scale of element [row, col] of a quantised matrix.
 inline float ReadScale(const HostMatrix& w, int64_t row, int64_t col) {
   if (w.type == DataType::kQ8) return ReadUnaligned<float>(w.scales, w.scale_rows ? row : col);
   return Bf16ToFloat(ReadUnaligned<uint16_t>(w.scales, row / kQ4Group * w.cols + col));
@@ -51,18 +51,19 @@ inline float ReadElement(const HostMatrix& w, int64_t row, int64_t col) {
   return static_cast<float>(ReadInteger(w, row, col)) * ReadScale(w, row, col);
 }
 
-// A column of the packed matrix [in, out] that PackMatrix makes of w: element k.
+// Element [k, n] of the matrix [in, out] that PackMatrix makes of w.
 inline float ReadPacked(const HostMatrix& w, bool transpose, int64_t k, int64_t n) {
   return transpose ? ReadElement(w, n, k) : ReadElement(w, k, n);
 }
 
-// Whether the integers of w are those of a matrix of `type` packed that way.
+// Whether PackMatrix to `type` keeps the integers of w.
 inline bool KeepsIntegers(const HostMatrix& w, bool transpose, DataType type) {
   if (w.type != type) return false;
   return type == DataType::kQ8 ? w.scale_rows == transpose : type == DataType::kQ4 && !transpose;
 }
 
-// Column n of the q8 matrix that PackMatrix makes of w: integers to q [in]; its scale.
+// Column n of the q8 matrix that PackMatrix makes of w. Writes the integers to q [in] and returns
+// the scale. column [in] is scratch memory.
 inline float QuantizeColumnQ8(const HostMatrix& w, bool transpose, int64_t in, int64_t n,
                               float* column, int8_t* q) {
   if (KeepsIntegers(w, transpose, DataType::kQ8)) {
@@ -77,8 +78,8 @@ inline float QuantizeColumnQ8(const HostMatrix& w, bool transpose, int64_t in, i
   return scale.scale;
 }
 
-// Elements [first, first + count) of column n of the q4 matrix, one group: integers to q; the bits
-// of its scale.
+// Elements [first, first + count), one group, of column n of the q4 matrix that PackMatrix makes of
+// w. Writes the integers to q and returns the bits of the scale.
 inline uint16_t QuantizeColumnGroupQ4(const HostMatrix& w, bool transpose, int64_t first,
                                       int64_t count, int64_t n, int8_t* q) {
   if (KeepsIntegers(w, transpose, DataType::kQ4)) {

@@ -1,15 +1,15 @@
-// Quantisation, shared by every backend so that all of them compute with the same integers.
+// Quantisation. All backends use these functions, so that they compute with the same integers.
 //
 // 8 bits, symmetric around zero:
 //   inverse = 127 / max|x|,  q = nearest_even(x * inverse) in [-127, 127],  x ~ q * (max|x| / 127).
-// Weights are quantised by output column, activations by row (token); the product of integers is
-// exact in int32 (127 * 255 * K < 2^31 for K < 66,000) and is scaled once at the end.
+// Weights are quantised by output column, activations by row (token). The sum of products of
+// integers is exact in int32 (127 * 255 * K < 2^31 for K < 66,000) and is scaled once at the end.
 //
-// 4 bits, weights only: each 32 elements along the input have a scale of their own, a bf16 number
-// of either sign, and integers q in [-8, 7], x ~ q * scale. The scale is the one of a few
-// candidates -m / c (m the element of largest magnitude) that has the least squared error; the
-// first wins a tie. A product is a sum of integers in each group, exact, times the group's scale,
-// added in order of the groups.
+// 4 bits, weights only: each group of 32 elements along the input has a scale, a bf16 number of
+// either sign, and integers q in [-8, 7], x ~ q * scale. The scale is one of a few candidates
+// -m / c, m the element of largest magnitude: the one with the smallest squared error, the first
+// among equals. A product is the exact sum of integers of each group times the group's scale, added
+// in the order of the groups.
 #pragma once
 
 #include <algorithm>
@@ -22,25 +22,25 @@
 namespace polysketch {
 
 inline constexpr float kQuantMax = 127.0f;
-// Vectors smaller than this everywhere count as zero: 127 / max would overflow.
+// A vector whose elements are all smaller than this counts as zero, since 127 / max would overflow.
 inline constexpr float kQuantTiny = 1e-35f;
-// Longest vector whose product stays within int32.
+// Maximum length of a vector whose product fits int32.
 inline constexpr int64_t kQuantLongest = 66000;
 
-// The scale of a vector and what its elements are multiplied by. A NaN or infinity in the vector
-// makes the scale NaN or infinite, so that it shows in the result.
+// The scale of a vector and its inverse. A NaN or infinity in the vector makes the scale NaN or
+// infinite, and so the result.
 struct QuantScale {
   float scale;
   float inverse;
 
-  // magnitude: the largest |x|, or NaN.
+  // magnitude: the largest |x|, or NaN if an element is NaN.
   static QuantScale Of(float magnitude) {
     if (magnitude < kQuantTiny) return {0.0f, 0.0f};
     return {magnitude / kQuantMax, kQuantMax / magnitude};
   }
 };
 
-// The largest |x| of n elements `stride` apart; NaN counts as largest.
+// The largest |x| of n elements `stride` apart; NaN counts as the largest.
 inline float LargestMagnitude(const float* x, int64_t n, int64_t stride) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -59,10 +59,11 @@ inline int8_t QuantizeQ4(float x, float inverse) {
   return static_cast<int8_t>(std::clamp(q == q ? q : 0.0f, -8.0f, 7.0f));
 }
 
-// The bits of the bf16 scale of n <= kQ4Group elements; their integers to q. An element that is not
-// finite makes the scale so, and shows in the result.
+// Quantises n <= kQ4Group elements: writes their integers to q and returns the bits of their bf16
+// scale. An element that is not finite makes the scale, and so the result, not finite.
 inline uint16_t QuantizeGroupQ4(const float* x, int64_t n, int8_t* q) {
-  // c = 8 uses the whole range; more cuts the largest elements, less reaches 8 nowhere.
+  // c = 8 uses the whole range, a larger c clamps the largest elements, a smaller c does not reach
+  // 8.
   static constexpr float kCandidates[] = {8.0f, 7.0f,  7.5f,  8.5f,  9.0f,
                                           9.5f, 10.0f, 10.5f, 11.0f, 12.0f};
   float largest = 0;
@@ -73,7 +74,7 @@ inline uint16_t QuantizeGroupQ4(const float* x, int64_t n, int8_t* q) {
     std::fill_n(q, n, int8_t{0});
     return FloatToBf16(std::isfinite(largest) ? 0.0f : largest);
   }
-  double least = -1;
+  double min_error = -1;
   uint16_t best = 0;
   for (const float c : kCandidates) {
     const uint16_t bits = FloatToBf16(-largest / c);
@@ -85,8 +86,8 @@ inline uint16_t QuantizeGroupQ4(const float* x, int64_t n, int8_t* q) {
           static_cast<double>(QuantizeQ4(x[i], inverse)) * static_cast<double>(scale);
       error += off * off;
     }
-    if (least < 0 || error < least) {
-      least = error;
+    if (min_error < 0 || error < min_error) {
+      min_error = error;
       best = bits;
     }
   }

@@ -1,6 +1,6 @@
-// Sampling from logits on a device. For each row of logits the host's sampler (engine/sampler) sends
-// a SampleQuery and receives a SampleResult in place of the row: the sampled token, or the few
-// candidates among which the host samples. Only backends with device memory implement it
+// Sampling from logits on a device. For each row of logits the host's sampler (engine/sampler)
+// sends a SampleQuery and receives a SampleResult in place of the row: the sampled token, or the
+// few candidates among which the host samples. Only backends with device memory implement it
 // (Backend::SampleRows). The arithmetic and its order are those of engine/sampler, so the token is
 // the same on both.
 #pragma once

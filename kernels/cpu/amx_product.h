@@ -1,5 +1,5 @@
-// Products of q8 panels by AMX tile registers, and an emulation of the same tile operations that any
-// machine runs, so that the code around the instructions is tested everywhere.
+// Products of q8 panels by AMX tile registers, and an emulation of the same tile operations that
+// any machine runs, so that the code around the instructions is tested everywhere.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The attention op: a task is one head of one segment, from the segment's first token to its last;
-// nothing is shared between tasks, so any number of threads gives the same bits.
+// The attention op. A task is one head of one segment, from the segment's first token to its last.
+// Tasks share nothing, so any number of threads gives the same bits.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 
 namespace {
 
-// One head's view of a segment's rows in the packed batch.
+// The rows of a segment in the batch, for one head.
 struct HeadRows {
   const AttentionSpec& spec;
   const HeadLayout& layout;
@@ -30,7 +30,7 @@ struct HeadRows {
   int head;
   int64_t first_row;
   float* out;
-  const void* next;  // what is read behind this head
+  const void* next;  // the address that is read after this head
 
   const float* Near(const float* base, int64_t row) const {
     return base + ((first_row + row) * spec.heads + head) * spec.near_dim();
@@ -59,49 +59,50 @@ void WriteOutput(const HeadRows& rows, int64_t row, int count, const float* sums
   }
 }
 
-// One thread's memory for a head, in floats.
+// A thread's memory for a head, in floats.
 struct RecurrentScratch {
-  float *state, *keys, *values;  // what is kept in 16 bits, widened
+  float *state, *keys, *values;  // 16-bit arrays of the state, widened
   float *phi, *sums, *scores, *fold;
 
-  // Without memory: only counts.
+  // With null memory, only computes the size.
   RecurrentScratch(const AttentionSpec& spec, const HeadLayout& layout, float* memory) {
     const int64_t features = spec.features();
     const bool narrow = spec.narrow_block();
-    const auto take = [&](int64_t floats) {
+    const auto next = [&](int64_t floats) {
       float* part = memory == nullptr ? nullptr : memory + size;
       size += floats;
       return part;
     };
-    state = take(narrow ? features * layout.padded_dim : 0);
-    keys = take(narrow && spec.mixed() ? spec.near_dim() * layout.padded_block : 0);
-    values = take(narrow ? spec.block * layout.padded_dim : 0);
-    phi = take(kQueryTile * features);
-    sums = take(kQueryTile * layout.padded_dim);
-    scores = take(kQueryTile * layout.padded_block);
-    fold = take(kFoldFeatures * (layout.padded_block + layout.padded_dim));
+    state = next(narrow ? features * layout.padded_dim : 0);
+    keys = next(narrow && spec.mixed() ? spec.near_dim() * layout.padded_block : 0);
+    values = next(narrow ? spec.block * layout.padded_dim : 0);
+    phi = next(kQueryTile * features);
+    sums = next(kQueryTile * layout.padded_dim);
+    scores = next(kQueryTile * layout.padded_block);
+    fold = next(kFoldFeatures * (layout.padded_block + layout.padded_dim));
   }
 
   int64_t size = 0;
 };
 
-// Appends a run's rows to the block. far_keys: null where they are the near ones.
+// Appends rows [row, row + count) to the block at `offset`. far_keys: null if they are the near
+// keys.
 template <typename Key, typename Value>
-void AppendToBlock(const HeadRows& rows, int64_t row, int64_t count, int64_t place, Key* near_keys,
+void AppendToBlock(const HeadRows& rows, int64_t row, int64_t count, int64_t offset, Key* near_keys,
                    float* far_keys, Value* values) {
   const AttentionSpec& spec = rows.spec;
-  AppendKeys(rows.Near(rows.input.near_k, row), rows.near_stride(), count, spec.near_dim(), place,
+  AppendKeys(rows.Near(rows.input.near_k, row), rows.near_stride(), count, spec.near_dim(), offset,
              near_keys);
   if (far_keys != nullptr) {
-    AppendKeys(rows.Far(rows.input.far_k, row), rows.far_stride(), count, spec.far_dim(), place,
+    AppendKeys(rows.Far(rows.input.far_k, row), rows.far_stride(), count, spec.far_dim(), offset,
                far_keys);
   }
   for (int64_t i = 0; i < count; ++i) {
-    StoreRow(rows.Value(row + i), spec.head_dim, values + (place + i) * rows.layout.padded_dim);
+    StoreRow(rows.Value(row + i), spec.head_dim, values + (offset + i) * rows.layout.padded_dim);
   }
 }
 
-// Far part of a tile: sums [count][dp] and denominators.
+// The far part of a tile of queries: sums [count][dp] and denominators.
 void FarTile(const HeadRows& rows, const HeadState& state, const float* wide, int64_t row,
              int count, const RecurrentScratch& scratch, float* denominators) {
   const AttentionSpec& spec = rows.spec;
@@ -119,15 +120,15 @@ void FarTile(const HeadRows& rows, const HeadState& state, const float* wide, in
   ReadState(spec, rows.layout, state, wide, scratch.phi, features, count, scratch.sums);
 }
 
-// A run of a segment's rows inside one block, which holds their tokens already.
+// The rows of a segment in one block, whose tokens the block holds already.
 struct SegmentInBlock {
-  int64_t row;  // the first one's
+  int64_t row;  // first row
   int64_t count;
-  int64_t place;  // of the first one's token in the block
-  bool has_past;  // the far state holds something
+  int64_t block_offset;  // of the first row's token
+  bool has_past;         // whether there is a far state
 };
 
-// wide: S as float32, or null where its upper plane is read.
+// wide: S as float32, or null to read its upper plane.
 template <typename Key, typename Value>
 void BlockQueries(const HeadRows& rows, const HeadState& state, const SegmentInBlock& run,
                   const NearBlock<Key, Value>& block, const float* wide,
@@ -144,7 +145,7 @@ void BlockQueries(const HeadRows& rows, const HeadState& state, const SegmentInB
     } else {
       std::fill_n(scratch.sums, tile * layout.padded_dim, 0.0f);
     }
-    const int64_t first = run.place + i;
+    const int64_t first = run.block_offset + i;
     const QueryTile queries{rows.Near(rows.input.near_q, row), rows.near_stride(), tile,
                             spec.near_dim()};
     Scores(queries, block, first + tile, scratch.scores);
@@ -160,8 +161,7 @@ void BlockQueries(const HeadRows& rows, const HeadState& state, const SegmentInB
   }
 }
 
-// What 16-bit blocks and states cost to widen pays from this many queries on. The bits are the
-// same.
+// From this many queries on, 16-bit blocks and states are widened first. The bits are the same.
 constexpr int kWidenQueries = 2 * kQueryTile;
 
 uint16_t* Bf16(float* data) { return reinterpret_cast<uint16_t*>(data); }
@@ -173,26 +173,26 @@ void NarrowBlockQueries(const HeadRows& rows, const HeadState& state, const Segm
   if (run.count >= kWidenQueries) {
     if (run.has_past) Widen(Bf16(state.s), spec.features() * dp, scratch.state);
     if (spec.mixed()) Widen(Bf16(state.near_keys), spec.near_dim() * bp, scratch.keys);
-    Widen(Bf16(state.values), (run.place + run.count) * dp, scratch.values);
+    Widen(Bf16(state.values), (run.block_offset + run.count) * dp, scratch.values);
     const float* keys = spec.mixed() ? scratch.keys : state.far_keys;
     BlockQueries(rows, state, run,
                  NearBlock<float, float>{{keys, spec.near_dim()}, bp, scratch.values, dp},
                  scratch.state, scratch);
     return;
   }
-  const int64_t tokens = run.place + run.count;
+  const int64_t tokens = run.block_offset + run.count;
   const uint16_t* values = Bf16(state.values);
-  const Onward behind_values{values + tokens * dp, rows.next};
+  const Readahead after_values{values + tokens * dp, rows.next};
   if (spec.mixed()) {
     const uint16_t* keys = Bf16(state.near_keys);
     const int64_t panels = (tokens + kKeyPanel - 1) / kKeyPanel;
-    const Onward behind_keys{keys + panels * spec.near_dim() * kKeyPanel, values};
+    const Readahead after_keys{keys + panels * spec.near_dim() * kKeyPanel, values};
     const NearBlock<uint16_t, uint16_t> block{
-        {keys, spec.near_dim(), behind_keys}, bp, values, dp, behind_values};
+        {keys, spec.near_dim(), after_keys}, bp, values, dp, after_values};
     BlockQueries(rows, state, run, block, nullptr, scratch);
   } else {
     const NearBlock<float, uint16_t> block{
-        {state.far_keys, spec.near_dim()}, bp, values, dp, behind_values};
+        {state.far_keys, spec.near_dim()}, bp, values, dp, after_values};
     BlockQueries(rows, state, run, block, nullptr, scratch);
   }
 }
@@ -209,12 +209,13 @@ void FoldHead(const HeadRows& rows, const HeadState& state, const RecurrentScrat
 void AppendRun(const HeadRows& rows, const HeadState& state, const SegmentInBlock& run) {
   float* far_keys = rows.spec.mixed() ? state.far_keys : nullptr;
   if (!rows.spec.narrow_block()) {
-    AppendToBlock(rows, run.row, run.count, run.place, state.near_keys, far_keys, state.values);
+    AppendToBlock(rows, run.row, run.count, run.block_offset, state.near_keys, far_keys,
+                  state.values);
   } else if (rows.spec.mixed()) {
-    AppendToBlock(rows, run.row, run.count, run.place, Bf16(state.near_keys), far_keys,
+    AppendToBlock(rows, run.row, run.count, run.block_offset, Bf16(state.near_keys), far_keys,
                   Bf16(state.values));
   } else {
-    AppendToBlock(rows, run.row, run.count, run.place, state.far_keys, far_keys,
+    AppendToBlock(rows, run.row, run.count, run.block_offset, state.far_keys, far_keys,
                   Bf16(state.values));
   }
 }
@@ -226,10 +227,10 @@ void RecurrentHead(const HeadRows& rows, int layer, const Segment& segment, floa
   const int64_t position = segment.state->position();
   for (int64_t row = 0; row < segment.rows;) {
     const int64_t token = position + row;
-    const int64_t place = token % spec.block;
-    const SegmentInBlock run{row, std::min<int64_t>(segment.rows - row, spec.block - place), place,
-                             token >= spec.block};
-    if (place == 0 && run.has_past) FoldHead(rows, state, scratch);
+    const int64_t offset = token % spec.block;
+    const SegmentInBlock run{row, std::min<int64_t>(segment.rows - row, spec.block - offset),
+                             offset, token >= spec.block};
+    if (offset == 0 && run.has_past) FoldHead(rows, state, scratch);
     AppendRun(rows, state, run);
     if (spec.narrow_block()) {
       NarrowBlockQueries(rows, state, run, scratch);
@@ -244,7 +245,7 @@ void RecurrentHead(const HeadRows& rows, int layer, const Segment& segment, floa
   }
 }
 
-// softmax and polynomial: a tile of queries against every block up to its own.
+// softmax and polynomial: a tile of queries reads every block up to its own.
 struct KvHead {
   const HeadRows& rows;
   KvState* state;
@@ -261,7 +262,7 @@ struct KvHead {
     return {rows.Near(rows.input.near_q, row), rows.near_stride(), tile, rows.spec.near_dim()};
   }
 
-  // The largest score of every row: exact, whatever the order.
+  // Finds the largest score of every row. Exact, whatever the order.
   void FindTops(int64_t row, int tile, int64_t token, float* scores, float* tops) const {
     const int64_t size = rows.spec.block;
     std::fill_n(tops, tile, -std::numeric_limits<float>::infinity());
@@ -313,7 +314,7 @@ void CachedHead(const HeadRows& rows, int layer, const Segment& segment, float* 
   }
   const KvHead head{rows, state, layer, NearWeight::Of(rows.spec)};
   for (int64_t row = 0; row < segment.rows;) {
-    // A tile stays inside one block, so that its rows' places in a block depend on positions only.
+    // A tile stays in one block, so that the block offsets of its rows depend on positions only.
     const int64_t token = position + row;
     const int tile =
         static_cast<int>(std::min<int64_t>({kQueryTile, segment.rows - row, size - token % size}));
@@ -322,9 +323,9 @@ void CachedHead(const HeadRows& rows, int layer, const Segment& segment, float* 
   }
 }
 
-// Asks for the lines that a decode step of a head will write, one in each row of the keys: their
-// misses would stand in a row. And for the start of what is read front to back.
-void PrefetchHead(const AttentionSpec& spec, const HeadState& state, int64_t place) {
+// Prefetches the cache lines that a decode step of a head writes, one in each row of the keys,
+// whose misses would follow one another, and the start of each array that it reads front to back.
+void PrefetchHead(const AttentionSpec& spec, const HeadState& state, int64_t block_offset) {
   const auto prefetch_start = [](const float* data, int bytes) {
     for (int i = 0; i < bytes; i += 64) {
       __builtin_prefetch(reinterpret_cast<const char*>(data) + i);
@@ -334,24 +335,24 @@ void PrefetchHead(const AttentionSpec& spec, const HeadState& state, int64_t pla
   prefetch_start(state.near_keys, 1024);
   prefetch_start(state.values, 1024);
   const auto prefetch_column = [&](float* keys, int dim, int width) {
-    char* column = reinterpret_cast<char*>(keys) + KeyIndex(dim, 0, place) * width;
+    char* column = reinterpret_cast<char*>(keys) + KeyIndex(dim, 0, block_offset) * width;
     for (int i = 0; i < dim; ++i) __builtin_prefetch(column + i * kKeyPanel * width, 1);
   };
   prefetch_column(state.far_keys, spec.far_dim(), 4);
   if (spec.mixed()) prefetch_column(state.near_keys, spec.near_dim(), spec.narrow_block() ? 2 : 4);
 }
 
-// Heads [first, last) of all segments' heads in a row.
+// Computes heads [first, last), counted over all segments.
 void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
                     std::span<const Segment> segments, const AttentionInput& input, float* out,
                     int64_t first, int64_t last, float* memory) {
   for (int64_t i = first; i < last; ++i) {
     const Segment& segment = segments[i / spec.heads];
-    // Behind the last one, that one again: its lines are in cache.
-    const int64_t behind = std::min(i + 1, last - 1);
-    auto* state = static_cast<RecurrentState*>(segments[behind / spec.heads].state);
-    const HeadState next = state->Head(layer, static_cast<int>(behind % spec.heads));
-    if (behind > i) PrefetchHead(spec, next, state->position() % spec.block);
+    // After the last head, that head again: its lines are in cache.
+    const int64_t following = std::min(i + 1, last - 1);
+    auto* state = static_cast<RecurrentState*>(segments[following / spec.heads].state);
+    const HeadState next = state->Head(layer, static_cast<int>(following % spec.heads));
+    if (following > i) PrefetchHead(spec, next, state->position() % spec.block);
     const HeadRows rows{spec, layout, input, static_cast<int>(i % spec.heads), segment.first_row,
                         out,  next.s};
     RecurrentHead(rows, layer, segment, memory);

@@ -1,12 +1,12 @@
-// Keys and values of new tokens into a block. Included inside the region of isa_begin.h, behind
-// simd.h.
+// Stores the keys and values of new tokens in a block. Included inside the region of isa_begin.h,
+// after simd.h.
 
 PS_INLINE void Put(float value, float* out) { *out = value; }
 PS_INLINE void Put(float value, uint16_t* out) { *out = FloatToBf16(value); }
 PS_INLINE void PutLanes(V lanes, float* out) { Store(lanes, out); }
 PS_INLINE void PutLanes(V lanes, uint16_t* out) { StoreBf16(lanes, out); }
 
-// x [dim] as a row of the block's values.
+// Stores x [dim] as a row of the block's values.
 template <typename Value>
 static void StoreRow(const float* x, int dim, Value* out) {
   int i = 0;
@@ -14,7 +14,7 @@ static void StoreRow(const float* x, int dim, Value* out) {
   for (; i < dim; ++i) Put(x[i], out + i);
 }
 
-// Sixteen tokens x [16][dim] as columns of a panel.
+// Stores sixteen tokens x [16][dim] as columns of a panel.
 template <typename Key>
 static void StoreSixteenColumns(const float* x, int64_t x_row, int dim, Key* column) {
   int i = 0;
@@ -31,14 +31,14 @@ static void StoreSixteenColumns(const float* x, int64_t x_row, int dim, Key* col
   }
 }
 
-// Rows [0, count) of x as columns `place`... of transposed keys (state.h). Up to sixteen tokens at
-// a time: a row of keys is written a cache line at a time while their sixteen lines of x stay in
-// L1.
+// Stores rows [0, count) of x as columns offset, offset + 1, ... of transposed keys (state.h), up
+// to sixteen tokens at a time: a row of keys is written one cache line at a time while the sixteen
+// lines of x stay in L1.
 template <typename Key>
-static void AppendKeys(const float* x, int64_t x_row, int64_t count, int dim, int64_t place,
+static void AppendKeys(const float* x, int64_t x_row, int64_t count, int dim, int64_t offset,
                        Key* keys) {
   for (int64_t first = 0; first < count;) {
-    const int64_t token = place + first;
+    const int64_t token = offset + first;
     const int64_t run = std::min<int64_t>(kLanes - token % kLanes, count - first);
     Key* column = keys + KeyIndex(dim, 0, token);
     if (run == kLanes) {

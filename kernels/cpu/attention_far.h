@@ -1,8 +1,8 @@
-// The far part: features of queries read the state, features of a full block's keys are folded into
-// it. Included inside the region of isa_begin.h, behind simd.h and tile.h.
+// The far part: features of queries read the state, and features of a full block's keys are folded
+// into it. Included inside the region of isa_begin.h, after simd.h and register_tile.h.
 
-// phi(x) of a query: packed symmetric products, off-diagonal tiles twice (state.h). x [dim], dim a
-// multiple of 8.
+// phi(x) of a query: packed symmetric products, those of off-diagonal tiles doubled (state.h).
+// x [dim], dim a multiple of 8.
 static void SymmetricQueryFeatures(const float* x, int dim, float* out) {
   for (int I = 0; I < dim; I += 8) {
     for (int J = I; J < dim; J += 8) {
@@ -15,8 +15,8 @@ static void SymmetricQueryFeatures(const float* x, int dim, float* out) {
   }
 }
 
-// out[m] = sum of phi[m] z over the features, in lanes; R rows of phi side by side, so that z is
-// read once and one sum's additions hide behind another's.
+// out[m] = sum of phi[m] z over the features, in lanes. R rows of phi at a time, so that z is read
+// once and the additions of the R sums overlap.
 template <int R>
 static void FeatureDotRows(const float* phi, const float* z, int64_t features, float* out) {
   V sums[R];
@@ -46,13 +46,12 @@ static void FeatureDots(const float* phi, int rows, const float* z, int64_t feat
   for (; m < rows; ++m) FeatureDotRows<1>(phi + m * features, z, features, out + m);
 }
 
-// bf16 values as float32; size is a multiple of 16. For what many queries, or a fold, read.
+// Converts bf16 values that many queries, or a fold, read to float32; size is a multiple of 16.
 static void Widen(const uint16_t* bits, int64_t size, float* out) {
   for (int64_t i = 0; i < size; i += kLanes) Store(LoadBf16(bits + i), out + i);
 }
 
-// out [rows][dp] = phi S. `wide`: S in float32 where that was made or is what the state holds, else
-// null (upper plane).
+// out [rows][dp] = phi S. wide: S as float32, or null to read the upper plane.
 static void ReadState(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
                       const float* wide, const float* phi, int64_t phi_row, int rows, float* out) {
   const int vectors = static_cast<int>(layout.padded_dim / kLanes);
@@ -68,7 +67,7 @@ static void ReadState(const AttentionSpec& spec, const HeadLayout& layout, const
   }
 }
 
-// S rows [first, first + count) += sums [count][dp], z likewise.
+// Adds sums [count][dp] to rows [first, first + count) of S, and z_sums to z.
 static void AddToState(const AttentionSpec& spec, const HeadLayout& layout, int64_t first,
                        int count, const float* sums, const float* z_sums, const HeadState& state) {
   const int64_t begin = first * layout.padded_dim, size = count * layout.padded_dim;
@@ -85,12 +84,11 @@ static void AddToState(const AttentionSpec& spec, const HeadLayout& layout, int6
   for (int f = 0; f < count; ++f) state.z[first + f] += z_sums[f];
 }
 
-// Features of the block's keys that are folded together: three i of one tile pair, a panel of 24 x
-// b that stays in L1.
+// Features that are folded at a time: three i of one pair of tiles, a panel of 24 x b in L1.
 constexpr int kFoldFeatures = 24;
 
-// A feature of every token of the block: row [tokens of all panels] = product(vector of tokens),
-// and their sum, in lanes. `product` gets the offset in a panel of the transposed keys' rows.
+// Computes a feature of every token of the block into row [tokens of all panels] and returns their
+// sum. product(offset) is the feature of a vector of tokens at `offset` in the transposed keys.
 template <typename ProductOf>
 PS_INLINE float FeatureRow(const HeadLayout& layout, int dim, const ProductOf& product,
                            float* row) {
@@ -106,7 +104,7 @@ PS_INLINE float FeatureRow(const HeadLayout& layout, int dim, const ProductOf& p
   return ReduceAdd(sum);
 }
 
-// A panel of features on its way into the state. values: the block's as float32.
+// Folds features into the state, a panel of them at a time. values: the block's, as float32.
 struct Fold {
   const AttentionSpec& spec;
   const HeadLayout& layout;
@@ -114,7 +112,7 @@ struct Fold {
   const float* values;
   float *panel, *sums;
   float z_sums[kFoldFeatures] = {};
-  int64_t first = 0;  // feature
+  int64_t first = 0;  // first feature of the panel
   int count = 0;
 
   float* NextRow() { return panel + count * layout.padded_block; }
@@ -122,7 +120,7 @@ struct Fold {
     z_sums[count++] = z_sum;
     if (count == kFoldFeatures) Flush();
   }
-  // Each feature is summed from zero in token order, then added once (numerics.md, Drift).
+  // Each feature is summed from zero in token order, then added once (docs/numerics.md).
   void Flush() {
     if (count == 0) return;
     MultiplyInCache(panel, layout.padded_block, 1, count, spec.block,

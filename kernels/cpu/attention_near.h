@@ -1,10 +1,10 @@
-// The near part: weights against the keys of one block, values added in token order. Included
-// inside the region of isa_begin.h, behind simd.h and tile.h.
+// The near part: weights of the keys of one block, and sums of its values in token order. Included
+// inside the region of isa_begin.h, after simd.h and register_tile.h.
 
-// Rows of queries that go through attention together.
+// Queries that attention processes at a time.
 constexpr int kQueryTile = 12;
 
-// x^p for even p >= 2, by squaring: the same products for every element.
+// x^p for even p >= 2, by squaring. All elements take the same products.
 PS_INLINE V EvenPower(V x, int power) {
   V base = Mul(x, x);
   int exponent = power / 2;
@@ -20,11 +20,11 @@ PS_INLINE V EvenPower(V x, int power) {
   return result;
 }
 
-// Scores to weights. `top` is the row's largest score (softmax only).
+// How scores become weights.
 struct NearWeight {
   AttentionKind kind;
-  int power;    // of the even powers
-  float scale;  // of softmax
+  int power;    // kinds whose weight is an even power of the score
+  float scale;  // softmax
 
   static NearWeight Of(const AttentionSpec& spec) {
     const int power = spec.mixed()                              ? spec.near_power
@@ -34,22 +34,22 @@ struct NearWeight {
   }
 };
 
-PS_INLINE RowsF32 RowsOf(const float* data, int64_t stride, const Onward& /*onward*/) {
+PS_INLINE RowsF32 RowsOf(const float* data, int64_t stride, const Readahead& /*ahead*/) {
   return {data, stride};
 }
-PS_INLINE RowsBf16 RowsOf(const uint16_t* data, int64_t stride, const Onward& onward) {
-  return {data, stride, onward};
+PS_INLINE RowsBf16 RowsOf(const uint16_t* data, int64_t stride, const Readahead& ahead) {
+  return {data, stride, ahead};
 }
 
-// Transposed keys of `dim` rows in panels (state.h), as an operand of Product: a band of columns
-// lies inside one panel.
+// Transposed keys of `dim` rows in panels (state.h), as an operand of MultiplyInCache: a band of
+// columns is in one panel.
 template <typename Key>
 struct KeyPanels {
   const Key* data;
   int64_t dim;
-  Onward onward = {};
+  Readahead ahead = {};
   auto Columns(int64_t first) const {
-    return RowsOf(data + KeyIndex(dim, 0, first), kKeyPanel, onward);
+    return RowsOf(data + KeyIndex(dim, 0, first), kKeyPanel, ahead);
   }
 };
 
@@ -60,10 +60,10 @@ struct NearBlock {
   int64_t scores_row;   // tokens of all panels
   const Value* values;  // [tokens][values_row]
   int64_t values_row;
-  Onward values_onward = {};
+  Readahead values_ahead = {};
 };
 
-// A tile of queries of one head. Row m sees the first limit(m) tokens of the block.
+// A tile of queries of one head.
 struct QueryTile {
   const float* q;
   int64_t q_row;
@@ -71,13 +71,13 @@ struct QueryTile {
   int dim;  // near_dim
 };
 
-// Tokens of the block that row m sees; `first` is the place of row 0's own token counted from the
-// start of this block (it lies behind the block's end when the block is an earlier one).
+// Number of tokens of the block that row m attends to. `first` is the offset of row 0's token from
+// the start of this block; it is at or after the block's end if this is an earlier block.
 PS_INLINE int64_t Limit(int64_t first, int m, int64_t block) {
   return std::min(first + m + 1, block);
 }
 
-// scores [rows][scores_row] against every token that some row sees, whole vectors.
+// scores [rows][scores_row] of the first `tokens` tokens, in whole vectors.
 template <typename Key, typename Value>
 static void Scores(const QueryTile& t, const NearBlock<Key, Value>& block, int64_t tokens,
                    float* scores) {
@@ -86,7 +86,8 @@ static void Scores(const QueryTile& t, const NearBlock<Key, Value>& block, int64
                   false);
 }
 
-// Turns one row of scores into weights in place; adds them to the row's lanes of the denominator.
+// Turns one row of scores into weights, in place, and adds them to the row's lanes of the
+// denominator.
 template <typename Weigh>
 PS_INLINE void WeighLanes(const Weigh& weigh, int64_t limit, float* scores, V* lanes) {
   V sum = *lanes;
@@ -106,6 +107,7 @@ PS_INLINE void WeighLanes(const Weigh& weigh, int64_t limit, float* scores, V* l
 
 #define PS_LAMBDA(x) [&](V x) __attribute__((always_inline))
 
+// top: the row's largest score (softmax only).
 static void WeighRow(const NearWeight& weight, float top, int64_t limit, float* scores, V* lanes) {
   switch (weight.kind) {
     case AttentionKind::kSoftmax: {
@@ -122,7 +124,7 @@ static void WeighRow(const NearWeight& weight, float top, int64_t limit, float* 
     default:
       break;
   }
-  // Degrees 2 and 4 are what models have; the others pay for a loop over the bits of the degree.
+  // Models use powers 2 and 4; other powers take a loop over the bits of the power.
   if (weight.power == 2) {
     WeighLanes(
         PS_LAMBDA(x) { return EvenPower(x, 2); }, limit, scores, lanes);
@@ -136,21 +138,21 @@ static void WeighRow(const NearWeight& weight, float top, int64_t limit, float* 
 }
 #undef PS_LAMBDA
 
-// out [rows][values_row] += weights values, over tokens in order. Tokens that every row sees go
-// through the tile; the few behind them row by row, so that nothing of a row's future enters it,
+// out [rows][values_row] += weights values, over tokens in order. Tokens that all rows attend to
+// are added by the tile, the few tokens after them row by row, so that no later token enters a row,
 // not even times zero.
 template <typename Key, typename Value>
 static void AddValues(int rows, int64_t first, int64_t block_size, const float* weights,
                       const NearBlock<Key, Value>& block, int vectors, float* out) {
   const int64_t common = Limit(first, 0, block_size);
-  const auto values = RowsOf(block.values, block.values_row, block.values_onward);
+  const auto values = RowsOf(block.values, block.values_row, block.values_ahead);
   MultiplyInCache(weights, block.scores_row, 1, rows, common, values, vectors, out,
                   block.values_row, true);
   for (int m = 1; m < rows; ++m) {
     const int64_t rest = Limit(first, m, block_size) - common;
     if (rest <= 0) continue;
     const auto tail =
-        RowsOf(block.values + common * block.values_row, block.values_row, block.values_onward);
+        RowsOf(block.values + common * block.values_row, block.values_row, block.values_ahead);
     MultiplyInCache(weights + m * block.scores_row + common, block.scores_row, 1, 1, rest, tail,
                     vectors, out + m * block.values_row, block.values_row, true);
   }

@@ -1,5 +1,5 @@
-// Products of rows of 32-bit words with panels of 32-bit words: four bytes (q8 weights) or two bf16.
-// Included inside the region of isa_begin.h, after simd.h and panel_tiles.h.
+// Products of rows of 32-bit words with panels of 32-bit words: four bytes (q8 weights) or two
+// bf16. Included inside the region of isa_begin.h, after simd.h and panel_tiles.h.
 //
 // A Format defines the arithmetic of a word:
 //   Sum                          a vector of sums

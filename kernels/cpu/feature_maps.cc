@@ -1,4 +1,4 @@
-// Feature maps of the linear and performer kinds.
+// The feature maps of the kinds linear and performer.
 #include <immintrin.h>
 
 #include <algorithm>

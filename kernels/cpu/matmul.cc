@@ -18,8 +18,8 @@
 
 namespace {
 
-// From this many rows on a 16-bit panel is widened once, and not in every row tile. The bits are the
-// same.
+// From this many rows on a 16-bit panel is widened once, and not in every row tile. The bits are
+// the same.
 constexpr int kWidenRows = 25;
 
 PS_INLINE V LoadElements(const float* p) { return Load(p); }

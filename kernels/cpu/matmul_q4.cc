@@ -19,7 +19,8 @@
 
 namespace {
 
-// Rows of a register tile, which holds the integer sums of a group and the float sums of all groups.
+// Rows of a register tile, which holds the integer sums of a group and the float sums of all
+// groups.
 constexpr int kTileRowsQ4 = kPanelVectors == 2 ? 6 : 2;
 constexpr int kGroupWords = kQ4Group / 8;         // words of a column in a group
 constexpr int64_t kRowBytes = kPanelColumns * 4;  // bytes of a row of a panel

@@ -1,4 +1,4 @@
-// f of the random kinds: a tile of rows goes through all levels in cache.
+// The random sketch. A task takes a tile of rows through all levels in its cache.
 #include <immintrin.h>
 
 #include <algorithm>

@@ -1,11 +1,11 @@
-// The one inner loop of every product: a register tile of MR rows x NV vectors,
+// The inner loop of all float32 products: a register tile of MR rows x NV vectors,
 //   acc[m][n] = fma(a[m][k], b[k][n], acc[m][n]),  k = 0, 1, 2, ...
-// k runs in order with one accumulator for each output element, so an element's bits do not depend
-// on the tile that holds it; MR and NV are only a matter of speed. Included inside the region of
-// isa_begin.h, behind simd.h.
+// k runs in order with one accumulator for each output element, so the bits of an element do not
+// depend on the tile; MR and NV affect speed only. Included inside the region of isa_begin.h, after
+// simd.h.
 
-// An operand B gives kStep rows at once, rows k, ..., k + kStep - 1 for a k that kStep divides;
-// those behind the last one are not used.
+// An operand B provides kStep rows at a time, rows k to k + kStep - 1 for multiples k of kStep.
+// Rows after the last one are not used.
 
 // B as float32 rows of whole vectors: row k at data + k * stride.
 struct RowsF32 {
@@ -20,34 +20,34 @@ struct RowsF32 {
   RowsF32 Columns(int64_t first) const { return {data + first, stride}; }
 };
 
-// What is read behind the end of an array: requests that run ahead go on there.
-struct Onward {
+// Where prefetches that run past the `end` of an array continue.
+struct Readahead {
   const void* end;
   const void* next;
 };
 
-// B as bf16 rows (the upper plane of a state).
+// B as bf16 rows, such as the upper plane of a state.
 struct RowsBf16 {
   static constexpr int kStep = 1;
   const uint16_t* data;
   int64_t stride;
-  Onward onward;
+  Readahead ahead;
   template <int NV, int kPart>
   PS_INLINE void LoadRow(const RowsBf16& b, int64_t k, V (&out)[NV]) {
-    // A stream from memory, a page ahead of where the hardware's own prefetchers stop.
+    // Prefetches one page ahead; the hardware's prefetchers stop at the end of a page.
     constexpr int kAhead = 4096, kLine = 64;  // bytes
-    const char* ahead = reinterpret_cast<const char*>(b.data + k * b.stride) + kAhead;
-    const auto* end = static_cast<const char*>(b.onward.end);
-    if (ahead >= end) ahead += static_cast<const char*>(b.onward.next) - end;
+    const char* line = reinterpret_cast<const char*>(b.data + k * b.stride) + kAhead;
+    const auto* end = static_cast<const char*>(b.ahead.end);
+    if (line >= end) line += static_cast<const char*>(b.ahead.next) - end;
 #pragma GCC unroll 2
-    for (int i = 0; i < NV * kLanes * 2; i += kLine) __builtin_prefetch(ahead + i);
+    for (int i = 0; i < NV * kLanes * 2; i += kLine) __builtin_prefetch(line + i);
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) out[n] = LoadBf16(b.data + k * b.stride + n * kLanes);
   }
-  RowsBf16 Columns(int64_t first) const { return {data + first, stride, onward}; }
+  RowsBf16 Columns(int64_t first) const { return {data + first, stride, ahead}; }
 };
 
-// The step of k + kPart.
+// Adds the products of row k + kPart.
 template <int kPart, int MR, int NV, typename B>
 PS_INLINE void MultiplyRow(const float* a, int64_t a_row, int64_t a_col, int64_t k, const B& b,
                            V (&acc)[MR][NV]) {
@@ -69,7 +69,7 @@ PS_INLINE void MultiplyTile(const float* a, int64_t a_row, int64_t a_col, int64_
   for (; k + B::kStep <= depth; k += B::kStep) {
     MultiplyRow<0>(a, a_row, a_col, k, b, acc);
     if constexpr (B::kStep == 2) {
-      // Loaded again, not kept from the first row: AVX2 has no register for it.
+      // Loads the words again: AVX2 has no register to keep them from the first row.
       asm volatile("" ::: "memory");
       MultiplyRow<1>(a, a_row, a_col, k, b, acc);
     }
@@ -119,7 +119,7 @@ static void ProductBand(const float* a, int64_t a_row, int64_t a_col, int rows, 
 }
 
 // c [rows, vectors * 16] = (accumulate ? c : 0) + a b; a [rows, depth] by strides, b [depth,
-// vectors * 16]. For operands in cache: attention. Weights go through matmul.cc.
+// vectors * 16]. For operands in cache, as in attention; matmul.cc multiplies by weights.
 template <typename B>
 static void MultiplyInCache(const float* a, int64_t a_row, int64_t a_col, int rows, int64_t depth,
                             const B& b, int vectors, float* c, int64_t c_row, bool accumulate) {

@@ -1,4 +1,4 @@
-// The scale of a row of activations. Included inside the region of isa_begin.h, behind simd.h.
+// The scale of a row of activations. Included inside the region of isa_begin.h, after simd.h.
 
 PS_INLINE QuantScale RowScale(const float* x, int64_t width) {
   I largest = IntZero();

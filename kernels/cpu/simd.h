@@ -1,6 +1,6 @@
-// Sixteen float lanes: one register with AVX-512, two with AVX2. The same operations in the same
-// order on both, so an op is written once, and both instruction sets round alike. Included inside
-// the region that isa_begin.h opens (no namespace or includes of its own), once in each op file.
+// Vectors of sixteen float lanes: one register with AVX-512, two with AVX2. Both use the same
+// operations in the same order, so an op is written once and all instruction sets round alike.
+// Included inside the region of isa_begin.h, once in each op file; it has no namespace or includes.
 
 #define PS_INLINE static inline __attribute__((always_inline))
 
@@ -8,13 +8,13 @@ constexpr int kLanes = 16;
 
 #if defined(PS_ISA_AVX512)
 
-// Rows of a register tile of NV vectors: accumulators, NV operands of B and one broadcast fill the
-// 32 registers.
+// Rows of a register tile of NV vectors. The accumulators, NV operands of B and one broadcast fill
+// the 32 registers.
 template <int NV>
 constexpr int kTileRows = NV >= 4 ? 6 : 12;
 constexpr int kMaxTileVectors = 4;
-constexpr int kPanelVectors = 2;  // vectors of a 32-column weight panel that one tile takes
-// Panels that a single row takes side by side: 8 accumulators hide the latency of FMA.
+constexpr int kPanelVectors = 2;  // vectors of a 32-column weight panel in one tile
+// Panels that a single row multiplies at a time: 8 accumulators cover the latency of FMA.
 constexpr int kSingleRowPanels = 4;
 
 struct V {
@@ -42,7 +42,7 @@ PS_INLINE V Mul(V a, V b) { return {_mm512_mul_ps(a.v, b.v)}; }
 PS_INLINE V Div(V a, V b) { return {_mm512_div_ps(a.v, b.v)}; }
 PS_INLINE V Fma(V a, V b, V c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 PS_INLINE V Fnma(V a, V b, V c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
-// NaN in the second operand wins, as in maxps.
+// If b is NaN, the result is NaN, as in maxps.
 PS_INLINE V Max(V a, V b) { return {_mm512_max_ps(a.v, b.v)}; }
 PS_INLINE V Min(V a, V b) { return {_mm512_min_ps(a.v, b.v)}; }
 PS_INLINE V Abs(V a) { return {_mm512_abs_ps(a.v)}; }
@@ -61,7 +61,7 @@ PS_INLINE V LoadBf16(const uint16_t* p) {
 PS_INLINE V LoadF16(const uint16_t* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
-// Sixteen 32-bit words whose halves are two bf16 columns: the lower halves, the upper halves.
+// The lower or upper halves of sixteen 32-bit words, which are pairs of bf16.
 PS_INLINE V LoadBf16Lower(const uint32_t* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
 }
@@ -69,7 +69,7 @@ PS_INLINE V LoadBf16Upper(const uint32_t* p) {
   return {_mm512_castsi512_ps(
       _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
 }
-// Joins the two 16-bit planes of float32 values: upper holds the rounded bf16 (state_planes.h).
+// Joins and splits the two 16-bit planes of float32 values (kernels/state_planes.h).
 PS_INLINE V LoadPlanes(const uint16_t* upper, const uint16_t* lower) {
   const __m512i hi =
       _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(upper)));
@@ -95,7 +95,7 @@ PS_INLINE void StoreBf16(V a, uint16_t* p) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                       _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet)));
 }
-// Lane j of rows[i] and lane i of rows[j] change places.
+// Exchanges lane j of rows[i] with lane i of rows[j].
 PS_INLINE void Transpose(V (&rows)[kLanes]) {
   __m512 t[kLanes];
 #pragma GCC unroll 4
@@ -109,7 +109,7 @@ PS_INLINE void Transpose(V (&rows)[kLanes]) {
     t[i + 2] = _mm512_shuffle_ps(b, d, 0x44);
     t[i + 3] = _mm512_shuffle_ps(b, d, 0xee);
   }
-  // t[4 g + c], quarter q: column 4 q + c of rows 4 g ... 4 g + 3. Quarters g become q.
+  // Quarter q of t[4 g + c] is column 4 q + c of rows 4 g to 4 g + 3. Exchanges q and g.
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
     const __m512 even_low = _mm512_shuffle_f32x4(t[c], t[4 + c], 0x88),
@@ -133,22 +133,22 @@ PS_INLINE I IntZero() { return {_mm512_setzero_si512()}; }
 PS_INLINE I IntLoad(const void* p) { return {_mm512_loadu_si512(p)}; }
 PS_INLINE I IntSub(I a, I b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 PS_INLINE V ToFloat(I a) { return {_mm512_cvtepi32_ps(a.v)}; }
-// The lower, the upper four bits of every byte.
+// The lower or upper four bits of every byte.
 PS_INLINE I LowerNibbles(I a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(0xf))}; }
 PS_INLINE I UpperNibbles(I a) {
   return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(0xf))};
 }
 PS_INLINE I BroadcastInt(const int32_t* p) { return {_mm512_set1_epi32(*p)}; }
-// Four bytes in every lane.
+// Copies four bytes to every lane.
 PS_INLINE I BroadcastBytes(const void* p) {
   int32_t word;
   __builtin_memcpy(&word, p, 4);
   return {_mm512_set1_epi32(word)};
 }
-// Each lane: acc + the four products of unsigned bytes of x and signed bytes of w, exact.
+// Adds the four products of unsigned bytes of x and signed bytes of w in each lane, exactly.
 PS_INLINE I DotBytes(I acc, I x, I w) {
 #if defined(PS_ISA_VNNI)
-  // Not the intrinsic: g++ 12 keeps the accumulators of a tile in memory around it, at half the
+  // Not the intrinsic: with it g++ 12 keeps the accumulators of a tile in memory, at half the
   // speed.
   asm("vpdpbusd %2, %1, %0" : "+v"(acc.v) : "v"(x.v), "v"(w.v));
   return acc;
@@ -165,15 +165,15 @@ PS_INLINE I DotBytes(I acc, I x, I w) {
 #endif
 }
 #if defined(PS_ISA_VNNI)
-// Each lane: acc + the products of its two pairs of bf16; the upper pair's first. For machines that
-// have AVX512-BF16 (units.h).
+// Adds the two products of bf16 in each lane, the upper one first. Requires AVX512-BF16
+// (product_units.h).
 PS_INLINE V DotBf16(V acc, I x, I w) {
   // Not the intrinsic, for the same reason.
   asm("vdpbf16ps %2, %1, %0" : "+v"(acc.v) : "v"(x.v), "v"(w.v));
   return acc;
 }
 #endif
-// Running maximum of |x| by its bits: NaN is the largest.
+// Running maximum of |x|, compared by bits: NaN is the largest.
 PS_INLINE I MaxMagnitude(I acc, V x) {
   const __m512i bits = _mm512_and_si512(_mm512_castps_si512(x.v), _mm512_set1_epi32(0x7fffffff));
   return {_mm512_max_epi32(acc.v, bits)};
@@ -204,7 +204,7 @@ struct V {
   __m256 lo, hi;
 };
 struct Mask {
-  __m256 lo, hi;  // all bits of a lane set or clear
+  __m256 lo, hi;  // all bits of a lane are set or clear
 };
 
 PS_INLINE V Zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
@@ -279,7 +279,7 @@ PS_INLINE V LoadBf16Lower(const uint32_t* p) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(LoadWords(p), 16)),
           _mm256_castsi256_ps(_mm256_slli_epi32(LoadWords(p + 8), 16))};
 }
-// By shifts: a mask would take one of sixteen registers, which a full tile has no more.
+// By shifts: a mask would take a register, and a full tile uses all sixteen.
 PS_INLINE __m256 UpperOf(__m256i words) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_srli_epi32(words, 16), 16));
 }
@@ -294,7 +294,7 @@ PS_INLINE __m256 JoinPlanes(const uint16_t* upper, const uint16_t* lower) {
 PS_INLINE V LoadPlanes(const uint16_t* upper, const uint16_t* lower) {
   return {JoinPlanes(upper, lower), JoinPlanes(upper + 8, lower + 8)};
 }
-// Lower 16 bits of sixteen words.
+// Stores the lower 16 bits of sixteen words.
 PS_INLINE void StoreWords16(__m256i a, __m256i b, uint16_t* p) {
   const __m256i mask = _mm256_set1_epi32(0xffff);
   const __m256i packed = _mm256_packus_epi32(_mm256_and_si256(a, mask), _mm256_and_si256(b, mask));
@@ -319,7 +319,7 @@ PS_INLINE __m256i RoundToBf16(__m256 a) {
 PS_INLINE void StoreBf16(V a, uint16_t* p) {
   StoreWords16(RoundToBf16(a.lo), RoundToBf16(a.hi), p);
 }
-// Eight rows of eight.
+// Transposes eight rows of eight lanes.
 PS_INLINE void TransposeEight(const __m256 (&in)[8], __m256 (&out)[8]) {
   __m256 t[8];
 #pragma GCC unroll 2
@@ -423,8 +423,7 @@ PS_INLINE __m256 UpperHalf(V a) { return a.hi; }
 
 #endif
 
-// Sums and maxima over lanes by one fixed tree: 16 -> 8 -> 4 -> 2 -> 1, halves folded onto each
-// other.
+// Sums and maxima over lanes by one fixed tree, halves onto each other: 16 -> 8 -> 4 -> 2 -> 1.
 PS_INLINE float ReduceAdd(V a) {
   const __m256 s8 = _mm256_add_ps(LowerHalf(a), UpperHalf(a));
   const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
@@ -439,8 +438,8 @@ PS_INLINE float ReduceMax(V a) {
 }
 
 // exp(x): n = round(x / ln 2), r = x - n ln 2 in two parts (Cody-Waite), a minimax polynomial of
-// degree 6 in r, two exact scalings by powers of two so that subnormal results and overflow to
-// infinity come out right. About 1 ulp. NaN stays.
+// degree 6 in r, and two exact scalings by powers of two, which make subnormal and infinite results
+// correct. Error about 1 ulp. NaN stays NaN.
 PS_INLINE V Exp(V x) {
   x = Min(Set1(89.0f), Max(Set1(-105.0f), x));
   const V n = Round(Mul(x, Set1(1.44269504088896341f)));
@@ -458,7 +457,8 @@ PS_INLINE V Exp(V x) {
   return Mul(Mul(p, Exp2Integer(half)), Exp2Integer(Sub(n, half)));
 }
 
-// tanh(x): the odd polynomial of Cephes tanhf below 0.625, where 1 - 2 / (e^2x + 1) would cancel.
+// tanh(x) = 1 - 2 / (e^2x + 1); below 0.625, where that cancels, the odd polynomial of Cephes
+// tanhf.
 PS_INLINE V Tanh(V x) {
   const V z = Mul(x, x);
   V p = Set1(-5.70498872745e-3f);
@@ -472,16 +472,16 @@ PS_INLINE V Tanh(V x) {
 }
 
 // gelu in its tanh form: 0.5 x (1 + tanh(y)) = x / (1 + 2^t), t = -2 y log2(e), y = sqrt(2/pi) (x +
-// 0.044715 x^3). No cancellation. t is kept within the exponents of float32: beyond them gelu is x,
+// 0.044715 x^3). Nothing cancels. t is clamped to the exponents of float32; outside them gelu is x
 // or less than 1e-36.
 PS_INLINE V Gelu(V x) {
   constexpr float kLinear = -2.302208198f;  // -2 sqrt(2/pi) log2(e)
-  constexpr float kCubic = -0.1029432396f;  // 0.044715 of it
+  constexpr float kCubic = -0.1029432396f;  // 0.044715 kLinear
   V t = Mul(x, Fma(Mul(x, x), Set1(kCubic), Set1(kLinear)));
   t = Min(Set1(126.0f), Max(Set1(-126.0f), t));
   const V n = Round(t);
   const V f = Sub(t, n);
-  // 2^f = 1 + f (c1 + ... + c5 f^4) on [-1/2, 1/2]: least maximum of the relative error, 9.2e-8.
+  // 2^f = 1 + f (c1 + ... + c5 f^4) on [-1/2, 1/2]: minimax of the relative error, 9.2e-8.
   V p = Set1(1.326472731e-3f);
   p = Fma(p, f, Set1(9.671512991e-3f));
   p = Fma(p, f, Set1(5.550733581e-2f));

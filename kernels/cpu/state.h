@@ -7,9 +7,9 @@
 //                                         and then all lower ones (kernels/state_planes.h). A
 //                                         decode step reads the upper plane alone: half the bytes
 //   z          [features]                 sum of phi(k)
-//   far_keys   [panels][far_dim][64]      sketches or feature maps of the current block, transposed:
-//                                         lanes run over tokens, 64 in a panel, so that a part of a
-//                                         block is read front to back
+//   far_keys   [panels][far_dim][64]      sketches or feature maps of the current block,
+//                                         transposed: lanes run over tokens, 64 in a panel, so that
+//                                         a part of a block is read front to back
 //   near_keys  [panels][near_dim][64]     near keys of the current block; in unmixed kinds the same
 //                                         array as far_keys
 //   values     [b][dp]                    values of the current block

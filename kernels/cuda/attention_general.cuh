@@ -1,6 +1,6 @@
-// Attention for every shape, one thread an element: float32 states (exact), and bf16 states of
-// shapes that the tensor core kernels (attention_parts.cuh) do not take. T is the element of keys
-// and values and of the S that is read.
+// Attention for every shape, one thread for each element: float32 states (exact), and bf16 states
+// of shapes that the tensor core kernels (attention_parts.cuh) do not support. T is the type of
+// keys, values, and S as queries read it.
 #pragma once
 
 #include "kernels/cuda/attention_shape.cuh"
@@ -8,9 +8,9 @@
 namespace polysketch::cuda {
 
 constexpr int kGeneralThreads = 128;
-constexpr int kGeneralKeys = 256;  // keys whose weights stand in shared memory at a time
+constexpr int kGeneralKeys = 256;  // keys whose weights are in shared memory at a time
 
-// Packed feature f of a far row: x_i x_j; a query's off-diagonal tiles count twice.
+// The indices i and j of packed feature f, x_i x_j. Off-diagonal tiles of a query count twice.
 __device__ __forceinline__ void PairOf(const AttentionShape& shape, int f, int* i, int* j) {
   int I, J;
   TilesOf(f / 64, shape.tiles, &I, &J);
@@ -67,17 +67,17 @@ __device__ __forceinline__ float NearDot(const float* q, const Bf16* key, int di
   return dot;
 }
 
-// Shared memory of AttendGeneral in floats.
+// Shared memory of AttendGeneral, in floats.
 __host__ __device__ inline int64_t GeneralShared(int d, int far_dim, int near_dim) {
   return kWarpSize + kGeneralKeys + d + far_dim + near_dim;
 }
 
 struct RunningSum {
-  float top = 0;          // softmax: the largest score so far
-  float denominator = 0;  // of weights
+  float top = 0;  // softmax: the largest score so far
+  float denominator = 0;
 };
 
-// Adds keys [first, last) of a block to sums [d].
+// Adds keys [first, last) of a block to sums [d]. begun: something was added before.
 template <typename T>
 __device__ void AddKeys(const AttentionShape& shape, const T* keys, const T* values, int first,
                         int last, const float* q, float* scratch, float* weights, float* sums,
@@ -103,7 +103,7 @@ __device__ void AddKeys(const AttentionShape& shape, const T* keys, const T* val
     if (softmax) weights[s] = expf(weights[s] - running->top);
     sum += weights[s];
   }
-  const float total = BlockSum(sum, kGeneralThreads, scratch);  // and a barrier: weights are there
+  const float total = BlockSum(sum, kGeneralThreads, scratch);  // a barrier: all weights are stored
   running->denominator = fmaf(running->denominator, rescale, total);
   for (int c = threadIdx.x; c < shape.d; c += kGeneralThreads) {
     float value = 0;
@@ -112,7 +112,7 @@ __device__ void AddKeys(const AttentionShape& shape, const T* keys, const T* val
     }
     sums[c] = fmaf(sums[c], rescale, value);
   }
-  __syncthreads();  // weights are free
+  __syncthreads();  // all weights are read
 }
 
 // blockIdx: job, head, row of the job.

@@ -1,13 +1,13 @@
-// The sums of attention on tensor cores, bf16 operands and float32 sums.
+// The sums of attention on tensor cores: bf16 operands, float32 sums.
 //
-// A query's sum consists of parts at fixed places: 128 features of the far state, or 64 keys of a
-// block. Each part is summed from zero and parts are then added in order (Merge), so a warp that
-// goes through all parts of its rows (prefill) and many blocks that take a part each (decoding)
-// give the same bits. A row of a tensor core tile does not depend on the other rows.
+// A query's sum consists of parts with fixed boundaries: 128 features of the far state, or 64 keys
+// of a block. Each part is summed from zero, and parts are then added in order (Merge). So a warp
+// that processes all parts of its rows (prefill) and many thread blocks that process one part each
+// (decoding) give the same bits. A row of a tensor core tile does not depend on the other rows.
 //
-// Phi is never in memory: with 16 features (i0, j0..j0+7), (i0 + 1, j0..j0+7) a step, a register of
-// the A fragment is a pair of x_j times a broadcast x_i. Fragment layouts: ptx.cuh; g = lane / 4,
-// t = lane % 4.
+// Phi is never in memory: a step covers 16 features (i0, j0..j0+7), (i0 + 1, j0..j0+7), and a
+// register of the A fragment is a pair of x_j times a broadcast x_i. Fragment layouts: ptx.cuh;
+// g = lane / 4, t = lane % 4.
 #pragma once
 
 #include "kernels/cuda/attention_shape.cuh"
@@ -16,11 +16,12 @@ namespace polysketch::cuda {
 
 constexpr int kPartFeatures = 128;
 constexpr int kPartKeysTensor = 64;  // = kPartKeys of attention_plan.h
-constexpr int kRowPad = 8;  // elements behind each shared row: ldmatrix meets no bank twice
+constexpr int kRowPad =
+    8;  // elements after each shared row, so that ldmatrix has no bank conflicts
 
 __host__ __device__ constexpr int PadTo16(int n) { return (n + 15) / 16 * 16; }
 
-// What is loaded for a part. D: head size.
+// Shared memory of a part. D: head size.
 template <int D>
 struct PartBuffer {
   // Far: S [128][D + pad], z [128]. Near: keys [64][PadTo16(near_dim) + pad], values [64][D + pad].
@@ -41,9 +42,9 @@ struct PartBuffer {
   }
 };
 
-// compute(part, stage) for all parts in order. load(part, stage) issues a part's copies to one of
-// two stages of shared memory; the caller has begun the first: load(0, 0). While a part is computed
-// the next one is on its way.
+// Calls compute(part, stage) for all parts in order. load(part, stage) starts the copies of a part
+// to one of two stages of shared memory; the caller has called load(0, 0). The copies of a part
+// overlap with the computation of the part before it.
 template <typename Load, typename Compute>
 __device__ __forceinline__ void ForParts(int64_t parts, const Load& load, const Compute& compute) {
   CommitCopies();
@@ -51,18 +52,18 @@ __device__ __forceinline__ void ForParts(int64_t parts, const Load& load, const 
     if (part + 1 < parts) load(part + 1, static_cast<int>((part + 1) % 2));
     CommitCopies();
     WaitCopies<1>();
-    __syncthreads();  // this part has come for all (and at first the rows of the block)
+    __syncthreads();  // all threads see this part, and before the first part the rows of the block
     compute(part, static_cast<int>(part % 2));
 #if !defined(POLYSKETCH_FAULT_MISSING_BARRIER)
-    __syncthreads();  // all have read it: the part after the next may come
+    __syncthreads();  // all threads have read this part: its stage may be overwritten
 #endif
   }
   WaitCopies<0>();
 }
 
-// Asynchronous copy of [rows][width] 16-bit elements, rows `stride` apart, to shared rows of
-// `to_width` (all three multiples of 8) and padding; rows from `valid` on, and columns from `width`
-// on, become zero.
+// Starts the copy of [rows][width] 16-bit elements, rows `stride` apart, to padded shared rows of
+// `to_width`; width, stride and to_width are multiples of 8. Rows from `valid` on and columns from
+// `width` on become zero.
 __device__ __forceinline__ void CopyRows(const Bf16* from, int64_t stride, int width, int valid,
                                          Bf16* to, int to_width, int rows, int thread,
                                          int threads) {
@@ -75,8 +76,8 @@ __device__ __forceinline__ void CopyRows(const Bf16* from, int64_t stride, int w
   }
 }
 
-// Queries [rows][width] of float32, `stride` apart, rounded to shared rows of to_width + pad; zeros
-// from `valid` on.
+// Rounds float32 queries [rows][width], `stride` apart, into padded shared rows of `to_width`. Rows
+// from `valid` on become zero.
 __device__ __forceinline__ void RoundQueries(const float* from, int64_t stride, int width,
                                              int valid, Bf16* to, int to_width, int rows,
                                              int thread, int threads) {
@@ -91,7 +92,8 @@ __device__ __forceinline__ void RoundQueries(const float* from, int64_t stride, 
   }
 }
 
-// Part `part` of a far sum: of S [features][D] as it is read, and of z [features].
+// Starts the copy of part `part` of a far sum: of S [features][D] as queries read it, and of z
+// [features].
 template <int D>
 __device__ __forceinline__ void LoadFarPart(const AttentionShape& shape, const Bf16* S,
                                             const float* z, int part, const PartBuffer<D>& buffer,
@@ -113,7 +115,7 @@ struct RowArray {
   __device__ __forceinline__ const Bf16* row(int64_t i) const { return data + i * stride; }
 };
 
-// Keys and values [first, first + 64) of a block that holds `count`.
+// Starts the copy of keys and values [first, first + 64) of a block that holds `count` tokens.
 template <int D>
 __device__ __forceinline__ void LoadNearPart(const AttentionShape& shape, const RowArray& keys,
                                              const RowArray& values, int first, int count,
@@ -124,9 +126,22 @@ __device__ __forceinline__ void LoadNearPart(const AttentionShape& shape, const 
            thread, threads);
 }
 
+// Calls fn(m, half, row) for the rows of a warp's M tiles that this lane has elements of: row =
+// 16 m + 8 half + g, elements 2 half and 2 half + 1 of tile m.
+template <int M, typename Fn>
+__device__ __forceinline__ void ForRows(const Fn& fn) {
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      fn(m, half, 16 * m + 8 * half + static_cast<int>(threadIdx.x) % kWarpSize / 4);
+    }
+  }
+}
+
 // A warp's sums over its 16 * M rows: of values, and of weights in the lanes with t = 0 (elements 0
-// and 2 of a tile; 1 and 3 belong to the lower halves of z until FinishFar). top: softmax, the
-// largest score of rows g and g + 8 of each tile.
+// and 2 of a tile; elements 1 and 3 are those of the lower halves of z until FarPart adds them).
+// top: for softmax, the largest score of rows g and g + 8 of each tile.
 template <int D, int M>
 struct RowSums {
   float values[M][D / 8][4];
@@ -148,14 +163,14 @@ struct RowSums {
   }
 };
 
-// How two sums of a row are joined; softmax: under the larger of both tops.
+// How two sums of a row are joined: for softmax, relative to the larger of both tops.
 struct Joint {
   float top, of_total, of_part;
   __device__ __forceinline__ Joint(bool softmax, float total_top, float part_top)
       : top(0), of_total(1), of_part(1) {
     if (!softmax) return;
     top = fmaxf(total_top, part_top);
-    // A part (or a total) without a key has no top and counts nothing.
+    // A part, or a total, without a key has no top and adds nothing.
     of_total = total_top == -INFINITY ? 0.0f : expf(total_top - top);
     of_part = part_top == -INFINITY ? 0.0f : expf(part_top - top);
   }
@@ -167,27 +182,22 @@ struct Joint {
 template <int D, int M>
 __device__ __forceinline__ void Merge(bool softmax, const RowSums<D, M>& part,
                                       RowSums<D, M>* total) {
+  ForRows<M>([&](int m, int half, int) {
+    const Joint joint(softmax, total->top[m][half], part.top[m][half]);
+    total->top[m][half] = joint.top;
 #pragma unroll
-  for (int m = 0; m < M; ++m) {
+    for (int n = 0; n < D / 8; ++n) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const Joint joint(softmax, total->top[m][half], part.top[m][half]);
-      total->top[m][half] = joint.top;
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) {
-#pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          total->values[m][n][i] = joint.Add(total->values[m][n][i], part.values[m][n][i]);
-        }
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        total->values[m][n][i] = joint.Add(total->values[m][n][i], part.values[m][n][i]);
       }
-      total->weights[m][2 * half] =
-          joint.Add(total->weights[m][2 * half], part.weights[m][2 * half]);
     }
-  }
+    total->weights[m][2 * half] = joint.Add(total->weights[m][2 * half], part.weights[m][2 * half]);
+  });
 }
 
-// sums += a [16 x 16] of each tile times rows k .. k + 15 of `right` [.][columns + pad]; columns is
-// a multiple of 16, at most W.
+// sums += a [16 x 16] of each tile times rows k to k + 15 of `right`, padded rows of `columns`
+// elements; columns is a multiple of 16, at most W.
 template <int W, int M>
 __device__ __forceinline__ void AddProduct(const uint32_t (&a)[M][4], const Bf16* right,
                                            int columns, int k, float (&sums)[M][W / 8][4]) {
@@ -206,7 +216,7 @@ __device__ __forceinline__ void AddProduct(const uint32_t (&a)[M][4], const Bf16
   }
 }
 
-// The same for the sums of values, and times the column b0, b1 of the weights.
+// AddProduct for the sums of values, and for the sums of weights with the column (b0, b1).
 template <int D, int M>
 __device__ __forceinline__ void MultiplyStep(const uint32_t (&a)[M][4], const Bf16* right, int k,
                                              uint32_t b0, uint32_t b1, RowSums<D, M>* sums) {
@@ -215,7 +225,7 @@ __device__ __forceinline__ void MultiplyStep(const uint32_t (&a)[M][4], const Bf
   for (int m = 0; m < M; ++m) MmaBf16(sums->weights[m], a[m], b0, b1);
 }
 
-// The column of z as a B fragment: its bf16 rounding in column 0, what that leaves in column 1.
+// z as a B fragment: its bf16 rounding in column 0, the remainder in column 1.
 __device__ __forceinline__ uint32_t WeightPair(const float* z) {
   const int g = threadIdx.x % kWarpSize / 4;
   const uint32_t upper = PackBf16(z[0], z[1]);
@@ -225,16 +235,15 @@ __device__ __forceinline__ uint32_t WeightPair(const float* z) {
                   z[1] - WidenBf16(static_cast<Bf16>(upper >> 16)));
 }
 
-// Adds a far part to sums; of z's column, what it leaves is in the odd elements of the weights.
-// queries: the warp's 16 * M rows of far queries, `row_size` elements apart, in shared memory.
+// Adds a far part to sums; the remainders of z go to the odd elements of the weights. queries: the
+// warp's 16 * M rows of far queries, `row_size` elements apart, in shared memory.
 template <int D, int M>
 __device__ __forceinline__ void AddFarPart(const AttentionShape& shape, int part,
                                            const Bf16* queries, int row_size,
                                            const PartBuffer<D>& buffer, RowSums<D, M>* sums) {
-  const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
-  const auto pair_at = [&](int m, int half, int column) {
-    return *reinterpret_cast<const uint32_t*>(queries + (16 * m + 8 * half + g) * row_size +
-                                              column);
+  const int lane = threadIdx.x % kWarpSize, t = lane % 4;
+  const auto pair_at = [&](int row, int column) {
+    return *reinterpret_cast<const uint32_t*>(queries + row * row_size + column);
   };
   const int first = part * kPartFeatures;
   const int count = min(kPartFeatures, shape.features - first);
@@ -245,25 +254,17 @@ __device__ __forceinline__ void AddFarPart(const AttentionShape& shape, int part
     if (shape.tiles > 0) {
       if (k % 64 == 0) {  // the next pair of tiles
         TilesOf((first + k) / 64, shape.tiles, &I, &J);
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            q_j[m][half] = pair_at(m, half, 8 * J + 2 * t);
-            // Off-diagonal tiles count twice; doubling is exact.
-            if (I != J) q_j[m][half] = MultiplyBf16(q_j[m][half], 0x40004000u);
-          }
-        }
+        ForRows<M>([&](int m, int half, int row) {
+          q_j[m][half] = pair_at(row, 8 * J + 2 * t);
+          // Off-diagonal tiles count twice. Doubling is exact.
+          if (I != J) q_j[m][half] = MultiplyBf16(q_j[m][half], 0x40004000u);
+        });
       }
-#pragma unroll
-      for (int m = 0; m < M; ++m) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint32_t q_i = pair_at(m, half, 8 * I + k % 64 / 8);
-          a[m][half] = MultiplyBf16(BroadcastLow(q_i), q_j[m][half]);
-          a[m][2 + half] = MultiplyBf16(BroadcastHigh(q_i), q_j[m][half]);
-        }
-      }
+      ForRows<M>([&](int m, int half, int row) {
+        const uint32_t q_i = pair_at(row, 8 * I + k % 64 / 8);
+        a[m][half] = MultiplyBf16(BroadcastLow(q_i), q_j[m][half]);
+        a[m][2 + half] = MultiplyBf16(BroadcastHigh(q_i), q_j[m][half]);
+      });
     } else {
 #pragma unroll
       for (int m = 0; m < M; ++m) {
@@ -288,8 +289,8 @@ __device__ __forceinline__ void FarPart(const AttentionShape& shape, int part, c
   }
 }
 
-// Dot products of the warp's rows with keys [.][dim + pad] from `key` to key + 15, dim a multiple
-// of 16: elements 0..3 of keys 0-7, then of keys 8-15.
+// Dot products of the warp's rows with keys `key` to key + 15, padded rows of `dim` elements; dim
+// is a multiple of 16. scores[m][n] is the tile of keys 8 n to 8 n + 7.
 template <int M>
 __device__ __forceinline__ void Scores(int dim, const Bf16* queries, int row_size, const Bf16* keys,
                                        int key, float (&scores)[M][2][4]) {
@@ -314,8 +315,8 @@ __device__ __forceinline__ void Scores(int dim, const Bf16* queries, int row_siz
   }
 }
 
-// A fragments whose elements are made from those of Scores: value(m, n, half, i) is that of element
-// [m][n][2 * half + i] there, row 16 m + 8 half + g and column 8 n + 2 t + i.
+// Makes A fragments from the layout of Scores: value(m, n, half, i) is the value of element
+// [m][n][2 * half + i], in row 16 m + 8 half + g and column 8 n + 2 t + i.
 template <int M, typename Value>
 __device__ __forceinline__ void Fragments(uint32_t (&a)[M][4], const Value& value) {
 #pragma unroll
@@ -330,25 +331,24 @@ __device__ __forceinline__ void Fragments(uint32_t (&a)[M][4], const Value& valu
   }
 }
 
-// Which keys of a part each row of a warp sees: those before limit(m, half).
+// The keys of a part that each row of a warp attends to: those before Of(m, half).
 struct KeyLimits {
-  int first_row_limit;  // of the warp's first row: its place in the block, less the part's first
-                        // key, + 1
-  int count;            // keys that the part has
-  bool causal;          // false: an earlier block, all of it
+  int first_row_limit;  // of the warp's first row: its block offset - the part's first key + 1
+  int count;            // keys of the part
+  bool causal;          // false: the part is of an earlier block, and all keys count
   __device__ __forceinline__ int Of(int m, int half) const {
     const int g = threadIdx.x % kWarpSize / 4;
     const int own = first_row_limit + 16 * m + 8 * half + g;
     return causal && own < count ? own : count;
   }
-  // Keys from here on are seen by none of the warp's M tiles.
+  // No row of the warp's M tiles attends to keys from here on.
   __device__ __forceinline__ int End(int M) const {
     const int own = first_row_limit + 16 * M - 1;
     return causal && own < count ? own : count;
   }
 };
 
-// The largest score of every row over the keys it sees; -inf where there is none.
+// The largest score of every row over the keys that it attends to, or -inf without any.
 template <int M>
 __device__ __forceinline__ void Tops(const AttentionShape& shape, const Bf16* queries, int row_size,
                                      const Bf16* keys, const KeyLimits& limits,
@@ -370,14 +370,10 @@ __device__ __forceinline__ void Tops(const AttentionShape& shape, const Bf16* qu
       }
     }
   }
-#pragma unroll
-  for (int m = 0; m < M; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      top[m][half] = fmaxf(top[m][half], __shfl_xor_sync(kFullWarp, top[m][half], 1));
-      top[m][half] = fmaxf(top[m][half], __shfl_xor_sync(kFullWarp, top[m][half], 2));
-    }
-  }
+  ForRows<M>([&](int m, int half, int) {
+    top[m][half] = fmaxf(top[m][half], __shfl_xor_sync(kFullWarp, top[m][half], 1));
+    top[m][half] = fmaxf(top[m][half], __shfl_xor_sync(kFullWarp, top[m][half], 2));
+  });
 }
 
 __device__ __forceinline__ float NearWeight(const AttentionShape& shape, float dot, float top) {

@@ -1,5 +1,5 @@
-// What every attention kernel shares: the shapes, where a job's arrays lie, and how a near dot
-// product becomes a weight.
+// What all attention kernels share: the shapes, the addresses of a job's arrays, elements of 16 and
+// 32 bits, and powers.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,12 +12,12 @@
 
 namespace polysketch::cuda {
 
-// Passed to kernels by value.
+// A kernel argument.
 struct AttentionShape {
   int heads = 0, d = 0, far_dim = 0, near_dim = 0, block = 0;
   int features = 0;
-  int tiles = 0;       // far_dim / 8 of packed symmetric features; 0: the features are far rows
-  int near_power = 0;  // weight = dot^near_power; 0: exp(dot * scale)
+  int tiles = 0;       // far_dim / 8 of packed symmetric features; 0: features are the far rows
+  int near_power = 0;  // weight = dot^near_power, or exp(dot * scale) if 0
   float scale = 1;
   float stabilizer = 0;
   int layer = 0;
@@ -32,24 +32,24 @@ struct AttentionShape {
 };
 
 template <typename T>
-__device__ __forceinline__ T* At(const HeadArray& place, int layer, int head) {
-  return reinterpret_cast<T*>(place.base + place.layer_stride * layer + place.head_stride * head);
+__device__ __forceinline__ T* At(const HeadArray& array, int layer, int head) {
+  return reinterpret_cast<T*>(array.base + array.layer_stride * layer + array.head_stride * head);
 }
 
-// A place inside one block of a KV cache.
+// An array in a block of a KV cache.
 template <typename T>
-__device__ __forceinline__ T* InBlock(const uint8_t* block, const HeadArray& place, int layer,
+__device__ __forceinline__ T* InBlock(const uint8_t* block, const HeadArray& array, int layer,
                                       int head) {
-  return reinterpret_cast<T*>(reinterpret_cast<uint64_t>(block) + place.base +
-                              place.layer_stride * layer + place.head_stride * head);
+  return reinterpret_cast<T*>(reinterpret_cast<uint64_t>(block) + array.base +
+                              array.layer_stride * layer + array.head_stride * head);
 }
 
-// An array of a job, wherever its tokens are kept.
+// An array of a job: in block `block` of `table`, or, if that is null, at its own address.
 template <typename T>
-__device__ __forceinline__ T* Array(const HeadArray& place, uint8_t* const* table, int64_t block,
+__device__ __forceinline__ T* Array(const HeadArray& array, uint8_t* const* table, int64_t block,
                                     int layer, int head) {
-  return table != nullptr ? InBlock<T>(table[block], place, layer, head)
-                          : At<T>(place, layer, head);
+  return table != nullptr ? InBlock<T>(table[block], array, layer, head)
+                          : At<T>(array, layer, head);
 }
 
 __device__ __forceinline__ float Widen(float x) { return x; }
@@ -66,7 +66,7 @@ __device__ __forceinline__ float Power(float x, int power) {
   return result;
 }
 
-// Tiles I <= J of packed pair `pair`.
+// The tiles I <= J of pair `pair`, counted in the order of packed features.
 __device__ __forceinline__ void TilesOf(int pair, int tiles, int* I, int* J) {
   int i = 0;
   while (pair >= tiles - i) {

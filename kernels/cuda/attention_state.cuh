@@ -1,5 +1,5 @@
-// The kernels that move keys, values and states: to the buffers, and through the scan. Every path
-// of the attention uses them.
+// The kernels that store keys and values in the buffers, and that scan states. All paths of
+// attention use them.
 #pragma once
 
 #include "kernels/cuda/attention_shape.cuh"
@@ -11,7 +11,7 @@ __device__ void RoundRow(const float* from, int width, T* to) {
   for (int i = threadIdx.x; i < width; i += blockDim.x) Round(from[i], to + i);
 }
 
-// blockIdx: job, head, first row; rows gridDim.z apart.
+// blockIdx: job, head, first row; a thread block stores every gridDim.z-th row.
 template <typename T>
 __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs) {
   const StoreJob& job = jobs[blockIdx.x];
@@ -25,7 +25,7 @@ __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs) {
     RoundRow(near, shape.near_dim, near_keys + token * shape.near_dim);
     RoundRow(shape.v + m * shape.v_stride + static_cast<int64_t>(head) * shape.d, shape.d,
              values + token * shape.d);
-    // Unmixed kinds: the far keys are the near ones, but a workspace keeps both.
+    // In unmixed kinds the far keys equal the near keys; the workspace has both.
     if (shape.far_dim > 0) {
       const float* far = shape.far_k + (m * shape.heads + head) * shape.far_dim;
       RoundRow(far, shape.far_dim, At<T>(job.to.far_keys, layer, head) + token * shape.far_dim);
@@ -54,7 +54,7 @@ __global__ void CopyTokens(AttentionShape shape, const CopyJob* jobs) {
   CopyArray<T>(job.from.values, job.to.values, layer, head, job.count * shape.d);
 }
 
-// S as float32, and what is read of it as float32.
+// S as float32, which queries read as float32.
 struct PlainState {
   using Read = float;
   static __device__ float Load(const uint8_t* base, int64_t, int64_t e) {
@@ -63,10 +63,10 @@ struct PlainState {
   static __device__ void Store(float value, uint8_t* base, int64_t, int64_t e) {
     reinterpret_cast<float*>(base)[e] = value;
   }
-  static __device__ void Show(float value, float* out) { *out = value; }
+  static __device__ void StoreRead(float value, float* out) { *out = value; }
 };
 
-// S as two planes; the upper one is read.
+// S as two planes, of which queries read the upper one.
 struct PlaneState {
   using Read = Bf16;
   static __device__ float Load(const uint8_t* base, int64_t size, int64_t e) {
@@ -77,12 +77,12 @@ struct PlaneState {
     auto* planes = reinterpret_cast<uint16_t*>(base);
     const uint32_t bits = FloatBits(value);
     planes[e] = UpperPlane(bits);
-    planes[size + e] = static_cast<uint16_t>(bits);
+    planes[size + e] = LowerPlane(bits);
   }
-  static __device__ void Show(float value, Bf16* out) { *out = UpperPlane(FloatBits(value)); }
+  static __device__ void StoreRead(float value, Bf16* out) { *out = UpperPlane(FloatBits(value)); }
 };
 
-// blockIdx: job, head, slice of the elements. A thread carries its elements through all partials.
+// blockIdx: job, head, slice of the elements. A thread adds all partial sums to its elements.
 template <typename Format>
 __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const float* partials,
                            uint8_t* snapshots, int64_t snapshot_bytes, int64_t snapshot_z) {
@@ -100,7 +100,7 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
       if (job.snapshots >= 0) {
         uint8_t* snapshot = snapshots + ((job.snapshots + i) * shape.heads + head) * snapshot_bytes;
         if (is_sum) {
-          Format::Show(value, reinterpret_cast<typename Format::Read*>(snapshot) + e);
+          Format::StoreRead(value, reinterpret_cast<typename Format::Read*>(snapshot) + e);
         } else {
           reinterpret_cast<float*>(snapshot + snapshot_z)[e - sums] = value;
         }

@@ -8,8 +8,8 @@ namespace polysketch::cuda {
 constexpr int kTileWarps = 4;
 constexpr int kTileThreads = kTileWarps * kWarpSize;
 
-// 16-row tiles of a warp: two share every fragment of S and of the values; at D = 128 the sums of
-// two would not fit into the registers.
+// 16-row tiles of a warp. Two tiles share every fragment of S and of the values; at D = 128 the
+// sums of two tiles do not fit into the registers.
 template <int D>
 constexpr int RowTiles() {
   return D <= 64 ? 2 : 1;
@@ -19,7 +19,7 @@ constexpr int TileRows() {
   return kTileWarps * 16 * RowTiles<D>();
 }
 
-// The parts of a job in order: far ones, earlier blocks (KV kinds), the block of the queries.
+// The parts of a job, in order: far parts, earlier blocks (KV kinds), the block of the queries.
 struct PartList {
   int far, per_block, own;
   int64_t earlier;
@@ -29,7 +29,7 @@ struct PartList {
         own(last_offset / kPartKeysTensor + 1),
         earlier(job.table != nullptr ? job.block * per_block : 0) {}
   __device__ int64_t size() const { return far + earlier + own; }
-  // Of a near part: its block, and its first key.
+  // The block and the first key of a near part.
   __device__ void Near(int64_t part, int64_t own_block, int64_t* block, int* first) const {
     const int64_t near = part - far;
     *block = near < earlier ? near / per_block : own_block;
@@ -58,7 +58,7 @@ __device__ __forceinline__ void LoadPart(const AttentionShape& shape, const Atte
   }
 }
 
-// row: the warp's first row in the job.
+// Computes a part from zero. row: the warp's first row in the job.
 template <int D, int M>
 __device__ __forceinline__ void ComputePart(const AttentionShape& shape, const AttendJob& job,
                                             const PartList& parts, int64_t part, int row,
@@ -115,7 +115,7 @@ struct Queries {
   }
 };
 
-// Many rows: blockIdx is job, head; a warp takes 16 * RowTiles rows through all parts.
+// Many rows. blockIdx: job, head. A warp processes all parts of 16 * RowTiles rows.
 template <int D>
 __global__ void __launch_bounds__(kTileThreads)
     AttendTiles(AttentionShape shape, const AttendJob* jobs) {
@@ -145,28 +145,23 @@ __global__ void __launch_bounds__(kTileThreads)
     Merge<D, M>(shape.near_power == 0, sums, &total);
   });
 
-  const int lane = thread % kWarpSize, g = lane / 4, t = lane % 4;
+  const int lane = thread % kWarpSize, t = lane % 4;
+  ForRows<M>([&](int m, int half, int r) {
+    const float weights = __shfl_sync(kFullWarp, total.weights[m][2 * half], lane - t);
+    const float denominator = shape.stabilizer + weights;
+    if (row + r >= job.count) return;
+    float* out = shape.out + (static_cast<int64_t>(job.row + row + r) * shape.heads + head) * D;
 #pragma unroll
-  for (int m = 0; m < M; ++m) {
+    for (int n = 0; n < D / 8; ++n) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float weights = __shfl_sync(kFullWarp, total.weights[m][2 * half], lane - t);
-      const float denominator = shape.stabilizer + weights;
-      const int r = row + 16 * m + 8 * half + g;
-      if (r >= job.count) continue;
-      float* out = shape.out + (static_cast<int64_t>(job.row + r) * shape.heads + head) * D;
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          out[8 * n + 2 * t + i] = total.values[m][n][2 * half + i] / denominator;
-        }
+      for (int i = 0; i < 2; ++i) {
+        out[8 * n + 2 * t + i] = total.values[m][n][2 * half + i] / denominator;
       }
     }
-  }
+  });
 }
 
-// What AttendParts leaves of a row in a part: values [D], the sum of weights, the top.
+// Floats of the result of a row and part: values [D], the sum of weights, the top.
 template <int D>
 __host__ __device__ constexpr int RowResult() {
   return D + 2;
@@ -178,7 +173,7 @@ __device__ __forceinline__ int64_t ResultOffset(const AttentionShape& shape, con
          RowResult<D>();
 }
 
-// Few rows: blockIdx is job, head, part; one warp.
+// Few rows. blockIdx: job, head, part; one warp.
 template <int D>
 __global__ void __launch_bounds__(kWarpSize)
     AttendParts(AttentionShape shape, const AttendJob* jobs, float* results) {
@@ -200,11 +195,9 @@ __global__ void __launch_bounds__(kWarpSize)
                     queries.near_size, buffer, &sums);
 
   float* result = results + ResultOffset<D>(shape, job, head, part);
-  const int g = lane / 4, t = lane % 4;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int r = 8 * half + g;
-    if (r >= job.count) continue;
+  const int t = lane % 4;
+  ForRows<1>([&](int, int half, int r) {
+    if (r >= job.count) return;
     float* of_row = result + r * RowResult<D>();
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
@@ -215,10 +208,11 @@ __global__ void __launch_bounds__(kWarpSize)
       of_row[D] = sums.weights[0][2 * half];
       of_row[D + 1] = sums.top[0][half];
     }
-  }
+  });
 }
 
-// blockIdx: job, head; a thread a column, rows in turn. Joins the parts as AttendTiles does.
+// Joins the parts as AttendTiles does. blockIdx: job, head. One thread for each column, row after
+// row.
 template <int D>
 __global__ void JoinParts(AttentionShape shape, const AttendJob* jobs, const float* results) {
   const AttendJob& job = jobs[blockIdx.x];
@@ -248,7 +242,7 @@ int64_t FoldShared(int far_dim) {
 }
 
 // Fragments of M 16-row tiles of phi^T: features from `feature` on (a multiple of 16 * M) of tokens
-// token .. token + 15 of k_rows, `key_size` elements apart. I, J: the tiles of the feature, where
+// `token` to token + 15 of k_rows, `key_size` elements apart. I, J: the tiles of the feature, if
 // features are products.
 template <int M>
 __device__ __forceinline__ void FeatureColumns(const AttentionShape& shape, int feature, int I,
@@ -260,38 +254,34 @@ __device__ __forceinline__ void FeatureColumns(const AttentionShape& shape, int 
     uint32_t x[4];  // x_i of tokens 0-7, 8-15; x_j of the same; i, j = lane / 4
     const int tile = lane < 16 ? I : J;
     LoadMatrix4T(x, k_rows + (token + lane % 16) * key_size + 8 * tile);
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
+    ForRows<M>([&](int m, int half, int) {
 #if defined(POLYSKETCH_FAULT_SWAPPED_LANE)
-        const int from = (i_first + 2 * m + half) * 4 + (t ^ 1);
+      const int from = (i_first + 2 * m + half) * 4 + (t ^ 1);
 #else
-        const int from = (i_first + 2 * m + half) * 4 + t;
+      const int from = (i_first + 2 * m + half) * 4 + t;
 #endif
-        a[m][half] = MultiplyBf16(__shfl_sync(kFullWarp, x[0], from), x[2]);
-        a[m][2 + half] = MultiplyBf16(__shfl_sync(kFullWarp, x[1], from), x[3]);
-      }
-    }
+      a[m][half] = MultiplyBf16(__shfl_sync(kFullWarp, x[0], from), x[2]);
+      a[m][2 + half] = MultiplyBf16(__shfl_sync(kFullWarp, x[1], from), x[3]);
+    });
     return;
   }
 #pragma unroll
   for (int m = 0; m < M; ++m) {
-    // A feature beyond the last lies in the padding or the next row; its sum is not stored.
+    // A feature after the last one is in the padding or the next row; its sum is not stored.
     const int column = min(feature + 16 * m, PadTo16(shape.far_dim) - 16);
     LoadMatrix4T(
         a[m], k_rows + (token + lane / 16 * 8 + lane % 8) * key_size + column + lane / 8 % 2 * 8);
   }
 }
 
-// A full block's sum of phi(k) [v, 1]: blockIdx is job, head, 128 features; a warp 32 features
-// (rows of the product), tokens are its depth, in order.
+// Sums phi(k) [v, 1] over a full block. blockIdx: job, head, 128 features. A warp sums 32 features,
+// the rows of the product, over the tokens in order.
 template <int D>
 __global__ void __launch_bounds__(kFoldThreads)
     FoldTensor(AttentionShape shape, const FoldJob* jobs, float* partials) {
   const FoldJob& job = jobs[blockIdx.x];
   const int head = blockIdx.y, thread = threadIdx.x, lane = thread % kWarpSize;
-  const int g = lane / 4, t = lane % 4;
+  const int t = lane % 4;
   const int feature = blockIdx.z * kPartFeatures + thread / kWarpSize * 32;
   const bool active = feature < shape.features;
   const int key_dim = PadTo16(shape.far_dim), key_size = key_dim + kRowPad;
@@ -310,7 +300,7 @@ __global__ void __launch_bounds__(kFoldThreads)
 
   int I = 0, J = 0;
   if (shape.tiles > 0 && active) TilesOf(feature / 64, shape.tiles, &I, &J);
-  const uint32_t ones = g == 0 ? 0x3f803f80u : 0u;
+  const uint32_t ones = lane / 4 == 0 ? 0x3f803f80u : 0u;
   RowSums<D, 2> sums;
   sums.Clear();
   load(0, 0);
@@ -329,20 +319,16 @@ __global__ void __launch_bounds__(kFoldThreads)
   const int64_t size = static_cast<int64_t>(shape.features) * (D + 1);
   float* out = partials + (job.partial * shape.heads + head) * size;
   float* z = out + static_cast<int64_t>(shape.features) * D;
+  ForRows<2>([&](int m, int half, int row) {
+    const int f = feature + row;
+    if (f >= shape.features) return;
 #pragma unroll
-  for (int m = 0; m < 2; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int f = feature + 16 * m + 8 * half + g;
-      if (f >= shape.features) continue;
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) {
-        out[static_cast<int64_t>(f) * D + 8 * n + 2 * t] = sums.values[m][n][2 * half];
-        out[static_cast<int64_t>(f) * D + 8 * n + 2 * t + 1] = sums.values[m][n][2 * half + 1];
-      }
-      if (t == 0) z[f] = sums.weights[m][2 * half];
+    for (int n = 0; n < D / 8; ++n) {
+      out[static_cast<int64_t>(f) * D + 8 * n + 2 * t] = sums.values[m][n][2 * half];
+      out[static_cast<int64_t>(f) * D + 8 * n + 2 * t + 1] = sums.values[m][n][2 * half + 1];
     }
-  }
+    if (t == 0) z[f] = sums.weights[m][2 * half];
+  });
 }
 
 }  // namespace polysketch::cuda

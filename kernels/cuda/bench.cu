@@ -51,8 +51,8 @@ struct Network {
   double row_flop = 0;
 };
 
-// Attention of `rows` tokens of each of `batch` sequences at `position`. With a network, queries and
-// keys are sketched first.
+// Attention of `rows` tokens of each of `batch` sequences at `position`. With a network, queries
+// and keys are sketched first.
 void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& spec, int batch,
                     int rows, int64_t position, const Network* network = nullptr) {
   const double features = spec.features(), d = spec.head_dim, r = spec.sketch_size;

@@ -1,7 +1,7 @@
-// 16-bit products by cuBLASLt. A row's bits must not depend on the number of rows (ops.h), while
-// cuBLAS would choose an algorithm by it: so one algorithm is chosen for each shape of matrix, at a
-// fixed number of rows and without splitting k, and used for every number of rows. The device test
-// compares the bits.
+// 16-bit products by cuBLASLt. The bits of a row must not depend on the number of rows, but cuBLAS
+// selects an algorithm by that number. So one algorithm is selected for each shape of matrix, at a
+// fixed number of rows and without splitting k, and used for any number of rows. Tests on a GPU
+// compare the bits.
 #include <cublasLt.h>
 
 #include <cstdlib>
@@ -14,12 +14,13 @@
 namespace polysketch::cuda {
 namespace {
 
-constexpr int64_t kChosenAt = 256;  // rows
-constexpr int64_t kTriedAt[] = {1, 2, 7, 16, 33, 64, 512, 8192};
+constexpr int64_t kSelectionRows = 256;
+// Numbers of rows that the selected algorithm must support.
+constexpr int64_t kCheckedRows[] = {1, 2, 7, 16, 33, 64, 512, 8192};
 constexpr size_t kScratchBytes = size_t{32} << 20;
 
-// The description of one product; row-major matrices are cuBLAS's column-major transposes, so that
-// out^T = w^T x^T.
+// The description of one product. A row-major matrix is the transpose of a column-major one, so
+// cuBLAS computes out^T = w^T x^T.
 class Problem {
  public:
   Problem(const CudaMatrix& w, int64_t rows, const float* bias) {
@@ -93,19 +94,19 @@ class CublasLt final : public DenseLibrary {
  private:
   const Choice& ChoiceFor(const CudaMatrix& w, const float* bias) {
     const auto key = std::tuple(w.in(), w.out(), w.type(), bias != nullptr);
-    const auto [place, added] = choices_.try_emplace(key);
-    if (added) place->second = Choose(w, bias);
-    return place->second;
+    const auto [entry, added] = choices_.try_emplace(key);
+    if (added) entry->second = Select(w, bias);
+    return entry->second;
   }
 
-  Choice Choose(const CudaMatrix& w, const float* bias) {
+  Choice Select(const CudaMatrix& w, const float* bias) {
     Choice choice;
-    const Problem problem(w, kChosenAt, bias);
+    const Problem problem(w, kSelectionRows, bias);
     cublasLtMatmulPreference_t preference = nullptr;
     if (!problem.ok() || cublasLtMatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS) {
       return choice;
     }
-    // A split of k would be chosen by the number of rows, and changes the order of the sum.
+    // A split of k would depend on the number of rows, and change the order of the sum.
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
     const size_t scratch = kScratchBytes;
     cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -122,15 +123,15 @@ class CublasLt final : public DenseLibrary {
       if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
       choice.algorithm = results[i].algo;
       choice.found = true;
-      for (const int64_t rows : kTriedAt) {
-        choice.found = choice.found && Takes(w, rows, bias, choice.algorithm);
+      for (const int64_t rows : kCheckedRows) {
+        choice.found = choice.found && Supports(w, rows, bias, choice.algorithm);
       }
     }
     return choice;
   }
 
-  bool Takes(const CudaMatrix& w, int64_t rows, const float* bias,
-             const cublasLtMatmulAlgo_t& algorithm) {
+  bool Supports(const CudaMatrix& w, int64_t rows, const float* bias,
+                const cublasLtMatmulAlgo_t& algorithm) {
     const Problem problem(w, rows, bias);
     cublasLtMatmulHeuristicResult_t result;
     return problem.ok() &&
@@ -143,7 +144,7 @@ class CublasLt final : public DenseLibrary {
   Device* const device_;
   const cublasLtHandle_t handle_;
   DeviceArray<uint8_t> scratch_;
-  // In, out, format, with a bias or not.
+  // Key: in, out, format, whether there is a bias.
   std::map<std::tuple<int64_t, int64_t, DataType, bool>, Choice> choices_;
 };
 

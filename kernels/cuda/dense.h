@@ -1,5 +1,5 @@
-// 16-bit products by a library, where one is linked: cublas.cu, with its twin no_library.cc, which
-// leaves them to the kernels of matmul.cu.
+// 16-bit products by a library. cublas.cu implements NewDenseLibrary; no_library.cc does in builds
+// without cuBLASLt, where the kernels of matmul.cu compute these products.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@ namespace polysketch::cuda {
 class DenseLibrary {
  public:
   virtual ~DenseLibrary() = default;
-  // out [rows, out] = x w (+ bias) (+ out), x [rows, padded_in] in the format of w; false, and
-  // nothing done, for a shape that it does not take, whatever the number of rows.
+  // out [rows, out] = x w (+ bias) (+ out if `accumulate`), x [rows, padded_in] in the format of w.
+  // Returns false, and does nothing, for a shape of w that it does not support with any number of
+  // rows.
   virtual bool Product(const uint16_t* x, int64_t rows, const CudaMatrix& w, const float* bias,
                        bool accumulate, float* out) = 0;
 };
 
-// Null when there is none, or POLYSKETCH_CUDA_DENSE=portable asks for the kernels.
+// Returns null if no library is linked, or if POLYSKETCH_CUDA_DENSE=portable.
 std::unique_ptr<DenseLibrary> NewDenseLibrary(Device* device);
 
 }  // namespace polysketch::cuda

@@ -9,7 +9,8 @@ namespace polysketch::cuda {
 Result<std::unique_ptr<Device>> Device::Open() {
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);
-  // Without a driver the runtime answers with one of several errors: any of them means no GPU.
+  // Without a driver the runtime returns one of several errors: any error means that there is no
+  // GPU.
   if (found != cudaSuccess) {
     return FailedPrecondition("no CUDA device: ", cudaGetErrorString(found));
   }
@@ -47,7 +48,9 @@ size_t Device::FreeMemory() {
 
 void Device::Check(cudaError_t error, const char* what) {
   if (error == cudaSuccess || !status_.ok()) return;
-  if (SpoilRecording()) return;  // what is recorded runs without being recorded, or fails there
+  // The caller runs the ops again without recording them, where the error occurs again if it is one
+  // of the device.
+  if (SpoilRecording()) return;
   status_ = Internal("CUDA: ", what, ": ", cudaGetErrorString(error));
 }
 
@@ -72,8 +75,8 @@ void* Device::Allocate(size_t bytes) {
 }
 
 void Device::Free(void* memory) {
-  PS_CHECK(!recording_) << "memory is given back in the middle of a step";
-  // Kernels under way may still use it.
+  PS_CHECK(!recording_) << "memory is freed in the middle of a step";
+  // Running kernels may still use the memory.
   Check(cudaStreamSynchronize(stream_), "before cudaFree");
   Check(cudaFree(memory), "cudaFree");
   const auto size = sizes_.find(memory);
@@ -150,7 +153,7 @@ cudaGraphExec_t Device::EndRecording() {
   }
   recording_ = false;
   if (graph != nullptr) cudaGraphDestroy(graph);
-  if (spoiled_) cudaGetLastError();  // it is not the next call's
+  if (spoiled_) cudaGetLastError();  // the next call must not report it
   return spoiled_ ? nullptr : recording;
 }
 
@@ -159,7 +162,7 @@ void Device::Replay(cudaGraphExec_t graph) {
 }
 
 void Device::DeleteRecording(cudaGraphExec_t graph) {
-  Check(cudaStreamSynchronize(stream_), "before a recording goes");  // it may be running
+  Check(cudaStreamSynchronize(stream_), "before a recording is deleted");  // it may be running
   Check(cudaGraphExecDestroy(graph), "a recording");
 }
 

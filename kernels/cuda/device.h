@@ -1,6 +1,6 @@
-// The GPU as the host code of this backend sees it: one stream, memory, launches, and the first
-// error. After an error nothing that the backend computed may be used (Backend::status): results of
-// later calls are undefined, but none of them crashes or blocks.
+// The GPU for the host code of this backend: one stream, memory, launches, and the first error.
+// After an error no result may be used (Backend::status): further calls have undefined results, but
+// neither crash nor block.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,7 +20,7 @@ namespace polysketch::cuda {
 
 class Device {
  public:
-  // Opens the first device; FAILED_PRECONDITION where there is none.
+  // Opens the first device. FAILED_PRECONDITION if there is none, or if it is older than sm_80.
   static Result<std::unique_ptr<Device>> Open();
   ~Device();
   Device(const Device&) = delete;
@@ -30,43 +30,43 @@ class Device {
   const std::string& name() const { return name_; }
   int multiprocessors() const { return multiprocessors_; }
   const Status& status() const { return status_; }
-  // Free bytes of its memory, and those that Allocate gave and Free did not take back.
+  // Bytes of the device's memory that are free, and bytes that this object allocated and holds.
   size_t FreeMemory();
   size_t held_memory() const { return held_; }
 
-  // Keeps the first error; one in a recording spoils that.
+  // Stores the first error. An error during a recording only spoils the recording.
   void Check(cudaError_t error, const char* what);
 
-  // Memory of at least `bytes`, aligned to 256; null after an error.
+  // Allocates `bytes` bytes, aligned to 256. Returns null after an error.
   void* Allocate(size_t bytes);
   void Free(void* memory);
-  // Blocks of states that grow. One that comes back stays here for the next of its size: a block
-  // that was made once is never asked for again, and taking it waits for nothing.
+  // Blocks of KV caches. Returned blocks are kept for the next TakeBlock of their size, which then
+  // neither allocates nor waits.
   void ReserveBlocks(size_t bytes, int64_t count);
   void* TakeBlock(size_t bytes);
   void ReturnBlock(void* block, size_t bytes);
   void CopyIn(void* device, const void* host, size_t bytes);
-  // Waits for everything before it.
+  // Waits for all earlier work and for the copy.
   void CopyOut(void* host, const void* device, size_t bytes);
   void Copy(void* to, const void* from, size_t bytes);
   void Zero(void* memory, size_t bytes);
   void Synchronize();
 
-  // Launches do nothing and no result comes out while `rehearsing`: memory is made, nothing runs.
+  // While rehearsing, launches and copies to the host do nothing, but memory is allocated.
   void Rehearse(bool rehearsing) { rehearsing_ = rehearsing; }
 
   // --- recording: step_graphs.h ---
-  // From here to EndRecording launches are recorded and nothing runs.
+  // Until EndRecording, launches are recorded and not run.
   void BeginRecording();
-  // Null, and nothing was done, when something in between cannot be recorded: memory, copies,
-  // waiting. An error in between is not the device's yet.
+  // Returns null, and nothing has run, if a call since BeginRecording cannot be recorded:
+  // allocations, copies, waiting. An error since then is not an error of the device.
   cudaGraphExec_t EndRecording();
   void Replay(cudaGraphExec_t graph);
   void DeleteRecording(cudaGraphExec_t graph);
-  // Arrays of the workspace that have moved so far: recordings hold addresses.
+  // Number of times that an array of the workspace moved. Recordings hold addresses.
   uint64_t moves() const { return moves_; }
   void OnMove() { ++moves_; }
-  // True, and the recording is void, if one is under way.
+  // Returns whether a recording is in progress, and makes it invalid.
   bool SpoilRecording() {
     spoiled_ = recording_;
     return recording_;
@@ -92,13 +92,13 @@ class Device {
   int64_t fail_after_ = -1;
   bool rehearsing_ = false;
   bool recording_ = false, spoiled_ = false;
-  std::unordered_map<void*, size_t> sizes_;  // of what is held
+  std::unordered_map<void*, size_t> sizes_;  // of allocations
   size_t held_ = 0;
   std::unordered_map<size_t, std::vector<void*>> free_blocks_;  // by size
   uint64_t moves_ = 0;
 };
 
-// Memory of a device that is given back with the object.
+// Owns an array in the memory of a device.
 template <typename T>
 class DeviceArray {
  public:
@@ -120,12 +120,12 @@ class DeviceArray {
 
   T* data() const { return data_; }
   size_t size() const { return size_; }
-  // At least `size` elements; what was in it is lost when it has to grow.
+  // Makes the array at least `size` elements long. Growing loses the contents.
   T* Grow(Device* device, size_t size) {
     if (size > size_) {
-      if (device->SpoilRecording()) return data_;  // too small, but nothing will run
+      if (device->SpoilRecording()) return data_;  // too small, but nothing runs
       device->OnMove();
-      *this = DeviceArray();  // first back with the old one
+      *this = DeviceArray();  // frees the memory first
       *this = DeviceArray(device, size + size / 4);
     }
     return data_;

@@ -16,13 +16,13 @@ __device__ float Element(const void* data, DataType type, const float* scales, i
     case DataType::kQ8:
       return static_cast<float>(static_cast<const int8_t*>(data)[index]) * scales[column];
     case DataType::kF16:
-    case DataType::kQ4:  // never kept
+    case DataType::kQ4:  // CudaMatrix stores q4 as q8
       break;
   }
   return WidenF16(static_cast<const uint16_t*>(data)[index]);
 }
 
-// A thread: one pair of columns of one row. The product theta * t is exact in float64.
+// One thread for each pair of columns of a row. The product theta * t is exact in float64.
 __global__ void EmbedKernel(const void* data, DataType type, const float* scales, int64_t row_size,
                             int width, const int32_t* tokens, const int64_t* positions,
                             int64_t rows, const float* thetas, float* out) {

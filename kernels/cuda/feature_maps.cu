@@ -1,4 +1,4 @@
-// The feature maps of the linear and the performer kind.
+// The feature maps of the kinds linear and performer.
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/ptx.cuh"
 
@@ -17,7 +17,7 @@ __global__ void ScaleKernel(const float* x, int64_t size, float factor, float* o
   if (i < size) out[i] = x[i] * factor;
 }
 
-// One warp a row: out = exp(out - |x'|^2 / 2) / sqrt(m).
+// out = exp(out - |x'|^2 / 2) / sqrt(m). One warp for each row.
 __global__ void PerformerKernel(const float* scaled, int64_t rows, int d, int m, float* out) {
   const int lane = threadIdx.x % kWarpSize;
   const int64_t row =

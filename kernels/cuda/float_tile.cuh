@@ -1,5 +1,5 @@
-// The float32 sums of a tile of a product, for kernels that differ in where operands come from and
-// where sums go. A block of 256 threads, each with 4 rows and kColumns columns, both 16 apart.
+// The float32 sums of a tile of a product, for kernels that load operands and store sums in
+// different ways. A thread block has 256 threads, each with 4 rows and kColumns columns, 16 apart.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ constexpr int kFloatThreads = 256;
 constexpr int kFloatStep = 16;  // between the rows, and the columns, of a thread
 constexpr int kFloatRows = 4 * kFloatStep;
 constexpr int kFloatDepth = 16;
-// A row of x's part of shared memory is one longer than its data, so that no bank is met twice.
+// A shared row of x is one element longer than its data, so that there are no bank conflicts.
 constexpr int kFloatXRow = kFloatRows + 1;
 
 template <int kColumns>
@@ -21,8 +21,8 @@ constexpr size_t FloatTileShared() {
   return kFloatDepth * (kFloatXRow + kColumns * kFloatStep) * sizeof(float);
 }
 
-// sums += x w over k in [0, depth), in order, one fused multiply-add each. x(row, k) and
-// w(k, column) give the elements at rows and columns of the tile, zero outside their matrix.
+// sums += x w over k in [0, depth), in order, one fused multiply-add for each k. x(row, k) and
+// w(k, column) return the elements at rows and columns of the tile, zero outside the matrix.
 template <int kColumns, typename X, typename W>
 __device__ void AddFloatProducts(int64_t depth, const X& x, const W& w,
                                  float (&sums)[4][kColumns]) {

@@ -1,4 +1,4 @@
-// Starts a kernel on a stream.
+// Launches a kernel on a stream.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +8,7 @@
 
 namespace polysketch::cuda {
 
-constexpr size_t kPlainShared = 48 << 10;  // dynamic shared memory that a kernel gets unasked
+constexpr size_t kPlainShared = 48 << 10;  // dynamic shared memory that needs no attribute
 
 template <typename... Parameters, typename... Arguments>
 cudaError_t LaunchOn(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, int threads,

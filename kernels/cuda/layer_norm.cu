@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kWarps = 4;
 
-// One warp a row. A lane reads only the elements that it writes, so out may be x.
+// One warp for each row. A lane reads only the elements that it writes, so out may be x.
 __global__ void LayerNormKernel(const float* x, int64_t rows, int width, const float* scale,
                                 const float* bias, float* out) {
   const int lane = threadIdx.x % kWarpSize;

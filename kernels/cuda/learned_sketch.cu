@@ -1,5 +1,5 @@
-// g of the learned kinds: by products of whole batches here, for every shape and weight format; the
-// fused kernel for 16-bit weights is in learned_sketch_fused.cu.
+// The learned sketch by products of the whole batch, for every shape and weight format.
+// learned_sketch_fused.cu has the fused kernel for 16-bit weights.
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/gelu.cuh"
 

@@ -1,8 +1,8 @@
-// The learned sketch network in one kernel: norm, product, gelu, product, twice for both branches,
-// and their join, without a trip to memory between them. A warp keeps 16 rows in its registers: the
-// sums of one product become the operand of the next (ptx.cuh: elements 0, 1 of two neighbouring C
-// tiles are an A fragment). Weights pass through shared memory in chunks of 64 hidden columns, the
-// next one on its way while one is used.
+// The learned sketch in one kernel: norm, product, gelu, product, twice for each branch, and the
+// product of the branches, with nothing stored in memory in between. A warp keeps 16 rows in its
+// registers: the sums of one product are the operand of the next (ptx.cuh: elements 0 and 1 of two
+// neighbouring C tiles are an A fragment). Weights pass through shared memory in chunks of 64
+// hidden columns; a chunk is copied while the one before it is used.
 #include <utility>
 
 #include "kernels/cuda/backend.h"
@@ -16,7 +16,7 @@ constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kRows = kWarps * 16;
 constexpr int kChunk = 64;  // hidden columns of a stage
-constexpr int kPad = 8;     // elements behind a shared row
+constexpr int kPad = 8;     // elements after each shared row, so that there are no bank conflicts
 
 struct LevelWeights {
   const float *scale, *bias;  // [in]
@@ -32,7 +32,7 @@ constexpr int StageHalves() {
   return (D > R ? D : R) * (kChunk + kPad) + kChunk * (R + kPad);
 }
 
-// One chunk of one level's matrices.
+// Starts the copy of one chunk of the matrices of one level.
 template <int IN, int R>
 __device__ void LoadChunk(const LevelWeights& weights, int chunk, uint16_t* stage) {
   for (int i = threadIdx.x; i < IN * kChunk / 8; i += kThreads) {
@@ -48,7 +48,7 @@ __device__ void LoadChunk(const LevelWeights& weights, int chunk, uint16_t* stag
   }
 }
 
-// Stage `index` of all: chunk by chunk, level by level, branch by branch.
+// Starts the copy of stage `index`. Stages are counted over chunks, then levels, then branches.
 template <int D, int R>
 __device__ void LoadStage(const NetworkWeights& net, int index, uint16_t* stage) {
   constexpr int kChunks = 8 * R / kChunk;
@@ -68,7 +68,8 @@ __device__ __forceinline__ float QuadSum(float value) {
   return value + __shfl_xor_sync(kFullWarp, value, 2);
 }
 
-// x: 16 rows as C tiles, x[n] columns 8n .. 8n + 7. a: their norm, rounded, as A fragments.
+// x: 16 rows as C tiles, x[n] has columns 8n to 8n + 7. a: their layer norm, rounded, as A
+// fragments.
 template <int IN, bool kBf16>
 __device__ __forceinline__ void Normalise(const float (&x)[IN / 8][4], const LevelWeights& weights,
                                           uint32_t (&a)[IN / 16][4]) {
@@ -138,7 +139,8 @@ __device__ __forceinline__ void AddChunk(const uint32_t (&a)[IN / 16][4], const 
   }
 }
 
-// The stages in turn: Next() gives one that has come, Done() frees it.
+// The stages in order: Next() returns the next one when it is copied, Done() allows to overwrite
+// it.
 template <int D, int R>
 struct Stages {
   const NetworkWeights& net;

@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One block a row.
+// One thread block for each row.
 __global__ void LogSumExpKernel(const float* x, int64_t width, float* out) {
   auto* scratch = SharedMemory<float>();
   const float* row = x + blockIdx.x * width;

@@ -1,7 +1,7 @@
-// Dense products. The kernels here run everywhere; where cuBLASLt is linked (cublas.cu) it takes
-// the 16-bit ones. Each output element is one chain over k in order, from zero, whatever the number
-// of rows: one fused multiply-add a step in float32, one tensor core instruction for 16 steps in
-// the 16-bit formats.
+// Dense products. The kernels here run on every device; if cuBLASLt is linked (cublas.cu), it
+// computes the 16-bit products. Each output element is one chain over k in order, from zero,
+// whatever the number of rows: in float32 one fused multiply-add for each k, in the 16-bit formats
+// one tensor core instruction for each 16 k.
 #include "base/check.h"
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/float_tile.cuh"
@@ -43,7 +43,7 @@ constexpr int kHalfDepth = 32;
 constexpr int kHalfColumns = 64;
 constexpr int kHalfThreads = 128;
 constexpr int kHalfStages = 3;
-// Rows of shared tiles are 16 bytes longer than their data, so that ldmatrix meets no bank twice.
+// Rows of shared tiles are 16 bytes longer than their data, so that ldmatrix has no bank conflicts.
 constexpr int kXRow = kHalfDepth + 8;
 constexpr int kWRow = kHalfColumns + 8;
 
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kHalfThreads)
   int stage = 0;
   for (int64_t k0 = 0; k0 < padded_in; k0 += kHalfDepth) {
     WaitCopies<kHalfStages - 2>();
-    __syncthreads();  // this stage has come for all; the one before it has been read by all
+    __syncthreads();  // all threads see this stage and have read the one before it
     LoadStage<kRows>(x, rows, row0, padded_in, w, padded_out, column0,
                      k0 + (kHalfStages - 1) * kHalfDepth,
                      shared + (stage + kHalfStages - 1) % kHalfStages * StageHalves<kRows>());
@@ -143,7 +143,7 @@ __global__ void RoundRows(const float* x, int64_t rows, int64_t width, int64_t p
   out[i] = bf16 ? RoundBf16(value) : RoundF16(value);
 }
 
-// One block a row: its integers and its scale (kernels/quantize.h).
+// Quantises a row (kernels/quantize.h). One thread block for each row.
 __global__ void QuantizeRows(const float* x, int64_t width, int8_t* out, float* scales) {
   auto* scratch = SharedMemory<float>();
   const float* row = x + blockIdx.x * width;
@@ -165,7 +165,7 @@ __global__ void QuantizeRows(const float* x, int64_t width, int8_t* out, float* 
   }
 }
 
-// One thread an output.
+// One thread for each output element.
 __global__ void ByteProduct(const int8_t* x, const float* x_scales, int64_t in, const int8_t* w,
                             const float* w_scales, int64_t columns, const float* bias,
                             bool accumulate, float* out) {
@@ -212,7 +212,7 @@ void CudaBackend::MatMul(const float* x, int64_t rows, const Matrix& matrix, con
                          bool accumulate, float* out) {
   if (rows == 0) return;
   const CudaMatrix& w = Cast(matrix);
-  if (rows > kMaxGridY) {  // the height of a grid
+  if (rows > kMaxGridY) {
     MatMul(x, kMaxGridY, w, bias, accumulate, out);
     MatMul(x + kMaxGridY * w.in(), rows - kMaxGridY, w, bias, accumulate,
            out + kMaxGridY * w.out());

@@ -10,7 +10,7 @@
 namespace polysketch::cuda {
 namespace {
 
-// The matrix as [in][padded_out] elements of T, each made from its float32 value.
+// The matrix as [padded_in][padded_out] elements of T, converted from float32.
 template <typename T, typename Convert>
 std::vector<uint8_t> Rows(const CudaMatrix& matrix, const HostMatrix& w, bool transpose,
                           const Convert& convert) {
@@ -24,13 +24,13 @@ std::vector<uint8_t> Rows(const CudaMatrix& matrix, const HostMatrix& w, bool tr
   return bytes;
 }
 
-// There are no 4-bit products here: such weights are kept in 8 bits.
-DataType Kept(DataType type) { return type == DataType::kQ4 ? DataType::kQ8 : type; }
+// This backend has no 4-bit products and stores 4-bit weights in 8 bits.
+DataType StoredType(DataType type) { return type == DataType::kQ4 ? DataType::kQ8 : type; }
 
 }  // namespace
 
 CudaMatrix::CudaMatrix(Device* device, const HostMatrix& w, bool transpose, DataType type)
-    : Matrix(transpose ? w.cols : w.rows, transpose ? w.rows : w.cols, Kept(type)) {
+    : Matrix(transpose ? w.cols : w.rows, transpose ? w.rows : w.cols, StoredType(type)) {
   std::vector<uint8_t> host;
   switch (this->type()) {
     case DataType::kF32:
@@ -57,11 +57,11 @@ CudaMatrix::CudaMatrix(Device* device, const HostMatrix& w, bool transpose, Data
       break;
     }
     case DataType::kQ4:
-      PS_CHECK(false) << "kept as q8";
+      PS_CHECK(false) << "stored as q8";
   }
   data_ = DeviceArray<uint8_t>(device, host.size());
   device->CopyIn(data_.data(), host.data(), host.size());
-  device->Synchronize();  // the host's copy goes away
+  device->Synchronize();  // `host` is destroyed
 }
 
 }  // namespace polysketch::cuda

@@ -22,7 +22,7 @@ class CudaMatrix final : public Matrix {
   const float* floats() const { return reinterpret_cast<const float*>(data_.data()); }
   const uint16_t* halves() const { return reinterpret_cast<const uint16_t*>(data_.data()); }
   const int8_t* bytes8() const { return reinterpret_cast<const int8_t*>(data_.data()); }
-  // q8: what the integers of a column are multiplied by, [out].
+  // q8: the scale of each column, [out].
   const float* scales() const { return scales_.data(); }
 
  private:

@@ -1,6 +1,6 @@
-// The machine instructions that the kernels use, each as one function: tensor cores, asynchronous
-// copies, packed 16-bit arithmetic. Everything else in kernels/cuda is plain C++ with CUDA's words.
-// Compiled by g++ (tests/simt) the same functions run in software.
+// The PTX instructions that the kernels use, each as one function: tensor cores, asynchronous
+// copies, packed 16-bit arithmetic. All other code in kernels/cuda is CUDA C++ without assembly.
+// Compiled by g++ (tests/simt), the functions are emulated.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,7 +9,7 @@
 
 namespace polysketch::cuda {
 
-// Sixteen-bit floats as bits; pairs in a register, the lower index in the lower half.
+// The bits of a 16-bit float. A register holds a pair, the lower index in the lower half.
 using Bf16 = uint16_t;
 
 constexpr unsigned kFullWarp = 0xffffffffu;
@@ -80,7 +80,7 @@ __device__ __forceinline__ uint16_t RoundF16(float value) {
   return static_cast<uint16_t>(sign | (rounded >> 13));
 }
 
-// Two floats as a pair, nearest even.
+// Rounds two floats to a pair, nearest even.
 __device__ __forceinline__ uint32_t PackBf16(float low, float high) {
 #if defined(__CUDACC__)
   uint32_t pair;
@@ -101,8 +101,8 @@ __device__ __forceinline__ uint32_t PackF16(float low, float high) {
 #endif
 }
 
-// Products of pairs, each rounded to bf16. sm_80 has no bf16 multiplication but the fused one:
-// adding -0 changes no product, not even in its sign.
+// Products of pairs, each rounded to bf16. sm_80 has only a fused bf16 multiplication: adding -0
+// changes no product, not even its sign.
 __device__ __forceinline__ uint32_t MultiplyBf16(uint32_t a, uint32_t b) {
 #if defined(__CUDACC__)
   uint32_t out;
@@ -114,7 +114,7 @@ __device__ __forceinline__ uint32_t MultiplyBf16(uint32_t a, uint32_t b) {
 #endif
 }
 
-// One half of a pair in both halves.
+// Copies one half of a pair to both halves.
 __device__ __forceinline__ uint32_t BroadcastLow(uint32_t pair) {
   return (pair & 0xffffu) | (pair << 16);
 }
@@ -122,9 +122,10 @@ __device__ __forceinline__ uint32_t BroadcastHigh(uint32_t pair) {
   return (pair >> 16) | (pair & 0xffff0000u);
 }
 
-// c [16 x 8] += a [16 x 16] b [16 x 8], float32 sums; fragments as the PTX manual lays them out for
-// mma.m16n8k16: lane 4 g + t has of a (rows g, g + 8; columns 2t, 2t + 1), then columns + 8; of b
-// rows 2t, 2t + 1 of column g, then rows + 8; of c rows g, then g + 8, columns 2t, 2t + 1.
+// c [16 x 8] += a [16 x 16] b [16 x 8], float32 sums. Fragments of mma.m16n8k16 (PTX manual): lane
+// 4 g + t holds of a rows g and g + 8 of columns 2t, 2t + 1, then of columns 2t + 8, 2t + 9; of b
+// rows 2t, 2t + 1 of column g, then rows 2t + 8, 2t + 9; of c columns 2t, 2t + 1 of row g, then of
+// row g + 8.
 __device__ __forceinline__ void MmaBf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                         uint32_t b1) {
 #if defined(__CUDACC__)
@@ -153,7 +154,7 @@ __device__ __forceinline__ void MmaF16(float (&c)[4], const uint32_t (&a)[4], ui
 #endif
 }
 
-// For kernels that take either format of 16 bits.
+// For kernels that are instantiated for both 16-bit formats.
 template <bool kBf16>
 __device__ __forceinline__ uint32_t PackHalf(float low, float high) {
   return kBf16 ? PackBf16(low, high) : PackF16(low, high);
@@ -168,9 +169,9 @@ __device__ __forceinline__ void MmaHalf(float (&c)[4], const uint32_t (&a)[4], u
   }
 }
 
-// Four 8x8 matrices of 16-bit elements from shared memory: lane i names row i % 8 of matrix i / 8
-// (16 bytes, aligned). Lane 4 g + t gets row g, columns 2t, 2t + 1 of each; of its transpose in
-// LoadMatrix4T.
+// Loads four 8x8 matrices of 16-bit elements from shared memory. Lane i passes the address of row i
+// % 8 of matrix i / 8 (16 bytes, aligned). Lane 4 g + t receives row g, columns 2t, 2t + 1 of each
+// matrix; LoadMatrix4T of each transposed matrix.
 __device__ __forceinline__ void LoadMatrix4(uint32_t (&out)[4], const void* row) {
 #if defined(__CUDACC__)
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
@@ -195,8 +196,8 @@ __device__ __forceinline__ void LoadMatrix4T(uint32_t (&out)[4], const void* row
 #endif
 }
 
-// Sixteen bytes from global to shared memory, both aligned to 16; zeros when not `valid`. They are
-// there for this thread behind WaitCopies, for the block behind a barrier after it.
+// Starts the copy of 16 bytes from global to shared memory, both aligned to 16; stores zeros if not
+// `valid`. This thread sees them after WaitCopies, its thread block after a barrier after that.
 __device__ __forceinline__ void CopyAsync16(void* shared, const void* global, bool valid) {
 #if defined(__CUDACC__)
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
@@ -218,7 +219,7 @@ __device__ __forceinline__ void CommitCopies() {
 #endif
 }
 
-// Waits until at most `kPending` groups of this thread's are under way.
+// Waits until at most `kPending` groups of this thread are in progress.
 template <int kPending>
 __device__ __forceinline__ void WaitCopies() {
 #if defined(__CUDACC__)
@@ -228,7 +229,7 @@ __device__ __forceinline__ void WaitCopies() {
 #endif
 }
 
-// tanh to 2^-11: of values that are about to be rounded to 16 bits.
+// tanh with an error of 2^-11, for values that are rounded to 16 bits next.
 __device__ __forceinline__ float FastTanh(float x) {
 #if defined(__CUDACC__)
   float out;
@@ -240,7 +241,7 @@ __device__ __forceinline__ float FastTanh(float x) {
 }
 
 __device__ __forceinline__ float WarpSum(float value) {
-  // A tree: the same order whatever the values.
+  // A fixed tree.
   for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
     value += __shfl_xor_sync(kFullWarp, value, distance);
   }
@@ -254,8 +255,8 @@ __device__ __forceinline__ float WarpMax(float value) {
   return value;
 }
 
-// The sum over a block of `threads` (a multiple of 32, at most 1024), for all its threads. scratch:
-// 32 floats of shared memory.
+// Returns the sum over a block of `threads` threads (a multiple of 32, at most 1024) to all of
+// them. scratch: 32 floats of shared memory.
 __device__ __forceinline__ float BlockSum(float value, int threads, float* scratch) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   value = WarpSum(value);

@@ -1,10 +1,9 @@
-// f of the random kinds. A level is one launch and one product: the two matrices of a pair of
-// neighbours stand side by side in a tile, and their two sums of an output are multiplied where
-// they are, in registers. So of a sketch of degree 2 (p = 4) memory sees x and the result alone;
-// more levels add the vectors between them.
+// The random sketch. A level is one launch and one product: a tile holds columns of both matrices
+// of a pair, and the two sums of an output element are multiplied in registers. A sketch of degree
+// 2 (p = 4) reads x and writes the result only; more levels also store the vectors between levels.
 //
-// In float32, as the matrices are: with d 64 and r 32 a row costs 8 kFLOP beside 384 bytes, about
-// what a GPU without tensor cores does in the time of those bytes.
+// Products are float32, as the matrices are: with d = 64 and r = 32 a row takes 8 kFLOP and 384
+// bytes, and a GPU without tensor cores needs about the same time for both.
 #include <algorithm>
 
 #include "base/check.h"
@@ -14,15 +13,16 @@
 namespace polysketch::cuda {
 namespace {
 
-constexpr int kPairColumns = 2 * kFloatStep;  // of each product of a pair in a tile
-constexpr int kMaxPairs = 16;                 // of a launch: their matrices are its arguments
+constexpr int kPairColumns = 2 * kFloatStep;  // columns of a tile for each product of a pair
+constexpr int kMaxPairs = 16;                 // pairs of a launch: their matrices are its arguments
 
 struct PairMatrices {
   const float *left[kMaxPairs], *right[kMaxPairs];  // each [in][r]
 };
 
-// A tile of vector blockIdx.z of a level, out [pairs][rows][out_row] with zeros behind column r.
-// x [rows][in] at the first level, where all vectors are made of x; [2 pairs][rows][in] behind it.
+// A tile of vector blockIdx.z of a level, out [pairs][rows][out_row]; columns from r on are zero.
+// x is [rows][in] at the first level, whose vectors are all products of x, and [2 pairs][rows][in]
+// at later levels.
 template <bool kFirst>
 __global__ void __launch_bounds__(kFloatThreads)
     SketchLevel(const float* x, int64_t rows, int in, PairMatrices matrices, int r, int out_row,
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kFloatThreads)
       return column0 + column < r ? w[k * r + column0 + column] : 0.0f;
     };
   };
-  float sums[4][4] = {};  // two columns of the left product, the same two of the right one
+  float sums[4][4] = {};  // two columns of the left product, the same two of the right product
   if constexpr (kFirst) {
     const auto left_columns = columns_of(left), right_columns = columns_of(right);
     const auto both = [=](int64_t k, int column) {

@@ -19,7 +19,7 @@ __global__ void AnglesKernel(const int64_t* positions, int64_t rows, int head_di
   cos_sin[m * head_dim + half + pair] = static_cast<float>(sin(angle));
 }
 
-// A thread: one pair of one head of q or k.
+// One thread for each pair of a head of q or k.
 __global__ void RopeKernel(const float* qkv, int64_t rows, const float* cos_sin, int heads,
                            int head_dim, float* q, float* k) {
   const int half = head_dim / 2;

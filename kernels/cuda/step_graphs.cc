@@ -8,14 +8,14 @@
 namespace polysketch::cuda {
 namespace {
 
-bool WantsGraphs() {
+bool GraphsEnabled() {
   const char* wish = std::getenv("POLYSKETCH_CUDA_GRAPHS");
   return wish == nullptr || std::strcmp(wish, "off") != 0;
 }
 
 }  // namespace
 
-StepGraphs::StepGraphs(Device* device) : device_(device), on_(WantsGraphs()) {}
+StepGraphs::StepGraphs(Device* device) : device_(device), enabled_(GraphsEnabled()) {}
 
 StepGraphs::~StepGraphs() { DropAll(); }
 
@@ -25,7 +25,7 @@ void StepGraphs::Run(Shape shape, const std::function<void()>& ops) {
     DropAll();
   }
   bool found = false;
-  Entry* entry = on_ ? Find(std::move(shape), &found) : nullptr;
+  Entry* entry = enabled_ ? Find(std::move(shape), &found) : nullptr;
   if (entry != nullptr && entry->graph != nullptr) {
     ++counts_.replayed;
     device_->Replay(entry->graph);
@@ -38,10 +38,10 @@ void StepGraphs::Run(Shape shape, const std::function<void()>& ops) {
 
 StepGraphs::Entry* StepGraphs::Find(Shape shape, bool* found) {
   const auto same = [&](const Entry& entry) { return entry.shape == shape; };
-  const auto place = std::find_if(entries_.begin(), entries_.end(), same);
-  *found = place != entries_.end();
+  const auto entry = std::find_if(entries_.begin(), entries_.end(), same);
+  *found = entry != entries_.end();
   if (*found) {
-    entries_.splice(entries_.begin(), entries_, place);
+    entries_.splice(entries_.begin(), entries_, entry);
     return &entries_.front();
   }
   if (entries_.size() == kMax) {
@@ -57,7 +57,8 @@ void StepGraphs::Record(Entry* entry, const std::function<void()>& ops) {
   ops();
   entry->graph = device_->EndRecording();
   if (entry->graph == nullptr) {
-    // Something in it cannot be recorded: it did not run, and does now, as all of this shape will.
+    // The step cannot be recorded, and nothing has run: this and later steps of the shape run as
+    // they are.
     entry->recordable = false;
     ++counts_.direct;
     ops();

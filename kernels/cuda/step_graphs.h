@@ -1,12 +1,12 @@
-// Whole steps as CUDA graphs. A decoding step is some hundred launches of a few microseconds each;
-// recorded once, they start as one.
+// Whole steps as CUDA graphs. A decode step has some hundred launches of a few microseconds each; a
+// recording of them is one launch.
 //
-// What a step's launches depend on besides device memory is its shape: a list of numbers. The first
-// step of a shape runs as it is (the arrays of the workspace grow then), the second is recorded,
-// all later ones are replayed. What changes from step to step (tokens, positions, job lists) has to
-// be uploaded to the same places before. When an array of the workspace moves, all recordings are
-// dropped, for they hold addresses. At most kMax shapes are remembered, the least recently used
-// goes.
+// Everything that the launches of a step depend on, besides device memory, is its shape: a list of
+// numbers. The first step of a shape runs as it is, while arrays of the workspace grow; the second
+// is recorded; later ones are replayed. The caller first uploads what changes from step to step
+// (tokens, positions, job lists) to the same addresses. All recordings are dropped when an array of
+// the workspace moves, since they hold addresses. At most kMax shapes are kept; the least recently
+// used one is dropped.
 //
 // POLYSKETCH_CUDA_GRAPHS=off runs every step as it is.
 #pragma once
@@ -30,12 +30,12 @@ class StepGraphs {
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
 
-  // Runs `ops`, or what it launched for the same shape.
+  // Runs `ops`, or replays what it launched for the same shape.
   void Run(Shape shape, const std::function<void()>& ops);
 
   struct Counts {
     int64_t direct = 0, recorded = 0, replayed = 0;
-    int64_t dropped = 0;  // recordings that could not be used any more
+    int64_t dropped = 0;  // recordings
   };
   const Counts& counts() const { return counts_; }
 
@@ -46,15 +46,15 @@ class StepGraphs {
     bool recordable = true;
   };
 
-  // The entry of a shape, in front; a new one without a graph if there was none.
+  // Returns the entry of a shape, moved to the front, or a new one without a graph.
   Entry* Find(Shape shape, bool* found);
   void Record(Entry* entry, const std::function<void()>& ops);
   void Drop(Entry* entry);
   void DropAll();
 
   Device* const device_;
-  const bool on_;
-  uint64_t moves_ = 0;        // of the device, that the recordings know
+  const bool enabled_;
+  uint64_t moves_ = 0;        // Device::moves() of the recordings
   std::list<Entry> entries_;  // most recently used first
   Counts counts_;
 };

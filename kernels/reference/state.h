@@ -24,7 +24,8 @@ struct HeadState {
 // Rows of S: all r * r products of a sketch, not packed, or m.
 int64_t FeatureCount(const AttentionSpec& spec);
 
-// phi(x) of a far row: x_i x_j for all i, j < r in sketched kinds, x itself in linear and performer.
+// phi(x) of a far row: x_i x_j for all i, j < r in sketched kinds, x itself in linear and
+// performer.
 std::vector<double> FarFeatures(const AttentionSpec& spec, const float* x);
 
 // Saved, for each layer and head: S and z if there is a far state, then near_keys, far_keys and

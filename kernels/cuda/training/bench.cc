@@ -13,7 +13,7 @@
 namespace polysketch::cuda {
 namespace {
 
-// Pairs of small bf16 values, whatever they are: arithmetic takes the same time for all.
+// Pairs of small bf16 values. The time of the arithmetic does not depend on the values.
 DeviceArray<float> Rows(Bench* bench, size_t elements) {
   std::vector<uint32_t> host(size_t{1} << 20);
   std::mt19937 engine(3);
@@ -60,10 +60,10 @@ struct Arrays {
   polysketch_attention_arrays arrays;
 };
 
-// Useful work a token and head, F packed features, near keys on average b / 2: forward 2 F d for
-// the fold and the read each, two products over the near keys; backward 2 F d for each of both
-// states, the three gradients through them, and five products over the near keys. Bytes: each input
-// and output once; the backward reads the inputs again.
+// Useful work for a token and head, with F packed features and on average b / 2 near keys. Forward:
+// 2 F d each for the fold and the read, and two products over the near keys. Backward: 2 F d each
+// for two states and three gradients through them, and five products over the near keys. Bytes:
+// each input and output once; the backward pass reads the inputs again.
 void BenchShape(Bench* bench, int64_t batch, int64_t heads, int64_t tokens) {
   const polysketch_attention_shape shape{batch, heads, tokens, 64,   64,
                                          32,    4,     256,    1.0f, POLYSKETCH_BF16};

@@ -1,4 +1,4 @@
-// The forward over training shapes: the parts of attention_parts.cuh in the order of serving.
+// The forward pass of training: the parts of attention_parts.cuh in the same order as in serving.
 #pragma once
 
 #include "kernels/cuda/attention_tensor.cuh"
@@ -26,10 +26,10 @@ __global__ void __launch_bounds__(kTileThreads)
   }
 
   const int far_parts = tile.block > 0 ? (sizes.features + kPartFeatures - 1) / kPartFeatures : 0;
-  const int seen = tile.place + tile.count;  // keys of the block that some row sees
+  const int seen = tile.block_offset + tile.count;  // keys of the block that some row attends to
   const int64_t parts = far_parts + (seen + kPartKeysTensor - 1) / kPartKeysTensor;
   const uint8_t* state = snapshots.Of(shape, tile.block);
-  const int64_t block_token = tile.token - tile.place;
+  const int64_t block_token = tile.token - tile.block_offset;
   const auto buffer = [&](int stage) {
     return PartBuffer<D>(stages + stage * PartBuffer<D>::Bytes(sizes.near_dim), sizes.near_dim);
   };
@@ -55,32 +55,27 @@ __global__ void __launch_bounds__(kTileThreads)
                     buffer(stage), &sums);
     } else {
       const int first = static_cast<int>(part - far_parts) * kPartKeysTensor;
-      const KeyLimits limits{tile.place + row - first + 1, min(kPartKeysTensor, seen - first),
-                             true};
+      const KeyLimits limits{tile.block_offset + row - first + 1,
+                             min(kPartKeysTensor, seen - first), true};
       NearPart<D, M>(sizes, near_rows + row * near_size, near_size, buffer(stage), limits, &sums);
     }
     Merge<D, M>(false, sums, &total);
   });
 
-  const int lane = thread % kWarpSize, g = lane / 4, t = lane % 4;
+  const int lane = thread % kWarpSize, t = lane % 4;
+  ForRows<M>([&](int m, int half, int r) {
+    const float weights = __shfl_sync(kFullWarp, total.weights[m][2 * half], lane - t);
+    const float denominator = sizes.stabilizer + weights;
+    if (row + r >= tile.count) return;
+    const int64_t token = tile.token + row + r;
+    if (t == 0) denominators[shape.head() * shape.tokens + token] = denominator;
+    const int64_t offset = OffsetOf(shape, out, token);
 #pragma unroll
-  for (int m = 0; m < M; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float weights = __shfl_sync(kFullWarp, total.weights[m][2 * half], lane - t);
-      const float denominator = sizes.stabilizer + weights;
-      const int r = row + 16 * m + 8 * half + g;
-      if (r >= tile.count) continue;
-      const int64_t token = tile.token + r;
-      if (t == 0) denominators[shape.head() * shape.tokens + token] = denominator;
-      const int64_t offset = OffsetOf(shape, out, token);
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) {
-        StorePair(out, offset + 8 * n + 2 * t, total.values[m][n][2 * half] / denominator,
-                  total.values[m][n][2 * half + 1] / denominator);
-      }
+    for (int n = 0; n < D / 8; ++n) {
+      StorePair(out, offset + 8 * n + 2 * t, total.values[m][n][2 * half] / denominator,
+                total.values[m][n][2 * half + 1] / denominator);
     }
-  }
+  });
 }
 
 }  // namespace polysketch::cuda

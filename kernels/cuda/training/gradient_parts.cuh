@@ -2,12 +2,12 @@
 //
 // With D_t the denominator of a row, a = g / D_t and e = -(g . out) / D_t, the gradient by a weight
 // is dw[t,s] = a_t . v_s + e_t. So, with p the power of the near weights:
-//   near   dq_t += sum_s p (q_t . k_s)^(p-1) dw[t,s] k_s,  dk_s the same with t and s exchanged
-//   far    with S = sum_s phi(y_s) [v_s, 1] of the earlier blocks, the gradient by phi(x_t) is
-//          G = S [a_t, e_t], a row of features; phi is symmetric, so dx_i = 2 sum_j G_ij x_j. With
-//          R = sum_t phi(x_t) [a_t, e_t] of the later blocks dy_s comes from R [v_s, 1] in the same
-//          way, and dv_s is the read phi(y_s) R.
-// G lives in accumulators of the tensor cores, 16 features at a time.
+//   near   dq_t += sum_s p (q_t . k_s)^(p-1) dw[t,s] k_s; dk_s with t and s exchanged
+//   far    with S = sum_s phi(y_s) [v_s, 1] over the earlier blocks, the gradient by phi(x_t) is
+//          G = S [a_t, e_t], a row of features. phi is symmetric, so dx_i = 2 sum_j G_ij x_j. With
+//          R = sum_t phi(x_t) [a_t, e_t] over the later blocks, dy_s follows from R [v_s, 1] in the
+//          same way, and dv_s is phi(y_s) R.
+// G is kept in accumulators of the tensor cores, 16 features at a time.
 #pragma once
 
 #include "kernels/cuda/attention_parts.cuh"
@@ -21,7 +21,7 @@ __device__ __forceinline__ float NearSlope(int power, float dot) {
   return static_cast<float>(power) * Power(dot, power - 1);
 }
 
-// Sums each of eight values over the four lanes of a quad; lane t keeps those at 2t and 2t + 1.
+// Sums each of eight values over the four lanes of a quad. Lane t receives the sums 2t and 2t + 1.
 __device__ __forceinline__ void QuadScatter(const float (&values)[8], float (&out)[2]) {
   const int t = threadIdx.x % 4;
   float half[4];
@@ -39,22 +39,22 @@ __device__ __forceinline__ void QuadScatter(const float (&values)[8], float (&ou
   }
 }
 
-// A warp's 16 * M rows in shared memory: x, and what their states are multiplied with.
+// A warp's 16 * M rows in shared memory.
 struct FeatureRows {
   const Bf16* x;      // far rows, x_size apart
-  const Bf16* duals;  // [.][D + pad]
+  const Bf16* duals;  // the rows that states are multiplied with, a or v: [.][D + pad]
   float* gradients;   // of x, gradient_size apart; a lane adds to its own elements
   int x_size, gradient_size;
 };
 
-// Adds far part `part` to the gradients of x. scalars: of rows g and g + 8 of each tile, beside
-// their duals.
+// Adds far part `part` to the gradients of x. scalars: the last column of the duals, e or 1, of
+// rows g and g + 8 of each tile.
 template <int D, int M>
 __device__ __forceinline__ void AddFeatureGradients(const AttentionShape& shape, int part,
                                                     const FeatureRows& rows,
                                                     const float (&scalars)[M][2],
                                                     const PartBuffer<D>& buffer) {
-  const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
+  const int t = threadIdx.x % 4;
   const int first = part * kPartFeatures;
   const int count = min(kPartFeatures, shape.features - first);
   for (int pair = 0; pair < count; pair += 64) {
@@ -62,76 +62,64 @@ __device__ __forceinline__ void AddFeatureGradients(const AttentionShape& shape,
     TilesOf((first + pair) / 64, shape.tiles, &I, &J);
     uint32_t x_j[M][2];
     float by_row[M][2][8], by_column[M][2][2] = {};
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const Bf16* row = rows.x + (16 * m + 8 * half + g) * rows.x_size;
-        x_j[m][half] = *reinterpret_cast<const uint32_t*>(row + 8 * J + 2 * t);
-      }
-    }
+    ForRows<M>([&](int m, int half, int r) {
+      const Bf16* row = rows.x + r * rows.x_size;
+      x_j[m][half] = *reinterpret_cast<const uint32_t*>(row + 8 * J + 2 * t);
+    });
 #pragma unroll
     for (int chunk = 0; chunk < 4; ++chunk) {
       float G[M][2][4];
       Scores<M>(D, rows.duals, D + kRowPad, buffer.sums, pair + 16 * chunk, G);
+      ForRows<M>([&](int m, int half, int r) {
+        const Bf16* row = rows.x + r * rows.x_size;
+        const uint32_t x_i = *reinterpret_cast<const uint32_t*>(row + 8 * I + 2 * chunk);
 #pragma unroll
-      for (int m = 0; m < M; ++m) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const Bf16* row = rows.x + (16 * m + 8 * half + g) * rows.x_size;
-          const uint32_t x_i = *reinterpret_cast<const uint32_t*>(row + 8 * I + 2 * chunk);
-#pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            const int i = 2 * chunk + n;
-            const float* z = buffer.weights + pair + 8 * i + 2 * t;
-            const float low = fmaf(scalars[m][half], z[0], G[m][n][2 * half]);
-            const float high = fmaf(scalars[m][half], z[1], G[m][n][2 * half + 1]);
-            by_row[m][half][i] = fmaf(low, WidenBf16(static_cast<Bf16>(x_j[m][half])),
-                                      high * WidenBf16(static_cast<Bf16>(x_j[m][half] >> 16)));
-            const float x = WidenBf16(static_cast<Bf16>(n == 0 ? x_i : x_i >> 16));
-            by_column[m][half][0] = fmaf(low, x, by_column[m][half][0]);
-            by_column[m][half][1] = fmaf(high, x, by_column[m][half][1]);
-          }
+        for (int n = 0; n < 2; ++n) {
+          const int i = 2 * chunk + n;
+          const float* z = buffer.weights + pair + 8 * i + 2 * t;
+          const float low = fmaf(scalars[m][half], z[0], G[m][n][2 * half]);
+          const float high = fmaf(scalars[m][half], z[1], G[m][n][2 * half + 1]);
+          by_row[m][half][i] = fmaf(low, WidenBf16(static_cast<Bf16>(x_j[m][half])),
+                                    high * WidenBf16(static_cast<Bf16>(x_j[m][half] >> 16)));
+          const float x = WidenBf16(static_cast<Bf16>(n == 0 ? x_i : x_i >> 16));
+          by_column[m][half][0] = fmaf(low, x, by_column[m][half][0]);
+          by_column[m][half][1] = fmaf(high, x, by_column[m][half][1]);
         }
-      }
+      });
     }
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float of_I[2];
+    ForRows<M>([&](int m, int half, int r) {
+      float of_I[2];
 #if defined(POLYSKETCH_FAULT_SWAPPED_GRADIENT)
-        const float kept = by_row[m][half][0];
-        by_row[m][half][0] = by_row[m][half][1];
-        by_row[m][half][1] = kept;
+      const float kept = by_row[m][half][0];
+      by_row[m][half][0] = by_row[m][half][1];
+      by_row[m][half][1] = kept;
 #endif
-        QuadScatter(by_row[m][half], of_I);
-        float* gradient = rows.gradients + (16 * m + 8 * half + g) * rows.gradient_size + 2 * t;
-        gradient[8 * I] = fmaf(2.0f, of_I[0], gradient[8 * I]);
-        gradient[8 * I + 1] = fmaf(2.0f, of_I[1], gradient[8 * I + 1]);
-        if (I != J) {
-          gradient[8 * J] = fmaf(2.0f, by_column[m][half][0], gradient[8 * J]);
-          gradient[8 * J + 1] = fmaf(2.0f, by_column[m][half][1], gradient[8 * J + 1]);
-        }
+      QuadScatter(by_row[m][half], of_I);
+      float* gradient = rows.gradients + r * rows.gradient_size + 2 * t;
+      gradient[8 * I] = fmaf(2.0f, of_I[0], gradient[8 * I]);
+      gradient[8 * I + 1] = fmaf(2.0f, of_I[1], gradient[8 * I + 1]);
+      if (I != J) {
+        gradient[8 * J] = fmaf(2.0f, by_column[m][half][0], gradient[8 * J]);
+        gradient[8 * J + 1] = fmaf(2.0f, by_column[m][half][1], gradient[8 * J + 1]);
       }
-    }
+    });
   }
 }
 
-// A warp's near rows and duals in shared memory.
+// A warp's near rows and their duals in shared memory.
 struct NearRows {
   const Bf16* rows;   // row_size apart
   const Bf16* duals;  // [.][D + pad]
   int row_size;
 };
 
-// Columns of the registers that hold gradients of near rows.
+// Columns of the gradients of near rows that are kept in registers.
 template <int D>
 constexpr int NearWidth() {
   return D < 64 ? 64 : D;
 }
 
-// Gradients of queries from keys of their block: buffer has 64 keys and values; scalars: e.
+// Adds the gradients of queries from 64 keys and values of their block in `buffer`; scalars: e.
 template <int D, int M>
 __device__ __forceinline__ void AddQueryGradients(const AttentionShape& shape, const NearRows& near,
                                                   const float (&scalars)[M][2],
@@ -153,9 +141,9 @@ __device__ __forceinline__ void AddQueryGradients(const AttentionShape& shape, c
   }
 }
 
-// Gradients of keys and values from queries of their block: buffer has 64 queries (as keys) and
-// their a (as values), scalars [64] their e. first_row: the place in the block of the warp's first
-// key, less the part's first query; count: queries that the part has.
+// Adds the gradients of keys and values from 64 queries of their block: `buffer` holds the queries
+// (as keys) and their a (as values), scalars [64] their e. first_row: the block offset of the
+// warp's first key - the part's first query; count: queries of the part.
 template <int D, int M>
 __device__ __forceinline__ void AddKeyGradients(const AttentionShape& shape, const NearRows& near,
                                                 const float* scalars, const PartBuffer<D>& buffer,

@@ -1,6 +1,6 @@
-// The backward over training shapes. ScaleCotangents makes a and e of every query; QueryGradients
-// reads the states of earlier blocks, KeyGradients those of later ones (states.cuh), each a tile of
-// rows through far and near parts (gradient_parts.cuh).
+// The backward pass of training. ScaleCotangents computes a and e of every query. QueryGradients
+// reads the states of earlier blocks and KeyGradients the states of later blocks (states.cuh); both
+// process far and near parts of a tile of rows (gradient_parts.cuh).
 #pragma once
 
 #include "kernels/cuda/attention_tensor.cuh"
@@ -12,12 +12,12 @@ namespace polysketch::cuda {
 struct Backward {
   TokenRows a;               // [group][tokens][D]
   const float* e = nullptr;  // [group][tokens]
-  Snapshots snapshots;       // of S for queries, of R for keys
-  OutputRows near, far, v;   // gradients; near is not written where its rows are the far ones
-  bool own_near = false;     // near rows of their own
+  Snapshots snapshots;       // S for queries, R for keys
+  OutputRows near, far, v;   // gradients; near is not written if the near rows are the far rows
+  bool own_near = false;     // whether the near rows differ from the far rows
 };
 
-// a = g / D and e = -(g . out) / D, a warp a token. blockIdx: tokens, head.
+// a = g / D and e = -(g . out) / D. blockIdx: tokens, head. One warp for each token.
 template <int D>
 __global__ void ScaleCotangents(TrainingShape shape, TokenRows g, OutputRows out,
                                 const float* denominators, Bf16* a, float* e) {
@@ -48,7 +48,7 @@ constexpr int GradientRows() {
   return kTileWarps * 16 * GradientTiles<D>();
 }
 
-// A part's buffer, and a float for each of its 64 near rows.
+// Bytes of a part's buffer, and of a float for each of its 64 near rows.
 template <int D>
 __host__ __device__ int64_t GradientStage(int near_dim) {
   return PartBuffer<D>::Bytes(near_dim) + kPartKeysTensor * 4;
@@ -91,7 +91,7 @@ struct GradientMemory {
     return reinterpret_cast<float*>(stages + stage * GradientStage<D>(shape.near_dim) +
                                     PartBuffer<D>::Bytes(shape.near_dim));
   }
-  // Of the warp's rows from `row` on.
+  // The warp's rows from `row` on.
   __device__ FeatureRows feature_rows(int row) const {
     return {far + row * far_size, duals + row * (D + kRowPad), gradients + row * gradient_size,
             far_size, gradient_size};
@@ -112,45 +112,40 @@ __device__ __forceinline__ void ClearGradients(const AttentionShape& shape,
   }
 }
 
-// Writes the gradients of a warp's rows; near ones join the far ones where the rows are the same.
+// Writes the gradients of a warp's rows. Near gradients are added to the far ones if the rows are
+// the same.
 template <int D, int M>
 __device__ __forceinline__ void StoreGradients(const TrainingShape& shape, const RowTile& tile,
                                                int row, const Backward& backward,
                                                const FeatureRows& rows,
                                                const float (&near)[M][NearWidth<D>() / 8][4]) {
-  const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
+  const int t = threadIdx.x % 4;
+  ForRows<M>([&](int m, int half, int r) {
+    if (row + r >= tile.count) return;
+    const int64_t token = tile.token + row + r;
+    float* gradient = rows.gradients + r * rows.gradient_size + 2 * t;
+    const int64_t near_row = backward.own_near ? OffsetOf(shape, backward.near, token) + 2 * t : 0;
 #pragma unroll
-  for (int m = 0; m < M; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int r = 16 * m + 8 * half + g;
-      if (row + r >= tile.count) continue;
-      const int64_t token = tile.token + row + r;
-      float* gradient = rows.gradients + r * rows.gradient_size + 2 * t;
-      const int64_t near_row =
-          backward.own_near ? OffsetOf(shape, backward.near, token) + 2 * t : 0;
-#pragma unroll
-      for (int n = 0; n < NearWidth<D>() / 8; ++n) {
-        if (8 * n >= shape.attention.near_dim) continue;
-        const float low = near[m][n][2 * half], high = near[m][n][2 * half + 1];
-        if (backward.own_near) {
-          StorePair(backward.near, near_row + 8 * n, low, high);
-        } else {
-          gradient[8 * n] += low;
-          gradient[8 * n + 1] += high;
-        }
-      }
-      if (shape.attention.far_dim == 0) continue;
-      const int64_t far_row = OffsetOf(shape, backward.far, token) + 2 * t;
-      for (int i = 0; i < shape.attention.far_dim; i += 8) {
-        StorePair(backward.far, far_row + i, gradient[i], gradient[i + 1]);
+    for (int n = 0; n < NearWidth<D>() / 8; ++n) {
+      if (8 * n >= shape.attention.near_dim) continue;
+      const float low = near[m][n][2 * half], high = near[m][n][2 * half + 1];
+      if (backward.own_near) {
+        StorePair(backward.near, near_row + 8 * n, low, high);
+      } else {
+        gradient[8 * n] += low;
+        gradient[8 * n + 1] += high;
       }
     }
-  }
+    if (shape.attention.far_dim == 0) return;
+    const int64_t far_row = OffsetOf(shape, backward.far, token) + 2 * t;
+    for (int i = 0; i < shape.attention.far_dim; i += 8) {
+      StorePair(backward.far, far_row + i, gradient[i], gradient[i + 1]);
+    }
+  });
 }
 
-// What both kernels of gradients begin with: a tile of rows in shared memory (on its way: they are
-// there behind the first barrier of ForParts), the warp's part of it, and the states it reads.
+// What both gradient kernels share: a tile of rows in shared memory (complete after the first
+// barrier of ForParts), the warp's rows, and the copies of states and near rows.
 template <int D>
 struct GradientRun {
   static constexpr int M = GradientTiles<D>(), kRows = GradientRows<D>();
@@ -158,9 +153,9 @@ struct GradientRun {
   const Backward& backward;
   const RowTile& tile;
   const GradientMemory<D> memory;
-  const int row;  // the warp's first in the tile
+  const int row;  // first row of the warp in the tile
   const FeatureRows feature_rows;
-  const int64_t block_token;  // the first of the block
+  const int64_t block_token;  // first token of the block
 
   __device__ GradientRun(const TrainingShape& shape_, const Backward& backward_,
                          const RowTile& tile_, const TokenRows& near, const TokenRows& far,
@@ -171,7 +166,7 @@ struct GradientRun {
         memory(shape.attention),
         row(static_cast<int>(threadIdx.x) / kWarpSize * 16 * M),
         feature_rows(memory.feature_rows(row)),
-        block_token(tile.token - tile.place) {
+        block_token(tile.token - tile.block_offset) {
     const AttentionShape& sizes = shape.attention;
     CopyTile(shape, tile, near, sizes.near_dim, kRows, memory.near, kTileThreads);
     if (sizes.far_dim > 0) {
@@ -191,7 +186,7 @@ struct GradientRun {
                    reinterpret_cast<const float*>(state + backward.snapshots.z), part,
                    buffer(stage), threadIdx.x, kTileThreads);
   }
-  // Rows [first, first + 64) of the block, of which `count` are there.
+  // Starts the copy of rows [first, first + 64) of the block, which has `count` rows.
   __device__ void LoadNear(const TokenRows& keys, const TokenRows& values, int first, int count,
                            int stage) const {
     LoadNearPart<D>(shape.attention, RowsFrom(shape, keys, block_token),
@@ -210,18 +205,13 @@ __global__ void __launch_bounds__(kTileThreads)
   if (tile.count <= 0) return;
   const GradientRun<D> run(shape, backward, tile, shape.near_q, shape.far_q, backward.a);
   float scalars[M][2];
-#pragma unroll
-  for (int m = 0; m < M; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int r = run.row + 16 * m + 8 * half + static_cast<int>(threadIdx.x) % kWarpSize / 4;
-      scalars[m][half] =
-          r < tile.count ? backward.e[blockIdx.y * shape.tokens + tile.token + r] : 0.0f;
-    }
-  }
+  ForRows<M>([&](int m, int half, int r) {
+    const int64_t token = blockIdx.y * shape.tokens + tile.token + run.row + r;
+    scalars[m][half] = run.row + r < tile.count ? backward.e[token] : 0.0f;
+  });
 
   const int far_parts = tile.block > 0 ? run.FarParts() : 0;
-  const int seen = tile.place + tile.count;
+  const int seen = tile.block_offset + tile.count;
   const int64_t parts = far_parts + (seen + kPartKeysTensor - 1) / kPartKeysTensor;
   const auto first_key = [&](int64_t part) {
     return static_cast<int>(part - far_parts) * kPartKeysTensor;
@@ -241,8 +231,8 @@ __global__ void __launch_bounds__(kTileThreads)
       AddFeatureGradients<D, M>(sizes, static_cast<int>(part), run.feature_rows, scalars, buffer);
     } else {
       const int first = first_key(part);
-      const KeyLimits limits{tile.place + run.row - first + 1, min(kPartKeysTensor, seen - first),
-                             true};
+      const KeyLimits limits{tile.block_offset + run.row - first + 1,
+                             min(kPartKeysTensor, seen - first), true};
       AddQueryGradients<D, M>(sizes, run.memory.near_rows(run.row), scalars, buffer, limits, near);
     }
   });
@@ -264,24 +254,24 @@ __global__ void __launch_bounds__(kTileThreads)
   for (int m = 0; m < M; ++m) ones[m][0] = ones[m][1] = 1;
 
   const int far_parts = tile.block + 1 < shape.blocks ? run.FarParts() : 0;
-  const int first_near = tile.place / kPartKeysTensor;
+  const int first_near = tile.block_offset / kPartKeysTensor;
   const int64_t parts =
-      far_parts + (tile.held + kPartKeysTensor - 1) / kPartKeysTensor - first_near;
+      far_parts + (tile.block_tokens + kPartKeysTensor - 1) / kPartKeysTensor - first_near;
   const auto first_query = [&](int64_t part) {
     return (first_near + static_cast<int>(part - far_parts)) * kPartKeysTensor;
   };
   const auto load = [&](int64_t part, int stage) {
     if (part < far_parts) return run.LoadFar(static_cast<int>(part), stage);
     const int first = first_query(part);
-    run.LoadNear(shape.near_q, backward.a, first, tile.held, stage);
+    run.LoadNear(shape.near_q, backward.a, first, tile.block_tokens, stage);
     if (thread < kPartKeysTensor) {
       const int64_t query = blockIdx.y * shape.tokens + run.block_token + first + thread;
       run.memory.scalars(sizes, stage)[thread] =
-          first + thread < tile.held ? backward.e[query] : 0.0f;
+          first + thread < tile.block_tokens ? backward.e[query] : 0.0f;
     }
   };
   float near[M][NearWidth<D>() / 8][4] = {};
-  RowSums<D, M> total;  // of values: their gradients; R's own column is not needed
+  RowSums<D, M> total;  // its values are the gradients of values; its weights are not used
   total.Clear();
   load(0, 0);
   ForParts(parts, load, [&](int64_t part, int stage) {
@@ -293,27 +283,21 @@ __global__ void __launch_bounds__(kTileThreads)
     } else {
       const int first = first_query(part);
       AddKeyGradients<D, M>(sizes, run.memory.near_rows(run.row), run.memory.scalars(sizes, stage),
-                            buffer, tile.place + run.row - first,
-                            min(kPartKeysTensor, tile.held - first), near, total.values);
+                            buffer, tile.block_offset + run.row - first,
+                            min(kPartKeysTensor, tile.block_tokens - first), near, total.values);
     }
   });
   StoreGradients<D, M>(shape, tile, run.row, backward, run.feature_rows, near);
 
-  const int g = thread % kWarpSize / 4, t = thread % 4;
+  ForRows<M>([&](int m, int half, int r) {
+    if (run.row + r >= tile.count) return;
+    const int64_t v_row = OffsetOf(shape, backward.v, tile.token + run.row + r) + 2 * (thread % 4);
 #pragma unroll
-  for (int m = 0; m < M; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int r = run.row + 16 * m + 8 * half + g;
-      if (r >= tile.count) continue;
-      const int64_t v_row = OffsetOf(shape, backward.v, tile.token + r) + 2 * t;
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) {
-        StorePair(backward.v, v_row + 8 * n, total.values[m][n][2 * half],
-                  total.values[m][n][2 * half + 1]);
-      }
+    for (int n = 0; n < D / 8; ++n) {
+      StorePair(backward.v, v_row + 8 * n, total.values[m][n][2 * half],
+                total.values[m][n][2 * half + 1]);
     }
-  }
+  });
 }
 
 }  // namespace polysketch::cuda

@@ -1,4 +1,5 @@
-// The C interface: checks, then one group of heads after the other on the caller's stream.
+// The C interface: checks the arguments, then launches the kernels of one group of heads after the
+// other on the caller's stream.
 #include "kernels/cuda/training/polysketch_attention.h"
 
 #include <algorithm>
@@ -37,7 +38,7 @@ OutputRows RowsOf(const polysketch_attention_tensor& tensor) {
   return {tensor.data, tensor.batch_stride, tensor.head_stride, tensor.token_stride, tensor.type};
 }
 
-// The tensors of a form, by name and width.
+// Visits the tensors of a form, with name and width.
 template <typename Visit>
 void ForArrays(const polysketch_attention_shape& shape, const polysketch_attention_arrays& arrays,
                const Visit& visit) {
@@ -156,7 +157,8 @@ class Calls {
     shape_.v = Rows(inputs_.v, D, plan_.v);
   }
 
-  // The group's rows of a tensor as bf16: its own, or rounded to the workspace at `offset`.
+  // The group's rows of a tensor in bf16: the tensor's, or rounded ones at `offset` of the
+  // workspace.
   TokenRows Rows(const polysketch_attention_tensor& tensor, int width, int64_t offset) {
     if (offset < 0) return InputRows(tensor);
     auto* rounded = reinterpret_cast<Bf16*>(workspace_ + offset);
@@ -166,7 +168,7 @@ class Calls {
     return OfGroup(rounded, width);
   }
 
-  // An array [group][tokens][width].
+  // The rows of an array [group][tokens][width].
   TokenRows OfGroup(const Bf16* data, int width) const {
     const int64_t head = shape_.tokens * width;
     return {data, shape_.attention.heads * head, head, width, shape_.first * head};
@@ -219,7 +221,7 @@ class Calls {
   cudaError_t error_ = cudaSuccess;
 };
 
-// Runs `work` with the calls of the head size, and reports how it went.
+// Runs `work` with the Calls of the head size, and returns its status.
 template <typename Work>
 int WithCalls(const polysketch_attention_shape& shape, const polysketch_attention_arrays& inputs,
               const TrainingPlan& plan, void* workspace, void* stream, const Work& work) {

@@ -7,16 +7,16 @@
 namespace polysketch::cuda {
 namespace {
 
-// Together they keep every product below within 64 bits.
+// With these limits no product below overflows 64 bits.
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 constexpr int64_t kMaxHeads = int64_t{1} << 20;  // batch * heads
 constexpr int kMaxPower = 16, kMaxSketch = 64;
-// Heads take turns when their workspace would pass this.
-constexpr int64_t kWorkspaceGoal = int64_t{1} << 30;
-constexpr int64_t kMaxGroup = 65535;  // the second dimension of a grid
-// A walk over states has a thread block for each head and 128 features: with fewer than this, the
-// blocks of a sequence are cut into ranges (of at least kRangeBlocks).
-constexpr int64_t kWalkers = 256, kRangeBlocks = 8;
+// Heads are processed in groups whose workspace takes about this many bytes.
+constexpr int64_t kGroupBytes = int64_t{1} << 30;
+constexpr int64_t kMaxGroup = 65535;  // maximum second dimension of a grid
+// A walk over states has a thread block for each head and 128 features. If there are fewer than
+// kMinWalkers, the blocks of a sequence are cut into ranges of at least kMinRangeBlocks.
+constexpr int64_t kMinWalkers = 256, kMinRangeBlocks = 8;
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t Align(int64_t bytes) { return CeilDivide(bytes, 256) * 256; }
@@ -27,7 +27,7 @@ Refusal Refuse(int status, const Parts&... parts) {
 }
 
 Refusal CheckSizes(const polysketch_attention_shape& shape) {
-  const auto positive = [](int64_t size, int64_t most) { return size >= 1 && size <= most; };
+  const auto positive = [](int64_t size, int64_t max) { return size >= 1 && size <= max; };
   if (!positive(shape.batch, kMaxHeads) || !positive(shape.heads, kMaxHeads) ||
       shape.batch * shape.heads > kMaxHeads) {
     return Refuse(POLYSKETCH_ATTENTION_INVALID, "expected batch and heads of at least 1 and ",
@@ -94,29 +94,30 @@ Refusal PlanTraining(const polysketch_attention_shape& shape, TrainingPlan* plan
   const bool rounded = shape.input_type == POLYSKETCH_F16;
   const int64_t widths = 2 * (int64_t{shape.near_dim} + shape.sketch_dim + d);  // with g
   const int64_t inputs = rounded ? tokens * widths * 2 : 0;
-  plan->group = std::clamp<int64_t>(kWorkspaceGoal / (snapshots + cotangents + inputs), 1,
+  plan->group = std::clamp<int64_t>(kGroupBytes / (snapshots + cotangents + inputs), 1,
                                     std::min(plan->heads, kMaxGroup));
   if (states) {
     const int64_t walkers = CeilDivide(plan->features, 128) * plan->group;
     plan->ranges = static_cast<int>(std::clamp<int64_t>(
-        kWalkers / walkers, 1, std::max<int64_t>(1, (plan->blocks - 1) / kRangeBlocks)));
+        kMinWalkers / walkers, 1, std::max<int64_t>(1, (plan->blocks - 1) / kMinRangeBlocks)));
   }
   plan->partials = plan->group * snapshots;
   const int64_t partials =
       plan->ranges > 1 ? Align(plan->group * plan->ranges * plan->features * (d + 1) * 4) : 0;
   int64_t end = plan->partials + partials;
-  const auto place = [&](int64_t width, int64_t* offset) {
+  // Appends room for [group][tokens][width] rounded rows.
+  const auto append = [&](int64_t width, int64_t* offset) {
     if (!rounded || width == 0) return;
     *offset = end;
     end += Align(plan->group * tokens * width * 2);
   };
-  place(shape.near_dim, &plan->near_q);
-  place(shape.near_dim, &plan->near_k);
-  place(shape.sketch_dim, &plan->far_q);
-  place(shape.sketch_dim, &plan->far_k);
-  place(d, &plan->v);
+  append(shape.near_dim, &plan->near_q);
+  append(shape.near_dim, &plan->near_k);
+  append(shape.sketch_dim, &plan->far_q);
+  append(shape.sketch_dim, &plan->far_k);
+  append(d, &plan->v);
   plan->forward_bytes = end;
-  place(d, &plan->g);
+  append(d, &plan->g);
   plan->a = end;
   plan->e = plan->a + Align(plan->group * tokens * d * 2);
   plan->backward_bytes = plan->e + Align(plan->group * tokens * 4);

@@ -1,5 +1,5 @@
-// What a call of the C interface (polysketch_attention.h) does: checked sizes, the workspace and
-// how heads are grouped. Decided by the shape alone, so that a result depends on nothing else.
+// The plan of a call of the C interface (polysketch_attention.h): checked sizes, the workspace, and
+// the groups of heads. It depends on the shape alone, and so do the bits of a result.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace polysketch::cuda {
 
-// Why a call was refused.
+// Why a call fails, or OK.
 struct Refusal {
   int status = POLYSKETCH_ATTENTION_OK;
   std::string message;
@@ -22,19 +22,19 @@ struct TrainingPlan {
   int near_dim = 0, far_dim = 0, near_power = 0, features = 0;
   int64_t block = 0, blocks = 0;
   int64_t heads = 0;  // batch * heads
-  int64_t group = 0;  // of them at a time
-  int ranges = 1;     // of blocks, in the walk over states
-  // The workspace: offsets in bytes. Cotangents are the backward's.
+  int64_t group = 0;  // heads of a group
+  int ranges = 1;     // ranges of blocks in the walk over states
+  // Offsets in the workspace, in bytes; a and e are those of the backward pass.
   int64_t snapshot_bytes = 0, snapshot_z = 0;
   int64_t partials = 0, a = 0, e = 0;
-  // Inputs of float16 as bf16; -1: they are bf16. g is the backward's.
+  // Offsets of float16 inputs rounded to bf16, or -1; g is that of the backward pass.
   int64_t near_q = -1, near_k = -1, far_q = -1, far_k = -1, v = -1, g = -1;
   int64_t forward_bytes = 0, backward_bytes = 0;
 };
 
 Refusal PlanTraining(const polysketch_attention_shape& shape, TrainingPlan* plan);
 
-// Whether a tensor of the shape can be addressed: type, alignment, strides.
+// Checks that kernels can address a tensor of the shape: type, alignment, strides.
 Refusal CheckTensor(const polysketch_attention_shape& shape, const char* name,
                     const polysketch_attention_tensor& tensor, int width, bool input);
 

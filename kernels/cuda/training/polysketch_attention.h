@@ -1,21 +1,22 @@
 /* Polysketch attention for training: forward and backward over [batch, heads, tokens, width], in
- * plain C, on the kernels that serve (bf16 operands, float32 sums). libpolysketch-attention.so.
+ * plain C, with the kernels of serving (bf16 operands, float32 sums). libpolysketch-attention.so.
  *
  *   out_t = sum_s w[t,s] v_s / (stabilizer + sum_s w[t,s]),  s <= t
  *   w[t,s] = (near_q_t . near_k_s)^near_power   for s in the block of t
  *            (far_q_t . far_k_s)^2              for s in earlier blocks
  *
  * Three forms, by the widths of the shape:
- *   mixed       near_dim > 0, sketch_dim > 0: both lines
- *   sketched    near_dim = 0, sketch_dim > 0: near rows are the far ones, near_power is 2
- *   polynomial  near_dim > 0, sketch_dim = 0: one block of all tokens; quadratic in their number
+ *   mixed       near_dim > 0, sketch_dim > 0: both lines above
+ *   sketched    near_dim = 0, sketch_dim > 0: near rows are the far rows, near_power is 2
+ *   polynomial  near_dim > 0, sketch_dim = 0: one block of all tokens, quadratic in their number
  *
- * A caller pads with zero columns: sketches, queries and keys to a multiple of 8 (dot products do
- * not change), values to one of the head sizes.
+ * The caller pads with zero columns: sketches, queries and keys to a multiple of 8 (which does not
+ * change dot products), values to one of the head sizes.
  *
- * Every function returns a polysketch_attention_status and can be called from any thread; kernels
- * are ordered by the stream alone. Nothing is allocated: the caller brings the workspace, which may
- * be used for something else once the stream has passed the call. Calls can be captured in a graph.
+ * Every function returns a polysketch_attention_status, unless it says otherwise, and may be called
+ * from any thread; only the stream orders kernels. Nothing is allocated: the caller provides the
+ * workspace, which may be reused once the stream has passed the call. Calls may be captured in a
+ * graph.
  */
 #ifndef POLYSKETCH_KERNELS_CUDA_TRAINING_POLYSKETCH_ATTENTION_H_
 #define POLYSKETCH_KERNELS_CUDA_TRAINING_POLYSKETCH_ATTENTION_H_
@@ -31,8 +32,8 @@ enum { POLYSKETCH_ATTENTION_VERSION = 2 };
 
 typedef enum {
   POLYSKETCH_ATTENTION_OK = 0,
-  POLYSKETCH_ATTENTION_INVALID = 1,     /* sizes, strides or pointers that make no sense */
-  POLYSKETCH_ATTENTION_UNSUPPORTED = 2, /* a width, a power or a type that no kernel takes */
+  POLYSKETCH_ATTENTION_INVALID = 1,     /* invalid sizes, strides or pointers */
+  POLYSKETCH_ATTENTION_UNSUPPORTED = 2, /* a width, power or type that no kernel supports */
   POLYSKETCH_ATTENTION_WORKSPACE = 3,   /* the workspace is too small or not aligned to 256 bytes */
   POLYSKETCH_ATTENTION_DEVICE = 4       /* CUDA reported an error at a launch */
 } polysketch_attention_status;
@@ -44,9 +45,9 @@ typedef enum {
 } polysketch_attention_type;
 
 /* [batch, heads, tokens, width] in device memory: strides in elements, the last dimension is dense.
- * Inputs are bf16 or float16, all of one call alike, 16-byte aligned, all strides multiples of 8;
- * float16 ones are rounded to bf16 in the workspace first, whose range sums of features need.
- * Outputs and gradients are of any type and aligned to two elements, their strides even. */
+ * Inputs are all bf16 or all float16, aligned to 16 bytes, with strides that are multiples of 8.
+ * float16 inputs are first rounded to bf16 in the workspace: sums of features need its range.
+ * Outputs and gradients have any type, are aligned to two elements and have even strides. */
 typedef struct {
   void* data;
   int32_t type; /* polysketch_attention_type */
@@ -59,33 +60,33 @@ typedef struct {
   int32_t near_dim;   /* 0, or a multiple of 8 up to max(64, head_dim) */
   int32_t sketch_dim; /* 0, or a multiple of 8 up to 64 */
   int32_t near_power; /* 1 to 16 */
-  int32_t block;      /* tokens; at least 1; not read in the polynomial form */
+  int32_t block;      /* tokens, at least 1; not read in the polynomial form */
   float stabilizer;
   int32_t input_type; /* polysketch_attention_type of the inputs and of out_gradient */
 } polysketch_attention_shape;
 
-/* Arrays that a form does not have are not read. */
+/* Arrays that the form does not have are not read. */
 typedef struct {
   polysketch_attention_tensor near_q, near_k; /* near_dim wide */
   polysketch_attention_tensor far_q, far_k;   /* sketch_dim wide */
   polysketch_attention_tensor v;              /* head_dim wide */
 } polysketch_attention_arrays;
 
-/* Bytes of workspace; either pointer may be null. Grows with the tokens; heads beyond what fills
- * about a gigabyte take turns. */
+/* Sizes of the workspace in bytes; either pointer may be null. They grow with the tokens; heads are
+ * processed in groups that take about a gigabyte. */
 int polysketch_attention_workspace(const polysketch_attention_shape* shape, size_t* forward,
                                    size_t* backward);
 
-/* out, and each row's denominator, float32 [batch * heads, tokens] dense, which the backward reads.
- * stream: a cudaStream_t. */
+/* Computes out, and the denominator of each row, dense float32 [batch * heads, tokens], which the
+ * backward pass reads. stream: a cudaStream_t. */
 int polysketch_attention_forward(const polysketch_attention_shape* shape,
                                  const polysketch_attention_arrays* inputs,
                                  const polysketch_attention_tensor* out, float* denominators,
                                  void* workspace, size_t workspace_bytes, void* stream);
 
-/* Gradients of sum(out * out_gradient) by every array of the inputs. out and denominators as the
- * forward left them; out_gradient as an input. States are computed again, nothing but the
- * workspace is needed. */
+/* Computes the gradients of sum(out * out_gradient) by every array of the inputs. out and
+ * denominators are those of the forward pass; the rules for inputs apply to out_gradient. States
+ * are computed again. */
 int polysketch_attention_backward(const polysketch_attention_shape* shape,
                                   const polysketch_attention_arrays* inputs,
                                   const polysketch_attention_tensor* out, const float* denominators,
@@ -93,13 +94,13 @@ int polysketch_attention_backward(const polysketch_attention_shape* shape,
                                   const polysketch_attention_arrays* gradients, void* workspace,
                                   size_t workspace_bytes, void* stream);
 
-/* What was wrong with this thread's last call that did not return OK. */
+/* The message of this thread's last call that did not return OK. */
 const char* polysketch_attention_error(void);
 
-/* POLYSKETCH_ATTENTION_VERSION of the library. */
+/* Returns POLYSKETCH_ATTENTION_VERSION of the library. */
 int polysketch_attention_version(void);
 
-/* 1: an emulation on the host (tests/simt), which takes host memory. */
+/* Returns 1 if the library is an emulation on the host (tests/simt), which takes host memory. */
 int polysketch_attention_emulated(void);
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
-// What the training kernels share: arrays [batch, heads, tokens, width] with strides, and where a
-// thread block stands in them. blockIdx.y is a head of the group of heads that a launch works on.
+// What the training kernels share: arrays [batch, heads, tokens, width] with strides, and the part
+// of them that a thread block computes. A launch computes a group of heads; blockIdx.y is a head of
+// it.
 #pragma once
 
 #include "kernels/cuda/attention_parts.cuh"
@@ -7,7 +8,8 @@
 
 namespace polysketch::cuda {
 
-// Strides in elements. skip: subtracted from an offset; for arrays that hold one group of heads.
+// An input array. Strides are in elements. `skip` is subtracted from offsets, for arrays that hold
+// only the heads of one group.
 struct TokenRows {
   const Bf16* data = nullptr;
   int64_t batch = 0, head = 0, token = 0, skip = 0;
@@ -18,16 +20,16 @@ struct OutputRows {
   int type = POLYSKETCH_BF16;
 };
 
-// Passed to kernels by value.
+// A kernel argument.
 struct TrainingShape {
   AttentionShape attention;  // sizes only
   int64_t tokens = 0, blocks = 0;
-  int64_t first = 0;  // of the group, in batch * heads
+  int64_t first = 0;  // first head of the group, in [0, batch * heads)
   TokenRows near_q, near_k, far_q, far_k, v;
 
   __device__ __forceinline__ int64_t head() const { return first + blockIdx.y; }
-  // Tokens of a block; the last may have fewer.
-  __device__ __forceinline__ int Held(int64_t block) const {
+  // Number of tokens of a block; the last block may have fewer.
+  __device__ __forceinline__ int BlockTokens(int64_t block) const {
     const int64_t left = tokens - block * attention.block;
     return left < attention.block ? static_cast<int>(left) : attention.block;
   }
@@ -40,13 +42,13 @@ __device__ __forceinline__ int64_t OffsetOf(const TrainingShape& shape, const Ro
   return head / heads * rows.batch + head % heads * rows.head + token * rows.token;
 }
 
-// Rows of this thread block's head from `token` on.
+// The rows of this thread block's head from `token` on.
 __device__ __forceinline__ RowArray RowsFrom(const TrainingShape& shape, const TokenRows& rows,
                                              int64_t token) {
   return {rows.data + (OffsetOf(shape, rows, token) - rows.skip), rows.token};
 }
 
-// Rows of float16 of a group of heads as bf16, [group][tokens][width]. blockIdx: pieces, head.
+// Rounds float16 rows of a group of heads to bf16, [group][tokens][width]. blockIdx: pieces, head.
 __global__ void RoundInputs(TrainingShape shape, TokenRows from, int width, Bf16* to) {
   const int64_t pairs = shape.tokens * (width / 2);
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < pairs;
@@ -77,31 +79,32 @@ __device__ __forceinline__ float LoadOutput(const OutputRows& rows, int64_t offs
   return rows.type == POLYSKETCH_BF16 ? WidenBf16(half) : WidenF16(half);
 }
 
-// The far states that blocks read: [group][blocks], each S [features][D] as bf16, then z.
+// The far states that blocks read: [group][blocks], each S [features][D] in bf16, then z.
 struct Snapshots {
   uint8_t* data = nullptr;
-  int64_t bytes = 0, z = 0;  // of one; offset of z in it
+  int64_t bytes = 0, z = 0;  // size of a snapshot; offset of z in it
   __device__ __forceinline__ uint8_t* Of(const TrainingShape& shape, int64_t block) const {
     return data + (blockIdx.y * shape.blocks + block) * bytes;
   }
 };
 
-// The tokens of a thread block: some of one block. count <= 0: none.
+// The tokens of a thread block, all in one block. There are none if count <= 0.
 struct RowTile {
   int64_t block, token;  // the first token
-  int place, count;      // its place in the block; tokens
-  int held;              // tokens of the block
+  int block_offset;      // of the first token
+  int count;             // tokens
+  int block_tokens;      // tokens of the block
   __device__ __forceinline__ RowTile(const TrainingShape& shape, int rows) {
     const int per_block = (shape.attention.block + rows - 1) / rows;
     block = blockIdx.x / per_block;
-    place = static_cast<int>(blockIdx.x % per_block) * rows;
-    held = shape.Held(block);
-    count = min(rows, held - place);
-    token = block * shape.attention.block + place;
+    block_offset = static_cast<int>(blockIdx.x % per_block) * rows;
+    block_tokens = shape.BlockTokens(block);
+    count = min(rows, block_tokens - block_offset);
+    token = block * shape.attention.block + block_offset;
   }
 };
 
-// Copies a tile's rows of one array to shared rows of PadTo16(width) + pad.
+// Starts the copy of a tile's rows of one array to padded shared rows of PadTo16(width).
 __device__ __forceinline__ void CopyTile(const TrainingShape& shape, const RowTile& tile,
                                          const TokenRows& rows, int width, int tile_rows, Bf16* to,
                                          int threads) {

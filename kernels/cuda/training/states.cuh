@@ -1,13 +1,13 @@
-// Far states at block starts, for every block of a sequence at once in memory: a thread block walks
-// the blocks in order with its share of the state in registers. Each block is summed from zero and
-// added once, as in serving, and what the next block reads is written out.
+// Far states at the starts of all blocks of a sequence. A thread block walks the blocks in order
+// and keeps its part of the state in registers. Each block is summed from zero and added once, as
+// in serving, and the state that the next block reads is written to a snapshot.
 //
-// Forward and the gradients of queries: S = sum phi(k) [v, 1] over earlier blocks. Gradients of
-// keys and values: the same walk backwards over later blocks, R = sum phi(q) [a, e]
-// (gradients.cuh).
+// The forward pass and the gradients of queries use S = sum phi(k) [v, 1] over earlier blocks. The
+// gradients of keys and values use R = sum phi(q) [a, e] over later blocks (gradients.cuh): the
+// same walk backwards.
 //
-// Where heads are few the blocks are cut into ranges: first every range is summed, then each starts
-// from the sum of those before it.
+// If there are few heads, the blocks are cut into ranges: a first pass sums every range, and in the
+// second pass each range starts from the sum of the ranges before it.
 #pragma once
 
 #include "kernels/cuda/attention_tensor.cuh"
@@ -17,7 +17,7 @@ namespace polysketch::cuda {
 
 struct Walk {
   TokenRows rows, values;          // the walk folds phi(rows) values^T
-  const float* weights = nullptr;  // [group][tokens]: the column beside the values; null: ones
+  const float* weights = nullptr;  // [group][tokens]: the last column; null: ones
   bool reverse = false;
   bool sums_only = false;  // first pass over ranges
   int ranges = 1;
@@ -25,7 +25,8 @@ struct Walk {
   Snapshots snapshots;
 };
 
-// 16-feature tiles of a warp: both sums of a tile, a block's and the state's, are in registers.
+// 16-feature tiles of a warp, which has two sums of a tile in registers: the block's and the
+// state's.
 template <int D>
 constexpr int WalkTiles() {
   return D <= 64 ? 2 : 1;
@@ -40,27 +41,23 @@ __host__ __device__ constexpr int64_t WalkStage(int far_dim) {
   return kFoldTokens * (static_cast<int64_t>(PadTo16(far_dim) + D + 2 * kRowPad) * 2 + 4);
 }
 
-// Visits a warp's sums with their places in [features][D] and [features].
+// Visits a warp's sums and their offsets in [features][D] and [features].
 template <int D, int M, typename VisitPair, typename VisitWeight>
 __device__ __forceinline__ void ForStatePairs(int feature, RowSums<D, M>* sums,
                                               const VisitPair& pair, const VisitWeight& weight) {
-  const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
+  const int t = threadIdx.x % 4;
+  ForRows<M>([&](int m, int half, int row) {
+    const int64_t f = feature + row;
 #pragma unroll
-  for (int m = 0; m < M; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int64_t f = feature + 16 * m + 8 * half + g;
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) {
-        pair(f * D + 8 * n + 2 * t, &sums->values[m][n][2 * half],
-             &sums->values[m][n][2 * half + 1]);
-      }
-      if (t == 0) weight(f, &sums->weights[m][2 * half]);
+    for (int n = 0; n < D / 8; ++n) {
+      pair(f * D + 8 * n + 2 * t, &sums->values[m][n][2 * half], &sums->values[m][n][2 * half + 1]);
     }
-  }
+    if (t == 0) weight(f, &sums->weights[m][2 * half]);
+  });
 }
 
-// blockIdx: features, head, range. Features are a multiple of 64, a warp's share divides that.
+// blockIdx: features, head, range. The number of features is a multiple of 64, which is a multiple
+// of the features of a warp.
 template <int D>
 __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, Walk walk) {
   constexpr int M = WalkTiles<D>();
@@ -87,7 +84,7 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
     }
   }
 
-  // The last block of a walk is not folded: none reads it.
+  // The last block of a walk is not folded: no block reads the sum.
   const int64_t steps = shape.blocks - 1;
   const int64_t per_range = (steps + walk.ranges - 1) / walk.ranges;
   const int64_t first_step = blockIdx.z * per_range;
@@ -110,7 +107,7 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
     const int64_t block = block_of(part);
     const int first = static_cast<int>(part % per_block) * kFoldTokens;
     const int64_t token = block * sizes.block + first;
-    const int count = shape.Held(block) - first;
+    const int count = shape.BlockTokens(block) - first;
     const RowArray rows = RowsFrom(shape, walk.rows, token);
     const RowArray values = RowsFrom(shape, walk.values, token);
     Bf16* to = stage_rows(stage);
@@ -137,7 +134,8 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
     const Bf16* values = rows + kFoldTokens * row_size;
     const float* weights = stage_weights(rows) + 2 * t;
     const int64_t block = block_of(part), i = part % per_block;
-    const int tokens = min(kFoldTokens, shape.Held(block) - static_cast<int>(i) * kFoldTokens);
+    const int tokens =
+        min(kFoldTokens, shape.BlockTokens(block) - static_cast<int>(i) * kFoldTokens);
     if (i == 0) sums.Clear();
     for (int token = 0; token < tokens; token += 16) {
       uint32_t a[M][4];
