@@ -1,13 +1,14 @@
-# SentencePiece as scripts/setup-sentencepiece builds it: static, against the system's protobuf.
+# SentencePiece as third_party/sentencepiece/build builds it: static, against the system's protobuf.
 #
 # Defines the imported target polysketch::sentencepiece. Debian's own shared library is not searched for on purpose: it
-# exports a bundled protobuf 3.14 and crashes any process that also holds gRPC. Include sentencepiece_processor.h in
-# engine/tokenizer*.cc only: it declares an absl::string_view that clashes with the one gRPC's headers use.
+# exports a bundled protobuf 3.14 and crashes any process that also holds gRPC. Include sentencepiece_processor.h and
+# sentencepiece_model.pb.h in engine/tokenizer/*.cc only: the first declares an absl::string_view that clashes with the one
+# that gRPC's headers use.
 
 set(SENTENCEPIECE_ROOT "${PROJECT_SOURCE_DIR}/.deps/sentencepiece" CACHE PATH
-  "Where scripts/setup-sentencepiece installed SentencePiece")
+  "Where third_party/sentencepiece/build installed SentencePiece")
 
-find_path(SentencePiece_INCLUDE_DIR sentencepiece_processor.h
+find_path(SentencePiece_INCLUDE_DIR sentencepiece_model.pb.h
   PATHS "${SENTENCEPIECE_ROOT}/include" NO_DEFAULT_PATH)
 find_library(SentencePiece_LIBRARY libsentencepiece.a
   PATHS "${SENTENCEPIECE_ROOT}/lib" NO_DEFAULT_PATH)

@@ -11,24 +11,21 @@ struct IncrementalEncoder::Impl {
 
   const Tokenizer* tokenizer;
   std::string buffer;    // not yet encoded
-  size_t valid = 0;      // bytes of buffer known to be whole characters
-  size_t searched = 0;   // no cut of this part lies before here
-  uint64_t encoded = 0;  // bytes before buffer
-  bool first;            // the buffer begins the text
+  size_t valid = 0;      // bytes of buffer that are whole characters
+  size_t searched = 0;   // this part has no cut before here
+  uint64_t encoded = 0;  // bytes of the text before buffer
+  bool first;            // buffer begins the text
   Status error;
 
-  // Encodes buffer[0, size) and drops it.
-  Status EncodePart(size_t size, std::vector<int32_t>* ids) {
-    PS_ASSIGN_OR_RETURN(std::vector<int32_t> part,
-                        tokenizer->EncodePart(std::string_view(buffer).substr(0, size), first));
-    ids->insert(ids->end(), part.begin(), part.end());
+  Status EncodePart(std::string_view part, std::vector<int32_t>* ids) {
+    PS_ASSIGN_OR_RETURN(const std::vector<int32_t> more, tokenizer->EncodePart(part, first));
+    ids->insert(ids->end(), more.begin(), more.end());
     first = false;
-    encoded += size;
     return Status();
   }
 
-  // Encodes every complete part. Drops the used bytes once at the end: the buffer may hold many
-  // parts.
+  // Encodes every complete part. Drops the encoded bytes once, at the end, since buffer may hold
+  // many parts.
   Status EncodeParts(std::vector<int32_t>* ids) {
     size_t begin = 0;
     Status status;
@@ -36,19 +33,14 @@ struct IncrementalEncoder::Impl {
       const std::string_view rest = std::string_view(buffer).substr(begin, valid - begin);
       const size_t cut = tokenizer->NextCut(rest, std::max(searched, Tokenizer::kPartBytes));
       if (cut == std::string_view::npos) {
-        // The last character has no right neighbour yet: the place before it is settled, the one
-        // behind it is not.
+        // The last character has no right neighbour yet: the position before it is decided, the one
+        // after it is not.
         searched = rest.size();
         break;
       }
-      Result<std::vector<int32_t>> part = tokenizer->EncodePart(rest.substr(0, cut), first);
-      if (!part.ok()) {
-        status = part.status();
-        break;
-      }
-      ids->insert(ids->end(), part->begin(), part->end());
+      status = EncodePart(rest.substr(0, cut), ids);
+      if (!status.ok()) break;
       begin += cut;
-      first = false;
       searched = 0;
     }
     buffer.erase(0, begin);
@@ -58,7 +50,7 @@ struct IncrementalEncoder::Impl {
     if (buffer.size() > Tokenizer::kMaxPartBytes) {
       return InvalidArgument(
           "text: expected a place to cut (such as a space between words) within ",
-          Tokenizer::kMaxPartBytes, " bytes, found none behind byte ", encoded);
+          Tokenizer::kMaxPartBytes, " bytes, found none after byte ", encoded);
     }
     return Status();
   }
@@ -94,7 +86,7 @@ Result<std::vector<int32_t>> IncrementalEncoder::Finish() {
                                    impl_->encoded + impl_->valid);
   }
   if (impl_->error.ok() && !impl_->buffer.empty()) {
-    impl_->error = impl_->EncodePart(impl_->buffer.size(), &ids);
+    impl_->error = impl_->EncodePart(impl_->buffer, &ids);
     impl_->buffer.clear();
     impl_->valid = 0;
   }

@@ -1,3 +1,5 @@
+#include <google/protobuf/unknown_field_set.h>
+#include <sentencepiece_model.pb.h>
 #include <sentencepiece_processor.h>
 
 #include <fstream>
@@ -7,15 +9,49 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
-#include "engine/tokenizer/sentencepiece_model.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace polysketch {
 namespace {
 
-using PieceType = SentencePieceModel::PieceType;
-constexpr std::string_view kSpaceMarker = "\xE2\x96\x81";  // U+2581 stands for a space in pieces
+using sentencepiece::ModelProto;
+using sentencepiece::SentencePieceProcessor;
+using sentencepiece::TrainerSpec;
+using PieceProto = ModelProto::SentencePiece;
+
+constexpr std::string_view kSpaceMarker = "\xE2\x96\x81";  // U+2581 represents a space in pieces
 constexpr char32_t kSpaceMarkerCodePoint = 0x2581;
+
+// Whether the bytes of `message` hold a value of enum field `number` that the enum does not define:
+// protobuf keeps such a value as an unknown field and reports the field's default.
+template <typename Message>
+bool HasUndefinedValue(const Message& message, int number) {
+  google::protobuf::UnknownFieldSet unknown;
+  if (!unknown.ParseFromString(message.unknown_fields())) return true;
+  for (int i = 0; i < unknown.field_count(); ++i) {
+    if (unknown.field(i).number() == number) return true;
+  }
+  return false;
+}
+
+// INVALID_ARGUMENT for bytes that are not a SentencePiece model; `source` begins the message.
+Result<std::unique_ptr<ModelProto>> ParseModel(const std::string& bytes,
+                                               const std::string& source) {
+  auto model = std::make_unique<ModelProto>();
+  bool whole = model->ParseFromString(bytes) &&
+               !HasUndefinedValue(model->trainer_spec(), TrainerSpec::kModelTypeFieldNumber);
+  for (const PieceProto& piece : model->pieces()) {
+    whole = whole && !HasUndefinedValue(piece, PieceProto::kTypeFieldNumber);
+  }
+  if (!whole) {
+    return InvalidArgument(source, ": expected a SentencePiece model, found ", bytes.size(),
+                           " bytes that are not one (truncated or damaged)");
+  }
+  if (model->pieces().empty()) {
+    return InvalidArgument(source, ": expected a SentencePiece model with pieces, found none");
+  }
+  return model;
+}
 
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -24,7 +60,7 @@ int HexDigit(char c) {
   return -1;
 }
 
-// "<0x0A>" -> 10; -1 when it is not of that form.
+// "<0x0A>" -> 10; -1 for a piece of another form.
 int ByteOfPiece(std::string_view piece) {
   if (piece.size() != 6 || !piece.starts_with("<0x") || piece.back() != '>') return -1;
   const int high = HexDigit(piece[3]);
@@ -35,52 +71,64 @@ int ByteOfPiece(std::string_view piece) {
 std::string ReplaceMarkers(std::string_view piece) {
   std::string out;
   while (!piece.empty()) {
-    if (piece.starts_with(kSpaceMarker)) {
-      out.push_back(' ');
-      piece.remove_prefix(kSpaceMarker.size());
-    } else {
-      out.push_back(piece.front());
-      piece.remove_prefix(1);
-    }
+    const bool marker = piece.starts_with(kSpaceMarker);
+    out.push_back(marker ? ' ' : piece.front());
+    piece.remove_prefix(marker ? kSpaceMarker.size() : 1);
   }
   return out;
 }
 
-// Where a text may be cut. Both algorithms put a token's bounds where no piece of the vocabulary
-// lies across: BPE merges two neighbours only into a piece that exists, and a unigram path must
-// pass between two characters that no piece holds together. So the place between characters a and b
-// is safe when "ab" is inside no piece.
+// The bytes that piece `id` of `model` adds to a text. INVALID_ARGUMENT for a piece that a tokenizer
+// must not have; `source` begins the message.
+Result<std::string> BytesOf(const ModelProto& model, int id, const std::string& source) {
+  const PieceProto& piece = model.pieces(id);
+  const std::string& text = piece.piece();
+  switch (piece.type()) {
+    case PieceProto::CONTROL:
+      // BPE maps a single character to its id whatever the type of the piece.
+      if (DecodeUtf8(text).length == static_cast<int>(text.size())) {
+        return InvalidArgument(source, ": piece ", id,
+                               ": expected a control piece of several characters, found ", text,
+                               ", which a text may hold");
+      }
+      return std::string();
+    case PieceProto::UNKNOWN:
+      return model.trainer_spec().unk_surface();
+    case PieceProto::BYTE: {
+      const int byte = ByteOfPiece(text);
+      if (byte < 0) {
+        return InvalidArgument(source, ": piece ", id, ": expected <0xNN>, found ", text);
+      }
+      return std::string(1, static_cast<char>(byte));
+    }
+    default:
+      return ReplaceMarkers(text);
+  }
+}
+
+// Finds the positions where a text may be cut. Both algorithms put a token boundary wherever no
+// piece of the vocabulary can span the position: BPE merges two neighbours only into a piece that
+// exists, and a unigram path must pass between two characters that no piece holds together. So the
+// position between characters a and b is safe when no piece contains "ab".
 class CutFinder {
  public:
-  // INVALID_ARGUMENT when a piece is not UTF-8.
-  Status Build(const SentencePieceModel& model, std::string_view source) {
-    // A normaliser other than the identity, removal of spaces and a suffix marker look beyond a
-    // cut.
-    enabled_ =
-        !model.has_charsmap && !model.remove_extra_whitespaces && !model.whitespace_as_suffix;
-    escape_ = model.escape_whitespaces;
-    byte_fallback_ = model.byte_fallback;
-    for (size_t id = 0; id < model.pieces.size(); ++id) {
-      const auto& piece = model.pieces[id];
-      if (ValidUtf8Prefix(piece.text) != piece.text.size()) {
-        return InvalidArgument(source, ": piece ", id, " is not UTF-8");
-      }
-      if (piece.type != PieceType::kNormal && piece.type != PieceType::kUserDefined &&
-          piece.type != PieceType::kUnused) {
-        continue;
-      }
-      std::string_view rest = piece.text;
-      char32_t previous = Take(&rest);
-      if (rest.empty()) single_.insert(previous);
-      while (!rest.empty()) {
-        const char32_t next = Take(&rest);
-        joined_.insert(Pair(previous, next));
-        previous = next;
+  // A normaliser other than the identity, removal of spaces and a suffix marker look beyond a cut:
+  // with these no position is safe.
+  explicit CutFinder(const ModelProto& model)
+      : enabled_(model.normalizer_spec().precompiled_charsmap().empty() &&
+                 !model.normalizer_spec().remove_extra_whitespaces() &&
+                 !model.trainer_spec().treat_whitespace_as_suffix()),
+        escape_(model.normalizer_spec().escape_whitespaces()),
+        byte_fallback_(model.trainer_spec().byte_fallback()) {
+    for (const PieceProto& piece : model.pieces()) {
+      if (piece.type() == PieceProto::NORMAL || piece.type() == PieceProto::USER_DEFINED ||
+          piece.type() == PieceProto::UNUSED) {
+        AddPiece(piece.piece());
       }
     }
-    return Status();
   }
 
+  // As Tokenizer::NextCut.
   size_t Next(std::string_view text, size_t from) const {
     if (!enabled_) return std::string_view::npos;
     if (from == 0) from = 1;
@@ -89,10 +137,10 @@ class CutFinder {
     size_t before = from - 1;
     while (IsContinuation(text[before])) --before;
     std::string_view rest = text.substr(before);
-    char32_t a = Normalized(Take(&rest));
+    char32_t a = Normalized(PopFront(&rest));
     while (!rest.empty()) {
       const size_t position = text.size() - rest.size();
-      const char32_t b = Normalized(Take(&rest));
+      const char32_t b = Normalized(PopFront(&rest));
       // Without byte fallback neighbouring unknown characters become one unknown id: b must be
       // known.
       if (!joined_.contains(Pair(a, b)) && (byte_fallback_ || single_.contains(b))) return position;
@@ -103,7 +151,7 @@ class CutFinder {
 
  private:
   static bool IsContinuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-  static char32_t Take(std::string_view* text) {
+  static char32_t PopFront(std::string_view* text) {
     const Utf8Char c = DecodeUtf8(*text);
     text->remove_prefix(static_cast<size_t>(c.length));
     return c.code_point;
@@ -111,9 +159,19 @@ class CutFinder {
   static uint64_t Pair(char32_t a, char32_t b) { return static_cast<uint64_t>(a) << 32 | b; }
   char32_t Normalized(char32_t c) const { return escape_ && c == U' ' ? kSpaceMarkerCodePoint : c; }
 
-  bool enabled_ = false;
-  bool escape_ = true;
-  bool byte_fallback_ = false;
+  void AddPiece(std::string_view rest) {
+    char32_t previous = PopFront(&rest);
+    if (rest.empty()) single_.insert(previous);
+    while (!rest.empty()) {
+      const char32_t next = PopFront(&rest);
+      joined_.insert(Pair(previous, next));
+      previous = next;
+    }
+  }
+
+  const bool enabled_;
+  const bool escape_;
+  const bool byte_fallback_;
   std::unordered_set<uint64_t> joined_;  // neighbours inside some piece
   std::unordered_set<char32_t> single_;  // characters that are pieces
 };
@@ -123,60 +181,29 @@ class SentencePieceTokenizer : public Tokenizer {
   Status Init(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     if (!file) return NotFound(path, ": cannot be read");
-    std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    PS_ASSIGN_OR_RETURN(model_, ParseSentencePieceModel(bytes, path));
-    if (model_.type != SentencePieceModel::Type::kUnigram &&
-        model_.type != SentencePieceModel::Type::kBpe) {
+    const std::string bytes((std::istreambuf_iterator<char>(file)),
+                            std::istreambuf_iterator<char>());
+    PS_ASSIGN_OR_RETURN(std::unique_ptr<ModelProto> model, ParseModel(bytes, path));
+    const TrainerSpec& trainer = model->trainer_spec();
+    if (trainer.model_type() != TrainerSpec::UNIGRAM && trainer.model_type() != TrainerSpec::BPE) {
       // The word and char models would turn a control piece spelled in a text into its id.
       return InvalidArgument(path, ": expected a BPE or unigram model, found model_type ",
-                             static_cast<int>(model_.type));
+                             trainer.model_type());
     }
-    PS_RETURN_IF_ERROR(Load(path, bytes, &first_));
-    if (model_.add_dummy_prefix) {
-      bytes.append(kNoDummyPrefix);
-      later_ = std::make_unique<sentencepiece::SentencePieceProcessor>();
-      PS_RETURN_IF_ERROR(Load(path, bytes, later_.get()));
+    PS_RETURN_IF_ERROR(InitPieces(*model, path));
+    strips_leading_space_ = model->normalizer_spec().add_dummy_prefix() ||
+                            model->normalizer_spec().remove_extra_whitespaces();
+    cuts_.emplace(*model);
+    if (model->normalizer_spec().add_dummy_prefix()) {
+      auto without_prefix = std::make_unique<ModelProto>(*model);
+      without_prefix->mutable_normalizer_spec()->set_add_dummy_prefix(false);
+      later_ = std::make_unique<SentencePieceProcessor>();
+      PS_RETURN_IF_ERROR(Load(std::move(without_prefix), path, later_.get()));
     }
-    PS_RETURN_IF_ERROR(cuts_.Build(model_, path));
-    // SentencePiece takes a control piece that is also a normal one for the control piece, wherever
-    // a text holds it.
-    std::unordered_set<std::string_view> texts;
-    for (const auto& piece : model_.pieces) {
-      if (!texts.insert(piece.text).second) {
-        return InvalidArgument(path, ": expected each piece once, found ", piece.text, " again");
-      }
-    }
-    bytes_.reserve(model_.pieces.size());
-    for (size_t id = 0; id < model_.pieces.size(); ++id) {
-      const auto& piece = model_.pieces[id];
-      switch (piece.type) {
-        case PieceType::kControl:
-          // BPE gives the id of a single character without asking for its type.
-          if (DecodeUtf8(piece.text).length == static_cast<int>(piece.text.size())) {
-            return InvalidArgument(path, ": piece ", id,
-                                   ": expected a control piece of several characters, found ",
-                                   piece.text, ", which a text may hold");
-          }
-          bytes_.emplace_back();
-          break;
-        case PieceType::kUnknown:
-          bytes_.push_back(model_.unknown_surface);
-          break;
-        case PieceType::kByte: {
-          const int byte = ByteOfPiece(piece.text);
-          if (byte < 0)
-            return InvalidArgument(path, ": piece ", id, ": expected <0xNN>, found ", piece.text);
-          bytes_.emplace_back(1, static_cast<char>(byte));
-          break;
-        }
-        default:
-          bytes_.push_back(ReplaceMarkers(piece.text));
-      }
-    }
-    return Status();
+    return Load(std::move(model), path, &first_);
   }
 
-  int vocab_size() const override { return static_cast<int>(model_.pieces.size()); }
+  int vocab_size() const override { return static_cast<int>(pieces_.size()); }
   int bos_id() const override { return first_.bos_id(); }
   int eos_id() const override { return first_.eos_id(); }
 
@@ -189,7 +216,7 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   size_t NextCut(std::string_view text, size_t from) const override {
-    return cuts_.Next(text, from);
+    return cuts_->Next(text, from);
   }
 
   Result<std::vector<int32_t>> EncodePart(std::string_view part, bool first) const override {
@@ -218,33 +245,53 @@ class SentencePieceTokenizer : public Tokenizer {
     return text;
   }
 
-  std::string_view PieceBytes(int32_t id) const override { return bytes_[Index(id)]; }
-  std::string_view Piece(int32_t id) const override { return model_.pieces[Index(id)].text; }
-  bool IsControl(int32_t id) const override {
-    return model_.pieces[Index(id)].type == PieceType::kControl;
-  }
-  bool StripsLeadingSpace() const override {
-    return model_.add_dummy_prefix || model_.remove_extra_whitespaces;
-  }
+  std::string_view PieceBytes(int32_t id) const override { return At(id).bytes; }
+  std::string_view Piece(int32_t id) const override { return At(id).text; }
+  bool IsControl(int32_t id) const override { return At(id).control; }
+  bool StripsLeadingSpace() const override { return strips_leading_space_; }
 
  private:
-  static Status Load(const std::string& path, const std::string& bytes,
-                     sentencepiece::SentencePieceProcessor* processor) {
-    const auto status = processor->LoadFromSerializedProto(bytes);
+  struct PieceInfo {
+    std::string text;   // as the vocabulary has it
+    std::string bytes;  // that it adds to a text
+    bool control = false;
+  };
+
+  Status InitPieces(const ModelProto& model, const std::string& path) {
+    std::unordered_set<std::string_view> texts;
+    for (int id = 0; id < model.pieces_size(); ++id) {
+      const std::string& text = model.pieces(id).piece();
+      if (text.empty() || ValidUtf8Prefix(text) != text.size()) {
+        return InvalidArgument(path, ": piece ", id, ": expected UTF-8 text, found ",
+                               text.empty() ? "none" : "other bytes");
+      }
+      // SentencePiece prefers the control piece of two equal ones wherever a text holds it.
+      if (!texts.insert(text).second) {
+        return InvalidArgument(path, ": expected each piece once, found ", text, " again");
+      }
+      PS_ASSIGN_OR_RETURN(std::string bytes, BytesOf(model, id, path));
+      pieces_.push_back({text, std::move(bytes), model.pieces(id).type() == PieceProto::CONTROL});
+    }
+    return Status();
+  }
+
+  static Status Load(std::unique_ptr<ModelProto> model, const std::string& path,
+                     SentencePieceProcessor* processor) {
+    const auto status = processor->Load(std::move(model));
     if (status.ok()) return Status();
     return InvalidArgument(path, ": SentencePiece refuses it: ", status.ToString());
   }
-  size_t Index(int32_t id) const {
-    PS_CHECK(id >= 0 && static_cast<size_t>(id) < model_.pieces.size()) << "id=" << id;
-    return static_cast<size_t>(id);
+
+  const PieceInfo& At(int32_t id) const {
+    PS_CHECK(id >= 0 && id < vocab_size()) << "id=" << id;
+    return pieces_[static_cast<size_t>(id)];
   }
 
-  SentencePieceModel model_;
-  sentencepiece::SentencePieceProcessor first_;  // for the start of a text
-  std::unique_ptr<sentencepiece::SentencePieceProcessor>
-      later_;  // without the dummy prefix; null when there is none
-  CutFinder cuts_;
-  std::vector<std::string> bytes_;  // of each id
+  std::vector<PieceInfo> pieces_;  // by id
+  bool strips_leading_space_ = false;
+  std::optional<CutFinder> cuts_;                  // set by Init
+  SentencePieceProcessor first_;                   // for the start of a text
+  std::unique_ptr<SentencePieceProcessor> later_;  // without the dummy prefix; null: no prefix
 };
 
 }  // namespace

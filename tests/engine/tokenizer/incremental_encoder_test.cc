@@ -266,5 +266,35 @@ TEST(TokenizerLoadTest, ModelsWhoseControlPiecesTextCanReach) {
   ExpectRefused(twice.Model(2, false, true, false), "again");
 }
 
+// protobuf reads an undefined value of an enum as the field's default: the damage must not pass as
+// a normal piece or as a unigram model.
+TEST(TokenizerLoadTest, UndefinedTypesAreDamage) {
+  SentencePieceBytes bytes;
+  bytes.AddPiece("<unk>", 0, SentencePieceBytes::kUnknown);
+  bytes.AddPiece("a", 0, SentencePieceBytes::kNormal);
+  for (const int model_type : {0, 5, 200}) {
+    ExpectRefused(bytes.Model(model_type, false, true, false), "truncated or damaged");
+  }
+  for (const int piece_type : {0, 7, 200}) {
+    SentencePieceBytes damaged = bytes;
+    damaged.AddPiece("b", 0, piece_type);
+    ExpectRefused(damaged.Model(2, false, true, false), "truncated or damaged");
+  }
+}
+
+TEST(TokenizerLoadTest, PiecesAreNamed) {
+  ExpectRefused(SentencePieceBytes().Model(2, false, true, false), "with pieces, found none");
+  for (const std::string_view text : {"", "\xFF"}) {
+    SentencePieceBytes bytes;
+    bytes.AddPiece("<unk>", 0, SentencePieceBytes::kUnknown);
+    bytes.AddPiece(text, 0, SentencePieceBytes::kNormal);
+    ExpectRefused(bytes.Model(2, false, true, false), "piece 1: expected UTF-8 text, found");
+  }
+  SentencePieceBytes byte;
+  byte.AddPiece("<unk>", 0, SentencePieceBytes::kUnknown);
+  byte.AddPiece("0A", 0, SentencePieceBytes::kByte);
+  ExpectRefused(byte.Model(2, true, true, false), "piece 1: expected <0xNN>, found 0A");
+}
+
 }  // namespace
 }  // namespace polysketch

@@ -1,5 +1,5 @@
-// Builds SentencePiece models byte by byte (protobuf's wire format), for vocabularies that no
-// trainer would give.
+// Builds SentencePiece models byte by byte (protobuf's wire format): vocabularies that no trainer
+// makes, and damaged ones.
 #pragma once
 
 #include <bit>
@@ -14,13 +14,14 @@ class SentencePieceBytes {
  public:
   enum Type { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
-  void AddPiece(std::string_view text, float score, Type type) {
+  // `type` is a Type, or a value that the format does not define.
+  void AddPiece(std::string_view text, float score, int type) {
     std::string piece = Bytes(1, text);
     piece += Tag(2, 5);
     char raw[4];
     std::memcpy(raw, &score, 4);
     piece.append(raw, 4);
-    piece += Tag(3, 0) + Varint(type);
+    piece += Tag(3, 0) + Varint(static_cast<uint64_t>(type));
     pieces_ += Bytes(1, piece);
   }
   // model_type: 1 unigram, 2 BPE, 3 word, 4 char.
