@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "base/aligned_buffer.h"
-#include "engine/model/model.h"
+#include "engine/model/polysketch_model.h"
 #include "kernels/new_backend.h"
 
 namespace polysketch::bench {

@@ -9,7 +9,7 @@
 #include "bench/ceilings.h"
 #include "bench/cost.h"
 #include "bench/timing.h"
-#include "engine/model/model.h"
+#include "engine/model/polysketch_model.h"
 #include "kernels/new_backend.h"
 
 namespace polysketch::bench {
@@ -112,7 +112,7 @@ class ModelBench {
   // logits.
   void StepAndSample(const Batch& batch, float* logits) {
     const size_t rows = batch.segments().size();
-    if (!model_->samples()) {
+    if (!model_->samples_rows()) {
       model_->Step(batch, hidden_.data());
       model_->Logits(hidden_.data(), static_cast<int64_t>(rows), logits);
       return;
@@ -121,7 +121,7 @@ class ModelBench {
     for (SampleQuery& query : queries) query.kind = SampleQuery::Kind::kArgmax;
     std::vector<SampleResult> results(rows);
     model_->Step(batch, nullptr);
-    model_->Sample(0, queries, results, logits, nullptr);
+    model_->SampleRows(0, queries, results, logits, nullptr);
   }
 
   // Whole blocks, so that folds are counted as often as they happen.

@@ -2,7 +2,6 @@
 // anything is allocated.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 
 #include "base/half.h"

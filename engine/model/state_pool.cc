@@ -8,20 +8,20 @@
 
 namespace polysketch {
 
-// More than any KV cache holds: at the 100 KB of a small model these are 400 TB.
+// More than any KV cache holds: 400 TB at the 100 KB a token of a small model.
 constexpr int64_t kManyTokens = int64_t{1} << 32;
 
 StatePool::StatePool(LanguageModel* model, size_t limit, size_t preempted_limit)
     : model_(model),
       limit_(limit),
       preempted_limit_(preempted_limit),
-      growing_(model->StateBytes(1) != model->StateBytes(kManyTokens)) {}
+      kv_kind_(model->StateBytes(1) != model->StateBytes(kManyTokens)) {}
 
 void StatePool::Fill() {
-  if (growing_) return;  // Engine::Create has tried whether the memory is there
+  if (kv_kind_) return;  // Engine::Create reserves the memory of KV caches
   const size_t bytes = BytesFor(1);
-  const size_t most = limit_ / bytes + preempted_limit_ / bytes;
-  const size_t states = model_->states_at_start() ? most : std::min<size_t>(1, most);
+  const size_t max = limit_ / bytes + preempted_limit_ / bytes;
+  const size_t states = model_->host_memory() ? std::min<size_t>(1, max) : max;
   while (free_.size() < states && model_->status().ok()) {
     std::unique_ptr<SequenceState> state = model_->NewState();
     if (state == nullptr) return;
@@ -31,7 +31,7 @@ void StatePool::Fill() {
 
 int64_t StatePool::TokensThatFit(size_t bytes) const {
   if (BytesFor(1) > bytes) return 0;
-  if (!growing_) return std::numeric_limits<int64_t>::max() / 2;
+  if (!kv_kind_) return std::numeric_limits<int64_t>::max() / 2;
   int64_t fits = 1;
   int64_t beyond = kManyTokens;
   while (beyond - fits > 1) {
@@ -72,7 +72,7 @@ std::unique_ptr<SequenceState> StatePool::Acquire() {
 }
 
 void StatePool::Release(std::unique_ptr<SequenceState> state) {
-  if (growing_) return;  // frees it: its memory was reserved for this request only
+  if (kv_kind_) return;  // frees the state: its memory was reserved for this request
   state->Reset();
   free_.push_back(std::move(state));
 }

@@ -1,13 +1,10 @@
 // The immutable weights of a PolySketchFormer, packed for a backend.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "base/status.h"

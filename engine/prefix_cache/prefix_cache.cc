@@ -6,18 +6,20 @@
 
 namespace polysketch {
 
-uint64_t PrefixCache::Begin(const std::string& salt) {
-  uint64_t hash = MixBits(salt.size() + 1);
-  for (const char c : salt) hash = Extend(hash, static_cast<unsigned char>(c));
+uint64_t PrefixCache::Extend(uint64_t hash, std::span<const int32_t> tokens) {
+  for (const int32_t token : tokens) {
+    hash = MixBits(hash + 0x9E3779B97F4A7C15u * (static_cast<uint32_t>(token) + uint64_t{1}));
+  }
   return hash;
 }
 
-uint64_t PrefixCache::Extend(uint64_t hash, int32_t token) {
-  return MixBits(hash + 0x9E3779B97F4A7C15u * (static_cast<uint32_t>(token) + uint64_t{1}));
+uint64_t PrefixCache::Hash(const std::string& salt, std::span<const int32_t> tokens) {
+  const std::vector<int32_t> bytes(salt.begin(), salt.end());
+  return Extend(Extend(MixBits(salt.size() + 1), bytes), tokens);
 }
 
-PrefixCache::Place PrefixCache::Look(uint64_t hash, const std::string& salt,
-                                     std::span<const int32_t> tokens) {
+PrefixCache::Iterator PrefixCache::Lookup(uint64_t hash, const std::string& salt,
+                                          std::span<const int32_t> tokens) {
   const auto [begin, end] = by_hash_.equal_range(hash);
   for (auto found = begin; found != end; ++found) {
     const Entry& entry = *found->second;
@@ -37,97 +39,96 @@ int64_t PrefixCache::Usable(const Entry& entry, const std::string& salt,
   const auto common = static_cast<int64_t>(differs.first - entry.tokens.begin());
   const int64_t usable = std::min(common, static_cast<int64_t>(prompt.size()) - 1);
   if (usable == entry.size()) return usable;
-  // Of another prompt's state a few tokens are not worth the copy.
+  // A few tokens of another prompt's state are not worth the copy.
   const bool same_prompt = common == entry.size();
-  const int64_t least = same_prompt ? 1 : options_.min_tokens;
-  return usable >= std::max(entry.earliest_cut, least) ? usable : 0;
+  const int64_t min = std::max(entry.earliest_truncation, same_prompt ? 1 : options_.min_tokens);
+  return usable >= min ? usable : 0;
 }
 
 std::optional<PrefixCache::Hit> PrefixCache::Find(const std::string& salt,
                                                   std::span<const int32_t> prompt) {
-  const auto size = static_cast<int64_t>(prompt.size());
   std::lock_guard lock(mutex_);
-  stats_.queried_tokens += size;
-  uint64_t hash = Begin(salt);
-  int64_t hashed = 0;
-  Place best = entries_.end();
-  int64_t most = 0;
+  stats_.queried_tokens += std::ssize(prompt);
+  uint64_t hash = Hash(salt, {});
+  size_t hashed = 0;
+  Iterator best = entries_.end();
+  int64_t best_tokens = 0;
   for (const auto& [length, count] : lengths_) {
-    if (length > size) break;
-    for (; hashed < length; ++hashed) hash = Extend(hash, prompt[static_cast<size_t>(hashed)]);
+    if (length > std::ssize(prompt)) break;
+    hash = Extend(hash, prompt.subspan(hashed, static_cast<size_t>(length) - hashed));
+    hashed = static_cast<size_t>(length);
     const auto [begin, end] = by_hash_.equal_range(hash);
     for (auto found = begin; found != end; ++found) {
       const int64_t usable = Usable(*found->second, salt, prompt);
-      if (usable <= most) continue;
-      most = usable;
+      if (usable <= best_tokens) continue;
+      best_tokens = usable;
       best = found->second;
     }
   }
-  if (most == 0) return std::nullopt;
+  if (best_tokens == 0) return std::nullopt;
   entries_.splice(entries_.end(), entries_, best);
-  stats_.hit_tokens += most;
-  return Hit{best->state, most};
+  stats_.hit_tokens += best_tokens;
+  return Hit{best->state, best_tokens};
 }
 
 bool PrefixCache::Touch(const std::string& salt, std::span<const int32_t> tokens) {
-  uint64_t hash = Begin(salt);
-  for (const int32_t token : tokens) hash = Extend(hash, token);
+  const uint64_t hash = Hash(salt, tokens);
   std::lock_guard lock(mutex_);
-  const Place place = Look(hash, salt, tokens);
-  if (place == entries_.end()) return false;
-  entries_.splice(entries_.end(), entries_, place);
+  const Iterator entry = Lookup(hash, salt, tokens);
+  if (entry == entries_.end()) return false;
+  entries_.splice(entries_.end(), entries_, entry);
   return true;
 }
 
 void PrefixCache::Insert(const std::string& salt, std::span<const int32_t> tokens,
-                         std::shared_ptr<const SavedState> state, int64_t earliest_cut) {
-  uint64_t hash = Begin(salt);
-  for (const int32_t token : tokens) hash = Extend(hash, token);
+                         std::shared_ptr<const SavedState> state, int64_t earliest_truncation) {
+  earliest_truncation = std::max<int64_t>(1, earliest_truncation);
+  const uint64_t hash = Hash(salt, tokens);
+  const uint64_t truncated = Hash(salt, tokens.first(static_cast<size_t>(earliest_truncation)));
   std::lock_guard lock(mutex_);
-  if (Look(hash, salt, tokens) != entries_.end()) return;
-  earliest_cut = std::max<int64_t>(1, earliest_cut);
-  uint64_t cut_hash = Begin(salt);
-  for (const int32_t token : tokens.first(static_cast<size_t>(earliest_cut))) {
-    cut_hash = Extend(cut_hash, token);
-  }
-  entries_.push_back(
-      {hash, cut_hash, salt, {tokens.begin(), tokens.end()}, std::move(state), earliest_cut});
-  const Place place = std::prev(entries_.end());
-  Index(place, hash, place->size());
-  Index(place, cut_hash, earliest_cut);
-  stats_.bytes += place->bytes();
+  if (Lookup(hash, salt, tokens) != entries_.end()) return;
+  entries_.push_back({hash,
+                      truncated,
+                      salt,
+                      {tokens.begin(), tokens.end()},
+                      std::move(state),
+                      earliest_truncation});
+  const Iterator entry = std::prev(entries_.end());
+  Index(entry, hash, entry->size());
+  Index(entry, truncated, earliest_truncation);
+  stats_.bytes += entry->bytes();
   ++stats_.stored;
-  Shrink();
+  EvictOverLimit();
 }
 
-void PrefixCache::Index(Place place, uint64_t hash, int64_t length) {
-  by_hash_.emplace(hash, place);
+void PrefixCache::Index(Iterator entry, uint64_t hash, int64_t length) {
+  by_hash_.emplace(hash, entry);
   ++lengths_[length];
 }
 
-void PrefixCache::Unindex(Place place, uint64_t hash, int64_t length) {
+void PrefixCache::Unindex(Iterator entry, uint64_t hash, int64_t length) {
   const auto [begin, end] = by_hash_.equal_range(hash);
-  by_hash_.erase(std::find_if(begin, end, [&](const auto& one) { return one.second == place; }));
+  by_hash_.erase(std::find_if(begin, end, [&](const auto& one) { return one.second == entry; }));
   const auto found = lengths_.find(length);
   if (--found->second == 0) lengths_.erase(found);
 }
 
-void PrefixCache::Remove(Place place) {
-  Unindex(place, place->hash, place->size());
-  Unindex(place, place->cut_hash, place->earliest_cut);
-  stats_.bytes -= place->bytes();
+void PrefixCache::Evict(Iterator entry) {
+  Unindex(entry, entry->hash, entry->size());
+  Unindex(entry, entry->truncated_hash, entry->earliest_truncation);
+  stats_.bytes -= entry->bytes();
   ++stats_.evicted;
-  entries_.erase(place);
+  entries_.erase(entry);
 }
 
-void PrefixCache::Shrink() {
-  while (stats_.bytes > memory_) Remove(entries_.begin());
+void PrefixCache::EvictOverLimit() {
+  while (stats_.bytes > memory_) Evict(entries_.begin());
 }
 
 void PrefixCache::SetMemory(size_t bytes) {
   std::lock_guard lock(mutex_);
   memory_ = bytes;
-  Shrink();
+  EvictOverLimit();
 }
 
 size_t PrefixCache::memory() const {

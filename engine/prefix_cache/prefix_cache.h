@@ -1,13 +1,13 @@
-// States of prompts that were read before, by tenant and exact tokens: the longest one that begins
-// a new prompt is where that starts. Entries are compared token by token, never by their hash
-// alone, and a tenant finds its own only.
+// States of prompts that were processed before, by tenant and exact tokens. The longest entry that
+// begins a new prompt is where that prompt starts. Entries are compared token by token, never by
+// their hash alone, and a tenant finds its own entries only.
 //
-// A state can be cut back to any token of its last block (SequenceState::Cut), so one serves every
-// prompt that goes along with it that far: the same prompt again (which needs a token to run), or
-// one whose last words became other tokens. Further back it is of no use, so states inside a prompt
-// are stored too, where the policy says.
+// A state can be truncated to any token of its last block, so an entry serves every prompt that
+// agrees with it up to there: the same prompt again (which needs a token to process), or a prompt
+// with other last words. It serves no prompt that differs earlier. So states inside a prompt are
+// stored too (PrefixPlan).
 //
-// Thread-safe; least recently used by bytes.
+// Thread-safe. Evicts the least recently used entries when the memory limit is exceeded.
 #pragma once
 
 #include <cstdint>
@@ -27,16 +27,16 @@ namespace polysketch {
 
 struct PrefixCacheOptions {
   size_t memory = 0;         // bytes
-  int64_t min_tokens = 256;  // shorter prompts are read again sooner than their state is copied
-  int64_t every = 0;         // tokens between the states stored inside a prompt; 0: none
+  int64_t min_tokens = 256;  // a shorter prompt is processed faster than its state is copied
+  int64_t every = 0;         // tokens between the states stored inside a prompt; 0: none inside
 };
 
 struct PrefixCacheStats {
   int64_t entries = 0;
   size_t bytes = 0;
-  int64_t queried_tokens = 0;  // of prompts that asked
-  int64_t hit_tokens = 0;      // of these, taken from a state
-  int64_t stored = 0;          // entries
+  int64_t queried_tokens = 0;  // of prompts that were looked up
+  int64_t hit_tokens = 0;      // of these, provided by an entry
+  int64_t stored = 0;          // entries, since the start
   int64_t evicted = 0;
 };
 
@@ -45,61 +45,62 @@ class PrefixCache {
   explicit PrefixCache(const PrefixCacheOptions& options)
       : options_(options), memory_(options.memory) {}
 
-  // Bytes from now on: sessions come first.
+  // Changes the memory limit: sessions have priority in session memory.
   void SetMemory(size_t bytes);
   size_t memory() const;
   const PrefixCacheOptions& options() const { return options_; }
 
   struct Hit {
     std::shared_ptr<const SavedState> state;
-    int64_t tokens = 0;  // to be used: fewer than the state's are cut off it
+    int64_t tokens = 0;  // truncate the state to these
   };
-  // The longest stored beginning of `prompt` that leaves at least one token of it. A part of a
-  // state counts from min_tokens on.
+  // The longest stored beginning of `prompt` that leaves at least one token of it. `salt` identifies
+  // the tenant. A truncated state counts only from min_tokens on.
   std::optional<Hit> Find(const std::string& salt, std::span<const int32_t> prompt);
-  // Whether it is stored; counts as a use.
+  // Whether `tokens` has an entry; counts as a use.
   bool Touch(const std::string& salt, std::span<const int32_t> tokens);
-  // `state`: behind exactly `tokens`. earliest_cut: SequenceState::EarliestTruncation of it.
+  // `state` is that of exactly `tokens`; earliest_truncation is SequenceState::EarliestTruncation.
   void Insert(const std::string& salt, std::span<const int32_t> tokens,
-              std::shared_ptr<const SavedState> state, int64_t earliest_cut);
+              std::shared_ptr<const SavedState> state, int64_t earliest_truncation);
 
   PrefixCacheStats stats() const;
 
  private:
   struct Entry {
-    uint64_t hash = 0;      // of all tokens
-    uint64_t cut_hash = 0;  // of as many as it can be cut back to
+    uint64_t hash = 0;            // of all tokens
+    uint64_t truncated_hash = 0;  // of the first earliest_truncation tokens
     std::string salt;
     std::vector<int32_t> tokens;
     std::shared_ptr<const SavedState> state;
-    int64_t earliest_cut = 0;  // at least 1
+    int64_t earliest_truncation = 0;  // at least 1
 
     int64_t size() const { return static_cast<int64_t>(tokens.size()); }
     size_t bytes() const {
       return sizeof(*this) + tokens.size() * sizeof(int32_t) + state->bytes.size();
     }
   };
-  using Place = std::list<Entry>::iterator;
+  using Iterator = std::list<Entry>::iterator;
 
-  static uint64_t Begin(const std::string& salt);
-  static uint64_t Extend(uint64_t hash, int32_t token);
-  // Tokens of `prompt` that the entry can give; 0 for none.
+  static uint64_t Extend(uint64_t hash, std::span<const int32_t> tokens);
+  static uint64_t Hash(const std::string& salt, std::span<const int32_t> tokens);
+  // Tokens of `prompt` that the entry provides; 0 for none.
   int64_t Usable(const Entry& entry, const std::string& salt,
                  std::span<const int32_t> prompt) const;
-  // All guarded by mutex_.
-  Place Look(uint64_t hash, const std::string& salt, std::span<const int32_t> tokens);
-  void Index(Place place, uint64_t hash, int64_t length);
-  void Unindex(Place place, uint64_t hash, int64_t length);
-  void Remove(Place place);
-  void Shrink();
+  // The callers of these hold mutex_.
+  Iterator Lookup(uint64_t hash, const std::string& salt, std::span<const int32_t> tokens);
+  void Index(Iterator entry, uint64_t hash, int64_t length);
+  void Unindex(Iterator entry, uint64_t hash, int64_t length);
+  void Evict(Iterator entry);
+  void EvictOverLimit();
 
   const PrefixCacheOptions options_;
+  // All guarded by mutex_.
   mutable std::mutex mutex_;
   size_t memory_;
   std::list<Entry> entries_;  // least recently used first
-  // Every entry twice: by all of its tokens, and by those that it can be cut back to.
-  std::unordered_multimap<uint64_t, Place> by_hash_;
-  std::map<int64_t, int64_t> lengths_;  // of what is hashed there -> how many
+  // Every entry twice: by all of its tokens, and by the fewest that it can be truncated to.
+  std::unordered_multimap<uint64_t, Iterator> by_hash_;
+  std::map<int64_t, int64_t> lengths_;  // length of hashed tokens -> number of hashes
   PrefixCacheStats stats_;
 };
 

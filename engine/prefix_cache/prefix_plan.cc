@@ -1,7 +1,6 @@
 #include "engine/prefix_cache/prefix_plan.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace polysketch {
 
@@ -54,8 +53,8 @@ void PrefixPlan::OnState(std::span<const int32_t> prompt, const SequenceState& s
 void PrefixPlan::Store(std::span<const int32_t> prompt, const SequenceState& state,
                        ThreadPool* pool) {
   const auto tokens = prompt.first(static_cast<size_t>(state.position()));
-  // Of prompts that came together, the first may have stored it by now.
-  if (!saver_->begun() && cache_->Touch(salt_, tokens)) return saver_.reset();
+  // Another sequence with the same prompt may have stored it since OnState.
+  if (!saver_->started() && cache_->Touch(salt_, tokens)) return saver_.reset();
   saver_->Continue(state, pool);
   if (!saver_->done()) return;
   cache_->Insert(salt_, tokens, saver_->Take(), state.EarliestTruncation());

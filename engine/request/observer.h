@@ -1,24 +1,40 @@
-// What the engine tells of its work, for metrics.
+// What the engine reports about its work, for metrics.
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 
-#include "engine/request/request.h"
+#include "engine/request/events.h"
 
 namespace polysketch {
 
 // Where the time of a step went.
 struct StepParts {
   std::chrono::nanoseconds layers{0};    // the layers of the model
-  std::chrono::nanoseconds logits{0};    // the product with the vocabulary, normalisers
-  std::chrono::nanoseconds sampling{0};  // choosing tokens, text, events
-  std::chrono::nanoseconds storing{0};   // copying states for the prefix cache
+  std::chrono::nanoseconds logits{0};    // the product with the vocabulary, log-sum-exp
+  std::chrono::nanoseconds sampling{0};  // sampling, text, events
+  std::chrono::nanoseconds storing{0};   // copies of states for the prefix cache
+};
+
+struct EngineStats {
+  int running = 0;  // sequences that have a slot
+  int waiting = 0;  // sequences that have had no slot yet
+  int idle = 0;     // of the running ones
+  int preempted = 0;
+  int preempted_ready = 0;     // of the preempted ones: not idle
+  int64_t waiting_tokens = 0;  // of the prompts of waiting sequences
+  int64_t preemptions = 0;     // since the start
+  size_t state_bytes = 0;      // states of running sequences and all states of a draft model
+  size_t state_bytes_limit = 0;
+  size_t preempted_bytes = 0;  // states of preempted sequences
+  size_t preempted_bytes_limit = 0;
+  int64_t steps = 0;  // since the start
 };
 
 enum class StoreOperation { kPut, kGet, kOther };
 
-// Observations for metrics, called from the engine thread; implementations must be quick and
-// thread-safe. Defaults ignore.
+// Called by the engine thread, so an implementation must be quick. The defaults do nothing.
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
@@ -27,11 +43,11 @@ class EngineObserver {
   virtual void OnTokenGap(std::chrono::nanoseconds /*since_previous_token*/) {}
   virtual void OnStep(int /*sequences*/, int /*prefill_tokens*/, int /*decode_tokens*/,
                       std::chrono::nanoseconds /*duration*/) {}
-  // Behind each OnStep: the rest of its duration is bookkeeping.
+  // After each OnStep. What the parts leave of its duration is scheduling.
   virtual void OnStepParts(const StepParts& /*parts*/) {}
-  // A draft was verified: its first `accepted` tokens held.
+  // A draft was verified: its first `accepted` tokens were sampled.
   virtual void OnDraft(int64_t /*proposed*/, int64_t /*accepted*/) {}
-  // The state store did something, well or not; from any thread.
+  // The state store completed an operation, with or without an error. Called by any thread.
   virtual void OnStore(StoreOperation /*operation*/, std::chrono::nanoseconds /*duration*/) {}
   virtual void OnFinished(const FinishEvent& /*finish*/) {}
 };

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/request/request.h"
+#include "engine/request/events.h"
 
 namespace polysketch {
 

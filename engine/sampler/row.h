@@ -2,7 +2,6 @@
 // operations whatever it makes of them: a row gives the same bits on every machine.
 #pragma once
 
-#include <cstddef>
 #include <span>
 #include <vector>
 

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "engine/request/request.h"
+#include "engine/request/params.h"
 #include "kernels/row_sampling.h"
 
 namespace polysketch {

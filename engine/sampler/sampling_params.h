@@ -5,7 +5,7 @@
 #include <span>
 
 #include "base/status.h"
-#include "engine/request/request.h"
+#include "engine/request/params.h"
 
 namespace polysketch {
 

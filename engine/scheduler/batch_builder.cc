@@ -25,6 +25,21 @@ void BatchBuilder::ShareDecoding(std::span<Candidate> candidates, std::span<int6
   }
 }
 
+size_t BatchBuilder::NextPrompt(std::span<const Candidate> candidates,
+                                std::span<const int64_t> tokens,
+                                std::span<const int64_t> virtual_times) {
+  const auto rank = [&](size_t i) {
+    const Candidate& c = candidates[i];
+    return std::tuple(-c.level, virtual_times[c.tenant], c.last_turn);
+  };
+  size_t next = candidates.size();
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].decoding || tokens[i] == candidates[i].ready) continue;
+    if (next == candidates.size() || rank(i) < rank(next)) next = i;
+  }
+  return next;
+}
+
 std::vector<int64_t> BatchBuilder::Share(std::span<Candidate> candidates, int64_t max_prompt_tokens,
                                          std::span<int64_t> virtual_times) {
   std::vector<int64_t> tokens(candidates.size(), 0);
@@ -32,31 +47,24 @@ std::vector<int64_t> BatchBuilder::Share(std::span<Candidate> candidates, int64_
   ShareDecoding(candidates, virtual_times, &tokens, &left);
 
   left = std::min(left, max_prompt_tokens);
-  const int64_t most = left;
+  const int64_t max = left;
   while (left > 0) {
-    const auto rank = [&](size_t i) {
-      const Candidate& c = candidates[i];
-      return std::tuple(-c.level, virtual_times[c.tenant], c.last_turn);
-    };
-    size_t next = candidates.size();
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      if (candidates[i].decoding || tokens[i] == candidates[i].ready) continue;
-      if (next == candidates.size() || rank(i) < rank(next)) next = i;
-    }
+    const size_t next = NextPrompt(candidates, tokens, virtual_times);
     if (next == candidates.size()) break;
-    if (tokens[next] == 0 && candidates[next].surcharge > 0) {
-      const int64_t rest = left - candidates[next].surcharge;
-      if (rest < kMinChunkWithSurcharge && left < most) {  // another time, when it is the first
-        candidates[next].ready = 0;
+    Candidate& candidate = candidates[next];
+    if (tokens[next] == 0 && candidate.surcharge > 0) {
+      const int64_t rest = left - candidate.surcharge;
+      if (rest < kMinChunkWithSurcharge && left < max) {
+        candidate.ready = 0;  // in a later step, as the first prompt
         continue;
       }
-      left = std::max(rest, std::min(kMinChunkWithSurcharge, most));
+      left = std::max(rest, std::min(kMinChunkWithSurcharge, max));
     }
-    const int64_t chunk = std::min({kMinChunk, candidates[next].ready - tokens[next], left});
+    const int64_t chunk = std::min({kMinChunk, candidate.ready - tokens[next], left});
     tokens[next] += chunk;
     left -= chunk;
-    virtual_times[candidates[next].tenant] += chunk;
-    candidates[next].last_turn = ++turn_;
+    virtual_times[candidate.tenant] += chunk;
+    candidate.last_turn = ++turn_;
   }
   return tokens;
 }

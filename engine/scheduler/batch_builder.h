@@ -1,10 +1,12 @@
-// Who gets how many of a step's tokens. Pure arithmetic on counts: no model, no clock, no locks.
+// Divides the tokens of a step among sequences. Pure arithmetic on counts: no model, no clock, no
+// locks.
 //
-// Decoding sequences come first with one token each: somebody is reading along. Then their drafts
-// (speculative decoding), then prompts and scores: chunk by chunk (short segments waste the
-// block-parallel kernels) to the highest level, there to the tenant that has had least, there to
-// the sequence whose last turn is longest ago. So a short prompt beside long ones is done in a step
-// or two, and a tenant with a hundred prompts gets no more than one with a single one.
+// Decoding sequences come first with one token each, since a reader waits for each token. Then their
+// drafts (speculative decoding), then prompts and scores, chunk by chunk (short segments waste the
+// block-parallel kernels): to the highest level, within it to the tenant with the least virtual
+// time, within that to the sequence that was served least recently. So a short prompt beside long
+// ones is processed in a step or two, and a tenant with a hundred prompts gets no more than a tenant
+// with one.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +18,13 @@ namespace polysketch {
 class BatchBuilder {
  public:
   struct Candidate {
-    // What the first token of a prompt costs besides, in tokens of max_prompt_tokens.
+    // Cost of a fold before the first token of a prompt, in tokens of max_prompt_tokens.
     int64_t surcharge = 0;
-    int64_t ready = 0;  // tokens it could process, >= 1; of a decoding one all but 1 are drafts
+    int64_t ready = 0;  // tokens it can process, >= 1; with `decoding` all but one are drafts
     bool decoding = false;
-    int level = 0;           // prompts of a higher one go first
+    int level = 0;           // prompts of a higher level go first
     size_t tenant = 0;       // index into virtual_times
-    uint64_t last_turn = 0;  // when it was served last; Share writes it
+    uint64_t last_turn = 0;  // when it was last served; Share writes it
   };
 
   static constexpr int64_t kMinChunk = 64;
@@ -30,15 +32,19 @@ class BatchBuilder {
 
   explicit BatchBuilder(int64_t max_tokens) : max_tokens_(max_tokens) {}
 
-  // Tokens for each candidate, 0 for those that wait for a later step. Their sum is at most
-  // max_tokens, and those of prompts at most max_prompt_tokens; at least 1 when there is a
-  // candidate. virtual_times of the tenants grow by what they get.
+  // Tokens of each candidate; 0: it waits for a later step. All tokens are at most max_tokens, those
+  // of prompts at most max_prompt_tokens, and there is at least one if there is a candidate. Adds
+  // the tokens of each tenant to its virtual time.
   std::vector<int64_t> Share(std::span<Candidate> candidates, int64_t max_prompt_tokens,
                              std::span<int64_t> virtual_times);
 
  private:
   void ShareDecoding(std::span<Candidate> candidates, std::span<int64_t> virtual_times,
                      std::vector<int64_t>* tokens, int64_t* left);
+
+  // The prompt that is served next; candidates.size() if all are served.
+  static size_t NextPrompt(std::span<const Candidate> candidates, std::span<const int64_t> tokens,
+                           std::span<const int64_t> virtual_times);
 
   const int64_t max_tokens_;
   uint64_t turn_ = 0;

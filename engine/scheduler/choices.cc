@@ -19,39 +19,38 @@ void ChoiceGroup::Push(int choice, Event event) {
   token->choice = choice;
   Choice& of = choices_[static_cast<size_t>(choice)];
   const MigratedChoice before = Before(choice);
-  if (before.over || ++of.tokens <= before.given) return;
+  if (before.ended || ++of.tokens <= before.sent) return;
   if (ranked()) {
-    of.kept.push_back(std::move(*token));
+    of.held.push_back(std::move(*token));
   } else {
     stream_->Push(std::move(event));
   }
 }
 
 std::optional<FinishEvent> ChoiceGroup::Finish(int choice, FinishEvent finish) {
-  Choice& of = choices_[static_cast<size_t>(choice)];
-  const bool ends = finish.status.ok() && finish.reason != FinishReason::kMigrated;
-  if (!ranked() && ends && !Before(choice).over) stream_->Push(ToEvent(choice, finish));
-  of.finish = std::move(finish);
+  const bool ended = finish.status.ok() && finish.reason != FinishReason::kMigrated;
+  if (!ranked() && ended && !Before(choice).ended) stream_->Push(ToEvent(choice, finish));
+  choices_[static_cast<size_t>(choice)].finish = std::move(finish);
   if (--alive_ > 0) return std::nullopt;
-  FinishEvent whole = Whole();
-  const bool stopped = whole.reason == FinishReason::kMigrated;
-  if (stopped && beginning_) whole.snapshot = Stopped();
-  if (ranked() && whole.status.ok() && !stopped) PushRanked();
+  FinishEvent whole = RequestFinish();
+  const bool migrated = whole.reason == FinishReason::kMigrated;
+  if (migrated && beginning_) whole.snapshot = MigrationSnapshot();
+  if (ranked() && whole.status.ok() && !migrated) PushRanked();
   return whole;
 }
 
-std::shared_ptr<const Snapshot> ChoiceGroup::Stopped() const {
-  auto stopped = std::make_shared<Snapshot>(beginning_());
-  std::vector<MigratedChoice>& now = stopped->generation->choices;
-  now.clear();
+std::shared_ptr<const Snapshot> ChoiceGroup::MigrationSnapshot() const {
+  auto snapshot = std::make_shared<Snapshot>(beginning_());
+  std::vector<MigratedChoice>& sent = snapshot->generation->choices;
+  sent.clear();
   for (int i = 0; i < size(); ++i) {
     const Choice& choice = choices_[static_cast<size_t>(i)];
-    now.push_back(Before(i));
+    sent.push_back(Before(i));
     if (ranked()) continue;
-    now.back().over |= choice.finish->reason != FinishReason::kMigrated;
-    now.back().given = std::max(now.back().given, choice.tokens);
+    sent.back().ended |= choice.finish->reason != FinishReason::kMigrated;
+    sent.back().sent = std::max(sent.back().sent, choice.tokens);
   }
-  return stopped;
+  return snapshot;
 }
 
 ChoiceEvent ChoiceGroup::ToEvent(int index, const FinishEvent& finish) {
@@ -72,7 +71,7 @@ void ChoiceGroup::PushRanked() {
   });
   for (int rank = 0; rank < n_; ++rank) {
     Choice& choice = choices_[order[static_cast<size_t>(rank)]];
-    for (TokenEvent& token : choice.kept) {
+    for (TokenEvent& token : choice.held) {
       token.choice = rank;
       stream_->Push(std::move(token));
     }
@@ -80,14 +79,14 @@ void ChoiceGroup::PushRanked() {
   }
 }
 
-FinishEvent ChoiceGroup::Whole() const {
-  // Choice 0 is there from the beginning; one that failed speaks for all.
+FinishEvent ChoiceGroup::RequestFinish() const {
+  // Choice 0 exists from the start. A choice that failed determines the status of the request.
   FinishEvent whole = *choices_[0].finish;
   whole.text.clear();
   whole.matched_stop.clear();
   whole.usage.completion_tokens = 0;
   for (const Choice& choice : choices_) {
-    if (!choice.finish) continue;  // the request ended before it was forked
+    if (!choice.finish) continue;  // the request ended before it forked
     if (whole.status.ok() && !choice.finish->status.ok()) {
       whole.status = choice.finish->status;
       whole.reason = choice.finish->reason;

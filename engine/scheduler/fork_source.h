@@ -1,5 +1,7 @@
-// The state behind a prompt (without its last token) that the forks of a request begin with. The
-// last of them takes it over, so that forking n ways holds n + 1 states at most.
+// The state that the forks of a request start from: its prompt without the last token. The last fork
+// takes it over, so that forking n ways holds n + 1 states at most.
+//
+// Used by the engine thread only.
 #pragma once
 
 #include <memory>
@@ -10,7 +12,7 @@
 namespace polysketch {
 
 struct ForkSource {
-  // Takes over a state and the bytes reserved for it.
+  // Takes over a state of `pool` and the bytes reserved for it.
   ForkSource(StatePool* pool, std::unique_ptr<SequenceState> of, size_t bytes)
       : states(pool), state(std::move(of)), reserved(bytes) {}
   ~ForkSource() {
@@ -22,7 +24,7 @@ struct ForkSource {
   ForkSource& operator=(const ForkSource&) = delete;
 
   StatePool* const states;
-  std::unique_ptr<SequenceState> state;
+  std::unique_ptr<SequenceState> state;  // null: taken over
   const size_t reserved;
 };
 

@@ -1,20 +1,22 @@
-// When a request that found the queue full should come again: as long as it takes for as many
-// places to become free as were refused, so that those who were refused do not come back all at
-// once.
+// When a client whose request was refused because the queue was full should retry: after the time in
+// which the queue frees one slot for each refused request, so that the refused clients do not retry
+// all at once.
+//
+// Not thread-safe; Mailbox guards it.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 
-#include "engine/request/request.h"
+#include "engine/request/clock.h"
 
 namespace polysketch {
 
 class RetryDelay {
  public:
-  // A request ended: its place is free.
+  // A request ended.
   void OnEnded(Clock::time_point now);
-  // A request is refused: its delay.
+  // A request is refused. Returns its delay.
   std::chrono::milliseconds OnRefused();
 
   static constexpr std::chrono::milliseconds kMin{50};
@@ -23,7 +25,7 @@ class RetryDelay {
  private:
   double interval_ = 1e9;  // nanoseconds between endings, smoothed
   Clock::time_point last_ended_ = Clock::time_point::min();
-  int64_t refused_ = 0;  // and not made up for by an ending
+  int64_t refused_ = 0;  // requests, less the requests that ended since
 };
 
 }  // namespace polysketch

@@ -1,18 +1,18 @@
-// Runs sequences: gives them slots and memory, composes steps of whatever can run, ends what is
-// over. Who comes first is decided elsewhere: for slots by WaitQueue, within a step by
-// BatchBuilder, both with TenantShares; how much of a prompt a step takes by StepBudget.
+// Runs sequences: assigns slots and memory, composes steps, ends what is over. Policy is elsewhere:
+// WaitQueue orders waiting sequences and BatchBuilder those of a step, both with TenantShares;
+// StepBudget limits the prompt tokens of a step.
 //
-// Continuous batching: a sequence joins at any step and leaves at any step; a step takes one token
-// of every decoding sequence, drafts, and chunks of prompts and scores beside them. A sequence that
-// has a slot has the memory for all that it may become, so none fails for want of it half way.
+// Continuous batching: a sequence joins and leaves between any two steps. A step processes one token
+// of every decoding sequence, drafts, and chunks of prompts and scores. A sequence that has a slot
+// has the memory of its longest state, so none fails for lack of memory half way.
 //
-// Parking: a sequence that could use no step now (its stream is full, or its input is late), or one
-// of a lower level, gives its slot up when another one needs it. Its state moves to the parked
-// ones and back; nothing is computed again. While nobody needs the slot it keeps it and costs
-// nothing. The stall deadline ends it wherever it is.
+// Preemption: a sequence that is idle, or of a lower level, gives its slot to one that needs it. It
+// keeps its state, which is counted in preempted memory, and continues later; nothing is computed
+// again. An idle sequence whose slot no other one needs keeps it. The stall deadline ends a sequence
+// wherever it is.
 //
-// Used by one thread only (the engine thread); knows no threads and sleeps nowhere, so tests drive
-// it by hand.
+// Used by one thread only (the engine thread). It starts no threads and never blocks, so tests drive
+// it directly.
 #pragma once
 
 #include <chrono>
@@ -21,10 +21,10 @@
 #include <memory>
 #include <vector>
 
-#include "engine/model/model.h"
+#include "engine/model/language_model.h"
 #include "engine/model/state_pool.h"
+#include "engine/request/observer.h"
 #include "engine/scheduler/batch_builder.h"
-#include "engine/scheduler/fork_source.h"
 #include "engine/scheduler/sequence.h"
 #include "engine/scheduler/step_budget.h"
 #include "engine/scheduler/step_executor.h"
@@ -34,132 +34,134 @@
 namespace polysketch {
 
 struct SchedulerOptions {
-  int max_sequences = 16;
-  size_t slot_memory = 0;       // bytes for the states of sequences that have a slot
-  size_t preempted_memory = 0;  // bytes for those that gave it up
+  int max_sequences = 16;       // slots
+  size_t slot_memory = 0;       // bytes
+  size_t preempted_memory = 0;  // bytes
   std::chrono::nanoseconds stall_deadline{0};
-  // What a prompt may add to a step beside decoding sequences; 0: no bound.
+  // Time that prompts may add to a step with decoding sequences; 0: no limit.
   std::chrono::nanoseconds step_budget{0};
-  // A request that waits for so long counts as one of the next higher priority.
+  // A request that waits this long counts as one of the next higher priority.
   std::chrono::nanoseconds aging = std::chrono::seconds(10);
-  // Threads that tokens are drawn on, where the model has none on the host.
+  // Threads that sample where the model has none on the host.
   int sampling_threads = 1;
-  // As EngineOptions has it.
+  // As in EngineOptions.
   std::function<void(bool)> batch_notifications = [](bool) {};
-  // Called before a request's FinishEvent is pushed: its slots are free then.
+  // Called before the FinishEvent of a request is pushed, when its slots are free.
   std::function<void(const Sequence&)> on_ending = [](const Sequence&) {};
 };
 
 class Scheduler {
  public:
-  // Rows that decoding sequences and their drafts may fill together: beyond, a step's work grows
-  // with its rows and drafts save nothing.
+  // Maximum rows of decoding sequences with their drafts: with more rows the time of a step grows
+  // with its rows, and drafts save nothing.
   static constexpr int64_t kMaxDraftRows = 32;
 
   // `context` outlives the scheduler.
   Scheduler(LanguageModel* model, const SequenceContext& context, const SchedulerOptions& options);
 
-  // Puts a sequence in the queue.
   void Add(std::unique_ptr<Sequence> sequence);
-  // Ends a waiting or running request; does nothing for other ids.
+  // Ends a request; ignores other ids.
   void End(RequestId id, FinishReason reason, const Status& status);
   void EndAll(FinishReason reason, const Status& status);
-  // Ends all that can go on elsewhere, waiting ones too, with kMigrated and a snapshot.
+  // Ends every sequence that can continue elsewhere with kMigrated and a snapshot.
   void MigrateAll();
 
-  // Ends what is due, admits, runs one step. False when there was nothing to do: call again when
-  // input or room arrives, or at NextDeadline().
+  // Ends what is due, admits, runs one step. Returns false when there was nothing to do: call again
+  // when input or room arrives, or at NextDeadline().
   bool Tick();
-  // The earliest time at which something ends by itself; time_point::max() when nothing does.
+  // The earliest time at which a deadline ends a sequence; time_point::max() without one.
   Clock::time_point NextDeadline() const;
 
-  struct Counts {
-    int running = 0;             // have a slot
-    int waiting = 0;             // have had none yet
-    int idle = 0;                // of these, wait for their reader or input
-    int preempted = 0;           // gave their slot to others
-    int able = 0;                // of these, could go on now
-    int64_t waiting_tokens = 0;  // of the prompts of those that wait
-    size_t state_bytes = 0;      // of those that have a slot
-    size_t preempted_bytes = 0;  // of those that gave theirs to others
-  };
-  Counts counts() const;
+  EngineStats stats() const;
   // Sequences, with a slot or without.
   int size() const { return running() + static_cast<int>(waiting_.list().size()); }
   int running() const { return static_cast<int>(running_.size()); }
-  int64_t steps() const { return steps_; }
-  // How often a sequence gave up its slot.
-  int64_t preemptions() const { return preemptions_; }
   const StatePool& states() const { return states_; }
 
  private:
   struct Slot {
     std::unique_ptr<Sequence> sequence;
-    std::unique_ptr<SequenceState> state;
-    size_t reserved = 0;       // bytes
-    size_t fork_reserved = 0;  // bytes of the ForkSource to come
-    int level = 0;             // when it was admitted
-    uint64_t last_turn = 0;    // BatchBuilder::Candidate::last_turn
+    SlotState own;
+    int level = 0;           // at its admission
+    uint64_t last_turn = 0;  // BatchBuilder::Candidate::last_turn
     Clock::time_point last_served;
+
+    SequenceState& state() const { return *own.state; }
   };
-  // What a step takes from a slot.
-  struct Share {
-    Slot* slot;
-    BatchBuilder::Candidate candidate;
+  // The slots that could take part in a step; candidates[i] is that of slots[i].
+  struct Candidates {
+    std::vector<Slot*> slots;
+    std::vector<BatchBuilder::Candidate> candidates;
+  };
+  struct StepPlan {
+    std::vector<StepExecutor::ScheduledSegment> segments;
+    std::vector<Slot*> slots;  // of the segments
+    int decode_tokens = 0;
+    int prefill_tokens = 0;
+    int64_t folds = 0;  // of blocks of prompts
   };
 
   // Every sequence, with a slot or without.
   void ForEach(const std::function<void(Sequence&)>& visit) const;
-  // When this sequence ends for want of a reader or of input; max() when neither is missing.
+  // When the sequence ends for lack of a reader or of input; max() while it lacks neither.
   Clock::time_point StallDeadline(const Sequence& sequence) const;
   void EndDue(Clock::time_point now);
-
-  // --- scheduler_admission.cc ---
-  // Whether there was one to admit.
-  bool Admit(Clock::time_point now);
-  bool AdmitWhilePossible(Clock::time_point now, bool preempted_only);
-  // When the next one lacks memory and nothing runs that could give some back: sources of forks
-  // hold it. A fork of the request that was admitted last has room (its parent had it), and so on
-  // back to the first; without this, forks of larger requests would wait in front of it for ever.
-  WaitQueue::Iterator ForkThatFits(Clock::time_point now);
-  // Memory that a waiting sequence needs for its slot, that of its forks' source included.
-  size_t BytesNeeded(const Waiting& waiting) const;
-  bool HasRoom(int slots, size_t bytes) const;
-  // Parks what must give way to `next`; false (and nothing is parked) when that does not make room
-  // for its `bytes`.
-  bool MakeRoom(Waiting* next, size_t bytes, Clock::time_point now);
-  void Preempt(size_t index, Clock::time_point now);
-  // Gives a slot, for which there is room; false when there was no memory after all.
-  bool Place(WaitQueue::Iterator at, Clock::time_point now);
-  // Queues the forks of a sequence that has come so far.
-  void Fork(Slot* slot, Clock::time_point now);
-
-  // --- steps ---
-  bool Step(Clock::time_point now);
-  bool AnyStores() const;
-  // Goes on storing the states that sequences wait for: all there is to do, or while somebody waits
-  // for tokens, half of a step's budget (one part at least; `foreseen`: the step left that half).
-  // Whether it did any of it.
-  bool StoreStates(bool foreseen);
-  std::vector<Share> Candidates(Clock::time_point now);
-  // Drafts that each decoding sequence may have, before what its block leaves.
-  int64_t MaxDrafts() const;
-  // The next token of this state folds a block first.
-  bool BeginsWithFold(const SequenceState& state) const;
-  // Where a step has a budget, a chunk of a prompt ends with its block, in chunks of equal size up
-  // to there: so a step's folds are known before, and cost their part of the budget. A step behind
-  // which a state is stored has a few tokens of a prompt and no more: the copy takes the rest.
-  void FitToBlock(const Slot& slot, int64_t most, BatchBuilder::Candidate* candidate) const;
-  // Shares the step's tokens out; tokens[i] for shares[i].
-  std::vector<int64_t> ShareTokens(std::vector<Share>* shares);
-  // Reserves memory for the state of a score that grows; ends it when there is none.
-  bool GrowReservation(Slot* slot, int64_t tokens);
-
   // A choice that failed ends its request: the other choices fail with it.
   void FailTogether();
-  // Takes ended sequences out and tells their streams; false when there were none.
-  bool Sweep();
+  // Removes ended sequences and finishes them; false without any.
+  bool RemoveEnded();
   void Finish(Slot slot);
+
+  // --- slots (scheduler_admission.cc) ---
+  // Whether a sequence was admitted.
+  bool Admit(Clock::time_point now);
+  bool AdmitWhilePossible(Clock::time_point now, bool preempted_only);
+  // Fork sources may hold all memory while nothing runs that could release some, and the next
+  // sequence waits for it. A fork of the request that was admitted last fits (its parent did), and so
+  // on back to the first. Returns a fork that fits, or end().
+  WaitQueue::Iterator ForkThatFits(Clock::time_point now);
+  // Slot memory that a waiting sequence needs, including that of the source of its forks.
+  size_t BytesNeeded(const Waiting& waiting) const;
+  // Whether one more sequence with `bytes` fits after `sequences` that hold `freed` bytes have left.
+  bool Fits(size_t bytes, int sequences = 0, size_t freed = 0) const;
+  // Preempts sequences until `next` fits. Returns false, and preempts none, when it cannot fit.
+  bool MakeRoom(Waiting* next, Clock::time_point now);
+  // Indices in running_ that a sequence of `level` may preempt, in order.
+  std::vector<size_t> PreemptionOrder(int level) const;
+  void Preempt(size_t index, Clock::time_point now);
+  // Assigns a slot to a sequence that fits. Returns false when no state could be allocated.
+  bool AssignSlot(WaitQueue::Iterator at, Clock::time_point now);
+  // Gives a sequence that starts, or is a fork, a state of its own; false when none could be
+  // allocated.
+  bool StartState(Waiting* waiting, SlotState* own);
+  // Queues the forks of a sequence that has reached their common end.
+  void Fork(Slot* slot, Clock::time_point now);
+
+  // --- steps (scheduler_steps.cc) ---
+  bool Step(Clock::time_point now);
+  StepPlan PlanStep(Clock::time_point now);
+  Candidates FindCandidates(Clock::time_point now);
+  // Maximum draft tokens of each decoding sequence, before the limit of its block.
+  int64_t MaxDrafts() const;
+  // Whether the next token of this state folds a block first.
+  bool BeginsWithFold(const SequenceState& state) const;
+  // Limits a chunk of a prompt to its block, in chunks of equal size up to the block's end. So the
+  // folds of a step are known before it, and count against its budget.
+  void FitToBlock(const SequenceState& state, int64_t max_tokens,
+                  BatchBuilder::Candidate* candidate) const;
+  // Divides the tokens of a step; element i is for candidates[i].
+  std::vector<int64_t> ShareTokens(Candidates* shares);
+  // Virtual times of the candidates' tenants; sets Candidate::tenant to the index of its tenant.
+  std::vector<int64_t> TenantTimes(Candidates* shares);
+  // Reserves memory for `tokens` more of a KV kind, which the state of a score needs. Ends the
+  // sequence, and returns false, when there is none.
+  bool GrowReservation(Slot* slot, int64_t tokens);
+
+  bool AnyStores() const;
+  // Continues to copy states for the prefix cache. Copies all of them if nothing else is to be done.
+  // While a decoding sequence waits, it copies for half of a step's budget (one part at least) if
+  // `half_budget` says that the step left that half, else nothing. Returns whether it copied.
+  bool StoreStates(bool half_budget);
 
   const SequenceContext& context_;
   const SchedulerOptions options_;

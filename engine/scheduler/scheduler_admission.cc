@@ -1,4 +1,4 @@
-// Slots: who gets one, and who gives his up.
+// Slots: which sequence gets one, and which one gives its slot up.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -10,8 +10,8 @@ namespace polysketch {
 
 bool Scheduler::Admit(Clock::time_point now) {
   const bool admitted = AdmitWhilePossible(now, /*preempted_only=*/false);
-  // The next one lacks memory, and smaller ones behind do not overtake it for ever. But a preempted
-  // one may change places with one that is idle: that takes nothing from anybody.
+  // The next sequence lacks memory, and smaller ones after it must not overtake it for ever. But a
+  // preempted sequence may change places with an idle one: that takes memory from no other.
   return AdmitWhilePossible(now, /*preempted_only=*/true) || admitted;
 }
 
@@ -19,124 +19,105 @@ bool Scheduler::AdmitWhilePossible(Clock::time_point now, bool preempted_only) {
   bool admitted = false;
   while (true) {
     WaitQueue::Iterator next = waiting_.Next(now, tenants_, [&](const Waiting& waiting) {
-      return !preempted_only || waiting.state != nullptr;
+      return !preempted_only || waiting.preempted();
     });
     if (next == waiting_.end()) return admitted;
-    if (!HasRoom(1, BytesNeeded(*next)) && !MakeRoom(&*next, BytesNeeded(*next), now)) {
+    if (!Fits(BytesNeeded(*next)) && !MakeRoom(&*next, now)) {
       next = ForkThatFits(now);
       if (next == waiting_.end()) return admitted;
     }
     const size_t bytes = BytesNeeded(*next);
-    if (Place(next, now)) {
+    if (AssignSlot(next, now)) {
       admitted = true;
       continue;
     }
-    if (!running_.empty()) return admitted;  // again when one of these has ended
+    if (!running_.empty()) return admitted;  // again when a running sequence has ended
     next->sequence->End(FinishReason::kError,
                         ResourceExhausted("no memory for a state of ", bytes, " bytes"));
-    Sweep();
+    RemoveEnded();
   }
 }
 
 WaitQueue::Iterator Scheduler::ForkThatFits(Clock::time_point now) {
   if (!running_.empty()) return waiting_.end();
   return waiting_.Next(now, tenants_, [&](const Waiting& waiting) {
-    return waiting.source != nullptr && HasRoom(1, BytesNeeded(waiting));
+    return waiting.source != nullptr && Fits(BytesNeeded(waiting));
   });
 }
 
 size_t Scheduler::BytesNeeded(const Waiting& waiting) const {
-  if (waiting.state != nullptr) return waiting.state_bytes + waiting.fork_bytes;
-  if (waiting.source != nullptr && waiting.source.use_count() == 1) return 0;  // takes it over
-  const size_t one = states_.BytesFor(std::max<int64_t>(1, waiting.sequence->StateTokens()));
-  const bool forks = waiting.source == nullptr && waiting.sequence->places() > 1;
-  return forks ? 2 * one : one;
+  if (waiting.preempted()) return waiting.own.slot_bytes();
+  if (waiting.takes_source()) return 0;
+  const size_t bytes = states_.BytesFor(std::max<int64_t>(1, waiting.sequence->StateTokens()));
+  return waiting.will_fork() ? 2 * bytes : bytes;
 }
 
-bool Scheduler::HasRoom(int slots, size_t bytes) const {
-  return running() + slots <= options_.max_sequences &&
-         bytes <= states_.limit() - states_.reserved();
+bool Scheduler::Fits(size_t bytes, int sequences, size_t freed) const {
+  return running() - sequences < options_.max_sequences &&
+         bytes <= states_.limit() - states_.reserved() + freed;
 }
 
-bool Scheduler::MakeRoom(Waiting* next, size_t bytes, Clock::time_point now) {
-  const int level = waiting_.Level(*next, now);
-  std::vector<size_t> order;
-  for (size_t i = 0; i < running_.size(); ++i) {
-    if (running_[i].sequence->idle() || running_[i].level < level) order.push_back(i);
-  }
-  // Who cannot use his slot goes first; then the least important, the latest of them.
-  std::sort(order.begin(), order.end(), [this](size_t a, size_t b) {
-    const auto rank = [this](size_t i) {
-      return std::tuple(!running_[i].sequence->idle(), running_[i].level, -static_cast<int64_t>(i));
-    };
-    return rank(a) < rank(b);
-  });
-  // Its own place among the preempted is free for one of them.
+bool Scheduler::MakeRoom(Waiting* next, Clock::time_point now) {
+  const size_t bytes = BytesNeeded(*next);
+  // The preempted memory of `next` itself is free for a sequence that it preempts.
   const size_t room = states_.preempted_limit() - states_.preempted() + next->preempted_bytes;
   std::vector<size_t> victims;
   size_t freed = 0;
   size_t preempted = 0;
-  const auto enough = [&] {
-    return running() - static_cast<int>(victims.size()) < options_.max_sequences &&
-           bytes <= states_.limit() - states_.reserved() + freed;
-  };
-  for (const size_t i : order) {
-    if (enough()) break;
-    if (preempted + running_[i].reserved > room) continue;
-    preempted += running_[i].reserved;
-    freed += running_[i].reserved + running_[i].fork_reserved;
+  const auto fits = [&] { return Fits(bytes, static_cast<int>(victims.size()), freed); };
+  for (const size_t i : PreemptionOrder(waiting_.Level(*next, now))) {
+    if (fits()) break;
+    const SlotState& own = running_[i].own;
+    if (preempted + own.bytes > room) continue;
+    preempted += own.bytes;
+    freed += own.slot_bytes();
     victims.push_back(i);
   }
-  if (!enough()) return false;
+  if (!fits()) return false;
   states_.ReleasePreempted(std::exchange(next->preempted_bytes, 0));
-  std::sort(victims.rbegin(), victims.rend());  // from behind: the indices before stay
+  std::sort(victims.rbegin(), victims.rend());  // descending, so that indices stay valid
   for (const size_t i : victims) Preempt(i, now);
   return true;
+}
+
+std::vector<size_t> Scheduler::PreemptionOrder(int level) const {
+  std::vector<size_t> order;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    if (running_[i].sequence->idle() || running_[i].level < level) order.push_back(i);
+  }
+  // Idle sequences first; then the lowest level, and within it the latest admission.
+  const auto rank = [this](size_t i) {
+    return std::tuple(!running_[i].sequence->idle(), running_[i].level, -static_cast<int64_t>(i));
+  };
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rank(a) < rank(b); });
+  return order;
 }
 
 void Scheduler::Preempt(size_t index, Clock::time_point now) {
   Slot slot = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<ptrdiff_t>(index));
-  const bool preempted = states_.MoveToPreempted(slot.reserved);
-  PS_CHECK(preempted);
-  states_.Unreserve(slot.fork_reserved);
+  const size_t bytes = slot.own.bytes;
+  const bool moved = states_.MoveToPreempted(bytes);
+  PS_CHECK(moved);
+  states_.Unreserve(slot.own.fork_bytes);
   ++preemptions_;
   waiting_.Add({.sequence = std::move(slot.sequence),
                 .since = now,
-                .state = std::move(slot.state),
-                .state_bytes = slot.reserved,
-                .fork_bytes = slot.fork_reserved,
-                .preempted_bytes = slot.reserved});
+                .own = std::move(slot.own),
+                .preempted_bytes = bytes});
 }
 
-bool Scheduler::Place(WaitQueue::Iterator at, Clock::time_point now) {
-  Slot slot;
-  slot.level = waiting_.Level(*at, now);
-  slot.last_served = now;
-  if (at->state != nullptr) {
+bool Scheduler::AssignSlot(WaitQueue::Iterator at, Clock::time_point now) {
+  Slot slot{.sequence = nullptr, .own = {}, .level = waiting_.Level(*at, now), .last_served = now};
+  if (at->preempted()) {
     states_.ReleasePreempted(std::exchange(at->preempted_bytes, 0));
-    const bool room = states_.Reserve(at->state_bytes + at->fork_bytes);
+    const bool room = states_.Reserve(at->own.slot_bytes());
     PS_CHECK(room);
-    slot.state = std::move(at->state);
-    slot.reserved = at->state_bytes;
-    slot.fork_reserved = at->fork_bytes;
-  } else if (at->source != nullptr && at->source.use_count() == 1) {
-    slot.state = std::move(at->source->state);
-    slot.reserved = at->source->reserved;
-  } else {
-    slot.state = states_.Acquire();
-    if (slot.state == nullptr) return false;
-    const size_t bytes = BytesNeeded(*at);
-    const bool room = states_.Reserve(bytes);
-    PS_CHECK(room);
-    if (at->source != nullptr) {
-      slot.state->CopyFrom(*at->source->state);
-    } else if (const Status status = at->sequence->Begin(slot.state.get()); !status.ok()) {
-      at->sequence->End(FinishReason::kError, status);
-    }
-    const bool forks = at->source == nullptr && at->sequence->places() > 1;
-    slot.reserved = forks ? bytes / 2 : bytes;
-    slot.fork_reserved = bytes - slot.reserved;
+    slot.own = std::move(at->own);
+  } else if (at->takes_source()) {
+    slot.own = {std::move(at->source->state), at->source->reserved};
+  } else if (!StartState(&*at, &slot.own)) {
+    return false;
   }
   slot.sequence = waiting_.Take(at).sequence;
   slot.sequence->OnAdmitted();
@@ -145,20 +126,35 @@ bool Scheduler::Place(WaitQueue::Iterator at, Clock::time_point now) {
   return true;
 }
 
+bool Scheduler::StartState(Waiting* waiting, SlotState* own) {
+  own->state = states_.Acquire();
+  if (own->state == nullptr) return false;
+  const size_t bytes = BytesNeeded(*waiting);
+  const bool room = states_.Reserve(bytes);
+  PS_CHECK(room);
+  own->bytes = waiting->will_fork() ? bytes / 2 : bytes;
+  own->fork_bytes = bytes - own->bytes;
+  if (waiting->source != nullptr) {
+    own->state->CopyFrom(*waiting->source->state);
+  } else if (const Status status = waiting->sequence->Begin(own->state.get()); !status.ok()) {
+    waiting->sequence->End(FinishReason::kError, status);
+  }
+  return true;
+}
+
 void Scheduler::Fork(Slot* slot, Clock::time_point now) {
   std::vector<std::unique_ptr<Sequence>> forks = slot->sequence->TakeForks();
   if (forks.empty()) return;
-  const size_t bytes = std::exchange(slot->fork_reserved, 0);
+  const size_t bytes = std::exchange(slot->own.fork_bytes, 0);
   std::unique_ptr<SequenceState> state = states_.Acquire();
   std::shared_ptr<ForkSource> source;
   if (state != nullptr) {
-    state->CopyFrom(*slot->state);
+    state->CopyFrom(slot->state());
     source = std::make_shared<ForkSource>(&states_, std::move(state), bytes);
   } else {
     states_.Unreserve(bytes);
   }
   for (std::unique_ptr<Sequence>& fork : forks) {
-    // One choice that fails takes the others with it.
     if (source == nullptr) fork->End(FinishReason::kError, ResourceExhausted("no memory to fork"));
     waiting_.Add({.sequence = std::move(fork), .since = now, .source = source});
   }

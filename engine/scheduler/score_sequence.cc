@@ -11,40 +11,43 @@ ScoreSequence::ScoreSequence(const SequenceContext& context, RequestId id, Score
       feed_(std::move(request.feed)) {}
 
 int64_t ScoreSequence::ReadyTokens(int64_t) {
-  const size_t wanted = static_cast<size_t>(context().max_step_tokens) + 1;
-  // Asked before the pull: what a feed holds when it is found closed is all of it.
+  // Read before the pull: a feed that is closed by then gives all its tokens to the pull.
   const bool closed = feed_->closed();
-  if (buffer_.size() < wanted) {
-    const size_t known = buffer_.size();
-    feed_->Pull(wanted - known, &buffer_);
-    for (size_t i = known; i < buffer_.size(); ++i) {
-      if (buffer_[i] >= 0 && buffer_[i] < context().vocab_size) continue;
-      End(FinishReason::kError, InvalidArgument("tokens[", processed_ + static_cast<int64_t>(i),
-                                                "]: expected an id in [0, ", context().vocab_size,
-                                                "), found ", buffer_[i]));
-      return 0;
-    }
+  if (const Status status = Pull(); !status.ok()) {
+    End(FinishReason::kError, status);
+    return 0;
   }
-  const int64_t ready = static_cast<int64_t>(buffer_.size()) - 1;
+  const int64_t ready = std::ssize(buffer_) - 1;
   if (ready > 0) {
     starved_since_.reset();
     return ready;
   }
-  if (closed && feed_->Exhausted()) {
-    if (pulled() == 0) {
-      End(FinishReason::kError, InvalidArgument("tokens: expected at least one, found none"));
-    } else {
-      MarkPrefillDone();
-      End(FinishReason::kStop, Status());
-    }
-  } else if (!starved_since_) {
-    starved_since_ = context().now();
+  if (!closed || !feed_->Exhausted()) {
+    if (!starved_since_) starved_since_ = context().now();
+  } else if (pulled() == 0) {
+    End(FinishReason::kError, InvalidArgument("tokens: expected at least one, found none"));
+  } else {
+    MarkPrefillDone();
+    End(FinishReason::kStop, Status());
   }
   return 0;
 }
 
+Status ScoreSequence::Pull() {
+  const size_t max = static_cast<size_t>(context().max_step_tokens) + 1;
+  const size_t known = buffer_.size();
+  if (known < max) feed_->Pull(max - known, &buffer_);
+  for (size_t i = known; i < buffer_.size(); ++i) {
+    if (buffer_[i] >= 0 && buffer_[i] < context().vocab_size) continue;
+    return InvalidArgument("tokens[", processed_ + static_cast<int64_t>(i),
+                           "]: expected an id in [0, ", context().vocab_size, "), found ",
+                           buffer_[i]);
+  }
+  return Status();
+}
+
 std::optional<Clock::time_point> ScoreSequence::starved_since() const {
-  // What arrived since the last look counts: the scheduler may have been busy with a long step.
+  // Input that arrived since ReadyTokens counts: the step in between may have been a long one.
   if (feed_->available() > 0 || feed_->closed()) return std::nullopt;
   return starved_since_;
 }

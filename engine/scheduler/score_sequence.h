@@ -1,8 +1,8 @@
 // A score: the log-probability of every token of a text that arrives through a TokenFeed, in
 // constant memory.
 //
-// A token is processed once its successor is known, because its row gives the successor's
-// log-probability; so the last token of a text is never processed.
+// A token is processed once its successor is known, because the row of a token gives the
+// log-probability of its successor. So the last token of a text is never processed.
 #pragma once
 
 #include <memory>
@@ -19,22 +19,24 @@ class ScoreSequence : public Sequence {
   ScoreSequence(const SequenceContext& context, RequestId id, ScoreRequest request,
                 std::shared_ptr<EventStream> stream);
 
-  // Pulls from the feed. Ends the sequence at the end of the input, or with kError
+  // Pulls from the feed. Ends the sequence at the end of the input, and with kError
   // (INVALID_ARGUMENT) for an id outside the vocabulary or an input without tokens.
   int64_t ReadyTokens(int64_t max_drafts) override;
   bool decoding() const override { return false; }
   std::optional<Clock::time_point> starved_since() const override;
-  int64_t UnreadTokens() const override {
+  int64_t UnprocessedInput() const override {
     return static_cast<int64_t>(buffer_.size() + feed_->available());
   }
-  int64_t StateTokens() const override { return processed_ + static_cast<int64_t>(buffer_.size()); }
+  int64_t StateTokens() const override { return pulled(); }
   std::span<const int32_t> NextTokens(int64_t n) const override;
-  OutputRows WantedRows(int64_t) const override { return OutputRows::kAll; }
+  OutputRows OutputRowsOf(int64_t) const override { return OutputRows::kAll; }
   bool needs_log_sum_exp() const override { return true; }
   void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) override;
   int64_t OnSegment(int64_t n) override;
 
  private:
+  // Fills buffer_ from the feed. INVALID_ARGUMENT for an id outside the vocabulary.
+  Status Pull();
   int64_t pulled() const { return processed_ + static_cast<int64_t>(buffer_.size()); }
   std::optional<ProgressEvent> Progress() const override;
   void FillFinish(FinishEvent* finish) override;
@@ -42,7 +44,7 @@ class ScoreSequence : public Sequence {
   const std::shared_ptr<TokenFeed> feed_;
   std::vector<int32_t> buffer_;  // pulled and not yet processed
   int64_t processed_ = 0;
-  std::vector<float> logprobs_;  // of the running segment
+  std::vector<float> logprobs_;  // of the current segment
   double logprob_sum_ = 0;
   std::optional<Clock::time_point> starved_since_;
 };

@@ -9,8 +9,8 @@ namespace polysketch {
 namespace {
 
 constexpr double kDeviations = 1;
-// A step over the budget takes this part of the aim, one that kept it gives as much back as lets
-// one in 200 be over: half of what p99 allows.
+// A step over the budget lowers the aim by kOverTakes. A step within it raises the aim so much that
+// one step in 200 is over in equilibrium: half of what p99 allows.
 constexpr double kOverTakes = 0.04;
 constexpr double kMaxOver = 1.0 / 200;
 
@@ -27,7 +27,7 @@ void StepBudget::Smoothed::Add(double value) {
     deviation = value / 4;
     return;
   }
-  // Never so small that a change of pace could not be followed.
+  // At least mean / 16, so that the mean can follow a lasting change.
   const double far = kFar * std::max(deviation, mean / 16);
   value = std::clamp(value, mean - far, mean + far);
   deviation += (std::abs(value - mean) - deviation) / 8;
@@ -35,8 +35,8 @@ void StepBudget::Smoothed::Add(double value) {
 }
 
 double StepBudget::DecodeTime(int64_t rows) const {
-  // Of fewer rows when there is nothing nearer: too little makes prompt tokens look dearer, which
-  // keeps the budget.
+  // The time of fewer rows where the bucket has no measurement. It is too short, which makes prompt
+  // tokens seem slower and so keeps the budget.
   for (size_t bucket = Bucket(rows) + 1; bucket-- > 0;) {
     if (decode_[bucket].known) return decode_[bucket].mean;
   }

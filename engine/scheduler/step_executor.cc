@@ -19,7 +19,7 @@ StepExecutor::StepExecutor(LanguageModel* model, int max_step_tokens, int sampli
       hidden_(static_cast<size_t>(max_step_tokens) * static_cast<size_t>(hidden_size_)),
       logits_(static_cast<size_t>(kLogitRows * vocab_size_)),
       log_sum_exp_(kLogitRows),
-      queries_(model->samples() ? kLogitRows : 0),
+      queries_(model->samples_rows() ? kLogitRows : 0),
       results_(queries_.size()),
       scratch_(static_cast<size_t>(pool_->threads())) {}
 
@@ -27,17 +27,17 @@ void StepExecutor::Run(std::span<const ScheduledSegment> batch) {
   batch_.Clear();
   rows_.clear();
   for (const auto& [sequence, state, tokens] : batch) {
-    const OutputRows wanted = sequence->WantedRows(tokens);
-    batch_.Add(state, sequence->NextTokens(tokens), wanted);
-    if (wanted == OutputRows::kNone) continue;
-    for (int64_t i = wanted == OutputRows::kAll ? 0 : tokens - 1; i < tokens; ++i) {
+    const OutputRows needed = sequence->OutputRowsOf(tokens);
+    batch_.Add(state, sequence->NextTokens(tokens), needed);
+    if (needed == OutputRows::kNone) continue;
+    for (int64_t i = needed == OutputRows::kAll ? 0 : tokens - 1; i < tokens; ++i) {
       rows_.push_back({sequence, i});
     }
   }
   PS_CHECK(rows_.size() * static_cast<size_t>(hidden_size_) <= hidden_.size());
 
   const Clock::time_point start = Clock::now();
-  model_->Step(batch_, model_->samples() ? nullptr : hidden_.data());
+  model_->Step(batch_, model_->samples_rows() ? nullptr : hidden_.data());
   parts_ = {.layers = Clock::now() - start};
   if (DeviceFailed(batch)) return;
   const auto count = std::ssize(rows_);
@@ -46,10 +46,10 @@ void StepExecutor::Run(std::span<const ScheduledSegment> batch) {
     if (DeviceFailed(batch)) return;
   }
   for (const ScheduledSegment& segment : batch) {
-    const int64_t kept = segment.sequence->OnSegment(segment.tokens);
-    PS_CHECK(kept >= 1 && kept <= segment.tokens);
-    if (kept < segment.tokens)
-      segment.state->Truncate(segment.state->position() - segment.tokens + kept);
+    const int64_t accepted = segment.sequence->OnSegment(segment.tokens);
+    PS_CHECK(accepted >= 1 && accepted <= segment.tokens);
+    if (accepted < segment.tokens)
+      segment.state->Truncate(segment.state->position() - segment.tokens + accepted);
     segment.sequence->OnState(*segment.state);
   }
 }
@@ -63,8 +63,8 @@ bool StepExecutor::DeviceFailed(std::span<const ScheduledSegment> batch) const {
 
 void StepExecutor::ProcessRows(int64_t first, std::span<const Row> rows) {
   const Clock::time_point start = Clock::now();
-  model_->samples() ? SampleOnDevice(first, rows) : ComputeLogits(first, rows);
-  if (!model_->status().ok()) return;  // Run ends the sequences: these logits are worthless
+  model_->samples_rows() ? SampleOnDevice(first, rows) : ComputeLogits(first, rows);
+  if (!model_->status().ok()) return;  // Run ends the sequences
   const Clock::time_point sampling = Clock::now();
   parts_.logits += sampling - start;
   Sample(rows);
@@ -87,9 +87,9 @@ void StepExecutor::SampleOnDevice(int64_t first, std::span<const Row> rows) {
     const auto& [sequence, row] = rows[i];
     if (!sequence->MakeSampleQuery(row, &queries_[i])) queries_[i].kind = SampleQuery::Kind::kNone;
   }
-  model_->Sample(first, std::span(queries_).first(rows.size()),
-                 std::span(results_).first(rows.size()), logits_.data(),
-                 NeedLogSumExp(rows) ? log_sum_exp_.data() : nullptr);
+  model_->SampleRows(first, std::span(queries_).first(rows.size()),
+                     std::span(results_).first(rows.size()), logits_.data(),
+                     NeedLogSumExp(rows) ? log_sum_exp_.data() : nullptr);
 }
 
 const SampleResult* StepExecutor::ResultOf(size_t i) const {
@@ -105,7 +105,7 @@ void StepExecutor::Sample(std::span<const Row> rows) {
     const auto width = static_cast<size_t>(vocab_size_);
     return logits_.span().subspan(i * width, ResultOf(i) == nullptr ? width : 0);
   };
-  // The rows of a sequence stand together, and are one task: each depends on the one before.
+  // The rows of a sequence are neighbours, and one task: each depends on the one before it.
   first_rows_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i == 0 || rows[i].sequence != rows[i - 1].sequence) first_rows_.push_back(i);
@@ -113,7 +113,7 @@ void StepExecutor::Sample(std::span<const Row> rows) {
   pool_->ParallelFor(std::ssize(first_rows_), [&](int64_t task, int thread) {
     const size_t first = first_rows_[static_cast<size_t>(task)];
     Sequence& sequence = *rows[first].sequence;
-    if (sequence.ended()) return;  // by a row of the batch before
+    if (sequence.ended()) return;  // by a row of an earlier batch of logits
     for (size_t i = first; i < rows.size() && rows[i].sequence == &sequence; ++i) {
       sequence.SampleRow(rows[i].row_in_segment, logits(i), log_sum_exp_[i], ResultOf(i),
                          &scratch_[static_cast<size_t>(thread)]);

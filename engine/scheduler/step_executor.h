@@ -1,6 +1,8 @@
-// Runs one step of the model over a batch and hands the rows to their sequences. Logits are
-// computed for the rows that are wanted only, in batches, so that their memory does not grow with a
-// segment (a vocabulary of 32000: 8 MB).
+// Runs one step of the model over a batch and passes the rows to their sequences. Logits are computed
+// for the needed rows only, kLogitRows at a time, so that their memory does not grow with a segment
+// (8 MB for a vocabulary of 32000).
+//
+// Used by the engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +14,7 @@
 #include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
 #include "engine/model/batch.h"
-#include "engine/model/model.h"
+#include "engine/model/language_model.h"
 #include "engine/request/observer.h"
 #include "engine/sampler/sampler.h"
 #include "engine/scheduler/sequence.h"
@@ -21,7 +23,7 @@ namespace polysketch {
 
 class StepExecutor {
  public:
-  // The segment that a sequence gets in a step.
+  // The segment of a sequence in a step.
   struct ScheduledSegment {
     Sequence* sequence = nullptr;
     SequenceState* state = nullptr;
@@ -30,8 +32,8 @@ class StepExecutor {
 
   static constexpr int64_t kLogitRows = SampleQuery::kMaxRows;
 
-  // max_step_tokens: most tokens of a batch. sampling_threads: that tokens are drawn on where the model
-  // has no threads on the host.
+  // max_step_tokens: of a batch. sampling_threads: threads that sample where the model has none on the
+  // host.
   StepExecutor(LanguageModel* model, int max_step_tokens, int sampling_threads,
                std::function<void(bool)> batch_notifications);
 
@@ -40,26 +42,25 @@ class StepExecutor {
   const StepParts& parts() const { return parts_; }
 
  private:
-  // A hidden row of the step, whose logits its sequence wants.
+  // A hidden row of the step, whose logits its sequence needs.
   struct Row {
     Sequence* sequence;
     int64_t row_in_segment;
   };
 
-  // Ends the batch with the device's error, if there is one: before a worthless row goes out.
+  // Returns true, and ends every sequence of the batch, after an error of the device: what it
+  // computed is worthless.
   bool DeviceFailed(std::span<const ScheduledSegment> batch) const;
-  // The rows from hidden row `first` on: their logits, or what the device samples from them, to
-  // their sequences.
+  // Rows from hidden row `first` on: their logits, or what the device samples from them, to their
+  // sequences.
   void ProcessRows(int64_t first, std::span<const Row> rows);
   static bool NeedLogSumExp(std::span<const Row> rows);
-  // The logits of `rows`, with log_sum_exp_ if a sequence needs it.
   void ComputeLogits(int64_t first, std::span<const Row> rows);
-  // The same where the model samples: results, and logits only where there is none.
+  // Logits are computed only for rows without a result.
   void SampleOnDevice(int64_t first, std::span<const Row> rows);
-  // Null: the logits of row i are there.
+  // Null: the logits of row i were computed.
   const SampleResult* ResultOf(size_t i) const;
-  // Hands `rows`, whose logits or results are there, to their sequences: first all SampleRow, then
-  // all OnRow.
+  // All SampleRow of `rows`, then all OnRow.
   void Sample(std::span<const Row> rows);
 
   LanguageModel* const model_;
@@ -71,7 +72,7 @@ class StepExecutor {
   AlignedBuffer<float> hidden_;  // [max_step_tokens, hidden_size]
   AlignedBuffer<float> logits_;  // [kLogitRows, vocab_size]
   std::vector<float> log_sum_exp_;
-  // Of a model that samples, for each row of a batch of logits.
+  // Where the model samples, for each row of a batch of logits; else empty.
   std::vector<SampleQuery> queries_;
   std::vector<SampleResult> results_;
   Batch batch_;

@@ -1,8 +1,10 @@
-// How much each tenant has had, so that the next tokens go to the one that has had least: virtual
-// time in tokens, as in start-time fair queueing.
+// Virtual time of each tenant, in tokens processed, as in start-time fair queueing (Goyal, Vin and
+// Cheng, 1996). The next tokens go to the tenant with the least.
 //
-// A tenant that was away begins again at the server's virtual time: it saves nothing up while it
-// asks for nothing, and it cannot shed what it has used by leaving for a moment.
+// A tenant that had no requests restarts at the server's virtual time: it accumulates no credit while
+// it is away, and it keeps its debt if it leaves for a moment.
+//
+// Used by the engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +16,11 @@ namespace polysketch {
 
 class TenantShares {
  public:
-  // Tokens; the least goes first.
   int64_t VirtualTime(std::string_view tenant) const;
   void Charge(std::string_view tenant, int64_t tokens);
-  // The server's virtual time: the least of all tenants that want something now. Never runs back.
+  // Sets the server's virtual time: the least of all tenants that have requests. Never decreases.
   void AdvanceTo(int64_t time);
-  // Tenants that are ahead of the server's time: all that it has to remember.
+  // Tenants after the server's time: only these are stored.
   size_t size() const { return times_.size(); }
 
  private:

@@ -17,14 +17,14 @@ int WaitQueue::Level(const Waiting& waiting, Clock::time_point now) const {
 }
 
 WaitQueue::Iterator WaitQueue::Next(Clock::time_point now, const TenantShares& shares,
-                                    const std::function<bool(const Waiting&)>& wanted) {
+                                    const std::function<bool(const Waiting&)>& eligible) {
   const auto rank = [&](const Waiting& waiting) {
     return std::tuple(waiting.source == nullptr, -Level(waiting, now),
                       shares.VirtualTime(waiting.sequence->tenant()), waiting.sequence->id());
   };
   Iterator best = list_.end();
   for (Iterator at = list_.begin(); at != list_.end(); ++at) {
-    if (at->sequence->ended() || at->sequence->idle() || !wanted(*at)) continue;
+    if (at->sequence->ended() || at->sequence->idle() || !eligible(*at)) continue;
     if (best == list_.end() || rank(*at) < rank(*best)) best = at;
   }
   return best;

@@ -1,13 +1,14 @@
-// The sequences that wait for a slot, and which of them is next: the one of the highest level;
-// among equals that of the tenant that has had least; of one tenant the one that came first. Forks
-// go before all: their request has been admitted, and holds memory for them until they begin.
+// The sequences without a slot, and which of them is next: a fork before others, since its request
+// was admitted and holds memory for it; then the highest level; then the tenant with the least
+// virtual time; then the earliest request.
 //
-// A level is the request's priority, and one more for every `aging` that it has waited: so nobody
-// waits for ever, however many of a higher priority keep coming.
+// A level is the priority of the request, plus one for every `aging` that it has waited. So no
+// request waits for ever, however many of a higher priority arrive.
+//
+// Used by the engine thread only.
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
@@ -19,15 +20,27 @@
 
 namespace polysketch {
 
+// The state of a sequence and the slot memory that it needs.
+struct SlotState {
+  std::unique_ptr<SequenceState> state;
+  size_t bytes = 0;       // of the state
+  size_t fork_bytes = 0;  // of the ForkSource that the sequence will make
+
+  size_t slot_bytes() const { return bytes + fork_bytes; }
+};
+
+// A waiting or a preempted sequence. One with neither a state nor a source starts anew.
 struct Waiting {
   std::unique_ptr<Sequence> sequence;
   Clock::time_point since;
-  // What it goes on from; with neither, it begins with an empty state.
-  std::unique_ptr<SequenceState> state = nullptr;  // its own: it had a slot and gave it up
-  size_t state_bytes = 0;                          // what to reserve for it in a slot
-  size_t fork_bytes = 0;                           // ... and for the source of its forks to come
-  size_t preempted_bytes = 0;                      // counted in StatePool::preempted
-  std::shared_ptr<ForkSource> source = nullptr;    // that of the sequence it is a fork of
+  SlotState own = {};                            // of a preempted sequence
+  size_t preempted_bytes = 0;                    // counted in StatePool::preempted
+  std::shared_ptr<ForkSource> source = nullptr;  // of a fork
+
+  bool preempted() const { return own.state != nullptr; }
+  // The last fork: its source becomes its state.
+  bool takes_source() const { return source != nullptr && source.use_count() == 1; }
+  bool will_fork() const { return source == nullptr && sequence->slots() > 1; }
 };
 
 class WaitQueue {
@@ -37,9 +50,9 @@ class WaitQueue {
   explicit WaitQueue(std::chrono::nanoseconds aging) : aging_(aging) {}
 
   void Add(Waiting waiting) { list_.push_back(std::move(waiting)); }
-  // The next that could use a slot now, of those that `wanted` holds for; end() when there is none.
+  // The next sequence that is neither idle nor ended and that `eligible` accepts; end() without one.
   Iterator Next(Clock::time_point now, const TenantShares& shares,
-                const std::function<bool(const Waiting&)>& wanted);
+                const std::function<bool(const Waiting&)>& eligible);
   int Level(const Waiting& waiting, Clock::time_point now) const;
   Waiting Take(Iterator at);
 
@@ -52,7 +65,7 @@ class WaitQueue {
   std::list<Waiting> list_;
 };
 
-// `priority` and one more for every whole `aging` that has passed.
+// `priority`, plus one for every whole `aging` in `waited`.
 int AgedLevel(int priority, std::chrono::nanoseconds waited, std::chrono::nanoseconds aging);
 
 }  // namespace polysketch

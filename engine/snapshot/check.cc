@@ -10,10 +10,10 @@
 namespace polysketch {
 namespace {
 
-// Far beyond what can be processed, and far from where sums overflow.
+// More than any sequence can have, and little enough that sums of counts do not overflow.
 constexpr int64_t kMaxTokens = int64_t{1} << 48;
 
-bool IsCount(int64_t value, int64_t most) { return value >= 0 && value <= most; }
+bool IsCount(int64_t value, int64_t max) { return value >= 0 && value <= max; }
 
 Status CheckTokens(std::string_view field, std::span<const int32_t> tokens, int vocab_size) {
   for (const int32_t token : tokens) {
@@ -36,10 +36,7 @@ Status CheckCounts(const Generation& generation, int vocab_size) {
     last = token;
     total += count;
   }
-  const SamplingParams& sampling = generation.params.sampling;
-  const bool penalties = sampling.repetition_penalty != 1.0f ||
-                         sampling.frequency_penalty != 0.0f || sampling.presence_penalty != 0.0f;
-  const int64_t expected = penalties ? generation.generated : 0;
+  const int64_t expected = generation.params.sampling.has_penalties() ? generation.generated : 0;
   if (total != expected) {
     return InvalidArgument("snapshot: counts: expected ", expected, " in all, found ", total);
   }
@@ -53,20 +50,19 @@ Status CheckChoices(const Generation& generation) {
     return InvalidArgument("snapshot: generation: expected no tokens before several choices part");
   }
   if (choices.empty()) return Status();
-  const bool ranked = params.best_of > params.n;  // nothing goes out before the last has ended
+  const bool ranked = params.best_of > params.n;  // nothing is sent before every choice has ended
   bool fit = params.best_of > 1 && std::ssize(choices) == params.best_of;
   for (const MigratedChoice& choice : choices) {
-    fit = fit && IsCount(choice.given, ranked ? 0 : generation.max_tokens);
-    fit = fit && !(ranked && choice.over);
+    fit = fit && IsCount(choice.sent, ranked ? 0 : generation.max_tokens);
+    fit = fit && !(ranked && choice.ended);
   }
   if (fit) return Status();
-  return InvalidArgument("snapshot: choices: expected how far each of ", params.best_of,
-                         " came, found ", choices.size());
+  return InvalidArgument("snapshot: choices: expected what was sent of each of ", params.best_of,
+                         ", found ", choices.size());
 }
 
 Status CheckGeneration(const Generation& generation, int64_t pending,
                        const SnapshotLimits& limits) {
-  PS_RETURN_IF_ERROR(ValidateSampling(generation.params.sampling, limits.vocab_size));
   PS_RETURN_IF_ERROR(ValidateGenerate(generation.params, limits.vocab_size, limits.max_new_tokens,
                                       limits.has_tokenizer));
   const bool counts_fit = IsCount(generation.max_tokens, limits.max_new_tokens) &&
@@ -74,7 +70,8 @@ Status CheckGeneration(const Generation& generation, int64_t pending,
                           IsCount(generation.prompt_tokens, kMaxTokens) &&
                           IsCount(generation.cached_tokens, kMaxTokens) &&
                           IsCount(generation.echoed, pending);
-  // One that has given all its tokens, or wanted none and read its prompt, has ended.
+  // A completion that generated all its tokens has ended, and one that generates has its last token
+  // pending alone.
   if (!counts_fit || (generation.max_tokens > 0 && generation.generated == generation.max_tokens) ||
       (generation.generated > 0 && pending != 1)) {
     return InvalidArgument("snapshot: generation: expected counts that fit each other, found ",
@@ -105,16 +102,16 @@ Status CheckSnapshot(const Snapshot& snapshot, const SnapshotLimits& limits) {
     return InvalidArgument("snapshot: pending: expected at least one token, found none");
   }
   PS_RETURN_IF_ERROR(CheckTokens("pending", snapshot.pending, limits.vocab_size));
-  PS_RETURN_IF_ERROR(CheckTokens("tail", snapshot.tail, limits.vocab_size));
-  if (snapshot.tail.size() > Snapshot::kTail) {
-    return InvalidArgument("snapshot: tail: expected at most ", Snapshot::kTail, " tokens, found ",
-                           snapshot.tail.size());
+  PS_RETURN_IF_ERROR(CheckTokens("tail", snapshot.history.tail, limits.vocab_size));
+  if (snapshot.history.tail.size() > TokenHistory::kTail) {
+    return InvalidArgument("snapshot: tail: expected at most ", TokenHistory::kTail,
+                           " tokens, found ", snapshot.history.tail.size());
   }
-  if (snapshot.seen.words().size() != TokenSet(limits.vocab_size).words().size()) {
+  if (snapshot.history.seen.words().size() != TokenSet(limits.vocab_size).words().size()) {
     return InvalidArgument("snapshot: seen: expected a set of ", limits.vocab_size, " ids");
   }
   int32_t largest = -1;
-  snapshot.seen.ForEach([&](int32_t token) { largest = token; });
+  snapshot.history.seen.ForEach([&](int32_t token) { largest = token; });
   PS_RETURN_IF_ERROR(CheckTokens("seen", {&largest, largest < 0 ? 0u : 1u}, limits.vocab_size));
   if (!snapshot.generation) return Status();
   return CheckGeneration(*snapshot.generation, static_cast<int64_t>(snapshot.pending.size()),

@@ -1,4 +1,4 @@
-// Whether a snapshot from outside (a file, a client) can be continued by this engine.
+// Whether this engine can continue a snapshot that a file or a client brought.
 #pragma once
 
 #include "base/status.h"
@@ -12,7 +12,7 @@ struct SnapshotLimits {
   bool has_tokenizer = false;
 };
 
-// INVALID_ARGUMENT names what is wrong. The state's bytes are judged by SequenceState::Load.
+// INVALID_ARGUMENT names what is wrong. SequenceState::Load checks the bytes of the state.
 Status CheckSnapshot(const Snapshot& snapshot, const SnapshotLimits& limits);
 
 }  // namespace polysketch

@@ -1,4 +1,4 @@
-// Names of contents: what a snapshot belongs to.
+// Hashes of files: what a snapshot belongs to.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ ContentHash HashContent(std::string_view bytes);
 // 32 hexadecimal digits.
 std::string HashText(const ContentHash& hash);
 
-// The same of bytes that come in pieces.
+// HashContent of bytes that arrive in pieces.
 class ContentHasher {
  public:
   ContentHasher();

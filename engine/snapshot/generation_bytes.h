@@ -1,4 +1,4 @@
-// The section of a snapshot that holds a stopped completion.
+// The section of a snapshot file that holds a migrated completion.
 #pragma once
 
 #include <string>
@@ -10,8 +10,7 @@
 namespace polysketch {
 
 std::string GenerationBytes(const Generation& generation);
-// DATA_LOSS for bytes that GenerationBytes cannot have written; values are CheckSnapshot's to
-// judge.
-Result<std::optional<Generation>> ReadGeneration(std::string_view bytes);
+// DATA_LOSS for bytes that GenerationBytes does not write. CheckSnapshot checks the values.
+Result<Generation> ReadGeneration(std::string_view bytes);
 
 }  // namespace polysketch

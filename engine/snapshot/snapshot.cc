@@ -13,19 +13,11 @@ std::shared_ptr<const SavedState> SavedState::Of(const SequenceState& state) {
   return saved;
 }
 
-size_t Snapshot::bytes() const {
-  return sizeof(*this) + (state == nullptr ? 0 : state->bytes.size()) +
-         (pending.size() + tail.size()) * sizeof(int32_t);
-}
-
-std::vector<int32_t> LastTokens(std::span<const int32_t> tokens, std::span<const int32_t> more,
-                                size_t most) {
-  std::vector<int32_t> last;
-  const size_t from_more = std::min(more.size(), most);
-  const size_t from_tokens = std::min(tokens.size(), most - from_more);
-  last.insert(last.end(), tokens.end() - static_cast<ptrdiff_t>(from_tokens), tokens.end());
-  last.insert(last.end(), more.end() - static_cast<ptrdiff_t>(from_more), more.end());
-  return last;
+void TokenHistory::Append(std::span<const int32_t> tokens) {
+  for (const int32_t token : tokens) seen.Insert(token);
+  const auto last = tokens.last(std::min(tokens.size(), kTail));
+  tail.insert(tail.end(), last.begin(), last.end());
+  if (tail.size() > kTail) tail.erase(tail.begin(), tail.end() - kTail);
 }
 
 }  // namespace polysketch

@@ -1,6 +1,6 @@
-// A sequence at rest: everything that outlives a step, immutable and shared. A session is one of
-// these behind a name, a fork is another reference to it, and a file of it (snapshot_file.h)
-// continues on any replica of the same model.
+// A sequence between two requests or two replicas: everything that its next token depends on,
+// immutable and shared. A session is a Snapshot with an id, a fork is another reference to it, and a
+// snapshot file (snapshot_file.h) continues on any replica of the same model.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "base/byte_buffer.h"
-#include "base/status.h"
-#include "engine/request/request.h"
+#include "engine/request/params.h"
 #include "engine/snapshot/token_set.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "kernels/backend.h"
@@ -25,62 +24,70 @@ struct SavedState {
   int64_t position = 0;  // tokens
   ByteBuffer bytes;
 
+  // Null for the empty state.
   static std::shared_ptr<const SavedState> Of(const SequenceState& state);
 };
 
-// One of several choices of a stopped completion: what of it the client has.
+// What sampling and text need of the tokens of a sequence, however long it is.
+struct TokenHistory {
+  // A text that follows must know a character that the last tokens may have left incomplete.
+  static constexpr size_t kTail = 3;
+
+  TokenSet seen;              // ids in the whole sequence
+  std::vector<int32_t> tail;  // its last tokens, at most kTail
+
+  void Append(std::span<const int32_t> tokens);
+  bool operator==(const TokenHistory&) const = default;
+};
+
+// One of several choices of a migrated completion: what of it was sent to the client.
 struct MigratedChoice {
-  int64_t given = 0;  // tokens
-  bool over = false;  // and its end
+  int64_t sent = 0;    // tokens
+  bool ended = false;  // whether its end was sent too
 
   bool operator==(const MigratedChoice&) const = default;
 };
 
-// A completion that was stopped between two tokens; the resumed one gives the very next.
+// A completion between two tokens.
 struct Generation {
   GenerateParams params;
   int64_t max_tokens = 0;
   uint64_t seed = 0;
-  int64_t prompt_tokens = 0;  // of the request, as its Usage counts them
+  int64_t prompt_tokens = 0;  // as Usage counts them
   int64_t cached_tokens = 0;
-  int64_t generated = 0;                            // tokens given out: the sampler's position
+  int64_t generated = 0;                            // tokens: the sampler's position
   int64_t echoed = 0;                               // of Snapshot::pending
   std::vector<std::pair<int32_t, int32_t>> counts;  // (id, times in the output), with penalties
-  double logprob_sum = 0;                           // of the output, if it is asked for
-  std::string session;                              // that the completion runs in; empty: none
-  int64_t session_tokens = 0;                       // and where that session stood
+  double logprob_sum = 0;                           // of the output, if it is reported
+  std::string session;                              // of the completion; empty: none
+  int64_t session_tokens = 0;                       // length of the session before the completion
   std::string held;                                 // by the stop matcher
   IncrementalDecoder::Saved decoder;
-  // Of several choices, once they have parted (before, and of one choice: empty). Their states
-  // would be as many; instead the snapshot stands where they parted or before, with the prompt
-  // pending. What follows is a function of that and the seed: it is made again, and what the client
-  // has of it is left out.
+  // With best_of > 1, once the choices have parted; else empty. Saving the states of all choices
+  // would take best_of times the memory. Instead the snapshot holds the sequence before they parted,
+  // with the prompt pending: the choices are generated again, which gives the same tokens, and what
+  // was sent is left out.
   std::vector<MigratedChoice> choices;
 
   bool operator==(const Generation&) const = default;
 };
 
 struct Snapshot {
-  std::shared_ptr<const SavedState> state;  // null: no token has been processed
-  // Tokens of the sequence behind those in the state. At least the last one waits here, so that a
-  // continuation has a token to run; of a stopped completion, the rest of its prompt.
+  std::shared_ptr<const SavedState> state;  // null: the empty state
+  // Tokens of the sequence after those in the state. At least one, so that a continuation has a
+  // token to process; of a migrated completion, the rest of its prompt.
   std::vector<int32_t> pending;
-  TokenSet seen;              // ids in the whole sequence
-  std::vector<int32_t> tail;  // the last tokens of the sequence, at most kTail
-  std::optional<Generation> generation;
-
-  // What a text behind it must know of a character that tokens may have left unfinished.
-  static constexpr size_t kTail = 3;
+  TokenHistory history;
+  std::optional<Generation> generation;  // of a migrated completion
 
   int64_t position() const { return state == nullptr ? 0 : state->position; }
   // Length of the sequence.
   int64_t tokens() const { return position() + static_cast<int64_t>(pending.size()); }
-  // Memory that it takes.
-  size_t bytes() const;
+  // Memory without the state, which several snapshots may share.
+  size_t own_bytes() const {
+    return sizeof(*this) + (pending.size() + history.tail.size()) * sizeof(int32_t);
+  }
+  size_t bytes() const { return own_bytes() + (state == nullptr ? 0 : state->bytes.size()); }
 };
-
-// The last `most` of what `tokens` and then `more` hold.
-std::vector<int32_t> LastTokens(std::span<const int32_t> tokens, std::span<const int32_t> more,
-                                size_t most);
 
 }  // namespace polysketch

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/byte_io.h"
+#include "engine/snapshot/fields.h"
 #include "engine/snapshot/generation_bytes.h"
 #include "engine/snapshot/state_encoding.h"
 
@@ -21,30 +21,34 @@ constexpr size_t kMaxSections = 4;
 
 enum SectionKind : uint32_t { kBinding = 1, kSequence = 2, kState = 3, kGeneration = 4 };
 
+// Bytes is std::string in a file that is written and std::string_view in one that is read.
+template <typename Bytes>
 struct Section {
   uint32_t kind = 0;
   uint32_t encoding = 0;      // StateEncoding of kState, else 0
-  uint64_t decoded_size = 0;  // of what `bytes` stand for
-  std::string bytes;
+  uint64_t decoded_size = 0;  // of `bytes` without the encoding
+  Bytes bytes;
 };
+using ReadSection = Section<std::string_view>;
 
 uint64_t Checksum(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
+template <typename Fields, typename Binding>
+void VisitBinding(Fields& fields, Binding& binding) {
+  fields(binding.model, binding.tokenizer, binding.numerics);
+}
+
 std::string BindingBytes(const SnapshotBinding& binding) {
-  ByteWriter out;
-  for (const uint64_t word : binding.model) out.Put(word);
-  for (const uint64_t word : binding.tokenizer) out.Put(word);
-  out.PutBytes(binding.numerics);
-  return std::move(out).Take();
+  FieldWriter fields;
+  VisitBinding(fields, binding);
+  return std::move(fields).Take();
 }
 
 Status CheckBinding(std::string_view bytes, const SnapshotBinding& expected) {
-  ByteReader in(bytes);
+  FieldReader fields(bytes);
   SnapshotBinding found;
-  for (uint64_t& word : found.model) word = in.Get<uint64_t>();
-  for (uint64_t& word : found.tokenizer) word = in.Get<uint64_t>();
-  found.numerics = in.GetBytes();
-  if (!in.Finished()) return DataLoss("snapshot: binding: broken");
+  VisitBinding(fields, found);
+  if (!fields.Finished()) return DataLoss("snapshot: binding: expected other fields");
   if (found.model != expected.model) {
     return FailedPrecondition("snapshot: expected one of model ", HashText(expected.model),
                               ", found one of ", HashText(found.model));
@@ -60,73 +64,59 @@ Status CheckBinding(std::string_view bytes, const SnapshotBinding& expected) {
   return Status();
 }
 
+// position: tokens in the state. seen: TokenSet::words.
+template <typename Fields, typename Position, typename S, typename Words>
+void VisitSequence(Fields& fields, Position& position, S& snapshot, Words& seen) {
+  fields(position, snapshot.pending, snapshot.history.tail, seen);
+}
+
 std::string SequenceBytes(const Snapshot& snapshot) {
-  ByteWriter out;
-  out.Put<int64_t>(snapshot.position());
-  out.PutArray(std::span(snapshot.pending));
-  out.PutArray(std::span(snapshot.tail));
-  out.PutArray(std::span(snapshot.seen.words()));
-  return std::move(out).Take();
+  FieldWriter fields;
+  const int64_t position = snapshot.position();
+  VisitSequence(fields, position, snapshot, snapshot.history.seen.words());
+  return std::move(fields).Take();
 }
 
 Status ReadSequence(std::string_view bytes, int64_t* position, Snapshot* snapshot) {
-  ByteReader in(bytes);
-  *position = in.Get<int64_t>();
-  snapshot->pending = in.GetArray<int32_t>();
-  snapshot->tail = in.GetArray<int32_t>();
-  snapshot->seen = TokenSet::FromWords(in.GetArray<uint64_t>());
-  if (!in.Finished()) return DataLoss("snapshot: sequence: broken");
-  if (*position < 0) {
-    return InvalidArgument("snapshot: position: expected 0 or more, found ", *position);
-  }
-  return Status();
+  FieldReader fields(bytes);
+  std::vector<uint64_t> seen;
+  VisitSequence(fields, *position, *snapshot, seen);
+  if (!fields.Finished()) return DataLoss("snapshot: sequence: expected other fields");
+  snapshot->history.seen = TokenSet::FromWords(std::move(seen));
+  if (*position >= 0) return Status();
+  return InvalidArgument("snapshot: position: expected 0 or more, found ", *position);
 }
 
-std::string Assemble(const std::vector<Section>& sections) {
-  ByteWriter table;
+std::string Assemble(const std::vector<Section<std::string>>& sections) {
+  FieldWriter table;
   uint64_t offset = kHeaderBytes + sections.size() * kEntryBytes;
-  for (const Section& section : sections) {
-    table.Put(section.kind);
-    table.Put(section.encoding);
-    table.Put<uint64_t>(offset);
-    table.Put<uint64_t>(section.bytes.size());
-    table.Put(section.decoded_size);
-    table.Put(Checksum(section.bytes));
-    offset += section.bytes.size();
+  for (const auto& [kind, encoding, decoded_size, bytes] : sections) {
+    table(kind, encoding, offset, uint64_t{bytes.size()}, decoded_size, Checksum(bytes));
+    offset += bytes.size();
   }
-  ByteWriter header;
-  for (const char c : kMagic) header.Put(c);
-  header.Put(kVersion);
-  header.Put(static_cast<uint32_t>(sections.size()));
-  header.Put<uint64_t>(offset);
+  FieldWriter header(kMagic);
+  header(kVersion, static_cast<uint32_t>(sections.size()), offset);
   std::string file = std::move(header).Take();
   const std::string entries = std::move(table).Take();
-  const uint64_t checksum = Checksum(file + entries);
+  FieldWriter checksum;
+  checksum(Checksum(file + entries));
   file.reserve(offset);
-  file.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
+  file += std::move(checksum).Take();
   file += entries;
-  for (const Section& section : sections) file += section.bytes;
+  for (const auto& section : sections) file += section.bytes;
   return file;
 }
 
-// A section as the table has it, its checksum verified.
-struct View {
-  uint32_t kind = 0;
-  uint32_t encoding = 0;
-  uint64_t decoded_size = 0;
-  std::string_view bytes;
-};
-
-Result<std::vector<View>> ReadSections(std::string_view file) {
+// The section table, its checksum verified.
+Result<std::string_view> ReadTable(std::string_view file) {
   if (file.size() < kHeaderBytes || !file.starts_with(kMagic)) {
     return DataLoss("snapshot: expected the beginning of one, found ", file.size(),
                     " bytes of something else");
   }
-  ByteReader header(file.substr(kMagic.size()));
-  const auto version = header.Get<uint32_t>();
-  const auto count = header.Get<uint32_t>();
-  const auto size = header.Get<uint64_t>();
-  const auto checksum = header.Get<uint64_t>();
+  FieldReader header(file.substr(kMagic.size()));
+  uint32_t version = 0, count = 0;
+  uint64_t size = 0, checksum = 0;
+  header(version, count, size, checksum);
   if (version != kVersion) {
     return FailedPrecondition("snapshot: expected version ", kVersion, ", found ", version);
   }
@@ -140,82 +130,76 @@ Result<std::vector<View>> ReadSections(std::string_view file) {
   std::string covered(file.substr(0, kHeaderBytes - sizeof(checksum)));
   covered += table;
   if (Checksum(covered) != checksum) return DataLoss("snapshot: the header's checksum is wrong");
-
-  std::vector<View> views(count);
-  uint64_t next = kHeaderBytes + count * kEntryBytes;
-  ByteReader in(table);
-  for (View& view : views) {
-    view.kind = in.Get<uint32_t>();
-    view.encoding = in.Get<uint32_t>();
-    const auto offset = in.Get<uint64_t>();
-    const auto bytes = in.Get<uint64_t>();
-    view.decoded_size = in.Get<uint64_t>();
-    const auto section_checksum = in.Get<uint64_t>();
-    if (offset != next || bytes > file.size() - offset) {
-      return DataLoss("snapshot: section ", view.kind, " does not follow the one before it");
-    }
-    view.bytes = file.substr(offset, bytes);
-    if (Checksum(view.bytes) != section_checksum) {
-      return DataLoss("snapshot: the checksum of section ", view.kind, " is wrong");
-    }
-    next += bytes;
-  }
-  if (next != file.size()) return DataLoss("snapshot: bytes behind the last section");
-  return views;
+  return table;
 }
 
-Status CheckOrder(const std::vector<View>& views) {
-  const bool three = views.size() == 3 || views.size() == 4;
-  bool ordered = three && views[0].kind == kBinding && views[1].kind == kSequence &&
-                 views[2].kind == kState && (views.size() == 3 || views[3].kind == kGeneration);
-  for (const View& view : views) {
-    if (view.kind != kState && (view.encoding != 0 || view.decoded_size != view.bytes.size()))
-      ordered = false;
+Result<std::vector<ReadSection>> ReadSections(std::string_view file) {
+  PS_ASSIGN_OR_RETURN(const std::string_view table, ReadTable(file));
+  std::vector<ReadSection> sections(table.size() / kEntryBytes);
+  uint64_t next = kHeaderBytes + table.size();
+  FieldReader fields(table);
+  for (ReadSection& section : sections) {
+    uint64_t offset = 0, size = 0, checksum = 0;
+    fields(section.kind, section.encoding, offset, size, section.decoded_size, checksum);
+    if (offset != next || size > file.size() - offset) {
+      return DataLoss("snapshot: section ", section.kind, " does not follow the one before it");
+    }
+    section.bytes = file.substr(offset, size);
+    if (Checksum(section.bytes) != checksum) {
+      return DataLoss("snapshot: the checksum of section ", section.kind, " is wrong");
+    }
+    next += size;
   }
-  if (!ordered) {
-    return DataLoss(
-        "snapshot: expected the sections binding, sequence, state and perhaps "
-        "generation, found others");
+  if (next != file.size()) return DataLoss("snapshot: bytes after the last section");
+  return sections;
+}
+
+Status CheckOrder(const std::vector<ReadSection>& sections) {
+  bool ordered = sections.size() == 3 || sections.size() == 4;
+  for (size_t i = 0; i < sections.size(); ++i) {
+    const ReadSection& section = sections[i];
+    const bool plain = section.encoding == 0 && section.decoded_size == section.bytes.size();
+    ordered = ordered && section.kind == kBinding + i && (plain || section.kind == kState);
   }
-  return Status();
+  if (ordered) return Status();
+  return DataLoss(
+      "snapshot: expected the sections binding, sequence, state and perhaps generation, found "
+      "others");
 }
 
 }  // namespace
 
 std::string EncodeSnapshot(const Snapshot& snapshot, const SnapshotBinding& binding,
                            StateEncoding encoding) {
-  const auto plain = [](uint32_t kind, std::string bytes) {
-    const uint64_t size = bytes.size();
-    return Section{kind, 0, size, std::move(bytes)};
+  std::vector<Section<std::string>> sections;
+  const auto add = [&](SectionKind kind, std::string bytes) {
+    sections.push_back({kind, 0, bytes.size(), std::move(bytes)});
   };
-  std::vector<Section> sections;
-  sections.push_back(plain(kBinding, BindingBytes(binding)));
-  sections.push_back(plain(kSequence, SequenceBytes(snapshot)));
+  add(kBinding, BindingBytes(binding));
+  add(kSequence, SequenceBytes(snapshot));
   static const ByteBuffer kNone;
   const ByteBuffer& state = snapshot.state ? snapshot.state->bytes : kNone;
   sections.push_back(
       {kState, static_cast<uint32_t>(encoding), state.size(), EncodeState(state, encoding)});
-  if (snapshot.generation) {
-    sections.push_back(plain(kGeneration, GenerationBytes(*snapshot.generation)));
-  }
+  if (snapshot.generation) add(kGeneration, GenerationBytes(*snapshot.generation));
   return Assemble(sections);
 }
 
 Result<Snapshot> DecodeSnapshot(std::string_view bytes, const SnapshotBinding& binding,
                                 const DecodeLimits& limits) {
-  PS_ASSIGN_OR_RETURN(const std::vector<View> views, ReadSections(bytes));
-  PS_RETURN_IF_ERROR(CheckOrder(views));
-  PS_RETURN_IF_ERROR(CheckBinding(views[0].bytes, binding));
+  PS_ASSIGN_OR_RETURN(const std::vector<ReadSection> sections, ReadSections(bytes));
+  PS_RETURN_IF_ERROR(CheckOrder(sections));
+  PS_RETURN_IF_ERROR(CheckBinding(sections[0].bytes, binding));
   Snapshot snapshot;
   int64_t position = 0;
-  PS_RETURN_IF_ERROR(ReadSequence(views[1].bytes, &position, &snapshot));
-  if (views.size() == 4) {
-    PS_ASSIGN_OR_RETURN(snapshot.generation, ReadGeneration(views[3].bytes));
+  PS_RETURN_IF_ERROR(ReadSequence(sections[1].bytes, &position, &snapshot));
+  if (sections.size() == 4) {
+    PS_ASSIGN_OR_RETURN(snapshot.generation, ReadGeneration(sections[3].bytes));
   }
-  const View& state = views[2];
-  if (state.decoded_size > limits.max_state_bytes || (position == 0 && state.decoded_size != 0)) {
-    return InvalidArgument("snapshot: state: expected at most ",
-                           position == 0 ? 0 : limits.max_state_bytes, " bytes, found ",
+  const ReadSection& state = sections[2];
+  const size_t max_bytes = position == 0 ? 0 : limits.max_state_bytes;
+  if (state.decoded_size > max_bytes) {
+    return InvalidArgument("snapshot: state: expected at most ", max_bytes, " bytes, found ",
                            state.decoded_size);
   }
   auto saved = std::make_shared<SavedState>();

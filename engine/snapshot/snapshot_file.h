@@ -1,11 +1,10 @@
-// Snapshots as bytes: the format of files, of entries in a shared store and of states that travel
-// with a request. docs/snapshot-format.md describes every field.
+// Snapshots as bytes: files, entries of a state store and states that travel with a request.
+// docs/snapshot-format.md describes every field.
 //
-// Reading judges all of it (sizes, checksums, the model it belongs to, every value) before anything
-// is made of it; what has one byte changed or missing is refused.
+// Decoding checks sizes, checksums, the model and every value before it makes a snapshot. Bytes with
+// one byte changed or missing are refused.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -17,10 +16,10 @@
 
 namespace polysketch {
 
-// What a state's numbers mean something to.
+// What the numbers of a state depend on.
 struct SnapshotBinding {
   ContentHash model{};      // config.json and every weight
-  ContentHash tokenizer{};  // zero without one
+  ContentHash tokenizer{};  // zero without a tokenizer
   std::string numerics;     // backend, weight format, state format: "cpu/avx512 weights=bf16 ..."
 
   bool operator==(const SnapshotBinding&) const = default;
@@ -34,8 +33,8 @@ struct DecodeLimits {
   size_t max_state_bytes = 0;  // as SequenceState::Save writes it
 };
 
-// DATA_LOSS: the bytes are damaged or none of a snapshot. FAILED_PRECONDITION: they are of another
-// model, tokenizer or numeric format. INVALID_ARGUMENT: undamaged, and still not possible.
+// DATA_LOSS: the bytes are damaged or not a snapshot. FAILED_PRECONDITION: they belong to another
+// model, tokenizer or numeric format. INVALID_ARGUMENT: they are undamaged and hold impossible values.
 Result<Snapshot> DecodeSnapshot(std::string_view bytes, const SnapshotBinding& binding,
                                 const DecodeLimits& limits);
 

@@ -1,4 +1,4 @@
-// The forms of a state's float32 values in a snapshot.
+// The encodings of a state's float32 values in a snapshot.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ std::string_view StateEncodingName(StateEncoding encoding);
 // `state`: float32 values.
 std::string EncodeState(std::span<const uint8_t> state, StateEncoding encoding);
 
-// `size`: bytes of the float32 values, already bounded by the caller. DATA_LOSS when the bytes are
-// not what EncodeState makes of so many.
+// `size`: bytes of the float32 values, which the caller has limited. DATA_LOSS for bytes that
+// EncodeState does not make of a state of this size.
 Result<ByteBuffer> DecodeState(std::string_view bytes, uint32_t encoding, uint64_t size);
 
 }  // namespace polysketch

@@ -13,7 +13,7 @@ StateSaver::StateSaver(const SequenceState& state)
 }
 
 void StateSaver::Continue(const SequenceState& state, ThreadPool* pool) {
-  PS_CHECK(state.position() == saved_->position) << "the state has moved on";
+  PS_CHECK(state.position() == saved_->position) << "the state has changed";
   const int count = std::min(pool == nullptr ? 1 : pool->threads(), parts_ - next_);
   const auto save = [&](int64_t i, int /*thread*/) {
     state.SavePart(next_ + static_cast<int>(i), saved_->bytes);

@@ -1,5 +1,5 @@
-// Saves a state a part at a time, so that what else runs need not wait for all of it: the copy of
-// 48 MB takes ten milliseconds, and a hundred where the host has yet to find the memory.
+// Saves a state part by part, so that steps can run between two parts: a copy of 48 MB takes ten
+// milliseconds, or a hundred where its memory is touched for the first time.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@ namespace polysketch {
 
 class StateSaver {
  public:
-  // Of a state that stays as it is until done().
+  // `state` must not change until done().
   explicit StateSaver(const SequenceState& state);
 
-  // Writes the next parts, one on each thread of `pool` (null: this one).
+  // Saves the next parts, one on each thread of `pool` (null: on this thread).
   void Continue(const SequenceState& state, ThreadPool* pool);
-  bool begun() const { return next_ > 0; }
+  bool started() const { return next_ > 0; }
   bool done() const { return next_ == parts_; }
-  // Once done.
+  // Requires done().
   std::shared_ptr<const SavedState> Take() { return std::move(saved_); }
 
  private:

@@ -1,13 +1,10 @@
-// A set of token ids as one bit each: what a penalty needs to know of a history of any length.
+// A set of token ids, one bit each: what penalties need of a history, however long it is.
 #pragma once
 
 #include <bit>
 #include <cstdint>
-#include <span>
 #include <utility>
 #include <vector>
-
-#include "base/check.h"
 
 namespace polysketch {
 
@@ -17,16 +14,10 @@ class TokenSet {
   explicit TokenSet(int vocab_size) : words_((static_cast<size_t>(vocab_size) + 63) / 64) {}
 
   // 0 <= token < vocab_size.
-  void Insert(int32_t token) { words_[Word(token)] |= Bit(token); }
-  void Insert(std::span<const int32_t> tokens) {
-    for (const int32_t token : tokens) Insert(token);
+  void Insert(int32_t token) {
+    words_[static_cast<size_t>(token) / 64] |= uint64_t{1} << (token % 64);
   }
-  void Insert(const TokenSet& other) {
-    PS_CHECK(other.words_.size() == words_.size());
-    for (size_t i = 0; i < words_.size(); ++i) words_[i] |= other.words_[i];
-  }
-  bool Contains(int32_t token) const { return (words_[Word(token)] & Bit(token)) != 0; }
-  // In order.
+  // In ascending order.
   template <typename Fn>
   void ForEach(const Fn& fn) const {
     for (size_t i = 0; i < words_.size(); ++i) {
@@ -35,7 +26,7 @@ class TokenSet {
       }
     }
   }
-  // 64 ids each, the lowest in the lowest bit.
+  // Bit i of word w is id 64 w + i.
   const std::vector<uint64_t>& words() const { return words_; }
   static TokenSet FromWords(std::vector<uint64_t> words) {
     TokenSet set;
@@ -45,9 +36,6 @@ class TokenSet {
   bool operator==(const TokenSet&) const = default;
 
  private:
-  static size_t Word(int32_t token) { return static_cast<size_t>(token) / 64; }
-  static uint64_t Bit(int32_t token) { return uint64_t{1} << (token % 64); }
-
   std::vector<uint64_t> words_;
 };
 

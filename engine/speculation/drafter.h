@@ -1,8 +1,8 @@
-// Guesses how a sequence goes on. The model verifies a guess as one short segment, whose rows are
-// sampled as if the tokens had come one by one: a good guess saves steps, a bad one costs some
-// rows, and neither changes what comes out.
+// Proposes the next tokens of one sequence. The model verifies the proposal as one short segment whose
+// rows are sampled as if they were steps (DraftVerifier): a good draft saves steps, a bad one costs
+// rows, and neither changes the output.
 //
-// One object for a sequence; engine thread only.
+// Used by the engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace polysketch {
 class Drafter {
  public:
   virtual ~Drafter() = default;
-  // Tokens that are certain, in order: the prompt, then what was sampled.
+  // Adds tokens of the sequence, in order: the prompt, then the sampled ones.
   virtual void Append(std::span<const int32_t> tokens) = 0;
-  // Up to `most` tokens that may come next; none when there is nothing to go by.
-  virtual std::vector<int32_t> Propose(int64_t most) = 0;
+  // At most `max` tokens that may come next; empty without a proposal.
+  virtual std::vector<int32_t> Propose(int64_t max) = 0;
 };
 
 }  // namespace polysketch

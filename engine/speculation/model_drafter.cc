@@ -12,7 +12,7 @@ ModelDrafter::ModelDrafter(LanguageModel* model, StatePool* states)
       logits_(static_cast<size_t>(model->vocab_size())) {}
 
 void ModelDrafter::Append(std::span<const int32_t> tokens) {
-  if (!given_up_) unseen_.insert(unseen_.end(), tokens.begin(), tokens.end());
+  if (!gave_up_) unseen_.insert(unseen_.end(), tokens.begin(), tokens.end());
 }
 
 bool ModelDrafter::MakeRoom(int64_t tokens) {
@@ -23,11 +23,11 @@ bool ModelDrafter::MakeRoom(int64_t tokens) {
     reserved_ = needed;
   }
   if (state_ == nullptr) state_ = states_->Acquire();
-  if (state_ == nullptr) GiveBack();
+  if (state_ == nullptr) ReleaseState();
   return state_ != nullptr;
 }
 
-void ModelDrafter::GiveBack() {
+void ModelDrafter::ReleaseState() {
   if (state_ != nullptr) states_->Release(std::move(state_));
   states_->Unreserve(std::exchange(reserved_, 0));
 }
@@ -41,14 +41,14 @@ int32_t ModelDrafter::MostLikely() {
   return static_cast<int32_t>(std::max_element(logits_.begin(), logits_.end()) - logits_.begin());
 }
 
-std::vector<int32_t> ModelDrafter::Propose(int64_t most) {
+std::vector<int32_t> ModelDrafter::Propose(int64_t max) {
   std::vector<int32_t> draft;
   if (unseen_.empty()) return draft;
   const size_t seen = std::min(unseen_.size(), static_cast<size_t>(model_->max_step_tokens()));
-  if (!MakeRoom(static_cast<int64_t>(seen) + most)) {
-    if (state_ == nullptr) return draft;  // perhaps another time
-    GiveBack();
-    given_up_ = true;
+  if (!MakeRoom(static_cast<int64_t>(seen) + max)) {
+    if (state_ == nullptr) return draft;  // a later call may find memory
+    ReleaseState();
+    gave_up_ = true;
     unseen_ = {};
     return draft;
   }
@@ -56,14 +56,14 @@ std::vector<int32_t> ModelDrafter::Propose(int64_t most) {
   unseen_.erase(unseen_.begin(), unseen_.begin() + static_cast<ptrdiff_t>(seen));
   if (!unseen_.empty()) return draft;
 
-  // The drafts are taken back at the end, so they may not reach into the next block.
+  // The state is truncated to `certain` at the end, so drafts must not reach into the next block.
   const int64_t certain = state_->position();
   const int64_t block = model_->block();
-  const int64_t room = block == 0 ? most : (block - certain % block) % block;
-  while (static_cast<int64_t>(draft.size()) < most) {
+  const int64_t room = block == 0 ? max : (block - certain % block) % block;
+  while (static_cast<int64_t>(draft.size()) < max) {
     draft.push_back(MostLikely());
     const auto drafted = static_cast<int64_t>(draft.size());
-    if (drafted == most || drafted > room) break;
+    if (drafted == max || drafted > room) break;
     Run({&draft.back(), 1});
   }
   state_->Truncate(certain);

@@ -1,6 +1,8 @@
-// A draft model: a smaller model with the same vocabulary goes on greedily. It has a state of its
-// own for the sequence, made with the first draft, within the memory of a pool that all drafters
-// share. One that gets none drafts nothing: the sequence goes on token by token.
+// A draft model: a smaller model with the same vocabulary continues the sequence greedily. Its state
+// is made for the first draft, from a pool that all drafters share. Without memory for a state the
+// drafter proposes nothing.
+//
+// Used by the engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/model/model.h"
+#include "engine/model/language_model.h"
 #include "engine/model/state_pool.h"
 #include "engine/speculation/drafter.h"
 
@@ -16,20 +18,21 @@ namespace polysketch {
 
 class ModelDrafter : public Drafter {
  public:
-  // Both outlive it; shared by the sequences of an engine. `states` is of `model`.
+  // `model` and `states`, the pool of its states, outlive the drafter. All drafters share them.
   ModelDrafter(LanguageModel* model, StatePool* states);
-  ~ModelDrafter() override { GiveBack(); }
+  ~ModelDrafter() override { ReleaseState(); }
 
   void Append(std::span<const int32_t> tokens) override;
-  // Reads what it has not yet seen, at most one step of the draft model a call: behind a long
-  // prompt it proposes nothing until it has caught up, so that no other sequence waits for it.
-  std::vector<int32_t> Propose(int64_t most) override;
+  // Processes the tokens that it has not seen, at most one step of the draft model a call, so that
+  // other sequences do not wait for it: after a long prompt it proposes nothing until it has seen
+  // every token.
+  std::vector<int32_t> Propose(int64_t max) override;
 
  private:
-  // Memory for `tokens` more; false when there is none.
+  // Reserves memory for `tokens` more, and a state; false when there is none.
   bool MakeRoom(int64_t tokens);
-  void GiveBack();
-  // Runs tokens through the model and keeps the last row.
+  void ReleaseState();
+  // Processes tokens; hidden_ becomes the row of the last one.
   void Run(std::span<const int32_t> tokens);
   int32_t MostLikely();
 
@@ -37,9 +40,9 @@ class ModelDrafter : public Drafter {
   StatePool* const states_;
   std::unique_ptr<SequenceState> state_;
   size_t reserved_ = 0;          // bytes for it
-  bool given_up_ = false;        // a state that grows was too large: nothing is drafted any more
-  std::vector<int32_t> unseen_;  // certain tokens that the state has not seen
-  std::vector<float> hidden_;    // [hidden_size] of the last token seen
+  bool gave_up_ = false;         // a KV cache exceeded the memory: no more drafts
+  std::vector<int32_t> unseen_;  // tokens of the sequence that are not in the state
+  std::vector<float> hidden_;    // [hidden_size], of the last token in the state
   std::vector<float> logits_;    // [vocab_size]
 };
 

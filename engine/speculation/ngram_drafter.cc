@@ -35,7 +35,7 @@ void NgramDrafter::Rebuild() {
 }
 
 void NgramDrafter::Append(std::span<const int32_t> tokens) {
-  // Of a long prompt only the end counts: no more than is kept.
+  // Only the end of a long prompt is kept.
   if (tokens.size() > kMemory) tokens = tokens.last(kMemory);
   for (const int32_t token : tokens) {
     history_.push_back(token);
@@ -59,18 +59,18 @@ int64_t NgramDrafter::Find(int order) {
   return same ? next : 0;
 }
 
-std::vector<int32_t> NgramDrafter::Propose(int64_t most) {
+std::vector<int32_t> NgramDrafter::Propose(int64_t max) {
   std::vector<int32_t> draft;
   int64_t next = 0;
   for (size_t order = 0; order < kOrders.size() && next == 0; ++order) {
     next = Find(static_cast<int>(order));
   }
   if (next == 0) return draft;
-  // A place near the end runs into the draft itself: the period goes on.
-  const int64_t there = static_cast<int64_t>(history_.size()) - next;
-  for (int64_t i = 0; i < most; ++i) {
-    draft.push_back(i < there ? history_[static_cast<size_t>(next + i)]
-                              : draft[static_cast<size_t>(i - there)]);
+  // An occurrence near the end overlaps the draft, which then repeats its period.
+  const int64_t period = static_cast<int64_t>(history_.size()) - next;
+  for (int64_t i = 0; i < max; ++i) {
+    draft.push_back(i < period ? history_[static_cast<size_t>(next + i)]
+                               : draft[static_cast<size_t>(i - period)]);
   }
   return draft;
 }

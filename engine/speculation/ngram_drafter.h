@@ -1,6 +1,7 @@
-// Prompt lookup: what followed when the last tokens stood there before will follow again. Finds
-// the most recent place with the same last four tokens, else the same last two, in constant time a
-// token.
+// Prompt lookup: proposes the tokens that followed the latest earlier occurrence of the last four
+// tokens, or else of the last two. Constant time a token.
+//
+// Used by the engine thread only.
 #pragma once
 
 #include <array>
@@ -14,22 +15,23 @@ namespace polysketch {
 
 class NgramDrafter : public Drafter {
  public:
-  // Looks back over at least this many tokens, and at most twice as many.
+  // Looks back over kMemory to 2 kMemory tokens.
   static constexpr int64_t kMemory = 1 << 17;
 
   void Append(std::span<const int32_t> tokens) override;
-  std::vector<int32_t> Propose(int64_t most) override;
+  std::vector<int32_t> Propose(int64_t max) override;
 
  private:
   static constexpr std::array<int, 2> kOrders = {4, 2};
-  // One entry for each hash of n tokens: where the token behind their last place stands; 0: none.
+  // An entry for each hash of n tokens: index of the token after their latest occurrence; 0: none.
   using Table = std::vector<int32_t>;
 
+  // The entry of the n-gram that ends before index `end`.
   int32_t* Entry(int order, int64_t end);
-  // Remembers what follows the n-grams that end before token `next`.
+  // Records that token `next` follows the n-grams before it.
   void Index(int64_t next);
   void Rebuild();
-  // Where the token behind an earlier place with the same last `n` tokens stands; 0: nowhere.
+  // Index of the token after the latest earlier occurrence of the last n tokens; 0: none.
   int64_t Find(int order);
 
   std::vector<int32_t> history_;

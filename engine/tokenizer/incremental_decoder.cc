@@ -1,4 +1,3 @@
-#include <utility>
 
 #include "base/check.h"
 #include "base/utf8.h"

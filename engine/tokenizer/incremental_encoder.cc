@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <utility>
 
 #include "base/utf8.h"
 #include "engine/tokenizer/tokenizer.h"

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "engine/engine.h"
-#include "engine/model/model.h"
+#include "engine/model/polysketch_model.h"
 #include "engine/prefix_cache/prefix_cache.h"
 #include "engine/session/session_table.h"
 #include "engine/store/state_store.h"

@@ -50,7 +50,7 @@ void RandomStep(LanguageModel& model, const std::vector<std::unique_ptr<Sequence
       query.counts.emplace_back(token, 1);
   }
   std::vector<float> logits(rows * model.vocab_size()), sums(rows);
-  model.Sample(0, queries, results, logits.data(), sums.data());
+  model.SampleRows(0, queries, results, logits.data(), sums.data());
 }
 
 TEST_F(CudaReserveTest, NoStepAsksForMemory) {

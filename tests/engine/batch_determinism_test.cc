@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "engine/model/model.h"
+#include "engine/model/polysketch_model.h"
 #include "engine/scheduler/generate_sequence.h"
 #include "engine/scheduler/scheduler.h"
 #include "gtest/gtest.h"
@@ -152,7 +152,7 @@ class BatchDeterminismTest : public ::testing::TestWithParam<AttentionKind> {
       ASSERT_TRUE(client.got.finish && client.got.finish->status.ok());
       ExpectSameBits(client.got, alone_[client.request]);
     }
-    preemptions_ += scheduler.preemptions();
+    preemptions_ += scheduler.stats().preemptions;
   }
 
   class Observer : public EngineObserver {

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "engine/engine.h"
+#include "engine/model/polysketch_model.h"
 #include "gtest/gtest.h"
 #include "kernels/new_backend.h"
 #include "tests/engine/testing/reader.h"

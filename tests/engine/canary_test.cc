@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/model/polysketch_model.h"
 #include "engine/prefix_cache/prefix_cache.h"
 #include "engine/session/session_table.h"
 #include "engine/store/open_state_store.h"

@@ -230,7 +230,7 @@ TEST_F(MigrationTest, SnapshotsOnlyWhereTheyWereWanted) {
   state->bytes.resize(5);  // not what a state of the model takes
   broken->state = state;
   broken->pending = {1};
-  broken->seen = TokenSet(kFakeVocab);
+  broken->history.seen = TokenSet(kFakeVocab);
   request.start = broken;
   const Collected refused = Run(request, -1);
   EXPECT_EQ(refused.finish->reason, FinishReason::kError);

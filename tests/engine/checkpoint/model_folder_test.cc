@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/checkpoint/safetensors.h"
-#include "engine/model/model.h"
+#include "engine/model/polysketch_model.h"
 #include "gtest/gtest.h"
 #include "kernels/new_backend.h"
 #include "tests/engine/checkpoint/safetensors_bytes.h"

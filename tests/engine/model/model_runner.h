@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "engine/model/model.h"
+#include "engine/model/polysketch_model.h"
 
 namespace polysketch::testing {
 

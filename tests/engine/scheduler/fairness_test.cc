@@ -137,7 +137,7 @@ TEST_F(FairnessTest, HigherPriorityPreemptsAndTheOtherGoesOnWhereItWas) {
   Run(5);
   EXPECT_TRUE(high->got.finish.has_value());
   EXPECT_EQ(Tokens(low), before);
-  EXPECT_EQ(scheduler_->preemptions(), 1);
+  EXPECT_EQ(scheduler_->stats().preemptions, 1);
   Run(30);
   EXPECT_EQ(low->got.tokens, alone->got.tokens);
   EXPECT_EQ(scheduler_->states().preempted(), 0u);
@@ -173,7 +173,7 @@ TEST_F(FairnessTest, SlowReaderLendsItsSlot) {
   Client* slow = Send(3, 50, "", 0, /*capacity=*/4);
   while (scheduler_->Tick()) {
   }
-  EXPECT_EQ(scheduler_->counts().idle, 1);
+  EXPECT_EQ(scheduler_->stats().idle, 1);
   EXPECT_EQ(scheduler_->running(), 1);  // nobody wants the slot
   Client* fast = Send(3, 50, "");
   while (scheduler_->Tick()) {
@@ -181,10 +181,10 @@ TEST_F(FairnessTest, SlowReaderLendsItsSlot) {
   fast->got.Drain(fast->stream.get());
   EXPECT_TRUE(fast->got.finish.has_value());
   EXPECT_EQ(scheduler_->running(), 0);
-  EXPECT_EQ(scheduler_->counts().preempted, 1);
+  EXPECT_EQ(scheduler_->stats().preempted, 1);
   EXPECT_EQ(scheduler_->states().preempted(), 100u);
-  EXPECT_EQ(scheduler_->counts().preempted_bytes, 100u);
-  EXPECT_EQ(scheduler_->counts().state_bytes, 0u);
+  EXPECT_EQ(scheduler_->stats().preempted_bytes, 100u);
+  EXPECT_EQ(scheduler_->stats().state_bytes, 0u);
   Run(100);
   EXPECT_EQ(slow->got.tokens, fast->got.tokens);
   EXPECT_EQ(scheduler_->states().preempted(), 0u);

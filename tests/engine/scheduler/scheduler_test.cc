@@ -82,8 +82,8 @@ TEST_F(SchedulerTest, SlotsBoundWhatRuns) {
   Client a = Generate(3, 10), b = Generate(3, 20), c = Generate(3, 5);
   ASSERT_TRUE(scheduler_->Tick());
   EXPECT_EQ(scheduler_->running(), 2);
-  EXPECT_EQ(scheduler_->counts().waiting, 1);
-  EXPECT_EQ(scheduler_->counts().state_bytes, 200u);
+  EXPECT_EQ(scheduler_->stats().waiting, 1);
+  EXPECT_EQ(scheduler_->stats().state_bytes, 200u);
   int steps = 0;
   for (; scheduler_->Tick(); ++steps) {
     EXPECT_LE(model_->live_states, 2);
@@ -155,7 +155,7 @@ TEST_F(SchedulerTest, FullStreamParksAndCostsNothing) {
   }
   fast.Read();
   EXPECT_TRUE(fast.done());
-  EXPECT_EQ(scheduler_->counts().idle, 1);
+  EXPECT_EQ(scheduler_->stats().idle, 1);
   EXPECT_EQ(scheduler_->running(), 1);
   EXPECT_FALSE(scheduler_->Tick());
   while (!slow.done()) {
@@ -335,7 +335,7 @@ TEST_F(SchedulerTest, StoringAStateHoldsNobodyUp) {
 TEST(StatePoolTest, FillMakesAllStatesAtOnce) {
   class DeviceModel : public FakeModel {
    public:
-    bool states_at_start() const override { return true; }
+    bool host_memory() const override { return false; }
   } model;
   {
     StatePool pool(&model, 350, 210);  // bytes for three and two states of 100

@@ -31,9 +31,9 @@ std::shared_ptr<const Snapshot> At(int64_t tokens) {
   std::memcpy(state->bytes.data(), values.data(), kStateBytes);
   snapshot->state = state;
   snapshot->pending = {5};
-  snapshot->tail = {5};
-  snapshot->seen = TokenSet(kVocab);
-  snapshot->seen.Insert(5);
+  snapshot->history.tail = {5};
+  snapshot->history.seen = TokenSet(kVocab);
+  snapshot->history.seen.Insert(5);
   return snapshot;
 }
 

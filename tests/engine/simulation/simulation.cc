@@ -177,8 +177,8 @@ void Simulation::CheckEnd(const Client& client) {
 
 void Simulation::CheckBudgets() {
   const StatePool& states = scheduler_->states();
-  const Scheduler::Counts counts = scheduler_->counts();
-  happened_.preempted += counts.able;
+  const EngineStats counts = scheduler_->stats();
+  happened_.preempted += counts.preempted_ready;
   if (counts.running > options_.max_sequences) Fail(counts.running, " sequences have a slot");
   if (states.reserved() > states.limit()) Fail(states.reserved(), " bytes of states");
   if (states.preempted() > states.preempted_limit())
@@ -229,7 +229,7 @@ bool Simulation::Run(int ticks) {
           !model_->growing() && std::none_of(clients_.begin(), clients_.end(), [](const auto& c) {
             return c->submitted && c->request->params.best_of > 1;
           });
-      if (equal && scheduler_->counts().able > 0) {
+      if (equal && scheduler_->stats().preempted_ready > 0) {
         Fail("nothing was done although a sequence could go on");
       }
       const Clock::time_point next = scheduler_->NextDeadline();
@@ -242,7 +242,7 @@ bool Simulation::Run(int ticks) {
   }
   if (states.reserved() + states.preempted() > 0) Fail("memory of states is left reserved");
   CheckSessions();
-  happened_.preemptions = scheduler_->preemptions();
+  happened_.preemptions = scheduler_->stats().preemptions;
   if (table_ != nullptr) happened_.spills = table_->stats().spills;
   if (store_ != nullptr) happened_.store_failures = store_->failures;
   if (prefix_cache_ != nullptr) happened_.cache_hits = prefix_cache_->stats().hit_tokens;

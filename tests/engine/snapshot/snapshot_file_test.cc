@@ -34,9 +34,9 @@ Snapshot Example(int floats, bool stopped) {
   if (floats > 0) std::memcpy(state->bytes.data(), values.data(), state->bytes.size());
   snapshot.state = state;
   snapshot.pending = {7};
-  snapshot.tail = {5, 6, 7};
-  snapshot.seen = TokenSet(kVocab);
-  for (const int32_t token : {0, 5, 6, 7, 63, 64, 99}) snapshot.seen.Insert(token);
+  snapshot.history.tail = {5, 6, 7};
+  snapshot.history.seen = TokenSet(kVocab);
+  for (const int32_t token : {0, 5, 6, 7, 63, 64, 99}) snapshot.history.seen.Insert(token);
   if (!stopped) return snapshot;
   Generation generation;
   generation.params.sampling.frequency_penalty = 0.5f;
@@ -65,8 +65,8 @@ Snapshot Example(int floats, bool stopped) {
 void ExpectSame(const Snapshot& a, const Snapshot& b) {
   EXPECT_EQ(a.position(), b.position());
   EXPECT_EQ(a.pending, b.pending);
-  EXPECT_EQ(a.tail, b.tail);
-  EXPECT_EQ(a.seen, b.seen);
+  EXPECT_EQ(a.history.tail, b.history.tail);
+  EXPECT_EQ(a.history.seen, b.history.seen);
   EXPECT_EQ(a.generation, b.generation);
   ASSERT_EQ(a.state == nullptr, b.state == nullptr);
 }
@@ -198,10 +198,10 @@ TEST(SnapshotFile, ImpossibleContents) {
   refused("pending", [](Snapshot* s) { s->pending.clear(); });
   refused("pending", [](Snapshot* s) { s->pending = {kVocab}; });
   refused("pending", [](Snapshot* s) { s->pending = {1, 2}; });
-  refused("tail", [](Snapshot* s) { s->tail = {-1}; });
-  refused("tail", [](Snapshot* s) { s->tail = {1, 2, 3, 4}; });
-  refused("seen", [](Snapshot* s) { s->seen = TokenSet(kVocab + 64); });
-  refused("seen", [](Snapshot* s) { s->seen.Insert(kVocab); });
+  refused("tail", [](Snapshot* s) { s->history.tail = {-1}; });
+  refused("tail", [](Snapshot* s) { s->history.tail = {1, 2, 3, 4}; });
+  refused("seen", [](Snapshot* s) { s->history.seen = TokenSet(kVocab + 64); });
+  refused("seen", [](Snapshot* s) { s->history.seen.Insert(kVocab); });
   const auto generation = [&](const char* what, const auto& change) {
     refused(what, [&](Snapshot* s) { change(&*s->generation); });
   };

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "engine/model/model.h"
+#include "engine/model/language_model.h"
 #include "engine/sampler/random.h"
 #include "engine/tokenizer/tokenizer.h"
 

@@ -1,0 +1,45 @@
+// How much memory the states of an engine may take, and how long a sequence can become in it.
+//
+// Threads: MaxTokens may be called by any thread; the states of the draft model are the engine
+// thread's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/status.h"
+#include "engine/engine_options.h"
+#include "engine/model/state_pool.h"
+#include "engine/request/request.h"
+
+namespace polysketch {
+
+class EngineMemory {
+ public:
+  // Makes the states of the draft model that are made before the first request.
+  EngineMemory(LanguageModel* model, const EngineOptions& options);
+
+  size_t slot_memory() const { return sizes_.limit(); }
+  size_t preempted_memory() const { return sizes_.preempted_limit(); }
+  // Null without a draft model.
+  StatePool* draft_states() { return draft_states_ ? &*draft_states_ : nullptr; }
+
+  // INVALID_ARGUMENT when slot memory holds no state.
+  Status Check() const;
+  // Allocates what steps need in the memory of a device.
+  Status Reserve();
+
+  // The max_tokens of a request, or the limit in its place: the server's, and for KV kinds what fits
+  // in an equal share of slot memory (after a prompt that exceeds the share: in all of it).
+  Result<int64_t> MaxTokens(const GenerateRequest& request) const;
+
+ private:
+  std::optional<StatePool> NewDraftStates() const;
+
+  LanguageModel* const model_;
+  const EngineOptions& options_;
+  const StatePool sizes_;  // no states: for its arithmetic alone
+  std::optional<StatePool> draft_states_;
+};
+
+}  // namespace polysketch

@@ -1,0 +1,82 @@
+// What other threads and the engine thread leave for each other. Callbacks of streams and feeds share
+// it, which may outlive the engine.
+//
+// Thread-safe. A function without "Locked" in its name locks the mutex.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/request/observer.h"
+#include "engine/request/request.h"
+#include "engine/scheduler/retry_delay.h"
+#include "engine/scheduler/sequence.h"
+
+namespace polysketch {
+
+struct Mailbox {
+  // For the engine thread.
+  struct Inbox {
+    std::vector<std::unique_ptr<Sequence>> added;
+    int64_t added_tokens = 0;  // input of `added`
+    std::vector<RequestId> cancelled;
+    std::optional<Status> end_all;
+    bool migrate = false;
+    bool stop = false;
+  };
+
+  std::mutex mutex;
+  std::condition_variable wake;  // the engine thread waits for `woken`
+  std::condition_variable idle;  // Drain waits for unfinished == 0
+
+  // All guarded by mutex.
+  bool woken = false;
+  Inbox inbox;
+  bool draining = false;  // no new requests
+  int slots = 0;          // that submitted requests which have not ended can use
+  int unfinished = 0;     // submitted requests whose FinishEvent was not pushed
+  RetryDelay retry_delay;
+  EngineStats stats;
+
+  // Calls change(&inbox) and wakes the engine thread.
+  template <typename Change>
+  void Post(const Change& change) {
+    std::lock_guard lock(mutex);
+    change(&inbox);
+    WakeLocked();
+  }
+  void Wake() {
+    Post([](Inbox*) {});
+  }
+  // The caller holds the mutex.
+  void WakeLocked() {
+    woken = true;
+    wake.notify_one();
+  }
+
+  // Engine thread. Waits until it is woken or until `deadline`, unless it is `busy`. Empties the
+  // inbox.
+  Inbox Take(bool busy, Clock::time_point deadline) {
+    std::unique_lock lock(mutex);
+    const auto is_woken = [this] { return woken; };
+    if (busy) {
+      // Returns what is there.
+    } else if (deadline == Clock::time_point::max()) {
+      wake.wait(lock, is_woken);
+    } else {
+      wake.wait_until(lock, deadline, is_woken);
+    }
+    woken = false;
+    stats.waiting += static_cast<int>(inbox.added.size());
+    stats.waiting_tokens += inbox.added_tokens;
+    return std::exchange(inbox, Inbox());
+  }
+};
+
+}  // namespace polysketch

@@ -1,0 +1,103 @@
+// The PolySketchFormer of a model folder (docs/model-format.md). docs/attention.md holds the
+// equations.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "engine/checkpoint/model_config.h"
+#include "engine/model/language_model.h"
+#include "engine/model/weights.h"
+#include "kernels/backend.h"
+
+namespace polysketch {
+
+struct LoadOptions {
+  // Format of the packed matrices. Unset: the format of each tensor in the checkpoint.
+  std::optional<DataType> weights;
+  // Unset: kF32 for a model whose embedding is packed as float32, kBf16 for other models.
+  std::optional<StateFormat> state_format;
+  int max_step_tokens = 512;
+  // Called with bytes done and total bytes while weights are packed. May be empty.
+  std::function<void(int64_t, int64_t)> progress;
+};
+
+class PolysketchModel final : public LanguageModel {
+ public:
+  // Checks every tensor against the config; INVALID_ARGUMENT names what does not fit. `backend`
+  // outlives the model.
+  static Result<std::unique_ptr<PolysketchModel>> Load(const std::string& folder, Backend* backend,
+                                                       const LoadOptions& options);
+  ~PolysketchModel() override;
+
+  const ModelConfig& config() const { return config_; }
+  const AttentionSpec& attention_spec() const { return spec_; }
+  // Bytes of all packed weights.
+  int64_t weight_bytes() const { return weights_->bytes(); }
+  int64_t parameters() const { return weights_->parameters(); }
+  // Bytes that a decode step of one sequence reads on average: weights, state, half a block buffer.
+  int64_t decode_step_bytes() const;
+
+  int vocab_size() const override { return config_.vocab_size; }
+  int hidden_size() const override { return config_.emb_dim; }
+  int max_step_tokens() const override { return max_step_tokens_; }
+  int64_t block() const override { return spec_.kv_cache() ? 0 : spec_.block; }
+  void Step(const Batch& batch, float* hidden) override;
+  void Logits(const float* hidden, int64_t rows, float* logits) override;
+  void LogSumExp(const float* logits, int64_t rows, float* out) override;
+  void SampleRows(int64_t first, std::span<const SampleQuery> queries,
+                  std::span<SampleResult> results, float* logits, float* log_sum_exp) override;
+  std::unique_ptr<SequenceState> NewState() override { return backend_->NewState(spec_); }
+  size_t StateBytes(int64_t tokens) const override { return backend_->StateBytes(spec_, tokens); }
+  void Reserve(int sequences, size_t growing) override;
+  bool host_memory() const override { return backend_->host_memory(); }
+  bool samples_rows() const override { return backend_->samples_rows(); }
+  ThreadPool* pool() override { return backend_->pool(); }
+  Status status() const override { return backend_->status(); }
+
+ private:
+  struct Workspace;
+
+  PolysketchModel(ModelConfig config, const LoadOptions& options, Backend* backend,
+                  std::unique_ptr<ModelWeights> weights);
+
+  // --- parts of a step; activations are in the workspace ---
+  void Layer(int i);
+  // Queries and keys that the attention of this kind compares, from qkv.
+  AttentionInput QueriesAndKeys(const LayerWeights& w);
+  // Sketches or feature maps of x [rows, d], queries and then keys, to the workspace.
+  void FarFeatures(const LayerWeights& w, const float* x, int64_t rows);
+  void RandomMixedFeatures(const LayerWeights& w, const float* x, int64_t rows);
+  // The final norm of `rows`, ascending, to out [rows, emb_dim].
+  void NormOutputRows(std::span<const int64_t> rows, float* out);
+  // logits [rows, vocab_size] of hidden rows, both in the backend's memory.
+  void ProjectToVocabulary(const float* hidden, int64_t rows, float* logits);
+
+  // --- host memory that ops cannot access is copied ---
+  // `array` with at least `size` elements.
+  float* Grow(int64_t size, BackendArray* array);
+  // `host`, or its copy in the backend's memory.
+  const float* InputOf(const float* host, int64_t size);
+  // `host`, or an array of the backend's memory that CopyToHost copies to `host`.
+  float* OutputFor(float* host, int64_t size);
+  void CopyToHost(const float* out, int64_t size, float* host);
+
+  const ModelConfig config_;
+  const AttentionSpec spec_;
+  const int max_step_tokens_;
+  Backend* const backend_;
+  const std::unique_ptr<ModelWeights> weights_;
+  const std::unique_ptr<Workspace> space_;
+  BackendArray staged_input_, staged_output_;  // empty with host_memory()
+  // The batch of the current step.
+  std::span<const int32_t> tokens_;
+  std::span<const int64_t> positions_;
+  std::span<const Segment> segments_;
+};
+
+}  // namespace polysketch

@@ -1,0 +1,107 @@
+// What the engine reports of a request: plain data.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/status.h"
+
+namespace polysketch {
+
+struct Snapshot;  // engine/snapshot/snapshot.h
+
+// kMigrated: ended between two tokens; FinishEvent::snapshot continues the completion.
+enum class FinishReason { kStop, kLength, kCancelled, kDeadline, kStalled, kError, kMigrated };
+// "stop", "length", ...
+std::string_view FinishReasonName(FinishReason reason);
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;
+};
+
+// One generated (or echoed) token. `text` holds the bytes that became certain with this token:
+// whole UTF-8 characters only, and no part of a stop string that may still match. Text that is held
+// back follows with later tokens or with FinishEvent.
+struct TokenEvent {
+  int32_t token = 0;
+  std::string text;
+  bool echoed = false;
+  int choice = 0;
+  std::optional<float> logprob;   // unset for the first prompt token
+  std::vector<TokenLogprob> top;  // most likely first
+};
+
+// Prompt tokens processed so far; sent about once a second during long prompts and scores.
+struct ProgressEvent {
+  int64_t processed = 0;
+  int64_t total = 0;  // 0: unknown (a score whose input still arrives)
+};
+
+// Log-probabilities of consecutive tokens of a score: element i belongs to token first + i, given
+// all tokens before it. The first token of an input has none, so `first` starts at 1.
+struct ScoreEvent {
+  int64_t first = 0;
+  std::vector<float> logprobs;
+};
+
+struct Usage {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;
+};
+
+// Why the prefix cache provided no token of a prompt.
+enum class CacheMiss {
+  kNone,      // it provided some, or the request started from a snapshot
+  kDisabled,  // there is no cache, or the request did not read it or needs every row
+  kTooShort,  // the prompt is shorter than the entries
+  kNoPrefix,  // no entry begins the prompt
+};
+
+struct Timings {
+  std::chrono::nanoseconds queue{0};
+  std::chrono::nanoseconds prefill{0};
+  std::chrono::nanoseconds decode{0};
+  std::chrono::nanoseconds first_token{0};  // from arrival; 0 without a token
+  std::chrono::nanoseconds total{0};
+};
+
+// One of several choices (n > 1 or best_of > 1) has ended.
+struct ChoiceEvent {
+  int choice = 0;
+  FinishReason reason = FinishReason::kStop;
+  std::string text;  // the text that was held back until the end
+  std::string matched_stop;
+  uint64_t seed = 0;  // a request with n = 1 and this seed generates the same tokens
+  int64_t completion_tokens = 0;
+  double logprob_sum = 0;  // with log-probabilities or best_of > n
+};
+
+// Always the last event, exactly once. A request with several choices reports the reason and seed
+// of the first choice and the tokens of all.
+struct FinishEvent {
+  FinishReason reason = FinishReason::kStop;
+  Status status;             // not OK with kError, kDeadline, kStalled, kCancelled
+  std::string text;          // the text that was held back until the end
+  std::string matched_stop;  // the stop string that ended the completion; empty: another reason
+  uint64_t seed = 0;
+  Usage usage;
+  CacheMiss cache_miss = CacheMiss::kNone;
+  Timings timings;
+  // A score: the sum in float64 over all tokens. A completion: the sum over its output, with
+  // log-probabilities or best_of > n.
+  double logprob_sum = 0;
+  // The sequence at its end: with kMigrated, and with GenerateRequest::keep after kStop or kLength.
+  std::shared_ptr<const Snapshot> snapshot;
+};
+
+using Event = std::variant<TokenEvent, ProgressEvent, ScoreEvent, ChoiceEvent, FinishEvent>;
+
+}  // namespace polysketch

@@ -1,0 +1,52 @@
+// The parts of a Snapshot that a running completion carries: the state that it started from, its
+// input, and its token history. Makes the snapshot that continues the completion after its end and
+// the one that starts its choices again.
+//
+// Used by the engine thread only. Copies share the state and the input.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/snapshot/snapshot.h"
+
+namespace polysketch {
+
+class Continuation {
+ public:
+  // `start` may be null: the empty sequence. `prompt` follows it.
+  Continuation(const Snapshot* start, std::span<const int32_t> prompt, int vocab_size);
+
+  // Whether the sequence starts from a stored state.
+  bool has_state() const { return state_ != nullptr; }
+  int64_t start_position() const { return has_state() ? state_->position : 0; }
+  // Makes `state`, which is empty, the stored state.
+  Status LoadState(SequenceState* state) const {
+    return state->Load(state_->position, state_->bytes);
+  }
+
+  // Tokens to process before one is sampled: the pending ones of `start`, and the prompt.
+  const std::vector<int32_t>& input() const { return *input_; }
+  int64_t input_size() const { return static_cast<int64_t>(input_->size()); }
+
+  const TokenHistory& history() const { return history_; }
+  // Adds a sampled token to the history.
+  void Append(int32_t token) { history_.Append({&token, 1}); }
+
+  // The sequence now. `state` is null before the sequence was admitted. last_token: sampled and not
+  // yet processed; used once the input is processed.
+  Snapshot Save(const SequenceState* state, int32_t last_token) const;
+  // The sequence before its input was processed.
+  Snapshot Beginning(const Generation& generation) const {
+    return {state_, *input_, history_, generation};
+  }
+
+ private:
+  const std::shared_ptr<const SavedState> state_;  // null: the empty state
+  std::shared_ptr<const std::vector<int32_t>> input_;
+  TokenHistory history_;
+};
+
+}  // namespace polysketch

@@ -1,0 +1,45 @@
+// The text of a completion: tokens become whole characters, which are held back while they may
+// belong to a stop string.
+//
+// Used by the engine thread only.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "engine/sampler/stop_matcher.h"
+#include "engine/snapshot/snapshot.h"
+#include "engine/tokenizer/tokenizer.h"
+
+namespace polysketch {
+
+class OutputText {
+ public:
+  // `tokenizer` null: all text is empty.
+  OutputText(const Tokenizer* tokenizer, const GenerateParams& params)
+      : tokenizer_(tokenizer), matcher_(params.stop, params.include_stop_in_output) {}
+
+  // The text follows the tokens of `history`.
+  void Start(const TokenHistory& history);
+  // Text of a prompt token. Stop strings are not matched in it.
+  std::string AppendEcho(int32_t token);
+  // Text that became certain with a sampled token; stopped() when a stop string has matched.
+  std::string Append(int32_t token);
+  // The rest of the text.
+  std::string Finish();
+  bool stopped() const { return !matched().empty(); }
+  // The stop string that matched; empty before.
+  const std::string& matched() const { return matcher_.matched(); }
+
+  void Save(Generation* generation) const;
+  void Restore(const Generation& generation);
+
+ private:
+  std::string Match(const std::string& text);
+
+  const Tokenizer* const tokenizer_;
+  StopMatcher matcher_;
+  std::optional<IncrementalDecoder> decoder_;  // unset without a tokenizer
+};
+
+}  // namespace polysketch

@@ -1,0 +1,183 @@
+// What a step processes.
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+#include "engine/scheduler/scheduler.h"
+
+namespace polysketch {
+
+bool Scheduler::Step(Clock::time_point now) {
+  const bool stores = AnyStores();
+  const StepPlan plan = PlanStep(now);
+  if (plan.segments.empty()) return StoreStates(/*half_budget=*/true);
+
+  executor_.Run(plan.segments);
+  ++steps_;
+  for (Slot* slot : plan.slots) {
+    if (slot->sequence->ended()) continue;
+    slot->sequence->MaybeReportProgress();
+    Fork(slot, now);
+  }
+  const std::chrono::nanoseconds duration = context_.now() - now;
+  budget_.OnStep(plan.decode_tokens, plan.prefill_tokens, plan.folds, duration);
+  StoreStates(/*half_budget=*/stores);
+  const std::chrono::nanoseconds whole = context_.now() - now;
+  context_.observer->OnStep(static_cast<int>(plan.segments.size()), plan.prefill_tokens,
+                            plan.decode_tokens, whole);
+  StepParts parts = executor_.parts();
+  parts.storing = whole - duration;
+  context_.observer->OnStepParts(parts);
+  return true;
+}
+
+Scheduler::StepPlan Scheduler::PlanStep(Clock::time_point now) {
+  Candidates shares = FindCandidates(now);
+  const std::vector<int64_t> tokens = ShareTokens(&shares);
+  StepPlan plan;
+  // Decoding rows first: their tokens are sent before the logits of long scores are computed.
+  for (const bool decoding : {true, false}) {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      Slot* slot = shares.slots[i];
+      if (shares.candidates[i].decoding != decoding || tokens[i] == 0) continue;
+      if (!GrowReservation(slot, tokens[i])) continue;
+      slot->last_served = now;
+      plan.folds += !decoding && BeginsWithFold(slot->state());
+      plan.segments.push_back({slot->sequence.get(), slot->own.state.get(), tokens[i]});
+      plan.slots.push_back(slot);
+      (decoding ? plan.decode_tokens : plan.prefill_tokens) += static_cast<int>(tokens[i]);
+    }
+  }
+  return plan;
+}
+
+Scheduler::Candidates Scheduler::FindCandidates(Clock::time_point now) {
+  Candidates shares;
+  const int64_t max_drafts = MaxDrafts();
+  const int64_t block = model_->block();
+  for (Slot& slot : running_) {
+    Sequence& sequence = *slot.sequence;
+    if (sequence.stream().Full() || sequence.ended() || sequence.storing()) continue;
+    // A segment that may be truncated stays in the block of its first token: a block that was folded
+    // cannot be truncated.
+    const int64_t in_block = block == 0 ? max_drafts : block - 1 - slot.state().position() % block;
+    const int64_t ready = sequence.ReadyTokens(std::min(max_drafts, in_block));
+    if (ready == 0 || sequence.ended()) continue;
+    shares.slots.push_back(&slot);
+    shares.candidates.push_back(
+        {.ready = ready,
+         .decoding = sequence.decoding(),
+         .level = AgedLevel(slot.level, now - slot.last_served, options_.aging),
+         .last_turn = slot.last_turn});
+  }
+  return shares;
+}
+
+int64_t Scheduler::MaxDrafts() const {
+  const int64_t decoding = std::count_if(running_.begin(), running_.end(), [](const Slot& slot) {
+    return slot.sequence->decoding() && !slot.sequence->stream().Full();
+  });
+  if (decoding == 0) return 0;
+  const int64_t rows = std::min<int64_t>(kMaxDraftRows, context_.max_step_tokens);
+  return std::max<int64_t>(rows / decoding - 1, 0);
+}
+
+bool Scheduler::BeginsWithFold(const SequenceState& state) const {
+  const int64_t block = model_->block();
+  return block > 0 && state.position() > 0 && state.position() % block == 0;
+}
+
+void Scheduler::FitToBlock(const SequenceState& state, int64_t max_tokens,
+                           BatchBuilder::Candidate* candidate) const {
+  const int64_t block = model_->block();
+  if (block == 0) return;
+  if (BeginsWithFold(state)) candidate->surcharge = budget_.FoldTokens();
+  const int64_t left = block - state.position() % block;
+  const int64_t steps = (left + max_tokens - 1) / max_tokens;
+  candidate->ready = std::min(candidate->ready, (left + steps - 1) / steps);
+}
+
+std::vector<int64_t> Scheduler::TenantTimes(Candidates* shares) {
+  std::map<std::string_view, size_t> indices;
+  std::vector<int64_t> times;
+  for (size_t i = 0; i < shares->slots.size(); ++i) {
+    const auto [at, added] =
+        indices.try_emplace(shares->slots[i]->sequence->tenant(), times.size());
+    if (added) times.push_back(tenants_.VirtualTime(at->first));
+    shares->candidates[i].tenant = at->second;
+  }
+  return times;
+}
+
+std::vector<int64_t> Scheduler::ShareTokens(Candidates* shares) {
+  auto& [slots, candidates] = *shares;
+  std::vector<int64_t> times = TenantTimes(shares);
+  int64_t decode_rows = 0;
+  for (const auto& candidate : candidates) decode_rows += candidate.decoding ? candidate.ready : 0;
+  // States that are being stored take the other half of the budget.
+  const int64_t prompt_tokens = budget_.PromptTokens(decode_rows) / (AnyStores() ? 2 : 1);
+  for (size_t i = 0; i < slots.size() && prompt_tokens < context_.max_step_tokens; ++i) {
+    if (!candidates[i].decoding) FitToBlock(slots[i]->state(), prompt_tokens, &candidates[i]);
+  }
+  // The tenants of sequences that wait for a slot demand tokens too.
+  int64_t least = times.empty() ? 0 : *std::min_element(times.begin(), times.end());
+  for (const Waiting& waiting : waiting_.list()) {
+    if (!waiting.sequence->idle())
+      least = std::min(least, tenants_.VirtualTime(waiting.sequence->tenant()));
+  }
+  tenants_.AdvanceTo(least);
+
+  std::vector<int64_t> tokens = batch_builder_.Share(candidates, prompt_tokens, times);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    slots[i]->last_turn = candidates[i].last_turn;
+    tenants_.Charge(slots[i]->sequence->tenant(), tokens[i]);
+  }
+  return tokens;
+}
+
+bool Scheduler::GrowReservation(Slot* slot, int64_t tokens) {
+  if (!states_.kv_kind()) return true;
+  const int64_t length = slot->state().position() + tokens;
+  const size_t needed = states_.BytesFor(length);
+  if (needed <= slot->own.bytes) return true;
+  if (!states_.Reserve(needed - slot->own.bytes)) {
+    slot->sequence->End(
+        FinishReason::kError,
+        ResourceExhausted("no memory for a state of ", length, " tokens: ", states_.reserved(),
+                          " of ", states_.limit(), " bytes are taken"));
+    return false;
+  }
+  slot->own.bytes = needed;
+  return true;
+}
+
+bool Scheduler::AnyStores() const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [](const Slot& slot) { return slot.sequence->storing(); });
+}
+
+bool Scheduler::StoreStates(bool half_budget) {
+  const bool awaited = std::any_of(running_.begin(), running_.end(), [](const Slot& slot) {
+    return slot.sequence->decoding() && !slot.sequence->idle() && !slot.sequence->storing();
+  });
+  if (awaited && !half_budget) return false;
+  const auto max = awaited && options_.step_budget.count() > 0
+                       ? std::chrono::nanoseconds(options_.step_budget) / 2
+                       : std::chrono::nanoseconds::max();
+  const Clock::time_point start = context_.now();
+  std::chrono::nanoseconds taken{0}, longest{0};
+  bool stored = false;
+  for (Slot& slot : running_) {
+    while (slot.sequence->storing()) {
+      if (stored && taken + longest > max) return true;
+      slot.sequence->StoreState(slot.state(), model_->pool());
+      stored = true;
+      const std::chrono::nanoseconds before = taken;
+      taken = context_.now() - start;
+      longest = std::max(longest, taken - before);
+    }
+  }
+  return stored;
+}
+
+}  // namespace polysketch
