@@ -8,7 +8,6 @@
 #include "bench/random_floats.h"
 #include "bench/timing.h"
 #include "engine/checkpoint/model_config.h"
-#include "engine/model/attention_spec_of.h"
 #include "kernels/new_backend.h"
 
 namespace polysketch::bench {
@@ -22,7 +21,7 @@ class KernelBench {
   KernelBench(const ModelConfig& config, const BenchOptions& options, Backend* backend,
               const ProductPeaks& peaks, const std::function<void(const KernelRow&)>& on_row)
       : config_(config),
-        spec_(AttentionSpecOf(config, options.state_format.value_or(StateFormat::kBf16))),
+        spec_(config.attention_spec(options.state_format.value_or(StateFormat::kBf16))),
         format_(options.formats.front().value_or(DataType::kF32)),
         backend_(backend),
         peaks_(peaks),

@@ -20,7 +20,7 @@ constexpr size_t kMaxShards = 10'000;
 
 bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
-// A shard is a file of the folder itself: the index must not be able to point elsewhere.
+// A shard is a file of the folder itself: an index must not point elsewhere.
 bool IsPlainShardName(std::string_view name) {
   constexpr std::string_view kSuffix = ".safetensors";
   return name.size() > kSuffix.size() && name.size() <= 255 && name.ends_with(kSuffix) &&
@@ -28,6 +28,10 @@ bool IsPlainShardName(std::string_view name) {
            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                   c == '.' || c == '-' || c == '_';
          });
+}
+
+bool IsWeightType(TensorType type) {
+  return type == TensorType::kF32 || type == TensorType::kF16 || type == TensorType::kBF16;
 }
 
 // weight_map of the index, checked: tensor name -> shard name.
@@ -138,8 +142,8 @@ Status Checkpoint::OpenShards(const std::string& dir, const std::string& index_p
   return CheckTotalSize(index, total_bytes_, index_path);
 }
 
-Result<TensorView> Checkpoint::Find(std::string_view name,
-                                    std::span<const int64_t> expected_shape) {
+Result<TensorView> Checkpoint::Get(std::string_view name, std::span<const int64_t> expected_shape,
+                                   std::optional<TensorType> type) {
   const auto entry = file_of_.find(name);
   if (entry == file_of_.end()) {
     return InvalidArgument(dir_, ": tensor ", name, " is missing: expected shape ",
@@ -147,45 +151,22 @@ Result<TensorView> Checkpoint::Find(std::string_view name,
   }
   const SafetensorsFile& file = files_[entry->second];
   const TensorView& view = file.tensors().find(name)->second;
+  const auto error = [&](const auto&... words) {
+    return InvalidArgument(file.path(), ": tensor ", name, ": expected ", words...);
+  };
   if (!std::equal(view.shape.begin(), view.shape.end(), expected_shape.begin(),
                   expected_shape.end())) {
-    return InvalidArgument(file.path(), ": tensor ", name, ": expected shape ",
-                           ShapeToString(expected_shape), ", found ", ShapeToString(view.shape));
+    return error("shape ", ShapeToString(expected_shape), ", found ", ShapeToString(view.shape));
   }
-  return view;
-}
-
-Status Checkpoint::CheckFinite(const TensorView& view) {
-  const int64_t index = view.FirstNonFinite();
-  if (index < 0) return Status();
-  float value = 0;
-  view.ReadFloats(index, {&value, 1});
-  return InvalidArgument(files_[file_of_.find(view.name)->second].path(), ": tensor ", view.name,
-                         ": expected finite values, found ", value, " at element ", index);
-}
-
-Result<TensorView> Checkpoint::Get(std::string_view name, std::span<const int64_t> expected_shape) {
-  PS_ASSIGN_OR_RETURN(const TensorView view, Find(name, expected_shape));
-  if (view.type != TensorType::kF32 && view.type != TensorType::kF16 &&
-      view.type != TensorType::kBF16) {
-    return InvalidArgument(files_[file_of_.find(name)->second].path(), ": tensor ", name,
-                           ": expected dtype F32, F16 or BF16, found ", TensorTypeName(view.type));
+  if (type ? view.type != *type : !IsWeightType(view.type)) {
+    return error("dtype ", type ? TensorTypeName(*type) : "F32, F16 or BF16", ", found ",
+                 TensorTypeName(view.type));
   }
-  PS_RETURN_IF_ERROR(CheckFinite(view));
-  used_.emplace(name);
-  return view;
-}
-
-Result<TensorView> Checkpoint::GetTyped(std::string_view name, TensorType type,
-                                        std::initializer_list<int64_t> expected_shape) {
-  PS_ASSIGN_OR_RETURN(const TensorView view,
-                      Find(name, {expected_shape.begin(), expected_shape.end()}));
-  if (view.type != type) {
-    return InvalidArgument(files_[file_of_.find(name)->second].path(), ": tensor ", name,
-                           ": expected dtype ", TensorTypeName(type), ", found ",
-                           TensorTypeName(view.type));
+  if (const int64_t index = IsWeightType(view.type) ? view.FirstNonFinite() : -1; index >= 0) {
+    float value = 0;
+    view.ReadFloats(index, {&value, 1});
+    return error("finite values, found ", value, " at element ", index);
   }
-  if (type != TensorType::kI8 && type != TensorType::kU8) PS_RETURN_IF_ERROR(CheckFinite(view));
   used_.emplace(name);
   return view;
 }

@@ -18,33 +18,30 @@ namespace polysketch {
 
 class Checkpoint {
  public:
-  // Called with the bytes of tensors already released, and of all.
+  // Called with the bytes of released tensors and of all tensors.
   using ProgressFn = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>;
 
   // Maps and validates every file of the folder; reads headers only. `progress` (may be empty) is
   // called by Release.
   static Result<Checkpoint> Open(const std::string& dir, ProgressFn progress = nullptr);
 
-  // The weight of that name. INVALID_ARGUMENT if there is none, if its shape is another, or if its
-  // type is not F32, F16 or BF16; the message names tensor, file, what was expected and what was
-  // found. Marks the tensor as used.
-  Result<TensorView> Get(std::string_view name, std::span<const int64_t> expected_shape);
-  Result<TensorView> Get(std::string_view name, std::initializer_list<int64_t> expected_shape) {
-    return Get(name, std::span<const int64_t>(expected_shape.begin(), expected_shape.size()));
+  // The tensor of that name; marks it as used. `type` unset: of type F32, F16 or BF16.
+  // INVALID_ARGUMENT for a tensor that is missing, has another shape or type, or holds a value that
+  // is not finite; the message names tensor, file, what was expected and what was found.
+  Result<TensorView> Get(std::string_view name, std::span<const int64_t> expected_shape,
+                         std::optional<TensorType> type = std::nullopt);
+  Result<TensorView> Get(std::string_view name, std::initializer_list<int64_t> expected_shape,
+                         std::optional<TensorType> type = std::nullopt) {
+    return Get(name, std::span(expected_shape.begin(), expected_shape.size()), type);
   }
-
-  // The same for a tensor of exactly that type: the integers and scales of quantised weights.
-  Result<TensorView> GetTyped(std::string_view name, TensorType type,
-                              std::initializer_list<int64_t> expected_shape);
-  // The type of that tensor; nothing if there is none.
+  // The type of that tensor; unset if there is none.
   std::optional<TensorType> TypeOf(std::string_view name) const;
 
-  // To be called when a tensor has been copied elsewhere: gives its pages back and reports
-  // progress.
+  // The tensor was copied elsewhere: releases its pages and reports progress.
   void Release(const TensorView& tensor);
 
-  // Names that Get was never asked for: a model that has read all its weights refuses a checkpoint
-  // with left-overs.
+  // Names of the tensors that Get did not return: a model that has read all its weights refuses a
+  // checkpoint with others.
   std::vector<std::string> UnusedTensors() const;
 
   uint64_t total_bytes() const { return total_bytes_; }
@@ -52,9 +49,6 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
-  // The tensor if it is there in that shape; does not mark it.
-  Result<TensorView> Find(std::string_view name, std::span<const int64_t> expected_shape);
-  Status CheckFinite(const TensorView& view);
   Status OpenShards(const std::string& dir, const std::string& index_path);
 
   std::vector<SafetensorsFile> files_;

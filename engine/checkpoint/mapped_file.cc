@@ -8,12 +8,11 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <utility>
 
 namespace polysketch {
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {
-  // O_NONBLOCK: a FIFO in place of a file must not hang the start.
+  // O_NONBLOCK: opening a FIFO must not block.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     const int error = errno;
@@ -38,29 +37,14 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   return MappedFile(static_cast<const std::byte*>(data), size);
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  if (this != &other) {
-    Unmap();
-    data_ = std::exchange(other.data_, nullptr);
-    size_ = std::exchange(other.size_, 0);
-  }
-  return *this;
-}
-
-MappedFile::~MappedFile() { Unmap(); }
-
-void MappedFile::Unmap() {
-  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
-  data_ = nullptr;
+void MappedFile::Unmap::operator()(const std::byte* data) const {
+  munmap(const_cast<std::byte*>(data), size);
 }
 
 void MappedFile::Release(const std::byte* begin, size_t bytes) const {
-  PS_CHECK(begin >= data_ && begin + bytes <= data_ + size_) << "not a part of this file";
+  PS_CHECK(begin >= data() && begin + bytes <= data() + size()) << "not a part of this file";
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  // Inwards, so that a neighbour's share of the first and last page is not dropped with it.
+  // Whole pages only: the first and the last may hold bytes of a neighbour.
   const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
   const uintptr_t last = (reinterpret_cast<uintptr_t>(begin) + bytes) / page * page;
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);

@@ -1,9 +1,9 @@
 #include "engine/checkpoint/model_config.h"
 
-#include <algorithm>
 #include <bit>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "engine/checkpoint/strict_json.h"
 
@@ -15,8 +15,8 @@ using nlohmann::json;
 constexpr int kFormatVersion = 1;
 constexpr std::string_view kArchitecture = "polysketchformer";
 constexpr size_t kMaxConfigBytes = 1 << 20;
-constexpr int kMaxDepth =
-    2;  // one object of plain values; one more level for a message that names the field
+// One object of plain values, and one more level for a message that names the field.
+constexpr int kMaxDepth = 2;
 
 constexpr AttentionKind kKinds[] = {
     AttentionKind::kSoftmax,
@@ -29,13 +29,7 @@ constexpr AttentionKind kKinds[] = {
     AttentionKind::kPerformer,
 };
 
-constexpr std::string_view kFields[] = {
-    "format_version", "architecture",   "attention", "vocab_size", "emb_dim",     "num_heads",
-    "num_layers",     "context_length", "power",     "near_power", "sketch_size", "grain_size",
-    "num_features",   "sketch_kind",    "add_bos",   "bos_id",     "eos_id",
-};
-
-// Takes fields out of one config.json; the first error sticks and later reads do nothing.
+// Reads the fields of one config.json. After the first error later reads do nothing.
 class FieldReader {
  public:
   FieldReader(const json& object, std::string_view source) : object_(object), source_(source) {}
@@ -82,11 +76,19 @@ class FieldReader {
   void Fail(std::string_view name, std::string_view message) {
     if (status_.ok()) status_ = InvalidArgument(source_, ": field \"", name, "\": ", message);
   }
+  // An error for a field that was not read.
+  void CheckUnread() {
+    for (const auto& [name, value] : object_.items()) {
+      if (!status_.ok() || read_.contains(name)) continue;
+      status_ = InvalidArgument(source_, ": unknown field \"", Abbreviate(name), "\"");
+    }
+  }
   const Status& status() const { return status_; }
 
  private:
   const json* Find(const char* name, bool optional) {
     if (!status_.ok()) return nullptr;
+    read_.insert(name);
     const auto it = object_.find(name);
     if (it != object_.end()) return &*it;
     if (!optional) Fail(name, "missing");
@@ -95,6 +97,7 @@ class FieldReader {
 
   const json& object_;
   std::string_view source_;
+  std::set<std::string> read_;
   Status status_;
 };
 
@@ -113,7 +116,7 @@ std::string AllKindNames() {
   return names;
 }
 
-// What holds between fields.
+// Conditions between fields.
 void CheckRelations(const ModelConfig& config, FieldReader& fields) {
   if (!fields.status().ok()) return;
   const int d = config.emb_dim / config.num_heads;
@@ -149,12 +152,6 @@ void CheckRelations(const ModelConfig& config, FieldReader& fields) {
 Result<ModelConfig> FromJson(const json& object, std::string_view source) {
   if (!object.is_object())
     return InvalidArgument(source, ": expected an object, found ", DescribeJson(object));
-  for (const auto& [name, value] : object.items()) {
-    if (std::find(std::begin(kFields), std::end(kFields), name) == std::end(kFields)) {
-      return InvalidArgument(source, ": unknown field \"", Abbreviate(name), "\"");
-    }
-  }
-
   FieldReader fields(object, source);
   fields.Int("format_version", kFormatVersion, kFormatVersion);
   if (const std::string found = fields.String("architecture", false); found != kArchitecture) {
@@ -169,8 +166,7 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
     fields.Fail("attention", StrCat("expected one of ", AllKindNames(), "; found \"",
                                     Abbreviate(kind_name), "\""));
   }
-  // Bounds: far beyond any model of this kind, and small enough that no product of sizes overflows
-  // int64.
+  // The limits exceed any model of this kind, and no product of sizes within them overflows int64.
   config.vocab_size = fields.Int("vocab_size", 2, 1 << 22);
   config.emb_dim = fields.Int("emb_dim", 4, 65536);
   config.num_heads = fields.Int("num_heads", 1, 4096);
@@ -178,7 +174,7 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
   config.context_length = fields.Int("context_length", 1, 1 << 30, config.context_length);
   config.power = fields.Int("power", 2, 64, config.power);
   config.near_power = fields.Int("near_power", 2, 64, config.near_power);
-  // A field that the kind does not use is checked like the others, and then means nothing.
+  // A field that the kind does not use is checked too, and then ignored.
   const int sketch_size =
       fields.Int("sketch_size", 1, 256, config.is_sketched() ? std::nullopt : std::optional(1));
   config.sketch_size = config.is_sketched() ? sketch_size : 0;
@@ -192,12 +188,33 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
   config.add_bos = fields.Bool("add_bos", config.add_bos);
   config.bos_id = fields.Int("bos_id", -1, (1 << 22) - 1, config.bos_id);
   config.eos_id = fields.Int("eos_id", -1, (1 << 22) - 1, config.eos_id);
+  fields.CheckUnread();
   CheckRelations(config, fields);
   if (!fields.status().ok()) return fields.status();
   return config;
 }
 
 }  // namespace
+
+AttentionSpec ModelConfig::attention_spec(StateFormat state_format) const {
+  const bool linear = attention == AttentionKind::kLinear;
+  const bool performer = attention == AttentionKind::kPerformer;
+  return {.kind = attention,
+          .layers = num_layers,
+          .heads = num_heads,
+          .head_dim = head_dim(),
+          .sketch_size = is_sketched() ? sketch_size : 0,
+          .num_features = linear      ? head_dim()
+                          : performer ? num_features
+                                      : 0,
+          .block = grain_size,
+          .power = power,
+          .near_power = near_power,
+          .stabilizer = attention == AttentionKind::kSoftmax ? 0
+                        : linear || performer                ? 1e-6f
+                                                             : 1,
+          .state_format = state_format};
+}
 
 Result<ModelConfig> ModelConfig::Load(const std::string& dir) {
   const std::string path = dir + "/config.json";

@@ -1,5 +1,5 @@
-// config.json of a model folder (docs/model-format.md): what a checkpoint computes, checked before
-// anything is allocated.
+// config.json of a model folder (docs/model-format.md): what a checkpoint computes. It is checked
+// before anything is allocated.
 #pragma once
 
 #include <string>
@@ -20,22 +20,22 @@ struct ModelConfig {
   int emb_dim = 0;     // D
   int num_heads = 0;   // H
   int num_layers = 0;
-  int context_length = 0;  // tokens in training; informative, no limit to a server
+  int context_length = 0;  // tokens in training; informative, not a limit
   int power = 4;           // p: polynomial, random_sketch and random_sketch_mixed
-  int near_power = 4;      // the mixed kinds, within a block
+  int near_power = 4;      // the mixed kinds' near part
   int sketch_size = 0;     // r: the sketched kinds, otherwise 0
-  int grain_size = 256;  // b: block size in tokens; part of the model in the mixed kinds, elsewhere
-                         // a speed choice
-  int num_features = 0;  // m: performer, otherwise 0
+  // b: block size in tokens. Defines the model in the mixed kinds; affects only speed in the others.
+  int grain_size = 256;
+  int num_features = 0;     // m: performer, otherwise 0
   std::string sketch_kind;  // "gaussian" or "srht": random kinds, informative
   bool add_bos = false;     // text prompts begin with bos_id
   int bos_id = -1;          // -1: none
   int eos_id = -1;          // -1: none
 
-  // Reads DIR/config.json. INVALID_ARGUMENT for an unknown, missing or wrong field: the message
-  // names it and says what was expected and found.
+  // Reads DIR/config.json. INVALID_ARGUMENT for a field that is unknown, missing or wrong: the
+  // message names it and says what was expected and found.
   static Result<ModelConfig> Load(const std::string& dir);
-  // The same from the text; `source` begins every message.
+  // The same from its text; `source` begins every message.
   static Result<ModelConfig> Parse(std::string_view json_text, std::string_view source);
 
   int head_dim() const { return emb_dim / num_heads; }        // d
@@ -53,14 +53,12 @@ struct ModelConfig {
            attention == AttentionKind::kRandomSketchMixed;
   }
   bool is_sketched() const { return is_learned_sketch() || is_random_sketch(); }
-  // Kinds whose state grows with the tokens (a KV cache).
-  bool has_kv_cache() const {
-    return attention == AttentionKind::kSoftmax || attention == AttentionKind::kPolynomial;
-  }
   // One LN over d for queries and keys, before the power or the random sketch.
   bool has_qk_norm() const { return attention == AttentionKind::kPolynomial || is_random_sketch(); }
   // Degree of a random sketch, p / 2, a power of two; the number of its level-0 matrices.
   int sketch_degree() const { return power / 2; }
+  // What the kernels need of the config.
+  AttentionSpec attention_spec(StateFormat state_format) const;
 };
 
 }  // namespace polysketch

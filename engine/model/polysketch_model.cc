@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "engine/model/attention_spec_of.h"
 
 namespace polysketch {
 namespace {
@@ -60,7 +59,7 @@ struct PolysketchModel::Workspace {
 PolysketchModel::PolysketchModel(ModelConfig config, const LoadOptions& options, Backend* backend,
                                  std::unique_ptr<ModelWeights> weights)
     : config_(std::move(config)),
-      spec_(AttentionSpecOf(config_, options.state_format.value_or(FormatFor(*weights)))),
+      spec_(config_.attention_spec(options.state_format.value_or(FormatFor(*weights)))),
       max_step_tokens_(options.max_step_tokens),
       backend_(backend),
       weights_(std::move(weights)),

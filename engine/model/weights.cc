@@ -22,13 +22,13 @@ DataType ToDataType(TensorType type) {
   }
 }
 
-// Elements. Four bits save reads from memory; a smaller matrix is read from the first-level cache
-// even with eight.
+// Elements. A smaller matrix is read from the first-level cache even with 8 bits an element, so that
+// 4 bits would save no reads from memory.
 constexpr int64_t kMinQ4 = 32 * 1024;
 
 }  // namespace
 
-// Reads tensors one after the other, packs them and gives their pages back.
+// Reads tensors one after the other, packs them and releases their pages.
 class ModelWeights::Loader {
  public:
   Loader(Checkpoint* checkpoint, const ModelConfig& config, Backend* backend,
@@ -37,15 +37,14 @@ class ModelWeights::Loader {
         config_(config),
         backend_(backend),
         type_(type),
-        // What loses most by four bits keeps eight: embedding, sketches and the MLP's way up, whose
-        // halves are multiplied with each other (docs/results.md, "Drift").
+        // Matrices for which 4 bits cost most accuracy keep 8: the embedding, the sketch networks and
+        // the MLP's up projections, whose halves are multiplied (docs/results.md, "Drift").
         fine_type_(type == DataType::kQ4 ? DataType::kQ8 : type),
         weights_(weights) {}
 
   Status LoadAll() {
     const int64_t V = config_.vocab_size, D = config_.emb_dim;
-    // Stored [V, D]; packed as [D, V], so that one copy serves the logits and, by columns, the
-    // look-up.
+    // Stored [V, D]; packed as [D, V], so that one copy serves the logits and, by columns, Embed.
     PS_ASSIGN_OR_RETURN(weights_->embedding_,
                         GetMatrix("embedding.weight", V, D, /*transpose=*/true, fine_type_));
     PS_ASSIGN_OR_RETURN(weights_->softmax_bias_, Vector("softmax_bias", V));
@@ -138,24 +137,23 @@ class ModelWeights::Loader {
                                   bool transpose, std::optional<DataType> type) {
     const TensorType stored = checkpoint_->TypeOf(name).value_or(TensorType::kF32);
     HostMatrix source{nullptr, ToDataType(stored), rows, cols};
-    std::vector<TensorView> tensors;
+    std::optional<TensorView> scales;
+    TensorView values;
     if (stored == TensorType::kI8) {
       source.scale_rows = transpose;  // the scales belong to the columns of the product
-      PS_ASSIGN_OR_RETURN(tensors, Tensors(checkpoint_->GetTyped(name, stored, {rows, cols}),
-                                           checkpoint_->GetTyped(name + ".scale", TensorType::kF32,
-                                                                 {transpose ? rows : cols})));
+      PS_ASSIGN_OR_RETURN(values, checkpoint_->Get(name, {rows, cols}, stored));
+      PS_ASSIGN_OR_RETURN(
+          scales, checkpoint_->Get(name + ".scale", {transpose ? rows : cols}, TensorType::kF32));
     } else if (stored == TensorType::kU8 && !transpose) {
       const int64_t groups = Q4Groups(rows);
-      PS_ASSIGN_OR_RETURN(
-          tensors,
-          Tensors(checkpoint_->GetTyped(name, stored, {groups * kQ4Group / 2, cols}),
-                  checkpoint_->GetTyped(name + ".scale", TensorType::kBF16, {groups, cols})));
+      PS_ASSIGN_OR_RETURN(values, checkpoint_->Get(name, {groups * kQ4Group / 2, cols}, stored));
+      PS_ASSIGN_OR_RETURN(scales,
+                          checkpoint_->Get(name + ".scale", {groups, cols}, TensorType::kBF16));
     } else {
-      PS_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint_->Get(name, {rows, cols}));
-      tensors = {tensor};
+      PS_ASSIGN_OR_RETURN(values, checkpoint_->Get(name, {rows, cols}));
     }
-    source.data = tensors[0].data;
-    if (tensors.size() > 1) source.scales = tensors[1].data;
+    source.data = values.data;
+    if (scales) source.scales = scales->data;
     const DataType packed = type.value_or(source.type);
     const int64_t in = transpose ? cols : rows;
     if (IsQuantized(packed) && in > kQuantLongest) {
@@ -163,15 +161,9 @@ class ModelWeights::Loader {
                              " inputs for 8-bit products, found ", in);
     }
     const Matrix* matrix = Keep(backend_->PackMatrix(source, transpose, packed));
-    for (const TensorView& tensor : tensors) checkpoint_->Release(tensor);
+    checkpoint_->Release(values);
+    if (scales) checkpoint_->Release(*scales);
     return matrix;
-  }
-
-  static Result<std::vector<TensorView>> Tensors(Result<TensorView> integers,
-                                                 Result<TensorView> scales) {
-    if (!integers.ok()) return integers.status();
-    if (!scales.ok()) return scales.status();
-    return std::vector<TensorView>{*integers, *scales};
   }
 
   const Matrix* Keep(std::unique_ptr<const Matrix> matrix) {
@@ -204,8 +196,8 @@ class ModelWeights::Loader {
   const ModelConfig& config_;
   Backend* backend_;
   const std::optional<DataType> type_;  // of the dense layers
-  const std::optional<DataType>
-      fine_type_;  // of the embedding, the sketch networks and the MLPs' way up
+  // Of the embedding, the sketch networks and the MLPs' up projections.
+  const std::optional<DataType> fine_type_;
   ModelWeights* weights_;
 };
 

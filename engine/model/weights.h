@@ -31,11 +31,11 @@ struct LayerWeights {
 
 class ModelWeights {
  public:
-  // Reads every tensor that the config asks for; INVALID_ARGUMENT names one that is missing, has
-  // another shape or is left over. `type`: the format of the dense matrices, of the embedding and
-  // of the sketch network (as stored when unset; kQ4 stands for qkv, out and down alone, where they
-  // are large enough to gain, and for kQ8 elsewhere). Drawn matrices (random sketches, omega) stay
-  // float32: they are small, and rounding them would change the estimator.
+  // Reads every tensor that the config requires. INVALID_ARGUMENT names one that is missing, has
+  // another shape or is not required. `type`: the format of the dense matrices, the embedding and
+  // the sketch networks; as stored when unset. kQ4 applies to qkv, out and down where they are large
+  // enough to gain, and means kQ8 elsewhere. Random matrices (random sketches, omega) stay float32:
+  // they are small, and rounding would change the estimator.
   static Result<std::unique_ptr<ModelWeights>> Load(Checkpoint* checkpoint,
                                                     const ModelConfig& config, Backend* backend,
                                                     std::optional<DataType> type);
@@ -44,7 +44,7 @@ class ModelWeights {
   const float* softmax_bias() const { return softmax_bias_; }
   const NormWeights& final_norm() const { return final_norm_; }
   const LayerWeights& layer(int i) const { return layers_[i]; }
-  // Bytes of all packed matrices and vectors; their elements.
+  // Of all packed matrices and vectors.
   int64_t bytes() const { return bytes_; }
   int64_t parameters() const { return parameters_; }
 

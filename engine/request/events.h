@@ -19,7 +19,11 @@ struct Snapshot;  // engine/snapshot/snapshot.h
 // kMigrated: ended between two tokens; FinishEvent::snapshot continues the completion.
 enum class FinishReason { kStop, kLength, kCancelled, kDeadline, kStalled, kError, kMigrated };
 // "stop", "length", ...
-std::string_view FinishReasonName(FinishReason reason);
+inline std::string_view FinishReasonName(FinishReason reason) {
+  constexpr std::string_view kNames[] = {"stop",    "length", "cancelled", "deadline",
+                                         "stalled", "error",  "migrated"};
+  return kNames[static_cast<size_t>(reason)];
+}
 
 struct TokenLogprob {
   int32_t token = 0;

@@ -15,35 +15,34 @@ namespace {
 
 using Candidate = SamplerScratch::Candidate;
 
-// Most likely first, the lowest id among equals: a total order, so that partial selections do not
+// The more likely first, the lower id among equals: a total order, so that partial selections do not
 // depend on the library.
 bool Before(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
 }
 
-// The first of the highest.
+// The lowest id of the highest logit. maxima: of the blocks of logits.
 int32_t ArgMax(std::span<const float> logits, std::span<const float> maxima) {
   const auto block = std::max_element(maxima.begin(), maxima.end());
   const auto first = logits.begin() + (block - maxima.begin()) * static_cast<ptrdiff_t>(kRowBlock);
   return static_cast<int32_t>(std::find(first, logits.end(), *block) - logits.begin());
 }
 
-// Calls visit(token) in order of id for the tokens whose value is at least `least`. No value of a
-// block is above that of `bounds`.
-template <typename Visit>
-void ForEachAtLeast(std::span<const float> values, std::span<const float> bounds, float least,
-                    const Visit& visit) {
+// Appends the tokens whose value is at least `min` to `found`, in order of id. No value of a block
+// exceeds that of `bounds`.
+void FindAtLeast(std::span<const float> values, std::span<const float> bounds, float min,
+                 std::span<const float> logits, std::vector<SampleCandidate>* found) {
   for (size_t block = 0; block < bounds.size(); ++block) {
-    if (bounds[block] < least) continue;
+    if (bounds[block] < min) continue;
     const size_t end = std::min(values.size(), (block + 1) * kRowBlock);
     for (size_t i = block * kRowBlock; i < end; ++i) {
-      if (values[i] >= least) visit(i);
+      if (values[i] >= min) found->push_back({logits[i], static_cast<int32_t>(i)});
     }
   }
 }
 
-// The last of the fewest most likely whose weights and `sum` together reach `target`, by halving;
-// the least likely when all do not. Reorders `ranked`.
+// Of the smallest set of most likely candidates whose weights and `sum` together reach `target`, the
+// least likely one, by bisection; the least likely of all if they do not reach it. Reorders `ranked`.
 Candidate LastOfMass(double target, double sum, std::vector<Candidate>* ranked) {
   auto first = ranked->begin();
   auto last = ranked->end();
@@ -65,9 +64,9 @@ Candidate LastOfMass(double target, double sum, std::vector<Candidate>* ranked) 
 constexpr size_t kBuckets = kWeightBuckets;
 size_t BucketOf(float weight) { return std::bit_cast<uint32_t>(weight) >> kWeightBucketShift; }
 
-// Cuts the candidates to the fewest most likely whose weights reach `target`; they stay in order.
-void CutToMass(double target, SamplerScratch* scratch) {
-  // Most are kept, or not, with their whole bucket.
+// Keeps the smallest set of most likely candidates whose weights reach `target`, in their order.
+void KeepMass(double target, SamplerScratch* scratch) {
+  // Only the candidates of one bucket have to be ordered.
   std::vector<double>& masses = scratch->masses;
   masses.assign(kBuckets, 0);
   for (const Candidate& c : scratch->candidates) masses[BucketOf(c.weight)] += c.weight;
@@ -78,13 +77,13 @@ void CutToMass(double target, SamplerScratch* scratch) {
   for (const Candidate& c : scratch->candidates) {
     if (BucketOf(c.weight) == bucket) scratch->ranked.push_back(c);
   }
-  if (scratch->ranked.empty()) return;  // rounding: all of them do not reach it
+  if (scratch->ranked.empty()) return;  // rounding: all candidates do not reach the target
   const Candidate last = LastOfMass(target, sum, &scratch->ranked);
   std::erase_if(scratch->candidates, [&](const Candidate& c) { return Before(last, c); });
 }
 
-// The first index at which a sum that begins with *sum and runs over the weights passes `target`;
-// the last with a weight when rounding lets it pass nowhere. *sum becomes the sum in front of it.
+// The first index at which the running sum of the weights, which starts at *sum, exceeds `target`; if
+// rounding keeps it below, the last index with a weight. *sum becomes the sum before that index.
 size_t Pass(std::span<const float> weights, double target, double* sum) {
   double before = *sum;
   size_t last = 0;
@@ -104,8 +103,8 @@ double Sum(std::span<const float> weights) {
   return sum;
 }
 
-// The same over a row: through the sums of its blocks, then through one block.
-int32_t DrawFromRow(std::span<const float> weights, std::span<const float> sums, double u) {
+// Samples from the weights of a row by u in [0, 1): first a block by its sum, then a token of it.
+int32_t SampleFromRow(std::span<const float> weights, std::span<const float> sums, double u) {
   const double target = u * Sum(sums);
   double before = 0;
   const size_t first = Pass(sums, target, &before) * kRowBlock;
@@ -120,27 +119,16 @@ Status NotFinite() { return Internal("the model gave a logit that is not finite"
 Sampler::Sampler(const SamplingParams& params, uint64_t seed, int vocab_size,
                  std::span<const int32_t> prompt)
     : params_(params), seed_(seed), vocab_size_(vocab_size) {
-  if (params.repetition_penalty == 1.0f && params.frequency_penalty == 0.0f &&
-      params.presence_penalty == 0.0f) {
-    return;
-  }
+  if (!params.has_penalties()) return;
   counts_.assign(static_cast<size_t>(vocab_size), -1);
-  for (const int32_t token : prompt) {
-    int32_t& count = counts_[static_cast<size_t>(token)];
-    if (count < 0) {
-      count = 0;
-      seen_.push_back(token);
-    }
-  }
+  for (const int32_t token : prompt) AddCount(token, 0);
 }
 
 Result<int32_t> Sampler::Sample(std::span<const float> logits, SamplerScratch* scratch) {
   PS_CHECK(logits.size() == static_cast<size_t>(vocab_size_));
   const std::span<const float> adjusted = Adjust(logits, scratch);
-  // No adjustment makes Inf or NaN finite, so this covers the model's logits too.
-  if (!BlockMaxima(adjusted, &scratch->maxima)) {
-    return NotFinite();
-  }
+  // No adjustment makes Inf or NaN finite, so this checks the model's logits too.
+  if (!BlockMaxima(adjusted, &scratch->maxima)) return NotFinite();
   const int32_t token = params_.temperature == 0.0f ? ArgMax(adjusted, scratch->maxima)
                                                     : Multinomial(adjusted, scratch);
   Count(token);
@@ -163,7 +151,7 @@ std::span<const float> Sampler::Adjust(std::span<const float> logits,
   return out;
 }
 
-// That of a temperature near 0 stays finite, so that 0 * inverse is 0 and not NaN.
+// Finite for a temperature near 0 too, so that 0 times it is 0 and not NaN.
 float Sampler::InverseTemperature() const {
   return std::min(1.0f / params_.temperature, std::numeric_limits<float>::max());
 }
@@ -174,7 +162,7 @@ double Sampler::MinPBelow() const {
   return (std::log(static_cast<double>(params_.min_p)) - 1e-3) / InverseTemperature();
 }
 
-// 0.99 covers rounding. What passes is a few hundred of a large vocabulary.
+// 0.99 covers rounding. A few hundred tokens of a large vocabulary pass.
 double Sampler::MassShare() const { return 0.99 * (1 - static_cast<double>(params_.top_p)); }
 
 float Sampler::LowestLogit(float max, SamplerScratch* scratch) const {
@@ -192,66 +180,57 @@ float Sampler::LowestLogit(float max, SamplerScratch* scratch) const {
   return lowest;
 }
 
-void Sampler::KeepTopP(std::span<const float> logits, SamplerScratch* scratch) const {
-  const double total = Sum(scratch->sums);
-  const auto least = static_cast<float>(MassShare() * total / vocab_size_);
-  ForEachAtLeast(scratch->weights, scratch->sums, least, [&](size_t i) {
-    scratch->candidates.push_back({logits[i], scratch->weights[i], static_cast<int32_t>(i)});
-  });
-  CutToMass(static_cast<double>(params_.top_p) * total, scratch);
-}
-
-void Sampler::AddRanked(int32_t token, float logit, float max, float inverse_temperature,
-                        SamplerScratch* scratch) const {
-  const float weight = NegativeExp((logit - max) * inverse_temperature);
-  if (weight >= params_.min_p) scratch->candidates.push_back({logit, weight, token});
-}
-
-void Sampler::CutRanked(SamplerScratch* scratch) const {
-  std::vector<Candidate>& candidates = scratch->candidates;
-  if (params_.top_k > 0 && params_.top_k < std::ssize(candidates)) {
-    const auto kth = candidates.begin() + params_.top_k;
-    std::nth_element(candidates.begin(), kth, candidates.end(), Before);
-    candidates.erase(kth, candidates.end());
-    // A fixed order, whatever nth_element left, because sums depend on it.
-    std::sort(candidates.begin(), candidates.end(), Before);
+int32_t Sampler::Multinomial(std::span<const float> logits, SamplerScratch* scratch) const {
+  SampleResult result;
+  result.max_logit = *std::max_element(scratch->maxima.begin(), scratch->maxima.end());
+  std::vector<SampleCandidate>& found = scratch->found;
+  found.clear();
+  if (ranks()) {
+    FindAtLeast(logits, scratch->maxima, LowestLogit(result.max_logit, scratch), logits, &found);
+  } else {
+    Weigh(logits, result.max_logit, InverseTemperature(), &scratch->weights, &scratch->sums);
+    if (params_.top_p >= 1.0f) {
+      return SampleFromRow(scratch->weights, scratch->sums, CounterUniform(seed_, sampled_));
+    }
+    result.total_weight = Sum(scratch->sums);
+    const auto min = static_cast<float>(MassShare() * result.total_weight / vocab_size_);
+    FindAtLeast(scratch->weights, scratch->sums, min, logits, &found);
   }
-  if (params_.top_p >= 1.0f) return;
-  double total = 0;
-  for (const Candidate& c : candidates) total += c.weight;
-  CutToMass(static_cast<double>(params_.top_p) * total, scratch);
+  result.candidates = found;
+  return SampleCandidates(result, scratch);
 }
 
-void Sampler::KeepHighest(std::span<const float> logits, float max, SamplerScratch* scratch) const {
+int32_t Sampler::SampleCandidates(const SampleResult& result, SamplerScratch* scratch) const {
   const float inverse = InverseTemperature();
-  ForEachAtLeast(logits, scratch->maxima, LowestLogit(max, scratch), [&](size_t i) {
-    AddRanked(static_cast<int32_t>(i), logits[i], max, inverse, scratch);
-  });
-  CutRanked(scratch);
-}
+  std::vector<Candidate>& candidates = scratch->candidates;
+  candidates.clear();
+  for (const auto& [logit, token] : result.candidates) {
+    const float weight = NegativeExp((logit - result.max_logit) * inverse);
+    if (!ranks() || weight >= params_.min_p) candidates.push_back({logit, weight, token});
+  }
+  double total = result.total_weight;
+  if (ranks()) {
+    KeepTopK(&candidates);
+    total = 0;
+    for (const Candidate& c : candidates) total += c.weight;
+  }
+  if (params_.top_p < 1.0f) KeepMass(static_cast<double>(params_.top_p) * total, scratch);
 
-int32_t Sampler::Choose(SamplerScratch* scratch) const {
   std::vector<float>& weights = scratch->weights;
   weights.clear();
-  for (const Candidate& c : scratch->candidates) weights.push_back(c.weight);
+  for (const Candidate& c : candidates) weights.push_back(c.weight);
   double before = 0;
-  const double target = CounterUniform(seed_, drawn_) * Sum(weights);
-  return scratch->candidates[Pass(weights, target, &before)].token;
+  const double target = CounterUniform(seed_, sampled_) * Sum(weights);
+  return candidates[Pass(weights, target, &before)].token;
 }
 
-int32_t Sampler::Multinomial(std::span<const float> logits, SamplerScratch* scratch) const {
-  const float max = *std::max_element(scratch->maxima.begin(), scratch->maxima.end());
-  scratch->candidates.clear();
-  if (ranks()) {
-    KeepHighest(logits, max, scratch);
-  } else {
-    Weigh(logits, max, InverseTemperature(), &scratch->weights, &scratch->sums);
-    if (params_.top_p >= 1.0f) {
-      return DrawFromRow(scratch->weights, scratch->sums, CounterUniform(seed_, drawn_));
-    }
-    KeepTopP(logits, scratch);
-  }
-  return Choose(scratch);
+void Sampler::KeepTopK(std::vector<Candidate>* candidates) const {
+  if (params_.top_k == 0 || params_.top_k >= std::ssize(*candidates)) return;
+  const auto kth = candidates->begin() + params_.top_k;
+  std::nth_element(candidates->begin(), kth, candidates->end(), Before);
+  candidates->erase(kth, candidates->end());
+  // In a fixed order, which nth_element does not define, because sums depend on it.
+  std::sort(candidates->begin(), candidates->end(), Before);
 }
 
 bool Sampler::MakeQuery(int64_t ahead, SampleQuery* query) const {
@@ -267,7 +246,7 @@ bool Sampler::MakeQuery(int64_t ahead, SampleQuery* query) const {
                        static_cast<size_t>(vocab_size_) <= SampleQuery::kMaxCandidates;
   if (query->kind == Kind::kTopKCandidates && !bounded) return false;
   query->inverse_temperature = InverseTemperature();
-  query->uniform = CounterUniform(seed_, drawn_ + static_cast<uint64_t>(ahead));
+  query->uniform = CounterUniform(seed_, sampled_ + static_cast<uint64_t>(ahead));
   query->top_p = static_cast<double>(params_.top_p);
   query->tail_share = MassShare();
   query->min_logit_offset = MinPBelow();
@@ -283,32 +262,15 @@ bool Sampler::MakeQuery(int64_t ahead, SampleQuery* query) const {
   return true;
 }
 
-Result<int32_t> Sampler::Sample(const SampleResult& answer, SamplerScratch* scratch) {
-  if (answer.kind == SampleResult::Kind::kNotFinite) return NotFinite();
-  int32_t token = answer.token;
-  if (answer.kind != SampleResult::Kind::kToken) {
-    PS_CHECK(answer.kind == SampleResult::Kind::kCandidates);
-    KeepCandidates(answer, scratch);
-    token = Choose(scratch);
+Result<int32_t> Sampler::Sample(const SampleResult& result, SamplerScratch* scratch) {
+  if (result.kind == SampleResult::Kind::kNotFinite) return NotFinite();
+  int32_t token = result.token;
+  if (result.kind != SampleResult::Kind::kToken) {
+    PS_CHECK(result.kind == SampleResult::Kind::kCandidates);
+    token = SampleCandidates(result, scratch);
   }
   Count(token);
   return token;
-}
-
-void Sampler::KeepCandidates(const SampleResult& answer, SamplerScratch* scratch) const {
-  const float inverse = InverseTemperature();
-  scratch->candidates.clear();
-  if (ranks()) {
-    for (const auto& [logit, token] : answer.candidates) {
-      AddRanked(token, logit, answer.max_logit, inverse, scratch);
-    }
-    return CutRanked(scratch);
-  }
-  for (const auto& [logit, token] : answer.candidates) {
-    scratch->candidates.push_back(
-        {logit, NegativeExp((logit - answer.max_logit) * inverse), token});
-  }
-  CutToMass(static_cast<double>(params_.top_p) * answer.total_weight, scratch);
 }
 
 std::vector<std::pair<int32_t, int32_t>> Sampler::Counts() const {
@@ -319,25 +281,24 @@ std::vector<std::pair<int32_t, int32_t>> Sampler::Counts() const {
   return counts;
 }
 
-void Sampler::Restore(uint64_t drawn, std::span<const std::pair<int32_t, int32_t>> counts) {
-  drawn_ = drawn;
+void Sampler::Restore(uint64_t sampled, std::span<const std::pair<int32_t, int32_t>> counts) {
+  sampled_ = sampled;
   if (!has_penalties()) return;
-  for (const auto& [token, count] : counts) {
-    int32_t& known = counts_[static_cast<size_t>(token)];
-    if (known < 0) seen_.push_back(token);
-    known = count;
-  }
+  for (const auto& [token, count] : counts) AddCount(token, count);
 }
 
 void Sampler::Count(int32_t token) {
-  ++drawn_;
-  if (!has_penalties()) return;
+  ++sampled_;
+  if (has_penalties()) AddCount(token, 1);
+}
+
+void Sampler::AddCount(int32_t token, int32_t more) {
   int32_t& count = counts_[static_cast<size_t>(token)];
   if (count < 0) {
     count = 0;
     seen_.push_back(token);
   }
-  ++count;
+  count += more;
 }
 
 }  // namespace polysketch

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -17,7 +18,19 @@ namespace polysketch {
 class Continuation {
  public:
   // `start` may be null: the empty sequence. `prompt` follows it.
-  Continuation(const Snapshot* start, std::span<const int32_t> prompt, int vocab_size);
+  Continuation(const Snapshot* start, std::span<const int32_t> prompt, int vocab_size) {
+    std::vector<int32_t> input;
+    if (start != nullptr) {
+      state_ = start->state;
+      input = start->pending;
+      history_ = start->history;
+    } else {
+      history_.seen = TokenSet(vocab_size);
+    }
+    input.insert(input.end(), prompt.begin(), prompt.end());
+    input_ = std::make_shared<const std::vector<int32_t>>(std::move(input));
+    history_.Append(prompt);
+  }
 
   // Whether the sequence starts from a stored state.
   bool has_state() const { return state_ != nullptr; }
@@ -37,14 +50,21 @@ class Continuation {
 
   // The sequence now. `state` is null before the sequence was admitted. last_token: sampled and not
   // yet processed; used once the input is processed.
-  Snapshot Save(const SequenceState* state, int32_t last_token) const;
+  Snapshot Save(const SequenceState* state, int32_t last_token) const {
+    const int64_t processed = state == nullptr ? 0 : state->position() - start_position();
+    Snapshot snapshot{processed > 0 ? SavedState::Of(*state) : state_, {last_token}, history_, {}};
+    if (processed < input_size()) {
+      snapshot.pending.assign(input_->begin() + processed, input_->end());
+    }
+    return snapshot;
+  }
   // The sequence before its input was processed.
   Snapshot Beginning(const Generation& generation) const {
     return {state_, *input_, history_, generation};
   }
 
  private:
-  const std::shared_ptr<const SavedState> state_;  // null: the empty state
+  std::shared_ptr<const SavedState> state_;  // null: the empty state
   std::shared_ptr<const std::vector<int32_t>> input_;
   TokenHistory history_;
 };

@@ -22,6 +22,13 @@ Generation GenerationOf(const GenerateRequest& request, int64_t max_tokens, uint
   return generation;
 }
 
+// Index of the first input token that an echo returns: the tokens before it precede the prompt, or
+// were returned before a migration.
+int64_t EchoStart(const GenerateRequest& request) {
+  if (request.start == nullptr) return 0;
+  return Resumes(request) ? request.start->generation->echoed : std::ssize(request.start->pending);
+}
+
 Generation ForkOf(Generation generation, int choice) {
   // The first choice keeps the request's seed, so that it generates the tokens of n = 1.
   generation.seed = MixBits(generation.seed + static_cast<uint64_t>(choice));
@@ -45,18 +52,16 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
       past_(request.start.get(), Resumes(request) ? std::span<const int32_t>() : request.prompt,
             context.vocab_size),
       sampler_(NewSampler(generation_, past_.history(), context.vocab_size)),
-      echo_(params()),
+      echo_(params(), EchoStart(request)),
       drafts_(context, params().draft_tokens.value_or(context.draft_tokens)),
       text_(context.tokenizer, params()) {
   const Snapshot* start = request.start.get();
   if (Resumes(request)) {
     sampler_.Restore(static_cast<uint64_t>(generation_.generated), generation_.counts);
-    echo_.set_next(generation_.echoed);
     text_.Restore(generation_);
   } else {
     generation_.cached_tokens = past_.start_position();
     generation_.prompt_tokens = past_.start_position() + input_size();
-    echo_.set_next(start == nullptr ? 0 : std::ssize(start->pending));
     // With echo the prompt is part of the text.
     const TokenHistory before = start == nullptr ? TokenHistory() : start->history;
     text_.Start(params().echo ? before : past_.history());
@@ -76,11 +81,10 @@ GenerateSequence::GenerateSequence(const GenerateSequence& parent, int choice)
       keep_(false),
       past_(parent.past_),
       sampler_(NewSampler(generation_, past_.history(), context().vocab_size)),
-      echo_(params()),
+      echo_(params(), input_size()),  // the first choice returns the prompt
       drafts_(context(), params().draft_tokens.value_or(context().draft_tokens)),
       text_(context().tokenizer, params()),
       processed_(parent.processed_) {
-  echo_.set_next(input_size());  // the first choice returns the prompt
   text_.Start(past_.history());
 }
 

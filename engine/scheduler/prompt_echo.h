@@ -3,6 +3,7 @@
 // Used by the engine thread only.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -10,33 +11,49 @@
 #include "base/status.h"
 #include "engine/request/events.h"
 #include "engine/request/params.h"
+#include "engine/sampler/logprobs.h"
 #include "engine/scheduler/output_text.h"
 
 namespace polysketch {
 
 class PromptEcho {
  public:
-  explicit PromptEcho(const GenerateParams& params)
-      : enabled_(params.echo), logprobs_(params.logprobs) {}
+  // `first`: index of the first token to return; tokens before it precede the prompt.
+  PromptEcho(const GenerateParams& params, int64_t first)
+      : enabled_(params.echo), logprobs_(params.logprobs), next_(first) {}
 
   // Whether tokens are returned with log-probabilities, each from the row of the token before it.
   bool scored() const { return enabled_ && logprobs_.has_value(); }
-  // Index of the next token to return. Tokens before it were returned, or precede the prompt.
+  // Index of the next token to return.
   int64_t next() const { return next_; }
-  void set_next(int64_t next) { next_ = next; }
   // Whether a token before `end` is still to be returned.
   bool due(int64_t end) const { return enabled_ && next_ < end; }
 
   // Returns the next token, which is `token`, without a log-probability.
-  TokenEvent Next(int32_t token, OutputText* text);
+  TokenEvent Next(int32_t token, OutputText* text) {
+    ++next_;
+    TokenEvent event;
+    event.token = token;
+    event.echoed = true;
+    event.text = text->AppendEcho(token);
+    return event;
+  }
   // The same with the log-probability from the row before it. INTERNAL when that is not finite.
   Result<TokenEvent> NextScored(int32_t token, std::span<const float> logits, float log_sum_exp,
-                                OutputText* text);
+                                OutputText* text) {
+    if (!std::isfinite(log_sum_exp)) {
+      return Internal("the model gave a logit that is not finite at token ", next_ - 1);
+    }
+    TokenEvent event = Next(token, text);
+    event.logprob = logits[static_cast<size_t>(token)] - log_sum_exp;
+    event.top = TopLogprobs(logits, log_sum_exp, *logprobs_);
+    return event;
+  }
 
  private:
   const bool enabled_;
   const std::optional<int32_t> logprobs_;
-  int64_t next_ = 0;
+  int64_t next_;
 };
 
 }  // namespace polysketch

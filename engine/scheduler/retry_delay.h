@@ -5,6 +5,7 @@
 // Not thread-safe; Mailbox guards it.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 
@@ -15,9 +16,22 @@ namespace polysketch {
 class RetryDelay {
  public:
   // A request ended.
-  void OnEnded(Clock::time_point now);
+  void OnEnded(Clock::time_point now) {
+    if (last_ended_ != Clock::time_point::min()) {
+      const std::chrono::nanoseconds since =
+          std::min<std::chrono::nanoseconds>(now - last_ended_, kMax);
+      interval_ += (static_cast<double>(since.count()) - interval_) / 8;
+    }
+    last_ended_ = now;
+    refused_ = std::max<int64_t>(0, refused_ - 1);
+  }
   // A request is refused. Returns its delay.
-  std::chrono::milliseconds OnRefused();
+  std::chrono::milliseconds OnRefused() {
+    ++refused_;
+    const double delay = interval_ * static_cast<double>(refused_) / 1e6;
+    return std::clamp(std::chrono::milliseconds(static_cast<int64_t>(std::min(delay, 1e9))), kMin,
+                      kMax);
+  }
 
   static constexpr std::chrono::milliseconds kMin{50};
   static constexpr std::chrono::milliseconds kMax{30000};

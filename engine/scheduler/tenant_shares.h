@@ -16,10 +16,24 @@ namespace polysketch {
 
 class TenantShares {
  public:
-  int64_t VirtualTime(std::string_view tenant) const;
-  void Charge(std::string_view tenant, int64_t tokens);
+  int64_t VirtualTime(std::string_view tenant) const {
+    const auto found = times_.find(tenant);
+    return found == times_.end() ? now_ : found->second;
+  }
+  void Charge(std::string_view tenant, int64_t tokens) {
+    const auto found = times_.find(tenant);
+    if (found != times_.end()) {
+      found->second += tokens;
+    } else if (tokens > 0) {
+      times_.emplace(tenant, now_ + tokens);
+    }
+  }
   // Sets the server's virtual time: the least of all tenants that have requests. Never decreases.
-  void AdvanceTo(int64_t time);
+  void AdvanceTo(int64_t time) {
+    if (time <= now_) return;
+    now_ = time;
+    std::erase_if(times_, [this](const auto& tenant) { return tenant.second <= now_; });
+  }
   // Tenants after the server's time: only these are stored.
   size_t size() const { return times_.size(); }
 

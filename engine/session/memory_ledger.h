@@ -1,41 +1,37 @@
-// Bytes of snapshots in memory, where forks share a state: it counts once.
+// Bytes of snapshots in memory. A state that forks share counts once.
+//
+// Used by one thread only.
 #pragma once
 
 #include <cstddef>
 #include <unordered_map>
 
-#include "base/check.h"
 #include "engine/snapshot/snapshot.h"
 
 namespace polysketch {
 
 class MemoryLedger {
  public:
+  // Null counts nothing.
   void Add(const Snapshot* snapshot) {
     if (snapshot == nullptr) return;
-    bytes_ += OwnBytes(*snapshot);
+    bytes_ += snapshot->own_bytes();
     const SavedState* state = snapshot->state.get();
-    if (state != nullptr && ++states_[state] == 1) bytes_ += state->bytes.size();
+    if (state != nullptr && ++references_[state] == 1) bytes_ += state->bytes.size();
   }
+  // `snapshot` was added.
   void Remove(const Snapshot* snapshot) {
     if (snapshot == nullptr) return;
-    bytes_ -= OwnBytes(*snapshot);
+    bytes_ -= snapshot->own_bytes();
     const SavedState* state = snapshot->state.get();
-    if (state == nullptr) return;
-    const auto found = states_.find(state);
-    PS_CHECK(found != states_.end());
-    if (--found->second > 0) return;
+    if (state == nullptr || --references_.at(state) > 0) return;
     bytes_ -= state->bytes.size();
-    states_.erase(found);
+    references_.erase(state);
   }
   size_t bytes() const { return bytes_; }
 
  private:
-  static size_t OwnBytes(const Snapshot& snapshot) {
-    return snapshot.bytes() - (snapshot.state == nullptr ? 0 : snapshot.state->bytes.size());
-  }
-
-  std::unordered_map<const SavedState*, int> states_;
+  std::unordered_map<const SavedState*, int> references_;
   size_t bytes_ = 0;
 };
 

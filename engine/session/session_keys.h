@@ -1,4 +1,4 @@
-// Names of entries in a store (docs/snapshot-format.md).
+// Keys of store entries (docs/snapshot-format.md).
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@ namespace polysketch {
 
 inline std::string SessionKey(const std::string& id) { return "session-" + id; }
 inline std::string SnapshotKey(const std::string& id) { return "snapshot-" + id; }
-inline std::string MigratedKey(const std::string& id) { return "stopped-" + id; }
+// A migrated completion. "stopped" is the name in stores of every version.
+inline std::string MigratedKey(const std::string& token) { return "stopped-" + token; }
 
 inline Status NoSession(const std::string& id) { return NotFound("there is no session ", id); }
 

@@ -2,8 +2,8 @@
 
 #include <limits>
 
-#include "base/byte_io.h"
 #include "base/check.h"
+#include "engine/snapshot/fields.h"
 #include "engine/store/state_store.h"
 
 namespace polysketch {
@@ -13,10 +13,8 @@ using std::chrono::milliseconds;
 using std::chrono::system_clock;
 
 constexpr std::string_view kMagic = "PSKSESS2";
-constexpr size_t kHeadBytes = 8 + 1 + 8 + 8 + 8 + 16;
+constexpr size_t kHeadBytes = 8 + 1 + 8 + 8 + 8 + sizeof(ContentHash);
 static_assert(kHeadBytes <= kStoredHeadBytes);
-
-ContentHash Checksum(std::string_view head) { return HashContent(head); }
 
 }  // namespace
 
@@ -28,16 +26,14 @@ Result<std::shared_ptr<const Snapshot>> SnapshotCodec::Decode(std::string_view b
 std::string EncodeSession(const SessionRecord& record, const SnapshotCodec& codec) {
   const SessionHead& head = record.head;
   PS_CHECK(head.tokens == (record.snapshot == nullptr ? 0 : record.snapshot->tokens()));
-  ByteWriter out;
-  for (const char c : kMagic) out.Put(c);
-  out.Put<uint8_t>(head.durable ? 1 : 0);
-  out.Put<int64_t>(head.ttl.count());
-  out.Put<int64_t>(
-      std::chrono::duration_cast<milliseconds>(head.created.time_since_epoch()).count());
-  out.Put<int64_t>(head.tokens);
-  std::string bytes = std::move(out).Take();
-  const ContentHash checksum = Checksum(bytes);
-  bytes.append(reinterpret_cast<const char*>(checksum.data()), sizeof(checksum));
+  FieldWriter fields(kMagic);
+  fields(head.durable, int64_t{head.ttl.count()},
+         int64_t{std::chrono::duration_cast<milliseconds>(head.created.time_since_epoch()).count()},
+         head.tokens);
+  std::string bytes = std::move(fields).Take();
+  FieldWriter checksum;
+  checksum(HashContent(bytes));
+  bytes += std::move(checksum).Take();
   if (record.snapshot != nullptr) bytes += codec.Encode(*record.snapshot);
   return bytes;
 }
@@ -47,14 +43,13 @@ Result<SessionHead> DecodeSessionHead(std::string_view bytes) {
     return DataLoss("session: expected the record of one, found ", bytes.size(),
                     " bytes of something else");
   }
-  ByteReader in(bytes.substr(kMagic.size(), kHeadBytes - kMagic.size()));
+  FieldReader fields(bytes.substr(kMagic.size(), kHeadBytes - kMagic.size()));
   SessionHead head;
-  head.durable = in.GetBool();
-  const auto ttl = in.Get<int64_t>(), created = in.Get<int64_t>();
-  head.tokens = in.Get<int64_t>();
+  int64_t ttl = 0, created = 0;
   ContentHash checksum{};
-  for (uint64_t& word : checksum) word = in.Get<uint64_t>();
-  if (!in.Finished() || checksum != Checksum(bytes.substr(0, kHeadBytes - sizeof(checksum)))) {
+  fields(head.durable, ttl, created, head.tokens, checksum);
+  const std::string_view covered = bytes.substr(0, kHeadBytes - sizeof(checksum));
+  if (!fields.Finished() || checksum != HashContent(covered)) {
     return DataLoss("session: the record's checksum is wrong");
   }
   // The clock counts in nanoseconds.
@@ -76,8 +71,8 @@ Result<SessionRecord> DecodeSession(std::string_view bytes, const SnapshotCodec&
   }
   const int64_t tokens = record.snapshot == nullptr ? 0 : record.snapshot->tokens();
   if (tokens != record.head.tokens) {
-    return DataLoss("session: expected a snapshot of ", record.head.tokens,
-                    " tokens, found one of ", tokens);
+    return DataLoss("session: expected a snapshot of ", record.head.tokens, " tokens, found ",
+                    tokens);
   }
   return record;
 }

@@ -1,4 +1,4 @@
-// A session as an entry of a store: what it is, and the snapshot of its sequence.
+// A session as an entry of a store: its head, and the snapshot of its sequence.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace polysketch {
 
-// How this process writes and judges snapshots.
+// How this process encodes and checks snapshots.
 struct SnapshotCodec {
   SnapshotBinding binding;
   DecodeLimits limits;
@@ -23,21 +23,21 @@ struct SnapshotCodec {
   Result<std::shared_ptr<const Snapshot>> Decode(std::string_view bytes) const;
 };
 
-// What a listing tells of it.
+// What a listing reads of a session.
 struct SessionHead {
   bool durable = false;
   std::chrono::milliseconds ttl{0};
-  std::chrono::system_clock::time_point created;
+  std::chrono::system_clock::time_point created = {};
   int64_t tokens = 0;
 };
 
 struct SessionRecord {
   SessionHead head;
-  std::shared_ptr<const Snapshot> snapshot;  // of head.tokens; null: no token yet
+  std::shared_ptr<const Snapshot> snapshot;  // of head.tokens tokens; null: none yet
 };
 
 std::string EncodeSession(const SessionRecord& record, const SnapshotCodec& codec);
-// Of a record that may be cut off behind kStoredHeadBytes. DATA_LOSS for anything else.
+// `bytes` may end after kStoredHeadBytes. DATA_LOSS for anything but a record.
 Result<SessionHead> DecodeSessionHead(std::string_view bytes);
 // DATA_LOSS, FAILED_PRECONDITION or INVALID_ARGUMENT as DecodeSnapshot.
 Result<SessionRecord> DecodeSession(std::string_view bytes, const SnapshotCodec& codec);

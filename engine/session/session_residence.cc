@@ -1,5 +1,4 @@
-// Where sessions are: in memory, in the store, or in both.
-
+// Where the snapshots of sessions are: in memory, in the store, or in both.
 #include "base/logging.h"
 #include "engine/session/session_keys.h"
 #include "engine/session/session_table.h"
@@ -27,109 +26,114 @@ void SessionTable::Flush() {
 
 void SessionTable::Release(const Key& key) {
   std::lock_guard lock(mutex_);
-  const auto found = places_.find(key);
-  if (found != places_.end()) found->second->busy = false;
+  const auto found = index_.find(key);
+  if (found != index_.end()) found->second->leased = false;
 }
 
-SessionTable::Place SessionTable::Find(const Key& key) {
-  const auto found = places_.find(key);
-  return found == places_.end() ? entries_.end() : found->second;
+bool SessionTable::IsLeased(const Entry& entry) const {
+  std::lock_guard lock(mutex_);
+  return entry.leased;
 }
 
-Result<SessionTable::Place> SessionTable::Look(const Key& key) {
-  Tidy();
-  Place place = Find(key);
-  if (place == entries_.end()) {
-    if (options_.store == nullptr || !IsStateKey(key.second)) return NoSession(key.second);
+SessionTable::Iterator SessionTable::Find(const Key& key) {
+  const auto found = index_.find(key);
+  return found == index_.end() ? entries_.end() : found->second;
+}
+
+Result<SessionTable::Iterator> SessionTable::FindLatest(const Key& key) {
+  Maintain();
+  const auto& [tenant, id] = key;
+  const Iterator entry = Find(key);
+  if (entry == entries_.end()) {
+    if (options_.store == nullptr || !IsStateKey(id)) return NoSession(id);
     return Load(key);
   }
-  if (place->is_snapshot) return NoSession(key.second);
-  {
-    std::lock_guard lock(mutex_);
-    if (place->busy) return Status(Code::kAborted, StrCat("session ", key.second, " is in use"));
-  }
-  if (!place->stored) return place;
-  const Result<StoredInfo> stored =
-      Counted("stat", options_.store->Stat(key.first, SessionKey(key.second)));
+  if (entry->is_snapshot) return NoSession(id);
+  if (IsLeased(*entry)) return Status(Code::kAborted, StrCat("session ", id, " is in use"));
+  if (!entry->stored) return entry;
+  const auto stored = Counted("stat", options_.store->Stat(tenant, SessionKey(id)));
   if (stored.status().code() == Code::kNotFound) {  // deleted or expired elsewhere
-    Remove(place);
-    return NoSession(key.second);
+    Remove(entry);
+    return NoSession(id);
   }
   if (!stored.ok()) return stored.status();
-  if (stored->revision != place->revision) return Load(key);
-  CountError("touch", options_.store->Touch(key.first, SessionKey(key.second), place->ttl));
-  return place;
+  if (stored->revision != entry->revision) return Load(key);
+  CountError("touch", options_.store->Touch(tenant, SessionKey(id), entry->head.ttl));
+  return entry;
 }
 
-Result<SessionTable::Place> SessionTable::Load(const Key& key) {
+Result<SessionTable::Iterator> SessionTable::Load(const Key& key) {
   const auto stored = Counted("get", options_.store->Get(key.first, SessionKey(key.second)));
   if (stored.status().code() == Code::kNotFound) return NoSession(key.second);
   if (!stored.ok()) return stored.status();
   PS_ASSIGN_OR_RETURN(SessionRecord record,
                       Counted("decode", DecodeSession(AsText(stored->bytes), options_.codec)));
-  Place place = Find(key);
-  if (place == entries_.end()) {
-    Entry entry;
-    entry.key = key;
-    entry.used = options_.now();
-    place = Insert(std::move(entry));
-  }
-  place->durable = record.head.durable;
-  place->ttl = record.head.ttl;
-  place->created = record.head.created;
-  SetSnapshot(place, std::move(record.snapshot));
-  place->stored = true;
-  place->revision = stored->info.revision;
+  Iterator entry = Find(key);
+  if (entry == entries_.end()) entry = Insert({.key = key, .used = options_.now()});
+  SetSnapshot(entry, std::move(record.snapshot));
+  entry->head = record.head;
+  entry->stored = true;
+  entry->revision = stored->info.revision;
   {
     std::lock_guard lock(mutex_);
     ++stats_.loads;
-    place->busy = true;  // not to be spilled to make room for itself
+    entry->leased = true;  // so that MakeRoom does not spill it
   }
   const Status status = MakeRoom();
   Release(key);
-  if (status.ok()) return place;
-  LeaveToStore(place);
+  if (status.ok()) return entry;
+  DropFromMemory(entry);
   return status;
 }
 
-SessionTable::Place SessionTable::Insert(Entry entry) {
+SessionTable::Iterator SessionTable::Insert(Entry entry) {
   entries_.push_back(std::move(entry));
-  const Place place = std::prev(entries_.end());
+  const Iterator inserted = std::prev(entries_.end());
   std::lock_guard lock(mutex_);
-  places_.emplace(place->key, place);
-  stats_.sessions = static_cast<int>(places_.size());
-  return place;
+  index_.emplace(inserted->key, inserted);
+  stats_.sessions = static_cast<int>(index_.size());
+  return inserted;
 }
 
-void SessionTable::Remove(Place place) {
-  SetSnapshot(place, nullptr);
-  std::lock_guard lock(mutex_);
-  places_.erase(place->key);
-  entries_.erase(place);
-  stats_.sessions = static_cast<int>(places_.size());
+Result<SessionTable::Iterator> SessionTable::InsertNew(Entry entry,
+                                                       std::shared_ptr<const Snapshot> snapshot) {
+  entry.head.created = entry.used = options_.now();
+  const Iterator inserted = Insert(std::move(entry));
+  SetSnapshot(inserted, std::move(snapshot));
+  Status status = inserted->head.durable ? Write(&*inserted) : Status();
+  if (status.ok()) status = MakeRoom();
+  if (status.ok()) return inserted;
+  Remove(inserted);
+  return status;
 }
 
-void SessionTable::SetSnapshot(Place place, std::shared_ptr<const Snapshot> snapshot) {
+void SessionTable::Remove(Iterator entry) {
+  SetSnapshot(entry, nullptr);
+  std::lock_guard lock(mutex_);
+  index_.erase(entry->key);
+  entries_.erase(entry);
+  stats_.sessions = static_cast<int>(index_.size());
+}
+
+void SessionTable::SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot) {
   ledger_.Add(snapshot.get());
-  ledger_.Remove(place->snapshot.get());
-  place->snapshot = std::move(snapshot);
-  place->tokens = place->snapshot == nullptr ? 0 : place->snapshot->tokens();
-  place->bytes = place->snapshot == nullptr ? 0 : static_cast<int64_t>(place->snapshot->bytes());
-  place->in_memory = true;
-  place->stored = false;
+  ledger_.Remove(entry->snapshot.get());
+  entry->head.tokens = snapshot == nullptr ? 0 : snapshot->tokens();
+  entry->bytes = snapshot == nullptr ? 0 : static_cast<int64_t>(snapshot->bytes());
+  entry->snapshot = std::move(snapshot);
+  entry->in_memory = true;
+  entry->stored = false;
   options_.on_memory(ledger_.bytes());
   std::lock_guard lock(mutex_);
   stats_.memory_bytes = ledger_.bytes();
 }
 
 Status SessionTable::Write(Entry* entry) {
-  const std::string bytes =
-      EncodeSession({{entry->durable, entry->ttl, entry->created, entry->tokens}, entry->snapshot},
-                    options_.codec);
+  const std::string bytes = EncodeSession({entry->head, entry->snapshot}, options_.codec);
   PS_ASSIGN_OR_RETURN(
       entry->revision,
       Counted("put", options_.store->Put(entry->key.first, SessionKey(entry->key.second), bytes,
-                                         entry->ttl)));
+                                         entry->head.ttl)));
   entry->stored = true;
   std::lock_guard lock(mutex_);
   ++stats_.writes;
@@ -137,61 +141,57 @@ Status SessionTable::Write(Entry* entry) {
   return Status();
 }
 
-void SessionTable::LeaveToStore(Place place) {
-  const int64_t tokens = place->tokens;
-  const int64_t bytes = place->bytes;
-  SetSnapshot(place, nullptr);
-  place->tokens = tokens;
-  place->bytes = bytes;
-  place->in_memory = false;
-  place->stored = true;
+void SessionTable::DropFromMemory(Iterator entry) {
+  const int64_t tokens = entry->head.tokens;
+  const int64_t bytes = entry->bytes;
+  SetSnapshot(entry, nullptr);
+  entry->head.tokens = tokens;
+  entry->bytes = bytes;
+  entry->in_memory = false;
+  entry->stored = true;
 }
 
 Status SessionTable::MakeRoom() {
   Status written;
-  for (Place place = entries_.begin(); place != entries_.end() && ledger_.bytes() > options_.memory;
-       ++place) {
-    {
-      std::lock_guard lock(mutex_);
-      if (place->busy) continue;
-    }
-    if (place->snapshot == nullptr || place->is_snapshot || options_.store == nullptr) continue;
-    // Of a store that fails no more is asked; what it has can go.
-    if (!place->stored && written.ok()) written = Write(&*place);
-    if (!place->stored) continue;
-    LeaveToStore(place);
+  for (Iterator entry = entries_.begin();
+       entry != entries_.end() && ledger_.bytes() > options_.memory; ++entry) {
+    if (options_.store == nullptr || entry->snapshot == nullptr || IsLeased(*entry)) continue;
+    // After an error of the store nothing more is written; what the store has can still be dropped.
+    if (!entry->stored && written.ok()) written = Write(&*entry);
+    if (!entry->stored) continue;
+    DropFromMemory(entry);
     std::lock_guard lock(mutex_);
     ++stats_.spills;
   }
-  if (!written.ok() && ledger_.bytes() > options_.memory) return written;
-  // With a store the rest is in use, and goes when it is not.
-  if (ledger_.bytes() <= options_.memory || options_.store != nullptr) return Status();
+  if (ledger_.bytes() <= options_.memory) return Status();
+  // With a store, what remains is leased, and moves there after its lease.
+  if (options_.store != nullptr) return written;
   return ResourceExhausted("sessions take ", ledger_.bytes(), " bytes of memory, and ",
                            options_.memory,
                            " are allowed (--session-memory); with --state-store "
                            "the least recently used would go there");
 }
 
-void SessionTable::Tidy() {
-  // Those that were in use when others needed room, and are not any more. A failure is counted, and
-  // whoever asks for room next is told.
+void SessionTable::Maintain() {
+  // Sessions whose lease has ended may exceed the memory. An error is counted here, and returned to
+  // the next operation that needs room.
   if (options_.store != nullptr) (void)MakeRoom();
   const auto now = options_.now();
   if (now - last_sweep_ < kSweepInterval) return;
   last_sweep_ = now;
-  for (Place place = entries_.begin(); place != entries_.end();) {
-    const Place next = std::next(place);
-    bool busy = false;
-    {
-      std::lock_guard lock(mutex_);
-      busy = place->busy;
-    }
-    if (!busy && now - place->used >= place->ttl) Remove(place);
-    place = next;
+  for (Iterator entry = entries_.begin(); entry != entries_.end();) {
+    const Iterator next = std::next(entry);
+    if (!IsLeased(*entry) && now - entry->used >= entry->head.ttl) Remove(entry);
+    entry = next;
   }
   if (options_.store == nullptr || now - last_store_sweep_ < kStoreSweepInterval) return;
   last_store_sweep_ = now;
   options_.store->Expire();
+}
+
+void SessionTable::MarkUsed(Iterator entry) {
+  entry->used = options_.now();
+  entries_.splice(entries_.end(), entries_, entry);
 }
 
 }  // namespace polysketch

@@ -39,67 +39,57 @@ SessionTable::SessionTable(SessionOptions options)
 
 Result<SessionInfo> SessionTable::Create(const std::string& tenant, bool durable, milliseconds ttl,
                                          std::shared_ptr<const Snapshot> start) {
-  Tidy();
+  Maintain();
   if (durable) PS_RETURN_IF_ERROR(RequireStore("a durable session"));
   PS_RETURN_IF_ERROR(CheckCount(tenant, 1, /*snapshots=*/false));
-  return Make(tenant, durable, ttl, std::move(start));
+  return NewSession(tenant, durable, ttl, std::move(start));
 }
 
-Result<SessionInfo> SessionTable::Make(const std::string& tenant, bool durable, milliseconds ttl,
-                                       std::shared_ptr<const Snapshot> start) {
-  Entry entry;
-  entry.key = {tenant, NewStateKey()};
-  entry.durable = durable;
-  PS_ASSIGN_OR_RETURN(entry.ttl, Ttl(ttl));
-  entry.created = entry.used = options_.now();
-  const Place place = Insert(std::move(entry));
-  SetSnapshot(place, std::move(start));
-  Status status = durable ? Write(&*place) : Status();
-  if (status.ok()) status = MakeRoom();
-  if (!status.ok()) {
-    Remove(place);
-    return status;
-  }
-  return Describe(*place);
+Result<SessionInfo> SessionTable::NewSession(const std::string& tenant, bool durable,
+                                             milliseconds ttl,
+                                             std::shared_ptr<const Snapshot> start) {
+  PS_ASSIGN_OR_RETURN(ttl, Ttl(ttl));
+  PS_ASSIGN_OR_RETURN(const Iterator entry, InsertNew({.key = {tenant, NewStateKey()},
+                                                       .head = {.durable = durable, .ttl = ttl}},
+                                                      std::move(start)));
+  return Describe(*entry);
 }
 
 Result<SessionLease> SessionTable::Acquire(const std::string& tenant, const std::string& id,
                                            std::optional<int64_t> expected) {
-  PS_ASSIGN_OR_RETURN(Place place, Look({tenant, id}));
-  PS_RETURN_IF_ERROR(CheckExpected(expected, place->tokens));
-  if (!place->in_memory) {
-    PS_ASSIGN_OR_RETURN(place, Load(place->key));
+  PS_ASSIGN_OR_RETURN(Iterator entry, FindLatest({tenant, id}));
+  PS_RETURN_IF_ERROR(CheckExpected(expected, entry->head.tokens));
+  if (!entry->in_memory) {
+    PS_ASSIGN_OR_RETURN(entry, Load(entry->key));
   }
-  place->used = options_.now();
-  entries_.splice(entries_.end(), entries_, place);
+  MarkUsed(entry);
   std::lock_guard lock(mutex_);
-  place->busy = true;
-  return SessionLease(this, place->key, place->snapshot);
+  entry->leased = true;
+  return SessionLease(this, entry->key, entry->snapshot);
 }
 
 Result<SessionInfo> SessionTable::Commit(SessionLease lease,
                                          std::shared_ptr<const Snapshot> snapshot) {
-  const Place place = Find(lease.key_);
-  PS_CHECK(place != entries_.end()) << "a session went while it was in use";
-  const std::shared_ptr<const Snapshot> before = place->snapshot;
-  const bool was_stored = place->stored;
-  const bool writes = place->durable || write_through_;
-  SetSnapshot(place, std::move(snapshot));
-  place->used = options_.now();
-  entries_.splice(entries_.end(), entries_, place);
-  Status status = writes ? Write(&*place) : Status();
+  const Iterator entry = Find(lease.key_);
+  PS_CHECK(entry != entries_.end()) << "a session was removed during its lease";
+  const std::shared_ptr<const Snapshot> before = entry->snapshot;
+  const bool was_stored = entry->stored;
+  const bool writes = entry->head.durable || write_through_;
+  SetSnapshot(entry, std::move(snapshot));
+  MarkUsed(entry);
+  Status status = writes ? Write(&*entry) : Status();
   if (status.ok()) status = MakeRoom();
   if (!status.ok()) {
-    SetSnapshot(place, before);
-    // What the store has may be the new one: the old one goes there with the next write.
-    place->stored = was_stored && !writes;
+    SetSnapshot(entry, before);
+    // The store may have the new snapshot. The next write replaces it with the old one.
+    entry->stored = was_stored && !writes;
     return status;
   }
-  // A session that was only spilled must not come back from an older state.
-  if (!place->durable && was_stored && !place->stored) {
-    CountError("delete", options_.store->Delete(place->key.first, SessionKey(place->key.second)));
+  // A session that was only spilled must not be loaded in its older state.
+  if (!entry->head.durable && was_stored && !entry->stored) {
+    CountError("delete", options_.store->Delete(entry->key.first, SessionKey(entry->key.second)));
   }
-  return Describe(*place);
+  return Describe(*entry);
 }
 
 Result<std::vector<SessionInfo>> SessionTable::Fork(const std::string& tenant,
@@ -107,12 +97,10 @@ Result<std::vector<SessionInfo>> SessionTable::Fork(const std::string& tenant,
                                                     std::optional<int64_t> expected) {
   PS_ASSIGN_OR_RETURN(const SessionLease lease, Acquire(tenant, id, expected));
   PS_RETURN_IF_ERROR(CheckCount(tenant, count, /*snapshots=*/false));
-  const Place place = Find(lease.key_);
-  const bool durable = place->durable;
-  const milliseconds ttl = place->ttl;
+  const SessionHead head = Find(lease.key_)->head;
   std::vector<SessionInfo> forks;
   for (int i = 0; i < count; ++i) {
-    Result<SessionInfo> fork = Make(tenant, durable, ttl, lease.snapshot());
+    Result<SessionInfo> fork = NewSession(tenant, head.durable, head.ttl, lease.snapshot());
     if (!fork.ok()) {
       for (const SessionInfo& made : forks) (void)Delete(tenant, made.id);
       return fork.status();
@@ -123,18 +111,14 @@ Result<std::vector<SessionInfo>> SessionTable::Fork(const std::string& tenant,
 }
 
 Status SessionTable::Delete(const std::string& tenant, const std::string& id) {
-  const Place place = Find({tenant, id});
-  if (place != entries_.end()) {
-    {
-      std::lock_guard lock(mutex_);
-      if (place->busy) return Status(Code::kAborted, StrCat("session ", id, " is in use"));
-    }
-    const bool in_store = options_.store != nullptr && (place->stored || place->durable);
-    if (in_store) {
+  const Iterator entry = Find({tenant, id});
+  if (entry != entries_.end()) {
+    if (IsLeased(*entry)) return Status(Code::kAborted, StrCat("session ", id, " is in use"));
+    if (options_.store != nullptr && (entry->stored || entry->head.durable)) {
       Status status = Counted("delete", options_.store->Delete(tenant, SessionKey(id)));
       if (!status.ok() && status.code() != Code::kNotFound) return status;
     }
-    Remove(place);
+    Remove(entry);
     return Status();
   }
   if (options_.store == nullptr || !IsStateKey(id)) return NoSession(id);
@@ -147,7 +131,7 @@ Status SessionTable::Delete(const std::string& tenant, const std::string& id) {
 }
 
 Result<SessionTable::Listing> SessionTable::List(const std::string& tenant) {
-  Tidy();
+  Maintain();
   Listing listing;
   std::map<std::string, StoredInfo> stored;  // sessions by id
   const auto now = options_.now();
@@ -166,11 +150,11 @@ Result<SessionTable::Listing> SessionTable::List(const std::string& tenant) {
     const std::string& id = entry.key.second;
     if (entry.key.first != tenant) continue;
     if (entry.is_snapshot) {
-      listing.snapshots.push_back({id, entry.bytes, Since(entry.created, now)});
+      listing.snapshots.push_back({id, entry.bytes, Since(entry.head.created, now)});
       continue;
     }
     const auto found = stored.find(id);
-    // The store tells of what another replica has written or deleted since.
+    // What another replica has written or deleted since is listed as the store has it.
     if (entry.stored && (found == stored.end() || found->second.revision != entry.revision)) {
       continue;
     }
@@ -181,7 +165,7 @@ Result<SessionTable::Listing> SessionTable::List(const std::string& tenant) {
   return listing;
 }
 
-// --- snapshots and stopped completions ---
+// --- snapshots and migrated completions ---
 
 Result<SnapshotInfo> SessionTable::TakeSnapshot(const std::string& tenant, const std::string& id,
                                                 milliseconds ttl) {
@@ -198,38 +182,30 @@ Result<SnapshotInfo> SessionTable::TakeSnapshot(const std::string& tenant, const
         Counted("put", options_.store->Put(tenant, SnapshotKey(key), bytes, ttl)).status());
     return SnapshotInfo{key, static_cast<int64_t>(bytes.size()), {}};
   }
-  Entry entry;
-  entry.key = {tenant, key};
-  entry.is_snapshot = true;
-  entry.ttl = ttl;
-  entry.created = entry.used = options_.now();
-  const Place place = Insert(std::move(entry));
-  SetSnapshot(place, lease.snapshot());
-  if (Status status = MakeRoom(); !status.ok()) {
-    Remove(place);
-    return status;
-  }
-  return SnapshotInfo{key, place->bytes, {}};
+  PS_ASSIGN_OR_RETURN(const Iterator entry,
+                      InsertNew({.key = {tenant, key}, .head = {.ttl = ttl}, .is_snapshot = true},
+                                lease.snapshot()));
+  return SnapshotInfo{key, entry->bytes, {}};
 }
 
 Result<SessionInfo> SessionTable::Restore(const std::string& tenant, const std::string& key,
                                           bool durable, milliseconds ttl) {
-  Tidy();
-  const Status none = NotFound("there is no snapshot ", key);
-  if (!IsStateKey(key)) return none;
+  Maintain();
+  const Status missing = NotFound("there is no snapshot ", key);
+  if (!IsStateKey(key)) return missing;
   if (options_.store == nullptr) {
-    const Place place = Find({tenant, key});
-    if (place == entries_.end() || !place->is_snapshot) return none;
-    return Create(tenant, durable, ttl, place->snapshot);
+    const Iterator entry = Find({tenant, key});
+    if (entry == entries_.end() || !entry->is_snapshot) return missing;
+    return Create(tenant, durable, ttl, entry->snapshot);
   }
   PS_ASSIGN_OR_RETURN(std::shared_ptr<const Snapshot> snapshot,
-                      GetSnapshot(tenant, SnapshotKey(key), none));
+                      GetSnapshot(tenant, SnapshotKey(key), missing));
   return Create(tenant, durable, ttl, std::move(snapshot));
 }
 
 Result<std::string> SessionTable::PutMigrated(const std::string& tenant, const Snapshot& snapshot,
                                               milliseconds ttl) {
-  PS_RETURN_IF_ERROR(RequireStore("a stopped completion"));
+  PS_RETURN_IF_ERROR(RequireStore("a migrated completion"));
   const std::string token = NewStateKey();
   const std::string bytes = options_.codec.Encode(snapshot);
   PS_RETURN_IF_ERROR(
@@ -239,16 +215,16 @@ Result<std::string> SessionTable::PutMigrated(const std::string& tenant, const S
 
 Result<std::shared_ptr<const Snapshot>> SessionTable::GetMigrated(const std::string& tenant,
                                                                   const std::string& token) {
-  const Status none = NotFound("resume_token: there is no stopped completion ", token);
-  if (options_.store == nullptr || !IsStateKey(token)) return none;
-  return GetSnapshot(tenant, MigratedKey(token), none);
+  const Status missing = NotFound("resume_token: there is no migrated completion ", token);
+  if (options_.store == nullptr || !IsStateKey(token)) return missing;
+  return GetSnapshot(tenant, MigratedKey(token), missing);
 }
 
 Result<std::shared_ptr<const Snapshot>> SessionTable::GetSnapshot(const std::string& tenant,
                                                                   const std::string& key,
-                                                                  const Status& none) {
+                                                                  const Status& missing) {
   const auto stored = Counted("get", options_.store->Get(tenant, key));
-  if (stored.status().code() == Code::kNotFound) return none;
+  if (stored.status().code() == Code::kNotFound) return missing;
   if (!stored.ok()) return stored.status();
   return Counted("decode", options_.codec.Decode(AsText(stored->bytes)));
 }
@@ -256,7 +232,8 @@ Result<std::shared_ptr<const Snapshot>> SessionTable::GetSnapshot(const std::str
 // --- parts ---
 
 Status SessionTable::CheckCount(const std::string& tenant, int more, bool snapshots) {
-  std::set<std::string> ids;  // those that the store has, unless another replica deleted them, too
+  // Entries that the store has are counted there: another replica may have deleted them.
+  std::set<std::string> ids;
   for (const Entry& entry : entries_) {
     const bool counts = entry.key.first == tenant && entry.is_snapshot == snapshots;
     if (counts && !entry.stored) ids.insert(entry.key.second);
@@ -266,40 +243,39 @@ Status SessionTable::CheckCount(const std::string& tenant, int more, bool snapsh
     PS_ASSIGN_OR_RETURN(const auto stored, Counted("list", options_.store->List(tenant, prefix)));
     for (const StoredInfo& info : stored) ids.insert(info.key.substr(prefix.size()));
   }
-  const int64_t count = std::ssize(ids) + more;
-  if (count <= options_.max_per_tenant) return Status();
+  if (std::ssize(ids) + more <= options_.max_per_tenant) return Status();
   return ResourceExhausted("a tenant may have ", options_.max_per_tenant,
                            snapshots ? " snapshots" : " sessions", "; delete some first");
 }
 
-Result<milliseconds> SessionTable::Ttl(milliseconds asked) const {
-  if (asked.count() == 0) return options_.default_ttl;
-  if (asked.count() > 0 && asked <= options_.max_ttl) return asked;
+Result<milliseconds> SessionTable::Ttl(milliseconds requested) const {
+  if (requested.count() == 0) return options_.default_ttl;
+  if (requested.count() > 0 && requested <= options_.max_ttl) return requested;
   return InvalidArgument("ttl_seconds: expected 0 to ", options_.max_ttl.count() / 1000, ", found ",
-                         asked.count() / 1000);
+                         requested.count() / 1000);
 }
 
 SessionInfo SessionTable::Describe(const Entry& entry) const {
   const auto now = options_.now();
-  return {entry.key.second,       entry.tokens,    entry.bytes,
-          entry.durable,          entry.in_memory, Since(entry.created, now),
-          Since(entry.used, now), entry.ttl};
+  const SessionHead& head = entry.head;
+  return {entry.key.second,       head.tokens,     entry.bytes,
+          head.durable,           entry.in_memory, Since(head.created, now),
+          Since(entry.used, now), head.ttl};
 }
 
 SessionInfo SessionTable::Describe(const std::string& id, const StoredInfo& stored) {
   const auto now = options_.now();
-  SessionInfo info;
-  info.id = id;
-  info.bytes = stored.bytes;
-  info.idle = Since(stored.created, now);
-  // A damaged one is listed too: it can be deleted.
-  if (const auto head = Counted("decode", DecodeSessionHead(stored.head)); head.ok()) {
-    info.tokens = head->tokens;
-    info.durable = head->durable;
-    info.ttl = head->ttl;
-    info.age = Since(head->created, now);
-  }
-  return info;
+  // A damaged session is listed too, so that it can be deleted.
+  const auto decoded = Counted("decode", DecodeSessionHead(stored.head));
+  const SessionHead head = decoded.ok() ? *decoded : SessionHead{.created = now};
+  return {id,
+          head.tokens,
+          stored.bytes,
+          head.durable,
+          /*in_memory=*/false,
+          Since(head.created, now),
+          Since(stored.created, now),
+          head.ttl};
 }
 
 Status SessionTable::RequireStore(const char* what) const {
@@ -311,8 +287,8 @@ void SessionTable::CountError(const char* operation, const Status& status) {
   switch (status.code()) {
     case Code::kOk:
     case Code::kNotFound:
-    case Code::kFailedPrecondition:  // another model's, or one beyond our limits: it is whole
-    case Code::kInvalidArgument:
+    case Code::kFailedPrecondition:  // undamaged, of another model
+    case Code::kInvalidArgument:     // undamaged, beyond our limits
       return;
     default:
       break;

@@ -1,19 +1,20 @@
-// Sessions: sequences with a name that wait for their next request, and snapshots and stopped
-// completions beside them. A session is an immutable snapshot; a request takes it, runs, and puts
-// another in its place, so a request that fails leaves it as it was and a fork is a reference.
+// Sessions: sequences with an id that wait for their next request; snapshots and migrated completions
+// beside them. A session is an immutable Snapshot. A request leases it, runs, and commits another
+// one in its place, so that a request that fails leaves the session unchanged, and a fork is a
+// reference.
 //
-// Tiers. States of running requests are the engine's. Here they rest in memory, up to a budget; the
-// least recently used go to the store, if there is one. Without a store nothing is dropped: what
-// does not fit is refused with RESOURCE_EXHAUSTED.
+// Tiers: the states of running requests are the engine's. The table keeps snapshots in memory up to a
+// limit. The least recently used ones move to the store, if there is one. Without a store nothing is
+// dropped: a snapshot that does not fit is refused with RESOURCE_EXHAUSTED.
 //
-// Stores are shared among replicas. What another one has written since is noticed by its revision
-// and read again; a session may move between replicas, and must not be used by two at once (an
-// expected position tells).
+// Replicas share a store. A session that another replica has written is recognised by its revision
+// and read again. A session may move between replicas, but two must not use it at the same time; an
+// expected position detects that.
 //
-// Tenants: another one's session or snapshot is NOT_FOUND.
+// Tenants: the sessions and snapshots of another tenant are NOT_FOUND.
 //
-// Threads: calls block on the store, so all but Release and stats are made by one thread, the
-// server's store thread.
+// Threads: methods block on the store, so one thread, the server's store thread, calls all of them
+// but Release (by a lease), stats and options.
 #pragma once
 
 #include <chrono>
@@ -37,13 +38,13 @@ struct SessionOptions {
   SnapshotCodec codec;
   StateStore* store = nullptr;  // null: memory only
   size_t memory = 0;            // bytes of snapshots in memory
-  int max_per_tenant = 1000;    // sessions, and as many snapshots
+  int max_per_tenant = 1000;    // sessions; the same number of snapshots
   std::chrono::milliseconds default_ttl = std::chrono::hours(24);
   std::chrono::milliseconds max_ttl = std::chrono::hours(24 * 365);
   std::function<std::chrono::system_clock::time_point()> now = [] {
     return std::chrono::system_clock::now();
   };
-  // Told whenever the bytes in memory change.
+  // Called with the bytes in memory whenever they change.
   std::function<void(size_t)> on_memory = [](size_t) {};
 };
 
@@ -65,11 +66,11 @@ struct SnapshotInfo {
 };
 
 struct SessionStats {
-  int sessions = 0;  // known to this process
+  int sessions = 0;  // that this process knows
   size_t memory_bytes = 0;
   size_t memory_limit = 0;
   int64_t loads = 0;   // from the store
-  int64_t spills = 0;  // to make room
+  int64_t spills = 0;  // to the store, to free memory
   int64_t writes = 0;  // to the store, spills included
   int64_t written_bytes = 0;
   int64_t store_errors = 0;
@@ -78,7 +79,8 @@ struct SessionStats {
 
 class SessionTable;
 
-// A session that a request is using. Let go of without Commit it stays as it was.
+// The exclusive use of a session by a request. A lease that is destroyed without Commit leaves the
+// session unchanged. Any thread may destroy it.
 class SessionLease {
  public:
   SessionLease(SessionLease&& other) noexcept
@@ -88,7 +90,7 @@ class SessionLease {
   SessionLease& operator=(SessionLease&&) = delete;
   ~SessionLease();
 
-  // Null while it is empty.
+  // Null while the session is empty.
   const std::shared_ptr<const Snapshot>& snapshot() const { return snapshot_; }
   int64_t tokens() const { return snapshot_ == nullptr ? 0 : snapshot_->tokens(); }
   const std::string& id() const { return key_.second; }
@@ -106,23 +108,24 @@ class SessionLease {
 
 class SessionTable {
  public:
-  // The store outlives it.
+  // The store outlives the table.
   explicit SessionTable(SessionOptions options);
 
-  // ttl 0: the default. RESOURCE_EXHAUSTED over the tenant's limit. `start`: what the session
-  // begins with; may be null. A durable one needs a store (FAILED_PRECONDITION).
+  // ttl 0: the default. `start`: what the session begins with; null: empty. RESOURCE_EXHAUSTED over
+  // the tenant's limit; FAILED_PRECONDITION for a durable session without a store.
   Result<SessionInfo> Create(const std::string& tenant, bool durable, std::chrono::milliseconds ttl,
                              std::shared_ptr<const Snapshot> start = nullptr);
-  // ABORTED when another request has it; FAILED_PRECONDITION when it is not at `expected` tokens.
+  // ABORTED while another request has the lease; FAILED_PRECONDITION when the session does not have
+  // `expected` tokens.
   Result<SessionLease> Acquire(const std::string& tenant, const std::string& id,
                                std::optional<int64_t> expected);
-  // Puts `snapshot` in its place and lets go of it. A durable session is in the store when this
-  // returns OK; after an error the session is as it was.
+  // Replaces the snapshot and ends the lease. OK means that a durable session is in the store. After
+  // an error the session is unchanged.
   Result<SessionInfo> Commit(SessionLease lease, std::shared_ptr<const Snapshot> snapshot);
-  // `count` sessions of the same length, durable and living as long as this one.
+  // `count` sessions with the same snapshot, durability and time to live.
   Result<std::vector<SessionInfo>> Fork(const std::string& tenant, const std::string& id, int count,
                                         std::optional<int64_t> expected);
-  // A copy under a key of its own.
+  // A snapshot of the session, under a key of its own.
   Result<SnapshotInfo> TakeSnapshot(const std::string& tenant, const std::string& id,
                                     std::chrono::milliseconds ttl);
   Result<SessionInfo> Restore(const std::string& tenant, const std::string& key, bool durable,
@@ -132,17 +135,17 @@ class SessionTable {
     std::vector<SnapshotInfo> snapshots;
   };
   Result<Listing> List(const std::string& tenant);
-  // A session or a snapshot.
+  // Deletes a session or a snapshot.
   Status Delete(const std::string& tenant, const std::string& id);
 
-  // A stopped completion: into the store, under a token that any replica takes.
+  // Stores a migrated completion. Returns the token by which any replica gets it.
   Result<std::string> PutMigrated(const std::string& tenant, const Snapshot& snapshot,
                                   std::chrono::milliseconds ttl);
   Result<std::shared_ptr<const Snapshot>> GetMigrated(const std::string& tenant,
                                                       const std::string& token);
 
-  // Writes every session that the store does not have, so that another replica can go on, and from
-  // now on each one that changes.
+  // Writes every session that the store does not have, and from now on each one that changes, so that
+  // other replicas can continue them.
   void Flush();
 
   // --- any thread ---
@@ -154,51 +157,55 @@ class SessionTable {
   using Key = SessionLease::Key;
   struct Entry {
     Key key;
-    std::shared_ptr<const Snapshot> snapshot;  // null: empty, or only in the store
-    int64_t tokens = 0;
+    SessionHead head = {};
+    std::shared_ptr<const Snapshot> snapshot = {};  // null: empty, or only in the store
     int64_t bytes = 0;
-    bool durable = false;
     bool in_memory = true;
-    bool stored = false;       // the store has exactly this, as `revision`
-    bool busy = false;         // guarded by mutex_: leases end on any thread
-    bool is_snapshot = false;  // kept under a key, for want of a store
+    bool stored = false;       // the store has this snapshot, as `revision`
+    bool leased = false;       // guarded by mutex_: any thread may end a lease
+    bool is_snapshot = false;  // a snapshot in place of a session, where there is no store
     uint64_t revision = 0;
-    std::chrono::milliseconds ttl{0};
-    std::chrono::system_clock::time_point created;
-    std::chrono::system_clock::time_point used;
+    std::chrono::system_clock::time_point used = {};
   };
-  using Place = std::list<Entry>::iterator;
+  using Iterator = std::list<Entry>::iterator;
 
-  // A new session, its count checked.
-  Result<SessionInfo> Make(const std::string& tenant, bool durable, std::chrono::milliseconds ttl,
-                           std::shared_ptr<const Snapshot> start);
+  // --- session_residence.cc ---
   void Release(const Key& key);
-  Place Find(const Key& key);
-  // Finds it here or in the store, as it is now; not used by anybody.
-  Result<Place> Look(const Key& key);
-  Result<Place> Load(const Key& key);
-  Place Insert(Entry entry);
-  void Remove(Place place);
-  void SetSnapshot(Place place, std::shared_ptr<const Snapshot> snapshot);
+  bool IsLeased(const Entry& entry) const;
+  Iterator Find(const Key& key);
+  // Finds a session that is not leased, here or in the store, in its latest revision.
+  Result<Iterator> FindLatest(const Key& key);
+  Result<Iterator> Load(const Key& key);
+  Iterator Insert(Entry entry);
+  // Inserts an entry that starts now. Removes it again when it cannot be stored or does not fit.
+  Result<Iterator> InsertNew(Entry entry, std::shared_ptr<const Snapshot> snapshot);
+  void Remove(Iterator entry);
+  void SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot);
   Status Write(Entry* entry);
   // Drops from memory what the store has.
-  void LeaveToStore(Place place);
-  // Moves the least recently used to the store until the memory fits; RESOURCE_EXHAUSTED when it
-  // cannot.
+  void DropFromMemory(Iterator entry);
+  // Moves the least recently used sessions to the store until the rest fits; RESOURCE_EXHAUSTED when
+  // it does not.
   Status MakeRoom();
-  // Before an operation: what is too much in memory leaves it, what has expired goes.
-  void Tidy();
+  // Before an operation: makes room, and removes what has expired.
+  void Maintain();
+  void MarkUsed(Iterator entry);
+
+  // --- session_table.cc ---
+  Result<SessionInfo> NewSession(const std::string& tenant, bool durable,
+                                 std::chrono::milliseconds ttl,
+                                 std::shared_ptr<const Snapshot> start);
   Status CheckCount(const std::string& tenant, int more, bool snapshots);
-  Result<std::chrono::milliseconds> Ttl(std::chrono::milliseconds asked) const;
+  Result<std::chrono::milliseconds> Ttl(std::chrono::milliseconds requested) const;
   SessionInfo Describe(const Entry& entry) const;
-  // One that this process does not hold, or not as it is now.
+  // Describes a session that this process does not hold in its latest revision.
   SessionInfo Describe(const std::string& id, const StoredInfo& stored);
   Status RequireStore(const char* what) const;
-  // NOT_FOUND is `none`.
+  // Returns `missing` for NOT_FOUND.
   Result<std::shared_ptr<const Snapshot>> GetSnapshot(const std::string& tenant,
-                                                      const std::string& key, const Status& none);
-  // Counts and logs what the store failed to do, entries that came back damaged included. That
-  // there is no such entry is no failure.
+                                                      const std::string& key,
+                                                      const Status& missing);
+  // Counts and logs errors of the store, damaged entries included. NOT_FOUND is not an error.
   void CountError(const char* operation, const Status& status);
   template <typename T>
   Result<T> Counted(const char* operation, Result<T> result) {
@@ -212,8 +219,8 @@ class SessionTable {
 
   const SessionOptions options_;
   mutable std::mutex mutex_;
-  std::list<Entry> entries_;  // least recently used first; the store thread's but for Entry::busy
-  std::map<Key, Place> places_;  // guarded by mutex_ when changed
+  std::list<Entry> entries_;  // least recently used first; the store thread's but for Entry::leased
+  std::map<Key, Iterator> index_;  // guarded by mutex_ when changed
   MemoryLedger ledger_;
   bool write_through_ = false;
   SessionStats stats_;  // guarded by mutex_

@@ -1,4 +1,4 @@
-// A store that tells an observer how long its operations took.
+// A store that reports the duration of its operations to an observer.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace polysketch {
 
-// `observer` outlives the store and is called from the threads that use it.
+// `observer` outlives the store and is called by the threads that use the store.
 std::unique_ptr<StateStore> NewMeasuredStore(std::unique_ptr<StateStore> store,
                                              EngineObserver* observer);
 

@@ -2,15 +2,12 @@
 
 #include <string_view>
 
-#include "engine/store/directory_store.h"
-#include "engine/store/redis_store.h"
-
 namespace polysketch {
 
 Result<std::unique_ptr<StateStore>> OpenStateStore(const std::string& url, int64_t limit) {
   constexpr std::string_view kDirectory = "dir:";
   if (url.starts_with(kDirectory) && url.size() > kDirectory.size()) {
-    return DirectoryStore::Open(url.substr(kDirectory.size()), limit);
+    return OpenDirectoryStore(url.substr(kDirectory.size()), limit);
   }
   if (url.starts_with("redis://")) {
     if (limit == 0) return OpenRedisStore(url);

@@ -1,5 +1,3 @@
-#include "engine/store/redis_store.h"
-
 #include <hiredis/hiredis.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "engine/store/open_state_store.h"
 #include "engine/store/redis_url.h"
 #include "engine/store/state_key.h"
 #include "engine/store/stored_header.h"
@@ -18,7 +17,7 @@ namespace {
 
 constexpr timeval kConnectTimeout{5, 0};
 constexpr timeval kCommandTimeout{30, 0};
-// What a Redis string can hold.
+// The maximum of a Redis string.
 constexpr size_t kMaxBytes = size_t{512} << 20;
 
 struct FreeReply {
@@ -32,7 +31,7 @@ struct FreeContext {
 std::string_view Text(const redisReply& reply) { return {reply.str, reply.len}; }
 bool IsText(const redisReply& reply) { return reply.type == REDIS_REPLY_STRING; }
 
-// Of a line "NAME:NUMBER" of INFO; 0 when there is none.
+// The number of the line "NAME:NUMBER" of INFO; 0 without one.
 int64_t InfoNumber(std::string_view info, std::string_view name) {
   const std::string line = StrCat("\n", name, ":");
   const size_t found = info.find(line);
@@ -43,8 +42,8 @@ int64_t InfoNumber(std::string_view info, std::string_view name) {
   return number;
 }
 
-// One connection, made when it is needed and again when it broke. Every command of ours can be sent
-// twice, so one that met a broken connection is.
+// One connection, made for the first command and again after it broke. A command that met a broken
+// connection is sent again: every command of ours may be sent twice. Thread-safe.
 class Connection {
  public:
   explicit Connection(RedisUrl url) : url_(std::move(url)) {}
@@ -52,18 +51,14 @@ class Connection {
   Result<Reply> Run(const std::vector<std::string_view>& words) {
     std::lock_guard lock(mutex_);
     const bool fresh = context_ == nullptr;
-    Result<Reply> reply = RunOnce(words);
-    const bool broke = !reply.ok() && context_ == nullptr;
-    if (!broke || fresh) return reply;
-    return RunOnce(words);
-  }
-
- private:
-  Result<Reply> RunOnce(const std::vector<std::string_view>& words) {
-    if (context_ == nullptr) PS_RETURN_IF_ERROR(Connect());
+    if (fresh) PS_RETURN_IF_ERROR(Connect());
+    Result<Reply> reply = Send(words);
+    if (context_ != nullptr || fresh) return reply;
+    PS_RETURN_IF_ERROR(Connect());
     return Send(words);
   }
 
+ private:
   Result<Reply> Send(const std::vector<std::string_view>& words) {
     std::vector<const char*> texts;
     std::vector<size_t> sizes;
@@ -73,32 +68,31 @@ class Connection {
     }
     Reply reply(static_cast<redisReply*>(redisCommandArgv(
         context_.get(), static_cast<int>(texts.size()), texts.data(), sizes.data())));
-    if (reply == nullptr) {
-      const std::string why = context_->errstr;
-      context_.reset();
-      return Unavailable("redis ", url_.host, ":", url_.port, ": ", why);
-    }
-    if (reply->type == REDIS_REPLY_ERROR) {
-      const std::string_view why = Text(*reply);
-      const Code code = why.starts_with("OOM") ? Code::kResourceExhausted : Code::kUnavailable;
-      return Status(code, StrCat("redis ", url_.host, ":", url_.port, ": ", why));
-    }
-    return reply;
+    if (reply == nullptr) return Broken(context_->errstr);
+    if (reply->type != REDIS_REPLY_ERROR) return reply;
+    const std::string_view why = Text(*reply);
+    const Code code = why.starts_with("OOM") ? Code::kResourceExhausted : Code::kUnavailable;
+    return Error(code, why);
   }
 
   Status Connect() {
     context_.reset(redisConnectWithTimeout(url_.host.c_str(), url_.port, kConnectTimeout));
-    if (context_ == nullptr || context_->err != 0) {
-      const std::string why = context_ == nullptr ? "out of memory" : context_->errstr;
-      context_.reset();
-      return Unavailable("redis ", url_.host, ":", url_.port, ": ", why);
-    }
+    if (context_ == nullptr) return Error(Code::kUnavailable, "out of memory");
+    if (context_->err != 0) return Broken(context_->errstr);
     redisSetTimeout(context_.get(), kCommandTimeout);
-    if (Status status = Greet(); !status.ok()) {
-      context_.reset();
-      return status;
-    }
-    return Status();
+    Status status = Greet();
+    if (!status.ok()) context_.reset();
+    return status;
+  }
+
+  Status Error(Code code, std::string_view why) const {
+    return Status(code, StrCat("redis ", url_.host, ":", url_.port, ": ", why));
+  }
+  // Closes the connection, which `why` is a part of.
+  Status Broken(const char* why) {
+    Status status = Error(Code::kUnavailable, why);
+    context_.reset();
+    return status;
   }
 
   Status Greet() {
@@ -128,10 +122,10 @@ class RedisStore : public StateStore {
 
   Status Ping() { return connection_.Run({"PING"}).status(); }
 
-  // Redis lets its entries expire itself.
+  // The server removes expired entries.
   void Expire() override {
     const Result<Reply> memory = connection_.Run({"INFO", "memory"});
-    if (!memory.ok()) return;  // or this user may not ask
+    if (!memory.ok()) return;  // this user may not be allowed to
     bytes_ = InfoNumber(Text(**memory), "used_memory");
     limit_ = InfoNumber(Text(**memory), "maxmemory");
   }
@@ -200,7 +194,7 @@ class RedisStore : public StateStore {
       PS_ASSIGN_OR_RETURN(const Reply reply,
                           connection_.Run({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"}));
       if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2) {
-        return Unavailable("redis: an answer to SCAN that is none");
+        return Unavailable("redis: expected a cursor and keys from SCAN, found another reply");
       }
       cursor = Text(*reply->element[0]);
       for (size_t i = 0; i < reply->element[1]->elements; ++i) {
@@ -208,7 +202,7 @@ class RedisStore : public StateStore {
       }
     } while (cursor != "0");
     std::sort(keys.begin(), keys.end());
-    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());  // SCAN may give one twice
+    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());  // SCAN may return one twice
     std::vector<StoredInfo> infos;
     for (const std::string& key : keys) {
       Result<StoredInfo> info = Stat(owner, key);

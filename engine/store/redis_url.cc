@@ -9,11 +9,11 @@ namespace {
 constexpr std::string_view kScheme = "redis://";
 constexpr std::string_view kPasswordFile = "password_file=";
 
-Status ParseNumber(std::string_view text, const char* what, int most, int* number) {
+Status ParseNumber(std::string_view text, const char* what, int max, int* number) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, *number);
-  if (text.empty() || stop != end || error != std::errc() || *number < 0 || *number > most) {
-    return InvalidArgument("redis URL: ", what, ": expected 0 to ", most, ", found \"", text, "\"");
+  if (text.empty() || stop != end || error != std::errc() || *number < 0 || *number > max) {
+    return InvalidArgument("redis URL: ", what, ": expected 0 to ", max, ", found \"", text, "\"");
   }
   return Status();
 }

@@ -3,9 +3,9 @@
 #include <sys/random.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "base/check.h"
+#include "engine/snapshot/content_hash.h"
 
 namespace polysketch {
 
@@ -17,12 +17,7 @@ uint64_t RandomWord() {
   return word;
 }
 
-std::string NewStateKey() {
-  char text[kKeyDigits + 1];
-  std::snprintf(text, sizeof(text), "%016llx%016llx", static_cast<unsigned long long>(RandomWord()),
-                static_cast<unsigned long long>(RandomWord()));
-  return text;
-}
+std::string NewStateKey() { return HashText({RandomWord(), RandomWord()}); }
 
 bool IsStateKey(std::string_view text) {
   return text.size() == kKeyDigits && std::all_of(text.begin(), text.end(), [](char c) {

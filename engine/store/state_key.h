@@ -1,5 +1,4 @@
-// Names of entries in a store: unguessable, since a client that knows a name of its tenant may use
-// it.
+// Keys of store entries: unguessable, since a client that knows a key of its tenant may use it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@ uint64_t RandomWord();
 
 // 128 random bits as 32 hexadecimal digits.
 std::string NewStateKey();
-// Whether a client may have got it from NewStateKey.
+// Whether `text` has the form of NewStateKey.
 bool IsStateKey(std::string_view text);
 
 }  // namespace polysketch

@@ -1,7 +1,7 @@
-// Where states rest outside the process: a folder, which may be a shared volume, or Redis. Entries
-// are bytes with an owner; one tenant's are NOT_FOUND for every other.
+// The state store: a folder, which may be a shared volume, or Redis. Entries are bytes with an owner;
+// the entries of one owner are NOT_FOUND for every other.
 //
-// Thread-safe; calls block on files or the network, so the engine thread makes none.
+// Thread-safe. Calls block on files or the network, so the engine thread makes none.
 #pragma once
 
 #include <chrono>
@@ -18,17 +18,17 @@ namespace polysketch {
 
 struct StoredInfo {
   std::string key;
-  uint64_t revision = 0;  // another with every Put
+  uint64_t revision = 0;  // changes with every Put
   int64_t bytes = 0;
   std::chrono::system_clock::time_point created;  // of this revision
-  std::string head;  // its first bytes, at most kStoredHeadBytes: what a listing tells of it
+  std::string head;  // the first bytes, at most kStoredHeadBytes, for listings
 };
 
 inline constexpr size_t kStoredHeadBytes = 64;
 
 struct StoreUsage {
   int64_t bytes = 0;
-  int64_t limit = 0;  // 0: none that we know of
+  int64_t limit = 0;  // 0: none, or unknown
 };
 
 class StateStore {
@@ -40,9 +40,9 @@ class StateStore {
 
   // Keys are [a-z0-9-]+, owners [A-Za-z0-9._:-]*. `ttl` counts from now.
   //
-  // Replaces what is there, all or nothing. Once OK is returned the entry survives the end of this
-  // process, and of the machine as far as the store does. Returns the revision. RESOURCE_EXHAUSTED
-  // over the limit: entries stay until they expire, since their owners were told that they would.
+  // Replaces the entry, all or nothing, and returns the revision. OK means that the entry survives
+  // this process, and the machine as far as the store does. RESOURCE_EXHAUSTED over the limit: no
+  // entry is dropped before it expires.
   virtual Result<uint64_t> Put(const std::string& owner, const std::string& key,
                                std::string_view bytes, std::chrono::milliseconds ttl) = 0;
   struct Entry {
@@ -51,17 +51,16 @@ class StateStore {
   };
   virtual Result<Entry> Get(const std::string& owner, const std::string& key) = 0;
   virtual Result<StoredInfo> Stat(const std::string& owner, const std::string& key) = 0;
-  // NOT_FOUND when it is not there.
+  // NOT_FOUND for an entry that does not exist.
   virtual Status Delete(const std::string& owner, const std::string& key) = 0;
   virtual Status Touch(const std::string& owner, const std::string& key,
                        std::chrono::milliseconds ttl) = 0;
-  // Of one owner, keys that begin with `prefix`, in order of key.
+  // The owner's entries whose keys begin with `prefix`, in order of key.
   virtual Result<std::vector<StoredInfo>> List(const std::string& owner,
                                                const std::string& prefix) = 0;
-  // Removes what has expired, where the store does not do that by itself, and looks at what is
-  // left.
+  // Removes expired entries, where the store does not do that by itself, and updates usage().
   virtual void Expire() {}
-  // As of the last look, and what this process has written since. Does not block.
+  // As of the last Expire, and what this process has written since. Does not block.
   virtual StoreUsage usage() const { return {}; }
 };
 

@@ -1,4 +1,4 @@
-// What both stores put in front of an entry's bytes.
+// What both stores write before the bytes of an entry.
 #pragma once
 
 #include <chrono>
@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/byte_io.h"
+#include "engine/snapshot/fields.h"
 #include "engine/store/state_store.h"
 
 namespace polysketch {
@@ -15,16 +15,14 @@ inline constexpr std::string_view kStoredMagic = "PSKSTORE";
 inline constexpr size_t kStoredHeaderBytes = 24;  // magic, revision, milliseconds since the epoch
 
 inline std::string StoredHeader(uint64_t revision) {
-  ByteWriter out;
-  for (const char c : kStoredMagic) out.Put(c);
-  out.Put(revision);
-  out.Put<int64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(
-                       std::chrono::system_clock::now().time_since_epoch())
-                       .count());
-  return std::move(out).Take();
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  FieldWriter fields(kStoredMagic);
+  fields(revision, int64_t{std::chrono::duration_cast<std::chrono::milliseconds>(now).count()});
+  return std::move(fields).Take();
 }
 
-// `beginning`: of the entry, kStoredBeginningBytes where it has so many. `size`: of all of it.
+// `beginning`: the first kStoredBeginningBytes of the entry, or all of a shorter one. `size`: bytes of
+// the entry.
 inline constexpr size_t kStoredBeginningBytes = kStoredHeaderBytes + kStoredHeadBytes;
 inline Result<StoredInfo> ReadStoredHeader(const std::string& key, std::string_view beginning,
                                            int64_t size) {
@@ -32,12 +30,12 @@ inline Result<StoredInfo> ReadStoredHeader(const std::string& key, std::string_v
     return DataLoss("state store: ", key, ": expected an entry of ours, found ", size,
                     " bytes of something else");
   }
-  ByteReader in(beginning.substr(kStoredMagic.size()));
+  FieldReader fields(beginning.substr(kStoredMagic.size()));
   StoredInfo info;
+  int64_t created = 0;
+  fields(info.revision, created);
   info.key = key;
-  info.revision = in.Get<uint64_t>();
-  info.created =
-      std::chrono::system_clock::time_point(std::chrono::milliseconds(in.Get<int64_t>()));
+  info.created = std::chrono::system_clock::time_point(std::chrono::milliseconds(created));
   info.bytes = size - static_cast<int64_t>(kStoredHeaderBytes);
   info.head = beginning.substr(kStoredHeaderBytes, kStoredHeadBytes);
   return info;

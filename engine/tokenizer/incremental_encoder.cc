@@ -5,91 +5,68 @@
 
 namespace polysketch {
 
-struct IncrementalEncoder::Impl {
-  Impl(const Tokenizer* t, bool continued) : tokenizer(t), first(!continued) {}
+Status IncrementalEncoder::Validate(std::string_view text) {
+  buffer_.append(text);
+  valid_ += ValidUtf8Prefix(std::string_view(buffer_).substr(valid_));
+  const std::string_view rest = std::string_view(buffer_).substr(valid_);
+  if (rest.empty() || DecodeUtf8(rest).kind != Utf8Char::Kind::kInvalid) return Status();
+  return InvalidArgument("text: expected UTF-8, found an invalid byte at offset ",
+                         encoded_ + valid_);
+}
 
-  const Tokenizer* tokenizer;
-  std::string buffer;    // not yet encoded
-  size_t valid = 0;      // bytes of buffer that are whole characters
-  size_t searched = 0;   // this part has no cut before here
-  uint64_t encoded = 0;  // bytes of the text before buffer
-  bool first;            // buffer begins the text
-  Status error;
+Status IncrementalEncoder::EncodePart(std::string_view part, std::vector<int32_t>* ids) {
+  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> more, tokenizer_->EncodePart(part, first_));
+  ids->insert(ids->end(), more.begin(), more.end());
+  first_ = false;
+  return Status();
+}
 
-  Status EncodePart(std::string_view part, std::vector<int32_t>* ids) {
-    PS_ASSIGN_OR_RETURN(const std::vector<int32_t> more, tokenizer->EncodePart(part, first));
-    ids->insert(ids->end(), more.begin(), more.end());
-    first = false;
-    return Status();
-  }
-
-  // Encodes every complete part. Drops the encoded bytes once, at the end, since buffer may hold
-  // many parts.
-  Status EncodeParts(std::vector<int32_t>* ids) {
-    size_t begin = 0;
-    Status status;
-    while (status.ok()) {
-      const std::string_view rest = std::string_view(buffer).substr(begin, valid - begin);
-      const size_t cut = tokenizer->NextCut(rest, std::max(searched, Tokenizer::kPartBytes));
-      if (cut == std::string_view::npos) {
-        // The last character has no right neighbour yet: the position before it is decided, the one
-        // after it is not.
-        searched = rest.size();
-        break;
-      }
-      status = EncodePart(rest.substr(0, cut), ids);
-      if (!status.ok()) break;
-      begin += cut;
-      searched = 0;
+Status IncrementalEncoder::EncodeParts(std::vector<int32_t>* ids) {
+  size_t begin = 0;  // buffer_ may hold many parts: those encoded are erased once, at the end
+  Status status;
+  while (status.ok()) {
+    const std::string_view rest = std::string_view(buffer_).substr(begin, valid_ - begin);
+    const size_t cut = tokenizer_->NextCut(rest, std::max(searched_, Tokenizer::kPartBytes));
+    if (cut == std::string_view::npos) {
+      // The last character has no right neighbour yet: the position before it is decided, the one
+      // after it is not.
+      searched_ = rest.size();
+      break;
     }
-    buffer.erase(0, begin);
-    valid -= begin;
-    encoded += begin;
-    PS_RETURN_IF_ERROR(status);
-    if (buffer.size() > Tokenizer::kMaxPartBytes) {
-      return InvalidArgument(
-          "text: expected a place to cut (such as a space between words) within ",
-          Tokenizer::kMaxPartBytes, " bytes, found none after byte ", encoded);
-    }
-    return Status();
+    status = EncodePart(rest.substr(0, cut), ids);
+    if (!status.ok()) break;
+    begin += cut;
+    searched_ = 0;
   }
-
-  Status Validate(std::string_view text) {
-    buffer.append(text);
-    valid += ValidUtf8Prefix(std::string_view(buffer).substr(valid));
-    if (valid < buffer.size() &&
-        DecodeUtf8(std::string_view(buffer).substr(valid)).kind == Utf8Char::Kind::kInvalid) {
-      return InvalidArgument("text: expected UTF-8, found an invalid byte at offset ",
-                             encoded + valid);
-    }
-    return Status();
-  }
-};
-
-IncrementalEncoder::IncrementalEncoder(const Tokenizer* tokenizer, bool continued)
-    : impl_(std::make_unique<Impl>(tokenizer, continued)) {}
-IncrementalEncoder::~IncrementalEncoder() = default;
+  buffer_.erase(0, begin);
+  valid_ -= begin;
+  encoded_ += begin;
+  PS_RETURN_IF_ERROR(status);
+  if (buffer_.size() <= Tokenizer::kMaxPartBytes) return Status();
+  return InvalidArgument("text: expected a place to cut (such as a space between words) within ",
+                         Tokenizer::kMaxPartBytes, " bytes, found none after byte ", encoded_);
+}
 
 Result<std::vector<int32_t>> IncrementalEncoder::Append(std::string_view text) {
   std::vector<int32_t> ids;
-  if (impl_->error.ok()) impl_->error = impl_->Validate(text);
-  if (impl_->error.ok()) impl_->error = impl_->EncodeParts(&ids);
-  if (!impl_->error.ok()) return impl_->error;
+  if (error_.ok()) error_ = Validate(text);
+  if (error_.ok()) error_ = EncodeParts(&ids);
+  if (!error_.ok()) return error_;
   return ids;
 }
 
 Result<std::vector<int32_t>> IncrementalEncoder::Finish() {
   std::vector<int32_t> ids;
-  if (impl_->error.ok() && impl_->valid < impl_->buffer.size()) {
-    impl_->error = InvalidArgument("text: expected UTF-8, found an incomplete character at offset ",
-                                   impl_->encoded + impl_->valid);
+  if (error_.ok() && valid_ < buffer_.size()) {
+    error_ = InvalidArgument("text: expected UTF-8, found an incomplete character at offset ",
+                             encoded_ + valid_);
   }
-  if (impl_->error.ok() && !impl_->buffer.empty()) {
-    impl_->error = impl_->EncodePart(impl_->buffer, &ids);
-    impl_->buffer.clear();
-    impl_->valid = 0;
+  if (error_.ok() && !buffer_.empty()) {
+    error_ = EncodePart(buffer_, &ids);
+    buffer_.clear();
+    valid_ = 0;
   }
-  if (!impl_->error.ok()) return impl_->error;
+  if (!error_.ok()) return error_;
   return ids;
 }
 

@@ -61,8 +61,8 @@ class Tokenizer {
 class IncrementalEncoder {
  public:
   // `continued`: other text precedes this one, so that it gets no dummy prefix.
-  explicit IncrementalEncoder(const Tokenizer* tokenizer, bool continued = false);
-  ~IncrementalEncoder();
+  explicit IncrementalEncoder(const Tokenizer* tokenizer, bool continued = false)
+      : tokenizer_(tokenizer), first_(!continued) {}
   // Ids that became certain. INVALID_ARGUMENT for bytes that are not UTF-8 (with the offset in the
   // whole text) and for a part without a position to cut.
   Result<std::vector<int32_t>> Append(std::string_view text);
@@ -70,8 +70,18 @@ class IncrementalEncoder {
   Result<std::vector<int32_t>> Finish();
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  Status Validate(std::string_view text);
+  Status EncodePart(std::string_view part, std::vector<int32_t>* ids);
+  // Encodes every complete part of buffer_.
+  Status EncodeParts(std::vector<int32_t>* ids);
+
+  const Tokenizer* tokenizer_;
+  std::string buffer_;    // not yet encoded
+  size_t valid_ = 0;      // bytes of buffer_ that are whole characters
+  size_t searched_ = 0;   // this part has no cut before here
+  uint64_t encoded_ = 0;  // bytes of the text before buffer_
+  bool first_;            // buffer_ begins the text
+  Status error_;
 };
 
 // Text of a token stream, in whole UTF-8 characters. Bytes that cannot become UTF-8 any more are

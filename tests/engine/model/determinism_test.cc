@@ -57,7 +57,7 @@ class DeterminismTest : public testing::IsaTest {
         const std::filesystem::path path = folder.path() / StrCat(name, "-", DataTypeName(type));
         testing::WriteRandomModel(path, config, type, 7 + result.size());
         for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16}) {
-          if (format == StateFormat::kBf16 && config.has_kv_cache()) continue;
+          if (format == StateFormat::kBf16 && config.attention_spec(format).kv_cache()) continue;
           LoadOptions options;
           options.state_format = format;
           result.push_back(
