@@ -2,103 +2,92 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "server/app/flags.h"
+#include "server/convert/status_map.h"
 
 namespace polysketch {
 namespace {
 
-Status Prefixed(std::string_view prefix, const Status& status) {
-  if (status.ok()) return status;
-  return Status(status.code(), StrCat(prefix, ": ", status.message()));
-}
-
-// A flag by its name or its former name. `shown`: how the user wrote the name.
-const Flag* FindGiven(std::string_view name, std::string_view shown,
-                      std::vector<std::string>* warnings) {
-  for (const RenamedFlag& renamed : RenamedFlags()) {
-    if (renamed.old_name != name) continue;
-    warnings->push_back(StrCat(shown, " is deprecated; use --", renamed.name));
-    return FindFlag(renamed.name);
-  }
-  return FindFlag(name);
-}
-
-// --name VALUE, --name=VALUE.
-struct Given {
-  std::string_view name;
-  std::string_view value;
-  const Flag* flag = nullptr;  // null for --config
+// A value from one of the sources.
+struct Setting {
+  std::string where;  // as the source writes it: "--max-queue", "POLYSKETCH_MAX_QUEUE"
+  std::string name;   // of a flag, or its former name
+  std::string text;
 };
 
 struct ParsedArguments {
   CommandAction action = CommandAction::kServe;
-  std::optional<std::string> file;
-  std::vector<Given> flags;
-  std::vector<std::string> warnings;
+  std::string file;  // of --config
+  std::vector<Setting> settings;
 };
 
 Result<ParsedArguments> ParseArguments(std::span<const char* const> args) {
   ParsedArguments parsed;
   for (size_t i = 0; i < args.size(); ++i) {
-    std::string_view arg = args[i];
+    const std::string arg = args[i];
     if (!arg.starts_with("--"))
       return InvalidArgument("expected a flag (see --help), found \"", arg, "\"");
-    arg.remove_prefix(2);
     const size_t equals = arg.find('=');
-    Given given{arg.substr(0, equals), {}, nullptr};
-    const bool inline_value = equals != std::string_view::npos;
-    if (given.name == "help" || given.name == "version") {
-      if (inline_value) return InvalidArgument("--", given.name, ": expected no value");
-      parsed.action = given.name == "help" ? CommandAction::kHelp : CommandAction::kVersion;
+    const std::string where = arg.substr(0, equals);
+    const std::string name = where.substr(2);
+    const bool inline_value = equals != std::string::npos;
+    if (name == "help" || name == "version") {
+      if (inline_value) return InvalidArgument(where, ": expected no value");
+      parsed.action = name == "help" ? CommandAction::kHelp : CommandAction::kVersion;
       return parsed;
     }
-    given.flag = FindGiven(given.name, StrCat("--", given.name), &parsed.warnings);
-    if (given.name != "config" && given.flag == nullptr) {
-      return InvalidArgument("--", given.name, ": unknown flag (see --help)");
-    }
-    if (inline_value) {
-      given.value = arg.substr(equals + 1);
+    if (!inline_value && i + 1 == args.size()) return InvalidArgument(where, ": expected a value");
+    const std::string text = inline_value ? arg.substr(equals + 1) : args[++i];
+    if (name == "config") {
+      parsed.file = text;
     } else {
-      if (i + 1 == args.size()) return InvalidArgument("--", given.name, ": expected a value");
-      given.value = args[++i];
-    }
-    if (given.name == "config") {
-      parsed.file = given.value;
-    } else {
-      parsed.flags.push_back(given);
+      parsed.settings.push_back({where, name, text});
     }
   }
   return parsed;
 }
 
-// The text that SetFlag reads: numbers may stand in the file as numbers.
-Result<std::string> JsonValueText(const nlohmann::json& value) {
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_number_integer()) return value.dump();
-  return InvalidArgument("expected a string or an integer, found ", value.dump());
-}
-
-Status ApplyFile(const std::string& path, CommandLine* command) {
+Status ReadFile(const std::string& path, std::vector<Setting>* settings) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return NotFound("--config: cannot read ", path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  const nlohmann::json json =
-      nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return InvalidArgument("--config: expected a JSON object in ", path);
   for (const auto& [key, value] : json.items()) {
     const std::string where = StrCat(path, ": ", key);
-    const Flag* flag = FindGiven(key, where, &command->warnings);
-    if (flag == nullptr) return InvalidArgument(where, ": unknown flag (see --help)");
-    const Result<std::string> value_text = JsonValueText(value);
-    if (!value_text.ok()) return Prefixed(where, value_text.status());
-    PS_RETURN_IF_ERROR(Prefixed(where, SetFlag(*flag, *value_text, &command->config)));
+    if (!value.is_string() && !value.is_number_integer()) {
+      return InvalidArgument(where, ": expected a string or an integer, found ", value.dump());
+    }
+    settings->push_back({where, key, value.is_string() ? value.get<std::string>() : value.dump()});
   }
   return Status();
+}
+
+void ReadEnvironment(const EnvironmentLookup& environment, std::vector<Setting>* settings) {
+  const auto read = [&](std::string_view flag) {
+    const std::string variable = EnvironmentName(flag);
+    if (const char* text = environment(variable.c_str()))
+      settings->push_back({variable, std::string(flag), text});
+  };
+  for (const RenamedFlag& renamed : RenamedFlags()) read(renamed.old_name);
+  for (const Flag& flag : Flags()) read(flag.name);
+}
+
+Status Apply(const Setting& setting, CommandLine* command) {
+  std::string_view name = setting.name;
+  for (const RenamedFlag& renamed : RenamedFlags()) {
+    if (renamed.old_name != name) continue;
+    name = renamed.name;
+    const bool variable = setting.where == EnvironmentName(setting.name);
+    command->warnings.push_back(StrCat(setting.where, " is deprecated; use ",
+                                       variable ? EnvironmentName(name) : StrCat("--", name)));
+  }
+  const Flag* flag = FindFlag(name);
+  if (flag == nullptr) return InvalidArgument(setting.where, ": unknown flag (see --help)");
+  return Prefixed(setting.where + ": ", SetFlag(*flag, setting.text, &command->config));
 }
 
 }  // namespace
@@ -110,31 +99,14 @@ Result<CommandLine> LoadConfig(std::span<const char* const> args,
   command.action = parsed.action;
   if (command.action != CommandAction::kServe) return command;
 
-  if (!parsed.file.has_value()) {
-    if (const char* path = environment(EnvironmentName("config").c_str());
-        path != nullptr && *path != '\0') {
-      parsed.file = path;
-    }
-  }
-  if (parsed.file.has_value()) PS_RETURN_IF_ERROR(ApplyFile(*parsed.file, &command));
-  const auto apply_variable = [&](std::string_view flag_name, const Flag& flag) {
-    const std::string name = EnvironmentName(flag_name);
-    const char* text = environment(name.c_str());
-    if (text == nullptr) return Status();
-    if (flag_name != flag.name) {
-      command.warnings.push_back(StrCat(name, " is deprecated; use ", EnvironmentName(flag.name)));
-    }
-    return Prefixed(name, SetFlag(flag, text, &command.config));
-  };
-  for (const RenamedFlag& renamed : RenamedFlags()) {
-    PS_RETURN_IF_ERROR(apply_variable(renamed.old_name, *FindFlag(renamed.name)));
-  }
-  for (const Flag& flag : Flags()) PS_RETURN_IF_ERROR(apply_variable(flag.name, flag));
-  for (const Given& given : parsed.flags) {
-    PS_RETURN_IF_ERROR(
-        Prefixed(StrCat("--", given.name), SetFlag(*given.flag, given.value, &command.config)));
-  }
-  command.warnings.insert(command.warnings.end(), parsed.warnings.begin(), parsed.warnings.end());
+  const char* default_file = environment(EnvironmentName("config").c_str());
+  if (parsed.file.empty() && default_file != nullptr) parsed.file = default_file;
+  // A later setting replaces an earlier one.
+  std::vector<Setting> settings;
+  if (!parsed.file.empty()) PS_RETURN_IF_ERROR(ReadFile(parsed.file, &settings));
+  ReadEnvironment(environment, &settings);
+  settings.insert(settings.end(), parsed.settings.begin(), parsed.settings.end());
+  for (const Setting& setting : settings) PS_RETURN_IF_ERROR(Apply(setting, &command));
   if (command.config.model.empty()) return InvalidArgument("--model: expected a model folder");
   return command;
 }

@@ -1,4 +1,4 @@
-// From the program's arguments, the environment and a file to a ServerConfig.
+// Reads the ServerConfig from the program's arguments, the environment and a file.
 #pragma once
 
 #include <functional>
@@ -16,14 +16,14 @@ enum class CommandAction { kServe, kHelp, kVersion };
 struct CommandLine {
   CommandAction action = CommandAction::kServe;
   ServerConfig config;
-  std::vector<std::string> warnings;  // what works and will not for long: former names of flags
+  std::vector<std::string> warnings;  // uses of former names of flags
 };
 
-// nullptr for a variable that is not set, as std::getenv.
+// As std::getenv: nullptr for a variable that is not set.
 using EnvironmentLookup = std::function<const char*(const char*)>;
 
-// `args` without the program's name. INVALID_ARGUMENT says which flag, variable or key of the file
-// is wrong, what was expected and what was found; NOT_FOUND when the file cannot be read.
+// `args`: without the program's name. INVALID_ARGUMENT names the flag, variable or key of the file
+// that is wrong, what was expected and what was found. NOT_FOUND: the file cannot be read.
 Result<CommandLine> LoadConfig(std::span<const char* const> args,
                                const EnvironmentLookup& environment);
 

@@ -18,136 +18,145 @@ constexpr int64_t kManyTokens = int64_t{1} << 48;
 constexpr int64_t kDay = 24 * 3600 * 1000;
 constexpr int64_t kTiB = int64_t{1} << 40;
 
-constexpr Flag Text(std::string_view name, std::string_view values, std::string C::*field,
-                    std::string_view help) {
-  return {name, FlagKind::kText, values, field, 0, 0, help};
-}
-constexpr Flag Choice(std::string_view name, std::string_view values, std::string C::*field,
-                      std::string_view help) {
-  return {name, FlagKind::kChoice, values, field, 0, 0, help};
-}
-constexpr Flag Integer(std::string_view name, int64_t C::*field, int64_t min, int64_t max,
-                       std::string_view help) {
-  return {name, FlagKind::kInteger, "N", field, min, max, help};
-}
-constexpr Flag Bytes(std::string_view name, int64_t C::*field, int64_t min, int64_t max,
-                     std::string_view help) {
-  return {name, FlagKind::kBytes, "BYTES", field, min, max, help};
-}
-constexpr Flag Duration(std::string_view name, milliseconds C::*field, int64_t min,
-                        std::string_view help) {
-  return {name, FlagKind::kDuration, "TIME", field, min, kDay, help};
-}
+using enum FlagKind;
 
 constexpr Flag kFlags[] = {
-    Text("model", "DIR", &C::model, "model folder (docs/model-format.md); required"),
-    Text("listen", "HOST:PORT", &C::listen, "address of the gRPC server; port 0 takes a free one"),
-    Text("metrics-listen", "HOST:PORT", &C::metrics_listen,
-         "address of the HTTP server that answers /metrics; empty: none"),
-    Text("http-listen", "HOST:PORT", &C::http_listen,
-         "address of the status page, its playground, /healthz and /readyz; empty: none"),
+    {"model", kText, "DIR", &C::model, 0, 0, "model folder (docs/model-format.md). Required."},
+    {"listen", kText, "HOST:PORT", &C::listen, 0, 0,
+     "address of the gRPC server. Port 0: a free port."},
+    {"metrics-listen", kText, "HOST:PORT", &C::metrics_listen, 0, 0,
+     "address of the HTTP server of /metrics. Empty: no metrics."},
+    {"http-listen", kText, "HOST:PORT", &C::http_listen, 0, 0,
+     "address of the status page, its playground, /healthz and /readyz. Empty: no status page."},
 
-    Choice("device", "auto|cpu|cuda|reference", &C::device,
-           "where the model runs; auto takes the fastest there is, reference is the slow oracle"),
-    Integer("threads", &C::threads, 0, 1024,
-            "threads of the cpu device, or beside a gpu (8 at most); 0: as many as this process "
-            "may use"),
-    Choice("weights", "auto|f32|bf16|f16|q8|q4", &C::weights,
-           "format of the weights in memory; auto: as in the checkpoint"),
-    Choice("state-format", "auto|f32|bf16", &C::state_format,
-           "how the recurrent state is kept and read (sums are f32); auto: f32 with f32 weights, "
-           "else bf16"),
+    {"device", kChoice, "auto|cpu|cuda|reference", &C::device, 0, 0,
+     "device that runs the model. auto: cuda if a GPU is found, otherwise cpu. reference: the "
+     "slow scalar backend."},
+    {"threads", kInteger, "N", &C::threads, 0, 1024,
+     "threads of the cpu device; with a GPU, threads that sample on the host, at most 8. 0: one "
+     "for each CPU that the process may use."},
+    {"weights", kChoice, "auto|f32|bf16|f16|q8|q4", &C::weights, 0, 0,
+     "format of the weights in memory. auto: as in the checkpoint."},
+    {"state-format", kChoice, "auto|f32|bf16", &C::state_format, 0, 0,
+     "format in which states are read; sums are always float32. auto: f32 with float32 weights, "
+     "otherwise bf16."},
 
-    Integer("max-sequences", &C::max_sequences, 1, 65536, "requests that run at once"),
-    Integer("max-queue", &C::max_queue, 0, kMany,
-            "requests that wait; more get RESOURCE_EXHAUSTED"),
-    Integer("max-queue-tokens", &C::max_queue_tokens, 0, kManyTokens,
-            "prompt tokens that wait; more get RESOURCE_EXHAUSTED; 0: no bound"),
-    Integer("max-priority", &C::max_priority, 0, 1000,
-            "priorities of requests are within plus and minus this"),
-    Integer("max-step-tokens", &C::max_step_tokens, 1, 65536,
-            "most tokens of one step of the model"),
-    Integer("step-budget-ms", &C::step_budget_ms, 0, 60000,
-            "milliseconds that prompts may add to a step beside running outputs; 0: no bound"),
-    Integer("draft-tokens", &C::draft_tokens, 0, kMaxDraftTokens,
-            "speculative decoding: tokens guessed ahead at most, for requests that do not say; 0: "
-            "none"),
-    Text("draft-model", "DIR", &C::draft_model,
-         "model folder of a small model with the same vocabulary that guesses; empty: prompt "
-         "lookup"),
-    Integer("max-prompt-tokens", &C::max_prompt_tokens, 1, kMany, "longest prompt of a completion"),
-    Integer("max-new-tokens", &C::max_new_tokens, 1, kMany,
-            "longest output, and the default of max_tokens"),
-    Bytes("slot-memory", &C::slot_memory, 0, 1024 * kTiB,
-          "memory for the states of all running requests; 0: enough for max-sequences, or 4GiB for "
-          "KV caches"),
-    Bytes("preempted-memory", &C::preempted_memory, 0, 1024 * kTiB,
-          "memory for the states of requests that lend their place to others; 0: a quarter of "
-          "slot-memory"),
+    {"max-sequences", kInteger, "N", &C::max_sequences, 1, 65536,
+     "number of slots: sequences that run at the same time. More requests wait."},
+    {"max-queue", kInteger, "N", &C::max_queue, 0, kMany,
+     "limit of waiting requests. More get RESOURCE_EXHAUSTED."},
+    {"max-queue-tokens", kInteger, "N", &C::max_queue_tokens, 0, kManyTokens,
+     "limit of the prompt tokens of waiting requests. More get RESOURCE_EXHAUSTED, unless no "
+     "other request waits. 0: no limit."},
+    {"max-priority", kInteger, "N", &C::max_priority, 0, 1000,
+     "limit of the priority of a request, on both sides of 0. Others get INVALID_ARGUMENT."},
+    {"max-step-tokens", kInteger, "N", &C::max_step_tokens, 1, 65536,
+     "limit of the tokens in a step. Longer prompts are processed in chunks."},
+    {"step-budget-ms", kInteger, "N", &C::step_budget_ms, 0, 60000,
+     "milliseconds that prompts may add to a step in which other sequences decode. The rest of a "
+     "prompt waits for the next step. 0: no limit."},
+    {"draft-tokens", kInteger, "N", &C::draft_tokens, 0, kMaxDraftTokens,
+     "limit of the tokens in a draft of speculative decoding, for requests that do not set "
+     "draft_tokens. 0: no drafts."},
+    {"draft-model", kText, "DIR", &C::draft_model, 0, 0,
+     "folder of a small model with the same vocabulary that makes the drafts. Empty: drafts come "
+     "from earlier tokens (prompt lookup)."},
+    {"max-prompt-tokens", kInteger, "N", &C::max_prompt_tokens, 1, kMany,
+     "limit of the tokens in a prompt. Longer ones get INVALID_ARGUMENT."},
+    {"max-new-tokens", kInteger, "N", &C::max_new_tokens, 1, kMany,
+     "limit and default of a request's max_tokens. More get INVALID_ARGUMENT."},
+    {"slot-memory", kBytes, "BYTES", &C::slot_memory, 0, 1024 * kTiB,
+     "limit of slot memory: states of running sequences. A request whose state does not fit "
+     "waits. 0: max-sequences states, or 4GiB for KV kinds."},
+    {"preempted-memory", kBytes, "BYTES", &C::preempted_memory, 0, 1024 * kTiB,
+     "limit of preempted memory: states of preempted sequences. A sequence whose state does not "
+     "fit keeps its slot. 0: a quarter of slot-memory."},
 
-    Text("state-store", "URL", &C::state_store,
-         "dir:PATH or redis://[USER@]HOST:PORT[/DB][?password_file=PATH], shared among replicas: "
-         "durable sessions, snapshots, migration; empty: none"),
-    Choice("state-store-format", "f32|bf16|f32-zstd|bf16-zstd", &C::state_store_format,
-           "how states are written there; bf16 halves them and is not exact"),
-    Bytes("state-store-limit", &C::state_store_limit, 0, 1024 * kTiB,
-          "most bytes in the folder of a dir: store; what does not fit is refused; 0: no bound"),
-    Bytes("session-memory", &C::session_memory, 0, 1024 * kTiB,
-          "memory for states at rest: sessions, then stored prompts; 0: as much as for running "
-          "requests"),
-    Duration("session-ttl", &C::session_ttl, 1000,
-             "default life of a session without use, and of a snapshot"),
-    Integer("max-sessions-per-tenant", &C::max_sessions_per_tenant, 1, kMany,
-            "sessions of one tenant, and as many snapshots"),
-    Integer("prefix-cache-min-tokens", &C::prefix_cache_min_tokens, 0, kMany,
-            "the states of prompts of at least so many tokens are stored in what sessions leave of "
-            "state-memory, for later prompts of the tenant that begin so; 0: none"),
-    Integer("prefix-cache-every", &C::prefix_cache_every, 0, kMany,
-            "tokens between states stored inside a prompt, rounded up to blocks; 0: at its end "
-            "only"),
-    Duration("migration-ttl", &C::migration_ttl, 1000,
-             "life of a completion that a shutdown stopped, until it is resumed"),
+    {"state-store", kText, "URL", &C::state_store, 0, 0,
+     "state store, which replicas may share: dir:PATH or "
+     "redis://[USER@]HOST:PORT[/DB][?password_file=PATH]. Empty: no durable sessions and no "
+     "migration."},
+    {"state-store-format", kChoice, "f32|bf16|f32-zstd|bf16-zstd", &C::state_store_format, 0, 0,
+     "format of states in the state store. bf16 halves their size and is not exact."},
+    {"state-store-limit", kBytes, "BYTES", &C::state_store_limit, 0, 1024 * kTiB,
+     "limit of the folder of a dir: store, for all replicas together. Writes beyond it get "
+     "RESOURCE_EXHAUSTED. 0: no limit."},
+    {"session-memory", kBytes, "BYTES", &C::session_memory, 0, 1024 * kTiB,
+     "limit of session memory: sessions, and the prefix cache in what they leave. The least "
+     "recently used sessions go to the state store; without one, more get RESOURCE_EXHAUSTED. 0: "
+     "as much as slot memory."},
+    {"session-ttl", kDuration, "TIME", &C::session_ttl, 1000, kDay,
+     "time without use after which a session ends, and age at which a snapshot ends, unless the "
+     "request sets ttl_seconds."},
+    {"max-sessions-per-tenant", kInteger, "N", &C::max_sessions_per_tenant, 1, kMany,
+     "limit of the sessions of a tenant, and of its snapshots. More get RESOURCE_EXHAUSTED."},
+    {"prefix-cache-min-tokens", kInteger, "N", &C::prefix_cache_min_tokens, 0, kMany,
+     "length in tokens from which the prefix cache stores the state of a prompt. 0: no prefix "
+     "cache."},
+    {"prefix-cache-every", kInteger, "N", &C::prefix_cache_every, 0, kMany,
+     "tokens between the states that the prefix cache stores inside a prompt, rounded up to "
+     "blocks. 0: a state at the end only."},
+    {"migration-ttl", kDuration, "TIME", &C::migration_ttl, 1000, kDay,
+     "time in which a migrated completion can be resumed."},
 
-    Bytes("max-message-bytes", &C::max_message_bytes, 1024, int64_t{1} << 30,
-          "largest request message"),
-    Bytes("max-metadata-bytes", &C::max_metadata_bytes, 1024, int64_t{1} << 20,
-          "largest request metadata"),
-    Integer("max-connections", &C::max_connections, 1, 100000,
-            "open connections; more are closed at once"),
-    Integer("max-concurrent-streams", &C::max_concurrent_streams, 1, 65536,
-            "calls at once on one connection"),
-    Integer("max-calls", &C::max_calls, 1, kMany,
-            "calls at once in all; more get RESOURCE_EXHAUSTED"),
-    Integer("max-resets-per-second", &C::max_resets_per_second, 1, kMany,
-            "calls that one connection may abort, sustained; ten times as many in a burst; then it "
-            "is closed"),
-    Integer("stream-buffer", &C::stream_buffer, 1, 65536,
-            "events that wait for a slow reader before its request is parked"),
-    Duration("stall-deadline", &C::stall_deadline, 100,
-             "a client that takes no output, or sends no input of a score, for so long is ended"),
+    {"max-message-bytes", kBytes, "BYTES", &C::max_message_bytes, 1024, int64_t{1} << 30,
+     "limit of a request message. Larger ones get RESOURCE_EXHAUSTED."},
+    {"max-metadata-bytes", kBytes, "BYTES", &C::max_metadata_bytes, 1024, int64_t{1} << 20,
+     "limit of a request's metadata. More gets RESOURCE_EXHAUSTED."},
+    {"max-connections", kInteger, "N", &C::max_connections, 1, 100000,
+     "limit of open connections. More are closed on arrival."},
+    {"max-concurrent-streams", kInteger, "N", &C::max_concurrent_streams, 1, 65536,
+     "limit of concurrent calls on a connection. The client delays more (HTTP/2)."},
+    {"max-calls", kInteger, "N", &C::max_calls, 1, kMany,
+     "limit of concurrent calls on all connections. More get RESOURCE_EXHAUSTED, except on a "
+     "connection that has less than its share."},
+    {"max-resets-per-second", kInteger, "N", &C::max_resets_per_second, 1, kMany,
+     "limit of the calls that a connection aborts in a second; ten times that in a burst. Beyond "
+     "it the connection is closed."},
+    {"stream-buffer", kInteger, "N", &C::stream_buffer, 1, 65536,
+     "limit of the events that wait for a slow reader. Beyond it the sequence is idle and may be "
+     "preempted."},
+    {"stall-deadline", kDuration, "TIME", &C::stall_deadline, 100, kDay,
+     "time after which a client that reads no output, or sends no input of a score, gets ABORTED."},
 
-    Duration("keepalive-time", &C::keepalive_time, 1000,
-             "idle time before the server pings a connection"),
-    Duration("keepalive-timeout", &C::keepalive_timeout, 100, "time to answer that ping"),
-    Duration("keepalive-min-interval", &C::keepalive_min_interval, 0,
-             "least time between a client's own pings"),
-    Integer("max-ping-strikes", &C::max_ping_strikes, 1, 1000,
-            "pings too early before a connection is closed"),
-    Duration("handshake-timeout", &C::handshake_timeout, 100,
-             "time for the start of HTTP/2 on a new connection"),
-    Duration("max-connection-idle", &C::max_connection_idle, 0,
-             "a connection without calls is closed; 0: never"),
-    Duration("max-connection-age", &C::max_connection_age, 0,
-             "a connection gets GOAWAY, so that clients spread again; 0: never"),
-    Duration("max-connection-age-grace", &C::max_connection_age_grace, 0,
-             "time for its calls to end after that"),
-    Duration("drain-timeout", &C::drain_timeout, 0,
-             "time for running requests to end after SIGTERM"),
+    {"keepalive-time", kDuration, "TIME", &C::keepalive_time, 1000, kDay,
+     "idle time after which the server pings a connection."},
+    {"keepalive-timeout", kDuration, "TIME", &C::keepalive_timeout, 100, kDay,
+     "time to answer a ping of the server. Then the connection is closed."},
+    {"keepalive-min-interval", kDuration, "TIME", &C::keepalive_min_interval, 0, kDay,
+     "minimum time between the pings of a client. An earlier ping is a strike."},
+    {"max-ping-strikes", kInteger, "N", &C::max_ping_strikes, 1, 1000,
+     "limit of strikes. Beyond it the connection is closed."},
+    {"handshake-timeout", kDuration, "TIME", &C::handshake_timeout, 100, kDay,
+     "time in which a new connection must start HTTP/2. Then it is closed."},
+    {"max-connection-idle", kDuration, "TIME", &C::max_connection_idle, 0, kDay,
+     "time without calls after which a connection is closed. 0: no limit."},
+    {"max-connection-age", kDuration, "TIME", &C::max_connection_age, 0, kDay,
+     "age at which a connection gets GOAWAY, so that clients balance again. 0: no limit."},
+    {"max-connection-age-grace", kDuration, "TIME", &C::max_connection_age_grace, 0, kDay,
+     "time that calls have to end after max-connection-age."},
+    {"drain-timeout", kDuration, "TIME", &C::drain_timeout, 0, kDay,
+     "time that running requests have to end after SIGTERM. The others get UNAVAILABLE."},
 
-    Choice("log-level", "debug|info|warning|error", &C::log_level,
-           "least level that is written to stderr"),
-    Choice("log-format", "text|json", &C::log_format, "form of a log line"),
+    {"log-level", kChoice, "debug|info|warning|error", &C::log_level, 0, 0,
+     "lowest level that is written to stderr."},
+    {"log-format", kChoice, "text|json", &C::log_format, 0, 0, "format of a log line."},
 };
+
+constexpr char kUsage[] =
+    R"(polysketch-server serves a PolySketchFormer model over gRPC.
+
+Usage: polysketch-server --model DIR [FLAG...]
+
+A flag is given as --name VALUE or --name=VALUE, as the environment variable POLYSKETCH_NAME (dashes
+become underscores), or as a key of the JSON object in the file that --config names. The first of
+these counts. Defaults are in brackets.
+SIGTERM and SIGINT drain: running requests end within --drain-timeout. A second signal ends the
+process at once.
+When the server is ready, it writes one line of JSON with the bound addresses to stdout:
+{"listen": ..., "metrics": ...}, with --http-listen also "http".
+
+)";
 
 constexpr RenamedFlag kRenamedFlags[] = {{"parked-memory", "preempted-memory"},
                                          {"state-memory", "session-memory"}};
@@ -159,29 +168,29 @@ struct Unit {
 constexpr Unit kDurationUnits[] = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
 constexpr Unit kByteUnits[] = {{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", kTiB}};
 
-// The form of a kind, for messages.
+// The form of a value, for error messages.
 std::string_view FormOf(FlagKind kind) {
   switch (kind) {
-    case FlagKind::kInteger:
+    case kInteger:
       return "an integer";
-    case FlagKind::kBytes:
+    case kBytes:
       return "bytes as 65536, 64KiB, 4MiB or 1GiB";
-    case FlagKind::kDuration:
+    case kDuration:
       return "a time as 500ms, 30s, 5m or 2h";
-    case FlagKind::kText:
-    case FlagKind::kChoice:
+    case kText:
+    case kChoice:
       break;
   }
   return "text";
 }
 
 std::span<const Unit> UnitsOf(FlagKind kind) {
-  if (kind == FlagKind::kDuration) return kDurationUnits;
-  if (kind == FlagKind::kBytes) return kByteUnits;
+  if (kind == kDuration) return kDurationUnits;
+  if (kind == kBytes) return kByteUnits;
   return {};
 }
 
-// A number and its unit; false when `text` has another form or overflows.
+// Parses a number and its unit. Returns false for another form, and for one that overflows.
 bool ParseNumber(FlagKind kind, std::string_view text, int64_t* value) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -189,7 +198,7 @@ bool ParseNumber(FlagKind kind, std::string_view text, int64_t* value) {
   const std::string_view suffix(end, static_cast<size_t>(text.data() + text.size() - end));
   if (suffix.empty()) {
     *value = number;
-    return kind != FlagKind::kDuration || number == 0;  // 30 of what?
+    return kind != kDuration || number == 0;  // a time needs its unit
   }
   for (const Unit& unit : UnitsOf(kind)) {
     if (suffix == unit.suffix) return !__builtin_mul_overflow(number, unit.factor, value);
@@ -197,7 +206,7 @@ bool ParseNumber(FlagKind kind, std::string_view text, int64_t* value) {
   return false;
 }
 
-// The largest unit that divides the value.
+// The value in the largest unit that divides it.
 std::string NumberText(FlagKind kind, int64_t value) {
   const Unit* best = nullptr;
   for (const Unit& unit : UnitsOf(kind)) {
@@ -228,7 +237,7 @@ const Flag* FindFlag(std::string_view name) {
 
 Status SetFlag(const Flag& flag, std::string_view text, ServerConfig* config) {
   if (const auto* field = std::get_if<std::string C::*>(&flag.field)) {
-    if (flag.kind == FlagKind::kChoice && !IsChoice(flag.values, text)) {
+    if (flag.kind == kChoice && !IsChoice(flag.values, text)) {
       return InvalidArgument("expected ", flag.values, ", found \"", text, "\"");
     }
     config->** field = text;
@@ -266,29 +275,18 @@ std::string EnvironmentName(std::string_view flag_name) {
 }
 
 std::string HelpText() {
-  std::string text =
-      "polysketch-server serves a PolySketchFormer model over gRPC.\n\n"
-      "Usage: polysketch-server --model DIR [FLAG...]\n\n"
-      "A flag is given as --name VALUE or --name=VALUE, as the environment variable "
-      "POLYSKETCH_NAME (dashes become\n"
-      "underscores), or as a key of the JSON object in the file that --config names; the first of "
-      "these wins.\n"
-      "SIGTERM and SIGINT drain: running requests end within --drain-timeout. A second signal ends "
-      "the process at once.\n"
-      "Once ready, one line of JSON on stdout tells the real addresses: {\"listen\": ..., "
-      "\"metrics\": ...}, and\n"
-      "with --http-listen \"http\".\n\n";
-  const auto line = [&text](std::string_view name, std::string_view values, std::string_view help,
-                            std::string_view value) {
-    text += StrCat("  --", name, values.empty() ? "" : " ", values, "\n      ", help);
-    if (!value.empty()) text += StrCat(" [", value, "]");
-    text += "\n";
+  std::string text = kUsage;
+  const auto add = [&text](std::string_view name, std::string_view values, std::string_view help) {
+    text += StrCat("  --", name, values.empty() ? "" : " ", values, "\n      ", help, "\n");
   };
   const ServerConfig defaults;
-  for (const Flag& flag : kFlags) line(flag.name, flag.values, flag.help, FlagText(flag, defaults));
-  line("config", "FILE", "JSON object of flag names and values", "");
-  line("help", "", "this text", "");
-  line("version", "", "version, commit and build", "");
+  for (const Flag& flag : kFlags) {
+    const std::string value = FlagText(flag, defaults);
+    add(flag.name, flag.values, StrCat(flag.help, value.empty() ? "" : StrCat(" [", value, "]")));
+  }
+  add("config", "FILE", "JSON object of flag names and values.");
+  add("help", "", "prints this text.");
+  add("version", "", "prints the version, the commit and the build.");
   return text;
 }
 

@@ -28,8 +28,8 @@ std::string MiB(double bytes) {
   return text;
 }
 
-// Beside a device: a step's tokens are drawn in a tenth of a millisecond then, and more threads
-// would cost more to wake than they save.
+// With a device, a step's tokens are sampled in a tenth of a millisecond; more threads would cost
+// more to wake than they save.
 constexpr int kMaxSamplingThreads = 8;
 
 int HostThreads(const ServerConfig& config) {
@@ -55,7 +55,7 @@ class LoadProgress {
   void operator()(int64_t done, int64_t total) {
     const Clock::time_point now = Clock::now();
     if (now - last_ < std::chrono::seconds(1) && done < total) return;
-    if (done == total && !logged_) return;  // a small model: no progress to speak of
+    if (done == total && !logged_) return;  // a small model
     last_ = now;
     logged_ = true;
     LogInfo("loading",
@@ -127,54 +127,58 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   return info;
 }
 
-// What the process will hold when it is busy, by what it is made of.
+// Logs the memory of a busy process, by pool, and on a device what is allocated there.
 void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   const ModelConfig& c = loaded.model->config();
-  const PolysketchModel* draft = loaded.draft_model.get();
-  const auto weights = static_cast<double>(loaded.model->weight_bytes() +
-                                           (draft == nullptr ? 0 : draft->weight_bytes()));
-  const auto states = static_cast<double>(loaded.engine->stats().state_bytes_limit);
-  const auto preempted = static_cast<double>(loaded.engine->stats().preempted_bytes_limit);
-  const auto at_rest = static_cast<double>(loaded.sessions->options().memory);
+  const EngineStats stats = loaded.engine->stats();
+  const int64_t draft_weights = loaded.draft_model ? loaded.draft_model->weight_bytes() : 0;
+  const auto weights = static_cast<double>(loaded.model->weight_bytes() + draft_weights);
+  const auto slots = static_cast<double>(stats.state_bytes_limit);
+  const auto preempted = static_cast<double>(stats.preempted_bytes_limit);
+  const auto sessions = static_cast<double>(loaded.sessions->options().memory);
+  const auto state = static_cast<double>(loaded.served.description.state_bytes_per_sequence());
   // Activations of one step: some rows of the widest layers for each token, and the logits of one
-  // row a sequence.
+  // row for each sequence.
   const double workspace = 4.0 * (static_cast<double>(config.max_step_tokens) *
                                       (8.0 * c.emb_dim + 3.0 * c.mlp_hidden()) +
                                   static_cast<double>(config.max_sequences) * c.vocab_size);
-  LogInfo("memory",
-          {{"weights_mib", MiB(weights)},
-           {"state_mib_each",
-            MiB(static_cast<double>(loaded.served.description.state_bytes_per_sequence()))},
-           {"sequences", config.max_sequences},
-           {"states_mib", MiB(states)},
-           {"preempted_mib", MiB(preempted)},
-           {"session_mib", MiB(at_rest)},
-           {"workspace_mib", MiB(workspace)},
-           {"total_mib", MiB(weights + states + preempted + at_rest + workspace)}});
+  LogInfo("memory", {{"weights_mib", MiB(weights)},
+                     {"state_mib", MiB(state)},
+                     {"sequences", config.max_sequences},
+                     {"slot_mib", MiB(slots)},
+                     {"preempted_mib", MiB(preempted)},
+                     {"session_mib", MiB(sessions)},
+                     {"workspace_mib", MiB(workspace)},
+                     {"total_mib", MiB(weights + slots + preempted + sessions + workspace)}});
   if (loaded.backend->host_memory()) return;
-  // All that requests will use is there already: weights, all states, preempted ones too, and the
-  // workspace of the largest step.
+  // All memory that requests use is allocated: the weights, slot and preempted memory (of KV caches
+  // in whole blocks), and the workspace of the largest step.
   const DeviceMemory device = loaded.backend->device_memory();
   const auto held = static_cast<double>(device.held);
-  // Of KV caches whole blocks are made.
   const auto unit = static_cast<double>(loaded.model->StateBytes(1));
-  const double made = std::floor((states + preempted) / unit) * unit;
+  const double states = std::floor((slots + preempted) / unit) * unit;
   LogInfo("device_memory", {{"weights_mib", MiB(weights)},
-                            {"states_mib", MiB(made)},
-                            {"workspace_mib", MiB(held - weights - made)},
+                            {"states_mib", MiB(states)},
+                            {"workspace_mib", MiB(held - weights - states)},
                             {"held_mib", MiB(held)},
                             {"free_mib", MiB(static_cast<double>(device.free))}});
 }
 
-}  // namespace
+void LogModel(const v1::GetModelResponse& info, Clock::time_point start) {
+  const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
+  LogInfo("model", {{"name", info.name()},
+                    {"attention", info.attention()},
+                    {"parameters", info.parameters()},
+                    {"weights", info.weight_format()},
+                    {"state", info.state_format()},
+                    {"tokenizer", info.has_tokenizer() ? "yes" : "no"},
+                    {"loaded_ms", time.count()}});
+}
 
-Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, EngineObserver* observer,
-                                               std::shared_ptr<Executor> writers) {
-  const Clock::time_point start = Clock::now();
-  auto loaded = std::make_unique<LoadedModel>();
+// Backend, models and tokenizer.
+Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
   PS_ASSIGN_OR_RETURN(loaded->backend, NewBackend(config));
   LogInfo("device", {{"name", loaded->backend->name()}, {"threads", loaded->backend->threads()}});
-
   LoadOptions options;
   options.weights = DataTypeOf(config.weights);
   if (config.state_format != "auto") {
@@ -184,69 +188,85 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, Engin
   options.progress = LoadProgress();
   PS_ASSIGN_OR_RETURN(loaded->model,
                       PolysketchModel::Load(config.model, loaded->backend.get(), options));
-  const ModelConfig& model_config = loaded->model->config();
   if (!config.draft_model.empty()) {
     PS_ASSIGN_OR_RETURN(loaded->draft_model,
                         PolysketchModel::Load(config.draft_model, loaded->backend.get(), options));
   }
-  PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(config.model, model_config));
+  PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(config.model, loaded->model->config()));
+  return Status();
+}
 
-  EngineOptions engine_options;
-  engine_options.max_sequences = static_cast<int>(config.max_sequences);
-  engine_options.max_queue = static_cast<int>(config.max_queue);
-  engine_options.max_queue_tokens = config.max_queue_tokens;
-  engine_options.max_step_tokens = static_cast<int>(config.max_step_tokens);
-  engine_options.step_budget = std::chrono::milliseconds(config.step_budget_ms);
-  engine_options.sampling_threads = std::min(HostThreads(config), kMaxSamplingThreads);
-  engine_options.draft_tokens = static_cast<int>(config.draft_tokens);
-  engine_options.draft_model = loaded->draft_model.get();
-  engine_options.max_prompt_tokens = config.max_prompt_tokens;
-  engine_options.max_new_tokens = static_cast<int32_t>(config.max_new_tokens);
-  engine_options.slot_memory = static_cast<size_t>(config.slot_memory);
-  engine_options.preempted_memory = static_cast<size_t>(config.preempted_memory);
-  engine_options.stall_deadline = config.stall_deadline;
-  engine_options.observer = observer;
-  engine_options.batch_notifications = [writers = std::move(writers)](bool hold) {
+// `loaded`: with models, tokenizer and prefix cache.
+EngineOptions MakeEngineOptions(const ServerConfig& config, EngineObserver* observer,
+                                std::shared_ptr<Executor> writers, LoadedModel* loaded) {
+  EngineOptions options;
+  options.max_sequences = static_cast<int>(config.max_sequences);
+  options.max_queue = static_cast<int>(config.max_queue);
+  options.max_queue_tokens = config.max_queue_tokens;
+  options.max_step_tokens = static_cast<int>(config.max_step_tokens);
+  options.step_budget = std::chrono::milliseconds(config.step_budget_ms);
+  options.sampling_threads = std::min(HostThreads(config), kMaxSamplingThreads);
+  options.draft_tokens = static_cast<int>(config.draft_tokens);
+  options.draft_model = loaded->draft_model.get();
+  options.max_prompt_tokens = config.max_prompt_tokens;
+  options.max_new_tokens = static_cast<int32_t>(config.max_new_tokens);
+  options.slot_memory = static_cast<size_t>(config.slot_memory);
+  options.preempted_memory = static_cast<size_t>(config.preempted_memory);
+  options.stall_deadline = config.stall_deadline;
+  options.prefix_cache = loaded->prefix_cache.get();
+  options.observer = observer;
+  options.batch_notifications = [writers = std::move(writers)](bool hold) {
     hold ? writers->Hold() : writers->Release();
   };
-  engine_options.on_device_failure = [failed = &loaded->device_failed](const Status& status) {
+  options.on_device_failure = [failed = &loaded->device_failed](const Status& status) {
     LogError("device_failed", {{"reason", status.message()}, {"effect", "the process ends"}});
     failed->store(true);
-    kill(getpid(), SIGTERM);  // the way every stop goes: readiness off first
+    kill(getpid(), SIGTERM);  // a drain, as for any stop: readiness goes off first
   };
-  loaded->prefix_cache = NewPrefixCache(config, loaded->model->attention_spec().block);
-  engine_options.prefix_cache = loaded->prefix_cache.get();
-  PS_ASSIGN_OR_RETURN(loaded->engine, Engine::Create(loaded->model.get(), model_config,
-                                                     loaded->tokenizer.get(), engine_options));
+  return options;
+}
 
+// State store and session table. `loaded`: with an engine.
+Status OpenSessions(const ServerConfig& config, EngineObserver* observer, LoadedModel* loaded) {
   if (!config.state_store.empty()) {
     PS_ASSIGN_OR_RETURN(loaded->store, OpenConfiguredStore(config));
     if (observer != nullptr) loaded->store = NewMeasuredStore(std::move(loaded->store), observer);
   }
-  PS_ASSIGN_OR_RETURN(SessionOptions session_options, MakeSessionOptions(config, *loaded));
-  loaded->sessions = std::make_unique<SessionTable>(std::move(session_options));
+  PS_ASSIGN_OR_RETURN(SessionOptions options, MakeSessionOptions(config, *loaded));
+  loaded->sessions = std::make_unique<SessionTable>(std::move(options));
+  return Status();
+}
 
-  loaded->served.engine = loaded->engine.get();
-  loaded->served.sessions = loaded->sessions.get();
-  loaded->served.prefix_cache = loaded->prefix_cache.get();
-  loaded->served.rules = {.tokenizer = loaded->tokenizer.get(),
-                          .add_bos = model_config.add_bos,
-                          .bos_id = model_config.bos_id,
-                          .vocab_size = model_config.vocab_size,
-                          .max_prompt_tokens = config.max_prompt_tokens,
-                          .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),
-                          .max_priority = static_cast<int32_t>(config.max_priority)};
-  loaded->served.description = Describe(config, *loaded);
-  const v1::GetModelResponse& info = loaded->served.description;
-  const auto milliseconds =
-      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
-  LogInfo("model", {{"name", info.name()},
-                    {"attention", info.attention()},
-                    {"parameters", info.parameters()},
-                    {"weights", info.weight_format()},
-                    {"state", info.state_format()},
-                    {"tokenizer", info.has_tokenizer() ? "yes" : "no"},
-                    {"loaded_ms", milliseconds}});
+ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
+  const ModelConfig& model = loaded.model->config();
+  return {.engine = loaded.engine.get(),
+          .sessions = loaded.sessions.get(),
+          .prefix_cache = loaded.prefix_cache.get(),
+          .rules = {.tokenizer = loaded.tokenizer.get(),
+                    .add_bos = model.add_bos,
+                    .bos_id = model.bos_id,
+                    .vocab_size = model.vocab_size,
+                    .max_prompt_tokens = config.max_prompt_tokens,
+                    .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),
+                    .max_priority = static_cast<int32_t>(config.max_priority)},
+          .description = Describe(config, loaded)};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, EngineObserver* observer,
+                                               std::shared_ptr<Executor> writers) {
+  const Clock::time_point start = Clock::now();
+  auto loaded = std::make_unique<LoadedModel>();
+  PS_RETURN_IF_ERROR(LoadFolders(config, loaded.get()));
+  loaded->prefix_cache = NewPrefixCache(config, loaded->model->attention_spec().block);
+  const EngineOptions options =
+      MakeEngineOptions(config, observer, std::move(writers), loaded.get());
+  PS_ASSIGN_OR_RETURN(loaded->engine, Engine::Create(loaded->model.get(), loaded->model->config(),
+                                                     loaded->tokenizer.get(), options));
+  PS_RETURN_IF_ERROR(OpenSessions(config, observer, loaded.get()));
+  loaded->served = Serve(config, *loaded);
+  LogModel(loaded->served.description, start);
   LogMemory(config, *loaded);
   return loaded;
 }

@@ -1,4 +1,4 @@
-// From a config to something that can be served: device, weights, tokenizer, engine.
+// Makes everything that serves a model: backend, weights, tokenizer, engine, sessions.
 #pragma once
 
 #include <memory>
@@ -11,9 +11,9 @@
 
 namespace polysketch {
 
-// Loads the folder, proves the model with a forward pass (Engine::Create) and logs what memory it
-// takes. Errors name the flag, file or tensor. `observer` outlives the result; `writers` write what
-// the engine gives out.
+// Loads the folder, proves the model with a forward pass (Engine::Create) and logs the memory that
+// it needs. Errors name the flag, file or tensor. `observer` outlives the result; `writers` run what
+// the engine's events cause.
 Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, EngineObserver* observer,
                                                std::shared_ptr<Executor> writers);
 

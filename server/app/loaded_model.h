@@ -16,14 +16,14 @@
 namespace polysketch {
 
 struct LoadedModel {
-  // Set by the engine thread when the device has failed; the process is then told to stop.
+  // Set by the engine thread when the device has failed; the process then stops.
   std::atomic<bool> device_failed{false};
   // In order of construction: each refers to those above it.
   std::unique_ptr<Backend> backend;
   std::unique_ptr<PolysketchModel> model;
   std::unique_ptr<PolysketchModel> draft_model;  // null without --draft-model
   std::unique_ptr<Tokenizer> tokenizer;          // null without tokenizer.model
-  std::unique_ptr<PrefixCache> prefix_cache;     // null when it is off
+  std::unique_ptr<PrefixCache> prefix_cache;     // null without a prefix cache
   std::unique_ptr<Engine> engine;
   std::unique_ptr<StateStore> store;  // null without --state-store
   std::unique_ptr<SessionTable> sessions;

@@ -18,7 +18,7 @@ namespace {
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 
-// Flags and files that are wrong are the caller's; the rest is ours or the machine's.
+// The exit status says whether the caller's flags and files are wrong.
 int Fail(const Status& status) {
   std::fprintf(stderr, "polysketch-server: %s\n", status.message().c_str());
   return status.code() == Code::kInvalidArgument ? kExitUsage : kExitFailure;
@@ -35,8 +35,8 @@ void PrintReady(const Server& server) {
 }
 
 int Serve(const ServerConfig& config, StopSignals* signals) {
-  // Made in another order than they go: calls refer to the model until the server is gone, the
-  // engine to the metrics.
+  // Declared in another order than they are made: calls refer to the model until the server is
+  // destroyed, the engine to the metrics.
   Metrics metrics;
   std::unique_ptr<LoadedModel> model;
   Result<std::unique_ptr<Server>> started = Server::Start(config, &metrics);

@@ -13,24 +13,26 @@
 
 #include "base/logging.h"
 #include "polysketch_build_info.h"
+#include "server/convert/status_map.h"
 #include "server/http/status_page.h"
 #include "server/metrics/scrape.h"
+#include "server/net/reflection.h"
+#include "server/rpc/service.h"
 
 namespace polysketch {
 namespace {
 
-// Input that is read at once. A flood is noticed between reads, so that what it can do in one of
-// them is bounded.
+// Bytes of one read from a connection. A flood is noticed between reads.
 constexpr int kReadChunkBytes = 64 << 10;
-// Time for last messages to leave, behind the engine's drain and before calls are cut.
+// Time for last messages to leave after the engine's drain, before calls are cancelled.
 constexpr std::chrono::milliseconds kGoodbye{2000};
 
 int Clamped(int64_t value) {
   return static_cast<int>(std::min<int64_t>(value, std::numeric_limits<int>::max()));
 }
 
-// Streams that an honest client can have on a connection: one that was aborted takes a moment to
-// free, while its place is used again.
+// Streams that an honest client can have on a connection. An aborted call takes a moment to be
+// freed, while another uses its stream.
 int64_t MaxStreams(const ServerConfig& config) { return 2 * config.max_concurrent_streams + 32; }
 
 ConnectionLimits LimitsOf(const ServerConfig& config) {
@@ -40,7 +42,7 @@ ConnectionLimits LimitsOf(const ServerConfig& config) {
           .resets_per_second = static_cast<double>(config.max_resets_per_second)};
 }
 
-// Every connection has two descriptors (gRPC's, and the table's duplicate).
+// Every connection has two descriptors: gRPC's, and the duplicate of ConnectionTable.
 void RaiseFileLimit(int64_t max_connections) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -52,8 +54,8 @@ void RaiseFileLimit(int64_t max_connections) {
   }
 }
 
-// What the libraries have to say goes to our log: protobuf tells of every bad string that a client
-// sends, gRPC of every connection that ends in an unusual way.
+// Sends the messages of the libraries to our log. protobuf reports every bad string of a client,
+// gRPC every connection that ends unusually: most are debug messages.
 void RouteLibraryLogs() {
   google::protobuf::SetLogHandler(
       [](google::protobuf::LogLevel level, const char*, int, const std::string& message) {
@@ -66,33 +68,35 @@ void RouteLibraryLogs() {
   });
 }
 
-void SetLimits(const ServerConfig& config, grpc::ServerBuilder* builder) {
+void SetMessageLimits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(Clamped(config.max_message_bytes));
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
-                              Clamped(config.max_concurrent_streams));
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, Clamped(config.max_metadata_bytes));
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadChunkBytes);
-  builder->AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 1);  // ResetGuard reads it
-  builder->AddChannelArgument(GRPC_ARG_MAX_CHANNEL_TRACE_EVENT_MEMORY_PER_NODE, 0);
-  // A compressed message may unfold to a thousand times its size: nobody needs one here.
+  // A compressed message may have a thousand times its size.
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
-  const auto set_time = [builder](const char* name, std::chrono::milliseconds time) {
-    builder->AddChannelArgument(name, Clamped(time.count()));
+}
+
+void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder* builder) {
+  const auto set = [builder](const char* name, int64_t value) {
+    builder->AddChannelArgument(name, Clamped(value));
   };
-  set_time(GRPC_ARG_KEEPALIVE_TIME_MS, config.keepalive_time);
-  set_time(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, config.keepalive_timeout);
-  set_time(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, config.keepalive_min_interval);
-  set_time(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, config.handshake_timeout);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // ours: no limit
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, Clamped(config.max_ping_strikes));
+  set(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_concurrent_streams);
+  set(GRPC_ARG_ENABLE_CHANNELZ, 1);  // ResetGuard reads it
+  set(GRPC_ARG_MAX_CHANNEL_TRACE_EVENT_MEMORY_PER_NODE, 0);
+  set(GRPC_ARG_KEEPALIVE_TIME_MS, config.keepalive_time.count());
+  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, config.keepalive_timeout.count());
+  set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // of the server's pings: no limit
+  set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, config.keepalive_min_interval.count());
+  set(GRPC_ARG_HTTP2_MAX_PING_STRIKES, config.max_ping_strikes);
+  set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, config.handshake_timeout.count());
   if (config.max_connection_idle.count() > 0)
-    set_time(GRPC_ARG_MAX_CONNECTION_IDLE_MS, config.max_connection_idle);
+    set(GRPC_ARG_MAX_CONNECTION_IDLE_MS, config.max_connection_idle.count());
   if (config.max_connection_age.count() > 0) {
-    set_time(GRPC_ARG_MAX_CONNECTION_AGE_MS, config.max_connection_age);
-    set_time(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, config.max_connection_age_grace);
+    set(GRPC_ARG_MAX_CONNECTION_AGE_MS, config.max_connection_age.count());
+    set(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, config.max_connection_age_grace.count());
   }
 }
 
@@ -102,18 +106,23 @@ Server::Server(const ServerConfig& config, Metrics* metrics)
     : connections_(LimitsOf(config)),
       metrics_(metrics),
       tokenizers_(1),
-      stalls_(config.stall_deadline),
-      service_(&context_),
       health_(&connections_),
-      reflection_(&connections_) {
+      router_(&connections_) {
   context_.connections = &connections_;
   context_.metrics = metrics;
   context_.writers = std::make_shared<Executor>(1);
   context_.tokenizers = &tokenizers_;
   context_.stores = std::make_shared<Executor>(1);
   context_.migration_ttl = config.migration_ttl;
-  context_.stalls = &stalls_;
+  context_.stall_deadline = config.stall_deadline;
   context_.stream_buffer = static_cast<size_t>(config.stream_buffer);
+  AddCompletionMethods(&context_, &router_);
+  AddScoreMethod(&context_, &router_);
+  AddSessionMethods(&context_, &router_);
+  AddAppendMethod(&context_, &router_);
+  AddTextMethods(&context_, &router_);
+  health_.AddMethods(&router_);
+  AddReflectionMethods(&connections_, &router_);
 }
 
 Result<std::unique_ptr<Server>> Server::Start(const ServerConfig& config, Metrics* metrics) {
@@ -156,7 +165,7 @@ Status Server::StartMetrics(const std::string& address) {
   }
   try {
     exposer_ = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/2);
-  } catch (const std::exception& error) {  // the library's only way to tell
+  } catch (const std::exception& error) {  // the library reports errors in no other way
     return Unavailable("--metrics-listen: cannot listen on ", address, ": ", error.what());
   }
   metrics_address_ = StrCat(address.substr(0, colon), ":", exposer_->GetListeningPorts().at(0));
@@ -171,8 +180,7 @@ Status Server::StartPage(const std::string& address) {
     for (auto& family : scrape_->Collect()) families.push_back(std::move(family));
     return families;
   });
-  if (!page.ok())
-    return Status(page.status().code(), StrCat("--http-listen: ", page.status().message()));
+  if (!page.ok()) return Prefixed("--http-listen: ", page.status());
   page_ = *std::move(page);
   return Status();
 }
@@ -181,16 +189,14 @@ std::string Server::http_address() const { return page_ == nullptr ? "" : page_-
 
 Status Server::StartGrpc(const ServerConfig& config) {
   Result<std::unique_ptr<Listener>> listener = Listener::Bind(config.listen, &connections_);
-  if (!listener.ok())
-    return Status(listener.status().code(), StrCat("--listen: ", listener.status().message()));
+  if (!listener.ok()) return Prefixed("--listen: ", listener.status());
   listener_ = *std::move(listener);
   address_ = listener_->address();
 
   grpc::ServerBuilder builder;
-  SetLimits(config, &builder);
-  builder.RegisterService(&service_);
-  builder.RegisterService(&health_);
-  builder.RegisterCallbackGenericService(&reflection_);
+  SetMessageLimits(config, &builder);
+  SetConnectionLimits(config, &builder);
+  builder.RegisterCallbackGenericService(&router_);
   acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       grpc::InsecureServerCredentials());
@@ -217,7 +223,7 @@ void Server::SetModel(const ServedModel* model) {
 }
 
 bool Server::Drain(std::chrono::milliseconds timeout) {
-  context_.draining.store(true);  // first: whoever sees NOT_SERVING is refused for certain
+  context_.draining.store(true);  // first: a client that sees NOT_SERVING is refused for certain
   health_.SetServing(false);
   const auto deadline = std::chrono::system_clock::now() + timeout;
   const ServedModel* model = context_.model.load();
@@ -225,7 +231,7 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
   if (migrates) model->engine->MigrateAll();
   const bool all_ended = model == nullptr || model->engine->Drain(timeout);
   if (migrates) {
-    // Requests that end now may commit behind this: the table writes them through.
+    // Requests that end later may commit after this: the table then writes them through.
     context_.stores->Post([model] { model->sessions->Flush(); });
   }
   health_.EndWatches();
@@ -237,7 +243,8 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
 }
 
 Server::~Server() {
-  // Their threads read what goes next. civetweb takes up to two seconds to stop: both at once.
+  // First the threads that read the members below. civetweb takes up to two seconds to stop, so both
+  // stop at the same time.
   std::thread stop_page([this] { page_.reset(); });
   exposer_.reset();
   stop_page.join();

@@ -1,5 +1,4 @@
-// The process as one object: sockets, services, metrics. main and the tests drive it: Start ->
-// SetModel -> Drain.
+// The server as one object: sockets, RPCs, metrics, status page. Start -> SetModel -> Drain.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -13,11 +12,9 @@
 #include "server/app/server_config.h"
 #include "server/net/health.h"
 #include "server/net/listener.h"
-#include "server/net/reflection.h"
 #include "server/net/reset_guard.h"
-#include "server/rpc/call.h"
-#include "server/rpc/service.h"
-#include "server/rpc/stall_watch.h"
+#include "server/net/router.h"
+#include "server/rpc/service_context.h"
 
 namespace prometheus {
 class Exposer;
@@ -30,26 +27,26 @@ class StatusPage;
 
 class Server {
  public:
-  // Binds both addresses and answers at once: health NOT_SERVING and calls UNAVAILABLE until
-  // SetModel. INVALID_ARGUMENT and UNAVAILABLE name the flag of an address that cannot be bound.
-  // `metrics` outlives the server, and the engine, whose observer it is.
+  // Binds all addresses and serves at once: until SetModel health is NOT_SERVING and calls get
+  // UNAVAILABLE. INVALID_ARGUMENT and UNAVAILABLE name the flag of an address that cannot be bound.
+  // `metrics` outlives the server.
   static Result<std::unique_ptr<Server>> Start(const ServerConfig& config, Metrics* metrics);
-  // Cancels what is left.
+  // Cancels the calls that are left.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Real addresses; metrics_address is empty if there are no metrics.
+  // The bound addresses. metrics_address is empty without --metrics-listen, http_address without
+  // --http-listen.
   const std::string& address() const { return address_; }
   const std::string& metrics_address() const { return metrics_address_; }
-  // Empty if there is no status page.
   std::string http_address() const;
-  // What writes to streams.
+  // The executor that writes to streams.
   const std::shared_ptr<Executor>& writers() const { return context_.writers; }
-  // Begins to serve. `model` outlives the server.
+  // Sets health to SERVING and serves calls. `model` outlives the server.
   void SetModel(const ServedModel* model);
-  // Health NOT_SERVING and new calls UNAVAILABLE from now on; waits for running requests and for
-  // their last messages. Returns whether all of them ended by themselves.
+  // Sets health to NOT_SERVING and refuses new calls with UNAVAILABLE, then waits for running
+  // requests and their last messages. Returns whether all requests ended by themselves.
   bool Drain(std::chrono::milliseconds timeout);
 
  private:
@@ -59,15 +56,13 @@ class Server {
   Status StartPage(const std::string& address);
   Status StartGrpc(const ServerConfig& config);
 
-  // In order of construction: calls use what stands above the gRPC server.
+  // In order of construction: calls use the members above grpc_.
   ConnectionTable connections_;
   Metrics* const metrics_;
   Executor tokenizers_;
-  StallWatch stalls_;
   ServiceContext context_;
-  PolySketchService service_;
   HealthService health_;
-  ReflectionService reflection_;
+  Router router_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<ResetGuard> guard_;

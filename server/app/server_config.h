@@ -1,5 +1,5 @@
-// Everything that can be set from outside. A value comes from its flag, else from its environment
-// variable, else from the file that --config names, else it is the default below.
+// The configuration of the server. A value comes from its flag, or from its environment variable, or
+// from the file that --config names, or it is the default below.
 #pragma once
 
 #include <chrono>
@@ -8,7 +8,7 @@
 
 namespace polysketch {
 
-// server/app/flags.cc names and describes each field; 0 has the meaning given there.
+// server/app/flags.cc describes each field and the meaning of 0.
 struct ServerConfig {
   std::string model;
   std::string listen = "127.0.0.1:50051";

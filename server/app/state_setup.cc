@@ -7,6 +7,7 @@
 
 #include "engine/checkpoint/mapped_file.h"
 #include "engine/store/open_state_store.h"
+#include "server/convert/status_map.h"
 
 namespace polysketch {
 namespace {
@@ -15,8 +16,8 @@ namespace fs = std::filesystem;
 
 Result<ContentHash> HashFile(const fs::path& path) {
   PS_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path.string()));
-  // In pieces that leave our memory again: a start shall not need room for the file beside the
-  // weights packed from it.
+  // In pieces that are released again: a start must not need memory for the file and for the
+  // weights that were packed from it.
   constexpr size_t kPiece = size_t{4} << 20;
   ContentHasher hasher;
   for (size_t first = 0; first < file.size(); first += kPiece) {
@@ -28,7 +29,7 @@ Result<ContentHash> HashFile(const fs::path& path) {
   return hasher.Hash();
 }
 
-// config.json and every file of weights, by name and content.
+// The hash of config.json and every file of weights, by name and content.
 Result<ContentHash> HashModel(const fs::path& folder) {
   std::vector<fs::path> files;
   for (const fs::directory_entry& file : fs::directory_iterator(folder)) {
@@ -52,7 +53,8 @@ StateEncoding EncodingNamed(const std::string& name) {
   return StateEncoding::kF32;  // the last choice of the flag
 }
 
-// Saved values are float32 ones, memory may hold some in 16 bits: at most twice the bytes.
+// Limit of the state in a snapshot, in bytes. Its values are float32, those in memory may have 16
+// bits: at most twice the bytes.
 size_t MaxStateBytes(const LoadedModel& loaded) {
   if (loaded.model->attention_spec().kv_cache()) return loaded.engine->stats().state_bytes_limit;
   return 2 * loaded.model->StateBytes(1);
@@ -63,8 +65,8 @@ size_t MaxStateBytes(const LoadedModel& loaded) {
 Result<std::unique_ptr<StateStore>> OpenConfiguredStore(const ServerConfig& config) {
   Result<std::unique_ptr<StateStore>> store =
       OpenStateStore(config.state_store, config.state_store_limit);
-  if (store.ok()) return store;
-  return Status(store.status().code(), StrCat("--state-store: ", store.status().message()));
+  if (!store.ok()) return Prefixed("--state-store: ", store.status());
+  return store;
 }
 
 std::unique_ptr<PrefixCache> NewPrefixCache(const ServerConfig& config, int block) {

@@ -1,4 +1,4 @@
-// From a config to where states rest.
+// Makes what keeps states outside slots: state store, prefix cache, session options.
 #pragma once
 
 #include <memory>
@@ -15,12 +15,12 @@ namespace polysketch {
 // Errors begin with the flag's name.
 Result<std::unique_ptr<StateStore>> OpenConfiguredStore(const ServerConfig& config);
 
-// Null when it is off. It has no memory yet. `block`: tokens; states inside a prompt are stored at
-// multiples of it.
+// Null if the prefix cache is off. It has no memory until MakeSessionOptions. `block`: in tokens;
+// states inside a prompt are stored at multiples of it.
 std::unique_ptr<PrefixCache> NewPrefixCache(const ServerConfig& config, int block);
 
-// What the states of this process belong to: the contents of the model folder, the device and the
-// formats. `loaded`: with model, tokenizer, engine and store. Reads the weights once more.
+// Binds the states of this process to the contents of the model folder, the device and the formats.
+// `loaded`: with model, tokenizer, engine and store. Reads the files of the model.
 Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const LoadedModel& loaded);
 
 }  // namespace polysketch

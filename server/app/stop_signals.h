@@ -1,4 +1,4 @@
-// SIGTERM and SIGINT as an event that main waits for.
+// Lets main wait for SIGTERM and SIGINT.
 #pragma once
 
 #include <condition_variable>
@@ -7,16 +7,16 @@
 
 namespace polysketch {
 
-// Made first in main: all threads that start later inherit the blocked signals. One instance, which
-// lives as long as the process: the thread behind it is never joined.
+// Made first in main: threads that start later inherit the blocked signals. One instance, which
+// lives as long as the process: its thread is never joined.
 class StopSignals {
  public:
   StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // The number of the first signal. Before this is called a signal ends the process with 0 (there
-  // is nothing to drain); after the first, another ends it at once with 128 + its number.
+  // Waits for the first signal and returns its number. A signal before this call ends the process
+  // with status 0 (nothing is to be drained), a second signal with status 128 + its number.
   int Wait();
 
  private:

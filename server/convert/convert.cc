@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/sampler/sampling_params.h"
+#include "server/convert/status_map.h"
 
 namespace polysketch {
 namespace {
@@ -62,28 +63,16 @@ Status EncodeText(const std::string& text, bool continued, const RequestRules& r
 }
 
 v1::CacheMiss ToProto(CacheMiss miss) {
-  switch (miss) {
-    case CacheMiss::kNone:
-      return v1::CACHE_MISS_UNSPECIFIED;
-    case CacheMiss::kDisabled:
-      return v1::CACHE_MISS_DISABLED;
-    case CacheMiss::kTooShort:
-      return v1::CACHE_MISS_TOO_SHORT;
-    case CacheMiss::kNoPrefix:
-      return v1::CACHE_MISS_NO_PREFIX;
-  }
-  return v1::CACHE_MISS_UNSPECIFIED;
+  static_assert(static_cast<int>(CacheMiss::kNone) == v1::CACHE_MISS_UNSPECIFIED);
+  static_assert(static_cast<int>(CacheMiss::kDisabled) == v1::CACHE_MISS_DISABLED);
+  static_assert(static_cast<int>(CacheMiss::kTooShort) == v1::CACHE_MISS_TOO_SHORT);
+  static_assert(static_cast<int>(CacheMiss::kNoPrefix) == v1::CACHE_MISS_NO_PREFIX);
+  return static_cast<v1::CacheMiss>(miss);
 }
 
 v1::FinishReason ToProto(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kLength:
-      return v1::FINISH_REASON_LENGTH;
-    case FinishReason::kMigrated:
-      return v1::FINISH_REASON_MIGRATED;
-    default:
-      return v1::FINISH_REASON_STOP;
-  }
+  if (reason == FinishReason::kMigrated) return v1::FINISH_REASON_MIGRATED;
+  return reason == FinishReason::kLength ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP;
 }
 
 }  // namespace
@@ -121,8 +110,8 @@ Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRul
     case v1::Prompt::kText: {
       PS_RETURN_IF_ERROR(RequireTokenizer(rules, "prompt.text"));
       if (rules.add_bos && !continued) tokens.push_back(rules.bos_id);
-      const Status status = EncodeText(prompt.text(), continued, rules, &tokens);
-      if (!status.ok()) return Status(status.code(), StrCat("prompt.text: ", status.message()));
+      PS_RETURN_IF_ERROR(
+          Prefixed("prompt.text: ", EncodeText(prompt.text(), continued, rules, &tokens)));
       break;
     }
   }
@@ -151,8 +140,8 @@ Result<CacheParams> ToCacheParams(const v1::CacheOptions& options) {
   int64_t last = 0;
   for (const int64_t point : options.points()) {
     if (point <= last) {
-      return InvalidArgument("cache.points: expected numbers that rise from 1, found ", point,
-                             " behind ", last);
+      return InvalidArgument("cache.points: expected increasing numbers above 0, found ", point,
+                             " after ", last);
     }
     last = point;
     params.points.push_back(point);
@@ -165,7 +154,7 @@ Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
   GenerateParams params;
   params.sampling = ToSampling(request.sampling());
   for (const auto& [id, bias] : request.sampling().logit_bias()) {
-    // By its key: the entries of a map have no order that a client could count in.
+    // The message names the key: a client cannot count the entries of a map.
     if (id < 0 || id >= rules.vocab_size) {
       return InvalidArgument("sampling.logit_bias: expected ids in [0, ", rules.vocab_size,
                              "), found ", id);
@@ -175,9 +164,6 @@ Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
                              -kMaxLogitBias, ", ", kMaxLogitBias, "], found ", bias);
     }
     params.sampling.logit_bias.emplace_back(id, bias);
-  }
-  if (Status status = ValidateSampling(params.sampling, rules.vocab_size); !status.ok()) {
-    return Status(status.code(), StrCat("sampling.", status.message()));
   }
   if (request.has_max_tokens()) params.max_tokens = request.max_tokens();
   params.stop.assign(request.stop().begin(), request.stop().end());
@@ -189,9 +175,12 @@ Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
   if (request.has_n()) params.n = request.n();
   params.best_of = request.has_best_of() ? request.best_of() : params.n;
   if (request.has_draft_tokens()) params.draft_tokens = request.draft_tokens();
-  PS_RETURN_IF_ERROR(
-      ValidateGenerate(params, rules.vocab_size, rules.max_new_tokens, rules.tokenizer != nullptr));
-  return params;
+  const Status status =
+      ValidateGenerate(params, rules.vocab_size, rules.max_new_tokens, rules.tokenizer != nullptr);
+  if (status.ok()) return params;
+  // A field of SamplingParams is a field of the message's `sampling`.
+  const bool of_sampling = !ValidateSampling(params.sampling, rules.vocab_size).ok();
+  return of_sampling ? Prefixed("sampling.", status) : status;
 }
 
 void AppendToken(const TokenEvent& event, bool with_logprobs, const Tokenizer* tokenizer,
@@ -224,8 +213,7 @@ void ToProto(const ScoreEvent& event, v1::ScoreLogprobs* logprobs) {
 void ToProto(const ChoiceEvent& event, v1::ChoiceFinish* finish) {
   finish->set_choice(event.choice);
   finish->set_text(event.text);
-  finish->set_reason(event.reason == FinishReason::kLength ? v1::FINISH_REASON_LENGTH
-                                                           : v1::FINISH_REASON_STOP);
+  finish->set_reason(ToProto(event.reason));
   finish->set_matched_stop(event.matched_stop);
   finish->set_seed(event.seed);
   finish->set_completion_tokens(event.completion_tokens);

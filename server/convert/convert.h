@@ -1,8 +1,8 @@
-// Messages of polysketch.v1 <-> plain data of the engine. Checks here name the field of the
-// message.
+// Messages of polysketch.v1 <-> plain data of the engine. Errors name the field of the message.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -14,10 +14,10 @@
 
 namespace polysketch {
 
-// What requests are checked against.
+// The limits of the server and the properties of its model that requests are checked against.
 struct RequestRules {
   const Tokenizer* tokenizer = nullptr;  // null: token ids only
-  bool add_bos = false;
+  bool add_bos = false;                  // before a text that continues nothing
   int bos_id = -1;
   int vocab_size = 0;
   int64_t max_prompt_tokens = 0;
@@ -25,32 +25,40 @@ struct RequestRules {
   int32_t max_priority = 0;
 };
 
-// FAILED_PRECONDITION when there is no tokenizer; `field` begins the message.
+// FAILED_PRECONDITION without a tokenizer; the message begins with `field`.
 Status RequireTokenizer(const RequestRules& rules, std::string_view field);
-// INVALID_ARGUMENT "field[5]: expected an id in [0, 4096), found -1".
+// INVALID_ARGUMENT: "field[5]: expected an id in [0, 4096), found -1".
 Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int vocab_size);
 
-// Token ids of a prompt, BOS included where the rules ask for it. `continued`: tokens go before it,
-// so that it may be missing, and gets no BOS.
+// Token ids of a prompt, BOS included if the rules require it. `continued`: the prompt follows
+// other tokens, so that it may be empty, and gets no BOS.
 Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRules& rules,
                                       bool continued = false);
 // CompleteRequest.priority, within the rules.
 Result<int> ToPriority(const v1::CompleteRequest& request, const RequestRules& rules);
-// INVALID_ARGUMENT for points that do not rise from 1, or too many.
+// INVALID_ARGUMENT for points that do not increase, or more than 64.
 Result<CacheParams> ToCacheParams(const v1::CacheOptions& options);
+// Validated parameters: an error names the field of the message.
 Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
                                         const RequestRules& rules);
 
-// Appends one token. `tokenizer` names alternatives and may be null.
+// The field expected_position, if it is set.
+template <typename Message>
+std::optional<int64_t> ExpectedPosition(const Message& message) {
+  if (!message.has_expected_position()) return std::nullopt;
+  return message.expected_position();
+}
+
+// Appends one token. `tokenizer` has the pieces of alternatives; null: they stay empty.
 void AppendToken(const TokenEvent& event, bool with_logprobs, const Tokenizer* tokenizer,
                  v1::Delta* delta);
 void ToProto(const ProgressEvent& event, v1::Progress* progress);
 void ToProto(const ScoreEvent& event, v1::ScoreLogprobs* logprobs);
 void ToProto(const ChoiceEvent& event, v1::ChoiceFinish* finish);
-// A finish whose FinishStatus is OK.
+// `event`: one whose FinishStatus is OK.
 void ToProto(const FinishEvent& event, v1::Finish* finish);
 void ToProto(const FinishEvent& event, v1::ScoreFinish* finish);
-void ToProto(const FinishEvent& event, v1::AppendResponse* response);  // all but the session
+void ToProto(const FinishEvent& event, v1::AppendResponse* response);  // leaves the session unset
 void ToProto(const SessionInfo& info, v1::Session* session);
 void ToProto(const SnapshotInfo& info, v1::Snapshot* snapshot);
 

@@ -1,28 +1,17 @@
 #include "server/convert/request_id.h"
 
-#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <random>
+#include <regex>
 
 namespace polysketch {
-namespace {
-
-bool IsHex(std::string_view text, size_t digits) {
-  return text.size() == digits && std::ranges::all_of(text, [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-         });
-}
-
-bool IsZero(std::string_view text) { return text.find_first_not_of('0') == std::string_view::npos; }
-
-}  // namespace
 
 bool IsRequestId(std::string_view text) {
-  return !text.empty() && text.size() <= 128 && std::ranges::all_of(text, [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
-           c == '_' || c == ':' || c == '-';
-  });
+  constexpr std::string_view kCharacters =
+      "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._:-";
+  return !text.empty() && text.size() <= 128 &&
+         text.find_first_not_of(kCharacters) == std::string_view::npos;
 }
 
 std::string NewRequestId() {
@@ -36,12 +25,9 @@ std::string NewRequestId() {
 }
 
 bool IsTraceparent(std::string_view text) {
-  if (text.size() != 55 || text[2] != '-' || text[35] != '-' || text[52] != '-') return false;
-  const std::string_view version = text.substr(0, 2);
-  const std::string_view trace = text.substr(3, 32);
-  const std::string_view parent = text.substr(36, 16);
-  return IsHex(version, 2) && version != "ff" && IsHex(trace, 32) && !IsZero(trace) &&
-         IsHex(parent, 16) && !IsZero(parent) && IsHex(text.substr(53), 2);
+  static const std::regex form(
+      "(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}");
+  return std::regex_match(text.begin(), text.end(), form);
 }
 
 }  // namespace polysketch

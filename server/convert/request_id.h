@@ -1,4 +1,4 @@
-// The ids that a client may give to a request.
+// The ids that a client may send with a request.
 #pragma once
 
 #include <string>

@@ -1,12 +1,36 @@
 #include "server/convert/status_map.h"
 
+#include <google/rpc/retry.pb.h>
+
+#include <string>
+
 #include "base/check.h"
-#include "server/convert/retry.h"
 
 namespace polysketch {
+namespace {
+
+// The value of grpc-status-details-bin; empty without a retry delay.
+std::string RetryDetails(const Status& status) {
+  if (!status.retry_after().has_value()) return {};
+  const int64_t milliseconds = status.retry_after()->count();
+  google::rpc::RetryInfo info;
+  info.mutable_retry_delay()->set_seconds(milliseconds / 1000);
+  info.mutable_retry_delay()->set_nanos(static_cast<int32_t>(milliseconds % 1000 * 1'000'000));
+  google::rpc::Status details;
+  details.set_code(static_cast<int32_t>(status.code()));
+  details.set_message(status.message());
+  details.add_details()->PackFrom(info);
+  return details.SerializeAsString();
+}
+
+}  // namespace
+
+Status Prefixed(std::string_view prefix, const Status& status) {
+  return status.ok() ? status : Status(status.code(), StrCat(prefix, status.message()));
+}
 
 grpc::StatusCode ToGrpcCode(Code code) {
-  // base/status.h takes over the numbers; a switch would only repeat them.
+  // base/status.h has gRPC's numbers.
   static_assert(static_cast<int>(Code::kInvalidArgument) ==
                 static_cast<int>(grpc::StatusCode::INVALID_ARGUMENT));
   static_assert(static_cast<int>(Code::kResourceExhausted) ==
@@ -18,6 +42,11 @@ grpc::StatusCode ToGrpcCode(Code code) {
 grpc::Status ToGrpcStatus(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(ToGrpcCode(status.code()), status.message(), RetryDetails(status));
+}
+
+void AddRetryMetadata(const Status& status, grpc::ServerContextBase* context) {
+  if (!status.retry_after().has_value()) return;
+  context->AddTrailingMetadata("retry-after-ms", std::to_string(status.retry_after()->count()));
 }
 
 Status FinishStatus(const FinishEvent& finish) {

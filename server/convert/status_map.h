@@ -1,18 +1,28 @@
-// The one place where our statuses become gRPC's.
+// Our statuses as gRPC's. A retry delay goes out in the two forms that clients read: as
+// google.rpc.RetryInfo in the status details, and as the trailing metadata `retry-after-ms`.
 #pragma once
 
+#include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
+
+#include <string_view>
 
 #include "base/status.h"
 #include "engine/request/request.h"
 
 namespace polysketch {
 
-grpc::StatusCode ToGrpcCode(Code code);
-grpc::Status ToGrpcStatus(const Status& status);
+// `status` with `prefix` before its message; OK stays OK.
+Status Prefixed(std::string_view prefix, const Status& status);
 
-// How a request ended: OK for kStop and kLength, otherwise a code for the reason with the finish's
-// own message.
+grpc::StatusCode ToGrpcCode(Code code);
+// If `status` has a retry delay, the details are a google.rpc.Status with one google.rpc.RetryInfo.
+grpc::Status ToGrpcStatus(const Status& status);
+// Adds `retry-after-ms` if `status` has a retry delay. Before the call ends.
+void AddRetryMetadata(const Status& status, grpc::ServerContextBase* context);
+
+// The status of a call whose request ended so: OK for kStop, kLength and kMigrated, otherwise a
+// code for the reason, with the message of the finish if it has one.
 Status FinishStatus(const FinishEvent& finish);
 
 }  // namespace polysketch

@@ -21,9 +21,9 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// Walks the fields that `descriptor` knows, in wire order, for the first string that is not UTF-8.
-// nullopt when there is none before the bytes end or break off. Messages nest as deep as the schema
-// does, which has no recursion.
+// Searches the fields that `descriptor` knows, in wire order, for the first string that is not
+// UTF-8, and returns its path and what is wrong. nullopt when the bytes end, or do not parse,
+// before one. The schema has no recursion, which bounds the depth.
 std::optional<std::string> FindInvalidString(const Descriptor& descriptor,
                                              const std::string& prefix, CodedInputStream* input) {
   while (const uint32_t tag = input->ReadTag()) {
@@ -59,7 +59,7 @@ std::optional<std::string> FindInvalidString(const Descriptor& descriptor,
 Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
   if (!bytes.Valid())
     return InvalidArgument("expected a ", message->GetDescriptor()->name(), ", found no message");
-  // The reader keeps references to the slices, but moves through them: one for each pass.
+  // A reader moves through the slices: each pass has its own.
   grpc::ByteBuffer copy = bytes;
   {
     grpc::ProtoBufferReader reader(&copy);
@@ -73,7 +73,7 @@ Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* me
     }
   }
   return InvalidArgument("expected a ", message->GetDescriptor()->full_name(),
-                         ", found bytes that are none");
+                         ", found bytes that do not parse");
 }
 
 grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message) {

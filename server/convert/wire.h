@@ -1,5 +1,4 @@
-// Bytes of the wire <-> messages. gRPC's own parser answers a broken message with UNIMPLEMENTED and
-// no word; the service takes bytes instead and says what is wrong.
+// Bytes of the wire <-> messages.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -9,8 +8,8 @@
 
 namespace polysketch {
 
-// INVALID_ARGUMENT names the field for a string that is not UTF-8 ("prompt.text: expected UTF-8,
-// found an invalid byte at offset 3"), and the message for bytes that are none.
+// INVALID_ARGUMENT names the field of a string that is not UTF-8 ("prompt.text: expected UTF-8,
+// found an invalid byte at offset 3"), and the type of a message that does not parse.
 Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 
 grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message);

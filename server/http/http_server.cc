@@ -8,10 +8,10 @@
 namespace polysketch {
 namespace {
 
-// A client that sends or takes nothing for so long is let go.
+// The connection of a client that neither sends nor reads for this time is closed.
 constexpr char kIdleMilliseconds[] = "10000";
 
-// The page needs nothing from elsewhere, and nobody may put it into a frame of theirs.
+// The page loads nothing from other origins, and no page may frame it.
 constexpr char kCommonHeaders[] =
     "Cache-Control: no-store\r\n"
     "Content-Security-Policy: default-src 'self'; frame-ancestors 'none'; base-uri 'none'\r\n"
@@ -19,32 +19,11 @@ constexpr char kCommonHeaders[] =
     "Referrer-Policy: no-referrer\r\n"
     "Connection: close\r\n";
 
-const char* Reason(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 403:
-      return "Forbidden";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 429:
-      return "Too Many Requests";
-    case 503:
-      return "Service Unavailable";
-    default:
-      return "Error";
-  }
-}
-
 void WriteHead(mg_connection* connection, int status, std::string_view content_type,
                std::string_view more) {
   const std::string head =
-      StrCat("HTTP/1.1 ", status, " ", Reason(status), "\r\nContent-Type: ", content_type, "\r\n",
-             kCommonHeaders, more, "\r\n");
+      StrCat("HTTP/1.1 ", status, " ", mg_get_response_code_text(connection, status),
+             "\r\nContent-Type: ", content_type, "\r\n", kCommonHeaders, more, "\r\n");
   mg_write(connection, head.data(), head.size());
 }
 
@@ -64,16 +43,16 @@ std::string_view HttpExchange::Header(const char* name) const {
   return value != nullptr ? value : "";
 }
 
-Result<std::string> HttpExchange::ReadBody(size_t most) {
+Result<std::string> HttpExchange::ReadBody(size_t max_bytes) {
   const long long length = mg_get_request_info(connection_)->content_length;
   if (length < 0) return InvalidArgument("the body: expected a Content-Length, found none");
-  if (static_cast<unsigned long long>(length) > most) {
-    return InvalidArgument("the body: expected at most ", most, " bytes, found ", length);
+  if (static_cast<unsigned long long>(length) > max_bytes) {
+    return InvalidArgument("the body: expected at most ", max_bytes, " bytes, found ", length);
   }
   std::string body(static_cast<size_t>(length), '\0');
   for (size_t read = 0; read < body.size();) {
     const int count = mg_read(connection_, body.data() + read, body.size() - read);
-    if (count <= 0) return Status(Code::kCancelled, "the client went away");
+    if (count <= 0) return Status(Code::kCancelled, "the client closed the connection");
     read += static_cast<size_t>(count);
   }
   return body;
@@ -89,7 +68,7 @@ void HttpExchange::StartStream(std::string_view content_type) {
 }
 
 bool HttpExchange::Send(std::string_view piece) {
-  if (piece.empty()) return true;  // an empty chunk would be the end
+  if (piece.empty()) return true;  // an empty chunk would end the stream
   return mg_send_chunk(connection_, piece.data(), static_cast<unsigned>(piece.size())) > 0;
 }
 
@@ -127,7 +106,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address
   }
   mg_server_port port{};
   if (mg_get_server_ports(server->context_, 1, &port) != 1) {
-    return Internal("cannot learn the port of ", address);
+    return Internal("cannot read the port of ", address);
   }
   server->address_ = StrCat(address.substr(0, colon), ":", port.port);
   mg_set_request_handler(
@@ -135,7 +114,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address
       [](mg_connection* connection, void* self) {
         HttpExchange exchange(connection);
         static_cast<HttpServer*>(self)->handler_(&exchange);
-        return 1;  // answered; civetweb wants a code only for its access log
+        return 1;  // answered
       },
       server.get());
   return server;

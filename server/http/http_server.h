@@ -1,5 +1,5 @@
-// HTTP/1.1 for people and probes, on civetweb, which prometheus-cpp has brought into the process
-// already. Serves no files; every request goes to one handler.
+// HTTP/1.1 for browsers and probes, on civetweb, which prometheus-cpp uses too. Every request goes to
+// one handler.
 #pragma once
 
 #include <functional>
@@ -14,22 +14,22 @@ struct mg_context;
 
 namespace polysketch {
 
-// One request and its answer, on a thread of the server's.
+// One request and its response. Used by the thread that the handler runs on.
 class HttpExchange {
  public:
   explicit HttpExchange(mg_connection* connection) : connection_(connection) {}
 
   std::string_view method() const;
   std::string_view path() const;
-  // Empty when the client sent none.
+  // The value of a header; empty if the client did not send it.
   std::string_view Header(const char* name) const;
-  // INVALID_ARGUMENT without a Content-Length or beyond `most` bytes, CANCELLED when the client
-  // went away.
-  Result<std::string> ReadBody(size_t most);
+  // INVALID_ARGUMENT without a Content-Length or above `max_bytes`, CANCELLED when the client
+  // closes the connection.
+  Result<std::string> ReadBody(size_t max_bytes);
 
-  // The whole answer.
+  // Sends the whole response.
   void Reply(int status, std::string_view content_type, std::string_view body);
-  // Or an answer in pieces. Send is false once the client has gone.
+  // Sends a response in pieces. Send returns false once the client has closed the connection.
   void StartStream(std::string_view content_type);
   bool Send(std::string_view piece);
   void EndStream();
@@ -42,16 +42,17 @@ class HttpServer {
  public:
   using Handler = std::function<void(HttpExchange*)>;
 
-  // "HOST:PORT" with a numeric host; port 0 takes a free one. INVALID_ARGUMENT for another form,
-  // UNAVAILABLE when it cannot be bound. Requests run on `threads` threads; more wait.
+  // "HOST:PORT" with a numeric host; port 0 binds a free one. INVALID_ARGUMENT for another form,
+  // UNAVAILABLE when the address cannot be bound. `handler` runs on `threads` threads; more requests
+  // wait.
   static Result<std::unique_ptr<HttpServer>> Start(const std::string& address, int threads,
                                                    Handler handler);
-  // Waits for requests that run.
+  // Waits until no handler runs.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // The real address: "127.0.0.1:8080".
+  // The bound address: "127.0.0.1:8080".
   const std::string& address() const { return address_; }
 
  private:

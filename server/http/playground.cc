@@ -3,8 +3,6 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -15,35 +13,12 @@
 #include "server/convert/status_map.h"
 
 namespace polysketch {
-
-// Events come from the engine thread; an exchange has a thread of its own to wait on.
-class Wakeup {
- public:
-  void Notify() {
-    {
-      std::lock_guard lock(mutex_);
-      notified_ = true;
-    }
-    condition_.notify_one();
-  }
-  void WaitFor(std::chrono::milliseconds time) {
-    std::unique_lock lock(mutex_);
-    condition_.wait_for(lock, time, [this] { return notified_; });
-    notified_ = false;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable condition_;
-  bool notified_ = false;  // guarded by mutex_
-};
-
 namespace {
 
-// The page is for people: what many clients send belongs to gRPC.
+// Completions at once. The page is for people; programs use gRPC.
 constexpr int kMaxAtOnce = 4;
 constexpr size_t kMaxBodyBytes = 1 << 20;
-// How often a request without tokens looks whether its client is still there.
+// Without tokens, a blank line is sent this often to find out whether the client is still connected.
 constexpr std::chrono::milliseconds kHeartbeat{500};
 
 std::string ErrorJson(const Status& status) {
@@ -53,16 +28,9 @@ std::string ErrorJson(const Status& status) {
 }
 
 int HttpStatus(Code code) {
-  switch (code) {
-    case Code::kPermissionDenied:
-      return 403;
-    case Code::kResourceExhausted:
-      return 429;
-    case Code::kUnavailable:
-      return 503;
-    default:
-      return 400;
-  }
+  if (code == Code::kPermissionDenied) return 403;
+  if (code == Code::kResourceExhausted) return 429;
+  return code == Code::kUnavailable ? 503 : 400;
 }
 
 void ReplyError(HttpExchange* exchange, const Status& status) {
@@ -74,15 +42,15 @@ std::string Line(const v1::CompleteResponse& response) {
   options.preserve_proto_field_names = true;
   std::string line;
   if (!google::protobuf::util::MessageToJsonString(response, &line, options).ok()) {
-    return ErrorJson(Internal("a message that has no JSON form"));
+    return ErrorJson(Internal("the message has no JSON form"));
   }
   return line + "\n";
 }
 
 }  // namespace
 
-// A page of somebody else's that a browser shows must not use the server behind its back: it cannot
-// send JSON without being asked, nor name our own address as its origin.
+// Keeps a page of another site from using the server through a browser: such a page can neither send
+// JSON without a preflight request, nor set our address as its origin.
 Status Playground::Check(const HttpExchange& exchange) const {
   if (!exchange.Header("Content-Type").starts_with("application/json")) {
     return InvalidArgument("Content-Type: expected application/json, found \"",
@@ -108,7 +76,8 @@ Result<GenerateRequest> Playground::Read(HttpExchange* exchange, bool* with_logp
                            std::string(parsed.message()));
   }
   if (!message.session().empty() || !message.resume_token().empty() || message.return_state()) {
-    return InvalidArgument("session, resume_token, return_state: not on this page; use gRPC");
+    return InvalidArgument(
+        "session, resume_token, return_state: expected none over HTTP; use gRPC");
   }
   const RequestRules& rules = service_->model.load()->rules;
   GenerateRequest request;
@@ -121,7 +90,8 @@ Result<GenerateRequest> Playground::Read(HttpExchange* exchange, bool* with_logp
 
 void Playground::Complete(HttpExchange* exchange) {
   if (running_.fetch_add(1) >= kMaxAtOnce) {
-    ReplyError(exchange, ResourceExhausted("the page serves ", kMaxAtOnce, " at once"));
+    ReplyError(exchange, ResourceExhausted("the page runs ", kMaxAtOnce,
+                                           " completions at once; try again later"));
   } else {
     Serve(exchange);
   }
@@ -142,14 +112,14 @@ void Playground::Serve(HttpExchange* exchange) {
   if (!request.ok()) return ReplyError(exchange, request.status());
   const std::string request_id = request->info.id;
 
-  const auto wakeup = std::make_shared<Wakeup>();
+  const auto ready = std::make_shared<Semaphore>(0);
   const auto events = std::make_shared<EventStream>(service_->stream_buffer);
-  events->SetOnReady([wakeup] { wakeup->Notify(); });
+  events->SetOnReady([ready] { ready->release(); });
   const Result<RequestId> id = service_->model.load()->engine->Submit(*std::move(request), events);
   if (!id.ok()) return ReplyError(exchange, id.status());
 
   exchange->StartStream("application/x-ndjson");
-  const FinishEvent finish = Stream(exchange, *id, with_logprobs, events.get(), wakeup.get());
+  const FinishEvent finish = Stream(exchange, *id, with_logprobs, events.get(), ready.get());
   const Status status = FinishStatus(finish);
   v1::CompleteResponse last;
   if (status.ok()) ToProto(finish, last.mutable_finish());
@@ -162,7 +132,7 @@ void Playground::Serve(HttpExchange* exchange) {
 }
 
 FinishEvent Playground::Stream(HttpExchange* exchange, RequestId id, bool with_logprobs,
-                               EventStream* events, Wakeup* wakeup) {
+                               EventStream* events, Semaphore* ready) {
   const ServedModel& model = *service_->model.load();
   bool cancelled = false;
   while (true) {
@@ -176,11 +146,14 @@ FinishEvent Playground::Stream(HttpExchange* exchange, RequestId id, bool with_l
         finish = std::move(*last);
       }
     }
-    // A blank line is not a message; it tells whether somebody still listens.
-    const bool there = exchange->Send(response.has_delta() ? Line(response) : "\n");
+    const bool connected = exchange->Send(response.has_delta() ? Line(response) : "\n");
     if (finish.has_value()) return *std::move(finish);
-    if ((!there || stopped_.load()) && !std::exchange(cancelled, true)) model.engine->Cancel(id);
-    wakeup->WaitFor(kHeartbeat);
+    if ((!connected || stopped_.load()) && !std::exchange(cancelled, true))
+      model.engine->Cancel(id);
+    if (ready->try_acquire_for(kHeartbeat)) {
+      while (ready->try_acquire()) {  // one look at the events serves all that were announced
+      }
+    }
   }
 }
 

@@ -1,8 +1,9 @@
-// Completions for the status page: the JSON form of CompleteRequest in, a line of JSON for each
-// CompleteResponse out. The same checks and the same engine as a call of Complete.
+// Completions for the status page: receives the JSON form of CompleteRequest and sends a line of
+// JSON for each CompleteResponse, with the checks and on the engine of a gRPC call.
 #pragma once
 
 #include <atomic>
+#include <semaphore>
 
 #include "server/http/http_server.h"
 #include "server/rpc/call.h"
@@ -14,20 +15,21 @@ class Playground {
  public:
   explicit Playground(ServiceContext* service) : service_(service) {}
 
-  // Answers a POST. An error before the first token is an HTTP status, a later one a last line
-  // {"error": {"code": ..., "message": ...}}.
+  // Answers a POST. An error before the first token is an HTTP status; a later error is the last
+  // line, {"error": {"code": ..., "message": ...}}.
   void Complete(HttpExchange* exchange);
-  // Ends what runs and refuses the rest; returns when the last lines are written (civetweb writes
-  // nothing more once it stops), or after a second.
+  // Ends running completions and refuses new ones. Returns when their last lines are written
+  // (civetweb writes nothing once it stops), or after a second.
   void Stop();
 
  private:
   Status Check(const HttpExchange& exchange) const;
   Result<GenerateRequest> Read(HttpExchange* exchange, bool* with_logprobs) const;
   void Serve(HttpExchange* exchange);
-  // Writes events until the last; what the request ended with.
+  // Sends events until the last, which it returns. `ready`: released for events in `events`.
+  using Semaphore = std::counting_semaphore<>;
   FinishEvent Stream(HttpExchange* exchange, RequestId id, bool with_logprobs, EventStream* events,
-                     class Wakeup* wakeup);
+                     Semaphore* ready);
 
   ServiceContext* const service_;
   std::atomic<int> running_{0};

@@ -10,7 +10,7 @@
 namespace polysketch {
 namespace {
 
-// A page polls once a second; completions of the playground hold a thread each.
+// A completion of the playground occupies a thread; an open page polls once a second.
 constexpr int kThreads = 8;
 
 using Json = nlohmann::ordered_json;

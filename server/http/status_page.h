@@ -1,5 +1,5 @@
-// What --http-listen answers: /healthz and /readyz for probes; a page for the day there is no
-// Grafana, its data, and a playground.
+// The server at --http-listen: /healthz and /readyz for probes, the status page, its data
+// (/api/status) and its playground (/api/complete).
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -19,10 +19,10 @@ class StatusPage {
  public:
   using Collect = std::function<std::vector<prometheus::MetricFamily>()>;
 
-  // `collect` gives what /metrics shows. INVALID_ARGUMENT and UNAVAILABLE as HttpServer::Start.
+  // `collect` returns what /metrics shows. Errors as HttpServer::Start.
   static Result<std::unique_ptr<StatusPage>> Start(const std::string& address,
                                                    ServiceContext* service, Collect collect);
-  // Ends completions that run here.
+  // Ends the completions of the playground.
   ~StatusPage();
 
   const std::string& address() const { return http_->address(); }
@@ -38,7 +38,7 @@ class StatusPage {
   ServiceContext* const service_;
   const Collect collect_;
   Playground playground_;
-  std::unique_ptr<HttpServer> http_;  // last: its threads use what stands above
+  std::unique_ptr<HttpServer> http_;  // last: its threads use the members above
 };
 
 }  // namespace polysketch

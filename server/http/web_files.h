@@ -1,4 +1,4 @@
-// The files of server/http/web, put into the binary by cmake/EmbedWebFiles.cmake.
+// The files of server/http/web, embedded in the binary by cmake/EmbedWebFiles.cmake.
 #pragma once
 
 #include <span>

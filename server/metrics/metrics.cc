@@ -13,16 +13,16 @@
 namespace polysketch {
 namespace {
 
+using prometheus::Counter;
 using prometheus::Histogram;
 
-// Fine around a quarter of a millisecond, the time of a token of a small model on a good machine;
-// up to a stall.
+// Seconds. Fine around 0.25 ms, the time of a token of a small model; up to a stall.
 const Histogram::BucketBoundaries kTokenSeconds = {
     0.0001,  0.00015, 0.0002, 0.00025, 0.0003, 0.0004, 0.0005, 0.00065, 0.0008, 0.001,
     0.00125, 0.0015,  0.002,  0.0025,  0.003,  0.004,  0.005,  0.0065,  0.008,  0.01,
     0.0125,  0.015,   0.02,   0.025,   0.03,   0.04,   0.05,   0.075,   0.1,    0.15,
     0.2,     0.3,     0.5,    1,       2.5,    5,      10};
-// From a short prompt to hours of scoring.
+// Seconds: from a short prompt to an hour of scoring.
 const Histogram::BucketBoundaries kRequestSeconds = {
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075,
     0.1,    0.15,    0.2,    0.3,   0.5,    0.75,  1,    1.5,  2.5,  5,    7.5,
@@ -41,60 +41,17 @@ prometheus::Labels RpcLabels(std::string_view rpc, Code code) {
   return {{"rpc", std::string(rpc)}, {"code", std::string(CodeName(code))}};
 }
 
+constexpr char kPartHelp[] =
+    "Time of steps by part: layers, logits, sampling, storing (copies of states for the prefix "
+    "cache). The rest of a step is bookkeeping.";
+constexpr char kStoreHelp[] =
+    "Time of an operation of the state store, by operation: put (snapshots), get (restores), "
+    "other.";
+
 }  // namespace
 
 struct Metrics::Instruments {
-  explicit Instruments(prometheus::Registry* r)
-      : registry(*r),
-        first_token(Seconds("time_to_first_token_seconds",
-                            "Time from a request's arrival to its first token.", kRequestSeconds)),
-        token_gap(Seconds("inter_token_latency_seconds", "Time between two tokens of a request.",
-                          kTokenSeconds)),
-        token_mean(Seconds("request_time_per_output_token_seconds",
-                           "A request's decode time over its tokens but one.", kTokenSeconds)),
-        end_to_end(Seconds("e2e_request_latency_seconds",
-                           "Time from a request's arrival to its end.", kRequestSeconds)),
-        queue(Seconds("request_queue_time_seconds",
-                      "Time that a request waited before its first step.", kRequestSeconds)),
-        prefill(Seconds("request_prefill_time_seconds",
-                        "Time of a request from its first step to its last prompt token.",
-                        kRequestSeconds)),
-        decode(Seconds("request_decode_time_seconds",
-                       "Time of a request from its last prompt token to its last token.",
-                       kRequestSeconds)),
-        inference(Seconds("request_inference_time_seconds",
-                          "Time of a request from its first step to its end.", kRequestSeconds)),
-        step(Seconds("step_duration_seconds", "Time of one step of the model.", kTokenSeconds)),
-        step_tokens(Tokens("iteration_tokens", "Tokens of one step, prompt and decoding together.",
-                           kStepTokens)),
-        step_sequences(Tokens("iteration_sequences", "Requests in one step.", kStepTokens)),
-        prompt_tokens(
-            Tokens("request_prompt_tokens", "Prompt tokens of a request.", kRequestTokens)),
-        generation_tokens(
-            Tokens("request_generation_tokens", "Generated tokens of a request.", kRequestTokens)),
-        prompt_total(Total("prompt_tokens_total", "Prompt tokens read.")),
-        generation_total(Total("generation_tokens_total", "Tokens generated.")),
-        drafts(Total("spec_decode_num_drafts_total", "Drafts of speculative decoding.")),
-        draft_tokens(Total("spec_decode_num_draft_tokens_total", "Tokens of drafts.")),
-        accepted_tokens(
-            Total("spec_decode_num_accepted_tokens_total", "Tokens of drafts that held.")),
-        parts(CounterFamily("step_part_seconds_total", "Time of steps, by what it went to.")),
-        layers(parts.Add({{"part", "layers"}})),
-        logits(parts.Add({{"part", "logits"}})),
-        sampling(parts.Add({{"part", "sampling"}})),
-        storing(parts.Add({{"part", "storing"}})),
-        store(prometheus::BuildHistogram()
-                  .Name("polysketch_state_store_seconds")
-                  .Help("Time of an operation of the state store.")
-                  .Register(registry)),
-        store_put(store.Add({{"operation", "put"}}, kRequestSeconds)),
-        store_get(store.Add({{"operation", "get"}}, kRequestSeconds)),
-        store_other(store.Add({{"operation", "other"}}, kRequestSeconds)),
-        finished(
-            CounterFamily("request_success_total", "Requests that the engine ended, by reason.")),
-        rejected(CounterFamily("requests_rejected_total",
-                               "Calls that were refused before they reached the engine.")),
-        rpcs(CounterFamily("rpcs_total", "Calls ended, by method and status code.")) {
+  explicit Instruments(prometheus::Registry* r) : registry(*r) {
     // Series that exist before the first event let a rate start at zero.
     for (const FinishReason reason :
          {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
@@ -102,7 +59,7 @@ struct Metrics::Instruments {
           FinishReason::kMigrated}) {
       finished.Add({{"finished_reason", std::string(FinishReasonName(reason))}});
     }
-    // All of them: whatever clients send, the number of series stays what it is.
+    // All combinations: the number of series does not depend on what clients send.
     const auto* service =
         v1::CompleteRequest::descriptor()->file()->FindServiceByName("PolySketch");
     for (int method = 0; method < service->method_count(); ++method) {
@@ -114,59 +71,81 @@ struct Metrics::Instruments {
     }
   }
 
-  Histogram& Seconds(const char* name, const char* help,
-                     const Histogram::BucketBoundaries& buckets) {
+  Histogram& NewHistogram(const Histogram::BucketBoundaries& buckets, const std::string& name,
+                          const char* help, const prometheus::Labels& labels = {}) {
     return prometheus::BuildHistogram()
-        .Name(std::string("polysketch_") + name)
+        .Name("polysketch_" + name)
         .Help(help)
         .Register(registry)
-        .Add({}, buckets);
+        .Add(labels, buckets);
   }
-  Histogram& Tokens(const char* name, const char* help,
-                    const Histogram::BucketBoundaries& buckets) {
-    return Seconds(name, help, buckets);
+  prometheus::Family<Counter>& NewCounters(const std::string& name, const char* help) {
+    return prometheus::BuildCounter().Name("polysketch_" + name).Help(help).Register(registry);
   }
-  prometheus::Family<prometheus::Counter>& CounterFamily(const char* name, const char* help) {
-    return prometheus::BuildCounter()
-        .Name(std::string("polysketch_") + name)
-        .Help(help)
-        .Register(registry);
-  }
-  prometheus::Counter& Total(const char* name, const char* help) {
-    return CounterFamily(name, help).Add({});
+  Counter& NewCounter(const std::string& name, const char* help,
+                      const prometheus::Labels& labels = {}) {
+    return NewCounters(name, help).Add(labels);
   }
 
   prometheus::Registry& registry;
-  Histogram& first_token;
-  Histogram& token_gap;
-  Histogram& token_mean;
-  Histogram& end_to_end;
-  Histogram& queue;
-  Histogram& prefill;
-  Histogram& decode;
-  Histogram& inference;
-  Histogram& step;
-  Histogram& step_tokens;
-  Histogram& step_sequences;
-  Histogram& prompt_tokens;
-  Histogram& generation_tokens;
-  prometheus::Counter& prompt_total;
-  prometheus::Counter& generation_total;
-  prometheus::Counter& drafts;
-  prometheus::Counter& draft_tokens;
-  prometheus::Counter& accepted_tokens;
-  prometheus::Family<prometheus::Counter>& parts;
-  prometheus::Counter& layers;
-  prometheus::Counter& logits;
-  prometheus::Counter& sampling;
-  prometheus::Counter& storing;
-  prometheus::Family<Histogram>& store;
-  Histogram& store_put;
-  Histogram& store_get;
-  Histogram& store_other;
-  prometheus::Family<prometheus::Counter>& finished;
-  prometheus::Family<prometheus::Counter>& rejected;
-  prometheus::Family<prometheus::Counter>& rpcs;
+  Histogram& first_token = NewHistogram(kRequestSeconds, "time_to_first_token_seconds",
+                                        "Time from the arrival of a request to its first token.");
+  Histogram& token_gap = NewHistogram(kTokenSeconds, "inter_token_latency_seconds",
+                                      "Time between two consecutive tokens of a request.");
+  Histogram& token_mean =
+      NewHistogram(kTokenSeconds, "request_time_per_output_token_seconds",
+                   "Decode time of a request divided by its generated tokens less one.");
+  Histogram& end_to_end = NewHistogram(kRequestSeconds, "e2e_request_latency_seconds",
+                                       "Time from the arrival of a request to its end.");
+  Histogram& queue = NewHistogram(kRequestSeconds, "request_queue_time_seconds",
+                                  "Time from the arrival of a request to its first step.");
+  Histogram& prefill =
+      NewHistogram(kRequestSeconds, "request_prefill_time_seconds",
+                   "Time from the first step of a request to its last prompt token.");
+  Histogram& decode =
+      NewHistogram(kRequestSeconds, "request_decode_time_seconds",
+                   "Time from the last prompt token of a request to its last token.");
+  Histogram& inference = NewHistogram(kRequestSeconds, "request_inference_time_seconds",
+                                      "Time from the first step of a request to its last token.");
+  Histogram& step =
+      NewHistogram(kTokenSeconds, "step_duration_seconds", "Time of a step of the model.");
+  Histogram& step_tokens = NewHistogram(kStepTokens, "iteration_tokens",
+                                        "Tokens in a step, prefill and decode together.");
+  Histogram& step_sequences =
+      NewHistogram(kStepTokens, "iteration_sequences", "Sequences in a step.");
+  Histogram& prompt_tokens =
+      NewHistogram(kRequestTokens, "request_prompt_tokens", "Prompt tokens of a request.");
+  Histogram& generation_tokens = NewHistogram(kRequestTokens, "request_generation_tokens",
+                                              "Generated tokens of a request, of all choices.");
+  Counter& prompt_total =
+      NewCounter("prompt_tokens_total", "Prompt tokens processed, the tokens of scores included.");
+  Counter& generation_total = NewCounter("generation_tokens_total", "Tokens generated.");
+  Counter& drafts =
+      NewCounter("spec_decode_num_drafts_total", "Drafts of speculative decoding verified.");
+  Counter& draft_tokens =
+      NewCounter("spec_decode_num_draft_tokens_total", "Tokens of verified drafts.");
+  Counter& accepted_tokens =
+      NewCounter("spec_decode_num_accepted_tokens_total", "Tokens of verified drafts accepted.");
+  Counter& layers = NewCounter("step_part_seconds_total", kPartHelp, {{"part", "layers"}});
+  Counter& logits = NewCounter("step_part_seconds_total", kPartHelp, {{"part", "logits"}});
+  Counter& sampling = NewCounter("step_part_seconds_total", kPartHelp, {{"part", "sampling"}});
+  Counter& storing = NewCounter("step_part_seconds_total", kPartHelp, {{"part", "storing"}});
+  Histogram& store_put =
+      NewHistogram(kRequestSeconds, "state_store_seconds", kStoreHelp, {{"operation", "put"}});
+  Histogram& store_get =
+      NewHistogram(kRequestSeconds, "state_store_seconds", kStoreHelp, {{"operation", "get"}});
+  Histogram& store_other =
+      NewHistogram(kRequestSeconds, "state_store_seconds", kStoreHelp, {{"operation", "other"}});
+  prometheus::Family<Counter>& finished = NewCounters(
+      "request_success_total",
+      "Requests that the engine ended, by reason: stop, length, cancelled, deadline, stalled, "
+      "error, migrated.");
+  prometheus::Family<Counter>& rejected =
+      NewCounters("requests_rejected_total",
+                  "Calls that ended with an error before they reached the engine, by method and "
+                  "status code.");
+  prometheus::Family<Counter>& rpcs =
+      NewCounters("rpcs_total", "Calls that ended, by method and status code.");
 };
 
 Metrics::Metrics()
@@ -178,7 +157,7 @@ Metrics::~Metrics() = default;
 void Metrics::SetBuildInfo(const BuildLabels& labels) {
   prometheus::BuildGauge()
       .Name("polysketch_build_info")
-      .Help("What is running; always 1.")
+      .Help("Always 1. The labels say what runs: version, commit, model, attention, device.")
       .Register(*registry_)
       .Add({{"version", std::string(labels.version)},
             {"commit", std::string(labels.commit)},
@@ -235,7 +214,7 @@ void Metrics::OnFinished(const FinishEvent& finish) {
       .Increment();
   const Timings& timings = finish.timings;
   instruments_->end_to_end.Observe(Seconds(timings.total));
-  if (timings.prefill.count() == 0) return;  // it ended in the queue
+  if (timings.prefill.count() == 0) return;  // the request ended in the queue
   instruments_->prefill.Observe(Seconds(timings.prefill));
   instruments_->decode.Observe(Seconds(timings.decode));
   instruments_->inference.Observe(Seconds(timings.prefill + timings.decode));

@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/thread_name.h"
@@ -21,38 +23,38 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-class Families {
- public:
-  void Gauge(std::string name, std::string help, double value) {
-    Add(MetricType::Gauge, name, help, value);
-  }
-  void Counter(std::string name, std::string help, double value) {
-    Add(MetricType::Counter, name, help, value);
-  }
-  // One series for each value of a label.
-  void Labelled(MetricType type, std::string name, std::string help, const std::string& label,
-                const std::vector<std::pair<std::string, double>>& values) {
-    MetricFamily family{std::move(name), std::move(help), type, {}};
-    for (const auto& [value_of_label, value] : values) {
-      ClientMetric metric;
-      metric.label.push_back({label, value_of_label});
-      (type == MetricType::Gauge ? metric.gauge.value : metric.counter.value) = value;
-      family.metric.push_back(std::move(metric));
-    }
-    families_.push_back(std::move(family));
-  }
-  std::vector<MetricFamily> Take() && { return std::move(families_); }
+// A metric without labels. Its name without the prefix; one that ends in _total is a counter, others
+// are gauges.
+struct Sample {
+  template <typename Number>
+  Sample(std::string_view name, const char* help, Number value)
+      : name(name), help(help), value(static_cast<double>(value)) {}
 
- private:
-  void Add(MetricType type, std::string& name, std::string& help, double value) {
-    ClientMetric metric;
-    (type == MetricType::Gauge ? metric.gauge.value : metric.counter.value) = value;
-    families_.push_back({std::move(name), std::move(help), type, {std::move(metric)}});
-  }
-  std::vector<MetricFamily> families_;
+  std::string_view name;
+  const char* help;
+  double value;
 };
 
-// Fields of /proc/self/stat behind the command's name, which may hold spaces; [0] is field 3, the
+// Adds one series to `family`.
+void AddSeries(double value, std::vector<ClientMetric::Label> labels, MetricFamily* family) {
+  ClientMetric& metric = family->metric.emplace_back();
+  metric.label = std::move(labels);
+  (family->type == MetricType::Gauge ? metric.gauge.value : metric.counter.value) = value;
+}
+
+void Add(const char* prefix, std::initializer_list<Sample> samples,
+         std::vector<MetricFamily>* families) {
+  for (const Sample& sample : samples) {
+    const bool counter = sample.name.ends_with("_total");
+    MetricFamily& family = families->emplace_back();
+    family.name = StrCat(prefix, sample.name);
+    family.help = sample.help;
+    family.type = counter ? MetricType::Counter : MetricType::Gauge;
+    AddSeries(sample.value, {}, &family);
+  }
+}
+
+// Fields of /proc/self/stat after the command's name, which may hold spaces; [0] is field 3, the
 // state.
 std::vector<std::string> ProcessStat() {
   std::ifstream file("/proc/self/stat");
@@ -72,43 +74,41 @@ double BootTimeSeconds() {
   return 0;
 }
 
-void AddProcess(Families* families) {
+void AddProcess(std::vector<MetricFamily>* families) {
   const std::vector<std::string> stat = ProcessStat();
   if (stat.size() < 22) return;
   const auto field = [&stat](int number) {
     return std::stod(stat[static_cast<size_t>(number - 3)]);
   };
   const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
-  families->Counter("process_cpu_seconds_total", "CPU time of the process, user and system.",
-                    (field(14) + field(15)) / ticks);
-  families->Gauge("process_threads", "Threads of the process.", field(20));
-  families->Gauge("process_start_time_seconds", "Start of the process since the epoch.",
-                  BootTimeSeconds() + field(22) / ticks);
-  families->Gauge("process_virtual_memory_bytes", "Virtual memory of the process.", field(23));
-  families->Gauge("process_resident_memory_bytes", "Resident memory of the process.",
-                  field(24) * static_cast<double>(sysconf(_SC_PAGESIZE)));
-  std::error_code error;
+  std::error_code error;  // no descriptors are counted then
   const std::filesystem::directory_iterator descriptors("/proc/self/fd", error);
-  if (!error) {
-    families->Gauge("process_open_fds", "Open file descriptors.",
-                    static_cast<double>(std::distance(begin(descriptors), end(descriptors))));
-  }
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    families->Gauge("process_max_fds", "Most file descriptors that the process may open.",
-                    static_cast<double>(limit.rlim_cur));
-  }
+  getrlimit(RLIMIT_NOFILE, &limit);
+  Add("process_",
+      {{"cpu_seconds_total", "CPU time of the process, user and system.",
+        (field(14) + field(15)) / ticks},
+       {"threads", "Threads of the process.", field(20)},
+       {"start_time_seconds", "Start of the process, in seconds since the epoch.",
+        BootTimeSeconds() + field(22) / ticks},
+       {"virtual_memory_bytes", "Virtual memory of the process.", field(23)},
+       {"resident_memory_bytes", "Resident memory of the process.",
+        field(24) * static_cast<double>(sysconf(_SC_PAGESIZE))},
+       {"open_fds", "Open file descriptors of the process.",
+        std::distance(begin(descriptors), end(descriptors))},
+       {"max_fds", "Limit of open file descriptors of the process.", limit.rlim_cur}},
+      families);
 }
 
-// CPU time that a thread of ours has had; 0 when it ended meanwhile.
+// CPU time of a thread of this process; 0 when it has ended meanwhile.
 double ThreadCpuSeconds(const std::filesystem::path& task) {
   int64_t nanoseconds = 0;
   std::ifstream(task / "schedstat") >> nanoseconds;
   return static_cast<double>(nanoseconds) * 1e-9;
 }
 
-// The model's threads live as long as the process, so that what is left is a counter too.
-void AddCpuParts(Families* families) {
+// The model's threads live as long as the process, so that the difference is a counter too.
+void AddCpuParts(std::vector<MetricFamily>* families) {
   double engine = 0;
   std::error_code error;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
@@ -119,90 +119,112 @@ void AddCpuParts(Families* families) {
   timespec process{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &process);
   const double all = static_cast<double>(process.tv_sec) + 1e-9 * double(process.tv_nsec);
-  families->Labelled(MetricType::Counter, "polysketch_cpu_seconds_total",
-                     "CPU time of the model's threads (engine) and of all others (server).", "part",
-                     {{"engine", engine}, {"server", std::max(0.0, all - engine)}});
+  MetricFamily& family = families->emplace_back();
+  family.name = "polysketch_cpu_seconds_total";
+  family.help =
+      "CPU time of the process by part: engine (the threads of the model), server (all other "
+      "threads).";
+  family.type = MetricType::Counter;
+  AddSeries(engine, {{"part", "engine"}}, &family);
+  AddSeries(std::max(0.0, all - engine), {{"part", "server"}}, &family);
 }
 
-void AddServed(const ServedFacts& served, Families* families) {
+void AddEngine(const ServedFacts& served, std::vector<MetricFamily>* families) {
   const EngineStats& engine = served.engine;
-  families->Gauge("polysketch_num_requests_running", "Requests in the running batch.",
-                  engine.running);
-  families->Gauge("polysketch_num_requests_waiting", "Requests that wait for a place.",
-                  engine.waiting);
-  families->Gauge("polysketch_num_requests_preempted",
-                  "Requests that gave their place to others and will go on.", engine.preempted);
-  families->Counter("polysketch_num_preemptions_total",
-                    "How often a request gave its place to another.",
-                    static_cast<double>(engine.preemptions));
-  families->Gauge("polysketch_num_prompt_tokens_waiting", "Prompt tokens of waiting requests.",
-                  static_cast<double>(engine.waiting_tokens));
-  families->Gauge("polysketch_num_requests_idle",
-                  "Running requests that wait for their reader, or for the input of a score.",
-                  engine.idle);
-  families->Gauge("polysketch_max_sequences", "Most requests that run at once.",
-                  static_cast<double>(served.max_sequences));
-  families->Gauge("polysketch_max_queue", "Most requests that wait; more are rejected.",
-                  static_cast<double>(served.max_queue));
-  families->Gauge("polysketch_slot_memory_bytes", "Memory held by the states of running requests.",
-                  static_cast<double>(engine.state_bytes));
-  families->Gauge("polysketch_slot_memory_limit_bytes", "Most memory that those may hold.",
-                  static_cast<double>(engine.state_bytes_limit));
-  families->Gauge("polysketch_preempted_memory_bytes",
-                  "Memory held by the states of requests that gave their place to others.",
-                  static_cast<double>(engine.preempted_bytes));
-  families->Gauge("polysketch_preempted_memory_limit_bytes", "Most memory that those may hold.",
-                  static_cast<double>(engine.preempted_bytes_limit));
-  families->Gauge("polysketch_state_bytes_per_sequence", "Memory of the state of one request.",
-                  static_cast<double>(served.state_bytes_per_sequence));
-  families->Gauge("polysketch_weight_bytes", "Memory of the weights, which every step reads.",
-                  static_cast<double>(served.weight_bytes));
-  families->Counter("polysketch_steps_total", "Steps of the model.",
-                    static_cast<double>(engine.steps));
+  Add("polysketch_",
+      {{"num_requests_running", "Requests that have a slot.", engine.running},
+       {"num_requests_waiting", "Requests in the queue.", engine.waiting},
+       {"num_requests_preempted",
+        "Requests that gave their slot to another request and keep their state. They continue "
+        "later.",
+        engine.preempted},
+       {"num_preemptions_total", "Times that a request gave its slot to another request.",
+        engine.preemptions},
+       {"num_prompt_tokens_waiting", "Prompt tokens of the requests in the queue.",
+        engine.waiting_tokens},
+       {"num_requests_idle",
+        "Requests that have a slot and can use no step now: the reader of the output or the input "
+        "of a score is late.",
+        engine.idle},
+       {"max_sequences", "Number of slots (--max-sequences).", served.max_sequences},
+       {"max_queue", "Limit of the queue, in requests (--max-queue). More get RESOURCE_EXHAUSTED.",
+        served.max_queue},
+       {"slot_memory_bytes",
+        "Slot memory in use: the states of running requests, and those of a draft model.",
+        engine.state_bytes},
+       {"slot_memory_limit_bytes",
+        "Limit of slot memory (--slot-memory). A request whose state does not fit waits.",
+        engine.state_bytes_limit},
+       {"preempted_memory_bytes", "Preempted memory in use: the states of preempted requests.",
+        engine.preempted_bytes},
+       {"preempted_memory_limit_bytes",
+        "Limit of preempted memory (--preempted-memory). A request whose state does not fit is not "
+        "preempted.",
+        engine.preempted_bytes_limit},
+       {"state_bytes_per_sequence",
+        "Size of the state of one sequence; for a KV kind, at the context length of the model.",
+        served.state_bytes_per_sequence},
+       {"weight_bytes", "Size of the weights. Every step reads them once.", served.weight_bytes},
+       {"steps_total", "Steps of the model.", engine.steps}},
+      families);
 }
 
-void AddPrefixCache(const PrefixCacheStats& cache, Families* families) {
-  families->Gauge("polysketch_prefix_cache_entries", "States of prompts that are stored.",
-                  static_cast<double>(cache.entries));
-  families->Gauge("polysketch_prefix_cache_bytes", "Memory of those.",
-                  static_cast<double>(cache.bytes));
-  families->Counter("polysketch_prefix_cache_queries_total",
-                    "Prompt tokens of requests that asked for a stored state.",
-                    static_cast<double>(cache.queried_tokens));
-  families->Counter("polysketch_prefix_cache_hits_total",
-                    "Of these, tokens taken from a stored state.",
-                    static_cast<double>(cache.hit_tokens));
-  families->Counter("polysketch_prefix_cache_stored_total", "States of prompts stored.",
-                    static_cast<double>(cache.stored));
-  families->Counter("polysketch_prefix_cache_evicted_total", "Stored states dropped to make room.",
-                    static_cast<double>(cache.evicted));
+void AddPrefixCache(const PrefixCacheStats& cache, std::vector<MetricFamily>* families) {
+  Add("polysketch_",
+      {{"prefix_cache_entries", "States in the prefix cache.", cache.entries},
+       {"prefix_cache_bytes", "Session memory in use by the prefix cache.", cache.bytes},
+       {"prefix_cache_queries_total",
+        "Prompt tokens of requests that were looked up in the prefix cache.", cache.queried_tokens},
+       {"prefix_cache_hits_total",
+        "Prompt tokens that a state of the prefix cache made unnecessary to process.",
+        cache.hit_tokens},
+       {"prefix_cache_stored_total", "States added to the prefix cache.", cache.stored},
+       {"prefix_cache_evicted_total", "States removed from the prefix cache to free memory.",
+        cache.evicted}},
+      families);
 }
 
-void AddSessions(const SessionStats& sessions, Families* families) {
-  families->Gauge("polysketch_sessions", "Sessions and snapshots that this process knows.",
-                  sessions.sessions);
-  families->Gauge("polysketch_session_memory_bytes", "Memory of sessions at rest.",
-                  static_cast<double>(sessions.memory_bytes));
-  families->Gauge("polysketch_session_memory_limit_bytes",
-                  "Most memory that states at rest may hold (--session-memory).",
-                  static_cast<double>(sessions.memory_limit));
-  families->Counter("polysketch_session_loads_total", "Sessions read from the store.",
-                    static_cast<double>(sessions.loads));
-  families->Counter("polysketch_session_spills_total",
-                    "Sessions that left memory for the store to make room.",
-                    static_cast<double>(sessions.spills));
-  families->Counter("polysketch_session_writes_total", "Sessions written to the store.",
-                    static_cast<double>(sessions.writes));
-  families->Counter("polysketch_session_written_bytes_total", "Bytes of those.",
-                    static_cast<double>(sessions.written_bytes));
-  families->Gauge("polysketch_state_store_bytes",
-                  "Bytes in the store's folder, or memory of Redis, when last looked.",
-                  static_cast<double>(sessions.store.bytes));
-  families->Gauge("polysketch_state_store_limit_bytes",
-                  "Most of those (--state-store-limit, Redis' maxmemory); 0: no bound.",
-                  static_cast<double>(sessions.store.limit));
-  families->Counter("polysketch_state_store_errors_total", "Failed operations of the store.",
-                    static_cast<double>(sessions.store_errors));
+void AddSessions(const SessionStats& sessions, std::vector<MetricFamily>* families) {
+  Add("polysketch_",
+      {{"sessions", "Sessions and snapshots known to this process.", sessions.sessions},
+       {"session_memory_bytes", "Session memory in use by sessions. Forks share their memory.",
+        sessions.memory_bytes},
+       {"session_memory_limit_bytes",
+        "Limit of session memory (--session-memory). The least recently used sessions go to the "
+        "state store; without one, more get RESOURCE_EXHAUSTED.",
+        sessions.memory_limit},
+       {"session_loads_total", "Sessions read from the state store.", sessions.loads},
+       {"session_spills_total", "Sessions moved to the state store to free memory.",
+        sessions.spills},
+       {"session_writes_total", "Sessions written to the state store, moved ones included.",
+        sessions.writes},
+       {"session_written_bytes_total", "Bytes of the sessions written to the state store.",
+        sessions.written_bytes},
+       {"state_store_bytes",
+        "Size of the state store: bytes of the folder, or memory of Redis. Changes of other "
+        "processes appear within a minute.",
+        sessions.store.bytes},
+       {"state_store_limit_bytes",
+        "Limit of the state store (--state-store-limit, or maxmemory of Redis). Writes beyond it "
+        "get RESOURCE_EXHAUSTED. 0: no limit.",
+        sessions.store.limit},
+       {"state_store_errors_total",
+        "Failed operations of the state store, reads of damaged entries included.",
+        sessions.store_errors}},
+      families);
+}
+
+void AddConnections(const ConnectionTable::Stats& stats, std::vector<MetricFamily>* families) {
+  Add("polysketch_",
+      {{"connections", "Open connections.", stats.open},
+       {"calls_in_flight", "Calls that are not yet freed, health checks included.", stats.calls},
+       {"connections_refused_total",
+        "Connections closed on arrival: more than --max-connections, or too many calls.",
+        stats.refused},
+       {"connections_abusive_total",
+        "Connections closed for too many aborted calls or open streams (HTTP/2 rapid reset).",
+        stats.abusive}},
+      families);
 }
 
 }  // namespace
@@ -213,27 +235,22 @@ ScrapeMetrics::ScrapeMetrics(std::function<bool()> ready,
     : ready_(std::move(ready)), served_(std::move(served)), connections_(std::move(connections)) {}
 
 std::vector<MetricFamily> ScrapeMetrics::Collect() const {
-  Families families;
-  families.Gauge("polysketch_ready", "1 while health says SERVING: loaded and not draining.",
-                 ready_() ? 1 : 0);
+  std::vector<MetricFamily> families;
+  Add("polysketch_",
+      {{"ready",
+        "1 while health is SERVING: the model is loaded and the server does not drain. Otherwise "
+        "0.",
+        ready_()}},
+      &families);
   if (const std::optional<ServedFacts> served = served_()) {
-    AddServed(*served, &families);
+    AddEngine(*served, &families);
     AddSessions(served->sessions, &families);
     AddPrefixCache(served->prefix_cache, &families);
   }
-  const ConnectionTable::Stats connections = connections_();
-  families.Gauge("polysketch_connections", "Open connections.",
-                 static_cast<double>(connections.open));
-  families.Gauge("polysketch_calls_in_flight", "Calls not yet freed, health checks included.",
-                 static_cast<double>(connections.calls));
-  families.Counter("polysketch_connections_refused_total", "Connections over the limits.",
-                   static_cast<double>(connections.refused));
-  families.Counter("polysketch_connections_abusive_total",
-                   "Connections closed for aborting too many calls.",
-                   static_cast<double>(connections.abusive));
+  AddConnections(connections_(), &families);
   AddCpuParts(&families);
   AddProcess(&families);
-  return std::move(families).Take();
+  return families;
 }
 
 }  // namespace polysketch

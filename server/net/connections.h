@@ -1,13 +1,13 @@
-// Open connections and the calls on them: what gRPC 1.51 does not bound by itself.
+// Open connections and the calls on them, which gRPC 1.51 does not bound.
 //
-// A client that opens streams and resets them at once (HTTP/2 rapid reset, CVE-2023-44487) never
-// has more than max-concurrent-streams of them open in HTTP/2's eyes, while the server still holds
-// a call of about 12 KB for each, faster than it can free them: without a bound 1.51 grew by 250 MB
-// a second. Two rules end such a connection:
-//   - more calls not yet freed than an honest client can have (max_calls_per_connection), which
-//   bounds memory at once;
-//   - more aborted calls than a token bucket allows, which bounds wasted work when the server keeps
-//   up.
+// A client that opens streams and resets them at once (HTTP/2 rapid reset, CVE-2023-44487) never has
+// more than max-concurrent-streams of them open for HTTP/2, while the server holds a call of about
+// 12 KB for each and frees calls more slowly than they come: without a bound 1.51 grew by 250 MB a
+// second. Two rules close such a connection:
+//   - it has more calls not yet freed than an honest client can have (max_calls_per_connection);
+//     this bounds memory;
+//   - it aborts more calls than a token bucket allows; this bounds wasted work when the server frees
+//     calls as fast as they come.
 #pragma once
 
 #include <sys/socket.h>
@@ -26,12 +26,12 @@ struct ConnectionLimits {
   int64_t max_connections = 256;
   int64_t max_calls = 1024;                // over all connections
   int64_t max_calls_per_connection = 256;  // not yet freed, aborted ones included
-  double resets_per_second = 100;          // sustained; ten times as many in a burst
+  double resets_per_second = 100;          // sustained; ten times that in a burst
 };
 
-// "127.0.0.1:4711", "::1:4711": the same for a socket's address and for what gRPC calls its peer
-// ("ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711"). IPv4 addresses in IPv6 form become IPv4, as gRPC
-// shows them.
+// A connection by the address of its client, "127.0.0.1:4711" or "::1:4711": the same for the
+// socket's address and for gRPC's peer ("ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711"). IPv4
+// addresses in IPv6 form become IPv4, as in gRPC's peer.
 std::string ConnectionKey(const sockaddr_storage& address);
 std::string ConnectionKey(std::string_view grpc_peer);
 
@@ -42,43 +42,43 @@ class ConnectionTable {
   using TimePoint = std::chrono::steady_clock::time_point;
 
   explicit ConnectionTable(const ConnectionLimits& limits) : limits_(limits) {}
-  ~ConnectionTable();  // closes the descriptors that are left
+  ~ConnectionTable();  // closes the descriptors in the table
   ConnectionTable(const ConnectionTable&) = delete;
   ConnectionTable& operator=(const ConnectionTable&) = delete;
 
-  // `fd` is a duplicate of the connection's socket, by which the table can end the connection.
-  // Returns 0 when max_connections are open, or when more than twice max_calls wait to be freed:
-  // whoever is behind that must not come back first.
+  // `fd` is a duplicate of the connection's socket, through which the table can close the connection.
+  // Returns 0, and the caller keeps `fd`, when max_connections are open, or when more than twice
+  // max_calls are not yet freed: the client that caused them must not come back first.
   Id Add(const std::string& key, int fd);
-  // Gives the fd back, for the caller to close; -1 for an unknown id.
+  // Returns the fd, which the caller closes; -1 for an unknown id.
   int Remove(Id id);
 
   enum class Verdict {
     kAccepted,
-    kTooMany,  // over max_calls, and its connection has had its share: refuse it
-    kAbusive,  // its connection has been closed: drop it
+    kTooMany,  // above max_calls, and its connection has its share of them: refuse the call
+    kAbusive,  // its connection has been closed: drop the call
   };
   struct Call {
     Verdict verdict = Verdict::kAccepted;
     Id connection = 0;  // 0: not a connection of this table
   };
-  // Every call, of any service, goes through both, whatever the verdict.
+  // Both are called for every call of any method, whatever the verdict.
   Call BeginCall(std::string_view grpc_peer);
   void EndCall(const Call& call, bool aborted, TimePoint now = std::chrono::steady_clock::now());
 
-  // Connections that received at least `bytes` since they were last reported here.
+  // Connections that received at least `bytes` since TakeBusy last returned them.
   struct Busy {
     Id id = 0;
     std::string key;
   };
   std::vector<Busy> TakeBusy(uint64_t bytes);
-  // Ends a connection as a rule here would; `what` it has too many of is logged.
+  // Closes a connection as the rules above do. The log says "too many `what`".
   void Close(Id id, std::string_view what);
 
   struct Stats {
     int64_t open = 0;
     int64_t calls = 0;
-    uint64_t refused = 0;  // connections that Add turned away
+    uint64_t refused = 0;  // connections that Add refused
     uint64_t abusive = 0;  // connections closed by a rule above
   };
   Stats stats() const;

@@ -1,16 +1,19 @@
 // Counts a call against its connection.
 #pragma once
 
-#include <grpcpp/server_context.h>
+#include <grpcpp/generic/async_generic_service.h>
 
 #include "server/net/connections.h"
 
 namespace polysketch {
 
-// Counts a call of any service from its beginning to End.
+using CallContext = grpc::GenericCallbackServerContext;
+using CallReactor = grpc::ServerGenericBidiReactor;
+
+// From its construction to End.
 class CountedCall {
  public:
-  CountedCall(ConnectionTable* connections, grpc::CallbackServerContext* context)
+  CountedCall(ConnectionTable* connections, CallContext* context)
       : connections_(connections),
         context_(context),
         call_(connections->BeginCall(context->peer())) {}
@@ -20,8 +23,25 @@ class CountedCall {
 
  private:
   ConnectionTable* const connections_;
-  grpc::CallbackServerContext* const context_;
+  CallContext* const context_;
   const ConnectionTable::Call call_;
+};
+
+// The reactor of a counted call that deletes itself.
+class CountedReactor : public CallReactor {
+ public:
+  void OnDone() override {
+    counted_.End();
+    delete this;
+  }
+
+ protected:
+  CountedReactor(ConnectionTable* connections, CallContext* context)
+      : counted_(connections, context) {}
+  ConnectionTable::Verdict verdict() const { return counted_.verdict(); }
+
+ private:
+  CountedCall counted_;
 };
 
 }  // namespace polysketch

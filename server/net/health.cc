@@ -1,13 +1,10 @@
 #include "server/net/health.h"
 
-#include <grpcpp/support/server_callback.h>
-
 #include <optional>
 #include <string>
 
 #include "server/convert/status_map.h"
 #include "server/convert/wire.h"
-#include "server/net/counted_call.h"
 
 namespace polysketch {
 namespace {
@@ -15,104 +12,123 @@ namespace {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-bool IsKnown(const std::string& name) { return name.empty() || name == "polysketch.v1.PolySketch"; }
+bool IsKnown(const HealthCheckRequest& request) {
+  return request.service().empty() || request.service() == kPolySketchService;
+}
+
+grpc::ByteBuffer Response(HealthService::Status status) {
+  HealthCheckResponse response;
+  response.set_status(status);
+  return SerializeMessage(response);
+}
 
 }  // namespace
 
-class HealthService::CheckCall final : public grpc::ServerUnaryReactor {
+class HealthService::CheckCall final : public CountedReactor {
  public:
-  CheckCall(ConnectionTable* connections, grpc::CallbackServerContext* context,
-            const grpc::Status& status)
-      : counted_(connections, context) {
-    Finish(status);
+  CheckCall(HealthService* service, CallContext* context)
+      : CountedReactor(service->connections_, context), service_(service) {
+    StartRead(&bytes_);
   }
-  void OnDone() override {
-    counted_.End();
-    delete this;
+  void OnReadDone(bool ok) override {
+    HealthCheckRequest request;
+    if (!ok) return Finish(grpc::Status::CANCELLED);
+    if (const polysketch::Status parsed = ParseMessage(bytes_, &request); !parsed.ok())
+      return Finish(ToGrpcStatus(parsed));
+    if (!IsKnown(request))
+      return Finish(grpc::Status(grpc::StatusCode::NOT_FOUND, "unknown service"));
+    {
+      std::lock_guard lock(service_->mutex_);
+      bytes_ = Response(service_->status());
+    }
+    StartWriteAndFinish(&bytes_, grpc::WriteOptions(), grpc::Status::OK);
   }
 
  private:
-  CountedCall counted_;
+  HealthService* const service_;
+  grpc::ByteBuffer bytes_;  // the request, then the response
 };
 
-// All methods but OnDone and the constructor run under the service's mutex or take it.
-class HealthService::WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+class HealthService::WatchCall final : public CountedReactor {
  public:
-  WatchCall(HealthService* service, grpc::CallbackServerContext* context,
-            const grpc::ByteBuffer& bytes)
-      : service_(service), counted_(service->connections_, context) {
-    HealthCheckRequest request;
-    const polysketch::Status parsed = ParseMessage(bytes, &request);
-    known_ = IsKnown(request.service());
-    std::lock_guard lock(service_->mutex_);
-    service_->watches_.insert(this);
-    if (service_->ended_ || counted_.verdict() != ConnectionTable::Verdict::kAccepted) {
-      End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "no watches now"));
-    } else if (!parsed.ok()) {
-      End(ToGrpcStatus(parsed));
-    } else {
-      Update();
-    }
+  WatchCall(HealthService* service, CallContext* context)
+      : CountedReactor(service->connections_, context), service_(service) {
+    StartRead(&bytes_);
   }
 
-  // Writes the status if it is news; a write outstanding is followed by the newest status only.
+  // The next three with the service's mutex_ held.
+
+  // Writes the status if the client does not have it. While a write is outstanding nothing happens;
+  // OnWriteDone then writes the newest status only.
   void Update() {
     if (ended_ || writing_) return;
-    const Status status = !known_ ? HealthCheckResponse::SERVICE_UNKNOWN : service_->status();
+    const Status status = known_ ? service_->status() : HealthCheckResponse::SERVICE_UNKNOWN;
     if (sent_ == status) return;
     sent_ = status;
-    HealthCheckResponse response;
-    response.set_status(status);
-    response_ = SerializeMessage(response);
+    bytes_ = Response(status);
     writing_ = true;
-    StartWrite(&response_);
+    StartWrite(&bytes_);
   }
-
   void End(const grpc::Status& status) {
     if (ended_) return;
     ended_ = true;
     Finish(status);
   }
-
-  // The same behind the newest status: a watcher learns that the server is not serving before its
-  // call ends, even if it is still being told the status before.
-  void EndAfterNews(const grpc::Status& status) {
-    last_words_ = status;
+  // Ends the watch after the newest status has been written.
+  void EndAfterUpdate(const grpc::Status& status) {
+    end_status_ = status;
     if (!writing_) End(status);
   }
 
+  void OnReadDone(bool ok) override {
+    HealthCheckRequest request;
+    const polysketch::Status parsed = ok ? ParseMessage(bytes_, &request) : polysketch::Status();
+    std::lock_guard lock(service_->mutex_);
+    if (!ok) return End(grpc::Status::CANCELLED);
+    if (!parsed.ok()) return End(ToGrpcStatus(parsed));
+    if (service_->ended_ || verdict() != ConnectionTable::Verdict::kAccepted)
+      return End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "no watches now"));
+    known_ = IsKnown(request);
+    service_->watches_.insert(this);
+    Update();
+  }
   void OnWriteDone(bool ok) override {
     std::lock_guard lock(service_->mutex_);
     writing_ = false;
     if (!ok) return End(grpc::Status::CANCELLED);
     Update();
-    if (!writing_ && last_words_) End(*last_words_);
+    if (!writing_ && end_status_) End(*end_status_);
   }
   void OnCancel() override {
     std::lock_guard lock(service_->mutex_);
     End(grpc::Status::CANCELLED);
   }
   void OnDone() override {
-    counted_.End();
     {
       std::lock_guard lock(service_->mutex_);
       service_->watches_.erase(this);
     }
-    delete this;
+    CountedReactor::OnDone();
   }
 
  private:
   HealthService* const service_;
-  CountedCall counted_;
+  grpc::ByteBuffer bytes_;  // the request, then the write outstanding
+  // Guarded by the service's mutex_:
   bool known_ = false;
   Status sent_ = HealthCheckResponse::UNKNOWN;  // never sent
-  grpc::ByteBuffer response_;
   bool writing_ = false;
   bool ended_ = false;
-  std::optional<grpc::Status> last_words_;
+  std::optional<grpc::Status> end_status_;  // set by EndAfterUpdate
 };
 
-// mutex_ held.
+void HealthService::AddMethods(Router* router) {
+  router->Add("grpc.health.v1.Health", "Check",
+              [this](CallContext* context) { return new CheckCall(this, context); });
+  router->Add("grpc.health.v1.Health", "Watch",
+              [this](CallContext* context) { return new WatchCall(this, context); });
+}
+
 HealthService::Status HealthService::status() const {
   return serving_ ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
 }
@@ -127,32 +143,7 @@ void HealthService::EndWatches() {
   std::lock_guard lock(mutex_);
   ended_ = true;
   for (WatchCall* watch : watches_)
-    watch->EndAfterNews(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server ends"));
-}
-
-grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
-                                               const grpc::ByteBuffer* request,
-                                               grpc::ByteBuffer* response) {
-  HealthCheckRequest message;
-  if (const polysketch::Status parsed = ParseMessage(*request, &message); !parsed.ok()) {
-    return new CheckCall(connections_, context, ToGrpcStatus(parsed));
-  }
-  if (!IsKnown(message.service())) {
-    return new CheckCall(connections_, context,
-                         grpc::Status(grpc::StatusCode::NOT_FOUND, "unknown service"));
-  }
-  HealthCheckResponse answer;
-  {
-    std::lock_guard lock(mutex_);
-    answer.set_status(status());
-  }
-  *response = SerializeMessage(answer);
-  return new CheckCall(connections_, context, grpc::Status::OK);
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return new WatchCall(this, context, *request);
+    watch->EndAfterUpdate(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server ends"));
 }
 
 }  // namespace polysketch

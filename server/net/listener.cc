@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <regex>
 #include <utility>
 
 #include "base/check.h"
@@ -20,12 +21,12 @@
 namespace polysketch {
 namespace {
 
-// Ids of connections begin at 1 and stay below these.
+// Ids of connections start at 1 and stay below these.
 constexpr uint64_t kListenEvent = ~uint64_t{0};
 constexpr uint64_t kStopEvent = kListenEvent - 1;
 
-// What the kernel may hold of a connection's input. Requests are small; a large buffer only lets a
-// flood get further before it is noticed.
+// Bytes of a connection's input in the kernel. Requests are small; a larger buffer only lets a flood
+// send more before it is noticed.
 constexpr int kReceiveBuffer = 256 << 10;
 
 struct HostPort {
@@ -34,25 +35,15 @@ struct HostPort {
 };
 
 Result<HostPort> SplitAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  HostPort parts;
-  if (colon != std::string::npos) {
-    parts = {address.substr(0, colon), address.substr(colon + 1)};
-    if (parts.host.size() > 2 && parts.host.front() == '[' && parts.host.back() == ']') {
-      parts.host = parts.host.substr(1, parts.host.size() - 2);
-    } else if (parts.host.find(':') != std::string::npos) {
-      parts.host.clear();
-    }
-  }
-  const bool digits =
-      !parts.port.empty() && parts.port.find_first_not_of("0123456789") == std::string::npos;
-  if (parts.host.empty() || !digits || parts.port.size() > 5 || std::stoi(parts.port) > 65535) {
+  static const std::regex form(R"((?:\[([^\]]+)\]|([^:]+)):([0-9]{1,5}))");
+  std::smatch match;
+  if (!std::regex_match(address, match, form) || std::stoi(match[3]) > 65535) {
     return InvalidArgument("expected HOST:PORT or [IPV6]:PORT, found \"", address, "\"");
   }
-  return parts;
+  return HostPort{match[1].matched ? match[1] : match[2], match[3]};
 }
 
-// A bound, listening, non-blocking socket, or -1 with errno.
+// A non-blocking socket that is bound and listens; -1 with errno on failure.
 int ListenOn(const addrinfo& info) {
   const int fd = socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return -1;
@@ -128,8 +119,8 @@ Listener::~Listener() {
   close(listen_fd_);
 }
 
-void Listener::Start(std::function<void(int)> take) {
-  take_ = std::move(take);
+void Listener::Start(std::function<void(int)> handle) {
+  handle_ = std::move(handle);
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -153,7 +144,7 @@ void Listener::Loop() {
 void Listener::Forget(ConnectionTable::Id id) {
   const int duplicate = table_->Remove(id);
   if (duplicate < 0) return;
-  // Closing alone would leave it in the epoll set for as long as gRPC holds the same socket.
+  // close() alone would leave it in the epoll set for as long as gRPC holds the same socket.
   epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, duplicate, nullptr);
   close(duplicate);
 }
@@ -164,33 +155,36 @@ void Listener::Accept() {
     socklen_t size = sizeof(peer);
     const int fd = accept4(listen_fd_, reinterpret_cast<sockaddr*>(&peer), &size,
                            SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) {
-      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        LogWarning("accept_failed", {{"error", std::strerror(errno)}});
-        // The connection stays pending: without a pause this loop would spin until a descriptor is
-        // free.
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      }
-      if (errno == ECONNABORTED || errno == EINTR) continue;
-      return;
-    }
-    const int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    const ConnectionTable::Id id = duplicate < 0 ? 0 : table_->Add(ConnectionKey(peer), duplicate);
-    if (id == 0) {
-      LogWarning("connection_refused",
-                 {{"peer", ConnectionKey(peer)}, {"reason", "too many connections or calls"}});
-      if (duplicate >= 0) close(duplicate);
-      close(fd);
+    if (fd >= 0) {
+      Register(fd, ConnectionKey(peer));
       continue;
     }
-    const int on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    // The duplicate reports EPOLLHUP (which needs no asking for) once gRPC has shut the socket down
-    // or both ends are closed.
-    epoll_event event{.events = 0, .data = {.u64 = id}};
-    PS_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, duplicate, &event) == 0) << std::strerror(errno);
-    take_(fd);
+    if (errno == ECONNABORTED || errno == EINTR) continue;
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      LogWarning("accept_failed", {{"error", std::strerror(errno)}});
+      // The connection stays pending: without a pause the loop would spin until a descriptor is free.
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return;
   }
+}
+
+void Listener::Register(int fd, const std::string& key) {
+  const int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  const ConnectionTable::Id id = duplicate < 0 ? 0 : table_->Add(key, duplicate);
+  if (id == 0) {
+    LogWarning("connection_refused", {{"peer", key}, {"reason", "too many connections or calls"}});
+    if (duplicate >= 0) close(duplicate);
+    close(fd);
+    return;
+  }
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  // The duplicate reports EPOLLHUP, which is always watched, once gRPC has shut the socket down or
+  // both ends are closed.
+  epoll_event event{.events = 0, .data = {.u64 = id}};
+  PS_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, duplicate, &event) == 0) << std::strerror(errno);
+  handle_(fd);
 }
 
 }  // namespace polysketch

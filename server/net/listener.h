@@ -1,5 +1,5 @@
-// The server's own listening socket. gRPC is handed accepted connections, so that their number is
-// bounded and the table can close one of them.
+// The server's own listening socket. gRPC gets accepted connections, so that their number is bounded
+// and ConnectionTable can close each of them.
 #pragma once
 
 #include <functional>
@@ -14,23 +14,27 @@ namespace polysketch {
 
 class Listener {
  public:
-  // "HOST:PORT", "[::1]:PORT"; HOST may be a name, whose first address that can be bound is taken;
-  // port 0 takes a free one. INVALID_ARGUMENT for another form or an unknown name, UNAVAILABLE when
-  // it cannot be bound. Connections wait in the kernel until Start. `table` outlives the listener.
+  // "HOST:PORT" or "[::1]:PORT". Of a name, the first address that can be bound is used; port 0 binds
+  // a free one. INVALID_ARGUMENT for another form or an unknown name, UNAVAILABLE when no address
+  // can be bound. Connections wait in the kernel until Start. `table` outlives the listener.
   static Result<std::unique_ptr<Listener>> Bind(const std::string& address, ConnectionTable* table);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // The real address: "127.0.0.1:50051".
+  // The bound address: "127.0.0.1:50051".
   const std::string& address() const { return address_; }
-  // Starts the accepting thread. `take` owns the descriptor that it gets.
-  void Start(std::function<void(int fd)> take);
+  // Starts the thread that accepts. `handle` owns the descriptor that it gets.
+  void Start(std::function<void(int fd)> handle);
 
  private:
   Listener(int fd, std::string address, ConnectionTable* table);
   void Loop();
+  // Accepts all pending connections.
   void Accept();
+  // Adds a connection to the table and gives it to handle_; closes it if the table refuses it.
+  void Register(int fd, const std::string& key);
+  // Removes a closed connection from the table.
   void Forget(ConnectionTable::Id id);
 
   const int listen_fd_;
@@ -38,7 +42,7 @@ class Listener {
   const int stop_fd_;  // eventfd
   const std::string address_;
   ConnectionTable* const table_;
-  std::function<void(int)> take_;
+  std::function<void(int)> handle_;
   std::thread thread_;
 };
 

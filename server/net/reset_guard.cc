@@ -9,13 +9,13 @@
 namespace polysketch {
 namespace {
 
-// A flood on two cores brings a megabyte of calls a millisecond.
+// A flood brings a megabyte of calls in a millisecond on two cores.
 constexpr std::chrono::milliseconds kPeriod{10};
 // A stream opened and reset takes at least 28 bytes: fewer bytes cannot pass the limit.
 constexpr uint64_t kBusyBytes = 8 << 10;
 constexpr intptr_t kPage = 500;
 
-// What a channelz function returned, freed; null if it was null or no JSON.
+// Parses and frees what a channelz function returned; null for null and for text that is not JSON.
 nlohmann::json TakeJson(char* text) {
   if (text == nullptr) return nullptr;
   nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -61,11 +61,11 @@ ResetGuard::~ResetGuard() {
 void ResetGuard::Loop() {
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, kPeriod, [this] { return stop_; })) {
-    for (const ConnectionTable::Busy& connection : table_->TakeBusy(kBusyBytes)) Look(connection);
+    for (const ConnectionTable::Busy& connection : table_->TakeBusy(kBusyBytes)) Check(connection);
   }
 }
 
-void ResetGuard::Look(const ConnectionTable::Busy& connection) {
+void ResetGuard::Check(const ConnectionTable::Busy& connection) {
   int64_t open = -1;
   if (const auto known = sockets_.find(connection.key); known != sockets_.end()) {
     open = OpenStreams(known->second);
@@ -73,7 +73,7 @@ void ResetGuard::Look(const ConnectionTable::Busy& connection) {
   if (open < 0) {
     ListSockets();
     const auto found = sockets_.find(connection.key);
-    if (found == sockets_.end()) return;  // HTTP/2 has not begun on it, or it has ended
+    if (found == sockets_.end()) return;  // HTTP/2 has not started on it, or it is closed
     open = OpenStreams(found->second);
   }
   if (open > max_streams_) table_->Close(connection.id, "streams");

@@ -1,7 +1,6 @@
-// Ends connections with more streams than an honest client can have open, whatever becomes of their
-// calls. Under a flood gRPC's threads may do nothing but read: no handler runs, so that nothing is
-// counted there, while memory grows. The transports keep count (channelz), and this thread, which
-// is none of gRPC's, looks at those that received much.
+// Closes connections that have more open streams than an honest client can have. Under a flood
+// gRPC's threads may only read: no handler runs and counts calls, while memory grows. The transports
+// count streams (channelz); a thread of our own checks the connections that receive most.
 #pragma once
 
 #include <condition_variable>
@@ -17,8 +16,8 @@ namespace polysketch {
 
 class ResetGuard {
  public:
-  // Made when the gRPC server has started: watches the newest server of this process.
-  // `max_streams` begun and not ended end a connection. `table` outlives it.
+  // Watches the newest gRPC server of this process, which has started. More than `max_streams`
+  // streams started and not ended close a connection. `table` outlives the guard.
   ResetGuard(ConnectionTable* table, int64_t max_streams);
   ~ResetGuard();
   ResetGuard(const ResetGuard&) = delete;
@@ -26,15 +25,15 @@ class ResetGuard {
 
  private:
   void Loop();
-  void Look(const ConnectionTable::Busy& connection);
-  // Streams begun and not ended on a channelz socket; -1 when it is gone.
+  void Check(const ConnectionTable::Busy& connection);
+  // Streams started and not ended on a channelz socket; -1 for a socket that is closed.
   static int64_t OpenStreams(int64_t socket);
   void ListSockets();
 
   ConnectionTable* const table_;
   const int64_t max_streams_;
   const int64_t server_;
-  std::unordered_map<std::string, int64_t> sockets_;  // by ConnectionKey; the thread's own
+  std::unordered_map<std::string, int64_t> sockets_;  // by ConnectionKey; used by thread_ only
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stop_ = false;  // guarded by mutex_

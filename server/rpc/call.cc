@@ -14,15 +14,15 @@ constexpr char kRequestIdKey[] = "x-request-id";
 constexpr char kTraceparentKey[] = "traceparent";
 constexpr char kTenantKey[] = "x-tenant-id";
 
-// The value of a key that the client sent once; empty otherwise.
-std::string_view Metadata(const grpc::CallbackServerContext& context, const char* key) {
+// The value of a key that the client sent exactly once; otherwise empty.
+std::string_view Metadata(const CallContext& context, const char* key) {
   const auto& all = context.client_metadata();
   if (all.count(key) != 1) return {};
   const grpc::string_ref value = all.find(key)->second;
   return {value.data(), value.size()};
 }
 
-// gRPC has deadlines on the system clock, the engine on the steady one.
+// gRPC's deadline, on the system clock, as the engine's, on the steady clock.
 Clock::time_point SteadyDeadline(std::chrono::system_clock::time_point deadline,
                                  Clock::time_point now) {
   if (deadline == std::chrono::system_clock::time_point::max()) return Clock::time_point::max();
@@ -31,7 +31,8 @@ Clock::time_point SteadyDeadline(std::chrono::system_clock::time_point deadline,
   return now + std::chrono::duration_cast<Clock::duration>(left);
 }
 
-// Lines of refused calls: a flood of them must not become a flood of log. What is left out is told.
+// Limits the lines of refused calls, and logs the number of lines left out: a flood of calls must not
+// flood the log.
 class RefusalLog {
  public:
   bool Allow() {
@@ -68,13 +69,13 @@ std::string Milliseconds(std::chrono::nanoseconds time) {
 
 }  // namespace
 
-Call::Call(std::string_view rpc, ServiceContext* service, grpc::CallbackServerContext* context)
+Call::Call(std::string_view rpc, ServiceContext* service, CallContext* context)
     : rpc_(rpc),
       service_(service),
       counted_(service->connections, context),
       model_(service->model.load()) {
   if (counted_.verdict() == ConnectionTable::Verdict::kAbusive)
-    return;  // nobody will read an answer
+    return;  // no client reads a response
   peer_ = context->peer();
   info_.arrival = Clock::now();
   info_.deadline = SteadyDeadline(context->deadline(), info_.arrival);
@@ -83,7 +84,7 @@ Call::Call(std::string_view rpc, ServiceContext* service, grpc::CallbackServerCo
   context->AddInitialMetadata(kRequestIdKey, info_.id);
   if (context->client_metadata().count(kTenantKey) > 0) {
     info_.tenant = Metadata(*context, kTenantKey);
-    bad_tenant_ = !IsRequestId(info_.tenant);  // twice in the metadata is empty here
+    bad_tenant_ = !IsRequestId(info_.tenant);  // empty if the client sent several
   }
   if (const std::string_view trace = Metadata(*context, kTraceparentKey); IsTraceparent(trace)) {
     info_.traceparent = trace;
@@ -103,7 +104,7 @@ Status Call::Admission() const {
   if (service_->draining.load()) return Unavailable("the server is draining");
   if (model_ == nullptr) return Unavailable("the server is loading its model");
   if (bad_tenant_) {
-    // Never served as if it had none: what belongs to a tenant must not depend on a typing error.
+    // Refused, not served without a tenant: a typing error must not decide what belongs to a tenant.
     return InvalidArgument("x-tenant-id: expected it once, 1 to 128 characters of [A-Za-z0-9._:-]");
   }
   return Status();
@@ -111,7 +112,7 @@ Status Call::Admission() const {
 
 void Call::OnEnd(const Status& status, const FinishEvent* finish) const {
   if (counted_.verdict() == ConnectionTable::Verdict::kAbusive)
-    return;  // one line for the connection says it
+    return;  // the line of the connection is enough
   const bool refused = finish == nullptr && !status.ok();
   service_->metrics->OnRpc(rpc_, status.code(), refused);
   static RefusalLog refusals;

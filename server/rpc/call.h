@@ -1,8 +1,6 @@
-// What every call of polysketch.v1 does at its beginning and end: it is counted against its
-// connection, gets its ids, and leaves one line in the log.
+// The start and the end of every call of polysketch.v1: it is counted against its connection, gets its
+// ids, and ends with one line in the log.
 #pragma once
-
-#include <grpcpp/server_context.h>
 
 #include <string>
 #include <string_view>
@@ -14,23 +12,23 @@
 
 namespace polysketch {
 
-// A call of polysketch.v1.
+// Immutable but for OnRpcDone.
 class Call {
  public:
-  // Takes x-request-id and traceparent, or makes an id, and sends both back as initial metadata;
-  // takes x-tenant-id.
-  Call(std::string_view rpc, ServiceContext* service, grpc::CallbackServerContext* context);
+  // Reads x-request-id (or makes an id), traceparent and x-tenant-id from the metadata, and adds the
+  // first two to the initial metadata of the response. `rpc`: the method's name, in static storage.
+  Call(std::string_view rpc, ServiceContext* service, CallContext* context);
 
-  // Why it must not run: RESOURCE_EXHAUSTED (too many calls), UNAVAILABLE (loading, draining,
-  // connection closed) or INVALID_ARGUMENT (a bad x-tenant-id).
+  // OK, or why the call must not run: RESOURCE_EXHAUSTED (too many calls), UNAVAILABLE (loading,
+  // draining, connection closed) or INVALID_ARGUMENT (a bad x-tenant-id).
   Status Admission() const;
   ServiceContext* service() const { return service_; }
-  // Not null once Admission was OK.
+  // Not null after an OK Admission.
   const ServedModel* model() const { return model_; }
   const RequestInfo& info() const { return info_; }
   bool DeadlinePassed() const { return Clock::now() >= info_.deadline; }
-  // Logs and counts how it ended; once, before or after OnRpcDone. `finish`: null when it never
-  // reached the engine.
+  // Logs and counts the end of the call; once, before or after OnRpcDone. `finish`: null if the
+  // engine had no request of the call.
   void OnEnd(const Status& status, const FinishEvent* finish) const;
   // In OnDone, once.
   void OnRpcDone() { counted_.End(); }

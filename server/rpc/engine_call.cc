@@ -1,168 +1,221 @@
 #include "server/rpc/engine_call.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
-#include "server/convert/retry.h"
 #include "server/convert/status_map.h"
 
 namespace polysketch {
+namespace {
+
+// gRPC reports the same end of the input for a client that closed its side and for one that left,
+// and the cancellation of one that left a moment later. Input that a client did not finish must not
+// count as finished.
+constexpr std::chrono::milliseconds kCancellationIsKnown{1};
+
+}  // namespace
+
+void EngineCall::Start(std::unique_ptr<CallInput> input) {
+  pinned_ = shared_from_this();
+  input_ = std::move(input);
+  if (const Status status = call_.Admission(); !status.ok()) return Fail(status);
+  Read();
+}
+
+void EngineCall::Read() {
+  std::lock_guard lock(mutex_);
+  if (ended_ || broken_) return;
+  read_started_ = Clock::now();
+  StartRead(&read_);
+}
+
+void EngineCall::OnReadDone(bool ok) {
+  {
+    std::lock_guard lock(mutex_);
+    read_started_.reset();
+    if (ended_ || broken_) return;
+  }
+  if (!ok) {
+    // The end may leave text to be tokenized.
+    service()->tokenizers->PostAfter(kCancellationIsKnown,
+                                     [self = shared_from_this()] { self->HandleInput(false); });
+  } else if (read_.Length() > kInlineRequestBytes) {
+    service()->tokenizers->Post([self = shared_from_this()] { self->HandleInput(true); });
+  } else {
+    HandleInput(true);
+  }
+}
+
+void EngineCall::HandleInput(bool ok) {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_ || broken_) return;
+  }
+  const grpc::ByteBuffer bytes = std::exchange(read_, grpc::ByteBuffer());
+  if (Status status = ok ? input_->OnMessage(bytes) : input_->OnEnd(); !status.ok()) Fail(status);
+}
 
 template <typename Request>
-Status EngineCall::Submit(Request request) {
-  auto stream = std::make_shared<EventStream>(call_.service()->stream_buffer);
-  // The stream and the call hold each other until the FinishEvent, which ends that: OnEnded and End
-  // drop the stream.
-  stream->SetOnReady([self = shared_from_this(), writers = call_.service()->writers] {
-    writers->Post([self] { self->Pump(); });
+Status EngineCall::Submit(Request request, std::unique_ptr<Renderer> renderer) {
+  auto stream = std::make_shared<EventStream>(service()->stream_buffer);
+  stream->SetOnReady([weak = weak_from_this(), writers = service()->writers] {
+    writers->Post([weak] {
+      if (const auto self = weak.lock()) self->Pump();
+    });
   });
   {
     std::lock_guard lock(mutex_);
     if (ended_) return Status(Code::kCancelled, "the call ended before its request was read");
-    events_ = stream;
+    renderer_ = std::move(renderer);
+    events_.Open(stream);
   }
   const int priority = request.info.priority;
   request.info = call_.info();
   request.info.priority = priority;
-  Engine* engine = call_.model()->engine;
-  Result<RequestId> id = engine->Submit(std::move(request), stream);
-  std::lock_guard lock(mutex_);
-  if (!id.ok()) {
-    events_.reset();
-    return id.status();
+  const Result<RequestId> id = model().engine->Submit(std::move(request), std::move(stream));
+  {
+    std::lock_guard lock(mutex_);
+    if (!id.ok()) {
+      events_.Close();
+      return id.status();
+    }
+    id_ = *id;
+    if (broken_) model().engine->Cancel(*id_);  // broken while Submit ran
   }
-  id_ = *id;
-  if (broken_) engine->Cancel(*id_);  // broken while Submit ran
-  call_.service()->stalls->Add(weak_from_this());
+  WatchForStall();
   return Status();
 }
 
-template Status EngineCall::Submit(GenerateRequest request);
-template Status EngineCall::Submit(ScoreRequest request);
+template Status EngineCall::Submit(GenerateRequest request, std::unique_ptr<Renderer> renderer);
+template Status EngineCall::Submit(ScoreRequest request, std::unique_ptr<Renderer> renderer);
 
-void EngineCall::Reject(const Status& status) {
+Result<std::shared_ptr<const Snapshot>> EngineCall::AcquireSession(
+    const std::string& id, std::optional<int64_t> expected_position) {
+  PS_ASSIGN_OR_RETURN(SessionLease lease,
+                      model().sessions->Acquire(tenant(), id, expected_position));
   std::lock_guard lock(mutex_);
-  RejectLocked(status);
-}
-
-void EngineCall::RejectLocked(const Status& status) {
-  if (ended_) return;
-  ended_ = true;
-  call_.OnEnd(status, nullptr);
-  OnEnded();
-  if (context_ != nullptr) AddRetryMetadata(status, context_);
-  FinishWith(ToGrpcStatus(status));
+  if (ended_) return Status(Code::kCancelled, "the call ended before its session was read");
+  lease_.emplace(std::move(lease));
+  return lease_->snapshot();
 }
 
 void EngineCall::Fail(const Status& status) {
   {
     std::lock_guard lock(mutex_);
-    if (ended_ || broken_) return;
-    if (events_ == nullptr) return RejectLocked(status);  // nothing submitted: Submit will see it
+    if (ended_) return;
+    if (!events_.open()) return Close(broken_ ? broken_status_ : status, nullptr);
+    if (broken_) return;
     broken_ = true;
     broken_status_ = status;
-    if (id_.has_value()) call_.model()->engine->Cancel(*id_);
+    if (id_.has_value()) model().engine->Cancel(*id_);
   }
   Pump();  // a full buffer must be emptied for the FinishEvent to be announced
 }
 
-std::optional<Event> EngineCall::NextEvent() {
-  if (held_back_.has_value()) return std::exchange(held_back_, std::nullopt);
-  Event event;
-  if (events_ == nullptr || !events_->TryPop(&event)) return std::nullopt;
-  return event;
-}
-
 void EngineCall::Pump() {
-  const auto self = shared_from_this();  // FinishWith lets RpcDone unpin it on another thread
   std::lock_guard lock(mutex_);
-  if (!closing_.empty() && !writing_) return WriteClosing();
+  if (!last_.empty() && !writing_) return WriteLast();
   while (!ended_ && !writing_) {
-    std::optional<Event> event = NextEvent();
+    std::optional<Event> event = events_.Next();
     if (!event.has_value()) return;
     if (auto* finish = std::get_if<FinishEvent>(&*event)) return End(std::move(*finish));
     if (broken_) continue;
-    std::optional<grpc::ByteBuffer> message = Render(std::move(*event));
-    if (!message.has_value()) continue;
-    message_ = *message;  // a ByteBuffer shares its slices
-    writing_ = true;
-    write_started_ = Clock::now();
-    StartMessage(&message_);
+    std::optional<grpc::ByteBuffer> message = renderer_->Render(std::move(*event), &events_);
+    if (message.has_value()) Write(*std::move(message));
   }
+}
+
+void EngineCall::Write(grpc::ByteBuffer message) {
+  written_ = std::move(message);
+  writing_ = true;
+  write_started_ = Clock::now();
+  StartWrite(&written_);
+}
+
+void EngineCall::WriteLast() {
+  grpc::ByteBuffer message = std::move(last_.back());
+  last_.pop_back();
+  if (!last_.empty()) return Write(std::move(message));
+  written_ = std::move(message);
+  StartWriteAndFinish(&written_, grpc::WriteOptions(), grpc::Status::OK);
 }
 
 void EngineCall::End(FinishEvent finish) {
   ended_ = true;
-  Status status = FinishStatus(finish);
-  // The reason is ours where the cancellation was, and where the last token was faster than it.
-  if (broken_ && (status.ok() || status.code() == Code::kCancelled)) status = broken_status_;
-  events_.reset();
+  events_.Close();
   write_started_ = Clock::now();
-  if (!status.ok() || !NeedsStore(finish)) return Close(finish, status);
-  const std::shared_ptr<Executor>& stores = call_.service()->stores;
-  stores->Post([self = shared_from_this(), finish = std::move(finish)] {
-    const Status stored = self->Store(finish);
+  Status status = FinishStatus(finish);
+  // What broke the call is the reason, also if the last token came before the cancellation.
+  if (broken_ && (status.ok() || status.code() == Code::kCancelled)) status = broken_status_;
+  if (!status.ok()) return Close(status, &finish);
+  if (finish.snapshot == nullptr) return Close(renderer_->RenderFinish(finish), &finish);
+  service()->stores->Post([self = shared_from_this(), finish = std::move(finish)] {
+    Result<Messages> last = self->renderer_->RenderFinish(finish);
     std::lock_guard lock(self->mutex_);
-    self->Close(finish, stored);
+    self->Close(std::move(last), &finish);
   });
 }
 
-void EngineCall::Close(const FinishEvent& finish, const Status& status) {
-  call_.OnEnd(status, &finish);
-  OnEnded();
+void EngineCall::Close(Result<Messages> last, const FinishEvent* finish) {
+  ended_ = true;
+  call_.OnEnd(last.status(), finish);
+  lease_.reset();
   write_started_ = Clock::now();
-  if (!status.ok()) return FinishWith(ToGrpcStatus(status));
-  for (grpc::ByteBuffer& message : RenderFinish(finish)) closing_.push_back(std::move(message));
-  WriteClosing();
+  if (!last.ok()) {
+    AddRetryMetadata(last.status(), context_);
+    return Finish(ToGrpcStatus(last.status()));
+  }
+  last_ = *std::move(last);
+  std::reverse(last_.begin(), last_.end());
+  WriteLast();
 }
 
-void EngineCall::WriteClosing() {
-  message_ = closing_.front();
-  closing_.pop_front();
-  if (closing_.empty()) return FinishWith(&message_);
-  writing_ = true;
-  write_started_ = Clock::now();
-  StartMessage(&message_);
-}
-
-void EngineCall::WriteDone(bool ok) {
+void EngineCall::OnWriteDone(bool ok) {
   {
     std::lock_guard lock(mutex_);
     writing_ = false;
   }
-  if (!ok) Cancelled();
+  if (!ok) OnCancel();
   Pump();
 }
 
-void EngineCall::Cancelled() {
+void EngineCall::OnCancel() {
   Fail(call_.DeadlinePassed()
            ? Status(Code::kDeadlineExceeded, "the deadline of the request has passed")
            : Status(Code::kCancelled, "the client cancelled"));
 }
 
-void EngineCall::EndIfStalled(Clock::time_point since) {
-  Status status;
-  {
-    std::lock_guard lock(mutex_);
-    if (context_ == nullptr) return;
-    const std::optional<Clock::time_point> owed = InputOwedSince();
-    if ((writing_ || ended_) && write_started_ < since) {
-      status =
-          Status(Code::kAborted, "the client took no output for longer than the stall deadline");
-      context_->TryCancel();  // the write cannot end otherwise, and no status can pass it
-    } else if (!writing_ && !ended_ && owed.has_value() && *owed < since) {
-      status =
-          Status(Code::kAborted, "the client sent no input for longer than the stall deadline");
-    }
-  }
-  if (!status.ok()) Fail(status);
-}
-
-void EngineCall::RpcDone() {
+void EngineCall::OnDone() {
   std::shared_ptr<EngineCall> pinned;  // the last reference may go with it: after the lock
   std::lock_guard lock(mutex_);
   pinned = std::move(pinned_);
   context_ = nullptr;
   call_.OnRpcDone();
+}
+
+void EngineCall::WatchForStall() {
+  const auto period = std::max(service()->stall_deadline / 8, std::chrono::milliseconds(10));
+  service()->writers->PostAfter(period, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    if (Status status = self->CheckStall(); !status.ok()) self->Fail(status);
+    self->WatchForStall();
+  });
+}
+
+Status EngineCall::CheckStall() {
+  std::lock_guard lock(mutex_);
+  if (context_ == nullptr) return Status();
+  const Clock::time_point since = Clock::now() - service()->stall_deadline;
+  if ((writing_ || ended_) && write_started_ < since) {
+    context_->TryCancel();  // the write cannot end otherwise, and no status can pass it
+    return Status(Code::kAborted, "the client read no output for longer than the stall deadline");
+  }
+  if (!writing_ && !ended_ && read_started_.has_value() && *read_started_ < since) {
+    return Status(Code::kAborted, "the client sent no input for longer than the stall deadline");
+  }
+  return Status();
 }
 
 }  // namespace polysketch

@@ -1,103 +1,117 @@
-// A call that runs a request on the engine: the part that Complete, CompleteUnary and Score have in
-// common.
+// A call that runs a request on the engine.
 //
-// Life: created and pinned by its handler -> Submit -> events are rendered to messages, one write
-// outstanding -> the FinishEvent ends the call -> OnDone unpins. Whatever breaks a call
-// (cancellation, deadline, a dead connection, bad input in the middle, a stall) cancels the
-// request; the call then discards events and ends with the FinishEvent, within a step. A request
-// whose end the store has to hear of ends on the store thread.
+// Parts: a Call (ids, limits, the line in the log), a CallInput (messages to a request) and a
+// Renderer (events to messages).
 //
-// Threads: gRPC's, the writer's and the stall watch's; mutex_ guards all state. The engine thread
-// only posts to the writer.
+// Life: Start -> the CallInput prepares a request, on any thread -> Submit -> the Renderer makes
+// messages of the engine's events, one write outstanding -> the FinishEvent ends the call. Whatever
+// breaks a call (cancellation, deadline, a dead connection, bad input in the middle, a stall)
+// cancels the request; the call then discards events and ends with the FinishEvent, within a step.
+// A FinishEvent with a snapshot is rendered on the store thread, which stores the snapshot.
+//
+// Threads: gRPC's, the writer's, the tokenizers' and the store's. The engine thread only posts to
+// the writer.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/status.h>
 
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <vector>
+#include <string>
+#include <string_view>
 
+#include "server/net/router.h"
 #include "server/rpc/call.h"
-#include "server/rpc/stall_watch.h"
+#include "server/rpc/call_parts.h"
 
 namespace polysketch {
 
-class EngineCall : public Stallable, public std::enable_shared_from_this<EngineCall> {
+class EngineCall final : public CallReactor, public std::enable_shared_from_this<EngineCall> {
  public:
-  void EndIfStalled(Clock::time_point since) override;
-
- protected:
-  EngineCall(std::string_view rpc, ServiceContext* service, grpc::CallbackServerContext* context)
+  EngineCall(std::string_view rpc, ServiceContext* service, CallContext* context)
       : call_(rpc, service, context), context_(context) {}
 
-  // --- for the derived call to say how it writes; called with mutex_ held ---
-  // The bytes of one message made of `event` and, through NextEvent, of events behind it. nullopt:
-  // nothing to write yet.
-  virtual std::optional<grpc::ByteBuffer> Render(Event event) = 0;
-  // The last messages of a call that went well; at least one.
-  virtual std::vector<grpc::ByteBuffer> RenderFinish(const FinishEvent& finish) = 0;
-  // Whether Store has work before a request that ended so is over.
-  virtual bool NeedsStore(const FinishEvent& /*finish*/) const { return false; }
-  // On the store thread, without mutex_, the call having nothing else to do.
-  virtual Status Store(const FinishEvent& /*finish*/) { return Status(); }
-  virtual void StartMessage(const grpc::ByteBuffer* message) = 0;
-  virtual void FinishWith(const grpc::ByteBuffer* last_message) = 0;
-  virtual void FinishWith(const grpc::Status& status) = 0;
-  // When the client last owed us something that it has not given yet (input of a score).
-  virtual std::optional<Clock::time_point> InputOwedSince() const { return std::nullopt; }
-  // The request is over: drop what refers to the engine.
-  virtual void OnEnded() {}
+  // Reads the first message for `input`, or ends the call if it must not run. Once. The call lives
+  // until OnDone.
+  void Start(std::unique_ptr<CallInput> input);
 
-  // --- for the derived call to use ---
-  // The next event, or nullopt when none is there. mutex_ held.
-  std::optional<Event> NextEvent();
-  // Puts an event back that did not fit the message. mutex_ held.
-  void HoldBack(Event event) { held_back_ = std::move(event); }
-  // Hands the request over. An error means that the call must be ended with Reject. Without mutex_.
+  ServiceContext* service() const { return call_.service(); }
+  const ServedModel& model() const { return *call_.model(); }  // after admission
+  const std::string& tenant() const { return call_.info().tenant; }
+
+  // --- for the CallInput ---
+  // Reads the next message of the client; does nothing once the call has failed or ended.
+  void Read();
+  // Gives `request` to the engine and its events to `renderer`. After an error the engine has no
+  // request of this call.
   template <typename Request>
-  Status Submit(Request request);
-  // Ends a call that has no request on the engine. Without mutex_.
-  void Reject(const Status& status);
-  // Ends the call with an error, at once or when the engine has let go of its request. Without
-  // mutex_.
+  Status Submit(Request request, std::unique_ptr<Renderer> renderer);
+  // Leases the session until the call ends; its snapshot, null while it is empty. On the store thread,
+  // at most once, before Submit.
+  Result<std::shared_ptr<const Snapshot>> AcquireSession(const std::string& id,
+                                                         std::optional<int64_t> expected_position);
+  // Ends the call with an error: at once, or, after Submit, when the engine has ended the request.
+  // The first error counts.
   void Fail(const Status& status);
-  // Renders and writes what can be. Without mutex_.
-  void Pump();
 
-  // Forwarded by the derived reactor.
-  void WriteDone(bool ok);
-  void Cancelled();
-  void RpcDone();
-  // Keeps the call alive until RpcDone.
-  void Pin() { pinned_ = shared_from_this(); }
+  // --- for the Renderer, in RenderFinish ---
+  // The lease of AcquireSession; null without a session. To be moved into SessionTable::Commit.
+  SessionLease* lease() { return lease_.has_value() ? &*lease_ : nullptr; }
 
-  Call call_;
-  mutable std::mutex mutex_;
-  // Guarded by mutex_:
-  bool ended_ = false;   // the status has been decided: nothing more is read or written
-  bool broken_ = false;  // events are discarded; broken_status_ says why
-  std::shared_ptr<EventStream> events_;  // from Submit to the FinishEvent
+  // --- gRPC's callbacks ---
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
 
  private:
-  void RejectLocked(const Status& status);
-  // Decides how the call ends.
+  // Gives the message that was read, or the end, to input_.
+  void HandleInput(bool ok);
+  void HandleInputOnTokenizer(bool ok);
+  // Renders and writes events until a write is outstanding or no event is ready.
+  void Pump();
+  void Write(grpc::ByteBuffer message);  // mutex_ held
+  void WriteLast();                      // the next message of last_; mutex_ held
+  // Decides the end of a call whose request has ended. mutex_ held.
   void End(FinishEvent finish);
-  // Ends it so. mutex_ held.
-  void Close(const FinishEvent& finish, const Status& status);
-  void WriteClosing();
+  // Ends the call: with the messages `last`, or with an error. `finish`: null if the engine had no
+  // request of the call. mutex_ held.
+  void Close(Result<Messages> last, const FinishEvent* finish);
+  // Checks after an eighth of the stall deadline, and again until the call is done, that the client
+  // reads and writes; fails the call otherwise.
+  void WatchForStall();
+  Status CheckStall();
 
-  grpc::CallbackServerContext* context_;  // null after RpcDone
+  Call call_;
+  std::unique_ptr<CallInput> input_;
+  std::unique_ptr<Renderer> renderer_;  // guarded by mutex_; the store thread's while it renders
+  grpc::ByteBuffer read_;               // the read outstanding; its handler's when it is done
+  mutable std::mutex mutex_;
+  // Guarded by mutex_:
+  std::shared_ptr<EngineCall> pinned_;  // until OnDone
+  CallContext* context_;                // null after OnDone
+  std::optional<SessionLease> lease_;   // RenderFinish's while it runs
+  bool ended_ = false;                  // the end is decided: nothing more is read or rendered
+  bool broken_ = false;                 // events are discarded; broken_status_ says why
   Status broken_status_;
+  EventQueue events_;  // open from Submit to the FinishEvent
   std::optional<RequestId> id_;
-  std::optional<Event> held_back_;
-  grpc::ByteBuffer message_;              // the write outstanding
-  std::deque<grpc::ByteBuffer> closing_;  // of a call that went well, the last messages
+  grpc::ByteBuffer written_;  // the write outstanding
+  Messages last_;             // of the end, not yet written, in reverse order
   bool writing_ = false;
   Clock::time_point write_started_;
-  std::shared_ptr<EngineCall> pinned_;
+  std::optional<Clock::time_point> read_started_;  // unset while no read is outstanding
 };
+
+// Adds an RPC that runs requests on the engine. Input: a CallInput, made from EngineCall* and `args`.
+template <typename Input, typename... Args>
+void AddEngineMethod(std::string_view rpc, ServiceContext* service, Router* router, Args... args) {
+  router->Add(kPolySketchService, std::string(rpc), [=](CallContext* context) {
+    const auto call = std::make_shared<EngineCall>(rpc, service, context);
+    call->Start(std::make_unique<Input>(call.get(), args...));
+    return call.get();
+  });
+}
 
 }  // namespace polysketch

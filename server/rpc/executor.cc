@@ -9,9 +9,11 @@ Executor::Executor(int threads) {
 }
 
 void Executor::Stop() {
+  decltype(later_) dropped;
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
+    dropped.swap(later_);
   }
   wake_.notify_all();
   for (std::thread& thread : threads_) thread.join();
@@ -24,6 +26,16 @@ void Executor::Post(std::function<void()> work) {
     if (stop_) return;
     work_.push_back(std::move(work));
     if (held_) return;
+  }
+  wake_.notify_one();
+}
+
+void Executor::PostAfter(std::chrono::milliseconds delay, std::function<void()> work) {
+  {
+    std::lock_guard lock(mutex_);
+    if (stop_) return;
+    const auto added = later_.emplace(SteadyClock::now() + delay, std::move(work));
+    if (added != later_.begin()) return;  // a thread wakes before it is due
   }
   wake_.notify_one();
 }
@@ -45,15 +57,25 @@ void Executor::Release() {
 void Executor::Loop() {
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return stop_ || !work_.empty(); });
-    if (work_.empty()) return;
-    {
-      const std::function<void()> work = std::move(work_.front());
-      work_.pop_front();
-      lock.unlock();
-      work();
-    }  // what it held is released without the lock: it may post again
-    lock.lock();
+    while (!later_.empty() && later_.begin()->first <= SteadyClock::now()) {
+      work_.push_back(std::move(later_.extract(later_.begin()).mapped()));
+    }
+    if (!work_.empty()) {
+      {
+        const std::function<void()> work = std::move(work_.front());
+        work_.pop_front();
+        lock.unlock();
+        work();
+      }  // what it held is released without the lock: it may post again
+      lock.lock();
+    } else if (stop_) {
+      return;
+    } else if (later_.empty()) {
+      wake_.wait(lock);
+    } else {
+      const SteadyClock::time_point due = later_.begin()->first;  // Stop clears later_
+      wake_.wait_until(lock, due);
+    }
   }
 }
 

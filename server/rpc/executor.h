@@ -1,16 +1,19 @@
-// Threads for work that must not hold up whoever asks for it: gRPC's pollers (tokenizing a long
-// text) and the engine (writing to streams).
+// Threads for work that would block the thread that has it: gRPC's pollers (tokenizing a long text,
+// waiting) and the engine thread (writing to streams).
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 namespace polysketch {
 
+// Thread-safe.
 class Executor {
  public:
   explicit Executor(int threads);
@@ -18,23 +21,28 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // In the order of posting, if there is one thread. Dropped after Stop.
+  // One thread runs work in the order of the calls. After Stop work is dropped.
   void Post(std::function<void()> work);
-  // Between the two, what is posted wakes no thread; Release wakes them for all of it. A thread
-  // that posts many things one by one would otherwise be interrupted for each.
+  // Posts `work` once `delay` has passed; Stop drops it before.
+  void PostAfter(std::chrono::milliseconds delay, std::function<void()> work);
+  // From Hold to Release, Post wakes no thread; Release wakes them for all posted work. A thread
+  // that posts many things one after the other is not interrupted for each.
   void Hold();
   void Release();
-  // Runs what has been posted, then joins. Not from a thread of its own.
+  // Runs posted work, then joins. Not from a thread of the executor.
   void Stop();
 
  private:
+  using SteadyClock = std::chrono::steady_clock;
   void Loop();
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::function<void()>> work_;  // guarded by mutex_
-  bool held_ = false;                       // guarded by mutex_
-  bool stop_ = false;                       // guarded by mutex_
+  // Guarded by mutex_:
+  std::deque<std::function<void()>> work_;
+  std::multimap<SteadyClock::time_point, std::function<void()>> later_;  // by the time it is due
+  bool held_ = false;
+  bool stop_ = false;
   std::vector<std::thread> threads_;
 };
 

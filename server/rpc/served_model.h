@@ -9,11 +9,11 @@
 
 namespace polysketch {
 
-// What is served. Outlives the server.
+// Outlives the server.
 struct ServedModel {
   Engine* engine = nullptr;
-  SessionTable* sessions = nullptr;           // the store thread's; its codec is for anybody
-  const PrefixCache* prefix_cache = nullptr;  // null when it is off
+  SessionTable* sessions = nullptr;           // on the store thread; its options on any
+  const PrefixCache* prefix_cache = nullptr;  // null without a prefix cache
   RequestRules rules;
   v1::GetModelResponse description;
 };

@@ -1,4 +1,4 @@
-// What all calls of a server share.
+// The parts of a server that all of its calls use.
 #pragma once
 
 #include <atomic>
@@ -13,20 +13,18 @@
 
 namespace polysketch {
 
-class StallWatch;
-
-// What all calls share. Outlives the server.
+// Outlives the server.
 struct ServiceContext {
   ConnectionTable* connections = nullptr;
   Metrics* metrics = nullptr;
-  // Writes to streams, off the engine thread; one thread. Shared with the engine's callbacks, the
-  // last of which may come when the call that it is for, and the server, are gone.
+  // Writes to streams, for the engine thread; one thread. Shared with the engine's callbacks, the last
+  // of which may come after the call that it is for, and the server, are destroyed.
   std::shared_ptr<Executor> writers;
-  Executor* tokenizers = nullptr;  // parses and tokenizes large requests, off gRPC's pollers
-  // Waits for files and the network: sessions, snapshots, stopped completions. One thread.
+  Executor* tokenizers = nullptr;  // parses and tokenizes large requests, for gRPC's threads
+  // Waits for files and the network: sessions, snapshots, migrated completions. One thread.
   std::shared_ptr<Executor> stores;
-  StallWatch* stalls = nullptr;
-  std::chrono::milliseconds migration_ttl = std::chrono::minutes(10);  // of stopped completions
+  std::chrono::milliseconds stall_deadline = std::chrono::seconds(30);
+  std::chrono::milliseconds migration_ttl = std::chrono::minutes(10);  // of migrated completions
   size_t stream_buffer = 64;
   std::atomic<const ServedModel*> model{nullptr};  // null while loading
   std::atomic<bool> draining{false};

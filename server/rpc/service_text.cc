@@ -1,9 +1,5 @@
-#include <grpcpp/support/server_callback.h>
-
-#include <functional>
-#include <memory>
+// Tokenize, Detokenize and GetModel.
 #include <string>
-#include <utility>
 
 #include "server/rpc/service.h"
 #include "server/rpc/unary_call.h"
@@ -11,16 +7,15 @@
 namespace polysketch {
 namespace {
 
-Status DoTokenize(const v1::TokenizeRequest& request, const RequestInfo&, const ServedModel& model,
-                  v1::TokenizeResponse* response) {
+Status Tokenize(const v1::TokenizeRequest& request, const RequestInfo&, const ServedModel& model,
+                v1::TokenizeResponse* response) {
   const RequestRules& rules = model.rules;
   PS_RETURN_IF_ERROR(RequireTokenizer(rules, "text"));
   if (request.add_bos() && rules.bos_id < 0) {
     return FailedPrecondition("add_bos: this model has no BOS");
   }
   Result<std::vector<int32_t>> encoded = rules.tokenizer->Encode(request.text());
-  if (!encoded.ok())
-    return Status(encoded.status().code(), StrCat("text: ", encoded.status().message()));
+  if (!encoded.ok()) return Prefixed("text: ", encoded.status());
   if (request.has_add_bos() ? request.add_bos() : rules.add_bos) response->add_tokens(rules.bos_id);
   response->mutable_tokens()->Add(encoded->begin(), encoded->end());
   for (const int32_t id : response->tokens())
@@ -28,8 +23,8 @@ Status DoTokenize(const v1::TokenizeRequest& request, const RequestInfo&, const 
   return Status();
 }
 
-Status DoDetokenize(const v1::DetokenizeRequest& request, const RequestInfo&,
-                    const ServedModel& model, v1::DetokenizeResponse* response) {
+Status Detokenize(const v1::DetokenizeRequest& request, const RequestInfo&,
+                  const ServedModel& model, v1::DetokenizeResponse* response) {
   const RequestRules& rules = model.rules;
   PS_RETURN_IF_ERROR(RequireTokenizer(rules, "tokens"));
   const std::span<const int32_t> ids(request.tokens().data(), request.tokens().size());
@@ -40,33 +35,18 @@ Status DoDetokenize(const v1::DetokenizeRequest& request, const RequestInfo&,
   return Status();
 }
 
-Status DoGetModel(const v1::GetModelRequest&, const RequestInfo&, const ServedModel& model,
-                  v1::GetModelResponse* response) {
+Status GetModel(const v1::GetModelRequest&, const RequestInfo&, const ServedModel& model,
+                v1::GetModelResponse* response) {
   *response = model.description;
   return Status();
 }
 
 }  // namespace
 
-grpc::ServerUnaryReactor* PolySketchService::Tokenize(grpc::CallbackServerContext* context,
-                                                      const grpc::ByteBuffer* request,
-                                                      grpc::ByteBuffer* response) {
-  return new UnaryCall<v1::TokenizeRequest, v1::TokenizeResponse>("Tokenize", context_, context,
-                                                                  DoTokenize, request, response);
-}
-
-grpc::ServerUnaryReactor* PolySketchService::Detokenize(grpc::CallbackServerContext* context,
-                                                        const grpc::ByteBuffer* request,
-                                                        grpc::ByteBuffer* response) {
-  return new UnaryCall<v1::DetokenizeRequest, v1::DetokenizeResponse>(
-      "Detokenize", context_, context, DoDetokenize, request, response);
-}
-
-grpc::ServerUnaryReactor* PolySketchService::GetModel(grpc::CallbackServerContext* context,
-                                                      const grpc::ByteBuffer* request,
-                                                      grpc::ByteBuffer* response) {
-  return new UnaryCall<v1::GetModelRequest, v1::GetModelResponse>("GetModel", context_, context,
-                                                                  DoGetModel, request, response);
+void AddTextMethods(ServiceContext* context, Router* router) {
+  AddUnaryMethod("Tokenize", Tokenize, context, router);
+  AddUnaryMethod("Detokenize", Detokenize, context, router);
+  AddUnaryMethod("GetModel", GetModel, context, router);
 }
 
 }  // namespace polysketch

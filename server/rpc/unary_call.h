@@ -1,39 +1,44 @@
 // Calls of one message in and one out that run nothing on the engine.
 #pragma once
 
-#include <grpcpp/support/server_callback.h>
-
+#include <string>
 #include <string_view>
 
 #include "server/convert/status_map.h"
 #include "server/convert/wire.h"
+#include "server/net/router.h"
 #include "server/rpc/call.h"
 
 namespace polysketch {
 
-// A call that needs no engine: `work` makes the response, on a thread of `where`, by default at
-// once or, if the request is large, on a tokenizer thread.
+// Makes the response. `info`: whose request it is.
 template <typename Request, typename Response>
-class UnaryCall final : public grpc::ServerUnaryReactor {
- public:
-  // `info`: whose request it is.
-  using Work = Status (*)(const Request& request, const RequestInfo& info, const ServedModel& model,
-                          Response* response);
+using UnaryWork = Status (*)(const Request& request, const RequestInfo& info,
+                             const ServedModel& model, Response* response);
 
-  UnaryCall(std::string_view rpc, ServiceContext* service, grpc::CallbackServerContext* context,
-            Work work, const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
-            Executor* where = nullptr)
-      : call_(rpc, service, context), work_(work), request_(*request), response_(response) {
+// kCaller: gRPC's thread, or a tokenizer thread for a large request.
+enum class RunOn { kCaller, kStoreThread };
+
+template <typename Request, typename Response>
+class UnaryCall final : public CallReactor {
+ public:
+  UnaryCall(std::string_view rpc, ServiceContext* service, CallContext* context,
+            UnaryWork<Request, Response> work, RunOn run_on)
+      : call_(rpc, service, context), work_(work), run_on_(run_on) {
     if (Status status = call_.Admission(); !status.ok()) {
       End(status);
-    } else if (where == nullptr && request_.Length() <= kInlineRequestBytes) {
-      Run();
     } else {
-      if (where == nullptr) where = service->tokenizers;
-      where->Post([this] { Run(); });  // alive until Finish, which Run calls
+      StartRead(&bytes_);
     }
   }
 
+  // The call is alive until End, which Run calls.
+  void OnReadDone(bool ok) override {
+    if (!ok) return End(InvalidArgument("expected a message, found none"));
+    if (run_on_ == RunOn::kStoreThread) return call_.service()->stores->Post([this] { Run(); });
+    if (bytes_.Length() <= kInlineRequestBytes) return Run();
+    call_.service()->tokenizers->Post([this] { Run(); });
+  }
   void OnDone() override {
     call_.OnRpcDone();
     delete this;
@@ -43,21 +48,30 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   void Run() {
     Request request;
     Response response;
-    Status status = ParseMessage(request_, &request);
+    Status status = ParseMessage(bytes_, &request);
     if (status.ok()) status = work_(request, call_.info(), *call_.model(), &response);
-    if (status.ok()) *response_ = SerializeMessage(response);
+    if (status.ok()) bytes_ = SerializeMessage(response);
     End(status);
   }
 
   void End(const Status& status) {
     call_.OnEnd(status, nullptr);
-    Finish(ToGrpcStatus(status));
+    if (!status.ok()) return Finish(ToGrpcStatus(status));
+    StartWriteAndFinish(&bytes_, grpc::WriteOptions(), grpc::Status::OK);
   }
 
   Call call_;
-  const Work work_;
-  const grpc::ByteBuffer request_;
-  grpc::ByteBuffer* const response_;
+  const UnaryWork<Request, Response> work_;
+  const RunOn run_on_;
+  grpc::ByteBuffer bytes_;  // the request, then the response
 };
+
+template <typename Request, typename Response>
+void AddUnaryMethod(std::string_view rpc, UnaryWork<Request, Response> work,
+                    ServiceContext* service, Router* router, RunOn run_on = RunOn::kCaller) {
+  router->Add(kPolySketchService, std::string(rpc), [=](CallContext* context) {
+    return new UnaryCall<Request, Response>(rpc, service, context, work, run_on);
+  });
+}
 
 }  // namespace polysketch

@@ -14,7 +14,7 @@ function value(metrics, name) {
   return series && series.length === 1 ? series[0].value : null;
 }
 
-// The sample that a window ending now begins with.
+// The oldest sample of the window that ends now.
 function windowStart(now) {
   return samples.find((sample) => sample.time >= now.time - WINDOW - 0.5) || now;
 }
@@ -25,7 +25,8 @@ function rate(now, before, name) {
   return seconds > 0 && a !== null && b !== null ? Math.max(0, b - a) / seconds : null;
 }
 
-// Of the observations between two samples of a histogram: interpolated in their bucket. Null when there were none.
+// A percentile of the observations between two samples of a histogram, interpolated in its bucket; null without
+// observations.
 function percentile(now, before, name, share) {
   const b = now.metrics[name], a = before.metrics[name];
   if (!a || !b) return null;
@@ -36,7 +37,7 @@ function percentile(now, before, name, share) {
   let lower = 0, below = 0;
   for (const [bound, count] of counts) {
     if (count >= rank) {
-      if (bound === null) return lower;  // beyond the last bound: at least that
+      if (bound === null) return lower;  // above the last bound
       return count === below ? bound : lower + (bound - lower) * (rank - below) / (count - below);
     }
     lower = bound;
@@ -66,16 +67,16 @@ function showTiles(now, before, model) {
     ["device", model ? model.device + ", " + model.threads + " threads" : "–"],
     ["running", number(read("num_requests_running")) + limit("max_sequences")],
     ["waiting", number(read("num_requests_waiting")) + limit("max_queue")],
-    ["parked readers", number(read("num_requests_parked"))],
-    ["generated a second", number(rate(now, before, P + "generation_tokens_total"))],
+    ["idle", number(read("num_requests_idle"))],
+    ["tokens per second", number(rate(now, before, P + "generation_tokens_total"))],
     ["first token, p50", milliseconds(percentile(now, before, P + "time_to_first_token_seconds", 0.5))],
     ["first token, p99", milliseconds(percentile(now, before, P + "time_to_first_token_seconds", 0.99))],
     ["between tokens, p50", milliseconds(percentile(now, before, P + "inter_token_latency_seconds", 0.5))],
     ["between tokens, p99", milliseconds(percentile(now, before, P + "inter_token_latency_seconds", 0.99))],
     ["end to end, p50", milliseconds(percentile(now, before, P + "e2e_request_latency_seconds", 0.5))],
-    ["memory of states", mebibytes(read("state_bytes"))],
+    ["slot memory", mebibytes(read("slot_memory_bytes"))],
     ["memory", mebibytes(value(m, "process_resident_memory_bytes"))],
-    ["up for", duration(Date.now() / 1000 - value(m, "process_start_time_seconds"))],
+    ["uptime", duration(Date.now() / 1000 - value(m, "process_start_time_seconds"))],
   ];
   $("tiles").replaceChildren(...tiles.map(([name, text]) => {
     const tile = document.createElement("div"), label = document.createElement("span"), b = document.createElement("b");
@@ -89,7 +90,7 @@ function showTiles(now, before, model) {
 
 const CHARTS = {
   throughput: [["generated", "--a"], ["prompt", "--b"]],
-  requests: [["running", "--a"], ["waiting", "--b"], ["parked", "--c"]],
+  requests: [["running", "--a"], ["waiting", "--b"], ["idle", "--c"]],
   first: [["p50", "--a"], ["p90", "--b"], ["p99", "--c"]],
   between: [["p50", "--a"], ["p90", "--b"], ["p99", "--c"]],
 };
@@ -103,13 +104,13 @@ function pointOf(now, before) {
   return {
     time: now.time,
     throughput: [rate(now, before, P + "generation_tokens_total"), rate(now, before, P + "prompt_tokens_total")],
-    requests: ["running", "waiting", "parked"].map((name) => value(m, P + "num_requests_" + name)),
+    requests: ["running", "waiting", "idle"].map((name) => value(m, P + "num_requests_" + name)),
     first: percentiles("time_to_first_token_seconds"),
     between: percentiles("inter_token_latency_seconds"),
   };
 }
 
-// The least of 1, 2 or 5 times a power of ten that is not below x.
+// The smallest of 1, 2 and 5 times a power of ten that is at least x.
 function roundUp(x) {
   const power = 10 ** Math.floor(Math.log10(x));
   return [1, 2, 5, 10].map((f) => f * power).find((y) => y >= x * 0.999);
@@ -125,22 +126,22 @@ function draw(id) {
   g.font = "11px system-ui, sans-serif";
   const left = 46, right = box.width - 6, top = 18, bottom = box.height - 18;
   const all = points.flatMap((point) => point[id]).filter((v) => v !== null);
-  const most = roundUp(Math.max(1e-3, ...all));
+  const maxValue = roundUp(Math.max(1e-3, ...all));
   const end = points.length ? points[points.length - 1].time : 0;
-  // From half a minute, while there is not more, to all of the history.
+  // At least half a minute, at most HISTORY.
   const span = Math.min(HISTORY, Math.max(30, points.length ? end - points[0].time : 0));
   const x = (time) => right - (end - time) / span * (right - left);
-  const y = (v) => bottom - v / most * (bottom - top);
+  const y = (v) => bottom - v / maxValue * (bottom - top);
 
   g.strokeStyle = color("--line");
   g.fillStyle = color("--faint");
   g.textAlign = "right";
-  for (const v of [0, most / 2, most]) {
+  for (const v of [0, maxValue / 2, maxValue]) {
     g.beginPath();
     g.moveTo(left, y(v));
     g.lineTo(right, y(v));
     g.stroke();
-    g.fillText(number(v, most < 10 ? 2 : 0), left - 5, y(v) + 4);
+    g.fillText(number(v, maxValue < 10 ? 2 : 0), left - 5, y(v) + 4);
   }
   g.textAlign = "center";
   const step = span > 90 ? 60 : 10;
@@ -198,9 +199,9 @@ function show(event) {
     const usage = event.finish.usage || {}, timings = event.finish.timings || {};
     const tokens = Number(usage.completion_tokens || 0);
     const pace = tokens > 1 ? (tokens - 1) / timings.decode_seconds : null;
-    $("finish").textContent = number(tokens) + " tokens behind " + number(Number(usage.prompt_tokens || 0)) +
+    $("finish").textContent = number(tokens) + " tokens after " + number(Number(usage.prompt_tokens || 0)) +
       ", first after " + milliseconds(timings.first_token_seconds || null) + ", then " + number(pace) +
-      " a second; seed " + event.finish.seed;
+      " per second; seed " + event.finish.seed;
   }
 }
 

@@ -67,7 +67,7 @@ TEST_F(ConvertTest, CacheOptions) {
   EXPECT_EQ(set->points, (std::vector<int64_t>{1, 700}));
   options.add_points(700);
   EXPECT_EQ(ToCacheParams(options).status().ToString(),
-            "INVALID_ARGUMENT: cache.points: expected numbers that rise from 1, found 700 behind "
+            "INVALID_ARGUMENT: cache.points: expected increasing numbers above 0, found 700 after "
             "700");
   options.clear_points();
   options.add_points(0);
@@ -276,7 +276,7 @@ TEST(Wire, BadStringsAreNamed) {
 TEST(Wire, BrokenMessagesAreRefused) {
   v1::CompleteRequest request;
   const std::string none =
-      "INVALID_ARGUMENT: expected a polysketch.v1.CompleteRequest, found bytes that are none";
+      "INVALID_ARGUMENT: expected a polysketch.v1.CompleteRequest, found bytes that do not parse";
   EXPECT_EQ(ParseError("\xFF\xFF\xFF", &request), none);
   EXPECT_EQ(ParseError(std::string("\x0a\x7f", 2) + "short", &request), none);
   EXPECT_EQ(ParseError("\x0f", &request), none);  // wire type 7

@@ -1,0 +1,43 @@
+// Token ids of an input that arrives in chunks (ScoreRequest, AppendRequest).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/tokenizer/tokenizer.h"
+#include "server/convert/convert.h"
+
+namespace polysketch {
+
+// All chunks are text, or all are token ids. The ids do not depend on how a text is cut. Used by
+// one thread at a time.
+class ChunkTokenizer {
+ public:
+  // Appends the ids of the chunk to `tokens`, before those of the first text chunk the BOS that the
+  // rules ask for. `Message` has the oneof `input`: text, tokens. A chunk without an input appends
+  // nothing. `continued`: tokens go before the input, so that it gets no BOS.
+  // INVALID_ARGUMENT and FAILED_PRECONDITION name the field.
+  template <typename Message>
+  Status Append(const Message& chunk, const RequestRules& rules, bool continued,
+                std::vector<int32_t>* tokens) {
+    if (chunk.has_tokens()) return AppendTokens(chunk.tokens(), rules, tokens);
+    return chunk.has_text() ? AppendText(chunk.text(), rules, continued, tokens) : Status();
+  }
+  // Appends the ids that the end of the input makes certain.
+  Status Finish(std::vector<int32_t>* tokens);
+  // Whether there was a chunk with an input, be it empty.
+  bool started() const { return encoder_ != nullptr || has_tokens_; }
+
+ private:
+  Status AppendTokens(const v1::TokenIds& ids, const RequestRules& rules,
+                      std::vector<int32_t>* tokens);
+  Status AppendText(const std::string& text, const RequestRules& rules, bool continued,
+                    std::vector<int32_t>* tokens);
+
+  bool has_tokens_ = false;
+  std::unique_ptr<IncrementalEncoder> encoder_;  // of text
+};
+
+}  // namespace polysketch

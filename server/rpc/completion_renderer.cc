@@ -1,0 +1,161 @@
+#include "server/rpc/completion_renderer.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "server/convert/wire.h"
+
+namespace polysketch {
+namespace {
+
+// A slow reader gets its backlog in messages of at most this number of tokens.
+constexpr int kMaxDeltaTokens = 256;
+// Bytes of a state in one message: below the 4 MiB that gRPC accepts by default.
+constexpr size_t kStatePartBytes = size_t{1} << 20;
+
+// Stores the snapshot of a migrated completion; its resume token.
+Result<std::string> StoreMigrated(EngineCall* call, const Snapshot& snapshot) {
+  Snapshot migrated = snapshot;
+  if (const SessionLease* lease = call->lease()) {
+    migrated.generation->session = lease->id();
+    migrated.generation->session_tokens = lease->tokens();
+  }
+  return call->model().sessions->PutMigrated(call->tenant(), migrated,
+                                             call->service()->migration_ttl);
+}
+
+// The Finish of a completion. Stores its snapshot, if it has one, in the session or for a resume.
+Result<v1::Finish> ToFinish(EngineCall* call, const FinishEvent& event) {
+  v1::Finish finish;
+  ToProto(event, &finish);
+  if (event.reason == FinishReason::kMigrated) {
+    PS_ASSIGN_OR_RETURN(*finish.mutable_resume_token(), StoreMigrated(call, *event.snapshot));
+  } else if (SessionLease* lease = call->lease()) {
+    PS_ASSIGN_OR_RETURN(const SessionInfo session,
+                        call->model().sessions->Commit(std::move(*lease), event.snapshot));
+    ToProto(session, finish.mutable_session());
+  }
+  return finish;
+}
+
+class StreamRenderer final : public Renderer {
+ public:
+  StreamRenderer(EngineCall* call, const GenerateParams& params, bool return_state)
+      : call_(call), with_logprobs_(params.logprobs.has_value()), return_state_(return_state) {}
+
+  std::optional<grpc::ByteBuffer> Render(Event event, EventQueue* events) override {
+    v1::CompleteResponse response;
+    if (const auto* token = std::get_if<TokenEvent>(&event)) {
+      AddTokens(*token, events, response.mutable_delta());
+    } else if (const auto* choice = std::get_if<ChoiceEvent>(&event)) {
+      ToProto(*choice, response.mutable_choice());
+    } else if (const auto* progress = std::get_if<ProgressEvent>(&event)) {
+      ToProto(*progress, response.mutable_progress());
+    } else {
+      return std::nullopt;  // not an event of a completion
+    }
+    return SerializeMessage(response);
+  }
+
+  Result<Messages> RenderFinish(const FinishEvent& event) override {
+    v1::CompleteResponse response;
+    PS_ASSIGN_OR_RETURN(*response.mutable_finish(), ToFinish(call_, event));
+    Messages messages;
+    if (return_state_ && event.reason != FinishReason::kMigrated)
+      AddState(*event.snapshot, &messages);
+    messages.push_back(SerializeMessage(response));
+    return messages;
+  }
+
+ private:
+  // `first`, and the tokens after it that are ready and belong to the same delta.
+  void AddTokens(const TokenEvent& first, EventQueue* events, v1::Delta* delta) const {
+    const Tokenizer* tokenizer = call_->model().rules.tokenizer;
+    AppendToken(first, with_logprobs_, tokenizer, delta);
+    while (delta->tokens_size() < kMaxDeltaTokens) {
+      std::optional<Event> next = events->Next();
+      if (!next.has_value()) return;
+      const auto* token = std::get_if<TokenEvent>(&*next);
+      if (token == nullptr || token->echoed != first.echoed || token->choice != first.choice)
+        return events->PutBack(*std::move(next));
+      AppendToken(*token, with_logprobs_, tokenizer, delta);
+    }
+  }
+
+  void AddState(const Snapshot& snapshot, Messages* messages) const {
+    const std::string state = call_->model().sessions->options().codec.Encode(snapshot);
+    for (size_t first = 0; first < state.size(); first += kStatePartBytes) {
+      v1::CompleteResponse part;
+      part.set_state(state.substr(first, kStatePartBytes));
+      messages->push_back(SerializeMessage(part));
+    }
+  }
+
+  EngineCall* const call_;
+  const bool with_logprobs_;
+  const bool return_state_;
+};
+
+class UnaryRenderer final : public Renderer {
+ public:
+  UnaryRenderer(EngineCall* call, const GenerateParams& params)
+      : call_(call),
+        with_logprobs_(params.logprobs.has_value()),
+        several_choices_(params.best_of > 1) {}
+
+  std::optional<grpc::ByteBuffer> Render(Event event, EventQueue* /*events*/) override {
+    if (const auto* token = std::get_if<TokenEvent>(&event)) {
+      const bool shared = token->echoed || !several_choices_;  // the echo comes before all choices
+      AppendToken(*token, with_logprobs_, call_->model().rules.tokenizer,
+                  shared ? &output_ : &choices_[token->choice].output);
+    } else if (const auto* choice = std::get_if<ChoiceEvent>(&event)) {
+      ToProto(*choice, &choices_[choice->choice].finish);
+    }
+    return std::nullopt;
+  }
+
+  Result<Messages> RenderFinish(const FinishEvent& event) override {
+    v1::CompleteUnaryResponse response;
+    PS_ASSIGN_OR_RETURN(*response.mutable_finish(), ToFinish(call_, event));
+    MoveOutput(&output_, response.mutable_finish(), &response);
+    for (auto& [index, choice] : choices_) {
+      v1::Choice* out = response.add_choices();
+      MoveOutput(&choice.output, &choice.finish, out);
+      *out->mutable_finish() = std::move(choice.finish);
+    }
+    return Messages{SerializeMessage(response)};
+  }
+
+ private:
+  struct Choice {
+    v1::Delta output;
+    v1::ChoiceFinish finish;
+  };
+
+  // All of the text goes into `to`, that of the finish too.
+  template <typename Finish, typename To>
+  static void MoveOutput(v1::Delta* output, Finish* finish, To* to) {
+    to->set_text(output->text() + finish->text());
+    finish->clear_text();
+    to->mutable_tokens()->Swap(output->mutable_tokens());
+    to->mutable_logprobs()->Swap(output->mutable_logprobs());
+  }
+
+  EngineCall* const call_;
+  const bool with_logprobs_;
+  const bool several_choices_;
+  v1::Delta output_;
+  std::map<int, Choice> choices_;  // of several choices
+};
+
+}  // namespace
+
+std::unique_ptr<Renderer> NewCompletionRenderer(EngineCall* call, CompletionForm form,
+                                                const GenerateParams& params, bool return_state) {
+  if (form == CompletionForm::kUnary) return std::make_unique<UnaryRenderer>(call, params);
+  return std::make_unique<StreamRenderer>(call, params, return_state);
+}
+
+}  // namespace polysketch
