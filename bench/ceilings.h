@@ -1,4 +1,4 @@
-// What this machine reaches, measured in the same run as what is compared with it.
+// Limits of this machine, measured in the same run as the results that are compared with them.
 #pragma once
 
 #include <cstddef>
@@ -9,20 +9,20 @@
 
 namespace polysketch::bench {
 
-// Bytes a second that threads read from a working set passed over and over: the ceiling of a decode
-// step that reads that much.
+// Bytes a second that threads read from a working set of `bytes`, read repeatedly: the limit of a
+// decode step that reads as much.
 class BandwidthProbe {
  public:
   explicit BandwidthProbe(size_t bytes);
-  // Median of several passes by all of `pool`.
+  // Median of several passes by all threads of `pool`.
   double BytesPerSecond(ThreadPool* pool) const;
 
  private:
   AlignedBuffer<uint8_t> memory_;
 };
 
-// Throughput of register-resident products in operations a second (a multiply-add is two), by the
-// fastest instructions of each kind that this machine has; 0 where it has none of them.
+// Operations a second of products in registers, by the fastest instructions of each kind on this
+// machine. A multiply-add is two operations. 0: no such instructions.
 struct ProductPeaks {
   double f32 = 0;   // FMA, AVX2 or AVX-512
   double bf16 = 0;  // pairs of bf16 into float32: AVX512-BF16 or AMX

@@ -13,7 +13,7 @@ TokenCost CostOfToken(const ModelConfig& config, const AttentionSpec& spec, doub
     const double network = 2 * (d * hidden + hidden * r + r * hidden + hidden * r);
     cost.sketch = L * 2 * H * 2 * network;
   } else if (config.is_random_sketch()) {
-    double inputs = 0;  // rows of all matrices together
+    double inputs = 0;  // rows of all matrices
     for (int count = config.sketch_degree(); count >= 2; count /= 2) {
       inputs += count * (count == config.sketch_degree() ? d : r);
     }

@@ -1,5 +1,4 @@
-// What a token must cost: the operations and bytes of the model's definition, not of any
-// implementation (numerics.md, "What a token costs").
+// The operations of a token by the definition of the model, not by an implementation.
 #pragma once
 
 #include "engine/checkpoint/model_config.h"
@@ -7,17 +6,17 @@
 
 namespace polysketch::bench {
 
-// FLOP (a multiply-add is two) of one token.
+// FLOP of one token. A multiply-add is two.
 struct TokenCost {
   double dense = 0;   // qkv, out, up, down
-  double sketch = 0;  // sketch networks or random sketches, of q and k
-  double far = 0;     // read and fold over packed features; 0 for KV kinds
-  double near = 0;    // own block at its mean length; KV kinds: the mean over the context
-  double logits = 0;  // where asked for
+  double sketch = 0;  // sketches of queries and keys
+  double far = 0;     // read and fold of the packed features; 0 for KV kinds
+  double near = 0;    // block of mean length; KV kinds: all tokens of the context
+  double logits = 0;  // 0 without with_logits
   double total() const { return dense + sketch + far + near + logits; }
 };
 
-// `context`: tokens before (KV kinds only); `with_logits`: decode, or a scored token.
+// context: earlier tokens, used for KV kinds only. with_logits: as in decoding and scoring.
 TokenCost CostOfToken(const ModelConfig& config, const AttentionSpec& spec, double context,
                       bool with_logits);
 

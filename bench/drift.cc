@@ -12,7 +12,7 @@
 namespace polysketch::bench {
 namespace {
 
-constexpr int64_t kLogitRows = 64;  // scored together
+constexpr int64_t kLogitRows = 64;  // rows whose logits are computed at once
 
 Result<std::vector<int32_t>> ReadTokens(const std::string& file, int64_t count) {
   std::ifstream in(file, std::ios::binary);
@@ -56,7 +56,7 @@ double Perplexity(const std::vector<double>& scores) {
   return std::exp(-sum / static_cast<double>(scores.size()));
 }
 
-Result<std::vector<double>> ScoreWith(const BenchOptions& options, std::optional<DataType> weights,
+Result<std::vector<double>> ScoreWith(const BenchOptions& options, DataType weights,
                                       StateFormat state, const std::vector<int32_t>& tokens) {
   PS_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, NewCpuBackend(options.threads));
   LoadOptions load;
@@ -76,33 +76,30 @@ Result<std::vector<double>> ScoreWith(const BenchOptions& options, std::optional
 
 }  // namespace
 
-Result<std::vector<DriftRow>> RunDrift(const BenchOptions& options, const std::string& file,
-                                       int64_t tokens,
-                                       const std::function<void(const DriftRow&)>& on_row) {
+Status RunDrift(const BenchOptions& options, const std::string& file, int64_t tokens,
+                const std::function<void(const DriftRow&)>& on_row) {
   PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadTokens(file, tokens));
   PS_ASSIGN_OR_RETURN(const std::vector<double> exact,
                       ScoreWith(options, DataType::kF32, StateFormat::kF32, ids));
   const double expected = Perplexity(exact);
-  std::vector<DriftRow> rows;
-  for (const std::optional<DataType>& format : options.formats) {
+  for (const DataType format : options.formats) {
     for (const StateFormat state : {StateFormat::kF32, StateFormat::kBf16}) {
       PS_ASSIGN_OR_RETURN(const std::vector<double> scores, ScoreWith(options, format, state, ids));
       DriftRow row;
-      row.weights = format ? DataTypeName(*format) : "stored";
+      row.weights = DataTypeName(format);
       row.state = state == StateFormat::kF32 ? "f32" : "bf16";
       row.tokens = std::ssize(scores);
       row.perplexity = Perplexity(scores);
       row.change = row.perplexity / expected - 1;
       for (size_t i = 0; i < scores.size(); ++i) {
         const double off = std::abs(scores[i] - exact[i]);
-        row.worst_token = std::max(row.worst_token, off);
+        row.max_token = std::max(row.max_token, off);
         row.mean_token += off / static_cast<double>(scores.size());
       }
-      rows.push_back(row);
       on_row(row);
     }
   }
-  return rows;
+  return Status();
 }
 
 }  // namespace polysketch::bench

@@ -22,7 +22,7 @@ class KernelBench {
               const ProductPeaks& peaks, const std::function<void(const KernelRow&)>& on_row)
       : config_(config),
         spec_(config.attention_spec(options.state_format.value_or(StateFormat::kBf16))),
-        format_(options.formats.front().value_or(DataType::kF32)),
+        format_(options.formats.empty() ? DataType::kF32 : options.formats.front()),
         backend_(backend),
         peaks_(peaks),
         on_row_(on_row) {
@@ -42,23 +42,13 @@ class KernelBench {
     }
   }
 
-  std::vector<KernelRow> rows;
-
  private:
-  // Median over runs; a run repeats the call until it is long enough to time.
+  // Median of kRuns. A run repeats the call for at least 2 ms.
   template <typename Fn>
   double Seconds(const Fn& fn) {
     fn();
     std::vector<double> seconds;
-    for (int i = 0; i < kRuns; ++i) {
-      int calls = 0;
-      const Stopwatch watch;
-      do {
-        fn();
-        ++calls;
-      } while (watch.Seconds() < 2e-3);
-      seconds.push_back(watch.Seconds() / calls);
-    }
+    for (int i = 0; i < kRuns; ++i) seconds.push_back(SecondsPerCall(2e-3, fn));
     return Median(seconds);
   }
 
@@ -69,10 +59,8 @@ class KernelBench {
 
   void Report(const std::string& op, const std::string& shape, double seconds, double flop,
               double bytes) {
-    KernelRow row{op, shape, seconds * 1e6, flop / seconds / 1e9, 0, bytes / seconds / 1e9};
-    row.fma_share = peaks_.f32 > 0 ? flop / seconds / peaks_.f32 : 0;
-    rows.push_back(row);
-    on_row_(row);
+    const double fma_share = peaks_.f32 > 0 ? flop / seconds / peaks_.f32 : 0;
+    on_row_({op, shape, seconds * 1e6, flop / seconds / 1e9, fma_share, bytes / seconds / 1e9});
   }
 
   void Dense(const std::string& name, int m, int64_t in, int64_t out) {
@@ -94,15 +82,16 @@ class KernelBench {
     net.input = d;
     net.size = r;
     double bytes = 0;
+    const auto new_matrix = [&](int in, int out) {
+      matrices.push_back(RandomMatrix(in, out));
+      bytes += static_cast<double>(matrices.back()->bytes());
+      return matrices.back().get();
+    };
     for (auto& branch : net.branch) {
       for (int l = 0; l < 2; ++l) {
         const int in = l == 0 ? d : r;
-        matrices.push_back(RandomMatrix(in, hidden));
-        matrices.push_back(RandomMatrix(hidden, r));
-        branch[l] = {{norm.data(), norm.data() + in},
-                     matrices[matrices.size() - 2].get(),
-                     matrices.back().get()};
-        bytes += static_cast<double>(matrices.back()->bytes() + branch[l].up->bytes());
+        branch[l] = {
+            {norm.data(), norm.data() + in}, new_matrix(in, hidden), new_matrix(hidden, r)};
       }
     }
     const int64_t count = 2 * int64_t{m} * spec_.heads;
@@ -114,8 +103,7 @@ class KernelBench {
            m * CostOfToken(config_, spec_, 0, false).sketch / config_.num_layers, bytes);
   }
 
-  // A segment of m tokens behind four blocks, over and over (the state goes on; folds are part of
-  // it).
+  // Segments of m tokens after four blocks. The state advances, so that folds are included.
   void Attention(int m) {
     const int64_t heads = spec_.heads, rows_near = m * heads * spec_.near_dim(),
                   rows_far = m * heads * spec_.far_dim();
@@ -124,9 +112,9 @@ class KernelBench {
     const AlignedBuffer<float> v = RandomFloats(m * heads * spec_.head_dim);
     AlignedBuffer<float> out(static_cast<size_t>(m * heads * spec_.head_dim));
     AttentionInput input;
-    input.near_q = spec_.mixed() || spec_.kv_cache() ? near.data() : far.data();
-    input.near_k =
-        spec_.mixed() || spec_.kv_cache() ? near.data() + rows_near : far.data() + rows_far;
+    const bool own_near = spec_.mixed() || spec_.kv_cache();  // else the sketches
+    input.near_q = own_near ? near.data() : far.data();
+    input.near_k = own_near ? near.data() + rows_near : far.data() + rows_far;
     input.far_q = far.data();
     input.far_k = far.data() + rows_far;
     input.v = v.data();
@@ -154,14 +142,12 @@ class KernelBench {
 
 }  // namespace
 
-Result<std::vector<KernelRow>> RunKernelBench(const BenchOptions& options,
-                                              const ProductPeaks& peaks,
-                                              const std::function<void(const KernelRow&)>& on_row) {
+Status RunKernelBench(const BenchOptions& options, const ProductPeaks& peaks,
+                      const std::function<void(const KernelRow&)>& on_row) {
   PS_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::Load(options.model));
   PS_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, NewCpuBackend(options.threads));
-  KernelBench bench(config, options, backend.get(), peaks, on_row);
-  bench.Run();
-  return std::move(bench.rows);
+  KernelBench(config, options, backend.get(), peaks, on_row).Run();
+  return Status();
 }
 
 }  // namespace polysketch::bench

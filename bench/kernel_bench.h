@@ -1,9 +1,8 @@
-// One op at a time, at the shapes that a model gives it.
+// Single ops, with the shapes of a model.
 #pragma once
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "base/status.h"
 #include "bench/ceilings.h"
@@ -16,14 +15,13 @@ struct KernelRow {
   std::string shape;
   double microseconds = 0;  // median
   double gflop_per_s = 0;
-  double fma_share = 0;    // of the float32 peak
-  double gbyte_per_s = 0;  // weights or state that the call reads
+  double fma_share = 0;    // share of the float32 peak
+  double gbyte_per_s = 0;  // of weights or state that the call reads
 };
 
-// The dense products, the sketch, attention and the small ops of the model's first layer shapes,
-// for 1, 32 and 512 rows.
-Result<std::vector<KernelRow>> RunKernelBench(const BenchOptions& options,
-                                              const ProductPeaks& peaks,
-                                              const std::function<void(const KernelRow&)>& on_row);
+// Measures the dense products, the learned sketch and attention of a layer of the model on the CPU,
+// for 1, 32 and 512 rows. Calls on_row for each row as it is finished.
+Status RunKernelBench(const BenchOptions& options, const ProductPeaks& peaks,
+                      const std::function<void(const KernelRow&)>& on_row);
 
 }  // namespace polysketch::bench

@@ -1,9 +1,8 @@
-// polysketch-bench: measures a model on this machine, beside what the machine reaches.
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
+// polysketch-bench: measures a model on this machine, and what share of the machine's limits it
+// reaches.
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
-#include <sstream>
 #include <thread>
 
 #include "bench/ceilings.h"
@@ -16,164 +15,74 @@
 namespace polysketch::bench {
 namespace {
 
-constexpr const char* kHelp =
-    R"(polysketch-bench --model DIR [options]
+constexpr int64_t kMaxTokens = int64_t{1} << 32;
 
-Measures prefill and decoding of a model folder. A decode row covers whole blocks of the model; GB/s and
-GFLOP/s count what the model's definition needs, shares are of what this machine reached in the same run.
-
-  --model DIR           model folder (tools/convert, tools/make-random)
-  --stages LIST         prefill,decode,kernels (default prefill,decode)
-  --prefill LIST        prompt lengths (default 512,262144)
-  --decode LIST         tokens processed before a decode measurement (default 4096,262144)
-  --batches LIST        more decode rows at each of these depths (default 32; "none" for none)
-  --weights LIST        f32,bf16,f16,q8,q4 (default all)
-  --state-format F      f32 | bf16: how the state is kept and read (default: f32 with f32 weights, else bf16)
-  --threads N           default: every CPU
-  --device D            cpu | cuda | reference (default cpu)
-  --device-ceilings A,B with --device cuda: GB/s of a copy and TFLOP/s of bf16 products there, for the shares
-                        (bench/cuda_peer.py --ceilings measures them)
-  --step-tokens N       tokens of one prefill step (default 512)
-  --decode-blocks N     whole blocks of a decode row, by turns with the bandwidth; the median counts (default 3)
-  --repeats N           of prompts up to 16384 tokens; the median counts (default 3)
-  --drift FILE          instead of measuring speed: the perplexity of a text (token ids of 16 bits) under
-                        each format, in both state formats, beside that under f32
-  --drift-tokens N      its first N tokens (default 65536)
-  --profile             time every op too: operations, bytes and the share of its ceiling
-  --json                one JSON object on stdout
-  --help
-Environment: POLYSKETCH_ISA (avx2, avx512, avx512vnni, avx512bf16, avx512amx) forces an instruction set.
-)";
-
-[[noreturn]] void Usage(const std::string& message) {
-  std::cerr << "polysketch-bench: " << message << "\n" << kHelp;
-  std::exit(2);
-}
-
-std::vector<std::string> Split(const std::string& list) {
-  std::vector<std::string> parts;
-  std::stringstream in(list);
-  for (std::string part; std::getline(in, part, ',');) parts.push_back(part);
-  return parts;
-}
-
-int64_t ParseNumber(const std::string& flag, const std::string& text, int64_t most) {
-  char* end = nullptr;
-  const long long value = std::strtoll(text.c_str(), &end, 10);
-  if (text.empty() || *end != '\0' || value < 1 || value > most) {
-    Usage(flag + ": expected a whole number from 1 to " + std::to_string(most) + ", found \"" +
-          text + "\"");
-  }
-  return value;
-}
-
-double ParsePositive(const std::string& flag, const std::string& text) {
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !std::isfinite(value) || value <= 0) {
-    Usage(flag + ": expected a positive number, found \"" + text + "\"");
-  }
-  return value;
-}
-
-std::vector<int64_t> ParseNumbers(const std::string& flag, const std::string& list, int64_t most) {
-  std::vector<int64_t> numbers;
-  if (list == "none") return numbers;
-  for (const std::string& part : Split(list)) numbers.push_back(ParseNumber(flag, part, most));
-  return numbers;
-}
-
-std::optional<DataType> ParseFormat(const std::string& name) {
-  if (const std::optional<DataType> type = DataTypeOf(name)) return type;
-  Usage("--weights: expected f32, bf16, f16, q8 or q4, found \"" + name + "\"");
-}
-
-struct Arguments {
+struct CommandLine {
   BenchOptions options;
-  bool json = false;
-  std::string drift;  // file of a text; empty: measure speed
+  std::vector<std::string> weights;
+  std::string state = "auto";
+  std::vector<double> device_ceilings = {0, 0};  // GB/s, TFLOP/s
+  std::string drift_file;                        // empty: speed is measured
   int64_t drift_tokens = 65536;
+  bool json = false;
 };
 
-Arguments Parse(int argc, char** argv) {
-  Arguments args;
-  BenchOptions& o = args.options;
-  o.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  o.stages = {"prefill", "decode"};
-  o.prefill_contexts = {512, 262144};
-  o.decode_contexts = {4096, 262144};
-  o.batches = {32};
-  o.formats.assign(AllDataTypes().begin(), AllDataTypes().end());
-  constexpr int64_t kMaxTokens = int64_t{1} << 32;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    if (flag == "--help") {
-      std::cout << kHelp;
-      std::exit(0);
-    }
-    if (flag == "--json") {
-      args.json = true;
-      continue;
-    }
-    if (flag == "--profile") {
-      o.profile = true;
-      continue;
-    }
-    if (i + 1 >= argc) Usage("expected a value behind " + flag);
-    const std::string value = argv[++i];
-    if (flag == "--model") {
-      o.model = value;
-    } else if (flag == "--stages") {
-      o.stages = Split(value);
-      for (const std::string& stage : o.stages) {
-        if (stage != "prefill" && stage != "decode" && stage != "kernels") {
-          Usage("--stages: expected prefill, decode or kernels, found \"" + stage + "\"");
-        }
-      }
-    } else if (flag == "--prefill") {
-      o.prefill_contexts = ParseNumbers(flag, value, kMaxTokens);
-    } else if (flag == "--decode") {
-      o.decode_contexts = ParseNumbers(flag, value, kMaxTokens);
-    } else if (flag == "--batches") {
-      o.batches.clear();
-      for (const int64_t batch : ParseNumbers(flag, value, 1024))
-        o.batches.push_back(static_cast<int>(batch));
-    } else if (flag == "--weights") {
-      o.formats.clear();
-      for (const std::string& name : Split(value)) o.formats.push_back(ParseFormat(name));
-    } else if (flag == "--state-format") {
-      if (value != "f32" && value != "bf16")
-        Usage("--state-format: expected f32 or bf16, found \"" + value + "\"");
-      o.state_format = value == "f32" ? StateFormat::kF32 : StateFormat::kBf16;
-    } else if (flag == "--drift") {
-      args.drift = value;
-    } else if (flag == "--drift-tokens") {
-      args.drift_tokens = ParseNumber(flag, value, kMaxTokens);
-    } else if (flag == "--threads") {
-      o.threads = static_cast<int>(ParseNumber(flag, value, 1024));
-    } else if (flag == "--device") {
-      if (value != "cpu" && value != "cuda" && value != "reference")
-        Usage("--device: expected cpu, cuda or reference, found \"" + value + "\"");
-      o.device = value;
-    } else if (flag == "--device-ceilings") {
-      const std::vector<std::string> ceilings = Split(value);
-      if (ceilings.size() != 2) {
-        Usage("--device-ceilings: expected GB/s,TFLOP/s, found \"" + value + "\"");
-      }
-      o.device_bandwidth = 1e9 * ParsePositive(flag, ceilings[0]);
-      o.device_flops = 1e12 * ParsePositive(flag, ceilings[1]);
-    } else if (flag == "--step-tokens") {
-      o.max_step_tokens = static_cast<int>(ParseNumber(flag, value, 65536));
-    } else if (flag == "--decode-blocks") {
-      o.decode_blocks = static_cast<int>(ParseNumber(flag, value, 1024));
-    } else if (flag == "--repeats") {
-      o.repeats = static_cast<int>(ParseNumber(flag, value, 1000));
-    } else {
-      Usage("unknown option " + flag);
-    }
-  }
-  if (o.model.empty()) Usage("--model DIR is required");
-  return args;
+// --help shows the range and the initial value of *target. A list may be "none", which is 0.
+template <typename T>
+CLI::Option* AddNumber(CLI::App* app, const char* name, const char* help, int64_t max, T* target) {
+  CLI::Option* const option = app->add_option(name, *target, help)->type_name("N");
+  if constexpr (std::is_arithmetic_v<T>) return option->check(CLI::Range(int64_t{1}, max));
+  const auto replace_none = [](std::string& item) {
+    return item = item == "none" ? "0" : item, "";
+  };
+  option->type_name("LIST")->delimiter(',')->check(CLI::Range(int64_t{0}, max));
+  return option->transform(CLI::Validator(replace_none, ""));
+}
+
+template <typename T>
+CLI::Option* AddChoice(CLI::App* app, const char* name, const char* help,
+                       const std::vector<std::string>& choices, T* target) {
+  return app->add_option(name, *target, help)->type_name("NAME")->check(CLI::IsMember(choices));
+}
+
+void AddOptions(CLI::App* app, CommandLine* line) {
+  BenchOptions& o = line->options;
+  app->add_option("--model", o.model, "Model folder (tools/convert, tools/make-random).")
+      ->type_name("DIR")
+      ->required();
+  AddChoice(app, "--stages", "Measurements.", {"prefill", "decode", "kernels"}, &o.stages)
+      ->delimiter(',');
+  AddNumber(app, "--prefill", "Prompt lengths in tokens.", kMaxTokens, &o.prefill_contexts);
+  AddNumber(app, "--decode", "Numbers of tokens processed before a decode measurement.", kMaxTokens,
+            &o.decode_contexts);
+  AddNumber(app, "--batches", "Batch sizes besides 1 of decode measurements.", 1024, &o.batches);
+  AddChoice(app, "--weights", "Weight formats.", {"f32", "bf16", "f16", "q8", "q4"}, &line->weights)
+      ->delimiter(',');
+  AddChoice(app, "--state-format", "State format. auto: f32 with f32 weights, else bf16.",
+            {"auto", "f32", "bf16"}, &line->state);
+  AddNumber(app, "--threads", "Threads. Default: all CPUs.", 1024, &o.threads);
+  AddChoice(app, "--device", "Device.", {"cpu", "cuda", "reference"}, &o.device);
+  app->add_option("--device-ceilings", line->device_ceilings,
+                  "Limits of the cuda device, for shares: GB/s of a copy, TFLOP/s of bf16\n"
+                  "products (bench/cuda_peer.py --ceilings). 0: no shares.")
+      ->type_name("A,B")
+      ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
+      ->expected(2)
+      ->check(CLI::Range(0.0, 1e6));
+  AddNumber(app, "--step-tokens", "Tokens of a prefill step.", 65536, &o.max_step_tokens);
+  AddNumber(app, "--decode-blocks",
+            "Blocks of a decode measurement, by turns with the bandwidth; the median is\nreported.",
+            1024, &o.decode_blocks);
+  AddNumber(app, "--repeats", "Runs of prompts up to 16384 tokens; the median is reported.", 1000,
+            &o.repeats);
+  app->add_option("--drift", line->drift_file,
+                  "In place of speed: the perplexity of a text (16-bit token ids) under each\n"
+                  "weight and state format and under f32.")
+      ->type_name("FILE");
+  AddNumber(app, "--drift-tokens", "Tokens of the text.", kMaxTokens, &line->drift_tokens);
+  app->add_flag("--profile", o.profile, "Measures every op as well, and its share of its limit.");
+  app->add_flag("--json", line->json, "Prints one JSON object on stdout.");
 }
 
 int Fail(const Status& status) {
@@ -181,37 +90,70 @@ int Fail(const Status& status) {
   return 1;
 }
 
-int Main(int argc, char** argv) {
-  const Arguments args = Parse(argc, argv);
-  const BenchOptions& options = args.options;
-  if (!args.drift.empty()) {
-    const auto rows = RunDrift(options, args.drift, args.drift_tokens, [&](const DriftRow& row) {
-      if (!args.json) Print(row);
-    });
-    if (!rows.ok()) return Fail(rows.status());
-    if (args.json) PrintJson(options, *rows);
-    return 0;
-  }
-  const bool kernels =
-      std::find(options.stages.begin(), options.stages.end(), "kernels") != options.stages.end();
-  Result<std::unique_ptr<Backend>> probe = NewCpuBackend(options.threads);
+int MeasureDrift(const CommandLine& line) {
+  std::vector<DriftRow> rows;
+  const auto on_row = [&](const DriftRow& row) {
+    if (!line.json) Print(row);
+    rows.push_back(row);
+  };
+  const Status status = RunDrift(line.options, line.drift_file, line.drift_tokens, on_row);
+  if (!status.ok()) return Fail(status);
+  if (line.json) PrintJson(line.options, rows);
+  return 0;
+}
+
+int MeasureSpeed(const CommandLine& line) {
+  const BenchOptions& options = line.options;
+  const Result<std::unique_ptr<Backend>> probe = NewCpuBackend(options.threads);
   if (!probe.ok()) return Fail(probe.status());
   const std::string backend(options.device == "cpu" ? probe.value()->name() : options.device);
-  const ProductPeaks peaks = [&] {
-    if (options.device == "cuda") return ProductPeaks();  // the host's are not what limits it
+  ProductPeaks peaks;  // of the host; a cuda device has limits of its own
+  if (options.device != "cuda") {
     ThreadPool pool(options.threads);
-    return MeasureProductPeaks(&pool);
-  }();
-  Report report(options, backend, peaks, args.json);
-  if (kernels) {
-    const auto rows =
-        RunKernelBench(options, peaks, [&](const KernelRow& row) { report.Add(row); });
-    if (!rows.ok()) return Fail(rows.status());
+    peaks = MeasureProductPeaks(&pool);
   }
-  const auto rows = RunModelBench(options, peaks, [&](const BenchRow& row) { report.Add(row); });
-  if (!rows.ok()) return Fail(rows.status());
+  Report report(options, backend, peaks, line.json);
+  const auto add = [&](const auto& row) { report.Add(row); };
+  if (std::ranges::count(options.stages, "kernels") > 0) {
+    const Status status = RunKernelBench(options, peaks, add);
+    if (!status.ok()) return Fail(status);
+  }
+  const Status status = RunModelBench(options, peaks, add);
+  if (!status.ok()) return Fail(status);
   report.Finish();
   return 0;
+}
+
+int Main(int argc, char** argv) {
+  CommandLine line;
+  BenchOptions& options = line.options;
+  options.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  for (const DataType type : AllDataTypes()) line.weights.emplace_back(DataTypeName(type));
+  CLI::App app(
+      "Measures prefill and decoding of a model folder. A decode row covers whole blocks of the\n"
+      "model. GB/s and GFLOP/s count what the definition of the model needs; shares are of what\n"
+      "the machine reached in the same run.\n",
+      "polysketch-bench");
+  app.footer(
+      "A LIST is separated by commas; none: the empty list. POLYSKETCH_ISA in the environment\n"
+      "(avx2, avx512, avx512vnni, avx512bf16, avx512amx) forces an instruction set.");
+  app.option_defaults()->always_capture_default()->multi_option_policy(
+      CLI::MultiOptionPolicy::TakeLast);
+  AddOptions(&app, &line);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  for (const std::string& name : line.weights) options.formats.push_back(*DataTypeOf(name));
+  options.device_bandwidth = 1e9 * line.device_ceilings[0];
+  options.device_flops = 1e12 * line.device_ceilings[1];
+  std::erase(options.prefill_contexts, 0);
+  std::erase(options.decode_contexts, 0);
+  std::erase(options.batches, 0);
+  if (line.state == "f32") options.state_format = StateFormat::kF32;
+  if (line.state == "bf16") options.state_format = StateFormat::kBf16;
+  return line.drift_file.empty() ? MeasureSpeed(line) : MeasureDrift(line);
 }
 
 }  // namespace

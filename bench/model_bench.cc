@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 
 #include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
 #include "bench/ceilings.h"
 #include "bench/cost.h"
+#include "bench/random_floats.h"
 #include "bench/timing.h"
 #include "engine/model/polysketch_model.h"
 #include "kernels/new_backend.h"
@@ -15,12 +15,12 @@
 namespace polysketch::bench {
 namespace {
 
-// A prompt longer than this is measured once: it averages over itself.
+// A longer prompt is measured once: its chunks are the repetitions.
 constexpr int64_t kLongPrompt = 16384;
 
 class ModelBench {
  public:
-  // profile: the backend itself where ops are timed, else null.
+  // profile: the backend if it measures ops, else null.
   ModelBench(const BenchOptions& options, std::unique_ptr<Backend> backend, TimedBackend* profile,
              std::unique_ptr<PolysketchModel> model, std::string weights, const ProductPeaks& peaks,
              const std::function<void(const BenchRow&)>& on_row)
@@ -46,20 +46,11 @@ class ModelBench {
   }
 
  private:
-  bool Has(std::string_view stage) const {
-    return std::find(options_.stages.begin(), options_.stages.end(), stage) !=
-           options_.stages.end();
-  }
+  bool Has(std::string_view stage) const { return std::ranges::count(options_.stages, stage) > 0; }
 
-  void StartProfile() {
-    if (profile_ != nullptr) profile_->Restart();
-  }
-
+  // The work does not depend on the tokens.
   int32_t NextToken() {
-    // Any tokens do: the work does not depend on them. A linear congruential generator keeps runs
-    // equal.
-    random_ = random_ * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<int32_t>((random_ >> 33) % static_cast<uint64_t>(model_->vocab_size()));
+    return static_cast<int32_t>((random_() >> 33) % static_cast<uint64_t>(model_->vocab_size()));
   }
 
   void Feed(SequenceState* state, int64_t tokens) {
@@ -72,7 +63,7 @@ class ModelBench {
     }
   }
 
-  // Prefill leaves the states that decoding starts from, so that no context is processed twice.
+  // Returns the state that the prefill measurement of this length left, if there was one.
   std::unique_ptr<SequenceState> StateAt(int64_t context) {
     for (auto& [tokens, state] : states_) {
       if (tokens == context) return state->Clone();
@@ -86,15 +77,14 @@ class ModelBench {
     const int repeats = context > kLongPrompt ? 1 : options_.repeats;
     std::unique_ptr<SequenceState> state = model_->NewState();
     AlignedBuffer<float> logits(static_cast<size_t>(model_->vocab_size()));
-    Feed(state.get(),
-         std::min<int64_t>(context, options_.max_step_tokens));  // warm caches and pages
+    Feed(state.get(), std::min<int64_t>(context, options_.max_step_tokens));  // warm-up
     std::vector<double> seconds;
     for (int i = 0; i < repeats; ++i) {
       state->Reset();
-      StartProfile();
+      if (profile_ != nullptr) profile_->Restart();
       const Stopwatch watch;
       Feed(state.get(), context);
-      model_->Logits(hidden_.data(), 1, logits.data());  // the first token's: a prefill's end
+      model_->Logits(hidden_.data(), 1, logits.data());  // of the first output token
       seconds.push_back(watch.Seconds());
     }
     BenchRow row = NewRow("prefill", context, 1);
@@ -102,14 +92,12 @@ class ModelBench {
     row.seconds = Median(seconds);
     Complete(&row, CostOfToken(model_->config(), model_->attention_spec(),
                                static_cast<double>(context) / 2, false));
-    const auto& wanted = options_.decode_contexts;
-    if (Has("decode") && std::find(wanted.begin(), wanted.end(), context) != wanted.end()) {
+    if (Has("decode") && std::ranges::count(options_.decode_contexts, context) > 0) {
       states_.emplace_back(context, std::move(state));
     }
   }
 
-  // A decode step as it is served: the highest logits' tokens from a device that finds them, or
-  // logits.
+  // As the server steps: argmax on a device that samples, else logits.
   void StepAndSample(const Batch& batch, float* logits) {
     const size_t rows = batch.segments().size();
     if (!model_->samples_rows()) {
@@ -124,7 +112,7 @@ class ModelBench {
     model_->SampleRows(0, queries, results, logits, nullptr);
   }
 
-  // Whole blocks, so that folds are counted as often as they happen.
+  // Whole blocks, so that each has one fold.
   void Decode(int64_t context, int batch, const SequenceState& start) {
     const int64_t steps = model_->config().grain_size;
     std::vector<std::unique_ptr<SequenceState>> states;
@@ -153,62 +141,41 @@ class ModelBench {
 
   bool OnDevice() const { return !backend_->host_memory(); }
 
+  // On the host, blocks alternate with bandwidth measurements: the bandwidth of a shared host
+  // changes within seconds.
   template <typename Fn>
   void MeasureBlocks(int64_t steps, const Fn& step, BenchRow* row) {
-    if (OnDevice()) {
-      MeasureDeviceBlocks(steps, step, row);
-    } else {
-      MeasureHostBlocks(steps, step, row);
-    }
-  }
-
-  template <typename Fn>
-  void MeasureDeviceBlocks(int64_t steps, const Fn& step, BenchRow* row) {
-    std::vector<double> seconds;
-    StartProfile();
+    std::optional<BandwidthProbe> probe;
+    ThreadPool pool(options_.threads), one_thread(1);
+    if (!OnDevice()) probe.emplace(static_cast<size_t>(row->step_bytes));
+    const auto bandwidth = [&] {
+      return probe ? probe->BytesPerSecond(&pool) : options_.device_bandwidth;
+    };
+    const double block_bytes = row->step_bytes * static_cast<double>(steps);
+    std::vector<double> seconds, shares, bandwidths{bandwidth()};
+    if (profile_ != nullptr) profile_->Restart();
     for (int block = 0; block < options_.decode_blocks; ++block) {
       const Stopwatch watch;
       for (int64_t i = 0; i < steps; ++i) step();
       seconds.push_back(watch.Seconds());
-    }
-    row->seconds = Median(seconds);
-    row->gbyte_per_s = row->step_bytes * static_cast<double>(steps) / row->seconds / 1e9;
-    row->bandwidth = options_.device_bandwidth / 1e9;
-    row->bandwidth_share = row->bandwidth > 0 ? row->gbyte_per_s / row->bandwidth : 0;
-  }
-
-  // Blocks by turns with the machine's bandwidth: on a shared host it moves within seconds, and a
-  // share means something only beside the bandwidth of its own moment.
-  template <typename Fn>
-  void MeasureHostBlocks(int64_t steps, const Fn& step, BenchRow* row) {
-    const BandwidthProbe probe(static_cast<size_t>(row->step_bytes));
-    ThreadPool pool(options_.threads), alone(1);
-    std::vector<double> seconds, shares, bandwidths{probe.BytesPerSecond(&pool)};
-    StartProfile();
-    for (int block = 0; block < options_.decode_blocks; ++block) {
-      const Stopwatch watch;
-      for (int64_t i = 0; i < steps; ++i) step();
-      seconds.push_back(watch.Seconds());
-      bandwidths.push_back(probe.BytesPerSecond(&pool));
+      bandwidths.push_back(bandwidth());
       const double around = (bandwidths[block] + bandwidths[block + 1]) / 2;
-      shares.push_back(row->step_bytes * static_cast<double>(steps) / seconds.back() / around);
+      shares.push_back(around > 0 ? block_bytes / seconds.back() / around : 0);
     }
     row->seconds = Median(seconds);
-    row->gbyte_per_s = row->step_bytes * static_cast<double>(steps) / row->seconds / 1e9;
+    row->gbyte_per_s = block_bytes / row->seconds / 1e9;
     row->bandwidth = Median(bandwidths) / 1e9;
-    row->bandwidth_1 = probe.BytesPerSecond(&alone) / 1e9;
+    if (probe) row->bandwidth_1 = probe->BytesPerSecond(&one_thread) / 1e9;
     row->bandwidth_share = Median(shares);
   }
 
   BenchRow NewRow(const std::string& stage, int64_t context, int batch) const {
-    BenchRow row;
-    row.stage = stage;
-    row.context = context;
-    row.batch = batch;
-    row.weights = weights_;
-    row.state = model_->attention_spec().state_format == StateFormat::kF32 ? "f32" : "bf16";
-    row.threads = options_.threads;
-    return row;
+    return {.stage = stage,
+            .context = context,
+            .batch = batch,
+            .weights = weights_,
+            .state = model_->attention_spec().state_format == StateFormat::kF32 ? "f32" : "bf16",
+            .threads = options_.threads};
   }
 
   void Complete(BenchRow* row, const TokenCost& cost) {
@@ -217,7 +184,6 @@ class ModelBench {
     if (profile_ != nullptr) row->ops = profile_->Totals();
     const double peak = OnDevice() ? options_.device_flops : peaks_.f32;
     row->fma_share = peak > 0 ? row->gflop_per_s * 1e9 / peak : 0;
-    rows_.push_back(*row);
     on_row_(*row);
   }
 
@@ -229,12 +195,8 @@ class ModelBench {
   const ProductPeaks& peaks_;
   const std::function<void(const BenchRow&)>& on_row_;
   AlignedBuffer<float> hidden_;
-  uint64_t random_ = 1;
+  RandomBits random_{1};
   std::vector<std::pair<int64_t, std::unique_ptr<SequenceState>>> states_;
-  std::vector<BenchRow> rows_;
-
- public:
-  const std::vector<BenchRow>& rows() const { return rows_; }
 };
 
 Result<std::unique_ptr<Backend>> MakeBackend(const BenchOptions& options) {
@@ -245,10 +207,15 @@ Result<std::unique_ptr<Backend>> MakeBackend(const BenchOptions& options) {
 
 }  // namespace
 
-Result<std::vector<BenchRow>> RunModelBench(const BenchOptions& options, const ProductPeaks& peaks,
-                                            const std::function<void(const BenchRow&)>& on_row) {
-  std::vector<BenchRow> rows;
-  for (const std::optional<DataType>& format : options.formats) {
+Status RunModelBench(const BenchOptions& options, const ProductPeaks& peaks,
+                     const std::function<void(const BenchRow&)>& on_row) {
+  LoadOptions load;
+  load.state_format = options.state_format;
+  load.max_step_tokens = options.max_step_tokens;
+  for (const int batch : options.batches) {
+    load.max_step_tokens = std::max(load.max_step_tokens, batch);
+  }
+  for (const DataType format : options.formats) {
     PS_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, MakeBackend(options));
     TimedBackend* profile = nullptr;
     if (options.profile) {
@@ -256,22 +223,14 @@ Result<std::vector<BenchRow>> RunModelBench(const BenchOptions& options, const P
       profile = timed.get();
       backend = std::move(timed);
     }
-    LoadOptions load;
     load.weights = format;
-    load.state_format = options.state_format;
-    load.max_step_tokens =
-        std::max(options.max_step_tokens,
-                 options.batches.empty()
-                     ? 1
-                     : *std::max_element(options.batches.begin(), options.batches.end()));
     PS_ASSIGN_OR_RETURN(std::unique_ptr<PolysketchModel> model,
                         PolysketchModel::Load(options.model, backend.get(), load));
-    const std::string name = format ? std::string(DataTypeName(*format)) : "stored";
-    ModelBench bench(options, std::move(backend), profile, std::move(model), name, peaks, on_row);
-    bench.Run();
-    rows.insert(rows.end(), bench.rows().begin(), bench.rows().end());
+    ModelBench(options, std::move(backend), profile, std::move(model),
+               std::string(DataTypeName(format)), peaks, on_row)
+        .Run();
   }
-  return rows;
+  return Status();
 }
 
 }  // namespace polysketch::bench

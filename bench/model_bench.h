@@ -1,4 +1,4 @@
-// Tokens a second of a whole model: prefill of a prompt, and decoding behind tokens really
+// Tokens a second of a whole model: prefill of a prompt, and decoding after a prompt that was
 // processed.
 #pragma once
 
@@ -18,20 +18,20 @@ namespace polysketch::bench {
 struct BenchOptions {
   std::string model;           // folder
   std::string device = "cpu";  // cpu | cuda | reference
-  // With cuda: what that device reaches, measured elsewhere; 0: unknown, shares are 0.
-  double device_bandwidth = 0;            // bytes a second
-  double device_flops = 0;                // of 16-bit products
-  int threads = 0;                        // > 0
-  std::vector<std::string> stages;        // "prefill", "decode"
-  std::vector<int64_t> prefill_contexts;  // prompt lengths
-  std::vector<int64_t> decode_contexts;   // tokens before the measurement, batch 1 ...
-  std::vector<int> batches;               // ... and these more, at each decode context
-  std::vector<std::optional<DataType>> formats;
+  // Limits of a cuda device, measured elsewhere. 0: unknown, shares are 0.
+  double device_bandwidth = 0;  // bytes a second
+  double device_flops = 0;      // operations a second of 16-bit products
+  int threads = 0;              // > 0
+  std::vector<std::string> stages = {"prefill", "decode"};
+  std::vector<int64_t> prefill_contexts = {512, 262144};  // prompt lengths
+  std::vector<int64_t> decode_contexts = {4096, 262144};  // tokens before a decode measurement
+  std::vector<int> batches = {32};                        // at each decode context, besides 1
+  std::vector<DataType> formats;
   std::optional<StateFormat> state_format;  // unset: as precise as the weights
   int max_step_tokens = 512;
-  int decode_blocks = 3;  // a decode measurement is the median of so many whole blocks
-  int repeats = 3;        // of short measurements; their median is reported
-  bool profile = false;   // time every op; costs a row about a percent
+  int decode_blocks = 3;  // blocks of a decode measurement; the median is reported
+  int repeats = 3;        // runs of a short prefill measurement; the median is reported
+  bool profile = false;   // measures every op, which slows a row by about 1 percent
 };
 
 struct BenchRow {
@@ -42,20 +42,20 @@ struct BenchRow {
   std::string state;
   int threads = 0;
   double tokens_per_s = 0;
-  double seconds = 0;          // measured, median
-  int64_t tokens = 0;          // in that time
+  double seconds = 0;          // median
+  int64_t tokens = 0;          // processed in `seconds`
   double gflop_per_s = 0;      // useful operations (bench/cost.h)
-  double fma_share = 0;        // of the machine's float32 peak; of a device's 16-bit one
-  double step_bytes = 0;       // decode: bytes that one step must read
-  double gbyte_per_s = 0;      // decode: step_bytes a second
-  double bandwidth = 0;        // decode: GB/s that this machine reads from a set of that size
-  double bandwidth_1 = 0;      // the same by one thread; 0 on a device
-  double bandwidth_share = 0;  // median over blocks, each beside the bandwidth around it
-  std::vector<OpTotals> ops;   // with `profile`: over the whole measurement, longest first
+  double fma_share = 0;        // share of the float32 peak; of a device's 16-bit peak
+  double step_bytes = 0;       // decode: bytes that a step must read
+  double gbyte_per_s = 0;      // decode: rate of step_bytes
+  double bandwidth = 0;        // decode: GB/s that the machine reads from step_bytes of memory
+  double bandwidth_1 = 0;      // as `bandwidth`, by one thread; 0 on a device
+  double bandwidth_share = 0;  // median over blocks, each with the bandwidth before and after it
+  std::vector<OpTotals> ops = {};  // with `profile`: whole measurement, longest first
 };
 
-// Runs every stage of every format; on_row is called as rows are finished.
-Result<std::vector<BenchRow>> RunModelBench(const BenchOptions& options, const ProductPeaks& peaks,
-                                            const std::function<void(const BenchRow&)>& on_row);
+// Runs every stage of every format; calls on_row for each row as it is finished.
+Status RunModelBench(const BenchOptions& options, const ProductPeaks& peaks,
+                     const std::function<void(const BenchRow&)>& on_row);
 
 }  // namespace polysketch::bench

@@ -1,6 +1,6 @@
-// The dense products of a model's layer beside oneDNN's, by turns in one process (bench/onednn
-// builds and runs it). oneDNN gets its weights in the layout that it asks for, and for 8 bits
-// activations that are bytes already; ours quantises them.
+// Compares the dense products of a layer with oneDNN's, by turns in one process. bench/onednn builds
+// and runs it. oneDNN has its preferred weight layout and, for 8 bits, quantized activations; our
+// time includes their quantization.
 #include <dnnl.hpp>
 
 #include <chrono>
@@ -70,19 +70,13 @@ class OneDnnProduct {
   std::string name_;
 };
 
-// Operations a second of a turn.
+// Operations a second in one turn.
 template <typename Fn>
 double Turn(double operations, const Fn& fn) {
-  // The other side's threads spin a while after their last product.
+  // The threads of the other library spin after their last product.
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   fn();
-  int calls = 0;
-  const Stopwatch watch;
-  do {
-    fn();
-    ++calls;
-  } while (watch.Seconds() < kTurnSeconds);
-  return operations * calls / watch.Seconds();
+  return operations / SecondsPerCall(kTurnSeconds, fn);
 }
 
 struct Format {

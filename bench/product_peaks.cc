@@ -1,6 +1,8 @@
-// Register-resident product loops, one for each kind of product and instruction set.
+// Loops of products whose operands stay in registers, one for each kind of product and instruction
+// set.
 #include <immintrin.h>
 
+#include <bit>
 #include <vector>
 
 #include "bench/ceilings.h"
@@ -12,114 +14,73 @@ namespace {
 
 constexpr int kPasses = 9;
 constexpr int kSteps = 20000;
-// Independent accumulators: more than latency times width of any known core.
+// Independent accumulators: more than latency times throughput of any known core needs.
 constexpr int kChains = 16;
-constexpr int kChains256 = 12;
+constexpr int kChains256 = 12;  // of 16 registers
 
-volatile float g_sink;  // keeps the loops from being optimised away
+enum class Product { kF32, kBf16, kInt8 };
+// Both factors, in each 32-bit word: one float32, two bf16 or four bytes.
+constexpr int kFactors[] = {std::bit_cast<int>(0.001f), 0x3a003a00, 0x01010101};
 
-__attribute__((target("avx2,fma"))) void F32Loop256() {
-  __m256 acc[kChains256];
-#pragma GCC unroll 12
-  for (int j = 0; j < kChains256; ++j) acc[j] = _mm256_set1_ps(static_cast<float>(j));
-  const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
-  for (int i = 0; i < kSteps; ++i) {
-#pragma GCC unroll 12
-    for (int j = 0; j < kChains256; ++j) acc[j] = _mm256_fmadd_ps(acc[j], a, b);
-  }
-#pragma GCC unroll 12
-  for (int j = 1; j < kChains256; ++j) acc[0] = _mm256_add_ps(acc[0], acc[j]);
-  g_sink = _mm256_cvtss_f32(acc[0]);
-}
-
-__attribute__((target("avx512f"))) void F32Loop512() {
-  __m512 acc[kChains];
-#pragma GCC unroll 16
-  for (int j = 0; j < kChains; ++j) acc[j] = _mm512_set1_ps(static_cast<float>(j));
-  const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
-  for (int i = 0; i < kSteps; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < kChains; ++j) acc[j] = _mm512_fmadd_ps(acc[j], a, b);
-  }
-#pragma GCC unroll 16
-  for (int j = 1; j < kChains; ++j) acc[0] = _mm512_add_ps(acc[0], acc[j]);
-  g_sink = _mm512_cvtss_f32(acc[0]);
-}
-
-__attribute__((target("avx512f,avx512bf16"))) void Bf16Loop() {
-  __m512 acc[kChains];
-#pragma GCC unroll 16
-  for (int j = 0; j < kChains; ++j) acc[j] = _mm512_set1_ps(static_cast<float>(j));
-  const __m512bh a = (__m512bh)_mm512_set1_epi32(0x3a003a00), b = a;
-  for (int i = 0; i < kSteps; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < kChains; ++j) acc[j] = _mm512_dpbf16_ps(acc[j], a, b);
-  }
-#pragma GCC unroll 16
-  for (int j = 1; j < kChains; ++j) acc[0] = _mm512_add_ps(acc[0], acc[j]);
-  g_sink = _mm512_cvtss_f32(acc[0]);
-}
-
-__attribute__((target("avx512f,avx512vnni"))) void Int8Loop() {
-  __m512i acc[kChains];
-#pragma GCC unroll 16
-  for (int j = 0; j < kChains; ++j) acc[j] = _mm512_set1_epi32(j);
-  const __m512i a = _mm512_set1_epi8(1), b = a;
+// In assembly, since g++ 12 keeps the accumulators of _mm512_dpbusd_epi32 in memory.
+template <Product product>
+__attribute__((target("avx512f"))) void Loop512() {
+  using Vector __attribute__((vector_size(64))) = int;
+  const Vector factors = Vector{} + kFactors[static_cast<int>(product)];
+  Vector sums[kChains] = {};
   for (int i = 0; i < kSteps; ++i) {
 #pragma GCC unroll 16
     for (int j = 0; j < kChains; ++j) {
-      // Not the intrinsic: g++ 12 keeps the accumulators in memory around it.
-      asm("vpdpbusd %2, %1, %0" : "+v"(acc[j]) : "v"(a), "v"(b));
+      if constexpr (product == Product::kF32) {
+        asm volatile("vfmadd231ps %1, %1, %0" : "+v"(sums[j]) : "v"(factors));
+      } else if constexpr (product == Product::kBf16) {
+        asm volatile("vdpbf16ps %1, %1, %0" : "+v"(sums[j]) : "v"(factors));
+      } else {
+        asm volatile("vpdpbusd %1, %1, %0" : "+v"(sums[j]) : "v"(factors));
+      }
     }
   }
-#pragma GCC unroll 16
-  for (int j = 1; j < kChains; ++j) acc[0] = _mm512_add_epi32(acc[0], acc[j]);
-  g_sink = static_cast<float>(_mm512_cvtsi512_si32(acc[0]));
 }
 
-// Four accumulator tiles, two of A and two of B, all full and all zero.
-constexpr int kTileSteps = kSteps / 8;
-constexpr double kTileProducts = 4.0 * kTileSteps * 16 * 16 * 16;  // of 32-bit words
+__attribute__((target("avx2,fma"))) void F32Loop256() {
+  const __m256 factors = _mm256_set1_ps(0.001f);
+  __m256 sums[kChains256] = {};
+  for (int i = 0; i < kSteps; ++i) {
+#pragma GCC unroll 12
+    for (int j = 0; j < kChains256; ++j) {
+      asm volatile("vfmadd231ps %1, %1, %0" : "+x"(sums[j]) : "x"(factors));
+    }
+  }
+}
 
-__attribute__((target("amx-tile"))) void FillTiles() {
+constexpr int kTileSteps = kSteps / 8;
+constexpr double kTileProducts = 4.0 * kTileSteps * 16 * 16 * 16;  // products of 32-bit words
+
+// Four accumulator tiles, two tiles of A and two of B. Loading the configuration clears them.
+template <Product product>
+__attribute__((target("amx-tile,amx-int8,amx-bf16"))) void TileLoop() {
   cpu::TileConfig config;
   for (int tile = 0; tile < 8; ++tile) config.Set(tile, 16, 64);
   _tile_loadconfig(&config);
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  _tile_zero(4);
-  _tile_zero(5);
-  _tile_zero(6);
-  _tile_zero(7);
-}
-
-__attribute__((target("amx-tile,amx-int8"))) void Int8TileLoop() {
-  FillTiles();
   for (int i = 0; i < kTileSteps; ++i) {
-    _tile_dpbusd(0, 4, 6);
-    _tile_dpbusd(1, 4, 7);
-    _tile_dpbusd(2, 5, 6);
-    _tile_dpbusd(3, 5, 7);
+    if constexpr (product == Product::kInt8) {
+      _tile_dpbusd(0, 4, 6);
+      _tile_dpbusd(1, 4, 7);
+      _tile_dpbusd(2, 5, 6);
+      _tile_dpbusd(3, 5, 7);
+    } else {
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
   }
   _tile_release();
 }
 
-__attribute__((target("amx-tile,amx-bf16"))) void Bf16TileLoop() {
-  FillTiles();
-  for (int i = 0; i < kTileSteps; ++i) {
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_release();
-}
-
-// Operations a second when every thread of the pool runs `loop`, which does `operations`.
+// Operations a second when all threads of the pool run `loop`, which does `operations`.
 double Rate(ThreadPool* pool, void (*loop)(), double operations) {
-  constexpr int kLoops = 16;  // tasks for each thread
+  constexpr int kLoops = 16;  // per thread
   const int64_t tasks = int64_t{kLoops} * pool->threads();
   std::vector<double> rates;
   for (int pass = 0; pass < kPasses; ++pass) {
@@ -134,17 +95,21 @@ double Rate(ThreadPool* pool, void (*loop)(), double operations) {
 
 ProductPeaks MeasureProductPeaks(ThreadPool* pool) {
   ProductPeaks peaks;
-  const double vectors = 2.0 * kSteps * kChains * 16;  // f32 FMAs of a 512-bit loop
+  const double f32 = 2.0 * kSteps * kChains * 16;  // operations of a 512-bit loop
   if (__builtin_cpu_supports("avx512f")) {
-    peaks.f32 = Rate(pool, F32Loop512, vectors);
+    peaks.f32 = Rate(pool, Loop512<Product::kF32>, f32);
   } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     peaks.f32 = Rate(pool, F32Loop256, 2.0 * kSteps * kChains256 * 8);
   }
-  if (__builtin_cpu_supports("avx512bf16")) peaks.bf16 = Rate(pool, Bf16Loop, 2 * vectors);
-  if (__builtin_cpu_supports("avx512vnni")) peaks.int8 = Rate(pool, Int8Loop, 4 * vectors);
+  if (__builtin_cpu_supports("avx512bf16")) {
+    peaks.bf16 = Rate(pool, Loop512<Product::kBf16>, 2 * f32);
+  }
+  if (__builtin_cpu_supports("avx512vnni")) {
+    peaks.int8 = Rate(pool, Loop512<Product::kInt8>, 4 * f32);
+  }
   if (cpu::HasAmx()) {
-    peaks.int8 = std::max(peaks.int8, Rate(pool, Int8TileLoop, 2 * 4 * kTileProducts));
-    peaks.bf16 = std::max(peaks.bf16, Rate(pool, Bf16TileLoop, 2 * 2 * kTileProducts));
+    peaks.int8 = std::max(peaks.int8, Rate(pool, TileLoop<Product::kInt8>, 2 * 4 * kTileProducts));
+    peaks.bf16 = std::max(peaks.bf16, Rate(pool, TileLoop<Product::kBf16>, 2 * 2 * kTileProducts));
   }
   return peaks;
 }

@@ -15,27 +15,24 @@ std::string CpuModel() {
   return "unknown";
 }
 
-const char* CeilingName(OpClass kind) {
+// The limit that an op is compared with.
+struct Ceiling {
+  const char* name = "";
+  double operations = 0;  // a second; 0: none
+};
+
+Ceiling CeilingOf(OpClass kind, const ProductPeaks& peaks) {
   switch (kind) {
     case OpClass::kF32:
-      return "f32";
+      return {"f32", peaks.f32};
     case OpClass::kBf16:
-      return "bf16";
+      return {"bf16", peaks.bf16};
     case OpClass::kInt8:
-      return "int8";
+      return {"int8", peaks.int8};
     case OpClass::kMemory:
       break;
   }
-  return "";
-}
-
-nlohmann::json ToJson(const KernelRow& row) {
-  return {{"op", row.op},
-          {"shape", row.shape},
-          {"microseconds", row.microseconds},
-          {"gflop_per_s", row.gflop_per_s},
-          {"fma_share", row.fma_share},
-          {"gbyte_per_s", row.gbyte_per_s}};
+  return {};
 }
 
 double Share(double part, double whole) { return whole > 0 ? part / whole : 0; }
@@ -67,20 +64,6 @@ Report::Report(const BenchOptions& options, const std::string& backend, const Pr
               peaks.bf16 / 1e9, peaks.int8 / 1e9);
 }
 
-double Report::Ceiling(const OpTotals& op) const {
-  switch (op.kind) {
-    case OpClass::kF32:
-      return peaks_.f32;
-    case OpClass::kBf16:
-      return peaks_.bf16;
-    case OpClass::kInt8:
-      return peaks_.int8;
-    case OpClass::kMemory:
-      break;
-  }
-  return 0;
-}
-
 void Report::Add(const BenchRow& row) {
   if (!as_json_) Print(row);
   json_["results"].push_back(ToJson(row));
@@ -88,22 +71,16 @@ void Report::Add(const BenchRow& row) {
 
 void Report::Add(const KernelRow& row) {
   if (!as_json_) Print(row);
-  json_["kernels"].push_back(bench::ToJson(row));
+  json_["kernels"].push_back({{"op", row.op},
+                              {"shape", row.shape},
+                              {"microseconds", row.microseconds},
+                              {"gflop_per_s", row.gflop_per_s},
+                              {"fma_share", row.fma_share},
+                              {"gbyte_per_s", row.gbyte_per_s}});
 }
 
 void Report::Finish() {
   if (as_json_) std::cout << json_.dump(1) << "\n";
-}
-
-nlohmann::json Report::ToJson(const OpTotals& op, const BenchRow& row) const {
-  return {{"op", op.op},
-          {"calls", op.calls},
-          {"seconds", op.seconds},
-          {"time_share", Share(op.seconds, row.seconds)},
-          {"flop", op.flop},
-          {"bytes", op.bytes},
-          {"ceiling", CeilingName(op.kind)},
-          {"ceiling_share", Share(op.flop / op.seconds, Ceiling(op))}};
 }
 
 nlohmann::json Report::ToJson(const BenchRow& row) const {
@@ -125,7 +102,17 @@ nlohmann::json Report::ToJson(const BenchRow& row) const {
     json["read_bandwidth_1_thread_gbyte_per_s"] = row.bandwidth_1;
     json["bandwidth_share"] = row.bandwidth_share;
   }
-  for (const OpTotals& op : row.ops) json["ops"].push_back(ToJson(op, row));
+  for (const OpTotals& op : row.ops) {
+    const Ceiling ceiling = CeilingOf(op.kind, peaks_);
+    json["ops"].push_back({{"op", op.op},
+                           {"calls", op.calls},
+                           {"seconds", op.seconds},
+                           {"time_share", Share(op.seconds, row.seconds)},
+                           {"flop", op.flop},
+                           {"bytes", op.bytes},
+                           {"ceiling", ceiling.name},
+                           {"ceiling_share", Share(op.flop / op.seconds, ceiling.operations)}});
+  }
   return json;
 }
 
@@ -152,9 +139,10 @@ void Report::Print(const OpTotals& op, const BenchRow& row) const {
               100 * Share(op.seconds, row.seconds));
   if (op.flop > 0) {
     std::printf(" %8.1f GOP/s", op.flop / op.seconds / 1e9);
-    if (Ceiling(op) > 0) {
-      std::printf(" (%4.1f%% of %s)", 100 * op.flop / op.seconds / Ceiling(op),
-                  CeilingName(op.kind));
+    const Ceiling ceiling = CeilingOf(op.kind, peaks_);
+    if (ceiling.operations > 0) {
+      std::printf(" (%4.1f%% of %s)", 100 * op.flop / op.seconds / ceiling.operations,
+                  ceiling.name);
     }
   }
   if (op.bytes > 0) std::printf(" %7.1f GB/s", op.bytes / op.seconds / 1e9);
@@ -171,9 +159,9 @@ void Report::Print(const KernelRow& row) const {
 void Print(const DriftRow& row) {
   std::printf(
       "weights %-6s state %-4s %8lld tokens, perplexity %10.4f, change %+8.4f%%, a token's "
-      "log-probability: mean %.2e, most %.2e\n",
+      "log-probability: mean %.2e, max %.2e\n",
       row.weights.c_str(), row.state.c_str(), static_cast<long long>(row.tokens), row.perplexity,
-      100 * row.change, row.mean_token, row.worst_token);
+      100 * row.change, row.mean_token, row.max_token);
   std::fflush(stdout);
 }
 
@@ -186,7 +174,7 @@ void PrintJson(const BenchOptions& options, const std::vector<DriftRow>& rows) {
                              {"perplexity", row.perplexity},
                              {"change", row.change},
                              {"mean_logprob_change", row.mean_token},
-                             {"max_logprob_change", row.worst_token}});
+                             {"max_logprob_change", row.max_token}});
   }
   std::cout << json.dump(1) << "\n";
 }

@@ -1,8 +1,9 @@
-// What a run prints: lines as rows are finished, or one JSON object at the end.
+// Output of a run: a line for each finished row, or one JSON object at the end.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "bench/ceilings.h"
 #include "bench/drift.h"
@@ -23,19 +24,16 @@ class Report {
   void Print(const BenchRow& row) const;
   void Print(const OpTotals& op, const BenchRow& row) const;
   void Print(const KernelRow& row) const;
-  nlohmann::json ToJson(const OpTotals& op, const BenchRow& row) const;
   nlohmann::json ToJson(const BenchRow& row) const;
-  // The peak that an op is compared with, in operations a second; 0: none.
-  double Ceiling(const OpTotals& op) const;
-
   const ProductPeaks peaks_;
   const bool on_device_;
   const bool as_json_;
   nlohmann::json json_;
 };
 
-// Rows of a drift run, as a line of a table each, and as one JSON object.
+// Prints a line of the drift table.
 void Print(const DriftRow& row);
+// Prints all rows as one JSON object.
 void PrintJson(const BenchOptions& options, const std::vector<DriftRow>& rows);
 
 }  // namespace polysketch::bench

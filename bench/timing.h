@@ -1,4 +1,3 @@
-// A stopwatch and a median.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +15,18 @@ class Stopwatch {
  private:
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
+
+// Seconds of a call of `fn`, which is called for at least `min_seconds`.
+template <typename Fn>
+double SecondsPerCall(double min_seconds, const Fn& fn) {
+  int calls = 0;
+  const Stopwatch watch;
+  do {
+    fn();
+    ++calls;
+  } while (watch.Seconds() < min_seconds);
+  return watch.Seconds() / calls;
+}
 
 inline double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());

@@ -1,8 +1,7 @@
-// The commands of the client. Each parses what stands behind its name, runs, and returns the
-// process's exit code.
+// The commands of the client.
 #pragma once
 
-#include <optional>
+#include <functional>
 #include <string>
 
 #include "clients/cpp/options.h"
@@ -10,16 +9,23 @@
 
 namespace polysketch {
 
-int RunComplete(Arguments args, CallOptions call);
-int RunSession(Arguments args, CallOptions call);
-int RunScore(Arguments args, CallOptions call);
-int RunTokenize(Arguments args, CallOptions call);
-int RunDetokenize(Arguments args, CallOptions call);
-int RunInfo(Arguments args, CallOptions call);
-int RunHealth(Arguments args, CallOptions call);
+struct CommandLine {
+  CLI::App app;
+  CallOptions call;
+  std::function<int()> run;  // the command in the arguments, after parsing. Returns the exit status
+};
 
-// Adds the options of every command to *options and parses. An exit code means that the command
-// ends here: help was asked for and printed, or the arguments are wrong.
-std::optional<ExitCode> ParseArguments(Options* options, CallOptions* call, Arguments* args);
+// Adds a command to `parent` (line->app, or a command of it), with the options of every call.
+CLI::App* AddCommand(CLI::App* parent, const std::string& name, const std::string& description,
+                     CommandLine* line, std::function<int()> run);
+
+// Each adds its commands to *line, which outlives them.
+void AddComplete(CommandLine* line);
+void AddSession(CommandLine* line);
+void AddScore(CommandLine* line);
+void AddTokenize(CommandLine* line);
+void AddDetokenize(CommandLine* line);
+void AddInfo(CommandLine* line);
+void AddHealth(CommandLine* line);
 
 }  // namespace polysketch

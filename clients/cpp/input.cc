@@ -18,9 +18,7 @@ namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
 
-bool IsSpace(char c) {
-  return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
-}
+constexpr char kSpaces[] = " \n\t\r\v\f";
 
 }  // namespace
 
@@ -41,15 +39,15 @@ InputFile::~InputFile() {
   close(wake_fd_);
 }
 
-Result<std::string> InputFile::Read(size_t most) {
+Result<std::string> InputFile::Read(size_t max_bytes) {
   pollfd fds[2] = {{fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
   while (poll(fds, 2, -1) < 0) PS_CHECK(errno == EINTR) << "poll: " << strerror(errno);
   std::string bytes;
   if (fds[1].revents != 0) return bytes;
-  bytes.resize(most);
+  bytes.resize(max_bytes);
   ssize_t count;
   do {
-    count = read(fd_, bytes.data(), most);
+    count = read(fd_, bytes.data(), max_bytes);
   } while (count < 0 && errno == EINTR);
   if (count < 0) return InvalidArgument("cannot read ", name_, ": ", strerror(errno));
   bytes.resize(static_cast<size_t>(count));
@@ -78,21 +76,20 @@ Result<std::string> TextReader::Read(size_t max_bytes) {
   }
 }
 
-Result<std::vector<int32_t>> TokenReader::Read(size_t most) {
+Result<std::vector<int32_t>> TokenReader::Read(size_t max_ids) {
   std::vector<int32_t> ids;
-  while (ids.size() < most) {
-    while (next_ < buffer_.size() && IsSpace(buffer_[next_])) ++next_;
-    size_t end = next_;
-    while (end < buffer_.size() && !IsSpace(buffer_[end])) ++end;
+  while (ids.size() < max_ids) {
+    next_ = std::min(buffer_.find_first_not_of(kSpaces, next_), buffer_.size());
+    size_t end = std::min(buffer_.find_first_of(kSpaces, next_), buffer_.size());
 
-    if (end == buffer_.size() && !at_end_) {  // the number may go on in the next piece
+    if (end == buffer_.size() && !at_end_) {  // the next piece may continue the id
       offset_ += static_cast<int64_t>(next_);
       buffer_.erase(0, next_);
       next_ = 0;
       PS_ASSIGN_OR_RETURN(const std::string bytes, file_->Read(kReadBytes));
       at_end_ = bytes.empty();
       buffer_ += bytes;
-      // No id is this long, so a file without white space does not fill the memory.
+      // No id is this long. The limit keeps a file without white space out of memory.
       if (buffer_.size() <= 2 * kReadBytes) continue;
       end = buffer_.size();
     }
@@ -118,42 +115,40 @@ Status CheckUtf8(std::string_view what, std::string_view text) {
   return InvalidArgument(what, " is not UTF-8 at byte ", whole);
 }
 
-void InputOptions::AddText(Options* options) {
-  options->Value("--prompt", "TEXT", "the input", &text);
-  options->Value("--prompt-file", "F", "read the input from a file of UTF-8 text; - is stdin",
-                 &text_file);
+void InputOptions::AddText(CLI::App* command) {
+  AddOption(command, "-p,--prompt", "TEXT", "Input text.", &text);
+  AddOption(command, "--prompt-file", "FILE", "File of UTF-8 text. -: standard input.", &text_file);
 }
 
-void InputOptions::AddTokens(Options* options) {
-  options->Value("--prompt-tokens", "F",
-                 "read token ids separated by white space, taken verbatim; - is stdin",
-                 &token_file);
-}
-
-Status InputOptions::Check() const {
-  if (text.has_value() + text_file.has_value() + token_file.has_value() != 1) {
-    return InvalidArgument("expected one input (--help lists the options that name it)");
-  }
-  return text ? CheckUtf8("--prompt", *text) : Status();
+void InputOptions::AddTokens(CLI::App* command) {
+  AddOption(command, "--prompt-tokens", "FILE",
+            "File of token ids separated by white space. -: standard input.", &token_file);
 }
 
 Result<std::unique_ptr<InputFile>> InputOptions::Open() const {
-  if (text) return std::unique_ptr<InputFile>();
-  return InputFile::Open(text_file ? *text_file : *token_file);
+  if (text.has_value() + text_file.has_value() + token_file.has_value() != 1) {
+    return InvalidArgument("expected one input option (see --help)");
+  }
+  if (!text) return InputFile::Open(text_file ? *text_file : *token_file);
+  PS_RETURN_IF_ERROR(CheckUtf8("--prompt", *text));
+  return std::unique_ptr<InputFile>();
 }
 
-Result<std::string> ReadText(InputFile* file) {
-  TextReader reader(file);
-  std::string text;
+Result<std::string> InputOptions::ReadText() const {
+  PS_ASSIGN_OR_RETURN(const auto file, Open());
+  if (file == nullptr) return *text;
+  TextReader reader(file.get());
+  std::string whole;
   while (true) {
     PS_ASSIGN_OR_RETURN(const std::string piece, reader.Read(1 << 20));
-    if (piece.empty()) return text;
-    text += piece;
+    if (piece.empty()) return whole;
+    whole += piece;
   }
 }
 
-Result<std::vector<int32_t>> ReadTokens(InputFile* file) {
-  return TokenReader(file).Read(std::numeric_limits<size_t>::max());
+Result<std::vector<int32_t>> InputOptions::ReadTokens() const {
+  PS_ASSIGN_OR_RETURN(const auto file, Open());
+  return TokenReader(file.get()).Read(std::numeric_limits<size_t>::max());
 }
 
 }  // namespace polysketch

@@ -1,4 +1,4 @@
-// What complete and score read: text or token ids, from the command line, a file or standard input.
+// The input of a command: text or token ids, from the command line, a file or standard input.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace polysketch {
 
-// A file opened for reading whose reader can be woken from another thread while it waits for more.
+// An open file. Another thread can end a Read that waits for more.
 class InputFile {
  public:
   // "-" is standard input.
@@ -22,9 +22,9 @@ class InputFile {
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
-  // Up to `most` bytes, at least one; none at the end of the file or after Interrupt.
-  Result<std::string> Read(size_t most);
-  // Thread-safe. Ends the Read that waits and all later ones.
+  // Returns 1 to `max_bytes` bytes. Empty: the end of the file, or Interrupt was called.
+  Result<std::string> Read(size_t max_bytes);
+  // Thread-safe. Ends a waiting Read and all later ones.
   void Interrupt();
   const std::string& name() const { return name_; }
 
@@ -33,57 +33,56 @@ class InputFile {
 
   const std::string name_;
   const int fd_;
-  const int wake_fd_;  // an eventfd: readable after Interrupt
+  const int wake_fd_;  // eventfd, readable after Interrupt
 };
 
-// A text in pieces of whole UTF-8 characters.
+// Reads text in pieces of whole UTF-8 characters.
 class TextReader {
  public:
   explicit TextReader(InputFile* file) : file_(file) {}
-  // Up to about `max_bytes`, empty at the end. INVALID_ARGUMENT names the first byte that is not
-  // UTF-8.
+  // Returns about `max_bytes` bytes at most. Empty: the end. INVALID_ARGUMENT names the first byte
+  // that is not UTF-8.
   Result<std::string> Read(size_t max_bytes);
 
  private:
   InputFile* const file_;
-  int64_t offset_ = 0;   // of pending_ in the file
-  std::string pending_;  // the beginning of a character, at most 3 bytes
+  int64_t offset_ = 0;   // position of pending_ in the file
+  std::string pending_;  // incomplete character, at most 3 bytes
 };
 
-// Token ids separated by white space.
+// Reads token ids separated by white space.
 class TokenReader {
  public:
   explicit TokenReader(InputFile* file) : file_(file) {}
-  // Up to `most` ids, none at the end. INVALID_ARGUMENT names what is not a number.
-  Result<std::vector<int32_t>> Read(size_t most);
+  // Returns at most `max_ids` ids. Empty: the end. INVALID_ARGUMENT names a word that is no id.
+  Result<std::vector<int32_t>> Read(size_t max_ids);
 
  private:
   InputFile* const file_;
-  int64_t offset_ = 0;  // of buffer_[0] in the file
-  size_t next_ = 0;     // in buffer_
+  int64_t offset_ = 0;  // position of buffer_[0] in the file
+  size_t next_ = 0;     // index of the next byte in buffer_
   std::string buffer_;
   bool at_end_ = false;
 };
 
-// The options that name an input. A command adds those that it takes.
+// The options that name an input. A command adds the ones it accepts.
 struct InputOptions {
   std::optional<std::string> text;        // --prompt
   std::optional<std::string> text_file;   // --prompt-file
   std::optional<std::string> token_file;  // --prompt-tokens
 
-  void AddText(Options* options);
-  void AddTokens(Options* options);
-  // INVALID_ARGUMENT unless exactly one is given; --prompt must be UTF-8.
-  Status Check() const;
-  // The file that is named; null for --prompt.
+  void AddText(CLI::App* command);
+  void AddTokens(CLI::App* command);
+  bool given() const { return text || text_file || token_file; }
+  // Opens the named file; null for --prompt. INVALID_ARGUMENT unless exactly one option is given and
+  // --prompt is UTF-8.
   Result<std::unique_ptr<InputFile>> Open() const;
+  // The whole input. Errors as for Open.
+  Result<std::string> ReadText() const;             // of --prompt or --prompt-file
+  Result<std::vector<int32_t>> ReadTokens() const;  // of --prompt-tokens
 };
 
-// INVALID_ARGUMENT that names the first byte that is not UTF-8; what: "--prompt".
+// INVALID_ARGUMENT names the first byte of `text` that is not UTF-8. what: "--prompt".
 Status CheckUtf8(std::string_view what, std::string_view text);
-
-// All of a file.
-Result<std::string> ReadText(InputFile* file);
-Result<std::vector<int32_t>> ReadTokens(InputFile* file);
 
 }  // namespace polysketch

@@ -14,30 +14,35 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-Json SingularToJson(const Message& message, const FieldDescriptor* field) {
+// An element of a repeated field, or with index -1 a singular field.
+Json FieldToJson(const Message& message, const FieldDescriptor* field, int index) {
   const Reflection& reflection = *message.GetReflection();
-  if (field->has_presence() && !reflection.HasField(message, field)) return nullptr;
+  const auto get = [&](auto singular, auto repeated) -> decltype(auto) {
+    return index < 0 ? (reflection.*singular)(message, field)
+                     : (reflection.*repeated)(message, field, index);
+  };
   switch (field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
-      return reflection.GetInt32(message, field);
+      return get(&Reflection::GetInt32, &Reflection::GetRepeatedInt32);
     case FieldDescriptor::CPPTYPE_INT64:
-      return reflection.GetInt64(message, field);
+      return get(&Reflection::GetInt64, &Reflection::GetRepeatedInt64);
     case FieldDescriptor::CPPTYPE_UINT32:
-      return reflection.GetUInt32(message, field);
+      return get(&Reflection::GetUInt32, &Reflection::GetRepeatedUInt32);
     case FieldDescriptor::CPPTYPE_UINT64:
-      return reflection.GetUInt64(message, field);
+      return get(&Reflection::GetUInt64, &Reflection::GetRepeatedUInt64);
     case FieldDescriptor::CPPTYPE_DOUBLE:
-      return reflection.GetDouble(message, field);
+      return get(&Reflection::GetDouble, &Reflection::GetRepeatedDouble);
     case FieldDescriptor::CPPTYPE_FLOAT:
-      return FloatToJson(reflection.GetFloat(message, field));
+      return FloatToJson(get(&Reflection::GetFloat, &Reflection::GetRepeatedFloat));
     case FieldDescriptor::CPPTYPE_BOOL:
-      return reflection.GetBool(message, field);
+      return get(&Reflection::GetBool, &Reflection::GetRepeatedBool);
     case FieldDescriptor::CPPTYPE_ENUM:
-      return reflection.GetEnum(message, field)->name();
+      return get(&Reflection::GetEnum, &Reflection::GetRepeatedEnum)->name();
     case FieldDescriptor::CPPTYPE_STRING:
-      return reflection.GetString(message, field);
+      return get(&Reflection::GetString, &Reflection::GetRepeatedString);
     case FieldDescriptor::CPPTYPE_MESSAGE:
-      return MessageToJson(reflection.GetMessage(message, field));
+      return MessageToJson(index < 0 ? reflection.GetMessage(message, field)
+                                     : reflection.GetRepeatedMessage(message, field, index));
   }
   return nullptr;
 }
@@ -54,12 +59,19 @@ Json FloatToJson(float value) {
 }
 
 Json MessageToJson(const Message& message) {
-  Json json = Json::object();
+  const Reflection& reflection = *message.GetReflection();
   const google::protobuf::Descriptor& descriptor = *message.GetDescriptor();
+  Json json = Json::object();
   for (int i = 0; i < descriptor.field_count(); ++i) {
     const FieldDescriptor* field = descriptor.field(i);
-    PS_CHECK(!field->is_repeated()) << field->full_name() << ": no message that is printed has one";
-    json[field->name()] = SingularToJson(message, field);
+    Json& value = json[field->name()];  // null
+    if (field->is_repeated()) {
+      value = Json::array();
+      const int size = reflection.FieldSize(message, field);
+      for (int j = 0; j < size; ++j) value.push_back(FieldToJson(message, field, j));
+    } else if (!field->has_presence() || reflection.HasField(message, field)) {
+      value = FieldToJson(message, field, -1);
+    }
   }
   return json;
 }

@@ -1,5 +1,4 @@
-// JSON as the commands print it: keys in the order they were added, numbers as short as they can
-// be.
+// JSON output of the commands: keys in the order of insertion, numbers with the fewest digits.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -13,18 +12,17 @@ namespace polysketch {
 
 using Json = nlohmann::ordered_json;
 
-// A float32 as the shortest decimal that reads back as the same float32.
+// The shortest decimal that reads back as the same float32. Null: not finite.
 Json FloatToJson(float value);
 
-// Every field of a message by its name in the .proto file; 64-bit numbers as numbers. Unset fields
-// that track presence are null.
+// Every field of a message, by its name in the .proto file. 64-bit integers are numbers. An unset
+// field with presence is null.
 Json MessageToJson(const google::protobuf::Message& message);
 
-// "cache_miss": why nothing came from a stored prompt; nothing is added where something did.
+// Adds "cache_miss", unless it is unspecified.
 void AddCacheMiss(v1::CacheMiss miss, Json* json);
 
-// Prints one line on stdout. Numbers that JSON lacks (nan, inf) are null, and bytes that are not
-// UTF-8 are U+FFFD.
+// Prints one line on stdout. Bytes that are not UTF-8 become U+FFFD; nan and inf become null.
 void PrintJson(const Json& json);
 
 }  // namespace polysketch

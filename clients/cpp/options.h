@@ -1,18 +1,15 @@
-// Command-line options: declared once, with the text that --help shows, and parsed into plain
-// variables.
-//
-//   Options options("complete [options]", "Continues a prompt.");
-//   options.Value("--max-tokens", "N", "most tokens to generate", &max_tokens);
-//   options.Switch("--json", "print one JSON object", &json);
-//   Status status = options.Parse(&args);
+// Options of the command line, on CLI11. A bad value is reported with what was expected and what
+// was found.
 #pragma once
 
-#include <cstdint>
-#include <deque>
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdlib>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -20,74 +17,88 @@
 
 namespace polysketch {
 
-// Each takes the whole of `text` or says what was expected. Numbers are not checked against any
-// range but that of their type: which values are legal is the server's to say.
-Status ParseValue(std::string_view text, std::string* value);
-Status ParseValue(std::string_view text, int32_t* value);
-Status ParseValue(std::string_view text, uint64_t* value);
-Status ParseValue(std::string_view text, float* value);                      // also nan and inf
-Status ParseValue(std::string_view text, double* value);                     // also nan and inf
-Status ParseValue(std::string_view text, std::pair<int32_t, float>* value);  // "ID=NUMBER"
+// Exit statuses of the client and of the load generator.
+enum ExitCode : int {
+  kExitOk = 0,
+  kExitFailed = 1,        // no connection to the server, or an error from it
+  kExitUsage = 2,         // bad command line, or bad input named by it
+  kExitInterrupted = 130  // SIGINT, as shells report it
+};
 
+// Each parses the whole of `text`, or says what was expected. Numbers are checked against the range
+// of their type only: the server checks the rest.
+inline Status ParseValue(const std::string& text, std::string* value) {
+  *value = text;
+  return Status();
+}
+template <std::integral T>
+Status ParseValue(const std::string& text, T* value) {
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  if (error == std::errc() && stop == text.data() + text.size()) return Status();
+  return InvalidArgument("expected an integer from ", std::numeric_limits<T>::min(), " to ",
+                         std::numeric_limits<T>::max(), ", found '", text, "'");
+}
+// Also nan and inf. Rounds to the type: "1e50" is inf as a float.
+template <std::floating_point T>
+Status ParseValue(const std::string& text, T* value) {
+  char* stop = nullptr;
+  *value = static_cast<T>(std::is_same_v<T, float> ? std::strtof(text.c_str(), &stop)
+                                                   : std::strtod(text.c_str(), &stop));
+  if (!text.empty() && stop == text.c_str() + text.size()) return Status();
+  return InvalidArgument("expected a number, found '", text, "'");
+}
 template <typename T>
-Status ParseValue(std::string_view text, std::optional<T>* value) {
+Status ParseValue(const std::string& text, std::optional<T>* value) {
   return ParseValue(text, &value->emplace());
 }
 template <typename T>
-Status ParseValue(std::string_view text, std::vector<T>* values) {
+Status ParseValue(const std::string& text, std::vector<T>* values) {
   return ParseValue(text, &values->emplace_back());
 }
 
-using Arguments = std::deque<std::string>;
+using TextParser = std::function<Status(const std::string& text)>;
 
-class Options {
- public:
-  // usage: what follows the program's name on the first line of Help().
-  Options(std::string usage, std::string summary, std::string program = "polysketch")
-      : program_(std::move(program)), usage_(std::move(usage)), summary_(std::move(summary)) {}
+// Adds `--name VALUE` (also `--name=VALUE`) to `app`; `value` is its word in --help. `parse` is
+// called for each occurrence, in order.
+CLI::Option* AddOption(CLI::App* app, const std::string& name, const std::string& value,
+                       const std::string& help, const TextParser& parse);
 
-  // --name: sets *target. The targets outlive the Options.
-  void Switch(std::string name, std::string help, bool* target);
-  // --name VALUE or --name=VALUE. Given again, an option replaces its value; one whose target is a
-  // vector adds to it.
-  template <typename T>
-  void Value(std::string name, std::string value_name, std::string help, T* target) {
-    options_.push_back({std::move(name), std::move(value_name), std::move(help),
-                        [target](std::string_view text) { return ParseValue(text, target); }});
+// As above; the value goes into *target, which outlives the parsing. The last occurrence counts; a
+// vector collects all of them. --help shows the initial value as the default.
+template <typename T>
+requires(!std::is_convertible_v<T*, TextParser>) CLI::Option* AddOption(CLI::App* app,
+                                                                        const std::string& name,
+                                                                        const std::string& value,
+                                                                        const std::string& help,
+                                                                        T* target) {
+  const TextParser parse = [target](const std::string& text) { return ParseValue(text, target); };
+  CLI::Option* option = AddOption(app, name, value, help, parse);
+  if constexpr (requires(std::ostream & out) { out << *target; }) {
+    option->default_str(StrCat(*target));
   }
-  // The same for a value that goes elsewhere than into a variable: set(value).
-  template <typename T, typename Set>
-  void Field(std::string name, std::string value_name, std::string help, Set set) {
-    options_.push_back({std::move(name), std::move(value_name), std::move(help),
-                        [set](std::string_view text) -> Status {
-                          T value;
-                          PS_RETURN_IF_ERROR(ParseValue(text, &value));
-                          set(std::move(value));
-                          return Status();
-                        }});
-  }
-  // Lines behind the options in Help().
-  void Footer(std::string footer) { footer_ = std::move(footer); }
+  return option;
+}
 
-  // Takes options off the front of *args until the first argument that does not begin with "-",
-  // which stays. Whether that one is welcome is for the caller to say.
-  Status Parse(Arguments* args) const;
-  std::string Help() const;
+// As above; the value goes into a field of a protobuf message, by the setter of the field.
+template <typename Message, typename T>
+CLI::Option* AddOption(CLI::App* app, const std::string& name, const std::string& value,
+                       const std::string& help, Message* message, void (Message::*set)(T)) {
+  return AddOption(app, name, value, help, [=](const std::string& text) {
+    T parsed{};
+    const Status status = ParseValue(text, &parsed);
+    if (status.ok()) (message->*set)(parsed);
+    return status;
+  });
+}
 
- private:
-  struct Option {
-    std::string name;
-    std::string value_name;  // empty: a switch
-    std::string help;
-    std::function<Status(std::string_view)> set;
-  };
-  const Option* Find(std::string_view name) const;
+// Sets the program's name, its --version and the form of --help. Called before options are added.
+void Configure(CLI::App* app, const std::string& name, const std::string& version);
 
-  std::string program_;
-  std::string usage_;
-  std::string summary_;
-  std::string footer_;
-  std::vector<Option> options_;
-};
+// Parses the command line. Returns the exit status if the process ends here: --help or --version was
+// printed, or the error, as "NAME: MESSAGE" on stderr.
+std::optional<ExitCode> ParseCommandLine(int argc, const char* const* argv, CLI::App* app);
+
+// Prints "NAME: MESSAGE" of a bad command line or input on stderr. Returns kExitUsage.
+ExitCode ReportUsageError(const Status& status, const std::string& program = "polysketch");
 
 }  // namespace polysketch

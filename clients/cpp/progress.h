@@ -5,19 +5,21 @@
 
 namespace polysketch {
 
-// How far a long input has been read, on stderr: one line that is rewritten on a terminal,
-// otherwise a line each time.
+constexpr char kProgressHelp[] = "Shows progress on stderr. Default: on terminals only.";
+
+// Progress through a long input, on stderr: on a terminal one line that is rewritten, else a line
+// for each update.
 class ProgressLine {
  public:
-  // what: "reading the prompt". Without a terminal on stderr nothing is shown unless `always`.
+  // what: "reading the prompt". Unless stderr is a terminal or `always` is set, nothing is shown.
   ProgressLine(std::string_view what, bool always);
   ~ProgressLine() { Clear(); }
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  // Tokens so far and in all; total 0: not known.
+  // total: tokens of the input; 0: unknown.
   void Show(int64_t processed, int64_t total);
-  // Takes the line off the terminal, before other output.
+  // Removes the line from the terminal, before other output.
   void Clear();
 
  private:

@@ -1,9 +1,7 @@
 #include "clients/cpp/rpc.h"
 
-#include <poll.h>
+#include <semaphore.h>
 #include <signal.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,16 +17,13 @@
 namespace polysketch {
 namespace {
 
-// What the waiter reads from its eventfd is the sum of what was written: any signal shows as a
-// value above kStop.
-constexpr uint64_t kStop = 1;
-constexpr uint64_t kSignalled = 1 << 16;
-int signal_fd = -1;  // of the CancelOnInterrupt that lives
+sem_t wake;  // of the current CancelOnInterrupt
 std::atomic<bool> interrupted = false;
 
 void OnSignal(int) {
   const int saved_errno = errno;
-  [[maybe_unused]] const ssize_t written = write(signal_fd, &kSignalled, sizeof(kSignalled));
+  interrupted = true;
+  sem_post(&wake);
   errno = saved_errno;
 }
 
@@ -38,23 +33,20 @@ bool Contains(const std::string& text, const char* part) {
 
 }  // namespace
 
-void CallOptions::AddTo(Options* options) {
-  options->Value("--server", "HOST:PORT", "default " + DefaultServer(), &server);
-  options->Value("--request-id", "ID", "goes to the server's log as x-request-id", &request_id);
-  options->Value("--tenant", "ID", "whose sessions (x-tenant-id); a gateway may set it", &tenant);
-  options->Value("--timeout", "SECONDS", "give up after so long; default: never", &timeout);
-  options->Switch("--json", "print one JSON object", &json);
-}
-
 std::string DefaultServer() {
   const char* server = std::getenv("POLYSKETCH_SERVER");
   return server != nullptr && *server != '\0' ? server : "127.0.0.1:50051";
 }
 
+void AddServerOption(CLI::App* app, std::string* server) {
+  AddOption(app, "--server", "HOST:PORT", "Server address. Environment: POLYSKETCH_SERVER.",
+            server);
+}
+
 std::shared_ptr<grpc::Channel> Connect(const CallOptions& options) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);           // the server bounds what it sends
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // a proxy for web pages rarely passes HTTP/2
+  arguments.SetMaxReceiveMessageSize(-1);           // the server limits its messages
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // HTTP proxies rarely forward HTTP/2
   arguments.SetUserAgentPrefix("polysketch-cli");
   return grpc::CreateCustomChannel(options.server, grpc::InsecureChannelCredentials(), arguments);
 }
@@ -64,69 +56,52 @@ void Prepare(const CallOptions& options, grpc::ClientContext* context) {
   if (!options.tenant.empty()) context->AddMetadata("x-tenant-id", options.tenant);
   if (!options.session.empty()) context->AddMetadata("x-session-id", options.session);
   if (options.timeout > 0) {
-    // A year is as good as never, and fits every clock.
+    // Limited to a year: later times overflow the clock.
     const std::chrono::duration<double> timeout(std::min(options.timeout, 365.0 * 24 * 3600));
     context->set_deadline(std::chrono::system_clock::now() +
                           std::chrono::duration_cast<std::chrono::system_clock::duration>(timeout));
   }
 }
 
-grpc::Status WithRetryDelay(const grpc::Status& status, const grpc::ClientContext& context) {
-  if (status.ok()) return status;
-  const auto& metadata = context.GetServerTrailingMetadata();
-  const auto delay = metadata.find("retry-after-ms");
-  if (delay == metadata.end()) return status;
-  const std::string_view milliseconds(delay->second.data(), delay->second.size());
-  return {status.error_code(), StrCat(status.error_message(), "; again in ", milliseconds, " ms"),
-          status.error_details()};
-}
-
-ExitCode ReportRpcError(const grpc::Status& status, const CallOptions& options) {
+ExitCode ReportRpcError(const grpc::Status& status, const CallOptions& options,
+                        const grpc::ClientContext& context) {
   if (interrupted && status.error_code() == grpc::StatusCode::CANCELLED) {
     std::cerr << "polysketch: interrupted\n";
     return kExitInterrupted;
   }
   const std::string& message = status.error_message();
-  std::string text;
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
-      (Contains(message, "http1") || Contains(message, "parsing HTTP/2"))) {
-    text = options.server + " answers, but not with gRPC; is it the metrics port?";
-  } else if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+  const bool unavailable = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+  std::cerr << "polysketch: ";
+  if (unavailable && (Contains(message, "http1") || Contains(message, "parsing HTTP/2"))) {
+    std::cerr << options.server << " answers, but not with gRPC; is it the metrics port?\n";
+  } else if (unavailable &&
              (Contains(message, "failed to connect") || Contains(message, "refused"))) {
-    text = "nothing answers at " + options.server +
-           "; is polysketch-server running there? (--server HOST:PORT says where it is; " +
-           message + ")";
+    std::cerr << "nothing answers at " << options.server << "; is polysketch-server running there? "
+              << "(--server HOST:PORT sets the address; " << message << ")\n";
   } else if (Contains(message, "DNS resolution failed")) {
-    text = "there is no host of the name in " + options.server + " (" + message + ")";
+    std::cerr << "the host name of " << options.server << " does not resolve (" << message << ")\n";
   } else if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
-    text = options.server +
-           " speaks gRPC but does not offer this call; is it a polysketch-server? (" + message +
-           ")";
+    std::cerr << options.server << " speaks gRPC but does not offer this call; is it a "
+              << "polysketch-server? (" << message << ")\n";
   } else {
-    text = std::string(CodeName(static_cast<Code>(status.error_code()))) + ": " + message;
+    std::cerr << CodeName(static_cast<Code>(status.error_code())) << ": " << message;
+    const auto& metadata = context.GetServerTrailingMetadata();
+    const auto delay = metadata.find("retry-after-ms");
+    if (delay != metadata.end()) std::cerr << "; again in " << delay->second << " ms";
+    std::cerr << "\n";
   }
-  std::cerr << "polysketch: " << text << "\n";
   return kExitFailed;
 }
 
-ExitCode ReportUsageError(const Status& status) {
-  std::cerr << "polysketch: " << status.message() << "\n";
-  return kExitUsage;
-}
-
-CancelOnInterrupt::CancelOnInterrupt(grpc::ClientContext* context) : context_(context) {
-  signal_fd = eventfd(0, EFD_CLOEXEC);
-  PS_CHECK(signal_fd >= 0) << "eventfd: " << strerror(errno);
-  waiter_ = std::thread([this] {
-    uint64_t value = 0;
-    while (read(signal_fd, &value, sizeof(value)) < 0) PS_CHECK(errno == EINTR) << strerror(errno);
-    if (value < kSignalled) return;
-    interrupted = true;
-    context_->TryCancel();
+CancelOnInterrupt::CancelOnInterrupt(grpc::ClientContext* context) {
+  PS_CHECK(sem_init(&wake, 0, 0) == 0) << "sem_init: " << strerror(errno);
+  waiter_ = std::thread([context] {
+    while (sem_wait(&wake) != 0) PS_CHECK(errno == EINTR) << "sem_wait: " << strerror(errno);
+    if (interrupted) context->TryCancel();
   });
   struct sigaction action {};
   action.sa_handler = OnSignal;
-  action.sa_flags = SA_RESTART | SA_RESETHAND;  // the second one does what signals do
+  action.sa_flags = SA_RESTART | SA_RESETHAND;  // a second signal ends the process
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }
@@ -134,9 +109,9 @@ CancelOnInterrupt::CancelOnInterrupt(grpc::ClientContext* context) : context_(co
 CancelOnInterrupt::~CancelOnInterrupt() {
   signal(SIGINT, SIG_DFL);
   signal(SIGTERM, SIG_DFL);
-  PS_CHECK(write(signal_fd, &kStop, sizeof(kStop)) == sizeof(kStop)) << strerror(errno);
+  sem_post(&wake);
   waiter_.join();
-  close(signal_fd);
+  sem_destroy(&wake);
 }
 
 }  // namespace polysketch

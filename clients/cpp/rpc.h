@@ -1,4 +1,4 @@
-// The way to a server: what every command shares.
+// The connection to a server, and what every call has in common.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -11,45 +11,33 @@
 
 namespace polysketch {
 
-// What the process exits with.
-enum ExitCode : int {
-  kExitOk = 0,
-  kExitFailed = 1,        // the server could not be reached, or it answered with an error
-  kExitUsage = 2,         // the command line, or the input that it names, is wrong
-  kExitInterrupted = 130  // by Ctrl-C, as shells have it
-};
-
-// Options of every command.
+// Options of every call.
 struct CallOptions {
   std::string server;      // HOST:PORT
-  std::string request_id;  // empty: the server makes one
+  std::string request_id;  // x-request-id; empty: the server makes one
   std::string tenant;      // x-tenant-id; empty: none
-  std::string session;     // x-session-id, by which a gateway may choose the replica; empty: none
-  double timeout = 0;      // seconds; 0: none
-  bool json = false;
-
-  // server: the default, if the command line says nothing.
-  void AddTo(Options* options);
+  std::string session;     // x-session-id, by which a gateway may route the call; empty: none
+  double timeout = 0;      // seconds; 0: no limit
+  bool json = false;       // prints the result as one JSON object
 };
 
-// "127.0.0.1:50051", or what the environment's POLYSKETCH_SERVER says.
+// "127.0.0.1:50051", or the value of POLYSKETCH_SERVER in the environment.
 std::string DefaultServer();
+// Adds --server to `app`. *server holds the default.
+void AddServerOption(CLI::App* app, std::string* server);
 
-// Never fails: whether there is a server shows with the first call.
+// The channel connects with its first call, which reports a server that cannot be reached.
 std::shared_ptr<grpc::Channel> Connect(const CallOptions& options);
-// Gives the context of a call its deadline and metadata.
+// Sets the deadline and the metadata of a call.
 void Prepare(const CallOptions& options, grpc::ClientContext* context);
 
-// The status of a call with what else its answer says: when to come again (retry-after-ms).
-grpc::Status WithRetryDelay(const grpc::Status& status, const grpc::ClientContext& context);
+// Prints the error of a finished call on stderr, with advice where the cause is known, and returns
+// the exit status. The retry delay of the server (retry-after-ms) is part of the message.
+ExitCode ReportRpcError(const grpc::Status& status, const CallOptions& options,
+                        const grpc::ClientContext& context);
 
-// Says on stderr what went wrong, in words for the person at the terminal, and returns the exit
-// code.
-ExitCode ReportRpcError(const grpc::Status& status, const CallOptions& options);
-ExitCode ReportUsageError(const Status& status);
-
-// While it lives, the first SIGINT or SIGTERM cancels the call, so that the server ends it at once;
-// a second ends the process. One at a time.
+// The first SIGINT or SIGTERM in the object's life cancels the call, so that the server ends it at
+// once; a second one ends the process. One object at a time.
 class CancelOnInterrupt {
  public:
   explicit CancelOnInterrupt(grpc::ClientContext* context);
@@ -58,7 +46,6 @@ class CancelOnInterrupt {
   CancelOnInterrupt& operator=(const CancelOnInterrupt&) = delete;
 
  private:
-  grpc::ClientContext* const context_;
   std::thread waiter_;
 };
 

@@ -1,22 +1,40 @@
-// A call of one message in and one out, ended by Ctrl-C.
+// Calls with one message in each direction, cancelled by an interrupt.
 #pragma once
 
+#include "clients/cpp/json.h"
 #include "clients/cpp/rpc.h"
 #include "polysketch/v1/polysketch.grpc.pb.h"
 
 namespace polysketch {
 
 template <typename Request, typename Response>
-grpc::Status CallUnary(const CallOptions& options,
-                       grpc::Status (v1::PolySketch::Stub::*method)(grpc::ClientContext*,
-                                                                    const Request&, Response*),
-                       const Request& request, Response* response) {
+using UnaryMethod = grpc::Status (v1::PolySketch::Stub::*)(grpc::ClientContext*, const Request&,
+                                                           Response*);
+
+// Calls `method` and passes the response to `on_response`. Returns the exit status; an error is
+// reported.
+template <typename Request, typename Response, typename OnResponse>
+int CallUnary(const CallOptions& options, UnaryMethod<Request, Response> method,
+              const Request& request, const OnResponse& on_response) {
   const auto stub = v1::PolySketch::NewStub(Connect(options));
   grpc::ClientContext context;
   Prepare(options, &context);
   const CancelOnInterrupt cancel_on_interrupt(&context);
-  const grpc::Status status = ((*stub).*method)(&context, request, response);
-  return WithRetryDelay(status, context);
+  Response response;
+  const grpc::Status status = ((*stub).*method)(&context, request, &response);
+  if (!status.ok()) return ReportRpcError(status, options, context);
+  on_response(response);
+  return kExitOk;
+}
+
+// As above. Prints the response, with --json as JSON and else by `print`.
+template <typename Request, typename Response, typename Print>
+int PrintUnary(const CallOptions& options, UnaryMethod<Request, Response> method,
+               const Request& request, const Print& print) {
+  return CallUnary(options, method, request, [&](const Response& response) {
+    if (options.json) return PrintJson(MessageToJson(response));
+    print(response);
+  });
 }
 
 }  // namespace polysketch

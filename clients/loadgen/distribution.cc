@@ -12,8 +12,26 @@ namespace polysketch::loadgen {
 namespace {
 
 constexpr char kForms[] =
-    "expected N, uniform:LEAST:MOST, normal:MEAN:DEVIATION, exponential:MEAN or "
+    "expected N, uniform:MIN:MAX, normal:MEAN:DEVIATION, exponential:MEAN or "
     "lognormal:MEDIAN:SIGMA, found '";
+
+struct Kind {
+  std::string_view name;
+  size_t parameters;
+  double (*sample)(double a, double b, Random* random);
+};
+
+constexpr Kind kKinds[] = {
+    {"fixed", 1, [](double a, double, Random*) { return a; }},
+    {"uniform", 2,
+     [](double a, double b, Random* random) {
+       return a + std::floor(random->Uniform() * (b - a + 1));
+     }},
+    {"normal", 2, [](double a, double b, Random* random) { return a + b * random->Normal(); }},
+    {"exponential", 1, [](double a, double, Random* random) { return a * random->Exponential(); }},
+    {"lognormal", 2,
+     [](double a, double b, Random* random) { return a * std::exp(b * random->Normal()); }},
+};
 
 std::vector<std::string_view> Split(std::string_view text) {
   std::vector<std::string_view> parts;
@@ -41,56 +59,28 @@ double Random::Normal() {
 }
 
 Result<Distribution> Distribution::Parse(std::string_view text) {
-  const std::vector<std::string_view> parts = Split(text);
+  std::vector<std::string_view> parts = Split(text);
+  if (parts.size() == 1) parts.insert(parts.begin(), "fixed");
   Distribution parsed;
-  std::vector<double> numbers;
-  for (size_t i = parts.size() == 1 ? 0 : 1; i < parts.size(); ++i) {
-    double number = 0;
-    if (!ParseValue(parts[i], &number).ok() || !(number >= 0 && number <= double(kMax))) {
+  parsed.text_ = text;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    double& number = i == 1 ? parsed.a_ : parsed.b_;
+    if (!ParseValue(std::string(parts[i]), &number).ok() ||
+        !(number >= 0 && number <= double(kMax))) {
       return InvalidArgument(kForms, text, "' (numbers from 0 to ", kMax, ")");
     }
-    numbers.push_back(number);
   }
-  const std::string_view name = parts.size() == 1 ? "fixed" : parts[0];
-  const auto is = [&](std::string_view kind, size_t count) {
-    return name == kind && numbers.size() == count;
-  };
-  if (is("fixed", 1)) {
-    parsed.kind_ = Kind::kFixed;
-  } else if (is("uniform", 2) && numbers[0] <= numbers[1]) {
-    parsed.kind_ = Kind::kUniform;
-  } else if (is("normal", 2)) {
-    parsed.kind_ = Kind::kNormal;
-  } else if (is("exponential", 1)) {
-    parsed.kind_ = Kind::kExponential;
-  } else if (is("lognormal", 2)) {
-    parsed.kind_ = Kind::kLognormal;
-  } else {
-    return InvalidArgument(kForms, text, "'");
+  for (const Kind& kind : kKinds) {
+    if (parts[0] != kind.name || parts.size() != 1 + kind.parameters) continue;
+    if (kind.name == "uniform" && parsed.a_ > parsed.b_) break;
+    parsed.sample_ = kind.sample;
+    return parsed;
   }
-  parsed.a_ = numbers[0];
-  if (numbers.size() > 1) parsed.b_ = numbers[1];
-  return parsed;
+  return InvalidArgument(kForms, text, "'");
 }
 
-int64_t Distribution::Draw(Random* random) const {
-  double value = a_;
-  switch (kind_) {
-    case Kind::kFixed:
-      break;
-    case Kind::kUniform:
-      value = a_ + std::floor(random->Uniform() * (b_ - a_ + 1));
-      break;
-    case Kind::kNormal:
-      value = a_ + b_ * random->Normal();
-      break;
-    case Kind::kExponential:
-      value = a_ * random->Exponential();
-      break;
-    case Kind::kLognormal:
-      value = a_ * std::exp(b_ * random->Normal());
-      break;
-  }
+int64_t Distribution::Sample(Random* random) const {
+  const double value = sample_ == nullptr ? a_ : sample_(a_, b_, random);
   return static_cast<int64_t>(std::clamp(std::round(value), 1.0, double(kMax)));
 }
 

@@ -43,7 +43,7 @@ bool Objective::Met(const RequestResult& result) const {
          within(result.latency(), latency);
 }
 
-Summary Summarise(std::vector<double> values) {
+Summary Summarize(std::vector<double> values) {
   if (values.empty()) return {};
   std::ranges::sort(values);
   const auto count = static_cast<double>(values.size());
@@ -91,10 +91,10 @@ Report Report::Of(const std::vector<RequestResult>& results, double from, double
   report.goodput = static_cast<double>(met) * rate;
   if (report.requests > 0)
     report.goodput_share = static_cast<double>(met) / static_cast<double>(report.requests);
-  report.first_token = Summarise(std::move(first));
-  report.between_tokens = Summarise(std::move(gaps));
-  report.time_per_output_token = Summarise(std::move(per_token));
-  report.latency = Summarise(std::move(latency));
+  report.first_token = Summarize(std::move(first));
+  report.between_tokens = Summarize(std::move(gaps));
+  report.time_per_output_token = Summarize(std::move(per_token));
+  report.latency = Summarize(std::move(latency));
   return report;
 }
 
@@ -130,7 +130,7 @@ std::string Report::ToText() const {
   text += Format("%.2f requests/s, %.1f output tokens/s, %.1f tokens/s with prompts\n",
                  requests_per_second, output_tokens_per_second, total_tokens_per_second);
   if (cached_tokens > 0) {
-    text += Format("%.1f%% of prompt tokens came from a cache\n",
+    text += Format("%.1f%% of prompt tokens from a cache\n",
                    100.0 * static_cast<double>(cached_tokens) / static_cast<double>(prompt_tokens));
   }
   if (has_objective) {

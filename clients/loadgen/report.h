@@ -1,4 +1,4 @@
-// From the times of single requests to the figures of a run.
+// Statistics of a run, from the results of its requests.
 #pragma once
 
 #include <array>
@@ -10,14 +10,14 @@
 
 namespace polysketch::loadgen {
 
-// Times in seconds, as the client saw them.
+// Times in seconds, measured by the client.
 struct RequestResult {
-  std::string status = "OK";  // the name of a gRPC status
-  double start = 0;           // since the run began: when it was due
-  double end = 0;
-  double first_token = 0;   // since `start`; 0: there was none
-  double last_token = 0;    // since `start`
-  std::vector<float> gaps;  // between tokens; 0 for those that came in one message
+  std::string status = "OK";  // name of the gRPC status
+  double start = 0;           // time at which it was due, since the start of the run
+  double end = 0;             // since the start of the run
+  double first_token = 0;     // since `start`; 0: no token
+  double last_token = 0;      // since `start`
+  std::vector<float> gaps;    // times between tokens; 0 within a message
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t output_tokens = 0;
@@ -28,7 +28,7 @@ struct RequestResult {
   double time_per_output_token() const;
 };
 
-// Seconds; 0: not asked for.
+// Limits of goodput in seconds; 0: none.
 struct Objective {
   double first_token = 0;
   double time_per_output_token = 0;
@@ -45,13 +45,13 @@ struct Summary {
   double p99 = 0;
   double max = 0;
 };
-// Nearest rank: the least value that at least that share of all values does not exceed. Zeros when
-// there are none.
-Summary Summarise(std::vector<double> values);
+// Percentiles by nearest rank: the smallest value that at least p percent of the values do not
+// exceed. All 0 without values.
+Summary Summarize(std::vector<double> values);
 
 struct Report {
-  // Requests that began within [from, until), seconds since the run began. Rates are over the time
-  // from `from` until the last of them ended.
+  // Requests due in [from, until), in seconds since the start of the run. Rates are over the time
+  // from `from` to the end of the last one.
   static Report Of(const std::vector<RequestResult>& results, double from, double until,
                    const Objective& objective);
 
@@ -62,12 +62,12 @@ struct Report {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t output_tokens = 0;
-  double requests_per_second = 0;  // that ended well
+  double requests_per_second = 0;  // successful ones
   double output_tokens_per_second = 0;
   double total_tokens_per_second = 0;
   bool has_objective = false;
-  double goodput = 0;        // requests a second that met the objective
-  double goodput_share = 0;  // of all requests
+  double goodput = 0;        // requests that met the objective, a second
+  double goodput_share = 0;  // requests that met the objective, as a share of all
   Summary first_token, between_tokens, time_per_output_token, latency;
 
   nlohmann::ordered_json ToJson() const;

@@ -6,20 +6,16 @@
 namespace polysketch::loadgen {
 namespace {
 
-constexpr std::chrono::milliseconds kRest(100);
+constexpr std::chrono::milliseconds kBackoff(100);
 constexpr std::chrono::milliseconds kTick(50);
 
-// A unary call with what it needs, until its callback has run.
+// The context and the messages of a unary call. Lives until its callback has run.
 template <typename RequestMessage, typename ResponseMessage>
 struct UnaryCall {
   grpc::ClientContext context;
   RequestMessage request;
   ResponseMessage response;
 };
-
-Clock::duration Duration(double seconds) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
 
 }  // namespace
 
@@ -34,8 +30,8 @@ std::vector<RequestResult> Runner::Run(const std::atomic<bool>& interrupted) {
       cancelled = true;
       for (Stream* stream : running_) stream->Cancel();
     }
-    if (!cancelled) BeginWhatIsDue(now, &lock);
-    const bool more = !cancelled && (MayBegin(now) || !continued_.empty());
+    if (!cancelled) StartDueRequests(now, &lock);
+    const bool more = !cancelled && (MayStart(now) || !continued_.empty());
     const int64_t calls = static_cast<int64_t>(running_.size()) + ending_ + creating_ + deleting_;
     if (calls == 0 && !more) break;
     if (options_.progress && now >= next_progress_) ShowProgress(now);
@@ -46,37 +42,37 @@ std::vector<RequestResult> Runner::Run(const std::atomic<bool>& interrupted) {
   return std::move(results_);
 }
 
-bool Runner::MayBegin(Clock::time_point now) const {
-  if (options_.requests > 0 && begun_ >= options_.requests) return false;
+bool Runner::MayStart(Clock::time_point now) const {
+  if (options_.requests > 0 && started_ >= options_.requests) return false;
   if (options_.rate > 0 && options_.duration > 0) {
     return next_arrival_ < start_ + Duration(options_.duration);
   }
   return options_.duration <= 0 || now < start_ + Duration(options_.duration);
 }
 
-void Runner::BeginWhatIsDue(Clock::time_point now, std::unique_lock<std::mutex>* lock) {
-  while (!resting_.empty() && resting_.front() <= now) resting_.pop_front();
+void Runner::StartDueRequests(Clock::time_point now, std::unique_lock<std::mutex>* lock) {
+  while (!backoff_ends_.empty() && backoff_ends_.front() <= now) backoff_ends_.pop_front();
   std::vector<std::pair<Request, Clock::time_point>> due;
   while (!continued_.empty()) {
     due.emplace_back(std::move(continued_.front()), now);
     continued_.pop_front();
   }
   if (options_.rate > 0) {
-    while (MayBegin(now) && next_arrival_ <= now) {
+    while (MayStart(now) && next_arrival_ <= now) {
       due.emplace_back(workload_->Next(), next_arrival_);
-      ++begun_;
+      ++started_;
       next_arrival_ += Duration((options_.poisson ? arrivals_.Exponential() : 1) / options_.rate);
     }
   } else {
-    while (MayBegin(now) &&
+    while (MayStart(now) &&
            creating_ + ending_ +
-                   static_cast<int64_t>(running_.size() + resting_.size() + due.size()) <
+                   static_cast<int64_t>(running_.size() + backoff_ends_.size() + due.size()) <
                options_.concurrency) {
       due.emplace_back(workload_->Next(), now);
-      ++begun_;
+      ++started_;
     }
   }
-  lock->unlock();  // a stream may end while it is started
+  lock->unlock();  // Ended, which locks, may be called before Start returns
   for (auto& [request, time] : due) {
     if (options_.sessions && request.session.empty()) {
       CreateSession(std::move(request), time);
@@ -107,33 +103,31 @@ void Runner::CreateSession(Request request, Clock::time_point due) {
     ++creating_;
   }
   auto call = std::make_shared<UnaryCall<v1::CreateSessionRequest, v1::Session>>();
-  auto* const parts = call.get();  // the callback alone keeps the call
-  NextStub()->async()->CreateSession(
-      &parts->context, &parts->request, &parts->response,
-      [this, call = std::move(call), request = std::move(request),
-       due](const grpc::Status& status) mutable {
-        request.session = call->response.session();
-        call.reset();  // as a stream in Ended
-        if (status.ok()) {
-          Launch(std::move(request), due);
-        }
-        std::lock_guard lock(mutex_);
-        --creating_;
-        if (!status.ok()) {
-          RequestResult result;
-          result.status = CodeName(static_cast<Code>(status.error_code()));
-          result.start = std::chrono::duration<double>(due - start_).count();
-          result.end = std::chrono::duration<double>(Clock::now() - start_).count();
-          AddLocked(std::move(result));
-        }
-        changed_.notify_one();
-      });
+  auto* const parts = call.get();  // the callback owns the call
+  NextStub()->async()->CreateSession(&parts->context, &parts->request, &parts->response,
+                                     [this, call = std::move(call), request = std::move(request),
+                                      due](const grpc::Status& status) mutable {
+                                       request.session = call->response.session();
+                                       call.reset();  // as a stream in Ended
+                                       if (status.ok()) Launch(std::move(request), due);
+                                       std::lock_guard lock(mutex_);
+                                       --creating_;
+                                       if (!status.ok()) {
+                                         RequestResult result;
+                                         result.status =
+                                             CodeName(static_cast<Code>(status.error_code()));
+                                         result.start = Seconds(due - start_);
+                                         result.end = Seconds(Clock::now() - start_);
+                                         AddLocked(std::move(result));
+                                       }
+                                       changed_.notify_one();
+                                     });
 }
 
 void Runner::DeleteSession(const std::string& session) {
   auto call = std::make_shared<UnaryCall<v1::DeleteSessionRequest, v1::DeleteSessionResponse>>();
   call->request.set_session(session);
-  auto* const parts = call.get();  // the callback alone keeps the call
+  auto* const parts = call.get();  // the callback owns the call
   NextStub()->async()->DeleteSession(&parts->context, &parts->request, &parts->response,
                                      [this, call = std::move(call)](const grpc::Status&) mutable {
                                        call.reset();  // as a stream in Ended
@@ -146,7 +140,7 @@ void Runner::DeleteSession(const std::string& session) {
 void Runner::AddLocked(RequestResult result) {
   if (!result.ok()) {
     ++failed_;
-    if (options_.rate <= 0) resting_.push_back(Clock::now() + kRest);
+    if (options_.rate <= 0) backoff_ends_.push_back(Clock::now() + kBackoff);
   }
   results_.push_back(std::move(result));
 }
@@ -179,9 +173,8 @@ void Runner::Ended(std::unique_ptr<Stream> stream, RequestResult result,
 void Runner::ShowProgress(Clock::time_point now) {
   const int64_t tokens = tokens_.load(std::memory_order_relaxed);
   std::fprintf(stderr, "%4.0f s: %lld ended, %lld failed, %lld running, %lld tokens/s\n",
-               std::chrono::duration<double>(now - start_).count(),
-               static_cast<long long>(results_.size()), static_cast<long long>(failed_),
-               static_cast<long long>(running_.size()),
+               Seconds(now - start_), static_cast<long long>(results_.size()),
+               static_cast<long long>(failed_), static_cast<long long>(running_.size()),
                static_cast<long long>(tokens - shown_tokens_));
   shown_tokens_ = tokens;
   next_progress_ += std::chrono::seconds(1);

@@ -1,4 +1,4 @@
-// Sends the requests of a workload when they are due and gathers their results.
+// Sends the requests of a workload when they are due and collects their results.
 #pragma once
 
 #include <atomic>
@@ -14,40 +14,39 @@
 namespace polysketch::loadgen {
 
 struct RunOptions {
-  int64_t concurrency = 8;  // closed loop: so many conversations at once
-  double rate = 0;          // open loop instead: conversations that begin a second
-  bool poisson = true;      // open loop: with random times between them, or with equal ones
-  int64_t requests = 0;     // most; 0: no limit
-  double duration = 0;      // seconds in which requests begin; 0: no limit
-  double timeout = 0;       // seconds of a request; 0: none
+  int64_t concurrency = 8;  // closed loop: conversations in flight
+  double rate = 0;          // open loop: conversations started a second; 0: closed loop
+  bool poisson = true;      // open loop: exponential times between them; false: equal times
+  int64_t requests = 0;     // conversations; 0: no limit
+  double duration = 0;      // seconds in which conversations start; 0: no limit
+  double timeout = 0;       // deadline of a request in seconds; 0: none
   float temperature = 1;
-  bool sessions = false;  // each conversation is a session of the server's
-  bool progress = true;   // a line a second on stderr
+  bool sessions = false;  // each conversation is a session of the server
+  bool progress = true;   // prints a line a second on stderr
 };
 
 class Runner {
  public:
-  // Streams are spread over `stubs`, which outlive all calls (main.cc).
+  // Calls are spread over `stubs`, which outlive them (see main.cc).
   Runner(const RunOptions& options, Workload* workload,
          const std::vector<std::unique_ptr<v1::PolySketch::Stub>>& stubs)
       : options_(options), workload_(workload), stubs_(stubs) {}
 
-  // Until the last request has ended. Once *interrupted, nothing new begins and what runs is
-  // cancelled.
+  // Returns after the last request has ended. Once `interrupted` is set, no request starts, and the
+  // requests in flight are cancelled.
   std::vector<RequestResult> Run(const std::atomic<bool>& interrupted);
 
  private:
   void Launch(Request request, Clock::time_point due);
-  // Creates the request's session and launches it then.
+  // Creates the session of the request, then launches it.
   void CreateSession(Request request, Clock::time_point due);
   void DeleteSession(const std::string& session);
   v1::PolySketch::Stub* NextStub() { return stubs_[next_stub_++ % stubs_.size()].get(); }
-  // Takes the stream over.
   void Ended(std::unique_ptr<Stream> stream, RequestResult result,
              const std::vector<int32_t>& output);
   void AddLocked(RequestResult result);
-  bool MayBegin(Clock::time_point now) const;
-  void BeginWhatIsDue(Clock::time_point now, std::unique_lock<std::mutex>* lock);
+  bool MayStart(Clock::time_point now) const;
+  void StartDueRequests(Clock::time_point now, std::unique_lock<std::mutex>* lock);
   void ShowProgress(Clock::time_point now);
 
   const RunOptions options_;
@@ -65,14 +64,14 @@ class Runner {
   std::condition_variable changed_;
   // Guarded by mutex_:
   std::unordered_set<Stream*> running_;
-  int64_t ending_ = 0;    // streams no longer in running_ and not yet deleted
-  int64_t creating_ = 0;  // sessions of requests that are due
-  int64_t deleting_ = 0;
+  int64_t ending_ = 0;             // streams removed from running_ and not yet deleted
+  int64_t creating_ = 0;           // CreateSession calls in flight
+  int64_t deleting_ = 0;           // DeleteSession calls in flight
   std::deque<Request> continued_;  // next turns, due now
-  // A place whose request failed stays empty for a moment, so that a server that refuses is not
-  // asked thousands of times a second.
-  std::deque<Clock::time_point> resting_;
-  int64_t begun_ = 0;
+  // Closed loop: ends of the backoff after failed requests, which keeps a server that refuses
+  // requests from receiving thousands a second. Each counts as a request in flight.
+  std::deque<Clock::time_point> backoff_ends_;
+  int64_t started_ = 0;
   int64_t failed_ = 0;
   std::vector<RequestResult> results_;
 };

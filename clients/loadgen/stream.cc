@@ -6,11 +6,6 @@
 #include "base/status.h"
 
 namespace polysketch::loadgen {
-namespace {
-
-double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
-
-}  // namespace
 
 Stream::Stream(Request request, Clock::time_point run_start, Clock::time_point due, double timeout,
                float temperature, OnEnd on_end)
@@ -19,13 +14,11 @@ Stream::Stream(Request request, Clock::time_point run_start, Clock::time_point d
                                                                      request_.prompt.end());
   if (!request_.session.empty()) message_.set_session(request_.session);
   message_.set_max_tokens(static_cast<int32_t>(request_.output_tokens));
-  message_.set_ignore_eos(true);  // outputs have the lengths that were drawn
+  message_.set_ignore_eos(true);  // outputs have the sampled lengths
   message_.mutable_sampling()->set_temperature(temperature);
   message_.mutable_sampling()->set_seed(request_.seed);
   if (timeout > 0) {
-    context_.set_deadline(std::chrono::system_clock::now() +
-                          std::chrono::duration_cast<std::chrono::system_clock::duration>(
-                              std::chrono::duration<double>(timeout)));
+    context_.set_deadline(std::chrono::system_clock::now() + Duration(timeout));
   }
   result_.start = Seconds(due_ - run_start_);
   result_.gaps.reserve(static_cast<size_t>(request_.output_tokens));
@@ -37,12 +30,10 @@ void Stream::Start(v1::PolySketch::Stub* stub) {
   StartCall();
 }
 
-double Stream::SinceDue() const { return Seconds(Clock::now() - due_); }
-
 void Stream::OnReadDone(bool ok) {
   if (!ok) return;  // OnDone follows
   if (const int count = response_.delta().tokens_size(); count > 0) {
-    const double now = SinceDue();
+    const double now = Seconds(Clock::now() - due_);
     if (result_.output_tokens == 0) {
       result_.first_token = now;
     } else {

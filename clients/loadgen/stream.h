@@ -1,4 +1,4 @@
-// One completion under way, on gRPC's threads.
+// One completion call, by gRPC's callback API.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -17,29 +17,32 @@ namespace polysketch::loadgen {
 
 using Clock = std::chrono::steady_clock;
 
+inline double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+inline Clock::duration Duration(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
 class Stream final : public grpc::ClientReadReactor<v1::CompleteResponse> {
  public:
-  // Called once, on a thread of gRPC's, with the stream's last words; the stream is to be deleted
-  // then.
+  // Called once, by a thread of gRPC, after the call has ended. Deletes the stream.
   using OnEnd =
       std::function<void(Stream* stream, RequestResult result, std::vector<int32_t> output)>;
 
-  // `run_start` is the zero of result.start; `due` is when the request should have begun, from
-  // which its latencies count. A timeout of 0 is none.
+  // run_start: the origin of result.start. due: the time from which latencies count. timeout: in
+  // seconds; 0: none.
   Stream(Request request, Clock::time_point run_start, Clock::time_point due, double timeout,
          float temperature, OnEnd on_end);
   void Start(v1::PolySketch::Stub* stub);
-  // From any thread, before on_end returns.
+  // Thread-safe, until on_end is called.
   void Cancel() { context_.TryCancel(); }
 
   const Request& request() const { return request_; }
-  // Called for each token that arrives, on gRPC's threads.
+  // on_tokens(count) is called for each message with tokens, by threads of gRPC. Before Start.
   void SetOnTokens(std::function<void(int)> on_tokens) { on_tokens_ = std::move(on_tokens); }
 
  private:
   void OnReadDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
-  double SinceDue() const;
 
   const Request request_;
   const Clock::time_point run_start_;

@@ -3,7 +3,7 @@
 namespace polysketch::loadgen {
 namespace {
 
-// Seeds of neighbours must not look alike (the finaliser of SplitMix64).
+// The finaliser of SplitMix64: consecutive seeds give unrelated streams.
 uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -34,8 +34,8 @@ Request Workload::Next() {
   request.number = next_++;
   Random random(request.seed = SeedOf(options_.seed, request.number, 0));
   request.prompt = prefixes_[static_cast<size_t>(random.Below(options_.prefixes))];
-  Append(options_.prompt_tokens.Draw(&random), &random, &request.prompt);
-  request.output_tokens = options_.output_tokens.Draw(&random);
+  Append(options_.prompt_tokens.Sample(&random), &random, &request.prompt);
+  request.output_tokens = options_.output_tokens.Sample(&random);
   return request;
 }
 
@@ -47,8 +47,8 @@ bool Workload::Continue(Request* request, const std::vector<int32_t>& output) {
   } else {
     request->prompt.insert(request->prompt.end(), output.begin(), output.end());
   }
-  Append(options_.prompt_tokens.Draw(&random), &random, &request->prompt);
-  request->output_tokens = options_.output_tokens.Draw(&random);
+  Append(options_.prompt_tokens.Sample(&random), &random, &request->prompt);
+  request->output_tokens = options_.output_tokens.Sample(&random);
   return true;
 }
 

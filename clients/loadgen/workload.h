@@ -1,5 +1,5 @@
-// What is asked of the server: a sequence of requests that depends on the seed alone, not on when
-// they are sent or on what comes back (but for conversations, whose later prompts repeat it).
+// The requests of a load test: a sequence that depends on the seed alone, not on times or on the
+// server, except that later turns of a conversation repeat the server's output.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 namespace polysketch::loadgen {
 
 struct WorkloadOptions {
-  Distribution prompt_tokens;
+  Distribution prompt_tokens;  // per turn, without the shared prefix
   Distribution output_tokens;
-  int64_t shared_prefix = 0;  // tokens that prompts begin with, in front of their own
-  int64_t prefixes = 1;       // different ones; each prompt takes one of them
-  int64_t turns = 1;          // of a conversation
-  bool sessions = false;      // the server holds what was said before: a turn is its new tokens
+  int64_t shared_prefix = 0;  // tokens of the prefix that precedes the first prompt
+  int64_t prefixes = 1;       // number of shared prefixes; each conversation has one of them
+  int64_t turns = 1;          // per conversation
+  bool sessions = false;      // a session holds earlier turns: a prompt is its new tokens
   int32_t vocab_size = 1;
   uint64_t seed = 1;
 };
 
 struct Request {
-  int64_t number = 0;
-  int64_t turn = 0;     // of its conversation
-  std::string session;  // the server's name of it; empty without sessions
+  int64_t number = 0;   // of the conversation
+  int64_t turn = 0;     // in the conversation
+  std::string session;  // empty without sessions
   std::vector<int32_t> prompt;
   int64_t output_tokens = 0;
   uint64_t seed = 0;
@@ -36,8 +36,8 @@ class Workload {
 
   // The first turn of the next conversation.
   Request Next();
-  // The turn behind `request`, to which the server answered `output`: everything so far (unless a
-  // session has it) and a new prompt. False when that was the last.
+  // Makes *request the next turn of its conversation, after `output`. Returns false after the last
+  // turn.
   bool Continue(Request* request, const std::vector<int32_t>& output);
 
  private:

@@ -14,7 +14,7 @@
 namespace polysketch {
 namespace {
 
-// A file with that content, open.
+// An open file of `content`.
 class Input {
  public:
   explicit Input(const std::string& content) {
@@ -111,7 +111,7 @@ TEST(TokenReader, ReadsIdsHoweverTheyAreSpaced) {
   EXPECT_EQ(read, ids);
 }
 
-TEST(TokenReader, NamesWhatIsNoId) {
+TEST(TokenReader, NamesAWordThatIsNoId) {
   const std::pair<std::string, const char*> cases[] = {
       {"1 2 x3 4", "found 'x3' at byte 4"},
       {"1\n22\n3.5", "found '3.5' at byte 5"},
@@ -120,7 +120,7 @@ TEST(TokenReader, NamesWhatIsNoId) {
   };
   for (const auto& [text, message] : cases) {
     Input input(text);
-    const Result<std::vector<int32_t>> ids = ReadTokens(input.file());
+    const Result<std::vector<int32_t>> ids = TokenReader(input.file()).Read(1000);
     ASSERT_FALSE(ids.ok());
     EXPECT_NE(ids.status().message().find(message), std::string::npos) << ids.status().message();
   }
@@ -132,7 +132,7 @@ TEST(InputFile, InterruptEndsAReadThatWaits) {
   const auto file = InputFile::Open("/dev/fd/" + std::to_string(ends[0]));
   ASSERT_TRUE(file.ok()) << file.status().ToString();
   std::thread interrupter([&] { (*file)->Interrupt(); });
-  const Result<std::string> bytes = (*file)->Read(100);  // nobody writes
+  const Result<std::string> bytes = (*file)->Read(100);  // no writer
   interrupter.join();
   ASSERT_TRUE(bytes.ok());
   EXPECT_TRUE(bytes->empty());

@@ -1,4 +1,4 @@
-// The load generator's arithmetic: what it draws, and what it says about times.
+// Distributions, workloads and statistics of the load generator.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,12 +16,12 @@ double Mean(const char* text) {
   EXPECT_TRUE(distribution.ok()) << text;
   Random random(3);
   double sum = 0;
-  constexpr int kDraws = 20000;
-  for (int i = 0; i < kDraws; ++i) sum += static_cast<double>(distribution->Draw(&random));
-  return sum / kDraws;
+  constexpr int kSamples = 20000;
+  for (int i = 0; i < kSamples; ++i) sum += static_cast<double>(distribution->Sample(&random));
+  return sum / kSamples;
 }
 
-// Within five standard errors of 20,000 draws: deviation / 141 * 5.
+// Within five standard errors of 20,000 samples: deviation / 141 * 5.
 TEST(Distribution, HasItsMean) {
   EXPECT_EQ(Mean("77"), 77);
   EXPECT_NEAR(Mean("uniform:10:20"), 15, 0.12);
@@ -30,16 +30,16 @@ TEST(Distribution, HasItsMean) {
   EXPECT_NEAR(Mean("lognormal:100:0.5"), 100 * std::exp(0.125), 2.2);
 }
 
-TEST(Distribution, DrawsAreAtLeastOneToken) {
+TEST(Distribution, SamplesAreAtLeastOneToken) {
   Random random(1);
   for (const char* text : {"0", "exponential:0.01", "normal:0:5"}) {
     const Result<Distribution> distribution = Distribution::Parse(text);
     ASSERT_TRUE(distribution.ok());
-    for (int i = 0; i < 100; ++i) EXPECT_GE(distribution->Draw(&random), 1) << text;
+    for (int i = 0; i < 100; ++i) EXPECT_GE(distribution->Sample(&random), 1) << text;
   }
 }
 
-TEST(Distribution, RefusesWhatItDoesNotKnow) {
+TEST(Distribution, RejectsInvalidText) {
   for (const char* text : {"", "x", "-1", "nan", "1:2", "uniform:5", "uniform:9:3", "normal:1:2:3",
                            "uniform:a:b", "poisson:4", "99999999999"}) {
     EXPECT_FALSE(Distribution::Parse(text).ok()) << text;
@@ -78,7 +78,7 @@ TEST(Workload, SharesPrefixes) {
   EXPECT_EQ(prefixes.size(), 3u);
 }
 
-TEST(Workload, AConversationRepeatsWhatWasSaid) {
+TEST(Workload, TurnsRepeatTheConversation) {
   WorkloadOptions options;
   options.prompt_tokens = *Distribution::Parse("4");
   options.turns = 2;
@@ -97,14 +97,14 @@ TEST(Workload, AConversationRepeatsWhatWasSaid) {
 TEST(Report, Percentiles) {
   std::vector<double> values;
   for (int i = 100; i >= 1; --i) values.push_back(i);
-  const Summary summary = Summarise(values);
+  const Summary summary = Summarize(values);
   EXPECT_EQ(summary.mean, 50.5);
   EXPECT_EQ(summary.p50, 50);
   EXPECT_EQ(summary.p90, 90);
   EXPECT_EQ(summary.p99, 99);
   EXPECT_EQ(summary.max, 100);
-  EXPECT_EQ(Summarise({3}).p99, 3);
-  EXPECT_EQ(Summarise({}).p99, 0);
+  EXPECT_EQ(Summarize({3}).p99, 3);
+  EXPECT_EQ(Summarize({}).p99, 0);
 }
 
 RequestResult Good(double start, double first_token) {
@@ -126,7 +126,7 @@ TEST(Report, CountsAndRates) {
   failed.start = failed.end = 12;
   results.push_back(failed);
   const Report report = Report::Of(results, 5, HUGE_VAL, {.first_token = 0.5});
-  EXPECT_EQ(report.requests, 3);  // one began in the warm-up
+  EXPECT_EQ(report.requests, 3);  // one started in the warm-up
   EXPECT_EQ(report.ok, 2);
   EXPECT_EQ(report.errors.at("RESOURCE_EXHAUSTED"), 1);
   EXPECT_EQ(report.seconds, 8);  // 5 to 13

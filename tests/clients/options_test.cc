@@ -1,6 +1,7 @@
 #include "clients/cpp/options.h"
 
 #include <cmath>
+#include <iostream>
 #include <limits>
 
 #include "gtest/gtest.h"
@@ -8,50 +9,111 @@
 namespace polysketch {
 namespace {
 
+using Strings = std::vector<std::string>;
+
+// A message with a field, as protobuf generates it.
+class Message {
+ public:
+  void set_seed(uint64_t seed) { seed_ = seed; }
+  uint64_t seed() const { return seed_; }
+
+ private:
+  uint64_t seed_ = 0;
+};
+
+// Sends an output stream of the process into a string.
+class Capture {
+ public:
+  explicit Capture(std::ostream* stream) : stream_(stream), saved_(stream->rdbuf(text_.rdbuf())) {}
+  ~Capture() { stream_->rdbuf(saved_); }
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  std::ostream* const stream_;
+  std::streambuf* const saved_;
+};
+
 struct Parsed {
   std::optional<int32_t> count;
   float real = 0;
-  std::vector<std::string> stops;
+  Strings stops;
   std::vector<std::pair<int32_t, float>> biases;
-  uint64_t seed = 0;
+  Message message;
+  int64_t size = 7;
+  double seconds = 1.5;
   bool json = false;
-  Status status;
-  Arguments rest;
+  std::string name = "somebody";
+  std::string command;
+  std::optional<ExitCode> exit_code;
+  std::string output;
+  std::string error;
 };
 
-Parsed Parse(Arguments args) {
+Parsed Parse(const Strings& arguments) {
   Parsed parsed;
-  Options options("test", "A test.");
-  options.Value("--count", "N", "a count", &parsed.count);
-  options.Value("--real", "X", "a number", &parsed.real);
-  options.Value("--stop", "TEXT", "a text", &parsed.stops);
-  options.Value("--bias", "ID=V", "a bias", &parsed.biases);
-  options.Field<uint64_t>("--seed", "N", "a seed",
-                          [&parsed](uint64_t seed) { parsed.seed = seed; });
-  options.Switch("--json", "a switch", &parsed.json);
-  parsed.status = options.Parse(&args);
-  parsed.rest = args;
+  CLI::App app;
+  Configure(&app, "test", "1.2");
+  app.description("A test.");
+  AddOption(&app, "--count", "N", "A count.", &parsed.count);
+  AddOption(&app, "--real", "X", "A number.", &parsed.real);
+  AddOption(&app, "--stop", "TEXT", "A text.", &parsed.stops);
+  AddOption(&app, "--bias", "ID=V", "A bias.", &parsed.biases);
+  AddOption(&app, "--seed", "N", "A seed.", &parsed.message, &Message::set_seed);
+  SetRange(AddOption(&app, "--size", "N", "A size.", &parsed.size), 1, 9);
+  AddOption(&app, "--seconds", "S", "A time.", &parsed.seconds)->check(CheckNotNegative);
+  AddOption(&app, "-n,--name", "NAME", "A name.", &parsed.name);
+  app.add_flag("--json", parsed.json, "A flag.");
+  for (const char* name : {"go", "stop"}) {
+    app.add_subcommand(name, "A command.")->callback([&parsed, name] { parsed.command = name; });
+  }
+  std::vector<const char*> argv = {"program"};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  const Capture output(&std::cout), error(&std::cerr);
+  parsed.exit_code = ParseCommandLine(static_cast<int>(argv.size()), argv.data(), &app);
+  parsed.output = output.text();
+  parsed.error = error.text();
   return parsed;
 }
 
 TEST(Options, TakeValuesInBothForms) {
-  const Parsed parsed = Parse({"--count", "-3", "--real=2.5", "--stop", "--json", "--stop=a=b",
-                               "--bias", "7=-1.5", "--seed", "18446744073709551615", "--json"});
-  ASSERT_TRUE(parsed.status.ok()) << parsed.status.ToString();
+  const Parsed parsed =
+      Parse({"--count", "-3", "--real=2.5", "--stop", "--json", "--stop=a=b", "--bias", "7=-1.5",
+             "--seed", "18446744073709551615", "--json", "--json", "-n", "-", "--size=9"});
+  ASSERT_FALSE(parsed.exit_code) << parsed.error;
   EXPECT_EQ(parsed.count, -3);
   EXPECT_EQ(parsed.real, 2.5f);
-  EXPECT_EQ(parsed.stops, (std::vector<std::string>{"--json", "a=b"}));
+  EXPECT_EQ(parsed.stops, (Strings{"--json", "a=b"}));
   EXPECT_EQ(parsed.biases, (std::vector<std::pair<int32_t, float>>{{7, -1.5f}}));
-  EXPECT_EQ(parsed.seed, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(parsed.message.seed(), std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(parsed.name, "-");
+  EXPECT_EQ(parsed.size, 9);
   EXPECT_TRUE(parsed.json);
-  EXPECT_TRUE(parsed.rest.empty());
 }
 
-TEST(Options, LeaveWhatIsNoOption) {
-  const Parsed parsed = Parse({"--json", "command", "--json"});
-  ASSERT_TRUE(parsed.status.ok());
+TEST(Options, TakeValuesVerbatim) {
+  for (const std::string value : {"", "{}", "[1,2]", "%%", " ", "--", "a b", "go", "-x", "\"q\""}) {
+    EXPECT_EQ(Parse({"--name", value}).name, value);
+    EXPECT_EQ(Parse({"--name=" + value, "--json"}).name, value);
+    EXPECT_EQ(Parse({"--stop", "x", "--stop", value}).stops, (Strings{"x", value}));
+  }
+}
+
+TEST(Options, TheLastOccurrenceCounts) {
+  const Parsed parsed =
+      Parse({"--count=1", "--name=a", "--name=b", "--count=2", "--real=nan", "--real=1"});
+  EXPECT_EQ(parsed.count, 2);
+  EXPECT_EQ(parsed.name, "b");
+  EXPECT_EQ(parsed.real, 1);
+}
+
+TEST(Options, AreOptional) {
+  const Parsed parsed = Parse({"--json", "go"});
+  ASSERT_FALSE(parsed.exit_code) << parsed.error;
   EXPECT_FALSE(parsed.count.has_value());
-  EXPECT_EQ(parsed.rest, (Arguments{"command", "--json"}));
+  EXPECT_EQ(parsed.size, 7);
+  EXPECT_EQ(parsed.name, "somebody");
+  EXPECT_EQ(parsed.command, "go");
 }
 
 TEST(Options, LeaveRangesToTheServer) {
@@ -60,33 +122,65 @@ TEST(Options, LeaveRangesToTheServer) {
 }
 
 TEST(Options, SayWhatIsWrong) {
-  const std::pair<Arguments, const char*> cases[] = {
-      {{"--frob"}, "there is no option --frob"},
-      {{"--count"}, "--count needs a value: --count N"},
-      {{"--count", ""}, "--count: expected a whole number of 32 bits, found ''"},
-      {{"--count", "3x"}, "--count: expected a whole number of 32 bits, found '3x'"},
-      {{"--count=2147483648"}, "--count: expected a whole number of 32 bits, found '2147483648'"},
-      {{"--seed", "-1"}, "--seed: expected a whole number from 0 to 2^64 - 1, found '-1'"},
+  const std::pair<Strings, const char*> cases[] = {
+      {{"--frob"}, "The following argument was not expected: --frob"},
+      {{"-f"}, "The following argument was not expected: -f"},
+      {{"frob"}, "The following argument was not expected: frob"},
+      {{"go", "stop"}, "The following argument was not expected: stop"},
+      {{"--count"}, "--count: 1 required N missing"},
+      {{"--count", ""}, "--count: expected a 32-bit integer, found ''"},
+      {{"--count=", "--json"}, "--count: expected a 32-bit integer, found ''"},
+      {{"--count", "3x"}, "--count: expected a 32-bit integer, found '3x'"},
+      {{"--count", "0x10"}, "--count: expected a 32-bit integer, found '0x10'"},
+      {{"--count=2147483648"}, "--count: expected a 32-bit integer, found '2147483648'"},
+      {{"--seed", "-1"}, "--seed: expected an integer from 0 to 2^64 - 1, found '-1'"},
+      {{"--size", "0"}, "--size: expected an integer from 1 to 9, found '0'"},
+      {{"--size", "10"}, "--size: expected an integer from 1 to 9, found '10'"},
+      {{"--size", "x"}, "--size: expected an integer from 1 to 9, found 'x'"},
+      {{"--seconds", "-1"}, "--seconds: expected a number of at least 0, found '-1'"},
+      {{"--seconds", "nan"}, "--seconds: expected a number of at least 0, found 'nan'"},
       {{"--real", "1.5.2"}, "--real: expected a number, found '1.5.2'"},
       {{"--bias", "7"}, "--bias: expected ID=NUMBER, found '7'"},
-      {{"--json=yes"}, "--json takes no value"},
+      {{"--json=frob"}, "Could not convert: --json = frob"},
   };
-  for (const auto& [args, message] : cases) {
-    const Parsed parsed = Parse(args);
-    EXPECT_EQ(parsed.status.code(), Code::kInvalidArgument);
-    EXPECT_EQ(parsed.status.message(), message);
+  for (const auto& [arguments, message] : cases) {
+    const Parsed parsed = Parse(arguments);
+    EXPECT_EQ(parsed.exit_code, kExitUsage);
+    EXPECT_EQ(parsed.error, std::string("test: ") + message + "\n");
+    EXPECT_EQ(parsed.output, "");
   }
 }
 
 TEST(Options, HelpNamesEveryOption) {
-  bool json = false;
-  std::string name;
-  Options options("test [options]", "A test.");
-  options.Switch("--json", "print JSON", &json);
-  options.Value("--name", "NAME", "somebody", &name);
-  EXPECT_EQ(options.Help(),
-            "Usage: polysketch test [options]\nA test.\n\n"
-            "  --json       print JSON\n  --name NAME  somebody\n");
+  const Parsed parsed = Parse({"--count", "1", "--help"});
+  EXPECT_EQ(parsed.exit_code, kExitOk);
+  EXPECT_EQ(parsed.error, "");
+  EXPECT_EQ(parsed.output,
+            "Usage: test [OPTIONS] [COMMAND]\n"
+            "A test.\n"
+            "\n"
+            "Options:\n"
+            "  -h,--help                   Prints this help.\n"
+            "  --version                   Prints the version.\n"
+            "  --count N                   A count.\n"
+            "  --real X                    A number. Default: 0.\n"
+            "  --stop TEXT                 A text.\n"
+            "  --bias ID=V                 A bias.\n"
+            "  --seed N                    A seed.\n"
+            "  --size N                    A size. Range: 1 to 9. Default: 7.\n"
+            "  --seconds S                 A time. Default: 1.5.\n"
+            "  -n,--name NAME              A name. Default: somebody.\n"
+            "  --json                      A flag.\n"
+            "\n"
+            "Subcommands:\n"
+            "  go                          A command.\n"
+            "  stop                        A command.\n");
+}
+
+TEST(Options, VersionNamesTheProgram) {
+  const Parsed parsed = Parse({"--version"});
+  EXPECT_EQ(parsed.exit_code, kExitOk);
+  EXPECT_EQ(parsed.output, "test 1.2\n");
 }
 
 }  // namespace
