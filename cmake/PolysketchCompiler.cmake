@@ -20,6 +20,9 @@ set(CMAKE_CXX_FLAGS_SANITIZER "-O1 -g1 -fno-omit-frame-pointer")
 # same reason.
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>" "$<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno>")
 
+# Libraries ask for it one by one; a precompiled header is used by files that are compiled with the same options.
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-pthread>")
+
 if(POLYSKETCH_SANITIZE)
   add_compile_options("-fsanitize=${POLYSKETCH_SANITIZE}")
   add_link_options("-fsanitize=${POLYSKETCH_SANITIZE}")
@@ -32,9 +35,13 @@ include_directories("${PROJECT_SOURCE_DIR}")  # includes are written from the ro
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Paths relative to the tree: a fresh clone, CI's or a second checkout, finds what another one compiled.
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
-    "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${CCACHE_PROGRAM}")
+  # Paths relative to the tree: a fresh clone, CI's or a second checkout, finds what another one compiled. The
+  # sloppiness and -fpch-preprocess are what ccache needs to keep files that use a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1
+    CCACHE_SLOPPINESS=pch_defines,time_macros "${CCACHE_PROGRAM}")
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>")
+  endif()
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 

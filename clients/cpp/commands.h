@@ -10,14 +10,15 @@
 namespace polysketch {
 
 struct CommandLine {
-  CLI::App app;
+  CLI::App* app = nullptr;
   CallOptions call;
   std::function<int()> run;  // the command in the arguments, after parsing. Returns the exit status
 };
 
-// Adds a command to `parent` (line->app, or a command of it), with the options of every call.
-CLI::App* AddCommand(CLI::App* parent, const std::string& name, const std::string& description,
-                     CommandLine* line, std::function<int()> run);
+// Adds a command that calls the server to `parent`, which is line->app or a command of it.
+CLI::App* AddCallCommand(CLI::App* parent, const std::string& name, const std::string& description,
+                         CommandLine* line, std::function<int()> run,
+                         const std::string& footer = "");
 
 // Each adds its commands to *line, which outlives them.
 void AddComplete(CommandLine* line);

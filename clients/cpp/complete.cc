@@ -195,8 +195,7 @@ void AddOutput(CLI::App* command, v1::CompleteRequest* request) {
         "change the output. Default: --draft-tokens of the server.",
         &R::set_draft_tokens);
   const auto flag = [&](const char* name, const char* help, void (R::*set)(bool)) {
-    command->add_flag_callback(
-        name, [request, set] { (request->*set)(true); }, help);
+    AddFlag(command, name, help, [request, set] { (request->*set)(true); });
   };
   flag("--ignore-eos", "Continues after the end-of-sequence token.", &R::set_ignore_eos);
   flag("--include-stop", "Keeps the matched stop text.", &R::set_include_stop_in_output);
@@ -219,7 +218,7 @@ void AddStates(CLI::App* command, CompleteOptions* options, std::string* session
     request->mutable_cache()->set_read(false);
     request->mutable_cache()->set_write(false);
   };
-  command->add_flag_callback("--no-cache", disable_cache, "Does not use the prefix cache.");
+  AddFlag(command, "--no-cache", "Does not use the prefix cache.", disable_cache);
   AddOption(command, "--session", "ID", "Continues a session. The prompt is optional.", session);
   AddOption(command, "--expected-position", "N", "Fails unless the session holds N tokens.",
             request, &v1::CompleteRequest::set_expected_position);
@@ -237,15 +236,16 @@ void AddStates(CLI::App* command, CompleteOptions* options, std::string* session
 void AddComplete(CommandLine* line) {
   const auto options = std::make_shared<CompleteOptions>();
   CLI::App* const command =
-      AddCommand(&line->app, "complete", "Completes a prompt and prints the output as it arrives.",
-                 line, [=] { return Complete(options.get(), line->call); });
+      AddCallCommand(line->app, "complete",
+                     "Completes a prompt and prints the output as it arrives.", line,
+                     [=] { return Complete(options.get(), line->call); });
   options->input.AddText(command);
   options->input.AddTokens(command);
   AddOutput(command, &options->request);
   AddSampling(command, options->request.mutable_sampling());
   AddStates(command, options.get(), &line->call.session);
-  command->add_flag("--ids", options->print_ids, "Prints token ids in place of text.");
-  command->add_flag("--progress", options->progress, kProgressHelp);
+  AddFlag(command, "--ids", "Prints token ids in place of text.", &options->print_ids);
+  AddFlag(command, "--progress", kProgressHelp, &options->progress);
 }
 
 }  // namespace polysketch

@@ -1,6 +1,5 @@
 // polysketch: the command-line client of a PolySketch server.
 #include <cstdio>
-#include <iostream>
 
 #include "clients/cpp/commands.h"
 #include "polysketch_build_info.h"
@@ -8,45 +7,47 @@
 namespace polysketch {
 namespace {
 
+const Program kProgram = {
+    .name = "polysketch",
+    .version = POLYSKETCH_VERSION " (" POLYSKETCH_COMMIT ")",
+    .description =
+        "Command-line client of a PolySketch server. COMMAND --help describes a command.",
+    .footer =
+        "Exit status: 0 success; 1 no connection to the server, or an error from it; 2 bad command\n"
+        "line or input; 130 interrupted."};
+
 int Main(int argc, char** argv) {
   CommandLine line;
   line.call.server = DefaultServer();
-  CLI::App& app = line.app;
-  Configure(&app, "polysketch", POLYSKETCH_VERSION " (" POLYSKETCH_COMMIT ")");
-  app.description(
-      "Command-line client of a PolySketch server. COMMAND --help describes a command.");
-  app.footer(
-      "Exit status: 0 success; 1 no connection to the server, or an error from it; 2 bad command\n"
-      "line or input; 130 interrupted.");
-  AddServerOption(&app, &line.call.server);
-  for (const auto add :
-       {AddComplete, AddSession, AddScore, AddTokenize, AddDetokenize, AddInfo, AddHealth}) {
-    add(&line);
-  }
-  if (const auto exit_code = ParseCommandLine(argc, argv, &app)) return *exit_code;
-  if (line.run) return line.run();
-  std::cerr << app.help();  // of the session command, if that is what the arguments name
-  return kExitUsage;
+  const auto add_commands = [&line](CLI::App* app) {
+    line.app = app;
+    AddServerOption(app, &line.call.server);
+    for (const auto add :
+         {AddComplete, AddSession, AddScore, AddTokenize, AddDetokenize, AddInfo, AddHealth}) {
+      add(&line);
+    }
+  };
+  const auto exit_code = ParseCommandLine(argc, argv, kProgram, add_commands);
+  return exit_code ? *exit_code : line.run();
 }
 
 }  // namespace
 
-CLI::App* AddCommand(CLI::App* parent, const std::string& name, const std::string& description,
-                     CommandLine* line, std::function<int()> run) {
-  CLI::App* const command = parent->add_subcommand(name, description);
-  command->group("Commands");
-  command->callback([line, run = std::move(run)] { line->run = run; });
+CLI::App* AddCallCommand(CLI::App* parent, const std::string& name, const std::string& description,
+                         CommandLine* line, std::function<int()> run, const std::string& footer) {
+  CLI::App* const command = AddCommand(
+      parent, name, description, [line, run = std::move(run)] { line->run = run; }, footer);
   CallOptions& call = line->call;
-  command->option_defaults()->group("Call options");
+  SetOptionGroup(command, "Call options");
   AddServerOption(command, &call.server);
   AddOption(command, "--request-id", "ID", "Id of the request in the server log (x-request-id).",
             &call.request_id);
   AddOption(command, "--tenant", "ID", "Tenant (x-tenant-id), the owner of sessions.",
             &call.tenant);
-  AddOption(command, "--timeout", "SECONDS", "Deadline of the call. 0: none.", &call.timeout)
-      ->check(CLI::Range(0.0, 1e9));
-  command->add_flag("--json", call.json, "Prints the result as one JSON object.");
-  command->option_defaults()->group("Options");
+  AddNumber(command, "--timeout", "SECONDS", "Deadline of the call. 0: none.", 0, 1e9,
+            &call.timeout);
+  AddFlag(command, "--json", "Prints the result as one JSON object.", &call.json);
+  SetOptionGroup(command, "Options");
   return command;
 }
 

@@ -1,5 +1,6 @@
 #include "clients/cpp/options.h"
 
+#include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
 
@@ -8,37 +9,26 @@ namespace {
 
 // The usage line precedes the description.
 class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { label("SUBCOMMAND", "COMMAND"); }
+
+ private:
   std::string make_description(const CLI::App*) const override { return ""; }
   std::string make_usage(const CLI::App* app, std::string name) const override {
     return Formatter::make_usage(app, std::move(name)) + Formatter::make_description(app);
   }
 };
 
-}  // namespace
-
-CLI::Option* AddOption(CLI::App* app, const std::string& name, const std::string& value,
-                       const std::string& help, const TextParser& parse) {
-  const auto parse_all = [=](const CLI::results_t& texts) {
-    for (const std::string& text : texts) {
-      const Status status = parse(text);
-      if (!status.ok()) throw CLI::ValidationError(name.substr(name.find("--")), status.message());
-    }
-    return true;
-  };
-  return app->add_option(name, parse_all, help)->type_name(value);
+// Whether `app` has commands and the arguments name none.
+bool LacksCommand(const CLI::App& app) {
+  const auto commands = app.get_subcommands();  // those in the arguments
+  if (!commands.empty()) return LacksCommand(*commands.front());
+  return !app.get_subcommands([](const CLI::App*) { return true; }).empty();
 }
 
-void Configure(CLI::App* app, const std::string& name, const std::string& version) {
-  app->name(name);
-  app->formatter(std::make_shared<HelpFormatter>());
-  app->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app->require_subcommand(0, 1);
-  app->set_help_flag("-h,--help", "Prints this help.");
-  app->set_version_flag("--version", name + " " + version, "Prints the version.");
-}
-
-std::optional<ExitCode> ParseCommandLine(int argc, const char* const* argv, CLI::App* app) {
-  std::vector<std::string> arguments;  // last first, as CLI11 takes them
+// The arguments after the first, the last of them first, as CLI11 takes them.
+std::vector<std::string> Arguments(int argc, const char* const* argv) {
+  std::vector<std::string> arguments;
   for (int i = argc - 1; i > 0; --i) {
     const std::string_view argument = argv[i];
     // CLI11 would take the argument after "--name=" for the value, which is empty.
@@ -47,15 +37,75 @@ std::optional<ExitCode> ParseCommandLine(int argc, const char* const* argv, CLI:
     if (empty_value) arguments.emplace_back();
     arguments.emplace_back(argument.substr(0, argument.size() - empty_value));
   }
+  return arguments;
+}
+
+}  // namespace
+
+void AddOption(CLI::App* app, const std::string& name, const std::string& value,
+               const std::string& help, const TextParser& parse, const std::string& initial) {
+  const auto parse_all = [=](const CLI::results_t& texts) {
+    for (const std::string& text : texts) {
+      const Status status = parse(text);
+      if (!status.ok()) throw CLI::ValidationError(name.substr(name.find("--")), status.message());
+    }
+    return true;
+  };
+  app->add_option(name, parse_all, help)->type_name(value)->default_str(initial);
+}
+
+void AddFlag(CLI::App* app, const std::string& name, const std::string& help, bool* target) {
+  app->add_flag(name, *target, help);
+}
+
+void AddFlag(CLI::App* app, const std::string& name, const std::string& help,
+             const std::function<void()>& set) {
+  app->add_flag_callback(name, set, help);
+}
+
+void AddArgument(CLI::App* app, const std::string& value, const std::string& help,
+                 std::string* target) {
+  app->add_option(value, *target, help)->required();
+}
+
+void SetOptionGroup(CLI::App* app, const std::string& heading) {
+  app->option_defaults()->group(heading);
+}
+
+CLI::App* AddCommand(CLI::App* parent, const std::string& name, const std::string& description,
+                     const std::function<void()>& select, const std::string& footer) {
+  CLI::App* const command = parent->add_subcommand(name, description);
+  command->group("Commands");
+  command->footer(footer);
+  if (select) {
+    command->callback(select);
+  } else {
+    command->require_subcommand(0, 1);
+  }
+  return command;
+}
+
+std::optional<ExitCode> ParseCommandLine(int argc, const char* const* argv, const Program& program,
+                                         const std::function<void(CLI::App*)>& add) {
+  CLI::App app(program.description, program.name);
+  app.footer(program.footer);
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.require_subcommand(0, 1);
+  app.set_help_flag("-h,--help", "Prints this help.");
+  app.set_version_flag("--version", program.name + " " + program.version, "Prints the version.");
+  add(&app);
   try {
-    app->parse(std::move(arguments));
+    app.parse(Arguments(argc, argv));
   } catch (const CLI::Success& request) {
-    app->exit(request);
+    app.exit(request);
     return kExitOk;
   } catch (const CLI::ParseError& error) {
-    return ReportUsageError(InvalidArgument(error.what()), app->get_name());
+    return ReportUsageError(InvalidArgument(error.what()), program.name);
   }
-  return std::nullopt;
+  if (!LacksCommand(app)) return std::nullopt;
+  std::cerr << app.help();
+  return kExitUsage;
 }
 
 ExitCode ReportUsageError(const Status& status, const std::string& program) {

@@ -2,7 +2,6 @@
 // was found.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdlib>
 #include <functional>
@@ -14,6 +13,11 @@
 #include <vector>
 
 #include "base/status.h"
+
+// CLI11 takes ten seconds to compile: options.cc alone includes it.
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace polysketch {
 
@@ -59,31 +63,39 @@ Status ParseValue(const std::string& text, std::vector<T>* values) {
 using TextParser = std::function<Status(const std::string& text)>;
 
 // Adds `--name VALUE` (also `--name=VALUE`) to `app`; `value` is its word in --help. `parse` is
-// called for each occurrence, in order.
-CLI::Option* AddOption(CLI::App* app, const std::string& name, const std::string& value,
-                       const std::string& help, const TextParser& parse);
+// called for each occurrence, in order. --help shows `initial` as the default unless it is empty.
+void AddOption(CLI::App* app, const std::string& name, const std::string& value,
+               const std::string& help, const TextParser& parse, const std::string& initial = "");
 
 // As above; the value goes into *target, which outlives the parsing. The last occurrence counts; a
 // vector collects all of them. --help shows the initial value as the default.
 template <typename T>
-requires(!std::is_convertible_v<T*, TextParser>) CLI::Option* AddOption(CLI::App* app,
-                                                                        const std::string& name,
-                                                                        const std::string& value,
-                                                                        const std::string& help,
-                                                                        T* target) {
-  const TextParser parse = [target](const std::string& text) { return ParseValue(text, target); };
-  CLI::Option* option = AddOption(app, name, value, help, parse);
-  if constexpr (requires(std::ostream & out) { out << *target; }) {
-    option->default_str(StrCat(*target));
-  }
-  return option;
+  requires(!std::is_convertible_v<T*, TextParser>)
+void AddOption(CLI::App* app, const std::string& name, const std::string& value,
+               const std::string& help, T* target) {
+  std::string initial;
+  if constexpr (requires(std::ostream & out) { out << *target; }) initial = StrCat(*target);
+  const auto parse = [target](const std::string& text) { return ParseValue(text, target); };
+  AddOption(app, name, value, help, parse, initial);
+}
+
+// As above, for a number from `min` to `max`.
+template <typename T>
+void AddNumber(CLI::App* app, const std::string& name, const std::string& value,
+               const std::string& help, std::type_identity_t<T> min, std::type_identity_t<T> max,
+               T* target) {
+  const auto parse = [=](const std::string& text) -> Status {
+    if (ParseValue(text, target).ok() && *target >= min && *target <= max) return Status();
+    return InvalidArgument("expected a number from ", min, " to ", max, ", found '", text, "'");
+  };
+  AddOption(app, name, value, help, parse, StrCat(*target));
 }
 
 // As above; the value goes into a field of a protobuf message, by the setter of the field.
 template <typename Message, typename T>
-CLI::Option* AddOption(CLI::App* app, const std::string& name, const std::string& value,
-                       const std::string& help, Message* message, void (Message::*set)(T)) {
-  return AddOption(app, name, value, help, [=](const std::string& text) {
+void AddOption(CLI::App* app, const std::string& name, const std::string& value,
+               const std::string& help, Message* message, void (Message::*set)(T)) {
+  AddOption(app, name, value, help, [=](const std::string& text) {
     T parsed{};
     const Status status = ParseValue(text, &parsed);
     if (status.ok()) (message->*set)(parsed);
@@ -91,12 +103,35 @@ CLI::Option* AddOption(CLI::App* app, const std::string& name, const std::string
   });
 }
 
-// Sets the program's name, its --version and the form of --help. Called before options are added.
-void Configure(CLI::App* app, const std::string& name, const std::string& version);
+// Adds `--name`, which sets *target or calls `set`.
+void AddFlag(CLI::App* app, const std::string& name, const std::string& help, bool* target);
+void AddFlag(CLI::App* app, const std::string& name, const std::string& help,
+             const std::function<void()>& set);
 
-// Parses the command line. Returns the exit status if the process ends here: --help or --version was
-// printed, or the error, as "NAME: MESSAGE" on stderr.
-std::optional<ExitCode> ParseCommandLine(int argc, const char* const* argv, CLI::App* app);
+// Adds a required argument without a name.
+void AddArgument(CLI::App* app, const std::string& value, const std::string& help,
+                 std::string* target);
+
+// The heading in --help of the options that are added next.
+void SetOptionGroup(CLI::App* app, const std::string& heading);
+
+// Adds a command to a program or to a command. `select` is called when the arguments name it, and
+// is empty if it is a parent of commands. `footer` ends its --help.
+CLI::App* AddCommand(CLI::App* parent, const std::string& name, const std::string& description,
+                     const std::function<void()>& select, const std::string& footer = "");
+
+struct Program {
+  std::string name;
+  std::string version;
+  std::string description;
+  std::string footer;
+};
+
+// Parses the command line with the options and commands that `add` adds. Returns the exit status if
+// the process ends here: --help or --version was printed, or an error, as "NAME: MESSAGE", or
+// --help, because a command is missing, on stderr.
+std::optional<ExitCode> ParseCommandLine(int argc, const char* const* argv, const Program& program,
+                                         const std::function<void(CLI::App*)>& add);
 
 // Prints "NAME: MESSAGE" of a bad command line or input on stderr. Returns kExitUsage.
 ExitCode ReportUsageError(const Status& status, const std::string& program = "polysketch");

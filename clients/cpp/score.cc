@@ -54,18 +54,16 @@ int Score(const ScoreOptions& options, const CallOptions& call) {
 
 void AddScore(CommandLine* line) {
   const auto options = std::make_shared<ScoreOptions>();
-  CLI::App* const command =
-      AddCommand(&line->app, "score", "Prints the perplexity of a text of any length.", line,
-                 [=] { return Score(*options, line->call); });
-  command->footer(
+  CLI::App* const command = AddCallCommand(
+      line->app, "score", "Prints the perplexity of a text of any length.", line,
+      [=] { return Score(*options, line->call); },
       "--json adds the log-probability of each token after the first, given all tokens before it.");
   options->input.AddText(command);
   options->input.AddTokens(command);
-  AddOption(command, "--chunk-tokens", "N",
-            "Tokens of a request message, or 4 N bytes. Does not change the result.",
-            &options->chunk_tokens)
-      ->check(CLI::Range(1, 1 << 20));
-  command->add_flag("--progress", options->progress, kProgressHelp);
+  AddNumber(command, "--chunk-tokens", "N",
+            "Tokens of a request message, or 4 N bytes. Does not change the result.", 1, 1 << 20,
+            &options->chunk_tokens);
+  AddFlag(command, "--progress", kProgressHelp, &options->progress);
 }
 
 }  // namespace polysketch

@@ -146,14 +146,12 @@ constexpr Action kActions[] = {
 };
 
 void AddOptions(CLI::App* command, unsigned takes, std::string* id, SessionOptions* options) {
-  if (takes & kId) command->add_option("ID", *id, "Session id.")->required();
-  if (takes & kSnapshot) {
-    command->add_option("KEY", options->snapshot, "Snapshot key.")->required();
-  }
+  if (takes & kId) AddArgument(command, "ID", "Session id.", id);
+  if (takes & kSnapshot) AddArgument(command, "KEY", "Snapshot key.", &options->snapshot);
   if (takes & kInput) {
     options->input.AddText(command);
     options->input.AddTokens(command);
-    command->add_flag("--progress", options->progress, kProgressHelp);
+    AddFlag(command, "--progress", kProgressHelp, &options->progress);
   }
   if (takes & kPosition) {
     AddOption(command, "--expected-position", "N", "Fails unless the session holds N tokens.",
@@ -162,8 +160,8 @@ void AddOptions(CLI::App* command, unsigned takes, std::string* id, SessionOptio
   if (takes & kCount)
     AddOption(command, "--count", "N", "Number of copies, 1 to 64.", &options->count);
   if (takes & kDurable) {
-    command->add_flag("--durable", options->durable,
-                      "Writes the session to the state store before each response.");
+    AddFlag(command, "--durable", "Writes the session to the state store before each response.",
+            &options->durable);
   }
   if (takes & kTtl) {
     AddOption(command, "--ttl", "SECONDS",
@@ -175,15 +173,13 @@ void AddOptions(CLI::App* command, unsigned takes, std::string* id, SessionOptio
 }  // namespace
 
 void AddSession(CommandLine* line) {
-  CLI::App* const session = line->app.add_subcommand("session", "Manages sessions.");
-  session->group("Commands");
-  session->footer(
+  CLI::App* const session = AddCommand(
+      line->app, "session", "Manages sessions.", nullptr,
       "A session keeps a sequence between requests. complete --session ID continues it.");
-  session->require_subcommand(0, 1);
   const auto options = std::make_shared<SessionOptions>();
   for (const Action& action : kActions) {
-    CLI::App* const command = AddCommand(session, action.name, action.description, line,
-                                         [=] { return action.run(*options, line->call); });
+    CLI::App* const command = AddCallCommand(session, action.name, action.description, line,
+                                             [=] { return action.run(*options, line->call); });
     AddOptions(command, action.takes, &line->call.session, options.get());
   }
 }

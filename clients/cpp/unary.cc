@@ -107,35 +107,36 @@ int Health(const HealthOptions& options, const CallOptions& call) {
 
 void AddTokenize(CommandLine* line) {
   const auto options = std::make_shared<TokenizeOptions>();
-  CLI::App* const command = AddCommand(&line->app, "tokenize", "Prints the token ids of a text.",
-                                       line, [=] { return Tokenize(options.get(), line->call); });
+  CLI::App* const command =
+      AddCallCommand(line->app, "tokenize", "Prints the token ids of a text.", line,
+                     [=] { return Tokenize(options.get(), line->call); });
   options->input.AddText(command);
-  command->add_flag_callback(
-      "--no-bos", [options] { options->request.set_add_bos(false); },
-      "Omits BOS. Default: add_bos of the model.");
+  AddFlag(command, "--no-bos", "Omits BOS. Default: add_bos of the model.",
+          [options] { options->request.set_add_bos(false); });
 }
 
 void AddDetokenize(CommandLine* line) {
   const auto input = std::make_shared<InputOptions>();
-  CLI::App* const command = AddCommand(&line->app, "detokenize", "Prints the text of token ids.",
-                                       line, [=] { return Detokenize(*input, line->call); });
+  CLI::App* const command =
+      AddCallCommand(line->app, "detokenize", "Prints the text of token ids.", line,
+                     [=] { return Detokenize(*input, line->call); });
   input->AddTokens(command);
 }
 
 void AddInfo(CommandLine* line) {
-  AddCommand(&line->app, "info", "Prints the model, device and limits of the server.", line,
-             [=] { return Info(line->call); });
+  AddCallCommand(line->app, "info", "Prints the model, device and limits of the server.", line,
+                 [=] { return Info(line->call); });
 }
 
 void AddHealth(CommandLine* line) {
   const auto options = std::make_shared<HealthOptions>();
   CLI::App* const command =
-      AddCommand(&line->app, "health", "Prints the serving status. Exit status 0: SERVING.", line,
-                 [=] { return Health(*options, line->call); });
+      AddCallCommand(line->app, "health", "Prints the serving status. Exit status 0: SERVING.",
+                     line, [=] { return Health(*options, line->call); });
   AddOption(command, "--service", "NAME", "Service to check. Default: the whole server.",
             &options->service);
-  command->add_flag("--wait", options->wait,
-                    "Repeats the check until the status is SERVING or --timeout ends.");
+  AddFlag(command, "--wait", "Repeats the check until the status is SERVING or --timeout ends.",
+          &options->wait);
 }
 
 }  // namespace polysketch

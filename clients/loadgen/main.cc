@@ -32,11 +32,11 @@ struct CommandLine {
 };
 
 void AddCount(CLI::App* app, const char* name, const char* help, int64_t min, int64_t* target) {
-  AddOption(app, name, "N", help, target)->check(CLI::Range(min, kMaxCount));
+  AddNumber(app, name, "N", help, min, kMaxCount, target);
 }
 
 void AddSeconds(CLI::App* app, const char* name, const char* help, double* target) {
-  AddOption(app, name, "SECONDS", help, target)->check(CLI::Range(0.0, 1e9));
+  AddNumber(app, name, "SECONDS", help, 0, 1e9, target);
 }
 
 void AddLength(CLI::App* app, const char* name, const char* help, Distribution* target) {
@@ -45,16 +45,21 @@ void AddLength(CLI::App* app, const char* name, const char* help, Distribution* 
     PS_ASSIGN_OR_RETURN(*target, Distribution::Parse(text));
     return Status();
   };
-  AddOption(app, name, "DIST", help, parse)->default_str(target->text());
+  AddOption(app, name, "DIST", help, parse, target->text());
 }
 
 void AddOptions(CLI::App* app, CommandLine* c) {
   AddServerOption(app, &c->call.server);
   AddCount(app, "--concurrency", "Closed loop: requests in flight.", 1, &c->run.concurrency);
-  AddOption(app, "--rate", "R", "Open loop: requests a second. 0: closed loop.", &c->run.rate)
-      ->check(CLI::Range(0.0, 1e9));
-  AddOption(app, "--arrivals", "KIND", "Times between the requests of --rate.", &c->arrivals)
-      ->check(CLI::IsMember({"poisson", "constant"}));
+  AddNumber(app, "--rate", "R", "Open loop: requests a second. 0: closed loop.", 0, 1e9,
+            &c->run.rate);
+  const auto parse_arrivals = [c](const std::string& text) {
+    c->arrivals = text;
+    if (text == "poisson" || text == "constant") return Status();
+    return InvalidArgument("expected poisson or constant, found '", text, "'");
+  };
+  AddOption(app, "--arrivals", "KIND", "Times between the requests of --rate: poisson, constant.",
+            parse_arrivals, c->arrivals);
   AddCount(app, "--requests", "Requests to start. 0: 100, or no limit with --duration.", 0,
            &c->run.requests);
   AddSeconds(app, "--duration", "Time in which requests start. 0: no limit.", &c->run.duration);
@@ -67,8 +72,8 @@ void AddOptions(CLI::App* app, CommandLine* c) {
   AddCount(app, "--prefixes", "Number of shared prefixes.", 1, &c->workload.prefixes);
   AddCount(app, "--turns", "Turns of a conversation, whose prompts repeat the conversation.", 1,
            &c->workload.turns);
-  app->add_flag("--sessions", c->run.sessions,
-                "Runs each conversation in a session: a turn sends its new tokens.");
+  AddFlag(app, "--sessions", "Runs each conversation in a session: a turn sends its new tokens.",
+          &c->run.sessions);
   AddOption(app, "--temperature", "T", "Sampling temperature. 0: greedy.", &c->run.temperature);
   AddOption(app, "--seed", "N", "Seed of prompts, lengths and sampling.", &c->workload.seed);
   AddCount(app, "--connections", "Connections to the server.", 1, &c->connections);
@@ -80,8 +85,8 @@ void AddOptions(CLI::App* app, CommandLine* c) {
              &c->objective.time_per_output_token);
   AddSeconds(app, "--objective-latency", "Goodput: limit of the end-to-end latency. 0: none.",
              &c->objective.latency);
-  app->add_flag("--json", c->call.json, "Prints the report as one JSON object.");
-  app->add_flag("--quiet", c->quiet, "Prints no progress on stderr.");
+  AddFlag(app, "--json", "Prints the report as one JSON object.", &c->call.json);
+  AddFlag(app, "--quiet", "Prints no progress on stderr.", &c->quiet);
 }
 
 // A connection for each stub: gRPC shares one among channels with equal arguments by default.
@@ -166,21 +171,22 @@ int Run(CommandLine c) {
   return report.ok == report.requests ? kExitOk : kExitFailed;
 }
 
+const Program kProgram = {
+    .name = "polysketch-loadgen",
+    .version = POLYSKETCH_VERSION " (" POLYSKETCH_COMMIT ")",
+    .description = "Sends a load to a PolySketch server and reports throughput and latencies.",
+    .footer =
+        "DIST: N, uniform:MIN:MAX, normal:MEAN:DEVIATION, exponential:MEAN or\n"
+        "lognormal:MEDIAN:SIGMA.\n"
+        "Prompts are random token ids. Outputs ignore the end-of-sequence token. Latencies count\n"
+        "from the time at which a request was due. SIGINT cancels the requests in flight and\n"
+        "reports. Exit status: 0 all requests succeeded; 1 some failed; 2 bad command line."};
+
 int Main(int argc, char** argv) {
   CommandLine c;
   c.call.server = DefaultServer();
-  CLI::App app;
-  Configure(&app, "polysketch-loadgen", POLYSKETCH_VERSION " (" POLYSKETCH_COMMIT ")");
-  app.description("Sends a load to a PolySketch server and reports throughput and latencies.");
-  app.footer(
-      "DIST: N, uniform:MIN:MAX, normal:MEAN:DEVIATION, exponential:MEAN or "
-      "lognormal:MEDIAN:SIGMA.\n"
-      "Prompts are random token ids. Outputs ignore the end-of-sequence token. Latencies count "
-      "from\n"
-      "the time at which a request was due. SIGINT cancels the requests in flight and reports.\n"
-      "Exit status: 0 all requests succeeded; 1 some failed; 2 bad command line.");
-  AddOptions(&app, &c);
-  if (const auto exit_code = ParseCommandLine(argc, argv, &app)) return *exit_code;
+  const auto add = [&c](CLI::App* app) { AddOptions(app, &c); };
+  if (const auto exit_code = ParseCommandLine(argc, argv, kProgram, add)) return *exit_code;
   if (c.run.requests == 0 && c.run.duration == 0) c.run.requests = 100;
   c.run.poisson = c.arrivals == "poisson";
   c.run.progress = !c.quiet;

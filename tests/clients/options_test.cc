@@ -43,34 +43,42 @@ struct Parsed {
   int64_t size = 7;
   double seconds = 1.5;
   bool json = false;
-  std::string name = "somebody";
+  std::string name = "anna";
   std::string command;
   std::optional<ExitCode> exit_code;
   std::string output;
   std::string error;
 };
 
-Parsed Parse(const Strings& arguments) {
+Parsed Parse(const Strings& arguments, bool with_commands = false) {
   Parsed parsed;
-  CLI::App app;
-  Configure(&app, "test", "1.2");
-  app.description("A test.");
-  AddOption(&app, "--count", "N", "A count.", &parsed.count);
-  AddOption(&app, "--real", "X", "A number.", &parsed.real);
-  AddOption(&app, "--stop", "TEXT", "A text.", &parsed.stops);
-  AddOption(&app, "--bias", "ID=V", "A bias.", &parsed.biases);
-  AddOption(&app, "--seed", "N", "A seed.", &parsed.message, &Message::set_seed);
-  SetRange(AddOption(&app, "--size", "N", "A size.", &parsed.size), 1, 9);
-  AddOption(&app, "--seconds", "S", "A time.", &parsed.seconds)->check(CheckNotNegative);
-  AddOption(&app, "-n,--name", "NAME", "A name.", &parsed.name);
-  app.add_flag("--json", parsed.json, "A flag.");
-  for (const char* name : {"go", "stop"}) {
-    app.add_subcommand(name, "A command.")->callback([&parsed, name] { parsed.command = name; });
-  }
+  const auto add = [&parsed, with_commands](CLI::App* app) {
+    AddOption(app, "--count", "N", "A count.", &parsed.count);
+    AddOption(app, "--real", "X", "A number.", &parsed.real);
+    AddOption(app, "--stop", "TEXT", "A text.", &parsed.stops);
+    AddOption(app, "--bias", "ID=V", "A bias.", [&parsed](const std::string& text) {
+      auto& [id, value] = parsed.biases.emplace_back();
+      const size_t equals = text.find('=');
+      if (equals == text.npos) return InvalidArgument("expected ID=V, found '", text, "'");
+      const Status status = ParseValue(text.substr(0, equals), &id);
+      return status.ok() ? ParseValue(text.substr(equals + 1), &value) : status;
+    });
+    AddOption(app, "--seed", "N", "A seed.", &parsed.message, &Message::set_seed);
+    AddNumber(app, "--size", "N", "A size.", 1, 9, &parsed.size);
+    AddNumber(app, "--seconds", "S", "A time.", 0, 1e9, &parsed.seconds);
+    AddOption(app, "-n,--name", "NAME", "A name.", &parsed.name);
+    AddFlag(app, "--json", "A flag.", &parsed.json);
+    if (!with_commands) return;
+    for (const char* name : {"go", "stop"}) {
+      AddCommand(app, name, "A command.", [&parsed, name] { parsed.command = name; });
+    }
+  };
   std::vector<const char*> argv = {"program"};
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   const Capture output(&std::cout), error(&std::cerr);
-  parsed.exit_code = ParseCommandLine(static_cast<int>(argv.size()), argv.data(), &app);
+  parsed.exit_code = ParseCommandLine(
+      static_cast<int>(argv.size()), argv.data(),
+      {.name = "test", .version = "1.2", .description = "A test.", .footer = ""}, add);
   parsed.output = output.text();
   parsed.error = error.text();
   return parsed;
@@ -108,11 +116,11 @@ TEST(Options, TheLastOccurrenceCounts) {
 }
 
 TEST(Options, AreOptional) {
-  const Parsed parsed = Parse({"--json", "go"});
+  const Parsed parsed = Parse({"--json", "go"}, true);
   ASSERT_FALSE(parsed.exit_code) << parsed.error;
   EXPECT_FALSE(parsed.count.has_value());
   EXPECT_EQ(parsed.size, 7);
-  EXPECT_EQ(parsed.name, "somebody");
+  EXPECT_EQ(parsed.name, "anna");
   EXPECT_EQ(parsed.command, "go");
 }
 
@@ -128,23 +136,23 @@ TEST(Options, SayWhatIsWrong) {
       {{"frob"}, "The following argument was not expected: frob"},
       {{"go", "stop"}, "The following argument was not expected: stop"},
       {{"--count"}, "--count: 1 required N missing"},
-      {{"--count", ""}, "--count: expected a 32-bit integer, found ''"},
-      {{"--count=", "--json"}, "--count: expected a 32-bit integer, found ''"},
-      {{"--count", "3x"}, "--count: expected a 32-bit integer, found '3x'"},
-      {{"--count", "0x10"}, "--count: expected a 32-bit integer, found '0x10'"},
-      {{"--count=2147483648"}, "--count: expected a 32-bit integer, found '2147483648'"},
-      {{"--seed", "-1"}, "--seed: expected an integer from 0 to 2^64 - 1, found '-1'"},
-      {{"--size", "0"}, "--size: expected an integer from 1 to 9, found '0'"},
-      {{"--size", "10"}, "--size: expected an integer from 1 to 9, found '10'"},
-      {{"--size", "x"}, "--size: expected an integer from 1 to 9, found 'x'"},
-      {{"--seconds", "-1"}, "--seconds: expected a number of at least 0, found '-1'"},
-      {{"--seconds", "nan"}, "--seconds: expected a number of at least 0, found 'nan'"},
+      {{"--count", ""}, "--count: expected an integer from -2147483648 to 2147483647, found ''"},
+      {{"--count=", "--json"}, "--count: expected an integer from -2147483648 to 2147483647, found ''"},
+      {{"--count", "3x"}, "--count: expected an integer from -2147483648 to 2147483647, found '3x'"},
+      {{"--count", "0x10"}, "--count: expected an integer from -2147483648 to 2147483647, found '0x10'"},
+      {{"--count=2147483648"}, "--count: expected an integer from -2147483648 to 2147483647, found '2147483648'"},
+      {{"--seed", "-1"}, "--seed: expected an integer from 0 to 18446744073709551615, found '-1'"},
+      {{"--size", "0"}, "--size: expected a number from 1 to 9, found '0'"},
+      {{"--size", "10"}, "--size: expected a number from 1 to 9, found '10'"},
+      {{"--size", "x"}, "--size: expected a number from 1 to 9, found 'x'"},
+      {{"--seconds", "-1"}, "--seconds: expected a number from 0 to 1e+09, found '-1'"},
+      {{"--seconds", "nan"}, "--seconds: expected a number from 0 to 1e+09, found 'nan'"},
       {{"--real", "1.5.2"}, "--real: expected a number, found '1.5.2'"},
-      {{"--bias", "7"}, "--bias: expected ID=NUMBER, found '7'"},
+      {{"--bias", "7"}, "--bias: expected ID=V, found '7'"},
       {{"--json=frob"}, "Could not convert: --json = frob"},
   };
   for (const auto& [arguments, message] : cases) {
-    const Parsed parsed = Parse(arguments);
+    const Parsed parsed = Parse(arguments, true);
     EXPECT_EQ(parsed.exit_code, kExitUsage);
     EXPECT_EQ(parsed.error, std::string("test: ") + message + "\n");
     EXPECT_EQ(parsed.output, "");
@@ -152,7 +160,7 @@ TEST(Options, SayWhatIsWrong) {
 }
 
 TEST(Options, HelpNamesEveryOption) {
-  const Parsed parsed = Parse({"--count", "1", "--help"});
+  const Parsed parsed = Parse({"--count", "1", "--help"}, true);
   EXPECT_EQ(parsed.exit_code, kExitOk);
   EXPECT_EQ(parsed.error, "");
   EXPECT_EQ(parsed.output,
@@ -163,18 +171,26 @@ TEST(Options, HelpNamesEveryOption) {
             "  -h,--help                   Prints this help.\n"
             "  --version                   Prints the version.\n"
             "  --count N                   A count.\n"
-            "  --real X                    A number. Default: 0.\n"
+            "  --real X=0                  A number.\n"
             "  --stop TEXT                 A text.\n"
             "  --bias ID=V                 A bias.\n"
             "  --seed N                    A seed.\n"
-            "  --size N                    A size. Range: 1 to 9. Default: 7.\n"
-            "  --seconds S                 A time. Default: 1.5.\n"
-            "  -n,--name NAME              A name. Default: somebody.\n"
+            "  --size N=7                  A size.\n"
+            "  --seconds S=1.5             A time.\n"
+            "  -n,--name NAME=anna         A name.\n"
             "  --json                      A flag.\n"
             "\n"
-            "Subcommands:\n"
+            "Commands:\n"
             "  go                          A command.\n"
-            "  stop                        A command.\n");
+            "  stop                        A command.\n"
+            "\n");
+}
+
+TEST(Options, AMissingCommandPrintsTheHelp) {
+  const Parsed parsed = Parse({"--count", "1"}, true);
+  EXPECT_EQ(parsed.exit_code, kExitUsage);
+  EXPECT_EQ(parsed.error, Parse({"--help"}, true).output);
+  EXPECT_EQ(parsed.output, "");
 }
 
 TEST(Options, VersionNamesTheProgram) {

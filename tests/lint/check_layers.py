@@ -84,6 +84,7 @@ LIBRARIES = [
 GENERATED = [
     (re.compile(r"polysketch/v1/.*\.pb\.h$"), "proto"),
     (re.compile(r"polysketch_build_info\.h$"), "base"),
+    (re.compile(r"polysketch_cuda_interface\.h$"), "kernels"),
 ]
 
 # Generated code of the health and reflection protocols counts as gRPC's.
