@@ -15,8 +15,8 @@ function(polysketch_precompile target)
   endif()
 endfunction()
 
-# polysketch_share_precompiled(TARGET OWNER) uses the headers that another target precompiled: OWNER is an executable as TARGET
-# is, with the same compile options.
+# polysketch_share_precompiled(TARGET OWNER) uses the headers that another target precompiled: both are executables or neither,
+# with the same compile options.
 function(polysketch_share_precompiled target owner)
   if(POLYSKETCH_PRECOMPILE)
     target_precompile_headers(${target} REUSE_FROM ${owner})

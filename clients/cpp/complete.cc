@@ -235,10 +235,9 @@ void AddStates(CLI::App* command, CompleteOptions* options, std::string* session
 
 void AddComplete(CommandLine* line) {
   const auto options = std::make_shared<CompleteOptions>();
-  CLI::App* const command =
-      AddCallCommand(line->app, "complete",
-                     "Completes a prompt and prints the output as it arrives.", line,
-                     [=] { return Complete(options.get(), line->call); });
+  CLI::App* const command = AddCallCommand(
+      line->app, "complete", "Completes a prompt and prints the output as it arrives.", line,
+      [=] { return Complete(options.get(), line->call); });
   options->input.AddText(command);
   options->input.AddTokens(command);
   AddOutput(command, &options->request);

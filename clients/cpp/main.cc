@@ -13,7 +13,8 @@ const Program kProgram = {
     .description =
         "Command-line client of a PolySketch server. COMMAND --help describes a command.",
     .footer =
-        "Exit status: 0 success; 1 no connection to the server, or an error from it; 2 bad command\n"
+        "Exit status: 0 success; 1 no connection to the server, or an error from it; 2 bad "
+        "command\n"
         "line or input; 130 interrupted."};
 
 int Main(int argc, char** argv) {

@@ -117,9 +117,8 @@ void AddTokenize(CommandLine* line) {
 
 void AddDetokenize(CommandLine* line) {
   const auto input = std::make_shared<InputOptions>();
-  CLI::App* const command =
-      AddCallCommand(line->app, "detokenize", "Prints the text of token ids.", line,
-                     [=] { return Detokenize(*input, line->call); });
+  CLI::App* const command = AddCallCommand(line->app, "detokenize", "Prints the text of token ids.",
+                                           line, [=] { return Detokenize(*input, line->call); });
   input->AddTokens(command);
 }
 

@@ -76,19 +76,20 @@ class FieldReader {
   void Fail(std::string_view name, std::string_view message) {
     if (status_.ok()) status_ = InvalidArgument(source_, ": field \"", name, "\": ", message);
   }
-  // An error for a field that was not read.
-  void CheckUnread() {
+  // An unknown field is the error that is reported first: it explains a missing one.
+  void CheckUnknown() {
     for (const auto& [name, value] : object_.items()) {
-      if (!status_.ok() || read_.contains(name)) continue;
+      if (read_.contains(name)) continue;
       status_ = InvalidArgument(source_, ": unknown field \"", Abbreviate(name), "\"");
+      return;
     }
   }
   const Status& status() const { return status_; }
 
  private:
   const json* Find(const char* name, bool optional) {
-    if (!status_.ok()) return nullptr;
     read_.insert(name);
+    if (!status_.ok()) return nullptr;
     const auto it = object_.find(name);
     if (it != object_.end()) return &*it;
     if (!optional) Fail(name, "missing");
@@ -188,7 +189,7 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
   config.add_bos = fields.Bool("add_bos", config.add_bos);
   config.bos_id = fields.Int("bos_id", -1, (1 << 22) - 1, config.bos_id);
   config.eos_id = fields.Int("eos_id", -1, (1 << 22) - 1, config.eos_id);
-  fields.CheckUnread();
+  fields.CheckUnknown();
   CheckRelations(config, fields);
   if (!fields.status().ok()) return fields.status();
   return config;
