@@ -1,4 +1,4 @@
-# Run as a script: writes OUTPUT, the C++ source behind server/http/web_files.h, from the files of FOLDER.
+# Run as a script: writes OUTPUT, the C++ source that implements server/http/web_files.h, from the files of FOLDER.
 file(GLOB names RELATIVE "${FOLDER}" "${FOLDER}/*")
 list(SORT names)
 set(content_type_html "text/html; charset=utf-8")

@@ -1,12 +1,12 @@
 # polysketch_test(NAME source... [LIBS target...] [LABELS label...] [TIMEOUT seconds] [ARGS arg...] [ENVIRONMENT K=V...])
 #
 # One GoogleTest executable, build/<preset>/bin/NAME, registered as the ctest NAME. gtest_main is linked; list
-# GTest::gmock in LIBS where it is used. POLYSKETCH_TEST_FULL=1 in the environment of a test asks for its full counts; the
-# CMake option of that name sets it, and gives the tests the time.
+# GTest::gmock in LIBS where it is used. POLYSKETCH_TEST_FULL=1 in the environment of a test selects its full counts; the
+# CMake option of that name sets the variable and raises the timeouts.
 #
 # polysketch_test_properties(NAME [LABELS] [TIMEOUT] [ENVIRONMENT]) gives any other ctest the same environment.
 
-option(POLYSKETCH_TEST_FULL "Run the tests with the counts that the issues name" OFF)
+option(POLYSKETCH_TEST_FULL "Run the tests with full counts; takes hours" OFF)
 
 # ASan: a report ends the test. The stack-use-after-return check stays off: it doubles the time of coroutine-free code
 # like ours for a fault that g++ warns of.

@@ -49,7 +49,7 @@ constexpr Flag kFlags[] = {
      "limit of the prompt tokens of waiting requests. More get RESOURCE_EXHAUSTED, unless no "
      "other request waits. 0: no limit."},
     {"max-priority", kInteger, "N", &C::max_priority, 0, 1000,
-     "limit of the priority of a request, on both sides of 0. Others get INVALID_ARGUMENT."},
+     "limit of the priority of a request: -N to N. Other priorities get INVALID_ARGUMENT."},
     {"max-step-tokens", kInteger, "N", &C::max_step_tokens, 1, 65536,
      "limit of the tokens in a step. Longer prompts are processed in chunks."},
     {"step-budget-ms", kInteger, "N", &C::step_budget_ms, 0, 60000,
@@ -64,7 +64,7 @@ constexpr Flag kFlags[] = {
     {"max-prompt-tokens", kInteger, "N", &C::max_prompt_tokens, 1, kMany,
      "limit of the tokens in a prompt. Longer ones get INVALID_ARGUMENT."},
     {"max-new-tokens", kInteger, "N", &C::max_new_tokens, 1, kMany,
-     "limit and default of a request's max_tokens. More get INVALID_ARGUMENT."},
+     "limit and default of a request's max_tokens. Larger values get INVALID_ARGUMENT."},
     {"slot-memory", kBytes, "BYTES", &C::slot_memory, 0, 1024 * kTiB,
      "limit of slot memory: states of running sequences. A request whose state does not fit "
      "waits. 0: max-sequences states, or 4GiB for KV kinds."},
@@ -82,12 +82,12 @@ constexpr Flag kFlags[] = {
      "limit of the folder of a dir: store, for all replicas together. Writes beyond it get "
      "RESOURCE_EXHAUSTED. 0: no limit."},
     {"session-memory", kBytes, "BYTES", &C::session_memory, 0, 1024 * kTiB,
-     "limit of session memory: sessions, and the prefix cache in what they leave. The least "
-     "recently used sessions go to the state store; without one, more get RESOURCE_EXHAUSTED. 0: "
-     "as much as slot memory."},
+     "limit of session memory: sessions, and the prefix cache in the rest. The least recently used "
+     "sessions go to the state store; without one, more get RESOURCE_EXHAUSTED. 0: as much as slot "
+     "memory."},
     {"session-ttl", kDuration, "TIME", &C::session_ttl, 1000, kDay,
-     "time without use after which a session ends, and age at which a snapshot ends, unless the "
-     "request sets ttl_seconds."},
+     "time without use after which a session is deleted, and age at which a snapshot is deleted, "
+     "unless the request sets ttl_seconds."},
     {"max-sessions-per-tenant", kInteger, "N", &C::max_sessions_per_tenant, 1, kMany,
      "limit of the sessions of a tenant, and of its snapshots. More get RESOURCE_EXHAUSTED."},
     {"prefix-cache-min-tokens", kInteger, "N", &C::prefix_cache_min_tokens, 0, kMany,
@@ -122,13 +122,13 @@ constexpr Flag kFlags[] = {
     {"keepalive-time", kDuration, "TIME", &C::keepalive_time, 1000, kDay,
      "idle time after which the server pings a connection."},
     {"keepalive-timeout", kDuration, "TIME", &C::keepalive_timeout, 100, kDay,
-     "time to answer a ping of the server. Then the connection is closed."},
+     "time to answer a ping of the server. Otherwise the connection is closed."},
     {"keepalive-min-interval", kDuration, "TIME", &C::keepalive_min_interval, 0, kDay,
      "minimum time between the pings of a client. An earlier ping is a strike."},
     {"max-ping-strikes", kInteger, "N", &C::max_ping_strikes, 1, 1000,
      "limit of strikes. Beyond it the connection is closed."},
     {"handshake-timeout", kDuration, "TIME", &C::handshake_timeout, 100, kDay,
-     "time in which a new connection must start HTTP/2. Then it is closed."},
+     "time in which a new connection must start HTTP/2. Otherwise it is closed."},
     {"max-connection-idle", kDuration, "TIME", &C::max_connection_idle, 0, kDay,
      "time without calls after which a connection is closed. 0: no limit."},
     {"max-connection-age", kDuration, "TIME", &C::max_connection_age, 0, kDay,
@@ -136,7 +136,7 @@ constexpr Flag kFlags[] = {
     {"max-connection-age-grace", kDuration, "TIME", &C::max_connection_age_grace, 0, kDay,
      "time that calls have to end after max-connection-age."},
     {"drain-timeout", kDuration, "TIME", &C::drain_timeout, 0, kDay,
-     "time that running requests have to end after SIGTERM. The others get UNAVAILABLE."},
+     "time that running requests have to end after SIGTERM. Later they get UNAVAILABLE."},
 
     {"log-level", kChoice, "debug|info|warning|error", &C::log_level, 0, 0,
      "lowest level that is written to stderr."},
@@ -149,8 +149,8 @@ constexpr char kUsage[] =
 Usage: polysketch-server --model DIR [FLAG...]
 
 A flag is given as --name VALUE or --name=VALUE, as the environment variable POLYSKETCH_NAME (dashes
-become underscores), or as a key of the JSON object in the file that --config names. The first of
-these counts. Defaults are in brackets.
+become underscores), or as a key of the JSON object in the file that --config names. A flag
+overrides the variable, and the variable overrides the key. Defaults are in brackets.
 SIGTERM and SIGINT drain: running requests end within --drain-timeout. A second signal ends the
 process at once.
 When the server is ready, it writes one line of JSON with the bound addresses to stdout:

@@ -1,5 +1,5 @@
 // The table of flags, from which parsing, --help, environment variables and the keys of the
-// configuration file are derived. docs/operations.md has the same help texts.
+// configuration file are derived. docs/operations.md says how to choose values.
 #pragma once
 
 #include <chrono>

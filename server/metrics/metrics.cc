@@ -16,7 +16,7 @@ namespace {
 using prometheus::Counter;
 using prometheus::Histogram;
 
-// Seconds. Fine around 0.25 ms, the time of a token of a small model; up to a stall.
+// Seconds, up to a stall. Fine around 0.25 ms, the time of a token of a small model.
 const Histogram::BucketBoundaries kTokenSeconds = {
     0.0001,  0.00015, 0.0002, 0.00025, 0.0003, 0.0004, 0.0005, 0.00065, 0.0008, 0.001,
     0.00125, 0.0015,  0.002,  0.0025,  0.003,  0.004,  0.005,  0.0065,  0.008,  0.01,
@@ -43,10 +43,9 @@ prometheus::Labels RpcLabels(std::string_view rpc, Code code) {
 
 constexpr char kPartHelp[] =
     "Time of steps by part: layers, logits, sampling, storing (copies of states for the prefix "
-    "cache). The rest of a step is bookkeeping.";
+    "cache). The rest of a step is scheduling.";
 constexpr char kStoreHelp[] =
-    "Time of an operation of the state store, by operation: put (snapshots), get (restores), "
-    "other.";
+    "Time of an operation of the state store, by operation: put (a write), get (a read), other.";
 
 }  // namespace
 
@@ -107,25 +106,25 @@ struct Metrics::Instruments {
                    "Time from the last prompt token of a request to its last token.");
   Histogram& inference = NewHistogram(kRequestSeconds, "request_inference_time_seconds",
                                       "Time from the first step of a request to its last token.");
-  Histogram& step =
-      NewHistogram(kTokenSeconds, "step_duration_seconds", "Time of a step of the model.");
+  Histogram& step = NewHistogram(kTokenSeconds, "step_duration_seconds", "Time of a step.");
   Histogram& step_tokens = NewHistogram(kStepTokens, "iteration_tokens",
                                         "Tokens in a step, prefill and decode together.");
   Histogram& step_sequences =
       NewHistogram(kStepTokens, "iteration_sequences", "Sequences in a step.");
   Histogram& prompt_tokens =
-      NewHistogram(kRequestTokens, "request_prompt_tokens", "Prompt tokens of a request.");
+      NewHistogram(kRequestTokens, "request_prompt_tokens",
+                   "Prompt tokens of a request, the tokens of its session included.");
   Histogram& generation_tokens = NewHistogram(kRequestTokens, "request_generation_tokens",
-                                              "Generated tokens of a request, of all choices.");
+                                              "Generated tokens of a request, in all choices.");
   Counter& prompt_total =
       NewCounter("prompt_tokens_total", "Prompt tokens processed, the tokens of scores included.");
-  Counter& generation_total = NewCounter("generation_tokens_total", "Tokens generated.");
+  Counter& generation_total = NewCounter("generation_tokens_total", "Generated tokens.");
   Counter& drafts =
-      NewCounter("spec_decode_num_drafts_total", "Drafts of speculative decoding verified.");
+      NewCounter("spec_decode_num_drafts_total", "Verified drafts of speculative decoding.");
   Counter& draft_tokens =
       NewCounter("spec_decode_num_draft_tokens_total", "Tokens of verified drafts.");
   Counter& accepted_tokens =
-      NewCounter("spec_decode_num_accepted_tokens_total", "Tokens of verified drafts accepted.");
+      NewCounter("spec_decode_num_accepted_tokens_total", "Accepted tokens of verified drafts.");
   Counter& layers = NewCounter("step_part_seconds_total", kPartHelp, {{"part", "layers"}});
   Counter& logits = NewCounter("step_part_seconds_total", kPartHelp, {{"part", "logits"}});
   Counter& sampling = NewCounter("step_part_seconds_total", kPartHelp, {{"part", "sampling"}});
@@ -157,7 +156,7 @@ Metrics::~Metrics() = default;
 void Metrics::SetBuildInfo(const BuildLabels& labels) {
   prometheus::BuildGauge()
       .Name("polysketch_build_info")
-      .Help("Always 1. The labels say what runs: version, commit, model, attention, device.")
+      .Help("Always 1. Labels: version and commit of the server, model, attention kind, device.")
       .Register(*registry_)
       .Add({{"version", std::string(labels.version)},
             {"commit", std::string(labels.commit)},

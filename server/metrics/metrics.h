@@ -1,5 +1,5 @@
-// Prometheus metrics of requests and steps. docs/metrics.md lists them; names are polysketch_ and
-// what vLLM puts behind its colon.
+// Prometheus metrics of requests and steps. docs/metrics.md lists them. A name is polysketch_ and
+// the name that vLLM uses after "vllm:".
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ class Metrics : public EngineObserver {
   Metrics();
   ~Metrics() override;
 
-  // polysketch_build_info; once, when the model is known.
+  // Sets polysketch_build_info. Called once, when the model is loaded.
   void SetBuildInfo(const BuildLabels& labels);
 
   void OnAdmitted(std::chrono::nanoseconds queue_time) override;
@@ -42,7 +42,8 @@ class Metrics : public EngineObserver {
   void OnDraft(int64_t proposed, int64_t accepted) override;
   void OnFinished(const FinishEvent& finish) override;
 
-  // A call ended. `rejected`: it never reached the engine (bad input, a limit, the queue, a drain).
+  // A call ended. `rejected`: with an error before it reached the engine (bad input, a limit, the
+  // queue, a drain).
   void OnRpc(std::string_view rpc, Code code, bool rejected);
 
   const std::shared_ptr<prometheus::Registry>& registry() const { return registry_; }

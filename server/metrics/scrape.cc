@@ -23,8 +23,8 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-// A metric without labels. Its name without the prefix; one that ends in _total is a counter, others
-// are gauges.
+// A metric without labels, by its name without the prefix. A name that ends in _total is that of a
+// counter, others are gauges.
 struct Sample {
   template <typename Number>
   Sample(std::string_view name, const char* help, Number value)
@@ -54,8 +54,8 @@ void Add(const char* prefix, std::initializer_list<Sample> samples,
   }
 }
 
-// Fields of /proc/self/stat after the command's name, which may hold spaces; [0] is field 3, the
-// state.
+// Fields of /proc/self/stat after the name of the command, which may contain spaces. [0] is field
+// 3, the state.
 std::vector<std::string> ProcessStat() {
   std::ifstream file("/proc/self/stat");
   std::string line;
@@ -81,7 +81,7 @@ void AddProcess(std::vector<MetricFamily>* families) {
     return std::stod(stat[static_cast<size_t>(number - 3)]);
   };
   const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
-  std::error_code error;  // no descriptors are counted then
+  std::error_code error;  // after an error the count is 0
   const std::filesystem::directory_iterator descriptors("/proc/self/fd", error);
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -100,14 +100,14 @@ void AddProcess(std::vector<MetricFamily>* families) {
       families);
 }
 
-// CPU time of a thread of this process; 0 when it has ended meanwhile.
+// CPU time of a thread of this process; 0 for a thread that has ended.
 double ThreadCpuSeconds(const std::filesystem::path& task) {
   int64_t nanoseconds = 0;
   std::ifstream(task / "schedstat") >> nanoseconds;
   return static_cast<double>(nanoseconds) * 1e-9;
 }
 
-// The model's threads live as long as the process, so that the difference is a counter too.
+// The threads of the model live as long as the process, so the difference never decreases.
 void AddCpuParts(std::vector<MetricFamily>* families) {
   double engine = 0;
   std::error_code error;
@@ -132,40 +132,45 @@ void AddCpuParts(std::vector<MetricFamily>* families) {
 void AddEngine(const ServedFacts& served, std::vector<MetricFamily>* families) {
   const EngineStats& engine = served.engine;
   Add("polysketch_",
-      {{"num_requests_running", "Requests that have a slot.", engine.running},
-       {"num_requests_waiting", "Requests in the queue.", engine.waiting},
+      {{"num_requests_running",
+        "Running sequences: they have a slot. Each choice of a request counts.", engine.running},
+       {"num_requests_waiting",
+        "Waiting requests: they have had no slot yet. Each choice that waits counts.",
+        engine.waiting},
        {"num_requests_preempted",
-        "Requests that gave their slot to another request and keep their state. They continue "
+        "Preempted sequences: they gave their slot to another one, keep their state and continue "
         "later.",
         engine.preempted},
-       {"num_preemptions_total", "Times that a request gave its slot to another request.",
+       {"num_preemptions_total", "Preemptions: a sequence gave its slot to another one.",
         engine.preemptions},
-       {"num_prompt_tokens_waiting", "Prompt tokens of the requests in the queue.",
-        engine.waiting_tokens},
+       {"num_prompt_tokens_waiting", "Prompt tokens of waiting requests.", engine.waiting_tokens},
        {"num_requests_idle",
-        "Requests that have a slot and can use no step now: the reader of the output or the input "
-        "of a score is late.",
+        "Idle sequences: they have a slot and can use no step now, because the reader of the "
+        "output or the input of a score is late.",
         engine.idle},
        {"max_sequences", "Number of slots (--max-sequences).", served.max_sequences},
-       {"max_queue", "Limit of the queue, in requests (--max-queue). More get RESOURCE_EXHAUSTED.",
+       {"max_queue", "Limit of waiting requests (--max-queue). More get RESOURCE_EXHAUSTED.",
         served.max_queue},
        {"slot_memory_bytes",
-        "Slot memory in use: the states of running requests, and those of a draft model.",
+        "Slot memory in use: the states of running sequences, and all states of a draft model.",
         engine.state_bytes},
        {"slot_memory_limit_bytes",
-        "Limit of slot memory (--slot-memory). A request whose state does not fit waits.",
+        "Limit of slot memory (--slot-memory), and of the states of a draft model. A request whose "
+        "state does not fit waits.",
         engine.state_bytes_limit},
-       {"preempted_memory_bytes", "Preempted memory in use: the states of preempted requests.",
+       {"preempted_memory_bytes", "Preempted memory in use: the states of preempted sequences.",
         engine.preempted_bytes},
        {"preempted_memory_limit_bytes",
-        "Limit of preempted memory (--preempted-memory). A request whose state does not fit is not "
-        "preempted.",
+        "Limit of preempted memory (--preempted-memory). A sequence whose state does not fit keeps "
+        "its slot.",
         engine.preempted_bytes_limit},
        {"state_bytes_per_sequence",
         "Size of the state of one sequence; for a KV kind, at the context length of the model.",
         served.state_bytes_per_sequence},
-       {"weight_bytes", "Size of the weights. Every step reads them once.", served.weight_bytes},
-       {"steps_total", "Steps of the model.", engine.steps}},
+       {"weight_bytes",
+        "Size of the weights, a draft model not included. Every step reads all weights once.",
+        served.weight_bytes},
+       {"steps_total", "Steps: forward passes of the model over a batch.", engine.steps}},
       families);
 }
 
@@ -176,7 +181,7 @@ void AddPrefixCache(const PrefixCacheStats& cache, std::vector<MetricFamily>* fa
        {"prefix_cache_queries_total",
         "Prompt tokens of requests that were looked up in the prefix cache.", cache.queried_tokens},
        {"prefix_cache_hits_total",
-        "Prompt tokens that a state of the prefix cache made unnecessary to process.",
+        "Prompt tokens that a state of the prefix cache provided. They are not processed again.",
         cache.hit_tokens},
        {"prefix_cache_stored_total", "States added to the prefix cache.", cache.stored},
        {"prefix_cache_evicted_total", "States removed from the prefix cache to free memory.",
@@ -186,7 +191,7 @@ void AddPrefixCache(const PrefixCacheStats& cache, std::vector<MetricFamily>* fa
 
 void AddSessions(const SessionStats& sessions, std::vector<MetricFamily>* families) {
   Add("polysketch_",
-      {{"sessions", "Sessions and snapshots known to this process.", sessions.sessions},
+      {{"sessions", "Sessions and snapshots that this process knows.", sessions.sessions},
        {"session_memory_bytes", "Session memory in use by sessions. Forks share their memory.",
         sessions.memory_bytes},
        {"session_memory_limit_bytes",

@@ -1,4 +1,4 @@
-// Metrics that are read when somebody asks: gauges of the engine and the connections, and of the
+// Metrics that are computed at a scrape: of the engine, the sessions, the connections and the
 // process.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace polysketch {
 
-// What of the served model goes into metrics.
+// Facts of the served model that metrics report.
 struct ServedFacts {
   EngineStats engine;
   SessionStats sessions = {};
@@ -29,8 +29,8 @@ struct ServedFacts {
 
 class ScrapeMetrics : public prometheus::Collectable {
  public:
-  // Called at every scrape, from the HTTP server's threads. `ready`: whether health says SERVING.
-  // `served` gives nullopt while the model is loading.
+  // The functions are called at every scrape, by threads of the HTTP server. `ready` returns
+  // whether health is SERVING, `served` nullopt while the model is loading.
   ScrapeMetrics(std::function<bool()> ready, std::function<std::optional<ServedFacts>()> served,
                 std::function<ConnectionTable::Stats()> connections);
   std::vector<prometheus::MetricFamily> Collect() const override;

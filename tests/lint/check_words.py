@@ -28,7 +28,7 @@ WORDS = [
     (r"\bof those\b", "the noun", None),
     (r"\bthat (?:is|are) none\b", "what the thing is not", None),
     (r"\bk(?:Most|Least)(?=[A-Z]|\b)", "kMax, kMin", None),
-    (r"\b(?:parked|parking|unparked)\b", "idle (in a slot) or preempted (without one)", None),
+    (r"\b(?:parked|parking|unparked)\b", "idle (in a slot) or preempted (without one)", r"(tests/)?server/app/"),
     (r"\bswapped\b", "preempted", r"tests/(cuda|simt)/|ARCHITECTURE\.md"),
     (r"\bCut\(", "Truncate", None),
     (r"\b(?:AttentionSegment|StepSegment|BlockRun)\b", "Segment", None),
