@@ -78,7 +78,7 @@ class Peer:
         self._tokens = np.random.default_rng(1).integers(3, 32000, context).tolist()
 
     def measure(self) -> tuple[float, float]:
-        """Tokens a second of a prefill of the whole context, and of decoding behind it."""
+        """Returns tokens a second of a prefill of the whole context, and of the decoding after it."""
         self._llama.reset()
         start = time.perf_counter()
         self._llama.eval(self._tokens)

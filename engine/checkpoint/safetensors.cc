@@ -50,7 +50,7 @@ class EntryReader {
  public:
   EntryReader(const json& entry, std::string where) : entry_(entry), where_(std::move(where)) {}
 
-  // `data` is the byte buffer behind the header.
+  // `data` is the byte buffer after the header.
   Result<TensorView> Read(std::string name, std::span<const std::byte> data) {
     if (!entry_.is_object()) return Error("expected an object, found ", DescribeJson(entry_));
     for (const auto& [key, value] : entry_.items()) {
@@ -154,7 +154,7 @@ Status CheckMetadata(const json& metadata, const std::string& path) {
   return Status();
 }
 
-// The tensors must tile the data: no byte belongs to two of them, none to nobody.
+// The tensors must tile the data: every byte belongs to exactly one tensor.
 Status CheckCoverage(const std::map<std::string, TensorView, std::less<>>& tensors,
                      std::span<const std::byte> data, const std::string& path) {
   std::vector<const TensorView*> order;

@@ -34,7 +34,7 @@ TEST_P(StateTest, ClonesAreIndependent) {
   const auto backend = NewBackend(1);
   Random random(1);
   for (const AttentionSpec& spec : Specs()) {
-    // Cut in the middle of a block, at its end (full, not folded), and behind it.
+    // Cloned in the middle of a block, at its end (full, not folded), and after it.
     for (const int cut : {0, 5, 8, 9, 21}) {
       const Sequence whole = testing::RandomSequence(spec, 40, &random);
       const Sequence other = testing::RandomSequence(spec, 40, &random);

@@ -64,7 +64,8 @@ class LearnedSketch(torch.nn.Module):
 
 
 def _operand(x, columns: int):
-    """x in bf16 with so many zero columns, as the library takes it: the last dimension dense, strides of eight."""
+    """Returns x in bf16 with `columns` zero columns appended, in the library's layout: the last dimension dense, the
+    other strides multiples of eight elements, 16-byte aligned."""
     x = functional.pad(x.to(torch.bfloat16), (0, columns)) if columns else x.to(torch.bfloat16)
     batch, heads, tokens, width = x.shape
     needed = [s for n, s in zip((batch, heads, tokens), x.stride()) if n > 1]
