@@ -1,6 +1,6 @@
-// Compares the dense products of a layer with oneDNN's, by turns in one process. bench/onednn builds
-// and runs it. oneDNN has its preferred weight layout and, for 8 bits, quantized activations; our
-// time includes their quantization.
+// Compares the dense products of a layer with oneDNN's, by turns in one process. bench/onednn
+// builds and runs it. oneDNN has its preferred weight layout and, for 8 bits, quantized
+// activations; our time includes their quantization.
 #include <dnnl.hpp>
 
 #include <chrono>

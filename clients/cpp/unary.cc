@@ -70,8 +70,8 @@ struct HealthOptions {
   bool wait = false;
 };
 
-// Checks once, and prints the status or the error. Returns the exit status, or nothing if `retry` is
-// set and the service does not serve.
+// Checks once, and prints the status or the error. Returns the exit status, or nothing if `retry`
+// is set and the service does not serve.
 std::optional<int> CheckHealth(const std::string& service, const CallOptions& call, bool retry) {
   const auto stub = grpc::health::v1::Health::NewStub(Connect(call));
   grpc::ClientContext context;
@@ -117,9 +117,8 @@ void AddTokenize(CommandLine* line) {
 
 void AddDetokenize(CommandLine* line) {
   const auto input = std::make_shared<InputOptions>();
-  CLI::App* const command =
-      AddCallCommand(line->app, "detokenize", "Prints the text of token ids.", line,
-                     [=] { return Detokenize(*input, line->call); });
+  CLI::App* const command = AddCallCommand(line->app, "detokenize", "Prints the text of token ids.",
+                                           line, [=] { return Detokenize(*input, line->call); });
   input->AddTokens(command);
 }
 

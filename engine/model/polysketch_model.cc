@@ -181,9 +181,9 @@ void PolysketchModel::FarFeatures(const LayerWeights& w, const float* x, int64_t
   PS_CHECK(false) << "no far part: " << AttentionKindName(spec_.kind);
 }
 
-// The sketch is applied to the qk norm of q and k, the near part to norms of its own. So the qk norm
-// of the queries, then of the keys, goes to the memory of the attention's output, which is written
-// later.
+// The sketch is applied to the qk norm of q and k, the near part to norms of its own. So the qk
+// norm of the queries, then of the keys, goes to the memory of the attention's output, which is
+// written later.
 void PolysketchModel::RandomMixedFeatures(const LayerWeights& w, const float* x, int64_t rows) {
   const int d = spec_.head_dim;
   const int64_t half = rows / 2;

@@ -22,8 +22,8 @@ DataType ToDataType(TensorType type) {
   }
 }
 
-// Elements. A smaller matrix is read from the first-level cache even with 8 bits an element, so that
-// 4 bits would save no reads from memory.
+// Elements. A smaller matrix is read from the first-level cache even with 8 bits an element, so
+// that 4 bits would save no reads from memory.
 constexpr int64_t kMinQ4 = 32 * 1024;
 
 }  // namespace
@@ -37,8 +37,8 @@ class ModelWeights::Loader {
         config_(config),
         backend_(backend),
         type_(type),
-        // Matrices for which 4 bits cost most accuracy keep 8: the embedding, the sketch networks and
-        // the MLP's up projections, whose halves are multiplied (docs/results.md, "Drift").
+        // Matrices for which 4 bits cost most accuracy keep 8: the embedding, the sketch networks
+        // and the MLP's up projections, whose halves are multiplied (docs/results.md, "Drift").
         fine_type_(type == DataType::kQ4 ? DataType::kQ8 : type),
         weights_(weights) {}
 

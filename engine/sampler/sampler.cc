@@ -15,8 +15,8 @@ namespace {
 
 using Candidate = SamplerScratch::Candidate;
 
-// The more likely first, the lower id among equals: a total order, so that partial selections do not
-// depend on the library.
+// The more likely first, the lower id among equals: a total order, so that partial selections do
+// not depend on the library.
 bool Before(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
 }
@@ -41,8 +41,9 @@ void FindAtLeast(std::span<const float> values, std::span<const float> bounds, f
   }
 }
 
-// Of the smallest set of most likely candidates whose weights and `sum` together reach `target`, the
-// least likely one, by bisection; the least likely of all if they do not reach it. Reorders `ranked`.
+// Of the smallest set of most likely candidates whose weights and `sum` together reach `target`,
+// the least likely one, by bisection; the least likely of all if they do not reach it. Reorders
+// `ranked`.
 Candidate LastOfMass(double target, double sum, std::vector<Candidate>* ranked) {
   auto first = ranked->begin();
   auto last = ranked->end();
@@ -82,8 +83,8 @@ void KeepMass(double target, SamplerScratch* scratch) {
   std::erase_if(scratch->candidates, [&](const Candidate& c) { return Before(last, c); });
 }
 
-// The first index at which the running sum of the weights, which starts at *sum, exceeds `target`; if
-// rounding keeps it below, the last index with a weight. *sum becomes the sum before that index.
+// The first index at which the running sum of the weights, which starts at *sum, exceeds `target`;
+// if rounding keeps it below, the last index with a weight. *sum becomes the sum before that index.
 size_t Pass(std::span<const float> weights, double target, double* sum) {
   double before = *sum;
   size_t last = 0;

@@ -47,7 +47,8 @@ ByteBuffer FromBf16(std::string_view halves) {
   return out;
 }
 
-// bytes [rows, cols] -> [cols, rows]. Values become byte planes: exponents repeat, mantissas do not.
+// bytes [rows, cols] -> [cols, rows]. Values become byte planes: exponents repeat, mantissas do
+// not.
 std::string Transpose(std::string_view bytes, size_t rows, size_t cols) {
   std::string out(bytes.size(), '\0');
   for (size_t row = 0; row < rows; ++row) {

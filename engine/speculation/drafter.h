@@ -16,7 +16,7 @@ class Drafter {
   virtual ~Drafter() = default;
   // Adds tokens of the sequence, in order: the prompt, then the sampled ones.
   virtual void Append(std::span<const int32_t> tokens) = 0;
-  // At most `max` tokens that may come next; empty without a proposal.
+  // Returns at most `max` tokens that may come next; empty without a proposal.
   virtual std::vector<int32_t> Propose(int64_t max) = 0;
 };
 

@@ -78,8 +78,8 @@ std::string ReplaceMarkers(std::string_view piece) {
   return out;
 }
 
-// The bytes that piece `id` of `model` adds to a text. INVALID_ARGUMENT for a piece that a tokenizer
-// must not have; `source` begins the message.
+// The bytes that piece `id` of `model` adds to a text. INVALID_ARGUMENT for a piece that a
+// tokenizer must not have; `source` begins the message.
 Result<std::string> BytesOf(const ModelProto& model, int id, const std::string& source) {
   const PieceProto& piece = model.pieces(id);
   const std::string& text = piece.piece();

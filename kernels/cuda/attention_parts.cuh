@@ -16,8 +16,8 @@ namespace polysketch::cuda {
 
 constexpr int kPartFeatures = 128;
 constexpr int kPartKeysTensor = 64;  // = kPartKeys of attention_plan.h
-constexpr int kRowPad =
-    8;  // elements after each shared row, so that ldmatrix has no bank conflicts
+// Elements after each shared row, so that ldmatrix has no bank conflicts.
+constexpr int kRowPad = 8;
 
 __host__ __device__ constexpr int PadTo16(int n) { return (n + 15) / 16 * 16; }
 
@@ -341,7 +341,7 @@ struct KeyLimits {
     const int own = first_row_limit + 16 * m + 8 * half + g;
     return causal && own < count ? own : count;
   }
-  // No row of the warp's M tiles attends to keys from here on.
+  // The first key of the part that no row of the warp's M tiles attends to, nor to any after it.
   __device__ __forceinline__ int End(int M) const {
     const int own = first_row_limit + 16 * M - 1;
     return causal && own < count ? own : count;
