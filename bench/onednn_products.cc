@@ -70,10 +70,10 @@ class OneDnnProduct {
   std::string name_;
 };
 
-// Operations a second in one turn.
+// Returns the operations a second of one turn.
 template <typename Fn>
 double Turn(double operations, const Fn& fn) {
-  // The threads of the other library spin after their last product.
+  // Waits until the threads of the other library, which spin after their last product, sleep.
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   fn();
   return operations / SecondsPerCall(kTurnSeconds, fn);

@@ -1,4 +1,4 @@
-"""Side by side with llama.cpp: see bench/peer."""
+"""Compares polysketch-bench with llama.cpp: see bench/peer."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ def hidden_size(width: int) -> int:
 
 
 def write_peer_model(path: pathlib.Path, config: dict, kind: gguf.GGMLQuantizationType) -> None:
-    """A llama model of the same shape as `config`, random weights, matrices in `kind`."""
+    """Writes a llama model of the same shape as `config`, with random weights and matrices in `kind`."""
     width, layers, vocab = config["emb_dim"], config["num_layers"], config["vocab_size"]
     hidden, heads = hidden_size(width), config["num_heads"]
     writer = gguf.GGUFWriter(path, "llama")

@@ -22,8 +22,8 @@ DataType ToDataType(TensorType type) {
   }
 }
 
-// Elements. A smaller matrix is read from the first-level cache even with 8 bits an element, so
-// that 4 bits would save no reads from memory.
+// Minimum number of elements of a matrix in q4. A smaller matrix is read from the first-level cache
+// even with 8 bits an element, so that 4 bits would save no reads from memory.
 constexpr int64_t kMinQ4 = 32 * 1024;
 
 }  // namespace
@@ -195,7 +195,7 @@ class ModelWeights::Loader {
   Checkpoint* checkpoint_;
   const ModelConfig& config_;
   Backend* backend_;
-  const std::optional<DataType> type_;  // of the dense layers
+  const std::optional<DataType> type_;  // of the other dense matrices
   // Of the embedding, the sketch networks and the MLPs' up projections.
   const std::optional<DataType> fine_type_;
   ModelWeights* weights_;

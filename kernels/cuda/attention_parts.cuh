@@ -3,7 +3,7 @@
 // A query's sum consists of parts with fixed boundaries: 128 features of the far state, or 64 keys
 // of a block. Each part is summed from zero, and parts are then added in order (Merge). So a warp
 // that processes all parts of its rows (prefill) and many thread blocks that process one part each
-// (decoding) give the same bits. A row of a tensor core tile does not depend on the other rows.
+// (decoding) compute the same bits. A row of a tensor core tile does not depend on the other rows.
 //
 // Phi is never in memory: a step covers 16 features (i0, j0..j0+7), (i0 + 1, j0..j0+7), and a
 // register of the A fragment is a pair of x_j times a broadcast x_i. Fragment layouts: ptx.cuh;
