@@ -62,9 +62,9 @@ TEST_P(EveryKind, CancelFreesTheSlot) {
   stream->Cancel();
   EXPECT_EQ(stream->Finish().code(), Code::kCancelled);
   ExpectSlotIsFree(server);
-  // Counted by the writer thread, a moment after the engine has freed the slot. A score whose
-  // client left may have been told of its input's end first (server/rpc/stream_call.h): it has stopped
-  // then.
+  // The writer thread counts the end a moment after the engine has freed the slot. A score whose
+  // client left may see the end of its input first (server/rpc/engine_call.cc): it then ends with
+  // "stop".
   const auto finished = [&](const char* reason) {
     return server.Metric(
         StrCat(R"(polysketch_request_success_total{finished_reason=")", reason, R"("})"));

@@ -1,5 +1,5 @@
 // The clients of a simulation, and what the server does for them around the scheduler
-// (server/rpc/generate_call.cc): a queue that may be full, and a thread for the store.
+// (server/rpc/completion.cc): a queue that may be full, and a thread for the store.
 #include <algorithm>
 #include <utility>
 
