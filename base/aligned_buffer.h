@@ -1,5 +1,6 @@
-// An owning array aligned to cache lines. Large ones ask for huge pages: a decode step walks tens
-// of megabytes of state and weights, where 4 KiB pages cost TLB misses.
+// AlignedBuffer: an owning array, aligned to cache lines. An array of a huge page or more is
+// aligned to huge pages and requests them: a decode step reads tens of megabytes of state and
+// weights, for which 4 KiB pages cost TLB misses.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,7 @@ template <typename T>
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  // Zero-filled.
+  // Allocates `size` zeroed elements.
   explicit AlignedBuffer(size_t size) : size_(size) {
     if (size == 0) return;
     PS_CHECK(size <= SIZE_MAX / 2 / sizeof(T)) << "size=" << size;

@@ -1,5 +1,5 @@
-// Fixed-width fields in little-endian order, written to a string and read from bytes that may be
-// anything. We run on little-endian machines only, so a field is a copy.
+// Fixed-width little-endian fields: written to a string, and read from untrusted bytes. Only
+// little-endian machines are supported, so a field is copied as it is.
 #pragma once
 
 #include <bit>
@@ -37,7 +37,8 @@ class ByteWriter {
   std::string bytes_;
 };
 
-// After a field that is not there every further one is zero or empty, and ok() is false.
+// Reads fields in order. After a field that is missing or malformed, ok() is false and every
+// further field is zero or empty.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : rest_(bytes) {}
@@ -50,7 +51,7 @@ class ByteReader {
       std::memcpy(&value, field.data(), sizeof(T));
     return value;
   }
-  // 0 or 1.
+  // Any byte but 0 and 1 is malformed.
   bool GetBool() {
     const auto value = Get<uint8_t>();
     ok_ = ok_ && value <= 1;
@@ -66,7 +67,7 @@ class ByteReader {
     return values;
   }
   bool ok() const { return ok_; }
-  // Everything was read, and nothing was missing.
+  // Whether every byte was read, and no field was missing or malformed.
   bool Finished() const { return ok_ && rest_.empty(); }
 
  private:

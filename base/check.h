@@ -1,5 +1,5 @@
-// PS_CHECK: an invariant of our own code. A broken one aborts with a message; bad input from
-// outside never gets here (it is answered with a Status).
+// PS_CHECK(condition) << message: checks an invariant of the program and aborts with the message if
+// it is broken. Untrusted input is never checked with PS_CHECK: it yields a Status (base/status.h).
 #pragma once
 
 #include <sstream>
@@ -16,7 +16,7 @@ class CheckFailure {
   std::ostringstream stream_;
 };
 
-// Gives the streaming branch of PS_CHECK type void.
+// Makes the type of PS_CHECK's streaming branch void.
 struct CheckVoidify {
   void operator&(std::ostream&) const {}
 };

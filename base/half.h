@@ -31,7 +31,7 @@ inline float F16ToFloat(uint16_t bits) {
   return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
 }
 
-// Round to nearest even; overflow gives infinity.
+// Round to nearest even; overflow becomes infinity; NaN stays NaN.
 inline uint16_t FloatToF16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000);

@@ -1,4 +1,4 @@
-// The size of a huge page of x86-64, what madvise(MADV_HUGEPAGE) works in.
+// The size in bytes of an x86-64 huge page, the unit of madvise(MADV_HUGEPAGE).
 #pragma once
 
 #include <cstddef>

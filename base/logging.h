@@ -1,4 +1,4 @@
-// Structured logs on stderr, one line an event:
+// Structured logs on stderr, one line for each event:
 //   2026-11-21T05:23:00.123Z INFO request_done id=r-12 tokens=34 finish=length
 // Values with spaces or quotes are quoted. Thread-safe: a line is written by one write(2).
 #pragma once
@@ -24,7 +24,7 @@ struct LogField {
 void SetLogLevel(LogLevel level);
 // "debug", "info", "warning" or "error".
 Result<LogLevel> ParseLogLevel(std::string_view name);
-// JSON lines ({"ts":..., "level":..., "event":..., ...}) in place of the text form.
+// Writes JSON lines ({"ts":..., "level":..., "event":..., ...}) in place of the text form.
 void SetLogJson(bool json);
 
 // `event` is a snake_case name; fields follow in order.

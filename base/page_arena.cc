@@ -13,15 +13,15 @@ namespace {
 size_t RoundUp(size_t size, size_t to) { return (size + to - 1) / to * to; }
 
 #if defined(__SANITIZE_ADDRESS__)
-// An allocation of its own, so that a read behind an array is seen.
+// Every array is its own allocation, so that the sanitizer detects a read past its end.
 constexpr bool kShared = false;
 #else
 constexpr bool kShared = true;
 #endif
 
-// `size` zeros, whole huge pages.
+// Maps `size` zeroed bytes, aligned to a huge page.
 std::shared_ptr<uint8_t> Map(size_t size) {
-  // A mapping begins at any page: its ends are given back.
+  // A mapping may begin at any page: map one huge page more and unmap both ends.
   const size_t mapped = size + kHugePage;
   void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -32,10 +32,11 @@ std::shared_ptr<uint8_t> Map(size_t size) {
   if (before > 0) munmap(first, before);
   munmap(first + before + size, kHugePage - before);
   first += before;
-  madvise(first, size, MADV_HUGEPAGE);  // a wish
+  madvise(first, size, MADV_HUGEPAGE);  // best effort
   return {first, [size](uint8_t* p) { munmap(p, size); }};
 }
 
+// Allocates `size` zeroed bytes outside any chunk.
 std::shared_ptr<void> Alone(size_t size) {
   void* memory = std::aligned_alloc(PageArena::kAlignment, size);
   PS_CHECK(memory != nullptr) << "out of memory for " << size << " bytes";

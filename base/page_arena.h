@@ -1,7 +1,7 @@
-// Arrays that are read one behind the other for as long as they live (the weights of a model), side
-// by side on huge pages. On their own, those below 2 MB would lie on pages of 4 KiB, where the
-// hardware's prefetchers stop at every page and each page costs a walk of the tables; rounded up to
-// huge pages each, they would waste a MB apiece.
+// PageArena: allocates arrays side by side on huge pages, for arrays that are read one after the
+// other and live long (the weights of a model). Allocated one by one, an array below 2 MB would be
+// on pages of 4 KiB, where hardware prefetchers stop at every page and each page costs a page walk.
+// Rounding every array up to huge pages would waste about 1 MB for each.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,11 @@ namespace polysketch {
 class PageArena {
  public:
   static constexpr size_t kAlignment = 64;
-  // Of address space; only what is written takes memory.
+  // Size in bytes of a reservation of address space. Only pages that are written take memory.
   static constexpr size_t kChunk = size_t{64} << 20;
 
-  // `count` zeros; their memory is given back with the last array of their chunk. Any thread.
+  // Returns an array of `count` zeros. The memory of a chunk is freed with its last array. May be
+  // called from any thread.
   template <typename T>
   std::shared_ptr<T[]> New(size_t count) {
     PS_CHECK(count <= SIZE_MAX / 4 / sizeof(T)) << "count=" << count;
@@ -30,10 +31,10 @@ class PageArena {
  private:
   std::shared_ptr<void> Bytes(size_t size);
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::shared_ptr<uint8_t> chunk_;
-  size_t left_ = 0;  // bytes of the chunk, at its end
-  size_t size_ = 0;  // of the chunk
+  size_t left_ = 0;  // unused bytes at the end of the chunk
+  size_t size_ = 0;  // size of the chunk in bytes
 };
 
 }  // namespace polysketch

@@ -1,5 +1,5 @@
-// Status and Result<T>: how a function tells its caller that untrusted input was bad or a resource
-// was missing. The codes are gRPC's canonical codes, so the server maps them in one place
+// Status and Result<T>: how a function reports to its caller that untrusted input was bad or a
+// resource was missing. The codes are gRPC's canonical codes; the server maps them in one place
 // (server/convert/status_map.h).
 #pragma once
 
@@ -43,7 +43,7 @@ class [[nodiscard]] Status {
   bool ok() const { return code_ == Code::kOk; }
   Code code() const { return code_; }
   const std::string& message() const { return message_; }
-  // When it is worth trying again, if that is known.
+  // The delay after which the caller should retry; nullopt if it is not known.
   std::optional<std::chrono::milliseconds> retry_after() const { return retry_after_; }
   Status WithRetryAfter(std::chrono::milliseconds delay) && {
     retry_after_ = delay;
@@ -95,7 +95,7 @@ Status DataLoss(const Args&... args) {
   return Status(Code::kDataLoss, StrCat(args...));
 }
 
-// A value or the Status that says why there is none.
+// A value, or the Status that says why the value is missing.
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -1,5 +1,5 @@
-// Names of threads, as /proc and debuggers show them. The server tells the CPU time of the model
-// from its own by the first two (server/metrics/scrape.cc).
+// Names of threads, as /proc and debuggers show them. server/metrics/scrape.cc separates the CPU
+// time of the model from that of the server by the names below.
 #pragma once
 
 #include <pthread.h>

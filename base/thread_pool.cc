@@ -15,8 +15,9 @@ namespace {
 // Long enough to bridge the serial parts of a step (sampling, building the next batch), short
 // enough that an idle server uses no CPU.
 constexpr auto kSpin = std::chrono::microseconds(200);
-// On a machine whose cores are shared with other busy processes a spinning thread may hold the core
-// that the other side needs; yielding now and then bounds that loss.
+// On a machine whose cores are shared with other busy processes, a spinning thread may hold the
+// core that the thread it waits for needs. Yielding after every kSpinsPerYield spins bounds that
+// loss.
 constexpr int kSpinsPerYield = 2000;
 
 void CpuRelax() {
@@ -49,8 +50,8 @@ void ThreadPool::Run(int64_t tasks, const void* fn, Thunk thunk) {
   tasks_ = tasks;
   next_.store(0, std::memory_order_relaxed);
   running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  // seq_cst with the sleeper's increment: either the worker sees the new generation before it
-  // sleeps, or we see it asleep.
+  // seq_cst, as the worker's increment of sleeping_: either the worker sees the new generation
+  // before it sleeps, or this thread sees that it sleeps.
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (sleeping_.load(std::memory_order_seq_cst) > 0) {
     std::lock_guard<std::mutex> lock(mutex_);

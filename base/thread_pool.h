@@ -1,9 +1,11 @@
 // A pool for data-parallel loops inside one engine step.
 //
-// Determinism: tasks divide outputs, never a sum, so which thread runs a task cannot change a bit
-// of any result. Cost: between two loops of a step the workers spin (a decode step has about a
-// hundred loops of a few microseconds; a futex each would cost more than the work); after kSpin
-// without work they sleep on a condition variable.
+// Determinism: tasks divide outputs, never a sum, so the bits of a result do not depend on which
+// thread runs a task.
+//
+// Cost: between two loops of a step the workers spin, because a decode step has about a hundred
+// loops of a few microseconds, and a futex for each would cost more than the work. After kSpin
+// without work the workers sleep on a condition variable.
 #pragma once
 
 #include <atomic>
@@ -27,8 +29,8 @@ class ThreadPool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Runs fn(task, thread) for every task in [0, tasks), thread in [0, threads()), and returns when
-  // all are done. The caller takes part as thread 0. One ParallelFor at a time (the engine thread
-  // owns the pool); fn must not call ParallelFor.
+  // all tasks are done. The caller takes part as thread 0. One thread at a time may call
+  // ParallelFor (the engine thread owns the pool); fn must not call it.
   template <typename Fn>
   void ParallelFor(int64_t tasks, const Fn& fn) {
     if (tasks <= 0) return;
@@ -48,8 +50,8 @@ class ThreadPool {
   void WorkerLoop(int thread);
   void DrainTasks(int thread);
 
-  // The current loop; written by Run before generation_ is raised, read by workers after they have
-  // seen it.
+  // The current loop. Run writes it before it raises generation_; workers read it after they have
+  // seen the new generation.
   const void* fn_ = nullptr;
   Thunk thunk_ = nullptr;
   int64_t tasks_ = 0;

@@ -11,8 +11,8 @@ Utf8Char DecodeUtf8(std::string_view text) {
   const unsigned char lead = byte(0);
   if (lead < 0x80) return {Kind::kValid, 1, lead};
 
-  // Table 3-7 of the Unicode standard: the lead byte gives the length and bounds the second byte;
-  // the rest are 80..BF.
+  // Table 3-7 of the Unicode standard: the lead byte determines the length and the bounds of the
+  // second byte; further bytes are 80..BF.
   int length = 0;
   unsigned char low = 0x80;
   unsigned char high = 0xBF;

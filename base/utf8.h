@@ -10,25 +10,25 @@ namespace polysketch {
 
 struct Utf8Char {
   enum class Kind {
-    kValid,       // `length` bytes are one character, `code_point`
-    kIncomplete,  // the text ends inside a character that may still become valid: `length` bytes
-                  // are there
-    kInvalid,  // `length` bytes are a maximal subpart of an ill-formed sequence: one U+FFFD stands
-               // for them
+    // `length` bytes are one character, `code_point`.
+    kValid,
+    // The text ends after the first `length` bytes of a character that may still become valid.
+    kIncomplete,
+    // `length` bytes are a maximal subpart of an ill-formed sequence, which one U+FFFD replaces.
+    kInvalid,
   };
   Kind kind = Kind::kInvalid;
   int length = 0;
   char32_t code_point = 0;
 };
 
-// What the text begins with. `text` is not empty.
+// Decodes the beginning of `text`, which is not empty.
 Utf8Char DecodeUtf8(std::string_view text);
 
-// Bytes of the longest prefix that is whole valid characters. Equal to text.size() when all of it
-// is valid.
+// Size in bytes of the longest prefix of whole valid characters; text.size() if all of it is valid.
 size_t ValidUtf8Prefix(std::string_view text);
 
-// Whether it is the beginning of a character whose end is missing, or empty.
+// Whether `tail` is empty, or the beginning of a character whose end is missing.
 bool IsUtf8Beginning(std::string_view tail);
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD

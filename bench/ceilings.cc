@@ -9,7 +9,7 @@ namespace polysketch::bench {
 namespace {
 
 constexpr int kPasses = 9;
-// Contiguous tasks of a thread: enough for balance, and long enough for the prefetchers.
+// Contiguous tasks for each thread: enough for balance, and each long enough for the prefetchers.
 constexpr int64_t kChunksPerThread = 8;
 constexpr int64_t kPage = 4096;
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What PyTorch reaches on this GPU: ceilings for polysketch-cuda-bench, and its flash attention on the same shapes.
+"""Measures PyTorch on this GPU: ceilings for polysketch-cuda-bench, and flash attention on the same shapes.
 
     cuda_peer.py --ceilings   prints two numbers: GB/s of a copy (read and written), TFLOP/s of an 8192^3 bf16 product
     cuda_peer.py              prints a table of scaled_dot_product_attention, flash backend, causal, bf16, d 64: forward, and
@@ -51,7 +51,7 @@ SHAPES = [(1, 12, 2048), (1, 12, 8192), (1, 12, 32768), (1, 12, 65536), (16, 32,
 
 
 def forward_and_backward(attention, tensors):
-    """Times of attention(*tensors) alone, and with the gradients of all tensors."""
+    """Returns the times of attention(*tensors) alone, and with the gradients of all tensors."""
     g = torch.randn_like(tensors[0])
     leaves = [x.requires_grad_() for x in tensors]
 
@@ -64,7 +64,7 @@ def forward_and_backward(attention, tensors):
 
 
 def polysketch():
-    """The same shapes by our kernels; None where the library is not named."""
+    """Returns polysketch attention, or None if POLYSKETCH_ATTENTION_LIBRARY is not set."""
     if "POLYSKETCH_ATTENTION_LIBRARY" not in os.environ:
         return None
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tools"))

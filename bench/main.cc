@@ -107,7 +107,7 @@ int MeasureSpeed(const CommandLine& line) {
   const Result<std::unique_ptr<Backend>> probe = NewCpuBackend(options.threads);
   if (!probe.ok()) return Fail(probe.status());
   const std::string backend(options.device == "cpu" ? probe.value()->name() : options.device);
-  ProductPeaks peaks;  // of the host; a cuda device has limits of its own
+  ProductPeaks peaks;  // of the host; the limits of a cuda device are options
   if (options.device != "cuda") {
     ThreadPool pool(options.threads);
     peaks = MeasureProductPeaks(&pool);

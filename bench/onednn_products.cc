@@ -1,6 +1,6 @@
-// Compares the dense products of a layer with oneDNN's, by turns in one process. bench/onednn builds
-// and runs it. oneDNN has its preferred weight layout and, for 8 bits, quantized activations; our
-// time includes their quantization.
+// Compares the dense products of a layer with oneDNN's, by turns in one process. bench/onednn
+// builds and runs it. oneDNN has its preferred weight layout and, for 8 bits, quantized
+// activations; our time includes their quantization.
 #include <dnnl.hpp>
 
 #include <chrono>
@@ -70,10 +70,10 @@ class OneDnnProduct {
   std::string name_;
 };
 
-// Operations a second in one turn.
+// Returns the operations a second of one turn.
 template <typename Fn>
 double Turn(double operations, const Fn& fn) {
-  // The threads of the other library spin after their last product.
+  // Waits until the threads of the other library, which spin after their last product, sleep.
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   fn();
   return operations / SecondsPerCall(kTurnSeconds, fn);

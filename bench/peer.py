@@ -1,4 +1,4 @@
-"""Side by side with llama.cpp: see bench/peer."""
+"""Compares polysketch-bench with llama.cpp: see bench/peer."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ def hidden_size(width: int) -> int:
 
 
 def write_peer_model(path: pathlib.Path, config: dict, kind: gguf.GGMLQuantizationType) -> None:
-    """A llama model of the same shape as `config`, random weights, matrices in `kind`."""
+    """Writes a llama model of the same shape as `config`, with random weights and matrices in `kind`."""
     width, layers, vocab = config["emb_dim"], config["num_layers"], config["vocab_size"]
     hidden, heads = hidden_size(width), config["num_heads"]
     writer = gguf.GGUFWriter(path, "llama")
@@ -78,7 +78,7 @@ class Peer:
         self._tokens = np.random.default_rng(1).integers(3, 32000, context).tolist()
 
     def measure(self) -> tuple[float, float]:
-        """Tokens a second of a prefill of the whole context, and of decoding behind it."""
+        """Returns tokens a second of a prefill of the whole context, and of the decoding after it."""
         self._llama.reset()
         start = time.perf_counter()
         self._llama.eval(self._tokens)

@@ -1,3 +1,4 @@
+// Time measurement: a stopwatch, seconds per call, the median.
 #pragma once
 
 #include <algorithm>

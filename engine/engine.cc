@@ -125,7 +125,8 @@ class EngineImpl : public Engine {
 
   RequestId NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Whether the request can be submitted. A resumed one gets the parameters of its Generation.
+  // Checks that the request can be submitted. Gives a request that resumes the parameters of its
+  // Generation.
   Status Check(GenerateRequest* request) const {
     const bool has_tokenizer = context_.tokenizer != nullptr;
     const Snapshot* start = request->start.get();
@@ -155,8 +156,9 @@ class EngineImpl : public Engine {
     return Status();
   }
 
-  // Slots that unfinished requests can use. Running and waiting requests count together, so that a
-  // burst that free slots can take is not refused because none of it was admitted yet.
+  // Maximum number of slots that unfinished requests can use. Running and waiting requests count
+  // together, so that a burst for which slots are free is not refused because it was not admitted
+  // yet.
   int MaxSlots() const { return options_.max_sequences + options_.max_queue; }
 
   Result<RequestId> Enqueue(std::unique_ptr<Sequence> sequence) {
@@ -194,7 +196,7 @@ class EngineImpl : public Engine {
 
   // --- the engine thread ---
 
-  // Before a FinishEvent is pushed: its reader finds the slots free.
+  // Called before a FinishEvent is pushed, so that its reader finds the slots free.
   void OnEnding(const Sequence& sequence) {
     std::lock_guard lock(mailbox_->mutex);
     mailbox_->slots -= sequence.slots();
@@ -223,7 +225,7 @@ class EngineImpl : public Engine {
     if (inbox.end_all) scheduler_.EndAll(FinishReason::kCancelled, *inbox.end_all);
   }
 
-  // The device has failed: all states are lost.
+  // Called when the device has failed: all states are lost.
   void EndAfterFailure(const Status& status) {
     {
       std::lock_guard lock(mailbox_->mutex);

@@ -3,8 +3,8 @@
 //   auto engine = Engine::Create(model, config, tokenizer, options);  // runs a forward pass
 //   auto stream = std::make_shared<EventStream>(64);
 //   stream->SetOnReady(...);
-//   Result<RequestId> id = engine->Submit(GenerateRequest{...}, stream);  // or why it is refused
-//   engine->Cancel(*id);                                                  // ends it within one step
+//   Result<RequestId> id = engine->Submit(GenerateRequest{...}, stream);
+//   engine->Cancel(*id);  // ends the request within one step
 //
 // Threads: any thread may call any method. Events are pushed by the engine thread.
 #pragma once
@@ -24,8 +24,8 @@ namespace polysketch {
 
 class Engine {
  public:
-  // model and tokenizer (null: token ids only) outlive the engine. Runs one forward pass, and returns
-  // its error, before it starts the engine thread.
+  // model and tokenizer (null: token ids only) outlive the engine. Runs one forward pass, and
+  // returns its error, before it starts the engine thread.
   static Result<std::unique_ptr<Engine>> Create(LanguageModel* model, const ModelConfig& config,
                                                 const Tokenizer* tokenizer,
                                                 const EngineOptions& options);
@@ -45,8 +45,8 @@ class Engine {
   // continues with the next token. Scores continue.
   virtual void MigrateAll() = 0;
 
-  // Refuses new requests from now on; submitted ones continue. Returns true once none is left, and
-  // false after `timeout`, when it has ended the rest with UNAVAILABLE.
+  // Refuses new requests from now on; submitted requests continue. Returns true once all requests
+  // have ended. After `timeout` it ends the remaining ones with UNAVAILABLE and returns false.
   virtual bool Drain(std::chrono::milliseconds timeout) = 0;
   virtual EngineStats stats() const = 0;
 };

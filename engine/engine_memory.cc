@@ -22,7 +22,7 @@ StatePool Sizes(LanguageModel* model, const EngineOptions& options) {
   return StatePool(model, slots, preempted);
 }
 
-// Bytes that KV caches may take together; 0 for recurrent kinds.
+// Limit of the bytes of all KV caches together; 0 for recurrent kinds.
 size_t KvBytes(const StatePool& states) {
   return states.kv_kind() ? states.limit() + states.preempted_limit() : 0;
 }
@@ -65,7 +65,8 @@ Result<int64_t> EngineMemory::MaxTokens(const GenerateRequest& request) const {
   const int64_t before = request.start == nullptr ? 0 : request.start->tokens();
   const int64_t prompt = before + std::ssize(request.prompt);
   const int32_t choices = request.params.best_of;
-  // Forks start with a state of their own, which their source holds until the last one has it.
+  // A request with several choices reserves the memory of two states: its own, and that of its
+  // ForkSource.
   const size_t memory = slot_memory() / (choices > 1 ? 2 : 1);
   const int64_t max = sizes_.TokensThatFit(memory);
   const int64_t asked = request.params.max_tokens.value_or(1);

@@ -1,4 +1,4 @@
-// How much memory the states of an engine may take, and how long a sequence can become in it.
+// Limits of the memory that the states of an engine may take, and of the length of a sequence.
 //
 // Threads: MaxTokens may be called by any thread; the states of the draft model are the engine
 // thread's.
@@ -16,7 +16,7 @@ namespace polysketch {
 
 class EngineMemory {
  public:
-  // Makes the states of the draft model that are made before the first request.
+  // Allocates the states of the draft model that exist before the first request.
   EngineMemory(LanguageModel* model, const EngineOptions& options);
 
   size_t slot_memory() const { return sizes_.limit(); }
@@ -24,13 +24,13 @@ class EngineMemory {
   // Null without a draft model.
   StatePool* draft_states() { return draft_states_ ? &*draft_states_ : nullptr; }
 
-  // INVALID_ARGUMENT when slot memory holds no state.
+  // INVALID_ARGUMENT if slot memory is less than one state.
   Status Check() const;
   // Allocates what steps need in the memory of a device.
   Status Reserve();
 
-  // The max_tokens of a request, or the limit in its place: the server's, and for KV kinds what fits
-  // in an equal share of slot memory (after a prompt that exceeds the share: in all of it).
+  // The max_tokens of a request, or the limit in its place: the server's, and for KV kinds what
+  // fits in an equal share of slot memory (after a prompt that exceeds the share: in all of it).
   Result<int64_t> MaxTokens(const GenerateRequest& request) const;
 
  private:
@@ -38,7 +38,7 @@ class EngineMemory {
 
   LanguageModel* const model_;
   const EngineOptions& options_;
-  const StatePool sizes_;  // no states: for its arithmetic alone
+  const StatePool sizes_;  // allocates no states: used for its arithmetic only
   std::optional<StatePool> draft_states_;
 };
 

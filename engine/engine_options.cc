@@ -27,7 +27,7 @@ Status CheckOptions(const EngineOptions& options, const LanguageModel& model,
                     const ModelConfig& config, const Tokenizer* tokenizer) {
   PS_RETURN_IF_ERROR(CheckMin("max_sequences", options.max_sequences, 1));
   PS_RETURN_IF_ERROR(CheckMin("max_queue", options.max_queue, 0));
-  // Room for a token of every decoding sequence, and for one of a prompt beside them.
+  // A step has room for one token of every decoding sequence and one token of a prompt.
   const int step_tokens = std::min(options.max_step_tokens, model.max_step_tokens());
   if (step_tokens <= options.max_sequences) {
     return InvalidArgument("max_step_tokens: expected more than max_sequences (",
@@ -55,7 +55,7 @@ Status CheckOptions(const EngineOptions& options, const LanguageModel& model,
 }
 
 Status CheckForwardPass(LanguageModel* model) {
-  PS_RETURN_IF_ERROR(model->status());  // of loading
+  PS_RETURN_IF_ERROR(model->status());  // an error during loading
   const int length = std::min(8, model->max_step_tokens());
   std::vector<int32_t> tokens;
   for (int i = 0; i <= length; ++i) tokens.push_back(i * 37 % model->vocab_size());

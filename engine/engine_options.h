@@ -19,27 +19,30 @@ class PrefixCache;
 struct EngineOptions {
   int max_sequences = 16;  // slots
   int max_queue = 256;     // waiting requests; more get RESOURCE_EXHAUSTED
-  // Prompt tokens of waiting requests; a request that would exceed them gets RESOURCE_EXHAUSTED,
-  // unless no other waits. 0: no limit.
+  // Limit of the prompt tokens of all waiting requests. A request that would exceed the limit gets
+  // RESOURCE_EXHAUSTED, unless no other request waits. 0: no limit.
   int64_t max_queue_tokens = 0;
   int max_step_tokens = 512;  // decoding sequences, drafts and chunks of prompts together
   int64_t max_prompt_tokens = int64_t{1} << 24;
   int32_t max_new_tokens = 1 << 20;  // default and upper limit of max_tokens
-  // Bytes of all states of running sequences. 0: max_sequences states of a recurrent kind, or 4 GiB
-  // for KV kinds.
+  // Limit in bytes of all states of running sequences. 0: max_sequences states of a recurrent kind,
+  // or 4 GiB for KV kinds.
   size_t slot_memory = 0;
-  // Bytes of all states of preempted sequences. 0: a quarter of slot_memory, one state at least.
+  // Limit in bytes of all states of preempted sequences. 0: a quarter of slot_memory, at least one
+  // state.
   size_t preempted_memory = 0;
-  // Time that prompts may add to a step with decoding sequences; 0: no limit.
+  // Maximum time that prompts add to a step with decoding sequences; 0: no limit.
   std::chrono::milliseconds step_budget{25};
   // Maximum draft tokens a step of a request that sets none; 0: no drafts.
   int draft_tokens = 0;
-  // A model with the same vocabulary that proposes drafts; null: prompt lookup. Its states may take,
-  // beside slot_memory, one state for each sequence that has a state of the model (if either is of a
-  // KV kind: a quarter of slot_memory). A sequence without a draft state gets no drafts.
+  // A model with the same vocabulary that proposes drafts; null: prompt lookup. The memory of its
+  // states is not part of slot_memory. It is limited to one state for each sequence that has a
+  // state of the model or, if either model is of a KV kind, to a quarter of slot_memory. A sequence
+  // without a draft state gets no drafts.
   LanguageModel* draft_model = nullptr;
-  int sampling_threads = 1;  // where the model has no threads on the host
-  // A request whose reader takes no event, or whose input does not arrive, for this long is ended.
+  int sampling_threads = 1;  // used if the model has no threads on the host
+  // A request is ended if its reader takes no event of a full buffer, or no input arrives, for this
+  // time.
   std::chrono::milliseconds stall_deadline{30000};
   PrefixCache* prefix_cache = nullptr;  // outlives the engine; null: none
   EngineObserver* observer = nullptr;   // null: none
@@ -51,13 +54,13 @@ struct EngineOptions {
   std::function<void(const Status&)> on_device_failure = {};
 };
 
-// INVALID_ARGUMENT names an option, FAILED_PRECONDITION a model or tokenizer that does not fit the
-// others. `tokenizer` may be null.
+// INVALID_ARGUMENT names an option that is out of range, FAILED_PRECONDITION a model, config or
+// tokenizer whose vocabulary differs from the model's. `tokenizer` may be null.
 Status CheckOptions(const EngineOptions& options, const LanguageModel& model,
                     const ModelConfig& config, const Tokenizer* tokenizer);
 
-// Runs a few tokens as a prompt and one as a decode step. FAILED_PRECONDITION when a logit is not
-// finite.
+// Runs a prompt of a few tokens and a decode step. FAILED_PRECONDITION if a logit is not finite, or
+// the error of the model's device.
 Status CheckForwardPass(LanguageModel* model);
 
 }  // namespace polysketch

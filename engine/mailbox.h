@@ -1,5 +1,5 @@
-// What other threads and the engine thread leave for each other. Callbacks of streams and feeds share
-// it, which may outlive the engine.
+// Mailbox: what other threads and the engine thread pass to each other. The engine shares it with
+// the callbacks of streams and feeds, which may outlive the engine.
 //
 // Thread-safe. A function without "Locked" in its name locks the mutex.
 #pragma once
@@ -21,7 +21,7 @@
 namespace polysketch {
 
 struct Mailbox {
-  // For the engine thread.
+  // Work for the engine thread.
   struct Inbox {
     std::vector<std::unique_ptr<Sequence>> added;
     int64_t added_tokens = 0;  // input of `added`
@@ -39,7 +39,7 @@ struct Mailbox {
   bool woken = false;
   Inbox inbox;
   bool draining = false;  // no new requests
-  int slots = 0;          // that submitted requests which have not ended can use
+  int slots = 0;          // sum of Sequence::slots over the requests that have not ended
   int unfinished = 0;     // submitted requests whose FinishEvent was not pushed
   RetryDelay retry_delay;
   EngineStats stats;
@@ -60,13 +60,13 @@ struct Mailbox {
     wake.notify_one();
   }
 
-  // Engine thread. Waits until it is woken or until `deadline`, unless it is `busy`. Empties the
-  // inbox.
+  // Engine thread. Waits until it is woken or until `deadline`, unless it is `busy`. Returns the
+  // inbox and empties it.
   Inbox Take(bool busy, Clock::time_point deadline) {
     std::unique_lock lock(mutex);
     const auto is_woken = [this] { return woken; };
     if (busy) {
-      // Returns what is there.
+      // Does not wait.
     } else if (deadline == Clock::time_point::max()) {
       wake.wait(lock, is_woken);
     } else {

@@ -1,5 +1,5 @@
-// The attention of a model, as far as kernels depend on it. docs/attention.md has the equations,
-// docs/model-format.md the names and ranges of config.json.
+// AttentionSpec: what the kernels depend on of a model's attention. docs/attention.md has the
+// equations, docs/model-format.md the names and ranges of config.json.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +54,8 @@ struct AttentionSpec {
   }
   // Whether values, and near keys of mixed kinds, are bf16 in the block buffer.
   bool narrow_block() const { return state_format == StateFormat::kBf16 && !kv_cache(); }
-  // Bytes that a decode step reads for one head: of S and z, and of `tokens` tokens of the block
-  // buffer.
+  // Bytes that a decode step reads for one head of one layer: of S and z (FarReadBytes), and of
+  // `tokens` tokens of the block buffer (NearReadBytes).
   int64_t FarReadBytes() const {
     return int64_t{features()} * (head_dim * (state_format == StateFormat::kF32 ? 4 : 2) + 4);
   }
@@ -80,14 +80,15 @@ struct AttentionSpec {
     return tiles * (tiles + 1) / 2 * 64;
   }
 
-  // A block is folded into the far state when the first token after it arrives.
+  // A block is folded when the first token after it arrives, so the block buffer is never empty
+  // after the first token.
 
-  // Number of tokens in the block buffer after `position` tokens: 1 to b once there is a token. KV
-  // kinds hold all tokens.
+  // Number of tokens in the block buffer after `position` tokens: 1 to b, 0 if `position` is 0. All
+  // tokens for KV kinds.
   int64_t BufferedTokens(int64_t position) const {
     return kv_cache() || position == 0 ? position : (position - 1) % block + 1;
   }
-  // Whether there is a far state after `position` tokens.
+  // Whether a block has been folded, so that S and z are not zero, after `position` tokens.
   bool HasFarState(int64_t position) const { return !kv_cache() && position > block; }
   // The earliest position that a state of `position` tokens can be truncated to: one token of the
   // current block must remain, since folded tokens cannot be removed.

@@ -16,10 +16,10 @@
 
 namespace polysketch {
 
-// A row is processed in blocks of this many logits. Each block has a maximum and a sum of weights,
-// which tell a search the blocks that it can skip.
+// A row is processed in blocks of kRowBlock logits. The maximum and the sum of weights of a block
+// let a search skip blocks.
 inline constexpr size_t kRowBlock = 256;
-// The sum of a block's weights consists of this many partial sums: partial sum i adds the elements
+// The sum of a block's weights consists of kRowLanes partial sums: partial sum i adds the elements
 // whose index is i modulo kRowLanes. The partial sums are added in order.
 inline constexpr size_t kRowLanes = 16;
 static_assert(kRowBlock % kRowLanes == 0);
@@ -36,8 +36,8 @@ inline __attribute__((always_inline)) constexpr float NegativeExpInline(float x)
   constexpr float kRound = 12582912.0f;
   const float rounded = negated * -1.44269504088896341f + kRound;
   const float n = rounded - kRound;
-  float r =
-      -negated - n * 0.693359375f;  // ln(2) in two parts; the product of n and this part is exact
+  // ln(2) in two parts; the product of n and the first part is exact.
+  float r = -negated - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
   // Coefficients: Cephes expf.
   float p = 1.9875691500e-4f;
@@ -96,9 +96,9 @@ struct SampleParameters {
   double tail_share = 0;  // kTopPCandidates; less than 1 - top_p
   double min_logit_offset = -std::numeric_limits<double>::infinity();  // kTopKCandidates; <= 0
   int32_t top_k = 0;                                                   // kTopKCandidates; 0: off
-  // Of the tokens in SampleQuery::counts: positive logits are divided by `repetition_penalty` and
-  // others multiplied; then frequency_penalty * count is subtracted, and presence_penalty if the
-  // count is above 0.
+  // Penalties of the tokens in SampleQuery::counts: positive logits are divided by
+  // `repetition_penalty` and others multiplied; then frequency_penalty * count is subtracted, and
+  // presence_penalty if the count is above 0.
   float repetition_penalty = 1;
   float frequency_penalty = 0;
   float presence_penalty = 0;

@@ -1,5 +1,5 @@
 // Saving and loading states (SequenceState::Save, Load): float32 values in order, without padding.
-// A state walks its values once for both directions.
+// One walk over a state's values serves both directions.
 #pragma once
 
 #include <bit>

@@ -12,17 +12,18 @@ class CompletionOutput {
   virtual ~CompletionOutput() = default;
   virtual void Add(const v1::Delta& delta) = 0;
   virtual void Add(const v1::ChoiceFinish& finish) = 0;
-  // Prints what is left. Last, if the call succeeded.
+  // Prints the rest. The last call if the RPC succeeded.
   virtual void Finish(const v1::Finish& finish) = 0;
-  // Last, if the call failed.
+  // The last call if the RPC failed.
   virtual void Abort() {}
 };
 
-// One JSON object. with_choices: it lists choices; also true once a response names one, since a
-// resumed completion does not repeat n. with_logprobs: it has log-probabilities even if empty.
+// Prints one JSON object. with_choices: the object lists choices; it also does once a response
+// names one, because a resumed completion does not repeat n. with_logprobs: the object has
+// log-probabilities even if they are empty.
 std::unique_ptr<CompletionOutput> NewJsonOutput(bool with_choices, bool with_logprobs);
-// Text, or with `print_ids` token ids; then, on a terminal, a line of statistics on stderr. A resume
-// token is printed on stderr in any case.
+// Prints text, or token ids if `print_ids`; then, on a terminal, a line of statistics on stderr.
+// Prints a resume token on stderr in any case.
 std::unique_ptr<CompletionOutput> NewTextOutput(bool print_ids);
 
 }  // namespace polysketch

@@ -13,7 +13,7 @@
 
 namespace polysketch {
 
-// An open file. Another thread can end a Read that waits for more.
+// An open file, from which one thread reads. Another thread can end a Read that waits for input.
 class InputFile {
  public:
   // "-" is standard input.
@@ -40,7 +40,7 @@ class InputFile {
 class TextReader {
  public:
   explicit TextReader(InputFile* file) : file_(file) {}
-  // Returns about `max_bytes` bytes at most. Empty: the end. INVALID_ARGUMENT names the first byte
+  // Returns up to about `max_bytes` bytes. Empty: the end. INVALID_ARGUMENT names the first byte
   // that is not UTF-8.
   Result<std::string> Read(size_t max_bytes);
 
@@ -54,7 +54,7 @@ class TextReader {
 class TokenReader {
  public:
   explicit TokenReader(InputFile* file) : file_(file) {}
-  // Returns at most `max_ids` ids. Empty: the end. INVALID_ARGUMENT names a word that is no id.
+  // Returns at most `max_ids` ids. Empty: the end. INVALID_ARGUMENT names a word that is not an id.
   Result<std::vector<int32_t>> Read(size_t max_ids);
 
  private:
@@ -65,7 +65,7 @@ class TokenReader {
   bool at_end_ = false;
 };
 
-// The options that name an input. A command adds the ones it accepts.
+// The options that name an input. A command adds the options that it accepts.
 struct InputOptions {
   std::optional<std::string> text;        // --prompt
   std::optional<std::string> text_file;   // --prompt-file
@@ -74,8 +74,8 @@ struct InputOptions {
   void AddText(CLI::App* command);
   void AddTokens(CLI::App* command);
   bool given() const { return text || text_file || token_file; }
-  // Opens the named file; null for --prompt. INVALID_ARGUMENT unless exactly one option is given and
-  // --prompt is UTF-8.
+  // Opens the named file; null for --prompt. INVALID_ARGUMENT unless exactly one option is given
+  // and --prompt is UTF-8.
   Result<std::unique_ptr<InputFile>> Open() const;
   // The whole input. Errors as for Open.
   Result<std::string> ReadText() const;             // of --prompt or --prompt-file

@@ -19,14 +19,14 @@ template <typename Request, typename Response>
 struct InputRpc {
   std::unique_ptr<grpc::ClientReaderWriter<Request, Response>> (v1::PolySketch::Stub::*method)(
       grpc::ClientContext*);
-  // Ids in a message. A message of text has four times as many bytes: English has about four bytes a
-  // token.
+  // Ids in a message. A message of text has four times as many bytes: English has about four bytes
+  // a token.
   size_t chunk_tokens = 0;
   Request first = {};  // fields of the first message besides its input
 };
 
 // Writes the input and ends the stream of requests. file: null if the input is --prompt TEXT, which
-// is one message. Returns an error of the input; one of the call is reported by its Finish.
+// is one message. Returns an error of the input; errors of the call are reported by its Finish.
 template <typename Request, typename Response>
 Status SendInput(const InputOptions& input, InputFile* file, const InputRpc<Request, Response>& rpc,
                  grpc::ClientReaderWriter<Request, Response>* stream) {
@@ -52,8 +52,8 @@ Status SendInput(const InputOptions& input, InputFile* file, const InputRpc<Requ
   return Status();
 }
 
-// Sends the input, and passes every response but progress to `on_response`. Returns the exit status;
-// an error is reported.
+// Sends the input, and passes every response but progress to `on_response`. Reports an error on
+// stderr. Returns the exit status.
 template <typename Request, typename Response, typename OnResponse>
 int CallWithInput(const CallOptions& options, const InputOptions& input,
                   const InputRpc<Request, Response>& rpc, ProgressLine* progress,

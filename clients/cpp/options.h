@@ -1,4 +1,4 @@
-// Options of the command line, on CLI11. A bad value is reported with what was expected and what
+// Options of the command line, on CLI11. The error for a bad value says what was expected and what
 // was found.
 #pragma once
 
@@ -29,8 +29,8 @@ enum ExitCode : int {
   kExitInterrupted = 130  // SIGINT, as shells report it
 };
 
-// Each parses the whole of `text`, or says what was expected. Numbers are checked against the range
-// of their type only: the server checks the rest.
+// ParseValue parses the whole of `text`. INVALID_ARGUMENT says what was expected. Numbers are
+// checked against the range of their type only: the server checks the rest.
 inline Status ParseValue(const std::string& text, std::string* value) {
   *value = text;
   return Status();
@@ -42,7 +42,7 @@ Status ParseValue(const std::string& text, T* value) {
   return InvalidArgument("expected an integer from ", std::numeric_limits<T>::min(), " to ",
                          std::numeric_limits<T>::max(), ", found '", text, "'");
 }
-// Also nan and inf. Rounds to the type: "1e50" is inf as a float.
+// Accepts nan and inf too. Rounds to the type: "1e50" is inf as a float.
 template <std::floating_point T>
 Status ParseValue(const std::string& text, T* value) {
   char* stop = nullptr;
@@ -67,8 +67,8 @@ using TextParser = std::function<Status(const std::string& text)>;
 void AddOption(CLI::App* app, const std::string& name, const std::string& value,
                const std::string& help, const TextParser& parse, const std::string& initial = "");
 
-// As above; the value goes into *target, which outlives the parsing. The last occurrence counts; a
-// vector collects all of them. --help shows the initial value as the default.
+// As above; the value is stored in *target, which outlives the parsing. The last occurrence counts;
+// a vector collects all of them. --help shows the initial value as the default.
 template <typename T>
 requires(!std::is_convertible_v<T*, TextParser>) void AddOption(CLI::App* app,
                                                                 const std::string& name,
@@ -93,7 +93,7 @@ void AddNumber(CLI::App* app, const std::string& name, const std::string& value,
   AddOption(app, name, value, help, parse, StrCat(*target));
 }
 
-// As above; the value goes into a field of a protobuf message, by the setter of the field.
+// As above; the value is stored in a field of a protobuf message by the setter of the field.
 template <typename Message, typename T>
 void AddOption(CLI::App* app, const std::string& name, const std::string& value,
                const std::string& help, Message* message, void (Message::*set)(T)) {

@@ -1,3 +1,4 @@
+// Progress through a long input, on stderr.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,7 @@ namespace polysketch {
 
 constexpr char kProgressHelp[] = "Shows progress on stderr. Default: on terminals only.";
 
-// Progress through a long input, on stderr: on a terminal one line that is rewritten, else a line
-// for each update.
+// Shows progress: on a terminal in one line that is rewritten, else in a line for each update.
 class ProgressLine {
  public:
   // what: "reading the prompt". Unless stderr is a terminal or `always` is set, nothing is shown.

@@ -70,8 +70,8 @@ struct HealthOptions {
   bool wait = false;
 };
 
-// Checks once, and prints the status or the error. Returns the exit status, or nothing if `retry` is
-// set and the service does not serve.
+// Checks once, and prints the status or the error. Returns the exit status, or nothing if `retry`
+// is set and the service does not serve.
 std::optional<int> CheckHealth(const std::string& service, const CallOptions& call, bool retry) {
   const auto stub = grpc::health::v1::Health::NewStub(Connect(call));
   grpc::ClientContext context;

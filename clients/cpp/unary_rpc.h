@@ -11,8 +11,8 @@ template <typename Request, typename Response>
 using UnaryMethod = grpc::Status (v1::PolySketch::Stub::*)(grpc::ClientContext*, const Request&,
                                                            Response*);
 
-// Calls `method` and passes the response to `on_response`. Returns the exit status; an error is
-// reported.
+// Calls `method` and passes the response to `on_response`. Reports an error on stderr. Returns the
+// exit status.
 template <typename Request, typename Response, typename OnResponse>
 int CallUnary(const CallOptions& options, UnaryMethod<Request, Response> method,
               const Request& request, const OnResponse& on_response) {
@@ -27,7 +27,8 @@ int CallUnary(const CallOptions& options, UnaryMethod<Request, Response> method,
   return kExitOk;
 }
 
-// As above. Prints the response, with --json as JSON and else by `print`.
+// Calls `method` and prints the response, as JSON with --json, else by `print`. Errors and exit
+// status as CallUnary.
 template <typename Request, typename Response, typename Print>
 int PrintUnary(const CallOptions& options, UnaryMethod<Request, Response> method,
                const Request& request, const Print& print) {

@@ -147,8 +147,8 @@ void Print(const CommandLine& c, const v1::GetModelResponse& model, const Report
 }
 
 int Run(CommandLine c) {
-  // Never destroyed: gRPC releases a unary call after its callback, in a thread of its own, and must
-  // neither drop the last reference to a channel there nor find the library shut down.
+  // Never destroyed: gRPC releases a unary call after its callback, in a thread of its own, and
+  // must neither drop the last reference to a channel there nor find the library shut down.
   static const auto* const stubs = new std::vector<std::unique_ptr<v1::PolySketch::Stub>>(Stubs(c));
   v1::GetModelResponse model;
   grpc::ClientContext context;

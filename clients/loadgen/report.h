@@ -50,8 +50,8 @@ struct Summary {
 Summary Summarize(std::vector<double> values);
 
 struct Report {
-  // Requests due in [from, until), in seconds since the start of the run. Rates are over the time
-  // from `from` to the end of the last one.
+  // Reports the requests that were due in [from, until), in seconds since the start of the run.
+  // Rates are over the time from `from` to the end of the last of these requests.
   static Report Of(const std::vector<RequestResult>& results, double from, double until,
                    const Objective& objective);
 

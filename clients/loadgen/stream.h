@@ -37,7 +37,7 @@ class Stream final : public grpc::ClientReadReactor<v1::CompleteResponse> {
   void Cancel() { context_.TryCancel(); }
 
   const Request& request() const { return request_; }
-  // on_tokens(count) is called for each message with tokens, by threads of gRPC. Before Start.
+  // on_tokens(count) is called for each message with tokens, by threads of gRPC. Call before Start.
   void SetOnTokens(std::function<void(int)> on_tokens) { on_tokens_ = std::move(on_tokens); }
 
  private:

@@ -1,5 +1,5 @@
-// The requests of a load test: a sequence that depends on the seed alone, not on times or on the
-// server, except that later turns of a conversation repeat the server's output.
+// The requests of a load test: a sequence that depends on the seed alone and not on times or on the
+// server, except that later turns of a conversation contain the server's output.
 #pragma once
 
 #include <cstdint>

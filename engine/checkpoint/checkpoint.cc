@@ -20,7 +20,7 @@ constexpr size_t kMaxShards = 10'000;
 
 bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
-// A shard is a file of the folder itself: an index must not point elsewhere.
+// A shard is a file in the model folder itself: an index must not refer to other folders.
 bool IsPlainShardName(std::string_view name) {
   constexpr std::string_view kSuffix = ".safetensors";
   return name.size() > kSuffix.size() && name.size() <= 255 && name.ends_with(kSuffix) &&
@@ -34,7 +34,7 @@ bool IsWeightType(TensorType type) {
   return type == TensorType::kF32 || type == TensorType::kF16 || type == TensorType::kBF16;
 }
 
-// weight_map of the index, checked: tensor name -> shard name.
+// Reads and checks weight_map of the index: tensor name -> shard name.
 Result<std::map<std::string, std::string>> ReadWeightMap(const json& index,
                                                          const std::string& path) {
   if (!index.is_object())

@@ -25,23 +25,24 @@ class Checkpoint {
   // called by Release.
   static Result<Checkpoint> Open(const std::string& dir, ProgressFn progress = nullptr);
 
-  // The tensor of that name; marks it as used. `type` unset: of type F32, F16 or BF16.
-  // INVALID_ARGUMENT for a tensor that is missing, has another shape or type, or holds a value that
-  // is not finite; the message names tensor, file, what was expected and what was found.
+  // Returns the tensor `name` and marks it as used. If `type` is unset, the tensor must be of type
+  // F32, F16 or BF16. INVALID_ARGUMENT for a tensor that is missing, has another shape or type, or
+  // holds a value that is not finite; the message names tensor, file, what was expected and what
+  // was found.
   Result<TensorView> Get(std::string_view name, std::span<const int64_t> expected_shape,
                          std::optional<TensorType> type = std::nullopt);
   Result<TensorView> Get(std::string_view name, std::initializer_list<int64_t> expected_shape,
                          std::optional<TensorType> type = std::nullopt) {
     return Get(name, std::span(expected_shape.begin(), expected_shape.size()), type);
   }
-  // The type of that tensor; unset if there is none.
+  // The type of the tensor `name`; nullopt if the checkpoint does not hold it.
   std::optional<TensorType> TypeOf(std::string_view name) const;
 
-  // The tensor was copied elsewhere: releases its pages and reports progress.
+  // Releases the pages of a tensor that was copied elsewhere, and reports progress.
   void Release(const TensorView& tensor);
 
-  // Names of the tensors that Get did not return: a model that has read all its weights refuses a
-  // checkpoint with others.
+  // Names of the tensors that Get has not returned. A model that has read all its weights refuses a
+  // checkpoint that holds others.
   std::vector<std::string> UnusedTensors() const;
 
   uint64_t total_bytes() const { return total_bytes_; }

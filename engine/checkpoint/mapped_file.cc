@@ -44,7 +44,7 @@ void MappedFile::Unmap::operator()(const std::byte* data) const {
 void MappedFile::Release(const std::byte* begin, size_t bytes) const {
   PS_CHECK(begin >= data() && begin + bytes <= data() + size()) << "not a part of this file";
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  // Whole pages only: the first and the last may hold bytes of a neighbour.
+  // Whole pages only: the first and the last page may also hold bytes outside the range.
   const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
   const uintptr_t last = (reinterpret_cast<uintptr_t>(begin) + bytes) / page * page;
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);

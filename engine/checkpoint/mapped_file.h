@@ -11,14 +11,15 @@ namespace polysketch {
 
 class MappedFile {
  public:
-  // NOT_FOUND if there is no such file; INVALID_ARGUMENT for what is not a regular file.
+  // NOT_FOUND if the file does not exist, FAILED_PRECONDITION if it cannot be opened,
+  // INVALID_ARGUMENT if it is not a regular file, RESOURCE_EXHAUSTED if it cannot be mapped.
   static Result<MappedFile> Open(const std::string& path);
 
   const std::byte* data() const { return data_.get(); }  // null if the file is empty
   size_t size() const { return data_.get_deleter().size; }
 
-  // The pages that lie in [begin, begin + bytes) leave the resident set: they will not be read soon.
-  // They stay in the page cache, and reading them again gives the same bytes.
+  // Removes the whole pages inside [begin, begin + bytes) from the resident set. The pages stay in
+  // the page cache, and the bytes can be read again.
   void Release(const std::byte* begin, size_t bytes) const;
 
  private:

@@ -15,7 +15,8 @@ using nlohmann::json;
 constexpr int kFormatVersion = 1;
 constexpr std::string_view kArchitecture = "polysketchformer";
 constexpr size_t kMaxConfigBytes = 1 << 20;
-// One object of plain values, and one more level for a message that names the field.
+// One object of plain values. With a second level, the error for a field that is an object or an
+// array names the field.
 constexpr int kMaxDepth = 2;
 
 constexpr AttentionKind kKinds[] = {
@@ -117,7 +118,7 @@ std::string AllKindNames() {
   return names;
 }
 
-// Conditions between fields.
+// Checks conditions between fields.
 void CheckRelations(const ModelConfig& config, FieldReader& fields) {
   if (!fields.status().ok()) return;
   const int d = config.emb_dim / config.num_heads;

@@ -1,5 +1,5 @@
-// config.json of a model folder (docs/model-format.md): what a checkpoint computes. It is checked
-// before anything is allocated.
+// ModelConfig: the contents of config.json (docs/model-format.md), which define what a checkpoint
+// computes. They are checked before anything is allocated.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace polysketch {
 struct ModelConfig {
   // Constants of the format.
   static constexpr int kSketchLevels = 2;     // of the learned sketch network
-  static constexpr int kSketchExpansion = 8;  // its hidden size over sketch_size
+  static constexpr int kSketchExpansion = 8;  // hidden size of that network / sketch_size
 
   AttentionKind attention = AttentionKind::kLearnedSketchMixed;
   int vocab_size = 0;  // V
@@ -24,7 +24,8 @@ struct ModelConfig {
   int power = 4;           // p: polynomial, random_sketch and random_sketch_mixed
   int near_power = 4;      // the mixed kinds' near part
   int sketch_size = 0;     // r: the sketched kinds, otherwise 0
-  // b: block size in tokens. Defines the model in the mixed kinds; affects only speed in the others.
+  // b: block size in tokens. Defines the model in the mixed kinds; affects only speed in the
+  // others.
   int grain_size = 256;
   int num_features = 0;     // m: performer, otherwise 0
   std::string sketch_kind;  // "gaussian" or "srht": random kinds, informative
@@ -32,10 +33,10 @@ struct ModelConfig {
   int bos_id = -1;          // -1: none
   int eos_id = -1;          // -1: none
 
-  // Reads DIR/config.json. INVALID_ARGUMENT for a field that is unknown, missing or wrong: the
-  // message names it and says what was expected and found.
+  // Reads DIR/config.json. INVALID_ARGUMENT for a field that is unknown, missing or wrong; the
+  // message names the field, what was expected and what was found.
   static Result<ModelConfig> Load(const std::string& dir);
-  // The same from its text; `source` begins every message.
+  // Parses the text of a config.json. Every error message begins with `source`.
   static Result<ModelConfig> Parse(std::string_view json_text, std::string_view source);
 
   int head_dim() const { return emb_dim / num_heads; }        // d
@@ -57,7 +58,7 @@ struct ModelConfig {
   bool has_qk_norm() const { return attention == AttentionKind::kPolynomial || is_random_sketch(); }
   // Degree of a random sketch, p / 2, a power of two; the number of its level-0 matrices.
   int sketch_degree() const { return power / 2; }
-  // What the kernels need of the config.
+  // The part of the config that the kernels depend on.
   AttentionSpec attention_spec(StateFormat state_format) const;
 };
 

@@ -17,10 +17,10 @@ using nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
 
-constexpr uint64_t kLengthBytes = 8;               // the header's length, before it
+constexpr uint64_t kLengthBytes = 8;               // the length of the header, stored before it
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the specification's limit
-constexpr size_t kMaxRank = 8;                     // any weight has 3 at most; bounds the messages
-constexpr size_t kMaxNameBytes = 256;              // bounds the messages too
+constexpr size_t kMaxRank = 8;                     // weights have at most 3; bounds error messages
+constexpr size_t kMaxNameBytes = 256;              // bounds error messages
 constexpr int kHeaderDepth = 3;                    // {"name": {"shape": [...]}}
 
 struct TypeInfo {
@@ -45,12 +45,12 @@ const TypeInfo& InfoOf(TensorType type) {
   return *it;
 }
 
-// One entry of the header; `where` ("FILE: tensor NAME") begins every message.
+// Reads one entry of the header. Every error message begins with `where` ("FILE: tensor NAME").
 class EntryReader {
  public:
   EntryReader(const json& entry, std::string where) : entry_(entry), where_(std::move(where)) {}
 
-  // `data` is the byte buffer behind the header.
+  // `data` is the byte buffer after the header.
   Result<TensorView> Read(std::string name, std::span<const std::byte> data) {
     if (!entry_.is_object()) return Error("expected an object, found ", DescribeJson(entry_));
     for (const auto& [key, value] : entry_.items()) {
@@ -100,7 +100,7 @@ class EntryReader {
     return Error("dtype: expected F32, F16 or BF16 (or F64, I32), found ", DescribeJson(dtype));
   }
 
-  // The bytes that the shape asks for.
+  // Reads the shape. Returns its size in bytes.
   Result<uint64_t> ReadShape(TensorView& view) {
     const json& shape = entry_["shape"];
     if (!shape.is_array()) return Error("shape: expected an array, found ", DescribeJson(shape));
@@ -154,7 +154,7 @@ Status CheckMetadata(const json& metadata, const std::string& path) {
   return Status();
 }
 
-// The tensors must tile the data: no byte belongs to two of them, none to nobody.
+// Checks that the tensors tile the data: every byte belongs to exactly one tensor.
 Status CheckCoverage(const std::map<std::string, TensorView, std::less<>>& tensors,
                      std::span<const std::byte> data, const std::string& path) {
   std::vector<const TensorView*> order;
@@ -199,9 +199,9 @@ void ReadAs(const TensorView& tensor, int64_t begin, std::span<Out> out, Convert
   }
 }
 
-// The first element whose exponent bits are all set. Adding the lowest of them then carries into
-// the sign bit, which is gathered over a block without a branch: every weight passes through here
-// once, at the speed of memory.
+// Returns the index of the first element whose exponent bits are all set (infinity or NaN), or -1.
+// Adding the lowest exponent bit to these bits carries into the sign bit. The sign bits of a block
+// are gathered without a branch, so that the check of all weights runs at the speed of memory.
 template <typename Bits>
 int64_t FirstWithExponent(const std::byte* data, int64_t size, Bits exponent) {
   constexpr int64_t kBlock = 4096;

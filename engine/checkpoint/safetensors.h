@@ -1,5 +1,4 @@
 // One safetensors file (https://github.com/huggingface/safetensors#format), mapped and validated.
-// Knows no model.
 #pragma once
 
 #include <cstddef>
@@ -15,17 +14,16 @@
 
 namespace polysketch {
 
-// The types that are read; weights are F32, F16 or BF16, or I8 or U8 when quantised; the others
-// appear in test data.
+// The types that are read. Weights are F32, F16 or BF16, or I8 or U8 when quantised; test data uses
+// the others.
 enum class TensorType { kF64, kF32, kF16, kBF16, kI32, kI8, kU8 };
 
 std::string_view TensorTypeName(TensorType type);  // as safetensors spells it: "BF16"
 size_t TensorTypeBytes(TensorType type);
 std::string ShapeToString(std::span<const int64_t> shape);  // "[64, 192]"
 
-// A tensor in a mapped file: row-major, little-endian, valid as long as the file object lives. The
-// data need not be aligned for its type (the format does not promise it): read it through the
-// functions below.
+// A tensor in a mapped file: row-major, little-endian, valid as long as the SafetensorsFile exists.
+// The format does not align data for its type: read it through the functions below.
 struct TensorView {
   std::string name;
   TensorType type = TensorType::kF32;
@@ -35,11 +33,10 @@ struct TensorView {
 
   int64_t size() const { return static_cast<int64_t>(bytes / TensorTypeBytes(type)); }  // elements
 
-  // Elements [begin, begin + out.size()) as float32. F32, F16 and BF16 are exact, F64 is rounded.
-  // The range must lie within the tensor and the type must be a floating-point one (own
-  // invariants).
+  // Reads elements [begin, begin + out.size()) as float32. F32, F16 and BF16 are exact, F64 is
+  // rounded. PS_CHECK: the range is within the tensor, and the type is a floating-point one.
   void ReadFloats(int64_t begin, std::span<float> out) const;
-  // The same for kF64 and kF32 into doubles (exact), and for kI32.
+  // As ReadFloats: ReadDoubles for kF64 and kF32 (exact), ReadInts for kI32.
   void ReadDoubles(int64_t begin, std::span<double> out) const;
   void ReadInts(int64_t begin, std::span<int32_t> out) const;
   // The index of the first NaN or infinity of a kF32, kF16 or kBF16 tensor, or -1.
@@ -48,8 +45,8 @@ struct TensorView {
 
 class SafetensorsFile {
  public:
-  // INVALID_ARGUMENT for whatever the specification forbids, naming the file, the tensor, what was
-  // expected and found.
+  // INVALID_ARGUMENT for a file that violates the specification; the message names the file, the
+  // tensor, what was expected and what was found. Errors of opening as MappedFile::Open.
   static Result<SafetensorsFile> Open(const std::string& path);
 
   const std::string& path() const { return path_; }

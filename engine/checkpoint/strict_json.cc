@@ -10,8 +10,8 @@ namespace {
 
 using nlohmann::json;
 
-// Builds the document event by event, so that a duplicate key or a hostile depth ends the parse
-// where it stands; the library's own builder keeps the last of two equal keys without a word.
+// Builds the document event by event, so that a duplicate key or a hostile depth ends the parse at
+// once. The library's own builder silently keeps the last of two equal keys.
 class StrictHandler final : public nlohmann::json_sax<json> {
  public:
   explicit StrictHandler(int max_depth) : max_depth_(max_depth) {}
@@ -35,8 +35,8 @@ class StrictHandler final : public nlohmann::json_sax<json> {
   }
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& e) override {
-    // The library's text is "[json.exception...] parse error at line 1, column 2: ..."; its prefix
-    // says nothing to a user.
+    // The library's text is "[json.exception...] parse error at line 1, column 2: ...". Its prefix
+    // does not help a user.
     std::string_view text = e.what();
     if (const size_t end = text.find("] "); end != std::string_view::npos)
       text.remove_prefix(end + 2);
@@ -74,7 +74,7 @@ class StrictHandler final : public nlohmann::json_sax<json> {
     if (static_cast<int>(open_.size()) >= max_depth_) {
       return Fail(StrCat("nested too deeply: expected at most ", max_depth_, " levels"));
     }
-    // A child never moves while it is open: its parent takes nothing else until it is closed.
+    // A child never moves while it is open: nothing is added to its parent until it is closed.
     open_.push_back(Place(std::move(value)));
     return true;
   }
@@ -94,7 +94,7 @@ class StrictHandler final : public nlohmann::json_sax<json> {
 }  // namespace
 
 Result<json> ParseStrictJson(std::string_view text, std::string_view what, int max_depth) {
-  // The library takes a NUL for the end of its input, and would not look at what follows.
+  // The library takes a NUL for the end of its input, and would ignore the bytes after it.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     return InvalidArgument(what, ": not valid JSON at byte ", nul, ": NUL");
   }

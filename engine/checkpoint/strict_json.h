@@ -10,18 +10,19 @@
 
 namespace polysketch {
 
-// Parses `text`; `what` (a file name) begins every error message. Values nested deeper than
-// `max_depth` arrays and objects are refused before they are stored.
+// Parses `text`. INVALID_ARGUMENT for text that is not strict JSON; the message begins with `what`
+// (a file name). Values nested deeper than `max_depth` arrays and objects are refused before they
+// are stored.
 Result<nlohmann::json> ParseStrictJson(std::string_view text, std::string_view what, int max_depth);
 
-// The whole of a regular file of at most `max_bytes` bytes, parsed as above.
+// Reads a regular file of at most `max_bytes` bytes and parses it as ParseStrictJson does.
 Result<nlohmann::json> ReadStrictJson(const std::string& path, size_t max_bytes, int max_depth);
 
-// A name from an untrusted file, for messages: at most `most` bytes of it, then "...".
+// At most `most` bytes of a name from an untrusted file, then "...", for error messages.
 std::string Abbreviate(std::string_view name, size_t most = 100);
 
-// What a value is, for messages: "a string", "the number 7", "an object" ...; long values are
-// named, not printed.
+// Describes a value for error messages: "the string \"abc\"", "the number 7", "an object". Strings
+// are abbreviated, arrays and objects are not printed.
 std::string DescribeJson(const nlohmann::json& value);
 
 }  // namespace polysketch

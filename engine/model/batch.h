@@ -14,8 +14,8 @@ enum class OutputRows { kNone, kLast, kAll };
 
 class Batch {
  public:
-  // Appends a segment of tokens [m], m >= 1, at positions state->position() and after it. A state
-  // occurs in one segment only.
+  // Appends a segment of tokens [m], m >= 1, at positions [state->position(), state->position() +
+  // m). A state is in one segment only.
   void Add(SequenceState* state, std::span<const int32_t> tokens, OutputRows output_rows);
   void Clear();
 

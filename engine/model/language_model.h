@@ -1,6 +1,6 @@
-// A loaded model as the scheduler sees it: immutable weights, states made for it, and one step over a
-// packed batch of segments. Decoding (segments of one token), prefill (long segments) and scoring
-// (every row is an output) are the same call.
+// LanguageModel: the interface of a loaded model to the scheduler. It has immutable weights, makes
+// states, and runs one step over a packed batch of segments. Decoding (segments of one token),
+// prefill (long segments) and scoring (every row is an output) are the same call.
 //
 // Used by one thread at a time. Abstract, so that the scheduler is tested and simulated without a
 // model.
@@ -32,28 +32,29 @@ class LanguageModel {
   virtual int64_t block() const = 0;
 
   // Runs a batch and advances the states of its segments. Writes the final-norm hidden rows of
-  // batch.output_rows() to hidden [output rows, hidden_size]; null with samples_rows(): then the rows
-  // stay in the backend's memory for SampleRows. The bits of a row depend neither on the other
+  // batch.output_rows() to hidden [output rows, hidden_size]; null with samples_rows(): then the
+  // rows stay in the backend's memory for SampleRows. The bits of a row depend neither on the other
   // segments nor on the split (docs/numerics.md).
   virtual void Step(const Batch& batch, float* hidden) = 0;
   // logits [rows, vocab_size] of hidden rows [rows, hidden_size].
   virtual void Logits(const float* hidden, int64_t rows, float* logits) = 0;
   // out[m] = log sum_j exp(logits[m][j]).
   virtual void LogSumExp(const float* logits, int64_t rows, float* out) = 0;
-  // Only with samples_rows(). results[i] answers queries[i] about the logits of hidden row first + i
-  // of the last Step. Where results[i] is kNone or kTooMany, row i of logits [queries, vocab_size] is
-  // filled too. Fills log_sum_exp [queries] unless it is null.
+  // Only with samples_rows(). Writes to results[i] the result of queries[i] on the logits of hidden
+  // row first + i of the last Step. If results[i] is kNone or kTooMany, also writes row i of logits
+  // [queries, vocab_size]. Writes log_sum_exp [queries] unless it is null.
   virtual void SampleRows(int64_t /*first*/, std::span<const SampleQuery> /*queries*/,
                           std::span<SampleResult> /*results*/, float* /*logits*/,
                           float* /*log_sum_exp*/) {}
 
-  // --- as Backend has them, for this model ---
+  // --- as in Backend, for this model ---
+
   virtual std::unique_ptr<SequenceState> NewState() = 0;
   // Bytes of a state of `tokens` tokens (constant for recurrent kinds).
   virtual size_t StateBytes(int64_t tokens) const = 0;
-  // Allocates what any step of at most `sequences` segments needs beside states and, for KV kinds,
-  // the `growing` bytes that all KV caches may take together. Does nothing with host_memory(). An
-  // allocation that fails is reported by status().
+  // Allocates the device memory that any step of at most `sequences` segments needs besides states
+  // and, for KV kinds, `growing` bytes for all KV caches together. Does nothing with host_memory().
+  // status() reports an allocation that fails.
   virtual void Reserve(int /*sequences*/, size_t /*growing*/) {}
   virtual bool host_memory() const { return true; }
   virtual bool samples_rows() const { return false; }

@@ -36,7 +36,7 @@ struct PolysketchModel::Workspace {
         BackendArray(backend, static_cast<size_t>(tokens * (2 * D + std::max(attention, mlp))));
     x = memory.data();
     normed = x + tokens * D;
-    // The attention's and the MLP's activations are never alive at the same time.
+    // The activations of the attention and of the MLP are never live at the same time.
     qkv = normed + tokens * D;
     qk = qkv + tokens * 3 * D;
     sketch = qk + tokens * 2 * D;
@@ -100,7 +100,7 @@ void PolysketchModel::Step(const Batch& batch, float* hidden) {
   }
   const int64_t outputs = std::ssize(batch.output_rows());
   float* packed = host_memory() ? hidden : space_->normed;
-  // Where every row is an output, as in decoding, steps of the same shape have the same rows in the
+  // If every row is an output, as in decoding, steps of the same shape have the same rows in the
   // final norm. Other steps differ.
   const int64_t variant = outputs == std::ssize(tokens_) ? 0 : -1;
   const StepInput step{this, &spec_, tokens_, positions_, segments_, variant};
@@ -110,7 +110,7 @@ void PolysketchModel::Step(const Batch& batch, float* hidden) {
     NormOutputRows(batch.output_rows(), packed);
   });
   if (hidden == nullptr) {
-    backend_->Wait();  // so that a caller who measures the step measures all of it
+    backend_->Wait();  // so that a caller that measures the step measures all of it
   } else {
     CopyToHost(packed, outputs * config_.emb_dim, hidden);
   }
@@ -181,9 +181,9 @@ void PolysketchModel::FarFeatures(const LayerWeights& w, const float* x, int64_t
   PS_CHECK(false) << "no far part: " << AttentionKindName(spec_.kind);
 }
 
-// The sketch is applied to the qk norm of q and k, the near part to norms of its own. So the qk norm
-// of the queries, then of the keys, goes to the memory of the attention's output, which is written
-// later.
+// The sketch is applied to the qk norm of q and k, and the near part to other norms of q and k,
+// which must therefore stay unchanged. The qk norm of the queries, then that of the keys, is stored
+// in the memory of the attention's output, which is written later.
 void PolysketchModel::RandomMixedFeatures(const LayerWeights& w, const float* x, int64_t rows) {
   const int d = spec_.head_dim;
   const int64_t half = rows / 2;

@@ -79,7 +79,8 @@ class PolysketchModel final : public LanguageModel {
   void ProjectToVocabulary(const float* hidden, int64_t rows, float* logits);
 
   // --- host memory that ops cannot access is copied ---
-  // `array` with at least `size` elements.
+
+  // Makes `array` at least `size` elements long, and returns its data. Growing loses the contents.
   float* Grow(int64_t size, BackendArray* array);
   // `host`, or its copy in the backend's memory.
   const float* InputOf(const float* host, int64_t size);

@@ -8,7 +8,7 @@
 
 namespace polysketch {
 
-// More than any KV cache holds: 400 TB at the 100 KB a token of a small model.
+// More tokens than any KV cache holds: 400 TB at the 100 KB a token of a small model.
 constexpr int64_t kManyTokens = int64_t{1} << 32;
 
 StatePool::StatePool(LanguageModel* model, size_t limit, size_t preempted_limit)

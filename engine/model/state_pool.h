@@ -1,7 +1,7 @@
-// The states of sequences and the memory that they may take: a limit for running sequences (slot
-// memory), another one for preempted sequences. Memory is reserved before the first token of a
-// sequence, so that none fails for lack of memory half way: the constant size for recurrent kinds,
-// the maximum length of the request for KV kinds.
+// The states of sequences and the limits of their memory: one for running sequences (slot memory),
+// another for preempted sequences. Memory is reserved before the first token of a sequence, so that
+// no sequence fails for lack of memory half way: the constant size of a state for recurrent kinds,
+// the size at the maximum length of the request for KV kinds.
 //
 // Used by one thread only; BytesFor, TokensThatFit and kv_kind may be called by any thread.
 #pragma once
@@ -20,19 +20,19 @@ class StatePool {
   // Limits in bytes.
   StatePool(LanguageModel* model, size_t limit, size_t preempted_limit);
 
-  // Makes states before the first request; none for KV kinds. In a device's memory: all that the two
-  // limits allow, so that no allocation can fail later. In host memory: one, since the first touch
-  // of memory can take longer than a step (3 to 130 ms for the 47 MB of a model of 110 M parameters,
-  // measured).
+  // Allocates states before the first request; none for KV kinds. In a device's memory: all that
+  // the two limits allow, so that no allocation can fail later. In host memory: one, since the
+  // first touch of memory can take longer than a step (measured: 3 to 130 ms for the 47 MB of a
+  // model of 110 M parameters).
   void Fill();
-  // States that no sequence has.
+  // Number of allocated states that no sequence uses.
   size_t free() const { return free_.size(); }
 
   // Whether a state grows with its tokens (a KV cache).
   bool kv_kind() const { return kv_kind_; }
   size_t BytesFor(int64_t tokens) const { return model_->StateBytes(tokens); }
-  // Maximum tokens of a state of at most `bytes`: 0 if not one fits, INT64_MAX / 2 if there is no
-  // bound.
+  // Maximum number of tokens of a state of at most `bytes`: 0 if no state fits, INT64_MAX / 2 if
+  // the size does not depend on the tokens.
   int64_t TokensThatFit(size_t bytes) const;
 
   size_t limit() const { return limit_; }
@@ -47,7 +47,7 @@ class StatePool {
   bool MoveToPreempted(size_t bytes);
   void ReleasePreempted(size_t bytes);
 
-  // An empty state; null when no memory can be allocated. States of constant size are reused.
+  // Returns an empty state; null if no memory can be allocated. States of constant size are reused.
   std::unique_ptr<SequenceState> Acquire();
   void Release(std::unique_ptr<SequenceState> state);
 

@@ -22,8 +22,8 @@ DataType ToDataType(TensorType type) {
   }
 }
 
-// Elements. A smaller matrix is read from the first-level cache even with 8 bits an element, so that
-// 4 bits would save no reads from memory.
+// Minimum number of elements of a matrix in q4. A smaller matrix is read from the first-level cache
+// even with 8 bits an element, so that 4 bits would save no reads from memory.
 constexpr int64_t kMinQ4 = 32 * 1024;
 
 }  // namespace
@@ -37,8 +37,8 @@ class ModelWeights::Loader {
         config_(config),
         backend_(backend),
         type_(type),
-        // Matrices for which 4 bits cost most accuracy keep 8: the embedding, the sketch networks and
-        // the MLP's up projections, whose halves are multiplied (docs/results.md, "Drift").
+        // Matrices for which 4 bits cost most accuracy keep 8: the embedding, the sketch networks
+        // and the MLP's up projections, whose halves are multiplied (docs/results.md, "Drift").
         fine_type_(type == DataType::kQ4 ? DataType::kQ8 : type),
         weights_(weights) {}
 
@@ -195,7 +195,7 @@ class ModelWeights::Loader {
   Checkpoint* checkpoint_;
   const ModelConfig& config_;
   Backend* backend_;
-  const std::optional<DataType> type_;  // of the dense layers
+  const std::optional<DataType> type_;  // of the other dense matrices
   // Of the embedding, the sketch networks and the MLPs' up projections.
   const std::optional<DataType> fine_type_;
   ModelWeights* weights_;

@@ -33,9 +33,9 @@ class ModelWeights {
  public:
   // Reads every tensor that the config requires. INVALID_ARGUMENT names one that is missing, has
   // another shape or is not required. `type`: the format of the dense matrices, the embedding and
-  // the sketch networks; as stored when unset. kQ4 applies to qkv, out and down where they are large
-  // enough to gain, and means kQ8 elsewhere. Random matrices (random sketches, omega) stay float32:
-  // they are small, and rounding would change the estimator.
+  // the sketch networks; as stored when unset. kQ4 applies to qkv, out and down where they are
+  // large enough to gain, and means kQ8 elsewhere. Random matrices (random sketches, omega) stay
+  // float32: they are small, and rounding would change the estimator.
   static Result<std::unique_ptr<ModelWeights>> Load(Checkpoint* checkpoint,
                                                     const ModelConfig& config, Backend* backend,
                                                     std::optional<DataType> type);
@@ -44,7 +44,7 @@ class ModelWeights {
   const float* softmax_bias() const { return softmax_bias_; }
   const NormWeights& final_norm() const { return final_norm_; }
   const LayerWeights& layer(int i) const { return layers_[i]; }
-  // Of all packed matrices and vectors.
+  // Size in bytes, and number of elements, of all packed matrices and vectors.
   int64_t bytes() const { return bytes_; }
   int64_t parameters() const { return parameters_; }
 

@@ -39,7 +39,7 @@ int64_t PrefixCache::Usable(const Entry& entry, const std::string& salt,
   const auto common = static_cast<int64_t>(differs.first - entry.tokens.begin());
   const int64_t usable = std::min(common, static_cast<int64_t>(prompt.size()) - 1);
   if (usable == entry.size()) return usable;
-  // A few tokens of another prompt's state are not worth the copy.
+  // Few tokens of another prompt's state are not worth the copy.
   const bool same_prompt = common == entry.size();
   const int64_t min = std::max(entry.earliest_truncation, same_prompt ? 1 : options_.min_tokens);
   return usable >= min ? usable : 0;

@@ -1,11 +1,11 @@
-// States of prompts that were processed before, by tenant and exact tokens. The longest entry that
-// begins a new prompt is where that prompt starts. Entries are compared token by token, never by
+// States of prompts that were processed before, by tenant and exact tokens. A new prompt starts
+// from the longest entry that is a prefix of it. Entries are compared token by token, never by
 // their hash alone, and a tenant finds its own entries only.
 //
-// A state can be truncated to any token of its last block, so an entry serves every prompt that
-// agrees with it up to there: the same prompt again (which needs a token to process), or a prompt
-// with other last words. It serves no prompt that differs earlier. So states inside a prompt are
-// stored too (PrefixPlan).
+// A state can be truncated to any token of its last block, so an entry also serves prompts that
+// agree with it up to a token of that block: the same prompt again (whose last token must be
+// processed), or a prompt with another end. An entry serves no prompt that differs earlier, so
+// states inside a prompt are stored too (PrefixPlan).
 //
 // Thread-safe. Evicts the least recently used entries when the memory limit is exceeded.
 #pragma once
@@ -35,7 +35,7 @@ struct PrefixCacheStats {
   int64_t entries = 0;
   size_t bytes = 0;
   int64_t queried_tokens = 0;  // of prompts that were looked up
-  int64_t hit_tokens = 0;      // of these, provided by an entry
+  int64_t hit_tokens = 0;      // of the queried tokens, provided by an entry
   int64_t stored = 0;          // entries, since the start
   int64_t evicted = 0;
 };
@@ -52,14 +52,15 @@ class PrefixCache {
 
   struct Hit {
     std::shared_ptr<const SavedState> state;
-    int64_t tokens = 0;  // truncate the state to these
+    int64_t tokens = 0;  // length to which the caller truncates the state
   };
-  // The longest stored beginning of `prompt` that leaves at least one token of it. `salt` identifies
-  // the tenant. A truncated state counts only from min_tokens on.
+  // Returns the entry that provides the longest prefix of `prompt` without its last token. `salt`
+  // identifies the tenant. A truncated entry of another prompt counts only from min_tokens on.
   std::optional<Hit> Find(const std::string& salt, std::span<const int32_t> prompt);
-  // Whether `tokens` has an entry; counts as a use.
+  // Returns whether an entry for exactly `tokens` exists, and counts the call as a use of it.
   bool Touch(const std::string& salt, std::span<const int32_t> tokens);
-  // `state` is that of exactly `tokens`; earliest_truncation is SequenceState::EarliestTruncation.
+  // Stores `state`, the state of exactly `tokens`, unless an entry for them exists.
+  // earliest_truncation is SequenceState::EarliestTruncation.
   void Insert(const std::string& salt, std::span<const int32_t> tokens,
               std::shared_ptr<const SavedState> state, int64_t earliest_truncation);
 
@@ -83,10 +84,10 @@ class PrefixCache {
 
   static uint64_t Extend(uint64_t hash, std::span<const int32_t> tokens);
   static uint64_t Hash(const std::string& salt, std::span<const int32_t> tokens);
-  // Tokens of `prompt` that the entry provides; 0 for none.
+  // Number of tokens of `prompt` that the entry provides.
   int64_t Usable(const Entry& entry, const std::string& salt,
                  std::span<const int32_t> prompt) const;
-  // The callers of these hold mutex_.
+  // The callers of the methods below hold mutex_.
   Iterator Lookup(uint64_t hash, const std::string& salt, std::span<const int32_t> tokens);
   void Index(Iterator entry, uint64_t hash, int64_t length);
   void Unindex(Iterator entry, uint64_t hash, int64_t length);

@@ -1,4 +1,4 @@
-// What one prompt takes from the prefix cache, and what it stores there.
+// What one prompt reads from the prefix cache, and what it stores in it.
 //
 // Used by the engine thread only.
 #pragma once
@@ -19,18 +19,20 @@ namespace polysketch {
 
 class PrefixPlan {
  public:
-  // `cache` null: no cache. needs_rows: every row of the prompt is needed, so that none of its tokens
-  // can be taken from the cache. `size`: tokens of the prompt that will be processed.
+  // `cache` may be null: no cache. needs_rows: every row of the prompt is needed, so the cache
+  // provides none of its tokens. `size`: number of tokens of the prompt that will be processed.
   PrefixPlan(PrefixCache* cache, const CacheParams& params, const std::string& salt,
              bool needs_rows, int64_t size);
 
-  // Makes `state`, which is empty, the longest stored beginning. Returns its tokens.
+  // Loads the longest stored prefix of `prompt` into `state`, which is empty. Returns the length of
+  // the prefix in tokens, 0 without one.
   Result<int64_t> Begin(std::span<const int32_t> prompt, SequenceState* state);
-  // Where a segment that begins at `processed` and ends at `end` or before must end at the latest.
+  // The latest position, at most `end`, at which a segment that begins at `processed` may end.
   int64_t SegmentEnd(int64_t processed, int64_t end) const;
-  // Follows every change of the state: starts to store it if its position is one to be stored.
+  // Called after every change of the state. Starts to store the state if its position is one of the
+  // positions to be stored.
   void OnState(std::span<const int32_t> prompt, const SequenceState& state);
-  // A state is being stored: it must not change, and Store must be called, while this is true.
+  // While a state is being stored, it must not change, and Store must be called.
   bool storing() const { return saver_.has_value(); }
   // Stores the next parts of the state, on the threads of `pool` (null: on this thread).
   void Store(std::span<const int32_t> prompt, const SequenceState& state, ThreadPool* pool);

@@ -1,8 +1,9 @@
 // The bounded buffer of events between the engine thread (producer) and one reader (consumer).
 //
-// While the buffer is full its sequence is idle: it takes part in no step until the reader catches
-// up, or until the stall deadline ends it. Push never refuses, so the events of the step that fills
-// the buffer may exceed the capacity, and the FinishEvent always fits.
+// While the buffer is full, the sequence that fills it is idle: it takes part in no step until the
+// reader catches up, or until the stall deadline ends it. Push never refuses an event, so the
+// events of the step that fills the buffer may exceed the capacity, and the FinishEvent always
+// fits.
 #pragma once
 
 #include <deque>
@@ -30,8 +31,8 @@ class EventStream {
   // Producer.
   void Push(Event event);
   bool Full() const;
-  // Producer. `on_drained` is called by the consumer's thread when a full buffer has room again. Set
-  // by the engine.
+  // Producer. `on_drained` is called by the consumer's thread when a full buffer has room again.
+  // Set by the engine.
   void SetOnDrained(std::function<void()> on_drained);
   // When the buffer last became full, or when its reader last took an event since; unset while the
   // buffer is not full. The stall deadline counts from here.
@@ -41,7 +42,7 @@ class EventStream {
   const size_t capacity_;
   const std::function<Clock::time_point()> now_;
   mutable std::mutex mutex_;
-  // Written under mutex_ before the first Push; called without it.
+  // Written under mutex_ before the first Push; called without holding it.
   std::function<void()> on_ready_;
   std::function<void()> on_drained_;
   std::deque<Event> events_;                     // guarded by mutex_

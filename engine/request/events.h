@@ -1,4 +1,4 @@
-// What the engine reports of a request: plain data.
+// The events that the engine reports for a request: plain data.
 #pragma once
 
 #include <chrono>

@@ -20,9 +20,9 @@ struct StepParts {
 struct EngineStats {
   int running = 0;  // sequences that have a slot
   int waiting = 0;  // sequences that have had no slot yet
-  int idle = 0;     // of the running ones
+  int idle = 0;     // running sequences that are idle
   int preempted = 0;
-  int preempted_ready = 0;     // of the preempted ones: not idle
+  int preempted_ready = 0;     // preempted sequences that are not idle
   int64_t waiting_tokens = 0;  // of the prompts of waiting sequences
   int64_t preemptions = 0;     // since the start
   size_t state_bytes = 0;      // states of running sequences and all states of a draft model
@@ -43,7 +43,7 @@ class EngineObserver {
   virtual void OnTokenGap(std::chrono::nanoseconds /*since_previous_token*/) {}
   virtual void OnStep(int /*sequences*/, int /*prefill_tokens*/, int /*decode_tokens*/,
                       std::chrono::nanoseconds /*duration*/) {}
-  // After each OnStep. What the parts leave of its duration is scheduling.
+  // Called after each OnStep. The rest of that step's duration is scheduling.
   virtual void OnStepParts(const StepParts& /*parts*/) {}
   // A draft was verified: its first `accepted` tokens were sampled.
   virtual void OnDraft(int64_t /*proposed*/, int64_t /*accepted*/) {}

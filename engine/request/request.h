@@ -1,5 +1,5 @@
-// What a caller submits to the engine: plain data, no gRPC. A request is submitted together with the
-// EventStream that its events go to (engine/engine.h).
+// What a caller submits to the engine: plain data, no gRPC. A request is submitted together with
+// the EventStream that its events go to (engine/engine.h).
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct RequestInfo {
   std::string tenant;       // x-tenant-id; empty: the one tenant of a server without a gateway
   Clock::time_point arrival = Clock::now();
   Clock::time_point deadline = Clock::time_point::max();
-  int priority = 0;  // higher goes first
+  int priority = 0;  // a higher priority is served first
 };
 
 // How a completion uses the prefix cache.
@@ -37,8 +37,8 @@ struct GenerateRequest {
   RequestInfo info;
   std::vector<int32_t> prompt;  // token ids, BOS included; may be empty after a `start`
   GenerateParams params;
-  // What the prompt follows; null: the empty sequence. A snapshot with a Generation is a migrated
-  // completion that resumes: prompt and params are not used then.
+  // The sequence that the prompt continues; null: the empty sequence. A snapshot with a Generation
+  // is a migrated completion that resumes: `params` is then ignored and `prompt` must be empty.
   std::shared_ptr<const Snapshot> start = nullptr;
   bool keep = false;  // FinishEvent holds a snapshot of the whole sequence
   CacheParams cache = {};

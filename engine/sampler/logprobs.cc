@@ -10,7 +10,7 @@ std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, float log_s
   if (size == 0) return top;
   top.reserve(size + 1);
   // Insertion into a short sorted list: nearly every logit fails the one comparison with the last
-  // of it. Ids come in order, so a strict comparison keeps the lowest of equals.
+  // element. Ids come in ascending order, so a strict comparison keeps the lowest id among equals.
   for (size_t i = 0; i < logits.size(); ++i) {
     if (top.size() == size && logits[i] <= top.back().logprob) continue;
     const auto place = std::find_if(top.begin(), top.end(),

@@ -1,5 +1,5 @@
-// Log-probabilities as they are reported: those of the model's own distribution (log-softmax of its
-// logits, before bias, penalties, temperature and filters), as vLLM reports them by default.
+// The log-probabilities that responses report: those of the model's own distribution (log-softmax
+// of its logits, before bias, penalties, temperature and filters), as vLLM reports them by default.
 #pragma once
 
 #include <span>
@@ -9,8 +9,8 @@
 
 namespace polysketch {
 
-// The `count` most likely tokens, most likely first, the lowest id among equals. log_sum_exp is
-// that of the row.
+// Returns the `count` most likely tokens, most likely first, the lowest id first among equals.
+// log_sum_exp is that of the row `logits`.
 std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, float log_sum_exp, int count);
 
 }  // namespace polysketch

@@ -1,5 +1,5 @@
-// Random numbers that are a function of (seed, index) alone: no stream whose order could depend on
-// what runs beside a request, nothing to save or restore.
+// Random numbers that are a function of (seed, index) alone: they do not depend on other requests,
+// and have no state to save or restore.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ inline uint64_t MixBits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Uniform in [0, 1), 53 bits. Seeds are mixed first, so that seed s + 1 is not seed s moved on by
-// one.
+// Uniform in [0, 1), 53 bits. Seeds are mixed first, so that the numbers of seed s + 1 are not
+// those of seed s shifted by one.
 inline double CounterUniform(uint64_t seed, uint64_t index) {
   constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
   const uint64_t bits = MixBits(MixBits(seed + kGolden) + (index + 1) * kGolden);

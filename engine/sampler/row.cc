@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <limits>
 
-// A function of its own for machines with AVX2, twice as fast; the same source and thus, without
-// contraction into fused operations, the same bits.
+// Marks the variant of a function for machines with AVX2, which is twice as fast. It is compiled
+// from the same source without contraction into fused operations, so it computes the same bits.
 #if defined(__x86_64__)
 #define PS_FOR_AVX2 __attribute__((target("avx2")))
 #else
@@ -56,10 +56,11 @@ PS_FOR_AVX2 void WeighRowAvx2(std::span<const float> logits, float max, float sc
   WeighRow(logits, max, scale, weights, sums);
 }
 
-// Floats by size, as integers: those below 0 with their other bits turned round. Its own inverse.
+// Maps the bits of a float to an integer of the same order: inverts the other bits of negative
+// floats. The function is its own inverse.
 PS_ALWAYS_INLINE int32_t Ordered(int32_t bits) { return bits ^ ((bits >> 31) & 0x7FFFFFFF); }
 
-// Lane by lane, the largest value and the largest magnitude of what came so far.
+// The largest value and the largest magnitude of each lane so far.
 struct Largest {
   int32_t value[kLanes];
   int32_t magnitude[kLanes] = {};
@@ -84,7 +85,7 @@ PS_ALWAYS_INLINE bool RowMaxima(std::span<const float> logits, float* maxima) {
     const int32_t top = *std::max_element(largest.value, largest.value + kLanes);
     *maxima++ = std::bit_cast<float>(Ordered(top));
   }
-  // Those of Inf and NaN are above every finite number's.
+  // The magnitudes of Inf and NaN are above those of all finite numbers.
   return *std::max_element(largest.magnitude, largest.magnitude + kLanes) < 0x7F800000;
 }
 

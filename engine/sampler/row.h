@@ -1,5 +1,5 @@
-// Passes over a row of logits. They are plain loops that the compiler vectorises, with one order of
-// operations whatever it makes of them: a row gives the same bits on every machine.
+// Passes over a row of logits: plain loops that the compiler vectorises. Their order of operations
+// is fixed in the source, so a row yields the same bits on every machine.
 #pragma once
 
 #include <span>
@@ -9,15 +9,16 @@
 
 namespace polysketch {
 
-// Element b is the largest of logits [b * kRowBlock, (b + 1) * kRowBlock). False when a logit is
-// not finite. `logits` is not empty.
+// Sets maxima[b] to the largest of logits [b * kRowBlock, (b + 1) * kRowBlock). Returns false if a
+// logit is not finite. `logits` is not empty.
 bool BlockMaxima(std::span<const float> logits, std::vector<float>* maxima);
 
-// e^-|x|, to 1e-7 of itself; 0 where it is below 1.7e-38 (|x| > 87).
+// e^-|x| with a relative error of 1e-7; 0 where the result is below 1.7e-38 (|x| > 87).
 float NegativeExp(float x);
 
-// weights[i] = e^((logits[i] - max) * scale) where max is the largest logit; sums[b] are those of
-// the blocks, in a fixed order, to 1e-6 of themselves and never less than the largest of a block.
+// Sets weights[i] to e^((logits[i] - max) * scale), where max is the largest logit, and sums[b] to
+// the sum of the weights of block b. A sum is added in a fixed order, has a relative error of 1e-6,
+// and is never less than the largest weight of its block.
 void Weigh(std::span<const float> logits, float max, float scale, std::vector<float>* weights,
            std::vector<float>* sums);
 

@@ -15,21 +15,21 @@ namespace {
 
 using Candidate = SamplerScratch::Candidate;
 
-// The more likely first, the lower id among equals: a total order, so that partial selections do not
-// depend on the library.
+// The more likely first, the lower id among equals: a total order, so that partial selections do
+// not depend on the library.
 bool Before(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
 }
 
-// The lowest id of the highest logit. maxima: of the blocks of logits.
+// The lowest id among those of the highest logit. maxima: the maxima of the blocks of logits.
 int32_t ArgMax(std::span<const float> logits, std::span<const float> maxima) {
   const auto block = std::max_element(maxima.begin(), maxima.end());
   const auto first = logits.begin() + (block - maxima.begin()) * static_cast<ptrdiff_t>(kRowBlock);
   return static_cast<int32_t>(std::find(first, logits.end(), *block) - logits.begin());
 }
 
-// Appends the tokens whose value is at least `min` to `found`, in order of id. No value of a block
-// exceeds that of `bounds`.
+// Appends the tokens whose value is at least `min` to `found`, in order of id. bounds[b] is an
+// upper bound of the values of block b.
 void FindAtLeast(std::span<const float> values, std::span<const float> bounds, float min,
                  std::span<const float> logits, std::vector<SampleCandidate>* found) {
   for (size_t block = 0; block < bounds.size(); ++block) {
@@ -41,8 +41,9 @@ void FindAtLeast(std::span<const float> values, std::span<const float> bounds, f
   }
 }
 
-// Of the smallest set of most likely candidates whose weights and `sum` together reach `target`, the
-// least likely one, by bisection; the least likely of all if they do not reach it. Reorders `ranked`.
+// Of the smallest set of most likely candidates whose weights and `sum` together reach `target`,
+// the least likely one, by bisection; the least likely of all if they do not reach it. Reorders
+// `ranked`.
 Candidate LastOfMass(double target, double sum, std::vector<Candidate>* ranked) {
   auto first = ranked->begin();
   auto last = ranked->end();
@@ -77,13 +78,13 @@ void KeepMass(double target, SamplerScratch* scratch) {
   for (const Candidate& c : scratch->candidates) {
     if (BucketOf(c.weight) == bucket) scratch->ranked.push_back(c);
   }
-  if (scratch->ranked.empty()) return;  // rounding: all candidates do not reach the target
+  if (scratch->ranked.empty()) return;  // by rounding, all candidates together miss the target
   const Candidate last = LastOfMass(target, sum, &scratch->ranked);
   std::erase_if(scratch->candidates, [&](const Candidate& c) { return Before(last, c); });
 }
 
-// The first index at which the running sum of the weights, which starts at *sum, exceeds `target`; if
-// rounding keeps it below, the last index with a weight. *sum becomes the sum before that index.
+// The first index at which the running sum of the weights, which starts at *sum, exceeds `target`;
+// if rounding keeps it below, the last index with a weight. *sum becomes the sum before that index.
 size_t Pass(std::span<const float> weights, double target, double* sum) {
   double before = *sum;
   size_t last = 0;
@@ -151,18 +152,18 @@ std::span<const float> Sampler::Adjust(std::span<const float> logits,
   return out;
 }
 
-// Finite for a temperature near 0 too, so that 0 times it is 0 and not NaN.
+// Finite even for a temperature near 0, so that a logit difference of 0 yields 0 and not NaN.
 float Sampler::InverseTemperature() const {
   return std::min(1.0f / params_.temperature, std::numeric_limits<float>::max());
 }
 
 double Sampler::MinPBelow() const {
   if (params_.min_p <= 0) return -std::numeric_limits<double>::infinity();
-  // A thousandth covers the rounding of weights.
+  // 1e-3 covers the rounding of weights.
   return (std::log(static_cast<double>(params_.min_p)) - 1e-3) / InverseTemperature();
 }
 
-// 0.99 covers rounding. A few hundred tokens of a large vocabulary pass.
+// 0.99 covers rounding. A few hundred tokens of a large vocabulary have at least this share.
 double Sampler::MassShare() const { return 0.99 * (1 - static_cast<double>(params_.top_p)); }
 
 float Sampler::LowestLogit(float max, SamplerScratch* scratch) const {

@@ -5,18 +5,18 @@
 //   2. penalties: repetition (tokens of prompt and output: positive logits are divided, others
 //      multiplied), frequency (subtracted once for each occurrence in the output), presence
 //      (subtracted once for tokens of the output)
-//   3. temperature 0: the highest logit, the lowest id among equals. Otherwise logits are divided by
-//      the temperature
+//   3. temperature 0: the highest logit, the lowest id among equals. Otherwise logits are divided
+//      by the temperature
 //   4. min_p: drops tokens below min_p times the highest probability
 //   5. top_k: keeps the k highest (the lowest ids among equals)
 //   6. top_p: of these, renormalised, keeps the smallest set of most likely tokens whose
 //      probabilities reach top_p
 //   7. one token is sampled from what remains, by CounterUniform(seed, index of the token in the
 //      output)
-// Reported log-probabilities are those of the model, before all this (logprobs.h).
+// Reported log-probabilities are those of the model, before these steps (logprobs.h).
 //
-// The result is a function of the logits, the parameters, the seed and the tokens so far. Nothing
-// that runs beside it has an effect.
+// The result is a function of the logits, the parameters, the seed and the tokens so far. It does
+// not depend on other requests.
 //
 // Used by one thread at a time.
 #pragma once
@@ -56,15 +56,16 @@ class Sampler {
   Sampler(const SamplingParams& params, uint64_t seed, int vocab_size,
           std::span<const int32_t> prompt);
 
-  // The next token; counts it for the penalties. `logits` [vocab_size] are the model's. INTERNAL
-  // when one of them is not finite.
+  // Returns the next token and counts it for the penalties. `logits` [vocab_size] are the model's.
+  // INTERNAL if one of them is not finite.
   Result<int32_t> Sample(std::span<const float> logits, SamplerScratch* scratch);
 
-  // What a device samples for the token that follows `ahead` further ones. Returns false when the
-  // host needs the logits: penalties depend on the tokens between, or there would be more candidates
-  // or edits than a query may have. The query refers to this sampler.
+  // Makes the query for the token that follows the next `ahead` tokens, for sampling on a device.
+  // Returns false if the host needs the logits: penalties depend on the tokens in between, or the
+  // query would exceed its limit of candidates or edits. The query refers to this sampler.
   bool MakeQuery(int64_t ahead, SampleQuery* query) const;
-  // The token that Sample returns for the row. `result` is not kTooMany.
+  // Returns the token that Sample returns for the logits of the query's row, and counts it.
+  // `result` is neither kNone nor kTooMany. INTERNAL if it is kNotFinite.
   Result<int32_t> Sample(const SampleResult& result, SamplerScratch* scratch);
 
   // Occurrences of each id in the output, in order of id; empty without penalties.
@@ -82,12 +83,12 @@ class Sampler {
   int32_t SampleCandidates(const SampleResult& result, SamplerScratch* scratch) const;
   void KeepTopK(std::vector<SamplerScratch::Candidate>* candidates) const;
   float InverseTemperature() const;
-  // Whether candidates are found by their logits, not by their weights.
+  // Whether candidates are found by their logits and not by their weights.
   bool ranks() const { return params_.top_k > 0 || params_.min_p > 0.0f; }
-  // Tokens whose logit is below the highest by more than this fail min_p.
+  // A token whose logit is below the highest logit + MinPBelow() fails min_p.
   double MinPBelow() const;
-  // Tokens whose weight is below this share of the row's sum, divided by its size, have less than
-  // 1 - top_p of the sum together.
+  // All tokens with a weight below MassShare() * (sum of all weights) / (row width) together have
+  // less than 1 - top_p of the sum.
   double MassShare() const;
   // No token with a lower logit passes min_p and top_k.
   float LowestLogit(float max, SamplerScratch* scratch) const;

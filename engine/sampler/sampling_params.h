@@ -1,5 +1,5 @@
-// Which sampling and generation parameters are legal. Every refusal is INVALID_ARGUMENT and names
-// the field, what was expected and what was found.
+// Validates sampling and generation parameters. INVALID_ARGUMENT names the field, what was expected
+// and what was found.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace polysketch {
 
-// Limits of fields; those of vLLM and the OpenAI API where these have one.
+// Limits of fields. Where vLLM or the OpenAI API has a limit, it is the same.
 inline constexpr float kMaxTemperature = 100.0f;
 inline constexpr float kMinRepetitionPenalty = 0.01f;
 inline constexpr float kMaxRepetitionPenalty = 100.0f;
@@ -20,18 +20,20 @@ inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 1024;  // of one stop string
 inline constexpr size_t kMaxStopTokens = 1024;
 inline constexpr int kMaxChoices = 64;
-// Tokens of all candidates of a best_of, which wait in memory until the last has ended.
+// Limit of max_tokens * best_of if best_of > n: all choices are held in memory until the last one
+// has ended.
 inline constexpr int64_t kMaxRankedTokens = 1 << 20;
 inline constexpr int kMaxDraftTokens = 64;
 
 Status ValidateSampling(const SamplingParams& params, int vocab_size);
 
-// ValidateSampling, and the rest of the parameters. FAILED_PRECONDITION for stop strings without a
-// tokenizer.
+// Calls ValidateSampling, and checks the other parameters. FAILED_PRECONDITION for stop strings
+// without a tokenizer.
 Status ValidateGenerate(const GenerateParams& params, int vocab_size, int32_t max_new_tokens,
                         bool has_tokenizer);
 
-// `prompt`: not empty, at most max_prompt_tokens, every id within the vocabulary.
+// Checks that `prompt` is not empty, has at most max_prompt_tokens tokens, and that every id is
+// within the vocabulary.
 Status ValidatePrompt(std::span<const int32_t> prompt, int vocab_size, int64_t max_prompt_tokens);
 
 }  // namespace polysketch

@@ -1,4 +1,4 @@
-// Finds stop strings in a text that arrives in pieces and never lets a part of a match out.
+// Finds stop strings in a text that arrives in pieces, and never releases a part of a match.
 //
 // The match is the one that ends first; of several that end at the same byte, the longest. So the
 // result is a property of the text, whatever its split. Text is held back only while it is a proper
@@ -13,15 +13,15 @@ namespace polysketch {
 
 class StopMatcher {
  public:
-  // `stops` are not empty. include_match: a match is let out too, and ends the text.
+  // No stop string is empty. include_match: the match is released too, as the end of the text.
   StopMatcher(const std::vector<std::string>& stops, bool include_match);
 
-  // Appends to `out` what is certain now. Returns true when a stop string matched: the text ends
-  // there, and no further call is allowed but matched() and Finish().
+  // Appends to `out` the text that can no longer be part of a match. Returns true if a stop string
+  // matched: the text ends there, and only matched() and Finish() may be called after it.
   bool Append(std::string_view text, std::string* out);
-  // What is still held back; nothing after a match.
+  // Returns the text that is still held back; empty after a match.
   std::string Finish();
-  // What is held back now. Appended to a new matcher it gives the same state.
+  // The text that is held back now. Appending it to a new matcher yields the same state.
   const std::string& held() const { return held_; }
   // The stop string that matched; empty before.
   const std::string& matched() const { return matched_; }

@@ -1,12 +1,12 @@
 // Divides the tokens of a step among sequences. Pure arithmetic on counts: no model, no clock, no
 // locks.
 //
-// Decoding sequences come first with one token each, since a reader waits for each token. Then their
-// drafts (speculative decoding), then prompts and scores, chunk by chunk (short segments waste the
-// block-parallel kernels): to the highest level, within it to the tenant with the least virtual
-// time, within that to the sequence that was served least recently. So a short prompt beside long
-// ones is processed in a step or two, and a tenant with a hundred prompts gets no more than a tenant
-// with one.
+// Decoding sequences come first with one token each, since a reader waits for each token. Then
+// their drafts (speculative decoding), then prompts and scores, chunk by chunk (short segments
+// waste the block-parallel kernels): to the highest level, within it to the tenant with the least
+// virtual time, within that to the sequence that was served least recently. So a short prompt
+// beside long ones is processed in a step or two, and a tenant with a hundred prompts gets no more
+// than a tenant with one.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +32,9 @@ class BatchBuilder {
 
   explicit BatchBuilder(int64_t max_tokens) : max_tokens_(max_tokens) {}
 
-  // Tokens of each candidate; 0: it waits for a later step. All tokens are at most max_tokens, those
-  // of prompts at most max_prompt_tokens, and there is at least one if there is a candidate. Adds
-  // the tokens of each tenant to its virtual time.
+  // Returns the number of tokens of each candidate; 0: the candidate waits for a later step. The
+  // sum is at most max_tokens, and the sum over prompts at most max_prompt_tokens. With candidates
+  // it is at least one. Adds the tokens of each tenant to its virtual time.
   std::vector<int64_t> Share(std::span<Candidate> candidates, int64_t max_prompt_tokens,
                              std::span<int64_t> virtual_times);
 
@@ -42,7 +42,7 @@ class BatchBuilder {
   void ShareDecoding(std::span<Candidate> candidates, std::span<int64_t> virtual_times,
                      std::vector<int64_t>* tokens, int64_t* left);
 
-  // The prompt that is served next; candidates.size() if all are served.
+  // Index of the prompt that is served next; candidates.size() if all prompts are served.
   static size_t NextPrompt(std::span<const Candidate> candidates, std::span<const int64_t> tokens,
                            std::span<const int64_t> virtual_times);
 

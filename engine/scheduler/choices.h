@@ -1,12 +1,12 @@
-// The choices of a request with n > 1 or best_of > 1: sequences that share a prompt, a stream and one
-// FinishEvent.
+// The choices of a request with n > 1 or best_of > 1: sequences that share a prompt, a stream and
+// one FinishEvent.
 //
 // With best_of == n events are pushed as they come. With best_of > n they are held until the last
 // choice has ended; then the n choices of the highest cumulative log-probability are pushed, best
 // first.
 //
-// A request that migrated after its choices parted generates them again when it resumes. Events that
-// were sent before the migration are not pushed a second time.
+// A request that migrated after its choices forked generates them again when it resumes. Events
+// that were sent before the migration are not pushed a second time.
 //
 // Used by the engine thread only.
 #pragma once
@@ -24,27 +24,28 @@ namespace polysketch {
 
 class ChoiceGroup {
  public:
-  // `before`: what was sent of each choice before a migration; empty for a request that did not
-  // migrate.
+  // `before`: what the client received of each choice before a migration; empty for a request that
+  // did not migrate.
   ChoiceGroup(std::shared_ptr<EventStream> stream, int n, int best_of,
               std::vector<MigratedChoice> before);
 
   int size() const { return static_cast<int>(choices_.size()); }
   bool ranked() const { return size() > n_; }
   const std::vector<MigratedChoice>& before() const { return before_; }
-  // One more choice is alive (the first one is from the start).
+  // Adds one choice to those that have not ended. The first choice is counted from the start.
   void Add() { ++alive_; }
-  // The choices part. `beginning` makes the snapshot that they can be generated from again.
+  // Called when the choices fork. `beginning` makes the snapshot from which they can be generated
+  // again.
   void Part(std::function<Snapshot()> beginning) { beginning_ = std::move(beginning); }
   bool last_alive() const { return alive_ == 1; }
 
   void Push(int choice, Event event);
-  // A choice has ended. Returns the FinishEvent of the request when it was the last one.
+  // Ends a choice. Returns the FinishEvent of the request if it was the last choice.
   std::optional<FinishEvent> Finish(int choice, FinishEvent finish);
 
  private:
   struct Choice {
-    int64_t tokens = 0;  // generated, those sent before a migration included
+    int64_t tokens = 0;  // generated, including those sent before a migration
     std::vector<TokenEvent> held;
     std::optional<FinishEvent> finish;
   };
@@ -60,7 +61,7 @@ class ChoiceGroup {
   const int n_;
   const std::vector<MigratedChoice> before_;
   int alive_ = 1;
-  std::function<Snapshot()> beginning_;  // empty until the choices part
+  std::function<Snapshot()> beginning_;  // empty until the choices fork
   std::vector<Choice> choices_;
 };
 

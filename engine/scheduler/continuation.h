@@ -1,6 +1,6 @@
 // The parts of a Snapshot that a running completion carries: the state that it started from, its
-// input, and its token history. Makes the snapshot that continues the completion after its end and
-// the one that starts its choices again.
+// input, and its token history. Makes the snapshot that continues the completion, and the snapshot
+// that generates its choices again.
 //
 // Used by the engine thread only. Copies share the state and the input.
 #pragma once
@@ -35,12 +35,12 @@ class Continuation {
   // Whether the sequence starts from a stored state.
   bool has_state() const { return state_ != nullptr; }
   int64_t start_position() const { return has_state() ? state_->position : 0; }
-  // Makes `state`, which is empty, the stored state.
+  // Loads the stored state into `state`, which is empty.
   Status LoadState(SequenceState* state) const {
     return state->Load(state_->position, state_->bytes);
   }
 
-  // Tokens to process before one is sampled: the pending ones of `start`, and the prompt.
+  // Tokens to process before one is sampled: the pending tokens of `start`, then the prompt.
   const std::vector<int32_t>& input() const { return *input_; }
   int64_t input_size() const { return static_cast<int64_t>(input_->size()); }
 
@@ -48,8 +48,8 @@ class Continuation {
   // Adds a sampled token to the history.
   void Append(int32_t token) { history_.Append({&token, 1}); }
 
-  // The sequence now. `state` is null before the sequence was admitted. last_token: sampled and not
-  // yet processed; used once the input is processed.
+  // The sequence now. `state` is null before the sequence was admitted. last_token: the token that
+  // is sampled and not yet processed; used once the input is processed.
   Snapshot Save(const SequenceState* state, int32_t last_token) const {
     const int64_t processed = state == nullptr ? 0 : state->position() - start_position();
     Snapshot snapshot{processed > 0 ? SavedState::Of(*state) : state_, {last_token}, history_, {}};

@@ -40,7 +40,7 @@ std::optional<SampledToken> DraftVerifier::TakeSampled() {
 int64_t DraftVerifier::EndStep(int64_t n) {
   int64_t accepted = n;
   if (!segment_.empty()) {
-    // A row that is not finite gives no token; the first token of the segment is accepted anyway.
+    // A row that is not finite yields no token; the first token of the segment is accepted anyway.
     accepted = std::max<int64_t>(taken_, 1);
     length_.OnStep(n - 1, accepted - 1);
     if (n > 1) context_.observer->OnDraft(n - 1, accepted - 1);

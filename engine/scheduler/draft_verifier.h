@@ -1,7 +1,7 @@
-// Speculative decoding of one sequence. The segment of a decode step is the last token and a draft of
-// the next ones. Its rows are sampled in order, as if each were a step of its own, up to the first
-// whose token differs from the draft. So tokens, log-probabilities and the end of a completion do
-// not depend on drafts.
+// Speculative decoding of one sequence. The segment of a decode step is the last token and a draft
+// of the next ones. Its rows are sampled in order, as if each were a step of its own, up to the
+// first whose token differs from the draft. So tokens, log-probabilities and the end of a
+// completion do not depend on drafts.
 //
 // Used by the engine thread. OnSampled is called by a thread of the pool while the engine thread
 // waits for it.
@@ -30,7 +30,7 @@ struct SampledToken {
 
 class DraftVerifier {
  public:
-  // max_drafts: of one step; 0: no drafts.
+  // max_drafts: maximum draft tokens of one step; 0: no drafts.
   DraftVerifier(const SequenceContext& context, int64_t max_drafts)
       : context_(context), length_(max_drafts) {}
 
@@ -40,11 +40,13 @@ class DraftVerifier {
   // Empty before the first decode step.
   std::span<const int32_t> segment() const { return segment_; }
 
-  // Row `row` of the segment, or the last row of the prompt, was sampled.
+  // Adds the token that was sampled from row `row` of the segment, or from the last row of the
+  // prompt.
   void OnSampled(int64_t row, SampledToken sampled);
-  // Whether the rows that follow are not sampled: an earlier one differs from the draft.
+  // Whether the token of an earlier row differs from the draft, so that later rows are not sampled.
   bool diverged() const { return diverged_; }
-  // The next sampled token, in order of rows; unset after the last. It becomes part of the output.
+  // Removes and returns the next sampled token, in order of rows; nullopt after the last. The token
+  // becomes part of the output.
   std::optional<SampledToken> TakeSampled();
   // Ends a step of n tokens. Returns how many tokens of the segment are accepted: at least one, and
   // all n of a step of the prompt.

@@ -1,5 +1,5 @@
-// The state that the forks of a request start from: its prompt without the last token. The last fork
-// takes it over, so that forking n ways holds n + 1 states at most.
+// The state that the forks of a request start from: that of its prompt without the last token. The
+// last fork takes it over, so that a request with n choices holds at most n + 1 states.
 //
 // Used by the engine thread only.
 #pragma once

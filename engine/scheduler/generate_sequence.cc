@@ -93,7 +93,7 @@ Status GenerateSequence::Begin(SequenceState* state) {
   if (!prefix_) return Status();
   PS_ASSIGN_OR_RETURN(processed_, prefix_->Begin(past_.input(), state));
   generation_.cached_tokens = processed_;
-  // Now, since a snapshot holds only the tokens that are not in its state.
+  // Echo them now: a snapshot holds only the tokens that are not in its state.
   EchoUpTo(processed_);
   return Status();
 }
@@ -143,7 +143,7 @@ OutputRows GenerateSequence::OutputRowsOf(int64_t n) const {
 
 bool GenerateSequence::MakeSampleQuery(int64_t row, SampleQuery* query) const {
   if (IsInputRow(row) || generation_.max_tokens == 0 || needs_log_sum_exp()) return false;
-  // A row counts only if every draft token before it is sampled.
+  // The token of a row is used only if all draft tokens before it are sampled too.
   return sampler_.MakeQuery(decoding() ? row : 0, query);
 }
 

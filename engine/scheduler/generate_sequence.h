@@ -1,8 +1,8 @@
 // A completion: prefill of its input, then one token a step until an end condition.
 //
-// This class is the order of things. Its members do them: Continuation (what it started from, and the
-// snapshots that continue it), PrefixPlan (prefix cache), PromptEcho, Sampler, DraftVerifier, OutputText
-// (characters, stop strings).
+// This class decides the order of the work; its members do the work: Continuation (the state it
+// started from, and the snapshots that continue it), PrefixPlan (prefix cache), PromptEcho,
+// Sampler, DraftVerifier, OutputText (characters, stop strings).
 //
 // End conditions of a generated token, in this order: EOS (unless ignore_eos) and stop ids end with
 // kStop, and their text is left out unless include_stop_in_output; a stop string ends with kStop;
@@ -11,8 +11,8 @@
 // n > 1: the first choice processes all of the input but its last token. Then it forks: the other
 // choices continue from copies of its state.
 //
-// A completion may follow a snapshot, and leave one (`keep`, Migrate). The last token of what it
-// leaves is not in the state, so that a continuation has a token to process.
+// A completion may start from a snapshot, and return one (`keep`, Migrate). The last token of the
+// returned snapshot is not in its state, so that a continuation has a token to process.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ namespace polysketch {
 class GenerateSequence : public Sequence {
  public:
   // `request` is valid (sampling_params.h, snapshot/check.h). max_tokens and seed replace those of
-  // `request`. A request that resumes a Generation has all parameters there.
+  // `request`. For a request that resumes a Generation, all parameters are those of the Generation.
   GenerateSequence(const SequenceContext& context, RequestId id, GenerateRequest request,
                    int64_t max_tokens, uint64_t seed, std::shared_ptr<EventStream> stream);
 
@@ -68,7 +68,7 @@ class GenerateSequence : public Sequence {
 
   const GenerateParams& params() const { return generation_.params; }
   int64_t input_size() const { return past_.input_size(); }
-  // Tokens of the input to process before a token is sampled, or before the forks are made.
+  // Number of input tokens to process before a token is sampled, or before the forks are made.
   int64_t prefill_size() const {
     // A kept prompt without output leaves its last token for the continuation to process.
     const bool last_stays = forks_due_ || (keep_ && generation_.max_tokens == 0);
@@ -86,7 +86,7 @@ class GenerateSequence : public Sequence {
   void FillFinish(FinishEvent* finish) override;
   // Pushes the prompt tokens before `end` that were not returned yet, without log-probabilities.
   void EchoUpTo(int64_t end);
-  // Returns the whole prompt; what follows is decoding.
+  // Pushes the prompt tokens that were not returned yet. Decoding follows.
   void FinishPrefill();
   // Makes a sampled token part of the output.
   void Emit(SampledToken sampled, std::span<const float> logits, float log_sum_exp);
@@ -102,7 +102,7 @@ class GenerateSequence : public Sequence {
   OutputText text_;
 
   bool forks_due_ = false;
-  int64_t processed_ = 0;   // tokens in the state that are not in the one it started from
+  int64_t processed_ = 0;   // tokens in the state, less those of the state it started from
   int32_t last_token_ = 0;  // sampled, not yet processed
   std::optional<Clock::time_point> last_token_time_;
   std::shared_ptr<const Snapshot> snapshot_;  // at the end, for a continuation

@@ -6,7 +6,7 @@ namespace polysketch {
 
 void OutputText::Start(const TokenHistory& history) {
   if (tokenizer_ == nullptr) return;
-  // The text begins a new one only if nothing but control ids such as BOS precedes it.
+  // The text continues another one unless only control ids such as BOS precede it.
   bool continued = false;
   history.seen.ForEach([&](int32_t token) { continued |= !tokenizer_->IsControl(token); });
   decoder_.emplace(tokenizer_, continued);

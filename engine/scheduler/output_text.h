@@ -1,5 +1,5 @@
-// The text of a completion: tokens become whole characters, which are held back while they may
-// belong to a stop string.
+// The text of a completion: decodes tokens to whole characters, and holds characters back while
+// they may be part of a stop string.
 //
 // Used by the engine thread only.
 #pragma once
@@ -19,13 +19,14 @@ class OutputText {
   OutputText(const Tokenizer* tokenizer, const GenerateParams& params)
       : tokenizer_(tokenizer), matcher_(params.stop, params.include_stop_in_output) {}
 
-  // The text follows the tokens of `history`.
+  // Starts a text that follows the tokens of `history`.
   void Start(const TokenHistory& history);
-  // Text of a prompt token. Stop strings are not matched in it.
+  // Returns the text of a prompt token. Stop strings are not matched in it.
   std::string AppendEcho(int32_t token);
-  // Text that became certain with a sampled token; stopped() when a stop string has matched.
+  // Returns the text that became certain with a sampled token. stopped() is true if a stop string
+  // has matched.
   std::string Append(int32_t token);
-  // The rest of the text.
+  // Returns the rest of the text.
   std::string Finish();
   bool stopped() const { return !matched().empty(); }
   // The stop string that matched; empty before.

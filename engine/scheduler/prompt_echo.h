@@ -38,7 +38,7 @@ class PromptEcho {
     event.text = text->AppendEcho(token);
     return event;
   }
-  // The same with the log-probability from the row before it. INTERNAL when that is not finite.
+  // As Next, with the log-probability from the row before the token. INTERNAL if it is not finite.
   Result<TokenEvent> NextScored(int32_t token, std::span<const float> logits, float log_sum_exp,
                                 OutputText* text) {
     if (!std::isfinite(log_sum_exp)) {

@@ -1,6 +1,6 @@
-// When a client whose request was refused because the queue was full should retry: after the time in
-// which the queue frees one slot for each refused request, so that the refused clients do not retry
-// all at once.
+// The delay after which a client whose request was refused because the queue was full should retry:
+// the time in which the queue frees one slot for each refused request, so that the refused clients
+// do not retry all at once.
 //
 // Not thread-safe; Mailbox guards it.
 #pragma once
@@ -15,7 +15,7 @@ namespace polysketch {
 
 class RetryDelay {
  public:
-  // A request ended.
+  // Called when a request has ended.
   void OnEnded(Clock::time_point now) {
     if (last_ended_ != Clock::time_point::min()) {
       const std::chrono::nanoseconds since =
@@ -25,7 +25,7 @@ class RetryDelay {
     last_ended_ = now;
     refused_ = std::max<int64_t>(0, refused_ - 1);
   }
-  // A request is refused. Returns its delay.
+  // Called when a request is refused. Returns its delay.
   std::chrono::milliseconds OnRefused() {
     ++refused_;
     const double delay = interval_ * static_cast<double>(refused_) / 1e6;

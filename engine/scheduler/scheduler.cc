@@ -45,10 +45,10 @@ bool Scheduler::Tick() {
   EndDue(now);
   Admit(now);
   bool stepped = Step(now);
-  // A sequence without input is found to be idle when a step is composed. Another one can have its
-  // slot then.
+  // A sequence without input is found to be idle only when a step is composed. Then another
+  // sequence can have its slot.
   while (!stepped && Admit(now)) stepped = Step(now);
-  const bool removed = RemoveEnded();  // room for a waiting one
+  const bool removed = RemoveEnded();  // makes room for a waiting sequence
   return stepped || removed;
 }
 
@@ -129,7 +129,8 @@ void Scheduler::FailTogether() {
 
 bool Scheduler::RemoveEnded() {
   FailTogether();
-  // Removed from the lists before any is finished: the reader of a FinishEvent may read the stats.
+  // All are removed from the lists before any is finished: the reader of a FinishEvent may read the
+  // stats.
   std::vector<Slot> ended;
   for (auto at = waiting_.begin(); at != waiting_.end();) {
     const auto waiting = at++;

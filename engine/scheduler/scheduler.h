@@ -1,18 +1,18 @@
-// Runs sequences: assigns slots and memory, composes steps, ends what is over. Policy is elsewhere:
-// WaitQueue orders waiting sequences and BatchBuilder those of a step, both with TenantShares;
-// StepBudget limits the prompt tokens of a step.
+// Runs sequences: assigns slots and memory, composes steps, removes sequences that have ended.
+// Policy is elsewhere: WaitQueue orders waiting sequences and BatchBuilder those of a step, both
+// with TenantShares; StepBudget limits the prompt tokens of a step.
 //
-// Continuous batching: a sequence joins and leaves between any two steps. A step processes one token
-// of every decoding sequence, drafts, and chunks of prompts and scores. A sequence that has a slot
-// has the memory of its longest state, so none fails for lack of memory half way.
+// Continuous batching: a sequence joins and leaves between any two steps. A step processes one
+// token of every decoding sequence, drafts, and chunks of prompts and scores. A sequence that has a
+// slot has the memory of its longest state, so no sequence fails for lack of memory half way.
 //
 // Preemption: a sequence that is idle, or of a lower level, gives its slot to one that needs it. It
 // keeps its state, which is counted in preempted memory, and continues later; nothing is computed
-// again. An idle sequence whose slot no other one needs keeps it. The stall deadline ends a sequence
-// wherever it is.
+// again. An idle sequence whose slot no other one needs keeps it. The stall deadline ends a
+// sequence wherever it is.
 //
-// Used by one thread only (the engine thread). It starts no threads and never blocks, so tests drive
-// it directly.
+// Used by one thread only (the engine thread). It starts no threads and never blocks, so tests
+// drive it directly.
 #pragma once
 
 #include <chrono>
@@ -38,11 +38,11 @@ struct SchedulerOptions {
   size_t slot_memory = 0;       // bytes
   size_t preempted_memory = 0;  // bytes
   std::chrono::nanoseconds stall_deadline{0};
-  // Time that prompts may add to a step with decoding sequences; 0: no limit.
+  // Maximum time that prompts add to a step with decoding sequences; 0: no limit.
   std::chrono::nanoseconds step_budget{0};
-  // A request that waits this long counts as one of the next higher priority.
+  // Time of waiting after which a request has the next higher level.
   std::chrono::nanoseconds aging = std::chrono::seconds(10);
-  // Threads that sample where the model has none on the host.
+  // Threads that sample, if the model has no threads on the host.
   int sampling_threads = 1;
   // As in EngineOptions.
   std::function<void(bool)> batch_notifications = [](bool) {};
@@ -60,20 +60,20 @@ class Scheduler {
   Scheduler(LanguageModel* model, const SequenceContext& context, const SchedulerOptions& options);
 
   void Add(std::unique_ptr<Sequence> sequence);
-  // Ends a request; ignores other ids.
+  // Ends a request. Unknown ids are ignored.
   void End(RequestId id, FinishReason reason, const Status& status);
   void EndAll(FinishReason reason, const Status& status);
-  // Ends every sequence that can continue elsewhere with kMigrated and a snapshot.
+  // Ends every sequence that another replica can continue, with kMigrated and a snapshot.
   void MigrateAll();
 
-  // Ends what is due, admits, runs one step. Returns false when there was nothing to do: call again
-  // when input or room arrives, or at NextDeadline().
+  // Ends sequences whose deadline has passed, admits waiting ones, and runs one step. Returns false
+  // if there was nothing to do: call it again when input or room arrives, or at NextDeadline().
   bool Tick();
   // The earliest time at which a deadline ends a sequence; time_point::max() without one.
   Clock::time_point NextDeadline() const;
 
   EngineStats stats() const;
-  // Sequences, with a slot or without.
+  // Number of sequences, with a slot or without.
   int size() const { return running() + static_cast<int>(waiting_.list().size()); }
   int running() const { return static_cast<int>(running_.size()); }
   const StatePool& states() const { return states_; }
@@ -88,7 +88,7 @@ class Scheduler {
 
     SequenceState& state() const { return *own.state; }
   };
-  // The slots that could take part in a step; candidates[i] is that of slots[i].
+  // The slots that can take part in a step; candidates[i] belongs to slots[i].
   struct Candidates {
     std::vector<Slot*> slots;
     std::vector<BatchBuilder::Candidate> candidates;
@@ -98,43 +98,46 @@ class Scheduler {
     std::vector<Slot*> slots;  // of the segments
     int decode_tokens = 0;
     int prefill_tokens = 0;
-    int64_t folds = 0;  // of blocks of prompts
+    int64_t folds = 0;  // number of prompt chunks that begin with a fold
   };
 
-  // Every sequence, with a slot or without.
+  // Calls visit for every sequence, with a slot or without.
   void ForEach(const std::function<void(Sequence&)>& visit) const;
-  // When the sequence ends for lack of a reader or of input; max() while it lacks neither.
+  // The time at which the stall deadline ends the sequence; max() while it waits for neither its
+  // reader nor its input.
   Clock::time_point StallDeadline(const Sequence& sequence) const;
   void EndDue(Clock::time_point now);
-  // A choice that failed ends its request: the other choices fail with it.
+  // Ends all choices of a request of which one choice has failed.
   void FailTogether();
-  // Removes ended sequences and finishes them; false without any.
+  // Removes the sequences that have ended, and finishes them. Returns whether there was one.
   bool RemoveEnded();
   void Finish(Slot slot);
 
   // --- slots (scheduler_admission.cc) ---
-  // Whether a sequence was admitted.
+
+  // Admits waiting sequences. Returns whether one was admitted.
   bool Admit(Clock::time_point now);
   bool AdmitWhilePossible(Clock::time_point now, bool preempted_only);
-  // Fork sources may hold all memory while nothing runs that could release some, and the next
-  // sequence waits for it. A fork of the request that was admitted last fits (its parent did), and so
-  // on back to the first. Returns a fork that fits, or end().
+  // Fork sources may hold all memory while no sequence runs that could release some, and the next
+  // sequence waits for memory. Then a fork of the request that was admitted last fits, because its
+  // parent did, and so on back to the first request. Returns a fork that fits, or end().
   WaitQueue::Iterator ForkThatFits(Clock::time_point now);
-  // Slot memory that a waiting sequence needs, including that of the source of its forks.
+  // Bytes of slot memory that a waiting sequence needs, including those of its ForkSource.
   size_t BytesNeeded(const Waiting& waiting) const;
-  // Whether one more sequence with `bytes` fits after `sequences` that hold `freed` bytes have left.
+  // Whether one more sequence with `bytes` fits after `sequences` that hold `freed` bytes have
+  // left.
   bool Fits(size_t bytes, int sequences = 0, size_t freed = 0) const;
-  // Preempts sequences until `next` fits. Returns false, and preempts none, when it cannot fit.
+  // Preempts sequences until `next` fits. Returns false, and preempts none, if it cannot fit.
   bool MakeRoom(Waiting* next, Clock::time_point now);
   // Indices in running_ that a sequence of `level` may preempt, in order.
   std::vector<size_t> PreemptionOrder(int level) const;
   void Preempt(size_t index, Clock::time_point now);
-  // Assigns a slot to a sequence that fits. Returns false when no state could be allocated.
+  // Assigns a slot to a sequence that fits. Returns false if no state could be allocated.
   bool AssignSlot(WaitQueue::Iterator at, Clock::time_point now);
-  // Gives a sequence that starts, or is a fork, a state of its own; false when none could be
+  // Makes the state of a sequence that starts anew or is a fork. Returns false if no state could be
   // allocated.
   bool StartState(Waiting* waiting, SlotState* own);
-  // Queues the forks of a sequence that has reached their common end.
+  // Queues the forks of a sequence that has processed the tokens that they share.
   void Fork(Slot* slot, Clock::time_point now);
 
   // --- steps (scheduler_steps.cc) ---
@@ -145,22 +148,23 @@ class Scheduler {
   int64_t MaxDrafts() const;
   // Whether the next token of this state folds a block first.
   bool BeginsWithFold(const SequenceState& state) const;
-  // Limits a chunk of a prompt to its block, in chunks of equal size up to the block's end. So the
-  // folds of a step are known before it, and count against its budget.
+  // Limits a chunk of a prompt to its block: chunks of equal size up to the end of the block. So
+  // the folds of a step are known before the step, and count against its budget.
   void FitToBlock(const SequenceState& state, int64_t max_tokens,
                   BatchBuilder::Candidate* candidate) const;
-  // Divides the tokens of a step; element i is for candidates[i].
+  // Divides the tokens of a step. Element i is the number of tokens of candidates[i].
   std::vector<int64_t> ShareTokens(Candidates* shares);
-  // Virtual times of the candidates' tenants; sets Candidate::tenant to the index of its tenant.
+  // Returns the virtual times of the candidates' tenants, and sets Candidate::tenant to the index
+  // of the candidate's tenant in them.
   std::vector<int64_t> TenantTimes(Candidates* shares);
-  // Reserves memory for `tokens` more of a KV kind, which the state of a score needs. Ends the
-  // sequence, and returns false, when there is none.
+  // Reserves memory for `tokens` more tokens of a KV cache: that of a score grows step by step.
+  // Ends the sequence, and returns false, if less memory is free.
   bool GrowReservation(Slot* slot, int64_t tokens);
 
   bool AnyStores() const;
-  // Continues to copy states for the prefix cache. Copies all of them if nothing else is to be done.
-  // While a decoding sequence waits, it copies for half of a step's budget (one part at least) if
-  // `half_budget` says that the step left that half, else nothing. Returns whether it copied.
+  // Continues to copy states for the prefix cache. Copies all of them if no decoding sequence
+  // waits. Otherwise it copies for half of a step's budget (at least one part) if `half_budget`
+  // says that the step left that half, else nothing. Returns whether it copied a part.
   bool StoreStates(bool half_budget);
 
   const SequenceContext& context_;

@@ -1,4 +1,4 @@
-// Slots: which sequence gets one, and which one gives its slot up.
+// Slots: which sequence gets a slot, and which sequence is preempted for it.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -11,7 +11,7 @@ namespace polysketch {
 bool Scheduler::Admit(Clock::time_point now) {
   const bool admitted = AdmitWhilePossible(now, /*preempted_only=*/false);
   // The next sequence lacks memory, and smaller ones after it must not overtake it for ever. But a
-  // preempted sequence may change places with an idle one: that takes memory from no other.
+  // preempted sequence may get the slot of an idle one: that takes memory from no other sequence.
   return AdmitWhilePossible(now, /*preempted_only=*/true) || admitted;
 }
 
@@ -31,7 +31,7 @@ bool Scheduler::AdmitWhilePossible(Clock::time_point now, bool preempted_only) {
       admitted = true;
       continue;
     }
-    if (!running_.empty()) return admitted;  // again when a running sequence has ended
+    if (!running_.empty()) return admitted;  // try again when a running sequence has ended
     next->sequence->End(FinishReason::kError,
                         ResourceExhausted("no memory for a state of ", bytes, " bytes"));
     RemoveEnded();

@@ -58,8 +58,8 @@ Scheduler::Candidates Scheduler::FindCandidates(Clock::time_point now) {
   for (Slot& slot : running_) {
     Sequence& sequence = *slot.sequence;
     if (sequence.stream().Full() || sequence.ended() || sequence.storing()) continue;
-    // A segment that may be truncated stays in the block of its first token: a block that was folded
-    // cannot be truncated.
+    // A segment that may be truncated stays in the block of its first token: a block that was
+    // folded cannot be truncated.
     const int64_t in_block = block == 0 ? max_drafts : block - 1 - slot.state().position() % block;
     const int64_t ready = sequence.ReadyTokens(std::min(max_drafts, in_block));
     if (ready == 0 || sequence.ended()) continue;

@@ -11,7 +11,7 @@ ScoreSequence::ScoreSequence(const SequenceContext& context, RequestId id, Score
       feed_(std::move(request.feed)) {}
 
 int64_t ScoreSequence::ReadyTokens(int64_t) {
-  // Read before the pull: a feed that is closed by then gives all its tokens to the pull.
+  // Read before the pull: if the feed is closed by then, the pull sees all its tokens.
   const bool closed = feed_->closed();
   if (const Status status = Pull(); !status.ok()) {
     End(FinishReason::kError, status);
@@ -47,7 +47,7 @@ Status ScoreSequence::Pull() {
 }
 
 std::optional<Clock::time_point> ScoreSequence::starved_since() const {
-  // Input that arrived since ReadyTokens counts: the step in between may have been a long one.
+  // Input that arrived since ReadyTokens counts: the step in between may have taken long.
   if (feed_->available() > 0 || feed_->closed()) return std::nullopt;
   return starved_since_;
 }

@@ -1,7 +1,7 @@
 // A score: the log-probability of every token of a text that arrives through a TokenFeed, in
 // constant memory.
 //
-// A token is processed once its successor is known, because the row of a token gives the
+// A token is processed once its successor is known, because the row of a token yields the
 // log-probability of its successor. So the last token of a text is never processed.
 #pragma once
 

@@ -1,8 +1,7 @@
-// One sequence of a request on its way through the engine: which tokens it processes next, and what
-// becomes of the rows that a step returns. A sequence knows neither slots nor states nor other
-// sequences (scheduler.h).
+// One sequence of a request: which tokens it processes next, and what it does with the rows that a
+// step returns. The scheduler owns its slot and its state.
 //
-// Used by the engine thread only, but for SampleRow.
+// Used by the engine thread only, except SampleRow.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +27,7 @@ namespace polysketch {
 class Drafter;
 class PrefixCache;
 
-// What all sequences of an engine share; outlives them.
+// What all sequences of an engine share. The context outlives them.
 struct SequenceContext {
   const Tokenizer* tokenizer = nullptr;  // null: token ids only
   int vocab_size = 0;
@@ -57,78 +56,86 @@ class Sequence {
   Clock::time_point deadline() const { return info_.deadline; }
   const EventStream& stream() const { return *stream_; }
 
-  // Whether it can use no step now, because its reader or its input is late.
+  // Whether the sequence can use no step now, because its reader or its input is late.
   bool idle() const { return stream_->Full() || starved_since().has_value(); }
 
   // --- before a step ---
-  // Tokens that the next step may process; 0 while it waits for input. A decoding sequence may add
-  // at most max_drafts draft tokens. May end the sequence (input complete or invalid).
+
+  // Number of tokens that the next step may process; 0 while the sequence waits for input. A
+  // decoding sequence may add at most max_drafts draft tokens. May end the sequence (input complete
+  // or invalid).
   virtual int64_t ReadyTokens(int64_t max_drafts) = 0;
-  // Whether it processes one sampled token (and drafts) a step.
+  // Whether the sequence processes one sampled token (and drafts) a step.
   virtual bool decoding() const = 0;
-  // Since when it waits for input; unset while it does not.
+  // The time since which the sequence waits for input; nullopt while it does not wait.
   virtual std::optional<Clock::time_point> starved_since() const { return std::nullopt; }
-  // Tokens of its input, as far as known, that are not processed yet.
+  // Number of known input tokens that are not processed yet.
   virtual int64_t UnprocessedInput() const = 0;
-  // Tokens that its state must have memory for, as far as known.
+  // Number of tokens, as far as known, for which the state needs memory.
   virtual int64_t StateTokens() const = 0;
-  // Makes `state`, which is empty, the state that the sequence starts from.
+  // Loads the state that the sequence starts from into `state`, which is empty.
   virtual Status Begin(SequenceState* /*state*/) { return Status(); }
 
   // --- a step: a segment of n <= ReadyTokens() tokens ---
-  // Valid until OnSegment.
+
+  // The tokens of the segment. Valid until OnSegment.
   virtual std::span<const int32_t> NextTokens(int64_t n) const = 0;
-  // The rows of the segment whose logits it needs.
+  // The rows of the segment whose logits the sequence needs.
   virtual OutputRows OutputRowsOf(int64_t n) const = 0;
   virtual bool needs_log_sum_exp() const = 0;
-  // Where the model samples rows: what to sample from row `row`. False: it needs the logits.
+  // If the model samples rows: makes the query for row `row`. Returns false if the sequence needs
+  // the logits of the row.
   virtual bool MakeSampleQuery(int64_t /*row*/, SampleQuery* /*query*/) const { return false; }
-  // The slow part of OnRow. Called for all rows of a batch of logits, in order, before OnRow of the
-  // first; by a thread of the pool, while others do the same for other sequences. `result` answers
-  // MakeSampleQuery. It is null where the logits [vocab_size] were computed instead.
+  // The slow part of OnRow. Called in order for all rows of the sequence in a batch of logits,
+  // before the first OnRow, by a thread of the pool, while other threads do the same for other
+  // sequences. `result` is the result of the row's query; null if the logits [vocab_size] were
+  // computed instead.
   virtual void SampleRow(int64_t /*row*/, std::span<const float> /*logits*/, float /*log_sum_exp*/,
                          const SampleResult* /*result*/, SamplerScratch* /*scratch*/) {}
-  // Row `row` of the segment, in order. `logits` is empty where SampleRow had a result; log_sum_exp
-  // is set only if it is needed.
+  // Called for each needed row of the segment, in order. `logits` is empty if SampleRow had a
+  // result; log_sum_exp is valid only with needs_log_sum_exp().
   virtual void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) = 0;
-  // The step is done. Returns how many tokens of the segment are accepted; the state is truncated
-  // after them (rejected drafts).
+  // Called after the step. Returns how many tokens of the segment are accepted; the state is
+  // truncated after them, which removes rejected drafts.
   virtual int64_t OnSegment(int64_t n) = 0;
-  // Follows OnSegment, with the state after the accepted tokens. The sequence may have ended.
+  // Called after OnSegment with the state after the accepted tokens. The sequence may have ended.
   virtual void OnState(const SequenceState& /*state*/) {}
-  // Whether its state is being copied for the prefix cache. Until then the sequence takes part in no
-  // step and keeps its slot.
+  // Whether the state is being copied for the prefix cache. While it is, the sequence takes part in
+  // no step and keeps its slot.
   virtual bool storing() const { return false; }
   // Copies a part of the state, on the threads of `pool` (null: on this thread).
   virtual void StoreState(const SequenceState& /*state*/, ThreadPool* /*pool*/) {}
-  // The other choices of the request, once, when it has processed what they share. Each continues
-  // from a copy of its state.
+  // Returns the other choices of the request, once, when this sequence has processed the tokens
+  // that they share. Each continues from a copy of its state.
   virtual std::vector<std::unique_ptr<Sequence>> TakeForks() { return {}; }
-  // Slots that the request can use at once: one for each choice.
+  // Number of slots that the request can use at once: one for each choice.
   int slots() const { return group_ == nullptr ? 1 : group_->size(); }
 
   // --- life ---
-  // It has a slot for the first time (a fork had one as part of its parent).
+
+  // Called when the sequence gets a slot. The first slot counts; a fork counts that of its parent.
   void OnAdmitted();
-  // Pushes a ProgressEvent if the last one was a second ago.
+  // Pushes a ProgressEvent if the last one is a second old.
   void MaybeReportProgress();
-  // The first call counts. The scheduler then removes the sequence and calls PushFinish.
+  // Ends the sequence; the first call counts. The scheduler then removes the sequence and calls
+  // PushFinish.
   void End(FinishReason reason, Status status);
   bool ended() const { return finish_.has_value(); }
-  // Ends it with a snapshot that another replica continues. Returns false, and does nothing, for a
-  // sequence that cannot be continued.
+  // Ends the sequence with a snapshot that another replica continues. Returns false, and does
+  // nothing, for a sequence that cannot be continued.
   virtual bool Migrate() { return false; }
-  // It has ended and its state will be released; `state` is null if it was never admitted.
+  // Called when the sequence has ended, before its state is released. `state` is null if the
+  // sequence was never admitted.
   virtual void OnLeaving(const SequenceState* /*state*/) {}
   // Requires ended().
   const FinishEvent& finish() const { return *finish_; }
-  // Whether PushFinish will end the request, not one of several choices.
+  // Whether PushFinish will end the request, and not only one of several choices.
   bool last_of_request() const { return group_ == nullptr || group_->last_alive(); }
   // Pushes the FinishEvent. Called once.
   void PushFinish();
 
  protected:
-  // A fork: one more choice of the parent's request.
+  // Makes a fork: one more choice of the parent's request.
   Sequence(const Sequence& parent, int choice);
   // Makes this sequence the first of several choices.
   void Group(int n, int best_of, std::vector<MigratedChoice> before) {
@@ -137,11 +144,11 @@ class Sequence {
   ChoiceGroup* group() const { return group_.get(); }
   const SequenceContext& context() const { return context_; }
   void Push(Event event);
-  // The last input token was processed: decoding begins.
+  // Called when the last input token was processed and decoding begins.
   void MarkPrefillDone();
   void MarkFirstToken();
 
-  // Unset when prefill is done.
+  // nullopt when prefill is done.
   virtual std::optional<ProgressEvent> Progress() const = 0;
   // Sets text, matched_stop, seed, usage, logprob_sum, cache_miss and snapshot.
   virtual void FillFinish(FinishEvent* finish) = 0;

@@ -9,8 +9,9 @@ namespace polysketch {
 namespace {
 
 constexpr double kDeviations = 1;
-// A step over the budget lowers the aim by kOverTakes. A step within it raises the aim so much that
-// one step in 200 is over in equilibrium: half of what p99 allows.
+// A step over the budget lowers the aim by the share kOverTakes. A step within the budget raises it
+// by kOverTakes * kMaxOver, so that in equilibrium one step in 200 is over the budget: half of what
+// a p99 within the budget allows.
 constexpr double kOverTakes = 0.04;
 constexpr double kMaxOver = 1.0 / 200;
 
@@ -35,8 +36,8 @@ void StepBudget::Smoothed::Add(double value) {
 }
 
 double StepBudget::DecodeTime(int64_t rows) const {
-  // The time of fewer rows where the bucket has no measurement. It is too short, which makes prompt
-  // tokens seem slower and so keeps the budget.
+  // If the bucket has no measurement, the time of fewer rows. That time is too short, which makes
+  // prompt tokens seem slower and so keeps the budget.
   for (size_t bucket = Bucket(rows) + 1; bucket-- > 0;) {
     if (decode_[bucket].known) return decode_[bucket].mean;
   }

@@ -105,7 +105,7 @@ void StepExecutor::Sample(std::span<const Row> rows) {
     const auto width = static_cast<size_t>(vocab_size_);
     return logits_.span().subspan(i * width, ResultOf(i) == nullptr ? width : 0);
   };
-  // The rows of a sequence are neighbours, and one task: each depends on the one before it.
+  // The rows of a sequence are neighbours and one task: each row depends on the row before it.
   first_rows_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i == 0 || rows[i].sequence != rows[i - 1].sequence) first_rows_.push_back(i);

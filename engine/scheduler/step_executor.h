@@ -1,6 +1,6 @@
-// Runs one step of the model over a batch and passes the rows to their sequences. Logits are computed
-// for the needed rows only, kLogitRows at a time, so that their memory does not grow with a segment
-// (8 MB for a vocabulary of 32000).
+// Runs one step of the model over a batch and passes the rows to their sequences. Logits are
+// computed for the needed rows only, kLogitRows at a time, so that their memory does not grow with
+// a segment (8 MB for a vocabulary of 32000).
 //
 // Used by the engine thread only.
 #pragma once
@@ -32,8 +32,8 @@ class StepExecutor {
 
   static constexpr int64_t kLogitRows = SampleQuery::kMaxRows;
 
-  // max_step_tokens: of a batch. sampling_threads: threads that sample where the model has none on the
-  // host.
+  // max_step_tokens: maximum tokens of a batch. sampling_threads: threads that sample, if the model
+  // has none on the host.
   StepExecutor(LanguageModel* model, int max_step_tokens, int sampling_threads,
                std::function<void(bool)> batch_notifications);
 
@@ -48,19 +48,19 @@ class StepExecutor {
     int64_t row_in_segment;
   };
 
-  // Returns true, and ends every sequence of the batch, after an error of the device: what it
-  // computed is worthless.
+  // After an error of the device, ends every sequence of the batch and returns true: the results of
+  // the step are invalid.
   bool DeviceFailed(std::span<const ScheduledSegment> batch) const;
-  // Rows from hidden row `first` on: their logits, or what the device samples from them, to their
-  // sequences.
+  // Passes `rows`, which begin at hidden row `first`, to their sequences: their logits, or what the
+  // device sampled from them.
   void ProcessRows(int64_t first, std::span<const Row> rows);
   static bool NeedLogSumExp(std::span<const Row> rows);
   void ComputeLogits(int64_t first, std::span<const Row> rows);
-  // Logits are computed only for rows without a result.
+  // Samples `rows` on the device. Copies logits to the host only for rows without a result.
   void SampleOnDevice(int64_t first, std::span<const Row> rows);
-  // Null: the logits of row i were computed.
+  // The result for row i; null if its logits were computed instead.
   const SampleResult* ResultOf(size_t i) const;
-  // All SampleRow of `rows`, then all OnRow.
+  // Calls SampleRow for all `rows`, then OnRow for all.
   void Sample(std::span<const Row> rows);
 
   LanguageModel* const model_;
@@ -72,12 +72,12 @@ class StepExecutor {
   AlignedBuffer<float> hidden_;  // [max_step_tokens, hidden_size]
   AlignedBuffer<float> logits_;  // [kLogitRows, vocab_size]
   std::vector<float> log_sum_exp_;
-  // Where the model samples, for each row of a batch of logits; else empty.
+  // For each row of a batch of logits, if the model samples rows; else empty.
   std::vector<SampleQuery> queries_;
   std::vector<SampleResult> results_;
   Batch batch_;
   std::vector<Row> rows_;
-  std::vector<size_t> first_rows_;       // of each sequence in a batch of logits
+  std::vector<size_t> first_rows_;       // first row of each sequence in a batch of logits
   std::vector<SamplerScratch> scratch_;  // by thread
   StepParts parts_;
 };

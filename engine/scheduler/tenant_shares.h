@@ -1,8 +1,8 @@
 // Virtual time of each tenant, in tokens processed, as in start-time fair queueing (Goyal, Vin and
 // Cheng, 1996). The next tokens go to the tenant with the least.
 //
-// A tenant that had no requests restarts at the server's virtual time: it accumulates no credit while
-// it is away, and it keeps its debt if it leaves for a moment.
+// A tenant without requests restarts at the server's virtual time: it accumulates no credit while
+// it has no requests, and keeps its debt if it has none for a moment.
 //
 // Used by the engine thread only.
 #pragma once
@@ -28,13 +28,14 @@ class TenantShares {
       times_.emplace(tenant, now_ + tokens);
     }
   }
-  // Sets the server's virtual time: the least of all tenants that have requests. Never decreases.
+  // Advances the server's virtual time to `time`, the minimum over all tenants that have requests.
+  // The server's time never decreases.
   void AdvanceTo(int64_t time) {
     if (time <= now_) return;
     now_ = time;
     std::erase_if(times_, [this](const auto& tenant) { return tenant.second <= now_; });
   }
-  // Tenants after the server's time: only these are stored.
+  // Number of tenants whose virtual time is above the server's. Only these are stored.
   size_t size() const { return times_.size(); }
 
  private:

@@ -2,8 +2,8 @@
 // was admitted and holds memory for it; then the highest level; then the tenant with the least
 // virtual time; then the earliest request.
 //
-// A level is the priority of the request, plus one for every `aging` that it has waited. So no
-// request waits for ever, however many of a higher priority arrive.
+// A level is the priority of the request, plus one for every `aging` that it has waited. So every
+// request is served in the end, however many requests of a higher priority arrive.
 //
 // Used by the engine thread only.
 #pragma once
@@ -29,7 +29,7 @@ struct SlotState {
   size_t slot_bytes() const { return bytes + fork_bytes; }
 };
 
-// A waiting or a preempted sequence. One with neither a state nor a source starts anew.
+// A waiting or a preempted sequence. A sequence with neither a state nor a source starts anew.
 struct Waiting {
   std::unique_ptr<Sequence> sequence;
   Clock::time_point since;
@@ -50,7 +50,8 @@ class WaitQueue {
   explicit WaitQueue(std::chrono::nanoseconds aging) : aging_(aging) {}
 
   void Add(Waiting waiting) { list_.push_back(std::move(waiting)); }
-  // The next sequence that is neither idle nor ended and that `eligible` accepts; end() without one.
+  // Returns the next sequence that is neither idle nor ended and that `eligible` accepts; end() if
+  // there is none.
   Iterator Next(Clock::time_point now, const TenantShares& shares,
                 const std::function<bool(const Waiting&)>& eligible);
   int Level(const Waiting& waiting, Clock::time_point now) const;

@@ -1,4 +1,4 @@
-// Bytes of snapshots in memory. A state that forks share counts once.
+// Counts the bytes of snapshots in memory. A state that several snapshots share counts once.
 //
 // Used by one thread only.
 #pragma once
@@ -12,14 +12,14 @@ namespace polysketch {
 
 class MemoryLedger {
  public:
-  // Null counts nothing.
+  // Null is ignored.
   void Add(const Snapshot* snapshot) {
     if (snapshot == nullptr) return;
     bytes_ += snapshot->own_bytes();
     const SavedState* state = snapshot->state.get();
     if (state != nullptr && ++references_[state] == 1) bytes_ += state->bytes.size();
   }
-  // `snapshot` was added.
+  // `snapshot` was added, or is null.
   void Remove(const Snapshot* snapshot) {
     if (snapshot == nullptr) return;
     bytes_ -= snapshot->own_bytes();

@@ -9,7 +9,7 @@ namespace polysketch {
 
 inline std::string SessionKey(const std::string& id) { return "session-" + id; }
 inline std::string SnapshotKey(const std::string& id) { return "snapshot-" + id; }
-// A migrated completion. "stopped" is the name in stores of every version.
+// Key of a migrated completion. "stopped" is the prefix in stores of every version.
 inline std::string MigratedKey(const std::string& token) { return "stopped-" + token; }
 
 inline Status NoSession(const std::string& id) { return NotFound("there is no session ", id); }

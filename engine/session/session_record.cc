@@ -52,7 +52,7 @@ Result<SessionHead> DecodeSessionHead(std::string_view bytes) {
   if (!fields.Finished() || checksum != HashContent(covered)) {
     return DataLoss("session: the record's checksum is wrong");
   }
-  // The clock counts in nanoseconds.
+  // The system clock counts nanoseconds in 64 bits.
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / 1'000'000;
   if (ttl < 0 || ttl > kMax || created < 0 || created > kMax) {
     return DataLoss("session: expected times that a clock can show, found ", ttl, " and ", created,

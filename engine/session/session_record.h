@@ -23,7 +23,7 @@ struct SnapshotCodec {
   Result<std::shared_ptr<const Snapshot>> Decode(std::string_view bytes) const;
 };
 
-// What a listing reads of a session.
+// The part of a session that a listing reads.
 struct SessionHead {
   bool durable = false;
   std::chrono::milliseconds ttl{0};
@@ -37,9 +37,9 @@ struct SessionRecord {
 };
 
 std::string EncodeSession(const SessionRecord& record, const SnapshotCodec& codec);
-// `bytes` may end after kStoredHeadBytes. DATA_LOSS for anything but a record.
+// `bytes` may end after kStoredHeadBytes. DATA_LOSS for bytes that do not begin a record.
 Result<SessionHead> DecodeSessionHead(std::string_view bytes);
-// DATA_LOSS, FAILED_PRECONDITION or INVALID_ARGUMENT as DecodeSnapshot.
+// Errors as DecodeSessionHead and DecodeSnapshot.
 Result<SessionRecord> DecodeSession(std::string_view bytes, const SnapshotCodec& codec);
 
 }  // namespace polysketch

@@ -156,7 +156,8 @@ Status SessionTable::MakeRoom() {
   for (Iterator entry = entries_.begin();
        entry != entries_.end() && ledger_.bytes() > options_.memory; ++entry) {
     if (options_.store == nullptr || entry->snapshot == nullptr || IsLeased(*entry)) continue;
-    // After an error of the store nothing more is written; what the store has can still be dropped.
+    // After an error of the store nothing more is written; entries that the store holds can still
+    // be dropped.
     if (!entry->stored && written.ok()) written = Write(&*entry);
     if (!entry->stored) continue;
     DropFromMemory(entry);
@@ -164,7 +165,7 @@ Status SessionTable::MakeRoom() {
     ++stats_.spills;
   }
   if (ledger_.bytes() <= options_.memory) return Status();
-  // With a store, what remains is leased, and moves there after its lease.
+  // With a store, the remaining sessions are leased, and move to the store after their leases.
   if (options_.store != nullptr) return written;
   return ResourceExhausted("sessions take ", ledger_.bytes(), " bytes of memory, and ",
                            options_.memory,
@@ -173,7 +174,7 @@ Status SessionTable::MakeRoom() {
 }
 
 void SessionTable::Maintain() {
-  // Sessions whose lease has ended may exceed the memory. An error is counted here, and returned to
+  // Sessions whose lease has ended may exceed the memory. An error is counted here and returned by
   // the next operation that needs room.
   if (options_.store != nullptr) (void)MakeRoom();
   const auto now = options_.now();

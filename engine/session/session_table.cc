@@ -85,7 +85,8 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
     entry->stored = was_stored && !writes;
     return status;
   }
-  // A session that was only spilled must not be loaded in its older state.
+  // The store holds an older snapshot of a session that was moved there for memory only: it must
+  // not be loaded again.
   if (!entry->head.durable && was_stored && !entry->stored) {
     CountError("delete", options_.store->Delete(entry->key.first, SessionKey(entry->key.second)));
   }
@@ -154,7 +155,7 @@ Result<SessionTable::Listing> SessionTable::List(const std::string& tenant) {
       continue;
     }
     const auto found = stored.find(id);
-    // What another replica has written or deleted since is listed as the store has it.
+    // A session that another replica has written or deleted since is listed as the store holds it.
     if (entry.stored && (found == stored.end() || found->second.revision != entry.revision)) {
       continue;
     }
@@ -229,10 +230,10 @@ Result<std::shared_ptr<const Snapshot>> SessionTable::GetSnapshot(const std::str
   return Counted("decode", options_.codec.Decode(AsText(stored->bytes)));
 }
 
-// --- parts ---
+// --- helpers ---
 
 Status SessionTable::CheckCount(const std::string& tenant, int more, bool snapshots) {
-  // Entries that the store has are counted there: another replica may have deleted them.
+  // Entries that the store holds are counted in the store: another replica may have deleted them.
   std::set<std::string> ids;
   for (const Entry& entry : entries_) {
     const bool counts = entry.key.first == tenant && entry.is_snapshot == snapshots;
@@ -287,8 +288,8 @@ void SessionTable::CountError(const char* operation, const Status& status) {
   switch (status.code()) {
     case Code::kOk:
     case Code::kNotFound:
-    case Code::kFailedPrecondition:  // undamaged, of another model
-    case Code::kInvalidArgument:     // undamaged, beyond our limits
+    case Code::kFailedPrecondition:  // an undamaged snapshot of another model
+    case Code::kInvalidArgument:     // an undamaged snapshot beyond the limits of this process
       return;
     default:
       break;

@@ -1,11 +1,11 @@
-// Sessions: sequences with an id that wait for their next request; snapshots and migrated completions
-// beside them. A session is an immutable Snapshot. A request leases it, runs, and commits another
-// one in its place, so that a request that fails leaves the session unchanged, and a fork is a
-// reference.
+// Sessions: sequences with an id that wait for their next request; snapshots and migrated
+// completions beside them. A session is an immutable Snapshot. A request leases it, runs, and
+// commits another one in its place, so that a request that fails leaves the session unchanged, and
+// a fork is a reference.
 //
-// Tiers: the states of running requests are the engine's. The table keeps snapshots in memory up to a
-// limit. The least recently used ones move to the store, if there is one. Without a store nothing is
-// dropped: a snapshot that does not fit is refused with RESOURCE_EXHAUSTED.
+// Tiers: the states of running requests are the engine's. The table keeps snapshots in memory up to
+// a limit. The least recently used ones move to the store, if there is one. Without a store nothing
+// is dropped: a snapshot that does not fit is refused with RESOURCE_EXHAUSTED.
 //
 // Replicas share a store. A session that another replica has written is recognised by its revision
 // and read again. A session may move between replicas, but two must not use it at the same time; an
@@ -13,8 +13,8 @@
 //
 // Tenants: the sessions and snapshots of another tenant are NOT_FOUND.
 //
-// Threads: methods block on the store, so one thread, the server's store thread, calls all of them
-// but Release (by a lease), stats and options.
+// Threads: methods block on the store, so one thread, the server's store thread, calls all of them.
+// Any thread may call stats and options and end a lease.
 #pragma once
 
 #include <chrono>
@@ -66,7 +66,7 @@ struct SnapshotInfo {
 };
 
 struct SessionStats {
-  int sessions = 0;  // that this process knows
+  int sessions = 0;  // entries of this process: sessions and, without a store, snapshots
   size_t memory_bytes = 0;
   size_t memory_limit = 0;
   int64_t loads = 0;   // from the store
@@ -111,21 +111,23 @@ class SessionTable {
   // The store outlives the table.
   explicit SessionTable(SessionOptions options);
 
-  // ttl 0: the default. `start`: what the session begins with; null: empty. RESOURCE_EXHAUSTED over
-  // the tenant's limit; FAILED_PRECONDITION for a durable session without a store.
+  // ttl 0: the default. `start`: the snapshot that the session begins with; null: an empty session.
+  // RESOURCE_EXHAUSTED above the tenant's limit; FAILED_PRECONDITION for a durable session without
+  // a store; INVALID_ARGUMENT for a ttl out of range.
   Result<SessionInfo> Create(const std::string& tenant, bool durable, std::chrono::milliseconds ttl,
                              std::shared_ptr<const Snapshot> start = nullptr);
-  // ABORTED while another request has the lease; FAILED_PRECONDITION when the session does not have
-  // `expected` tokens.
+  // ABORTED while another request has the lease; FAILED_PRECONDITION if the session does not have
+  // `expected` tokens; NOT_FOUND for an unknown session.
   Result<SessionLease> Acquire(const std::string& tenant, const std::string& id,
                                std::optional<int64_t> expected);
-  // Replaces the snapshot and ends the lease. OK means that a durable session is in the store. After
-  // an error the session is unchanged.
+  // Replaces the snapshot and ends the lease. OK means that a durable session is in the store.
+  // After an error the session is unchanged.
   Result<SessionInfo> Commit(SessionLease lease, std::shared_ptr<const Snapshot> snapshot);
-  // `count` sessions with the same snapshot, durability and time to live.
+  // Makes `count` sessions with the same snapshot, durability and time to live. After an error none
+  // of them remains.
   Result<std::vector<SessionInfo>> Fork(const std::string& tenant, const std::string& id, int count,
                                         std::optional<int64_t> expected);
-  // A snapshot of the session, under a key of its own.
+  // Takes a snapshot of the session, under a new key. FAILED_PRECONDITION for an empty session.
   Result<SnapshotInfo> TakeSnapshot(const std::string& tenant, const std::string& id,
                                     std::chrono::milliseconds ttl);
   Result<SessionInfo> Restore(const std::string& tenant, const std::string& key, bool durable,
@@ -138,14 +140,14 @@ class SessionTable {
   // Deletes a session or a snapshot.
   Status Delete(const std::string& tenant, const std::string& id);
 
-  // Stores a migrated completion. Returns the token by which any replica gets it.
+  // Stores a migrated completion. Returns the resume token, with which any replica gets it.
   Result<std::string> PutMigrated(const std::string& tenant, const Snapshot& snapshot,
                                   std::chrono::milliseconds ttl);
   Result<std::shared_ptr<const Snapshot>> GetMigrated(const std::string& tenant,
                                                       const std::string& token);
 
-  // Writes every session that the store does not have, and from now on each one that changes, so that
-  // other replicas can continue them.
+  // Writes every session that the store does not hold in its current revision, and from now on
+  // every session that changes, so that other replicas can continue them.
   void Flush();
 
   // --- any thread ---
@@ -161,9 +163,9 @@ class SessionTable {
     std::shared_ptr<const Snapshot> snapshot = {};  // null: empty, or only in the store
     int64_t bytes = 0;
     bool in_memory = true;
-    bool stored = false;       // the store has this snapshot, as `revision`
+    bool stored = false;       // the store holds this snapshot, as `revision`
     bool leased = false;       // guarded by mutex_: any thread may end a lease
-    bool is_snapshot = false;  // a snapshot in place of a session, where there is no store
+    bool is_snapshot = false;  // a snapshot and not a session; only without a store
     uint64_t revision = 0;
     std::chrono::system_clock::time_point used = {};
   };
@@ -173,21 +175,21 @@ class SessionTable {
   void Release(const Key& key);
   bool IsLeased(const Entry& entry) const;
   Iterator Find(const Key& key);
-  // Finds a session that is not leased, here or in the store, in its latest revision.
+  // Finds a session that is not leased, in memory or in the store, in its latest revision.
   Result<Iterator> FindLatest(const Key& key);
   Result<Iterator> Load(const Key& key);
   Iterator Insert(Entry entry);
-  // Inserts an entry that starts now. Removes it again when it cannot be stored or does not fit.
+  // Inserts a new entry. Removes it again if it cannot be written or does not fit into memory.
   Result<Iterator> InsertNew(Entry entry, std::shared_ptr<const Snapshot> snapshot);
   void Remove(Iterator entry);
   void SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot);
   Status Write(Entry* entry);
-  // Drops from memory what the store has.
+  // Drops a snapshot that the store holds from memory.
   void DropFromMemory(Iterator entry);
-  // Moves the least recently used sessions to the store until the rest fits; RESOURCE_EXHAUSTED when
-  // it does not.
+  // Moves the least recently used sessions to the store until the rest fits. RESOURCE_EXHAUSTED if
+  // it does not fit without a store; an error of the store if a session could not be written.
   Status MakeRoom();
-  // Before an operation: makes room, and removes what has expired.
+  // Called before an operation: makes room, and removes expired entries.
   void Maintain();
   void MarkUsed(Iterator entry);
 
@@ -198,10 +200,11 @@ class SessionTable {
   Status CheckCount(const std::string& tenant, int more, bool snapshots);
   Result<std::chrono::milliseconds> Ttl(std::chrono::milliseconds requested) const;
   SessionInfo Describe(const Entry& entry) const;
-  // Describes a session that this process does not hold in its latest revision.
+  // Describes a session of which only the store holds the latest revision.
   SessionInfo Describe(const std::string& id, const StoredInfo& stored);
   Status RequireStore(const char* what) const;
-  // Returns `missing` for NOT_FOUND.
+  // Reads and decodes a snapshot of the store. Returns `missing` if the store does not hold the
+  // key.
   Result<std::shared_ptr<const Snapshot>> GetSnapshot(const std::string& tenant,
                                                       const std::string& key,
                                                       const Status& missing);

@@ -10,7 +10,7 @@
 namespace polysketch {
 namespace {
 
-// More than any sequence can have, and little enough that sums of counts do not overflow.
+// More tokens than any sequence has, and few enough that sums of counts do not overflow.
 constexpr int64_t kMaxTokens = int64_t{1} << 48;
 
 bool IsCount(int64_t value, int64_t max) { return value >= 0 && value <= max; }
@@ -70,8 +70,8 @@ Status CheckGeneration(const Generation& generation, int64_t pending,
                           IsCount(generation.prompt_tokens, kMaxTokens) &&
                           IsCount(generation.cached_tokens, kMaxTokens) &&
                           IsCount(generation.echoed, pending);
-  // A completion that generated all its tokens has ended, and one that generates has its last token
-  // pending alone.
+  // A completion that generated all its tokens has ended, and one that is decoding has exactly its
+  // last token pending.
   if (!counts_fit || (generation.max_tokens > 0 && generation.generated == generation.max_tokens) ||
       (generation.generated > 0 && pending != 1)) {
     return InvalidArgument("snapshot: generation: expected counts that fit each other, found ",

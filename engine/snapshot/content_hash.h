@@ -1,4 +1,4 @@
-// Hashes of files: what a snapshot belongs to.
+// Hashes of the contents of files, which identify the model and the tokenizer of a snapshot.
 #pragma once
 
 #include <array>

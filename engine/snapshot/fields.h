@@ -30,7 +30,7 @@ concept Number = std::is_arithmetic_v<T>;
 
 class FieldWriter {
  public:
-  // The record begins with `magic`, unlike a string field without its size.
+  // The record begins with `magic`, which has no size before it.
   explicit FieldWriter(std::string_view magic = {}) {
     for (const char c : magic) out_.Put(c);
   }
@@ -79,8 +79,8 @@ class FieldWriter {
   ByteWriter out_;
 };
 
-// Reads bytes that may hold anything. After a field that is missing or malformed every further one
-// is zero or empty, and Finished() is false.
+// Reads untrusted bytes. After a field that is missing or malformed, ok() and Finished() are false,
+// and the values of further fields have no meaning.
 class FieldReader {
  public:
   explicit FieldReader(std::string_view bytes) : in_(bytes) {}

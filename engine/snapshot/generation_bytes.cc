@@ -20,7 +20,7 @@ void Visit(Fields& fields, G& g) {
          g.logprob_sum, g.session, g.session_tokens, g.held, g.decoder.at_start, g.decoder.pending);
 }
 
-// Follows only with best_of > 1.
+// Written after the other fields if best_of > 1.
 template <typename Fields, typename G>
 void VisitChoices(Fields& fields, G& g) {
   fields(g.params.n, g.params.best_of);

@@ -10,7 +10,7 @@
 namespace polysketch {
 
 std::string GenerationBytes(const Generation& generation);
-// DATA_LOSS for bytes that GenerationBytes does not write. CheckSnapshot checks the values.
+// DATA_LOSS for bytes that GenerationBytes does not write. The values are checked by CheckSnapshot.
 Result<Generation> ReadGeneration(std::string_view bytes);
 
 }  // namespace polysketch

@@ -1,6 +1,6 @@
 // A sequence between two requests or two replicas: everything that its next token depends on,
-// immutable and shared. A session is a Snapshot with an id, a fork is another reference to it, and a
-// snapshot file (snapshot_file.h) continues on any replica of the same model.
+// immutable and shared. A session is a Snapshot with an id, a fork is another reference to it, and
+// a snapshot file (snapshot_file.h) continues on any replica of the same model.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace polysketch {
 
-// What SequenceState::Save wrote.
+// A state as SequenceState::Save writes it.
 struct SavedState {
   int64_t position = 0;  // tokens
   ByteBuffer bytes;
@@ -28,9 +28,11 @@ struct SavedState {
   static std::shared_ptr<const SavedState> Of(const SequenceState& state);
 };
 
-// What sampling and text need of the tokens of a sequence, however long it is.
+// What sampling and decoding to text need of the tokens of a sequence. Its size does not grow with
+// the sequence.
 struct TokenHistory {
-  // A text that follows must know a character that the last tokens may have left incomplete.
+  // The last tokens may have left a character incomplete, which the text that follows completes. A
+  // character has at most 4 bytes, so at most 3 tokens belong to its beginning.
   static constexpr size_t kTail = 3;
 
   TokenSet seen;              // ids in the whole sequence
@@ -40,7 +42,7 @@ struct TokenHistory {
   bool operator==(const TokenHistory&) const = default;
 };
 
-// One of several choices of a migrated completion: what of it was sent to the client.
+// One of several choices of a migrated completion: what was sent of it to the client.
 struct MigratedChoice {
   int64_t sent = 0;    // tokens
   bool ended = false;  // whether its end was sent too
@@ -61,12 +63,12 @@ struct Generation {
   double logprob_sum = 0;                           // of the output, if it is reported
   std::string session;                              // of the completion; empty: none
   int64_t session_tokens = 0;                       // length of the session before the completion
-  std::string held;                                 // by the stop matcher
+  std::string held;                                 // text that the stop matcher holds back
   IncrementalDecoder::Saved decoder;
-  // With best_of > 1, once the choices have parted; else empty. Saving the states of all choices
-  // would take best_of times the memory. Instead the snapshot holds the sequence before they parted,
-  // with the prompt pending: the choices are generated again, which gives the same tokens, and what
-  // was sent is left out.
+  // With best_of > 1, once the choices have forked; else empty. Saving the states of all choices
+  // would take best_of times the memory. Instead the snapshot holds the sequence before the fork,
+  // with the prompt pending: the choices are generated again, which yields the same tokens, and the
+  // tokens that were sent are not sent again.
   std::vector<MigratedChoice> choices;
 
   bool operator==(const Generation&) const = default;
@@ -75,7 +77,7 @@ struct Generation {
 struct Snapshot {
   std::shared_ptr<const SavedState> state;  // null: the empty state
   // Tokens of the sequence after those in the state. At least one, so that a continuation has a
-  // token to process; of a migrated completion, the rest of its prompt.
+  // token to process. For a completion that migrated during prefill: the rest of its prompt.
   std::vector<int32_t> pending;
   TokenHistory history;
   std::optional<Generation> generation;  // of a migrated completion
@@ -83,7 +85,7 @@ struct Snapshot {
   int64_t position() const { return state == nullptr ? 0 : state->position; }
   // Length of the sequence.
   int64_t tokens() const { return position() + static_cast<int64_t>(pending.size()); }
-  // Memory without the state, which several snapshots may share.
+  // Bytes of memory without the state, which several snapshots may share.
   size_t own_bytes() const {
     return sizeof(*this) + (pending.size() + history.tail.size()) * sizeof(int32_t);
   }

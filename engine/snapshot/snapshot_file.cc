@@ -107,7 +107,7 @@ std::string Assemble(const std::vector<Section<std::string>>& sections) {
   return file;
 }
 
-// The section table, its checksum verified.
+// Returns the section table after its checksum was verified.
 Result<std::string_view> ReadTable(std::string_view file) {
   if (file.size() < kHeaderBytes || !file.starts_with(kMagic)) {
     return DataLoss("snapshot: expected the beginning of one, found ", file.size(),

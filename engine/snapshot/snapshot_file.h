@@ -1,8 +1,8 @@
 // Snapshots as bytes: files, entries of a state store and states that travel with a request.
 // docs/snapshot-format.md describes every field.
 //
-// Decoding checks sizes, checksums, the model and every value before it makes a snapshot. Bytes with
-// one byte changed or missing are refused.
+// Decoding checks sizes, checksums, the model and every value before it makes a snapshot. Bytes
+// with one byte changed or missing are refused.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@
 
 namespace polysketch {
 
-// What the numbers of a state depend on.
+// Identifies everything that the numbers of a state depend on.
 struct SnapshotBinding {
   ContentHash model{};      // config.json and every weight
   ContentHash tokenizer{};  // zero without a tokenizer
@@ -33,8 +33,9 @@ struct DecodeLimits {
   size_t max_state_bytes = 0;  // as SequenceState::Save writes it
 };
 
-// DATA_LOSS: the bytes are damaged or not a snapshot. FAILED_PRECONDITION: they belong to another
-// model, tokenizer or numeric format. INVALID_ARGUMENT: they are undamaged and hold impossible values.
+// DATA_LOSS: the bytes are damaged or are not a snapshot. FAILED_PRECONDITION: the snapshot belongs
+// to another model, tokenizer or numeric format, or has another version. INVALID_ARGUMENT: the
+// snapshot is undamaged and holds impossible values.
 Result<Snapshot> DecodeSnapshot(std::string_view bytes, const SnapshotBinding& binding,
                                 const DecodeLimits& limits);
 

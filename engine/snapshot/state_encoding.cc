@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kNames[] = {"f32", "bf16", "f32-zstd", "bf16-zstd"};
 
-// Higher levels compress such data by less than a percent more, at a third of the speed.
+// Higher levels compress states by less than a percent more, at a third of the speed.
 constexpr int kZstdLevel = 1;
 
 size_t ValueBytes(StateEncoding encoding) {
@@ -21,7 +21,8 @@ bool IsCompressed(StateEncoding encoding) {
   return encoding == StateEncoding::kF32Zstd || encoding == StateEncoding::kBf16Zstd;
 }
 
-// To nearest even. Finite values above the largest bf16 become the largest bf16, not infinity.
+// Rounds to nearest even. Finite values above the largest bf16 become the largest bf16, not
+// infinity.
 uint16_t RoundToBf16(uint32_t bits) {
   const uint32_t magnitude = bits & 0x7FFFFFFF;
   const uint32_t rounded = (magnitude + 0x7FFF + ((magnitude >> 16) & 1)) >> 16;
@@ -47,7 +48,8 @@ ByteBuffer FromBf16(std::string_view halves) {
   return out;
 }
 
-// bytes [rows, cols] -> [cols, rows]. Values become byte planes: exponents repeat, mantissas do not.
+// bytes [rows, cols] -> [cols, rows]. Values become byte planes: exponents repeat, mantissas do
+// not.
 std::string Transpose(std::string_view bytes, size_t rows, size_t cols) {
   std::string out(bytes.size(), '\0');
   for (size_t row = 0; row < rows; ++row) {

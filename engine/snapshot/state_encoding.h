@@ -20,11 +20,11 @@ enum class StateEncoding : uint32_t {
 // "f32", "bf16", "f32-zstd", "bf16-zstd".
 std::string_view StateEncodingName(StateEncoding encoding);
 
-// `state`: float32 values.
+// `state`: the bytes of float32 values.
 std::string EncodeState(std::span<const uint8_t> state, StateEncoding encoding);
 
-// `size`: bytes of the float32 values, which the caller has limited. DATA_LOSS for bytes that
-// EncodeState does not make of a state of this size.
+// Decodes `bytes` to float32 values. `size`: their size in bytes, which the caller has limited.
+// DATA_LOSS for bytes that EncodeState does not make of a state of this size.
 Result<ByteBuffer> DecodeState(std::string_view bytes, uint32_t encoding, uint64_t size);
 
 }  // namespace polysketch

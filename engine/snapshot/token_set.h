@@ -1,4 +1,4 @@
-// A set of token ids, one bit each: what penalties need of a history, however long it is.
+// A set of token ids, one bit for each id of the vocabulary.
 #pragma once
 
 #include <bit>
@@ -17,7 +17,7 @@ class TokenSet {
   void Insert(int32_t token) {
     words_[static_cast<size_t>(token) / 64] |= uint64_t{1} << (token % 64);
   }
-  // In ascending order.
+  // Calls fn for every id, in ascending order.
   template <typename Fn>
   void ForEach(const Fn& fn) const {
     for (size_t i = 0; i < words_.size(); ++i) {

@@ -11,12 +11,12 @@ namespace polysketch {
 
 class DraftLength {
  public:
-  // `max`: tokens of one draft; 0: no drafts.
+  // `max`: maximum tokens of one draft; 0: no drafts.
   explicit DraftLength(int64_t max) : max_(max), length_(std::min(max, kFirst)) {}
 
   int64_t max() const { return max_; }
   int64_t Next() const { return pause_ > 0 ? 0 : length_; }
-  // A step verified `proposed` draft tokens and accepted the first `accepted`.
+  // Called after a step that verified `proposed` draft tokens and accepted the first `accepted`.
   void OnStep(int64_t proposed, int64_t accepted) {
     if (pause_ > 0) --pause_;
     if (proposed == 0) return;

@@ -15,7 +15,7 @@ namespace polysketch {
 
 class NgramDrafter : public Drafter {
  public:
-  // Looks back over kMemory to 2 kMemory tokens.
+  // The last kMemory to 2 kMemory tokens are searched.
   static constexpr int64_t kMemory = 1 << 17;
 
   void Append(std::span<const int32_t> tokens) override;

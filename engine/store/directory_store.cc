@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using std::chrono::system_clock;
 
 constexpr std::string_view kTemporary = ".new-";
-// Writing takes seconds: an older temporary file was left by a process that died.
+// Writing takes seconds: a temporary file older than this was left by a process that died.
 constexpr std::chrono::hours kStaleTemporary{1};
 // Minimum time between two counts of the files of a full store.
 constexpr std::chrono::seconds kCountInterval{1};
@@ -175,7 +175,7 @@ class DirectoryStore : public StateStore {
   Status Delete(const std::string& owner, const std::string& key) override {
     const fs::path path = File(owner, key);
     const Result<OpenEntry> opened = OpenFile(path);
-    // A damaged entry can be deleted.
+    // A damaged entry can be deleted too.
     if (!opened.ok() && opened.status().code() != Code::kDataLoss) return opened.status();
     const int64_t bytes = FileBytes(path);
     if (unlink(path.c_str()) != 0) return Failed("delete", path);
@@ -230,7 +230,8 @@ class DirectoryStore : public StateStore {
   StoreUsage usage() const override { return {bytes_.load(), limit_}; }
 
  private:
-  // RESOURCE_EXHAUSTED when `more` bytes exceed the limit, after a recent count too.
+  // RESOURCE_EXHAUSTED if `more` bytes exceed the limit. Counts the files first, at most once in
+  // kCountInterval.
   Status CheckRoom(int64_t more) {
     const auto fits = [&] { return limit_ == 0 || more <= 0 || bytes_ + more <= limit_; };
     if (fits()) return Status();

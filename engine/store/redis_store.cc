@@ -17,7 +17,7 @@ namespace {
 
 constexpr timeval kConnectTimeout{5, 0};
 constexpr timeval kCommandTimeout{30, 0};
-// The maximum of a Redis string.
+// Maximum size of a Redis string.
 constexpr size_t kMaxBytes = size_t{512} << 20;
 
 struct FreeReply {
@@ -43,7 +43,7 @@ int64_t InfoNumber(std::string_view info, std::string_view name) {
 }
 
 // One connection, made for the first command and again after it broke. A command that met a broken
-// connection is sent again: every command of ours may be sent twice. Thread-safe.
+// connection is sent again, since every command of RedisStore may be sent twice. Thread-safe.
 class Connection {
  public:
   explicit Connection(RedisUrl url) : url_(std::move(url)) {}
@@ -88,7 +88,7 @@ class Connection {
   Status Error(Code code, std::string_view why) const {
     return Status(code, StrCat("redis ", url_.host, ":", url_.port, ": ", why));
   }
-  // Closes the connection, which `why` is a part of.
+  // Closes the connection and returns the error `why`, which is in the memory of the connection.
   Status Broken(const char* why) {
     Status status = Error(Code::kUnavailable, why);
     context_.reset();
@@ -122,10 +122,10 @@ class RedisStore : public StateStore {
 
   Status Ping() { return connection_.Run({"PING"}).status(); }
 
-  // The server removes expired entries.
+  // Redis removes expired entries by itself: this only updates the usage.
   void Expire() override {
     const Result<Reply> memory = connection_.Run({"INFO", "memory"});
-    if (!memory.ok()) return;  // this user may not be allowed to
+    if (!memory.ok()) return;  // the user may not be allowed to run INFO
     bytes_ = InfoNumber(Text(**memory), "used_memory");
     limit_ = InfoNumber(Text(**memory), "maxmemory");
   }

@@ -1,4 +1,4 @@
-// The URL of a Redis server.
+// Parses the URL of a Redis server.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ struct RedisUrl {
   int database = 0;
 };
 
-// "redis://[USER@]HOST[:PORT][/DB][?password_file=PATH]". A password in the URL is refused: every user
-// of the machine can read command lines.
+// "redis://[USER@]HOST[:PORT][/DB][?password_file=PATH]". A password in the URL is refused: every
+// user of the machine can read command lines.
 Result<RedisUrl> ParseRedisUrl(const std::string& url);
 
 }  // namespace polysketch

@@ -1,5 +1,5 @@
-// The state store: a folder, which may be a shared volume, or Redis. Entries are bytes with an owner;
-// the entries of one owner are NOT_FOUND for every other.
+// The state store: a folder, which may be a shared volume, or Redis. Entries are bytes with an
+// owner; the entries of one owner are NOT_FOUND for every other.
 //
 // Thread-safe. Calls block on files or the network, so the engine thread makes none.
 #pragma once
@@ -38,11 +38,10 @@ class StateStore {
   // "dir" or "redis".
   virtual std::string_view kind() const = 0;
 
-  // Keys are [a-z0-9-]+, owners [A-Za-z0-9._:-]*. `ttl` counts from now.
-  //
-  // Replaces the entry, all or nothing, and returns the revision. OK means that the entry survives
-  // this process, and the machine as far as the store does. RESOURCE_EXHAUSTED over the limit: no
-  // entry is dropped before it expires.
+  // Replaces the entry, all or nothing, and returns its revision. Keys are [a-z0-9-]+, owners
+  // [A-Za-z0-9._:-]*. `ttl` counts from now. OK means that the entry survives this process, and the
+  // machine as far as the store does. RESOURCE_EXHAUSTED above the limit: no entry is dropped
+  // before it expires.
   virtual Result<uint64_t> Put(const std::string& owner, const std::string& key,
                                std::string_view bytes, std::chrono::milliseconds ttl) = 0;
   struct Entry {
@@ -58,9 +57,10 @@ class StateStore {
   // The owner's entries whose keys begin with `prefix`, in order of key.
   virtual Result<std::vector<StoredInfo>> List(const std::string& owner,
                                                const std::string& prefix) = 0;
-  // Removes expired entries, where the store does not do that by itself, and updates usage().
+  // Removes expired entries, if the store does not remove them by itself, and updates usage().
   virtual void Expire() {}
-  // As of the last Expire, and what this process has written since. Does not block.
+  // The usage at the last Expire, for a folder plus what this process has written since. Does not
+  // block.
   virtual StoreUsage usage() const { return {}; }
 };
 

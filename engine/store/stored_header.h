@@ -1,4 +1,4 @@
-// What both stores write before the bytes of an entry.
+// The header that both stores write before the bytes of an entry.
 #pragma once
 
 #include <chrono>
@@ -21,8 +21,8 @@ inline std::string StoredHeader(uint64_t revision) {
   return std::move(fields).Take();
 }
 
-// `beginning`: the first kStoredBeginningBytes of the entry, or all of a shorter one. `size`: bytes of
-// the entry.
+// `beginning`: the first kStoredBeginningBytes of the stored bytes, or all of them if there are
+// fewer. `size`: number of stored bytes, header included. DATA_LOSS for bytes without the header.
 inline constexpr size_t kStoredBeginningBytes = kStoredHeaderBytes + kStoredHeadBytes;
 inline Result<StoredInfo> ReadStoredHeader(const std::string& key, std::string_view beginning,
                                            int64_t size) {

@@ -22,14 +22,14 @@ Status IncrementalEncoder::EncodePart(std::string_view part, std::vector<int32_t
 }
 
 Status IncrementalEncoder::EncodeParts(std::vector<int32_t>* ids) {
-  size_t begin = 0;  // buffer_ may hold many parts: those encoded are erased once, at the end
+  size_t begin = 0;  // buffer_ may hold many parts: encoded parts are erased once, at the end
   Status status;
   while (status.ok()) {
     const std::string_view rest = std::string_view(buffer_).substr(begin, valid_ - begin);
     const size_t cut = tokenizer_->NextCut(rest, std::max(searched_, Tokenizer::kPartBytes));
     if (cut == std::string_view::npos) {
-      // The last character has no right neighbour yet: the position before it is decided, the one
-      // after it is not.
+      // The last character has no right neighbour yet: the position before it is decided, the
+      // position after it is not.
       searched_ = rest.size();
       break;
     }

@@ -78,8 +78,8 @@ std::string ReplaceMarkers(std::string_view piece) {
   return out;
 }
 
-// The bytes that piece `id` of `model` adds to a text. INVALID_ARGUMENT for a piece that a tokenizer
-// must not have; `source` begins the message.
+// The bytes that piece `id` of `model` adds to a text. INVALID_ARGUMENT for a piece that a
+// tokenizer must not have; `source` begins the message.
 Result<std::string> BytesOf(const ModelProto& model, int id, const std::string& source) {
   const PieceProto& piece = model.pieces(id);
   const std::string& text = piece.piece();
@@ -112,8 +112,8 @@ Result<std::string> BytesOf(const ModelProto& model, int id, const std::string& 
 // position between characters a and b is safe when no piece contains "ab".
 class CutFinder {
  public:
-  // A normaliser other than the identity, removal of spaces and a suffix marker look beyond a cut:
-  // with these no position is safe.
+  // A normaliser other than the identity, removal of spaces and a suffix marker depend on
+  // characters beyond a cut: with any of them no position is safe.
   explicit CutFinder(const ModelProto& model)
       : enabled_(model.normalizer_spec().precompiled_charsmap().empty() &&
                  !model.normalizer_spec().remove_extra_whitespaces() &&
@@ -252,8 +252,8 @@ class SentencePieceTokenizer : public Tokenizer {
 
  private:
   struct PieceInfo {
-    std::string text;   // as the vocabulary has it
-    std::string bytes;  // that it adds to a text
+    std::string text;   // as the vocabulary spells it
+    std::string bytes;  // the bytes that it adds to a text
     bool control = false;
   };
 

@@ -15,20 +15,23 @@ namespace polysketch {
 
 class Tokenizer {
  public:
-  // tokenizer.model of a model folder.
+  // Loads tokenizer.model of a model folder. NOT_FOUND if it cannot be read, INVALID_ARGUMENT if it
+  // is not a BPE or unigram model of SentencePiece that this tokenizer supports.
   static Result<std::unique_ptr<Tokenizer>> Load(const std::string& path);
   virtual ~Tokenizer() = default;
 
   virtual int vocab_size() const = 0;
   virtual int bos_id() const = 0;  // -1: none
   virtual int eos_id() const = 0;  // -1: none
-  // Ids of a text, without BOS or EOS. A control piece spelled in the text ("<s>") is text and never
-  // becomes a control id. INVALID_ARGUMENT for text that is not UTF-8 (with the byte offset).
+  // Returns the ids of a text, without BOS or EOS. A control piece spelled in the text ("<s>") is
+  // text and never becomes a control id. INVALID_ARGUMENT for text that is not UTF-8 (with the byte
+  // offset).
   virtual Result<std::vector<int32_t>> Encode(std::string_view text) const = 0;
-  // Text of ids. A control id adds nothing and a byte piece adds its byte, so the result may not be
-  // UTF-8; IncrementalDecoder decodes streams. INVALID_ARGUMENT names an id outside the vocabulary.
+  // Returns the text of ids. A control id adds nothing and a byte piece adds its byte, so the
+  // result may not be UTF-8; IncrementalDecoder decodes streams. INVALID_ARGUMENT names an id
+  // outside the vocabulary.
   virtual Result<std::string> Decode(std::span<const int32_t> ids) const = 0;
-  // Bytes that this id adds to a text that it does not begin ("▁" as a space); empty for control
+  // The bytes that this id adds to a text after its beginning ("▁" as a space); empty for control
   // ids.
   virtual std::string_view PieceBytes(int32_t id) const = 0;
   // The piece as the vocabulary spells it ("▁the", "<0x0A>", "<s>").
@@ -41,12 +44,13 @@ class Tokenizer {
   static constexpr size_t kPartBytes = 4096;
   // A part longer than this is refused with INVALID_ARGUMENT, which bounds the memory of one part.
   static constexpr size_t kMaxPartBytes = size_t{4} << 20;
-  // The first position in (0, text.size()) at or after `from` where `text` may be cut; npos without
-  // one. `text` is valid UTF-8. A position depends on the two characters beside it alone.
+  // Returns the first position in (0, text.size()) at or after `from` where `text` may be cut; npos
+  // without one. `text` is valid UTF-8. Whether a position is such a cut depends only on the two
+  // characters beside it.
   virtual size_t NextCut(std::string_view /*text*/, size_t /*from*/) const {
     return std::string_view::npos;
   }
-  // Ids of one part. `first`: the part begins the text.
+  // Returns the ids of one part. `first`: the part begins the text.
   virtual Result<std::vector<int32_t>> EncodePart(std::string_view part, bool /*first*/) const {
     return Encode(part);
   }
@@ -63,10 +67,10 @@ class IncrementalEncoder {
   // `continued`: other text precedes this one, so that it gets no dummy prefix.
   explicit IncrementalEncoder(const Tokenizer* tokenizer, bool continued = false)
       : tokenizer_(tokenizer), first_(!continued) {}
-  // Ids that became certain. INVALID_ARGUMENT for bytes that are not UTF-8 (with the offset in the
-  // whole text) and for a part without a position to cut.
+  // Returns the ids that became certain. INVALID_ARGUMENT for bytes that are not UTF-8 (with the
+  // offset in the whole text) and for a part without a position to cut.
   Result<std::vector<int32_t>> Append(std::string_view text);
-  // The remaining ids.
+  // Returns the remaining ids.
   Result<std::vector<int32_t>> Finish();
 
  private:
@@ -84,19 +88,19 @@ class IncrementalEncoder {
   Status error_;
 };
 
-// Text of a token stream, in whole UTF-8 characters. Bytes that cannot become UTF-8 any more are
-// decoded as U+FFFD.
+// Decodes a token stream to text in whole UTF-8 characters. Bytes that cannot become UTF-8 any more
+// are decoded as U+FFFD.
 class IncrementalDecoder {
  public:
   // `continued`: other tokens precede the first one (a completion after a prompt), so that its
   // leading space is kept.
   IncrementalDecoder(const Tokenizer* tokenizer, bool continued);
-  // Complete characters that became certain with this token.
+  // Returns the complete characters that became certain with this token.
   std::string Append(int32_t id);
-  // The end of the text: incomplete bytes as U+FFFD.
+  // Returns the end of the text: incomplete bytes as one U+FFFD.
   std::string Finish();
 
-  // All that a decoder carries from token to token.
+  // The state that a decoder carries from token to token.
   struct Saved {
     bool at_start = false;  // a leading space will be dropped
     std::string pending;    // incomplete UTF-8 character, at most 3 bytes

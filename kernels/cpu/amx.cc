@@ -7,7 +7,7 @@
 namespace polysketch::cpu {
 namespace {
 
-// From asm/prctl.h, where only recent kernel headers have them.
+// Constants of asm/prctl.h, which only recent kernel headers define.
 constexpr int kArchReqXcompPerm = 0x1023;
 constexpr int kXfeatureTileData = 18;
 

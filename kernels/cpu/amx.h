@@ -6,8 +6,8 @@
 namespace polysketch::cpu {
 
 // Whether the processor has AMX-TILE, AMX-INT8 and AMX-BF16 and the kernel lets this process use
-// the tile registers. The first call requests the permission: Linux saves their 8 KB only for
-// processes that requested it.
+// the tile registers. The first call requests the permission: Linux saves the 8 KB of tile
+// registers only for processes that requested it.
 bool HasAmx();
 
 // The operand of ldtilecfg: palette 1; rows, and bytes of a row, of each tile.

@@ -16,7 +16,7 @@ constexpr int64_t kPanelRow = 4 * kTileBlock;  // bytes of a row of a panel
 // Tiles 0 to 3: sums (row half, column half); 4 and 5: activations; 6 and 7: weights.
 constexpr int kActivations = 4, kWeights = 6;
 
-// The operations of AMX that a product uses, on memory.
+// The AMX operations that a product uses, emulated in memory.
 struct EmulatedTiles {
   alignas(64) uint8_t data[8][kSide][64];
 
@@ -83,7 +83,7 @@ __attribute__((target("amx-tile"))) void ConfigureTiles() {
 
 __attribute__((target("amx-tile"))) void ReleaseTiles() { _tile_release(); }
 
-// Adds 16 words of depth; w: those of all 32 columns, rows `w_row` bytes apart.
+// Adds the products of 16 words of depth. w: the words of all 32 columns, rows `w_row` bytes apart.
 template <typename Tiles>
 void AddDepth(Tiles& tiles, const uint8_t* x, int64_t x_row, const int8_t* w, int64_t w_row) {
   tiles.template Load<kActivations>(x, x_row);
@@ -108,7 +108,7 @@ void Multiply(Tiles& tiles, const uint8_t* x, int64_t x_row, const int8_t* w, in
     AddDepth(tiles, x + 4 * k, x_row, w + k * kPanelRow, kPanelRow);
   }
   if (k < depth) {
-    // Weights of zero after the end of the panel, whatever the activations are.
+    // After the end of the panel the weights are zero, so that the activations there do not count.
     alignas(64) int8_t rest[kTileDepth * kPanelRow] = {};
     std::memcpy(rest, w + k * kPanelRow, static_cast<size_t>((depth - k) * kPanelRow));
     AddDepth(tiles, x + 4 * k, x_row, rest, kPanelRow);

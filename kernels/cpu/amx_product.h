@@ -15,7 +15,8 @@ inline constexpr int kTileDepth = 16;
 // Rows of activations are padded to a multiple of this many bytes.
 inline constexpr int kTileRowBytes = 4 * kTileDepth;
 
-// Configures the calling thread's tile registers while it exists. One for each thread at a time.
+// Configures the calling thread's tile registers as long as the object exists. A thread has one
+// session at a time.
 class TileSession {
  public:
   explicit TileSession(TileUnit unit);

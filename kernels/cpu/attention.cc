@@ -1,5 +1,5 @@
 // The attention op. A task is one head of one segment, from the segment's first token to its last.
-// Tasks share nothing, so any number of threads gives the same bits.
+// Tasks share nothing, so any number of threads yields the same bits.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -102,7 +102,7 @@ void AppendToBlock(const HeadRows& rows, int64_t row, int64_t count, int64_t off
   }
 }
 
-// The far part of a tile of queries: sums [count][dp] and denominators.
+// Computes the far part of a tile of queries: scratch.sums [count][dp] and denominators [count].
 void FarTile(const HeadRows& rows, const HeadState& state, const float* wide, int64_t row,
              int count, const RecurrentScratch& scratch, float* denominators) {
   const AttentionSpec& spec = rows.spec;
@@ -120,7 +120,7 @@ void FarTile(const HeadRows& rows, const HeadState& state, const float* wide, in
   ReadState(spec, rows.layout, state, wide, scratch.phi, features, count, scratch.sums);
 }
 
-// The rows of a segment in one block, whose tokens the block holds already.
+// The rows of a segment that are in one block. Their keys and values are in the block already.
 struct SegmentInBlock {
   int64_t row;  // first row
   int64_t count;
@@ -161,7 +161,8 @@ void BlockQueries(const HeadRows& rows, const HeadState& state, const SegmentInB
   }
 }
 
-// From this many queries on, 16-bit blocks and states are widened first. The bits are the same.
+// From this number of queries on, 16-bit blocks and states are widened first. The bits are the
+// same.
 constexpr int kWidenQueries = 2 * kQueryTile;
 
 uint16_t* Bf16(float* data) { return reinterpret_cast<uint16_t*>(data); }
@@ -262,7 +263,7 @@ struct KvHead {
     return {rows.Near(rows.input.near_q, row), rows.near_stride(), tile, rows.spec.near_dim()};
   }
 
-  // Finds the largest score of every row. Exact, whatever the order.
+  // Finds the largest score of every row. A maximum is exact in any order.
   void FindTops(int64_t row, int tile, int64_t token, float* scores, float* tops) const {
     const int64_t size = rows.spec.block;
     std::fill_n(tops, tile, -std::numeric_limits<float>::infinity());
@@ -348,7 +349,7 @@ void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int lay
                     int64_t first, int64_t last, float* memory) {
   for (int64_t i = first; i < last; ++i) {
     const Segment& segment = segments[i / spec.heads];
-    // After the last head, that head again: its lines are in cache.
+    // After the last head: prefetches the same head again, whose lines are in cache.
     const int64_t following = std::min(i + 1, last - 1);
     auto* state = static_cast<RecurrentState*>(segments[following / spec.heads].state);
     const HeadState next = state->Head(layer, static_cast<int>(following % spec.heads));

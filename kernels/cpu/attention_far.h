@@ -1,8 +1,8 @@
 // The far part: features of queries read the state, and features of a full block's keys are folded
 // into it. Included inside the region of isa_begin.h, after simd.h and register_tile.h.
 
-// phi(x) of a query: packed symmetric products, those of off-diagonal tiles doubled (state.h).
-// x [dim], dim a multiple of 8.
+// phi(x) of a query: packed symmetric products; products of off-diagonal tiles are doubled
+// (state.h). x [dim], dim a multiple of 8.
 static void SymmetricQueryFeatures(const float* x, int dim, float* out) {
   for (int I = 0; I < dim; I += 8) {
     for (int J = I; J < dim; J += 8) {
@@ -46,7 +46,8 @@ static void FeatureDots(const float* phi, int rows, const float* z, int64_t feat
   for (; m < rows; ++m) FeatureDotRows<1>(phi + m * features, z, features, out + m);
 }
 
-// Converts bf16 values that many queries, or a fold, read to float32; size is a multiple of 16.
+// Widens bf16 values to float32 once, for many queries or a fold that read them repeatedly. size is
+// a multiple of 16.
 static void Widen(const uint16_t* bits, int64_t size, float* out) {
   for (int64_t i = 0; i < size; i += kLanes) Store(LoadBf16(bits + i), out + i);
 }
@@ -84,7 +85,8 @@ static void AddToState(const AttentionSpec& spec, const HeadLayout& layout, int6
   for (int f = 0; f < count; ++f) state.z[first + f] += z_sums[f];
 }
 
-// Features that are folded at a time: three i of one pair of tiles, a panel of 24 x b in L1.
+// Number of features that are folded at a time: three rows i of one pair of tiles. Their panel of
+// 24 x b floats stays in L1.
 constexpr int kFoldFeatures = 24;
 
 // Computes a feature of every token of the block into row [tokens of all panels] and returns their
@@ -104,7 +106,8 @@ PS_INLINE float FeatureRow(const HeadLayout& layout, int dim, const ProductOf& p
   return ReduceAdd(sum);
 }
 
-// Folds features into the state, a panel of them at a time. values: the block's, as float32.
+// Folds features into the state, a panel of kFoldFeatures at a time. values: those of the block, as
+// float32.
 struct Fold {
   const AttentionSpec& spec;
   const HeadLayout& layout;

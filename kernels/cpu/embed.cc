@@ -9,7 +9,7 @@ void CpuBackend::Embed(const Matrix& embedding, std::span<const int32_t> tokens,
   PS_CHECK(tokens.size() == positions.size());
   const PackedMatrix& matrix = Packed(embedding);
   const int width = static_cast<int>(matrix.in()), pairs = width / 2;
-  // Computed once: powers in float64 take a noticeable part of a decode step.
+  // Computed once: powers in float64 would take a noticeable part of a decode step.
   if (std::ssize(position_thetas_) != pairs) position_thetas_ = PositionThetas(width);
   context_.ParallelRows(std::ssize(tokens), 1, [&](int64_t first, int64_t last, int thread) {
     float* cosines = context_.Scratch(thread, 2 * pairs);

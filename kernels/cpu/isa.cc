@@ -20,7 +20,7 @@ struct Isa {
   bool (*supported)();
   std::unique_ptr<Backend> (*create)(int threads, const ProductUnits& units);
   ProductUnits units = {};
-  // Whether it is faster on this machine than the sets before it. Null: always, if supported.
+  // Whether the set is faster on this machine than the sets before it. Null: always, if supported.
   bool (*faster)() = nullptr;
 };
 

@@ -1,6 +1,6 @@
-// The learned sketch in one pass: a task takes a tile of rows through both branches in its own
-// cache, so that memory is read for inputs and written for sketches alone. The weights of a layer,
-// some hundred KB, stay in L2 across tiles.
+// The learned sketch in one pass: a task computes both branches for a tile of rows in its own
+// cache, so that only inputs are read from memory and only sketches written to it. The weights of a
+// layer, some hundred KB, stay in L2 across tiles.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Rows of a task: one register tile of 12 rows, or two if there are many rows. AMX takes 32.
+// Rows of a task: one register tile of 12 rows, or two if there are many rows; 32 with AMX.
 constexpr int kSmallTile = 12;
 constexpr int kLargeTile = 24;
 

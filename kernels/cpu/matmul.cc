@@ -18,8 +18,8 @@
 
 namespace {
 
-// From this many rows on a 16-bit panel is widened once, and not in every row tile. The bits are
-// the same.
+// From this number of rows on, a 16-bit panel is widened once, and not in every row tile. The bits
+// are the same.
 constexpr int kWidenRows = 25;
 
 PS_INLINE V LoadElements(const float* p) { return Load(p); }
@@ -100,7 +100,7 @@ void PanelTile(const Product& p, const B& b, int64_t row, int64_t column) {
   }
 }
 
-// All rows times one panel: tiles of two vectors, or two passes of one vector.
+// Multiplies all rows by one panel: in tiles of two vectors, or in two passes of one vector.
 template <typename P>
 void PanelProduct(const Product& p, const P& panel, int64_t index) {
   constexpr int NV = kPanelVectors;
@@ -133,7 +133,7 @@ void WidenPanel(const P& panel, int64_t depth, float* out) {
 
 void MultiplyFloat(const Product& p) {
   const PackedMatrix& w = p.w;
-  // A task of few rows takes several panels: one row multiplies them all at once.
+  // A task of few rows processes several panels: one row is multiplied by all of them at once.
   const int64_t group = p.rows < kWidenRows ? kSingleRowPanels : 1;
   const bool widen = p.rows >= kWidenRows && w.type() != DataType::kF32 && p.context != nullptr;
   p.ForPanels(group, [&](int64_t first, int64_t last, int thread) {

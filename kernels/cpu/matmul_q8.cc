@@ -1,6 +1,6 @@
 // Products with 8-bit weights (kernels/quantize.h). Every row of activations is quantised to
 // unsigned bytes (integer + 128) first. Integer sums are exact, so tiles, splits and threads change
-// no bit, and all instruction sets give the same bits.
+// no bit, and all instruction sets compute the same bits.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -55,11 +55,11 @@ void QuantizeRow(const float* x, int64_t width, const QuantScale& scale, uint8_t
   }
 }
 
-// With fewer rows a tile is mostly empty, and the time is that of reading the weights. Sums are
-// exact, so both ways give the same bits.
+// Minimum number of rows for tiles. With fewer rows a tile is mostly empty, and reading the weights
+// takes the time. Sums are exact, so both ways compute the same bits.
 constexpr int64_t kMinTileRows = 16;
 
-// All rows times one panel, by AMX tiles.
+// Multiplies all rows by one panel, with AMX tiles.
 void TilePanel(const TileSession& session, const Product& p, const WordRows& x, int64_t panel) {
   const PackedMatrix& w = p.w;
   static_assert(kTileBlock == kPanelColumns);
@@ -79,8 +79,8 @@ void TilePanel(const TileSession& session, const Product& p, const WordRows& x, 
   }
 }
 
-// The memory of the quantised rows: whole blocks of rows and of bytes, as tiles read them. Contents
-// of the padding do not reach a result.
+// The memory of the quantised rows: whole blocks of rows and of bytes, as tiles read them. The
+// padding has no effect on results.
 WordRows QuantizedRows(const Product& p) {
   uint8_t* memory = p.Converted();
   const int64_t row_size = (p.w.in() + kTileRowBytes - 1) / kTileRowBytes * kTileRowBytes;

@@ -37,8 +37,8 @@ struct Product {
   Context* context;
   // With a null context: memory for converted activations, ConvertedBytes(rows, w.in()).
   uint8_t* scratch = nullptr;
-  // If not null, x: the product is that of gelu(x), which overwrites x. Columns [w.in(), x_row)
-  // are zero.
+  // Null, or equal to x: then the product is that of gelu(x), which overwrites x, and columns
+  // [w.in(), x_row) of x are zero.
   float* gelu = nullptr;
 
   int threads() const { return context == nullptr ? 1 : context->threads(); }
@@ -65,8 +65,7 @@ struct Product {
   }
 };
 
-// Computes a product in the way that suits its matrix and units, one of the next three or, for
-// float32 and 16-bit weights, in float32.
+// Computes a product: by the function below for its weight format and units, else in float32.
 void Multiply(const Product& p);
 void MultiplyQ8(const Product& p);
 void MultiplyQ4(const Product& p);

@@ -8,13 +8,13 @@
 namespace polysketch::cpu {
 namespace {
 
-// Independent accumulators: more than latency times throughput of any known core.
+// Independent accumulators: more than latency times throughput of any known core needs.
 constexpr int kChains = 16;
 constexpr int kSteps = 1000;
 // The fastest run counts, which no other process interrupted.
 constexpr int kRuns = 9;
-// Ratio of the rates above which dot products are used. Measured ratios are far from it on both
-// sides, so that every start decides alike.
+// Ratio of the rates above which dot products are used. Measured ratios are far above or far below
+// it, so that every start of the program decides alike.
 constexpr double kMinRatio = 1.3;
 
 struct MultiplyAdd {

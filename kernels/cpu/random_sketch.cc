@@ -1,4 +1,4 @@
-// The random sketch. A task takes a tile of rows through all levels in its cache.
+// The random sketch. A task computes all levels for a tile of rows in its own cache.
 #include <immintrin.h>
 
 #include <algorithm>

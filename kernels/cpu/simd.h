@@ -168,7 +168,7 @@ PS_INLINE I DotBytes(I acc, I x, I w) {
 // Adds the two products of bf16 in each lane, the upper one first. Requires AVX512-BF16
 // (product_units.h).
 PS_INLINE V DotBf16(V acc, I x, I w) {
-  // Not the intrinsic, for the same reason.
+  // Not the intrinsic, for the reason in DotBytes.
   asm("vdpbf16ps %2, %1, %0" : "+v"(acc.v) : "v"(x.v), "v"(w.v));
   return acc;
 }
@@ -423,7 +423,7 @@ PS_INLINE __m256 UpperHalf(V a) { return a.hi; }
 
 #endif
 
-// Sums and maxima over lanes by one fixed tree, halves onto each other: 16 -> 8 -> 4 -> 2 -> 1.
+// Sums and maxima over lanes by one fixed tree, which combines halves: 16 -> 8 -> 4 -> 2 -> 1.
 PS_INLINE float ReduceAdd(V a) {
   const __m256 s8 = _mm256_add_ps(LowerHalf(a), UpperHalf(a));
   const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));

@@ -19,12 +19,12 @@ void ForRows(int64_t rows, int64_t cols, int64_t stride, const Run& run) {
   for (int64_t i = 0; i < rows; ++i) run(i * stride, cols);
 }
 
-// `count` elements of an array of float32, or of bf16 if `narrow`.
+// Passes `count` elements of an array of float32, or of bf16 if `narrow`, to `io`.
 void WalkRun(SavedValues* io, bool narrow, float* array, int64_t offset, int64_t count) {
   narrow ? io->Bf16(HalfWords(array) + offset, count) : io->Floats(array + offset, count);
 }
 
-// Transposed keys [dim][tokens].
+// Passes transposed keys [dim][tokens] to `io`.
 void WalkKeys(SavedValues* io, bool narrow, float* keys, int64_t dim, int64_t tokens) {
   for (int64_t row = 0; row < dim; ++row) {
     for (int64_t t = 0; t < tokens; t += kKeyPanel) {

@@ -14,9 +14,9 @@ namespace {
 
 static_assert(kPartKeysTensor == kPartKeys);
 
-// Segments are planned in groups whose partial sums take at most this.
+// Segments are planned in groups whose partial sums take at most this number of bytes.
 constexpr int64_t kPartialBytes = int64_t{256} << 20;
-// Shared memory that a kernel may have on every architecture (sm_80: 163 KB).
+// Bytes of shared memory that a kernel may have on every architecture (sm_80: 163 KB).
 constexpr int64_t kSharedLimit = 160 << 10;
 constexpr int kMoveThreads = 128;
 constexpr unsigned kMoveSlices = 64;
@@ -202,7 +202,7 @@ void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const 
 
 template <typename Kernels>
 void AttentionRunner::RunPlan(const Kernels& kernels, const AttentionPlan& plan) {
-  // An empty list launches nothing.
+  // A kernel with an empty list is not launched.
   kernels.Fold(plan.early_folds, partials_.data());
   kernels.Scan(plan.early_scans, partials_.data(), snapshots_.data(), shape_);
   kernels.Copy(plan.copies);

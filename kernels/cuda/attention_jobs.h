@@ -2,10 +2,10 @@
 // made once a step by attention_plan.cc and read in every layer. Plain data, the same on the host
 // and on the device.
 //
-// The cuts depend on the model and on absolute positions only, never on the split into segments or
-// on other sequences: work is cut at block boundaries, a block is folded from zero and added once,
-// and the parts of a row's sum (attention_parts.cuh) have fixed boundaries. So prefill, decoding
-// and any mixture of them give the same bits.
+// The boundaries of jobs depend on the model and on absolute positions only, never on the split
+// into segments or on other sequences: work is cut at block boundaries, a block is folded from zero
+// and added once, and the parts of a row's sum (attention_parts.cuh) have fixed boundaries. So
+// prefill, decoding and any mixture of both compute the same bits.
 #pragma once
 
 #include <cstdint>

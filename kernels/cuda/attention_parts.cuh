@@ -3,7 +3,7 @@
 // A query's sum consists of parts with fixed boundaries: 128 features of the far state, or 64 keys
 // of a block. Each part is summed from zero, and parts are then added in order (Merge). So a warp
 // that processes all parts of its rows (prefill) and many thread blocks that process one part each
-// (decoding) give the same bits. A row of a tensor core tile does not depend on the other rows.
+// (decoding) compute the same bits. A row of a tensor core tile does not depend on the other rows.
 //
 // Phi is never in memory: a step covers 16 features (i0, j0..j0+7), (i0 + 1, j0..j0+7), and a
 // register of the A fragment is a pair of x_j times a broadcast x_i. Fragment layouts: ptx.cuh;
@@ -16,8 +16,8 @@ namespace polysketch::cuda {
 
 constexpr int kPartFeatures = 128;
 constexpr int kPartKeysTensor = 64;  // = kPartKeys of attention_plan.h
-constexpr int kRowPad =
-    8;  // elements after each shared row, so that ldmatrix has no bank conflicts
+// Elements after each shared row, so that ldmatrix has no bank conflicts.
+constexpr int kRowPad = 8;
 
 __host__ __device__ constexpr int PadTo16(int n) { return (n + 15) / 16 * 16; }
 
@@ -341,7 +341,7 @@ struct KeyLimits {
     const int own = first_row_limit + 16 * m + 8 * half + g;
     return causal && own < count ? own : count;
   }
-  // No row of the warp's M tiles attends to keys from here on.
+  // The first key of the part that no row of the warp's M tiles attends to, nor to any after it.
   __device__ __forceinline__ int End(int M) const {
     const int own = first_row_limit + 16 * M - 1;
     return causal && own < count ? own : count;

@@ -112,8 +112,8 @@ class Planner {
     const auto* table =
         reinterpret_cast<uint8_t* const*>(addresses_.tables + needs.blocks * sizeof(uint8_t*));
     needs.blocks += std::ssize(state.blocks());
-    // The memory for results of parts grows with the past. Decoding is worth it, the ends of a
-    // prompt's chunk are not.
+    // The memory for the results of parts grows with the past. It is spent on decoding, and not on
+    // the ends of a prompt's chunk.
     const bool few = segment.rows <= shape_.few_rows;
     for (int64_t row = 0; row < segment.rows;) {
       const int64_t token = state.position() + row;

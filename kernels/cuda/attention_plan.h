@@ -1,4 +1,4 @@
-// The attention of a step as jobs for the kernels (attention_jobs.h).
+// Plans the attention of a step: turns its segments into jobs for the kernels (attention_jobs.h).
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,8 @@ bool SamplesRows() {
   return wish == nullptr || std::strcmp(wish, "host") != 0;
 }
 
-// Uploads `values` and returns true, unless `host` says that the device has them.
+// Uploads `values`, stores them in `host` and returns true, unless `host` holds the same values
+// already.
 template <typename T>
 bool Upload(Device* device, std::span<const T> values, std::vector<T>* host,
             DeviceArray<T>* array) {
@@ -55,17 +56,17 @@ float* CudaBackend::NewArray(size_t size) {
 
 void CudaBackend::DeleteArray(float* array) {
   if (array == nullptr) return;
-  device_->OnMove();  // an array of another model may get this address
+  device_->OnMove();  // another array may get this address
   device_->Free(array);
 }
 
 void CudaBackend::CopyIn(const float* host, size_t size, float* array) {
   device_->CopyIn(array, host, size * sizeof(float));
-  device_->Synchronize();  // the caller may change its array
+  device_->Synchronize();  // the caller may change its array after this call
 }
 
 void CudaBackend::CopyOut(const float* array, size_t size, float* host) {
-  // After an error the caller gets zeros and must look at status().
+  // After an error the caller gets zeros, and must check status().
   if (!device_->status().ok()) std::fill_n(host, size, 0.0f);
   device_->CopyOut(host, array, size * sizeof(float));
 }

@@ -1,7 +1,7 @@
 // polysketch-cuda-bench [GB/s TFLOP/s]: times of the kernels alone. Useful FLOP and bytes are those
 // of docs/gpu.md: symmetric features, one read of the state, half a block of near keys. The
-// arguments are the ceilings of this machine (bench/cuda_peer.py measures them) that shares refer
-// to.
+// arguments are the ceilings of this machine, to which shares refer (bench/cuda_peer.py measures
+// them).
 #include "kernels/cuda/bench.h"
 
 #include <cstdio>
@@ -51,8 +51,8 @@ struct Network {
   double row_flop = 0;
 };
 
-// Attention of `rows` tokens of each of `batch` sequences at `position`. With a network, queries
-// and keys are sketched first.
+// Measures attention of `rows` tokens of each of `batch` sequences at `position`. With a network,
+// queries and keys are sketched first.
 void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& spec, int batch,
                     int rows, int64_t position, const Network* network = nullptr) {
   const double features = spec.features(), d = spec.head_dim, r = spec.sketch_size;

@@ -32,7 +32,8 @@ class Bench {
                 "share");
   }
 
-  // Measures `work`, which from its second call on only launches kernels.
+  // Measures `work` and prints its line. `work` may allocate in its first call; from the second
+  // call on it only launches kernels. flop, bytes: useful work of a call.
   void Run(const std::string& name, double flop, double bytes, const std::function<void()>& work) {
     work();
     device_->Synchronize();

@@ -1,4 +1,5 @@
-// Useful bytes are those of the inputs and outputs, each once. FLOP are given for products only.
+// Measures the ops that process rows independently. Useful bytes are those of the inputs and
+// outputs, each once. FLOP are counted for products only.
 #include <memory>
 #include <vector>
 

@@ -48,8 +48,8 @@ size_t Device::FreeMemory() {
 
 void Device::Check(cudaError_t error, const char* what) {
   if (error == cudaSuccess || !status_.ok()) return;
-  // The caller runs the ops again without recording them, where the error occurs again if it is one
-  // of the device.
+  // The caller runs the ops again without recording them. If the error is one of the device, it
+  // occurs again then.
   if (SpoilRecording()) return;
   status_ = Internal("CUDA: ", what, ": ", cudaGetErrorString(error));
 }
@@ -153,7 +153,7 @@ cudaGraphExec_t Device::EndRecording() {
   }
   recording_ = false;
   if (graph != nullptr) cudaGraphDestroy(graph);
-  if (spoiled_) cudaGetLastError();  // the next call must not report it
+  if (spoiled_) cudaGetLastError();  // so that the next call does not report the error
   return spoiled_ ? nullptr : recording;
 }
 
@@ -162,7 +162,8 @@ void Device::Replay(cudaGraphExec_t graph) {
 }
 
 void Device::DeleteRecording(cudaGraphExec_t graph) {
-  Check(cudaStreamSynchronize(stream_), "before a recording is deleted");  // it may be running
+  // The recording may be running.
+  Check(cudaStreamSynchronize(stream_), "before a recording is deleted");
   Check(cudaGraphExecDestroy(graph), "a recording");
 }
 

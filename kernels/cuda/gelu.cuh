@@ -1,10 +1,11 @@
+// gelu in its tanh form: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace polysketch::cuda {
 
-// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+// The argument of the tanh.
 __device__ __forceinline__ float GeluArgument(float x) {
   return 0.7978845608028654f * fmaf(0.044715f * x * x, x, x);
 }

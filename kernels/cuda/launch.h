@@ -8,7 +8,8 @@
 
 namespace polysketch::cuda {
 
-constexpr size_t kPlainShared = 48 << 10;  // dynamic shared memory that needs no attribute
+// Bytes of dynamic shared memory that a kernel may have without an attribute.
+constexpr size_t kPlainShared = 48 << 10;
 
 template <typename... Parameters, typename... Arguments>
 cudaError_t LaunchOn(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, int threads,

@@ -139,8 +139,8 @@ __device__ __forceinline__ void AddChunk(const uint32_t (&a)[IN / 16][4], const 
   }
 }
 
-// The stages in order: Next() returns the next one when it is copied, Done() allows to overwrite
-// it.
+// The stages in order. Next() returns the next stage once it is copied; after Done() it may be
+// overwritten.
 template <int D, int R>
 struct Stages {
   const NetworkWeights& net;

@@ -1,5 +1,5 @@
-// What the cuda backend's library exports, in C names. The library and the program pass objects of
-// the classes in these headers to each other, so both must be built from the same headers.
+// The functions that the cuda backend's library exports, in C names. The library and the program
+// pass C++ objects to each other, so both must be built from the same headers.
 #pragma once
 
 #include "base/status.h"

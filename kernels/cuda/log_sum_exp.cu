@@ -19,7 +19,7 @@ __global__ void LogSumExpKernel(const float* x, int64_t width, float* out) {
   top = BlockMax(top, kThreads, scratch);
   float sum = 0;
   for (int64_t i = threadIdx.x; i < width; i += kThreads) sum += expf(row[i] - top);
-  if (bad) sum = BitsFloat(0x7fc00000u);  // fmaxf drops a NaN; the sum keeps it
+  if (bad) sum = BitsFloat(0x7fc00000u);  // NaN, which fmaxf drops
   sum = BlockSum(sum, kThreads, scratch);
   if (threadIdx.x == 0) out[blockIdx.x] = top + logf(sum);
 }

@@ -10,7 +10,7 @@
 namespace polysketch::cuda {
 namespace {
 
-// The matrix as [padded_in][padded_out] elements of T, converted from float32.
+// Returns the matrix as [padded_in][padded_out] elements of T, converted from float32.
 template <typename T, typename Convert>
 std::vector<uint8_t> Rows(const CudaMatrix& matrix, const HostMatrix& w, bool transpose,
                           const Convert& convert) {

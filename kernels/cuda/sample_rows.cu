@@ -1,5 +1,5 @@
 // Sampling from rows of logits (kernels/row_sampling.h), one thread block for each row. Every sum
-// that decides about a token has the order of engine/sampler, so the token is the same.
+// on which a token depends has the order of engine/sampler, so the token is the same.
 #include <algorithm>
 #include <cstring>
 
@@ -120,7 +120,8 @@ __device__ void SumWeights(const Row& row, float max, const SampleJob& job,
                            const RowMemory& memory) {
   const int lane = threadIdx.x % kLanes, half = threadIdx.x / kLanes;
   constexpr int kHalves = kThreads / kLanes;
-  for (int first = 0; first < row.blocks; first += kHalves) {  // as often in both halves of a warp
+  // Both halves of a warp run the same number of iterations.
+  for (int first = 0; first < row.blocks; first += kHalves) {
     const int block = first + half;
     float partial = 0;
     if (block < row.blocks) {
@@ -144,7 +145,7 @@ __device__ void SumWeights(const Row& row, float max, const SampleJob& job,
   __syncthreads();
 }
 
-// As in engine/sampler/sampler.cc.
+// As Pass in engine/sampler/sampler.cc.
 __device__ int Pass(const float* weights, int count, double target, double* sum) {
   double before = *sum;
   int last = 0;
@@ -158,7 +159,7 @@ __device__ int Pass(const float* weights, int count, double target, double* sum)
   return last;
 }
 
-// DrawFromRow of engine/sampler/sampler.cc. Returns the token to thread 0.
+// As SampleFromRow in engine/sampler/sampler.cc. Returns the token to thread 0.
 __device__ int SampleToken(const Row& row, float max, const SampleJob& job,
                            const RowMemory& memory) {
   const double target = job.uniform * memory.doubles[0];
@@ -190,7 +191,7 @@ __device__ float KthMaximum(const Row& row, int k, const RowMemory& memory) {
   return memory.weights[0];
 }
 
-// Candidates are the tokens of at least `min`, compared by weight or by logit.
+// Candidates are the tokens whose weight, or logit, is at least `min`.
 struct Bound {
   bool by_weight;
   float min, max_logit;
@@ -331,7 +332,7 @@ __device__ double SumFrom(const Row& row, float min, const Bound& bound, const S
 }
 
 // Returns the lowest weight of the fewest highest buckets that certainly hold top_p of the sum, by
-// bisection. The sampler's CutToMass reads no weight below it.
+// bisection. KeepMass of engine/sampler/sampler.cc reads no weight below it.
 __device__ float MinWeightOfTopP(const Row& row, const Bound& bound, const SampleJob& job,
                                  const RowMemory& memory) {
   const double needed = job.top_p * memory.doubles[0] * (1 + 1e-9);
@@ -449,7 +450,7 @@ void CudaBackend::SampleRows(float* logits, int64_t width, std::span<const Sampl
                   reinterpret_cast<Edit*>(to + rows * sizeof(SampleJob)),
                   reinterpret_cast<SampleOutput*>(from),
                   reinterpret_cast<SampleCandidate*>(from + results));
-  // Candidates are copied only if a query asks for some.
+  // Candidates are copied only if a query returns candidates.
   const bool candidates = std::any_of(queries.begin(), queries.end(), HasCandidates);
   host_answers_.assign(all, 0);
   device_->CopyOut(host_answers_.data(), from, candidates ? all : results);

@@ -57,8 +57,8 @@ void StepGraphs::Record(Entry* entry, const std::function<void()>& ops) {
   ops();
   entry->graph = device_->EndRecording();
   if (entry->graph == nullptr) {
-    // The step cannot be recorded, and nothing has run: this and later steps of the shape run as
-    // they are.
+    // The step cannot be recorded, and nothing has run. This step and later ones of its shape run
+    // without a recording.
     entry->recordable = false;
     ++counts_.direct;
     ops();

@@ -2,13 +2,13 @@
 // recording of them is one launch.
 //
 // Everything that the launches of a step depend on, besides device memory, is its shape: a list of
-// numbers. The first step of a shape runs as it is, while arrays of the workspace grow; the second
-// is recorded; later ones are replayed. The caller first uploads what changes from step to step
-// (tokens, positions, job lists) to the same addresses. All recordings are dropped when an array of
-// the workspace moves, since they hold addresses. At most kMax shapes are kept; the least recently
-// used one is dropped.
+// numbers. The first step of a shape runs directly, while arrays of the workspace grow; the second
+// step is recorded; later ones are replayed. The caller first uploads what changes from step to
+// step (tokens, positions, job lists) to the same addresses. All recordings are dropped when an
+// array of the workspace moves, since they hold addresses. At most kMax shapes are kept; the least
+// recently used one is dropped.
 //
-// POLYSKETCH_CUDA_GRAPHS=off runs every step as it is.
+// POLYSKETCH_CUDA_GRAPHS=off runs every step directly.
 #pragma once
 
 #include <cstdint>

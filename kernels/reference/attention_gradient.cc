@@ -20,7 +20,7 @@ PairWeight PowerOf(double dot, int power) {
   return {below * dot, power * below};
 }
 
-// The rows that a pair of tokens meets in, and their width.
+// Whether a pair of tokens is compared by near or by far rows, and the width of the rows.
 struct Pair {
   bool near;
   int width;

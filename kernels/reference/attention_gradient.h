@@ -1,5 +1,5 @@
 // Attention of one head over a whole sequence, and its gradients, by the definition: all pairs
-// s <= t in float64. What the training kernels (kernels/cuda/training) are tested against.
+// s <= t in float64. The training kernels (kernels/cuda/training) are tested against it.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace polysketch::reference {
 
-// Rows [tokens][width]. Kinds without near rows of their own have only the near ones here (the far
-// ones are the same then), as have the KV kinds.
+// Rows [tokens][width]. Only mixed kinds have far_q and far_k here: in other recurrent kinds the
+// far rows equal the near rows, and KV kinds have no far part.
 struct HeadRows {
   std::vector<double> near_q, near_k, far_q, far_k, v;
 };
@@ -20,18 +20,18 @@ struct HeadOutput {
   std::vector<double> denominators;  // [tokens]: c + sum_s w[t,s]
 };
 
-// How a pair's weight depends on its dot product.
+// The weight of a pair as a function of its dot product.
 struct PairWeight {
   double weight = 0;
-  double slope = 0;  // its derivative
+  double slope = 0;  // derivative of the weight with respect to the dot product
 };
 PairWeight WeightOf(const AttentionSpec& spec, bool near, double dot);
 
 HeadOutput AttendHead(const AttentionSpec& spec, const HeadRows& rows, int64_t tokens);
 
-// Gradients of sum(out * g) by each element of `rows`; g [tokens][d]. With a = g / D (D the
-// denominator) and e = -(g . out) / D, a weight's gradient is a_t . v_s + e_t, and v_s's is
-// sum_t w[t,s] a_t.
+// Gradients of sum(out * g) with respect to each element of `rows`; g [tokens][d]. With a = g / D
+// (D the denominator) and e = -(g . out) / D, the gradient of w[t,s] is a_t . v_s + e_t and the
+// gradient of v_s is sum_t w[t,s] a_t.
 HeadRows AttendHeadGradients(const AttentionSpec& spec, const HeadRows& rows, int64_t tokens,
                              const std::vector<double>& g);
 

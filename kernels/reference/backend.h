@@ -10,7 +10,7 @@
 
 namespace polysketch::reference {
 
-// The member functions that are ops are defined one a file, in files named for them.
+// Each op is defined in the file of its name.
 class ReferenceBackend final : public Backend {
  public:
   explicit ReferenceBackend(bool float64_state) : float64_state_(float64_state) {}

@@ -1,5 +1,5 @@
-// A weight matrix of the reference backend: plain row-major float32, holding the values that the
-// storage type can hold.
+// A weight matrix of the reference backend: row-major float32 values, rounded to the storage type;
+// for q8 and q4 the integers, with a scale for each.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@ void ReferenceBackend::ApplyRandomSketch(const RandomSketch& sketch, const float
   PS_CHECK(!sketch.levels.empty() && sketch.levels[0].size() == size_t{1} << sketch.levels.size());
   for (int64_t m = 0; m < rows; ++m) {
     const Row input(x + m * sketch.input, x + (m + 1) * sketch.input);
-    // The vectors at hand: at first one copy of x for every matrix of level 0.
+    // The input vectors of a level: at first one copy of x for every matrix of level 0.
     std::vector<Row> vectors(sketch.levels[0].size(), input);
     for (const auto& level : sketch.levels) {
       PS_CHECK(level.size() == vectors.size()) << level.size() << " != " << vectors.size();

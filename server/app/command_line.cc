@@ -12,10 +12,10 @@
 namespace polysketch {
 namespace {
 
-// A value from one of the sources.
+// A value from the command line, the environment or the configuration file.
 struct Setting {
   std::string where;  // as the source writes it: "--max-queue", "POLYSKETCH_MAX_QUEUE"
-  std::string name;   // of a flag, or its former name
+  std::string name;   // name of a flag, current or former
   std::string text;
 };
 

@@ -19,7 +19,7 @@ struct CommandLine {
   std::vector<std::string> warnings;  // uses of former names of flags
 };
 
-// As std::getenv: nullptr for a variable that is not set.
+// Like std::getenv: returns nullptr for a variable that is not set.
 using EnvironmentLookup = std::function<const char*(const char*)>;
 
 // `args`: without the program's name. INVALID_ARGUMENT names the flag, variable or key of the file

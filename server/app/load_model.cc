@@ -28,8 +28,8 @@ std::string MiB(double bytes) {
   return text;
 }
 
-// With a device, a step's tokens are sampled in a tenth of a millisecond; more threads would cost
-// more to wake than they save.
+// With a device, the tokens of a step are sampled in a tenth of a millisecond: waking more threads
+// would cost more than they save.
 constexpr int kMaxSamplingThreads = 8;
 
 int HostThreads(const ServerConfig& config) {
@@ -49,13 +49,13 @@ Result<std::unique_ptr<Backend>> NewBackend(const ServerConfig& config) {
   return NewCpuBackend(HostThreads(config));
 }
 
-// Logs at most one line a second.
+// Logs the progress of loading, at most one line a second.
 class LoadProgress {
  public:
   void operator()(int64_t done, int64_t total) {
     const Clock::time_point now = Clock::now();
     if (now - last_ < std::chrono::seconds(1) && done < total) return;
-    if (done == total && !logged_) return;  // a small model
+    if (done == total && !logged_) return;  // a small model, loaded within a second
     last_ = now;
     logged_ = true;
     LogInfo("loading",
@@ -127,7 +127,7 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   return info;
 }
 
-// Logs the memory of a busy process, by pool, and on a device what is allocated there.
+// Logs the memory of a busy process by pool, and the memory that is allocated on a device.
 void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   const ModelConfig& c = loaded.model->config();
   const EngineStats stats = loaded.engine->stats();
@@ -175,7 +175,7 @@ void LogModel(const v1::GetModelResponse& info, Clock::time_point start) {
                     {"loaded_ms", time.count()}});
 }
 
-// Backend, models and tokenizer.
+// Loads backend, models and tokenizer.
 Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
   PS_ASSIGN_OR_RETURN(loaded->backend, NewBackend(config));
   LogInfo("device", {{"name", loaded->backend->name()}, {"threads", loaded->backend->threads()}});
@@ -221,12 +221,12 @@ EngineOptions MakeEngineOptions(const ServerConfig& config, EngineObserver* obse
   options.on_device_failure = [failed = &loaded->device_failed](const Status& status) {
     LogError("device_failed", {{"reason", status.message()}, {"effect", "the process ends"}});
     failed->store(true);
-    kill(getpid(), SIGTERM);  // a drain, as for any stop: readiness goes off first
+    kill(getpid(), SIGTERM);  // drains as for any stop: readiness is turned off first
   };
   return options;
 }
 
-// State store and session table. `loaded`: with an engine.
+// Opens the state store and makes the session table. `loaded`: with an engine.
 Status OpenSessions(const ServerConfig& config, EngineObserver* observer, LoadedModel* loaded) {
   if (!config.state_store.empty()) {
     PS_ASSIGN_OR_RETURN(loaded->store, OpenConfiguredStore(config));

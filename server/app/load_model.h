@@ -11,9 +11,9 @@
 
 namespace polysketch {
 
-// Loads the folder, proves the model with a forward pass (Engine::Create) and logs the memory that
-// it needs. Errors name the flag, file or tensor. `observer` outlives the result; `writers` run what
-// the engine's events cause.
+// Loads the folder, runs a forward pass (Engine::Create) and logs the memory of the busy server.
+// Errors name the flag, file or tensor. `observer` outlives the result. `writers` is the executor
+// that writes to streams; the engine holds it while it pushes the events of a step.
 Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, EngineObserver* observer,
                                                std::shared_ptr<Executor> writers);
 

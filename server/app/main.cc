@@ -18,7 +18,7 @@ namespace {
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 
-// The exit status says whether the caller's flags and files are wrong.
+// Prints the error. The returned exit status says whether the caller's flags and files are wrong.
 int Fail(const Status& status) {
   std::fprintf(stderr, "polysketch-server: %s\n", status.message().c_str());
   return status.code() == Code::kInvalidArgument ? kExitUsage : kExitFailure;
@@ -35,8 +35,8 @@ void PrintReady(const Server& server) {
 }
 
 int Serve(const ServerConfig& config, StopSignals* signals) {
-  // Declared in another order than they are made: calls refer to the model until the server is
-  // destroyed, the engine to the metrics.
+  // Declared in the reverse order of destruction: calls refer to the model until the server is
+  // destroyed, and the engine refers to the metrics.
   Metrics metrics;
   std::unique_ptr<LoadedModel> model;
   Result<std::unique_ptr<Server>> started = Server::Start(config, &metrics);

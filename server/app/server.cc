@@ -31,8 +31,8 @@ int Clamped(int64_t value) {
   return static_cast<int>(std::min<int64_t>(value, std::numeric_limits<int>::max()));
 }
 
-// Streams that an honest client can have on a connection. An aborted call takes a moment to be
-// freed, while another uses its stream.
+// Maximum number of open streams of an honest client on a connection. An aborted call takes a
+// moment to be freed, while another call uses its stream.
 int64_t MaxStreams(const ServerConfig& config) { return 2 * config.max_concurrent_streams + 32; }
 
 ConnectionLimits LimitsOf(const ServerConfig& config) {
@@ -54,8 +54,8 @@ void RaiseFileLimit(int64_t max_connections) {
   }
 }
 
-// Sends the messages of the libraries to our log. protobuf reports every bad string of a client,
-// gRPC every connection that ends unusually: most are debug messages.
+// Sends the messages of the libraries to the server's log. protobuf reports every bad string of a
+// client, gRPC every connection that ends unusually: most of them become debug messages.
 void RouteLibraryLogs() {
   google::protobuf::SetLogHandler(
       [](google::protobuf::LogLevel level, const char*, int, const std::string& message) {
@@ -72,7 +72,7 @@ void SetMessageLimits(const ServerConfig& config, grpc::ServerBuilder* builder) 
   builder->SetMaxReceiveMessageSize(Clamped(config.max_message_bytes));
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, Clamped(config.max_metadata_bytes));
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadChunkBytes);
-  // A compressed message may have a thousand times its size.
+  // Compression is off: a compressed message may expand to a thousand times its size.
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
@@ -165,7 +165,7 @@ Status Server::StartMetrics(const std::string& address) {
   }
   try {
     exposer_ = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/2);
-  } catch (const std::exception& error) {  // the library reports errors in no other way
+  } catch (const std::exception& error) {  // the library reports errors only by exceptions
     return Unavailable("--metrics-listen: cannot listen on ", address, ": ", error.what());
   }
   metrics_address_ = StrCat(address.substr(0, colon), ":", exposer_->GetListeningPorts().at(0));
@@ -223,7 +223,7 @@ void Server::SetModel(const ServedModel* model) {
 }
 
 bool Server::Drain(std::chrono::milliseconds timeout) {
-  context_.draining.store(true);  // first: a client that sees NOT_SERVING is refused for certain
+  context_.draining.store(true);  // first: a client that has seen NOT_SERVING is always refused
   health_.SetServing(false);
   const auto deadline = std::chrono::system_clock::now() + timeout;
   const ServedModel* model = context_.model.load();
@@ -243,8 +243,8 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
 }
 
 Server::~Server() {
-  // First the threads that read the members below. civetweb takes up to two seconds to stop, so both
-  // stop at the same time.
+  // First stop the threads that read other members. civetweb takes up to two seconds to stop, so
+  // both servers stop at the same time.
   std::thread stop_page([this] { page_.reset(); });
   exposer_.reset();
   stop_page.join();

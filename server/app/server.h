@@ -31,7 +31,7 @@ class Server {
   // UNAVAILABLE. INVALID_ARGUMENT and UNAVAILABLE name the flag of an address that cannot be bound.
   // `metrics` outlives the server.
   static Result<std::unique_ptr<Server>> Start(const ServerConfig& config, Metrics* metrics);
-  // Cancels the calls that are left.
+  // Cancels the calls that have not ended.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

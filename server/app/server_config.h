@@ -1,5 +1,5 @@
-// The configuration of the server. A value comes from its flag, or from its environment variable, or
-// from the file that --config names, or it is the default below.
+// The configuration of the server. A value comes from its flag, or from its environment variable,
+// or from the file that --config names, or it is the default below.
 #pragma once
 
 #include <chrono>

@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 Result<ContentHash> HashFile(const fs::path& path) {
   PS_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path.string()));
-  // In pieces that are released again: a start must not need memory for the file and for the
-  // weights that were packed from it.
+  // In pieces whose pages are released again: a start must not need memory for both the file and
+  // the weights that were packed from it.
   constexpr size_t kPiece = size_t{4} << 20;
   ContentHasher hasher;
   for (size_t first = 0; first < file.size(); first += kPiece) {
@@ -53,8 +53,8 @@ StateEncoding EncodingNamed(const std::string& name) {
   return StateEncoding::kF32;  // the last choice of the flag
 }
 
-// Limit of the state in a snapshot, in bytes. Its values are float32, those in memory may have 16
-// bits: at most twice the bytes.
+// Limit of the state in a snapshot, in bytes. The values in a snapshot are float32, those in memory
+// may have 16 bits: a snapshot has at most twice the bytes.
 size_t MaxStateBytes(const LoadedModel& loaded) {
   if (loaded.model->attention_spec().kv_cache()) return loaded.engine->stats().state_bytes_limit;
   return 2 * loaded.model->StateBytes(1);

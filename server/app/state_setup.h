@@ -1,4 +1,4 @@
-// Makes what keeps states outside slots: state store, prefix cache, session options.
+// Makes the parts that keep states outside slots: state store, prefix cache, session options.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,11 @@
 
 namespace polysketch {
 
-// Errors begin with the flag's name.
+// Opens the store of --state-store. Errors begin with the flag's name.
 Result<std::unique_ptr<StateStore>> OpenConfiguredStore(const ServerConfig& config);
 
-// Null if the prefix cache is off. It has no memory until MakeSessionOptions. `block`: in tokens;
-// states inside a prompt are stored at multiples of it.
+// Makes the prefix cache; null if it is off. Its memory limit is 0 until MakeSessionOptions sets
+// it. `block`: in tokens; states inside a prompt are stored at multiples of it.
 std::unique_ptr<PrefixCache> NewPrefixCache(const ServerConfig& config, int block);
 
 // Binds the states of this process to the contents of the model folder, the device and the formats.

@@ -15,9 +15,9 @@ namespace polysketch {
 // one thread at a time.
 class ChunkTokenizer {
  public:
-  // Appends the ids of the chunk to `tokens`, before those of the first text chunk the BOS that the
-  // rules ask for. `Message` has the oneof `input`: text, tokens. A chunk without an input appends
-  // nothing. `continued`: tokens go before the input, so that it gets no BOS.
+  // Appends the ids of the chunk to `tokens`; before the ids of the first text chunk, BOS if the
+  // rules require it. `Message` has the oneof `input`: text, tokens. A chunk without an input
+  // appends nothing. `continued`: other tokens precede the input, so that it gets no BOS.
   // INVALID_ARGUMENT and FAILED_PRECONDITION name the field.
   template <typename Message>
   Status Append(const Message& chunk, const RequestRules& rules, bool continued,
@@ -27,7 +27,7 @@ class ChunkTokenizer {
   }
   // Appends the ids that the end of the input makes certain.
   Status Finish(std::vector<int32_t>* tokens);
-  // Whether there was a chunk with an input, be it empty.
+  // Whether a chunk with an input arrived, even an empty one.
   bool started() const { return encoder_ != nullptr || has_tokens_; }
 
  private:

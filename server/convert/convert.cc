@@ -178,7 +178,7 @@ Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
   const Status status =
       ValidateGenerate(params, rules.vocab_size, rules.max_new_tokens, rules.tokenizer != nullptr);
   if (status.ok()) return params;
-  // A field of SamplingParams is a field of the message's `sampling`.
+  // The field of an error of ValidateSampling is a field of the message's `sampling`.
   const bool of_sampling = !ValidateSampling(params.sampling, rules.vocab_size).ok();
   return of_sampling ? Prefixed("sampling.", status) : status;
 }

@@ -30,15 +30,15 @@ Status RequireTokenizer(const RequestRules& rules, std::string_view field);
 // INVALID_ARGUMENT: "field[5]: expected an id in [0, 4096), found -1".
 Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int vocab_size);
 
-// Token ids of a prompt, BOS included if the rules require it. `continued`: the prompt follows
-// other tokens, so that it may be empty, and gets no BOS.
+// Returns the token ids of a prompt, BOS included if the rules require it. `continued`: other
+// tokens precede the prompt, so that it may be empty and gets no BOS.
 Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRules& rules,
                                       bool continued = false);
-// CompleteRequest.priority, within the rules.
+// Returns CompleteRequest.priority. INVALID_ARGUMENT for a priority beyond the rules.
 Result<int> ToPriority(const v1::CompleteRequest& request, const RequestRules& rules);
 // INVALID_ARGUMENT for points that do not increase, or more than 64.
 Result<CacheParams> ToCacheParams(const v1::CacheOptions& options);
-// Validated parameters: an error names the field of the message.
+// Returns validated parameters. INVALID_ARGUMENT names the field of the message.
 Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
                                         const RequestRules& rules);
 
@@ -49,13 +49,13 @@ std::optional<int64_t> ExpectedPosition(const Message& message) {
   return message.expected_position();
 }
 
-// Appends one token. `tokenizer` has the pieces of alternatives; null: they stay empty.
+// Appends one token. `tokenizer` provides the pieces of alternatives; null: the pieces stay empty.
 void AppendToken(const TokenEvent& event, bool with_logprobs, const Tokenizer* tokenizer,
                  v1::Delta* delta);
 void ToProto(const ProgressEvent& event, v1::Progress* progress);
 void ToProto(const ScoreEvent& event, v1::ScoreLogprobs* logprobs);
 void ToProto(const ChoiceEvent& event, v1::ChoiceFinish* finish);
-// `event`: one whose FinishStatus is OK.
+// `event`: a FinishEvent whose FinishStatus is OK.
 void ToProto(const FinishEvent& event, v1::Finish* finish);
 void ToProto(const FinishEvent& event, v1::ScoreFinish* finish);
 void ToProto(const FinishEvent& event, v1::AppendResponse* response);  // leaves the session unset

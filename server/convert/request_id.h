@@ -6,9 +6,9 @@
 
 namespace polysketch {
 
-// 1 to 128 of [A-Za-z0-9._:-].
+// Whether `text` is 1 to 128 characters of [A-Za-z0-9._:-].
 bool IsRequestId(std::string_view text);
-// A random one, "ps-" and 16 hexadecimal digits.
+// Returns a random id: "ps-" and 16 hexadecimal digits.
 std::string NewRequestId();
 // W3C Trace Context: 2, 32, 16 and 2 lower-case hexadecimal digits with dashes between, version not
 // ff, ids not zero.

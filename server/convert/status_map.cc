@@ -30,7 +30,7 @@ Status Prefixed(std::string_view prefix, const Status& status) {
 }
 
 grpc::StatusCode ToGrpcCode(Code code) {
-  // base/status.h has gRPC's numbers.
+  // The codes of base/status.h have gRPC's numbers.
   static_assert(static_cast<int>(Code::kInvalidArgument) ==
                 static_cast<int>(grpc::StatusCode::INVALID_ARGUMENT));
   static_assert(static_cast<int>(Code::kResourceExhausted) ==
@@ -59,7 +59,7 @@ Status FinishStatus(const FinishEvent& finish) {
     case FinishReason::kMigrated:
       return Status();
     case FinishReason::kCancelled: {
-      // A drain that ran out of time cancels with its own code.
+      // A drain that ran out of time cancels with a code of its own.
       const Code code = finish.status.ok() ? Code::kCancelled : finish.status.code();
       return with_code(code, "the request was cancelled");
     }

@@ -1,4 +1,4 @@
-// Our statuses as gRPC's. A retry delay goes out in the two forms that clients read: as
+// Converts Status to gRPC's status. A retry delay is sent in the two forms that clients read: as
 // google.rpc.RetryInfo in the status details, and as the trailing metadata `retry-after-ms`.
 #pragma once
 
@@ -12,17 +12,17 @@
 
 namespace polysketch {
 
-// `status` with `prefix` before its message; OK stays OK.
+// Returns `status` with `prefix` before its message; OK stays OK.
 Status Prefixed(std::string_view prefix, const Status& status);
 
 grpc::StatusCode ToGrpcCode(Code code);
 // If `status` has a retry delay, the details are a google.rpc.Status with one google.rpc.RetryInfo.
 grpc::Status ToGrpcStatus(const Status& status);
-// Adds `retry-after-ms` if `status` has a retry delay. Before the call ends.
+// Adds `retry-after-ms` if `status` has a retry delay. Call it before the call ends.
 void AddRetryMetadata(const Status& status, grpc::ServerContextBase* context);
 
-// The status of a call whose request ended so: OK for kStop, kLength and kMigrated, otherwise a
-// code for the reason, with the message of the finish if it has one.
+// Returns the status of a call whose request ended with `finish`: OK for kStop, kLength and
+// kMigrated, otherwise a code for the reason, with the message of the finish if it has one.
 Status FinishStatus(const FinishEvent& finish);
 
 }  // namespace polysketch

@@ -22,8 +22,8 @@ using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
 // Searches the fields that `descriptor` knows, in wire order, for the first string that is not
-// UTF-8, and returns its path and what is wrong. nullopt when the bytes end, or do not parse,
-// before one. The schema has no recursion, which bounds the depth.
+// UTF-8, and returns its path and what is wrong. nullopt if the bytes end, or do not parse, before
+// such a string. The schema has no recursion, which bounds the depth.
 std::optional<std::string> FindInvalidString(const Descriptor& descriptor,
                                              const std::string& prefix, CodedInputStream* input) {
   while (const uint32_t tag = input->ReadTag()) {
@@ -59,7 +59,7 @@ std::optional<std::string> FindInvalidString(const Descriptor& descriptor,
 Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
   if (!bytes.Valid())
     return InvalidArgument("expected a ", message->GetDescriptor()->name(), ", found no message");
-  // A reader moves through the slices: each pass has its own.
+  // Reading consumes a buffer: each pass reads its own copy, which shares the slices.
   grpc::ByteBuffer copy = bytes;
   {
     grpc::ProtoBufferReader reader(&copy);

@@ -1,4 +1,4 @@
-// Bytes of the wire <-> messages.
+// Converts bytes of the wire to messages and back.
 #pragma once
 
 #include <google/protobuf/message.h>

@@ -114,7 +114,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address
       [](mg_connection* connection, void* self) {
         HttpExchange exchange(connection);
         static_cast<HttpServer*>(self)->handler_(&exchange);
-        return 1;  // answered
+        return 1;  // the request was answered
       },
       server.get());
   return server;

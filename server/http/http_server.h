@@ -1,5 +1,5 @@
-// HTTP/1.1 for browsers and probes, on civetweb, which prometheus-cpp uses too. Every request goes to
-// one handler.
+// HTTP/1.1 for browsers and probes, on civetweb, which prometheus-cpp uses too. Every request goes
+// to one handler.
 #pragma once
 
 #include <functional>
@@ -43,8 +43,8 @@ class HttpServer {
   using Handler = std::function<void(HttpExchange*)>;
 
   // "HOST:PORT" with a numeric host; port 0 binds a free one. INVALID_ARGUMENT for another form,
-  // UNAVAILABLE when the address cannot be bound. `handler` runs on `threads` threads; more requests
-  // wait.
+  // UNAVAILABLE when the address cannot be bound. `handler` runs on `threads` threads; more
+  // requests wait.
   static Result<std::unique_ptr<HttpServer>> Start(const std::string& address, int threads,
                                                    Handler handler);
   // Waits until no handler runs.

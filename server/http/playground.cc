@@ -15,10 +15,11 @@
 namespace polysketch {
 namespace {
 
-// Completions at once. The page is for people; programs use gRPC.
+// Maximum number of completions at the same time. The page is for people; programs use gRPC.
 constexpr int kMaxAtOnce = 4;
 constexpr size_t kMaxBodyBytes = 1 << 20;
-// Without tokens, a blank line is sent this often to find out whether the client is still connected.
+// Without tokens, a blank line is sent this often to find out whether the client is still
+// connected.
 constexpr std::chrono::milliseconds kHeartbeat{500};
 
 std::string ErrorJson(const Status& status) {
@@ -49,8 +50,8 @@ std::string Line(const v1::CompleteResponse& response) {
 
 }  // namespace
 
-// Keeps a page of another site from using the server through a browser: such a page can neither send
-// JSON without a preflight request, nor set our address as its origin.
+// Keeps a page of another site from using the server through a browser: such a page can neither
+// send JSON without a preflight request, nor set this server's address as its origin.
 Status Playground::Check(const HttpExchange& exchange) const {
   if (!exchange.Header("Content-Type").starts_with("application/json")) {
     return InvalidArgument("Content-Type: expected application/json, found \"",
@@ -151,7 +152,7 @@ FinishEvent Playground::Stream(HttpExchange* exchange, RequestId id, bool with_l
     if ((!connected || stopped_.load()) && !std::exchange(cancelled, true))
       model.engine->Cancel(id);
     if (ready->try_acquire_for(kHeartbeat)) {
-      while (ready->try_acquire()) {  // one look at the events serves all that were announced
+      while (ready->try_acquire()) {  // all announced events are read below at once
       }
     }
   }

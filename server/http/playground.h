@@ -1,5 +1,6 @@
 // Completions for the status page: receives the JSON form of CompleteRequest and sends a line of
-// JSON for each CompleteResponse, with the checks and on the engine of a gRPC call.
+// JSON for each CompleteResponse. Requests pass the same checks as a gRPC call and run on the same
+// engine.
 #pragma once
 
 #include <atomic>
@@ -26,7 +27,8 @@ class Playground {
   Status Check(const HttpExchange& exchange) const;
   Result<GenerateRequest> Read(HttpExchange* exchange, bool* with_logprobs) const;
   void Serve(HttpExchange* exchange);
-  // Sends events until the last, which it returns. `ready`: released for events in `events`.
+  // Sends events up to the last one, which it returns. `ready` is released when `events` has
+  // events.
   using Semaphore = std::counting_semaphore<>;
   FinishEvent Stream(HttpExchange* exchange, RequestId id, bool with_logprobs, EventStream* events,
                      Semaphore* ready);

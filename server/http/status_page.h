@@ -19,7 +19,7 @@ class StatusPage {
  public:
   using Collect = std::function<std::vector<prometheus::MetricFamily>()>;
 
-  // `collect` returns what /metrics shows. Errors as HttpServer::Start.
+  // `collect` returns the families of /metrics. Errors as HttpServer::Start.
   static Result<std::unique_ptr<StatusPage>> Start(const std::string& address,
                                                    ServiceContext* service, Collect collect);
   // Ends the completions of the playground.

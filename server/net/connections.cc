@@ -60,7 +60,7 @@ ConnectionTable::Id ConnectionTable::Add(const std::string& key, int fd) {
   }
   const Id id = next_id_++;
   connections_[id] = Connection{.key = key, .fd = fd};
-  ids_[key] = id;  // an older connection of the same key is dead: its Remove follows
+  ids_[key] = id;  // an older connection of the same key is closed: its Remove follows
   return id;
 }
 
@@ -91,7 +91,7 @@ ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer) {
   call.connection = id->second;
   Connection& connection = connections_.at(id->second);
   ++connection.calls;
-  // The calls of a flood must not keep other connections from their first call.
+  // A flood of calls must not keep other connections from their first call.
   const int64_t share = limits_.max_calls / static_cast<int64_t>(connections_.size());
   if (crowded && connection.calls > std::max<int64_t>(share, 1)) call.verdict = Verdict::kTooMany;
   if (connection.calls > limits_.max_calls_per_connection)
@@ -141,13 +141,13 @@ void ConnectionTable::CloseLocked(Connection* connection, std::string_view what)
   if (connection->closing) return;
   connection->closing = true;
   ++abusive_;
-  // The last close resets the connection: otherwise its client would continue to send into a closed
-  // window.
+  // The last close then resets the connection. Otherwise its client would continue to send into a
+  // closed window.
   const linger at_once{.l_onoff = 1, .l_linger = 0};
   setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
   shutdown(connection->fd, SHUT_RDWR);
-  // Input in the kernel's buffer would still be read and become calls: drop it. Once: a client that
-  // continues to send must not hold this thread.
+  // Drop the input in the kernel's buffer, which would otherwise be read and become calls. Only
+  // once: a client that continues to send must not hold this thread.
   recv(connection->fd, nullptr, size_t{8} << 20, MSG_TRUNC | MSG_DONTWAIT);
   LogWarning("connection_closed",
              {{"peer", connection->key}, {"reason", StrCat("too many ", what)}});

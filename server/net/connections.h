@@ -1,13 +1,13 @@
 // Open connections and the calls on them, which gRPC 1.51 does not bound.
 //
-// A client that opens streams and resets them at once (HTTP/2 rapid reset, CVE-2023-44487) never has
-// more than max-concurrent-streams of them open for HTTP/2, while the server holds a call of about
-// 12 KB for each and frees calls more slowly than they come: without a bound 1.51 grew by 250 MB a
-// second. Two rules close such a connection:
+// A client that opens streams and resets them at once (HTTP/2 rapid reset, CVE-2023-44487) never
+// has more than max-concurrent-streams streams open for HTTP/2. The server holds a call of about 12
+// KB for each stream, and frees calls more slowly than they arrive: without a bound gRPC 1.51 grew
+// by 250 MB a second. Two rules close such a connection:
 //   - it has more calls not yet freed than an honest client can have (max_calls_per_connection);
 //     this bounds memory;
-//   - it aborts more calls than a token bucket allows; this bounds wasted work when the server frees
-//     calls as fast as they come.
+//   - it aborts more calls than a token bucket allows; this bounds wasted work when the server
+//     frees calls as fast as they arrive.
 #pragma once
 
 #include <sys/socket.h>
@@ -25,13 +25,13 @@ namespace polysketch {
 struct ConnectionLimits {
   int64_t max_connections = 256;
   int64_t max_calls = 1024;                // over all connections
-  int64_t max_calls_per_connection = 256;  // not yet freed, aborted ones included
+  int64_t max_calls_per_connection = 256;  // not yet freed, including aborted calls
   double resets_per_second = 100;          // sustained; ten times that in a burst
 };
 
-// A connection by the address of its client, "127.0.0.1:4711" or "::1:4711": the same for the
-// socket's address and for gRPC's peer ("ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711"). IPv4
-// addresses in IPv6 form become IPv4, as in gRPC's peer.
+// The key of a connection: the address of its client, "127.0.0.1:4711" or "::1:4711". The key is
+// the same for the socket's address and for gRPC's peer ("ipv4:127.0.0.1:4711",
+// "ipv6:%5B::1%5D:4711"). IPv4 addresses in IPv6 form become IPv4, as in gRPC's peer.
 std::string ConnectionKey(const sockaddr_storage& address);
 std::string ConnectionKey(std::string_view grpc_peer);
 
@@ -46,31 +46,31 @@ class ConnectionTable {
   ConnectionTable(const ConnectionTable&) = delete;
   ConnectionTable& operator=(const ConnectionTable&) = delete;
 
-  // `fd` is a duplicate of the connection's socket, through which the table can close the connection.
-  // Returns 0, and the caller keeps `fd`, when max_connections are open, or when more than twice
-  // max_calls are not yet freed: the client that caused them must not come back first.
+  // `fd` is a duplicate of the connection's socket, through which the table can close the
+  // connection. Returns 0, and the caller keeps `fd`, when max_connections are open, or when more
+  // than twice max_calls are not yet freed: the client that caused them must not come back first.
   Id Add(const std::string& key, int fd);
   // Returns the fd, which the caller closes; -1 for an unknown id.
   int Remove(Id id);
 
   enum class Verdict {
     kAccepted,
-    kTooMany,  // above max_calls, and its connection has its share of them: refuse the call
+    kTooMany,  // above max_calls, and its connection has more than its share: refuse the call
     kAbusive,  // its connection has been closed: drop the call
   };
   struct Call {
     Verdict verdict = Verdict::kAccepted;
     Id connection = 0;  // 0: not a connection of this table
   };
-  // Both are called for every call of any method, whatever the verdict.
+  // BeginCall and EndCall are called for every call of any method, whatever the verdict.
   Call BeginCall(std::string_view grpc_peer);
   void EndCall(const Call& call, bool aborted, TimePoint now = std::chrono::steady_clock::now());
 
-  // Connections that received at least `bytes` since TakeBusy last returned them.
   struct Busy {
     Id id = 0;
     std::string key;
   };
+  // Returns the connections that received at least `bytes` since TakeBusy last returned them.
   std::vector<Busy> TakeBusy(uint64_t bytes);
   // Closes a connection as the rules above do. The log says "too many `what`".
   void Close(Id id, std::string_view what);

@@ -10,7 +10,7 @@ namespace polysketch {
 using CallContext = grpc::GenericCallbackServerContext;
 using CallReactor = grpc::ServerGenericBidiReactor;
 
-// From its construction to End.
+// Counts one call from construction to End.
 class CountedCall {
  public:
   CountedCall(ConnectionTable* connections, CallContext* context)
@@ -18,7 +18,7 @@ class CountedCall {
         context_(context),
         call_(connections->BeginCall(context->peer())) {}
   ConnectionTable::Verdict verdict() const { return call_.verdict; }
-  // In OnDone, once: the context ends with it.
+  // Called once, in OnDone: the context is destroyed after it.
   void End() { connections_->EndCall(call_, context_->IsCancelled()); }
 
  private:

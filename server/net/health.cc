@@ -56,10 +56,10 @@ class HealthService::WatchCall final : public CountedReactor {
     StartRead(&bytes_);
   }
 
-  // The next three with the service's mutex_ held.
+  // The callers of the next three methods hold the service's mutex_.
 
-  // Writes the status if the client does not have it. While a write is outstanding nothing happens;
-  // OnWriteDone then writes the newest status only.
+  // Writes the status if the client does not have it. While a write is outstanding it does nothing;
+  // OnWriteDone then writes the newest status.
   void Update() {
     if (ended_ || writing_) return;
     const Status status = known_ ? service_->status() : HealthCheckResponse::SERVICE_UNKNOWN;
@@ -116,7 +116,7 @@ class HealthService::WatchCall final : public CountedReactor {
   grpc::ByteBuffer bytes_;  // the request, then the write outstanding
   // Guarded by the service's mutex_:
   bool known_ = false;
-  Status sent_ = HealthCheckResponse::UNKNOWN;  // never sent
+  Status sent_ = HealthCheckResponse::UNKNOWN;  // UNKNOWN: nothing was sent yet
   bool writing_ = false;
   bool ended_ = false;
   std::optional<grpc::Status> end_status_;  // set by EndAfterUpdate

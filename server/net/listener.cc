@@ -25,8 +25,8 @@ namespace {
 constexpr uint64_t kListenEvent = ~uint64_t{0};
 constexpr uint64_t kStopEvent = kListenEvent - 1;
 
-// Bytes of a connection's input in the kernel. Requests are small; a larger buffer only lets a flood
-// send more before it is noticed.
+// Bytes of a connection's input in the kernel. Requests are small; a larger buffer only lets a
+// flood send more before it is noticed.
 constexpr int kReceiveBuffer = 256 << 10;
 
 struct HostPort {
@@ -43,7 +43,7 @@ Result<HostPort> SplitAddress(const std::string& address) {
   return HostPort{match[1].matched ? match[1] : match[2], match[3]};
 }
 
-// A non-blocking socket that is bound and listens; -1 with errno on failure.
+// Returns a non-blocking socket that is bound and listens; -1 with errno on failure.
 int ListenOn(const addrinfo& info) {
   const int fd = socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return -1;
@@ -144,7 +144,8 @@ void Listener::Loop() {
 void Listener::Forget(ConnectionTable::Id id) {
   const int duplicate = table_->Remove(id);
   if (duplicate < 0) return;
-  // close() alone would leave it in the epoll set for as long as gRPC holds the same socket.
+  // close() alone would leave the descriptor in the epoll set as long as gRPC holds the same
+  // socket.
   epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, duplicate, nullptr);
   close(duplicate);
 }
@@ -162,7 +163,8 @@ void Listener::Accept() {
     if (errno == ECONNABORTED || errno == EINTR) continue;
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       LogWarning("accept_failed", {{"error", std::strerror(errno)}});
-      // The connection stays pending: without a pause the loop would spin until a descriptor is free.
+      // The connection stays pending: without a pause the loop would spin until a descriptor is
+      // free.
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
     return;

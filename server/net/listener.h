@@ -1,5 +1,5 @@
-// The server's own listening socket. gRPC gets accepted connections, so that their number is bounded
-// and ConnectionTable can close each of them.
+// The server's own listening socket. gRPC gets accepted connections, so that their number is
+// bounded and ConnectionTable can close each of them.
 #pragma once
 
 #include <functional>
@@ -14,9 +14,10 @@ namespace polysketch {
 
 class Listener {
  public:
-  // "HOST:PORT" or "[::1]:PORT". Of a name, the first address that can be bound is used; port 0 binds
-  // a free one. INVALID_ARGUMENT for another form or an unknown name, UNAVAILABLE when no address
-  // can be bound. Connections wait in the kernel until Start. `table` outlives the listener.
+  // `address` is "HOST:PORT" or "[::1]:PORT". For a name, the first of its addresses that can be
+  // bound is used; port 0 binds a free port. INVALID_ARGUMENT for another form or an unknown name,
+  // UNAVAILABLE if no address can be bound. Connections wait in the kernel until Start. `table`
+  // outlives the listener.
   static Result<std::unique_ptr<Listener>> Bind(const std::string& address, ConnectionTable* table);
   ~Listener();
   Listener(const Listener&) = delete;
@@ -24,7 +25,7 @@ class Listener {
 
   // The bound address: "127.0.0.1:50051".
   const std::string& address() const { return address_; }
-  // Starts the thread that accepts. `handle` owns the descriptor that it gets.
+  // Starts the thread that accepts connections. `handle` owns the descriptor that it receives.
   void Start(std::function<void(int fd)> handle);
 
  private:
@@ -32,7 +33,7 @@ class Listener {
   void Loop();
   // Accepts all pending connections.
   void Accept();
-  // Adds a connection to the table and gives it to handle_; closes it if the table refuses it.
+  // Adds a connection to the table and passes it to handle_; closes it if the table refuses it.
   void Register(int fd, const std::string& key);
   // Removes a closed connection from the table.
   void Forget(ConnectionTable::Id id);

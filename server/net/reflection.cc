@@ -87,7 +87,7 @@ ServerReflectionResponse Answer(const ServerReflectionRequest& request) {
   return response;
 }
 
-// Answers each request before it reads the next, until the client closes its side.
+// Answers each request before it reads the next one, until the client closes its side.
 class ReflectionCall final : public CountedReactor {
  public:
   ReflectionCall(ConnectionTable* connections, CallContext* context)

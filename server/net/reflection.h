@@ -1,5 +1,5 @@
-// Server reflection, grpc.reflection.v1 and v1alpha (the same on the wire). gRPC's own plugin brings
-// in the synchronous server, whose calls wait, and accumulate, where nothing counts them.
+// Server reflection, grpc.reflection.v1 and v1alpha (the same on the wire). gRPC's own plugin
+// brings in the synchronous server, whose waiting calls accumulate uncounted.
 #pragma once
 
 #include "server/net/router.h"

@@ -9,9 +9,10 @@
 namespace polysketch {
 namespace {
 
-// A flood brings a megabyte of calls in a millisecond on two cores.
+// Period of the checks. On two cores a flood allocates a megabyte of calls in a millisecond.
 constexpr std::chrono::milliseconds kPeriod{10};
-// A stream opened and reset takes at least 28 bytes: fewer bytes cannot pass the limit.
+// Minimum bytes of a connection that is checked. Opening and resetting a stream takes at least 28
+// bytes, so fewer bytes cannot exceed the limit.
 constexpr uint64_t kBusyBytes = 8 << 10;
 constexpr intptr_t kPage = 500;
 
@@ -73,7 +74,7 @@ void ResetGuard::Check(const ConnectionTable::Busy& connection) {
   if (open < 0) {
     ListSockets();
     const auto found = sockets_.find(connection.key);
-    if (found == sockets_.end()) return;  // HTTP/2 has not started on it, or it is closed
+    if (found == sockets_.end()) return;  // HTTP/2 has not started, or the socket is closed
     open = OpenStreams(found->second);
   }
   if (open > max_streams_) table_->Close(connection.id, "streams");

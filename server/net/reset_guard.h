@@ -1,6 +1,7 @@
 // Closes connections that have more open streams than an honest client can have. Under a flood
-// gRPC's threads may only read: no handler runs and counts calls, while memory grows. The transports
-// count streams (channelz); a thread of our own checks the connections that receive most.
+// gRPC's threads may only read: no handler runs that would count calls, while memory grows. The
+// transports count streams (channelz); the guard's thread checks the connections that receive the
+// most bytes.
 #pragma once
 
 #include <condition_variable>
@@ -16,8 +17,8 @@ namespace polysketch {
 
 class ResetGuard {
  public:
-  // Watches the newest gRPC server of this process, which has started. More than `max_streams`
-  // streams started and not ended close a connection. `table` outlives the guard.
+  // Watches the newest gRPC server of this process, which has started. Closes a connection with
+  // more than `max_streams` open streams. `table` outlives the guard.
   ResetGuard(ConnectionTable* table, int64_t max_streams);
   ~ResetGuard();
   ResetGuard(const ResetGuard&) = delete;
@@ -26,7 +27,7 @@ class ResetGuard {
  private:
   void Loop();
   void Check(const ConnectionTable::Busy& connection);
-  // Streams started and not ended on a channelz socket; -1 for a socket that is closed.
+  // Returns the number of open streams of a channelz socket; -1 for a socket that is closed.
   static int64_t OpenStreams(int64_t socket);
   void ListSockets();
 

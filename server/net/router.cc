@@ -3,7 +3,7 @@
 namespace polysketch {
 namespace {
 
-// Calls of unknown methods are counted too: a flood can use them as well as others.
+// Answers a call of an unknown method. Such calls are counted too: a flood can consist of them.
 class UnknownMethodCall final : public CountedReactor {
  public:
   UnknownMethodCall(ConnectionTable* connections, CallContext* context)

@@ -1,7 +1,7 @@
 // The one gRPC service of the process. A call is bytes in both directions, whatever the kind of its
 // RPC: on the wire a unary call is a stream of one message. So one type of reactor serves all RPCs,
 // and a message that does not parse is answered with the reason (server/convert/wire.h). gRPC's own
-// parser would answer UNIMPLEMENTED without a message, and no code of ours would count the call.
+// parser would answer UNIMPLEMENTED without a message, and the call would not be counted.
 #pragma once
 
 #include <functional>
@@ -16,13 +16,14 @@ inline constexpr char kPolySketchService[] = "polysketch.v1.PolySketch";
 
 class Router final : public grpc::CallbackGenericService {
  public:
-  // Makes the reactor of one call, which counts it (server/net/counted_call.h). On gRPC's threads.
+  // Makes the reactor of one call, which counts the call (server/net/counted_call.h). Called by
+  // gRPC's threads.
   using Handler = std::function<CallReactor*(CallContext*)>;
 
   // `connections` outlives the calls.
   explicit Router(ConnectionTable* connections) : connections_(connections) {}
 
-  // `service`: "package.Service". Before the server starts.
+  // `service`: "package.Service". Call it before the server starts.
   void Add(const std::string& service, const std::string& method, Handler handler) {
     handlers_["/" + service + "/" + method] = std::move(handler);
   }

@@ -14,7 +14,7 @@ constexpr char kRequestIdKey[] = "x-request-id";
 constexpr char kTraceparentKey[] = "traceparent";
 constexpr char kTenantKey[] = "x-tenant-id";
 
-// The value of a key that the client sent exactly once; otherwise empty.
+// Returns the value of a key that the client sent exactly once; otherwise empty.
 std::string_view Metadata(const CallContext& context, const char* key) {
   const auto& all = context.client_metadata();
   if (all.count(key) != 1) return {};
@@ -22,7 +22,7 @@ std::string_view Metadata(const CallContext& context, const char* key) {
   return {value.data(), value.size()};
 }
 
-// gRPC's deadline, on the system clock, as the engine's, on the steady clock.
+// Converts gRPC's deadline, on the system clock, to the engine's, on the steady clock.
 Clock::time_point SteadyDeadline(std::chrono::system_clock::time_point deadline,
                                  Clock::time_point now) {
   if (deadline == std::chrono::system_clock::time_point::max()) return Clock::time_point::max();
@@ -31,8 +31,8 @@ Clock::time_point SteadyDeadline(std::chrono::system_clock::time_point deadline,
   return now + std::chrono::duration_cast<Clock::duration>(left);
 }
 
-// Limits the lines of refused calls, and logs the number of lines left out: a flood of calls must not
-// flood the log.
+// Limits the log lines of refused calls, and logs the number of omitted lines: a flood of calls
+// must not flood the log.
 class RefusalLog {
  public:
   bool Allow() {
@@ -104,7 +104,8 @@ Status Call::Admission() const {
   if (service_->draining.load()) return Unavailable("the server is draining");
   if (model_ == nullptr) return Unavailable("the server is loading its model");
   if (bad_tenant_) {
-    // Refused, not served without a tenant: a typing error must not decide what belongs to a tenant.
+    // The call is refused and not served without a tenant: a typing error must not move data to
+    // another tenant.
     return InvalidArgument("x-tenant-id: expected it once, 1 to 128 characters of [A-Za-z0-9._:-]");
   }
   return Status();
@@ -112,7 +113,7 @@ Status Call::Admission() const {
 
 void Call::OnEnd(const Status& status, const FinishEvent* finish) const {
   if (counted_.verdict() == ConnectionTable::Verdict::kAbusive)
-    return;  // the line of the connection is enough
+    return;  // the log line of the connection is enough
   const bool refused = finish == nullptr && !status.ok();
   service_->metrics->OnRpc(rpc_, status.code(), refused);
   static RefusalLog refusals;

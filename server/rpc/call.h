@@ -1,5 +1,5 @@
-// The start and the end of every call of polysketch.v1: it is counted against its connection, gets its
-// ids, and ends with one line in the log.
+// The start and the end of every call of polysketch.v1: it is counted against its connection, gets
+// its ids, and ends with one line in the log.
 #pragma once
 
 #include <string>
@@ -12,11 +12,12 @@
 
 namespace polysketch {
 
-// Immutable but for OnRpcDone.
+// Thread-safe: immutable except for OnRpcDone.
 class Call {
  public:
-  // Reads x-request-id (or makes an id), traceparent and x-tenant-id from the metadata, and adds the
-  // first two to the initial metadata of the response. `rpc`: the method's name, in static storage.
+  // Reads x-request-id (or makes an id), traceparent and x-tenant-id from the metadata, and adds
+  // the first two to the initial metadata of the response. `rpc`: the method's name, in static
+  // storage.
   Call(std::string_view rpc, ServiceContext* service, CallContext* context);
 
   // OK, or why the call must not run: RESOURCE_EXHAUSTED (too many calls), UNAVAILABLE (loading,
@@ -27,10 +28,10 @@ class Call {
   const ServedModel* model() const { return model_; }
   const RequestInfo& info() const { return info_; }
   bool DeadlinePassed() const { return Clock::now() >= info_.deadline; }
-  // Logs and counts the end of the call; once, before or after OnRpcDone. `finish`: null if the
-  // engine had no request of the call.
+  // Logs and counts the end of the call. Called once, before or after OnRpcDone. `finish`: null if
+  // the engine had no request of the call.
   void OnEnd(const Status& status, const FinishEvent* finish) const;
-  // In OnDone, once.
+  // Called once, in OnDone.
   void OnRpcDone() { counted_.End(); }
 
  private:

@@ -1,5 +1,5 @@
-// The parts of an EngineCall that differ from RPC to RPC: what reads its requests and what makes its
-// responses. A part belongs to one call, which outlives it.
+// The parts of an EngineCall that differ from RPC to RPC: a CallInput handles the messages of the
+// client, a Renderer makes the responses. A part belongs to one call, which outlives it.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -16,14 +16,14 @@ namespace polysketch {
 
 using Messages = std::vector<grpc::ByteBuffer>;
 
-// Handles the messages of the client, one after the other: large ones, and the end, on a tokenizer
-// thread. An error that a function returns fails the call.
+// Handles the messages of the client, one after the other: large messages, and the end of the
+// input, on a tokenizer thread. An error that a function returns fails the call.
 class CallInput {
  public:
   virtual ~CallInput() = default;
   // Calls EngineCall::Read, at once or later, if another message may follow.
   virtual Status OnMessage(const grpc::ByteBuffer& bytes) = 0;
-  // The client has closed its side. Not called after the last message that Read was called for.
+  // Called when the client has closed its side, if Read was called after the last message.
   virtual Status OnEnd() = 0;
 };
 
@@ -33,7 +33,7 @@ class EventQueue {
   void Open(std::shared_ptr<EventStream> stream) { stream_ = std::move(stream); }
   void Close() { stream_.reset(); }
   bool open() const { return stream_ != nullptr; }
-  // nullopt when no event is ready, or the queue is closed.
+  // Returns the next event; nullopt if no event is ready or the queue is closed.
   std::optional<Event> Next() {
     if (returned_.has_value()) return std::exchange(returned_, std::nullopt);
     Event event;
@@ -52,11 +52,12 @@ class EventQueue {
 class Renderer {
  public:
   virtual ~Renderer() = default;
-  // The message of `event` and of events after it that share the message, which it takes from
-  // `events`. nullopt: `event` makes no message of its own.
+  // Returns the message of `event` and of the events after it that share the message, which it
+  // removes from `events`. nullopt: `event` causes no message.
   virtual std::optional<grpc::ByteBuffer> Render(Event event, EventQueue* events) = 0;
-  // The last messages of a request that ended well, at least one. Called on the store thread if
-  // `finish` has a snapshot, which this function then stores. An error fails the call.
+  // Returns the last messages, at least one, of a request that ended without an error. Called on
+  // the store thread if `finish` has a snapshot, which this function then stores. An error fails
+  // the call.
   virtual Result<Messages> RenderFinish(const FinishEvent& finish) = 0;
 };
 

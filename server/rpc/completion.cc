@@ -59,7 +59,7 @@ Status Completion::LoadMigrated() {
   }
   const Generation& generation = *request_.start->generation;
   if (generation.session.empty()) return Status();
-  // For the lease alone: the completion's own snapshot is newer.
+  // Only the lease is used: the snapshot of the migrated completion is newer than the session's.
   request_.keep = true;
   return call_->AcquireSession(generation.session, generation.session_tokens).status();
 }

@@ -1,4 +1,4 @@
-// A completion, whichever RPC asked for it: from its CompleteRequest to a submitted request.
+// A completion of any RPC: from its CompleteRequest to a submitted request.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace polysketch {
 
-// The steps from a parsed request to Submit. Each runs on the thread that it needs, one at a time.
+// The steps from a parsed request to Submit. Steps run one at a time, each on the thread that it
+// needs.
 class Completion {
  public:
   // `call` outlives the completion.
@@ -23,7 +24,7 @@ class Completion {
   // On the store thread: the snapshot that the completion continues, and the lease of its session.
   Status LoadStart();
   Status LoadMigrated();
-  // Tokenizes.
+  // Tokenizes the prompt, and submits the request.
   Status Submit();
   Status DecodeState();
   Status Convert();

@@ -10,12 +10,12 @@
 namespace polysketch {
 namespace {
 
-// A slow reader gets its backlog in messages of at most this number of tokens.
+// Maximum number of tokens in a message: a slow reader gets its backlog in several messages.
 constexpr int kMaxDeltaTokens = 256;
 // Bytes of a state in one message: below the 4 MiB that gRPC accepts by default.
 constexpr size_t kStatePartBytes = size_t{1} << 20;
 
-// Stores the snapshot of a migrated completion; its resume token.
+// Stores the snapshot of a migrated completion. Returns its resume token.
 Result<std::string> StoreMigrated(EngineCall* call, const Snapshot& snapshot) {
   Snapshot migrated = snapshot;
   if (const SessionLease* lease = call->lease()) {
@@ -26,7 +26,8 @@ Result<std::string> StoreMigrated(EngineCall* call, const Snapshot& snapshot) {
                                              call->service()->migration_ttl);
 }
 
-// The Finish of a completion. Stores its snapshot, if it has one, in the session or for a resume.
+// Makes the Finish of a completion. Stores its snapshot, if it has one, in the session or for a
+// resume.
 Result<v1::Finish> ToFinish(EngineCall* call, const FinishEvent& event) {
   v1::Finish finish;
   ToProto(event, &finish);
@@ -70,7 +71,7 @@ class StreamRenderer final : public Renderer {
   }
 
  private:
-  // `first`, and the tokens after it that are ready and belong to the same delta.
+  // Adds `first`, and the tokens after it that are ready and belong to the same delta.
   void AddTokens(const TokenEvent& first, EventQueue* events, v1::Delta* delta) const {
     const Tokenizer* tokenizer = call_->model().rules.tokenizer;
     AppendToken(first, with_logprobs_, tokenizer, delta);
@@ -107,7 +108,7 @@ class UnaryRenderer final : public Renderer {
 
   std::optional<grpc::ByteBuffer> Render(Event event, EventQueue* /*events*/) override {
     if (const auto* token = std::get_if<TokenEvent>(&event)) {
-      const bool shared = token->echoed || !several_choices_;  // the echo comes before all choices
+      const bool shared = token->echoed || !several_choices_;  // the echo precedes all choices
       AppendToken(*token, with_logprobs_, call_->model().rules.tokenizer,
                   shared ? &output_ : &choices_[token->choice].output);
     } else if (const auto* choice = std::get_if<ChoiceEvent>(&event)) {
@@ -134,7 +135,7 @@ class UnaryRenderer final : public Renderer {
     v1::ChoiceFinish finish;
   };
 
-  // All of the text goes into `to`, that of the finish too.
+  // Moves the text of the output and of the finish to `to`.
   template <typename Finish, typename To>
   static void MoveOutput(v1::Delta* output, Finish* finish, To* to) {
     to->set_text(output->text() + finish->text());
@@ -147,7 +148,7 @@ class UnaryRenderer final : public Renderer {
   const bool with_logprobs_;
   const bool several_choices_;
   v1::Delta output_;
-  std::map<int, Choice> choices_;  // of several choices
+  std::map<int, Choice> choices_;  // empty for a request with one choice
 };
 
 }  // namespace

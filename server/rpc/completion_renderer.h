@@ -10,8 +10,8 @@ namespace polysketch {
 // The response of the RPC: a stream of CompleteResponse, or one CompleteUnaryResponse.
 enum class CompletionForm { kStream, kUnary };
 
-// `call` outlives the renderer, and `params` are those of its request. `return_state`: the state at
-// the end goes out before the finish; kStream only.
+// `call` outlives the renderer. `params` are those of its request. `return_state`: the state at the
+// end is sent before the finish; kStream only.
 std::unique_ptr<Renderer> NewCompletionRenderer(EngineCall* call, CompletionForm form,
                                                 const GenerateParams& params, bool return_state);
 

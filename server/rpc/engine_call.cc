@@ -9,9 +9,9 @@
 namespace polysketch {
 namespace {
 
-// gRPC reports the same end of the input for a client that closed its side and for one that left,
-// and the cancellation of one that left a moment later. Input that a client did not finish must not
-// count as finished.
+// gRPC reports the end of the input both for a client that closed its side and for a client that
+// left; it reports the cancellation of the latter a moment later. Input that a client did not
+// finish must not count as finished.
 constexpr std::chrono::milliseconds kCancellationIsKnown{1};
 
 }  // namespace
@@ -37,7 +37,7 @@ void EngineCall::OnReadDone(bool ok) {
     if (ended_ || broken_) return;
   }
   if (!ok) {
-    // The end may leave text to be tokenized.
+    // After the end of the input, text may still have to be tokenized.
     service()->tokenizers->PostAfter(kCancellationIsKnown,
                                      [self = shared_from_this()] { self->HandleInput(false); });
   } else if (read_.Length() > kInlineRequestBytes) {
@@ -81,7 +81,7 @@ Status EngineCall::Submit(Request request, std::unique_ptr<Renderer> renderer) {
       return id.status();
     }
     id_ = *id;
-    if (broken_) model().engine->Cancel(*id_);  // broken while Submit ran
+    if (broken_) model().engine->Cancel(*id_);  // the call broke while Submit ran
   }
   WatchForStall();
   return Status();
@@ -110,7 +110,7 @@ void EngineCall::Fail(const Status& status) {
     broken_status_ = status;
     if (id_.has_value()) model().engine->Cancel(*id_);
   }
-  Pump();  // a full buffer must be emptied for the FinishEvent to be announced
+  Pump();  // empties the buffer: the FinishEvent is announced only if the buffer is empty
 }
 
 void EngineCall::Pump() {
@@ -146,7 +146,8 @@ void EngineCall::End(FinishEvent finish) {
   events_.Close();
   write_started_ = Clock::now();
   Status status = FinishStatus(finish);
-  // What broke the call is the reason, also if the last token came before the cancellation.
+  // The call ends with the status that broke it, even if the last token came before the
+  // cancellation.
   if (broken_ && (status.ok() || status.code() == Code::kCancelled)) status = broken_status_;
   if (!status.ok()) return Close(status, &finish);
   if (finish.snapshot == nullptr) return Close(renderer_->RenderFinish(finish), &finish);
@@ -187,7 +188,7 @@ void EngineCall::OnCancel() {
 }
 
 void EngineCall::OnDone() {
-  std::shared_ptr<EngineCall> pinned;  // the last reference may go with it: after the lock
+  std::shared_ptr<EngineCall> pinned;  // may be the last reference: destroyed after the lock
   std::lock_guard lock(mutex_);
   pinned = std::move(pinned_);
   context_ = nullptr;
@@ -209,7 +210,7 @@ Status EngineCall::CheckStall() {
   if (context_ == nullptr) return Status();
   const Clock::time_point since = Clock::now() - service()->stall_deadline;
   if ((writing_ || ended_) && write_started_ < since) {
-    context_->TryCancel();  // the write cannot end otherwise, and no status can pass it
+    context_->TryCancel();  // the write cannot end otherwise, and no status can be sent before it
     return Status(Code::kAborted, "the client read no output for longer than the stall deadline");
   }
   if (!writing_ && !ended_ && read_started_.has_value() && *read_started_ < since) {

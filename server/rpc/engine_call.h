@@ -5,7 +5,7 @@
 //
 // Life: Start -> the CallInput prepares a request, on any thread -> Submit -> the Renderer makes
 // messages of the engine's events, one write outstanding -> the FinishEvent ends the call. Whatever
-// breaks a call (cancellation, deadline, a dead connection, bad input in the middle, a stall)
+// breaks a call (cancellation, deadline, a dead connection, bad input after Submit, a stall)
 // cancels the request; the call then discards events and ends with the FinishEvent, within a step.
 // A FinishEvent with a snapshot is rendered on the store thread, which stores the snapshot.
 //
@@ -32,8 +32,8 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   EngineCall(std::string_view rpc, ServiceContext* service, CallContext* context)
       : call_(rpc, service, context), context_(context) {}
 
-  // Reads the first message for `input`, or ends the call if it must not run. Once. The call lives
-  // until OnDone.
+  // Reads the first message for `input`, or ends the call if it must not run. Called once. The call
+  // lives until OnDone.
   void Start(std::unique_ptr<CallInput> input);
 
   ServiceContext* service() const { return call_.service(); }
@@ -43,12 +43,12 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   // --- for the CallInput ---
   // Reads the next message of the client; does nothing once the call has failed or ended.
   void Read();
-  // Gives `request` to the engine and its events to `renderer`. After an error the engine has no
+  // Submits `request` to the engine; its events go to `renderer`. After an error the engine has no
   // request of this call.
   template <typename Request>
   Status Submit(Request request, std::unique_ptr<Renderer> renderer);
-  // Leases the session until the call ends; its snapshot, null while it is empty. On the store thread,
-  // at most once, before Submit.
+  // Leases the session until the call ends. Returns its snapshot, null while the session is empty.
+  // Called on the store thread, at most once, before Submit.
   Result<std::shared_ptr<const Snapshot>> AcquireSession(const std::string& id,
                                                          std::optional<int64_t> expected_position);
   // Ends the call with an error: at once, or, after Submit, when the engine has ended the request.
@@ -56,7 +56,7 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   void Fail(const Status& status);
 
   // --- for the Renderer, in RenderFinish ---
-  // The lease of AcquireSession; null without a session. To be moved into SessionTable::Commit.
+  // The lease of AcquireSession; null without a session. Move it into SessionTable::Commit.
   SessionLease* lease() { return lease_.has_value() ? &*lease_ : nullptr; }
 
   // --- gRPC's callbacks ---
@@ -66,7 +66,7 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   void OnDone() override;
 
  private:
-  // Gives the message that was read, or the end, to input_.
+  // Passes the message that was read, or the end of the input, to input_.
   void HandleInput(bool ok);
   void HandleInputOnTokenizer(bool ok);
   // Renders and writes events until a write is outstanding or no event is ready.
@@ -92,19 +92,20 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   std::shared_ptr<EngineCall> pinned_;  // until OnDone
   CallContext* context_;                // null after OnDone
   std::optional<SessionLease> lease_;   // RenderFinish's while it runs
-  bool ended_ = false;                  // the end is decided: nothing more is read or rendered
+  bool ended_ = false;                  // the end is decided: nothing is read or rendered any more
   bool broken_ = false;                 // events are discarded; broken_status_ says why
   Status broken_status_;
   EventQueue events_;  // open from Submit to the FinishEvent
   std::optional<RequestId> id_;
-  grpc::ByteBuffer written_;  // the write outstanding
-  Messages last_;             // of the end, not yet written, in reverse order
+  grpc::ByteBuffer written_;  // the message of the outstanding write
+  Messages last_;             // messages of the end that are not yet written, in reverse order
   bool writing_ = false;
   Clock::time_point write_started_;
   std::optional<Clock::time_point> read_started_;  // unset while no read is outstanding
 };
 
-// Adds an RPC that runs requests on the engine. Input: a CallInput, made from EngineCall* and `args`.
+// Adds an RPC that runs requests on the engine. Input: a CallInput, made from EngineCall* and
+// `args`.
 template <typename Input, typename... Args>
 void AddEngineMethod(std::string_view rpc, ServiceContext* service, Router* router, Args... args) {
   router->Add(kPolySketchService, std::string(rpc), [=](CallContext* context) {

@@ -35,7 +35,7 @@ void Executor::PostAfter(std::chrono::milliseconds delay, std::function<void()> 
     std::lock_guard lock(mutex_);
     if (stop_) return;
     const auto added = later_.emplace(SteadyClock::now() + delay, std::move(work));
-    if (added != later_.begin()) return;  // a thread wakes before it is due
+    if (added != later_.begin()) return;  // a thread wakes before this work is due
   }
   wake_.notify_one();
 }
@@ -66,7 +66,7 @@ void Executor::Loop() {
         work_.pop_front();
         lock.unlock();
         work();
-      }  // what it held is released without the lock: it may post again
+      }  // `work` is destroyed without the lock: its destructors may post again
       lock.lock();
     } else if (stop_) {
       return;

@@ -1,5 +1,5 @@
-// Threads for work that would block the thread that has it: gRPC's pollers (tokenizing a long text,
-// waiting) and the engine thread (writing to streams).
+// Threads for work that would block the thread that posts it: gRPC's pollers (tokenizing a long
+// text, waiting) and the engine thread (writing to streams).
 #pragma once
 
 #include <chrono>
@@ -21,15 +21,16 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // One thread runs work in the order of the calls. After Stop work is dropped.
+  // Posts work for the threads; with one thread, it runs in the order of the calls. After Stop work
+  // is dropped.
   void Post(std::function<void()> work);
   // Posts `work` once `delay` has passed; Stop drops it before.
   void PostAfter(std::chrono::milliseconds delay, std::function<void()> work);
-  // From Hold to Release, Post wakes no thread; Release wakes them for all posted work. A thread
-  // that posts many things one after the other is not interrupted for each.
+  // From Hold to Release, Post wakes no thread; Release wakes the threads for all posted work. So a
+  // thread that posts many times in a row is not interrupted each time.
   void Hold();
   void Release();
-  // Runs posted work, then joins. Not from a thread of the executor.
+  // Runs the posted work, then joins the threads. Not called from a thread of the executor.
   void Stop();
 
  private:

@@ -1,4 +1,4 @@
-// The model that is served, as calls see it.
+// ServedModel: the parts of the loaded model that calls use.
 #pragma once
 
 #include "engine/engine.h"
@@ -12,7 +12,7 @@ namespace polysketch {
 // Outlives the server.
 struct ServedModel {
   Engine* engine = nullptr;
-  SessionTable* sessions = nullptr;           // on the store thread; its options on any
+  SessionTable* sessions = nullptr;           // on the store thread; stats and options on any
   const PrefixCache* prefix_cache = nullptr;  // null without a prefix cache
   RequestRules rules;
   v1::GetModelResponse description;

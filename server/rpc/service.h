@@ -1,4 +1,4 @@
-// The RPCs of polysketch.v1.PolySketch. Each function adds those of its source file to `router`.
+// The RPCs of polysketch.v1.PolySketch. Each function adds the RPCs of its source file to `router`.
 // `context` outlives the calls.
 #pragma once
 

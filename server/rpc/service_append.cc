@@ -1,5 +1,5 @@
-// Append: the input is collected first (four bytes a token, up to --max-prompt-tokens) and then runs
-// as one request, so that the session holds all of it or nothing.
+// Append: the input is collected first (four bytes a token, up to --max-prompt-tokens) and then
+// runs as one request, so that the session holds all of the input or nothing of it.
 #include <memory>
 #include <optional>
 #include <utility>
@@ -26,7 +26,7 @@ class AppendRenderer final : public Renderer {
 
   Result<Messages> RenderFinish(const FinishEvent& finish) override {
     if (finish.reason == FinishReason::kMigrated) {
-      // Nothing is stored: the client appends again, to another replica.
+      // Nothing was stored: the client can append again, on another replica.
       return Unavailable("the server is shutting down; the session is as it was");
     }
     PS_ASSIGN_OR_RETURN(

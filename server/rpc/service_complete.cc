@@ -10,7 +10,7 @@
 namespace polysketch {
 namespace {
 
-// One CompleteRequest.
+// Input of Complete and CompleteUnary: one CompleteRequest.
 class RequestInput final : public CallInput {
  public:
   RequestInput(EngineCall* call, CompletionForm form) : completion_(call, form) {}
@@ -26,7 +26,8 @@ class RequestInput final : public CallInput {
   Completion completion_;
 };
 
-// The parts of a state, then a CompleteRequest, then the end of the input.
+// Input of CompleteWithState: the parts of a state, then a CompleteRequest, then the end of the
+// input.
 class StateInput final : public CallInput {
  public:
   explicit StateInput(EngineCall* call) : call_(call), completion_(call, CompletionForm::kStream) {}
@@ -57,7 +58,7 @@ class StateInput final : public CallInput {
 
  private:
   Status AddState(const std::string& part) {
-    // What a snapshot of the largest state can take.
+    // The size of a snapshot of the largest state.
     const DecodeLimits& limits = call_->model().sessions->options().codec.limits;
     const size_t max_bytes = limits.max_state_bytes + (size_t{1} << 20);
     if (state_.size() + part.size() > max_bytes) {

@@ -1,4 +1,4 @@
-// The parts of a server that all of its calls use.
+// ServiceContext: the parts of a server that all of its calls use.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@ namespace polysketch {
 struct ServiceContext {
   ConnectionTable* connections = nullptr;
   Metrics* metrics = nullptr;
-  // Writes to streams, for the engine thread; one thread. Shared with the engine's callbacks, the last
-  // of which may come after the call that it is for, and the server, are destroyed.
+  // Writes to streams, for the engine thread; one thread. Shared with the engine's callbacks, the
+  // last of which may run after its call and the server are destroyed.
   std::shared_ptr<Executor> writers;
   Executor* tokenizers = nullptr;  // parses and tokenizes large requests, for gRPC's threads
   // Waits for files and the network: sessions, snapshots, migrated completions. One thread.

@@ -10,8 +10,8 @@
 namespace polysketch {
 namespace {
 
-// Tokens between the client and the engine: those of some steps, so that neither waits for the
-// other.
+// Maximum tokens between the client and the engine: those of several steps, so that neither waits
+// for the other.
 constexpr size_t kFeedTokens = 16384;
 
 class ScoreRenderer final : public Renderer {
@@ -48,7 +48,7 @@ class ScoreInput final : public CallInput {
     PS_RETURN_IF_ERROR(
         tokenizer_.Append(message, call_->model().rules, /*continued=*/false, &tokens));
     if (feed_ == nullptr) PS_RETURN_IF_ERROR(Submit());
-    // A full feed reads the next message when it has room.
+    // If the feed is full, its on_room callback reads the next message.
     if (tokens.empty() || feed_->Push(std::move(tokens))) call_->Read();
     return Status();
   }

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kMaxForks = 64;
 
-// In milliseconds; saturates, for the table to refuse.
+// Converts to milliseconds. Saturates: the session table refuses a value out of range.
 std::chrono::milliseconds Ttl(int64_t seconds) {
   constexpr int64_t kMax = int64_t{1} << 40;
   return std::chrono::seconds(std::clamp(seconds, -kMax, kMax));

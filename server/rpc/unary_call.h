@@ -11,12 +11,12 @@
 
 namespace polysketch {
 
-// Makes the response. `info`: whose request it is.
+// Makes the response. `info`: ids and tenant of the request.
 template <typename Request, typename Response>
 using UnaryWork = Status (*)(const Request& request, const RequestInfo& info,
                              const ServedModel& model, Response* response);
 
-// kCaller: gRPC's thread, or a tokenizer thread for a large request.
+// The thread that runs the work. kCaller: gRPC's thread, or a tokenizer thread for a large request.
 enum class RunOn { kCaller, kStoreThread };
 
 template <typename Request, typename Response>
@@ -32,7 +32,7 @@ class UnaryCall final : public CallReactor {
     }
   }
 
-  // The call is alive until End, which Run calls.
+  // The call lives until End, which Run calls.
   void OnReadDone(bool ok) override {
     if (!ok) return End(InvalidArgument("expected a message, found none"));
     if (run_on_ == RunOn::kStoreThread) return call_.service()->stores->Post([this] { Run(); });

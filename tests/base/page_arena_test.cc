@@ -33,7 +33,7 @@ TEST(PageArenaTest, ArraysLargerThanAChunkAndBeyondItsEnd) {
   PageArena arena;
   const size_t half = PageArena::kChunk / 2 + 1;
   const auto first = arena.New<uint8_t>(half);
-  const auto second = arena.New<uint8_t>(half);  // does not fit behind the first
+  const auto second = arena.New<uint8_t>(half);  // does not fit after the first
   const auto large = arena.New<uint8_t>(PageArena::kChunk + 1);
   first[half - 1] = 1;
   second[half - 1] = 2;

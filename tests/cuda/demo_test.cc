@@ -56,7 +56,7 @@ class CudaDemoTest : public testing::CudaTest {
     return request.tokens;
   }
 
-  // -log p of every token behind the first.
+  // -log p of every token after the first.
   static std::vector<double> Losses(LanguageModel& model, const std::vector<int32_t>& tokens) {
     std::vector<double> losses;
     const int vocab = model.vocab_size();
@@ -99,7 +99,7 @@ TEST_F(CudaDemoTest, Bf16PerplexityIsClose) {
   double mean = 0, squares = 0;
   for (size_t i = 0; i < want.size(); ++i) mean += (got[i] - want[i]) / n;
   for (size_t i = 0; i < want.size(); ++i) squares += testing::Square(got[i] - want[i] - mean);
-  // What the mean of so many tokens may be off by itself.
+  // The standard error of a mean of n losses.
   const double standard_error = std::sqrt(squares / (n - 1) / n);
   RecordProperty("relative", std::to_string(std::exp(mean) - 1));
   RecordProperty("standard_error", std::to_string(standard_error));

@@ -1,5 +1,5 @@
-// What Reserve makes is enough: behind it no step asks for memory, whatever its segments. Under the
-// emulation only, which counts.
+// Reserve allocates enough: after it no step allocates device memory, whatever its segments. Runs
+// in the emulation only, which counts allocations.
 #include <algorithm>
 #include <string>
 #include <vector>

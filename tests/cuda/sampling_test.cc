@@ -160,7 +160,7 @@ TEST_F(CudaDrawTest, RowsOfABatchAreTheirOwn) {
   for (size_t i = 0; i < 6; ++i) {
     const std::vector<float> row = random.Normals(width, 3);
     rows.insert(rows.end(), row.begin(), row.end());
-    if (i == 5) break;  // nobody asks about the last one
+    if (i == 5) break;  // no query is made for the last row
     hosts.emplace_back(params[i], i, width, std::vector<int32_t>{});
     remotes.push_back(hosts.back());
   }

@@ -54,7 +54,7 @@ std::vector<GenerateParams> Wishes() {
   all[4].sampling.logit_bias = {{3, 2.0f}, {7, -5.0f}};
   all[5].logprobs = 2;  // of the host: the device cannot know what it would report
   all[6].sampling.temperature = 0;
-  all[6].draft_tokens = 3;  // rows behind a draft
+  all[6].draft_tokens = 3;  // rows after a draft
   all[7].n = 2;
   all[7].best_of = 3;
   all[8].echo = true;

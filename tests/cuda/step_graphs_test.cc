@@ -97,7 +97,7 @@ TEST_F(StepGraphsTest, TheLeastRecentlyUsedShapeGoes) {
     Step(shape);
   }
   Step(0);
-  Step(most);  // shape 1 goes, shape 0 was used behind it
+  Step(most);  // shape 1 is dropped: shape 0 was used after it
   Expect(most + 1, most, 1, 1);
   Step(0);
   Expect(most + 1, most, 2, 1);

@@ -69,7 +69,7 @@ inline TrainingProblem RandomProblem(const polysketch_attention_shape& shape, Ra
 }
 
 // A tensor of the problem on the device. Tokens before heads, or heads before tokens with a gap
-// behind each row: strides are used, not assumed.
+// after each row: strides are used, not assumed.
 class TrainingTensor {
  public:
   TrainingTensor(const polysketch_attention_shape& shape, int width, bool tokens_first, int type)

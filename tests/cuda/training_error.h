@@ -82,7 +82,7 @@ class TrainingErrorModel {
     pair.slope = weight.slope;
     return pair;
   }
-  // sum over blocks before (direction 1) or behind (-1) `block` of phi(rows) values^T.
+  // Sum of phi(rows) values^T over the blocks before `block` if `before`, else over those after it.
   std::vector<double> State(int64_t block, bool before, const std::vector<double>& rows,
                             const std::vector<double>& values) const {
     std::vector<double> state(r_ * r_ * d_);

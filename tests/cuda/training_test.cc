@@ -114,7 +114,7 @@ TEST_F(TrainingTest, RangesOfBlocks) {
   ExpectReference(problem, RunTraining(problem));
 }
 
-// Near rows narrower than values are rows with zeros behind them.
+// Near rows narrower than values are rows with zeros after them.
 TEST_F(TrainingTest, NarrowNearRows) {
   Random random(5);
   TrainingProblem wide = testing::RandomProblem(Shape(1, 1, 40, 32, 32, 8, 4, 16), &random);

@@ -21,7 +21,7 @@ SCHEMAS = pathlib.Path(__file__).resolve().parent / "schemas"
 VERSION = "1.33"  # of the schemas of Kubernetes' own kinds
 OVERLAYS = sorted(path.parent.name for path in KUBERNETES.glob("overlays/*/kustomization.yaml"))
 WORKLOADS = ("Deployment", "StatefulSet")
-GOODBYE_SECONDS = 2  # kGoodbye in server/app/server.cc: for last messages, behind the drain
+GOODBYE_SECONDS = 2  # kGoodbye in server/app/server.cc: for last messages, after the drain
 SPARE_SECONDS = 5
 
 
@@ -163,7 +163,7 @@ class Overlays(DeployTest):
 
     @for_each_overlay
     def test_times_agree(self, objects):
-        """Whoever ends a replica leaves it the time that it was promised."""
+        """The grace period covers the preStop wait and the drain; probes give up in the right order."""
         pod, server = server_of(objects)
         drain = seconds(environment_of(objects)["POLYSKETCH_DRAIN_TIMEOUT"])
         command = server["lifecycle"]["preStop"]["exec"]["command"]

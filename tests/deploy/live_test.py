@@ -104,7 +104,7 @@ class Live(DeployTest):
         self.addCleanup(lambda: [stop.set(), *(thread.join() for thread in threads)])
 
     def test_every_expression_returns_data(self):
-        # Memory for no session at rest: each goes to the store, and comes from there.
+        # Memory for no session: each is written to the store and read from it.
         store = ["--state-store", f"dir:{self.dir}/states", "--state-store-limit", "1GiB", "--session-memory", "1"]
         _, ready = self.start_server("--max-sequences", "2", *store)
         prometheus = self.start_prometheus(ready["metrics"])
@@ -130,7 +130,7 @@ class Live(DeployTest):
                     missing.append(f"{where}: {expression}")
             return missing
 
-        # Rates need two scrapes and an event between them, records an evaluation behind that.
+        # A rate needs two scrapes and an event between them, a recording rule an evaluation after that.
         missing = []
 
         def complete():

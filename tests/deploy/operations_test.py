@@ -97,7 +97,7 @@ class Operations(DeployTest):
         names |= set(own)
         adapted = set(re.findall(r"name: {as: (\w+)}", ADAPTER))
         for text in (OPERATIONS, METRICS, RULES, ADAPTER, *map(pathlib.Path.read_text, DASHBOARDS)):
-            named = set(re.findall(r"(?<![:\w])polysketch_\w+", text))  # behind a colon: recorded
+            named = set(re.findall(r"(?<![:\w])polysketch_\w+", text))  # after a colon: recorded
             self.assertEqual(named - names - adapted - GROUPS, set())
 
 

@@ -89,7 +89,7 @@ TEST(DeviceTest, AFailingDeviceEndsItsRequestsAndTheProcess) {
   EXPECT_EQ(Count(log, "device_failed"), 1) << log;
 }
 
-// A device of so many bytes.
+// The environment variable that sets the emulated device's memory in bytes.
 std::pair<std::string, std::string> Memory(int64_t bytes) {
   return {"POLYSKETCH_SIMT_MEMORY", std::to_string(bytes)};
 }
@@ -104,7 +104,7 @@ TEST(DeviceTest, WhatItHoldsIsMadeBeforeReadinessAndSaid) {
   EXPECT_EQ(Count(log, " device_memory weights_mib="), 1) << log;
 }
 
-// Blocks of KV caches are states too: 6 MiB, and a quarter of it for parked ones.
+// Blocks of KV caches are states too: 6 MiB, and a quarter of that for preempted sequences.
 TEST(DeviceTest, KvCachesAreMadeBeforeReadiness) {
   Server server(
       {.model = Golden("softmax"),

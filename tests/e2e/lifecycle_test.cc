@@ -1,5 +1,5 @@
-// How calls end: cancelled, out of time, in error, by shutdown, for each kind of call; and what
-// they leave behind.
+// How calls of each kind end (cancelled, out of time, in error, by shutdown), and that they free
+// what they held.
 #include <signal.h>
 
 #include <thread>
@@ -46,7 +46,7 @@ class EveryKind : public ::testing::TestWithParam<Kind> {
 INSTANTIATE_TEST_SUITE_P(Calls, EveryKind, ::testing::ValuesIn(kKinds),
                          [](const auto& info) { return info.param.name; });
 
-// With one slot, whoever waits behind an endless request is served only if its slot is freed.
+// With one slot, a request that waits for an endless one is served only if the slot is freed.
 void ExpectSlotIsFree(const Server& server) {
   const Completion next = Client(server.address()).Complete(Greedy("Then", 5));
   EXPECT_TRUE(next.status.ok()) << next.status.ToString();
@@ -62,9 +62,9 @@ TEST_P(EveryKind, CancelFreesTheSlot) {
   stream->Cancel();
   EXPECT_EQ(stream->Finish().code(), Code::kCancelled);
   ExpectSlotIsFree(server);
-  // Counted by the writer thread, a moment after the engine has freed the slot. A score whose
-  // client left may have been told of its input's end first (server/rpc/stream_call.h): it has stopped
-  // then.
+  // The writer thread counts the end a moment after the engine has freed the slot. A score whose
+  // client left may see the end of its input first (server/rpc/engine_call.cc): it then ends with
+  // "stop".
   const auto finished = [&](const char* reason) {
     return server.Metric(
         StrCat(R"(polysketch_request_success_total{finished_reason=")", reason, R"("})"));

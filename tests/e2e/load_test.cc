@@ -168,7 +168,7 @@ TEST(Load, AScoreWithoutInputIsEnded) {
   EXPECT_TRUE(server.BecomesIdle());
 }
 
-// A score whose results nobody reads stops taking input, and others go on.
+// A score whose results are not read stops taking input, and other requests continue.
 TEST(Load, AScoreThatIsNotReadHoldsNobodyUp) {
   const Server server({.flags = {"--stream-buffer", "4"}});
   Client slow_client(server.address(), {.small_windows = true});
@@ -179,7 +179,8 @@ TEST(Load, AScoreThatIsNotReadHoldsNobodyUp) {
     while (score->Write(chunk)) {
     }
   });
-  // Parked for good: before its first chunk, and between two, it waits for input instead.
+  // Wait until the score is idle because its results are not read. Before its first chunk and
+  // between two chunks it is idle because its input is late.
   double read = 0;
   int polls = 0;
   ASSERT_TRUE(WaitUntil([&] {

@@ -22,7 +22,7 @@ double Perplexity(const std::vector<float>& logprobs) {
   return std::exp(-sum / static_cast<double>(logprobs.size()));
 }
 
-// The tolerance for float32 weights and state.
+// The tolerance for float32 weights and state: 1e-5.
 void ExpectPerplexity(double perplexity, double recorded, const std::string& what) {
   EXPECT_NEAR(perplexity / recorded, 1, 1e-5) << what;
 }

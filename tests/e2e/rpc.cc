@@ -61,7 +61,7 @@ class Call {
   std::map<std::string, std::string>* const initial_metadata_;
 };
 
-// Interface: a ReadStream or a Stream of Response. Grpc: the reader (and writer) behind it.
+// Interface: a ReadStream or a Stream of Response. Grpc: the reader (and writer) that it wraps.
 template <typename Interface, typename Response, typename Grpc>
 class StreamOf : public Interface {
  public:
@@ -205,7 +205,7 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address, const Channel
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
-// Puts the tokens behind those that the completion has.
+// Appends the message's tokens to the completion.
 template <typename Message>  // Delta or CompleteUnaryResponse
 void Append(const Message& message, Completion* completion) {
   completion->text += message.text();
@@ -251,7 +251,7 @@ Completion Client::Complete(const v1::CompleteRequest& request, const CallOption
   v1::CompleteResponse response;
   while (stream->Read(&response)) {
     PS_CHECK(completion.finish.reason() == v1::FINISH_REASON_UNSPECIFIED)
-        << "a message behind the finish: " << response.ShortDebugString();
+        << "a message after the finish: " << response.ShortDebugString();
     ++completion.messages;
     if (response.has_delta()) Append(response.delta(), &completion);
     if (response.has_progress()) ++completion.progress_messages;

@@ -40,7 +40,7 @@ Json Ask(const Server& server, std::vector<std::string> arguments, const std::st
   return result.exit_status == 0 ? Json::parse(result.standard_output) : Json();
 }
 
-// A greedy completion of so many tokens.
+// The arguments of a greedy completion of `tokens` tokens.
 std::vector<std::string> Complete(int tokens, std::vector<std::string> more) {
   std::vector<std::string> arguments = {"complete",     "--temperature", "0",
                                         "--ignore-eos", "--max-tokens",  std::to_string(tokens)};
@@ -173,7 +173,7 @@ TEST(Session, StatesThatTheClientKeeps) {
   EXPECT_NE(bad.standard_error.find("DATA_LOSS"), std::string::npos) << bad.standard_error;
 }
 
-// What was read once is not read again, by the same tenant; and nobody can tell from the output.
+// A prompt that a tenant sent before is not processed again, and the output is the same.
 TEST(Session, StoredPrompts) {
   const Server server({.flags = {"--prefix-cache-min-tokens", "100"}});
   std::string text;
@@ -438,7 +438,7 @@ TEST_P(StoreTest, AcknowledgedStatesSurviveAKill) {
       EXPECT_TRUE(at(fork["session"]).status.ok());
     }
     Ask(after, {"session", "delete", fork["session"]});
-    // All snapshots restore; the output behind them is that of the same tokens read again.
+    // All snapshots restore; the output after each is that of the same tokens processed again.
     while (!snapshots.empty()) {
       const auto [key, length] = snapshots.back();
       snapshots.pop_back();

@@ -1,5 +1,5 @@
 // A request's tokens and log-probabilities are the same bits whatever runs beside it, however its
-// prompt is cut, whoever takes its slot in between, and whatever is drafted: real models of every
+// prompt is split, whichever request preempts it, and whatever is drafted: real models of every
 // kind, through the scheduler, in batches of 1 to 64, against each request alone.
 #include <algorithm>
 #include <memory>

@@ -106,7 +106,7 @@ class CanaryTest : public ::testing::TestWithParam<AttentionKind> {
     if (id.ok()) reader.ReadAll();
     return std::move(reader.got);
   }
-  // What it must be: the same tokens behind `history`, alone, from nothing.
+  // Expects what the request yields with `history` before its prompt, alone, from an empty state.
   void ExpectCold(const Tokens& history, GenerateRequest request, const Collected& got) {
     request.prompt.insert(request.prompt.begin(), history.begin(), history.end());
     request.start = nullptr;

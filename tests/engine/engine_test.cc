@@ -98,7 +98,7 @@ TEST_F(EngineTest, QueueIsBounded) {
   EXPECT_TRUE(full.retry_after().has_value());
   engine_->Cancel(ids[1]);
   readers[1]->ReadAll();
-  // Whoever has read the FinishEvent finds the place free.
+  // A client that has read the FinishEvent can submit again.
   EXPECT_TRUE(engine_->Submit(Greedy(5, 5), refused.stream).ok());
   engine_->Cancel(ids[4]);
   for (auto& reader : readers) reader->ReadAll();

@@ -91,7 +91,7 @@ class MigrationTest : public ::testing::Test {
       append(&all.text, more.text);
       for (auto& [index, choice] : more.choices) {
         CollectedChoice& whole = all.choices[index];
-        EXPECT_FALSE(whole.end.has_value()) << "a choice that goes on behind its end";
+        EXPECT_FALSE(whole.end.has_value()) << "a choice that continues after its end";
         append(&whole.tokens, choice.tokens);
         append(&whole.logprobs, choice.logprobs);
         append(&whole.text, choice.text);
@@ -215,7 +215,7 @@ TEST_F(MigrationTest, AKeptSequenceGoesOn) {
   }
 }
 
-// Nothing is kept of a request that went wrong, and nothing that nobody asked for.
+// A request that fails, or that did not set `keep`, returns no snapshot.
 TEST_F(MigrationTest, SnapshotsOnlyWhereTheyWereWanted) {
   GenerateRequest request;
   request.prompt = {3, 4, 5};

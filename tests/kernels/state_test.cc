@@ -34,7 +34,7 @@ TEST_P(StateTest, ClonesAreIndependent) {
   const auto backend = NewBackend(1);
   Random random(1);
   for (const AttentionSpec& spec : Specs()) {
-    // Cut in the middle of a block, at its end (full, not folded), and behind it.
+    // Cloned in the middle of a block, at its end (full, not folded), and after it.
     for (const int cut : {0, 5, 8, 9, 21}) {
       const Sequence whole = testing::RandomSequence(spec, 40, &random);
       const Sequence other = testing::RandomSequence(spec, 40, &random);
@@ -230,8 +230,8 @@ TEST_P(StateTest, BytesAreAsAnnounced) {
   }
 }
 
-// The paper's 110M model: 23.6 MB of float32 sums in 640 packed features (model.md); beside them
-// the normaliser, one block's keys and values, and rounding to cache lines.
+// The paper's 110M model: 23.6 MB of float32 sums in 640 packed features, and the normaliser, one
+// block's keys and values, and rounding to cache lines.
 TEST(CpuStateTest, PaperModelStateSize) {
   AttentionSpec spec = testing::MakeSpec(AttentionKind::kLearnedSketchMixed, 12, 64, 32, 256, 12);
   EXPECT_EQ(spec.features(), 640);

@@ -37,7 +37,7 @@ void Seed(uint64_t seed);
 // Kernels launched so far.
 int64_t Launches();
 
-// Device memory: NaN at first, with guards on both sides, which are looked at behind every launch.
+// Device memory: NaN at first, with guards on both sides, which are checked after every launch.
 void* Allocate(size_t bytes);
 void Free(void* memory);
 void CheckGuards();

@@ -7,7 +7,7 @@
 
 namespace polysketch::testing {
 
-// POLYSKETCH_TEST_FULL=1 asks for the counts that the issues name.
+// Whether POLYSKETCH_TEST_FULL=1: tests run their full counts.
 inline bool FullCounts() {
   const char* value = std::getenv("POLYSKETCH_TEST_FULL");
   return value != nullptr && std::string(value) == "1";

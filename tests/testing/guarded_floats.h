@@ -19,8 +19,7 @@ class GuardedFloats {
   ~GuardedFloats() {
     for (size_t i = 0; i < kGuard; ++i) {
       EXPECT_EQ(storage_[i], kCanary) << "write " << kGuard - i << " floats before an array";
-      EXPECT_EQ(storage_[kGuard + size_ + i], kCanary)
-          << "write " << i << " floats behind an array";
+      EXPECT_EQ(storage_[kGuard + size_ + i], kCanary) << "write " << i << " floats after an array";
     }
   }
   GuardedFloats(const GuardedFloats&) = delete;

@@ -178,7 +178,7 @@ TemporaryFolder::TemporaryFolder() {
 }
 
 TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;  // a folder left behind is no reason to fail a test
+  std::error_code ignored;  // a folder that remains is no reason to fail a test
   std::filesystem::remove_all(path_, ignored);
 }
 

@@ -1,4 +1,4 @@
-"""Reads the two checkpoint forms of Flax programs into {path: array}: msgpack files and Orbax folders."""
+"""Reads the two checkpoint formats of Flax programs into {path: array}: msgpack files and Orbax folders."""
 
 import ast
 import json
@@ -15,7 +15,7 @@ _TRAINING_ONLY = {"step", "opt_state"}
 
 
 class Parameters:
-    """A parameter tree by "/"-joined path: shapes at once, values when they are read."""
+    """A parameter tree by "/"-joined path. Shapes are known at once, values are read on demand."""
 
     def __init__(self, source: pathlib.Path, shapes: dict[str, tuple[int, ...]], read):
         self._source = source
@@ -59,7 +59,7 @@ def open_checkpoint(path: pathlib.Path) -> Parameters:
 
 
 def _strip_params(source: pathlib.Path, paths: list[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """Full path -> path below the (outermost, or doubled) 'params', without what only training needs."""
+    """Returns full path -> path below the outermost (or doubled) 'params', without the parts that only training needs."""
     while any(path[0] == "params" and len(path) > 1 for path in paths):
         others = {path[0] for path in paths if path[0] != "params"}
         if unknown := others - _TRAINING_ONLY:
@@ -94,7 +94,7 @@ def _decode_extension(code: int, data: bytes):
 
 
 def _join_chunks(tree):
-    """Arrays beyond 2^30 bytes are stored as {'__msgpack_chunked_array__': True, 'shape': {...}, 'chunks': {...}}."""
+    """Joins arrays beyond 2^30 bytes, stored as {'__msgpack_chunked_array__': True, 'shape': {...}, 'chunks': {...}}."""
     if not isinstance(tree, dict):
         return tree
     if "__msgpack_chunked_array__" in tree:
@@ -143,7 +143,7 @@ def _open_msgpack(path: pathlib.Path) -> Parameters:
 
 
 def _open_orbax(path: pathlib.Path) -> Parameters:
-    import tensorstore  # here: 60 MB of libraries that msgpack files do not need
+    import tensorstore  # imported here: 60 MB of libraries that msgpack files do not need
 
     # A checkpoint manager nests the tree one level down, in "default", "state", "params" ...
     root = path

@@ -16,7 +16,7 @@ from polysketch_tools.model_config import (
 )
 from polysketch_tools.tokenizer import apply_tokenizer
 
-# TransformerConfig: what is carried over, and what only training reads.
+# Fields of TransformerConfig: those that are converted, and those that only training reads.
 _REQUIRED = (
     "attention",
     "vocab_size",
@@ -32,7 +32,7 @@ _FLAX_KINDS = tuple(kind for kind in ATTENTION_KINDS if kind not in ("linear", "
 
 
 def read_transformer_config(path: pathlib.Path) -> tuple[ModelConfig, np.ndarray | None]:
-    """The authors' TransformerConfig as ours, and the key of its random sketches (uint32 [2]), if it has any."""
+    """Returns the authors' TransformerConfig as a ModelConfig, and the key of its random sketches (uint32 [2]) or None."""
     fields = read_json_object(path)
     if unknown := fields.keys() - {*_REQUIRED, *_OPTIONAL}:
         raise ToolError(f'{path}: unknown field "{sorted(unknown)[0]}"')
@@ -88,9 +88,9 @@ def _sketch_key(fields: dict, path: pathlib.Path) -> np.ndarray:
 
 
 def draw_sketch(key: np.ndarray, layer: int, shape: tuple[int, int, int]) -> np.ndarray:
-    """The sketch of one layer as the authors' code draws it: [2, d, r], each a normal divided by sqrt(r)."""
+    """Returns the sketch of one layer as the authors' code samples it: [2, d, r], each a normal divided by sqrt(r)."""
     count, d, r = shape
-    # XLA divides by a scalar as it multiplies by its reciprocal.
+    # XLA divides by a scalar by multiplying by its reciprocal.
     scale = np.float32(1) / np.sqrt(np.float32(r))
     return np.stack(
         [

@@ -1,10 +1,10 @@
-"""Errors that a user can mend, and the one place that prints them."""
+"""Errors that a user can correct, and the function that prints them."""
 
 import sys
 
 
 class ToolError(Exception):
-    """Bad input; the message says what was expected and what was found."""
+    """Bad input. The message says what was expected and what was found."""
 
 
 def run(main) -> None:

@@ -1,4 +1,4 @@
-"""Where the authors' Flax code keeps each of our tensors."""
+"""Maps the names of our tensors to the paths of the authors' Flax code."""
 
 import re
 
@@ -37,7 +37,7 @@ _DRAWN = re.compile(r"layers\.(\d+)\.attn\.sketch\.level\d+$")
 
 
 def drawn_layer(name: str) -> int | None:
-    """The layer of a tensor that a Flax checkpoint does not hold but draws from its key, or None."""
+    """Returns the layer of a tensor that a Flax checkpoint does not hold but samples from its key, or None."""
     match = _DRAWN.match(name)
     return int(match[1]) if match else None
 

@@ -1,4 +1,4 @@
-"""The part of jax.random that draws the authors' sketches, bit for bit, in numpy.
+"""The part of jax.random that samples the authors' sketches, bit for bit, in numpy.
 
 threefry2x32 with jax_threefry_partitionable = True (JAX's default): bit i of an array is a function of the key and i
 alone. normal() is sqrt(2) erf_inv(u) in float32; erf_inv's last bit depends on the order and fusing of its operations, so
@@ -35,7 +35,7 @@ def fold_in(key: np.ndarray, data: int) -> np.ndarray:
 
 
 def split(key: np.ndarray, num: int = 2) -> np.ndarray:
-    """Keys [num, 2]."""
+    """jax.random.split: uint32 [num, 2]."""
     return np.stack(
         _threefry2x32(key, np.zeros(num, np.uint32), np.arange(num, dtype=np.uint32)), axis=1
     )

@@ -20,7 +20,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def make_demo(source: pathlib.Path, out: pathlib.Path) -> None:
-    """The bundled model; README.md is kept."""
+    """Makes the bundled model. Its README.md is kept."""
     readme = (out / "README.md").read_bytes() if (out / "README.md").exists() else None
     convert(
         source / "ckpt.msgpack",
@@ -51,7 +51,7 @@ def make_demo(source: pathlib.Path, out: pathlib.Path) -> None:
 
 
 def _decimals(values: np.ndarray) -> list[float]:
-    """The shortest decimals that read back as the same float32."""
+    """Returns the shortest decimals that read back as the same float32."""
     return [float(str(value)) for value in values]
 
 
@@ -73,7 +73,7 @@ def make_attention(source: pathlib.Path, out: pathlib.Path) -> None:
         for name in sorted(arrays):
             array = arrays[name]
             if name == "g" or name.startswith("grad_"):
-                # One sequence of each kind as float32: its rounding is far below what is compared.
+                # One sequence of each kind, as float32: the rounding is far below the tolerance of the tests.
                 array = array[:1].astype(np.float32)
             tensors[name] = array.astype(np.int32).reshape(1) if array.dtype == np.int64 else array
         safetensors.write(out / (path.stem + ".safetensors"), tensors)

@@ -28,11 +28,11 @@ def _paper(num_layers: int, emb_dim: int) -> ModelConfig:
 
 PRESETS = {"paper-110m": _paper(12, 768), "paper-730m": _paper(24, 1536)}
 
-_CHUNK_VALUES = 1 << 22  # 16 MB of float32: the most that is in memory at once
+_CHUNK_VALUES = 1 << 22  # 16 MB of float32: the maximum that is in memory at once
 
 
 def random_values(config: ModelConfig, seed: int):
-    """values(name, shape) for write_model. A tensor's values depend on the seed, its name and shape alone."""
+    """Returns values(name, shape) for write_model. A tensor's values depend on the seed, its name and its shape alone."""
 
     def values(name: str, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
         generator = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
@@ -55,7 +55,7 @@ def random_values(config: ModelConfig, seed: int):
 
 
 def _moments(config: ModelConfig, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Mean and standard deviation of a tensor's values, such that activations stay of order 1 at any depth."""
+    """Returns mean and standard deviation of a tensor's values, such that activations stay of order 1 at any depth."""
     if name == "embedding.weight":
         return (
             0.0,
@@ -67,7 +67,7 @@ def _moments(config: ModelConfig, name: str, shape: tuple[int, ...]) -> tuple[fl
         return 0.0, 0.1
     deviation = shape[0] ** -0.5
     if name.endswith((".attn.out.weight", ".mlp.down.weight")):
-        deviation *= (2 * config.num_layers) ** -0.5  # what each layer adds to the residual
+        deviation *= (2 * config.num_layers) ** -0.5  # 2 num_layers of these add to the residual stream
     return 0.0, deviation
 
 

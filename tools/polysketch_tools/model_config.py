@@ -1,4 +1,4 @@
-"""config.json of a model folder and the tensors that go with it: the Python twin of docs/model-format.md."""
+"""config.json of a model folder, and the names and shapes of its tensors (docs/model-format.md)."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ SKETCH_EXPANSION = 8
 
 @dataclasses.dataclass(kw_only=True)
 class ModelConfig:
-    """The fields of config.json; None stands for a field that the kind does not have."""
+    """The fields of config.json. None: the kind does not have the field."""
 
     attention: str
     vocab_size: int
@@ -65,7 +65,7 @@ class ModelConfig:
         return str(self.attention).startswith("random_")
 
     def check(self) -> None:
-        """Raises ToolError for what the server would refuse."""
+        """Raises ToolError for a config that the server would refuse."""
 
         def expect(condition: bool, field: str, expected: str) -> None:
             if not condition:
@@ -123,7 +123,7 @@ class ModelConfig:
 
 
 def used_fields(attention: str) -> set[str]:
-    """The optional fields that `attention` reads."""
+    """Returns the optional fields that `attention` reads."""
     used = set()
     if attention == "polynomial":
         used |= {"power"}
@@ -139,7 +139,7 @@ def used_fields(attention: str) -> set[str]:
 
 
 def read_json_object(path: pathlib.Path) -> dict:
-    """A JSON object from a file; a duplicate key is an error, as in the server."""
+    """Reads a JSON object from a file. A duplicate key is an error, as in the server."""
 
     def unique(pairs):
         fields = dict(pairs)
@@ -159,7 +159,7 @@ def read_json_object(path: pathlib.Path) -> dict:
 
 
 def read_model_config(path: pathlib.Path) -> ModelConfig:
-    """A config.json of our format; format_version and architecture may be left out."""
+    """Reads a config.json. format_version and architecture may be missing."""
     fields = read_json_object(path)
     for name, expected in (("format_version", FORMAT_VERSION), ("architecture", ARCHITECTURE)):
         if (found := fields.pop(name, expected)) != expected:
@@ -184,7 +184,7 @@ def read_model_config(path: pathlib.Path) -> ModelConfig:
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor of the model, in the order in which they are written."""
+    """Returns name and shape of every tensor of the model, in the order in which they are written."""
     return dict(_tensors(config))
 
 

@@ -1,4 +1,4 @@
-"""Writes a model folder, shard by shard, so that it appears whole or not at all."""
+"""Writes a model folder, shard by shard. The folder appears whole or not at all."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ DEFAULT_SHARD_BYTES = 4 << 30
 
 @contextlib.contextmanager
 def atomic_folder(out: pathlib.Path, overwrite: bool) -> Iterator[pathlib.Path]:
-    """Yields a new folder beside `out` that takes its place at the end, and vanishes if the body fails."""
+    """Yields a new folder beside `out`. It replaces `out` at the end, and is deleted if the body fails."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         if not overwrite:
             raise ToolError(f"{out} exists and is not an empty folder (--overwrite replaces it)")
@@ -41,7 +41,7 @@ def atomic_folder(out: pathlib.Path, overwrite: bool) -> Iterator[pathlib.Path]:
 
 
 def split_shards(sizes: dict[str, int], limit: int) -> list[list[str]]:
-    """Tensor names, in order, in shards of at most `limit` bytes (a larger tensor has a shard of its own)."""
+    """Divides tensor names, in order, into shards of at most `limit` bytes. A larger tensor is one shard."""
     shards, used = [[]], 0
     for name, size in sizes.items():
         if shards[-1] and used + size > limit:
@@ -62,7 +62,7 @@ def write_model(
     tokenizer: pathlib.Path | None,
     overwrite: bool,
 ) -> None:
-    """Makes the folder `out` of config, tensors and tokenizer. values(name, shape) yields a tensor in row-major chunks."""
+    """Writes config, tensors and tokenizer to the folder `out`. values(name, shape) yields a tensor in row-major chunks."""
     with atomic_folder(out, overwrite) as folder:
         _write_tensors(folder, config, dtype, values, shard_bytes, f"writing {out}")
         (folder / "config.json").write_text(config.to_json())
@@ -118,7 +118,7 @@ def _write_tensors(
 
 
 def _stored_chunks(name: str, shape: tuple[int, ...], form: str, values):
-    """Name and values of what is written for a tensor, in order."""
+    """Yields name and values of each array that stores a tensor, in order."""
     if form not in ("Q8", "Q4"):
         for chunk in values(name, shape):
             _check_representable(name, chunk, safetensors.DTYPES[form])

@@ -1,4 +1,4 @@
-"""Progress of long writes on stderr: a line rewritten in place on a terminal, a line every few seconds elsewhere."""
+"""Progress of long writes on stderr: on a terminal one line that is rewritten, else a line every few seconds."""
 
 import sys
 import time

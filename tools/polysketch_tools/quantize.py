@@ -1,20 +1,20 @@
-"""8-bit and 4-bit weights, integer for integer what the server makes on load (kernels/quantize.h)."""
+"""8-bit and 4-bit weights: the same integers that the server computes on load (kernels/quantize.h)."""
 
 import ml_dtypes
 import numpy as np
 
 GROUP = 32  # rows that share a scale in q4
-_LEAST_Q4 = 32 * 1024  # elements of a matrix in four bits (engine/model/weights.cc)
+_LEAST_Q4 = 32 * 1024  # minimum elements of a matrix in 4 bits (engine/model/weights.cc)
 _TINY = np.float32(1e-35)
 _CANDIDATES = (8.0, 7.0, 7.5, 8.5, 9.0, 9.5, 10.0, 10.5, 11.0, 12.0)
 
 
 def storage(dtype: str, name: str, shape: tuple[int, ...]) -> str:
-    """How a folder of `dtype` (F32, BF16, F16, Q8, Q4) stores a tensor: what the server's --weights makes of it."""
+    """Returns how a folder of `dtype` (F32, BF16, F16, Q8, Q4) stores a tensor: in the format of the server's --weights."""
     if dtype not in ("Q8", "Q4"):
         return dtype
     if len(shape) != 2 or not name.endswith(".weight"):
-        return "F32"  # vectors, and matrices that are drawn
+        return "F32"  # vectors and random matrices
     four = name.endswith((".attn.qkv.weight", ".attn.out.weight", ".mlp.down.weight"))
     large = shape[0] * shape[1] >= _LEAST_Q4
     return "Q4" if dtype == "Q4" and four and large else "Q8"
@@ -23,7 +23,7 @@ def storage(dtype: str, name: str, shape: tuple[int, ...]) -> str:
 def stored_tensors(
     form: str, name: str, shape: tuple[int, ...]
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Type and shape of the tensors that hold `name` in that form."""
+    """Returns type and shape of the tensors that store `name` in the format `form`."""
     if form == "Q8":
         columns = shape[0] if name == "embedding.weight" else shape[1]
         return {name: ("I8", shape), name + ".scale": ("F32", (columns,))}
@@ -37,7 +37,7 @@ def stored_tensors(
 
 
 def quantize(form: str, name: str, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays of stored_tensors."""
+    """Returns the arrays of the tensors that stored_tensors names: integers and scales."""
     if form == "Q4":
         return _q4(weights)
     if name == "embedding.weight":  # its rows are the columns of the logits' product
@@ -93,6 +93,6 @@ def _squared_error(x: np.ndarray, scales: np.ndarray) -> np.ndarray:
     wide = scales.astype(np.float64)[:, None]
     off = x.astype(np.float64) - _integers(x, scales).astype(np.float64) * wide
     error = np.zeros(scales.shape)
-    for i in range(GROUP):  # in order, as the server adds
+    for i in range(GROUP):  # added in order, as in the server
         error += off[:, i] * off[:, i]
     return error

@@ -1,4 +1,4 @@
-"""Safetensors files: a streaming writer, one tensor or part of it at a time, and a small reader."""
+"""Safetensors files: a writer that streams parts of tensors, and a small reader."""
 
 import json
 import pathlib
@@ -45,7 +45,7 @@ class Writer:
         self._file.write(struct.pack("<Q", len(text)) + text)
 
     def write(self, name: str, chunk: np.ndarray) -> int:
-        """The next values of tensor `name`, row-major, converted to its dtype. Returns the bytes written."""
+        """Writes the next values of tensor `name`, row-major, converted to its dtype. Returns the bytes written."""
         current = self._pending[-1]
         assert current[0] == name, f"expected values of {current[0]}, got {name}"
         data = np.ascontiguousarray(chunk, dtype=current[1]).tobytes()
@@ -62,7 +62,7 @@ class Writer:
 
 
 def write(path: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
-    """A whole file at once."""
+    """Writes a whole file at once."""
     writer = Writer(path, {name: (array.dtype, array.shape) for name, array in tensors.items()})
     for name, array in tensors.items():
         writer.write(name, array)
@@ -70,7 +70,7 @@ def write(path: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
 
 
 def read(paths: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
-    """All tensors of our own files (no validation beyond numpy's; the server has a strict reader)."""
+    """Reads all tensors of files that these tools wrote (no validation beyond numpy's; the server's reader is strict)."""
     tensors = {}
     for path in paths:
         data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Random matrices of the kinds that have some: polynomial sketches and Performer features, drawn with numpy.
+"""Random matrices: polynomial sketches and Performer features, sampled with numpy.
 
 (The sketches of the authors' checkpoints come from JAX's generator instead: see convert.py.)
 """
@@ -9,7 +9,7 @@ from polysketch_tools.errors import ToolError
 
 
 def sketch_scale(degree: int, r: int) -> float:
-    """What every entry of a sketch's matrices is multiplied by; the forward pass multiplies by nothing more.
+    """Returns the factor of every entry of a sketch's matrices. The forward pass multiplies by no further factor.
 
     Degree 2: the authors' code divides each of its two matrices by sqrt(r). Higher degrees: one factor 1/sqrt(r) for each
     product of two, that is r^(-1/4) for each of its matrices, so that E[(f(x).f(y))^2] estimates (x.y)^(2 degree).
@@ -20,7 +20,7 @@ def sketch_scale(degree: int, r: int) -> float:
 def draw_level(
     generator: np.random.Generator, kind: str, degree: int, shape: tuple[int, int, int]
 ) -> np.ndarray:
-    """One level of a sketch of `degree`: `shape` = [matrices, in, r] (docs/model-format.md)."""
+    """Returns one level of a sketch of `degree`: `shape` = [matrices, in, r] (docs/model-format.md)."""
     draw = {"gaussian": _gaussian, "srht": _srht}[kind]
     return draw(generator, shape) * np.float32(sketch_scale(degree, shape[2]))
 
@@ -51,7 +51,7 @@ def hadamard_matrix(size: int) -> np.ndarray:
 
 
 def draw_performer_features(generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """Omega [m, d]: blocks of d orthogonal rows, each row's norm redrawn as that of a Gaussian row."""
+    """Returns Omega [m, d]: blocks of d orthogonal rows, each row's norm sampled as that of a Gaussian row."""
     m, d = shape
     blocks = []
     for begin in range(0, m, d):
@@ -63,7 +63,7 @@ def draw_performer_features(generator: np.random.Generator, shape: tuple[int, in
 
 
 def evaluate(levels: list[np.ndarray], x: np.ndarray) -> np.ndarray:
-    """f(x) [n, r] of rows x [n, d], as the server evaluates the stored matrices."""
+    """Returns f(x) [n, r] of rows x [n, d], as the server computes it from the stored matrices."""
     parts = [x] * len(levels[0])
     for level in levels:
         parts = [part @ matrix for part, matrix in zip(parts, level)]

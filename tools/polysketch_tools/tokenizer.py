@@ -1,4 +1,4 @@
-"""What convert and make-random need to know of a SentencePiece model."""
+"""Checks a SentencePiece model against a config, for convert and make-random."""
 
 import pathlib
 
@@ -9,7 +9,7 @@ from polysketch_tools.model_config import ModelConfig
 
 
 def apply_tokenizer(config: ModelConfig, path: pathlib.Path, add_bos: bool | None) -> None:
-    """Checks that the tokenizer fits the model and takes its BOS and EOS ids; add_bos None: if there is a BOS."""
+    """Checks that the tokenizer fits the config and sets its BOS and EOS ids. add_bos None: true if the tokenizer has BOS."""
     try:
         tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(path))
     except (RuntimeError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Polysketch attention for PyTorch training scripts, on the kernels that serve.
+"""Polysketch attention for PyTorch training scripts, on the kernels of the server.
 
     from polysketch_torch import LearnedSketch, polysketch_attention
 

@@ -15,9 +15,10 @@ def polysketch_attention(
 ):
     """out_t = sum_s w[t,s] v_s / (stabilizer + sum_s w[t,s]) over s <= t, all tensors [batch, heads, tokens, width].
 
-    w[t,s] = (near_q_t . near_k_s)^near_power in the block of t, (far_q_t . far_k_s)^2 in earlier ones. Without near tensors
-    the block has (far_q . far_k)^2 too; without far ones there is one block, of all tokens. Tensors of any dtype are taken
-    and rounded to bf16, sums are float32; v's dtype comes out. Gradients go to every tensor.
+    w[t,s] = (near_q_t . near_k_s)^near_power in the block of t, (far_q_t . far_k_s)^2 in earlier blocks. Without near
+    tensors the weights in the block of t are (far_q_t . far_k_s)^2 too; without far tensors all tokens are one block.
+    Tensors of any dtype are accepted and rounded to bf16; sums are float32; the result has v's dtype. Every tensor gets a
+    gradient.
     """
     pairs = [(near_q, near_k), (far_q, far_k)]
     if any((q is None) != (k is None) for q, k in pairs) or all(q is None for q, _ in pairs):
@@ -64,7 +65,8 @@ class LearnedSketch(torch.nn.Module):
 
 
 def _operand(x, columns: int):
-    """x in bf16 with so many zero columns, as the library takes it: the last dimension dense, strides of eight."""
+    """Returns x in bf16 with `columns` zero columns appended, in the library's layout: the last dimension dense, the
+    other strides multiples of eight elements, 16-byte aligned."""
     x = functional.pad(x.to(torch.bfloat16), (0, columns)) if columns else x.to(torch.bfloat16)
     batch, heads, tokens, width = x.shape
     needed = [s for n, s in zip((batch, heads, tokens), x.stride()) if n > 1]
@@ -80,7 +82,7 @@ def _tensor(x) -> binding.Tensor:
 
 
 def _workspace(size: int, like):
-    """A tensor, and the first address in it that is aligned."""
+    """Returns a tensor, and the first aligned address in it."""
     memory = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, device=like.device)
     return memory, memory.data_ptr() + -memory.data_ptr() % _ALIGNMENT
 

@@ -1,4 +1,4 @@
-"""libpolysketch-attention.so by ctypes. What every function and field means: kernels/cuda/training/polysketch_attention.h."""
+"""libpolysketch-attention.so by ctypes. kernels/cuda/training/polysketch_attention.h describes the functions and fields."""
 
 import ctypes
 import dataclasses
@@ -44,7 +44,7 @@ class Shape(ctypes.Structure):
 
 @dataclasses.dataclass
 class Workspace:
-    """Bytes that a call needs, at a multiple of 256."""
+    """Sizes in bytes of the workspaces that calls need, at an address that is a multiple of 256."""
 
     forward: int
     backward: int
@@ -65,7 +65,7 @@ class Library:
         version = self._library.polysketch_attention_version()
         if version != VERSION:
             raise AttentionError(f"{path}: expected version {VERSION}, found {version}")
-        # An emulation on the host: it takes host memory.
+        # An emulation on the host takes host memory.
         self.emulated = self._library.polysketch_attention_emulated() == 1
 
     def workspace(self, shape: Shape) -> Workspace:

@@ -1,9 +1,9 @@
 // The parts of the gradients of a tile of rows.
 //
-// With D_t the denominator of a row, a = g / D_t and e = -(g . out) / D_t, the gradient by a weight
-// is dw[t,s] = a_t . v_s + e_t. So, with p the power of the near weights:
+// With D_t the denominator of a row, a = g / D_t and e = -(g . out) / D_t, the gradient with
+// respect to a weight is dw[t,s] = a_t . v_s + e_t. So, with p the power of the near weights:
 //   near   dq_t += sum_s p (q_t . k_s)^(p-1) dw[t,s] k_s; dk_s with t and s exchanged
-//   far    with S = sum_s phi(y_s) [v_s, 1] over the earlier blocks, the gradient by phi(x_t) is
+//   far    with S = sum_s phi(y_s) [v_s, 1] over the earlier blocks, the gradient of phi(x_t) is
 //          G = S [a_t, e_t], a row of features. phi is symmetric, so dx_i = 2 sum_j G_ij x_j. With
 //          R = sum_t phi(x_t) [a_t, e_t] over the later blocks, dy_s follows from R [v_s, 1] in the
 //          same way, and dv_s is phi(y_s) R.

@@ -38,7 +38,7 @@ OutputRows RowsOf(const polysketch_attention_tensor& tensor) {
   return {tensor.data, tensor.batch_stride, tensor.head_stride, tensor.token_stride, tensor.type};
 }
 
-// Visits the tensors of a form, with name and width.
+// Visits the tensors that the form of the shape has, with their names and widths.
 template <typename Visit>
 void ForArrays(const polysketch_attention_shape& shape, const polysketch_attention_arrays& arrays,
                const Visit& visit) {
@@ -157,7 +157,7 @@ class Calls {
     shape_.v = Rows(inputs_.v, D, plan_.v);
   }
 
-  // The group's rows of a tensor in bf16: the tensor's, or rounded ones at `offset` of the
+  // The group's rows of a tensor in bf16: those of the tensor, or rounded rows at `offset` of the
   // workspace.
   TokenRows Rows(const polysketch_attention_tensor& tensor, int width, int64_t offset) {
     if (offset < 0) return InputRows(tensor);

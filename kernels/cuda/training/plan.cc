@@ -7,7 +7,7 @@
 namespace polysketch::cuda {
 namespace {
 
-// With these limits no product below overflows 64 bits.
+// Within these limits no product below overflows 64 bits.
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 constexpr int64_t kMaxHeads = int64_t{1} << 20;  // batch * heads
 constexpr int kMaxPower = 16, kMaxSketch = 64;

@@ -84,9 +84,9 @@ int polysketch_attention_forward(const polysketch_attention_shape* shape,
                                  const polysketch_attention_tensor* out, float* denominators,
                                  void* workspace, size_t workspace_bytes, void* stream);
 
-/* Computes the gradients of sum(out * out_gradient) by every array of the inputs. out and
- * denominators are those of the forward pass; the rules for inputs apply to out_gradient. States
- * are computed again. */
+/* Computes the gradients of sum(out * out_gradient) with respect to every array of the inputs. out
+ * and denominators are those of the forward pass; the rules for inputs apply to out_gradient.
+ * States are computed again. */
 int polysketch_attention_backward(const polysketch_attention_shape* shape,
                                   const polysketch_attention_arrays* inputs,
                                   const polysketch_attention_tensor* out, const float* denominators,

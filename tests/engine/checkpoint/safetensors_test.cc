@@ -316,8 +316,8 @@ TEST_F(SafetensorsTest, EveryTruncationIsRefused) {
   }
 }
 
-// A flipped bit in the header damages it, or renames a tensor; whoever asks for the tensors by name
-// and shape then finds out. The data carries no redundancy.
+// A flipped bit in the header damages it, or renames a tensor, which a reader that looks tensors up
+// by name and shape detects. The data carries no redundancy.
 TEST_F(SafetensorsTest, EveryFlippedBitOfTheHeaderShows) {
   const std::string whole = SafetensorsBytes(kHeader, DataBytes(32));
   const auto intact = [](const SafetensorsFile& file) {

@@ -37,7 +37,7 @@ struct Recording {
   std::vector<int32_t> tokens;
   std::vector<float> logits;         // [tokens, vocab]
   std::vector<float> next_logprobs;  // [tokens - 1]
-  // What the issue allows: 2e-4 of the largest logit of the case.
+  // 2e-4 of the largest logit of the case.
   double tolerance = 0;
 };
 

@@ -82,7 +82,7 @@ inline std::vector<double> NextLogprobs(LanguageModel& model, const std::vector<
   return logprobs;
 }
 
-// The largest of a row and how far the second is behind.
+// The largest value of a row, and its distance to the second largest.
 struct Best {
   int token = 0;
   double margin = 0;

@@ -1,4 +1,4 @@
-// Stored prompts: what is found, what is not, and that nobody can tell from the output.
+// Stored prompts: which are found, which are not, and that the output is the same either way.
 #include "engine/prefix_cache/prefix_cache.h"
 
 #include <map>
@@ -81,7 +81,7 @@ TEST(PrefixCacheTest, PartsOfAState) {
   EXPECT_EQ(found(30), 20);
   EXPECT_EQ(found(19), 19);
   EXPECT_EQ(found(17), 17);
-  EXPECT_EQ(found(16), 12) << "behind the longer one's last block";
+  EXPECT_EQ(found(16), 12) << "before the longer one's last block";
   EXPECT_EQ(found(11), 11);
   EXPECT_EQ(found(9), 0) << "too few to be worth a copy";
   EXPECT_EQ(cache.Find("t", Count(18))->tokens, 17);

@@ -90,7 +90,7 @@ TEST(BatchBuilderTest, TenantsShareEquallyHoweverManyPromptsTheyHave) {
   EXPECT_NEAR(times[0], times[1], BatchBuilder::kMinChunk);
 }
 
-// Nobody of a level and tenant waits for longer than there are others.
+// A sequence waits for at most as many steps as its level and tenant have sequences.
 TEST(BatchBuilderTest, EverybodyIsServedInTurn) {
   Random random(1);
   for (int trial = 0; trial < 200; ++trial) {

@@ -29,7 +29,7 @@ TEST(TenantSharesTest, NobodySavesUpAndNobodyEscapes) {
   EXPECT_EQ(shares.VirtualTime("idle"), 900);
   shares.Charge("idle", 50);
   EXPECT_EQ(shares.size(), 2u);
-  shares.AdvanceTo(1000);  // nobody is ahead: nothing to remember
+  shares.AdvanceTo(1000);  // no tenant is ahead: nothing to remember
   EXPECT_EQ(shares.size(), 0u);
   EXPECT_EQ(shares.VirtualTime("busy"), 1000);
 }
@@ -174,7 +174,7 @@ TEST_F(FairnessTest, SlowReaderLendsItsSlot) {
   while (scheduler_->Tick()) {
   }
   EXPECT_EQ(scheduler_->stats().idle, 1);
-  EXPECT_EQ(scheduler_->running(), 1);  // nobody wants the slot
+  EXPECT_EQ(scheduler_->running(), 1);  // no other request waits for the slot
   Client* fast = Send(3, 50, "");
   while (scheduler_->Tick()) {
   }

@@ -1,5 +1,5 @@
-// The scheduler driven by hand, with a clock of the test's own: admission, parking, deadlines,
-// cancellation, memory.
+// The scheduler driven by hand, with a clock of the test's own: admission, idle sequences,
+// deadlines, cancellation, memory.
 #include "engine/scheduler/scheduler.h"
 
 #include <memory>
@@ -287,7 +287,7 @@ TEST_F(SchedulerTest, DecodingGoesOnBesideALongPrompt) {
 }
 
 // A state that is stored for the prefix cache is copied in parts of at most half a step's budget
-// while somebody waits for tokens, and at once otherwise.
+// while another sequence can use the step, and at once otherwise.
 TEST_F(SchedulerTest, StoringAStateHoldsNobodyUp) {
   PrefixCache cache({.memory = 1 << 20, .min_tokens = 8, .every = 0});
   context_.prefix_cache = &cache;

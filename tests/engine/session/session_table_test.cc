@@ -1,4 +1,4 @@
-// Sessions at rest: tiers, stores, tenants, leases, other replicas and the end of the process.
+// Stored sessions: tiers, stores, tenants, leases, other replicas and the end of the process.
 #include "engine/session/session_table.h"
 #include "engine/store/open_state_store.h"
 

@@ -13,7 +13,7 @@ struct SimulatedRequest {
   std::vector<int32_t> tokens;  // the prompt, or the text of a score
   bool score = false;
   Collected alone;
-  int64_t session_tokens = 0;  // behind a turn of a session
+  int64_t session_tokens = 0;  // tokens of the session after this turn
 };
 
 // Turns of a session, in order.

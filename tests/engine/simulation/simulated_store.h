@@ -16,8 +16,8 @@
 
 namespace polysketch::testing {
 
-// In memory. An operation may fail: before it did anything, or behind it, when only the answer is
-// lost.
+// A store in memory. An operation may fail before it does anything, or after it, when only the
+// answer is lost.
 class SimulatedStore : public StateStore {
  public:
   explicit SimulatedStore(Random* random) : random_(random) {}

@@ -138,7 +138,7 @@ void Simulation::Read(Client* client, int64_t most) {
 }
 
 void Simulation::CheckEvent(Client* client, const Event& event) {
-  if (client->got.finish) return Fail("request ", client->id, ": an event behind its end");
+  if (client->got.finish) return Fail("request ", client->id, ": an event after its end");
   client->ready_since = now_;
   client->got.Add(event);
   Note(event.index());
@@ -162,7 +162,7 @@ void Simulation::CheckEnd(const Client& client) {
     Fail("request ", client.id, ": ", finish.status.ToString());
   }
   if (finish.reason == FinishReason::kCancelled && !client.cancelled) {
-    Fail("request ", client.id, " was cancelled by nobody");
+    Fail("request ", client.id, " was cancelled without a Cancel");
   }
   if (finish.reason == FinishReason::kDeadline && client.info.deadline > now_) {
     Fail("request ", client.id, " ended before its deadline");
@@ -223,14 +223,14 @@ bool Simulation::Run(int ticks) {
     if (settling_ && clients_.empty()) break;
     if (tick > max_ticks) Fail(clients_.size(), " requests do not end");
     if (!busy) {
-      // A slot that nobody uses goes to whoever could go on: they change places. (Where all need
-      // the same; one that will fork needs more.)
+      // An idle sequence gives its slot to a preempted one that can continue. (Checked where all
+      // sequences need equal memory; one that will fork needs more.)
       const bool equal =
           !model_->growing() && std::none_of(clients_.begin(), clients_.end(), [](const auto& c) {
             return c->submitted && c->request->params.best_of > 1;
           });
       if (equal && scheduler_->stats().preempted_ready > 0) {
-        Fail("nothing was done although a sequence could go on");
+        Fail("nothing was done although a sequence could continue");
       }
       const Clock::time_point next = scheduler_->NextDeadline();
       now_ = std::clamp(next, now_ + 100us, now_ + 5ms);
@@ -238,7 +238,7 @@ bool Simulation::Run(int ticks) {
   }
   const StatePool& states = scheduler_->states();
   if (scheduler_->size() > 0) {
-    Fail("sequences are left behind");
+    Fail("sequences are left in the scheduler");
   }
   if (states.reserved() + states.preempted() > 0) Fail("memory of states is left reserved");
   CheckSessions();

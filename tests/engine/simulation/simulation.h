@@ -85,9 +85,9 @@ class Simulation {
   void Stop(Client* client);
   void Resume(Client* client);
   void Commit(Client* client);
-  // It has ended without an answer of the engine.
+  // The request ends without an answer of the engine.
   void Refuse(Client* client, const Status& status);
-  // When a session was just taken: what nobody uses left memory first.
+  // After a session was leased: sessions without a lease leave memory first.
   void CheckSessionMemory();
   void CheckSessions();
 

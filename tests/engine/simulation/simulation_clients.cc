@@ -1,5 +1,5 @@
 // The clients of a simulation, and what the server does for them around the scheduler
-// (server/rpc/generate_call.cc): a queue that may be full, and a thread for the store.
+// (server/rpc/completion.cc): a queue that may be full, and a thread for the store.
 #include <algorithm>
 #include <utility>
 
@@ -122,7 +122,7 @@ Status Simulation::Prepare(Session* session) {
     return Status();
   }
   if (!made.ok()) return made.status();
-  // The one before may stay when the store fails; nobody knows its name then.
+  // The previous session may stay when the store fails; then no client knows its id.
   if (!session->id.empty()) (void)table_->Delete(session->tenant, session->id);
   session->id = made->id;
   return Status();
@@ -138,7 +138,7 @@ void Simulation::OnFinish(Client* client) {
   }
   client->end = finish.snapshot;
   if (finish.reason == FinishReason::kMigrated) {
-    if (drains_ == 0) return Fail("request ", client->id, " was stopped by nobody");
+    if (drains_ == 0) return Fail("request ", client->id, " was migrated without a MigrateAll");
     client->submitted = false;
     client->got.finish.reset();
     return store_thread_.Post([this, client] { Stop(client); });
@@ -176,7 +176,7 @@ void Simulation::Resume(Client* client) {
   if (client->session != nullptr) {
     const Session& session = *client->session;
     if (generation.session != session.id || generation.session_tokens != session.tokens()) {
-      return Refuse(client, Status(Code::kAborted, "somebody used the session in between"));
+      return Refuse(client, Status(Code::kAborted, "another request used the session in between"));
     }
     auto lease =
         table_->Acquire(client->info.tenant, generation.session, generation.session_tokens);
@@ -237,7 +237,7 @@ void Simulation::CheckSessionMemory() {
   }
 }
 
-// Each is where its last turn left it, and nobody has it any more.
+// Each session is where its last turn left it, and none is leased.
 void Simulation::CheckSessions() {
   if (table_ == nullptr) return;
   if (store_ != nullptr) store_->failing = 0;

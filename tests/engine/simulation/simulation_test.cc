@@ -1,5 +1,5 @@
 // Many small worlds (simulation.h): whatever happens, every request ends exactly once with what it
-// gets alone, no slot or memory is lost, nobody starves, budgets hold.
+// gets alone, no slot or memory is lost, no request starves, budgets hold.
 //
 // POLYSKETCH_SIMULATION_SEED=N runs that seed alone.
 #include "tests/engine/simulation/simulation.h"

@@ -58,7 +58,7 @@ TEST(NgramDrafterTest, BoundedMemoryOfALongText) {
   for (size_t at = 0; at < text.size(); at += 1000) {
     drafter.Append(std::span(text).subspan(at, std::min<size_t>(1000, text.size() - at)));
   }
-  // The end of what it surely remembers, and something far behind that.
+  // Tokens within the last kMemory tokens are found, much earlier ones are not.
   const auto at = text.size() - NgramDrafter::kMemory + 100;
   drafter.Append(std::span(text).subspan(at, 4));
   EXPECT_EQ(drafter.Propose(2), (Tokens{text[at + 4], text[at + 5]}));

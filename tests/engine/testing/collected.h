@@ -40,16 +40,16 @@ struct Collected {
   std::optional<FinishEvent> finish;
 
   void Add(const Event& event) {
-    ASSERT_FALSE(finish.has_value()) << "an event behind the FinishEvent";
+    ASSERT_FALSE(finish.has_value()) << "an event after the FinishEvent";
     if (const auto* token = std::get_if<TokenEvent>(&event)) {
-      EXPECT_TRUE(!token->echoed || tokens.empty()) << "an echoed token behind a generated one";
+      EXPECT_TRUE(!token->echoed || tokens.empty()) << "an echoed token after a generated one";
       (token->echoed ? echoed : tokens).push_back(token->token);
       logprobs.push_back(token->logprob);
       tops.push_back(token->top);
       text += token->text;
       if (token->echoed) return;
       CollectedChoice& choice = choices[token->choice];
-      EXPECT_FALSE(choice.end.has_value()) << "a token behind the end of its choice";
+      EXPECT_FALSE(choice.end.has_value()) << "a token after the end of its choice";
       choice.tokens.push_back(token->token);
       choice.logprobs.push_back(token->logprob);
       choice.text += token->text;

@@ -217,7 +217,7 @@ TEST(TokenizerLoadTest, DamagedFilesAreRefused) {
         bad[static_cast<size_t>(random.Int(0, static_cast<int64_t>(bad.size()) - 1))] =
             static_cast<char>(random.Int(0, 255));
     }
-    // Some damage leaves a model behind (a letter in a piece): it must then work, otherwise the
+    // Some damage leaves a valid model (a letter in a piece): it must then work, otherwise the
     // message names the file.
     const auto loaded = load(bad);
     if (loaded.ok()) {

@@ -34,7 +34,7 @@ class ServiceTest : public testing::ServerFixture {
     const auto reader = stub_->Complete(context, request);
     v1::CompleteResponse response;
     while (reader->Read(&response)) {
-      EXPECT_FALSE(all.finish.has_value()) << "a message behind the last";
+      EXPECT_FALSE(all.finish.has_value()) << "a message after the last";
       if (response.has_delta()) {
         all.text += response.delta().text();
         all.tokens.insert(all.tokens.end(), response.delta().tokens().begin(),
