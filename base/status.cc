@@ -1,43 +1,29 @@
 #include "base/status.h"
 
+#include <iterator>
+
 namespace polysketch {
 
 std::string_view CodeName(Code code) {
-  switch (code) {
-    case Code::kOk:
-      return "OK";
-    case Code::kCancelled:
-      return "CANCELLED";
-    case Code::kUnknown:
-      return "UNKNOWN";
-    case Code::kInvalidArgument:
-      return "INVALID_ARGUMENT";
-    case Code::kDeadlineExceeded:
-      return "DEADLINE_EXCEEDED";
-    case Code::kNotFound:
-      return "NOT_FOUND";
-    case Code::kAlreadyExists:
-      return "ALREADY_EXISTS";
-    case Code::kPermissionDenied:
-      return "PERMISSION_DENIED";
-    case Code::kResourceExhausted:
-      return "RESOURCE_EXHAUSTED";
-    case Code::kFailedPrecondition:
-      return "FAILED_PRECONDITION";
-    case Code::kAborted:
-      return "ABORTED";
-    case Code::kOutOfRange:
-      return "OUT_OF_RANGE";
-    case Code::kUnimplemented:
-      return "UNIMPLEMENTED";
-    case Code::kInternal:
-      return "INTERNAL";
-    case Code::kUnavailable:
-      return "UNAVAILABLE";
-    case Code::kDataLoss:
-      return "DATA_LOSS";
-  }
-  return "UNKNOWN";
+  static constexpr std::string_view kNames[] = {// in the order of Code
+                                                "OK",
+                                                "CANCELLED",
+                                                "UNKNOWN",
+                                                "INVALID_ARGUMENT",
+                                                "DEADLINE_EXCEEDED",
+                                                "NOT_FOUND",
+                                                "ALREADY_EXISTS",
+                                                "PERMISSION_DENIED",
+                                                "RESOURCE_EXHAUSTED",
+                                                "FAILED_PRECONDITION",
+                                                "ABORTED",
+                                                "OUT_OF_RANGE",
+                                                "UNIMPLEMENTED",
+                                                "INTERNAL",
+                                                "UNAVAILABLE",
+                                                "DATA_LOSS"};
+  const auto index = static_cast<size_t>(code);
+  return index < std::size(kNames) ? kNames[index] : "UNKNOWN";
 }
 
 std::string Status::ToString() const {

@@ -66,34 +66,21 @@ std::string StrCat(const Args&... args) {
   return std::move(out).str();
 }
 
-template <typename... Args>
-Status InvalidArgument(const Args&... args) {
-  return Status(Code::kInvalidArgument, StrCat(args...));
-}
-template <typename... Args>
-Status FailedPrecondition(const Args&... args) {
-  return Status(Code::kFailedPrecondition, StrCat(args...));
-}
-template <typename... Args>
-Status ResourceExhausted(const Args&... args) {
-  return Status(Code::kResourceExhausted, StrCat(args...));
-}
-template <typename... Args>
-Status NotFound(const Args&... args) {
-  return Status(Code::kNotFound, StrCat(args...));
-}
-template <typename... Args>
-Status Internal(const Args&... args) {
-  return Status(Code::kInternal, StrCat(args...));
-}
-template <typename... Args>
-Status Unavailable(const Args&... args) {
-  return Status(Code::kUnavailable, StrCat(args...));
-}
-template <typename... Args>
-Status DataLoss(const Args&... args) {
-  return Status(Code::kDataLoss, StrCat(args...));
-}
+// Makes a Status of its code: InvalidArgument("expected 1 to ", 9, ", found ", n).
+template <Code code>
+struct ErrorOf {
+  template <typename... Args>
+  Status operator()(const Args&... args) const {
+    return Status(code, StrCat(args...));
+  }
+};
+inline constexpr ErrorOf<Code::kInvalidArgument> InvalidArgument;
+inline constexpr ErrorOf<Code::kFailedPrecondition> FailedPrecondition;
+inline constexpr ErrorOf<Code::kResourceExhausted> ResourceExhausted;
+inline constexpr ErrorOf<Code::kNotFound> NotFound;
+inline constexpr ErrorOf<Code::kInternal> Internal;
+inline constexpr ErrorOf<Code::kUnavailable> Unavailable;
+inline constexpr ErrorOf<Code::kDataLoss> DataLoss;
 
 // A value, or the Status that says why the value is missing.
 template <typename T>

@@ -50,6 +50,10 @@ function(polysketch_test_properties name)
   if(arg_LABELS)
     set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")
   endif()
+  # Servers use every core, and their deadlines are real.
+  if(arg_LABELS MATCHES "server|e2e|deploy|device")
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+  endif()
 endfunction()
 
 # Compiling a test takes longer than running it, and what it tests is optimised in any case.

@@ -1,27 +1,21 @@
 #include "kernels/attention_spec.h"
 
+#include <iterator>
+
 namespace polysketch {
 
 std::string_view AttentionKindName(AttentionKind kind) {
-  switch (kind) {
-    case AttentionKind::kSoftmax:
-      return "softmax";
-    case AttentionKind::kPolynomial:
-      return "polynomial";
-    case AttentionKind::kRandomSketch:
-      return "random_sketch";
-    case AttentionKind::kLearnedSketch:
-      return "learned_sketch";
-    case AttentionKind::kLearnedSketchMixed:
-      return "learned_sketch_mixed";
-    case AttentionKind::kRandomSketchMixed:
-      return "random_sketch_mixed";
-    case AttentionKind::kLinear:
-      return "linear";
-    case AttentionKind::kPerformer:
-      return "performer";
-  }
-  return "unknown";
+  static constexpr std::string_view kNames[] = {// in the order of AttentionKind
+                                                "softmax",
+                                                "polynomial",
+                                                "random_sketch",
+                                                "learned_sketch",
+                                                "learned_sketch_mixed",
+                                                "random_sketch_mixed",
+                                                "linear",
+                                                "performer"};
+  const auto index = static_cast<size_t>(kind);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
 }  // namespace polysketch

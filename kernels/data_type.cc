@@ -1,5 +1,7 @@
 #include "kernels/data_type.h"
 
+#include <iterator>
+
 #include "kernels/quantize.h"
 
 namespace polysketch {
@@ -11,19 +13,10 @@ std::span<const DataType> AllDataTypes() {
 }
 
 std::string_view DataTypeName(DataType type) {
-  switch (type) {
-    case DataType::kF32:
-      return "f32";
-    case DataType::kF16:
-      return "f16";
-    case DataType::kBf16:
-      return "bf16";
-    case DataType::kQ8:
-      return "q8";
-    case DataType::kQ4:
-      return "q4";
-  }
-  return "unknown";
+  static constexpr std::string_view kNames[] = {"f32", "f16", "bf16", "q8",
+                                                "q4"};  // in the order of DataType
+  const auto index = static_cast<size_t>(type);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
 std::optional<DataType> DataTypeOf(std::string_view name) {
@@ -36,18 +29,8 @@ std::optional<DataType> DataTypeOf(std::string_view name) {
 bool IsQuantized(DataType type) { return type == DataType::kQ8 || type == DataType::kQ4; }
 
 int64_t DataTypeBytes(DataType type) {
-  switch (type) {
-    case DataType::kF32:
-      return 4;
-    case DataType::kF16:
-    case DataType::kBf16:
-      return 2;
-    case DataType::kQ8:
-      return 1;
-    case DataType::kQ4:
-      break;  // half a byte
-  }
-  return 0;
+  static constexpr int64_t kBytes[] = {4, 2, 2, 1, 0};  // kQ4: half a byte
+  return kBytes[static_cast<size_t>(type)];
 }
 
 int64_t MatrixBytes(int64_t in, int64_t out, DataType type) {

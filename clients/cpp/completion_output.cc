@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <cctype>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <string>
 #include <utility>
@@ -12,17 +14,12 @@
 namespace polysketch {
 namespace {
 
-const char* ReasonName(v1::FinishReason reason) {
-  switch (reason) {
-    case v1::FINISH_REASON_STOP:
-      return "stop";
-    case v1::FINISH_REASON_LENGTH:
-      return "length";
-    case v1::FINISH_REASON_MIGRATED:
-      return "migrated";
-    default:
-      return "unspecified";
-  }
+// "stop" of FINISH_REASON_STOP.
+std::string ReasonName(v1::FinishReason reason) {
+  if (!v1::FinishReason_IsValid(reason)) return "unspecified";
+  std::string name = v1::FinishReason_Name(reason).substr(std::strlen("FINISH_REASON_"));
+  for (char& c : name) c = static_cast<char>(std::tolower(c));
+  return name;
 }
 
 // Text and tokens of a choice, or of the echoed prompt.
@@ -150,7 +147,7 @@ class TextOutput final : public CompletionOutput {
     if (tokens > 1 && timings.decode_seconds() > 0) {
       std::fprintf(stderr, ", then %.1f tokens/s", double(tokens - 1) / timings.decode_seconds());
     }
-    std::fprintf(stderr, "; finish reason: %s]\n", ReasonName(finish.reason()));
+    std::fprintf(stderr, "; finish reason: %s]\n", ReasonName(finish.reason()).c_str());
   }
 
   void Write(const std::string& text) {

@@ -70,11 +70,8 @@ void AddOption(CLI::App* app, const std::string& name, const std::string& value,
 // As above; the value is stored in *target, which outlives the parsing. The last occurrence counts;
 // a vector collects all of them. --help shows the initial value as the default.
 template <typename T>
-requires(!std::is_convertible_v<T*, TextParser>) void AddOption(CLI::App* app,
-                                                                const std::string& name,
-                                                                const std::string& value,
-                                                                const std::string& help,
-                                                                T* target) {
+void AddOption(CLI::App* app, const std::string& name, const std::string& value,
+               const std::string& help, T* target) {
   std::string initial;
   if constexpr (requires(std::ostream & out) { out << *target; }) initial = StrCat(*target);
   const auto parse = [target](const std::string& text) { return ParseValue(text, target); };

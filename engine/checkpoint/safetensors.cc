@@ -97,7 +97,7 @@ class EntryReader {
         }
       }
     }
-    return Error("dtype: expected F32, F16 or BF16 (or F64, I32), found ", DescribeJson(dtype));
+    return Error("dtype: expected F64, F32, F16, BF16, I32, I8 or U8, found ", DescribeJson(dtype));
   }
 
   // Reads the shape. Returns its size in bytes.

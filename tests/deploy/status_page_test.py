@@ -161,7 +161,7 @@ class StatusPage(DeployTest):
         wait_until(lambda: page.evaluate(output) > 60, "text")
         finish = "document.getElementById('finish').textContent"
         wait_until(lambda: page.evaluate(finish), "the end of a completion")
-        self.assertRegex(page.evaluate(finish), r"^120 tokens behind \d+, first after")
+        self.assertRegex(page.evaluate(finish), r"^120 tokens after \d+, first after")
         page.screenshot(SCREENSHOT)
         self.assertTrue(SCREENSHOT.read_bytes().startswith(b"\x89PNG"))
         # Nothing was refused by the policy, and nothing was asked of anybody else.

@@ -184,19 +184,19 @@ TEST_F(CommandLineClient, TellsWhatIsWrong) {
     int exit_status;
     const char* says;
   };
-  const ProcessOptions nobody = {
+  const ProcessOptions no_server = {
       .arguments = {Binary("polysketch"), "--server", "127.0.0.1:1", "info"}};
   const ProcessOptions metrics_port = {
       .arguments = {Binary("polysketch"), "info", "--server", server_->metrics_address()}};
   const ProcessOptions from_environment = {.arguments = {Binary("polysketch"), "health"},
                                            .environment = {{"POLYSKETCH_SERVER", "127.0.0.1:2"}}};
   const Case cases[] = {
-      {RunProcess(nobody), 1, "nothing answers at 127.0.0.1:1"},
+      {RunProcess(no_server), 1, "nothing answers at 127.0.0.1:1"},
       {RunProcess(metrics_port), 1, "not with gRPC"},
       {RunProcess(from_environment), 1, "nothing answers at 127.0.0.1:2"},
       {Run({"complete", "--prompt", "x", "--top-p", "7"}), 1, "INVALID_ARGUMENT: sampling.top_p"},
       {Run({"complete", "--prompt", "x", "--timeout", "0.000001"}), 1, "DEADLINE_EXCEEDED"},
-      {Run({"health", "--service", "nobody"}), 1, "NOT_FOUND"},
+      {Run({"health", "--service", "unknown"}), 1, "NOT_FOUND"},
       {Run({}), 2, "Usage"},
       {Run({"frobnicate"}), 2, "frobnicate"},
       {Run({"complete"}), 2, "expected one input"},

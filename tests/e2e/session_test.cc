@@ -49,7 +49,7 @@ std::vector<std::string> Complete(int tokens, std::vector<std::string> more) {
 }
 
 constexpr char kFirst[] = "It was late in the afternoon when";
-constexpr char kSecond[] = " and nobody had told her that";
+constexpr char kSecond[] = " and no one had told her that";
 
 // dir:PATH, or a Redis server of the test's own.
 class Store {

@@ -253,7 +253,7 @@ class ConvertTest(support.ToolTest):
             ("cut", whole[:-1]),
             ("cut_early", whole[:50]),
             ("empty", b""),
-            ("behind", whole + b"x"),
+            ("appended", whole + b"x"),
             ("list", msgpack.packb([1, 2])),
             ("text", b"hello"),
             ("extension", msgpack.packb({"params": msgpack.ExtType(9, b"x")})),

@@ -247,7 +247,7 @@ TEST_F(ServiceTest, BytesThatAreNoMessage) {
             StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(CallRaw("/polysketch.v1.PolySketch/Nothing", "", &response).error_code(),
             StatusCode::UNIMPLEMENTED);
-  EXPECT_EQ(CallRaw("/nobody/home", "", &response).error_code(), StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(CallRaw("/unknown/method", "", &response).error_code(), StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(engine_.submitted(), 0);
 }
 
