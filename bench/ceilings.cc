@@ -33,15 +33,15 @@ BandwidthProbe::BandwidthProbe(size_t bytes) : memory_((bytes / kPage + 1) * kPa
 double BandwidthProbe::BytesPerSecond(ThreadPool* pool) const {
   const int64_t chunks = kChunksPerThread * pool->threads();
   const int64_t pages = static_cast<int64_t>(memory_.size() / kPage);
-  std::vector<double> seconds;
+  std::vector<double> seconds(kPasses);
   constexpr double kPassSeconds = 0.02;  // minimum; a small set is read repeatedly
-  for (int pass = 0; pass < kPasses; ++pass) {
-    seconds.push_back(SecondsPerCall(kPassSeconds, [&] {
+  for (double& pass : seconds) {
+    pass = SecondsPerCall(kPassSeconds, [&] {
       pool->ParallelFor(chunks, [&](int64_t task, int) {
         const int64_t first = pages * task / chunks, last = pages * (task + 1) / chunks;
         sink = SumChunk(memory_.data() + first * kPage, (last - first) * kPage);
       });
-    }));
+    });
   }
   return static_cast<double>(memory_.size()) / Median(seconds);
 }

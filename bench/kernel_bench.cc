@@ -47,8 +47,8 @@ class KernelBench {
   template <typename Fn>
   double Seconds(const Fn& fn) {
     fn();
-    std::vector<double> seconds;
-    for (int i = 0; i < kRuns; ++i) seconds.push_back(SecondsPerCall(2e-3, fn));
+    std::vector<double> seconds(kRuns);
+    for (double& run : seconds) run = SecondsPerCall(2e-3, fn);
     return Median(seconds);
   }
 

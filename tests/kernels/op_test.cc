@@ -398,7 +398,8 @@ TEST_P(OpTest, LogSumExp) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, OpTest, ::testing::ValuesIn(CompiledCpuIsas()), testing::ParamName);
+INSTANTIATE_TEST_SUITE_P(Isa, OpTest, ::testing::ValuesIn(testing::TestedIsas()),
+                         testing::ParamName);
 
 }  // namespace
 }  // namespace polysketch

@@ -214,7 +214,7 @@ TEST_P(QuantizedTest, StoredIntegersAreKept) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, QuantizedTest, ::testing::ValuesIn(CompiledCpuIsas()),
+INSTANTIATE_TEST_SUITE_P(Isa, QuantizedTest, ::testing::ValuesIn(testing::TestedIsas()),
                          testing::ParamName);
 
 TEST(QuantizeQ4Test, ExactWhereItCanBe) {

@@ -213,7 +213,7 @@ TEST_P(DeterminismTest, AgreesWithTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, DeterminismTest, ::testing::ValuesIn(CompiledCpuIsas()),
+INSTANTIATE_TEST_SUITE_P(Isa, DeterminismTest, ::testing::ValuesIn(testing::TestedIsas()),
                          testing::ParamName);
 
 }  // namespace

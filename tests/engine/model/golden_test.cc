@@ -161,7 +161,7 @@ TEST_P(GreedyTest, TokensAreTheReferences) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, GreedyTest, ::testing::ValuesIn(CompiledCpuIsas()),
+INSTANTIATE_TEST_SUITE_P(Isa, GreedyTest, ::testing::ValuesIn(testing::TestedIsas()),
                          testing::ParamName);
 INSTANTIATE_TEST_SUITE_P(Backends, GoldenTest, ::testing::ValuesIn(testing::AllBackends()),
                          testing::ParamName);
