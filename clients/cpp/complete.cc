@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <utility>
@@ -153,12 +152,9 @@ void AddSampling(CLI::App* command, v1::Sampling* sampling) {
   AddOption(command, "--logit-bias", "ID=X",
             "Adds X, -100 to 100, to the logit of token ID. Repeatable.",
             [sampling](const std::string& text) {
-              int32_t id = 0;
-              float bias = 0;
-              const size_t equals = std::min(text.find('='), text.size());
-              Status status = ParseValue(text.substr(0, equals), &id);
-              if (status.ok()) status = ParseValue(text.substr(equals + 1), &bias);
-              (*sampling->mutable_logit_bias())[id] = bias;
+              std::pair<int32_t, float> bias;
+              const Status status = ParseValue(text, &bias);
+              (*sampling->mutable_logit_bias())[bias.first] = bias.second;
               return status;
             });
 }

@@ -42,6 +42,15 @@ std::vector<std::string> Arguments(int argc, const char* const* argv) {
 
 }  // namespace
 
+Status ParseValue(const std::string& text, std::pair<int32_t, float>* value) {
+  const size_t end = std::min(text.find('='), text.size() - 1);
+  if (ParseValue(text.substr(0, end), &value->first).ok() &&
+      ParseValue(text.substr(end + 1), &value->second).ok()) {
+    return Status();
+  }
+  return InvalidArgument("expected ID=NUMBER, found '", text, "'");
+}
+
 void AddOption(CLI::App* app, const std::string& name, const std::string& value,
                const std::string& help, const TextParser& parse, const std::string& initial) {
   const auto parse_all = [=](const CLI::results_t& texts) {

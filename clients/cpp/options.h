@@ -10,7 +10,6 @@
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "base/status.h"
 
@@ -55,10 +54,8 @@ template <typename T>
 Status ParseValue(const std::string& text, std::optional<T>* value) {
   return ParseValue(text, &value->emplace());
 }
-template <typename T>
-Status ParseValue(const std::string& text, std::vector<T>* values) {
-  return ParseValue(text, &values->emplace_back());
-}
+// "ID=NUMBER".
+Status ParseValue(const std::string& text, std::pair<int32_t, float>* value);
 
 using TextParser = std::function<Status(const std::string& text)>;
 
@@ -67,8 +64,8 @@ using TextParser = std::function<Status(const std::string& text)>;
 void AddOption(CLI::App* app, const std::string& name, const std::string& value,
                const std::string& help, const TextParser& parse, const std::string& initial = "");
 
-// As above; the value is stored in *target, which outlives the parsing. The last occurrence counts;
-// a vector collects all of them. --help shows the initial value as the default.
+// As above; the value is stored in *target, which outlives the parsing. The last occurrence counts.
+// --help shows the initial value as the default.
 template <typename T>
 void AddOption(CLI::App* app, const std::string& name, const std::string& value,
                const std::string& help, T* target) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iostream>
 #include <limits>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -55,13 +56,11 @@ Parsed Parse(const Strings& arguments, bool with_commands = false) {
   const auto add = [&parsed, with_commands](CLI::App* app) {
     AddOption(app, "--count", "N", "A count.", &parsed.count);
     AddOption(app, "--real", "X", "A number.", &parsed.real);
-    AddOption(app, "--stop", "TEXT", "A text.", &parsed.stops);
+    AddOption(app, "--stop", "TEXT", "A text.", [&parsed](const std::string& text) {
+      return ParseValue(text, &parsed.stops.emplace_back());
+    });
     AddOption(app, "--bias", "ID=V", "A bias.", [&parsed](const std::string& text) {
-      auto& [id, value] = parsed.biases.emplace_back();
-      const size_t equals = text.find('=');
-      if (equals == text.npos) return InvalidArgument("expected ID=V, found '", text, "'");
-      const Status status = ParseValue(text.substr(0, equals), &id);
-      return status.ok() ? ParseValue(text.substr(equals + 1), &value) : status;
+      return ParseValue(text, &parsed.biases.emplace_back());
     });
     AddOption(app, "--seed", "N", "A seed.", &parsed.message, &Message::set_seed);
     AddNumber(app, "--size", "N", "A size.", 1, 9, &parsed.size);
@@ -152,7 +151,9 @@ TEST(Options, SayWhatIsWrong) {
       {{"--seconds", "-1"}, "--seconds: expected a number from 0 to 1e+09, found '-1'"},
       {{"--seconds", "nan"}, "--seconds: expected a number from 0 to 1e+09, found 'nan'"},
       {{"--real", "1.5.2"}, "--real: expected a number, found '1.5.2'"},
-      {{"--bias", "7"}, "--bias: expected ID=V, found '7'"},
+      {{"--bias", "7"}, "--bias: expected ID=NUMBER, found '7'"},
+      {{"--bias", "=1"}, "--bias: expected ID=NUMBER, found '=1'"},
+      {{"--bias", "7="}, "--bias: expected ID=NUMBER, found '7='"},
       {{"--json=frob"}, "Could not convert: --json = frob"},
   };
   for (const auto& [arguments, message] : cases) {

@@ -255,6 +255,30 @@ TEST_F(CommandLineClient, EveryCommandHasHelp) {
   }
 }
 
+TEST_F(CommandLineClient, NoValueOfAnOptionCrashesIt) {
+  int options = 0;
+  for (const std::string command : {"complete", "score", "tokenize", "info", "session export"}) {
+    std::istringstream words(command + " --help");
+    const Strings help{std::istream_iterator<std::string>(words), {}};
+    std::istringstream lines(Run(help).standard_output);
+    for (std::string line; std::getline(lines, line);) {
+      const size_t name = line.find("--");
+      if (!line.starts_with("  ") || name == line.npos || line.starts_with("   ")) continue;
+      const std::string option = line.substr(name, line.find_first_of(" =,", name) - name);
+      if (option == "--help" || option == "--version") continue;
+      for (const std::string value : {"", "=", "7", "7=", "x"}) {
+        Strings arguments(help.begin(), help.end() - 1);
+        arguments.insert(arguments.end(), {option + "=" + value, "--timeout", "1"});
+        const ProcessResult result = Run(arguments);
+        EXPECT_GE(result.exit_status, 0) << option << "=" << value;
+        EXPECT_LE(result.exit_status, 2) << option << "=" << value << result.standard_error;
+      }
+      ++options;
+    }
+  }
+  EXPECT_GT(options, 40);
+}
+
 TEST_F(CommandLineClient, StreamsAndCancelsOnInterrupt) {
   Process process(
       Command({"complete", "--prompt", "It was late", "--temperature", "0", "--ignore-eos"}));
