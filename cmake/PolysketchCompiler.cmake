@@ -31,16 +31,6 @@ if(POLYSKETCH_SANITIZE)
   endif()
 endif()
 
-# polysketch_optimize_kernels(TARGET...) optimises targets with loops over vector registers in sanitizer builds as well. At -O1, and
-# with every scope of the stack poisoned, such loops take sixty times as long as in Release; with these options, five times.
-function(polysketch_optimize_kernels)
-  if(POLYSKETCH_SANITIZE)
-    foreach(target ${ARGN})
-      target_compile_options(${target} PRIVATE -O2 -fno-sanitize-address-use-after-scope)
-    endforeach()
-  endif()
-endfunction()
-
 include_directories("${PROJECT_SOURCE_DIR}")  # includes are written from the root: "engine/engine.h"
 
 find_program(CCACHE_PROGRAM ccache)

@@ -64,11 +64,21 @@ function(polysketch_quick_to_compile target)
   endif()
 endfunction()
 
+# Oracles in tests of arithmetic run on one thread, and take most of the time: ThreadSanitizer watches what they test.
+function(polysketch_watch_only_what_is_tested target)
+  if(POLYSKETCH_SANITIZE MATCHES "thread")
+    target_compile_options(${target} PRIVATE -fno-sanitize=thread -D__SANITIZE_THREAD__)  # the tests still know
+  endif()
+endfunction()
+
 function(polysketch_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "LIBS;LABELS;ARGS;ENVIRONMENT")
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE ${arg_LIBS} GTest::gtest GTest::gtest_main Threads::Threads)
   polysketch_quick_to_compile(${name})
+  if(arg_LABELS MATCHES "kernels|model")
+    polysketch_watch_only_what_is_tested(${name})
+  endif()
   if(arg_LIBS MATCHES "polysketch_(server_lib|e2e|client_rpc)")
     polysketch_share_precompiled(${name} polysketch_grpc_test_headers)
   else()

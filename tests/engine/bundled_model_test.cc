@@ -109,7 +109,7 @@ TEST_F(BundledModelTest, SameBitsBesideOthers) {
     if (i % 3 == 0) {
       same.push_back(readers.size() - 1);
     } else {
-      other.prompt.resize(static_cast<size_t>(random.Int(1, 700)));
+      other.prompt.resize(static_cast<size_t>(random.Int(1, testing::Count(700, 700))));
       for (int32_t& token : other.prompt) token = static_cast<int32_t>(random.Int(3, 4095));
       other.params.logprobs.reset();
     }

@@ -13,17 +13,20 @@ inline bool FullCounts() {
   return value != nullptr && std::string(value) == "1";
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr int kSanitizerDivisor = 4;
+#elif defined(__SANITIZE_THREAD__)
+inline constexpr int kSanitizerDivisor = 10;
 #else
-inline constexpr bool kSanitized = false;
+inline constexpr int kSanitizerDivisor = 1;
 #endif
+inline constexpr bool kSanitized = kSanitizerDivisor > 1;
 
-// Sanitizers look for other faults than wrong numbers, at ten times the cost: a quarter of the
-// reduced count shows them.
+// Sanitizers look for other faults than wrong numbers, at many times the cost: a part of the reduced
+// count shows them.
 inline int Count(int reduced, int full) {
   if (FullCounts()) return full;
-  return kSanitized ? (reduced + 3) / 4 : reduced;
+  return (reduced + kSanitizerDivisor - 1) / kSanitizerDivisor;
 }
 
 // The root of the source tree; ctest sets the variable.

@@ -54,9 +54,9 @@ class Reader {
   };
   void Wait() {
     std::unique_lock lock(signal_->mutex);
-    ASSERT_TRUE(signal_->changed.wait_for(lock, std::chrono::seconds(20), [this] {
+    ASSERT_TRUE(signal_->changed.wait_for(lock, std::chrono::seconds(240), [this] {
       return signal_->ready;
-    })) << "no event in 20 s";
+    })) << "no event in 240 s";
     signal_->ready = false;
   }
   std::shared_ptr<Signal> signal_ =
