@@ -44,11 +44,6 @@ grpc::Status ToGrpcStatus(const Status& status) {
   return grpc::Status(ToGrpcCode(status.code()), status.message(), RetryDetails(status));
 }
 
-void AddRetryMetadata(const Status& status, grpc::ServerContextBase* context) {
-  if (!status.retry_after().has_value()) return;
-  context->AddTrailingMetadata("retry-after-ms", std::to_string(status.retry_after()->count()));
-}
-
 Status FinishStatus(const FinishEvent& finish) {
   const auto with_code = [&finish](Code code, const char* message) {
     return Status(code, finish.status.message().empty() ? message : finish.status.message());

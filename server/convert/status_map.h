@@ -2,7 +2,6 @@
 // google.rpc.RetryInfo in the status details, and as the trailing metadata `retry-after-ms`.
 #pragma once
 
-#include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
 
 #include <string_view>
@@ -18,9 +17,6 @@ Status Prefixed(std::string_view prefix, const Status& status);
 grpc::StatusCode ToGrpcCode(Code code);
 // If `status` has a retry delay, the details are a google.rpc.Status with one google.rpc.RetryInfo.
 grpc::Status ToGrpcStatus(const Status& status);
-// Adds `retry-after-ms` if `status` has a retry delay. Call it before the call ends.
-void AddRetryMetadata(const Status& status, grpc::ServerContextBase* context);
-
 // Returns the status of a call whose request ended with `finish`: OK for kStop, kLength and
 // kMigrated, otherwise a code for the reason, with the message of the finish if it has one.
 Status FinishStatus(const FinishEvent& finish);

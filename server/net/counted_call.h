@@ -1,14 +1,10 @@
 // Counts a call against its connection.
 #pragma once
 
-#include <grpcpp/generic/async_generic_service.h>
-
+#include "server/net/call_transport.h"
 #include "server/net/connections.h"
 
 namespace polysketch {
-
-using CallContext = grpc::GenericCallbackServerContext;
-using CallReactor = grpc::ServerGenericBidiReactor;
 
 // Counts one call from construction to End.
 class CountedCall {
@@ -37,8 +33,10 @@ class CountedReactor : public CallReactor {
 
  protected:
   CountedReactor(ConnectionTable* connections, CallContext* context)
-      : counted_(connections, context) {}
+      : context_(context), counted_(connections, context) {}
   ConnectionTable::Verdict verdict() const { return counted_.verdict(); }
+
+  CallContext* const context_;
 
  private:
   CountedCall counted_;

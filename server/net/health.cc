@@ -28,20 +28,20 @@ class HealthService::CheckCall final : public CountedReactor {
  public:
   CheckCall(HealthService* service, CallContext* context)
       : CountedReactor(service->connections_, context), service_(service) {
-    StartRead(&bytes_);
+    context_->StartRead(&bytes_);
   }
   void OnReadDone(bool ok) override {
     HealthCheckRequest request;
-    if (!ok) return Finish(grpc::Status::CANCELLED);
+    if (!ok) return context_->Finish(grpc::Status::CANCELLED);
     if (const polysketch::Status parsed = ParseMessage(bytes_, &request); !parsed.ok())
-      return Finish(ToGrpcStatus(parsed));
+      return context_->Finish(ToGrpcStatus(parsed));
     if (!IsKnown(request))
-      return Finish(grpc::Status(grpc::StatusCode::NOT_FOUND, "unknown service"));
+      return context_->Finish(grpc::Status(grpc::StatusCode::NOT_FOUND, "unknown service"));
     {
       std::lock_guard lock(service_->mutex_);
       bytes_ = Response(service_->status());
     }
-    StartWriteAndFinish(&bytes_, grpc::WriteOptions(), grpc::Status::OK);
+    context_->StartWriteAndFinish(&bytes_);
   }
 
  private:
@@ -53,7 +53,7 @@ class HealthService::WatchCall final : public CountedReactor {
  public:
   WatchCall(HealthService* service, CallContext* context)
       : CountedReactor(service->connections_, context), service_(service) {
-    StartRead(&bytes_);
+    context_->StartRead(&bytes_);
   }
 
   // The callers of the next three methods hold the service's mutex_.
@@ -67,12 +67,12 @@ class HealthService::WatchCall final : public CountedReactor {
     sent_ = status;
     bytes_ = Response(status);
     writing_ = true;
-    StartWrite(&bytes_);
+    context_->StartWrite(&bytes_);
   }
   void End(const grpc::Status& status) {
     if (ended_) return;
     ended_ = true;
-    Finish(status);
+    context_->Finish(status);
   }
   // Ends the watch after the newest status has been written.
   void EndAfterUpdate(const grpc::Status& status) {

@@ -93,20 +93,23 @@ class ReflectionCall final : public CountedReactor {
   ReflectionCall(ConnectionTable* connections, CallContext* context)
       : CountedReactor(connections, context) {
     if (verdict() == ConnectionTable::Verdict::kAccepted) {
-      StartRead(&bytes_);
+      context_->StartRead(&bytes_);
     } else {
-      Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls at once"));
+      context_->Finish(
+          grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls at once"));
     }
   }
   void OnReadDone(bool ok) override {
-    if (!ok) return Finish(grpc::Status::OK);
+    if (!ok) return context_->Finish(grpc::Status::OK);
     ServerReflectionRequest request;
     if (const Status status = ParseMessage(bytes_, &request); !status.ok())
-      return Finish(ToGrpcStatus(status));
+      return context_->Finish(ToGrpcStatus(status));
     bytes_ = SerializeMessage(Answer(request));
-    StartWrite(&bytes_);
+    context_->StartWrite(&bytes_);
   }
-  void OnWriteDone(bool ok) override { ok ? StartRead(&bytes_) : Finish(grpc::Status::CANCELLED); }
+  void OnWriteDone(bool ok) override {
+    ok ? context_->StartRead(&bytes_) : context_->Finish(grpc::Status::CANCELLED);
+  }
 
  private:
   grpc::ByteBuffer bytes_;  // of the one operation outstanding

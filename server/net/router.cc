@@ -8,16 +8,67 @@ class UnknownMethodCall final : public CountedReactor {
  public:
   UnknownMethodCall(ConnectionTable* connections, CallContext* context)
       : CountedReactor(connections, context) {
-    Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "unknown method"));
+    context_->Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "unknown method"));
   }
+};
+
+// A call over gRPC.
+class GrpcCall final : public grpc::ServerGenericBidiReactor, public CallContext {
+ public:
+  GrpcCall(const Router& router, grpc::GenericCallbackServerContext* context)
+      : context_(context), reactor_(router.Start(this)) {}
+
+  std::string_view method() const override { return context_->method(); }
+  std::string peer() const override { return context_->peer(); }
+  std::vector<std::string_view> Metadata(std::string_view key) const override {
+    std::vector<std::string_view> values;
+    const auto [first, last] = context_->client_metadata().equal_range({key.data(), key.size()});
+    for (auto at = first; at != last; ++at)
+      values.emplace_back(at->second.data(), at->second.size());
+    return values;
+  }
+  std::chrono::system_clock::time_point deadline() const override { return context_->deadline(); }
+  void AddInitialMetadata(const std::string& key, const std::string& value) override {
+    context_->AddInitialMetadata(key, value);
+  }
+  void AddTrailingMetadata(const std::string& key, const std::string& value) override {
+    context_->AddTrailingMetadata(key, value);
+  }
+  void StartRead(grpc::ByteBuffer* message) override { Base::StartRead(message); }
+  void StartWrite(const grpc::ByteBuffer* message) override { Base::StartWrite(message); }
+  void StartWriteAndFinish(const grpc::ByteBuffer* message) override {
+    Base::StartWriteAndFinish(message, grpc::WriteOptions(), grpc::Status::OK);
+  }
+  void Finish(const grpc::Status& status) override { Base::Finish(status); }
+  void TryCancel() override { context_->TryCancel(); }
+  bool IsCancelled() const override { return context_->IsCancelled(); }
+
+  void OnReadDone(bool ok) override { reactor_->OnReadDone(ok); }
+  void OnWriteDone(bool ok) override { reactor_->OnWriteDone(ok); }
+  void OnCancel() override { reactor_->OnCancel(); }
+  void OnDone() override {
+    reactor_->OnDone();
+    delete this;
+  }
+
+ private:
+  using Base = grpc::ServerGenericBidiReactor;
+
+  grpc::GenericCallbackServerContext* const context_;
+  // gRPC reports nothing before CreateReactor has returned.
+  CallReactor* const reactor_;
 };
 
 }  // namespace
 
-CallReactor* Router::CreateReactor(CallContext* context) {
-  const auto found = handlers_.find(context->method());
+CallReactor* Router::Start(CallContext* context) const {
+  const auto found = handlers_.find(std::string(context->method()));
   if (found != handlers_.end()) return found->second(context);
   return new UnknownMethodCall(connections_, context);
+}
+
+grpc::ServerGenericBidiReactor* Router::CreateReactor(grpc::GenericCallbackServerContext* context) {
+  return new GrpcCall(*this, context);
 }
 
 }  // namespace polysketch

@@ -4,6 +4,8 @@
 // parser would answer UNIMPLEMENTED without a message, and the call would not be counted.
 #pragma once
 
+#include <grpcpp/generic/async_generic_service.h>
+
 #include <functional>
 #include <string>
 #include <unordered_map>
@@ -16,8 +18,8 @@ inline constexpr char kPolySketchService[] = "polysketch.v1.PolySketch";
 
 class Router final : public grpc::CallbackGenericService {
  public:
-  // Makes the reactor of one call, which counts the call (server/net/counted_call.h). Called by
-  // gRPC's threads.
+  // Makes the reactor of one call, which counts the call (server/net/counted_call.h). Called by the
+  // threads of the transports.
   using Handler = std::function<CallReactor*(CallContext*)>;
 
   // `connections` outlives the calls.
@@ -27,8 +29,11 @@ class Router final : public grpc::CallbackGenericService {
   void Add(const std::string& service, const std::string& method, Handler handler) {
     handlers_["/" + service + "/" + method] = std::move(handler);
   }
-  // UNIMPLEMENTED for a method that was not added.
-  CallReactor* CreateReactor(CallContext* context) override;
+  // Makes the reactor of a call on any transport. UNIMPLEMENTED for a method that was not added.
+  CallReactor* Start(CallContext* context) const;
+
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override;
 
  private:
   ConnectionTable* const connections_;

@@ -16,13 +16,11 @@ constexpr char kTenantKey[] = "x-tenant-id";
 
 // Returns the value of a key that the client sent exactly once; otherwise empty.
 std::string_view Metadata(const CallContext& context, const char* key) {
-  const auto& all = context.client_metadata();
-  if (all.count(key) != 1) return {};
-  const grpc::string_ref value = all.find(key)->second;
-  return {value.data(), value.size()};
+  const std::vector<std::string_view> values = context.Metadata(key);
+  return values.size() == 1 ? values.front() : std::string_view();
 }
 
-// Converts gRPC's deadline, on the system clock, to the engine's, on the steady clock.
+// Converts the deadline of the call, on the system clock, to the engine's, on the steady clock.
 Clock::time_point SteadyDeadline(std::chrono::system_clock::time_point deadline,
                                  Clock::time_point now) {
   if (deadline == std::chrono::system_clock::time_point::max()) return Clock::time_point::max();
@@ -82,7 +80,7 @@ Call::Call(std::string_view rpc, ServiceContext* service, CallContext* context)
   const std::string_view id = Metadata(*context, kRequestIdKey);
   info_.id = IsRequestId(id) ? std::string(id) : NewRequestId();
   context->AddInitialMetadata(kRequestIdKey, info_.id);
-  if (context->client_metadata().count(kTenantKey) > 0) {
+  if (!context->Metadata(kTenantKey).empty()) {
     info_.tenant = Metadata(*context, kTenantKey);
     bad_tenant_ = !IsRequestId(info_.tenant);  // empty if the client sent several
   }

@@ -27,7 +27,7 @@ void EngineCall::Read() {
   std::lock_guard lock(mutex_);
   if (ended_ || broken_) return;
   read_started_ = Clock::now();
-  StartRead(&read_);
+  context_->StartRead(&read_);
 }
 
 void EngineCall::OnReadDone(bool ok) {
@@ -130,7 +130,7 @@ void EngineCall::Write(grpc::ByteBuffer message) {
   written_ = std::move(message);
   writing_ = true;
   write_started_ = Clock::now();
-  StartWrite(&written_);
+  context_->StartWrite(&written_);
 }
 
 void EngineCall::WriteLast() {
@@ -138,7 +138,7 @@ void EngineCall::WriteLast() {
   last_.pop_back();
   if (!last_.empty()) return Write(std::move(message));
   written_ = std::move(message);
-  StartWriteAndFinish(&written_, grpc::WriteOptions(), grpc::Status::OK);
+  context_->StartWriteAndFinish(&written_);
 }
 
 void EngineCall::End(FinishEvent finish) {
@@ -164,8 +164,9 @@ void EngineCall::Close(Result<Messages> last, const FinishEvent* finish) {
   lease_.reset();
   write_started_ = Clock::now();
   if (!last.ok()) {
-    AddRetryMetadata(last.status(), context_);
-    return Finish(ToGrpcStatus(last.status()));
+    if (const auto delay = last.status().retry_after(); delay.has_value())
+      context_->AddTrailingMetadata("retry-after-ms", StrCat(delay->count()));
+    return context_->Finish(ToGrpcStatus(last.status()));
   }
   last_ = *std::move(last);
   std::reverse(last_.begin(), last_.end());

@@ -9,7 +9,7 @@
 // cancels the request; the call then discards events and ends with the FinishEvent, within a step.
 // A FinishEvent with a snapshot is rendered on the store thread, which stores the snapshot.
 //
-// Threads: gRPC's, the writer's, the tokenizers' and the store's. The engine thread only posts to
+// Threads: the transport's, the writer's, the tokenizers' and the store's. The engine thread only posts to
 // the writer.
 #pragma once
 
@@ -59,7 +59,7 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   // The lease of AcquireSession; null without a session. Move it into SessionTable::Commit.
   SessionLease* lease() { return lease_.has_value() ? &*lease_ : nullptr; }
 
-  // --- gRPC's callbacks ---
+  // --- the callbacks of the transport ---
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;

@@ -24,11 +24,11 @@ class UnaryCall final : public CallReactor {
  public:
   UnaryCall(std::string_view rpc, ServiceContext* service, CallContext* context,
             UnaryWork<Request, Response> work, RunOn run_on)
-      : call_(rpc, service, context), work_(work), run_on_(run_on) {
+      : context_(context), call_(rpc, service, context), work_(work), run_on_(run_on) {
     if (Status status = call_.Admission(); !status.ok()) {
       End(status);
     } else {
-      StartRead(&bytes_);
+      context_->StartRead(&bytes_);
     }
   }
 
@@ -56,10 +56,11 @@ class UnaryCall final : public CallReactor {
 
   void End(const Status& status) {
     call_.OnEnd(status, nullptr);
-    if (!status.ok()) return Finish(ToGrpcStatus(status));
-    StartWriteAndFinish(&bytes_, grpc::WriteOptions(), grpc::Status::OK);
+    if (!status.ok()) return context_->Finish(ToGrpcStatus(status));
+    context_->StartWriteAndFinish(&bytes_);
   }
 
+  CallContext* const context_;
   Call call_;
   const UnaryWork<Request, Response> work_;
   const RunOn run_on_;
