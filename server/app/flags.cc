@@ -27,7 +27,11 @@ constexpr Flag kFlags[] = {
     {"metrics-listen", kText, "HOST:PORT", &C::metrics_listen, 0, 0,
      "address of the HTTP server of /metrics. Empty: no metrics."},
     {"http-listen", kText, "HOST:PORT", &C::http_listen, 0, 0,
-     "address of the status page, its playground, /healthz and /readyz. Empty: no status page."},
+     "address of the HTTP server: the OpenAI API (/v1/completions), the status page, its "
+     "playground, /healthz and /readyz. Empty: no HTTP server. A busy port is an error only if the "
+     "flag is given."},
+    {"served-model-name", kText, "NAME", &C::served_model_name, 0, 0,
+     "name of the model in the OpenAI API. Empty: the name of its folder."},
 
     {"device", kChoice, "auto|cpu|cuda|reference", &C::device, 0, 0,
      "device that runs the model. auto: cuda if a GPU is found, otherwise cpu. reference: the "
@@ -102,7 +106,10 @@ constexpr Flag kFlags[] = {
     {"max-message-bytes", kBytes, "BYTES", &C::max_message_bytes, 1024, int64_t{1} << 30,
      "limit of a request message. Larger ones get RESOURCE_EXHAUSTED."},
     {"max-metadata-bytes", kBytes, "BYTES", &C::max_metadata_bytes, 1024, int64_t{1} << 20,
-     "limit of a request's metadata. More gets RESOURCE_EXHAUSTED."},
+     "limit of a request's metadata, and of the header of an HTTP request. More gets "
+     "RESOURCE_EXHAUSTED, or the HTTP status 431."},
+    {"max-body-bytes", kBytes, "BYTES", &C::max_body_bytes, 1024, int64_t{1} << 30,
+     "limit of the body of an HTTP request. Larger ones get the HTTP status 413."},
     {"max-connections", kInteger, "N", &C::max_connections, 1, 100000,
      "limit of open connections. More are closed on arrival."},
     {"max-concurrent-streams", kInteger, "N", &C::max_concurrent_streams, 1, 65536,
@@ -154,7 +161,7 @@ overrides the variable, and the variable overrides the key. Defaults are in brac
 SIGTERM and SIGINT drain: running requests end within --drain-timeout. A second signal ends the
 process at once.
 When the server is ready, it writes one line of JSON with the bound addresses to stdout:
-{"listen": ..., "metrics": ...}, with --http-listen also "http".
+{"listen": ..., "metrics": ..., "http": ...}.
 
 )";
 

@@ -26,10 +26,12 @@ int Fail(const Status& status) {
 
 void PrintReady(const Server& server) {
   nlohmann::json ready;
+  const auto address = [](const std::string& text) {
+    return text.empty() ? nlohmann::json() : nlohmann::json(text);
+  };
   ready["listen"] = server.address();
-  ready["metrics"] = server.metrics_address().empty() ? nlohmann::json()
-                                                      : nlohmann::json(server.metrics_address());
-  if (!server.http_address().empty()) ready["http"] = server.http_address();
+  ready["metrics"] = address(server.metrics_address());
+  ready["http"] = address(server.http_address());
   std::printf("%s\n", ready.dump().c_str());
   std::fflush(stdout);
 }

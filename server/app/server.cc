@@ -14,9 +14,11 @@
 #include "base/logging.h"
 #include "polysketch_build_info.h"
 #include "server/convert/status_map.h"
+#include "server/http/http_server.h"
 #include "server/http/status_page.h"
 #include "server/metrics/scrape.h"
 #include "server/net/reflection.h"
+#include "server/openai/openai_api.h"
 #include "server/rpc/service.h"
 
 namespace polysketch {
@@ -42,11 +44,12 @@ ConnectionLimits LimitsOf(const ServerConfig& config) {
           .resets_per_second = static_cast<double>(config.max_resets_per_second)};
 }
 
-// Every connection has two descriptors: gRPC's, and the duplicate of ConnectionTable.
+// A connection of gRPC has two descriptors: gRPC's, and the duplicate of ConnectionTable. One of HTTP
+// has one.
 void RaiseFileLimit(int64_t max_connections) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const auto wanted = static_cast<rlim_t>(2 * max_connections + 128);
+  const auto wanted = static_cast<rlim_t>(3 * max_connections + 128);
   if (limit.rlim_cur >= wanted) return;
   limit.rlim_cur = std::min(wanted, limit.rlim_max);
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted) {
@@ -132,7 +135,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerConfig& config, Metric
   server->scrape_ = server->NewScrape();
   if (!config.metrics_listen.empty())
     PS_RETURN_IF_ERROR(server->StartMetrics(config.metrics_listen));
-  if (!config.http_listen.empty()) PS_RETURN_IF_ERROR(server->StartPage(config.http_listen));
+  if (!config.http_listen.empty()) PS_RETURN_IF_ERROR(server->StartHttp(config));
   PS_RETURN_IF_ERROR(server->StartGrpc(config));
   return server;
 }
@@ -174,18 +177,32 @@ Status Server::StartMetrics(const std::string& address) {
   return Status();
 }
 
-Status Server::StartPage(const std::string& address) {
-  Result<std::unique_ptr<StatusPage>> page = StatusPage::Start(address, &context_, [this] {
+Status Server::StartHttp(const ServerConfig& config) {
+  page_ = std::make_unique<StatusPage>(&router_, &context_, [this] {
     std::vector<prometheus::MetricFamily> families = metrics_->registry()->Collect();
     for (auto& family : scrape_->Collect()) families.push_back(std::move(family));
     return families;
   });
-  if (!page.ok()) return Prefixed("--http-listen: ", page.status());
-  page_ = *std::move(page);
+  api_ = std::make_unique<OpenAiApi>(&router_, &context_, config.served_model_name);
+  const HttpLimits limits = {.max_connections = config.max_connections,
+                             .max_header_bytes = config.max_metadata_bytes,
+                             .max_body_bytes = config.max_body_bytes,
+                             .read_timeout = config.handshake_timeout,
+                             .write_timeout = config.stall_deadline};
+  Result<std::unique_ptr<HttpServer>> http = HttpServer::Start(
+      config.http_listen, limits, [this](const std::shared_ptr<HttpExchange>& exchange) {
+        if (!api_->Handle(exchange)) page_->Handle(exchange);
+      });
+  if (!http.ok() && config.http_listen_is_default) {
+    LogWarning("no_http_server", {{"reason", http.status().message()}});
+    return Status();
+  }
+  if (!http.ok()) return Prefixed("--http-listen: ", http.status());
+  http_ = *std::move(http);
   return Status();
 }
 
-std::string Server::http_address() const { return page_ == nullptr ? "" : page_->address(); }
+std::string Server::http_address() const { return http_ == nullptr ? "" : http_->address(); }
 
 Status Server::StartGrpc(const ServerConfig& config) {
   Result<std::unique_ptr<Listener>> listener = Listener::Bind(config.listen, &connections_);
@@ -237,17 +254,21 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
   health_.EndWatches();
   listener_.reset();
   const auto goodbye = std::chrono::system_clock::now() + kGoodbye;
-  grpc_->Shutdown(migrates ? std::max(goodbye, deadline) : goodbye);
+  const auto last = migrates ? std::max(goodbye, deadline) : goodbye;
+  grpc_->Shutdown(last);
   grpc_->Wait();
+  if (http_ != nullptr) {
+    http_->Drain();
+    while (http_->running() > 0 && std::chrono::system_clock::now() < last)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   return all_ended;
 }
 
 Server::~Server() {
-  // First stop the threads that read other members. civetweb takes up to two seconds to stop, so
-  // both servers stop at the same time.
-  std::thread stop_page([this] { page_.reset(); });
+  // First stop the threads that read other members.
+  http_.reset();
   exposer_.reset();
-  stop_page.join();
   listener_.reset();
   if (grpc_ != nullptr) {
     health_.EndWatches();

@@ -1,4 +1,4 @@
-// The server as one object: sockets, RPCs, metrics, status page. Start -> SetModel -> Drain.
+// The server as one object: sockets, RPCs, metrics, HTTP. Start -> SetModel -> Drain.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -23,6 +23,8 @@ class Exposer;
 namespace polysketch {
 
 class ScrapeMetrics;
+class HttpServer;
+class OpenAiApi;
 class StatusPage;
 
 class Server {
@@ -53,7 +55,7 @@ class Server {
   Server(const ServerConfig& config, Metrics* metrics);
   std::shared_ptr<ScrapeMetrics> NewScrape();
   Status StartMetrics(const std::string& address);
-  Status StartPage(const std::string& address);
+  Status StartHttp(const ServerConfig& config);
   Status StartGrpc(const ServerConfig& config);
 
   // In order of construction: calls use the members above grpc_.
@@ -70,6 +72,8 @@ class Server {
   std::shared_ptr<ScrapeMetrics> scrape_;
   std::unique_ptr<prometheus::Exposer> exposer_;
   std::unique_ptr<StatusPage> page_;
+  std::unique_ptr<OpenAiApi> api_;
+  std::unique_ptr<HttpServer> http_;  // its thread uses the two members above
   std::string address_;
   std::string metrics_address_;
 };

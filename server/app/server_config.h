@@ -13,7 +13,9 @@ struct ServerConfig {
   std::string model;
   std::string listen = "127.0.0.1:50051";
   std::string metrics_listen = "127.0.0.1:9464";
-  std::string http_listen;
+  std::string http_listen = "127.0.0.1:8000";
+  bool http_listen_is_default = true;  // a busy port is then no error
+  std::string served_model_name;
 
   std::string device = "auto";
   int64_t threads = 0;
@@ -45,6 +47,7 @@ struct ServerConfig {
 
   int64_t max_message_bytes = int64_t{4} << 20;
   int64_t max_metadata_bytes = 16 << 10;
+  int64_t max_body_bytes = int64_t{64} << 20;
   int64_t max_connections = 256;
   int64_t max_concurrent_streams = 128;
   int64_t max_calls = 1024;

@@ -5,13 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "polysketch_build_info.h"
 #include "server/http/web_files.h"
 
 namespace polysketch {
 namespace {
-
-// A completion of the playground occupies a thread; an open page polls once a second.
-constexpr int kThreads = 8;
 
 using Json = nlohmann::ordered_json;
 
@@ -37,18 +35,6 @@ Json ToJson(const prometheus::ClientMetric& metric, prometheus::MetricType type)
 
 }  // namespace
 
-Result<std::unique_ptr<StatusPage>> StatusPage::Start(const std::string& address,
-                                                      ServiceContext* service, Collect collect) {
-  std::unique_ptr<StatusPage> page(new StatusPage(service, std::move(collect)));
-  PS_ASSIGN_OR_RETURN(
-      page->http_, HttpServer::Start(address, kThreads, [raw = page.get()](HttpExchange* exchange) {
-        raw->Handle(exchange);
-      }));
-  return page;
-}
-
-StatusPage::~StatusPage() { playground_.Stop(); }
-
 std::string StatusPage::StatusJson() const {
   Json json;
   json["ready"] = Ready();
@@ -71,23 +57,27 @@ std::string StatusPage::StatusJson() const {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-void StatusPage::Handle(HttpExchange* exchange) {
-  const std::string_view path = exchange->path();
+void StatusPage::Handle(const std::shared_ptr<HttpExchange>& exchange) {
+  const std::string& path = exchange->request().path;
+  const std::string& method = exchange->request().method;
   if (path == "/api/complete") {
-    if (exchange->method() == "POST") return playground_.Complete(exchange);
+    if (method == "POST") return playground_.Complete(exchange);
     return exchange->Reply(405, "text/plain", "POST only\n");
   }
-  if (exchange->method() != "GET" && exchange->method() != "HEAD") {
+  if (method != "GET" && method != "HEAD") {
     return exchange->Reply(405, "text/plain", "GET only\n");
   }
   if (path == "/healthz") return exchange->Reply(200, "text/plain", "ok\n");
-  if (path == "/readyz") {
+  if (path == "/readyz" || path == "/health") {
     return Ready() ? exchange->Reply(200, "text/plain", "ready\n")
                    : exchange->Reply(503, "text/plain", "not ready\n");
   }
+  if (path == "/version")
+    return exchange->Reply(200, "application/json", "{\"version\": \"" POLYSKETCH_VERSION "\"}\n");
   if (path == "/api/status") return exchange->Reply(200, "application/json", StatusJson());
   for (const WebFile& file : WebFiles()) {
-    if (path == file.path) return exchange->Reply(200, file.content_type, file.content);
+    if (path == file.path)
+      return exchange->Reply(200, file.content_type, std::string(file.content));
   }
   exchange->Reply(404, "text/plain", "no such page\n");
 }

@@ -1,5 +1,5 @@
-// The server at --http-listen: /healthz and /readyz for probes, the status page, its data
-// (/api/status) and its playground (/api/complete).
+// The paths of --http-listen that are for people and probes: /healthz, /readyz and /health, the
+// status page, its data (/api/status) and its playground (/api/complete).
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -11,34 +11,28 @@
 
 #include "server/http/http_server.h"
 #include "server/http/playground.h"
-#include "server/rpc/call.h"
 
 namespace polysketch {
 
+// Used on the thread of the HTTP server.
 class StatusPage {
  public:
   using Collect = std::function<std::vector<prometheus::MetricFamily>()>;
 
-  // `collect` returns the families of /metrics. Errors as HttpServer::Start.
-  static Result<std::unique_ptr<StatusPage>> Start(const std::string& address,
-                                                   ServiceContext* service, Collect collect);
-  // Ends the completions of the playground.
-  ~StatusPage();
+  // `collect` returns the families of /metrics. `router` and `service` outlive the page.
+  StatusPage(const Router* router, const ServiceContext* service, Collect collect)
+      : service_(service), collect_(std::move(collect)), playground_(router, service) {}
 
-  const std::string& address() const { return http_->address(); }
+  // Answers any request.
+  void Handle(const std::shared_ptr<HttpExchange>& exchange);
 
  private:
-  StatusPage(ServiceContext* service, Collect collect)
-      : service_(service), collect_(std::move(collect)), playground_(service) {}
-
-  void Handle(HttpExchange* exchange);
   bool Ready() const { return service_->model.load() != nullptr && !service_->draining.load(); }
   std::string StatusJson() const;
 
-  ServiceContext* const service_;
+  const ServiceContext* const service_;
   const Collect collect_;
   Playground playground_;
-  std::unique_ptr<HttpServer> http_;  // last: its threads use the members above
 };
 
 }  // namespace polysketch

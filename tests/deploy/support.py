@@ -63,7 +63,7 @@ class DeployTest(unittest.TestCase):
         process = self.start(
             "server",
             [BIN / "polysketch-server", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"]
-            + [*flags],
+            + ["--http-listen=", *flags],
             stdout=subprocess.PIPE,
             env=os.environ | environment,
         )

@@ -26,7 +26,8 @@ ProcessOptions CommandLine(const ServerOptions& options) {
                        "--listen",
                        "127.0.0.1:0",
                        "--metrics-listen",
-                       "127.0.0.1:0"};
+                       "127.0.0.1:0",
+                       "--http-listen="};
   command.arguments.insert(command.arguments.end(), options.flags.begin(), options.flags.end());
   command.environment = options.environment;
   return command;
@@ -57,7 +58,7 @@ Server::Server(const ServerOptions& options, Wait wait) : process_(CommandLine(o
   const auto ready = nlohmann::json::parse(process_.StandardOutput());
   address_ = ready.at("listen").get<std::string>();
   metrics_address_ = ready.at("metrics").get<std::string>();
-  http_address_ = ready.value("http", "");
+  if (ready.at("http").is_string()) http_address_ = ready.at("http").get<std::string>();
 }
 
 std::string Server::MetricsPage() const {

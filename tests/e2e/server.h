@@ -13,8 +13,9 @@
 namespace polysketch::e2e {
 
 struct ServerOptions {
-  std::string model = {};               // a model folder; empty: the bundled one
-  std::vector<std::string> flags = {};  // besides --model, --listen and --metrics-listen
+  std::string model = {};  // a model folder; empty: the bundled one
+  std::vector<std::string> flags =
+      {};  // besides --model and the addresses; no HTTP server by default
   std::vector<std::pair<std::string, std::string>> environment = {};
 };
 

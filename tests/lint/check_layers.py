@@ -53,6 +53,7 @@ ROOMS = {
         ["metrics"],
         ["rpc"],
         ["http"],
+        ["openai"],
         ["app"],
     ],
 }
@@ -70,7 +71,7 @@ LIBRARIES = [
     ("protobuf", r"google/protobuf/",
      r"(server|clients|tests/(server|clients|e2e))/|engine/tokenizer/sentencepiece_tokenizer\.cc$"),
     ("Prometheus", r"prometheus/", r"(server|tests/server)/"),
-    ("civetweb", r"civetweb|CivetServer", r"server/http/http_server\.cc$"),
+    ("Boost", r"boost/", r"server/http/http_server\.cc$"),
     # It clashes with gRPC's absl::string_view, so no header may carry it into another translation unit.
     ("SentencePiece", r"sentencepiece", r"engine/tokenizer[^.]*\.cc$"),
     ("hiredis", r"hiredis/", r"engine/store/redis[^.]*\.cc$"),

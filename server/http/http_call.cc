@@ -1,0 +1,136 @@
+#include "server/http/http_call.h"
+
+#include <charconv>
+#include <utility>
+
+#include "server/convert/wire.h"
+
+namespace polysketch {
+namespace {
+
+// A write ends when less than this waits for the socket: a client that does not read holds no more.
+constexpr size_t kMaxUnsentBytes = 256 << 10;
+
+Status FromGrpcStatus(const grpc::Status& status, const std::string& retry_after_ms) {
+  if (status.ok()) return Status();
+  Status error(static_cast<Code>(status.error_code()), status.error_message());
+  int64_t delay = 0;
+  const char* const end = retry_after_ms.data() + retry_after_ms.size();
+  if (std::from_chars(retry_after_ms.data(), end, delay).ec != std::errc()) return error;
+  return std::move(error).WithRetryAfter(std::chrono::milliseconds(delay));
+}
+
+}  // namespace
+
+std::shared_ptr<HttpCall> HttpCall::Start(const Router& router,
+                                          std::shared_ptr<HttpExchange> exchange,
+                                          std::string_view method,
+                                          const google::protobuf::Message& request,
+                                          Callbacks callbacks) {
+  const std::shared_ptr<HttpCall> call(
+      new HttpCall(std::move(exchange), method, std::move(callbacks)));
+  call->pinned_ = call;
+  call->request_ = SerializeMessage(request);
+  call->reactor_ = router.Start(call.get());
+  return call;
+}
+
+void HttpCall::Report(std::function<void(CallReactor*)> report) {
+  exchange_->Post([self = shared_from_this(), report = std::move(report)] {
+    {
+      std::lock_guard lock(self->mutex_);
+      if (self->finished_) return;
+    }
+    report(self->reactor_);
+  });
+}
+
+void HttpCall::OnSent() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!blocked_ || exchange_->unsent_bytes() > kMaxUnsentBytes) return;
+    blocked_ = false;
+  }
+  Report([](CallReactor* reactor) { reactor->OnWriteDone(true); });
+}
+
+void HttpCall::Cancel() {
+  bool blocked = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (cancelled_ || finished_) return;
+    cancelled_ = true;
+    blocked = std::exchange(blocked_, false);
+  }
+  Report([](CallReactor* reactor) { reactor->OnCancel(); });
+  if (blocked) Report([](CallReactor* reactor) { reactor->OnWriteDone(false); });
+}
+
+std::vector<std::string_view> HttpCall::Metadata(std::string_view key) const {
+  std::vector<std::string_view> values;
+  for (const auto& [name, value] : exchange_->request().headers) {
+    if (EqualsIgnoringCase(name, key)) values.emplace_back(value);
+  }
+  return values;
+}
+
+void HttpCall::AddTrailingMetadata(const std::string& key, const std::string& value) {
+  std::lock_guard lock(mutex_);
+  if (key == "retry-after-ms") retry_after_ms_ = value;
+}
+
+void HttpCall::StartRead(grpc::ByteBuffer* message) {
+  std::lock_guard lock(mutex_);
+  const bool first = !std::exchange(read_, true);
+  if (first) message->Swap(&request_);
+  Report([first](CallReactor* reactor) { reactor->OnReadDone(first); });
+}
+
+void HttpCall::StartWrite(const grpc::ByteBuffer* message) {
+  callbacks_.on_message(*message);
+  std::lock_guard lock(mutex_);
+  if (!cancelled_ && exchange_->unsent_bytes() > kMaxUnsentBytes) {
+    blocked_ = true;
+    return;
+  }
+  Report([ok = !cancelled_](CallReactor* reactor) { reactor->OnWriteDone(ok); });
+}
+
+void HttpCall::StartWriteAndFinish(const grpc::ByteBuffer* message) {
+  callbacks_.on_message(*message);
+  End(Status());
+}
+
+void HttpCall::Finish(const grpc::Status& status) {
+  std::string retry_after_ms;
+  {
+    std::lock_guard lock(mutex_);
+    retry_after_ms = retry_after_ms_;
+  }
+  End(FromGrpcStatus(status, retry_after_ms));
+}
+
+void HttpCall::End(const Status& status) {
+  {
+    std::lock_guard lock(mutex_);
+    finished_ = true;
+  }
+  callbacks_.on_finish(status);
+  // Reactors end calls inside their locks, and before Start has stored the reactor.
+  exchange_->Post([self = shared_from_this()] {
+    self->reactor_->OnDone();
+    self->callbacks_ = {};  // they refer to the owner of this call
+    self->pinned_.reset();
+  });
+}
+
+void HttpCall::TryCancel() {
+  exchange_->Post([self = shared_from_this()] { self->Cancel(); });
+}
+
+bool HttpCall::IsCancelled() const {
+  std::lock_guard lock(mutex_);
+  return cancelled_;
+}
+
+}  // namespace polysketch

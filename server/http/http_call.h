@@ -1,0 +1,82 @@
+// An RPC of polysketch.v1 that an HTTP request starts: the transport of its reactor, in place of
+// gRPC. So both protocols have the same checks, limits, metrics and errors.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/http/http_server.h"
+#include "server/net/router.h"
+
+namespace polysketch {
+
+class HttpCall final : public CallContext, public std::enable_shared_from_this<HttpCall> {
+ public:
+  struct Callbacks {
+    // Receives each message of the response; may send to the exchange. Not called after on_finish.
+    std::function<void(const grpc::ByteBuffer& message)> on_message;
+    // Called once, with the status of the RPC.
+    std::function<void(const Status& status)> on_finish;
+  };
+
+  // Starts the RPC `method` of polysketch.v1.PolySketch with one message. Metadata are the headers
+  // of the HTTP request. Callbacks run on any thread, one at a time. Called on the thread of the
+  // HTTP server.
+  static std::shared_ptr<HttpCall> Start(const Router& router,
+                                         std::shared_ptr<HttpExchange> exchange,
+                                         std::string_view method,
+                                         const google::protobuf::Message& request,
+                                         Callbacks callbacks);
+
+  // Both are called on the thread of the HTTP server, when HttpExchange reports so.
+  void OnSent();
+  void Cancel();
+
+  // --- CallContext ---
+  std::string_view method() const override { return method_; }
+  std::string peer() const override { return exchange_->request().peer; }
+  std::vector<std::string_view> Metadata(std::string_view key) const override;
+  std::chrono::system_clock::time_point deadline() const override {
+    return std::chrono::system_clock::time_point::max();
+  }
+  // The HTTP server returns x-request-id itself.
+  void AddInitialMetadata(const std::string&, const std::string&) override {}
+  void AddTrailingMetadata(const std::string& key, const std::string& value) override;
+  void StartRead(grpc::ByteBuffer* message) override;
+  void StartWrite(const grpc::ByteBuffer* message) override;
+  void StartWriteAndFinish(const grpc::ByteBuffer* message) override;
+  void Finish(const grpc::Status& status) override;
+  void TryCancel() override;
+  bool IsCancelled() const override;
+
+ private:
+  HttpCall(std::shared_ptr<HttpExchange> exchange, std::string_view method, Callbacks callbacks)
+      : exchange_(std::move(exchange)),
+        method_(StrCat("/", kPolySketchService, "/", method)),
+        callbacks_(std::move(callbacks)) {}
+  // Posts `report` to the thread of the HTTP server, unless the RPC has ended by then.
+  void Report(std::function<void(CallReactor*)> report);
+  void End(const Status& status);
+
+  const std::shared_ptr<HttpExchange> exchange_;
+  const std::string method_;
+  Callbacks callbacks_;  // empty after OnDone
+  CallReactor* reactor_ = nullptr;  // set in Start
+  mutable std::mutex mutex_;
+  std::shared_ptr<HttpCall> pinned_;  // until OnDone
+  // Guarded by mutex_:
+  grpc::ByteBuffer request_;
+  std::string retry_after_ms_;
+  bool read_ = false;     // the request was read
+  bool blocked_ = false;  // a write ends when the client has read more
+  bool cancelled_ = false;
+  bool finished_ = false;
+};
+
+}  // namespace polysketch

@@ -1,0 +1,88 @@
+#include "server/http/http_errors.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace polysketch {
+namespace {
+
+std::string_view ErrorType(int http_status) {
+  switch (http_status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 429:
+      return "rate_limit_error";
+    default:
+      return http_status < 500 ? "invalid_request_error" : "server_error";
+  }
+}
+
+// Messages of the server begin with the path of a field: "sampling.top_p: expected ...".
+std::string_view FieldOf(std::string_view message) {
+  const size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.[]");
+  const bool field = end != 0 && end != message.npos && message.substr(end).starts_with(": ");
+  return field ? message.substr(0, end) : std::string_view();
+}
+
+}  // namespace
+
+int HttpStatus(Code code) {
+  switch (code) {
+    case Code::kOk:
+      return 200;
+    case Code::kInvalidArgument:
+    case Code::kFailedPrecondition:
+    case Code::kOutOfRange:
+      return 400;
+    case Code::kPermissionDenied:
+      return 403;
+    case Code::kNotFound:
+      return 404;
+    case Code::kAborted:
+    case Code::kAlreadyExists:
+      return 409;
+    case Code::kResourceExhausted:
+      return 429;
+    case Code::kCancelled:
+      return 499;
+    case Code::kUnimplemented:
+      return 501;
+    case Code::kUnavailable:
+      return 503;
+    case Code::kDeadlineExceeded:
+      return 504;
+    default:
+      return 500;
+  }
+}
+
+std::string ErrorBody(int http_status, const std::string& message, std::string_view param) {
+  nlohmann::ordered_json error;
+  error["message"] = message;
+  error["type"] = ErrorType(http_status);
+  error["param"] = param.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(param);
+  error["code"] = nullptr;
+  const nlohmann::ordered_json body = {{"error", std::move(error)}};
+  return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string ErrorBody(const Status& status) {
+  return ErrorBody(HttpStatus(status.code()), status.message(), FieldOf(status.message()));
+}
+
+void ReplyError(HttpExchange* exchange, const Status& status) {
+  const int http_status = HttpStatus(status.code());
+  HttpHeaders headers;
+  if (http_status == 429 || http_status == 503) {
+    const auto delay = status.retry_after().value_or(std::chrono::seconds(1));
+    headers.emplace_back("Retry-After", StrCat(std::max<int64_t>(1, (delay.count() + 999) / 1000)));
+    headers.emplace_back("retry-after-ms", StrCat(delay.count()));
+  }
+  exchange->Reply(http_status, kJsonType, ErrorBody(status), std::move(headers));
+}
+
+}  // namespace polysketch

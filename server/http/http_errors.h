@@ -1,0 +1,22 @@
+// Errors over HTTP, in the shape of OpenAI's API:
+// {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "server/http/http_server.h"
+
+namespace polysketch {
+
+inline constexpr char kJsonType[] = "application/json";
+
+int HttpStatus(Code code);
+// `param`: the field of the request that is wrong; empty: null.
+std::string ErrorBody(int http_status, const std::string& message, std::string_view param = "");
+std::string ErrorBody(const Status& status);
+
+// Replies with the error, and with Retry-After, in seconds, for 429 and 503.
+void ReplyError(HttpExchange* exchange, const Status& status);
+
+}  // namespace polysketch

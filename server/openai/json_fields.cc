@@ -1,0 +1,152 @@
+#include "server/openai/json_fields.h"
+
+#include <limits>
+
+namespace polysketch {
+
+Result<nlohmann::json> ParseJsonObject(const std::string& text) {
+  try {  // the library says where the text is wrong only by an exception
+    nlohmann::json json = nlohmann::json::parse(text);
+    if (json.is_object()) return json;
+    return InvalidArgument("the body: expected a JSON object, found ", JsonTypeName(json));
+  } catch (const nlohmann::json::parse_error& error) {
+    return InvalidArgument("the body: expected JSON, found an error at byte ", error.byte);
+  } catch (const nlohmann::json::out_of_range&) {
+    return InvalidArgument("the body: expected numbers that fit in 64 bits, found a larger one");
+  }
+}
+
+std::string_view JsonTypeName(const nlohmann::json& value) {
+  switch (value.type()) {
+    case nlohmann::json::value_t::null:
+      return "null";
+    case nlohmann::json::value_t::object:
+      return "an object";
+    case nlohmann::json::value_t::array:
+      return "an array";
+    case nlohmann::json::value_t::string:
+      return "a string";
+    case nlohmann::json::value_t::boolean:
+      return "a boolean";
+    case nlohmann::json::value_t::number_float:
+      return "a number with a fraction";
+    default:
+      return "an integer";
+  }
+}
+
+const nlohmann::json* JsonFields::Any(const char* name) {
+  known_.insert(name);
+  const auto found = object_.find(name);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+std::optional<bool> JsonFields::Bool(const char* name) {
+  const nlohmann::json* value = Any(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_boolean()) return value->get<bool>();
+  Fail(name, StrCat("expected true or false, found ", JsonTypeName(*value)));
+  return std::nullopt;
+}
+
+std::optional<int64_t> JsonFields::Integer(const char* name, int64_t min, int64_t max) {
+  const nlohmann::json* value = Any(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_number_integer()) {
+    Fail(name, StrCat("expected an integer, found ", JsonTypeName(*value)));
+    return std::nullopt;
+  }
+  const bool large = value->is_number_unsigned() &&
+                     value->get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()};
+  if (!large && value->get<int64_t>() >= min && value->get<int64_t>() <= max)
+    return value->get<int64_t>();
+  Fail(name, StrCat("expected ", min, " to ", max, ", found ", value->dump()));
+  return std::nullopt;
+}
+
+std::optional<float> JsonFields::Number(const char* name) {
+  const nlohmann::json* value = Any(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_number()) return value->get<float>();
+  Fail(name, StrCat("expected a number, found ", JsonTypeName(*value)));
+  return std::nullopt;
+}
+
+std::optional<std::string> JsonFields::String(const char* name) {
+  const nlohmann::json* value = Any(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_string()) return value->get<std::string>();
+  Fail(name, StrCat("expected a string, found ", JsonTypeName(*value)));
+  return std::nullopt;
+}
+
+std::optional<std::vector<int32_t>> JsonFields::Integers(const char* name) {
+  const nlohmann::json* value = Any(name);
+  if (value == nullptr) return std::nullopt;
+  Result<std::vector<int32_t>> integers = ToIntegers(*value, prefix_ + name);
+  if (integers.ok()) return *std::move(integers);
+  if (status_.ok()) status_ = integers.status();
+  return std::nullopt;
+}
+
+std::optional<std::vector<std::string>> JsonFields::Strings(const char* name) {
+  const nlohmann::json* value = Any(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_string()) return std::vector<std::string>{value->get<std::string>()};
+  std::vector<std::string> strings;
+  if (value->is_array()) {
+    for (const nlohmann::json& element : *value) {
+      if (!element.is_string()) break;
+      strings.push_back(element.get<std::string>());
+    }
+    if (strings.size() == value->size()) return strings;
+  }
+  Fail(name, "expected a string or an array of strings, found another value");
+  return std::nullopt;
+}
+
+const nlohmann::json* JsonFields::Object(const char* name) {
+  const nlohmann::json* value = Any(name);
+  if (value == nullptr || value->is_object()) return value;
+  Fail(name, StrCat("expected an object, found ", JsonTypeName(*value)));
+  return nullptr;
+}
+
+void JsonFields::Ignore(std::initializer_list<const char*> names) {
+  known_.insert(names.begin(), names.end());
+}
+
+void JsonFields::Fail(const char* name, const std::string& message) {
+  if (status_.ok()) status_ = InvalidArgument(prefix_, name, ": ", message);
+}
+
+Status JsonFields::Finish() {
+  for (const auto& [name, value] : object_.items()) {
+    if (!status_.ok()) break;
+    if (!value.is_null() && known_.count(name) == 0)
+      status_ =
+          InvalidArgument(prefix_, name, ": expected a field of the API, found an unknown one");
+  }
+  return status_;
+}
+
+Result<std::vector<int32_t>> ToIntegers(const nlohmann::json& array, const std::string& name) {
+  if (!array.is_array())
+    return InvalidArgument(name, ": expected an array of integers, found ", JsonTypeName(array));
+  std::vector<int32_t> integers;
+  integers.reserve(array.size());
+  for (const nlohmann::json& element : array) {
+    // As a float64, an integer of 64 bits keeps its size.
+    const double size = element.is_number_integer() ? element.get<double>() : 0;
+    if (!element.is_number_integer() || size < std::numeric_limits<int32_t>::min() ||
+        size > std::numeric_limits<int32_t>::max()) {
+      return InvalidArgument(
+          name, "[", integers.size(), "]: expected an integer of 32 bits, found ",
+          element.is_number_integer() ? element.dump() : std::string(JsonTypeName(element)));
+    }
+    integers.push_back(element.get<int32_t>());
+  }
+  return integers;
+}
+
+}  // namespace polysketch

@@ -1,0 +1,64 @@
+// Reads the fields of a JSON object of a client. A field that is null counts as absent.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "base/status.h"
+
+namespace polysketch {
+
+// INVALID_ARGUMENT says where the text is not JSON, or that it is no object.
+Result<nlohmann::json> ParseJsonObject(const std::string& text);
+
+// "a string", "an integer", "null": the type of a value, for errors.
+std::string_view JsonTypeName(const nlohmann::json& value);
+
+class JsonFields {
+ public:
+  // `object` outlives the reader. `prefix` precedes the names in errors: "stream_options.".
+  explicit JsonFields(const nlohmann::json& object, std::string prefix = "")
+      : object_(object), prefix_(std::move(prefix)) {}
+
+  // Each returns the value of a field; nullopt if the field is absent or wrong. status() then has
+  // the first error.
+  std::optional<bool> Bool(const char* name);
+  std::optional<int64_t> Integer(const char* name, int64_t min, int64_t max);
+  std::optional<float> Number(const char* name);
+  std::optional<std::string> String(const char* name);
+  // An array of integers that fit in 32 bits.
+  std::optional<std::vector<int32_t>> Integers(const char* name);
+  // A string, or an array of strings.
+  std::optional<std::vector<std::string>> Strings(const char* name);
+  // An object.
+  const nlohmann::json* Object(const char* name);
+  // Any value; null if the field is absent.
+  const nlohmann::json* Any(const char* name);
+  // Names of fields that have no effect.
+  void Ignore(std::initializer_list<const char*> names);
+
+  // INVALID_ARGUMENT: the first error, or the first field that was not read.
+  Status Finish();
+  void Fail(const char* name, const std::string& message);
+  // Takes an error of a part of the object; the first error counts.
+  void Merge(const Status& status) {
+    if (status_.ok()) status_ = status;
+  }
+
+ private:
+  const nlohmann::json& object_;
+  const std::string prefix_;
+  std::unordered_set<std::string> known_;
+  Status status_;
+};
+
+// The elements of an array of integers that fit in 32 bits; an error names the element.
+Result<std::vector<int32_t>> ToIntegers(const nlohmann::json& array, const std::string& name);
+
+}  // namespace polysketch

@@ -1,0 +1,38 @@
+// The HTTP API: OpenAI's paths, and those of vLLM beside them. docs/openai-api.md is its reference.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "server/http/http_server.h"
+#include "server/net/router.h"
+#include "server/rpc/service_context.h"
+
+namespace polysketch {
+
+class OpenAiApi {
+ public:
+  // `model_name`: the name of the model in the API; empty: the name of its folder. `router` and
+  // `service` outlive the requests.
+  OpenAiApi(const Router* router, ServiceContext* service, std::string model_name);
+
+  // Answers a request of one of the paths; returns false, and does nothing, for another path. Called
+  // on the thread of the HTTP server.
+  bool Handle(const std::shared_ptr<HttpExchange>& exchange);
+
+ private:
+  using Exchange = std::shared_ptr<HttpExchange>;
+  // Runs on a tokenizer thread for a large body.
+  void Complete(const Exchange& exchange);
+  void Text(const Exchange& exchange,
+            Result<std::string> (*answer)(const std::string& body, const ServedModel& model));
+  std::string ModelName(const ServedModel& model) const;
+  void ReplyModels(HttpExchange* exchange, const ServedModel& model) const;
+
+  const Router* const router_;
+  ServiceContext* const service_;
+  const std::string model_name_;
+  const int64_t created_;
+};
+
+}  // namespace polysketch

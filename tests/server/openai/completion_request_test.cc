@@ -1,0 +1,145 @@
+#include "server/openai/completion_request.h"
+
+#include "gtest/gtest.h"
+
+namespace polysketch {
+namespace {
+
+Result<CompletionJob> Parse(const std::string& body) {
+  PS_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJsonObject(body));
+  return ToCompletionJob(json);
+}
+
+std::string ErrorOf(const std::string& body) {
+  const Result<CompletionJob> job = Parse(body);
+  return job.ok() ? "" : job.status().message();
+}
+
+TEST(CompletionRequest, DefaultsAreOpenAis) {
+  const Result<CompletionJob> job = Parse(R"({"model": "m", "prompt": "x"})");
+  ASSERT_TRUE(job.ok()) << job.status().ToString();
+  ASSERT_EQ(job->requests.size(), 1u);
+  const v1::CompleteRequest& request = job->requests[0];
+  EXPECT_EQ(request.prompt().text(), "x");
+  EXPECT_EQ(request.max_tokens(), 16);
+  EXPECT_EQ(request.n(), 1);
+  EXPECT_FALSE(request.has_best_of());
+  EXPECT_FALSE(request.has_logprobs());
+  EXPECT_FALSE(request.sampling().has_temperature());
+  EXPECT_EQ(job->options.model, "m");
+  EXPECT_FALSE(job->options.stream);
+}
+
+TEST(CompletionRequest, EveryParameterArrives) {
+  const Result<CompletionJob> job = Parse(R"({
+      "prompt": [[5, 6], [7]], "max_tokens": 3, "temperature": 0.5, "top_p": 0.25, "top_k": 4, "min_p": 0.125,
+      "n": 2, "best_of": 3, "logprobs": 5, "echo": true, "stop": ["a", "b"], "stop_token_ids": [9], "seed": -1,
+      "presence_penalty": 1, "frequency_penalty": -1.5, "repetition_penalty": 2, "logit_bias": {"8": -100},
+      "stream": true, "stream_options": {"include_usage": true}, "ignore_eos": true, "user": "someone",
+      "include_stop_str_in_output": true, "priority": -2, "draft_tokens": 1, "session": "s",
+      "expected_position": 12, "cache": {"read": false, "write": true, "points": [1, 2]}, "suffix": null})");
+  ASSERT_TRUE(job.ok()) << job.status().ToString();
+  ASSERT_EQ(job->requests.size(), 2u);
+  EXPECT_EQ(job->requests[1].prompt().tokens().ids_size(), 1);
+  const v1::CompleteRequest& request = job->requests[0];
+  EXPECT_EQ(request.prompt().tokens().ids(1), 6);
+  EXPECT_EQ(request.max_tokens(), 3);
+  EXPECT_EQ(request.sampling().temperature(), 0.5f);
+  EXPECT_EQ(request.sampling().top_p(), 0.25f);
+  EXPECT_EQ(request.sampling().top_k(), 4);
+  EXPECT_EQ(request.sampling().min_p(), 0.125f);
+  EXPECT_EQ(request.sampling().presence_penalty(), 1);
+  EXPECT_EQ(request.sampling().frequency_penalty(), -1.5f);
+  EXPECT_EQ(request.sampling().repetition_penalty(), 2);
+  EXPECT_EQ(request.sampling().logit_bias().at(8), -100);
+  EXPECT_EQ(request.sampling().seed(), ~uint64_t{0});
+  EXPECT_EQ(request.n(), 2);
+  EXPECT_EQ(request.best_of(), 3);
+  EXPECT_EQ(request.logprobs(), 5);
+  EXPECT_TRUE(request.echo());
+  EXPECT_EQ(request.stop(1), "b");
+  EXPECT_EQ(request.stop_token_ids(0), 9);
+  EXPECT_TRUE(request.ignore_eos());
+  EXPECT_TRUE(request.include_stop_in_output());
+  EXPECT_EQ(request.priority(), -2);
+  EXPECT_EQ(request.draft_tokens(), 1);
+  EXPECT_EQ(request.session(), "s");
+  EXPECT_EQ(request.expected_position(), 12);
+  EXPECT_FALSE(request.cache().read());
+  EXPECT_EQ(request.cache().points(1), 2);
+  EXPECT_TRUE(job->options.stream);
+  EXPECT_TRUE(job->options.include_usage);
+  EXPECT_TRUE(job->options.logprobs);
+  EXPECT_EQ(job->options.choices, 2);
+}
+
+TEST(CompletionRequest, FormsOfThePrompt) {
+  EXPECT_EQ(Parse(R"({"prompt": ["a", "b", "c"]})")->requests.size(), 3u);
+  EXPECT_EQ(Parse(R"({"prompt": [1, 2, 3]})")->requests.size(), 1u);
+  EXPECT_EQ(Parse(R"({"prompt": ["a", [1]]})")->requests[1].prompt().tokens().ids(0), 1);
+  EXPECT_FALSE(Parse(R"({"session": "s"})")->requests[0].has_prompt());
+  EXPECT_EQ(Parse(R"({"prompt": "x", "top_k": -1})")->requests[0].sampling().top_k(), 0);
+  EXPECT_EQ(Parse(R"({"prompt": "x", "stop": "a"})")->requests[0].stop(0), "a");
+}
+
+TEST(CompletionRequest, AResumeTokenSaysEverything) {
+  const Result<CompletionJob> job = Parse(R"({"resume_token": "t", "stream": true})");
+  ASSERT_TRUE(job.ok());
+  v1::CompleteRequest expected;
+  expected.set_resume_token("t");
+  EXPECT_EQ(job->requests[0].SerializeAsString(), expected.SerializeAsString());
+}
+
+TEST(CompletionRequest, ErrorsNameTheField) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "the body: expected JSON, found an error at byte 1"},
+      {"{\"prompt\": \"x", "the body: expected JSON, found an error at byte 14"},
+      {"[]", "the body: expected a JSON object, found an array"},
+      {R"({"prompt": NaN})", "the body: expected JSON, found an error at byte 12"},
+      {"{\"prompt\": \"\xff\"}", "the body: expected JSON, found an error at byte 13"},
+      {R"({"prompt": 5})",
+       "prompt: expected a string, or an array of strings, of token ids or of arrays of token ids, "
+       "found an integer"},
+      {R"({"prompt": []})",
+       "prompt: expected a string, or an array of strings, of token ids or of arrays of token ids, "
+       "found an empty array"},
+      {R"({"prompt": [1, "a"]})", "prompt[1]: expected an integer of 32 bits, found a string"},
+      {R"({"prompt": [[1, 99999999999]]})",
+       "prompt[0][1]: expected an integer of 32 bits, found 99999999999"},
+      {R"({"prompt": [18446744073709551615]})",
+       "prompt[0]: expected an integer of 32 bits, found 18446744073709551615"},
+      {R"({"prompt": "x", "n": 65})", "n: expected 1 to 64, found 65"},
+      {R"({"prompt": "x", "n": 18446744073709551615})",
+       "n: expected 1 to 64, found 18446744073709551615"},
+      {R"({"prompt": "x", "n": 1.5})", "n: expected an integer, found a number with a fraction"},
+      {R"({"prompt": "x", "temperature": "hot"})",
+       "temperature: expected a number, found a string"},
+      {R"({"prompt": "x", "stream": 1})", "stream: expected true or false, found an integer"},
+      {R"({"prompt": "x", "stop": [1]})",
+       "stop: expected a string or an array of strings, found another value"},
+      {R"({"prompt": "x", "logit_bias": {"a": 1}})",
+       "logit_bias: expected token ids and numbers, found \"a\": an integer"},
+      {R"({"prompt": "x", "logit_bias": [1]})", "logit_bias: expected an object, found an array"},
+      {R"({"prompt": "x", "stream_options": {}})",
+       "stream_options: expected \"stream\": true beside it"},
+      {R"({"prompt": "x", "cache": {"reed": true}})",
+       "cache.reed: expected a field of the API, found an unknown one"},
+      {R"({"prompt": "x", "temprature": 1})",
+       "temprature: expected a field of the API, found an unknown one"},
+      {R"({"prompt": "x", "suffix": "y"})",
+       "suffix: expected none: the model continues text and does not fill gaps"},
+  };
+  for (const auto& [body, message] : cases) EXPECT_EQ(ErrorOf(body), message) << body;
+}
+
+TEST(CompletionRequest, DeepAndLongBodiesAreErrors) {
+  EXPECT_NE(ErrorOf(std::string(1 << 20, '[')), "");
+  EXPECT_NE(ErrorOf(R"({"prompt": )" + std::string(100000, '[') + std::string(100000, ']') + "}"),
+            "");
+  std::string prompts = R"({"prompt": ["a")";
+  for (size_t i = 0; i < kMaxPrompts; ++i) prompts += ", \"a\"";
+  EXPECT_EQ(ErrorOf(prompts + "]}"), "prompt: expected at most 256 prompts, found 257");
+}
+
+}  // namespace
+}  // namespace polysketch
