@@ -7,7 +7,15 @@ import subprocess
 import unittest
 
 import support
-from support import DEMO, GOLDENS, SHARED, flax_leaves, transformer_config, tree_of, write_msgpack
+from support import (
+    DEMO,
+    GOLDENS,
+    SHARED,
+    flax_leaves,
+    transformer_config,
+    write_msgpack,
+    write_orbax,
+)
 
 import ml_dtypes
 import msgpack
@@ -29,35 +37,6 @@ CASES = (
 
 def model_bytes(folder: pathlib.Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
-
-
-def write_orbax(folder: pathlib.Path, leaves: dict[str, np.ndarray], ocdbt: bool) -> pathlib.Path:
-    """A folder as Orbax's StandardCheckpointer writes it."""
-    import tensorstore
-
-    tree_metadata = {}
-    folder.mkdir()
-    for name, array in leaves.items():
-        keys = ["params", *name.split("/")]
-        path = ".".join(keys)
-        store = (
-            {"driver": "ocdbt", "base": f"file://{folder}", "path": path}
-            if ocdbt
-            else {"driver": "file", "path": f"{folder}/{path}"}
-        )
-        tensorstore.open(
-            {"driver": "zarr", "kvstore": store, "metadata": {"compressor": None}},
-            create=True,
-            dtype=array.dtype.name,
-            shape=array.shape,
-        ).result().write(array).result()
-        tree_metadata[str(tuple(keys))] = {
-            "key_metadata": [{"key": key, "key_type": 2} for key in keys]
-        }
-    (folder / "_METADATA").write_text(
-        json.dumps({"tree_metadata": tree_metadata, "use_zarr3": False})
-    )
-    return folder
 
 
 class ConvertTest(support.ToolTest):
@@ -280,7 +259,7 @@ class ConvertTest(support.ToolTest):
         self.assert_refused("no such file or folder", checkpoint=self.dir / "nowhere")
         (self.dir / "empty").mkdir()
         self.assert_refused(
-            "expected an Orbax checkpoint with a file _METADATA", checkpoint=self.dir / "empty"
+            "an Orbax folder or a folder of numbered steps", checkpoint=self.dir / "empty"
         )
         metadata = folder / "_METADATA"
         text = metadata.read_text()
@@ -329,6 +308,11 @@ class ConvertTest(support.ToolTest):
             with self.assertRaises(ToolError) as caught:
                 convert(checkpoint, path, None, self.dir / "out")
             self.assertIn(message, str(caught.exception))
+        with self.assertRaises(ToolError) as caught:
+            convert(checkpoint, checkpoint, None, self.dir / "out")
+        self.assertEqual(
+            str(caught.exception), f"{checkpoint}: expected a JSON object, found a msgpack file"
+        )
 
     # --- tokenizers ---
 
@@ -336,8 +320,16 @@ class ConvertTest(support.ToolTest):
         self.assert_refused(
             "expected 96 pieces (vocab_size), found 4096", tokenizer=DEMO / "tokenizer.model"
         )
-        self.assert_refused("expected a SentencePiece model", tokenizer=DEMO / "config.json")
-        self.assert_refused("nowhere", tokenizer=self.dir / "nowhere")
+        self.assert_refused(
+            "config.json: expected a SentencePiece model, found a JSON file",
+            tokenizer=DEMO / "config.json",
+        )
+        cut = self.dir / "cut.model"
+        cut.write_bytes((DEMO / "tokenizer.model").read_bytes()[:5000])
+        self.assert_refused(
+            "cut.model: expected a SentencePiece model, found damage", tokenizer=cut
+        )
+        self.assert_refused("nowhere: no such file or folder", tokenizer=self.dir / "nowhere")
 
     def test_tokenizer_gives_its_ids(self):
         config = transformer_config("softmax") | {"vocab_size": 4096}

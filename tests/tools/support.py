@@ -79,6 +79,49 @@ def write_msgpack(
     return path
 
 
+def write_orbax(
+    folder: pathlib.Path, leaves: dict[str, np.ndarray], ocdbt: bool, all_stored: bool = True
+) -> pathlib.Path:
+    """A folder as Orbax's StandardCheckpointer writes it. all_stored: chunks of zeros too, as newer versions do."""
+    import tensorstore
+
+    tree_metadata = {}
+    folder.mkdir(parents=True)
+    for name, array in leaves.items():
+        keys = ["params", *name.split("/")]
+        path = ".".join(keys)
+        store = (
+            {"driver": "ocdbt", "base": f"file://{folder}", "path": path}
+            if ocdbt
+            else {"driver": "file", "path": f"{folder}/{path}"}
+        )
+        tensorstore.open(
+            {
+                "driver": "zarr",
+                "kvstore": store,
+                "metadata": {"compressor": None},
+                "store_data_equal_to_fill_value": all_stored,
+            },
+            create=True,
+            dtype=array.dtype.name,
+            fill_value=0,
+            shape=array.shape,
+        ).result().write(array).result()
+        tree_metadata[str(tuple(keys))] = {
+            "key_metadata": [{"key": key, "key_type": 2} for key in keys]
+        }
+    (folder / "_METADATA").write_text(
+        json.dumps(
+            {
+                "tree_metadata": tree_metadata,
+                "use_zarr3": False,
+                "store_array_data_equal_to_fill_value": all_stored,
+            }
+        )
+    )
+    return folder
+
+
 def transformer_config(case: str) -> dict:
     """The authors' TransformerConfig of a golden case."""
     ours = json.loads((GOLDENS / case / "config.json").read_text())

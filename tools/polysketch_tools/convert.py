@@ -107,6 +107,7 @@ def convert(
     out: pathlib.Path,
     *,
     dtype: str = "F32",
+    step: int | None = None,
     add_bos: bool | None = None,
     overwrite: bool = False,
     shard_bytes: int = model_folder.DEFAULT_SHARD_BYTES,
@@ -114,7 +115,7 @@ def convert(
     config, key = read_transformer_config(config_path)
     if tokenizer is not None:
         apply_tokenizer(config, tokenizer, add_bos)
-    parameters = checkpoints.open_checkpoint(checkpoint)
+    parameters = checkpoints.open_checkpoint(checkpoint, step)
     shapes = tensor_shapes(config)
     parameters.check(
         {
@@ -146,7 +147,15 @@ def convert(
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="tools/convert", description=__doc__)
     parser.add_argument(
-        "--checkpoint", type=pathlib.Path, required=True, help="msgpack file or Orbax folder"
+        "--checkpoint",
+        type=pathlib.Path,
+        required=True,
+        help="msgpack file, Orbax folder, or folder of numbered steps (CheckpointManager)",
+    )
+    parser.add_argument(
+        "--step",
+        type=int,
+        help="step below the checkpoint folder (default: the newest complete one)",
     )
     parser.add_argument(
         "--config", type=pathlib.Path, required=True, help="the authors' TransformerConfig as JSON"
@@ -184,6 +193,7 @@ def main(argv: list[str]) -> None:
         args.tokenizer,
         args.out,
         dtype=args.dtype.upper(),
+        step=args.step,
         add_bos=args.add_bos,
         overwrite=args.overwrite,
         shard_bytes=args.max_shard_bytes,

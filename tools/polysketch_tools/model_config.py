@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Iterator
 
 from polysketch_tools.errors import ToolError
+from polysketch_tools.file_kinds import describe
 
 FORMAT_VERSION = 1
 ARCHITECTURE = "polysketchformer"
@@ -151,10 +152,12 @@ def read_json_object(path: pathlib.Path) -> dict:
 
     try:
         value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ToolError(f"{path}: expected a JSON object, found {describe(path)}") from error
+    except json.JSONDecodeError as error:
         raise ToolError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ToolError(f"{path}: expected a JSON object")
+        raise ToolError(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value
 
 
