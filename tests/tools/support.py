@@ -18,7 +18,8 @@ DEMO = ROOT / "models/demo"
 import msgpack  # noqa: E402
 import numpy as np  # noqa: E402
 
-from polysketch_tools import flax_names, safetensors  # noqa: E402
+from polysketch_tools import flax_names, make_random, safetensors  # noqa: E402
+from polysketch_tools.model_config import ModelConfig, tensor_shapes  # noqa: E402
 
 
 class ToolTest(unittest.TestCase):
@@ -47,6 +48,18 @@ def flax_leaves(case: str) -> dict[str, np.ndarray]:
         for name, array in tensors.items()
         if flax_names.drawn_layer(name) is None
     }
+
+
+def random_leaves(config: ModelConfig) -> dict[str, np.ndarray]:
+    """Random parameters as a Flax checkpoint holds them. The logits are of order 1, as those of a trained model."""
+    values = make_random.random_values(config, 1)
+    leaves = {
+        flax_names.flax_path(name): np.concatenate(list(values(name, shape)))
+        for name, shape in tensor_shapes(config).items()
+        if flax_names.drawn_layer(name) is None
+    }
+    leaves["wte/embedding"] *= 10
+    return leaves
 
 
 def tree_of(leaves: dict) -> dict:
