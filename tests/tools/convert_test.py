@@ -7,7 +7,15 @@ import subprocess
 import unittest
 
 import support
-from support import DEMO, GOLDENS, SHARED, flax_leaves, transformer_config, tree_of, write_msgpack
+from support import (
+    DEMO,
+    GOLDENS,
+    SHARED,
+    flax_leaves,
+    transformer_config,
+    write_msgpack,
+    write_orbax,
+)
 
 import ml_dtypes
 import msgpack
@@ -29,35 +37,6 @@ CASES = (
 
 def model_bytes(folder: pathlib.Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
-
-
-def write_orbax(folder: pathlib.Path, leaves: dict[str, np.ndarray], ocdbt: bool) -> pathlib.Path:
-    """A folder as Orbax's StandardCheckpointer writes it."""
-    import tensorstore
-
-    tree_metadata = {}
-    folder.mkdir()
-    for name, array in leaves.items():
-        keys = ["params", *name.split("/")]
-        path = ".".join(keys)
-        store = (
-            {"driver": "ocdbt", "base": f"file://{folder}", "path": path}
-            if ocdbt
-            else {"driver": "file", "path": f"{folder}/{path}"}
-        )
-        tensorstore.open(
-            {"driver": "zarr", "kvstore": store, "metadata": {"compressor": None}},
-            create=True,
-            dtype=array.dtype.name,
-            shape=array.shape,
-        ).result().write(array).result()
-        tree_metadata[str(tuple(keys))] = {
-            "key_metadata": [{"key": key, "key_type": 2} for key in keys]
-        }
-    (folder / "_METADATA").write_text(
-        json.dumps({"tree_metadata": tree_metadata, "use_zarr3": False})
-    )
-    return folder
 
 
 class ConvertTest(support.ToolTest):
@@ -158,6 +137,44 @@ class ConvertTest(support.ToolTest):
             model_bytes(self.convert("random_sketch", config=config)),
             model_bytes(GOLDENS / "random_sketch"),
         )
+
+    def test_defaults_of_the_authors(self):
+        """None is TransformerConfig's default of the fields that some kind does not need; `power` is a float."""
+        nulls = dict.fromkeys(("power", "sketch_size", "grain_size", "sketch_key", "sketch_seed"))
+        for case, fields in (
+            ("softmax", {}),
+            ("polynomial_p8", {"power": 8.0}),
+            ("learned_sketch", {"sketch_size": 8}),
+            ("random_sketch", {"sketch_size": 8, "sketch_seed": 3}),
+        ):
+            for absent in (False, True):
+                with self.subTest(case, absent=absent):
+                    config = transformer_config(case) | nulls | fields
+                    if absent:
+                        config = {k: v for k, v in config.items() if v is not None}
+                    out = self.convert(case, config=config, overwrite=True)
+                    self.assertEqual(model_bytes(out), model_bytes(GOLDENS / case))
+                    expected = json.loads((GOLDENS / case / "config.json").read_text())
+                    del expected["grain_size"]
+                    self.assertEqual(json.loads((out / "config.json").read_text()), expected)
+
+    def test_performer_features(self):
+        config = transformer_config("softmax") | {"attention": "performer", "num_features": 6}
+        omega = np.arange(6 * 32, dtype=np.float32).reshape(6, 32)
+        leaves = flax_leaves("softmax") | {f"Block_{i}/attn/omega": omega + i for i in range(2)}
+        converted = safetensors.read(
+            [self.convert("softmax", leaves, config) / "model.safetensors"]
+        )
+        np.testing.assert_array_equal(converted["layers.1.attn.omega"], omega + 1)
+        del leaves["Block_1/attn/omega"]
+        leaves["Block_0/attn/omega"] = omega.T
+        for message in (
+            "missing tensor Block_1/attn/omega: expected shape [6, 32]",
+            "tensor Block_0/attn/omega: expected shape [6, 32], found [32, 6]",
+        ):
+            with self.assertRaises(ToolError) as caught:
+                self.convert("softmax", leaves, config, overwrite=True)
+            self.assertIn(message, str(caught.exception))
 
     def test_storage_types(self):
         original = safetensors.read([GOLDENS / "softmax/model.safetensors"])
@@ -280,7 +297,7 @@ class ConvertTest(support.ToolTest):
         self.assert_refused("no such file or folder", checkpoint=self.dir / "nowhere")
         (self.dir / "empty").mkdir()
         self.assert_refused(
-            "expected an Orbax checkpoint with a file _METADATA", checkpoint=self.dir / "empty"
+            "an Orbax folder or a folder of numbered steps", checkpoint=self.dir / "empty"
         )
         metadata = folder / "_METADATA"
         text = metadata.read_text()
@@ -294,7 +311,6 @@ class ConvertTest(support.ToolTest):
         for changes, message in (
             ({"sketch_sizes": 8}, 'unknown field "sketch_sizes"'),
             ({"attention": "flash"}, 'field "attention": expected one of softmax, polynomial'),
-            ({"attention": "linear"}, 'field "attention": expected one of softmax, polynomial'),
             ({"vocab_size": None}, 'field "vocab_size": missing'),
             (
                 {"sketch_size": None},
@@ -309,13 +325,34 @@ class ConvertTest(support.ToolTest):
                 'field "num_heads": expected emb_dim 64 / num_heads to be an even integer, found 3',
             ),
             ({"power": 8}, 'field "power": expected 4, the only degree'),
+            (
+                {"attention": "learned_sketch_mixed", "grain_size": None},
+                'field "grain_size": missing (attention learned_sketch_mixed needs it)',
+            ),
+            (
+                {"grain_size": 0},
+                'field "grain_size": expected an integer in [1, 65536], found 0',
+            ),
+            (
+                {"attention": "polynomial", "power": None},
+                'field "power": missing (attention polynomial needs it)',
+            ),
+            (
+                {"attention": "polynomial", "power": 4.5},
+                'field "power": expected an integer in [2, 64], found 4.5',
+            ),
+            (
+                {"attention": "performer"},
+                'field "num_features": missing (attention performer needs it)',
+            ),
             ({"sketch_seed": None}, 'field "sketch_seed": expected an integer in [0, 2^32)'),
             ({"sketch_seed": -1}, "found -1"),
             ({"sketch_key": [1]}, 'field "sketch_key": expected two 32-bit integers, found [1]'),
         ):
             with self.subTest(message):
-                config = {k: v for k, v in (good | changes).items() if v is not None}
-                self.assert_refused(message, case="random_sketch", config=config)
+                self.assert_refused(message, case="random_sketch", config=good | changes)
+                absent = {k: v for k, v in (good | changes).items() if v is not None}
+                self.assert_refused(message, case="random_sketch", config=absent)
 
     def test_config_text(self):
         checkpoint = write_msgpack(self.dir / "ckpt.msgpack", flax_leaves("softmax"))
@@ -329,6 +366,11 @@ class ConvertTest(support.ToolTest):
             with self.assertRaises(ToolError) as caught:
                 convert(checkpoint, path, None, self.dir / "out")
             self.assertIn(message, str(caught.exception))
+        with self.assertRaises(ToolError) as caught:
+            convert(checkpoint, checkpoint, None, self.dir / "out")
+        self.assertEqual(
+            str(caught.exception), f"{checkpoint}: expected a JSON object, found a msgpack file"
+        )
 
     # --- tokenizers ---
 
@@ -336,8 +378,16 @@ class ConvertTest(support.ToolTest):
         self.assert_refused(
             "expected 96 pieces (vocab_size), found 4096", tokenizer=DEMO / "tokenizer.model"
         )
-        self.assert_refused("expected a SentencePiece model", tokenizer=DEMO / "config.json")
-        self.assert_refused("nowhere", tokenizer=self.dir / "nowhere")
+        self.assert_refused(
+            "config.json: expected a SentencePiece model, found a JSON file",
+            tokenizer=DEMO / "config.json",
+        )
+        cut = self.dir / "cut.model"
+        cut.write_bytes((DEMO / "tokenizer.model").read_bytes()[:5000])
+        self.assert_refused(
+            "cut.model: expected a SentencePiece model, found damage", tokenizer=cut
+        )
+        self.assert_refused("nowhere: no such file or folder", tokenizer=self.dir / "nowhere")
 
     def test_tokenizer_gives_its_ids(self):
         config = transformer_config("softmax") | {"vocab_size": 4096}

@@ -18,6 +18,7 @@ from polysketch_tools.model_config import (
 )
 
 OPTIONAL = {
+    "grain_size": 16,
     "power": 8,
     "near_power": 4,
     "sketch_size": 8,
@@ -34,7 +35,6 @@ def config_of(kind: str) -> dict:
         "num_heads": 2,
         "num_layers": 2,
         "context_length": 64,
-        "grain_size": 16,
     }
     return config | {name: OPTIONAL[name] for name in used_fields(kind)}
 

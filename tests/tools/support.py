@@ -18,7 +18,8 @@ DEMO = ROOT / "models/demo"
 import msgpack  # noqa: E402
 import numpy as np  # noqa: E402
 
-from polysketch_tools import flax_names, safetensors  # noqa: E402
+from polysketch_tools import flax_names, make_random, safetensors  # noqa: E402
+from polysketch_tools.model_config import ModelConfig, tensor_shapes  # noqa: E402
 
 
 class ToolTest(unittest.TestCase):
@@ -49,6 +50,18 @@ def flax_leaves(case: str) -> dict[str, np.ndarray]:
     }
 
 
+def random_leaves(config: ModelConfig) -> dict[str, np.ndarray]:
+    """Random parameters as a Flax checkpoint holds them. The logits are of order 1, as those of a trained model."""
+    values = make_random.random_values(config, 1)
+    leaves = {
+        flax_names.flax_path(name): np.concatenate(list(values(name, shape)))
+        for name, shape in tensor_shapes(config).items()
+        if flax_names.drawn_layer(name) is None
+    }
+    leaves["wte/embedding"] *= 10
+    return leaves
+
+
 def tree_of(leaves: dict) -> dict:
     tree = {}
     for path, value in leaves.items():
@@ -77,6 +90,49 @@ def write_msgpack(
     }
     path.write_bytes(msgpack.packb(wrap(tree_of(packed)), use_bin_type=True, strict_types=True))
     return path
+
+
+def write_orbax(
+    folder: pathlib.Path, leaves: dict[str, np.ndarray], ocdbt: bool, all_stored: bool = True
+) -> pathlib.Path:
+    """A folder as Orbax's StandardCheckpointer writes it. all_stored: chunks of zeros too, as newer versions do."""
+    import tensorstore
+
+    tree_metadata = {}
+    folder.mkdir(parents=True)
+    for name, array in leaves.items():
+        keys = ["params", *name.split("/")]
+        path = ".".join(keys)
+        store = (
+            {"driver": "ocdbt", "base": f"file://{folder}", "path": path}
+            if ocdbt
+            else {"driver": "file", "path": f"{folder}/{path}"}
+        )
+        tensorstore.open(
+            {
+                "driver": "zarr",
+                "kvstore": store,
+                "metadata": {"compressor": None},
+                "store_data_equal_to_fill_value": all_stored,
+            },
+            create=True,
+            dtype=array.dtype.name,
+            fill_value=0,
+            shape=array.shape,
+        ).result().write(array).result()
+        tree_metadata[str(tuple(keys))] = {
+            "key_metadata": [{"key": key, "key_type": 2} for key in keys]
+        }
+    (folder / "_METADATA").write_text(
+        json.dumps(
+            {
+                "tree_metadata": tree_metadata,
+                "use_zarr3": False,
+                "store_array_data_equal_to_fill_value": all_stored,
+            }
+        )
+    )
+    return folder
 
 
 def transformer_config(case: str) -> dict:

@@ -8,7 +8,13 @@ import ml_dtypes  # registers bfloat16 with numpy
 import msgpack
 import numpy as np
 
+from polysketch_tools.checkpoint_steps import find_checkpoint, orbax_items
 from polysketch_tools.errors import ToolError
+from polysketch_tools.file_kinds import MSGPACK, describe, listed
+
+_EXPECTED = (
+    "expected a msgpack file of flax.serialization, an Orbax folder or a folder of numbered steps"
+)
 
 # Beside 'params' in a saved training state; not part of a model.
 _TRAINING_ONLY = {"step", "opt_state"}
@@ -24,6 +30,11 @@ class Parameters:
 
     def check(self, expected: dict[str, tuple[int, ...]]) -> None:
         """Raises ToolError naming every missing, wrong and left-over tensor."""
+        if not expected.keys() & self._shapes.keys():
+            raise ToolError(
+                f"{self._source}: expected the parameters of a PolySketchFormer, {listed(list(expected))};"
+                f" found {listed(sorted(self._shapes)) or 'none'}"
+            )
         problems = []
         for path, shape in expected.items():
             if path not in self._shapes:
@@ -50,12 +61,12 @@ class Parameters:
         return array
 
 
-def open_checkpoint(path: pathlib.Path) -> Parameters:
-    if path.is_dir():
-        return _open_orbax(path)
+def open_checkpoint(path: pathlib.Path, step: int | None = None) -> Parameters:
+    """Opens a msgpack file, an Orbax folder, or a step (None: the newest) of a folder of numbered steps."""
     if not path.exists():
         raise ToolError(f"{path}: no such file or folder")
-    return _open_msgpack(path)
+    path = find_checkpoint(path, step)
+    return _open_orbax(path) if path.is_dir() else _open_msgpack(path)
 
 
 def _strip_params(source: pathlib.Path, paths: list[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
@@ -80,16 +91,20 @@ _EXT_NDARRAY, _EXT_NATIVE_COMPLEX, _EXT_NUMPY_SCALAR = 1, 2, 3
 
 
 def _decode_array(data: bytes) -> np.ndarray:
-    shape, dtype_name, buffer = msgpack.unpackb(data, raw=True)
-    dtype = np.dtype(dtype_name.decode() if isinstance(dtype_name, bytes) else dtype_name)
-    return np.frombuffer(buffer, dtype).reshape(shape)
+    shape, name, buffer = msgpack.unpackb(data, raw=True)
+    if not name.decode().isidentifier():
+        raise ValueError("expected the name of a type")
+    return np.frombuffer(buffer, np.dtype(name.decode())).reshape(shape)
 
 
 def _decode_extension(code: int, data: bytes):
-    if code in (_EXT_NDARRAY, _EXT_NUMPY_SCALAR):
-        return _decode_array(data)
-    if code == _EXT_NATIVE_COMPLEX:
-        return complex(*msgpack.unpackb(data))
+    try:
+        if code in (_EXT_NDARRAY, _EXT_NUMPY_SCALAR):
+            return _decode_array(data)
+        if code == _EXT_NATIVE_COMPLEX:
+            return complex(*msgpack.unpackb(data))
+    except (ValueError, TypeError, AttributeError, msgpack.exceptions.UnpackException) as error:
+        raise ToolError(f"damaged array: {str(error) or type(error).__name__}") from error
     raise ToolError(f"unknown extension type {code}")
 
 
@@ -109,6 +124,8 @@ def _join_chunks(tree):
 def _flatten(tree: dict, prefix: tuple[str, ...] = ()):
     for name, value in tree.items():
         path = (*prefix, str(name))
+        if not path[-1].isprintable():
+            raise ToolError("expected names of parameters, found damage")
         if isinstance(value, dict):
             yield from _flatten(value, path)
         else:
@@ -116,44 +133,83 @@ def _flatten(tree: dict, prefix: tuple[str, ...] = ()):
 
 
 def _open_msgpack(path: pathlib.Path) -> Parameters:
+    if (found := describe(path)) != MSGPACK:
+        raise ToolError(f"{path}: {_EXPECTED}; found {found}")
     try:
-        tree = msgpack.unpackb(
-            path.read_bytes(), ext_hook=_decode_extension, raw=False, strict_map_key=False
-        )
+        tree = _unpack(path.read_bytes())
+        if not isinstance(tree, dict):
+            raise ToolError(f"expected a tree of parameters, found {type(tree).__name__}")
+        leaves = dict(_flatten(_join_chunks(tree)))
     except ToolError as error:
         raise ToolError(f"{path}: {error}") from error
-    except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
-        raise ToolError(
-            f"{path}: expected a msgpack file of flax.serialization, found damage: {error!r}"
-        ) from error
-    if not isinstance(tree, dict):
-        raise ToolError(f"{path}: expected a tree of parameters, found {type(tree).__name__}")
-    try:
-        leaves = dict(_flatten(_join_chunks(tree)))
     except (KeyError, ValueError, TypeError) as error:
-        raise ToolError(f"{path}: damaged chunked array: {error!r}") from error
+        raise ToolError(f"{path}: damaged chunked array: {error}") from error
     names = _strip_params(path, list(leaves))
     arrays = {name: leaves[full] for full, name in names.items()}
+    for name, array in arrays.items():
+        if not isinstance(array, (np.ndarray, np.generic, int, float)):
+            raise ToolError(
+                f"{path}: tensor {name}: expected an array, found {type(array).__name__}"
+            )
     return Parameters(
         path, {name: np.shape(array) for name, array in arrays.items()}, arrays.__getitem__
     )
 
 
+_DAMAGE = (
+    msgpack.exceptions.FormatError,
+    msgpack.exceptions.StackError,
+    TypeError,  # a list as a key
+    UnicodeDecodeError,
+)
+
+
+def _unpack(data: bytes):
+    """Decodes msgpack. No message repeats bytes of the file, as the exceptions of msgpack do."""
+    try:
+        return msgpack.unpackb(data, ext_hook=_decode_extension, raw=False, strict_map_key=False)
+    except msgpack.exceptions.ExtraData as error:
+        size = len(data) - len(error.extra)
+        raise ToolError(
+            f"expected the end of the file after {size} bytes, found {len(data)} bytes"
+        ) from error
+    except _DAMAGE as error:
+        raise ToolError("expected a msgpack file of flax.serialization, found damage") from error
+    except ValueError as error:
+        raise ToolError(
+            f"expected a whole msgpack file, found one that ends after {len(data)} bytes, within its content"
+        ) from error
+
+
 # --- Orbax: a folder of zarr arrays, in an OCDBT store or as plain subfolders, listed in _METADATA ---
+
+
+def _parameter_folder(path: pathlib.Path) -> pathlib.Path:
+    """Returns the folder of _METADATA. A checkpoint manager nests it one level down, in "default", "state", "params" ..."""
+    if (path / "_METADATA").exists():
+        return path
+    items = orbax_items(path)
+    items = [item for item in items if item.name == "params"] or items
+    if not items:
+        raise ToolError(f"{path}: {_EXPECTED}; found {describe(path)}")
+    if len(items) > 1:
+        raise ToolError(
+            f"{path}: expected one item of parameters, found {listed([item.name for item in items])};"
+            f" --checkpoint takes the folder of one, such as {items[0]}"
+        )
+    return items[0]
+
+
+def _damaged(root: pathlib.Path, name: str, error: Exception) -> ToolError:
+    # tensorstore appends the specification of the array as JSON.
+    message = str(error).split(" [tensorstore_spec", 1)[0]
+    return ToolError(f"{root}: tensor {name}: expected a whole Orbax checkpoint, found: {message}")
 
 
 def _open_orbax(path: pathlib.Path) -> Parameters:
     import tensorstore  # imported here: 60 MB of libraries that msgpack files do not need
 
-    # A checkpoint manager nests the tree one level down, in "default", "state", "params" ...
-    root = path
-    if not (root / "_METADATA").exists():
-        nested = sorted(p.parent for p in path.glob("*/_METADATA"))
-        if len(nested) != 1:
-            raise ToolError(
-                f"{path}: expected an Orbax checkpoint with a file _METADATA, found {len(nested)} below it"
-            )
-        root = nested[0]
+    root = _parameter_folder(path)
     try:
         metadata = json.loads((root / "_METADATA").read_text())
         entries = [
@@ -165,7 +221,9 @@ def _open_orbax(path: pathlib.Path) -> Parameters:
             for name, entry in metadata["tree_metadata"].items()
         ]
         zarr3 = bool(metadata.get("use_zarr3", False))
-    except (ValueError, KeyError, TypeError, SyntaxError) as error:
+        # Orbax then stores every chunk. Otherwise chunks of zeros are absent.
+        all_stored = bool(metadata.get("store_array_data_equal_to_fill_value", False))
+    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
         raise ToolError(f"{root}/_METADATA: not an Orbax parameter list: {error!r}") from error
     ocdbt = (root / "manifest.ocdbt").exists()
 
@@ -179,10 +237,16 @@ def _open_orbax(path: pathlib.Path) -> Parameters:
         )
         try:
             return tensorstore.open(
-                {"driver": "zarr3" if zarr3 else "zarr", "kvstore": store}, read=True, open=True
+                {
+                    "driver": "zarr3" if zarr3 else "zarr",
+                    "kvstore": store,
+                    "fill_missing_data_reads": not all_stored,
+                },
+                read=True,
+                open=True,
             ).result()
         except (ValueError, OSError) as error:
-            raise ToolError(f"{root}: tensor {'/'.join(full)}: {error}") from error
+            raise _damaged(root, "/".join(full), error) from error
 
     names = _strip_params(root, [tuple(map(str, entry)) for entry in entries])
     opened = {name: open_array(full) for full, name in names.items()}
@@ -191,6 +255,6 @@ def _open_orbax(path: pathlib.Path) -> Parameters:
         try:
             return opened[name].read().result()
         except (ValueError, OSError) as error:
-            raise ToolError(f"{root}: tensor {name}: {error}") from error
+            raise _damaged(root, name, error) from error
 
     return Parameters(root, {name: tuple(array.shape) for name, array in opened.items()}, read)

@@ -16,41 +16,38 @@ from polysketch_tools.model_config import (
 )
 from polysketch_tools.tokenizer import apply_tokenizer
 
-# Fields of TransformerConfig: those that are converted, and those that only training reads.
-_REQUIRED = (
-    "attention",
-    "vocab_size",
-    "emb_dim",
-    "num_heads",
-    "num_layers",
-    "context_length",
-    "grain_size",
-)
+# Fields of TransformerConfig, and num_features of Performer: those of every kind, those of some kinds, and those that
+# only training reads.
+_REQUIRED = ("attention", "vocab_size", "emb_dim", "num_heads", "num_layers", "context_length")
+_OF_KINDS = ("power", "sketch_size", "grain_size", "num_features")
 _TRAINING_ONLY = ("dropout_rate", "checkpoint_attention")
-_OPTIONAL = ("power", "sketch_size", "sketch_seed", "sketch_key", *_TRAINING_ONLY)
-_FLAX_KINDS = tuple(kind for kind in ATTENTION_KINDS if kind not in ("linear", "performer"))
+_KNOWN = {*_REQUIRED, *_OF_KINDS, *_TRAINING_ONLY, "sketch_seed", "sketch_key"}
 
 
 def read_transformer_config(path: pathlib.Path) -> tuple[ModelConfig, np.ndarray | None]:
     """Returns the authors' TransformerConfig as a ModelConfig, and the key of its random sketches (uint32 [2]) or None."""
     fields = read_json_object(path)
-    if unknown := fields.keys() - {*_REQUIRED, *_OPTIONAL}:
+    if unknown := fields.keys() - _KNOWN:
         raise ToolError(f'{path}: unknown field "{sorted(unknown)[0]}"')
+    # None is the default of every field that some kind does not need.
+    fields = {name: value for name, value in fields.items() if value is not None}
     for name in _REQUIRED:
         if name not in fields:
             raise ToolError(f'{path}: field "{name}": missing')
     kind = fields["attention"]
-    if kind not in _FLAX_KINDS:
+    if kind not in ATTENTION_KINDS:
         raise ToolError(
-            f"{path}: field \"attention\": expected one of {', '.join(_FLAX_KINDS)}; found {kind!r}"
+            f"{path}: field \"attention\": expected one of {', '.join(ATTENTION_KINDS)}; found {kind!r}"
         )
-    used = used_fields(kind)
     config = ModelConfig(**{name: fields[name] for name in _REQUIRED})
-    for name in ("power", "sketch_size"):
-        if name in used:
-            if name not in fields:
-                raise ToolError(f'{path}: field "{name}": missing (attention {kind} needs it)')
-            setattr(config, name, fields[name])
+    if config.is_random:
+        fields.setdefault("power", 4)  # the authors' code does not pass `power` on to these kinds
+    used = used_fields(kind)
+    for name in _OF_KINDS:
+        if name in used and name not in fields:
+            raise ToolError(f'{path}: field "{name}": missing (attention {kind} needs it)')
+        if name in used or name == "grain_size":
+            setattr(config, name, _integer(fields.get(name)))
     if config.is_mixed:
         config.near_power = 4  # the authors' code does not pass `power` on to the mixed kinds
     if config.is_random:
@@ -65,6 +62,11 @@ def read_transformer_config(path: pathlib.Path) -> tuple[ModelConfig, np.ndarray
     except ToolError as error:
         raise ToolError(f"{path}: {error}") from error
     return config, _sketch_key(fields, path) if config.is_random else None
+
+
+def _integer(value):
+    # The type of `power` is float in TransformerConfig.
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _sketch_key(fields: dict, path: pathlib.Path) -> np.ndarray:
@@ -107,6 +109,7 @@ def convert(
     out: pathlib.Path,
     *,
     dtype: str = "F32",
+    step: int | None = None,
     add_bos: bool | None = None,
     overwrite: bool = False,
     shard_bytes: int = model_folder.DEFAULT_SHARD_BYTES,
@@ -114,7 +117,7 @@ def convert(
     config, key = read_transformer_config(config_path)
     if tokenizer is not None:
         apply_tokenizer(config, tokenizer, add_bos)
-    parameters = checkpoints.open_checkpoint(checkpoint)
+    parameters = checkpoints.open_checkpoint(checkpoint, step)
     shapes = tensor_shapes(config)
     parameters.check(
         {
@@ -146,7 +149,15 @@ def convert(
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="tools/convert", description=__doc__)
     parser.add_argument(
-        "--checkpoint", type=pathlib.Path, required=True, help="msgpack file or Orbax folder"
+        "--checkpoint",
+        type=pathlib.Path,
+        required=True,
+        help="msgpack file, Orbax folder, or folder of numbered steps (CheckpointManager)",
+    )
+    parser.add_argument(
+        "--step",
+        type=int,
+        help="step below the checkpoint folder (default: the newest complete one)",
     )
     parser.add_argument(
         "--config", type=pathlib.Path, required=True, help="the authors' TransformerConfig as JSON"
@@ -184,6 +195,7 @@ def main(argv: list[str]) -> None:
         args.tokenizer,
         args.out,
         dtype=args.dtype.upper(),
+        step=args.step,
         add_bos=args.add_bos,
         overwrite=args.overwrite,
         shard_bytes=args.max_shard_bytes,

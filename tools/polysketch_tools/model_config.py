@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Iterator
 
 from polysketch_tools.errors import ToolError
+from polysketch_tools.file_kinds import describe
 
 FORMAT_VERSION = 1
 ARCHITECTURE = "polysketchformer"
@@ -26,7 +27,7 @@ SKETCH_EXPANSION = 8
 
 @dataclasses.dataclass(kw_only=True)
 class ModelConfig:
-    """The fields of config.json. None: the kind does not have the field."""
+    """The fields of config.json. None: config.json does not have the field."""
 
     attention: str
     vocab_size: int
@@ -34,7 +35,7 @@ class ModelConfig:
     num_heads: int
     num_layers: int
     context_length: int
-    grain_size: int
+    grain_size: int | None = None
     power: int | None = None
     near_power: int | None = None
     sketch_size: int | None = None
@@ -87,7 +88,8 @@ class ModelConfig:
         expect_int("num_heads", 1, 4096)
         expect_int("num_layers", 1, 1024)
         expect_int("context_length", 1, 1 << 30)
-        expect_int("grain_size", 1, 65536)
+        if self.is_mixed or self.grain_size is not None:
+            expect_int("grain_size", 1, 65536)
         expect(
             self.emb_dim % self.num_heads == 0 and self.head_dim % 2 == 0,
             "num_heads",
@@ -123,7 +125,7 @@ class ModelConfig:
 
 
 def used_fields(attention: str) -> set[str]:
-    """Returns the optional fields that `attention` reads."""
+    """Returns the fields of some kinds that `attention` needs."""
     used = set()
     if attention == "polynomial":
         used |= {"power"}
@@ -132,7 +134,7 @@ def used_fields(attention: str) -> set[str]:
     if attention.startswith("learned_"):
         used |= {"sketch_size"}
     if attention.endswith("_mixed"):
-        used |= {"near_power"}
+        used |= {"grain_size", "near_power"}
     if attention == "performer":
         used |= {"num_features"}
     return used
@@ -151,10 +153,12 @@ def read_json_object(path: pathlib.Path) -> dict:
 
     try:
         value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ToolError(f"{path}: expected a JSON object, found {describe(path)}") from error
+    except json.JSONDecodeError as error:
         raise ToolError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ToolError(f"{path}: expected a JSON object")
+        raise ToolError(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value
 
 

@@ -5,6 +5,7 @@ import pathlib
 import sentencepiece
 
 from polysketch_tools.errors import ToolError
+from polysketch_tools.file_kinds import SENTENCEPIECE, describe
 from polysketch_tools.model_config import ModelConfig
 
 
@@ -13,7 +14,12 @@ def apply_tokenizer(config: ModelConfig, path: pathlib.Path, add_bos: bool | Non
     try:
         tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(path))
     except (RuntimeError, OSError) as error:
-        raise ToolError(f"{path}: expected a SentencePiece model ({error})") from error
+        if not path.exists():
+            raise ToolError(f"{path}: no such file or folder") from error
+        found = describe(path)
+        raise ToolError(
+            f"{path}: expected a SentencePiece model, found {'damage' if found == SENTENCEPIECE else found}"
+        ) from error
     if tokenizer.piece_size() != config.vocab_size:
         raise ToolError(
             f"{path}: expected {config.vocab_size} pieces (vocab_size), found {tokenizer.piece_size()}"
