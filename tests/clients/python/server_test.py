@@ -1,0 +1,179 @@
+"""The client and the real server with the bundled model."""
+
+import asyncio
+import tempfile
+import threading
+import unittest
+
+from support import ROOT, ClientTest, Server, for_both, wait_until
+
+import polysketch
+
+PROMPT = "It was a fine morning in May, and"
+RUNNING = "polysketch_num_requests_running"
+
+
+@for_both
+class RealServer(ClientTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--max-sequences", "4")
+        cls.addClassCleanup(cls.server.stop)
+
+    def setUp(self):
+        self.api = self.client(self.server.target)
+
+    def test_a_completion_is_that_of_the_command_line_client(self):
+        flags = ["--prompt", PROMPT, "--max-tokens", 40, "--temperature", 0.7, "--top-p", 0.9, "--seed", 4, "--logprobs", 2,
+                 "--stop", "zzz", "--logit-bias", "5=-1"]
+        want = self.server.command("complete", *flags)
+        got = self.api.complete(PROMPT, max_tokens=40, temperature=0.7, top_p=0.9, seed=4, logprobs=2, stop="zzz",
+                                logit_bias={5: -1}).result()
+        self.assertEqual((got.text, got.tokens, got.finish_reason), (want["text"], want["tokens"], want["finish_reason"]))
+        self.assertEqual(got.usage.completion_tokens, want["usage"]["completion_tokens"])
+        self.assertEqual([len(one.top) for one in got.logprobs], [2] * len(got.tokens))
+        for ours, theirs in zip(got.logprobs, want["logprobs"], strict=True):
+            self.assertAlmostEqual(ours.logprob, theirs["logprob"] if isinstance(theirs, dict) else theirs, places=4)
+
+    def test_choices_are_the_completions_of_their_seeds(self):
+        result = self.api.complete(PROMPT, max_tokens=10, n=3, seed=1).result()
+        for choice in result.choices:
+            alone = self.api.complete(PROMPT, max_tokens=10, seed=choice.seed).result()
+            self.assertEqual((choice.tokens, choice.text), (alone.tokens, alone.text))
+
+    def test_a_score_is_that_of_the_command_line_client(self):
+        text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")[:4000]
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            want = self.server.command("score", "--prompt-file", file.name)
+        got = self.api.score(text)
+        self.assertEqual((got.tokens, len(got.logprobs)), (want["tokens"], want["tokens"] - 1))
+        self.assertAlmostEqual(got.perplexity, want["perplexity"], delta=1e-4 * want["perplexity"])
+        lines = text.splitlines(keepends=True)
+        self.assertEqual(self.api.score(iter(lines)).logprobs, got.logprobs)
+        self.assertEqual(self.api.score(text, logprobs=False).logprobs, [])
+        ids = self.api.tokenize(text)
+        self.assertEqual(self.api.score(tokens=[ids[:100], ids[100:]]).logprobs, got.logprobs)
+
+    def test_text(self):
+        ids = self.api.tokenize("Hello there", add_bos=False)
+        self.assertEqual(self.api.detokenize(ids), "Hello there")
+        self.assertEqual(self.api.tokenize("Hello there"), [self.api.info().bos_id, *ids])
+        self.assertEqual(self.api.health(), {self.server.target: "SERVING"})
+
+    def test_a_session_is_the_whole_sequence(self):
+        whole = self.api.complete(PROMPT, max_tokens=30, temperature=0, ignore_eos=True).result()
+        with self.api.session() as session:
+            usage = session.append(PROMPT)
+            self.assertEqual(session.tokens, usage.prompt_tokens)
+            first = session.complete(max_tokens=10, temperature=0, ignore_eos=True).result()
+            self.assertEqual(session.tokens, usage.prompt_tokens + 10)
+            (fork,) = session.fork()
+            key = session.snapshot().snapshot
+            rest = [one.complete(max_tokens=20, temperature=0, ignore_eos=True).result().tokens
+                    for one in (session, fork, self.api.restore(key))]
+            self.assertEqual(rest, [whole.tokens[10:]] * 3)
+            self.assertEqual([first.tokens, session.tokens], [whole.tokens[:10], usage.prompt_tokens + 30])
+            self.assertEqual(self.api.session(fork.id).tokens, session.tokens)
+            self.assertIn(key, [one.snapshot for one in self.api.snapshots()])
+            self.api.delete(key)
+        left = [one.session for one in self.api.sessions()]
+        self.assertNotIn(session.id, left)
+        self.assertIn(fork.id, left)
+        session.close()
+        self.raises(polysketch.NotFoundError, self.api.session, session.id)
+        fork.close()
+
+    def test_two_clients_of_a_session(self):
+        session = self.api.session()
+        other = self.api.session(session.id)
+        session.append(PROMPT)
+        self.raises(polysketch.FailedPreconditionError, other.append, "x")
+        other.refresh()
+        other.append("x")
+        self.assertGreater(other.tokens, session.tokens)
+        other.close()
+
+    def test_a_state_of_the_client(self):
+        whole = self.api.complete(PROMPT, max_tokens=20, temperature=0, ignore_eos=True).result()
+        first = self.api.complete(PROMPT, max_tokens=5, temperature=0, ignore_eos=True, return_state=True).result()
+        rest = self.api.complete(state=first.state, max_tokens=15, temperature=0, ignore_eos=True).result()
+        self.assertEqual(first.tokens + rest.tokens, whole.tokens)
+
+    def test_an_input_in_parts(self):
+        ids = self.api.tokenize((ROOT / "README.md").read_text(encoding="utf-8"))
+        ends = []
+        for parts in (ids, [ids[:7], ids[7:8], ids[8:]]):
+            with self.api.session() as session:
+                session.append(tokens=parts)
+                self.assertEqual(session.tokens, len(ids))
+                ends.append(session.complete(max_tokens=5, temperature=0).result().tokens)
+        self.assertEqual(*ends)
+
+    def test_close_frees_the_slot_and_keeps_the_session(self):
+        session = self.api.session()
+        session.append(PROMPT)
+        tokens = session.tokens
+        stream = session.complete(max_tokens=100000, ignore_eos=True)
+        next(iter(stream))
+        wait_until(lambda: self.server.metric(RUNNING) == 1, "the request")
+        stream.close()
+        session.append("x")  # the former request may still hold the session for a moment
+        self.assertGreater(session.tokens, tokens)
+        wait_until(lambda: self.server.metric(RUNNING) == 0, "the slot")
+        session.close()
+
+    def test_a_timeout_frees_the_slot(self):
+        stream = self.api.complete(PROMPT, max_tokens=100000, ignore_eos=True, timeout=0.3)
+        self.raises(polysketch.DeadlineExceededError, stream.result)
+        self.assertNotEqual(stream.text, "")
+        wait_until(lambda: self.server.metric(RUNNING) == 0, "the slot")
+
+    def test_errors(self):
+        error = self.raises(polysketch.InvalidArgumentError, self.api.complete("x", top_p=1.5).result)
+        self.assertEqual(error.message, "sampling.top_p: expected a number in (0, 1], found 1.5")
+        error = self.raises(polysketch.NotFoundError, self.api.delete, "0" * 32)
+        self.assertIn(f" id={error.request_id} ", self.server.log())
+
+
+class Cancellation(ClientTest):
+    def test_a_cancelled_task_frees_the_slot(self):
+        server = self.start_server()
+
+        async def scenario():
+            async with polysketch.AsyncClient(server.target) as client:
+                task = asyncio.create_task(client.complete(PROMPT, max_tokens=100000, ignore_eos=True).result())
+                await asyncio.to_thread(wait_until, lambda: server.metric(RUNNING) == 1, "the request")
+                task.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+                await asyncio.to_thread(wait_until, lambda: server.metric(RUNNING) == 0, "the slot")
+
+        asyncio.run(scenario())
+
+
+@for_both
+class Full(ClientTest):
+    def test_a_full_queue_is_waited_for(self):
+        """The server refuses with RetryInfo while its slot and its queue are taken."""
+        server = self.start_server("--max-sequences", "1", "--max-queue", "1")
+        one, two = (polysketch.Client(server.target) for _ in range(2))
+        self.addCleanup(one.close)
+        self.addCleanup(two.close)
+        streams = [one.complete(PROMPT, max_tokens=100000, ignore_eos=True)]
+        next(streams[0])
+        streams.append(two.complete(PROMPT, max_tokens=100000, ignore_eos=True))
+        wait_until(lambda: server.metric("polysketch_num_requests_waiting") == 1, "the queue")
+        refused = self.client(server.target, retry=None).complete(PROMPT, max_tokens=3)
+        error = self.raises(polysketch.ResourceExhaustedError, refused.result)
+        self.assertGreater(error.retry_after, 0)
+        timer = threading.Timer(0.5, lambda: [stream.close() for stream in streams])
+        timer.start()
+        self.addCleanup(timer.join)
+        client = self.client(server.target, retry=polysketch.Retry(attempts=100))
+        self.assertEqual(len(client.complete(PROMPT, max_tokens=3).result().tokens), 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
