@@ -265,7 +265,8 @@ TEST_F(CommandLineClient, AFullDiskIsAnError) {
 }
 
 TEST_F(CommandLineClient, EveryCommandHasHelp) {
-  for (const char* command : {"complete", "score", "tokenize", "detokenize", "info", "health"}) {
+  for (const char* command :
+       {"complete", "batch", "score", "tokenize", "detokenize", "info", "health"}) {
     const ProcessResult help = Run({command, "--help"});
     EXPECT_EQ(help.exit_status, 0);
     EXPECT_TRUE(help.standard_output.starts_with(std::string("Usage: polysketch ") + command))
@@ -276,7 +277,8 @@ TEST_F(CommandLineClient, EveryCommandHasHelp) {
 
 TEST_F(CommandLineClient, NoValueOfAnOptionCrashesIt) {
   int options = 0;
-  for (const std::string command : {"complete", "score", "tokenize", "info", "session append 0"}) {
+  for (const std::string command :
+       {"complete", "batch", "score", "tokenize", "info", "session append 0"}) {
     std::istringstream words(command + " --help");
     const Strings help{std::istream_iterator<std::string>(words), {}};
     std::istringstream lines(Run(help).standard_output);
@@ -434,6 +436,113 @@ TEST_F(CommandLineClient, ATerminalGetsNoControlCharacters) {
     EXPECT_EQ(terminal.standard_output.find('\x1b'), std::string::npos) << terminal.standard_output;
   }
   std::filesystem::remove_all(folder);
+}
+
+class BatchCommand : public CommandLineClient {
+ protected:
+  BatchCommand() : folder_(NewTemporaryFolder()) {}
+  ~BatchCommand() override { std::filesystem::remove_all(folder_); }
+
+  static std::string Line(const std::string& id, const std::string& prompt, int tokens,
+                          const std::string& seed) {
+    const json body = {{"prompt", {{"text", prompt}}},
+                       {"max_tokens", tokens},
+                       {"ignore_eos", true},
+                       {"sampling", {{"seed", seed}}}};
+    return json({{"custom_id", id}, {"body", body}}).dump() + "\n";
+  }
+  static std::string Id(const json& line) {
+    return line.at("custom_id").is_null() ? "" : line.at("custom_id").get<std::string>();
+  }
+  std::vector<json> OutputLines() const { return Lines(ReadFile(folder_ / "out")); }
+
+  const std::filesystem::path folder_;
+};
+
+TEST_F(BatchCommand, AnswersAsTheCommandComplete) {
+  std::string input;
+  for (int i = 0; i < 12; ++i) input += Line("id-" + std::to_string(i), "It was", 30 - 2 * i, "7");
+  input += Line("bad", "It was", -1, "7") + "no JSON\n";
+  const ProcessResult result = Run({"batch", "--in-order", "--concurrency", "5"}, input);
+  EXPECT_EQ(result.exit_status, 1) << "two requests failed";
+  EXPECT_EQ(result.standard_error, "polysketch: 12 succeeded, 2 failed, 0 skipped\n");
+  const std::vector<json> lines = Lines(result.standard_output);
+  ASSERT_EQ(lines.size(), 14u);
+  for (int i = 0; i < 12; ++i) {
+    EXPECT_EQ(lines[i].at("custom_id"), "id-" + std::to_string(i));
+    EXPECT_TRUE(lines[i].at("error").is_null());
+    const json one = RunJson({"complete", "--prompt", "It was", "--max-tokens",
+                              std::to_string(30 - 2 * i), "--seed", "7", "--ignore-eos"});
+    for (const char* field : {"text", "tokens", "seed", "finish_reason"}) {
+      EXPECT_EQ(lines[i].at("response").at(field), one.at(field)) << i << field;
+    }
+  }
+  EXPECT_TRUE(lines[12].at("response").is_null());
+  EXPECT_EQ(lines[12].at("error").at("code"), "INVALID_ARGUMENT");
+  EXPECT_TRUE(lines[12].at("error").at("message").get<std::string>().starts_with("max_tokens: "));
+  EXPECT_EQ(lines[13].at("error").at("message"), "line 14: expected a JSON object");
+}
+
+TEST_F(BatchCommand, ContinuesItsOutput) {
+  const Strings batch = {"batch", "--input", folder_ / "in", "--output", folder_ / "out"};
+  WriteFile(folder_ / "in", Line("a", "It", 3, "1") + Line("b", "It", -3, "1"));
+  EXPECT_EQ(Run(batch).exit_status, 1);
+  WriteFile(folder_ / "in",
+            Line("a", "It", 3, "1") + Line("b", "It", 3, "1") + Line("c", "It", 3, "1"));
+  const ProcessResult second = Run(batch);
+  EXPECT_EQ(second.exit_status, 0) << second.standard_error;
+  EXPECT_EQ(second.standard_error, "polysketch: 2 succeeded, 0 failed, 1 skipped\n");
+  std::vector<std::string> ids;
+  for (const json& line : OutputLines()) ids.push_back(Id(line));
+  EXPECT_EQ(std::ranges::count(ids, "a"), 1);
+  EXPECT_EQ(std::ranges::count(ids, "b"), 2) << "the error, then the response";
+  EXPECT_EQ(std::ranges::count(ids, "c"), 1);
+  EXPECT_EQ(Run(batch).standard_error, "polysketch: 0 succeeded, 0 failed, 3 skipped\n");
+}
+
+TEST_F(BatchCommand, AnInterruptKeepsWhatIsDone) {
+  WriteFile(folder_ / "in", Line("quick", "It", 3, "1") + Line("endless", "It", 1000000, "1"));
+  const Strings batch = {"batch", "--input", folder_ / "in", "--output", folder_ / "out"};
+  Process process(Command(batch));
+  ASSERT_TRUE(WaitUntil(
+      [&] { return std::filesystem::exists(folder_ / "out") && OutputLines().size() == 1; }));
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.Wait(), 130);
+  EXPECT_EQ(process.StandardError(), "polysketch: 1 succeeded, 0 failed, 0 skipped\n");
+  EXPECT_EQ(OutputLines().size(), 1u);
+  EXPECT_TRUE(server_->BecomesIdle());
+}
+
+TEST_F(BatchCommand, WaitsForAFullQueue) {
+  const Server server({.flags = {"--max-sequences", "1", "--max-queue", "0"}});
+  std::string input;
+  for (int i = 0; i < 6; ++i) input += Line(std::to_string(i), "It", 20, "1");
+  const auto run = [&](const char* retries) {
+    return RunProcess({.arguments = {Binary("polysketch"), "batch", "--server", server.address(),
+                                     "--concurrency", "4", "--retries", retries},
+                       .standard_input = input});
+  };
+  const ProcessResult patient = run("1000");
+  EXPECT_EQ(patient.exit_status, 0) << patient.standard_output;
+  EXPECT_EQ(Lines(patient.standard_output).size(), 6u);
+  const ProcessResult impatient = run("0");
+  EXPECT_EQ(impatient.exit_status, 1);
+  EXPECT_NE(impatient.standard_output.find("RESOURCE_EXHAUSTED"), std::string::npos);
+}
+
+TEST_F(BatchCommand, SaysWhatIsWrongOnce) {
+  const ProcessResult no_server =
+      RunProcess({.arguments = {Binary("polysketch"), "batch", "--server", "127.0.0.1:1"},
+                  .standard_input = Line("a", "It", 3, "1") + Line("b", "It", 3, "1")});
+  EXPECT_EQ(no_server.exit_status, 1);
+  EXPECT_TRUE(no_server.standard_error.starts_with("polysketch: nothing answers at 127.0.0.1:1"));
+  EXPECT_EQ(no_server.standard_output, "");
+  EXPECT_EQ(Run({"batch", "--input", "/nonexistent"}).exit_status, 2);
+  EXPECT_EQ(Run({"batch", "--output", "/nonexistent/out"}).exit_status, 2);
+  const ProcessResult full =
+      Run({"batch", "--output", "/dev/full"}, Line("a", "It", 3, "1") + Line("b", "It", 3, "1"));
+  EXPECT_EQ(full.exit_status, 1);
+  EXPECT_EQ(full.standard_error, "polysketch: the output could not be written\n");
 }
 
 }  // namespace
