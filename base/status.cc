@@ -5,7 +5,7 @@
 namespace polysketch {
 
 std::string_view CodeName(Code code) {
-  static constexpr std::string_view kNames[] = {// in the order of Code
+  static constexpr std::string_view kNames[] = {// in the order of gRPC's codes
                                                 "OK",
                                                 "CANCELLED",
                                                 "UNKNOWN",
@@ -21,7 +21,8 @@ std::string_view CodeName(Code code) {
                                                 "UNIMPLEMENTED",
                                                 "INTERNAL",
                                                 "UNAVAILABLE",
-                                                "DATA_LOSS"};
+                                                "DATA_LOSS",
+                                                "UNAUTHENTICATED"};
   const auto index = static_cast<size_t>(code);
   return index < std::size(kNames) ? kNames[index] : "UNKNOWN";
 }

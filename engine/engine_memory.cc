@@ -78,7 +78,8 @@ Result<int64_t> EngineMemory::MaxTokens(const GenerateRequest& request) const {
   const int64_t share = sizes_.TokensThatFit(memory / static_cast<size_t>(options_.max_sequences));
   const int64_t room = (prompt < share ? share : max) - prompt;
   const int64_t ranked = choices > request.params.n ? kMaxRankedTokens / choices : room;
-  return std::min({int64_t{options_.max_new_tokens}, room, ranked});
+  const int32_t most = std::min(options_.max_new_tokens, options_.default_max_tokens);
+  return std::min({int64_t{most}, room, ranked});
 }
 
 }  // namespace polysketch

@@ -29,8 +29,9 @@ class EngineMemory {
   // Allocates what steps need in the memory of a device.
   Status Reserve();
 
-  // The max_tokens of a request, or the limit in its place: the server's, and for KV kinds what
-  // fits in an equal share of slot memory (after a prompt that exceeds the share: in all of it).
+  // The max_tokens of a request, or the default in its place: that of the options, for KV kinds at
+  // most what fits in an equal share of slot memory (after a prompt that exceeds the share: in all
+  // of it).
   Result<int64_t> MaxTokens(const GenerateRequest& request) const;
 
  private:

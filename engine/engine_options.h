@@ -24,7 +24,8 @@ struct EngineOptions {
   int64_t max_queue_tokens = 0;
   int max_step_tokens = 512;  // decoding sequences, drafts and chunks of prompts together
   int64_t max_prompt_tokens = int64_t{1} << 24;
-  int32_t max_new_tokens = 1 << 20;  // default and upper limit of max_tokens
+  int32_t max_new_tokens = 1 << 20;      // upper limit of max_tokens
+  int32_t default_max_tokens = 1 << 20;  // of requests that set none, at most max_new_tokens
   // Limit in bytes of all states of running sequences. 0: max_sequences states of a recurrent kind,
   // or 4 GiB for KV kinds.
   size_t slot_memory = 0;

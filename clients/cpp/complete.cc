@@ -20,8 +20,14 @@ struct CompleteOptions {
   std::optional<std::string> state_in;  // files
   std::optional<std::string> state_out;
   bool print_ids = false;
+  bool json_stream = false;
   bool progress = false;
 };
+
+std::unique_ptr<CompletionOutput> NewOutput(const CompleteOptions& options, bool json) {
+  if (options.json_stream) return NewJsonStreamOutput(options.request);
+  return json ? NewJsonOutput(options.request) : NewTextOutput(options.print_ids);
+}
 
 Status WriteState(const std::string& path, const std::string& state) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
@@ -35,10 +41,7 @@ Status WriteState(const std::string& path, const std::string& state) {
 template <typename Stream>
 int ReadCompletion(const CompleteOptions& options, const CallOptions& call,
                    const grpc::ClientContext& context, Stream* stream) {
-  const v1::CompleteRequest& request = options.request;
-  const auto output =
-      call.json ? NewJsonOutput(request.n() > 1 || request.best_of() > 1, request.has_logprobs())
-                : NewTextOutput(options.print_ids);
+  const auto output = NewOutput(options, call.json);
   ProgressLine progress("reading the prompt", options.progress);
   v1::Finish finish;
   v1::CompleteResponse response;
@@ -56,7 +59,8 @@ int ReadCompletion(const CompleteOptions& options, const CallOptions& call,
   }
   progress.Clear();
   if (const grpc::Status status = stream->Finish(); !status.ok()) {
-    output->Abort();
+    const bool cancelled = Interrupted() && status.error_code() == grpc::StatusCode::CANCELLED;
+    cancelled ? output->Cancel() : output->Abort();
     return ReportRpcError(status, call, context);
   }
   output->Finish(finish);
@@ -107,8 +111,15 @@ Status PrepareRequest(const CallOptions& call, CompleteOptions* options) {
       !request.session().empty() || !request.resume_token().empty() || options->state_in;
   PS_RETURN_IF_ERROR(ReadPrompt(options->input, continues, &request));
   for (const std::string& stop : request.stop()) PS_RETURN_IF_ERROR(CheckUtf8("--stop", stop));
-  if (request.n() > 1 && !call.json) {
-    return InvalidArgument("--n: expected --json beside it, since the choices arrive interleaved");
+  if (call.json || options->json_stream) return Status();
+  if (request.n() > 1) {
+    return InvalidArgument("--n: expected --json or --json-stream beside it, since the choices ",
+                           "arrive interleaved");
+  }
+  if (request.has_logprobs()) {
+    return InvalidArgument(
+        "--logprobs: expected --json or --json-stream beside it, since text has ",
+        "no place for them");
   }
   return Status();
 }
@@ -116,7 +127,7 @@ Status PrepareRequest(const CallOptions& call, CompleteOptions* options) {
 int Complete(CompleteOptions* options, const CallOptions& call) {
   const Status status = PrepareRequest(call, options);
   if (!status.ok()) return ReportUsageError(status);
-  const auto stub = v1::PolySketch::NewStub(Connect(call));
+  const auto stub = v1::PolySketch::NewStub(Connect(call.connection));
   grpc::ClientContext context;
   Prepare(call, &context);
   const CancelOnInterrupt cancel_on_interrupt(&context);
@@ -164,10 +175,10 @@ void AddOutput(CLI::App* command, v1::CompleteRequest* request) {
   const auto field = [&](const char* name, const char* value, const char* help, auto set) {
     AddOption(command, name, value, help, request, set);
   };
-  field(
-      "--max-tokens", "N",
-      "Maximum output length in tokens. 0: prefill only.\nDefault: --max-new-tokens of the server.",
-      &R::set_max_tokens);
+  field("--max-tokens", "N",
+        "Maximum output length in tokens. 0: prefill only.\n"
+        "Default: --default-max-tokens of the server.",
+        &R::set_max_tokens);
   AddOption(command, "--stop", "TEXT", "Ends the output before this text. Repeatable.",
             [request](const std::string& text) {
               request->add_stop(text);
@@ -175,12 +186,15 @@ void AddOutput(CLI::App* command, v1::CompleteRequest* request) {
             });
   field("--stop-token-id", "ID", "Ends the output with this token. Repeatable.",
         &R::add_stop_token_ids);
-  field("--n", "N", "Number of choices, 1 to 64. Above 1 with --json only. Default: 1.", &R::set_n);
+  field("--n", "N",
+        "Number of choices, 1 to 64. Above 1 with --json or --json-stream only.\nDefault: 1.",
+        &R::set_n);
   field("--best-of", "N",
         "Number of outputs, --n to 64, of which the --n most likely are returned.\nDefault: --n.",
         &R::set_best_of);
   field("--logprobs", "N",
-        "Log-probabilities of each token and of the N most likely ones, 0 to 20,\nwith --json.",
+        "Log-probabilities of each token and of the N most likely ones, 0 to 20,\n"
+        "with --json or --json-stream only.",
         &R::set_logprobs);
   field("--priority", "P",
         "Requests of higher priority run first. Default: 0. Limits: plus and minus\n"
@@ -233,12 +247,18 @@ void AddComplete(CommandLine* line) {
   const auto options = std::make_shared<CompleteOptions>();
   CLI::App* const command = AddCallCommand(
       line->app, "complete", "Completes a prompt and prints the output as it arrives.", line,
-      [=] { return Complete(options.get(), line->call); });
+      [=] { return Complete(options.get(), line->call); },
+      "Ctrl-C cancels the request; what has arrived is printed, with --json too (finish_reason\n"
+      "cancelled). On a terminal, control characters of the output are shown as \\u001b.");
   options->input.AddText(command);
   options->input.AddTokens(command);
   AddOutput(command, &options->request);
   AddSampling(command, options->request.mutable_sampling());
   AddStates(command, options.get(), &line->call.session);
+  AddFlag(command, "--json-stream",
+          "Prints a JSON object a line for each response of the server. The last one\n"
+          "has usage.",
+          &options->json_stream);
   AddFlag(command, "--ids", "Prints token ids in place of text.", &options->print_ids);
   AddFlag(command, "--progress", kProgressHelp, &options->progress);
 }

@@ -1,4 +1,5 @@
-// The output of a completion, on stdout: text as it arrives, or one JSON object at the end.
+// The output of a completion, on stdout: text as it arrives, one JSON object at the end, or one JSON
+// object for each response.
 #pragma once
 
 #include <memory>
@@ -14,14 +15,15 @@ class CompletionOutput {
   virtual void Add(const v1::ChoiceFinish& finish) = 0;
   // Prints the rest. The last call if the RPC succeeded.
   virtual void Finish(const v1::Finish& finish) = 0;
+  // Prints what has arrived. The last call if the user cancelled the RPC.
+  virtual void Cancel() = 0;
   // The last call if the RPC failed.
   virtual void Abort() {}
 };
 
-// Prints one JSON object. with_choices: the object lists choices; it also does once a response
-// names one, because a resumed completion does not repeat n. with_logprobs: the object has
-// log-probabilities even if they are empty.
-std::unique_ptr<CompletionOutput> NewJsonOutput(bool with_choices, bool with_logprobs);
+// Each prints the responses to `request`, without the prompt.
+std::unique_ptr<CompletionOutput> NewJsonOutput(const v1::CompleteRequest& request);
+std::unique_ptr<CompletionOutput> NewJsonStreamOutput(const v1::CompleteRequest& request);
 // Prints text, or token ids if `print_ids`; then, on a terminal, a line of statistics on stderr.
 // Prints a resume token on stderr in any case.
 std::unique_ptr<CompletionOutput> NewTextOutput(bool print_ids);

@@ -60,7 +60,7 @@ int CallWithInput(const CallOptions& options, const InputOptions& input,
                   const OnResponse& on_response) {
   const auto file = input.Open();
   if (!file.ok()) return ReportUsageError(file.status());
-  const auto stub = v1::PolySketch::NewStub(Connect(options));
+  const auto stub = v1::PolySketch::NewStub(Connect(options.connection));
   grpc::ClientContext context;
   Prepare(options, &context);
   const CancelOnInterrupt cancel_on_interrupt(&context);

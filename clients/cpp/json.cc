@@ -1,11 +1,14 @@
 #include "clients/cpp/json.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
 #include "base/check.h"
+#include "clients/cpp/terminal.h"
 
 namespace polysketch {
 namespace {
@@ -29,7 +32,7 @@ Json FieldToJson(const Message& message, const FieldDescriptor* field, int index
     case FieldDescriptor::CPPTYPE_UINT32:
       return get(&Reflection::GetUInt32, &Reflection::GetRepeatedUInt32);
     case FieldDescriptor::CPPTYPE_UINT64:
-      return get(&Reflection::GetUInt64, &Reflection::GetRepeatedUInt64);
+      return std::to_string(get(&Reflection::GetUInt64, &Reflection::GetRepeatedUInt64));
     case FieldDescriptor::CPPTYPE_DOUBLE:
       return get(&Reflection::GetDouble, &Reflection::GetRepeatedDouble);
     case FieldDescriptor::CPPTYPE_FLOAT:
@@ -80,8 +83,12 @@ void AddCacheMiss(v1::CacheMiss miss, Json* json) {
   if (miss != v1::CACHE_MISS_UNSPECIFIED) (*json)["cache_miss"] = v1::CacheMiss_Name(miss);
 }
 
+std::string JsonText(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 void PrintJson(const Json& json) {
-  const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const std::string line = TerminalText(STDOUT_FILENO, JsonText(json)) + "\n";
   std::fwrite(line.data(), 1, line.size(), stdout);
 }
 

@@ -1,5 +1,6 @@
 // polysketch: the command-line client of a PolySketch server.
 #include <cstdio>
+#include <cstdlib>
 
 #include "clients/cpp/commands.h"
 #include "polysketch_build_info.h"
@@ -10,26 +11,35 @@ namespace {
 const Program kProgram = {
     .name = "polysketch",
     .version = POLYSKETCH_VERSION " (" POLYSKETCH_COMMIT ")",
-    .description =
-        "Command-line client of a PolySketch server. COMMAND --help describes a command.",
+    .description = "Command-line client of a PolySketch server. help COMMAND describes a command.",
     .footer =
         "Exit status: 0 success; 1 no connection to the server, or an error from it; 2 bad "
         "command\n"
         "line or input; 130 interrupted."};
 
 int Main(int argc, char** argv) {
+  SilenceGrpc();
   CommandLine line;
-  line.call.server = DefaultServer();
   const auto add_commands = [&line](CLI::App* app) {
     line.app = app;
-    AddServerOption(app, &line.call.server);
-    for (const auto add :
-         {AddComplete, AddSession, AddScore, AddTokenize, AddDetokenize, AddInfo, AddHealth}) {
+    AddConnectionOptions(app, &line.call.connection);
+    for (const auto add : {AddComplete, AddBatch, AddSession, AddScore, AddTokenize, AddDetokenize,
+                           AddInfo, AddHealth}) {
       add(&line);
     }
   };
   const auto exit_code = ParseCommandLine(argc, argv, kProgram, add_commands);
-  return exit_code ? *exit_code : line.run();
+  if (exit_code) return *exit_code;
+  WarnOfUnknownVariables(kProgram.name);
+  const Status status = ResolveConnection(std::getenv, &line.call.connection);
+  return status.ok() ? line.run() : ReportUsageError(status);
+}
+
+void AddMetadata(CLI::App* command, const char* name, const char* help, std::string* target) {
+  AddOption(command, name, "ID", help, [target](const std::string& text) {
+    *target = text;
+    return CheckMetadata(text);
+  });
 }
 
 }  // namespace
@@ -40,11 +50,10 @@ CLI::App* AddCallCommand(CLI::App* parent, const std::string& name, const std::s
       parent, name, description, [line, run = std::move(run)] { line->run = run; }, footer);
   CallOptions& call = line->call;
   SetOptionGroup(command, "Call options");
-  AddServerOption(command, &call.server);
-  AddOption(command, "--request-id", "ID", "Id of the request in the server log (x-request-id).",
-            &call.request_id);
-  AddOption(command, "--tenant", "ID", "Tenant (x-tenant-id), the owner of sessions.",
-            &call.tenant);
+  AddConnectionOptions(command, &call.connection);
+  AddMetadata(command, "--request-id", "Id of the request in the server log (x-request-id).",
+              &call.request_id);
+  AddMetadata(command, "--tenant", "Tenant (x-tenant-id), the owner of sessions.", &call.tenant);
   AddNumber(command, "--timeout", "SECONDS", "Deadline of the call. 0: none.", 0, 1e9,
             &call.timeout);
   AddFlag(command, "--json", "Prints the result as one JSON object.", &call.json);

@@ -1,8 +1,13 @@
 #include "clients/cpp/options.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
+
+#include "base/program_help.h"
+#include "clients/cpp/terminal.h"
 
 namespace polysketch {
 namespace {
@@ -38,6 +43,85 @@ std::vector<std::string> Arguments(int argc, const char* const* argv) {
     arguments.emplace_back(argument.substr(0, argument.size() - empty_value));
   }
   return arguments;
+}
+
+OptionHelp HelpOf(const CLI::Option& option) {
+  OptionHelp help = {.names = {},
+                     .value = option.get_positional() && !option.nonpositional()
+                                  ? option.get_name(/*positional=*/true)
+                                  : "",
+                     .help = option.get_description(),
+                     .initial = option.get_default_str()};
+  for (const std::string& name : option.get_snames()) help.names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) help.names.push_back("--" + name);
+  // A flag takes no value.
+  if (option.nonpositional() && option.get_items_expected_max() > 0) {
+    help.value = option.get_type_name();
+  }
+  return help;
+}
+
+CommandHelp HelpOf(const CLI::App& app) {
+  CommandHelp help = {.name = app.get_name(),
+                      .description = app.get_description(),
+                      .footer = app.get_footer(),
+                      .options = {},
+                      .commands = {}};
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_group().empty()) help.options.push_back(HelpOf(*option));  // else hidden
+  }
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    help.commands.push_back(HelpOf(*command));
+  }
+  return help;
+}
+
+// What the options and commands that every program has were given.
+struct CommonOptions {
+  std::string help_format;              // "": not given
+  CLI::App* help = nullptr;             // the command help; null: the program has no commands
+  std::vector<std::string> help_names;  // its arguments
+};
+
+void AddCommonOptions(const Program& program, CLI::App* app, CommonOptions* common) {
+  app->set_help_flag("-h,--help", "Prints this help.");
+  app->set_version_flag("--version", program.name + " " + program.version, "Prints the version.");
+  const auto parse = [common](const std::string& text) {
+    common->help_format = text;
+    if (text == "man" || text == "bash") return Status();
+    return InvalidArgument("expected man or bash, found '", text, "'");
+  };
+  AddOption(app, "--help-format", "man|bash",
+            "Prints this help as a man page or as a completion "
+            "script\nof bash.",
+            parse);
+}
+
+void AddHelpCommand(CLI::App* app, CommonOptions* common) {
+  if (app->get_subcommands([](const CLI::App*) { return true; }).empty()) return;
+  common->help = app->add_subcommand("help", "Prints the help of a command.");
+  common->help->group("Commands");
+  common->help->add_option("COMMAND", common->help_names, "The command: session create.");
+}
+
+// Prints the help of the command that the arguments of the command help name.
+ExitCode PrintHelp(const CLI::App& app, const CommonOptions& common) {
+  const CLI::App* command = &app;
+  std::string path = app.get_name();
+  for (const std::string& name : common.help_names) {
+    const auto named = command->get_subcommands(
+        [&name](const CLI::App* candidate) { return candidate->get_name() == name; });
+    if (named.empty()) {
+      return ReportUsageError(
+          InvalidArgument("help: expected a command of ", path, ", found '", name, "'"),
+          app.get_name());
+    }
+    command = named.front();
+    path += " " + name;
+  }
+  // CLI11's App::help would print that of the command help, which the arguments name.
+  std::cout << app.get_formatter()->make_help(command, path, CLI::AppFormatMode::Normal);
+  return kExitOk;
 }
 
 }  // namespace
@@ -101,9 +185,10 @@ std::optional<ExitCode> ParseCommandLine(int argc, const char* const* argv, cons
   app.formatter(std::make_shared<HelpFormatter>());
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.require_subcommand(0, 1);
-  app.set_help_flag("-h,--help", "Prints this help.");
-  app.set_version_flag("--version", program.name + " " + program.version, "Prints the version.");
+  CommonOptions common;
+  AddCommonOptions(program, &app, &common);
   add(&app);
+  AddHelpCommand(&app, &common);
   try {
     app.parse(Arguments(argc, argv));
   } catch (const CLI::Success& request) {
@@ -112,13 +197,20 @@ std::optional<ExitCode> ParseCommandLine(int argc, const char* const* argv, cons
   } catch (const CLI::ParseError& error) {
     return ReportUsageError(InvalidArgument(error.what()), program.name);
   }
+  if (!common.help_format.empty()) {
+    const CommandHelp help = HelpOf(app);
+    std::cout << (common.help_format == "man" ? ManPage(help, program.version)
+                                              : BashCompletion(help));
+    return kExitOk;
+  }
+  if (common.help != nullptr && common.help->parsed()) return PrintHelp(app, common);
   if (!LacksCommand(app)) return std::nullopt;
   std::cerr << app.help();
   return kExitUsage;
 }
 
 ExitCode ReportUsageError(const Status& status, const std::string& program) {
-  std::cerr << program << ": " << status.message() << "\n";
+  std::cerr << program << ": " << TerminalText(STDERR_FILENO, status.message()) << "\n";
   return kExitUsage;
 }
 

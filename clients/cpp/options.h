@@ -124,8 +124,9 @@ struct Program {
 };
 
 // Parses the command line with the options and commands that `add` adds. Returns the exit status if
-// the process ends here: --help or --version was printed, or an error, as "NAME: MESSAGE", or
-// --help, because a command is missing, on stderr.
+// the process ends here: --help, --version or --help-format was printed, or an error, as
+// "NAME: MESSAGE", or --help, because a command is missing, on stderr. A program with commands also
+// gets the command help.
 std::optional<ExitCode> ParseCommandLine(int argc, const char* const* argv, const Program& program,
                                          const std::function<void(CLI::App*)>& add);
 

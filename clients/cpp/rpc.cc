@@ -2,6 +2,7 @@
 
 #include <semaphore.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,9 +11,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <utility>
 
 #include "base/check.h"
 #include "base/status.h"
+#include "clients/cpp/terminal.h"
 
 namespace polysketch {
 namespace {
@@ -31,30 +34,35 @@ bool Contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
+std::shared_ptr<grpc::ChannelCredentials> Credentials(const ConnectionOptions& options) {
+  if (!options.tls()) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions tls;
+  tls.pem_root_certs = options.tls_ca_pem;
+  tls.pem_cert_chain = options.cert_pem;
+  tls.pem_private_key = options.key_pem;
+  return grpc::SslCredentials(tls);
+}
+
 }  // namespace
 
-std::string DefaultServer() {
-  const char* server = std::getenv("POLYSKETCH_SERVER");
-  return server != nullptr && *server != '\0' ? server : "127.0.0.1:50051";
-}
+void SilenceGrpc() { setenv("GRPC_VERBOSITY", "NONE", /*replace=*/0); }
 
-void AddServerOption(CLI::App* app, std::string* server) {
-  AddOption(app, "--server", "HOST:PORT", "Server address. Environment: POLYSKETCH_SERVER.",
-            server);
-}
-
-std::shared_ptr<grpc::Channel> Connect(const CallOptions& options) {
-  grpc::ChannelArguments arguments;
+std::shared_ptr<grpc::Channel> Connect(const ConnectionOptions& options, const std::string& name,
+                                       grpc::ChannelArguments arguments) {
   arguments.SetMaxReceiveMessageSize(-1);           // the server limits its messages
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // HTTP proxies rarely forward HTTP/2
-  arguments.SetUserAgentPrefix("polysketch-cli");
-  return grpc::CreateCustomChannel(options.server, grpc::InsecureChannelCredentials(), arguments);
+  arguments.SetUserAgentPrefix(name);
+  return grpc::CreateCustomChannel(options.server, Credentials(options), arguments);
 }
 
 void Prepare(const CallOptions& options, grpc::ClientContext* context) {
+  const std::string& key = options.connection.api_key;
+  if (!key.empty()) context->AddMetadata("authorization", "Bearer " + key);
   if (!options.request_id.empty()) context->AddMetadata("x-request-id", options.request_id);
   if (!options.tenant.empty()) context->AddMetadata("x-tenant-id", options.tenant);
-  if (!options.session.empty()) context->AddMetadata("x-session-id", options.session);
+  // Another session does not exist, which the server says.
+  if (!options.session.empty() && CheckMetadata(options.session).ok())
+    context->AddMetadata("x-session-id", options.session);
   if (options.timeout > 0) {
     // Limited to a year: later times overflow the clock.
     const std::chrono::duration<double> timeout(std::min(options.timeout, 365.0 * 24 * 3600));
@@ -63,41 +71,70 @@ void Prepare(const CallOptions& options, grpc::ClientContext* context) {
   }
 }
 
+std::string ErrorText(const grpc::Status& status, const ConnectionOptions& connection) {
+  const std::string& message = status.error_message();
+  const std::string& server = connection.server;
+  const bool unavailable = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+  if (unavailable && (Contains(message, "handshake") || Contains(message, "Handshake"))) {
+    return StrCat("TLS with ", server,
+                  " failed; does the server offer TLS with a certificate that ",
+                  "--tls-ca signs? (", message, ")");
+  }
+  if (unavailable && (Contains(message, "http1") || Contains(message, "parsing HTTP/2"))) {
+    return StrCat(server, " answers, but not with gRPC; is it the metrics port?");
+  }
+  if (unavailable && !connection.tls() && Contains(message, "Socket closed")) {
+    return StrCat(server, " closes the connection; does it expect TLS? (--tls-ca FILE; ", message,
+                  ")");
+  }
+  if (unavailable && (Contains(message, "failed to connect") || Contains(message, "refused"))) {
+    return StrCat("nothing answers at ", server, "; is polysketch-server running there? ",
+                  "(--server HOST:PORT sets the address; ", message, ")");
+  }
+  if (Contains(message, "DNS resolution failed")) {
+    return StrCat("the host name of ", server, " does not resolve (", message, ")");
+  }
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return StrCat(server, " speaks gRPC but does not offer this call; is it a ",
+                  "polysketch-server? (", message, ")");
+  }
+  const std::string text = StrCat(CodeName(static_cast<Code>(status.error_code())), ": ", message);
+  if (status.error_code() != grpc::StatusCode::UNAUTHENTICATED) return text;
+  return text + " (--api-key KEY or POLYSKETCH_API_KEY sets the key)";
+}
+
+std::optional<int64_t> RetryDelay(const grpc::ClientContext& context) {
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto delay = metadata.find("retry-after-ms");
+  int64_t milliseconds = 0;
+  if (delay == metadata.end()) return std::nullopt;
+  const std::string text(delay->second.data(), delay->second.size());
+  if (!ParseValue(text, &milliseconds).ok()) return std::nullopt;
+  return milliseconds;
+}
+
 ExitCode ReportRpcError(const grpc::Status& status, const CallOptions& options,
                         const grpc::ClientContext& context) {
   if (interrupted && status.error_code() == grpc::StatusCode::CANCELLED) {
     std::cerr << "polysketch: interrupted\n";
     return kExitInterrupted;
   }
-  const std::string& message = status.error_message();
-  const bool unavailable = status.error_code() == grpc::StatusCode::UNAVAILABLE;
-  std::cerr << "polysketch: ";
-  if (unavailable && (Contains(message, "http1") || Contains(message, "parsing HTTP/2"))) {
-    std::cerr << options.server << " answers, but not with gRPC; is it the metrics port?\n";
-  } else if (unavailable &&
-             (Contains(message, "failed to connect") || Contains(message, "refused"))) {
-    std::cerr << "nothing answers at " << options.server << "; is polysketch-server running there? "
-              << "(--server HOST:PORT sets the address; " << message << ")\n";
-  } else if (Contains(message, "DNS resolution failed")) {
-    std::cerr << "the host name of " << options.server << " does not resolve (" << message << ")\n";
-  } else if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
-    std::cerr << options.server << " speaks gRPC but does not offer this call; is it a "
-              << "polysketch-server? (" << message << ")\n";
-  } else {
-    std::cerr << CodeName(static_cast<Code>(status.error_code())) << ": " << message;
-    const auto& metadata = context.GetServerTrailingMetadata();
-    const auto delay = metadata.find("retry-after-ms");
-    if (delay != metadata.end()) std::cerr << "; again in " << delay->second << " ms";
-    std::cerr << "\n";
-  }
+  std::string text = ErrorText(status, options.connection);
+  if (const auto delay = RetryDelay(context)) text += StrCat("; again in ", *delay, " ms");
+  std::cerr << "polysketch: " << TerminalText(STDERR_FILENO, text) << "\n";
   return kExitFailed;
 }
 
-CancelOnInterrupt::CancelOnInterrupt(grpc::ClientContext* context) {
+bool Interrupted() { return interrupted; }
+
+CancelOnInterrupt::CancelOnInterrupt(grpc::ClientContext* context)
+    : CancelOnInterrupt([context] { context->TryCancel(); }) {}
+
+CancelOnInterrupt::CancelOnInterrupt(std::function<void()> cancel) {
   PS_CHECK(sem_init(&wake, 0, 0) == 0) << "sem_init: " << strerror(errno);
-  waiter_ = std::thread([context] {
+  waiter_ = std::thread([cancel = std::move(cancel)] {
     while (sem_wait(&wake) != 0) PS_CHECK(errno == EINTR) << "sem_wait: " << strerror(errno);
-    if (interrupted) context->TryCancel();
+    if (interrupted) cancel();
   });
   struct sigaction action {};
   action.sa_handler = OnSignal;

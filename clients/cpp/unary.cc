@@ -1,4 +1,6 @@
 // The commands of one unary call: tokenize, detokenize, info, health.
+#include <unistd.h>
+
 #include <chrono>
 #include <iostream>
 #include <memory>
@@ -7,6 +9,7 @@
 #include "clients/cpp/commands.h"
 #include "clients/cpp/input.h"
 #include "clients/cpp/json.h"
+#include "clients/cpp/terminal.h"
 #include "clients/cpp/unary_rpc.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 
@@ -41,7 +44,7 @@ int Detokenize(const InputOptions& input, const CallOptions& call) {
   v1::DetokenizeRequest request;
   request.mutable_tokens()->Assign(ids->begin(), ids->end());
   return PrintUnary(call, &Stub::Detokenize, request, [](const v1::DetokenizeResponse& response) {
-    std::cout << response.text() << "\n";
+    std::cout << TerminalText(STDOUT_FILENO, response.text()) << "\n";
   });
 }
 
@@ -54,7 +57,9 @@ void PrintFields(const Json& json, const std::string& indent) {
     } else {
       const size_t width = 28 - indent.size();
       std::cout << indent << name << std::string(width - std::min(width - 1, name.size()), ' ')
-                << (value.is_string() ? value.get<std::string>() : value.dump()) << "\n";
+                << TerminalText(STDOUT_FILENO,
+                                value.is_string() ? value.get<std::string>() : JsonText(value))
+                << "\n";
     }
   }
 }
@@ -73,7 +78,7 @@ struct HealthOptions {
 // Checks once, and prints the status or the error. Returns the exit status, or nothing if `retry`
 // is set and the service does not serve.
 std::optional<int> CheckHealth(const std::string& service, const CallOptions& call, bool retry) {
-  const auto stub = grpc::health::v1::Health::NewStub(Connect(call));
+  const auto stub = grpc::health::v1::Health::NewStub(Connect(call.connection));
   grpc::ClientContext context;
   Prepare(call, &context);
   const CancelOnInterrupt cancel_on_interrupt(&context);

@@ -16,7 +16,7 @@ using UnaryMethod = grpc::Status (v1::PolySketch::Stub::*)(grpc::ClientContext*,
 template <typename Request, typename Response, typename OnResponse>
 int CallUnary(const CallOptions& options, UnaryMethod<Request, Response> method,
               const Request& request, const OnResponse& on_response) {
-  const auto stub = v1::PolySketch::NewStub(Connect(options));
+  const auto stub = v1::PolySketch::NewStub(Connect(options.connection));
   grpc::ClientContext context;
   Prepare(options, &context);
   const CancelOnInterrupt cancel_on_interrupt(&context);

@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <string>
+#include <utility>
 
 #include "clients/cpp/json.h"
 #include "clients/cpp/options.h"
@@ -21,7 +23,6 @@ constexpr int64_t kMaxCount = 1 << 24;
 std::atomic<bool> interrupted = false;
 
 struct CommandLine {
-  CallOptions call;
   RunOptions run;
   WorkloadOptions workload;
   Objective objective;
@@ -49,7 +50,7 @@ void AddLength(CLI::App* app, const char* name, const char* help, Distribution* 
 }
 
 void AddOptions(CLI::App* app, CommandLine* c) {
-  AddServerOption(app, &c->call.server);
+  AddConnectionOptions(app, &c->run.call.connection);
   AddCount(app, "--concurrency", "Closed loop: requests in flight.", 1, &c->run.concurrency);
   AddNumber(app, "--rate", "R", "Open loop: requests a second. 0: closed loop.", 0, 1e9,
             &c->run.rate);
@@ -77,7 +78,7 @@ void AddOptions(CLI::App* app, CommandLine* c) {
   AddOption(app, "--temperature", "T", "Sampling temperature. 0: greedy.", &c->run.temperature);
   AddOption(app, "--seed", "N", "Seed of prompts, lengths and sampling.", &c->workload.seed);
   AddCount(app, "--connections", "Connections to the server.", 1, &c->connections);
-  AddSeconds(app, "--timeout", "Deadline of a request. 0: none.", &c->run.timeout);
+  AddSeconds(app, "--timeout", "Deadline of a request. 0: none.", &c->run.call.timeout);
   AddSeconds(app, "--objective-first-token", "Goodput: limit of the time to first token. 0: none.",
              &c->objective.first_token);
   AddSeconds(app, "--objective-output-token",
@@ -85,20 +86,29 @@ void AddOptions(CLI::App* app, CommandLine* c) {
              &c->objective.time_per_output_token);
   AddSeconds(app, "--objective-latency", "Goodput: limit of the end-to-end latency. 0: none.",
              &c->objective.latency);
-  AddFlag(app, "--json", "Prints the report as one JSON object.", &c->call.json);
+  AddFlag(app, "--json", "Prints the report as one JSON object.", &c->run.call.json);
   AddFlag(app, "--quiet", "Prints no progress on stderr.", &c->quiet);
 }
+
+const Program kProgram = {
+    .name = "polysketch-loadgen",
+    .version = POLYSKETCH_VERSION " (" POLYSKETCH_COMMIT ")",
+    .description = "Sends a load to a PolySketch server and reports throughput and latencies.",
+    .footer =
+        "DIST: N, uniform:MIN:MAX, normal:MEAN:DEVIATION, exponential:MEAN or\n"
+        "lognormal:MEDIAN:SIGMA.\n"
+        "Prompts are random token ids. Outputs ignore the end-of-sequence token. Latencies count\n"
+        "from the time at which a request was due. SIGINT cancels the requests in flight and\n"
+        "reports. Exit status: 0 all requests succeeded; 1 some failed; 2 bad command line."};
 
 // A connection for each stub: gRPC shares one among channels with equal arguments by default.
 std::vector<std::unique_ptr<v1::PolySketch::Stub>> Stubs(const CommandLine& c) {
   std::vector<std::unique_ptr<v1::PolySketch::Stub>> stubs;
   for (int64_t i = 0; i < c.connections; ++i) {
     grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    arguments.SetUserAgentPrefix("polysketch-loadgen");
     stubs.push_back(v1::PolySketch::NewStub(
-        grpc::CreateCustomChannel(c.call.server, grpc::InsecureChannelCredentials(), arguments)));
+        Connect(c.run.call.connection, kProgram.name, std::move(arguments))));
   }
   return stubs;
 }
@@ -121,7 +131,7 @@ Json SettingsToJson(const CommandLine& c) {
   json["turns"] = c.workload.turns;
   json["sessions"] = c.run.sessions;
   json["temperature"] = FloatToJson(c.run.temperature);
-  json["seed"] = c.workload.seed;
+  json["seed"] = std::to_string(c.workload.seed);
   json["connections"] = c.connections;
   json["objective"] = {{"first_token_seconds", c.objective.first_token},
                        {"time_per_output_token_seconds", c.objective.time_per_output_token},
@@ -130,11 +140,11 @@ Json SettingsToJson(const CommandLine& c) {
 }
 
 void Print(const CommandLine& c, const v1::GetModelResponse& model, const Report& report) {
-  if (!c.call.json) {
+  if (!c.run.call.json) {
     std::cout << report.ToText();
     return;
   }
-  PrintJson({{"server", c.call.server},
+  PrintJson({{"server", c.run.call.connection.server},
              {"version", model.version()},
              {"commit", model.commit()},
              {"model", model.name()},
@@ -152,10 +162,12 @@ int Run(CommandLine c) {
   static const auto* const stubs = new std::vector<std::unique_ptr<v1::PolySketch::Stub>>(Stubs(c));
   v1::GetModelResponse model;
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  CallOptions call = c.run.call;
+  call.timeout = 10;
+  Prepare(call, &context);
   const grpc::Status status = stubs->front()->GetModel(&context, {}, &model);
-  if (!status.ok()) return ReportRpcError(status, c.call, context);
-  if (!c.call.json) {
+  if (!status.ok()) return ReportRpcError(status, call, context);
+  if (!c.run.call.json) {
     std::cout << "model " << model.name() << " on " << model.device() << ", max. "
               << model.limits().max_sequences() << " sequences\n";
   }
@@ -171,22 +183,14 @@ int Run(CommandLine c) {
   return report.ok == report.requests ? kExitOk : kExitFailed;
 }
 
-const Program kProgram = {
-    .name = "polysketch-loadgen",
-    .version = POLYSKETCH_VERSION " (" POLYSKETCH_COMMIT ")",
-    .description = "Sends a load to a PolySketch server and reports throughput and latencies.",
-    .footer =
-        "DIST: N, uniform:MIN:MAX, normal:MEAN:DEVIATION, exponential:MEAN or\n"
-        "lognormal:MEDIAN:SIGMA.\n"
-        "Prompts are random token ids. Outputs ignore the end-of-sequence token. Latencies count\n"
-        "from the time at which a request was due. SIGINT cancels the requests in flight and\n"
-        "reports. Exit status: 0 all requests succeeded; 1 some failed; 2 bad command line."};
-
 int Main(int argc, char** argv) {
+  SilenceGrpc();
   CommandLine c;
-  c.call.server = DefaultServer();
   const auto add = [&c](CLI::App* app) { AddOptions(app, &c); };
   if (const auto exit_code = ParseCommandLine(argc, argv, kProgram, add)) return *exit_code;
+  WarnOfUnknownVariables(kProgram.name);
+  const Status status = ResolveConnection(std::getenv, &c.run.call.connection);
+  if (!status.ok()) return ReportUsageError(status, kProgram.name);
   if (c.run.requests == 0 && c.run.duration == 0) c.run.requests = 100;
   c.run.poisson = c.arrivals == "poisson";
   c.run.progress = !c.quiet;

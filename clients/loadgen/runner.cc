@@ -83,9 +83,15 @@ void Runner::StartDueRequests(Clock::time_point now, std::unique_lock<std::mutex
   lock->lock();
 }
 
+CallOptions Runner::UnaryOptions() const {
+  CallOptions call = options_.call;
+  call.timeout = 0;
+  return call;
+}
+
 void Runner::Launch(Request request, Clock::time_point due) {
   auto* stream = new Stream(  // Ended deletes it
-      std::move(request), start_, due, options_.timeout, options_.temperature,
+      std::move(request), start_, due, options_.call, options_.temperature,
       [this](Stream* ended, RequestResult result, const std::vector<int32_t>& output) {
         Ended(std::unique_ptr<Stream>(ended), std::move(result), output);
       });
@@ -104,6 +110,7 @@ void Runner::CreateSession(Request request, Clock::time_point due) {
   }
   auto call = std::make_shared<UnaryCall<v1::CreateSessionRequest, v1::Session>>();
   auto* const parts = call.get();  // the callback owns the call
+  Prepare(UnaryOptions(), &parts->context);
   NextStub()->async()->CreateSession(&parts->context, &parts->request, &parts->response,
                                      [this, call = std::move(call), request = std::move(request),
                                       due](const grpc::Status& status) mutable {
@@ -128,6 +135,7 @@ void Runner::DeleteSession(const std::string& session) {
   auto call = std::make_shared<UnaryCall<v1::DeleteSessionRequest, v1::DeleteSessionResponse>>();
   call->request.set_session(session);
   auto* const parts = call.get();  // the callback owns the call
+  Prepare(UnaryOptions(), &parts->context);
   NextStub()->async()->DeleteSession(&parts->context, &parts->request, &parts->response,
                                      [this, call = std::move(call)](const grpc::Status&) mutable {
                                        call.reset();  // as a stream in Ended

@@ -14,12 +14,12 @@
 namespace polysketch::loadgen {
 
 struct RunOptions {
+  CallOptions call;         // of every request; without a session
   int64_t concurrency = 8;  // closed loop: conversations in flight
   double rate = 0;          // open loop: conversations started a second; 0: closed loop
   bool poisson = true;      // open loop: exponential times between them; false: equal times
   int64_t requests = 0;     // conversations; 0: no limit
   double duration = 0;      // seconds in which conversations start; 0: no limit
-  double timeout = 0;       // deadline of a request in seconds; 0: none
   float temperature = 1;
   bool sessions = false;  // each conversation is a session of the server
   bool progress = true;   // prints a line a second on stderr
@@ -41,6 +41,8 @@ class Runner {
   // Creates the session of the request, then launches it.
   void CreateSession(Request request, Clock::time_point due);
   void DeleteSession(const std::string& session);
+  // Of the calls that manage sessions: --timeout is the deadline of requests.
+  CallOptions UnaryOptions() const;
   v1::PolySketch::Stub* NextStub() { return stubs_[next_stub_++ % stubs_.size()].get(); }
   void Ended(std::unique_ptr<Stream> stream, RequestResult result,
              const std::vector<int32_t>& output);

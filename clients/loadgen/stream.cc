@@ -7,8 +7,8 @@
 
 namespace polysketch::loadgen {
 
-Stream::Stream(Request request, Clock::time_point run_start, Clock::time_point due, double timeout,
-               float temperature, OnEnd on_end)
+Stream::Stream(Request request, Clock::time_point run_start, Clock::time_point due,
+               const CallOptions& call, float temperature, OnEnd on_end)
     : request_(std::move(request)), run_start_(run_start), due_(due), on_end_(std::move(on_end)) {
   message_.mutable_prompt()->mutable_tokens()->mutable_ids()->Assign(request_.prompt.begin(),
                                                                      request_.prompt.end());
@@ -17,9 +17,7 @@ Stream::Stream(Request request, Clock::time_point run_start, Clock::time_point d
   message_.set_ignore_eos(true);  // outputs have the sampled lengths
   message_.mutable_sampling()->set_temperature(temperature);
   message_.mutable_sampling()->set_seed(request_.seed);
-  if (timeout > 0) {
-    context_.set_deadline(std::chrono::system_clock::now() + Duration(timeout));
-  }
+  Prepare(call, &context_);
   result_.start = Seconds(due_ - run_start_);
   result_.gaps.reserve(static_cast<size_t>(request_.output_tokens));
 }

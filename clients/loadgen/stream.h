@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "clients/cpp/rpc.h"
 #include "clients/loadgen/report.h"
 #include "clients/loadgen/workload.h"
 #include "polysketch/v1/polysketch.grpc.pb.h"
@@ -28,10 +29,9 @@ class Stream final : public grpc::ClientReadReactor<v1::CompleteResponse> {
   using OnEnd =
       std::function<void(Stream* stream, RequestResult result, std::vector<int32_t> output)>;
 
-  // run_start: the origin of result.start. due: the time from which latencies count. timeout: in
-  // seconds; 0: none.
-  Stream(Request request, Clock::time_point run_start, Clock::time_point due, double timeout,
-         float temperature, OnEnd on_end);
+  // run_start: the origin of result.start. due: the time from which latencies count.
+  Stream(Request request, Clock::time_point run_start, Clock::time_point due,
+         const CallOptions& call, float temperature, OnEnd on_end);
   void Start(v1::PolySketch::Stub* stub);
   // Thread-safe, until on_end is called.
   void Cancel() { context_.TryCancel(); }

@@ -1,11 +1,13 @@
 #include "server/app/command_line.h"
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/environment.h"
 #include "server/app/flags.h"
 #include "server/convert/status_map.h"
 
@@ -21,6 +23,7 @@ struct Setting {
 
 struct ParsedArguments {
   CommandAction action = CommandAction::kServe;
+  std::string help_format;
   std::string file;  // of --config
   std::vector<Setting> settings;
 };
@@ -42,6 +45,11 @@ Result<ParsedArguments> ParseArguments(std::span<const char* const> args) {
     }
     if (!inline_value && i + 1 == args.size()) return InvalidArgument(where, ": expected a value");
     const std::string text = inline_value ? arg.substr(equals + 1) : args[++i];
+    if (name == "help-format") {
+      parsed.action = CommandAction::kFormattedHelp;
+      parsed.help_format = text;
+      return parsed;
+    }
     if (name == "config") {
       parsed.file = text;
     } else {
@@ -98,6 +106,7 @@ Result<CommandLine> LoadConfig(std::span<const char* const> args,
   PS_ASSIGN_OR_RETURN(ParsedArguments parsed, ParseArguments(args));
   CommandLine command;
   command.action = parsed.action;
+  command.help_format = parsed.help_format;
   if (command.action != CommandAction::kServe) return command;
 
   const char* default_file = environment(EnvironmentName("config").c_str());
@@ -110,6 +119,19 @@ Result<CommandLine> LoadConfig(std::span<const char* const> args,
   for (const Setting& setting : settings) PS_RETURN_IF_ERROR(Apply(setting, &command));
   if (command.config.model.empty()) return InvalidArgument("--model: expected a model folder");
   return command;
+}
+
+std::vector<std::string> EnvironmentWarnings(const char* const* environment) {
+  const auto is_flag = [](std::string_view variable) {
+    const auto names = [variable](std::string_view flag) {
+      return EnvironmentName(flag) == variable;
+    };
+    return names("config") || std::ranges::any_of(Flags(), names, &Flag::name) ||
+           std::ranges::any_of(RenamedFlags(), names, &RenamedFlag::old_name);
+  };
+  std::vector<std::string> warnings = UnknownVariables(environment, is_flag);
+  for (std::string& warning : warnings) warning = UnknownVariableText(warning);
+  return warnings;
 }
 
 }  // namespace polysketch

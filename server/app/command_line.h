@@ -11,11 +11,12 @@
 
 namespace polysketch {
 
-enum class CommandAction { kServe, kHelp, kVersion };
+enum class CommandAction { kServe, kHelp, kFormattedHelp, kVersion };
 
 struct CommandLine {
   CommandAction action = CommandAction::kServe;
   ServerConfig config;
+  std::string help_format;            // of kFormattedHelp
   std::vector<std::string> warnings;  // uses of former names of flags
 };
 
@@ -26,5 +27,8 @@ using EnvironmentLookup = std::function<const char*(const char*)>;
 // that is wrong, what was expected and what was found. NOT_FOUND: the file cannot be read.
 Result<CommandLine> LoadConfig(std::span<const char* const> args,
                                const EnvironmentLookup& environment);
+
+// Returns a warning for each variable POLYSKETCH_* that no program reads. `environment`: as environ.
+std::vector<std::string> EnvironmentWarnings(const char* const* environment);
 
 }  // namespace polysketch

@@ -68,7 +68,9 @@ constexpr Flag kFlags[] = {
     {"max-prompt-tokens", kInteger, "N", &C::max_prompt_tokens, 1, kMany,
      "limit of the tokens in a prompt. Longer ones get INVALID_ARGUMENT."},
     {"max-new-tokens", kInteger, "N", &C::max_new_tokens, 1, kMany,
-     "limit and default of a request's max_tokens. Larger values get INVALID_ARGUMENT."},
+     "limit of a request's max_tokens. Larger values get INVALID_ARGUMENT."},
+    {"default-max-tokens", kInteger, "N", &C::default_max_tokens, 1, kMany,
+     "max_tokens of requests that do not set it, at most max-new-tokens."},
     {"slot-memory", kBytes, "BYTES", &C::slot_memory, 0, 1024 * kTiB,
      "limit of slot memory: states of running sequences. A request whose state does not fit "
      "waits. 0: max-sequences states, or 4GiB for KV kinds."},
@@ -292,6 +294,8 @@ std::string HelpText() {
     add(flag.name, flag.values, StrCat(flag.help, value.empty() ? "" : StrCat(" [", value, "]")));
   }
   add("config", "FILE", "JSON object of flag names and values.");
+  add("help-format", kHelpFormats,
+      "prints this text as a man page or as a completion script of bash.");
   add("help", "", "prints this text.");
   add("version", "", "prints the version, the commit and the build.");
   return text;

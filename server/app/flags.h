@@ -54,4 +54,9 @@ std::string FlagText(const Flag& flag, const ServerConfig& config);
 std::string EnvironmentName(std::string_view flag_name);
 std::string HelpText();
 
+// The values of --help-format.
+inline constexpr std::string_view kHelpFormats = "man|bash";
+// HelpText as a man page, or as a completion script of bash. INVALID_ARGUMENT for another format.
+Result<std::string> FormattedHelp(std::string_view format, const std::string& version);
+
 }  // namespace polysketch

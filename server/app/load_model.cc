@@ -210,6 +210,7 @@ EngineOptions MakeEngineOptions(const ServerConfig& config, EngineObserver* obse
   options.draft_model = loaded->draft_model.get();
   options.max_prompt_tokens = config.max_prompt_tokens;
   options.max_new_tokens = static_cast<int32_t>(config.max_new_tokens);
+  options.default_max_tokens = static_cast<int32_t>(config.default_max_tokens);
   options.slot_memory = static_cast<size_t>(config.slot_memory);
   options.preempted_memory = static_cast<size_t>(config.preempted_memory);
   options.stall_deadline = config.stall_deadline;
@@ -253,6 +254,14 @@ ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
 }
 
 }  // namespace
+
+Status CheckModelFolders(const ServerConfig& config) {
+  for (const std::string& folder : {config.model, config.draft_model}) {
+    if (folder.empty()) continue;
+    PS_RETURN_IF_ERROR(ModelConfig::Load(folder).status());
+  }
+  return Status();
+}
 
 Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, EngineObserver* observer,
                                                std::shared_ptr<Executor> writers) {

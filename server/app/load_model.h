@@ -11,6 +11,9 @@
 
 namespace polysketch {
 
+// Reads the config.json of each model folder. Errors are those of LoadModel.
+Status CheckModelFolders(const ServerConfig& config);
+
 // Loads the folder, runs a forward pass (Engine::Create) and logs the memory of the busy server.
 // Errors name the flag, file or tensor. `observer` outlives the result. `writers` is the executor
 // that writes to streams; the engine holds it while it pushes the events of a step.

@@ -1,4 +1,6 @@
 // polysketch-server: flags -> config -> construct -> serve -> drain.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -37,6 +39,8 @@ void PrintReady(const Server& server) {
 }
 
 int Serve(const ServerConfig& config, StopSignals* signals) {
+  // Before anything listens: it takes civetweb two seconds to stop.
+  if (const Status status = CheckModelFolders(config); !status.ok()) return Fail(status);
   // Declared in the reverse order of destruction: calls refer to the model until the server is
   // destroyed, and the engine refers to the metrics.
   Metrics metrics;
@@ -68,6 +72,13 @@ int Main(int argc, char** argv) {
     std::fputs(HelpText().c_str(), stdout);
     return EXIT_SUCCESS;
   }
+  if (command->action == CommandAction::kFormattedHelp) {
+    const Result<std::string> help =
+        FormattedHelp(command->help_format, POLYSKETCH_VERSION " (" POLYSKETCH_COMMIT ")");
+    if (!help.ok()) return Fail(help.status());
+    std::fputs(help->c_str(), stdout);
+    return EXIT_SUCCESS;
+  }
   if (command->action == CommandAction::kVersion) {
     std::printf("polysketch-server %s commit %s %s%s%s\n", POLYSKETCH_VERSION, POLYSKETCH_COMMIT,
                 POLYSKETCH_BUILD_TYPE, *POLYSKETCH_SANITIZERS != '\0' ? " " : "",
@@ -78,6 +89,9 @@ int Main(int argc, char** argv) {
   SetLogLevel(*ParseLogLevel(config.log_level));  // a choice of the flag table
   SetLogJson(config.log_format == "json");
   for (const std::string& warning : command->warnings) LogWarning("flags", {{"warning", warning}});
+  for (const std::string& warning : EnvironmentWarnings(environ)) {
+    LogWarning("environment", {{"warning", warning}});
+  }
   static StopSignals signals;  // its thread outlives main
   return Serve(config, &signals);
 }

@@ -32,6 +32,7 @@ struct ServerConfig {
   std::string draft_model;
   int64_t max_prompt_tokens = int64_t{1} << 24;
   int64_t max_new_tokens = int64_t{1} << 20;
+  int64_t default_max_tokens = 4096;
   int64_t slot_memory = 0;
   int64_t preempted_memory = 0;
 

@@ -168,27 +168,58 @@ TEST(Options, HelpNamesEveryOption) {
   const Parsed parsed = Parse({"--count", "1", "--help"}, true);
   EXPECT_EQ(parsed.exit_code, kExitOk);
   EXPECT_EQ(parsed.error, "");
-  EXPECT_EQ(parsed.output,
-            "Usage: test [OPTIONS] [COMMAND]\n"
-            "A test.\n"
-            "\n"
-            "Options:\n"
-            "  -h,--help                   Prints this help.\n"
-            "  --version                   Prints the version.\n"
-            "  --count N                   A count.\n"
-            "  --real X=0                  A number.\n"
-            "  --stop TEXT                 A text.\n"
-            "  --bias ID=V                 A bias.\n"
-            "  --seed N                    A seed.\n"
-            "  --size N=7                  A size.\n"
-            "  --seconds S=1.5             A time.\n"
-            "  -n,--name NAME=anna         A name.\n"
-            "  --json                      A flag.\n"
-            "\n"
-            "Commands:\n"
-            "  go                          A command.\n"
-            "  stop                        A command.\n"
-            "\n");
+  EXPECT_EQ(
+      parsed.output,
+      "Usage: test [OPTIONS] [COMMAND]\n"
+      "A test.\n"
+      "\n"
+      "Options:\n"
+      "  -h,--help                   Prints this help.\n"
+      "  --version                   Prints the version.\n"
+      "  --help-format man|bash      Prints this help as a man page or as a completion script\n"
+      "                              of bash.\n"
+      "  --count N                   A count.\n"
+      "  --real X=0                  A number.\n"
+      "  --stop TEXT                 A text.\n"
+      "  --bias ID=V                 A bias.\n"
+      "  --seed N                    A seed.\n"
+      "  --size N=7                  A size.\n"
+      "  --seconds S=1.5             A time.\n"
+      "  -n,--name NAME=anna         A name.\n"
+      "  --json                      A flag.\n"
+      "\n"
+      "Commands:\n"
+      "  go                          A command.\n"
+      "  stop                        A command.\n"
+      "  help                        Prints the help of a command.\n"
+      "\n");
+}
+
+TEST(Options, TheCommandHelpPrintsTheHelpOfACommand) {
+  EXPECT_EQ(Parse({"help"}, true).output, Parse({"--help"}, true).output);
+  EXPECT_EQ(Parse({"help"}, true).exit_code, kExitOk);
+  EXPECT_EQ(Parse({"help", "go"}, true).output, Parse({"go", "--help"}, true).output);
+  EXPECT_TRUE(Parse({"help", "go"}, true).output.starts_with("Usage: test go"));
+  const Parsed unknown = Parse({"help", "frob"}, true);
+  EXPECT_EQ(unknown.exit_code, kExitUsage);
+  EXPECT_EQ(unknown.error, "test: help: expected a command of test, found 'frob'\n");
+  EXPECT_EQ(Parse({"help"}).exit_code, kExitUsage) << "a program without commands has no help";
+}
+
+TEST(Options, FormatsOfTheHelpHaveEveryOption) {
+  const std::string man = Parse({"--help-format", "man"}, true).output;
+  const std::string bash = Parse({"--help-format=bash"}, true).output;
+  for (const std::string name : {"count", "real", "stop", "bias", "seed", "size", "seconds", "name",
+                                 "json", "help", "version", "help\\-format"}) {
+    EXPECT_NE(man.find("\\-\\-" + name), std::string::npos) << name;
+    EXPECT_NE(bash.find("--" + name.substr(0, name.find('\\'))), std::string::npos) << name;
+  }
+  EXPECT_NE(man.find(".B \"\\-n, \\-\\-name NAME\"\nA name. [anna]\n"), std::string::npos) << man;
+  EXPECT_NE(man.find(".B \"\\-\\-json\"\nA flag.\n"), std::string::npos) << man;
+  EXPECT_NE(man.find(".SS \"go\"\nA command.\n"), std::string::npos) << man;
+  EXPECT_TRUE(bash.ends_with("complete -o filenames -F _test test\n")) << bash;
+  EXPECT_EQ(Parse({"--help-format", "html"}).error,
+            "test: --help-format: expected man or bash, found 'html'\n");
 }
 
 TEST(Options, AMissingCommandPrintsTheHelp) {

@@ -25,8 +25,15 @@ TEST(RpcTest, SendsTheMetadataThatWasAskedFor) {
   options.request_id = "r-1";
   options.tenant = "acme";
   options.session = "s-1";
-  EXPECT_EQ(Sent(options),
-            (Metadata{{"x-request-id", "r-1"}, {"x-tenant-id", "acme"}, {"x-session-id", "s-1"}}));
+  options.connection.api_key = "secret";
+  EXPECT_EQ(Sent(options), (Metadata{{"authorization", "Bearer secret"},
+                                     {"x-request-id", "r-1"},
+                                     {"x-tenant-id", "acme"},
+                                     {"x-session-id", "s-1"}}));
+  // gRPC aborts the process for metadata that HTTP/2 cannot carry.
+  options = {};
+  options.session = "s\n1";
+  EXPECT_EQ(Sent(options), Metadata{});
 }
 
 }  // namespace

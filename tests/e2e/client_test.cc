@@ -1,7 +1,10 @@
 // The command-line client, run as a person or a script runs it.
 #include <signal.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "gtest/gtest.h"
 #include "tests/e2e/server.h"
@@ -78,13 +81,14 @@ TEST_F(CommandLineClient, SeveralChoices) {
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(choices[i].at("finish_reason"), "length");
     // Its seed alone gives it again.
-    const std::string seed = std::to_string(choices[i].at("seed").get<uint64_t>());
+    const std::string seed = choices[i].at("seed").get<std::string>();
     const json one = RunJson({"complete", "--prompt", "It was late", "--max-tokens", "12", "--seed",
                               seed, "--ignore-eos"});
     EXPECT_EQ(choices[i].at("tokens"), one.at("tokens"));
     EXPECT_EQ(choices[i].at("text"), one.at("text"));
   }
-  EXPECT_EQ(choices[0].at("seed"), 7);
+  EXPECT_EQ(choices[0].at("seed"), "7");
+  EXPECT_FALSE(choices[0].contains("logprob_sum")) << "none was computed";
 
   const json best = RunJson(With(base, {"--n", "2", "--best-of", "6"}));
   ASSERT_EQ(best.at("choices").size(), 2u);
@@ -129,7 +133,7 @@ TEST_F(CommandLineClient, PassesItsOptionsOn) {
                             "--timeout",    "100"});
   const int prompt_tokens = one.at("usage").at("prompt_tokens");
   EXPECT_EQ(one.at("tokens").size(), 12u + static_cast<size_t>(prompt_tokens));
-  EXPECT_EQ(one.at("seed"), 9);
+  EXPECT_EQ(one.at("seed"), "9");
   EXPECT_TRUE(one.at("text").get<std::string>().find("The sea") != std::string::npos)
       << one.at("text");
   const json& logprobs = one.at("logprobs");
@@ -190,7 +194,14 @@ TEST_F(CommandLineClient, TellsWhatIsWrong) {
       .arguments = {Binary("polysketch"), "info", "--server", server_->metrics_address()}};
   const ProcessOptions from_environment = {.arguments = {Binary("polysketch"), "health"},
                                            .environment = {{"POLYSKETCH_SERVER", "127.0.0.1:2"}}};
+  const ProcessOptions url = {
+      .arguments = {Binary("polysketch"), "--server", "http://localhost:8000", "info"}};
+  const ProcessOptions bad_variable = {.arguments = {Binary("polysketch"), "health"},
+                                       .environment = {{"POLYSKETCH_SERVER", "a:b"}}};
   const Case cases[] = {
+      {RunProcess(url), 2,
+       "--server: expected HOST:PORT of the gRPC port, found 'http://localhost"},
+      {RunProcess(bad_variable), 2, "POLYSKETCH_SERVER: expected HOST:PORT"},
       {RunProcess(no_server), 1, "nothing answers at 127.0.0.1:1"},
       {RunProcess(metrics_port), 1, "not with gRPC"},
       {RunProcess(from_environment), 1, "nothing answers at 127.0.0.1:2"},
@@ -200,6 +211,13 @@ TEST_F(CommandLineClient, TellsWhatIsWrong) {
       {Run({}), 2, "Usage"},
       {Run({"frobnicate"}), 2, "frobnicate"},
       {Run({"complete"}), 2, "expected one input"},
+      {Run({"complete", "--prompt", "x", "--logprobs", "2"}), 2,
+       "--logprobs: expected --json or --json-stream beside it"},
+      {Run({"complete", "--prompt", "x", "--tenant", "a\nb"}), 2, "--tenant: expected printable"},
+      {Run({"complete", "--prompt", "x", "--request-id", "\xC3\xA4"}), 2, "--request-id: expected"},
+      {Run({"complete", "--prompt", "x", "--session", "\xC3\xA4"}), 1, "NOT_FOUND"},
+      {Run({"complete", "--prompt", "x", "--cert", "c.pem"}), 2, "--cert and --key: expected both"},
+      {Run({"complete", "--prompt", "x", "--tls-ca", "/nonexistent"}), 2, "--tls-ca: cannot read"},
       {Run({"complete", "--prompt", "x", "--prompt-file", "-"}), 2, "expected one input"},
       {Run({"complete", "--prompt", "\xFF"}), 2, "not UTF-8 at byte 0"},
       {Run({"complete", "--prompt-file", "/nonexistent"}), 2, "/nonexistent"},
@@ -222,7 +240,8 @@ TEST_F(CommandLineClient, ARefusalSaysWhenToComeAgain) {
     arguments.insert(arguments.begin(), {Binary("polysketch"), "--server", server.address()});
     return ProcessOptions{.arguments = arguments};
   };
-  Process first(command({"complete", "--prompt", "It was late", "--ignore-eos"}));
+  Process first(
+      command({"complete", "--prompt", "It was late", "--ignore-eos", "--max-tokens", "1000000"}));
   ASSERT_TRUE(server.ComesToRun(1)) << first.StandardError();
   const ProcessResult second = RunProcess(command({"complete", "--prompt", "x"}));
   EXPECT_EQ(second.exit_status, 1);
@@ -246,7 +265,8 @@ TEST_F(CommandLineClient, AFullDiskIsAnError) {
 }
 
 TEST_F(CommandLineClient, EveryCommandHasHelp) {
-  for (const char* command : {"complete", "score", "tokenize", "detokenize", "info", "health"}) {
+  for (const char* command :
+       {"complete", "batch", "score", "tokenize", "detokenize", "info", "health"}) {
     const ProcessResult help = Run({command, "--help"});
     EXPECT_EQ(help.exit_status, 0);
     EXPECT_TRUE(help.standard_output.starts_with(std::string("Usage: polysketch ") + command))
@@ -257,7 +277,8 @@ TEST_F(CommandLineClient, EveryCommandHasHelp) {
 
 TEST_F(CommandLineClient, NoValueOfAnOptionCrashesIt) {
   int options = 0;
-  for (const std::string command : {"complete", "score", "tokenize", "info", "session export"}) {
+  for (const std::string command :
+       {"complete", "batch", "score", "tokenize", "info", "session append 0"}) {
     std::istringstream words(command + " --help");
     const Strings help{std::istream_iterator<std::string>(words), {}};
     std::istringstream lines(Run(help).standard_output);
@@ -265,7 +286,11 @@ TEST_F(CommandLineClient, NoValueOfAnOptionCrashesIt) {
       const size_t name = line.find("--");
       if (!line.starts_with("  ") || name == line.npos || line.starts_with("   ")) continue;
       const std::string option = line.substr(name, line.find_first_of(" =,", name) - name);
-      if (option == "--help" || option == "--version") continue;
+      // The call options are those of every command. --output writes files.
+      if (option == "--help" || option == "--output") continue;
+      constexpr std::string_view kCall =
+          "--server --tls-ca --cert --key --api-key --request-id --tenant --timeout --json";
+      if (kCall.find(option) != kCall.npos && command != "info") continue;
       for (const std::string value : {"", "=", "7", "7=", "x"}) {
         Strings arguments(help.begin(), help.end() - 1);
         arguments.insert(arguments.end(), {option + "=" + value, "--timeout", "1"});
@@ -279,15 +304,245 @@ TEST_F(CommandLineClient, NoValueOfAnOptionCrashesIt) {
   EXPECT_GT(options, 40);
 }
 
+// A request that an interrupt ends.
+Strings Endless(const Strings& more) {
+  return With({"complete", "--prompt", "It was late", "--temperature", "0", "--ignore-eos",
+               "--max-tokens", "1000000"},
+              more);
+}
+
 TEST_F(CommandLineClient, StreamsAndCancelsOnInterrupt) {
-  Process process(
-      Command({"complete", "--prompt", "It was late", "--temperature", "0", "--ignore-eos"}));
+  Process process(Command(Endless({})));
   ASSERT_TRUE(WaitUntil([&] { return process.StandardOutput().size() > 20; }))
       << process.StandardError();
   EXPECT_TRUE(process.Running()) << "text comes before the end";
   process.Signal(SIGINT);
   EXPECT_EQ(process.Wait(), 130);
+  EXPECT_TRUE(process.StandardOutput().ends_with("\n"));
   EXPECT_TRUE(server_->BecomesIdle());
+}
+
+// Waits until the server has generated more tokens, and interrupts the process.
+std::string InterruptedOutput(const Server& server, const char* metric, double tokens,
+                              Process* process) {
+  const double before = server.Metric(metric);
+  EXPECT_TRUE(WaitUntil([&] { return server.Metric(metric) > before + tokens; }));
+  process->Signal(SIGINT);
+  EXPECT_EQ(process->Wait(), 130);
+  EXPECT_EQ(process->StandardError(), "polysketch: interrupted\n");
+  return process->StandardOutput();
+}
+
+TEST_F(CommandLineClient, AnInterruptPrintsTheJsonOfWhatArrived) {
+  Process process(Command(Endless({"--json"})));
+  const json got =
+      json::parse(InterruptedOutput(*server_, "polysketch_generation_tokens_total", 200, &process));
+  EXPECT_EQ(got.at("finish_reason"), "cancelled");
+  EXPECT_GT(got.at("tokens").size(), 20u);
+  EXPECT_EQ(got.at("usage").at("completion_tokens"), got.at("tokens").size());
+  const json want =
+      RunJson({"complete", "--prompt", "It was late", "--temperature", "0", "--ignore-eos",
+               "--max-tokens", std::to_string(got.at("tokens").size())});
+  EXPECT_EQ(got.at("tokens"), want.at("tokens"));
+
+  std::string ids;
+  for (int i = 0; i < 100000; ++i) ids += std::to_string(300 + i % 1000) + " ";
+  Process score(Command({"score", "--prompt-tokens", "-", "--json"}, ids));
+  const json scored =
+      json::parse(InterruptedOutput(*server_, "polysketch_prompt_tokens_total", 2000, &score));
+  EXPECT_EQ(scored.at("finish_reason"), "cancelled");
+  EXPECT_GT(scored.at("logprobs").size(), 100u);
+  EXPECT_EQ(scored.at("tokens"), scored.at("logprobs").size() + 1);
+  EXPECT_GT(scored.at("perplexity"), 1);
+}
+
+std::vector<json> Lines(const std::string& text) {
+  std::vector<json> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+TEST_F(CommandLineClient, StreamsJson) {
+  const Strings base = With(kGreedy, {"--prompt", "It was late", "--echo", "--logprobs", "1"});
+  const json whole = RunJson(base);
+  const ProcessResult result = Run(With(base, {"--json-stream"}));
+  EXPECT_EQ(result.exit_status, 0) << result.standard_error;
+  const std::vector<json> lines = Lines(result.standard_output);
+  ASSERT_GT(lines.size(), 3u);
+  std::string text;
+  json tokens = json::array(), logprobs = json::array();
+  for (size_t i = 0; i + 1 < lines.size(); ++i) {
+    EXPECT_FALSE(lines[i].contains("usage") || lines[i].contains("choice")) << lines[i];
+    EXPECT_EQ(lines[i].contains("echoed"), tokens.size() < whole.at("usage").at("prompt_tokens"));
+    text += lines[i].at("text").get<std::string>();
+    for (const json& token : lines[i].at("tokens")) tokens.push_back(token);
+    for (const json& logprob : lines[i].at("logprobs")) logprobs.push_back(logprob);
+  }
+  EXPECT_EQ(text + lines.back().at("text").get<std::string>(), whole.at("text"));
+  EXPECT_EQ(tokens, whole.at("tokens"));
+  EXPECT_EQ(logprobs, whole.at("logprobs"));
+  EXPECT_EQ(lines.back().at("finish_reason"), "length");
+  EXPECT_EQ(lines.back().at("usage"), whole.at("usage"));
+
+  const std::vector<json> choices =
+      Lines(Run({"complete", "--prompt", "It", "--n", "2", "--max-tokens", "3", "--json-stream"})
+                .standard_output);
+  EXPECT_EQ(std::ranges::count_if(choices,
+                                  [](const json& line) {
+                                    return line.contains("choice") &&
+                                           line.contains("finish_reason");
+                                  }),
+            2);
+
+  Process process(Command(Endless({"--json-stream"})));
+  const std::vector<json> part =
+      Lines(InterruptedOutput(*server_, "polysketch_generation_tokens_total", 200, &process));
+  size_t count = 0;
+  for (size_t i = 0; i + 1 < part.size(); ++i) count += part[i].at("tokens").size();
+  EXPECT_EQ(part.back().at("finish_reason"), "cancelled");
+  EXPECT_EQ(part.back().at("usage").at("completion_tokens"), count);
+  EXPECT_GT(count, 20u);
+}
+
+// script gives the client a terminal.
+TEST_F(CommandLineClient, ATerminalGetsNoControlCharacters) {
+  const std::filesystem::path folder = NewTemporaryFolder();
+  constexpr char kEscape[] = "31";  // the token <0x1B> of the bundled model
+  WriteFile(folder / "ids", kEscape);
+  WriteFile(folder / "c1", "198 159");  // <0xC2> <0x9B>
+  const std::string client = Binary("polysketch") + " --server " + server_->address() + " ";
+  const std::string complete = "complete --prompt x --max-tokens 2 --temperature 0 --logit-bias " +
+                               std::string(kEscape) + "=100";
+  struct Case {
+    std::string command;
+    const char* piped;
+    const char* shown;
+  };
+  const Case cases[] = {
+      {"detokenize --prompt-tokens " + (folder / "ids").string(), "\x1b\n", "\\u001b\r\n"},
+      {complete, "\x1b\x1b\n", "\\u001b\\u001b\r\n"},
+      // JSON escapes C0 in any case, and C1 on a terminal.
+      {"detokenize --json --prompt-tokens " + (folder / "c1").string(), "\xC2\x9B", "\\u009b"},
+      {"session delete a\x1b[31m", "", "\\u001b[31m"},
+  };
+  for (const Case& c : cases) {
+    const ProcessResult piped = RunProcess({.arguments = {"/bin/sh", "-c", client + c.command}});
+    EXPECT_NE(piped.standard_output.find(c.piped), std::string::npos) << piped.standard_output;
+    const ProcessResult terminal =
+        RunProcess({.arguments = {"/usr/bin/script", "-qec", client + c.command, "/dev/null"}});
+    EXPECT_NE(terminal.standard_output.find(c.shown), std::string::npos)
+        << terminal.standard_output;
+    EXPECT_EQ(terminal.standard_output.find('\x1b'), std::string::npos) << terminal.standard_output;
+  }
+  std::filesystem::remove_all(folder);
+}
+
+class BatchCommand : public CommandLineClient {
+ protected:
+  BatchCommand() : folder_(NewTemporaryFolder()) {}
+  ~BatchCommand() override { std::filesystem::remove_all(folder_); }
+
+  static std::string Line(const std::string& id, const std::string& prompt, int tokens,
+                          const std::string& seed) {
+    const json body = {{"prompt", {{"text", prompt}}},
+                       {"max_tokens", tokens},
+                       {"ignore_eos", true},
+                       {"sampling", {{"seed", seed}}}};
+    return json({{"custom_id", id}, {"body", body}}).dump() + "\n";
+  }
+  static std::string Id(const json& line) {
+    return line.at("custom_id").is_null() ? "" : line.at("custom_id").get<std::string>();
+  }
+  std::vector<json> OutputLines() const { return Lines(ReadFile(folder_ / "out")); }
+
+  const std::filesystem::path folder_;
+};
+
+TEST_F(BatchCommand, AnswersAsTheCommandComplete) {
+  std::string input;
+  for (int i = 0; i < 12; ++i) input += Line("id-" + std::to_string(i), "It was", 30 - 2 * i, "7");
+  input += Line("bad", "It was", -1, "7") + "no JSON\n";
+  const ProcessResult result = Run({"batch", "--in-order", "--concurrency", "5"}, input);
+  EXPECT_EQ(result.exit_status, 1) << "two requests failed";
+  EXPECT_EQ(result.standard_error, "polysketch: 12 succeeded, 2 failed, 0 skipped\n");
+  const std::vector<json> lines = Lines(result.standard_output);
+  ASSERT_EQ(lines.size(), 14u);
+  for (int i = 0; i < 12; ++i) {
+    EXPECT_EQ(lines[i].at("custom_id"), "id-" + std::to_string(i));
+    EXPECT_TRUE(lines[i].at("error").is_null());
+    const json one = RunJson({"complete", "--prompt", "It was", "--max-tokens",
+                              std::to_string(30 - 2 * i), "--seed", "7", "--ignore-eos"});
+    for (const char* field : {"text", "tokens", "seed", "finish_reason"}) {
+      EXPECT_EQ(lines[i].at("response").at(field), one.at(field)) << i << field;
+    }
+  }
+  EXPECT_TRUE(lines[12].at("response").is_null());
+  EXPECT_EQ(lines[12].at("error").at("code"), "INVALID_ARGUMENT");
+  EXPECT_TRUE(lines[12].at("error").at("message").get<std::string>().starts_with("max_tokens: "));
+  EXPECT_EQ(lines[13].at("error").at("message"), "line 14: expected a JSON object");
+}
+
+TEST_F(BatchCommand, ContinuesItsOutput) {
+  const Strings batch = {"batch", "--input", folder_ / "in", "--output", folder_ / "out"};
+  WriteFile(folder_ / "in", Line("a", "It", 3, "1") + Line("b", "It", -3, "1"));
+  EXPECT_EQ(Run(batch).exit_status, 1);
+  WriteFile(folder_ / "in",
+            Line("a", "It", 3, "1") + Line("b", "It", 3, "1") + Line("c", "It", 3, "1"));
+  const ProcessResult second = Run(batch);
+  EXPECT_EQ(second.exit_status, 0) << second.standard_error;
+  EXPECT_EQ(second.standard_error, "polysketch: 2 succeeded, 0 failed, 1 skipped\n");
+  std::vector<std::string> ids;
+  for (const json& line : OutputLines()) ids.push_back(Id(line));
+  EXPECT_EQ(std::ranges::count(ids, "a"), 1);
+  EXPECT_EQ(std::ranges::count(ids, "b"), 2) << "the error, then the response";
+  EXPECT_EQ(std::ranges::count(ids, "c"), 1);
+  EXPECT_EQ(Run(batch).standard_error, "polysketch: 0 succeeded, 0 failed, 3 skipped\n");
+}
+
+TEST_F(BatchCommand, AnInterruptKeepsWhatIsDone) {
+  WriteFile(folder_ / "in", Line("quick", "It", 3, "1") + Line("endless", "It", 1000000, "1"));
+  const Strings batch = {"batch", "--input", folder_ / "in", "--output", folder_ / "out"};
+  Process process(Command(batch));
+  ASSERT_TRUE(WaitUntil(
+      [&] { return std::filesystem::exists(folder_ / "out") && OutputLines().size() == 1; }));
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.Wait(), 130);
+  EXPECT_EQ(process.StandardError(), "polysketch: 1 succeeded, 0 failed, 0 skipped\n");
+  EXPECT_EQ(OutputLines().size(), 1u);
+  EXPECT_TRUE(server_->BecomesIdle());
+}
+
+TEST_F(BatchCommand, WaitsForAFullQueue) {
+  const Server server({.flags = {"--max-sequences", "1", "--max-queue", "0"}});
+  std::string input;
+  for (int i = 0; i < 6; ++i) input += Line(std::to_string(i), "It", 20, "1");
+  const auto run = [&](const char* retries) {
+    return RunProcess({.arguments = {Binary("polysketch"), "batch", "--server", server.address(),
+                                     "--concurrency", "4", "--retries", retries},
+                       .standard_input = input});
+  };
+  const ProcessResult patient = run("1000");
+  EXPECT_EQ(patient.exit_status, 0) << patient.standard_output;
+  EXPECT_EQ(Lines(patient.standard_output).size(), 6u);
+  const ProcessResult impatient = run("0");
+  EXPECT_EQ(impatient.exit_status, 1);
+  EXPECT_NE(impatient.standard_output.find("RESOURCE_EXHAUSTED"), std::string::npos);
+}
+
+TEST_F(BatchCommand, SaysWhatIsWrongOnce) {
+  const ProcessResult no_server =
+      RunProcess({.arguments = {Binary("polysketch"), "batch", "--server", "127.0.0.1:1"},
+                  .standard_input = Line("a", "It", 3, "1") + Line("b", "It", 3, "1")});
+  EXPECT_EQ(no_server.exit_status, 1);
+  EXPECT_TRUE(no_server.standard_error.starts_with("polysketch: nothing answers at 127.0.0.1:1"));
+  EXPECT_EQ(no_server.standard_output, "");
+  EXPECT_EQ(Run({"batch", "--input", "/nonexistent"}).exit_status, 2);
+  EXPECT_EQ(Run({"batch", "--output", "/nonexistent/out"}).exit_status, 2);
+  const ProcessResult full =
+      Run({"batch", "--output", "/dev/full"}, Line("a", "It", 3, "1") + Line("b", "It", 3, "1"));
+  EXPECT_EQ(full.exit_status, 1);
+  EXPECT_EQ(full.standard_error, "polysketch: the output could not be written\n");
 }
 
 }  // namespace

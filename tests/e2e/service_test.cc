@@ -256,6 +256,19 @@ TEST(Configuration, FlagsBeatVariablesBeatTheFile) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(Configuration, ALengthIsSetForRequestsThatSetNone) {
+  const auto tokens = [](const std::vector<std::string>& flags) {
+    const Server server({.flags = flags});
+    v1::CompleteRequest request = Greedy("It was late", 1);
+    request.clear_max_tokens();
+    const Completion completion = Client(server.address()).Complete(request);
+    EXPECT_EQ(completion.finish.reason(), v1::FINISH_REASON_LENGTH);
+    return completion.tokens.size();
+  };
+  EXPECT_EQ(tokens({"--default-max-tokens", "33"}), 33u);
+  EXPECT_EQ(tokens({"--default-max-tokens", "33", "--max-new-tokens", "22"}), 22u);
+}
+
 TEST(Configuration, WhatIsWrongIsNamed) {
   const std::string server = Binary("polysketch-server");
   const std::filesystem::path folder = NewTemporaryFolder();
@@ -282,6 +295,14 @@ TEST(Configuration, WhatIsWrongIsNamed) {
     EXPECT_NE(result.standard_error.find(named), std::string::npos) << result.standard_error;
     EXPECT_EQ(result.standard_output, "");
   }
+  // Nothing listens before the folder is read: a listener takes seconds to stop.
+  const ProcessResult no_model = RunProcess({.arguments = {server, "--model", "/nonexistent"}});
+  EXPECT_EQ(no_model.exit_status, 1);
+  EXPECT_EQ(no_model.standard_error,
+            "polysketch-server: /nonexistent/config.json: No such file or directory\n");
+  const ProcessResult no_draft =
+      RunProcess({.arguments = {server, "--model", DemoModel(), "--draft-model", "/nonexistent"}});
+  EXPECT_EQ(no_draft.standard_error, no_model.standard_error);
   const ProcessResult variable = RunProcess({.arguments = {server, "--model", DemoModel()},
                                              .environment = {{"POLYSKETCH_THREADS", "x"}}});
   EXPECT_NE(variable.standard_error.find("POLYSKETCH_THREADS"), std::string::npos)

@@ -82,6 +82,20 @@ TEST_F(EngineTest, RefusesBadRequests) {
   EXPECT_EQ(observer_.finished, 0);
 }
 
+TEST_F(EngineTest, ALengthIsSetForRequestsThatSetNone) {
+  Start({.max_new_tokens = 100, .default_max_tokens = 7});
+  GenerateRequest request = Greedy(5, 50);
+  Reader asked(100), not_asked(100);
+  ASSERT_TRUE(engine_->Submit(request, asked.stream).ok());
+  asked.ReadAll();
+  EXPECT_EQ(asked.got.tokens.size(), 50u);
+  request.params.max_tokens.reset();
+  ASSERT_TRUE(engine_->Submit(request, not_asked.stream).ok());
+  not_asked.ReadAll();
+  EXPECT_EQ(not_asked.got.tokens.size(), 7u);
+  EXPECT_EQ(not_asked.got.finish->reason, FinishReason::kLength);
+}
+
 TEST_F(EngineTest, QueueIsBounded) {
   Start({.max_sequences = 2, .max_queue = 3});
   std::vector<std::unique_ptr<Reader>> readers;

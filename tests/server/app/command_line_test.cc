@@ -120,6 +120,29 @@ TEST(Config, HelpAndVersionNeedNoModel) {
   EXPECT_EQ(Load({"--version"})->action, CommandAction::kVersion);
 }
 
+TEST(Config, UnknownVariablesAreWarnedOf) {
+  const char* const environment[] = {"POLYSKETCH_MAX_QEUE=1",    "POLYSKETCH_MAX_QUEUE=1",
+                                     "POLYSKETCH_CONFIG=x",      "POLYSKETCH_PARKED_MEMORY=1",
+                                     "POLYSKETCH_API_KEY=x",     "POLYSKETCH_PORT=tcp://x",
+                                     "POLYSKETCH_HELP_FORMAT=x", nullptr};
+  EXPECT_EQ(EnvironmentWarnings(environment),
+            (std::vector<std::string>{
+                "the environment variable POLYSKETCH_HELP_FORMAT is not known and has no effect",
+                "the environment variable POLYSKETCH_MAX_QEUE is not known and has no effect"}));
+}
+
+TEST(Config, HelpHasFormats) {
+  const auto loaded = Load({"--help-format", "man"});
+  ASSERT_TRUE(loaded.ok());
+  EXPECT_EQ(loaded->action, CommandAction::kFormattedHelp);
+  EXPECT_EQ(loaded->help_format, "man");
+  const Result<std::string> man = FormattedHelp("man", "1");
+  ASSERT_TRUE(man.ok());
+  EXPECT_NE(man->find(".B \"\\-\\-max\\-queue N\"\n"), std::string::npos) << *man;
+  EXPECT_EQ(FormattedHelp("html", "1").status().message(),
+            "--help-format: expected man|bash, found \"html\"");
+}
+
 TEST(Flags, EveryDefaultIsLegalAndReadsBack) {
   const ServerConfig defaults;
   for (const Flag& flag : Flags()) {

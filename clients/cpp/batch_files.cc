@@ -1,0 +1,189 @@
+#include "clients/cpp/batch_files.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+#include <system_error>
+#include <utility>
+
+#include "clients/cpp/terminal.h"
+
+namespace polysketch {
+namespace {
+
+constexpr size_t kReadBytes = size_t{1} << 20;
+constexpr int kMaxDepth = 100;  // as protobuf's; nlohmann::json prints by recursion
+
+// INVALID_ARGUMENT unless the line is a request that polysketch batch can send.
+Status ParseItem(const std::string& line, BatchItem* item) {
+  bool deep = false;
+  const auto limit = [&deep](int depth, Json::parse_event_t, Json&) {
+    deep = deep || depth > kMaxDepth;
+    return depth <= kMaxDepth;
+  };
+  const Json json = Json::parse(line, limit, /*allow_exceptions=*/false);
+  if (deep) return InvalidArgument("expected at most ", kMaxDepth, " levels of JSON");
+  if (!json.is_object()) return InvalidArgument("expected a JSON object");
+  const auto id = json.find("custom_id");
+  if (id == json.end() || !id->is_string()) {
+    return InvalidArgument("custom_id: expected a string, found ",
+                           id == json.end() ? "none" : JsonText(*id));
+  }
+  item->custom_id = *id;
+  const auto body = json.find("body");
+  if (body == json.end() || !body->is_object()) {
+    return InvalidArgument("body: expected a CompleteRequest as a JSON object, found ",
+                           body == json.end() ? "none" : JsonText(*body));
+  }
+  const auto parsed = google::protobuf::util::JsonStringToMessage(body->dump(), &item->request);
+  if (!parsed.ok()) return InvalidArgument("body: ", std::string(parsed.message()));
+  if (item->request.return_state()) {
+    return InvalidArgument("body.return_state: expected false, found true");
+  }
+  return Status();
+}
+
+// The ids of the lines of a file that have a response.
+std::unordered_set<std::string> AnsweredIds(std::istream* file) {
+  std::unordered_set<std::string> ids;
+  for (std::string line; std::getline(*file, line);) {
+    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object() || !json.contains("custom_id") || !json.contains("response")) continue;
+    if (json["custom_id"].is_string() && json["response"].is_object()) {
+      ids.insert(json["custom_id"].get<std::string>());
+    }
+  }
+  return ids;
+}
+
+// The size in bytes of the whole lines of a file.
+int64_t WholeLines(std::istream* file) {
+  file->seekg(0, std::ios::end);
+  int64_t size = file->tellg();
+  for (; size > 0; --size) {
+    file->seekg(size - 1);
+    if (file->get() == '\n') break;
+  }
+  return size;
+}
+
+}  // namespace
+
+BatchItem ParseBatchItem(const std::string& line, int64_t line_number) {
+  BatchItem item;
+  const Status status = ParseItem(line, &item);
+  if (!status.ok()) item.status = InvalidArgument("line ", line_number, ": ", status.message());
+  return item;
+}
+
+Result<std::optional<std::string>> BatchInput::ReadLine() {
+  size_t scanned = next_;
+  while (true) {
+    const size_t end = buffer_.find('\n', scanned);
+    if (end != std::string::npos || at_end_) {
+      if (end == std::string::npos && next_ == buffer_.size()) return std::optional<std::string>();
+      const size_t stop = std::min(end, buffer_.size());
+      std::string line = buffer_.substr(next_, stop - next_);
+      next_ = std::min(stop + 1, buffer_.size());
+      ++lines_;
+      return std::optional<std::string>(std::move(line));
+    }
+    buffer_.erase(0, next_);
+    next_ = 0;
+    scanned = buffer_.size();
+    PS_ASSIGN_OR_RETURN(const std::string bytes, file_->Read(kReadBytes));
+    at_end_ = bytes.empty();
+    buffer_ += bytes;
+  }
+}
+
+Result<std::optional<BatchItem>> BatchInput::Next() {
+  while (true) {
+    PS_ASSIGN_OR_RETURN(const std::optional<std::string> line, ReadLine());
+    if (!line) return std::optional<BatchItem>();
+    if (line->find_first_not_of(" \t\r") == std::string::npos) continue;
+    BatchItem item = ParseBatchItem(*line, lines_);
+    if (item.custom_id.is_string()) {
+      const auto id = item.custom_id.get<std::string>();
+      if (done_.contains(id)) {
+        ++skipped_;
+        continue;
+      }
+      if (!seen_.insert(id).second && item.status.ok()) {
+        item.status = InvalidArgument("line ", lines_, ": custom_id: expected another one than ",
+                                      "those of earlier lines, found '", id, "'");
+      }
+    }
+    item.index = items_++;
+    return std::optional<BatchItem>(std::move(item));
+  }
+}
+
+Json BatchResponse(const BatchItem& item, Json response) {
+  Json line;
+  line["custom_id"] = item.custom_id;
+  line["response"] = std::move(response);
+  line["error"] = nullptr;
+  return line;
+}
+
+Json BatchError(const BatchItem& item, Code code, const std::string& message) {
+  Json line;
+  line["custom_id"] = item.custom_id;
+  line["response"] = nullptr;
+  line["error"]["code"] = CodeName(code);
+  line["error"]["message"] = message;
+  return line;
+}
+
+Result<std::unique_ptr<BatchOutput>> BatchOutput::Open(const std::string& path, bool in_order,
+                                                       std::unordered_set<std::string>* done) {
+  std::unique_ptr<BatchOutput> output(new BatchOutput(in_order));
+  if (path == "-") {
+    output->stream_ = &std::cout;
+    return output;
+  }
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) {
+    std::ifstream earlier(path, std::ios::binary);
+    const int64_t size = WholeLines(&earlier);
+    std::filesystem::resize_file(path, static_cast<uintmax_t>(size), error);
+    if (error) return InvalidArgument("--output: cannot write ", path, ": ", error.message());
+    earlier.clear();
+    earlier.seekg(0);
+    *done = AnsweredIds(&earlier);
+  }
+  output->file_.open(path, std::ios::binary | std::ios::app);
+  if (!output->file_) return InvalidArgument("--output: cannot write ", path);
+  output->stream_ = &output->file_;
+  return output;
+}
+
+bool BatchOutput::Write(int64_t index, const Json& line) {
+  if (!in_order_) return WriteLine(JsonText(line));
+  waiting_.emplace(index, JsonText(line));
+  bool written = true;
+  while (!waiting_.empty() && waiting_.begin()->first == next_) {
+    written = WriteLine(waiting_.begin()->second) && written;
+    waiting_.erase(waiting_.begin());
+    ++next_;
+  }
+  return written;
+}
+
+bool BatchOutput::Flush() {
+  bool written = true;
+  for (const auto& [index, line] : waiting_) written = WriteLine(line) && written;
+  waiting_.clear();
+  return written;
+}
+
+bool BatchOutput::WriteLine(const std::string& line) {
+  const bool is_file = stream_ == &file_;
+  *stream_ << (is_file ? line : TerminalText(STDOUT_FILENO, line)) << "\n" << std::flush;
+  return stream_->good();
+}
+
+}  // namespace polysketch

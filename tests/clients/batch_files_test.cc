@@ -1,0 +1,144 @@
+#include "clients/cpp/batch_files.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "gtest/gtest.h"
+
+namespace polysketch {
+namespace {
+
+using Ids = std::unordered_set<std::string>;
+
+class BatchFiles : public ::testing::Test {
+ protected:
+  BatchFiles() { std::filesystem::remove(path_); }
+  ~BatchFiles() override { std::filesystem::remove(path_); }
+
+  void Write(const std::string& content) const {
+    std::ofstream(path_, std::ios::binary) << content;
+  }
+  std::string Read() const {
+    std::ostringstream content;
+    content << std::ifstream(path_, std::ios::binary).rdbuf();
+    return content.str();
+  }
+  BatchInput Input(const std::string& content, Ids done = {}) const {
+    Write(content);
+    return {*InputFile::Open(path_), std::move(done)};
+  }
+
+  const std::string path_ = std::filesystem::path(testing::TempDir()) / "batch_files_test.jsonl";
+};
+
+constexpr char kLine[] =
+    R"({"custom_id": "a", "body": {"prompt": {"text": "x"}, "max_tokens": 3}})";
+
+TEST_F(BatchFiles, ReadTheJsonFormOfTheRequest) {
+  const BatchItem item = ParseBatchItem(
+      R"({"custom_id": "a", "body": {"prompt": {"tokens": {"ids": [1, 2]}}, "max_tokens": 0,
+          "sampling": {"seed": "18446744073709551615", "logit_bias": {"7": -1}}}})",
+      1);
+  ASSERT_TRUE(item.status.ok()) << item.status.ToString();
+  EXPECT_EQ(item.custom_id, "a");
+  EXPECT_EQ(item.request.prompt().tokens().ids_size(), 2);
+  EXPECT_TRUE(item.request.has_max_tokens());
+  EXPECT_EQ(item.request.sampling().seed(), 18446744073709551615u);
+  EXPECT_EQ(item.request.sampling().logit_bias().at(7), -1);
+}
+
+TEST_F(BatchFiles, SayWhichLineIsWrong) {
+  const std::string deep(200000, '[');
+  const std::pair<std::string, const char*> cases[] = {
+      {"{", "line 9: expected a JSON object"},
+      {"[]", "line 9: expected a JSON object"},
+      {deep, "line 9: expected at most 100 levels of JSON"},
+      {R"({"body": {}})", "line 9: custom_id: expected a string, found none"},
+      {R"({"custom_id": 7, "body": {}})", "line 9: custom_id: expected a string, found 7"},
+      {R"({"custom_id": "a"})",
+       "line 9: body: expected a CompleteRequest as a JSON object, found none"},
+      {R"({"custom_id": "a", "body": {"promt": {}}})", "line 9: body: "},
+      {R"({"custom_id": "a", "body": {"max_tokens": "many"}})", "line 9: body: "},
+      {R"({"custom_id": "a", "body": {"return_state": true}})",
+       "line 9: body.return_state: expected false, found true"},
+  };
+  for (const auto& [line, message] : cases) {
+    const BatchItem item = ParseBatchItem(line, 9);
+    EXPECT_EQ(item.status.code(), Code::kInvalidArgument);
+    EXPECT_TRUE(item.status.message().starts_with(message)) << item.status.ToString();
+  }
+}
+
+TEST_F(BatchFiles, InputSkipsWhatIsDoneAndRefusesIdsThatComeTwice) {
+  std::string content;
+  for (const char* id : {"a", "b", "a", "c", "b"}) {
+    content += StrCat(R"({"custom_id": ")", id, R"(", "body": {"max_tokens": 1}})", "\n\n");
+  }
+  content += std::string(3 << 20, ' ') + "\nbad";  // no newline at the end
+  BatchInput input = Input(content, {"b"});
+  std::vector<std::string> got;
+  while (true) {
+    const auto item = input.Next();
+    ASSERT_TRUE(item.ok());
+    if (!*item) break;
+    EXPECT_EQ((*item)->index, static_cast<int64_t>(got.size()));
+    got.push_back(StrCat(JsonText((*item)->custom_id), (*item)->status.message()));
+  }
+  EXPECT_EQ(got,
+            (std::vector<std::string>{
+                "\"a\"",
+                "\"a\"line 5: custom_id: expected another one than those of earlier lines, found "
+                "'a'",
+                "\"c\"", "nullline 12: expected a JSON object"}));
+  EXPECT_EQ(input.skipped(), 2);
+}
+
+TEST_F(BatchFiles, OutputIsContinued) {
+  const BatchItem item = ParseBatchItem(kLine, 1);
+  BatchItem other = item;
+  other.custom_id = "b";
+  const std::string answer = JsonText(BatchResponse(item, {{"text", "y"}})) + "\n";
+  const std::string error = JsonText(BatchError(other, Code::kUnavailable, "gone")) + "\n";
+  EXPECT_EQ(answer, R"({"custom_id":"a","response":{"text":"y"},"error":null})"
+                    "\n");
+  EXPECT_EQ(error,
+            R"({"custom_id":"b","response":null,"error":{"code":"UNAVAILABLE","message":"gone"}})"
+            "\n");
+  Write(answer + error + R"({"custom_id": "c", "resp)");  // killed
+  Ids done;
+  const auto output = BatchOutput::Open(path_, false, &done);
+  ASSERT_TRUE(output.ok()) << output.status().ToString();
+  EXPECT_EQ(done, Ids{"a"});
+  EXPECT_TRUE((*output)->Write(5, BatchResponse(other, {{"text", "z"}})));
+  EXPECT_EQ(Read(), answer + error +
+                        R"({"custom_id":"b","response":{"text":"z"},"error":null})"
+                        "\n");
+}
+
+TEST_F(BatchFiles, OutputKeepsTheOrderOfTheInput) {
+  Ids done;
+  const auto output = BatchOutput::Open(path_, true, &done);
+  ASSERT_TRUE(output.ok()) << output.status().ToString();
+  for (const int64_t index : {2, 1}) EXPECT_TRUE((*output)->Write(index, Json(index)));
+  EXPECT_EQ(Read(), "");
+  EXPECT_EQ((*output)->waiting(), 2u);
+  EXPECT_TRUE((*output)->Write(0, Json(0)));
+  EXPECT_EQ(Read(), "0\n1\n2\n");
+  for (const int64_t index : {5, 4}) EXPECT_TRUE((*output)->Write(index, Json(index)));
+  EXPECT_TRUE((*output)->Flush());
+  EXPECT_EQ(Read(), "0\n1\n2\n4\n5\n");
+  EXPECT_EQ((*output)->waiting(), 0u);
+}
+
+TEST_F(BatchFiles, OutputThatCannotBeWrittenIsAnError) {
+  Ids done;
+  EXPECT_EQ(BatchOutput::Open("/nonexistent/out", false, &done).status().message(),
+            "--output: cannot write /nonexistent/out");
+  const auto full = BatchOutput::Open("/dev/full", false, &done);
+  ASSERT_TRUE(full.ok()) << full.status().ToString();
+  EXPECT_FALSE((*full)->Write(0, Json(1)));
+}
+
+}  // namespace
+}  // namespace polysketch
