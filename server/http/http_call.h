@@ -11,7 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "server/http/http_server.h"
+#include "base/status.h"
+#include "server/http/http_exchange.h"
 #include "server/net/router.h"
 
 namespace polysketch {
@@ -66,7 +67,7 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
 
   const std::shared_ptr<HttpExchange> exchange_;
   const std::string method_;
-  Callbacks callbacks_;  // empty after OnDone
+  Callbacks callbacks_;             // empty after OnDone
   CallReactor* reactor_ = nullptr;  // set in Start
   mutable std::mutex mutex_;
   std::shared_ptr<HttpCall> pinned_;  // until OnDone

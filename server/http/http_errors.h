@@ -5,7 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "server/http/http_server.h"
+#include "base/status.h"
+#include "server/http/http_exchange.h"
 
 namespace polysketch {
 

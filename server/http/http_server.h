@@ -6,58 +6,11 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "base/status.h"
+#include "server/http/http_exchange.h"
 
 namespace polysketch {
-
-using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
-
-// Names of headers have no case.
-bool EqualsIgnoringCase(std::string_view a, std::string_view b);
-
-inline constexpr char kRequestIdHeader[] = "x-request-id";
-
-struct HttpRequest {
-  std::string method;
-  std::string path;  // decoded, without the query: "/v1/models"
-  HttpHeaders
-      headers;  // with x-request-id, the server's own if the client's is missing or malformed
-  std::string body;
-  std::string peer;  // "ipv4:127.0.0.1:4711"
-
-  // The value of a header, whatever the case of its name; empty if the client did not send it.
-  std::string_view Header(std::string_view name) const;
-};
-
-// One request and its response: Reply, or StartStream, any number of Send and EndStream. Thread-safe.
-// Once the client has left, what is sent is dropped.
-class HttpExchange {
- public:
-  virtual ~HttpExchange() = default;
-
-  virtual const HttpRequest& request() const = 0;
-
-  // Sends the whole response.
-  virtual void Reply(int status, std::string_view content_type, std::string body,
-                     HttpHeaders headers = {}) = 0;
-  // Sends a response in pieces.
-  virtual void StartStream(std::string_view content_type, HttpHeaders headers = {}) = 0;
-  virtual void Send(std::string piece) = 0;
-  virtual void EndStream() = 0;
-
-  // Bytes of Send that the socket has not taken.
-  virtual size_t unsent_bytes() const = 0;
-  // `on_sent` runs on the thread of the server each time when the socket has taken bytes.
-  // `on_gone` runs there once, if the client leaves before the end of the response, or has left.
-  // Both are destroyed at the end of the response.
-  virtual void SetCallbacks(std::function<void()> on_sent, std::function<void()> on_gone) = 0;
-  // Runs `work` on the thread of the server.
-  virtual void Post(std::function<void()> work) = 0;
-};
 
 struct HttpLimits {
   int64_t max_connections = 256;  // more are closed on arrival

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <memory>
 
-#include "server/http/http_server.h"
+#include "server/http/http_exchange.h"
 #include "server/net/router.h"
 #include "server/rpc/service_context.h"
 

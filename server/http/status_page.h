@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "server/http/http_server.h"
+#include "server/http/http_exchange.h"
 #include "server/http/playground.h"
 
 namespace polysketch {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "server/http/http_server.h"
+#include "server/http/http_exchange.h"
 #include "server/net/router.h"
 #include "server/rpc/service_context.h"
 

@@ -48,7 +48,8 @@ TEST_F(Service, ReadyLineIsOneJsonObject) {
   const std::string output = server_->process().StandardOutput();
   EXPECT_EQ(output.find('\n'), output.size() - 1) << output;
   const auto ready = nlohmann::json::parse(output);
-  EXPECT_EQ(ready.size(), 2u);
+  EXPECT_EQ(ready.size(), 3u);
+  EXPECT_TRUE(ready.at("http").is_null());
   for (const char* key : {"listen", "metrics"}) {
     const auto address = ready.at(key).get<std::string>();
     EXPECT_TRUE(address.starts_with("127.0.0.1:")) << address;
