@@ -30,6 +30,10 @@ constexpr Flag kFlags[] = {
      "address of the HTTP server: the OpenAI API (/v1/completions), the status page, its "
      "playground, /healthz and /readyz. Empty: no HTTP server. A busy port is an error only if the "
      "flag is given."},
+    {"http-hosts", kText, "NAMES", &C::http_hosts, 0, 0,
+     "names that the Host header of an HTTP request may have besides IP addresses and localhost, "
+     "separated by commas; *: any name. Other requests get the HTTP status 403. Empty: any name, "
+     "but none if http-listen is a loopback address."},
     {"served-model-name", kText, "NAME", &C::served_model_name, 0, 0,
      "name of the model in the OpenAI API. Empty: the name of its folder."},
 

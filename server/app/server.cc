@@ -14,6 +14,8 @@
 #include "base/logging.h"
 #include "polysketch_build_info.h"
 #include "server/convert/status_map.h"
+#include "server/http/allowed_hosts.h"
+#include "server/http/http_errors.h"
 #include "server/http/http_server.h"
 #include "server/http/status_page.h"
 #include "server/metrics/scrape.h"
@@ -189,8 +191,18 @@ Status Server::StartHttp(const ServerConfig& config) {
                              .max_body_bytes = config.max_body_bytes,
                              .read_timeout = config.handshake_timeout,
                              .write_timeout = config.stall_deadline};
+  const std::string hosts =
+      config.http_hosts.empty() ? DefaultAllowedHosts(config.http_listen) : config.http_hosts;
   Result<std::unique_ptr<HttpServer>> http = HttpServer::Start(
-      config.http_listen, limits, [this](const std::shared_ptr<HttpExchange>& exchange) {
+      config.http_listen, limits, [this, hosts](const std::shared_ptr<HttpExchange>& exchange) {
+        const std::string_view host = exchange->request().Header("Host");
+        if (!IsAllowedHost(host, hosts)) {
+          return ReplyError(exchange.get(),
+                            Status(Code::kPermissionDenied,
+                                   StrCat("Host: expected an IP address, localhost or a name of "
+                                          "--http-hosts, found \"",
+                                          host, "\"")));
+        }
         if (!api_->Handle(exchange)) page_->Handle(exchange);
       });
   if (!http.ok() && config.http_listen_is_default) {

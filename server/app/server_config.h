@@ -15,6 +15,7 @@ struct ServerConfig {
   std::string metrics_listen = "127.0.0.1:9464";
   std::string http_listen = "127.0.0.1:8000";
   bool http_listen_is_default = true;  // a busy port is then no error
+  std::string http_hosts;
   std::string served_model_name;
 
   std::string device = "auto";

@@ -1,0 +1,40 @@
+#include "server/http/allowed_hosts.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+
+#include "server/http/http_exchange.h"
+
+namespace polysketch {
+namespace {
+
+std::string_view WithoutPort(std::string_view host) {
+  if (host.starts_with('[')) return host.substr(0, host.find(']') + 1);
+  return host.substr(0, host.find(':'));
+}
+
+bool IsIpAddress(std::string_view name) {
+  in_addr address{};
+  return name.starts_with('[') || inet_pton(AF_INET, std::string(name).c_str(), &address) == 1;
+}
+
+}  // namespace
+
+bool IsAllowedHost(std::string_view host, std::string_view allowed) {
+  const std::string_view name = WithoutPort(host);
+  if (IsIpAddress(name) || EqualsIgnoringCase(name, "localhost")) return true;
+  while (!allowed.empty()) {
+    const std::string_view entry = allowed.substr(0, allowed.find(','));
+    if (entry == "*" || (!name.empty() && EqualsIgnoringCase(name, entry))) return true;
+    allowed.remove_prefix(std::min(allowed.size(), entry.size() + 1));
+  }
+  return false;
+}
+
+std::string DefaultAllowedHosts(std::string_view listen_address) {
+  const std::string_view name = WithoutPort(listen_address);
+  return name.starts_with("127.") || name == "[::1]" ? "" : "*";
+}
+
+}  // namespace polysketch

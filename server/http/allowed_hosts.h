@@ -1,0 +1,18 @@
+// Which names the Host header of a request may have. A web page whose name an attacker resolves to this
+// machine (DNS rebinding) could otherwise use the server through a visitor's browser.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace polysketch {
+
+// Whether `host`, the value of a Host header, names the server. IP addresses and "localhost" always
+// do. Other names must be in `allowed`, separated by commas; "*" allows any name.
+bool IsAllowedHost(std::string_view host, std::string_view allowed);
+
+// The value of --http-hosts that is meant by an empty one: any name, but none for an address that
+// only this machine can reach.
+std::string DefaultAllowedHosts(std::string_view listen_address);
+
+}  // namespace polysketch
