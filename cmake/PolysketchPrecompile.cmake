@@ -25,19 +25,24 @@ endfunction()
 
 # polysketch_kernel_target(TARGET) gives a target with kernels its precompiled header, and optimises it in sanitizer builds as
 # well. At -O1, and with every scope of the stack poisoned, loops over vector registers take sixty times as long as in
-# Release; with these options, five times. The header is then that of polysketch_kernels: g++ 12 crashes when it compiles
-# at -O2 with a header that it compiled at -O1.
+# Release; with these options, five times. They need a header of their own: g++ 12 crashes when it compiles at -O2 with a
+# header that it compiled at -O1.
 function(polysketch_kernel_target target)
   if(NOT POLYSKETCH_SANITIZE)
     polysketch_share_precompiled(${target} polysketch_base)
     return()
   endif()
-  target_compile_options(${target} PRIVATE -O2 -fno-sanitize-address-use-after-scope)
-  if(target STREQUAL polysketch_kernels)
-    polysketch_precompile(${target} ${POLYSKETCH_STD_HEADERS} <immintrin.h>)
-  else()
-    polysketch_share_precompiled(${target} polysketch_kernels)
+  set(options -O2 -fno-sanitize-address-use-after-scope)
+  if(NOT TARGET polysketch_kernel_headers)
+    set(source "${CMAKE_BINARY_DIR}/generated/polysketch_kernel_headers.cc")
+    file(GENERATE OUTPUT "${source}" CONTENT "")
+    add_library(polysketch_kernel_headers OBJECT "${source}")
+    target_link_libraries(polysketch_kernel_headers PRIVATE polysketch_base)
+    target_compile_options(polysketch_kernel_headers PRIVATE ${options})
+    polysketch_precompile(polysketch_kernel_headers ${POLYSKETCH_STD_HEADERS} <immintrin.h>)
   endif()
+  target_compile_options(${target} PRIVATE ${options})
+  polysketch_share_precompiled(${target} polysketch_kernel_headers)
 endfunction()
 
 # polysketch_precompiled_tests(NAME [GRPC]) makes the executable NAME_headers, which owns the headers of tests.
