@@ -86,7 +86,9 @@ class Attempts:
         """Chooses the next replica. Returns the seconds to wait first. Raises the error if the call is not repeated."""
         if self._retry is None:
             raise error
-        if error.code is grpc.StatusCode.UNAVAILABLE:
+        # gRPC ends calls so that arrive while a server shuts down; a call that this client cancels has other words.
+        shut_down = error.code is grpc.StatusCode.CANCELLED and error.message == "CANCELLED"
+        if error.code is grpc.StatusCode.UNAVAILABLE or shut_down:
             self.replica.failed()
             if self.replica is self._home:
                 self._unavailable = error
