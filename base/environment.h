@@ -15,7 +15,7 @@ namespace polysketch {
 std::vector<std::string> UnknownVariables(const char* const* environment,
                                           const std::function<bool(std::string_view)>& is_known);
 
-// "POLYSKETCH_SEVER is not known". The text of the warning for one of these names.
+// Returns the text of the warning for one of these names.
 std::string UnknownVariableText(std::string_view name);
 
 }  // namespace polysketch

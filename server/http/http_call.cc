@@ -1,6 +1,5 @@
 #include "server/http/http_call.h"
 
-#include <charconv>
 #include <utility>
 
 #include "server/convert/wire.h"
@@ -10,15 +9,6 @@ namespace {
 
 // A write ends when less than this waits for the socket: a client that does not read holds no more.
 constexpr size_t kMaxUnsentBytes = 256 << 10;
-
-Status FromGrpcStatus(const grpc::Status& status, const std::string& retry_after_ms) {
-  if (status.ok()) return Status();
-  Status error(static_cast<Code>(status.error_code()), status.error_message());
-  int64_t delay = 0;
-  const char* const end = retry_after_ms.data() + retry_after_ms.size();
-  if (std::from_chars(retry_after_ms.data(), end, delay).ec != std::errc()) return error;
-  return std::move(error).WithRetryAfter(std::chrono::milliseconds(delay));
-}
 
 }  // namespace
 
@@ -74,11 +64,6 @@ std::vector<std::string_view> HttpCall::Metadata(std::string_view key) const {
   return values;
 }
 
-void HttpCall::AddTrailingMetadata(const std::string& key, const std::string& value) {
-  std::lock_guard lock(mutex_);
-  if (key == "retry-after-ms") retry_after_ms_ = value;
-}
-
 void HttpCall::StartRead(grpc::ByteBuffer* message) {
   std::lock_guard lock(mutex_);
   const bool first = !std::exchange(read_, true);
@@ -98,19 +83,10 @@ void HttpCall::StartWrite(const grpc::ByteBuffer* message) {
 
 void HttpCall::StartWriteAndFinish(const grpc::ByteBuffer* message) {
   callbacks_.on_message(*message);
-  End(Status());
+  Finish(Status());
 }
 
-void HttpCall::Finish(const grpc::Status& status) {
-  std::string retry_after_ms;
-  {
-    std::lock_guard lock(mutex_);
-    retry_after_ms = retry_after_ms_;
-  }
-  End(FromGrpcStatus(status, retry_after_ms));
-}
-
-void HttpCall::End(const Status& status) {
+void HttpCall::Finish(const Status& status) {
   {
     std::lock_guard lock(mutex_);
     finished_ = true;

@@ -48,11 +48,10 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
   }
   // The HTTP server returns x-request-id itself.
   void AddInitialMetadata(const std::string&, const std::string&) override {}
-  void AddTrailingMetadata(const std::string& key, const std::string& value) override;
   void StartRead(grpc::ByteBuffer* message) override;
   void StartWrite(const grpc::ByteBuffer* message) override;
   void StartWriteAndFinish(const grpc::ByteBuffer* message) override;
-  void Finish(const grpc::Status& status) override;
+  void Finish(const Status& status) override;
   void TryCancel() override;
   bool IsCancelled() const override;
 
@@ -63,7 +62,6 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
         callbacks_(std::move(callbacks)) {}
   // Posts `report` to the thread of the HTTP server, unless the RPC has ended by then.
   void Report(std::function<void(CallReactor*)> report);
-  void End(const Status& status);
 
   const std::shared_ptr<HttpExchange> exchange_;
   const std::string method_;
@@ -73,7 +71,6 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
   std::shared_ptr<HttpCall> pinned_;  // until OnDone
   // Guarded by mutex_:
   grpc::ByteBuffer request_;
-  std::string retry_after_ms_;
   bool read_ = false;     // the request was read
   bool blocked_ = false;  // a write ends when the client has read more
   bool cancelled_ = false;

@@ -1,7 +1,8 @@
 #include "server/http/http_errors.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+
+#include "server/http/json_text.h"
 
 namespace polysketch {
 namespace {
@@ -67,7 +68,7 @@ std::string ErrorBody(int http_status, const std::string& message, std::string_v
   error["param"] = param.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(param);
   error["code"] = nullptr;
   const nlohmann::ordered_json body = {{"error", std::move(error)}};
-  return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return JsonText(body) + "\n";
 }
 
 std::string ErrorBody(const Status& status) {

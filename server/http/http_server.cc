@@ -113,7 +113,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void ReadBody();
   void OnBody(error_code error);
   void Handle();
-  // Answers a request that is not HTTP, or too large, and closes the connection.
+  // Refuses what is not HTTP, or too large. Returns false for an error of the connection.
+  bool RefuseBadInput(error_code error);
+  // Answers and closes the connection.
   void Refuse(int status, const std::string& message);
   void WatchForLeave();
   void CheckLeave();
@@ -268,18 +270,27 @@ void Connection::Read(std::chrono::milliseconds timeout) {
       [self = shared_from_this()](error_code error, size_t) { self->OnHeader(error); });
 }
 
+bool Connection::RefuseBadInput(error_code error) {
+  static const auto& parse_errors = make_error_code(http::error::bad_method).category();
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    Refuse(431, StrCat("the header: expected at most ", loop_->limits.max_header_bytes,
+                       " bytes, found more"));
+  } else if (error == http::error::body_limit) {
+    Refuse(413, StrCat("the body: expected at most ", loop_->limits.max_body_bytes,
+                       " bytes, found more"));
+  } else if (error.category() == parse_errors && error != http::error::end_of_stream &&
+             error != http::error::partial_message) {
+    Refuse(400, StrCat("expected an HTTP/1.1 request, found bytes that do not parse: ",
+                       error.message()));
+  } else {
+    return false;  // the client has left
+  }
+  return true;
+}
+
 void Connection::OnHeader(error_code error) {
   if (!stream_.socket().is_open()) return;
-  if (error == http::error::header_limit || error == http::error::buffer_overflow)
-    return Refuse(431, StrCat("the header: expected at most ", loop_->limits.max_header_bytes,
-                              " bytes, found more"));
-  if (error == http::error::body_limit)
-    return Refuse(413, StrCat("the body: expected at most ", loop_->limits.max_body_bytes,
-                              " bytes, found more"));
-  if (error.category() == http::make_error_code(http::error::bad_method).category() &&
-      error != http::error::end_of_stream && error != http::error::partial_message)
-    return Refuse(400, StrCat("expected an HTTP/1.1 request, found bytes that do not parse: ",
-                              error.message()));
+  if (error && RefuseBadInput(error)) return;
   if (error) return Close();
   if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
     auto text = std::make_shared<std::string>("HTTP/1.1 100 Continue\r\n\r\n");
@@ -302,12 +313,7 @@ void Connection::ReadBody() {
 
 void Connection::OnBody(error_code error) {
   if (!stream_.socket().is_open()) return;
-  if (error == http::error::body_limit)
-    return Refuse(413, StrCat("the body: expected at most ", loop_->limits.max_body_bytes,
-                              " bytes, found more"));
-  if (error.category() == http::make_error_code(http::error::bad_method).category() &&
-      error != http::error::end_of_stream && error != http::error::partial_message)
-    return Refuse(400, StrCat("the body: ", error.message()));
+  if (error && RefuseBadInput(error)) return;
   if (error) return Close();
   ReadBody();
 }

@@ -10,6 +10,7 @@
 #include "server/convert/wire.h"
 #include "server/http/http_call.h"
 #include "server/http/http_errors.h"
+#include "server/http/json_text.h"
 
 namespace polysketch {
 namespace {
@@ -21,7 +22,7 @@ constexpr size_t kMaxBodyBytes = 1 << 20;
 std::string ErrorLine(const Status& status) {
   const nlohmann::json json = {
       {"error", {{"code", std::string(CodeName(status.code()))}, {"message", status.message()}}}};
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return JsonText(json) + "\n";
 }
 
 void Refuse(HttpExchange* exchange, const Status& status) {

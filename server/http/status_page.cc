@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "polysketch_build_info.h"
+#include "server/http/json_text.h"
 #include "server/http/web_files.h"
 
 namespace polysketch {
@@ -54,7 +55,7 @@ std::string StatusPage::StatusJson() const {
     metrics[family.name] = std::move(series);
   }
   json["metrics"] = std::move(metrics);
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return JsonText(json);
 }
 
 void StatusPage::Handle(const std::shared_ptr<HttpExchange>& exchange) {

@@ -3,12 +3,13 @@
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/status.h>
 
 #include <chrono>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/status.h"
 
 namespace polysketch {
 
@@ -26,16 +27,15 @@ class CallContext {
   // time_point::max(): no deadline.
   virtual std::chrono::system_clock::time_point deadline() const = 0;
 
-  // --- before the first write and before the end ---
+  // Called before the first write and before the end.
   virtual void AddInitialMetadata(const std::string& key, const std::string& value) = 0;
-  virtual void AddTrailingMetadata(const std::string& key, const std::string& value) = 0;
 
   // --- operations; their ends are reported on a thread of the transport, never in these functions ---
   virtual void StartRead(grpc::ByteBuffer* message) = 0;
   virtual void StartWrite(const grpc::ByteBuffer* message) = 0;
-  // Ends the call, once. OnDone follows.
+  // Each ends the call, once. OnDone follows.
   virtual void StartWriteAndFinish(const grpc::ByteBuffer* message) = 0;
-  virtual void Finish(const grpc::Status& status) = 0;
+  virtual void Finish(const Status& status) = 0;
 
   // Ends outstanding operations and reports OnCancel.
   virtual void TryCancel() = 0;

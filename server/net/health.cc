@@ -3,7 +3,6 @@
 #include <optional>
 #include <string>
 
-#include "server/convert/status_map.h"
 #include "server/convert/wire.h"
 
 namespace polysketch {
@@ -11,6 +10,8 @@ namespace {
 
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
+
+const Status kCancelled(Code::kCancelled, "");
 
 bool IsKnown(const HealthCheckRequest& request) {
   return request.service().empty() || request.service() == kPolySketchService;
@@ -32,11 +33,10 @@ class HealthService::CheckCall final : public CountedReactor {
   }
   void OnReadDone(bool ok) override {
     HealthCheckRequest request;
-    if (!ok) return context_->Finish(grpc::Status::CANCELLED);
+    if (!ok) return context_->Finish(kCancelled);
     if (const polysketch::Status parsed = ParseMessage(bytes_, &request); !parsed.ok())
-      return context_->Finish(ToGrpcStatus(parsed));
-    if (!IsKnown(request))
-      return context_->Finish(grpc::Status(grpc::StatusCode::NOT_FOUND, "unknown service"));
+      return context_->Finish(parsed);
+    if (!IsKnown(request)) return context_->Finish(NotFound("unknown service"));
     {
       std::lock_guard lock(service_->mutex_);
       bytes_ = Response(service_->status());
@@ -69,13 +69,13 @@ class HealthService::WatchCall final : public CountedReactor {
     writing_ = true;
     context_->StartWrite(&bytes_);
   }
-  void End(const grpc::Status& status) {
+  void End(const polysketch::Status& status) {
     if (ended_) return;
     ended_ = true;
     context_->Finish(status);
   }
   // Ends the watch after the newest status has been written.
-  void EndAfterUpdate(const grpc::Status& status) {
+  void EndAfterUpdate(const polysketch::Status& status) {
     end_status_ = status;
     if (!writing_) End(status);
   }
@@ -84,10 +84,10 @@ class HealthService::WatchCall final : public CountedReactor {
     HealthCheckRequest request;
     const polysketch::Status parsed = ok ? ParseMessage(bytes_, &request) : polysketch::Status();
     std::lock_guard lock(service_->mutex_);
-    if (!ok) return End(grpc::Status::CANCELLED);
-    if (!parsed.ok()) return End(ToGrpcStatus(parsed));
+    if (!ok) return End(kCancelled);
+    if (!parsed.ok()) return End(parsed);
     if (service_->ended_ || verdict() != ConnectionTable::Verdict::kAccepted)
-      return End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "no watches now"));
+      return End(Unavailable("no watches now"));
     known_ = IsKnown(request);
     service_->watches_.insert(this);
     Update();
@@ -95,13 +95,13 @@ class HealthService::WatchCall final : public CountedReactor {
   void OnWriteDone(bool ok) override {
     std::lock_guard lock(service_->mutex_);
     writing_ = false;
-    if (!ok) return End(grpc::Status::CANCELLED);
+    if (!ok) return End(kCancelled);
     Update();
     if (!writing_ && end_status_) End(*end_status_);
   }
   void OnCancel() override {
     std::lock_guard lock(service_->mutex_);
-    End(grpc::Status::CANCELLED);
+    End(kCancelled);
   }
   void OnDone() override {
     {
@@ -119,7 +119,7 @@ class HealthService::WatchCall final : public CountedReactor {
   Status sent_ = HealthCheckResponse::UNKNOWN;  // UNKNOWN: nothing was sent yet
   bool writing_ = false;
   bool ended_ = false;
-  std::optional<grpc::Status> end_status_;  // set by EndAfterUpdate
+  std::optional<polysketch::Status> end_status_;  // set by EndAfterUpdate
 };
 
 void HealthService::AddMethods(Router* router) {
@@ -142,8 +142,7 @@ void HealthService::SetServing(bool serving) {
 void HealthService::EndWatches() {
   std::lock_guard lock(mutex_);
   ended_ = true;
-  for (WatchCall* watch : watches_)
-    watch->EndAfterUpdate(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server ends"));
+  for (WatchCall* watch : watches_) watch->EndAfterUpdate(Unavailable("the server ends"));
 }
 
 }  // namespace polysketch

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "grpc/reflection/v1/reflection.pb.h"
-#include "server/convert/status_map.h"
 #include "server/convert/wire.h"
 
 namespace polysketch {
@@ -95,20 +94,19 @@ class ReflectionCall final : public CountedReactor {
     if (verdict() == ConnectionTable::Verdict::kAccepted) {
       context_->StartRead(&bytes_);
     } else {
-      context_->Finish(
-          grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls at once"));
+      context_->Finish(ResourceExhausted("too many calls at once"));
     }
   }
   void OnReadDone(bool ok) override {
-    if (!ok) return context_->Finish(grpc::Status::OK);
+    if (!ok) return context_->Finish(Status());
     ServerReflectionRequest request;
     if (const Status status = ParseMessage(bytes_, &request); !status.ok())
-      return context_->Finish(ToGrpcStatus(status));
+      return context_->Finish(status);
     bytes_ = SerializeMessage(Answer(request));
     context_->StartWrite(&bytes_);
   }
   void OnWriteDone(bool ok) override {
-    ok ? context_->StartRead(&bytes_) : context_->Finish(grpc::Status::CANCELLED);
+    ok ? context_->StartRead(&bytes_) : context_->Finish(Status(Code::kCancelled, ""));
   }
 
  private:

@@ -1,5 +1,7 @@
 #include "server/net/router.h"
 
+#include "server/convert/status_map.h"
+
 namespace polysketch {
 namespace {
 
@@ -8,7 +10,7 @@ class UnknownMethodCall final : public CountedReactor {
  public:
   UnknownMethodCall(ConnectionTable* connections, CallContext* context)
       : CountedReactor(connections, context) {
-    context_->Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "unknown method"));
+    context_->Finish(Status(Code::kUnimplemented, "unknown method"));
   }
 };
 
@@ -31,15 +33,16 @@ class GrpcCall final : public grpc::ServerGenericBidiReactor, public CallContext
   void AddInitialMetadata(const std::string& key, const std::string& value) override {
     context_->AddInitialMetadata(key, value);
   }
-  void AddTrailingMetadata(const std::string& key, const std::string& value) override {
-    context_->AddTrailingMetadata(key, value);
-  }
   void StartRead(grpc::ByteBuffer* message) override { Base::StartRead(message); }
   void StartWrite(const grpc::ByteBuffer* message) override { Base::StartWrite(message); }
   void StartWriteAndFinish(const grpc::ByteBuffer* message) override {
     Base::StartWriteAndFinish(message, grpc::WriteOptions(), grpc::Status::OK);
   }
-  void Finish(const grpc::Status& status) override { Base::Finish(status); }
+  void Finish(const Status& status) override {
+    if (const auto delay = status.retry_after(); delay.has_value())
+      context_->AddTrailingMetadata("retry-after-ms", StrCat(delay->count()));
+    Base::Finish(ToGrpcStatus(status));
+  }
   void TryCancel() override { context_->TryCancel(); }
   bool IsCancelled() const override { return context_->IsCancelled(); }
 

@@ -5,16 +5,13 @@
 
 #include "server/convert/wire.h"
 #include "server/http/http_errors.h"
+#include "server/http/json_text.h"
 
 namespace polysketch {
 namespace {
 
 constexpr std::string_view kSampling = "sampling.";
 constexpr char kEventStream[] = "text/event-stream; charset=utf-8";
-
-std::string Dump(const nlohmann::ordered_json& json) {
-  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
 
 std::string_view FinishReasonText(v1::FinishReason reason) {
   switch (reason) {
@@ -29,15 +26,19 @@ std::string_view FinishReasonText(v1::FinishReason reason) {
 
 }  // namespace
 
+int64_t UnixSeconds() {
+  using std::chrono::system_clock;
+  return std::chrono::duration_cast<std::chrono::seconds>(system_clock::now().time_since_epoch())
+      .count();
+}
+
 CompletionRun::CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionJob job,
                              std::string model, const Tokenizer* tokenizer)
     : exchange_(std::move(exchange)),
       job_(std::move(job)),
       model_(std::move(model)),
       tokenizer_(tokenizer),
-      created_(std::chrono::duration_cast<std::chrono::seconds>(
-                   std::chrono::system_clock::now().time_since_epoch())
-                   .count()),
+      created_(UnixSeconds()),
       choices_(job_.requests.size() * static_cast<size_t>(job_.options.choices)),
       running_(job_.requests.size()) {}
 
@@ -157,7 +158,7 @@ void CompletionRun::Complete() {
       body["choices"].push_back(ChoiceJson(i, &choices_[i]));
     body["usage"] = UsageJson();
     Extend(&body);
-    return exchange_->Reply(200, kJsonType, Dump(body));
+    return exchange_->Reply(200, kJsonType, JsonText(body));
   }
   if (job_.options.include_usage) {
     Json event = Envelope();
@@ -179,7 +180,7 @@ void CompletionRun::SendChoice(size_t index, Choice* choice) {
 
 void CompletionRun::SendEvent(const Json& event) {
   if (!std::exchange(started_, true)) exchange_->StartStream(kEventStream);
-  exchange_->Send("data: " + Dump(event) + "\n\n");
+  exchange_->Send("data: " + JsonText(event) + "\n\n");
 }
 
 CompletionRun::Json CompletionRun::ChoiceJson(size_t index, Choice* choice) const {

@@ -14,6 +14,9 @@
 
 namespace polysketch {
 
+// The time, as the API writes it: seconds since 1970.
+int64_t UnixSeconds();
+
 class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
  public:
   // `model`: the name in the response. `tokenizer` may be null.

@@ -41,12 +41,18 @@ const nlohmann::json* JsonFields::Any(const char* name) {
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
-std::optional<bool> JsonFields::Bool(const char* name) {
+template <typename T>
+std::optional<T> JsonFields::Get(const char* name, bool (nlohmann::json::*is)() const,
+                                 const char* expected) {
   const nlohmann::json* value = Any(name);
   if (value == nullptr) return std::nullopt;
-  if (value->is_boolean()) return value->get<bool>();
-  Fail(name, StrCat("expected true or false, found ", JsonTypeName(*value)));
+  if ((value->*is)()) return value->get<T>();
+  Fail(name, StrCat("expected ", expected, ", found ", JsonTypeName(*value)));
   return std::nullopt;
+}
+
+std::optional<bool> JsonFields::Bool(const char* name) {
+  return Get<bool>(name, &nlohmann::json::is_boolean, "true or false");
 }
 
 std::optional<int64_t> JsonFields::Integer(const char* name, int64_t min, int64_t max) {
@@ -65,19 +71,11 @@ std::optional<int64_t> JsonFields::Integer(const char* name, int64_t min, int64_
 }
 
 std::optional<float> JsonFields::Number(const char* name) {
-  const nlohmann::json* value = Any(name);
-  if (value == nullptr) return std::nullopt;
-  if (value->is_number()) return value->get<float>();
-  Fail(name, StrCat("expected a number, found ", JsonTypeName(*value)));
-  return std::nullopt;
+  return Get<float>(name, &nlohmann::json::is_number, "a number");
 }
 
 std::optional<std::string> JsonFields::String(const char* name) {
-  const nlohmann::json* value = Any(name);
-  if (value == nullptr) return std::nullopt;
-  if (value->is_string()) return value->get<std::string>();
-  Fail(name, StrCat("expected a string, found ", JsonTypeName(*value)));
-  return std::nullopt;
+  return Get<std::string>(name, &nlohmann::json::is_string, "a string");
 }
 
 std::optional<std::vector<int32_t>> JsonFields::Integers(const char* name) {

@@ -52,6 +52,10 @@ class JsonFields {
   }
 
  private:
+  // `is`: the type that is accepted; `expected`: its name.
+  template <typename T>
+  std::optional<T> Get(const char* name, bool (nlohmann::json::*is)() const, const char* expected);
+
   const nlohmann::json& object_;
   const std::string prefix_;
   std::unordered_set<std::string> known_;

@@ -1,11 +1,12 @@
 #include "server/openai/openai_api.h"
 
-#include <chrono>
+#include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "server/http/http_errors.h"
+#include "server/http/json_text.h"
 #include "server/openai/completion_request.h"
 #include "server/openai/completion_run.h"
 #include "server/openai/text_api.h"
@@ -36,74 +37,69 @@ OpenAiApi::OpenAiApi(const Router* router, ServiceContext* service, std::string 
     : router_(router),
       service_(service),
       model_name_(std::move(model_name)),
-      created_(std::chrono::duration_cast<std::chrono::seconds>(
-                   std::chrono::system_clock::now().time_since_epoch())
-                   .count()) {}
+      created_(UnixSeconds()) {}
 
 std::string OpenAiApi::ModelName(const ServedModel& model) const {
   return model_name_.empty() ? model.description.name() : model_name_;
 }
 
+OpenAiApi::Answer OpenAiApi::AnswerOf(const std::string& path, bool* is_get) {
+  *is_get = path.starts_with(kModels) || path == "/tokenizer_info";
+  if (path.starts_with(kModels)) return &OpenAiApi::Models;
+  if (path == "/tokenizer_info") return &OpenAiApi::Text<TokenizerInfoJson>;
+  if (path == "/v1/completions") return &OpenAiApi::Complete;
+  if (path == "/tokenize") return &OpenAiApi::Text<TokenizeJson>;
+  if (path == "/detokenize") return &OpenAiApi::Text<DetokenizeJson>;
+  return nullptr;
+}
+
 bool OpenAiApi::Handle(const Exchange& exchange) {
   const HttpRequest& request = exchange->request();
-  const bool is_get = request.path.starts_with(kModels) || request.path == "/tokenizer_info";
-  std::function<void(const ServedModel&)> answer;
-  if (request.path.starts_with(kModels)) {
-    answer = [&](const ServedModel& model) { ReplyModels(exchange.get(), model); };
-  } else if (request.path == "/tokenizer_info") {
-    answer = [&](const ServedModel&) {
-      Text(exchange,
-           [](const std::string&, const ServedModel& model) { return TokenizerInfoJson(model); });
-    };
-  } else if (request.path == "/v1/completions") {
-    answer = [&](const ServedModel&) { Complete(exchange); };
-  } else if (request.path == "/tokenize") {
-    answer = [&](const ServedModel&) { Text(exchange, TokenizeJson); };
-  } else if (request.path == "/detokenize") {
-    answer = [&](const ServedModel&) { Text(exchange, DetokenizeJson); };
-  } else {
-    return false;
-  }
-  if (request.method != (is_get ? "GET" : "POST")) {
-    const std::string allowed = is_get ? "GET" : "POST";
+  bool is_get = false;
+  const Answer answer = AnswerOf(request.path, &is_get);
+  if (answer == nullptr) return false;
+  const std::string allowed = is_get ? "GET" : "POST";
+  if (request.method != allowed) {
     exchange->Reply(405, kJsonType,
                     ErrorBody(405, StrCat("expected ", allowed, ", found ", request.method)),
                     {{"Allow", allowed}});
     return true;
   }
   Status status = is_get ? Status() : CheckContentType(request);
-  const ServedModel* model = service_->model.load();
   if (status.ok() && service_->draining.load()) status = Unavailable("the server is draining");
-  if (status.ok() && model == nullptr) status = Unavailable("the server is loading its model");
-  status.ok() ? answer(*model) : ReplyError(exchange.get(), status);
+  if (status.ok() && service_->model.load() == nullptr)
+    status = Unavailable("the server is loading its model");
+  status.ok() ? (this->*answer)(exchange) : ReplyError(exchange.get(), status);
   return true;
 }
 
-void OpenAiApi::ReplyModels(HttpExchange* exchange, const ServedModel& model) const {
+void OpenAiApi::Models(const Exchange& exchange) {
+  const ServedModel& model = *service_->model.load();
   const std::string name = ModelName(model);
   const std::string& path = exchange->request().path;
-  const std::string models = ModelsJson(name, created_, model);
-  if (path == kModels) return exchange->Reply(200, kJsonType, models);
-  if (path == StrCat(kModels, "/", name)) {
-    const auto entry = nlohmann::ordered_json::parse(models).at("data").at(0);
-    return exchange->Reply(200, kJsonType, entry.dump() + "\n");
-  }
-  ReplyModelNotFound(exchange, path.substr(std::min(path.size(), kModels.size() + 1)), name);
+  nlohmann::ordered_json json = ModelJson(name, created_, model);
+  if (path == kModels) json = {{"object", "list"}, {"data", nlohmann::ordered_json::array({json})}};
+  if (path == kModels || path == StrCat(kModels, "/", name))
+    return exchange->Reply(200, kJsonType, JsonText(json) + "\n");
+  ReplyModelNotFound(exchange.get(), path.substr(std::min(path.size(), kModels.size() + 1)), name);
 }
 
-void OpenAiApi::Text(const Exchange& exchange,
-                     Result<std::string> (*answer)(const std::string&, const ServedModel&)) {
-  const auto run = [exchange, answer, service = service_] {
+void OpenAiApi::Run(const Exchange& exchange, const std::function<void()>& work) {
+  if (exchange->request().body.size() <= kInlineRequestBytes) return work();
+  service_->tokenizers->Post(work);
+}
+
+template <Result<std::string> (*answer)(const std::string& body, const ServedModel& model)>
+void OpenAiApi::Text(const Exchange& exchange) {
+  Run(exchange, [exchange, service = service_] {
     Result<std::string> body = answer(exchange->request().body, *service->model.load());
     if (!body.ok()) return ReplyError(exchange.get(), body.status());
     exchange->Reply(200, kJsonType, *std::move(body));
-  };
-  if (exchange->request().body.size() <= kInlineRequestBytes) return run();
-  service_->tokenizers->Post(run);
+  });
 }
 
 void OpenAiApi::Complete(const Exchange& exchange) {
-  const auto run = [exchange, this] {
+  Run(exchange, [exchange, this] {
     Result<nlohmann::json> body = ParseJsonObject(exchange->request().body);
     if (!body.ok()) return ReplyError(exchange.get(), body.status());
     Result<CompletionJob> job = ToCompletionJob(*body);
@@ -115,9 +111,7 @@ void OpenAiApi::Complete(const Exchange& exchange) {
     auto completion =
         std::make_shared<CompletionRun>(exchange, *std::move(job), name, model.rules.tokenizer);
     exchange->Post([completion, this] { completion->Start(*router_); });
-  };
-  if (exchange->request().body.size() <= kInlineRequestBytes) return run();
-  service_->tokenizers->Post(run);
+  });
 }
 
 }  // namespace polysketch

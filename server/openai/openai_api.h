@@ -1,6 +1,7 @@
 // The HTTP API: OpenAI's paths, and those of vLLM beside them. docs/openai-api.md is its reference.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -22,12 +23,16 @@ class OpenAiApi {
 
  private:
   using Exchange = std::shared_ptr<HttpExchange>;
-  // Runs on a tokenizer thread for a large body.
+  using Answer = void (OpenAiApi::*)(const Exchange& exchange);
+  // Null for another path. The method is GET or POST.
+  static Answer AnswerOf(const std::string& path, bool* is_get);
   void Complete(const Exchange& exchange);
-  void Text(const Exchange& exchange,
-            Result<std::string> (*answer)(const std::string& body, const ServedModel& model));
+  void Models(const Exchange& exchange);
+  template <Result<std::string> (*answer)(const std::string& body, const ServedModel& model)>
+  void Text(const Exchange& exchange);
+  // Runs `work`, on a tokenizer thread for a large body.
+  void Run(const Exchange& exchange, const std::function<void()>& work);
   std::string ModelName(const ServedModel& model) const;
-  void ReplyModels(HttpExchange* exchange, const ServedModel& model) const;
 
   const Router* const router_;
   ServiceContext* const service_;

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "server/convert/status_map.h"
+#include "server/http/json_text.h"
 #include "server/openai/json_fields.h"
 
 namespace polysketch {
@@ -11,9 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+std::string Dump(const Json& json) { return JsonText(json) + "\n"; }
 
 // The pieces that are control ids, the longest first.
 std::vector<std::pair<std::string, int32_t>> ControlPieces(const Tokenizer& tokenizer) {
@@ -111,7 +110,7 @@ Result<std::string> DetokenizeJson(const std::string& body, const ServedModel& m
   return Dump({{"prompt", text}});
 }
 
-Result<std::string> TokenizerInfoJson(const ServedModel& model) {
+Result<std::string> TokenizerInfoJson(const std::string&, const ServedModel& model) {
   PS_RETURN_IF_ERROR(RequireTokenizer(model.rules, "tokenizer_info"));
   const Tokenizer& tokenizer = *model.rules.tokenizer;
   const auto piece = [&](int id) {
@@ -128,15 +127,15 @@ Result<std::string> TokenizerInfoJson(const ServedModel& model) {
   return Dump(json);
 }
 
-std::string ModelsJson(const std::string& name, int64_t created, const ServedModel& model) {
-  Json entry;
-  entry["id"] = name;
-  entry["object"] = "model";
-  entry["created"] = created;
-  entry["owned_by"] = "polysketch";
-  entry["root"] = model.description.name();
-  entry["max_model_len"] = model.rules.max_prompt_tokens;
-  return Dump({{"object", "list"}, {"data", Json::array({entry})}});
+Json ModelJson(const std::string& name, int64_t created, const ServedModel& model) {
+  Json json;
+  json["id"] = name;
+  json["object"] = "model";
+  json["created"] = created;
+  json["owned_by"] = "polysketch";
+  json["root"] = model.description.name();
+  json["max_model_len"] = model.rules.max_prompt_tokens;
+  return json;
 }
 
 }  // namespace polysketch

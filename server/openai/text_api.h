@@ -1,6 +1,7 @@
 // /tokenize, /detokenize, /tokenizer_info and /v1/models: the forms of vLLM and OpenAI.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -14,11 +15,13 @@ namespace polysketch {
 Result<std::vector<int32_t>> EncodeWithControlPieces(const Tokenizer& tokenizer,
                                                      const std::string& text);
 
-// Each returns the body of the response to the body of the request. Errors name the field.
+// Each returns the body of the response to the body of the request, which a GET does not have.
+// Errors name the field.
 Result<std::string> TokenizeJson(const std::string& body, const ServedModel& model);
 Result<std::string> DetokenizeJson(const std::string& body, const ServedModel& model);
-Result<std::string> TokenizerInfoJson(const ServedModel& model);
-// `created`: when the server started, in seconds since 1970.
-std::string ModelsJson(const std::string& name, int64_t created, const ServedModel& model);
+Result<std::string> TokenizerInfoJson(const std::string&, const ServedModel& model);
+// An entry of /v1/models. `created`: when the server started, in seconds since 1970.
+nlohmann::ordered_json ModelJson(const std::string& name, int64_t created,
+                                 const ServedModel& model);
 
 }  // namespace polysketch

@@ -163,11 +163,7 @@ void EngineCall::Close(Result<Messages> last, const FinishEvent* finish) {
   call_.OnEnd(last.status(), finish);
   lease_.reset();
   write_started_ = Clock::now();
-  if (!last.ok()) {
-    if (const auto delay = last.status().retry_after(); delay.has_value())
-      context_->AddTrailingMetadata("retry-after-ms", StrCat(delay->count()));
-    return context_->Finish(ToGrpcStatus(last.status()));
-  }
+  if (!last.ok()) return context_->Finish(last.status());
   last_ = *std::move(last);
   std::reverse(last_.begin(), last_.end());
   WriteLast();

@@ -1,6 +1,7 @@
 // Tokenize, Detokenize and GetModel.
 #include <string>
 
+#include "server/convert/status_map.h"
 #include "server/rpc/service.h"
 #include "server/rpc/unary_call.h"
 

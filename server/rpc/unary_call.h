@@ -4,7 +4,6 @@
 #include <string>
 #include <string_view>
 
-#include "server/convert/status_map.h"
 #include "server/convert/wire.h"
 #include "server/net/router.h"
 #include "server/rpc/call.h"
@@ -56,7 +55,7 @@ class UnaryCall final : public CallReactor {
 
   void End(const Status& status) {
     call_.OnEnd(status, nullptr);
-    if (!status.ok()) return context_->Finish(ToGrpcStatus(status));
+    if (!status.ok()) return context_->Finish(status);
     context_->StartWriteAndFinish(&bytes_);
   }
 
