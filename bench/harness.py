@@ -37,10 +37,10 @@ class Server:
         self._bin = options.bin
         self._process = subprocess.Popen(
             [options.bin / "polysketch-server", f"--model={options.model}", "--listen=127.0.0.1:0",
-             "--metrics-listen=127.0.0.1:0", "--http-listen=", "--log-level=warning", *flags, *options.server_flag],
+             "--metrics-listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--log-level=warning", *flags, *options.server_flag],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         ready = json.loads(self._process.stdout.readline())
-        self.address, self._metrics = ready["listen"], ready["metrics"]
+        self.address, self.http, self._metrics = ready["listen"], ready["http"], ready["metrics"]
 
     def __enter__(self):
         return self

@@ -27,6 +27,7 @@ struct CommandLine {
   WorkloadOptions workload;
   Objective objective;
   std::string arrivals = "poisson";
+  std::string http;  // address; empty: gRPC
   int64_t connections = 1;
   double warmup = 0;
   bool quiet = false;
@@ -51,6 +52,10 @@ void AddLength(CLI::App* app, const char* name, const char* help, Distribution* 
 
 void AddOptions(CLI::App* app, CommandLine* c) {
   AddConnectionOptions(app, &c->run.call.connection);
+  AddOption(app, "--http", "HOST:PORT",
+            "Sends completions over HTTP to this address: server-sent events of\n"
+            "/v1/completions. Model and sessions still use --server.",
+            &c->http);
   AddCount(app, "--concurrency", "Closed loop: requests in flight.", 1, &c->run.concurrency);
   AddNumber(app, "--rate", "R", "Open loop: requests a second. 0: closed loop.", 0, 1e9,
             &c->run.rate);
@@ -77,7 +82,8 @@ void AddOptions(CLI::App* app, CommandLine* c) {
           &c->run.sessions);
   AddOption(app, "--temperature", "T", "Sampling temperature. 0: greedy.", &c->run.temperature);
   AddOption(app, "--seed", "N", "Seed of prompts, lengths and sampling.", &c->workload.seed);
-  AddCount(app, "--connections", "Connections to the server.", 1, &c->connections);
+  AddCount(app, "--connections", "gRPC connections. HTTP has one a request in flight.", 1,
+           &c->connections);
   AddSeconds(app, "--timeout", "Deadline of a request. 0: none.", &c->run.call.timeout);
   AddSeconds(app, "--objective-first-token", "Goodput: limit of the time to first token. 0: none.",
              &c->objective.first_token);
@@ -133,6 +139,7 @@ Json SettingsToJson(const CommandLine& c) {
   json["temperature"] = FloatToJson(c.run.temperature);
   json["seed"] = std::to_string(c.workload.seed);
   json["connections"] = c.connections;
+  json["protocol"] = c.http.empty() ? "grpc" : "http";
   json["objective"] = {{"first_token_seconds", c.objective.first_token},
                        {"time_per_output_token_seconds", c.objective.time_per_output_token},
                        {"latency_seconds", c.objective.latency}};
@@ -156,7 +163,28 @@ void Print(const CommandLine& c, const v1::GetModelResponse& model, const Report
              {"report", report.ToJson()}});
 }
 
+Status CheckHttp(const CommandLine& c) {
+  if (c.http.empty()) return Status();
+  if (c.run.call.connection.tls())
+    return InvalidArgument("--http: expected no TLS options: the load generator speaks plain HTTP");
+  if (c.workload.turns > 1 && !c.run.sessions)
+    return InvalidArgument("--turns: with --http, expected 1 or --sessions: the events have no ",
+                           "token ids to repeat, found ", c.workload.turns);
+  return Status();
+}
+
+Result<std::unique_ptr<HttpClient>> MakeHttpClient(const CommandLine& c) {
+  PS_RETURN_IF_ERROR(CheckHttp(c));
+  if (c.http.empty()) return std::unique_ptr<HttpClient>();
+  return HttpClient::Create({.address = c.http,
+                             .api_key = c.run.call.connection.api_key,
+                             .timeout = c.run.call.timeout,
+                             .temperature = c.run.temperature});
+}
+
 int Run(CommandLine c) {
+  const Result<std::unique_ptr<HttpClient>> http = MakeHttpClient(c);
+  if (!http.ok()) return ReportUsageError(http.status(), kProgram.name);
   // Never destroyed: gRPC releases a unary call after its callback, in a thread of its own, and
   // must neither drop the last reference to a channel there nor find the library shut down.
   static const auto* const stubs = new std::vector<std::unique_ptr<v1::PolySketch::Stub>>(Stubs(c));
@@ -177,7 +205,8 @@ int Run(CommandLine c) {
   });
   c.workload.vocab_size = model.vocab_size();
   Workload workload(c.workload);
-  const std::vector<RequestResult> results = Runner(c.run, &workload, *stubs).Run(interrupted);
+  const std::vector<RequestResult> results =
+      Runner(c.run, &workload, *stubs, http->get()).Run(interrupted);
   const Report report = Report::Of(results, c.warmup, HUGE_VAL, c.objective);
   Print(c, model, report);
   return report.ok == report.requests ? kExitOk : kExitFailed;

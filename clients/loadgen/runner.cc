@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "clients/loadgen/grpc_stream.h"
+
 namespace polysketch::loadgen {
 namespace {
 
@@ -90,17 +92,28 @@ CallOptions Runner::UnaryOptions() const {
 }
 
 void Runner::Launch(Request request, Clock::time_point due) {
-  auto* stream = new Stream(  // Ended deletes it
-      std::move(request), start_, due, options_.call, options_.temperature,
-      [this](Stream* ended, RequestResult result, const std::vector<int32_t>& output) {
-        Ended(std::unique_ptr<Stream>(ended), std::move(result), output);
-      });
-  stream->SetOnTokens([this](int count) { tokens_.fetch_add(count, std::memory_order_relaxed); });
+  StreamParts parts = {
+      .request = std::move(request),
+      .run_start = start_,
+      .due = due,
+      .on_tokens = [this](int64_t count) { tokens_.fetch_add(count, std::memory_order_relaxed); },
+      .on_end =
+          [this](Stream* ended, RequestResult result, const std::vector<int32_t>& output) {
+            Ended(std::unique_ptr<Stream>(ended), std::move(result), output);
+          }};
+  std::unique_ptr<Stream> made;
+  if (http_ != nullptr) {
+    made = http_->NewStream(std::move(parts));
+  } else {
+    made = std::make_unique<GrpcStream>(std::move(parts), options_.call, options_.temperature,
+                                        NextStub());
+  }
+  Stream* const stream = made.release();  // Ended deletes it
   {
     std::lock_guard lock(mutex_);
     running_.insert(stream);
   }
-  stream->Start(NextStub());
+  stream->Start();
 }
 
 void Runner::CreateSession(Request request, Clock::time_point due) {

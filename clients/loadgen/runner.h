@@ -9,7 +9,10 @@
 #include <unordered_set>
 #include <vector>
 
+#include "clients/cpp/rpc.h"
+#include "clients/loadgen/http_stream.h"
 #include "clients/loadgen/stream.h"
+#include "polysketch/v1/polysketch.grpc.pb.h"
 
 namespace polysketch::loadgen {
 
@@ -27,10 +30,11 @@ struct RunOptions {
 
 class Runner {
  public:
-  // Calls are spread over `stubs`, which outlive them (see main.cc).
+  // Calls are spread over `stubs`, which outlive them (see main.cc). With `http`, completions go
+  // over HTTP, and sessions are managed over gRPC.
   Runner(const RunOptions& options, Workload* workload,
-         const std::vector<std::unique_ptr<v1::PolySketch::Stub>>& stubs)
-      : options_(options), workload_(workload), stubs_(stubs) {}
+         const std::vector<std::unique_ptr<v1::PolySketch::Stub>>& stubs, HttpClient* http)
+      : options_(options), workload_(workload), stubs_(stubs), http_(http) {}
 
   // Returns after the last request has ended. Once `interrupted` is set, no request starts, and the
   // requests in flight are cancelled.
@@ -54,6 +58,7 @@ class Runner {
   const RunOptions options_;
   Workload* const workload_;
   const std::vector<std::unique_ptr<v1::PolySketch::Stub>>& stubs_;
+  HttpClient* const http_;  // may be null
   Clock::time_point start_;
   Clock::time_point next_arrival_;  // open loop
   Random arrivals_{1};

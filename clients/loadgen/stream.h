@@ -1,18 +1,13 @@
-// One completion call, by gRPC's callback API.
+// One completion call of a load test. Its kinds: GrpcStream and HttpStream.
 #pragma once
-
-#include <grpcpp/grpcpp.h>
 
 #include <chrono>
 #include <functional>
-#include <memory>
-#include <optional>
+#include <string>
 #include <vector>
 
-#include "clients/cpp/rpc.h"
 #include "clients/loadgen/report.h"
 #include "clients/loadgen/workload.h"
-#include "polysketch/v1/polysketch.grpc.pb.h"
 
 namespace polysketch::loadgen {
 
@@ -23,36 +18,40 @@ inline Clock::duration Duration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-class Stream final : public grpc::ClientReadReactor<v1::CompleteResponse> {
+class Stream;
+
+// What a stream is made of.
+struct StreamParts {
+  Request request;
+  Clock::time_point run_start;  // the origin of RequestResult::start
+  Clock::time_point due;        // the time from which latencies count
+  // Called for each message with tokens, by a thread of the transport.
+  std::function<void(int64_t count)> on_tokens;
+  // Called once, by a thread of the transport, after the call has ended. Deletes the stream.
+  std::function<void(Stream* stream, RequestResult result, std::vector<int32_t> output)> on_end;
+};
+
+class Stream {
  public:
-  // Called once, by a thread of gRPC, after the call has ended. Deletes the stream.
-  using OnEnd =
-      std::function<void(Stream* stream, RequestResult result, std::vector<int32_t> output)>;
-
-  // run_start: the origin of result.start. due: the time from which latencies count.
-  Stream(Request request, Clock::time_point run_start, Clock::time_point due,
-         const CallOptions& call, float temperature, OnEnd on_end);
-  void Start(v1::PolySketch::Stub* stub);
+  virtual ~Stream() = default;
+  virtual void Start() = 0;
   // Thread-safe, until on_end is called.
-  void Cancel() { context_.TryCancel(); }
+  virtual void Cancel() = 0;
+  const Request& request() const { return parts_.request; }
 
-  const Request& request() const { return request_; }
-  // on_tokens(count) is called for each message with tokens, by threads of gRPC. Call before Start.
-  void SetOnTokens(std::function<void(int)> on_tokens) { on_tokens_ = std::move(on_tokens); }
+ protected:
+  explicit Stream(StreamParts parts);
+  // A message with `count` tokens, at least 1, has arrived. `ids`: null if the transport sends none.
+  void AddMessage(int64_t count, const int32_t* ids);
+  // The messages had `count` more tokens than was known when they arrived.
+  void AddTokens(int64_t count);
+  // status: RequestResult::status. Deletes the stream.
+  void End(std::string status);
+
+  const StreamParts parts_;
+  RequestResult result_;
 
  private:
-  void OnReadDone(bool ok) override;
-  void OnDone(const grpc::Status& status) override;
-
-  const Request request_;
-  const Clock::time_point run_start_;
-  const Clock::time_point due_;
-  OnEnd on_end_;
-  std::function<void(int)> on_tokens_;
-  grpc::ClientContext context_;
-  v1::CompleteRequest message_;
-  v1::CompleteResponse response_;
-  RequestResult result_;
   std::vector<int32_t> output_;
 };
 

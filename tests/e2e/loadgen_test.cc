@@ -8,6 +8,8 @@
 namespace polysketch::e2e {
 namespace {
 
+constexpr char kHttp[] = "--http-listen=127.0.0.1:0";
+
 struct Outcome {
   int exit_status = 0;
   nlohmann::json json;
@@ -64,6 +66,46 @@ TEST(Loadgen, Sessions) {
   EXPECT_EQ(run.json.at("report").at("output_tokens"), 36 * 4);
   EXPECT_EQ(server.Metric("polysketch_sessions"), 0) << "conversations that ended are deleted";
   EXPECT_EQ(server.Metric("polysketch_rpcs_total{code=\"OK\",rpc=\"CreateSession\"}"), 12);
+}
+
+TEST(Loadgen, Http) {
+  const Server server({.flags = {"--max-sequences", "8", kHttp}});
+  const Outcome run =
+      Load(server, {"--http", server.http_address(), "--concurrency", "8", "--requests", "24",
+                    "--prompt-tokens", "5", "--output-tokens", "uniform:1:20", "--seed", "7"});
+  EXPECT_EQ(run.exit_status, 0);
+  const nlohmann::json& report = run.json.at("report");
+  EXPECT_EQ(report.at("ok"), 24);
+  EXPECT_EQ(report.at("prompt_tokens"), 24 * 5);
+  EXPECT_EQ(server.Metric("polysketch_generation_tokens_total"), report.at("output_tokens"));
+  EXPECT_GT(report.at("time_to_first_token_seconds").at("p50"), 0);
+  EXPECT_EQ(server.Metric("polysketch_rpcs_total{code=\"OK\",rpc=\"Complete\"}"), 24);
+}
+
+TEST(Loadgen, HttpSessions) {
+  const Server server({.flags = {kHttp}});
+  const Outcome run =
+      Load(server, {"--http", server.http_address(), "--sessions", "--turns", "3", "--requests",
+                    "4", "--prompt-tokens", "5", "--output-tokens", "4"});
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_EQ(run.json.at("report").at("prompt_tokens"), 4 * (5 + 14 + 23));
+}
+
+TEST(Loadgen, HttpSaysWhatWentWrong) {
+  const Server server({.flags = {"--max-sequences", "1", "--max-queue", "0", kHttp}});
+  const std::string& http = server.http_address();
+  const Outcome refused = Load(server, {"--http", http, "--concurrency", "8", "--requests", "16"});
+  EXPECT_EQ(refused.exit_status, 1);
+  EXPECT_GT(refused.json.at("report").at("errors").at("HTTP 429"), 0);
+  EXPECT_EQ(refused.json.at("report").at("requests"), 16);
+  const Outcome late = Load(server, {"--http", http, "--concurrency", "1", "--requests", "2",
+                                     "--timeout", "0.05", "--output-tokens", "100000"});
+  EXPECT_EQ(late.json.at("report").at("errors").at("DEADLINE_EXCEEDED"), 2);
+  EXPECT_TRUE(server.BecomesIdle()) << "a request whose client has left is cancelled";
+  const Outcome nobody = Load(server, {"--http", "127.0.0.1:1", "--requests", "2"});
+  EXPECT_EQ(nobody.json.at("report").at("errors").at("UNAVAILABLE"), 2);
+  EXPECT_EQ(Load(server, {"--http", "http://127.0.0.1"}).exit_status, 2);
+  EXPECT_EQ(Load(server, {"--http", http, "--turns", "2"}).exit_status, 2);
 }
 
 TEST(Loadgen, SaysWhatWentWrong) {

@@ -13,17 +13,16 @@ import grpc
 import grpc.aio
 
 from polysketch import _calls
-from polysketch._config import Address, Config, Path, parse_addresses
-from polysketch._replicas import Replica, Replicas
+from polysketch._base import ClientBase
+from polysketch._replicas import Replica
 from polysketch._requests import (CompletionOptions, LongInput, ProgressCallback, TextInput, TokensInput,
                                   completion_request, tokenize_request)
 from polysketch._stream import Job, StreamState
 from polysketch.errors import NotFoundError, RpcError, from_grpc
-from polysketch.retry import Attempts, Deadline, Retry
+from polysketch.retry import Attempts, Deadline
 from polysketch.session import SessionState
 from polysketch.types import Chunk, Completion, Score, SessionInfo, Snapshot, Usage, copy_fields
 from polysketch.v1 import polysketch_pb2 as pb
-from polysketch.v1 import polysketch_pb2_grpc
 
 
 class AsyncCompletionStream(StreamState, AsyncIterator[Chunk]):
@@ -105,23 +104,10 @@ class _Opening(Awaitable["AsyncSession"]):
         await self._session.__aexit__(*error)
 
 
-class AsyncClient:
+class AsyncClient(ClientBase):
     """As Client, for one event loop."""
 
-    def __init__(self, target: str | Iterable[str] | None = None, *, tls_ca: Path | None = None,
-                 cert: Path | None = None, key: Path | None = None, api_key: str | None = None,
-                 timeout: float | None = None, retry: Retry | None = Retry(), tenant: str | None = None,
-                 metadata: Iterable[tuple[str, str]] = ()) -> None:
-        self._config = Config(tls_ca=tls_ca, cert=cert, key=key, api_key=api_key, tenant=tenant, metadata=metadata)
-        self._timeout = timeout
-        self._retry = retry
-        self._replicas = Replicas(parse_addresses(target), self._connect)
-
-    def _connect(self, address: Address) -> tuple[Any, Any]:
-        credentials, options = self._config.credentials(address), self._config.options(address)
-        channel = (grpc.aio.insecure_channel(address.target, options) if credentials is None else
-                   grpc.aio.secure_channel(address.target, credentials, options))
-        return channel, polysketch_pb2_grpc.PolySketchStub(channel)
+    _channels = grpc.aio
 
     async def _resolve(self) -> None:
         if not self._replicas.stale:
@@ -137,9 +123,6 @@ class AsyncClient:
                 answers.append((name, answer))
         for channel in self._replicas.resolved(answers):
             await channel.close()
-
-    def _metadata(self, session: str = "") -> tuple[tuple[str, str], ...]:
-        return self._config.metadata + ((("x-session-id", session),) if session else ())
 
     async def _attempt(self, run: Callable[[Replica, float | None], Awaitable[Any]], timeout: float | None, *,
                        home: Replica | None = None, repeatable: bool = True,

@@ -11,17 +11,16 @@ from typing import Any, Self, Unpack
 import grpc
 
 from polysketch import _calls
-from polysketch._config import Address, Config, Path, parse_addresses
-from polysketch._replicas import Replica, Replicas
+from polysketch._base import ClientBase
+from polysketch._replicas import Replica
 from polysketch._requests import (CompletionOptions, LongInput, ProgressCallback, TextInput, TokensInput,
                                   completion_request, tokenize_request)
 from polysketch._stream import Job, StreamState
 from polysketch.errors import RpcError, from_grpc
-from polysketch.retry import Attempts, Deadline, Retry
+from polysketch.retry import Attempts, Deadline
 from polysketch.session import Session
 from polysketch.types import Chunk, Completion, Score, SessionInfo, Snapshot
 from polysketch.v1 import polysketch_pb2 as pb
-from polysketch.v1 import polysketch_pb2_grpc
 
 
 class CompletionStream(StreamState, Iterator[Chunk]):
@@ -87,7 +86,7 @@ class CompletionStream(StreamState, Iterator[Chunk]):
         self.close()
 
 
-class Client:
+class Client(ClientBase):
     """A client of one or several replicas of the PolySketch server. Threads may share it.
 
     target: HOST:PORT, http://HOST:PORT, https://HOST:PORT (TLS), or several in a list or separated by commas. With
@@ -102,20 +101,7 @@ class Client:
     metadata: sent with each call.
     """
 
-    def __init__(self, target: str | Iterable[str] | None = None, *, tls_ca: Path | None = None,
-                 cert: Path | None = None, key: Path | None = None, api_key: str | None = None,
-                 timeout: float | None = None, retry: Retry | None = Retry(), tenant: str | None = None,
-                 metadata: Iterable[tuple[str, str]] = ()) -> None:
-        self._config = Config(tls_ca=tls_ca, cert=cert, key=key, api_key=api_key, tenant=tenant, metadata=metadata)
-        self._timeout = timeout
-        self._retry = retry
-        self._replicas = Replicas(parse_addresses(target), self._connect)
-
-    def _connect(self, address: Address) -> tuple[Any, Any]:
-        credentials, options = self._config.credentials(address), self._config.options(address)
-        channel = (grpc.insecure_channel(address.target, options) if credentials is None else
-                   grpc.secure_channel(address.target, credentials, options))
-        return channel, polysketch_pb2_grpc.PolySketchStub(channel)
+    _channels = grpc
 
     def _resolve(self) -> None:
         if not self._replicas.stale:
@@ -129,10 +115,6 @@ class Client:
                     raise _calls.unresolved(name, error) from error
         for channel in self._replicas.resolved(answers):
             channel.close()
-
-    def _metadata(self, session: str = "") -> tuple[tuple[str, str], ...]:
-        # Proxies route by it: the calls of a session belong to one replica.
-        return self._config.metadata + ((("x-session-id", session),) if session else ())
 
     def _attempt(self, run: Callable[[Replica, float | None], Any], timeout: float | None, *,
                  home: Replica | None = None, repeatable: bool = True,
