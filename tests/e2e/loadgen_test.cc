@@ -102,8 +102,8 @@ TEST(Loadgen, HttpSaysWhatWentWrong) {
                                      "--timeout", "0.05", "--output-tokens", "100000"});
   EXPECT_EQ(late.json.at("report").at("errors").at("DEADLINE_EXCEEDED"), 2);
   EXPECT_TRUE(server.BecomesIdle()) << "a request whose client has left is cancelled";
-  const Outcome nobody = Load(server, {"--http", "127.0.0.1:1", "--requests", "2"});
-  EXPECT_EQ(nobody.json.at("report").at("errors").at("UNAVAILABLE"), 2);
+  const Outcome unreachable = Load(server, {"--http", "127.0.0.1:1", "--requests", "2"});
+  EXPECT_EQ(unreachable.json.at("report").at("errors").at("UNAVAILABLE"), 2);
   EXPECT_EQ(Load(server, {"--http", "http://127.0.0.1"}).exit_status, 2);
   EXPECT_EQ(Load(server, {"--http", http, "--turns", "2"}).exit_status, 2);
 }
