@@ -1,3 +1,4 @@
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/logging.h"
 #include "engine/store/open_state_store.h"
 #include "engine/store/state_key.h"
 #include "engine/store/stored_header.h"
@@ -40,13 +42,14 @@ class Descriptor {
   const int fd_;
 };
 
+// The status of errno. Clients read it, so it names no folder of the server.
 Status Failed(const char* what, const fs::path& path) {
   const int error = errno;
   if (error == ENOENT) return NotFound("state store: there is no ", path.filename().string());
   const Code code =
       error == ENOSPC || error == EDQUOT ? Code::kResourceExhausted : Code::kUnavailable;
-  return Status(
-      code, StrCat("state store: cannot ", what, " ", path.string(), ": ", std::strerror(error)));
+  return Status(code, StrCat("state store: cannot ", what, " ", path.filename().string(), ": ",
+                             std::strerror(error)));
 }
 
 Status WriteAll(int fd, std::string_view bytes, const fs::path& path) {
@@ -96,10 +99,18 @@ struct OpenEntry {
 };
 
 Result<OpenEntry> OpenFile(const fs::path& path) {
-  OpenEntry entry{std::make_unique<Descriptor>(open(path.c_str(), O_RDONLY | O_CLOEXEC)), {}};
+  const std::string name = path.filename().string();
+  const auto not_a_file = [&name] {
+    return DataLoss("state store: ", name, ": expected a regular file");
+  };
+  // O_NONBLOCK: a FIFO on a shared volume must not block the store.
+  const int flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  OpenEntry entry{std::make_unique<Descriptor>(open(path.c_str(), flags)), {}};
+  if (!entry.fd->ok() && errno == ELOOP) return not_a_file();
   if (!entry.fd->ok()) return Failed("open", path);
   struct stat stat {};
   if (fstat(entry.fd->get(), &stat) != 0) return Failed("stat", path);
+  if (!S_ISREG(stat.st_mode)) return not_a_file();
   if (IsPast(stat.st_mtim)) {
     errno = ENOENT;
     return Failed("open", path);
@@ -109,9 +120,49 @@ Result<OpenEntry> OpenFile(const fs::path& path) {
   if (read < 0) return Failed("read", path);
   PS_ASSIGN_OR_RETURN(
       entry.info,
-      ReadStoredHeader(path.filename().string(),
-                       std::string_view(beginning, static_cast<size_t>(read)), stat.st_size));
+      ReadStoredHeader(name, std::string_view(beginning, static_cast<size_t>(read)), stat.st_size));
   return entry;
+}
+
+// Calls visit(fd of the folder, name) for each entry of a folder, not for one behind a symbolic
+// link. An error of the file system while the folder is read is returned.
+template <typename Visit>
+Status ForEachName(const fs::path& folder, Visit visit) {
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return Failed("open", folder);
+  const std::unique_ptr<DIR, int (*)(DIR*)> names(fdopendir(fd), closedir);
+  while (true) {
+    errno = 0;
+    const dirent* const one = readdir(names.get());
+    if (one == nullptr) return errno == 0 ? Status() : Failed("list", folder);
+    visit(fd, std::string(one->d_name));
+  }
+}
+
+bool IsTemporary(std::string_view name) {
+  return name.starts_with(kTemporary) && IsStateKey(name.substr(kTemporary.size()));
+}
+
+// Whether a file has the header of an entry.
+bool HasHeader(int folder, const std::string& name) {
+  const Descriptor fd(openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  char magic[kStoredMagic.size()];
+  return fd.ok() && pread(fd.get(), magic, sizeof(magic), 0) == ssize_t{sizeof(magic)} &&
+         std::string_view(magic, sizeof(magic)) == kStoredMagic;
+}
+
+// Removes a file of a store that has expired. Returns the bytes that stay: 0 for what is not a file
+// of a store, which is never removed.
+int64_t ExpireFile(int folder, const std::string& name) {
+  struct stat stat {};
+  if (fstatat(folder, name.c_str(), &stat, AT_SYMLINK_NOFOLLOW) != 0) return 0;
+  if (!S_ISREG(stat.st_mode)) return 0;
+  // The modification time of a temporary file is not its expiry yet.
+  const bool temporary = IsTemporary(name);
+  const bool expired = temporary ? IsPast(stat.st_ctim, kStaleTemporary) : IsPast(stat.st_mtim);
+  if (!expired) return stat.st_size;
+  if (temporary || HasHeader(folder, name)) unlinkat(folder, name.c_str(), 0);
+  return 0;
 }
 
 class DirectoryStore : public StateStore {
@@ -192,15 +243,22 @@ class DirectoryStore : public StateStore {
 
   Result<std::vector<StoredInfo>> List(const std::string& owner,
                                        const std::string& prefix) override {
+    const fs::path folder = Folder(owner);
+    std::vector<std::string> names;
+    const Status listed = ForEachName(folder, [&](int, const std::string& name) {
+      if (name.starts_with(prefix) && !name.starts_with(".")) names.push_back(name);
+    });
+    if (!listed.ok() && listed.code() != Code::kNotFound) return listed;
+    std::sort(names.begin(), names.end());
     std::vector<StoredInfo> infos;
-    std::error_code error;
-    for (const fs::directory_entry& file : fs::directory_iterator(Folder(owner), error)) {
-      if (!file.path().filename().string().starts_with(prefix)) continue;
-      Result<OpenEntry> opened = OpenFile(file.path());
-      if (opened.ok()) infos.push_back(std::move(opened->info));
+    for (const std::string& name : names) {
+      Result<OpenEntry> opened = OpenFile(folder / name);
+      if (opened.ok()) {
+        infos.push_back(std::move(opened->info));
+      } else if (!IsGoneOrDamaged(opened.status())) {
+        return opened.status();
+      }
     }
-    std::sort(infos.begin(), infos.end(),
-              [](const StoredInfo& a, const StoredInfo& b) { return a.key < b.key; });
     return infos;
   }
 
@@ -208,23 +266,21 @@ class DirectoryStore : public StateStore {
     std::lock_guard lock(count_mutex_);
     last_count_ = std::chrono::steady_clock::now();
     int64_t bytes = 0;
-    std::error_code error;
-    for (const fs::directory_entry& folder : fs::directory_iterator(root_, error)) {
-      if (!folder.path().filename().string().starts_with("t.")) continue;
-      for (const fs::directory_entry& file : fs::directory_iterator(folder.path(), error)) {
-        struct stat stat {};
-        if (::stat(file.path().c_str(), &stat) != 0) continue;
-        const bool temporary = file.path().filename().string().starts_with(kTemporary);
-        // The modification time of a temporary file is not its expiry yet.
-        const timespec& since = temporary ? stat.st_ctim : stat.st_mtim;
-        if (IsPast(since, temporary ? kStaleTemporary : std::chrono::nanoseconds(0))) {
-          unlink(file.path().c_str());
-        } else {
-          bytes += stat.st_size;
-        }
-      }
+    Status failed;
+    const Status listed = ForEachName(root_, [&](int, const std::string& tenant) {
+      if (!tenant.starts_with("t.")) return;
+      const Status status = ForEachName(root_ / tenant, [&](int folder, const std::string& name) {
+        bytes += ExpireFile(folder, name);
+      });
+      if (!status.ok() && status.code() != Code::kNotFound) failed = status;
+    });
+    if (!listed.ok()) failed = listed;
+    // A part of the files would count as all of them.
+    if (failed.ok()) {
+      bytes_ = bytes;
+    } else {
+      LogWarning("state_store_failed", {{"operation", "expire"}, {"why", failed.message()}});
     }
-    bytes_ = bytes;
   }
 
   StoreUsage usage() const override { return {bytes_.load(), limit_}; }

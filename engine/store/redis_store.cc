@@ -42,6 +42,23 @@ int64_t InfoNumber(std::string_view info, std::string_view name) {
   return number;
 }
 
+// Reads a reply of SCAN: the next cursor, and names that begin with `prefix`, whose first `folder`
+// bytes are not part of the key. Returns false for another reply.
+bool AddKeys(const redisReply& reply, std::string_view prefix, size_t folder, std::string* cursor,
+             std::vector<std::string>* keys) {
+  if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 2) return false;
+  const redisReply& next = *reply.element[0];
+  const redisReply& names = *reply.element[1];
+  if (!IsText(next) || names.type != REDIS_REPLY_ARRAY) return false;
+  *cursor = Text(next);
+  for (size_t i = 0; i < names.elements; ++i) {
+    const redisReply& name = *names.element[i];
+    if (!IsText(name) || !Text(name).starts_with(prefix)) return false;
+    keys->emplace_back(Text(name).substr(folder));
+  }
+  return true;
+}
+
 // One connection, made for the first command and again after it broke. A command that met a broken
 // connection is sent again, since every command of RedisStore may be sent twice. Thread-safe.
 class Connection {
@@ -187,26 +204,24 @@ class RedisStore : public StateStore {
   Result<std::vector<StoredInfo>> List(const std::string& owner,
                                        const std::string& prefix) override {
     const std::string pattern = Name(owner, prefix) + "*";
-    const size_t folder = Name(owner, "").size();
     std::vector<std::string> keys;
     std::string cursor = "0";
     do {
       PS_ASSIGN_OR_RETURN(const Reply reply,
                           connection_.Run({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"}));
-      if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2) {
+      if (!AddKeys(*reply, Name(owner, prefix), Name(owner, "").size(), &cursor, &keys))
         return Unavailable("redis: expected a cursor and keys from SCAN, found another reply");
-      }
-      cursor = Text(*reply->element[0]);
-      for (size_t i = 0; i < reply->element[1]->elements; ++i) {
-        keys.emplace_back(Text(*reply->element[1]->element[i]).substr(folder));
-      }
     } while (cursor != "0");
     std::sort(keys.begin(), keys.end());
     keys.erase(std::unique(keys.begin(), keys.end()), keys.end());  // SCAN may return one twice
     std::vector<StoredInfo> infos;
     for (const std::string& key : keys) {
       Result<StoredInfo> info = Stat(owner, key);
-      if (info.ok()) infos.push_back(*std::move(info));
+      if (info.ok()) {
+        infos.push_back(*std::move(info));
+      } else if (!IsGoneOrDamaged(info.status())) {
+        return info.status();
+      }
     }
     return infos;
   }

@@ -26,6 +26,11 @@ struct StoredInfo {
 
 inline constexpr size_t kStoredHeadBytes = 64;
 
+// Whether an entry was deleted or has expired, or is not one.
+inline bool IsGoneOrDamaged(const Status& status) {
+  return status.code() == Code::kNotFound || status.code() == Code::kDataLoss;
+}
+
 struct StoreUsage {
   int64_t bytes = 0;
   int64_t limit = 0;  // 0: none, or unknown
@@ -54,7 +59,8 @@ class StateStore {
   virtual Status Delete(const std::string& owner, const std::string& key) = 0;
   virtual Status Touch(const std::string& owner, const std::string& key,
                        std::chrono::milliseconds ttl) = 0;
-  // The owner's entries whose keys begin with `prefix`, in order of key.
+  // The owner's entries whose keys begin with `prefix`, in order of key, but for damaged ones. An
+  // error if the store cannot tell all of them.
   virtual Result<std::vector<StoredInfo>> List(const std::string& owner,
                                                const std::string& prefix) = 0;
   // Removes expired entries, if the store does not remove them by itself, and updates usage().

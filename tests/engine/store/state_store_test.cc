@@ -2,6 +2,13 @@
 // free port.
 #include "engine/store/open_state_store.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -180,6 +187,59 @@ TEST(DirectoryStoreTest, WhatIsNotOursIsRefused) {
   EXPECT_FALSE(fs::exists(folder.path() / "t.t" / "bad"));
 }
 
+TEST(DirectoryStoreTest, FilesOfOthersAreLeftAlone) {
+  const testing::TemporaryFolder folder;
+  const std::string url = "dir:" + (folder.path() / "states").string();
+  const auto store = *OpenStateStore(url);
+  ASSERT_TRUE(store->Put("t", "session-1", "bytes", 1ms).ok());
+  const fs::path tenant = folder.path() / "states" / "t.t";
+  const auto make_old = [](const fs::path& path) {
+    std::ofstream(path) << "hello";
+    fs::last_write_time(path, fs::file_time_type::clock::now() - 48h);
+  };
+  make_old(tenant / "notes");
+  fs::create_directory(folder.path() / "elsewhere");
+  // Of another store: reached through a link it must stay.
+  fs::copy(tenant / "session-1", folder.path() / "elsewhere" / "session-1");
+  fs::last_write_time(folder.path() / "elsewhere" / "session-1",
+                      fs::file_time_type::clock::now() - 48h);
+  fs::create_directory_symlink(folder.path() / "elsewhere", folder.path() / "states" / "t.link");
+  fs::create_symlink(folder.path() / "elsewhere" / "session-1", tenant / "session-2");
+  ASSERT_EQ(mkfifo((tenant / "session-3").c_str(), 0600), 0);
+  std::this_thread::sleep_for(5ms);
+  store->Expire();
+  EXPECT_FALSE(fs::exists(tenant / "session-1")) << "an entry that has expired";
+  EXPECT_TRUE(fs::exists(tenant / "notes"));
+  EXPECT_TRUE(fs::exists(folder.path() / "elsewhere" / "session-1"));
+  const auto listed = store->List("t", "session-");
+  ASSERT_TRUE(listed.ok()) << listed.status().ToString();
+  EXPECT_TRUE(listed->empty());
+  EXPECT_EQ(store->Get("t", "session-2").status().code(), Code::kDataLoss) << "a link";
+  EXPECT_EQ(store->Get("t", "session-3").status().code(), Code::kDataLoss) << "a FIFO";
+}
+
+// A server without a free file descriptor must not take its store for empty.
+TEST(DirectoryStoreTest, AFolderThatCannotBeReadIsAnError) {
+  const testing::TemporaryFolder folder;
+  const auto store = *OpenStateStore("dir:" + folder.path().string());
+  ASSERT_TRUE(store->Put("t", "session-1", "bytes", 1h).ok());
+  const int64_t bytes = store->usage().bytes;
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto listed = store->List("t", "");
+  const auto got = store->Get("t", "session-1");
+  store->Expire();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(listed.status().code(), Code::kUnavailable) << listed.status().ToString();
+  EXPECT_EQ(got.status().code(), Code::kUnavailable);
+  EXPECT_EQ(got.status().message().find(folder.path().string()), std::string::npos)
+      << "clients read it: " << got.status().message();
+  EXPECT_EQ(store->usage().bytes, bytes);
+  EXPECT_EQ(store->List("t", "")->size(), 1u);
+}
+
 TEST(DirectoryStoreTest, WhatDoesNotFitIsRefusedAndNothingGoes) {
   const testing::TemporaryFolder folder;
   const std::string url = "dir:" + folder.path().string();
@@ -208,6 +268,59 @@ TEST(DirectoryStoreTest, WhatDoesNotFitIsRefusedAndNothingGoes) {
   EXPECT_EQ(put(other.get(), "d", 4000, 1h), Code::kOk);
 
   EXPECT_EQ(OpenStateStore("redis://127.0.0.1:1", kLimit).status().code(), Code::kInvalidArgument);
+}
+
+// A server that answers the commands of one connection with the given bytes, one after the other.
+class ScriptedRedis {
+ public:
+  explicit ScriptedRedis(std::vector<std::string> answers)
+      : listen_fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), answers_(std::move(answers)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(bind(listen_fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(listen_fd_, 1), 0);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(getsockname(listen_fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { Serve(); });
+  }
+  ~ScriptedRedis() {
+    shutdown(listen_fd_, SHUT_RDWR);
+    thread_.join();
+    close(listen_fd_);
+  }
+  int port() const { return port_; }
+
+ private:
+  void Serve() {
+    const int fd = accept(listen_fd_, nullptr, nullptr);
+    char command[4096];
+    for (const std::string& answer : answers_) {
+      if (recv(fd, command, sizeof(command), 0) <= 0) break;
+      if (send(fd, answer.data(), answer.size(), MSG_NOSIGNAL) < 0) break;
+    }
+    close(fd);
+  }
+
+  const int listen_fd_;
+  const std::vector<std::string> answers_;
+  int port_ = 0;
+  std::thread thread_;
+};
+
+TEST(RedisStoreTest, RepliesThatAreNotRedisReplies) {
+  for (const std::string bad : {"*2\r\n:5\r\n*0\r\n",                  // no text as the cursor
+                                "*2\r\n$1\r\n0\r\n:1\r\n",             // no array of keys
+                                "*2\r\n$1\r\n0\r\n*1\r\n$1\r\nx\r\n",  // a key of another prefix
+                                "*2\r\n$1\r\n0\r\n*1\r\n$-1\r\n",      // no key
+                                "*1\r\n$1\r\n0\r\n", ":7\r\n", "+OK\r\n"}) {
+    ScriptedRedis server({"+PONG\r\n", ":3\r\n", bad});
+    const auto store = OpenStateStore(StrCat("redis://127.0.0.1:", server.port()));
+    ASSERT_TRUE(store.ok()) << store.status().ToString();
+    const auto listed = (*store)->List("acme", "session-");
+    EXPECT_EQ(listed.status().code(), Code::kUnavailable) << bad;
+  }
 }
 
 TEST(StateStoreUrl, Forms) {
