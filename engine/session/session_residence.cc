@@ -97,7 +97,8 @@ SessionTable::Iterator SessionTable::Insert(Entry entry) {
 
 Result<SessionTable::Iterator> SessionTable::InsertNew(Entry entry,
                                                        std::shared_ptr<const Snapshot> snapshot) {
-  entry.head.created = entry.used = options_.now();
+  entry.head.created = options_.date();
+  entry.used = options_.now();
   const Iterator inserted = Insert(std::move(entry));
   SetSnapshot(inserted, std::move(snapshot));
   Status status = inserted->head.durable ? Write(&*inserted) : Status();

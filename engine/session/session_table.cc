@@ -13,8 +13,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-milliseconds Since(std::chrono::system_clock::time_point then,
-                   std::chrono::system_clock::time_point now) {
+template <typename TimePoint>
+milliseconds Since(TimePoint then, TimePoint now) {
   return std::max(milliseconds(0), std::chrono::duration_cast<milliseconds>(now - then));
 }
 
@@ -31,7 +31,7 @@ SessionLease::~SessionLease() {
 }
 
 SessionTable::SessionTable(SessionOptions options)
-    : options_(std::move(options)), last_sweep_(options_.now()) {
+    : options_(std::move(options)), last_sweep_(options_.now()), last_store_sweep_(last_sweep_) {
   stats_.memory_limit = options_.memory;
 }
 
@@ -135,7 +135,7 @@ Result<SessionTable::Listing> SessionTable::List(const std::string& tenant) {
   Maintain();
   Listing listing;
   std::map<std::string, StoredInfo> stored;  // sessions by id
-  const auto now = options_.now();
+  const auto now = options_.date();
   if (options_.store != nullptr) {
     PS_ASSIGN_OR_RETURN(const auto sessions,
                         Counted("list", options_.store->List(tenant, SessionKey(""))));
@@ -257,15 +257,19 @@ Result<milliseconds> SessionTable::Ttl(milliseconds requested) const {
 }
 
 SessionInfo SessionTable::Describe(const Entry& entry) const {
-  const auto now = options_.now();
   const SessionHead& head = entry.head;
-  return {entry.key.second,       head.tokens,     entry.bytes,
-          head.durable,           entry.in_memory, Since(head.created, now),
-          Since(entry.used, now), head.ttl};
+  return {entry.key.second,
+          head.tokens,
+          entry.bytes,
+          head.durable,
+          entry.in_memory,
+          Since(head.created, options_.date()),
+          Since(entry.used, options_.now()),
+          head.ttl};
 }
 
 SessionInfo SessionTable::Describe(const std::string& id, const StoredInfo& stored) {
-  const auto now = options_.now();
+  const auto now = options_.date();
   // A damaged session is listed too, so that it can be deleted.
   const auto decoded = Counted("decode", DecodeSessionHead(stored.head));
   const SessionHead head = decoded.ok() ? *decoded : SessionHead{.created = now};

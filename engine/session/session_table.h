@@ -41,7 +41,12 @@ struct SessionOptions {
   int max_per_tenant = 1000;    // sessions; the same number of snapshots
   std::chrono::milliseconds default_ttl = std::chrono::hours(24);
   std::chrono::milliseconds max_ttl = std::chrono::hours(24 * 365);
-  std::function<std::chrono::system_clock::time_point()> now = [] {
+  // Of use and expiry in memory: a jump of the system clock must not end a session.
+  std::function<std::chrono::steady_clock::time_point()> now = [] {
+    return std::chrono::steady_clock::now();
+  };
+  // Of creation, which replicas and restarts share.
+  std::function<std::chrono::system_clock::time_point()> date = [] {
     return std::chrono::system_clock::now();
   };
   // Called with the bytes in memory whenever they change.
@@ -167,7 +172,7 @@ class SessionTable {
     bool leased = false;       // guarded by mutex_: any thread may end a lease
     bool is_snapshot = false;  // a snapshot and not a session; only without a store
     uint64_t revision = 0;
-    std::chrono::system_clock::time_point used = {};
+    std::chrono::steady_clock::time_point used = {};
   };
   using Iterator = std::list<Entry>::iterator;
 
@@ -227,8 +232,8 @@ class SessionTable {
   MemoryLedger ledger_;
   bool write_through_ = false;
   SessionStats stats_;  // guarded by mutex_
-  std::chrono::system_clock::time_point last_sweep_;
-  std::chrono::system_clock::time_point last_store_sweep_;
+  std::chrono::steady_clock::time_point last_sweep_;
+  std::chrono::steady_clock::time_point last_store_sweep_;
 };
 
 }  // namespace polysketch

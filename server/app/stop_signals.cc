@@ -14,8 +14,12 @@ StopSignals::StopSignals() {
   sigemptyset(&signals_);
   sigaddset(&signals_, SIGTERM);
   sigaddset(&signals_, SIGINT);
+  sigaddset(&signals_, SIGQUIT);
   PS_CHECK(pthread_sigmask(SIG_BLOCK, &signals_, nullptr) == 0);
-  std::signal(SIGPIPE, SIG_IGN);  // a closed stdout or connection is an error code, not an end
+  // A closed stdout or connection, and a file beyond a limit, are error codes. No other program's
+  // habit of signals ends the server.
+  for (const int ignored : {SIGPIPE, SIGXFSZ, SIGHUP, SIGUSR1, SIGUSR2})
+    std::signal(ignored, SIG_IGN);
   std::thread([this] { Loop(); }).detach();
 }
 

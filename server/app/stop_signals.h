@@ -1,4 +1,5 @@
-// Lets main wait for SIGTERM and SIGINT.
+// Lets main wait for SIGTERM, SIGINT and SIGQUIT. SIGPIPE, SIGXFSZ, SIGHUP, SIGUSR1 and SIGUSR2 have
+// no effect.
 #pragma once
 
 #include <condition_variable>

@@ -29,7 +29,15 @@ class GrpcCall final : public grpc::ServerGenericBidiReactor, public CallContext
       values.emplace_back(at->second.data(), at->second.size());
     return values;
   }
-  std::chrono::system_clock::time_point deadline() const override { return context_->deadline(); }
+  std::chrono::system_clock::time_point deadline() const override {
+    // A far deadline ("99999999H") does not fit into a time_point.
+    const gpr_timespec deadline =
+        gpr_convert_clock_type(context_->raw_deadline(), GPR_CLOCK_REALTIME);
+    const gpr_timespec left = gpr_time_sub(deadline, gpr_now(GPR_CLOCK_REALTIME));
+    constexpr int64_t kYear = 365 * 24 * 3600;
+    if (left.tv_sec > kYear) return std::chrono::system_clock::time_point::max();
+    return context_->deadline();
+  }
   void AddInitialMetadata(const std::string& key, const std::string& value) override {
     context_->AddInitialMetadata(key, value);
   }

@@ -175,8 +175,26 @@ TEST(Drain, FinishesRunningStreamsAndRefusesNewOnes) {
   EXPECT_EQ(server.process().Wait(), 0) << server.process().StandardError();
 }
 
-TEST(Drain, AnIdleServerEndsAtOnceOnEitherSignal) {
-  for (const int signal : {SIGTERM, SIGINT}) {
+TEST(Signals, OthersHaveNoEffect) {
+  Server server;
+  for (const int signal : {SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGXFSZ})
+    server.process().Signal(signal);
+  Client client(server.address());
+  const Completion completion = client.Complete(Greedy("Then", 4));
+  EXPECT_TRUE(completion.status.ok()) << completion.status.ToString();
+}
+
+// "grpc-timeout: 99999999H" is a form that gRPC allows, 11,400 years.
+TEST(Deadlines, AFarOneIsNone) {
+  const Server server;
+  Client client(server.address());
+  const auto stream = client.StartComplete(
+      Greedy("Then", 4), {.timeout = std::chrono::hours(24 * 365) * int64_t{400}});
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST(Drain, AnIdleServerEndsAtOnceOnASignal) {
+  for (const int signal : {SIGTERM, SIGINT, SIGQUIT}) {
     Server server;
     server.process().Signal(signal);
     EXPECT_EQ(server.process().Wait(), 0) << server.process().StandardError();

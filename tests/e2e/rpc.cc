@@ -39,7 +39,10 @@ class Call {
  public:
   explicit Call(const CallOptions& options) : initial_metadata_(options.initial_metadata) {
     if (options.timeout) {
-      context_.set_deadline(std::chrono::system_clock::now() + *options.timeout);
+      // Not a time_point, which ends in 2262.
+      context_.set_deadline(
+          gpr_time_add(gpr_now(GPR_CLOCK_REALTIME),
+                       gpr_time_from_millis(options.timeout->count(), GPR_TIMESPAN)));
     }
     for (const auto& [key, value] : options.metadata) context_.AddMetadata(key, value);
   }

@@ -51,7 +51,8 @@ class SessionTableTest : public ::testing::TestWithParam<bool> {
     options.memory = memory;
     options.max_per_tenant = most;
     options.default_ttl = 1h;
-    options.now = [this] { return now_; };
+    options.now = [this] { return started_ + elapsed_; };
+    options.date = [this] { return date_ + elapsed_; };
     return std::make_unique<SessionTable>(std::move(options));
   }
   static std::string Create(SessionTable* table, bool durable = false) {
@@ -74,7 +75,9 @@ class SessionTableTest : public ::testing::TestWithParam<bool> {
   testing::TemporaryFolder folder_;
   std::string numerics_ = "test";
   std::unique_ptr<StateStore> store_;
-  std::chrono::system_clock::time_point now_ = std::chrono::system_clock::now();
+  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::chrono::system_clock::time_point date_ = std::chrono::system_clock::now();
+  std::chrono::milliseconds elapsed_{0};
   std::unique_ptr<SessionTable> table_;
 };
 INSTANTIATE_TEST_SUITE_P(Store, SessionTableTest, ::testing::Bool(),
@@ -153,14 +156,27 @@ TEST_P(SessionTableTest, LimitsAndTimes) {
   EXPECT_TRUE(table_->Create("u", false, 0s).ok()) << "another tenant's";
   EXPECT_EQ(table_->Create("u", false, -1s).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(table_->Create("u", false, 24h * 400).status().code(), Code::kInvalidArgument);
-  now_ += 30min;
+  elapsed_ += 30min;
   { const auto used = table_->Acquire("t", a, {}); }
-  now_ += 40min;  // b has not been used for 70 minutes
+  elapsed_ += 40min;  // b has not been used for 70 minutes
   EXPECT_TRUE(table_->Acquire("t", a, {}).ok());
   EXPECT_EQ(table_->Acquire("t", b, {}).status().code(), Code::kNotFound);
   EXPECT_TRUE(table_->Create("t", false, 0s).ok());
   EXPECT_EQ(table_->Create("t", !GetParam(), 0s).status().code(),
             GetParam() ? Code::kResourceExhausted : Code::kFailedPrecondition);
+}
+
+TEST_P(SessionTableTest, AJumpOfTheSystemClockEndsNoSession) {
+  const std::string id = Create(table_.get());
+  ASSERT_TRUE(Put(table_.get(), id, 7).ok());
+  elapsed_ += 2s;
+  for (const auto jump : {24h, -48h}) {
+    date_ += jump;
+    ExpectAt(table_.get(), id, 7);
+  }
+  const auto listing = table_->List("t");
+  ASSERT_EQ(listing->sessions.size(), 1u);
+  EXPECT_EQ(listing->sessions[0].age, 0s) << "created in the future, as the clock now says";
 }
 
 TEST_P(SessionTableTest, SnapshotsExpire) {
@@ -170,7 +186,7 @@ TEST_P(SessionTableTest, SnapshotsExpire) {
   const auto kept = table_->TakeSnapshot("t", id, 1h);
   ASSERT_TRUE(passing.ok() && kept.ok());
   EXPECT_EQ(table_->List("t")->snapshots.size(), 2u);
-  now_ += 2s;                         // of the table
+  elapsed_ += 2s;                     // of the table
   std::this_thread::sleep_for(80ms);  // of a store
   EXPECT_EQ(table_->Restore("t", passing->key, false, 0s).status().code(), Code::kNotFound);
   const auto listing = table_->List("t");
@@ -236,7 +252,7 @@ TEST_P(StoredSessionTest, ListingsAgree) {
   ASSERT_TRUE(Put(table_.get(), id, 7).ok());
   ASSERT_TRUE(Put(table_.get(), spilled, 12).ok());
   table_->Flush();
-  now_ += 10min;
+  elapsed_ += 10min;
   const auto other = NewTable();
   const auto find = [](SessionTable* table, const std::string& which) {
     const auto listing = table->List("t");

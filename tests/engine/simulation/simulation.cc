@@ -83,7 +83,8 @@ void Simulation::OpenSessions() {
   SessionOptions options;
   options.memory = static_cast<size_t>(random_.Int(500, 5000));
   options.codec.limits = {{kFakeVocab, SimulatedRequests::kMaxTokens, true}, 1000};
-  options.now = [this] { return std::chrono::system_clock::time_point(now_.time_since_epoch()); };
+  options.now = [this] { return now_; };
+  options.date = [this] { return std::chrono::system_clock::time_point(now_.time_since_epoch()); };
   if (random_.Uniform() < 0.8) {
     store_ = std::make_unique<SimulatedStore>(&random_);
     if (random_.Uniform() < 0.5) store_->failing = random_.Uniform(0, 0.4);
