@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/logging.h"
+
 namespace polysketch {
 
 CheckFailure::CheckFailure(const char* file, int line, const char* condition) {
@@ -10,6 +12,7 @@ CheckFailure::CheckFailure(const char* file, int line, const char* condition) {
 }
 
 CheckFailure::~CheckFailure() {
+  FlushLog();  // what came before
   std::fprintf(stderr, "%s\n", stream_.str().c_str());
   std::fflush(stderr);
   std::abort();

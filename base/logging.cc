@@ -5,7 +5,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
+
+#include "base/log_writer.h"
 
 namespace polysketch {
 namespace {
@@ -82,6 +85,28 @@ std::string JsonLine(LogLevel level, std::string_view event,
   return line;
 }
 
+std::string Line(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
+  std::string line = g_json.load(std::memory_order_relaxed) ? JsonLine(level, event, fields)
+                                                            : TextLine(level, event, fields);
+  line.push_back('\n');
+  return line;
+}
+
+// Of lines that wait for the reader of stderr.
+constexpr size_t kBufferBytes = size_t{1} << 20;
+constexpr std::chrono::milliseconds kFlushPatience{1000};
+
+// Made by the first line and never destroyed: static destructors may log.
+LogWriter& Writer() {
+  static LogWriter* const writer = [] {
+    std::atexit(FlushLog);
+    return new LogWriter(STDERR_FILENO, kBufferBytes, [](uint64_t count) {
+      return Line(LogLevel::kWarning, "log_lines_dropped", {{"count", count}});
+    });
+  }();
+  return *writer;
+}
+
 }  // namespace
 
 void SetLogLevel(LogLevel level) { g_level.store(static_cast<int>(level)); }
@@ -98,11 +123,11 @@ Result<LogLevel> ParseLogLevel(std::string_view name) {
 
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
   if (static_cast<int>(level) < g_level.load(std::memory_order_relaxed)) return;
-  std::string line = g_json.load(std::memory_order_relaxed) ? JsonLine(level, event, fields)
-                                                            : TextLine(level, event, fields);
-  line.push_back('\n');
-  // A log line that cannot be written has nowhere to be reported.
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  Writer().Write(Line(level, event, fields));
 }
+
+void FlushLog() { Writer().Flush(kFlushPatience); }
+
+uint64_t LogLinesDropped() { return Writer().dropped(); }
 
 }  // namespace polysketch

@@ -1,8 +1,10 @@
 // Structured logs on stderr, one line for each event:
 //   2026-11-21T05:23:00.123Z INFO request_done id=r-12 tokens=34 finish=length
-// Values with spaces or quotes are quoted. Thread-safe: a line is written by one write(2).
+// Values with spaces or quotes are quoted. Thread-safe. A thread of its own writes the lines: a
+// reader of stderr that stalls costs lines (event log_lines_dropped), not the progress of callers.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -29,6 +31,11 @@ void SetLogJson(bool json);
 
 // `event` is a snake_case name; fields follow in order.
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
+
+// Waits until the lines so far are written, at most a second. A normal exit calls it.
+void FlushLog();
+// Lines that were dropped because the reader of stderr stalled.
+uint64_t LogLinesDropped();
 
 inline void LogInfo(std::string_view event, std::initializer_list<LogField> fields = {}) {
   Log(LogLevel::kInfo, event, fields);

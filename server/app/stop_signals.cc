@@ -37,10 +37,12 @@ void StopSignals::Loop() {
     std::lock_guard lock(mutex_);
     if (first_ != 0) {
       LogWarning("stopped", {{"signal", signal}, {"reason", "second signal"}});
+      FlushLog();
       _exit(128 + signal);
     }
     if (!waiting_) {
       LogInfo("stopped", {{"signal", signal}, {"reason", "not serving yet"}});
+      FlushLog();
       _exit(0);
     }
     first_ = signal;

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/logging.h"
 #include "base/thread_name.h"
 
 namespace polysketch {
@@ -245,7 +246,9 @@ std::vector<MetricFamily> ScrapeMetrics::Collect() const {
       {{"ready",
         "1 while health is SERVING: the model is loaded and the server does not drain. Otherwise "
         "0.",
-        ready_()}},
+        ready_()},
+       {"log_lines_dropped_total", "Log lines dropped because the reader of stderr stalled.",
+        LogLinesDropped()}},
       &families);
   if (const std::optional<ServedFacts> served = served_()) {
     AddEngine(*served, &families);
