@@ -1,18 +1,24 @@
 #include "base/check.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 
-#include "base/logging.h"
-
 namespace polysketch {
+namespace {
+
+std::atomic<void (*)()> g_before_abort{nullptr};
+
+}  // namespace
+
+void CallBeforeAbort(void (*function)()) { g_before_abort.store(function); }
 
 CheckFailure::CheckFailure(const char* file, int line, const char* condition) {
   stream_ << file << ":" << line << ": check failed: " << condition << " ";
 }
 
 CheckFailure::~CheckFailure() {
-  FlushLog();  // what came before
+  if (void (*const flush)() = g_before_abort.load(); flush != nullptr) flush();
   std::fprintf(stderr, "%s\n", stream_.str().c_str());
   std::fflush(stderr);
   std::abort();

@@ -6,6 +6,9 @@
 
 namespace polysketch {
 
+// `function` is called before the message of a broken invariant: the log writes what came before.
+void CallBeforeAbort(void (*function)());
+
 class CheckFailure {
  public:
   CheckFailure(const char* file, int line, const char* condition);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "base/check.h"
 #include "base/log_writer.h"
 
 namespace polysketch {
@@ -100,6 +101,7 @@ constexpr std::chrono::milliseconds kFlushPatience{1000};
 LogWriter& Writer() {
   static LogWriter* const writer = [] {
     std::atexit(FlushLog);
+    CallBeforeAbort(FlushLog);
     return new LogWriter(STDERR_FILENO, kBufferBytes, [](uint64_t count) {
       return Line(LogLevel::kWarning, "log_lines_dropped", {{"count", count}});
     });
