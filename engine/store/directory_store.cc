@@ -124,8 +124,8 @@ Result<OpenEntry> OpenFile(const fs::path& path) {
   return entry;
 }
 
-// Calls visit(fd of the folder, name) for each entry of a folder, not for one behind a symbolic
-// link. An error of the file system while the folder is read is returned.
+// Calls visit(fd of the folder, name) for each entry of a folder, not through a symbolic link to
+// it. An error of the file system while the folder is read is returned.
 template <typename Visit>
 Status ForEachName(const fs::path& folder, Visit visit) {
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);

@@ -1,6 +1,7 @@
 // polysketch-server: flags -> config -> construct -> serve -> drain.
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include "base/logging.h"
 #include "polysketch_build_info.h"
 #include "server/app/command_line.h"
+#include "server/app/drain_bound.h"
 #include "server/app/flags.h"
 #include "server/app/load_model.h"
 #include "server/app/server.h"
@@ -19,6 +21,8 @@ namespace {
 
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
+// Time after --drain-timeout for last messages, and to free what the process holds.
+constexpr std::chrono::milliseconds kDrainGrace{2000};
 
 // Prints the error. The returned exit status says whether the caller's flags and files are wrong.
 int Fail(const Status& status) {
@@ -59,9 +63,12 @@ int Serve(const ServerConfig& config, StopSignals* signals) {
 
   const int signal = signals->Wait();
   LogInfo("draining", {{"signal", signal}, {"timeout_ms", config.drain_timeout.count()}});
+  static DrainBound bound(config.drain_timeout + kDrainGrace);
   const bool all_ended = server.Drain(config.drain_timeout);
   LogInfo("stopped", {{"drained", all_ended ? "all" : "some requests were cut"}});
-  return model->device_failed.load() ? kExitFailure : EXIT_SUCCESS;
+  const int exit_status = model->device_failed.load() ? kExitFailure : EXIT_SUCCESS;
+  bound.SetExitStatus(exit_status);
+  return exit_status;
 }
 
 int Main(int argc, char** argv) {

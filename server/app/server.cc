@@ -29,7 +29,7 @@ namespace {
 // Bytes of one read from a connection. A flood is noticed between reads.
 constexpr int kReadChunkBytes = 64 << 10;
 // Time for last messages to leave after the engine's drain, before calls are cancelled.
-constexpr std::chrono::milliseconds kGoodbye{2000};
+constexpr std::chrono::milliseconds kGoodbye{1000};
 
 int Clamped(int64_t value) {
   return static_cast<int>(std::min<int64_t>(value, std::numeric_limits<int>::max()));

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/rpc.h"
 #include "tests/e2e/server.h"
+#include "tests/testing/scripted_redis.h"
 
 namespace polysketch::e2e {
 namespace {
@@ -199,6 +200,20 @@ TEST(Drain, AnIdleServerEndsAtOnceOnASignal) {
     server.process().Signal(signal);
     EXPECT_EQ(server.process().Wait(), 0) << server.process().StandardError();
   }
+}
+
+// The store's own patience is 30 seconds a command.
+TEST(Drain, EndsInTimeWhenTheStoreHangs) {
+  testing::ScriptedRedis store({"+PONG\r\n", "$0\r\n\r\n"});
+  Server server({.flags = {"--state-store", StrCat("redis://127.0.0.1:", store.port()),
+                           "--drain-timeout", "300ms"}});
+  Client client(server.address());
+  const auto stream = client.StartComplete(EndlessRequest());
+  ASSERT_TRUE(server.ComesToRun(1));
+  server.process().Signal(SIGTERM);
+  EXPECT_EQ(server.process().Wait(std::chrono::seconds(20)), 1)
+      << "a completion was lost: " << server.process().StandardError();
+  EXPECT_FALSE(stream->Finish().ok());
 }
 
 // A connection that reaches its age is replaced by the client's library; no call notices.

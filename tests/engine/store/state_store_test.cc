@@ -2,12 +2,8 @@
 // free port.
 #include "engine/store/open_state_store.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -18,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/random_model.h"
 #include "tests/testing/redis_server.h"
+#include "tests/testing/scripted_redis.h"
 
 namespace polysketch {
 namespace {
@@ -270,52 +267,13 @@ TEST(DirectoryStoreTest, WhatDoesNotFitIsRefusedAndNothingGoes) {
   EXPECT_EQ(OpenStateStore("redis://127.0.0.1:1", kLimit).status().code(), Code::kInvalidArgument);
 }
 
-// A server that answers the commands of one connection with the given bytes, one after the other.
-class ScriptedRedis {
- public:
-  explicit ScriptedRedis(std::vector<std::string> answers)
-      : listen_fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), answers_(std::move(answers)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(bind(listen_fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    EXPECT_EQ(listen(listen_fd_, 1), 0);
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(getsockname(listen_fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    port_ = ntohs(address.sin_port);
-    thread_ = std::thread([this] { Serve(); });
-  }
-  ~ScriptedRedis() {
-    shutdown(listen_fd_, SHUT_RDWR);
-    thread_.join();
-    close(listen_fd_);
-  }
-  int port() const { return port_; }
-
- private:
-  void Serve() {
-    const int fd = accept(listen_fd_, nullptr, nullptr);
-    char command[4096];
-    for (const std::string& answer : answers_) {
-      if (recv(fd, command, sizeof(command), 0) <= 0) break;
-      if (send(fd, answer.data(), answer.size(), MSG_NOSIGNAL) < 0) break;
-    }
-    close(fd);
-  }
-
-  const int listen_fd_;
-  const std::vector<std::string> answers_;
-  int port_ = 0;
-  std::thread thread_;
-};
-
 TEST(RedisStoreTest, RepliesThatAreNotRedisReplies) {
   for (const std::string bad : {"*2\r\n:5\r\n*0\r\n",                  // no text as the cursor
                                 "*2\r\n$1\r\n0\r\n:1\r\n",             // no array of keys
                                 "*2\r\n$1\r\n0\r\n*1\r\n$1\r\nx\r\n",  // a key of another prefix
                                 "*2\r\n$1\r\n0\r\n*1\r\n$-1\r\n",      // no key
                                 "*1\r\n$1\r\n0\r\n", ":7\r\n", "+OK\r\n"}) {
-    ScriptedRedis server({"+PONG\r\n", ":3\r\n", bad});
+    testing::ScriptedRedis server({"+PONG\r\n", ":3\r\n", bad});
     const auto store = OpenStateStore(StrCat("redis://127.0.0.1:", server.port()));
     ASSERT_TRUE(store.ok()) << store.status().ToString();
     const auto listed = (*store)->List("acme", "session-");
