@@ -118,6 +118,8 @@ void AddTokenize(CommandLine* line) {
   options->input.AddText(command);
   AddFlag(command, "--no-bos", "Omits BOS. Default: add_bos of the model.",
           [options] { options->request.set_add_bos(false); });
+  AddFlag(command, "--parse-special", "Maps the text of a control piece (</s>) to its id.",
+          [options] { options->request.set_parse_special(true); });
 }
 
 void AddDetokenize(CommandLine* line) {

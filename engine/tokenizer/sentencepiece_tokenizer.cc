@@ -2,6 +2,7 @@
 #include <sentencepiece_model.pb.h>
 #include <sentencepiece_processor.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <unordered_set>
@@ -248,6 +249,7 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string_view PieceBytes(int32_t id) const override { return At(id).bytes; }
   std::string_view Piece(int32_t id) const override { return At(id).text; }
   bool IsControl(int32_t id) const override { return At(id).control; }
+  std::span<const ControlPiece> ControlPieces() const override { return control_pieces_; }
   bool StripsLeadingSpace() const override { return strips_leading_space_; }
 
  private:
@@ -270,8 +272,12 @@ class SentencePieceTokenizer : public Tokenizer {
         return InvalidArgument(path, ": expected each piece once, found ", text, " again");
       }
       PS_ASSIGN_OR_RETURN(std::string bytes, BytesOf(model, id, path));
-      pieces_.push_back({text, std::move(bytes), model.pieces(id).type() == PieceProto::CONTROL});
+      const bool control = model.pieces(id).type() == PieceProto::CONTROL;
+      pieces_.push_back({text, std::move(bytes), control});
+      if (control) control_pieces_.push_back({text, id});
     }
+    std::stable_sort(control_pieces_.begin(), control_pieces_.end(),
+                     [](const auto& a, const auto& b) { return a.text.size() > b.text.size(); });
     return Status();
   }
 
@@ -287,7 +293,8 @@ class SentencePieceTokenizer : public Tokenizer {
     return pieces_[static_cast<size_t>(id)];
   }
 
-  std::vector<PieceInfo> pieces_;  // by id
+  std::vector<PieceInfo> pieces_;             // by id
+  std::vector<ControlPiece> control_pieces_;  // the longest first
   bool strips_leading_space_ = false;
   std::optional<CutFinder> cuts_;                  // set by Init
   SentencePieceProcessor first_;                   // for the start of a text

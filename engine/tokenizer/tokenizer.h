@@ -13,6 +13,11 @@
 
 namespace polysketch {
 
+struct ControlPiece {
+  std::string text;  // as the vocabulary spells it ("</s>")
+  int32_t id = -1;
+};
+
 class Tokenizer {
  public:
   // Loads tokenizer.model of a model folder. NOT_FOUND if it cannot be read, INVALID_ARGUMENT if it
@@ -37,6 +42,8 @@ class Tokenizer {
   // The piece as the vocabulary spells it ("▁the", "<0x0A>", "<s>").
   virtual std::string_view Piece(int32_t id) const = 0;
   virtual bool IsControl(int32_t id) const = 0;
+  // All control pieces, the longest first.
+  virtual std::span<const ControlPiece> ControlPieces() const { return {}; }
 
   // IncrementalEncoder and Encode cut a text into parts that encode independently. The next cut is
   // the first position at least kPartBytes after the last cut that no piece of the vocabulary can
@@ -87,6 +94,11 @@ class IncrementalEncoder {
   bool first_;            // buffer_ begins the text
   Status error_;
 };
+
+// Returns the ids of a text in which a spelled control piece ("</s>") is that piece. Text after a
+// control piece continues: it gets no dummy prefix. INVALID_ARGUMENT as of IncrementalEncoder.
+Result<std::vector<int32_t>> EncodeWithControlPieces(const Tokenizer& tokenizer,
+                                                     std::string_view text);
 
 // Decodes a token stream to text in whole UTF-8 characters. Bytes that cannot become UTF-8 any more
 // are decoded as U+FFFD.

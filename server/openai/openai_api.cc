@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/http/http_call.h"
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
 #include "server/openai/completion_request.h"
 #include "server/openai/completion_run.h"
-#include "server/openai/text_api.h"
 
 namespace polysketch {
 namespace {
@@ -46,10 +46,10 @@ std::string OpenAiApi::ModelName(const ServedModel& model) const {
 OpenAiApi::Answer OpenAiApi::AnswerOf(const std::string& path, bool* is_get) {
   *is_get = path.starts_with(kModels) || path == "/tokenizer_info";
   if (path.starts_with(kModels)) return &OpenAiApi::Models;
-  if (path == "/tokenizer_info") return &OpenAiApi::Text<TokenizerInfoJson>;
+  if (path == "/tokenizer_info") return &OpenAiApi::TokenizerInfo;
   if (path == "/v1/completions") return &OpenAiApi::Complete;
-  if (path == "/tokenize") return &OpenAiApi::Text<TokenizeJson>;
-  if (path == "/detokenize") return &OpenAiApi::Text<DetokenizeJson>;
+  if (path == "/tokenize") return &OpenAiApi::Text<ToTokenizeJob>;
+  if (path == "/detokenize") return &OpenAiApi::Text<ToDetokenizeJob>;
   return nullptr;
 }
 
@@ -89,12 +89,30 @@ void OpenAiApi::Run(const Exchange& exchange, const std::function<void()>& work)
   service_->tokenizers->Post(work);
 }
 
-template <Result<std::string> (*answer)(const std::string& body, const ServedModel& model)>
+void OpenAiApi::TokenizerInfo(const Exchange& exchange) {
+  Result<std::string> body = TokenizerInfoJson(*service_->model.load());
+  if (!body.ok()) return ReplyError(exchange.get(), body.status());
+  exchange->Reply(200, kJsonType, *std::move(body));
+}
+
+template <Result<TextJob> (*to_job)(const std::string& body, const ServedModel& model)>
 void OpenAiApi::Text(const Exchange& exchange) {
-  Run(exchange, [exchange, service = service_] {
-    Result<std::string> body = answer(exchange->request().body, *service->model.load());
-    if (!body.ok()) return ReplyError(exchange.get(), body.status());
-    exchange->Reply(200, kJsonType, *std::move(body));
+  Run(exchange, [exchange, this] {
+    Result<TextJob> parsed = to_job(exchange->request().body, *service_->model.load());
+    if (!parsed.ok()) return ReplyError(exchange.get(), parsed.status());
+    const auto job = std::make_shared<TextJob>(*std::move(parsed));
+    HttpCall::Callbacks callbacks;
+    callbacks.on_message = [exchange, job](const grpc::ByteBuffer& response) {
+      Result<std::string> body = job->body(response);
+      if (!body.ok()) return ReplyError(exchange.get(), Internal(body.status().message()));
+      exchange->Reply(200, kJsonType, *std::move(body));
+    };
+    callbacks.on_finish = [exchange](const Status& status) {
+      if (!status.ok()) ReplyError(exchange.get(), RenameTextField(status));
+    };
+    exchange->Post([exchange, job, callbacks, this] {
+      HttpCall::Start(*router_, exchange, job->method, *job->request, callbacks);
+    });
   });
 }
 

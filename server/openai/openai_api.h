@@ -7,6 +7,7 @@
 
 #include "server/http/http_exchange.h"
 #include "server/net/router.h"
+#include "server/openai/text_api.h"
 #include "server/rpc/service_context.h"
 
 namespace polysketch {
@@ -28,7 +29,9 @@ class OpenAiApi {
   static Answer AnswerOf(const std::string& path, bool* is_get);
   void Complete(const Exchange& exchange);
   void Models(const Exchange& exchange);
-  template <Result<std::string> (*answer)(const std::string& body, const ServedModel& model)>
+  void TokenizerInfo(const Exchange& exchange);
+  // Runs the RPC of a text path.
+  template <Result<TextJob> (*to_job)(const std::string& body, const ServedModel& model)>
   void Text(const Exchange& exchange);
   // Runs `work`, on a tokenizer thread for a large body.
   void Run(const Exchange& exchange, const std::function<void()>& work);

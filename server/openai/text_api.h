@@ -1,25 +1,36 @@
 // /tokenize, /detokenize, /tokenizer_info and /v1/models: the forms of vLLM and OpenAI.
 #pragma once
 
+#include <google/protobuf/message.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "base/status.h"
 #include "server/rpc/served_model.h"
 
 namespace polysketch {
 
-// Returns the ids of a text in which a spelled control piece ("</s>") is that piece. INVALID_ARGUMENT
-// for text that is not UTF-8.
-Result<std::vector<int32_t>> EncodeWithControlPieces(const Tokenizer& tokenizer,
-                                                     const std::string& text);
+// The RPC that answers a request of a text path.
+struct TextJob {
+  std::string_view method;  // in static storage
+  std::unique_ptr<google::protobuf::Message> request;
+  // Returns the body of the HTTP response to the response of the RPC.
+  std::function<Result<std::string>(const grpc::ByteBuffer& response)> body;
+};
 
-// Each returns the body of the response to the body of the request, which a GET does not have.
-// Errors name the field.
-Result<std::string> TokenizeJson(const std::string& body, const ServedModel& model);
-Result<std::string> DetokenizeJson(const std::string& body, const ServedModel& model);
-Result<std::string> TokenizerInfoJson(const std::string&, const ServedModel& model);
+// Each returns the job of the body of a request. Errors name the field.
+Result<TextJob> ToTokenizeJob(const std::string& body, const ServedModel& model);
+Result<TextJob> ToDetokenizeJob(const std::string& body, const ServedModel& model);
+// Returns an error of the RPC with the field's name in the HTTP request.
+Status RenameTextField(const Status& status);
+
+// The body of the response of /tokenizer_info. FAILED_PRECONDITION without a tokenizer.
+Result<std::string> TokenizerInfoJson(const ServedModel& model);
 // An entry of /v1/models. `created`: when the server started, in seconds since 1970.
 nlohmann::ordered_json ModelJson(const std::string& name, int64_t created,
                                  const ServedModel& model);

@@ -15,7 +15,9 @@ Status Tokenize(const v1::TokenizeRequest& request, const RequestInfo&, const Se
   if (request.add_bos() && rules.bos_id < 0) {
     return FailedPrecondition("add_bos: this model has no BOS");
   }
-  Result<std::vector<int32_t>> encoded = rules.tokenizer->Encode(request.text());
+  Result<std::vector<int32_t>> encoded =
+      request.parse_special() ? EncodeWithControlPieces(*rules.tokenizer, request.text())
+                              : rules.tokenizer->Encode(request.text());
   if (!encoded.ok()) return Prefixed("text: ", encoded.status());
   if (request.has_add_bos() ? request.add_bos() : rules.add_bos) response->add_tokens(rules.bos_id);
   response->mutable_tokens()->Add(encoded->begin(), encoded->end());

@@ -63,6 +63,8 @@ TEST_F(CommandLineClient, CompletesFromEveryKindOfInput) {
   const json by_ids = RunJson(With(kGreedy, {"--prompt-tokens", "-"}), ids.standard_output);
   EXPECT_EQ(by_ids.at("tokens"), by_text.at("tokens"));
   EXPECT_EQ(by_ids.at("text"), by_text.at("text"));
+  EXPECT_EQ(Run({"tokenize", "--no-bos", "--parse-special", "--prompt", "</s>"}).standard_output,
+            "2\n");
 
   const ProcessResult plain = Run(With(kGreedy, {"--prompt", prompt}));
   EXPECT_EQ(plain.exit_status, 0) << plain.standard_error;

@@ -134,6 +134,13 @@ TEST_F(OpenAi, TokensAndModels) {
   EXPECT_EQ(json::parse(Post("/tokenize", {{"prompt", "</s>"}, {"add_special_tokens", false}}).body)
                 .at("tokens"),
             json({2}));
+  EXPECT_GT(json::parse(Post("/tokenize", {{"prompt", "</s>"}, {"parse_special", false}}).body)
+                .at("count"),
+            2);
+  const json with_pieces =
+      json::parse(Post("/tokenize", {{"prompt", "a</s>"}, {"return_token_strs", true}}).body);
+  EXPECT_EQ(with_pieces.at("token_strs").back(), "</s>");
+  EXPECT_EQ(with_pieces.at("max_model_len"), 16777216);
   json by_ids = Request(8);
   by_ids["prompt"] = tokens;
   EXPECT_EQ(Complete(by_ids).at("choices"), Complete(Request(8)).at("choices"));
@@ -144,6 +151,20 @@ TEST_F(OpenAi, TokensAndModels) {
   EXPECT_EQ(json::parse(HttpGet(server_->http_address(), "/tokenizer_info")).at("eos_token"),
             "</s>");
   EXPECT_EQ(Http(server_->http_address(), "/health").status, 200);
+}
+
+// They have the checks, the metrics and the log of the RPCs.
+TEST_F(OpenAi, TextPathsAreRpcs) {
+  const auto calls = [](std::string_view method, std::string_view code) {
+    return server_->Metric(
+        StrCat("polysketch_rpcs_total{code=\"", code, "\",rpc=\"", method, "\"}"));
+  };
+  const double tokenized = calls("Tokenize", "OK");
+  const double refused = calls("Detokenize", "INVALID_ARGUMENT");
+  EXPECT_EQ(Post("/tokenize", {{"prompt", std::string(100000, 'x')}}).status, 200);
+  EXPECT_EQ(Post("/detokenize", {{"tokens", {4096}}}).status, 400);
+  EXPECT_EQ(calls("Tokenize", "OK"), tokenized + 1);
+  EXPECT_EQ(calls("Detokenize", "INVALID_ARGUMENT"), refused + 1);
 }
 
 TEST_F(OpenAi, SessionsCostTheNewTokensOnly) {

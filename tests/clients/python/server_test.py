@@ -60,6 +60,7 @@ class RealServer(ClientTest):
         ids = self.api.tokenize("Hello there", add_bos=False)
         self.assertEqual(self.api.detokenize(ids), "Hello there")
         self.assertEqual(self.api.tokenize("Hello there"), [self.api.info().bos_id, *ids])
+        self.assertEqual(self.api.tokenize("</s>", add_bos=False, parse_special=True), [self.api.info().eos_id])
         self.assertEqual(self.api.health(), {self.server.target: "SERVING"})
 
     def test_a_session_is_the_whole_sequence(self):

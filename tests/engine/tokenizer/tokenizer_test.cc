@@ -125,6 +125,30 @@ TEST_F(TokenizerTest, ControlPiecesInTextAreText) {
   }
 }
 
+TEST_F(TokenizerTest, EncodesSpelledControlPieces) {
+  const auto encode = [&](std::string_view text) {
+    return EncodeWithControlPieces(*tokenizer_, text).value();
+  };
+  EXPECT_EQ(encode("</s>"), std::vector<int32_t>{2});
+  EXPECT_EQ(encode("<s></s>"), (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(encode(""), std::vector<int32_t>());
+  // Text without a control piece is text, of any length.
+  for (const std::string& text :
+       {std::string("a < b <s </s"), std::string("<unk> <0x0A>"), std::string(100000, '<')}) {
+    EXPECT_EQ(encode(text), Encode(text));
+  }
+  // "▁b" only at the beginning of the text.
+  std::vector<int32_t> expected = Encode("say");
+  expected.push_back(2);
+  IncrementalEncoder rest(tokenizer_.get(), /*continued=*/true);
+  ASSERT_TRUE(rest.Append("bless me").ok());
+  const std::vector<int32_t> end = rest.Finish().value();
+  expected.insert(expected.end(), end.begin(), end.end());
+  EXPECT_EQ(encode("say</s>bless me"), expected);
+  EXPECT_EQ(EncodeWithControlPieces(*tokenizer_, "</s>\xFF").status().code(),
+            Code::kInvalidArgument);
+}
+
 TEST_F(TokenizerTest, InvalidUtf8NamesTheOffset) {
   for (const auto& [text, offset] : std::vector<std::pair<std::string, size_t>>{
            {"ab\xFF"

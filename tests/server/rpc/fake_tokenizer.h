@@ -39,10 +39,12 @@ class FakeTokenizer : public Tokenizer {
     return id < 128 ? PieceBytes(id) : "<control or byte>";
   }
   bool IsControl(int32_t id) const override { return id >= 256; }
+  std::span<const ControlPiece> ControlPieces() const override { return control_pieces_; }
   bool StripsLeadingSpace() const override { return false; }
 
  private:
   std::vector<std::string> bytes_;
+  std::vector<ControlPiece> control_pieces_ = {{"</s>", 257}, {"<s>", kBos}};
 };
 
 }  // namespace polysketch::testing

@@ -194,6 +194,14 @@ TEST_F(ServiceTest, TextMethods) {
   tokenize.set_add_bos(true);
   ASSERT_TRUE(stub_->Tokenize(&second, tokenize, &tokens).ok());
   EXPECT_EQ(tokens.tokens(0), testing::FakeTokenizer::kBos);
+  tokenize.set_text("a</s>");
+  for (const bool parse : {false, true}) {
+    grpc::ClientContext context;
+    if (parse) tokenize.set_parse_special(true);
+    ASSERT_TRUE(stub_->Tokenize(&context, tokenize, &tokens).ok());
+    EXPECT_EQ(tokens.tokens_size(), parse ? 3 : 6);
+    EXPECT_EQ(*tokens.tokens().rbegin(), parse ? 257 : '>');
+  }
   grpc::ClientContext third;
   v1::DetokenizeRequest detokenize;
   for (const int id : {256, 0x61, 0xC3}) detokenize.add_tokens(id);

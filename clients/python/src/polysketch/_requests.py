@@ -113,8 +113,8 @@ def completion_request(prompt: str | None, tokens: Iterable[int] | None, options
     return request
 
 
-def tokenize_request(text: str, add_bos: bool | None) -> pb.TokenizeRequest:
-    request = pb.TokenizeRequest()
+def tokenize_request(text: str, add_bos: bool | None, parse_special: bool) -> pb.TokenizeRequest:
+    request = pb.TokenizeRequest(parse_special=parse_special)
     _set(request, "text", "text", text)
     if add_bos is not None:
         request.add_bos = add_bos

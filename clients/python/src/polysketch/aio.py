@@ -180,9 +180,10 @@ class AsyncClient(ClientBase):
         result: Score = (await self._long("Score", source, _calls.ScoreReader(logprobs, on_progress), timeout=timeout))[0]
         return result
 
-    async def tokenize(self, text: str, *, add_bos: bool | None = None, timeout: float | None = None) -> list[int]:
+    async def tokenize(self, text: str, *, add_bos: bool | None = None, parse_special: bool = False,
+                       timeout: float | None = None) -> list[int]:
         """As Client.tokenize."""
-        request = tokenize_request(text, add_bos)
+        request = tokenize_request(text, add_bos, parse_special)
         return list((await self._unary("Tokenize", request, timeout=timeout))[0].tokens)
 
     async def detokenize(self, tokens: Iterable[int], *, timeout: float | None = None) -> str:

@@ -179,9 +179,14 @@ class Client(ClientBase):
         result: Score = self._long("Score", source, _calls.ScoreReader(logprobs, on_progress), timeout=timeout)[0]
         return result
 
-    def tokenize(self, text: str, *, add_bos: bool | None = None, timeout: float | None = None) -> list[int]:
-        """The token ids of a text. add_bos: as for a prompt by default."""
-        request = tokenize_request(text, add_bos)
+    def tokenize(self, text: str, *, add_bos: bool | None = None, parse_special: bool = False,
+                 timeout: float | None = None) -> list[int]:
+        """The token ids of a text.
+
+        add_bos: as for a prompt by default. parse_special: whether a control piece spelled in the text ("</s>") is that
+        piece.
+        """
+        request = tokenize_request(text, add_bos, parse_special)
         return list(self._unary("Tokenize", request, timeout=timeout)[0].tokens)
 
     def detokenize(self, tokens: Iterable[int], *, timeout: float | None = None) -> str:
