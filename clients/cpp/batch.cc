@@ -11,9 +11,9 @@
 
 #include "clients/cpp/batch_files.h"
 #include "clients/cpp/commands.h"
+#include "clients/cpp/complete_stream.h"
 #include "clients/cpp/completion_json.h"
 #include "clients/cpp/progress.h"
-#include "polysketch/v1/polysketch.grpc.pb.h"
 
 namespace polysketch {
 namespace {
@@ -34,6 +34,18 @@ struct BatchOptions {
   bool in_order = false;
   bool progress = false;
 };
+
+// Reads the responses of Complete or of CompleteStream.
+template <typename Stream>
+grpc::Status ReadCompletion(Stream* stream, CompletionJson* json, v1::Finish* finish) {
+  v1::CompleteResponse message;
+  while (stream->Read(&message)) {
+    if (message.has_delta()) json->Add(message.delta());
+    if (message.has_choice()) json->Add(message.choice());
+    if (message.has_finish()) *finish = message.finish();
+  }
+  return stream->Finish();
+}
 
 class Batch {
  public:
@@ -160,16 +172,16 @@ grpc::Status Batch::Call(const v1::CompleteRequest& request, Json* response,
     if (stopped_) return {grpc::StatusCode::CANCELLED, "interrupted"};
     calls_.insert(&context);
   }
-  const auto stream = stub_->Complete(&context, request);
   CompletionJson json(request);
-  v1::CompleteResponse message;
   v1::Finish finish;
-  while (stream->Read(&message)) {
-    if (message.has_delta()) json.Add(message.delta());
-    if (message.has_choice()) json.Add(message.choice());
-    if (message.has_finish()) finish = message.finish();
+  grpc::Status status;
+  if (NeedsStream(request)) {
+    const auto stream = stub_->CompleteStream(&context);
+    WriteRequest(request, stream.get());
+    status = ReadCompletion(stream.get(), &json, &finish);
+  } else {
+    status = ReadCompletion(stub_->Complete(&context, request).get(), &json, &finish);
   }
-  const grpc::Status status = stream->Finish();
   {
     const std::lock_guard lock(mutex_);
     calls_.erase(&context);

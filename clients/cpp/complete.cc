@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "clients/cpp/commands.h"
+#include "clients/cpp/complete_stream.h"
 #include "clients/cpp/completion_output.h"
 #include "clients/cpp/input.h"
 #include "clients/cpp/progress.h"
-#include "polysketch/v1/polysketch.grpc.pb.h"
 
 namespace polysketch {
 namespace {
@@ -37,7 +37,7 @@ Status WriteState(const std::string& path, const std::string& state) {
   return Status();
 }
 
-// Reads the responses of Complete or of CompleteWithState. Returns the exit status.
+// Reads the responses of Complete or of CompleteStream. Returns the exit status.
 template <typename Stream>
 int ReadCompletion(const CompleteOptions& options, const CallOptions& call,
                    const grpc::ClientContext& context, Stream* stream) {
@@ -69,22 +69,27 @@ int ReadCompletion(const CompleteOptions& options, const CallOptions& call,
   return written.ok() ? kExitOk : ReportUsageError(written);
 }
 
-int CompleteWithState(const CompleteOptions& options, const CallOptions& call,
-                      v1::PolySketch::Stub* stub, grpc::ClientContext* context) {
-  const auto file = InputFile::Open(*options.state_in);
-  if (!file.ok()) return ReportUsageError(file.status());
-  const auto stream = stub->CompleteWithState(context);
-  v1::CompleteWithStateRequest message;
+// Sends the state of --state-in. Returns an error of its file; errors of the call are reported by its
+// Finish.
+Status WriteStateIn(const std::string& path, CompleteStream* stream) {
+  PS_ASSIGN_OR_RETURN(const auto file, InputFile::Open(path));
+  v1::CompleteStreamRequest message;
   while (true) {
-    Result<std::string> part = (*file)->Read(kStatePartBytes);
-    if (!part.ok()) return ReportUsageError(part.status());
-    if (part->empty()) break;
-    message.set_state(*std::move(part));
-    if (!stream->Write(message)) break;  // the call has ended; Finish says why
+    PS_ASSIGN_OR_RETURN(std::string part, file->Read(kStatePartBytes));
+    if (part.empty()) return Status();
+    message.set_state(std::move(part));
+    if (!stream->Write(message)) return Status();
   }
-  *message.mutable_request() = options.request;
-  stream->Write(message);
-  stream->WritesDone();
+}
+
+int CompleteInParts(const CompleteOptions& options, const CallOptions& call,
+                    v1::PolySketch::Stub* stub, grpc::ClientContext* context) {
+  const auto stream = stub->CompleteStream(context);
+  if (options.state_in) {
+    const Status status = WriteStateIn(*options.state_in, stream.get());
+    if (!status.ok()) return ReportUsageError(status);
+  }
+  WriteRequest(options.request, stream.get());
   return ReadCompletion(options, call, *context, stream.get());
 }
 
@@ -131,7 +136,8 @@ int Complete(CompleteOptions* options, const CallOptions& call) {
   grpc::ClientContext context;
   Prepare(call, &context);
   const CancelOnInterrupt cancel_on_interrupt(&context);
-  if (options->state_in) return CompleteWithState(*options, call, stub.get(), &context);
+  if (options->state_in || NeedsStream(options->request))
+    return CompleteInParts(*options, call, stub.get(), &context);
   const auto stream = stub->Complete(&context, options->request);
   return ReadCompletion(*options, call, context, stream.get());
 }

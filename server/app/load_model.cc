@@ -116,6 +116,8 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   v1::Limits* limits = info.mutable_limits();
   limits->set_max_prompt_tokens(config.max_prompt_tokens);
   limits->set_max_new_tokens(static_cast<int32_t>(config.max_new_tokens));
+  limits->set_default_max_tokens(
+      static_cast<int32_t>(std::min(config.default_max_tokens, config.max_new_tokens)));
   limits->set_max_message_bytes(config.max_message_bytes);
   limits->set_max_sequences(static_cast<int32_t>(config.max_sequences));
   limits->set_max_queue(static_cast<int32_t>(config.max_queue));

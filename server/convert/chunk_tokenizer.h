@@ -1,4 +1,5 @@
-// Token ids of an input that arrives in chunks (ScoreRequest, AppendRequest).
+// Token ids of an input that arrives in chunks (Prompt, CompleteStreamRequest, ScoreRequest,
+// AppendRequest).
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ namespace polysketch {
 class ChunkTokenizer {
  public:
   // Appends the ids of the chunk to `tokens`; before the ids of the first text chunk, BOS if the
-  // rules require it. `Message` has the oneof `input`: text, tokens. A chunk without an input
-  // appends nothing. `continued`: other tokens precede the input, so that it gets no BOS.
+  // rules require it. `Message` has a oneof with text and tokens. A chunk without either appends
+  // nothing. `continued`: other tokens precede the input, so that it gets no BOS.
   // INVALID_ARGUMENT and FAILED_PRECONDITION name the field.
   template <typename Message>
   Status Append(const Message& chunk, const RequestRules& rules, bool continued,

@@ -44,24 +44,6 @@ SamplingParams ToSampling(const v1::Sampling& sampling) {
   return params;
 }
 
-Status EncodeText(const std::string& text, bool continued, const RequestRules& rules,
-                  std::vector<int32_t>* tokens) {
-  const auto append = [tokens](const std::vector<int32_t>& ids) {
-    tokens->insert(tokens->end(), ids.begin(), ids.end());
-  };
-  if (!continued) {
-    PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, rules.tokenizer->Encode(text));
-    append(ids);
-    return Status();
-  }
-  IncrementalEncoder encoder(rules.tokenizer, /*continued=*/true);
-  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, encoder.Append(text));
-  append(ids);
-  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> rest, encoder.Finish());
-  append(rest);
-  return Status();
-}
-
 v1::CacheMiss ToProto(CacheMiss miss) {
   static_assert(static_cast<int>(CacheMiss::kNone) == v1::CACHE_MISS_UNSPECIFIED);
   static_assert(static_cast<int>(CacheMiss::kDisabled) == v1::CACHE_MISS_DISABLED);
@@ -91,33 +73,6 @@ Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int v
     }
   }
   return Status();
-}
-
-Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRules& rules,
-                                      bool continued) {
-  std::vector<int32_t> tokens;
-  switch (prompt.input_case()) {
-    case v1::Prompt::INPUT_NOT_SET:
-      if (continued) return tokens;
-      return InvalidArgument("prompt: expected text or tokens, found neither");
-    case v1::Prompt::kTokens: {
-      const auto& ids = prompt.tokens().ids();
-      PS_RETURN_IF_ERROR(
-          CheckTokenIds("prompt.tokens.ids", std::span(ids.data(), ids.size()), rules.vocab_size));
-      tokens.assign(ids.begin(), ids.end());
-      break;
-    }
-    case v1::Prompt::kText: {
-      PS_RETURN_IF_ERROR(RequireTokenizer(rules, "prompt.text"));
-      if (rules.add_bos && !continued) tokens.push_back(rules.bos_id);
-      PS_RETURN_IF_ERROR(
-          Prefixed("prompt.text: ", EncodeText(prompt.text(), continued, rules, &tokens)));
-      break;
-    }
-  }
-  if (continued && tokens.empty()) return tokens;
-  PS_RETURN_IF_ERROR(ValidatePrompt(tokens, rules.vocab_size, rules.max_prompt_tokens));
-  return tokens;
 }
 
 Result<int> ToPriority(const v1::CompleteRequest& request, const RequestRules& rules) {

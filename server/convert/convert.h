@@ -30,10 +30,6 @@ Status RequireTokenizer(const RequestRules& rules, std::string_view field);
 // INVALID_ARGUMENT: "field[5]: expected an id in [0, 4096), found -1".
 Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int vocab_size);
 
-// Returns the token ids of a prompt, BOS included if the rules require it. `continued`: other
-// tokens precede the prompt, so that it may be empty and gets no BOS.
-Result<std::vector<int32_t>> ToPrompt(const v1::Prompt& prompt, const RequestRules& rules,
-                                      bool continued = false);
 // Returns CompleteRequest.priority. INVALID_ARGUMENT for a priority beyond the rules.
 Result<int> ToPriority(const v1::CompleteRequest& request, const RequestRules& rules);
 // INVALID_ARGUMENT for points that do not increase, or more than 64.

@@ -1,32 +1,41 @@
 #include "server/rpc/completion.h"
 
+#include <iterator>
 #include <utility>
+
+#include "engine/sampler/sampling_params.h"
+#include "server/convert/status_map.h"
 
 namespace polysketch {
 
-Status Completion::Start(v1::CompleteRequest message, std::string state) {
+Status Completion::Start(v1::CompleteRequest message, std::string state,
+                         std::function<Status()> ready) {
   message_ = std::move(message);
   state_ = std::move(state);
   PS_RETURN_IF_ERROR(CheckFields());
-  if (message_.session().empty() && message_.resume_token().empty()) return Submit();
-  const auto submit = [this, call = call_->shared_from_this()] {
-    if (Status status = Submit(); !status.ok()) call->Fail(status);
+  const auto convert = [this, ready = std::move(ready)] {
+    PS_RETURN_IF_ERROR(Convert());
+    return ready();
+  };
+  if (message_.session().empty() && !resumes()) return convert();
+  const auto fail = [call = call_->shared_from_this()](const Status& status) {
+    if (!status.ok()) call->Fail(status);
   };
   const bool large = message_.ByteSizeLong() > kInlineRequestBytes;
-  call_->service()->stores->Post([this, submit, large] {
-    if (Status status = LoadStart(); !status.ok()) return call_->Fail(status);
-    if (!large) return submit();
-    call_->service()->tokenizers->Post(submit);
+  call_->service()->stores->Post([this, convert, fail, large] {
+    if (const Status status = LoadStart(); !status.ok()) return fail(status);
+    if (!large) return fail(convert());
+    call_->service()->tokenizers->Post([convert, fail] { fail(convert()); });
   });
   return Status();
 }
 
 Status Completion::CheckFields() const {
   if (message_.return_state() && form_ == CompletionForm::kUnary) {
-    return InvalidArgument("return_state: expected in Complete or CompleteWithState only");
+    return InvalidArgument("return_state: expected in Complete or CompleteStream only");
   }
   const bool in_session = !message_.session().empty();
-  const bool resumed = !message_.resume_token().empty();
+  const bool resumed = resumes();
   const bool with_state = !state_.empty();
   if ((in_session && resumed) || (in_session && with_state) || (resumed && with_state)) {
     return InvalidArgument("session: expected one of a session, a resume_token and a state");
@@ -44,7 +53,7 @@ Status Completion::CheckFields() const {
 }
 
 Status Completion::LoadStart() {
-  if (!message_.resume_token().empty()) return LoadMigrated();
+  if (resumes()) return LoadMigrated();
   request_.keep = true;
   PS_ASSIGN_OR_RETURN(request_.start,
                       call_->AcquireSession(message_.session(), ExpectedPosition(message_)));
@@ -64,13 +73,43 @@ Status Completion::LoadMigrated() {
   return call_->AcquireSession(generation.session, generation.session_tokens).status();
 }
 
-Status Completion::Submit() {
-  if (!state_.empty()) PS_RETURN_IF_ERROR(DecodeState());
-  if (message_.resume_token().empty()) {
-    PS_RETURN_IF_ERROR(Convert());
-  } else {
+Status Completion::Convert() {
+  if (resumes()) {
     request_.params = request_.start->generation->params;
+    return Status();
   }
+  const RequestRules& rules = call_->model().rules;
+  PS_ASSIGN_OR_RETURN(request_.params, ToGenerateParams(message_, rules));
+  PS_ASSIGN_OR_RETURN(request_.info.priority, ToPriority(message_, rules));
+  PS_ASSIGN_OR_RETURN(request_.cache, ToCacheParams(message_.cache()));
+  PS_RETURN_IF_ERROR(Prefixed(
+      "prompt.", tokenizer_.Append(message_.prompt(), rules, continues(), &request_.prompt)));
+  message_.clear_prompt();
+  return Status();
+}
+
+Status Completion::AddPrompt(const v1::CompleteStreamRequest& chunk) {
+  if (resumes()) return InvalidArgument("resume_token: expected no prompt beside it");
+  const RequestRules& rules = call_->model().rules;
+  PS_RETURN_IF_ERROR(tokenizer_.Append(chunk, rules, continues(), &request_.prompt));
+  const int64_t found = std::ssize(request_.prompt);
+  if (found <= rules.max_prompt_tokens) return Status();
+  return InvalidArgument("prompt: expected at most ", rules.max_prompt_tokens, " tokens, found ",
+                         found, " or more");
+}
+
+Status Completion::FinishPrompt() {
+  if (!tokenizer_.started() && !continues())
+    return InvalidArgument("prompt: expected text or tokens, found neither");
+  PS_RETURN_IF_ERROR(Prefixed("prompt.", tokenizer_.Finish(&request_.prompt)));
+  if (continues() && request_.prompt.empty()) return Status();
+  const RequestRules& rules = call_->model().rules;
+  return ValidatePrompt(request_.prompt, rules.vocab_size, rules.max_prompt_tokens);
+}
+
+Status Completion::Submit() {
+  PS_RETURN_IF_ERROR(FinishPrompt());
+  if (!state_.empty()) PS_RETURN_IF_ERROR(DecodeState());
   const bool return_state = message_.return_state();
   request_.keep = request_.keep || return_state;
   message_.Clear();
@@ -85,16 +124,6 @@ Status Completion::DecodeState() {
   state_ = {};
   if (!request_.start->generation) return Status();
   return InvalidArgument("state: expected one of return_state, found a migrated completion");
-}
-
-Status Completion::Convert() {
-  const RequestRules& rules = call_->model().rules;
-  PS_ASSIGN_OR_RETURN(request_.params, ToGenerateParams(message_, rules));
-  PS_ASSIGN_OR_RETURN(request_.info.priority, ToPriority(message_, rules));
-  PS_ASSIGN_OR_RETURN(request_.cache, ToCacheParams(message_.cache()));
-  PS_ASSIGN_OR_RETURN(request_.prompt,
-                      ToPrompt(message_.prompt(), rules, request_.start != nullptr));
-  return Status();
 }
 
 }  // namespace polysketch

@@ -1,8 +1,10 @@
 // A completion of any RPC: from its CompleteRequest to a submitted request.
 #pragma once
 
+#include <functional>
 #include <string>
 
+#include "server/convert/chunk_tokenizer.h"
 #include "server/rpc/completion_renderer.h"
 #include "server/rpc/engine_call.h"
 
@@ -15,24 +17,34 @@ class Completion {
   // `call` outlives the completion.
   Completion(EngineCall* call, CompletionForm form) : call_(call), form_(form) {}
 
-  // Starts the completion, once. `state`: the snapshot that it continues, as bytes; empty: none. An
-  // error is returned or, from a later step, fails the call.
-  Status Start(v1::CompleteRequest message, std::string state);
+  // Checks the request, loads the sequence that it continues, and tokenizes its prompt, which may be
+  // the first chunk only. Then calls `ready`, on any thread. `state`: the snapshot that the
+  // completion continues, as bytes; empty: none. An error is returned or, from a later step, fails
+  // the call. Called once.
+  Status Start(v1::CompleteRequest message, std::string state, std::function<Status()> ready);
+  // Adds another chunk of the prompt, after `ready`.
+  Status AddPrompt(const v1::CompleteStreamRequest& chunk);
+  // Submits the request, whose prompt is complete.
+  Status Submit();
 
  private:
   Status CheckFields() const;
   // On the store thread: the snapshot that the completion continues, and the lease of its session.
   Status LoadStart();
   Status LoadMigrated();
-  // Tokenizes the prompt, and submits the request.
-  Status Submit();
-  Status DecodeState();
+  // Converts the fields of the message.
   Status Convert();
+  Status DecodeState();
+  bool resumes() const { return !message_.resume_token().empty(); }
+  // Whether tokens precede the prompt.
+  bool continues() const { return request_.start != nullptr || !state_.empty(); }
+  Status FinishPrompt();
 
   EngineCall* const call_;
   const CompletionForm form_;
-  v1::CompleteRequest message_;
+  v1::CompleteRequest message_;  // without the prompt, once it is tokenized
   std::string state_;
+  ChunkTokenizer tokenizer_;
   GenerateRequest request_;
 };
 

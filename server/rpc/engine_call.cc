@@ -21,6 +21,7 @@ void EngineCall::Start(std::unique_ptr<CallInput> input) {
   input_ = std::move(input);
   if (const Status status = call_.Admission(); !status.ok()) return Fail(status);
   Read();
+  WatchForStall();
 }
 
 void EngineCall::Read() {
@@ -83,7 +84,6 @@ Status EngineCall::Submit(Request request, std::unique_ptr<Renderer> renderer) {
     id_ = *id;
     if (broken_) model().engine->Cancel(*id_);  // the call broke while Submit ran
   }
-  WatchForStall();
   return Status();
 }
 

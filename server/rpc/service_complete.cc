@@ -1,5 +1,4 @@
-// Complete, CompleteUnary and CompleteWithState.
-#include <optional>
+// Complete, CompleteUnary, CompleteStream and CompleteWithState.
 #include <string>
 #include <utility>
 
@@ -18,7 +17,7 @@ class RequestInput final : public CallInput {
   Status OnMessage(const grpc::ByteBuffer& bytes) override {
     v1::CompleteRequest request;
     PS_RETURN_IF_ERROR(ParseMessage(bytes, &request));
-    return completion_.Start(std::move(request), "");
+    return completion_.Start(std::move(request), "", [this] { return completion_.Submit(); });
   }
   Status OnEnd() override { return InvalidArgument("expected a CompleteRequest, found none"); }
 
@@ -26,38 +25,51 @@ class RequestInput final : public CallInput {
   Completion completion_;
 };
 
-// Input of CompleteWithState: the parts of a state, then a CompleteRequest, then the end of the
-// input.
-class StateInput final : public CallInput {
+// Input of CompleteStream and CompleteWithState: the parts of a state, then a CompleteRequest, then
+// chunks of its prompt.
+class PartsInput final : public CallInput {
  public:
-  explicit StateInput(EngineCall* call) : call_(call), completion_(call, CompletionForm::kStream) {}
+  explicit PartsInput(EngineCall* call) : call_(call), completion_(call, CompletionForm::kStream) {}
 
+  // The messages of both RPCs have the same fields.
   Status OnMessage(const grpc::ByteBuffer& bytes) override {
-    v1::CompleteWithStateRequest message;
+    v1::CompleteStreamRequest message;
     PS_RETURN_IF_ERROR(ParseMessage(bytes, &message));
-    if (request_.has_value()) {
-      return InvalidArgument("request: expected it last and once, found another message");
-    }
-    if (message.has_request()) {
-      request_ = std::move(*message.mutable_request());
-    } else if (message.part_case() == v1::CompleteWithStateRequest::kState) {
-      PS_RETURN_IF_ERROR(AddState(message.state()));
-    } else {
-      return InvalidArgument("part: expected a state or a request, found neither");
+    switch (message.part_case()) {
+      case v1::CompleteStreamRequest::kState:
+        PS_RETURN_IF_ERROR(AddState(message.state()));
+        break;
+      case v1::CompleteStreamRequest::kRequest:
+        return StartCompletion(std::move(*message.mutable_request()));
+      case v1::CompleteStreamRequest::kText:
+      case v1::CompleteStreamRequest::kTokens:
+        if (!started_) return InvalidArgument("request: expected one before the prompt");
+        PS_RETURN_IF_ERROR(completion_.AddPrompt(message));
+        break;
+      case v1::CompleteStreamRequest::PART_NOT_SET:
+        return InvalidArgument("part: expected a state, a request, text or tokens, found none");
     }
     call_->Read();
     return Status();
   }
 
   Status OnEnd() override {
-    if (!request_.has_value()) {
-      return InvalidArgument("request: expected one after the state, found none");
-    }
-    return completion_.Start(*std::move(request_), std::move(state_));
+    if (!started_) return InvalidArgument("request: expected one, found none");
+    return completion_.Submit();
   }
 
  private:
+  Status StartCompletion(v1::CompleteRequest request) {
+    if (started_) return InvalidArgument("request: expected one, found another");
+    started_ = true;
+    return completion_.Start(std::move(request), std::move(state_), [this] {
+      call_->Read();
+      return Status();
+    });
+  }
+
   Status AddState(const std::string& part) {
+    if (started_) return InvalidArgument("state: expected before the request");
     // The size of a snapshot of the largest state.
     const DecodeLimits& limits = call_->model().sessions->options().codec.limits;
     const size_t max_bytes = limits.max_state_bytes + (size_t{1} << 20);
@@ -70,8 +82,8 @@ class StateInput final : public CallInput {
 
   EngineCall* const call_;
   Completion completion_;
-  std::string state_;
-  std::optional<v1::CompleteRequest> request_;
+  std::string state_;     // moved to the completion
+  bool started_ = false;  // the request has arrived
 };
 
 }  // namespace
@@ -79,7 +91,8 @@ class StateInput final : public CallInput {
 void AddCompletionMethods(ServiceContext* context, Router* router) {
   AddEngineMethod<RequestInput>("Complete", context, router, CompletionForm::kStream);
   AddEngineMethod<RequestInput>("CompleteUnary", context, router, CompletionForm::kUnary);
-  AddEngineMethod<StateInput>("CompleteWithState", context, router);
+  AddEngineMethod<PartsInput>("CompleteStream", context, router);
+  AddEngineMethod<PartsInput>("CompleteWithState", context, router);
 }
 
 }  // namespace polysketch

@@ -170,6 +170,26 @@ TEST_F(CommandLineClient, ScoresWhateverTheChunks) {
   }
 }
 
+// 5 MiB, in less than half a second: the prompt is refused at its end.
+TEST_F(CommandLineClient, StreamsALargePrompt) {
+  std::string text = "prefix";
+  while (text.size() < (5 << 20)) text += " caf\xC3\xA9";
+  const Server small({.flags = {"--max-prompt-tokens", "1000000"}});
+  const auto complete = [&](const Strings& arguments) {
+    return RunProcess(
+        {.arguments = With({Binary("polysketch"), "--server", small.address()}, arguments),
+         .standard_input = text});
+  };
+  const ProcessResult refused = complete({"complete", "--prompt-file", "-"});
+  EXPECT_EQ(refused.exit_status, 1);
+  EXPECT_NE(refused.standard_error.find("expected at most 1000000 tokens"), std::string::npos)
+      << refused.standard_error;
+  text = R"({"custom_id": "a", "body": {"prompt": {"text": ")" + text + "\"}}}\n";
+  const ProcessResult batch = complete({"batch"});
+  EXPECT_NE(batch.standard_output.find("expected at most 1000000 tokens"), std::string::npos)
+      << batch.standard_output << batch.standard_error;
+}
+
 TEST_F(CommandLineClient, SmallCommandsAnswer) {
   const json tokenized = RunJson({"tokenize", "--prompt", "It was late"});
   EXPECT_EQ(tokenized.at("tokens").size(), tokenized.at("pieces").size());
@@ -177,6 +197,7 @@ TEST_F(CommandLineClient, SmallCommandsAnswer) {
   EXPECT_EQ(RunJson({"detokenize", "--prompt-tokens", "-"}, ids.standard_output).at("text"),
             "It was late");
   EXPECT_EQ(RunJson({"info"}).at("limits").at("max_sequences"), 16);
+  EXPECT_EQ(RunJson({"info"}).at("limits").at("default_max_tokens"), 4096);
   EXPECT_EQ(RunJson({"health"}).at("status"), "SERVING");
   EXPECT_EQ(Run({"health"}).standard_output, "SERVING\n");
   const ProcessResult info = Run({"info"});

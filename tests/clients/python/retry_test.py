@@ -90,6 +90,15 @@ class Retries(ClientTest):
         result = self.client(server.target).complete("x", on_progress=lambda *numbers: seen.append(numbers)).result()
         self.assertEqual((result.text, seen), ("a", [(1, 2), (1, 2)]))
 
+    def test_a_prompt_of_any_size_is_sent_again(self):
+        prompt = "\u00e9" * (9 << 20)  # 18 MiB: messages have 4 MiB at most
+        server = self.fake([UNAVAILABLE], TEXT)
+        self.assertEqual(self.client(server.target).complete(prompt, max_tokens=7).result().text, "a")
+        for call in server.calls:
+            self.assertEqual((call.method, call.request[0].request.max_tokens), ("CompleteStream", 7))
+            self.assertEqual("".join(part.text for part in call.request[1:]), prompt)
+        self.assertEqual(len(server.calls), 2)
+
     def test_a_session_says_what_it_expects(self):
         server = self.fake(SESSION, [UNAVAILABLE], APPENDED, [UNAVAILABLE],
                            [delta("a", 1), finish(session=pb.Session(session="s", tokens=9))], [UNAVAILABLE],

@@ -4,13 +4,16 @@ import asyncio
 import tempfile
 import threading
 import unittest
+from unittest import mock
 
 from support import ROOT, ClientTest, Server, for_both, wait_until
 
 import polysketch
+from polysketch import _requests
 
 PROMPT = "It was a fine morning in May, and"
 RUNNING = "polysketch_num_requests_running"
+STREAMED = 'polysketch_rpcs_total{code="OK",rpc="CompleteStream"}'
 
 
 @for_both
@@ -85,6 +88,20 @@ class RealServer(ClientTest):
         session.close()
         self.raises(polysketch.NotFoundError, self.api.session, session.id)
         fork.close()
+
+    def test_a_prompt_in_parts(self):
+        prompt = PROMPT + " caf\u00e9" * 500
+        options = {"max_tokens": 5, "temperature": 0, "ignore_eos": True}
+        want = self.api.complete(prompt, **options).result().tokens
+        state = self.api.complete(PROMPT, max_tokens=0, return_state=True).result().state
+        before = self.server.metric(STREAMED)
+        with mock.patch.multiple(_requests, PART_BYTES=1000, PART_CHARACTERS=99, PART_TOKENS=99):
+            self.assertEqual(self.api.complete(prompt, **options).result().tokens, want)
+            self.assertEqual(self.api.complete(tokens=self.api.tokenize(prompt), **options).result().tokens, want)
+            self.assertEqual(self.api.complete(prompt[len(PROMPT):], state=state, **options).result().tokens, want)
+            with self.api.session() as session:
+                self.assertEqual(session.complete(prompt, **options).result().tokens, want)
+        self.assertEqual(self.server.metric(STREAMED), before + 4)
 
     def test_two_clients_of_a_session(self):
         session = self.api.session()

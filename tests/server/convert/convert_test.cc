@@ -30,10 +30,6 @@ class ConvertTest : public ::testing::Test {
     const auto params = ToGenerateParams(request, rules_);
     return params.ok() ? "OK" : params.status().ToString();
   }
-  std::string PromptError(const v1::Prompt& prompt) {
-    const auto tokens = ToPrompt(prompt, rules_);
-    return tokens.ok() ? "OK" : tokens.status().ToString();
-  }
 };
 
 TEST_F(ConvertTest, UnsetFieldsTakeTheDocumentedDefaults) {
@@ -170,34 +166,11 @@ TEST_F(ConvertTest, ErrorsNameTheField) {
             "INVALID_ARGUMENT: stop_token_ids[0]: expected an id in [0, 258), found -1");
 }
 
-TEST_F(ConvertTest, Prompts) {
-  v1::Prompt prompt;
-  EXPECT_EQ(PromptError(prompt),
-            "INVALID_ARGUMENT: prompt: expected text or tokens, found neither");
-  prompt.set_text("ab");
-  EXPECT_EQ(*ToPrompt(prompt, rules_), (std::vector<int32_t>{256, 97, 98}));
-  prompt.set_text("12345678");
-  EXPECT_EQ(PromptError(prompt), "INVALID_ARGUMENT: prompt: expected at most 8 tokens, found 9");
-  prompt.mutable_tokens()->add_ids(97);
-  EXPECT_EQ(*ToPrompt(prompt, rules_), (std::vector<int32_t>{97}));  // verbatim
-  prompt.mutable_tokens()->add_ids(258);
-  EXPECT_EQ(PromptError(prompt),
-            "INVALID_ARGUMENT: prompt.tokens.ids[1]: expected an id in [0, 258), found 258");
-  prompt.mutable_tokens()->clear_ids();
-  EXPECT_EQ(PromptError(prompt),
-            "INVALID_ARGUMENT: prompt: expected at least one token, found none");
-}
-
-TEST_F(ConvertTest, TextNeedsATokenizer) {
+TEST_F(ConvertTest, StopStringsNeedATokenizer) {
   rules_.tokenizer = nullptr;
-  v1::Prompt prompt;
-  prompt.set_text("a");
-  EXPECT_EQ(ToPrompt(prompt, rules_).status().code(), Code::kFailedPrecondition);
   v1::CompleteRequest request;
   request.add_stop("a");
   EXPECT_EQ(ToGenerateParams(request, rules_).status().code(), Code::kFailedPrecondition);
-  prompt.mutable_tokens()->add_ids(1);
-  EXPECT_TRUE(ToPrompt(prompt, rules_).ok());
 }
 
 TEST_F(ConvertTest, TokensKeepTheirLogprobs) {

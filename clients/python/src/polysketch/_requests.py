@@ -11,8 +11,8 @@ DEFAULT_MAX_TOKENS = 256
 # Characters, and ids, of a message of a long input: at most 1 MiB. The server accepts --max-message-bytes (4 MiB).
 PART_CHARACTERS = 1 << 18
 PART_TOKENS = 1 << 17
-# Bytes of a state in a message.
-PART_STATE = 1 << 20
+# Bytes of a state in a message; a larger prompt is sent in parts.
+PART_BYTES = 1 << 20
 
 ProgressCallback = Callable[[int, int], None]
 TextInput = str | Iterable[str]
@@ -122,17 +122,28 @@ def tokenize_request(text: str, add_bos: bool | None, parse_special: bool) -> pb
 
 
 def open_completion(stub: Any, request: pb.CompleteRequest, state: bytes | None, **call: Any) -> Any:
-    """Starts the call of a completion on a replica, in sync and in asyncio. The prompt is one message of the call, so it is
-    at most --max-message-bytes of the server; Session.append takes longer inputs."""
-    if state is None:
+    """Starts the call of a completion on a replica, in sync and in asyncio."""
+    if state is None and request.prompt.ByteSize() <= PART_BYTES:
         return stub.Complete(request, **call)
-    return stub.CompleteWithState(_state_parts(state, request), **call)
+    return stub.CompleteStream(_request_parts(request, state or b""), **call)
 
 
-def _state_parts(state: bytes, request: pb.CompleteRequest) -> Iterator[pb.CompleteWithStateRequest]:
-    for first in range(0, len(state), PART_STATE):
-        yield pb.CompleteWithStateRequest(state=state[first : first + PART_STATE])
-    yield pb.CompleteWithStateRequest(request=request)
+def _request_parts(request: pb.CompleteRequest, state: bytes) -> Iterator[pb.CompleteStreamRequest]:
+    for first in range(0, len(state), PART_BYTES):
+        yield pb.CompleteStreamRequest(state=state[first : first + PART_BYTES])
+    rest = pb.CompleteRequest()
+    rest.CopyFrom(request)
+    large = request.prompt.ByteSize() > PART_BYTES
+    if large:
+        rest.ClearField("prompt")
+    yield pb.CompleteStreamRequest(request=rest)
+    if not large:
+        return
+    text, ids = request.prompt.text, request.prompt.tokens.ids
+    for first in range(0, len(text), PART_CHARACTERS):
+        yield pb.CompleteStreamRequest(text=text[first : first + PART_CHARACTERS])
+    for first in range(0, len(ids), PART_TOKENS):
+        yield pb.CompleteStreamRequest(tokens=pb.TokenIds(ids=ids[first : first + PART_TOKENS]))
 
 
 class LongInput:
