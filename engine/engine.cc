@@ -80,6 +80,10 @@ class EngineImpl : public Engine {
 
   Result<RequestId> Submit(ScoreRequest request, std::shared_ptr<EventStream> stream) override {
     PS_CHECK(request.feed != nullptr);
+    if (request.start != nullptr) {
+      PS_RETURN_IF_ERROR(CheckStart(*request.start));
+      PS_CHECK(!request.start->generation) << "a score cannot resume a completion";
+    }
     const RequestId id = NextId();
     stream->SetOnDrained([mailbox = mailbox_] { mailbox->Wake(); });
     request.feed->SetOnData([mailbox = mailbox_] { mailbox->Wake(); });
@@ -125,15 +129,17 @@ class EngineImpl : public Engine {
 
   RequestId NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
 
+  Status CheckStart(const Snapshot& start) const {
+    return CheckSnapshot(
+        start, {context_.vocab_size, options_.max_new_tokens, context_.tokenizer != nullptr});
+  }
+
   // Checks that the request can be submitted. Gives a request that resumes the parameters of its
   // Generation.
   Status Check(GenerateRequest* request) const {
     const bool has_tokenizer = context_.tokenizer != nullptr;
     const Snapshot* start = request->start.get();
-    if (start != nullptr) {
-      PS_RETURN_IF_ERROR(
-          CheckSnapshot(*start, {context_.vocab_size, options_.max_new_tokens, has_tokenizer}));
-    }
+    if (start != nullptr) PS_RETURN_IF_ERROR(CheckStart(*start));
     if (start != nullptr && start->generation) {
       if (!request->prompt.empty()) {
         return InvalidArgument("prompt: expected none with a completion that is resumed");

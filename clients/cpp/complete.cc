@@ -202,6 +202,10 @@ void AddOutput(CLI::App* command, v1::CompleteRequest* request) {
         "Log-probabilities of each token and of the N most likely ones, 0 to 20,\n"
         "with --json or --json-stream only.",
         &R::set_logprobs);
+  field("--logprobs-from", "N",
+        "With --echo and --logprobs: index of the first prompt token that is returned\n"
+        "with its log-probability. Default: 0.",
+        &R::set_logprobs_from);
   field("--priority", "P",
         "Requests of higher priority run first. Default: 0. Limits: plus and minus\n"
         "--max-priority of the server.",

@@ -14,16 +14,22 @@ namespace {
 
 struct ScoreOptions {
   InputOptions input;
+  v1::ScoreRequest first;  // session fields
   int32_t chunk_tokens = 4096;
   bool progress = false;
 };
 
+struct ScoredTokens {
+  std::vector<float> logprobs;
+  std::vector<bool> greedy;
+};
+
 // The finish message of what has been scored, if the user cancels the rest.
-v1::ScoreFinish PartialFinish(const std::vector<float>& logprobs, double seconds) {
+v1::ScoreFinish PartialFinish(const std::vector<float>& logprobs, bool in_session, double seconds) {
   v1::ScoreFinish finish;
   double sum = 0;
   for (const float logprob : logprobs) sum += logprob;
-  finish.set_tokens(static_cast<int64_t>(logprobs.size()) + 1);
+  finish.set_tokens(static_cast<int64_t>(logprobs.size()) + (in_session ? 0 : 1));
   finish.set_logprob_sum(sum);
   finish.set_perplexity(std::exp(-sum / static_cast<double>(logprobs.size())));
   finish.mutable_timings()->set_total_seconds(seconds);
@@ -31,7 +37,7 @@ v1::ScoreFinish PartialFinish(const std::vector<float>& logprobs, double seconds
 }
 
 // finish_reason: empty for a score of the whole input.
-void PrintResult(const v1::ScoreFinish& finish, const std::vector<float>& logprobs,
+void PrintResult(const v1::ScoreFinish& finish, const ScoredTokens& scored,
                  const char* finish_reason, bool json) {
   if (!json) {
     std::printf("tokens      %lld\nperplexity  %.6g\nlogprob     %.6g (sum)\nseconds     %.3f\n",
@@ -46,28 +52,35 @@ void PrintResult(const v1::ScoreFinish& finish, const std::vector<float>& logpro
   if (*finish_reason != '\0') result["finish_reason"] = finish_reason;
   result["timings"] = MessageToJson(finish.timings());
   Json& array = result["logprobs"] = Json::array();
-  for (const float logprob : logprobs) array.push_back(FloatToJson(logprob));
+  for (const float logprob : scored.logprobs) array.push_back(FloatToJson(logprob));
+  result["greedy"] = scored.greedy;
   PrintJson(result);
 }
 
-int Score(const ScoreOptions& options, const CallOptions& call) {
+int Score(ScoreOptions options, const CallOptions& call) {
+  options.first.set_session(call.session);
   const InputRpc<v1::ScoreRequest, v1::ScoreResponse> rpc = {
       .method = &v1::PolySketch::Stub::Score,
-      .chunk_tokens = static_cast<size_t>(options.chunk_tokens)};
+      .chunk_tokens = static_cast<size_t>(options.chunk_tokens),
+      .first = options.first};
   const auto start = std::chrono::steady_clock::now();
   ProgressLine progress("scoring", options.progress);
-  std::vector<float> logprobs;
+  ScoredTokens scored;
   v1::ScoreFinish finish;
   const int code =
       CallWithInput(call, options.input, rpc, &progress, [&](const v1::ScoreResponse& response) {
-        const auto& values = response.logprobs().logprobs();
-        logprobs.insert(logprobs.end(), values.begin(), values.end());
+        const v1::ScoreLogprobs& part = response.logprobs();
+        scored.logprobs.insert(scored.logprobs.end(), part.logprobs().begin(),
+                               part.logprobs().end());
+        scored.greedy.insert(scored.greedy.end(), part.greedy().begin(), part.greedy().end());
         if (response.has_finish()) finish = response.finish();
       });
-  if (code == kExitOk) PrintResult(finish, logprobs, "", call.json);
-  if (code == kExitInterrupted && !logprobs.empty()) {
+  if (code == kExitOk) PrintResult(finish, scored, "", call.json);
+  if (code == kExitInterrupted && !scored.logprobs.empty()) {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    PrintResult(PartialFinish(logprobs, elapsed.count()), logprobs, "cancelled", call.json);
+    const bool in_session = !options.first.session().empty();
+    PrintResult(PartialFinish(scored.logprobs, in_session, elapsed.count()), scored, "cancelled",
+                call.json);
   }
   return code;
 }
@@ -79,13 +92,19 @@ void AddScore(CommandLine* line) {
   CLI::App* const command = AddCallCommand(
       line->app, "score", "Prints the perplexity of a text of any length.", line,
       [=] { return Score(*options, line->call); },
-      "--json adds the log-probability of each token after the first, given all tokens before it.\n"
+      "--json adds the log-probability of each token after the first, given all tokens before it,\n"
+      "and whether the token is the one of greedy sampling.\n"
       "Ctrl-C prints the result of the tokens that are scored.");
   options->input.AddText(command);
   options->input.AddTokens(command);
   AddNumber(command, "--chunk-tokens", "N",
             "Tokens of a request message, or 4 N bytes. Does not change the result.", 1, 1 << 20,
             &options->chunk_tokens);
+  AddOption(command, "--session", "ID",
+            "The input follows the tokens of this session, which stays as it is.",
+            &line->call.session);
+  AddOption(command, "--expected-position", "N", "Fails unless the session holds N tokens.",
+            &options->first, &v1::ScoreRequest::set_expected_position);
   AddFlag(command, "--progress", kProgressHelp, &options->progress);
 }
 

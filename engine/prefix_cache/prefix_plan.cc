@@ -5,11 +5,11 @@
 namespace polysketch {
 
 PrefixPlan::PrefixPlan(PrefixCache* cache, const CacheParams& params, const std::string& salt,
-                       bool needs_rows, int64_t size)
-    : cache_(cache), salt_(salt), size_(size) {
+                       int64_t size, int64_t max_provided)
+    : cache_(cache), salt_(salt), size_(size), max_provided_(max_provided) {
   if (cache_ == nullptr) return;
   const PrefixCacheOptions& options = cache_->options();
-  read_ = params.read && !needs_rows;
+  read_ = params.read && max_provided > 0;
   if (read_) miss_ = CacheMiss::kNoPrefix;
   if (!params.write) return;
   for (const int64_t point : params.points) {
@@ -17,6 +17,7 @@ PrefixPlan::PrefixPlan(PrefixCache* cache, const CacheParams& params, const std:
   }
   if (size_ < options.min_tokens) return;
   points_.push_back(size_);
+  if (max_provided >= options.min_tokens && max_provided < size_) points_.push_back(max_provided);
   for (int64_t point = options.every; options.every > 0 && point < size_; point += options.every) {
     points_.push_back(point);
   }
@@ -26,6 +27,9 @@ PrefixPlan::PrefixPlan(PrefixCache* cache, const CacheParams& params, const std:
 
 Result<int64_t> PrefixPlan::Begin(std::span<const int32_t> prompt, SequenceState* state) {
   if (!read_) return 0;
+  // Find provides all tokens but the last.
+  if (std::ssize(prompt) > max_provided_)
+    prompt = prompt.first(static_cast<size_t>(max_provided_) + 1);
   const std::optional<PrefixCache::Hit> hit = cache_->Find(salt_, prompt);
   if (!hit) {
     if (std::ssize(prompt) < cache_->options().min_tokens) miss_ = CacheMiss::kTooShort;

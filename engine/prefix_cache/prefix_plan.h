@@ -19,10 +19,11 @@ namespace polysketch {
 
 class PrefixPlan {
  public:
-  // `cache` may be null: no cache. needs_rows: every row of the prompt is needed, so the cache
-  // provides none of its tokens. `size`: number of tokens of the prompt that will be processed.
-  PrefixPlan(PrefixCache* cache, const CacheParams& params, const std::string& salt,
-             bool needs_rows, int64_t size);
+  // `cache` may be null: no cache. `size`: number of tokens of the prompt that will be processed.
+  // max_provided: maximum number of tokens that the cache may provide; the rows of later tokens are
+  // needed. The state there is stored too.
+  PrefixPlan(PrefixCache* cache, const CacheParams& params, const std::string& salt, int64_t size,
+             int64_t max_provided);
 
   // Loads the longest stored prefix of `prompt` into `state`, which is empty. Returns the length of
   // the prefix in tokens, 0 without one.
@@ -42,6 +43,7 @@ class PrefixPlan {
   PrefixCache* const cache_;
   const std::string salt_;
   const int64_t size_;
+  const int64_t max_provided_;
   bool read_ = false;
   std::vector<int64_t> points_;  // positions whose states are stored, ascending; at most size_
   CacheMiss miss_ = CacheMiss::kDisabled;

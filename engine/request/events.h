@@ -48,11 +48,12 @@ struct ProgressEvent {
   int64_t total = 0;  // 0: unknown (a score whose input still arrives)
 };
 
-// Log-probabilities of consecutive tokens of a score: element i belongs to token first + i, given
-// all tokens before it. The first token of an input has none, so `first` starts at 1.
+// Log-probabilities of consecutive tokens of a score: element i belongs to token first + i of the
+// sequence, given all tokens before it. The first token of a sequence has none.
 struct ScoreEvent {
   int64_t first = 0;
   std::vector<float> logprobs;
+  std::vector<bool> greedy = {};  // whether greedy sampling takes the token; one for each
 };
 
 struct Usage {

@@ -40,6 +40,9 @@ struct GenerateParams {
   // Unset: no log-probabilities. k: those of the sampled token and of the k most likely tokens.
   std::optional<int32_t> logprobs;
   bool echo = false;  // prompt tokens first, with log-probabilities if `logprobs` is set
+  // With echo and logprobs: index in the prompt of the first token with a log-probability. The
+  // prefix cache may provide the tokens before it.
+  int64_t logprobs_from = 0;
   // best_of choices are generated; the n of the highest cumulative log-probability are returned.
   int32_t n = 1;
   int32_t best_of = 1;  // >= n

@@ -47,6 +47,8 @@ struct GenerateRequest {
 struct ScoreRequest {
   RequestInfo info;
   std::shared_ptr<TokenFeed> feed;
+  // The sequence that the input continues, without a Generation; null: the empty sequence.
+  std::shared_ptr<const Snapshot> start = nullptr;
 };
 
 }  // namespace polysketch

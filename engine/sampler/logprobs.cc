@@ -22,4 +22,14 @@ std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, float log_s
   return top;
 }
 
+bool IsGreedy(std::span<const float> logits, int32_t token) {
+  const auto id = static_cast<size_t>(token);
+  const float logit = logits[id];
+  // Without branches, so that the compiler vectorises the loops.
+  bool beaten = false;
+  for (size_t i = 0; i < id; ++i) beaten |= logits[i] >= logit;
+  for (size_t i = id + 1; i < logits.size(); ++i) beaten |= logits[i] > logit;
+  return !beaten;
+}
+
 }  // namespace polysketch

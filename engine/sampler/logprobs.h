@@ -13,4 +13,7 @@ namespace polysketch {
 // log_sum_exp is that of the row `logits`.
 std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, float log_sum_exp, int count);
 
+// Whether greedy sampling takes `token`: the most likely one, the lowest id among equals.
+bool IsGreedy(std::span<const float> logits, int32_t token);
+
 }  // namespace polysketch

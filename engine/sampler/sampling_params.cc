@@ -108,6 +108,12 @@ Status ValidateGenerate(const GenerateParams& params, int vocab_size, int32_t ma
       CheckSize("stop_token_ids", params.stop_token_ids.size(), kMaxStopTokens, "ids"));
   PS_RETURN_IF_ERROR(CheckIds("stop_token_ids", params.stop_token_ids, vocab_size));
   PS_RETURN_IF_ERROR(CheckCount("logprobs", params.logprobs, 0, kMaxTopLogprobs));
+  if (params.logprobs_from < 0) {
+    return InvalidArgument("logprobs_from: expected 0 or more, found ", params.logprobs_from);
+  }
+  if (params.logprobs_from > 0 && !(params.echo && params.logprobs)) {
+    return InvalidArgument("logprobs_from: expected with echo and logprobs only");
+  }
   PS_RETURN_IF_ERROR(CheckCount("draft_tokens", params.draft_tokens, 0, kMaxDraftTokens));
   return CheckChoices(params);
 }

@@ -17,6 +17,7 @@ Generation GenerationOf(const GenerateRequest& request, int64_t max_tokens, uint
   if (Resumes(request)) return *request.start->generation;
   Generation generation;
   generation.params = request.params;
+  generation.params.logprobs_from = 0;  // PromptEcho knows it
   generation.max_tokens = max_tokens;
   generation.seed = seed;
   return generation;
@@ -27,6 +28,16 @@ Generation GenerationOf(const GenerateRequest& request, int64_t max_tokens, uint
 int64_t EchoStart(const GenerateRequest& request) {
   if (request.start == nullptr) return 0;
   return Resumes(request) ? request.start->generation->echoed : std::ssize(request.start->pending);
+}
+
+// Index of the first input token that an echo returns with a log-probability; kNever: none.
+int64_t ScoredFrom(const GenerateRequest& request) {
+  if (Resumes(request)) {
+    const int64_t from = request.start->generation->scored_from;
+    return from < std::ssize(request.start->pending) ? from : PromptEcho::kNever;
+  }
+  const int64_t from = request.params.logprobs_from;
+  return from < std::ssize(request.prompt) ? EchoStart(request) + from : PromptEcho::kNever;
 }
 
 Generation ForkOf(Generation generation, int choice) {
@@ -52,7 +63,7 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
       past_(request.start.get(), Resumes(request) ? std::span<const int32_t>() : request.prompt,
             context.vocab_size),
       sampler_(NewSampler(generation_, past_.history(), context.vocab_size)),
-      echo_(params(), EchoStart(request)),
+      echo_(params(), EchoStart(request), ScoredFrom(request)),
       drafts_(context, params().draft_tokens.value_or(context.draft_tokens)),
       text_(context.tokenizer, params()) {
   const Snapshot* start = request.start.get();
@@ -71,7 +82,8 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
     forks_due_ = true;
   }
   if (start == nullptr) {
-    prefix_.emplace(context.prefix_cache, request.cache, tenant(), echo_.scored(), prefill_size());
+    prefix_.emplace(context.prefix_cache, request.cache, tenant(), prefill_size(),
+                    echo_.scored_from() - 1);
   }
 }
 
@@ -81,7 +93,7 @@ GenerateSequence::GenerateSequence(const GenerateSequence& parent, int choice)
       keep_(false),
       past_(parent.past_),
       sampler_(NewSampler(generation_, past_.history(), context().vocab_size)),
-      echo_(params(), input_size()),  // the first choice returns the prompt
+      echo_(params(), input_size(), input_size()),  // the first choice returns the prompt
       drafts_(context(), params().draft_tokens.value_or(context().draft_tokens)),
       text_(context().tokenizer, params()),
       processed_(parent.processed_) {
@@ -136,7 +148,8 @@ std::span<const int32_t> GenerateSequence::NextTokens(int64_t n) const {
 
 OutputRows GenerateSequence::OutputRowsOf(int64_t n) const {
   if (decoding()) return n == 1 ? OutputRows::kLast : OutputRows::kAll;
-  if (echo_.scored() && echo_.due(input_size())) return OutputRows::kAll;
+  const bool scores = processed_ + n >= echo_.scored_from() && echo_.due(input_size());
+  if (scores) return OutputRows::kAll;
   const bool samples = processed_ + n == input_size() && generation_.max_tokens > 0;
   return samples ? OutputRows::kLast : OutputRows::kNone;
 }
@@ -158,9 +171,9 @@ void GenerateSequence::SampleRow(int64_t row, std::span<const float> logits, flo
 
 void GenerateSequence::OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) {
   if (IsInputRow(row)) {
-    EchoUpTo(1);  // no row precedes the first token
+    EchoUpTo(echo_.scored_from());
     const int64_t next = processed_ + row + 1;
-    if (next != echo_.next()) return;  // an earlier request returned it
+    if (next != echo_.next()) return;  // returned before a migration, or without log-probability
     Result<TokenEvent> event =
         echo_.NextScored(past_.input()[static_cast<size_t>(next)], logits, log_sum_exp, &text_);
     if (!event.ok()) return End(FinishReason::kError, event.status());
@@ -176,7 +189,7 @@ int64_t GenerateSequence::OnSegment(int64_t n) {
   const int64_t accepted = drafts_.EndStep(n);
   processed_ += accepted;
   if (ended()) return accepted;
-  if (!echo_.scored()) EchoUpTo(std::min(processed_, input_size()));
+  EchoUpTo(std::min({processed_, input_size(), echo_.scored_from()}));
   if (processed_ >= input_size() && generation_.max_tokens == 0) {
     FinishPrefill();
     End(FinishReason::kLength, Status());
@@ -265,6 +278,9 @@ void GenerateSequence::OnLeaving(const SequenceState* state) {
 Generation GenerateSequence::SaveGeneration() const {
   Generation saved = generation_;
   saved.echoed = decoding() ? 1 : std::max<int64_t>(0, echo_.next() - processed_);
+  // 0 and 1 are the same: no row precedes the first pending token.
+  const int64_t unscored = echo_.due(input_size()) ? echo_.scored_from() - processed_ : 0;
+  saved.scored_from = echo_.scores() && unscored > 1 ? std::min(unscored, UnprocessedInput()) : 0;
   saved.counts = sampler_.Counts();
   text_.Save(&saved);
   if (group() != nullptr) saved.choices = group()->before();

@@ -3,8 +3,10 @@
 // Used by the engine thread only.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -18,12 +20,21 @@ namespace polysketch {
 
 class PromptEcho {
  public:
-  // `first`: index of the first token to return; tokens before it precede the prompt.
-  PromptEcho(const GenerateParams& params, int64_t first)
-      : enabled_(params.echo), logprobs_(params.logprobs), next_(first) {}
+  // `first`: index of the first token to return; tokens before it precede the prompt. `scored_from`:
+  // index of the first token to return with a log-probability, if the parameters ask for them.
+  PromptEcho(const GenerateParams& params, int64_t first, int64_t scored_from)
+      : enabled_(params.echo),
+        logprobs_(params.logprobs),
+        // No row precedes the first token.
+        scored_from_(scores() ? std::max<int64_t>(1, scored_from) : kNever),
+        next_(first) {}
 
-  // Whether tokens are returned with log-probabilities, each from the row of the token before it.
-  bool scored() const { return enabled_ && logprobs_.has_value(); }
+  // Index of the first token that is returned with a log-probability, from the row of the token
+  // before it; kNever: none is.
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  // Whether the parameters ask for log-probabilities.
+  bool scores() const { return enabled_ && logprobs_.has_value(); }
+  int64_t scored_from() const { return scored_from_; }
   // Index of the next token to return.
   int64_t next() const { return next_; }
   // Whether a token before `end` is still to be returned.
@@ -53,6 +64,7 @@ class PromptEcho {
  private:
   const bool enabled_;
   const std::optional<int32_t> logprobs_;
+  const int64_t scored_from_;
   int64_t next_;
 };
 

@@ -1,14 +1,25 @@
 #include "engine/scheduler/score_sequence.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
+
+#include "engine/sampler/logprobs.h"
 
 namespace polysketch {
 
 ScoreSequence::ScoreSequence(const SequenceContext& context, RequestId id, ScoreRequest request,
                              std::shared_ptr<EventStream> stream)
     : Sequence(context, id, std::move(request.info), std::move(stream)),
-      feed_(std::move(request.feed)) {}
+      feed_(std::move(request.feed)),
+      start_(request.start == nullptr ? nullptr : request.start->state),
+      start_position_(start_ == nullptr ? 0 : start_->position),
+      buffer_(request.start == nullptr ? std::vector<int32_t>() : request.start->pending),
+      pending_(std::ssize(buffer_)) {}
+
+Status ScoreSequence::Begin(SequenceState* state) {
+  return start_ == nullptr ? Status() : state->Load(start_->position, start_->bytes);
+}
 
 int64_t ScoreSequence::ReadyTokens(int64_t) {
   // Read before the pull: if the feed is closed by then, the pull sees all its tokens.
@@ -24,7 +35,7 @@ int64_t ScoreSequence::ReadyTokens(int64_t) {
   }
   if (!closed || !feed_->Exhausted()) {
     if (!starved_since_) starved_since_ = context().now();
-  } else if (pulled() == 0) {
+  } else if (pulled() == pending_) {
     End(FinishReason::kError, InvalidArgument("tokens: expected at least one, found none"));
   } else {
     MarkPrefillDone();
@@ -39,7 +50,7 @@ Status ScoreSequence::Pull() {
   if (known < max) feed_->Pull(max - known, &buffer_);
   for (size_t i = known; i < buffer_.size(); ++i) {
     if (buffer_[i] >= 0 && buffer_[i] < context().vocab_size) continue;
-    return InvalidArgument("tokens[", processed_ + static_cast<int64_t>(i),
+    return InvalidArgument("tokens[", processed_ + static_cast<int64_t>(i) - pending_,
                            "]: expected an id in [0, ", context().vocab_size, "), found ",
                            buffer_[i]);
   }
@@ -57,21 +68,25 @@ std::span<const int32_t> ScoreSequence::NextTokens(int64_t n) const {
 }
 
 void ScoreSequence::OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) {
+  if (processed_ + row + 1 < pending_) return;  // the next token is not of the input
   const int32_t target = buffer_[static_cast<size_t>(row) + 1];
   const float logprob = logits[static_cast<size_t>(target)] - log_sum_exp;
   if (!std::isfinite(logprob)) {
-    End(FinishReason::kError,
-        Internal("the model gave a logit that is not finite at token ", processed_ + row));
+    End(FinishReason::kError, Internal("the model gave a logit that is not finite at token ",
+                                       start_position_ + processed_ + row));
   }
   logprobs_.push_back(logprob);
+  greedy_.push_back(IsGreedy(logits, target));
   logprob_sum_ += logprob;
 }
 
 int64_t ScoreSequence::OnSegment(int64_t n) {
-  if (!ended()) {
-    Push(ScoreEvent{processed_ + 1, std::move(logprobs_)});
+  if (!ended() && !logprobs_.empty()) {
+    const int64_t first = start_position_ + std::max(processed_ + 1, pending_);
+    Push(ScoreEvent{first, std::move(logprobs_), std::move(greedy_)});
   }
   logprobs_.clear();
+  greedy_.clear();
   processed_ += n;
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<ptrdiff_t>(n));
   return n;
@@ -83,7 +98,8 @@ std::optional<ProgressEvent> ScoreSequence::Progress() const {
 }
 
 void ScoreSequence::FillFinish(FinishEvent* finish) {
-  finish->usage.prompt_tokens = pulled();
+  finish->usage.prompt_tokens = start_position_ + pulled();
+  finish->usage.cached_tokens = start_position_;
   finish->logprob_sum = logprob_sum_;
 }
 

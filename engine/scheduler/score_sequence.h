@@ -1,5 +1,5 @@
 // A score: the log-probability of every token of a text that arrives through a TokenFeed, in
-// constant memory.
+// constant memory. The text may continue a snapshot, which stays as it is.
 //
 // A token is processed once its successor is known, because the row of a token yields the
 // log-probability of its successor. So the last token of a text is never processed.
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/scheduler/sequence.h"
+#include "engine/snapshot/snapshot.h"
 
 namespace polysketch {
 
@@ -27,7 +28,8 @@ class ScoreSequence : public Sequence {
   int64_t UnprocessedInput() const override {
     return static_cast<int64_t>(buffer_.size() + feed_->available());
   }
-  int64_t StateTokens() const override { return pulled(); }
+  int64_t StateTokens() const override { return start_position_ + pulled(); }
+  Status Begin(SequenceState* state) override;
   std::span<const int32_t> NextTokens(int64_t n) const override;
   OutputRows OutputRowsOf(int64_t) const override { return OutputRows::kAll; }
   bool needs_log_sum_exp() const override { return true; }
@@ -42,9 +44,13 @@ class ScoreSequence : public Sequence {
   void FillFinish(FinishEvent* finish) override;
 
   const std::shared_ptr<TokenFeed> feed_;
-  std::vector<int32_t> buffer_;  // pulled and not yet processed
-  int64_t processed_ = 0;
-  std::vector<float> logprobs_;  // of the current segment
+  const std::shared_ptr<const SavedState> start_;  // null: the empty state
+  const int64_t start_position_;                   // tokens in start_
+  std::vector<int32_t> buffer_;                    // pulled, or of the snapshot, and not processed
+  const int64_t pending_;                          // tokens of the snapshot after start_
+  int64_t processed_ = 0;                          // after start_
+  std::vector<float> logprobs_;                    // of the current segment
+  std::vector<bool> greedy_;                       // one for each
   double logprob_sum_ = 0;
   std::optional<Clock::time_point> starved_since_;
 };

@@ -69,7 +69,8 @@ Status CheckGeneration(const Generation& generation, int64_t pending,
                           IsCount(generation.generated, generation.max_tokens) &&
                           IsCount(generation.prompt_tokens, kMaxTokens) &&
                           IsCount(generation.cached_tokens, kMaxTokens) &&
-                          IsCount(generation.echoed, pending);
+                          IsCount(generation.echoed, pending) &&
+                          IsCount(generation.scored_from, pending);
   // A completion that generated all its tokens has ended, and one that is decoding has exactly its
   // last token pending.
   if (!counts_fit || (generation.max_tokens > 0 && generation.generated == generation.max_tokens) ||

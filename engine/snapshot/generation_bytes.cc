@@ -20,7 +20,7 @@ void Visit(Fields& fields, G& g) {
          g.logprob_sum, g.session, g.session_tokens, g.held, g.decoder.at_start, g.decoder.pending);
 }
 
-// Written after the other fields if best_of > 1.
+// Written after the other fields if best_of > 1 or scored_from > 0.
 template <typename Fields, typename G>
 void VisitChoices(Fields& fields, G& g) {
   fields(g.params.n, g.params.best_of);
@@ -32,7 +32,9 @@ void VisitChoices(Fields& fields, G& g) {
 std::string GenerationBytes(const Generation& generation) {
   FieldWriter fields;
   Visit(fields, generation);
-  if (generation.params.best_of > 1) VisitChoices(fields, generation);
+  const bool scored_later = generation.scored_from > 0;
+  if (generation.params.best_of > 1 || scored_later) VisitChoices(fields, generation);
+  if (scored_later) fields(generation.scored_from);
   return std::move(fields).Take();
 }
 
@@ -43,7 +45,9 @@ Result<Generation> ReadGeneration(std::string_view bytes) {
   const GenerateParams& params = generation.params;
   if (fields.ok() && !fields.Finished()) {
     VisitChoices(fields, generation);
-    if (params.best_of < 2 || generation.choices.size() > kMaxChoices) {
+    const bool scored_later = fields.ok() && !fields.Finished();
+    if (scored_later) fields(generation.scored_from);
+    if ((params.best_of < 2 && !scored_later) || generation.choices.size() > kMaxChoices) {
       return DataLoss("snapshot: generation: expected 2 to ", kMaxChoices, " choices, found ",
                       generation.choices.size(), " of ", params.best_of);
     }

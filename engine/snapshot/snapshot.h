@@ -59,6 +59,7 @@ struct Generation {
   int64_t cached_tokens = 0;
   int64_t generated = 0;                            // tokens: the sampler's position
   int64_t echoed = 0;                               // of Snapshot::pending
+  int64_t scored_from = 0;                          // of Snapshot::pending, as logprobs_from
   std::vector<std::pair<int32_t, int32_t>> counts;  // (id, times in the output), with penalties
   double logprob_sum = 0;                           // of the output, if it is reported
   std::string session;                              // of the completion; empty: none

@@ -127,6 +127,7 @@ Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
   params.include_stop_in_output = request.include_stop_in_output();
   if (request.has_logprobs()) params.logprobs = request.logprobs();
   params.echo = request.echo();
+  params.logprobs_from = request.logprobs_from();
   if (request.has_n()) params.n = request.n();
   params.best_of = request.has_best_of() ? request.best_of() : params.n;
   if (request.has_draft_tokens()) params.draft_tokens = request.draft_tokens();
@@ -163,6 +164,7 @@ void ToProto(const ProgressEvent& event, v1::Progress* progress) {
 void ToProto(const ScoreEvent& event, v1::ScoreLogprobs* logprobs) {
   logprobs->set_first(event.first);
   logprobs->mutable_logprobs()->Add(event.logprobs.begin(), event.logprobs.end());
+  logprobs->mutable_greedy()->Add(event.greedy.begin(), event.greedy.end());
 }
 
 void ToProto(const ChoiceEvent& event, v1::ChoiceFinish* finish) {
@@ -185,12 +187,13 @@ void ToProto(const FinishEvent& event, v1::Finish* finish) {
   ToProto(event.timings, finish->mutable_timings());
 }
 
-void ToProto(const FinishEvent& event, v1::ScoreFinish* finish) {
-  const int64_t tokens = event.usage.prompt_tokens;
+void ToProto(const FinishEvent& event, int64_t before, v1::ScoreFinish* finish) {
+  const int64_t tokens = event.usage.prompt_tokens - before;
+  const int64_t scored = before > 0 ? tokens : tokens - 1;
   finish->set_tokens(tokens);
   finish->set_logprob_sum(event.logprob_sum);
-  if (tokens > 1)
-    finish->set_perplexity(std::exp(-event.logprob_sum / static_cast<double>(tokens - 1)));
+  if (scored > 0)
+    finish->set_perplexity(std::exp(-event.logprob_sum / static_cast<double>(scored)));
   ToProto(event.timings, finish->mutable_timings());
 }
 

@@ -53,7 +53,8 @@ void ToProto(const ScoreEvent& event, v1::ScoreLogprobs* logprobs);
 void ToProto(const ChoiceEvent& event, v1::ChoiceFinish* finish);
 // `event`: a FinishEvent whose FinishStatus is OK.
 void ToProto(const FinishEvent& event, v1::Finish* finish);
-void ToProto(const FinishEvent& event, v1::ScoreFinish* finish);
+// `before`: tokens of the session, which precede the input.
+void ToProto(const FinishEvent& event, int64_t before, v1::ScoreFinish* finish);
 void ToProto(const FinishEvent& event, v1::AppendResponse* response);  // leaves the session unset
 void ToProto(const SessionInfo& info, v1::Session* session);
 void ToProto(const SnapshotInfo& info, v1::Snapshot* snapshot);

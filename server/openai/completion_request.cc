@@ -150,6 +150,8 @@ Result<CompletionJob> ToCompletionJob(const json& body) {
   }
   job.options.echo = fields.Bool("echo").value_or(false);
   common.set_echo(job.options.echo);
+  if (const auto value = fields.Integer("logprobs_from", 0, kMaxInt64))
+    common.set_logprobs_from(*value);
   if (!fields.String("suffix").value_or("").empty())
     fields.Fail("suffix", "expected none: the model continues text and does not fill gaps");
   // The token says everything else.

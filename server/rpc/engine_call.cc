@@ -100,6 +100,13 @@ Result<std::shared_ptr<const Snapshot>> EngineCall::AcquireSession(
   return lease_->snapshot();
 }
 
+Result<std::shared_ptr<const Snapshot>> EngineCall::ReadSession(
+    const std::string& id, std::optional<int64_t> expected_position) {
+  PS_ASSIGN_OR_RETURN(const SessionLease lease,
+                      model().sessions->Acquire(tenant(), id, expected_position));
+  return lease.snapshot();
+}
+
 void EngineCall::Fail(const Status& status) {
   {
     std::lock_guard lock(mutex_);

@@ -51,6 +51,10 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   // Called on the store thread, at most once, before Submit.
   Result<std::shared_ptr<const Snapshot>> AcquireSession(const std::string& id,
                                                          std::optional<int64_t> expected_position);
+  // Returns the snapshot of the session, which other requests may use at once; null while the session
+  // is empty. Called on the store thread.
+  Result<std::shared_ptr<const Snapshot>> ReadSession(const std::string& id,
+                                                      std::optional<int64_t> expected_position);
   // Ends the call with an error: at once, or, after Submit, when the engine has ended the request.
   // The first error counts.
   void Fail(const Status& status);

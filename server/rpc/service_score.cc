@@ -16,6 +16,9 @@ constexpr size_t kFeedTokens = 16384;
 
 class ScoreRenderer final : public Renderer {
  public:
+  // `before`: tokens that precede the input.
+  explicit ScoreRenderer(int64_t before) : before_(before) {}
+
   std::optional<grpc::ByteBuffer> Render(Event event, EventQueue* /*events*/) override {
     v1::ScoreResponse response;
     if (const auto* progress = std::get_if<ProgressEvent>(&event)) {
@@ -29,9 +32,12 @@ class ScoreRenderer final : public Renderer {
   }
   Result<Messages> RenderFinish(const FinishEvent& finish) override {
     v1::ScoreResponse response;
-    ToProto(finish, response.mutable_finish());
+    ToProto(finish, before_, response.mutable_finish());
     return Messages{SerializeMessage(response)};
   }
+
+ private:
+  const int64_t before_;
 };
 
 class ScoreInput final : public CallInput {
@@ -41,15 +47,19 @@ class ScoreInput final : public CallInput {
   Status OnMessage(const grpc::ByteBuffer& bytes) override {
     v1::ScoreRequest message;
     PS_RETURN_IF_ERROR(ParseMessage(bytes, &message));
-    if (message.input_case() == v1::ScoreRequest::INPUT_NOT_SET) {
-      return InvalidArgument("input: expected text or tokens, found neither");
+    if (std::exchange(started_, true)) {
+      if (!message.session().empty() || message.has_expected_position())
+        return InvalidArgument("session: expected in the first message only");
+      return Add(message);
     }
-    std::vector<int32_t> tokens;
-    PS_RETURN_IF_ERROR(
-        tokenizer_.Append(message, call_->model().rules, /*continued=*/false, &tokens));
-    if (feed_ == nullptr) PS_RETURN_IF_ERROR(Submit());
-    // If the feed is full, its on_room callback reads the next message.
-    if (tokens.empty() || feed_->Push(std::move(tokens))) call_->Read();
+    if (message.session().empty()) {
+      if (!message.has_expected_position()) return Add(message);
+      return InvalidArgument("expected_position: expected with a session only");
+    }
+    call_->service()->stores->Post(
+        [this, call = call_->shared_from_this(), message = std::move(message)] {
+          if (Status status = Begin(message); !status.ok()) call->Fail(status);
+        });
     return Status();
   }
 
@@ -63,6 +73,27 @@ class ScoreInput final : public CallInput {
   }
 
  private:
+  // On the store thread.
+  Status Begin(const v1::ScoreRequest& first) {
+    PS_ASSIGN_OR_RETURN(start_, call_->ReadSession(first.session(), ExpectedPosition(first)));
+    if (first.input_case() != v1::ScoreRequest::INPUT_NOT_SET) return Add(first);
+    call_->Read();
+    return Status();
+  }
+
+  Status Add(const v1::ScoreRequest& message) {
+    if (message.input_case() == v1::ScoreRequest::INPUT_NOT_SET) {
+      return InvalidArgument("input: expected text or tokens, found neither");
+    }
+    std::vector<int32_t> tokens;
+    const bool continued = start_ != nullptr;
+    PS_RETURN_IF_ERROR(tokenizer_.Append(message, call_->model().rules, continued, &tokens));
+    if (feed_ == nullptr) PS_RETURN_IF_ERROR(Submit());
+    // If the feed is full, its on_room callback reads the next message.
+    if (tokens.empty() || feed_->Push(std::move(tokens))) call_->Read();
+    return Status();
+  }
+
   Status Submit() {
     feed_ = std::make_shared<TokenFeed>(kFeedTokens);
     feed_->SetOnRoom([weak = call_->weak_from_this(), writers = call_->service()->writers] {
@@ -72,10 +103,14 @@ class ScoreInput final : public CallInput {
     });
     ScoreRequest request;
     request.feed = feed_;
-    return call_->Submit(std::move(request), std::make_unique<ScoreRenderer>());
+    request.start = start_;
+    const int64_t before = start_ == nullptr ? 0 : start_->tokens();
+    return call_->Submit(std::move(request), std::make_unique<ScoreRenderer>(before));
   }
 
   EngineCall* const call_;
+  bool started_ = false;                   // a message has arrived
+  std::shared_ptr<const Snapshot> start_;  // null: the empty sequence
   ChunkTokenizer tokenizer_;
   std::shared_ptr<TokenFeed> feed_;  // null before the first chunk
 };

@@ -141,6 +141,10 @@ TEST_F(CommandLineClient, PassesItsOptionsOn) {
   const json& logprobs = one.at("logprobs");
   ASSERT_EQ(logprobs.size(), one.at("tokens").size());
   EXPECT_TRUE(logprobs[0].at("logprob").is_null());
+  const json later = RunJson(With(
+      kGreedy, {"--prompt", "It was late", "--echo", "--logprobs", "0", "--logprobs-from", "2"}));
+  EXPECT_TRUE(later.at("logprobs").at(1).at("logprob").is_null());
+  EXPECT_LT(later.at("logprobs").at(2).at("logprob"), 0);
   EXPECT_LT(logprobs[1].at("logprob"), 0);
   EXPECT_EQ(logprobs[1].at("top").size(), 2u);
   EXPECT_NE(server_->process().StandardError().find("cli-1"), std::string::npos);
@@ -168,6 +172,26 @@ TEST_F(CommandLineClient, ScoresWhateverTheChunks) {
     EXPECT_EQ(other.at("perplexity"), whole.at("perplexity"));
     EXPECT_EQ(other.at("tokens"), whole.at("tokens"));
   }
+}
+
+TEST_F(CommandLineClient, ScoresInASession) {
+  const json prompt = RunJson({"tokenize", "--prompt", "It was late"});
+  const std::string id = RunJson({"session", "create"}).at("session");
+  RunJson({"session", "append", id, "--prompt", "It was late"});
+  const std::string count = std::to_string(prompt.at("tokens").size());
+  const json rest = RunJson(
+      {"score", "--session", id, "--expected-position", count, "--prompt", " in the afternoon."});
+  EXPECT_EQ(rest.at("logprobs").size(), rest.at("tokens").get<size_t>());
+  EXPECT_EQ(rest.at("greedy").size(), rest.at("tokens").get<size_t>());
+  const json whole = RunJson({"score", "--prompt", "It was late in the afternoon."});
+  ASSERT_EQ(whole.at("tokens").get<size_t>(),
+            rest.at("tokens").get<size_t>() + prompt.at("tokens").size());
+  for (const char* const field : {"logprobs", "greedy"}) {
+    const json& all = whole.at(field);
+    EXPECT_TRUE(std::equal(rest.at(field).begin(), rest.at(field).end(),
+                           all.end() - static_cast<ptrdiff_t>(rest.at(field).size())));
+  }
+  RunJson({"score", "--session", id, "--expected-position", count, "--prompt", " again"});
 }
 
 // 5 MiB, in less than half a second: the prompt is refused at its end.

@@ -167,6 +167,30 @@ TEST_F(OpenAi, TextPathsAreRpcs) {
   EXPECT_EQ(calls("Detokenize", "INVALID_ARGUMENT"), refused + 1);
 }
 
+// The endings of a context, as an evaluation asks for them: the context is read once.
+TEST_F(OpenAi, EndingsOfOneContext) {
+  std::vector<int> context(300);
+  for (size_t i = 0; i < context.size(); ++i) context[i] = static_cast<int>(3 + i * 37 % 4000);
+  json body = {{"max_tokens", 0}, {"echo", true}, {"logprobs", 1}};
+  for (int ending = 0; ending < 4; ++ending) {
+    std::vector<int> prompt = context;
+    for (int i = 0; i <= 3 * ending; ++i) prompt.push_back(100 + 10 * ending + i);
+    body["prompt"] = prompt;
+    body.erase("logprobs_from");
+    body["cache"] = {{"write", false}};
+    const json whole = Complete(body).at("choices").at(0).at("logprobs").at("token_logprobs");
+    body["logprobs_from"] = context.size();
+    body.erase("cache");
+    const json answer = Complete(body);
+    const json& logprobs = answer.at("choices").at(0).at("logprobs").at("token_logprobs");
+    ASSERT_EQ(logprobs.size(), prompt.size());
+    for (size_t i = 0; i < prompt.size(); ++i)
+      EXPECT_EQ(logprobs[i], i < context.size() ? json() : whole[i]) << i;
+    EXPECT_EQ(answer.at("usage").at("prompt_tokens_details").at("cached_tokens"),
+              ending == 0 ? 0 : 299);
+  }
+}
+
 TEST_F(OpenAi, SessionsCostTheNewTokensOnly) {
   const ProcessResult created =
       RunProcess({.arguments = {Binary("polysketch"), "--server", server_->address(), "session",
@@ -195,6 +219,7 @@ TEST_F(OpenAi, BadRequestsHaveOpenAisShape) {
   expect(400, path, "{", "expected JSON", nullptr);
   expect(400, path, R"({"prompt": "x", "top_p": 2})", "found 2", "top_p");
   expect(400, path, R"({"prompt": "x", "frob": 2})", "unknown", "frob");
+  expect(400, path, R"({"prompt": "x", "logprobs_from": 2})", "with echo", "logprobs_from");
   expect(404, path, R"({"prompt": "x", "model": "gpt"})", "found \"gpt\"", "model");
   expect(404, path, R"({"session": "00"})", "no session 00", nullptr);
   expect(400, "/tokenize", R"({"prompt": 5})", "expected a string", "prompt");

@@ -293,8 +293,11 @@ Score Client::ScoreAll(const std::function<bool(v1::ScoreRequest*)>& next,
   while (stream->Read(&response)) {
     if (response.has_logprobs()) {
       const v1::ScoreLogprobs& values = response.logprobs();
-      PS_CHECK(values.first() == static_cast<int64_t>(score.logprobs.size()) + 1)
-          << "expected first = " << score.logprobs.size() + 1 << ", found " << values.first();
+      if (score.logprobs.empty()) score.first = values.first();
+      const int64_t expected = score.first + std::ssize(score.logprobs);
+      PS_CHECK(values.first() == expected)
+          << "expected first = " << expected << ", found " << values.first();
+      score.greedy.insert(score.greedy.end(), values.greedy().begin(), values.greedy().end());
       score.logprobs.insert(score.logprobs.end(), values.logprobs().begin(),
                             values.logprobs().end());
     }
@@ -328,6 +331,14 @@ Status Client::Tokenize(const v1::TokenizeRequest& request, v1::TokenizeResponse
 Status Client::Detokenize(const v1::DetokenizeRequest& request, v1::DetokenizeResponse* response) {
   grpc::ClientContext context;
   return FromGrpc(stubs_->polysketch.Detokenize(&context, request, response));
+}
+
+Result<v1::Session> Client::CreateSession() {
+  grpc::ClientContext context;
+  v1::Session session;
+  const Status status = FromGrpc(stubs_->polysketch.CreateSession(&context, {}, &session));
+  if (!status.ok()) return status;
+  return session;
 }
 
 Result<v1::Session> Client::AppendSession(const std::string& session,

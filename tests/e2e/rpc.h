@@ -64,7 +64,9 @@ struct Completion {
 
 struct Score {
   Status status;
+  int64_t first = 0;  // index of the first token with a log-probability
   std::vector<float> logprobs;
+  std::vector<bool> greedy;
   v1::ScoreFinish finish;
 };
 
@@ -94,6 +96,7 @@ class Client {
   Status Tokenize(const v1::TokenizeRequest& request, v1::TokenizeResponse* response);
   Status Detokenize(const v1::DetokenizeRequest& request, v1::DetokenizeResponse* response);
   Status GetModel(v1::GetModelResponse* response);
+  Result<v1::Session> CreateSession();
   // Ids in one chunk.
   Result<v1::Session> AppendSession(const std::string& session, const std::vector<int32_t>& tokens,
                                     int64_t expected_position);

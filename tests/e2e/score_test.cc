@@ -1,7 +1,10 @@
 // Scores of texts of any length: constant memory, and results that do not depend on how the text is
 // cut.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "tests/e2e/evaluation.h"
@@ -127,6 +130,54 @@ TEST(ScoreStream, TakesTextLikeItsTokens) {
     EXPECT_EQ(by_text.finish.tokens(), static_cast<int64_t>(tokens.size()));
     EXPECT_TRUE(SameBits(by_text.logprobs, by_tokens.logprobs)) << max_bytes;
   }
+}
+
+// A session is read once for any number of endings, and stays as it is.
+TEST(ScoreStream, ContinuesASession) {
+  const Server server;
+  Client client(server.address());
+  std::vector<int32_t> tokens = {1};
+  testing::Random random(6);
+  while (tokens.size() < 900) tokens.push_back(static_cast<int32_t>(random.Int(3, 4095)));
+  const Completion greedy = client.Complete(Greedy(tokens, 3));
+  tokens.insert(tokens.end(), greedy.tokens.begin(), greedy.tokens.end());
+  const Score whole = client.ScoreTokens(tokens, 100);
+  ASSERT_TRUE(whole.status.ok()) << whole.status.ToString();
+  ASSERT_EQ(whole.greedy.size(), whole.logprobs.size());
+  EXPECT_EQ(std::vector<bool>(whole.greedy.end() - 3, whole.greedy.end()),
+            std::vector<bool>(3, true));
+  EXPECT_LT(std::count(whole.greedy.begin(), whole.greedy.end(), true), 100);
+
+  for (const size_t cut : {size_t{1}, size_t{300}, tokens.size() - 3}) {
+    const v1::Session session = client.CreateSession().value();
+    const auto middle = tokens.begin() + static_cast<ptrdiff_t>(cut);
+    ASSERT_TRUE(client.AppendSession(session.session(), {tokens.begin(), middle}, 0).ok());
+    for (int again = 0; again < 2; ++again) {
+      bool sent = false;
+      const Score score = client.ScoreAll([&](v1::ScoreRequest* request) {
+        request->set_session(session.session());
+        request->set_expected_position(static_cast<int64_t>(cut));
+        request->mutable_tokens()->mutable_ids()->Assign(middle, tokens.end());
+        return !std::exchange(sent, true);
+      });
+      ASSERT_TRUE(score.status.ok()) << score.status.ToString();
+      EXPECT_EQ(score.first, static_cast<int64_t>(cut));
+      const auto skipped = static_cast<ptrdiff_t>(cut) - 1;
+      EXPECT_TRUE(
+          SameBits(score.logprobs, {whole.logprobs.begin() + skipped, whole.logprobs.end()}));
+      EXPECT_EQ(score.greedy,
+                std::vector<bool>(whole.greedy.begin() + skipped, whole.greedy.end()));
+      EXPECT_EQ(score.finish.tokens(), static_cast<int64_t>(tokens.size() - cut));
+      EXPECT_NEAR(std::log(score.finish.perplexity()),
+                  -score.finish.logprob_sum() / static_cast<double>(tokens.size() - cut), 1e-9);
+    }
+  }
+  v1::ScoreRequest other;
+  other.set_session("00");
+  const auto unknown = client.StartScore();
+  unknown->Write(other);
+  unknown->WritesDone();
+  EXPECT_EQ(unknown->Finish().code(), Code::kNotFound);
 }
 
 TEST(ScoreStream, TakesTheShortestInputs) {

@@ -123,6 +123,7 @@ class MigrationTest : public ::testing::Test {
     if (random->Uniform() < 0.3) params.draft_tokens = 4;
     if (random->Uniform() < 0.3) params.logprobs = static_cast<int32_t>(random->Int(0, 4));
     params.echo = random->Uniform() < 0.3;
+    if (params.echo && params.logprobs) params.logprobs_from = random->Int(0, 40);
     params.ignore_eos = random->Uniform() < 0.7;
     params.include_stop_in_output = random->Uniform() < 0.3;
     return request;

@@ -89,6 +89,24 @@ class RealServer(ClientTest):
         self.raises(polysketch.NotFoundError, self.api.session, session.id)
         fork.close()
 
+    def test_a_score_in_a_session(self):
+        ids = self.api.tokenize(PROMPT)
+        greedy = self.api.complete(tokens=ids, max_tokens=8, temperature=0, ignore_eos=True).result().tokens
+        whole = self.api.score(tokens=[*ids, *greedy, 5])
+        with self.api.session() as session:
+            session.append(tokens=ids)
+            score = session.score(tokens=[*greedy, 5])
+            self.assertEqual(session.refresh(), len(ids))
+        self.assertEqual(score.logprobs, whole.logprobs[len(ids) - 1:])
+        self.assertEqual(score.greedy[:8], [True] * 8)
+        self.assertEqual((score.tokens, score.greedy), (9, whole.greedy[len(ids) - 1:]))
+
+    def test_log_probabilities_from_a_token_on(self):
+        ids = self.api.tokenize(PROMPT)
+        result = self.api.complete(tokens=ids, max_tokens=0, echo=True, logprobs=0, logprobs_from=5).result()
+        self.assertEqual([one.logprob is not None for one in result.logprobs], [i >= 5 for i in range(len(ids))])
+        self.assertEqual([one.logprob for one in result.logprobs[5:]], self.api.score(tokens=ids).logprobs[4:])
+
     def test_a_prompt_in_parts(self):
         prompt = PROMPT + " caf\u00e9" * 500
         options = {"max_tokens": 5, "temperature": 0, "ignore_eos": True}

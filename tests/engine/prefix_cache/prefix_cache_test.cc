@@ -166,6 +166,32 @@ TEST_F(PrefixRunTest, SaysWhatItTookOrWhyNot) {
   EXPECT_EQ(finish(&cache).usage.cached_tokens, 0);
 }
 
+// One context with several endings: it is processed once.
+TEST_F(PrefixRunTest, LogprobsFromTheEndOfAContext) {
+  PrefixCache cache({.memory = 1 << 20, .min_tokens = 16, .every = 0});
+  GenerateRequest request;
+  request.params.max_tokens = 0;
+  request.params.echo = true;
+  request.params.logprobs = 1;
+  for (int ending = 0; ending < 4; ++ending) {
+    request.prompt = Count(100);
+    for (int i = 0; i <= ending * 9; ++i) request.prompt.push_back(40 + ending);
+    request.params.logprobs_from = 0;
+    const Collected whole = Run(request, &cache);
+    EXPECT_EQ(whole.finish->cache_miss, CacheMiss::kDisabled);
+    request.params.logprobs_from = 100;
+    request.cache.write = true;
+    const Collected got = Run(request, &cache);
+    // The row of the last token of the context is needed.
+    EXPECT_EQ(got.finish->usage.cached_tokens, 99);
+    EXPECT_EQ(got.echoed, request.prompt);
+    ASSERT_EQ(got.logprobs.size(), whole.logprobs.size());
+    for (size_t i = 0; i < got.logprobs.size(); ++i)
+      EXPECT_EQ(got.logprobs[i], i < 100 ? std::nullopt : whole.logprobs[i]) << i;
+    request.cache.write = false;  // of the next whole prompt
+  }
+}
+
 // Requests over few histories, so that hits of every kind come up; memory for some of them only.
 TEST_F(PrefixRunTest, TheOutputIsThatOfAColdRun) {
   Random random(1);
@@ -186,6 +212,7 @@ TEST_F(PrefixRunTest, TheOutputIsThatOfAColdRun) {
     params.sampling.repetition_penalty = random.Uniform() < 0.3 ? 1.2f : 1.0f;
     if (random.Uniform() < 0.3) params.logprobs = 2;
     params.echo = random.Uniform() < 0.3;
+    if (params.echo && params.logprobs) params.logprobs_from = random.Int(0, 60);
     if (random.Uniform() < 0.3) request.cache.points = {3, random.Int(4, 60)};
     const Collected want = Run(request, nullptr);
     const Collected got = Run(request, &cache);

@@ -304,6 +304,7 @@ TEST(LogprobsTest, TopAgainstFullSort) {
                      [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
     const auto top = TopLogprobs(logits, 21.5f, count);
     ASSERT_EQ(top.size(), static_cast<size_t>(std::min(count, vocab)));
+    for (int32_t id = 0; id < vocab; ++id) EXPECT_EQ(IsGreedy(logits, id), id == order[0]);
     for (size_t i = 0; i < top.size(); ++i) {
       EXPECT_EQ(top[i].token, order[i]);
       EXPECT_EQ(top[i].logprob, logits[order[i]] - 21.5f);

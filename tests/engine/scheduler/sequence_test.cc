@@ -124,6 +124,28 @@ TEST_F(SequenceTest, GreedyTokensOfTheModel) {
   }
 }
 
+TEST_F(SequenceTest, LogprobsFromAToken) {
+  GenerateParams params = Greedy(3);
+  params.logprobs = 1;
+  params.echo = true;
+  const Collected whole = Generate(Prompt(70), params);
+  for (const int64_t from : {0, 1, 2, 31, 32, 33, 69, 70, 1000}) {
+    params.logprobs_from = from;
+    const Collected out = Generate(Prompt(70), params);
+    EXPECT_EQ(out.echoed, Prompt(70));
+    EXPECT_EQ(out.tokens, whole.tokens);
+    EXPECT_EQ(out.text, whole.text);
+    ASSERT_EQ(out.logprobs.size(), whole.logprobs.size());
+    for (int64_t i = 0; i < std::ssize(out.logprobs); ++i) {
+      const auto at = static_cast<size_t>(i);
+      EXPECT_EQ(out.logprobs[at],
+                i < std::min<int64_t>(from, 70) ? std::nullopt : whole.logprobs[at])
+          << from << " " << i;
+      EXPECT_EQ(out.tops[at].empty(), !out.logprobs[at].has_value());
+    }
+  }
+}
+
 TEST_F(SequenceTest, TextIsWhatTheTokensDecodeTo) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     GenerateParams params = Greedy(100);

@@ -213,6 +213,7 @@ TEST(SnapshotFile, ImpossibleContents) {
   generation("generated", [](Generation* g) { g->generated = 50; });
   generation("generated", [](Generation* g) { g->generated = -1; });
   generation("echoed", [](Generation* g) { g->echoed = 2; });
+  generation("scored_from", [](Generation* g) { g->scored_from = 2; });
   generation("counts", [](Generation* g) { g->counts = {{5, 2}, {6, 1}}; });
   generation("counts", [](Generation* g) { g->counts = {{6, 3}, {5, 2}}; });
   generation("counts", [](Generation* g) { g->counts = {{5, 6}, {6, -1}}; });

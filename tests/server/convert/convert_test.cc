@@ -199,12 +199,12 @@ TEST_F(ConvertTest, Perplexity) {
   event.usage.prompt_tokens = 3;
   event.logprob_sum = -2 * std::log(4.0);
   v1::ScoreFinish finish;
-  ToProto(event, &finish);
+  ToProto(event, 0, &finish);
   EXPECT_EQ(finish.tokens(), 3);
   EXPECT_DOUBLE_EQ(finish.perplexity(), 4.0);
   event.usage.prompt_tokens = 1;
   v1::ScoreFinish single;
-  ToProto(event, &single);
+  ToProto(event, 0, &single);
   EXPECT_EQ(single.perplexity(), 0);
 }
 

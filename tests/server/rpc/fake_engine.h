@@ -43,7 +43,9 @@ class FakeEngine : public Engine {
     return Add(std::move(running));
   }
   Result<RequestId> Submit(ScoreRequest request, std::shared_ptr<EventStream> stream) override {
-    return Add({.info = request.info, .stream = std::move(stream), .feed = request.feed});
+    Running running{.info = request.info, .stream = std::move(stream), .feed = request.feed};
+    if (request.start != nullptr) running.scored = request.start->tokens();
+    return Add(std::move(running));
   }
   void Cancel(RequestId id) override {
     std::lock_guard lock(mutex_);

@@ -88,17 +88,19 @@ class ScoreReader(_Reader):
     def start(self) -> None:
         super().start()
         self._logprobs = array("f")
+        self._greedy: list[bool] = []
 
     def add(self, response: pb.ScoreResponse) -> None:
         if response.WhichOneof("event") != "logprobs":
             super().add(response)
         elif self._wanted:
             self._logprobs.extend(response.logprobs.logprobs)
+            self._greedy.extend(response.logprobs.greedy)
 
     def result(self) -> Score:
         finish = self.last().finish
         return Score(finish.tokens, self._logprobs.tolist(), finish.logprob_sum, finish.perplexity,
-                     copy_fields(Timings, finish.timings))
+                     copy_fields(Timings, finish.timings), self._greedy)
 
 
 class AppendReader(_Reader):

@@ -43,6 +43,7 @@ class CompletionOptions(TypedDict, total=False):
     include_stop_in_output: bool
     logprobs: int
     echo: bool
+    logprobs_from: int
     n: int
     best_of: int
     priority: int

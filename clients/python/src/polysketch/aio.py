@@ -294,6 +294,14 @@ class AsyncSession(SessionState):
         """As Session.complete."""
         return AsyncCompletionStream(self._client, self._job(prompt, tokens, options))
 
+    async def score(self, text: TextInput | None = None, *, tokens: TokensInput | None = None, logprobs: bool = True,
+                    on_progress: ProgressCallback | None = None, timeout: float | None = None) -> Score:
+        """As Session.score."""
+        source = self._input(text, tokens, pb.ScoreRequest)
+        result: Score = (await self._client._long("Score", source, _calls.ScoreReader(logprobs, on_progress),
+                                                  timeout=timeout, **self._where()))[0]
+        return result
+
     async def fork(self, count: int = 1) -> list[AsyncSession]:
         """As Session.fork."""
         request = pb.ForkSessionRequest(session=self.id, count=count, expected_position=self.tokens)

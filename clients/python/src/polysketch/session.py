@@ -12,7 +12,7 @@ from polysketch._replicas import Replica
 from polysketch._requests import CompletionOptions, LongInput, ProgressCallback, TextInput, TokensInput, completion_request
 from polysketch._stream import Job
 from polysketch.errors import NotFoundError
-from polysketch.types import Snapshot, Usage, copy_fields
+from polysketch.types import Score, Snapshot, Usage, copy_fields
 from polysketch.v1 import polysketch_pb2 as pb
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class SessionState:
         return Job(request, options, home=self._replica,
                    finished=lambda finish, replica: self._moved(finish.session, replica))
 
-    def _input(self, text: TextInput | None, tokens: TokensInput | None) -> LongInput:
-        return LongInput(text, tokens, pb.AppendRequest(session=self.id, expected_position=self.tokens))
+    def _input(self, text: TextInput | None, tokens: TokensInput | None, kind: Any = pb.AppendRequest) -> LongInput:
+        return LongInput(text, tokens, kind(session=self.id, expected_position=self.tokens))
 
     def _where(self) -> dict[str, Any]:
         return {"session": self.id, "home": self._replica}
@@ -74,6 +74,14 @@ class Session(SessionState):
         stream has ended; it is unchanged if the stream is closed before."""
         from polysketch.client import CompletionStream
         return CompletionStream(self._client, self._job(prompt, tokens, options))
+
+    def score(self, text: TextInput | None = None, *, tokens: TokensInput | None = None, logprobs: bool = True,
+              on_progress: ProgressCallback | None = None, timeout: float | None = None) -> Score:
+        """As Client.score; the input follows the tokens of the session, which stays as it is."""
+        source = self._input(text, tokens, pb.ScoreRequest)
+        result: Score = self._client._long("Score", source, _calls.ScoreReader(logprobs, on_progress), timeout=timeout,
+                                           **self._where())[0]
+        return result
 
     def fork(self, count: int = 1) -> list[Session]:
         """Creates sessions that begin with the tokens of this one."""

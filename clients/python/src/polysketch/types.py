@@ -125,13 +125,15 @@ class Completion:
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """logprobs[i] is ln p(token i + 1 | all tokens before it); empty if they were not asked for."""
+    """logprobs[i] is ln p(token i + 1 | all tokens before it), and of token i in a session; greedy[i] says whether greedy
+    sampling takes that token. Both are empty if they were not asked for."""
 
     tokens: int
     logprobs: list[float]
     logprob_sum: float
     perplexity: float
     timings: Timings
+    greedy: list[bool] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
