@@ -75,7 +75,9 @@ std::string ErrorText(const grpc::Status& status, const ConnectionOptions& conne
   const std::string& message = status.error_message();
   const std::string& server = connection.server;
   const bool unavailable = status.error_code() == grpc::StatusCode::UNAVAILABLE;
-  if (unavailable && (Contains(message, "handshake") || Contains(message, "Handshake"))) {
+  const bool tls_failed = Contains(message, "handshake") || Contains(message, "Handshake") ||
+                          Contains(message, "peer certificate");
+  if (unavailable && tls_failed) {
     return StrCat("TLS with ", server,
                   " failed; does the server offer TLS with a certificate that ",
                   "--tls-ca signs? (", message, ")");

@@ -1,10 +1,13 @@
 #include "server/app/command_line.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/environment.h"
@@ -43,6 +46,11 @@ Result<ParsedArguments> ParseArguments(std::span<const char* const> args) {
       parsed.action = name == "help" ? CommandAction::kHelp : CommandAction::kVersion;
       return parsed;
     }
+    if (const Flag* flag = FindFlag(name);
+        flag != nullptr && flag->kind == FlagKind::kSwitch && !inline_value) {
+      parsed.settings.push_back({where, name, "true"});
+      continue;
+    }
     if (!inline_value && i + 1 == args.size()) return InvalidArgument(where, ": expected a value");
     const std::string text = inline_value ? arg.substr(equals + 1) : args[++i];
     if (name == "help-format") {
@@ -66,8 +74,9 @@ Status ReadFile(const std::string& path, std::vector<Setting>* settings) {
   if (!json.is_object()) return InvalidArgument("--config: expected a JSON object in ", path);
   for (const auto& [key, value] : json.items()) {
     const std::string where = StrCat(path, ": ", key);
-    if (!value.is_string() && !value.is_number_integer()) {
-      return InvalidArgument(where, ": expected a string or an integer, found ", value.dump());
+    if (!value.is_string() && !value.is_number_integer() && !value.is_boolean()) {
+      return InvalidArgument(where, ": expected a string, an integer or a boolean, found ",
+                             value.dump());
     }
     settings->push_back({where, key, value.is_string() ? value.get<std::string>() : value.dump()});
   }
@@ -99,6 +108,32 @@ Status Apply(const Setting& setting, CommandLine* command) {
   return Prefixed(setting.where + ": ", SetFlag(*flag, setting.text, &command->config));
 }
 
+bool IsLoopback(const std::string& address) {
+  const std::string host = address.substr(0, address.rfind(':'));
+  in_addr ip{};
+  return host == "localhost" || host == "[::1]" ||
+         (inet_pton(AF_INET, host.c_str(), &ip) == 1 && host.starts_with("127."));
+}
+
+// Checks flags that need each other, and addresses that other machines reach.
+Status CheckCredentialFlags(const ServerConfig& config) {
+  if (config.tls_cert.empty() != config.tls_key.empty()) {
+    return InvalidArgument("--tls-cert, --tls-key: expected both or none, found only ",
+                           config.tls_cert.empty() ? "--tls-key" : "--tls-cert");
+  }
+  if (config.tls_cert.empty() && !config.tls_client_ca.empty())
+    return InvalidArgument("--tls-client-ca: expected with --tls-cert and --tls-key");
+  if (config.insecure || !config.api_keys.empty() || !config.tls_client_ca.empty()) return Status();
+  for (const auto& [flag, address] :
+       {std::pair("--listen", config.listen), std::pair("--http-listen", config.http_listen)}) {
+    if (address.empty() || IsLoopback(address)) continue;
+    return InvalidArgument(flag, ": expected a loopback address without --api-keys and ",
+                           "--tls-client-ca, found ", address,
+                           ": anyone could use the server (--insecure allows it)");
+  }
+  return Status();
+}
+
 }  // namespace
 
 Result<CommandLine> LoadConfig(std::span<const char* const> args,
@@ -118,6 +153,7 @@ Result<CommandLine> LoadConfig(std::span<const char* const> args,
   settings.insert(settings.end(), parsed.settings.begin(), parsed.settings.end());
   for (const Setting& setting : settings) PS_RETURN_IF_ERROR(Apply(setting, &command));
   if (command.config.model.empty()) return InvalidArgument("--model: expected a model folder");
+  PS_RETURN_IF_ERROR(CheckCredentialFlags(command.config));
   return command;
 }
 

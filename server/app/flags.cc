@@ -36,6 +36,22 @@ constexpr Flag kFlags[] = {
      "but none if http-listen is a loopback address."},
     {"served-model-name", kText, "NAME", &C::served_model_name, 0, 0,
      "name of the model in the OpenAI API. Empty: the name of its folder."},
+    {"tls-cert", kText, "FILE", &C::tls_cert, 0, 0,
+     "PEM file of the server's certificate and its chain: gRPC and HTTP use TLS. Read again when "
+     "it "
+     "changes, with the files of tls-key and tls-client-ca. Empty: no TLS."},
+    {"tls-key", kText, "FILE", &C::tls_key, 0, 0,
+     "PEM file of the private key of tls-cert, without a password."},
+    {"tls-client-ca", kText, "FILE", &C::tls_client_ca, 0, 0,
+     "PEM file of the authorities of client certificates: clients without such a certificate are "
+     "refused (mTLS). Empty: clients need no certificate."},
+    {"api-keys", kText, "FILE", &C::api_keys, 0, 0,
+     "file of the API keys, a JSON object a line (docs/credentials.md): calls without such a key "
+     "get "
+     "UNAUTHENTICATED, or the HTTP status 401. Read again when it changes. Empty: no keys."},
+    {"insecure", kSwitch, "", &C::insecure, 0, 0,
+     "lets listen and http-listen have addresses that are not loopback without api-keys and "
+     "tls-client-ca: any client that reaches the port may use the server."},
 
     {"device", kChoice, "auto|cpu|cuda|reference", &C::device, 0, 0,
      "device that runs the model. auto: cuda if a GPU is found, otherwise cpu. reference: the "
@@ -161,7 +177,7 @@ constexpr char kUsage[] =
 
 Usage: polysketch-server --model DIR [FLAG...]
 
-A flag is given as --name VALUE or --name=VALUE, as the environment variable POLYSKETCH_NAME (dashes
+A flag is given as --name VALUE or --name=VALUE (--insecure without a value), as the environment variable POLYSKETCH_NAME (dashes
 become underscores), or as a key of the JSON object in the file that --config names. A flag
 overrides the variable, and the variable overrides the key. Defaults are in brackets.
 SIGTERM and SIGINT drain: running requests end within --drain-timeout. A second signal ends the
@@ -190,6 +206,8 @@ std::string_view FormOf(FlagKind kind) {
       return "bytes as 65536, 64KiB, 4MiB or 1GiB";
     case kDuration:
       return "a time as 500ms, 30s, 5m or 2h";
+    case kSwitch:
+      return "true or false";
     case kText:
     case kChoice:
       break;
@@ -256,6 +274,12 @@ Status SetFlag(const Flag& flag, std::string_view text, ServerConfig* config) {
     config->** field = text;
     return Status();
   }
+  if (const auto* field = std::get_if<bool C::*>(&flag.field)) {
+    if (text != "true" && text != "false")
+      return InvalidArgument("expected ", FormOf(flag.kind), ", found \"", text, "\"");
+    config->** field = text == "true";
+    return Status();
+  }
   int64_t value = 0;
   if (!ParseNumber(flag.kind, text, &value)) {
     return InvalidArgument("expected ", FormOf(flag.kind), ", found \"", text, "\"");
@@ -276,6 +300,7 @@ std::string FlagText(const Flag& flag, const ServerConfig& config) {
   if (const auto* text = std::get_if<std::string C::*>(&flag.field)) return config.**text;
   if (const auto* number = std::get_if<int64_t C::*>(&flag.field))
     return NumberText(flag.kind, config.**number);
+  if (const auto* on = std::get_if<bool C::*>(&flag.field)) return config.**on ? "true" : "false";
   return NumberText(flag.kind, (config.*std::get<milliseconds C::*>(flag.field)).count());
 }
 

@@ -20,6 +20,7 @@ enum class FlagKind {
   kInteger,   // in [min, max]
   kBytes,     // an integer, optionally followed by KiB, MiB, GiB or TiB
   kDuration,  // an integer followed by ms, s, m or h; 0 needs no unit
+  kSwitch,    // true or false; on the command line the name alone means true
 };
 
 struct Flag {
@@ -27,7 +28,7 @@ struct Flag {
   FlagKind kind;
   std::string_view values;  // placeholder in --help ("N", "HOST:PORT"), or the choices
   std::variant<std::string ServerConfig::*, int64_t ServerConfig::*,
-               std::chrono::milliseconds ServerConfig::*>
+               std::chrono::milliseconds ServerConfig::*, bool ServerConfig::*>
       field;
   int64_t min;  // of kInteger, kBytes and, in milliseconds, kDuration
   int64_t max;

@@ -11,9 +11,11 @@
 #include <thread>
 #include <utility>
 
+#include "base/log_limit.h"
 #include "base/logging.h"
 #include "polysketch_build_info.h"
 #include "server/convert/status_map.h"
+#include "server/credentials/grpc_credentials.h"
 #include "server/http/allowed_hosts.h"
 #include "server/http/http_errors.h"
 #include "server/http/http_server.h"
@@ -68,9 +70,29 @@ void RouteLibraryLogs() {
         Log(serious ? LogLevel::kError : LogLevel::kDebug, "protobuf", {{"message", message}});
       });
   gpr_set_log_function([](gpr_log_func_args* args) {
+    // Each failed handshake of TLS is an error of gRPC's.
+    static LogLimit limit("grpc_messages_not_logged");
     const bool serious = args->severity == GPR_LOG_SEVERITY_ERROR;
+    if (serious && !limit.Allow()) return;
     Log(serious ? LogLevel::kWarning : LogLevel::kDebug, "grpc", {{"message", args->message}});
   });
+}
+
+// Null without --api-keys.
+Result<std::unique_ptr<Guard>> OpenGuard(const ServerConfig& config) {
+  if (config.api_keys.empty()) return std::unique_ptr<Guard>();
+  Result<std::unique_ptr<Guard>> guard = Guard::Open(config.api_keys);
+  if (!guard.ok()) return Prefixed("--api-keys: ", guard.status());
+  return guard;
+}
+
+// Null without --tls-cert.
+Result<std::unique_ptr<CertificateStore>> OpenCertificates(const ServerConfig& config) {
+  if (config.tls_cert.empty()) return std::unique_ptr<CertificateStore>();
+  Result<std::unique_ptr<CertificateStore>> store = CertificateStore::Open(
+      {.certificate = config.tls_cert, .key = config.tls_key, .client_ca = config.tls_client_ca});
+  if (!store.ok()) return Prefixed("--tls-cert, --tls-key, --tls-client-ca: ", store.status());
+  return store;
 }
 
 void SetMessageLimits(const ServerConfig& config, grpc::ServerBuilder* builder) {
@@ -107,12 +129,13 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder* builde
 
 }  // namespace
 
-Server::Server(const ServerConfig& config, Metrics* metrics)
+Server::Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Guard> guard)
     : connections_(LimitsOf(config)),
       metrics_(metrics),
+      guard_(std::move(guard)),
       tokenizers_(1),
       health_(&connections_),
-      router_(&connections_) {
+      router_(&connections_, guard_.get()) {
   context_.connections = &connections_;
   context_.metrics = metrics;
   context_.writers = std::make_shared<Executor>(1);
@@ -133,7 +156,10 @@ Server::Server(const ServerConfig& config, Metrics* metrics)
 Result<std::unique_ptr<Server>> Server::Start(const ServerConfig& config, Metrics* metrics) {
   RouteLibraryLogs();
   RaiseFileLimit(config.max_connections);
-  std::unique_ptr<Server> server(new Server(config, metrics));
+  PS_ASSIGN_OR_RETURN(std::unique_ptr<Guard> guard, OpenGuard(config));
+  PS_ASSIGN_OR_RETURN(std::unique_ptr<CertificateStore> certificates, OpenCertificates(config));
+  std::unique_ptr<Server> server(new Server(config, metrics, std::move(guard)));
+  server->certificates_ = std::move(certificates);
   server->scrape_ = server->NewScrape();
   if (!config.metrics_listen.empty())
     PS_RETURN_IF_ERROR(server->StartMetrics(config.metrics_listen));
@@ -159,7 +185,8 @@ std::shared_ptr<ScrapeMetrics> Server::NewScrape() {
                            .weight_bytes = info.weight_bytes(),
                            .state_bytes_per_sequence = info.state_bytes_per_sequence()};
       },
-      [this] { return connections_.stats(); });
+      [this] { return connections_.stats(); },
+      [this] { return guard_ == nullptr ? RefusedCounts() : guard_->refused(); });
 }
 
 Status Server::StartMetrics(const std::string& address) {
@@ -193,24 +220,34 @@ Status Server::StartHttp(const ServerConfig& config) {
                              .write_timeout = config.stall_deadline};
   const std::string hosts =
       config.http_hosts.empty() ? DefaultAllowedHosts(config.http_listen) : config.http_hosts;
-  Result<std::unique_ptr<HttpServer>> http = HttpServer::Start(
-      config.http_listen, limits, [this, hosts](const std::shared_ptr<HttpExchange>& exchange) {
-        const std::string_view host = exchange->request().Header("Host");
-        if (!IsAllowedHost(host, hosts)) {
-          return ReplyError(exchange.get(),
-                            Status(Code::kPermissionDenied,
-                                   StrCat("Host: expected an IP address, localhost or a name of "
-                                          "--http-hosts, found \"",
-                                          host, "\"")));
-        }
-        if (!api_->Handle(exchange)) page_->Handle(exchange);
-      });
+  HttpServer::Guards guards = {
+      .check = [this, hosts](HttpRequest* request) { return CheckHttp(hosts, request); },
+      .certificates = certificates_.get()};
+  Result<std::unique_ptr<HttpServer>> http =
+      HttpServer::Start(config.http_listen, limits, std::move(guards),
+                        [this](const std::shared_ptr<HttpExchange>& exchange) {
+                          if (!api_->Handle(exchange)) page_->Handle(exchange);
+                        });
   if (!http.ok() && config.http_listen_is_default) {
     LogWarning("no_http_server", {{"reason", http.status().message()}});
     return Status();
   }
   if (!http.ok()) return Prefixed("--http-listen: ", http.status());
   http_ = *std::move(http);
+  return Status();
+}
+
+Status Server::CheckHttp(const std::string& hosts, HttpRequest* request) {
+  const std::string_view host = request->Header("Host");
+  if (!IsAllowedHost(host, hosts)) {
+    return Status(
+        Code::kPermissionDenied,
+        StrCat("Host: expected an IP address, localhost or a name of --http-hosts, found \"", host,
+               "\""));
+  }
+  if (guard_ == nullptr || StatusPage::IsHealthPath(request->path)) return Status();
+  PS_ASSIGN_OR_RETURN(request->caller, guard_->Admit(request->Headers("Authorization"),
+                                                     request->peer, request->path));
   return Status();
 }
 
@@ -226,12 +263,14 @@ Status Server::StartGrpc(const ServerConfig& config) {
   SetMessageLimits(config, &builder);
   SetConnectionLimits(config, &builder);
   builder.RegisterCallbackGenericService(&router_);
+  credentials_ = certificates_ == nullptr
+                     ? grpc::InsecureServerCredentials()
+                     : NewGrpcCredentials(certificates_.get(), !config.tls_client_ca.empty());
   acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      grpc::InsecureServerCredentials());
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials_);
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return Internal("gRPC did not start");
-  guard_ = std::make_unique<ResetGuard>(&connections_, MaxStreams(config));
+  reset_guard_ = std::make_unique<ResetGuard>(&connections_, MaxStreams(config));
   listener_->Start([this](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = fd;

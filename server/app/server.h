@@ -10,6 +10,8 @@
 
 #include "base/status.h"
 #include "server/app/server_config.h"
+#include "server/credentials/certificates.h"
+#include "server/credentials/guard.h"
 #include "server/net/health.h"
 #include "server/net/listener.h"
 #include "server/net/reset_guard.h"
@@ -24,13 +26,15 @@ namespace polysketch {
 
 class ScrapeMetrics;
 class HttpServer;
+struct HttpRequest;
 class OpenAiApi;
 class StatusPage;
 
 class Server {
  public:
   // Binds all addresses and serves at once: until SetModel health is NOT_SERVING and calls get
-  // UNAVAILABLE. INVALID_ARGUMENT and UNAVAILABLE name the flag of an address that cannot be bound.
+  // UNAVAILABLE. INVALID_ARGUMENT and UNAVAILABLE name the flag of an address that cannot be bound,
+  // or of a file of credentials that is wrong.
   // `metrics` outlives the server.
   static Result<std::unique_ptr<Server>> Start(const ServerConfig& config, Metrics* metrics);
   // Cancels the calls that have not ended.
@@ -52,22 +56,27 @@ class Server {
   bool Drain(std::chrono::milliseconds timeout);
 
  private:
-  Server(const ServerConfig& config, Metrics* metrics);
+  Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Guard> guard);
   std::shared_ptr<ScrapeMetrics> NewScrape();
   Status StartMetrics(const std::string& address);
   Status StartHttp(const ServerConfig& config);
   Status StartGrpc(const ServerConfig& config);
+  // Why a request of HTTP is refused when its header has arrived. `hosts`: of IsAllowedHost.
+  Status CheckHttp(const std::string& hosts, HttpRequest* request);
 
   // In order of construction: calls use the members above grpc_.
   ConnectionTable connections_;
   Metrics* const metrics_;
+  const std::unique_ptr<Guard> guard_;              // null without --api-keys
+  std::unique_ptr<CertificateStore> certificates_;  // null without --tls-cert
   Executor tokenizers_;
   ServiceContext context_;
   HealthService health_;
   Router router_;
+  std::shared_ptr<grpc::ServerCredentials> credentials_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
-  std::unique_ptr<ResetGuard> guard_;
+  std::unique_ptr<ResetGuard> reset_guard_;
   std::unique_ptr<Listener> listener_;
   std::shared_ptr<ScrapeMetrics> scrape_;
   std::unique_ptr<prometheus::Exposer> exposer_;

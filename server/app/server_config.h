@@ -17,6 +17,11 @@ struct ServerConfig {
   bool http_listen_is_default = true;  // a busy port is then no error
   std::string http_hosts;
   std::string served_model_name;
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_client_ca;
+  std::string api_keys;
+  bool insecure = false;
 
   std::string device = "auto";
   int64_t threads = 0;

@@ -35,7 +35,8 @@ grpc::StatusCode ToGrpcCode(Code code) {
                 static_cast<int>(grpc::StatusCode::INVALID_ARGUMENT));
   static_assert(static_cast<int>(Code::kResourceExhausted) ==
                 static_cast<int>(grpc::StatusCode::RESOURCE_EXHAUSTED));
-  static_assert(static_cast<int>(Code::kDataLoss) == static_cast<int>(grpc::StatusCode::DATA_LOSS));
+  static_assert(static_cast<int>(Code::kUnauthenticated) ==
+                static_cast<int>(grpc::StatusCode::UNAUTHENTICATED));
   return static_cast<grpc::StatusCode>(code);
 }
 

@@ -20,6 +20,7 @@ std::shared_ptr<HttpCall> HttpCall::Start(const Router& router,
   const std::shared_ptr<HttpCall> call(
       new HttpCall(std::move(exchange), method, std::move(callbacks)));
   call->pinned_ = call;
+  call->set_caller(call->exchange_->request().caller);
   call->request_ = SerializeMessage(request);
   call->reactor_ = router.Start(call.get());
   return call;
@@ -57,11 +58,7 @@ void HttpCall::Cancel() {
 }
 
 std::vector<std::string_view> HttpCall::Metadata(std::string_view key) const {
-  std::vector<std::string_view> values;
-  for (const auto& [name, value] : exchange_->request().headers) {
-    if (EqualsIgnoringCase(name, key)) values.emplace_back(value);
-  }
-  return values;
+  return exchange_->request().Headers(key);
 }
 
 void HttpCall::StartRead(grpc::ByteBuffer* message) {

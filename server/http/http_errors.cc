@@ -39,6 +39,8 @@ int HttpStatus(Code code) {
     case Code::kFailedPrecondition:
     case Code::kOutOfRange:
       return 400;
+    case Code::kUnauthenticated:
+      return 401;
     case Code::kPermissionDenied:
       return 403;
     case Code::kNotFound:
@@ -78,6 +80,7 @@ std::string ErrorBody(const Status& status) {
 void ReplyError(HttpExchange* exchange, const Status& status) {
   const int http_status = HttpStatus(status.code());
   HttpHeaders headers;
+  if (http_status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
   if (http_status == 429 || http_status == 503) {
     const auto delay = status.retry_after().value_or(std::chrono::seconds(1));
     headers.emplace_back("Retry-After", StrCat(std::max<int64_t>(1, (delay.count() + 999) / 1000)));

@@ -17,7 +17,8 @@ int HttpStatus(Code code);
 std::string ErrorBody(int http_status, const std::string& message, std::string_view param = "");
 std::string ErrorBody(const Status& status);
 
-// Replies with the error, and with Retry-After, in seconds, for 429 and 503.
+// Replies with the error, with WWW-Authenticate for 401, and with Retry-After, in seconds, for 429
+// and 503.
 void ReplyError(HttpExchange* exchange, const Status& status);
 
 }  // namespace polysketch

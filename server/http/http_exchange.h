@@ -2,12 +2,15 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 namespace polysketch {
+
+class Caller;
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
@@ -22,10 +25,13 @@ struct HttpRequest {
   HttpHeaders
       headers;  // with x-request-id, the server's own if the client's is missing or malformed
   std::string body;
-  std::string peer;  // "ipv4:127.0.0.1:4711"
+  std::string peer;                      // "ipv4:127.0.0.1:4711"
+  std::shared_ptr<const Caller> caller;  // null without API keys, and for an open path
 
   // The value of a header, whatever the case of its name; empty if the client did not send it.
   std::string_view Header(std::string_view name) const;
+  // The values of all headers of the name.
+  std::vector<std::string_view> Headers(std::string_view name) const;
 };
 
 // One request and its response: Reply, or StartStream, any number of Send and EndStream. Thread-safe.

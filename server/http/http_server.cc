@@ -10,7 +10,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
 #include <charconv>
 #include <mutex>
@@ -21,6 +20,7 @@
 #include "base/logging.h"
 #include "server/convert/request_id.h"
 #include "server/http/http_errors.h"
+#include "server/http/http_stream.h"
 
 namespace polysketch {
 namespace {
@@ -83,6 +83,7 @@ class Exchange;
 struct Loop {
   asio::io_context io{1};
   HttpLimits limits;
+  HttpServer::Guards guards;
   HttpServer::Handler handler;
   std::unordered_set<class Connection*> connections;
   bool draining = false;
@@ -92,13 +93,15 @@ struct Loop {
 // One connection. Used on the thread of the loop. Lives while an operation is outstanding.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Loop* loop, tcp::socket socket)
-      : loop_(loop), peer_(Peer(socket)), stream_(std::move(socket)), gone_timer_(loop->io) {
+  Connection(Loop* loop, tcp::socket socket, SSL_CTX* tls)
+      : loop_(loop), peer_(Peer(socket)), stream_(std::move(socket), tls), gone_timer_(loop->io) {
     buffer_.max_size(static_cast<size_t>(loop->limits.max_header_bytes) + (size_t{64} << 10));
     loop_->connections.insert(this);
   }
   ~Connection() { loop_->connections.erase(this); }
 
+  // Reads the first request, after the handshake of TLS.
+  void Start();
   void Read(std::chrono::milliseconds timeout);
   // Writes what the exchange has for the socket. Does nothing for an exchange of the past.
   void Flush(Exchange* exchange);
@@ -110,26 +113,33 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   void OnHeader(error_code error);
+  // Takes the header into request_. Returns false if the request is refused.
+  bool TakeHeader();
   void ReadBody();
   void OnBody(error_code error);
   void Handle();
   // Refuses what is not HTTP, or too large. Returns false for an error of the connection.
   bool RefuseBadInput(error_code error);
-  // Answers and closes the connection.
+  // Each answers; Refuse closes the connection.
   void Refuse(int status, const std::string& message);
+  void RefuseRequest(const Status& status);
+  void RefusePlainHttp();
+  void NewExchange(bool keep_alive);
   void WatchForLeave();
   void CheckLeave();
   bool HasLeft();
   void WriteSome();
   void EndOfResponse();
   void Linger();
+  void LingerOnTcp();
 
   Loop* const loop_;
   const std::string peer_;
-  beast::tcp_stream stream_;
+  HttpStream stream_;
   beast::flat_buffer buffer_;
   asio::steady_timer gone_timer_;
   std::optional<http::request_parser<http::string_body>> parser_;
+  HttpRequest request_;                 // from its header until its exchange
   std::shared_ptr<Exchange> exchange_;  // null between requests
   std::string writing_;
   size_t written_ = 0;
@@ -260,11 +270,34 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   std::atomic<bool> keep_alive_;
 };
 
+void Connection::Start() {
+  const std::chrono::milliseconds timeout = loop_->limits.read_timeout;
+  if (stream_.tls() == nullptr) return Read(timeout);
+  stream_.tcp().expires_after(timeout);
+  stream_.tls()->async_handshake(asio::ssl::stream_base::server,
+                                 [self = shared_from_this(), timeout](error_code error) {
+                                   if (!self->stream_.socket().is_open()) return;
+                                   if (!error) return self->Read(timeout);
+                                   if (IsPlainHttp(error)) return self->RefusePlainHttp();
+                                   self->Close();
+                                 });
+}
+
+void Connection::RefusePlainHttp() {
+  static constexpr std::string_view kText =
+      "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n"
+      "expected TLS (https://), found HTTP without TLS\n";
+  asio::async_write(stream_.tcp(), asio::buffer(kText),
+                    [self = shared_from_this()](error_code error, size_t) {
+                      error ? self->Close() : self->LingerOnTcp();
+                    });
+}
+
 void Connection::Read(std::chrono::milliseconds timeout) {
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(loop_->limits.max_header_bytes));
   parser_->body_limit(static_cast<uint64_t>(loop_->limits.max_body_bytes));
-  stream_.expires_after(timeout);
+  stream_.tcp().expires_after(timeout);
   http::async_read_header(
       stream_, buffer_, *parser_,
       [self = shared_from_this()](error_code error, size_t) { self->OnHeader(error); });
@@ -292,9 +325,10 @@ void Connection::OnHeader(error_code error) {
   if (!stream_.socket().is_open()) return;
   if (error && RefuseBadInput(error)) return;
   if (error) return Close();
+  if (!TakeHeader()) return;
   if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
     auto text = std::make_shared<std::string>("HTTP/1.1 100 Continue\r\n\r\n");
-    stream_.expires_after(loop_->limits.write_timeout);
+    stream_.tcp().expires_after(loop_->limits.write_timeout);
     return asio::async_write(stream_, asio::buffer(*text),
                              [self = shared_from_this(), text](error_code failed, size_t) {
                                failed ? self->Close() : self->ReadBody();
@@ -305,7 +339,7 @@ void Connection::OnHeader(error_code error) {
 
 void Connection::ReadBody() {
   if (parser_->is_done()) return Handle();
-  stream_.expires_after(loop_->limits.read_timeout);
+  stream_.tcp().expires_after(loop_->limits.read_timeout);
   http::async_read_some(
       stream_, buffer_, *parser_,
       [self = shared_from_this()](error_code error, size_t) { self->OnBody(error); });
@@ -318,29 +352,51 @@ void Connection::OnBody(error_code error) {
   ReadBody();
 }
 
-void Connection::Handle() {
-  http::request<http::string_body> message = parser_->release();
-  HttpRequest request;
-  request.method = std::string(message.method_string());
+bool Connection::TakeHeader() {
+  const auto& message = parser_->get();
+  request_ = HttpRequest();
   const std::optional<std::string> path = DecodedPath(std::string_view(message.target()));
-  if (!path.has_value()) return Refuse(400, "the path: expected two hexadecimal digits after %");
-  request.path = *path;
-  request.peer = peer_;
+  if (!path.has_value()) {
+    Refuse(400, "the path: expected two hexadecimal digits after %");
+    return false;
+  }
+  request_.method = std::string(message.method_string());
+  request_.path = *path;
+  request_.peer = peer_;
   for (const auto& field : message)
-    request.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
-  request.body = std::move(message.body());
-  if (!IsRequestId(request.Header(kRequestIdHeader))) {
-    std::erase_if(request.headers, [](const auto& header) {
+    request_.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
+  if (!IsRequestId(request_.Header(kRequestIdHeader))) {
+    std::erase_if(request_.headers, [](const auto& header) {
       return EqualsIgnoringCase(header.first, kRequestIdHeader);
     });
-    request.headers.emplace_back(kRequestIdHeader, NewRequestId());
+    request_.headers.emplace_back(kRequestIdHeader, NewRequestId());
   }
-  stream_.expires_never();
-  exchange_ = std::make_shared<Exchange>(
-      loop_, shared_from_this(), std::move(request), message.method() == http::verb::head,
-      message.version() < 11, message.keep_alive() && !loop_->draining);
+  if (!loop_->guards.check) return true;
+  const Status status = loop_->guards.check(&request_);
+  if (!status.ok()) RefuseRequest(status);
+  return status.ok();
+}
+
+void Connection::NewExchange(bool keep_alive) {
+  const auto& message = parser_->get();
+  stream_.tcp().expires_never();
+  exchange_ =
+      std::make_shared<Exchange>(loop_, shared_from_this(), std::exchange(request_, HttpRequest()),
+                                 message.method() == http::verb::head, message.version() < 11,
+                                 keep_alive && message.keep_alive() && !loop_->draining);
   WatchForLeave();
+}
+
+void Connection::Handle() {
+  request_.body = std::move(parser_->get().body());
+  NewExchange(/*keep_alive=*/true);
   loop_->handler(exchange_);
+}
+
+void Connection::RefuseRequest(const Status& status) {
+  // A body that was not read would be taken for the next request.
+  NewExchange(/*keep_alive=*/parser_->is_done());
+  ReplyError(exchange_.get(), status);
 }
 
 void Connection::Refuse(int status, const std::string& message) {
@@ -389,12 +445,12 @@ void Connection::WriteSome() {
     }
   }
   busy_ = true;
-  stream_.expires_after(loop_->limits.write_timeout);
+  stream_.tcp().expires_after(loop_->limits.write_timeout);
   stream_.async_write_some(asio::buffer(writing_.data() + written_, writing_.size() - written_),
                            [self = shared_from_this()](error_code error, size_t bytes) {
                              if (error || !self->stream_.socket().is_open()) return self->Close();
                              self->written_ += bytes;
-                             self->stream_.expires_never();
+                             self->stream_.tcp().expires_never();
                              const std::shared_ptr<Exchange> exchange = self->exchange_;
                              if (exchange == nullptr) return;
                              exchange->OnSent(bytes);
@@ -415,31 +471,40 @@ void Connection::EndOfResponse() {
 }
 
 void Connection::Linger() {
+  stream_.tcp().expires_after(kLinger);
+  if (stream_.tls() == nullptr) return LingerOnTcp();
+  // Tells the client that the response is complete, and waits for the same from the client. The
+  // rest of a refused body is an error here.
+  stream_.tls()->async_shutdown([self = shared_from_this()](error_code) {
+    if (self->stream_.socket().is_open()) self->LingerOnTcp();
+  });
+}
+
+void Connection::LingerOnTcp() {
   error_code ignored;
-  if (lingered_ == 0) {
-    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
-    stream_.expires_after(kLinger);
-  }
+  if (lingered_ == 0) stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
   buffer_.clear();
-  stream_.async_read_some(buffer_.prepare(size_t{16} << 10),
-                          [self = shared_from_this()](error_code error, size_t bytes) {
-                            self->lingered_ += bytes;
-                            if (error || self->lingered_ > kMaxLingerBytes) return self->Close();
-                            self->Linger();
-                          });
+  stream_.tcp().async_read_some(buffer_.prepare(size_t{16} << 10),
+                                [self = shared_from_this()](error_code error, size_t bytes) {
+                                  self->lingered_ += bytes;
+                                  if (error || self->lingered_ > kMaxLingerBytes)
+                                    return self->Close();
+                                  self->LingerOnTcp();
+                                });
 }
 
 void Connection::Close() {
   const std::shared_ptr<Connection> self = shared_from_this();
   gone_timer_.cancel();
-  stream_.close();
+  stream_.tcp().close();
   if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->OnGone();
 }
 
 class BeastServer final : public HttpServer {
  public:
-  BeastServer(const HttpLimits& limits, Handler handler) : acceptor_(loop_.io) {
+  BeastServer(const HttpLimits& limits, Guards guards, Handler handler) : acceptor_(loop_.io) {
     loop_.limits = limits;
+    loop_.guards = std::move(guards);
     loop_.handler = std::move(handler);
   }
   ~BeastServer() override {
@@ -523,7 +588,10 @@ void BeastServer::Accept() {
     if (static_cast<int64_t>(loop_.connections.size()) < loop_.limits.max_connections) {
       error_code ignored;
       socket.set_option(tcp::no_delay(true), ignored);
-      std::make_shared<Connection>(&loop_, std::move(socket))->Read(loop_.limits.read_timeout);
+      const CertificateStore* const store = loop_.guards.certificates;
+      const auto certificates = store == nullptr ? nullptr : store->current();
+      SSL_CTX* const tls = certificates == nullptr ? nullptr : certificates->context.get();
+      std::make_shared<Connection>(&loop_, std::move(socket), tls)->Start();
     }
     Accept();
   });
@@ -540,9 +608,18 @@ std::string_view HttpRequest::Header(std::string_view name) const {
   return {};
 }
 
+std::vector<std::string_view> HttpRequest::Headers(std::string_view name) const {
+  std::vector<std::string_view> values;
+  for (const auto& [key, value] : headers) {
+    if (EqualsIgnoringCase(key, name)) values.emplace_back(value);
+  }
+  return values;
+}
+
 Result<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address,
-                                                      const HttpLimits& limits, Handler handler) {
-  auto server = std::make_unique<BeastServer>(limits, std::move(handler));
+                                                      const HttpLimits& limits, Guards guards,
+                                                      Handler handler) {
+  auto server = std::make_unique<BeastServer>(limits, std::move(guards), std::move(handler));
   PS_RETURN_IF_ERROR(server->Listen(address));
   return Result<std::unique_ptr<HttpServer>>(std::move(server));
 }

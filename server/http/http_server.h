@@ -1,4 +1,4 @@
-// HTTP/1.1 on Boost.Beast: one thread reads requests and writes responses of all connections.
+// HTTP/1.1, with or without TLS, on Boost.Beast: one thread reads requests and writes responses of all connections.
 // Handlers run on that thread and answer later, from any thread.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "server/credentials/certificates.h"
 #include "server/http/http_exchange.h"
 
 namespace polysketch {
@@ -27,11 +28,18 @@ class HttpServer {
  public:
   // Runs on the thread of the server, once for each request.
   using Handler = std::function<void(std::shared_ptr<HttpExchange> exchange)>;
+  struct Guards {
+    // Runs on the thread of the server when the header of a request has arrived, before the body. An
+    // error is the response, and no byte of the body is kept. May set HttpRequest::caller.
+    std::function<Status(HttpRequest* request)> check;
+    const CertificateStore* certificates = nullptr;  // null: no TLS. Outlives the server.
+  };
 
   // Listens on `address`: "HOST:PORT" with a numeric host ("[::1]:8000"); port 0 binds a free one.
   // INVALID_ARGUMENT for another form, UNAVAILABLE when the address cannot be bound.
   static Result<std::unique_ptr<HttpServer>> Start(const std::string& address,
-                                                   const HttpLimits& limits, Handler handler);
+                                                   const HttpLimits& limits, Guards guards,
+                                                   Handler handler);
   // Closes all connections: handlers' exchanges report on_gone before the destructor returns.
   virtual ~HttpServer() = default;
 

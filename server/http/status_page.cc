@@ -36,6 +36,10 @@ Json ToJson(const prometheus::ClientMetric& metric, prometheus::MetricType type)
 
 }  // namespace
 
+bool StatusPage::IsHealthPath(std::string_view path) {
+  return path == "/healthz" || path == "/readyz" || path == "/health";
+}
+
 std::string StatusPage::StatusJson() const {
   Json json;
   json["ready"] = Ready();

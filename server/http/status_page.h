@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/http/http_exchange.h"
@@ -23,6 +24,8 @@ class StatusPage {
   StatusPage(const Router* router, const ServiceContext* service, Collect collect)
       : service_(service), collect_(std::move(collect)), playground_(router, service) {}
 
+  // Whether `path` answers probes, which have no credentials.
+  static bool IsHealthPath(std::string_view path);
   // Answers any request.
   void Handle(const std::shared_ptr<HttpExchange>& exchange);
 

@@ -62,7 +62,7 @@ struct Metrics::Instruments {
     const auto* service =
         v1::CompleteRequest::descriptor()->file()->FindServiceByName("PolySketch");
     for (int method = 0; method < service->method_count(); ++method) {
-      for (int code = 0; code <= static_cast<int>(Code::kDataLoss); ++code) {
+      for (int code = 0; code <= static_cast<int>(Code::kUnauthenticated); ++code) {
         const prometheus::Labels labels = RpcLabels(service->method(method)->name(), Code(code));
         rpcs.Add(labels);
         if (code != 0) rejected.Add(labels);

@@ -233,12 +233,29 @@ void AddConnections(const ConnectionTable::Stats& stats, std::vector<MetricFamil
       families);
 }
 
+void AddRefused(const RefusedCounts& refused, std::vector<MetricFamily>* families) {
+  MetricFamily& family = families->emplace_back();
+  family.name = "polysketch_credentials_refused_total";
+  family.help =
+      "Calls that --api-keys refused, by reason: no_key, unknown_key, requests_per_minute, "
+      "tokens_per_minute.";
+  family.type = MetricType::Counter;
+  for (size_t i = 0; i < refused.size(); ++i) {
+    AddSeries(static_cast<double>(refused[i]), {{"reason", std::string(kRefusalNames[i])}},
+              &family);
+  }
+}
+
 }  // namespace
 
 ScrapeMetrics::ScrapeMetrics(std::function<bool()> ready,
                              std::function<std::optional<ServedFacts>()> served,
-                             std::function<ConnectionTable::Stats()> connections)
-    : ready_(std::move(ready)), served_(std::move(served)), connections_(std::move(connections)) {}
+                             std::function<ConnectionTable::Stats()> connections,
+                             std::function<RefusedCounts()> refused)
+    : ready_(std::move(ready)),
+      served_(std::move(served)),
+      connections_(std::move(connections)),
+      refused_(std::move(refused)) {}
 
 std::vector<MetricFamily> ScrapeMetrics::Collect() const {
   std::vector<MetricFamily> families;
@@ -256,6 +273,7 @@ std::vector<MetricFamily> ScrapeMetrics::Collect() const {
     AddPrefixCache(served->prefix_cache, &families);
   }
   AddConnections(connections_(), &families);
+  AddRefused(refused_(), &families);
   AddCpuParts(&families);
   AddProcess(&families);
   return families;

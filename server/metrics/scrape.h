@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "engine/prefix_cache/prefix_cache.h"
 #include "engine/session/session_table.h"
+#include "server/credentials/guard.h"
 #include "server/net/connections.h"
 
 namespace polysketch {
@@ -32,13 +33,15 @@ class ScrapeMetrics : public prometheus::Collectable {
   // The functions are called at every scrape, by threads of the HTTP server. `ready` returns
   // whether health is SERVING, `served` nullopt while the model is loading.
   ScrapeMetrics(std::function<bool()> ready, std::function<std::optional<ServedFacts>()> served,
-                std::function<ConnectionTable::Stats()> connections);
+                std::function<ConnectionTable::Stats()> connections,
+                std::function<RefusedCounts()> refused);
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
   const std::function<bool()> ready_;
   const std::function<std::optional<ServedFacts>()> served_;
   const std::function<ConnectionTable::Stats()> connections_;
+  const std::function<RefusedCounts()> refused_;
 };
 
 }  // namespace polysketch

@@ -5,11 +5,14 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "server/credentials/guard.h"
 
 namespace polysketch {
 
@@ -27,6 +30,12 @@ class CallContext {
   // time_point::max(): no deadline.
   virtual std::chrono::system_clock::time_point deadline() const = 0;
 
+  // --- who calls ---
+  // Set by the transport that has admitted the call, or by Router::Start; null without API keys, and
+  // for health checks.
+  const std::shared_ptr<const Caller>& caller() const { return caller_; }
+  void set_caller(std::shared_ptr<const Caller> caller) { caller_ = std::move(caller); }
+
   // Called before the first write and before the end.
   virtual void AddInitialMetadata(const std::string& key, const std::string& value) = 0;
 
@@ -41,6 +50,9 @@ class CallContext {
   virtual void TryCancel() = 0;
   // Whether the client, or TryCancel, ended the call before Finish. Valid in OnDone.
   virtual bool IsCancelled() const = 0;
+
+ private:
+  std::shared_ptr<const Caller> caller_;
 };
 
 // Runs one call. The transport calls one of these functions at a time, but OnCancel, which may

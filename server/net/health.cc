@@ -123,9 +123,9 @@ class HealthService::WatchCall final : public CountedReactor {
 };
 
 void HealthService::AddMethods(Router* router) {
-  router->Add("grpc.health.v1.Health", "Check",
+  router->Add(kHealthService, "Check",
               [this](CallContext* context) { return new CheckCall(this, context); });
-  router->Add("grpc.health.v1.Health", "Watch",
+  router->Add(kHealthService, "Watch",
               [this](CallContext* context) { return new WatchCall(this, context); });
 }
 

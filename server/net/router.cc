@@ -5,12 +5,12 @@
 namespace polysketch {
 namespace {
 
-// Answers a call of an unknown method. Such calls are counted too: a flood can consist of them.
-class UnknownMethodCall final : public CountedReactor {
+// Answers a call that does not run. Such calls are counted too: a flood can consist of them.
+class RefusedCall final : public CountedReactor {
  public:
-  UnknownMethodCall(ConnectionTable* connections, CallContext* context)
+  RefusedCall(ConnectionTable* connections, CallContext* context, const Status& status)
       : CountedReactor(connections, context) {
-    context_->Finish(Status(Code::kUnimplemented, "unknown method"));
+    context_->Finish(status);
   }
 };
 
@@ -72,10 +72,22 @@ class GrpcCall final : public grpc::ServerGenericBidiReactor, public CallContext
 
 }  // namespace
 
+Status Router::Admit(CallContext* context) const {
+  if (guard_ == nullptr || context->caller() != nullptr) return Status();
+  if (context->method().starts_with(StrCat("/", kHealthService, "/"))) return Status();
+  PS_ASSIGN_OR_RETURN(
+      std::shared_ptr<const Caller> caller,
+      guard_->Admit(context->Metadata("authorization"), context->peer(), context->method()));
+  context->set_caller(std::move(caller));
+  return Status();
+}
+
 CallReactor* Router::Start(CallContext* context) const {
+  if (const Status status = Admit(context); !status.ok())
+    return new RefusedCall(connections_, context, status);
   const auto found = handlers_.find(std::string(context->method()));
   if (found != handlers_.end()) return found->second(context);
-  return new UnknownMethodCall(connections_, context);
+  return new RefusedCall(connections_, context, Status(Code::kUnimplemented, "unknown method"));
 }
 
 grpc::ServerGenericBidiReactor* Router::CreateReactor(grpc::GenericCallbackServerContext* context) {

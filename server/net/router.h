@@ -10,11 +10,13 @@
 #include <string>
 #include <unordered_map>
 
+#include "server/credentials/guard.h"
 #include "server/net/counted_call.h"
 
 namespace polysketch {
 
 inline constexpr char kPolySketchService[] = "polysketch.v1.PolySketch";
+inline constexpr char kHealthService[] = "grpc.health.v1.Health";
 
 class Router final : public grpc::CallbackGenericService {
  public:
@@ -22,21 +24,27 @@ class Router final : public grpc::CallbackGenericService {
   // threads of the transports.
   using Handler = std::function<CallReactor*(CallContext*)>;
 
-  // `connections` outlives the calls.
-  explicit Router(ConnectionTable* connections) : connections_(connections) {}
+  // Both outlive the calls. `guard`: null without API keys.
+  Router(ConnectionTable* connections, Guard* guard) : connections_(connections), guard_(guard) {}
 
   // `service`: "package.Service". Call it before the server starts.
   void Add(const std::string& service, const std::string& method, Handler handler) {
     handlers_["/" + service + "/" + method] = std::move(handler);
   }
-  // Makes the reactor of a call on any transport. UNIMPLEMENTED for a method that was not added.
+  // Makes the reactor of a call on any transport. Before anything else the guard admits the call,
+  // unless its transport has done so or it is a health check. UNIMPLEMENTED for a method that was
+  // not added.
   CallReactor* Start(CallContext* context) const;
 
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override;
 
  private:
+  // OK, or why the call must not run.
+  Status Admit(CallContext* context) const;
+
   ConnectionTable* const connections_;
+  Guard* const guard_;
   std::unordered_map<std::string, Handler> handlers_;  // by path: "/package.Service/Method"
 };
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <mutex>
 
+#include "base/log_limit.h"
 #include "base/logging.h"
 #include "server/convert/request_id.h"
 
@@ -29,40 +29,18 @@ Clock::time_point SteadyDeadline(std::chrono::system_clock::time_point deadline,
   return now + std::chrono::duration_cast<Clock::duration>(left);
 }
 
-// Limits the log lines of refused calls, and logs the number of omitted lines: a flood of calls
-// must not flood the log.
-class RefusalLog {
- public:
-  bool Allow() {
-    const int64_t second =
-        std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count();
-    int64_t left_out = 0;
-    bool allow = false;
-    {
-      std::lock_guard lock(mutex_);
-      if (second != second_) {
-        left_out = std::max<int64_t>(count_ - kMaxPerSecond, 0);
-        second_ = second;
-        count_ = 0;
-      }
-      allow = ++count_ <= kMaxPerSecond;
-    }
-    if (left_out > 0) LogWarning("refused_calls_not_logged", {{"count", left_out}});
-    return allow;
-  }
-
- private:
-  static constexpr int64_t kMaxPerSecond = 50;
-  std::mutex mutex_;
-  int64_t second_ = 0;  // guarded by mutex_
-  int64_t count_ = 0;   // guarded by mutex_
-};
-
 std::string Milliseconds(std::chrono::nanoseconds time) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.3f",
                 std::chrono::duration<double, std::milli>(time).count());
   return text;
+}
+
+// Tokens that the engine has processed for a request.
+int64_t ProcessedTokens(const FinishEvent& finish) {
+  if (finish.timings.prefill.count() == 0) return 0;  // the request ended in the queue
+  const Usage& usage = finish.usage;
+  return std::max<int64_t>(usage.prompt_tokens - usage.cached_tokens, 0) + usage.completion_tokens;
 }
 
 }  // namespace
@@ -71,6 +49,7 @@ Call::Call(std::string_view rpc, ServiceContext* service, CallContext* context)
     : rpc_(rpc),
       service_(service),
       counted_(service->connections, context),
+      caller_(context->caller()),
       model_(service->model.load()) {
   if (counted_.verdict() == ConnectionTable::Verdict::kAbusive)
     return;  // no client reads a response
@@ -80,7 +59,9 @@ Call::Call(std::string_view rpc, ServiceContext* service, CallContext* context)
   const std::string_view id = Metadata(*context, kRequestIdKey);
   info_.id = IsRequestId(id) ? std::string(id) : NewRequestId();
   context->AddInitialMetadata(kRequestIdKey, info_.id);
-  if (!context->Metadata(kTenantKey).empty()) {
+  if (caller_ != nullptr) {
+    info_.tenant = caller_->key().tenant;
+  } else if (!context->Metadata(kTenantKey).empty()) {
     info_.tenant = Metadata(*context, kTenantKey);
     bad_tenant_ = !IsRequestId(info_.tenant);  // empty if the client sent several
   }
@@ -114,13 +95,15 @@ void Call::OnEnd(const Status& status, const FinishEvent* finish) const {
     return;  // the log line of the connection is enough
   const bool refused = finish == nullptr && !status.ok();
   service_->metrics->OnRpc(rpc_, status.code(), refused);
-  static RefusalLog refusals;
+  if (caller_ != nullptr && finish != nullptr) caller_->UseTokens(ProcessedTokens(*finish));
+  static LogLimit refusals("refused_calls_not_logged");
   if (refused && !refusals.Allow()) return;
   const FinishEvent nothing;
   const FinishEvent& f = finish == nullptr ? nothing : *finish;
   LogInfo("request_done",
           {{"id", info_.id},
            {"traceparent", info_.traceparent},
+           {"key", caller_ == nullptr ? std::string_view() : caller_->key().name},
            {"tenant", info_.tenant},
            {"rpc", rpc_},
            {"peer", peer_},

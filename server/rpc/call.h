@@ -2,6 +2,7 @@
 // its ids, and ends with one line in the log.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -16,7 +17,7 @@ namespace polysketch {
 class Call {
  public:
   // Reads x-request-id (or makes an id), traceparent and x-tenant-id from the metadata, and adds
-  // the first two to the initial metadata of the response. `rpc`: the method's name, in static
+  // the first two to the initial metadata of the response. With API keys the tenant is the key's. `rpc`: the method's name, in static
   // storage.
   Call(std::string_view rpc, ServiceContext* service, CallContext* context);
 
@@ -27,6 +28,8 @@ class Call {
   // Not null after an OK Admission.
   const ServedModel* model() const { return model_; }
   const RequestInfo& info() const { return info_; }
+  // Null without API keys.
+  const Caller* caller() const { return caller_.get(); }
   bool DeadlinePassed() const { return Clock::now() >= info_.deadline; }
   // Logs and counts the end of the call. Called once, before or after OnRpcDone. `finish`: null if
   // the engine had no request of the call.
@@ -38,6 +41,7 @@ class Call {
   const std::string_view rpc_;
   ServiceContext* const service_;
   CountedCall counted_;
+  const std::shared_ptr<const Caller> caller_;  // null without API keys
   const ServedModel* const model_;
   RequestInfo info_;
   bool bad_tenant_ = false;

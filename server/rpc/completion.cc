@@ -7,6 +7,17 @@
 #include "server/convert/status_map.h"
 
 namespace polysketch {
+namespace {
+
+Status CheckPriority(int priority, const Caller* caller) {
+  if (caller == nullptr || priority <= caller->key().max_priority.value_or(priority))
+    return Status();
+  return InvalidArgument("priority: expected at most ", *caller->key().max_priority,
+                         " (max_priority of the API key ", caller->key().name, "), found ",
+                         priority);
+}
+
+}  // namespace
 
 Status Completion::Start(v1::CompleteRequest message, std::string state,
                          std::function<Status()> ready) {
@@ -81,6 +92,7 @@ Status Completion::Convert() {
   const RequestRules& rules = call_->model().rules;
   PS_ASSIGN_OR_RETURN(request_.params, ToGenerateParams(message_, rules));
   PS_ASSIGN_OR_RETURN(request_.info.priority, ToPriority(message_, rules));
+  PS_RETURN_IF_ERROR(CheckPriority(request_.info.priority, call_->caller()));
   PS_ASSIGN_OR_RETURN(request_.cache, ToCacheParams(message_.cache()));
   PS_RETURN_IF_ERROR(Prefixed(
       "prompt.", tokenizer_.Append(message_.prompt(), rules, continues(), &request_.prompt)));

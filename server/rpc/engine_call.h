@@ -39,6 +39,7 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   ServiceContext* service() const { return call_.service(); }
   const ServedModel& model() const { return *call_.model(); }  // after admission
   const std::string& tenant() const { return call_.info().tenant; }
+  const Caller* caller() const { return call_.caller(); }  // null without API keys
 
   // --- for the CallInput ---
   // Reads the next message of the client; does nothing once the call has failed or ended.

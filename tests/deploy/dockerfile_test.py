@@ -75,7 +75,7 @@ class Dockerfiles(unittest.TestCase):
             entry = json.loads(last.all("ENTRYPOINT")[0]) + json.loads(last.all("CMD")[0])
             self.assertEqual(entry[0], "polysketch-server")
             for flag in entry[1::2]:
-                self.assertIn(f"  {flag} ", text.stdout)
+                self.assertRegex(text.stdout, rf"(?m)^  {flag}( |$)")
             (health,) = last.all("HEALTHCHECK")
             self.assertEqual(json.loads(health[health.index("[") :])[0], "polysketch")
             self.assertIn("org.opencontainers.image.revision", last.all("LABEL")[0])

@@ -172,9 +172,16 @@ class Overlays(DeployTest):
         grace = pod["terminationGracePeriodSeconds"]
         self.assertGreaterEqual(grace, stopping + drain + GOODBYE_SECONDS + SPARE_SECONDS)
 
+        tls = "POLYSKETCH_TLS_CERT" in environment_of(objects)
+
         def patience(probe):
             probe = server[probe]
-            self.assertEqual(probe["grpc"]["port"], 50051)
+            if tls:
+                path = "/healthz" if probe is server["livenessProbe"] else "/readyz"
+                self.assertEqual(probe["httpGet"], {"path": path, "port": "http", "scheme": "HTTPS"})
+                self.assertNotIn("grpc", probe)
+            else:
+                self.assertEqual(probe["grpc"]["port"], 50051)
             return probe["periodSeconds"] * probe["failureThreshold"]
 
         # Endpoints learn of it by preStop's wait, which also covers the readiness probe.
@@ -243,6 +250,23 @@ class Overlays(DeployTest):
         self.assertGreater(len(known), 20)
         self.assertLessEqual(set(environment_of(objects)), known)
 
+    @for_each_overlay
+    def test_credentials_are_mounted(self, objects):
+        """Every file that a flag names is in a Secret, on a read-only mount; nothing is insecure."""
+        pod, server = server_of(objects)
+        environment = environment_of(objects)
+        self.assertNotIn("POLYSKETCH_INSECURE", environment)
+        self.assertNotIn("--insecure", server["args"])
+        mounts = {mount["mountPath"]: mount for mount in server["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        files = [environment[name] for name in ("POLYSKETCH_API_KEYS", "POLYSKETCH_TLS_CERT", "POLYSKETCH_TLS_KEY")
+                 if name in environment]
+        self.assertIn("POLYSKETCH_API_KEYS", environment)
+        for file in files:
+            mount = mounts[str(pathlib.PurePosixPath(file).parent)]
+            self.assertTrue(mount["readOnly"])
+            self.assertIn("secretName", volumes[mount["name"]]["secret"])
+
     def test_states_fit_their_volume(self):
         objects = built("sessions-volume")
         limit = mebibytes(environment_of(objects)["POLYSKETCH_STATE_STORE_LIMIT"].removesuffix("B"))
@@ -252,8 +276,10 @@ class Overlays(DeployTest):
     def test_memory_is_what_the_server_says(self):
         """The cpu overlay's flags, given to the real server: what its log adds up fits what the pod asks for."""
         objects = built("cpu")
-        environment = environment_of(objects) | {"POLYSKETCH_MODEL": str(ROOT / "models/demo")}
-        self.start_server(environment=environment)
+        keys = self.dir / "keys.jsonl"
+        keys.write_text(json.dumps({"name": "app", "sha256": "0" * 64, "tenant": "app"}))
+        self.start_server(environment=environment_of(objects) | {
+            "POLYSKETCH_MODEL": str(ROOT / "models/demo"), "POLYSKETCH_API_KEYS": str(keys)})
         log = (self.dir / "server.log").read_text()
         total = float(re.search(r"memory .*total_mib=([0-9.]+)", log).group(1))
         resources = server_of(objects)[1]["resources"]

@@ -107,12 +107,55 @@ TEST(Config, ErrorsNameTheSource) {
   {
     const ConfigFile file(R"({"model": "m", "threads": 1.5})");
     ExpectError(Load({"--config", file.path()}),
-                "threads: expected a string or an integer, found 1.5");
+                "threads: expected a string, an integer or a boolean, found 1.5");
   }
   {
     const ConfigFile file("[1, 2");
     ExpectError(Load({"--config", file.path()}), "expected a JSON object");
   }
+}
+
+TEST(Config, SwitchesTakeNoValueOnTheCommandLine) {
+  EXPECT_FALSE(Load({"--model", "m"})->config.insecure);
+  EXPECT_TRUE(Load({"--insecure", "--model", "m"})->config.insecure);
+  EXPECT_FALSE(Load({"--insecure", "--insecure=false", "--model", "m"})->config.insecure);
+  EXPECT_TRUE(Load({"--model", "m"}, {{"POLYSKETCH_INSECURE", "true"}})->config.insecure);
+  ExpectError(Load({"--model", "m", "--insecure=1"}),
+              "--insecure: expected true or false, found \"1\"");
+  const ConfigFile file(R"({"model": "m", "insecure": true})");
+  EXPECT_TRUE(Load({"--config", file.path()})->config.insecure);
+}
+
+TEST(Config, CredentialFlagsBelongTogether) {
+  ExpectError(Load({"--model", "m", "--tls-cert", "c"}),
+              "--tls-cert, --tls-key: expected both or none, found only --tls-cert");
+  ExpectError(Load({"--model", "m", "--tls-key", "c"}), "found only --tls-key");
+  ExpectError(Load({"--model", "m", "--tls-client-ca", "c"}),
+              "--tls-client-ca: expected with --tls-cert and --tls-key");
+}
+
+TEST(Config, AnAddressThatStrangersReachNeedsCredentials) {
+  for (const char* address :
+       {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "host.example:1", "127.host.example:1",
+        "[::ffff:127.0.0.1]:1", "localhost.example:1"}) {
+    const std::string found =
+        StrCat("expected a loopback address without --api-keys and ", "--tls-client-ca, found ",
+               address, ": anyone could use the server (--insecure allows it)");
+    ExpectError(Load({"--model", "m", "--listen", address}), "--listen: " + found);
+    ExpectError(Load({"--model", "m", "--http-listen", address}), "--http-listen: " + found);
+    EXPECT_TRUE(Load({"--model", "m", "--metrics-listen", address}).ok()) << address;
+    EXPECT_TRUE(Load({"--model", "m", "--listen", address, "--insecure"}).ok()) << address;
+    EXPECT_TRUE(Load({"--model", "m", "--listen", address, "--api-keys", "k"}).ok()) << address;
+    // TLS alone asks for no credentials.
+    const std::vector<const char*> tls = {"--model",    "m", "--listen",  address,
+                                          "--tls-cert", "c", "--tls-key", "k"};
+    EXPECT_FALSE(Load(tls).ok()) << address;
+    std::vector<const char*> mutual = tls;
+    mutual.insert(mutual.end(), {"--tls-client-ca", "a"});
+    EXPECT_TRUE(Load(mutual).ok()) << address;
+  }
+  for (const char* address : {"127.0.0.1:1", "127.8.9.1:1", "[::1]:1", "localhost:1"})
+    EXPECT_TRUE(Load({"--model", "m", "--listen", address, "--http-listen="}).ok()) << address;
 }
 
 TEST(Config, HelpAndVersionNeedNoModel) {
@@ -157,7 +200,8 @@ TEST(Flags, HelpAndEnvironmentNameThemAllOnce) {
   const std::string help = HelpText();
   std::set<std::string> names;
   for (const Flag& flag : Flags()) {
-    EXPECT_NE(help.find(StrCat("  --", flag.name, " ")), std::string::npos) << flag.name;
+    const char end = flag.kind == FlagKind::kSwitch ? '\n' : ' ';
+    EXPECT_NE(help.find(StrCat("  --", flag.name, end)), std::string::npos) << flag.name;
     EXPECT_TRUE(names.insert(EnvironmentName(flag.name)).second) << flag.name;
   }
   EXPECT_EQ(EnvironmentName("max-queue"), "POLYSKETCH_MAX_QUEUE");

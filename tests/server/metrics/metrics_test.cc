@@ -27,7 +27,10 @@ std::string Exposition(const Metrics& metrics) {
             .max_sequences = 16,
             .weight_bytes = 1 << 20};
       },
-      [] { return ConnectionTable::Stats{.open = 1}; });
+      [] { return ConnectionTable::Stats{.open = 1}; },
+      [] {
+        return RefusedCounts{0, 5, 0, 0};
+      });
   const prometheus::TextSerializer serializer;
   return serializer.Serialize(metrics.registry()->Collect()) +
          serializer.Serialize(scrape.Collect());

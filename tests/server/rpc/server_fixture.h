@@ -48,8 +48,10 @@ class ServerFixture : public ::testing::Test {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetMaxReceiveMessageSize(-1);
-    return grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(),
-                                     arguments);
+    return grpc::CreateCustomChannel(server_->address(), ChannelCredentials(), arguments);
+  }
+  virtual std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials() {
+    return grpc::InsecureChannelCredentials();
   }
   void Ready() { server_->SetModel(&served_); }
 

@@ -1,0 +1,141 @@
+#include "server/credentials/guard.h"
+
+#include <openssl/crypto.h>
+#include <strings.h>
+
+#include <utility>
+
+#include "base/logging.h"
+#include "server/convert/status_map.h"
+
+namespace polysketch {
+namespace {
+
+constexpr std::string_view kScheme = "Bearer ";
+
+Status Unauthenticated(const char* message) { return Status(Code::kUnauthenticated, message); }
+
+Status BeyondLimit(const ApiKey& key, int64_t limit, const char* what) {
+  return ResourceExhausted("the API key ", key.name, ": expected at most ", limit, " ", what,
+                           " a minute");
+}
+
+// Returns the key of "Bearer KEY"; empty for another form.
+std::string_view BearerKey(std::string_view value) {
+  if (value.size() <= kScheme.size() ||
+      strncasecmp(value.data(), kScheme.data(), kScheme.size()) != 0) {
+    return {};
+  }
+  value.remove_prefix(std::min(value.size(), value.find_first_not_of(' ', kScheme.size())));
+  return value;
+}
+
+}  // namespace
+
+void Caller::UseTokens(int64_t tokens) const {
+  const std::lock_guard lock(used_->mutex);
+  used_->tokens.Use(static_cast<double>(tokens));
+}
+
+Result<std::unique_ptr<Guard>> Guard::Open(const std::string& path) {
+  PS_ASSIGN_OR_RETURN(std::vector<std::string> files, ReadFiles({path}));
+  std::unique_ptr<Guard> guard(new Guard(path));
+  PS_RETURN_IF_ERROR(guard->Load(files.front()));
+  guard->watch_ = std::make_unique<FileWatch>(
+      std::vector<std::string>{path}, std::move(files),
+      [guard = guard.get()](const Result<std::vector<std::string>>& changed) {
+        guard->Reload(changed);
+      });
+  return guard;
+}
+
+Status Guard::Load(const std::string& text) {
+  Result<std::vector<ApiKey>> keys = ParseApiKeys(text);
+  if (!keys.ok()) return Prefixed(path_ + ": ", keys.status());
+  const std::lock_guard lock(mutex_);
+  std::unordered_map<std::string, std::shared_ptr<Caller::Used>> used;
+  for (const auto& caller : callers_) used[caller->key().name] = caller->used();
+  Callers callers;
+  for (ApiKey& key : *keys) {
+    std::shared_ptr<Caller::Used>& mine = used[key.name];
+    if (mine == nullptr) mine = std::make_shared<Caller::Used>();
+    callers.push_back(std::make_shared<Caller>(std::move(key), mine));
+  }
+  callers_ = std::move(callers);
+  LogInfo("api_keys_loaded", {{"file", path_}, {"keys", callers_.size()}});
+  return Status();
+}
+
+void Guard::Reload(const Result<std::vector<std::string>>& files) {
+  const Status status = files.ok() ? Load(files->front()) : files.status();
+  if (!status.ok()) LogWarning("api_keys_not_reloaded", {{"reason", status.message()}});
+}
+
+std::shared_ptr<const Caller> Guard::Find(std::string_view key) const {
+  const Sha256 hash = Sha256Of(key);
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<const Caller> found;
+  // All keys, whole: the time tells nothing about them.
+  for (const auto& caller : callers_) {
+    if (CRYPTO_memcmp(caller->key().sha256.data(), hash.data(), hash.size()) == 0) found = caller;
+  }
+  return found;
+}
+
+Guard::Decision Guard::Decide(const std::vector<std::string_view>& authorization,
+                              RateLimit::Clock::time_point now,
+                              std::shared_ptr<const Caller>* caller) const {
+  const std::string_view key =
+      authorization.size() == 1 ? BearerKey(authorization.front()) : std::string_view();
+  if (key.empty()) {
+    return {
+        Refusal::kNoKey,
+        Unauthenticated(authorization.empty()
+                            ? "authorization: expected \"Bearer KEY\", found none"
+                            : "authorization: expected \"Bearer KEY\" once, found another form")};
+  }
+  *caller = Find(key);
+  if (*caller == nullptr) {
+    return {Refusal::kUnknownKey,
+            Unauthenticated("authorization: expected an API key of this server, found another")};
+  }
+  const ApiKey& limits = (*caller)->key();
+  Caller::Used& used = *(*caller)->used();
+  const std::lock_guard lock(used.mutex);
+  const auto wait_for_request = used.requests.Wait(limits.requests_per_minute, 1, now);
+  if (wait_for_request.count() > 0) {
+    return {Refusal::kRequests, BeyondLimit(limits, limits.requests_per_minute, "requests")
+                                    .WithRetryAfter(wait_for_request)};
+  }
+  const auto wait_for_token = used.tokens.Wait(limits.tokens_per_minute, 1, now);
+  if (wait_for_token.count() > 0) {
+    return {Refusal::kTokens,
+            BeyondLimit(limits, limits.tokens_per_minute, "tokens").WithRetryAfter(wait_for_token)};
+  }
+  used.requests.Use(1);
+  return {};
+}
+
+Result<std::shared_ptr<const Caller>> Guard::Admit(
+    const std::vector<std::string_view>& authorization, std::string_view peer,
+    std::string_view method, RateLimit::Clock::time_point now) {
+  std::shared_ptr<const Caller> caller;
+  const auto [refusal, status] = Decide(authorization, now, &caller);
+  if (status.ok()) return caller;
+  refused_[static_cast<size_t>(*refusal)].fetch_add(1);
+  if (log_limit_.Allow()) {
+    LogInfo("call_refused", {{"reason", kRefusalNames[static_cast<size_t>(*refusal)]},
+                             {"key", caller == nullptr ? std::string_view() : caller->key().name},
+                             {"peer", peer},
+                             {"method", method}});
+  }
+  return status;
+}
+
+RefusedCounts Guard::refused() const {
+  RefusedCounts counts{};
+  for (size_t i = 0; i < counts.size(); ++i) counts[i] = refused_[i].load();
+  return counts;
+}
+
+}  // namespace polysketch
