@@ -1,5 +1,5 @@
-// The clients' credentials, as a server sees them: a gRPC server in this process, with certificates
-// that openssl makes, called by the real clients.
+// The clients' credentials, as a server sees them: a gRPC server in this process, called by the real
+// clients. tests/e2e/tls_test.cc and guard_test.cc run the real server.
 #include <grpcpp/grpcpp.h>
 
 #include <map>
@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "polysketch/v1/polysketch.grpc.pb.h"
 #include "tests/e2e/process.h"
+#include "tests/testing/certificates.h"
 
 namespace polysketch::e2e {
 namespace {
@@ -83,53 +84,11 @@ class GuardedServer {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// Two authorities, with a certificate for the address 127.0.0.1 and one for a client each.
-class Certificates {
+using polysketch::testing::CertificateFolder;
+
+class Certificates : public CertificateFolder {
  public:
-  Certificates() {
-    for (const char* authority : {"ca", "other"}) {
-      Make({"-subj", std::string("/CN=") + authority, "-addext",
-            "basicConstraints=critical,CA:TRUE"},
-           authority);
-      for (const char* name : {"server", "client"}) {
-        Make({"-subj", std::string("/CN=") + name, "-addext", "subjectAltName=IP:127.0.0.1", "-CA",
-              File(std::string(authority) + ".pem"), "-CAkey",
-              File(std::string(authority) + ".key")},
-             std::string(authority) + "-" + name);
-      }
-    }
-  }
-  ~Certificates() { std::filesystem::remove_all(folder_); }
-
-  std::string File(const std::string& name) const { return folder_ / name; }
-  std::string Pem(const std::string& name) const { return ReadFile(File(name)); }
-
- private:
-  // Makes NAME.pem and NAME.key.
-  void Make(Strings arguments, const std::string& name) {
-    WriteFile(File("openssl.cnf"), "[req]\ndistinguished_name=name\n[name]\n");
-    const Strings common = {"/usr/bin/openssl",
-                            "req",
-                            "-x509",
-                            "-newkey",
-                            "ec",
-                            "-pkeyopt",
-                            "ec_paramgen_curve:prime256v1",
-                            "-nodes",
-                            "-days",
-                            "1",
-                            "-config",
-                            File("openssl.cnf"),
-                            "-keyout",
-                            File(name + ".key"),
-                            "-out",
-                            File(name + ".pem")};
-    arguments.insert(arguments.begin(), common.begin(), common.end());
-    const ProcessResult result = RunProcess({.arguments = arguments});
-    EXPECT_EQ(result.exit_status, 0) << result.standard_error;
-  }
-
-  const std::filesystem::path folder_ = NewTemporaryFolder();
+  Certificates() { MakeUsual(); }
 };
 
 ProcessResult RunClient(const GuardedServer& server, Strings arguments,
@@ -169,7 +128,8 @@ TEST(Credentials, TheKeyGoesWithEveryCall) {
 TEST(Credentials, Tls) {
   const Certificates certificates;
   grpc::SslServerCredentialsOptions tls;
-  tls.pem_key_cert_pairs = {{certificates.Pem("ca-server.key"), certificates.Pem("ca-server.pem")}};
+  tls.pem_key_cert_pairs = {
+      {certificates.Text("ca-server.key"), certificates.Text("ca-server.pem")}};
   const GuardedServer server(grpc::SslServerCredentials(tls));
   const std::string ca = certificates.File("ca.pem");
   const ProcessResult good = RunClient(server, {"info", "--tls-ca", ca, "--api-key", kKey});
@@ -196,8 +156,9 @@ TEST(Credentials, Tls) {
 TEST(Credentials, TheClientsCertificate) {
   const Certificates certificates;
   grpc::SslServerCredentialsOptions tls(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  tls.pem_key_cert_pairs = {{certificates.Pem("ca-server.key"), certificates.Pem("ca-server.pem")}};
-  tls.pem_root_certs = certificates.Pem("ca.pem");
+  tls.pem_key_cert_pairs = {
+      {certificates.Text("ca-server.key"), certificates.Text("ca-server.pem")}};
+  tls.pem_root_certs = certificates.Text("ca.pem");
   const GuardedServer server(grpc::SslServerCredentials(tls));
   const auto info = [&](const std::string& pair) {
     Strings arguments = {"info", "--api-key", kKey, "--tls-ca", certificates.File("ca.pem")};

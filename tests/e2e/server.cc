@@ -104,10 +104,12 @@ bool Server::ComesToRun(int count) const {
 
 std::string DemoModel() { return testing::SourceDir() / "models" / "demo"; }
 
-HttpAnswer Http(const std::string& address, const std::string& path, const std::string& body) {
+HttpAnswer Http(const std::string& address, const std::string& path, const std::string& body,
+                const HttpHeaders& headers) {
   const int fd = ConnectTo(address);
-  const std::string head = StrCat(body.empty() ? "GET " : "POST ", path,
-                                  " HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n");
+  std::string head = StrCat(body.empty() ? "GET " : "POST ", path, " HTTP/1.1\r\nHost: ", address,
+                            "\r\nConnection: close\r\n");
+  for (const auto& [name, value] : headers) head += StrCat(name, ": ", value, "\r\n");
   const std::string request =
       body.empty() ? StrCat(head, "\r\n")
                    : StrCat(head, "Content-Type: application/json\r\nContent-Length: ", body.size(),
@@ -120,7 +122,9 @@ HttpAnswer Http(const std::string& address, const std::string& path, const std::
   close(fd);
   HttpAnswer result;
   result.status = std::atoi(answer.c_str() + std::min(answer.size(), answer.find(' ') + 1));
-  result.body = answer.substr(std::min(answer.size(), answer.find("\r\n\r\n") + 4));
+  const size_t end_of_head = std::min(answer.size(), answer.find("\r\n\r\n") + 4);
+  result.head = answer.substr(0, end_of_head);
+  result.body = answer.substr(end_of_head);
   if (answer.find("Transfer-Encoding: chunked") > answer.find("\r\n\r\n")) return result;
   std::string joined;
   for (size_t at = 0; at < result.body.size();) {

@@ -59,9 +59,12 @@ std::string DemoModel();
 struct HttpAnswer {
   int status = 0;
   std::string body;
+  std::string head;  // the status line and the headers, each with its "\r\n"
 };
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 // With a body: a POST of application/json.
-HttpAnswer Http(const std::string& address, const std::string& path, const std::string& body = "");
+HttpAnswer Http(const std::string& address, const std::string& path, const std::string& body = "",
+                const HttpHeaders& headers = {});
 // GET http://ADDRESS/PATH: the body; empty when the answer is not 200.
 std::string HttpGet(const std::string& address, const std::string& path);
 

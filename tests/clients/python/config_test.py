@@ -1,5 +1,7 @@
 """Addresses, credentials, environment variables and metadata."""
 
+import hashlib
+import json
 import pathlib
 import subprocess
 import tempfile
@@ -132,6 +134,26 @@ class Tls(ClientTest):
         target = server.target.replace("127.0.0.1", "localhost")
         self.raises(polysketch.UnavailableError, self.client(target, tls_ca=files["tls_ca"], retry=None).info)
         self.assertEqual(self.client(target, **files).info().name, "fake")
+
+    def test_the_real_server(self):
+        keys = self.dir / "keys.jsonl"
+        keys.write_text(json.dumps({"name": "app", "sha256": hashlib.sha256(b"secret").hexdigest(), "tenant": "app",
+                                    "requests_per_minute": 3}))
+        server = self.start_server(f"--tls-cert={self.dir / 'server.pem'}", f"--tls-key={self.dir / 'server.key'}",
+                                   f"--tls-client-ca={self.dir / 'ca.pem'}", f"--api-keys={keys}", "--http-listen=")
+        files = {"tls_ca": self.dir / "ca.pem", "cert": self.dir / "client.pem", "key": self.dir / "client.key"}
+        target = server.target.replace("127.0.0.1", "localhost")
+        with environment():
+            client = self.client(target, api_key="secret", tenant="ignored", retry=None, **files)
+            self.assertEqual(client.info().name, "demo")
+            self.assertEqual(len(client.complete("It was", max_tokens=3).result().tokens), 3)
+            self.assertEqual(client.info().name, "demo")
+            self.assertIn("3 requests a minute", str(self.raises(polysketch.ResourceExhaustedError, client.info)))
+            for key in (None, "wrong"):
+                stranger = self.client(target, api_key=key, retry=None, **files)
+                self.raises(polysketch.UnauthenticatedError, stranger.info)
+            without = self.client(target, api_key="secret", retry=None, tls_ca=files["tls_ca"])
+            self.raises(polysketch.UnavailableError, without.info)
 
     def test_files(self):
         with environment(), self.assertRaisesRegex(ValueError, "cert and key: expected both or neither, found cert only"):
