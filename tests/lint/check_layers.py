@@ -48,7 +48,7 @@ ROOMS = {
         ["."],
     ],
     "server": [
-        ["convert"],
+        ["chat", "convert"],
         ["credentials"],
         ["net"],
         ["metrics"],

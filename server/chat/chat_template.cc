@@ -1,0 +1,257 @@
+#include "server/chat/chat_template.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+
+#include "base/utf8.h"
+#include "server/chat/interpreter.h"
+
+namespace polysketch {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kTemplateFile[] = "chat_template.jinja";
+constexpr char kConfigFile[] = "tokenizer_config.json";
+constexpr size_t kMaxFileBytes = size_t{16} << 20;
+constexpr const char* kPieces[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
+constexpr std::string_view kSpace = " \t\r\n";
+
+// Words without a meaning to templates, in place of the messages of earlier turns.
+const ChatMessage kSystemStandIn = {"system", "standinzero", ""};
+const ChatMessage kUserStandIn = {"user", "standinone", ""};
+const ChatMessage kAnswerStandIn = {"assistant", "standintwo", ""};
+
+// The bytes of a file; nullopt without it.
+Result<std::optional<std::string>> ReadIfThere(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::optional<std::string>();
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (text.size() > kMaxFileBytes)
+    return InvalidArgument(path, ": expected at most ", kMaxFileBytes, " bytes, found ",
+                           text.size());
+  return std::optional<std::string>(std::move(text));
+}
+
+// A piece is a string, or an object with its `content`.
+std::string PieceOf(const json& config, const char* name) {
+  const auto found = config.find(name);
+  if (found == config.end()) return "";
+  if (found->is_string()) return found->get<std::string>();
+  return found->is_object() ? found->value("content", "") : "";
+}
+
+// chat_template: a string, or a list of {"name", "template"}, of which "default" counts.
+std::string TemplateOf(const json& config) {
+  const auto found = config.find("chat_template");
+  if (found == config.end()) return "";
+  if (found->is_string()) return found->get<std::string>();
+  for (const json& named : *found) {
+    if (named.is_object() && named.value("name", json()) == "default" &&
+        named.value("template", json()).is_string())
+      return named["template"].get<std::string>();
+  }
+  return "";
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::string& folder,
+                                                         const Tokenizer* tokenizer, bool add_bos) {
+  const std::filesystem::path root = folder;
+  std::string path = (root / kConfigFile).string();
+  PS_ASSIGN_OR_RETURN(const std::optional<std::string> config_text, ReadIfThere(path));
+  const json config = json::parse(config_text.value_or("{}"), nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object())
+    return InvalidArgument(path, ": expected a JSON object, found other text");
+  Source source;
+  for (const char* name : kPieces) {
+    if (const std::string piece = PieceOf(config, name); !piece.empty())
+      source.pieces.emplace_back(name, piece);
+  }
+  source.text = TemplateOf(config);
+  const std::string file = (root / kTemplateFile).string();
+  PS_ASSIGN_OR_RETURN(std::optional<std::string> text, ReadIfThere(file));
+  if (text.has_value()) {
+    path = file;
+    source.text = *std::move(text);
+  } else if (source.text.empty()) {
+    return NotFound(folder, ": expected ", kTemplateFile, " or ", kConfigFile,
+                    " with chat_template, found neither");
+  }
+  Result<std::unique_ptr<ChatTemplate>> made = Make(std::move(source), tokenizer, add_bos);
+  if (made.ok()) return made;
+  return Status(made.status().code(), StrCat(path, ": ", made.status().message()));
+}
+
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Make(Source source, const Tokenizer* tokenizer,
+                                                         bool add_bos) {
+  PS_ASSIGN_OR_RETURN(chat::Block block, chat::ParseTemplate(source.text));
+  const auto add = [&](const char* name, int id) {
+    const bool named = std::any_of(source.pieces.begin(), source.pieces.end(),
+                                   [&](const auto& piece) { return piece.first == name; });
+    if (!named && id >= 0) source.pieces.emplace_back(name, std::string(tokenizer->Piece(id)));
+  };
+  add("bos_token", tokenizer->bos_id());
+  add("eos_token", tokenizer->eos_id());
+  std::unique_ptr<ChatTemplate> made(
+      new ChatTemplate(std::move(source), std::move(block), tokenizer, add_bos));
+  made->appends_ = made->CheckAppends();
+  for (const auto& [name, piece] : made->source_.pieces) {
+    const int32_t id = name == "eos_token" ? made->ControlId(piece) : -1;
+    if (id >= 0) made->stop_ids_.push_back(id);
+  }
+  if (made->turn_end_ >= 0) made->stop_ids_.push_back(made->turn_end_);
+  return made;
+}
+
+int32_t ChatTemplate::ControlId(const std::string& piece) const {
+  for (int32_t id = 0; id < tokenizer_->vocab_size(); ++id) {
+    if (tokenizer_->IsControl(id) && tokenizer_->Piece(id) == piece) return id;
+  }
+  return -1;
+}
+
+namespace {
+
+using chat::Dict;
+using chat::Value;
+
+Result<Value> MessagesValue(const std::vector<ChatMessage>& messages) {
+  chat::List list;
+  for (const ChatMessage& message : messages) {
+    Dict dict;
+    dict.Set("role", Value::TemplateString(message.role));
+    dict.Set("content", Value::MessageString(message.content));
+    if (!message.name.empty()) dict.Set("name", Value::MessageString(message.name));
+    PS_ASSIGN_OR_RETURN(Value value, Value::FromDict(std::move(dict)));
+    list.push_back(std::move(value));
+  }
+  return Value::FromList(std::move(list));
+}
+
+// Ends a prompt after the content of its last message, without what the template writes after it.
+Result<MarkedText> CutAfter(const MarkedText& text, const std::string& content) {
+  const size_t begin = std::min(content.size(), content.find_first_not_of(kSpace));
+  const std::string left = content.substr(begin);
+  const std::string stripped = left.substr(0, left.find_last_not_of(kSpace) + 1);
+  const size_t found = stripped.empty() ? std::string::npos : text.text().rfind(stripped);
+  if (found == std::string::npos)
+    return InvalidArgument(
+        "continue_final_message: expected the content of the last message at the "
+        "end of the prompt, found none");
+  const bool whole = text.text().compare(found, left.size(), left) == 0;
+  return text.Slice(0, found + (whole ? left.size() : stripped.size()));
+}
+
+}  // namespace
+
+Result<MarkedText> ChatTemplate::Render(const std::vector<ChatMessage>& messages,
+                                        const ChatOptions& options) const {
+  Dict variables;
+  for (const auto& [name, piece] : source_.pieces)
+    variables.Set(name, Value::TemplateString(piece));
+  for (const char* name : {"tools", "documents"}) variables.Set(name, Value::NoneValue());
+  if (options.variables.is_object()) {
+    for (const auto& [name, variable] : options.variables.items()) {
+      PS_ASSIGN_OR_RETURN(Value value, Value::FromJson(variable));
+      variables.Set(name, std::move(value));
+    }
+  }
+  PS_ASSIGN_OR_RETURN(Value list, MessagesValue(messages));
+  variables.Set("messages", std::move(list));
+  variables.Set("add_generation_prompt", Value::Bool(options.add_generation_prompt));
+  Result<MarkedText> text = chat::Render(block_, variables);
+  if (!text.ok())
+    return Status(text.status().code(), StrCat("chat template: ", text.status().message()));
+  if (!options.continue_final_message) return text;
+  return CutAfter(*text, messages.back().content);
+}
+
+Result<std::vector<int32_t>> ChatTemplate::Encode(const std::vector<ChatMessage>& messages,
+                                                  const ChatOptions& options) const {
+  PS_ASSIGN_OR_RETURN(const MarkedText text, Render(messages, options));
+  PS_ASSIGN_OR_RETURN(std::vector<int32_t> ids,
+                      EncodeMarkedText(*tokenizer_, text, /*continued=*/false));
+  const int bos = tokenizer_->bos_id();
+  if (add_bos_ && bos >= 0 && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
+  return ids;
+}
+
+Result<MarkedText> ChatTemplate::TextAfter(const std::vector<ChatMessage>& before,
+                                           const std::vector<ChatMessage>& messages,
+                                           const ChatOptions& options) const {
+  const ChatMessage& answer = before.back();
+  std::vector<ChatMessage> conversation(before.begin(), before.end() - 1);
+  ChatOptions open = options;
+  open.add_generation_prompt = true;
+  open.continue_final_message = false;
+  PS_ASSIGN_OR_RETURN(const MarkedText base, Render(conversation, open));
+  conversation.push_back(answer);
+  conversation.insert(conversation.end(), messages.begin(), messages.end());
+  PS_ASSIGN_OR_RETURN(const MarkedText whole, Render(conversation, options));
+  // The model generates the spaces before an answer itself.
+  const std::string& text = whole.text();
+  const size_t begin = std::min(text.size(), text.find_first_not_of(kSpace, base.size()));
+  if (!text.starts_with(base.text()) ||
+      text.compare(begin, answer.content.size(), answer.content) != 0)
+    return FailedPrecondition(
+        "expected a chat template that appends each turn to the text of the turns before it, found "
+        "one that writes earlier turns in another way");
+  return whole.Slice(begin + answer.content.size(), whole.size());
+}
+
+Result<MarkedText> ChatTemplate::TurnText(const MarkedText& after, int32_t* turn_end) const {
+  *turn_end = -1;
+  const size_t begin = std::min(after.size(), after.text().find_first_not_of(kSpace));
+  size_t longest = 0;
+  for (int32_t id = 0; id < tokenizer_->vocab_size(); ++id) {
+    const std::string_view piece = tokenizer_->Piece(id);
+    if (!tokenizer_->IsControl(id) || piece.size() <= longest ||
+        after.text().compare(begin, piece.size(), piece) != 0 ||
+        !after.IsTemplate(begin, begin + piece.size()))
+      continue;
+    longest = piece.size();
+    *turn_end = id;
+  }
+  return after.Slice(longest == 0 ? 0 : begin + longest, after.size());
+}
+
+Status ChatTemplate::CheckAppends() {
+  const ChatOptions options;
+  const std::vector<ChatMessage> next = {{"user", "standinthree", ""}};
+  const std::vector<ChatMessage> first = {kUserStandIn, kAnswerStandIn};
+  PS_ASSIGN_OR_RETURN(const MarkedText expected, TextAfter(first, next, options));
+  std::vector<std::vector<ChatMessage>> others = {
+      {kUserStandIn, kAnswerStandIn, kUserStandIn, kAnswerStandIn}};
+  // Templates without a system message refuse it.
+  if (Render({kSystemStandIn, kUserStandIn}, options).ok())
+    others.push_back({kSystemStandIn, kUserStandIn, kAnswerStandIn});
+  for (const std::vector<ChatMessage>& before : others) {
+    PS_ASSIGN_OR_RETURN(const MarkedText text, TextAfter(before, next, options));
+    if (text.text() != expected.text())
+      return FailedPrecondition(
+          "expected a chat template that writes a turn in the same way after "
+          "any other turns, found one that does not");
+  }
+  return TurnText(expected, &turn_end_).status();
+}
+
+Result<std::vector<int32_t>> ChatTemplate::EncodeTurn(const std::vector<ChatMessage>& messages,
+                                                      const ChatOptions& options) const {
+  PS_RETURN_IF_ERROR(appends_);
+  PS_ASSIGN_OR_RETURN(const MarkedText after,
+                      TextAfter({kUserStandIn, kAnswerStandIn}, messages, options));
+  int32_t turn_end = -1;
+  PS_ASSIGN_OR_RETURN(const MarkedText text, TurnText(after, &turn_end));
+  if (turn_end != turn_end_)
+    return FailedPrecondition(
+        "expected a chat template that ends each answer with one control "
+        "piece, found another one for these messages");
+  return EncodeMarkedText(*tokenizer_, text, /*continued=*/true);
+}
+
+}  // namespace polysketch

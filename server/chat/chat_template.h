@@ -1,0 +1,98 @@
+// The chat template of a model folder: messages to token ids. docs/chat-templates.md describes the
+// language.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/tokenizer/marked_text.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/chat/syntax.h"
+#include "server/chat/value.h"
+
+namespace polysketch {
+
+// One message. The role is one of the API's names, never text of a client.
+struct ChatMessage {
+  std::string role;
+  std::string content;
+  std::string name;  // of the participant; empty: none
+};
+
+struct ChatOptions {
+  // Whether the prompt ends with the beginning of an answer.
+  bool add_generation_prompt = true;
+  // Whether the prompt ends inside the last message, which the output continues.
+  bool continue_final_message = false;
+  // More variables of the template: an object, or null.
+  nlohmann::json variables;
+};
+
+// Thread-safe after it is made.
+class ChatTemplate {
+ public:
+  // A template and the pieces that it names.
+  struct Source {
+    std::string text;
+    // "bos_token", "eos_token", "pad_token", "unk_token" and their texts.
+    std::vector<std::pair<std::string, std::string>> pieces;
+  };
+
+  // Reads chat_template.jinja of a model folder, or else chat_template of tokenizer_config.json, and
+  // the pieces that the latter names. NOT_FOUND if the folder has no template; INVALID_ARGUMENT
+  // names the file, the line and what is wrong. `tokenizer` outlives the result. `add_bos`: BOS
+  // begins a prompt whose template does not write it.
+  static Result<std::unique_ptr<ChatTemplate>> Load(const std::string& folder,
+                                                    const Tokenizer* tokenizer, bool add_bos);
+  static Result<std::unique_ptr<ChatTemplate>> Make(Source source, const Tokenizer* tokenizer,
+                                                    bool add_bos);
+
+  // Returns the text of a conversation. INVALID_ARGUMENT for messages that the template refuses.
+  Result<MarkedText> Render(const std::vector<ChatMessage>& messages,
+                            const ChatOptions& options) const;
+  // Returns the token ids of a conversation.
+  Result<std::vector<int32_t>> Encode(const std::vector<ChatMessage>& messages,
+                                      const ChatOptions& options) const;
+
+  // Returns the token ids that `messages` add to a conversation whose last message is an answer that
+  // ended with turn_end(). FAILED_PRECONDITION when appends() is an error.
+  Result<std::vector<int32_t>> EncodeTurn(const std::vector<ChatMessage>& messages,
+                                          const ChatOptions& options) const;
+  // OK if the text of a later turn follows the text of the turns before it, whatever they hold.
+  // Otherwise the reason.
+  const Status& appends() const { return appends_; }
+
+  // The control id that ends an answer; -1: the template writes none.
+  int32_t turn_end() const { return turn_end_; }
+  // The control ids that end an answer besides the model's EOS.
+  const std::vector<int32_t>& stop_ids() const { return stop_ids_; }
+
+ private:
+  ChatTemplate(Source source, chat::Block block, const Tokenizer* tokenizer, bool add_bos)
+      : source_(std::move(source)),
+        block_(std::move(block)),
+        tokenizer_(tokenizer),
+        add_bos_(add_bos) {}
+  // The text after the answer of the last message of `before`, which is a stand-in.
+  Result<MarkedText> TextAfter(const std::vector<ChatMessage>& before,
+                               const std::vector<ChatMessage>& messages,
+                               const ChatOptions& options) const;
+  // The same without the control piece that ends the answer, whose id *turn_end becomes.
+  Result<MarkedText> TurnText(const MarkedText& after, int32_t* turn_end) const;
+  Status CheckAppends();
+  int32_t ControlId(const std::string& piece) const;
+
+  const Source source_;
+  const chat::Block block_;
+  const Tokenizer* const tokenizer_;
+  const bool add_bos_;
+  Status appends_;
+  int32_t turn_end_ = -1;
+  std::vector<int32_t> stop_ids_;
+};
+
+}  // namespace polysketch
