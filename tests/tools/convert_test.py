@@ -389,6 +389,20 @@ class ConvertTest(support.ToolTest):
         )
         self.assert_refused("nowhere: no such file or folder", tokenizer=self.dir / "nowhere")
 
+    def test_chat_template_beside_the_tokenizer_is_copied(self):
+        source = self.dir / "source"
+        source.mkdir()
+        (source / "tokenizer.model").write_bytes((DEMO / "tokenizer.model").read_bytes())
+        (source / "chat_template.jinja").write_text("{{ messages }}")
+        config = transformer_config("softmax") | {"vocab_size": 4096}
+        leaves = flax_leaves("softmax") | {
+            "wte/embedding": np.zeros((4096, 64), np.float32),
+            "softmax_bias": np.zeros(4096, np.float32),
+        }
+        out = self.convert("softmax", leaves, config, tokenizer=source / "tokenizer.model")
+        self.assertEqual((out / "chat_template.jinja").read_text(), "{{ messages }}")
+        self.assertFalse((out / "tokenizer_config.json").exists())
+
     def test_tokenizer_gives_its_ids(self):
         config = transformer_config("softmax") | {"vocab_size": 4096}
         leaves = flax_leaves("softmax") | {

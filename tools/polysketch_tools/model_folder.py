@@ -52,6 +52,10 @@ def split_shards(sizes: dict[str, int], limit: int) -> list[list[str]]:
     return shards
 
 
+# The chat template and the names of its control pieces, beside the tokenizer as Hugging Face keeps them.
+CHAT_FILES = ("chat_template.jinja", "tokenizer_config.json")
+
+
 def write_model(
     out: pathlib.Path,
     config: ModelConfig,
@@ -68,6 +72,9 @@ def write_model(
         (folder / "config.json").write_text(config.to_json())
         if tokenizer is not None:
             shutil.copyfile(tokenizer, folder / "tokenizer.model")
+            for name in CHAT_FILES:
+                if (tokenizer.parent / name).is_file():
+                    shutil.copyfile(tokenizer.parent / name, folder / name)
 
 
 def _write_tensors(
