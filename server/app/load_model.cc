@@ -83,6 +83,29 @@ Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& folder,
   return tokenizer;
 }
 
+// A template that does not parse is no reason not to serve completions.
+void LoadChatTemplate(const std::string& folder, LoadedModel* loaded) {
+  if (loaded->tokenizer == nullptr) {
+    loaded->no_chat_template = "the model has no tokenizer";
+    return;
+  }
+  Result<std::unique_ptr<ChatTemplate>> made =
+      ChatTemplate::Load(folder, loaded->tokenizer.get(), loaded->model->config().add_bos);
+  if (made.ok()) {
+    loaded->chat_template = *std::move(made);
+    const Status& appends = loaded->chat_template->appends();
+    LogInfo("chat_template", {{"sessions", appends.ok() ? "yes" : appends.message()}});
+    return;
+  }
+  if (made.status().code() == Code::kNotFound) {
+    loaded->no_chat_template = "its folder has no chat_template.jinja";
+    return;
+  }
+  loaded->no_chat_template = made.status().message();
+  LogWarning("chat_template", {{"reason", made.status().message()},
+                               {"effect", "/v1/chat/completions and /v1/responses are refused"}});
+}
+
 v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loaded) {
   const PolysketchModel& model = *loaded.model;
   const ModelConfig& c = model.config();
@@ -195,6 +218,7 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
                         PolysketchModel::Load(config.draft_model, loaded->backend.get(), options));
   }
   PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(config.model, loaded->model->config()));
+  LoadChatTemplate(config.model, loaded);
   return Status();
 }
 
@@ -245,6 +269,8 @@ ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
   return {.engine = loaded.engine.get(),
           .sessions = loaded.sessions.get(),
           .prefix_cache = loaded.prefix_cache.get(),
+          .chat_template = loaded.chat_template.get(),
+          .no_chat_template = loaded.no_chat_template,
           .rules = {.tokenizer = loaded.tokenizer.get(),
                     .add_bos = model.add_bos,
                     .bos_id = model.bos_id,

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 
 #include "engine/engine.h"
 #include "engine/model/polysketch_model.h"
@@ -11,6 +12,7 @@
 #include "engine/store/state_store.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "kernels/backend.h"
+#include "server/chat/chat_template.h"
 #include "server/rpc/served_model.h"
 
 namespace polysketch {
@@ -23,6 +25,8 @@ struct LoadedModel {
   std::unique_ptr<PolysketchModel> model;
   std::unique_ptr<PolysketchModel> draft_model;  // null without --draft-model
   std::unique_ptr<Tokenizer> tokenizer;          // null without tokenizer.model
+  std::unique_ptr<ChatTemplate> chat_template;   // null without one
+  std::string no_chat_template;                  // why there is none
   std::unique_ptr<PrefixCache> prefix_cache;     // null without a prefix cache
   std::unique_ptr<Engine> engine;
   std::unique_ptr<StateStore> store;  // null without --state-store

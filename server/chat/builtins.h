@@ -15,7 +15,7 @@ namespace polysketch::chat {
 // What rendering one prompt may cost. A template that asks for more fails.
 class Budget {
  public:
-  static constexpr int64_t kSteps = 2'000'000;
+  static constexpr int64_t kSteps = 1'000'000;
   static constexpr int64_t kBytes = int64_t{512} << 20;
 
   // One expression or statement.

@@ -51,6 +51,9 @@ class ChatTemplate {
   static Result<std::unique_ptr<ChatTemplate>> Make(Source source, const Tokenizer* tokenizer,
                                                     bool add_bos);
 
+  // The template itself.
+  const std::string& source() const { return source_.text; }
+
   // Returns the text of a conversation. INVALID_ARGUMENT for messages that the template refuses.
   Result<MarkedText> Render(const std::vector<ChatMessage>& messages,
                             const ChatOptions& options) const;

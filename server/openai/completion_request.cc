@@ -111,12 +111,16 @@ void ReadGeneration(JsonFields* fields, v1::CompleteRequest* request) {
     request->set_priority(static_cast<int32_t>(*value));
   if (const auto value = fields->Integer("draft_tokens", 0, kMaxInt32))
     request->set_draft_tokens(static_cast<int32_t>(*value));
+  ReadCache(fields, request);
+  fields->Ignore(
+      {"user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"});
+}
+
+void ReadSession(JsonFields* fields, v1::CompleteRequest* request) {
   if (const auto value = fields->String("session")) request->set_session(*value);
   if (const auto value = fields->Integer("expected_position", 0, kMaxInt64))
     request->set_expected_position(*value);
   if (const auto value = fields->String("resume_token")) request->set_resume_token(*value);
-  ReadCache(fields, request);
-  fields->Ignore({"user", "metadata", "store", "service_tier", "safety_identifier"});
 }
 
 void ReadStreaming(JsonFields* fields, CompletionOptions* options) {
@@ -138,6 +142,8 @@ Result<CompletionJob> ToCompletionJob(const json& body) {
   job.options.model = fields.String("model").value_or("");
   ReadStreaming(&fields, &job.options);
   ReadGeneration(&fields, &common);
+  ReadSession(&fields, &common);
+  fields.Ignore({"metadata", "store"});
   common.set_max_tokens(
       static_cast<int32_t>(fields.Integer("max_tokens", 0, kMaxInt32).value_or(16)));
   job.options.choices = static_cast<int>(fields.Integer("n", 1, 64).value_or(1));

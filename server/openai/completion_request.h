@@ -1,4 +1,4 @@
-// POST /v1/completions -> CompleteRequests. docs/openai-api.md lists the parameters.
+// The requests of POST /v1/completions, and the fields that other endpoints share with it. docs/openai-api.md lists the parameters.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -32,9 +32,11 @@ inline constexpr size_t kMaxPrompts = 256;
 // INVALID_ARGUMENT names the field.
 Result<CompletionJob> ToCompletionJob(const nlohmann::json& body);
 
-// Reads the sampling parameters, stop conditions, priority and states: the fields that the endpoints
-// have in common.
+// Reads the sampling parameters, stop conditions, priority and use of the prefix cache: the fields
+// that the endpoints have in common.
 void ReadGeneration(JsonFields* fields, v1::CompleteRequest* request);
+// Reads session, expected_position and resume_token.
+void ReadSession(JsonFields* fields, v1::CompleteRequest* request);
 // Reads stream and stream_options.
 void ReadStreaming(JsonFields* fields, CompletionOptions* options);
 

@@ -5,7 +5,6 @@
 
 #include "server/convert/wire.h"
 #include "server/http/http_errors.h"
-#include "server/http/json_text.h"
 
 namespace polysketch {
 namespace {
@@ -33,14 +32,16 @@ int64_t UnixSeconds() {
 }
 
 CompletionRun::CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionJob job,
-                             std::string model, const Tokenizer* tokenizer)
+                             std::unique_ptr<AnswerForm> form, const Tokenizer* tokenizer,
+                             Hooks hooks)
     : exchange_(std::move(exchange)),
       job_(std::move(job)),
-      model_(std::move(model)),
+      form_(std::move(form)),
       tokenizer_(tokenizer),
-      created_(UnixSeconds()),
-      choices_(job_.requests.size() * static_cast<size_t>(job_.options.choices)),
-      running_(job_.requests.size()) {}
+      hooks_(std::move(hooks)),
+      running_(job_.requests.size()) {
+  answer_.choices.resize(job_.requests.size() * static_cast<size_t>(job_.options.choices));
+}
 
 void CompletionRun::Start(const Router& router) {
   for (size_t prompt = 0; prompt < job_.requests.size(); ++prompt) {
@@ -90,20 +91,27 @@ void CompletionRun::OnFinish(const Status& status) {
   --running_;
   if (ended_) return;
   if (!status.ok()) return Fail(status);
-  if (running_ == 0) Complete();
+  if (running_ > 0) return;
+  if (!hooks_.before_end) return Complete();
+  hooks_.before_end(answer_, [self = shared_from_this()](const Status& last) {
+    std::lock_guard lock(self->mutex_);
+    if (self->ended_) return;
+    last.ok() ? self->Complete() : self->Fail(last);
+  });
 }
 
 // A resumed completion has the choices of its first request.
-CompletionRun::Choice* CompletionRun::ChoiceOf(size_t prompt, int choice) {
+AnswerChoice* CompletionRun::ChoiceOf(size_t prompt, int choice) {
   const size_t index =
       prompt * static_cast<size_t>(job_.options.choices) + static_cast<size_t>(choice);
-  if (index >= choices_.size()) choices_.resize(index + 1);
-  return &choices_[index];
+  if (index >= answer_.choices.size()) answer_.choices.resize(index + 1);
+  return &answer_.choices[index];
 }
 
 void CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
-  Choice* choice = ChoiceOf(prompt, delta.choice());
+  AnswerChoice* choice = ChoiceOf(prompt, delta.choice());
   choice->text += delta.text();
+  if (delta.tokens_size() > 0) choice->last_token = delta.tokens(delta.tokens_size() - 1);
   if (job_.options.logprobs) {
     if (!choice->logprobs.has_value()) choice->logprobs.emplace(tokenizer_);
     choice->logprobs->Add(delta);
@@ -115,25 +123,26 @@ void CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
       ChoiceOf(prompt, other)->logprobs = ChoiceOf(prompt, 0)->logprobs;
     }
   } else if (job_.options.stream) {
-    SendChoice(static_cast<size_t>(choice - choices_.data()), choice);
+    SendChoice(choice);
   }
 }
 
 void CompletionRun::EndChoice(size_t prompt, int index, const std::string& text,
                               v1::FinishReason reason, const std::string& matched_stop) {
-  Choice* choice = ChoiceOf(prompt, index);
+  AnswerChoice* choice = ChoiceOf(prompt, index);
   choice->text += text;
   choice->finish_reason = FinishReasonText(reason);
   choice->matched_stop = matched_stop;
-  if (job_.options.stream) SendChoice(static_cast<size_t>(choice - choices_.data()), choice);
+  if (job_.options.stream) SendChoice(choice);
 }
 
 void CompletionRun::OnFinishMessage(size_t prompt, const v1::Finish& finish) {
-  usage_.set_prompt_tokens(usage_.prompt_tokens() + finish.usage().prompt_tokens());
-  usage_.set_completion_tokens(usage_.completion_tokens() + finish.usage().completion_tokens());
-  usage_.set_cached_tokens(usage_.cached_tokens() + finish.usage().cached_tokens());
-  if (finish.has_session()) session_ = finish.session();
-  if (!finish.resume_token().empty()) resume_token_ = finish.resume_token();
+  v1::Usage& usage = answer_.usage;
+  usage.set_prompt_tokens(usage.prompt_tokens() + finish.usage().prompt_tokens());
+  usage.set_completion_tokens(usage.completion_tokens() + finish.usage().completion_tokens());
+  usage.set_cached_tokens(usage.cached_tokens() + finish.usage().cached_tokens());
+  if (finish.has_session()) answer_.session = finish.session();
+  if (!finish.resume_token().empty()) answer_.resume_token = finish.resume_token();
   if (ChoiceOf(prompt, 0)->finish_reason.empty())  // n = 1: no message about the choice
     EndChoice(prompt, 0, finish.text(), finish.reason(), finish.matched_stop());
 }
@@ -141,82 +150,33 @@ void CompletionRun::OnFinishMessage(size_t prompt, const v1::Finish& finish) {
 void CompletionRun::Fail(const Status& cause) {
   ended_ = true;
   CancelAll();
+  if (hooks_.on_failure) hooks_.on_failure();
   // The parameters of `sampling` are fields of the request here.
   const bool nested = cause.message().starts_with(kSampling);
   const Status status =
       nested ? Status(cause.code(), cause.message().substr(kSampling.size())) : cause;
   if (!started_) return ReplyError(exchange_.get(), status);
-  exchange_->Send("data: " + ErrorBody(status) + "\ndata: [DONE]\n\n");
+  exchange_->Send(form_->Failure(status));
   exchange_->EndStream();
 }
 
 void CompletionRun::Complete() {
   ended_ = true;
-  if (!job_.options.stream) {
-    Json body = Envelope();
-    for (size_t i = 0; i < choices_.size(); ++i)
-      body["choices"].push_back(ChoiceJson(i, &choices_[i]));
-    body["usage"] = UsageJson();
-    Extend(&body);
-    return exchange_->Reply(200, kJsonType, JsonText(body));
-  }
-  if (job_.options.include_usage) {
-    Json event = Envelope();
-    event["usage"] = UsageJson();
-    SendEvent(event);
-  }
-  exchange_->Send("data: [DONE]\n\n");
+  if (!job_.options.stream) return exchange_->Reply(200, kJsonType, form_->Whole(&answer_));
+  StartStream();
+  exchange_->Send(form_->End(answer_));
   exchange_->EndStream();
 }
 
-void CompletionRun::SendChoice(size_t index, Choice* choice) {
-  Json event = Envelope();
-  event["choices"].push_back(ChoiceJson(index, choice));
-  if (job_.options.include_usage) event["usage"] = nullptr;
-  if (!choice->finish_reason.empty()) Extend(&event);
-  choice->text.clear();
-  SendEvent(event);
+void CompletionRun::SendChoice(const AnswerChoice* choice) {
+  StartStream();
+  exchange_->Send(form_->Piece(static_cast<size_t>(choice - answer_.choices.data()), &answer_));
 }
 
-void CompletionRun::SendEvent(const Json& event) {
-  if (!std::exchange(started_, true)) exchange_->StartStream(kEventStream);
-  exchange_->Send("data: " + JsonText(event) + "\n\n");
-}
-
-CompletionRun::Json CompletionRun::ChoiceJson(size_t index, Choice* choice) const {
-  Json json;
-  json["index"] = index;
-  json["text"] = choice->text;
-  json["logprobs"] = choice->logprobs.has_value() ? choice->logprobs->Take() : Json();
-  json["finish_reason"] = choice->finish_reason.empty() ? Json() : Json(choice->finish_reason);
-  if (!choice->matched_stop.empty()) json["stop_reason"] = choice->matched_stop;
-  return json;
-}
-
-CompletionRun::Json CompletionRun::Envelope() const {
-  Json json;
-  json["id"] = StrCat("cmpl-", exchange_->request().Header(kRequestIdHeader));
-  json["object"] = "text_completion";
-  json["created"] = created_;
-  json["model"] = model_;
-  json["choices"] = Json::array();
-  return json;
-}
-
-CompletionRun::Json CompletionRun::UsageJson() const {
-  Json usage;
-  usage["prompt_tokens"] = usage_.prompt_tokens();
-  usage["completion_tokens"] = usage_.completion_tokens();
-  usage["total_tokens"] = usage_.prompt_tokens() + usage_.completion_tokens();
-  usage["prompt_tokens_details"] = {{"cached_tokens", usage_.cached_tokens()}};
-  return usage;
-}
-
-// Fields of this server: the session after the completion, and how to continue a migrated one.
-void CompletionRun::Extend(Json* json) const {
-  if (session_.has_value())
-    (*json)["session"] = {{"id", session_->session()}, {"tokens", session_->tokens()}};
-  if (!resume_token_.empty()) (*json)["resume_token"] = resume_token_;
+void CompletionRun::StartStream() {
+  if (std::exchange(started_, true)) return;
+  exchange_->StartStream(kEventStream);
+  exchange_->Send(form_->Begin());
 }
 
 }  // namespace polysketch

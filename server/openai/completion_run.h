@@ -1,16 +1,16 @@
-// Runs a POST /v1/completions: one Complete call for each prompt, and their responses as one
-// response of OpenAI's API, whole or as server-sent events.
+// Runs a request of OpenAI's API: one Complete call for each prompt, and their responses as one
+// response, whole or as server-sent events, in the form of the endpoint.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "server/http/http_call.h"
+#include "server/openai/answer_form.h"
 #include "server/openai/completion_request.h"
-#include "server/openai/logprobs.h"
 
 namespace polysketch {
 
@@ -19,26 +19,26 @@ int64_t UnixSeconds();
 
 class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
  public:
-  // `model`: the name in the response. `tokenizer` may be null.
-  CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionJob job, std::string model,
-                const Tokenizer* tokenizer);
+  // Steps of an endpoint around the calls. Called once each, at most, on any thread.
+  struct Hooks {
+    // After the last call, before the end of the response, which waits for `done`. Null: none.
+    std::function<void(const Answer& answer, std::function<void(const Status&)> done)> before_end;
+    // The request has failed, or the client has left. Null: none.
+    std::function<void()> on_failure;
+  };
+
+  // `tokenizer` may be null.
+  CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionJob job,
+                std::unique_ptr<AnswerForm> form, const Tokenizer* tokenizer, Hooks hooks = {});
 
   // Starts the calls. Called once, on the thread of the HTTP server.
   void Start(const Router& router);
 
  private:
-  struct Choice {
-    std::string text;  // not yet sent
-    std::optional<Logprobs> logprobs;
-    std::string finish_reason;  // empty: it runs
-    std::string matched_stop;
-  };
-  using Json = nlohmann::ordered_json;
-
   void OnMessage(size_t prompt, const grpc::ByteBuffer& message);
   void OnFinish(const Status& status);
   // The functions below hold mutex_.
-  Choice* ChoiceOf(size_t prompt, int choice);
+  AnswerChoice* ChoiceOf(size_t prompt, int choice);
   void OnDelta(size_t prompt, const v1::Delta& delta);
   void EndChoice(size_t prompt, int choice, const std::string& text, v1::FinishReason reason,
                  const std::string& matched_stop);
@@ -46,29 +46,22 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
   void Fail(const Status& cause);
   void Complete();
   // Sends what a choice has, as an event.
-  void SendChoice(size_t index, Choice* choice);
-  void SendEvent(const Json& event);
-  Json ChoiceJson(size_t index, Choice* choice) const;
-  Json Envelope() const;
-  Json UsageJson() const;
-  void Extend(Json* json) const;
+  void SendChoice(const AnswerChoice* choice);
+  void StartStream();
   void CancelAll();
 
   const std::shared_ptr<HttpExchange> exchange_;
   const CompletionJob job_;
-  const std::string model_;
+  const std::unique_ptr<AnswerForm> form_;  // guarded by mutex_
   const Tokenizer* const tokenizer_;
-  const int64_t created_;
+  const Hooks hooks_;
   std::vector<std::shared_ptr<HttpCall>> calls_;  // used on the thread of the HTTP server
   std::mutex mutex_;
   // Guarded by mutex_:
-  std::vector<Choice> choices_;  // choice c of prompt p at p * job_.options.choices + c
-  size_t running_ = 0;           // calls that have not ended
-  bool started_ = false;         // the header of the stream was sent
-  bool ended_ = false;           // the response is complete
-  v1::Usage usage_;
-  std::optional<v1::Session> session_;
-  std::string resume_token_;
+  Answer answer_;
+  size_t running_ = 0;    // calls that have not ended
+  bool started_ = false;  // the header of the stream was sent
+  bool ended_ = false;    // the response is complete
 };
 
 }  // namespace polysketch

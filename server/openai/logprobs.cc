@@ -34,35 +34,66 @@ std::string TokenText(const Tokenizer* tokenizer, int32_t id) {
 
 void Logprobs::Add(const v1::Delta& delta) {
   for (int i = 0; i < delta.tokens_size(); ++i) {
-    const v1::TokenLogprob& logprob = delta.logprobs(i);
-    const std::string text = TokenText(tokenizer_, delta.tokens(i));
-    tokens_.push_back(text);
-    text_offset_.push_back(offset_);
-    if (tokenizer_ != nullptr && !tokenizer_->IsControl(delta.tokens(i))) {
-      offset_ += Characters(text);
-      const bool strips = delta.echoed() && tokenizer_->StripsLeadingSpace();
-      if (std::exchange(at_start_, false) && strips && text.starts_with(' ')) --offset_;
-    }
-    if (!logprob.has_logprob()) {  // the first token of a sequence
-      token_logprobs_.push_back(nullptr);
-      top_logprobs_.push_back(nullptr);
-      continue;
-    }
-    token_logprobs_.push_back(logprob.logprob());
-    Json top = Json::object();
-    for (const v1::Alternative& alternative : logprob.top())
-      top.emplace(TokenText(tokenizer_, alternative.token()), alternative.logprob());
-    top.emplace(text, logprob.logprob());
-    top_logprobs_.push_back(std::move(top));
+    const int32_t token = delta.tokens(i);
+    entries_.push_back({token, offset_, delta.logprobs(i)});
+    if (tokenizer_ == nullptr || tokenizer_->IsControl(token)) continue;
+    const std::string text = TokenText(tokenizer_, token);
+    offset_ += Characters(text);
+    const bool strips = delta.echoed() && tokenizer_->StripsLeadingSpace();
+    if (std::exchange(at_start_, false) && strips && text.starts_with(' ')) --offset_;
   }
 }
 
-Json Logprobs::Take() {
+Json Logprobs::TakeForCompletion() {
+  Json tokens = Json::array(), logprobs = Json::array();
+  Json tops = Json::array(), offsets = Json::array();
+  for (const Entry& entry : std::exchange(entries_, {})) {
+    const std::string text = TokenText(tokenizer_, entry.token);
+    tokens.push_back(text);
+    offsets.push_back(entry.offset);
+    if (!entry.logprob.has_logprob()) {  // the first token of a sequence
+      logprobs.push_back(nullptr);
+      tops.push_back(nullptr);
+      continue;
+    }
+    logprobs.push_back(entry.logprob.logprob());
+    Json top = Json::object();
+    for (const v1::Alternative& alternative : entry.logprob.top())
+      top.emplace(TokenText(tokenizer_, alternative.token()), alternative.logprob());
+    top.emplace(text, entry.logprob.logprob());
+    tops.push_back(std::move(top));
+  }
   Json json;
-  json["tokens"] = std::exchange(tokens_, Json::array());
-  json["token_logprobs"] = std::exchange(token_logprobs_, Json::array());
-  json["top_logprobs"] = std::exchange(top_logprobs_, Json::array());
-  json["text_offset"] = std::exchange(text_offset_, Json::array());
+  json["tokens"] = std::move(tokens);
+  json["token_logprobs"] = std::move(logprobs);
+  json["top_logprobs"] = std::move(tops);
+  json["text_offset"] = std::move(offsets);
+  return json;
+}
+
+Json Logprobs::ChatToken(int32_t token, float logprob) const {
+  Json json;
+  json["token"] = TokenText(tokenizer_, token);
+  json["logprob"] = logprob;
+  json["bytes"] = Json::array();
+  if (tokenizer_ == nullptr) return json;
+  for (const char byte : tokenizer_->PieceBytes(token))
+    json["bytes"].push_back(static_cast<unsigned char>(byte));
+  return json;
+}
+
+Json Logprobs::TakeForChat() {
+  Json content = Json::array();
+  for (const Entry& entry : std::exchange(entries_, {})) {
+    Json json = ChatToken(entry.token, entry.logprob.logprob());
+    json["top_logprobs"] = Json::array();
+    for (const v1::Alternative& alternative : entry.logprob.top())
+      json["top_logprobs"].push_back(ChatToken(alternative.token(), alternative.logprob()));
+    content.push_back(std::move(json));
+  }
+  Json json;
+  json["content"] = std::move(content);
+  json["refusal"] = nullptr;
   return json;
 }
 

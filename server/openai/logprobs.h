@@ -1,9 +1,10 @@
-// Log-probabilities in the form of OpenAI's completions.
+// Log-probabilities in the forms of OpenAI's completions and chat completions.
 #pragma once
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
 #include "polysketch/v1/polysketch.pb.h"
@@ -14,26 +15,32 @@ namespace polysketch {
 // "bytes:\xe2\x82", a control token its piece. `tokenizer` null: "token_id:5".
 std::string TokenText(const Tokenizer* tokenizer, int32_t id);
 
-// {"tokens": [...], "token_logprobs": [...], "top_logprobs": [...], "text_offset": [...]} of one
-// choice, to which deltas are added.
+// The log-probabilities of one choice, to which deltas are added.
 class Logprobs {
  public:
   explicit Logprobs(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
 
   // `delta` has a log-probability for each token.
   void Add(const v1::Delta& delta);
-  // Returns what was added since the last call. Offsets count characters of the text of the choice,
-  // to which control tokens add none.
-  nlohmann::ordered_json Take();
+  // Each returns what was added since the last call.
+  // {"tokens": [...], "token_logprobs": [...], "top_logprobs": [...], "text_offset": [...]}. Offsets
+  // count characters of the text of the choice, to which control tokens add none.
+  nlohmann::ordered_json TakeForCompletion();
+  // {"content": [{"token", "logprob", "bytes", "top_logprobs": [...]}], "refusal": null}.
+  nlohmann::ordered_json TakeForChat();
 
  private:
+  struct Entry {
+    int32_t token;
+    int64_t offset;
+    v1::TokenLogprob logprob;
+  };
+  nlohmann::ordered_json ChatToken(int32_t token, float logprob) const;
+
   const Tokenizer* tokenizer_;
   int64_t offset_ = 0;
   bool at_start_ = true;  // of an echoed prompt, whose text has no space of a dummy prefix
-  nlohmann::ordered_json tokens_ = nlohmann::ordered_json::array();
-  nlohmann::ordered_json token_logprobs_ = nlohmann::ordered_json::array();
-  nlohmann::ordered_json top_logprobs_ = nlohmann::ordered_json::array();
-  nlohmann::ordered_json text_offset_ = nlohmann::ordered_json::array();
+  std::vector<Entry> entries_;
 };
 
 }  // namespace polysketch

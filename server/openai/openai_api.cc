@@ -8,13 +8,17 @@
 #include "server/http/http_call.h"
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
+#include "server/openai/chat_request.h"
 #include "server/openai/completion_request.h"
 #include "server/openai/completion_run.h"
+#include "server/openai/response_run.h"
+#include "server/openai/responses_request.h"
 
 namespace polysketch {
 namespace {
 
 constexpr std::string_view kModels = "/v1/models";
+constexpr std::string_view kResponses = "/v1/responses";
 
 // Keeps a page of another site from using the server through a browser: such a page cannot send JSON
 // without a preflight request, which this server refuses.
@@ -43,29 +47,29 @@ std::string OpenAiApi::ModelName(const ServedModel& model) const {
   return model_name_.empty() ? model.description.name() : model_name_;
 }
 
-OpenAiApi::Answer OpenAiApi::AnswerOf(const std::string& path, bool* is_get) {
-  *is_get = path.starts_with(kModels) || path == "/tokenizer_info";
-  if (path.starts_with(kModels)) return &OpenAiApi::Models;
-  if (path == "/tokenizer_info") return &OpenAiApi::TokenizerInfo;
-  if (path == "/v1/completions") return &OpenAiApi::Complete;
-  if (path == "/tokenize") return &OpenAiApi::Text<ToTokenizeJob>;
-  if (path == "/detokenize") return &OpenAiApi::Text<ToDetokenizeJob>;
-  return nullptr;
+OpenAiApi::Route OpenAiApi::RouteOf(const std::string& path) {
+  if (path.starts_with(kModels)) return {"GET", &OpenAiApi::Models};
+  if (path == "/tokenizer_info") return {"GET", &OpenAiApi::TokenizerInfo};
+  if (path == "/v1/completions") return {"POST", &OpenAiApi::Complete};
+  if (path == "/v1/chat/completions") return {"POST", &OpenAiApi::Chat};
+  if (path == kResponses) return {"POST", &OpenAiApi::Respond};
+  if (path.starts_with(StrCat(kResponses, "/"))) return {"DELETE", &OpenAiApi::DeleteStored};
+  if (path == "/tokenize") return {"POST", &OpenAiApi::Text<ToTokenizeJob>};
+  if (path == "/detokenize") return {"POST", &OpenAiApi::Text<ToDetokenizeJob>};
+  return {"", nullptr};
 }
 
 bool OpenAiApi::Handle(const Exchange& exchange) {
   const HttpRequest& request = exchange->request();
-  bool is_get = false;
-  const Answer answer = AnswerOf(request.path, &is_get);
+  const auto [allowed, answer] = RouteOf(request.path);
   if (answer == nullptr) return false;
-  const std::string allowed = is_get ? "GET" : "POST";
   if (request.method != allowed) {
     exchange->Reply(405, kJsonType,
                     ErrorBody(405, StrCat("expected ", allowed, ", found ", request.method)),
-                    {{"Allow", allowed}});
+                    {{"Allow", std::string(allowed)}});
     return true;
   }
-  Status status = is_get ? Status() : CheckContentType(request);
+  Status status = allowed == "POST" ? CheckContentType(request) : Status();
   if (status.ok() && service_->draining.load()) status = Unavailable("the server is draining");
   if (status.ok() && service_->model.load() == nullptr)
     status = Unavailable("the server is loading its model");
@@ -116,20 +120,64 @@ void OpenAiApi::Text(const Exchange& exchange) {
   });
 }
 
+bool OpenAiApi::CheckModel(HttpExchange* exchange, const std::string& model,
+                           const std::string& name) {
+  if (model.empty() || model == name) return true;
+  ReplyModelNotFound(exchange, model, name);
+  return false;
+}
+
+AnswerHeader OpenAiApi::HeaderOf(const HttpExchange& exchange, const ServedModel& model) const {
+  return {.request_id = std::string(exchange.request().Header(kRequestIdHeader)),
+          .model = ModelName(model),
+          .created = UnixSeconds()};
+}
+
+void OpenAiApi::RunJob(const Exchange& exchange, Result<CompletionJob> job, FormMaker make_form) {
+  if (!job.ok()) return ReplyError(exchange.get(), job.status());
+  const ServedModel& model = *service_->model.load();
+  const AnswerHeader header = HeaderOf(*exchange, model);
+  if (!CheckModel(exchange.get(), job->options.model, header.model)) return;
+  std::unique_ptr<AnswerForm> form = make_form(job->options, header);
+  const auto run = std::make_shared<CompletionRun>(exchange, *std::move(job), std::move(form),
+                                                   model.rules.tokenizer);
+  exchange->Post([run, this] { run->Start(*router_); });
+}
+
 void OpenAiApi::Complete(const Exchange& exchange) {
   Run(exchange, [exchange, this] {
     Result<nlohmann::json> body = ParseJsonObject(exchange->request().body);
     if (!body.ok()) return ReplyError(exchange.get(), body.status());
-    Result<CompletionJob> job = ToCompletionJob(*body);
-    if (!job.ok()) return ReplyError(exchange.get(), job.status());
-    const ServedModel& model = *service_->model.load();
-    const std::string name = ModelName(model);
-    if (!job->options.model.empty() && job->options.model != name)
-      return ReplyModelNotFound(exchange.get(), job->options.model, name);
-    auto completion =
-        std::make_shared<CompletionRun>(exchange, *std::move(job), name, model.rules.tokenizer);
-    exchange->Post([completion, this] { completion->Start(*router_); });
+    RunJob(exchange, ToCompletionJob(*body), NewCompletionForm);
   });
+}
+
+// A template takes time: it never runs on the thread of the HTTP server.
+void OpenAiApi::Chat(const Exchange& exchange) {
+  service_->tokenizers->Post([exchange, this] {
+    Result<nlohmann::json> body = ParseJsonObject(exchange->request().body);
+    if (!body.ok()) return ReplyError(exchange.get(), body.status());
+    RunJob(exchange, ToChatJob(*body, *service_->model.load()), NewChatForm);
+  });
+}
+
+void OpenAiApi::Respond(const Exchange& exchange) {
+  service_->tokenizers->Post([exchange, this] {
+    Result<nlohmann::json> body = ParseJsonObject(exchange->request().body);
+    if (!body.ok()) return ReplyError(exchange.get(), body.status());
+    const ServedModel& model = *service_->model.load();
+    Result<ResponseJob> job = ToResponseJob(*body, model);
+    if (!job.ok()) return ReplyError(exchange.get(), job.status());
+    const AnswerHeader header = HeaderOf(*exchange, model);
+    if (!CheckModel(exchange.get(), job->job.options.model, header.model)) return;
+    const auto run = std::make_shared<ResponseRun>(exchange, *std::move(job), header,
+                                                   model.rules.tokenizer, router_);
+    exchange->Post([run] { run->Start(); });
+  });
+}
+
+void OpenAiApi::DeleteStored(const Exchange& exchange) {
+  DeleteResponse(exchange, exchange->request().path.substr(kResponses.size() + 1), router_);
 }
 
 }  // namespace polysketch

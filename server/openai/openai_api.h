@@ -4,9 +4,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "server/http/http_exchange.h"
 #include "server/net/router.h"
+#include "server/openai/answer_form.h"
 #include "server/openai/text_api.h"
 #include "server/rpc/service_context.h"
 
@@ -24,10 +26,16 @@ class OpenAiApi {
 
  private:
   using Exchange = std::shared_ptr<HttpExchange>;
-  using Answer = void (OpenAiApi::*)(const Exchange& exchange);
-  // Null for another path. The method is GET or POST.
-  static Answer AnswerOf(const std::string& path, bool* is_get);
+  struct Route {
+    std::string_view method;  // "GET"
+    void (OpenAiApi::*answer)(const Exchange& exchange);
+  };
+  // A null answer for another path.
+  static Route RouteOf(const std::string& path);
   void Complete(const Exchange& exchange);
+  void Chat(const Exchange& exchange);
+  void Respond(const Exchange& exchange);
+  void DeleteStored(const Exchange& exchange);
   void Models(const Exchange& exchange);
   void TokenizerInfo(const Exchange& exchange);
   // Runs the RPC of a text path.
@@ -36,6 +44,12 @@ class OpenAiApi {
   // Runs `work`, on a tokenizer thread for a large body.
   void Run(const Exchange& exchange, const std::function<void()>& work);
   std::string ModelName(const ServedModel& model) const;
+  // Whether a request names the model that is served, or none; replies with 404 otherwise.
+  static bool CheckModel(HttpExchange* exchange, const std::string& model, const std::string& name);
+  AnswerHeader HeaderOf(const HttpExchange& exchange, const ServedModel& model) const;
+  using FormMaker = std::unique_ptr<AnswerForm> (*)(const CompletionOptions&, AnswerHeader);
+  // Starts the calls of a request, or replies with its error.
+  void RunJob(const Exchange& exchange, Result<CompletionJob> job, FormMaker make_form);
 
   const Router* const router_;
   ServiceContext* const service_;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/chat/chat_template.h"
 #include "server/convert/wire.h"
 #include "server/http/json_text.h"
 #include "server/openai/json_fields.h"
@@ -85,7 +86,8 @@ Result<std::string> TokenizerInfoJson(const ServedModel& model) {
   json["eos_token"] = piece(tokenizer.eos_id());
   json["pad_token"] = nullptr;
   json["add_bos_token"] = model.rules.add_bos;
-  json["chat_template"] = nullptr;
+  json["chat_template"] =
+      model.chat_template == nullptr ? Json() : Json(model.chat_template->source());
   return Dump(json);
 }
 

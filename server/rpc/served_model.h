@@ -1,6 +1,8 @@
 // ServedModel: the parts of the loaded model that calls use.
 #pragma once
 
+#include <string>
+
 #include "engine/engine.h"
 #include "engine/prefix_cache/prefix_cache.h"
 #include "engine/session/session_table.h"
@@ -9,11 +11,15 @@
 
 namespace polysketch {
 
+class ChatTemplate;
+
 // Outlives the server.
 struct ServedModel {
   Engine* engine = nullptr;
-  SessionTable* sessions = nullptr;           // on the store thread; stats and options on any
-  const PrefixCache* prefix_cache = nullptr;  // null without a prefix cache
+  SessionTable* sessions = nullptr;             // on the store thread; stats and options on any
+  const PrefixCache* prefix_cache = nullptr;    // null without a prefix cache
+  const ChatTemplate* chat_template = nullptr;  // null without one
+  std::string no_chat_template;                 // why there is none
   RequestRules rules;
   v1::GetModelResponse description;
 };

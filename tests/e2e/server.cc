@@ -105,10 +105,12 @@ bool Server::ComesToRun(int count) const {
 std::string DemoModel() { return testing::SourceDir() / "models" / "demo"; }
 
 HttpAnswer Http(const std::string& address, const std::string& path, const std::string& body,
-                const HttpHeaders& headers) {
+                const HttpHeaders& headers, const std::string& method) {
   const int fd = ConnectTo(address);
-  std::string head = StrCat(body.empty() ? "GET " : "POST ", path, " HTTP/1.1\r\nHost: ", address,
-                            "\r\nConnection: close\r\n");
+  std::string head = StrCat(!method.empty() ? method
+                            : body.empty()  ? "GET"
+                                            : "POST",
+                            " ", path, " HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n");
   for (const auto& [name, value] : headers) head += StrCat(name, ": ", value, "\r\n");
   const std::string request =
       body.empty() ? StrCat(head, "\r\n")

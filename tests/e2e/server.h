@@ -62,9 +62,9 @@ struct HttpAnswer {
   std::string head;  // the status line and the headers, each with its "\r\n"
 };
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
-// With a body: a POST of application/json.
+// With a body: a POST of application/json. `method`: another one than GET or POST.
 HttpAnswer Http(const std::string& address, const std::string& path, const std::string& body = "",
-                const HttpHeaders& headers = {});
+                const HttpHeaders& headers = {}, const std::string& method = "");
 // GET http://ADDRESS/PATH: the body; empty when the answer is not 200.
 std::string HttpGet(const std::string& address, const std::string& path);
 

@@ -19,9 +19,9 @@ GREEDY = {"model": "demo", "prompt": PROMPT, "temperature": 0, "extra_body": {"i
 
 
 class Server:
-    def __init__(self, *flags):
+    def __init__(self, *flags, model=ROOT / "models/demo"):
         self.process = subprocess.Popen(
-            [BIN / "polysketch-server", "--model", ROOT / "models/demo", "--listen", "127.0.0.1:0"]
+            [BIN / "polysketch-server", "--model", model, "--listen", "127.0.0.1:0"]
             + ["--metrics-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--log-level", "error", *flags],
             stdout=subprocess.PIPE,
         )

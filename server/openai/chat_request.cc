@@ -1,0 +1,174 @@
+#include "server/openai/chat_request.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace polysketch {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+
+// The text of a content: a string, or parts that become lines.
+Result<std::string> ContentText(const json& content, const std::string& field,
+                                std::initializer_list<std::string_view> text_types) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array() || content.empty()) {
+    return InvalidArgument(field, ": expected a string or an array of parts, found ",
+                           content.is_array() ? "an empty array" : JsonTypeName(content));
+  }
+  std::string text;
+  for (size_t i = 0; i < content.size(); ++i) {
+    const std::string name = StrCat(field, "[", i, "]");
+    if (!content[i].is_object())
+      return InvalidArgument(name, ": expected an object, found ", JsonTypeName(content[i]));
+    JsonFields part(content[i], name + ".");
+    const std::string type = part.String("type").value_or("");
+    const auto value = part.String("text");
+    part.Ignore({"annotations", "logprobs"});
+    if (std::find(text_types.begin(), text_types.end(), type) == text_types.end()) {
+      return InvalidArgument(name, ".type: expected ", *text_types.begin(), ", found \"", type,
+                             "\": the model reads text only");
+    }
+    if (!value.has_value()) part.Fail("text", "expected a string, found none");
+    PS_RETURN_IF_ERROR(part.Finish());
+    text += (i == 0 ? "" : "\n") + *value;
+  }
+  return text;
+}
+
+Result<ChatMessage> ToChatMessage(const json& object, const std::string& field,
+                                  std::initializer_list<std::string_view> text_types) {
+  if (!object.is_object())
+    return InvalidArgument(field, ": expected an object, found ", JsonTypeName(object));
+  JsonFields fields(object, field + ".");
+  ChatMessage message;
+  message.role = fields.String("role").value_or("");
+  if (message.role == "developer") message.role = "system";
+  constexpr std::string_view kRoles[] = {"system", "user", "assistant"};
+  if (std::find(std::begin(kRoles), std::end(kRoles), message.role) == std::end(kRoles)) {
+    fields.Fail("role", StrCat("expected system, developer, user or assistant, found \"",
+                               message.role, "\""));
+  }
+  message.name = fields.String("name").value_or("");
+  Refuse(&fields, {"tool_calls", "function_call", "tool_call_id", "audio"},
+         "the server calls no tools and reads text only");
+  fields.Ignore({"refusal", "annotations", "type", "id", "status", "phase"});
+  if (const json* content = fields.Any("content")) {
+    Result<std::string> text = ContentText(*content, field + ".content", text_types);
+    fields.Merge(text.status());
+    if (text.ok()) message.content = *std::move(text);
+  } else {
+    fields.Fail("content", "expected a string or an array of parts, found none");
+  }
+  PS_RETURN_IF_ERROR(fields.Finish());
+  return message;
+}
+
+void ReadLogprobs(JsonFields* fields, CompletionOptions* options, v1::CompleteRequest* request) {
+  options->logprobs = fields->Bool("logprobs").value_or(false);
+  const auto top = fields->Integer("top_logprobs", 0, 20);
+  if (top.has_value() && !options->logprobs)
+    return fields->Fail("top_logprobs", "expected \"logprobs\": true beside it");
+  if (options->logprobs) request->set_logprobs(static_cast<int32_t>(top.value_or(0)));
+}
+
+ChatOptions ReadChatOptions(JsonFields* fields) {
+  ChatOptions options;
+  if (const json* variables = fields->Object("chat_template_kwargs"))
+    options.variables = *variables;
+  options.continue_final_message = fields->Bool("continue_final_message").value_or(false);
+  options.add_generation_prompt =
+      fields->Bool("add_generation_prompt").value_or(!options.continue_final_message);
+  if (options.continue_final_message && options.add_generation_prompt)
+    fields->Fail("continue_final_message", "expected \"add_generation_prompt\": false beside it");
+  return options;
+}
+
+void RefuseOtherThanText(JsonFields* fields) {
+  Refuse(fields, {"tools", "functions"}, "the server calls no tools");
+  for (const char* name : {"tool_choice", "function_call"}) {
+    const json* choice = fields->Any(name);
+    if (choice != nullptr && *choice != "none" && *choice != "auto")
+      fields->Fail(name, "expected none: the server calls no tools");
+  }
+  Refuse(fields, {"audio", "prediction", "web_search_options"}, "the model generates text only");
+  const json* modalities = fields->Any("modalities");
+  if (modalities != nullptr && *modalities != json::array({"text"}))
+    fields->Fail("modalities", "expected [\"text\"], found another value");
+  ReadTextFormat(fields, "response_format");
+}
+
+}  // namespace
+
+Result<const ChatTemplate*> RequireChatTemplate(const ServedModel& model) {
+  if (model.chat_template != nullptr) return model.chat_template;
+  return FailedPrecondition("messages: expected a model with a chat template, found none: ",
+                            model.no_chat_template);
+}
+
+Result<std::vector<ChatMessage>> ToChatMessages(
+    const json& messages, const std::string& field,
+    std::initializer_list<std::string_view> text_types) {
+  if (!messages.is_array() || messages.empty()) {
+    return InvalidArgument(field, ": expected an array of messages, found ",
+                           messages.is_array() ? "an empty array" : JsonTypeName(messages));
+  }
+  std::vector<ChatMessage> list;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    PS_ASSIGN_OR_RETURN(ChatMessage message,
+                        ToChatMessage(messages[i], StrCat(field, "[", i, "]"), text_types));
+    list.push_back(std::move(message));
+  }
+  return list;
+}
+
+void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const std::string& why) {
+  for (const char* name : names) {
+    const json* value = fields->Any(name);
+    const bool empty =
+        value == nullptr || *value == false || (value->is_structured() && value->empty());
+    if (!empty) fields->Fail(name, StrCat("expected none: ", why));
+  }
+}
+
+void ReadTextFormat(JsonFields* fields, const char* name) {
+  const json* format = fields->Object(name);
+  if (format == nullptr || (format->size() == 1 && format->value("type", json()) == "text")) return;
+  fields->Fail(name, "expected {\"type\": \"text\"}: the server does not constrain the output");
+}
+
+Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model) {
+  CompletionJob job;
+  JsonFields fields(body);
+  v1::CompleteRequest request;
+  job.options.model = fields.String("model").value_or("");
+  ReadStreaming(&fields, &job.options);
+  ReadGeneration(&fields, &request);
+  ReadLogprobs(&fields, &job.options, &request);
+  RefuseOtherThanText(&fields);
+  const ChatOptions options = ReadChatOptions(&fields);
+  const auto former_limit = fields.Integer("max_tokens", 0, kMaxInt32);
+  const auto limit = fields.Integer("max_completion_tokens", 0, kMaxInt32);
+  if (limit.has_value() || former_limit.has_value())
+    request.set_max_tokens(static_cast<int32_t>(limit.has_value() ? *limit : *former_limit));
+  job.options.choices = static_cast<int>(fields.Integer("n", 1, 64).value_or(1));
+  request.set_n(job.options.choices);
+  fields.Ignore({"metadata", "store", "parallel_tool_calls", "reasoning_effort", "verbosity"});
+  const json* messages = fields.Any("messages");
+  if (messages == nullptr) fields.Fail("messages", "expected an array of messages, found none");
+  PS_RETURN_IF_ERROR(fields.Finish());
+  PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> list,
+                      ToChatMessages(*messages, "messages", {"text"}));
+  PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
+  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, chat_template->Encode(list, options));
+  request.mutable_prompt()->mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
+  const std::vector<int32_t>& stops = chat_template->stop_ids();
+  request.mutable_stop_token_ids()->Add(stops.begin(), stops.end());
+  job.requests.push_back(std::move(request));
+  return job;
+}
+
+}  // namespace polysketch

@@ -1,0 +1,35 @@
+// The requests of POST /v1/chat/completions.
+#pragma once
+
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "server/chat/chat_template.h"
+#include "server/openai/completion_request.h"
+#include "server/openai/json_fields.h"
+#include "server/rpc/served_model.h"
+
+namespace polysketch {
+
+// The chat template of the model. FAILED_PRECONDITION without one.
+Result<const ChatTemplate*> RequireChatTemplate(const ServedModel& model);
+
+// Messages of the API: objects with role and content, a string or an array of parts of the types
+// `text_types`. The role developer becomes system. INVALID_ARGUMENT names the field after `field`.
+Result<std::vector<ChatMessage>> ToChatMessages(const nlohmann::json& messages,
+                                                const std::string& field,
+                                                std::initializer_list<std::string_view> text_types);
+
+// Fails for each of the fields that is present, and neither false nor empty.
+void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const std::string& why);
+// Accepts text only: an object whose `type` is text.
+void ReadTextFormat(JsonFields* fields, const char* name);
+
+// INVALID_ARGUMENT names the field.
+Result<CompletionJob> ToChatJob(const nlohmann::json& body, const ServedModel& model);
+
+}  // namespace polysketch

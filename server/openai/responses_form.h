@@ -1,0 +1,15 @@
+// The form of /v1/responses: one message of text, whole or as typed events.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "server/openai/answer_form.h"
+
+namespace polysketch {
+
+// `id`: of the response. `echo`: fields of the request that the response repeats.
+std::unique_ptr<AnswerForm> NewResponseForm(const std::string& id, nlohmann::ordered_json echo,
+                                            AnswerHeader header);
+
+}  // namespace polysketch

@@ -1,0 +1,31 @@
+// The requests of POST /v1/responses.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "server/openai/completion_request.h"
+#include "server/rpc/served_model.h"
+
+namespace polysketch {
+
+inline constexpr std::string_view kResponseIdPrefix = "resp_";
+
+// The session of a response: its id without the prefix. NOT_FOUND for another id.
+Result<std::string> SessionOfResponse(const std::string& id, const std::string& field);
+
+struct ResponseJob {
+  CompletionJob job;             // one request
+  bool store = true;             // whether the session of the response remains
+  std::string previous_session;  // that the response continues; empty: none
+  int32_t turn_end = -1;         // the token that must end the session; -1: none
+  // What the response repeats of the request: "instructions", "temperature", ...
+  nlohmann::ordered_json echo;
+};
+
+// INVALID_ARGUMENT names the field.
+Result<ResponseJob> ToResponseJob(const nlohmann::json& body, const ServedModel& model);
+
+}  // namespace polysketch

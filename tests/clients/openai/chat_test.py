@@ -1,0 +1,155 @@
+"""OpenAI's own Python client against a model with a chat template: chat completions, responses and their streams."""
+
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+import openai
+from openai_test import ROOT, Server
+
+TEMPLATE = """
+{%- for message in messages %}
+{{- bos_token + message['role'] + ': ' + message['content'] + eos_token }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ bos_token + 'assistant:' }}{% endif %}
+"""
+MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "It was late"}]
+CHAT = {"model": "demo", "messages": MESSAGES, "temperature": 0, "max_completion_tokens": 16}
+RESPONSE = {"model": "demo", "input": "It was late", "temperature": 0, "max_output_tokens": 16}
+
+
+class ChatClient(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        model = pathlib.Path(cls.folder.name) / "demo"
+        shutil.copytree(ROOT / "models/demo", model)
+        (model / "chat_template.jinja").write_text(TEMPLATE)
+        cls.server = Server(model=model)
+        cls.client = openai.OpenAI(base_url=cls.server.url, api_key="none", max_retries=0, timeout=120)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        status = cls.server.stop()
+        cls.folder.cleanup()
+        assert status == 0
+
+    def test_chat(self):
+        answer = self.client.chat.completions.create(**CHAT, logprobs=True, top_logprobs=2, n=2)
+        self.assertEqual([choice.index for choice in answer.choices], [0, 1])
+        message = answer.choices[0].message
+        self.assertEqual((message.role, answer.choices[0].finish_reason), ("assistant", "length"))
+        tokens = answer.choices[0].logprobs.content
+        self.assertEqual(b"".join(bytes(token.bytes) for token in tokens).decode(), message.content)
+        self.assertEqual(answer.usage.completion_tokens, 32)
+        # The message of the answer is accepted as history, with the fields that the client writes.
+        history = [*MESSAGES, message.model_dump(), {"role": "user", "content": [{"type": "text", "text": "Why?"}]}]
+        again = self.client.chat.completions.create(**CHAT | {"messages": history})
+        self.assertGreater(again.usage.prompt_tokens, answer.usage.prompt_tokens + 16)
+
+    def test_chat_stream(self):
+        whole = self.client.chat.completions.create(**CHAT)
+        events = list(self.client.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True}))
+        self.assertEqual(events[0].choices[0].delta.role, "assistant")
+        text = "".join(event.choices[0].delta.content or "" for event in events[:-1])
+        self.assertEqual(text, whole.choices[0].message.content)
+        self.assertEqual(events[-2].choices[0].finish_reason, "length")
+        self.assertEqual(events[-1].usage, whole.usage)
+        # The helper of the client puts the stream together; it takes an answer that was cut for an error.
+        word = text.split()[3]
+        with self.client.chat.completions.stream(**CHAT, stop=word) as stream:
+            final = stream.until_done().get_final_completion()
+        self.assertEqual(final.choices[0].message.content, text[: text.index(word)])
+
+    def test_chat_stop_and_template_variables(self):
+        text = self.client.chat.completions.create(**CHAT).choices[0].message.content
+        word = text.split()[3]
+        stopped = self.client.chat.completions.create(**CHAT, stop=word, extra_body={"chat_template_kwargs": {"x": [1]}})
+        self.assertEqual(stopped.choices[0].message.content, text[: text.index(word)])
+        self.assertEqual(stopped.choices[0].finish_reason, "stop")
+
+    def test_responses(self):
+        first = self.client.responses.create(**RESPONSE, instructions="Be kind.")
+        self.assertEqual(first.status, "incomplete")
+        self.assertEqual(first.incomplete_details.reason, "max_output_tokens")
+        chat = self.client.chat.completions.create(**CHAT)
+        self.assertEqual(first.output_text, chat.choices[0].message.content)
+        self.assertEqual(first.usage.input_tokens, chat.usage.prompt_tokens)
+        turn = RESPONSE | {"input": [{"role": "user", "content": "Why?"}], "previous_response_id": first.id}
+        second = self.client.responses.create(**turn)
+        held = first.usage.total_tokens  # and the piece that ends the answer, which is input of the next step
+        self.assertEqual(second.usage.input_tokens_details.cached_tokens, held)
+        self.assertGreater(second.usage.input_tokens, held)
+        # The same turn again, as a stream.
+        events = list(self.client.responses.create(**turn, stream=True))
+        self.assertEqual([event.sequence_number for event in events], list(range(len(events))))
+        types = [event.type for event in events]
+        self.assertEqual(
+            [t for i, t in enumerate(types) if t not in types[:i]],
+            [
+                "response.created",
+                "response.in_progress",
+                "response.output_item.added",
+                "response.content_part.added",
+                "response.output_text.delta",
+                "response.output_text.done",
+                "response.content_part.done",
+                "response.output_item.done",
+                "response.incomplete",
+            ],
+        )
+        self.assertEqual(events[-1].response.output_text, second.output_text)
+        third = self.client.responses.create(**RESPONSE | {"previous_response_id": second.id, "input": "And?"})
+        self.assertEqual(third.usage.input_tokens_details.cached_tokens, second.usage.total_tokens)
+        for response in (first, second, events[-1].response, third):
+            self.client.responses.delete(response.id)
+        with self.assertRaisesRegex(openai.NotFoundError, first.id):
+            self.client.responses.create(**turn)
+
+    def test_response_that_completes(self):
+        text = self.client.responses.create(**RESPONSE).output_text
+        word = text.split()[3]
+        with self.client.responses.stream(**RESPONSE, extra_body={"stop": word}) as stream:
+            final = stream.until_done().get_final_response()
+        self.assertEqual((final.status, final.output_text), ("completed", text[: text.index(word)]))
+
+    def test_response_that_is_not_stored(self):
+        response = self.client.responses.create(**RESPONSE, store=False, metadata={"a": "b"})
+        self.assertEqual(response.metadata, {"a": "b"})
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.create(**RESPONSE, previous_response_id=response.id)
+
+    def test_errors(self):
+        chat, responses = self.client.chat.completions, self.client.responses
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+        with self.assertRaisesRegex(openai.BadRequestError, "calls no tools"):
+            chat.create(**CHAT, tools=tools)
+        with self.assertRaisesRegex(openai.BadRequestError, "does not constrain"):
+            chat.create(**CHAT, response_format={"type": "json_object"})
+        with self.assertRaisesRegex(openai.BadRequestError, "reads text only"):
+            image = [{"type": "image_url", "image_url": {"url": "data:,"}}]
+            chat.create(**CHAT | {"messages": [{"role": "user", "content": image}]})
+        with self.assertRaisesRegex(openai.NotFoundError, "gpt"):
+            chat.create(**CHAT | {"model": "gpt"})
+        with self.assertRaisesRegex(openai.BadRequestError, "constant size"):
+            responses.create(**RESPONSE, truncation="auto")
+        with self.assertRaisesRegex(openai.NotFoundError, "resp_1"):
+            responses.delete("resp_1")
+
+
+class WithoutTemplate(unittest.TestCase):
+    def test_chat_is_refused(self):
+        server = Server()
+        client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=120)
+        with self.assertRaisesRegex(openai.BadRequestError, "chat template"):
+            client.chat.completions.create(**CHAT)
+        with self.assertRaisesRegex(openai.BadRequestError, "chat template"):
+            client.responses.create(**RESPONSE)
+        client.close()
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
