@@ -10,7 +10,7 @@ Status IncrementalEncoder::Validate(std::string_view text) {
   valid_ += ValidUtf8Prefix(std::string_view(buffer_).substr(valid_));
   const std::string_view rest = std::string_view(buffer_).substr(valid_);
   if (rest.empty() || DecodeUtf8(rest).kind != Utf8Char::Kind::kInvalid) return Status();
-  return InvalidArgument("text: expected UTF-8, found an invalid byte at offset ",
+  return InvalidArgument("expected UTF-8, found an invalid byte at offset ",
                          encoded_ + valid_);
 }
 
@@ -43,7 +43,7 @@ Status IncrementalEncoder::EncodeParts(std::vector<int32_t>* ids) {
   encoded_ += begin;
   PS_RETURN_IF_ERROR(status);
   if (buffer_.size() <= Tokenizer::kMaxPartBytes) return Status();
-  return InvalidArgument("text: expected a place to cut (such as a space between words) within ",
+  return InvalidArgument("expected a place to cut (such as a space between words) within ",
                          Tokenizer::kMaxPartBytes, " bytes, found none after byte ", encoded_);
 }
 
@@ -58,7 +58,7 @@ Result<std::vector<int32_t>> IncrementalEncoder::Append(std::string_view text) {
 Result<std::vector<int32_t>> IncrementalEncoder::Finish() {
   std::vector<int32_t> ids;
   if (error_.ok() && valid_ < buffer_.size()) {
-    error_ = InvalidArgument("text: expected UTF-8, found an incomplete character at offset ",
+    error_ = InvalidArgument("expected UTF-8, found an incomplete character at offset ",
                              encoded_ + valid_);
   }
   if (error_.ok() && !buffer_.empty()) {

@@ -1,6 +1,7 @@
 #include "engine/tokenizer/marked_text.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -56,24 +57,6 @@ bool MarkedText::IsTemplate(size_t begin, size_t end) const {
 
 namespace {
 
-struct ControlPiece {
-  std::string_view text;
-  int32_t id;
-};
-
-// The longest first, so that a piece is not taken for its beginning.
-std::vector<ControlPiece> ControlPieces(const Tokenizer& tokenizer) {
-  std::vector<ControlPiece> pieces;
-  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    if (tokenizer.IsControl(id) && !tokenizer.Piece(id).empty())
-      pieces.push_back({tokenizer.Piece(id), id});
-  }
-  std::stable_sort(pieces.begin(), pieces.end(), [](const ControlPiece& a, const ControlPiece& b) {
-    return a.text.size() > b.text.size();
-  });
-  return pieces;
-}
-
 Status EncodeRun(const Tokenizer& tokenizer, std::string_view text, bool continued,
                  std::vector<int32_t>* ids) {
   if (text.empty()) return Status();
@@ -85,17 +68,30 @@ Status EncodeRun(const Tokenizer& tokenizer, std::string_view text, bool continu
   return Status();
 }
 
+// The bytes at which a control piece can begin.
+std::string FirstBytes(std::span<const ControlPiece> pieces) {
+  std::string bytes;
+  for (const ControlPiece& piece : pieces) {
+    if (bytes.find(piece.text.front()) == std::string::npos) bytes += piece.text.front();
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Result<std::vector<int32_t>> EncodeMarkedText(const Tokenizer& tokenizer, const MarkedText& text,
                                               bool continued) {
-  const std::vector<ControlPiece> pieces = ControlPieces(tokenizer);
+  const std::span<const ControlPiece> pieces = tokenizer.ControlPieces();
+  const std::string first_bytes = FirstBytes(pieces);
   const std::string_view all = text.text();
   std::vector<int32_t> ids;
   size_t encoded = 0;  // bytes before here are in ids
   size_t begin = 0;
   for (const MarkedText::Run& run : text.runs()) {
-    for (size_t at = begin; run.origin == TextOrigin::kTemplate && at < run.end;) {
+    size_t at = begin;
+    begin = run.end;
+    if (run.origin != TextOrigin::kTemplate) continue;
+    while ((at = all.find_first_of(first_bytes, at)) < run.end) {
       const std::string_view rest = all.substr(at, run.end - at);
       const auto found = std::find_if(pieces.begin(), pieces.end(), [&](const ControlPiece& piece) {
         return rest.starts_with(piece.text);
@@ -110,7 +106,6 @@ Result<std::vector<int32_t>> EncodeMarkedText(const Tokenizer& tokenizer, const 
       at += found->text.size();
       encoded = at;
     }
-    begin = run.end;
   }
   PS_RETURN_IF_ERROR(EncodeRun(tokenizer, all.substr(encoded), continued || encoded > 0, &ids));
   return ids;

@@ -274,7 +274,7 @@ class SentencePieceTokenizer : public Tokenizer {
       PS_ASSIGN_OR_RETURN(std::string bytes, BytesOf(model, id, path));
       const bool control = model.pieces(id).type() == PieceProto::CONTROL;
       pieces_.push_back({text, std::move(bytes), control});
-      if (control) control_pieces_.push_back({text, id});
+      if (control && !text.empty()) control_pieces_.push_back({text, id});
     }
     std::stable_sort(control_pieces_.begin(), control_pieces_.end(),
                      [](const auto& a, const auto& b) { return a.text.size() > b.text.size(); });

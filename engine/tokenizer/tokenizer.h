@@ -14,7 +14,7 @@
 namespace polysketch {
 
 struct ControlPiece {
-  std::string text;  // as the vocabulary spells it ("</s>")
+  std::string text;  // not empty, as the vocabulary spells it ("</s>")
   int32_t id = -1;
 };
 
@@ -94,11 +94,6 @@ class IncrementalEncoder {
   bool first_;            // buffer_ begins the text
   Status error_;
 };
-
-// Returns the ids of a text in which a spelled control piece ("</s>") is that piece. Text after a
-// control piece continues: it gets no dummy prefix. INVALID_ARGUMENT as of IncrementalEncoder.
-Result<std::vector<int32_t>> EncodeWithControlPieces(const Tokenizer& tokenizer,
-                                                     std::string_view text);
 
 // Decodes a token stream to text in whole UTF-8 characters. Bytes that cannot become UTF-8 any more
 // are decoded as U+FFFD.

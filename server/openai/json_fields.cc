@@ -1,8 +1,22 @@
 #include "server/openai/json_fields.h"
 
 #include <limits>
+#include <mutex>
+#include <unordered_set>
+
+#include "base/logging.h"
 
 namespace polysketch {
+namespace {
+
+void WarnOnce(const std::string& parameter) {
+  static std::mutex mutex;
+  static std::unordered_set<std::string> warned;  // guarded by mutex
+  std::lock_guard lock(mutex);
+  if (warned.insert(parameter).second) LogWarning("parameter_ignored", {{"parameter", parameter}});
+}
+
+}  // namespace
 
 Result<nlohmann::json> ParseJsonObject(const std::string& text) {
   try {  // the library says where the text is wrong only by an exception
@@ -111,7 +125,11 @@ const nlohmann::json* JsonFields::Object(const char* name) {
 }
 
 void JsonFields::Ignore(std::initializer_list<const char*> names) {
-  known_.insert(names.begin(), names.end());
+  for (const char* const name : names) {
+    // Elements of arrays would make the names, and with them the warnings, unbounded.
+    if (Any(name) != nullptr && prefix_.find('[') == std::string::npos)
+      WarnOnce(StrCat(prefix_, name));
+  }
 }
 
 void JsonFields::Fail(const char* name, const std::string& message) {

@@ -40,7 +40,7 @@ class JsonFields {
   const nlohmann::json* Object(const char* name);
   // Any value; null if the field is absent.
   const nlohmann::json* Any(const char* name);
-  // Names of fields that have no effect.
+  // Names of fields that have no effect. The log has a warning for the first request with one.
   void Ignore(std::initializer_list<const char*> names);
 
   // INVALID_ARGUMENT: the first error, or the first field that was not read.

@@ -16,7 +16,7 @@ std::string Dump(const Json& json) { return JsonText(json) + "\n"; }
 
 // Reads a request to its end: fields of vLLM that have no effect here are ignored.
 Status FinishTextRequest(JsonFields* fields) {
-  fields->Ignore({"model"});
+  fields->Any("model");  // one model is served
   return fields->Finish();
 }
 

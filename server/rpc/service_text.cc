@@ -1,6 +1,7 @@
 // Tokenize, Detokenize and GetModel.
 #include <string>
 
+#include "engine/tokenizer/marked_text.h"
 #include "server/convert/status_map.h"
 #include "server/rpc/service.h"
 #include "server/rpc/unary_call.h"
@@ -16,8 +17,10 @@ Status Tokenize(const v1::TokenizeRequest& request, const RequestInfo&, const Se
     return FailedPrecondition("add_bos: this model has no BOS");
   }
   Result<std::vector<int32_t>> encoded =
-      request.parse_special() ? EncodeWithControlPieces(*rules.tokenizer, request.text())
-                              : rules.tokenizer->Encode(request.text());
+      request.parse_special()
+          ? EncodeMarkedText(*rules.tokenizer, MarkedText(request.text(), TextOrigin::kTemplate),
+                             false)
+          : rules.tokenizer->Encode(request.text());
   if (!encoded.ok()) return Prefixed("text: ", encoded.status());
   if (request.has_add_bos() ? request.add_bos() : rules.add_bos) response->add_tokens(rules.bos_id);
   response->mutable_tokens()->Add(encoded->begin(), encoded->end());

@@ -229,6 +229,24 @@ TEST_F(OpenAi, BadRequestsHaveOpenAisShape) {
   EXPECT_EQ(Http(server_->http_address(), path, std::string(65 << 20, 'x')).status, 413);
 }
 
+TEST(OpenAiWarnings, AnIgnoredParameterIsLoggedOnce) {
+  Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
+  for (int i = 0; i < 3; ++i) {
+    const HttpAnswer answer =
+        Http(server.http_address(), "/v1/completions",
+             R"({"prompt": "It", "max_tokens": 1, "user": "me", "service_tier": null})");
+    EXPECT_EQ(answer.status, 200) << answer.body;
+  }
+  const auto count = [&server](std::string_view text) {
+    const std::string log = server.process().StandardError();
+    size_t found = 0;
+    for (size_t at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_TRUE(WaitUntil([&] { return count("parameter_ignored parameter=user") > 0; }));
+  EXPECT_EQ(count("parameter_ignored"), 1u);
+}
+
 TEST_F(OpenAi, AClientThatLeavesFreesItsSlot) {
   json endless = Request(1 << 20);
   for (const bool stream : {false, true}) {

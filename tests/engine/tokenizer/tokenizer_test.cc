@@ -1,4 +1,5 @@
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/marked_text.h"
 
 #include <cstdio>
 #include <filesystem>
@@ -126,9 +127,10 @@ TEST_F(TokenizerTest, ControlPiecesInTextAreText) {
 }
 
 TEST_F(TokenizerTest, EncodesSpelledControlPieces) {
-  const auto encode = [&](std::string_view text) {
-    return EncodeWithControlPieces(*tokenizer_, text).value();
+  const auto try_encode = [&](std::string_view text) {
+    return EncodeMarkedText(*tokenizer_, MarkedText(text, TextOrigin::kTemplate), false);
   };
+  const auto encode = [&](std::string_view text) { return try_encode(text).value(); };
   EXPECT_EQ(encode("</s>"), std::vector<int32_t>{2});
   EXPECT_EQ(encode("<s></s>"), (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(encode(""), std::vector<int32_t>());
@@ -145,8 +147,7 @@ TEST_F(TokenizerTest, EncodesSpelledControlPieces) {
   const std::vector<int32_t> end = rest.Finish().value();
   expected.insert(expected.end(), end.begin(), end.end());
   EXPECT_EQ(encode("say</s>bless me"), expected);
-  EXPECT_EQ(EncodeWithControlPieces(*tokenizer_, "</s>\xFF").status().code(),
-            Code::kInvalidArgument);
+  EXPECT_EQ(try_encode("</s>\xFF").status().code(), Code::kInvalidArgument);
 }
 
 TEST_F(TokenizerTest, InvalidUtf8NamesTheOffset) {
