@@ -10,8 +10,7 @@ Status IncrementalEncoder::Validate(std::string_view text) {
   valid_ += ValidUtf8Prefix(std::string_view(buffer_).substr(valid_));
   const std::string_view rest = std::string_view(buffer_).substr(valid_);
   if (rest.empty() || DecodeUtf8(rest).kind != Utf8Char::Kind::kInvalid) return Status();
-  return InvalidArgument("expected UTF-8, found an invalid byte at offset ",
-                         encoded_ + valid_);
+  return InvalidArgument("expected UTF-8, found an invalid byte at offset ", encoded_ + valid_);
 }
 
 Status IncrementalEncoder::EncodePart(std::string_view part, std::vector<int32_t>* ids) {

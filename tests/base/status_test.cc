@@ -70,6 +70,7 @@ TEST(LoggingTest, TextAndJsonLinesQuoteWhatNeedsIt) {
   SetLogJson(true);
   Log(LogLevel::kError, "failed", {{"why", "x\ty"}});
   SetLogJson(false);
+  FlushLog();
   const std::string lines = testing::internal::GetCapturedStderr();
   EXPECT_NE(lines.find(" INFO request_done id=r-1 note=\"a \\\"b\\\"\\u000ac\" tokens=3\n"),
             std::string::npos)
