@@ -21,13 +21,14 @@ class LmEval(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = Server()
+        cls.addClassCleanup(cls.stop)  # also after an error below
         cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
         cls.samples = cls.evaluate("polysketch_choice", "polysketch_rolling", "polysketch_generate")
 
     @classmethod
-    def tearDownClass(cls):
+    def stop(cls):
         assert cls.server.stop() == 0
-        cls.folder.cleanup()
 
     @classmethod
     def evaluate(cls, *tasks):
