@@ -34,6 +34,9 @@ constexpr Flag kFlags[] = {
      "names that the Host header of an HTTP request may have besides IP addresses and localhost, "
      "separated by commas; *: any name. Other requests get the HTTP status 403. Empty: any name, "
      "but none if http-listen is a loopback address."},
+    {"http-origins", kText, "ORIGINS", &C::http_origins, 0, 0,
+     "origins of web pages that may call the HTTP server (CORS), such as https://app.example, "
+     "separated by commas; *: any. Empty: none."},
     {"served-model-name", kText, "NAME", &C::served_model_name, 0, 0,
      "name of the model in the OpenAI API. Empty: the name of its folder."},
     {"tls-cert", kText, "FILE", &C::tls_cert, 0, 0,

@@ -95,6 +95,20 @@ Result<std::unique_ptr<CertificateStore>> OpenCertificates(const ServerConfig& c
   return store;
 }
 
+// Whether a browser asks what a page of an allowed origin may send.
+bool IsPreflight(const HttpRequest& request) {
+  return request.method == "OPTIONS" && !request.allowed_origin.empty() &&
+         !request.Header("Access-Control-Request-Method").empty();
+}
+
+void ReplyPreflight(HttpExchange& exchange) {
+  exchange.Reply(200, "text/plain", "",
+                 {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
+                  {"Access-Control-Allow-Headers",
+                   "Authorization, Content-Type, X-Request-Id, X-Tenant-Id, Traceparent"},
+                  {"Access-Control-Max-Age", "600"}});
+}
+
 void SetMessageLimits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(Clamped(config.max_message_bytes));
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, Clamped(config.max_metadata_bytes));
@@ -221,11 +235,13 @@ Status Server::StartHttp(const ServerConfig& config) {
   const std::string hosts =
       config.http_hosts.empty() ? DefaultAllowedHosts(config.http_listen) : config.http_hosts;
   HttpServer::Guards guards = {
-      .check = [this, hosts](HttpRequest* request) { return CheckHttp(hosts, request); },
+      .check = [this, hosts, origins = config.http_origins](
+                   HttpRequest* request) { return CheckHttp(hosts, origins, request); },
       .certificates = certificates_.get()};
   Result<std::unique_ptr<HttpServer>> http =
       HttpServer::Start(config.http_listen, limits, std::move(guards),
                         [this](const std::shared_ptr<HttpExchange>& exchange) {
+                          if (IsPreflight(exchange->request())) return ReplyPreflight(*exchange);
                           if (!api_->Handle(exchange)) page_->Handle(exchange);
                         });
   if (!http.ok() && config.http_listen_is_default) {
@@ -237,7 +253,8 @@ Status Server::StartHttp(const ServerConfig& config) {
   return Status();
 }
 
-Status Server::CheckHttp(const std::string& hosts, HttpRequest* request) {
+Status Server::CheckHttp(const std::string& hosts, const std::string& origins,
+                         HttpRequest* request) {
   const std::string_view host = request->Header("Host");
   if (!IsAllowedHost(host, hosts)) {
     return Status(
@@ -245,7 +262,9 @@ Status Server::CheckHttp(const std::string& hosts, HttpRequest* request) {
         StrCat("Host: expected an IP address, localhost or a name of --http-hosts, found \"", host,
                "\""));
   }
+  request->allowed_origin = AllowedOrigin(request->Header("Origin"), origins);
   if (guard_ == nullptr || StatusPage::IsHealthPath(request->path)) return Status();
+  if (IsPreflight(*request)) return Status();  // browsers send it without credentials
   PS_ASSIGN_OR_RETURN(request->caller, guard_->Admit(request->Headers("Authorization"),
                                                      request->peer, request->path));
   return Status();

@@ -62,7 +62,7 @@ class Server {
   Status StartHttp(const ServerConfig& config);
   Status StartGrpc(const ServerConfig& config);
   // Why a request of HTTP is refused when its header has arrived. `hosts`: of IsAllowedHost.
-  Status CheckHttp(const std::string& hosts, HttpRequest* request);
+  Status CheckHttp(const std::string& hosts, const std::string& origins, HttpRequest* request);
 
   // In order of construction: calls use the members above grpc_.
   ConnectionTable connections_;

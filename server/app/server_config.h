@@ -16,6 +16,7 @@ struct ServerConfig {
   std::string http_listen = "127.0.0.1:8000";
   bool http_listen_is_default = true;  // a busy port is then no error
   std::string http_hosts;
+  std::string http_origins;
   std::string served_model_name;
   std::string tls_cert;
   std::string tls_key;

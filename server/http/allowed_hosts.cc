@@ -19,17 +19,28 @@ bool IsIpAddress(std::string_view name) {
   return name.starts_with('[') || inet_pton(AF_INET, std::string(name).c_str(), &address) == 1;
 }
 
+// Whether `name`, which is not empty, is an entry of a list with commas.
+bool IsListed(std::string_view name, std::string_view list) {
+  while (!list.empty()) {
+    const std::string_view entry = list.substr(0, list.find(','));
+    if (!name.empty() && EqualsIgnoringCase(name, entry)) return true;
+    list.remove_prefix(std::min(list.size(), entry.size() + 1));
+  }
+  return false;
+}
+
 }  // namespace
 
 bool IsAllowedHost(std::string_view host, std::string_view allowed) {
   const std::string_view name = WithoutPort(host);
   if (IsIpAddress(name) || EqualsIgnoringCase(name, "localhost")) return true;
-  while (!allowed.empty()) {
-    const std::string_view entry = allowed.substr(0, allowed.find(','));
-    if (entry == "*" || (!name.empty() && EqualsIgnoringCase(name, entry))) return true;
-    allowed.remove_prefix(std::min(allowed.size(), entry.size() + 1));
-  }
-  return false;
+  return IsListed(name, allowed) || IsListed("*", allowed);
+}
+
+std::string AllowedOrigin(std::string_view origin, std::string_view allowed) {
+  if (origin.empty()) return "";
+  if (IsListed("*", allowed)) return "*";
+  return IsListed(origin, allowed) ? std::string(origin) : "";
 }
 
 std::string DefaultAllowedHosts(std::string_view listen_address) {

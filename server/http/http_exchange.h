@@ -28,6 +28,9 @@ struct HttpRequest {
   std::string peer;                      // "ipv4:127.0.0.1:4711"
   std::shared_ptr<const Caller> caller;  // null without API keys, and for an open path
 
+  // Access-Control-Allow-Origin of the response; empty: none.
+  std::string allowed_origin;
+
   // The value of a header, whatever the case of its name; empty if the client did not send it.
   std::string_view Header(std::string_view name) const;
   // The values of all headers of the name.

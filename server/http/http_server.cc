@@ -235,6 +235,10 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
     for (const auto& [name, value] : headers) head += StrCat(name, ": ", value, "\r\n");
     if (const std::string_view id = request_.Header(kRequestIdHeader); !id.empty())
       head += StrCat(kRequestIdHeader, ": ", id, "\r\n");
+    if (!request_.allowed_origin.empty()) {
+      head += StrCat("Access-Control-Allow-Origin: ", request_.allowed_origin,
+                     "\r\nAccess-Control-Expose-Headers: *\r\nVary: Origin\r\n");
+    }
     if (!keep_alive_.load()) head += "Connection: close\r\n";
     return head += "\r\n";
   }

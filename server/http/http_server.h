@@ -30,7 +30,8 @@ class HttpServer {
   using Handler = std::function<void(std::shared_ptr<HttpExchange> exchange)>;
   struct Guards {
     // Runs on the thread of the server when the header of a request has arrived, before the body. An
-    // error is the response, and no byte of the body is kept. May set HttpRequest::caller.
+    // error is the response, and no byte of the body is kept. May set HttpRequest::caller and
+    // allowed_origin.
     std::function<Status(HttpRequest* request)> check;
     const CertificateStore* certificates = nullptr;  // null: no TLS. Outlives the server.
   };

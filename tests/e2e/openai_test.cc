@@ -229,6 +229,29 @@ TEST_F(OpenAi, BadRequestsHaveOpenAisShape) {
   EXPECT_EQ(Http(server_->http_address(), path, std::string(65 << 20, 'x')).status, 413);
 }
 
+TEST(OpenAiOrigins, PagesOfAListedOriginMayCall) {
+  const Server server(
+      {.flags = {"--http-listen", "127.0.0.1:0", "--http-origins", "https://app.example"}});
+  const std::string body = R"({"prompt": "It", "max_tokens": 1})";
+  const auto preflight = [&server](const std::string& origin) {
+    return Http(server.http_address(), "/v1/completions", "",
+                {{"Origin", origin}, {"Access-Control-Request-Method", "POST"}}, "OPTIONS");
+  };
+  const std::string allowed = "Access-Control-Allow-Origin: https://app.example\r\n";
+  const HttpAnswer asked = preflight("https://app.example");
+  EXPECT_EQ(asked.status, 200);
+  EXPECT_NE(asked.head.find(allowed), std::string::npos) << asked.head;
+  EXPECT_NE(asked.head.find("Access-Control-Allow-Headers: Authorization"), std::string::npos);
+  const HttpAnswer called =
+      Http(server.http_address(), "/v1/completions", body, {{"Origin", "https://app.example"}});
+  EXPECT_EQ(called.status, 200);
+  EXPECT_NE(called.head.find(allowed), std::string::npos) << called.head;
+
+  const HttpAnswer refused = preflight("https://evil.example");
+  EXPECT_EQ(refused.status, 405);
+  EXPECT_EQ(refused.head.find("Access-Control"), std::string::npos) << refused.head;
+}
+
 TEST(OpenAiWarnings, AnIgnoredParameterIsLoggedOnce) {
   Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
   for (int i = 0; i < 3; ++i) {

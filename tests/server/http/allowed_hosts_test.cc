@@ -23,6 +23,19 @@ TEST(AllowedHosts, OtherNamesMustBeListed) {
   EXPECT_TRUE(IsAllowedHost("Models.Example:80", "other.example,models.example"));
 }
 
+TEST(AllowedHosts, OriginsMustBeListed) {
+  const std::string list = "https://a.example,http://b.example:8080";
+  EXPECT_EQ(AllowedOrigin("https://a.example", list), "https://a.example");
+  EXPECT_EQ(AllowedOrigin("http://b.example:8080", list), "http://b.example:8080");
+  for (const char* origin : {"", "null", "http://a.example", "https://a.example.evil", "a.example",
+                             "https://a.example,http://b.example:8080"}) {
+    EXPECT_EQ(AllowedOrigin(origin, list), "") << origin;
+    EXPECT_EQ(AllowedOrigin(origin, ""), "") << origin;
+  }
+  EXPECT_EQ(AllowedOrigin("https://c.example", "*"), "*");
+  EXPECT_EQ(AllowedOrigin("", "*"), "");
+}
+
 TEST(AllowedHosts, AnAddressOfThisMachineAloneAllowsNoName) {
   EXPECT_EQ(DefaultAllowedHosts("127.0.0.1:8000"), "");
   EXPECT_EQ(DefaultAllowedHosts("[::1]:8000"), "");
