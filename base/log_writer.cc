@@ -68,7 +68,7 @@ LogWriter::LogWriter(int fd, size_t limit, std::string (*dropped_line)(uint64_t 
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-void LogWriter::Write(std::string line) {
+void LogWriter::Write(std::string_view line) {
   {
     std::lock_guard lock(shared_->mutex);
     if (shared_->buffer.size() + line.size() > shared_->limit) {

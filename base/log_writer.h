@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace polysketch {
 
@@ -18,7 +19,7 @@ class LogWriter {
   LogWriter(int fd, size_t limit, std::string (*dropped_line)(uint64_t count));
 
   // Does not block. A line ends with \n.
-  void Write(std::string line);
+  void Write(std::string_view line);
   // Waits until the lines before this call are written, at most `patience`. Returns whether they
   // are.
   bool Flush(std::chrono::milliseconds patience);
