@@ -10,6 +10,7 @@ import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+OWN_CPU = 'polysketch_cpu_seconds_total{part="server"}'
 # A decode step for each token: the number of accepted drafts depends on the text.
 GREEDY = ["--ignore-eos", "--temperature=0", "--draft-tokens=0"]
 
@@ -62,6 +63,13 @@ class Server:
         """The result of call, and the seconds that it took."""
         start = time.monotonic()
         return self.call(*arguments, stdin=stdin), time.monotonic() - start
+
+    def load(self, *arguments, check=False):
+        """What polysketch-loadgen reports, and the seconds of CPU of the server's own threads: all but the model's."""
+        before = self.metric(OWN_CPU)
+        command = self.command("--json", "--quiet", *arguments, program="polysketch-loadgen")
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=check)
+        return json.loads(done.stdout), self.metric(OWN_CPU) - before
 
     def metric(self, name):
         """The value of a series of /metrics; `name` includes its labels."""

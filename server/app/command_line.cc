@@ -1,7 +1,5 @@
 #include "server/app/command_line.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -13,6 +11,7 @@
 #include "base/environment.h"
 #include "server/app/flags.h"
 #include "server/convert/status_map.h"
+#include "server/http/allowed_hosts.h"
 
 namespace polysketch {
 namespace {
@@ -106,13 +105,6 @@ Status Apply(const Setting& setting, CommandLine* command) {
   if (flag == nullptr) return InvalidArgument(setting.where, ": unknown flag (see --help)");
   if (name == "http-listen") command->config.http_listen_is_default = false;
   return Prefixed(setting.where + ": ", SetFlag(*flag, setting.text, &command->config));
-}
-
-bool IsLoopback(const std::string& address) {
-  const std::string host = address.substr(0, address.rfind(':'));
-  in_addr ip{};
-  return host == "localhost" || host == "[::1]" ||
-         (inet_pton(AF_INET, host.c_str(), &ip) == 1 && host.starts_with("127."));
 }
 
 // Checks flags that need each other, and addresses that other machines reach.

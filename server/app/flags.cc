@@ -41,8 +41,7 @@ constexpr Flag kFlags[] = {
      "name of the model in the OpenAI API. Empty: the name of its folder."},
     {"tls-cert", kText, "FILE", &C::tls_cert, 0, 0,
      "PEM file of the server's certificate and its chain: gRPC and HTTP use TLS. Read again when "
-     "it "
-     "changes, with the files of tls-key and tls-client-ca. Empty: no TLS."},
+     "it changes, with the files of tls-key and tls-client-ca. Empty: no TLS."},
     {"tls-key", kText, "FILE", &C::tls_key, 0, 0,
      "PEM file of the private key of tls-cert, without a password."},
     {"tls-client-ca", kText, "FILE", &C::tls_client_ca, 0, 0,
@@ -50,8 +49,7 @@ constexpr Flag kFlags[] = {
      "refused (mTLS). Empty: clients need no certificate."},
     {"api-keys", kText, "FILE", &C::api_keys, 0, 0,
      "file of the API keys, a JSON object a line (docs/credentials.md): calls without such a key "
-     "get "
-     "UNAUTHENTICATED, or the HTTP status 401. Read again when it changes. Empty: no keys."},
+     "get UNAUTHENTICATED, or the HTTP status 401. Read again when it changes. Empty: no keys."},
     {"insecure", kSwitch, "", &C::insecure, 0, 0,
      "lets listen and http-listen have addresses that are not loopback without api-keys and "
      "tls-client-ca: any client that reaches the port may use the server."},

@@ -43,9 +43,13 @@ std::string AllowedOrigin(std::string_view origin, std::string_view allowed) {
   return IsListed(origin, allowed) ? std::string(origin) : "";
 }
 
+bool IsLoopback(std::string_view address) {
+  const std::string_view host = WithoutPort(address);
+  return host == "localhost" || host == "[::1]" || (IsIpAddress(host) && host.starts_with("127."));
+}
+
 std::string DefaultAllowedHosts(std::string_view listen_address) {
-  const std::string_view name = WithoutPort(listen_address);
-  return name.starts_with("127.") || name == "[::1]" ? "" : "*";
+  return IsLoopback(listen_address) ? "" : "*";
 }
 
 }  // namespace polysketch

@@ -1,5 +1,5 @@
-// HTTP/1.1, with or without TLS, on Boost.Beast: one thread reads requests and writes responses of all connections.
-// Handlers run on that thread and answer later, from any thread.
+// HTTP/1.1, with or without TLS, on Boost.Beast: one thread reads requests and writes responses of
+// all connections. Handlers run on that thread and answer later, from any thread.
 #pragma once
 
 #include <chrono>

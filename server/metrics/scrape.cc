@@ -36,6 +36,15 @@ struct Sample {
   double value;
 };
 
+MetricFamily& AddFamily(std::string name, const char* help, MetricType type,
+                        std::vector<MetricFamily>* families) {
+  MetricFamily& family = families->emplace_back();
+  family.name = std::move(name);
+  family.help = help;
+  family.type = type;
+  return family;
+}
+
 // Adds one series to `family`.
 void AddSeries(double value, std::vector<ClientMetric::Label> labels, MetricFamily* family) {
   ClientMetric& metric = family->metric.emplace_back();
@@ -47,10 +56,8 @@ void Add(const char* prefix, std::initializer_list<Sample> samples,
          std::vector<MetricFamily>* families) {
   for (const Sample& sample : samples) {
     const bool counter = sample.name.ends_with("_total");
-    MetricFamily& family = families->emplace_back();
-    family.name = StrCat(prefix, sample.name);
-    family.help = sample.help;
-    family.type = counter ? MetricType::Counter : MetricType::Gauge;
+    MetricFamily& family = AddFamily(StrCat(prefix, sample.name), sample.help,
+                                     counter ? MetricType::Counter : MetricType::Gauge, families);
     AddSeries(sample.value, {}, &family);
   }
 }
@@ -120,12 +127,11 @@ void AddCpuParts(std::vector<MetricFamily>* families) {
   timespec process{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &process);
   const double all = static_cast<double>(process.tv_sec) + 1e-9 * double(process.tv_nsec);
-  MetricFamily& family = families->emplace_back();
-  family.name = "polysketch_cpu_seconds_total";
-  family.help =
-      "CPU time of the process by part: engine (the threads of the model), server (all other "
-      "threads).";
-  family.type = MetricType::Counter;
+  MetricFamily& family =
+      AddFamily("polysketch_cpu_seconds_total",
+                "CPU time of the process by part: engine (the threads of the model), server (all "
+                "other threads).",
+                MetricType::Counter, families);
   AddSeries(engine, {{"part", "engine"}}, &family);
   AddSeries(std::max(0.0, all - engine), {{"part", "server"}}, &family);
 }
@@ -234,12 +240,11 @@ void AddConnections(const ConnectionTable::Stats& stats, std::vector<MetricFamil
 }
 
 void AddRefused(const RefusedCounts& refused, std::vector<MetricFamily>* families) {
-  MetricFamily& family = families->emplace_back();
-  family.name = "polysketch_credentials_refused_total";
-  family.help =
+  MetricFamily& family = AddFamily(
+      "polysketch_credentials_refused_total",
       "Calls that --api-keys refused, by reason: no_key, unknown_key, requests_per_minute, "
-      "tokens_per_minute.";
-  family.type = MetricType::Counter;
+      "tokens_per_minute.",
+      MetricType::Counter, families);
   for (size_t i = 0; i < refused.size(); ++i) {
     AddSeries(static_cast<double>(refused[i]), {{"reason", std::string(kRefusalNames[i])}},
               &family);

@@ -27,6 +27,24 @@ Json ReasonJson(const AnswerChoice& choice) {
   return choice.finish_reason.empty() ? Json() : Json(choice.finish_reason);
 }
 
+// {"prompt_tokens", "completion_tokens", ...}.
+Json UsageJson(const v1::Usage& usage) {
+  Json json;
+  json["prompt_tokens"] = usage.prompt_tokens();
+  json["completion_tokens"] = usage.completion_tokens();
+  json["total_tokens"] = usage.prompt_tokens() + usage.completion_tokens();
+  json["prompt_tokens_details"] = {{"cached_tokens", usage.cached_tokens()}};
+  return json;
+}
+
+// Adds the fields of this server: the session after the completion, and how to continue a migrated
+// one.
+void AddServerFields(const Answer& answer, Json* json) {
+  if (answer.session.has_value())
+    (*json)["session"] = {{"id", answer.session->session()}, {"tokens", answer.session->tokens()}};
+  if (!answer.resume_token.empty()) (*json)["resume_token"] = answer.resume_token;
+}
+
 // Completions and chat completions: choices in an envelope, usage as the last event.
 class ChoicesForm : public AnswerForm {
  public:
@@ -133,21 +151,6 @@ std::string AnswerForm::Failure(const Status& status) {
 }
 
 std::string SseEvent(const Json& json) { return "data: " + JsonText(json) + "\n\n"; }
-
-Json UsageJson(const v1::Usage& usage) {
-  Json json;
-  json["prompt_tokens"] = usage.prompt_tokens();
-  json["completion_tokens"] = usage.completion_tokens();
-  json["total_tokens"] = usage.prompt_tokens() + usage.completion_tokens();
-  json["prompt_tokens_details"] = {{"cached_tokens", usage.cached_tokens()}};
-  return json;
-}
-
-void AddServerFields(const Answer& answer, Json* json) {
-  if (answer.session.has_value())
-    (*json)["session"] = {{"id", answer.session->session()}, {"tokens", answer.session->tokens()}};
-  if (!answer.resume_token.empty()) (*json)["resume_token"] = answer.resume_token;
-}
 
 std::unique_ptr<AnswerForm> NewCompletionForm(const CompletionOptions& options,
                                               AnswerHeader header) {

@@ -57,11 +57,6 @@ class AnswerForm {
 
 // "data: JSON", one event.
 std::string SseEvent(const nlohmann::ordered_json& json);
-// {"prompt_tokens", "completion_tokens", ...} of completions and chat completions.
-nlohmann::ordered_json UsageJson(const v1::Usage& usage);
-// Adds the fields of this server: the session after the completion, and how to continue a migrated
-// one.
-void AddServerFields(const Answer& answer, nlohmann::ordered_json* json);
 
 // The forms of /v1/completions and of /v1/chat/completions.
 std::unique_ptr<AnswerForm> NewCompletionForm(const CompletionOptions& options,

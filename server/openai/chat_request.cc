@@ -77,8 +77,7 @@ void ReadLogprobs(JsonFields* fields, CompletionOptions* options, v1::CompleteRe
 
 ChatOptions ReadChatOptions(JsonFields* fields) {
   ChatOptions options;
-  if (const json* variables = fields->Object("chat_template_kwargs"))
-    options.variables = *variables;
+  ReadTemplateVariables(fields, &options);
   options.continue_final_message = fields->Bool("continue_final_message").value_or(false);
   options.add_generation_prompt =
       fields->Bool("add_generation_prompt").value_or(!options.continue_final_message);
@@ -89,11 +88,8 @@ ChatOptions ReadChatOptions(JsonFields* fields) {
 
 void RefuseOtherThanText(JsonFields* fields) {
   Refuse(fields, {"tools", "functions"}, "the server calls no tools");
-  for (const char* name : {"tool_choice", "function_call"}) {
-    const json* choice = fields->Any(name);
-    if (choice != nullptr && *choice != "none" && *choice != "auto")
-      fields->Fail(name, "expected none: the server calls no tools");
-  }
+  RefuseToolChoice(fields, "tool_choice");
+  RefuseToolChoice(fields, "function_call");
   Refuse(fields, {"audio", "prediction", "web_search_options"}, "the model generates text only");
   const json* modalities = fields->Any("modalities");
   if (modalities != nullptr && *modalities != json::array({"text"}))
@@ -123,6 +119,24 @@ Result<std::vector<ChatMessage>> ToChatMessages(
     list.push_back(std::move(message));
   }
   return list;
+}
+
+void ReadTemplateVariables(JsonFields* fields, ChatOptions* options) {
+  if (const json* variables = fields->Object("chat_template_kwargs"))
+    options->variables = *variables;
+}
+
+void RefuseToolChoice(JsonFields* fields, const char* name) {
+  const json* choice = fields->Any(name);
+  if (choice != nullptr && *choice != "none" && *choice != "auto")
+    fields->Fail(name, "expected none: the server calls no tools");
+}
+
+void SetChatPrompt(const std::vector<int32_t>& ids, const ChatTemplate& chat_template,
+                   v1::CompleteRequest* request) {
+  request->mutable_prompt()->mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
+  const std::vector<int32_t>& stops = chat_template.stop_ids();
+  request->mutable_stop_token_ids()->Add(stops.begin(), stops.end());
 }
 
 void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const std::string& why) {
@@ -164,9 +178,7 @@ Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model) {
                       ToChatMessages(*messages, "messages", {"text"}));
   PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
   PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, chat_template->Encode(list, options));
-  request.mutable_prompt()->mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
-  const std::vector<int32_t>& stops = chat_template->stop_ids();
-  request.mutable_stop_token_ids()->Add(stops.begin(), stops.end());
+  SetChatPrompt(ids, *chat_template, &request);
   job.requests.push_back(std::move(request));
   return job;
 }

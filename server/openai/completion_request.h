@@ -1,4 +1,5 @@
-// The requests of POST /v1/completions, and the fields that other endpoints share with it. docs/openai-api.md lists the parameters.
+// The requests of POST /v1/completions, and the fields that other endpoints share with it.
+// docs/openai-api.md lists the parameters.
 #pragma once
 
 #include <nlohmann/json.hpp>

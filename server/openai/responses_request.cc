@@ -35,9 +35,7 @@ Result<std::vector<ChatMessage>> ToTurn(const json& input, const std::string& in
 
 void RefuseOthers(JsonFields* fields) {
   Refuse(fields, {"tools", "max_tool_calls"}, "the server calls no tools");
-  const json* choice = fields->Any("tool_choice");
-  if (choice != nullptr && *choice != "none" && *choice != "auto")
-    fields->Fail("tool_choice", "expected none: the server calls no tools");
+  RefuseToolChoice(fields, "tool_choice");
   Refuse(fields, {"background", "conversation", "prompt", "include"},
          "the server has no such parameter");
   const json* truncation = fields->Any("truncation");
@@ -97,8 +95,7 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model) {
   response.store = fields.Bool("store").value_or(true);
   fields.Object("metadata");
   ChatOptions chat_options;
-  if (const json* variables = fields.Object("chat_template_kwargs"))
-    chat_options.variables = *variables;
+  ReadTemplateVariables(&fields, &chat_options);
   if (const auto limit = fields.Integer("max_output_tokens", 0, kMaxInt32))
     request.set_max_tokens(static_cast<int32_t>(*limit));
   fields.Ignore({"parallel_tool_calls", "reasoning", "prompt_cache_options"});
@@ -124,9 +121,7 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model) {
   PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                       previous.empty() ? chat_template->Encode(turn, chat_options)
                                        : chat_template->EncodeTurn(turn, chat_options));
-  request.mutable_prompt()->mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
-  const std::vector<int32_t>& stops = chat_template->stop_ids();
-  request.mutable_stop_token_ids()->Add(stops.begin(), stops.end());
+  SetChatPrompt(ids, *chat_template, &request);
   response.turn_end = chat_template->turn_end();
   response.echo = Echo(body, response.store);
   response.job.requests.push_back(std::move(request));
