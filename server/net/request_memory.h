@@ -1,0 +1,83 @@
+// One budget for the memory that clients make the server hold, over all connections and protocols:
+// parts of messages, uploads, requests and replies. Work that does not fit is refused with
+// RESOURCE_EXHAUSTED, before the memory is allocated.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+namespace polysketch {
+
+// What the memory of a request is used for, in the order of a call's life.
+enum class RequestPhase {
+  kMessage,  // bytes of a message that has not arrived whole
+  kUpload,   // messages that were collected before a request can start
+  kRequest,  // a request: its prompt, in the queue or running
+  kReply,    // messages that the client has not read
+};
+inline constexpr std::array<std::string_view, 4> kRequestPhaseNames = {"message", "upload",
+                                                                       "request", "reply"};
+
+// Thread-safe.
+class RequestMemory {
+ public:
+  // `limit`: bytes, 0 or more.
+  explicit RequestMemory(int64_t limit) : limit_(limit) {}
+  RequestMemory(const RequestMemory&) = delete;
+  RequestMemory& operator=(const RequestMemory&) = delete;
+
+  // Counts `bytes`, 0 or more. Returns false, and counts a refusal instead, if they do not fit.
+  bool TryAdd(RequestPhase phase, int64_t bytes);
+  // Takes back what TryAdd has counted.
+  void Subtract(RequestPhase phase, int64_t bytes);
+
+  struct Stats {
+    int64_t limit = 0;
+    std::array<int64_t, 4> bytes{};     // by RequestPhase
+    std::array<uint64_t, 4> refused{};  // by RequestPhase: TryAdd that returned false
+  };
+  Stats stats() const;
+
+ private:
+  const int64_t limit_;
+  std::atomic<int64_t> total_{0};
+  std::array<std::atomic<int64_t>, 4> bytes_{};
+  std::array<std::atomic<uint64_t>, 4> refused_{};
+};
+
+// Bytes of one holder; its destructor takes them back. Used by one thread at a time.
+class HeldMemory {
+ public:
+  HeldMemory() = default;
+  HeldMemory(RequestMemory* memory, RequestPhase phase) : memory_(memory), phase_(phase) {}
+  ~HeldMemory() { Release(); }
+  HeldMemory(HeldMemory&& other) noexcept { *this = std::move(other); }
+  HeldMemory& operator=(HeldMemory&& other) noexcept {
+    std::swap(memory_, other.memory_);
+    std::swap(phase_, other.phase_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+
+  // Adds `bytes` to what is held. Returns false, and holds what it held, if they do not fit.
+  bool TryAdd(int64_t bytes) {
+    if (memory_ == nullptr) return true;
+    if (!memory_->TryAdd(phase_, bytes)) return false;
+    bytes_ += bytes;
+    return true;
+  }
+  void Release() {
+    if (memory_ != nullptr) memory_->Subtract(phase_, std::exchange(bytes_, 0));
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  RequestMemory* memory_ = nullptr;  // null: counts nothing
+  RequestPhase phase_ = RequestPhase::kMessage;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace polysketch
