@@ -23,7 +23,7 @@ using enum FlagKind;
 constexpr Flag kFlags[] = {
     {"model", kText, "DIR", &C::model, 0, 0, "model folder (docs/model-format.md). Required."},
     {"listen", kText, "HOST:PORT", &C::listen, 0, 0,
-     "address of the gRPC server. Port 0: a free port."},
+     "address of the gRPC server; unix:PATH for a unix socket. Port 0: a free port."},
     {"metrics-listen", kText, "HOST:PORT", &C::metrics_listen, 0, 0,
      "address of the HTTP server of /metrics. Empty: no metrics."},
     {"http-listen", kText, "HOST:PORT", &C::http_listen, 0, 0,
@@ -134,15 +134,17 @@ constexpr Flag kFlags[] = {
     {"max-body-bytes", kBytes, "BYTES", &C::max_body_bytes, 1024, int64_t{1} << 30,
      "limit of the body of an HTTP request. Larger ones get the HTTP status 413."},
     {"max-connections", kInteger, "N", &C::max_connections, 1, 100000,
-     "limit of open connections. More are closed on arrival."},
+     "limit of open connections. More are closed on arrival, or close an idle one of the client "
+     "that "
+     "has the most."},
     {"max-concurrent-streams", kInteger, "N", &C::max_concurrent_streams, 1, 65536,
      "limit of concurrent calls on a connection. The client delays more (HTTP/2)."},
     {"max-calls", kInteger, "N", &C::max_calls, 1, kMany,
      "limit of concurrent calls on all connections. More get RESOURCE_EXHAUSTED, except on a "
      "connection that has less than its share."},
     {"max-resets-per-second", kInteger, "N", &C::max_resets_per_second, 1, kMany,
-     "limit of the calls that a connection aborts in a second; ten times that in a burst. Beyond "
-     "it the connection is closed."},
+     "limit of the calls that a connection aborts, and of the streams that it resets, in a second; "
+     "ten times that in a burst. Beyond it the connection is closed."},
     {"stream-buffer", kInteger, "N", &C::stream_buffer, 1, 65536,
      "limit of the events that wait for a slow reader. Beyond it the sequence is idle and may be "
      "preempted."},
@@ -158,7 +160,7 @@ constexpr Flag kFlags[] = {
     {"max-ping-strikes", kInteger, "N", &C::max_ping_strikes, 1, 1000,
      "limit of strikes. Beyond it the connection is closed."},
     {"handshake-timeout", kDuration, "TIME", &C::handshake_timeout, 100, kDay,
-     "time in which a new connection must start HTTP/2. Otherwise it is closed."},
+     "time in which a new connection must complete TLS and start HTTP/2. Otherwise it is closed."},
     {"max-connection-idle", kDuration, "TIME", &C::max_connection_idle, 0, kDay,
      "time without calls after which a connection is closed. 0: no limit."},
     {"max-connection-age", kDuration, "TIME", &C::max_connection_age, 0, kDay,

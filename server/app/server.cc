@@ -15,7 +15,6 @@
 #include "base/logging.h"
 #include "polysketch_build_info.h"
 #include "server/convert/status_map.h"
-#include "server/credentials/grpc_credentials.h"
 #include "server/http/allowed_hosts.h"
 #include "server/http/http_errors.h"
 #include "server/http/http_server.h"
@@ -28,10 +27,11 @@
 namespace polysketch {
 namespace {
 
-// Bytes of one read from a connection. A flood is noticed between reads.
-constexpr int kReadChunkBytes = 64 << 10;
+constexpr int64_t kDefaultRequestMemory = int64_t{1} << 30;
 // Time for last messages to leave after the engine's drain, before calls are cancelled.
 constexpr std::chrono::milliseconds kGoodbye{1000};
+// Time for the bytes of calls that were cancelled.
+constexpr std::chrono::milliseconds kLastBytes{200};
 
 int Clamped(int64_t value) {
   return static_cast<int>(std::min<int64_t>(value, std::numeric_limits<int>::max()));
@@ -48,12 +48,22 @@ ConnectionLimits LimitsOf(const ServerConfig& config) {
           .resets_per_second = static_cast<double>(config.max_resets_per_second)};
 }
 
-// A connection of gRPC has two descriptors: gRPC's, and the duplicate of ConnectionTable. One of HTTP
-// has one.
+// A block of fields that gRPC refuses for --max-metadata-bytes is a call's error; a much larger one
+// closes the connection.
+FrameLimits FrameLimitsOf(const ServerConfig& config) {
+  return {.header_bytes = 4 * config.max_metadata_bytes,
+          .header_fields = std::max<int64_t>(128, config.max_metadata_bytes / 32),
+          .open_streams = MaxStreams(config),
+          .resets_per_second = static_cast<double>(config.max_resets_per_second),
+          .stall_deadline = config.stall_deadline};
+}
+
+// A connection of gRPC has three descriptors: the client's, and both ends of the pair between the
+// relay and gRPC. One of HTTP has one.
 void RaiseFileLimit(int64_t max_connections) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const auto wanted = static_cast<rlim_t>(3 * max_connections + 128);
+  const auto wanted = static_cast<rlim_t>(4 * max_connections + 128);
   if (limit.rlim_cur >= wanted) return;
   limit.rlim_cur = std::min(wanted, limit.rlim_max);
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted) {
@@ -112,7 +122,6 @@ void ReplyPreflight(HttpExchange& exchange) {
 void SetMessageLimits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(Clamped(config.max_message_bytes));
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, Clamped(config.max_metadata_bytes));
-  builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadChunkBytes);
   // Compression is off: a compressed message may expand to a thousand times its size.
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
@@ -124,8 +133,7 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder* builde
     builder->AddChannelArgument(name, Clamped(value));
   };
   set(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_concurrent_streams);
-  set(GRPC_ARG_ENABLE_CHANNELZ, 1);  // ResetGuard reads it
-  set(GRPC_ARG_MAX_CHANNEL_TRACE_EVENT_MEMORY_PER_NODE, 0);
+  set(GRPC_ARG_ENABLE_CHANNELZ, 0);
   set(GRPC_ARG_KEEPALIVE_TIME_MS, config.keepalive_time.count());
   set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, config.keepalive_timeout.count());
   set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -145,6 +153,7 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder* builde
 
 Server::Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Guard> guard)
     : connections_(LimitsOf(config)),
+      request_memory_(kDefaultRequestMemory),
       metrics_(metrics),
       guard_(std::move(guard)),
       tokenizers_(1),
@@ -273,7 +282,7 @@ Status Server::CheckHttp(const std::string& hosts, const std::string& origins,
 std::string Server::http_address() const { return http_ == nullptr ? "" : http_->address(); }
 
 Status Server::StartGrpc(const ServerConfig& config) {
-  Result<std::unique_ptr<Listener>> listener = Listener::Bind(config.listen, &connections_);
+  Result<std::unique_ptr<Listener>> listener = Listener::Bind(config.listen);
   if (!listener.ok()) return Prefixed("--listen: ", listener.status());
   listener_ = *std::move(listener);
   address_ = listener_->address();
@@ -282,19 +291,21 @@ Status Server::StartGrpc(const ServerConfig& config) {
   SetMessageLimits(config, &builder);
   SetConnectionLimits(config, &builder);
   builder.RegisterCallbackGenericService(&router_);
-  credentials_ = certificates_ == nullptr
-                     ? grpc::InsecureServerCredentials()
-                     : NewGrpcCredentials(certificates_.get(), !config.tls_client_ca.empty());
   acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials_);
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());  // the relay terminates TLS
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return Internal("gRPC did not start");
-  reset_guard_ = std::make_unique<ResetGuard>(&connections_, MaxStreams(config));
-  listener_->Start([this](int fd) {
+  const auto serve = [this](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = fd;
     acceptor_->HandleNewConnection(&connection);
-  });
+  };
+  relay_ = std::make_unique<Relay>(RelayOptions{.frames = FrameLimitsOf(config),
+                                                .handshake_timeout = config.handshake_timeout,
+                                                .certificates = certificates_.get()},
+                                   &connections_, &request_memory_, serve);
+  listener_->Start([this](int fd, const std::string& key) { relay_->Add(fd, key); });
   return Status();
 }
 
@@ -327,11 +338,14 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
   const auto last = migrates ? std::max(goodbye, deadline) : goodbye;
   grpc_->Shutdown(last);
   grpc_->Wait();
-  if (http_ != nullptr) {
-    http_->Drain();
-    while (http_->running() > 0 && std::chrono::system_clock::now() < last)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  if (http_ != nullptr) http_->Drain();
+  // The last bytes of gRPC and HTTP are on their way.
+  const auto busy = [this] {
+    return connections_.stats().open > 0 || (http_ != nullptr && http_->running() > 0);
+  };
+  const auto end = std::max(last, std::chrono::system_clock::now() + kLastBytes);
+  while (busy() && std::chrono::system_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return all_ended;
 }
 

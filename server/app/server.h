@@ -14,7 +14,8 @@
 #include "server/credentials/guard.h"
 #include "server/net/health.h"
 #include "server/net/listener.h"
-#include "server/net/reset_guard.h"
+#include "server/net/relay.h"
+#include "server/net/request_memory.h"
 #include "server/net/router.h"
 #include "server/rpc/service_context.h"
 
@@ -66,6 +67,7 @@ class Server {
 
   // In order of construction: calls use the members above grpc_.
   ConnectionTable connections_;
+  RequestMemory request_memory_;
   Metrics* const metrics_;
   const std::unique_ptr<Guard> guard_;              // null without --api-keys
   std::unique_ptr<CertificateStore> certificates_;  // null without --tls-cert
@@ -73,10 +75,9 @@ class Server {
   ServiceContext context_;
   HealthService health_;
   Router router_;
-  std::shared_ptr<grpc::ServerCredentials> credentials_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
-  std::unique_ptr<ResetGuard> reset_guard_;
+  std::unique_ptr<Relay> relay_;
   std::unique_ptr<Listener> listener_;
   std::shared_ptr<ScrapeMetrics> scrape_;
   std::unique_ptr<prometheus::Exposer> exposer_;

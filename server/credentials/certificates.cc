@@ -107,28 +107,52 @@ void LogCertificate(const CertificateFiles& paths, const X509& certificate) {
       {{"file", paths.certificate}, {"expires", EndOf(certificate)}});
 }
 
-}  // namespace
+// A client that offers other protocols only is refused.
+int SelectHttp2(SSL*, const unsigned char** chosen, unsigned char* size,
+                const unsigned char* offered, unsigned int offered_size, void*) {
+  static constexpr unsigned char kHttp2[] = "\x02h2";
+  unsigned char* found = nullptr;
+  if (SSL_select_next_proto(&found, size, kHttp2, sizeof(kHttp2) - 1, offered, offered_size) !=
+      OPENSSL_NPN_NEGOTIATED) {
+    return SSL_TLSEXT_ERR_ALERT_FATAL;
+  }
+  *chosen = found;
+  return SSL_TLSEXT_ERR_OK;
+}
 
-Result<std::shared_ptr<const Certificates>> ParseCertificates(const CertificateFiles& paths,
-                                                              CertificateFiles pem) {
-  ERR_clear_error();
-  auto certificates = std::make_shared<Certificates>();
-  certificates->context.reset(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
-  SSL_CTX* const context = certificates->context.get();
+// Without certificates.
+Result<std::shared_ptr<SSL_CTX>> NewContext() {
+  std::shared_ptr<SSL_CTX> owned(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
+  SSL_CTX* const context = owned.get();
   if (context == nullptr) return Internal("TLS: ", TakeReason());
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   // A resumed session would keep a client certificate that is no longer accepted.
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_set_num_tickets(context, 0);
+  return owned;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Certificates>> ParseCertificates(const CertificateFiles& paths,
+                                                              const CertificateFiles& pem) {
+  ERR_clear_error();
   PS_ASSIGN_OR_RETURN(const std::vector<X509Certificate> chain,
                       ParseChain(paths.certificate, pem.certificate));
   PS_ASSIGN_OR_RETURN(const PrivateKey key, ParseKey(paths.key, pem.key));
-  PS_RETURN_IF_ERROR(SetPair(paths, chain, key, context));
-  if (!paths.client_ca.empty())
-    PS_RETURN_IF_ERROR(AddClientAuthorities(paths.client_ca, pem.client_ca, context));
+  auto certificates = std::make_shared<Certificates>();
+  for (auto* context : {&certificates->context, &certificates->http2_context}) {
+    PS_ASSIGN_OR_RETURN(*context, NewContext());
+    PS_RETURN_IF_ERROR(SetPair(paths, chain, key, context->get()));
+    if (!paths.client_ca.empty())
+      PS_RETURN_IF_ERROR(AddClientAuthorities(paths.client_ca, pem.client_ca, context->get()));
+  }
+  SSL_CTX* const http2 = certificates->http2_context.get();
+  SSL_CTX_set_alpn_select_cb(http2, SelectHttp2, nullptr);
+  // RFC 9113, section 9.2.2: of TLS 1.2, suites with forward secrecy and AEAD only.
+  SSL_CTX_set_cipher_list(http2, "ECDHE+AESGCM:ECDHE+CHACHA20");
   LogCertificate(paths, *chain.front());
-  certificates->pem = std::move(pem);
   return std::shared_ptr<const Certificates>(std::move(certificates));
 }
 

@@ -19,15 +19,15 @@ struct CertificateFiles {
   std::string client_ca;    // PEM: authorities of clients; empty: clients need no certificate
 };
 
-// Checked and immutable.
+// Checked and immutable: contexts for servers of TLS 1.2 and 1.3.
 struct Certificates {
-  CertificateFiles pem;              // contents
-  std::shared_ptr<SSL_CTX> context;  // made of them, for servers of TLS 1.2 and 1.3
+  std::shared_ptr<SSL_CTX> context;        // for HTTP/1.1
+  std::shared_ptr<SSL_CTX> http2_context;  // for gRPC: selects "h2" (ALPN)
 };
 
 // INVALID_ARGUMENT names the file of `paths` that is wrong, and the reason. `pem`: contents.
 Result<std::shared_ptr<const Certificates>> ParseCertificates(const CertificateFiles& paths,
-                                                              CertificateFiles pem);
+                                                              const CertificateFiles& pem);
 
 // Thread-safe.
 class CertificateStore {

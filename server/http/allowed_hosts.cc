@@ -45,7 +45,8 @@ std::string AllowedOrigin(std::string_view origin, std::string_view allowed) {
 
 bool IsLoopback(std::string_view address) {
   const std::string_view host = WithoutPort(address);
-  return host == "localhost" || host == "[::1]" || (IsIpAddress(host) && host.starts_with("127."));
+  return address.starts_with("unix:") || host == "localhost" || host == "[::1]" ||
+         (IsIpAddress(host) && host.starts_with("127."));
 }
 
 std::string DefaultAllowedHosts(std::string_view listen_address) {

@@ -17,7 +17,7 @@ bool IsAllowedHost(std::string_view host, std::string_view allowed);
 std::string AllowedOrigin(std::string_view origin, std::string_view allowed);
 
 // Whether only this machine can reach a listener at `address`: "127.0.0.1:8000", "[::1]:8000",
-// "localhost:8000".
+// "localhost:8000", "unix:PATH".
 bool IsLoopback(std::string_view address);
 
 // The value of --http-hosts that is meant by an empty one: any name, but none for an address that

@@ -1,18 +1,20 @@
 #include "server/net/connections.h"
 
 #include <arpa/inet.h>
-#include <linux/tcp.h>  // netinet/tcp.h has an older tcp_info
 #include <netinet/in.h>
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "base/log_limit.h"
 #include "base/logging.h"
 
 namespace polysketch {
 namespace {
 
 constexpr double kBurstSeconds = 10;
+constexpr std::string_view kPeerName = "polysketch/";  // and the process, the id, the key
+constexpr int64_t kMaxClosing = 64;
 
 void EraseAll(std::string* text, std::string_view part) {
   for (size_t at = text->find(part); at != std::string::npos; at = text->find(part, at))
@@ -47,34 +49,84 @@ std::string ConnectionKey(std::string_view grpc_peer) {
   return key;
 }
 
-ConnectionTable::~ConnectionTable() {
-  for (const auto& [id, connection] : connections_) close(connection.fd);
+std::string PeerName(uint64_t id, const std::string& key) {
+  return StrCat(kPeerName, getpid(), "/", id, "/", key);
+}
+
+std::string ClientPeer(std::string_view grpc_peer) {
+  const size_t name = grpc_peer.find(kPeerName);
+  if (name == std::string_view::npos) return std::string(grpc_peer);
+  std::string_view rest = grpc_peer.substr(name + kPeerName.size());
+  for (int part = 0; part < 2; ++part) rest.remove_prefix(rest.find('/') + 1);
+  if (rest.starts_with("unix")) return std::string(rest);
+  const size_t port = rest.rfind(':');
+  const std::string_view host = rest.substr(0, port);
+  return host.find(':') == std::string_view::npos ? StrCat("ipv4:", rest)
+                                                  : StrCat("ipv6:[", host, "]", rest.substr(port));
+}
+
+std::string PeerOf(std::string_view key) {
+  if (key.starts_with("unix")) return std::string(key);
+  const std::string host(key.substr(0, key.rfind(':')));
+  in6_addr address{};
+  if (inet_pton(AF_INET6, host.c_str(), &address) != 1) return host;
+  std::fill(std::begin(address.s6_addr) + 8, std::end(address.s6_addr), uint8_t{0});
+  char text[INET6_ADDRSTRLEN] = "";
+  inet_ntop(AF_INET6, &address, text, sizeof(text));
+  return text;
 }
 
 ConnectionTable::Id ConnectionTable::Add(const std::string& key, int fd) {
   std::lock_guard lock(mutex_);
-  if (static_cast<int64_t>(connections_.size()) >= limits_.max_connections ||
-      calls_ > 2 * limits_.max_calls) {
+  const bool full = static_cast<int64_t>(connections_.size()) >= limits_.max_connections;
+  if (calls_ > 2 * limits_.max_calls || (full && !CloseOneOf(PeerOf(key)))) {
     ++refused_;
     return 0;
   }
   const Id id = next_id_++;
-  connections_[id] = Connection{.key = key, .fd = fd};
+  connections_.emplace(id,
+                       Connection{.key = key,
+                                  .fd = fd,
+                                  .resets = TokenBucket(limits_.resets_per_second,
+                                                        kBurstSeconds * limits_.resets_per_second),
+                                  .active = std::chrono::steady_clock::now()});
   ids_[key] = id;  // an older connection of the same key is closed: its Remove follows
   return id;
 }
 
-int ConnectionTable::Remove(Id id) {
+bool ConnectionTable::CloseOneOf(const std::string& newcomer) {
+  std::unordered_map<std::string, int64_t> open;  // by peer
+  int64_t closing = 0;
+  for (const auto& [id, connection] : connections_) {
+    connection.closing ? ++closing : ++open[PeerOf(connection.key)];
+  }
+  // Those that are closing leave soon. A few more than max_connections are open meanwhile.
+  if (static_cast<int64_t>(connections_.size()) - closing < limits_.max_connections)
+    return closing <= kMaxClosing;
+  const auto most = std::max_element(
+      open.begin(), open.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (open[newcomer] + 1 >= most->second) return false;
+  Connection* victim = nullptr;
+  for (auto& [id, connection] : connections_) {
+    if (connection.closing || PeerOf(connection.key) != most->first) continue;
+    const auto rank = [](const Connection& c) { return std::pair(c.calls > 0, c.active); };
+    if (victim == nullptr || rank(connection) < rank(*victim)) victim = &connection;
+  }
+  // Calls of a peer end for another's only if that peer has more than half of all connections.
+  if (victim->calls > 0 && 2 * most->second <= limits_.max_connections) return false;
+  CloseLocked(victim, "its client has the most connections, and another needs one", &refused_);
+  return true;
+}
+
+void ConnectionTable::Remove(Id id) {
   std::lock_guard lock(mutex_);
   const auto found = connections_.find(id);
-  if (found == connections_.end()) return -1;
-  const int fd = found->second.fd;
+  if (found == connections_.end()) return;
   if (const auto by_key = ids_.find(found->second.key);
       by_key != ids_.end() && by_key->second == id) {
     ids_.erase(by_key);
   }
   connections_.erase(found);
-  return fd;
 }
 
 ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer) {
@@ -91,11 +143,12 @@ ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer) {
   call.connection = id->second;
   Connection& connection = connections_.at(id->second);
   ++connection.calls;
+  connection.active = std::chrono::steady_clock::now();
   // A flood of calls must not keep other connections from their first call.
   const int64_t share = limits_.max_calls / static_cast<int64_t>(connections_.size());
   if (crowded && connection.calls > std::max<int64_t>(share, 1)) call.verdict = Verdict::kTooMany;
   if (connection.calls > limits_.max_calls_per_connection)
-    CloseLocked(&connection, "calls not yet freed");
+    CloseLocked(&connection, "too many calls not yet freed", &abusive_);
   if (connection.closing) call.verdict = Verdict::kAbusive;
   return call;
 }
@@ -107,40 +160,22 @@ void ConnectionTable::EndCall(const Call& call, bool aborted, TimePoint now) {
   if (found == connections_.end()) return;
   Connection& connection = found->second;
   --connection.calls;
-  if (!aborted) return;
-  const double elapsed = std::chrono::duration<double>(now - connection.leaked).count();
-  connection.resets = std::max(0.0, connection.resets - elapsed * limits_.resets_per_second) + 1;
-  connection.leaked = now;
-  if (connection.resets > kBurstSeconds * limits_.resets_per_second)
-    CloseLocked(&connection, "aborted calls");
+  connection.active = now;
+  if (aborted && !connection.resets.Add(1, now))
+    CloseLocked(&connection, "too many aborted calls", &abusive_);
 }
 
-std::vector<ConnectionTable::Busy> ConnectionTable::TakeBusy(uint64_t bytes) {
-  std::vector<Busy> busy;
-  std::lock_guard lock(mutex_);
-  for (auto& [id, connection] : connections_) {
-    tcp_info info{};
-    socklen_t size = sizeof(info);
-    if (connection.closing || getsockopt(connection.fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) {
-      continue;
-    }
-    if (info.tcpi_bytes_received - connection.reported_bytes < bytes) continue;
-    connection.reported_bytes = info.tcpi_bytes_received;
-    busy.push_back({id, connection.key});
-  }
-  return busy;
-}
-
-void ConnectionTable::Close(Id id, std::string_view what) {
+void ConnectionTable::Close(Id id, std::string_view reason) {
   std::lock_guard lock(mutex_);
   const auto found = connections_.find(id);
-  if (found != connections_.end()) CloseLocked(&found->second, what);
+  if (found != connections_.end()) CloseLocked(&found->second, reason, &abusive_);
 }
 
-void ConnectionTable::CloseLocked(Connection* connection, std::string_view what) {
+void ConnectionTable::CloseLocked(Connection* connection, std::string_view reason,
+                                  uint64_t* count) {
   if (connection->closing) return;
   connection->closing = true;
-  ++abusive_;
+  ++*count;
   // The last close then resets the connection. Otherwise its client would continue to send into a
   // closed window.
   const linger at_once{.l_onoff = 1, .l_linger = 0};
@@ -149,8 +184,9 @@ void ConnectionTable::CloseLocked(Connection* connection, std::string_view what)
   // Drop the input in the kernel's buffer, which would otherwise be read and become calls. Only
   // once: a client that continues to send must not hold this thread.
   recv(connection->fd, nullptr, size_t{8} << 20, MSG_TRUNC | MSG_DONTWAIT);
-  LogWarning("connection_closed",
-             {{"peer", connection->key}, {"reason", StrCat("too many ", what)}});
+  static LogLimit limit("closed_connections_not_logged");
+  if (limit.Allow())
+    LogWarning("connection_closed", {{"peer", connection->key}, {"reason", reason}});
 }
 
 ConnectionTable::Stats ConnectionTable::stats() const {

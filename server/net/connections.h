@@ -18,12 +18,13 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
+
+#include "server/net/token_bucket.h"
 
 namespace polysketch {
 
 struct ConnectionLimits {
-  int64_t max_connections = 256;
+  int64_t max_connections = 256;           // of them all; a full table favours peers that have few
   int64_t max_calls = 1024;                // over all connections
   int64_t max_calls_per_connection = 256;  // not yet freed, including aborted calls
   double resets_per_second = 100;          // sustained; ten times that in a burst
@@ -35,6 +36,16 @@ struct ConnectionLimits {
 std::string ConnectionKey(const sockaddr_storage& address);
 std::string ConnectionKey(std::string_view grpc_peer);
 
+// The name of a connection's socket at gRPC, which gRPC reports as its peer with a scheme before it.
+// `id`: makes the name unique.
+std::string PeerName(uint64_t id, const std::string& key);
+// The address of the client in gRPC's form ("ipv4:127.0.0.1:4711", "unix:7"), from a peer that gRPC
+// reports.
+std::string ClientPeer(std::string_view grpc_peer);
+// Which client a key is of: its address without the port, of IPv6 the first 64 bits. A key of a unix
+// socket is its own client.
+std::string PeerOf(std::string_view key);
+
 // Thread-safe.
 class ConnectionTable {
  public:
@@ -42,16 +53,16 @@ class ConnectionTable {
   using TimePoint = std::chrono::steady_clock::time_point;
 
   explicit ConnectionTable(const ConnectionLimits& limits) : limits_(limits) {}
-  ~ConnectionTable();  // closes the descriptors in the table
   ConnectionTable(const ConnectionTable&) = delete;
   ConnectionTable& operator=(const ConnectionTable&) = delete;
 
-  // `fd` is a duplicate of the connection's socket, through which the table can close the
-  // connection. Returns 0, and the caller keeps `fd`, when max_connections are open, or when more
-  // than twice max_calls are not yet freed: the client that caused them must not come back first.
+  // The caller owns `fd`, the connection's socket, through which the table can close the connection.
+  // When max_connections are open, the table closes one of the peer that has the most, preferably
+  // one without calls, if the newcomer's peer has fewer. Returns 0 if it cannot, or when more than
+  // twice max_calls are not yet freed: the client that caused them must not come back first.
   Id Add(const std::string& key, int fd);
-  // Returns the fd, which the caller closes; -1 for an unknown id.
-  int Remove(Id id);
+  // Called before `fd` is closed.
+  void Remove(Id id);
 
   enum class Verdict {
     kAccepted,
@@ -66,19 +77,13 @@ class ConnectionTable {
   Call BeginCall(std::string_view grpc_peer);
   void EndCall(const Call& call, bool aborted, TimePoint now = std::chrono::steady_clock::now());
 
-  struct Busy {
-    Id id = 0;
-    std::string key;
-  };
-  // Returns the connections that received at least `bytes` since TakeBusy last returned them.
-  std::vector<Busy> TakeBusy(uint64_t bytes);
-  // Closes a connection as the rules above do. The log says "too many `what`".
-  void Close(Id id, std::string_view what);
+  // Closes a connection as the rules above do. The log has the reason.
+  void Close(Id id, std::string_view reason);
 
   struct Stats {
     int64_t open = 0;
     int64_t calls = 0;
-    uint64_t refused = 0;  // connections that Add refused
+    uint64_t refused = 0;  // connections that Add refused, or closed for another peer's
     uint64_t abusive = 0;  // connections closed by a rule above
   };
   Stats stats() const;
@@ -88,12 +93,14 @@ class ConnectionTable {
     std::string key;
     int fd = -1;
     int64_t calls = 0;
-    double resets = 0;  // level of the bucket, leaking at resets_per_second
-    TimePoint leaked{};
-    uint64_t reported_bytes = 0;
+    TokenBucket resets;
+    TimePoint active{};  // when a call last began or ended
     bool closing = false;
   };
-  void CloseLocked(Connection* connection, std::string_view what);
+  // Adds 1 to *count, unless the connection is closing already.
+  void CloseLocked(Connection* connection, std::string_view reason, uint64_t* count);
+  // Makes room for a newcomer. Returns whether it did.
+  bool CloseOneOf(const std::string& newcomer);
 
   const ConnectionLimits limits_;
   mutable std::mutex mutex_;  // guards everything below

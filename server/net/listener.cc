@@ -1,12 +1,13 @@
 #include "server/net/listener.h"
 
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/epoll.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,17 +18,16 @@
 
 #include "base/check.h"
 #include "base/logging.h"
+#include "server/net/connections.h"
 
 namespace polysketch {
 namespace {
 
-// Ids of connections start at 1 and stay below these.
-constexpr uint64_t kListenEvent = ~uint64_t{0};
-constexpr uint64_t kStopEvent = kListenEvent - 1;
-
 // Bytes of a connection's input in the kernel. Requests are small; a larger buffer only lets a
 // flood send more before it is noticed.
 constexpr int kReceiveBuffer = 256 << 10;
+
+constexpr std::string_view kUnixScheme = "unix:";
 
 struct HostPort {
   std::string host;
@@ -38,7 +38,7 @@ Result<HostPort> SplitAddress(const std::string& address) {
   static const std::regex form(R"((?:\[([^\]]+)\]|([^:]+)):([0-9]{1,5}))");
   std::smatch match;
   if (!std::regex_match(address, match, form) || std::stoi(match[3]) > 65535) {
-    return InvalidArgument("expected HOST:PORT or [IPV6]:PORT, found \"", address, "\"");
+    return InvalidArgument("expected HOST:PORT, [IPV6]:PORT or unix:PATH, found \"", address, "\"");
   }
   return HostPort{match[1].matched ? match[1] : match[2], match[3]};
 }
@@ -71,10 +71,7 @@ std::string BoundAddress(int fd) {
   return StrCat("[", key.substr(0, colon), "]", key.substr(colon));
 }
 
-}  // namespace
-
-Result<std::unique_ptr<Listener>> Listener::Bind(const std::string& address,
-                                                 ConnectionTable* table) {
+Result<int> ListenOnTcp(const std::string& address) {
   PS_ASSIGN_OR_RETURN(const HostPort parts, SplitAddress(address));
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -91,21 +88,53 @@ Result<std::unique_ptr<Listener>> Listener::Bind(const std::string& address,
   const int error = errno;
   freeaddrinfo(found);
   if (fd < 0) return Unavailable("cannot listen on ", address, ": ", std::strerror(error));
-  return std::unique_ptr<Listener>(new Listener(fd, BoundAddress(fd), table));
+  return fd;
 }
 
-Listener::Listener(int fd, std::string address, ConnectionTable* table)
-    : listen_fd_(fd),
-      epoll_fd_(epoll_create1(EPOLL_CLOEXEC)),
-      stop_fd_(eventfd(0, EFD_CLOEXEC)),
-      address_(std::move(address)),
-      table_(table) {
-  PS_CHECK(epoll_fd_ >= 0 && stop_fd_ >= 0) << std::strerror(errno);
-  for (const auto& [watched, data] :
-       {std::pair{listen_fd_, kListenEvent}, std::pair{stop_fd_, kStopEvent}}) {
-    epoll_event event{.events = EPOLLIN, .data = {.u64 = data}};
-    PS_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, watched, &event) == 0) << std::strerror(errno);
+// Whether no process listens on a unix socket, which an earlier one has left.
+bool IsStale(const sockaddr_un& name) {
+  struct stat info {};
+  if (lstat(name.sun_path, &info) != 0 || !S_ISSOCK(info.st_mode)) return false;
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const bool refused = connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0 &&
+                       errno == ECONNREFUSED;
+  close(fd);
+  return refused;
+}
+
+Result<int> ListenOnUnix(const std::string& path) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(name.sun_path)) {
+    return InvalidArgument("expected unix:PATH with a path of 1 to ", sizeof(name.sun_path) - 1,
+                           " bytes, found ", path.size(), " bytes");
   }
+  path.copy(name.sun_path, path.size());
+  if (IsStale(name)) unlink(path.c_str());
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0 &&
+      chmod(path.c_str(), 0660) == 0 && listen(fd, SOMAXCONN) == 0) {
+    return fd;
+  }
+  const int error = errno;
+  close(fd);
+  return Unavailable("cannot listen on unix:", path, ": ", std::strerror(error));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Listener>> Listener::Bind(const std::string& address) {
+  if (address.starts_with(kUnixScheme)) {
+    PS_ASSIGN_OR_RETURN(const int fd, ListenOnUnix(address.substr(kUnixScheme.size())));
+    return std::unique_ptr<Listener>(new Listener(fd, address));
+  }
+  PS_ASSIGN_OR_RETURN(const int fd, ListenOnTcp(address));
+  return std::unique_ptr<Listener>(new Listener(fd, BoundAddress(fd)));
+}
+
+Listener::Listener(int fd, std::string address)
+    : listen_fd_(fd), stop_fd_(eventfd(0, EFD_CLOEXEC)), address_(std::move(address)) {
+  PS_CHECK(stop_fd_ >= 0) << std::strerror(errno);
 }
 
 Listener::~Listener() {
@@ -114,40 +143,24 @@ Listener::~Listener() {
     PS_CHECK(write(stop_fd_, &one, sizeof(one)) == sizeof(one)) << std::strerror(errno);
     thread_.join();
   }
+  if (address_.starts_with(kUnixScheme)) unlink(address_.c_str() + kUnixScheme.size());
   close(stop_fd_);
-  close(epoll_fd_);
   close(listen_fd_);
 }
 
-void Listener::Start(std::function<void(int)> handle) {
+void Listener::Start(std::function<void(int, const std::string&)> handle) {
   handle_ = std::move(handle);
   thread_ = std::thread([this] { Loop(); });
 }
 
 void Listener::Loop() {
-  epoll_event events[64];
+  pollfd watched[] = {{.fd = listen_fd_, .events = POLLIN, .revents = 0},
+                      {.fd = stop_fd_, .events = POLLIN, .revents = 0}};
   while (true) {
-    const int count = epoll_wait(epoll_fd_, events, std::size(events), -1);
-    PS_CHECK(count >= 0 || errno == EINTR) << std::strerror(errno);
-    for (int i = 0; i < count; ++i) {
-      const uint64_t data = events[i].data.u64;
-      if (data == kStopEvent) return;
-      if (data == kListenEvent) {
-        Accept();
-      } else if ((events[i].events & (EPOLLHUP | EPOLLERR)) != 0) {
-        Forget(data);
-      }
-    }
+    PS_CHECK(poll(watched, std::size(watched), -1) >= 0 || errno == EINTR) << std::strerror(errno);
+    if (watched[1].revents != 0) return;
+    if (watched[0].revents != 0) Accept();
   }
-}
-
-void Listener::Forget(ConnectionTable::Id id) {
-  const int duplicate = table_->Remove(id);
-  if (duplicate < 0) return;
-  // close() alone would leave the descriptor in the epoll set as long as gRPC holds the same
-  // socket.
-  epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, duplicate, nullptr);
-  close(duplicate);
 }
 
 void Listener::Accept() {
@@ -157,7 +170,10 @@ void Listener::Accept() {
     const int fd = accept4(listen_fd_, reinterpret_cast<sockaddr*>(&peer), &size,
                            SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) {
-      Register(fd, ConnectionKey(peer));
+      const int on = 1;
+      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+      handle_(fd, peer.ss_family == AF_UNIX ? StrCat(kUnixScheme, ++unix_connections_)
+                                            : ConnectionKey(peer));
       continue;
     }
     if (errno == ECONNABORTED || errno == EINTR) continue;
@@ -169,24 +185,6 @@ void Listener::Accept() {
     }
     return;
   }
-}
-
-void Listener::Register(int fd, const std::string& key) {
-  const int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  const ConnectionTable::Id id = duplicate < 0 ? 0 : table_->Add(key, duplicate);
-  if (id == 0) {
-    LogWarning("connection_refused", {{"peer", key}, {"reason", "too many connections or calls"}});
-    if (duplicate >= 0) close(duplicate);
-    close(fd);
-    return;
-  }
-  const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  // The duplicate reports EPOLLHUP, which is always watched, once gRPC has shut the socket down or
-  // both ends are closed.
-  epoll_event event{.events = 0, .data = {.u64 = id}};
-  PS_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, duplicate, &event) == 0) << std::strerror(errno);
-  handle_(fd);
 }
 
 }  // namespace polysketch

@@ -1,49 +1,44 @@
-// The server's own listening socket. gRPC gets accepted connections, so that their number is
-// bounded and ConnectionTable can close each of them.
+// The server's own listening socket, of TCP or a unix socket.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "base/status.h"
-#include "server/net/connections.h"
 
 namespace polysketch {
 
 class Listener {
  public:
-  // `address` is "HOST:PORT" or "[::1]:PORT". For a name, the first of its addresses that can be
-  // bound is used; port 0 binds a free port. INVALID_ARGUMENT for another form or an unknown name,
-  // UNAVAILABLE if no address can be bound. Connections wait in the kernel until Start. `table`
-  // outlives the listener.
-  static Result<std::unique_ptr<Listener>> Bind(const std::string& address, ConnectionTable* table);
-  ~Listener();
+  // `address` is "HOST:PORT", "[::1]:PORT" or "unix:PATH". For a name, the first of its addresses
+  // that can be bound is used; port 0 binds a free port. A unix socket at PATH without a listening process
+  // is replaced; the owner and the group may connect. INVALID_ARGUMENT for another form or an unknown
+  // name, UNAVAILABLE if no address can be bound. Connections wait in the kernel until Start.
+  static Result<std::unique_ptr<Listener>> Bind(const std::string& address);
+  ~Listener();  // removes the unix socket
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // The bound address: "127.0.0.1:50051".
+  // The bound address: "127.0.0.1:50051", "unix:PATH".
   const std::string& address() const { return address_; }
-  // Starts the thread that accepts connections. `handle` owns the descriptor that it receives.
-  void Start(std::function<void(int fd)> handle);
+  // Starts the thread that accepts connections. `handle` owns the descriptor that it receives, which
+  // is non-blocking; `key`: of ConnectionTable.
+  void Start(std::function<void(int fd, const std::string& key)> handle);
 
  private:
-  Listener(int fd, std::string address, ConnectionTable* table);
+  Listener(int fd, std::string address);
   void Loop();
   // Accepts all pending connections.
   void Accept();
-  // Adds a connection to the table and passes it to handle_; closes it if the table refuses it.
-  void Register(int fd, const std::string& key);
-  // Removes a closed connection from the table.
-  void Forget(ConnectionTable::Id id);
 
   const int listen_fd_;
-  const int epoll_fd_;
   const int stop_fd_;  // eventfd
   const std::string address_;
-  ConnectionTable* const table_;
-  std::function<void(int)> handle_;
+  uint64_t unix_connections_ = 0;  // accepted; their clients have no address
+  std::function<void(int, const std::string&)> handle_;
   std::thread thread_;
 };
 

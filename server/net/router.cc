@@ -21,7 +21,7 @@ class GrpcCall final : public grpc::ServerGenericBidiReactor, public CallContext
       : context_(context), reactor_(router.Start(this)) {}
 
   std::string_view method() const override { return context_->method(); }
-  std::string peer() const override { return context_->peer(); }
+  std::string peer() const override { return ClientPeer(context_->peer()); }
   std::vector<std::string_view> Metadata(std::string_view key) const override {
     std::vector<std::string_view> values;
     const auto [first, last] = context_->client_metadata().equal_range({key.data(), key.size()});

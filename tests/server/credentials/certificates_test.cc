@@ -1,6 +1,8 @@
 #include "server/credentials/certificates.h"
 
 #include <gtest/gtest.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
 
 #include <fstream>
 #include <thread>
@@ -84,11 +86,21 @@ TEST_F(CertificatesTest, AnEncryptedKeyIsRefusedWithoutAQuestion) {
       << OpenError();
 }
 
+// The certificate that servers of a context present.
+std::string PemOf(SSL_CTX* context) {
+  const std::unique_ptr<BIO, decltype(&BIO_free)> bio(BIO_new(BIO_s_mem()), BIO_free);
+  PEM_write_bio_X509(bio.get(), SSL_CTX_get0_certificate(context));
+  char* text = nullptr;
+  const long size = BIO_get_mem_data(bio.get(), &text);
+  return std::string(text, static_cast<size_t>(size));
+}
+
 TEST_F(CertificatesTest, AGoodPairReplacesTheOldOneAndABrokenOneDoesNot) {
   const auto store = CertificateStore::Open(Paths());
   ASSERT_TRUE(store.ok()) << store.status().ToString();
   const auto first = (*store)->current();
-  EXPECT_EQ(first->pem.certificate, folder_.Text("ca-server.pem"));
+  EXPECT_EQ(PemOf(first->context.get()), folder_.Text("ca-server.pem"));
+  EXPECT_EQ(PemOf(first->http2_context.get()), folder_.Text("ca-server.pem"));
   folder_.Copy("other-server.pem", "tls.pem");  // without its key
   std::this_thread::sleep_for(std::chrono::seconds(3));
   EXPECT_EQ((*store)->current(), first);
@@ -99,7 +111,9 @@ TEST_F(CertificatesTest, AGoodPairReplacesTheOldOneAndABrokenOneDoesNot) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while ((*store)->current() == first && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_EQ((*store)->current()->pem.certificate, folder_.Text("other-server.pem"));
+  const auto second = (*store)->current();
+  EXPECT_EQ(PemOf(second->context.get()), folder_.Text("other-server.pem"));
+  EXPECT_EQ(PemOf(second->http2_context.get()), folder_.Text("other-server.pem"));
 }
 
 }  // namespace

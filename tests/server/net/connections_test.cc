@@ -7,12 +7,9 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <condition_variable>
-#include <deque>
-#include <mutex>
 #include <vector>
 
-#include "server/net/listener.h"
+#include "base/status.h"
 
 namespace polysketch {
 namespace {
@@ -52,7 +49,10 @@ struct Pair {
     ours = ends[0];
     theirs = ends[1];
   }
-  ~Pair() { close(theirs); }  // `ours` belongs to the table
+  ~Pair() {
+    close(theirs);
+    close(ours);
+  }
   bool closed() const {
     char byte;
     return recv(theirs, &byte, 1, MSG_DONTWAIT) == 0;
@@ -114,9 +114,8 @@ TEST(ConnectionTable, BoundsConnectionsAndCalls) {
   EXPECT_NE(id, 0U);
   EXPECT_EQ(table.Add("10.0.0.1:2", second.ours), 0U);
   EXPECT_EQ(table.stats().refused, 1U);
-  EXPECT_EQ(table.Remove(id), first.ours);
-  EXPECT_EQ(table.Remove(id), -1);
-  close(first.ours);
+  table.Remove(id);
+  table.Remove(id);
   EXPECT_NE(table.Add("10.0.0.1:2", second.ours), 0U);
   // A peer that the table does not know counts against all.
   const auto a = table.BeginCall("unix:");
@@ -135,66 +134,61 @@ TEST(ConnectionTable, BoundsConnectionsAndCalls) {
   EXPECT_EQ(table.stats().calls, 0);
 }
 
-TEST(Listener, RefusesBadAddresses) {
-  ConnectionTable table({});
-  for (const char* address : {"", "127.0.0.1", ":80", "127.0.0.1:", "127.0.0.1:http",
-                              "127.0.0.1:65536", "::1:80", "127.0.0.1:-1", "no such host:80"}) {
-    const auto listener = Listener::Bind(address, &table);
-    ASSERT_FALSE(listener.ok()) << address;
-    EXPECT_EQ(listener.status().code(), Code::kInvalidArgument) << listener.status().ToString();
+// A table of 4 connections that one client fills.
+class FullTable : public ::testing::Test {
+ protected:
+  FullTable() {
+    for (int i = 0; i < 4; ++i)
+      EXPECT_NE(table_.Add(StrCat("10.0.0.1:", i + 1), pairs_[i].ours), 0U);
   }
-  const auto taken = Listener::Bind("127.0.0.1:0", &table);
-  ASSERT_TRUE(taken.ok());
-  const auto again = Listener::Bind((*taken)->address(), &table);
-  ASSERT_FALSE(again.ok());
-  EXPECT_EQ(again.status().code(), Code::kUnavailable);
+  ConnectionTable table_{{.max_connections = 4}};
+  Pair pairs_[4];
+  Pair newcomer_;
+};
+
+TEST_F(FullTable, AnotherClientGetsAPlaceWithoutCalls) {
+  const auto call = table_.BeginCall("ipv4:10.0.0.1:1");
+  EXPECT_NE(table_.Add("10.0.0.2:1", newcomer_.ours), 0U);
+  EXPECT_FALSE(pairs_[0].closed());
+  EXPECT_TRUE(pairs_[1].closed());  // the one that has been idle longest
+  EXPECT_FALSE(pairs_[2].closed());
+  EXPECT_EQ(table_.stats().refused, 1U);
+  EXPECT_EQ(table_.stats().abusive, 0U);
+  table_.EndCall(call, false);
 }
 
-int Connect(const std::string& address) {
-  sockaddr_in peer{};
-  peer.sin_family = AF_INET;
-  peer.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-  peer.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&peer), sizeof(peer)), 0);
-  return fd;
+TEST_F(FullTable, TheSameClientIsRefused) {
+  EXPECT_EQ(table_.Add("10.0.0.1:9", newcomer_.ours), 0U);
+  for (const Pair& pair : pairs_) EXPECT_FALSE(pair.closed());
 }
 
-TEST(Listener, HandsConnectionsOnUpToTheLimitAndForgetsClosedOnes) {
-  ConnectionTable table({.max_connections = 2});
-  auto listener = Listener::Bind("127.0.0.1:0", &table);
-  ASSERT_TRUE(listener.ok());
-  std::mutex mutex;
-  std::condition_variable arrived;
-  std::deque<int> accepted;
-  (*listener)->Start([&](int fd) {
-    std::lock_guard lock(mutex);
-    accepted.push_back(fd);
-    arrived.notify_all();
-  });
-  const auto next = [&] {
-    std::unique_lock lock(mutex);
-    EXPECT_TRUE(
-        arrived.wait_for(lock, std::chrono::seconds(10), [&] { return !accepted.empty(); }));
-    const int fd = accepted.front();
-    accepted.pop_front();
-    return fd;
+TEST_F(FullTable, CallsEndOnlyForAClientOfMoreThanHalf) {
+  std::vector<ConnectionTable::Call> calls;
+  for (int i = 0; i < 4; ++i) calls.push_back(table_.BeginCall(StrCat("ipv4:10.0.0.1:", i + 1)));
+  Pair more[2];
+  EXPECT_NE(table_.Add("10.0.0.2:1", newcomer_.ours), 0U);
+  EXPECT_TRUE(pairs_[0].closed());
+  table_.Remove(1);
+  EXPECT_NE(table_.Add("10.0.0.3:1", more[0].ours), 0U);
+  table_.Remove(2);
+  EXPECT_EQ(table_.Add("10.0.0.4:1", more[1].ours), 0U);  // the first has half of them now
+  for (const auto& call : calls) table_.EndCall(call, false);
+}
+
+TEST(PeerOfTest, IsTheAddressOrTheNetwork) {
+  EXPECT_EQ(PeerOf("10.0.0.1:4711"), "10.0.0.1");
+  EXPECT_EQ(PeerOf("2001:db8:1:2:3:4:5:6:80"), "2001:db8:1:2::");
+  EXPECT_EQ(PeerOf("unix:7"), "unix:7");
+}
+
+TEST(ClientPeerTest, IsTheAddressInTheNameOfTheSocket) {
+  const auto peer = [](const std::string& key) {
+    return ClientPeer(StrCat("unix-abstract:", PeerName(12, key)));
   };
-  const int a = Connect((*listener)->address());
-  const int b = Connect((*listener)->address());
-  const int server_a = next();
-  const int server_b = next();
-  const int c = Connect((*listener)->address());
-  char byte;
-  EXPECT_EQ(recv(c, &byte, 1, 0), 0);  // closed at once
-  // What gRPC does at the end of a connection.
-  shutdown(server_a, SHUT_RDWR);
-  close(server_a);
-  for (int i = 0; i < 1000 && table.stats().open == 2; ++i) usleep(10000);
-  EXPECT_EQ(table.stats().open, 1);
-  const int d = Connect((*listener)->address());
-  const int server_d = next();
-  for (const int fd : {a, b, c, d, server_b, server_d}) close(fd);
+  EXPECT_EQ(peer("127.0.0.1:4711"), "ipv4:127.0.0.1:4711");
+  EXPECT_EQ(peer("::1:4711"), "ipv6:[::1]:4711");
+  EXPECT_EQ(peer("unix:7"), "unix:7");
+  EXPECT_EQ(ClientPeer("ipv4:127.0.0.1:4711"), "ipv4:127.0.0.1:4711");
 }
 
 }  // namespace
