@@ -64,6 +64,30 @@ class Compose(unittest.TestCase):
         self.assertIn(providers[0]["options"]["path"], grafana)
 
 
+class Edge(unittest.TestCase):
+    """deploy/haproxy/compose.yaml."""
+
+    def test_the_edge_has_the_addresses_of_the_server(self):
+        folder = DEPLOY / "haproxy"
+        services = yaml.safe_load((folder / "compose.yaml").read_text())["services"]
+        text = (folder / "haproxy.cfg").read_text()
+        path = re.search(r"presetenv EDGE_GRPC unix@(\S+)", text)[1]
+        http = re.search(r"presetenv EDGE_HTTP (\S+)", text)[1]
+        flags = services["server"]["command"]
+        for flag in (f"--listen=unix:{path}", f"--http-listen={http}"):
+            self.assertIn(flag, flags)
+        for flag in ("max-connections", "max-calls"):
+            (value,) = [one.partition("=")[2] for one in flags if one.startswith(f"--{flag}=")]
+            self.assertIn(f"--{flag} {value}", text)
+        self.assertEqual(services["edge"]["network_mode"], "service:server")
+        self.assertEqual(services["server"]["ports"], ["443:8443"])
+        self.assertIn("ENV EDGE_BIND=:8443", (folder / "Dockerfile").read_text())
+        for service in services.values():
+            self.assertIn(f"run:{path.rpartition('/')[0]}", service["volumes"])
+            self.assertEqual((service["read_only"], service["cap_drop"]), (True, ["ALL"]))
+            self.assertTrue((folder / service["build"]["context"] / service["build"].get("dockerfile", "Dockerfile")).exists())
+
+
 class Dashboards(unittest.TestCase):
     def test_they_are_laid_out(self):
         uids = set()

@@ -172,13 +172,14 @@ class Overlays(DeployTest):
         grace = pod["terminationGracePeriodSeconds"]
         self.assertGreaterEqual(grace, stopping + drain + GOODBYE_SECONDS + SPARE_SECONDS)
 
-        tls = "POLYSKETCH_TLS_CERT" in environment_of(objects)
+        scheme = "HTTPS" if "POLYSKETCH_TLS_CERT" in environment_of(objects) else "HTTP"
+        socket = any(argument.startswith("--listen=unix:") for argument in server["args"])
 
         def patience(probe):
             probe = server[probe]
-            if tls:
+            if scheme == "HTTPS" or socket:
                 path = "/healthz" if probe is server["livenessProbe"] else "/readyz"
-                self.assertEqual(probe["httpGet"], {"path": path, "port": "http", "scheme": "HTTPS"})
+                self.assertEqual(probe["httpGet"], {"path": path, "port": "http", "scheme": scheme})
                 self.assertNotIn("grpc", probe)
             else:
                 self.assertEqual(probe["grpc"]["port"], 50051)
@@ -266,6 +267,29 @@ class Overlays(DeployTest):
             mount = mounts[str(pathlib.PurePosixPath(file).parent)]
             self.assertTrue(mount["readOnly"])
             self.assertIn("secretName", volumes[mount["name"]]["secret"])
+
+    def test_the_edge_has_the_address_of_the_server(self):
+        """deploy/haproxy: the socket, the HTTP port and the limits that haproxy.cfg names are the server's."""
+        objects = built("edge")
+        pod, server = server_of(objects)
+        edge = next(c for c in pod["containers"] if c["name"] == "edge")
+        text = (DEPLOY / "haproxy/haproxy.cfg").read_text()
+        (name,) = [volume["configMap"]["name"] for volume in pod["volumes"] if volume["name"] == "edge"]
+        self.assertEqual(one(objects, "ConfigMap", name)["data"]["haproxy.cfg"], text)
+        path = re.search(r"presetenv EDGE_GRPC unix@(\S+)", text)[1]
+        self.assertIn(f"--listen=unix:{path}", server["args"])
+        for container in (server, edge):
+            self.assertIn({"name": "run", "mountPath": str(pathlib.PurePosixPath(path).parent)}, container["volumeMounts"])
+        port = re.search(r"presetenv EDGE_HTTP 127.0.0.1:(\d+)", text)[1]
+        self.assertIn(f"--http-listen=0.0.0.0:{port}", server["args"])
+        self.assertIn({"name": "EDGE_BIND", "value": ":8443"}, edge["env"])
+        self.assertIn({"name": "edge", "containerPort": 8443}, edge["ports"])
+        for flag in ("max-connections", "max-calls"):
+            value = environment_of(objects)["POLYSKETCH_" + flag.upper().replace("-", "_")]
+            self.assertIn(f"--{flag} {value}", text)
+        for service in ("polysketch", "polysketch-headless"):
+            (one_port,) = one(objects, "Service", service)["spec"]["ports"]
+            self.assertEqual(one_port["targetPort"], "edge")
 
     def test_states_fit_their_volume(self):
         objects = built("sessions-volume")

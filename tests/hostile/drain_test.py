@@ -1,0 +1,218 @@
+"""SIGTERM while something around the server hangs: the process ends within --drain-timeout and two seconds, by itself.
+drain_test.py --count N runs N drains, the kinds in turn, and prints the distribution of their times."""
+
+import argparse
+import os
+import pathlib
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import time
+import unittest
+
+import case
+import http2
+import messages
+import serving
+from beside import ATTACKER
+from faults import Faults
+from redis_proxy import Redis, RedisProxy
+
+DRAIN_SECONDS = 1
+MOST_SECONDS = DRAIN_SECONDS + 2
+MIB = 1 << 20
+
+
+class Surrounding:
+    """Servers and what hangs around them, of one drain."""
+
+    def __init__(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="drain-"))
+        self.server, self.clients, self._ends = None, [], []
+
+    def start(self, flags=None, **options):
+        self.server = serving.Server({"drain-timeout": f"{DRAIN_SECONDS}s", **(flags or {})}, log=self.folder / "log", **options)
+        return self.server
+
+    def connect(self, **options):
+        self.clients.append(http2.Connection(self.server.grpc, source=ATTACKER, **options))
+        return self.clients[-1]
+
+    def at_end(self, function):
+        self._ends.append(function)
+
+    def stop(self):
+        if self.server is not None:
+            self.server.stop()
+        for client in self.clients:
+            client.close()
+        for end in self._ends:
+            end()
+
+
+def nothing(around):
+    around.start()
+
+
+def running_completions(around):
+    around.start()
+    for _ in range(32):
+        around.connect().call("Complete").send(messages.complete_request("It was", 100000), end=True)
+
+
+def hung_redis(around):
+    redis = Redis(around.folder)
+    around.at_end(redis.stop)
+    proxy = RedisProxy(redis.port)
+    around.at_end(proxy.stop)
+    around.start({"state-store": f"redis://127.0.0.1:{proxy.port}"})
+    client = around.connect()
+    _, session, _ = client.unary("CreateSession", messages.field(1, 1))
+    proxy.mode = "hang"
+    client.call("CreateSession").send(messages.field(1, 1), end=True)
+    call = client.call("Append")
+    call.send(messages.append_request(messages.session_id(session), "It was"), end=True)
+    client.call("Complete").send(messages.complete_request("It was", 100000), end=True)  # a drain would store it
+
+
+def slow_disk(around):
+    store = around.folder / "states"
+    store.mkdir()
+    faults = Faults(store, around.folder / "control")
+    around.start({"state-store": f"dir:{store}"}, environment=faults.environment)
+    client = around.connect()
+    client.unary("CreateSession", messages.field(1, 1))
+    faults.set("fsync", delay_ms=60000)
+    for _ in range(3):
+        client.call("CreateSession").send(messages.field(1, 1), end=True)
+    client.call("Complete").send(messages.complete_request("It was", 100000), end=True)
+
+
+def fifo_in_the_store(around):
+    store = around.folder / "states"
+    store.mkdir()
+    around.start({"state-store": f"dir:{store}", "session-memory": 1})
+    client = around.connect()
+    _, session, _ = client.unary("CreateSession", messages.field(1, 1))
+    (file,) = [path for path in store.rglob("session-*") if path.is_file()]
+    file.unlink()
+    os.mkfifo(file)
+    client.call("ListSessions").send(b"", end=True)
+    client.call("Append").send(messages.append_request(messages.session_id(session), "It was"), end=True)
+
+
+def queued_tokenize(around):
+    around.start()
+    request = messages.field(1, "It was a fine morning in May. " * (4 * MIB // 30 - 8))
+    for _ in range(4):
+        client = around.connect()
+        for _ in range(10):
+            client.call("Tokenize").send(request, end=True)
+
+
+def stalled_log_reader(around):
+    reader, writer = os.pipe()
+    around.at_end(lambda: os.close(reader))
+    around.start({"log-level": "debug"}, stderr=writer)
+    os.close(writer)
+    client = around.connect()
+    for _ in range(1500):
+        client.unary("Tokenize", messages.field(1, "It was"), timeout=10)
+
+
+def stalled_readers(around):
+    around.start()
+    for _ in range(2):
+        client = around.connect(window=0)
+        for _ in range(64):
+            client.call("Complete").send(messages.complete_request("It was", 100000), end=True)
+        for _ in range(16):
+            client.call("Tokenize").send(messages.field(1, "It was late. " * 1000), end=True)
+
+
+def silent_streams(around):
+    around.start()
+    client = around.connect()
+    _, session, _ = client.unary("CreateSession")
+    client.call("Append").send(messages.append_request(messages.session_id(session), "It was"))
+    for method in ("Score", "CompleteStream", "CompleteWithState"):
+        for _ in range(16):
+            client.call(method)
+    for _ in range(32):
+        client.call("Complete").send_bytes(b"\0\0\x10\0\0half of a message")
+
+
+def slow_connections(around):
+    server = around.start()
+    sockets = []
+    for address, opening in ((server.http, b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: "), (server.metrics_address, b"GET /metrics HTTP/1.1\r\n"),
+                             (server.grpc, b""), (server.grpc, http2.PREFACE[:10])):
+        for _ in range(30):
+            made = socket.create_connection(address, 2)
+            made.sendall(opening)
+            sockets.append(made)
+    around.at_end(lambda: [made.close() for made in sockets])
+
+
+def large_prompts(around):
+    around.start()
+    request = messages.complete_request("It was a fine morning in May. " * 37000, 1, echo=True, logprobs=20)
+    for _ in range(4):
+        around.connect().call("CompleteUnary").send(request, end=True)
+
+
+KINDS = (nothing, running_completions, hung_redis, slow_disk, fifo_in_the_store, queued_tokenize, stalled_log_reader, stalled_readers,
+         silent_streams, slow_connections, large_prompts)
+
+
+def drain(kind):
+    """(seconds from SIGTERM to the end of the process, or to the kill after a minute; exit status)"""
+    around = Surrounding()
+    try:
+        kind(around)
+        time.sleep(0.3)
+        process = around.server.process
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except serving.subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return time.monotonic() - began, process.returncode
+    finally:
+        around.stop()
+
+
+def drains(count):
+    """A Markdown table of N drains, the kinds in turn, and (kind, seconds, exit status) of each."""
+    every = []
+    for number in range(count):
+        kind = KINDS[number % len(KINDS)]
+        every.append((kind.__name__, *drain(kind)))
+    lines = ["| surrounding | drains | shortest, s | median, s | longest, s |", "|---|---|---|---|---|"]
+    for name in [*dict.fromkeys(kind for kind, _, _ in every), "all"]:
+        times = [seconds for kind, seconds, _ in every if name in (kind, "all")]
+        lines.append(f"| {name.replace('_', ' ')} | {len(times)} | {min(times):.2f} | {statistics.median(times):.2f} | {max(times):.2f} |")
+    return "\n".join(lines), every
+
+
+class Drain(case.HostileTest):
+    def test_each_kind(self):
+        """Once, or 100 drains with full counts."""
+        table, every = drains(100 if case.FULL else len(KINDS))
+        print("\n" + table, flush=True)
+        for kind, seconds, status in every:
+            with self.subTest(surrounding=kind):
+                self.assertIn(status, (0, 1), "the server does not die of a signal")
+                self.assertLessEqual(seconds, MOST_SECONDS)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, metavar="N", required=True)
+    made, results = drains(parser.parse_args().count)
+    print(made)
+    sys.exit(any(seconds > MOST_SECONDS or status not in (0, 1) for _, seconds, status in results))

@@ -1,0 +1,118 @@
+"""Limits of the process, a clock that jumps and a log that is not read."""
+
+import json
+import os
+import resource
+import subprocess
+import time
+import unittest
+
+import case
+import http2
+import messages
+import serving
+from attack_run import FLAGS, REQUEST_MEMORY, SPARE, warm_up
+from beside import ATTACKER, Child
+from faults import Faults
+
+MIB = 1 << 20
+DAY = 24 * 3600
+
+
+class Limits(case.HostileTest):
+    def test_descriptors(self):
+        """More connections than the process may have descriptors: refused, and served again when they have left."""
+        limit = 96
+        server = self.server(descriptors=limit)
+        beside = self.beside(server)
+        made = []
+        for _ in range(3 * limit):
+            try:
+                made.append(http2.Connection(server.grpc, source=ATTACKER, timeout=2))
+            except (OSError, http2.Closed):
+                pass
+        self.assertTrue(server.alive())
+        for one in made:
+            one.close()
+        serving.wait_until(lambda: server.serving(timeout=2) == "SERVING", "a server with descriptors", 15)
+        told = beside.stop()
+        self.assertEqual(case.REFERENCE.differences(told["tokens"]), [])
+        self.assertLessEqual(told["gaps"]["token"], case.LONGEST_GAP)
+        self.assert_serving(server)
+
+    def attack_within(self, name):
+        """The memory of the process has a hard limit, start + --request-memory + 64 MiB: no allocation may fail."""
+        server = self.server(FLAGS)
+        warm_up(server)
+        beside = self.beside(server)
+        used = int(open(f"/proc/{server.pid}/status").read().split("VmData:")[1].split()[0]) * 1024
+        most = used + (REQUEST_MEMORY + SPARE) * MIB
+        resource.prlimit(server.pid, resource.RLIMIT_DATA, (most, most))
+        target = {"grpc": server.ready["listen"], "http": server.ready["http"], "metrics": server.ready["metrics"]}
+        attacker = Child("attack.py", name, json.dumps({**target, "source": ATTACKER, "seconds": 4, "full": False}))
+        self.assertTrue(attacker.result(60), "the attack did not end")
+        self.assert_serving(server)
+        self.assert_unharmed(beside)
+
+    def test_memory_beside_half_sent_messages(self):
+        self.attack_within("half_messages")
+
+    def test_memory_beside_silent_uploads(self):
+        self.attack_within("silent_states")
+
+    def test_the_clock_jumps(self):
+        """A day ahead and a day back: sessions in memory stay, calls and streams go on, deadlines hold."""
+        faults = Faults(self.folder / "none", self.folder / "control")
+        server = self.server({"session-ttl": "1h"}, environment=faults.environment)
+        client = self.sessions(server)
+        _, session = client.create(durable=False)
+        self.assertEqual(client.append(session, "It was a fine morning"), "OK")
+        beside = self.beside(server)
+        for offset in (DAY + 3600, -DAY, 0):
+            faults.move_clock(offset)
+            time.sleep(1.2)  # sessions are looked through every second
+            self.assertEqual(client.lost(), [], f"the clock is {offset} s off")
+            connection = http2.Connection(server.grpc)
+            call = connection.call("Complete", [("grpc-timeout", "20S")])
+            call.send(messages.complete_request("It was", 4), end=True)
+            self.assertEqual(call.wait(), "OK")
+            late = connection.call("Complete", [("grpc-timeout", "200m")])
+            late.send(messages.complete_request("It was", 100000), end=True)
+            self.assertEqual(late.wait(10), "DEADLINE_EXCEEDED")
+            connection.close()
+        self.assert_serving(server)
+        self.assert_unharmed(beside)
+
+    def test_a_timeout_of_11_000_years(self):
+        server = self.server()
+        connection = http2.Connection(server.grpc)
+        self.addCleanup(connection.close)
+        for timeout in ("99999999H", "99999999M", "99999999S"):
+            call = connection.call("Complete", [("grpc-timeout", timeout)])
+            call.send(messages.complete_request("It was", 4), end=True)
+            self.assertEqual(call.wait(), "OK", timeout)
+        self.assert_serving(server)
+
+    def test_a_log_that_is_not_read(self):
+        """stderr is a pipe whose reader has stalled: calls are answered, lines are dropped and counted."""
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        server = self.server({"log-format": "json"}, stderr=writer)
+        os.close(writer)
+        beside = self.beside(server)
+        connection = http2.Connection(server.grpc)
+        self.addCleanup(connection.close)
+        # Long lines: more than the buffer of the log and the pipe hold together.
+        metadata = [("x-request-id", "r" * 120), ("x-tenant-id", "t" * 60)]
+        for _ in range(1200 if case.FULL else 400):
+            calls = [connection.call("Tokenize", metadata) for _ in range(10)]
+            for call in calls:
+                call.send(messages.field(1, "It was late"), end=True)
+            self.assertEqual({call.wait() for call in calls}, {"OK"})
+        self.assert_unharmed(beside)
+        self.assertEqual(server.serving(), "SERVING")
+        self.assertGreater(server.metrics()["polysketch_log_lines_dropped_total"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
