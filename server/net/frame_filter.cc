@@ -15,6 +15,8 @@ constexpr uint32_t kMaxControlFrame = 16 << 10;
 constexpr uint32_t kSmallData = 1 << 10;
 // Bytes that complete a frame in the client's place.
 constexpr uint32_t kMaxFill = 64 << 10;
+// gRPC answers PING and SETTINGS, and holds the answers for a client that reads nothing.
+constexpr double kAnsweredWeight = 10;
 constexpr int64_t kMiB = 1 << 20;
 
 // Whether the filter reads the payload of a server's frame.
@@ -92,8 +94,8 @@ Status FrameFilter::OnHeader(const FrameHeader& frame, TimePoint now) {
       PS_RETURN_IF_ERROR(CountControlFrame(1, now));
       return CountReset(now);
     case FrameType::kSettings:
-      return CountControlFrame(1 + frame.length / 64.0, now);
     case FrameType::kPing:
+      return CountControlFrame(frame.Has(kAckFlag) ? 1 : kAnsweredWeight, now);
     case FrameType::kGoAway:
     case FrameType::kWindowUpdate:
       return CountControlFrame(1, now);

@@ -22,7 +22,8 @@ struct FrameLimits {
   int64_t open_streams = 288;
   double resets_per_second = 100;  // sustained, of streams; ten times that in a burst
   // Frames that carry nothing: PING, SETTINGS, WINDOW_UPDATE, PRIORITY, unknown types, and DATA of
-  // less than 1 KiB that ends no message. Sustained; ten times that in a burst.
+  // less than 1 KiB that ends no message. Sustained; ten times that in a burst. A PING or SETTINGS
+  // that must be answered counts ten times.
   double control_frames_per_second = 1000;
   // For the rest of a header block, and of a message; as much again for each MiB of the message.
   std::chrono::milliseconds stall_deadline{30'000};

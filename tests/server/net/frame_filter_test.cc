@@ -135,14 +135,22 @@ TEST_F(FrameFilterTest, ContinuationsFollowTheirHeaders) {
 }
 
 TEST_F(FrameFilterTest, BoundsFramesThatCarryNothing) {
-  for (const std::string& frame :
-       {Frame(FrameType::kPing, 0, 0, "01234567"), Frame(FrameType::kSettings, kAckFlag, 0, ""),
-        WindowUpdate(0, 1), Data(1, ""), Frame(FrameType::kPriority, 0, 1, "\0\0\0\0\x10"s),
-        Frame(static_cast<FrameType>(0x55), 0, 0, "")}) {
+  for (const std::string& frame : {Frame(FrameType::kPing, kAckFlag, 0, "01234567"),
+                                   Frame(FrameType::kSettings, kAckFlag, 0, ""), WindowUpdate(0, 1),
+                                   Data(1, ""), Frame(FrameType::kPriority, 0, 1, "\0\0\0\0\x10"s),
+                                   Frame(static_cast<FrameType>(0x55), 0, 0, "")}) {
     FrameFilter filter(limits_, &ledger_, &output_);
     ASSERT_TRUE(filter.FromClient(std::string(kHttp2Preface) + Open(1), now_).ok());
     EXPECT_NEAR(Passing(frame, 1000, &filter), 100, 10) << static_cast<int>(frame[3]);
   }
+}
+
+TEST_F(FrameFilterTest, FramesWithAnAnswerCountTenTimes) {
+  EXPECT_EQ(Passing(Frame(FrameType::kPing, 0, 0, "01234567"), 1000), 10);
+  now_ += std::chrono::seconds(60);
+  FrameFilter filter(limits_, &ledger_, &output_);
+  ASSERT_TRUE(filter.FromClient(kHttp2Preface, now_).ok());
+  EXPECT_EQ(Passing(Frame(FrameType::kSettings, 0, 0, ""), 1000, &filter), 10);
 }
 
 TEST_F(FrameFilterTest, BoundsOneByteData) {
