@@ -32,6 +32,8 @@ namespace {
 constexpr int kReadChunkBytes = 64 << 10;
 // Time for last messages to leave after the engine's drain, before calls are cancelled.
 constexpr std::chrono::milliseconds kGoodbye{1000};
+// Time between two SessionTable::Maintain.
+constexpr std::chrono::milliseconds kMaintenance{1000};
 
 int Clamped(int64_t value) {
   return static_cast<int>(std::min<int64_t>(value, std::numeric_limits<int>::max()));
@@ -154,7 +156,8 @@ Server::Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Gua
   context_.metrics = metrics;
   context_.writers = std::make_shared<Executor>(1);
   context_.tokenizers = &tokenizers_;
-  context_.stores = std::make_shared<Executor>(1);
+  context_.stores = std::make_shared<Executor>(kStoreThreads);
+  context_.sessions = std::make_shared<Executor>(kSessionThreads);
   context_.migration_ttl = config.migration_ttl;
   context_.stall_deadline = config.stall_deadline;
   context_.stream_buffer = static_cast<size_t>(config.stream_buffer);
@@ -306,7 +309,15 @@ void Server::SetModel(const ServedModel* model) {
                           .attention = info.attention(),
                           .device = info.device()});
   context_.model.store(model);
+  MaintainSessions();
   health_.SetServing(true);
+}
+
+void Server::MaintainSessions() {
+  context_.stores->PostAfter(kMaintenance, [this] {
+    context_.model.load()->sessions->Maintain();
+    MaintainSessions();
+  });
 }
 
 bool Server::Drain(std::chrono::milliseconds timeout) {
@@ -346,6 +357,7 @@ Server::~Server() {
     grpc_->Wait();
   }
   context_.writers->Stop();
+  context_.sessions->Stop();
   context_.stores->Stop();
 }
 

@@ -33,7 +33,9 @@ Status Completion::Start(v1::CompleteRequest message, std::string state,
     if (!status.ok()) call->Fail(status);
   };
   const bool large = message_.ByteSizeLong() > kInlineRequestBytes;
-  call_->service()->stores->Post([this, convert, fail, large] {
+  Executor& executor =
+      resumes() ? *call_->service()->stores : call_->SessionExecutor(message_.session());
+  executor.Post([this, convert, fail, large] {
     if (const Status status = LoadStart(); !status.ok()) return fail(status);
     if (!large) return fail(convert());
     call_->service()->tokenizers->Post([convert, fail] { fail(convert()); });
