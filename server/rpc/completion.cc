@@ -135,6 +135,7 @@ Status Completion::Submit() {
 Status Completion::DecodeState() {
   const SnapshotCodec& codec = call_->model().sessions->options().codec;
   PS_ASSIGN_OR_RETURN(request_.start, codec.Decode(state_));
+  request_.client_start = true;
   state_ = {};
   if (!request_.start->generation) return Status();
   return InvalidArgument("state: expected one of return_state, found a migrated completion");
