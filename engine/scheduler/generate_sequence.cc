@@ -60,6 +60,7 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
     : Sequence(context, id, std::move(request.info), std::move(stream)),
       generation_(GenerationOf(request, max_tokens, seed)),
       keep_(request.keep),
+      client_start_(request.client_start),
       past_(request.start.get(), Resumes(request) ? std::span<const int32_t>() : request.prompt,
             context.vocab_size),
       sampler_(NewSampler(generation_, past_.history(), context.vocab_size)),
@@ -91,6 +92,7 @@ GenerateSequence::GenerateSequence(const GenerateSequence& parent, int choice)
     : Sequence(parent, choice),
       generation_(ForkOf(parent.generation_, choice)),
       keep_(false),
+      client_start_(parent.client_start_),
       past_(parent.past_),
       sampler_(NewSampler(generation_, past_.history(), context().vocab_size)),
       echo_(params(), input_size(), input_size()),  // the first choice returns the prompt
@@ -176,7 +178,7 @@ void GenerateSequence::OnRow(int64_t row, std::span<const float> logits, float l
     if (next != echo_.next()) return;  // returned before a migration, or without log-probability
     Result<TokenEvent> event =
         echo_.NextScored(past_.input()[static_cast<size_t>(next)], logits, log_sum_exp, &text_);
-    if (!event.ok()) return End(FinishReason::kError, event.status());
+    if (!event.ok()) return EndBy(event.status());
     return Push(*std::move(event));
   }
   std::optional<SampledToken> sampled = drafts_.TakeSampled();
@@ -220,9 +222,16 @@ void GenerateSequence::FinishPrefill() {
   EchoUpTo(input_size());
 }
 
+void GenerateSequence::EndBy(const Status& status) {
+  if (!client_start_) return End(FinishReason::kError, status);
+  End(FinishReason::kError,
+      InvalidArgument("state: expected values that a model computed, found values after which a "
+                      "logit is not finite"));
+}
+
 void GenerateSequence::Emit(SampledToken sampled, std::span<const float> logits,
                             float log_sum_exp) {
-  if (!sampled.token.ok()) return End(FinishReason::kError, sampled.token.status());
+  if (!sampled.token.ok()) return EndBy(sampled.token.status());
   const Clock::time_point now = context().now();
   if (!last_token_time_) {
     MarkFirstToken();

@@ -88,12 +88,15 @@ class GenerateSequence : public Sequence {
   void EchoUpTo(int64_t end);
   // Pushes the prompt tokens that were not returned yet. Decoding follows.
   void FinishPrefill();
+  // Ends after a logit that is not finite, with `status` or as the error of the client's state.
+  void EndBy(const Status& status);
   // Makes a sampled token part of the output.
   void Emit(SampledToken sampled, std::span<const float> logits, float log_sum_exp);
   Generation SaveGeneration() const;
 
   Generation generation_;  // SaveGeneration fills in what the other members know
   const bool keep_;
+  const bool client_start_;  // GenerateRequest::client_start
   Continuation past_;
   Sampler sampler_;
   std::optional<PrefixPlan> prefix_;  // unset for a sequence that follows a snapshot

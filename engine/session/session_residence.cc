@@ -1,4 +1,7 @@
 // Where the snapshots of sessions are: in memory, in the store, or in both.
+#include <optional>
+#include <vector>
+
 #include "base/logging.h"
 #include "engine/session/session_keys.h"
 #include "engine/session/session_table.h"
@@ -9,19 +12,35 @@ namespace {
 
 constexpr std::chrono::seconds kSweepInterval{1};
 constexpr std::chrono::seconds kStoreSweepInterval{60};
+// A known number of stored sessions of a tenant that creates none is forgotten after this.
+constexpr std::chrono::minutes kForgetCount{10};
 
 }  // namespace
 
 void SessionTable::Flush() {
   if (options_.store == nullptr) return;
-  write_through_ = true;
-  for (Entry& entry : entries_) {
-    if (entry.stored || entry.is_snapshot) continue;
-    const Status status = Write(&entry);
-    if (!status.ok()) {
-      LogError("session_not_written", {{"session", entry.key.second}, {"why", status.message()}});
+  std::vector<Key> keys;
+  {
+    std::lock_guard lock(mutex_);
+    write_through_ = true;
+    for (const Entry& entry : entries_) {
+      if (!entry.stored && !entry.is_snapshot) keys.push_back(entry.key);
     }
   }
+  for (const Key& key : keys) FlushOne(key);
+}
+
+void SessionTable::FlushOne(const Key& key) {
+  Status status;
+  {
+    Lock lock(mutex_);
+    const Iterator entry = FindFree(&lock, key);
+    if (entry == entries_.end() || entry->stored) return;
+    Hold hold(this, entry);
+    status = Write(&lock, entry);
+  }
+  if (status.ok()) return;
+  LogError("session_not_written", {{"session", key.second}, {"why", status.message()}});
 }
 
 void SessionTable::Release(const Key& key) {
@@ -30,57 +49,76 @@ void SessionTable::Release(const Key& key) {
   if (found != index_.end()) found->second->leased = false;
 }
 
-bool SessionTable::IsLeased(const Entry& entry) const {
-  std::lock_guard lock(mutex_);
-  return entry.leased;
-}
-
 SessionTable::Iterator SessionTable::Find(const Key& key) {
   const auto found = index_.find(key);
   return found == index_.end() ? entries_.end() : found->second;
 }
 
-Result<SessionTable::Iterator> SessionTable::FindLatest(const Key& key) {
-  Maintain();
-  const auto& [tenant, id] = key;
-  const Iterator entry = Find(key);
+SessionTable::Iterator SessionTable::FindFree(Lock* lock, const Key& key) {
+  Iterator entry = Find(key);
+  while (entry != entries_.end() && entry->held) {
+    free_.wait(*lock);
+    entry = Find(key);
+  }
+  return entry;
+}
+
+Result<SessionTable::Iterator> SessionTable::FindLatest(Lock* lock, const Key& key) {
+  const std::string& id = key.second;
+  const Iterator entry = FindFree(lock, key);
   if (entry == entries_.end()) {
     if (options_.store == nullptr || !IsStateKey(id)) return NoSession(id);
-    return Load(key);
+    return Load(lock, key);
   }
   if (entry->is_snapshot) return NoSession(id);
-  if (IsLeased(*entry)) return Status(Code::kAborted, StrCat("session ", id, " is in use"));
+  if (entry->leased) return Status(Code::kAborted, StrCat("session ", id, " is in use"));
   if (!entry->stored) return entry;
-  const auto stored = Counted("stat", options_.store->Stat(tenant, SessionKey(id)));
+  Hold hold(this, entry);
+  const std::chrono::milliseconds ttl = entry->head.ttl;
+  const auto stored = Unlocked(
+      lock, [&] { return Counted("stat", options_.store->Renew(key.first, SessionKey(id), ttl)); });
+  hold.End();
   if (stored.status().code() == Code::kNotFound) {  // deleted or expired elsewhere
     Remove(entry);
     return NoSession(id);
   }
   if (!stored.ok()) return stored.status();
-  if (stored->revision != entry->revision) return Load(key);
-  CountError("touch", options_.store->Touch(tenant, SessionKey(id), entry->head.ttl));
+  if (stored->revision != entry->revision) return Load(lock, key);
   return entry;
 }
 
-Result<SessionTable::Iterator> SessionTable::Load(const Key& key) {
-  const auto stored = Counted("get", options_.store->Get(key.first, SessionKey(key.second)));
-  if (stored.status().code() == Code::kNotFound) return NoSession(key.second);
-  if (!stored.ok()) return stored.status();
-  PS_ASSIGN_OR_RETURN(SessionRecord record,
-                      Counted("decode", DecodeSession(AsText(stored->bytes), options_.codec)));
+Result<SessionTable::Iterator> SessionTable::Load(Lock* lock, const Key& key) {
   Iterator entry = Find(key);
-  if (entry == entries_.end()) entry = Insert({.key = key, .used = options_.now()});
-  SetSnapshot(entry, std::move(record.snapshot));
-  entry->head = record.head;
-  entry->stored = true;
-  entry->revision = stored->info.revision;
-  {
-    std::lock_guard lock(mutex_);
-    ++stats_.loads;
-    entry->leased = true;  // so that MakeRoom does not spill it
+  std::optional<Hold> hold;
+  if (entry != entries_.end()) hold.emplace(this, entry);
+  uint64_t revision = 0;
+  Result<SessionRecord> record = Unlocked(lock, [&]() -> Result<SessionRecord> {
+    PS_ASSIGN_OR_RETURN(const StateStore::Entry stored,
+                        Counted("get", options_.store->Get(key.first, SessionKey(key.second))));
+    revision = stored.info.revision;
+    return Counted("decode", DecodeSession(AsText(stored.bytes), options_.codec));
+  });
+  if (record.status().code() == Code::kNotFound) {
+    if (hold.has_value()) {  // deleted or expired elsewhere
+      hold->End();
+      Remove(entry);
+    }
+    return NoSession(key.second);
   }
-  const Status status = MakeRoom();
-  Release(key);
+  if (!record.ok()) return record.status();
+  if (entry == entries_.end()) {
+    // Another operation may have loaded it meanwhile.
+    if (Find(key) != entries_.end()) return FindLatest(lock, key);
+    entry = Insert({.key = key, .used = options_.now()});
+    hold.emplace(this, entry);
+  }
+  SetSnapshot(entry, std::move(record->snapshot));
+  entry->head = record->head;
+  entry->stored = true;
+  entry->revision = revision;
+  ++stats_.loads;
+  const Status status = MakeRoom(lock);
+  hold->End();
   if (status.ok()) return entry;
   DropFromMemory(entry);
   return status;
@@ -89,28 +127,13 @@ Result<SessionTable::Iterator> SessionTable::Load(const Key& key) {
 SessionTable::Iterator SessionTable::Insert(Entry entry) {
   entries_.push_back(std::move(entry));
   const Iterator inserted = std::prev(entries_.end());
-  std::lock_guard lock(mutex_);
   index_.emplace(inserted->key, inserted);
   stats_.sessions = static_cast<int>(index_.size());
   return inserted;
 }
 
-Result<SessionTable::Iterator> SessionTable::InsertNew(Entry entry,
-                                                       std::shared_ptr<const Snapshot> snapshot) {
-  entry.head.created = options_.date();
-  entry.used = options_.now();
-  const Iterator inserted = Insert(std::move(entry));
-  SetSnapshot(inserted, std::move(snapshot));
-  Status status = inserted->head.durable ? Write(&*inserted) : Status();
-  if (status.ok()) status = MakeRoom();
-  if (status.ok()) return inserted;
-  Remove(inserted);
-  return status;
-}
-
 void SessionTable::Remove(Iterator entry) {
   SetSnapshot(entry, nullptr);
-  std::lock_guard lock(mutex_);
   index_.erase(entry->key);
   entries_.erase(entry);
   stats_.sessions = static_cast<int>(index_.size());
@@ -125,20 +148,25 @@ void SessionTable::SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> s
   entry->in_memory = true;
   entry->stored = false;
   options_.on_memory(ledger_.bytes());
-  std::lock_guard lock(mutex_);
   stats_.memory_bytes = ledger_.bytes();
 }
 
-Status SessionTable::Write(Entry* entry) {
-  const std::string bytes = EncodeSession({entry->head, entry->snapshot}, options_.codec);
-  PS_ASSIGN_OR_RETURN(
-      entry->revision,
-      Counted("put", options_.store->Put(entry->key.first, SessionKey(entry->key.second), bytes,
-                                         entry->head.ttl)));
-  entry->stored = true;
+Result<uint64_t> SessionTable::WriteRecord(const Key& key, const SessionRecord& record) {
+  const std::string bytes = EncodeSession(record, options_.codec);
+  PS_ASSIGN_OR_RETURN(const uint64_t revision,
+                      Counted("put", options_.store->Put(key.first, SessionKey(key.second), bytes,
+                                                         record.head.ttl)));
   std::lock_guard lock(mutex_);
   ++stats_.writes;
   stats_.written_bytes += static_cast<int64_t>(bytes.size());
+  return revision;
+}
+
+Status SessionTable::Write(Lock* lock, Iterator entry) {
+  const Key key = entry->key;
+  const SessionRecord record = {entry->head, entry->snapshot};
+  PS_ASSIGN_OR_RETURN(entry->revision, Unlocked(lock, [&] { return WriteRecord(key, record); }));
+  entry->stored = true;
   return Status();
 }
 
@@ -152,17 +180,20 @@ void SessionTable::DropFromMemory(Iterator entry) {
   entry->stored = true;
 }
 
-Status SessionTable::MakeRoom() {
+Status SessionTable::MakeRoom(Lock* lock) {
   Status written;
   for (Iterator entry = entries_.begin();
        entry != entries_.end() && ledger_.bytes() > options_.memory; ++entry) {
-    if (options_.store == nullptr || entry->snapshot == nullptr || IsLeased(*entry)) continue;
+    if (options_.store == nullptr || entry->snapshot == nullptr) continue;
+    if (entry->leased || entry->held) continue;
     // After an error of the store nothing more is written; entries that the store holds can still
     // be dropped.
-    if (!entry->stored && written.ok()) written = Write(&*entry);
+    if (!entry->stored && written.ok()) {
+      Hold hold(this, entry);  // keeps `entry` in the list while the lock is released
+      written = Write(lock, entry);
+    }
     if (!entry->stored) continue;
     DropFromMemory(entry);
-    std::lock_guard lock(mutex_);
     ++stats_.spills;
   }
   if (ledger_.bytes() <= options_.memory) return Status();
@@ -174,20 +205,29 @@ Status SessionTable::MakeRoom() {
                            "the least recently used would go there");
 }
 
-void SessionTable::Maintain() {
-  // Sessions whose lease has ended may exceed the memory. An error is counted here and returned by
-  // the next operation that needs room.
-  if (options_.store != nullptr) (void)MakeRoom();
+void SessionTable::Sweep() {
   const auto now = options_.now();
   if (now - last_sweep_ < kSweepInterval) return;
   last_sweep_ = now;
   for (Iterator entry = entries_.begin(); entry != entries_.end();) {
     const Iterator next = std::next(entry);
-    if (!IsLeased(*entry) && now - entry->used >= entry->head.ttl) Remove(entry);
+    if (!entry->leased && !entry->held && now - entry->used >= entry->head.ttl) Remove(entry);
     entry = next;
   }
-  if (options_.store == nullptr || now - last_store_sweep_ < kStoreSweepInterval) return;
-  last_store_sweep_ = now;
+  std::erase_if(stored_counts_,
+                [now](const auto& known) { return now - known.second.known >= kForgetCount; });
+}
+
+void SessionTable::Maintain() {
+  {
+    Lock lock(mutex_);
+    // An error is counted here and returned by the next operation that needs room.
+    if (options_.store != nullptr) (void)MakeRoom(&lock);
+    Sweep();
+    const auto now = options_.now();
+    if (options_.store == nullptr || now - last_store_sweep_ < kStoreSweepInterval) return;
+    last_store_sweep_ = now;
+  }
   options_.store->Expire();
 }
 

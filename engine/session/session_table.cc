@@ -1,7 +1,6 @@
 #include "engine/session/session_table.h"
 
 #include <algorithm>
-#include <set>
 
 #include "base/check.h"
 #include "base/logging.h"
@@ -12,6 +11,9 @@ namespace polysketch {
 namespace {
 
 using std::chrono::milliseconds;
+
+// For this long a number of entries that the store told is believed when another one is written.
+constexpr std::chrono::seconds kCountAge{1};
 
 template <typename TimePoint>
 milliseconds Since(TimePoint then, TimePoint now) {
@@ -35,60 +37,102 @@ SessionTable::SessionTable(SessionOptions options)
   stats_.memory_limit = options_.memory;
 }
 
+// --- whether an operation may wait for the store ---
+
+bool SessionTable::CreateNeedsStore(const std::string& tenant, bool durable) const {
+  if (options_.store == nullptr) return false;
+  if (durable) return true;
+  std::lock_guard lock(mutex_);
+  const Kind kind = {tenant, false};
+  const auto stored = stored_counts_.find(kind);
+  const int64_t known = stored == stored_counts_.end() ? 0 : stored->second.count;
+  return CountUnstored(kind) + known >= options_.max_per_tenant;
+}
+
+bool SessionTable::NeedsStore(const std::string& tenant, const std::string& id) const {
+  if (options_.store == nullptr) return false;
+  std::lock_guard lock(mutex_);
+  const auto found = index_.find({tenant, id});
+  if (found == index_.end()) return IsStateKey(id);
+  const Entry& entry = *found->second;
+  return entry.stored || entry.held || entry.head.durable;
+}
+
+bool SessionTable::CommitNeedsStore(const SessionLease& lease, const Snapshot& snapshot) const {
+  if (options_.store == nullptr) return false;
+  std::lock_guard lock(mutex_);
+  if (write_through_ || ledger_.bytes() + snapshot.bytes() > options_.memory) return true;
+  const auto found = index_.find(lease.key_);
+  if (found == index_.end()) return true;
+  const Entry& entry = *found->second;
+  return entry.stored || entry.held || entry.head.durable;
+}
+
 // --- sessions ---
 
 Result<SessionInfo> SessionTable::Create(const std::string& tenant, bool durable, milliseconds ttl,
                                          std::shared_ptr<const Snapshot> start) {
-  Maintain();
   if (durable) PS_RETURN_IF_ERROR(RequireStore("a durable session"));
-  PS_RETURN_IF_ERROR(CheckCount(tenant, 1, /*snapshots=*/false));
-  return NewSession(tenant, durable, ttl, std::move(start));
-}
-
-Result<SessionInfo> SessionTable::NewSession(const std::string& tenant, bool durable,
-                                             milliseconds ttl,
-                                             std::shared_ptr<const Snapshot> start) {
   PS_ASSIGN_OR_RETURN(ttl, Ttl(ttl));
-  PS_ASSIGN_OR_RETURN(const Iterator entry, InsertNew({.key = {tenant, NewStateKey()},
-                                                       .head = {.durable = durable, .ttl = ttl}},
-                                                      std::move(start)));
-  return Describe(*entry);
+  PS_ASSIGN_OR_RETURN(Places place, TakePlaces(tenant, 1, /*snapshots=*/false, durable));
+  return InsertNew({.key = {tenant, NewStateKey()}, .head = {.durable = durable, .ttl = ttl}},
+                   std::move(start), &place);
 }
 
 Result<SessionLease> SessionTable::Acquire(const std::string& tenant, const std::string& id,
                                            std::optional<int64_t> expected) {
-  PS_ASSIGN_OR_RETURN(Iterator entry, FindLatest({tenant, id}));
+  Lock lock(mutex_);
+  Sweep();
+  PS_ASSIGN_OR_RETURN(Iterator entry, FindLatest(&lock, {tenant, id}));
   PS_RETURN_IF_ERROR(CheckExpected(expected, entry->head.tokens));
   if (!entry->in_memory) {
-    PS_ASSIGN_OR_RETURN(entry, Load(entry->key));
+    PS_ASSIGN_OR_RETURN(entry, Load(&lock, {tenant, id}));
+    PS_RETURN_IF_ERROR(CheckExpected(expected, entry->head.tokens));
   }
   MarkUsed(entry);
-  std::lock_guard lock(mutex_);
   entry->leased = true;
   return SessionLease(this, entry->key, entry->snapshot);
 }
 
 Result<SessionInfo> SessionTable::Commit(SessionLease lease,
                                          std::shared_ptr<const Snapshot> snapshot) {
-  const Iterator entry = Find(lease.key_);
+  const Key key = lease.key_;
+  Lock lock(mutex_);
+  const Iterator entry = FindFree(&lock, key);
   PS_CHECK(entry != entries_.end()) << "a session was removed during its lease";
+  const Hold hold(this, entry);
   const std::shared_ptr<const Snapshot> before = entry->snapshot;
   const bool was_stored = entry->stored;
   const bool writes = entry->head.durable || write_through_;
-  SetSnapshot(entry, std::move(snapshot));
+  if (writes) {
+    SessionRecord record = {entry->head, snapshot};
+    record.head.tokens = snapshot == nullptr ? 0 : snapshot->tokens();
+    const Result<uint64_t> revision = Unlocked(&lock, [&] { return WriteRecord(key, record); });
+    if (!revision.ok()) {
+      // The store may have the new snapshot. The next write replaces it with the old one.
+      entry->stored = false;
+      return revision.status();
+    }
+    SetSnapshot(entry, std::move(snapshot));
+    entry->stored = true;
+    entry->revision = *revision;
+  } else {
+    SetSnapshot(entry, std::move(snapshot));
+  }
   MarkUsed(entry);
-  Status status = writes ? Write(&*entry) : Status();
-  if (status.ok()) status = MakeRoom();
-  if (!status.ok()) {
+  if (const Status status = MakeRoom(&lock); !status.ok()) {
     SetSnapshot(entry, before);
-    // The store may have the new snapshot. The next write replaces it with the old one.
     entry->stored = was_stored && !writes;
     return status;
   }
   // The store holds an older snapshot of a session that was moved there for memory only: it must
   // not be loaded again.
-  if (!entry->head.durable && was_stored && !entry->stored) {
-    CountError("delete", options_.store->Delete(entry->key.first, SessionKey(entry->key.second)));
+  if (!writes && was_stored) {
+    Unlocked(&lock, [&] {
+      CountError("delete", options_.store->Delete(key.first, SessionKey(key.second)));
+      return true;
+    });
+    AddStored({key.first, false}, -1);
   }
   return Describe(*entry);
 }
@@ -97,11 +141,17 @@ Result<std::vector<SessionInfo>> SessionTable::Fork(const std::string& tenant,
                                                     const std::string& id, int count,
                                                     std::optional<int64_t> expected) {
   PS_ASSIGN_OR_RETURN(const SessionLease lease, Acquire(tenant, id, expected));
-  PS_RETURN_IF_ERROR(CheckCount(tenant, count, /*snapshots=*/false));
-  const SessionHead head = Find(lease.key_)->head;
+  SessionHead head;
+  {
+    std::lock_guard lock(mutex_);
+    head = Find(lease.key_)->head;
+  }
+  PS_ASSIGN_OR_RETURN(Places places, TakePlaces(tenant, count, /*snapshots=*/false, head.durable));
   std::vector<SessionInfo> forks;
   for (int i = 0; i < count; ++i) {
-    Result<SessionInfo> fork = NewSession(tenant, head.durable, head.ttl, lease.snapshot());
+    Result<SessionInfo> fork = InsertNew(
+        {.key = {tenant, NewStateKey()}, .head = {.durable = head.durable, .ttl = head.ttl}},
+        lease.snapshot(), &places);
     if (!fork.ok()) {
       for (const SessionInfo& made : forks) (void)Delete(tenant, made.id);
       return fork.status();
@@ -112,30 +162,51 @@ Result<std::vector<SessionInfo>> SessionTable::Fork(const std::string& tenant,
 }
 
 Status SessionTable::Delete(const std::string& tenant, const std::string& id) {
-  const Iterator entry = Find({tenant, id});
-  if (entry != entries_.end()) {
-    if (IsLeased(*entry)) return Status(Code::kAborted, StrCat("session ", id, " is in use"));
-    if (options_.store != nullptr && (entry->stored || entry->head.durable)) {
-      Status status = Counted("delete", options_.store->Delete(tenant, SessionKey(id)));
-      if (!status.ok() && status.code() != Code::kNotFound) return status;
+  {
+    Lock lock(mutex_);
+    const Iterator entry = FindFree(&lock, {tenant, id});
+    if (entry != entries_.end()) {
+      if (entry->leased) return Status(Code::kAborted, StrCat("session ", id, " is in use"));
+      if (options_.store != nullptr && (entry->stored || entry->head.durable)) {
+        Hold hold(this, entry);
+        const Status status = Unlocked(&lock, [&] {
+          return Counted("delete", options_.store->Delete(tenant, SessionKey(id)));
+        });
+        hold.End();
+        if (!status.ok() && status.code() != Code::kNotFound) return status;
+        AddStored({tenant, false}, -1);
+      }
+      Remove(entry);
+      return Status();
     }
-    Remove(entry);
-    return Status();
   }
   if (options_.store == nullptr || !IsStateKey(id)) return NoSession(id);
   Status status = Counted("delete", options_.store->Delete(tenant, SessionKey(id)));
-  if (status.code() == Code::kNotFound) {
-    status = Counted("delete", options_.store->Delete(tenant, SnapshotKey(id)));
-  }
+  const bool snapshot = status.code() == Code::kNotFound;
+  if (snapshot) status = Counted("delete", options_.store->Delete(tenant, SnapshotKey(id)));
   if (status.code() == Code::kNotFound) return NotFound("there is no session or snapshot ", id);
-  return status;
+  if (!status.ok()) return status;
+  std::lock_guard lock(mutex_);
+  AddStored({tenant, snapshot}, -1);
+  return Status();
 }
 
 Result<SessionTable::Listing> SessionTable::List(const std::string& tenant) {
-  Maintain();
   Listing listing;
-  std::map<std::string, StoredInfo> stored;  // sessions by id
   const auto now = options_.date();
+  const auto entries_of_tenant = [this, &tenant](const auto& visit) {
+    std::lock_guard lock(mutex_);
+    for (auto at = index_.lower_bound({tenant, ""});
+         at != index_.end() && at->first.first == tenant; ++at) {
+      visit(*at->second);
+    }
+  };
+  // What the store is known to hold before it is asked, by id.
+  std::map<std::string, uint64_t> revisions;
+  entries_of_tenant([&](const Entry& entry) {
+    if (entry.stored) revisions[entry.key.second] = entry.revision;
+  });
+  std::map<std::string, StoredInfo> stored;  // sessions by id
   if (options_.store != nullptr) {
     PS_ASSIGN_OR_RETURN(const auto sessions,
                         Counted("list", options_.store->List(tenant, SessionKey(""))));
@@ -147,21 +218,21 @@ Result<SessionTable::Listing> SessionTable::List(const std::string& tenant) {
           {one.key.substr(SnapshotKey("").size()), one.bytes, Since(one.created, now)});
     }
   }
-  for (const Entry& entry : entries_) {
+  entries_of_tenant([&](const Entry& entry) {
     const std::string& id = entry.key.second;
-    if (entry.key.first != tenant) continue;
     if (entry.is_snapshot) {
       listing.snapshots.push_back({id, entry.bytes, Since(entry.head.created, now)});
-      continue;
+      return;
     }
     const auto found = stored.find(id);
+    const bool same = found != stored.end() && found->second.revision == entry.revision;
+    const auto before = revisions.find(id);
+    const bool unchanged = before != revisions.end() && before->second == entry.revision;
     // A session that another replica has written or deleted since is listed as the store holds it.
-    if (entry.stored && (found == stored.end() || found->second.revision != entry.revision)) {
-      continue;
-    }
+    if (entry.stored && !same && unchanged) return;
     listing.sessions.push_back(Describe(entry));
     if (found != stored.end()) stored.erase(found);
-  }
+  });
   for (const auto& [id, one] : stored) listing.sessions.push_back(Describe(id, one));
   return listing;
 }
@@ -174,30 +245,38 @@ Result<SnapshotInfo> SessionTable::TakeSnapshot(const std::string& tenant, const
   if (lease.snapshot() == nullptr) {
     return FailedPrecondition("session ", id, " is empty: there is nothing to take a snapshot of");
   }
-  PS_RETURN_IF_ERROR(CheckCount(tenant, 1, /*snapshots=*/true));
   PS_ASSIGN_OR_RETURN(ttl, Ttl(ttl));
+  PS_ASSIGN_OR_RETURN(Places place, TakePlaces(tenant, 1, /*snapshots=*/true, /*ask_store=*/true));
   const std::string key = NewStateKey();
   if (options_.store != nullptr) {
     const std::string bytes = options_.codec.Encode(*lease.snapshot());
     PS_RETURN_IF_ERROR(
         Counted("put", options_.store->Put(tenant, SnapshotKey(key), bytes, ttl)).status());
+    std::lock_guard lock(mutex_);
+    AddStored({tenant, true}, 1);
+    place.TakeOne();
     return SnapshotInfo{key, static_cast<int64_t>(bytes.size()), {}};
   }
-  PS_ASSIGN_OR_RETURN(const Iterator entry,
+  PS_ASSIGN_OR_RETURN(const SessionInfo info,
                       InsertNew({.key = {tenant, key}, .head = {.ttl = ttl}, .is_snapshot = true},
-                                lease.snapshot()));
-  return SnapshotInfo{key, entry->bytes, {}};
+                                lease.snapshot(), &place));
+  return SnapshotInfo{key, info.bytes, {}};
 }
 
 Result<SessionInfo> SessionTable::Restore(const std::string& tenant, const std::string& key,
                                           bool durable, milliseconds ttl) {
-  Maintain();
   const Status missing = NotFound("there is no snapshot ", key);
   if (!IsStateKey(key)) return missing;
   if (options_.store == nullptr) {
-    const Iterator entry = Find({tenant, key});
-    if (entry == entries_.end() || !entry->is_snapshot) return missing;
-    return Create(tenant, durable, ttl, entry->snapshot);
+    std::shared_ptr<const Snapshot> snapshot;
+    {
+      std::lock_guard lock(mutex_);
+      Sweep();
+      const Iterator entry = Find({tenant, key});
+      if (entry == entries_.end() || !entry->is_snapshot) return missing;
+      snapshot = entry->snapshot;
+    }
+    return Create(tenant, durable, ttl, std::move(snapshot));
   }
   PS_ASSIGN_OR_RETURN(std::shared_ptr<const Snapshot> snapshot,
                       GetSnapshot(tenant, SnapshotKey(key), missing));
@@ -232,21 +311,91 @@ Result<std::shared_ptr<const Snapshot>> SessionTable::GetSnapshot(const std::str
 
 // --- helpers ---
 
-Status SessionTable::CheckCount(const std::string& tenant, int more, bool snapshots) {
-  // Entries that the store holds are counted in the store: another replica may have deleted them.
-  std::set<std::string> ids;
-  for (const Entry& entry : entries_) {
-    const bool counts = entry.key.first == tenant && entry.is_snapshot == snapshots;
-    if (counts && !entry.stored) ids.insert(entry.key.second);
+int64_t SessionTable::CountUnstored(const Kind& kind) const {
+  const auto& [tenant, snapshots] = kind;
+  const auto places = places_.find(kind);
+  int64_t count = places == places_.end() ? 0 : places->second;
+  for (auto at = index_.lower_bound({tenant, ""}); at != index_.end() && at->first.first == tenant;
+       ++at) {
+    const Entry& entry = *at->second;
+    if (entry.is_snapshot == snapshots && !entry.stored) ++count;
+  }
+  return count;
+}
+
+void SessionTable::AddStored(const Kind& kind, int64_t more) {
+  const auto known = stored_counts_.find(kind);
+  if (known == stored_counts_.end()) return;
+  known->second.count = std::max<int64_t>(0, known->second.count + more);
+}
+
+void SessionTable::SetStored(const Kind& kind, int64_t count) {
+  std::lock_guard lock(mutex_);
+  stored_counts_[kind] = {count, options_.now()};
+}
+
+Result<SessionTable::Places> SessionTable::TakePlaces(const std::string& tenant, int more,
+                                                      bool snapshots, bool ask_store) {
+  const Kind kind = {tenant, snapshots};
+  const std::string prefix = snapshots ? SnapshotKey("") : SessionKey("");
+  bool known = false;
+  const auto take = [&] {
+    std::lock_guard lock(mutex_);
+    Sweep();
+    const auto stored = stored_counts_.find(kind);
+    known = stored != stored_counts_.end() && options_.now() - stored->second.known < kCountAge;
+    const int64_t count = stored == stored_counts_.end() ? 0 : stored->second.count;
+    if (ask_store && !known && options_.store != nullptr) return false;
+    if (CountUnstored(kind) + count + more > options_.max_per_tenant) return false;
+    places_[kind] += more;
+    return true;
+  };
+  if (take()) return Places(this, kind, more);
+  if (options_.store != nullptr && !known) {
+    PS_ASSIGN_OR_RETURN(const int64_t count,
+                        Counted("count", options_.store->CountAtMost(tenant, prefix)));
+    SetStored(kind, count);
+    if (take()) return Places(this, kind, more);
   }
   if (options_.store != nullptr) {
-    const std::string prefix = snapshots ? SnapshotKey("") : SessionKey("");
     PS_ASSIGN_OR_RETURN(const auto stored, Counted("list", options_.store->List(tenant, prefix)));
-    for (const StoredInfo& info : stored) ids.insert(info.key.substr(prefix.size()));
+    SetStored(kind, std::ssize(stored));
+    if (take()) return Places(this, kind, more);
   }
-  if (std::ssize(ids) + more <= options_.max_per_tenant) return Status();
   return ResourceExhausted("a tenant may have ", options_.max_per_tenant,
                            snapshots ? " snapshots" : " sessions", "; delete some first");
+}
+
+Result<SessionInfo> SessionTable::InsertNew(Entry entry, std::shared_ptr<const Snapshot> snapshot,
+                                            Places* places) {
+  const Key key = entry.key;
+  entry.head.created = options_.date();
+  entry.head.tokens = snapshot == nullptr ? 0 : snapshot->tokens();
+  entry.used = options_.now();
+  const bool durable = entry.head.durable;
+  uint64_t revision = 0;
+  if (durable) {
+    PS_ASSIGN_OR_RETURN(revision, WriteRecord(key, {entry.head, snapshot}));
+  }
+  SessionInfo info;
+  Status status;
+  {
+    Lock lock(mutex_);
+    places->TakeOne();
+    const Iterator inserted = Insert(std::move(entry));
+    SetSnapshot(inserted, std::move(snapshot));
+    inserted->stored = durable;
+    inserted->revision = revision;
+    if (durable) AddStored({key.first, false}, 1);
+    info = Describe(*inserted);
+    status = MakeRoom(&lock);  // which may move this one to the store
+    const Iterator kept = status.ok() ? Find(key) : FindFree(&lock, key);
+    if (status.ok()) return kept == entries_.end() ? info : Describe(*kept);
+    if (kept != entries_.end()) Remove(kept);
+    if (durable) AddStored({key.first, false}, -1);
+  }
+  if (durable) (void)options_.store->Delete(key.first, SessionKey(key.second));
+  return status;
 }
 
 Result<milliseconds> SessionTable::Ttl(milliseconds requested) const {

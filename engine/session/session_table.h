@@ -13,11 +13,13 @@
 //
 // Tenants: the sessions and snapshots of another tenant are NOT_FOUND.
 //
-// Threads: methods block on the store, so one thread, the server's store thread, calls all of them.
-// Any thread may call stats and options and end a lease.
+// Threads: thread-safe. A method that needs the store blocks until it has answered; NeedsStore says
+// whether one may. The lock is not held meanwhile, so that a slow store delays the operations that
+// need it and no other. Operations on one session run one after the other.
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <list>
 #include <map>
@@ -116,9 +118,21 @@ class SessionTable {
   // The store outlives the table.
   explicit SessionTable(SessionOptions options);
 
+  // Whether Create of `durable` sessions may wait for the store. These three functions do not
+  // block. Their answer may be outdated when the operation runs, so that it may wait all the same.
+  bool CreateNeedsStore(const std::string& tenant, bool durable) const;
+  // Whether Acquire, Fork or Delete of this session may.
+  bool NeedsStore(const std::string& tenant, const std::string& id) const;
+  // Whether Commit of this snapshot may.
+  bool CommitNeedsStore(const SessionLease& lease, const Snapshot& snapshot) const;
+
   // ttl 0: the default. `start`: the snapshot that the session begins with; null: an empty session.
   // RESOURCE_EXHAUSTED above the tenant's limit; FAILED_PRECONDITION for a durable session without
   // a store; INVALID_ARGUMENT for a ttl out of range.
+  //
+  // The limit counts the sessions in the memory of this process and those that the store held when
+  // it was last asked, at most kCountAge ago for a durable session; it is asked again before a
+  // session is refused. Replicas that create at the same time may together exceed the limit.
   Result<SessionInfo> Create(const std::string& tenant, bool durable, std::chrono::milliseconds ttl,
                              std::shared_ptr<const Snapshot> start = nullptr);
   // ABORTED while another request has the lease; FAILED_PRECONDITION if the session does not have
@@ -151,11 +165,14 @@ class SessionTable {
   Result<std::shared_ptr<const Snapshot>> GetMigrated(const std::string& tenant,
                                                       const std::string& token);
 
+  // Moves sessions to the store until the rest fits into memory, removes expired ones, and lets the
+  // store do the same. Called every second or so.
+  void Maintain();
+
   // Writes every session that the store does not hold in its current revision, and from now on
   // every session that changes, so that other replicas can continue them.
   void Flush();
 
-  // --- any thread ---
   SessionStats stats() const;
   const SessionOptions& options() const { return options_; }
 
@@ -168,41 +185,74 @@ class SessionTable {
     std::shared_ptr<const Snapshot> snapshot = {};  // null: empty, or only in the store
     int64_t bytes = 0;
     bool in_memory = true;
-    bool stored = false;       // the store holds this snapshot, as `revision`
-    bool leased = false;       // guarded by mutex_: any thread may end a lease
+    bool stored = false;  // the store holds this snapshot, as `revision`
+    bool leased = false;
+    bool held = false;         // by an operation that has released mutex_: see Hold
     bool is_snapshot = false;  // a snapshot and not a session; only without a store
     uint64_t revision = 0;
     std::chrono::steady_clock::time_point used = {};
   };
   using Iterator = std::list<Entry>::iterator;
+  using Lock = std::unique_lock<std::mutex>;
+  using Kind = std::pair<std::string, bool>;  // tenant, whether its snapshots and not its sessions
 
-  // --- session_residence.cc ---
-  void Release(const Key& key);
-  bool IsLeased(const Entry& entry) const;
+  // The exclusive use of an entry by an operation that releases mutex_ to wait for the store. Made
+  // and ended with mutex_ held.
+  class Hold;
+  // Places of new sessions or snapshots of a tenant, so that operations at once stay within the
+  // limit. Made and destroyed without mutex_.
+  class Places;
+
+  // Runs `wait` without the lock.
+  template <typename Wait>
+  static auto Unlocked(Lock* lock, const Wait& wait) -> decltype(wait()) {
+    lock->unlock();
+    auto result = wait();
+    lock->lock();
+    return result;
+  }
+
+  // --- session_residence.cc: mutex_ is held, and `lock` holds it. A function that takes `lock`
+  // --- may release it for a while, and then entries may change that are neither leased nor held.
   Iterator Find(const Key& key);
-  // Finds a session that is not leased, in memory or in the store, in its latest revision.
-  Result<Iterator> FindLatest(const Key& key);
-  Result<Iterator> Load(const Key& key);
+  // Waits until no operation holds the entry. entries_.end() for an unknown key.
+  Iterator FindFree(Lock* lock, const Key& key);
+  // Finds a session that is neither leased nor held, in memory or in the store, in its latest
+  // revision.
+  Result<Iterator> FindLatest(Lock* lock, const Key& key);
+  Result<Iterator> Load(Lock* lock, const Key& key);
   Iterator Insert(Entry entry);
-  // Inserts a new entry. Removes it again if it cannot be written or does not fit into memory.
-  Result<Iterator> InsertNew(Entry entry, std::shared_ptr<const Snapshot> snapshot);
   void Remove(Iterator entry);
   void SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot);
-  Status Write(Entry* entry);
+  // Writes a session that the caller holds.
+  Status Write(Lock* lock, Iterator entry);
   // Drops a snapshot that the store holds from memory.
   void DropFromMemory(Iterator entry);
   // Moves the least recently used sessions to the store until the rest fits. RESOURCE_EXHAUSTED if
   // it does not fit without a store; an error of the store if a session could not be written.
-  Status MakeRoom();
-  // Called before an operation: makes room, and removes expired entries.
-  void Maintain();
+  Status MakeRoom(Lock* lock);
+  // Removes expired entries from memory, at most once in a second.
+  void Sweep();
   void MarkUsed(Iterator entry);
 
+  // --- session_residence.cc: mutex_ is not held ---
+  void Release(const Key& key);
+  // Encodes and stores a session. Returns its revision.
+  Result<uint64_t> WriteRecord(const Key& key, const SessionRecord& record);
+  // Writes the session, unless the store holds its current revision.
+  void FlushOne(const Key& key);
+
   // --- session_table.cc ---
-  Result<SessionInfo> NewSession(const std::string& tenant, bool durable,
-                                 std::chrono::milliseconds ttl,
-                                 std::shared_ptr<const Snapshot> start);
-  Status CheckCount(const std::string& tenant, int more, bool snapshots);
+  // RESOURCE_EXHAUSTED if the tenant may not have `more`.
+  Result<Places> TakePlaces(const std::string& tenant, int more, bool snapshots, bool ask_store);
+  // Makes an entry, written to the store if it is durable. Takes one of `places`.
+  Result<SessionInfo> InsertNew(Entry entry, std::shared_ptr<const Snapshot> snapshot,
+                                Places* places);
+  // Entries of memory that the store does not hold, and places. mutex_ held.
+  int64_t CountUnstored(const Kind& kind) const;
+  // Adds to the known number of entries in the store, if it is known. mutex_ held.
+  void AddStored(const Kind& kind, int64_t more);
+  void SetStored(const Kind& kind, int64_t count);  // mutex_ not held
   Result<std::chrono::milliseconds> Ttl(std::chrono::milliseconds requested) const;
   SessionInfo Describe(const Entry& entry) const;
   // Describes a session of which only the store holds the latest revision.
@@ -214,6 +264,7 @@ class SessionTable {
                                                       const std::string& key,
                                                       const Status& missing);
   // Counts and logs errors of the store, damaged entries included. NOT_FOUND is not an error.
+  // mutex_ is not held.
   void CountError(const char* operation, const Status& status);
   template <typename T>
   Result<T> Counted(const char* operation, Result<T> result) {
@@ -225,15 +276,74 @@ class SessionTable {
     return status;
   }
 
+  struct StoredCount {
+    int64_t count = 0;
+    std::chrono::steady_clock::time_point known = {};
+  };
+
   const SessionOptions options_;
   mutable std::mutex mutex_;
-  std::list<Entry> entries_;  // least recently used first; the store thread's but for Entry::leased
-  std::map<Key, Iterator> index_;  // guarded by mutex_ when changed
+  std::condition_variable free_;  // an operation has ended its hold of an entry
+  // Guarded by mutex_:
+  std::list<Entry> entries_;  // least recently used first
+  std::map<Key, Iterator> index_;
   MemoryLedger ledger_;
+  std::map<Kind, int> places_;
+  std::map<Kind, StoredCount> stored_counts_;
   bool write_through_ = false;
-  SessionStats stats_;  // guarded by mutex_
+  SessionStats stats_;
   std::chrono::steady_clock::time_point last_sweep_;
   std::chrono::steady_clock::time_point last_store_sweep_;
+};
+
+class SessionTable::Hold {
+ public:
+  Hold(SessionTable* table, Iterator entry) : table_(table), entry_(entry) { entry_->held = true; }
+  ~Hold() { End(); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+  void End() {
+    if (table_ == nullptr) return;
+    entry_->held = false;
+    std::exchange(table_, nullptr)->free_.notify_all();
+  }
+
+ private:
+  SessionTable* table_;
+  const Iterator entry_;
+};
+
+class SessionTable::Places {
+ public:
+  // The caller has added `count` to table->places_.
+  Places(SessionTable* table, Kind kind, int count)
+      : table_(table), kind_(std::move(kind)), count_(count) {}
+  Places(Places&& other) noexcept
+      : table_(other.table_),
+        kind_(std::move(other.kind_)),
+        count_(std::exchange(other.count_, 0)) {}
+  Places& operator=(Places&&) = delete;
+  ~Places() {
+    if (count_ == 0) return;
+    std::lock_guard lock(table_->mutex_);
+    Give(count_);
+  }
+
+  // One of the places is now an entry's. mutex_ held.
+  void TakeOne() { Give(1); }
+
+ private:
+  void Give(int count) {
+    count_ -= count;
+    const auto found = table_->places_.find(kind_);
+    found->second -= count;
+    if (found->second == 0) table_->places_.erase(found);
+  }
+
+  SessionTable* const table_;
+  Kind kind_;
+  int count_;
 };
 
 }  // namespace polysketch

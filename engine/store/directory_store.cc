@@ -178,7 +178,7 @@ class DirectoryStore : public StateStore {
     if (fs::create_directory(folder, error)) PS_RETURN_IF_ERROR(SyncFolder(root_));
     const int64_t more =
         static_cast<int64_t>(kStoredHeaderBytes + bytes.size()) - FileBytes(File(owner, key));
-    PS_RETURN_IF_ERROR(CheckRoom(more));
+    PS_RETURN_IF_ERROR(TakeRoom(more));
     const fs::path temporary = folder / (std::string(kTemporary) + NewStateKey());
     const uint64_t revision = RandomWord();
     const auto write = [&]() -> Status {
@@ -194,9 +194,9 @@ class DirectoryStore : public StateStore {
     };
     if (Status status = write(); !status.ok()) {
       unlink(temporary.c_str());
+      bytes_ -= more;
       return status;
     }
-    bytes_ += more;
     return revision;
   }
 
@@ -262,6 +262,15 @@ class DirectoryStore : public StateStore {
     return infos;
   }
 
+  Result<int64_t> CountAtMost(const std::string& owner, const std::string& prefix) override {
+    int64_t count = 0;
+    const Status listed = ForEachName(Folder(owner), [&](int, const std::string& name) {
+      if (name.starts_with(prefix) && !name.starts_with(".")) ++count;
+    });
+    if (!listed.ok() && listed.code() != Code::kNotFound) return listed;
+    return count;
+  }
+
   void Expire() override {
     std::lock_guard lock(count_mutex_);
     last_count_ = std::chrono::steady_clock::now();
@@ -286,18 +295,22 @@ class DirectoryStore : public StateStore {
   StoreUsage usage() const override { return {bytes_.load(), limit_}; }
 
  private:
-  // RESOURCE_EXHAUSTED if `more` bytes exceed the limit. Counts the files first, at most once in
-  // kCountInterval.
-  Status CheckRoom(int64_t more) {
-    const auto fits = [&] { return limit_ == 0 || more <= 0 || bytes_ + more <= limit_; };
-    if (fits()) return Status();
+  // Adds `more` to the bytes. RESOURCE_EXHAUSTED if they exceed the limit then. Counts the files
+  // first, at most once in kCountInterval.
+  Status TakeRoom(int64_t more) {
+    const auto take = [&] {
+      const bool fits = (bytes_ += more) <= limit_ || limit_ == 0 || more <= 0;
+      if (!fits) bytes_ -= more;
+      return fits;
+    };
+    if (take()) return Status();
     bool due = false;
     {
       std::lock_guard lock(count_mutex_);
       due = std::chrono::steady_clock::now() - last_count_ >= kCountInterval;
     }
     if (due) Expire();
-    if (fits()) return Status();
+    if (take()) return Status();
     return ResourceExhausted("state store: entries take ", bytes_.load(), " bytes, ", more,
                              " more do not fit, ", limit_,
                              " are allowed (--state-store-limit); delete some, or wait until they "

@@ -31,9 +31,16 @@ class MeasuredStore final : public StateStore {
                std::chrono::milliseconds ttl) override {
     return Measured(StoreOperation::kOther, [&] { return store_->Touch(owner, key, ttl); });
   }
+  Result<StoredInfo> Renew(const std::string& owner, const std::string& key,
+                           std::chrono::milliseconds ttl) override {
+    return Measured(StoreOperation::kOther, [&] { return store_->Renew(owner, key, ttl); });
+  }
   Result<std::vector<StoredInfo>> List(const std::string& owner,
                                        const std::string& prefix) override {
     return Measured(StoreOperation::kOther, [&] { return store_->List(owner, prefix); });
+  }
+  Result<int64_t> CountAtMost(const std::string& owner, const std::string& prefix) override {
+    return Measured(StoreOperation::kOther, [&] { return store_->CountAtMost(owner, prefix); });
   }
   void Expire() override { store_->Expire(); }
   StoreUsage usage() const override { return store_->usage(); }

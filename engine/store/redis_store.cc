@@ -1,35 +1,36 @@
-#include <hiredis/hiredis.h>
-
+// Entries in Redis. The entry KEY of OWNER is the string polysketch/OWNER/KEY. The set
+// polysketch/OWNER/.keys names the entries of an owner, so that a listing reads no other owner's.
+//
+// The set may name entries that have expired, and names every other one: a Put adds the name in the
+// pipeline of the value, a listing removes names without a value. What replicas of earlier versions
+// write is added by a scan of all keys, at the start and every kScanInterval.
 #include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <fstream>
-#include <mutex>
+#include <map>
+#include <span>
 #include <utility>
 
+#include "base/logging.h"
 #include "engine/store/open_state_store.h"
-#include "engine/store/redis_url.h"
+#include "engine/store/redis_client.h"
 #include "engine/store/state_key.h"
 #include "engine/store/stored_header.h"
 
 namespace polysketch {
 namespace {
 
-constexpr timeval kConnectTimeout{5, 0};
-constexpr timeval kCommandTimeout{30, 0};
+using Clock = std::chrono::steady_clock;
+
 // Maximum size of a Redis string.
 constexpr size_t kMaxBytes = size_t{512} << 20;
+constexpr std::string_view kRoot = "polysketch/";
+constexpr std::string_view kIndex = ".keys";  // not a key: keys have no dot
+constexpr std::chrono::minutes kScanInterval{10};
+// Entries whose beginnings are read in one pipeline, about 100 KiB of replies.
+constexpr size_t kListed = 1000;
 
-struct FreeReply {
-  void operator()(redisReply* reply) const { freeReplyObject(reply); }
-};
-using Reply = std::unique_ptr<redisReply, FreeReply>;
-struct FreeContext {
-  void operator()(redisContext* context) const { redisFree(context); }
-};
-
-std::string_view Text(const redisReply& reply) { return {reply.str, reply.len}; }
-bool IsText(const redisReply& reply) { return reply.type == REDIS_REPLY_STRING; }
+bool IsNumber(const RedisReply& reply) { return reply.kind == RedisReply::Kind::kNumber; }
 
 // The number of the line "NAME:NUMBER" of INFO; 0 without one.
 int64_t InfoNumber(std::string_view info, std::string_view name) {
@@ -42,113 +43,67 @@ int64_t InfoNumber(std::string_view info, std::string_view name) {
   return number;
 }
 
-// Reads a reply of SCAN: the next cursor, and names that begin with `prefix`, whose first `folder`
-// bytes are not part of the key. Returns false for another reply.
-bool AddKeys(const redisReply& reply, std::string_view prefix, size_t folder, std::string* cursor,
-             std::vector<std::string>* keys) {
-  if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 2) return false;
-  const redisReply& next = *reply.element[0];
-  const redisReply& names = *reply.element[1];
-  if (!IsText(next) || names.type != REDIS_REPLY_ARRAY) return false;
-  *cursor = Text(next);
-  for (size_t i = 0; i < names.elements; ++i) {
-    const redisReply& name = *names.element[i];
-    if (!IsText(name) || !Text(name).starts_with(prefix)) return false;
-    keys->emplace_back(Text(name).substr(folder));
+// Reads an array of texts. Returns false for another reply.
+bool ReadTexts(const RedisReply& reply, std::vector<std::string>* texts) {
+  if (reply.kind != RedisReply::Kind::kArray) return false;
+  for (const auto& text : reply.elements) {
+    if (!text->is_text()) return false;
+    texts->push_back(text->text);
   }
   return true;
 }
 
-// One connection, made for the first command and again after it broke. A command that met a broken
-// connection is sent again, since every command of RedisStore may be sent twice. Thread-safe.
-class Connection {
- public:
-  explicit Connection(RedisUrl url) : url_(std::move(url)) {}
+// Reads a reply of SCAN: the next cursor, and names. Returns false for another reply.
+bool ReadScan(const RedisReply& reply, std::string* cursor, std::vector<std::string>* names) {
+  if (reply.kind != RedisReply::Kind::kArray || reply.elements.size() != 2) return false;
+  if (!reply.elements[0]->is_text()) return false;
+  *cursor = reply.elements[0]->text;
+  return ReadTexts(*reply.elements[1], names);
+}
 
-  Result<Reply> Run(const std::vector<std::string_view>& words) {
-    std::lock_guard lock(mutex_);
-    const bool fresh = context_ == nullptr;
-    if (fresh) PS_RETURN_IF_ERROR(Connect());
-    Result<Reply> reply = Send(words);
-    if (context_ != nullptr || fresh) return reply;
-    PS_RETURN_IF_ERROR(Connect());
-    return Send(words);
-  }
+Status Unexpected(const char* expected, const char* command) {
+  return Unavailable("redis: expected ", expected, " from ", command, ", found another reply");
+}
 
- private:
-  Result<Reply> Send(const std::vector<std::string_view>& words) {
-    std::vector<const char*> texts;
-    std::vector<size_t> sizes;
-    for (const std::string_view word : words) {
-      texts.push_back(word.data());
-      sizes.push_back(word.size());
-    }
-    Reply reply(static_cast<redisReply*>(redisCommandArgv(
-        context_.get(), static_cast<int>(texts.size()), texts.data(), sizes.data())));
-    if (reply == nullptr) return Broken(context_->errstr);
-    if (reply->type != REDIS_REPLY_ERROR) return reply;
-    const std::string_view why = Text(*reply);
-    const Code code = why.starts_with("OOM") ? Code::kResourceExhausted : Code::kUnavailable;
-    return Error(code, why);
-  }
+std::string Name(const std::string& owner, std::string_view key) {
+  return StrCat(kRoot, owner, "/", key);
+}
+std::string IndexName(const std::string& owner) { return Name(owner, kIndex); }
 
-  Status Connect() {
-    context_.reset(redisConnectWithTimeout(url_.host.c_str(), url_.port, kConnectTimeout));
-    if (context_ == nullptr) return Error(Code::kUnavailable, "out of memory");
-    if (context_->err != 0) return Broken(context_->errstr);
-    redisSetTimeout(context_.get(), kCommandTimeout);
-    Status status = Greet();
-    if (!status.ok()) context_.reset();
-    return status;
-  }
+Status Missing(const std::string& key) { return NotFound("state store: there is no ", key); }
 
-  Status Error(Code code, std::string_view why) const {
-    return Status(code, StrCat("redis ", url_.host, ":", url_.port, ": ", why));
-  }
-  // Closes the connection and returns the error `why`, which is in the memory of the connection.
-  Status Broken(const char* why) {
-    Status status = Error(Code::kUnavailable, why);
-    context_.reset();
-    return status;
-  }
-
-  Status Greet() {
-    if (!url_.password_file.empty()) {
-      std::ifstream file(url_.password_file, std::ios::binary);
-      std::string password;
-      if (!std::getline(file, password) || password.empty()) {
-        return Unavailable("redis: cannot read a password from ", url_.password_file);
-      }
-      std::vector<std::string_view> words = {"AUTH", password};
-      if (!url_.user.empty()) words = {"AUTH", url_.user, password};
-      PS_RETURN_IF_ERROR(Send(words).status());
-    }
-    if (url_.database == 0) return Status();
-    const std::string database = std::to_string(url_.database);
-    return Send({"SELECT", database}).status();
-  }
-
-  const RedisUrl url_;
-  std::mutex mutex_;
-  std::unique_ptr<redisContext, FreeContext> context_;  // guarded by mutex_; null: not connected
-};
+// Reads the replies to STRLEN and GETRANGE of an entry.
+Result<StoredInfo> ReadInfo(const std::string& key, const RedisReply& size,
+                            const RedisReply& beginning) {
+  if (!IsNumber(size) || size.number <= 0) return Missing(key);
+  if (!beginning.is_text() || beginning.text.empty()) return Missing(key);
+  return ReadStoredHeader(key, beginning.text, size.number);
+}
 
 class RedisStore : public StateStore {
  public:
-  explicit RedisStore(RedisUrl url) : connection_(std::move(url)) {}
-
-  Status Ping() { return connection_.Run({"PING"}).status(); }
-
-  // Redis removes expired entries by itself: this only updates the usage.
-  void Expire() override {
-    const Result<Reply> memory = connection_.Run({"INFO", "memory"});
-    if (!memory.ok()) return;  // the user may not be allowed to run INFO
-    bytes_ = InfoNumber(Text(**memory), "used_memory");
-    limit_ = InfoNumber(Text(**memory), "maxmemory");
-  }
-  StoreUsage usage() const override { return {bytes_.load(), limit_.load()}; }
+  explicit RedisStore(RedisUrl url) : client_(std::move(url)) {}
 
   std::string_view kind() const override { return "redis"; }
+
+  Status Open() {
+    PS_RETURN_IF_ERROR(client_.RunOne({"PING"}).status());
+    ReadUsage();
+    last_scan_ = Clock::now();
+    return ScanAll();
+  }
+
+  // Redis removes expired entries by itself: this removes their names, and updates the usage.
+  void Expire() override {
+    ReadUsage();
+    if (Clock::now() - last_scan_.load() < kScanInterval) return;
+    last_scan_ = Clock::now();
+    if (const Status status = ScanAll(); !status.ok()) {
+      LogWarning("state_store_failed", {{"operation", "scan"}, {"why", status.message()}});
+    }
+  }
+
+  StoreUsage usage() const override { return {bytes_.load(), limit_.load()}; }
 
   Result<uint64_t> Put(const std::string& owner, const std::string& key, std::string_view bytes,
                        std::chrono::milliseconds ttl) override {
@@ -159,93 +114,199 @@ class RedisStore : public StateStore {
     const uint64_t revision = RandomWord();
     std::string value = StoredHeader(revision);
     value.append(bytes);
-    const std::string name = Name(owner, key);
-    const std::string time = std::to_string(std::max<int64_t>(1, ttl.count()));
-    PS_RETURN_IF_ERROR(connection_.Run({"SET", name, value, "PX", time}).status());
+    const std::string name = Name(owner, key), index = IndexName(owner), time = Milliseconds(ttl);
+    PS_RETURN_IF_ERROR(
+        client_.Run({{"SET", name, value, "PX", time}, {"SADD", index, key}}).status());
     return revision;
   }
 
   Result<Entry> Get(const std::string& owner, const std::string& key) override {
     const std::string name = Name(owner, key);
-    PS_ASSIGN_OR_RETURN(const Reply reply, connection_.Run({"GET", name}));
-    if (!IsText(*reply)) return Missing(key);
+    PS_ASSIGN_OR_RETURN(const auto reply, client_.RunOne({"GET", name}));
+    if (!reply->is_text()) return Missing(key);
+    const std::string_view value = reply->text;
     Entry entry;
-    PS_ASSIGN_OR_RETURN(entry.info,
-                        ReadStoredHeader(key, Text(*reply).substr(0, kStoredBeginningBytes),
-                                         static_cast<int64_t>(reply->len)));
-    entry.bytes = CopyOf(Text(*reply).substr(kStoredHeaderBytes));
+    PS_ASSIGN_OR_RETURN(entry.info, ReadStoredHeader(key, value.substr(0, kStoredBeginningBytes),
+                                                     static_cast<int64_t>(value.size())));
+    entry.bytes = CopyOf(value.substr(kStoredHeaderBytes));
     return entry;
   }
 
   Result<StoredInfo> Stat(const std::string& owner, const std::string& key) override {
     const std::string name = Name(owner, key);
-    PS_ASSIGN_OR_RETURN(const Reply size, connection_.Run({"STRLEN", name}));
-    if (size->type != REDIS_REPLY_INTEGER || size->integer == 0) return Missing(key);
-    const std::string last = std::to_string(kStoredBeginningBytes - 1);
-    PS_ASSIGN_OR_RETURN(const Reply beginning, connection_.Run({"GETRANGE", name, "0", last}));
-    if (!IsText(*beginning) || beginning->len == 0) return Missing(key);
-    return ReadStoredHeader(key, Text(*beginning), size->integer);
+    PS_ASSIGN_OR_RETURN(const auto replies, client_.Run({{"STRLEN", name}, Beginning(name)}));
+    return ReadInfo(key, *replies[0], *replies[1]);
+  }
+
+  Result<StoredInfo> Renew(const std::string& owner, const std::string& key,
+                           std::chrono::milliseconds ttl) override {
+    const std::string name = Name(owner, key), time = Milliseconds(ttl);
+    PS_ASSIGN_OR_RETURN(const auto replies,
+                        client_.Run({{"PEXPIRE", name, time}, {"STRLEN", name}, Beginning(name)}));
+    return ReadInfo(key, *replies[1], *replies[2]);
   }
 
   Status Delete(const std::string& owner, const std::string& key) override {
-    const std::string name = Name(owner, key);
-    PS_ASSIGN_OR_RETURN(const Reply reply, connection_.Run({"DEL", name}));
-    return reply->integer == 1 ? Status() : Missing(key);
+    const std::string name = Name(owner, key), index = IndexName(owner);
+    PS_ASSIGN_OR_RETURN(const auto replies, client_.Run({{"DEL", name}, {"SREM", index, key}}));
+    if (!IsNumber(*replies[0])) return Unexpected("a number", "DEL");
+    return replies[0]->number == 1 ? Status() : Missing(key);
   }
 
   Status Touch(const std::string& owner, const std::string& key,
                std::chrono::milliseconds ttl) override {
-    const std::string name = Name(owner, key);
-    const std::string time = std::to_string(std::max<int64_t>(1, ttl.count()));
-    PS_ASSIGN_OR_RETURN(const Reply reply, connection_.Run({"PEXPIRE", name, time}));
-    return reply->integer == 1 ? Status() : Missing(key);
+    const std::string name = Name(owner, key), time = Milliseconds(ttl);
+    PS_ASSIGN_OR_RETURN(const auto reply, client_.RunOne({"PEXPIRE", name, time}));
+    if (!IsNumber(*reply)) return Unexpected("a number", "PEXPIRE");
+    return reply->number == 1 ? Status() : Missing(key);
   }
 
   Result<std::vector<StoredInfo>> List(const std::string& owner,
                                        const std::string& prefix) override {
-    const std::string pattern = Name(owner, prefix) + "*";
-    std::vector<std::string> keys;
-    std::string cursor = "0";
-    do {
-      PS_ASSIGN_OR_RETURN(const Reply reply,
-                          connection_.Run({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"}));
-      if (!AddKeys(*reply, Name(owner, prefix), Name(owner, "").size(), &cursor, &keys))
-        return Unavailable("redis: expected a cursor and keys from SCAN, found another reply");
-    } while (cursor != "0");
-    std::sort(keys.begin(), keys.end());
-    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());  // SCAN may return one twice
+    PS_ASSIGN_OR_RETURN(const std::vector<std::string> keys, Keys(owner, prefix));
     std::vector<StoredInfo> infos;
-    for (const std::string& key : keys) {
-      Result<StoredInfo> info = Stat(owner, key);
-      if (info.ok()) {
-        infos.push_back(*std::move(info));
-      } else if (!IsGoneOrDamaged(info.status())) {
-        return info.status();
-      }
+    std::vector<std::string> gone;
+    for (size_t first = 0; first < keys.size(); first += kListed) {
+      PS_RETURN_IF_ERROR(ListPart(owner, std::span(keys).subspan(first), &infos, &gone));
     }
+    PS_RETURN_IF_ERROR(RemoveNames(owner, gone));
     return infos;
   }
 
- private:
-  static std::string Name(const std::string& owner, const std::string& key) {
-    return "polysketch/" + owner + "/" + key;
-  }
-  static Status Missing(const std::string& key) {
-    return NotFound("state store: there is no ", key);
+  Result<int64_t> CountAtMost(const std::string& owner, const std::string& prefix) override {
+    PS_ASSIGN_OR_RETURN(const std::vector<std::string> keys, Keys(owner, prefix));
+    return std::ssize(keys);
   }
 
-  Connection connection_;
+ private:
+  static std::string Milliseconds(std::chrono::milliseconds ttl) {
+    return std::to_string(std::max<int64_t>(1, ttl.count()));
+  }
+  static RedisClient::Command Beginning(std::string_view name) {
+    static const std::string last = std::to_string(kStoredBeginningBytes - 1);
+    return {"GETRANGE", name, "0", last};
+  }
+
+  void ReadUsage() {
+    const auto memory = client_.RunOne({"INFO", "memory"});
+    if (!memory.ok()) return;  // the user may not be allowed to run INFO
+    bytes_ = InfoNumber((*memory)->text, "used_memory");
+    limit_ = InfoNumber((*memory)->text, "maxmemory");
+  }
+
+  // The keys of an owner that begin with `prefix`, in order, of expired entries too.
+  Result<std::vector<std::string>> Keys(const std::string& owner, const std::string& prefix) {
+    const std::string index = IndexName(owner);
+    PS_ASSIGN_OR_RETURN(const auto reply, client_.RunOne({"SMEMBERS", index}));
+    std::vector<std::string> keys;
+    if (!ReadTexts(*reply, &keys)) return Unexpected("keys", "SMEMBERS");
+    std::erase_if(keys, [&prefix](const std::string& key) { return !key.starts_with(prefix); });
+    std::sort(keys.begin(), keys.end());
+    return keys;
+  }
+
+  // Adds the entries of the first kListed `keys` to `infos`, and the keys without one to `gone`.
+  Status ListPart(const std::string& owner, std::span<const std::string> keys,
+                  std::vector<StoredInfo>* infos, std::vector<std::string>* gone) {
+    keys = keys.first(std::min(keys.size(), kListed));
+    std::vector<std::string> names;
+    for (const std::string& key : keys) names.push_back(Name(owner, key));
+    std::vector<RedisClient::Command> commands;
+    for (const std::string& name : names) {
+      commands.push_back({"STRLEN", name});
+      commands.push_back(Beginning(name));
+    }
+    PS_ASSIGN_OR_RETURN(const auto replies, client_.Run(commands));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      Result<StoredInfo> info = ReadInfo(keys[i], *replies[2 * i], *replies[2 * i + 1]);
+      if (info.ok()) infos->push_back(*std::move(info));
+      if (info.status().code() == Code::kNotFound) gone->push_back(keys[i]);
+    }
+    return Status();
+  }
+
+  // Removes the names of entries that do not exist. One that is written meanwhile keeps its name.
+  Status RemoveNames(const std::string& owner, const std::vector<std::string>& keys) {
+    if (keys.empty()) return Status();
+    const std::string index = IndexName(owner);
+    std::vector<std::string> names;
+    for (const std::string& key : keys) names.push_back(Name(owner, key));
+    std::vector<RedisClient::Command> commands;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      commands.push_back({"SREM", index, keys[i]});
+      commands.push_back({"EXISTS", names[i]});
+    }
+    PS_ASSIGN_OR_RETURN(const auto replies, client_.Run(commands));
+    RedisClient::Command back = {"SADD", index};
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (IsNumber(*replies[2 * i + 1]) && replies[2 * i + 1]->number > 0) back.push_back(keys[i]);
+    }
+    return back.size() == 2 ? Status() : client_.RunOne(back).status();
+  }
+
+  // Makes the sets of all owners name the entries that exist, of replicas of any version.
+  Status ScanAll() {
+    std::map<std::string, std::vector<std::string>> keys;  // by owner
+    std::vector<std::string> owners;                       // that have a set
+    const std::string pattern = StrCat(kRoot, "*");
+    std::string cursor = "0";
+    do {
+      PS_ASSIGN_OR_RETURN(const auto reply,
+                          client_.RunOne({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"}));
+      std::vector<std::string> names;
+      if (!ReadScan(*reply, &cursor, &names)) return Unexpected("a cursor and keys", "SCAN");
+      for (const std::string& name : names) {
+        const size_t slash = name.rfind('/');
+        if (!name.starts_with(kRoot) || slash < kRoot.size()) continue;
+        const std::string owner = name.substr(kRoot.size(), slash - kRoot.size());
+        const std::string key = name.substr(slash + 1);
+        if (key == kIndex) {
+          owners.push_back(owner);
+        } else {
+          keys[owner].push_back(key);
+        }
+      }
+    } while (cursor != "0");
+    for (const auto& [owner, names] : keys) PS_RETURN_IF_ERROR(AddNames(owner, names));
+    for (const std::string& owner : owners) {
+      PS_ASSIGN_OR_RETURN(std::vector<std::string> gone, Keys(owner, ""));
+      std::vector<std::string>& found = keys[owner];
+      std::sort(found.begin(), found.end());
+      std::erase_if(gone, [&found](const std::string& key) {
+        return std::binary_search(found.begin(), found.end(), key);
+      });
+      PS_RETURN_IF_ERROR(RemoveNames(owner, gone));
+    }
+    return Status();
+  }
+
+  Status AddNames(const std::string& owner, const std::vector<std::string>& keys) {
+    const std::string index = IndexName(owner);
+    for (size_t first = 0; first < keys.size(); first += kListed) {
+      RedisClient::Command add = {"SADD", index};
+      const size_t end = std::min(keys.size(), first + kListed);
+      add.insert(add.end(), keys.begin() + static_cast<ptrdiff_t>(first),
+                 keys.begin() + static_cast<ptrdiff_t>(end));
+      PS_RETURN_IF_ERROR(client_.RunOne(add).status());
+    }
+    return Status();
+  }
+
+  RedisClient client_;
   std::atomic<int64_t> bytes_{0};
   std::atomic<int64_t> limit_{0};
+  std::atomic<Clock::time_point> last_scan_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<StateStore>> OpenRedisStore(const std::string& url) {
   PS_ASSIGN_OR_RETURN(RedisUrl parsed, ParseRedisUrl(url));
+  const std::string place = StrCat(parsed.host, ":", parsed.port, ": ");
   auto store = std::make_unique<RedisStore>(std::move(parsed));
-  PS_RETURN_IF_ERROR(store->Ping());
-  store->Expire();
+  if (const Status status = store->Open(); !status.ok()) {
+    return Status(status.code(), place + status.message());
+  }
   return std::unique_ptr<StateStore>(std::move(store));
 }
 

@@ -59,10 +59,22 @@ class StateStore {
   virtual Status Delete(const std::string& owner, const std::string& key) = 0;
   virtual Status Touch(const std::string& owner, const std::string& key,
                        std::chrono::milliseconds ttl) = 0;
+  // Touch and Stat in one.
+  virtual Result<StoredInfo> Renew(const std::string& owner, const std::string& key,
+                                   std::chrono::milliseconds ttl) {
+    PS_RETURN_IF_ERROR(Touch(owner, key, ttl));
+    return Stat(owner, key);
+  }
   // The owner's entries whose keys begin with `prefix`, in order of key, but for damaged ones. An
   // error if the store cannot tell all of them.
   virtual Result<std::vector<StoredInfo>> List(const std::string& owner,
                                                const std::string& prefix) = 0;
+  // A number that the owner's entries whose keys begin with `prefix` do not exceed: it may count
+  // expired and damaged ones. Cheaper than List.
+  virtual Result<int64_t> CountAtMost(const std::string& owner, const std::string& prefix) {
+    PS_ASSIGN_OR_RETURN(const std::vector<StoredInfo> infos, List(owner, prefix));
+    return std::ssize(infos);
+  }
   // Removes expired entries, if the store does not remove them by itself, and updates usage().
   virtual void Expire() {}
   // The usage at the last Expire, for a folder plus what this process has written since. Does not

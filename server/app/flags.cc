@@ -22,6 +22,10 @@ using enum FlagKind;
 
 constexpr Flag kFlags[] = {
     {"model", kText, "DIR", &C::model, 0, 0, "model folder (docs/model-format.md). Required."},
+    {"verify", kSwitch, "", &C::verify, 0, 0,
+     "checks the checksum of every file of the model folder and of the draft model's before they "
+     "are loaded; the folders must have SHA256SUMS. Without it files of at most 64 MiB are "
+     "checked, if there is a SHA256SUMS."},
     {"listen", kText, "HOST:PORT", &C::listen, 0, 0,
      "address of the gRPC server; unix:PATH for a unix socket. Port 0: a free port."},
     {"metrics-listen", kText, "HOST:PORT", &C::metrics_listen, 0, 0,
@@ -183,8 +187,11 @@ Usage: polysketch-server --model DIR [FLAG...]
 A flag is given as --name VALUE or --name=VALUE (--insecure without a value), as the environment variable POLYSKETCH_NAME (dashes
 become underscores), or as a key of the JSON object in the file that --config names. A flag
 overrides the variable, and the variable overrides the key. Defaults are in brackets.
-SIGTERM and SIGINT drain: running requests end within --drain-timeout. A second signal ends the
-process at once.
+SIGTERM, SIGINT and SIGQUIT drain: running requests end within --drain-timeout. A second signal ends
+the process at once.
+Exit status: 0 drained; 1 the server cannot run (an address in use, no model folder, the state store
+away), its device failed, or the drain did not end in time; 2 a flag or a file of the model folder is
+wrong; 128 + SIGNAL a second signal.
 When the server is ready, it writes one line of JSON with the bound addresses to stdout:
 {"listen": ..., "metrics": ..., "http": ...}.
 

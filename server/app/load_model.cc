@@ -17,6 +17,7 @@
 #include "kernels/new_backend.h"
 #include "polysketch_build_info.h"
 #include "server/app/cpus.h"
+#include "server/app/model_checksums.h"
 #include "server/app/state_setup.h"
 
 namespace polysketch {
@@ -202,6 +203,9 @@ void LogModel(const v1::GetModelResponse& info, Clock::time_point start) {
 
 // Loads backend, models and tokenizer.
 Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
+  PS_RETURN_IF_ERROR(CheckModelFiles(config.model, config.verify));
+  if (!config.draft_model.empty())
+    PS_RETURN_IF_ERROR(CheckModelFiles(config.draft_model, config.verify));
   PS_ASSIGN_OR_RETURN(loaded->backend, NewBackend(config));
   LogInfo("device", {{"name", loaded->backend->name()}, {"threads", loaded->backend->threads()}});
   LoadOptions options;

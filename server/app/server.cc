@@ -32,6 +32,8 @@ constexpr int64_t kDefaultRequestMemory = int64_t{1} << 30;
 constexpr std::chrono::milliseconds kGoodbye{1000};
 // Time for the bytes of calls that were cancelled.
 constexpr std::chrono::milliseconds kLastBytes{200};
+// Time between two SessionTable::Maintain.
+constexpr std::chrono::milliseconds kMaintenance{1000};
 
 int Clamped(int64_t value) {
   return static_cast<int>(std::min<int64_t>(value, std::numeric_limits<int>::max()));
@@ -163,7 +165,8 @@ Server::Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Gua
   context_.metrics = metrics;
   context_.writers = std::make_shared<Executor>(1);
   context_.tokenizers = &tokenizers_;
-  context_.stores = std::make_shared<Executor>(1);
+  context_.stores = std::make_shared<Executor>(kStoreThreads);
+  context_.sessions = std::make_shared<Executor>(kSessionThreads);
   context_.migration_ttl = config.migration_ttl;
   context_.stall_deadline = config.stall_deadline;
   context_.stream_buffer = static_cast<size_t>(config.stream_buffer);
@@ -317,7 +320,15 @@ void Server::SetModel(const ServedModel* model) {
                           .attention = info.attention(),
                           .device = info.device()});
   context_.model.store(model);
+  MaintainSessions();
   health_.SetServing(true);
+}
+
+void Server::MaintainSessions() {
+  context_.stores->PostAfter(kMaintenance, [this] {
+    context_.model.load()->sessions->Maintain();
+    MaintainSessions();
+  });
 }
 
 bool Server::Drain(std::chrono::milliseconds timeout) {
@@ -360,6 +371,7 @@ Server::~Server() {
     grpc_->Wait();
   }
   context_.writers->Stop();
+  context_.sessions->Stop();
   context_.stores->Stop();
 }
 

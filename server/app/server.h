@@ -62,6 +62,8 @@ class Server {
   Status StartMetrics(const std::string& address);
   Status StartHttp(const ServerConfig& config);
   Status StartGrpc(const ServerConfig& config);
+  // Calls SessionTable::Maintain after a while, and again until the server ends.
+  void MaintainSessions();
   // Why a request of HTTP is refused when its header has arrived. `hosts`: of IsAllowedHost.
   Status CheckHttp(const std::string& hosts, const std::string& origins, HttpRequest* request);
 

@@ -11,6 +11,7 @@ namespace polysketch {
 // server/app/flags.cc describes each field and the meaning of 0.
 struct ServerConfig {
   std::string model;
+  bool verify = false;
   std::string listen = "127.0.0.1:50051";
   std::string metrics_listen = "127.0.0.1:9464";
   std::string http_listen = "127.0.0.1:8000";

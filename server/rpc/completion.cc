@@ -33,7 +33,9 @@ Status Completion::Start(v1::CompleteRequest message, std::string state,
     if (!status.ok()) call->Fail(status);
   };
   const bool large = message_.ByteSizeLong() > kInlineRequestBytes;
-  call_->service()->stores->Post([this, convert, fail, large] {
+  Executor& executor =
+      resumes() ? *call_->service()->stores : call_->SessionExecutor(message_.session());
+  executor.Post([this, convert, fail, large] {
     if (const Status status = LoadStart(); !status.ok()) return fail(status);
     if (!large) return fail(convert());
     call_->service()->tokenizers->Post([convert, fail] { fail(convert()); });
@@ -133,6 +135,7 @@ Status Completion::Submit() {
 Status Completion::DecodeState() {
   const SnapshotCodec& codec = call_->model().sessions->options().codec;
   PS_ASSIGN_OR_RETURN(request_.start, codec.Decode(state_));
+  request_.client_start = true;
   state_ = {};
   if (!request_.start->generation) return Status();
   return InvalidArgument("state: expected one of return_state, found a migrated completion");

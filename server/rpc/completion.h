@@ -29,7 +29,7 @@ class Completion {
 
  private:
   Status CheckFields() const;
-  // On the store thread: the snapshot that the completion continues, and the lease of its session.
+  // On a thread of the store or of the session: the snapshot that the completion continues, and the lease of its session.
   Status LoadStart();
   Status LoadMigrated();
   // Converts the fields of the message.

@@ -107,6 +107,10 @@ Result<std::shared_ptr<const Snapshot>> EngineCall::ReadSession(
   return lease.snapshot();
 }
 
+Executor& EngineCall::SessionExecutor(const std::string& id) const {
+  return service()->ForSession(model().sessions->NeedsStore(tenant(), id));
+}
+
 void EngineCall::Fail(const Status& status) {
   {
     std::lock_guard lock(mutex_);
@@ -158,7 +162,9 @@ void EngineCall::End(FinishEvent finish) {
   if (broken_ && (status.ok() || status.code() == Code::kCancelled)) status = broken_status_;
   if (!status.ok()) return Close(status, &finish);
   if (finish.snapshot == nullptr) return Close(renderer_->RenderFinish(finish), &finish);
-  service()->stores->Post([self = shared_from_this(), finish = std::move(finish)] {
+  const bool waits = !lease_.has_value() || finish.reason == FinishReason::kMigrated ||
+                     model().sessions->CommitNeedsStore(*lease_, *finish.snapshot);
+  service()->ForSession(waits).Post([self = shared_from_this(), finish = std::move(finish)] {
     Result<Messages> last = self->renderer_->RenderFinish(finish);
     std::lock_guard lock(self->mutex_);
     self->Close(std::move(last), &finish);

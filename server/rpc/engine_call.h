@@ -7,9 +7,10 @@
 // messages of the engine's events, one write outstanding -> the FinishEvent ends the call. Whatever
 // breaks a call (cancellation, deadline, a dead connection, bad input after Submit, a stall)
 // cancels the request; the call then discards events and ends with the FinishEvent, within a step.
-// A FinishEvent with a snapshot is rendered on the store thread, which stores the snapshot.
+// A FinishEvent with a snapshot is rendered on a thread of the store or of sessions, which stores
+// the snapshot.
 //
-// Threads: the transport's, the writer's, the tokenizers' and the store's. The engine thread only posts to
+// Threads: the transport's, the writer's, the tokenizers', the store's and those of sessions. The engine thread only posts to
 // the writer.
 #pragma once
 
@@ -48,12 +49,14 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   // request of this call.
   template <typename Request>
   Status Submit(Request request, std::unique_ptr<Renderer> renderer);
+  // The threads that call AcquireSession or ReadSession of this session.
+  Executor& SessionExecutor(const std::string& id) const;
   // Leases the session until the call ends. Returns its snapshot, null while the session is empty.
-  // Called on the store thread, at most once, before Submit.
+  // Called on a thread of SessionExecutor, at most once, before Submit.
   Result<std::shared_ptr<const Snapshot>> AcquireSession(const std::string& id,
                                                          std::optional<int64_t> expected_position);
   // Returns the snapshot of the session, which other requests may use at once; null while the session
-  // is empty. Called on the store thread.
+  // is empty. Called on a thread of SessionExecutor.
   Result<std::shared_ptr<const Snapshot>> ReadSession(const std::string& id,
                                                       std::optional<int64_t> expected_position);
   // Ends the call with an error: at once, or, after Submit, when the engine has ended the request.
@@ -90,7 +93,7 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
 
   Call call_;
   std::unique_ptr<CallInput> input_;
-  std::unique_ptr<Renderer> renderer_;  // guarded by mutex_; the store thread's while it renders
+  std::unique_ptr<Renderer> renderer_;  // guarded by mutex_; the thread's that renders the end
   grpc::ByteBuffer read_;               // the read outstanding; its handler's when it is done
   mutable std::mutex mutex_;
   // Guarded by mutex_:

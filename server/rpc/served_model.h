@@ -16,7 +16,7 @@ class ChatTemplate;
 // Outlives the server.
 struct ServedModel {
   Engine* engine = nullptr;
-  SessionTable* sessions = nullptr;             // on the store thread; stats and options on any
+  SessionTable* sessions = nullptr;             // may wait for the store: see NeedsStore
   const PrefixCache* prefix_cache = nullptr;    // null without a prefix cache
   const ChatTemplate* chat_template = nullptr;  // null without one
   std::string no_chat_template;                 // why there is none

@@ -56,8 +56,8 @@ class AppendInput final : public CallInput {
       return AddAndRead(message);
     }
     started_ = true;
-    call_->service()->stores->Post(
-        [this, call = call_->shared_from_this(), message = std::move(message)] {
+    call_->SessionExecutor(message.session())
+        .Post([this, call = call_->shared_from_this(), message = std::move(message)] {
           if (Status status = Begin(message); !status.ok()) call->Fail(status);
         });
     return Status();
@@ -76,7 +76,7 @@ class AppendInput final : public CallInput {
   }
 
  private:
-  // On the store thread.
+  // On a thread of the session.
   Status Begin(const v1::AppendRequest& first) {
     PS_ASSIGN_OR_RETURN(request_.start,
                         call_->AcquireSession(first.session(), ExpectedPosition(first)));

@@ -21,14 +21,23 @@ struct ServiceContext {
   // last of which may run after its call and the server are destroyed.
   std::shared_ptr<Executor> writers;
   Executor* tokenizers = nullptr;  // parses and tokenizes large requests, for gRPC's threads
-  // Waits for files and the network: sessions, snapshots, migrated completions. One thread.
+  // Operations that may wait for the store, files or the network; encodes and decodes states.
+  // kStoreThreads threads.
   std::shared_ptr<Executor> stores;
+  // Operations on sessions that wait for nothing. One that is mistaken for such an operation
+  // (SessionTable::NeedsStore) waits here, and not on a thread of gRPC.
+  std::shared_ptr<Executor> sessions;
+  Executor& ForSession(bool needs_store) const { return needs_store ? *stores : *sessions; }
   std::chrono::milliseconds stall_deadline = std::chrono::seconds(30);
   std::chrono::milliseconds migration_ttl = std::chrono::minutes(10);  // of migrated completions
   size_t stream_buffer = 64;
   std::atomic<const ServedModel*> model{nullptr};  // null while loading
   std::atomic<bool> draining{false};
 };
+
+// As many operations wait for the store at once; Redis has as many connections.
+inline constexpr int kStoreThreads = 8;
+inline constexpr int kSessionThreads = 2;
 
 // A request larger than this is parsed and tokenized on ServiceContext::tokenizers: 16 KiB of text
 // take about 5 ms.

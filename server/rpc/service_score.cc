@@ -56,8 +56,8 @@ class ScoreInput final : public CallInput {
       if (!message.has_expected_position()) return Add(message);
       return InvalidArgument("expected_position: expected with a session only");
     }
-    call_->service()->stores->Post(
-        [this, call = call_->shared_from_this(), message = std::move(message)] {
+    call_->SessionExecutor(message.session())
+        .Post([this, call = call_->shared_from_this(), message = std::move(message)] {
           if (Status status = Begin(message); !status.ok()) call->Fail(status);
         });
     return Status();
@@ -73,7 +73,7 @@ class ScoreInput final : public CallInput {
   }
 
  private:
-  // On the store thread.
+  // On a thread of the session.
   Status Begin(const v1::ScoreRequest& first) {
     PS_ASSIGN_OR_RETURN(start_, call_->ReadSession(first.session(), ExpectedPosition(first)));
     if (first.input_case() != v1::ScoreRequest::INPUT_NOT_SET) return Add(first);

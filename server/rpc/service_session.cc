@@ -1,4 +1,4 @@
-// The RPCs of sessions. They wait for files or the network, so they run on the store thread.
+// The RPCs of sessions. Those that may wait for the store run on its threads.
 #include <chrono>
 
 #include "server/rpc/service.h"
@@ -68,18 +68,45 @@ Status DeleteSession(const v1::DeleteSessionRequest& request, const RequestInfo&
   return model.sessions->Delete(info.tenant, request.session());
 }
 
+// --- the threads that run them ---
+
+Executor& ForCreate(const v1::CreateSessionRequest& request, const RequestInfo& info,
+                    const ServiceContext& service) {
+  const SessionTable& sessions = *service.model.load()->sessions;
+  return service.ForSession(sessions.CreateNeedsStore(info.tenant, request.durable()));
+}
+
+Executor& ForFork(const v1::ForkSessionRequest& request, const RequestInfo& info,
+                  const ServiceContext& service) {
+  const SessionTable& sessions = *service.model.load()->sessions;
+  return service.ForSession(sessions.NeedsStore(info.tenant, request.session()) ||
+                            sessions.CreateNeedsStore(info.tenant, /*durable=*/false));
+}
+
+Executor& ForDelete(const v1::DeleteSessionRequest& request, const RequestInfo& info,
+                    const ServiceContext& service) {
+  const SessionTable& sessions = *service.model.load()->sessions;
+  return service.ForSession(sessions.NeedsStore(info.tenant, request.session()));
+}
+
+// Snapshots and listings.
+template <typename Request>
+Executor& ForStore(const Request&, const RequestInfo&, const ServiceContext& service) {
+  return service.ForSession(service.model.load()->sessions->options().store != nullptr);
+}
+
 }  // namespace
 
 void AddSessionMethods(ServiceContext* context, Router* router) {
-  const auto add = [context, router](std::string_view rpc, auto work) {
-    AddUnaryMethod(rpc, work, context, router, RunOn::kStoreThread);
+  const auto add = [context, router](std::string_view rpc, auto work, auto pick) {
+    AddUnaryMethod(rpc, work, context, router, pick);
   };
-  add("CreateSession", CreateSession);
-  add("ForkSession", ForkSession);
-  add("SnapshotSession", SnapshotSession);
-  add("RestoreSession", RestoreSession);
-  add("ListSessions", ListSessions);
-  add("DeleteSession", DeleteSession);
+  add("CreateSession", CreateSession, ForCreate);
+  add("ForkSession", ForkSession, ForFork);
+  add("SnapshotSession", SnapshotSession, ForStore<v1::SnapshotSessionRequest>);
+  add("RestoreSession", RestoreSession, ForStore<v1::RestoreSessionRequest>);
+  add("ListSessions", ListSessions, ForStore<v1::ListSessionsRequest>);
+  add("DeleteSession", DeleteSession, ForDelete);
 }
 
 }  // namespace polysketch

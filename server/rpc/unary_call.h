@@ -15,15 +15,18 @@ template <typename Request, typename Response>
 using UnaryWork = Status (*)(const Request& request, const RequestInfo& info,
                              const ServedModel& model, Response* response);
 
-// The thread that runs the work. kCaller: gRPC's thread, or a tokenizer thread for a large request.
-enum class RunOn { kCaller, kStoreThread };
+// The threads that run the work of an RPC. Null: gRPC's thread, or a tokenizer thread for a large
+// request.
+template <typename Request>
+using PickExecutor = Executor& (*)(const Request& request, const RequestInfo& info,
+                                   const ServiceContext& service);
 
 template <typename Request, typename Response>
 class UnaryCall final : public CallReactor {
  public:
   UnaryCall(std::string_view rpc, ServiceContext* service, CallContext* context,
-            UnaryWork<Request, Response> work, RunOn run_on)
-      : context_(context), call_(rpc, service, context), work_(work), run_on_(run_on) {
+            UnaryWork<Request, Response> work, PickExecutor<Request> pick)
+      : context_(context), call_(rpc, service, context), work_(work), pick_(pick) {
     if (Status status = call_.Admission(); !status.ok()) {
       End(status);
     } else {
@@ -34,7 +37,7 @@ class UnaryCall final : public CallReactor {
   // The call lives until End, which Run calls.
   void OnReadDone(bool ok) override {
     if (!ok) return End(InvalidArgument("expected a message, found none"));
-    if (run_on_ == RunOn::kStoreThread) return call_.service()->stores->Post([this] { Run(); });
+    if (pick_ != nullptr) return ParseAndPost();
     if (bytes_.Length() <= kInlineRequestBytes) return Run();
     call_.service()->tokenizers->Post([this] { Run(); });
   }
@@ -44,11 +47,19 @@ class UnaryCall final : public CallReactor {
   }
 
  private:
+  void ParseAndPost() {
+    if (Status status = ParseMessage(bytes_, &request_); !status.ok()) return End(status);
+    pick_(request_, call_.info(), *call_.service()).Post([this] { Work(); });
+  }
+
   void Run() {
-    Request request;
+    if (Status status = ParseMessage(bytes_, &request_); !status.ok()) return End(status);
+    Work();
+  }
+
+  void Work() {
     Response response;
-    Status status = ParseMessage(bytes_, &request);
-    if (status.ok()) status = work_(request, call_.info(), *call_.model(), &response);
+    Status status = work_(request_, call_.info(), *call_.model(), &response);
     if (status.ok()) bytes_ = SerializeMessage(response);
     End(status);
   }
@@ -62,15 +73,16 @@ class UnaryCall final : public CallReactor {
   CallContext* const context_;
   Call call_;
   const UnaryWork<Request, Response> work_;
-  const RunOn run_on_;
+  const PickExecutor<Request> pick_;
+  Request request_;
   grpc::ByteBuffer bytes_;  // the request, then the response
 };
 
 template <typename Request, typename Response>
 void AddUnaryMethod(std::string_view rpc, UnaryWork<Request, Response> work,
-                    ServiceContext* service, Router* router, RunOn run_on = RunOn::kCaller) {
+                    ServiceContext* service, Router* router, PickExecutor<Request> pick = nullptr) {
   router->Add(kPolySketchService, std::string(rpc), [=](CallContext* context) {
-    return new UnaryCall<Request, Response>(rpc, service, context, work, run_on);
+    return new UnaryCall<Request, Response>(rpc, service, context, work, pick);
   });
 }
 

@@ -152,6 +152,35 @@ class MigrationTest : public ::testing::Test {
   SequenceContext context_;
 };
 
+TEST_F(MigrationTest, LogitsAfterAClientsStateThatAreNotFiniteAreTheClientsError) {
+  GenerateRequest first;
+  first.prompt = {5, 6, 7};
+  first.params.max_tokens = 0;
+  first.keep = true;
+  const Collected kept = Run(first, -1);
+  ASSERT_NE(kept.finish->snapshot, nullptr);
+  for (const int32_t token : {5, 6, 7, 8}) {
+    model_.poisoned_hash = testing::FakeModel::Next(model_.poisoned_hash, token);
+  }
+  for (const bool echo : {false, true}) {
+    GenerateRequest request;
+    request.prompt = {8, 9};
+    request.params.max_tokens = 3;
+    if (echo) {
+      request.params.echo = true;
+      request.params.logprobs = 1;
+    } else {
+      request.prompt.pop_back();
+    }
+    request.start = Copy(*kept.finish->snapshot);
+    EXPECT_EQ(Run(request, -1).finish->status.code(), Code::kInternal);
+    request.client_start = true;
+    const Status status = Run(request, -1).finish->status;
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_TRUE(status.message().starts_with("state: ")) << status.message();
+  }
+}
+
 TEST_F(MigrationTest, SeveralChoicesAreNeitherLostNorRepeated) {
   Random random(3);
   int pieces = 0;

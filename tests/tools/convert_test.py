@@ -72,6 +72,19 @@ class ConvertTest(support.ToolTest):
 
     # --- what is accepted ---
 
+    def test_checksums(self):
+        out = self.convert("softmax")
+        listed = {line.split("  ")[1] for line in (out / "SHA256SUMS").read_text().splitlines()}
+        self.assertEqual(listed, {p.name for p in out.iterdir()} - {"SHA256SUMS"})
+        check = ["sha256sum", "--strict", "-c", "SHA256SUMS"]
+        subprocess.run(check, cwd=out, check=True, capture_output=True)
+        with (out / "model.safetensors").open("r+b") as file:
+            file.seek(-1, 2)
+            last = file.read(1)
+            file.seek(-1, 2)
+            file.write(bytes([last[0] ^ 1]))
+        self.assertEqual(subprocess.run(check, cwd=out, capture_output=True).returncode, 1)
+
     def test_msgpack(self):
         for case in CASES:
             with self.subTest(case):

@@ -147,7 +147,9 @@ def convert(
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="tools/convert", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="tools/convert", description=__doc__, epilog=errors.EXIT_STATUSES
+    )
     parser.add_argument(
         "--checkpoint",
         type=pathlib.Path,

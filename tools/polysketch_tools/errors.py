@@ -3,6 +3,13 @@
 import sys
 
 
+# For --help: the statuses of run, and that of argparse.
+EXIT_STATUSES = (
+    "Exit status: 0 done; 1 an input is wrong, or a file cannot be read or written; "
+    "2 the command line is wrong; 130 interrupted."
+)
+
+
 class ToolError(Exception):
     """Bad input. The message says what was expected and what was found."""
 

@@ -96,7 +96,9 @@ def make_random(
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="tools/make-random", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="tools/make-random", description=__doc__, epilog=errors.EXIT_STATUSES
+    )
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument("--preset", choices=sorted(PRESETS))
     model.add_argument(

@@ -1,6 +1,7 @@
 """Writes a model folder, shard by shard. The folder appears whole or not at all."""
 
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -75,6 +76,16 @@ def write_model(
             for name in CHAT_FILES:
                 if (tokenizer.parent / name).is_file():
                     shutil.copyfile(tokenizer.parent / name, folder / name)
+        write_checksums(folder)
+
+
+def write_checksums(folder: pathlib.Path) -> None:
+    """Writes SHA256SUMS, which `sha256sum -c SHA256SUMS` checks, of all files of the folder."""
+    lines = []
+    for path in sorted(folder.iterdir()):
+        with path.open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
+    (folder / "SHA256SUMS").write_text("".join(lines))
 
 
 def _write_tensors(

@@ -226,6 +226,7 @@ void Simulation::Refuse(Client* client, const Status& status) {
 }
 
 void Simulation::CheckSessionMemory() {
+  table_->Maintain();  // as the server's timer does: of sessions whose lease ended without a commit
   // Beyond the limit: those in use, the one that was just taken, and what the store refuses.
   const auto leases = static_cast<size_t>(std::count_if(
       clients_.begin(), clients_.end(), [](const auto& c) { return c->lease.has_value(); }));

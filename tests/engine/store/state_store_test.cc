@@ -267,17 +267,29 @@ TEST(DirectoryStoreTest, WhatDoesNotFitIsRefusedAndNothingGoes) {
   EXPECT_EQ(OpenStateStore("redis://127.0.0.1:1", kLimit).status().code(), Code::kInvalidArgument);
 }
 
-TEST(RedisStoreTest, RepliesThatAreNotRedisReplies) {
-  for (const std::string bad : {"*2\r\n:5\r\n*0\r\n",                  // no text as the cursor
-                                "*2\r\n$1\r\n0\r\n:1\r\n",             // no array of keys
-                                "*2\r\n$1\r\n0\r\n*1\r\n$1\r\nx\r\n",  // a key of another prefix
-                                "*2\r\n$1\r\n0\r\n*1\r\n$-1\r\n",      // no key
-                                "*1\r\n$1\r\n0\r\n", ":7\r\n", "+OK\r\n"}) {
+// Opens the store of a server that answers so, after PING and INFO.
+Result<std::unique_ptr<StateStore>> OpenScripted(int port) {
+  return OpenStateStore(StrCat("redis://127.0.0.1:", port));
+}
+
+TEST(RedisStoreTest, RepliesThatAreNotThoseOfScan) {
+  for (const std::string bad : {"*2\r\n:5\r\n*0\r\n",              // no text as the cursor
+                                "*2\r\n$1\r\n0\r\n:1\r\n",         // no array of keys
+                                "*2\r\n$1\r\n0\r\n*1\r\n$-1\r\n",  // no key
+                                "*1\r\n$1\r\n0\r\n", ":7\r\n", "+OK\r\n", "-NOPERM no\r\n"}) {
     testing::ScriptedRedis server({"+PONG\r\n", ":3\r\n", bad});
-    const auto store = OpenStateStore(StrCat("redis://127.0.0.1:", server.port()));
+    EXPECT_EQ(OpenScripted(server.port()).status().code(), Code::kUnavailable) << bad;
+  }
+}
+
+TEST(RedisStoreTest, RepliesThatAreNotThoseOfAListing) {
+  const std::string no_keys = "*2\r\n$1\r\n0\r\n*0\r\n";
+  for (const std::string bad :
+       {":7\r\n", "+OK\r\n", "*1\r\n:1\r\n", "*1\r\n$-1\r\n", "$1\r\nx\r\n", "-ERR no\r\n"}) {
+    testing::ScriptedRedis server({"+PONG\r\n", ":3\r\n", no_keys, bad});
+    const auto store = OpenScripted(server.port());
     ASSERT_TRUE(store.ok()) << store.status().ToString();
-    const auto listed = (*store)->List("acme", "session-");
-    EXPECT_EQ(listed.status().code(), Code::kUnavailable) << bad;
+    EXPECT_EQ((*store)->List("acme", "session-").status().code(), Code::kUnavailable) << bad;
   }
 }
 

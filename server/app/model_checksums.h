@@ -1,0 +1,20 @@
+// The checksums of a model folder: SHA256SUMS, as sha256sum writes it and checks it (-c).
+#pragma once
+
+#include <filesystem>
+
+#include "base/status.h"
+
+namespace polysketch {
+
+// A file of at most this size is checked at every start: 64 MiB take 0.2 s on a processor without
+// instructions for SHA-256.
+inline constexpr size_t kAlwaysChecked = size_t{64} << 20;
+
+// Checks the files that SHA256SUMS lists: that they exist, and their checksums, of files above
+// kAlwaysChecked only if `verify`. INVALID_ARGUMENT with file, expected and found checksum; for a
+// SHA256SUMS that cannot be read; and, if `verify`, for a folder without one or whose config.json,
+// weights or tokenizer it does not list. Without `verify` a folder needs none.
+Status CheckModelFiles(const std::filesystem::path& folder, bool verify);
+
+}  // namespace polysketch

@@ -1,0 +1,177 @@
+// The session table used by several threads at once, over stores that are slow or hang.
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "engine/session/session_table.h"
+#include "engine/store/measured_store.h"
+#include "engine/store/open_state_store.h"
+#include "gtest/gtest.h"
+#include "tests/testing/random.h"
+#include "tests/testing/random_model.h"
+
+namespace polysketch {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kVocab = 100;
+constexpr size_t kStateBytes = 4000;
+
+std::shared_ptr<const Snapshot> At(int64_t tokens) {
+  auto snapshot = std::make_shared<Snapshot>();
+  auto state = std::make_shared<SavedState>();
+  state->position = tokens - 1;
+  state->bytes.resize(kStateBytes);
+  snapshot->state = state;
+  snapshot->pending = {5};
+  snapshot->history.tail = {5};
+  snapshot->history.seen = TokenSet(kVocab);
+  snapshot->history.seen.Insert(5);
+  return snapshot;
+}
+
+// Blocks every operation while it hangs.
+class HangingStore final : public EngineObserver {
+ public:
+  void Pass() {
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !hangs_; });
+    --waiting_;
+  }
+  void Hang() {
+    std::lock_guard lock(mutex_);
+    hangs_ = true;
+  }
+  void WaitFor(int operations) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return waiting_ >= operations; });
+  }
+  void GoOn() {
+    std::lock_guard lock(mutex_);
+    hangs_ = false;
+    changed_.notify_all();
+  }
+  void OnStore(StoreOperation, std::chrono::nanoseconds) override { Pass(); }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool hangs_ = false;
+  int waiting_ = 0;
+};
+
+class SessionThreadsTest : public ::testing::Test {
+ protected:
+  SessionThreadsTest()
+      : store_(NewMeasuredStore(*OpenStateStore("dir:" + folder_.path().string()), &gate_)) {}
+  std::unique_ptr<SessionTable> NewTable(size_t memory, int most = 1000) {
+    SessionOptions options;
+    options.codec.binding.numerics = "test";
+    options.codec.limits = {{kVocab, 1000, true}, 1 << 20};
+    options.store = store_.get();
+    options.memory = memory;
+    options.max_per_tenant = most;
+    return std::make_unique<SessionTable>(std::move(options));
+  }
+
+  testing::TemporaryFolder folder_;
+  HangingStore gate_;
+  std::unique_ptr<StateStore> store_;
+};
+
+TEST_F(SessionThreadsTest, WhatNeedsNoStoreDoesNotWaitForIt) {
+  const auto table = NewTable(1 << 20);
+  const std::string durable = table->Create("t", true, 0s)->id;
+  const std::string passing = table->Create("t", false, 0s)->id;
+  EXPECT_TRUE(table->NeedsStore("t", durable));
+  EXPECT_FALSE(table->NeedsStore("t", passing));
+  EXPECT_TRUE(table->CreateNeedsStore("t", true));
+  EXPECT_FALSE(table->CreateNeedsStore("t", false));
+  gate_.Hang();
+  std::vector<std::thread> waiting;
+  waiting.emplace_back([&] { EXPECT_TRUE(table->Create("t", true, 0s).ok()); });
+  waiting.emplace_back([&] { EXPECT_TRUE(table->Acquire("t", durable, {}).ok()); });
+  waiting.emplace_back([&] { EXPECT_TRUE(table->List("t").ok()); });
+  gate_.WaitFor(3);
+  {  // These would never return.
+    auto lease = table->Acquire("t", passing, 0);
+    ASSERT_TRUE(lease.ok());
+    EXPECT_FALSE(table->CommitNeedsStore(*lease, *At(7)));
+    EXPECT_TRUE(table->Commit(*std::move(lease), At(7)).ok());
+    EXPECT_TRUE(table->Create("u", false, 0s).ok());
+    EXPECT_EQ(table->Fork("t", passing, 2, 7)->size(), 2u);
+    EXPECT_TRUE(table->Delete("t", passing).ok());
+    EXPECT_EQ(table->stats().sessions, 4);
+  }
+  gate_.GoOn();
+  for (std::thread& thread : waiting) thread.join();
+  EXPECT_EQ(table->List("t")->sessions.size(), 4u);
+}
+
+TEST_F(SessionThreadsTest, ATenantsLimitHoldsForCreatesAtOnce) {
+  const auto table = NewTable(1 << 20, 5);
+  std::atomic<int> made{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      for (int j = 0; j < 3; ++j) made += table->Create("t", i % 2 == 0, 0s).ok() ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(made, 5);
+  EXPECT_EQ(table->List("t")->sessions.size(), 5u);
+}
+
+// A session that a thread uses while others are moved to the store for memory: each lease begins
+// where the last commit ended, and a listing is complete.
+TEST_F(SessionThreadsTest, EverySessionGoesOnWhereItWas) {
+  constexpr int kSessions = 6, kThreads = 6, kTurns = 60;
+  const auto table = NewTable(2 * kStateBytes);
+  std::vector<std::string> ids;
+  for (int i = 0; i < kSessions; ++i) ids.push_back(table->Create("t", i % 3 == 0, 0s)->id);
+  std::vector<int64_t> tokens(kSessions, 0);  // each guarded by the lease of its session
+  std::atomic<int> turns{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      testing::Random random(static_cast<uint64_t>(t));
+      for (int i = 0; i < kTurns; ++i) {
+        const auto which = static_cast<size_t>(random.Int(0, kSessions - 1));
+        if (random.Int(0, 19) == 0) {
+          const auto listing = table->List("t");
+          ASSERT_TRUE(listing.ok()) << listing.status().ToString();
+          EXPECT_EQ(listing->sessions.size(), size_t{kSessions});
+          continue;
+        }
+        auto lease = table->Acquire("t", ids[which], {});
+        if (!lease.ok()) {
+          ASSERT_EQ(lease.status().code(), Code::kAborted) << lease.status().ToString();
+          continue;
+        }
+        ASSERT_EQ(lease->tokens(), tokens[which]);
+        if (random.Int(0, 3) == 0) continue;
+        const int64_t more = tokens[which] == 0 ? 7 : tokens[which] + 1;
+        tokens[which] = more;
+        const auto done = table->Commit(*std::move(lease), At(more));
+        ASSERT_TRUE(done.ok()) << done.status().ToString();
+        ++turns;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(turns, 50);
+  table->Flush();
+  const auto other = NewTable(1 << 20);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(other->Acquire("t", ids[i], {})->tokens(), tokens[i]);
+  }
+  EXPECT_GT(table->stats().spills, 0);
+}
+
+}  // namespace
+}  // namespace polysketch
