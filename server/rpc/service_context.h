@@ -8,8 +8,10 @@
 
 #include "server/metrics/metrics.h"
 #include "server/net/connections.h"
+#include "server/net/request_memory.h"
 #include "server/rpc/executor.h"
 #include "server/rpc/served_model.h"
+#include "server/rpc/tokenizer_pool.h"
 
 namespace polysketch {
 
@@ -17,10 +19,11 @@ namespace polysketch {
 struct ServiceContext {
   ConnectionTable* connections = nullptr;
   Metrics* metrics = nullptr;
+  RequestMemory* memory = nullptr;
   // Writes to streams, for the engine thread; one thread. Shared with the engine's callbacks, the
   // last of which may run after its call and the server are destroyed.
   std::shared_ptr<Executor> writers;
-  Executor* tokenizers = nullptr;  // parses and tokenizes large requests, for gRPC's threads
+  TokenizerPool* tokenizers = nullptr;  // parses and tokenizes large requests, for gRPC's threads
   // Waits for files and the network: sessions, snapshots, migrated completions. One thread.
   std::shared_ptr<Executor> stores;
   std::chrono::milliseconds stall_deadline = std::chrono::seconds(30);
@@ -29,6 +32,9 @@ struct ServiceContext {
   std::atomic<const ServedModel*> model{nullptr};  // null while loading
   std::atomic<bool> draining{false};
 };
+
+// Limit of one response: protobuf and gRPC cannot carry 2 GiB.
+inline constexpr size_t kMaxReplyBytes = size_t{1} << 30;
 
 // A request larger than this is parsed and tokenized on ServiceContext::tokenizers: 16 KiB of text
 // take about 5 ms.

@@ -1,77 +1,102 @@
 // Calls of one message in and one out that run nothing on the engine.
 #pragma once
 
+#include <grpcpp/support/byte_buffer.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "server/convert/wire.h"
+#include "server/net/request_memory.h"
 #include "server/net/router.h"
 #include "server/rpc/call.h"
 
 namespace polysketch {
 
-// Makes the response. `info`: ids and tenant of the request.
-template <typename Request, typename Response>
-using UnaryWork = Status (*)(const Request& request, const RequestInfo& info,
-                             const ServedModel& model, Response* response);
+// What the work of a call has.
+struct UnaryInput {
+  grpc::ByteBuffer* bytes;  // the request; cleared once it is parsed, to free its memory
+  const RequestInfo& info;  // ids and tenant
+  const ServedModel& model;
+  HeldMemory* request;  // holds `bytes`
+  HeldMemory* reply;    // until the client has the response
+};
+// Makes the response. Work that makes a large one holds its memory first.
+using UnaryWork = std::function<Result<grpc::ByteBuffer>(const UnaryInput& input)>;
 
-// The thread that runs the work. kCaller: gRPC's thread, or a tokenizer thread for a large request.
+// Parses the request, and holds its memory in place of that of its bytes.
+Status ParseUnary(const UnaryInput& input, google::protobuf::Message* request);
+
+// The thread that runs the work. kCaller: gRPC's thread, or the tokenizer pool for a large request.
 enum class RunOn { kCaller, kStoreThread };
 
-template <typename Request, typename Response>
-class UnaryCall final : public CallReactor {
+// A client that cancels, sends no request or does not read the response for the stall deadline ends
+// the call: work that has not started is dropped.
+class UnaryCall final : public CallReactor, public std::enable_shared_from_this<UnaryCall> {
  public:
-  UnaryCall(std::string_view rpc, ServiceContext* service, CallContext* context,
-            UnaryWork<Request, Response> work, RunOn run_on)
-      : context_(context), call_(rpc, service, context), work_(work), run_on_(run_on) {
-    if (Status status = call_.Admission(); !status.ok()) {
-      End(status);
-    } else {
-      context_->StartRead(&bytes_);
-    }
-  }
+  UnaryCall(std::string_view rpc, ServiceContext* service, CallContext* context, UnaryWork work,
+            RunOn run_on);
 
-  // The call lives until End, which Run calls.
-  void OnReadDone(bool ok) override {
-    if (!ok) return End(InvalidArgument("expected a message, found none"));
-    if (run_on_ == RunOn::kStoreThread) return call_.service()->stores->Post([this] { Run(); });
-    if (bytes_.Length() <= kInlineRequestBytes) return Run();
-    call_.service()->tokenizers->Post([this] { Run(); });
-  }
-  void OnDone() override {
-    call_.OnRpcDone();
-    delete this;
-  }
+  // Called once. The call lives until OnDone.
+  void Start();
+
+  // --- the callbacks of the transport ---
+  void OnReadDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
 
  private:
-  void Run() {
-    Request request;
-    Response response;
-    Status status = ParseMessage(bytes_, &request);
-    if (status.ok()) status = work_(request, call_.info(), *call_.model(), &response);
-    if (status.ok()) bytes_ = SerializeMessage(response);
-    End(status);
-  }
+  void Run();
+  void End(Result<grpc::ByteBuffer> response);
+  // Checks after an eighth of the stall deadline, and again until the call is done.
+  void WatchForStall();
+  void CheckStall();
 
-  void End(const Status& status) {
-    call_.OnEnd(status, nullptr);
-    if (!status.ok()) return context_->Finish(status);
-    context_->StartWriteAndFinish(&bytes_);
-  }
-
-  CallContext* const context_;
   Call call_;
-  const UnaryWork<Request, Response> work_;
+  const UnaryWork work_;
   const RunOn run_on_;
-  grpc::ByteBuffer bytes_;  // the request, then the response
+  grpc::ByteBuffer bytes_;     // the request
+  HeldMemory request_memory_;  // of the thread that handles the request
+  HeldMemory reply_memory_;
+  std::mutex mutex_;
+  // Guarded by mutex_:
+  std::shared_ptr<UnaryCall> pinned_;  // until OnDone
+  CallContext* context_;               // null after OnDone
+  bool ended_ = false;
+  TokenizerPool::Ticket ticket_;  // of work that may not have started
+  std::optional<Clock::time_point>
+      since_;  // of the wait for the client; unset: it is not waited for
+  grpc::ByteBuffer response_;
 };
 
+// Adds an RPC. Request and Response: messages; Work: Status(const Request&, const RequestInfo&,
+// const ServedModel&, Response*).
 template <typename Request, typename Response>
-void AddUnaryMethod(std::string_view rpc, UnaryWork<Request, Response> work,
-                    ServiceContext* service, Router* router, RunOn run_on = RunOn::kCaller) {
-  router->Add(kPolySketchService, std::string(rpc), [=](CallContext* context) {
-    return new UnaryCall<Request, Response>(rpc, service, context, work, run_on);
-  });
+void AddUnaryMethod(std::string_view rpc,
+                    Status (*work)(const Request& request, const RequestInfo& info,
+                                   const ServedModel& model, Response* response),
+                    ServiceContext* service, Router* router, RunOn run_on = RunOn::kCaller);
+void AddUnaryWork(std::string_view rpc, UnaryWork work, ServiceContext* service, Router* router,
+                  RunOn run_on = RunOn::kCaller);
+
+template <typename Request, typename Response>
+void AddUnaryMethod(std::string_view rpc,
+                    Status (*work)(const Request& request, const RequestInfo& info,
+                                   const ServedModel& model, Response* response),
+                    ServiceContext* service, Router* router, RunOn run_on) {
+  const auto whole = [work](const UnaryInput& input) -> Result<grpc::ByteBuffer> {
+    Request request;
+    Response response;
+    PS_RETURN_IF_ERROR(ParseUnary(input, &request));
+    PS_RETURN_IF_ERROR(work(request, input.info, input.model, &response));
+    PS_RETURN_IF_ERROR(input.reply->Hold(static_cast<int64_t>(response.ByteSizeLong())));
+    return SerializeMessage(response);
+  };
+  AddUnaryWork(rpc, whole, service, router, run_on);
 }
 
 }  // namespace polysketch
