@@ -1,9 +1,16 @@
 #include <algorithm>
+#include <utility>
 
 #include "base/utf8.h"
+#include "engine/tokenizer/encode_pace.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace polysketch {
+
+EncodePace*& EncodePace::OfThread() {
+  static thread_local EncodePace* pace = nullptr;
+  return pace;
+}
 
 Status IncrementalEncoder::Validate(std::string_view text) {
   buffer_.append(text);
@@ -22,6 +29,8 @@ Status IncrementalEncoder::EncodePart(std::string_view part, std::vector<int32_t
 
 Status IncrementalEncoder::EncodeParts(std::vector<int32_t>* ids) {
   size_t begin = 0;  // buffer_ may hold many parts: encoded parts are erased once, at the end
+  size_t paced = 0;  // the pace knows of the bytes before here
+  EncodePace* const pace = EncodePace::OfThread();
   Status status;
   while (status.ok()) {
     const std::string_view rest = std::string_view(buffer_).substr(begin, valid_ - begin);
@@ -36,6 +45,9 @@ Status IncrementalEncoder::EncodeParts(std::vector<int32_t>* ids) {
     if (!status.ok()) break;
     begin += cut;
     searched_ = 0;
+    if (pace == nullptr || begin - paced < EncodePace::kBytes) continue;
+    if (!pace->Continue(begin - std::exchange(paced, begin)))
+      status = Status(Code::kCancelled, "the text is not needed any more");
   }
   buffer_.erase(0, begin);
   valid_ -= begin;

@@ -137,6 +137,11 @@ constexpr Flag kFlags[] = {
      "RESOURCE_EXHAUSTED, or the HTTP status 431."},
     {"max-body-bytes", kBytes, "BYTES", &C::max_body_bytes, 1024, int64_t{1} << 30,
      "limit of the body of an HTTP request. Larger ones get the HTTP status 413."},
+    {"request-memory", kBytes, "BYTES", &C::request_memory, 0, 1024 * kTiB,
+     "limit of request memory: what clients make the server hold, as messages, uploads, prompts "
+     "and "
+     "replies that are not read. More gets RESOURCE_EXHAUSTED, or the HTTP status 429. 0: a "
+     "sixteenth of the memory of the machine or the control group, 64MiB to 2GiB."},
     {"max-connections", kInteger, "N", &C::max_connections, 1, 100000,
      "limit of open connections. More are closed on arrival, or close an idle one of the client "
      "that "

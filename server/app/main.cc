@@ -1,4 +1,5 @@
 // polysketch-server: flags -> config -> construct -> serve -> drain.
+#include <malloc.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -23,6 +24,13 @@ constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 // Time after --drain-timeout for last messages, and to free what the process holds.
 constexpr std::chrono::milliseconds kDrainGrace{2000};
+
+// Lets the kernel have the memory of large messages back when they are freed. By default the
+// allocator raises its threshold with the first of them, and then keeps later ones.
+void SetAllocator() {
+  mallopt(M_MMAP_THRESHOLD, 256 << 10);
+  mallopt(M_TRIM_THRESHOLD, 8 << 20);
+}
 
 // Prints the error. The returned exit status says whether the caller's flags and files are wrong.
 int Fail(const Status& status) {
@@ -72,6 +80,7 @@ int Serve(const ServerConfig& config, StopSignals* signals) {
 }
 
 int Main(int argc, char** argv) {
+  SetAllocator();
   const Result<CommandLine> command = LoadConfig(
       std::span<const char* const>(argv + 1, static_cast<size_t>(argc - 1)), std::getenv);
   if (!command.ok()) return Fail(command.status());

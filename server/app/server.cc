@@ -14,6 +14,7 @@
 #include "base/log_limit.h"
 #include "base/logging.h"
 #include "polysketch_build_info.h"
+#include "server/app/available_memory.h"
 #include "server/convert/status_map.h"
 #include "server/http/allowed_hosts.h"
 #include "server/http/http_errors.h"
@@ -27,7 +28,6 @@
 namespace polysketch {
 namespace {
 
-constexpr int64_t kDefaultRequestMemory = int64_t{1} << 30;
 // Time for last messages to leave after the engine's drain, before calls are cancelled.
 constexpr std::chrono::milliseconds kGoodbye{1000};
 // Time for the bytes of calls that were cancelled.
@@ -154,15 +154,16 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder* builde
 }  // namespace
 
 Server::Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Guard> guard)
-    : connections_(LimitsOf(config)),
-      request_memory_(kDefaultRequestMemory),
+    : memory_(config.request_memory > 0 ? config.request_memory
+                                        : DefaultRequestMemory(AvailableMemory())),
+      connections_(LimitsOf(config)),
       metrics_(metrics),
       guard_(std::move(guard)),
-      tokenizers_(1),
       health_(&connections_),
       router_(&connections_, guard_.get()) {
   context_.connections = &connections_;
   context_.metrics = metrics;
+  context_.memory = &memory_;
   context_.writers = std::make_shared<Executor>(1);
   context_.tokenizers = &tokenizers_;
   context_.stores = std::make_shared<Executor>(kStoreThreads);
@@ -212,7 +213,8 @@ std::shared_ptr<ScrapeMetrics> Server::NewScrape() {
                            .state_bytes_per_sequence = info.state_bytes_per_sequence()};
       },
       [this] { return connections_.stats(); },
-      [this] { return guard_ == nullptr ? RefusedCounts() : guard_->refused(); });
+      [this] { return guard_ == nullptr ? RefusedCounts() : guard_->refused(); },
+      [this] { return memory_.stats(); });
 }
 
 Status Server::StartMetrics(const std::string& address) {
@@ -249,7 +251,8 @@ Status Server::StartHttp(const ServerConfig& config) {
   HttpServer::Guards guards = {
       .check = [this, hosts, origins = config.http_origins](
                    HttpRequest* request) { return CheckHttp(hosts, origins, request); },
-      .certificates = certificates_.get()};
+      .certificates = certificates_.get(),
+      .memory = &memory_};
   Result<std::unique_ptr<HttpServer>> http =
       HttpServer::Start(config.http_listen, limits, std::move(guards),
                         [this](const std::shared_ptr<HttpExchange>& exchange) {
@@ -307,7 +310,7 @@ Status Server::StartGrpc(const ServerConfig& config) {
   relay_ = std::make_unique<Relay>(RelayOptions{.frames = FrameLimitsOf(config),
                                                 .handshake_timeout = config.handshake_timeout,
                                                 .certificates = certificates_.get()},
-                                   &connections_, &request_memory_, serve);
+                                   &connections_, &memory_, serve);
   listener_->Start([this](int fd, const std::string& key) { relay_->Add(fd, key); });
   return Status();
 }
@@ -370,6 +373,7 @@ Server::~Server() {
     grpc_->Shutdown(std::chrono::system_clock::now());
     grpc_->Wait();
   }
+  tokenizers_.Stop();
   context_.writers->Stop();
   context_.sessions->Stop();
   context_.stores->Stop();

@@ -50,6 +50,8 @@ class Server {
   std::string http_address() const;
   // The executor that writes to streams.
   const std::shared_ptr<Executor>& writers() const { return context_.writers; }
+  // The budget of what clients make the server hold.
+  const RequestMemory& memory() const { return memory_; }
   // Sets health to SERVING and serves calls. `model` outlives the server.
   void SetModel(const ServedModel* model);
   // Sets health to NOT_SERVING and refuses new calls with UNAVAILABLE, then waits for running
@@ -68,12 +70,12 @@ class Server {
   Status CheckHttp(const std::string& hosts, const std::string& origins, HttpRequest* request);
 
   // In order of construction: calls use the members above grpc_.
+  RequestMemory memory_;
   ConnectionTable connections_;
-  RequestMemory request_memory_;
   Metrics* const metrics_;
   const std::unique_ptr<Guard> guard_;              // null without --api-keys
   std::unique_ptr<CertificateStore> certificates_;  // null without --tls-cert
-  Executor tokenizers_;
+  TokenizerPool tokenizers_;
   ServiceContext context_;
   HealthService health_;
   Router router_;

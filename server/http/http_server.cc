@@ -12,6 +12,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <charconv>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -37,6 +38,8 @@ constexpr size_t kMaxLingerBytes = size_t{64} << 20;
 constexpr std::chrono::milliseconds kLinger{2000};
 // Times between the checks whether a client that has sent a second request has left.
 constexpr std::chrono::milliseconds kGoneCheck{50};
+// Responses above this count as request memory. Others are bounded by --max-connections.
+constexpr size_t kCountedReplyBytes = 128 << 10;
 
 // Responses are not cached; the page loads nothing from other origins, and no page may frame it.
 constexpr char kCommonHeaders[] =
@@ -94,7 +97,11 @@ struct Loop {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(Loop* loop, tcp::socket socket, SSL_CTX* tls)
-      : loop_(loop), peer_(Peer(socket)), stream_(std::move(socket), tls), gone_timer_(loop->io) {
+      : loop_(loop),
+        peer_(Peer(socket)),
+        stream_(std::move(socket), tls),
+        body_memory_(loop->guards.memory, RequestPhase::kMessage),
+        gone_timer_(loop->io) {
     buffer_.max_size(static_cast<size_t>(loop->limits.max_header_bytes) + (size_t{64} << 10));
     loop_->connections.insert(this);
   }
@@ -137,6 +144,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::string peer_;
   HttpStream stream_;
   beast::flat_buffer buffer_;
+  HeldMemory body_memory_;  // of the body that is read
   asio::steady_timer gone_timer_;
   std::optional<http::request_parser<http::string_body>> parser_;
   HttpRequest request_;                 // from its header until its exchange
@@ -149,9 +157,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 class Exchange final : public HttpExchange, public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(Loop* loop, std::shared_ptr<Connection> connection, HttpRequest request, bool head,
-           bool http_1_0, bool keep_alive)
-      : loop_(loop),
+  // `body_memory` holds the body.
+  Exchange(Loop* loop, std::shared_ptr<Connection> connection, HttpRequest request,
+           HeldMemory body_memory, bool head, bool http_1_0, bool keep_alive)
+      : body_memory_(std::move(body_memory)),
+        reply_memory_(loop->guards.memory, RequestPhase::kReply),
+        loop_(loop),
         work_(asio::make_work_guard(loop->io)),
         request_(std::move(request)),
         head_(head),
@@ -166,6 +177,13 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
 
   void Reply(int status, std::string_view content_type, std::string body,
              HttpHeaders headers) override {
+    if (body.size() > kCountedReplyBytes) {
+      const Status held = reply_memory_.HoldOnly(std::ssize(body));
+      if (!held.ok()) {
+        body = {};
+        return ReplyError(this, held);
+      }
+    }
     headers.emplace_back("Content-Length", std::to_string(body.size()));
     std::string response = Head(status, content_type, headers);
     if (!head_) response += body;
@@ -199,6 +217,7 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
     });
   }
   void Post(Work work) override { asio::post(loop_->io, std::move(work)); }
+  RequestMemory* memory() const override { return loop_->guards.memory; }
 
   // --- for the connection, on the thread of the loop ---
   // Moves what is to be written to *out. Returns whether that is the end of the response.
@@ -256,6 +275,8 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
     });
   }
 
+  HeldMemory body_memory_;
+  HeldMemory reply_memory_;
   Loop* const loop_;
   const asio::executor_work_guard<asio::io_context::executor_type> work_;  // the loop outlives this
   const HttpRequest request_;
@@ -353,7 +374,8 @@ void Connection::OnBody(error_code error) {
   if (!stream_.socket().is_open()) return;
   if (error && RefuseBadInput(error)) return;
   if (error) return Close();
-  ReadBody();
+  const Status held = body_memory_.HoldOnly(std::ssize(parser_->get().body()));
+  held.ok() ? ReadBody() : RefuseRequest(held);
 }
 
 bool Connection::TakeHeader() {
@@ -383,15 +405,18 @@ bool Connection::TakeHeader() {
 
 void Connection::NewExchange(bool keep_alive) {
   const auto& message = parser_->get();
+  RequestMemory* const memory = loop_->guards.memory;
   stream_.tcp().expires_never();
-  exchange_ =
-      std::make_shared<Exchange>(loop_, shared_from_this(), std::exchange(request_, HttpRequest()),
-                                 message.method() == http::verb::head, message.version() < 11,
-                                 keep_alive && message.keep_alive() && !loop_->draining);
+  exchange_ = std::make_shared<Exchange>(
+      loop_, shared_from_this(), std::exchange(request_, HttpRequest()),
+      std::exchange(body_memory_, HeldMemory(memory, RequestPhase::kMessage)),
+      message.method() == http::verb::head, message.version() < 11,
+      keep_alive && message.keep_alive() && !loop_->draining);
   WatchForLeave();
 }
 
 void Connection::Handle() {
+  body_memory_.SetPhase(RequestPhase::kRequest);
   request_.body = std::move(parser_->get().body());
   NewExchange(/*keep_alive=*/true);
   loop_->handler(exchange_);
@@ -399,13 +424,14 @@ void Connection::Handle() {
 
 void Connection::RefuseRequest(const Status& status) {
   // A body that was not read would be taken for the next request.
+  parser_->get().body() = std::string();
   NewExchange(/*keep_alive=*/parser_->is_done());
   ReplyError(exchange_.get(), status);
 }
 
 void Connection::Refuse(int status, const std::string& message) {
-  exchange_ = std::make_shared<Exchange>(loop_, shared_from_this(), HttpRequest(), false, false,
-                                         /*keep_alive=*/false);
+  exchange_ = std::make_shared<Exchange>(loop_, shared_from_this(), HttpRequest(), HeldMemory(),
+                                         false, false, /*keep_alive=*/false);
   exchange_->Reply(status, kJsonType, ErrorBody(status, message), {});
 }
 

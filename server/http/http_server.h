@@ -34,6 +34,8 @@ class HttpServer {
     // allowed_origin.
     std::function<Status(HttpRequest* request)> check;
     const CertificateStore* certificates = nullptr;  // null: no TLS. Outlives the server.
+    // Bodies and whole responses that do not fit get 429. Null: not counted. Outlives the server.
+    RequestMemory* memory = nullptr;
   };
 
   // Listens on `address`: "HOST:PORT" with a numeric host ("[::1]:8000"); port 0 binds a free one.

@@ -239,6 +239,30 @@ void AddConnections(const ConnectionTable::Stats& stats, std::vector<MetricFamil
       families);
 }
 
+void AddRequestMemory(const RequestMemory::Stats& stats, std::vector<MetricFamily>* families) {
+  Add("polysketch_",
+      {{"request_memory_limit_bytes",
+        "Limit of request memory (--request-memory). Work that does not fit gets "
+        "RESOURCE_EXHAUSTED.",
+        stats.limit}},
+      families);
+  const auto add = [families](const char* name, const char* help, MetricType type,
+                              const auto& values) {
+    MetricFamily& family = AddFamily(name, help, type, families);
+    for (size_t i = 0; i < values.size(); ++i) {
+      AddSeries(static_cast<double>(values[i]), {{"phase", std::string(kRequestPhaseNames[i])}},
+                &family);
+    }
+  };
+  add("polysketch_request_memory_bytes",
+      "Request memory in use, by phase: message (bytes of messages that have not arrived whole), "
+      "upload (collected input of requests that have not started), request (prompts and other "
+      "parts of requests), reply (responses that clients have not read).",
+      MetricType::Gauge, stats.bytes);
+  add("polysketch_request_memory_refused_total",
+      "Refusals because request memory was full, by phase.", MetricType::Counter, stats.refused);
+}
+
 void AddRefused(const RefusedCounts& refused, std::vector<MetricFamily>* families) {
   MetricFamily& family = AddFamily(
       "polysketch_credentials_refused_total",
@@ -256,11 +280,13 @@ void AddRefused(const RefusedCounts& refused, std::vector<MetricFamily>* familie
 ScrapeMetrics::ScrapeMetrics(std::function<bool()> ready,
                              std::function<std::optional<ServedFacts>()> served,
                              std::function<ConnectionTable::Stats()> connections,
-                             std::function<RefusedCounts()> refused)
+                             std::function<RefusedCounts()> refused,
+                             std::function<RequestMemory::Stats()> memory)
     : ready_(std::move(ready)),
       served_(std::move(served)),
       connections_(std::move(connections)),
-      refused_(std::move(refused)) {}
+      refused_(std::move(refused)),
+      memory_(std::move(memory)) {}
 
 std::vector<MetricFamily> ScrapeMetrics::Collect() const {
   std::vector<MetricFamily> families;
@@ -279,6 +305,7 @@ std::vector<MetricFamily> ScrapeMetrics::Collect() const {
   }
   AddConnections(connections_(), &families);
   AddRefused(refused_(), &families);
+  AddRequestMemory(memory_(), &families);
   AddCpuParts(&families);
   AddProcess(&families);
   return families;

@@ -14,6 +14,7 @@
 #include "engine/session/session_table.h"
 #include "server/credentials/guard.h"
 #include "server/net/connections.h"
+#include "server/net/request_memory.h"
 
 namespace polysketch {
 
@@ -34,7 +35,8 @@ class ScrapeMetrics : public prometheus::Collectable {
   // whether health is SERVING, `served` nullopt while the model is loading.
   ScrapeMetrics(std::function<bool()> ready, std::function<std::optional<ServedFacts>()> served,
                 std::function<ConnectionTable::Stats()> connections,
-                std::function<RefusedCounts()> refused);
+                std::function<RefusedCounts()> refused,
+                std::function<RequestMemory::Stats()> memory);
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
@@ -42,6 +44,7 @@ class ScrapeMetrics : public prometheus::Collectable {
   const std::function<std::optional<ServedFacts>()> served_;
   const std::function<ConnectionTable::Stats()> connections_;
   const std::function<RefusedCounts()> refused_;
+  const std::function<RequestMemory::Stats()> memory_;
 };
 
 }  // namespace polysketch

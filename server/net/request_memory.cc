@@ -20,6 +20,21 @@ void RequestMemory::Subtract(RequestPhase phase, int64_t bytes) {
   total_.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
+void RequestMemory::Move(RequestPhase from, RequestPhase to, int64_t bytes) {
+  bytes_[static_cast<size_t>(from)].fetch_sub(bytes, std::memory_order_relaxed);
+  bytes_[static_cast<size_t>(to)].fetch_add(bytes, std::memory_order_relaxed);
+}
+
+Status RequestMemory::Refusal(int64_t bytes) const {
+  if (bytes > limit_) {
+    return ResourceExhausted("request memory: expected at most ", limit_,
+                             " bytes (--request-memory), found ", bytes, "; send less at once");
+  }
+  return ResourceExhausted("request memory: ", bytes, " bytes do not fit beside other requests (",
+                           limit_, " bytes in all, --request-memory); try again later")
+      .WithRetryAfter(std::chrono::seconds(1));
+}
+
 RequestMemory::Stats RequestMemory::stats() const {
   Stats stats{.limit = limit_};
   for (size_t i = 0; i < bytes_.size(); ++i) {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/status.h"
+
 namespace polysketch {
 
 // What the memory of a request is used for, in the order of a call's life.
@@ -33,6 +35,11 @@ class RequestMemory {
   bool TryAdd(RequestPhase phase, int64_t bytes);
   // Takes back what TryAdd has counted.
   void Subtract(RequestPhase phase, int64_t bytes);
+  // Counts bytes of one phase for another.
+  void Move(RequestPhase from, RequestPhase to, int64_t bytes);
+  int64_t limit() const { return limit_; }
+  // RESOURCE_EXHAUSTED, for `bytes` that TryAdd has refused.
+  Status Refusal(int64_t bytes) const;
 
   struct Stats {
     int64_t limit = 0;
@@ -68,6 +75,20 @@ class HeldMemory {
     if (!memory_->TryAdd(phase_, bytes)) return false;
     bytes_ += bytes;
     return true;
+  }
+  // As TryAdd. RESOURCE_EXHAUSTED says the limit and what to do.
+  Status Hold(int64_t bytes) { return TryAdd(bytes) ? Status() : memory_->Refusal(bytes); }
+  // Holds `bytes` in place of what is held. After an error it holds what it held.
+  Status HoldOnly(int64_t bytes) {
+    if (bytes > bytes_) return Hold(bytes - bytes_);
+    if (memory_ != nullptr) memory_->Subtract(phase_, bytes_ - bytes);
+    bytes_ = memory_ == nullptr ? 0 : bytes;
+    return Status();
+  }
+  // Counts what is held for another phase from now on.
+  void SetPhase(RequestPhase phase) {
+    if (memory_ != nullptr) memory_->Move(phase_, phase, bytes_);
+    phase_ = phase;
   }
   void Release() {
     if (memory_ != nullptr) memory_->Subtract(phase_, std::exchange(bytes_, 0));

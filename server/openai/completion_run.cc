@@ -1,6 +1,7 @@
 #include "server/openai/completion_run.h"
 
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "server/convert/wire.h"
@@ -10,6 +11,10 @@ namespace polysketch {
 namespace {
 
 constexpr std::string_view kSampling = "sampling.";
+// Memory of what a whole response collects: until it is sent, as JSON, and as the text of that.
+constexpr int64_t kJsonOfText = 4;       // for each byte
+constexpr int64_t kJsonOfLogprob = 640;  // for each token and alternative
+constexpr int64_t kHeldPart = 64 << 10;
 constexpr char kEventStream[] = "text/event-stream; charset=utf-8";
 
 std::string_view FinishReasonText(v1::FinishReason reason) {
@@ -39,11 +44,20 @@ CompletionRun::CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionJ
       form_(std::move(form)),
       tokenizer_(tokenizer),
       hooks_(std::move(hooks)),
+      job_memory_(exchange_->memory(), RequestPhase::kRequest),
+      reply_memory_(exchange_->memory(), RequestPhase::kReply),
       running_(job_.requests.size()) {
   answer_.choices.resize(job_.requests.size() * static_cast<size_t>(job_.options.choices));
 }
 
 void CompletionRun::Start(const Router& router) {
+  int64_t bytes = 0;
+  for (const v1::CompleteRequest& request : job_.requests)
+    bytes += static_cast<int64_t>(request.ByteSizeLong());
+  if (const Status held = job_memory_.Hold(bytes); !held.ok()) {
+    std::lock_guard lock(mutex_);
+    return Fail(held);
+  }
   for (size_t prompt = 0; prompt < job_.requests.size(); ++prompt) {
     HttpCall::Callbacks callbacks;
     callbacks.on_message = [self = shared_from_this(), prompt](const grpc::ByteBuffer& message) {
@@ -77,6 +91,7 @@ void CompletionRun::OnMessage(size_t prompt, const grpc::ByteBuffer& message) {
   if (ended_) return;
   if (!parsed.ok()) return Fail(Internal(parsed.message()));
   if (response.has_delta()) {
+    if (const Status held = HoldDelta(response.delta()); !held.ok()) return Fail(held);
     OnDelta(prompt, response.delta());
   } else if (response.has_choice()) {
     const v1::ChoiceFinish& choice = response.choice();
@@ -106,6 +121,22 @@ AnswerChoice* CompletionRun::ChoiceOf(size_t prompt, int choice) {
       prompt * static_cast<size_t>(job_.options.choices) + static_cast<size_t>(choice);
   if (index >= answer_.choices.size()) answer_.choices.resize(index + 1);
   return &answer_.choices[index];
+}
+
+Status CompletionRun::HoldDelta(const v1::Delta& delta) {
+  if (job_.options.stream && !delta.echoed()) return Status();
+  collected_ += kJsonOfText * std::ssize(delta.text());
+  if (job_.options.logprobs) {
+    for (const v1::TokenLogprob& token : delta.logprobs())
+      collected_ += kJsonOfLogprob * (1 + token.top_size());
+  }
+  if (collected_ <= reply_memory_.bytes()) return Status();
+  const RequestMemory* const memory = exchange_->memory();
+  if (memory != nullptr && collected_ > memory->limit() / 4) {
+    return ResourceExhausted("the response takes more than ", memory->limit() / 4,
+                             " bytes (a quarter of --request-memory); set stream, or ask for less");
+  }
+  return reply_memory_.HoldOnly(collected_ + kHeldPart);
 }
 
 void CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
@@ -162,7 +193,11 @@ void CompletionRun::Fail(const Status& cause) {
 
 void CompletionRun::Complete() {
   ended_ = true;
-  if (!job_.options.stream) return exchange_->Reply(200, kJsonType, form_->Whole(&answer_));
+  if (!job_.options.stream) {
+    std::string body = form_->Whole(&answer_);
+    reply_memory_.Release();  // the exchange holds the body
+    return exchange_->Reply(200, kJsonType, std::move(body));
+  }
   StartStream();
   exchange_->Send(form_->End(answer_));
   exchange_->EndStream();

@@ -40,6 +40,8 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
   // The functions below hold mutex_.
   AnswerChoice* ChoiceOf(size_t prompt, int choice);
   void OnDelta(size_t prompt, const v1::Delta& delta);
+  // Holds the memory of a delta that a whole response collects.
+  Status HoldDelta(const v1::Delta& delta);
   void EndChoice(size_t prompt, int choice, const std::string& text, v1::FinishReason reason,
                  const std::string& matched_stop);
   void OnFinishMessage(size_t prompt, const v1::Finish& finish);
@@ -58,6 +60,9 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
   std::vector<std::shared_ptr<HttpCall>> calls_;  // used on the thread of the HTTP server
   std::mutex mutex_;
   // Guarded by mutex_:
+  HeldMemory job_memory_;    // of job_
+  HeldMemory reply_memory_;  // of answer_
+  int64_t collected_ = 0;    // memory of answer_, as JSON
   Answer answer_;
   size_t running_ = 0;    // calls that have not ended
   bool started_ = false;  // the header of the stream was sent

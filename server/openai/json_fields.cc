@@ -1,5 +1,6 @@
 #include "server/openai/json_fields.h"
 
+#include <iterator>
 #include <limits>
 #include <mutex>
 #include <unordered_set>
@@ -28,6 +29,17 @@ Result<nlohmann::json> ParseJsonObject(const std::string& text) {
   } catch (const nlohmann::json::out_of_range&) {
     return InvalidArgument("the body: expected numbers that fit in 64 bits, found a larger one");
   }
+}
+
+int64_t ParsedJsonBytes(std::string_view text) {
+  constexpr int64_t kValue = 32;      // with the room that its array keeps for growth
+  constexpr int64_t kContainer = 96;  // or the name of a field
+  int64_t bytes = std::ssize(text);
+  for (const char c : text) {
+    if (c == ',') bytes += kValue;
+    if (c == '[' || c == '{' || c == ':') bytes += kContainer;
+  }
+  return bytes;
 }
 
 std::string_view JsonTypeName(const nlohmann::json& value) {

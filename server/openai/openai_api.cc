@@ -13,6 +13,7 @@
 #include "server/openai/completion_run.h"
 #include "server/openai/response_run.h"
 #include "server/openai/responses_request.h"
+#include "server/rpc/call.h"
 
 namespace polysketch {
 namespace {
@@ -27,6 +28,9 @@ Status CheckContentType(const HttpRequest& request) {
   if (EqualsIgnoringCase(type.substr(0, type.find(';')), kJsonType)) return Status();
   return InvalidArgument("Content-Type: expected application/json, found \"", type, "\"");
 }
+
+// Memory of a message as JSON, and as the text of that, in bytes of the message.
+constexpr int64_t kJsonOfMessage = 12;
 
 void ReplyModelNotFound(HttpExchange* exchange, const std::string& found,
                         const std::string& served) {
@@ -90,7 +94,22 @@ void OpenAiApi::Models(const Exchange& exchange) {
 
 void OpenAiApi::Run(const Exchange& exchange, const std::function<void()>& work) {
   if (exchange->request().body.size() <= kInlineRequestBytes) return work();
-  service_->tokenizers->Post(work);
+  RunInPool(exchange, work);
+}
+
+void OpenAiApi::RunInPool(const Exchange& exchange, const std::function<void()>& work) {
+  const auto held_work = [exchange, work] {
+    HeldMemory parsed(exchange->memory(), RequestPhase::kRequest);
+    const Status held = parsed.Hold(ParsedJsonBytes(exchange->request().body));
+    held.ok() ? work() : ReplyError(exchange.get(), held);
+  };
+  const HttpRequest& request = exchange->request();
+  const std::string tenant(request.caller != nullptr ? request.caller->key().tenant
+                                                     : request.Header("x-tenant-id"));
+  TokenizerPool* const pool = service_->tokenizers;
+  const TokenizerPool::Ticket ticket = pool->Post(
+      OwnerOf(tenant, request.peer), static_cast<int64_t>(request.body.size()), held_work);
+  exchange->SetCallbacks([] {}, [pool, ticket] { pool->Drop(ticket); });
 }
 
 void OpenAiApi::TokenizerInfo(const Exchange& exchange) {
@@ -107,6 +126,9 @@ void OpenAiApi::Text(const Exchange& exchange) {
     const auto job = std::make_shared<TextJob>(*std::move(parsed));
     HttpCall::Callbacks callbacks;
     callbacks.on_message = [exchange, job](const grpc::ByteBuffer& response) {
+      HeldMemory json(exchange->memory(), RequestPhase::kReply);
+      const Status held = json.Hold(kJsonOfMessage * static_cast<int64_t>(response.Length()));
+      if (!held.ok()) return ReplyError(exchange.get(), held);
       Result<std::string> body = job->body(response);
       if (!body.ok()) return ReplyError(exchange.get(), Internal(body.status().message()));
       exchange->Reply(200, kJsonType, *std::move(body));
@@ -115,7 +137,8 @@ void OpenAiApi::Text(const Exchange& exchange) {
       if (!status.ok()) ReplyError(exchange.get(), RenameTextField(status));
     };
     exchange->Post([exchange, job, callbacks, this] {
-      HttpCall::Start(*router_, exchange, job->method, *job->request, callbacks);
+      const auto call = HttpCall::Start(*router_, exchange, job->method, *job->request, callbacks);
+      exchange->SetCallbacks([] {}, [call] { call->Cancel(); });
     });
   });
 }
@@ -154,7 +177,7 @@ void OpenAiApi::Complete(const Exchange& exchange) {
 
 // A template takes time: it never runs on the thread of the HTTP server.
 void OpenAiApi::Chat(const Exchange& exchange) {
-  service_->tokenizers->Post([exchange, this] {
+  RunInPool(exchange, [exchange, this] {
     Result<nlohmann::json> body = ParseJsonObject(exchange->request().body);
     if (!body.ok()) return ReplyError(exchange.get(), body.status());
     RunJob(exchange, ToChatJob(*body, *service_->model.load()), NewChatForm);
@@ -162,7 +185,7 @@ void OpenAiApi::Chat(const Exchange& exchange) {
 }
 
 void OpenAiApi::Respond(const Exchange& exchange) {
-  service_->tokenizers->Post([exchange, this] {
+  RunInPool(exchange, [exchange, this] {
     Result<nlohmann::json> body = ParseJsonObject(exchange->request().body);
     if (!body.ok()) return ReplyError(exchange.get(), body.status());
     const ServedModel& model = *service_->model.load();

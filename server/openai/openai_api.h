@@ -41,8 +41,10 @@ class OpenAiApi {
   // Runs the RPC of a text path.
   template <Result<TextJob> (*to_job)(const std::string& body, const ServedModel& model)>
   void Text(const Exchange& exchange);
-  // Runs `work`, on a tokenizer thread for a large body.
+  // Runs `work`, in the tokenizer pool for a large body.
   void Run(const Exchange& exchange, const std::function<void()>& work);
+  // Runs `work` in the tokenizer pool, unless the client leaves before it starts.
+  void RunInPool(const Exchange& exchange, const std::function<void()>& work);
   std::string ModelName(const ServedModel& model) const;
   // Whether a request names the model that is served, or none; replies with 404 otherwise.
   static bool CheckModel(HttpExchange* exchange, const std::string& model, const std::string& name);

@@ -45,6 +45,12 @@ int64_t ProcessedTokens(const FinishEvent& finish) {
 
 }  // namespace
 
+TokenizerPool::Owner OwnerOf(const std::string& tenant, const std::string& peer) {
+  const std::string group =
+      tenant.empty() ? StrCat("host ", peer.substr(0, peer.rfind(':'))) : StrCat("tenant ", tenant);
+  return {.group = group, .connection = peer};
+}
+
 Call::Call(std::string_view rpc, ServiceContext* service, CallContext* context)
     : rpc_(rpc),
       service_(service),

@@ -13,6 +13,9 @@
 
 namespace polysketch {
 
+// The owner of work for a tenant, which may be empty, and a client at `peer` ("ipv4:127.0.0.1:4711").
+TokenizerPool::Owner OwnerOf(const std::string& tenant, const std::string& peer);
+
 // Thread-safe: immutable except for OnRpcDone.
 class Call {
  public:
@@ -28,6 +31,8 @@ class Call {
   // Not null after an OK Admission.
   const ServedModel* model() const { return model_; }
   const RequestInfo& info() const { return info_; }
+  // Whom the tokenizer pool works for.
+  TokenizerPool::Owner owner() const { return OwnerOf(info_.tenant, peer_); }
   // Null without API keys.
   const Caller* caller() const { return caller_.get(); }
   bool DeadlinePassed() const { return Clock::now() >= info_.deadline; }

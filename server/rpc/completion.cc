@@ -1,5 +1,6 @@
 #include "server/rpc/completion.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -32,13 +33,13 @@ Status Completion::Start(v1::CompleteRequest message, std::string state,
   const auto fail = [call = call_->shared_from_this()](const Status& status) {
     if (!status.ok()) call->Fail(status);
   };
-  const bool large = message_.ByteSizeLong() > kInlineRequestBytes;
+  const auto bytes = static_cast<int64_t>(message_.ByteSizeLong());
   Executor& executor =
       resumes() ? *call_->service()->stores : call_->SessionExecutor(message_.session());
-  executor.Post([this, convert, fail, large] {
+  executor.Post([this, convert, fail, bytes] {
     if (const Status status = LoadStart(); !status.ok()) return fail(status);
-    if (!large) return fail(convert());
-    call_->service()->tokenizers->Post([convert, fail] { fail(convert()); });
+    if (bytes <= int64_t{kInlineRequestBytes}) return fail(convert());
+    call_->PostToTokenizers(bytes, [convert, fail] { fail(convert()); });
   });
   return Status();
 }
@@ -105,7 +106,10 @@ Status Completion::Convert() {
 Status Completion::AddPrompt(const v1::CompleteStreamRequest& chunk) {
   if (resumes()) return InvalidArgument("resume_token: expected no prompt beside it");
   const RequestRules& rules = call_->model().rules;
+  const size_t before = request_.prompt.capacity();
   PS_RETURN_IF_ERROR(tokenizer_.Append(chunk, rules, continues(), &request_.prompt));
+  PS_RETURN_IF_ERROR(call_->HoldInput(
+      static_cast<int64_t>((request_.prompt.capacity() - before) * sizeof(int32_t))));
   const int64_t found = std::ssize(request_.prompt);
   if (found <= rules.max_prompt_tokens) return Status();
   return InvalidArgument("prompt: expected at most ", rules.max_prompt_tokens, " tokens, found ",
@@ -126,10 +130,28 @@ Status Completion::Submit() {
   if (!state_.empty()) PS_RETURN_IF_ERROR(DecodeState());
   const bool return_state = message_.return_state();
   request_.keep = request_.keep || return_state;
-  message_.Clear();
+  message_ = {};
+  PS_RETURN_IF_ERROR(CheckReply());
   std::unique_ptr<Renderer> renderer =
       NewCompletionRenderer(call_, form_, request_.params, return_state);
   return call_->Submit(std::move(request_), std::move(renderer));
+}
+
+// A response that cannot fit is refused before its prompt is processed.
+Status Completion::CheckReply() const {
+  if (form_ != CompletionForm::kUnary || !request_.params.echo) return Status();
+  const GenerateParams& params = request_.params;
+  const int64_t tokens = std::ssize(request_.prompt);
+  const int64_t scored = std::max<int64_t>(tokens - params.logprobs_from, 0);
+  const int64_t found = params.logprobs.has_value() ? (tokens - scored) * UnaryTokenBytes(0) +
+                                                          scored * UnaryTokenBytes(*params.logprobs)
+                                                    : tokens * UnaryTokenBytes(std::nullopt);
+  const int64_t limit = MaxUnaryBytes(*call_->service());
+  if (found <= limit) return Status();
+  return InvalidArgument("echo: expected a response that takes at most ", limit,
+                         " bytes (a quarter of --request-memory), found about ", found, " for ",
+                         tokens, " echoed tokens with ", params.logprobs.value_or(0),
+                         " alternatives each; call Complete, which streams, or ask for less");
 }
 
 Status Completion::DecodeState() {

@@ -35,6 +35,7 @@ class Completion {
   // Converts the fields of the message.
   Status Convert();
   Status DecodeState();
+  Status CheckReply() const;
   bool resumes() const { return !message_.resume_token().empty(); }
   // Whether tokens precede the prompt.
   bool continues() const { return request_.start != nullptr || !state_.empty(); }

@@ -1,6 +1,7 @@
 #include "server/rpc/completion_renderer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -14,6 +15,9 @@ namespace {
 constexpr int kMaxDeltaTokens = 256;
 // Bytes of a state in one message: below the 4 MiB that gRPC accepts by default.
 constexpr size_t kStatePartBytes = size_t{1} << 20;
+
+// Request memory is held in parts of this size, so that few tokens change the count.
+constexpr int64_t kHeldPart = 64 << 10;
 
 // Stores the snapshot of a migrated completion. Returns its resume token.
 Result<std::string> StoreMigrated(EngineCall* call, const Snapshot& snapshot) {
@@ -65,7 +69,7 @@ class StreamRenderer final : public Renderer {
     PS_ASSIGN_OR_RETURN(*response.mutable_finish(), ToFinish(call_, event));
     Messages messages;
     if (return_state_ && event.reason != FinishReason::kMigrated)
-      AddState(*event.snapshot, &messages);
+      PS_RETURN_IF_ERROR(AddState(*event.snapshot, &messages));
     messages.push_back(SerializeMessage(response));
     return messages;
   }
@@ -85,13 +89,17 @@ class StreamRenderer final : public Renderer {
     }
   }
 
-  void AddState(const Snapshot& snapshot, Messages* messages) const {
+  Status AddState(const Snapshot& snapshot, Messages* messages) const {
+    // The encoded state, and its parts.
+    const size_t size = snapshot.state == nullptr ? 0 : snapshot.state->bytes.size();
+    PS_RETURN_IF_ERROR(call_->HoldReply(2 * static_cast<int64_t>(size)));
     const std::string state = call_->model().sessions->options().codec.Encode(snapshot);
     for (size_t first = 0; first < state.size(); first += kStatePartBytes) {
       v1::CompleteResponse part;
       part.set_state(state.substr(first, kStatePartBytes));
       messages->push_back(SerializeMessage(part));
     }
+    return Status();
   }
 
   EngineCall* const call_;
@@ -108,6 +116,7 @@ class UnaryRenderer final : public Renderer {
 
   std::optional<grpc::ByteBuffer> Render(Event event, EventQueue* /*events*/) override {
     if (const auto* token = std::get_if<TokenEvent>(&event)) {
+      if (!Hold(*token).ok()) return std::nullopt;
       const bool shared = token->echoed || !several_choices_;  // the echo precedes all choices
       AppendToken(*token, with_logprobs_, call_->model().rules.tokenizer,
                   shared ? &output_ : &choices_[token->choice].output);
@@ -126,10 +135,28 @@ class UnaryRenderer final : public Renderer {
       MoveOutput(&choice.output, &choice.finish, out);
       *out->mutable_finish() = std::move(choice.finish);
     }
-    return Messages{SerializeMessage(response)};
+    Messages messages = {SerializeMessage(response)};
+    (void)call_->HoldReply(static_cast<int64_t>(messages[0].Length()));  // less
+    return messages;
   }
 
  private:
+  // Holds the memory of another token.
+  Status Hold(const TokenEvent& token) {
+    const auto alternatives =
+        with_logprobs_ ? std::make_optional<int64_t>(std::ssize(token.top)) : std::nullopt;
+    collected_ += UnaryTokenBytes(alternatives) + 2 * std::ssize(token.text);
+    if (collected_ <= held_) return Status();
+    const int64_t limit = MaxUnaryBytes(*call_->service());
+    if (collected_ > limit) {
+      return call_->RefuseReply(ResourceExhausted(
+          "the response takes more than ", limit,
+          " bytes (a quarter of --request-memory); call Complete, which streams, or ask for less"));
+    }
+    held_ = collected_ + kHeldPart;
+    return call_->HoldReply(held_);
+  }
+
   struct Choice {
     v1::Delta output;
     v1::ChoiceFinish finish;
@@ -147,11 +174,25 @@ class UnaryRenderer final : public Renderer {
   EngineCall* const call_;
   const bool with_logprobs_;
   const bool several_choices_;
+  int64_t collected_ = 0;  // memory of output_ and choices_
+  int64_t held_ = 0;       // of HoldReply; at least collected_
   v1::Delta output_;
   std::map<int, Choice> choices_;  // empty for a request with one choice
 };
 
 }  // namespace
+
+int64_t UnaryTokenBytes(std::optional<int64_t> alternatives) {
+  constexpr int64_t kToken = 32;         // its id, in the message and on the wire
+  constexpr int64_t kLogprob = 112;      // a TokenLogprob with its array
+  constexpr int64_t kAlternative = 160;  // an Alternative with its piece
+  return kToken + (alternatives.has_value() ? kLogprob + kAlternative * *alternatives : 0);
+}
+
+int64_t MaxUnaryBytes(const ServiceContext& service) {
+  const int64_t most = kMaxReplyBytes;
+  return service.memory == nullptr ? most : std::min(most, service.memory->limit() / 4);
+}
 
 std::unique_ptr<Renderer> NewCompletionRenderer(EngineCall* call, CompletionForm form,
                                                 const GenerateParams& params, bool return_state) {

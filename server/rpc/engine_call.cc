@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <type_traits>
 #include <utility>
 
 #include "server/convert/status_map.h"
+#include "server/convert/wire.h"
 
 namespace polysketch {
 namespace {
@@ -13,6 +16,16 @@ namespace {
 // left; it reports the cancellation of the latter a moment later. Input that a client did not
 // finish must not count as finished.
 constexpr std::chrono::milliseconds kCancellationIsKnown{1};
+
+// Work at the end of the input: the rest of a text, less than a part of the tokenizer.
+constexpr int64_t kEndOfInputBytes = Tokenizer::kPartBytes;
+
+// Messages above this count as request memory. Others are bounded by --max-calls: counting them
+// would cost more than they hold.
+constexpr size_t kCountedMessageBytes = 4 << 10;
+
+// Memory of a prompt: the request, the engine's copy of it, and the history for drafts.
+constexpr int64_t kPromptTokenBytes = 3 * sizeof(int32_t);
 
 }  // namespace
 
@@ -27,6 +40,7 @@ void EngineCall::Start(std::unique_ptr<CallInput> input) {
 void EngineCall::Read() {
   std::lock_guard lock(mutex_);
   if (ended_ || broken_) return;
+  message_memory_.Release();
   read_started_ = Clock::now();
   context_->StartRead(&read_);
 }
@@ -39,13 +53,25 @@ void EngineCall::OnReadDone(bool ok) {
   }
   if (!ok) {
     // After the end of the input, text may still have to be tokenized.
-    service()->tokenizers->PostAfter(kCancellationIsKnown,
-                                     [self = shared_from_this()] { self->HandleInput(false); });
-  } else if (read_.Length() > kInlineRequestBytes) {
-    service()->tokenizers->Post([self = shared_from_this()] { self->HandleInput(true); });
-  } else {
-    HandleInput(true);
+    service()->writers->PostAfter(kCancellationIsKnown, [self = shared_from_this()] {
+      self->PostToTokenizers(kEndOfInputBytes, [self] { self->HandleInput(false); });
+    });
+    return;
   }
+  const auto bytes = static_cast<int64_t>(read_.Length());
+  if (const Status status = HoldMessage(bytes); !status.ok()) return Fail(status);
+  if (bytes <= int64_t{kInlineRequestBytes}) return HandleInput(true);
+  PostToTokenizers(bytes, [self = shared_from_this()] { self->HandleInput(true); });
+}
+
+void EngineCall::PostToTokenizers(int64_t bytes, std::function<void()> work) {
+  TokenizerPool* const pool = service()->tokenizers;
+  TokenizerPool::Ticket ticket = pool->Post(call_.owner(), bytes, std::move(work));
+  {
+    std::lock_guard lock(mutex_);
+    if (!ended_ && !broken_) return ticket_.swap(ticket);
+  }
+  pool->Drop(ticket);
 }
 
 void EngineCall::HandleInput(bool ok) {
@@ -57,8 +83,27 @@ void EngineCall::HandleInput(bool ok) {
   if (Status status = ok ? input_->OnMessage(bytes) : input_->OnEnd(); !status.ok()) Fail(status);
 }
 
+Status EngineCall::Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
+  PS_RETURN_IF_ERROR(ParseMessage(bytes, message));
+  if (bytes.Length() <= kCountedMessageBytes) return Status();
+  return HoldMessage(static_cast<int64_t>(message->SpaceUsedLong()));
+}
+
+Status EngineCall::HoldMessage(int64_t bytes) {
+  const bool counts = bytes > int64_t{kCountedMessageBytes};
+  if (!counts && message_memory_.bytes() == 0) return Status();
+  return message_memory_.HoldOnly(counts ? bytes : 0);
+}
+
 template <typename Request>
 Status EngineCall::Submit(Request request, std::unique_ptr<Renderer> renderer) {
+  if constexpr (std::is_same_v<Request, GenerateRequest>) {
+    // The message is gone, and its prompt belongs to the engine.
+    message_memory_.Release();
+    input_memory_.SetPhase(RequestPhase::kRequest);
+    const int64_t bytes = kPromptTokenBytes * std::ssize(request.prompt);
+    if (bytes > input_memory_.bytes()) PS_RETURN_IF_ERROR(input_memory_.HoldOnly(bytes));
+  }
   auto stream = std::make_shared<EventStream>(service()->stream_buffer);
   stream->SetOnReady([weak = weak_from_this(), writers = service()->writers] {
     writers->Post([weak] {
@@ -112,29 +157,62 @@ Executor& EngineCall::SessionExecutor(const std::string& id) const {
 }
 
 void EngineCall::Fail(const Status& status) {
-  {
+  TokenizerPool::Ticket ticket;
+  const auto fail = [&] {
     std::lock_guard lock(mutex_);
-    if (ended_) return;
-    if (!events_.open()) return Close(broken_ ? broken_status_ : status, nullptr);
-    if (broken_) return;
+    if (ended_) return false;
+    ticket.swap(ticket_);
+    if (!events_.open()) {
+      Close(broken_ ? broken_status_ : status, nullptr);
+      return false;
+    }
+    if (broken_) return false;
     broken_ = true;
     broken_status_ = status;
     if (id_.has_value()) model().engine->Cancel(*id_);
-  }
+    return true;
+  };
+  const bool pump = fail();
+  service()->tokenizers->Drop(ticket);
+  if (!pump) return;
   Pump();  // empties the buffer: the FinishEvent is announced only if the buffer is empty
 }
 
 void EngineCall::Pump() {
-  std::lock_guard lock(mutex_);
-  if (!last_.empty() && !writing_) return WriteLast();
+  Status status;
+  {
+    std::lock_guard lock(mutex_);
+    if (!last_.empty() && !writing_) return WriteLast();
+    status = WriteEvents();
+  }
+  if (!status.ok()) Fail(status);
+}
+
+Status EngineCall::WriteEvents() {
   while (!ended_ && !writing_) {
     std::optional<Event> event = events_.Next();
-    if (!event.has_value()) return;
-    if (auto* finish = std::get_if<FinishEvent>(&*event)) return End(std::move(*finish));
+    if (!event.has_value()) return Status();
+    if (auto* finish = std::get_if<FinishEvent>(&*event)) {
+      End(std::move(*finish));
+      return Status();
+    }
     if (broken_) continue;
     std::optional<grpc::ByteBuffer> message = renderer_->Render(std::move(*event), &events_);
-    if (message.has_value()) Write(*std::move(message));
+    PS_RETURN_IF_ERROR(reply_status_);
+    if (!message.has_value()) continue;
+    const bool counts = message->Length() > kCountedMessageBytes;
+    if (counts || written_memory_.bytes() > 0) {
+      PS_RETURN_IF_ERROR(
+          written_memory_.HoldOnly(counts ? static_cast<int64_t>(message->Length()) : 0));
+    }
+    Write(*std::move(message));
   }
+  return Status();
+}
+
+Status EngineCall::HoldReply(int64_t bytes) {
+  reply_status_ = reply_memory_.HoldOnly(bytes);
+  return reply_status_;
 }
 
 void EngineCall::Write(grpc::ByteBuffer message) {

@@ -10,18 +10,24 @@
 // A FinishEvent with a snapshot is rendered on a thread of the store or of sessions, which stores
 // the snapshot.
 //
+// Memory: what the call holds for its client counts as request memory, until the call is destroyed:
+// the message that is handled, collected input, the prompt while it waits and runs, and responses
+// that are large. Smaller responses are bounded by --stream-buffer.
+//
 // Threads: the transport's, the writer's, the tokenizers', the store's and those of sessions. The engine thread only posts to
 // the writer.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "server/net/request_memory.h"
 #include "server/net/router.h"
 #include "server/rpc/call.h"
 #include "server/rpc/call_parts.h"
@@ -31,7 +37,12 @@ namespace polysketch {
 class EngineCall final : public CallReactor, public std::enable_shared_from_this<EngineCall> {
  public:
   EngineCall(std::string_view rpc, ServiceContext* service, CallContext* context)
-      : call_(rpc, service, context), context_(context) {}
+      : call_(rpc, service, context),
+        message_memory_(service->memory, RequestPhase::kRequest),
+        input_memory_(service->memory, RequestPhase::kUpload),
+        reply_memory_(service->memory, RequestPhase::kReply),
+        written_memory_(service->memory, RequestPhase::kReply),
+        context_(context) {}
 
   // Reads the first message for `input`, or ends the call if it must not run. Called once. The call
   // lives until OnDone.
@@ -45,6 +56,15 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   // --- for the CallInput ---
   // Reads the next message of the client; does nothing once the call has failed or ended.
   void Read();
+  // Parses the message that is handled, and holds its memory in place of that of its bytes.
+  Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
+  // Holds memory of what becomes of the message, until the next one is read, in place of that of its
+  // bytes.
+  Status HoldMessage(int64_t bytes);
+  // Holds memory of input that is collected, until the call is destroyed.
+  Status HoldInput(int64_t bytes) { return input_memory_.Hold(bytes); }
+  // Runs `work` on `bytes` of input in the tokenizer pool, unless the call has ended by then.
+  void PostToTokenizers(int64_t bytes, std::function<void()> work);
   // Submits `request` to the engine; its events go to `renderer`. After an error the engine has no
   // request of this call.
   template <typename Request>
@@ -63,7 +83,12 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   // The first error counts.
   void Fail(const Status& status);
 
-  // --- for the Renderer, in RenderFinish ---
+  // --- for the Renderer ---
+  // Holds `bytes` for the responses that the renderer collects, in place of what it held, until the
+  // call is destroyed. An error in Render fails the call.
+  Status HoldReply(int64_t bytes);
+  // As HoldReply with an error.
+  Status RefuseReply(Status status) { return reply_status_ = std::move(status); }
   // The lease of AcquireSession; null without a session. Move it into SessionTable::Commit.
   SessionLease* lease() { return lease_.has_value() ? &*lease_ : nullptr; }
 
@@ -76,9 +101,10 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
  private:
   // Passes the message that was read, or the end of the input, to input_.
   void HandleInput(bool ok);
-  void HandleInputOnTokenizer(bool ok);
   // Renders and writes events until a write is outstanding or no event is ready.
   void Pump();
+  // Pump without the end of the call. mutex_ held.
+  Status WriteEvents();
   void Write(grpc::ByteBuffer message);  // mutex_ held
   void WriteLast();                      // the next message of last_; mutex_ held
   // Decides the end of a call whose request has ended. mutex_ held.
@@ -95,8 +121,14 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   std::unique_ptr<CallInput> input_;
   std::unique_ptr<Renderer> renderer_;  // guarded by mutex_; the thread's that renders the end
   grpc::ByteBuffer read_;               // the read outstanding; its handler's when it is done
+  HeldMemory message_memory_;           // of the message; its handler's
+  HeldMemory input_memory_;             // its handler's
+  HeldMemory reply_memory_;             // the renderer's
+  Status reply_status_;                 // of the last HoldReply
   mutable std::mutex mutex_;
   // Guarded by mutex_:
+  HeldMemory written_memory_;           // of written_, if that is large
+  TokenizerPool::Ticket ticket_;        // of work that may not have started
   std::shared_ptr<EngineCall> pinned_;  // until OnDone
   CallContext* context_;                // null after OnDone
   std::optional<SessionLease> lease_;   // RenderFinish's while it runs

@@ -1,5 +1,5 @@
-// Threads for work that would block the thread that posts it: gRPC's pollers (tokenizing a long
-// text, waiting) and the engine thread (writing to streams).
+// Threads for work that would block the thread that posts it: gRPC's pollers (waiting for files and
+// the network) and the engine thread (writing to streams).
 #pragma once
 
 #include <chrono>

@@ -48,7 +48,7 @@ class AppendInput final : public CallInput {
 
   Status OnMessage(const grpc::ByteBuffer& bytes) override {
     v1::AppendRequest message;
-    PS_RETURN_IF_ERROR(ParseMessage(bytes, &message));
+    PS_RETURN_IF_ERROR(call_->Parse(bytes, &message));
     if (started_) {
       if (!message.session().empty() || message.has_expected_position()) {
         return InvalidArgument("session: expected in the first message only");
@@ -85,9 +85,12 @@ class AppendInput final : public CallInput {
 
   Status AddAndRead(const v1::AppendRequest& message) {
     const bool continued = request_.start != nullptr;
+    const size_t before = request_.prompt.capacity();
     PS_RETURN_IF_ERROR(
         tokenizer_.Append(message, call_->model().rules, continued, &request_.prompt));
     PS_RETURN_IF_ERROR(CheckLength());
+    PS_RETURN_IF_ERROR(call_->HoldInput(
+        static_cast<int64_t>((request_.prompt.capacity() - before) * sizeof(int32_t))));
     call_->Read();
     return Status();
   }

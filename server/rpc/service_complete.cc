@@ -1,4 +1,5 @@
 // Complete, CompleteUnary, CompleteStream and CompleteWithState.
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -12,16 +13,17 @@ namespace {
 // Input of Complete and CompleteUnary: one CompleteRequest.
 class RequestInput final : public CallInput {
  public:
-  RequestInput(EngineCall* call, CompletionForm form) : completion_(call, form) {}
+  RequestInput(EngineCall* call, CompletionForm form) : call_(call), completion_(call, form) {}
 
   Status OnMessage(const grpc::ByteBuffer& bytes) override {
     v1::CompleteRequest request;
-    PS_RETURN_IF_ERROR(ParseMessage(bytes, &request));
+    PS_RETURN_IF_ERROR(call_->Parse(bytes, &request));
     return completion_.Start(std::move(request), "", [this] { return completion_.Submit(); });
   }
   Status OnEnd() override { return InvalidArgument("expected a CompleteRequest, found none"); }
 
  private:
+  EngineCall* const call_;
   Completion completion_;
 };
 
@@ -34,7 +36,7 @@ class PartsInput final : public CallInput {
   // The messages of both RPCs have the same fields.
   Status OnMessage(const grpc::ByteBuffer& bytes) override {
     v1::CompleteStreamRequest message;
-    PS_RETURN_IF_ERROR(ParseMessage(bytes, &message));
+    PS_RETURN_IF_ERROR(call_->Parse(bytes, &message));
     switch (message.part_case()) {
       case v1::CompleteStreamRequest::kState:
         PS_RETURN_IF_ERROR(AddState(message.state()));
@@ -76,6 +78,7 @@ class PartsInput final : public CallInput {
     if (state_.size() + part.size() > max_bytes) {
       return InvalidArgument("state: expected at most ", max_bytes, " bytes");
     }
+    PS_RETURN_IF_ERROR(call_->HoldInput(std::ssize(part)));
     state_ += part;
     return Status();
   }

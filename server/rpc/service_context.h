@@ -8,8 +8,10 @@
 
 #include "server/metrics/metrics.h"
 #include "server/net/connections.h"
+#include "server/net/request_memory.h"
 #include "server/rpc/executor.h"
 #include "server/rpc/served_model.h"
+#include "server/rpc/tokenizer_pool.h"
 
 namespace polysketch {
 
@@ -17,10 +19,11 @@ namespace polysketch {
 struct ServiceContext {
   ConnectionTable* connections = nullptr;
   Metrics* metrics = nullptr;
+  RequestMemory* memory = nullptr;
   // Writes to streams, for the engine thread; one thread. Shared with the engine's callbacks, the
   // last of which may run after its call and the server are destroyed.
   std::shared_ptr<Executor> writers;
-  Executor* tokenizers = nullptr;  // parses and tokenizes large requests, for gRPC's threads
+  TokenizerPool* tokenizers = nullptr;  // parses and tokenizes large requests, for gRPC's threads
   // Operations that may wait for the store, files or the network; encodes and decodes states.
   // kStoreThreads threads.
   std::shared_ptr<Executor> stores;
@@ -38,6 +41,8 @@ struct ServiceContext {
 // As many operations wait for the store at once; Redis has as many connections.
 inline constexpr int kStoreThreads = 8;
 inline constexpr int kSessionThreads = 2;
+// Limit of one response: protobuf and gRPC cannot carry 2 GiB.
+inline constexpr size_t kMaxReplyBytes = size_t{1} << 30;
 
 // A request larger than this is parsed and tokenized on ServiceContext::tokenizers: 16 KiB of text
 // take about 5 ms.

@@ -1,4 +1,5 @@
 // Score: tokens stream in through a bounded feed, log-probabilities stream out.
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -46,7 +47,7 @@ class ScoreInput final : public CallInput {
 
   Status OnMessage(const grpc::ByteBuffer& bytes) override {
     v1::ScoreRequest message;
-    PS_RETURN_IF_ERROR(ParseMessage(bytes, &message));
+    PS_RETURN_IF_ERROR(call_->Parse(bytes, &message));
     if (std::exchange(started_, true)) {
       if (!message.session().empty() || message.has_expected_position())
         return InvalidArgument("session: expected in the first message only");
@@ -88,6 +89,8 @@ class ScoreInput final : public CallInput {
     std::vector<int32_t> tokens;
     const bool continued = start_ != nullptr;
     PS_RETURN_IF_ERROR(tokenizer_.Append(message, call_->model().rules, continued, &tokens));
+    // The tokens wait in the feed until the next message is read.
+    PS_RETURN_IF_ERROR(call_->HoldMessage(std::ssize(tokens) * int64_t{sizeof(int32_t)}));
     if (feed_ == nullptr) PS_RETURN_IF_ERROR(Submit());
     // If the feed is full, its on_room callback reads the next message.
     if (tokens.empty() || feed_->Push(std::move(tokens))) call_->Read();

@@ -1,89 +1,114 @@
 // Calls of one message in and one out that run nothing on the engine.
 #pragma once
 
+#include <grpcpp/support/byte_buffer.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "server/convert/wire.h"
+#include "server/net/request_memory.h"
 #include "server/net/router.h"
 #include "server/rpc/call.h"
 
 namespace polysketch {
 
-// Makes the response. `info`: ids and tenant of the request.
-template <typename Request, typename Response>
-using UnaryWork = Status (*)(const Request& request, const RequestInfo& info,
-                             const ServedModel& model, Response* response);
+// What the work of a call has.
+struct UnaryInput {
+  grpc::ByteBuffer* bytes;  // the request; cleared once it is parsed, to free its memory
+  const RequestInfo& info;  // ids and tenant
+  const ServedModel& model;
+  HeldMemory* request;  // holds `bytes`
+  HeldMemory* reply;    // until the client has the response
+};
+// Makes the response. Work that makes a large one holds its memory first.
+using UnaryWork = std::function<Result<grpc::ByteBuffer>(const UnaryInput& input)>;
 
-// The threads that run the work of an RPC. Null: gRPC's thread, or a tokenizer thread for a large
-// request.
+// Parses the request, and holds its memory in place of that of its bytes.
+Status ParseUnary(const UnaryInput& input, google::protobuf::Message* request);
+
+// The threads that run the work. Null: gRPC's thread, or the tokenizer pool for a large request.
+using UnaryExecutor =
+    std::function<Result<Executor*>(const UnaryInput& input, const ServiceContext& service)>;
+// The same, for a request that has been parsed.
 template <typename Request>
 using PickExecutor = Executor& (*)(const Request& request, const RequestInfo& info,
                                    const ServiceContext& service);
 
-template <typename Request, typename Response>
-class UnaryCall final : public CallReactor {
+// A client that cancels, sends no request or does not read the response for the stall deadline ends
+// the call: work that has not started is dropped.
+class UnaryCall final : public CallReactor, public std::enable_shared_from_this<UnaryCall> {
  public:
-  UnaryCall(std::string_view rpc, ServiceContext* service, CallContext* context,
-            UnaryWork<Request, Response> work, PickExecutor<Request> pick)
-      : context_(context), call_(rpc, service, context), work_(work), pick_(pick) {
-    if (Status status = call_.Admission(); !status.ok()) {
-      End(status);
-    } else {
-      context_->StartRead(&bytes_);
-    }
-  }
+  UnaryCall(std::string_view rpc, ServiceContext* service, CallContext* context, UnaryWork work,
+            UnaryExecutor executor);
 
-  // The call lives until End, which Run calls.
-  void OnReadDone(bool ok) override {
-    if (!ok) return End(InvalidArgument("expected a message, found none"));
-    if (pick_ != nullptr) return ParseAndPost();
-    if (bytes_.Length() <= kInlineRequestBytes) return Run();
-    call_.service()->tokenizers->Post([this] { Run(); });
-  }
-  void OnDone() override {
-    call_.OnRpcDone();
-    delete this;
-  }
+  // Called once. The call lives until OnDone.
+  void Start();
+
+  // --- the callbacks of the transport ---
+  void OnReadDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
 
  private:
-  void ParseAndPost() {
-    if (Status status = ParseMessage(bytes_, &request_); !status.ok()) return End(status);
-    pick_(request_, call_.info(), *call_.service()).Post([this] { Work(); });
-  }
+  UnaryInput Input();
+  void Run();
+  void End(Result<grpc::ByteBuffer> response);
+  // Checks after an eighth of the stall deadline, and again until the call is done.
+  void WatchForStall();
+  void CheckStall();
 
-  void Run() {
-    if (Status status = ParseMessage(bytes_, &request_); !status.ok()) return End(status);
-    Work();
-  }
-
-  void Work() {
-    Response response;
-    Status status = work_(request_, call_.info(), *call_.model(), &response);
-    if (status.ok()) bytes_ = SerializeMessage(response);
-    End(status);
-  }
-
-  void End(const Status& status) {
-    call_.OnEnd(status, nullptr);
-    if (!status.ok()) return context_->Finish(status);
-    context_->StartWriteAndFinish(&bytes_);
-  }
-
-  CallContext* const context_;
   Call call_;
-  const UnaryWork<Request, Response> work_;
-  const PickExecutor<Request> pick_;
-  Request request_;
-  grpc::ByteBuffer bytes_;  // the request, then the response
+  const UnaryWork work_;
+  const UnaryExecutor executor_;
+  grpc::ByteBuffer bytes_;     // the request
+  HeldMemory request_memory_;  // of the thread that handles the request
+  HeldMemory reply_memory_;
+  std::mutex mutex_;
+  // Guarded by mutex_:
+  std::shared_ptr<UnaryCall> pinned_;  // until OnDone
+  CallContext* context_;               // null after OnDone
+  bool ended_ = false;
+  TokenizerPool::Ticket ticket_;  // of work that may not have started
+  std::optional<Clock::time_point>
+      since_;  // of the wait for the client; unset: it is not waited for
+  grpc::ByteBuffer response_;
 };
 
+// Adds an RPC. Request and Response: messages; Work: Status(const Request&, const RequestInfo&,
+// const ServedModel&, Response*).
 template <typename Request, typename Response>
-void AddUnaryMethod(std::string_view rpc, UnaryWork<Request, Response> work,
-                    ServiceContext* service, Router* router, PickExecutor<Request> pick = nullptr) {
-  router->Add(kPolySketchService, std::string(rpc), [=](CallContext* context) {
-    return new UnaryCall<Request, Response>(rpc, service, context, work, pick);
-  });
+void AddUnaryMethod(std::string_view rpc,
+                    Status (*work)(const Request& request, const RequestInfo& info,
+                                   const ServedModel& model, Response* response),
+                    ServiceContext* service, Router* router, PickExecutor<Request> pick = nullptr);
+void AddUnaryWork(std::string_view rpc, UnaryWork work, ServiceContext* service, Router* router,
+                  UnaryExecutor executor = nullptr);
+
+template <typename Request, typename Response>
+void AddUnaryMethod(std::string_view rpc,
+                    Status (*work)(const Request& request, const RequestInfo& info,
+                                   const ServedModel& model, Response* response),
+                    ServiceContext* service, Router* router, PickExecutor<Request> pick) {
+  const auto whole = [work](const UnaryInput& input) -> Result<grpc::ByteBuffer> {
+    Request request;
+    Response response;
+    PS_RETURN_IF_ERROR(ParseUnary(input, &request));
+    PS_RETURN_IF_ERROR(work(request, input.info, input.model, &response));
+    PS_RETURN_IF_ERROR(input.reply->Hold(static_cast<int64_t>(response.ByteSizeLong())));
+    return SerializeMessage(response);
+  };
+  if (pick == nullptr) return AddUnaryWork(rpc, whole, service, router);
+  AddUnaryWork(rpc, whole, service, router,
+               [pick](const UnaryInput& input, const ServiceContext& context) -> Result<Executor*> {
+                 Request request;
+                 PS_RETURN_IF_ERROR(ParseMessage(*input.bytes, &request));
+                 return &pick(request, input.info, context);
+               });
 }
 
 }  // namespace polysketch

@@ -30,6 +30,9 @@ std::string Exposition(const Metrics& metrics) {
       [] { return ConnectionTable::Stats{.open = 1}; },
       [] {
         return RefusedCounts{0, 5, 0, 0};
+      },
+      [] {
+        return RequestMemory::Stats{.limit = 500, .bytes = {0, 0, 70, 30}, .refused = {0, 2, 0, 0}};
       });
   const prometheus::TextSerializer serializer;
   return serializer.Serialize(metrics.registry()->Collect()) +
@@ -82,6 +85,10 @@ TEST(Metrics, CountWhatHappened) {
            "polysketch_max_sequences 16\n",
            "polysketch_weight_bytes 1048576\n",
            "polysketch_ready 1\n",
+           "polysketch_request_memory_bytes{phase=\"request\"} 70\n",
+           "polysketch_request_memory_bytes{phase=\"message\"} 0\n",
+           "polysketch_request_memory_limit_bytes 500\n",
+           "polysketch_request_memory_refused_total{phase=\"upload\"} 2\n",
            "polysketch_state_store_seconds_count{operation=\"get\"} 1\n",
            "polysketch_state_store_seconds_count{operation=\"put\"} 0\n",
            "polysketch_step_part_seconds_total{part=\"layers\"} 0.0015\n",
