@@ -74,7 +74,8 @@ constexpr Flag kFlags[] = {
      "limit of the prompt tokens of waiting requests. More get RESOURCE_EXHAUSTED, unless no "
      "other request waits. 0: no limit."},
     {"max-priority", kInteger, "N", &C::max_priority, 0, 1000,
-     "limit of the priority of a request: -N to N. Other priorities get INVALID_ARGUMENT."},
+     "limit of the priority of a request: -N to N. Other priorities get INVALID_ARGUMENT. An API "
+     "key may have its own limit."},
     {"max-step-tokens", kInteger, "N", &C::max_step_tokens, 1, 65536,
      "limit of the tokens in a step. Longer prompts are processed in chunks."},
     {"step-budget-ms", kInteger, "N", &C::step_budget_ms, 0, 60000,

@@ -32,7 +32,7 @@ struct ServerConfig {
   int64_t max_sequences = 16;
   int64_t max_queue = 256;
   int64_t max_queue_tokens = int64_t{1} << 24;
-  int64_t max_priority = 8;
+  int64_t max_priority = 0;
   int64_t max_step_tokens = 512;
   int64_t step_budget_ms = 25;
   int64_t draft_tokens = 16;
