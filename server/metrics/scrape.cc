@@ -148,6 +148,11 @@ void AddEngine(const ServedFacts& served, std::vector<MetricFamily>* families) {
         "Preempted sequences: they gave their slot to another one, keep their state and continue "
         "later.",
         engine.preempted},
+       {"num_requests_displaced_total",
+        "Waiting requests that ended with RESOURCE_EXHAUSTED because the queue was full and a "
+        "tenant "
+        "with fewer requests got their place.",
+        engine.given_up},
        {"num_preemptions_total", "Preemptions: a sequence gave its slot to another one.",
         engine.preemptions},
        {"num_prompt_tokens_waiting", "Prompt tokens of waiting requests.", engine.waiting_tokens},
