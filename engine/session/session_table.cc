@@ -73,12 +73,14 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
   const Iterator entry = Find(lease.key_);
   PS_CHECK(entry != entries_.end()) << "a session was removed during its lease";
   const std::shared_ptr<const Snapshot> before = entry->snapshot;
+  const bool owned = OwnsState(*entry);
   const bool was_stored = entry->stored;
   const bool writes = entry->head.durable || write_through_;
   SetSnapshot(entry, std::move(snapshot));
   MarkUsed(entry);
   Status status = writes ? Write(&*entry) : Status();
   if (status.ok()) status = MakeRoom();
+  if (status.ok()) status = CheckShare(*entry, owned);
   if (!status.ok()) {
     SetSnapshot(entry, before);
     // The store may have the new snapshot. The next write replaces it with the old one.

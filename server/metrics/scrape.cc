@@ -208,7 +208,8 @@ void AddSessions(const SessionStats& sessions, std::vector<MetricFamily>* famili
         sessions.memory_bytes},
        {"session_memory_limit_bytes",
         "Limit of session memory (--session-memory). The least recently used sessions go to the "
-        "state store; without one, more get RESOURCE_EXHAUSTED.",
+        "state store; without one, more get RESOURCE_EXHAUSTED, and so do those of a tenant that "
+        "holds as much as is free.",
         sessions.memory_limit},
        {"session_loads_total", "Sessions read from the state store.", sessions.loads},
        {"session_spills_total", "Sessions moved to the state store to free memory.",
