@@ -135,7 +135,9 @@ constexpr Flag kFlags[] = {
     {"max-body-bytes", kBytes, "BYTES", &C::max_body_bytes, 1024, int64_t{1} << 30,
      "limit of the body of an HTTP request. Larger ones get the HTTP status 413."},
     {"max-connections", kInteger, "N", &C::max_connections, 1, 100000,
-     "limit of open connections. More are closed on arrival."},
+     "limit of open connections, for gRPC and for HTTP each. More are closed on arrival; of HTTP "
+     "the "
+     "longest idle one is closed."},
     {"max-concurrent-streams", kInteger, "N", &C::max_concurrent_streams, 1, 65536,
      "limit of concurrent calls on a connection. The client delays more (HTTP/2)."},
     {"max-calls", kInteger, "N", &C::max_calls, 1, kMany,
@@ -168,6 +170,9 @@ constexpr Flag kFlags[] = {
      "time that calls have to end after max-connection-age."},
     {"drain-timeout", kDuration, "TIME", &C::drain_timeout, 0, kDay,
      "time that running requests have to end after SIGTERM. Later they get UNAVAILABLE."},
+    {"stuck-after", kDuration, "TIME", &C::stuck_after, 100, kDay,
+     "time after which a thread of the server that finishes no piece of its work is stuck: health "
+     "is NOT_SERVING until it moves again."},
 
     {"log-level", kChoice, "debug|info|warning|error", &C::log_level, 0, 0,
      "lowest level that is written to stderr."},

@@ -72,6 +72,7 @@ struct ServerConfig {
   std::chrono::milliseconds max_connection_age{0};
   std::chrono::milliseconds max_connection_age_grace{60'000};
   std::chrono::milliseconds drain_timeout{30'000};
+  std::chrono::milliseconds stuck_after{60'000};
 
   std::string log_level = "info";
   std::string log_format = "text";

@@ -272,8 +272,9 @@ std::vector<MetricFamily> ScrapeMetrics::Collect() const {
   std::vector<MetricFamily> families;
   Add("polysketch_",
       {{"ready",
-        "1 while health is SERVING: the model is loaded and the server does not drain. Otherwise "
-        "0.",
+        "1 while health is SERVING: the model is loaded, the server does not drain and no thread "
+        "is "
+        "stuck. Otherwise 0.",
         ready_()},
        {"log_lines_dropped_total", "Log lines dropped because the reader of stderr stalled.",
         LogLinesDropped()}},

@@ -28,6 +28,10 @@ struct ServiceContext {
   size_t stream_buffer = 64;
   std::atomic<const ServedModel*> model{nullptr};  // null while loading
   std::atomic<bool> draining{false};
+  std::atomic<bool> stuck{false};  // StuckWatch
+
+  // Whether health is SERVING.
+  bool ready() const { return model.load() != nullptr && !draining.load() && !stuck.load(); }
 };
 
 // A request larger than this is parsed and tokenized on ServiceContext::tokenizers: 16 KiB of text
