@@ -49,6 +49,7 @@ class EngineImpl : public Engine {
                     .step_budget = options.step_budget,
                     .sampling_threads = options.sampling_threads,
                     .batch_notifications = options.batch_notifications,
+                    .on_admitted = [this](const Sequence& sequence) { OnAdmitted(sequence); },
                     .on_ending = [this](const Sequence& sequence) { OnEnding(sequence); }}) {
     Publish();
   }
@@ -114,6 +115,9 @@ class EngineImpl : public Engine {
     std::lock_guard lock(mailbox_->mutex);
     EngineStats stats = mailbox_->stats;
     stats.waiting += static_cast<int>(mailbox_->inbox.added.size());
+    stats.given_up = mailbox_->given_up;
+    stats.working = mailbox_->working;
+    stats.turns = mailbox_->turns;
     return stats;
   }
 
@@ -165,15 +169,18 @@ class EngineImpl : public Engine {
   // Maximum number of slots that unfinished requests can use. Running and waiting requests count
   // together, so that a burst for which slots are free is not refused because it was not admitted
   // yet.
-  int MaxSlots() const { return options_.max_sequences + options_.max_queue; }
+  int64_t MaxSlots() const { return int64_t{options_.max_sequences} + options_.max_queue; }
 
   Result<RequestId> Enqueue(std::unique_ptr<Sequence> sequence) {
     const RequestId id = sequence->id();
-    const int slots = sequence->slots();
     const int64_t tokens = sequence->UnprocessedInput();
     std::lock_guard lock(mailbox_->mutex);
-    PS_RETURN_IF_ERROR(CheckQueue(slots, tokens));
-    mailbox_->slots += slots;
+    if (mailbox_->draining) return Unavailable("the server is draining and takes no new requests");
+    PS_RETURN_IF_ERROR(TakePlace({.id = id,
+                                  .tenant = sequence->tenant(),
+                                  .priority = sequence->priority(),
+                                  .slots = sequence->slots(),
+                                  .tokens = tokens}));
     ++mailbox_->unfinished;
     mailbox_->inbox.added_tokens += tokens;
     mailbox_->inbox.added.push_back(std::move(sequence));
@@ -182,30 +189,32 @@ class EngineImpl : public Engine {
   }
 
   // The caller holds the mailbox's mutex.
-  Status CheckQueue(int slots, int64_t tokens) {
+  Status TakePlace(const QueuePlaces::Request& request) {
     Mailbox& mailbox = *mailbox_;
-    if (mailbox.draining) return Unavailable("the server is draining and takes no new requests");
-    if (mailbox.slots + slots > MaxSlots()) {
-      return ResourceExhausted("the queue is full: ", options_.max_sequences, " running and ",
-                               options_.max_queue, " waiting requests; try again later")
-          .WithRetryAfter(mailbox.retry_delay.OnRefused());
+    const Result<std::vector<RequestId>> given_up = mailbox.places.Add(request);
+    if (!given_up.ok())
+      return Status(given_up.status()).WithRetryAfter(mailbox.retry_delay.OnRefused());
+    for (const RequestId id : *given_up) {
+      mailbox.inbox.given_up.emplace_back(
+          id, ResourceExhausted("the queue is full, and a tenant with fewer requests got the place "
+                                "of this one; try again later")
+                  .WithRetryAfter(mailbox.retry_delay.OnRefused()));
     }
-    const int64_t queued = mailbox.stats.waiting_tokens + mailbox.inbox.added_tokens;
-    if (options_.max_queue_tokens > 0 && queued > 0 &&
-        queued + tokens > options_.max_queue_tokens) {
-      return ResourceExhausted("the queue is full: ", queued, " tokens of prompts wait, ",
-                               options_.max_queue_tokens, " may; try again later")
-          .WithRetryAfter(mailbox.retry_delay.OnRefused());
-    }
+    mailbox.given_up += std::ssize(*given_up);
     return Status();
   }
 
   // --- the engine thread ---
 
+  void OnAdmitted(const Sequence& sequence) {
+    std::lock_guard lock(mailbox_->mutex);
+    mailbox_->places.OnAdmitted(sequence.id());
+  }
+
   // Called before a FinishEvent is pushed, so that its reader finds the slots free.
   void OnEnding(const Sequence& sequence) {
     std::lock_guard lock(mailbox_->mutex);
-    mailbox_->slots -= sequence.slots();
+    mailbox_->places.Remove(sequence.id());
     mailbox_->retry_delay.OnEnded(Clock::now());
   }
 
@@ -223,6 +232,7 @@ class EngineImpl : public Engine {
 
   void Apply(Mailbox::Inbox inbox) {
     for (auto& sequence : inbox.added) scheduler_.Add(std::move(sequence));
+    for (const auto& [id, status] : inbox.given_up) scheduler_.EndWaiting(id, status);
     for (const RequestId id : inbox.cancelled) {
       scheduler_.End(id, FinishReason::kCancelled,
                      Status(Code::kCancelled, "the request was cancelled"));
@@ -262,7 +272,8 @@ class EngineImpl : public Engine {
   const SequenceContext context_;
   const uint64_t seed_base_;
   EngineMemory memory_;
-  const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
+  const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>(
+      QueuePlaces::Limits{options_.max_sequences, options_.max_queue, options_.max_queue_tokens});
   std::atomic<RequestId> next_id_{1};
   Scheduler scheduler_;  // engine thread
   std::thread thread_;

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "engine/request/observer.h"
 #include "engine/request/request.h"
+#include "engine/scheduler/queue_places.h"
 #include "engine/scheduler/retry_delay.h"
 #include "engine/scheduler/sequence.h"
 
@@ -26,10 +27,13 @@ struct Mailbox {
     std::vector<std::unique_ptr<Sequence>> added;
     int64_t added_tokens = 0;  // input of `added`
     std::vector<RequestId> cancelled;
+    std::vector<std::pair<RequestId, Status>> given_up;  // their place: QueuePlaces
     std::optional<Status> end_all;
     bool migrate = false;
     bool stop = false;
   };
+
+  explicit Mailbox(const QueuePlaces::Limits& limits) : places(limits) {}
 
   std::mutex mutex;
   std::condition_variable wake;  // the engine thread waits for `woken`
@@ -39,7 +43,10 @@ struct Mailbox {
   bool woken = false;
   Inbox inbox;
   bool draining = false;  // no new requests
-  int slots = 0;          // sum of Sequence::slots over the requests that have not ended
+  QueuePlaces places;     // of the requests that have not ended
+  int64_t given_up = 0;   // requests whose place another tenant got, since the start
+  bool working = false;   // the engine thread is not in Take
+  int64_t turns = 0;      // of the engine thread: calls of Take
   int unfinished = 0;     // submitted requests whose FinishEvent was not pushed
   RetryDelay retry_delay;
   EngineStats stats;
@@ -64,6 +71,7 @@ struct Mailbox {
   // inbox and empties it.
   Inbox Take(bool busy, Clock::time_point deadline) {
     std::unique_lock lock(mutex);
+    working = false;
     const auto is_woken = [this] { return woken; };
     if (busy) {
       // Does not wait.
@@ -73,6 +81,8 @@ struct Mailbox {
       wake.wait_until(lock, deadline, is_woken);
     }
     woken = false;
+    working = true;
+    ++turns;
     stats.waiting += static_cast<int>(inbox.added.size());
     stats.waiting_tokens += inbox.added_tokens;
     return std::exchange(inbox, Inbox());

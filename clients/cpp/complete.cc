@@ -208,7 +208,7 @@ void AddOutput(CLI::App* command, v1::CompleteRequest* request) {
         &R::set_logprobs_from);
   field("--priority", "P",
         "Requests of higher priority run first. Default: 0. Limits: plus and minus\n"
-        "--max-priority of the server.",
+        "--max-priority of the server (0 by default), or max_priority of the API key.",
         &R::set_priority);
   field("--draft-tokens", "N",
         "Maximum draft length of speculative decoding in tokens, 0 to 64. Does not\n"

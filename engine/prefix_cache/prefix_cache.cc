@@ -90,6 +90,7 @@ void PrefixCache::Insert(const std::string& salt, std::span<const int32_t> token
   entries_.push_back({hash,
                       truncated,
                       salt,
+                      &held_[salt],
                       {tokens.begin(), tokens.end()},
                       std::move(state),
                       earliest_truncation});
@@ -97,6 +98,7 @@ void PrefixCache::Insert(const std::string& salt, std::span<const int32_t> token
   Index(entry, hash, entry->size());
   Index(entry, truncated, earliest_truncation);
   stats_.bytes += entry->bytes();
+  *entry->held += entry->bytes();
   ++stats_.stored;
   EvictOverLimit();
 }
@@ -117,12 +119,19 @@ void PrefixCache::Evict(Iterator entry) {
   Unindex(entry, entry->hash, entry->size());
   Unindex(entry, entry->truncated_hash, entry->earliest_truncation);
   stats_.bytes -= entry->bytes();
+  *entry->held -= entry->bytes();
+  if (*entry->held == 0) held_.erase(entry->salt);
   ++stats_.evicted;
   entries_.erase(entry);
 }
 
 void PrefixCache::EvictOverLimit() {
-  while (stats_.bytes > memory_) Evict(entries_.begin());
+  while (stats_.bytes > memory_) {
+    // One holds more than a share, since all of them together hold more than the memory.
+    const size_t share = memory_ / held_.size();
+    Evict(std::find_if(entries_.begin(), entries_.end(),
+                       [share](const Entry& entry) { return *entry.held > share; }));
+  }
 }
 
 void PrefixCache::SetMemory(size_t bytes) {

@@ -7,7 +7,8 @@
 // processed), or a prompt with another end. An entry serves no prompt that differs earlier, so
 // states inside a prompt are stored too (PrefixPlan).
 //
-// Thread-safe. Evicts the least recently used entries when the memory limit is exceeded.
+// Thread-safe. When the memory limit is exceeded, evicts the least recently used entry of a tenant
+// that holds more than an equal share. So a tenant that stores much evicts its own entries.
 #pragma once
 
 #include <cstdint>
@@ -71,6 +72,7 @@ class PrefixCache {
     uint64_t hash = 0;            // of all tokens
     uint64_t truncated_hash = 0;  // of the first earliest_truncation tokens
     std::string salt;
+    size_t* held;  // bytes of all entries of the salt
     std::vector<int32_t> tokens;
     std::shared_ptr<const SavedState> state;
     int64_t earliest_truncation = 0;  // at least 1
@@ -101,7 +103,8 @@ class PrefixCache {
   std::list<Entry> entries_;  // least recently used first
   // Every entry twice: by all of its tokens, and by the fewest that it can be truncated to.
   std::unordered_multimap<uint64_t, Iterator> by_hash_;
-  std::map<int64_t, int64_t> lengths_;  // length of hashed tokens -> number of hashes
+  std::unordered_map<std::string, size_t> held_;  // bytes of each salt that has entries
+  std::map<int64_t, int64_t> lengths_;            // length of hashed tokens -> number of hashes
   PrefixCacheStats stats_;
 };
 

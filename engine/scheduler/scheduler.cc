@@ -30,6 +30,14 @@ void Scheduler::End(RequestId id, FinishReason reason, const Status& status) {
   RemoveEnded();
 }
 
+void Scheduler::EndWaiting(RequestId id, const Status& status) {
+  for (const Waiting& waiting : waiting_.list()) {
+    if (waiting.sequence->id() == id && waiting.starts_anew())
+      waiting.sequence->End(FinishReason::kError, status);
+  }
+  RemoveEnded();
+}
+
 void Scheduler::EndAll(FinishReason reason, const Status& status) {
   ForEach([&](Sequence& sequence) { sequence.End(reason, status); });
   RemoveEnded();

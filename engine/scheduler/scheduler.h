@@ -46,6 +46,8 @@ struct SchedulerOptions {
   int sampling_threads = 1;
   // As in EngineOptions.
   std::function<void(bool)> batch_notifications = [](bool) {};
+  // Called when a request gets its first slot.
+  std::function<void(const Sequence&)> on_admitted = [](const Sequence&) {};
   // Called before the FinishEvent of a request is pushed, when its slots are free.
   std::function<void(const Sequence&)> on_ending = [](const Sequence&) {};
 };
@@ -62,6 +64,8 @@ class Scheduler {
   void Add(std::unique_ptr<Sequence> sequence);
   // Ends a request. Unknown ids are ignored.
   void End(RequestId id, FinishReason reason, const Status& status);
+  // Ends a request with an error, unless it has had a slot.
+  void EndWaiting(RequestId id, const Status& status);
   void EndAll(FinishReason reason, const Status& status);
   // Ends every sequence that another replica can continue, with kMigrated and a snapshot.
   void MigrateAll();
@@ -83,6 +87,7 @@ class Scheduler {
     std::unique_ptr<Sequence> sequence;
     SlotState own;
     int level = 0;           // at its admission
+    int claim = 0;           // at its admission
     uint64_t last_turn = 0;  // BatchBuilder::Candidate::last_turn
     Clock::time_point last_served;
 
@@ -129,8 +134,8 @@ class Scheduler {
   bool Fits(size_t bytes, int sequences = 0, size_t freed = 0) const;
   // Preempts sequences until `next` fits. Returns false, and preempts none, if it cannot fit.
   bool MakeRoom(Waiting* next, Clock::time_point now);
-  // Indices in running_ that a sequence of `level` may preempt, in order.
-  std::vector<size_t> PreemptionOrder(int level) const;
+  // Indices in running_ that `next` may preempt, in order.
+  std::vector<size_t> PreemptionOrder(const Waiting& next, Clock::time_point now) const;
   void Preempt(size_t index, Clock::time_point now);
   // Assigns a slot to a sequence that fits. Returns false if no state could be allocated.
   bool AssignSlot(WaitQueue::Iterator at, Clock::time_point now);

@@ -65,7 +65,7 @@ bool Scheduler::MakeRoom(Waiting* next, Clock::time_point now) {
   size_t freed = 0;
   size_t preempted = 0;
   const auto fits = [&] { return Fits(bytes, static_cast<int>(victims.size()), freed); };
-  for (const size_t i : PreemptionOrder(waiting_.Level(*next, now))) {
+  for (const size_t i : PreemptionOrder(*next, now)) {
     if (fits()) break;
     const SlotState& own = running_[i].own;
     if (preempted + own.bytes > room) continue;
@@ -80,10 +80,15 @@ bool Scheduler::MakeRoom(Waiting* next, Clock::time_point now) {
   return true;
 }
 
-std::vector<size_t> Scheduler::PreemptionOrder(int level) const {
+std::vector<size_t> Scheduler::PreemptionOrder(const Waiting& next, Clock::time_point now) const {
+  const int level = waiting_.Level(next, now);
+  const int claim = waiting_.Claim(next, now);
   std::vector<size_t> order;
   for (size_t i = 0; i < running_.size(); ++i) {
-    if (running_[i].sequence->idle() || running_[i].level < level) order.push_back(i);
+    const Slot& slot = running_[i];
+    const bool own = slot.sequence->tenant() == next.sequence->tenant();
+    if (slot.sequence->idle() || (own ? slot.level < level : slot.claim < claim))
+      order.push_back(i);
   }
   // Idle sequences first; then the lowest level, and within it the latest admission.
   const auto rank = [this](size_t i) {
@@ -108,7 +113,12 @@ void Scheduler::Preempt(size_t index, Clock::time_point now) {
 }
 
 bool Scheduler::AssignSlot(WaitQueue::Iterator at, Clock::time_point now) {
-  Slot slot{.sequence = nullptr, .own = {}, .level = waiting_.Level(*at, now), .last_served = now};
+  Slot slot{.sequence = nullptr,
+            .own = {},
+            .level = waiting_.Level(*at, now),
+            .claim = waiting_.Claim(*at, now),
+            .last_served = now};
+  const bool first = at->starts_anew();
   if (at->preempted()) {
     states_.ReleasePreempted(std::exchange(at->preempted_bytes, 0));
     const bool room = states_.Reserve(at->own.slot_bytes());
@@ -119,8 +129,9 @@ bool Scheduler::AssignSlot(WaitQueue::Iterator at, Clock::time_point now) {
   } else if (!StartState(&*at, &slot.own)) {
     return false;
   }
-  slot.sequence = waiting_.Take(at).sequence;
+  slot.sequence = waiting_.TakeForSlot(at, now).sequence;
   slot.sequence->OnAdmitted();
+  if (first) options_.on_admitted(*slot.sequence);
   running_.push_back(std::move(slot));
   Fork(&running_.back(), now);
   return true;

@@ -1,6 +1,8 @@
 #include "engine/scheduler/wait_queue.h"
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -16,18 +18,54 @@ int WaitQueue::Level(const Waiting& waiting, Clock::time_point now) const {
   return AgedLevel(waiting.sequence->priority(), now - waiting.since, aging_);
 }
 
+int WaitQueue::Claim(const Waiting& waiting, Clock::time_point now) const {
+  const std::string& tenant = waiting.sequence->tenant();
+  const auto served = served_.find(tenant);
+  const Clock::time_point since =
+      served == served_.end() ? waiting.since : std::max(waiting.since, served->second);
+  return AgedLevel(waiting.sequence->priority(), now - since, aging_);
+}
+
 WaitQueue::Iterator WaitQueue::Next(Clock::time_point now, const TenantShares& shares,
                                     const std::function<bool(const Waiting&)>& eligible) {
-  const auto rank = [&](const Waiting& waiting) {
-    return std::tuple(waiting.source == nullptr, -Level(waiting, now),
-                      shares.VirtualTime(waiting.sequence->tenant()), waiting.sequence->id());
+  struct Tenant {
+    int claim = 0;  // the highest of its sequences
+    Iterator next;
   };
-  Iterator best = list_.end();
+  const auto rank = [&](const Waiting& waiting) {
+    return std::tuple(waiting.source == nullptr, -Level(waiting, now), waiting.sequence->id());
+  };
+  std::map<std::string_view, Tenant> tenants;
   for (Iterator at = list_.begin(); at != list_.end(); ++at) {
     if (at->sequence->ended() || at->sequence->idle() || !eligible(*at)) continue;
-    if (best == list_.end() || rank(*at) < rank(*best)) best = at;
+    const int claim = Claim(*at, now);
+    const auto [found, added] =
+        tenants.try_emplace(at->sequence->tenant(), Tenant{.claim = claim, .next = at});
+    Tenant& tenant = found->second;
+    if (added) continue;
+    tenant.claim = std::max(tenant.claim, claim);
+    if (rank(*at) < rank(*tenant.next)) tenant.next = at;
   }
-  return best;
+  const auto tenant_rank = [&](const auto& named) {
+    const auto& [name, tenant] = named;
+    return std::tuple(tenant.next->source == nullptr, -tenant.claim, shares.VirtualTime(name),
+                      tenant.next->sequence->id());
+  };
+  const auto best = std::min_element(
+      tenants.begin(), tenants.end(),
+      [&](const auto& a, const auto& b) { return tenant_rank(a) < tenant_rank(b); });
+  return best == tenants.end() ? list_.end() : best->second.next;
+}
+
+Waiting WaitQueue::TakeForSlot(Iterator at, Clock::time_point now) {
+  Waiting waiting = Take(at);
+  served_.insert_or_assign(waiting.sequence->tenant(), now);
+  if (served_.size() > list_.size()) {  // of a tenant without a waiting sequence none is needed
+    std::set<std::string_view> tenants;
+    for (const Waiting& other : list_) tenants.insert(other.sequence->tenant());
+    std::erase_if(served_, [&](const auto& named) { return !tenants.contains(named.first); });
+  }
+  return waiting;
 }
 
 Waiting WaitQueue::Take(Iterator at) {

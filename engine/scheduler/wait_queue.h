@@ -1,9 +1,13 @@
 // The sequences without a slot, and which of them is next: a fork before others, since its request
-// was admitted and holds memory for it; then the highest level; then the tenant with the least
-// virtual time; then the earliest request.
+// was admitted and holds memory for it; then the tenant of the highest claim; then the tenant with
+// the least virtual time; then, of that tenant, the highest level; then the earliest request.
 //
 // A level is the priority of the request, plus one for every `aging` that it has waited. So every
 // request is served in the end, however many requests of a higher priority arrive.
+//
+// A claim is a level towards other tenants: time counts only since the tenant last got a slot.
+// Otherwise the requests of a tenant that sends more than is served would all have waited long, and
+// go before those of any other tenant.
 //
 // Used by the engine thread only.
 #pragma once
@@ -11,7 +15,9 @@
 #include <chrono>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "engine/scheduler/fork_source.h"
 #include "engine/scheduler/sequence.h"
@@ -38,6 +44,7 @@ struct Waiting {
   std::shared_ptr<ForkSource> source = nullptr;  // of a fork
 
   bool preempted() const { return own.state != nullptr; }
+  bool starts_anew() const { return own.state == nullptr && source == nullptr; }
   // The last fork: its source becomes its state.
   bool takes_source() const { return source != nullptr && source.use_count() == 1; }
   bool will_fork() const { return source == nullptr && sequence->slots() > 1; }
@@ -55,7 +62,10 @@ class WaitQueue {
   Iterator Next(Clock::time_point now, const TenantShares& shares,
                 const std::function<bool(const Waiting&)>& eligible);
   int Level(const Waiting& waiting, Clock::time_point now) const;
+  int Claim(const Waiting& waiting, Clock::time_point now) const;
   Waiting Take(Iterator at);
+  // Takes the sequence, whose tenant gets a slot.
+  Waiting TakeForSlot(Iterator at, Clock::time_point now);
 
   Iterator begin() { return list_.begin(); }
   Iterator end() { return list_.end(); }
@@ -64,6 +74,8 @@ class WaitQueue {
  private:
   const std::chrono::nanoseconds aging_;
   std::list<Waiting> list_;
+  // When tenants with a waiting sequence last got a slot. A tenant without an entry got none.
+  std::map<std::string, Clock::time_point, std::less<>> served_;
 };
 
 // `priority`, plus one for every whole `aging` in `waited`.

@@ -29,6 +29,11 @@ class MemoryLedger {
     references_.erase(state);
   }
   size_t bytes() const { return bytes_; }
+  // Whether `snapshot`, which was added, has a state that it shares with no other one.
+  bool OwnsState(const Snapshot& snapshot) const {
+    const auto found = references_.find(snapshot.state.get());
+    return found != references_.end() && found->second == 1;
+  }
 
  private:
   std::unordered_map<const SavedState*, int> references_;

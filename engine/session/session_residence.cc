@@ -140,15 +140,20 @@ void SessionTable::Remove(Iterator entry) {
 }
 
 void SessionTable::SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot) {
-  ledger_.Add(snapshot.get());
-  ledger_.Remove(entry->snapshot.get());
+  const std::string& tenant = entry->key.first;
+  MemoryLedger& ledger = ledgers_[tenant];
+  memory_ -= ledger.bytes();
+  ledger.Add(snapshot.get());
+  ledger.Remove(entry->snapshot.get());
+  memory_ += ledger.bytes();
+  if (ledger.bytes() == 0) ledgers_.erase(tenant);
   entry->head.tokens = snapshot == nullptr ? 0 : snapshot->tokens();
   entry->bytes = snapshot == nullptr ? 0 : static_cast<int64_t>(snapshot->bytes());
   entry->snapshot = std::move(snapshot);
   entry->in_memory = true;
   entry->stored = false;
-  options_.on_memory(ledger_.bytes());
-  stats_.memory_bytes = ledger_.bytes();
+  options_.on_memory(memory_);
+  stats_.memory_bytes = memory_;
 }
 
 Result<uint64_t> SessionTable::WriteRecord(const Key& key, const SessionRecord& record) {
@@ -181,11 +186,24 @@ void SessionTable::DropFromMemory(Iterator entry) {
 }
 
 Status SessionTable::MakeRoom(Lock* lock) {
+  if (memory_ <= options_.memory) return Status();
+  if (options_.store == nullptr) {
+    return ResourceExhausted("sessions take ", memory_, " bytes of memory, and ", options_.memory,
+                             " are allowed (--session-memory); with --state-store "
+                             "the least recently used would go there");
+  }
+  Status status = Spill(lock, [this](const Entry& entry) { return AboveShare(entry.key.first); });
+  const Status rest = Spill(lock, [](const Entry&) { return true; });
+  if (status.ok()) status = rest;
+  // Without an error, what still does not fit is leased, and moves to the store after its lease.
+  return memory_ <= options_.memory ? Status() : status;
+}
+
+Status SessionTable::Spill(Lock* lock, const std::function<bool(const Entry&)>& moves) {
   Status written;
-  for (Iterator entry = entries_.begin();
-       entry != entries_.end() && ledger_.bytes() > options_.memory; ++entry) {
-    if (options_.store == nullptr || entry->snapshot == nullptr) continue;
-    if (entry->leased || entry->held) continue;
+  for (Iterator entry = entries_.begin(); entry != entries_.end() && memory_ > options_.memory;
+       ++entry) {
+    if (entry->snapshot == nullptr || entry->leased || entry->held || !moves(*entry)) continue;
     // After an error of the store nothing more is written; entries that the store holds can still
     // be dropped.
     if (!entry->stored && written.ok()) {
@@ -196,13 +214,29 @@ Status SessionTable::MakeRoom(Lock* lock) {
     DropFromMemory(entry);
     ++stats_.spills;
   }
-  if (ledger_.bytes() <= options_.memory) return Status();
-  // With a store, the remaining sessions are leased, and move to the store after their leases.
-  if (options_.store != nullptr) return written;
-  return ResourceExhausted("sessions take ", ledger_.bytes(), " bytes of memory, and ",
-                           options_.memory,
-                           " are allowed (--session-memory); with --state-store "
-                           "the least recently used would go there");
+  return written;
+}
+
+bool SessionTable::AboveShare(const std::string& tenant) const {
+  const auto found = ledgers_.find(tenant);
+  return found != ledgers_.end() && found->second.bytes() > options_.memory / ledgers_.size();
+}
+
+bool SessionTable::OwnsState(const Entry& entry) const {
+  const auto found = ledgers_.find(entry.key.first);
+  return found != ledgers_.end() && entry.snapshot != nullptr &&
+         found->second.OwnsState(*entry.snapshot);
+}
+
+Status SessionTable::CheckShare(const Entry& entry, bool owned_before) const {
+  if (options_.store != nullptr || owned_before || !OwnsState(entry)) return Status();
+  const size_t held = ledgers_.at(entry.key.first).bytes();
+  const size_t free = options_.memory - memory_;
+  if (held <= free || held <= entry.snapshot->bytes()) return Status();
+  return ResourceExhausted("the sessions of this tenant would take ", held,
+                           " bytes of memory, and ", free, " of ", options_.memory,
+                           " would be free (--session-memory): a tenant may hold as much as is "
+                           "free; delete sessions, or try again later");
 }
 
 void SessionTable::Sweep() {

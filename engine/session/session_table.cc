@@ -61,7 +61,7 @@ bool SessionTable::NeedsStore(const std::string& tenant, const std::string& id) 
 bool SessionTable::CommitNeedsStore(const SessionLease& lease, const Snapshot& snapshot) const {
   if (options_.store == nullptr) return false;
   std::lock_guard lock(mutex_);
-  if (write_through_ || ledger_.bytes() + snapshot.bytes() > options_.memory) return true;
+  if (write_through_ || memory_ + snapshot.bytes() > options_.memory) return true;
   const auto found = index_.find(lease.key_);
   if (found == index_.end()) return true;
   const Entry& entry = *found->second;
@@ -102,6 +102,7 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
   PS_CHECK(entry != entries_.end()) << "a session was removed during its lease";
   const Hold hold(this, entry);
   const std::shared_ptr<const Snapshot> before = entry->snapshot;
+  const bool owned = OwnsState(*entry);
   const bool was_stored = entry->stored;
   const bool writes = entry->head.durable || write_through_;
   if (writes) {
@@ -120,7 +121,9 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
     SetSnapshot(entry, std::move(snapshot));
   }
   MarkUsed(entry);
-  if (const Status status = MakeRoom(&lock); !status.ok()) {
+  Status status = MakeRoom(&lock);
+  if (status.ok()) status = CheckShare(*entry, owned);
+  if (!status.ok()) {
     SetSnapshot(entry, before);
     entry->stored = was_stored && !writes;
     return status;
@@ -389,6 +392,8 @@ Result<SessionInfo> SessionTable::InsertNew(Entry entry, std::shared_ptr<const S
     if (durable) AddStored({key.first, false}, 1);
     info = Describe(*inserted);
     status = MakeRoom(&lock);  // which may move this one to the store
+    if (const Iterator made = Find(key); status.ok() && made != entries_.end())
+      status = CheckShare(*made, /*owned_before=*/false);
     const Iterator kept = status.ok() ? Find(key) : FindFree(&lock, key);
     if (status.ok()) return kept == entries_.end() ? info : Describe(*kept);
     if (kept != entries_.end()) Remove(kept);

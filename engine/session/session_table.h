@@ -4,8 +4,13 @@
 // a fork is a reference.
 //
 // Tiers: the states of running requests are the engine's. The table keeps snapshots in memory up to
-// a limit. The least recently used ones move to the store, if there is one. Without a store nothing
-// is dropped: a snapshot that does not fit is refused with RESOURCE_EXHAUSTED.
+// a limit. The least recently used ones move to the store, if there is one: first those of tenants
+// that hold more than an equal share. Without a store nothing is dropped, since a session is a
+// promise to its client. A snapshot that does not fit is refused with RESOURCE_EXHAUSTED, and so is
+// one more state with which a tenant would hold more memory than is free (dynamic thresholds:
+// Choudhury and Hahne, 1998). So a tenant alone gets half of the memory, and each of n tenants
+// 1 / (n + 1): there is room for a tenant that comes later. The first state of a tenant needs to
+// fit only, and a session that has a state of its own may grow.
 //
 // Replicas share a store. A session that another replica has written is recognised by its revision
 // and read again. A session may move between replicas, but two must not use it at the same time; an
@@ -231,6 +236,16 @@ class SessionTable {
   // Moves the least recently used sessions to the store until the rest fits. RESOURCE_EXHAUSTED if
   // it does not fit without a store; an error of the store if a session could not be written.
   Status MakeRoom(Lock* lock);
+  // Moves sessions of which `moves` is true to the store until the rest fits. Returns the first error
+  // of the store.
+  Status Spill(Lock* lock, const std::function<bool(const Entry&)>& moves);
+  // Whether the tenant holds more memory than an equal share.
+  bool AboveShare(const std::string& tenant) const;
+  // Whether the entry has a state in memory that it shares with no other one.
+  bool OwnsState(const Entry& entry) const;
+  // Called after a change of the entry, which owned a state before or not. Without a store:
+  // RESOURCE_EXHAUSTED if the entry owns one now and its tenant holds more memory than is free.
+  Status CheckShare(const Entry& entry, bool owned_before) const;
   // Removes expired entries from memory, at most once in a second.
   void Sweep();
   void MarkUsed(Iterator entry);
@@ -287,7 +302,9 @@ class SessionTable {
   // Guarded by mutex_:
   std::list<Entry> entries_;  // least recently used first
   std::map<Key, Iterator> index_;
-  MemoryLedger ledger_;
+  // By tenant, which share no states. Those that hold memory.
+  std::map<std::string, MemoryLedger> ledgers_;
+  size_t memory_ = 0;  // sum of ledgers_
   std::map<Kind, int> places_;
   std::map<Kind, StoredCount> stored_counts_;
   bool write_through_ = false;

@@ -78,7 +78,8 @@ constexpr Flag kFlags[] = {
      "limit of the prompt tokens of waiting requests. More get RESOURCE_EXHAUSTED, unless no "
      "other request waits. 0: no limit."},
     {"max-priority", kInteger, "N", &C::max_priority, 0, 1000,
-     "limit of the priority of a request: -N to N. Other priorities get INVALID_ARGUMENT."},
+     "limit of the priority of a request: -N to N. Other priorities get INVALID_ARGUMENT. An API "
+     "key may have its own limit."},
     {"max-step-tokens", kInteger, "N", &C::max_step_tokens, 1, 65536,
      "limit of the tokens in a step. Longer prompts are processed in chunks."},
     {"step-budget-ms", kInteger, "N", &C::step_budget_ms, 0, 60000,
@@ -143,9 +144,9 @@ constexpr Flag kFlags[] = {
      "replies that are not read. More gets RESOURCE_EXHAUSTED, or the HTTP status 429. 0: a "
      "sixteenth of the memory of the machine or the control group, 64MiB to 2GiB."},
     {"max-connections", kInteger, "N", &C::max_connections, 1, 100000,
-     "limit of open connections. More are closed on arrival, or close an idle one of the client "
-     "that "
-     "has the most."},
+     "limit of open connections, for gRPC and for HTTP each. More are closed on arrival, or close "
+     "an "
+     "idle one of the client that has the most."},
     {"max-concurrent-streams", kInteger, "N", &C::max_concurrent_streams, 1, 65536,
      "limit of concurrent calls on a connection. The client delays more (HTTP/2)."},
     {"max-calls", kInteger, "N", &C::max_calls, 1, kMany,
@@ -178,6 +179,9 @@ constexpr Flag kFlags[] = {
      "time that calls have to end after max-connection-age."},
     {"drain-timeout", kDuration, "TIME", &C::drain_timeout, 0, kDay,
      "time that running requests have to end after SIGTERM. Later they get UNAVAILABLE."},
+    {"stuck-after", kDuration, "TIME", &C::stuck_after, 100, kDay,
+     "time after which a thread of the server that finishes no piece of its work is stuck: health "
+     "is NOT_SERVING until it moves again."},
 
     {"log-level", kChoice, "debug|info|warning|error", &C::log_level, 0, 0,
      "lowest level that is written to stderr."},

@@ -51,7 +51,7 @@ void PrintReady(const Server& server) {
 }
 
 int Serve(const ServerConfig& config, StopSignals* signals) {
-  // Before anything listens: it takes civetweb two seconds to stop.
+  // Before anything listens: probes must not see a server that cannot start.
   if (const Status status = CheckModelFolders(config); !status.ok()) return Fail(status);
   // Declared in the reverse order of destruction: calls refer to the model until the server is
   // destroyed, and the engine refers to the metrics.

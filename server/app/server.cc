@@ -2,7 +2,6 @@
 
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
-#include <prometheus/exposer.h>
 #include <prometheus/registry.h>
 #include <sys/resource.h>
 
@@ -19,6 +18,7 @@
 #include "server/http/allowed_hosts.h"
 #include "server/http/http_errors.h"
 #include "server/http/http_server.h"
+#include "server/http/metrics_page.h"
 #include "server/http/status_page.h"
 #include "server/metrics/scrape.h"
 #include "server/net/reflection.h"
@@ -50,6 +50,12 @@ ConnectionLimits LimitsOf(const ServerConfig& config) {
           .resets_per_second = static_cast<double>(config.max_resets_per_second)};
 }
 
+// The scrapers of a process are few.
+constexpr HttpLimits kMetricsLimits = {.max_connections = 32,
+                                       .max_body_bytes = 0,
+                                       .read_timeout = std::chrono::seconds(10),
+                                       .write_timeout = std::chrono::seconds(5)};
+
 // A block of fields that gRPC refuses for --max-metadata-bytes is a call's error; a much larger one
 // closes the connection.
 FrameLimits FrameLimitsOf(const ServerConfig& config) {
@@ -65,7 +71,7 @@ FrameLimits FrameLimitsOf(const ServerConfig& config) {
 void RaiseFileLimit(int64_t max_connections) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const auto wanted = static_cast<rlim_t>(4 * max_connections + 128);
+  const auto wanted = static_cast<rlim_t>(4 * max_connections + 256);
   if (limit.rlim_cur >= wanted) return;
   limit.rlim_cur = std::min(wanted, limit.rlim_max);
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted) {
@@ -159,6 +165,7 @@ Server::Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Gua
       connections_(LimitsOf(config)),
       metrics_(metrics),
       guard_(std::move(guard)),
+      stuck_after_(config.stuck_after),
       health_(&connections_),
       router_(&connections_, guard_.get()) {
   context_.connections = &connections_;
@@ -195,9 +202,9 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerConfig& config, Metric
   return server;
 }
 
-std::shared_ptr<ScrapeMetrics> Server::NewScrape() {
-  return std::make_shared<ScrapeMetrics>(
-      [this] { return context_.model.load() != nullptr && !context_.draining.load(); },
+std::unique_ptr<ScrapeMetrics> Server::NewScrape() {
+  return std::make_unique<ScrapeMetrics>(
+      [this] { return context_.ready(); },
       [this]() -> std::optional<ServedFacts> {
         const ServedModel* model = context_.model.load();
         if (model == nullptr) return std::nullopt;
@@ -218,28 +225,26 @@ std::shared_ptr<ScrapeMetrics> Server::NewScrape() {
 }
 
 Status Server::StartMetrics(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == 0 || colon == std::string::npos) {
-    return InvalidArgument("--metrics-listen: expected HOST:PORT with a numeric host, found \"",
-                           address, "\"");
-  }
-  try {
-    exposer_ = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/2);
-  } catch (const std::exception& error) {  // the library reports errors only by exceptions
-    return Unavailable("--metrics-listen: cannot listen on ", address, ": ", error.what());
-  }
-  metrics_address_ = StrCat(address.substr(0, colon), ":", exposer_->GetListeningPorts().at(0));
-  exposer_->RegisterCollectable(metrics_->registry());
-  exposer_->RegisterCollectable(scrape_);
+  metrics_page_ = std::make_unique<MetricsPage>([this] { return CollectMetrics(); });
+  Result<std::unique_ptr<HttpServer>> http =
+      HttpServer::Start(address, kMetricsLimits, HttpServer::Guards{},
+                        [this](const std::shared_ptr<HttpExchange>& exchange) {
+                          metrics_page_->Handle(exchange.get());
+                        });
+  if (!http.ok()) return Prefixed("--metrics-listen: ", http.status());
+  metrics_http_ = *std::move(http);
+  metrics_address_ = metrics_http_->address();
   return Status();
 }
 
+std::vector<prometheus::MetricFamily> Server::CollectMetrics() const {
+  std::vector<prometheus::MetricFamily> families = metrics_->registry()->Collect();
+  for (auto& family : scrape_->Collect()) families.push_back(std::move(family));
+  return families;
+}
+
 Status Server::StartHttp(const ServerConfig& config) {
-  page_ = std::make_unique<StatusPage>(&router_, &context_, [this] {
-    std::vector<prometheus::MetricFamily> families = metrics_->registry()->Collect();
-    for (auto& family : scrape_->Collect()) families.push_back(std::move(family));
-    return families;
-  });
+  page_ = std::make_unique<StatusPage>(&router_, &context_, [this] { return CollectMetrics(); });
   api_ = std::make_unique<OpenAiApi>(&router_, &context_, config.served_model_name);
   const HttpLimits limits = {.max_connections = config.max_connections,
                              .max_header_bytes = config.max_metadata_bytes,
@@ -251,6 +256,7 @@ Status Server::StartHttp(const ServerConfig& config) {
   HttpServer::Guards guards = {
       .check = [this, hosts, origins = config.http_origins](
                    HttpRequest* request) { return CheckHttp(hosts, origins, request); },
+      .is_probe = StatusPage::IsHealthPath,
       .certificates = certificates_.get(),
       .memory = &memory_};
   Result<std::unique_ptr<HttpServer>> http =
@@ -322,9 +328,31 @@ void Server::SetModel(const ServedModel* model) {
                           .model = info.name(),
                           .attention = info.attention(),
                           .device = info.device()});
-  context_.model.store(model);
+  WatchForStuck(model);
+  ChangeHealth([this, model] { context_.model.store(model); });
   MaintainSessions();
-  health_.SetServing(true);
+}
+
+void Server::ChangeHealth(const std::function<void()>& change) {
+  std::lock_guard lock(health_mutex_);
+  change();
+  health_.SetServing(context_.ready());
+}
+
+void Server::WatchForStuck(const ServedModel* model) {
+  const auto watch = [](auto* executor) { return [executor] { return executor->progress(); }; };
+  const auto engine = [model] {
+    const EngineStats stats = model->engine->stats();
+    return WorkProgress{.has_work = stats.working, .done = stats.turns};
+  };
+  stuck_watch_ = std::make_unique<StuckWatch>(
+      stuck_after_,
+      std::vector<StuckWatch::Part>{{"engine", engine},
+                                    {"writer", watch(context_.writers.get())},
+                                    {"store", watch(context_.stores.get())},
+                                    {"session", watch(context_.sessions.get())},
+                                    {"tokenizer", watch(context_.tokenizers)}},
+      [this](bool stuck) { ChangeHealth([this, stuck] { context_.stuck.store(stuck); }); });
 }
 
 void Server::MaintainSessions() {
@@ -335,8 +363,8 @@ void Server::MaintainSessions() {
 }
 
 bool Server::Drain(std::chrono::milliseconds timeout) {
-  context_.draining.store(true);  // first: a client that has seen NOT_SERVING is always refused
-  health_.SetServing(false);
+  // A client that has seen NOT_SERVING is always refused.
+  ChangeHealth([this] { context_.draining.store(true); });
   const auto deadline = std::chrono::system_clock::now() + timeout;
   const ServedModel* model = context_.model.load();
   const bool migrates = model != nullptr && model->sessions->options().store != nullptr;
@@ -365,8 +393,9 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
 
 Server::~Server() {
   // First stop the threads that read other members.
+  stuck_watch_.reset();
   http_.reset();
-  exposer_.reset();
+  metrics_http_.reset();
   listener_.reset();
   if (grpc_ != nullptr) {
     health_.EndWatches();

@@ -3,10 +3,14 @@
 
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
+#include <prometheus/metric_family.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "server/app/server_config.h"
@@ -18,16 +22,14 @@
 #include "server/net/request_memory.h"
 #include "server/net/router.h"
 #include "server/rpc/service_context.h"
-
-namespace prometheus {
-class Exposer;
-}
+#include "server/rpc/stuck_watch.h"
 
 namespace polysketch {
 
 class ScrapeMetrics;
 class HttpServer;
 struct HttpRequest;
+class MetricsPage;
 class OpenAiApi;
 class StatusPage;
 
@@ -60,10 +62,14 @@ class Server {
 
  private:
   Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Guard> guard);
-  std::shared_ptr<ScrapeMetrics> NewScrape();
+  std::unique_ptr<ScrapeMetrics> NewScrape();
+  std::vector<prometheus::MetricFamily> CollectMetrics() const;
   Status StartMetrics(const std::string& address);
   Status StartHttp(const ServerConfig& config);
   Status StartGrpc(const ServerConfig& config);
+  // Changes what context_.ready() returns, and tells health.
+  void ChangeHealth(const std::function<void()>& change);
+  void WatchForStuck(const ServedModel* model);
   // Calls SessionTable::Maintain after a while, and again until the server ends.
   void MaintainSessions();
   // Why a request of HTTP is refused when its header has arrived. `hosts`: of IsAllowedHost.
@@ -76,6 +82,7 @@ class Server {
   const std::unique_ptr<Guard> guard_;              // null without --api-keys
   std::unique_ptr<CertificateStore> certificates_;  // null without --tls-cert
   TokenizerPool tokenizers_;
+  const std::chrono::milliseconds stuck_after_;
   ServiceContext context_;
   HealthService health_;
   Router router_;
@@ -83,13 +90,16 @@ class Server {
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Relay> relay_;
   std::unique_ptr<Listener> listener_;
-  std::shared_ptr<ScrapeMetrics> scrape_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::unique_ptr<ScrapeMetrics> scrape_;
+  std::unique_ptr<MetricsPage> metrics_page_;
+  std::unique_ptr<HttpServer> metrics_http_;  // its thread uses the two members above
   std::unique_ptr<StatusPage> page_;
   std::unique_ptr<OpenAiApi> api_;
   std::unique_ptr<HttpServer> http_;  // its thread uses the two members above
   std::string address_;
   std::string metrics_address_;
+  std::mutex health_mutex_;  // held to change what ready() returns, and to tell health
+  std::unique_ptr<StuckWatch> stuck_watch_;  // from SetModel on; its thread uses the members above
 };
 
 }  // namespace polysketch

@@ -33,7 +33,7 @@ struct ServerConfig {
   int64_t max_sequences = 16;
   int64_t max_queue = 256;
   int64_t max_queue_tokens = int64_t{1} << 24;
-  int64_t max_priority = 8;
+  int64_t max_priority = 0;
   int64_t max_step_tokens = 512;
   int64_t step_budget_ms = 25;
   int64_t draft_tokens = 16;
@@ -74,6 +74,7 @@ struct ServerConfig {
   std::chrono::milliseconds max_connection_age{0};
   std::chrono::milliseconds max_connection_age_grace{60'000};
   std::chrono::milliseconds drain_timeout{30'000};
+  std::chrono::milliseconds stuck_after{60'000};
 
   std::string log_level = "info";
   std::string log_format = "text";

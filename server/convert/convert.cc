@@ -75,13 +75,15 @@ Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int v
   return Status();
 }
 
-Result<int> ToPriority(const v1::CompleteRequest& request, const RequestRules& rules) {
+Result<int> ToPriority(const v1::CompleteRequest& request, int max_priority) {
   const int32_t priority = request.priority();
-  if (priority < -rules.max_priority || priority > rules.max_priority) {
-    return InvalidArgument("priority: expected ", -rules.max_priority, " to ", rules.max_priority,
-                           ", found ", priority);
+  if (priority >= -max_priority && priority <= max_priority) return priority;
+  if (max_priority == 0) {
+    return InvalidArgument(
+        "priority: expected 0 (--max-priority, or max_priority of the API key), found ", priority);
   }
-  return priority;
+  return InvalidArgument("priority: expected ", -max_priority, " to ", max_priority, ", found ",
+                         priority);
 }
 
 Result<CacheParams> ToCacheParams(const v1::CacheOptions& options) {

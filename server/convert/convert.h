@@ -22,7 +22,7 @@ struct RequestRules {
   int vocab_size = 0;
   int64_t max_prompt_tokens = 0;
   int32_t max_new_tokens = 0;
-  int32_t max_priority = 0;
+  int32_t max_priority = 0;  // of callers whose API key has none
 };
 
 // FAILED_PRECONDITION without a tokenizer; the message begins with `field`.
@@ -30,8 +30,9 @@ Status RequireTokenizer(const RequestRules& rules, std::string_view field);
 // INVALID_ARGUMENT: "field[5]: expected an id in [0, 4096), found -1".
 Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int vocab_size);
 
-// Returns CompleteRequest.priority. INVALID_ARGUMENT for a priority beyond the rules.
-Result<int> ToPriority(const v1::CompleteRequest& request, const RequestRules& rules);
+// Returns CompleteRequest.priority. INVALID_ARGUMENT for a priority outside
+// [-max_priority, max_priority].
+Result<int> ToPriority(const v1::CompleteRequest& request, int max_priority);
 // INVALID_ARGUMENT for points that do not increase, or more than 64.
 Result<CacheParams> ToCacheParams(const v1::CacheOptions& options);
 // Returns validated parameters. INVALID_ARGUMENT names the field of the message.

@@ -47,6 +47,7 @@ grpc::Status ToGrpcStatus(const Status& status) {
 
 Status FinishStatus(const FinishEvent& finish) {
   const auto with_code = [&finish](Code code, const char* message) {
+    if (finish.status.code() == code && !finish.status.message().empty()) return finish.status;
     return Status(code, finish.status.message().empty() ? message : finish.status.message());
   };
   switch (finish.reason) {

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -13,9 +14,11 @@
 #include <boost/beast/http.hpp>
 #include <charconv>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <tuple>
 #include <unordered_set>
 
 #include "base/logging.h"
@@ -32,6 +35,7 @@ namespace http = beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 using Work = std::function<void()>;
+using Clock = std::chrono::steady_clock;
 
 // Input that is read and dropped, so that a client which still sends a refused body reads the reply.
 constexpr size_t kMaxLingerBytes = size_t{64} << 20;
@@ -48,13 +52,15 @@ constexpr char kCommonHeaders[] =
     "X-Content-Type-Options: nosniff\r\n"
     "Referrer-Policy: no-referrer\r\n";
 
-std::string Peer(const tcp::socket& socket) {
-  error_code error;
-  const tcp::endpoint end = socket.remote_endpoint(error);
-  if (error) return "unknown";
-  const std::string host = end.address().to_string();
-  return end.address().is_v4() ? StrCat("ipv4:", host, ":", end.port())
-                               : StrCat("ipv6:[", host, "]:", end.port());
+tcp::endpoint Peer(const tcp::socket& socket) {
+  error_code error;  // of a client that has left: no address
+  return socket.remote_endpoint(error);
+}
+
+std::string PeerText(const tcp::endpoint& peer) {
+  const std::string host = peer.address().to_string();
+  return peer.address().is_v4() ? StrCat("ipv4:", host, ":", peer.port())
+                                : StrCat("ipv6:[", host, "]:", peer.port());
 }
 
 int HexDigit(char c) {
@@ -96,9 +102,11 @@ struct Loop {
 // One connection. Used on the thread of the loop. Lives while an operation is outstanding.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Loop* loop, tcp::socket socket, SSL_CTX* tls)
+  // `spare`: one of kProbeConnections.
+  Connection(Loop* loop, tcp::socket socket, SSL_CTX* tls, bool spare)
       : loop_(loop),
         peer_(Peer(socket)),
+        spare_(spare),
         stream_(std::move(socket), tls),
         body_memory_(loop->guards.memory, RequestPhase::kMessage),
         gone_timer_(loop->io) {
@@ -117,6 +125,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void CloseIfIdle() {
     if (exchange_ == nullptr) Close();
   }
+
+  asio::ip::address peer() const { return peer_.address(); }
+  bool runs_request() const { return exchange_ != nullptr; }
+  bool reads_body() const { return reads_body_; }
+  // When the server began to wait for the header, or the body, of a request.
+  Clock::time_point waits_since() const { return waits_since_; }
 
  private:
   void OnHeader(error_code error);
@@ -141,7 +155,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void LingerOnTcp();
 
   Loop* const loop_;
-  const std::string peer_;
+  const tcp::endpoint peer_;
+  const bool spare_;
   HttpStream stream_;
   beast::flat_buffer buffer_;
   HeldMemory body_memory_;  // of the body that is read
@@ -153,6 +168,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t written_ = 0;
   bool busy_ = false;  // a write is outstanding
   size_t lingered_ = 0;
+  bool reads_body_ = false;
+  Clock::time_point waits_since_ = Clock::now();
 };
 
 class Exchange final : public HttpExchange, public std::enable_shared_from_this<Exchange> {
@@ -319,6 +336,8 @@ void Connection::RefusePlainHttp() {
 }
 
 void Connection::Read(std::chrono::milliseconds timeout) {
+  reads_body_ = false;
+  waits_since_ = Clock::now();
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(loop_->limits.max_header_bytes));
   parser_->body_limit(static_cast<uint64_t>(loop_->limits.max_body_bytes));
@@ -351,6 +370,8 @@ void Connection::OnHeader(error_code error) {
   if (error && RefuseBadInput(error)) return;
   if (error) return Close();
   if (!TakeHeader()) return;
+  reads_body_ = true;
+  waits_since_ = Clock::now();
   if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
     auto text = std::make_shared<std::string>("HTTP/1.1 100 Continue\r\n\r\n");
     stream_.tcp().expires_after(loop_->limits.write_timeout);
@@ -388,7 +409,7 @@ bool Connection::TakeHeader() {
   }
   request_.method = std::string(message.method_string());
   request_.path = *path;
-  request_.peer = peer_;
+  request_.peer = PeerText(peer_);
   for (const auto& field : message)
     request_.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
   if (!IsRequestId(request_.Header(kRequestIdHeader))) {
@@ -396,6 +417,10 @@ bool Connection::TakeHeader() {
       return EqualsIgnoringCase(header.first, kRequestIdHeader);
     });
     request_.headers.emplace_back(kRequestIdHeader, NewRequestId());
+  }
+  if (spare_ && (!loop_->guards.is_probe || !loop_->guards.is_probe(request_.path))) {
+    RefuseRequest(Unavailable("too many connections run requests; try again later"));
+    return false;
   }
   if (!loop_->guards.check) return true;
   const Status status = loop_->guards.check(&request_);
@@ -411,7 +436,7 @@ void Connection::NewExchange(bool keep_alive) {
       loop_, shared_from_this(), std::exchange(request_, HttpRequest()),
       std::exchange(body_memory_, HeldMemory(memory, RequestPhase::kMessage)),
       message.method() == http::verb::head, message.version() < 11,
-      keep_alive && message.keep_alive() && !loop_->draining);
+      keep_alive && message.keep_alive() && !spare_ && !loop_->draining);
   WatchForLeave();
 }
 
@@ -491,6 +516,8 @@ void Connection::WriteSome() {
 void Connection::EndOfResponse() {
   const std::shared_ptr<Exchange> exchange = std::exchange(exchange_, nullptr);
   exchange->Release();
+  reads_body_ = false;
+  waits_since_ = Clock::now();
   gone_timer_.cancel();
   error_code ignored;
   stream_.socket().cancel(ignored);
@@ -525,6 +552,7 @@ void Connection::LingerOnTcp() {
 
 void Connection::Close() {
   const std::shared_ptr<Connection> self = shared_from_this();
+  loop_->connections.erase(this);
   gone_timer_.cancel();
   stream_.tcp().close();
   if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->OnGone();
@@ -558,6 +586,9 @@ class BeastServer final : public HttpServer {
 
  private:
   void Accept();
+  void Admit(tcp::socket socket);
+  // Closes the connection that gives way to a new one. Returns false if all run requests.
+  bool CloseOne();
   void StopListening() {
     loop_.draining = true;
     error_code ignored;
@@ -581,8 +612,8 @@ class BeastServer final : public HttpServer {
 };
 
 Status BeastServer::Listen(const std::string& address) {
-  const Status malformed =
-      InvalidArgument("expected HOST:PORT with a numeric host, found \"", address, "\"");
+  const Status malformed = InvalidArgument(
+      "expected HOST:PORT with a numeric host or localhost, found \"", address, "\"");
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0) return malformed;
   std::string host = address.substr(0, colon);
@@ -592,6 +623,7 @@ Status BeastServer::Listen(const std::string& address) {
   const char* const end = address.data() + address.size();
   const auto [stop, failed] = std::from_chars(address.data() + colon + 1, end, port);
   error_code error;
+  if (host == "localhost") host = "127.0.0.1";
   const asio::ip::address ip = asio::ip::make_address(host, error);
   if (error || failed != std::errc() || stop != end) return malformed;
   const tcp::endpoint endpoint(ip, port);
@@ -615,16 +647,47 @@ void BeastServer::Accept() {
         if (acceptor_.is_open()) Accept();
       });
     }
-    if (static_cast<int64_t>(loop_.connections.size()) < loop_.limits.max_connections) {
-      error_code ignored;
-      socket.set_option(tcp::no_delay(true), ignored);
-      const CertificateStore* const store = loop_.guards.certificates;
-      const auto certificates = store == nullptr ? nullptr : store->current();
-      SSL_CTX* const tls = certificates == nullptr ? nullptr : certificates->context.get();
-      std::make_shared<Connection>(&loop_, std::move(socket), tls)->Start();
-    }
+    Admit(std::move(socket));
     Accept();
   });
+}
+
+void BeastServer::Admit(tcp::socket socket) {
+  const auto open = static_cast<int64_t>(loop_.connections.size());
+  const int64_t max = loop_.limits.max_connections;
+  const int64_t above = open + 1 - max;  // with the new one
+  const int64_t idle =
+      std::count_if(loop_.connections.begin(), loop_.connections.end(),
+                    [](const Connection* connection) { return !connection->runs_request(); });
+  const bool spare = above > idle;
+  const bool full = open >= max + kProbeConnections;
+  for (int64_t left = spare ? int64_t{full} : above; left > 0; --left) {
+    if (!CloseOne()) return;
+  }
+  error_code ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+  const CertificateStore* const store = loop_.guards.certificates;
+  const auto certificates = store == nullptr ? nullptr : store->current();
+  SSL_CTX* const tls = certificates == nullptr ? nullptr : certificates->context.get();
+  std::make_shared<Connection>(&loop_, std::move(socket), tls, spare)->Start();
+}
+
+bool BeastServer::CloseOne() {
+  std::map<asio::ip::address, int64_t> of_peer;
+  for (const Connection* connection : loop_.connections) ++of_peer[connection->peer()];
+  const auto rank = [&](const Connection& connection) {
+    return std::tuple(-of_peer.at(connection.peer()), connection.reads_body(),
+                      connection.waits_since());
+  };
+  Connection* first = nullptr;
+  for (Connection* connection : loop_.connections) {
+    if (connection->runs_request()) continue;
+    if (first == nullptr || rank(*connection) < rank(*first)) first = connection;
+  }
+  const auto closed = first == nullptr ? nullptr : first->weak_from_this().lock();
+  if (closed == nullptr) return false;
+  closed->Close();
+  return true;
 }
 
 }  // namespace

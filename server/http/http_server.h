@@ -1,11 +1,17 @@
 // HTTP/1.1, with or without TLS, on Boost.Beast: one thread reads requests and writes responses of
 // all connections. Handlers run on that thread and answer later, from any thread.
+//
+// When max_connections are open, a new one gets in: of the peer with the most connections, the one is
+// closed that has waited longest without a request, or has sent its body longest. A connection whose
+// request runs is never closed for another. If all of them run requests, kProbeConnections more are
+// open to probes.
 #pragma once
 
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "server/credentials/certificates.h"
@@ -14,7 +20,7 @@
 namespace polysketch {
 
 struct HttpLimits {
-  int64_t max_connections = 256;  // more are closed on arrival
+  int64_t max_connections = 256;
   int64_t max_header_bytes = 16 << 10;
   int64_t max_body_bytes = int64_t{4} << 20;  // larger bodies get 413
   // A connection that sends no complete header, or no byte of a body, for this time is closed.
@@ -33,12 +39,17 @@ class HttpServer {
     // error is the response, and no byte of the body is kept. May set HttpRequest::caller and
     // allowed_origin.
     std::function<Status(HttpRequest* request)> check;
+    // Whether a path answers probes. Empty: none does.
+    std::function<bool(std::string_view path)> is_probe;
     const CertificateStore* certificates = nullptr;  // null: no TLS. Outlives the server.
     // Bodies and whole responses that do not fit get 429. Null: not counted. Outlives the server.
     RequestMemory* memory = nullptr;
   };
 
-  // Listens on `address`: "HOST:PORT" with a numeric host ("[::1]:8000"); port 0 binds a free one.
+  static constexpr int64_t kProbeConnections = 16;
+
+  // Listens on `address`: "HOST:PORT" with a numeric host ("[::1]:8000") or localhost, which is
+  // 127.0.0.1; port 0 binds a free one.
   // INVALID_ARGUMENT for another form, UNAVAILABLE when the address cannot be bound.
   static Result<std::unique_ptr<HttpServer>> Start(const std::string& address,
                                                    const HttpLimits& limits, Guards guards,

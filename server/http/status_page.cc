@@ -72,7 +72,10 @@ void StatusPage::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   if (method != "GET" && method != "HEAD") {
     return exchange->Reply(405, "text/plain", "GET only\n");
   }
-  if (path == "/healthz") return exchange->Reply(200, "text/plain", "ok\n");
+  if (path == "/healthz") {
+    return service_->stuck.load() ? exchange->Reply(503, "text/plain", "a thread is stuck\n")
+                                  : exchange->Reply(200, "text/plain", "ok\n");
+  }
   if (path == "/readyz" || path == "/health") {
     return Ready() ? exchange->Reply(200, "text/plain", "ready\n")
                    : exchange->Reply(503, "text/plain", "not ready\n");

@@ -30,7 +30,7 @@ class StatusPage {
   void Handle(const std::shared_ptr<HttpExchange>& exchange);
 
  private:
-  bool Ready() const { return service_->model.load() != nullptr && !service_->draining.load(); }
+  bool Ready() const { return service_->ready(); }
   std::string StatusJson() const;
 
   const ServiceContext* const service_;

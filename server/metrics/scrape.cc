@@ -148,6 +148,11 @@ void AddEngine(const ServedFacts& served, std::vector<MetricFamily>* families) {
         "Preempted sequences: they gave their slot to another one, keep their state and continue "
         "later.",
         engine.preempted},
+       {"num_requests_displaced_total",
+        "Waiting requests that ended with RESOURCE_EXHAUSTED because the queue was full and a "
+        "tenant "
+        "with fewer requests got their place.",
+        engine.given_up},
        {"num_preemptions_total", "Preemptions: a sequence gave its slot to another one.",
         engine.preemptions},
        {"num_prompt_tokens_waiting", "Prompt tokens of waiting requests.", engine.waiting_tokens},
@@ -203,7 +208,8 @@ void AddSessions(const SessionStats& sessions, std::vector<MetricFamily>* famili
         sessions.memory_bytes},
        {"session_memory_limit_bytes",
         "Limit of session memory (--session-memory). The least recently used sessions go to the "
-        "state store; without one, more get RESOURCE_EXHAUSTED.",
+        "state store; without one, more get RESOURCE_EXHAUSTED, and so do those of a tenant that "
+        "holds as much as is free.",
         sessions.memory_limit},
        {"session_loads_total", "Sessions read from the state store.", sessions.loads},
        {"session_spills_total", "Sessions moved to the state store to free memory.",
@@ -292,8 +298,9 @@ std::vector<MetricFamily> ScrapeMetrics::Collect() const {
   std::vector<MetricFamily> families;
   Add("polysketch_",
       {{"ready",
-        "1 while health is SERVING: the model is loaded and the server does not drain. Otherwise "
-        "0.",
+        "1 while health is SERVING: the model is loaded, the server does not drain and no thread "
+        "is "
+        "stuck. Otherwise 0.",
         ready_()},
        {"log_lines_dropped_total", "Log lines dropped because the reader of stderr stalled.",
         LogLinesDropped()}},

@@ -10,12 +10,10 @@
 namespace polysketch {
 namespace {
 
-Status CheckPriority(int priority, const Caller* caller) {
-  if (caller == nullptr || priority <= caller->key().max_priority.value_or(priority))
-    return Status();
-  return InvalidArgument("priority: expected at most ", *caller->key().max_priority,
-                         " (max_priority of the API key ", caller->key().name, "), found ",
-                         priority);
+// The limit of a key replaces that of the server, so that single keys may go first.
+int MaxPriority(const RequestRules& rules, const Caller* caller) {
+  return caller == nullptr ? rules.max_priority
+                           : caller->key().max_priority.value_or(rules.max_priority);
 }
 
 }  // namespace
@@ -94,8 +92,8 @@ Status Completion::Convert() {
   }
   const RequestRules& rules = call_->model().rules;
   PS_ASSIGN_OR_RETURN(request_.params, ToGenerateParams(message_, rules));
-  PS_ASSIGN_OR_RETURN(request_.info.priority, ToPriority(message_, rules));
-  PS_RETURN_IF_ERROR(CheckPriority(request_.info.priority, call_->caller()));
+  PS_ASSIGN_OR_RETURN(request_.info.priority,
+                      ToPriority(message_, MaxPriority(rules, call_->caller())));
   PS_ASSIGN_OR_RETURN(request_.cache, ToCacheParams(message_.cache()));
   PS_RETURN_IF_ERROR(Prefixed(
       "prompt.", tokenizer_.Append(message_.prompt(), rules, continues(), &request_.prompt)));

@@ -54,6 +54,11 @@ void Executor::Release() {
   wake_.notify_all();
 }
 
+WorkProgress Executor::progress() {
+  std::lock_guard lock(mutex_);
+  return {.has_work = running_ > 0 || !work_.empty(), .done = done_};
+}
+
 void Executor::Loop() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -64,10 +69,13 @@ void Executor::Loop() {
       {
         const std::function<void()> work = std::move(work_.front());
         work_.pop_front();
+        ++running_;
         lock.unlock();
         work();
       }  // `work` is destroyed without the lock: its destructors may post again
       lock.lock();
+      --running_;
+      ++done_;
     } else if (stop_) {
       return;
     } else if (later_.empty()) {

@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "server/rpc/stuck_watch.h"
+
 namespace polysketch {
 
 // Thread-safe.
@@ -30,6 +32,8 @@ class Executor {
   // thread that posts many times in a row is not interrupted each time.
   void Hold();
   void Release();
+  // Of work that is due, for StuckWatch.
+  WorkProgress progress();
   // Runs the posted work, then joins the threads. Not called from a thread of the executor.
   void Stop();
 
@@ -42,6 +46,8 @@ class Executor {
   // Guarded by mutex_:
   std::deque<std::function<void()>> work_;
   std::multimap<SteadyClock::time_point, std::function<void()>> later_;  // by the time it is due
+  int64_t running_ = 0;  // pieces of work that a thread runs
+  int64_t done_ = 0;
   bool held_ = false;
   bool stop_ = false;
   std::vector<std::thread> threads_;

@@ -36,6 +36,10 @@ struct ServiceContext {
   size_t stream_buffer = 64;
   std::atomic<const ServedModel*> model{nullptr};  // null while loading
   std::atomic<bool> draining{false};
+  std::atomic<bool> stuck{false};  // StuckWatch
+
+  // Whether health is SERVING.
+  bool ready() const { return model.load() != nullptr && !draining.load() && !stuck.load(); }
 };
 
 // As many operations wait for the store at once; Redis has as many connections.

@@ -182,7 +182,13 @@ bool TokenizerPool::Continue(Worker* worker, int64_t bytes) {
   return !work->dropped.load();
 }
 
+WorkProgress TokenizerPool::progress() {
+  const std::lock_guard lock(mutex_);
+  return {.has_work = !groups_.empty(), .done = turns_ended_};
+}
+
 void TokenizerPool::EndTurn(Worker* worker) {
+  ++turns_ended_;
   worker->turn = false;
   if (!std::exchange(worker->overdue, false)) --turns_;
 }

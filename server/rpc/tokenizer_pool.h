@@ -20,6 +20,8 @@
 #include <thread>
 #include <vector>
 
+#include "server/rpc/stuck_watch.h"
+
 namespace polysketch {
 
 // Thread-safe.
@@ -49,6 +51,8 @@ class TokenizerPool {
   // next slice: the tokenizer returns CANCELLED to it. Does nothing for work that has ended, and for
   // null.
   void Drop(const Ticket& ticket);
+  // For StuckWatch: a piece of work is a slice.
+  WorkProgress progress();
   // Drops all work and joins the threads. Not called from a thread of the pool.
   void Stop();
 
@@ -96,6 +100,7 @@ class TokenizerPool {
   int64_t waiting_ = 0;                  // work that waits for a turn, started or not
   int turns_ = 0;                        // workers with a turn that is not overdue
   int large_started_ = 0;
+  int64_t turns_ended_ = 0;
   int watchers_ = 0;  // workers that wait, at most turn_
   bool stop_ = false;
   std::vector<std::unique_ptr<Worker>> workers_;

@@ -17,7 +17,9 @@ using Strings = std::vector<std::string>;
 
 class CommandLineClient : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { server_ = std::make_unique<Server>(); }
+  static void SetUpTestSuite() {
+    server_ = std::make_unique<Server>(ServerOptions{.flags = {"--max-priority", "8"}});
+  }
   static void TearDownTestSuite() { server_.reset(); }
 
   static ProcessOptions Command(Strings arguments, std::string standard_input = "") {

@@ -256,12 +256,16 @@ TEST_F(Guarded, PrioritiesAreThoseOfTheKey) {
     request.set_priority(priority);
     return client.Complete(request, As(name)).status;
   };
-  EXPECT_TRUE(status("a", 8).ok());
+  for (const int priority : {1, -1}) {
+    EXPECT_EQ(status("a", priority).ToString(),
+              StrCat("INVALID_ARGUMENT: priority: expected 0 (--max-priority, or max_priority of "
+                     "the API key), found ",
+                     priority));
+  }
+  EXPECT_TRUE(status("a", 0).ok());
   EXPECT_TRUE(status("b", 2).ok());
-  EXPECT_TRUE(status("b", -8).ok());
-  EXPECT_EQ(status("b", 3).ToString(),
-            "INVALID_ARGUMENT: priority: expected at most 2 (max_priority of the API key b), "
-            "found 3");
+  EXPECT_TRUE(status("b", -2).ok());
+  EXPECT_EQ(status("b", 3).ToString(), "INVALID_ARGUMENT: priority: expected -2 to 2, found 3");
   const HttpAnswer answer =
       Post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 1}, {"priority", 3}}, "b");
   EXPECT_EQ(answer.status, 400);

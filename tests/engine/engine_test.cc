@@ -122,6 +122,61 @@ TEST_F(EngineTest, QueueIsBounded) {
   ExpectIdle();
 }
 
+TEST_F(EngineTest, AFullQueueHasRoomForAnotherTenant) {
+  Start({.max_sequences = 2, .max_queue = 6, .preempted_memory = 1});
+  std::vector<std::unique_ptr<Reader>> flood, others;
+  const auto submit = [this](const char* tenant, auto* readers) {
+    // The first two keep their slots until they are read.
+    const size_t capacity = tenant == std::string("flood") && readers->size() < 2 ? 1 : 100;
+    readers->push_back(std::make_unique<Reader>(capacity));
+    GenerateRequest request = Greedy(1000, 10);
+    request.info.tenant = tenant;
+    return engine_->Submit(std::move(request), readers->back()->stream);
+  };
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(submit("flood", &flood).ok()) << i;
+  const Result<RequestId> more = submit("flood", &flood);
+  EXPECT_EQ(more.status().code(), Code::kResourceExhausted);
+  flood.pop_back();
+  for (int i = 0; i < 2000 && engine_->stats().running < 2; ++i) std::this_thread::sleep_for(1ms);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(submit("other", &others).ok()) << i;
+  EXPECT_FALSE(submit("other", &others).ok()) << "both have four places";
+  others.pop_back();
+  int displaced = 0;
+  for (auto& reader : flood) {
+    reader->ReadAll();
+    const FinishEvent& finish = *reader->got.finish;
+    if (finish.status.ok()) continue;
+    ++displaced;
+    EXPECT_EQ(finish.status.code(), Code::kResourceExhausted) << finish.status.ToString();
+    EXPECT_TRUE(finish.status.retry_after().has_value());
+    EXPECT_TRUE(reader->got.tokens.empty()) << "a request that has had a slot is not displaced";
+  }
+  EXPECT_EQ(displaced, 4);
+  for (auto& reader : others) {
+    reader->ReadAll();
+    EXPECT_TRUE(reader->got.finish->status.ok());
+  }
+  EXPECT_EQ(engine_->stats().given_up, 4);
+  ExpectIdle();
+}
+
+TEST_F(EngineTest, StatsTellWhetherTheThreadMoves) {
+  Start({.max_sequences = 1});
+  ExpectIdle();
+  model_->step_time = 300ms;
+  Reader reader(10);
+  ASSERT_TRUE(engine_->Submit(Greedy(3, 1), reader.stream).ok());
+  std::this_thread::sleep_for(100ms);
+  const EngineStats in_step = engine_->stats();
+  EXPECT_TRUE(in_step.working);
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(engine_->stats().turns, in_step.turns);
+  reader.ReadAll();
+  for (int i = 0; i < 2000 && engine_->stats().working; ++i) std::this_thread::sleep_for(1ms);
+  EXPECT_FALSE(engine_->stats().working);
+  EXPECT_GT(engine_->stats().turns, in_step.turns);
+}
+
 // A long prompt is refused only while others wait: alone it would never get in.
 TEST_F(EngineTest, TokensThatWaitAreBounded) {
   Start({.max_sequences = 1, .max_queue_tokens = 100, .preempted_memory = 1});

@@ -55,6 +55,29 @@ TEST(PrefixCacheTest, LongestExactPrefixOfTheTenant) {
   EXPECT_EQ(found("t", other), 0);
 }
 
+TEST(PrefixCacheTest, ATenantThatStoresMuchEvictsItsOwn) {
+  PrefixCache cache({.memory = 20 * 1200});
+  const auto found = [&](const std::string& salt, int length) {
+    const auto hit = cache.Find(salt, Count(length + 1));
+    return hit && hit->tokens == length;
+  };
+  for (const int length : {10, 11}) cache.Insert("u", Count(length), StateOf(length), length);
+  for (int length = 20; length < 60; ++length)
+    cache.Insert("t", Count(length), StateOf(length), length);
+  EXPECT_TRUE(found("u", 10) && found("u", 11)) << "older than all, and within the share";
+  EXPECT_TRUE(found("t", 59));
+  EXPECT_FALSE(found("t", 20));
+  EXPECT_GT(cache.stats().entries, 12) << "what a tenant leaves, others use";
+  for (int length = 20; length < 60; ++length)
+    cache.Insert("u", Count(length), StateOf(length), length);
+  EXPECT_TRUE(found("t", 59)) << "a tenant at its share keeps its newest";
+  EXPECT_GT(cache.stats().bytes, size_t{15 * 1200});
+  EXPECT_LE(cache.stats().bytes, cache.memory());
+  cache.SetMemory(0);
+  EXPECT_EQ(cache.stats().entries, 0);
+  EXPECT_EQ(cache.stats().bytes, 0u);
+}
+
 // The whole prompt is stored, and a token of it must run: only if the last one can be cut off.
 TEST(PrefixCacheTest, TheSamePromptAgain) {
   PrefixCache cache({.memory = 1 << 20});

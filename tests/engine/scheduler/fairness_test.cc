@@ -111,6 +111,31 @@ TEST_F(FairnessTest, TenantWithOneRequestDoesNotWaitBehindAHundred) {
   EXPECT_TRUE(lonely->got.finish.has_value());
 }
 
+// All requests of the crowd have waited longer than the newcomer's, which age as fast.
+TEST_F(FairnessTest, ABacklogDoesNotAgeBeforeOtherTenants) {
+  Start({.max_sequences = 2, .slot_memory = 1000, .preempted_memory = 1000, .aging = 1s});
+  for (int i = 0; i < 300; ++i) Send(3, 20, "crowd");
+  Run(500);  // 5 s: five levels
+  for (int round = 0; round < 5; ++round) {
+    Client* lonely = Send(3, 20, "lonely");
+    Run(45);
+    EXPECT_TRUE(lonely->got.finish.has_value()) << round;
+  }
+  EXPECT_GT(scheduler_->stats().waiting, 100);
+}
+
+TEST_F(FairnessTest, ATenantOfALowerPriorityIsServedUnderEndlessHighOnes) {
+  Start({.max_sequences = 1, .slot_memory = 1000, .preempted_memory = 1000, .aging = 1s});
+  std::vector<Client*> low;
+  for (int i = 0; i < 3; ++i) low.push_back(Send(3, 10, "low", /*priority=*/-2));
+  for (int i = 0; i < 150; ++i) {
+    Send(3, 10, "high", 1);
+    Run(10);
+  }
+  // Three priorities are three seconds of waiting, for each slot that the tenant gets.
+  for (const Client* client : low) EXPECT_TRUE(client->got.finish.has_value());
+}
+
 TEST_F(FairnessTest, TenantsGetEqualShares) {
   Start({.max_sequences = 4, .slot_memory = 1000});
   std::vector<Client*> one, other;

@@ -60,8 +60,9 @@ class SessionTableTest : public ::testing::TestWithParam<bool> {
     EXPECT_TRUE(info.ok()) << info.status().ToString();
     return info->id;
   }
-  static Status Put(SessionTable* table, const std::string& id, int64_t tokens) {
-    PS_ASSIGN_OR_RETURN(SessionLease lease, table->Acquire("t", id, std::nullopt));
+  static Status Put(SessionTable* table, const std::string& id, int64_t tokens,
+                    const std::string& tenant = "t") {
+    PS_ASSIGN_OR_RETURN(SessionLease lease, table->Acquire(tenant, id, std::nullopt));
     return table->Commit(std::move(lease), At(tokens)).status();
   }
   static void ExpectAt(SessionTable* table, const std::string& id, int64_t tokens) {
@@ -202,7 +203,7 @@ TEST_P(SessionTableTest, MemoryIsBounded) {
   for (int i = 0; i < 8; ++i) {
     ids.push_back(Create(table_.get()));
     const Status status = Put(table_.get(), ids.back(), i + 10);
-    if (GetParam() || i < 2) {
+    if (GetParam() || i < 1) {
       ASSERT_TRUE(status.ok()) << i << status.ToString();
     } else {
       EXPECT_EQ(status.code(), Code::kResourceExhausted);
@@ -210,14 +211,72 @@ TEST_P(SessionTableTest, MemoryIsBounded) {
     EXPECT_LE(table_->stats().memory_bytes, kMemory);
   }
   for (int i = 7; i >= 0; --i) {
-    ExpectAt(table_.get(), ids[static_cast<size_t>(i)], GetParam() || i < 2 ? i + 10 : 0);
+    ExpectAt(table_.get(), ids[static_cast<size_t>(i)], GetParam() || i < 1 ? i + 10 : 0);
   }
   EXPECT_EQ(table_->stats().spills > 0, GetParam());
   EXPECT_EQ(table_->stats().loads > 0, GetParam());
 }
 
+class SessionsInMemoryTest : public SessionTableTest {
+ protected:
+  // Makes sessions of the tenant until one is refused. Returns those that were made.
+  std::vector<std::string> Fill(const std::string& tenant) {
+    std::vector<std::string> ids;
+    while (ids.size() < 100) {
+      const std::string id = table_->Create(tenant, false, 0s)->id;
+      if (!Put(table_.get(), id, 10, tenant).ok()) break;
+      ids.push_back(id);
+    }
+    return ids;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Store, SessionsInMemoryTest, ::testing::Values(false));
+
+TEST_P(SessionsInMemoryTest, ATenantLeavesRoomForOthers) {
+  table_ = NewTable(21 * At(10)->bytes(), 1000);
+  const std::vector<std::string> first = Fill("t");
+  EXPECT_EQ(first.size(), 10u) << "half of the memory";
+  EXPECT_EQ(Fill("u").size(), 5u) << "half of the rest";
+  EXPECT_EQ(Fill("v").size(), 3u);
+  EXPECT_EQ(Fill("w").size(), 1u);
+  EXPECT_EQ(Fill("x").size(), 1u);
+  EXPECT_EQ(Fill("y").size(), 1u) << "the first needs to fit only";
+  EXPECT_EQ(Fill("z").size(), 0u);
+  EXPECT_LE(table_->stats().memory_bytes, table_->stats().memory_limit);
+  // No session was lost for that, and each continues.
+  for (const std::string& id : first) {
+    ExpectAt(table_.get(), id, 10);
+    EXPECT_TRUE(Put(table_.get(), id, 20).ok());
+  }
+}
+
+TEST_P(SessionsInMemoryTest, ForksCountWhenTheyPart) {
+  table_ = NewTable(5 * At(10)->bytes(), 1000);
+  const std::string id = Create(table_.get());
+  ASSERT_TRUE(Put(table_.get(), id, 10).ok());
+  const auto forks = table_->Fork("t", id, 3, {});
+  ASSERT_TRUE(forks.ok()) << forks.status().ToString();
+  EXPECT_TRUE(Put(table_.get(), forks->at(0).id, 11).ok());
+  const Status refused = Put(table_.get(), forks->at(1).id, 12);
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_NE(refused.message().find("a tenant may hold as much as is free"), std::string::npos);
+  ExpectAt(table_.get(), forks->at(1).id, 10);
+  EXPECT_TRUE(Put(table_.get(), forks->at(0).id, 13).ok());
+  ASSERT_TRUE(table_->Delete("t", forks->at(0).id).ok());
+  EXPECT_TRUE(Put(table_.get(), forks->at(1).id, 12).ok());
+}
+
 class StoredSessionTest : public SessionTableTest {};
 INSTANTIATE_TEST_SUITE_P(Store, StoredSessionTest, ::testing::Values(true));
+
+TEST_P(StoredSessionTest, ATenantAboveItsShareMovesItsOwnSessions) {
+  table_ = NewTable(4 * At(10)->bytes(), 1000);
+  const std::string small = table_->Create("u", false, 0s)->id;
+  ASSERT_TRUE(Put(table_.get(), small, 10, "u").ok());
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(Put(table_.get(), Create(table_.get()), 10).ok());
+  EXPECT_TRUE(table_->List("u")->sessions.at(0).in_memory);
+  EXPECT_EQ(table_->stats().spills, 17);
+}
 
 // A table that is never told of its end stands for kill -9.
 TEST_P(StoredSessionTest, DurableSessionsSurvive) {

@@ -114,10 +114,10 @@ TEST_F(ConvertTest, EveryFieldArrives) {
   EXPECT_EQ(params->n, 1);
   EXPECT_EQ(params->best_of, 1);
   EXPECT_EQ(params->draft_tokens, 9);
-  rules_.max_priority = 3;
-  EXPECT_EQ(*ToPriority(request, rules_), -3);
-  rules_.max_priority = 2;
-  EXPECT_EQ(ToPriority(request, rules_).status().message(), "priority: expected -2 to 2, found -3");
+  EXPECT_EQ(*ToPriority(request, 3), -3);
+  EXPECT_EQ(ToPriority(request, 2).status().message(), "priority: expected -2 to 2, found -3");
+  EXPECT_EQ(ToPriority(request, 0).status().message(),
+            "priority: expected 0 (--max-priority, or max_priority of the API key), found -3");
   request.set_max_tokens(4);
   request.set_n(3);
   EXPECT_EQ(ToGenerateParams(request, rules_)->best_of, 3);

@@ -63,7 +63,7 @@ class FakeEngine : public Engine {
   }
   EngineStats stats() const override {
     std::lock_guard lock(mutex_);
-    return {.running = static_cast<int>(running_.size())};
+    return {.running = static_cast<int>(running_.size()), .working = stuck_};
   }
 
   // The last completion that was submitted.
@@ -73,7 +73,8 @@ class FakeEngine : public Engine {
   }
   int submitted() const { return submitted_; }
   int cancelled() const { return cancelled_; }
-  void set_full(bool full) { full_ = full; }  // Submit answers as a full queue
+  void set_stuck(bool stuck) { stuck_ = stuck; }  // has work, and does none
+  void set_full(bool full) { full_ = full; }      // Submit answers as a full queue
 
  private:
   struct Running {
@@ -188,6 +189,7 @@ class FakeEngine : public Engine {
   bool draining_ = false;                 // guarded by mutex_
   bool stop_ = false;                     // guarded by mutex_
   std::atomic<bool> full_ = false;
+  std::atomic<bool> stuck_ = false;
   std::atomic<int> submitted_ = 0;
   std::atomic<int> cancelled_ = 0;
   std::thread thread_;

@@ -20,7 +20,7 @@ class ServerFixture : public ::testing::Test {
   void SetUp() override {
     SetLogLevel(LogLevel::kError);
     config_.listen = "127.0.0.1:0";
-    config_.metrics_listen = "";  // the HTTP server takes two seconds to stop
+    config_.metrics_listen = "";
     config_.stall_deadline = std::chrono::milliseconds(400);
     Configure(&config_);
     Result<std::unique_ptr<Server>> server = Server::Start(config_, &metrics_);

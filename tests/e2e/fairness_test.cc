@@ -1,0 +1,124 @@
+// One tenant or one peer takes all that it can get: others still get in.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+
+#include "gtest/gtest.h"
+#include "tests/e2e/rpc.h"
+#include "tests/e2e/server.h"
+
+namespace polysketch::e2e {
+namespace {
+
+using namespace std::chrono_literals;
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr char kPrompt[] = "It was late in the afternoon";
+
+CallOptions Of(const std::string& tenant) { return {.metadata = {{"x-tenant-id", tenant}}}; }
+
+TEST(Fairness, AFullQueueHasRoomForAnotherTenant) {
+  const Server server;
+  v1::CompleteRequest request = Greedy(kPrompt, 300);
+  request.set_ignore_eos(true);
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<std::unique_ptr<CompleteStream>> flood;
+  for (int i = 0; i < 300; ++i) {
+    if (i % 100 == 0) clients.push_back(std::make_unique<Client>(server.address()));
+    flood.push_back(clients.back()->StartComplete(request, Of("flood")));
+  }
+  for (int i = 0; i < 2000 && server.Metric("polysketch_num_requests_waiting") < 250; ++i)
+    std::this_thread::sleep_for(5ms);
+  ASSERT_GE(server.Metric("polysketch_num_requests_waiting"), 250);
+
+  std::vector<std::future<Completion>> others;
+  Client other(server.address());
+  for (int i = 0; i < 51; ++i) {
+    others.push_back(std::async(
+        std::launch::async, [&other] { return other.Complete(Greedy(kPrompt, 2), Of("other")); }));
+  }
+  int refused = 0;
+  for (auto& completion : others) {
+    const Completion got = completion.get();
+    refused += !got.status.ok();
+    EXPECT_TRUE(got.status.ok()) << got.status.ToString();
+  }
+  EXPECT_EQ(refused, 0);
+  EXPECT_GT(server.Metric("polysketch_num_requests_displaced_total"), 0);
+  for (auto& stream : flood) stream->Cancel();
+  flood.clear();
+  EXPECT_TRUE(server.BecomesIdle());
+}
+
+// Makes a session of the tenant with a state. Returns whether the server had room.
+bool MakeSession(Client* client, const std::string& tenant) {
+  const auto call = client->StartRaw("/polysketch.v1.PolySketch/CreateSession", Of(tenant));
+  call->Write("");
+  call->WritesDone();
+  std::string bytes;
+  v1::Session session;
+  if (!call->Read(&bytes) || !session.ParseFromString(bytes)) return false;
+  v1::CompleteRequest request = Greedy(kPrompt, 1);
+  request.set_session(session.session());
+  const Status status = client->Complete(request, Of(tenant)).status;
+  EXPECT_TRUE(status.ok() || status.code() == Code::kResourceExhausted) << status.ToString();
+  return status.ok();
+}
+
+TEST(Fairness, SessionsOfATenantLeaveRoomForAnother) {
+  const Server server({.flags = {"--session-memory", "2MiB"}});
+  Client client(server.address());
+  int first = 0;
+  while (first < 200 && MakeSession(&client, "first")) ++first;
+  EXPECT_GE(first, 8);
+  EXPECT_LT(first, 200);
+  int second = 0;
+  while (second < 200 && MakeSession(&client, "second")) ++second;
+  EXPECT_GE(second, first / 3);
+  EXPECT_TRUE(MakeSession(&client, "third"));
+}
+
+// Connections that send a byte of a request and no more.
+class SlowConnections {
+ public:
+  SlowConnections(const std::string& address, int count) {
+    sockaddr_in server{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {}, .sin_zero = {}};
+    server.sin_port =
+        htons(static_cast<uint16_t>(std::stoi(address.substr(address.find(':') + 1))));
+    inet_pton(AF_INET, "127.0.0.1", &server.sin_addr);
+    for (int i = 0; i < count; ++i) {
+      fds_.push_back(socket(AF_INET, SOCK_STREAM, 0));
+      EXPECT_EQ(connect(fds_.back(), reinterpret_cast<const sockaddr*>(&server), sizeof(server)),
+                0);
+      (void)send(fds_.back(), "G", 1, MSG_NOSIGNAL);
+    }
+  }
+  ~SlowConnections() {
+    for (const int fd : fds_) close(fd);
+  }
+
+ private:
+  std::vector<int> fds_;
+};
+
+TEST(Fairness, SlowConnectionsDoNotStopProbes) {
+  const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
+  const SlowConnections http(server.http_address(), 300);
+  const SlowConnections metrics(server.metrics_address(), 300);
+  for (int i = 0; i < 5; ++i) {
+    for (const auto& [address, path] : {std::pair(server.http_address(), "/healthz"),
+                                        {server.http_address(), "/readyz"},
+                                        {server.metrics_address(), "/metrics"}}) {
+      const auto start = SteadyClock::now();
+      EXPECT_EQ(Http(address, path).status, 200) << path;
+      EXPECT_LT(SteadyClock::now() - start, 1s) << path;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace polysketch::e2e

@@ -1,0 +1,194 @@
+// Connections of the HTTP server: which one gives way to a new one.
+#include "server/http/http_server.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace polysketch {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A connection of a client with the address `from`.
+class Socket {
+ public:
+  explicit Socket(const std::string& address, const char* from = "127.0.0.1")
+      : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in local{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {}, .sin_zero = {}};
+    inet_pton(AF_INET, from, &local.sin_addr);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<const sockaddr*>(&local), sizeof(local)), 0);
+    sockaddr_in server{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {}, .sin_zero = {}};
+    server.sin_port =
+        htons(static_cast<uint16_t>(std::stoi(address.substr(address.find(':') + 1))));
+    inet_pton(AF_INET, "127.0.0.1", &server.sin_addr);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&server), sizeof(server)), 0);
+  }
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&&) = delete;
+  ~Socket() {
+    if (fd_ >= 0) close(fd_);
+  }
+  void Send(const std::string& bytes) const {
+    EXPECT_EQ(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
+  }
+  void Get(const std::string& path) const { Send("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"); }
+  // The status of a response that arrives within a second; 0 without one.
+  int Status() const {
+    std::string text;
+    while (Readable(1s)) {
+      char buffer[4096];
+      const ssize_t size = recv(fd_, buffer, sizeof(buffer), 0);
+      if (size <= 0) break;
+      text.append(buffer, static_cast<size_t>(size));
+      if (text.size() >= 12) return std::stoi(text.substr(9, 3));
+    }
+    return 0;
+  }
+  // Whether the server closes the connection within `time`.
+  bool Closed(std::chrono::milliseconds time) const {
+    char byte = 0;
+    return Readable(time) && recv(fd_, &byte, 1, MSG_PEEK) <= 0;
+  }
+
+ private:
+  bool Readable(std::chrono::milliseconds time) const {
+    pollfd poll_fd{.fd = fd_, .events = POLLIN, .revents = 0};
+    return poll(&poll_fd, 1, static_cast<int>(time.count())) > 0;
+  }
+  int fd_;
+};
+
+class HttpServerTest : public ::testing::Test {
+ protected:
+  // "/now" and "/probe" are answered at once, other paths when the test releases them.
+  void Start(const HttpLimits& limits) {
+    HttpServer::Guards guards;
+    guards.is_probe = [](std::string_view path) { return path == "/probe"; };
+    auto server = HttpServer::Start("127.0.0.1:0", limits, std::move(guards),
+                                    [this](const std::shared_ptr<HttpExchange>& exchange) {
+                                      const std::string& path = exchange->request().path;
+                                      if (path == "/now" || path == "/probe")
+                                        return exchange->Reply(200, "text/plain", "ok\n");
+                                      std::lock_guard lock(mutex_);
+                                      running_.push_back(exchange);
+                                    });
+    ASSERT_TRUE(server.ok()) << server.status().ToString();
+    server_ = *std::move(server);
+  }
+  void TearDown() override { server_.reset(); }
+  void WaitForRunning(size_t count) {
+    for (int i = 0; i < 5000; ++i) {
+      {
+        std::lock_guard lock(mutex_);
+        if (running_.size() >= count) return;
+      }
+      std::this_thread::sleep_for(1ms);
+    }
+    FAIL() << "expected " << count << " running requests";
+  }
+  void Release() {
+    std::lock_guard lock(mutex_);
+    for (const auto& exchange : running_) exchange->Reply(200, "text/plain", "late\n");
+    running_.clear();
+  }
+  const std::string& address() const { return server_->address(); }
+
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<HttpExchange>> running_;  // guarded by mutex_
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpServerTest, LocalhostIsAnAddress) {
+  auto server = HttpServer::Start("localhost:0", {}, {}, [](const auto&) {});
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  EXPECT_TRUE((*server)->address().starts_with("localhost:"));
+  EXPECT_EQ(HttpServer::Start("example.org:0", {}, {}, [](const auto&) {}).status().code(),
+            Code::kInvalidArgument);
+}
+
+TEST_F(HttpServerTest, TheLongestIdleConnectionGivesWay) {
+  Start({.max_connections = 3});
+  const Socket first(address()), second(address()), third(address());
+  for (const Socket* socket : {&second, &third, &first}) {
+    socket->Get("/now");
+    EXPECT_EQ(socket->Status(), 200);
+  }
+  const Socket fourth(address());
+  fourth.Get("/now");
+  EXPECT_EQ(fourth.Status(), 200);
+  EXPECT_TRUE(second.Closed(1s));
+  EXPECT_FALSE(third.Closed(50ms));
+  EXPECT_FALSE(first.Closed(0ms));
+}
+
+TEST_F(HttpServerTest, OfThePeerWithTheMost) {
+  Start({.max_connections = 4});
+  const Socket honest(address(), "127.0.0.2");
+  honest.Send("GET /now HTTP/1.1\r\n");  // the longest wait of all
+  std::vector<Socket> flood;
+  for (int i = 0; i < 20; ++i) {
+    flood.emplace_back(address(), "127.0.0.3");
+    flood.back().Send("GET /now HT");
+  }
+  honest.Send("Host: x\r\n\r\n");
+  EXPECT_EQ(honest.Status(), 200);
+  int closed = 0;
+  for (const Socket& socket : flood) closed += socket.Closed(20ms);
+  EXPECT_EQ(closed, 17);
+}
+
+TEST_F(HttpServerTest, ABodyGivesWayAfterHeadersOnly) {
+  Start({.max_connections = 2});
+  const Socket uploads(address()), waits(address());
+  uploads.Send("POST /now HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc");
+  waits.Send("GET /");
+  std::this_thread::sleep_for(50ms);
+  const Socket third(address());
+  EXPECT_TRUE(waits.Closed(1s));
+  third.Send("POST /now HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc");
+  std::this_thread::sleep_for(50ms);
+  const Socket fourth(address());
+  EXPECT_TRUE(uploads.Closed(1s));
+  EXPECT_FALSE(third.Closed(50ms));
+}
+
+TEST_F(HttpServerTest, RunningRequestsStayAndProbesGetIn) {
+  Start({.max_connections = 8});
+  std::vector<Socket> running;
+  for (int i = 0; i < 8; ++i) {
+    running.emplace_back(address());
+    running.back().Get("/late");
+  }
+  WaitForRunning(8);
+  for (int i = 0; i < 30; ++i) {
+    const Socket probe(address());
+    probe.Get("/probe");
+    EXPECT_EQ(probe.Status(), 200) << i;
+    const Socket other(address());
+    other.Get("/now");
+    EXPECT_EQ(other.Status(), 503) << i;
+  }
+  // Slow ones at the places of probes give way to others.
+  std::vector<Socket> slow;
+  for (int i = 0; i < 40; ++i) {
+    slow.emplace_back(address(), "127.0.0.9");
+    slow.back().Send("GET /probe");
+  }
+  const Socket probe(address());
+  probe.Get("/probe");
+  EXPECT_EQ(probe.Status(), 200);
+  Release();
+  for (const Socket& socket : running) EXPECT_EQ(socket.Status(), 200);
+}
+
+}  // namespace
+}  // namespace polysketch
