@@ -19,6 +19,8 @@ constexpr timeval kConnectTimeout{5, 0};
 constexpr timeval kCommandTimeout{30, 0};
 // Maximum size of a Redis string.
 constexpr size_t kMaxBytes = size_t{512} << 20;
+// Maximum number of elements of an array in a reply.
+constexpr int kMaxElements = 1 << 16;
 
 struct FreeReply {
   void operator()(redisReply* reply) const { freeReplyObject(reply); }
@@ -30,6 +32,19 @@ struct FreeContext {
 
 std::string_view Text(const redisReply& reply) { return {reply.str, reply.len}; }
 bool IsText(const redisReply& reply) { return reply.type == REDIS_REPLY_STRING; }
+
+// hiredis takes memory for as many elements of an array as a reply announces.
+void LimitArrays(redisReader* reader) {
+  static const redisReplyObjectFunctions original = *reader->fn;
+  static redisReplyObjectFunctions limited = [] {
+    redisReplyObjectFunctions functions = original;
+    functions.createArray = [](const redisReadTask* task, int elements) -> void* {
+      return elements > kMaxElements ? nullptr : original.createArray(task, elements);
+    };
+    return functions;
+  }();
+  reader->fn = &limited;
+}
 
 // The number of the line "NAME:NUMBER" of INFO; 0 without one.
 int64_t InfoNumber(std::string_view info, std::string_view name) {
@@ -97,6 +112,7 @@ class Connection {
     if (context_ == nullptr) return Error(Code::kUnavailable, "out of memory");
     if (context_->err != 0) return Broken(context_->errstr);
     redisSetTimeout(context_.get(), kCommandTimeout);
+    LimitArrays(context_->reader);
     Status status = Greet();
     if (!status.ok()) context_.reset();
     return status;
