@@ -29,6 +29,9 @@ if(POLYSKETCH_SANITIZE)
   if(POLYSKETCH_SANITIZE MATCHES "undefined")
     add_compile_options(-fno-sanitize-recover=undefined)
   endif()
+  if(POLYSKETCH_FUZZ)
+    add_compile_options(-fsanitize=fuzzer-no-link)  # coverage; tests/fuzz links libFuzzer
+  endif()
 endif()
 
 include_directories("${PROJECT_SOURCE_DIR}")  # includes are written from the root: "engine/engine.h"
@@ -52,7 +55,7 @@ if(NOT POLYSKETCH_CORE)
   # A machine that is only lent has the compiler that it has, and builds GoogleTest too: a warning must not cost the run.
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Werror>")
 endif()
-if(POLYSKETCH_SANITIZE)
+if(POLYSKETCH_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # Instrumented code confuses g++ 12's flow analysis: it warns of values that the plain build knows to be set.
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>")
 endif()

@@ -3,12 +3,25 @@
 #include <utility>
 #include <vector>
 
+#include "base/utf8.h"
 #include "engine/checkpoint/mapped_file.h"
 
 namespace polysketch {
 namespace {
 
 using nlohmann::json;
+
+// The library's messages quote the text up to any byte. Bytes that are no character become U+FFFD.
+std::string Characters(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const Utf8Char c = DecodeUtf8(text);
+    const auto length = static_cast<size_t>(c.length);
+    out += c.kind == Utf8Char::Kind::kValid ? text.substr(0, length) : kReplacementCharacter;
+    text.remove_prefix(length);
+  }
+  return out;
+}
 
 // Builds the document event by event, so that a duplicate key or a hostile depth ends the parse at
 // once. The library's own builder silently keeps the last of two equal keys.
@@ -40,7 +53,8 @@ class StrictHandler final : public nlohmann::json_sax<json> {
     std::string_view text = e.what();
     if (const size_t end = text.find("] "); end != std::string_view::npos)
       text.remove_prefix(end + 2);
-    return Fail(StrCat("not valid JSON at byte ", position, ": ", Abbreviate(text, 200)));
+    return Fail(
+        StrCat("not valid JSON at byte ", position, ": ", Abbreviate(Characters(text), 200)));
   }
 
   json& root() { return root_; }

@@ -1,5 +1,6 @@
 #include "engine/snapshot/check.h"
 
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -78,6 +79,10 @@ Status CheckGeneration(const Generation& generation, int64_t pending,
     return InvalidArgument("snapshot: generation: expected counts that fit each other, found ",
                            generation.generated, " of ", generation.max_tokens, " tokens, ",
                            generation.echoed, " of ", pending, " echoed");
+  }
+  if (!(generation.logprob_sum < std::numeric_limits<double>::infinity())) {
+    return InvalidArgument("snapshot: logprob_sum: expected a number, found ",
+                           generation.logprob_sum);
   }
   PS_RETURN_IF_ERROR(CheckChoices(generation));
   PS_RETURN_IF_ERROR(CheckCounts(generation, limits.vocab_size));

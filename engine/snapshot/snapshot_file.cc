@@ -3,6 +3,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,13 @@ std::string BindingBytes(const SnapshotBinding& binding) {
   return std::move(fields).Take();
 }
 
+// A name out of a file, for an error that travels in a header and that terminals show.
+std::string Shown(std::string_view name) {
+  const bool short_text =
+      name.size() <= 200 && std::ranges::all_of(name, [](char c) { return c >= 0x20 && c < 0x7f; });
+  return short_text ? StrCat("\"", name, "\"") : StrCat("a name of ", name.size(), " bytes");
+}
+
 Status CheckBinding(std::string_view bytes, const SnapshotBinding& expected) {
   FieldReader fields(bytes);
   SnapshotBinding found;
@@ -59,7 +67,7 @@ Status CheckBinding(std::string_view bytes, const SnapshotBinding& expected) {
   }
   if (found.numerics != expected.numerics) {
     return FailedPrecondition("snapshot: expected the numeric format \"", expected.numerics,
-                              "\", found \"", found.numerics, "\"");
+                              "\", found ", Shown(found.numerics));
   }
   return Status();
 }

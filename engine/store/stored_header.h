@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -34,6 +35,12 @@ inline Result<StoredInfo> ReadStoredHeader(const std::string& key, std::string_v
   StoredInfo info;
   int64_t created = 0;
   fields(info.revision, created);
+  // The system clock counts nanoseconds in 64 bits.
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / 1'000'000;
+  if (created < 0 || created > kMax) {
+    return DataLoss("state store: ", key, ": expected a time that a clock can show, found ",
+                    created, " ms");
+  }
   info.key = key;
   info.created = std::chrono::system_clock::time_point(std::chrono::milliseconds(created));
   info.bytes = size - static_cast<int64_t>(kStoredHeaderBytes);

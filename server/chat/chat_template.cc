@@ -6,7 +6,6 @@
 #include <iterator>
 #include <optional>
 
-#include "base/utf8.h"
 #include "server/chat/interpreter.h"
 
 namespace polysketch {
@@ -36,12 +35,17 @@ Result<std::optional<std::string>> ReadIfThere(const std::string& path) {
   return std::optional<std::string>(std::move(text));
 }
 
+// The string `name` of an object; empty without one.
+std::string StringOf(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
 // A piece is a string, or an object with its `content`.
 std::string PieceOf(const json& config, const char* name) {
   const auto found = config.find(name);
-  if (found == config.end()) return "";
-  if (found->is_string()) return found->get<std::string>();
-  return found->is_object() ? found->value("content", "") : "";
+  if (found != config.end() && found->is_object()) return StringOf(*found, "content");
+  return StringOf(config, name);
 }
 
 // chat_template: a string, or a list of {"name", "template"}, of which "default" counts.
@@ -50,9 +54,8 @@ std::string TemplateOf(const json& config) {
   if (found == config.end()) return "";
   if (found->is_string()) return found->get<std::string>();
   for (const json& named : *found) {
-    if (named.is_object() && named.value("name", json()) == "default" &&
-        named.value("template", json()).is_string())
-      return named["template"].get<std::string>();
+    if (named.is_object() && StringOf(named, "name") == "default")
+      return StringOf(named, "template");
   }
   return "";
 }

@@ -166,8 +166,10 @@ class Lexer {
         return Error("expected a bracket that is open, found ", c);
       open->pop_back();
     } else if (kOthers.find(c) == kOthers.npos) {
+      const Utf8Char found = DecodeUtf8(rest_);
+      if (found.kind != Utf8Char::Kind::kValid) return Error("expected UTF-8, found other bytes");
       return Error("expected an expression, found the character ",
-                   rest_.substr(0, static_cast<size_t>(std::max(1, DecodeUtf8(rest_).length))));
+                   rest_.substr(0, static_cast<size_t>(found.length)));
     }
     return Take(Kind::kOperator, 1);
   }

@@ -2,12 +2,24 @@
 
 #include <google/rpc/retry.pb.h>
 
+#include <algorithm>
 #include <string>
 
 #include "base/check.h"
+#include "base/utf8.h"
 
 namespace polysketch {
 namespace {
+
+// A message may quote what a client sent, whatever its size. It travels in a header, of which
+// clients accept 8 KiB, percent-encoded and perhaps in the details too.
+constexpr size_t kMaxMessageBytes = 1024;
+
+std::string Abbreviated(const std::string& message) {
+  if (message.size() <= kMaxMessageBytes) return message;
+  const size_t whole = ValidUtf8Prefix(std::string_view(message).substr(0, kMaxMessageBytes));
+  return StrCat(message.substr(0, std::max(whole, kMaxMessageBytes - 3)), "...");
+}
 
 // The value of grpc-status-details-bin; empty without a retry delay.
 std::string RetryDetails(const Status& status) {
@@ -18,7 +30,7 @@ std::string RetryDetails(const Status& status) {
   info.mutable_retry_delay()->set_nanos(static_cast<int32_t>(milliseconds % 1000 * 1'000'000));
   google::rpc::Status details;
   details.set_code(static_cast<int32_t>(status.code()));
-  details.set_message(status.message());
+  details.set_message(Abbreviated(status.message()));
   details.add_details()->PackFrom(info);
   return details.SerializeAsString();
 }
@@ -42,7 +54,8 @@ grpc::StatusCode ToGrpcCode(Code code) {
 
 grpc::Status ToGrpcStatus(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return grpc::Status(ToGrpcCode(status.code()), status.message(), RetryDetails(status));
+  return grpc::Status(ToGrpcCode(status.code()), Abbreviated(status.message()),
+                      RetryDetails(status));
 }
 
 Status FinishStatus(const FinishEvent& finish) {

@@ -15,7 +15,7 @@ namespace polysketch {
 Status Prefixed(std::string_view prefix, const Status& status);
 
 grpc::StatusCode ToGrpcCode(Code code);
-// If `status` has a retry delay, the details are a google.rpc.Status with one google.rpc.RetryInfo.
+// A message of more than 1 KiB is cut. If `status` has a retry delay, the details are a google.rpc.Status with one google.rpc.RetryInfo.
 grpc::Status ToGrpcStatus(const Status& status);
 // Returns the status of a call whose request ended with `finish`: OK for kStop, kLength and
 // kMigrated, otherwise a code for the reason, with the message of the finish if it has one.

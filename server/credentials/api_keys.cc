@@ -19,6 +19,7 @@ constexpr int64_t kMaxPerMinute = int64_t{1} << 48;
 
 // A value as an error shows it. A sha256 is no secret, but a key in its place is: texts are cut.
 std::string Found(const Json& value) {
+  if (value.is_structured()) return value.is_array() ? "an array" : "an object";
   if (!value.is_string()) return value.dump();
   const auto& text = value.get_ref<const std::string&>();
   return StrCat("a string of ", text.size(), " characters");

@@ -17,9 +17,35 @@ void WarnOnce(const std::string& parameter) {
   if (warned.insert(parameter).second) LogWarning("parameter_ignored", {{"parameter", parameter}});
 }
 
+// nlohmann::json copies and prints by recursion: deeper values would overflow the stack.
+constexpr int kMaxDepth = 100;
+
+// Whether arrays and objects of a JSON text nest deeper than kMaxDepth. False or true for other
+// text.
+bool NestsTooDeeply(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size() && depth <= kMaxDepth; ++i) {
+    if (text[i] == '"') {
+      in_string = !in_string;
+    } else if (in_string) {
+      i += text[i] == '\\' ? 1 : 0;
+    } else if (text[i] == '[' || text[i] == '{') {
+      ++depth;
+    } else if (text[i] == ']' || text[i] == '}') {
+      --depth;
+    }
+  }
+  return depth > kMaxDepth;
+}
+
 }  // namespace
 
 Result<nlohmann::json> ParseJsonObject(const std::string& text) {
+  if (NestsTooDeeply(text)) {
+    return InvalidArgument("the body: expected at most ", kMaxDepth,
+                           " levels of arrays and objects, found more");
+  }
   try {  // the library says where the text is wrong only by an exception
     nlohmann::json json = nlohmann::json::parse(text);
     if (json.is_object()) return json;

@@ -14,7 +14,7 @@
 
 namespace polysketch {
 
-// INVALID_ARGUMENT says where the text is not JSON, or that it is no object.
+// INVALID_ARGUMENT says where the text is not JSON, or that it nests too deeply or is no object.
 Result<nlohmann::json> ParseJsonObject(const std::string& text);
 
 // An estimate of the memory of ParseJsonObject(text), before it is made: never much less.

@@ -35,6 +35,7 @@ BELOW = {
     "tests/server": ["base", "kernels", "engine", "proto", "server"],
     "tests/clients": ["base", "proto", "clients"],
     "tests/e2e": ["base", "proto", "clients"],
+    "tests/fuzz": ["base", "kernels", "engine", "proto", "server", "clients", "tests/server"],
 }
 
 # Layer -> its rooms, lowest first. Rooms on one line do not see each other. "." is the folder of the layer itself.
@@ -67,16 +68,16 @@ TEST_DATA = re.compile(r"engine/checkpoint/")
 
 # Libraries: a pattern of the header -> a pattern of the files that may include it.
 LIBRARIES = [
-    ("gRPC", r"(grpc|grpcpp)/", r"(server|clients|tests/(server|clients|e2e))/"),
+    ("gRPC", r"(grpc|grpcpp)/", r"(server|clients|tests/(server|clients|e2e|fuzz))/"),
     # A tokenizer.model is a protobuf message of SentencePiece's; no other file of the engine reads one.
     ("protobuf", r"google/protobuf/",
-     r"(server|clients|tests/(server|clients|e2e))/|engine/tokenizer/sentencepiece_tokenizer\.cc$"),
+     r"(server|clients|tests/(server|clients|e2e|fuzz))/|engine/tokenizer/sentencepiece_tokenizer\.cc$"),
     ("Prometheus", r"prometheus/", r"(server|tests/server)/"),
     ("Boost", r"boost/", r"(server/http/http_(server\.cc|stream\.h)|clients/loadgen/http_stream\.cc)$"),
     ("OpenSSL", r"openssl/", r"(server/credentials/|server/http/http_stream\.h$|server/net/client_socket\.cc$|server/app/model_checksums\.cc$|tests/(testing|e2e|server/net|server/credentials)/)"),
     # It clashes with gRPC's absl::string_view, so no header may carry it into another translation unit.
     ("SentencePiece", r"sentencepiece", r"engine/tokenizer[^.]*\.cc$"),
-    ("hiredis", r"hiredis/", r"engine/store/redis[^.]*\.cc$"),
+    ("hiredis", r"hiredis/", r"(engine/store/redis|tests/fuzz/redis)[^.]*\.cc$"),
     ("zstd", r"zstd", r"engine/snapshot/[^.]*\.cc$"),
     ("GoogleTest", GOOGLE_TEST := r"(gtest|gmock)/", r"tests/"),
     ("CUDA", r"(cuda|cublas|cooperative_groups)", r"(kernels/cuda|tests/(simt|cuda))/"),

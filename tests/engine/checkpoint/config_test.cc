@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/utf8.h"
 #include "engine/checkpoint/model_config.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/safetensors_bytes.h"
@@ -208,11 +209,13 @@ TEST(ModelConfigTest, EveryWrongTextIsNamed) {
       {std::string(1000000, '['), "nested too deeply"},
       {StrCat("{\"", std::string(1 << 20, 'k'), "\":1}"), "kkk...\""},
       {"\xff", "not valid JSON"},
+      {"{\xc3\xa4", "not valid JSON at byte 2"},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.text.substr(0, 100));
     const auto config = ModelConfig::Parse(c.text, "config.json");
     ASSERT_FALSE(config.ok());
+    EXPECT_EQ(ValidUtf8Prefix(config.status().message()), config.status().message().size());
     EXPECT_NE(config.status().message().find(c.message), std::string::npos)
         << config.status().message();
     EXPECT_LT(config.status().message().size(), 400u);

@@ -166,6 +166,19 @@ TEST(SnapshotFile, BelongsToItsModel) {
   }
 }
 
+TEST(SnapshotFile, ErrorsShowNamesThatCanBeShown) {
+  const auto error = [](const std::string& numerics) {
+    SnapshotBinding other = Binding();
+    other.numerics = numerics;
+    const std::string bytes = EncodeSnapshot(Example(60, true), other, StateEncoding::kF32);
+    const std::string message = DecodeSnapshot(bytes, Binding(), kLimits).status().message();
+    return message.substr(message.find(", found ") + 2);
+  };
+  EXPECT_EQ(error("cpu/other"), "found \"cpu/other\"");
+  EXPECT_EQ(error("cpu/\xff"), "found a name of 5 bytes");
+  EXPECT_EQ(error(std::string(1 << 20, 'x')), "found a name of 1048576 bytes");
+}
+
 // Undamaged, and still impossible: nothing is believed because its checksum is right.
 TEST(SnapshotFile, ImpossibleContents) {
   const auto refused = [](const char* what, const auto& change) {
@@ -218,6 +231,8 @@ TEST(SnapshotFile, ImpossibleContents) {
   generation("counts", [](Generation* g) { g->counts = {{6, 3}, {5, 2}}; });
   generation("counts", [](Generation* g) { g->counts = {{5, 6}, {6, -1}}; });
   generation("counts", [](Generation* g) { g->counts = {{kVocab, 5}}; });
+  generation("logprob_sum", [](Generation* g) { g->logprob_sum = NAN; });
+  generation("logprob_sum", [](Generation* g) { g->logprob_sum = INFINITY; });
   generation("held", [](Generation* g) { g->held = std::string("stop"); });
   generation("held", [](Generation* g) { g->held = std::string("x"); });
   generation("held", [](Generation* g) { g->held = std::string("xst"); });

@@ -7,10 +7,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <thread>
 
 #include "engine/store/redis_url.h"
 #include "engine/store/state_key.h"
+#include "engine/store/stored_header.h"
 #include "gtest/gtest.h"
 #include "tests/testing/random_model.h"
 #include "tests/testing/redis_server.h"
@@ -290,6 +292,21 @@ TEST(RedisStoreTest, RepliesThatAreNotThoseOfAListing) {
     const auto store = OpenScripted(server.port());
     ASSERT_TRUE(store.ok()) << store.status().ToString();
     EXPECT_EQ((*store)->List("acme", "session-").status().code(), Code::kUnavailable) << bad;
+  }
+}
+
+TEST(StoredHeaderTest, ATimeThatNoClockShowsIsDamage) {
+  const auto read = [](int64_t created) {
+    FieldWriter fields(kStoredMagic);
+    fields(uint64_t{1}, created);
+    const std::string bytes = std::move(fields).Take();
+    return ReadStoredHeader("k", bytes, std::ssize(bytes)).status();
+  };
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  EXPECT_TRUE(read(0).ok());
+  EXPECT_TRUE(read(kMax / 1'000'000).ok());
+  for (const int64_t created : {kMax / 1'000'000 + 1, kMax, -kMax - 1, int64_t{-1}}) {
+    EXPECT_EQ(read(created).code(), Code::kDataLoss) << created;
   }
 }
 

@@ -97,6 +97,8 @@ TEST(ChatTemplate, ErrorsNameTheLineAndTheConstruct) {
   expect("{{ x is frob }}",
          "line 1: expected a test that docs/chat-templates.md lists, found frob");
   expect("{{ 'a }}", "line 1: expected ' at the end of a string, found none");
+  expect("{{ \xe3 }}", "line 1: expected UTF-8, found other bytes");
+  expect("{{ \xc3\xa4 }}", "line 1: expected an expression, found the character \xc3\xa4");
   expect("{% break %}", "line 1: expected a loop around it, found break");
   expect("{{ (1] }}", "line 1: expected a bracket that is open, found ]");
   expect("{# x", "line 1: expected #} at the end of a comment, found none");
@@ -321,6 +323,12 @@ TEST(ChatTemplate, Folders) {
   EXPECT_EQ(folder.Rendered(), "D");
   folder.Write("chat_template.jinja", "F\n");
   EXPECT_EQ(folder.Rendered(), "F");
+  // Values of other types count as absent.
+  for (const char* other : {R"({"eos_token": {"content": 5}, "chat_template": 7})",
+                            R"({"eos_token": 5, "chat_template": [{"name": 5}, 6]})"}) {
+    folder.Write("tokenizer_config.json", other);
+    EXPECT_EQ(folder.Rendered(), "F") << other;
+  }
   folder.Write("chat_template.jinja", "x\n{% oops %}");
   EXPECT_NE(folder.Load().status().message().find("chat_template.jinja: line 2: "),
             std::string::npos);

@@ -276,6 +276,9 @@ TEST(StatusMap, Finishes) {
 TEST(StatusMap, AllCodes) {
   for (int i = 0; i <= 15; ++i) EXPECT_EQ(static_cast<int>(ToGrpcCode(static_cast<Code>(i))), i);
   EXPECT_EQ(ToGrpcStatus(NotFound("m")).error_message(), "m");
+  EXPECT_EQ(ToGrpcStatus(NotFound(std::string(1024, 'm'))).error_message(), std::string(1024, 'm'));
+  const std::string long_text = std::string(1023, 'm') + "\xc3\xa4" + std::string(1 << 20, 'm');
+  EXPECT_EQ(ToGrpcStatus(NotFound(long_text)).error_message(), std::string(1023, 'm') + "...");
 }
 
 TEST(RequestId, Charset) {

@@ -60,6 +60,9 @@ TEST(ApiKeys, ErrorsNameLineAndField) {
   EXPECT_EQ(ErrorOfText(Line(R"(, "max_prioritty": 1)")),
             "line 1: max_prioritty: expected name, sha256, tenant, max_priority, "
             "requests_per_minute or tokens_per_minute, found an unknown field");
+  EXPECT_EQ(ErrorOfText(Line(R"(, "max_priority": )" + std::string(100'000, '[') +
+                             std::string(100'000, ']'))),
+            "line 1: max_priority: expected an integer from 0 to 1000, found an array");
   EXPECT_EQ(ErrorOfText(Line(R"(, "tenant": "u")")),
             "line 1: tenant: expected it once, found it twice");
 }

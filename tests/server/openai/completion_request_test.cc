@@ -90,6 +90,17 @@ TEST(CompletionRequest, AResumeTokenSaysEverything) {
   EXPECT_EQ(job->requests[0].SerializeAsString(), expected.SerializeAsString());
 }
 
+TEST(CompletionRequest, NestingIsBounded) {
+  const auto nested = [](size_t levels) {
+    return R"({"prompt": "x]]\\\"]", "metadata": )" + std::string(levels - 1, '[') +
+           std::string(levels - 1, ']') + "}";
+  };
+  EXPECT_EQ(ErrorOf(nested(100)), "");
+  EXPECT_EQ(ErrorOf(nested(101)),
+            "the body: expected at most 100 levels of arrays and objects, found more");
+  EXPECT_EQ(ErrorOf(nested(1'000'000)), ErrorOf(nested(101)));
+}
+
 TEST(CompletionRequest, ErrorsNameTheField) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "the body: expected JSON, found an error at byte 1"},

@@ -1,0 +1,119 @@
+// The bodies of the OpenAI API's paths: an error that names the field, or messages of polysketch.v1
+// that the RPCs accept or refuse.
+//
+// The first byte selects the path: 0 to 4.
+#include "server/chat/chat_template.h"
+#include "server/convert/wire.h"
+#include "server/openai/chat_request.h"
+#include "server/openai/completion_request.h"
+#include "server/openai/responses_request.h"
+#include "server/openai/text_api.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/server/rpc/fake_tokenizer.h"
+
+namespace polysketch {
+namespace {
+
+using nlohmann::json;
+using testing::FakeTokenizer;
+
+const ServedModel& Model() {
+  static const FakeTokenizer tokenizer;
+  static const auto chat_template = ChatTemplate::Make(
+      {.text = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}"
+               "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
+       .pieces = {{"bos_token", "<s>"}, {"eos_token", "</s>"}}},
+      &tokenizer, /*add_bos=*/true);
+  PS_CHECK(chat_template.ok() && (*chat_template)->appends().ok());
+  static const ServedModel model = [] {
+    ServedModel served;
+    served.chat_template = chat_template->get();
+    served.rules = {.tokenizer = &tokenizer,
+                    .bos_id = FakeTokenizer::kBos,
+                    .vocab_size = FakeTokenizer::kVocabulary,
+                    .max_prompt_tokens = 1 << 20,
+                    .max_new_tokens = 1 << 20};
+    return served;
+  }();
+  return model;
+}
+
+// Messages travel from the HTTP API to the RPC as bytes.
+void CheckMessage(const google::protobuf::Message& message) {
+  const std::unique_ptr<google::protobuf::Message> other(message.New());
+  const Status status = ParseMessage(SerializeMessage(message), other.get());
+  PS_CHECK(status.ok()) << status.ToString();
+}
+
+void CheckJob(const CompletionJob& job) {
+  PS_CHECK(!job.requests.empty() && job.requests.size() <= kMaxPrompts);
+  PS_CHECK(job.options.choices >= 1 && job.options.choices <= 64);
+  for (const v1::CompleteRequest& request : job.requests) {
+    CheckMessage(request);
+    const auto params = ToGenerateParams(request, Model().rules);
+    if (!params.ok()) fuzz::CheckError(params.status());
+  }
+}
+
+std::string Serialized(const CompletionJob& job) {
+  std::string bytes;
+  for (v1::CompleteRequest request : job.requests) {
+    request.mutable_sampling()->clear_logit_bias();  // a map has no order
+    bytes += request.SerializeAsString();
+  }
+  return bytes;
+}
+
+Result<CompletionJob> Job(char path, const json& body) {
+  if (path == '0') return ToCompletionJob(body);
+  if (path == '1') return ToChatJob(body, Model());
+  PS_ASSIGN_OR_RETURN(ResponseJob response, ToResponseJob(body, Model()));
+  PS_CHECK(response.job.requests.size() == 1);
+  (void)response.echo.dump(-1, ' ', false, json::error_handler_t::replace);
+  return std::move(response.job);
+}
+
+void CheckCompletion(char path, const std::string& text) {
+  const Result<json> body = ParseJsonObject(text);
+  if (!body.ok()) return fuzz::CheckError(body.status());
+  const Result<CompletionJob> job = Job(path, *body);
+  if (!job.ok()) return fuzz::CheckError(job.status());
+  CheckJob(*job);
+  // The same object in other words.
+  const Result<json> pretty = ParseJsonObject(body->dump(1, '\t', /*ensure_ascii=*/true));
+  PS_CHECK(pretty.ok()) << pretty.status().ToString();
+  const Result<CompletionJob> same = Job(path, *pretty);
+  PS_CHECK(same.ok()) << same.status().ToString();
+  PS_CHECK(Serialized(*job) == Serialized(*same));
+}
+
+void CheckText(const Result<TextJob>& job) {
+  if (!job.ok()) return fuzz::CheckError(job.status());
+  CheckMessage(*job->request);
+}
+
+}  // namespace
+}  // namespace polysketch
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace polysketch;
+  if (size == 0) return 0;
+  const char path = static_cast<char>(data[0]);
+  const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  switch (path) {
+    case '0':
+    case '1':
+    case '2':
+      CheckCompletion(path, text);
+      break;
+    case '3':
+      CheckText(ToTokenizeJob(text, Model()));
+      break;
+    case '4':
+      CheckText(ToDetokenizeJob(text, Model()));
+      break;
+    default:
+      return -1;  // not for the corpus
+  }
+  return 0;
+}
