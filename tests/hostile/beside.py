@@ -65,6 +65,9 @@ class Reference:
         return [f"of {len(tokens)} tokens the first {same} are those of a run without the attack"]
 
 
+REFERENCE = Reference(lambda: serving.Server({"prefix-cache-min-tokens": 0}))
+
+
 class Beside:
     """A neighbour whose stream has begun. `target`: the fields of neighbour.py."""
 

@@ -7,12 +7,11 @@ import tempfile
 import unittest
 
 import serving
-from beside import Beside, Reference
+from beside import REFERENCE, Beside
 from sessions import SessionClient
 
 FULL = os.environ.get("POLYSKETCH_TEST_FULL") == "1"
 LONGEST_GAP = 1.0
-REFERENCE = Reference(lambda: serving.Server())
 
 
 class HostileTest(unittest.TestCase):
