@@ -181,7 +181,7 @@ class AttackRun:
 
     def _beside_neighbour(self, attack, server, target, proxy):
         row = Row(attack)
-        beside = Beside(target)
+        beside = Beside(target, endless=attack.slots)
         server.reset_peak()
         row.start = server.resident_mib()
         beside.start()
@@ -204,7 +204,7 @@ class AttackRun:
             return
         row.gap, row.first, row.probe = (told["gaps"][name] for name in ("token", "first", "probe"))
         row.broken += told["errors"]
-        row.broken += self._reference.differences(told["tokens"])
+        row.broken += self._reference.differences(told["streams"])
         if row.gap > LONGEST_GAP:
             row.broken.append(f"{row.gap:.2f} s between two tokens, at most {LONGEST_GAP:.0f}")
         if row.first > LONGEST_GAP and not row.attack.slots:

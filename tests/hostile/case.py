@@ -42,7 +42,7 @@ class HostileTest(unittest.TestCase):
         told = beside.stop()
         self.assertTrue(told, "the neighbour did not end")
         self.assertEqual(told["errors"], [])
-        self.assertEqual(REFERENCE.differences(told["tokens"]), [])
+        self.assertEqual(REFERENCE.differences(told["streams"]), [])
         for name in ("token", "first"):
             self.assertLessEqual(told["gaps"][name], LONGEST_GAP, name)
 
