@@ -24,7 +24,7 @@ import time
 
 import edge
 import serving
-from beside import ATTACKER, Beside, Child, Reference
+from beside import ATTACKER, REFERENCE, Beside, Child, Reference
 
 REQUEST_MEMORY = 128  # MiB
 SPARE = 64  # MiB, for buffers of sockets, stacks and what the allocator keeps
@@ -145,7 +145,7 @@ def idle(server):
 class AttackRun:
     def __init__(self, binary=None, full=False, through_edge=False, kill_above=None):
         self._binary, self._full, self._edge, self._kill_above = binary, full, through_edge, kill_above
-        self._reference = Reference(lambda: serving.Server(FLAGS, binary))
+        self._reference = Reference(lambda: serving.Server(FLAGS, binary)) if binary else REFERENCE
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="hostile-"))
         self._certificate = edge.make_certificate(self._folder)
 
@@ -181,7 +181,7 @@ class AttackRun:
 
     def _beside_neighbour(self, attack, server, target, proxy):
         row = Row(attack)
-        beside = Beside(target)
+        beside = Beside(target, endless=attack.slots)
         server.reset_peak()
         row.start = server.resident_mib()
         beside.start()
@@ -204,7 +204,7 @@ class AttackRun:
             return
         row.gap, row.first, row.probe = (told["gaps"][name] for name in ("token", "first", "probe"))
         row.broken += told["errors"]
-        row.broken += self._reference.differences(told["tokens"])
+        row.broken += self._reference.differences(told["streams"])
         if row.gap > LONGEST_GAP:
             row.broken.append(f"{row.gap:.2f} s between two tokens, at most {LONGEST_GAP:.0f}")
         if row.first > LONGEST_GAP and not row.attack.slots:

@@ -11,6 +11,7 @@ import neighbour
 import serving
 
 HERE = pathlib.Path(__file__).resolve().parent
+TOKENS = 1000  # of a completion of the neighbour
 ATTACKER = "127.0.0.66"  # the address of attackers; the neighbour has 127.0.0.1
 
 
@@ -52,25 +53,31 @@ class Reference:
     def first(self, count):
         if len(self._tokens) < count:
             with self._start_server() as server:
-                self._tokens, status = serving.completion(server.grpc, neighbour.PROMPT, max(count, 4000))
+                self._tokens, status = serving.completion(server.grpc, neighbour.PROMPT, max(count, TOKENS))
             assert status == "OK" and len(self._tokens) >= count, f"{status}, {len(self._tokens)} tokens"
         return self._tokens[:count]
 
-    def differences(self, tokens):
-        """What is wrong with the tokens of a neighbour: a list of at most one text."""
-        expected = self.first(len(tokens))
-        if tokens and tokens == expected:
-            return []
-        same = next((at for at, (one, other) in enumerate(zip(tokens, expected)) if one != other), len(tokens))
-        return [f"of {len(tokens)} tokens the first {same} are those of a run without the attack"]
+    def differences(self, streams):
+        """What is wrong with the tokens of the streams of a neighbour: texts."""
+        wrong = [] if any(streams) else ["no tokens"]
+        for tokens in streams:
+            expected = self.first(len(tokens))
+            if tokens != expected:
+                same = next(at for at, (one, other) in enumerate(zip(tokens, expected)) if one != other)
+                wrong.append(f"of {len(tokens)} tokens the first {same} are those of a run without the attack")
+        return wrong
+
+
+REFERENCE = Reference(lambda: serving.Server({"prefix-cache-min-tokens": 0}))
 
 
 class Beside:
-    """A neighbour whose stream has begun. `target`: the fields of neighbour.py."""
+    """A neighbour whose first stream has begun. `target`: the fields of neighbour.py. `endless`: one completion that does not
+    end, for attacks in which another would wait for a slot."""
 
-    def __init__(self, target):
+    def __init__(self, target, endless=False):
         self._told = None
-        self._child = Child("neighbour.py", json.dumps({**target, "tokens": 1000000}))
+        self._child = Child("neighbour.py", json.dumps({**target, "tokens": 1000000 if endless else TOKENS}))
         if self._child.line() != "ready":
             raise AssertionError("the neighbour did not start")
         time.sleep(0.2)
@@ -80,7 +87,7 @@ class Beside:
         self._child.say("start")
 
     def stop(self):
-        """tokens, gaps and errors; {} for a neighbour that hangs."""
+        """streams, gaps and errors; {} for a neighbour that hangs."""
         if self._told is None:
             self._told = self._child.result(30)
         return self._told

@@ -1,5 +1,6 @@
 """HAProxy with deploy/haproxy before a server, and the certificate of tests with TLS."""
 
+import itertools
 import os
 import pathlib
 import socket
@@ -33,10 +34,12 @@ def make_certificate(folder):
     return made
 
 
-def server_flags(folder, number=[0]):
+_sockets = itertools.count(1)
+
+
+def server_flags(folder):
     """The flags of the server that the configuration names."""
-    number[0] += 1
-    return {"listen": f"unix:{folder}/grpc-{number[0]}.sock", "max-connections": 1100, "max-calls": 1100}
+    return {"listen": f"unix:{folder}/grpc-{next(_sockets)}.sock", "max-connections": 1100, "max-calls": 1100}
 
 
 def free_address():

@@ -16,7 +16,7 @@ from attack_run import HEADER, AttackRun
 from beside import ATTACKER
 
 # One of each kind; all of them with full counts.
-IN_CI = ("continuation_literals", "rapid_reset_8", "half_messages", "stalled_readers", "open_streams", "slow_tls")
+IN_CI = ("continuation_literals", "rapid_reset_8", "half_messages", "unread_replies", "open_streams", "slow_tls")
 
 
 def seconds(text):

@@ -216,8 +216,9 @@ class Connection:
         # OpenSSL does not let two threads use a connection at once.
         self._tls = threading.Lock() if tls is not None else None
         self.send(PREFACE + settings(window=window) + (frame(WINDOW_UPDATE, payload=struct.pack(">I", 1 << 30)) if window else b""))
+        self._reader = threading.Thread(target=self._read, daemon=True)
         if read:
-            threading.Thread(target=self._read, daemon=True).start()
+            self._reader.start()
 
     def _send_all(self, data):
         if self._tls is None:
@@ -298,6 +299,9 @@ class Connection:
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
+        # The reader must not meet another socket that gets the same descriptor.
+        if self._reader.ident is not None and self._reader is not threading.current_thread():
+            self._reader.join(5)
         self.socket.close()
 
     def _end(self):

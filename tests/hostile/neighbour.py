@@ -2,10 +2,10 @@
 
     neighbour.py JSON
 
-JSON has grpc, http and metrics addresses, tokens (the limit of the completion), ca (file of the certificate if gRPC has TLS)
-and http_tls (whether HTTP has TLS too). One seeded completion streams from before the attack to after it. Meanwhile small completions start on the same connection, and
-probes ask health, /healthz and /metrics over new connections. A line "start" on stdin begins the measurement, the end of
-stdin ends it; the last line of the output is a JSON object."""
+JSON has grpc, http and metrics addresses, tokens (of a completion), ca (file of the certificate if gRPC has TLS) and http_tls
+(whether HTTP has TLS too). The same seeded completion streams again and again, from before the attack to after it. Meanwhile
+small completions start on the same connection, and probes ask health, /healthz and /metrics over new connections. A line
+"start" on stdin begins the measurement, the end of stdin ends it; the last line of the output is a JSON object."""
 
 import json
 import ssl
@@ -33,7 +33,7 @@ class Neighbour:
         self._http_tls = self._tls if fields.get("http_tls") else None
         self._limit = fields["tokens"]
         self.measuring = self.stopped = False
-        self.tokens, self.gaps, self.errors = [], {"token": 0.0, "first": 0.0, "probe": 0.0}, {}
+        self.streams, self.gaps, self.errors = [], {"token": 0.0, "first": 0.0, "probe": 0.0}, {}
         self.started = threading.Event()
 
     def _longest(self, name, seconds):
@@ -45,24 +45,37 @@ class Neighbour:
             self.errors.setdefault(what, []).append(why)
 
     def stream(self, connection):
+        try:
+            while not self.stopped and self._one_stream(connection):
+                pass
+        except (http2.Closed, TimeoutError) as error:
+            self._failed("the stream", str(error))
+        self.started.set()
+
+    def _one_stream(self, connection):
+        """Whether the completion ended as it should."""
         call = connection.call("Complete", [("x-tenant-id", "neighbour")])
         call.send(messages.complete_request(PROMPT, self._limit), end=True)
-        last = time.monotonic()
+        tokens, last = [], None
+        self.streams.append(tokens)
         while not self.stopped:
             try:
                 got = call.receive(timeout=0.1)
             except TimeoutError:
-                self._longest("token", time.monotonic() - last)
+                if last is not None:
+                    self._longest("token", time.monotonic() - last)
                 continue
             if got is None:
-                self._failed("the stream", f"{call.status} {call.message}")
-                self.started.set()
-                return
-            self.tokens += messages.delta_tokens(got[1])
-            self._longest("token", got[0] - last)
+                if call.status != "OK":
+                    self._failed("the stream", f"{call.status} {call.message}")
+                return call.status == "OK"
+            tokens += messages.delta_tokens(got[1])
+            if last is not None:
+                self._longest("token", got[0] - last)
             last = got[0]
             self.started.set()
         call.cancel()
+        return True
 
     def newcomer(self, connection):
         """Small completions: how long a call waits for its first token."""
@@ -126,7 +139,7 @@ class Neighbour:
         for thread in threads:
             thread.join(12)
         errors = [f"{what} failed {len(reasons)} times: {reasons[0]}" for what, reasons in self.errors.items()]
-        print(json.dumps({"tokens": self.tokens, "gaps": self.gaps, "errors": errors}), flush=True)
+        print(json.dumps({"streams": self.streams, "gaps": self.gaps, "errors": errors}), flush=True)
 
 
 if __name__ == "__main__":
