@@ -40,11 +40,11 @@ struct GenerateRequest {
   // The sequence that the prompt continues; null: the empty sequence. A snapshot with a Generation
   // is a migrated completion that resumes: `params` is then ignored and `prompt` must be empty.
   std::shared_ptr<const Snapshot> start = nullptr;
+  bool keep = false;  // FinishEvent holds a snapshot of the whole sequence
+  CacheParams cache = {};
   // The values of `start` came from a client: logits that are not finite are its error then, and
   // not the model's.
   bool client_start = false;
-  bool keep = false;  // FinishEvent holds a snapshot of the whole sequence
-  CacheParams cache = {};
 };
 
 struct ScoreRequest {

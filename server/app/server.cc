@@ -30,6 +30,7 @@ namespace {
 
 // Time for last messages to leave after the engine's drain, before calls are cancelled.
 constexpr std::chrono::milliseconds kGoodbye{1000};
+constexpr int64_t kUnreadBytes = 16 << 10;
 // Time for the bytes of calls that were cancelled.
 constexpr std::chrono::milliseconds kLastBytes{200};
 // Time between two SessionTable::Maintain.
@@ -59,7 +60,7 @@ constexpr HttpLimits kMetricsLimits = {.max_connections = 32,
 // A block of fields that gRPC refuses for --max-metadata-bytes is a call's error; a much larger one
 // closes the connection.
 FrameLimits FrameLimitsOf(const ServerConfig& config) {
-  return {.header_bytes = 4 * config.max_metadata_bytes,
+  return {.header_bytes = 2 * config.max_metadata_bytes,
           .header_fields = std::max<int64_t>(128, config.max_metadata_bytes / 32),
           .open_streams = MaxStreams(config),
           .resets_per_second = static_cast<double>(config.max_resets_per_second),
@@ -142,6 +143,10 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder* builde
   };
   set(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_concurrent_streams);
   set(GRPC_ARG_ENABLE_CHANNELZ, 0);
+  // Bytes of whole messages that a call may send before they are read. gRPC opens the window for the
+  // rest of a message that is being read, whatever its size.
+  set(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kUnreadBytes);
+  set(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // it would enlarge that for fast connections
   set(GRPC_ARG_KEEPALIVE_TIME_MS, config.keepalive_time.count());
   set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, config.keepalive_timeout.count());
   set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

@@ -17,7 +17,7 @@ namespace polysketch {
 namespace {
 
 // Bytes that a connection moves in one turn: the others wait meanwhile.
-constexpr size_t kTurnBytes = 64 << 10;
+constexpr size_t kTurnBytes = 32 << 10;
 // Buffers of an idle connection that are kept.
 constexpr size_t kKeptBytes = 16 << 10;
 

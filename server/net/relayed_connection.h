@@ -40,7 +40,7 @@ class RelayedConnection {
 
   // Watches the client's socket in the epoll set.
   void Watch(int epoll_fd);
-  // Each moves the bytes that are ready, at most 64 KiB.
+  // Each moves the bytes that are ready, at most 32 KiB.
   void OnClient(uint32_t events, TimePoint now);
   void OnServer(uint32_t events, TimePoint now);
   // Closes the connection if `status` is an error; writes what the filter has appended.

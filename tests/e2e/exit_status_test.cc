@@ -54,7 +54,7 @@ class ExitStatus : public ::testing::Test {
 };
 
 TEST_F(ExitStatus, OfAServerWithABadCommandLine) {
-  ExpectExit(RunServer({"--model", DemoModel(), "--frob"}), 2, "--frob");
+  ExpectExit(RunServer({"--frob=x", "--model", DemoModel()}), 2, "--frob");
   ExpectExit(RunServer({"--model", DemoModel(), "--max-queue", "x"}), 2, "max-queue");
   ExpectExit(RunServer({}), 2, "--model");
   ExpectExit(RunServer({"--model", DemoModel(), "--state-store", "file:x"}), 2, "--state-store");

@@ -99,7 +99,7 @@ TEST_F(MemoryTest, SilentPrompts) {
 TEST_F(MemoryTest, RepliesThatAreNotRead) {
   windows_.small_windows = true;
   v1::TokenizeRequest request;
-  while (request.text().size() < 2000000) *request.mutable_text() += "It was a fine morning. ";
+  while (request.text().size() < 1000000) *request.mutable_text() += "It was a fine morning. ";
   SendAndStaySilent(12, "Tokenize", {request.SerializeAsString()}, /*close=*/true);
   ExpectBounded();
   // The calls end by themselves after the stall deadline.

@@ -32,7 +32,7 @@ struct Run {
   Status status;
 };
 
-// A script: each step is a direction, a length and so many bytes.
+// A script: each step is a direction, a length, and the bytes.
 Run Play(std::string_view script, size_t cut, Ledger* ledger) {
   Run run;
   const FrameLimits limits{.header_bytes = 2000, .header_fields = 30, .open_streams = 5};

@@ -65,8 +65,11 @@ void Simulation::Submit(Client* client, std::shared_ptr<const Snapshot> start) {
         context_, client->id, ScoreRequest{client->info, client->feed}, client->stream));
     return;
   }
-  GenerateRequest work{client->info, request.tokens, request.params, std::move(start),
-                       client->session != nullptr};
+  GenerateRequest work{.info = client->info,
+                       .prompt = request.tokens,
+                       .params = request.params,
+                       .start = std::move(start),
+                       .keep = client->session != nullptr};
   int64_t max_tokens = *request.params.max_tokens;
   uint64_t seed = *request.params.sampling.seed;
   if (work.start != nullptr && work.start->generation) {
@@ -193,7 +196,7 @@ void Simulation::Commit(Client* client) {
   client->lease.reset();
   if (!done.ok()) return Refuse(client, done.status());
   if (done->tokens != client->request->session_tokens) {
-    Fail("session ", session->id, " has ", done->tokens, " tokens");
+    Fail("session ", session->id, " has ", done->tokens, " tokens, expected ", client->request->session_tokens);
   }
   client->over = true;
   ++happened_.turns;
