@@ -31,6 +31,8 @@ namespace {
 // Time for last messages to leave after the engine's drain, before calls are cancelled.
 constexpr std::chrono::milliseconds kGoodbye{1000};
 constexpr int64_t kUnreadBytes = 16 << 10;
+// Of gRPC's buffers: messages of several calls that share a buffer keep it until the last is freed.
+constexpr int kReadChunkBytes = 16 << 10;
 // Time for the bytes of calls that were cancelled.
 constexpr std::chrono::milliseconds kLastBytes{200};
 // Time between two SessionTable::Maintain.
@@ -131,6 +133,7 @@ void ReplyPreflight(HttpExchange& exchange) {
 void SetMessageLimits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(Clamped(config.max_message_bytes));
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, Clamped(config.max_metadata_bytes));
+  builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadChunkBytes);
   // Compression is off: a compressed message may expand to a thousand times its size.
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder->SetCompressionAlgorithmSupportStatus(algorithm, false);

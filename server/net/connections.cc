@@ -79,7 +79,11 @@ std::string PeerOf(std::string_view key) {
 ConnectionTable::Id ConnectionTable::Add(const std::string& key, int fd) {
   std::lock_guard lock(mutex_);
   const bool full = static_cast<int64_t>(connections_.size()) >= limits_.max_connections;
-  if (calls_ > 2 * limits_.max_calls || (full && !CloseOneOf(PeerOf(key)))) {
+  const std::string peer = PeerOf(key);
+  const auto calls = peer_calls_.find(peer);
+  const bool floods =
+      calls != peer_calls_.end() && calls_ > 2 * limits_.max_calls && 2 * calls->second > calls_;
+  if (floods || (full && !CloseOneOf(peer))) {
     ++refused_;
     return 0;
   }
@@ -133,7 +137,9 @@ ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer) {
   const std::string key = ConnectionKey(grpc_peer);
   std::lock_guard lock(mutex_);
   Call call;
+  call.peer = PeerOf(key);
   ++calls_;
+  ++peer_calls_[call.peer];
   const bool crowded = calls_ > limits_.max_calls;
   const auto id = ids_.find(key);
   if (id == ids_.end()) {
@@ -156,6 +162,8 @@ ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer) {
 void ConnectionTable::EndCall(const Call& call, bool aborted, TimePoint now) {
   std::lock_guard lock(mutex_);
   --calls_;
+  if (const auto calls = peer_calls_.find(call.peer); --calls->second == 0)
+    peer_calls_.erase(calls);
   const auto found = connections_.find(call.connection);
   if (found == connections_.end()) return;
   Connection& connection = found->second;

@@ -59,7 +59,8 @@ class ConnectionTable {
   // The caller owns `fd`, the connection's socket, through which the table can close the connection.
   // When max_connections are open, the table closes one of the peer that has the most, preferably
   // one without calls, if the newcomer's peer has fewer. Returns 0 if it cannot, or when more than
-  // twice max_calls are not yet freed: the client that caused them must not come back first.
+  // twice max_calls are not yet freed and its peer has more than half of them: the client that caused
+  // them must not come back first.
   Id Add(const std::string& key, int fd);
   // Called before `fd` is closed.
   void Remove(Id id);
@@ -72,6 +73,7 @@ class ConnectionTable {
   struct Call {
     Verdict verdict = Verdict::kAccepted;
     Id connection = 0;  // 0: not a connection of this table
+    std::string peer;   // PeerOf its key
   };
   // BeginCall and EndCall are called for every call of any method, whatever the verdict.
   Call BeginCall(std::string_view grpc_peer);
@@ -108,6 +110,7 @@ class ConnectionTable {
   std::unordered_map<std::string, Id> ids_;
   Id next_id_ = 1;
   int64_t calls_ = 0;
+  std::unordered_map<std::string, int64_t> peer_calls_;  // by PeerOf; not yet freed
   uint64_t refused_ = 0;
   uint64_t abusive_ = 0;
 };

@@ -2,10 +2,12 @@
 #include "engine/engine.h"
 
 #include <condition_variable>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -113,7 +115,7 @@ TEST_F(EngineTest, QueueIsBounded) {
   engine_->Cancel(ids[1]);
   readers[1]->ReadAll();
   // A client that has read the FinishEvent can submit again.
-  EXPECT_TRUE(engine_->Submit(Greedy(5, 5), refused.stream).ok());
+  ASSERT_TRUE(engine_->Submit(Greedy(5, 5), refused.stream).ok());
   engine_->Cancel(ids[4]);
   for (auto& reader : readers) reader->ReadAll();
   refused.ReadAll();
@@ -240,6 +242,7 @@ TEST_F(EngineTest, DeadlineWakesASleepingEngine) {
   ASSERT_TRUE(engine_->Submit(request, waiting.stream).ok());
   waiting.ReadAll();
   EXPECT_EQ(waiting.got.finish->reason, FinishReason::kDeadline);
+  EXPECT_LT(Clock::now(), request.info.deadline + 10s) << "woken by the stall deadline of 30 s";
   std::this_thread::sleep_until(request.info.deadline + 100ms);
   idle.ReadAll();
   EXPECT_EQ(idle.got.finish->reason, FinishReason::kDeadline);
@@ -317,6 +320,34 @@ TEST_F(EngineTest, DrainLetsRunningOnesFinish) {
     }
     ASSERT_TRUE(reader->got.finish.has_value());
     EXPECT_EQ(reader->got.tokens.size(), 50u);
+  }
+}
+
+// While a step runs, the engine thread knows nothing of the requests that are submitted.
+TEST_F(EngineTest, DrainWaitsForWhatWasSubmittedDuringAStep) {
+  Start({.max_sequences = 4, .max_queue = 1 << 20});
+  model_->step_time = 50ms;
+  std::vector<std::unique_ptr<Reader>> during;
+  std::promise<void> begun;
+  const auto running = std::make_shared<EventStream>(100);
+  // Called within the last step of the only request that the engine thread knows.
+  running->SetOnReady([&, once = true]() mutable {
+    if (!std::exchange(once, false)) return;
+    while (true) {
+      auto reader = std::make_unique<Reader>(100);
+      if (!engine_->Submit(Greedy(3, 1), reader->stream).ok()) return;  // the drain has begun
+      during.push_back(std::move(reader));
+      if (during.size() == 1) begun.set_value();
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  ASSERT_TRUE(engine_->Submit(Greedy(3, 1), running).ok());
+  begun.get_future().wait();
+  EXPECT_TRUE(engine_->Drain(60s));
+  for (const auto& reader : during) {
+    while (reader->ReadOne()) {
+    }
+    EXPECT_TRUE(reader->got.finish.has_value());
   }
 }
 

@@ -88,6 +88,19 @@ TEST(TokenFeedTest, RoomAndData) {
   EXPECT_TRUE(feed.Exhausted());
 }
 
+// Callbacks run without the lock of the feed.
+TEST(TokenFeedTest, CallbacksMayUseTheFeed) {
+  TokenFeed feed(2);
+  size_t at_data = 0, at_room = 0;
+  feed.SetOnData([&] { at_data = feed.available(); });
+  feed.SetOnRoom([&] { at_room = feed.available(); });
+  EXPECT_FALSE(feed.Push({1, 2}));
+  EXPECT_EQ(at_data, 2u);
+  std::vector<int32_t> out;
+  feed.Pull(1, &out);
+  EXPECT_EQ(at_room, 1u);
+}
+
 TEST(TokenFeedTest, ProducerAndConsumerThreads) {
   constexpr int32_t kTokens = 5000;
   TokenFeed feed(16);

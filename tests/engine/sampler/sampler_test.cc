@@ -135,6 +135,18 @@ TEST(SamplerTest, DistributionOfEachOption) {
   }
 }
 
+// Weights whose sums are exact: the set that reaches p exactly is the smallest that reaches it.
+TEST(SamplerTest, TopPEndsWhereItIsReached) {
+  for (const float top_p : {0.25f, 0.5f, 0.75f}) {
+    SCOPED_TRACE(top_p);
+    SamplingParams params;
+    params.top_p = top_p;
+    ExpectDistribution({3, 3, 3, 3}, params);
+    params.top_k = 4;
+    ExpectDistribution({3, -90, 3, 3, 3}, params);
+  }
+}
+
 // A vocabulary of several blocks (row.h), few of which hold what is likely.
 TEST(SamplerTest, DistributionOverBlocks) {
   std::vector<float> logits = SomeLogits(1300, 8);

@@ -1,6 +1,7 @@
 // Drafts save steps and change nothing: drafters alone, and sequences with them and without.
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "engine/scheduler/generate_sequence.h"
@@ -10,6 +11,7 @@
 #include "engine/speculation/ngram_drafter.h"
 #include "gtest/gtest.h"
 #include "tests/engine/testing/collected.h"
+#include "tests/engine/testing/engine_fixture.h"
 #include "tests/engine/testing/fake_model.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/random.h"
@@ -297,6 +299,36 @@ TEST_F(ChoicesTest, EachIsWhatItsSeedGivesAlone) {
     EXPECT_EQ(all.finish->usage.prompt_tokens, static_cast<int64_t>(size));
     EXPECT_EQ(all.finish->text, "");
   }
+}
+
+TEST_F(ChoicesTest, EachHasASeedOfItsOwn) {
+  GenerateParams params;
+  params.max_tokens = 30;
+  params.sampling.seed = 99;
+  params.ignore_eos = true;
+  params.n = params.best_of = 8;
+  const Collected all = Run(Tokens(20, 5), params, 0);
+  std::set<uint64_t> seeds;
+  std::set<Tokens> outputs;
+  for (const auto& [index, choice] : all.choices) {
+    seeds.insert(choice.end->seed);
+    outputs.insert(choice.tokens);
+  }
+  EXPECT_EQ(seeds.size(), 8u);
+  EXPECT_EQ(outputs.size(), 8u);
+}
+
+TEST_F(ChoicesTest, TheyCountAsOneRequest) {
+  testing::CountingObserver observer;
+  context_.observer = &observer;
+  GenerateParams params;
+  params.max_tokens = 30;
+  params.ignore_eos = true;
+  params.n = params.best_of = 3;
+  Run(Tokens(20, 5), params, 0);
+  EXPECT_EQ(observer.admitted, 1);
+  EXPECT_EQ(observer.finished, 1);
+  EXPECT_EQ(observer.completion_tokens, 3 * 30);
 }
 
 TEST_F(ChoicesTest, BestOfGivesTheMostLikely) {

@@ -67,6 +67,19 @@ TEST_F(GuardTest, KnowsItsKeys) {
   EXPECT_EQ(guard_->refused(), (RefusedCounts{9, 3, 0, 0}));
 }
 
+TEST_F(GuardTest, EveryByteOfAHashCounts) {
+  const Sha256 hash = Sha256Of("secret-a");
+  std::string text;
+  for (size_t i = 0; i < hash.size(); ++i) {
+    Sha256 other = hash;
+    other[i] ^= 1;
+    text +=
+        StrCat(R"({"name": "k)", i, R"(", "sha256": ")", Hex(other), R"(", "tenant": "t"})", "\n");
+  }
+  Open(text);
+  EXPECT_EQ(CodeOf("Bearer secret-a"), Code::kUnauthenticated);
+}
+
 TEST_F(GuardTest, RequestsAMinute) {
   Open(Line("a", "secret-a", R"(, "requests_per_minute": 3)") + Line("b", "secret-b"));
   for (int i = 0; i < 3; ++i) EXPECT_EQ(CodeOf("Bearer secret-a", start_), Code::kOk) << i;

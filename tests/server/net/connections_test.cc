@@ -162,6 +162,20 @@ TEST_F(FullTable, TheSameClientIsRefused) {
   for (const Pair& pair : pairs_) EXPECT_FALSE(pair.closed());
 }
 
+TEST(ConnectionTable, AFloodOfCallsRefusesItsOwnClientOnly) {
+  ConnectionTable table({.max_calls = 4, .max_calls_per_connection = 100});
+  Pair pairs[3];
+  ASSERT_NE(table.Add("10.0.0.1:1", pairs[0].ours), 0U);
+  std::vector<ConnectionTable::Call> calls;
+  for (int i = 0; i < 9; ++i) calls.push_back(table.BeginCall("ipv4:10.0.0.1:1"));
+  EXPECT_EQ(table.Add("10.0.0.1:2", pairs[1].ours), 0U);
+  EXPECT_NE(table.Add("10.0.0.2:1", pairs[2].ours), 0U);
+  table.EndCall(calls.back(), true);
+  calls.pop_back();
+  EXPECT_NE(table.Add("10.0.0.1:2", pairs[1].ours), 0U);
+  for (const auto& call : calls) table.EndCall(call, false);
+}
+
 TEST_F(FullTable, CallsEndOnlyForAClientOfMoreThanHalf) {
   std::vector<ConnectionTable::Call> calls;
   for (int i = 0; i < 4; ++i) calls.push_back(table_.BeginCall(StrCat("ipv4:10.0.0.1:", i + 1)));
