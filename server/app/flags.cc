@@ -154,7 +154,7 @@ constexpr Flag kFlags[] = {
      "connection that has less than its share."},
     {"max-resets-per-second", kInteger, "N", &C::max_resets_per_second, 1, kMany,
      "limit of the calls that a connection aborts, and of the streams that it resets, in a second; "
-     "ten times that in a burst. Beyond it the connection is closed."},
+     "three times that in a burst. Beyond it the connection is closed."},
     {"stream-buffer", kInteger, "N", &C::stream_buffer, 1, 65536,
      "limit of the events that wait for a slow reader. Beyond it the sequence is idle and may be "
      "preempted."},

@@ -8,6 +8,8 @@ namespace polysketch {
 namespace {
 
 constexpr double kBurstSeconds = 10;
+// Shorter: gRPC holds 12 KB for each reset stream until its threads free the call.
+constexpr double kResetBurstSeconds = 3;
 constexpr int kPrefixBytes = 5;  // of a gRPC message: a flag and its length
 // Frames of the client without DATA: the largest that an endpoint must accept, which gRPC announces.
 constexpr uint32_t kMaxControlFrame = 16 << 10;
@@ -31,7 +33,7 @@ FrameFilter::FrameFilter(const FrameLimits& limits, MessageMemory* memory, Outpu
     : limits_(limits),
       memory_(memory),
       output_(output),
-      resets_(limits.resets_per_second, kBurstSeconds * limits.resets_per_second),
+      resets_(limits.resets_per_second, kResetBurstSeconds * limits.resets_per_second),
       control_(limits.control_frames_per_second, kBurstSeconds * limits.control_frames_per_second),
       scanner_(limits.header_bytes, limits.header_fields) {}
 

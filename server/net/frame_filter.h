@@ -20,7 +20,7 @@ struct FrameLimits {
   int64_t header_bytes = 64 << 10;  // of a header block on the wire
   int64_t header_fields = 512;      // of a header block
   int64_t open_streams = 288;
-  double resets_per_second = 100;  // sustained, of streams; ten times that in a burst
+  double resets_per_second = 100;  // sustained, of streams; three times that in a burst
   // Frames that carry nothing: PING, SETTINGS, WINDOW_UPDATE, PRIORITY, unknown types, and DATA of
   // less than 1 KiB that ends no message. Sustained; ten times that in a burst. A PING or SETTINGS
   // that must be answered counts ten times.

@@ -17,6 +17,9 @@ namespace {
 
 constexpr uint64_t kWakeEvent = ~uint64_t{0};
 constexpr std::chrono::milliseconds kDeadlinePeriod{1000};
+// Bytes that gRPC may hold for a byte of a message: two messages share a buffer, and the buffer stays
+// until both are freed.
+constexpr int64_t kHeldPerByte = 2;
 
 }  // namespace
 
@@ -159,12 +162,14 @@ void Relay::Sweep() {
 
 bool Relay::Charge(FrameFilter* filter, int64_t bytes) {
   do {
-    if (memory_->TryAdd(RequestPhase::kMessage, bytes)) return true;
+    if (memory_->TryAdd(RequestPhase::kMessage, kHeldPerByte * bytes)) return true;
   } while (MakeRoom(filter, bytes));
   return false;
 }
 
-void Relay::Release(int64_t bytes) { memory_->Subtract(RequestPhase::kMessage, bytes); }
+void Relay::Release(int64_t bytes) {
+  memory_->Subtract(RequestPhase::kMessage, kHeldPerByte * bytes);
+}
 
 bool Relay::MakeRoom(const FrameFilter* filter, int64_t bytes) {
   std::unordered_map<std::string, int64_t> held;  // by peer

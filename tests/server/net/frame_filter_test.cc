@@ -189,7 +189,7 @@ TEST_F(FrameFilterTest, BoundsOpenStreamsAndResets) {
     stream += 2;
     ++resets;
   }
-  EXPECT_EQ(resets, 20);
+  EXPECT_EQ(resets, 6);
 }
 
 TEST_F(FrameFilterTest, ResetsByTheServerCountAndEndStreams) {
@@ -206,7 +206,7 @@ TEST_F(FrameFilterTest, ResetsByTheServerCountAndEndStreams) {
        FromClient(Open(stream)).ok() && FromServer(Reset(stream, Http2Error::kProtocolError)).ok();
        stream += 2)
     ++resets;
-  EXPECT_EQ(resets, 20);
+  EXPECT_EQ(resets, 6);
 }
 
 TEST_F(FrameFilterTest, CountsPartsOfMessages) {

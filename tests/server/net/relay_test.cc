@@ -80,7 +80,7 @@ class RelayTest : public ::testing::Test {
 
   const RelayOptions options_{.frames = {}, .handshake_timeout = std::chrono::milliseconds(1500)};
   ConnectionTable table_{{.max_connections = 3}};
-  RequestMemory memory_{1 << 20};
+  RequestMemory memory_{2 << 20};
   std::unique_ptr<Relay> relay_;
 
  private:
@@ -207,16 +207,16 @@ TEST_F(RelayTest, OneClientsHalfMessagesMakeRoomForAnothers) {
   const int greedy = Connect("10.0.0.1:1");
   Send(greedy, kStart + open);
   std::thread first = discard(Served());
-  for (int i = 0; i < 65; ++i) Send(greedy, part(i == 0));  // 1,040,000 of 1,048,576 bytes
-  for (int i = 0; i < 1000 && memory_.stats().bytes[0] < 1040000; ++i) usleep(10000);
-  EXPECT_EQ(memory_.stats().bytes[0], 1040000);
+  for (int i = 0; i < 65; ++i) Send(greedy, part(i == 0));  // which count twice: 2,080,000 of 2 MiB
+  for (int i = 0; i < 1000 && memory_.stats().bytes[0] < 2080000; ++i) usleep(10000);
+  EXPECT_EQ(memory_.stats().bytes[0], 2080000);
   const int modest = Connect("10.0.0.2:1");
   Send(modest, kStart + open + part(true));
   std::thread second = discard(Served());
   const std::string reset("\0\0\4\3\0\0\0\0\1\0\0\0\x0b", 13);
   EXPECT_EQ(Receive(greedy, reset.size()), reset);
-  for (int i = 0; i < 1000 && memory_.stats().bytes[0] != 16000; ++i) usleep(10000);
-  EXPECT_EQ(memory_.stats().bytes[0], 16000);
+  for (int i = 0; i < 1000 && memory_.stats().bytes[0] != 32000; ++i) usleep(10000);
+  EXPECT_EQ(memory_.stats().bytes[0], 32000);
   relay_.reset();
   first.join();
   second.join();
