@@ -1,4 +1,4 @@
-"""The library of faults.c, built once, and what a test tells it."""
+"""Libraries for LD_PRELOAD, built once, and what a test tells that of faults.c."""
 
 import functools
 import mmap
@@ -14,10 +14,10 @@ CLOCK = struct.Struct("q")
 
 
 @functools.cache
-def library():
-    path = pathlib.Path(tempfile.mkdtemp(prefix="faults-")) / "faults.so"
+def library(source="faults.c"):
+    path = (pathlib.Path(tempfile.mkdtemp(prefix="faults-")) / source).with_suffix(".so")
     subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-result", "-shared", "-fPIC", "-o", path,
-                    HERE / "faults.c", "-ldl"], check=True)
+                    HERE / source, "-ldl"], check=True)
     return path
 
 

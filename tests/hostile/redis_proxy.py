@@ -17,16 +17,17 @@ def free_port():
 
 
 class Redis:
-    """A redis-server that writes each change to its file, so that it can be started again."""
+    """A redis-server that writes each change to its file, so that it can be started again; with keep=False it writes none."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, keep=True):
         self.port, self._folder, self._process = free_port(), pathlib.Path(folder), None
+        self._keep = "yes" if keep else "no"
         self.start()
 
     def start(self):
         self._process = subprocess.Popen(
-            ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--appendonly", "yes",
-             "--appendfsync", "always", "--save", "", "--maxmemory", "1gb", "--maxmemory-policy", "noeviction"],
+            ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--appendonly",
+             self._keep, "--appendfsync", "always", "--save", "", "--maxmemory", "1gb", "--maxmemory-policy", "noeviction"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
         def answers():
