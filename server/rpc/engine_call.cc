@@ -233,7 +233,6 @@ void EngineCall::WriteLast() {
 void EngineCall::End(FinishEvent finish) {
   ended_ = true;
   events_.Close();
-  write_started_ = Clock::now();
   Status status = FinishStatus(finish);
   // The call ends with the status that broke it, even if the last token came before the
   // cancellation.
@@ -251,6 +250,7 @@ void EngineCall::End(FinishEvent finish) {
 
 void EngineCall::Close(Result<Messages> last, const FinishEvent* finish) {
   ended_ = true;
+  closing_ = true;
   call_.OnEnd(last.status(), finish);
   lease_.reset();
   write_started_ = Clock::now();
@@ -297,7 +297,8 @@ Status EngineCall::CheckStall() {
   std::lock_guard lock(mutex_);
   if (context_ == nullptr) return Status();
   const Clock::time_point since = Clock::now() - service()->stall_deadline;
-  if ((writing_ || ended_) && write_started_ < since) {
+  // Between the end and Close the call may wait for the store, and not for the client.
+  if ((writing_ || closing_) && write_started_ < since) {
     context_->TryCancel();  // the write cannot end otherwise, and no status can be sent before it
     return Status(Code::kAborted, "the client read no output for longer than the stall deadline");
   }

@@ -140,6 +140,7 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   grpc::ByteBuffer written_;  // the message of the outstanding write
   Messages last_;             // messages of the end that are not yet written, in reverse order
   bool writing_ = false;
+  bool closing_ = false;  // the status, and the last messages before it, are being written
   Clock::time_point write_started_;
   std::optional<Clock::time_point> read_started_;  // unset while no read is outstanding
 };

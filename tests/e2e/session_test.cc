@@ -10,6 +10,7 @@
 #include "tests/e2e/server.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/random.h"
+#include "tests/testing/redis_proxy.h"
 #include "tests/testing/redis_server.h"
 
 namespace polysketch::e2e {
@@ -60,18 +61,21 @@ class Store {
       return;
     }
     redis_ = std::make_unique<testing::RedisServer>(folder_.path());
+    proxy_ = std::make_unique<testing::RedisProxy>(redis_->port());
     const fs::path password = folder_.path() / "password";
     WriteFile(password, "hidden\n");
-    url_ = "redis://worker@127.0.0.1:" + std::to_string(redis_->port()) +
+    url_ = "redis://worker@127.0.0.1:" + std::to_string(proxy_->port()) +
            "/1?password_file=" + password.string();
     EXPECT_TRUE(WaitUntil([&] { return redis_->Answers(); }));
   }
   std::vector<std::string> flags() const { return {"--state-store", url_}; }
   fs::path folder() const { return folder_.path() / "states"; }
+  testing::RedisProxy& proxy() { return *proxy_; }
 
  private:
   Folder folder_;
   std::unique_ptr<testing::RedisServer> redis_;
+  std::unique_ptr<testing::RedisProxy> proxy_;
   std::string url_;
 };
 
@@ -243,6 +247,18 @@ TEST(Session, AMillionTokens) {
   EXPECT_LE(session["bytes"].get<int64_t>(), bytes * 5 / 4);
   EXPECT_LE(server.PeakMemoryBytes(), memory + (int64_t{8} << 20));
   EXPECT_EQ(Ask(server, Complete(20, {"--session", id}))["tokens"].size(), 20u);
+}
+
+TEST(Session, ACallThatWaitsForASlowStoreIsNoStalledReader) {
+  if (!testing::RedisServer::Exists()) GTEST_SKIP() << "there is no redis-server";
+  Store store("redis");
+  std::vector<std::string> flags = store.flags();
+  flags.insert(flags.end(), {"--stall-deadline", "300ms"});
+  const Server server({.flags = flags});
+  const std::string id = Ask(server, {"session", "create", "--durable"})["session"];
+  store.proxy().delay_ms = 1000;
+  const Json answer = Ask(server, Complete(5, {"--session", id, "--prompt", kFirst}));
+  EXPECT_EQ(answer["tokens"].size(), 5u);
 }
 
 class StoreTest : public ::testing::TestWithParam<std::string> {
