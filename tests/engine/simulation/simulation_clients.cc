@@ -196,7 +196,8 @@ void Simulation::Commit(Client* client) {
   client->lease.reset();
   if (!done.ok()) return Refuse(client, done.status());
   if (done->tokens != client->request->session_tokens) {
-    Fail("session ", session->id, " has ", done->tokens, " tokens, expected ", client->request->session_tokens);
+    Fail("session ", session->id, " has ", done->tokens, " tokens, expected ",
+         client->request->session_tokens);
   }
   client->over = true;
   ++happened_.turns;
