@@ -40,6 +40,8 @@ using Clock = std::chrono::steady_clock;
 // Input that is read and dropped, so that a client which still sends a refused body reads the reply.
 constexpr size_t kMaxLingerBytes = size_t{64} << 20;
 constexpr std::chrono::milliseconds kLinger{2000};
+// Bytes held for a byte of a body that is read: the text doubles its memory when it grows.
+constexpr int64_t kHeldPerByte = 2;
 // Times between the checks whether a client that has sent a second request has left.
 constexpr std::chrono::milliseconds kGoneCheck{50};
 // Responses above this count as request memory. Others are bounded by --max-connections.
@@ -395,7 +397,7 @@ void Connection::OnBody(error_code error) {
   if (!stream_.socket().is_open()) return;
   if (error && RefuseBadInput(error)) return;
   if (error) return Close();
-  const Status held = body_memory_.HoldOnly(std::ssize(parser_->get().body()));
+  const Status held = body_memory_.HoldOnly(kHeldPerByte * std::ssize(parser_->get().body()));
   held.ok() ? ReadBody() : RefuseRequest(held);
 }
 
