@@ -243,7 +243,7 @@ class AttackRun:
             return not any(metrics[f"polysketch_{name}"] for name in keeps)
 
         try:
-            serving.wait_until(back, "the connections and calls of before", 15)
+            serving.wait_until(back, "the connections and calls of before", 60)
         except (AssertionError, OSError) as error:
             if server.alive():
                 row.broken.append(str(error))
