@@ -172,7 +172,7 @@ Status SessionTable::Delete(const std::string& tenant, const std::string& id) {
       if (entry->leased) return Status(Code::kAborted, StrCat("session ", id, " is in use"));
       if (options_.store != nullptr && (entry->stored || entry->head.durable)) {
         Hold hold(this, entry);
-        const Status status = Unlocked(&lock, [&] {
+        Status status = Unlocked(&lock, [&] {
           return Counted("delete", options_.store->Delete(tenant, SessionKey(id)));
         });
         hold.End();

@@ -210,6 +210,7 @@ class RedisStore : public StateStore {
                   std::vector<StoredInfo>* infos, std::vector<std::string>* gone) {
     keys = keys.first(std::min(keys.size(), kListed));
     std::vector<std::string> names;
+    names.reserve(keys.size());
     for (const std::string& key : keys) names.push_back(Name(owner, key));
     std::vector<RedisClient::Command> commands;
     for (const std::string& name : names) {
@@ -219,8 +220,11 @@ class RedisStore : public StateStore {
     PS_ASSIGN_OR_RETURN(const auto replies, client_.Run(commands));
     for (size_t i = 0; i < keys.size(); ++i) {
       Result<StoredInfo> info = ReadInfo(keys[i], *replies[2 * i], *replies[2 * i + 1]);
-      if (info.ok()) infos->push_back(*std::move(info));
-      if (info.status().code() == Code::kNotFound) gone->push_back(keys[i]);
+      if (info.ok()) {
+        infos->push_back(*std::move(info));
+      } else if (info.status().code() == Code::kNotFound) {
+        gone->push_back(keys[i]);
+      }
     }
     return Status();
   }
@@ -230,6 +234,7 @@ class RedisStore : public StateStore {
     if (keys.empty()) return Status();
     const std::string index = IndexName(owner);
     std::vector<std::string> names;
+    names.reserve(keys.size());
     for (const std::string& key : keys) names.push_back(Name(owner, key));
     std::vector<RedisClient::Command> commands;
     for (size_t i = 0; i < keys.size(); ++i) {
