@@ -36,6 +36,30 @@ enum class Code : int {
 
 std::string_view CodeName(Code code);
 
+// What a client can act on where the code alone does not say it. The names (QUEUE_FULL) are part of
+// the contract; polysketch.proto explains each.
+enum class Reason : int {
+  kNone,  // the code says it all
+  kTokenizerMissing,
+  kPositionMismatch,
+  kModelMismatch,
+  kStateStoreMissing,
+  kQueueFull,
+  kRateLimited,
+  kRequestMemoryFull,
+  kTooManyCalls,
+  kTooManySessions,
+  kSessionMemoryFull,
+  kStateStoreFull,
+  kLoading,
+  kDraining,
+  kSessionInUse,
+};
+inline constexpr int kReasons = static_cast<int>(Reason::kSessionInUse) + 1;
+
+// The name of a reason; empty for kNone.
+std::string_view ReasonName(Reason reason);
+
 class [[nodiscard]] Status {
  public:
   Status() = default;  // OK
@@ -50,12 +74,30 @@ class [[nodiscard]] Status {
     retry_after_ = delay;
     return std::move(*this);
   }
+  // The name of the reason, or, for kNone, that of the code.
+  std::string_view reason() const {
+    return reason_ == Reason::kNone ? CodeName(code_) : ReasonName(reason_);
+  }
+  Status WithReason(Reason reason) && {
+    reason_ = reason;
+    return std::move(*this);
+  }
+  // The same error with another message.
+  Status WithMessage(std::string message) const {
+    Status status = *this;
+    status.message_ = std::move(message);
+    return status;
+  }
+  // The path of the field of a request that is wrong: messages begin with it ("sampling.top_p:
+  // expected ..."). Empty for a message that begins with something else.
+  std::string_view field() const;
   // "INVALID_ARGUMENT: message", or "OK".
   std::string ToString() const;
 
  private:
   Code code_ = Code::kOk;
   std::string message_;
+  Reason reason_ = Reason::kNone;
   std::optional<std::chrono::milliseconds> retry_after_;
 };
 

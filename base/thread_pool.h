@@ -5,7 +5,8 @@
 //
 // Cost: between two loops of a step the workers spin, because a decode step has about a hundred
 // loops of a few microseconds, and a futex for each would cost more than the work. After kSpin
-// without work the workers sleep on a condition variable.
+// without work the workers sleep on a condition variable. A loop ends with its last task: it waits for
+// no worker that has taken none, which another process may keep from its processor.
 #pragma once
 
 #include <atomic>
@@ -48,17 +49,19 @@ class ThreadPool {
 
   void Run(int64_t tasks, const void* fn, Thunk thunk);
   void WorkerLoop(int thread);
-  void DrainTasks(int thread);
+  // Runs tasks until none is left to take. Returns whether it ran one.
+  bool TakeTasks(int thread);
 
-  // The current loop. Run writes it before it raises generation_; workers read it after they have
-  // seen the new generation.
+  // The current loop. Run writes it before it stores claims_. A thread reads it after it has taken a
+  // task: until that task is done, the loop cannot end and the next one cannot begin.
   const void* fn_ = nullptr;
   Thunk thunk_ = nullptr;
   int64_t tasks_ = 0;
 
-  alignas(64) std::atomic<uint64_t> generation_{0};
-  alignas(64) std::atomic<int64_t> next_{0};
-  alignas(64) std::atomic<int> running_{0};
+  // The number of the loop in the upper half, so that a thread cannot take a task of another loop
+  // than the one it saw; in the lower half the tasks that no thread has taken.
+  alignas(64) std::atomic<uint64_t> claims_{0};
+  alignas(64) std::atomic<int64_t> done_{0};  // tasks of the current loop
   alignas(64) std::atomic<int> sleeping_{0};
   std::atomic<bool> stop_{false};
 

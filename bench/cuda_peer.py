@@ -67,8 +67,9 @@ def polysketch():
     """Returns polysketch attention, or None if POLYSKETCH_ATTENTION_LIBRARY is not set."""
     if "POLYSKETCH_ATTENTION_LIBRARY" not in os.environ:
         return None
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tools"))
-    from polysketch_torch import polysketch_attention
+    root = pathlib.Path(__file__).resolve().parents[1]
+    sys.path += [str(root / "training/src"), str(root / "tools")]
+    from polysketch_training.cuda_attention import polysketch_attention
 
     def attention(v, near_q, near_k, far_q, far_k):
         return polysketch_attention(

@@ -144,6 +144,10 @@ void TimedBackend::SampleRows(float* logits, int64_t width, std::span<const Samp
   Timed("sample_rows", {}, [&] { inner().SampleRows(logits, width, queries, answers); });
 }
 
+void TimedBackend::LogSigmoid(const float* x, int64_t size, float* out) {
+  Timed("log_sigmoid", {}, [&] { inner().LogSigmoid(x, size, out); });
+}
+
 void TimedBackend::LogSumExp(const float* x, int64_t rows, int64_t width, float* out) {
   Timed("log_sum_exp", {}, [&] { inner().LogSumExp(x, rows, width, out); });
 }

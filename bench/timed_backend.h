@@ -47,6 +47,7 @@ class TimedBackend final : public ForwardingBackend {
   void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override;
   void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override;
+  void LogSigmoid(const float* x, int64_t size, float* out) override;
   void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override;
   void SampleRows(float* logits, int64_t width, std::span<const SampleQuery> queries,
                   std::span<SampleResult> answers) override;

@@ -39,6 +39,7 @@ if(POLYSKETCH_SERVER)
   find_package(prometheus-cpp CONFIG REQUIRED)
   find_package(OpenSSL REQUIRED)
   find_package(ZLIB REQUIRED)
+  find_package(CURL REQUIRED)
   find_path(POLYSKETCH_BOOST_INCLUDE boost/beast.hpp REQUIRED)  # used as headers only
   add_library(polysketch_boost INTERFACE)
   target_include_directories(polysketch_boost SYSTEM INTERFACE "${POLYSKETCH_BOOST_INCLUDE}")

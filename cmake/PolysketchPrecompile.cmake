@@ -1,5 +1,5 @@
 # Precompiled headers. Parsing the standard library, gRPC or GoogleTest takes most of the time of compiling a file of ours.
-# The preset tsan builds without them, so that a file which forgets an include fails there.
+# clang-tidy reads every file without them, so that one which forgets an include fails there.
 
 option(POLYSKETCH_PRECOMPILE "Precompile the headers of libraries" ON)
 

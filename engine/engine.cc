@@ -122,7 +122,9 @@ class EngineImpl : public Engine {
   }
 
  private:
-  static Status ShuttingDown() { return Unavailable("the server is shutting down"); }
+  static Status ShuttingDown() {
+    return Unavailable("the server is shutting down").WithReason(Reason::kDraining);
+  }
 
   std::function<std::unique_ptr<Drafter>()> NewDrafter() {
     if (options_.draft_model == nullptr) return {};
@@ -175,7 +177,9 @@ class EngineImpl : public Engine {
     const RequestId id = sequence->id();
     const int64_t tokens = sequence->UnprocessedInput();
     std::lock_guard lock(mailbox_->mutex);
-    if (mailbox_->draining) return Unavailable("the server is draining and takes no new requests");
+    if (mailbox_->draining)
+      return Unavailable("the server is draining and takes no new requests")
+          .WithReason(Reason::kDraining);
     PS_RETURN_IF_ERROR(TakePlace({.id = id,
                                   .tenant = sequence->tenant(),
                                   .priority = sequence->priority(),
@@ -198,6 +202,7 @@ class EngineImpl : public Engine {
       mailbox.inbox.given_up.emplace_back(
           id, ResourceExhausted("the queue is full, and a tenant with fewer requests got the place "
                                 "of this one; try again later")
+                  .WithReason(Reason::kQueueFull)
                   .WithRetryAfter(mailbox.retry_delay.OnRefused()));
     }
     mailbox.given_up += std::ssize(*given_up);

@@ -41,8 +41,8 @@ class Engine {
   // Ends the request with kCancelled within one step. Unknown and finished ids are ignored.
   virtual void Cancel(RequestId id) = 0;
 
-  // Ends every completion, waiting or running, with kMigrated and a snapshot that another replica
-  // continues with the next token. Scores continue.
+  // Ends every completion that migrates, waiting or running, with kMigrated and a snapshot that
+  // another replica continues with the next token. Scores and other completions continue.
   virtual void MigrateAll() = 0;
 
   // Refuses new requests from now on; submitted requests continue. Returns true once all requests

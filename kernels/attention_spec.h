@@ -39,6 +39,8 @@ struct AttentionSpec {
   int power = 4;         // polynomial
   int near_power = 4;    // mixed kinds
   float stabilizer = 1;  // c of the denominator; 0 for softmax
+  // Whether weights are multiplied by e^(G_t - G_s) (AttentionInput::log_decay); recurrent kinds.
+  bool decay_gate = false;
   StateFormat state_format = StateFormat::kF32;
 
   bool operator==(const AttentionSpec&) const = default;
@@ -62,13 +64,18 @@ struct AttentionSpec {
   int64_t NearReadBytes(int64_t tokens) const {
     const int64_t key_width = narrow_block() && mixed() ? 2 : 4,
                   value_width = narrow_block() ? 2 : 4;
-    return tokens * (near_dim() * key_width + head_dim * value_width);
+    const int64_t decay_width = decay_gate ? 4 : 0;
+    return tokens * (near_dim() * key_width + head_dim * value_width + decay_width);
   }
   // Width of far_q and far_k rows: r rounded up to a multiple of 8 (with zero columns), or m. 0 for
   // KV kinds.
   int far_dim() const {
     if (kv_cache()) return 0;
     return sketched() ? (sketch_size + 7) / 8 * 8 : num_features;
+  }
+  // Floats of a state for one token of the block buffer and one head, without padding.
+  int64_t TokenFloats() const {
+    return int64_t{near_dim()} + (mixed() ? far_dim() : 0) + head_dim + (decay_gate ? 1 : 0);
   }
   // Width of near_q and near_k rows.
   int near_dim() const { return kv_cache() || mixed() ? head_dim : far_dim(); }

@@ -46,6 +46,9 @@ struct AttentionInput {
   const float* far_k = nullptr;   // [M, H, far_dim]
   const float* v = nullptr;       // row m, head h at v + m * v_stride + h * d
   int64_t v_stride = 0;           // in floats
+  // log of what the decay gate of a head keeps at a token, at most 0: [M, H]. Read if
+  // spec.decay_gate.
+  const float* log_decay = nullptr;
 };
 
 // What the ops of one step receive besides weights and arrays (Backend::RunStep). Two steps with
@@ -77,6 +80,8 @@ class Backend {
   // The first error of the device. After an error no result may be used; further calls neither
   // crash nor block. Always OK for backends that compute on the host.
   virtual Status status() const { return Status(); }
+  // Whether the backend implements LogSigmoid, and Attention with a decay gate.
+  virtual bool has_decay_gate() const { return false; }
 
   // --- memory ---
 
@@ -147,8 +152,16 @@ class Backend {
   // - Near part: tokens s in order, from the start of t's block.
   // - Fold: a block is summed from zero in token order and added to S once, when the first token
   //   after it arrives.
+  // With a decay gate w[t,s] is multiplied by e^(G_t - G_s). G_t is the float32 sum of log_decay
+  // from the first token of t's block to t, in token order; a block buffer holds it for each token.
+  // - Far part: multiplied by e^(G_t).
+  // - Fold: phi(k_s) is multiplied by e^(G_b - G_s), b the last token of the block, and S and z by
+  //   e^(G_b).
   virtual void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                          const AttentionInput& input, float* out) = 0;
+  // out[i] = log(1 / (1 + exp(-x[i]))). x, out [size]; out may be x. Only called if
+  // has_decay_gate().
+  virtual void LogSigmoid(const float* /*x*/, int64_t /*size*/, float* /*out*/) {}
   // out[m] = log sum_j exp(x[m][j]). x [rows, width], out [rows].
   virtual void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) = 0;
 

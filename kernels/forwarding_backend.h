@@ -18,6 +18,7 @@ class ForwardingBackend : public Backend {
   int threads() const override { return inner_->threads(); }
   ThreadPool* pool() override { return inner_->pool(); }
   Status status() const override { return inner_->status(); }
+  bool has_decay_gate() const override { return inner_->has_decay_gate(); }
   bool host_memory() const override { return inner_->host_memory(); }
   float* NewArray(size_t size) override { return inner_->NewArray(size); }
   void DeleteArray(float* array) override { inner_->DeleteArray(array); }
@@ -42,6 +43,8 @@ class ForwardingBackend : public Backend {
     inner_->Reserve(spec, rows, segments, kv_bytes, ops);
   }
   DeviceMemory device_memory() override { return inner_->device_memory(); }
+  // An op that not every backend has: a wrapper defines it all the same.
+  void LogSigmoid(const float* x, int64_t size, float* out) override = 0;
   void Wait() override { inner_->Wait(); }
   bool samples_rows() const override { return inner_->samples_rows(); }
   void SampleRows(float* logits, int64_t width, std::span<const SampleQuery> queries,

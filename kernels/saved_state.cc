@@ -7,9 +7,7 @@ namespace polysketch {
 
 size_t SavedStateBytes(const AttentionSpec& spec, int64_t features, int64_t position) {
   const int64_t far = spec.HasFarState(position) ? features * (int64_t{spec.head_dim} + 1) : 0;
-  const int64_t token =
-      spec.near_dim() + (spec.mixed() ? spec.far_dim() : 0) + int64_t{spec.head_dim};
-  const int64_t head = far + spec.BufferedTokens(position) * token;
+  const int64_t head = far + spec.BufferedTokens(position) * spec.TokenFloats();
   return static_cast<size_t>(int64_t{spec.layers} * spec.heads * head) * sizeof(float);
 }
 

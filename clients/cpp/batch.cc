@@ -14,15 +14,12 @@
 #include "clients/cpp/complete_stream.h"
 #include "clients/cpp/completion_json.h"
 #include "clients/cpp/progress.h"
+#include "clients/cpp/retried_calls.h"
 
 namespace polysketch {
 namespace {
 
-using std::chrono::milliseconds;
-
 constexpr char kNotWritten[] = "the output could not be written";
-constexpr milliseconds kFirstDelay(500);
-constexpr milliseconds kMaxDelay(30'000);
 // Of results in the order of the input: how many may wait for an earlier one, for each worker.
 constexpr size_t kWaitingPerWorker = 16;
 
@@ -55,6 +52,7 @@ class Batch {
         call_(call),
         stub_(v1::PolySketch::NewStub(Connect(call.connection))),
         input_(input),
+        calls_(options.retries),
         output_(output),
         progress_("batch", options.progress, "requests") {}
 
@@ -68,11 +66,11 @@ class Batch {
   // The line of the output. None: the batch was stopped.
   std::optional<Json> Complete(const BatchItem& item);
   // One attempt. A migrated completion counts as UNAVAILABLE.
-  grpc::Status Call(const v1::CompleteRequest& request, Json* response,
-                    std::optional<milliseconds>* retry_after);
-  // False: the batch was stopped.
-  bool Sleep(milliseconds delay);
+  grpc::Status Call(const v1::CompleteRequest& request, grpc::ClientContext* context,
+                    Json* response);
   void Write(const BatchItem& item, const Json& line);
+  // Requests under way are completed; no other one is taken. mutex_ is held.
+  void End(Status error);
   void Stop();
   int Report() const;
 
@@ -80,6 +78,7 @@ class Batch {
   const CallOptions& call_;
   const std::unique_ptr<v1::PolySketch::Stub> stub_;
   BatchInput* const input_;
+  RetriedCalls calls_;
 
   std::mutex input_mutex_;  // guards *input_; taken before mutex_
   mutable std::mutex mutex_;
@@ -87,7 +86,6 @@ class Batch {
   // Guarded by mutex_:
   BatchOutput* const output_;
   ProgressLine progress_;
-  std::unordered_set<grpc::ClientContext*> calls_;
   bool stopped_ = false;
   int64_t succeeded_ = 0;
   int64_t failed_ = 0;
@@ -104,10 +102,16 @@ int Batch::Run() {
   return Report();
 }
 
+void Batch::End(Status error) {
+  if (error_.ok()) error_ = std::move(error);
+  stopped_ = true;
+  calls_.StopRetries();
+}
+
 void Batch::Stop() {
+  calls_.Stop();
   const std::lock_guard lock(mutex_);
   stopped_ = true;
-  for (grpc::ClientContext* call : calls_) call->TryCancel();
   input_->Interrupt();
   changed_.notify_all();
 }
@@ -130,10 +134,7 @@ std::optional<BatchItem> Batch::Take() {
   }
   Result<std::optional<BatchItem>> item = input_->Next();
   const std::lock_guard lock(mutex_);
-  if (!item.ok()) {
-    error_ = item.status();
-    stopped_ = true;
-  }
+  if (!item.ok()) End(item.status());
   return stopped_ ? std::nullopt : *std::move(item);
 }
 
@@ -141,55 +142,30 @@ std::optional<Json> Batch::Complete(const BatchItem& item) {
   if (!item.status.ok()) {
     return BatchError(item, item.status.code(), std::string(item.status.message()));
   }
-  milliseconds delay = kFirstDelay;
-  for (int32_t attempt = 0; true; ++attempt) {
-    Json response;
-    std::optional<milliseconds> retry_after;
-    const grpc::Status status = Call(item.request, &response, &retry_after);
-    if (status.ok()) return BatchResponse(item, std::move(response));
-    {
-      const std::lock_guard lock(mutex_);
-      if (stopped_) return std::nullopt;
-    }
-    // A full queue says when to try again.
-    const bool again = retry_after || status.error_code() == grpc::StatusCode::UNAVAILABLE;
-    if (!again || attempt >= options_.retries) {
-      return BatchError(item, static_cast<Code>(status.error_code()), status.error_message());
-    }
-    if (!Sleep(retry_after.value_or(delay))) return std::nullopt;
-    delay = std::min(2 * delay, kMaxDelay);
-  }
+  CallOptions call = call_;
+  call.session = item.request.session();
+  Json response;
+  const auto status = calls_.Run(
+      call, [&](grpc::ClientContext* context) { return Call(item.request, context, &response); });
+  if (!status) return std::nullopt;
+  if (status->ok()) return BatchResponse(item, std::move(response));
+  return BatchError(item, static_cast<Code>(status->error_code()), status->error_message(),
+                    ErrorReason(*status));
 }
 
-grpc::Status Batch::Call(const v1::CompleteRequest& request, Json* response,
-                         std::optional<milliseconds>* retry_after) {
-  CallOptions call = call_;
-  call.session = request.session();
-  grpc::ClientContext context;
-  Prepare(call, &context);
-  {
-    const std::lock_guard lock(mutex_);
-    if (stopped_) return {grpc::StatusCode::CANCELLED, "interrupted"};
-    calls_.insert(&context);
-  }
+grpc::Status Batch::Call(const v1::CompleteRequest& request, grpc::ClientContext* context,
+                         Json* response) {
   CompletionJson json(request);
   v1::Finish finish;
   grpc::Status status;
   if (NeedsStream(request)) {
-    const auto stream = stub_->CompleteStream(&context);
+    const auto stream = stub_->CompleteStream(context);
     WriteRequest(request, stream.get());
     status = ReadCompletion(stream.get(), &json, &finish);
   } else {
-    status = ReadCompletion(stub_->Complete(&context, request).get(), &json, &finish);
+    status = ReadCompletion(stub_->Complete(context, request).get(), &json, &finish);
   }
-  {
-    const std::lock_guard lock(mutex_);
-    calls_.erase(&context);
-  }
-  if (!status.ok()) {
-    if (const auto delay = RetryDelay(context)) *retry_after = milliseconds(*delay);
-    return status;
-  }
+  if (!status.ok()) return status;
   if (finish.reason() == v1::FINISH_REASON_MIGRATED) {
     return {grpc::StatusCode::UNAVAILABLE, "the server shut down during the completion"};
   }
@@ -197,19 +173,11 @@ grpc::Status Batch::Call(const v1::CompleteRequest& request, Json* response,
   return status;
 }
 
-bool Batch::Sleep(milliseconds delay) {
-  std::unique_lock lock(mutex_);
-  return !changed_.wait_for(lock, delay, [this] { return stopped_; });
-}
-
 void Batch::Write(const BatchItem& item, const Json& line) {
   const std::lock_guard lock(mutex_);
   ++(line["error"].is_null() ? succeeded_ : failed_);
   progress_.Clear();
-  if (!output_->Write(item.index, line) && error_.ok()) {
-    error_ = Unavailable(kNotWritten);
-    stopped_ = true;
-  }
+  if (!output_->Write(item.index, line)) End(Unavailable(kNotWritten));
   progress_.Show(succeeded_ + failed_, 0);
   changed_.notify_all();
 }

@@ -13,7 +13,7 @@
 namespace polysketch {
 namespace {
 
-constexpr size_t kReadBytes = size_t{1} << 20;
+constexpr size_t kBatchReadBytes = size_t{1} << 20;
 constexpr int kMaxDepth = 100;  // as protobuf's; nlohmann::json prints by recursion
 
 // INVALID_ARGUMENT unless the line is a request that polysketch batch can send.
@@ -93,7 +93,7 @@ Result<std::optional<std::string>> BatchInput::ReadLine() {
     buffer_.erase(0, next_);
     next_ = 0;
     scanned = buffer_.size();
-    PS_ASSIGN_OR_RETURN(const std::string bytes, file_->Read(kReadBytes));
+    PS_ASSIGN_OR_RETURN(const std::string bytes, file_->Read(kBatchReadBytes));
     at_end_ = bytes.empty();
     buffer_ += bytes;
   }
@@ -129,12 +129,14 @@ Json BatchResponse(const BatchItem& item, Json response) {
   return line;
 }
 
-Json BatchError(const BatchItem& item, Code code, const std::string& message) {
+Json BatchError(const BatchItem& item, Code code, const std::string& message,
+                const std::string& reason) {
   Json line;
   line["custom_id"] = item.custom_id;
   line["response"] = nullptr;
   line["error"]["code"] = CodeName(code);
   line["error"]["message"] = message;
+  if (!reason.empty()) line["error"]["reason"] = reason;
   return line;
 }
 

@@ -58,8 +58,10 @@ class BatchInput {
 
 // {"custom_id": ID, "response": RESPONSE, "error": null}.
 Json BatchResponse(const BatchItem& item, Json response);
-// {"custom_id": ID, "response": null, "error": {"code": CODE, "message": MESSAGE}}.
-Json BatchError(const BatchItem& item, Code code, const std::string& message);
+// {"custom_id": ID, "response": null, "error": {"code": CODE, "message": MESSAGE, "reason": REASON}}.
+// An empty reason is left out.
+Json BatchError(const BatchItem& item, Code code, const std::string& message,
+                const std::string& reason = "");
 
 // Writes results, each as it comes or in the order of the input.
 class BatchOutput {

@@ -52,8 +52,9 @@ Status SendInput(const InputOptions& input, InputFile* file, const InputRpc<Requ
   return Status();
 }
 
-// Sends the input, and passes every response but progress to `on_response`. Reports an error on
-// stderr. Returns the exit status.
+// Sends the input, and passes every response but progress to `on_response`, which returns whether
+// the call goes on: if not, it is cancelled, which is no error. Reports an error on stderr. Returns
+// the exit status.
 template <typename Request, typename Response, typename OnResponse>
 int CallWithInput(const CallOptions& options, const InputOptions& input,
                   const InputRpc<Request, Response>& rpc, ProgressLine* progress,
@@ -73,18 +74,21 @@ int CallWithInput(const CallOptions& options, const InputOptions& input,
     if (!input_status.ok()) context.TryCancel();
   });
   Response response;
-  while (stream->Read(&response)) {
+  bool goes_on = true;
+  while (goes_on && stream->Read(&response)) {
     if (response.has_progress()) {
       progress->Show(response.progress().processed(), response.progress().total());
     } else {
-      on_response(response);
+      goes_on = on_response(response);
     }
   }
+  if (!goes_on) context.TryCancel();
   if (*file != nullptr) (*file)->Interrupt();  // `writer` may wait for input that is not needed
   writer.join();
   progress->Clear();
   const grpc::Status status = stream->Finish();
   if (!input_status.ok()) return ReportUsageError(input_status);
+  if (!goes_on) return kExitOk;
   return status.ok() ? kExitOk : ReportRpcError(status, options, context);
 }
 

@@ -1,5 +1,6 @@
 #include "clients/cpp/rpc.h"
 
+#include <google/rpc/errors.pb.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <unistd.h>
@@ -103,6 +104,16 @@ std::string ErrorText(const grpc::Status& status, const ConnectionOptions& conne
   const std::string text = StrCat(CodeName(static_cast<Code>(status.error_code())), ": ", message);
   if (status.error_code() != grpc::StatusCode::UNAUTHENTICATED) return text;
   return text + " (--api-key KEY or POLYSKETCH_API_KEY sets the key)";
+}
+
+std::string ErrorReason(const grpc::Status& status) {
+  google::rpc::Status details;
+  google::rpc::ErrorInfo info;
+  if (!details.ParseFromString(status.error_details())) return "";
+  for (const auto& detail : details.details()) {
+    if (detail.UnpackTo(&info)) return info.reason();
+  }
+  return "";
 }
 
 std::optional<int64_t> RetryDelay(const grpc::ClientContext& context) {

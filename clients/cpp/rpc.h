@@ -37,6 +37,8 @@ void Prepare(const CallOptions& options, grpc::ClientContext* context);
 
 // The status as INVALID_ARGUMENT: MESSAGE, with advice where the cause is known.
 std::string ErrorText(const grpc::Status& status, const ConnectionOptions& connection);
+// The reason of the server (QUEUE_FULL; polysketch.proto lists the reasons); empty: it sent none.
+std::string ErrorReason(const grpc::Status& status);
 // The retry delay of the server (retry-after-ms) in milliseconds; none: the server sent none.
 std::optional<int64_t> RetryDelay(const grpc::ClientContext& context);
 // Prints the error of a finished call on stderr, with advice where the cause is known, and returns

@@ -8,6 +8,7 @@
 #include "clients/cpp/input.h"
 #include "clients/cpp/input_rpc.h"
 #include "clients/cpp/json.h"
+#include "clients/cpp/score_by_depth.h"
 
 namespace polysketch {
 namespace {
@@ -17,6 +18,7 @@ struct ScoreOptions {
   v1::ScoreRequest first;  // session fields
   int32_t chunk_tokens = 4096;
   bool progress = false;
+  DepthOptions depth;
 };
 
 struct ScoredTokens {
@@ -74,6 +76,7 @@ int Score(ScoreOptions options, const CallOptions& call) {
                                part.logprobs().end());
         scored.greedy.insert(scored.greedy.end(), part.greedy().begin(), part.greedy().end());
         if (response.has_finish()) finish = response.finish();
+        return true;
       });
   if (code == kExitOk) PrintResult(finish, scored, "", call.json);
   if (code == kExitInterrupted && !scored.logprobs.empty()) {
@@ -85,16 +88,30 @@ int Score(ScoreOptions options, const CallOptions& call) {
   return code;
 }
 
+int ScoreOrByDepth(const ScoreOptions& options, const CallOptions& call) {
+  const DepthOptions& depth = options.depth;
+  if (const Status status = depth.Check(); !status.ok()) return ReportUsageError(status);
+  if (!depth.by_depth) return Score(options, call);
+  if (!call.session.empty() || options.first.has_expected_position()) {
+    return ReportUsageError(InvalidArgument("--by-depth: expected no --session"));
+  }
+  return ScoreByDepth(depth, options.input, static_cast<size_t>(options.chunk_tokens),
+                      options.progress, call);
+}
+
 }  // namespace
 
 void AddScore(CommandLine* line) {
   const auto options = std::make_shared<ScoreOptions>();
   CLI::App* const command = AddCallCommand(
       line->app, "score", "Prints the perplexity of a text of any length.", line,
-      [=] { return Score(*options, line->call); },
+      [=] { return ScoreOrByDepth(*options, line->call); },
       "--json adds the log-probability of each token after the first, given all tokens before it,\n"
       "and whether the token is the one of greedy sampling.\n"
-      "Ctrl-C prints the result of the tokens that are scored.");
+      "Ctrl-C prints the result of the tokens that are scored.\n"
+      "--by-depth shows how much a text gains from what the model has read of it. Its standard\n"
+      "errors take means of 512 tokens as independent values. Its result is also printed, up to\n"
+      "where it is known, if the server ends a call; the exit status is 1 then.");
   options->input.AddText(command);
   options->input.AddTokens(command);
   AddNumber(command, "--chunk-tokens", "N",
@@ -106,6 +123,7 @@ void AddScore(CommandLine* line) {
   AddOption(command, "--expected-position", "N", "Fails unless the session holds N tokens.",
             &options->first, &v1::ScoreRequest::set_expected_position);
   AddFlag(command, "--progress", kProgressHelp, &options->progress);
+  options->depth.AddTo(command);
 }
 
 }  // namespace polysketch

@@ -45,7 +45,10 @@ int Append(const SessionOptions& options, const CallOptions& call) {
   ProgressLine progress("appending", options.progress);
   v1::AppendResponse last;
   const int code = CallWithInput(call, options.input, rpc, &progress,
-                                 [&last](const v1::AppendResponse& response) { last = response; });
+                                 [&last](const v1::AppendResponse& response) {
+                                   last = response;
+                                   return true;
+                                 });
   if (code != kExitOk) return code;
   if (!call.json) {
     std::printf("%lld tokens\n", static_cast<long long>(last.session().tokens()));

@@ -12,7 +12,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kFormatVersion = 1;
+// Version 2 adds decay_gate. A config without it has version 1, so that earlier servers read it.
+constexpr int kFirstVersion = 1, kGateVersion = 2;
 constexpr std::string_view kArchitecture = "polysketchformer";
 constexpr size_t kMaxConfigBytes = 1 << 20;
 // One object of plain values. With a second level, the error for a field that is an object or an
@@ -151,11 +152,23 @@ void CheckRelations(const ModelConfig& config, FieldReader& fields) {
     fields.Fail("add_bos", "expected a bos_id beside it, found none");
 }
 
+void CheckGate(const ModelConfig& config, int version, FieldReader& fields) {
+  if (!config.decay_gate) return;
+  if (version < kGateVersion) {
+    fields.Fail("decay_gate",
+                StrCat("expected format_version ", kGateVersion, " beside it, found ", version));
+  }
+  if (config.is_kv()) {
+    fields.Fail("decay_gate", StrCat("expected false for attention \"",
+                                     AttentionKindName(config.attention), "\", found true"));
+  }
+}
+
 Result<ModelConfig> FromJson(const json& object, std::string_view source) {
   if (!object.is_object())
     return InvalidArgument(source, ": expected an object, found ", DescribeJson(object));
   FieldReader fields(object, source);
-  fields.Int("format_version", kFormatVersion, kFormatVersion);
+  const int version = fields.Int("format_version", kFirstVersion, kGateVersion);
   if (const std::string found = fields.String("architecture", false); found != kArchitecture) {
     fields.Fail("architecture",
                 StrCat("expected \"", kArchitecture, "\", found \"", Abbreviate(found), "\""));
@@ -190,8 +203,10 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
   config.add_bos = fields.Bool("add_bos", config.add_bos);
   config.bos_id = fields.Int("bos_id", -1, (1 << 22) - 1, config.bos_id);
   config.eos_id = fields.Int("eos_id", -1, (1 << 22) - 1, config.eos_id);
+  config.decay_gate = fields.Bool("decay_gate", config.decay_gate);
   fields.CheckUnknown();
   CheckRelations(config, fields);
+  CheckGate(config, version, fields);
   if (!fields.status().ok()) return fields.status();
   return config;
 }
@@ -215,6 +230,7 @@ AttentionSpec ModelConfig::attention_spec(StateFormat state_format) const {
           .stabilizer = attention == AttentionKind::kSoftmax ? 0
                         : linear || performer                ? 1e-6f
                                                              : 1,
+          .decay_gate = decay_gate,
           .state_format = state_format};
 }
 

@@ -29,6 +29,7 @@ struct ModelConfig {
   int grain_size = 256;
   int num_features = 0;     // m: performer, otherwise 0
   std::string sketch_kind;  // "gaussian" or "srht": random kinds, informative
+  bool decay_gate = false;  // a gate per layer and head lets earlier tokens fade; recurrent kinds
   bool add_bos = false;     // text prompts begin with bos_id
   int bos_id = -1;          // -1: none
   int eos_id = -1;          // -1: none
@@ -41,6 +42,10 @@ struct ModelConfig {
 
   int head_dim() const { return emb_dim / num_heads; }        // d
   int mlp_hidden() const { return 8 * emb_dim / 3 / 8 * 8; }  // h
+  // Whether this is a KV kind.
+  bool is_kv() const {
+    return attention == AttentionKind::kSoftmax || attention == AttentionKind::kPolynomial;
+  }
   bool is_mixed() const {
     return attention == AttentionKind::kLearnedSketchMixed ||
            attention == AttentionKind::kRandomSketchMixed;

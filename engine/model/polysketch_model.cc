@@ -31,7 +31,8 @@ struct PolysketchModel::Workspace {
             int64_t tokens) {
     const int64_t D = config.emb_dim, h = config.mlp_hidden();
     const int64_t sketches = 2 * int64_t{spec.heads} * spec.far_dim();
-    const int64_t attention = 3 * D + 2 * D + sketches + D, mlp = 2 * h + h;
+    const int64_t gates = spec.decay_gate ? spec.heads : 0;
+    const int64_t attention = 3 * D + 2 * D + sketches + D + gates, mlp = 2 * h + h;
     memory =
         BackendArray(backend, static_cast<size_t>(tokens * (2 * D + std::max(attention, mlp))));
     x = memory.data();
@@ -41,19 +42,21 @@ struct PolysketchModel::Workspace {
     qk = qkv + tokens * 3 * D;
     sketch = qk + tokens * 2 * D;
     attended = sketch + tokens * sketches;
+    log_decay = attended + tokens * D;
     up = normed + tokens * D;
     gated = up + tokens * 2 * h;
   }
 
   BackendArray memory;
-  float* x;         // [M, D]: the residual stream
-  float* normed;    // [M, D]
-  float* qkv;       // [M, 3D]
-  float* qk;        // [2, M, H, d]: q, then k, so that one call sketches both
-  float* sketch;    // [2, M, H, far_dim]
-  float* attended;  // [M, D]
-  float* up;        // [M, 2h]
-  float* gated;     // [M, h]
+  float* x;          // [M, D]: the residual stream
+  float* normed;     // [M, D]
+  float* qkv;        // [M, 3D]
+  float* qk;         // [2, M, H, d]: q, then k, so that one call sketches both
+  float* sketch;     // [2, M, H, far_dim]
+  float* attended;   // [M, D]
+  float* log_decay;  // [M, H]; with a decay gate
+  float* up;         // [M, 2h]
+  float* gated;      // [M, h]
 };
 
 PolysketchModel::PolysketchModel(ModelConfig config, const LoadOptions& options, Backend* backend,
@@ -71,6 +74,10 @@ Result<std::unique_ptr<PolysketchModel>> PolysketchModel::Load(const std::string
                                                                Backend* backend,
                                                                const LoadOptions& options) {
   PS_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(folder));
+  if (config.decay_gate && !backend->has_decay_gate()) {
+    return FailedPrecondition(folder, "/config.json: field \"decay_gate\": expected false on ",
+                              backend->name(), ", which has no decay gate; found true");
+  }
   Checkpoint::ProgressFn progress;
   if (options.progress) {
     progress = [&](uint64_t done, uint64_t total) {
@@ -154,10 +161,19 @@ AttentionInput PolysketchModel::QueriesAndKeys(const LayerWeights& w) {
     ops.LayerNorm(q, rows, d, w.near_q_norm, q);
     ops.LayerNorm(k, rows, d, w.near_k_norm, k);
   }
+  if (spec_.decay_gate) input.log_decay = LogDecays(w);
   const bool near_is_far = !spec_.kv_cache() && !spec_.mixed();
   input.near_q = near_is_far ? input.far_q : q;
   input.near_k = near_is_far ? input.far_k : k;
   return input;
+}
+
+const float* PolysketchModel::LogDecays(const LayerWeights& w) {
+  const int64_t rows = std::ssize(tokens_);
+  float* out = space_->log_decay;
+  backend_->MatMul(space_->normed, rows, *w.gate, w.gate_bias, /*accumulate=*/false, out);
+  backend_->LogSigmoid(out, rows * spec_.heads, out);
+  return out;
 }
 
 void PolysketchModel::FarFeatures(const LayerWeights& w, const float* x, int64_t rows) {

@@ -29,8 +29,9 @@ struct LoadOptions {
 
 class PolysketchModel final : public LanguageModel {
  public:
-  // Checks every tensor against the config; INVALID_ARGUMENT names what does not fit. `backend`
-  // outlives the model.
+  // Checks every tensor against the config; INVALID_ARGUMENT names what does not fit.
+  // FAILED_PRECONDITION if the model has a decay gate and the backend has none. `backend` outlives
+  // the model.
   static Result<std::unique_ptr<PolysketchModel>> Load(const std::string& folder, Backend* backend,
                                                        const LoadOptions& options);
   ~PolysketchModel() override;
@@ -70,6 +71,8 @@ class PolysketchModel final : public LanguageModel {
   void Layer(int i);
   // Queries and keys that the attention of this kind compares, from qkv.
   AttentionInput QueriesAndKeys(const LayerWeights& w);
+  // Log decays [M, H] of the attention's normed input.
+  const float* LogDecays(const LayerWeights& w);
   // Sketches or feature maps of x [rows, d], queries and then keys, to the workspace.
   void FarFeatures(const LayerWeights& w, const float* x, int64_t rows);
   void RandomMixedFeatures(const LayerWeights& w, const float* x, int64_t rows);

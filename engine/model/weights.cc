@@ -83,6 +83,11 @@ class ModelWeights::Loader {
       PS_ASSIGN_OR_RETURN(layer->omega, GetMatrix(prefix + "attn.omega", config_.num_features, d,
                                                   /*transpose=*/true, DataType::kF32));
     }
+    if (config_.decay_gate) {
+      const int64_t H = config_.num_heads;
+      PS_ASSIGN_OR_RETURN(layer->gate, Dense(prefix + "attn.gate.weight", D, H, DataType::kF32));
+      PS_ASSIGN_OR_RETURN(layer->gate_bias, Vector(prefix + "attn.gate.bias", H));
+    }
     return Status();
   }
 

@@ -26,7 +26,9 @@ struct LayerWeights {
   RandomSketch random_sketch;            // random kinds; its spans point into random_levels
   std::vector<std::vector<const Matrix*>> random_matrices;
   std::vector<std::span<const Matrix* const>> random_levels;
-  const Matrix* omega = nullptr;  // [d, m]; performer
+  const Matrix* omega = nullptr;     // [d, m]; performer
+  const Matrix* gate = nullptr;      // [D, H]; with a decay gate
+  const float* gate_bias = nullptr;  // [H]
 };
 
 class ModelWeights {
@@ -34,8 +36,9 @@ class ModelWeights {
   // Reads every tensor that the config requires. INVALID_ARGUMENT names one that is missing, has
   // another shape or is not required. `type`: the format of the dense matrices, the embedding and
   // the sketch networks; as stored when unset. kQ4 applies to qkv, out and down where they are
-  // large enough to gain, and means kQ8 elsewhere. Random matrices (random sketches, omega) stay
-  // float32: they are small, and rounding would change the estimator.
+  // large enough to gain, and means kQ8 elsewhere. Random matrices (random sketches, omega) and
+  // decay gates stay float32: they are small, and rounding would change the estimator, or what
+  // remains of a token after thousands of others.
   static Result<std::unique_ptr<ModelWeights>> Load(Checkpoint* checkpoint,
                                                     const ModelConfig& config, Backend* backend,
                                                     std::optional<DataType> type);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/request/chunk_times.h"
 
 namespace polysketch {
 
@@ -53,7 +54,8 @@ struct ProgressEvent {
 struct ScoreEvent {
   int64_t first = 0;
   std::vector<float> logprobs;
-  std::vector<bool> greedy = {};  // whether greedy sampling takes the token; one for each
+  std::vector<bool> greedy = {};     // whether greedy sampling takes the token; one for each
+  std::vector<int32_t> tokens = {};  // the ids; one for each
 };
 
 struct Usage {
@@ -100,6 +102,7 @@ struct FinishEvent {
   Usage usage;
   CacheMiss cache_miss = CacheMiss::kNone;
   Timings timings;
+  std::vector<ChunkTime> chunks = {};  // of the prompt, with RequestInfo::record_chunks
   // A score: the sum in float64 over all tokens. A completion: the sum over its output, with
   // log-probabilities or best_of > n.
   double logprob_sum = 0;

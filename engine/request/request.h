@@ -22,7 +22,8 @@ struct RequestInfo {
   std::string tenant;       // x-tenant-id; empty: the one tenant of a server without a gateway
   Clock::time_point arrival = Clock::now();
   Clock::time_point deadline = Clock::time_point::max();
-  int priority = 0;  // a higher priority is served first
+  int priority = 0;            // a higher priority is served first
+  bool record_chunks = false;  // FinishEvent::chunks
 };
 
 // How a completion uses the prefix cache.
@@ -42,6 +43,8 @@ struct GenerateRequest {
   std::shared_ptr<const Snapshot> start = nullptr;
   bool keep = false;  // FinishEvent holds a snapshot of the whole sequence
   CacheParams cache = {};
+  // Whether MigrateAll ends it. False for a client that cannot resume it: it then runs to its end.
+  bool migrates = true;
   // The values of `start` came from a client: logits that are not finite are its error then, and
   // not the model's.
   bool client_start = false;

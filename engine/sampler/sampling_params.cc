@@ -102,7 +102,8 @@ Status ValidateGenerate(const GenerateParams& params, int vocab_size, int32_t ma
   }
   if (!params.stop.empty() && !has_tokenizer) {
     return FailedPrecondition(
-        "stop: stop strings need a tokenizer, and this model has none; use stop_token_ids");
+               "stop: stop strings need a tokenizer, and this model has none; use stop_token_ids")
+        .WithReason(Reason::kTokenizerMissing);
   }
   PS_RETURN_IF_ERROR(
       CheckSize("stop_token_ids", params.stop_token_ids.size(), kMaxStopTokens, "ids"));

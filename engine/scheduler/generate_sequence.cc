@@ -60,6 +60,7 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
     : Sequence(context, id, std::move(request.info), std::move(stream)),
       generation_(GenerationOf(request, max_tokens, seed)),
       keep_(request.keep),
+      migrates_(request.migrates),
       client_start_(request.client_start),
       past_(request.start.get(), Resumes(request) ? std::span<const int32_t>() : request.prompt,
             context.vocab_size),
@@ -92,6 +93,7 @@ GenerateSequence::GenerateSequence(const GenerateSequence& parent, int choice)
     : Sequence(parent, choice),
       generation_(ForkOf(parent.generation_, choice)),
       keep_(false),
+      migrates_(parent.migrates_),
       client_start_(parent.client_start_),
       past_(parent.past_),
       sampler_(NewSampler(generation_, past_.history(), context().vocab_size)),
@@ -271,6 +273,7 @@ std::optional<ProgressEvent> GenerateSequence::Progress() const {
 }
 
 bool GenerateSequence::Migrate() {
+  if (!migrates_) return false;
   End(FinishReason::kMigrated, Status());
   return true;
 }

@@ -96,6 +96,7 @@ class GenerateSequence : public Sequence {
 
   Generation generation_;  // SaveGeneration fills in what the other members know
   const bool keep_;
+  const bool migrates_;      // GenerateRequest::migrates
   const bool client_start_;  // GenerateRequest::client_start
   Continuation past_;
   Sampler sampler_;

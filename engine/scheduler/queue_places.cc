@@ -50,10 +50,12 @@ bool QueuePlaces::FirstTokens(const Request& request) const {
 Status QueuePlaces::Full(const Request& request) const {
   if (!SlotsFit(request)) {
     return ResourceExhausted("the queue is full: ", limits_.max_sequences, " running and ",
-                             limits_.max_queue, " waiting requests; try again later");
+                             limits_.max_queue, " waiting requests; try again later")
+        .WithReason(Reason::kQueueFull);
   }
   return ResourceExhausted("the queue is full: ", tokens_, " tokens of prompts wait, ",
-                           limits_.max_tokens, " may; try again later");
+                           limits_.max_tokens, " may; try again later")
+      .WithReason(Reason::kQueueFull);
 }
 
 std::optional<RequestId> QueuePlaces::NextToGiveWay(const Request& request) const {

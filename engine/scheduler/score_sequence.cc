@@ -77,16 +77,18 @@ void ScoreSequence::OnRow(int64_t row, std::span<const float> logits, float log_
   }
   logprobs_.push_back(logprob);
   greedy_.push_back(IsGreedy(logits, target));
+  tokens_.push_back(target);
   logprob_sum_ += logprob;
 }
 
 int64_t ScoreSequence::OnSegment(int64_t n) {
   if (!ended() && !logprobs_.empty()) {
     const int64_t first = start_position_ + std::max(processed_ + 1, pending_);
-    Push(ScoreEvent{first, std::move(logprobs_), std::move(greedy_)});
+    Push(ScoreEvent{first, std::move(logprobs_), std::move(greedy_), std::move(tokens_)});
   }
   logprobs_.clear();
   greedy_.clear();
+  tokens_.clear();
   processed_ += n;
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<ptrdiff_t>(n));
   return n;

@@ -51,6 +51,7 @@ class ScoreSequence : public Sequence {
   int64_t processed_ = 0;                          // after start_
   std::vector<float> logprobs_;                    // of the current segment
   std::vector<bool> greedy_;                       // one for each
+  std::vector<int32_t> tokens_;                    // one for each
   double logprob_sum_ = 0;
   std::optional<Clock::time_point> starved_since_;
 };

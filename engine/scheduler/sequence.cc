@@ -37,6 +37,18 @@ void Sequence::OnAdmitted() {
   context_.observer->OnAdmitted(*admitted_ - info_.arrival);
 }
 
+void Sequence::OnStepBegins(int64_t n) {
+  if (!info_.record_chunks || decoding()) return;
+  chunk_start_ = context_.now();
+  chunk_tokens_ = n;
+}
+
+void Sequence::OnStepEnds() {
+  if (!chunk_start_) return;
+  chunk_times_.Add(*chunk_start_, context_.now(), chunk_tokens_);
+  chunk_start_.reset();
+}
+
 void Sequence::MarkPrefillDone() {
   if (!prefill_done_) prefill_done_ = context_.now();
 }
@@ -73,6 +85,7 @@ void Sequence::PushFinish() {
   if (admitted_) timings.prefill = prefill_done_.value_or(now) - *admitted_;
   if (prefill_done_) timings.decode = now - *prefill_done_;
   if (first_token_) timings.first_token = *first_token_ - info_.arrival;
+  finish_->chunks = chunk_times_.times();
   if (group_ != nullptr) {
     std::optional<FinishEvent> whole = group_->Finish(choice_, std::move(*finish_));
     if (!whole) return;

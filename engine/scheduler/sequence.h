@@ -92,6 +92,10 @@ class Sequence {
   // computed instead.
   virtual void SampleRow(int64_t /*row*/, std::span<const float> /*logits*/, float /*log_sum_exp*/,
                          const SampleResult* /*result*/, SamplerScratch* /*scratch*/) {}
+  // Called when the step begins and when its rows are processed: times a chunk of the prompt, if the
+  // request asks for that.
+  void OnStepBegins(int64_t n);
+  void OnStepEnds();
   // Called for each needed row of the segment, in order. `logits` is empty if SampleRow had a
   // result; log_sum_exp is valid only with needs_log_sum_exp().
   virtual void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) = 0;
@@ -165,6 +169,9 @@ class Sequence {
   std::optional<Clock::time_point> prefill_done_;
   std::optional<Clock::time_point> first_token_;
   Clock::time_point last_progress_;
+  std::optional<Clock::time_point> chunk_start_;  // set during a step with a chunk that is timed
+  int64_t chunk_tokens_ = 0;
+  ChunkTimes chunk_times_;
   std::optional<FinishEvent> finish_;
 };
 

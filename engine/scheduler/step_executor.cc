@@ -29,6 +29,7 @@ void StepExecutor::Run(std::span<const ScheduledSegment> batch) {
   for (const auto& [sequence, state, tokens] : batch) {
     const OutputRows needed = sequence->OutputRowsOf(tokens);
     batch_.Add(state, sequence->NextTokens(tokens), needed);
+    sequence->OnStepBegins(tokens);
     if (needed == OutputRows::kNone) continue;
     for (int64_t i = needed == OutputRows::kAll ? 0 : tokens - 1; i < tokens; ++i) {
       rows_.push_back({sequence, i});
@@ -46,6 +47,7 @@ void StepExecutor::Run(std::span<const ScheduledSegment> batch) {
     if (DeviceFailed(batch)) return;
   }
   for (const ScheduledSegment& segment : batch) {
+    segment.sequence->OnStepEnds();
     const int64_t accepted = segment.sequence->OnSegment(segment.tokens);
     PS_CHECK(accepted >= 1 && accepted <= segment.tokens);
     if (accepted < segment.tokens)

@@ -14,6 +14,8 @@ constexpr std::chrono::seconds kSweepInterval{1};
 constexpr std::chrono::seconds kStoreSweepInterval{60};
 // A known number of stored sessions of a tenant that creates none is forgotten after this.
 constexpr std::chrono::minutes kForgetCount{10};
+// Bytes that a tenant may hold for a byte that is free.
+constexpr size_t kShareOfFree = 4;
 
 }  // namespace
 
@@ -71,7 +73,7 @@ Result<SessionTable::Iterator> SessionTable::FindLatest(Lock* lock, const Key& k
     return Load(lock, key);
   }
   if (entry->is_snapshot) return NoSession(id);
-  if (entry->leased) return Status(Code::kAborted, StrCat("session ", id, " is in use"));
+  if (entry->leased) return InUse(id);
   if (!entry->stored) return entry;
   Hold hold(this, entry);
   const std::chrono::milliseconds ttl = entry->head.ttl;
@@ -190,7 +192,8 @@ Status SessionTable::MakeRoom(Lock* lock) {
   if (options_.store == nullptr) {
     return ResourceExhausted("sessions take ", memory_, " bytes of memory, and ", options_.memory,
                              " are allowed (--session-memory); with --state-store "
-                             "the least recently used would go there");
+                             "the least recently used would go there")
+        .WithReason(Reason::kSessionMemoryFull);
   }
   Status status = Spill(lock, [this](const Entry& entry) { return AboveShare(entry.key.first); });
   const Status rest = Spill(lock, [](const Entry&) { return true; });
@@ -232,11 +235,12 @@ Status SessionTable::CheckShare(const Entry& entry, bool owned_before) const {
   if (options_.store != nullptr || owned_before || !OwnsState(entry)) return Status();
   const size_t held = ledgers_.at(entry.key.first).bytes();
   const size_t free = options_.memory - memory_;
-  if (held <= free || held <= entry.snapshot->bytes()) return Status();
+  if (held <= kShareOfFree * free || held <= entry.snapshot->bytes()) return Status();
   return ResourceExhausted("the sessions of this tenant would take ", held,
                            " bytes of memory, and ", free, " of ", options_.memory,
-                           " would be free (--session-memory): a tenant may hold as much as is "
-                           "free; delete sessions, or try again later");
+                           " would be free (--session-memory): a tenant may hold ", kShareOfFree,
+                           " times what is free; delete sessions, or try again later")
+      .WithReason(Reason::kSessionMemoryFull);
 }
 
 void SessionTable::Sweep() {

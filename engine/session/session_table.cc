@@ -23,7 +23,8 @@ milliseconds Since(TimePoint then, TimePoint now) {
 Status CheckExpected(std::optional<int64_t> expected, int64_t found) {
   if (!expected || *expected == found) return Status();
   return FailedPrecondition("expected_position: the session is at ", found, " tokens, not ",
-                            *expected);
+                            *expected)
+      .WithReason(Reason::kPositionMismatch);
 }
 
 }  // namespace
@@ -169,7 +170,7 @@ Status SessionTable::Delete(const std::string& tenant, const std::string& id) {
     Lock lock(mutex_);
     const Iterator entry = FindFree(&lock, {tenant, id});
     if (entry != entries_.end()) {
-      if (entry->leased) return Status(Code::kAborted, StrCat("session ", id, " is in use"));
+      if (entry->leased) return InUse(id);
       if (options_.store != nullptr && (entry->stored || entry->head.durable)) {
         Hold hold(this, entry);
         Status status = Unlocked(&lock, [&] {
@@ -366,7 +367,8 @@ Result<SessionTable::Places> SessionTable::TakePlaces(const std::string& tenant,
     if (take()) return Places(this, kind, more);
   }
   return ResourceExhausted("a tenant may have ", options_.max_per_tenant,
-                           snapshots ? " snapshots" : " sessions", "; delete some first");
+                           snapshots ? " snapshots" : " sessions", "; delete some first")
+      .WithReason(Reason::kTooManySessions);
 }
 
 Result<SessionInfo> SessionTable::InsertNew(Entry entry, std::shared_ptr<const Snapshot> snapshot,
@@ -439,7 +441,8 @@ SessionInfo SessionTable::Describe(const std::string& id, const StoredInfo& stor
 
 Status SessionTable::RequireStore(const char* what) const {
   if (options_.store != nullptr) return Status();
-  return FailedPrecondition(what, " needs a store, and this server has none (--state-store)");
+  return FailedPrecondition(what, " needs a store, and this server has none (--state-store)")
+      .WithReason(Reason::kStateStoreMissing);
 }
 
 void SessionTable::CountError(const char* operation, const Status& status) {

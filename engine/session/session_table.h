@@ -7,10 +7,10 @@
 // a limit. The least recently used ones move to the store, if there is one: first those of tenants
 // that hold more than an equal share. Without a store nothing is dropped, since a session is a
 // promise to its client. A snapshot that does not fit is refused with RESOURCE_EXHAUSTED, and so is
-// one more state with which a tenant would hold more memory than is free (dynamic thresholds:
-// Choudhury and Hahne, 1998). So a tenant alone gets half of the memory, and each of n tenants
-// 1 / (n + 1): there is room for a tenant that comes later. The first state of a tenant needs to
-// fit only, and a session that has a state of its own may grow.
+// one more state with which a tenant would hold more than four times the memory that is free
+// (dynamic thresholds: Choudhury and Hahne, 1998). So a tenant alone gets 4/5 of the memory, and
+// each of n tenants 4 / (4 n + 1): there is room for a tenant that comes later. The first state of
+// a tenant needs to fit only, and a session that has a state of its own may grow.
 //
 // Replicas share a store. A session that another replica has written is recognised by its revision
 // and read again. A session may move between replicas, but two must not use it at the same time; an
@@ -244,7 +244,8 @@ class SessionTable {
   // Whether the entry has a state in memory that it shares with no other one.
   bool OwnsState(const Entry& entry) const;
   // Called after a change of the entry, which owned a state before or not. Without a store:
-  // RESOURCE_EXHAUSTED if the entry owns one now and its tenant holds more memory than is free.
+  // RESOURCE_EXHAUSTED if the entry owns one now and its tenant holds more than four times the
+  // memory that is free.
   Status CheckShare(const Entry& entry, bool owned_before) const;
   // Removes expired entries from memory, at most once in a second.
   void Sweep();

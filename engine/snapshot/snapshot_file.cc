@@ -15,7 +15,9 @@ namespace polysketch {
 namespace {
 
 constexpr std::string_view kMagic = "PSKSNAP\n";
-constexpr uint32_t kVersion = 1;
+// Version 2: the state has the sums of a decay gate. Files without them keep version 1, so that
+// earlier servers read them.
+constexpr uint32_t kVersion = 1, kGateVersion = 2;
 constexpr size_t kHeaderBytes = 32;  // magic, version, sections, size of the file, checksum
 constexpr size_t kEntryBytes = 40;   // of the section table
 constexpr size_t kMaxSections = 4;
@@ -59,15 +61,18 @@ Status CheckBinding(std::string_view bytes, const SnapshotBinding& expected) {
   if (!fields.Finished()) return DataLoss("snapshot: binding: expected other fields");
   if (found.model != expected.model) {
     return FailedPrecondition("snapshot: expected one of model ", HashText(expected.model),
-                              ", found one of ", HashText(found.model));
+                              ", found one of ", HashText(found.model))
+        .WithReason(Reason::kModelMismatch);
   }
   if (found.tokenizer != expected.tokenizer) {
     return FailedPrecondition("snapshot: expected one of tokenizer ", HashText(expected.tokenizer),
-                              ", found one of ", HashText(found.tokenizer));
+                              ", found one of ", HashText(found.tokenizer))
+        .WithReason(Reason::kModelMismatch);
   }
   if (found.numerics != expected.numerics) {
     return FailedPrecondition("snapshot: expected the numeric format \"", expected.numerics,
-                              "\", found ", Shown(found.numerics));
+                              "\", found ", Shown(found.numerics))
+        .WithReason(Reason::kModelMismatch);
   }
   return Status();
 }
@@ -95,7 +100,7 @@ Status ReadSequence(std::string_view bytes, int64_t* position, Snapshot* snapsho
   return InvalidArgument("snapshot: position: expected 0 or more, found ", *position);
 }
 
-std::string Assemble(const std::vector<Section<std::string>>& sections) {
+std::string Assemble(uint32_t version, const std::vector<Section<std::string>>& sections) {
   FieldWriter table;
   uint64_t offset = kHeaderBytes + sections.size() * kEntryBytes;
   for (const auto& [kind, encoding, decoded_size, bytes] : sections) {
@@ -103,7 +108,7 @@ std::string Assemble(const std::vector<Section<std::string>>& sections) {
     offset += bytes.size();
   }
   FieldWriter header(kMagic);
-  header(kVersion, static_cast<uint32_t>(sections.size()), offset);
+  header(version, static_cast<uint32_t>(sections.size()), offset);
   std::string file = std::move(header).Take();
   const std::string entries = std::move(table).Take();
   FieldWriter checksum;
@@ -125,8 +130,10 @@ Result<std::string_view> ReadTable(std::string_view file) {
   uint32_t version = 0, count = 0;
   uint64_t size = 0, checksum = 0;
   header(version, count, size, checksum);
-  if (version != kVersion) {
-    return FailedPrecondition("snapshot: expected version ", kVersion, ", found ", version);
+  if (version != kVersion && version != kGateVersion) {
+    return FailedPrecondition("snapshot: expected version ", kVersion, " or ", kGateVersion,
+                              ", found ", version)
+        .WithReason(Reason::kModelMismatch);
   }
   if (size != file.size()) {
     return DataLoss("snapshot: expected ", size, " bytes, found ", file.size());
@@ -190,7 +197,7 @@ std::string EncodeSnapshot(const Snapshot& snapshot, const SnapshotBinding& bind
   sections.push_back(
       {kState, static_cast<uint32_t>(encoding), state.size(), EncodeState(state, encoding)});
   if (snapshot.generation) add(kGeneration, GenerationBytes(*snapshot.generation));
-  return Assemble(sections);
+  return Assemble(binding.decay_gate ? kGateVersion : kVersion, sections);
 }
 
 Result<Snapshot> DecodeSnapshot(std::string_view bytes, const SnapshotBinding& binding,

@@ -21,6 +21,9 @@ struct SnapshotBinding {
   ContentHash model{};      // config.json and every weight
   ContentHash tokenizer{};  // zero without a tokenizer
   std::string numerics;     // backend, weight format, state format: "cpu/avx512 weights=bf16 ..."
+  // Whether states hold the sums of a decay gate. Not in the bytes, since `model` implies it; such
+  // files have a version of their own.
+  bool decay_gate = false;
 
   bool operator==(const SnapshotBinding&) const = default;
 };

@@ -46,10 +46,10 @@ class Descriptor {
 Status Failed(const char* what, const fs::path& path) {
   const int error = errno;
   if (error == ENOENT) return NotFound("state store: there is no ", path.filename().string());
-  const Code code =
-      error == ENOSPC || error == EDQUOT ? Code::kResourceExhausted : Code::kUnavailable;
-  return Status(code, StrCat("state store: cannot ", what, " ", path.filename().string(), ": ",
-                             std::strerror(error)));
+  const std::string message = StrCat("state store: cannot ", what, " ", path.filename().string(),
+                                     ": ", std::strerror(error));
+  if (error != ENOSPC && error != EDQUOT) return Unavailable(message);
+  return ResourceExhausted(message).WithReason(Reason::kStateStoreFull);
 }
 
 Status WriteAll(int fd, std::string_view bytes, const fs::path& path) {
@@ -314,7 +314,8 @@ class DirectoryStore : public StateStore {
     return ResourceExhausted("state store: entries take ", bytes_.load(), " bytes, ", more,
                              " more do not fit, ", limit_,
                              " are allowed (--state-store-limit); delete some, or wait until they "
-                             "expire");
+                             "expire")
+        .WithReason(Reason::kStateStoreFull);
   }
 
   fs::path Folder(const std::string& owner) const { return root_ / ("t." + owner); }

@@ -146,9 +146,9 @@ Result<RedisClient::Replies> RedisClient::Run(const std::vector<Command>& comman
   PS_ASSIGN_OR_RETURN(Replies replies, Send(Encode(commands), commands.size()));
   for (const auto& reply : replies) {
     if (reply->kind != RedisReply::Kind::kError) continue;
-    const bool full = reply->text.starts_with("OOM");
-    return Status(full ? Code::kResourceExhausted : Code::kUnavailable,
-                  Unreachable(reply->text).message());
+    Status failed = Unreachable(reply->text);
+    if (!reply->text.starts_with("OOM")) return failed;
+    return ResourceExhausted(failed.message()).WithReason(Reason::kStateStoreFull);
   }
   return replies;
 }

@@ -310,7 +310,7 @@ Result<std::unique_ptr<StateStore>> OpenRedisStore(const std::string& url) {
   const std::string place = StrCat(parsed.host, ":", parsed.port, ": ");
   auto store = std::make_unique<RedisStore>(std::move(parsed));
   if (const Status status = store->Open(); !status.ok()) {
-    return Status(status.code(), place + status.message());
+    return status.WithMessage(place + status.message());
   }
   return std::unique_ptr<StateStore>(std::move(store));
 }

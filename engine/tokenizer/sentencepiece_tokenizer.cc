@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
+#include "engine/tokenizer/charsmap.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace polysketch {
@@ -50,6 +51,10 @@ Result<std::unique_ptr<ModelProto>> ParseModel(const std::string& bytes,
   }
   if (model->pieces().empty()) {
     return InvalidArgument(source, ": expected a SentencePiece model with pieces, found none");
+  }
+  if (const Status rules = CheckCharsmap(model->normalizer_spec().precompiled_charsmap());
+      !rules.ok()) {
+    return InvalidArgument(source, ": precompiled_charsmap: ", rules.message());
   }
   return model;
 }
@@ -266,6 +271,11 @@ class SentencePieceTokenizer : public Tokenizer {
       if (text.empty() || ValidUtf8Prefix(text) != text.size()) {
         return InvalidArgument(path, ": piece ", id, ": expected UTF-8 text, found ",
                                text.empty() ? "none" : "other bytes");
+      }
+      // SentencePiece's trie reads a piece up to its first NUL, and throws if nothing is left.
+      if (text.find('\0') != std::string::npos) {
+        return InvalidArgument(path, ": piece ", id, ": expected no NUL byte, found one in ",
+                               text.size(), " bytes");
       }
       // SentencePiece prefers the control piece of two equal ones wherever a text holds it.
       if (!texts.insert(text).second) {

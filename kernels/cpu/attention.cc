@@ -16,6 +16,7 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/register_tile.h"
 #include "kernels/cpu/attention_append.h"
+#include "kernels/cpu/attention_decay.h"
 #include "kernels/cpu/attention_near.h"
 #include "kernels/cpu/attention_far.h"
 // clang-format on
@@ -41,6 +42,9 @@ struct HeadRows {
   const float* Value(int64_t row) const {
     return input.v + (first_row + row) * input.v_stride +
            static_cast<int64_t>(head) * spec.head_dim;
+  }
+  const float* LogDecay(int64_t row) const {
+    return input.log_decay + (first_row + row) * spec.heads + head;
   }
   float* Out(int64_t row) const {
     return out + ((first_row + row) * spec.heads + head) * spec.head_dim;
@@ -79,7 +83,8 @@ struct RecurrentScratch {
     phi = next(kQueryTile * features);
     sums = next(kQueryTile * layout.padded_dim);
     scores = next(kQueryTile * layout.padded_block);
-    fold = next(kFoldFeatures * (layout.padded_block + layout.padded_dim));
+    fold = next(kFoldFeatures * (layout.padded_block + layout.padded_dim) +
+                (spec.decay_gate ? layout.padded_block : 0));
   }
 
   int64_t size = 0;
@@ -128,6 +133,19 @@ struct SegmentInBlock {
   bool has_past;         // whether there is a far state
 };
 
+// Turns the scores of the token at `offset` of its block into weights and returns their sum.
+float WeighNearRow(const NearWeight& weight, const HeadState& state, int64_t offset, int64_t limit,
+                   float* scores) {
+  V lanes = Zero();
+  if (state.decay_sums == nullptr) {
+    WeighRow(weight, NoDecay(), 0.0f, limit, scores, &lanes);
+  } else {
+    const NearDecay decay{Set1(state.decay_sums[offset]), state.decay_sums};
+    WeighRow(weight, decay, 0.0f, limit, scores, &lanes);
+  }
+  return ReduceAdd(lanes);
+}
+
 // wide: S as float32, or null to read its upper plane.
 template <typename Key, typename Value>
 void BlockQueries(const HeadRows& rows, const HeadState& state, const SegmentInBlock& run,
@@ -146,14 +164,15 @@ void BlockQueries(const HeadRows& rows, const HeadState& state, const SegmentInB
       std::fill_n(scratch.sums, tile * layout.padded_dim, 0.0f);
     }
     const int64_t first = run.block_offset + i;
+    if (run.has_past && spec.decay_gate) {
+      DecayFarPart(state.decay_sums + first, tile, scratch.sums, layout.padded_dim, denominators);
+    }
     const QueryTile queries{rows.Near(rows.input.near_q, row), rows.near_stride(), tile,
                             spec.near_dim()};
     Scores(queries, block, first + tile, scratch.scores);
     for (int m = 0; m < tile; ++m) {
-      V lanes = Zero();
-      WeighRow(weight, 0.0f, Limit(first, m, spec.block), scratch.scores + m * layout.padded_block,
-               &lanes);
-      denominators[m] += ReduceAdd(lanes);
+      denominators[m] += WeighNearRow(weight, state, first + m, Limit(first, m, spec.block),
+                                      scratch.scores + m * layout.padded_block);
     }
     AddValues(tile, first, spec.block, scratch.scores, block,
               static_cast<int>(layout.padded_dim / kLanes), scratch.sums);
@@ -208,6 +227,10 @@ void FoldHead(const HeadRows& rows, const HeadState& state, const RecurrentScrat
 }
 
 void AppendRun(const HeadRows& rows, const HeadState& state, const SegmentInBlock& run) {
+  if (rows.spec.decay_gate) {
+    AppendDecay(rows.LogDecay(run.row), rows.spec.heads, run.count, run.block_offset,
+                state.decay_sums);
+  }
   float* far_keys = rows.spec.mixed() ? state.far_keys : nullptr;
   if (!rows.spec.narrow_block()) {
     AppendToBlock(rows, run.row, run.count, run.block_offset, state.near_keys, far_keys,
@@ -289,8 +312,8 @@ struct KvHead {
       const NearBlock<float, float> block = Block(index);
       Scores(Queries(row, tile), block, Limit(first, tile - 1, size), scores);
       for (int m = 0; m < tile; ++m) {
-        WeighRow(weight, tops[m], Limit(first, m, size), scores + m * rows.layout.padded_block,
-                 &lanes[m]);
+        WeighRow(weight, NoDecay(), tops[m], Limit(first, m, size),
+                 scores + m * rows.layout.padded_block, &lanes[m]);
       }
       AddValues(tile, first, size, scores, block, static_cast<int>(rows.layout.padded_dim / kLanes),
                 sums);
@@ -335,6 +358,7 @@ void PrefetchHead(const AttentionSpec& spec, const HeadState& state, int64_t blo
   prefetch_start(state.s, 2048);
   prefetch_start(state.near_keys, 1024);
   prefetch_start(state.values, 1024);
+  if (spec.decay_gate) prefetch_start(state.decay_sums, 1024);
   const auto prefetch_column = [&](float* keys, int dim, int width) {
     char* column = reinterpret_cast<char*>(keys) + KeyIndex(dim, 0, block_offset) * width;
     for (int i = 0; i < dim; ++i) __builtin_prefetch(column + i * kKeyPanel * width, 1);

@@ -1,5 +1,6 @@
 // The far part: features of queries read the state, and features of a full block's keys are folded
-// into it. Included inside the region of isa_begin.h, after simd.h and register_tile.h.
+// into it. Included inside the region of isa_begin.h, after simd.h, register_tile.h and
+// attention_decay.h.
 
 // phi(x) of a query: packed symmetric products; products of off-diagonal tiles are doubled
 // (state.h). x [dim], dim a multiple of 8.
@@ -68,21 +69,29 @@ static void ReadState(const AttentionSpec& spec, const HeadLayout& layout, const
   }
 }
 
-// Adds sums [count][dp] to rows [first, first + count) of S, and z_sums to z.
-static void AddToState(const AttentionSpec& spec, const HeadLayout& layout, int64_t first,
-                       int count, const float* sums, const float* z_sums, const HeadState& state) {
+// Multiplies rows [first, first + count) of S by `kept` and adds sums [count][dp]; z and z_sums
+// alike. With kept = 1 a fused operation has the bits of an addition.
+static void AddToState(const AttentionSpec& spec, const HeadLayout& layout, float kept,
+                       int64_t first, int count, const float* sums, const float* z_sums,
+                       const HeadState& state) {
   const int64_t begin = first * layout.padded_dim, size = count * layout.padded_dim;
+  const V kept_v = Set1(kept);
   if (spec.state_format == StateFormat::kF32) {
     float* s = state.s + begin;
-    for (int64_t i = 0; i < size; i += kLanes) Store(Add(Load(s + i), Load(sums + i)), s + i);
+    for (int64_t i = 0; i < size; i += kLanes) {
+      Store(Fma(Load(s + i), kept_v, Load(sums + i)), s + i);
+    }
   } else {
     auto* upper = reinterpret_cast<uint16_t*>(state.s) + begin;
     uint16_t* lower = upper + spec.features() * layout.padded_dim;
     for (int64_t i = 0; i < size; i += kLanes) {
-      StorePlanes(Add(LoadPlanes(upper + i, lower + i), Load(sums + i)), upper + i, lower + i);
+      StorePlanes(Fma(LoadPlanes(upper + i, lower + i), kept_v, Load(sums + i)), upper + i,
+                  lower + i);
     }
   }
-  for (int f = 0; f < count; ++f) state.z[first + f] += z_sums[f];
+  for (int f = 0; f < count; ++f) {
+    state.z[first + f] = __builtin_fmaf(state.z[first + f], kept, z_sums[f]);
+  }
 }
 
 // Number of features that are folded at a time: three rows i of one pair of tiles. Their panel of
@@ -91,14 +100,14 @@ constexpr int kFoldFeatures = 24;
 
 // Computes a feature of every token of the block into row [tokens of all panels] and returns their
 // sum. product(offset) is the feature of a vector of tokens at `offset` in the transposed keys.
-template <typename ProductOf>
+template <typename ProductOf, typename Decay>
 PS_INLINE float FeatureRow(const HeadLayout& layout, int dim, const ProductOf& product,
-                           float* row) {
+                           const Decay& decay, float* row) {
   V sum = Zero();
   for (int64_t token = 0; token < layout.padded_block; token += kKeyPanel) {
     const int64_t panel = token * dim;
     for (int64_t t = 0; t < kKeyPanel; t += kLanes) {
-      const V value = product(panel + t);
+      const V value = decay(product(panel + t), token + t);
       Store(value, row + token + t);
       sum = Add(sum, value);
     }
@@ -113,6 +122,7 @@ struct Fold {
   const HeadLayout& layout;
   const HeadState& state;
   const float* values;
+  float kept;  // what remains of the state
   float *panel, *sums;
   float z_sums[kFoldFeatures] = {};
   int64_t first = 0;  // first feature of the panel
@@ -129,23 +139,23 @@ struct Fold {
     MultiplyInCache(panel, layout.padded_block, 1, count, spec.block,
                     RowsF32{values, layout.padded_dim},
                     static_cast<int>(layout.padded_dim / kLanes), sums, layout.padded_dim, false);
-    AddToState(spec, layout, first, count, sums, z_sums, state);
+    AddToState(spec, layout, kept, first, count, sums, z_sums, state);
     first += count;
     count = 0;
   }
 };
 
-// Adds the full block to the state. scratch: kFoldFeatures * (bp + dp) floats.
-static void FoldBlock(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
-                      const float* values, float* scratch) {
-  Fold fold{spec, layout, state, values, scratch, scratch + kFoldFeatures * layout.padded_block};
-  const int dim = spec.far_dim();
-  const float* keys = state.far_keys;
-  if (!spec.sketched()) {
+// Adds every feature of the block.
+template <typename Decay>
+static void FoldFeatures(Fold& fold, const Decay& decay) {
+  const HeadLayout& layout = fold.layout;
+  const int dim = fold.spec.far_dim();
+  const float* keys = fold.state.far_keys;
+  if (!fold.spec.sketched()) {
     for (int f = 0; f < dim; ++f) {
       const float* a = keys + f * kKeyPanel;
       const auto copy = [&](int64_t t) __attribute__((always_inline)) { return Load(a + t); };
-      fold.Add(FeatureRow(layout, dim, copy, fold.NextRow()));
+      fold.Add(FeatureRow(layout, dim, copy, decay, fold.NextRow()));
     }
     fold.Flush();
     return;
@@ -158,10 +168,22 @@ static void FoldBlock(const AttentionSpec& spec, const HeadLayout& layout, const
           const auto multiply = [&](int64_t t) __attribute__((always_inline)) {
             return Mul(Load(a + t), Load(b + t));
           };
-          fold.Add(FeatureRow(layout, dim, multiply, fold.NextRow()));
+          fold.Add(FeatureRow(layout, dim, multiply, decay, fold.NextRow()));
         }
       }
     }
   }
   fold.Flush();
+}
+
+// Adds the full block to the state. scratch: kFoldFeatures * (bp + dp) floats, and bp more with a
+// decay gate.
+static void FoldBlock(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
+                      const float* values, float* scratch) {
+  float* sums = scratch + kFoldFeatures * layout.padded_block;
+  Fold fold{spec, layout, state, values, /*kept=*/1.0f, scratch, sums};
+  if (!spec.decay_gate) return FoldFeatures(fold, NoDecay());
+  float* factors = sums + kFoldFeatures * layout.padded_dim;
+  fold.kept = FoldFactors(state.decay_sums, spec.block, layout.padded_block, factors);
+  FoldFeatures(fold, FoldDecay{factors});
 }

@@ -1,5 +1,5 @@
 // The near part: weights of the keys of one block, and sums of its values in token order. Included
-// inside the region of isa_begin.h, after simd.h and register_tile.h.
+// inside the region of isa_begin.h, after simd.h, register_tile.h and attention_decay.h.
 
 // Queries that attention processes at a time.
 constexpr int kQueryTile = 12;
@@ -87,18 +87,20 @@ static void Scores(const QueryTile& t, const NearBlock<Key, Value>& block, int64
 }
 
 // Turns one row of scores into weights, in place, and adds them to the row's lanes of the
-// denominator.
-template <typename Weigh>
-PS_INLINE void WeighLanes(const Weigh& weigh, int64_t limit, float* scores, V* lanes) {
+// denominator. decay: attention_decay.h.
+template <typename Weigh, typename Decay>
+PS_INLINE void WeighLanes(const Weigh& weigh, const Decay& decay, int64_t limit, float* scores,
+                          V* lanes) {
   V sum = *lanes;
   int64_t s = 0;
   for (; s + kLanes <= limit; s += kLanes) {
-    const V w = weigh(Load(scores + s));
+    const V w = decay(weigh(Load(scores + s)), s);
     Store(w, scores + s);
     sum = Add(sum, w);
   }
   if (s < limit) {
-    const V w = ZeroUnless(FirstN(static_cast<int>(limit - s)), weigh(Load(scores + s)));
+    const V weight = decay(weigh(Load(scores + s)), s);
+    const V w = ZeroUnless(FirstN(static_cast<int>(limit - s)), weight);
     Store(w, scores + s);
     sum = Add(sum, w);
   }
@@ -108,18 +110,20 @@ PS_INLINE void WeighLanes(const Weigh& weigh, int64_t limit, float* scores, V* l
 #define PS_LAMBDA(x) [&](V x) __attribute__((always_inline))
 
 // top: the row's largest score (softmax only).
-static void WeighRow(const NearWeight& weight, float top, int64_t limit, float* scores, V* lanes) {
+template <typename Decay>
+static void WeighRow(const NearWeight& weight, const Decay& decay, float top, int64_t limit,
+                     float* scores, V* lanes) {
   switch (weight.kind) {
     case AttentionKind::kSoftmax: {
       const V top_v = Set1(top), scale = Set1(weight.scale);
       WeighLanes(
-          PS_LAMBDA(x) { return Exp(Mul(Sub(x, top_v), scale)); }, limit, scores, lanes);
+          PS_LAMBDA(x) { return Exp(Mul(Sub(x, top_v), scale)); }, decay, limit, scores, lanes);
       return;
     }
     case AttentionKind::kLinear:
     case AttentionKind::kPerformer:
       WeighLanes(
-          PS_LAMBDA(x) { return x; }, limit, scores, lanes);
+          PS_LAMBDA(x) { return x; }, decay, limit, scores, lanes);
       return;
     default:
       break;
@@ -127,13 +131,13 @@ static void WeighRow(const NearWeight& weight, float top, int64_t limit, float* 
   // Models use powers 2 and 4; other powers take a loop over the bits of the power.
   if (weight.power == 2) {
     WeighLanes(
-        PS_LAMBDA(x) { return EvenPower(x, 2); }, limit, scores, lanes);
+        PS_LAMBDA(x) { return EvenPower(x, 2); }, decay, limit, scores, lanes);
   } else if (weight.power == 4) {
     WeighLanes(
-        PS_LAMBDA(x) { return EvenPower(x, 4); }, limit, scores, lanes);
+        PS_LAMBDA(x) { return EvenPower(x, 4); }, decay, limit, scores, lanes);
   } else {
     WeighLanes(
-        PS_LAMBDA(x) { return EvenPower(x, weight.power); }, limit, scores, lanes);
+        PS_LAMBDA(x) { return EvenPower(x, weight.power); }, decay, limit, scores, lanes);
   }
 }
 #undef PS_LAMBDA

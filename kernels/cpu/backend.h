@@ -27,6 +27,7 @@ class CpuBackend final : public Backend {
   std::string_view name() const override;
   int threads() const override { return context_.threads(); }
   ThreadPool* pool() override { return &context_.pool(); }
+  bool has_decay_gate() const override { return true; }
 
   std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
                                            DataType type) override {
@@ -55,6 +56,7 @@ class CpuBackend final : public Backend {
   void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override;
   void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override;
+  void LogSigmoid(const float* x, int64_t size, float* out) override;
   void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override;
 
  private:

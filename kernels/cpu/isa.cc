@@ -40,7 +40,9 @@ bool HasAvx512Amx() { return HasAvx512Vnni() && HasAmx(); }
 // Slowest first. avx512amx_emulated is for tests: AMX tiles in software.
 constexpr Isa kIsas[] = {
     {"avx2", HasAvx2, cpu::avx2::NewBackend},
+#ifndef PS_WITHOUT_AVX512  // builds with sanitizers (CMakeLists.txt)
     {"avx512", HasAvx512, cpu::avx512::NewBackend},
+#endif
     {"avx512amx_emulated", HasAvx512Vnni, cpu::avx512vnni::NewBackend, {TileUnit::kEmulated}},
     {"avx512vnni", HasAvx512Vnni, cpu::avx512vnni::NewBackend},
     {"avx512bf16",

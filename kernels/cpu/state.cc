@@ -49,6 +49,7 @@ void WalkHead(SavedValues* io, const AttentionSpec& spec, const HeadLayout& layo
   if (spec.mixed()) WalkKeys(io, narrow, head.near_keys, spec.near_dim(), n);
   ForRows(n, d, dp,
           [&](int64_t offset, int64_t count) { WalkRun(io, narrow, head.values, offset, count); });
+  if (spec.decay_gate) io->Floats(head.decay_sums, n);
 }
 
 }  // namespace
@@ -63,7 +64,8 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
   const int64_t key_floats = spec.near_dim() * padded_block;
   const int64_t value_floats = spec.block * padded_dim;
   values = near_keys + (spec.narrow_block() && spec.mixed() ? key_floats / 2 : key_floats);
-  size = values + (spec.narrow_block() ? value_floats / 2 : value_floats);
+  decay_sums = values + (spec.narrow_block() ? value_floats / 2 : value_floats);
+  size = decay_sums + (spec.decay_gate ? padded_block : 0);
 }
 
 RecurrentState::RecurrentState(const AttentionSpec& spec)
@@ -100,8 +102,12 @@ void RecurrentState::Reset() {
 
 HeadState RecurrentState::Head(int layer, int head) {
   float* base = memory_.data() + (static_cast<int64_t>(layer) * spec_.heads + head) * layout_.size;
-  return {base, base + layout_.z, base + layout_.far_keys, base + layout_.near_keys,
-          base + layout_.values};
+  return {base,
+          base + layout_.z,
+          base + layout_.far_keys,
+          base + layout_.near_keys,
+          base + layout_.values,
+          spec_.decay_gate ? base + layout_.decay_sums : nullptr};
 }
 
 void RecurrentState::Prepare(int64_t position) {

@@ -13,6 +13,8 @@
 //   near_keys  [panels][near_dim][64]     near keys of the current block; in unmixed kinds the same
 //                                         array as far_keys
 //   values     [b][dp]                    values of the current block
+//   decay_sums [panels][64]               with a decay gate: float32 sums of the log decays of the
+//                                         current block, from its first token to each
 //
 // Under kBf16 the values, and the near keys of mixed kinds, are bf16.
 //
@@ -26,7 +28,8 @@
 // under either format, so that a state can be loaded under the other one:
 //
 //   recurrent  S [features][d] and z [features] if there is a far state, far_keys [far_dim][n],
-//              near_keys [near_dim][n] in mixed kinds, values [n][d]
+//              near_keys [near_dim][n] in mixed kinds, values [n][d], decay_sums [n] with a
+//              decay gate
 //   KV         keys [d][n] and values [n][d] of each block
 #pragma once
 
@@ -51,9 +54,9 @@ inline int64_t KeyIndex(int64_t dim, int64_t row, int64_t t) {
 struct HeadLayout {
   explicit HeadLayout(const AttentionSpec& spec);
 
-  int64_t padded_dim;                      // dp
-  int64_t padded_block;                    // 64 * panels
-  int64_t z, far_keys, near_keys, values;  // offsets; S is at 0
+  int64_t padded_dim;                                  // dp
+  int64_t padded_block;                                // 64 * panels
+  int64_t z, far_keys, near_keys, values, decay_sums;  // offsets; S is at 0
   int64_t size;
 };
 
@@ -62,8 +65,9 @@ struct HeadState {
   float* s;  // float32, or two planes of 16 bits
   float* z;
   float* far_keys;
-  float* near_keys;  // float32, or bf16 (narrow_block in mixed kinds)
-  float* values;     // float32, or bf16 (narrow_block)
+  float* near_keys;   // float32, or bf16 (narrow_block in mixed kinds)
+  float* values;      // float32, or bf16 (narrow_block)
+  float* decay_sums;  // null without a decay gate
 };
 
 class RecurrentState final : public HostState {

@@ -64,7 +64,8 @@ void AttendToken(const AttentionSpec& spec, const HeadState& state, int64_t toke
   double denominator = spec.stabilizer;
 
   if (!spec.kv_cache()) {
-    const std::vector<double> features = FarFeatures(spec, far_q);
+    std::vector<double> features = FarFeatures(spec, far_q);
+    if (spec.decay_gate) Scale(DecayFactor(state.decay_sums[tokens - 1], 0), &features);
     for (size_t f = 0; f < features.size(); ++f) {
       denominator += features[f] * state.weight_sum[f];
       for (int i = 0; i < d; ++i) {
@@ -81,6 +82,9 @@ void AttendToken(const AttentionSpec& spec, const HeadState& state, int64_t toke
   if (spec.kind == AttentionKind::kSoftmax) {
     const double largest = *std::max_element(weights.begin(), weights.end());
     for (double& weight : weights) weight = std::exp(weight - largest);
+  }
+  for (int64_t s = 0; s < tokens && spec.decay_gate; ++s) {
+    weights[s] *= DecayFactor(state.decay_sums[tokens - 1], state.decay_sums[s]);
   }
   for (int64_t s = 0; s < tokens; ++s) {
     denominator += weights[s];
@@ -113,6 +117,10 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
           std::copy_n(input.far_k + row_head * far_dim, far_dim, &head.far_keys[index * far_dim]);
         }
         Store(spec.narrow_block(), v, d, &head.values[index * d]);
+        if (spec.decay_gate) {
+          head.decay_sums[index] =
+              (index == 0 ? 0 : head.decay_sums[index - 1]) + input.log_decay[row_head];
+        }
         AttendToken(spec, head, index + 1, input.near_q + row_head * near_dim, far_q,
                     out + row_head * d);
       }

@@ -19,6 +19,7 @@ class ReferenceBackend final : public Backend {
     return float64_state_ ? "reference/float64-state" : "reference";
   }
   int threads() const override { return 1; }
+  bool has_decay_gate() const override { return true; }
 
   std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
                                            DataType type) override;
@@ -41,6 +42,7 @@ class ReferenceBackend final : public Backend {
   void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override;
   void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override;
+  void LogSigmoid(const float* x, int64_t size, float* out) override;
   void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override;
 
  private:

@@ -1,20 +1,18 @@
 #include "kernels/reference/state.h"
 
+#include <cmath>
+
 #include "base/check.h"
 #include "kernels/reference/backend.h"
 
 namespace polysketch::reference {
 namespace {
 
-// Floats that a head stores for one buffered token.
-int64_t TokenFloats(const AttentionSpec& spec) {
-  return spec.near_dim() + (spec.mixed() ? spec.far_dim() : 0) + spec.head_dim;
-}
-
 void Resize(const AttentionSpec& spec, int64_t tokens, HeadState* head) {
   head->near_keys.resize(tokens * spec.near_dim());
   if (spec.mixed()) head->far_keys.resize(tokens * spec.far_dim());
   head->values.resize(tokens * spec.head_dim);
+  if (spec.decay_gate) head->decay_sums.resize(tokens);
 }
 
 }  // namespace
@@ -34,6 +32,14 @@ std::vector<double> FarFeatures(const AttentionSpec& spec, const float* x) {
     }
   }
   return features;
+}
+
+double DecayFactor(float later, float earlier) {
+  return std::exp(static_cast<double>(later) - earlier);
+}
+
+void Scale(double factor, std::vector<double>* values) {
+  for (double& value : *values) value *= factor;
 }
 
 ReferenceState::ReferenceState(const AttentionSpec& spec, bool float64)
@@ -56,7 +62,9 @@ size_t ReferenceState::bytes() const {
   size_t total = 0;
   for (const HeadState& head : heads_) {
     total += (head.value_sum.size() + head.weight_sum.size()) * sizeof(double);
-    total += (head.near_keys.size() + head.far_keys.size() + head.values.size()) * sizeof(float);
+    total += (head.near_keys.size() + head.far_keys.size() + head.values.size() +
+              head.decay_sums.size()) *
+             sizeof(float);
   }
   return total;
 }
@@ -105,7 +113,9 @@ void ReferenceState::Fold(int layer) {
     std::vector<double> block_values(state.value_sum.size());
     std::vector<double> block_weights(state.weight_sum.size());
     for (int s = 0; s < spec_.block; ++s) {
-      const std::vector<double> features = FarFeatures(spec_, &keys[s * spec_.far_dim()]);
+      std::vector<double> features = FarFeatures(spec_, &keys[s * spec_.far_dim()]);
+      if (spec_.decay_gate)
+        Scale(DecayFactor(state.decay_sums.back(), state.decay_sums[s]), &features);
       const float* value = &state.values[s * d];
       for (size_t f = 0; f < features.size(); ++f) {
         block_weights[f] += features[f];
@@ -113,11 +123,12 @@ void ReferenceState::Fold(int layer) {
       }
     }
     // Each sum is added to the state once.
+    const double kept = spec_.decay_gate ? DecayFactor(state.decay_sums.back(), 0) : 1;
     for (size_t i = 0; i < block_values.size(); ++i) {
-      state.value_sum[i] = store(state.value_sum[i] + block_values[i]);
+      state.value_sum[i] = store(kept * state.value_sum[i] + block_values[i]);
     }
     for (size_t f = 0; f < block_weights.size(); ++f) {
-      state.weight_sum[f] = store(state.weight_sum[f] + block_weights[f]);
+      state.weight_sum[f] = store(kept * state.weight_sum[f] + block_weights[f]);
     }
   }
   buffered_[layer] = 0;
@@ -140,6 +151,7 @@ void ReferenceState::Walk(int layer, int64_t position, SavedValues* values) {
     values->Floats(state.near_keys.data(), n * spec_.near_dim());
     if (spec_.mixed()) values->Floats(state.far_keys.data(), n * spec_.far_dim());
     values->Floats(state.values.data(), n * spec_.head_dim);
+    if (spec_.decay_gate) values->Floats(state.decay_sums.data(), n);
   }
 }
 
@@ -150,7 +162,7 @@ std::unique_ptr<SequenceState> ReferenceBackend::NewState(const AttentionSpec& s
 size_t ReferenceBackend::StateBytes(const AttentionSpec& spec, int64_t tokens) const {
   const int64_t blocks = spec.kv_cache() ? (tokens + spec.block - 1) / spec.block : 1;
   const int64_t head_bytes = FeatureCount(spec) * (spec.head_dim + 1) * sizeof(double) +
-                             blocks * spec.block * TokenFloats(spec) * sizeof(float);
+                             blocks * spec.block * spec.TokenFloats() * sizeof(float);
   return spec.layers * spec.heads * head_bytes;
 }
 

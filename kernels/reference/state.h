@@ -19,6 +19,8 @@ struct HeadState {
   std::vector<float> near_keys;  // [capacity, near_dim]
   std::vector<float> far_keys;   // [capacity, far_dim]; empty in unmixed kinds (the near keys)
   std::vector<float> values;     // [capacity, d]
+  // G, the sum of the log decays from the block's first token on. Empty without a decay gate.
+  std::vector<float> decay_sums;  // [capacity]
 };
 
 // Rows of S: all r * r products of a sketch, not packed, or m.
@@ -28,8 +30,12 @@ int64_t FeatureCount(const AttentionSpec& spec);
 // performer.
 std::vector<double> FarFeatures(const AttentionSpec& spec, const float* x);
 
-// Saved, for each layer and head: S and z if there is a far state, then near_keys, far_keys and
-// values of the buffered tokens. float64 states, which only measure drift, cannot be saved.
+// e^(G_t - G_s): what a decay gate keeps at the sum `later` of what was there at the sum `earlier`.
+double DecayFactor(float later, float earlier);
+void Scale(double factor, std::vector<double>* values);
+
+// Saved, for each layer and head: S and z if there is a far state, then near_keys, far_keys, values
+// and decay_sums of the buffered tokens. float64 states, which only measure drift, cannot be saved.
 class ReferenceState final : public HostState {
  public:
   ReferenceState(const AttentionSpec& spec, bool float64);

@@ -140,13 +140,11 @@ constexpr Flag kFlags[] = {
      "limit of the body of an HTTP request. Larger ones get the HTTP status 413."},
     {"request-memory", kBytes, "BYTES", &C::request_memory, 0, 1024 * kTiB,
      "limit of request memory: what clients make the server hold, as messages, uploads, prompts "
-     "and "
-     "replies that are not read. More gets RESOURCE_EXHAUSTED, or the HTTP status 429. 0: a "
+     "and replies that are not read. More gets RESOURCE_EXHAUSTED, or the HTTP status 429. 0: a "
      "sixteenth of the memory of the machine or the control group, 64MiB to 2GiB."},
     {"max-connections", kInteger, "N", &C::max_connections, 1, 100000,
      "limit of open connections, for gRPC and for HTTP each. More are closed on arrival, or close "
-     "an "
-     "idle one of the client that has the most."},
+     "an idle one of the client that has the most."},
     {"max-concurrent-streams", kInteger, "N", &C::max_concurrent_streams, 1, 65536,
      "limit of concurrent calls on a connection. The client delays more (HTTP/2)."},
     {"max-calls", kInteger, "N", &C::max_calls, 1, kMany,
@@ -182,6 +180,13 @@ constexpr Flag kFlags[] = {
     {"stuck-after", kDuration, "TIME", &C::stuck_after, 100, kDay,
      "time after which a thread of the server that finishes no piece of its work is stuck: health "
      "is NOT_SERVING until it moves again."},
+
+    {"otlp-endpoint", kText, "URL", &C::otlp_endpoint, 0, 0,
+     "collector of OpenTelemetry, such as http://127.0.0.1:4318: spans of calls are posted to its "
+     "/v1/traces as OTLP/HTTP with JSON (docs/tracing.md). Empty: no traces."},
+    {"otlp-sample-percent", kInteger, "N", &C::otlp_sample_percent, 0, 100,
+     "share of the calls without a traceparent that have spans, in percent. Calls with one follow "
+     "its sampled flag."},
 
     {"log-level", kChoice, "debug|info|warning|error", &C::log_level, 0, 0,
      "lowest level that is written to stderr."},

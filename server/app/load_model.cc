@@ -275,6 +275,7 @@ ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
           .prefix_cache = loaded.prefix_cache.get(),
           .chat_template = loaded.chat_template.get(),
           .no_chat_template = loaded.no_chat_template,
+          .folder = config.model,
           .rules = {.tokenizer = loaded.tokenizer.get(),
                     .add_bos = model.add_bos,
                     .bos_id = model.bos_id,

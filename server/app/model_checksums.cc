@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/hex.h"
 #include "base/logging.h"
 #include "engine/checkpoint/mapped_file.h"
 
@@ -56,7 +57,7 @@ struct FreeDigest {
   void operator()(EVP_MD_CTX* digest) const { EVP_MD_CTX_free(digest); }
 };
 
-std::string Sha256(const MappedFile& file) {
+std::string Sha256Of(const MappedFile& file) {
   const std::unique_ptr<EVP_MD_CTX, FreeDigest> digest(EVP_MD_CTX_new());
   PS_CHECK(EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) == 1);
   for (size_t first = 0; first < file.size(); first += kPiece) {
@@ -67,12 +68,7 @@ std::string Sha256(const MappedFile& file) {
   unsigned char sum[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
   PS_CHECK(EVP_DigestFinal_ex(digest.get(), sum, &size) == 1);
-  std::string digits;
-  for (unsigned int i = 0; i < size; ++i) {
-    digits += "0123456789abcdef"[sum[i] >> 4];
-    digits += "0123456789abcdef"[sum[i] & 15];
-  }
-  return digits;
+  return HexDigits({sum, size});
 }
 
 // Whether `verify` requires a checksum of this file.
@@ -113,7 +109,7 @@ Status CheckModelFiles(const fs::path& folder, bool verify) {
                              ", found: ", file.status().message());
     }
     if (!verify && file->size() > kAlwaysChecked) continue;
-    const std::string found = Sha256(*file);
+    const std::string found = Sha256Of(*file);
     if (found != expected) {
       return InvalidArgument(path.string(), ": expected the SHA-256 ", expected, " (", kSums,
                              "), found ", found);

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "polysketch_build_info.h"
 #include "server/app/available_memory.h"
 #include "server/convert/status_map.h"
+#include "server/gateway/vllm_engine.h"
 #include "server/http/allowed_hosts.h"
 #include "server/http/http_errors.h"
 #include "server/http/http_server.h"
@@ -24,6 +26,7 @@
 #include "server/net/reflection.h"
 #include "server/openai/openai_api.h"
 #include "server/rpc/service.h"
+#include "server/tracing/otlp_settings.h"
 
 namespace polysketch {
 namespace {
@@ -35,6 +38,10 @@ constexpr int64_t kUnreadBytes = 16 << 10;
 constexpr int kReadChunkBytes = 16 << 10;
 // Time for the bytes of calls that were cancelled.
 constexpr std::chrono::milliseconds kLastBytes{200};
+// Time for the last spans, and the part of the drain, after its timeout, that ends with them. main
+// ends the process a moment later.
+constexpr std::chrono::milliseconds kLastSpans{1000};
+constexpr std::chrono::milliseconds kDrainEnd{1600};
 // Time between two SessionTable::Maintain.
 constexpr std::chrono::milliseconds kMaintenance{1000};
 
@@ -116,6 +123,15 @@ Result<std::unique_ptr<CertificateStore>> OpenCertificates(const ServerConfig& c
   return store;
 }
 
+// Null without --otlp-endpoint.
+Result<std::unique_ptr<SpanExporter>> OpenSpanExporter(const ServerConfig& config) {
+  if (config.otlp_endpoint.empty()) return std::unique_ptr<SpanExporter>();
+  Result<std::string> url = TracesUrl(config.otlp_endpoint);
+  if (!url.ok()) return Prefixed("--otlp-endpoint: ", url.status());
+  return std::make_unique<SpanExporter>(
+      SpanExporterOptions{.url = *std::move(url), .resource = ResourceAttributes(std::getenv)});
+}
+
 // Whether a browser asks what a page of an allowed origin may send.
 bool IsPreflight(const HttpRequest& request) {
   return request.method == "OPTIONS" && !request.allowed_origin.empty() &&
@@ -167,18 +183,22 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder* builde
 
 }  // namespace
 
-Server::Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Guard> guard)
+Server::Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Guard> guard,
+               std::unique_ptr<SpanExporter> spans)
     : memory_(config.request_memory > 0 ? config.request_memory
                                         : DefaultRequestMemory(AvailableMemory())),
       connections_(LimitsOf(config)),
       metrics_(metrics),
       guard_(std::move(guard)),
+      spans_(std::move(spans)),
       stuck_after_(config.stuck_after),
       health_(&connections_),
       router_(&connections_, guard_.get()) {
   context_.connections = &connections_;
   context_.metrics = metrics;
   context_.memory = &memory_;
+  context_.spans = spans_.get();
+  context_.trace_sample_percent = config.otlp_sample_percent;
   context_.writers = std::make_shared<Executor>(1);
   context_.tokenizers = &tokenizers_;
   context_.stores = std::make_shared<Executor>(kStoreThreads);
@@ -191,6 +211,7 @@ Server::Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Gua
   AddSessionMethods(&context_, &router_);
   AddAppendMethod(&context_, &router_);
   AddTextMethods(&context_, &router_);
+  AddVllmEngineMethods(&context_, config.served_model_name, &router_);
   health_.AddMethods(&router_);
   AddReflectionMethods(&connections_, &router_);
 }
@@ -200,7 +221,8 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerConfig& config, Metric
   RaiseFileLimit(config.max_connections);
   PS_ASSIGN_OR_RETURN(std::unique_ptr<Guard> guard, OpenGuard(config));
   PS_ASSIGN_OR_RETURN(std::unique_ptr<CertificateStore> certificates, OpenCertificates(config));
-  std::unique_ptr<Server> server(new Server(config, metrics, std::move(guard)));
+  PS_ASSIGN_OR_RETURN(std::unique_ptr<SpanExporter> spans, OpenSpanExporter(config));
+  std::unique_ptr<Server> server(new Server(config, metrics, std::move(guard), std::move(spans)));
   server->certificates_ = std::move(certificates);
   server->scrape_ = server->NewScrape();
   if (!config.metrics_listen.empty())
@@ -229,7 +251,8 @@ std::unique_ptr<ScrapeMetrics> Server::NewScrape() {
       },
       [this] { return connections_.stats(); },
       [this] { return guard_ == nullptr ? RefusedCounts() : guard_->refused(); },
-      [this] { return memory_.stats(); });
+      [this] { return memory_.stats(); },
+      [this] { return spans_ == nullptr ? SpanExporter::Stats() : spans_->stats(); });
 }
 
 Status Server::StartMetrics(const std::string& address) {
@@ -371,6 +394,7 @@ void Server::MaintainSessions() {
 }
 
 bool Server::Drain(std::chrono::milliseconds timeout) {
+  const auto start = std::chrono::steady_clock::now();
   // A client that has seen NOT_SERVING is always refused.
   ChangeHealth([this] { context_.draining.store(true); });
   const auto deadline = std::chrono::system_clock::now() + timeout;
@@ -396,6 +420,10 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
   const auto end = std::max(last, std::chrono::system_clock::now() + kLastBytes);
   while (busy() && std::chrono::system_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (spans_ != nullptr) {
+    const auto now = std::chrono::steady_clock::now();
+    spans_->Stop(std::min(now + kLastSpans, start + timeout + kDrainEnd));
+  }
   return all_ended;
 }
 

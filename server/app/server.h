@@ -23,6 +23,7 @@
 #include "server/net/router.h"
 #include "server/rpc/service_context.h"
 #include "server/rpc/stuck_watch.h"
+#include "server/tracing/span_exporter.h"
 
 namespace polysketch {
 
@@ -57,11 +58,12 @@ class Server {
   // Sets health to SERVING and serves calls. `model` outlives the server.
   void SetModel(const ServedModel* model);
   // Sets health to NOT_SERVING and refuses new calls with UNAVAILABLE, then waits for running
-  // requests and their last messages. Returns whether all requests ended by themselves.
+  // requests and their last messages, and sends the last spans. Returns whether all requests ended by themselves.
   bool Drain(std::chrono::milliseconds timeout);
 
  private:
-  Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Guard> guard);
+  Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Guard> guard,
+         std::unique_ptr<SpanExporter> spans);
   std::unique_ptr<ScrapeMetrics> NewScrape();
   std::vector<prometheus::MetricFamily> CollectMetrics() const;
   Status StartMetrics(const std::string& address);
@@ -80,6 +82,7 @@ class Server {
   ConnectionTable connections_;
   Metrics* const metrics_;
   const std::unique_ptr<Guard> guard_;              // null without --api-keys
+  const std::unique_ptr<SpanExporter> spans_;       // null without --otlp-endpoint
   std::unique_ptr<CertificateStore> certificates_;  // null without --tls-cert
   TokenizerPool tokenizers_;
   const std::chrono::milliseconds stuck_after_;

@@ -76,6 +76,9 @@ struct ServerConfig {
   std::chrono::milliseconds drain_timeout{30'000};
   std::chrono::milliseconds stuck_after{60'000};
 
+  std::string otlp_endpoint;
+  int64_t otlp_sample_percent = 100;
+
   std::string log_level = "info";
   std::string log_format = "text";
 };

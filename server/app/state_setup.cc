@@ -88,6 +88,7 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
       StrCat(loaded.backend->name(), " weights=", config.weights,
              loaded.model->attention_spec().state_format == StateFormat::kF32 ? " state=f32"
                                                                               : " state=bf16");
+  codec.binding.decay_gate = loaded.model->attention_spec().decay_gate;
   codec.limits.tokens = {.vocab_size = loaded.model->config().vocab_size,
                          .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),
                          .has_tokenizer = loaded.tokenizer != nullptr};

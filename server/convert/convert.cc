@@ -62,7 +62,8 @@ v1::FinishReason ToProto(FinishReason reason) {
 Status RequireTokenizer(const RequestRules& rules, std::string_view field) {
   if (rules.tokenizer != nullptr) return Status();
   return FailedPrecondition(field,
-                            ": text needs a tokenizer, and this model has none; use token ids");
+                            ": text needs a tokenizer, and this model has none; use token ids")
+      .WithReason(Reason::kTokenizerMissing);
 }
 
 Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int vocab_size) {

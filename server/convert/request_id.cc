@@ -2,8 +2,9 @@
 
 #include <cinttypes>
 #include <cstdio>
-#include <random>
 #include <regex>
+
+#include "server/convert/random_bits.h"
 
 namespace polysketch {
 
@@ -15,12 +16,8 @@ bool IsRequestId(std::string_view text) {
 }
 
 std::string NewRequestId() {
-  thread_local std::mt19937_64 generator{[] {
-    std::random_device device;
-    return (uint64_t{device()} << 32) | device();
-  }()};
   char text[24];
-  std::snprintf(text, sizeof(text), "ps-%016" PRIx64, static_cast<uint64_t>(generator()));
+  std::snprintf(text, sizeof(text), "ps-%016" PRIx64, RandomBits());
   return text;
 }
 

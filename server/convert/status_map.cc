@@ -1,6 +1,6 @@
 #include "server/convert/status_map.h"
 
-#include <google/rpc/retry.pb.h>
+#include <google/rpc/errors.pb.h>
 
 #include <algorithm>
 #include <string>
@@ -21,24 +21,48 @@ std::string Abbreviated(const std::string& message) {
   return StrCat(message.substr(0, std::max(whole, kMaxMessageBytes - 3)), "...");
 }
 
-// The value of grpc-status-details-bin; empty without a retry delay.
-std::string RetryDetails(const Status& status) {
-  if (!status.retry_after().has_value()) return {};
-  const int64_t milliseconds = status.retry_after()->count();
+google::rpc::ErrorInfo ToErrorInfo(const Status& status) {
+  google::rpc::ErrorInfo info;
+  info.set_reason(std::string(status.reason()));
+  info.set_domain("polysketch.v1");
+  return info;
+}
+
+// `message`: that of the status, abbreviated.
+google::rpc::BadRequest ToBadRequest(const Status& status, std::string_view message) {
+  google::rpc::BadRequest request;
+  const std::string_view field = status.field().substr(0, message.size());
+  const size_t begin = std::min(message.size(), field.size() + std::string_view(": ").size());
+  auto* violation = request.add_field_violations();
+  violation->set_field(std::string(field));
+  violation->set_description(std::string(message.substr(begin)));
+  return request;
+}
+
+google::rpc::RetryInfo ToRetryInfo(std::chrono::milliseconds delay) {
   google::rpc::RetryInfo info;
-  info.mutable_retry_delay()->set_seconds(milliseconds / 1000);
-  info.mutable_retry_delay()->set_nanos(static_cast<int32_t>(milliseconds % 1000 * 1'000'000));
+  info.mutable_retry_delay()->set_seconds(delay.count() / 1000);
+  info.mutable_retry_delay()->set_nanos(static_cast<int32_t>(delay.count() % 1000 * 1'000'000));
+  return info;
+}
+
+// The value of grpc-status-details-bin.
+std::string Details(const Status& status, const std::string& message) {
   google::rpc::Status details;
   details.set_code(static_cast<int32_t>(status.code()));
-  details.set_message(Abbreviated(status.message()));
-  details.add_details()->PackFrom(info);
+  details.set_message(message);
+  details.add_details()->PackFrom(ToErrorInfo(status));
+  if (status.code() == Code::kInvalidArgument && !status.field().empty())
+    details.add_details()->PackFrom(ToBadRequest(status, message));
+  if (status.retry_after().has_value())
+    details.add_details()->PackFrom(ToRetryInfo(*status.retry_after()));
   return details.SerializeAsString();
 }
 
 }  // namespace
 
 Status Prefixed(std::string_view prefix, const Status& status) {
-  return status.ok() ? status : Status(status.code(), StrCat(prefix, status.message()));
+  return status.ok() ? status : status.WithMessage(StrCat(prefix, status.message()));
 }
 
 grpc::StatusCode ToGrpcCode(Code code) {
@@ -54,8 +78,8 @@ grpc::StatusCode ToGrpcCode(Code code) {
 
 grpc::Status ToGrpcStatus(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return grpc::Status(ToGrpcCode(status.code()), Abbreviated(status.message()),
-                      RetryDetails(status));
+  const std::string message = Abbreviated(status.message());
+  return grpc::Status(ToGrpcCode(status.code()), message, Details(status, message));
 }
 
 Status FinishStatus(const FinishEvent& finish) {

@@ -1,5 +1,6 @@
-// Converts Status to gRPC's status. A retry delay is sent in the two forms that clients read: as
-// google.rpc.RetryInfo in the status details, and as the trailing metadata `retry-after-ms`.
+// Converts Status to gRPC's status, whose details are a google.rpc.Status: ErrorInfo with the
+// reason, BadRequest with the field of an INVALID_ARGUMENT, RetryInfo with a retry delay. The delay is
+// also sent as the trailing metadata `retry-after-ms`.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -15,7 +16,7 @@ namespace polysketch {
 Status Prefixed(std::string_view prefix, const Status& status);
 
 grpc::StatusCode ToGrpcCode(Code code);
-// A message of more than 1 KiB is cut. If `status` has a retry delay, the details are a google.rpc.Status with one google.rpc.RetryInfo.
+// A message of more than 1 KiB is cut.
 grpc::Status ToGrpcStatus(const Status& status);
 // Returns the status of a call whose request ended with `finish`: OK for kStop, kLength and
 // kMigrated, otherwise a code for the reason, with the message of the finish if it has one.

@@ -7,6 +7,7 @@
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/proto_buffer_writer.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -68,6 +69,8 @@ Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* me
   grpc::ProtoBufferReader reader(&copy);
   if (reader.status().ok()) {
     CodedInputStream input(&reader);
+    // A string that declares more bytes than there are reserves no memory for them.
+    input.PushLimit(static_cast<int>(std::min<size_t>(bytes.Length(), INT32_MAX)));
     if (const auto found = FindInvalidString(*message->GetDescriptor(), "", &input)) {
       return Status(Code::kInvalidArgument, *found);
     }

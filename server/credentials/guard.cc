@@ -17,7 +17,8 @@ Status Unauthenticated(const char* message) { return Status(Code::kUnauthenticat
 
 Status BeyondLimit(const ApiKey& key, int64_t limit, const char* what) {
   return ResourceExhausted("the API key ", key.name, ": expected at most ", limit, " ", what,
-                           " a minute");
+                           " a minute")
+      .WithReason(Reason::kRateLimited);
 }
 
 // Returns the key of "Bearer KEY"; empty for another form.

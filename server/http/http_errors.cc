@@ -22,13 +22,6 @@ std::string_view ErrorType(int http_status) {
   }
 }
 
-// Messages of the server begin with the path of a field: "sampling.top_p: expected ...".
-std::string_view FieldOf(std::string_view message) {
-  const size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.[]");
-  const bool field = end != 0 && end != message.npos && message.substr(end).starts_with(": ");
-  return field ? message.substr(0, end) : std::string_view();
-}
-
 }  // namespace
 
 int HttpStatus(Code code) {
@@ -63,18 +56,22 @@ int HttpStatus(Code code) {
   }
 }
 
-std::string ErrorBody(int http_status, const std::string& message, std::string_view param) {
+std::string ErrorBody(int http_status, const std::string& message, std::string_view param,
+                      std::string_view code) {
+  const auto text_or_null = [](std::string_view text) {
+    return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text);
+  };
   nlohmann::ordered_json error;
   error["message"] = message;
   error["type"] = ErrorType(http_status);
-  error["param"] = param.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(param);
-  error["code"] = nullptr;
+  error["param"] = text_or_null(param);
+  error["code"] = text_or_null(code);
   const nlohmann::ordered_json body = {{"error", std::move(error)}};
   return JsonText(body) + "\n";
 }
 
 std::string ErrorBody(const Status& status) {
-  return ErrorBody(HttpStatus(status.code()), status.message(), FieldOf(status.message()));
+  return ErrorBody(HttpStatus(status.code()), status.message(), status.field(), status.reason());
 }
 
 void ReplyError(HttpExchange* exchange, const Status& status) {

@@ -1,4 +1,4 @@
-// The byte stream of an HTTP connection: TCP, or TLS on it. Included by http_server.cc only.
+// The byte stream of an HTTP connection: TCP, or TLS on it.
 #pragma once
 
 #include <openssl/ssl.h>

@@ -1,73 +1,23 @@
 #include "server/http/playground.h"
 
-#include <google/protobuf/util/json_util.h>
-
-#include <nlohmann/json.hpp>
-#include <string>
 #include <utility>
 
 #include "polysketch/v1/polysketch.pb.h"
 #include "server/convert/wire.h"
 #include "server/http/http_call.h"
-#include "server/http/http_errors.h"
-#include "server/http/json_text.h"
+#include "server/http/page_request.h"
 
 namespace polysketch {
 namespace {
 
 // Maximum number of completions at the same time. The page is for people; programs use the APIs.
 constexpr int kMaxAtOnce = 4;
-constexpr size_t kMaxBodyBytes = 1 << 20;
-
-std::string ErrorLine(const Status& status) {
-  const nlohmann::json json = {
-      {"error", {{"code", std::string(CodeName(status.code()))}, {"message", status.message()}}}};
-  return JsonText(json) + "\n";
-}
-
-void Refuse(HttpExchange* exchange, const Status& status) {
-  exchange->Reply(HttpStatus(status.code()), kJsonType, ErrorLine(status));
-}
-
-std::string Line(const v1::CompleteResponse& response) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  std::string line;
-  if (!google::protobuf::util::MessageToJsonString(response, &line, options).ok())
-    return ErrorLine(Internal("the message has no JSON form"));
-  return line + "\n";
-}
-
-// Keeps a page of another site from using the server through a browser: such a page can neither
-// send JSON without a preflight request, nor set this server's address as its origin.
-Status Check(const HttpRequest& request) {
-  const std::string_view type = request.Header("Content-Type");
-  if (!type.starts_with(kJsonType)) {
-    return InvalidArgument("Content-Type: expected application/json, found \"", type, "\"");
-  }
-  const std::string_view origin = request.Header("Origin");
-  if (!origin.empty() && origin != StrCat("http://", request.Header("Host")) &&
-      origin != StrCat("https://", request.Header("Host"))) {
-    return Status(Code::kPermissionDenied, "Origin: expected the server's own page");
-  }
-  return Status();
-}
 
 Result<v1::CompleteRequest> Read(const HttpRequest& request) {
-  PS_RETURN_IF_ERROR(Check(request));
-  if (request.body.size() > kMaxBodyBytes) {
-    return InvalidArgument("the body: expected at most ", kMaxBodyBytes, " bytes, found ",
-                           request.body.size());
-  }
   v1::CompleteRequest message;
-  if (const auto parsed = google::protobuf::util::JsonStringToMessage(request.body, &message);
-      !parsed.ok()) {
-    return InvalidArgument("the body: expected the JSON form of CompleteRequest: ",
-                           std::string(parsed.message()));
-  }
-  if (!message.session().empty() || !message.resume_token().empty() || message.return_state()) {
-    return InvalidArgument("session, resume_token, return_state: expected none on this page");
-  }
+  PS_RETURN_IF_ERROR(ReadPageRequest(request, &message));
+  if (!message.resume_token().empty() || message.return_state())
+    return InvalidArgument("resume_token, return_state: expected none on this page");
   return message;
 }
 
@@ -81,11 +31,11 @@ class Lines {
     v1::CompleteResponse response;
     if (!ParseMessage(message, &response).ok()) return;
     if (!std::exchange(started_, true)) exchange_->StartStream("application/x-ndjson");
-    exchange_->Send(Line(response));
+    exchange_->Send(JsonLine(response));
   }
   void Finish(const Status& status) {
     running_->fetch_sub(1);
-    if (!started_) return Refuse(exchange_.get(), status);
+    if (!started_) return RefusePage(exchange_.get(), status);
     if (!status.ok()) exchange_->Send(ErrorLine(status));
     exchange_->EndStream();
   }
@@ -100,11 +50,11 @@ class Lines {
 
 void Playground::Complete(const std::shared_ptr<HttpExchange>& exchange) {
   const Result<v1::CompleteRequest> request = Read(exchange->request());
-  if (!request.ok()) return Refuse(exchange.get(), request.status());
+  if (!request.ok()) return RefusePage(exchange.get(), request.status());
   if (running_->fetch_add(1) >= kMaxAtOnce) {
     running_->fetch_sub(1);
-    return Refuse(exchange.get(), ResourceExhausted("the page runs ", kMaxAtOnce,
-                                                    " completions at once; try again later"));
+    return RefusePage(exchange.get(), ResourceExhausted("the page runs ", kMaxAtOnce,
+                                                        " completions at once; try again later"));
   }
   const auto lines = std::make_shared<Lines>(exchange, running_);
   const auto call = HttpCall::Start(

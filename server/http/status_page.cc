@@ -7,6 +7,7 @@
 
 #include "polysketch_build_info.h"
 #include "server/http/json_text.h"
+#include "server/http/playground_sessions.h"
 #include "server/http/web_files.h"
 
 namespace polysketch {
@@ -51,6 +52,7 @@ std::string StatusPage::StatusJson() const {
     if (google::protobuf::util::MessageToJsonString(model->description, &text, options).ok()) {
       json["model"] = Json::parse(text);
     }
+    json["state_store"] = model->sessions->options().store != nullptr;
   }
   Json metrics = Json::object();
   for (const prometheus::MetricFamily& family : collect_()) {
@@ -69,6 +71,10 @@ void StatusPage::Handle(const std::shared_ptr<HttpExchange>& exchange) {
     if (method == "POST") return playground_.Complete(exchange);
     return exchange->Reply(405, "text/plain", "POST only\n");
   }
+  if (IsSessionPath(path)) {
+    if (method == "POST") return RunSessionCall(*router_, exchange);
+    return exchange->Reply(405, "text/plain", "POST only\n");
+  }
   if (method != "GET" && method != "HEAD") {
     return exchange->Reply(405, "text/plain", "GET only\n");
   }
@@ -83,8 +89,11 @@ void StatusPage::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   if (path == "/version")
     return exchange->Reply(200, "application/json", "{\"version\": \"" POLYSKETCH_VERSION "\"}\n");
   if (path == "/api/status") return exchange->Reply(200, "application/json", StatusJson());
+  // Browsers ask for /favicon.ico whatever the page says.
+  const std::string_view web_path =
+      path == "/favicon.ico" ? "/favicon.svg" : std::string_view(path);
   for (const WebFile& file : WebFiles()) {
-    if (path == file.path)
+    if (web_path == file.path)
       return exchange->Reply(200, file.content_type, std::string(file.content));
   }
   exchange->Reply(404, "text/plain", "no such page\n");

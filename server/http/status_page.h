@@ -1,5 +1,5 @@
 // The paths of --http-listen that are for people and probes: /healthz, /readyz and /health, the
-// status page, its data (/api/status) and its playground (/api/complete).
+// status page, its data (/api/status) and its playground (/api/complete, /api/sessions/...).
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -22,7 +22,10 @@ class StatusPage {
 
   // `collect` returns the families of /metrics. `router` and `service` outlive the page.
   StatusPage(const Router* router, const ServiceContext* service, Collect collect)
-      : service_(service), collect_(std::move(collect)), playground_(router, service) {}
+      : router_(router),
+        service_(service),
+        collect_(std::move(collect)),
+        playground_(router, service) {}
 
   // Whether `path` answers probes, which have no credentials.
   static bool IsHealthPath(std::string_view path);
@@ -33,6 +36,7 @@ class StatusPage {
   bool Ready() const { return service_->ready(); }
   std::string StatusJson() const;
 
+  const Router* const router_;
   const ServiceContext* const service_;
   const Collect collect_;
   Playground playground_;

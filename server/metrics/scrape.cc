@@ -209,7 +209,7 @@ void AddSessions(const SessionStats& sessions, std::vector<MetricFamily>* famili
        {"session_memory_limit_bytes",
         "Limit of session memory (--session-memory). The least recently used sessions go to the "
         "state store; without one, more get RESOURCE_EXHAUSTED, and so do those of a tenant that "
-        "holds as much as is free.",
+        "holds four times what is free.",
         sessions.memory_limit},
        {"session_loads_total", "Sessions read from the state store.", sessions.loads},
        {"session_spills_total", "Sessions moved to the state store to free memory.",
@@ -269,6 +269,16 @@ void AddRequestMemory(const RequestMemory::Stats& stats, std::vector<MetricFamil
       "Refusals because request memory was full, by phase.", MetricType::Counter, stats.refused);
 }
 
+void AddSpans(const SpanExporter::Stats& spans, std::vector<MetricFamily>* families) {
+  Add("polysketch_",
+      {{"trace_spans_exported_total", "Spans that the collector of --otlp-endpoint took.",
+        spans.exported},
+       {"trace_spans_dropped_total",
+        "Spans dropped because the buffer was full or the collector did not take them.",
+        spans.dropped}},
+      families);
+}
+
 void AddRefused(const RefusedCounts& refused, std::vector<MetricFamily>* families) {
   MetricFamily& family = AddFamily(
       "polysketch_credentials_refused_total",
@@ -287,12 +297,14 @@ ScrapeMetrics::ScrapeMetrics(std::function<bool()> ready,
                              std::function<std::optional<ServedFacts>()> served,
                              std::function<ConnectionTable::Stats()> connections,
                              std::function<RefusedCounts()> refused,
-                             std::function<RequestMemory::Stats()> memory)
+                             std::function<RequestMemory::Stats()> memory,
+                             std::function<SpanExporter::Stats()> spans)
     : ready_(std::move(ready)),
       served_(std::move(served)),
       connections_(std::move(connections)),
       refused_(std::move(refused)),
-      memory_(std::move(memory)) {}
+      memory_(std::move(memory)),
+      spans_(std::move(spans)) {}
 
 std::vector<MetricFamily> ScrapeMetrics::Collect() const {
   std::vector<MetricFamily> families;
@@ -313,6 +325,7 @@ std::vector<MetricFamily> ScrapeMetrics::Collect() const {
   AddConnections(connections_(), &families);
   AddRefused(refused_(), &families);
   AddRequestMemory(memory_(), &families);
+  AddSpans(spans_(), &families);
   AddCpuParts(&families);
   AddProcess(&families);
   return families;

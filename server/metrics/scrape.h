@@ -15,6 +15,7 @@
 #include "server/credentials/guard.h"
 #include "server/net/connections.h"
 #include "server/net/request_memory.h"
+#include "server/tracing/span_exporter.h"
 
 namespace polysketch {
 
@@ -36,7 +37,8 @@ class ScrapeMetrics : public prometheus::Collectable {
   ScrapeMetrics(std::function<bool()> ready, std::function<std::optional<ServedFacts>()> served,
                 std::function<ConnectionTable::Stats()> connections,
                 std::function<RefusedCounts()> refused,
-                std::function<RequestMemory::Stats()> memory);
+                std::function<RequestMemory::Stats()> memory,
+                std::function<SpanExporter::Stats()> spans);
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
@@ -45,6 +47,7 @@ class ScrapeMetrics : public prometheus::Collectable {
   const std::function<ConnectionTable::Stats()> connections_;
   const std::function<RefusedCounts()> refused_;
   const std::function<RequestMemory::Stats()> memory_;
+  const std::function<SpanExporter::Stats()> spans_;
 };
 
 }  // namespace polysketch

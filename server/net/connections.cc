@@ -77,19 +77,20 @@ std::string PeerOf(std::string_view key) {
 }
 
 ConnectionTable::Id ConnectionTable::Add(const std::string& key, int fd) {
+  const std::string peer = PeerOf(key);
   std::lock_guard lock(mutex_);
   const bool full = static_cast<int64_t>(connections_.size()) >= limits_.max_connections;
-  const std::string peer = PeerOf(key);
   const auto calls = peer_calls_.find(peer);
   const bool floods =
       calls != peer_calls_.end() && calls_ > 2 * limits_.max_calls && 2 * calls->second > calls_;
-  if (floods || (full && !CloseOneOf(peer))) {
+  if (floods || (full && !CloseOneFor(peer))) {
     ++refused_;
     return 0;
   }
   const Id id = next_id_++;
   connections_.emplace(id,
                        Connection{.key = key,
+                                  .peer = peer,
                                   .fd = fd,
                                   .resets = TokenBucket(limits_.resets_per_second,
                                                         kBurstSeconds * limits_.resets_per_second),
@@ -98,21 +99,22 @@ ConnectionTable::Id ConnectionTable::Add(const std::string& key, int fd) {
   return id;
 }
 
-bool ConnectionTable::CloseOneOf(const std::string& newcomer) {
+bool ConnectionTable::CloseOneFor(const std::string& newcomer) {
   std::unordered_map<std::string, int64_t> open;  // by peer
   int64_t closing = 0;
   for (const auto& [id, connection] : connections_) {
-    connection.closing ? ++closing : ++open[PeerOf(connection.key)];
+    connection.closing ? ++closing : ++open[connection.peer];
   }
   // Those that are closing leave soon. A few more than max_connections are open meanwhile.
   if (static_cast<int64_t>(connections_.size()) - closing < limits_.max_connections)
     return closing <= kMaxClosing;
+  const int64_t own = open[newcomer];
   const auto most = std::max_element(
       open.begin(), open.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (open[newcomer] + 1 >= most->second) return false;
+  if (own + 1 >= most->second) return false;
   Connection* victim = nullptr;
   for (auto& [id, connection] : connections_) {
-    if (connection.closing || PeerOf(connection.key) != most->first) continue;
+    if (connection.closing || connection.peer != most->first) continue;
     const auto rank = [](const Connection& c) { return std::pair(c.calls > 0, c.active); };
     if (victim == nullptr || rank(connection) < rank(*victim)) victim = &connection;
   }
@@ -135,9 +137,9 @@ void ConnectionTable::Remove(Id id) {
 
 ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer) {
   const std::string key = ConnectionKey(grpc_peer);
-  std::lock_guard lock(mutex_);
   Call call;
   call.peer = PeerOf(key);
+  std::lock_guard lock(mutex_);
   ++calls_;
   ++peer_calls_[call.peer];
   const bool crowded = calls_ > limits_.max_calls;

@@ -27,7 +27,7 @@ struct ConnectionLimits {
   int64_t max_connections = 256;           // of them all; a full table favours peers that have few
   int64_t max_calls = 1024;                // over all connections
   int64_t max_calls_per_connection = 256;  // not yet freed, including aborted calls
-  double resets_per_second = 100;          // sustained; ten times that in a burst
+  double resets_per_second = 100;          // of aborted calls, sustained; ten times that in a burst
 };
 
 // The key of a connection: the address of its client, "127.0.0.1:4711" or "::1:4711". The key is
@@ -73,7 +73,7 @@ class ConnectionTable {
   struct Call {
     Verdict verdict = Verdict::kAccepted;
     Id connection = 0;  // 0: not a connection of this table
-    std::string peer;   // PeerOf its key
+    std::string peer;   // PeerOf(its key)
   };
   // BeginCall and EndCall are called for every call of any method, whatever the verdict.
   Call BeginCall(std::string_view grpc_peer);
@@ -93,6 +93,7 @@ class ConnectionTable {
  private:
   struct Connection {
     std::string key;
+    std::string peer;  // PeerOf(key)
     int fd = -1;
     int64_t calls = 0;
     TokenBucket resets;
@@ -101,8 +102,8 @@ class ConnectionTable {
   };
   // Adds 1 to *count, unless the connection is closing already.
   void CloseLocked(Connection* connection, std::string_view reason, uint64_t* count);
-  // Makes room for a newcomer. Returns whether it did.
-  bool CloseOneOf(const std::string& newcomer);
+  // Makes room for a connection of the peer `newcomer`. Returns whether it did.
+  bool CloseOneFor(const std::string& newcomer);
 
   const ConnectionLimits limits_;
   mutable std::mutex mutex_;  // guards everything below

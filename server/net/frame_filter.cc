@@ -7,7 +7,7 @@
 namespace polysketch {
 namespace {
 
-constexpr double kBurstSeconds = 10;
+constexpr double kControlBurstSeconds = 10;
 // Shorter: gRPC holds 12 KB for each reset stream until its threads free the call.
 constexpr double kResetBurstSeconds = 3;
 constexpr int kPrefixBytes = 5;  // of a gRPC message: a flag and its length
@@ -34,7 +34,8 @@ FrameFilter::FrameFilter(const FrameLimits& limits, MessageMemory* memory, Outpu
       memory_(memory),
       output_(output),
       resets_(limits.resets_per_second, kResetBurstSeconds * limits.resets_per_second),
-      control_(limits.control_frames_per_second, kBurstSeconds * limits.control_frames_per_second),
+      control_(limits.control_frames_per_second,
+               kControlBurstSeconds * limits.control_frames_per_second),
       scanner_(limits.header_bytes, limits.header_fields) {}
 
 FrameFilter::~FrameFilter() { memory_->Release(held_); }

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "grpc/health/v1/health_list.pb.h"
 #include "server/convert/wire.h"
 
 namespace polysketch {
@@ -10,6 +11,8 @@ namespace {
 
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
+using grpc::health::v1::HealthListRequest;
+using grpc::health::v1::HealthListResponse;
 
 const Status kCancelled(Code::kCancelled, "");
 
@@ -41,6 +44,32 @@ class HealthService::CheckCall final : public CountedReactor {
       std::lock_guard lock(service_->mutex_);
       bytes_ = Response(service_->status());
     }
+    context_->StartWriteAndFinish(&bytes_);
+  }
+
+ private:
+  HealthService* const service_;
+  grpc::ByteBuffer bytes_;  // the request, then the response
+};
+
+class HealthService::ListCall final : public CountedReactor {
+ public:
+  ListCall(HealthService* service, CallContext* context)
+      : CountedReactor(service->connections_, context), service_(service) {
+    context_->StartRead(&bytes_);
+  }
+  void OnReadDone(bool ok) override {
+    HealthListRequest request;
+    if (!ok) return context_->Finish(kCancelled);
+    if (const polysketch::Status parsed = ParseMessage(bytes_, &request); !parsed.ok())
+      return context_->Finish(parsed);
+    HealthListResponse response;
+    {
+      std::lock_guard lock(service_->mutex_);
+      for (const char* name : {"", kPolySketchService})
+        (*response.mutable_statuses())[name].set_status(service_->status());
+    }
+    bytes_ = SerializeMessage(response);
     context_->StartWriteAndFinish(&bytes_);
   }
 
@@ -125,6 +154,8 @@ class HealthService::WatchCall final : public CountedReactor {
 void HealthService::AddMethods(Router* router) {
   router->Add(kHealthService, "Check",
               [this](CallContext* context) { return new CheckCall(this, context); });
+  router->Add(kHealthService, "List",
+              [this](CallContext* context) { return new ListCall(this, context); });
   router->Add(kHealthService, "Watch",
               [this](CallContext* context) { return new WatchCall(this, context); });
 }

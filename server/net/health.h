@@ -18,7 +18,7 @@ class HealthService {
   // NOT_SERVING at first.
   explicit HealthService(ConnectionTable* connections) : connections_(connections) {}
 
-  // Adds Check and Watch. The service outlives their calls.
+  // Adds Check, List and Watch. The service outlives their calls.
   void AddMethods(Router* router);
   // Sets the status and sends it to every watcher.
   void SetServing(bool serving);
@@ -27,6 +27,7 @@ class HealthService {
 
  private:
   class CheckCall;
+  class ListCall;
   class WatchCall;
 
   Status status() const;  // mutex_ held

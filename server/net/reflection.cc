@@ -40,7 +40,7 @@ void SetError(grpc::StatusCode code, const char* message, ServerReflectionRespon
   response->mutable_error_response()->set_error_message(message);
 }
 
-ServerReflectionResponse Answer(const ServerReflectionRequest& request) {
+ServerReflectionResponse Answer(const Router& router, const ServerReflectionRequest& request) {
   DescriptorPoolDatabase database(*DescriptorPool::generated_pool());
   ServerReflectionResponse response;
   response.set_valid_host(request.host());
@@ -71,10 +71,8 @@ ServerReflectionResponse Answer(const ServerReflectionRequest& request) {
       break;
     }
     case ServerReflectionRequest::kListServices:
-      for (const char* name : {kPolySketchService, "grpc.health.v1.Health", kReflectionServices[0],
-                               kReflectionServices[1]}) {
+      for (const std::string& name : router.services())
         response.mutable_list_services_response()->add_service()->set_name(name);
-      }
       break;
     case ServerReflectionRequest::MESSAGE_REQUEST_NOT_SET:
       SetError(grpc::StatusCode::INVALID_ARGUMENT, "empty request", &response);
@@ -89,8 +87,8 @@ ServerReflectionResponse Answer(const ServerReflectionRequest& request) {
 // Answers each request before it reads the next one, until the client closes its side.
 class ReflectionCall final : public CountedReactor {
  public:
-  ReflectionCall(ConnectionTable* connections, CallContext* context)
-      : CountedReactor(connections, context) {
+  ReflectionCall(const Router& router, ConnectionTable* connections, CallContext* context)
+      : CountedReactor(connections, context), router_(router) {
     if (verdict() == ConnectionTable::Verdict::kAccepted) {
       context_->StartRead(&bytes_);
     } else {
@@ -102,7 +100,7 @@ class ReflectionCall final : public CountedReactor {
     ServerReflectionRequest request;
     if (const Status status = ParseMessage(bytes_, &request); !status.ok())
       return context_->Finish(status);
-    bytes_ = SerializeMessage(Answer(request));
+    bytes_ = SerializeMessage(Answer(router_, request));
     context_->StartWrite(&bytes_);
   }
   void OnWriteDone(bool ok) override {
@@ -110,6 +108,7 @@ class ReflectionCall final : public CountedReactor {
   }
 
  private:
+  const Router& router_;
   grpc::ByteBuffer bytes_;  // of the one operation outstanding
 };
 
@@ -117,8 +116,8 @@ class ReflectionCall final : public CountedReactor {
 
 void AddReflectionMethods(ConnectionTable* connections, Router* router) {
   for (const char* service : kReflectionServices) {
-    router->Add(service, "ServerReflectionInfo", [connections](CallContext* context) {
-      return new ReflectionCall(connections, context);
+    router->Add(service, "ServerReflectionInfo", [router, connections](CallContext* context) {
+      return new ReflectionCall(*router, connections, context);
     });
   }
 }

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -16,16 +17,23 @@ namespace polysketch {
 namespace {
 
 constexpr uint64_t kWakeEvent = ~uint64_t{0};
-constexpr std::chrono::milliseconds kDeadlinePeriod{1000};
 // Bytes that gRPC may hold for a byte of a message: two messages share a buffer, and the buffer stays
 // until both are freed.
 constexpr int64_t kHeldPerByte = 2;
+
+// A deadline is noticed at most an eighth of it late, and at most a second.
+std::chrono::milliseconds CheckPeriod(const RelayOptions& options) {
+  using std::chrono::milliseconds;
+  const milliseconds least = std::min(options.handshake_timeout, options.frames.stall_deadline);
+  return std::clamp(least / 8, milliseconds(10), milliseconds(1000));
+}
 
 }  // namespace
 
 Relay::Relay(const RelayOptions& options, ConnectionTable* table, RequestMemory* memory,
              std::function<void(int)> serve)
     : options_(options),
+      check_period_(CheckPeriod(options)),
       table_(table),
       memory_(memory),
       serve_(std::move(serve)),
@@ -98,7 +106,7 @@ void Relay::Loop() {
   epoll_event events[64];
   TimePoint checked{};
   while (true) {
-    const int timeout = connections_.empty() ? -1 : static_cast<int>(kDeadlinePeriod.count());
+    const int timeout = connections_.empty() ? -1 : static_cast<int>(check_period_.count());
     const int count = epoll_wait(epoll_fd_, events, std::size(events), timeout);
     PS_CHECK(count >= 0 || errno == EINTR) << std::strerror(errno);
     const TimePoint now = std::chrono::steady_clock::now();
@@ -122,7 +130,7 @@ void Relay::Loop() {
       }
       if (connection.closed()) closed_.push_back(found->first);
     }
-    if (now - checked > kDeadlinePeriod) {
+    if (now - checked >= check_period_) {
       checked = now;
       CheckDeadlines(now);
     }
@@ -176,16 +184,15 @@ bool Relay::MakeRoom(const FrameFilter* filter, int64_t bytes) {
   std::string own;
   for (const auto& [id, connection] : connections_) {
     if (connection->closed()) continue;
-    const std::string peer = PeerOf(connection->key());
-    held[peer] += connection->filter().held();
-    if (&connection->filter() == filter) own = peer;
+    held[connection->peer()] += connection->filter().held();
+    if (&connection->filter() == filter) own = connection->peer();
   }
   RelayedConnection* largest = nullptr;
   const auto rank = [&held](const RelayedConnection& connection) {
-    return std::pair(held[PeerOf(connection.key())], connection.filter().held());
+    return std::pair(held[connection.peer()], connection.filter().held());
   };
   for (const auto& [id, connection] : connections_) {
-    if (connection->closed() || held[PeerOf(connection->key())] <= held[own] + bytes) continue;
+    if (connection->closed() || held[connection->peer()] <= held[own] + bytes) continue;
     if (largest == nullptr || rank(*connection) > rank(*largest)) largest = connection.get();
   }
   if (largest == nullptr) return false;

@@ -59,6 +59,7 @@ class Relay final : public MessageMemory {
   bool MakeRoom(const FrameFilter* filter, int64_t bytes);
 
   const RelayOptions options_;
+  const std::chrono::milliseconds check_period_;  // of deadlines
   ConnectionTable* const table_;
   RequestMemory* const memory_;
   const std::function<void(int)> serve_;

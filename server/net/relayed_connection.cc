@@ -45,6 +45,7 @@ RelayedConnection::RelayedConnection(ConnectionTable::Id id, std::string key, in
                                      const std::function<void(int)>* serve)
     : id_(id),
       key_(std::move(key)),
+      peer_(PeerOf(key_)),
       serve_(serve),
       accepted_(std::chrono::steady_clock::now()),
       client_(fd, tls),

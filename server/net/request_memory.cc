@@ -32,6 +32,7 @@ Status RequestMemory::Refusal(int64_t bytes) const {
   }
   return ResourceExhausted("request memory: ", bytes, " bytes do not fit beside other requests (",
                            limit_, " bytes in all, --request-memory); try again later")
+      .WithReason(Reason::kRequestMemoryFull)
       .WithRetryAfter(std::chrono::seconds(1));
 }
 

@@ -7,7 +7,9 @@
 #include <grpcpp/generic/async_generic_service.h>
 
 #include <functional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "server/credentials/guard.h"
@@ -17,6 +19,14 @@ namespace polysketch {
 
 inline constexpr char kPolySketchService[] = "polysketch.v1.PolySketch";
 inline constexpr char kHealthService[] = "grpc.health.v1.Health";
+
+// The name of an RPC and of its service, in static storage.
+struct RpcMethod {
+  constexpr RpcMethod(const char* rpc, const char* of = kPolySketchService)
+      : name(rpc), service(of) {}
+  std::string_view name;
+  std::string_view service;
+};
 
 class Router final : public grpc::CallbackGenericService {
  public:
@@ -29,8 +39,11 @@ class Router final : public grpc::CallbackGenericService {
 
   // `service`: "package.Service". Call it before the server starts.
   void Add(const std::string& service, const std::string& method, Handler handler) {
+    services_.insert(service);
     handlers_["/" + service + "/" + method] = std::move(handler);
   }
+  // The services that have methods, in the order of their names.
+  const std::set<std::string>& services() const { return services_; }
   // Makes the reactor of a call on any transport. Before anything else the guard admits the call,
   // unless its transport has done so or it is a health check. UNIMPLEMENTED for a method that was
   // not added.
@@ -45,6 +58,7 @@ class Router final : public grpc::CallbackGenericService {
 
   ConnectionTable* const connections_;
   Guard* const guard_;
+  std::set<std::string> services_;
   std::unordered_map<std::string, Handler> handlers_;  // by path: "/package.Service/Method"
 };
 

@@ -1,15 +1,12 @@
 #include "server/openai/chat_request.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 namespace polysketch {
 namespace {
 
 using nlohmann::json;
-
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 // The text of a content: a string, or parts that become lines.
 Result<std::string> ContentText(const json& content, const std::string& field,

@@ -10,7 +10,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
 void ReadLogitBias(JsonFields* fields, v1::Sampling* sampling) {

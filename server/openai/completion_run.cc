@@ -185,7 +185,7 @@ void CompletionRun::Fail(const Status& cause) {
   // The parameters of `sampling` are fields of the request here.
   const bool nested = cause.message().starts_with(kSampling);
   const Status status =
-      nested ? Status(cause.code(), cause.message().substr(kSampling.size())) : cause;
+      nested ? cause.WithMessage(cause.message().substr(kSampling.size())) : cause;
   if (!started_) return ReplyError(exchange_.get(), status);
   exchange_->Send(form_->Failure(status));
   exchange_->EndStream();

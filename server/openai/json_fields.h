@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -13,6 +14,8 @@
 #include "base/status.h"
 
 namespace polysketch {
+
+inline constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 // INVALID_ARGUMENT says where the text is not JSON, or that it nests too deeply or is no object.
 Result<nlohmann::json> ParseJsonObject(const std::string& text);

@@ -74,9 +74,10 @@ bool OpenAiApi::Handle(const Exchange& exchange) {
     return true;
   }
   Status status = allowed == "POST" ? CheckContentType(request) : Status();
-  if (status.ok() && service_->draining.load()) status = Unavailable("the server is draining");
+  if (status.ok() && service_->draining.load())
+    status = Unavailable("the server is draining").WithReason(Reason::kDraining);
   if (status.ok() && service_->model.load() == nullptr)
-    status = Unavailable("the server is loading its model");
+    status = Unavailable("the server is loading its model").WithReason(Reason::kLoading);
   status.ok() ? (this->*answer)(exchange) : ReplyError(exchange.get(), status);
   return true;
 }

@@ -4,8 +4,8 @@
 
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
+#include "server/http/unary_http_call.h"
 #include "server/openai/responses_form.h"
-#include "server/openai/unary_http_call.h"
 
 namespace polysketch {
 
@@ -53,7 +53,8 @@ void ResponseRun::Complete() {
     const bool migrated = !answer.resume_token.empty();
     self->exchange_->Post(
         [self, migrated, last = answer.choices[0].last_token, done = std::move(done)]() mutable {
-          if (migrated) return done(Unavailable("the server is draining"));
+          if (migrated)
+            return done(Unavailable("the server is draining").WithReason(Reason::kDraining));
           self->EndTurn(last, std::move(done));
         });
   };

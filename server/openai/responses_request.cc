@@ -1,6 +1,5 @@
 #include "server/openai/responses_request.h"
 
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -10,8 +9,6 @@ namespace polysketch {
 namespace {
 
 using nlohmann::json;
-
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 // The messages of a turn: the instructions, then the input, a string or an array of messages.
 Result<std::vector<ChatMessage>> ToTurn(const json& input, const std::string& instructions) {

@@ -70,7 +70,7 @@ Result<TextJob> ToDetokenizeJob(const std::string& body, const ServedModel&) {
 Status RenameTextField(const Status& status) {
   constexpr std::string_view kText = "text: ";
   if (!status.message().starts_with(kText)) return status;
-  return Status(status.code(), "prompt: " + status.message().substr(kText.size()));
+  return status.WithMessage("prompt: " + status.message().substr(kText.size()));
 }
 
 Result<std::string> TokenizerInfoJson(const ServedModel& model) {

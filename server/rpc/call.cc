@@ -56,7 +56,8 @@ Call::Call(std::string_view rpc, ServiceContext* service, CallContext* context)
       service_(service),
       counted_(service->connections, context),
       caller_(context->caller()),
-      model_(service->model.load()) {
+      model_(service->model.load()),
+      trace_(rpc, service->spans, *context) {
   if (counted_.verdict() == ConnectionTable::Verdict::kAbusive)
     return;  // no client reads a response
   peer_ = context->peer();
@@ -75,6 +76,8 @@ Call::Call(std::string_view rpc, ServiceContext* service, CallContext* context)
     info_.traceparent = trace;
     context->AddInitialMetadata(kTraceparentKey, info_.traceparent);
   }
+  trace_.Begin(info_.traceparent, service->trace_sample_percent);
+  info_.record_chunks = trace_.active();
 }
 
 Status Call::Admission() const {
@@ -82,12 +85,15 @@ Status Call::Admission() const {
     case ConnectionTable::Verdict::kAccepted:
       break;
     case ConnectionTable::Verdict::kTooMany:
-      return ResourceExhausted("too many calls at once; try again later");
+      return ResourceExhausted("too many calls at once; try again later")
+          .WithReason(Reason::kTooManyCalls);
     case ConnectionTable::Verdict::kAbusive:
       return Unavailable("the connection was closed: too many aborted calls");
   }
-  if (service_->draining.load()) return Unavailable("the server is draining");
-  if (model_ == nullptr) return Unavailable("the server is loading its model");
+  if (service_->draining.load())
+    return Unavailable("the server is draining").WithReason(Reason::kDraining);
+  if (model_ == nullptr)
+    return Unavailable("the server is loading its model").WithReason(Reason::kLoading);
   if (bad_tenant_) {
     // The call is refused and not served without a tenant: a typing error must not move data to
     // another tenant.
@@ -102,6 +108,10 @@ void Call::OnEnd(const Status& status, const FinishEvent* finish) const {
   const bool refused = finish == nullptr && !status.ok();
   service_->metrics->OnRpc(rpc_, status.code(), refused);
   if (caller_ != nullptr && finish != nullptr) caller_->UseTokens(ProcessedTokens(*finish));
+  trace_.End({.info = info_,
+              .model = model_ == nullptr ? std::string_view() : model_->description.name(),
+              .status = status,
+              .finish = finish});
   static LogLimit refusals("refused_calls_not_logged");
   if (refused && !refusals.Allow()) return;
   const FinishEvent nothing;

@@ -1,5 +1,5 @@
 // The start and the end of every call of polysketch.v1: it is counted against its connection, gets
-// its ids, and ends with one line in the log.
+// its ids, and ends with one line in the log and with its spans.
 #pragma once
 
 #include <memory>
@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "engine/request/request.h"
 #include "server/net/counted_call.h"
+#include "server/rpc/call_trace.h"
 #include "server/rpc/service_context.h"
 
 namespace polysketch {
@@ -31,13 +32,14 @@ class Call {
   // Not null after an OK Admission.
   const ServedModel* model() const { return model_; }
   const RequestInfo& info() const { return info_; }
-  // Whom the tokenizer pool works for.
+  CallTrace& trace() { return trace_; }
+  // Whom the tokenizer pool and the threads of sessions work for.
   TokenizerPool::Owner owner() const { return OwnerOf(info_.tenant, peer_); }
   // Null without API keys.
   const Caller* caller() const { return caller_.get(); }
   bool DeadlinePassed() const { return Clock::now() >= info_.deadline; }
-  // Logs and counts the end of the call. Called once, before or after OnRpcDone. `finish`: null if
-  // the engine had no request of the call.
+  // Logs, counts and traces the end of the call. Called once, before or after OnRpcDone. `finish`:
+  // null if the engine had no request of the call.
   void OnEnd(const Status& status, const FinishEvent* finish) const;
   // Called once, in OnDone.
   void OnRpcDone() { counted_.End(); }
@@ -49,6 +51,7 @@ class Call {
   const std::shared_ptr<const Caller> caller_;  // null without API keys
   const ServedModel* const model_;
   RequestInfo info_;
+  CallTrace trace_;
   bool bad_tenant_ = false;
   std::string peer_;
 };

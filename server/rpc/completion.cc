@@ -32,13 +32,16 @@ Status Completion::Start(v1::CompleteRequest message, std::string state,
     if (!status.ok()) call->Fail(status);
   };
   const auto bytes = static_cast<int64_t>(message_.ByteSizeLong());
-  Executor& executor =
-      resumes() ? *call_->service()->stores : call_->SessionExecutor(message_.session());
-  executor.Post([this, convert, fail, bytes] {
+  const auto load = [this, convert, fail, bytes] {
     if (const Status status = LoadStart(); !status.ok()) return fail(status);
     if (bytes <= int64_t{kInlineRequestBytes}) return fail(convert());
     call_->PostToTokenizers(bytes, [convert, fail] { fail(convert()); });
-  });
+  };
+  if (resumes()) {
+    call_->PostToStores(load);
+  } else {
+    call_->PostToSession(message_.session(), load);
+  }
   return Status();
 }
 
@@ -73,8 +76,7 @@ Status Completion::LoadStart() {
 }
 
 Status Completion::LoadMigrated() {
-  PS_ASSIGN_OR_RETURN(request_.start, call_->model().sessions->GetMigrated(
-                                          call_->tenant(), message_.resume_token()));
+  PS_ASSIGN_OR_RETURN(request_.start, call_->LoadMigrated(message_.resume_token()));
   if (!request_.start->generation) {
     return InvalidArgument("resume_token: expected a migrated completion");
   }
@@ -130,8 +132,10 @@ Status Completion::Submit() {
   request_.keep = request_.keep || return_state;
   message_ = {};
   PS_RETURN_IF_ERROR(CheckReply());
+  request_.migrates = variant_.migrates;
   std::unique_ptr<Renderer> renderer =
-      NewCompletionRenderer(call_, form_, request_.params, return_state);
+      variant_.new_renderer ? variant_.new_renderer(request_)
+                            : NewCompletionRenderer(call_, form_, request_.params, return_state);
   return call_->Submit(std::move(request_), std::move(renderer));
 }
 

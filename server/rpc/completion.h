@@ -2,7 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "server/convert/chunk_tokenizer.h"
 #include "server/rpc/completion_renderer.h"
@@ -10,12 +12,22 @@
 
 namespace polysketch {
 
+// Makes the renderer of a request that is about to be submitted.
+using NewRenderer = std::function<std::unique_ptr<Renderer>(const GenerateRequest& request)>;
+
+// How the completion of another service differs from that of polysketch.v1.
+struct CompletionVariant {
+  NewRenderer new_renderer = nullptr;  // null: NewCompletionRenderer
+  bool migrates = true;                // GenerateRequest::migrates
+};
+
 // The steps from a parsed request to Submit. Steps run one at a time, each on the thread that it
 // needs.
 class Completion {
  public:
   // `call` outlives the completion.
-  Completion(EngineCall* call, CompletionForm form) : call_(call), form_(form) {}
+  Completion(EngineCall* call, CompletionForm form, CompletionVariant variant = {})
+      : call_(call), form_(form), variant_(std::move(variant)) {}
 
   // Checks the request, loads the sequence that it continues, and tokenizes its prompt, which may be
   // the first chunk only. Then calls `ready`, on any thread. `state`: the snapshot that the
@@ -43,6 +55,7 @@ class Completion {
 
   EngineCall* const call_;
   const CompletionForm form_;
+  const CompletionVariant variant_;
   v1::CompleteRequest message_;  // without the prompt, once it is tokenized
   std::string state_;
   ChunkTokenizer tokenizer_;

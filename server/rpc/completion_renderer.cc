@@ -11,8 +11,6 @@
 namespace polysketch {
 namespace {
 
-// Maximum number of tokens in a message: a slow reader gets its backlog in several messages.
-constexpr int kMaxDeltaTokens = 256;
 // Bytes of a state in one message: below the 4 MiB that gRPC accepts by default.
 constexpr size_t kStatePartBytes = size_t{1} << 20;
 
@@ -112,11 +110,12 @@ class UnaryRenderer final : public Renderer {
   UnaryRenderer(EngineCall* call, const GenerateParams& params)
       : call_(call),
         with_logprobs_(params.logprobs.has_value()),
-        several_choices_(params.best_of > 1) {}
+        several_choices_(params.best_of > 1),
+        collected_(call, with_logprobs_) {}
 
   std::optional<grpc::ByteBuffer> Render(Event event, EventQueue* /*events*/) override {
     if (const auto* token = std::get_if<TokenEvent>(&event)) {
-      if (!Hold(*token).ok()) return std::nullopt;
+      if (!collected_.Hold(*token).ok()) return std::nullopt;
       const bool shared = token->echoed || !several_choices_;  // the echo precedes all choices
       AppendToken(*token, with_logprobs_, call_->model().rules.tokenizer,
                   shared ? &output_ : &choices_[token->choice].output);
@@ -141,22 +140,6 @@ class UnaryRenderer final : public Renderer {
   }
 
  private:
-  // Holds the memory of another token.
-  Status Hold(const TokenEvent& token) {
-    const auto alternatives =
-        with_logprobs_ ? std::make_optional<int64_t>(std::ssize(token.top)) : std::nullopt;
-    collected_ += UnaryTokenBytes(alternatives) + 2 * std::ssize(token.text);
-    if (collected_ <= held_) return Status();
-    const int64_t limit = MaxUnaryBytes(*call_->service());
-    if (collected_ > limit) {
-      return call_->RefuseReply(ResourceExhausted(
-          "the response takes more than ", limit,
-          " bytes (a quarter of --request-memory); call Complete, which streams, or ask for less"));
-    }
-    held_ = collected_ + kHeldPart;
-    return call_->HoldReply(held_);
-  }
-
   struct Choice {
     v1::Delta output;
     v1::ChoiceFinish finish;
@@ -174,13 +157,27 @@ class UnaryRenderer final : public Renderer {
   EngineCall* const call_;
   const bool with_logprobs_;
   const bool several_choices_;
-  int64_t collected_ = 0;  // memory of output_ and choices_
-  int64_t held_ = 0;       // of HoldReply; at least collected_
+  CollectedReply collected_;  // memory of output_ and choices_
   v1::Delta output_;
   std::map<int, Choice> choices_;  // empty for a request with one choice
 };
 
 }  // namespace
+
+Status CollectedReply::Hold(const TokenEvent& token) {
+  const auto alternatives =
+      with_logprobs_ ? std::make_optional<int64_t>(std::ssize(token.top)) : std::nullopt;
+  collected_ += UnaryTokenBytes(alternatives) + 2 * std::ssize(token.text);
+  if (collected_ <= held_) return Status();
+  const int64_t limit = MaxUnaryBytes(*call_->service());
+  if (collected_ > limit) {
+    return call_->RefuseReply(ResourceExhausted(
+        "the response takes more than ", limit,
+        " bytes (a quarter of --request-memory); call Complete, which streams, or ask for less"));
+  }
+  held_ = collected_ + kHeldPart;
+  return call_->HoldReply(held_);
+}
 
 int64_t UnaryTokenBytes(std::optional<int64_t> alternatives) {
   constexpr int64_t kToken = 32;         // its id, in the message and on the wire

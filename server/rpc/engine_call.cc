@@ -24,6 +24,10 @@ constexpr int64_t kEndOfInputBytes = Tokenizer::kPartBytes;
 // would cost more than they hold.
 constexpr size_t kCountedMessageBytes = 4 << 10;
 
+// Names of spans.
+constexpr char kLoadSpan[] = "load state";
+constexpr char kSaveSpan[] = "save state";
+
 // Memory of a prompt: the request, the engine's copy of it, and the history for drafts.
 constexpr int64_t kPromptTokenBytes = 3 * sizeof(int32_t);
 
@@ -119,6 +123,7 @@ Status EngineCall::Submit(Request request, std::unique_ptr<Renderer> renderer) {
   const int priority = request.info.priority;
   request.info = call_.info();
   request.info.priority = priority;
+  trace().OnSubmit();
   const Result<RequestId> id = model().engine->Submit(std::move(request), std::move(stream));
   {
     std::lock_guard lock(mutex_);
@@ -137,8 +142,7 @@ template Status EngineCall::Submit(ScoreRequest request, std::unique_ptr<Rendere
 
 Result<std::shared_ptr<const Snapshot>> EngineCall::AcquireSession(
     const std::string& id, std::optional<int64_t> expected_position) {
-  PS_ASSIGN_OR_RETURN(SessionLease lease,
-                      model().sessions->Acquire(tenant(), id, expected_position));
+  PS_ASSIGN_OR_RETURN(SessionLease lease, Acquire(id, expected_position));
   std::lock_guard lock(mutex_);
   if (ended_) return Status(Code::kCancelled, "the call ended before its session was read");
   lease_.emplace(std::move(lease));
@@ -147,13 +151,33 @@ Result<std::shared_ptr<const Snapshot>> EngineCall::AcquireSession(
 
 Result<std::shared_ptr<const Snapshot>> EngineCall::ReadSession(
     const std::string& id, std::optional<int64_t> expected_position) {
-  PS_ASSIGN_OR_RETURN(const SessionLease lease,
-                      model().sessions->Acquire(tenant(), id, expected_position));
+  PS_ASSIGN_OR_RETURN(const SessionLease lease, Acquire(id, expected_position));
   return lease.snapshot();
 }
 
-Executor& EngineCall::SessionExecutor(const std::string& id) const {
-  return service()->ForSession(model().sessions->NeedsStore(tenant(), id));
+Result<std::shared_ptr<const Snapshot>> EngineCall::LoadMigrated(const std::string& resume_token) {
+  const Clock::time_point start = Clock::now();
+  auto snapshot = model().sessions->GetMigrated(tenant(), resume_token);
+  trace().AddPart(kLoadSpan, start);
+  return snapshot;
+}
+
+Result<SessionLease> EngineCall::Acquire(const std::string& id,
+                                         std::optional<int64_t> expected_position) {
+  const Clock::time_point start = Clock::now();
+  auto lease = model().sessions->Acquire(tenant(), id, expected_position);
+  trace().AddPart(kLoadSpan, start);
+  return lease;
+}
+
+void EngineCall::PostToSession(const std::string& id, std::function<void()> work) const {
+  service()
+      ->ForSession(model().sessions->NeedsStore(tenant(), id))
+      .Post(std::move(work), call_.owner().group);
+}
+
+void EngineCall::PostToStores(std::function<void()> work) const {
+  service()->stores->Post(std::move(work), call_.owner().group);
 }
 
 void EngineCall::Fail(const Status& status) {
@@ -241,11 +265,13 @@ void EngineCall::End(FinishEvent finish) {
   if (finish.snapshot == nullptr) return Close(renderer_->RenderFinish(finish), &finish);
   const bool waits = !lease_.has_value() || finish.reason == FinishReason::kMigrated ||
                      model().sessions->CommitNeedsStore(*lease_, *finish.snapshot);
-  service()->ForSession(waits).Post([self = shared_from_this(), finish = std::move(finish)] {
+  auto close = [self = shared_from_this(), finish = std::move(finish), start = Clock::now()] {
     Result<Messages> last = self->renderer_->RenderFinish(finish);
+    self->trace().AddPart(kSaveSpan, start);
     std::lock_guard lock(self->mutex_);
     self->Close(std::move(last), &finish);
-  });
+  };
+  service()->ForSession(waits).Post(std::move(close), call_.owner().group);
 }
 
 void EngineCall::Close(Result<Messages> last, const FinishEvent* finish) {

@@ -52,6 +52,7 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   const ServedModel& model() const { return *call_.model(); }  // after admission
   const std::string& tenant() const { return call_.info().tenant; }
   const Caller* caller() const { return call_.caller(); }  // null without API keys
+  CallTrace& trace() { return call_.trace(); }
 
   // --- for the CallInput ---
   // Reads the next message of the client; does nothing once the call has failed or ended.
@@ -69,16 +70,20 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   // request of this call.
   template <typename Request>
   Status Submit(Request request, std::unique_ptr<Renderer> renderer);
-  // The threads that call AcquireSession or ReadSession of this session.
-  Executor& SessionExecutor(const std::string& id) const;
+  // Runs `work` on a thread that may call AcquireSession or ReadSession of this session.
+  void PostToSession(const std::string& id, std::function<void()> work) const;
+  // Runs `work` on a thread that may wait for the store.
+  void PostToStores(std::function<void()> work) const;
   // Leases the session until the call ends. Returns its snapshot, null while the session is empty.
-  // Called on a thread of SessionExecutor, at most once, before Submit.
+  // Called on a thread of PostToSession, at most once, before Submit.
   Result<std::shared_ptr<const Snapshot>> AcquireSession(const std::string& id,
                                                          std::optional<int64_t> expected_position);
   // Returns the snapshot of the session, which other requests may use at once; null while the session
-  // is empty. Called on a thread of SessionExecutor.
+  // is empty. Called on a thread of PostToSession.
   Result<std::shared_ptr<const Snapshot>> ReadSession(const std::string& id,
                                                       std::optional<int64_t> expected_position);
+  // Returns the migrated completion. Called on a thread of the store.
+  Result<std::shared_ptr<const Snapshot>> LoadMigrated(const std::string& resume_token);
   // Ends the call with an error: at once, or, after Submit, when the engine has ended the request.
   // The first error counts.
   void Fail(const Status& status);
@@ -99,6 +104,7 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   void OnDone() override;
 
  private:
+  Result<SessionLease> Acquire(const std::string& id, std::optional<int64_t> expected_position);
   // Passes the message that was read, or the end of the input, to input_.
   void HandleInput(bool ok);
   // Renders and writes events until a write is outstanding or no event is ready.
@@ -148,9 +154,9 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
 // Adds an RPC that runs requests on the engine. Input: a CallInput, made from EngineCall* and
 // `args`.
 template <typename Input, typename... Args>
-void AddEngineMethod(std::string_view rpc, ServiceContext* service, Router* router, Args... args) {
-  router->Add(kPolySketchService, std::string(rpc), [=](CallContext* context) {
-    const auto call = std::make_shared<EngineCall>(rpc, service, context);
+void AddEngineMethod(RpcMethod rpc, ServiceContext* service, Router* router, Args... args) {
+  router->Add(std::string(rpc.service), std::string(rpc.name), [=](CallContext* context) {
+    const auto call = std::make_shared<EngineCall>(rpc.name, service, context);
     call->Start(std::make_unique<Input>(call.get(), args...));
     return call.get();
   });

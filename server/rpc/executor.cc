@@ -20,11 +20,30 @@ void Executor::Stop() {
   threads_.clear();
 }
 
-void Executor::Post(std::function<void()> work) {
+void Executor::Add(Work work, const std::string& owner) {
+  const auto [queue, added] = work_.try_emplace(owner);
+  queue->second.push_back(std::move(work));
+  if (added) turns_.push_back(queue);
+}
+
+Executor::Work Executor::Take() {
+  const Queues::iterator queue = turns_.front();
+  turns_.pop_front();
+  Work work = std::move(queue->second.front());
+  queue->second.pop_front();
+  if (queue->second.empty()) {
+    work_.erase(queue);
+  } else {
+    turns_.push_back(queue);
+  }
+  return work;
+}
+
+void Executor::Post(Work work, const std::string& owner) {
   {
     std::lock_guard lock(mutex_);
     if (stop_) return;
-    work_.push_back(std::move(work));
+    Add(std::move(work), owner);
     if (held_) return;
   }
   wake_.notify_one();
@@ -63,12 +82,11 @@ void Executor::Loop() {
   std::unique_lock lock(mutex_);
   while (true) {
     while (!later_.empty() && later_.begin()->first <= SteadyClock::now()) {
-      work_.push_back(std::move(later_.extract(later_.begin()).mapped()));
+      Add(std::move(later_.extract(later_.begin()).mapped()), "");
     }
     if (!work_.empty()) {
       {
-        const std::function<void()> work = std::move(work_.front());
-        work_.pop_front();
+        const Work work = Take();
         ++running_;
         lock.unlock();
         work();

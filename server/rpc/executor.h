@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -23,9 +24,9 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Posts work for the threads; with one thread, it runs in the order of the calls. After Stop work
-  // is dropped.
-  void Post(std::function<void()> work);
+  // Posts work for the threads. Owners take turns, a piece of work each; the work of one owner starts
+  // in the order of the calls. After Stop work is dropped.
+  void Post(std::function<void()> work, const std::string& owner = "");
   // Posts `work` once `delay` has passed; Stop drops it before.
   void PostAfter(std::chrono::milliseconds delay, std::function<void()> work);
   // From Hold to Release, Post wakes no thread; Release wakes the threads for all posted work. So a
@@ -39,14 +40,22 @@ class Executor {
 
  private:
   using SteadyClock = std::chrono::steady_clock;
+  using Work = std::function<void()>;
+  using Queues = std::map<std::string, std::deque<Work>>;
+
+  // The functions below hold mutex_.
+  void Add(Work work, const std::string& owner);
+  Work Take();
+
   void Loop();
 
   std::mutex mutex_;
   std::condition_variable wake_;
   // Guarded by mutex_:
-  std::deque<std::function<void()>> work_;
-  std::multimap<SteadyClock::time_point, std::function<void()>> later_;  // by the time it is due
-  int64_t running_ = 0;  // pieces of work that a thread runs
+  Queues work_;                                         // by owner; none is empty
+  std::deque<Queues::iterator> turns_;                  // of work_, the next one first
+  std::multimap<SteadyClock::time_point, Work> later_;  // by the time it is due
+  int64_t running_ = 0;                                 // pieces of work that a thread runs
   int64_t done_ = 0;
   bool held_ = false;
   bool stop_ = false;

@@ -20,6 +20,7 @@ struct ServedModel {
   const PrefixCache* prefix_cache = nullptr;    // null without a prefix cache
   const ChatTemplate* chat_template = nullptr;  // null without one
   std::string no_chat_template;                 // why there is none
+  std::string folder;                           // of the model
   RequestRules rules;
   v1::GetModelResponse description;
 };

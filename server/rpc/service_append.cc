@@ -27,7 +27,8 @@ class AppendRenderer final : public Renderer {
   Result<Messages> RenderFinish(const FinishEvent& finish) override {
     if (finish.reason == FinishReason::kMigrated) {
       // Nothing was stored: the client can append again, on another replica.
-      return Unavailable("the server is shutting down; the session is as it was");
+      return Unavailable("the server is shutting down; the session is as it was")
+          .WithReason(Reason::kDraining);
     }
     PS_ASSIGN_OR_RETURN(
         const SessionInfo session,
@@ -56,10 +57,11 @@ class AppendInput final : public CallInput {
       return AddAndRead(message);
     }
     started_ = true;
-    call_->SessionExecutor(message.session())
-        .Post([this, call = call_->shared_from_this(), message = std::move(message)] {
-          if (Status status = Begin(message); !status.ok()) call->Fail(status);
-        });
+    const std::string session = message.session();
+    call_->PostToSession(session,
+                         [this, call = call_->shared_from_this(), message = std::move(message)] {
+                           if (Status status = Begin(message); !status.ok()) call->Fail(status);
+                         });
     return Status();
   }
 

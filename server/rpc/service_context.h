@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "server/metrics/metrics.h"
@@ -15,17 +16,21 @@
 
 namespace polysketch {
 
+class SpanExporter;
+
 // Outlives the server.
 struct ServiceContext {
   ConnectionTable* connections = nullptr;
   Metrics* metrics = nullptr;
   RequestMemory* memory = nullptr;
+  SpanExporter* spans = nullptr;     // null without --otlp-endpoint
+  int64_t trace_sample_percent = 0;  // of the calls without a traceparent
   // Writes to streams, for the engine thread; one thread. Shared with the engine's callbacks, the
   // last of which may run after its call and the server are destroyed.
   std::shared_ptr<Executor> writers;
   TokenizerPool* tokenizers = nullptr;  // parses and tokenizes large requests, for gRPC's threads
   // Operations that may wait for the store, files or the network; encodes and decodes states.
-  // kStoreThreads threads.
+  // kStoreThreads threads; tenants, and hosts of clients without one, take turns.
   std::shared_ptr<Executor> stores;
   // Operations on sessions that wait for nothing. One that is mistaken for such an operation
   // (SessionTable::NeedsStore) waits here, and not on a thread of gRPC.

@@ -17,8 +17,9 @@ constexpr size_t kFeedTokens = 16384;
 
 class ScoreRenderer final : public Renderer {
  public:
-  // `before`: tokens that precede the input.
-  explicit ScoreRenderer(int64_t before) : before_(before) {}
+  // `before`: tokens that precede the input. `return_tokens`: of the request.
+  ScoreRenderer(int64_t before, bool return_tokens)
+      : before_(before), return_tokens_(return_tokens) {}
 
   std::optional<grpc::ByteBuffer> Render(Event event, EventQueue* /*events*/) override {
     v1::ScoreResponse response;
@@ -26,6 +27,9 @@ class ScoreRenderer final : public Renderer {
       ToProto(*progress, response.mutable_progress());
     } else if (const auto* score = std::get_if<ScoreEvent>(&event)) {
       ToProto(*score, response.mutable_logprobs());
+      const std::vector<int32_t>& ids = score->tokens;
+      if (return_tokens_)
+        response.mutable_logprobs()->mutable_tokens()->Add(ids.begin(), ids.end());
     } else {
       return std::nullopt;  // not an event of a score
     }
@@ -39,6 +43,7 @@ class ScoreRenderer final : public Renderer {
 
  private:
   const int64_t before_;
+  const bool return_tokens_;
 };
 
 class ScoreInput final : public CallInput {
@@ -51,16 +56,20 @@ class ScoreInput final : public CallInput {
     if (std::exchange(started_, true)) {
       if (!message.session().empty() || message.has_expected_position())
         return InvalidArgument("session: expected in the first message only");
+      if (message.return_tokens())
+        return InvalidArgument("return_tokens: expected in the first message only");
       return Add(message);
     }
+    return_tokens_ = message.return_tokens();
     if (message.session().empty()) {
       if (!message.has_expected_position()) return Add(message);
       return InvalidArgument("expected_position: expected with a session only");
     }
-    call_->SessionExecutor(message.session())
-        .Post([this, call = call_->shared_from_this(), message = std::move(message)] {
-          if (Status status = Begin(message); !status.ok()) call->Fail(status);
-        });
+    const std::string session = message.session();
+    call_->PostToSession(session,
+                         [this, call = call_->shared_from_this(), message = std::move(message)] {
+                           if (Status status = Begin(message); !status.ok()) call->Fail(status);
+                         });
     return Status();
   }
 
@@ -108,11 +117,13 @@ class ScoreInput final : public CallInput {
     request.feed = feed_;
     request.start = start_;
     const int64_t before = start_ == nullptr ? 0 : start_->tokens();
-    return call_->Submit(std::move(request), std::make_unique<ScoreRenderer>(before));
+    return call_->Submit(std::move(request),
+                         std::make_unique<ScoreRenderer>(before, return_tokens_));
   }
 
   EngineCall* const call_;
   bool started_ = false;                   // a message has arrived
+  bool return_tokens_ = false;             // of the first message
   std::shared_ptr<const Snapshot> start_;  // null: the empty sequence
   ChunkTokenizer tokenizer_;
   std::shared_ptr<TokenFeed> feed_;  // null before the first chunk

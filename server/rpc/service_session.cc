@@ -98,7 +98,7 @@ Executor& ForStore(const Request&, const RequestInfo&, const ServiceContext& ser
 }  // namespace
 
 void AddSessionMethods(ServiceContext* context, Router* router) {
-  const auto add = [context, router](std::string_view rpc, auto work, auto pick) {
+  const auto add = [context, router](RpcMethod rpc, auto work, auto pick) {
     AddUnaryMethod(rpc, work, context, router, pick);
   };
   add("CreateSession", CreateSession, ForCreate);

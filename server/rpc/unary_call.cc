@@ -14,7 +14,7 @@ Status ParseUnary(const UnaryInput& input, google::protobuf::Message* request) {
 }
 
 UnaryCall::UnaryCall(std::string_view rpc, ServiceContext* service, CallContext* context,
-                     UnaryWork work, UnaryExecutor executor)
+                     StreamWork work, UnaryExecutor executor)
     : call_(rpc, service, context),
       work_(std::move(work)),
       executor_(std::move(executor)),
@@ -45,7 +45,7 @@ void UnaryCall::OnReadDone(bool ok) {
   const auto run = [self = shared_from_this()] { self->Run(); };
   if (executor_ != nullptr) {
     const Result<Executor*> executor = executor_(Input(), *call_.service());
-    return executor.ok() ? (*executor)->Post(run) : End(executor.status());
+    return executor.ok() ? (*executor)->Post(run, call_.owner().group) : End(executor.status());
   }
   if (bytes <= static_cast<int64_t>(kInlineRequestBytes)) return Run();
   TokenizerPool::Ticket ticket = call_.service()->tokenizers->Post(call_.owner(), bytes, run);
@@ -72,22 +72,38 @@ void UnaryCall::Run() {
   End(work_(Input()));
 }
 
-void UnaryCall::End(Result<grpc::ByteBuffer> response) {
+void UnaryCall::End(Result<Messages> responses) {
   TokenizerPool::Ticket ticket;
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(ended_, true)) return;
     ticket.swap(ticket_);
     since_ = Clock::now();
-    call_.OnEnd(response.status(), nullptr);
-    if (response.ok()) {
-      response_.Swap(&*response);
-      context_->StartWriteAndFinish(&response_);
+    call_.OnEnd(responses.status(), nullptr);
+    if (responses.ok()) {
+      responses_ = *std::move(responses);
+      std::reverse(responses_.begin(), responses_.end());
+      WriteNext();
     } else {
-      context_->Finish(response.status());
+      context_->Finish(responses.status());
     }
   }
   call_.service()->tokenizers->Drop(ticket);
+}
+
+void UnaryCall::WriteNext() {
+  response_.Swap(&responses_.back());
+  responses_.pop_back();
+  since_ = Clock::now();
+  responses_.empty() ? context_->StartWriteAndFinish(&response_) : context_->StartWrite(&response_);
+}
+
+void UnaryCall::OnWriteDone(bool ok) {
+  std::lock_guard lock(mutex_);
+  if (responses_.empty()) return;
+  if (ok) return WriteNext();
+  responses_.clear();
+  context_->Finish(Status(Code::kCancelled, "the client cancelled"));
 }
 
 void UnaryCall::OnCancel() {
@@ -126,11 +142,21 @@ void UnaryCall::CheckStall() {
   WatchForStall();
 }
 
-void AddUnaryWork(std::string_view rpc, UnaryWork work, ServiceContext* service, Router* router,
+void AddUnaryWork(RpcMethod rpc, UnaryWork work, ServiceContext* service, Router* router,
                   UnaryExecutor executor) {
-  router->Add(kPolySketchService, std::string(rpc), [=](CallContext* context) {
+  const auto one = [work = std::move(work)](const UnaryInput& input) -> Result<Messages> {
+    PS_ASSIGN_OR_RETURN(grpc::ByteBuffer response, work(input));
+    return Messages{std::move(response)};
+  };
+  AddStreamWork(rpc, one, service, router, std::move(executor));
+}
+
+void AddStreamWork(RpcMethod rpc, StreamWork work, ServiceContext* service, Router* router,
+                   UnaryExecutor executor) {
+  router->Add(std::string(rpc.service), std::string(rpc.name), [=](CallContext* context) {
     // Not make_shared: the timer of a call that has ended keeps no memory of it.
-    const std::shared_ptr<UnaryCall> call(new UnaryCall(rpc, service, context, work, executor));
+    const std::shared_ptr<UnaryCall> call(
+        new UnaryCall(rpc.name, service, context, work, executor));
     call->Start();
     return call.get();
   });

@@ -1,4 +1,4 @@
-// Calls of one message in and one out that run nothing on the engine.
+// Calls of one message in, and one or several out, that run nothing on the engine.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -14,6 +14,7 @@
 #include "server/net/request_memory.h"
 #include "server/net/router.h"
 #include "server/rpc/call.h"
+#include "server/rpc/call_parts.h"
 
 namespace polysketch {
 
@@ -27,6 +28,8 @@ struct UnaryInput {
 };
 // Makes the response. Work that makes a large one holds its memory first.
 using UnaryWork = std::function<Result<grpc::ByteBuffer>(const UnaryInput& input)>;
+// As UnaryWork, for an RPC that returns a stream of at least one message.
+using StreamWork = std::function<Result<Messages>(const UnaryInput& input)>;
 
 // Parses the request, and holds its memory in place of that of its bytes.
 Status ParseUnary(const UnaryInput& input, google::protobuf::Message* request);
@@ -43,7 +46,7 @@ using PickExecutor = Executor& (*)(const Request& request, const RequestInfo& in
 // the call: work that has not started is dropped.
 class UnaryCall final : public CallReactor, public std::enable_shared_from_this<UnaryCall> {
  public:
-  UnaryCall(std::string_view rpc, ServiceContext* service, CallContext* context, UnaryWork work,
+  UnaryCall(std::string_view rpc, ServiceContext* service, CallContext* context, StreamWork work,
             UnaryExecutor executor);
 
   // Called once. The call lives until OnDone.
@@ -51,19 +54,21 @@ class UnaryCall final : public CallReactor, public std::enable_shared_from_this<
 
   // --- the callbacks of the transport ---
   void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
 
  private:
   UnaryInput Input();
   void Run();
-  void End(Result<grpc::ByteBuffer> response);
+  void End(Result<Messages> responses);
+  void WriteNext();  // of responses_; mutex_ held
   // Checks after an eighth of the stall deadline, and again until the call is done.
   void WatchForStall();
   void CheckStall();
 
   Call call_;
-  const UnaryWork work_;
+  const StreamWork work_;
   const UnaryExecutor executor_;
   grpc::ByteBuffer bytes_;     // the request
   HeldMemory request_memory_;  // of the thread that handles the request
@@ -75,22 +80,25 @@ class UnaryCall final : public CallReactor, public std::enable_shared_from_this<
   bool ended_ = false;
   TokenizerPool::Ticket ticket_;  // of work that may not have started
   std::optional<Clock::time_point>
-      since_;  // of the wait for the client; unset: it is not waited for
+      since_;           // of the wait for the client; unset: it is not waited for
+  Messages responses_;  // that are not yet written, in reverse order
   grpc::ByteBuffer response_;
 };
 
 // Adds an RPC. Request and Response: messages; Work: Status(const Request&, const RequestInfo&,
 // const ServedModel&, Response*).
 template <typename Request, typename Response>
-void AddUnaryMethod(std::string_view rpc,
+void AddUnaryMethod(RpcMethod rpc,
                     Status (*work)(const Request& request, const RequestInfo& info,
                                    const ServedModel& model, Response* response),
                     ServiceContext* service, Router* router, PickExecutor<Request> pick = nullptr);
-void AddUnaryWork(std::string_view rpc, UnaryWork work, ServiceContext* service, Router* router,
+void AddUnaryWork(RpcMethod rpc, UnaryWork work, ServiceContext* service, Router* router,
                   UnaryExecutor executor = nullptr);
+void AddStreamWork(RpcMethod rpc, StreamWork work, ServiceContext* service, Router* router,
+                   UnaryExecutor executor = nullptr);
 
 template <typename Request, typename Response>
-void AddUnaryMethod(std::string_view rpc,
+void AddUnaryMethod(RpcMethod rpc,
                     Status (*work)(const Request& request, const RequestInfo& info,
                                    const ServedModel& model, Response* response),
                     ServiceContext* service, Router* router, PickExecutor<Request> pick) {

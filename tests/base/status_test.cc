@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 
 #include "base/logging.h"
 
@@ -38,6 +39,32 @@ TEST(StatusTest, EveryCodeHasItsName) {
     EXPECT_FALSE(name.empty());
     EXPECT_EQ(name == "UNKNOWN", code == 2) << code;
   }
+}
+
+TEST(StatusTest, EveryReasonHasItsName) {
+  std::set<std::string_view> names;
+  for (int i = 1; i < kReasons; ++i) names.insert(ReasonName(static_cast<Reason>(i)));
+  EXPECT_EQ(names.size(), static_cast<size_t>(kReasons - 1));
+  EXPECT_EQ(names.count(""), 0U);
+  EXPECT_EQ(NotFound("x").reason(), "NOT_FOUND");
+  const Status full = ResourceExhausted("x").WithReason(Reason::kQueueFull);
+  EXPECT_EQ(full.reason(), "QUEUE_FULL");
+  EXPECT_EQ(full.WithMessage("y").reason(), "QUEUE_FULL");
+  EXPECT_EQ(full.WithMessage("y").message(), "y");
+}
+
+TEST(StatusTest, FieldBeginsTheMessage) {
+  const auto field = [](const char* message) {
+    return std::string(InvalidArgument(message).field());
+  };
+  EXPECT_EQ(field("sampling.top_p: expected 1"), "sampling.top_p");
+  EXPECT_EQ(field("tokens.ids[12]: expected 1"), "tokens.ids[12]");
+  EXPECT_EQ(field("the body: expected JSON"), "");
+  EXPECT_EQ(field("x-tenant-id: expected it once"), "");
+  EXPECT_EQ(field("prompt:expected"), "");
+  EXPECT_EQ(field("prompt"), "");
+  EXPECT_EQ(field(": expected"), "");
+  EXPECT_EQ(field(""), "");
 }
 
 TEST(ResultTest, MacrosPassErrorsOn) {

@@ -45,6 +45,17 @@ TEST(ThreadPoolTest, WakesSleepingWorkers) {
   }
 }
 
+// A worker that has taken a task may be kept from its processor for a while; the others do the rest.
+TEST(ThreadPoolTest, AFewTasksOfManyLoopsRunOnceEach) {
+  ThreadPool pool(5);
+  for (int64_t round = 0; round < 20000; ++round) {
+    const int64_t tasks = 2 + round % 3;
+    std::vector<int> runs(static_cast<size_t>(tasks), 0);
+    pool.ParallelFor(tasks, [&](int64_t task, int) { ++runs[static_cast<size_t>(task)]; });
+    for (const int count : runs) ASSERT_EQ(count, 1) << round;
+  }
+}
+
 TEST(ThreadPoolTest, EndsWhileWorkersSleepOrSpin) {
   for (int round = 0; round < 20; ++round) {
     ThreadPool pool(3);

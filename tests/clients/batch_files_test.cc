@@ -105,6 +105,8 @@ TEST_F(BatchFiles, OutputIsContinued) {
   EXPECT_EQ(error,
             R"({"custom_id":"b","response":null,"error":{"code":"UNAVAILABLE","message":"gone"}})"
             "\n");
+  EXPECT_EQ(BatchError(other, Code::kAborted, "x", "SESSION_IN_USE").at("error").at("reason"),
+            "SESSION_IN_USE");
   Write(answer + error + R"({"custom_id": "c", "resp)");  // killed
   Ids done;
   const auto output = BatchOutput::Open(path_, false, &done);

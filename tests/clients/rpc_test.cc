@@ -1,6 +1,7 @@
 // What every call of the command-line client carries.
 #include "clients/cpp/rpc.h"
 
+#include <google/rpc/errors.pb.h>
 #include <grpcpp/test/client_context_test_peer.h>
 
 #include <map>
@@ -34,6 +35,20 @@ TEST(RpcTest, SendsTheMetadataThatWasAskedFor) {
   options = {};
   options.session = "s\n1";
   EXPECT_EQ(Sent(options), Metadata{});
+}
+
+TEST(RpcTest, ReadsTheReasonOfTheServer) {
+  google::rpc::ErrorInfo info;
+  info.set_reason("QUEUE_FULL");
+  google::rpc::Status details;
+  details.add_details()->PackFrom(google::rpc::RetryInfo());
+  details.add_details()->PackFrom(info);
+  const auto reason = [](const std::string& bytes) {
+    return ErrorReason(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full", bytes));
+  };
+  EXPECT_EQ(reason(details.SerializeAsString()), "QUEUE_FULL");
+  EXPECT_EQ(reason(""), "");
+  EXPECT_EQ(reason("\xff other bytes"), "");
 }
 
 }  // namespace

@@ -140,6 +140,17 @@ TEST_F(CudaModelTest, HalfLogitsAreClose) {
   }
 }
 
+TEST_F(CudaModelTest, DecayGatesAreRefused) {
+  const testing::TemporaryFolder folder;
+  testing::WriteRandomModel(folder.path(), testing::TinyConfig("linear_gated"), DataType::kF32, 3);
+  const Status status =
+      PolysketchModel::Load(folder.path().string(), &cuda_->device(), LoadOptions()).status();
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition) << status.ToString();
+  EXPECT_NE(status.message().find("field \"decay_gate\": expected false on cuda"),
+            std::string::npos)
+      << status.ToString();
+}
+
 TEST_F(CudaModelTest, SavedStatesGoOn) {
   const std::string name = "learned_sketch_mixed";
   Recording recording = ReadRecording(name);

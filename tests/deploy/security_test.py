@@ -31,7 +31,7 @@ class Security(unittest.TestCase):
             self.assertIn(f"`{attack.name}`", TEXT)
 
     def test_each_promise_names_its_test(self):
-        rows = re.findall(r"^\| (?!promise|fault|who|surrounding|attack|---)(.*) \|$", TEXT.split("## What the server")[1].split("\n## Attacks")[0],
+        rows = re.findall(r"^\| (?!promise|fault|who|surrounding|attack|---)(.*) \|$", TEXT.split("## What the server")[1].split("\n## Drains")[0],
                           flags=re.MULTILINE)
         self.assertGreater(len(rows), 30)
         for row in rows:

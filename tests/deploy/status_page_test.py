@@ -13,7 +13,7 @@ import chromium
 from support import BIN, DeployTest, http_get, wait_until
 
 PROMPT = "It was late in the afternoon"
-SCREENSHOT = pathlib.Path(os.environ.get("POLYSKETCH_SCREENSHOT", BIN.parent / "artefacts/status-page.png"))
+SCREENSHOTS = pathlib.Path(os.environ.get("SCREENSHOTS", BIN.parent / "artefacts"))
 
 
 class StatusPage(DeployTest):
@@ -48,9 +48,9 @@ class StatusPage(DeployTest):
 
     def test_answers(self):
         ready = self.start_page()
-        for path, status in {"/": 200, "/status.js": 200, "/status.css": 200, "/healthz": 200, "/readyz": 200}.items():
+        for path in ("/", "/status.js", "/playground.js", "/status.css", "/favicon.ico", "/healthz", "/readyz"):
             answer = self.ask("GET", path)
-            self.assertEqual(answer.status, status, path)
+            self.assertEqual(answer.status, 200, path)
             self.assertIn("default-src 'self'", answer.headers["Content-Security-Policy"])
         for path in ("/index.html", "/status.j", "/../../etc/passwd", "/metrics", "/api"):
             self.assertEqual(self.ask("GET", path).status, 404, path)
@@ -90,7 +90,8 @@ class StatusPage(DeployTest):
             (400, good | {"sampling": {"top_p": 2}}, {}, "sampling.top_p"),
             (400, good | {"max_tokn": 1}, {}, "max_tokn"),
             (400, [1], {}, "CompleteRequest"),
-            (400, good | {"session": "00"}, {}, "session"),
+            (404, good | {"session": "0" * 32}, {}, "session"),
+            (400, good | {"return_state": True}, {}, "return_state"),
             (400, good, {"Content-Type": "text/plain"}, "application/json"),
             (403, good, {"Origin": "http://elsewhere.example"}, "Origin"),
             (400, {"prompt": {"text": "x" * (1 << 20)}}, {}, "at most"),
@@ -142,12 +143,7 @@ class StatusPage(DeployTest):
         thread = threading.Thread(target=load)
         thread.start()
         self.addCleanup(lambda: (stop.set(), thread.join()))
-        page = chromium.Page(self.dir / "profile")
-        self.addCleanup(page.close)
-        page.call("Page.enable")
-        page.call("Page.navigate", url=f"http://{self.address}/")
-
-        wait_until(lambda: page.evaluate("document.getElementById('state')?.textContent") == "ready", "the page")
+        page = self.open_in_browser()
         tiles = "document.getElementById('tiles').textContent"
         self.assertIn("demo", page.evaluate(tiles))
         self.assertIn("learned_sketch_mixed", page.evaluate(tiles))
@@ -156,17 +152,117 @@ class StatusPage(DeployTest):
         first = wait_until(lambda: page.evaluate(count), "points in every plot")
         wait_until(lambda: page.evaluate(count) > first, "more points")
         # The playground streams.
+        page.evaluate("document.getElementById('create').click()")
+        wait_until(lambda: "is empty" in self.text_of(page, "finish"), "a session")
         page.evaluate("document.getElementById('temperature').value = 0; document.getElementById('run').click()")
-        output = "document.getElementById('output').textContent.length"
-        wait_until(lambda: page.evaluate(output) > 60, "text")
-        finish = "document.getElementById('finish').textContent"
-        wait_until(lambda: page.evaluate(finish), "the end of a completion")
-        self.assertRegex(page.evaluate(finish), r"^120 tokens after \d+, first after")
-        page.screenshot(SCREENSHOT)
-        self.assertTrue(SCREENSHOT.read_bytes().startswith(b"\x89PNG"))
-        # Nothing was refused by the policy, and nothing was asked of anybody else.
+        wait_until(lambda: len(self.text_of(page, "output")) > 60, "text")
+        wait_until(lambda: "tokens after" in self.text_of(page, "finish"), "the end of a completion")
+        self.assertRegex(self.text_of(page, "finish"), r"^120 tokens after \d+, first after")
+        self.look(page)
+        # Nothing was refused by the policy or not found, and nothing was asked of another server.
         sources = page.evaluate("performance.getEntriesByType('resource').map((entry) => new URL(entry.name).host)")
         self.assertEqual(set(sources), {self.address})
+        answers = [event["params"]["response"] for event in page.events if event["method"] == "Network.responseReceived"]
+        self.assertGreater(len(answers), 5)
+        self.assertEqual([answer["url"] for answer in answers if answer["status"] >= 400], [])
+        blocked = [event for event in page.events if event["params"].get("blockedReason")]
+        self.assertEqual(blocked, [])
+
+    def open_in_browser(self):
+        page = chromium.Page(self.dir / "profile")
+        self.addCleanup(page.close)
+        page.call("Page.enable")
+        page.call("Network.enable")
+        page.resize(1240, 1500)
+        page.prefer("light")
+        page.call("Page.navigate", url=f"http://{self.address}/")
+        wait_until(lambda: page.evaluate("document.getElementById('state')?.textContent") == "ready", "the page")
+        return page
+
+    def text_of(self, page, element):
+        return page.evaluate(f"document.getElementById('{element}').textContent")
+
+    def look(self, page):
+        """Leaves screenshots, and checks that no width of a window scrolls sideways."""
+        overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        for name, scheme, width in (("light", "light", 1240), ("dark", "dark", 1240), ("narrow", "light", 420)):
+            page.prefer(scheme)
+            page.resize(width, 1500)
+            points = page.evaluate("document.querySelector('canvas').dataset.points")
+            drawn = f"document.querySelector('canvas').dataset.points !== '{points}'"
+            wait_until(lambda: page.evaluate(drawn), "the plots in this form")
+            self.assertLessEqual(page.evaluate(overflow), 0, name)
+            path = SCREENSHOTS / f"status-{name}.png"
+            page.screenshot(path)
+            self.assertTrue(path.read_bytes().startswith(b"\x89PNG"))
+        page.prefer("light")
+        page.resize(1240, 1500)
+
+    def session_call(self, name, request):
+        answer = self.ask("POST", "/api/sessions/" + name, json.dumps(request), {"Content-Type": "application/json"})
+        self.assertEqual(answer.status, 200, name)
+        return json.loads(answer.read())
+
+    @unittest.skipUnless(chromium.program(), "no Chromium")
+    def test_sessions_in_a_browser(self):
+        self.start_page()
+        page = self.open_in_browser()
+        finish = lambda: self.text_of(page, "finish")
+        tile = lambda name: page.evaluate(
+            "[...document.querySelectorAll('.tile')].find((t) => t.firstChild.textContent === "
+            f"'{name}')?.lastChild.textContent"
+        )
+
+        def click(name, says):
+            page.evaluate(f"document.getElementById('{name}').click()")
+            wait_until(lambda: says in finish(), f"{name}: {says}")
+
+        def complete(prompt):
+            page.evaluate(
+                "document.getElementById('temperature').value = 0; document.getElementById('tokens').value = 20;"
+                f"document.getElementById('prompt').value = '{prompt}'; document.getElementById('finish').textContent = ''"
+            )
+            click("run", "20 tokens after")
+            wait_until(lambda: page.evaluate("!document.getElementById('run').disabled"), "the end")
+
+        self.assertEqual(tile("memory of states"), "0 bytes")
+        self.assertEqual(tile("state store"), "none")
+        click("create", "is empty")
+        complete(PROMPT)
+        text = self.text_of(page, "output")
+        self.assertTrue(text.startswith(PROMPT))
+        # The session goes on where it was, without a prompt; so do its fork and its snapshot.
+        click("fork", "is a fork of")
+        click("snapshot", "holds session")
+        complete("")
+        longer = self.text_of(page, "output")
+        self.assertTrue(longer.startswith(text) and len(longer) > len(text))
+        click("restore", "continues snapshot")
+        self.assertEqual(self.text_of(page, "output"), text)
+        complete("")
+        self.assertEqual(self.text_of(page, "output"), longer)
+        # States of sessions that rest are memory of states.
+        listed = self.session_call("list", {})
+        self.assertEqual((len(listed["sessions"]), len(listed["snapshots"])), (3, 1))
+        wait_until(lambda: self.metric("polysketch_num_requests_running") == 0, "the end of all requests")
+        used = sum(
+            self.metric(f"polysketch_{name}_bytes")
+            for name in ("slot_memory", "preempted_memory", "session_memory", "prefix_cache")
+        )
+        self.assertGreater(used, 0)
+        size = "{:,.1f}".format(used / 2**20).removesuffix(".0") + " MiB"
+        if used < 2**20:
+            size = "{:,.1f}".format(used / 2**10) if used < 10 * 2**10 else "{:,.0f}".format(used / 2**10)
+            size = size.removesuffix(".0") + " KiB"
+        wait_until(lambda: tile("memory of states") == size, f"{size} in {tile('memory of states')}")
+        self.assertRegex(tile("sessions"), r"^4, ")
+        click("delete", "is deleted")
+        self.assertEqual(len(self.session_call("list", {})["sessions"]), 2)
+        # An error of the server is shown.
+        click("create", "is empty")
+        self.session_call("delete", {"session": page.evaluate("document.getElementById('session').value")})
+        click("run", "NOT_FOUND: ")
+        self.assertEqual(self.text_of(page, "output"), "")
 
 
 if __name__ == "__main__":

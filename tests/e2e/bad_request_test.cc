@@ -1,5 +1,8 @@
 // Generated bad requests, each with the status and the field that its answer must name, beside a
 // stream that must not notice.
+#include <google/protobuf/descriptor.h>
+
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <mutex>
@@ -220,6 +223,28 @@ class Generator {
   std::vector<BadRequest> bad_;
 };
 
+// Whether `path` ("sampling.logit_bias[7]") leads to a field of the request of `method`.
+bool IsPath(std::string method, std::string_view path) {
+  std::replace(method.begin(), method.end(), '/', '.');
+  const auto* known =
+      google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(method.substr(1));
+  const google::protobuf::Descriptor* message = known->input_type();
+  while (message != nullptr && !path.empty()) {
+    const std::string_view step = path.substr(0, path.find('.'));
+    path.remove_prefix(std::min(path.size(), step.size() + 1));
+    const size_t name = std::min(step.size(), step.find('['));
+    const auto* field = message->FindFieldByName(std::string(step.substr(0, name)));
+    // The choice among the fields of a oneof has its name.
+    if (field == nullptr) {
+      return path.empty() && message->FindOneofByName(std::string(step)) != nullptr;
+    }
+    if (name < step.size() && !field->is_repeated()) return false;
+    if (path.empty()) return true;
+    message = field->message_type();
+  }
+  return false;
+}
+
 TEST(BadRequests, GetTheRightStatusAndLeaveAStreamAlone) {
   const Server server;
   Client client(server.address());
@@ -253,6 +278,8 @@ TEST(BadRequests, GetTheRightStatusAndLeaveAStreamAlone) {
     EXPECT_FALSE(status.message().empty()) << i << " " << bad.method;
     EXPECT_NE(status.message().find(bad.names), std::string::npos)
         << i << " " << bad.method << " must name " << bad.names << ": " << status.message();
+    EXPECT_TRUE(bad.names.empty() || IsPath(bad.method, status.field()))
+        << i << " " << bad.method << ": expected a path of the request, found " << status.field();
   }
   {
     const std::lock_guard lock(mutex);

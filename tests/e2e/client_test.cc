@@ -149,7 +149,7 @@ TEST_F(CommandLineClient, PassesItsOptionsOn) {
   EXPECT_LT(later.at("logprobs").at(2).at("logprob"), 0);
   EXPECT_LT(logprobs[1].at("logprob"), 0);
   EXPECT_EQ(logprobs[1].at("top").size(), 2u);
-  EXPECT_NE(server_->process().StandardError().find("cli-1"), std::string::npos);
+  EXPECT_TRUE(server_->Logs("cli-1"));
 
   const json stopped =
       RunJson(With(kGreedy, {"--prompt", "It was late", "--stop", "zzzz", "--stop", " "}));
@@ -418,7 +418,7 @@ TEST_F(CommandLineClient, StreamsJson) {
   const ProcessResult result = Run(With(base, {"--json-stream"}));
   EXPECT_EQ(result.exit_status, 0) << result.standard_error;
   const std::vector<json> lines = Lines(result.standard_output);
-  ASSERT_GT(lines.size(), 3u);
+  ASSERT_GE(lines.size(), 3u);  // the echo, the completion in one or more, the last
   std::string text;
   json tokens = json::array(), logprobs = json::array();
   for (size_t i = 0; i + 1 < lines.size(); ++i) {

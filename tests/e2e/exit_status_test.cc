@@ -100,8 +100,7 @@ TEST_F(ExitStatus, OfAServerThatIsStopped) {
   const auto endless = client.StartComplete(EndlessRequest());
   ASSERT_TRUE(server.ComesToRun(1));
   server.process().Signal(SIGTERM);
-  ASSERT_TRUE(WaitUntil(
-      [&] { return server.process().StandardError().find("draining") != std::string::npos; }));
+  ASSERT_TRUE(server.Logs("draining"));
   server.process().Signal(SIGINT);
   EXPECT_EQ(server.process().Wait(), 128 + SIGINT);
 }

@@ -214,6 +214,9 @@ TEST_F(OpenAi, BadRequestsHaveOpenAisShape) {
     EXPECT_NE(error.at("message").get<std::string>().find(words), std::string::npos) << error;
     EXPECT_EQ(error.at("param"), param) << error;
     EXPECT_TRUE(error.at("type").is_string() && error.contains("code"));
+    if (status == 400) {
+      EXPECT_EQ(error.at("code"), "INVALID_ARGUMENT") << error;
+    }
   };
   const std::string path = "/v1/completions";
   expect(400, path, "{", "expected JSON", nullptr);

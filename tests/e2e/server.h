@@ -41,6 +41,8 @@ class Server {
   // Most memory that the process has held at once (VmHWM).
   int64_t PeakMemoryBytes() const;
 
+  // Whether `text` comes into the log, which a thread of its own writes after the answer.
+  bool Logs(std::string_view text) const;
   // Whether the server comes to rest: nothing runs, nothing waits.
   bool BecomesIdle() const;
   // Whether `count` requests come to run at once.

@@ -58,6 +58,96 @@ TEST(StatusPage, CompletionsEqualThoseOfGrpc) {
   EXPECT_TRUE(nlohmann::json::parse(HttpGet(server.http_address(), "/api/status")).at("ready"));
 }
 
+// POSTs the JSON of a request and returns that of the response.
+nlohmann::json Post(const Server& server, const std::string& path, const nlohmann::json& request) {
+  const HttpAnswer answer = Http(server.http_address(), path, request.dump());
+  EXPECT_EQ(answer.status, 200) << path << ": " << answer.body;
+  return nlohmann::json::parse(answer.body, nullptr, false);
+}
+
+std::string CompleteInSession(const Server& server, const std::string& session,
+                              const std::string& prompt) {
+  nlohmann::json request = nlohmann::json::parse(Request(20));
+  request["session"] = session;
+  if (prompt.empty()) {
+    request.erase("prompt");
+  } else {
+    request["prompt"]["text"] = prompt;
+  }
+  return Read(Http(server.http_address(), "/api/complete", request.dump()).body).first;
+}
+
+TEST(StatusPage, SessionsContinueForkAndRestore) {
+  const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
+  Client client(server.address());
+  const std::string whole = client.Complete(Greedy(kPrompt, 40)).text;
+
+  const std::string id = Post(server, "/api/sessions/create", nlohmann::json::object())["session"];
+  const std::string first = CompleteInSession(server, id, kPrompt);
+  const auto forks = Post(server, "/api/sessions/fork", {{"session", id}})["sessions"];
+  ASSERT_EQ(forks.size(), 1u);
+  const std::string key = Post(server, "/api/sessions/snapshot", {{"session", id}})["snapshot"];
+  // The session, its fork and its snapshot continue the same text in the same way.
+  EXPECT_EQ(first + CompleteInSession(server, id, ""), whole);
+  EXPECT_EQ(first + CompleteInSession(server, forks[0]["session"], ""), whole);
+  const std::string restored =
+      Post(server, "/api/sessions/restore", {{"snapshot", key}})["session"];
+  EXPECT_EQ(first + CompleteInSession(server, restored, ""), whole);
+
+  nlohmann::json list = Post(server, "/api/sessions/list", nlohmann::json::object());
+  EXPECT_EQ(list["sessions"].size(), 3u);
+  EXPECT_EQ(list["snapshots"].size(), 1u);
+  Post(server, "/api/sessions/delete", {{"session", id}});
+  list = Post(server, "/api/sessions/list", nlohmann::json::object());
+  EXPECT_EQ(list["sessions"].size(), 2u);
+}
+
+TEST(StatusPage, SessionsThatRestAreInTheMemoryOfStates) {
+  const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
+  const auto metric = [&](const char* name) {
+    const auto status = nlohmann::json::parse(HttpGet(server.http_address(), "/api/status"));
+    return status["metrics"][name][0]["value"].get<double>();
+  };
+  EXPECT_EQ(metric("polysketch_session_memory_bytes"), 0);
+  const std::string id = Post(server, "/api/sessions/create", nlohmann::json::object())["session"];
+  CompleteInSession(server, id, kPrompt);
+  ASSERT_TRUE(server.BecomesIdle());
+  EXPECT_EQ(metric("polysketch_slot_memory_bytes"), 0);
+  const auto listed = Post(server, "/api/sessions/list", nlohmann::json::object())["sessions"];
+  EXPECT_GT(metric("polysketch_session_memory_bytes"), 0);
+  EXPECT_EQ(metric("polysketch_session_memory_bytes"),
+            std::stod(listed[0]["bytes"].get<std::string>()));
+  EXPECT_FALSE(nlohmann::json::parse(HttpGet(server.http_address(), "/api/status"))["state_store"]);
+}
+
+TEST(StatusPage, ErrorsOfSessionsHaveTheirStatus) {
+  const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
+  const auto post = [&](const std::string& path, const std::string& body,
+                        const HttpHeaders& headers = {}) {
+    return Http(server.http_address(), path, body, headers).status;
+  };
+  const std::string unknown = R"({"session": "00000000000000000000000000000000"})";
+  EXPECT_EQ(post("/api/sessions/fork", unknown), 404);
+  EXPECT_EQ(post("/api/sessions/delete", unknown), 404);
+  EXPECT_EQ(post("/api/sessions/fork", R"({"sesion": ""})"), 400);
+  EXPECT_EQ(post("/api/sessions/create", R"({"durable": true})"), 400);  // no state store
+  EXPECT_EQ(post("/api/sessions/create", "{}", {{"Origin", "http://elsewhere.example"}}), 403);
+  EXPECT_EQ(post("/api/sessions/append", "{}"), 405);
+  EXPECT_EQ(Http(server.http_address(), "/api/sessions/list").status, 405);
+}
+
+TEST(StatusPage, ABrowserFindsAllThatItAsksFor) {
+  const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
+  const std::string page = HttpGet(server.http_address(), "/");
+  for (const char* file : {"favicon.svg", "status.css", "status.js", "playground.js"}) {
+    EXPECT_NE(page.find(file), std::string::npos) << file;
+    EXPECT_EQ(Http(server.http_address(), StrCat("/", file)).status, 200) << file;
+  }
+  const HttpAnswer icon = Http(server.http_address(), "/favicon.ico");
+  EXPECT_EQ(icon.status, 200);
+  EXPECT_NE(icon.head.find("Content-Type: image/svg+xml"), std::string::npos) << icon.head;
+}
+
 TEST(StatusPage, AShutdownCutsWhatDoesNotEndInTime) {
   Server server({.flags = {"--http-listen", "127.0.0.1:0", "--drain-timeout", "300ms"}});
   auto endless = std::async(std::launch::async, [&] {

@@ -78,10 +78,7 @@ class Tls : public ::testing::Test {
     EXPECT_EQ(https.exit_status, 0) << https.standard_error;
     EXPECT_TRUE(https.standard_output.starts_with("HTTP/1.1 200 OK\r\n")) << https.standard_output;
   }
-  bool Logs(const std::string& text) {
-    return WaitUntil(
-        [&] { return server_->process().StandardError().find(text) != std::string::npos; });
-  }
+  bool Logs(const std::string& text) { return server_->Logs(text); }
 
   testing::CertificateFolder folder_;
   std::unique_ptr<Server> server_;

@@ -26,7 +26,7 @@ using testing::Random;
 constexpr int kRequests = 16;
 constexpr int kStepTokens = 80;
 
-class BatchDeterminismTest : public ::testing::TestWithParam<AttentionKind> {
+class BatchDeterminismTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     testing::WriteRandomModel(folder_.path(), testing::TinyConfig(GetParam()), DataType::kF32, 3);
@@ -42,6 +42,12 @@ class BatchDeterminismTest : public ::testing::TestWithParam<AttentionKind> {
       requests_.push_back(RandomRequest(i));
       alone_.push_back(Alone(requests_.back()));
     }
+  }
+
+  // Another one for each model.
+  static uint64_t Seed() {
+    const std::vector<std::string> names = testing::TinyModelNames();
+    return static_cast<uint64_t>(std::ranges::find(names, GetParam()) - names.begin()) + 1;
   }
 
   GenerateRequest RandomRequest(int index) {
@@ -162,7 +168,7 @@ class BatchDeterminismTest : public ::testing::TestWithParam<AttentionKind> {
   };
 
   testing::TemporaryFolder folder_;
-  Random random_{static_cast<uint64_t>(GetParam()) + 1};
+  Random random_{Seed()};
   Clock::time_point now_ = Clock::now();
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<PolysketchModel> model_;
@@ -188,15 +194,8 @@ TEST_P(BatchDeterminismTest, SameBitsAsAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, BatchDeterminismTest,
-                         ::testing::Values(AttentionKind::kSoftmax, AttentionKind::kPolynomial,
-                                           AttentionKind::kRandomSketch,
-                                           AttentionKind::kLearnedSketch,
-                                           AttentionKind::kLearnedSketchMixed,
-                                           AttentionKind::kRandomSketchMixed,
-                                           AttentionKind::kLinear, AttentionKind::kPerformer),
-                         [](const ::testing::TestParamInfo<AttentionKind>& kind) {
-                           return std::string(AttentionKindName(kind.param));
-                         });
+                         ::testing::ValuesIn(testing::TinyModelNames()),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace polysketch

@@ -181,6 +181,20 @@ TEST_F(MigrationTest, LogitsAfterAClientsStateThatAreNotFiniteAreTheClientsError
   }
 }
 
+TEST_F(MigrationTest, ACompletionThatDoesNotMigrateRunsToItsEnd) {
+  Random random(4);
+  for (int i = 0; i < 50; ++i) {
+    GenerateRequest request = RandomRequest(&random);
+    request.params.n = static_cast<int32_t>(random.Int(1, 3));
+    request.params.best_of = request.params.n;
+    request.migrates = false;
+    const Collected got = Run(request, static_cast<int>(random.Int(0, 20)));
+    EXPECT_NE(got.finish->reason, FinishReason::kMigrated) << i;
+    ExpectSame(got, Run(request, -1), i);
+    if (HasFailure()) break;
+  }
+}
+
 TEST_F(MigrationTest, SeveralChoicesAreNeitherLostNorRepeated) {
   Random random(3);
   int pieces = 0;

@@ -47,16 +47,10 @@ std::string Shard(std::string_view header) {
 }
 
 // Writes the parts of `bytes` as the files of a folder; an empty part is no file.
-const std::string& WriteFolder(std::string_view bytes, std::initializer_list<const char*> names) {
-  static const std::string folder = [] {
-    char path[] = "/tmp/fuzz-checkpoint-XXXXXX";
-    PS_CHECK(mkdtemp(path) != nullptr);
-    return std::string(path);
-  }();
-  static const bool removed_at_exit = std::atexit([] { std::filesystem::remove_all(folder); }) == 0;
-  PS_CHECK(removed_at_exit);
+std::string WriteFolder(std::string_view bytes, std::initializer_list<const char*> names) {
+  static const fuzz::TemporaryFolder folder;
   for (const std::string name : names) {
-    const std::string path = folder + "/" + name;
+    const std::string path = folder.path() / name;
     unlink(path.c_str());
     const size_t end = std::min(bytes.find('\x1E'), bytes.size());
     const std::string part(bytes.substr(0, end));
@@ -64,7 +58,7 @@ const std::string& WriteFolder(std::string_view bytes, std::initializer_list<con
     if (part.empty()) continue;
     std::ofstream(path, std::ios::binary) << (name.ends_with(".safetensors") ? Shard(part) : part);
   }
-  return folder;
+  return folder.path();
 }
 
 void CheckShards(std::string_view bytes) {

@@ -21,7 +21,9 @@ std::unique_ptr<InputFile> Open(std::string_view bytes) {
 }
 
 void CheckPrompt(std::string_view bytes) {
-  for (const size_t piece : {size_t{1}, size_t{7}, size_t{1} << 16}) {
+  // A long file in pieces of some bytes is system calls and nothing else.
+  const size_t least = bytes.size() / 64 + 1;
+  for (const size_t piece : {least, least + 6, size_t{1} << 16}) {
     const auto file = Open(bytes);
     TextReader reader(file.get());
     std::string text;
@@ -64,7 +66,7 @@ std::optional<std::vector<int32_t>> Ids(std::string_view text) {
 
 void CheckTokens(std::string_view bytes) {
   const auto expected = Ids(bytes);
-  for (const size_t piece : {size_t{1}, size_t{5}, size_t{1} << 20}) {
+  for (const size_t piece : {size_t{1}, size_t{5}, size_t{1} << 16}) {
     const auto file = Open(bytes);
     TokenReader reader(file.get());
     std::vector<int32_t> ids;

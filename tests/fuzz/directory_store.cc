@@ -22,14 +22,8 @@ namespace fs = std::filesystem;
 constexpr size_t kMaxFiles = 6;
 
 const fs::path& Root() {
-  static const fs::path root = [] {
-    char path[] = "/tmp/fuzz-store-XXXXXX";
-    PS_CHECK(mkdtemp(path) != nullptr);
-    return fs::path(path);
-  }();
-  static const bool removed_at_exit = std::atexit([] { fs::remove_all(root); }) == 0;
-  PS_CHECK(removed_at_exit);
-  return root;
+  static const fuzz::TemporaryFolder root;
+  return root.path();
 }
 
 using Files = std::map<std::string, std::string>;

@@ -15,6 +15,7 @@
 #include "server/convert/convert.h"
 #include "server/convert/status_map.h"
 #include "server/convert/wire.h"
+#include "server/gateway/generate_request.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/server/rpc/fake_tokenizer.h"
 
@@ -157,7 +158,7 @@ void CheckCompletion(const v1::CompleteRequest& request) {
   } else {
     CheckCallError(params.status());
   }
-  const Result<int> priority = ToPriority(request, Rules());
+  const Result<int> priority = ToPriority(request, Rules().max_priority);
   if (priority.ok()) {
     PS_CHECK(std::abs(*priority) <= Rules().max_priority);
   } else {
@@ -211,6 +212,15 @@ void CheckComplete(std::string_view bytes) {
   if (Parse(bytes, &request)) CheckCompletion(request);
 }
 
+void CheckGenerate(std::string_view bytes) {
+  vllm_engine::GenerateRequest request;
+  if (!Parse(bytes, &request)) return;
+  const Result<v1::CompleteRequest> complete = ToCompleteRequest(request, Rules());
+  if (!complete.ok()) return CheckCallError(complete.status());
+  PS_CHECK(FormOf(request).logprobs.value_or(0) >= 0);
+  CheckCompletion(*complete);
+}
+
 void CheckCompleteStream(std::string_view bytes) {
   CheckInput<v1::CompleteStreamRequest>(bytes);
   ForEachMessage<v1::CompleteStreamRequest>(bytes, [](const v1::CompleteStreamRequest& message) {
@@ -249,6 +259,7 @@ constexpr void (*kCalls[])(std::string_view bytes) = {
     CheckOne<v1::ListSessionsRequest>,
     CheckOne<v1::DeleteSessionRequest>,
     CheckOne<v1::GetModelRequest>,
+    CheckGenerate,
 };
 
 }  // namespace

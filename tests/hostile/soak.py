@@ -59,6 +59,9 @@ class Sample:
     def own_threads(self):
         return {name: count for name, count in self.threads.items() if name not in POOLS}
 
+    def all_threads(self):
+        return sum(self.threads.values())
+
     def held(self):
         """What must come back to where it was."""
         counts = {name: self.metrics[f"polysketch_{name}"] for name in COUNTS}
@@ -80,7 +83,7 @@ class Round:
     def markdown(self):
         metrics = self.peak.metrics
         return (f"| {self.number} | {self.calls} | {self.cut} | {self.stalled} | {self.faults} | {self.peak.resident:.1f} | "
-                f"{self.after:.1f} | {self.heap:.2f} | {self.peak.descriptors} | {self.peak.threads.total()} | "
+                f"{self.after:.1f} | {self.heap:.2f} | {self.peak.descriptors} | {self.peak.all_threads()} | "
                 f"{metrics['polysketch_num_requests_running']:.0f} | {metrics['polysketch_sessions']:.0f} | "
                 f"{self.peak.held()['request_memory_bytes'] / MIB:.2f} |")
 
@@ -159,7 +162,7 @@ class Soak:
         row.calls, row.cut, row.stalled, row.faults = (now - then for now, then in zip(after, before, strict=True))
         names = samples[0].metrics.keys() & samples[-1].metrics.keys()
         row.peak = Sample(max(sample.resident for sample in samples), max(sample.descriptors for sample in samples),
-                          max((sample.threads for sample in samples), key=lambda threads: threads.total()),
+                          max(samples, key=Sample.all_threads).threads,
                           {name: max(sample.metrics.get(name, 0.0) for sample in samples) for name in names},
                           max(sample.stored for sample in samples))
         wrong = self.tally.take_wrong()
@@ -185,7 +188,7 @@ class Soak:
                 names[(task / "comm").read_text().strip()] += 1
             except OSError:  # the thread has just ended
                 pass
-        return names
+        return dict(names)
 
     def _idle(self):
         """What the server holds, or None unless two samples some time apart are equal and nothing is of clients."""
@@ -201,7 +204,7 @@ class Soak:
             time.sleep(0.2)
         most = 2 * os.cpu_count()
         self.broken += [f"round {len(self.rounds) + 1}: {now.threads[name]} threads {name}, at most {most}"
-                        for name in POOLS if now.threads[name] > most]
+                        for name in POOLS if now.threads.get(name, 0) > most]
         differs = {name: value for name, value in now.held().items() if value != wanted[name]}
         self.broken += [f"round {len(self.rounds) + 1}: {name} is {value}, before the load {wanted[name]}"
                         for name, value in differs.items()]

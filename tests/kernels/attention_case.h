@@ -20,6 +20,7 @@ namespace polysketch::testing {
 // near ones, or unused.
 struct AttentionRows {
   std::vector<float> near_q, near_k, far_q, far_k, v;
+  std::vector<float> log_decay = {};  // [tokens, heads]; with a decay gate
 };
 
 struct Sequence {
@@ -61,8 +62,19 @@ inline constexpr AttentionKind kAllKinds[] = {
     AttentionKind::kPerformer,
 };
 
+// The specs, then a copy with a decay gate of each that may have one.
+inline std::vector<AttentionSpec> WithDecayGates(std::vector<AttentionSpec> specs) {
+  for (size_t i = 0, n = specs.size(); i < n; ++i) {
+    if (specs[i].kv_cache()) continue;
+    specs.push_back(specs[i]);
+    specs.back().decay_gate = true;
+  }
+  return specs;
+}
+
 // Rows whose dot products are of order one; far rows of sketches with their zero columns, features
-// that are positive where the kind makes them so.
+// that are positive where the kind makes them so. Gates that keep most of the past, and now and then
+// forget it.
 inline Sequence RandomSequence(const AttentionSpec& spec, int tokens, Random* random) {
   const auto far_rows = [&] {
     const int width = spec.far_dim();
@@ -89,6 +101,10 @@ inline Sequence RandomSequence(const AttentionSpec& spec, int tokens, Random* ra
       rows.far_k = far_rows();
     }
     rows.v = random->Normals(static_cast<size_t>(tokens) * spec.heads * spec.head_dim);
+    for (int i = 0; spec.decay_gate && i < tokens * spec.heads; ++i) {
+      const double top = random->Int(0, 19) == 0 ? 12 : 0.1;
+      rows.log_decay.push_back(static_cast<float>(-random->Uniform(0, top)));
+    }
   }
   return sequence;
 }
@@ -135,6 +151,7 @@ inline void Step(Backend& backend, const AttentionSpec& spec, const std::vector<
     const int far_width = spec.mixed() ? heads * spec.far_dim() : 0;
     const GuardedFloats far_q(pack(&AttentionRows::far_q, far_width));
     const GuardedFloats far_k(pack(&AttentionRows::far_k, far_width));
+    const GuardedFloats log_decay(pack(&AttentionRows::log_decay, spec.decay_gate ? heads : 0));
     const std::vector<float> v = pack(&AttentionRows::v, heads * d);
     const int stride = 3 * heads * d;
     std::vector<float> qkv(static_cast<size_t>(rows) * stride,
@@ -151,6 +168,7 @@ inline void Step(Backend& backend, const AttentionSpec& spec, const std::vector<
     }
     input.v = qkv.data() + 2 * heads * d;
     input.v_stride = stride;
+    input.log_decay = log_decay.data();
     GuardedFloats out(static_cast<size_t>(rows) * heads * d);
     backend.Attention(spec, layer, segments, input, out.data());
     for (size_t i = 0; i < parts.size(); ++i) {
@@ -174,7 +192,8 @@ inline std::vector<std::vector<float>> RunAlone(Backend& backend, const Attentio
 inline std::string Describe(const AttentionSpec& spec) {
   return StrCat(AttentionKindName(spec.kind), " d", spec.head_dim, " r", spec.sketch_size, " m",
                 spec.num_features, " b", spec.block,
-                spec.state_format == StateFormat::kBf16 ? " bf16" : " f32");
+                spec.state_format == StateFormat::kBf16 ? " bf16" : " f32",
+                spec.decay_gate ? " gated" : "");
 }
 
 }  // namespace polysketch::testing

@@ -1,6 +1,6 @@
 // The same bits whatever runs beside a sequence: any split, any neighbours, any number of threads.
-// Compared with memcmp within one backend and instruction set, for every kind and both state
-// formats.
+// Compared with memcmp within one backend and instruction set, for every kind, with and without a
+// decay gate, and both state formats.
 #include <cstring>
 #include <vector>
 
@@ -52,7 +52,7 @@ class AttentionDeterminismTest : public testing::BackendTest {
       specs.push_back(specs[i]);
       specs.back().state_format = StateFormat::kBf16;
     }
-    return specs;
+    return testing::WithDecayGates(specs);
   }
 };
 

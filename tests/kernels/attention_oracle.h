@@ -19,6 +19,8 @@ struct OracleOutput {
   std::vector<double> tolerance;
   // What reading S as bf16 may add to that.
   std::vector<double> bf16_tolerance;
+  // With a decay gate: how far G as float32 sums (backend.h), which `value` follows, may be off.
+  std::vector<double> sums_tolerance;
 };
 
 namespace oracle {
@@ -52,6 +54,30 @@ inline double Degree(const AttentionSpec& spec, bool near) {
   }
 }
 
+// G of each token and head [tokens, heads], in two parts: the float32 sum over the tokens of its
+// block, and the exact sum of the earlier blocks' last ones. Zero without a decay gate.
+struct DecaySums {
+  std::vector<float> in_block;
+  std::vector<double> before;
+  std::vector<double> error;  // worst case of the float32 additions up to the token
+
+  DecaySums(const AttentionSpec& spec, const AttentionRows& rows, int tokens) {
+    const size_t size = static_cast<size_t>(tokens) * spec.heads;
+    in_block.resize(size);
+    before.resize(size);
+    error.resize(size);
+    for (size_t i = 0; spec.decay_gate && i < size; ++i) {
+      const bool first = static_cast<int>(i) < spec.heads;
+      const size_t last = i - spec.heads;
+      const bool starts = static_cast<int>(i) / spec.heads % spec.block == 0;
+      in_block[i] = (starts ? 0 : in_block[last]) + rows.log_decay[i];
+      before[i] = first ? 0 : before[last] + (starts ? in_block[last] : 0);
+      error[i] = (first ? 0 : error[last]) + kU * std::abs(in_block[i]);
+    }
+  }
+  double Total(size_t i) const { return before[i] + in_block[i]; }
+};
+
 }  // namespace oracle
 
 // The rows as a block buffer of that spec keeps them (AttentionSpec::narrow_block).
@@ -69,13 +95,14 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
   const AttentionRows rows = RowsAsKept(spec, given);
   const int heads = spec.heads, d = spec.head_dim;
   OracleOutput out;
-  for (auto* array : {&out.value, &out.tolerance, &out.bf16_tolerance}) {
+  for (auto* array : {&out.value, &out.tolerance, &out.bf16_tolerance, &out.sums_tolerance}) {
     array->resize(static_cast<size_t>(tokens) * heads * d);
   }
   const std::vector<float>& far_q = FarQueries(spec, rows);
   const std::vector<float>& far_k = FarKeys(spec, rows);
   const int r = spec.far_dim();
   const int features = spec.sketched() ? r * r : r;
+  const oracle::DecaySums decay(spec, rows, tokens);
   for (int h = 0; h < heads; ++h) {
     std::vector<double> sums(static_cast<size_t>(features) * d);  // S of the blocks before t's
     const auto feature = [&](const float* x, int f) {
@@ -83,9 +110,12 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
     };
     for (int t = 0; t < tokens; ++t) {
       if (!spec.kv_cache() && t > 0 && t % spec.block == 0) {
+        const float last = decay.in_block[(t - 1) * heads + h];
+        for (double& sum : sums) sum *= std::exp(last);
         for (int s = t - spec.block; s < t; ++s) {
+          const double kept = std::exp(static_cast<double>(last) - decay.in_block[s * heads + h]);
           for (int f = 0; f < features; ++f) {
-            const double phi = feature(&far_k[(s * heads + h) * r], f);
+            const double phi = kept * feature(&far_k[(s * heads + h) * r], f);
             for (int i = 0; i < d; ++i) sums[f * d + i] += phi * rows.v[(s * heads + h) * d + i];
           }
         }
@@ -96,6 +126,9 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
       std::vector<double> numerator(d), absolute_numerator(d), numerator_variance(d);
       double denominator = spec.stabilizer, absolute_denominator = spec.stabilizer;
       double denominator_variance = 0;
+      // The same for errors of the decay gate's factors, which tokens share.
+      std::vector<double> numerator_decay(d), numerator_sums(d);
+      double denominator_decay = 0, denominator_sums = 0;
       for (int s = 0; s <= t; ++s) {
         const bool near = !spec.mixed() || s / spec.block == t / spec.block;
         const int width = near ? spec.near_dim() : r;
@@ -106,21 +139,32 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
           dot += static_cast<double>(q[i]) * k[i];
           absolute_dot += std::abs(static_cast<double>(q[i]) * k[i]);
         }
-        const double weight = oracle::WeightOfDot(spec, near, dot);
+        const size_t row_t = t * heads + h, row_s = s * heads + h;
+        const double exponent = decay.Total(row_t) - decay.Total(row_s), kept = std::exp(exponent);
+        const double weight = kept * oracle::WeightOfDot(spec, near, dot);
         // A dot product of n terms is off by about sqrt(n) u sum |q k|; a power multiplies that by
         // its degree, an exponential turns it into a relative error.
         const double absolute = spec.kind == AttentionKind::kSoftmax
                                     ? weight * (1 + absolute_dot / std::sqrt(d))
-                                    : oracle::WeightOfDot(spec, near, absolute_dot);
+                                    : kept * oracle::WeightOfDot(spec, near, absolute_dot);
         const double error = kU * absolute * oracle::Degree(spec, near) * std::sqrt(width + 4.0);
         denominator += weight;
         absolute_denominator += absolute;
         denominator_variance += Square(error);
+        // A difference of two sums is rounded once, an exponential is off by 2 ulp (4 u), a product
+        // by u: once for the query, once for the fold and once for each block between them.
+        const int blocks = t / spec.block - s / spec.block;
+        const double gate = spec.decay_gate ? kU * (std::abs(exponent) + 6.0 * (blocks + 2)) : 0;
+        const double summed = decay.error[row_t] - decay.error[row_s];
+        denominator_decay += gate * absolute;
+        denominator_sums += summed * absolute;
         for (int i = 0; i < d; ++i) {
           const double v = rows.v[(s * heads + h) * d + i];
           numerator[i] += weight * v;
           absolute_numerator[i] += absolute * std::abs(v);
           numerator_variance[i] += Square(error * v);
+          numerator_decay[i] += gate * absolute * std::abs(v);
+          numerator_sums[i] += summed * absolute * std::abs(v);
         }
       }
 
@@ -129,12 +173,14 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
       const double roundings = 2.0 * spec.block + static_cast<double>(t) / spec.block + features +
                                (spec.kv_cache() ? t : 0);
       const double denominator_error =
-          std::sqrt(denominator_variance + roundings * Square(kU * absolute_denominator));
+          std::sqrt(denominator_variance + roundings * Square(kU * absolute_denominator)) +
+          denominator_decay;
       for (int i = 0; i < d; ++i) {
         const size_t index = (t * heads + h) * d + i;
         const double value = numerator[i] / denominator;
         const double numerator_error =
-            std::sqrt(numerator_variance[i] + roundings * Square(kU * absolute_numerator[i]));
+            std::sqrt(numerator_variance[i] + roundings * Square(kU * absolute_numerator[i])) +
+            numerator_decay[i];
         out.value[index] = value;
         out.tolerance[index] =
             kDeviations * std::hypot(numerator_error, value * denominator_error) / denominator +
@@ -143,10 +189,13 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         // of its square. S is symmetric in (i, j), so errors of two features add up as one.
         double variance = 0;
         for (int f = 0; f < features; ++f) {
-          const double term = feature(&far_q[(t * heads + h) * r], f) * sums[f * d + i] * 0x1p-8;
+          const double term = std::exp(decay.in_block[t * heads + h]) *
+                              feature(&far_q[(t * heads + h) * r], f) * sums[f * d + i] * 0x1p-8;
           variance += (spec.sketched() ? 2 : 1) * term * term / 3;
         }
         out.bf16_tolerance[index] = kDeviations * std::sqrt(variance) / denominator;
+        out.sums_tolerance[index] =
+            (numerator_sums[i] + std::abs(value) * denominator_sums) / denominator;
       }
     }
   }

@@ -1,5 +1,6 @@
 // Attention of every backend against the definition in float64, for every kind and both state
 // formats.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -31,6 +32,17 @@ constexpr Shape kShapes[] = {{1, 7, 5, 1, 9},
 
 class AttentionTest : public testing::BackendTest {};
 
+void ExpectDefinition(Backend& backend, const AttentionSpec& spec, const Sequence& sequence) {
+  const testing::OracleOutput want =
+      testing::AttentionOracle(spec, sequence.layers[0], sequence.tokens);
+  const auto out = testing::RunAlone(backend, spec, sequence, {sequence.tokens});
+  const bool bf16 = spec.state_format == StateFormat::kBf16;
+  for (size_t i = 0; i < want.value.size(); ++i) {
+    const double tolerance = want.tolerance[i] + (bf16 ? want.bf16_tolerance[i] : 0);
+    ASSERT_NEAR(out[0][i], want.value[i], tolerance) << testing::Describe(spec) << " element " << i;
+  }
+}
+
 TEST_P(AttentionTest, IsItsDefinition) {
   const auto backend = NewBackend(2);
   Random random(1);
@@ -38,20 +50,14 @@ TEST_P(AttentionTest, IsItsDefinition) {
     for (const Shape& shape : kShapes) {
       for (const int power : {2, 4, 8}) {
         if (power != 4 && kind != AttentionKind::kPolynomial) continue;
-        AttentionSpec spec =
+        AttentionSpec ungated =
             testing::MakeSpec(kind, shape.heads, shape.head_dim, shape.size, shape.block);
-        spec.power = power;
-        const Sequence sequence = testing::RandomSequence(spec, shape.tokens, &random);
-        for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16}) {
-          spec.state_format = format;
-          const testing::OracleOutput want =
-              testing::AttentionOracle(spec, sequence.layers[0], shape.tokens);
-          const auto out = testing::RunAlone(*backend, spec, sequence, {shape.tokens});
-          for (size_t i = 0; i < want.value.size(); ++i) {
-            const double tolerance =
-                want.tolerance[i] + (format == StateFormat::kBf16 ? want.bf16_tolerance[i] : 0);
-            ASSERT_NEAR(out[0][i], want.value[i], tolerance)
-                << testing::Describe(spec) << " element " << i;
+        ungated.power = power;
+        for (AttentionSpec spec : testing::WithDecayGates({ungated})) {
+          const Sequence sequence = testing::RandomSequence(spec, shape.tokens, &random);
+          for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16}) {
+            spec.state_format = format;
+            ExpectDefinition(*backend, spec, sequence);
           }
         }
       }
@@ -64,14 +70,15 @@ TEST_P(AttentionTest, LayersAreSeparate) {
   const auto backend = NewBackend(1);
   Random random(4);
   for (const AttentionKind kind : testing::kAllKinds) {
-    AttentionSpec spec = testing::MakeSpec(kind, 2, 10, 11, 8, 3);
-    const Sequence sequence = testing::RandomSequence(spec, 30, &random);
-    const auto together = testing::RunAlone(*backend, spec, sequence, {13, 17});
-    spec.layers = 1;
-    for (int layer = 0; layer < 3; ++layer) {
-      const Sequence alone{30, {sequence.layers[layer]}};
-      EXPECT_EQ(testing::RunAlone(*backend, spec, alone, {30})[0], together[layer])
-          << testing::Describe(spec) << " layer " << layer;
+    for (AttentionSpec spec : testing::WithDecayGates({testing::MakeSpec(kind, 2, 10, 11, 8, 3)})) {
+      const Sequence sequence = testing::RandomSequence(spec, 30, &random);
+      const auto together = testing::RunAlone(*backend, spec, sequence, {13, 17});
+      spec.layers = 1;
+      for (int layer = 0; layer < 3; ++layer) {
+        const Sequence alone{30, {sequence.layers[layer]}};
+        EXPECT_EQ(testing::RunAlone(*backend, spec, alone, {30})[0], together[layer])
+            << testing::Describe(spec) << " layer " << layer;
+      }
     }
   }
 }
@@ -173,6 +180,51 @@ TEST_P(AttentionTest, ReadsTheRoundedUpperHalfOfTheState) {
   }
 }
 
+// A gate that keeps everything is no gate, to the bit; one that keeps nothing leaves each token its
+// own value.
+TEST_P(AttentionTest, OpenAndShutGates) {
+  const auto backend = NewBackend(1);
+  Random random(5);
+  for (const AttentionKind kind : testing::kAllKinds) {
+    for (const AttentionSpec& gated :
+         testing::WithDecayGates({testing::MakeSpec(kind, 2, 10, 11, 8)})) {
+      if (!gated.decay_gate) continue;
+      AttentionSpec plain = gated;
+      plain.decay_gate = false;
+      Sequence sequence = testing::RandomSequence(gated, 30, &random);
+      testing::AttentionRows& rows = sequence.layers[0];
+      std::ranges::fill(rows.log_decay, 0.0f);
+      EXPECT_EQ(testing::RunAlone(*backend, gated, sequence, {30}),
+                testing::RunAlone(*backend, plain, sequence, {30}))
+          << testing::Describe(gated);
+      std::ranges::fill(rows.log_decay, -1000.0f);
+      Sequence token{1, {rows}};
+      const auto shut = testing::RunAlone(*backend, gated, sequence, {30});
+      const auto alone = testing::RunAlone(*backend, gated, token, {1});
+      for (int i = 0; i < 2 * gated.head_dim; ++i) EXPECT_EQ(shut[0][i], alone[0][i]);
+      for (int t = 1; t < 30; ++t) {
+        const auto slice = [&](std::vector<float>& values, const std::vector<float>& all) {
+          const size_t width = all.size() / 30;
+          values.assign(all.begin() + t * width, all.begin() + (t + 1) * width);
+        };
+        testing::AttentionRows& one = token.layers[0];
+        slice(one.near_q, rows.near_q);
+        slice(one.near_k, rows.near_k);
+        slice(one.far_q, rows.far_q);
+        slice(one.far_k, rows.far_k);
+        slice(one.v, rows.v);
+        const auto own = testing::RunAlone(*backend, gated, token, {1});
+        for (int i = 0; i < 2 * gated.head_dim; ++i) {
+          // The order of a sum of zeros and one term: only the sum in lanes may differ, and does
+          // not round.
+          EXPECT_EQ(shut[0][t * 2 * gated.head_dim + i], own[0][i])
+              << testing::Describe(gated) << " token " << t;
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, ::testing::ValuesIn(testing::AllBackends()),
                          testing::ParamName);
 
@@ -181,15 +233,17 @@ TEST(ReferenceAttentionTest, Float64StateIsExact) {
   const auto backend = NewReferenceBackend(true);
   Random random(3);
   for (const AttentionKind kind : testing::kAllKinds) {
-    const AttentionSpec spec = testing::MakeSpec(kind, 2, 10, 11, 16);
-    const Sequence sequence = testing::RandomSequence(spec, 100, &random);
-    const auto out = testing::RunAlone(*backend, spec, sequence, {100});
-    const testing::OracleOutput want = testing::AttentionOracle(spec, sequence.layers[0], 100);
-    for (size_t i = 0; i < want.value.size(); ++i) {
-      // The features' sum cancels in float64: a 2^-24 part of what float32 would lose.
-      ASSERT_NEAR(out[0][i], want.value[i],
-                  kU * std::abs(want.value[i]) + 0x1p-24 * want.tolerance[i])
-          << testing::Describe(spec) << " element " << i;
+    for (const AttentionSpec& spec :
+         testing::WithDecayGates({testing::MakeSpec(kind, 2, 10, 11, 16)})) {
+      const Sequence sequence = testing::RandomSequence(spec, 100, &random);
+      const auto out = testing::RunAlone(*backend, spec, sequence, {100});
+      const testing::OracleOutput want = testing::AttentionOracle(spec, sequence.layers[0], 100);
+      for (size_t i = 0; i < want.value.size(); ++i) {
+        // The features' sum cancels in float64: a 2^-24 part of what float32 would lose.
+        ASSERT_NEAR(out[0][i], want.value[i],
+                    kU * std::abs(want.value[i]) + 0x1p-24 * want.tolerance[i])
+            << testing::Describe(spec) << " element " << i;
+      }
     }
   }
 }

@@ -119,6 +119,15 @@ TEST_P(DefinitionTest, LogSumExpOfEqualEntries) {
   EXPECT_FLOAT_EQ(out[1], -1000 + std::log(4.0));
 }
 
+TEST_P(DefinitionTest, LogSigmoidOfSmallAndLargeNumbers) {
+  const float x[5] = {0, 12, -2, 80, -300};
+  float out[5];
+  backend_->LogSigmoid(x, 5, out);
+  const double want[5] = {-std::log(2.0), -std::log1p(std::exp(-12.0)),
+                          -2 - std::log1p(std::exp(-2.0)), -std::exp(-80.0), -300};
+  for (int i = 0; i < 5; ++i) EXPECT_FLOAT_EQ(out[i], want[i]) << i;
+}
+
 TEST_P(DefinitionTest, RandomSketchOfDegreeTwoAndFour) {
   // d = 2, r = 1: matrices are columns. degree 2: (x A0) (x A1).
   const std::vector<float> a[4] = {{1, 2}, {3, -1}, {0, 1}, {2, 2}};

@@ -373,6 +373,32 @@ TEST_P(OpTest, PerformerFeatures) {
   }
 }
 
+TEST_P(OpTest, LogSigmoid) {
+  Random random(12);
+  for (const int size : {1, 3, 8, 15, 16, 17, 31, 33, 4097, 20011}) {
+    GuardedFloats x(random.Normals(size, 6));
+    x.data()[0] = -1e30f;
+    x.data()[size - 1] = 85;  // the result is a normal number still
+    GuardedFloats got(size), want(size);
+    cpu_->LogSigmoid(x.data(), size, got.data());
+    reference_->LogSigmoid(x.data(), size, want.data());
+    // Both parts have one sign, so relative errors do not grow: an exponential of 2 ulp (4 u); the
+    // sum and the quotient of s, which keep the relative error of y; 2 s exact; the polynomial's
+    // roundings, a ninth of them at most, its last step; the difference; the reference's rounding.
+    ExpectClose(
+        got, want, [&](size_t i) { return 9 * kU * std::abs(want[i]); },
+        StrCat("LogSigmoid ", size));
+    std::vector<float> in_place(x.data(), x.data() + x.size());
+    cpu_->LogSigmoid(in_place.data(), size, in_place.data());
+    EXPECT_EQ(std::memcmp(in_place.data(), got.data(), got.size() * sizeof(float)), 0) << size;
+    for (int i = 0; i < size; i += 1 + size / 50) {
+      float alone = 0;
+      cpu_->LogSigmoid(x.data() + i, 1, &alone);
+      EXPECT_EQ(std::memcmp(&alone, got.data() + i, sizeof(float)), 0) << size << " at " << i;
+    }
+  }
+}
+
 TEST_P(OpTest, LogSumExp) {
   Random random(11);
   for (const int width : {1, 3, 8, 31, 33, 61, 4096}) {

@@ -1,5 +1,5 @@
-// One recording of the authors' attention functions (tests/data/attention): arrays [batch, heads,
-// tokens, width].
+// One recording of the authors' attention functions (tests/data/attention), or a case of another
+// folder of tests/data: arrays [batch, heads, tokens, width].
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace polysketch::testing {
 
 class Recording {
  public:
-  explicit Recording(const std::string& name)
+  explicit Recording(const std::string& name, const std::string& folder = "attention")
       : file_(
             std::move(SafetensorsFile::Open(
-                          (SourceDir() / "tests/data/attention" / (name + ".safetensors")).string())
+                          (SourceDir() / "tests/data" / folder / (name + ".safetensors")).string())
                           .value())) {}
 
   int64_t extent(const std::string& name, int axis) const { return Find(name).shape[axis]; }

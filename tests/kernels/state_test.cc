@@ -26,7 +26,7 @@ class StateTest : public testing::BackendTest {
       specs.push_back(specs.back());
       specs.back().state_format = StateFormat::kBf16;
     }
-    return specs;
+    return testing::WithDecayGates(specs);
   }
 };
 

@@ -50,11 +50,11 @@ ROOMS = {
     ],
     "server": [
         ["chat", "convert"],
-        ["credentials"],
+        ["credentials", "tracing"],
         ["net"],
         ["metrics"],
         ["rpc"],
-        ["http"],
+        ["http", "gateway"],
         ["openai"],
         ["app"],
     ],
@@ -73,8 +73,9 @@ LIBRARIES = [
     ("protobuf", r"google/protobuf/",
      r"(server|clients|tests/(server|clients|e2e|fuzz))/|engine/tokenizer/sentencepiece_tokenizer\.cc$"),
     ("Prometheus", r"prometheus/", r"(server|tests/server)/"),
-    ("Boost", r"boost/", r"(server/http/http_(server\.cc|stream\.h)|clients/loadgen/http_stream\.cc)$"),
+    ("Boost", r"boost/", r"(server/http/(http_(connection|exchange|loop|server|stream)|server_exchange)\.(cc|h)|clients/loadgen/http_stream\.cc)$"),
     ("OpenSSL", r"openssl/", r"(server/credentials/|server/http/http_stream\.h$|server/net/client_socket\.cc$|server/app/model_checksums\.cc$|tests/(testing|e2e|server/net|server/credentials)/)"),
+    ("libcurl", r"curl/", r"server/tracing/http_post\.cc$"),
     # It clashes with gRPC's absl::string_view, so no header may carry it into another translation unit.
     ("SentencePiece", r"sentencepiece", r"engine/tokenizer[^.]*\.cc$"),
     ("hiredis", r"hiredis/", r"(engine/store/redis|tests/fuzz/redis)[^.]*\.cc$"),
@@ -86,13 +87,13 @@ LIBRARIES = [
 
 # Headers made by the build, by the layer they belong to.
 GENERATED = [
-    (re.compile(r"polysketch/v1/.*\.pb\.h$"), "proto"),
+    (re.compile(r"(polysketch/v1/.*|vllm_engine(\.grpc)?|common)\.pb\.h$"), "proto"),
     (re.compile(r"polysketch_build_info\.h$"), "base"),
     (re.compile(r"polysketch_cuda_interface\.h$"), "kernels"),
 ]
 
 # Generated code of the health and reflection protocols counts as gRPC's.
-GRPC_GENERATED = re.compile(r"(health|reflection)\.(grpc\.)?pb\.h$")
+GRPC_GENERATED = re.compile(r"(health|health_list|reflection)\.(grpc\.)?pb\.h$")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,18 @@ namespace polysketch::testing {
 namespace {
 
 using nlohmann::json;
+
+constexpr AttentionKind kKinds[] = {
+    AttentionKind::kSoftmax,
+    AttentionKind::kPolynomial,
+    AttentionKind::kRandomSketch,
+    AttentionKind::kLearnedSketch,
+    AttentionKind::kLearnedSketchMixed,
+    AttentionKind::kRandomSketchMixed,
+    AttentionKind::kLinear,
+    AttentionKind::kPerformer,
+};
+constexpr std::string_view kGated = "_gated";
 
 // Collects tensors for one safetensors file: the bytes of all in a row, and the header that
 // describes them.
@@ -107,10 +120,14 @@ void AddAttention(const ModelConfig& config, const std::string& attn, Safetensor
   if (config.attention == AttentionKind::kPerformer) {
     out->Matrix(attn + "omega", {config.num_features, d}, 1);
   }
+  if (config.decay_gate) {  // half of a weight is left after about 5 tokens
+    out->Matrix(attn + "gate.weight", {width, config.num_heads}, 1 / std::sqrt(width));
+    out->Vector(attn + "gate.bias", config.num_heads, 2, 0.5);
+  }
 }
 
 json ConfigJson(const ModelConfig& config) {
-  json object = {{"format_version", 1},
+  json object = {{"format_version", config.decay_gate ? 2 : 1},
                  {"architecture", "polysketchformer"},
                  {"attention", AttentionKindName(config.attention)},
                  {"vocab_size", config.vocab_size},
@@ -129,6 +146,7 @@ json ConfigJson(const ModelConfig& config) {
   if (config.attention == AttentionKind::kPerformer) {
     object["num_features"] = config.num_features;
   }
+  if (config.decay_gate) object["decay_gate"] = true;
   return object;
 }
 
@@ -146,6 +164,25 @@ ModelConfig TinyConfig(AttentionKind kind) {
   if (config.is_sketched()) config.sketch_size = 4;
   if (kind == AttentionKind::kPerformer) config.num_features = 12;
   return config;
+}
+
+std::vector<std::string> TinyModelNames() {
+  std::vector<std::string> names;
+  for (const AttentionKind kind : kKinds) names.emplace_back(AttentionKindName(kind));
+  for (const AttentionKind kind : kKinds) {
+    if (!TinyConfig(kind).is_kv()) names.push_back(StrCat(AttentionKindName(kind), kGated));
+  }
+  return names;
+}
+
+ModelConfig TinyConfig(const std::string& name) {
+  for (const AttentionKind kind : kKinds) {
+    ModelConfig config = TinyConfig(kind);
+    config.decay_gate = name == StrCat(AttentionKindName(kind), kGated);
+    if (config.decay_gate || name == AttentionKindName(kind)) return config;
+  }
+  PS_CHECK(false) << "no small model " << name;
+  return {};
 }
 
 void WriteRandomModel(const std::filesystem::path& folder, const ModelConfig& config, DataType type,

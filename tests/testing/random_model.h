@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "engine/checkpoint/model_config.h"
 #include "kernels/backend.h"
@@ -13,6 +14,10 @@ namespace polysketch::testing {
 // A small config of that kind: 2 layers, 2 heads of 8, vocabulary 61, block 8, sketches of 4
 // (degree 2), 12 features.
 ModelConfig TinyConfig(AttentionKind kind);
+// The names of small models, for parameters of tests: every kind, then every recurrent kind with a
+// decay gate ("linear_gated").
+std::vector<std::string> TinyModelNames();
+ModelConfig TinyConfig(const std::string& name);
 
 // Writes config.json and model.safetensors with every matrix stored as `type`, norms and biases as
 // F32 ones moved away from 1 and 0. Scales keep activations and logits of order one. The folder is

@@ -113,10 +113,16 @@ class StagedBackend final : public ForwardingBackend {
     const In near_q(this, input.near_q, near), near_k(this, input.near_k, near);
     const In far_q(this, input.far_q, far), far_k(this, input.far_k, far);
     const In v(this, input.v, (rows - 1) * input.v_stride + width);
+    const In log_decay(this, input.log_decay, spec.decay_gate ? rows * spec.heads : 0);
     Out y(this, out, rows * width);
-    const AttentionInput staged{near_q.data(), near_k.data(), far_q.data(),
-                                far_k.data(),  v.data(),      input.v_stride};
+    const AttentionInput staged{near_q.data(), near_k.data(),  far_q.data(),    far_k.data(),
+                                v.data(),      input.v_stride, log_decay.data()};
     inner().Attention(spec, layer, segments, staged, y.data());
+  }
+  void LogSigmoid(const float* x, int64_t size, float* out) override {
+    const In from(this, x, size);
+    Out y(this, out, size);
+    inner().LogSigmoid(from.data(), size, y.data());
   }
   void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override {
     const In from(this, x, rows * width);

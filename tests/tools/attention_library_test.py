@@ -1,15 +1,20 @@
-"""tools/polysketch_torch/library.py over the emulated kernels: numbers, and refusals in words."""
+"""polysketch_training/cuda_library.py over the emulated kernels: numbers, and refusals in words. It needs no PyTorch."""
 
+import importlib.util
 import os
 import pathlib
 import unittest
 
-import support  # noqa: F401: the path of the tools
+import support
 
 import numpy as np
 from ml_dtypes import bfloat16
 
-from polysketch_torch import library as binding
+# By its path: the package around it imports PyTorch, which .venv does not have.
+_PATH = support.ROOT / "training/src/polysketch_training/cuda_library.py"
+_SPEC = importlib.util.spec_from_file_location("cuda_library", _PATH)
+binding = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(binding)
 
 BATCH, HEADS, TOKENS, D, SKETCH, BLOCK = 1, 2, 40, 32, 8, 16
 

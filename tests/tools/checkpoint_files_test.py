@@ -1,6 +1,7 @@
 """What --checkpoint takes: numbered steps; and what it refuses by name: foreign, cut and damaged files."""
 
 import gzip
+import importlib.util
 import io
 import json
 import pathlib
@@ -126,25 +127,17 @@ class StepsTest(CheckpointTest):
 
 def foreign_files() -> dict[str, tuple[str, bytes]]:
     """What people have, each as (what the error calls it, content)."""
-    archive, torch, arrays, tensors = io.BytesIO(), io.BytesIO(), io.BytesIO(), io.BytesIO()
+    archive, arrays, tensors = io.BytesIO(), io.BytesIO(), io.BytesIO()
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("readme", "x")
-    with zipfile.ZipFile(torch, "w") as file:
-        file.writestr("archive/data.pkl", pickle.dumps({}))
-        file.writestr("archive/data/0", bytes(64))
     np.savez(arrays, a=np.ones(3))
     np.save(tensors, np.ones(3))
-    header = json.dumps({"model.embed_tokens.weight": {}}).encode()
     return {
         "gguf": ("a GGUF file", b"GGUF\x03\0\0\0" + bytes(40)),
-        "bin": ("a PyTorch file", torch.getvalue()),
-        "old.bin": ("a Python pickle", pickle.dumps(0x1950A86A20F9469CFC6C, 2)),
-        "pickle": ("a Python pickle", pickle.dumps({"weight": [1.0]})),
         "zip": ("a zip archive", archive.getvalue()),
         "cut.zip": ("a damaged zip archive", archive.getvalue()[:40]),
         "npz": ("a NumPy archive", arrays.getvalue()),
         "npy": ("a NumPy file", tensors.getvalue()),
-        "safetensors": ("a safetensors file", struct.pack("<Q", len(header)) + header + bytes(8)),
         "h5": ("an HDF5 file", b"\x89HDF\r\n\x1a\n" + bytes(40)),
         "gz": ("a gzip file", gzip.compress(b"x")),
         "tar": ("a tar archive", b"name".ljust(257, b"\0") + b"ustar\x0000" + bytes(300)),
@@ -159,7 +152,10 @@ def foreign_files() -> dict[str, tuple[str, bytes]]:
 
 
 class ForeignTest(CheckpointTest):
-    EXPECTED = "expected a msgpack file of flax.serialization, an Orbax folder or a folder of numbered steps"
+    EXPECTED = (
+        "expected a msgpack file of flax.serialization, an Orbax folder, a folder of numbered steps, a safetensors file or"
+        " a PyTorch file"
+    )
 
     def test_files(self):
         for name, (description, content) in foreign_files().items():
@@ -191,6 +187,83 @@ class ForeignTest(CheckpointTest):
             " transformer/h/0/ln_1/bias, transformer/h/1/ln_1/bias, transformer/h/2/ln_1/bias,"
             " transformer/h/3/ln_1/bias, transformer/h/4/ln_1/bias and 4 more",
         )
+
+
+class TensorFilesTest(CheckpointTest):
+    """Files of tensors with the authors' names, joined by "/" or "."."""
+
+    def expect_leaves(self, path: pathlib.Path, leaves: dict[str, np.ndarray]):
+        parameters = open_checkpoint(path)
+        parameters.check({name: array.shape for name, array in leaves.items()})
+        for name, array in leaves.items():
+            np.testing.assert_array_equal(parameters.read(name), array, name)
+
+    def test_safetensors(self):
+        leaves = flax_leaves("learned_sketch_mixed")
+        for separator, prefix in (("/", ""), (".", ""), ("/", "params/"), (".", "params.params.")):
+            with self.subTest(separator=separator, prefix=prefix):
+                path = self.dir / "file.safetensors"
+                safetensors.write(
+                    path, {prefix + n.replace("/", separator): a for n, a in leaves.items()}
+                )
+                self.expect_leaves(path, leaves)
+
+    def test_training_state(self):
+        leaves = leaves_of_step(1)
+        others = {"step": np.zeros(1, np.int32), "opt_state/0/mu": np.ones(3, np.float32)}
+        path = self.dir / "file"
+        safetensors.write(path, {f"params/{n}": a for n, a in leaves.items()} | others)
+        self.expect_leaves(path, leaves)
+        safetensors.write(path, {"params/x": np.ones(1, np.float32)} | {"ema": np.ones(1, np.float32)})
+        self.assert_refused("found also ['ema']", path)
+
+    def test_types(self):
+        path = self.dir / "file"
+        safetensors.write(path, {BIAS: np.ones(3, np.int32)})
+        self.assert_refused(f"tensor {BIAS}: expected a float type, found int32", path)
+        self.write_header({BIAS: {"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]}}, path)
+        self.assert_refused(f"tensor {BIAS}: expected one of F64, F32", path)
+
+    def write_header(self, header, path: pathlib.Path):
+        text = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
+
+    def test_damaged_safetensors(self):
+        path, entry = self.dir / "file", {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+        for change, message in (
+            ({"data_offsets": [0, 12]}, f"tensor {BIAS}: expected bytes within the file"),
+            ({"data_offsets": [-4, 4]}, f"tensor {BIAS}: expected bytes within the file"),
+            ({"data_offsets": [8, 0]}, f"tensor {BIAS}: expected bytes within the file"),
+            ({"shape": [3]}, "expected the size of its shape, found 8 bytes"),
+            ({"shape": [-1, -2]}, "expected names of tensors and their shapes"),
+            ({"shape": None}, "found damage"),
+            ({"data_offsets": [0]}, "found damage"),
+        ):
+            with self.subTest(change):
+                self.write_header({BIAS: entry | change}, path)
+                self.assert_refused("expected a safetensors file, found damage: ", path)
+                self.assert_refused(message, path)
+        self.write_header({BIAS: entry}, path)
+        whole = path.read_bytes()
+        for size in (len(whole) - 1, 40, 12):
+            path.write_bytes(whole[:size])
+            self.assert_refused("expected a safetensors file, found damage: ", path)
+
+    @unittest.skipIf(importlib.util.find_spec("torch"), "PyTorch is installed")
+    def test_pytorch_files_need_pytorch(self):
+        torch = io.BytesIO()
+        with zipfile.ZipFile(torch, "w") as file:
+            file.writestr("archive/data.pkl", pickle.dumps({}))
+            file.writestr("archive/data/0", bytes(64))
+        for content, kind in (
+            (torch.getvalue(), "a PyTorch file"),
+            (pickle.dumps(0x1950A86A20F9469CFC6C, 2), "a Python pickle"),
+            (pickle.dumps({"weight": [1.0]}), "a Python pickle"),
+        ):
+            (self.dir / "file").write_bytes(content)
+            self.assert_refused(
+                f"expected PyTorch in this Python, which reads {kind}", self.dir / "file"
+            )
 
 
 class DamageTest(CheckpointTest):

@@ -310,7 +310,7 @@ class ConvertTest(support.ToolTest):
         self.assert_refused("no such file or folder", checkpoint=self.dir / "nowhere")
         (self.dir / "empty").mkdir()
         self.assert_refused(
-            "an Orbax folder or a folder of numbered steps", checkpoint=self.dir / "empty"
+            "an Orbax folder, a folder of numbered steps", checkpoint=self.dir / "empty"
         )
         metadata = folder / "_METADATA"
         text = metadata.read_text()
@@ -414,7 +414,9 @@ class ConvertTest(support.ToolTest):
         }
         out = self.convert("softmax", leaves, config, tokenizer=source / "tokenizer.model")
         self.assertEqual((out / "chat_template.jinja").read_text(), "{{ messages }}")
-        self.assertFalse((out / "tokenizer_config.json").exists())
+        fields = json.loads((out / "tokenizer_config.json").read_text())
+        self.assertEqual((fields["bos_token"], fields["add_bos_token"]), ("<s>", True))
+        self.assertTrue((out / "tokenizer.json").exists())
 
     def test_tokenizer_gives_its_ids(self):
         config = transformer_config("softmax") | {"vocab_size": 4096}

@@ -121,7 +121,12 @@ class MakeRandomTest(support.ToolTest):
                 {"sketch_size": 300},
                 'field "sketch_size": expected an integer in [1, 256], found 300',
             ),
-            ({"format_version": 2}, 'field "format_version": expected 1, found 2'),
+            ({"format_version": 3}, 'field "format_version": expected 1 or 2, found 3'),
+            (
+                {"format_version": 1, "decay_gate": True},
+                'field "decay_gate": expected format_version 2 beside it, found 1',
+            ),
+            ({"decay_gate": 1}, 'field "decay_gate": expected true or false, found 1'),
             ({"bos_id": 50}, 'field "bos_id": expected an integer in [-1, 49], found 50'),
             ({"add_bos": True}, 'field "add_bos": expected a bos_id beside it'),
         ):
@@ -133,6 +138,21 @@ class MakeRandomTest(support.ToolTest):
                     self.make(config)
                 self.assertIn(message, str(caught.exception))
                 self.assertFalse((self.dir / "out").exists())
+
+    def test_decay_gate(self):
+        path = self.write_json("config.json", config_of("linear"))
+        main(["--config", str(path), "--out", str(self.dir / "m"), "--decay-gate"])
+        tensors = safetensors.read([self.dir / "m/model.safetensors"])
+        config = read_model_config(self.dir / "m/config.json")
+        self.assertTrue(config.decay_gate)
+        self.assertEqual(json.loads((self.dir / "m/config.json").read_text())["format_version"], 2)
+        for name, shape in (("weight", (32, 2)), ("bias", (2,))):
+            gate = tensors[f"layers.1.attn.gate.{name}"]
+            self.assertEqual((gate.shape, gate.dtype), (shape, np.float32))
+        path = self.write_json("config.json", config_of("softmax"))
+        with self.assertRaises(ToolError) as caught:
+            main(["--config", str(path), "--out", str(self.dir / "kv"), "--decay-gate"])
+        self.assertIn('field "decay_gate": expected false for attention softmax', str(caught.exception))
 
     def test_command_line_with_a_tokenizer(self):
         path = self.write_json("config.json", config_of("linear") | {"vocab_size": 4096})

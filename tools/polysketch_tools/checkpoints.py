@@ -1,4 +1,5 @@
-"""Reads the two checkpoint formats of Flax programs into {path: array}: msgpack files and Orbax folders."""
+"""Reads checkpoints with the names of the authors' code into {path: array}: the msgpack files and Orbax folders of Flax
+programs, and files of tensors of other programs."""
 
 import ast
 import json
@@ -8,12 +9,21 @@ import ml_dtypes  # registers bfloat16 with numpy
 import msgpack
 import numpy as np
 
+from polysketch_tools import safetensors, torch_files
 from polysketch_tools.checkpoint_steps import find_checkpoint, orbax_items
 from polysketch_tools.errors import ToolError
-from polysketch_tools.file_kinds import MSGPACK, describe, listed
+from polysketch_tools.file_kinds import (
+    MSGPACK,
+    OLD_TORCH,
+    SAFETENSORS,
+    TORCH,
+    describe,
+    listed,
+)
 
 _EXPECTED = (
-    "expected a msgpack file of flax.serialization, an Orbax folder or a folder of numbered steps"
+    "expected a msgpack file of flax.serialization, an Orbax folder, a folder of numbered steps, a safetensors file or a"
+    " PyTorch file"
 )
 
 # Beside 'params' in a saved training state; not part of a model.
@@ -62,11 +72,22 @@ class Parameters:
 
 
 def open_checkpoint(path: pathlib.Path, step: int | None = None) -> Parameters:
-    """Opens a msgpack file, an Orbax folder, or a step (None: the newest) of a folder of numbered steps."""
+    """Opens a file or an Orbax folder, or a step (None: the newest) of a folder of numbered steps."""
     if not path.exists():
         raise ToolError(f"{path}: no such file or folder")
     path = find_checkpoint(path, step)
-    return _open_orbax(path) if path.is_dir() else _open_msgpack(path)
+    if path.is_dir():
+        return _open_orbax(path)
+    found = describe(path)
+    opener = {
+        MSGPACK: _open_msgpack,
+        SAFETENSORS: _open_safetensors,
+        TORCH: _open_torch,
+        OLD_TORCH: _open_torch,
+    }.get(found)
+    if opener is None:
+        raise ToolError(f"{path}: {_EXPECTED}; found {found}")
+    return opener(path)
 
 
 def _strip_params(source: pathlib.Path, paths: list[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
@@ -133,8 +154,6 @@ def _flatten(tree: dict, prefix: tuple[str, ...] = ()):
 
 
 def _open_msgpack(path: pathlib.Path) -> Parameters:
-    if (found := describe(path)) != MSGPACK:
-        raise ToolError(f"{path}: {_EXPECTED}; found {found}")
     try:
         tree = _unpack(path.read_bytes())
         if not isinstance(tree, dict):
@@ -179,6 +198,38 @@ def _unpack(data: bytes):
         raise ToolError(
             f"expected a whole msgpack file, found one that ends after {len(data)} bytes, within its content"
         ) from error
+
+
+# --- Files of tensors by name: the path in the parameter tree, joined by "/" or by "." ---
+
+
+def _by_path(path: pathlib.Path, tensors: dict[tuple[str, ...], object]) -> dict[str, object]:
+    """Returns the tensors by "/"-joined path. A key of `tensors` holds a name, or names of nested dicts."""
+    separator = "/" if any("/" in name for names in tensors for name in names) else "."
+    found = {
+        tuple(part for name in names for part in name.split(separator)): tensor
+        for names, tensor in tensors.items()
+    }
+    return {name: found[full] for full, name in _strip_params(path, list(found)).items()}
+
+
+def _open_safetensors(path: pathlib.Path) -> Parameters:
+    header = safetensors.read_header(path)
+    stored = _by_path(path, {(name,): name for name in header})
+    return Parameters(
+        path,
+        {name: header[original].shape for name, original in stored.items()},
+        lambda name: safetensors.read_tensor(path, stored[name], header[stored[name]]),
+    )
+
+
+def _open_torch(path: pathlib.Path) -> Parameters:
+    tensors = _by_path(path, torch_files.load(path))
+    return Parameters(
+        path,
+        {name: tuple(tensor.shape) for name, tensor in tensors.items()},
+        lambda name: torch_files.values(tensors[name]),
+    )
 
 
 # --- Orbax: a folder of zarr arrays, in an OCDBT store or as plain subfolders, listed in _METADATA ---

@@ -154,7 +154,7 @@ def main(argv: list[str]) -> None:
         "--checkpoint",
         type=pathlib.Path,
         required=True,
-        help="msgpack file, Orbax folder, or folder of numbered steps (CheckpointManager)",
+        help="msgpack, safetensors or PyTorch file, Orbax folder, or folder of numbered steps (CheckpointManager)",
     )
     parser.add_argument(
         "--step",
@@ -172,7 +172,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the new model folder")
     parser.add_argument(
         "--dtype",
-        choices=("f32", "bf16", "f16", "q8", "q4"),
+        choices=model_folder.STORAGE_DTYPES,
         default="f32",
         help="storage of the tensors (default f32; q8 and q4: docs/model-format.md)",
     )

@@ -6,13 +6,16 @@ import pickle
 import struct
 import zipfile
 
+from polysketch_tools.safetensors import MAX_HEADER_BYTES
+
 MSGPACK = "a msgpack file"
+SAFETENSORS = "a safetensors file"
+TORCH = "a PyTorch file"
+OLD_TORCH = "a Python pickle, as older versions of PyTorch write it"
 SENTENCEPIECE = "a SentencePiece model"
 
 _HEAD_BYTES = 4096
 _MAX_NAMES = 5
-# The safetensors specification limits the header to 100 MB.
-_MAX_SAFETENSORS_HEADER = 100_000_000
 
 _SIGNATURES = (
     (b"GGUF", "a GGUF file"),
@@ -41,12 +44,12 @@ def describe(path: pathlib.Path) -> str:
     if head.startswith(b"PK\x03\x04"):
         return _describe_zip(path)
     if _is_safetensors(head):
-        return "a safetensors file"
+        return SAFETENSORS
     if head[257:262] == b"ustar":
         return "a tar archive"
     # A pickle of protocol 2 or later. In msgpack these bytes are an empty map, followed by more.
     if head[0] == 0x80 and 2 <= int.from_bytes(head[1:2]) <= pickle.HIGHEST_PROTOCOL:
-        return "a Python pickle, as older versions of PyTorch write it"
+        return OLD_TORCH
     # Flax writes a map at the top.
     if 0x80 <= head[0] <= 0x8F or head[0] in (0xDE, 0xDF):
         return MSGPACK
@@ -61,7 +64,7 @@ def _describe_zip(path: pathlib.Path) -> str:
     except zipfile.BadZipFile:
         return "a damaged zip archive"
     if any(name.endswith("data.pkl") for name in names):
-        return "a PyTorch file"
+        return TORCH
     if names and all(name.endswith(".npy") for name in names):
         return "a NumPy archive (.npz)"
     return "a zip archive"
@@ -70,7 +73,7 @@ def _describe_zip(path: pathlib.Path) -> str:
 def _is_safetensors(head: bytes) -> bool:
     if len(head) < 9 or head[8:9] != b"{":
         return False
-    return 2 <= struct.unpack_from("<Q", head)[0] <= _MAX_SAFETENSORS_HEADER
+    return 2 <= struct.unpack_from("<Q", head)[0] <= MAX_HEADER_BYTES
 
 
 def _describe_text(head: bytes) -> str:

@@ -3,7 +3,8 @@
 tests/data/goldens/CASE is a model folder with golden.safetensors: tokens I32 [2, n], logits F32 [2, n, V], next_logprobs
 F32 [2, n - 1], attn_out_layer0 F32 [2, n, D]. tests/data/attention/KIND.safetensors holds inputs (F32) and out (F64) of an
 attention function alone, and for the first sequence (F32) the cotangent g and the gradients grad_* of sum(out * g); `block`
-and `power` are I32 [1], sketch1 and sketch2 F64.
+and `power` are I32 [1], sketch1 and sketch2 F64. tests/data/decay_gate is computed, not recorded (decay_gate_goldens.py);
+--only-decay-gate makes it alone.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import numpy as np
 
 from polysketch_tools import errors, safetensors
 from polysketch_tools.convert import convert
+from polysketch_tools.decay_gate_goldens import make_decay_gate
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -91,7 +93,13 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--out", type=pathlib.Path, default=_ROOT, help="root of the tree to write into"
     )
+    parser.add_argument(
+        "--only-decay-gate", action="store_true", help="tests/data/decay_gate alone; reads nothing"
+    )
     args = parser.parse_args(argv)
+    make_decay_gate(args.out / "tests/data/decay_gate")
+    if args.only_decay_gate:
+        return
     make_demo(args.shared / "models/demo", args.out / "models/demo")
     make_goldens(args.shared / "goldens", args.out / "tests/data/goldens")
     make_attention(args.shared / "goldens/attention", args.out / "tests/data/attention")

@@ -1,6 +1,7 @@
 """Makes a model folder with random weights, for benchmarks and tests: any attention kind, any size."""
 
 import argparse
+import dataclasses
 import pathlib
 import zlib
 from collections.abc import Iterator
@@ -63,6 +64,8 @@ def _moments(config: ModelConfig, name: str, shape: tuple[int, ...]) -> tuple[fl
         )  # logits of order 0.02 sqrt(emb_dim): a flat distribution, as of an untrained model
     if name.endswith(".scale"):
         return 1.0, 0.1
+    if name.endswith(".attn.gate.bias"):
+        return 9.0, 1.5  # the middle of what training starts with: e^9 tokens until 1 / e of a weight is left
     if len(shape) == 1:
         return 0.0, 0.1
     deviation = shape[0] ** -0.5
@@ -112,7 +115,7 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument(
         "--dtype",
-        choices=("f32", "bf16", "f16", "q8", "q4"),
+        choices=model_folder.STORAGE_DTYPES,
         default="bf16",
         help="storage of every tensor (default bf16)",
     )
@@ -124,10 +127,16 @@ def main(argv: list[str]) -> None:
         help="default 4 GiB",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing model folder")
+    parser.add_argument(
+        "--decay-gate", action="store_true", help="a model with a decay gate (recurrent kinds)"
+    )
     args = parser.parse_args(argv)
     if args.seed < 0:
         parser.error("--seed: expected an integer from 0")
     config = PRESETS[args.preset] if args.preset else read_model_config(args.config)
+    if args.decay_gate:
+        config = dataclasses.replace(config, decay_gate=True)
+        config.check()
     make_random(
         config,
         args.out,

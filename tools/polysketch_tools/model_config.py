@@ -9,6 +9,7 @@ from polysketch_tools.errors import ToolError
 from polysketch_tools.file_kinds import describe
 
 FORMAT_VERSION = 1
+GATE_VERSION = 2  # of a config with a decay gate
 ARCHITECTURE = "polysketchformer"
 ATTENTION_KINDS = (
     "softmax",
@@ -20,6 +21,7 @@ ATTENTION_KINDS = (
     "linear",
     "performer",
 )
+KV_KINDS = ("softmax", "polynomial")
 SKETCH_KINDS = ("gaussian", "srht")
 SKETCH_LEVELS = 2
 SKETCH_EXPANSION = 8
@@ -44,6 +46,7 @@ class ModelConfig:
     add_bos: bool = False
     bos_id: int = -1
     eos_id: int = -1
+    decay_gate: bool = False
 
     @property
     def head_dim(self) -> int:
@@ -117,10 +120,16 @@ class ModelConfig:
             expect_int(field, -1, self.vocab_size - 1)
         expect(type(self.add_bos) is bool, "add_bos", "true or false")
         expect(self.bos_id >= 0 or not self.add_bos, "add_bos", "a bos_id beside it")
+        expect(type(self.decay_gate) is bool, "decay_gate", "true or false")
+        kv = self.attention in KV_KINDS
+        expect(not (kv and self.decay_gate), "decay_gate", f"false for attention {self.attention}")
 
     def to_json(self) -> str:
-        fields = {"format_version": FORMAT_VERSION, "architecture": ARCHITECTURE}
+        version = GATE_VERSION if self.decay_gate else FORMAT_VERSION
+        fields = {"format_version": version, "architecture": ARCHITECTURE}
         fields |= {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        if not self.decay_gate:
+            del fields["decay_gate"]  # version 1 has no such field
         return json.dumps(fields, indent=1) + "\n"
 
 
@@ -165,9 +174,19 @@ def read_json_object(path: pathlib.Path) -> dict:
 def read_model_config(path: pathlib.Path) -> ModelConfig:
     """Reads a config.json. format_version and architecture may be missing."""
     fields = read_json_object(path)
-    for name, expected in (("format_version", FORMAT_VERSION), ("architecture", ARCHITECTURE)):
-        if (found := fields.pop(name, expected)) != expected:
-            raise ToolError(f'{path}: field "{name}": expected {expected!r}, found {found!r}')
+    version = fields.pop("format_version", GATE_VERSION)
+    if version not in (FORMAT_VERSION, GATE_VERSION):
+        raise ToolError(
+            f'{path}: field "format_version": expected {FORMAT_VERSION} or {GATE_VERSION}, found {version!r}'
+        )
+    if version < GATE_VERSION and fields.get("decay_gate"):
+        raise ToolError(
+            f'{path}: field "decay_gate": expected format_version {GATE_VERSION} beside it, found {version}'
+        )
+    if (found := fields.pop("architecture", ARCHITECTURE)) != ARCHITECTURE:
+        raise ToolError(
+            f'{path}: field "architecture": expected {ARCHITECTURE!r}, found {found!r}'
+        )
     known = {field.name: field for field in dataclasses.fields(ModelConfig)}
     if unknown := fields.keys() - known.keys():
         raise ToolError(f'{path}: unknown field "{sorted(unknown)[0]}"')
@@ -235,3 +254,6 @@ def _attention_tensors(config: ModelConfig, attn: str) -> Iterator[tuple[str, tu
             count, level, size = count // 2, level + 1, r
     if config.attention == "performer":
         yield attn + "omega", (config.num_features, d)
+    if config.decay_gate:
+        yield attn + "gate.weight", (config.emb_dim, config.num_heads)
+        yield attn + "gate.bias", (config.num_heads,)

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from polysketch_tools import quantize, safetensors
+from polysketch_tools import hugging_face, quantize, safetensors
 from polysketch_tools.errors import ToolError
 from polysketch_tools.model_config import ModelConfig, tensor_shapes
 from polysketch_tools.progress import Progress
 
+STORAGE_DTYPES = ("f32", "bf16", "f16", "q8", "q4")  # storage of the tensors, as commands name it
 DEFAULT_SHARD_BYTES = 4 << 30
 
 
@@ -53,8 +54,7 @@ def split_shards(sizes: dict[str, int], limit: int) -> list[list[str]]:
     return shards
 
 
-# The chat template and the names of its control pieces, beside the tokenizer as Hugging Face keeps them.
-CHAT_FILES = ("chat_template.jinja", "tokenizer_config.json")
+_CHAT_TEMPLATE = "chat_template.jinja"  # beside the tokenizer, as Hugging Face keeps it
 
 
 def write_model(
@@ -73,9 +73,9 @@ def write_model(
         (folder / "config.json").write_text(config.to_json())
         if tokenizer is not None:
             shutil.copyfile(tokenizer, folder / "tokenizer.model")
-            for name in CHAT_FILES:
-                if (tokenizer.parent / name).is_file():
-                    shutil.copyfile(tokenizer.parent / name, folder / name)
+            if (tokenizer.parent / _CHAT_TEMPLATE).is_file():
+                shutil.copyfile(tokenizer.parent / _CHAT_TEMPLATE, folder / _CHAT_TEMPLATE)
+            hugging_face.write_files(folder, tokenizer, config)
         write_checksums(folder)
 
 

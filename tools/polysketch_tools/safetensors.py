@@ -1,6 +1,8 @@
-"""Safetensors files: a writer that streams parts of tensors, and a small reader."""
+"""Safetensors files: a writer that streams parts of tensors, and a reader."""
 
+import dataclasses
 import json
+import math
 import pathlib
 import struct
 from collections.abc import Iterable
@@ -19,6 +21,9 @@ DTYPES = {
     "I8": np.dtype(np.int8),
     "U8": np.dtype(np.uint8),
 }
+# The limit of the specification.
+MAX_HEADER_BYTES = 100_000_000
+
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -69,18 +74,60 @@ def write(path: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
     writer.close()
 
 
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A tensor of a file: its type as the format names it, and the place of its bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    size: int
+
+
+def read_header(path: pathlib.Path) -> dict[str, Entry]:
+    """Returns the tensors of a file by name. ToolError unless every tensor lies within the file and has the size of its shape."""
+    file_size = path.stat().st_size
+    try:
+        with open(path, "rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > min(MAX_HEADER_BYTES, file_size - 8):
+                raise ValueError(f"a header of {length} bytes in a file of {file_size}")
+            header = json.loads(file.read(length))
+        entries = {
+            name: Entry(fields["dtype"], tuple(fields["shape"]), 8 + length + begin, end - begin)
+            for name, fields in header.items()
+            if name != "__metadata__"
+            for begin, end in [fields["data_offsets"]]
+        }
+        for name, entry in entries.items():
+            _check_entry(name, entry, 8 + length, file_size)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
+        raise ToolError(f"{path}: expected a safetensors file, found damage: {error}") from error
+    return entries
+
+
+def _check_entry(name: str, entry: Entry, begin: int, end: int) -> None:
+    if not name.isprintable() or not all(type(n) is int and n >= 0 for n in entry.shape):
+        raise ValueError("expected names of tensors and their shapes")
+    if not begin <= entry.begin <= entry.begin + entry.size <= end:
+        raise ValueError(f"tensor {name}: expected bytes within the file, which has {end}")
+    if entry.dtype in DTYPES and entry.size != DTYPES[entry.dtype].itemsize * math.prod(entry.shape):
+        raise ValueError(f"tensor {name}: expected the size of its shape, found {entry.size} bytes")
+
+
+def read_tensor(path: pathlib.Path, name: str, entry: Entry) -> np.ndarray:
+    if entry.dtype not in DTYPES:
+        raise ToolError(
+            f"{path}: tensor {name}: expected one of {', '.join(DTYPES)}, found {entry.dtype}"
+        )
+    count = math.prod(entry.shape)
+    return np.fromfile(path, DTYPES[entry.dtype], count, offset=entry.begin).reshape(entry.shape)
+
+
 def read(paths: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
-    """Reads all tensors of files that these tools wrote (no validation beyond numpy's; the server's reader is strict)."""
-    tensors = {}
-    for path in paths:
-        data = path.read_bytes()
-        (length,) = struct.unpack_from("<Q", data)
-        for name, entry in json.loads(data[8 : 8 + length]).items():
-            if name == "__metadata__":
-                continue
-            if entry["dtype"] not in DTYPES:
-                raise ToolError(f"{path}: tensor {name}: dtype {entry['dtype']} is not read here")
-            begin, end = entry["data_offsets"]
-            raw = data[8 + length + begin : 8 + length + end]
-            tensors[name] = np.frombuffer(raw, DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    return tensors
+    """Reads all tensors of the files."""
+    return {
+        name: read_tensor(path, name, entry)
+        for path in paths
+        for name, entry in read_header(path).items()
+    }

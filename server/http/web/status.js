@@ -1,5 +1,5 @@
 "use strict";
-// Polls /api/status once a second, keeps three minutes of samples, and draws them; runs completions in the playground.
+// Polls /api/status once a second, keeps three minutes of samples, and draws them.
 
 const WINDOW = 10;    // seconds of rates and percentiles
 const HISTORY = 180;  // seconds of the plots
@@ -49,15 +49,39 @@ function percentile(now, before, name, share) {
 const number = (x, digits = 0) =>
   x === null || x === undefined ? "–" : x.toLocaleString("en", {maximumFractionDigits: digits});
 const milliseconds = (x) => (x === null ? "–" : number(x * 1000, x < 0.01 ? 2 : 1) + " ms");
-const mebibytes = (x) => (x === null ? "–" : number(x / 2 ** 20) + " MiB");
+// A size in the unit in which it has at most four digits before the point.
+function bytes(x) {
+  if (x === null) return "–";
+  const unit = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]].find(([, size]) => x >= size);
+  return unit ? number(x / unit[1], x < 10 * unit[1] ? 1 : 0) + " " + unit[0] : number(x) + " bytes";
+}
 function duration(seconds) {
   if (seconds < 120) return number(seconds) + " s";
   if (seconds < 7200) return number(seconds / 60) + " min";
   return seconds < 172800 ? number(seconds / 3600) + " h" : number(seconds / 86400) + " days";
 }
 
-function showTiles(now, before, model) {
-  const m = now.metrics;
+// The tiles of all memory that holds states: of running and of preempted sequences, of sessions and of the prefix cache,
+// and of the store outside the process.
+function memoryTiles(read, hasStore) {
+  const of = (used, limit) => bytes(used) + (limit ? " of " + bytes(limit) : "");
+  const [slots, preempted] = [read("slot_memory_bytes"), read("preempted_memory_bytes")];
+  const [sessions, cache] = [read("session_memory_bytes"), read("prefix_cache_bytes")];
+  const [hits, queries] = [read("prefix_cache_hits_total"), read("prefix_cache_queries_total")];
+  const share = queries > 0 ? ", " + number(100 * hits / queries) + "% hits" : "";
+  return [
+    ["memory of states", slots === null ? "–" : bytes(slots + preempted + sessions + cache)],
+    ["slot memory", of(slots, read("slot_memory_limit_bytes"))],
+    ["preempted memory", of(preempted, read("preempted_memory_limit_bytes"))],
+    ["session memory", of(slots === null ? null : sessions + cache, read("session_memory_limit_bytes"))],
+    ["sessions", number(read("sessions")) + ", " + bytes(sessions)],
+    ["prefix cache", number(read("prefix_cache_entries")) + " states, " + bytes(cache) + share],
+    ["state store", hasStore ? of(read("state_store_bytes"), read("state_store_limit_bytes")) : "none"],
+  ];
+}
+
+function showTiles(now, before, status) {
+  const m = now.metrics, model = status.model;
   const read = (name) => value(m, P + name);
   const limit = (name) => (read(name) === null ? "" : " of " + number(read(name)));
   const tiles = [
@@ -74,8 +98,8 @@ function showTiles(now, before, model) {
     ["between tokens, p50", milliseconds(percentile(now, before, P + "inter_token_latency_seconds", 0.5))],
     ["between tokens, p99", milliseconds(percentile(now, before, P + "inter_token_latency_seconds", 0.99))],
     ["end to end, p50", milliseconds(percentile(now, before, P + "e2e_request_latency_seconds", 0.5))],
-    ["slot memory", mebibytes(read("slot_memory_bytes"))],
-    ["memory", mebibytes(value(m, "process_resident_memory_bytes"))],
+    ...memoryTiles(read, status.state_store),
+    ["memory of the process", bytes(value(m, "process_resident_memory_bytes"))],
     ["uptime", duration(Date.now() / 1000 - value(m, "process_start_time_seconds"))],
   ];
   $("tiles").replaceChildren(...tiles.map(([name, text]) => {
@@ -163,7 +187,7 @@ function draw(id) {
     g.stroke();
     g.textAlign = "left";
     const last = points.length ? points[points.length - 1][id][i] : null;
-    g.fillText(name + " " + number(last, 2), left + 4 + i * 130, 11);
+    g.fillText(name + " " + number(last, 2), left + 4 + i * Math.min(130, (right - left) / 3), 11);
   });
   canvas.dataset.points = all.length;
 }
@@ -181,7 +205,7 @@ async function poll() {
     $("state").textContent = status.ready ? "ready" : "not ready";
     $("state").className = "state " + (status.ready ? "good" : "bad");
     if (status.model) $("build").textContent = "version " + status.model.version + ", commit " + status.model.commit;
-    showTiles(now, before, status.model);
+    showTiles(now, before, status);
   } catch (error) {
     $("state").textContent = "no answer";
     $("state").className = "state bad";
@@ -189,67 +213,6 @@ async function poll() {
   Object.keys(CHARTS).forEach(draw);
 }
 
-let running = null;  // the AbortController of a completion
-
-function show(event) {
-  if (event.delta && event.delta.text) $("output").append(event.delta.text);
-  if (event.error) $("finish").textContent = event.error.code + ": " + event.error.message;
-  if (event.finish) {
-    if (event.finish.text) $("output").append(event.finish.text);
-    const usage = event.finish.usage || {}, timings = event.finish.timings || {};
-    const tokens = Number(usage.completion_tokens || 0);
-    const pace = tokens > 1 ? (tokens - 1) / timings.decode_seconds : null;
-    $("finish").textContent = number(tokens) + " tokens after " + number(Number(usage.prompt_tokens || 0)) +
-      ", first after " + milliseconds(timings.first_token_seconds || null) + ", then " + number(pace) +
-      " per second; seed " + event.finish.seed;
-  }
-}
-
-function requestOf() {
-  const request = {
-    prompt: {text: $("prompt").value},
-    max_tokens: Number($("tokens").value),
-    sampling: {temperature: Number($("temperature").value), top_p: Number($("top_p").value)},
-  };
-  if ($("seed").value !== "") request.sampling.seed = $("seed").value;
-  return request;
-}
-
-async function complete(event) {
-  event.preventDefault();
-  if (running) return;
-  running = new AbortController();
-  $("run").disabled = true;
-  $("stop").disabled = false;
-  const prompt = document.createElement("span");
-  prompt.className = "prompt";
-  prompt.textContent = $("prompt").value;
-  $("output").replaceChildren(prompt);
-  $("finish").textContent = "";
-  try {
-    const answer = await fetch("api/complete", {
-      method: "POST",
-      headers: {"Content-Type": "application/json"},
-      body: JSON.stringify(requestOf()),
-      signal: running.signal,
-    });
-    const reader = answer.body.getReader(), decoder = new TextDecoder();
-    let rest = "";
-    for (let chunk; !(chunk = await reader.read()).done;) {
-      const lines = (rest + decoder.decode(chunk.value, {stream: true})).split("\n");
-      rest = lines.pop();
-      lines.filter((line) => line !== "").forEach((line) => show(JSON.parse(line)));
-    }
-  } catch (error) {
-    $("finish").textContent = running.signal.aborted ? "stopped" : "no answer: " + error.message;
-  }
-  running = null;
-  $("run").disabled = false;
-  $("stop").disabled = true;
-}
-
-$("form").addEventListener("submit", complete);
-$("stop").addEventListener("click", () => running && running.abort());
 window.addEventListener("resize", () => Object.keys(CHARTS).forEach(draw));
 poll();
 setInterval(poll, 1000);

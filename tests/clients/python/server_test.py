@@ -169,6 +169,8 @@ class RealServer(ClientTest):
     def test_errors(self):
         error = self.raises(polysketch.InvalidArgumentError, self.api.complete("x", top_p=1.5).result)
         self.assertEqual(error.message, "sampling.top_p: expected a number in (0, 1], found 1.5")
+        self.assertEqual(error.fields, {"sampling.top_p": "expected a number in (0, 1], found 1.5"})
+        self.assertEqual(error.reason, "INVALID_ARGUMENT")
         error = self.raises(polysketch.NotFoundError, self.api.delete, "0" * 32)
         self.assertIn(f" id={error.request_id} ", self.server.log())
 
@@ -204,6 +206,7 @@ class Full(ClientTest):
         refused = self.client(server.target, retry=None).complete(PROMPT, max_tokens=3)
         error = self.raises(polysketch.ResourceExhaustedError, refused.result)
         self.assertGreater(error.retry_after, 0)
+        self.assertEqual((error.reason, error.fields), ("QUEUE_FULL", {}))
         timer = threading.Timer(0.5, lambda: [stream.close() for stream in streams])
         timer.start()
         self.addCleanup(timer.join)

@@ -65,6 +65,27 @@ TEST(ModelConfigTest, EveryKind) {
   }
 }
 
+TEST(ModelConfigTest, DecayGate) {
+  for (const std::string name : {"softmax", "polynomial", "linear", "learned_sketch_mixed"}) {
+    json text = Valid(name);
+    EXPECT_FALSE(ModelConfig::Parse(text.dump(), "config.json")->decay_gate);
+    text["format_version"] = 2;
+    for (const bool gate : {false, true}) {
+      text["decay_gate"] = gate;
+      const auto config = ModelConfig::Parse(text.dump(), "config.json");
+      if (gate && (name == "softmax" || name == "polynomial")) {
+        EXPECT_EQ(config.status().message(),
+                  StrCat("config.json: field \"decay_gate\": expected false for attention \"", name,
+                         "\", found true"));
+        continue;
+      }
+      ASSERT_TRUE(config.ok()) << config.status().ToString();
+      EXPECT_EQ(config->decay_gate, gate);
+      EXPECT_EQ(config->attention_spec(StateFormat::kF32).decay_gate, gate);
+    }
+  }
+}
+
 TEST(ModelConfigTest, WhatMayBeLeftOut) {
   json text = Valid("softmax");
   for (const char* field : {"context_length", "grain_size", "add_bos", "bos_id", "eos_id"})
@@ -98,7 +119,7 @@ TEST(ModelConfigTest, EveryWrongFieldIsNamed) {
     std::string message;
   } cases[] = {
       {"softmax", "format_version", json::value_t::discarded, "missing"},
-      {"softmax", "format_version", 2, "expected an integer in [1, 1], found the number 2"},
+      {"softmax", "format_version", 3, "expected an integer in [1, 2], found the number 3"},
       {"softmax", "format_version", "1", "found the string \"1\""},
       {"softmax", "architecture", json::value_t::discarded, "missing"},
       {"softmax", "architecture", "llama", "expected \"polysketchformer\", found \"llama\""},
@@ -162,6 +183,8 @@ TEST(ModelConfigTest, EveryWrongFieldIsNamed) {
       {"performer", "num_features", 65537, "found the number 65537"},
       {"softmax", "add_bos", 1, "expected true or false, found the number 1"},
       {"softmax", "add_bos", "true", "expected true or false, found the string \"true\""},
+      {"linear", "decay_gate", 1, "expected true or false, found the number 1"},
+      {"linear", "decay_gate", true, "expected format_version 2 beside it, found 1"},
       {"softmax", "bos_id", 96, "expected a token id below vocab_size 96, found 96"},
       {"softmax", "bos_id", -2, "found the number -2"},
       {"softmax", "eos_id", 4194304, "found the number 4194304"},

@@ -41,7 +41,7 @@ class ModelFolderTest : public ::testing::TestWithParam<const char*> {
   };
 
   void SetUp() override {
-    const auto source = SourceDir() / "tests/data/goldens" / GetParam();
+    const std::filesystem::path source = Source();
     config_ = json::parse(ReadBytes(source / "config.json"));
     const std::string file = ReadBytes(source / "model.safetensors");
     uint64_t length = 0;
@@ -54,6 +54,18 @@ class ModelFolderTest : public ::testing::TestWithParam<const char*> {
       tensors_.push_back(
           {name, entry["dtype"], entry["shape"], file.substr(8 + length + begin, end - begin)});
     }
+  }
+
+  // A golden case, or a model with a decay gate: as the authors' code has none, a random one of the
+  // same sizes.
+  std::filesystem::path Source() const {
+    const std::string name = GetParam();
+    if (name != "gated") return SourceDir() / "tests/data/goldens" / name;
+    ModelConfig config = ::polysketch::testing::TinyConfig("linear_gated");
+    config.vocab_size = 96;
+    config.emb_dim = 64;
+    ::polysketch::testing::WriteRandomModel(gated_.path(), config, DataType::kF32, 1);
+    return gated_.path();
   }
 
   Status Load(const std::vector<Tensor>& tensors, const json& config) {
@@ -83,7 +95,7 @@ class ModelFolderTest : public ::testing::TestWithParam<const char*> {
   std::vector<Tensor> tensors_;
 
  private:
-  TemporaryFolder folder_;
+  TemporaryFolder folder_, gated_;
   std::unique_ptr<Backend> backend_ = NewReferenceBackend();
 };
 
@@ -156,9 +168,20 @@ TEST_P(ModelFolderTest, OtherConfig) {
   }
 }
 
+class GatedFolderTest : public ModelFolderTest {};
+
+TEST_P(GatedFolderTest, GatesWithoutTheField) {
+  json config = config_;
+  config.erase("decay_gate");
+  ExpectNamed(Load(tensors_, config),
+              {"expected only the tensors of a linear model with 2 layers, found 4 more",
+               "layers.0.attn.gate."});
+}
+
+INSTANTIATE_TEST_SUITE_P(Gated, GatedFolderTest, ::testing::Values("gated"));
 INSTANTIATE_TEST_SUITE_P(Kinds, ModelFolderTest,
                          ::testing::Values("softmax", "polynomial_p4", "random_sketch",
-                                           "learned_sketch_mixed"),
+                                           "learned_sketch_mixed", "gated"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

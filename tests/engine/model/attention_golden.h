@@ -168,6 +168,43 @@ inline void ExpectRandomSketch(Backend& backend) {
   }
 }
 
+// Attention with a decay gate against its definition over all pairs, and the log decays that it is
+// given (tools/polysketch_tools/decay_gate_goldens.py).
+inline void ExpectDecayGate(Backend& backend) {
+  const struct {
+    const char* name;
+    std::vector<AttentionKind> kinds;
+  } forms[] = {{"mixed", {AttentionKind::kLearnedSketchMixed, AttentionKind::kRandomSketchMixed}},
+               {"squared", {AttentionKind::kLearnedSketch, AttentionKind::kRandomSketch}},
+               {"features", {AttentionKind::kLinear, AttentionKind::kPerformer}}};
+  for (const auto& form : forms) {
+    const Recording recording(form.name, "decay_gate");
+    const std::vector<float> gate = recording.Floats("gate");
+    const std::vector<double> exact = recording.Doubles("log_decay_exact");
+    std::vector<float> log_decay(gate.size());
+    backend.LogSigmoid(gate.data(), std::ssize(gate), log_decay.data());
+    for (size_t i = 0; i < gate.size(); ++i) {  // the tolerance of op_test.cc
+      ASSERT_NEAR(log_decay[i], exact[i], 9 * kU * std::abs(exact[i])) << form.name << " " << i;
+    }
+    for (const AttentionKind kind : form.kinds) {
+      AttentionSpec spec = MakeSpec(kind, 2, recording.extent("value", 3),
+                                    recording.extent("query", 3), recording.Int("block"));
+      spec.decay_gate = true;
+      AttentionRows rows{recording.Rows("query", 0), recording.Rows("key", 0),      {}, {},
+                         recording.Rows("value", 0), recording.Rows("log_decay", 0)};
+      if (spec.mixed()) {
+        rows = {recording.Rows("query_near", 0), recording.Rows("key_near", 0),
+                recording.Rows("query", 0),      recording.Rows("key", 0),
+                recording.Rows("value", 0),      recording.Rows("log_decay", 0)};
+      }
+      const Sequence sequence{static_cast<int>(recording.extent("value", 2)), {rows}};
+      const OracleOutput oracle = AttentionOracle(spec, rows, sequence.tokens);
+      ExpectOutput(backend, spec, sequence, recording.DoubleRows("out", 0), oracle.sums_tolerance,
+                   Describe(spec));
+    }
+  }
+}
+
 // random_sketch_mixed: near rows of mixed_p4, far rows sketched from random_*.
 inline void ExpectRandomSketchMixedIsItsParts(Backend& backend) {
   const Recording mixed("mixed_p4");

@@ -1,8 +1,9 @@
 // Logits of a request are the same bits whatever the split of its prompt, the number of threads and
-// the requests beside it: every attention kind, both state formats, all weight types, on each
-// instruction set.
+// the requests beside it, and whether its state was saved or truncated: every attention kind, with
+// and without a decay gate, both state formats, all weight types, on each instruction set.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -25,17 +26,6 @@ using testing::Count;
 using testing::Random;
 using testing::Request;
 using testing::RequestPart;
-
-constexpr AttentionKind kKinds[] = {
-    AttentionKind::kSoftmax,
-    AttentionKind::kPolynomial,
-    AttentionKind::kRandomSketch,
-    AttentionKind::kLearnedSketch,
-    AttentionKind::kLearnedSketchMixed,
-    AttentionKind::kRandomSketchMixed,
-    AttentionKind::kLinear,
-    AttentionKind::kPerformer,
-};
 
 // A model folder and how it is loaded.
 struct Variant {
@@ -75,8 +65,8 @@ class DeterminismTest : public testing::IsaTest {
       };
       const DataType types[] = {DataType::kF32, DataType::kBf16, DataType::kF16};
       int next = 0;
-      for (const AttentionKind kind : kKinds) {
-        add(testing::TinyConfig(kind), std::string(AttentionKindName(kind)), types[next++ % 3]);
+      for (const std::string& name : testing::TinyModelNames()) {
+        add(testing::TinyConfig(name), name, types[next++ % 3]);
       }
       // Widths beyond one weight panel and one register tile, more heads than threads, sketches of
       // degree 4.
@@ -185,6 +175,38 @@ TEST_P(DeterminismTest, AnyNeighbours) {
         testing::StepRequests(*model, parts);
       }
       EXPECT_TRUE(SameBits(request.logits, alone)) << variant.name << " beside " << neighbours;
+    }
+  }
+}
+
+// A state that was saved and loaded, or truncated within its block, goes on as if it never was.
+TEST_P(DeterminismTest, SavedAndTruncatedStatesGoOn) {
+  const auto backend = NewBackend(1);
+  Random random(5);
+  for (const Variant& variant : Variants()) {
+    const auto model = testing::LoadModel(variant.folder, backend.get(), variant.options);
+    const std::vector<int32_t> tokens = RandomTokens(*model, kLength, &random);
+    const std::vector<float> whole = testing::LogitsOf(*model, tokens, {kLength});
+    for (const int cut : {3, 8, 17, 29, 40}) {
+      std::vector<int32_t> other = tokens;
+      for (size_t i = cut; i < other.size(); ++i) other[i] = (other[i] + 1) % model->vocab_size();
+      Request request(*model, other);
+      const auto block = static_cast<int>(model->config().grain_size);
+      testing::StepRequests(*model,
+                            {{&request, std::min(kLength, (cut + block - 1) / block * block)}});
+      request.state->Truncate(cut);
+      std::vector<uint8_t> saved(request.state->SavedBytes());
+      request.state->Save(saved);
+      Request restored(*model, tokens);
+      ASSERT_TRUE(restored.state->Load(cut, saved).ok()) << variant.name;
+      request.tokens = tokens;
+      request.logits.clear();
+      testing::StepRequests(*model, {{&request, kLength - cut}});
+      testing::StepRequests(*model, {{&restored, kLength - cut}});
+      const std::vector<float> want(whole.begin() + int64_t{cut} * model->vocab_size(),
+                                    whole.end());
+      EXPECT_TRUE(SameBits(request.logits, want)) << variant.name << " truncated to " << cut;
+      EXPECT_TRUE(SameBits(restored.logits, want)) << variant.name << " saved at " << cut;
     }
   }
 }

@@ -1,11 +1,13 @@
 #include "engine/request/request.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "engine/request/chunk_times.h"
 #include "gtest/gtest.h"
 
 namespace polysketch {
@@ -144,6 +146,31 @@ TEST(FinishReasonTest, Names) {
   EXPECT_EQ(FinishReasonName(FinishReason::kStop), "stop");
   EXPECT_EQ(FinishReasonName(FinishReason::kLength), "length");
   EXPECT_EQ(FinishReasonName(FinishReason::kStalled), "stalled");
+}
+
+TEST(ChunkTimesTest, MergedTimesCoverAllChunks) {
+  const Clock::time_point begin = Clock::now();
+  const auto at = [&](int64_t i) { return begin + std::chrono::milliseconds(i); };
+  for (const int64_t count : {1, 31, 32, 33, 64, 65, 66, 1000}) {
+    ChunkTimes chunks;
+    for (int64_t i = 0; i < count; ++i) chunks.Add(at(2 * i), at(2 * i + 1), i);
+    const std::vector<ChunkTime>& times = chunks.times();
+    EXPECT_LE(times.size(), ChunkTimes::kMaxTimes);
+    EXPECT_GE(times.size(), std::min<size_t>(static_cast<size_t>(count), 16));
+    int64_t next = 0;
+    int64_t tokens = 0;
+    for (const ChunkTime& time : times) {
+      EXPECT_EQ(time.start, at(2 * next));
+      next += time.chunks;
+      EXPECT_EQ(time.end, at(2 * next - 1));
+      tokens += time.tokens;
+      if (&time != &times.back()) {
+        EXPECT_EQ(time.chunks, times.front().chunks);
+      }
+    }
+    EXPECT_EQ(next, count);
+    EXPECT_EQ(tokens, count * (count - 1) / 2);
+  }
 }
 
 }  // namespace

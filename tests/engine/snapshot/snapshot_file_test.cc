@@ -21,7 +21,8 @@ constexpr StateEncoding kEncodings[] = {StateEncoding::kF32, StateEncoding::kBf1
                                         StateEncoding::kF32Zstd, StateEncoding::kBf16Zstd};
 
 SnapshotBinding Binding() {
-  return {HashContent("weights"), HashContent("tokenizer"), "cpu/test weights=bf16 state=f32"};
+  return {HashContent("weights"), HashContent("tokenizer"), "cpu/test weights=bf16 state=f32",
+          /*decay_gate=*/false};
 }
 
 Snapshot Example(int floats, bool stopped) {
@@ -93,6 +94,27 @@ TEST(SnapshotFile, ComesBack) {
       }
     }
   }
+}
+
+// Only files of models with a decay gate have the version that earlier servers refuse.
+TEST(SnapshotFile, VersionTellsOfADecayGate) {
+  SnapshotBinding gated = Binding();
+  gated.decay_gate = true;
+  const Snapshot snapshot = Example(60, true);
+  const std::string plain = EncodeSnapshot(snapshot, Binding(), StateEncoding::kF32);
+  const std::string bytes = EncodeSnapshot(snapshot, gated, StateEncoding::kF32);
+  EXPECT_EQ(plain[8], 1);
+  EXPECT_EQ(bytes[8], 2);
+  EXPECT_EQ(bytes.substr(32), plain.substr(32)) << "all but the header is the same";
+  const auto back = DecodeSnapshot(bytes, gated, kLimits);
+  ASSERT_TRUE(back.ok()) << back.status().ToString();
+  ExpectSame(*back, snapshot);
+  std::string unknown = plain;
+  unknown[8] = 3;
+  const Status status = DecodeSnapshot(unknown, Binding(), kLimits).status();
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_NE(status.message().find("expected version 1 or 2, found 3"), std::string::npos)
+      << status.ToString();
 }
 
 TEST(SnapshotFile, TheEmptySequence) {

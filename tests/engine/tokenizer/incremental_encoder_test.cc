@@ -296,5 +296,24 @@ TEST(TokenizerLoadTest, PiecesAreNamed) {
   ExpectRefused(byte.Model(2, true, true, false), "piece 1: expected <0xNN>, found 0A");
 }
 
+// SentencePiece would throw an exception while it builds its trie.
+TEST(TokenizerLoadTest, PiecesHaveNoNul) {
+  for (const std::string_view text : {std::string_view("\0a", 2), std::string_view("a\0", 2)}) {
+    SentencePieceBytes bytes;
+    bytes.AddPiece("<unk>", 0, SentencePieceBytes::kUnknown);
+    bytes.AddPiece(text, 0, SentencePieceBytes::kNormal);
+    ExpectRefused(bytes.Model(1, false, true, false), "piece 1: expected no NUL byte, found one");
+  }
+}
+
+// SentencePiece would read outside of the rules (charsmap_test.cc).
+TEST(TokenizerLoadTest, RulesOutsideTheirBytesAreRefused) {
+  SentencePieceBytes bytes;
+  bytes.AddPiece("<unk>", 0, SentencePieceBytes::kUnknown);
+  bytes.AddPiece("a", 0, SentencePieceBytes::kNormal);
+  const std::string charsmap("\4\0\0\0\0\4\0\0\0", 9);  // a trie of one unit
+  ExpectRefused(bytes.Model(2, false, true, false, charsmap), "precompiled_charsmap: unit 0");
+}
+
 }  // namespace
 }  // namespace polysketch

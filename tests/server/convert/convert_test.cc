@@ -1,9 +1,14 @@
 #include "server/convert/convert.h"
 
+#include <google/rpc/errors.pb.h>
 #include <grpcpp/support/slice.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <limits>
 
 #include "server/convert/request_id.h"
@@ -279,6 +284,57 @@ TEST(StatusMap, AllCodes) {
   EXPECT_EQ(ToGrpcStatus(NotFound(std::string(1024, 'm'))).error_message(), std::string(1024, 'm'));
   const std::string long_text = std::string(1023, 'm') + "\xc3\xa4" + std::string(1 << 20, 'm');
   EXPECT_EQ(ToGrpcStatus(NotFound(long_text)).error_message(), std::string(1023, 'm') + "...");
+}
+
+google::rpc::Status DetailsOf(const Status& status) {
+  google::rpc::Status details;
+  EXPECT_TRUE(details.ParseFromString(ToGrpcStatus(status).error_details()));
+  return details;
+}
+
+TEST(StatusMap, ErrorInfoAndRetryInfo) {
+  using std::chrono::milliseconds;
+  const google::rpc::Status details = DetailsOf(
+      ResourceExhausted("full").WithReason(Reason::kQueueFull).WithRetryAfter(milliseconds(2345)));
+  EXPECT_EQ(details.code(), 8);
+  EXPECT_EQ(details.message(), "full");
+  ASSERT_EQ(details.details_size(), 2);
+  google::rpc::ErrorInfo info;
+  ASSERT_TRUE(details.details(0).UnpackTo(&info));
+  EXPECT_EQ(info.reason(), "QUEUE_FULL");
+  EXPECT_EQ(info.domain(), "polysketch.v1");
+  google::rpc::RetryInfo retry;
+  ASSERT_TRUE(details.details(1).UnpackTo(&retry));
+  EXPECT_EQ(retry.retry_delay().seconds(), 2);
+  EXPECT_EQ(retry.retry_delay().nanos(), 345'000'000);
+}
+
+TEST(StatusMap, BadRequestNamesTheField) {
+  const google::rpc::Status details =
+      DetailsOf(Prefixed("sampling.", InvalidArgument("top_p: expected 1, found 2")));
+  ASSERT_EQ(details.details_size(), 2);
+  google::rpc::BadRequest request;
+  ASSERT_TRUE(details.details(1).UnpackTo(&request));
+  ASSERT_EQ(request.field_violations_size(), 1);
+  EXPECT_EQ(request.field_violations(0).field(), "sampling.top_p");
+  EXPECT_EQ(request.field_violations(0).description(), "expected 1, found 2");
+  // Without a field, and with a code that is not about fields.
+  EXPECT_EQ(DetailsOf(InvalidArgument("expected a message")).details_size(), 1);
+  EXPECT_EQ(DetailsOf(FailedPrecondition("text: needs a tokenizer")).details_size(), 1);
+  // A message and a field beyond all bounds: the details fit into a header of 8 KiB.
+  const Status huge = InvalidArgument(std::string(5000, 'x'), ": ", std::string(5000, 'y'));
+  EXPECT_LT(ToGrpcStatus(huge).error_details().size(), 4000U);
+}
+
+TEST(StatusMap, TheContractListsEveryReason) {
+  const char* root = std::getenv("POLYSKETCH_SOURCE_DIR");
+  ASSERT_NE(root, nullptr);
+  std::ifstream file(std::string(root) + "/proto/polysketch/v1/polysketch.proto");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  for (int i = 1; i < kReasons; ++i) {
+    const std::string line = StrCat("//   ", ReasonName(static_cast<Reason>(i)), " ");
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+  }
 }
 
 TEST(RequestId, Charset) {

@@ -33,7 +33,8 @@ std::string Exposition(const Metrics& metrics) {
       },
       [] {
         return RequestMemory::Stats{.limit = 500, .bytes = {0, 0, 70, 30}, .refused = {0, 2, 0, 0}};
-      });
+      },
+      [] { return SpanExporter::Stats{.exported = 7, .dropped = 4}; });
   const prometheus::TextSerializer serializer;
   return serializer.Serialize(metrics.registry()->Collect()) +
          serializer.Serialize(scrape.Collect());

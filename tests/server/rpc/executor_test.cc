@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <future>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -18,6 +19,18 @@ TEST(ExecutorTest, InTheOrderOfPosting) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
   executor.Post([&order] { order.clear(); });  // dropped
   EXPECT_EQ(order.size(), 100u);
+}
+
+TEST(ExecutorTest, OwnersTakeTurns) {
+  std::string order;
+  Executor executor(1);
+  executor.Hold();
+  const auto post = [&](const std::string& owner) {
+    executor.Post([&order, owner] { order += owner; }, owner);
+  };
+  for (const char* owner : {"a", "a", "a", "a", "b", "c", "b"}) post(owner);
+  executor.Stop();
+  EXPECT_EQ(order, "abcabaa");
 }
 
 TEST(ExecutorTest, WhatWasHeldRunsWhenReleased) {

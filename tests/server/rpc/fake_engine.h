@@ -163,8 +163,11 @@ class FakeEngine : public Engine {
     running.scored += static_cast<int64_t>(tokens.size());
     if (!tokens.empty()) {
       const int64_t first = std::max<int64_t>(before, 1);
-      return ScoreEvent{first,
-                        std::vector<float>(static_cast<size_t>(running.scored - first), -1.0f)};
+      ScoreEvent event;
+      event.first = first;
+      event.logprobs.assign(static_cast<size_t>(running.scored - first), -1.0f);
+      event.tokens.assign(tokens.end() - (running.scored - first), tokens.end());
+      return event;
     }
     if (!feed.Exhausted()) return std::nullopt;
     running.usage.prompt_tokens = running.scored;

@@ -132,9 +132,9 @@ TEST_F(MemoryServiceTest, UploadsThatNeverEndAreRefusedAtTheLimit) {
   calls.push_back(std::make_unique<RawCall>(channel_, "CompleteStream"));
   calls.back()->Write(request);
   calls.back()->Write(tokens);
+  // By the call, or by the relay while the message arrives: its reset has no message.
   const grpc::Status status = calls.back()->Finish();
   EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
-  EXPECT_NE(status.error_message().find("--request-memory"), std::string::npos);
   calls.clear();
   EXPECT_TRUE(NothingIsHeld());
   EXPECT_EQ(engine_.submitted(), 0);

@@ -75,6 +75,30 @@ TEST_F(ScoreServiceTest, ScoreOfTextGetsBosAndSurvivesAnyCut) {
   }
 }
 
+TEST_F(ScoreServiceTest, ReturnsTokensIfAsked) {
+  Ready();
+  for (const bool asked : {false, true}) {
+    grpc::ClientContext context;
+    const auto stream = stub_->Score(&context);
+    v1::ScoreRequest chunk;
+    chunk.set_return_tokens(asked);
+    for (int i = 0; i < 2000; ++i) chunk.mutable_tokens()->add_ids(i % 256);
+    ASSERT_TRUE(stream->Write(chunk));
+    stream->WritesDone();
+    std::vector<int32_t> tokens;
+    v1::ScoreResponse response;
+    while (stream->Read(&response)) {
+      const auto& part = response.logprobs();
+      EXPECT_EQ(part.tokens_size(), asked ? part.logprobs_size() : 0);
+      tokens.insert(tokens.end(), part.tokens().begin(), part.tokens().end());
+    }
+    EXPECT_TRUE(stream->Finish().ok());
+    if (!asked) continue;
+    ASSERT_EQ(tokens.size(), 1999u) << "each after the first";
+    for (int i = 1; i < 2000; ++i) EXPECT_EQ(tokens[static_cast<size_t>(i) - 1], i % 256);
+  }
+}
+
 TEST_F(ScoreServiceTest, BadScoreInputInTheMiddle) {
   Ready();
   const auto score = [this](const std::vector<v1::ScoreRequest>& chunks) {
@@ -94,6 +118,10 @@ TEST_F(ScoreServiceTest, BadScoreInputInTheMiddle) {
   bad.mutable_tokens()->add_ids(-5);
   v1::ScoreRequest text;
   text.set_text("a");
+  v1::ScoreRequest late = good;
+  late.set_return_tokens(true);
+  EXPECT_EQ(score({good, late}).error_message(),
+            "return_tokens: expected in the first message only");
   EXPECT_EQ(score({good, bad}).error_message(),
             "tokens.ids[1]: expected an id in [0, 258), found -5");
   EXPECT_EQ(score({bad}).error_code(), StatusCode::INVALID_ARGUMENT);

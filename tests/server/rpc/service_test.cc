@@ -11,7 +11,9 @@
 #include <thread>
 
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "grpc/health/v1/health_list.pb.h"
 #include "grpc/reflection/v1/reflection.pb.h"
+#include "server/convert/wire.h"
 #include "tests/server/rpc/server_fixture.h"
 
 namespace polysketch {
@@ -87,6 +89,26 @@ TEST_F(ServiceTest, NotServingUntilTheModelIsThere) {
   Health("other", &code);
   EXPECT_EQ(code, StatusCode::NOT_FOUND);
   EXPECT_TRUE(Complete(Request("a", 1)).status.ok());
+}
+
+TEST_F(ServiceTest, HealthListHasEveryName) {
+  const std::string method = "/grpc.health.v1.Health/List";
+  const auto expect = [&](HealthCheckResponse::ServingStatus serving) {
+    grpc::ByteBuffer bytes;
+    ASSERT_TRUE(CallRaw(method, "", &bytes).ok());
+    grpc::health::v1::HealthListResponse response;
+    ASSERT_TRUE(ParseMessage(bytes, &response).ok());
+    ASSERT_EQ(response.statuses_size(), 2);
+    for (const char* name : {"", "polysketch.v1.PolySketch"}) {
+      ASSERT_TRUE(response.statuses().contains(name)) << name;
+      EXPECT_EQ(response.statuses().at(name).status(), serving) << name;
+    }
+  };
+  expect(HealthCheckResponse::NOT_SERVING);
+  Ready();
+  expect(HealthCheckResponse::SERVING);
+  grpc::ByteBuffer bytes;
+  EXPECT_EQ(CallRaw(method, "\xff", &bytes).error_code(), StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(ServiceTest, WatchFollowsTheHealth) {
@@ -304,10 +326,13 @@ TEST_F(ServiceTest, QueueFull) {
   const auto* fields = status->GetDescriptor();
   EXPECT_EQ(reflection->GetInt32(*status, fields->field(0)), 8);
   EXPECT_EQ(reflection->GetString(*status, fields->field(1)), "the queue is full");
-  ASSERT_EQ(reflection->FieldSize(*status, fields->field(2)), 1);
+  ASSERT_EQ(reflection->FieldSize(*status, fields->field(2)), 2);
   google::protobuf::Any detail;
   ASSERT_TRUE(detail.ParseFromString(
       reflection->GetRepeatedMessage(*status, fields->field(2), 0).SerializeAsString()));
+  EXPECT_EQ(detail.type_url(), "type.googleapis.com/google.rpc.ErrorInfo");
+  ASSERT_TRUE(detail.ParseFromString(
+      reflection->GetRepeatedMessage(*status, fields->field(2), 1).SerializeAsString()));
   EXPECT_EQ(detail.type_url(), "type.googleapis.com/google.rpc.RetryInfo");
   const std::unique_ptr<google::protobuf::Message> info(
       factory.GetPrototype(built->message_type(1))->New());

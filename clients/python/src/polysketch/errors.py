@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from polysketch import _wire_pb2
 
@@ -22,17 +22,22 @@ class RpcError(Exception):
 
     code: the status code, grpc.StatusCode.
     message: what the server, or gRPC, reports.
+    reason: what a program can act on, as "QUEUE_FULL"; polysketch.proto lists the reasons. "" for an error that the server
+      did not send.
+    fields: what is wrong by the path of the field, as {"sampling.top_p": "expected a number in (0, 1], found 1.5"}.
     retry_after: seconds after which the server asks for another try; None if it does not ask.
     target: address of the replica that was called.
     request_id: id of the request in the log of the server; None if it is not known. grpc.aio loses it where a stream fails
       before its first message.
     """
 
-    def __init__(self, code: Any, message: str, *, retry_after: float | None = None, target: str = "",
-                 request_id: str | None = None) -> None:
+    def __init__(self, code: Any, message: str, *, reason: str = "", fields: dict[str, str] | None = None,
+                 retry_after: float | None = None, target: str = "", request_id: str | None = None) -> None:
         super().__init__(code, message)
         self.code = code
         self.message = message
+        self.reason = reason
+        self.fields = fields or {}
         self.retry_after = retry_after
         self.target = target
         self.request_id = request_id
@@ -120,29 +125,38 @@ def _find(metadata: Iterable[tuple[str, Any]] | None, key: str) -> Any:
     return next((value for name, value in metadata or () if name == key), None)
 
 
-def retry_delay(trailing: Iterable[tuple[str, Any]] | None) -> float | None:
-    """Seconds of google.rpc.RetryInfo in the status details, or of retry-after-ms; None without either."""
+def _details(trailing: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The messages of google.rpc in the status details that the client knows, by name."""
+    kinds: dict[str, type[Message]] = {
+        "ErrorInfo": _wire_pb2.ErrorInfo, "BadRequest": _wire_pb2.BadRequest, "RetryInfo": _wire_pb2.RetryInfo}
+    try:
+        status = _wire_pb2.Status.FromString(_find(trailing, "grpc-status-details-bin") or b"")
+        named = [(detail.type_url.rpartition("/google.rpc.")[2], detail.value) for detail in status.details]
+        return {name: kinds[name].FromString(value) for name, value in named if name in kinds}
+    except DecodeError:
+        return {}  # another program's details
+
+
+def fields_of(trailing: Iterable[tuple[str, Any]] | None) -> dict[str, Any]:
+    """Arguments of RpcError by the trailing metadata. retry_after is that of google.rpc.RetryInfo, or of retry-after-ms."""
     trailing = list(trailing or ())
-    details = _find(trailing, "grpc-status-details-bin")
-    if details is not None:
-        status = _wire_pb2.Status()
-        info = _wire_pb2.RetryInfo()
-        try:
-            status.ParseFromString(details)
-            for detail in status.details:
-                if detail.type_url.endswith("/google.rpc.RetryInfo"):
-                    info.ParseFromString(detail.value)
-                    return info.retry_delay.seconds + info.retry_delay.nanos / 1e9
-        except DecodeError:
-            pass  # another program's details
+    details = _details(trailing)
+    found: dict[str, Any] = {}
+    if info := details.get("ErrorInfo"):
+        found["reason"] = info.reason
+    if request := details.get("BadRequest"):
+        found["fields"] = {violation.field: violation.description for violation in request.field_violations}
     milliseconds = _find(trailing, "retry-after-ms")
-    return int(milliseconds) / 1000 if milliseconds is not None and str(milliseconds).isdecimal() else None
+    if retry := details.get("RetryInfo"):
+        found["retry_after"] = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+    elif milliseconds is not None and str(milliseconds).isdecimal():
+        found["retry_after"] = int(milliseconds) / 1000
+    return found
 
 
 def from_grpc(error: Any, target: str) -> RpcError:
     """The exception of a grpc.RpcError or grpc.aio.AioRpcError."""
-    trailing = error.trailing_metadata()
     # A call that never reached a server has no initial metadata to wait for.
     initial = error.initial_metadata() if hasattr(error, "initial_metadata") else None
-    return make_error(error.code(), error.details() or "", retry_after=retry_delay(trailing), target=target,
-                      request_id=_find(initial, "x-request-id"))
+    return make_error(error.code(), error.details() or "", target=target, request_id=_find(initial, "x-request-id"),
+                      **fields_of(error.trailing_metadata()))

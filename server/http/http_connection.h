@@ -1,0 +1,86 @@
+// One connection of an HttpServer.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "server/http/http_loop.h"
+#include "server/http/http_stream.h"
+#include "server/http/server_exchange.h"
+
+namespace polysketch {
+
+// Used on the thread of the loop. Lives while an operation is outstanding.
+class HttpConnection final : public ResponseWriter,
+                             public std::enable_shared_from_this<HttpConnection> {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  // `spare`: one of kProbeConnections. `tls`: null without TLS.
+  HttpConnection(HttpLoop* loop, boost::asio::ip::tcp::socket socket, SSL_CTX* tls, bool spare);
+  ~HttpConnection() override { loop_->connections.erase(this); }
+
+  // Reads the first request, after the handshake of TLS.
+  void Start();
+  void Read(std::chrono::milliseconds timeout);
+  void Flush(ServerExchange* exchange) override;
+  // Closes the connection; reports to the exchange that the client has left.
+  void Close();
+  void CloseIfIdle() {
+    if (exchange_ == nullptr) Close();
+  }
+
+  boost::asio::ip::address peer() const { return peer_.address(); }
+  bool runs_request() const { return exchange_ != nullptr; }
+  bool reads_body() const { return reads_body_; }
+  // When the server began to wait for the header, or the body, of a request.
+  TimePoint waits_since() const { return waits_since_; }
+
+ private:
+  void OnHeader(boost::system::error_code error);
+  // Takes the header into request_. Returns false if the request is refused.
+  bool TakeHeader();
+  void ReadBody();
+  void OnBody(boost::system::error_code error);
+  void Handle();
+  // Refuses what is not HTTP, or too large. Returns false for an error of the connection.
+  bool RefuseBadInput(boost::system::error_code error);
+  // Each answers; Refuse closes the connection.
+  void Refuse(int status, const std::string& message);
+  void RefuseRequest(const Status& status);
+  void RefusePlainHttp();
+  void NewExchange(bool keep_alive);
+  void WatchForLeave();
+  void CheckLeave();
+  bool HasLeft();
+  void WriteSome();
+  void EndOfResponse();
+  void Linger();
+  void LingerOnTcp();
+
+  HttpLoop* const loop_;
+  const boost::asio::ip::tcp::endpoint peer_;
+  const bool spare_;
+  HttpStream stream_;
+  boost::beast::flat_buffer buffer_;
+  HeldMemory body_memory_;  // of the body that is read
+  boost::asio::steady_timer gone_timer_;
+  std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
+  HttpRequest request_;                       // from its header until its exchange
+  std::shared_ptr<ServerExchange> exchange_;  // null between requests
+  std::string writing_;
+  size_t written_ = 0;
+  bool busy_ = false;  // a write is outstanding
+  size_t lingered_ = 0;
+  bool reads_body_ = false;
+  TimePoint waits_since_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace polysketch

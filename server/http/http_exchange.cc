@@ -1,0 +1,26 @@
+#include "server/http/http_exchange.h"
+
+#include <boost/beast/core/string.hpp>
+
+namespace polysketch {
+
+bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
+  return boost::beast::iequals(a, b);
+}
+
+std::string_view HttpRequest::Header(std::string_view name) const {
+  for (const auto& [key, value] : headers) {
+    if (EqualsIgnoringCase(key, name)) return value;
+  }
+  return {};
+}
+
+std::vector<std::string_view> HttpRequest::Headers(std::string_view name) const {
+  std::vector<std::string_view> values;
+  for (const auto& [key, value] : headers) {
+    if (EqualsIgnoringCase(key, name)) values.emplace_back(value);
+  }
+  return values;
+}
+
+}  // namespace polysketch

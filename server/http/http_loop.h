@@ -1,0 +1,26 @@
+// What the connections and the exchanges of an HttpServer share.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <cstdint>
+#include <unordered_set>
+
+#include "server/http/http_settings.h"
+
+namespace polysketch {
+
+class HttpConnection;
+
+// Used on the thread that runs `io`, but for `running`.
+struct HttpLoop {
+  boost::asio::io_context io{1};
+  HttpLimits limits;
+  HttpGuards guards;
+  HttpHandler handler;
+  std::unordered_set<HttpConnection*> connections;
+  bool draining = false;
+  std::atomic<int64_t> running{0};
+};
+
+}  // namespace polysketch

@@ -1,0 +1,42 @@
+// What an HttpServer is started with.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "base/status.h"
+#include "server/credentials/certificates.h"
+#include "server/http/http_exchange.h"
+
+namespace polysketch {
+
+struct HttpLimits {
+  int64_t max_connections = 256;
+  int64_t max_header_bytes = 16 << 10;
+  int64_t max_body_bytes = int64_t{4} << 20;  // larger bodies get 413
+  // A connection that sends no complete header, or no byte of a body, for this time is closed.
+  std::chrono::milliseconds read_timeout{10'000};
+  // A connection is closed if its client reads no byte of a response for this time.
+  std::chrono::milliseconds write_timeout{30'000};
+  std::chrono::milliseconds keep_alive{60'000};  // time between requests
+};
+
+struct HttpGuards {
+  // Runs on the thread of the server when the header of a request has arrived, before the body. An
+  // error is the response, and no byte of the body is kept. May set HttpRequest::caller and
+  // allowed_origin.
+  std::function<Status(HttpRequest* request)> check;
+  // Whether a path answers probes. Empty: none does.
+  std::function<bool(std::string_view path)> is_probe;
+  const CertificateStore* certificates = nullptr;  // null: no TLS. Outlives the server.
+  // Bodies and whole responses that do not fit get 429. Null: not counted. Outlives the server.
+  RequestMemory* memory = nullptr;
+};
+
+// Runs on the thread of the server, once for each request.
+using HttpHandler = std::function<void(std::shared_ptr<HttpExchange> exchange)>;
+
+}  // namespace polysketch

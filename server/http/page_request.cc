@@ -1,0 +1,63 @@
+#include "server/http/page_request.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/http/http_errors.h"
+#include "server/http/json_text.h"
+
+namespace polysketch {
+namespace {
+
+constexpr size_t kMaxBodyBytes = 1 << 20;
+
+// Keeps a page of another site from using the server through a browser: such a page can neither
+// send JSON without a preflight request, nor set this server's address as its origin.
+Status CheckSender(const HttpRequest& request) {
+  const std::string_view type = request.Header("Content-Type");
+  if (!type.starts_with(kJsonType)) {
+    return InvalidArgument("Content-Type: expected application/json, found \"", type, "\"");
+  }
+  const std::string_view origin = request.Header("Origin");
+  if (!origin.empty() && origin != StrCat("http://", request.Header("Host")) &&
+      origin != StrCat("https://", request.Header("Host"))) {
+    return Status(Code::kPermissionDenied, "Origin: expected the server's own page");
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status ReadPageRequest(const HttpRequest& request, google::protobuf::Message* message) {
+  PS_RETURN_IF_ERROR(CheckSender(request));
+  if (request.body.size() > kMaxBodyBytes) {
+    return InvalidArgument("the body: expected at most ", kMaxBodyBytes, " bytes, found ",
+                           request.body.size());
+  }
+  const auto parsed = google::protobuf::util::JsonStringToMessage(request.body, message);
+  if (parsed.ok()) return Status();
+  return InvalidArgument("the body: expected the JSON form of ", message->GetDescriptor()->name(),
+                         ": ", std::string(parsed.message()));
+}
+
+std::string JsonLine(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string line;
+  if (!google::protobuf::util::MessageToJsonString(message, &line, options).ok())
+    return ErrorLine(Internal("the message has no JSON form"));
+  return line + "\n";
+}
+
+std::string ErrorLine(const Status& status) {
+  const nlohmann::json json = {
+      {"error", {{"code", std::string(CodeName(status.code()))}, {"message", status.message()}}}};
+  return JsonText(json) + "\n";
+}
+
+void RefusePage(HttpExchange* exchange, const Status& status) {
+  exchange->Reply(HttpStatus(status.code()), kJsonType, ErrorLine(status));
+}
+
+}  // namespace polysketch

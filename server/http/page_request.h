@@ -1,0 +1,25 @@
+// Requests and responses of the status page's paths that call RPCs: messages of polysketch.v1 in
+// their JSON form.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <string>
+
+#include "base/status.h"
+#include "server/http/http_exchange.h"
+
+namespace polysketch {
+
+// Parses the body, which has the JSON form of `message`. An error for a body that is too large, for
+// one of another type, and for a request that a page of another site may have sent.
+Status ReadPageRequest(const HttpRequest& request, google::protobuf::Message* message);
+
+// The message on a line of JSON.
+std::string JsonLine(const google::protobuf::Message& message);
+// {"error": {"code": ..., "message": ...}} on a line.
+std::string ErrorLine(const Status& status);
+// Replies with the error.
+void RefusePage(HttpExchange* exchange, const Status& status);
+
+}  // namespace polysketch

@@ -1,0 +1,144 @@
+#include "server/http/server_exchange.h"
+
+#include <boost/asio/post.hpp>
+#include <boost/beast/http/status.hpp>
+#include <charconv>
+#include <iterator>
+#include <utility>
+
+#include "server/http/http_errors.h"
+
+namespace polysketch {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+
+// Responses above this count as request memory. Others are bounded by --max-connections.
+constexpr size_t kCountedReplyBytes = 128 << 10;
+
+// Responses are not cached; the page loads nothing from other origins, and no page may frame it.
+constexpr char kCommonHeaders[] =
+    "Cache-Control: no-store\r\n"
+    "Content-Security-Policy: default-src 'self'; frame-ancestors 'none'; base-uri 'none'\r\n"
+    "X-Content-Type-Options: nosniff\r\n"
+    "Referrer-Policy: no-referrer\r\n";
+
+}  // namespace
+
+ServerExchange::ServerExchange(HttpLoop* loop, std::shared_ptr<ResponseWriter> writer,
+                               HttpRequest request, HeldMemory body_memory, Form form)
+    : body_memory_(std::move(body_memory)),
+      reply_memory_(loop->guards.memory, RequestPhase::kReply),
+      loop_(loop),
+      work_(asio::make_work_guard(loop->io)),
+      request_(std::move(request)),
+      head_(form.head),
+      http_1_0_(form.http_1_0),
+      keep_alive_(form.keep_alive && !form.http_1_0),
+      writer_(std::move(writer)) {
+  loop_->running.fetch_add(1);
+}
+
+void ServerExchange::Reply(int status, std::string_view content_type, std::string body,
+                           HttpHeaders headers) {
+  if (body.size() > kCountedReplyBytes) {
+    const Status held = reply_memory_.HoldOnly(std::ssize(body));
+    if (!held.ok()) {
+      body = {};
+      return ReplyError(this, held);
+    }
+  }
+  headers.emplace_back("Content-Length", std::to_string(body.size()));
+  std::string response = Head(status, content_type, headers);
+  if (!head_) response += body;
+  Append(std::move(response), true);
+}
+
+void ServerExchange::StartStream(std::string_view content_type, HttpHeaders headers) {
+  if (!http_1_0_) headers.emplace_back("Transfer-Encoding", "chunked");
+  Append(Head(200, content_type, headers), false);
+}
+
+void ServerExchange::Send(std::string piece) {
+  if (piece.empty() || head_) return;  // an empty chunk would end the stream
+  if (http_1_0_) return Append(std::move(piece), false);
+  char size[20];
+  const auto end = std::to_chars(size, size + sizeof(size), piece.size(), 16).ptr;
+  std::string chunk(size, end);
+  chunk += "\r\n";
+  chunk += piece;
+  chunk += "\r\n";
+  Append(std::move(chunk), false);
+}
+
+void ServerExchange::EndStream() { Append(http_1_0_ || head_ ? "" : "0\r\n\r\n", true); }
+
+void ServerExchange::SetCallbacks(std::function<void()> on_sent, std::function<void()> on_gone) {
+  Post([self = shared_from_this(), on_sent = std::move(on_sent),
+        on_gone = std::move(on_gone)]() mutable {
+    if (self->gone_) return on_gone();
+    if (self->writer_ == nullptr) return;  // the response is complete
+    self->on_sent_ = std::move(on_sent);
+    self->on_gone_ = std::move(on_gone);
+  });
+}
+
+void ServerExchange::Post(std::function<void()> work) { asio::post(loop_->io, std::move(work)); }
+
+bool ServerExchange::Take(std::string* out) {
+  std::lock_guard lock(mutex_);
+  posted_ = false;
+  out->swap(pending_);
+  return ended_;
+}
+
+void ServerExchange::OnSent(size_t bytes) {
+  unsent_.fetch_sub(bytes);
+  if (on_sent_) on_sent_();
+}
+
+void ServerExchange::OnGone() {
+  gone_ = true;
+  const std::function<void()> on_gone = std::move(on_gone_);
+  Release();
+  if (on_gone) on_gone();
+}
+
+void ServerExchange::Release() {
+  writer_.reset();
+  on_sent_ = nullptr;
+  on_gone_ = nullptr;
+}
+
+std::string ServerExchange::Head(int status, std::string_view content_type,
+                                 const HttpHeaders& headers) const {
+  std::string head = StrCat("HTTP/1.1 ", status, " ",
+                            std::string_view(http::obsolete_reason(http::int_to_status(status))),
+                            "\r\nContent-Type: ", content_type, "\r\n", kCommonHeaders);
+  for (const auto& [name, value] : headers) head += StrCat(name, ": ", value, "\r\n");
+  if (const std::string_view id = request_.Header(kRequestIdHeader); !id.empty())
+    head += StrCat(kRequestIdHeader, ": ", id, "\r\n");
+  if (!request_.allowed_origin.empty()) {
+    head += StrCat("Access-Control-Allow-Origin: ", request_.allowed_origin,
+                   "\r\nAccess-Control-Expose-Headers: *\r\nVary: Origin\r\n");
+  }
+  if (!keep_alive_) head += "Connection: close\r\n";
+  return head += "\r\n";
+}
+
+void ServerExchange::Append(std::string bytes, bool end) {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    unsent_.fetch_add(bytes.size());
+    pending_ += bytes;
+    ended_ = end;
+    if (std::exchange(posted_, true)) return;
+  }
+  Post([self = shared_from_this()] {
+    if (const auto writer = self->writer_) writer->Flush(self.get());
+  });
+}
+
+}  // namespace polysketch

@@ -1,0 +1,157 @@
+"""Attention by the CUDA library, with autograd, against the definition in float64: on a GPU or over the emulated kernels.
+
+POLYSKETCH_ATTENTION_LIBRARY names the library; the emulated one (a target of tests/simt) takes tensors of the host.
+"""
+
+import os
+import pathlib
+import unittest
+
+import torch
+
+import support
+
+from polysketch_training import cuda_library as library
+from polysketch_training.cuda_attention import polysketch_attention
+from polysketch_training.layers import LearnedSketch
+
+
+def library_or_skip(test):
+    if "POLYSKETCH_ATTENTION_LIBRARY" not in os.environ:
+        folder = pathlib.Path(os.environ.get("POLYSKETCH_BIN_DIR", support.ROOT / "build/cpu/bin"))
+        emulated = folder / "libpolysketch-attention-emulated.so"
+        if not emulated.exists():
+            test.skipTest("no POLYSKETCH_ATTENTION_LIBRARY, and no emulated library is built")
+        os.environ["POLYSKETCH_ATTENTION_LIBRARY"] = str(emulated)
+    loaded = library.default_library()
+    if not loaded.emulated and not torch.cuda.is_available():
+        test.skipTest("no GPU")
+    return "cpu" if loaded.emulated else "cuda"
+
+
+def definition(v, near_q, near_k, far_q, far_k, block, power):
+    """All pairs in float64."""
+    tokens = v.shape[2]
+    s = torch.arange(tokens, device=v.device)
+    t = s[:, None]
+    far = (far_q @ far_k.mT) ** 2
+    near = far if near_q is None else (near_q @ near_k.mT) ** power
+    weights = torch.where(t // block == s // block, near, far) * (s <= t)
+    return weights @ v / (1 + weights.sum(-1, keepdim=True))
+
+
+class TorchAttentionTest(unittest.TestCase):
+    def setUp(self):
+        self.device = library_or_skip(self)
+        torch.manual_seed(1)
+
+    def leaf(self, *shape):
+        # bf16 values, so that what is compared is the kernels and not the rounding of their inputs.
+        x = torch.randn(*shape, dtype=torch.float32) * shape[-1] ** -0.25
+        return x.bfloat16().to(self.device, torch.float32).requires_grad_()
+
+    def expect_close(self, got, want, what):
+        # A gradient has ten factors at power 4, each rounded once (2^-8 at most).
+        error = ((got.double() - want.double()).norm() / want.double().norm()).item()
+        self.assertLess(error, 10 * 2**-8, what)
+
+    def check(self, width, near_width, sketch, block, power):
+        batch, heads, tokens = 1, 2, 45
+        v = self.leaf(batch, heads, tokens, width)
+        near = [None, None]
+        if near_width:
+            near = [self.leaf(batch, heads, tokens, near_width) for _ in range(2)]
+        far = [self.leaf(batch, heads, tokens, sketch) for _ in range(2)]
+        g = torch.randn(batch, heads, tokens, width).bfloat16().to(self.device, torch.float32)
+        leaves = [x for x in (*near, *far, v) if x is not None]
+        out = polysketch_attention(
+            v,
+            near_q=near[0],
+            near_k=near[1],
+            far_q=far[0],
+            far_k=far[1],
+            block=block,
+            near_power=power,
+        )
+        self.assertEqual(out.dtype, v.dtype)
+        got = torch.autograd.grad((out * g).sum(), leaves)
+        doubles = [
+            None if x is None else x.detach().double().requires_grad_() for x in (v, *near, *far)
+        ]
+        want_out = definition(*doubles, block, power)
+        double_leaves = [x for x in (*doubles[1:], doubles[0]) if x is not None]
+        want = torch.autograd.grad((want_out * g).sum(), double_leaves)
+        self.expect_close(out, want_out, "out")
+        for i, (ours, theirs) in enumerate(zip(got, want)):
+            self.expect_close(ours, theirs, f"gradient {i}")
+
+    def test_mixed(self):
+        self.check(width=64, near_width=64, sketch=16, block=16, power=4)
+
+    def test_sketched_with_odd_widths(self):
+        self.check(width=20, near_width=0, sketch=11, block=16, power=2)
+
+    def test_gradients_reach_the_sketch_network(self):
+        network = LearnedSketch(32, 8).to(self.device)
+        q, k, v = (self.leaf(1, 1, 40, 32) for _ in range(3))
+        out = polysketch_attention(
+            v, near_q=q, near_k=k, far_q=network(q), far_k=network(k), block=16
+        )
+        out.square().sum().backward()
+        for name, parameter in network.named_parameters():
+            self.assertIsNotNone(parameter.grad, name)
+            self.assertTrue(torch.isfinite(parameter.grad).all(), name)
+        self.assertGreater(max(p.grad.abs().max().item() for p in network.parameters()), 0)
+
+    def test_mistakes_are_named(self):
+        v = self.leaf(1, 1, 16, 32)
+        with self.assertRaisesRegex(ValueError, "near_q and near_k"):
+            polysketch_attention(v, near_q=v)
+        with self.assertRaisesRegex(ValueError, "expected"):
+            polysketch_attention(v, near_q=v, near_k=self.leaf(1, 1, 8, 32))
+
+
+class LibraryInTheModelTest(unittest.TestCase):
+    """The whole model with the library's attention, beside plain PyTorch."""
+
+    def setUp(self):
+        self.device = library_or_skip(self)
+
+    def model(self, kind, **changes):
+        # Heads of 32, as the library has them; weights of order one.
+        sizes = {"emb_dim": 64, "num_heads": 2, "num_layers": 1} | changes
+        return support.small_model(kind, dtype=torch.float32, **sizes).to(self.device)
+
+    def test_logits_and_gradients(self):
+        for kind in ("learned_sketch_mixed", "learned_sketch", "random_sketch_mixed", "polynomial"):
+            with self.subTest(kind):
+                model = self.model(kind)
+                tokens = support.tokens_for(model, 1, 40).to(self.device)
+                results = {}
+                for backend in ("torch", "library"):
+                    model.use_attention(backend)
+                    logits = model(tokens).logits
+                    results[backend] = [logits, *torch.autograd.grad(logits.square().mean(), list(model.parameters()))]
+                model_error = 0.0
+                for want, got in zip(results["torch"], results["library"]):
+                    model_error = max(model_error, ((got - want).norm() / want.norm()).item())
+                # bf16 operands (2^-8): up to ten factors of a gradient, as above, and the projections after them.
+                self.assertLess(model_error, 2 * 10 * 2**-8)
+                self.assertGreater(model_error, 2**-12, "the library was not called")
+
+    def test_what_it_lacks_is_refused(self):
+        model = self.model("learned_sketch_mixed")
+        model.use_attention("library")
+        tokens = support.tokens_for(model, 1, 16).to(self.device)
+        with self.assertRaisesRegex(ValueError, "whole sequences without a state"):
+            model(tokens, want_state=True)
+        linear = self.model("linear")
+        linear.use_attention("library")
+        with self.assertRaisesRegex(ValueError, "expected one of polynomial, .*; found linear"):
+            linear(tokens)
+        with self.assertRaisesRegex(ValueError, "expected torch or library, found gpu"):
+            model.use_attention("gpu")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,64 @@
+"""What the tests of polysketch_training share: paths, configs of every kind, models whose parameters are not their defaults."""
+
+import os
+import pathlib
+import sys
+
+import torch
+
+from polysketch_tools.model_config import ATTENTION_KINDS, KV_KINDS, ModelConfig
+from polysketch_training import PolysketchModel
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHARED = pathlib.Path(os.environ.get("POLYSKETCH_SHARED", ROOT.parent / "shared"))
+if not SHARED.is_dir():
+    SHARED = pathlib.Path("/work/shared")  # a worktree that does not lie beside the recordings
+GOLDENS = ROOT / "tests/data/goldens"
+DEMO = ROOT / "models/demo"
+sys.path.append(str(ROOT / "tests/tools"))  # reference_model: the equations in float64
+
+# The tensors of these tests are small; threads that wait for each other cost more than they compute.
+torch.set_num_threads(1)
+
+RECURRENT_KINDS = tuple(kind for kind in ATTENTION_KINDS if kind not in KV_KINDS)
+# (kind, decay_gate) of every model that there is.
+MODELS = tuple((kind, False) for kind in ATTENTION_KINDS) + tuple((kind, True) for kind in RECURRENT_KINDS)
+
+
+def small_config(kind: str, **changes) -> ModelConfig:
+    fields = {"vocab_size": 61, "emb_dim": 48, "num_heads": 2, "num_layers": 2, "context_length": 96, "grain_size": 16}
+    if kind == "polynomial" or kind.startswith("random_"):
+        fields["power"] = 4
+    if "sketch" in kind:
+        fields["sketch_size"] = 12  # not a multiple of the tile of 8
+    if kind.startswith("random_"):
+        fields["sketch_kind"] = "gaussian"
+    if kind.endswith("_mixed"):
+        fields["near_power"] = 4
+    if kind == "performer":
+        fields["num_features"] = 20
+    return ModelConfig(attention=kind, **fields | changes)
+
+
+def small_model(kind: str, *, decay_gate: bool = False, dtype=torch.float64, **changes) -> PolysketchModel:
+    """A model in float64, every scale and bias moved away from 1 and 0. With gates, which fade within a few blocks, its other
+    weights are those of the model without."""
+    torch.manual_seed(3)
+    model = PolysketchModel(small_config(kind, **changes), seed=3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+        if decay_gate:
+            gated = PolysketchModel(small_config(kind, decay_gate=True, **changes), seed=3)
+            gated.load_state_dict(model.state_dict(), strict=False)
+            model = gated
+            for layer in model.layers:
+                layer.attn.gate.weight.normal_(std=0.5)
+                layer.attn.gate.bias.normal_(mean=2.0, std=0.5)
+    return model.to(dtype)
+
+
+def tokens_for(model: PolysketchModel, rows: int, count: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randint(model.config.vocab_size, (rows, count), generator=generator)

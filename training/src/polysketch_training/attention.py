@@ -1,0 +1,118 @@
+"""The attention of a layer, of every kind that the server serves."""
+
+import dataclasses
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from polysketch_tools import sketches
+from polysketch_tools.model_config import KV_KINDS, ModelConfig
+from polysketch_training import angles, cuda_attention, layers
+from polysketch_training.block_attention import Rows, Weights, block_attention
+from polysketch_training.cache_attention import cache_attention
+
+LIBRARY_KINDS = ("polynomial", "random_sketch", "learned_sketch", "learned_sketch_mixed", "random_sketch_mixed")
+_DEFAULT_BLOCK = 256  # of a config without grain_size: only a speed choice there
+
+
+def block_of(config: ModelConfig) -> int:
+    return config.grain_size or _DEFAULT_BLOCK
+
+
+@dataclasses.dataclass
+class Places:
+    """What all layers need to know of the positions of a chunk."""
+
+    cos: torch.Tensor  # of RoPE, [B or 1, 1, n, d / 2]
+    sin: torch.Tensor
+    buffered: int  # the first position modulo the block
+
+
+class Attention(nn.Module):
+    """Attention with its projections. `backend`: "torch", or "library" (libpolysketch-attention.so, no state, no gate)."""
+
+    def __init__(self, config: ModelConfig, generator: np.random.Generator):
+        super().__init__()
+        self.config, self.backend = config, "torch"
+        d = config.head_dim
+        self.qkv = layers.matrix(config.emb_dim, 3 * config.emb_dim)
+        if config.attention == "polynomial" or config.is_random:
+            self.qk_norm = layers.Norm(d)
+        if config.is_mixed:
+            self.near_q_norm, self.near_k_norm = layers.Norm(d), layers.Norm(d)
+        if config.is_learned:
+            self.sketch = layers.LearnedSketch(d, config.sketch_size)
+        if config.is_random:
+            self.sketch = layers.RandomSketch(config, generator)
+        if config.attention == "performer":
+            omega = sketches.draw_performer_features(generator, (config.num_features, d))
+            self.register_buffer("omega", torch.from_numpy(omega))
+        if config.decay_gate:
+            self.gate = nn.Linear(config.emb_dim, config.num_heads)
+            nn.init.zeros_(self.gate.weight)
+        self.out = layers.matrix(config.emb_dim, config.emb_dim)
+
+    def forward(self, x, places: Places, state=None, want_state: bool = False):
+        """Returns the output [B, n, D] for the normed input x [B, n, D], and the state after it or None."""
+        batch, tokens, width = x.shape
+        heads = self.config.num_heads
+        q, k, v = self.qkv(x).reshape(batch, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        q, k = angles.rotate(q, places.cos, places.sin), angles.rotate(k, places.cos, places.sin)
+        log_decay = functional.logsigmoid(self.gate(x)).transpose(1, 2) if self.config.decay_gate else None
+        out, state = self._attend(q, k, v, log_decay, places, state, want_state)
+        return self.out(out.transpose(1, 2).reshape(batch, tokens, width)), state
+
+    def _attend(self, q, k, v, log_decay, places, state, want_state):
+        if self.backend == "library":
+            if state is not None or want_state or log_decay is not None or places.buffered:
+                raise ValueError("the library's attention takes whole sequences without a state and without a decay gate")
+            return self._library(q, k, v), None
+        if self.config.attention in KV_KINDS:
+            power = None
+            if self.config.attention == "polynomial":
+                q, k, power = self.qk_norm(q), self.qk_norm(k), self.config.power
+            return cache_attention(q, k, v, power=power, state=state, want_state=want_state)
+        rows = self._rows(q, k, v, log_decay)
+        return block_attention(rows, self.weights(), state, buffered=places.buffered, want_state=want_state)
+
+    def weights(self) -> Weights:
+        """Returns how this recurrent kind makes weights of rows."""
+        features = self.config.attention in ("linear", "performer")
+        return Weights(block=block_of(self.config), stabilizer=1e-6 if features else 1.0, squared=not features)
+
+    def _rows(self, q, k, v, log_decay) -> Rows:
+        near = {}
+        if self.config.is_mixed:
+            near = {"near_q": self.near_q_norm(q).to(v.dtype), "near_k": self.near_k_norm(k).to(v.dtype)}
+        far_q, far_k = (x.to(v.dtype) for x in self._far(q, k))
+        return Rows(far_q=far_q, far_k=far_k, v=v, log_decay=log_decay, **near)
+
+    def _far(self, q, k):
+        kind = self.config.attention
+        if kind == "linear":
+            return layers.linear_features(q), layers.linear_features(k)
+        if kind == "performer":
+            return layers.performer_features(q, self.omega), layers.performer_features(k, self.omega)
+        if self.config.is_random:
+            q, k = self.qk_norm(q), self.qk_norm(k)
+        return self.sketch(q), self.sketch(k)
+
+    def _library(self, q, k, v):
+        kind = self.config.attention
+        if kind not in LIBRARY_KINDS:
+            raise ValueError(f"the library's attention: expected one of {', '.join(LIBRARY_KINDS)}; found {kind}")
+        if kind == "polynomial":
+            near = {"near_q": self.qk_norm(q), "near_k": self.qk_norm(k), "near_power": self.config.power}
+            return cuda_attention.polysketch_attention(v, **near)
+        rows = self._rows(q, k, v, None)
+        return cuda_attention.polysketch_attention(
+            v,
+            near_q=rows.near_q,
+            near_k=rows.near_k,
+            far_q=rows.far_q,
+            far_k=rows.far_k,
+            block=block_of(self.config),
+            near_power=4 if self.config.is_mixed else 2,
+        )

@@ -1,0 +1,121 @@
+"""polysketch_attention: attention by libpolysketch-attention.so, with autograd (docs/training.md)."""
+
+import torch
+from torch.nn import functional
+
+from polysketch_training import cuda_library as binding
+
+_ALIGNMENT = 256  # of a workspace
+
+
+def polysketch_attention(
+    v, *, near_q=None, near_k=None, far_q=None, far_k=None, block=256, near_power=4, stabilizer=1.0
+):
+    """out_t = sum_s w[t,s] v_s / (stabilizer + sum_s w[t,s]) over s <= t, all tensors [batch, heads, tokens, width].
+
+    w[t,s] = (near_q_t . near_k_s)^near_power in the block of t, (far_q_t . far_k_s)^2 in earlier blocks. Without near
+    tensors the weights in the block of t are (far_q_t . far_k_s)^2 too; without far tensors all tokens are one block.
+    Tensors of any dtype are accepted and rounded to bf16; sums are float32; the result has v's dtype. Every tensor gets a
+    gradient.
+    """
+    pairs = [(near_q, near_k), (far_q, far_k)]
+    if any((q is None) != (k is None) for q, k in pairs) or all(q is None for q, _ in pairs):
+        raise ValueError("expected near_q and near_k, far_q and far_k, or all four")
+    width, dtype = v.shape[-1], v.dtype
+    head_dim = next((size for size in (32, 64, 128) if size >= width), width)
+    # Zero columns change no dot product.
+    near_q, near_k, far_q, far_k = (
+        None if x is None else _operand(x, -x.shape[-1] % 8) for x in (near_q, near_k, far_q, far_k)
+    )
+    out = _Attention.apply(
+        near_q, near_k, far_q, far_k, _operand(v, head_dim - width), block, near_power, stabilizer
+    )
+    return out[..., :width].to(dtype)
+
+
+def _operand(x, columns: int):
+    """Returns x in bf16 with `columns` zero columns appended, in the library's layout: the last dimension dense, the
+    other strides multiples of eight elements, 16-byte aligned."""
+    x = functional.pad(x.to(torch.bfloat16), (0, columns)) if columns else x.to(torch.bfloat16)
+    batch, heads, tokens, width = x.shape
+    needed = [s for n, s in zip((batch, heads, tokens), x.stride()) if n > 1]
+    fits = x.stride(3) == 1 and all(s % 8 == 0 and s >= width for s in needed)
+    return x if fits and x.data_ptr() % 16 == 0 else x.contiguous()
+
+
+def _tensor(x) -> binding.Tensor:
+    if x is None:
+        return binding.Tensor()
+    kind = binding.BF16 if x.dtype == torch.bfloat16 else binding.F32
+    return binding.Tensor(x.data_ptr(), kind, *x.stride()[:3])
+
+
+def _workspace(size: int, like):
+    """Returns a tensor, and the first aligned address in it."""
+    memory = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, device=like.device)
+    return memory, memory.data_ptr() + -memory.data_ptr() % _ALIGNMENT
+
+
+def _stream(v) -> int:
+    return torch.cuda.current_stream(v.device).cuda_stream if v.is_cuda else 0
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, near_q, near_k, far_q, far_k, v, block, near_power, stabilizer):
+        library = binding.default_library()
+        if v.is_cuda == library.emulated:
+            raise ValueError(f"expected tensors of {'the host' if library.emulated else 'a GPU'}")
+        batch, heads, tokens, head_dim = v.shape
+        for x in (near_q, near_k, far_q, far_k):
+            if x is not None and (x.shape[:3] != v.shape[:3] or x.device != v.device):
+                raise ValueError(
+                    f"expected {tuple(v.shape[:3])} on {v.device}, "
+                    f"found {tuple(x.shape[:3])} on {x.device}"
+                )
+        for q, k in ((near_q, near_k), (far_q, far_k)):
+            if q is not None and q.shape != k.shape:
+                raise ValueError(f"queries {tuple(q.shape)} and keys {tuple(k.shape)} differ")
+        ctx.shape = binding.Shape(
+            batch, heads, tokens, head_dim,
+            0 if near_q is None else near_q.shape[3],
+            0 if far_q is None else far_q.shape[3],
+            near_power, block, stabilizer, binding.BF16,
+        )  # fmt: skip
+        out = torch.empty_like(v, memory_format=torch.contiguous_format)
+        denominators = torch.empty(batch * heads * tokens, dtype=torch.float32, device=v.device)
+        inputs = binding.Arrays(*map(_tensor, (near_q, near_k, far_q, far_k, v)))
+        size = library.workspace(ctx.shape).forward
+        memory, address = _workspace(size, v)
+        with torch.cuda.device_of(v):
+            library.forward(
+                ctx.shape, inputs, _tensor(out), denominators.data_ptr(), address, size, _stream(v)
+            )
+        ctx.save_for_backward(near_q, near_k, far_q, far_k, v, out, denominators)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, out_gradient):
+        library = binding.default_library()
+        *arrays, out, denominators = ctx.saved_tensors
+        gradients = [
+            None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format)
+            for x in arrays
+        ]
+        out_gradient = _operand(out_gradient, 0)
+        size = library.workspace(ctx.shape).backward
+        memory, address = _workspace(size, out)
+        with torch.cuda.device_of(out):
+            library.backward(
+                ctx.shape,
+                binding.Arrays(*map(_tensor, arrays)),
+                _tensor(out),
+                denominators.data_ptr(),
+                _tensor(out_gradient),
+                binding.Arrays(*map(_tensor, gradients)),
+                address,
+                size,
+                _stream(out),
+            )
+        return (*gradients, None, None, None)

@@ -1,0 +1,50 @@
+"""Exports a run of polysketch-train to a folder that polysketch-server reads, or to a checkpoint of the authors' code."""
+
+import argparse
+import pathlib
+
+from polysketch_tools import errors
+from polysketch_tools.model_folder import STORAGE_DTYPES
+from polysketch_training.export import FORMATS, export_model, load_run
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="polysketch-export", description=__doc__, epilog=errors.EXIT_STATUSES)
+    parser.add_argument(
+        "run",
+        type=pathlib.Path,
+        help="the --out of polysketch-train (its newest checkpoint is exported), or one of its checkpoints",
+    )
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="the new folder")
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="server",
+        help="server: a model folder (docs/model-format.md). flax: ckpt.msgpack and config.json, which the authors' code and"
+        " tools/convert read (default server)",
+    )
+    parser.add_argument("--dtype", choices=STORAGE_DTYPES, default="f32", help="storage of the tensors (default f32)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing model folder")
+    return parser.parse_args(argv)
+
+
+def command(argv: list[str]) -> None:
+    args = parse(argv)
+    model, settings, folder = load_run(args.run)
+    export_model(
+        model,
+        args.out,
+        tokenizer=folder.tokenizer if folder.tokenizer.exists() else None,
+        form=args.format,
+        dtype=args.dtype,
+        sketch_seed=settings.sketch_seed,
+        overwrite=args.overwrite,
+    )
+
+
+def main() -> None:
+    errors.run(command)
+
+
+if __name__ == "__main__":
+    main()
