@@ -1,4 +1,5 @@
-// polysketch-cuda-bench [GB/s TFLOP/s]: times of the kernels alone. Useful FLOP and bytes are those
+// polysketch-cuda-bench [--only TEXT] [GB/s TFLOP/s]: times of the kernels alone, of those whose
+// names contain TEXT. Useful FLOP and bytes are those
 // of docs/gpu.md: symmetric features, one read of the state, half a block of near keys. The
 // arguments are the ceilings of this machine, to which shares refer (bench/cuda_peer.py measures
 // them).
@@ -6,6 +7,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -55,6 +57,7 @@ struct Network {
 // queries and keys are sketched first.
 void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& spec, int batch,
                     int rows, int64_t position, const Network* network = nullptr) {
+  if (!Bench::Wanted(name)) return;
   const double features = spec.features(), d = spec.head_dim, r = spec.sketch_size;
   const double tokens = static_cast<double>(batch) * rows * spec.heads;
   // Half a block of near keys; KV kinds: all keys before the mean row.
@@ -147,6 +150,11 @@ std::unique_ptr<CudaBackend> OpenBackend() {
 }
 
 int Main(int argc, char** argv) {
+  if (argc > 2 && std::strcmp(argv[1], "--only") == 0) {
+    Bench::SetOnly(argv[2]);
+    argv += 2;
+    argc -= 2;
+  }
   const double gigabytes = argc > 1 ? std::atof(argv[1]) : 0;
   const double teraflops = argc > 2 ? std::atof(argv[2]) : 0;
   const std::unique_ptr<CudaBackend> backend = OpenBackend();

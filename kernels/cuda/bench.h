@@ -8,6 +8,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/backend.h"
@@ -32,9 +33,14 @@ class Bench {
                 "share");
   }
 
+  // Only lines whose names contain `text` are measured.
+  static void SetOnly(std::string text) { only_ = std::move(text); }
+  static bool Wanted(const std::string& name) { return name.find(only_) != std::string::npos; }
+
   // Measures `work` and prints its line. `work` may allocate in its first call; from the second
   // call on it only launches kernels. flop, bytes: useful work of a call.
   void Run(const std::string& name, double flop, double bytes, const std::function<void()>& work) {
+    if (!Wanted(name)) return;
     work();
     device_->Synchronize();
     cudaGraph_t graph = nullptr;
@@ -96,6 +102,8 @@ class Bench {
  private:
   static constexpr int kRepeats = 11;
   static constexpr size_t kFlushBytes = size_t{256} << 20;  // several times the L2 of any GPU
+
+  static inline std::string only_;
 
   CudaBackend* const backend_;
   Device* const device_;
