@@ -20,6 +20,7 @@ constexpr int64_t kPartialBytes = int64_t{256} << 20;
 constexpr int64_t kSharedLimit = 160 << 10;
 constexpr int kMoveThreads = 128;
 constexpr unsigned kMoveSlices = 64;
+constexpr unsigned kStoreSlices = 1024;
 
 int64_t Align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -45,6 +46,8 @@ int TensorHeadSize(const AttentionSpec& spec) {
   }
 }
 
+int NearPower(const AttentionSpec& spec) { return spec.mixed() ? spec.near_power : 2; }
+
 AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInput& input,
                        float* out) {
   AttentionShape shape;
@@ -68,7 +71,7 @@ AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInpu
       shape.near_power = 1;
       break;
     default:
-      shape.near_power = spec.mixed() ? spec.near_power : 2;
+      shape.near_power = NearPower(spec);
   }
   shape.stabilizer = spec.stabilizer;
   shape.layer = layer;
@@ -107,10 +110,12 @@ struct GeneralKernels {
   Device* device;
   AttentionShape shape;
 
-  void Store(const JobList<StoreJob>& list) const {
-    const unsigned depth = std::min(kMoveSlices, MaxCount(list));
-    device->Launch(StoreTokens<T>, Grid(list, shape, depth), kMoveThreads, 0, shape,
-                   list.on_device);
+  void Store(const JobList<StoreJob>& list, int32_t* counters = nullptr, int64_t count = 0) const {
+    const int64_t chunks =
+        StoreChunks(shape.near_dim) + StoreChunks(shape.d) + StoreChunks(shape.far_dim);
+    const unsigned depth = std::min(kStoreSlices, CeilDiv(MaxCount(list) * chunks, kMoveThreads));
+    device->Launch(StoreTokens<T>, Grid(list, shape, depth), kMoveThreads, 0, shape, list.on_device,
+                   counters, static_cast<int>(count));
   }
   void Copy(const JobList<CopyJob>& list) const {
     device->Launch(CopyTokens<T>, Grid(list, shape, 16), kMoveThreads, 0, shape, list.on_device);
@@ -121,12 +126,15 @@ struct GeneralKernels {
     device->Launch(ScanStates<Format>, Grid(list, shape, slices), kMoveThreads, 0, shape,
                    list.on_device, partials, snapshots, plan.snapshot_bytes, plan.snapshot_z);
   }
+  void Walk(const JobList<WalkJob>& list, uint8_t*, const PlanShape&, int32_t*) const {
+    PS_CHECK(list.jobs.empty());
+  }
   void Fold(const JobList<FoldJob>& list, float* partials) const {
     const unsigned slices = Slices(int64_t{shape.features} * (shape.d + 1));
     device->Launch(FoldGeneral<T>, Grid(list, shape, slices), kMoveThreads, 0, shape,
                    list.on_device, partials);
   }
-  void Tiles(const JobList<AttendJob>& list) const {
+  void Tiles(const JobList<AttendJob>& list, int32_t*, bool) const {
     const size_t shared = GeneralShared(shape.d, shape.far_dim, shape.near_dim) * sizeof(float);
     device->Launch(AttendGeneral<T>, Grid(list, shape, MaxCount(list)), kGeneralThreads, shared,
                    shape, list.on_device);
@@ -141,7 +149,7 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState> {
     device->Launch(FoldTensor<D>, Grid(list, shape, CeilDiv(shape.features, kPartFeatures)),
                    kFoldThreads, FoldShared<D>(shape.far_dim), shape, list.on_device, partials);
   }
-  void Tiles(const JobList<AttendJob>& list) const {
+  void Tiles(const JobList<AttendJob>& list, int32_t*, bool) const {
     device->Launch(AttendTiles<D>, Grid(list, shape, 1), kTileThreads,
                    TilesShared<D>(shape.far_dim, shape.near_dim), shape, list.on_device);
   }
@@ -155,6 +163,35 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState> {
   }
 };
 
+// The kernels by warpgroups where they exist, which compute the same bits as those above.
+template <int NEAR, int POWER>
+struct GroupKernels : TensorKernels<64> {
+  void Walk(const JobList<WalkJob>& list, uint8_t* snapshots, const PlanShape& plan,
+            int32_t* counters) const {
+    const dim3 grid(static_cast<unsigned>(shape.features / kWalkFeatures),
+                    static_cast<unsigned>(shape.heads), static_cast<unsigned>(list.jobs.size()));
+    device->Launch(WalkSegments, grid, kWalkThreads, WalkMemory::kBytes, shape, list.on_device,
+                   snapshots, plan.snapshot_bytes, plan.snapshot_z, Progress(counters));
+  }
+  void Tiles(const JobList<AttendJob>& list, int32_t* counters, bool after_walk) const {
+    const dim3 grid(static_cast<unsigned>(shape.heads), static_cast<unsigned>(list.jobs.size()));
+    device->LaunchIn(after_walk ? Order::kOverlap : Order::kAfter, AttendGroups<NEAR, POWER>, grid,
+                     kGroupThreads, GroupMemory::Bytes(shape.far_dim), shape, list.on_device,
+                     Progress(counters));
+  }
+  WalkProgress Progress(int32_t* counters) const {
+    return {counters, shape.features, shape.heads};
+  }
+};
+
+// Whether GroupKernels exist for this spec.
+bool HasGroupKernels(const AttentionSpec& spec) {
+  const int power = NearPower(spec);
+  return TensorHeadSize(spec) == 64 && spec.sketched() &&
+         (spec.near_dim() == 64 || spec.near_dim() == 32) && (power == 2 || power == 4) &&
+         GroupMemory::Bytes(spec.far_dim()) <= kSharedLimit;
+}
+
 PlanShape PlanShapeOf(const AttentionSpec& spec) {
   PlanShape shape;
   const int tensor = TensorHeadSize(spec);
@@ -166,10 +203,17 @@ PlanShape PlanShapeOf(const AttentionSpec& spec) {
     shape.few_rows = 16;
     shape.far_parts = (spec.features() + kPartFeatures - 1) / kPartFeatures;
   }
+  shape.walks = HasGroupKernels(spec);
+  static_assert(TileRows<64>() == kGroupRows);
   const int64_t element = spec.state_format == StateFormat::kBf16 ? 2 : 4;
   shape.snapshot_z = Align(int64_t{spec.features()} * spec.head_dim * element);
   shape.snapshot_bytes = shape.snapshot_z + Align(int64_t{spec.features()} * 4);
   return shape;
+}
+
+// Counters of the walks of a plan (WalkProgress).
+int64_t CountersOf(const AttentionSpec& spec, const AttentionPlan& plan) {
+  return std::ssize(plan.walks.jobs) * spec.heads * (spec.features() / 16);
 }
 
 }  // namespace
@@ -180,6 +224,10 @@ void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const 
   if (!device_->status().ok()) return;
   const AttentionShape shape = ShapeOf(spec, layer, input, out);
   for (const AttentionPlan& plan : plans_) {
+    if (HasGroupKernels(spec)) {
+      RunByGroups(shape, plan);
+      continue;
+    }
     switch (TensorHeadSize(spec)) {
       case 32:
         RunPlan(TensorKernels<32>{device_, shape}, plan);
@@ -200,16 +248,28 @@ void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const 
   }
 }
 
+void AttentionRunner::RunByGroups(const AttentionShape& shape, const AttentionPlan& plan) {
+  const bool square = shape.near_power == 2;
+  if (shape.near_dim == 64) {
+    square ? RunPlan(GroupKernels<64, 2>{{{device_, shape}}}, plan)
+           : RunPlan(GroupKernels<64, 4>{{{device_, shape}}}, plan);
+  } else {
+    square ? RunPlan(GroupKernels<32, 2>{{{device_, shape}}}, plan)
+           : RunPlan(GroupKernels<32, 4>{{{device_, shape}}}, plan);
+  }
+}
+
 template <typename Kernels>
 void AttentionRunner::RunPlan(const Kernels& kernels, const AttentionPlan& plan) {
   // A kernel with an empty list is not launched.
   kernels.Fold(plan.early_folds, partials_.data());
   kernels.Scan(plan.early_scans, partials_.data(), snapshots_.data(), shape_);
   kernels.Copy(plan.copies);
-  kernels.Store(plan.stores);
+  kernels.Store(plan.stores, counters_.data(), CountersOf(planned_spec_, plan));
   kernels.Fold(plan.folds, partials_.data());
   kernels.Scan(plan.scans, partials_.data(), snapshots_.data(), shape_);
-  kernels.Tiles(plan.tiles);
+  kernels.Walk(plan.walks, snapshots_.data(), shape_, counters_.data());
+  kernels.Tiles(plan.tiles, counters_.data(), !plan.walks.jobs.empty());
   kernels.Few(plan, results_.data());
   kernels.Store(plan.late_stores);
 }
@@ -277,7 +337,7 @@ void AttentionRunner::Reserve(const AttentionSpec& spec, int64_t rows, int64_t s
   const int64_t pieces = rows / std::min<int64_t>(shape.tile_rows, spec.block) + 1;
   const int64_t groups =
       max.partials > 0 ? 1 + (rows / spec.block + 2 * segments) / max.partials : 1;
-  jobs_.Grow(device_, (10 * segments + 2 * pieces) * sizeof(AttendJob) + groups * 9 * 16);
+  jobs_.Grow(device_, (10 * segments + 2 * pieces) * sizeof(AttendJob) + groups * 10 * 16);
 }
 
 WorkspaceAddresses AttentionRunner::Workspace(const AttentionSpec& spec, const PlanShape& shape,
@@ -295,6 +355,7 @@ WorkspaceAddresses AttentionRunner::Workspace(const AttentionSpec& spec, const P
   partials_.Grow(device_, needs.partials * spec.heads * spec.features() * (spec.head_dim + 1));
   addresses.tables = reinterpret_cast<uint64_t>(tables_.Grow(device_, needs.blocks));
   results_.Grow(device_, needs.parts * spec.heads * (spec.head_dim + 2));
+  counters_.Grow(device_, needs.walks * spec.heads * (spec.features() / 16));
   return addresses;
 }
 

@@ -11,6 +11,8 @@
 
 namespace polysketch::cuda {
 
+struct AttentionShape;
+
 class AttentionRunner {
  public:
   explicit AttentionRunner(Device* device) : device_(device) {}
@@ -39,6 +41,7 @@ class AttentionRunner {
   WorkspaceAddresses Workspace(const AttentionSpec& spec, const PlanShape& shape,
                                const WorkspaceNeeds& needs);
   void Upload();
+  void RunByGroups(const AttentionShape& shape, const AttentionPlan& plan);
   template <typename Kernels>
   void RunPlan(const Kernels& kernels, const AttentionPlan& plan);
 
@@ -53,6 +56,7 @@ class AttentionRunner {
   DeviceArray<uint8_t> far_keys_, near_keys_, values_, snapshots_;
   DeviceArray<uint8_t*> tables_;
   DeviceArray<float> partials_, results_;
+  DeviceArray<int32_t> counters_;  // of walks
 };
 
 }  // namespace polysketch::cuda

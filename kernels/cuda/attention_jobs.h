@@ -57,6 +57,14 @@ struct ScanJob {
   int32_t count = 0;
 };
 
+// FoldJob and ScanJob in one: adds `count` full blocks of consecutive tokens to a state.
+struct WalkJob {
+  TokenArrays from;          // of the first block
+  HeadArray sums, weights;   // S and z
+  int64_t snapshots = 0;     // first index; one for each block
+  int32_t count = 0;         // blocks
+};
+
 // Computes the queries of tokens in one block.
 struct AttendJob {
   TokenArrays keys;  // of this block
@@ -68,6 +76,9 @@ struct AttendJob {
   int32_t count = 0;         // rows
   int32_t block_offset = 0;  // offset of the first token in its block
   int32_t past = 0;          // 1 if there is a far state
+  // The walk that stores the far state, or -1, and how many states it has stored by then.
+  int32_t walk = -1;
+  int32_t stored = 0;
 };
 
 }  // namespace polysketch::cuda

@@ -78,11 +78,7 @@ class Planner {
                                 static_cast<int32_t>(offset)});
     const int64_t folds = last_block - first_block;
     const int64_t snapshots = needs.snapshots;
-    plan.scans.jobs.push_back(
-        {sums, weights, needs.partials, snapshots, static_cast<int32_t>(folds)});
-    for (int64_t i = 0; i < folds; ++i) {
-      plan.folds.jobs.push_back({Gathered(gathered + i * b), needs.partials++});
-    }
+    AddBlocks(gathered, sums, weights, snapshots, static_cast<int32_t>(folds));
     needs.snapshots += folds;
 
     int64_t row = 0;
@@ -94,16 +90,34 @@ class Planner {
       const bool snapshot = i < folds;
       const HeadArray far = snapshot ? Snapshot(snapshots + i, 0) : sums;
       const HeadArray z = snapshot ? Snapshot(snapshots + i, shape_.snapshot_z) : weights;
-      Queries({Gathered(gathered + i * b), nullptr, far, z, block, 0,
-               static_cast<int32_t>(segment.first_row + row), static_cast<int32_t>(count),
-               static_cast<int32_t>(from), block > 0},
-              true);
+      AttendJob job{Gathered(gathered + i * b), nullptr, far, z, block, 0,
+                    static_cast<int32_t>(segment.first_row + row), static_cast<int32_t>(count),
+                    static_cast<int32_t>(from), block > 0};
+      if (shape_.walks) {
+        job.walk = static_cast<int32_t>(plan.walks.jobs.size()) - 1;
+        job.stored = static_cast<int32_t>(i + 1);
+      }
+      Queries(job, true);
       row += count;
     }
     const int64_t tail = position + segment.rows - last_block * b;
     plan.late_stores.jobs.push_back({Buffer(state), nullptr, 0,
                                      static_cast<int32_t>(segment.first_row + segment.rows - tail),
                                      static_cast<int32_t>(tail), 0});
+  }
+
+  // Adds `count` full blocks, from token `first` of the workspace on, to a state.
+  void AddBlocks(int64_t first, const HeadArray& sums, const HeadArray& weights, int64_t snapshots,
+                 int32_t count) {
+    if (shape_.walks) {
+      plan.walks.jobs.push_back({Gathered(first), sums, weights, snapshots, count});
+      ++needs.walks;
+      return;
+    }
+    plan.scans.jobs.push_back({sums, weights, needs.partials, snapshots, count});
+    for (int32_t i = 0; i < count; ++i) {
+      plan.folds.jobs.push_back({Gathered(first + i * spec_.block), needs.partials++});
+    }
   }
 
   void AddCached(const Segment& segment) {
@@ -169,6 +183,7 @@ void WorkspaceNeeds::Include(const WorkspaceNeeds& other) {
   snapshots = std::max(snapshots, other.snapshots);
   parts = std::max(parts, other.parts);
   blocks = std::max(blocks, other.blocks);
+  walks = std::max(walks, other.walks);
 }
 
 WorkspaceNeeds NeedsOf(const PlanShape& shape, std::span<const Segment> segments) {
@@ -189,7 +204,9 @@ WorkspaceNeeds MaxNeeds(const PlanShape& shape, int64_t rows, int64_t segments, 
   // A segment of n >= 2 rows that touches k >= 2 blocks fills k - 2 of them: k b <= n + 2 b.
   max.tokens = rows + 2 * b * std::min(segments, rows / 2);
   max.snapshots = rows / b + segments;
-  max.partials = max.snapshots + segments;  // and blocks that were full before
+  // Blocks that were full before, and those of the segments.
+  max.walks = shape.walks ? segments : 0;
+  max.partials = shape.walks ? segments : max.snapshots + segments;
   // Jobs of few rows: the ends of a segment, or all of it if blocks are small.
   const int64_t few = b <= shape.few_rows ? rows : std::min(rows, 2 * segments * shape.few_rows);
   max.parts = few * (shape.far_parts + NearParts(b));

@@ -18,6 +18,7 @@ struct WorkspaceNeeds {
   int64_t snapshots = 0;  // far states
   int64_t parts = 0;      // rows of results of parts
   int64_t blocks = 0;     // of KV states
+  int64_t walks = 0;      // jobs in `walks`
 
   // Raises each size to that of `other`.
   void Include(const WorkspaceNeeds& other);
@@ -47,6 +48,7 @@ struct AttentionPlan {
   JobList<StoreJob> stores;
   JobList<FoldJob> folds;
   JobList<ScanJob> scans;
+  JobList<WalkJob> walks;    // instead of folds and scans
   JobList<AttendJob> tiles;  // many rows
   JobList<AttendJob> few;    // at most `few_rows` rows
   JobList<StoreJob> late_stores;
@@ -61,6 +63,7 @@ struct AttentionPlan {
     visit(plan.stores);
     visit(plan.folds);
     visit(plan.scans);
+    visit(plan.walks);
     visit(plan.tiles);
     visit(plan.few);
     visit(plan.late_stores);
@@ -72,6 +75,7 @@ struct PlanShape {
   int64_t tile_rows = 1;       // maximum rows of a job in `tiles`
   int64_t few_rows = 0;        // maximum rows of a job in `few`
   int64_t far_parts = 0;       // parts of the far sum
+  bool walks = false;          // whether blocks are added by WalkJobs
   int64_t snapshot_bytes = 0;  // S as queries read it, and z, of one head
   int64_t snapshot_z = 0;      // offset of z in a snapshot
 };

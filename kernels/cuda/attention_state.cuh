@@ -3,32 +3,63 @@
 #pragma once
 
 #include "kernels/cuda/attention_shape.cuh"
+#include "kernels/cuda/attention_walk.cuh"
 
 namespace polysketch::cuda {
 
+constexpr int kStoreChunk = 8;  // elements
+
+// Stores chunk `chunk` of a row of `width` elements, rounded to T.
 template <typename T>
-__device__ void RoundRow(const float* from, int width, T* to) {
-  for (int i = threadIdx.x; i < width; i += blockDim.x) Round(from[i], to + i);
+__device__ __forceinline__ void StoreChunk(const float* from, int width, int chunk, T* to) {
+  const int first = chunk * kStoreChunk;
+  from += first;
+  to += first;
+  const uint64_t places = reinterpret_cast<uint64_t>(from) | reinterpret_cast<uint64_t>(to);
+  if (sizeof(T) == 2 && first + kStoreChunk <= width && places % 16 == 0) {
+    const float4 a = reinterpret_cast<const float4*>(from)[0];
+    const float4 b = reinterpret_cast<const float4*>(from)[1];
+    *reinterpret_cast<uint4*>(to) = {PackBf16(a.x, a.y), PackBf16(a.z, a.w), PackBf16(b.x, b.y),
+                                     PackBf16(b.z, b.w)};
+    return;
+  }
+  for (int i = 0; i < min(kStoreChunk, width - first); ++i) Round(from[i], to + i);
 }
 
-// blockIdx: job, head, first row; a thread block stores every gridDim.z-th row.
+__host__ __device__ constexpr int StoreChunks(int width) {
+  return (width + kStoreChunk - 1) / kStoreChunk;
+}
+
+// blockIdx: job, head, slice. A thread stores a chunk of a row of one of the arrays at a time. Sets
+// the counters [count] of a walk that follows to zero.
 template <typename T>
-__global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs) {
+__global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t* counters,
+                            int count) {
+  if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) {
+    for (int i = threadIdx.x; i < count; i += static_cast<int>(blockDim.x)) counters[i] = 0;
+  }
   const StoreJob& job = jobs[blockIdx.x];
   const int head = blockIdx.y, layer = shape.layer;
   T* near_keys = Array<T>(job.to.near_keys, job.table, job.block, layer, head);
   T* values = Array<T>(job.to.values, job.table, job.block, layer, head);
-  for (int row = blockIdx.z; row < job.count; row += gridDim.z) {
-    const int64_t m = job.row + row;
-    const int64_t token = job.first + row;
-    const float* near = shape.near_k + (m * shape.heads + head) * shape.near_dim;
-    RoundRow(near, shape.near_dim, near_keys + token * shape.near_dim);
-    RoundRow(shape.v + m * shape.v_stride + static_cast<int64_t>(head) * shape.d, shape.d,
-             values + token * shape.d);
-    // In unmixed kinds the far keys equal the near keys; the workspace has both.
-    if (shape.far_dim > 0) {
-      const float* far = shape.far_k + (m * shape.heads + head) * shape.far_dim;
-      RoundRow(far, shape.far_dim, At<T>(job.to.far_keys, layer, head) + token * shape.far_dim);
+  // In unmixed kinds the far keys equal the near keys; the workspace has both.
+  T* far_keys = shape.far_dim > 0 ? At<T>(job.to.far_keys, layer, head) : nullptr;
+  const int near = StoreChunks(shape.near_dim), near_and_values = near + StoreChunks(shape.d);
+  const int chunks = near_and_values + StoreChunks(shape.far_dim);
+  const int total = job.count * chunks;
+  for (int i = static_cast<int>(blockIdx.z * blockDim.x + threadIdx.x); i < total;
+       i += static_cast<int>(gridDim.z * blockDim.x)) {
+    const int row = i / chunks, chunk = i % chunks;
+    const int64_t m = job.row + row, token = job.first + row, of_head = m * shape.heads + head;
+    if (chunk < near) {
+      StoreChunk(shape.near_k + of_head * shape.near_dim, shape.near_dim, chunk,
+                 near_keys + token * shape.near_dim);
+    } else if (chunk < near_and_values) {
+      StoreChunk(shape.v + m * shape.v_stride + static_cast<int64_t>(head) * shape.d, shape.d,
+                 chunk - near, values + token * shape.d);
+    } else {
+      StoreChunk(shape.far_k + of_head * shape.far_dim, shape.far_dim, chunk - near_and_values,
+                 far_keys + token * shape.far_dim);
     }
   }
 }
@@ -113,6 +144,52 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
       z[e - sums] = value;
     }
   }
+}
+
+// Adds blocks to the states of a segment, and stores what the queries of each block read. blockIdx:
+// 64 features, head, job.
+__global__ void __launch_bounds__(kWalkThreads)
+    WalkSegments(AttentionShape shape, const WalkJob* jobs, uint8_t* snapshots,
+                 int64_t snapshot_bytes, int64_t snapshot_z, WalkProgress progress) {
+  LetNextKernelBegin();
+  const WalkJob job = jobs[blockIdx.z];
+  const int head = blockIdx.y, feature = WalkFeature();
+  const int64_t size = static_cast<int64_t>(shape.features) * 64;
+  uint8_t* S = At<uint8_t>(job.sums, shape.layer, head);
+  float* z = At<float>(job.weights, shape.layer, head);
+  uint8_t* snapshot = snapshots + (job.snapshots * shape.heads + head) * snapshot_bytes;
+  const int64_t next = shape.heads * snapshot_bytes;
+  const auto store = [&](const WalkSums& state, int index) {
+    if (index > 0) progress.Add(blockIdx.z, head, feature, index);
+    StoreSnapshot(feature, state, reinterpret_cast<Bf16*>(snapshot),
+                  reinterpret_cast<float*>(snapshot + snapshot_z));
+    snapshot += next;
+  };
+  WalkSums state;
+  state.Clear();
+  state.Visit(
+      feature,
+      [&](int64_t at, float* low, float* high) {
+        *low = PlaneState::Load(S, size, at);
+        *high = PlaneState::Load(S, size, at + 1);
+      },
+      [&](int64_t f, float* weight) { *weight = z[f]; });
+  store(state, 0);
+  const WalkRows rows{{At<Bf16>(job.from.far_keys, shape.layer, head), shape.far_dim},
+                      {At<Bf16>(job.from.values, shape.layer, head), 64},
+                      static_cast<int64_t>(job.count) * shape.block,
+                      shape.block};
+  WalkBlocks(rows, shape.tiles, &state, [&](int block, WalkSums* sums) {
+    if (block + 1 < job.count) store(*sums, block + 1);
+  });
+  state.Visit(
+      feature,
+      [&](int64_t at, const float* low, const float* high) {
+        PlaneState::Store(*low, S, size, at);
+        PlaneState::Store(*high, S, size, at + 1);
+      },
+      [&](int64_t f, const float* weight) { z[f] = *weight; });
+  progress.Add(blockIdx.z, head, feature, job.count + 1);
 }
 
 }  // namespace polysketch::cuda

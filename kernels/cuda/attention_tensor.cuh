@@ -1,7 +1,9 @@
 // The tensor core kernels of attention: bf16 states, head sizes 32, 64 and 128.
 #pragma once
 
+#include "kernels/cuda/attention_group.cuh"
 #include "kernels/cuda/attention_parts.cuh"
+#include "kernels/cuda/attention_walk.cuh"
 
 namespace polysketch::cuda {
 
@@ -148,17 +150,74 @@ __global__ void __launch_bounds__(kTileThreads)
   const int lane = thread % kWarpSize, t = lane % 4;
   ForRows<M>([&](int m, int half, int r) {
     const float weights = __shfl_sync(kFullWarp, total.weights[m][2 * half], lane - t);
-    const float denominator = shape.stabilizer + weights;
     if (row + r >= job.count) return;
+    const float inverse = 1.0f / (shape.stabilizer + weights);
     float* out = shape.out + (static_cast<int64_t>(job.row + row + r) * shape.heads + head) * D;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        out[8 * n + 2 * t + i] = total.values[m][n][2 * half + i] / denominator;
+        out[8 * n + 2 * t + i] = total.values[m][n][2 * half + i] * inverse;
       }
     }
   });
+}
+
+// AttendTiles by warpgroups (attention_group.cuh). May run while the walk stores the states: the
+// thread blocks that run first need the states that are stored first. blockIdx: head, job.
+template <int NEAR, int POWER>
+__global__ void __launch_bounds__(kGroupThreads, 2)
+    AttendGroups(AttentionShape shape, const AttendJob* jobs, WalkProgress progress) {
+  const AttendJob& job = jobs[blockIdx.y];
+  const int head = blockIdx.x, layer = shape.layer;
+  const GroupMemory memory(SharedMemory<uint8_t>(), shape.far_dim);
+  const GroupRows rows{At<Bf16>(job.sums, layer, head),
+                       At<float>(job.weights, layer, head),
+                       {At<Bf16>(job.keys.near_keys, layer, head), NEAR},
+                       {At<Bf16>(job.keys.values, layer, head), 64},
+                       shape.tiles,
+                       shape.features,
+                       job.past != 0,
+                       job.block_offset,
+                       job.count,
+                       shape.stabilizer};
+  GroupAttention<NEAR, POWER> attention(rows, memory);
+  if (job.walk >= 0) {
+    progress.Await(job.walk, head, job.stored);
+    __syncthreads();
+  }
+  attention.Begin();
+  const int64_t first = static_cast<int64_t>(job.row) * shape.heads + head;
+  for (int i = threadIdx.x; i < kGroupRows * NEAR / 8; i += kGroupThreads) {
+    const int row = i / (NEAR / 8), chunk = i % (NEAR / 8);
+    float4 low{}, high{};
+    if (row < rows.count) {
+      const float* q = shape.near_q + (first + static_cast<int64_t>(row) * shape.heads) * NEAR;
+      low = reinterpret_cast<const float4*>(q)[2 * chunk];
+      high = reinterpret_cast<const float4*>(q)[2 * chunk + 1];
+    }
+    memory.StoreNear(row, chunk, {PackBf16(low.x, low.y), PackBf16(low.z, low.w),
+                                  PackBf16(high.x, high.y), PackBf16(high.z, high.w)});
+  }
+  const int quads = shape.far_dim / 4;
+  for (int i = threadIdx.x; rows.past && i < kGroupRows * quads; i += kGroupThreads) {
+    const int row = i / quads, quad = i % quads;
+    float4 q{};
+    if (row < rows.count) {
+      q = reinterpret_cast<const float4*>(
+          shape.far_q + (first + static_cast<int64_t>(row) * shape.heads) * shape.far_dim)[quad];
+    }
+    memory.StoreFar(row, quad, PackBf16(q.x, q.y), PackBf16(q.z, q.w));
+  }
+  attention.Run(
+      [&](int row, int column, float low, float high) {
+        *reinterpret_cast<float2*>(
+            shape.out + (first + static_cast<int64_t>(row) * shape.heads) * 64 + column) = {low,
+                                                                                            high};
+      },
+      [](int, float) {});
+  // The kernels after this one follow the walk too: the last thread block waits for its end.
+  if (blockIdx.y + 1 == gridDim.y && blockIdx.x + 1 == gridDim.x) AwaitLastKernel();
 }
 
 // Floats of the result of a row and part: values [D], the sum of weights, the top.
@@ -228,8 +287,9 @@ __global__ void JoinParts(AttentionShape shape, const AttendJob* jobs, const flo
       value = joint.Add(value, of_row[column]);
       weights = joint.Add(weights, of_row[D]);
     }
+    const float inverse = 1.0f / (shape.stabilizer + weights);
     shape.out[(static_cast<int64_t>(job.row + r) * shape.heads + head) * D + column] =
-        value / (shape.stabilizer + weights);
+        value * inverse;
   }
 }
 

@@ -75,8 +75,14 @@ class Device {
   template <typename... Parameters, typename... Arguments>
   void Launch(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
               Arguments... arguments) {
+    LaunchIn(Order::kAfter, kernel, grid, threads, shared, arguments...);
+  }
+  template <typename... Parameters, typename... Arguments>
+  void LaunchIn(Order order, void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
+                Arguments... arguments) {
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || !BeforeLaunch()) return;
-    Check(LaunchOn(stream_, kernel, grid, threads, shared, static_cast<Parameters>(arguments)...),
+    Check(LaunchOn(stream_, order, kernel, grid, threads, shared,
+                   static_cast<Parameters>(arguments)...),
           "a kernel's launch");
   }
 

@@ -15,11 +15,11 @@ using Bf16 = uint16_t;
 constexpr unsigned kFullWarp = 0xffffffffu;
 constexpr int kWarpSize = 32;
 
-// The block's dynamic shared memory, aligned to 16 bytes.
+// The block's dynamic shared memory, aligned to 1,024 bytes.
 template <typename T>
 __device__ __forceinline__ T* SharedMemory() {
 #if defined(__CUDACC__)
-  extern __shared__ __align__(16) unsigned char polysketch_shared[];
+  extern __shared__ __align__(1024) unsigned char polysketch_shared[];
   return reinterpret_cast<T*>(polysketch_shared);
 #else
   return static_cast<T*>(simt::DynamicShared());
@@ -226,6 +226,44 @@ __device__ __forceinline__ void WaitCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 #else
   simt::WaitCopies(kPending);
+#endif
+}
+
+// Lets the next kernel of the stream begin, if it is launched with kOverlap (launch.h), once every
+// thread block of this one has come here or ended.
+__device__ __forceinline__ void LetNextKernelBegin() {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// In a kernel launched with kOverlap: waits until the kernel before it has ended.
+__device__ __forceinline__ void AwaitLastKernel() {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Sets a counter of global memory after all that this thread, and the lanes that it has synchronised
+// with, stored before.
+__device__ __forceinline__ void Publish(int32_t* counter, int32_t value) {
+#if defined(__CUDACC__)
+  __threadfence();
+  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+#else
+  *counter = value;
+#endif
+}
+
+// Waits until a counter is at least `value`. What was stored before is visible to this thread after.
+__device__ __forceinline__ void AwaitCounter(const int32_t* counter, int32_t value) {
+#if defined(__CUDACC__)
+  int32_t found;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");
+  } while (found < value);
+#else
+  if (*counter < value) std::abort();  // kernels run one after the other
 #endif
 }
 

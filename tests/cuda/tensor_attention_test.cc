@@ -73,6 +73,10 @@ TEST_F(TensorAttentionTest, AnySplitAnyNeighbourAnySchedule) {
   Random random(3);
   const std::pair<AttentionKind, Shape> cases[] = {
       {AttentionKind::kLearnedSketchMixed, {2, 32, 16, 40, 101}},
+      // Warpgroups: near keys of 64 and of 32 columns, an odd number of pairs of tiles.
+      {AttentionKind::kLearnedSketchMixed, {1, 64, 32, 80, 290}},
+      {AttentionKind::kLearnedSketch, {1, 64, 32, 24, 70}},
+      {AttentionKind::kLearnedSketchMixed, {1, 64, 16, 136, 300}},
       {AttentionKind::kRandomSketch, {1, 32, 16, 16, 53}},
       {AttentionKind::kPerformer, {1, 32, 16, 16, 53}},
       {AttentionKind::kSoftmax, {1, 32, 0, 24, 90}},

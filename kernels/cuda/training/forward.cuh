@@ -69,11 +69,12 @@ __global__ void __launch_bounds__(kTileThreads)
     if (row + r >= tile.count) return;
     const int64_t token = tile.token + row + r;
     if (t == 0) denominators[shape.head() * shape.tokens + token] = denominator;
+    const float inverse = 1.0f / denominator;
     const int64_t offset = OffsetOf(shape, out, token);
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
-      StorePair(out, offset + 8 * n + 2 * t, total.values[m][n][2 * half] / denominator,
-                total.values[m][n][2 * half + 1] / denominator);
+      StorePair(out, offset + 8 * n + 2 * t, total.values[m][n][2 * half] * inverse,
+                total.values[m][n][2 * half + 1] * inverse);
     }
   });
 }

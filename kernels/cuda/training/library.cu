@@ -10,6 +10,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/training/forward.cuh"
 #include "kernels/cuda/training/gradients.cuh"
+#include "kernels/cuda/training/group.cuh"
 #include "kernels/cuda/training/plan.h"
 #include "kernels/cuda/training/states.cuh"
 
@@ -99,6 +100,9 @@ class Calls {
 
   cudaError_t Forward(const OutputRows& out, float* denominators) {
     ForGroups([&] {
+      if constexpr (D == 64) {
+        if (plan_.by_groups) return ForwardByGroups(out, denominators);
+      }
       WalkOver(shape_.far_k, shape_.v, nullptr, false);
       Launch(ForwardTiles<D>, TileGrid(TileRows<D>()), kTileThreads,
              TilesShared<D>(plan_.far_dim, plan_.near_dim), SnapshotsOfGroup(), out, denominators);
@@ -137,6 +141,36 @@ class Calls {
   }
 
  private:
+  void ForwardByGroups(const OutputRows& out, float* denominators) {
+    const bool square = plan_.near_power == 2;
+    const auto run = [&](auto kernel) {
+      const WalkProgress progress = WalkStatesByGroups();
+      const dim3 tiles = TileGrid(kGroupRows);
+      LaunchIn(plan_.blocks > 1 ? Order::kOverlap : Order::kAfter, kernel, dim3(tiles.y, tiles.x),
+               kGroupThreads, GroupMemory::Bytes(plan_.far_dim), SnapshotsOfGroup(), out,
+               denominators, progress);
+    };
+    if (plan_.near_dim == 64) {
+      square ? run(ForwardGroups<64, 2>) : run(ForwardGroups<64, 4>);
+    } else {
+      square ? run(ForwardGroups<32, 2>) : run(ForwardGroups<32, 4>);
+    }
+  }
+
+  // Stores the states that queries read.
+  WalkProgress WalkStatesByGroups() {
+    const WalkProgress progress{reinterpret_cast<int32_t*>(workspace_ + plan_.counters),
+                                plan_.features, static_cast<int>(group_)};
+    if (plan_.blocks < 2) return progress;
+    if (error_ == cudaSuccess) {
+      const size_t counters = static_cast<size_t>(group_) * progress.of_head() * sizeof(int32_t);
+      error_ = cudaMemsetAsync(progress.counters, 0, counters, stream_);
+    }
+    Launch(WalkForward, dim3(static_cast<unsigned>(plan_.features / kWalkFeatures), group_),
+           kWalkThreads, WalkMemory::kBytes, SnapshotsOfGroup(), progress);
+    return progress;
+  }
+
   template <typename Work>
   void ForGroups(const Work& work) {
     for (shape_.first = 0; shape_.first < plan_.heads; shape_.first += plan_.group) {
@@ -185,6 +219,10 @@ class Calls {
   void WalkOver(const TokenRows& rows, const TokenRows& values, const float* weights,
                 bool reverse) {
     if (plan_.blocks < 2) return;
+    if (plan_.by_groups && weights == nullptr) {
+      WalkStatesByGroups();
+      return;
+    }
     Walk walk{rows,
               values,
               weights,
@@ -207,8 +245,13 @@ class Calls {
   template <typename... Parameters, typename... Arguments>
   void Launch(void (*kernel)(TrainingShape, Parameters...), dim3 grid, int threads, size_t shared,
               const Arguments&... arguments) {
+    LaunchIn(Order::kAfter, kernel, grid, threads, shared, arguments...);
+  }
+  template <typename... Parameters, typename... Arguments>
+  void LaunchIn(Order order, void (*kernel)(TrainingShape, Parameters...), dim3 grid, int threads,
+                size_t shared, const Arguments&... arguments) {
     if (error_ != cudaSuccess) return;
-    error_ = LaunchOn(stream_, kernel, grid, threads, shared, shape_,
+    error_ = LaunchOn(stream_, order, kernel, grid, threads, shared, shape_,
                       static_cast<Parameters>(arguments)...);
   }
 

@@ -23,10 +23,12 @@ struct TrainingPlan {
   int64_t block = 0, blocks = 0;
   int64_t heads = 0;  // batch * heads
   int64_t group = 0;  // heads of a group
+  bool by_groups = false;  // whether the kernels of group.cuh run
   int ranges = 1;     // ranges of blocks in the walk over states
   // Offsets in the workspace, in bytes; a and e are those of the backward pass.
   int64_t snapshot_bytes = 0, snapshot_z = 0;
   int64_t partials = 0, a = 0, e = 0;
+  int64_t counters = 0;  // of the walk (WalkProgress)
   // Offsets of float16 inputs rounded to bf16, or -1; g is that of the backward pass.
   int64_t near_q = -1, near_k = -1, far_q = -1, far_k = -1, v = -1, g = -1;
   int64_t forward_bytes = 0, backward_bytes = 0;

@@ -27,7 +27,15 @@ struct TrainingShape {
   int64_t first = 0;  // first head of the group, in [0, batch * heads)
   TokenRows near_q, near_k, far_q, far_k, v;
 
-  __device__ __forceinline__ int64_t head() const { return first + blockIdx.y; }
+  int64_t own = -1;  // the head of the group, if it is not blockIdx.y
+  __device__ __forceinline__ int64_t head() const {
+    return first + (own < 0 ? static_cast<int64_t>(blockIdx.y) : own);
+  }
+  __device__ __forceinline__ TrainingShape OfHead(int64_t head) const {
+    TrainingShape shape = *this;
+    shape.own = head;
+    return shape;
+  }
   // Number of tokens of a block; the last block may have fewer.
   __device__ __forceinline__ int BlockTokens(int64_t block) const {
     const int64_t left = tokens - block * attention.block;
@@ -94,10 +102,12 @@ struct RowTile {
   int block_offset;      // of the first token
   int count;             // tokens
   int block_tokens;      // tokens of the block
-  __device__ __forceinline__ RowTile(const TrainingShape& shape, int rows) {
+  __device__ __forceinline__ RowTile(const TrainingShape& shape, int rows)
+      : RowTile(shape, rows, blockIdx.x) {}
+  __device__ __forceinline__ RowTile(const TrainingShape& shape, int rows, unsigned index) {
     const int per_block = (shape.attention.block + rows - 1) / rows;
-    block = blockIdx.x / per_block;
-    block_offset = static_cast<int>(blockIdx.x % per_block) * rows;
+    block = index / per_block;
+    block_offset = static_cast<int>(index % per_block) * rows;
     block_tokens = shape.BlockTokens(block);
     count = min(rows, block_tokens - block_offset);
     token = block * shape.attention.block + block_offset;

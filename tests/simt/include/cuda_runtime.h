@@ -23,6 +23,19 @@
 #define __launch_bounds__(...)
 #define __restrict__
 
+struct uint2 {
+  uint32_t x, y;
+};
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+struct float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+
 using dim3 = simt::Dim3;
 using simt::blockDim;
 using simt::blockIdx;
@@ -188,6 +201,13 @@ template <typename Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
   return cudaSuccess;
 }
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes = 0;

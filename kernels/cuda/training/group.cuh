@@ -1,0 +1,84 @@
+// The forward pass of training by warpgroups, for head size 64 and sketches: the kernels of serving
+// (attention_walk.cuh, attention_group.cuh) on arrays with strides. The queries run while the walk
+// over the states of their heads goes on.
+#pragma once
+
+#include "kernels/cuda/attention_group.cuh"
+#include "kernels/cuda/attention_walk.cuh"
+#include "kernels/cuda/training/shape.cuh"
+
+namespace polysketch::cuda {
+
+// The far states at the starts of all blocks but the first. blockIdx: 64 features, head.
+__global__ void __launch_bounds__(kWalkThreads)
+    WalkForward(TrainingShape shape, Snapshots snapshots, WalkProgress progress) {
+  LetNextKernelBegin();
+  const int feature = WalkFeature(), head = static_cast<int>(blockIdx.y);
+  const WalkRows rows{RowsFrom(shape, shape.far_k, 0), RowsFrom(shape, shape.v, 0),
+                      (shape.blocks - 1) * shape.attention.block, shape.attention.block};
+  WalkSums state;
+  state.Clear();
+  WalkBlocks(rows, shape.attention.tiles, &state, [&](int block, const WalkSums* sums) {
+    if (block > 0) progress.Add(0, head, feature, block);
+    uint8_t* snapshot = snapshots.Of(shape, block + 1);
+    StoreSnapshot(feature, *sums, reinterpret_cast<Bf16*>(snapshot),
+                  reinterpret_cast<float*>(snapshot + snapshots.z));
+  });
+  progress.Add(0, head, feature, static_cast<int>(shape.blocks) - 1);
+}
+
+// blockIdx: head, rows of a block.
+template <int NEAR, int POWER>
+__global__ void __launch_bounds__(kGroupThreads, 2)
+    ForwardGroups(TrainingShape heads, Snapshots snapshots, OutputRows out, float* denominators,
+                  WalkProgress progress) {
+  const int head = blockIdx.x;  // of the group
+  const TrainingShape shape = heads.OfHead(head);
+  const AttentionShape& sizes = shape.attention;
+  const RowTile tile(shape, kGroupRows, blockIdx.y);
+  const bool last = blockIdx.y + 1 == gridDim.y && blockIdx.x + 1 == gridDim.x;
+  if (tile.count <= 0) {
+    if (last) AwaitLastKernel();
+    return;
+  }
+  const GroupMemory memory(SharedMemory<uint8_t>(), sizes.far_dim);
+  const uint8_t* state = snapshots.data + (head * shape.blocks + tile.block) * snapshots.bytes;
+  const int64_t block_token = tile.token - tile.block_offset;
+  const GroupRows rows{reinterpret_cast<const Bf16*>(state),
+                       reinterpret_cast<const float*>(state + snapshots.z),
+                       RowsFrom(shape, shape.near_k, block_token),
+                       RowsFrom(shape, shape.v, block_token),
+                       sizes.tiles,
+                       sizes.features,
+                       tile.block > 0,
+                       tile.block_offset,
+                       tile.count,
+                       sizes.stabilizer};
+  const RowArray near = RowsFrom(shape, shape.near_q, tile.token);
+  CopySwizzled<kGroupRows, NEAR>(near.data, near.stride, tile.count, memory.near_q);
+  const RowArray far = RowsFrom(shape, shape.far_q, tile.token);
+  const int quads = sizes.far_dim / 4;
+  for (int i = threadIdx.x; rows.past && i < kGroupRows * quads; i += kGroupThreads) {
+    const int row = i / quads, quad = i % quads;
+    uint2 q{};
+    if (row < rows.count) q = reinterpret_cast<const uint2*>(far.row(row))[quad];
+    memory.StoreFar(row, quad, q.x, q.y);
+  }
+  if (rows.past) {
+    progress.Await(0, head, static_cast<int>(tile.block));
+    __syncthreads();
+  }
+  GroupAttention<NEAR, POWER> attention(rows, memory);
+  attention.Begin();
+  attention.Run(
+      [&](int row, int column, float low, float high) {
+        StorePair(out, OffsetOf(shape, out, tile.token + row) + column, low, high);
+      },
+      [&](int row, float denominator) {
+        denominators[shape.head() * shape.tokens + tile.token + row] = denominator;
+      });
+  // The kernels after this one follow the walk too: the last thread block waits for its end.
+  if (last) AwaitLastKernel();
+}
+
+}  // namespace polysketch::cuda
