@@ -248,8 +248,7 @@ __device__ __forceinline__ void AwaitLastKernel() {
 // with, stored before.
 __device__ __forceinline__ void Publish(int32_t* counter, int32_t value) {
 #if defined(__CUDACC__)
-  __threadfence();
-  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 #else
   *counter = value;
 #endif
