@@ -142,7 +142,9 @@ void Relay::Loop() {
 
 void Relay::CheckDeadlines(TimePoint now) {
   for (const auto& [id, connection] : connections_) {
-    if (connection->started()) {
+    if (connection->overdue(now)) {
+      connection->Close(Status());
+    } else if (connection->started()) {
       connection->Apply(connection->filter().CheckDeadlines(now));
     } else if (now - connection->accepted() > options_.handshake_timeout) {
       connection->Close(Unavailable("expected the preface of HTTP/2 within --handshake-timeout"));

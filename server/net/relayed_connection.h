@@ -36,6 +36,8 @@ class RelayedConnection {
   TimePoint accepted() const { return accepted_; }
   // Whether the connection is to be removed.
   bool closed() const { return closed_; }
+  // Whether gRPC has ended the connection and its client has had enough time to do so too.
+  bool overdue(TimePoint now) const;
   // Why the relay closed it; OK if the client or gRPC did.
   const Status& reason() const { return reason_; }
 
@@ -55,6 +57,10 @@ class RelayedConnection {
   void WriteServer();
   // Opens the server's side.
   void Start();
+  // After the last byte of gRPC: waits for the client to close the connection.
+  void Linger(TimePoint now);
+  // Lets epoll report the server's side no more.
+  void UnwatchServer();
   // Watches for what can be done next.
   void UpdateInterest();
   void Interest(int fd, uint64_t data, uint32_t wanted, uint32_t* current);
@@ -73,7 +79,9 @@ class RelayedConnection {
   int epoll_fd_ = -1;
   uint32_t client_interest_ = 0;
   uint32_t server_interest_ = 0;
-  bool server_ended_ = false;
+  bool server_watched_ = false;
+  bool lingers_ = false;
+  TimePoint lingers_since_{};
   bool closed_ = false;
   Status reason_;
 };
