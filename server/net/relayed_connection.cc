@@ -1,6 +1,8 @@
 #include "server/net/relayed_connection.h"
 
+#include <linux/sockios.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -21,8 +23,8 @@ constexpr size_t kTurnBytes = 32 << 10;
 // Buffers of an idle connection that are kept.
 constexpr size_t kKeptBytes = 16 << 10;
 
-// Time for the client to close the connection after the last bytes of gRPC. A socket that is closed
-// before its peer stops sending resets the connection, and bytes on their way are lost.
+// Time for the last bytes of gRPC to reach the client's machine. A socket that is closed before its
+// peer stops sending resets the connection, and bytes on their way are lost.
 constexpr std::chrono::milliseconds kLinger{2000};
 
 // Writes what the server's socket takes, and removes it from *bytes. gRPC that has closed its side
@@ -144,10 +146,14 @@ void RelayedConnection::Linger(TimePoint now) {
   output_.to_server.clear();
   UnwatchServer();
   client_.Shutdown();
+  CheckLinger(now);
 }
 
-bool RelayedConnection::overdue(TimePoint now) const {
-  return lingers_ && now - lingers_since_ > kLinger;
+void RelayedConnection::CheckLinger(TimePoint now) {
+  if (!lingers_) return;
+  int on_their_way = 0;
+  ioctl(client_.fd(), SIOCOUTQ, &on_their_way);
+  if (on_their_way == 0 || now - lingers_since_ > kLinger) Close(Status());
 }
 
 void RelayedConnection::UnwatchServer() {

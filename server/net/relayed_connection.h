@@ -36,8 +36,9 @@ class RelayedConnection {
   TimePoint accepted() const { return accepted_; }
   // Whether the connection is to be removed.
   bool closed() const { return closed_; }
-  // Whether gRPC has ended the connection and its client has had enough time to do so too.
-  bool overdue(TimePoint now) const;
+  // Whether gRPC has ended the connection, and last bytes are on their way to the client. Input is
+  // read and dropped meanwhile.
+  bool lingers() const { return lingers_ && !closed_; }
   // Why the relay closed it; OK if the client or gRPC did.
   const Status& reason() const { return reason_; }
 
@@ -48,6 +49,8 @@ class RelayedConnection {
   void OnServer(uint32_t events, TimePoint now);
   // Closes the connection if `status` is an error; writes what the filter has appended.
   void Apply(const Status& status);
+  // Closes a connection that lingers once the client's machine has all bytes, or after two seconds.
+  void CheckLinger(TimePoint now);
   void Close(const Status& reason);
 
  private:
@@ -57,7 +60,7 @@ class RelayedConnection {
   void WriteServer();
   // Opens the server's side.
   void Start();
-  // After the last byte of gRPC: waits for the client to close the connection.
+  // After the last byte of gRPC.
   void Linger(TimePoint now);
   // Lets epoll report the server's side no more.
   void UnwatchServer();

@@ -216,7 +216,9 @@ TEST_F(RelayTest, BytesAfterTheEndDoNotResetTheClient) {
 
 TEST_F(RelayTest, AClientThatStaysAfterTheEndIsClosed) {
   Send(Connect(), kStart);
-  shutdown(Served(), SHUT_RDWR);
+  const int server = Served();
+  Send(server, DataFrames(1));  // which the client never reads
+  shutdown(server, SHUT_RDWR);
   EXPECT_TRUE(AllClosed());
 }
 
