@@ -69,6 +69,7 @@ int Serve(const ServerConfig& config, StopSignals* signals) {
   Result<std::unique_ptr<LoadedModel>> loaded = LoadModel(config, &metrics, server.writers());
   if (!loaded.ok()) return Fail(loaded.status());
   model = *std::move(loaded);
+  signals->BeginServing();
   server.SetModel(&model->served);
   LogInfo("ready", {{"listen", server.address()}});
   PrintReady(server);

@@ -23,9 +23,13 @@ StopSignals::StopSignals() {
   std::thread([this] { Loop(); }).detach();
 }
 
+void StopSignals::BeginServing() {
+  std::lock_guard lock(mutex_);
+  serving_ = true;
+}
+
 int StopSignals::Wait() {
   std::unique_lock lock(mutex_);
-  waiting_ = true;
   arrived_.wait(lock, [this] { return first_ != 0; });
   return first_;
 }
@@ -40,7 +44,7 @@ void StopSignals::Loop() {
       FlushLog();
       _exit(128 + signal);
     }
-    if (!waiting_) {
+    if (!serving_) {
       LogInfo("stopped", {{"signal", signal}, {"reason", "not serving yet"}});
       FlushLog();
       _exit(0);

@@ -16,8 +16,10 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // Waits for the first signal and returns its number. A signal before this call ends the process
-  // with status 0 (nothing is to be drained), a second signal with status 128 + its number.
+  // From this call on, the first signal waits for Wait. A signal before it ends the process with
+  // status 0 (nothing is to be drained), a second signal with status 128 + its number.
+  void BeginServing();
+  // Waits for the first signal and returns its number.
   int Wait();
 
  private:
@@ -26,7 +28,7 @@ class StopSignals {
   sigset_t signals_;
   std::mutex mutex_;
   std::condition_variable arrived_;
-  bool waiting_ = false;  // guarded by mutex_
+  bool serving_ = false;  // guarded by mutex_
   int first_ = 0;         // guarded by mutex_
 };
 

@@ -20,6 +20,8 @@ constexpr uint64_t kWakeEvent = ~uint64_t{0};
 // Bytes that gRPC may hold for a byte of a message: two messages share a buffer, and the buffer stays
 // until both are freed.
 constexpr int64_t kHeldPerByte = 2;
+// Between two checks whether the last bytes of connections have arrived.
+constexpr std::chrono::milliseconds kLingerPeriod{10};
 
 // A deadline is noticed at most an eighth of it late, and at most a second.
 std::chrono::milliseconds CheckPeriod(const RelayOptions& options) {
@@ -106,8 +108,7 @@ void Relay::Loop() {
   epoll_event events[64];
   TimePoint checked{};
   while (true) {
-    const int timeout = connections_.empty() ? -1 : static_cast<int>(check_period_.count());
-    const int count = epoll_wait(epoll_fd_, events, std::size(events), timeout);
+    const int count = epoll_wait(epoll_fd_, events, std::size(events), Timeout());
     PS_CHECK(count >= 0 || errno == EINTR) << std::strerror(errno);
     const TimePoint now = std::chrono::steady_clock::now();
     bool handshake = false;  // one in a turn: a handshake takes longer than the bytes of many
@@ -129,7 +130,9 @@ void Relay::Loop() {
         connection.OnServer(events[i].events, now);
       }
       if (connection.closed()) closed_.push_back(found->first);
+      if (connection.lingers()) lingering_.insert(found->first);
     }
+    CheckLingering(now);
     if (now - checked >= check_period_) {
       checked = now;
       CheckDeadlines(now);
@@ -140,6 +143,21 @@ void Relay::Loop() {
   }
 }
 
+int Relay::Timeout() const {
+  if (connections_.empty()) return -1;
+  return static_cast<int>((lingering_.empty() ? check_period_ : kLingerPeriod).count());
+}
+
+void Relay::CheckLingering(TimePoint now) {
+  std::erase_if(lingering_, [&](ConnectionTable::Id id) {
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) return true;
+    found->second->CheckLinger(now);
+    if (found->second->closed()) closed_.push_back(id);
+    return found->second->closed();
+  });
+}
+
 void Relay::CheckDeadlines(TimePoint now) {
   for (const auto& [id, connection] : connections_) {
     if (connection->started()) {
@@ -148,6 +166,7 @@ void Relay::CheckDeadlines(TimePoint now) {
       connection->Close(Unavailable("expected the preface of HTTP/2 within --handshake-timeout"));
     }
     if (connection->closed()) closed_.push_back(id);
+    if (connection->lingers()) lingering_.insert(id);
   }
 }
 

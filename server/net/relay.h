@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,9 @@ class Relay final : public MessageMemory {
   using TimePoint = FrameFilter::TimePoint;
   void Loop();
   void AddWaiting();
+  // Milliseconds until the next check of connections.
+  int Timeout() const;
+  void CheckLingering(TimePoint now);
   void CheckDeadlines(TimePoint now);
   // Removes the connections of closed_.
   void Sweep();
@@ -66,6 +70,7 @@ class Relay final : public MessageMemory {
   const int epoll_fd_;
   const int wake_fd_;  // eventfd
   std::unordered_map<ConnectionTable::Id, std::unique_ptr<RelayedConnection>> connections_;
+  std::unordered_set<ConnectionTable::Id> lingering_;
   std::vector<ConnectionTable::Id> closed_;
 
   std::mutex mutex_;

@@ -1,6 +1,8 @@
 #include "server/net/relayed_connection.h"
 
+#include <linux/sockios.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -21,11 +23,19 @@ constexpr size_t kTurnBytes = 32 << 10;
 // Buffers of an idle connection that are kept.
 constexpr size_t kKeptBytes = 16 << 10;
 
-// Writes what the server's socket takes, and removes it from *bytes. Returns false when gRPC has
-// closed its side.
+// Time for the last bytes of gRPC to reach the client's machine. A socket that is closed before its
+// peer stops sending resets the connection, and bytes on their way are lost.
+constexpr std::chrono::milliseconds kLinger{2000};
+
+// Writes what the server's socket takes, and removes it from *bytes. gRPC that has closed its side
+// takes everything, and drops it. Returns false for an error of the socket.
 bool SendSome(int fd, std::string_view* bytes) {
   while (!bytes->empty()) {
     const ssize_t sent = send(fd, bytes->data(), bytes->size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && (errno == EPIPE || errno == ECONNRESET)) {
+      *bytes = {};
+      return true;
+    }
     if (sent < 0) return errno == EAGAIN || errno == EINTR;
     bytes->remove_prefix(static_cast<size_t>(sent));
   }
@@ -79,6 +89,7 @@ void RelayedConnection::Start() {
   server_interest_ = EPOLLIN;
   epoll_event event{.events = server_interest_, .data = {.u64 = Data(false)}};
   PS_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, server_fd_, &event) == 0) << std::strerror(errno);
+  server_watched_ = true;
   (*serve_)(ends[1]);
 }
 
@@ -105,22 +116,19 @@ void RelayedConnection::ReadClient(TimePoint now) {
     if (io == ClientSocket::Io::kAgain) break;
     count += read;
   }
-  if (count == 0) return;
+  if (count == 0 || lingers_) return;
   const Status status = filter_.FromClient({buffer, count}, now);
   if (status.ok() && server_fd_ < 0 && filter_.started()) Start();
   Apply(status);
 }
 
 void RelayedConnection::OnServer(uint32_t events, TimePoint now) {
-  if (closed_ || server_fd_ < 0) return;
+  if (closed_ || !server_watched_) return;
   if ((events & EPOLLOUT) != 0) WriteServer();
   if (!closed_ && output_.to_client.empty()) ReadServer(now);
   if (closed_) return;
   // Nothing can be read until the client has taken its bytes, and epoll would go on to report it.
-  if ((events & (EPOLLERR | EPOLLHUP)) != 0 && !output_.to_client.empty() && !server_ended_) {
-    server_ended_ = true;
-    epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, server_fd_, nullptr);
-  }
+  if ((events & (EPOLLERR | EPOLLHUP)) != 0 && !output_.to_client.empty()) UnwatchServer();
   UpdateInterest();
 }
 
@@ -128,12 +136,38 @@ void RelayedConnection::ReadServer(TimePoint now) {
   char buffer[kTurnBytes];
   const ssize_t count = recv(server_fd_, buffer, sizeof(buffer), MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (count <= 0) return Close(Status());
+  if (count <= 0) return Linger(now);
   Apply(filter_.FromServer({buffer, static_cast<size_t>(count)}, now));
+}
+
+void RelayedConnection::Linger(TimePoint now) {
+  lingers_ = true;
+  lingers_since_ = now;
+  output_.to_server.clear();
+  UnwatchServer();
+  client_.Shutdown();
+  CheckLinger(now);
+}
+
+void RelayedConnection::CheckLinger(TimePoint now) {
+  if (!lingers_) return;
+  int on_their_way = 0;
+  ioctl(client_.fd(), SIOCOUTQ, &on_their_way);
+  if (on_their_way == 0 || now - lingers_since_ > kLinger) Close(Status());
+}
+
+void RelayedConnection::UnwatchServer() {
+  if (!server_watched_) return;
+  server_watched_ = false;
+  epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, server_fd_, nullptr);
 }
 
 void RelayedConnection::Apply(const Status& status) {
   if (closed_) return;
+  if (lingers_) {  // what resets a stream has nowhere to go
+    output_ = {};
+    return;
+  }
   if (!status.ok()) return Close(status);
   if (server_fd_ >= 0 && !output_.to_server.empty()) WriteServer();
   if (!closed_ && !output_.to_client.empty()) WriteClient();
@@ -150,7 +184,8 @@ void RelayedConnection::WriteClient() {
   std::string_view rest = output_.to_client;
   if (client_.Write(&rest) == ClientSocket::Io::kClosed) return Close(Status());
   KeepRest(rest.size(), &output_.to_client);
-  while (server_ended_ && !closed_ && output_.to_client.empty())
+  const bool rereads = server_fd_ >= 0 && !server_watched_;  // epoll does not report it
+  while (rereads && !lingers_ && !closed_ && output_.to_client.empty())
     ReadServer(std::chrono::steady_clock::now());
 }
 
@@ -171,7 +206,7 @@ void RelayedConnection::UpdateInterest() {
   const bool reads = output_.to_server.empty();
   Interest(client_.fd(), Data(true), (reads ? EPOLLIN : 0U) | (writes ? EPOLLOUT : 0U),
            &client_interest_);
-  if (server_fd_ < 0 || server_ended_) return;
+  if (!server_watched_) return;
   Interest(server_fd_, Data(false),
            (output_.to_client.empty() ? EPOLLIN : 0U) | (output_.to_server.empty() ? 0U : EPOLLOUT),
            &server_interest_);

@@ -36,6 +36,9 @@ class RelayedConnection {
   TimePoint accepted() const { return accepted_; }
   // Whether the connection is to be removed.
   bool closed() const { return closed_; }
+  // Whether gRPC has ended the connection, and last bytes are on their way to the client. Input is
+  // read and dropped meanwhile.
+  bool lingers() const { return lingers_ && !closed_; }
   // Why the relay closed it; OK if the client or gRPC did.
   const Status& reason() const { return reason_; }
 
@@ -46,6 +49,8 @@ class RelayedConnection {
   void OnServer(uint32_t events, TimePoint now);
   // Closes the connection if `status` is an error; writes what the filter has appended.
   void Apply(const Status& status);
+  // Closes a connection that lingers once the client's machine has all bytes, or after two seconds.
+  void CheckLinger(TimePoint now);
   void Close(const Status& reason);
 
  private:
@@ -55,6 +60,10 @@ class RelayedConnection {
   void WriteServer();
   // Opens the server's side.
   void Start();
+  // After the last byte of gRPC.
+  void Linger(TimePoint now);
+  // Lets epoll report the server's side no more.
+  void UnwatchServer();
   // Watches for what can be done next.
   void UpdateInterest();
   void Interest(int fd, uint64_t data, uint32_t wanted, uint32_t* current);
@@ -73,7 +82,9 @@ class RelayedConnection {
   int epoll_fd_ = -1;
   uint32_t client_interest_ = 0;
   uint32_t server_interest_ = 0;
-  bool server_ended_ = false;
+  bool server_watched_ = false;
+  bool lingers_ = false;
+  TimePoint lingers_since_{};
   bool closed_ = false;
   Status reason_;
 };

@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/rpc.h"
 #include "tests/e2e/server.h"
+#include "tests/testing/environment.h"
 #include "tests/testing/random.h"
 
 namespace polysketch::e2e {
@@ -117,7 +118,8 @@ TEST_F(ScoreByDepth, EqualsScoresOfTheTextAndOfItsWindows) {
 // Text is scored like its tokens, in any number of windows at once, and in chunks of any size.
 TEST_F(ScoreByDepth, TextGivesWhatItsTokensGive) {
   std::string text;
-  for (int i = 0; i < 400; ++i) {
+  const int lines = testing::Count(400, 400);
+  for (int i = 0; i < lines; ++i) {
     text += "It was late in the afternoon, caf\xC3\xA9 number " + std::to_string(i * i) + ".\n";
   }
   Client client(server_.address());
@@ -195,6 +197,7 @@ TEST_F(ScoreByDepth, RefusesWhatHasNoComparison) {
 // What was reached is printed when the user or the server ends the score.
 TEST_F(ScoreByDepth, PrintsWhatWasReached) {
   const std::string ids = Joined(RandomTokens(1'000'000));
+  const double reached = testing::Count(30'000, 30'000);
   const Strings arguments = {"--prompt-tokens", "-", "--window", "512", "--json"};
   struct Case {
     bool server_ends;
@@ -204,7 +207,7 @@ TEST_F(ScoreByDepth, PrintsWhatWasReached) {
   for (const Case& c : {Case{false, 130, "cancelled"}, Case{true, 1, "error"}}) {
     const double before = server_.Metric("polysketch_prompt_tokens_total");
     Process client(Command(arguments, ids));
-    ASSERT_TRUE(HasRead(before + 30'000)) << client.StandardError();
+    ASSERT_TRUE(HasRead(before + reached)) << client.StandardError();
     (c.server_ends ? server_.process() : client).Signal(c.server_ends ? SIGKILL : SIGINT);
     EXPECT_EQ(client.Wait(), c.exit_status) << client.StandardError();
     EXPECT_NE(client.StandardError().find("polysketch: "), std::string::npos);

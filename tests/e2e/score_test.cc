@@ -69,7 +69,7 @@ MeasuredScore ScoreAndMeasure(const Server& server, const std::vector<int32_t>& 
 TEST(ScoreStream, TakesALongTextInConstantMemoryAndAnyChunks) {
   const size_t head = testing::FullCounts() ? 64 << 10 : 8 << 10;
   const std::optional<std::vector<int32_t>> eval =
-      testing::FullCounts() ? EvalTokens() : EvalTokens(48 << 10);
+      testing::FullCounts() ? EvalTokens() : EvalTokens(testing::kSanitized ? 12 << 10 : 48 << 10);
   if (!eval) GTEST_SKIP() << "no " << testing::SharedDir();
 
   const Server server;

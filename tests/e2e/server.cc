@@ -5,7 +5,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -13,10 +15,13 @@
 
 #include "base/check.h"
 #include "base/status.h"
+#include "gtest/gtest.h"
 #include "tests/testing/environment.h"
 
 namespace polysketch::e2e {
 namespace {
+
+constexpr size_t kPrintedLog = 16 << 10;
 
 ProcessOptions CommandLine(const ServerOptions& options) {
   ProcessOptions command;
@@ -59,6 +64,15 @@ Server::Server(const ServerOptions& options, Wait wait) : process_(CommandLine(o
   address_ = ready.at("listen").get<std::string>();
   metrics_address_ = ready.at("metrics").get<std::string>();
   if (ready.at("http").is_string()) http_address_ = ready.at("http").get<std::string>();
+}
+
+Server::~Server() {
+  if (!::testing::Test::HasFailure()) return;
+  process_.Wait(std::chrono::seconds(2));  // a drain or a crash writes its last lines
+  const std::string log = process_.StandardError();
+  const size_t begin = log.size() - std::min(log.size(), kPrintedLog);
+  std::printf("--- the end of the log of process %d:\n%s---\n", process_.pid(),
+              log.c_str() + begin);
 }
 
 std::string Server::MetricsPage() const {

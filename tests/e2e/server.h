@@ -25,6 +25,9 @@ class Server {
   // get there aborts the test with its log.
   enum class Wait { kReady, kNot };
   explicit Server(const ServerOptions& options = {}, Wait wait = Wait::kReady);
+  ~Server();  // prints the end of its log when the test has failed
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
 
   Process& process() { return process_; }
   // "127.0.0.1:PORT", as the ready line has it.

@@ -332,7 +332,7 @@ TEST_P(StoreTest, StreamsMoveToAnotherReplica) {
 // Of several choices each goes on where it stopped.
 TEST_P(StoreTest, SeveralChoicesMove) {
   constexpr int kChoices = 3;
-  constexpr int kTokens = 1000;
+  constexpr int kTokens = testing::kSanitized ? 400 : 1000;
   v1::CompleteRequest request = Greedy(kFirst, kTokens);
   request.mutable_sampling()->set_temperature(1);
   request.mutable_sampling()->set_seed(7);
@@ -373,12 +373,13 @@ TEST_P(StoreTest, SeveralChoicesMove) {
 
 // The client does the same, and a completion in a session takes the session along.
 TEST_P(StoreTest, ASessionMovesWithItsCompletion) {
+  constexpr int kTokens = testing::kSanitized ? 1000 : 3000;
   const Server last({.flags = store_->flags()});
   Server first({.flags = store_->flags()});
   const std::string id = Ask(first, {"session", "create"})["session"];
   Ask(first, {"session", "append", id, "--prompt", kFirst});
   Client client(first.address());
-  v1::CompleteRequest request = Greedy("", 3000);
+  v1::CompleteRequest request = Greedy("", kTokens);
   request.clear_prompt();
   request.set_ignore_eos(true);
   request.set_session(id);
@@ -395,12 +396,12 @@ TEST_P(StoreTest, ASessionMovesWithItsCompletion) {
   EXPECT_EQ(first.process().Wait(), 0);
 
   const Json rest = Ask(last, {"complete", "--resume", response.finish().resume_token()});
-  const Json whole = Ask(last, Complete(3000, {"--prompt", kFirst}));
+  const Json whole = Ask(last, Complete(kTokens, {"--prompt", kFirst}));
   EXPECT_EQ(text + rest["text"].get<std::string>(), whole["text"]);
   EXPECT_EQ(rest["finish_reason"], "length");
   EXPECT_EQ(rest["session"]["session"], id);
   const int64_t prompt = Ask(last, {"tokenize", "--prompt", kFirst})["tokens"].size();
-  EXPECT_EQ(rest["session"]["tokens"], prompt + 3000);
+  EXPECT_EQ(rest["session"]["tokens"], prompt + kTokens);
 }
 
 // kill -9 while a client snapshots and appends as fast as it can: whatever was acknowledged is

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -20,6 +21,7 @@ class RelayTest : public ::testing::Test {
  protected:
   RelayTest() {
     relay_ = std::make_unique<Relay>(options_, &table_, &memory_, [this](int fd) {
+      on_relay_thread_(fd);
       const std::lock_guard lock(mutex_);
       served_.push_back(fd);
       arrived_.notify_all();
@@ -37,6 +39,29 @@ class RelayTest : public ::testing::Test {
     relay_->Add(ends[0], key);
     open_.push_back(ends[1]);
     return ends[1];
+  }
+  // As Connect, over TCP: a closed socket drops what it has not sent when its peer sends more. The
+  // client has a small window.
+  int ConnectOverTcp() {
+    const int listener = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* const name = reinterpret_cast<sockaddr*>(&address);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(listener, name, size), 0);
+    EXPECT_EQ(listen(listener, 1), 0);
+    EXPECT_EQ(getsockname(listener, name, &size), 0);
+    const int client = socket(AF_INET, SOCK_STREAM, 0);
+    const int window = 8 << 10;
+    setsockopt(client, SOL_SOCKET, SO_RCVBUF, &window, sizeof(window));
+    EXPECT_EQ(connect(client, name, size), 0);
+    const int accepted = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK);
+    EXPECT_GE(accepted, 0);
+    close(listener);
+    relay_->Add(accepted, "127.0.0.1:4711");
+    open_.push_back(client);
+    return client;
   }
   // The server's side of the next connection.
   int Served() {
@@ -81,6 +106,8 @@ class RelayTest : public ::testing::Test {
   const RelayOptions options_{.frames = {}, .handshake_timeout = std::chrono::milliseconds(1500)};
   ConnectionTable table_{{.max_connections = 3}};
   RequestMemory memory_{2 << 20};
+  // Called with the server's side of a connection before the relay goes on.
+  std::function<void(int)> on_relay_thread_ = [](int) {};
   std::unique_ptr<Relay> relay_;
 
  private:
@@ -91,6 +118,16 @@ class RelayTest : public ::testing::Test {
 };
 
 const std::string kStart = std::string(kHttp2Preface) + std::string(kSettings, 9);
+const std::string kPing("\0\0\x08\6\0\0\0\0\0lateping", 17);
+
+// DATA of stream 1.
+std::string DataFrames(int count) {
+  std::string frames;
+  for (int i = 0; i < count; ++i) {
+    frames += std::string("\0\x3f\xf7\0\0\0\0\0\1", 9) + std::string(0x3ff7, static_cast<char>(i));
+  }
+  return frames;
+}
 
 TEST_F(RelayTest, MovesBytesBothWaysAfterThePreface) {
   const int client = Connect();
@@ -118,10 +155,7 @@ TEST_F(RelayTest, ASlowReaderGetsEverythingAlsoAfterTheServerHasClosed) {
   const int client = Connect();
   Send(client, kStart);
   const int server = Served();
-  std::string sent;
-  for (int i = 0; i < 100; ++i) {
-    sent += std::string("\0\x3f\xf7\0\0\0\0\0\1", 9) + std::string(0x3ff7, static_cast<char>(i));
-  }
+  const std::string sent = DataFrames(100);
   std::thread writer([&] {
     Send(server, sent);
     shutdown(server, SHUT_RDWR);
@@ -129,6 +163,62 @@ TEST_F(RelayTest, ASlowReaderGetsEverythingAlsoAfterTheServerHasClosed) {
   usleep(100000);
   EXPECT_EQ(Receive(client, sent.size() + 1), sent);
   writer.join();
+  shutdown(client, SHUT_RDWR);
+  EXPECT_TRUE(AllClosed());
+}
+
+// A client answers what it reads: by PING, SETTINGS and WINDOW_UPDATE.
+TEST_F(RelayTest, AClientThatSendsAfterTheServerHasClosedGetsTheLastBytes) {
+  const std::string last = DataFrames(1);
+  on_relay_thread_ = [&](int server) {  // the relay still has to write kStart
+    Send(server, last);
+    shutdown(server, SHUT_RDWR);
+  };
+  const int client = Connect();
+  Send(client, kStart);
+  EXPECT_EQ(Receive(client, last.size() + 1), last);
+}
+
+TEST_F(RelayTest, ASlowReaderThatSendsAfterTheServerHasClosedGetsEverything) {
+  const int client = Connect();
+  Send(client, kStart);
+  const int server = Served();
+  const std::string sent = DataFrames(100);
+  std::thread writer([&] {
+    Send(server, sent);
+    shutdown(server, SHUT_RDWR);
+  });
+  std::string got;
+  while (got.size() < sent.size() && !HasFailure()) {
+    Send(client, kPing);
+    got += Receive(client, 16 << 10);
+  }
+  EXPECT_TRUE(got == sent) << got.size() << " bytes";
+  writer.join();
+}
+
+TEST_F(RelayTest, BytesAfterTheEndDoNotResetTheClient) {
+  const int client = ConnectOverTcp();
+  Send(client, kStart);
+  const int server = Served();
+  Receive(server, kStart.size());
+  const std::string last = DataFrames(8);
+  Send(server, last);
+  shutdown(server, SHUT_RDWR);
+  usleep(100000);  // the relay has written all, of which the client's window takes a part
+  Send(client, kPing);
+  usleep(100000);
+  const std::string got = Receive(client, last.size() + 1);
+  EXPECT_TRUE(got == last) << got.size() << " bytes";
+  shutdown(client, SHUT_RDWR);
+  EXPECT_TRUE(AllClosed());
+}
+
+TEST_F(RelayTest, AClientThatStaysAfterTheEndIsClosed) {
+  Send(Connect(), kStart);
+  const int server = Served();
+  Send(server, DataFrames(1));  // which the client never reads
+  shutdown(server, SHUT_RDWR);
   EXPECT_TRUE(AllClosed());
 }
 
@@ -151,6 +241,7 @@ TEST_F(RelayTest, TheEndOfEitherSideEndsTheOther) {
   Send(first, kStart);
   shutdown(Served(), SHUT_RDWR);
   EXPECT_EQ(Receive(first, 1), "");
+  shutdown(first, SHUT_RDWR);
   const int second = Connect("127.0.0.1:2");
   Send(second, kStart);
   const int server = Served();
@@ -162,7 +253,9 @@ TEST_F(RelayTest, TheEndOfEitherSideEndsTheOther) {
 
 TEST_F(RelayTest, AFloodEndsWithGoAway) {
   const int client = Connect();
-  std::string flood = kStart;
+  Send(client, kStart);
+  const int server = Served();
+  std::string flood;
   for (int i = 0; i < 20000; ++i)
     flood += std::string(
         "\0\0\x08\6\0\0\0\0\0"
@@ -175,7 +268,6 @@ TEST_F(RelayTest, AFloodEndsWithGoAway) {
       rest.remove_prefix(static_cast<size_t>(sent));
     }
   });
-  const int server = Served();
   std::thread reader([&] { Receive(server, flood.size()); });
   const std::string answer = Receive(client, 1 << 20);
   EXPECT_NE(answer.find("frames a second that carry nothing"), std::string::npos) << answer;

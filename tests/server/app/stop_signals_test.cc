@@ -1,0 +1,45 @@
+#include "server/app/stop_signals.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace polysketch {
+namespace {
+
+using ::testing::ExitedWithCode;
+
+// A first request may run as soon as the model is set, before main comes to wait.
+TEST(StopSignalsTest, ASignalWaitsForAServerThatServes) {
+  const auto serve = [] {
+    StopSignals signals;
+    signals.BeginServing();
+    kill(getpid(), SIGTERM);
+    usleep(100000);
+    _exit(signals.Wait() == SIGTERM ? 7 : 8);
+  };
+  EXPECT_EXIT(serve(), ExitedWithCode(7), "");
+}
+
+TEST(StopSignalsTest, ASignalBeforeThatEndsTheProcess) {
+  const auto load = [] {
+    StopSignals signals;
+    kill(getpid(), SIGTERM);
+    while (true) pause();
+  };
+  EXPECT_EXIT(load(), ExitedWithCode(0), "not serving yet");
+}
+
+TEST(StopSignalsTest, ASecondSignalEndsTheProcess) {
+  const auto drain = [] {
+    StopSignals signals;
+    signals.BeginServing();
+    kill(getpid(), SIGTERM);
+    signals.Wait();
+    kill(getpid(), SIGINT);
+    while (true) pause();
+  };
+  EXPECT_EXIT(drain(), ExitedWithCode(128 + SIGINT), "second signal");
+}
+
+}  // namespace
+}  // namespace polysketch
