@@ -45,6 +45,22 @@ __host__ __device__ constexpr int64_t WalkStage(int far_dim) {
   return kWalkTokens<D> * (static_cast<int64_t>(PadTo16(far_dim) + D + 2 * kRowPad) * 2 + 4);
 }
 
+// CopyRows of attention_parts.cuh for the tokens of a part and rows of WIDTH elements: a thread
+// copies the same columns of rows that are `kStep` apart.
+template <int D, int WIDTH>
+__device__ __forceinline__ void CopyPart(const RowArray& from, int valid, Bf16* to) {
+  constexpr int kStep = kFoldThreads / (WIDTH / 8);
+  const int first = threadIdx.x / (WIDTH / 8), column = threadIdx.x % (WIDTH / 8) * 8;
+  const Bf16* source = from.row(first) + column;
+  Bf16* target = to + first * (WIDTH + kRowPad) + column;
+#pragma unroll
+  for (int row = 0; row < kWalkTokens<D>; row += kStep) {
+    const bool inside = first + row < valid;
+    CopyAsync16(target + row * (WIDTH + kRowPad), inside ? source : from.data, inside);
+    source += kStep * from.stride;
+  }
+}
+
 // Visits a warp's sums and their offsets in [features][D] and [features].
 template <int D, int M, typename VisitPair, typename VisitWeight>
 __device__ __forceinline__ void ForStatePairs(int feature, RowSums<D, M>* sums,
@@ -120,10 +136,13 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
     const RowArray rows = RowsFrom(shape, walk.rows, token);
     const RowArray values = RowsFrom(shape, walk.values, token);
     Bf16* to = stage_rows(stage);
-    CopyRows(rows.data, rows.stride, sizes.far_dim, count, to, row_dim, kWalkTokens<D>, thread,
-             kFoldThreads);
-    CopyRows(values.data, values.stride, D, count, to + kWalkTokens<D> * row_size, D,
-             kWalkTokens<D>, thread, kFoldThreads);
+    if (sizes.far_dim == 32) {
+      CopyPart<D, 32>(rows, count, to);
+    } else {
+      CopyRows(rows.data, rows.stride, sizes.far_dim, count, to, row_dim, kWalkTokens<D>, thread,
+               kFoldThreads);
+    }
+    CopyPart<D, D>(values, count, to + kWalkTokens<D> * row_size);
     if (thread < kWalkTokens<D>) {
       float weight = 0;
       if (thread < count) {
@@ -146,6 +165,7 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
     const int i = place_of(part);
     const int tokens = min(kWalkTokens<D>, shape.BlockTokens(block) - i * kWalkTokens<D>);
     if (i == 0) sums.Clear();
+#pragma unroll 2
     for (int token = 0; token < tokens; token += 16) {
       uint32_t a[M][4];
       FeatureColumns<M>(sizes, feature, I, J, rows, row_size, token, a);
