@@ -196,7 +196,7 @@ int Main(int argc, char** argv) {
   BenchProduct(&bench, 64, 768, 2304, DataType::kF32);
   BenchProduct(&bench, 64, 768, 2304, DataType::kQ8);
   const Network network(&bench, 64, 32);
-  for (const int tokens : {64, 8192}) BenchSketch(&bench, network, 2 * 12 * tokens);
+  for (const int tokens : {1, 64, 8192}) BenchSketch(&bench, network, 2 * 12 * tokens);
   for (const int n : {8192, 32768}) {
     BenchAttention(&bench, "prefill attention and its sketches, 12 heads, n " + std::to_string(n),
                    Spec(12, 64, 32), 1, n, 0, &network);

@@ -27,6 +27,7 @@ Result<std::unique_ptr<Device>> Device::Open() {
   if (!device->status().ok()) return device->status();
   device->name_ = properties.name;
   device->multiprocessors_ = properties.multiProcessorCount;
+  device->shared_limit_ = properties.sharedMemPerBlockOptin;
   if (const char* after = std::getenv("POLYSKETCH_CUDA_FAIL_AFTER")) {
     device->fail_after_ = std::atoll(after);
   }

@@ -29,6 +29,8 @@ class Device {
   cudaStream_t stream() const { return stream_; }
   const std::string& name() const { return name_; }
   int multiprocessors() const { return multiprocessors_; }
+  // Bytes of shared memory that a thread block may have.
+  size_t shared_limit() const { return shared_limit_; }
   const Status& status() const { return status_; }
   // Bytes of the device's memory that are free, and bytes that this object allocated and holds.
   size_t FreeMemory();
@@ -93,6 +95,7 @@ class Device {
   cudaStream_t stream_ = nullptr;
   std::string name_;
   int multiprocessors_ = 0;
+  size_t shared_limit_ = 0;
   Status status_;
   // POLYSKETCH_CUDA_FAIL_AFTER: launches until an injected error; -1: never.
   int64_t fail_after_ = -1;

@@ -266,14 +266,15 @@ __device__ __forceinline__ void AwaitCounter(const int32_t* counter, int32_t val
 #endif
 }
 
-// tanh with an error of 2^-11, for values that are rounded to 16 bits next.
+// tanh with a relative error of 2^-11, for values that are rounded to 16 bits next. The emulation is
+// as inexact.
 __device__ __forceinline__ float FastTanh(float x) {
 #if defined(__CUDACC__)
   float out;
   asm("tanh.approx.f32 %0, %1;" : "=f"(out) : "f"(x));
   return out;
 #else
-  return std::tanh(x);
+  return BitsFloat((FloatBits(std::tanh(x)) + 0x1000u) & 0xffffe000u);
 #endif
 }
 

@@ -16,4 +16,6 @@ int64_t Replays() { return 0; }
 
 void SeedSchedule(uint64_t) {}
 
+void SetSharedLimit(int64_t) {}
+
 }  // namespace polysketch::testing

@@ -19,4 +19,6 @@ int64_t Replays() { return simt::graph_launches; }
 
 void SeedSchedule(uint64_t seed) { simt::Seed(seed); }
 
+void SetSharedLimit(int64_t bytes) { simt::SetSharedLimit(static_cast<size_t>(bytes)); }
+
 }  // namespace polysketch::testing

@@ -242,6 +242,46 @@ TEST_F(CudaOpsTest, LearnedSketch) {
   }
 }
 
+// Few rows, many rows, and many on a device that has no room for all weights take different
+// kernels: a row has the same bits in all of them.
+TEST_F(CudaOpsTest, LearnedSketchKernelsAgree) {
+  struct Case {
+    int d, r, rows;
+    DataType type;
+  };
+  // On a GPU the first rows take the few-row kernel and all together the other one, whatever the
+  // number of multiprocessors; the emulation has 4.
+  const int many = Scale(421, 16421);
+  const Case cases[] = {{64, 32, many, DataType::kBf16},
+                        {32, 16, many, DataType::kF16},
+                        {128, 32, Scale(37, 421), DataType::kF16},
+                        {32, 64, Scale(37, 421), DataType::kBf16}};
+  Random random(12);
+  for (const auto& [d, r, rows, type] : cases) {
+    const testing::NetworkWeights weights(d, r, type, &random);
+    const GuardedFloats x(random.Normals(rows * d));
+    const auto run = [&](Backend& backend, int from, int count) {
+      const auto net = weights.Pack(backend, type);
+      std::vector<float> out(count * r);
+      backend.LearnedSketch(net->network, x.data() + from * d, count, out.data());
+      return out;
+    };
+    const std::vector<float> all = run(*cuda_, 0, rows);
+    const auto expect_same = [&](const std::vector<float>& got, int from, const char* what) {
+      for (size_t i = 0; i < got.size(); ++i) {
+        ASSERT_EQ(got[i], all[from * r + i])
+            << what << ", " << d << " to " << r << ", element " << i;
+      }
+    };
+    expect_same(run(*cuda_, 3, 33), 3, "few rows");
+    testing::SetSharedLimit(99 << 10);
+    std::string reason;
+    testing::StagedBackend smaller(testing::NewBackendUnderTest(&reason));
+    expect_same(run(smaller, 0, rows), 0, "a small device");
+    testing::SetSharedLimit(testing::kH100Shared);
+  }
+}
+
 TEST_F(CudaOpsTest, RandomSketch) {
   struct Shape {
     int levels, d, r, rows;

@@ -23,4 +23,8 @@ int64_t Replays();
 // Draws the order in which the emulation runs warps; nothing on a GPU.
 void SeedSchedule(uint64_t seed);
 
+// Backends opened from now on have so much shared memory for a block; nothing on a GPU.
+void SetSharedLimit(int64_t bytes);
+inline constexpr int64_t kH100Shared = 227 << 10;
+
 }  // namespace polysketch::testing

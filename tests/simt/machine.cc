@@ -91,7 +91,7 @@ class Machine {
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535) {
       Fail("grid out of range", "");
     }
-    if (shared_bytes > (227 << 10)) Fail("more shared memory than an SM has", "");
+    if (shared_bytes > shared_limit) Fail("more shared memory than an SM has", "");
     ++launches;
     body_ = &body;
     count_ = threads;
@@ -152,6 +152,7 @@ class Machine {
 
   uint64_t seed = 1;
   int64_t launches = 0;
+  size_t shared_limit = 227 << 10;
 
  private:
   static void Entry();
@@ -300,6 +301,8 @@ void Run(Dim3 grid, Dim3 block, size_t shared_bytes, const std::function<void()>
 }
 void Seed(uint64_t seed) { TheMachine().seed = seed; }
 int64_t Launches() { return TheMachine().launches; }
+size_t SharedLimit() { return TheMachine().shared_limit; }
+void SetSharedLimit(size_t bytes) { TheMachine().shared_limit = bytes; }
 void* DynamicShared() { return TheMachine().shared(); }
 void SyncThreads() { TheMachine().Barrier(); }
 void SyncWarp() {

@@ -47,6 +47,9 @@ int64_t Allocations();
 // is.
 size_t FreeBytes();
 
+// Shared memory that a block may have: that of an H100, or what SetSharedLimit said last.
+size_t SharedLimit();
+void SetSharedLimit(size_t bytes);
 void* DynamicShared();
 void SyncThreads();
 void SyncWarp();

@@ -48,31 +48,39 @@ struct FeatureRows {
 };
 
 // Adds far part `part` to the gradients of x. scalars: the last column of the duals, e or 1, of
-// rows g and g + 8 of each tile.
-template <int D, int M>
+// rows g and g + 8 of each tile. VALUES: also adds phi(x) times the part's sums to values.
+template <int D, int M, bool VALUES>
 __device__ __forceinline__ void AddFeatureGradients(const AttentionShape& shape, int part,
                                                     const FeatureRows& rows,
                                                     const float (&scalars)[M][2],
-                                                    const PartBuffer<D>& buffer) {
+                                                    const PartBuffer<D>& buffer,
+                                                    float (&values)[M][D / 8][4]) {
   const int t = threadIdx.x % 4;
   const int first = part * kPartFeatures;
   const int count = min(kPartFeatures, shape.features - first);
   for (int pair = 0; pair < count; pair += 64) {
     int I, J;
     TilesOf((first + pair) / 64, shape.tiles, &I, &J);
-    uint32_t x_j[M][2];
+    uint32_t x_j[M][2], counted[M][2];
     float by_row[M][2][8], by_column[M][2][2] = {};
     ForRows<M>([&](int m, int half, int r) {
       const Bf16* row = rows.x + r * rows.x_size;
       x_j[m][half] = *reinterpret_cast<const uint32_t*>(row + 8 * J + 2 * t);
+      // Off-diagonal tiles of phi(x) count twice. Doubling is exact.
+      counted[m][half] = I != J ? MultiplyBf16(x_j[m][half], 0x40004000u) : x_j[m][half];
     });
 #pragma unroll
     for (int chunk = 0; chunk < 4; ++chunk) {
       float G[M][2][4];
       Scores<M>(D, rows.duals, D + kRowPad, buffer.sums, pair + 16 * chunk, G);
+      uint32_t phi[M][4];
       ForRows<M>([&](int m, int half, int r) {
         const Bf16* row = rows.x + r * rows.x_size;
         const uint32_t x_i = *reinterpret_cast<const uint32_t*>(row + 8 * I + 2 * chunk);
+        if constexpr (VALUES) {
+          phi[m][half] = MultiplyBf16(BroadcastLow(x_i), counted[m][half]);
+          phi[m][2 + half] = MultiplyBf16(BroadcastHigh(x_i), counted[m][half]);
+        }
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           const int i = 2 * chunk + n;
@@ -86,6 +94,7 @@ __device__ __forceinline__ void AddFeatureGradients(const AttentionShape& shape,
           by_column[m][half][1] = fmaf(high, x, by_column[m][half][1]);
         }
       });
+      if constexpr (VALUES) AddProduct<D, M>(phi, buffer.sums, D, pair + 16 * chunk, values);
     }
     ForRows<M>([&](int m, int half, int r) {
       float of_I[2];

@@ -9,6 +9,8 @@
 
 namespace polysketch::cuda {
 
+constexpr int kScaleThreads = 256;
+
 struct Backward {
   TokenRows a;               // [group][tokens][D]
   const float* e = nullptr;  // [group][tokens]
@@ -17,25 +19,47 @@ struct Backward {
   bool own_near = false;     // whether the near rows differ from the far rows
 };
 
-// a = g / D and e = -(g . out) / D. blockIdx: tokens, head. One warp for each token.
+// Eight 16-bit floats.
+struct alignas(16) HalfPairs {
+  uint32_t pair[4];
+};
+
 template <int D>
-__global__ void ScaleCotangents(TrainingShape shape, TokenRows g, OutputRows out,
-                                const float* denominators, Bf16* a, float* e) {
-  const int lane = threadIdx.x % kWarpSize;
-  const int64_t token =
-      static_cast<int64_t>(blockIdx.x) * (blockDim.x / kWarpSize) + threadIdx.x / kWarpSize;
-  if (token >= shape.tokens) return;
-  const float inverse = 1.0f / denominators[shape.head() * shape.tokens + token];
-  const Bf16* g_row = RowsFrom(shape, g, token).data;
-  const int64_t out_row = OffsetOf(shape, out, token), in_group = blockIdx.y * shape.tokens + token;
+constexpr int ScaleTokens() {  // of a block of ScaleCotangents
+  return kScaleThreads / (D / 8);
+}
+
+// a = g / D and e = -(g . out) / D. blockIdx: tokens, head. A lane has 8 elements of a token.
+template <int D>
+__global__ void __launch_bounds__(kScaleThreads)
+    ScaleCotangents(TrainingShape shape, TokenRows g, OutputRows out, const float* denominators,
+                    Bf16* a, float* e) {
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * ScaleTokens<D>() + threadIdx.x / (D / 8);
+  const int column = threadIdx.x % (D / 8) * 8;
+  const bool inside = token < shape.tokens;
+  const int64_t from = inside ? token : 0;  // all lanes take part in the sum
+  const float inverse = 1.0f / denominators[shape.head() * shape.tokens + from];
+  const auto row = *reinterpret_cast<const HalfPairs*>(RowsFrom(shape, g, from).data + column);
+  const int64_t out_row = OffsetOf(shape, out, from) + column;
   float dot = 0;
-  for (int i = lane; i < D; i += kWarpSize) {
-    const float value = WidenBf16(g_row[i]);
-    dot = fmaf(value, LoadOutput(out, out_row + i), dot);
-    a[in_group * D + i] = RoundBf16(value * inverse);
+  HalfPairs scaled;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float low = WidenBf16(static_cast<Bf16>(row.pair[i]));
+    const float high = WidenBf16(static_cast<Bf16>(row.pair[i] >> 16));
+    const Pair of_out = LoadPair(out, out_row + 2 * i);
+    dot = fmaf(low, of_out.low, dot);
+    dot = fmaf(high, of_out.high, dot);
+    scaled.pair[i] = PackBf16(low * inverse, high * inverse);
   }
-  dot = WarpSum(dot);
-  if (lane == 0) e[in_group] = -dot * inverse;
+#pragma unroll
+  for (int distance = D / 16; distance > 0; distance /= 2) {
+    dot += __shfl_xor_sync(kFullWarp, dot, distance);
+  }
+  if (!inside) return;
+  const int64_t in_group = blockIdx.y * shape.tokens + token;
+  *reinterpret_cast<HalfPairs*>(a + in_group * D + column) = scaled;
+  if (column == 0) e[in_group] = -dot * inverse;
 }
 
 // 16-row tiles of a warp.
@@ -176,15 +200,21 @@ struct GradientRun {
     ClearGradients<M>(sizes, feature_rows);
   }
 
-  __device__ int FarParts() const {
-    return (shape.attention.features + kPartFeatures - 1) / kPartFeatures;
-  }
   __device__ PartBuffer<D> buffer(int stage) const { return memory.buffer(shape.attention, stage); }
   __device__ void LoadFar(int part, int stage) const {
     const uint8_t* state = backward.snapshots.Of(shape, tile.block);
     LoadFarPart<D>(shape.attention, reinterpret_cast<const Bf16*>(state),
                    reinterpret_cast<const float*>(state + backward.snapshots.z), part,
                    buffer(stage), threadIdx.x, kTileThreads);
+  }
+  // Calls compute(part, buffer) for the parts of the state. They have a loop of their own: the
+  // registers of the near sums are free there.
+  template <typename Compute>
+  __device__ __forceinline__ void ForFarParts(const Compute& compute) const {
+    const auto load = [&](int64_t part, int stage) { LoadFar(static_cast<int>(part), stage); };
+    load(0, 0);
+    ForParts((shape.attention.features + kPartFeatures - 1) / kPartFeatures, load,
+             [&](int64_t part, int stage) { compute(static_cast<int>(part), buffer(stage)); });
   }
   // Starts the copy of rows [first, first + 64) of the block, which has `count` rows.
   __device__ void LoadNear(const TokenRows& keys, const TokenRows& values, int first, int count,
@@ -195,10 +225,22 @@ struct GradientRun {
   }
 };
 
+// Kernels with POWER > 0 are for near rows of D elements and this power: loops over them are
+// unrolled, and no element asks for its power. POWER = 0 takes every shape.
+template <int D, int POWER>
+__device__ __forceinline__ TrainingShape Known(TrainingShape shape) {
+  if constexpr (POWER > 0) {
+    shape.attention.near_dim = D;
+    shape.attention.near_power = POWER;
+  }
+  return shape;
+}
+
 // blockIdx: queries of a block, head.
-template <int D>
+template <int D, int POWER>
 __global__ void __launch_bounds__(kTileThreads)
-    QueryGradients(TrainingShape shape, Backward backward) {
+    QueryGradients(TrainingShape any_shape, Backward backward) {
+  const TrainingShape shape = Known<D, POWER>(any_shape);
   constexpr int M = GradientTiles<D>();
   const AttentionShape& sizes = shape.attention;
   const RowTile tile(shape, GradientRows<D>());
@@ -210,39 +252,34 @@ __global__ void __launch_bounds__(kTileThreads)
     scalars[m][half] = run.row + r < tile.count ? backward.e[token] : 0.0f;
   });
 
-  const int far_parts = tile.block > 0 ? run.FarParts() : 0;
+  float unused[M][D / 8][4];
+  if (tile.block > 0) {
+    run.ForFarParts([&](int part, const PartBuffer<D>& buffer) {
+      AddFeatureGradients<D, M, false>(sizes, part, run.feature_rows, scalars, buffer, unused);
+    });
+  }
+
   const int seen = tile.block_offset + tile.count;
-  const int64_t parts = far_parts + (seen + kPartKeysTensor - 1) / kPartKeysTensor;
-  const auto first_key = [&](int64_t part) {
-    return static_cast<int>(part - far_parts) * kPartKeysTensor;
-  };
   const auto load = [&](int64_t part, int stage) {
-    if (part < far_parts) {
-      run.LoadFar(static_cast<int>(part), stage);
-    } else {
-      run.LoadNear(shape.near_k, shape.v, first_key(part), seen, stage);
-    }
+    run.LoadNear(shape.near_k, shape.v, static_cast<int>(part) * kPartKeysTensor, seen, stage);
   };
   float near[M][NearWidth<D>() / 8][4] = {};
   load(0, 0);
-  ForParts(parts, load, [&](int64_t part, int stage) {
-    const PartBuffer<D> buffer = run.buffer(stage);
-    if (part < far_parts) {
-      AddFeatureGradients<D, M>(sizes, static_cast<int>(part), run.feature_rows, scalars, buffer);
-    } else {
-      const int first = first_key(part);
-      const KeyLimits limits{tile.block_offset + run.row - first + 1,
-                             min(kPartKeysTensor, seen - first), true};
-      AddQueryGradients<D, M>(sizes, run.memory.near_rows(run.row), scalars, buffer, limits, near);
-    }
+  ForParts((seen + kPartKeysTensor - 1) / kPartKeysTensor, load, [&](int64_t part, int stage) {
+    const int first = static_cast<int>(part) * kPartKeysTensor;
+    const KeyLimits limits{tile.block_offset + run.row - first + 1,
+                           min(kPartKeysTensor, seen - first), true};
+    AddQueryGradients<D, M>(sizes, run.memory.near_rows(run.row), scalars, run.buffer(stage),
+                            limits, near);
   });
   StoreGradients<D, M>(shape, tile, run.row, backward, run.feature_rows, near);
 }
 
 // blockIdx: keys of a block, head.
-template <int D>
+template <int D, int POWER>
 __global__ void __launch_bounds__(kTileThreads)
-    KeyGradients(TrainingShape shape, Backward backward) {
+    KeyGradients(TrainingShape any_shape, Backward backward) {
+  const TrainingShape shape = Known<D, POWER>(any_shape);
   constexpr int M = GradientTiles<D>();
   const AttentionShape& sizes = shape.attention;
   const RowTile tile(shape, GradientRows<D>());
@@ -253,16 +290,17 @@ __global__ void __launch_bounds__(kTileThreads)
 #pragma unroll
   for (int m = 0; m < M; ++m) ones[m][0] = ones[m][1] = 1;
 
-  const int far_parts = tile.block + 1 < shape.blocks ? run.FarParts() : 0;
+  float values[M][D / 8][4] = {};
+  if (tile.block + 1 < shape.blocks) {
+    run.ForFarParts([&](int part, const PartBuffer<D>& buffer) {
+      AddFeatureGradients<D, M, true>(sizes, part, run.feature_rows, ones, buffer, values);
+    });
+  }
+
   const int first_near = tile.block_offset / kPartKeysTensor;
-  const int64_t parts =
-      far_parts + (tile.block_tokens + kPartKeysTensor - 1) / kPartKeysTensor - first_near;
-  const auto first_query = [&](int64_t part) {
-    return (first_near + static_cast<int>(part - far_parts)) * kPartKeysTensor;
-  };
+  const int parts = (tile.block_tokens + kPartKeysTensor - 1) / kPartKeysTensor - first_near;
   const auto load = [&](int64_t part, int stage) {
-    if (part < far_parts) return run.LoadFar(static_cast<int>(part), stage);
-    const int first = first_query(part);
+    const int first = (first_near + static_cast<int>(part)) * kPartKeysTensor;
     run.LoadNear(shape.near_q, backward.a, first, tile.block_tokens, stage);
     if (thread < kPartKeysTensor) {
       const int64_t query = blockIdx.y * shape.tokens + run.block_token + first + thread;
@@ -271,21 +309,12 @@ __global__ void __launch_bounds__(kTileThreads)
     }
   };
   float near[M][NearWidth<D>() / 8][4] = {};
-  RowSums<D, M> total;  // its values are the gradients of values; its weights are not used
-  total.Clear();
   load(0, 0);
   ForParts(parts, load, [&](int64_t part, int stage) {
-    const PartBuffer<D> buffer = run.buffer(stage);
-    if (part < far_parts) {
-      AddFarPart<D, M>(sizes, static_cast<int>(part), run.feature_rows.x, run.memory.far_size,
-                       buffer, &total);
-      AddFeatureGradients<D, M>(sizes, static_cast<int>(part), run.feature_rows, ones, buffer);
-    } else {
-      const int first = first_query(part);
-      AddKeyGradients<D, M>(sizes, run.memory.near_rows(run.row), run.memory.scalars(sizes, stage),
-                            buffer, tile.block_offset + run.row - first,
-                            min(kPartKeysTensor, tile.block_tokens - first), near, total.values);
-    }
+    const int first = (first_near + static_cast<int>(part)) * kPartKeysTensor;
+    AddKeyGradients<D, M>(sizes, run.memory.near_rows(run.row), run.memory.scalars(sizes, stage),
+                          run.buffer(stage), tile.block_offset + run.row - first,
+                          min(kPartKeysTensor, tile.block_tokens - first), near, values);
   });
   StoreGradients<D, M>(shape, tile, run.row, backward, run.feature_rows, near);
 
@@ -294,8 +323,7 @@ __global__ void __launch_bounds__(kTileThreads)
     const int64_t v_row = OffsetOf(shape, backward.v, tile.token + run.row + r) + 2 * (thread % 4);
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
-      StorePair(backward.v, v_row + 8 * n, total.values[m][n][2 * half],
-                total.values[m][n][2 * half + 1]);
+      StorePair(backward.v, v_row + 8 * n, values[m][n][2 * half], values[m][n][2 * half + 1]);
     }
   });
 }

@@ -17,7 +17,6 @@
 namespace polysketch::cuda {
 namespace {
 
-constexpr int kScaleThreads = 128;
 constexpr int kRoundThreads = 256;
 
 std::string& LastError() {
@@ -118,12 +117,13 @@ class Calls {
       auto* a = reinterpret_cast<Bf16*>(workspace_ + plan_.a);
       auto* e = reinterpret_cast<float*>(workspace_ + plan_.e);
       const TokenRows a_rows = OfGroup(a, D);
-      const auto tokens = static_cast<unsigned>((shape_.tokens + kScaleThreads / kWarpSize - 1) /
-                                                (kScaleThreads / kWarpSize));
+      const auto tokens =
+          static_cast<unsigned>((shape_.tokens + ScaleTokens<D>() - 1) / ScaleTokens<D>());
       Launch(ScaleCotangents<D>, dim3(tokens, group_), kScaleThreads, 0, g, out, denominators, a,
              e);
       cuda::Backward backward{
           a_rows, e, SnapshotsOfGroup(), {}, {}, {}, plan_.mixed || !plan_.sketched};
+      const bool usual = plan_.near_dim == D && plan_.near_power == 4;
       const size_t shared = GradientMemory<D>::Bytes(plan_.far_dim, plan_.near_dim);
       const auto run = [&](auto kernel, const polysketch_attention_tensor& near,
                            const polysketch_attention_tensor& far) {
@@ -132,10 +132,10 @@ class Calls {
         Launch(kernel, TileGrid(GradientRows<D>()), kTileThreads, shared, backward);
       };
       WalkOver(shape_.far_k, shape_.v, nullptr, false);
-      run(QueryGradients<D>, gradients.near_q, gradients.far_q);
+      run(usual ? QueryGradients<D, 4> : QueryGradients<D, 0>, gradients.near_q, gradients.far_q);
       WalkOver(shape_.far_q, a_rows, e, true);
       backward.v = RowsOf(gradients.v);
-      run(KeyGradients<D>, gradients.near_k, gradients.far_k);
+      run(usual ? KeyGradients<D, 4> : KeyGradients<D, 0>, gradients.near_k, gradients.far_k);
     });
     return error_;
   }

@@ -46,7 +46,9 @@ struct TrainingShape {
 template <typename Rows>
 __device__ __forceinline__ int64_t OffsetOf(const TrainingShape& shape, const Rows& rows,
                                             int64_t token) {
-  const int64_t head = shape.head(), heads = shape.attention.heads;
+  // 32 bits are enough for the number of heads that a device's memory holds, and divide faster.
+  const auto head = static_cast<uint32_t>(shape.head());
+  const auto heads = static_cast<uint32_t>(shape.attention.heads);
   return head / heads * rows.batch + head % heads * rows.head + token * rows.token;
 }
 
@@ -81,10 +83,24 @@ __device__ __forceinline__ void StorePair(const OutputRows& rows, int64_t offset
   }
 }
 
-__device__ __forceinline__ float LoadOutput(const OutputRows& rows, int64_t offset) {
-  if (rows.type == POLYSKETCH_F32) return static_cast<const float*>(rows.data)[offset];
-  const uint16_t half = static_cast<const uint16_t*>(rows.data)[offset];
-  return rows.type == POLYSKETCH_BF16 ? WidenBf16(half) : WidenF16(half);
+struct Pair {
+  float low, high;
+};
+// Elements `offset` and `offset` + 1; `offset` is even.
+__device__ __forceinline__ Pair LoadPair(const OutputRows& rows, int64_t offset) {
+  if (rows.type == POLYSKETCH_F32) {
+    struct alignas(8) Floats {
+      float x, y;
+    };
+    const auto pair =
+        *reinterpret_cast<const Floats*>(static_cast<const float*>(rows.data) + offset);
+    return {pair.x, pair.y};
+  }
+  const uint32_t pair =
+      *reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(rows.data) + offset);
+  const auto low = static_cast<uint16_t>(pair), high = static_cast<uint16_t>(pair >> 16);
+  return rows.type == POLYSKETCH_BF16 ? Pair{WidenBf16(low), WidenBf16(high)}
+                                      : Pair{WidenF16(low), WidenF16(high)};
 }
 
 // The far states that blocks read: [group][blocks], each S [features][D] in bf16, then z.

@@ -36,9 +36,29 @@ constexpr int WalkFeatures() {
   return kFoldThreads / kWarpSize * 16 * WalkTiles<D>();
 }
 
+// Tokens of a part: a part costs copies to be set up and two barriers.
+template <int D>
+constexpr int kWalkTokens = D <= 64 ? 128 : 64;
+
 template <int D>
 __host__ __device__ constexpr int64_t WalkStage(int far_dim) {
-  return kFoldTokens * (static_cast<int64_t>(PadTo16(far_dim) + D + 2 * kRowPad) * 2 + 4);
+  return kWalkTokens<D> * (static_cast<int64_t>(PadTo16(far_dim) + D + 2 * kRowPad) * 2 + 4);
+}
+
+// CopyRows of attention_parts.cuh for the tokens of a part and rows of WIDTH elements: a thread
+// copies the same columns of rows that are `kStep` apart.
+template <int D, int WIDTH>
+__device__ __forceinline__ void CopyPart(const RowArray& from, int valid, Bf16* to) {
+  constexpr int kStep = kFoldThreads / (WIDTH / 8);
+  const int first = threadIdx.x / (WIDTH / 8), column = threadIdx.x % (WIDTH / 8) * 8;
+  const Bf16* source = from.row(first) + column;
+  Bf16* target = to + first * (WIDTH + kRowPad) + column;
+#pragma unroll
+  for (int row = 0; row < kWalkTokens<D>; row += kStep) {
+    const bool inside = first + row < valid;
+    CopyAsync16(target + row * (WIDTH + kRowPad), inside ? source : from.data, inside);
+    source += kStep * from.stride;
+  }
 }
 
 // Visits a warp's sums and their offsets in [features][D] and [features].
@@ -89,11 +109,16 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
   const int64_t per_range = (steps + walk.ranges - 1) / walk.ranges;
   const int64_t first_step = blockIdx.z * per_range;
   const int64_t end_step = first_step + per_range < steps ? first_step + per_range : steps;
-  const int64_t per_block = (sizes.block + kFoldTokens - 1) / kFoldTokens;
+  const int64_t per_block = (sizes.block + kWalkTokens<D> - 1) / kWalkTokens<D>;
   const int64_t parts = end_step > first_step ? (end_step - first_step) * per_block : 0;
+  // Parts of a range fit 32 bits, which divide faster.
   const auto block_of = [&](int64_t part) {
-    const int64_t step = first_step + part / per_block;
+    const int64_t step =
+        first_step + static_cast<uint32_t>(part) / static_cast<uint32_t>(per_block);
     return walk.reverse ? shape.blocks - 1 - step : step;
+  };
+  const auto place_of = [&](int64_t part) {  // in its block
+    return static_cast<int>(static_cast<uint32_t>(part) % static_cast<uint32_t>(per_block));
   };
   const int row_dim = PadTo16(sizes.far_dim), row_size = row_dim + kRowPad;
   auto* shared = SharedMemory<uint8_t>();
@@ -101,21 +126,24 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
     return reinterpret_cast<Bf16*>(shared + stage * WalkStage<D>(sizes.far_dim));
   };
   const auto stage_weights = [&](Bf16* rows) {
-    return reinterpret_cast<float*>(rows + kFoldTokens * (row_size + D + kRowPad));
+    return reinterpret_cast<float*>(rows + kWalkTokens<D> * (row_size + D + kRowPad));
   };
   const auto load = [&](int64_t part, int stage) {
     const int64_t block = block_of(part);
-    const int first = static_cast<int>(part % per_block) * kFoldTokens;
+    const int first = place_of(part) * kWalkTokens<D>;
     const int64_t token = block * sizes.block + first;
     const int count = shape.BlockTokens(block) - first;
     const RowArray rows = RowsFrom(shape, walk.rows, token);
     const RowArray values = RowsFrom(shape, walk.values, token);
     Bf16* to = stage_rows(stage);
-    CopyRows(rows.data, rows.stride, sizes.far_dim, count, to, row_dim, kFoldTokens, thread,
-             kFoldThreads);
-    CopyRows(values.data, values.stride, D, count, to + kFoldTokens * row_size, D, kFoldTokens,
-             thread, kFoldThreads);
-    if (thread < kFoldTokens) {
+    if (sizes.far_dim == 32) {
+      CopyPart<D, 32>(rows, count, to);
+    } else {
+      CopyRows(rows.data, rows.stride, sizes.far_dim, count, to, row_dim, kWalkTokens<D>, thread,
+               kFoldThreads);
+    }
+    CopyPart<D, D>(values, count, to + kWalkTokens<D> * row_size);
+    if (thread < kWalkTokens<D>) {
       float weight = 0;
       if (thread < count) {
         weight = walk.weights == nullptr ? 1.0f
@@ -131,12 +159,13 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
   ForParts(parts, load, [&](int64_t part, int stage) {
     if (!active) return;
     Bf16* rows = stage_rows(stage);
-    const Bf16* values = rows + kFoldTokens * row_size;
+    const Bf16* values = rows + kWalkTokens<D> * row_size;
     const float* weights = stage_weights(rows) + 2 * t;
-    const int64_t block = block_of(part), i = part % per_block;
-    const int tokens =
-        min(kFoldTokens, shape.BlockTokens(block) - static_cast<int>(i) * kFoldTokens);
+    const int64_t block = block_of(part);
+    const int i = place_of(part);
+    const int tokens = min(kWalkTokens<D>, shape.BlockTokens(block) - i * kWalkTokens<D>);
     if (i == 0) sums.Clear();
+#pragma unroll 2
     for (int token = 0; token < tokens; token += 16) {
       uint32_t a[M][4];
       FeatureColumns<M>(sizes, feature, I, J, rows, row_size, token, a);

@@ -43,6 +43,12 @@ using simt::gridDim;
 using simt::threadIdx;
 
 inline int min(int a, int b) { return a < b ? a : b; }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+
+struct alignas(8) float2 {
+  float x, y;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
 
 inline void __syncthreads() { simt::SyncThreads(); }
 inline void __syncwarp() { simt::SyncWarp(); }
@@ -190,6 +196,7 @@ inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 struct cudaDeviceProp {
   char name[256] = "emulation";
   int major = 8, minor = 0, multiProcessorCount = 4;
+  size_t sharedMemPerBlockOptin = simt::SharedLimit();
 };
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = cudaDeviceProp();
