@@ -21,6 +21,12 @@ bool SamplesRows() {
   return wish == nullptr || std::strcmp(wish, "host") != 0;
 }
 
+// POLYSKETCH_CUDA_DENSE=library: products of few rows too, if there is a library.
+bool LibraryForAllRows() {
+  const char* wish = std::getenv("POLYSKETCH_CUDA_DENSE");
+  return wish != nullptr && std::strcmp(wish, "library") == 0;
+}
+
 // Uploads `values`, stores them in `host` and returns true, unless `host` holds the same values
 // already.
 template <typename T>
@@ -69,6 +75,15 @@ void CudaBackend::CopyOut(const float* array, size_t size, float* host) {
   // After an error the caller gets zeros, and must check status().
   if (!device_->status().ok()) std::fill_n(host, size, 0.0f);
   device_->CopyOut(host, array, size * sizeof(float));
+}
+
+std::unique_ptr<const Matrix> CudaBackend::PackMatrix(const HostMatrix& w, bool transpose,
+                                                      DataType type) {
+  auto matrix = std::make_unique<CudaMatrix>(device_.get(), w, transpose, type);
+  if (matrix->half() && library_ != nullptr && !LibraryForAllRows()) {
+    matrix->set_library_has_our_bits(LibraryHasOurBits(*matrix));
+  }
+  return matrix;
 }
 
 void CudaBackend::Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments,

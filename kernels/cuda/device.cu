@@ -1,6 +1,7 @@
 #include "kernels/cuda/device.h"
 
 #include <cstdlib>
+#include <cstring>
 
 #include "base/check.h"
 
@@ -27,6 +28,9 @@ Result<std::unique_ptr<Device>> Device::Open() {
   if (!device->status().ok()) return device->status();
   device->name_ = properties.name;
   device->multiprocessors_ = properties.multiProcessorCount;
+  const char* wish = std::getenv("POLYSKETCH_CUDA_DEPENDENT_LAUNCH");
+  device->dependent_launch_ =
+      properties.major >= 9 && (wish == nullptr || std::strcmp(wish, "off") != 0);
   if (const char* after = std::getenv("POLYSKETCH_CUDA_FAIL_AFTER")) {
     device->fail_after_ = std::atoll(after);
   }

@@ -54,6 +54,7 @@ class Device {
 
   // While rehearsing, launches and copies to the host do nothing, but memory is allocated.
   void Rehearse(bool rehearsing) { rehearsing_ = rehearsing; }
+  bool rehearsing() const { return rehearsing_; }
 
   // --- recording: step_graphs.h ---
   // Until EndRecording, launches are recorded and not run.
@@ -75,18 +76,33 @@ class Device {
   template <typename... Parameters, typename... Arguments>
   void Launch(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
               Arguments... arguments) {
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || !BeforeLaunch()) return;
-    Check(LaunchOn(stream_, kernel, grid, threads, shared, static_cast<Parameters>(arguments)...),
-          "a kernel's launch");
+    LaunchKernel(false, kernel, grid, threads, shared, arguments...);
+  }
+  // For kernels that call AfterEarlierKernels (ptx.cuh): they may start while earlier kernels still
+  // run (programmatic dependent launch), unless POLYSKETCH_CUDA_DEPENDENT_LAUNCH=off.
+  template <typename... Parameters, typename... Arguments>
+  void LaunchDependent(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
+                       Arguments... arguments) {
+    LaunchKernel(dependent_launch_, kernel, grid, threads, shared, arguments...);
   }
 
  private:
   Device() = default;
   bool BeforeLaunch();
 
+  template <typename... Parameters, typename... Arguments>
+  void LaunchKernel(bool early, void (*kernel)(Parameters...), dim3 grid, int threads,
+                    size_t shared, Arguments... arguments) {
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || !BeforeLaunch()) return;
+    Check(LaunchOn(stream_, early, kernel, grid, threads, shared,
+                   static_cast<Parameters>(arguments)...),
+          "a kernel's launch");
+  }
+
   cudaStream_t stream_ = nullptr;
   std::string name_;
   int multiprocessors_ = 0;
+  bool dependent_launch_ = false;
   Status status_;
   // POLYSKETCH_CUDA_FAIL_AFTER: launches until an injected error; -1: never.
   int64_t fail_after_ = -1;

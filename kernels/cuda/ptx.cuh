@@ -196,6 +196,22 @@ __device__ __forceinline__ void LoadMatrix4T(uint32_t (&out)[4], const void* row
 #endif
 }
 
+// Lets the next kernel start (Device::LaunchDependent) and waits for the end of the earlier ones.
+// What a kernel does before it overlaps with them: it may only read weights.
+__device__ __forceinline__ void AfterEarlierKernels() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Starts the load of a line of global memory to L2.
+__device__ __forceinline__ void PrefetchToL2([[maybe_unused]] const void* global) {
+#if defined(__CUDACC__)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+#endif
+}
+
 // Starts the copy of 16 bytes from global to shared memory, both aligned to 16; stores zeros if not
 // `valid`. This thread sees them after WaitCopies, its thread block after a barrier after that.
 __device__ __forceinline__ void CopyAsync16(void* shared, const void* global, bool valid) {
