@@ -37,11 +37,12 @@ TEST_F(CudaLaunchesTest, DecodeSteps) {
   const auto model = testing::LoadModel(folder, &cuda_->device(), options);
   const int64_t layers = model->attention_spec().layers;
   // Of a step: the embedding, the angles and the final norm. Of a layer: norm and qkv, rope and
-  // norms, the sketch, two of attention, the output, norm and up and gate, down. More rows than the
+  // norms, the sketch, attention, the output, norm and up and gate, down. With more rows than the
   // products norm themselves: two more norms a layer.
-  EXPECT_EQ(Launches(*model, 1), 3 + 8 * layers);
-  EXPECT_EQ(Launches(*model, 16), 3 + 8 * layers);
-  EXPECT_EQ(Launches(*model, 20), 3 + 10 * layers);
+  constexpr int64_t kStep = 3, kLayer = 6, kAttention = 4;
+  EXPECT_EQ(Launches(*model, 1), kStep + (kLayer + kAttention) * layers);
+  EXPECT_EQ(Launches(*model, 16), kStep + (kLayer + kAttention) * layers);
+  EXPECT_EQ(Launches(*model, 20), kStep + (kLayer + kAttention + 2) * layers);
 }
 
 }  // namespace
