@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -19,6 +20,7 @@
 #include "kernels/cuda/dense.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/matrix.h"
+#include "kernels/cuda/skinny_product.h"
 #include "kernels/cuda/state.h"
 #include "kernels/cuda/step_graphs.h"
 
@@ -107,6 +109,10 @@ class CudaBackend final : public Backend {
                     bool accumulate, float* out);
   void PortableProduct(const uint16_t* x, int64_t rows, const CudaMatrix& w, const float* bias,
                        bool accumulate, float* out);
+  void RunSkinny(int64_t rows, const CudaMatrix& w, const SkinnyInput& input,
+                 const SkinnyOutput& output);
+  // Notes the order of a step's products, which is that of the next step.
+  void OnProduct(const CudaMatrix& w);
   // Whether SkinnyProduct computes the product.
   bool Skinny(int64_t rows, const CudaMatrix& w) const;
   // x, or its norm, as halves in halves_.
@@ -127,6 +133,12 @@ class CudaBackend final : public Backend {
   const std::unique_ptr<Device> device_;  // outlives the arrays below
   const std::string name_;
   const std::unique_ptr<DenseLibrary> library_;  // may be null
+  // The weights of the product after each one in RunStep, by address, for prefetching. All are of
+  // models that exist: a step uses one model, and PackMatrix clears them.
+  std::unordered_map<const uint16_t*, SkinnyPrefetch::Range> following_;
+  const uint16_t* previous_ = nullptr;  // weights of the last product of this step, or null
+  bool in_step_ = false;
+  const bool prefetches_;
   // Key: in, out, format.
   std::map<std::tuple<int64_t, int64_t, DataType>, bool> library_has_our_bits_;
   AttentionRunner attention_;

@@ -24,6 +24,28 @@ __device__ void Finish(float sum, const float* bias, bool accumulate, int64_t co
   *out = sum;
 }
 
+// Of a column and the next one, if there is one.
+__device__ __forceinline__ void FinishPair(float first, float second, const float* bias,
+                                           bool accumulate, int64_t column, int64_t columns,
+                                           float* out) {
+  if (columns % 2 != 0) {
+    Finish(first, bias, accumulate, column, out);
+    if (column + 1 < columns) Finish(second, bias, accumulate, column + 1, out + 1);
+    return;
+  }
+  if (bias != nullptr) {
+    first += bias[column];
+    second += bias[column + 1];
+  }
+  auto* pair = reinterpret_cast<float2*>(out);
+  if (accumulate) {
+    const float2 old = *pair;
+    first += old.x;
+    second += old.y;
+  }
+  *pair = make_float2(first, second);
+}
+
 constexpr int kFloatColumns = 4 * kFloatStep;  // of a tile
 
 __global__ void __launch_bounds__(kFloatThreads)
@@ -154,11 +176,12 @@ __global__ void __launch_bounds__(T::kThreads, 2)
 #pragma unroll
     for (int n = 0; n < T::kNTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < 4; i += 2) {
         const int64_t row = row0 + warp_row + 16 * m + lane / 4 + i / 2 * 8;
-        const int64_t column = column0 + warp_column + 8 * n + lane % 4 * 2 + i % 2;
+        const int64_t column = column0 + warp_column + 8 * n + lane % 4 * 2;
         if (row >= rows || column >= columns) continue;
-        Finish(sums[m][n][i], bias, accumulate, column, out + row * columns + column);
+        FinishPair(sums[m][n][i], sums[m][n][i + 1], bias, accumulate, column, columns,
+                   out + row * columns + column);
       }
     }
   }
@@ -221,10 +244,34 @@ void LaunchHalf(Device* device, const uint16_t* x, int64_t rows, const CudaMatri
       out);
 }
 
+// A step of more rows reads more of the states than the L2 holds between two products.
+constexpr int64_t kPrefetchRows = 16;
+// Larger matrices would drive others out of the L2.
+constexpr int64_t kMostPrefetch = int64_t{12} << 20;
+
 }  // namespace
 
 bool CudaBackend::Skinny(int64_t rows, const CudaMatrix& w) const {
   return w.half() && rows <= kSkinnyRows && (library_ == nullptr || w.library_has_our_bits());
+}
+
+void CudaBackend::RunSkinny(int64_t rows, const CudaMatrix& w, const SkinnyInput& input,
+                            const SkinnyOutput& output) {
+  SkinnyPrefetch prefetch;
+  if (rows <= kPrefetchRows && in_step_) {
+    prefetch.next[0] = following_[w.halves()];
+    prefetch.next[1] = following_[reinterpret_cast<const uint16_t*>(prefetch.next[0].data)];
+  }
+  SkinnyProduct(device_.get(), rows, w, input, output, prefetch);
+}
+
+void CudaBackend::OnProduct(const CudaMatrix& w) {
+  if (!in_step_) return;
+  const int64_t bytes = w.padded_in() * w.padded_out() * 2;
+  if (previous_ != nullptr && bytes <= kMostPrefetch) {
+    following_[previous_] = {reinterpret_cast<const uint8_t*>(w.halves()), bytes};
+  }
+  previous_ = w.halves();
 }
 
 uint16_t* CudaBackend::Rounded(const float* x, int64_t rows, const CudaMatrix& w) {
@@ -249,8 +296,9 @@ void CudaBackend::PortableProduct(const uint16_t* x, int64_t rows, const CudaMat
 
 void CudaBackend::HalvesMatMul(const uint16_t* x, int64_t rows, const CudaMatrix& w,
                                const float* bias, bool accumulate, float* out) {
+  OnProduct(w);
   if (Skinny(rows, w)) {
-    SkinnyProduct(device_.get(), rows, w, {.halves = x},
+    RunSkinny(rows, w, {.halves = x},
                   {.floats = out, .bias = bias, .accumulate = accumulate});
   } else if (library_ == nullptr || !library_->Product(x, rows, w, bias, accumulate, out)) {
     PortableProduct(x, rows, w, bias, accumulate, out);
@@ -261,7 +309,8 @@ void CudaBackend::MatMulHalf(const float* x, int64_t rows, const CudaMatrix& w, 
                              bool accumulate, float* out) {
   const SkinnyInput input{.floats = x};
   if (Skinny(rows, w) && SkinnyTakes(rows, w, input)) {
-    SkinnyProduct(device_.get(), rows, w, input,
+    OnProduct(w);
+    RunSkinny(rows, w, input,
                   {.floats = out, .bias = bias, .accumulate = accumulate});
   } else {
     HalvesMatMul(Rounded(x, rows, w), rows, w, bias, accumulate, out);
@@ -274,7 +323,8 @@ void CudaBackend::NormMatMul(const float* x, int64_t rows, const NormWeights& no
   const CudaMatrix& w = Cast(matrix);
   const SkinnyInput input{.floats = x, .norm = &norm};
   if (Skinny(rows, w) && SkinnyTakes(rows, w, input)) {
-    SkinnyProduct(device_.get(), rows, w, input, {.floats = out});
+    OnProduct(w);
+    RunSkinny(rows, w, input, {.floats = out});
   } else if (w.half() && NormsToHalves(w.in())) {
     HalvesMatMul(NormToHalves(x, rows, norm, w), rows, w, nullptr, false, out);
   } else {
@@ -295,12 +345,13 @@ void CudaBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scra
   if (!skinny || !SkinnyTakes(rows, up, input)) {
     input = {.halves = NormToHalves(x, rows, mlp.norm, up)};
   }
+  if (skinny) OnProduct(up);
   if (skinny && SkinnyGates(up)) {
-    SkinnyProduct(device_.get(), rows, up, input, {.gated = gated});
+    RunSkinny(rows, up, input, {.gated = gated});
   } else {
     float* both = scratch + rows * up.in();
     if (skinny) {
-      SkinnyProduct(device_.get(), rows, up, input, {.floats = both});
+      RunSkinny(rows, up, input, {.floats = both});
     } else {
       HalvesMatMul(input.halves, rows, up, nullptr, false, both);
     }

@@ -212,6 +212,14 @@ __device__ __forceinline__ void PrefetchToL2([[maybe_unused]] const void* global
 #endif
 }
 
+// Starts the load of `bytes` bytes, a multiple of 16, to L2. Nothing before sm_90.
+__device__ __forceinline__ void PrefetchRange([[maybe_unused]] const void* global,
+                                              [[maybe_unused]] unsigned bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));
+#endif
+}
+
 // Starts the copy of 16 bytes from global to shared memory, both aligned to 16; stores zeros if not
 // `valid`. This thread sees them after WaitCopies, its thread block after a barrier after that.
 __device__ __forceinline__ void CopyAsync16(void* shared, const void* global, bool valid) {

@@ -68,7 +68,24 @@ struct Arguments {
   const float* bias;
   bool accumulate;
   uint16_t* gated;  // null: no gate
+  SkinnyPrefetch prefetch;
 };
+
+// The blocks of the grid share the ranges.
+__device__ __forceinline__ void Prefetch(const SkinnyPrefetch& prefetch) {
+  constexpr int64_t kPiece = 4096;
+  const int64_t thread =
+      static_cast<int64_t>(threadIdx.x) * gridDim.x * gridDim.y + blockIdx.y * gridDim.x + blockIdx.x;
+  const int64_t threads = static_cast<int64_t>(kThreads) * gridDim.x * gridDim.y;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const SkinnyPrefetch::Range& range = prefetch.next[i];
+    for (int64_t at = thread * kPiece; at < range.bytes; at += threads * kPiece) {
+      const int64_t left = range.bytes - at;
+      PrefetchRange(range.data + at, static_cast<unsigned>(left < kPiece ? left : kPiece));
+    }
+  }
+}
 
 // The column of w that belongs to a column of the block's tile. With a gate half of a tile are
 // columns of u and the other half those of g.
@@ -210,6 +227,7 @@ __global__ void __launch_bounds__(kThreads, 2) SkinnyKernel(const Arguments p) {
     LoadStage<T>(p, row0, s * T::kDepth, w, w_offset, stages + s * T::kStageHalves);
     w += w_step;
   }
+  Prefetch(p.prefetch);
   if constexpr (T::kWhole) {
     AfterEarlierKernels();
     PrepareRows<T, kBf16>(p, row0, rows, xs);
@@ -321,7 +339,7 @@ bool SkinnyTakes(int64_t rows, const CudaMatrix& w, const SkinnyInput& input) {
 bool SkinnyGates(const CudaMatrix& w) { return w.out() % 64 == 0; }
 
 void SkinnyProduct(Device* device, int64_t rows, const CudaMatrix& w, const SkinnyInput& input,
-                   const SkinnyOutput& output) {
+                   const SkinnyOutput& output, const SkinnyPrefetch& prefetch) {
   PS_CHECK(rows >= 1 && rows <= kSkinnyRows && SkinnyTakes(rows, w, input)) << rows;
   const float* scale = input.norm == nullptr ? nullptr : input.norm->scale;
   const float* norm_bias = input.norm == nullptr ? nullptr : input.norm->bias;
@@ -339,7 +357,8 @@ void SkinnyProduct(Device* device, int64_t rows, const CudaMatrix& w, const Skin
                     output.floats,
                     output.bias,
                     output.accumulate,
-                    output.gated};
+                    output.gated,
+                    prefetch};
   const bool gate = output.gated != nullptr;
   if (rows <= kFewRows && WholeFits(rows, w)) {
     return scale == nullptr ? LaunchFew<false>(device, w, p) : LaunchFew<true>(device, w, p);

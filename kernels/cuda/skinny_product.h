@@ -17,6 +17,16 @@ struct SkinnyInput {
   const NormWeights* norm = nullptr;  // of `floats` before the rounding, or null
 };
 
+// Weights of later products, which the kernel starts to load to L2 once its own loads are under way:
+// the memory is idle while small kernels follow. It changes no result.
+struct SkinnyPrefetch {
+  struct Range {
+    const uint8_t* data = nullptr;
+    int64_t bytes = 0;  // a multiple of 128
+  };
+  Range next[2];
+};
+
 // What becomes of the sums x w [rows, w.out()].
 struct SkinnyOutput {
   float* floats = nullptr;      // + bias if not null, + floats if `accumulate`
@@ -33,6 +43,6 @@ bool SkinnyGates(const CudaMatrix& w);
 
 // 1 <= rows <= kSkinnyRows. Each sum is the chain of HalfProduct (matmul.cu): the same bits.
 void SkinnyProduct(Device* device, int64_t rows, const CudaMatrix& w, const SkinnyInput& input,
-                   const SkinnyOutput& output);
+                   const SkinnyOutput& output, const SkinnyPrefetch& prefetch);
 
 }  // namespace polysketch::cuda
