@@ -138,8 +138,9 @@ void BenchFused(Bench* bench, int64_t rows) {
                                   scratch.data() + rows * kWidth);
              });
   bench->Run("mlp 768 x 2048, " + by, 6.0 * rows * kWidth * kHidden,
-             static_cast<double>(up->bytes() + down->bytes()) + 12.0 * rows * kWidth,
-             [&] { backend.Mlp({weights, up.get(), down.get()}, rows, x.data(), scratch.data()); });
+             static_cast<double>(up->bytes() + down->bytes()) + 12.0 * rows * kWidth, [&] {
+               backend.Mlp({weights, up.get(), down.get()}, rows, x.data(), scratch.data());
+             });
 }
 
 void BenchSketch(Bench* bench, const Network& network, int64_t rows) {

@@ -1,6 +1,6 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/gelu.cuh"
-#include "kernels/cuda/layer_norm.cuh"
+#include "kernels/cuda/norm_row.cuh"
 
 namespace polysketch::cuda {
 namespace {

@@ -1,7 +1,5 @@
-#include "kernels/cuda/layer_norm.cuh"
-
 #include "kernels/cuda/backend.h"
-#include "kernels/cuda/skinny_product.h"
+#include "kernels/cuda/norm_row.cuh"
 
 namespace polysketch::cuda {
 namespace {
@@ -61,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
 template <bool kBf16>
 __global__ void __launch_bounds__(kThreads)
     NormHalvesKernel(const float* x, int64_t rows, int width, const float* scale, const float* bias,
-                 bool aligned, int padded, uint16_t* out) {
+                     bool aligned, int padded, uint16_t* out) {
   AfterEarlierKernels();
   const int64_t row =
       static_cast<int64_t>(blockIdx.x) * (kThreads / kWarpSize) + threadIdx.x / kWarpSize;

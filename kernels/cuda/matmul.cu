@@ -247,7 +247,7 @@ void LaunchHalf(Device* device, const uint16_t* x, int64_t rows, const CudaMatri
 // A step of more rows reads more of the states than the L2 holds between two products.
 constexpr int64_t kPrefetchRows = 16;
 // Larger matrices would drive others out of the L2.
-constexpr int64_t kMostPrefetch = int64_t{12} << 20;
+constexpr int64_t kMaxPrefetch = int64_t{12} << 20;
 
 }  // namespace
 
@@ -268,7 +268,7 @@ void CudaBackend::RunSkinny(int64_t rows, const CudaMatrix& w, const SkinnyInput
 void CudaBackend::OnProduct(const CudaMatrix& w) {
   if (!in_step_) return;
   const int64_t bytes = w.padded_in() * w.padded_out() * 2;
-  if (previous_ != nullptr && bytes <= kMostPrefetch) {
+  if (previous_ != nullptr && bytes <= kMaxPrefetch) {
     following_[previous_] = {reinterpret_cast<const uint8_t*>(w.halves()), bytes};
   }
   previous_ = w.halves();
@@ -284,7 +284,8 @@ uint16_t* CudaBackend::Rounded(const float* x, int64_t rows, const CudaMatrix& w
 
 void CudaBackend::PortableProduct(const uint16_t* x, int64_t rows, const CudaMatrix& w,
                                   const float* bias, bool accumulate, float* out) {
-  const unsigned large = CeilDiv(w.out(), HalfTile128::kColumns) * CeilDiv(rows, HalfTile128::kRows);
+  const unsigned large =
+      CeilDiv(w.out(), HalfTile128::kColumns) * CeilDiv(rows, HalfTile128::kRows);
   if (rows <= 16) {
     LaunchHalf<HalfTile16>(device_.get(), x, rows, w, bias, accumulate, out);
   } else if (large < static_cast<unsigned>(device_->multiprocessors())) {
@@ -298,8 +299,7 @@ void CudaBackend::HalvesMatMul(const uint16_t* x, int64_t rows, const CudaMatrix
                                const float* bias, bool accumulate, float* out) {
   OnProduct(w);
   if (Skinny(rows, w)) {
-    RunSkinny(rows, w, {.halves = x},
-                  {.floats = out, .bias = bias, .accumulate = accumulate});
+    RunSkinny(rows, w, {.halves = x}, {.floats = out, .bias = bias, .accumulate = accumulate});
   } else if (library_ == nullptr || !library_->Product(x, rows, w, bias, accumulate, out)) {
     PortableProduct(x, rows, w, bias, accumulate, out);
   }
@@ -310,8 +310,7 @@ void CudaBackend::MatMulHalf(const float* x, int64_t rows, const CudaMatrix& w, 
   const SkinnyInput input{.floats = x};
   if (Skinny(rows, w) && SkinnyTakes(rows, w, input)) {
     OnProduct(w);
-    RunSkinny(rows, w, input,
-                  {.floats = out, .bias = bias, .accumulate = accumulate});
+    RunSkinny(rows, w, input, {.floats = out, .bias = bias, .accumulate = accumulate});
   } else {
     HalvesMatMul(Rounded(x, rows, w), rows, w, bias, accumulate, out);
   }

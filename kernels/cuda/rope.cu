@@ -1,7 +1,7 @@
 #include "base/check.h"
 #include "kernels/angles.h"
 #include "kernels/cuda/backend.h"
-#include "kernels/cuda/layer_norm.cuh"
+#include "kernels/cuda/norm_row.cuh"
 
 namespace polysketch::cuda {
 namespace {
@@ -81,8 +81,8 @@ __global__ void __launch_bounds__(kNormThreads) RopeNormKernel(const RopeNorms p
   float* out = (part == 0 ? p.q : p.k) + at;
   float* normed = (part == 0 ? p.normed_q : p.normed_k) + at;
   if (index < rows && out != normed) StoreQuad(values[0], i, p.head_dim, true, out);
-  NormQuads<kLanes>(p.head_dim, part == 0 ? p.q_scale : p.k_scale,
-                    part == 0 ? p.q_bias : p.k_bias, true, values);
+  NormQuads<kLanes>(p.head_dim, part == 0 ? p.q_scale : p.k_scale, part == 0 ? p.q_bias : p.k_bias,
+                    true, values);
   if (index < rows) StoreQuad(values[0], i, p.head_dim, true, normed);
 }
 
@@ -99,19 +99,9 @@ void CudaBackend::RopeAndNorms(const float* qkv, std::span<const int64_t> positi
   }
   UpdatePositions(positions);
   UpdateAngles(head_dim);
-  const RopeNorms p{qkv,
-                    cos_sin_.data(),
-                    q_norm.scale,
-                    q_norm.bias,
-                    k_norm.scale,
-                    k_norm.bias,
-                    q,
-                    k,
-                    normed_q,
-                    normed_k,
-                    std::ssize(positions),
-                    heads,
-                    head_dim};
+  const RopeNorms p{
+      qkv, cos_sin_.data(), q_norm.scale, q_norm.bias,           k_norm.scale, k_norm.bias, q,
+      k,   normed_q,        normed_k,     std::ssize(positions), heads,        head_dim};
   const bool narrow = head_dim <= kNarrowNorm;
   const int lanes = narrow ? 16 : kWarpSize;
   device_->LaunchDependent(narrow ? RopeNormKernel<16> : RopeNormKernel<kWarpSize>,

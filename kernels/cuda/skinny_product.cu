@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/gelu.cuh"
-#include "kernels/cuda/layer_norm.cuh"
+#include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace polysketch::cuda {
@@ -20,7 +20,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kStageBytes = kThreads * 16;  // of weights: one copy a thread
-constexpr size_t kMostShared = 99 << 10;    // what a block may have on every device
+constexpr size_t kMaxShared = 99 << 10;     // what a block may have on every device
 
 // The shape of a block's work.
 template <int kMTiles_, int kColumns_, bool kWhole_, bool kNorm_ = false>
@@ -37,7 +37,7 @@ struct Tile {
   static constexpr int kXRow = kDepth + 8;
   static constexpr int kWHalves = kDepth * kWRow;
   static constexpr int kStageHalves = kWHalves + (kWhole ? 0 : kRows * kXRow);
-  static constexpr int kStages = kStageHalves * 2 * 8 <= kMostShared ? 8 : 6;
+  static constexpr int kStages = kStageHalves * 2 * 8 <= kMaxShared ? 8 : 6;
   // Warps beside each other take other columns, warps below each other other rows.
   static constexpr int kWarpsDown = kMTiles > 1 ? 2 : 1;
   static constexpr int kWarpsAcross = kWarps / kWarpsDown;
@@ -74,8 +74,8 @@ struct Arguments {
 // The blocks of the grid share the ranges.
 __device__ __forceinline__ void Prefetch(const SkinnyPrefetch& prefetch) {
   constexpr int64_t kPiece = 4096;
-  const int64_t thread =
-      static_cast<int64_t>(threadIdx.x) * gridDim.x * gridDim.y + blockIdx.y * gridDim.x + blockIdx.x;
+  const int64_t thread = static_cast<int64_t>(threadIdx.x) * gridDim.x * gridDim.y +
+                         blockIdx.y * gridDim.x + blockIdx.x;
   const int64_t threads = static_cast<int64_t>(kThreads) * gridDim.x * gridDim.y;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -305,7 +305,7 @@ bool Fits(Device* device, int64_t columns, int width, int blocks_down) {
 }
 
 constexpr int64_t kFewRows = 16;
-// Every thread block norms its rows itself: up to so many rows that costs less than a launch.
+// Every thread block norms its rows itself: up to this number that costs less than a launch.
 constexpr int64_t kNormedRows = 16;
 constexpr int64_t kVocabulary = 8192;  // as many columns fill the device in tiles of 64 x 64
 
@@ -321,10 +321,10 @@ bool WholeFits(int64_t rows, const CudaMatrix& w) {
   if (rows <= kFewRows) {
     return std::max({Few8<false>::Shared(rows, w.padded_in()),
                      Few16<false>::Shared(rows, w.padded_in()),
-                     Few32<false>::Shared(rows, w.padded_in())}) <= kMostShared;
+                     Few32<false>::Shared(rows, w.padded_in())}) <= kMaxShared;
   }
   return std::max(Whole16::Shared(rows, w.padded_in()), Whole32::Shared(rows, w.padded_in())) <=
-         kMostShared;
+         kMaxShared;
 }
 
 }  // namespace

@@ -41,8 +41,7 @@ __device__ __forceinline__ void StoreQuad(const Quad& quad, int i, int width, bo
                                           float* row) {
   if (aligned) {
     if (i < width) {
-      *reinterpret_cast<float4*>(row + i) =
-          make_float4(quad.v[0], quad.v[1], quad.v[2], quad.v[3]);
+      *reinterpret_cast<float4*>(row + i) = make_float4(quad.v[0], quad.v[1], quad.v[2], quad.v[3]);
     }
   } else {
     for (int c = 0; c < 4; ++c) {
@@ -105,8 +104,8 @@ __device__ __forceinline__ void NormQuads(int width, const float* scale, const f
 }
 
 // How a row of a width is divided among lanes.
-constexpr int kNarrowNorm = 64;    // at most: 16 lanes, one quad each
-constexpr int kHeadNorm = 128;     // at most: a warp, one quad a lane
+constexpr int kNarrowNorm = 64;      // at most: 16 lanes, one quad each
+constexpr int kHeadNorm = 128;       // at most: a warp, one quad a lane
 constexpr int kRegisterNorm = 1024;  // at most: a warp, 8 quads a lane; wider rows are read thrice
 constexpr int kRowQuads = kRegisterNorm / 4 / kWarpSize;
 
