@@ -85,6 +85,34 @@ void TimedBackend::GeluGate(const float* up, int64_t rows, int hidden, float* ou
   Timed("gelu_gate", {}, [&] { inner().GeluGate(up, rows, hidden, out); });
 }
 
+void TimedBackend::NormMatMul(const float* x, int64_t rows, const NormWeights& norm,
+                              const Matrix& w, float* normed, float* out) {
+  if (inner().host_memory()) return Backend::NormMatMul(x, rows, norm, w, normed, out);
+  Timed(StrCat("norm and matmul ", w.in(), "x", w.out(), " ", DataTypeName(w.type())),
+        {ClassOf(w.type()), MatrixFlop(w, rows), static_cast<double>(w.bytes())},
+        [&] { inner().NormMatMul(x, rows, norm, w, normed, out); });
+}
+
+void TimedBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) {
+  if (inner().host_memory()) return Backend::Mlp(mlp, rows, x, scratch);
+  Timed(StrCat("mlp ", mlp.up->in(), "x", mlp.up->out(), " ", DataTypeName(mlp.up->type())),
+        {ClassOf(mlp.up->type()), MatrixFlop(*mlp.up, rows) + MatrixFlop(*mlp.down, rows),
+         static_cast<double>(mlp.up->bytes() + mlp.down->bytes())},
+        [&] { inner().Mlp(mlp, rows, x, scratch); });
+}
+
+void TimedBackend::RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads,
+                                int head_dim, const NormWeights& q_norm, const NormWeights& k_norm,
+                                float* q, float* k, float* normed_q, float* normed_k) {
+  if (inner().host_memory()) {
+    return Backend::RopeAndNorms(qkv, positions, heads, head_dim, q_norm, k_norm, q, k, normed_q,
+                                 normed_k);
+  }
+  Timed("rope and norms", {}, [&] {
+    inner().RopeAndNorms(qkv, positions, heads, head_dim, q_norm, k_norm, q, k, normed_q, normed_k);
+  });
+}
+
 void TimedBackend::LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows,
                                  float* out) {
   Work work{ClassOf(net.branch[0][0].up->type()), 0, 0};

@@ -40,6 +40,13 @@ class TimedBackend final : public ForwardingBackend {
   void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
             float* k) override;
   void GeluGate(const float* up, int64_t rows, int hidden, float* out) override;
+  // Fused ops: as their parts on backends of the host, which fuse nothing.
+  void NormMatMul(const float* x, int64_t rows, const NormWeights& norm, const Matrix& w,
+                  float* normed, float* out) override;
+  void Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) override;
+  void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim,
+                    const NormWeights& q_norm, const NormWeights& k_norm, float* q, float* k,
+                    float* normed_q, float* normed_k) override;
   void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override;
   void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
                          float* out) override;

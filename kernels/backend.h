@@ -133,6 +133,35 @@ class Backend {
   // out[m] = u * gelu(g), [u, g] = up[m], gelu in its tanh form. up [rows, 2 hidden], out [rows,
   // hidden].
   virtual void GeluGate(const float* up, int64_t rows, int hidden, float* out) = 0;
+
+  // --- fused ops: the same results as the ops that the default implementations call ---
+
+  // out = LayerNorm(x) w. x [rows, in], out [rows, out]. normed: scratch [rows, in].
+  virtual void NormMatMul(const float* x, int64_t rows, const NormWeights& norm, const Matrix& w,
+                          float* normed, float* out) {
+    LayerNorm(x, rows, static_cast<int>(w.in()), norm, normed);
+    MatMul(normed, rows, w, nullptr, /*accumulate=*/false, out);
+  }
+  // x += GeluGate(LayerNorm(x) up) down. x [rows, D], scratch [rows, D + 3 hidden].
+  virtual void Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) {
+    const int64_t hidden = mlp.down->in();
+    float* up = scratch + rows * mlp.up->in();
+    float* gated = up + rows * 2 * hidden;
+    NormMatMul(x, rows, mlp.norm, *mlp.up, scratch, up);
+    GeluGate(up, rows, static_cast<int>(hidden), gated);
+    MatMul(gated, rows, *mlp.down, nullptr, /*accumulate=*/true, x);
+  }
+  // Rope, and the norms of its heads: normed_q = LayerNorm(q), normed_k = LayerNorm(k), all [M, H,
+  // d]. normed_q may be q, and normed_k k.
+  virtual void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads,
+                            int head_dim, const NormWeights& q_norm, const NormWeights& k_norm,
+                            float* q, float* k, float* normed_q, float* normed_k) {
+    const int64_t rows = static_cast<int64_t>(positions.size()) * heads;
+    Rope(qkv, positions, heads, head_dim, q, k);
+    LayerNorm(q, rows, head_dim, q_norm, normed_q);
+    LayerNorm(k, rows, head_dim, k_norm, normed_k);
+  }
+
   // out[m][0, r) = g(x[m]); columns [r, round_up(r, 8)) are zero. x [rows, d], out [rows,
   // round_up(r, 8)].
   virtual void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows,

@@ -46,6 +46,13 @@ struct NormWeights {
   const float* bias = nullptr;
 };
 
+// An MLP with a gate: up [D, 2 hidden], down [hidden, D], a norm of its input.
+struct MlpWeights {
+  NormWeights norm;  // [D]
+  const Matrix* up = nullptr;
+  const Matrix* down = nullptr;
+};
+
 // The learned sketch g (docs/attention.md): two branches of two levels, each level
 // x -> LayerNorm(x) up -> gelu -> down. g(x) = sqrt(r) tanh(x1 * x2 / sqrt(r)), x1 and x2 the
 // outputs of the branches.

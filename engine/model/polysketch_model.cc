@@ -32,7 +32,8 @@ struct PolysketchModel::Workspace {
     const int64_t D = config.emb_dim, h = config.mlp_hidden();
     const int64_t sketches = 2 * int64_t{spec.heads} * spec.far_dim();
     const int64_t gates = spec.decay_gate ? spec.heads : 0;
-    const int64_t attention = 3 * D + 2 * D + sketches + D + gates, mlp = 2 * h + h;
+    const int64_t near = spec.mixed() ? 2 * D : 0;
+    const int64_t attention = 3 * D + 2 * D + near + sketches + D + gates, mlp = 2 * h + h;
     memory =
         BackendArray(backend, static_cast<size_t>(tokens * (2 * D + std::max(attention, mlp))));
     x = memory.data();
@@ -40,23 +41,21 @@ struct PolysketchModel::Workspace {
     // The activations of the attention and of the MLP are never live at the same time.
     qkv = normed + tokens * D;
     qk = qkv + tokens * 3 * D;
-    sketch = qk + tokens * 2 * D;
+    near_qk = qk + tokens * 2 * D;
+    sketch = near_qk + tokens * near;
     attended = sketch + tokens * sketches;
     log_decay = attended + tokens * D;
-    up = normed + tokens * D;
-    gated = up + tokens * 2 * h;
   }
 
   BackendArray memory;
   float* x;          // [M, D]: the residual stream
-  float* normed;     // [M, D]
+  float* normed;     // [M, D]; scratch of the MLP, [M, D + 3h]
   float* qkv;        // [M, 3D]
   float* qk;         // [2, M, H, d]: q, then k, so that one call sketches both
+  float* near_qk;    // [2, M, H, d]: norms of qk; mixed kinds
   float* sketch;     // [2, M, H, far_dim]
   float* attended;   // [M, D]
   float* log_decay;  // [M, H]; with a decay gate
-  float* up;         // [M, 2h]
-  float* gated;      // [M, h]
 };
 
 PolysketchModel::PolysketchModel(ModelConfig config, const LoadOptions& options, Backend* backend,
@@ -117,7 +116,9 @@ void PolysketchModel::Step(const Batch& batch, float* hidden) {
     NormOutputRows(batch.output_rows(), packed);
   });
   if (hidden == nullptr) {
-    backend_->Wait();  // so that a caller that measures the step measures all of it
+    // SampleRows follows and waits for the rows. A step without rows is waited for here, so that a
+    // caller that measures it measures all of it.
+    if (outputs == 0) backend_->Wait();
   } else {
     CopyToHost(packed, outputs * config_.emb_dim, hidden);
   }
@@ -127,17 +128,18 @@ void PolysketchModel::Step(const Batch& batch, float* hidden) {
 void PolysketchModel::Layer(int i) {
   const LayerWeights& w = weights_->layer(i);
   const int64_t M = std::ssize(tokens_);
-  const int D = config_.emb_dim, h = config_.mlp_hidden();
+  const int D = config_.emb_dim;
   Backend& ops = *backend_;
-  ops.LayerNorm(space_->x, M, D, w.attn_norm, space_->normed);
-  ops.MatMul(space_->normed, M, *w.qkv, nullptr, /*accumulate=*/false, space_->qkv);
+  if (spec_.decay_gate) {  // whose product takes the norm too
+    ops.LayerNorm(space_->x, M, D, w.attn_norm, space_->normed);
+    ops.MatMul(space_->normed, M, *w.qkv, nullptr, /*accumulate=*/false, space_->qkv);
+  } else {
+    ops.NormMatMul(space_->x, M, w.attn_norm, *w.qkv, space_->normed, space_->qkv);
+  }
   ops.Attention(spec_, i, segments_, QueriesAndKeys(w), space_->attended);
   ops.MatMul(space_->attended, M, *w.out, nullptr, /*accumulate=*/true, space_->x);
 
-  ops.LayerNorm(space_->x, M, D, w.mlp_norm, space_->normed);
-  ops.MatMul(space_->normed, M, *w.up, nullptr, /*accumulate=*/false, space_->up);
-  ops.GeluGate(space_->up, M, h, space_->gated);
-  ops.MatMul(space_->gated, M, *w.down, nullptr, /*accumulate=*/true, space_->x);
+  ops.Mlp({w.mlp_norm, w.up, w.down}, M, space_->x, space_->normed);
 }
 
 AttentionInput PolysketchModel::QueriesAndKeys(const LayerWeights& w) {
@@ -146,8 +148,19 @@ AttentionInput PolysketchModel::QueriesAndKeys(const LayerWeights& w) {
   Backend& ops = *backend_;
   float* q = space_->qk;
   float* k = q + rows * d;
-  ops.Rope(space_->qkv, positions_, spec_.heads, d, q, k);
-  if (config_.has_qk_norm() && !spec_.mixed()) ops.LayerNorm(q, 2 * rows, d, w.qk_norm, q);
+  float* near_q = q;
+  float* near_k = k;
+  if (spec_.mixed()) {
+    // The sketches take q and k without the norms of the near part.
+    near_q = space_->near_qk;
+    near_k = near_q + rows * d;
+    ops.RopeAndNorms(space_->qkv, positions_, spec_.heads, d, w.near_q_norm, w.near_k_norm, q, k,
+                     near_q, near_k);
+  } else if (config_.has_qk_norm()) {
+    ops.RopeAndNorms(space_->qkv, positions_, spec_.heads, d, w.qk_norm, w.qk_norm, q, k, q, k);
+  } else {
+    ops.Rope(space_->qkv, positions_, spec_.heads, d, q, k);
+  }
 
   AttentionInput input;
   input.v = space_->qkv + 2 * config_.emb_dim;
@@ -157,14 +170,10 @@ AttentionInput PolysketchModel::QueriesAndKeys(const LayerWeights& w) {
     input.far_q = space_->sketch;
     input.far_k = space_->sketch + rows * spec_.far_dim();
   }
-  if (spec_.mixed()) {
-    ops.LayerNorm(q, rows, d, w.near_q_norm, q);
-    ops.LayerNorm(k, rows, d, w.near_k_norm, k);
-  }
   if (spec_.decay_gate) input.log_decay = LogDecays(w);
   const bool near_is_far = !spec_.kv_cache() && !spec_.mixed();
-  input.near_q = near_is_far ? input.far_q : q;
-  input.near_k = near_is_far ? input.far_k : k;
+  input.near_q = near_is_far ? input.far_q : near_q;
+  input.near_k = near_is_far ? input.far_k : near_k;
   return input;
 }
 
@@ -197,9 +206,8 @@ void PolysketchModel::FarFeatures(const LayerWeights& w, const float* x, int64_t
   PS_CHECK(false) << "no far part: " << AttentionKindName(spec_.kind);
 }
 
-// The sketch is applied to the qk norm of q and k, and the near part to other norms of q and k,
-// which must therefore stay unchanged. The qk norm of the queries, then that of the keys, is stored
-// in the memory of the attention's output, which is written later.
+// The sketch is applied to the qk norm of q and k. That of the queries, then that of the keys, is
+// stored in the memory of the attention's output, which is written later.
 void PolysketchModel::RandomMixedFeatures(const LayerWeights& w, const float* x, int64_t rows) {
   const int d = spec_.head_dim;
   const int64_t half = rows / 2;

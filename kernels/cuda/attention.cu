@@ -175,9 +175,9 @@ struct GroupKernels : TensorKernels<64> {
   }
   void Tiles(const JobList<AttendJob>& list, int32_t* counters, bool after_walk) const {
     const dim3 grid(static_cast<unsigned>(shape.heads), static_cast<unsigned>(list.jobs.size()));
-    device->LaunchIn(after_walk ? Order::kOverlap : Order::kAfter, AttendGroups<NEAR, POWER>, grid,
-                     kGroupThreads, GroupMemory::Bytes(shape.far_dim), shape, list.on_device,
-                     Progress(counters));
+    device->LaunchEarly(after_walk, AttendGroups<NEAR, POWER>, grid, kGroupThreads,
+                        GroupMemory::Bytes(shape.far_dim), shape, list.on_device,
+                        Progress(counters));
   }
   WalkProgress Progress(int32_t* counters) const {
     return {counters, shape.features, shape.heads};

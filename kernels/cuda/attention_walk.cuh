@@ -238,7 +238,7 @@ __device__ __forceinline__ uint4 TransposeQuad(const uint32_t (&words)[4]) {
 }
 
 // Counts what each warp of a walk has stored, so that queries can begin before the walk ends: a
-// kernel launched with kOverlap waits for the counters of all warps (Await). A warp counts a state
+// kernel launched early waits for the counters of all warps (Await). A warp counts a state
 // when it stores the next one, since it would wait for a store that it has just begun.
 struct WalkProgress {
   int32_t* counters = nullptr;  // [walk][head][features / 16]

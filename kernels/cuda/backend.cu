@@ -21,6 +21,18 @@ bool SamplesRows() {
   return wish == nullptr || std::strcmp(wish, "host") != 0;
 }
 
+// POLYSKETCH_CUDA_PREFETCH=off: products do not prefetch the weights of later ones.
+bool Prefetches() {
+  const char* wish = std::getenv("POLYSKETCH_CUDA_PREFETCH");
+  return wish == nullptr || std::strcmp(wish, "off") != 0;
+}
+
+// POLYSKETCH_CUDA_DENSE=library: products of few rows too, if there is a library.
+bool LibraryForAllRows() {
+  const char* wish = std::getenv("POLYSKETCH_CUDA_DENSE");
+  return wish != nullptr && std::strcmp(wish, "library") == 0;
+}
+
 // Uploads `values`, stores them in `host` and returns true, unless `host` holds the same values
 // already.
 template <typename T>
@@ -44,6 +56,7 @@ CudaBackend::CudaBackend(std::unique_ptr<Device> device)
     : device_(std::move(device)),
       name_("cuda/" + device_->name()),
       library_(NewDenseLibrary(device_.get())),
+      prefetches_(Prefetches()),
       attention_(device_.get()),
       graphs_(device_.get()),
       samples_rows_(SamplesRows()) {}
@@ -69,6 +82,16 @@ void CudaBackend::CopyOut(const float* array, size_t size, float* host) {
   // After an error the caller gets zeros, and must check status().
   if (!device_->status().ok()) std::fill_n(host, size, 0.0f);
   device_->CopyOut(host, array, size * sizeof(float));
+}
+
+std::unique_ptr<const Matrix> CudaBackend::PackMatrix(const HostMatrix& w, bool transpose,
+                                                      DataType type) {
+  following_.clear();
+  auto matrix = std::make_unique<CudaMatrix>(device_.get(), w, transpose, type);
+  if (matrix->half() && library_ != nullptr && !LibraryForAllRows()) {
+    matrix->set_library_has_our_bits(LibraryHasOurBits(*matrix));
+  }
+  return matrix;
 }
 
 void CudaBackend::Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments,
@@ -100,7 +123,10 @@ void CudaBackend::RunStep(const StepInput& step, const std::function<void()>& op
   StepGraphs::Shape shape = {reinterpret_cast<int64_t>(step.model), step.variant,
                              std::ssize(step.tokens)};
   attention_.AppendShape(&shape);
+  in_step_ = prefetches_;
+  previous_ = nullptr;
   graphs_.Run(std::move(shape), ops);
+  in_step_ = false;
 }
 
 const float* CudaBackend::Thetas(ThetasByWidth* all, int64_t width,

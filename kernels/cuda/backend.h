@@ -11,6 +11,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -18,10 +20,14 @@
 #include "kernels/cuda/dense.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/matrix.h"
+#include "kernels/cuda/skinny_product.h"
 #include "kernels/cuda/state.h"
 #include "kernels/cuda/step_graphs.h"
 
 namespace polysketch::cuda {
+
+// Whether CudaBackend::NormToHalves takes rows of `width` elements.
+bool NormsToHalves(int64_t width);
 
 class CudaBackend final : public Backend {
  public:
@@ -38,9 +44,7 @@ class CudaBackend final : public Backend {
   void CopyIn(const float* host, size_t size, float* array) override;
   void CopyOut(const float* array, size_t size, float* host) override;
   std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
-                                           DataType type) override {
-    return std::make_unique<CudaMatrix>(device_.get(), w, transpose, type);
-  }
+                                           DataType type) override;
   std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) override {
     return std::make_unique<CudaState>(device_.get(), spec);
   }
@@ -60,6 +64,12 @@ class CudaBackend final : public Backend {
   void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
             float* k) override;
   void GeluGate(const float* up, int64_t rows, int hidden, float* out) override;
+  void NormMatMul(const float* x, int64_t rows, const NormWeights& norm, const Matrix& w,
+                  float* normed, float* out) override;
+  void Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) override;
+  void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim,
+                    const NormWeights& q_norm, const NormWeights& k_norm, float* q, float* k,
+                    float* normed_q, float* normed_k) override;
   void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override;
   void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
                          float* out) override;
@@ -90,8 +100,31 @@ class CudaBackend final : public Backend {
   void UpdateTokens(std::span<const int32_t> tokens);
   void UpdatePositions(std::span<const int64_t> positions);
   void UpdateAngles(int head_dim);
+
+  // --- 16-bit products (matmul.cu) ---
   void MatMulHalf(const float* x, int64_t rows, const CudaMatrix& w, const float* bias,
                   bool accumulate, float* out);
+  // x: [rows, padded_in] in the format of w, as Rounded and NormToHalves return it.
+  void HalvesMatMul(const uint16_t* x, int64_t rows, const CudaMatrix& w, const float* bias,
+                    bool accumulate, float* out);
+  void PortableProduct(const uint16_t* x, int64_t rows, const CudaMatrix& w, const float* bias,
+                       bool accumulate, float* out);
+  void RunSkinny(int64_t rows, const CudaMatrix& w, const SkinnyInput& input,
+                 const SkinnyOutput& output);
+  // Notes the order of a step's products, which is that of the next step.
+  void OnProduct(const CudaMatrix& w);
+  // Whether SkinnyProduct computes the product.
+  bool Skinny(int64_t rows, const CudaMatrix& w) const;
+  // x, or its norm, as halves in halves_.
+  uint16_t* Rounded(const float* x, int64_t rows, const CudaMatrix& w);
+  uint16_t* NormToHalves(const float* x, int64_t rows, const NormWeights& norm,
+                         const CudaMatrix& w);
+  // GeluGate with a result in the format of w: [rows, w.padded_in()].
+  void GateToHalves(const float* up, int64_t rows, int64_t hidden, const CudaMatrix& w,
+                    uint16_t* out);
+  bool LibraryHasOurBits(const CudaMatrix& w);
+  bool CompareWithLibrary(const CudaMatrix& w);
+
   // LearnedSketch in one kernel, for matrices of 16 bits and some sizes. Returns false, and does
   // nothing, for others.
   bool LearnedSketchFused(const SketchNetwork& net, const float* x, int64_t rows, float* out);
@@ -100,6 +133,14 @@ class CudaBackend final : public Backend {
   const std::unique_ptr<Device> device_;  // outlives the arrays below
   const std::string name_;
   const std::unique_ptr<DenseLibrary> library_;  // may be null
+  // The weights of the product after each one in RunStep, by address, for prefetching. All are of
+  // models that exist: a step uses one model, and PackMatrix clears them.
+  std::unordered_map<const uint16_t*, SkinnyPrefetch::Range> following_;
+  const uint16_t* previous_ = nullptr;  // weights of the last product of this step, or null
+  bool in_step_ = false;
+  const bool prefetches_;
+  // Key: in, out, format.
+  std::map<std::tuple<int64_t, int64_t, DataType>, bool> library_has_our_bits_;
   AttentionRunner attention_;
   StepGraphs graphs_;
 
@@ -114,7 +155,7 @@ class CudaBackend final : public Backend {
 
   // Workspace of one op, which grows to the largest step.
   DeviceArray<float> floats_[4];
-  DeviceArray<uint16_t> halves_;
+  DeviceArray<uint16_t> halves_, gated_;
   DeviceArray<int8_t> bytes_;
 
   // SampleRows: queries and answers on the device and on the host.

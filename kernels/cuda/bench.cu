@@ -120,6 +120,29 @@ void BenchProduct(Bench* bench, int64_t rows, int64_t in, int64_t out,
              [&] { bench->backend()->MatMul(x.data(), rows, *w, nullptr, false, y.data()); });
 }
 
+// The fused ops of a layer of the 110M model.
+void BenchFused(Bench* bench, int64_t rows) {
+  constexpr int64_t kWidth = 768, kHidden = 2048;
+  const auto qkv = bench->Weights(kWidth, 3 * kWidth, DataType::kBf16);
+  const auto up = bench->Weights(kWidth, 2 * kHidden, DataType::kBf16);
+  const auto down = bench->Weights(kHidden, kWidth, DataType::kBf16);
+  const auto norm = bench->Random(kWidth, 1), x = bench->Random(rows * kWidth, 1);
+  const auto scratch = bench->Random(rows * (kWidth + 3 * kHidden), 1);
+  const NormWeights weights{norm.data(), norm.data()};
+  CudaBackend& backend = *bench->backend();
+  const std::string by = std::to_string(rows) + " rows, bf16" +
+                         (backend.has_dense_library() ? " cuBLASLt" : " portable");
+  bench->Run("norm and product 768 x 2304, " + by, 2.0 * rows * kWidth * 3 * kWidth,
+             static_cast<double>(qkv->bytes()) + 16.0 * rows * kWidth, [&] {
+               backend.NormMatMul(x.data(), rows, weights, *qkv, scratch.data(),
+                                  scratch.data() + rows * kWidth);
+             });
+  bench->Run("mlp 768 x 2048, " + by, 6.0 * rows * kWidth * kHidden,
+             static_cast<double>(up->bytes() + down->bytes()) + 12.0 * rows * kWidth, [&] {
+               backend.Mlp({weights, up.get(), down.get()}, rows, x.data(), scratch.data());
+             });
+}
+
 void BenchSketch(Bench* bench, const Network& network, int64_t rows) {
   const int d = network.net.input, r = network.net.size;
   const auto x = bench->Random(rows * d, 1), y = bench->Random(rows * r, 1);
@@ -190,8 +213,14 @@ int Main(int argc, char** argv) {
   float32.state_format = StateFormat::kF32;
   BenchAttention(&bench, "prefill in float32, 12 heads, d 64 r 32, n 2048", float32, 1, 2048, 0);
   for (Bench* each : {&bench, &portable}) {
-    for (const int64_t rows : {1, 64, 8192}) BenchProduct(each, rows, 768, 2304);
-    BenchProduct(each, 64, 768, 32000);
+    for (const int64_t rows : {1, 8, 64, 8192}) BenchProduct(each, rows, 768, 2304);
+    for (const int64_t rows : {1, 64}) {
+      BenchProduct(each, rows, 768, 768);
+      BenchProduct(each, rows, 768, 4096);
+      BenchProduct(each, rows, 2048, 768);
+      BenchProduct(each, rows, 768, 32000);
+    }
+    for (const int64_t rows : {1, 4, 16, 64, 8192}) BenchFused(each, rows);
   }
   BenchProduct(&bench, 64, 768, 2304, DataType::kF32);
   BenchProduct(&bench, 64, 768, 2304, DataType::kQ8);

@@ -46,6 +46,12 @@ void BenchPositions(Bench* bench) {
              [&] { backend.ComputeAngles(kHeadDim); });
   bench->Run("rope, 8192 x 12 x 64", 0, 4.0 * kTokens * (4 * kWidth + kHeadDim),
              [&] { backend.Rope(qkv.data(), positions, kHeads, kHeadDim, out.data(), k.data()); });
+  const auto normed = bench->Random(kTokens * 2 * kWidth, 1), norm = bench->Random(kHeadDim, 1);
+  const NormWeights weights{norm.data(), norm.data()};
+  bench->Run("rope and norms, 8192 x 12 x 64", 0, 4.0 * kTokens * (6 * kWidth + kHeadDim), [&] {
+    backend.RopeAndNorms(qkv.data(), positions, kHeads, kHeadDim, weights, weights, out.data(),
+                         k.data(), normed.data(), normed.data() + kTokens * kWidth);
+  });
 }
 
 void BenchFeatureMaps(Bench* bench) {

@@ -1,6 +1,7 @@
 #include "kernels/cuda/device.h"
 
 #include <cstdlib>
+#include <cstring>
 
 #include "base/check.h"
 
@@ -28,6 +29,9 @@ Result<std::unique_ptr<Device>> Device::Open() {
   device->name_ = properties.name;
   device->multiprocessors_ = properties.multiProcessorCount;
   device->shared_limit_ = properties.sharedMemPerBlockOptin;
+  const char* wish = std::getenv("POLYSKETCH_CUDA_DEPENDENT_LAUNCH");
+  device->dependent_launch_ =
+      properties.major >= 9 && (wish == nullptr || std::strcmp(wish, "off") != 0);
   if (const char* after = std::getenv("POLYSKETCH_CUDA_FAIL_AFTER")) {
     device->fail_after_ = std::atoll(after);
   }

@@ -56,6 +56,7 @@ class Device {
 
   // While rehearsing, launches and copies to the host do nothing, but memory is allocated.
   void Rehearse(bool rehearsing) { rehearsing_ = rehearsing; }
+  bool rehearsing() const { return rehearsing_; }
 
   // --- recording: step_graphs.h ---
   // Until EndRecording, launches are recorded and not run.
@@ -77,25 +78,41 @@ class Device {
   template <typename... Parameters, typename... Arguments>
   void Launch(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
               Arguments... arguments) {
-    LaunchIn(Order::kAfter, kernel, grid, threads, shared, arguments...);
+    LaunchKernel(false, kernel, grid, threads, shared, arguments...);
   }
+  // For kernels that call AfterEarlierKernels (ptx.cuh): they may start while earlier kernels still
+  // run (programmatic dependent launch), unless POLYSKETCH_CUDA_DEPENDENT_LAUNCH=off.
   template <typename... Parameters, typename... Arguments>
-  void LaunchIn(Order order, void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
-                Arguments... arguments) {
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || !BeforeLaunch()) return;
-    Check(LaunchOn(stream_, order, kernel, grid, threads, shared,
-                   static_cast<Parameters>(arguments)...),
-          "a kernel's launch");
+  void LaunchDependent(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
+                       Arguments... arguments) {
+    LaunchEarly(true, kernel, grid, threads, shared, arguments...);
+  }
+  // LaunchDependent if `early`. The kernel may also wait for counters that the kernel before it
+  // raises, if that kernel calls LetNextKernelBegin.
+  template <typename... Parameters, typename... Arguments>
+  void LaunchEarly(bool early, void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
+                   Arguments... arguments) {
+    LaunchKernel(early && dependent_launch_, kernel, grid, threads, shared, arguments...);
   }
 
  private:
   Device() = default;
   bool BeforeLaunch();
 
+  template <typename... Parameters, typename... Arguments>
+  void LaunchKernel(bool early, void (*kernel)(Parameters...), dim3 grid, int threads,
+                    size_t shared, Arguments... arguments) {
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || !BeforeLaunch()) return;
+    Check(LaunchOn(stream_, early, kernel, grid, threads, shared,
+                   static_cast<Parameters>(arguments)...),
+          "a kernel's launch");
+  }
+
   cudaStream_t stream_ = nullptr;
   std::string name_;
   int multiprocessors_ = 0;
   size_t shared_limit_ = 0;
+  bool dependent_launch_ = false;
   Status status_;
   // POLYSKETCH_CUDA_FAIL_AFTER: launches until an injected error; -1: never.
   int64_t fail_after_ = -1;

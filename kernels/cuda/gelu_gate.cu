@@ -1,5 +1,6 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/gelu.cuh"
+#include "kernels/cuda/norm_row.cuh"
 
 namespace polysketch::cuda {
 namespace {
@@ -12,7 +13,32 @@ __global__ void GeluGateKernel(const float* up, int64_t rows, int hidden, float*
   out[i] = row[column] * Gelu(row[hidden + column]);
 }
 
+// out: [rows][padded], rounded to 16 bits, zero from `hidden` on. A thread has four columns.
+template <bool kBf16>
+__global__ void GateHalvesKernel(const float* up, int64_t rows, int hidden, bool aligned,
+                                 int padded, uint16_t* out) {
+  AfterEarlierKernels();
+  const int quads = padded / 4;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= rows * quads) return;
+  const int64_t m = i / quads;
+  const int column = static_cast<int>(i % quads) * 4;
+  const float* row = up + m * 2 * hidden;
+  Quad u = LoadQuad(row, column, hidden, aligned);
+  const Quad g = LoadQuad(row + hidden, column, hidden, aligned);
+  for (int c = 0; c < 4; ++c) u.v[c] *= Gelu(g.v[c]);
+  StoreHalves<kBf16>(u, hidden - column, out + m * padded + column);
+}
+
 }  // namespace
+
+void CudaBackend::GateToHalves(const float* up, int64_t rows, int64_t hidden, const CudaMatrix& w,
+                               uint16_t* out) {
+  device_->LaunchDependent(
+      w.type() == DataType::kBf16 ? GateHalvesKernel<true> : GateHalvesKernel<false>,
+      dim3(CeilDiv(rows * (w.padded_in() / 4), 256)), 256, 0, up, rows, static_cast<int>(hidden),
+      AlignedQuads(hidden, {up}), static_cast<int>(w.padded_in()), out);
+}
 
 void CudaBackend::GeluGate(const float* up, int64_t rows, int hidden, float* out) {
   device_->Launch(GeluGateKernel, dim3(CeilDiv(rows * hidden, 256)), 256, 0, up, rows, hidden, out);

@@ -11,15 +11,10 @@ namespace polysketch::cuda {
 // Bytes of dynamic shared memory that a kernel may have without an attribute.
 constexpr size_t kPlainShared = 48 << 10;
 
-// When a kernel may begin.
-enum class Order {
-  kAfter,    // when the kernel before it has ended
-  kOverlap,  // when all thread blocks of the kernel before it run or have ended, if that kernel calls
-             // LetNextKernelBegin (ptx.cuh)
-};
-
+// `early`: the kernel may start before the kernels launched earlier have ended. It must call
+// AfterEarlierKernels (ptx.cuh) before it reads what they write or writes what they use.
 template <typename... Parameters, typename... Arguments>
-cudaError_t LaunchOn(cudaStream_t stream, Order order, void (*kernel)(Parameters...), dim3 grid,
+cudaError_t LaunchOn(cudaStream_t stream, bool early, void (*kernel)(Parameters...), dim3 grid,
                      int threads, size_t shared, Arguments&&... arguments) {
   if (shared > kPlainShared) {
     const cudaError_t error = cudaFuncSetAttribute(
@@ -31,15 +26,20 @@ cudaError_t LaunchOn(cudaStream_t stream, Order order, void (*kernel)(Parameters
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared;
   config.stream = stream;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  if (order == Order::kOverlap) {
-    config.attrs = &overlap;
-    config.numAttrs = 1;
-  }
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel,
                             static_cast<Parameters>(std::forward<Arguments>(arguments))...);
+}
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t LaunchOn(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, int threads,
+                     size_t shared, Arguments&&... arguments) {
+  return LaunchOn(stream, false, kernel, grid, threads, shared,
+                  std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace polysketch::cuda

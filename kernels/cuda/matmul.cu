@@ -1,11 +1,18 @@
-// Dense products. The kernels here run on every device; if cuBLASLt is linked (cublas.cu), it
-// computes the 16-bit products. Each output element is one chain over k in order, from zero,
-// whatever the number of rows: in float32 one fused multiply-add for each k, in the 16-bit formats
-// one tensor core instruction for each 16 k.
+// Dense products. The kernels here run on every device. Each output element is one chain over k in
+// order, from zero, whatever the number of rows: in float32 one fused multiply-add for each k, in
+// the 16-bit formats one tensor core instruction for each 16 k. If cuBLASLt is linked (cublas.cu),
+// it computes 16-bit products of many rows, and those of few rows too if its bits are not those of
+// the chain.
+#include <cstring>
+#include <random>
+#include <vector>
+
 #include "base/check.h"
+#include "base/half.h"
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/float_tile.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/skinny_product.h"
 #include "kernels/quantize.h"
 
 namespace polysketch::cuda {
@@ -15,6 +22,28 @@ __device__ void Finish(float sum, const float* bias, bool accumulate, int64_t co
   if (bias != nullptr) sum += bias[column];
   if (accumulate) sum += *out;
   *out = sum;
+}
+
+// Of a column and the next one, if there is one.
+__device__ __forceinline__ void FinishPair(float first, float second, const float* bias,
+                                           bool accumulate, int64_t column, int64_t columns,
+                                           float* out) {
+  if (columns % 2 != 0) {
+    Finish(first, bias, accumulate, column, out);
+    if (column + 1 < columns) Finish(second, bias, accumulate, column + 1, out + 1);
+    return;
+  }
+  if (bias != nullptr) {
+    first += bias[column];
+    second += bias[column + 1];
+  }
+  auto* pair = reinterpret_cast<float2*>(out);
+  if (accumulate) {
+    const float2 old = *pair;
+    first += old.x;
+    second += old.y;
+  }
+  *pair = make_float2(first, second);
 }
 
 constexpr int kFloatColumns = 4 * kFloatStep;  // of a tile
@@ -39,96 +68,120 @@ __global__ void __launch_bounds__(kFloatThreads)
   }
 }
 
-constexpr int kHalfDepth = 32;
-constexpr int kHalfColumns = 64;
-constexpr int kHalfThreads = 128;
-constexpr int kHalfStages = 3;
-// Rows of shared tiles are 16 bytes longer than their data, so that ldmatrix has no bank conflicts.
-constexpr int kXRow = kHalfDepth + 8;
-constexpr int kWRow = kHalfColumns + 8;
+// Tiles of 16-bit products.
+template <int kRows_, int kColumns_, int kStages_>
+struct HalfTile {
+  static constexpr int kRows = kRows_, kColumns = kColumns_, kStages = kStages_;
+  static constexpr int kDepth = 32;
+  static constexpr int kThreads = 128;
+  // Rows of shared tiles are 16 bytes longer than their data, so that ldmatrix has no bank
+  // conflicts.
+  static constexpr int kXRow = kDepth + 8, kWRow = kColumns + 8;
+  static constexpr int kStageHalves = kRows * kXRow + kDepth * kWRow;
+  static constexpr size_t kShared = kStages * kStageHalves * sizeof(uint16_t);
+  // Four warps, 2 x 2, or 1 x 4 for few rows; 16 x 8 outputs are one instruction.
+  static constexpr int kWarpsDown = kRows > 16 ? 2 : 1;
+  static constexpr int kMTiles = kRows / kWarpsDown / 16;
+  static constexpr int kWarpColumns = kColumns * kWarpsDown / 4;
+  static constexpr int kNTiles = kWarpColumns / 8;
+};
+using HalfTile16 = HalfTile<16, 64, 3>;
+using HalfTile64 = HalfTile<64, 64, 3>;
+using HalfTile128 = HalfTile<128, 128, 4>;
 
-template <int kRows>
-constexpr int StageHalves() {
-  return kRows * kXRow + kHalfDepth * kWRow;
-}
-
-template <int kRows>
-__device__ void LoadStage(const uint16_t* x, int64_t rows, int64_t row0, int64_t padded_in,
-                          const uint16_t* w, int64_t padded_out, int64_t column0, int64_t k0,
-                          uint16_t* stage) {
+template <typename T>
+__device__ __forceinline__ void LoadStage(const uint16_t* x, int64_t rows, int64_t padded_in,
+                                          const uint16_t* w, int64_t columns, int64_t padded_out,
+                                          int64_t k0, uint16_t* stage) {
   if (k0 < padded_in) {
-    for (int i = threadIdx.x; i < kRows * kHalfDepth / 8; i += kHalfThreads) {
-      const int r = i / (kHalfDepth / 8), k = i % (kHalfDepth / 8) * 8;
-      const bool inside = row0 + r < rows;
-      CopyAsync16(stage + r * kXRow + k, x + (inside ? row0 + r : 0) * padded_in + k0 + k, inside);
+    constexpr int kXWords = T::kDepth / 8, kWWords = T::kColumns / 8;
+#pragma unroll
+    for (int i = 0; i < (T::kRows * kXWords + T::kThreads - 1) / T::kThreads; ++i) {
+      const int r = static_cast<int>(threadIdx.x) / kXWords + i * (T::kThreads / kXWords);
+      const int k = static_cast<int>(threadIdx.x) % kXWords * 8;
+      if (T::kRows * kXWords < T::kThreads && r >= T::kRows) break;
+      const bool inside = r < rows;
+      CopyAsync16(stage + r * T::kXRow + k, x + (inside ? r : 0) * padded_in + k0 + k, inside);
     }
-    uint16_t* ws = stage + kRows * kXRow;
-    for (int i = threadIdx.x; i < kHalfDepth * kHalfColumns / 8; i += kHalfThreads) {
-      const int k = i / (kHalfColumns / 8), c = i % (kHalfColumns / 8) * 8;
-      CopyAsync16(ws + k * kWRow + c, w + (k0 + k) * padded_out + column0 + c, true);
+    uint16_t* ws = stage + T::kRows * T::kXRow;
+#pragma unroll
+    for (int i = 0; i < T::kDepth * kWWords / T::kThreads; ++i) {
+      const int k = static_cast<int>(threadIdx.x) / kWWords + i * (T::kThreads / kWWords);
+      const int c = static_cast<int>(threadIdx.x) % kWWords * 8;
+      const bool inside = c < columns;
+      CopyAsync16(ws + k * T::kWRow + c, w + (k0 + k) * padded_out + (inside ? c : 0), inside);
     }
   }
   CommitCopies();
 }
 
-// A tile of kRows x 64 outputs by four warps: 2 x 2 of 32 x 32, or 1 x 4 of 16 x 16 for few rows.
-template <int kRows, bool kBf16>
-__global__ void __launch_bounds__(kHalfThreads)
+// sums += x w over the 16 k of a stage from k on.
+template <typename T, bool kBf16>
+__device__ __forceinline__ void Multiply16(const uint16_t* xs, const uint16_t* ws, int k,
+                                           float (&sums)[T::kMTiles][T::kNTiles][4]) {
+  const int lane = threadIdx.x % kWarpSize;
+  uint32_t a[T::kMTiles][4];
+#pragma unroll
+  for (int m = 0; m < T::kMTiles; ++m) {
+    LoadMatrix4(a[m], xs + (16 * m + lane % 16) * T::kXRow + k + lane / 16 * 8);
+  }
+#pragma unroll
+  for (int n = 0; n < T::kNTiles; n += 2) {
+    uint32_t b[4];  // rows k, k + 8 of columns 8 n; then of 8 (n + 1)
+    LoadMatrix4T(b, ws + (k + lane % 16) * T::kWRow + 8 * n + lane / 16 * 8);
+#pragma unroll
+    for (int m = 0; m < T::kMTiles; ++m) {
+      MmaHalf<kBf16>(sums[m][n], a[m], b[0], b[1]);
+      MmaHalf<kBf16>(sums[m][n + 1], a[m], b[2], b[3]);
+    }
+  }
+}
+
+template <typename T, bool kBf16>
+__global__ void __launch_bounds__(T::kThreads, 2)
     HalfProduct(const uint16_t* x, int64_t rows, int64_t padded_in, const uint16_t* w,
                 int64_t columns, int64_t padded_out, const float* bias, bool accumulate,
                 float* out) {
-  constexpr int kWarpsDown = kRows / 32 > 0 ? kRows / 32 : 1;
-  constexpr int kMTiles = kRows / kWarpsDown / 16;
-  constexpr int kWarpColumns = kHalfColumns * kWarpsDown / 4;
-  constexpr int kNTiles = kWarpColumns / 8;
+  AfterEarlierKernels();
   auto* shared = SharedMemory<uint16_t>();
-  const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kRows;
-  const int64_t column0 = static_cast<int64_t>(blockIdx.x) * kHalfColumns;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int warp_row = warp % kWarpsDown * (kRows / kWarpsDown);
-  const int warp_column = warp / kWarpsDown * kWarpColumns;
+  const int64_t row0 = static_cast<int64_t>(blockIdx.y) * T::kRows;
+  const int64_t column0 = static_cast<int64_t>(blockIdx.x) * T::kColumns;
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  const int warp_row = warp % T::kWarpsDown * (16 * T::kMTiles);
+  const int warp_column = warp / T::kWarpsDown * T::kWarpColumns;
+  x += row0 * padded_in;
+  w += column0;
+  const auto load = [&](int64_t k0, int stage) {
+    LoadStage<T>(x, rows - row0, padded_in, w, padded_out - column0, padded_out, k0,
+                 shared + stage * T::kStageHalves);
+  };
 
-  float sums[kMTiles][kNTiles][4] = {};
-  for (int s = 0; s < kHalfStages - 1; ++s) {
-    LoadStage<kRows>(x, rows, row0, padded_in, w, padded_out, column0, s * kHalfDepth,
-                     shared + s * StageHalves<kRows>());
-  }
+  float sums[T::kMTiles][T::kNTiles][4] = {};
+  for (int s = 0; s < T::kStages - 1; ++s) load(s * T::kDepth, s);
   int stage = 0;
-  for (int64_t k0 = 0; k0 < padded_in; k0 += kHalfDepth) {
-    WaitCopies<kHalfStages - 2>();
+  for (int64_t k0 = 0; k0 < padded_in; k0 += T::kDepth) {
+    WaitCopies<T::kStages - 2>();
     __syncthreads();  // all threads see this stage and have read the one before it
-    LoadStage<kRows>(x, rows, row0, padded_in, w, padded_out, column0,
-                     k0 + (kHalfStages - 1) * kHalfDepth,
-                     shared + (stage + kHalfStages - 1) % kHalfStages * StageHalves<kRows>());
-    const uint16_t* xs = shared + stage * StageHalves<kRows>();
-    const uint16_t* ws = xs + kRows * kXRow;
+    load(k0 + (T::kStages - 1) * T::kDepth, stage == 0 ? T::kStages - 1 : stage - 1);
+    const uint16_t* xs = shared + stage * T::kStageHalves;
+    const uint16_t* ws = xs + T::kRows * T::kXRow;
 #pragma unroll
-    for (int k = 0; k < kHalfDepth; k += 16) {
-      uint32_t a[kMTiles][4];
-#pragma unroll
-      for (int m = 0; m < kMTiles; ++m) {
-        LoadMatrix4(a[m], xs + (warp_row + 16 * m + lane % 16) * kXRow + k + lane / 16 * 8);
-      }
-#pragma unroll
-      for (int n = 0; n < kNTiles; n += 2) {
-        uint32_t b[4];  // rows k, k + 8 of columns 8 n; then of 8 (n + 1)
-        LoadMatrix4T(b, ws + (k + lane % 16) * kWRow + warp_column + 8 * n + lane / 16 * 8);
-#pragma unroll
-        for (int m = 0; m < kMTiles; ++m) {
-          MmaHalf<kBf16>(sums[m][n], a[m], b[0], b[1]);
-          MmaHalf<kBf16>(sums[m][n + 1], a[m], b[2], b[3]);
-        }
-      }
+    for (int k = 0; k < T::kDepth; k += 16) {
+      Multiply16<T, kBf16>(xs + warp_row * T::kXRow, ws + warp_column, k, sums);
     }
-    stage = (stage + 1) % kHalfStages;
+    stage = stage + 1 == T::kStages ? 0 : stage + 1;
   }
-  for (int m = 0; m < kMTiles; ++m) {
-    for (int n = 0; n < kNTiles; ++n) {
-      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+  for (int m = 0; m < T::kMTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < T::kNTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
         const int64_t row = row0 + warp_row + 16 * m + lane / 4 + i / 2 * 8;
-        const int64_t column = column0 + warp_column + 8 * n + lane % 4 * 2 + i % 2;
+        const int64_t column = column0 + warp_column + 8 * n + lane % 4 * 2;
         if (row >= rows || column >= columns) continue;
-        Finish(sums[m][n][i], bias, accumulate, column, out + row * columns + column);
+        FinishPair(sums[m][n][i], sums[m][n][i + 1], bias, accumulate, column, columns,
+                   out + row * columns + column);
       }
     }
   }
@@ -136,6 +189,7 @@ __global__ void __launch_bounds__(kHalfThreads)
 
 __global__ void RoundRows(const float* x, int64_t rows, int64_t width, int64_t padded, bool bf16,
                           uint16_t* out) {
+  AfterEarlierKernels();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= rows * padded) return;
   const int64_t row = i / padded, column = i % padded;
@@ -180,32 +234,161 @@ __global__ void ByteProduct(const int8_t* x, const float* x_scales, int64_t in, 
 
 constexpr int64_t kMaxGridY = 65535;
 
-template <int kRows>
+template <typename T>
 void LaunchHalf(Device* device, const uint16_t* x, int64_t rows, const CudaMatrix& w,
                 const float* bias, bool accumulate, float* out) {
-  const dim3 grid(CeilDiv(w.out(), kHalfColumns), CeilDiv(rows, kRows));
-  const size_t shared = kHalfStages * StageHalves<kRows>() * sizeof(uint16_t);
-  device->Launch(w.type() == DataType::kBf16 ? HalfProduct<kRows, true> : HalfProduct<kRows, false>,
-                 grid, kHalfThreads, shared, x, rows, w.padded_in(), w.halves(), w.out(),
-                 w.padded_out(), bias, accumulate, out);
+  const dim3 grid(CeilDiv(w.out(), T::kColumns), CeilDiv(rows, T::kRows));
+  device->LaunchDependent(
+      w.type() == DataType::kBf16 ? HalfProduct<T, true> : HalfProduct<T, false>, grid, T::kThreads,
+      T::kShared, x, rows, w.padded_in(), w.halves(), w.out(), w.padded_out(), bias, accumulate,
+      out);
 }
+
+// A step of more rows reads more of the states than the L2 holds between two products.
+constexpr int64_t kPrefetchRows = 16;
+// Larger matrices would drive others out of the L2.
+constexpr int64_t kMaxPrefetch = int64_t{12} << 20;
 
 }  // namespace
 
-void CudaBackend::MatMulHalf(const float* x, int64_t rows, const CudaMatrix& w, const float* bias,
-                             bool accumulate, float* out) {
+bool CudaBackend::Skinny(int64_t rows, const CudaMatrix& w) const {
+  return w.half() && rows <= kSkinnyRows && (library_ == nullptr || w.library_has_our_bits());
+}
+
+void CudaBackend::RunSkinny(int64_t rows, const CudaMatrix& w, const SkinnyInput& input,
+                            const SkinnyOutput& output) {
+  SkinnyPrefetch prefetch;
+  if (rows <= kPrefetchRows && in_step_) {
+    prefetch.next[0] = following_[w.halves()];
+    prefetch.next[1] = following_[reinterpret_cast<const uint16_t*>(prefetch.next[0].data)];
+  }
+  SkinnyProduct(device_.get(), rows, w, input, output, prefetch);
+}
+
+void CudaBackend::OnProduct(const CudaMatrix& w) {
+  if (!in_step_) return;
+  const int64_t bytes = w.padded_in() * w.padded_out() * 2;
+  if (previous_ != nullptr && bytes <= kMaxPrefetch) {
+    following_[previous_] = {reinterpret_cast<const uint8_t*>(w.halves()), bytes};
+  }
+  previous_ = w.halves();
+}
+
+uint16_t* CudaBackend::Rounded(const float* x, int64_t rows, const CudaMatrix& w) {
   const int64_t size = rows * w.padded_in();
   uint16_t* rounded = halves_.Grow(device_.get(), size);
-  device_->Launch(RoundRows, dim3(CeilDiv(size, 256)), 256, 0, x, rows, w.in(), w.padded_in(),
-                  w.type() == DataType::kBf16, rounded);
-  if (library_ != nullptr && library_->Product(rounded, rows, w, bias, accumulate, out)) {
-    return;
-  }
+  device_->LaunchDependent(RoundRows, dim3(CeilDiv(size, 256)), 256, 0, x, rows, w.in(),
+                           w.padded_in(), w.type() == DataType::kBf16, rounded);
+  return rounded;
+}
+
+void CudaBackend::PortableProduct(const uint16_t* x, int64_t rows, const CudaMatrix& w,
+                                  const float* bias, bool accumulate, float* out) {
+  const unsigned large =
+      CeilDiv(w.out(), HalfTile128::kColumns) * CeilDiv(rows, HalfTile128::kRows);
   if (rows <= 16) {
-    LaunchHalf<16>(device_.get(), rounded, rows, w, bias, accumulate, out);
+    LaunchHalf<HalfTile16>(device_.get(), x, rows, w, bias, accumulate, out);
+  } else if (large < static_cast<unsigned>(device_->multiprocessors())) {
+    LaunchHalf<HalfTile64>(device_.get(), x, rows, w, bias, accumulate, out);
   } else {
-    LaunchHalf<64>(device_.get(), rounded, rows, w, bias, accumulate, out);
+    LaunchHalf<HalfTile128>(device_.get(), x, rows, w, bias, accumulate, out);
   }
+}
+
+void CudaBackend::HalvesMatMul(const uint16_t* x, int64_t rows, const CudaMatrix& w,
+                               const float* bias, bool accumulate, float* out) {
+  OnProduct(w);
+  if (Skinny(rows, w)) {
+    RunSkinny(rows, w, {.halves = x}, {.floats = out, .bias = bias, .accumulate = accumulate});
+  } else if (library_ == nullptr || !library_->Product(x, rows, w, bias, accumulate, out)) {
+    PortableProduct(x, rows, w, bias, accumulate, out);
+  }
+}
+
+void CudaBackend::MatMulHalf(const float* x, int64_t rows, const CudaMatrix& w, const float* bias,
+                             bool accumulate, float* out) {
+  const SkinnyInput input{.floats = x};
+  if (Skinny(rows, w) && SkinnyTakes(rows, w, input)) {
+    OnProduct(w);
+    RunSkinny(rows, w, input, {.floats = out, .bias = bias, .accumulate = accumulate});
+  } else {
+    HalvesMatMul(Rounded(x, rows, w), rows, w, bias, accumulate, out);
+  }
+}
+
+void CudaBackend::NormMatMul(const float* x, int64_t rows, const NormWeights& norm,
+                             const Matrix& matrix, float* normed, float* out) {
+  if (rows == 0) return;
+  const CudaMatrix& w = Cast(matrix);
+  const SkinnyInput input{.floats = x, .norm = &norm};
+  if (Skinny(rows, w) && SkinnyTakes(rows, w, input)) {
+    OnProduct(w);
+    RunSkinny(rows, w, input, {.floats = out});
+  } else if (w.half() && NormsToHalves(w.in())) {
+    HalvesMatMul(NormToHalves(x, rows, norm, w), rows, w, nullptr, false, out);
+  } else {
+    Backend::NormMatMul(x, rows, norm, matrix, normed, out);
+  }
+}
+
+void CudaBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) {
+  if (rows == 0) return;
+  const CudaMatrix &up = Cast(*mlp.up), &down = Cast(*mlp.down);
+  if (!up.half() || down.type() != up.type() || !NormsToHalves(up.in()) || rows > kMaxGridY) {
+    return Backend::Mlp(mlp, rows, x, scratch);
+  }
+  const int64_t hidden = down.in();
+  uint16_t* gated = gated_.Grow(device_.get(), rows * down.padded_in());
+  SkinnyInput input{.floats = x, .norm = &mlp.norm};
+  const bool skinny = Skinny(rows, up);
+  if (!skinny || !SkinnyTakes(rows, up, input)) {
+    input = {.halves = NormToHalves(x, rows, mlp.norm, up)};
+  }
+  if (skinny) OnProduct(up);
+  if (skinny && SkinnyGates(up)) {
+    RunSkinny(rows, up, input, {.gated = gated});
+  } else {
+    float* both = scratch + rows * up.in();
+    if (skinny) {
+      RunSkinny(rows, up, input, {.floats = both});
+    } else {
+      HalvesMatMul(input.halves, rows, up, nullptr, false, both);
+    }
+    GateToHalves(both, rows, hidden, down, gated);
+  }
+  HalvesMatMul(gated, rows, down, nullptr, true, x);
+}
+
+// The library may sum in another order. Both must give the bits of one number for matrices of this
+// shape, whatever the number of rows, or one of them computes all products with it.
+bool CudaBackend::LibraryHasOurBits(const CudaMatrix& w) {
+  const auto key = std::tuple(w.in(), w.out(), w.type());
+  const auto [entry, added] = library_has_our_bits_.try_emplace(key, false);
+  if (added) entry->second = CompareWithLibrary(w);
+  return entry->second;
+}
+
+bool CudaBackend::CompareWithLibrary(const CudaMatrix& w) {
+  constexpr int64_t kRows[] = {128, 65, 1};
+  std::mt19937 engine(1);
+  std::normal_distribution<float> normal;
+  std::vector<uint16_t> x(kRows[0] * w.padded_in());
+  for (uint16_t& value : x) {
+    value = w.type() == DataType::kBf16 ? FloatToBf16(normal(engine)) : FloatToF16(normal(engine));
+  }
+  const int64_t size = kRows[0] * w.out();
+  DeviceArray<uint16_t> x_device(device_.get(), x.size());
+  DeviceArray<float> out(device_.get(), size);
+  device_->CopyIn(x_device.data(), x.data(), x.size() * sizeof(uint16_t));
+  std::vector<float> ours(size), theirs(size);
+  PortableProduct(x_device.data(), kRows[0], w, nullptr, false, out.data());
+  device_->CopyOut(ours.data(), out.data(), size * sizeof(float));
+  for (const int64_t rows : kRows) {
+    if (!library_->Product(x_device.data(), rows, w, nullptr, false, out.data())) return true;
+    device_->CopyOut(theirs.data(), out.data(), rows * w.out() * sizeof(float));
+    if (std::memcmp(ours.data(), theirs.data(), rows * w.out() * sizeof(float)) != 0) return false;
+  }
+  return true;
 }
 
 void CudaBackend::MatMul(const float* x, int64_t rows, const Matrix& matrix, const float* bias,

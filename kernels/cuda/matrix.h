@@ -18,6 +18,11 @@ class CudaMatrix final : public Matrix {
   int64_t padded_in() const { return half() ? (in() + 31) / 32 * 32 : in(); }
   int64_t padded_out() const { return half() ? (out() + 63) / 64 * 64 : out(); }
 
+  // Whether the dense library's products with matrices of this shape have the bits of ours. Set once
+  // by the backend, before the matrix is used.
+  bool library_has_our_bits() const { return library_has_our_bits_; }
+  void set_library_has_our_bits(bool same) { library_has_our_bits_ = same; }
+
   const void* data() const { return data_.data(); }
   const float* floats() const { return reinterpret_cast<const float*>(data_.data()); }
   const uint16_t* halves() const { return reinterpret_cast<const uint16_t*>(data_.data()); }
@@ -26,6 +31,7 @@ class CudaMatrix final : public Matrix {
   const float* scales() const { return scales_.data(); }
 
  private:
+  bool library_has_our_bits_ = false;
   DeviceArray<uint8_t> data_;
   DeviceArray<float> scales_;
 };

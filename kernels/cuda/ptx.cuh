@@ -196,6 +196,30 @@ __device__ __forceinline__ void LoadMatrix4T(uint32_t (&out)[4], const void* row
 #endif
 }
 
+// Lets the next kernel start (Device::LaunchDependent) and waits for the end of the earlier ones.
+// What a kernel does before it overlaps with them: it may only read weights.
+__device__ __forceinline__ void AfterEarlierKernels() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Starts the load of a line of global memory to L2.
+__device__ __forceinline__ void PrefetchToL2([[maybe_unused]] const void* global) {
+#if defined(__CUDACC__)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+#endif
+}
+
+// Starts the load of `bytes` bytes, a multiple of 16, to L2. Nothing before sm_90.
+__device__ __forceinline__ void PrefetchRange([[maybe_unused]] const void* global,
+                                              [[maybe_unused]] unsigned bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));
+#endif
+}
+
 // Starts the copy of 16 bytes from global to shared memory, both aligned to 16; stores zeros if not
 // `valid`. This thread sees them after WaitCopies, its thread block after a barrier after that.
 __device__ __forceinline__ void CopyAsync16(void* shared, const void* global, bool valid) {
@@ -229,15 +253,15 @@ __device__ __forceinline__ void WaitCopies() {
 #endif
 }
 
-// Lets the next kernel of the stream begin, if it is launched with kOverlap (launch.h), once every
-// thread block of this one has come here or ended.
+// Lets the next kernel of the stream begin, if it is launched early (launch.h), once every thread
+// block of this one has come here or ended.
 __device__ __forceinline__ void LetNextKernelBegin() {
 #if defined(__CUDACC__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// In a kernel launched with kOverlap: waits until the kernel before it has ended.
+// In a kernel launched early: waits until the kernel before it has ended.
 __device__ __forceinline__ void AwaitLastKernel() {
 #if defined(__CUDACC__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,10 +1,12 @@
 #include "base/check.h"
 #include "kernels/angles.h"
 #include "kernels/cuda/backend.h"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/norm_row.cuh"
 
 namespace polysketch::cuda {
 namespace {
+
+constexpr int kNormThreads = 128;
 
 __global__ void AnglesKernel(const int64_t* positions, int64_t rows, int head_dim,
                              const float* thetas, float* cos_sin) {
@@ -38,7 +40,74 @@ __global__ void RopeKernel(const float* qkv, int64_t rows, const float* cos_sin,
   out[half] = fmaf(x[1], c, x[0] * s);
 }
 
+// A row is a head of q or k, with kLanes lanes. A lane rotates four neighbouring elements of the
+// result, which take eight of the input; its norm then is that of LayerNorm. Only for head_dim of
+// whole groups of eight, at most 4 kLanes.
+struct RopeNorms {
+  const float* qkv;
+  const float* cos_sin;
+  const float *q_scale, *q_bias, *k_scale, *k_bias;
+  float *q, *k, *normed_q, *normed_k;
+  int64_t rows;
+  int heads, head_dim;
+};
+
+template <int kLanes>
+__global__ void __launch_bounds__(kNormThreads) RopeNormKernel(const RopeNorms p) {
+  AfterEarlierKernels();
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * (kNormThreads / kLanes) +
+                        static_cast<int>(threadIdx.x) / kLanes;
+  const int64_t rows = 2 * p.rows * p.heads;
+  const int64_t row = index < rows ? index : rows - 1;
+  const int64_t m = row / (2 * p.heads);
+  const int part = static_cast<int>(row / p.heads % 2), head = static_cast<int>(row % p.heads);
+  const int half = p.head_dim / 2, i = 4 * static_cast<int>(threadIdx.x % kLanes);
+  const float* x = p.qkv + ((m * 3 + part) * p.heads + head) * p.head_dim;
+  Quad values[1] = {};
+  if (i < p.head_dim) {
+    const int pair = i < half ? i : i - half;
+    const Quad cosines = LoadQuad(p.cos_sin + m * p.head_dim, pair, half, true);
+    const Quad sines = LoadQuad(p.cos_sin + m * p.head_dim + half, pair, half, true);
+    const Quad first = LoadQuad(x, 2 * pair, p.head_dim, true);
+    const Quad second = LoadQuad(x, 2 * pair + 4, p.head_dim, true);
+    for (int c = 0; c < 4; ++c) {
+      const float even = c < 2 ? first.v[2 * c] : second.v[2 * c - 4];
+      const float odd = c < 2 ? first.v[2 * c + 1] : second.v[2 * c - 3];
+      values[0].v[c] = i < half ? fmaf(even, cosines.v[c], -(odd * sines.v[c]))
+                                : fmaf(odd, cosines.v[c], even * sines.v[c]);
+    }
+  }
+  const int64_t at = (m * p.heads + head) * p.head_dim;
+  float* out = (part == 0 ? p.q : p.k) + at;
+  float* normed = (part == 0 ? p.normed_q : p.normed_k) + at;
+  if (index < rows && out != normed) StoreQuad(values[0], i, p.head_dim, true, out);
+  NormQuads<kLanes>(p.head_dim, part == 0 ? p.q_scale : p.k_scale, part == 0 ? p.q_bias : p.k_bias,
+                    true, values);
+  if (index < rows) StoreQuad(values[0], i, p.head_dim, true, normed);
+}
+
 }  // namespace
+
+void CudaBackend::RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads,
+                               int head_dim, const NormWeights& q_norm, const NormWeights& k_norm,
+                               float* q, float* k, float* normed_q, float* normed_k) {
+  if (head_dim % 8 != 0 || head_dim > kHeadNorm ||
+      !AlignedQuads(head_dim, {qkv, q, k, normed_q, normed_k, q_norm.scale, q_norm.bias,
+                               k_norm.scale, k_norm.bias})) {
+    return Backend::RopeAndNorms(qkv, positions, heads, head_dim, q_norm, k_norm, q, k, normed_q,
+                                 normed_k);
+  }
+  UpdatePositions(positions);
+  UpdateAngles(head_dim);
+  const RopeNorms p{
+      qkv, cos_sin_.data(), q_norm.scale, q_norm.bias,           k_norm.scale, k_norm.bias, q,
+      k,   normed_q,        normed_k,     std::ssize(positions), heads,        head_dim};
+  const bool narrow = head_dim <= kNarrowNorm;
+  const int lanes = narrow ? 16 : kWarpSize;
+  device_->LaunchDependent(narrow ? RopeNormKernel<16> : RopeNormKernel<kWarpSize>,
+                           dim3(CeilDiv(2 * p.rows * heads, kNormThreads / lanes)), kNormThreads, 0,
+                           p);
+}
 
 void CudaBackend::ComputeAngles(int head_dim) {
   angle_dim_ = head_dim;

@@ -4,6 +4,9 @@
 // float32.
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -129,7 +132,7 @@ TEST_F(CudaOpsTest, Embed) {
 
 TEST_F(CudaOpsTest, LayerNorm) {
   Random random(4);
-  for (const int width : {1, 33, 64, 192}) {
+  for (const int width : {1, 33, 64, 66, 128, 192, 1028}) {
     const std::vector<float> scale = random.Normals(width, 0.3, 1);
     const std::vector<float> bias = random.Normals(width);
     const NormWeights norm{scale.data(), bias.data()};
@@ -149,6 +152,152 @@ TEST_F(CudaOpsTest, LayerNorm) {
     std::vector<float> in_place(x.data(), x.data() + x.size());
     cuda_->LayerNorm(in_place.data(), rows, width, norm, in_place.data());
     for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(in_place[i], got[i]);
+  }
+}
+
+// Shapes of every kernel for few rows: tiles of 8, 16 and 32 columns, more k than the stages hold,
+// left operands as a whole and by stages. Each row has the bits of the kernel for many rows.
+TEST_F(CudaOpsTest, FewRowsHaveTheBitsOfMany) {
+  Random random(21);
+  const std::pair<int, int> shapes[] = {{40, 24}, {100, 70}, {2100, 40}, {70, 200}, {100, 8200}};
+  for (const auto& [in, out] : shapes) {
+    const std::vector<float> values = random.Normals(in * out);
+    const DataType type = in == 100 ? DataType::kF16 : DataType::kBf16;
+    const HostWeights w(values, in, out, type);
+    const auto packed = cuda_->PackMatrix(w.matrix(), false, type);
+    const int most = 65;
+    const GuardedFloats x(random.Normals(most * in)), bias(random.Normals(out));
+    const std::vector<float> old = random.Normals(most * out);
+    for (const bool accumulate : {false, true}) {
+      const float* added = accumulate ? nullptr : bias.data();
+      std::vector<float> want(old);
+      cuda_->MatMul(x.data(), most, *packed, added, accumulate, want.data());
+      for (const int rows : {1, 3, 16, 17, 64}) {
+        if (out > 8000 && (accumulate || rows == 3 || rows == 16)) continue;
+        std::vector<float> got(old.begin(), old.begin() + rows * out);
+        cuda_->MatMul(x.data(), rows, *packed, added, accumulate, got.data());
+        for (int i = 0; i < rows * out; ++i) {
+          ASSERT_EQ(got[i], want[i]) << rows << "x" << in << "x" << out << " element " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaOpsTest, FusedOpsHaveTheBitsOfTheirParts) {
+  Random random(22);
+  for (const DataType type : kTypes) {
+    for (const auto& [width, hidden] : {std::pair(48, 64), std::pair(130, 36), std::pair(96, 40)}) {
+      const HostWeights up(random.Normals(width * 2 * hidden, 0.2), width, 2 * hidden, type);
+      const HostWeights down(random.Normals(hidden * width), hidden, width, type);
+      const auto up_packed = cuda_->PackMatrix(up.matrix(), false, type);
+      const auto down_packed = cuda_->PackMatrix(down.matrix(), false, type);
+      const std::vector<float> scale = random.Normals(width, 0.3, 1), bias = random.Normals(width);
+      const NormWeights norm{scale.data(), bias.data()};
+      for (const int rows : {1, 9, 20, 70}) {
+        const std::string what = StrCat(rows, "x", width, "x", hidden, " ", DataTypeName(type));
+        const GuardedFloats x(random.Normals(rows * width, 1, 0.5));
+        std::vector<float> normed(rows * width), scratch(rows * (width + 3 * hidden));
+        GuardedFloats got(rows * 2 * hidden), want(rows * 2 * hidden);
+        cuda_->NormMatMul(x.data(), rows, norm, *up_packed, normed.data(), got.data());
+        cuda_->LayerNorm(x.data(), rows, width, norm, normed.data());
+        cuda_->MatMul(normed.data(), rows, *up_packed, nullptr, false, want.data());
+        for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << what << " " << i;
+
+        std::vector<float> out(x.data(), x.data() + x.size()), sum = out;
+        cuda_->Mlp({norm, up_packed.get(), down_packed.get()}, rows, out.data(), scratch.data());
+        GuardedFloats gated(rows * hidden);
+        cuda_->GeluGate(want.data(), rows, hidden, gated.data());
+        cuda_->MatMul(gated.data(), rows, *down_packed, nullptr, true, sum.data());
+        for (size_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i], sum[i]) << what << " " << i;
+      }
+    }
+  }
+}
+
+TEST_F(CudaOpsTest, RopeAndNorms) {
+  Random random(23);
+  for (const int head_dim : {6, 8, 32, 64, 104, 128}) {
+    const std::vector<int64_t> positions = {0, 1, 77, 1000003, 987654321};
+    const int heads = 3, width = heads * head_dim, rows = 5;
+    const std::vector<float> scale[2] = {random.Normals(head_dim), random.Normals(head_dim)};
+    const std::vector<float> bias[2] = {random.Normals(head_dim), random.Normals(head_dim)};
+    const NormWeights norms[2] = {{scale[0].data(), bias[0].data()},
+                                  {scale[1].data(), bias[1].data()}};
+    const GuardedFloats qkv(random.Normals(rows * 3 * width));
+    std::vector<std::vector<float>> got(4, std::vector<float>(rows * width)), want = got;
+    cuda_->RopeAndNorms(qkv.data(), positions, heads, head_dim, norms[0], norms[1], got[0].data(),
+                        got[1].data(), got[2].data(), got[3].data());
+    cuda_->Rope(qkv.data(), positions, heads, head_dim, want[0].data(), want[1].data());
+    for (int part = 0; part < 2; ++part) {
+      cuda_->LayerNorm(want[part].data(), rows * heads, head_dim, norms[part],
+                       want[2 + part].data());
+    }
+    for (int i = 0; i < 4; ++i) {
+      for (size_t j = 0; j < got[i].size(); ++j) {
+        ASSERT_EQ(got[i][j], want[i][j]) << head_dim << " " << i << " " << j;
+      }
+    }
+    // In place.
+    cuda_->RopeAndNorms(qkv.data(), positions, heads, head_dim, norms[0], norms[1], got[0].data(),
+                        got[1].data(), got[0].data(), got[1].data());
+    for (int i = 0; i < 2; ++i) {
+      for (size_t j = 0; j < got[i].size(); ++j) ASSERT_EQ(got[i][j], want[2 + i][j]) << head_dim;
+    }
+  }
+}
+
+// Whether the library's products have the bits of ours, for every matrix of the 110M model: what
+// matmul.cu finds out at load for each shape. A difference is no fault, since then the library
+// computes the products of any number of rows; that must be so in the default mode.
+TEST_F(CudaOpsTest, TheLibrarysBitsAndOurs) {
+  if (testing::Emulated()) GTEST_SKIP() << "no library in the emulation";
+  const auto open = [](const char* dense) {
+    std::string reason;
+    dense == nullptr ? unsetenv("POLYSKETCH_CUDA_DENSE")
+                     : setenv("POLYSKETCH_CUDA_DENSE", dense, 1);
+    auto backend = testing::NewBackendUnderTest(&reason);
+    unsetenv("POLYSKETCH_CUDA_DENSE");
+    return std::make_unique<testing::StagedBackend>(std::move(backend));
+  };
+  const auto library = open("library"), ours = open("portable"), chosen = open(nullptr);
+  Random random(24);
+  const std::pair<int, int> shapes[] = {
+      {768, 2304}, {768, 768}, {768, 4096}, {2048, 768}, {768, 32000}};
+  for (const auto& [in, out] : shapes) {
+    const HostWeights w(random.Normals(in * out, 0.05), in, out, DataType::kBf16);
+    const auto pack = [&](Backend& backend) {
+      setenv("POLYSKETCH_CUDA_DENSE", &backend == library.get() ? "library" : "", 1);
+      auto matrix = backend.PackMatrix(w.matrix(), false, DataType::kBf16);
+      unsetenv("POLYSKETCH_CUDA_DENSE");
+      return matrix;
+    };
+    const auto library_w = pack(*library), our_w = pack(*ours), chosen_w = pack(*chosen);
+    std::vector<float> first;  // of the default mode
+    for (const int rows : {8192, 512, 65, 64, 1}) {
+      if (rows == 8192 && out == 32000) continue;
+      static std::vector<float> x;
+      if (x.empty()) x = random.Normals(8192 * 2048);
+      std::vector<float> theirs(static_cast<size_t>(rows) * out), mine = theirs, used = theirs;
+      library->MatMul(x.data(), rows, *library_w, nullptr, false, theirs.data());
+      ours->MatMul(x.data(), rows, *our_w, nullptr, false, mine.data());
+      chosen->MatMul(x.data(), rows, *chosen_w, nullptr, false, used.data());
+      size_t different = 0, at = 0;
+      for (size_t i = theirs.size(); i-- > 0;) {
+        if (theirs[i] != mine[i]) ++different, at = i;
+      }
+      std::printf("bits of the library and ours, %d x %d x %d: ", rows, in, out);
+      if (different == 0) {
+        std::printf("equal\n");
+      } else {
+        std::printf("%zu differ, first element %zu: %a and %a\n", different, at, theirs[at],
+                    mine[at]);
+      }
+      if (first.empty()) first = used;
+      for (size_t i = 0; i < used.size(); ++i) {
+        ASSERT_EQ(used[i], first[i]) << rows << "x" << in << "x" << out << " element " << i;
+      }
+    }
   }
 }
 

@@ -69,6 +69,40 @@ class StagedBackend final : public ForwardingBackend {
     Out y(this, out, rows * hidden);
     inner().GeluGate(from.data(), rows, hidden, y.data());
   }
+  void NormMatMul(const float* x, int64_t rows, const NormWeights& norm, const Matrix& w,
+                  float* /*normed*/, float* out) override {
+    const In scale(this, norm.scale, w.in()), bias(this, norm.bias, w.in());
+    const In from(this, x, rows * w.in());
+    Out y(this, out, rows * w.out());
+    BackendArray normed(&inner(), static_cast<size_t>(rows * w.in()));
+    inner().NormMatMul(from.data(), rows, {scale.data(), bias.data()}, w, normed.data(), y.data());
+  }
+  void Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* /*scratch*/) override {
+    const int64_t width = mlp.up->in();
+    const In scale(this, mlp.norm.scale, width), bias(this, mlp.norm.bias, width);
+    Out y(this, x, rows * width);
+    BackendArray scratch(&inner(), static_cast<size_t>(rows * (width + 3 * mlp.down->in())));
+    inner().Mlp({{scale.data(), bias.data()}, mlp.up, mlp.down}, rows, y.data(), scratch.data());
+  }
+  // normed_q and normed_k are arrays of their own, or q and k.
+  void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim,
+                    const NormWeights& q_norm, const NormWeights& k_norm, float* q, float* k,
+                    float* normed_q, float* normed_k) override {
+    const int64_t size = static_cast<int64_t>(positions.size()) * heads * head_dim;
+    const In from(this, qkv, 3 * size);
+    const In q_scale(this, q_norm.scale, head_dim), q_bias(this, q_norm.bias, head_dim);
+    const In k_scale(this, k_norm.scale, head_dim), k_bias(this, k_norm.bias, head_dim);
+    const NormWeights norms[2] = {{q_scale.data(), q_bias.data()}, {k_scale.data(), k_bias.data()}};
+    Out to_q(this, q, size), to_k(this, k, size);
+    if (normed_q == q) {
+      inner().RopeAndNorms(from.data(), positions, heads, head_dim, norms[0], norms[1], to_q.data(),
+                           to_k.data(), to_q.data(), to_k.data());
+      return;
+    }
+    Out to_normed_q(this, normed_q, size), to_normed_k(this, normed_k, size);
+    inner().RopeAndNorms(from.data(), positions, heads, head_dim, norms[0], norms[1], to_q.data(),
+                         to_k.data(), to_normed_q.data(), to_normed_k.data());
+  }
   void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override {
     SketchNetwork staged = net;
     std::vector<std::unique_ptr<In>> norms;

@@ -146,7 +146,7 @@ class Calls {
     const auto run = [&](auto kernel) {
       const WalkProgress progress = WalkStatesByGroups();
       const dim3 tiles = TileGrid(kGroupRows);
-      LaunchIn(plan_.blocks > 1 ? Order::kOverlap : Order::kAfter, kernel, dim3(tiles.y, tiles.x),
+      LaunchIn(/*early=*/plan_.blocks > 1, kernel, dim3(tiles.y, tiles.x),
                kGroupThreads, GroupMemory::Bytes(plan_.far_dim), SnapshotsOfGroup(), out,
                denominators, progress);
     };
@@ -245,13 +245,13 @@ class Calls {
   template <typename... Parameters, typename... Arguments>
   void Launch(void (*kernel)(TrainingShape, Parameters...), dim3 grid, int threads, size_t shared,
               const Arguments&... arguments) {
-    LaunchIn(Order::kAfter, kernel, grid, threads, shared, arguments...);
+    LaunchIn(/*early=*/false, kernel, grid, threads, shared, arguments...);
   }
   template <typename... Parameters, typename... Arguments>
-  void LaunchIn(Order order, void (*kernel)(TrainingShape, Parameters...), dim3 grid, int threads,
+  void LaunchIn(bool early, void (*kernel)(TrainingShape, Parameters...), dim3 grid, int threads,
                 size_t shared, const Arguments&... arguments) {
     if (error_ != cudaSuccess) return;
-    error_ = LaunchOn(stream_, order, kernel, grid, threads, shared, shape_,
+    error_ = LaunchOn(stream_, early, kernel, grid, threads, shared, shape_,
                       static_cast<Parameters>(arguments)...);
   }
 

@@ -1,0 +1,133 @@
+// The layer norm of a row in registers, for every kernel that computes one: the bits of a row are
+// those of these functions. Lane l of the lanes of a row holds elements 4 (l + lanes q) + c, c < 4,
+// of each q.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "kernels/cuda/ptx.cuh"
+
+namespace polysketch::cuda {
+
+struct Quad {
+  float v[4];
+};
+
+// Whether rows of `width` floats at these addresses can be read four floats at a time.
+inline bool AlignedQuads(int64_t width, std::initializer_list<const void*> arrays) {
+  bool aligned = width % 4 == 0;
+  for (const void* array : arrays) aligned &= reinterpret_cast<uintptr_t>(array) % 16 == 0;
+  return aligned;
+}
+
+// Elements i to i + 3 of a row, zero from `width` on.
+__device__ __forceinline__ Quad LoadQuad(const float* row, int i, int width, bool aligned) {
+  Quad quad = {};
+  if (aligned) {
+    if (i < width) {
+      const float4 values = *reinterpret_cast<const float4*>(row + i);
+      quad = {values.x, values.y, values.z, values.w};
+    }
+  } else {
+    for (int c = 0; c < 4; ++c) {
+      if (i + c < width) quad.v[c] = row[i + c];
+    }
+  }
+  return quad;
+}
+
+__device__ __forceinline__ void StoreQuad(const Quad& quad, int i, int width, bool aligned,
+                                          float* row) {
+  if (aligned) {
+    if (i < width) {
+      *reinterpret_cast<float4*>(row + i) = make_float4(quad.v[0], quad.v[1], quad.v[2], quad.v[3]);
+    }
+  } else {
+    for (int c = 0; c < 4; ++c) {
+      if (i + c < width) row[i + c] = quad.v[c];
+    }
+  }
+}
+
+// Rounds a quad to 16 bits; zeros from element `count` on.
+template <bool kBf16>
+__device__ __forceinline__ void StoreHalves(const Quad& quad, int count, uint16_t* out) {
+  const auto value = [&](int c) { return c < count ? quad.v[c] : 0.0f; };
+  *reinterpret_cast<uint2*>(out) =
+      make_uint2(PackHalf<kBf16>(value(0), value(1)), PackHalf<kBf16>(value(2), value(3)));
+}
+
+// The sum over groups of kLanes neighbouring lanes, in a fixed tree.
+template <int kLanes>
+__device__ __forceinline__ float GroupSum(float value) {
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(kFullWarp, value, distance);
+  }
+  return value;
+}
+
+__device__ __forceinline__ float InverseDeviation(float squares, int width) {
+  return 1.0f / sqrtf(squares / static_cast<float>(width) + 1e-5f);
+}
+
+// x = (x - mean) / deviation * scale + bias. A row has kLanes lanes of kQuads quads each; elements
+// from `width` on are zero before and undefined after. All lanes of the warp call it.
+template <int kLanes, int kQuads>
+__device__ __forceinline__ void NormQuads(int width, const float* scale, const float* bias,
+                                          bool aligned, Quad (&x)[kQuads]) {
+  const int first = 4 * static_cast<int>(threadIdx.x % kLanes);
+  Quad scales[kQuads], biases[kQuads];
+  float sum = 0;
+#pragma unroll
+  for (int q = 0; q < kQuads; ++q) {
+    scales[q] = LoadQuad(scale, first + 4 * kLanes * q, width, aligned);
+    biases[q] = LoadQuad(bias, first + 4 * kLanes * q, width, aligned);
+    for (int c = 0; c < 4; ++c) sum += x[q].v[c];
+  }
+  const float mean = GroupSum<kLanes>(sum) / static_cast<float>(width);
+  float squares = 0;
+#pragma unroll
+  for (int q = 0; q < kQuads; ++q) {
+    for (int c = 0; c < 4; ++c) {
+      const float centred = x[q].v[c] - mean;
+      if (first + 4 * kLanes * q + c < width) squares = fmaf(centred, centred, squares);
+    }
+  }
+  const float inverse = InverseDeviation(GroupSum<kLanes>(squares), width);
+#pragma unroll
+  for (int q = 0; q < kQuads; ++q) {
+    for (int c = 0; c < 4; ++c) {
+      x[q].v[c] = fmaf((x[q].v[c] - mean) * inverse, scales[q].v[c], biases[q].v[c]);
+    }
+  }
+}
+
+// How a row of a width is divided among lanes.
+constexpr int kNarrowNorm = 64;      // at most: 16 lanes, one quad each
+constexpr int kHeadNorm = 128;       // at most: a warp, one quad a lane
+constexpr int kRegisterNorm = 1024;  // at most: a warp, 8 quads a lane; wider rows are read thrice
+constexpr int kRowQuads = kRegisterNorm / 4 / kWarpSize;
+
+// The norm of a row of at most kRegisterNorm elements, rounded to 16 bits, by one warp. Lanes and
+// quads beyond a narrow row add zeros to the sums, which change no bit.
+// out: [padded], a multiple of 4, aligned to 8 bytes; zero from `width` on.
+template <bool kBf16>
+__device__ __forceinline__ void NormRowToHalves(const float* row, int width, const float* scale,
+                                                const float* bias, bool aligned, int padded,
+                                                uint16_t* out) {
+  const int first = 4 * static_cast<int>(threadIdx.x % kWarpSize);
+  Quad values[kRowQuads];
+#pragma unroll
+  for (int q = 0; q < kRowQuads; ++q) {
+    values[q] = LoadQuad(row, first + 4 * kWarpSize * q, width, aligned);
+  }
+  NormQuads<kWarpSize>(width, scale, bias, aligned, values);
+#pragma unroll
+  for (int q = 0; q < kRowQuads; ++q) {
+    const int i = first + 4 * kWarpSize * q;
+    if (i < padded) StoreHalves<kBf16>(values[q], width - i, out + i);
+  }
+}
+
+}  // namespace polysketch::cuda

@@ -1,0 +1,49 @@
+// How many kernels a decode step launches: a step of few rows takes about as long as its launches.
+// In the emulation only, which counts them.
+#include <string>
+#include <vector>
+
+#include "tests/cuda/cuda_test.h"
+#include "tests/engine/model/model_runner.h"
+#include "tests/simt/simt.h"
+
+namespace polysketch {
+namespace {
+
+using CudaLaunchesTest = testing::CudaTest;
+
+// Kernels of the third step of one token each of `sequences` sequences: a replayed one.
+int64_t Launches(LanguageModel& model, int sequences) {
+  const std::vector<int32_t> tokens(3, 1);
+  std::vector<testing::Request> requests;
+  for (int i = 0; i < sequences; ++i) requests.emplace_back(model, tokens);
+  int64_t before = 0;
+  for (int step = 0; step < 3; ++step) {
+    Batch batch;
+    for (testing::Request& request : requests) {
+      batch.Add(request.state.get(), std::span(tokens).first(1), OutputRows::kLast);
+    }
+    before = simt::Launches();
+    model.Step(batch, nullptr);
+  }
+  return simt::Launches() - before;
+}
+
+TEST_F(CudaLaunchesTest, DecodeSteps) {
+  LoadOptions options;
+  options.weights = DataType::kBf16;
+  options.state_format = StateFormat::kBf16;
+  const auto folder = testing::SourceDir() / "tests/data/goldens/learned_sketch_mixed_d64_r32";
+  const auto model = testing::LoadModel(folder, &cuda_->device(), options);
+  const int64_t layers = model->attention_spec().layers;
+  // Of a step: the embedding, the angles and the final norm. Of a layer: norm and qkv, rope and
+  // norms, the sketch, attention, the output, norm and up and gate, down. With more rows than the
+  // products norm themselves: two more norms a layer.
+  constexpr int64_t kStep = 3, kLayer = 6, kAttention = 4;
+  EXPECT_EQ(Launches(*model, 1), kStep + (kLayer + kAttention) * layers);
+  EXPECT_EQ(Launches(*model, 16), kStep + (kLayer + kAttention) * layers);
+  EXPECT_EQ(Launches(*model, 20), kStep + (kLayer + kAttention + 2) * layers);
+}
+
+}  // namespace
+}  // namespace polysketch
