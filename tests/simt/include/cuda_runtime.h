@@ -70,9 +70,15 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   return simt::Shuffle(value, simt::Lane() ^ mask);
 }
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorLaunchFailure = 719 };
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorLaunchFailure = 719
+};
 inline const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaSuccess                 ? "no error"
+         : error == cudaErrorInvalidValue     ? "invalid argument"
          : error == cudaErrorMemoryAllocation ? "out of memory"
                                               : "unspecified launch failure";
 }
@@ -125,6 +131,7 @@ inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
   delete graph;
   return cudaSuccess;
 }
+inline cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
   ++simt::graph_launches;
   for (const auto& launch : graph->launches) launch();
@@ -139,6 +146,7 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
   simt::NotRecorded("cudaStreamSynchronize");
+  simt::PerformTransfers();
   return cudaSuccess;
 }
 
@@ -152,19 +160,29 @@ inline cudaError_t cudaFree(void* memory) {
   simt::Free(memory);
   return cudaSuccess;
 }
+inline cudaError_t cudaMallocHost(void** memory, size_t bytes) {
+  *memory = std::malloc(bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaFreeHost(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
 inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   *free = *total = simt::FreeBytes();
   return cudaSuccess;
 }
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                                    cudaStream_t) {
   simt::NotRecorded("cudaMemcpyAsync");
-  if (bytes > 0) std::memcpy(to, from, bytes);
+  if (bytes > 0) simt::Transfer(to, from, bytes);
+  if (kind != cudaMemcpyHostToDevice) simt::PerformTransfers();
   return cudaSuccess;
 }
 inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) {
   simt::NotRecorded("cudaMemsetAsync");
+  simt::PerformTransfers();
   if (bytes > 0) std::memset(memory, value, bytes);
   return cudaSuccess;
 }
@@ -182,11 +200,26 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = cudaDeviceProp();
   return cudaSuccess;
 }
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = static_cast<int>(simt::SharedLimit());
+  return cudaSuccess;
+}
 
+struct cudaFuncAttributes {};
+template <typename Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel kernel) {
+  simt::Load(reinterpret_cast<const void*>(kernel));
+  return cudaSuccess;
+}
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 template <typename Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
-  return cudaSuccess;
+cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int bytes) {
+  return static_cast<size_t>(bytes) <= simt::SharedLimit() ? cudaSuccess : cudaErrorInvalidValue;
 }
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -198,6 +231,7 @@ struct cudaLaunchConfig_t {
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
+  simt::Load(reinterpret_cast<const void*>(kernel));
   const std::tuple<std::decay_t<Parameters>...> values(std::forward<Arguments>(arguments)...);
   const auto run = [kernel, values, grid = config->gridDim, block = config->blockDim,
                     shared = config->dynamicSmemBytes] {
