@@ -90,7 +90,8 @@ class Backend {
   // Allocates `size` zeroed floats, aligned to 64 bytes. BackendArray owns such an array.
   virtual float* NewArray(size_t size);
   virtual void DeleteArray(float* array);
-  // Copies `size` floats between the host and an array of NewArray. Returns after the copy.
+  // Copies `size` floats between the host and an array of NewArray. The host's array may be changed,
+  // or read, after the call.
   virtual void CopyIn(const float* host, size_t size, float* array);
   virtual void CopyOut(const float* array, size_t size, float* host);
   // Packs w [in, out], or the transpose of w [out, in] if `transpose`, converted to `type`. Keeps
