@@ -22,7 +22,7 @@ constexpr int64_t kSelectionRows = 256;
 constexpr int64_t kCheckedRows[] = {1, 2, 7, 16, 33, 64, 200, 512, 1000, 8192};
 // Rows of the product that the others are compared with. Their rows repeat with this period.
 constexpr int64_t kPeriod = 64;
-constexpr int64_t kMostCompared = int64_t{32} << 20;  // outputs of a compared product
+constexpr int64_t kMaxCompared = int64_t{32} << 20;  // outputs of a compared product
 constexpr int kCompareThreads = 256;
 constexpr size_t kScratchBytes = size_t{32} << 20;
 
@@ -178,7 +178,7 @@ class CublasLt final : public DenseLibrary {
   // It runs in a rehearsal too, where it also loads the algorithm's kernels.
   bool SameBits(const CudaMatrix& w, const float* bias, const cublasLtMatmulAlgo_t& algorithm) {
     const int64_t fitting =
-        std::min<int64_t>(kMostCompared / w.out(), static_cast<int64_t>(device_->FreeMemory()) / 4 /
+        std::min<int64_t>(kMaxCompared / w.out(), static_cast<int64_t>(device_->FreeMemory()) / 4 /
                                                        (w.out() * 4 + w.padded_in() * 2));
     const int64_t most = std::max(kPeriod, std::min(fitting, std::end(kCheckedRows)[-1]));
     const DeviceArray<uint16_t> x(device_, most * w.padded_in());

@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "tests/simt/counts.h"
 #include "tests/simt/simt.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -62,6 +63,7 @@ struct Copy {
 };
 
 void PerformCopy(const Copy& copy) {
+  CountAccess(copy.from, static_cast<size_t>(copy.valid), false);
   std::memcpy(copy.to, copy.from, copy.valid);
   std::memset(static_cast<char*>(copy.to) + copy.valid, 0, copy.bytes - copy.valid);
 }
@@ -304,6 +306,8 @@ void Run(Dim3 grid, Dim3 block, size_t shared_bytes, const std::function<void()>
   CheckGuards();
 }
 void Seed(uint64_t seed) { TheMachine().seed = seed; }
+bool InKernel() { return TheMachine().shared() != nullptr; }
+const void* AnchorFunction() { return reinterpret_cast<const void*>(&PsSimtSwitch); }
 int64_t Launches() { return TheMachine().launches; }
 void Load(const void* kernel) { TheMachine().loaded.insert(kernel); }
 int64_t LoadedKernels() { return std::ssize(TheMachine().loaded); }

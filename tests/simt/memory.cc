@@ -68,6 +68,14 @@ void Free(void* memory) {
   std::free(array - kGuard);
 }
 
+DeviceRange ArrayAt(const void* address) {
+  auto* at = static_cast<unsigned char*>(const_cast<void*>(address));
+  auto after = Arrays().upper_bound(at);
+  if (after == Arrays().begin()) return {};
+  const auto& [begin, size] = *--after;
+  return at < begin + size ? DeviceRange{begin, size} : DeviceRange{};
+}
+
 int64_t Allocations() { return allocations; }
 
 size_t FreeBytes() {

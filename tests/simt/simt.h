@@ -34,6 +34,10 @@ extern Dim3 threadIdx, blockIdx, blockDim, gridDim;
 // Runs a kernel: `body` once for every thread of every block.
 void Run(Dim3 grid, Dim3 block, size_t shared_bytes, const std::function<void()>& body);
 
+// Whether a thread of a kernel is running.
+bool InKernel();
+// A function of this program with a name of its own, for counts.cc.
+const void* AnchorFunction();
 // Schedules of later launches are drawn from this seed.
 void Seed(uint64_t seed);
 // Kernels launched so far.
@@ -50,6 +54,12 @@ size_t SharedLimit();
 void* Allocate(size_t bytes);
 void Free(void* memory);
 void CheckGuards();
+// The array of device memory that has this address; size 0: none.
+struct DeviceRange {
+  const unsigned char* begin = nullptr;
+  size_t size = 0;
+};
+DeviceRange ArrayAt(const void* address);
 // Calls of Allocate so far.
 int64_t Allocations();
 // What Allocate may still give: POLYSKETCH_SIMT_MEMORY bytes together; without it, more than there

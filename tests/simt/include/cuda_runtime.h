@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/simt/counts.h"
 #include "tests/simt/simt.h"
 
 #define __global__
@@ -235,6 +236,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   const std::tuple<std::decay_t<Parameters>...> values(std::forward<Arguments>(arguments)...);
   const auto run = [kernel, values, grid = config->gridDim, block = config->blockDim,
                     shared = config->dynamicSmemBytes] {
+    simt::CountLaunch(reinterpret_cast<const void*>(kernel));
     simt::Run(grid, block, shared, [&] { std::apply(kernel, values); });
   };
   simt::recording == nullptr ? run() : simt::recording->launches.push_back(run);
