@@ -67,18 +67,19 @@ int Main(int argc, char** argv) {
     const int64_t middle = 2048 + config.grain_size / 2;
     shapes.push_back({"decoding, " + std::to_string(batch) + " sequences", batch, 1, middle});
   }
-  const int layers = config.num_layers, rows = std::max(chunk, 64);
-  std::vector<std::vector<KernelCount>> counts[2];
-  for (int i = 0; i < 2; ++i) {
-    config.num_layers = i + 1;
-    testing::CountedModel counted(config, rows);
-    for (const StepShape& shape : shapes) counts[i].push_back(CountStep(&counted, shape));
-  }
-  config.num_layers = layers;
-  const testing::CountedModel whole(config, rows);
-  for (size_t i = 0; i < shapes.size(); ++i) {
-    testing::PrintStep(shapes[i], Extrapolate(counts[0][i], counts[1][i], layers),
-                       NeedsOf(config, *whole.model, shapes[i]), device);
+  const int rows = std::max(chunk, 64);
+  ModelConfig small = config;
+  small.num_layers = 1;
+  testing::CountedModel one(small, rows);
+  small.num_layers = 2;
+  testing::CountedModel two(small, rows);
+  const int64_t layer_bytes = two.model->weight_bytes() - one.model->weight_bytes();
+  const int64_t weight_bytes = one.model->weight_bytes() + (config.num_layers - 1) * layer_bytes;
+  for (const StepShape& shape : shapes) {
+    const auto kernels =
+        Extrapolate(CountStep(&one, shape), CountStep(&two, shape), config.num_layers);
+    testing::PrintStep(shape, kernels, NeedsOf(config, weight_bytes, shape), device);
+    std::fflush(stdout);
   }
   return 0;
 }

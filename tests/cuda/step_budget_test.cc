@@ -58,7 +58,7 @@ TEST(StepBudgetTest, NoStepIsAboveItsLimits) {
                                  StepShape{"decoding, 1 sequence", 1, 1, 232},
                                  StepShape{"decoding, 64 sequences", 64, 1, 232}}) {
     const auto kernels = testing::CountStep(&counted, shape);
-    const auto needs = testing::NeedsOf(counted.config, *counted.model, shape);
+    const auto needs = testing::NeedsOf(counted.config, counted.model->weight_bytes(), shape);
     testing::PrintStep(shape, kernels, needs, testing::DeviceModel());
     const simt::KernelCount total = testing::Total(kernels);
     const std::vector<int64_t> figures = {total.launches, total.read, total.written,

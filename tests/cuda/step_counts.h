@@ -42,9 +42,8 @@ struct StepNeeds {
   double bytes = 0, products = 0;
 };
 
-inline StepNeeds NeedsOf(const ModelConfig& config, const PolysketchModel& model,
-                         const StepShape& shape) {
-  const AttentionSpec& spec = model.attention_spec();
+inline StepNeeds NeedsOf(const ModelConfig& config, int64_t weight_bytes, const StepShape& shape) {
+  const AttentionSpec spec = config.attention_spec(StateFormat::kBf16);
   const double d = spec.head_dim, r = spec.sketch_size, features = spec.features();
   const double heads = double{1} * config.num_layers * spec.heads;
   const double tokens = double{1} * shape.batch * shape.rows;
@@ -54,7 +53,7 @@ inline StepNeeds NeedsOf(const ModelConfig& config, const PolysketchModel& model
   const double near = fills ? block / 2 : held;
   const double state = features * (d * (fills ? 8 : 2) + (fills ? 8 : 4));
   StepNeeds needs;
-  needs.bytes = static_cast<double>(model.weight_bytes()) +
+  needs.bytes = static_cast<double>(weight_bytes) +
                 heads * shape.batch * (state + (fills ? 0 : near * (spec.near_dim() + d) * 2)) +
                 heads * tokens * 640;
   const double width = config.emb_dim, hidden = config.mlp_hidden();
