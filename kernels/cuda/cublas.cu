@@ -179,7 +179,7 @@ class CublasLt final : public DenseLibrary {
   bool SameBits(const CudaMatrix& w, const float* bias, const cublasLtMatmulAlgo_t& algorithm) {
     const int64_t fitting =
         std::min<int64_t>(kMaxCompared / w.out(), static_cast<int64_t>(device_->FreeMemory()) / 4 /
-                                                       (w.out() * 4 + w.padded_in() * 2));
+                                                      (w.out() * 4 + w.padded_in() * 2));
     const int64_t most = std::max(kPeriod, std::min(fitting, std::end(kCheckedRows)[-1]));
     const DeviceArray<uint16_t> x(device_, most * w.padded_in());
     const DeviceArray<float> want(device_, kPeriod * w.out()), got(device_, most * w.out());
