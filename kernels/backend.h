@@ -90,7 +90,8 @@ class Backend {
   // Allocates `size` zeroed floats, aligned to 64 bytes. BackendArray owns such an array.
   virtual float* NewArray(size_t size);
   virtual void DeleteArray(float* array);
-  // Copies `size` floats between the host and an array of NewArray. Returns after the copy.
+  // Copies `size` floats between the host and an array of NewArray. The host's array may be changed,
+  // or read, after the call.
   virtual void CopyIn(const float* host, size_t size, float* array);
   virtual void CopyOut(const float* array, size_t size, float* host);
   // Packs w [in, out], or the transpose of w [out, in] if `transpose`, converted to `type`. Keeps
@@ -103,8 +104,8 @@ class Backend {
   virtual size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const = 0;
   // Allocates device memory in advance, so that later steps allocate none: the workspace of any
   // step of at most `rows` rows in at most `segments` segments, and `kv_bytes` for the KV caches of
-  // all states. `ops` calls the ops of a step of `rows` rows and no segments; they compute nothing
-  // during this call. Backends that compute on the host do nothing.
+  // all states. `ops` calls the ops of steps of `rows` rows and of one row, without segments; they
+  // compute nothing during this call. Backends that compute on the host do nothing.
   virtual void Reserve(const AttentionSpec& /*spec*/, int64_t /*rows*/, int64_t /*segments*/,
                        size_t /*kv_bytes*/, const std::function<void()>& /*ops*/) {}
   virtual DeviceMemory device_memory() { return {}; }

@@ -281,9 +281,15 @@ void PolysketchModel::Reserve(int sequences, size_t growing) {
   Grow(kRows * config_.vocab_size, &staged_input_);  // LogSumExp of logits in host memory
   float* logits = Grow(kRows * config_.vocab_size, &staged_output_);
   backend_->Reserve(spec_, max_step_tokens_, sequences, growing, [&] {
-    backend_->Embed(weights_->embedding(), tokens_, positions_, space_->x);
-    Layer(0);  // all layers have the same shapes
-    ProjectToVocabulary(space_->normed, std::min<int64_t>(kRows, max_step_tokens_), logits);
+    // The largest step, then a step of one token, whose kernels may be others.
+    for (const int rows : {max_step_tokens_, 1}) {
+      tokens_ = std::span(tokens).first(static_cast<size_t>(rows));
+      positions_ = std::span(positions).first(static_cast<size_t>(rows));
+      backend_->Embed(weights_->embedding(), tokens_, positions_, space_->x);
+      Layer(0);  // all layers have the same shapes
+      ProjectToVocabulary(space_->normed, std::min<int64_t>(kRows, rows), logits);
+      backend_->LogSumExp(logits, 1, config_.vocab_size, staged_input_.data());
+    }
   });
 }
 

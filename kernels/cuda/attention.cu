@@ -16,8 +16,6 @@ static_assert(kPartKeysTensor == kPartKeys);
 
 // Segments are planned in groups whose partial sums take at most this number of bytes.
 constexpr int64_t kPartialBytes = int64_t{256} << 20;
-// Bytes of shared memory that a kernel may have on every architecture (sm_80: 163 KB).
-constexpr int64_t kSharedLimit = 160 << 10;
 constexpr int kMoveThreads = 128;
 constexpr unsigned kMoveSlices = 64;
 constexpr unsigned kStoreSlices = 1024;
@@ -25,22 +23,22 @@ constexpr unsigned kStoreSlices = 1024;
 int64_t Align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 template <int D>
-bool Fits(const AttentionSpec& spec) {
-  return TilesShared<D>(spec.far_dim(), spec.near_dim()) <= kSharedLimit &&
-         FoldShared<D>(spec.far_dim()) <= kSharedLimit;
+bool Fits(const AttentionSpec& spec, int64_t shared_limit) {
+  return TilesShared<D>(spec.far_dim(), spec.near_dim()) <= shared_limit &&
+         FoldShared<D>(spec.far_dim()) <= shared_limit;
 }
 
 // The head size of the tensor core kernels for this spec, or 0 if only the general kernels fit.
-int TensorHeadSize(const AttentionSpec& spec) {
+int TensorHeadSize(const AttentionSpec& spec, int64_t shared_limit) {
   const bool features = spec.kv_cache() || spec.sketched() || spec.features() % 16 == 0;
   if (spec.state_format != StateFormat::kBf16 || !features || spec.near_dim() % 8 != 0) return 0;
   switch (spec.head_dim) {
     case 32:
-      return Fits<32>(spec) ? 32 : 0;
+      return Fits<32>(spec, shared_limit) ? 32 : 0;
     case 64:
-      return Fits<64>(spec) ? 64 : 0;
+      return Fits<64>(spec, shared_limit) ? 64 : 0;
     case 128:
-      return Fits<128>(spec) ? 128 : 0;
+      return Fits<128>(spec, shared_limit) ? 128 : 0;
     default:
       return 0;
   }
@@ -185,16 +183,16 @@ struct GroupKernels : TensorKernels<64> {
 };
 
 // Whether GroupKernels exist for this spec.
-bool HasGroupKernels(const AttentionSpec& spec) {
+bool HasGroupKernels(const AttentionSpec& spec, int64_t shared_limit) {
   const int power = NearPower(spec);
-  return TensorHeadSize(spec) == 64 && spec.sketched() &&
+  return TensorHeadSize(spec, shared_limit) == 64 && spec.sketched() &&
          (spec.near_dim() == 64 || spec.near_dim() == 32) && (power == 2 || power == 4) &&
-         GroupMemory::Bytes(spec.far_dim()) <= kSharedLimit;
+         GroupMemory::Bytes(spec.far_dim()) <= shared_limit;
 }
 
-PlanShape PlanShapeOf(const AttentionSpec& spec) {
+PlanShape PlanShapeOf(const AttentionSpec& spec, int64_t shared_limit) {
   PlanShape shape;
-  const int tensor = TensorHeadSize(spec);
+  const int tensor = TensorHeadSize(spec, shared_limit);
   if (tensor == 0) {
     shape.tile_rows = 64;
   } else {
@@ -203,7 +201,7 @@ PlanShape PlanShapeOf(const AttentionSpec& spec) {
     shape.few_rows = 16;
     shape.far_parts = (spec.features() + kPartFeatures - 1) / kPartFeatures;
   }
-  shape.walks = HasGroupKernels(spec);
+  shape.walks = HasGroupKernels(spec, shared_limit);
   static_assert(TileRows<64>() == kGroupRows);
   const int64_t element = spec.state_format == StateFormat::kBf16 ? 2 : 4;
   shape.snapshot_z = Align(int64_t{spec.features()} * spec.head_dim * element);
@@ -224,11 +222,11 @@ void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const 
   if (!device_->status().ok()) return;
   const AttentionShape shape = ShapeOf(spec, layer, input, out);
   for (const AttentionPlan& plan : plans_) {
-    if (HasGroupKernels(spec)) {
+    if (HasGroupKernels(spec, device_->shared_limit())) {
       RunByGroups(shape, plan);
       continue;
     }
-    switch (TensorHeadSize(spec)) {
+    switch (TensorHeadSize(spec, device_->shared_limit())) {
       case 32:
         RunPlan(TensorKernels<32>{device_, shape}, plan);
         break;
@@ -289,7 +287,7 @@ void AttentionRunner::Prepare(const AttentionSpec& spec, std::span<const Segment
   keys_ = std::move(keys);
   blocks_ = std::move(blocks);
   planned_spec_ = spec;
-  shape_ = PlanShapeOf(planned_spec_);
+  shape_ = PlanShapeOf(planned_spec_, device_->shared_limit());
   shape_.spec = &planned_spec_;
 
   // Cuts the segments into groups, and finds the largest needs of a group.
@@ -325,7 +323,7 @@ void AttentionRunner::Prepare(const AttentionSpec& spec, std::span<const Segment
 
 void AttentionRunner::Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments,
                               int64_t blocks) {
-  PlanShape shape = PlanShapeOf(spec);
+  PlanShape shape = PlanShapeOf(spec, device_->shared_limit());
   shape.spec = &spec;
   WorkspaceNeeds max = MaxNeeds(shape, rows, segments, blocks);
   // Prepare limits a group's partial sums, but a group has at least one segment.
@@ -338,6 +336,11 @@ void AttentionRunner::Reserve(const AttentionSpec& spec, int64_t rows, int64_t s
   const int64_t groups =
       max.partials > 0 ? 1 + (rows / spec.block + 2 * segments) / max.partials : 1;
   jobs_.Grow(device_, (10 * segments + 2 * pieces) * sizeof(AttendJob) + groups * 10 * 16);
+  // The plan of a step without segments has no jobs: when it is rehearsed, it loads the kernels.
+  keys_.clear();
+  blocks_.clear();
+  planned_spec_ = spec;
+  plans_.assign(1, AttentionPlan());
 }
 
 WorkspaceAddresses AttentionRunner::Workspace(const AttentionSpec& spec, const PlanShape& shape,

@@ -75,7 +75,6 @@ void CudaBackend::DeleteArray(float* array) {
 
 void CudaBackend::CopyIn(const float* host, size_t size, float* array) {
   device_->CopyIn(array, host, size * sizeof(float));
-  device_->Synchronize();  // the caller may change its array after this call
 }
 
 void CudaBackend::CopyOut(const float* array, size_t size, float* host) {
@@ -136,7 +135,6 @@ const float* CudaBackend::Thetas(ThetasByWidth* all, int64_t width,
     const std::vector<float> thetas = make(static_cast<int>(width));
     entry->second = DeviceArray<float>(device_.get(), thetas.size());
     device_->CopyIn(entry->second.data(), thetas.data(), thetas.size() * sizeof(float));
-    device_->Synchronize();  // the host's copy is destroyed
   }
   return entry->second.data();
 }

@@ -1,23 +1,47 @@
 // 16-bit products by cuBLASLt. The bits of a row must not depend on the number of rows, but cuBLAS
 // selects an algorithm by that number. So one algorithm is selected for each shape of matrix, at a
-// fixed number of rows and without splitting k, and used for any number of rows. Tests on a GPU
-// compare the bits.
+// fixed number of rows and without splitting k, and used for any number of rows. cuBLAS promises no
+// bits for that: an algorithm is taken only if it gives the same bits for several numbers of rows on
+// this device. Without such an algorithm the kernels of matmul.cu compute the product.
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <tuple>
 
 #include "kernels/cuda/dense.h"
+#include "kernels/cuda/ptx.cuh"
 
 namespace polysketch::cuda {
 namespace {
 
 constexpr int64_t kSelectionRows = 256;
-// Numbers of rows that the selected algorithm must support.
-constexpr int64_t kCheckedRows[] = {1, 2, 7, 16, 33, 64, 512, 8192};
+// Numbers of rows that the selected algorithm must support, with the same bits.
+constexpr int64_t kCheckedRows[] = {1, 2, 7, 16, 33, 64, 200, 512, 1000, 8192};
+// Rows of the product that the others are compared with. Their rows repeat with this period.
+constexpr int64_t kPeriod = 64;
+constexpr int64_t kMaxCompared = int64_t{32} << 20;  // outputs of a compared product
+constexpr int kCompareThreads = 256;
 constexpr size_t kScratchBytes = size_t{32} << 20;
+
+// Stores rows that repeat with kPeriod, of numbers in [-1, 1).
+__global__ void FillRows(uint16_t* x, int64_t size, int64_t in, int64_t padded_in, bool bf16) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kCompareThreads + threadIdx.x;
+  if (i >= size) return;
+  const int64_t row = i / padded_in % kPeriod, column = i % padded_in;
+  auto bits = static_cast<uint32_t>(row * in + column) * 2654435761u;  // Knuth's hash
+  bits = (bits ^ bits >> 15) * 2246822519u;
+  const float value = column < in ? static_cast<float>(bits >> 8) * 0x1p-23f - 1 : 0.0f;
+  x[i] = bf16 ? RoundBf16(value) : RoundF16(value);
+}
+
+__global__ void CompareRows(const float* want, const float* got, int64_t size, int64_t period,
+                            int* different) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kCompareThreads + threadIdx.x;
+  if (i < size && FloatBits(want[i % period]) != FloatBits(got[i])) *different = 1;
+}
 
 // The description of one product. A row-major matrix is the transpose of a column-major one, so
 // cuBLAS computes out^T = w^T x^T.
@@ -74,29 +98,37 @@ class CublasLt final : public DenseLibrary {
 
   bool Product(const uint16_t* x, int64_t rows, const CudaMatrix& w, const float* bias,
                bool accumulate, float* out) override {
-    if (!device_->status().ok() || device_->rehearsing()) return true;
-    const Choice& choice = ChoiceFor(w, bias);
+    if (!device_->status().ok()) return true;
+    const Choice choice = ChoiceFor(w, bias);
     if (!choice.found) return false;
+    if (!device_->BeforeLaunch()) return true;
+    Multiply(x, rows, w, bias, accumulate, choice.algorithm, out);
+    return true;
+  }
+
+ private:
+  void Multiply(const uint16_t* x, int64_t rows, const CudaMatrix& w, const float* bias,
+                bool accumulate, const cublasLtMatmulAlgo_t& algorithm, float* out) {
     const Problem problem(w, rows, bias);
     const float one = 1, beta = accumulate ? 1 : 0;
     const cublasStatus_t status =
         problem.ok()
             ? cublasLtMatmul(handle_, problem.product, &one, w.halves(), problem.weights, x,
                              problem.inputs, &beta, out, problem.outputs, out, problem.outputs,
-                             &choice.algorithm, scratch_.data(), scratch_.size(), device_->stream())
+                             &algorithm, scratch_.data(), scratch_.size(), device_->stream())
             : CUBLAS_STATUS_NOT_INITIALIZED;
     if (status != CUBLAS_STATUS_SUCCESS) {
       device_->Check(cudaErrorUnknown, cublasLtGetStatusString(status));
     }
-    return true;
   }
 
- private:
-  const Choice& ChoiceFor(const CudaMatrix& w, const float* bias) {
+  Choice ChoiceFor(const CudaMatrix& w, const float* bias) {
     const auto key = std::tuple(w.in(), w.out(), w.type(), bias != nullptr);
-    const auto [entry, added] = choices_.try_emplace(key);
-    if (added) entry->second = Select(w, bias);
-    return entry->second;
+    const auto found = choices_.find(key);
+    if (found != choices_.end()) return found->second;
+    // A selection waits for the device: in a recording, the step runs again without one.
+    if (device_->SpoilRecording()) return Choice();
+    return choices_[key] = Select(w, bias);
   }
 
   Choice Select(const CudaMatrix& w, const float* bias) {
@@ -126,6 +158,7 @@ class CublasLt final : public DenseLibrary {
       for (const int64_t rows : kCheckedRows) {
         choice.found = choice.found && Supports(w, rows, bias, choice.algorithm);
       }
+      choice.found = choice.found && SameBits(w, bias, choice.algorithm);
     }
     return choice;
   }
@@ -139,6 +172,40 @@ class CublasLt final : public DenseLibrary {
                                    problem.outputs, problem.outputs, &algorithm,
                                    &result) == CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= kScratchBytes;
+  }
+
+  // Whether each row of a product has the same bits for any of kCheckedRows, as far as memory allows.
+  // It runs in a rehearsal too, where it also loads the algorithm's kernels.
+  bool SameBits(const CudaMatrix& w, const float* bias, const cublasLtMatmulAlgo_t& algorithm) {
+    const int64_t fitting =
+        std::min<int64_t>(kMaxCompared / w.out(), static_cast<int64_t>(device_->FreeMemory()) / 4 /
+                                                      (w.out() * 4 + w.padded_in() * 2));
+    const int64_t most = std::max(kPeriod, std::min(fitting, std::end(kCheckedRows)[-1]));
+    const DeviceArray<uint16_t> x(device_, most * w.padded_in());
+    const DeviceArray<float> want(device_, kPeriod * w.out()), got(device_, most * w.out());
+    const DeviceArray<int> different(device_, 1);
+    if (!device_->status().ok()) return false;
+    const auto launch = [&](auto kernel, int64_t size, auto... arguments) {
+      device_->Check(LaunchOn(device_->stream(), kernel, dim3(CeilDiv(size, kCompareThreads)),
+                              kCompareThreads, 0, arguments...),
+                     "a comparison of products");
+    };
+    device_->Zero(different.data(), sizeof(int));
+    launch(FillRows, most * w.padded_in(), x.data(), most * w.padded_in(), w.in(), w.padded_in(),
+           w.type() == DataType::kBf16);
+    Multiply(x.data(), kPeriod, w, bias, false, algorithm, want.data());
+    for (const int64_t rows : kCheckedRows) {
+      if (rows > most) break;
+      Multiply(x.data(), rows, w, bias, false, algorithm, got.data());
+      launch(CompareRows, rows * w.out(), want.data(), got.data(), rows * w.out(),
+             kPeriod * w.out(), different.data());
+    }
+    int result = 0;
+    device_->Check(cudaMemcpyAsync(&result, different.data(), sizeof(int), cudaMemcpyDeviceToHost,
+                                   device_->stream()),
+                   "a comparison of products");
+    device_->Synchronize();
+    return device_->status().ok() && result == 0;
   }
 
   Device* const device_;

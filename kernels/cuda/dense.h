@@ -15,7 +15,8 @@ class DenseLibrary {
   virtual ~DenseLibrary() = default;
   // out [rows, out] = x w (+ bias) (+ out if `accumulate`), x [rows, padded_in] in the format of w.
   // Returns false, and does nothing, for a shape of w that it does not support with any number of
-  // rows.
+  // rows and the same bits of a row in each. The first call for a shape finds out, also in a
+  // rehearsal; else a rehearsed call does nothing.
   virtual bool Product(const uint16_t* x, int64_t rows, const CudaMatrix& w, const float* bias,
                        bool accumulate, float* out) = 0;
 };

@@ -24,11 +24,16 @@ Result<std::unique_ptr<Device>> Device::Open() {
     return FailedPrecondition("CUDA device ", properties.name, ": expected compute capability 8.0 ",
                               "or newer, found ", properties.major, ".", properties.minor);
   }
+  int shared = 0;
+  device->Check(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
+                "the limit of shared memory");
+  device->shared_limit_ = shared;
   device->Check(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking), "a stream");
+  device->Check(cudaMallocHost(reinterpret_cast<void**>(&device->stage_), kStageBytes),
+                "pinned memory");
   if (!device->status().ok()) return device->status();
   device->name_ = properties.name;
   device->multiprocessors_ = properties.multiProcessorCount;
-  device->shared_limit_ = properties.sharedMemPerBlockOptin;
   const char* wish = std::getenv("POLYSKETCH_CUDA_DEPENDENT_LAUNCH");
   device->dependent_launch_ =
       properties.major >= 9 && (wish == nullptr || std::strcmp(wish, "off") != 0);
@@ -41,6 +46,10 @@ Result<std::unique_ptr<Device>> Device::Open() {
 Device::~Device() {
   for (const auto& [bytes, blocks] : free_blocks_) {
     for (void* block : blocks) Free(block);
+  }
+  if (stage_ != nullptr) {
+    cudaStreamSynchronize(stream_);  // copies may still read it
+    cudaFreeHost(stage_);
   }
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
@@ -112,7 +121,17 @@ void Device::ReturnBlock(void* block, size_t bytes) {
 
 void Device::CopyIn(void* device, const void* host, size_t bytes) {
   if (!status_.ok() || bytes == 0 || SpoilRecording()) return;
-  Check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_), "copy to device");
+  // CUDA may read pageable memory after the call where the device reads it directly. So the copy
+  // is made from pinned memory, or waited for.
+  if (bytes > kMaxStaged) {
+    Check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_), "copy to device");
+    return Synchronize();
+  }
+  if (staged_ + bytes > kStageBytes) Synchronize();
+  uint8_t* from = stage_ + staged_;
+  std::memcpy(from, host, bytes);
+  staged_ += (bytes + 15) / 16 * 16;
+  Check(cudaMemcpyAsync(device, from, bytes, cudaMemcpyHostToDevice, stream_), "copy to device");
 }
 
 void Device::CopyOut(void* host, const void* device, size_t bytes) {
@@ -134,6 +153,7 @@ void Device::Zero(void* memory, size_t bytes) {
 void Device::Synchronize() {
   if (!status_.ok() || SpoilRecording()) return;
   Check(cudaStreamSynchronize(stream_), "the device");
+  staged_ = 0;
 }
 
 void Device::BeginRecording() {
@@ -156,10 +176,15 @@ cudaGraphExec_t Device::EndRecording() {
   if (graph != nullptr && !spoiled_) {
     Check(cudaGraphInstantiateWithFlags(&recording, graph, 0), "a recording");
   }
+  // The upload takes device memory. Without it the first replay does, where the lack of memory
+  // would be an error of the device.
+  if (recording != nullptr) Check(cudaGraphUpload(recording, stream_), "a recording");
   recording_ = false;
   if (graph != nullptr) cudaGraphDestroy(graph);
-  if (spoiled_) cudaGetLastError();  // so that the next call does not report the error
-  return spoiled_ ? nullptr : recording;
+  if (!spoiled_) return recording;
+  cudaGetLastError();  // so that the next call does not report the error
+  if (recording != nullptr) cudaGraphExecDestroy(recording);
+  return nullptr;
 }
 
 void Device::Replay(cudaGraphExec_t graph) {

@@ -29,8 +29,9 @@ class Device {
   cudaStream_t stream() const { return stream_; }
   const std::string& name() const { return name_; }
   int multiprocessors() const { return multiprocessors_; }
-  // Bytes of shared memory that a thread block may have.
-  size_t shared_limit() const { return shared_limit_; }
+  // Bytes of dynamic shared memory that a thread block may have: 99 KB on some architectures, up to
+  // 227 KB on others.
+  int64_t shared_limit() const { return shared_limit_; }
   const Status& status() const { return status_; }
   // Bytes of the device's memory that are free, and bytes that this object allocated and holds.
   size_t FreeMemory();
@@ -47,6 +48,8 @@ class Device {
   void ReserveBlocks(size_t bytes, int64_t count);
   void* TakeBlock(size_t bytes);
   void ReturnBlock(void* block, size_t bytes);
+  // The host's memory may be changed or freed after the call. Small copies are staged and do not
+  // wait for the device; large ones wait.
   void CopyIn(void* device, const void* host, size_t bytes);
   // Waits for all earlier work and for the copy.
   void CopyOut(void* host, const void* device, size_t bytes);
@@ -54,9 +57,24 @@ class Device {
   void Zero(void* memory, size_t bytes);
   void Synchronize();
 
-  // While rehearsing, launches and copies to the host do nothing, but memory is allocated.
+  // While rehearsing, copies to the host do nothing, and a launch only loads its kernel; memory is
+  // allocated.
   void Rehearse(bool rehearsing) { rehearsing_ = rehearsing; }
   bool rehearsing() const { return rehearsing_; }
+  // Loads a kernel now. Otherwise its first launch does, which takes device memory then.
+  template <typename... Parameters>
+  void Load(void (*kernel)(Parameters...)) {
+    if (!status_.ok()) return;
+    cudaFuncAttributes attributes{};
+    Check(cudaFuncGetAttributes(&attributes, kernel), "a kernel");
+  }
+  // Loads a kernel now. Otherwise its first launch does, which takes device memory then.
+  template <typename... Parameters>
+  void Load(void (*kernel)(Parameters...)) {
+    if (!status_.ok()) return;
+    cudaFuncAttributes attributes{};
+    Check(cudaFuncGetAttributes(&attributes, kernel), "a kernel");
+  }
 
   // --- recording: step_graphs.h ---
   // Until EndRecording, launches are recorded and not run.
@@ -94,14 +112,20 @@ class Device {
                    Arguments... arguments) {
     LaunchKernel(early && dependent_launch_, kernel, grid, threads, shared, arguments...);
   }
+  // Returns whether a library may launch its kernels now, and counts it as a launch.
+  bool BeforeLaunch();
 
  private:
+  // Bytes of pinned memory for copies to the device, and the largest copy that is staged in it.
+  static constexpr size_t kStageBytes = size_t{4} << 20;
+  static constexpr size_t kMaxStaged = kStageBytes / 4;
+
   Device() = default;
-  bool BeforeLaunch();
 
   template <typename... Parameters, typename... Arguments>
   void LaunchKernel(bool early, void (*kernel)(Parameters...), dim3 grid, int threads,
                     size_t shared, Arguments... arguments) {
+    if (rehearsing_) return Load(kernel);
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || !BeforeLaunch()) return;
     Check(LaunchOn(stream_, early, kernel, grid, threads, shared,
                    static_cast<Parameters>(arguments)...),
@@ -111,7 +135,7 @@ class Device {
   cudaStream_t stream_ = nullptr;
   std::string name_;
   int multiprocessors_ = 0;
-  size_t shared_limit_ = 0;
+  int64_t shared_limit_ = 0;
   bool dependent_launch_ = false;
   Status status_;
   // POLYSKETCH_CUDA_FAIL_AFTER: launches until an injected error; -1: never.
@@ -122,6 +146,8 @@ class Device {
   size_t held_ = 0;
   std::unordered_map<size_t, std::vector<void*>> free_blocks_;  // by size
   uint64_t moves_ = 0;
+  uint8_t* stage_ = nullptr;  // [kStageBytes], pinned
+  size_t staged_ = 0;         // bytes of it that copies may still read
 };
 
 // Owns an array in the memory of a device.

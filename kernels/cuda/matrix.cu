@@ -61,7 +61,6 @@ CudaMatrix::CudaMatrix(Device* device, const HostMatrix& w, bool transpose, Data
   }
   data_ = DeviceArray<uint8_t>(device, host.size());
   device->CopyIn(data_.data(), host.data(), host.size());
-  device->Synchronize();  // `host` is destroyed
 }
 
 }  // namespace polysketch::cuda

@@ -425,6 +425,7 @@ void CudaBackend::ReserveSampling() {
   constexpr size_t kRows = SampleQuery::kMaxRows;
   queries_.Grow(device_.get(), QueryBytes(kRows, kRows * SampleQuery::kMaxEdits));
   answers_.Grow(device_.get(), AnswerBytes(kRows));
+  device_->Load(SampleKernel);
 }
 
 void CudaBackend::SampleRows(float* logits, int64_t width, std::span<const SampleQuery> queries,

@@ -136,7 +136,6 @@ Status CudaState::Load(int64_t position, std::span<const uint8_t> bytes) {
     std::vector<uint8_t> host(pieces[i].size);
     Walk(position, i, host.data(), &values);
     device_->CopyIn(pieces[i].data, host.data(), host.size());
-    device_->Synchronize();  // `host` is destroyed
   }
   set_position(position);
   return device_->status();

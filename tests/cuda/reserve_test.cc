@@ -1,5 +1,5 @@
-// Reserve allocates enough: after it no step allocates device memory, whatever its segments. Runs
-// in the emulation only, which counts allocations.
+// Reserve allocates enough: after it no step allocates device memory or loads a kernel, which takes
+// memory too, whatever its segments. Runs in the emulation only, which counts both.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -71,11 +71,13 @@ TEST_F(CudaReserveTest, NoStepAsksForMemory) {
       std::vector<std::unique_ptr<SequenceState>> states;
       for (int i = 0; i < kSequences; ++i) states.push_back(model->NewState());
       const size_t held = cuda_->device().device_memory().held;
+      simt::UnloadKernels();
       model->Reserve(kSequences, cached);
       EXPECT_GE(cuda_->device().device_memory().held, held + cached) << name;
-      const int64_t before = simt::Allocations();
+      const int64_t allocations = simt::Allocations(), kernels = simt::LoadedKernels();
       for (int i = 0; i < steps; ++i) RandomStep(*model, states, &random);
-      EXPECT_EQ(simt::Allocations(), before) << name;
+      EXPECT_EQ(simt::Allocations(), allocations) << name;
+      EXPECT_EQ(simt::LoadedKernels(), kernels) << name;
     }
   }
 }

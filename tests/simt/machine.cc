@@ -2,8 +2,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <vector>
 
+#include "tests/simt/counts.h"
 #include "tests/simt/simt.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -61,6 +63,7 @@ struct Copy {
 };
 
 void PerformCopy(const Copy& copy) {
+  CountAccess(copy.from, static_cast<size_t>(copy.valid), false);
   std::memcpy(copy.to, copy.from, copy.valid);
   std::memset(static_cast<char*>(copy.to) + copy.valid, 0, copy.bytes - copy.valid);
 }
@@ -86,12 +89,13 @@ struct Warp {
 class Machine {
  public:
   void Run(Dim3 grid, Dim3 block, size_t shared_bytes, const std::function<void()>& body) {
+    PerformTransfers();
     const int threads = static_cast<int>(block.x * block.y * block.z);
     if (threads == 0 || threads > 1024) Fail("block size out of 1..1024", "");
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535) {
       Fail("grid out of range", "");
     }
-    if (shared_bytes > shared_limit) Fail("more shared memory than an SM has", "");
+    if (shared_bytes > shared_limit) Fail("more shared memory than the device allows", "");
     ++launches;
     body_ = &body;
     count_ = threads;
@@ -153,6 +157,7 @@ class Machine {
   uint64_t seed = 1;
   int64_t launches = 0;
   size_t shared_limit = 227 << 10;
+  std::set<const void*> loaded;
 
  private:
   static void Entry();
@@ -296,13 +301,19 @@ void Machine::Entry() {
 Dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 void Run(Dim3 grid, Dim3 block, size_t shared_bytes, const std::function<void()>& body) {
+  PerformTransfers();
   TheMachine().Run(grid, block, shared_bytes, body);
   CheckGuards();
 }
 void Seed(uint64_t seed) { TheMachine().seed = seed; }
+bool InKernel() { return TheMachine().shared() != nullptr; }
+const void* AnchorFunction() { return reinterpret_cast<const void*>(&PsSimtSwitch); }
 int64_t Launches() { return TheMachine().launches; }
-size_t SharedLimit() { return TheMachine().shared_limit; }
+void Load(const void* kernel) { TheMachine().loaded.insert(kernel); }
+int64_t LoadedKernels() { return std::ssize(TheMachine().loaded); }
+void UnloadKernels() { TheMachine().loaded.clear(); }
 void SetSharedLimit(size_t bytes) { TheMachine().shared_limit = bytes; }
+size_t SharedLimit() { return TheMachine().shared_limit; }
 void* DynamicShared() { return TheMachine().shared(); }
 void SyncThreads() { TheMachine().Barrier(); }
 void SyncWarp() {

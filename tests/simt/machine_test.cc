@@ -117,6 +117,44 @@ TEST(SimtDeathTest, WhatWouldHangOrCorruptEndsTheProgram) {
   EXPECT_DEATH(device->Launch(WriteBeside, dim3(1), 32, 0, array.data()), "wrote beside an array");
 }
 
+__global__ void CopyWords(const int* in, int* out, int count) {
+  for (int i = threadIdx.x; i < count; i += 32) out[i] = in[i];
+}
+
+// A copy of the runtime reads the host's array late; the backend's own one does not.
+TEST(SimtTest, AHostArrayMayChangeAfterCopyIn) {
+  const auto device = Open();
+  for (const int count : {5, 1 << 19}) {  // staged; waited for
+    std::vector<int> host(count, 1), out(count);
+    DeviceArray<int> array(device.get(), count);
+    device->CopyIn(array.data(), host.data(), count * sizeof(int));
+    host.assign(count, 2);
+    device->Launch(CopyWords, dim3(1), 32, 0, array.data(), out.data(), count);
+    EXPECT_EQ(out, std::vector<int>(count, 1));
+  }
+  int host = 1, out = 0;
+  DeviceArray<int> array(device.get(), 1);
+  cudaMemcpyAsync(array.data(), &host, sizeof(int), cudaMemcpyHostToDevice, device->stream());
+  host = 2;
+  device->Launch(CopyWords, dim3(1), 32, 0, array.data(), &out, 1);
+  EXPECT_EQ(out, 2);
+}
+
+// The memory for staged copies is used again only after they were made.
+TEST(SimtTest, ManyCopiesInARow) {
+  const auto device = Open();
+  constexpr int kCount = 100000, kCopies = 40;  // 16 MB
+  DeviceArray<int> array(device.get(), kCount);
+  std::vector<int> out(kCount);
+  for (int i = 0; i < kCopies; ++i) {
+    const std::vector<int> host(kCount, i);
+    device->CopyIn(array.data(), host.data(), kCount * sizeof(int));
+    if (i % 7 != 0) continue;
+    device->Launch(CopyWords, dim3(1), 32, 0, array.data(), out.data(), kCount);
+    EXPECT_EQ(out, host);
+  }
+}
+
 TEST(SimtTest, Bf16RoundsToNearestEven) {
   testing::Random random(2);
   for (int i = 0; i < 10000; ++i) {

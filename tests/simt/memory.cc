@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <vector>
 
 #include "tests/simt/simt.h"
 
@@ -19,6 +20,13 @@ std::map<unsigned char*, size_t>& Arrays() {
 
 size_t held = 0;
 int64_t allocations = 0;
+
+struct HostCopy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+std::vector<HostCopy> transfers;  // not made yet
 
 void CheckGuard(const unsigned char* array, size_t size) {
   for (size_t i = 0; i < kGuard; ++i) {
@@ -60,6 +68,14 @@ void Free(void* memory) {
   std::free(array - kGuard);
 }
 
+DeviceRange ArrayAt(const void* address) {
+  auto* at = static_cast<unsigned char*>(const_cast<void*>(address));
+  auto after = Arrays().upper_bound(at);
+  if (after == Arrays().begin()) return {};
+  const auto& [begin, size] = *--after;
+  return at < begin + size ? DeviceRange{begin, size} : DeviceRange{};
+}
+
 int64_t Allocations() { return allocations; }
 
 size_t FreeBytes() {
@@ -70,6 +86,13 @@ size_t FreeBytes() {
 
 void CheckGuards() {
   for (const auto& [array, size] : Arrays()) CheckGuard(array, size);
+}
+
+void Transfer(void* to, const void* from, size_t bytes) { transfers.push_back({to, from, bytes}); }
+
+void PerformTransfers() {
+  for (const HostCopy& copy : transfers) std::memcpy(copy.to, copy.from, copy.bytes);
+  transfers.clear();
 }
 
 }  // namespace simt

@@ -7,6 +7,8 @@
 // - shared memory begins as NaN in every block, and has exactly the size asked for;
 // - each cp.async copies at once or when it is waited for, by a coin of the seed, so that a missing
 //   wait shows, and a missing barrier in front of it too;
+// - a copy from the host to the device is made as late as the stream allows, so that a host array
+//   that changes meanwhile shows;
 // - a write beside an array of device memory ends the program;
 // - lanes of a warp that meet in different collectives, and barriers that some thread never
 //   reaches, end the program with a message.
@@ -32,15 +34,32 @@ extern Dim3 threadIdx, blockIdx, blockDim, gridDim;
 // Runs a kernel: `body` once for every thread of every block.
 void Run(Dim3 grid, Dim3 block, size_t shared_bytes, const std::function<void()>& body);
 
+// Whether a thread of a kernel is running.
+bool InKernel();
+// A function of this program with a name of its own, for counts.cc.
+const void* AnchorFunction();
 // Schedules of later launches are drawn from this seed.
 void Seed(uint64_t seed);
 // Kernels launched so far.
 int64_t Launches();
+// A kernel is loaded by its first launch, or before. Kernels loaded so far.
+void Load(const void* kernel);
+int64_t LoadedKernels();
+void UnloadKernels();
+// Bytes of shared memory that a thread block may have: 227 KB at first.
+void SetSharedLimit(size_t bytes);
+size_t SharedLimit();
 
 // Device memory: NaN at first, with guards on both sides, which are checked after every launch.
 void* Allocate(size_t bytes);
 void Free(void* memory);
 void CheckGuards();
+// The array of device memory that has this address; size 0: none.
+struct DeviceRange {
+  const unsigned char* begin = nullptr;
+  size_t size = 0;
+};
+DeviceRange ArrayAt(const void* address);
 // Calls of Allocate so far.
 int64_t Allocations();
 // What Allocate may still give: POLYSKETCH_SIMT_MEMORY bytes together; without it, more than there
@@ -50,6 +69,10 @@ size_t FreeBytes();
 // Shared memory that a block may have: that of an H100, or what SetSharedLimit said last.
 size_t SharedLimit();
 void SetSharedLimit(size_t bytes);
+// Copies `bytes` bytes before the next launch, or at the next PerformTransfers.
+void Transfer(void* to, const void* from, size_t bytes);
+void PerformTransfers();
+
 void* DynamicShared();
 void SyncThreads();
 void SyncWarp();

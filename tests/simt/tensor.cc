@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/half.h"
+#include "tests/simt/counts.h"
 #include "tests/simt/simt.h"
 
 namespace simt {
@@ -18,6 +19,7 @@ using Widen = float (*)(uint16_t);
 
 template <Widen kWiden>
 void Multiply(const void* const* in, void* const* out) {
+  CountProduct();
   float A[16][16], B[16][8];
   const auto input = [&](int lane) -> const MmaInput& {
     return *static_cast<const MmaInput*>(in[lane]);

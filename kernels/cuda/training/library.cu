@@ -73,6 +73,36 @@ Refusal CheckWorkspace(const void* workspace, size_t bytes, int64_t needed) {
   return Refusal();
 }
 
+// Bytes of shared memory of the largest kernel of a pass.
+template <int D>
+int64_t SharedOf(const TrainingPlan& plan, bool backward) {
+  const int64_t tiles = backward ? GradientMemory<D>::Bytes(plan.far_dim, plan.near_dim)
+                                 : TilesShared<D>(plan.far_dim, plan.near_dim);
+  return plan.blocks > 1 ? std::max(tiles, 2 * WalkStage<D>(plan.far_dim)) : tiles;
+}
+
+// Refuses a pass that needs more shared memory than the current device has. Without a device no
+// pass is refused: its launches fail.
+Refusal CheckShared(const polysketch_attention_shape& shape, const TrainingPlan& plan,
+                    bool backward) {
+  int device = 0, limit = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) !=
+          cudaSuccess) {
+    cudaGetLastError();  // so that the next call does not report the error
+    return Refusal();
+  }
+  const int64_t needed = shape.head_dim == 32   ? SharedOf<32>(plan, backward)
+                         : shape.head_dim == 64 ? SharedOf<64>(plan, backward)
+                                                : SharedOf<128>(plan, backward);
+  if (needed <= limit) return Refusal();
+  return {
+      POLYSKETCH_ATTENTION_UNSUPPORTED,
+      StrCat("expected a device with ", needed, " bytes of shared memory for a thread block (",
+             backward ? "backward" : "forward", " pass, head_dim ", shape.head_dim, ", near_dim ",
+             shape.near_dim, ", sketch_dim ", shape.sketch_dim, "), found ", limit)};
+}
+
 // The launches of a call, for head size D.
 template <int D>
 class Calls {
@@ -280,6 +310,7 @@ int WithCalls(const polysketch_attention_shape& shape, const polysketch_attentio
 }  // namespace polysketch::cuda
 
 using polysketch::cuda::CheckArrays;
+using polysketch::cuda::CheckShared;
 using polysketch::cuda::CheckTensor;
 using polysketch::cuda::CheckWorkspace;
 using polysketch::cuda::PlanTraining;
@@ -310,6 +341,8 @@ __attribute__((visibility("default"))) int polysketch_attention_workspace(
   if (shape == nullptr) return Report({POLYSKETCH_ATTENTION_INVALID, "shape is null"});
   TrainingPlan plan;
   Refusal refusal = PlanTraining(*shape, &plan);
+  if (refusal.ok() && forward != nullptr) refusal = CheckShared(*shape, plan, false);
+  if (refusal.ok() && backward != nullptr) refusal = CheckShared(*shape, plan, true);
   if (!refusal.ok()) return Report(std::move(refusal));
   if (forward != nullptr) *forward = static_cast<size_t>(plan.forward_bytes);
   if (backward != nullptr) *backward = static_cast<size_t>(plan.backward_bytes);
@@ -328,6 +361,7 @@ __attribute__((visibility("default"))) int polysketch_attention_forward(
   if (refusal.ok()) refusal = CheckArrays(*shape, *inputs, true);
   if (refusal.ok()) refusal = CheckTensor(*shape, "out", *out, shape->head_dim, false);
   if (refusal.ok()) refusal = CheckWorkspace(workspace, workspace_bytes, plan.forward_bytes);
+  if (refusal.ok()) refusal = CheckShared(*shape, plan, false);
   if (!refusal.ok()) return Report(std::move(refusal));
   return polysketch::cuda::WithCalls(*shape, *inputs, plan, workspace, stream, [&](auto calls) {
     return calls.Forward(polysketch::cuda::RowsOf(*out), denominators);
@@ -352,6 +386,7 @@ __attribute__((visibility("default"))) int polysketch_attention_backward(
   }
   if (refusal.ok()) refusal = CheckArrays(*shape, *gradients, false);
   if (refusal.ok()) refusal = CheckWorkspace(workspace, workspace_bytes, plan.backward_bytes);
+  if (refusal.ok()) refusal = CheckShared(*shape, plan, true);
   if (!refusal.ok()) return Report(std::move(refusal));
   return polysketch::cuda::WithCalls(*shape, *inputs, plan, workspace, stream, [&](auto calls) {
     return calls.Backward(polysketch::cuda::RowsOf(*out), denominators, *out_gradient, *gradients);

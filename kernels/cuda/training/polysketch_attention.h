@@ -33,7 +33,8 @@ enum { POLYSKETCH_ATTENTION_VERSION = 2 };
 typedef enum {
   POLYSKETCH_ATTENTION_OK = 0,
   POLYSKETCH_ATTENTION_INVALID = 1,     /* invalid sizes, strides or pointers */
-  POLYSKETCH_ATTENTION_UNSUPPORTED = 2, /* a width, power or type that no kernel supports */
+  POLYSKETCH_ATTENTION_UNSUPPORTED = 2, /* a width, power or type that no kernel supports, or a pass
+                                           that the device has too little shared memory for */
   POLYSKETCH_ATTENTION_WORKSPACE = 3,   /* the workspace is too small or not aligned to 256 bytes */
   POLYSKETCH_ATTENTION_DEVICE = 4       /* CUDA reported an error at a launch */
 } polysketch_attention_status;
@@ -72,7 +73,8 @@ typedef struct {
   polysketch_attention_tensor v;              /* head_dim wide */
 } polysketch_attention_arrays;
 
-/* Sizes of the workspace in bytes; either pointer may be null. They grow with the tokens; heads are
+/* Sizes of the workspace in bytes; either pointer may be null: then that pass is not checked against
+ * the shared memory of the current device. Sizes grow with the tokens; heads are
  * processed in groups that take about a gigabyte. */
 int polysketch_attention_workspace(const polysketch_attention_shape* shape, size_t* forward,
                                    size_t* backward);

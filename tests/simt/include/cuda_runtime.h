@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/simt/counts.h"
 #include "tests/simt/simt.h"
 
 #define __global__
@@ -88,9 +89,15 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   return simt::Shuffle(value, simt::Lane() ^ mask);
 }
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorLaunchFailure = 719 };
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorLaunchFailure = 719
+};
 inline const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaSuccess                 ? "no error"
+         : error == cudaErrorInvalidValue     ? "invalid argument"
          : error == cudaErrorMemoryAllocation ? "out of memory"
                                               : "unspecified launch failure";
 }
@@ -143,6 +150,7 @@ inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
   delete graph;
   return cudaSuccess;
 }
+inline cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
   ++simt::graph_launches;
   for (const auto& launch : graph->launches) launch();
@@ -157,6 +165,7 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
   simt::NotRecorded("cudaStreamSynchronize");
+  simt::PerformTransfers();
   return cudaSuccess;
 }
 
@@ -170,19 +179,29 @@ inline cudaError_t cudaFree(void* memory) {
   simt::Free(memory);
   return cudaSuccess;
 }
+inline cudaError_t cudaMallocHost(void** memory, size_t bytes) {
+  *memory = std::malloc(bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaFreeHost(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
 inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   *free = *total = simt::FreeBytes();
   return cudaSuccess;
 }
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                                    cudaStream_t) {
   simt::NotRecorded("cudaMemcpyAsync");
-  if (bytes > 0) std::memcpy(to, from, bytes);
+  if (bytes > 0) simt::Transfer(to, from, bytes);
+  if (kind != cudaMemcpyHostToDevice) simt::PerformTransfers();
   return cudaSuccess;
 }
 inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) {
   simt::NotRecorded("cudaMemsetAsync");
+  simt::PerformTransfers();
   if (bytes > 0) std::memset(memory, value, bytes);
   return cudaSuccess;
 }
@@ -201,11 +220,26 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = cudaDeviceProp();
   return cudaSuccess;
 }
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = static_cast<int>(simt::SharedLimit());
+  return cudaSuccess;
+}
 
+struct cudaFuncAttributes {};
+template <typename Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel kernel) {
+  simt::Load(reinterpret_cast<const void*>(kernel));
+  return cudaSuccess;
+}
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 template <typename Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
-  return cudaSuccess;
+cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int bytes) {
+  return static_cast<size_t>(bytes) <= simt::SharedLimit() ? cudaSuccess : cudaErrorInvalidValue;
 }
 enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
 struct cudaLaunchAttribute {
@@ -224,9 +258,11 @@ struct cudaLaunchConfig_t {
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
+  simt::Load(reinterpret_cast<const void*>(kernel));
   const std::tuple<std::decay_t<Parameters>...> values(std::forward<Arguments>(arguments)...);
   const auto run = [kernel, values, grid = config->gridDim, block = config->blockDim,
                     shared = config->dynamicSmemBytes] {
+    simt::CountLaunch(reinterpret_cast<const void*>(kernel));
     simt::Run(grid, block, shared, [&] { std::apply(kernel, values); });
   };
   simt::recording == nullptr ? run() : simt::recording->launches.push_back(run);
