@@ -68,13 +68,6 @@ class Device {
     cudaFuncAttributes attributes{};
     Check(cudaFuncGetAttributes(&attributes, kernel), "a kernel");
   }
-  // Loads a kernel now. Otherwise its first launch does, which takes device memory then.
-  template <typename... Parameters>
-  void Load(void (*kernel)(Parameters...)) {
-    if (!status_.ok()) return;
-    cudaFuncAttributes attributes{};
-    Check(cudaFuncGetAttributes(&attributes, kernel), "a kernel");
-  }
 
   // --- recording: step_graphs.h ---
   // Until EndRecording, launches are recorded and not run.

@@ -19,7 +19,7 @@ struct SketchFew {
   static constexpr int kHiddenRow = 8 * R + 8, kResultRow = R + 8;
   static constexpr int kHidden = 16 * kHiddenRow, kResults = 16 * kResultRow;  // of a branch
 
-  static constexpr size_t kShared = (Layout::kNorms + 2 * kResults) * sizeof(float) +
+  static constexpr int64_t kShared = (Layout::kNorms + 2 * kResults) * sizeof(float) +
                                     2 * (Layout::kBranch + kHidden) * sizeof(uint16_t);
 };
 

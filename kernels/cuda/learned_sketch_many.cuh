@@ -17,7 +17,7 @@ struct SketchMany {
   static constexpr int kWarps = 12;
   static constexpr int kThreads = kWarps * kWarpSize;
   using Layout = SketchLayout<D, R>;
-  static constexpr size_t Shared(bool resident) {
+  static constexpr int64_t Shared(bool resident) {
     return (resident ? 2 * Layout::kBranch : 2 * Layout::kLargest) * sizeof(uint16_t) +
            Layout::kNorms * sizeof(float);
   }
