@@ -11,7 +11,7 @@ namespace polysketch::cuda {
 
 constexpr int kWalkThreads = kWarpgroup;
 constexpr int kWalkFeatures = 64;
-constexpr int kWalkTokens = 64;
+constexpr int kWalkPart = 64;
 constexpr int kWalkStages = 6;
 // Parts that are copied ahead. A part's stage is free two parts later.
 constexpr int kWalkAhead = kWalkStages - 2;
@@ -27,9 +27,9 @@ struct WalkRows {
 // weights are multiplied with, [16][8], swizzled; stages of the columns of the tiles I and J of the
 // keys [2][64][8].
 struct WalkMemory {
-  static constexpr int kValues = kWalkTokens * kSwizzledRow;  // elements
+  static constexpr int kValues = kWalkPart * kSwizzledRow;  // elements
   static constexpr int kOnes = 16 * kSwizzledRow;             // elements
-  static constexpr int kKeys = 2 * kWalkTokens * 8;           // elements
+  static constexpr int kKeys = 2 * kWalkPart * 8;           // elements
   static constexpr int64_t kBytes = (kWalkStages * (kValues + kKeys) + kOnes) * 2;
   Bf16 *values, *ones, *keys;
   __device__ explicit WalkMemory(Bf16* memory)
@@ -79,24 +79,24 @@ class WalkLoader {
   __device__ WalkLoader(const WalkRows& rows, int I, int J, const WalkMemory& memory)
       : left_(rows.tokens), of_block_(rows.block), block_(rows.block) {
     const int thread = threadIdx.x, row = thread / 8, chunk = thread % 8;
-    const int key = thread % kWalkTokens, tile = thread < kWalkTokens ? I : J;
+    const int key = thread % kWalkPart, tile = thread < kWalkPart ? I : J;
     values_ = rows.values.row(row) + 8 * chunk;
     value_stride_ = rows.values.stride;
-    value_step_ = kWalkTokens * value_stride_;
+    value_step_ = kWalkPart * value_stride_;
     keys_ = rows.keys.row(key) + 8 * tile;
     key_stride_ = rows.keys.stride;
-    key_step_ = kWalkTokens * key_stride_;
+    key_step_ = kWalkPart * key_stride_;
     to_values_ = memory.values + SwizzledChunk(row, chunk);
     to_keys_ = memory.keys + thread * 8;
   }
 
   // Starts the copy of the next part, if there is one.
   __device__ __forceinline__ void Next() {
-    if (left_ >= kWalkTokens && of_block_ >= kWalkTokens) {
-      Copy<true>(kWalkTokens);
-      Advance(kWalkTokens, value_step_, key_step_);
+    if (left_ >= kWalkPart && of_block_ >= kWalkPart) {
+      Copy<true>(kWalkPart);
+      Advance(kWalkPart, value_step_, key_step_);
     } else if (left_ > 0) {
-      const int step = min(kWalkTokens, of_block_);
+      const int step = min(kWalkPart, of_block_);
       Copy<false>(left_ < step ? static_cast<int>(left_) : step);
       Advance(step, step * value_stride_, step * key_stride_);
     }
@@ -118,10 +118,10 @@ class WalkLoader {
   __device__ __forceinline__ void Copy(int count) {
     constexpr int kStep = kWalkThreads / 8;
     const int row = static_cast<int>(threadIdx.x) / 8;
-    const int key = static_cast<int>(threadIdx.x) % kWalkTokens;
+    const int key = static_cast<int>(threadIdx.x) % kWalkPart;
     Bf16* to = to_values_ + stage_ * WalkMemory::kValues;
 #pragma unroll
-    for (int i = 0; i < kWalkTokens / kStep; ++i) {
+    for (int i = 0; i < kWalkPart / kStep; ++i) {
       const bool inside = kWhole || row + i * kStep < count;
       CopyAsync16(to + i * kStep * kSwizzledRow,
                   inside ? values_ + i * kStep * value_stride_ : values_ - row * value_stride_,
@@ -151,7 +151,7 @@ __device__ __forceinline__ void FeaturesOfKeys(const Bf16* keys, uint32_t (&a)[4
   for (int k = 0; k < 4; ++k) {
     // x_i of tokens 0-7, 8-15; x_j of the same; i, j = lane / 4.
     uint32_t x[4];
-    LoadMatrix4T(x, keys + (lane / 16 * kWalkTokens + 16 * k + lane % 16) * 8);
+    LoadMatrix4T(x, keys + (lane / 16 * kWalkPart + 16 * k + lane % 16) * 8);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #if defined(POLYSKETCH_FAULT_SWAPPED_LANE)
@@ -183,7 +183,7 @@ __device__ __forceinline__ void WalkBlocks(const WalkRows& rows, int tiles, Walk
         0x3f80u, 0, 0, 0};
   }
 
-  const int parts_of_block = (rows.block + kWalkTokens - 1) / kWalkTokens;
+  const int parts_of_block = (rows.block + kWalkPart - 1) / kWalkPart;
   const int blocks = static_cast<int>((rows.tokens + rows.block - 1) / rows.block);
   WalkSums sums;
   int stage = 0;

@@ -14,7 +14,7 @@ namespace {
 // takes no longer than a warp of SketchManyKernel takes for its first rows.
 constexpr int kFewTiles = 4;
 // Shared memory of the devices that have most of it: kernels that need more are not compiled.
-constexpr size_t kLargestShared = 227 << 10;
+constexpr int64_t kLargestShared = 227 << 10;
 
 template <int D, int R, bool kBf16>
 bool LaunchFor(Device* device, const NetworkWeights& net, const float* x, int64_t rows,
