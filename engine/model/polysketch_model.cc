@@ -281,13 +281,20 @@ void PolysketchModel::Reserve(int sequences, size_t growing) {
   Grow(kRows * config_.vocab_size, &staged_input_);  // LogSumExp of logits in host memory
   float* logits = Grow(kRows * config_.vocab_size, &staged_output_);
   backend_->Reserve(spec_, max_step_tokens_, sequences, growing, [&] {
-    // The largest step, then a step of one token, whose kernels may be others.
-    for (const int rows : {max_step_tokens_, 1}) {
+    // The largest step, then smaller ones, whose kernels may be others: kernels differ between a
+    // power of two of rows and more rows.
+    std::vector<int64_t> steps = {max_step_tokens_};
+    for (int64_t rows = 1; rows < max_step_tokens_; rows *= 2) {
+      steps.push_back(rows);
+      steps.push_back(rows + 1);
+    }
+    for (const int64_t rows : steps) {
       tokens_ = std::span(tokens).first(static_cast<size_t>(rows));
       positions_ = std::span(positions).first(static_cast<size_t>(rows));
       backend_->Embed(weights_->embedding(), tokens_, positions_, space_->x);
       Layer(0);  // all layers have the same shapes
-      ProjectToVocabulary(space_->normed, std::min<int64_t>(kRows, rows), logits);
+      backend_->LayerNorm(space_->x, rows, config_.emb_dim, weights_->final_norm(), space_->normed);
+      ProjectToVocabulary(space_->normed, std::min(kRows, rows), logits);
       backend_->LogSumExp(logits, 1, config_.vocab_size, staged_input_.data());
     }
   });

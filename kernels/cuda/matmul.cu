@@ -298,9 +298,12 @@ void CudaBackend::PortableProduct(const uint16_t* x, int64_t rows, const CudaMat
 void CudaBackend::HalvesMatMul(const uint16_t* x, int64_t rows, const CudaMatrix& w,
                                const float* bias, bool accumulate, float* out) {
   OnProduct(w);
+  // Our kernels add the bias first, the library adds it last.
+  const bool bias_and_sum = bias != nullptr && accumulate;
   if (Skinny(rows, w)) {
     RunSkinny(rows, w, {.halves = x}, {.floats = out, .bias = bias, .accumulate = accumulate});
-  } else if (library_ == nullptr || !library_->Product(x, rows, w, bias, accumulate, out)) {
+  } else if (library_ == nullptr || bias_and_sum ||
+             !library_->Product(x, rows, w, bias, accumulate, out)) {
     PortableProduct(x, rows, w, bias, accumulate, out);
   }
 }

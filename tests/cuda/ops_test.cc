@@ -62,7 +62,7 @@ TEST_F(CudaOpsTest, MatMul) {
       const auto packed = cuda_->PackMatrix(w.matrix(), false, type);
       const auto expected = reference_->PackMatrix(w.matrix(), false, type);
       EXPECT_EQ(packed->bytes(), expected->bytes());
-      for (const int rows : {1, 6, 17, 70}) {
+      for (const int rows : {1, 6, 17, 70, 75, 84}) {
         const GuardedFloats x(random.Normals(rows * in));
         const std::vector<float> old = random.Normals(rows * out);
         const float* bias_or_null = rows % 2 == 0 ? bias.data() : nullptr;
