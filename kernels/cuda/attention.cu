@@ -112,8 +112,8 @@ struct GeneralKernels {
     const int64_t chunks =
         StoreChunks(shape.near_dim) + StoreChunks(shape.d) + StoreChunks(shape.far_dim);
     const unsigned depth = std::min(kStoreSlices, CeilDiv(MaxCount(list) * chunks, kMoveThreads));
-    device->Launch(StoreTokens<T>, Grid(list, shape, depth), kMoveThreads, 0, shape, list.on_device,
-                   counters, static_cast<int>(count));
+    device->LaunchDependent(StoreTokens<T>, Grid(list, shape, depth), kMoveThreads, 0, shape,
+                            list.on_device, counters, static_cast<int>(count));
   }
   void Copy(const JobList<CopyJob>& list) const {
     device->Launch(CopyTokens<T>, Grid(list, shape, 16), kMoveThreads, 0, shape, list.on_device);
@@ -153,11 +153,11 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState> {
   }
   void Few(const AttentionPlan& plan, float* results) const {
     const auto parts = static_cast<unsigned>(plan.max_parts);
-    device->Launch(AttendParts<D>, Grid(plan.few, shape, parts), kWarpSize,
-                   PartsShared<D>(shape.far_dim, shape.near_dim), shape, plan.few.on_device,
-                   results);
-    device->Launch(JoinParts<D>, Grid(plan.few, shape, 1), D, 0, shape, plan.few.on_device,
-                   results);
+    device->LaunchDependent(AttendParts<D>, Grid(plan.few, shape, parts), kWarpSize,
+                            PartsShared<D>(shape.far_dim, shape.near_dim), shape,
+                            plan.few.on_device, results);
+    device->LaunchDependent(JoinParts<D>, Grid(plan.few, shape, 1), D, 0, shape, plan.few.on_device,
+                            results);
   }
 };
 
@@ -177,9 +177,7 @@ struct GroupKernels : TensorKernels<64> {
                         GroupMemory::Bytes(shape.far_dim), shape, list.on_device,
                         Progress(counters));
   }
-  WalkProgress Progress(int32_t* counters) const {
-    return {counters, shape.features, shape.heads};
-  }
+  WalkProgress Progress(int32_t* counters) const { return {counters, shape.features, shape.heads}; }
 };
 
 // Whether GroupKernels exist for this spec.

@@ -23,9 +23,9 @@ struct GroupMemory {
   static constexpr int kColumn = kPartFeatures + kRowPad;      // elements
   // [stages] of S [128][64], or keys [64][64] and values [64][64]; swizzled.
   Bf16* stages;
-  Bf16* near_q;    // [128][64], swizzled
-  float* z;        // [stages][128]
-  Bf16* columns;   // [stages][2][128 + pad]: z rounded, the remainder; then one column of zeros
+  Bf16* near_q;     // [128][64], swizzled
+  float* z;         // [stages][128]
+  Bf16* columns;    // [stages][2][128 + pad]: z rounded, the remainder; then one column of zeros
   uint32_t* far_q;  // [128][far_dim + 4]: pairs (q_i, q_i)
   int far_row;
 
@@ -194,8 +194,8 @@ class GroupAttention {
       CopySwizzled<kPartFeatures, 64>(rows_.S + first * 64, 64, count, memory_.stage(stage));
       if (threadIdx.x < kPartFeatures / 4) {
         const int i = 4 * static_cast<int>(threadIdx.x);
-        CopyAsync16(memory_.z + stage * kPartFeatures + i, i < count ? rows_.z + first + i : rows_.z,
-                    i < count);
+        CopyAsync16(memory_.z + stage * kPartFeatures + i,
+                    i < count ? rows_.z + first + i : rows_.z, i < count);
       }
     } else if (part < parts_) {
       const int first = (part - far_parts_) * kPartKeysTensor;
@@ -291,10 +291,13 @@ class GroupAttention {
     WaitProducts();
     uint32_t a[4][4];
     if (before >= kPartKeysTensor - 1) {
-      Weigh(scores, [](int, int) { return true; }, a);
+      Weigh(
+          scores, [](int, int) { return true; }, a);
     } else {
-      const int row = before + static_cast<int>(threadIdx.x) % kWarpgroup / kWarpSize * 16 + lane / 4;
-      Weigh(scores, [&](int column, int half) { return column + 2 * t <= row + 8 * half; }, a);
+      const int row =
+          before + static_cast<int>(threadIdx.x) % kWarpgroup / kWarpSize * 16 + lane / 4;
+      Weigh(
+          scores, [&](int column, int half) { return column + 2 * t <= row + 8 * half; }, a);
     }
     const uint32_t ones = lane / 4 == 0 ? 0x3f803f80u : 0u;
     GroupPart<4>(

@@ -59,10 +59,10 @@ struct ScanJob {
 
 // FoldJob and ScanJob in one: adds `count` full blocks of consecutive tokens to a state.
 struct WalkJob {
-  TokenArrays from;          // of the first block
-  HeadArray sums, weights;   // S and z
-  int64_t snapshots = 0;     // first index; one for each block
-  int32_t count = 0;         // blocks
+  TokenArrays from;         // of the first block
+  HeadArray sums, weights;  // S and z
+  int64_t snapshots = 0;    // first index; one for each block
+  int32_t count = 0;        // blocks
 };
 
 // Computes the queries of tokens in one block.

@@ -90,9 +90,16 @@ class Planner {
       const bool snapshot = i < folds;
       const HeadArray far = snapshot ? Snapshot(snapshots + i, 0) : sums;
       const HeadArray z = snapshot ? Snapshot(snapshots + i, shape_.snapshot_z) : weights;
-      AttendJob job{Gathered(gathered + i * b), nullptr, far, z, block, 0,
-                    static_cast<int32_t>(segment.first_row + row), static_cast<int32_t>(count),
-                    static_cast<int32_t>(from), block > 0};
+      AttendJob job{Gathered(gathered + i * b),
+                    nullptr,
+                    far,
+                    z,
+                    block,
+                    0,
+                    static_cast<int32_t>(segment.first_row + row),
+                    static_cast<int32_t>(count),
+                    static_cast<int32_t>(from),
+                    block > 0};
       if (shape_.walks) {
         job.walk = static_cast<int32_t>(plan.walks.jobs.size()) - 1;
         job.stored = static_cast<int32_t>(i + 1);

@@ -35,6 +35,7 @@ __host__ __device__ constexpr int StoreChunks(int width) {
 template <typename T>
 __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t* counters,
                             int count) {
+  AfterEarlierKernels();
   if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) {
     for (int i = threadIdx.x; i < count; i += static_cast<int>(blockDim.x)) counters[i] = 0;
   }

@@ -196,8 +196,9 @@ __global__ void __launch_bounds__(kGroupThreads, 2)
       low = reinterpret_cast<const float4*>(q)[2 * chunk];
       high = reinterpret_cast<const float4*>(q)[2 * chunk + 1];
     }
-    memory.StoreNear(row, chunk, {PackBf16(low.x, low.y), PackBf16(low.z, low.w),
-                                  PackBf16(high.x, high.y), PackBf16(high.z, high.w)});
+    memory.StoreNear(row, chunk,
+                     {PackBf16(low.x, low.y), PackBf16(low.z, low.w), PackBf16(high.x, high.y),
+                      PackBf16(high.z, high.w)});
   }
   const int quads = shape.far_dim / 4;
   for (int i = threadIdx.x; rows.past && i < kGroupRows * quads; i += kGroupThreads) {
@@ -211,9 +212,9 @@ __global__ void __launch_bounds__(kGroupThreads, 2)
   }
   attention.Run(
       [&](int row, int column, float low, float high) {
-        *reinterpret_cast<float2*>(
-            shape.out + (first + static_cast<int64_t>(row) * shape.heads) * 64 + column) = {low,
-                                                                                            high};
+        *reinterpret_cast<float2*>(shape.out +
+                                   (first + static_cast<int64_t>(row) * shape.heads) * 64 +
+                                   column) = {low, high};
       },
       [](int, float) {});
   // The kernels after this one follow the walk too: the last thread block waits for its end.
@@ -236,6 +237,7 @@ __device__ __forceinline__ int64_t ResultOffset(const AttentionShape& shape, con
 template <int D>
 __global__ void __launch_bounds__(kWarpSize)
     AttendParts(AttentionShape shape, const AttendJob* jobs, float* results) {
+  AfterEarlierKernels();
   const AttendJob job = jobs[blockIdx.x];
   const int head = blockIdx.y, lane = threadIdx.x;
   const PartList parts(shape, job, job.block_offset + job.count - 1);
@@ -274,6 +276,7 @@ __global__ void __launch_bounds__(kWarpSize)
 // row.
 template <int D>
 __global__ void JoinParts(AttentionShape shape, const AttendJob* jobs, const float* results) {
+  AfterEarlierKernels();
   const AttendJob& job = jobs[blockIdx.x];
   const int head = blockIdx.y, column = threadIdx.x;
   const PartList parts(shape, job, job.block_offset + job.count - 1);

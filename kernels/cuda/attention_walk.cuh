@@ -28,14 +28,12 @@ struct WalkRows {
 // keys [2][64][8].
 struct WalkMemory {
   static constexpr int kValues = kWalkPart * kSwizzledRow;  // elements
-  static constexpr int kOnes = 16 * kSwizzledRow;             // elements
+  static constexpr int kOnes = 16 * kSwizzledRow;           // elements
   static constexpr int kKeys = 2 * kWalkPart * 8;           // elements
   static constexpr int64_t kBytes = (kWalkStages * (kValues + kKeys) + kOnes) * 2;
   Bf16 *values, *ones, *keys;
   __device__ explicit WalkMemory(Bf16* memory)
-      : values(memory),
-        ones(values + kWalkStages * kValues),
-        keys(ones + kOnes) {}
+      : values(memory), ones(values + kWalkStages * kValues), keys(ones + kOnes) {}
 };
 
 // A warp's sums over 16 features: of 64 columns of values, and of weights in the lanes with t = 0
@@ -128,8 +126,8 @@ class WalkLoader {
                   inside);
     }
     const bool inside = kWhole || key < count;
-    CopyAsync16(to_keys_ + stage_ * WalkMemory::kKeys,
-                inside ? keys_ : keys_ - key * key_stride_, inside);
+    CopyAsync16(to_keys_ + stage_ * WalkMemory::kKeys, inside ? keys_ : keys_ - key * key_stride_,
+                inside);
   }
 
   // Of this thread: its first row of the next part, and its place in the first stage.
@@ -137,8 +135,8 @@ class WalkLoader {
   int64_t value_stride_, key_stride_;
   int64_t value_step_, key_step_;  // of whole parts
   Bf16 *to_values_, *to_keys_;
-  int64_t left_;             // tokens
-  int of_block_;             // tokens of the current block that are left
+  int64_t left_;  // tokens
+  int of_block_;  // tokens of the current block that are left
   const int block_;
   int stage_ = 0;
 };

@@ -20,7 +20,7 @@ struct SketchFew {
   static constexpr int kHidden = 16 * kHiddenRow, kResults = 16 * kResultRow;  // of a branch
 
   static constexpr int64_t kShared = (Layout::kNorms + 2 * kResults) * sizeof(float) +
-                                    2 * (Layout::kBranch + kHidden) * sizeof(uint16_t);
+                                     2 * (Layout::kBranch + kHidden) * sizeof(uint16_t);
 };
 
 // What a warp of the kernel works on.
@@ -115,13 +115,14 @@ __global__ void __launch_bounds__(SketchFew<D, R>::kThreads, 1)
   const FewWarp<D, R> warp{branch, part, weights, hidden, results + branch * Few::kResults};
 
   int64_t row0 = static_cast<int64_t>(blockIdx.x) * Few::kRows;
-  float input[D / 8][4];
-  LoadRows<D>(x, row0, rows, input);
   LoadChunk<D, R>(net.level[branch][0], part, lane, kWarpSize, weights + Layout::Chunk(0, 0, part));
   CommitCopies();
   LoadChunk<R, R>(net.level[branch][1], part, lane, kWarpSize, weights + Layout::Chunk(0, 1, part));
   CommitCopies();
   LoadNorms<D, R>(net, Few::kThreads, norms);
+  AfterEarlierKernels();
+  float input[D / 8][4];
+  LoadRows<D>(x, row0, rows, input);
   WaitCopies<1>();  // up of the first level: of this warp alone; down: before the next barrier
   __syncthreads();
 

@@ -26,22 +26,22 @@ bool LaunchFor(Device* device, const NetworkWeights& net, const float* x, int64_
   const dim3 grid(static_cast<unsigned>(std::min(units, sms)));
   if constexpr (Few::kShared <= kLargestShared) {
     if (tiles <= kFewTiles * sms && Few::kShared <= device->shared_limit()) {
-      device->Launch(SketchFewKernel<D, R, kBf16>,
-                     dim3(static_cast<unsigned>(std::min(tiles, sms))), Few::kThreads, Few::kShared,
-                     net, x, rows, out);
+      device->LaunchDependent(SketchFewKernel<D, R, kBf16>,
+                              dim3(static_cast<unsigned>(std::min(tiles, sms))), Few::kThreads,
+                              Few::kShared, net, x, rows, out);
       return true;
     }
   }
   if constexpr (Many::Shared(true) <= kLargestShared) {
     if (Many::Shared(true) <= device->shared_limit()) {
-      device->Launch(SketchManyKernel<D, R, kBf16, true>, grid, Many::kThreads, Many::Shared(true),
-                     net, x, rows, out);
+      device->LaunchDependent(SketchManyKernel<D, R, kBf16, true>, grid, Many::kThreads,
+                              Many::Shared(true), net, x, rows, out);
       return true;
     }
   }
   if (Many::Shared(false) > device->shared_limit()) return false;
-  device->Launch(SketchManyKernel<D, R, kBf16, false>, grid, Many::kThreads, Many::Shared(false),
-                 net, x, rows, out);
+  device->LaunchDependent(SketchManyKernel<D, R, kBf16, false>, grid, Many::kThreads,
+                          Many::Shared(false), net, x, rows, out);
   return true;
 }
 

@@ -125,6 +125,7 @@ __global__ void __launch_bounds__(SketchMany<D, R>::kThreads, 1)
   LoadNorms<D, R>(net, Many::kThreads, norms);
   SketchChunks<D, R, kResident> chunks{net, reinterpret_cast<uint16_t*>(norms + Layout::kNorms)};
   chunks.Begin();
+  AfterEarlierKernels();
 
   const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
   const int64_t units = (rows + Many::kRows - 1) / Many::kRows;

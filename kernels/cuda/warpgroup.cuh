@@ -70,13 +70,13 @@ __device__ __forceinline__ uint64_t SwizzledDescriptor(const void* rows, const v
          uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
 
-#define POLYSKETCH_SUMS                                                                          \
-  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
+#define POLYSKETCH_SUMS                                                                         \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
   "%25,%26,%27,%28,%29,%30,%31}"
 #define POLYSKETCH_SUM(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
-#define POLYSKETCH_SUM_OPERANDS                                                          \
-  POLYSKETCH_SUM(0), POLYSKETCH_SUM(1), POLYSKETCH_SUM(2), POLYSKETCH_SUM(3),            \
-      POLYSKETCH_SUM(4), POLYSKETCH_SUM(5), POLYSKETCH_SUM(6), POLYSKETCH_SUM(7)
+#define POLYSKETCH_SUM_OPERANDS                                                                  \
+  POLYSKETCH_SUM(0), POLYSKETCH_SUM(1), POLYSKETCH_SUM(2), POLYSKETCH_SUM(3), POLYSKETCH_SUM(4), \
+      POLYSKETCH_SUM(5), POLYSKETCH_SUM(6), POLYSKETCH_SUM(7)
 #endif
 
 // c [64 x 64] = (add ? c : 0) + a [64 x 16] b. A and C fragments of a warp, which has 16 rows:

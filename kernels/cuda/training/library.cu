@@ -176,9 +176,8 @@ class Calls {
     const auto run = [&](auto kernel) {
       const WalkProgress progress = WalkStatesByGroups();
       const dim3 tiles = TileGrid(kGroupRows);
-      LaunchIn(/*early=*/plan_.blocks > 1, kernel, dim3(tiles.y, tiles.x),
-               kGroupThreads, GroupMemory::Bytes(plan_.far_dim), SnapshotsOfGroup(), out,
-               denominators, progress);
+      LaunchIn(/*early=*/plan_.blocks > 1, kernel, dim3(tiles.y, tiles.x), kGroupThreads,
+               GroupMemory::Bytes(plan_.far_dim), SnapshotsOfGroup(), out, denominators, progress);
     };
     if (plan_.near_dim == 64) {
       square ? run(ForwardGroups<64, 2>) : run(ForwardGroups<64, 4>);

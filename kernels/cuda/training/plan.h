@@ -21,10 +21,10 @@ struct TrainingPlan {
   bool mixed = false, sketched = false;  // neither: polynomial
   int near_dim = 0, far_dim = 0, near_power = 0, features = 0;
   int64_t block = 0, blocks = 0;
-  int64_t heads = 0;  // batch * heads
-  int64_t group = 0;  // heads of a group
+  int64_t heads = 0;       // batch * heads
+  int64_t group = 0;       // heads of a group
   bool by_groups = false;  // whether the kernels of group.cuh run
-  int ranges = 1;     // ranges of blocks in the walk over states
+  int ranges = 1;          // ranges of blocks in the walk over states
   // Offsets in the workspace, in bytes; a and e are those of the backward pass.
   int64_t snapshot_bytes = 0, snapshot_z = 0;
   int64_t partials = 0, a = 0, e = 0;
