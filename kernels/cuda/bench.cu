@@ -1,8 +1,7 @@
-// polysketch-cuda-bench [--only TEXT] [GB/s TFLOP/s]: times of the kernels alone, of those whose
-// names contain TEXT. Useful FLOP and bytes are those
-// of docs/gpu.md: symmetric features, one read of the state, half a block of near keys. The
-// arguments are the ceilings of this machine, to which shares refer (bench/cuda_peer.py measures
-// them).
+// polysketch-cuda-bench [--only TEXT] [GB/s TFLOP/s]: times of the kernels alone; with --only, of the
+// lines whose names contain TEXT. Useful FLOP and bytes are those of docs/gpu.md: symmetric features,
+// one read of the state, half a block of near keys. The arguments are the ceilings of this machine,
+// to which shares refer (bench/cuda_peer.py measures them).
 #include "kernels/cuda/bench.h"
 
 #include <cstdio>

@@ -43,8 +43,14 @@ def divisions(kernel):
     return sum(map(_divides_32, kernel.in_loops())) + sum(map(_divides_64, kernel.code))
 
 
+def products(instruction):
+    """Tensor core products in units of HMMA.16816, of a warp: HGMMA.64xNx16 of four warps is N / 8 of them in each."""
+    wide = re.match(r"HGMMA\.64x(\d+)x16\b", instruction.name)
+    return int(wide.group(1)) // 8 if wide else int(instruction.name.startswith("HMMA"))
+
+
 def figures_of(kernel):
-    loops = [(len(loop), sum(i.name.startswith("HMMA") for i in loop)) for loop in kernel.loops_with("HMMA")]
+    loops = [(len(loop), sum(map(products, loop))) for loop in kernel.loops_with(("HMMA", "HGMMA"))]
     figures = {"registers": kernel.registers, "stack": kernel.stack, "divisions": divisions(kernel)}
     if loops:
         figures["worst"] = round(max(length / count for length, count in loops), 1)

@@ -48,7 +48,7 @@ class Kernel:
     loops: list = field(default_factory=list)
 
     def loops_with(self, name):
-        """The loops that have an instruction `name` themselves, as lists of instructions, without those of inner loops that
+        """The loops that have an instruction `name` (or one of several) themselves, as lists of instructions, without those of inner loops that
         have one too."""
         holds = [loop.body for loop in self.loops if any(self.code[i].name.startswith(name) for i in loop.body)]
         own = [body - set().union(*(other for other in holds if other < body)) for body in holds]
