@@ -1,6 +1,6 @@
 // Warpgroup products (wgmma) of Hopper: four consecutive warps multiply A [64 x 16] by B [16 x 64]
 // of shared memory. Compiled for other devices and under emulation, each warp multiplies its 16 rows
-// by the instructions of ptx.cuh; the sums are the same bits (tests/cuda/warpgroup_test.cc).
+// by the instructions of ptx.cuh; the sums are the same bits (tests/cuda: AnySplit on a device).
 //
 // Operands in shared memory are rows of 64 16-bit elements (128 bytes) with the 128-byte swizzle:
 // the 16-byte chunk c of row r is stored as chunk c ^ (r % 8). The first row is aligned to 1,024

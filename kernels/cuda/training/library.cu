@@ -81,17 +81,23 @@ int64_t SharedOf(const TrainingPlan& plan, bool backward) {
   return plan.blocks > 1 ? std::max(tiles, 2 * WalkStage<D>(plan.far_dim)) : tiles;
 }
 
+// An attribute of the current device, or 0 without one.
+int Attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  if (cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess) {
+    return value;
+  }
+  cudaGetLastError();  // so that the next call does not report the error
+  return 0;
+}
+
 // Refuses a pass that needs more shared memory than the current device has. Without a device no
 // pass is refused: its launches fail.
 Refusal CheckShared(const polysketch_attention_shape& shape, const TrainingPlan& plan,
                     bool backward) {
-  int device = 0, limit = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) !=
-          cudaSuccess) {
-    cudaGetLastError();  // so that the next call does not report the error
-    return Refusal();
-  }
+  const int limit = Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (limit == 0) return Refusal();
   const int64_t needed = shape.head_dim == 32   ? SharedOf<32>(plan, backward)
                          : shape.head_dim == 64 ? SharedOf<64>(plan, backward)
                                                 : SharedOf<128>(plan, backward);
@@ -112,7 +118,10 @@ class Calls {
       : plan_(plan),
         inputs_(inputs),
         workspace_(static_cast<uint8_t*>(workspace)),
-        stream_(static_cast<cudaStream_t>(stream)) {
+        stream_(static_cast<cudaStream_t>(stream)),
+        by_groups_(plan.by_groups && GroupMemory::Bytes(plan.far_dim) <=
+                                         Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)),
+        early_(Attribute(cudaDevAttrComputeCapabilityMajor) >= 9) {
     AttentionShape& sizes = shape_.attention;
     sizes.heads = static_cast<int>(shape.heads);
     sizes.d = D;
@@ -130,7 +139,7 @@ class Calls {
   cudaError_t Forward(const OutputRows& out, float* denominators) {
     ForGroups([&] {
       if constexpr (D == 64) {
-        if (plan_.by_groups) return ForwardByGroups(out, denominators);
+        if (by_groups_) return ForwardByGroups(out, denominators);
       }
       WalkOver(shape_.far_k, shape_.v, nullptr, false);
       Launch(ForwardTiles<D>, TileGrid(TileRows<D>()), kTileThreads,
@@ -176,7 +185,7 @@ class Calls {
     const auto run = [&](auto kernel) {
       const WalkProgress progress = WalkStatesByGroups();
       const dim3 tiles = TileGrid(kGroupRows);
-      LaunchIn(/*early=*/plan_.blocks > 1, kernel, dim3(tiles.y, tiles.x), kGroupThreads,
+      LaunchIn(/*early=*/early_ && plan_.blocks > 1, kernel, dim3(tiles.y, tiles.x), kGroupThreads,
                GroupMemory::Bytes(plan_.far_dim), SnapshotsOfGroup(), out, denominators, progress);
     };
     if (plan_.near_dim == 64) {
@@ -248,7 +257,7 @@ class Calls {
   void WalkOver(const TokenRows& rows, const TokenRows& values, const float* weights,
                 bool reverse) {
     if (plan_.blocks < 2) return;
-    if (plan_.by_groups && weights == nullptr) {
+    if (by_groups_ && weights == nullptr) {
       WalkStatesByGroups();
       return;
     }
@@ -288,6 +297,8 @@ class Calls {
   const polysketch_attention_arrays& inputs_;
   uint8_t* const workspace_;
   cudaStream_t const stream_;
+  const bool by_groups_;  // whether the kernels of group.cuh run
+  const bool early_;      // whether the device has programmatic dependent launch
   TrainingShape shape_;
   unsigned group_ = 0;
   cudaError_t error_ = cudaSuccess;

@@ -23,7 +23,7 @@ struct TrainingPlan {
   int64_t block = 0, blocks = 0;
   int64_t heads = 0;       // batch * heads
   int64_t group = 0;       // heads of a group
-  bool by_groups = false;  // whether the kernels of group.cuh run
+  bool by_groups = false;  // whether the kernels of group.cuh support the shape
   int ranges = 1;          // ranges of blocks in the walk over states
   // Offsets in the workspace, in bytes; a and e are those of the backward pass.
   int64_t snapshot_bytes = 0, snapshot_z = 0;

@@ -224,9 +224,10 @@ inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = static_cast<int>(simt::SharedLimit());
+enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrComputeCapabilityMajor };
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value =
+      attribute == cudaDevAttrComputeCapabilityMajor ? 9 : static_cast<int>(simt::SharedLimit());
   return cudaSuccess;
 }
 
