@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "base/logging.h"
+
 namespace polysketch {
 namespace {
 
@@ -22,6 +24,7 @@ TEST(StopSignalsTest, ASignalWaitsForAServerThatServes) {
 
 TEST(StopSignalsTest, ASignalBeforeThatEndsTheProcess) {
   const auto load = [] {
+    SetLogLevel(LogLevel::kInfo);  // other tests of this program set another
     StopSignals signals;
     kill(getpid(), SIGTERM);
     while (true) pause();
