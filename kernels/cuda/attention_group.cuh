@@ -17,7 +17,7 @@ constexpr int kGroupRows = 128;
 constexpr int kGroupStages = 3;
 constexpr int kGroupHeadSize = 64;
 
-// Shared memory of AttendGroup.
+// Shared memory of GroupAttention.
 struct GroupMemory {
   static constexpr int kStage = kPartFeatures * kSwizzledRow;  // elements
   static constexpr int kColumn = kPartFeatures + kRowPad;      // elements
@@ -55,7 +55,7 @@ struct GroupMemory {
   }
 };
 
-// What AttendGroup computes: rows [block_offset, block_offset + count) of a block.
+// What GroupAttention computes: rows [block_offset, block_offset + count) of a block.
 struct GroupRows {
   const Bf16* S = nullptr;  // [features][64], as queries read it
   const float* z = nullptr;

@@ -251,7 +251,7 @@ struct WalkProgress {
     __syncwarp();
     if (threadIdx.x % kWarpSize == 0) Publish(Of(walk, head) + feature / 16, count);
   }
-  // Waits until every warp has stored `count` states. A barrier follows.
+  // Waits until every warp has stored `count` states. The caller has a barrier after it.
   __device__ __forceinline__ void Await(int64_t walk, int head, int count) const {
     for (int i = threadIdx.x; i < of_head(); i += blockDim.x) {
       AwaitCounter(Of(walk, head) + i, count);

@@ -1,6 +1,7 @@
 // Warpgroup products (wgmma) of Hopper: four consecutive warps multiply A [64 x 16] by B [16 x 64]
 // of shared memory. Compiled for other devices and under emulation, each warp multiplies its 16 rows
-// by the instructions of ptx.cuh; the sums are the same bits (tests/cuda: AnySplit on a device).
+// by the instructions of ptx.cuh; the sums are the same bits (AnySplitAnyNeighbourAnySchedule of
+// tests/cuda/tensor_attention_test.cc, on a device).
 //
 // Operands in shared memory are rows of 64 16-bit elements (128 bytes) with the 128-byte swizzle:
 // the 16-byte chunk c of row r is stored as chunk c ^ (r % 8). The first row is aligned to 1,024
@@ -25,7 +26,7 @@ __host__ __device__ constexpr int SwizzledChunk(int row, int chunk) {
   return row * kSwizzledRow + (chunk ^ (row % 8)) * 8;
 }
 
-// Makes this thread's writes to shared memory visible to wgmma. A barrier follows.
+// Makes this thread's writes to shared memory visible to wgmma. The caller has a barrier after it.
 __device__ __forceinline__ void FenceForProducts() {
 #if POLYSKETCH_WGMMA
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -39,8 +40,8 @@ __device__ __forceinline__ void BeginProducts() {
 #endif
 }
 
-// Ends a group of products, which run while the warps go on: their registers may be read, but
-// neither written nor, if they are sums, read.
+// Ends a group of products, which run while the warps go on. Until WaitProducts the caller writes no
+// register of an operand and reads no sum.
 __device__ __forceinline__ void CommitProducts() {
 #if POLYSKETCH_WGMMA
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
