@@ -135,9 +135,11 @@ TEST_F(MemoryServiceTest, UploadsThatNeverEndAreRefusedAtTheLimit) {
   // By the call, or by the relay while the message arrives: its reset has no message.
   const grpc::Status status = calls.back()->Finish();
   EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  // Before the calls are cancelled: on a busy machine the end of an upload is seen before its
+  // cancellation, and the engine gets a request that is cancelled next.
+  EXPECT_EQ(engine_.submitted(), 0);
   calls.clear();
   EXPECT_TRUE(NothingIsHeld());
-  EXPECT_EQ(engine_.submitted(), 0);
 }
 
 TEST_F(MemoryServiceTest, ASilentAppendEndsAndFreesItsSession) {
