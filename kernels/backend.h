@@ -104,7 +104,7 @@ class Backend {
   virtual size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const = 0;
   // Allocates device memory in advance, so that later steps allocate none: the workspace of any
   // step of at most `rows` rows in at most `segments` segments, and `kv_bytes` for the KV caches of
-  // all states. `ops` calls the ops of steps of `rows` rows and of one row, without segments; they
+  // all states. `ops` calls the ops of steps of `rows` rows and of fewer, without segments; they
   // compute nothing during this call. Backends that compute on the host do nothing.
   virtual void Reserve(const AttentionSpec& /*spec*/, int64_t /*rows*/, int64_t /*segments*/,
                        size_t /*kv_bytes*/, const std::function<void()>& /*ops*/) {}

@@ -182,9 +182,8 @@ struct GroupKernels : TensorKernels<64> {
 
 // Whether GroupKernels exist for this spec.
 bool HasGroupKernels(const AttentionSpec& spec, int64_t shared_limit) {
-  const int power = NearPower(spec);
-  return TensorHeadSize(spec, shared_limit) == 64 && spec.sketched() &&
-         (spec.near_dim() == 64 || spec.near_dim() == 32) && (power == 2 || power == 4) &&
+  return TensorHeadSize(spec, shared_limit) == 64 &&
+         HasGroupShape(spec.head_dim, spec.sketched(), spec.near_dim(), NearPower(spec)) &&
          GroupMemory::Bytes(spec.far_dim()) <= shared_limit;
 }
 
@@ -209,7 +208,7 @@ PlanShape PlanShapeOf(const AttentionSpec& spec, int64_t shared_limit) {
 
 // Counters of the walks of a plan (WalkProgress).
 int64_t CountersOf(const AttentionSpec& spec, const AttentionPlan& plan) {
-  return std::ssize(plan.walks.jobs) * spec.heads * (spec.features() / 16);
+  return std::ssize(plan.walks.jobs) * spec.heads * WalkCounters(spec.features());
 }
 
 }  // namespace
@@ -220,7 +219,7 @@ void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const 
   if (!device_->status().ok()) return;
   const AttentionShape shape = ShapeOf(spec, layer, input, out);
   for (const AttentionPlan& plan : plans_) {
-    if (HasGroupKernels(spec, device_->shared_limit())) {
+    if (shape_.walks) {
       RunByGroups(shape, plan);
       continue;
     }
@@ -245,14 +244,9 @@ void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const 
 }
 
 void AttentionRunner::RunByGroups(const AttentionShape& shape, const AttentionPlan& plan) {
-  const bool square = shape.near_power == 2;
-  if (shape.near_dim == 64) {
-    square ? RunPlan(GroupKernels<64, 2>{{{device_, shape}}}, plan)
-           : RunPlan(GroupKernels<64, 4>{{{device_, shape}}}, plan);
-  } else {
-    square ? RunPlan(GroupKernels<32, 2>{{{device_, shape}}}, plan)
-           : RunPlan(GroupKernels<32, 4>{{{device_, shape}}}, plan);
-  }
+  WithGroupShape(shape.near_dim, shape.near_power, [&]<int NEAR, int POWER>() {
+    RunPlan(GroupKernels<NEAR, POWER>{{{device_, shape}}}, plan);
+  });
 }
 
 template <typename Kernels>
@@ -338,6 +332,8 @@ void AttentionRunner::Reserve(const AttentionSpec& spec, int64_t rows, int64_t s
   keys_.clear();
   blocks_.clear();
   planned_spec_ = spec;
+  shape_ = shape;
+  shape_.spec = &planned_spec_;
   plans_.assign(1, AttentionPlan());
 }
 
@@ -356,7 +352,7 @@ WorkspaceAddresses AttentionRunner::Workspace(const AttentionSpec& spec, const P
   partials_.Grow(device_, needs.partials * spec.heads * spec.features() * (spec.head_dim + 1));
   addresses.tables = reinterpret_cast<uint64_t>(tables_.Grow(device_, needs.blocks));
   results_.Grow(device_, needs.parts * spec.heads * (spec.head_dim + 2));
-  counters_.Grow(device_, needs.walks * spec.heads * (spec.features() / 16));
+  counters_.Grow(device_, needs.walks * spec.heads * WalkCounters(spec.features()));
   return addresses;
 }
 

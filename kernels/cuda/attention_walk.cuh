@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_parts.cuh"
+#include "kernels/cuda/group_shape.h"
 #include "kernels/cuda/warpgroup.cuh"
 
 namespace polysketch::cuda {
@@ -242,7 +243,7 @@ struct WalkProgress {
   int32_t* counters = nullptr;  // [walk][head][features / 16]
   int features = 0, heads = 0;
 
-  __host__ __device__ int of_head() const { return features / 16; }
+  __host__ __device__ int of_head() const { return WalkCounters(features); }
   __device__ __forceinline__ int32_t* Of(int64_t walk, int head) const {
     return counters + (walk * heads + head) * of_head();
   }

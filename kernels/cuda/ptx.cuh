@@ -196,13 +196,26 @@ __device__ __forceinline__ void LoadMatrix4T(uint32_t (&out)[4], const void* row
 #endif
 }
 
+// Lets the next kernel of the stream begin, if it is launched early (launch.h), once every thread
+// block of this one has come here or ended.
+__device__ __forceinline__ void LetNextKernelBegin() {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// In a kernel launched early: waits until the kernel before it has ended.
+__device__ __forceinline__ void AwaitLastKernel() {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Lets the next kernel start (Device::LaunchDependent) and waits for the end of the earlier ones.
 // What a kernel does before it overlaps with them: it may only read weights.
 __device__ __forceinline__ void AfterEarlierKernels() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+  LetNextKernelBegin();
+  AwaitLastKernel();
 }
 
 // Starts the load of a line of global memory to L2.
@@ -250,21 +263,6 @@ __device__ __forceinline__ void WaitCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 #else
   simt::WaitCopies(kPending);
-#endif
-}
-
-// Lets the next kernel of the stream begin, if it is launched early (launch.h), once every thread
-// block of this one has come here or ended.
-__device__ __forceinline__ void LetNextKernelBegin() {
-#if defined(__CUDACC__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-// In a kernel launched early: waits until the kernel before it has ended.
-__device__ __forceinline__ void AwaitLastKernel() {
-#if defined(__CUDACC__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 

@@ -56,18 +56,11 @@ __device__ __forceinline__ void WaitProducts() {
 }
 
 #if POLYSKETCH_WGMMA
-// Groups of eight rows are 1,024 bytes apart.
-__device__ __forceinline__ uint64_t SwizzledDescriptor(const void* rows) {
+// Groups of eight rows are 1,024 bytes apart. next: bytes from the first 64 columns to those after
+// them, if there are more.
+__device__ __forceinline__ uint64_t SwizzledDescriptor(const void* rows, uint32_t next = 16) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(rows));
-  return (address & 0x3ffff) >> 4 | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
-         uint64_t{1} << 62;
-}
-
-// As above, and what follows the 64th column is `last` (its rows are 128 bytes apart too).
-__device__ __forceinline__ uint64_t SwizzledDescriptor(const void* rows, const void* last) {
-  const auto first = static_cast<uint32_t>(__cvta_generic_to_shared(rows));
-  const auto next = static_cast<uint32_t>(__cvta_generic_to_shared(last));
-  return (first & 0x3ffff) >> 4 | static_cast<uint64_t>((next - first) >> 4) << 16 |
+  return (address & 0x3ffff) >> 4 | static_cast<uint64_t>(next >> 4) << 16 |
          uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
 
@@ -118,8 +111,8 @@ __device__ __forceinline__ void GroupProduct(float (&c)[9][4], const uint32_t (&
       "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"
       "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35}, {%36,%37,%38,%39}, %40, add, 1, 1, 1;\n}\n"
       : POLYSKETCH_SUM_OPERANDS, POLYSKETCH_SUM(8)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(SwizzledDescriptor(b, last)),
-        "r"(add ? 1 : 0));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]),
+        "l"(SwizzledDescriptor(b, static_cast<uint32_t>((last - b) * 2))), "r"(add ? 1 : 0));
 #else
   const int lane = threadIdx.x % kWarpSize;
 #pragma unroll

@@ -181,18 +181,13 @@ class Calls {
 
  private:
   void ForwardByGroups(const OutputRows& out, float* denominators) {
-    const bool square = plan_.near_power == 2;
-    const auto run = [&](auto kernel) {
-      const WalkProgress progress = WalkStatesByGroups();
-      const dim3 tiles = TileGrid(kGroupRows);
-      LaunchIn(/*early=*/early_ && plan_.blocks > 1, kernel, dim3(tiles.y, tiles.x), kGroupThreads,
-               GroupMemory::Bytes(plan_.far_dim), SnapshotsOfGroup(), out, denominators, progress);
-    };
-    if (plan_.near_dim == 64) {
-      square ? run(ForwardGroups<64, 2>) : run(ForwardGroups<64, 4>);
-    } else {
-      square ? run(ForwardGroups<32, 2>) : run(ForwardGroups<32, 4>);
-    }
+    const WalkProgress progress = WalkStatesByGroups();
+    const dim3 tiles = TileGrid(kGroupRows);
+    WithGroupShape(plan_.near_dim, plan_.near_power, [&]<int NEAR, int POWER>() {
+      LaunchIn(/*early=*/early_ && plan_.blocks > 1, ForwardGroups<NEAR, POWER>,
+               dim3(tiles.y, tiles.x), kGroupThreads, GroupMemory::Bytes(plan_.far_dim),
+               SnapshotsOfGroup(), out, denominators, progress);
+    });
   }
 
   // Stores the states that queries read.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "kernels/cuda/group_shape.h"
 
 namespace polysketch::cuda {
 namespace {
@@ -104,11 +105,10 @@ Refusal PlanTraining(const polysketch_attention_shape& shape, TrainingPlan* plan
   plan->partials = plan->group * snapshots;
   const int64_t partials =
       plan->ranges > 1 ? Align(plan->group * plan->ranges * plan->features * (d + 1) * 4) : 0;
-  plan->by_groups = d == 64 && plan->sketched && (plan->near_dim == 64 || plan->near_dim == 32) &&
-                    (plan->near_power == 2 || plan->near_power == 4);
+  plan->by_groups = HasGroupShape(shape.head_dim, plan->sketched, plan->near_dim, plan->near_power);
   plan->counters = plan->partials + partials;
   const int64_t counters =
-      plan->by_groups ? Align(plan->group * (plan->features / 16) * sizeof(int32_t)) : 0;
+      plan->by_groups ? Align(plan->group * WalkCounters(plan->features) * sizeof(int32_t)) : 0;
   int64_t end = plan->counters + counters;
   // Appends room for [group][tokens][width] rounded rows.
   const auto append = [&](int64_t width, int64_t* offset) {

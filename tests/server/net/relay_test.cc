@@ -85,6 +85,11 @@ class RelayTest : public ::testing::Test {
       bytes.remove_prefix(static_cast<size_t>(sent));
     }
   }
+  // What a server does that ends a connection.
+  static void SendAndEnd(int fd, std::string_view bytes) {
+    Send(fd, bytes);
+    shutdown(fd, SHUT_RDWR);
+  }
   // The next `size` bytes, or those before the end.
   static std::string Receive(int fd, size_t size) {
     std::string bytes;
@@ -156,10 +161,7 @@ TEST_F(RelayTest, ASlowReaderGetsEverythingAlsoAfterTheServerHasClosed) {
   Send(client, kStart);
   const int server = Served();
   const std::string sent = DataFrames(100);
-  std::thread writer([&] {
-    Send(server, sent);
-    shutdown(server, SHUT_RDWR);
-  });
+  std::thread writer([&] { SendAndEnd(server, sent); });
   usleep(100000);
   EXPECT_EQ(Receive(client, sent.size() + 1), sent);
   writer.join();
@@ -171,8 +173,7 @@ TEST_F(RelayTest, ASlowReaderGetsEverythingAlsoAfterTheServerHasClosed) {
 TEST_F(RelayTest, AClientThatSendsAfterTheServerHasClosedGetsTheLastBytes) {
   const std::string last = DataFrames(1);
   on_relay_thread_ = [&](int server) {  // the relay still has to write kStart
-    Send(server, last);
-    shutdown(server, SHUT_RDWR);
+    SendAndEnd(server, last);
   };
   const int client = Connect();
   Send(client, kStart);
@@ -184,10 +185,7 @@ TEST_F(RelayTest, ASlowReaderThatSendsAfterTheServerHasClosedGetsEverything) {
   Send(client, kStart);
   const int server = Served();
   const std::string sent = DataFrames(100);
-  std::thread writer([&] {
-    Send(server, sent);
-    shutdown(server, SHUT_RDWR);
-  });
+  std::thread writer([&] { SendAndEnd(server, sent); });
   std::string got;
   while (got.size() < sent.size() && !HasFailure()) {
     Send(client, kPing);
@@ -203,8 +201,7 @@ TEST_F(RelayTest, BytesAfterTheEndDoNotResetTheClient) {
   const int server = Served();
   Receive(server, kStart.size());
   const std::string last = DataFrames(8);
-  Send(server, last);
-  shutdown(server, SHUT_RDWR);
+  SendAndEnd(server, last);
   usleep(100000);  // the relay has written all, of which the client's window takes a part
   Send(client, kPing);
   usleep(100000);
