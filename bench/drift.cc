@@ -83,11 +83,11 @@ Status RunDrift(const BenchOptions& options, const std::string& file, int64_t to
                       ScoreWith(options, DataType::kF32, StateFormat::kF32, ids));
   const double expected = Perplexity(exact);
   for (const DataType format : options.formats) {
-    for (const StateFormat state : {StateFormat::kF32, StateFormat::kBf16}) {
+    for (const StateFormat state : {StateFormat::kF32, StateFormat::kBf16, StateFormat::kQ8}) {
       PS_ASSIGN_OR_RETURN(const std::vector<double> scores, ScoreWith(options, format, state, ids));
       DriftRow row;
       row.weights = DataTypeName(format);
-      row.state = state == StateFormat::kF32 ? "f32" : "bf16";
+      row.state = StateFormatName(state);
       row.tokens = std::ssize(scores);
       row.perplexity = Perplexity(scores);
       row.change = row.perplexity / expected - 1;

@@ -31,6 +31,11 @@ def random_ids(tokens, model, seed):
     return " ".join(str(rng.randrange(2, vocabulary)) for _ in range(tokens))
 
 
+def turns(kinds, number):
+    """The order of `kinds` in a round: neither is always the first."""
+    return sorted(kinds, reverse=number % 2 == 1)
+
+
 class Server:
     """polysketch-server on free loopback ports, from the ready line to the end of the with statement."""
 

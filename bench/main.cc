@@ -59,7 +59,7 @@ void AddOptions(CLI::App* app, CommandLine* line) {
   AddChoice(app, "--weights", "Weight formats.", {"f32", "bf16", "f16", "q8", "q4"}, &line->weights)
       ->delimiter(',');
   AddChoice(app, "--state-format", "State format. auto: f32 with f32 weights, else bf16.",
-            {"auto", "f32", "bf16"}, &line->state);
+            {"auto", "f32", "bf16", "q8"}, &line->state);
   AddNumber(app, "--threads", "Threads. Default: all CPUs.", 1024, &o.threads);
   AddChoice(app, "--device", "Device.", {"cpu", "cuda", "reference"}, &o.device);
   app->add_option("--device-ceilings", line->device_ceilings,
@@ -151,8 +151,7 @@ int Main(int argc, char** argv) {
   std::erase(options.prefill_contexts, 0);
   std::erase(options.decode_contexts, 0);
   std::erase(options.batches, 0);
-  if (line.state == "f32") options.state_format = StateFormat::kF32;
-  if (line.state == "bf16") options.state_format = StateFormat::kBf16;
+  options.state_format = StateFormatOf(line.state);  // none: "auto"
   return line.drift_file.empty() ? MeasureSpeed(line) : MeasureDrift(line);
 }
 

@@ -174,7 +174,7 @@ class ModelBench {
             .context = context,
             .batch = batch,
             .weights = weights_,
-            .state = model_->attention_spec().state_format == StateFormat::kF32 ? "f32" : "bf16",
+            .state = std::string(StateFormatName(model_->attention_spec().state_format)),
             .threads = options_.threads};
   }
 

@@ -1,4 +1,4 @@
-# Libraries, all from Debian 12 but SentencePiece (scripts/setup says why and builds it).
+# Libraries, all from Debian 12 but SentencePiece and xgrammar (scripts/setup builds them).
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
@@ -30,6 +30,7 @@ find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(Protobuf REQUIRED)
 find_package(SentencePiece REQUIRED)
+find_package(Xgrammar REQUIRED)
 find_path(POLYSKETCH_XXHASH_INCLUDE xxhash.h REQUIRED)  # used as a header only
 find_library(POLYSKETCH_ZSTD zstd REQUIRED)
 find_library(POLYSKETCH_HIREDIS hiredis REQUIRED)

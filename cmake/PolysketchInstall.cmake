@@ -6,7 +6,8 @@ set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # the tests are not installed: packin
 
 set(models "${CMAKE_INSTALL_DATADIR}/polysketch/models")
 
-install(TARGETS polysketch-server polysketch polysketch-loadgen RUNTIME)
+# The server starts polysketch-grammar-host, which is beside it.
+install(TARGETS polysketch-server polysketch-grammar-host polysketch polysketch-loadgen RUNTIME)
 # What the server reads: recorded.json is for tests.
 install(DIRECTORY models/demo DESTINATION "${models}" PATTERN recorded.json EXCLUDE)
 install(FILES README.md CHANGELOG.md SECURITY.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")

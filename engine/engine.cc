@@ -71,7 +71,8 @@ class EngineImpl : public Engine {
 
   Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<EventStream> stream) override {
     PS_RETURN_IF_ERROR(Check(&request));
-    PS_ASSIGN_OR_RETURN(const int64_t max_tokens, memory_.MaxTokens(request));
+    PS_ASSIGN_OR_RETURN(int64_t max_tokens, memory_.MaxTokens(request));
+    if (request.params.grammar) max_tokens = std::min<int64_t>(max_tokens, kMaxGrammarTokens);
     const RequestId id = NextId();
     const uint64_t seed = request.params.sampling.seed.value_or(MixBits(seed_base_ + id));
     stream->SetOnDrained([mailbox = mailbox_] { mailbox->Wake(); });
@@ -157,6 +158,7 @@ class EngineImpl : public Engine {
     }
     PS_RETURN_IF_ERROR(ValidateGenerate(request->params, context_.vocab_size,
                                         options_.max_new_tokens, has_tokenizer));
+    PS_CHECK(request->params.grammar.has_value() == (request->grammar != nullptr));
     const int32_t choices = request->params.best_of;
     if (request->keep && choices > 1) {
       return InvalidArgument("n: expected one choice of a sequence that is kept, found ", choices);

@@ -18,4 +18,19 @@ std::string_view AttentionKindName(AttentionKind kind) {
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
+namespace {
+constexpr std::string_view kFormatNames[] = {"f32", "bf16", "q8"};  // in the order of StateFormat
+}  // namespace
+
+std::string_view StateFormatName(StateFormat format) {
+  return kFormatNames[static_cast<size_t>(format)];
+}
+
+std::optional<StateFormat> StateFormatOf(std::string_view name) {
+  for (size_t i = 0; i < std::size(kFormatNames); ++i) {
+    if (kFormatNames[i] == name) return static_cast<StateFormat>(i);
+  }
+  return std::nullopt;
+}
+
 }  // namespace polysketch

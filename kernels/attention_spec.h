@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace polysketch {
@@ -21,12 +22,17 @@ enum class AttentionKind {
 // "softmax", "learned_sketch_mixed", ...: the names of config.json.
 std::string_view AttentionKindName(AttentionKind kind);
 
-// How states are stored and read. Sums are float32 in both formats. kBf16 halves the bytes that a
+// How states are stored and read. Sums are float32 in all formats. kBf16 halves the bytes that a
 // decode step reads: S is summed in float32 and read as its upper 16 bits (rounded to nearest), and
 // values and near keys of mixed kinds are rounded to bf16 when they are appended to the block
-// buffer. Sketches are not rounded, since the sums consist of them. States of KV kinds are always
-// float32.
-enum class StateFormat { kF32, kBf16 };
+// buffer. kQ8 quarters those of S: it is read as a copy of 8-bit integers, which every fold makes
+// anew from the float32 sums (kernels/state_bytes.h); the block buffer is that of kBf16. Sketches
+// are not rounded, since the sums consist of them. States of KV kinds are always float32.
+enum class StateFormat { kF32, kBf16, kQ8 };
+
+// "f32", "bf16", "q8": the names of --state-format.
+std::string_view StateFormatName(StateFormat format);
+std::optional<StateFormat> StateFormatOf(std::string_view name);
 
 struct AttentionSpec {
   AttentionKind kind = AttentionKind::kSoftmax;
@@ -55,16 +61,25 @@ struct AttentionSpec {
     return kind == AttentionKind::kSoftmax || kind == AttentionKind::kPolynomial;
   }
   // Whether values, and near keys of mixed kinds, are bf16 in the block buffer.
-  bool narrow_block() const { return state_format == StateFormat::kBf16 && !kv_cache(); }
+  bool narrow_block() const { return state_format != StateFormat::kF32 && !kv_cache(); }
+  // Whether S is read as a copy of 8-bit integers.
+  bool byte_copy() const { return state_format == StateFormat::kQ8 && !kv_cache(); }
   // Bytes that a decode step reads for one head of one layer: of S and z (FarReadBytes), and of
   // `tokens` tokens of the block buffer (NearReadBytes).
   int64_t FarReadBytes() const {
+    // The copy of kQ8 has a scale for each row and column.
+    if (byte_copy()) return int64_t{features()} * (head_dim + 8) + int64_t{head_dim} * 4;
     return int64_t{features()} * (head_dim * (state_format == StateFormat::kF32 ? 4 : 2) + 4);
   }
   int64_t NearReadBytes(int64_t tokens) const {
+    const int64_t decay_width = decay_gate ? 4 : 0;
+    // A key and a value of kQ8 have a scale each.
+    if (byte_copy()) {
+      const int64_t key = mixed() ? near_dim() + 4 : near_dim() * 4;
+      return tokens * (key + head_dim + 4 + decay_width);
+    }
     const int64_t key_width = narrow_block() && mixed() ? 2 : 4,
                   value_width = narrow_block() ? 2 : 4;
-    const int64_t decay_width = decay_gate ? 4 : 0;
     return tokens * (near_dim() * key_width + head_dim * value_width + decay_width);
   }
   // Width of far_q and far_k rows: r rounded up to a multiple of 8 (with zero columns), or m. 0 for

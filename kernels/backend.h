@@ -82,6 +82,8 @@ class Backend {
   virtual Status status() const { return Status(); }
   // Whether the backend implements LogSigmoid, and Attention with a decay gate.
   virtual bool has_decay_gate() const { return false; }
+  // Whether Attention reads states of the format.
+  virtual bool has_state_format(StateFormat /*format*/) const { return true; }
 
   // --- memory ---
 

@@ -19,6 +19,9 @@ class ForwardingBackend : public Backend {
   ThreadPool* pool() override { return inner_->pool(); }
   Status status() const override { return inner_->status(); }
   bool has_decay_gate() const override { return inner_->has_decay_gate(); }
+  bool has_state_format(StateFormat format) const override {
+    return inner_->has_state_format(format);
+  }
   bool host_memory() const override { return inner_->host_memory(); }
   float* NewArray(size_t size) override { return inner_->NewArray(size); }
   void DeleteArray(float* array) override { inner_->DeleteArray(array); }

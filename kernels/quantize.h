@@ -34,9 +34,10 @@ struct QuantScale {
   float inverse;
 
   // magnitude: the largest |x|, or NaN if an element is NaN.
-  static QuantScale Of(float magnitude) {
-    if (magnitude < kQuantTiny) return {0.0f, 0.0f};
-    return {magnitude / kQuantMax, kQuantMax / magnitude};
+  // limit: the integer of the largest element.
+  static QuantScale Of(float magnitude, float limit = kQuantMax) {
+    if (magnitude < kQuantTiny * (limit / kQuantMax)) return {0.0f, 0.0f};
+    return {magnitude / limit, limit / magnitude};
   }
 };
 

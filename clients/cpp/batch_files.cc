@@ -13,7 +13,7 @@
 namespace polysketch {
 namespace {
 
-constexpr size_t kBatchReadBytes = size_t{1} << 20;
+constexpr size_t kBatchReadBytes = 64 << 10;
 constexpr int kMaxDepth = 100;  // as protobuf's; nlohmann::json prints by recursion
 
 // INVALID_ARGUMENT unless the line is a request that polysketch batch can send.

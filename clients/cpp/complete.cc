@@ -7,6 +7,7 @@
 #include "clients/cpp/completion_output.h"
 #include "clients/cpp/input.h"
 #include "clients/cpp/progress.h"
+#include "clients/cpp/structured_output.h"
 
 namespace polysketch {
 namespace {
@@ -263,6 +264,7 @@ void AddComplete(CommandLine* line) {
   options->input.AddText(command);
   options->input.AddTokens(command);
   AddOutput(command, &options->request);
+  AddStructuredOutput(command, &options->request);
   AddSampling(command, options->request.mutable_sampling());
   AddStates(command, options.get(), &line->call.session);
   AddFlag(command, "--json-stream",

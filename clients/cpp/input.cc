@@ -16,6 +16,7 @@
 namespace polysketch {
 namespace {
 
+// Of one system call: a larger buffer would be fresh memory for each.
 constexpr size_t kReadBytes = 64 << 10;
 
 constexpr char kSpaces[] = " \n\t\r\v\f";
@@ -44,10 +45,10 @@ Result<std::string> InputFile::Read(size_t max_bytes) {
   while (poll(fds, 2, -1) < 0) PS_CHECK(errno == EINTR) << "poll: " << strerror(errno);
   std::string bytes;
   if (fds[1].revents != 0) return bytes;
-  bytes.resize(max_bytes);
+  bytes.resize(std::min(max_bytes, kReadBytes));
   ssize_t count;
   do {
-    count = read(fd_, bytes.data(), max_bytes);
+    count = read(fd_, bytes.data(), bytes.size());
   } while (count < 0 && errno == EINTR);
   if (count < 0) return InvalidArgument("cannot read ", name_, ": ", strerror(errno));
   bytes.resize(static_cast<size_t>(count));

@@ -77,6 +77,10 @@ Result<std::unique_ptr<PolysketchModel>> PolysketchModel::Load(const std::string
     return FailedPrecondition(folder, "/config.json: field \"decay_gate\": expected false on ",
                               backend->name(), ", which has no decay gate; found true");
   }
+  if (options.state_format && !backend->has_state_format(*options.state_format)) {
+    return FailedPrecondition("state format: expected one that ", backend->name(), " reads, found ",
+                              StateFormatName(*options.state_format));
+  }
   Checkpoint::ProgressFn progress;
   if (options.progress) {
     progress = [&](uint64_t done, uint64_t total) {

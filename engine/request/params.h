@@ -1,6 +1,7 @@
 // How a completion samples and when it ends.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,6 +29,18 @@ struct SamplingParams {
   bool operator==(const SamplingParams&) const = default;
 };
 
+// What the text of an output must match (engine/grammar).
+struct GrammarSource {
+  // kJson: a JSON object. kJsonSchema: JSON that a JSON Schema describes. kRegex: a regular
+  // expression. kEbnf: a grammar in EBNF whose first rule is `root`.
+  enum class Kind : uint8_t { kJson, kJsonSchema, kRegex, kEbnf };
+  Kind kind = Kind::kJson;
+  std::string text;      // empty for kJson
+  bool compact = false;  // of kJson and kJsonSchema: no white space but after ',' and ':'
+
+  auto operator<=>(const GrammarSource&) const = default;
+};
+
 struct GenerateParams {
   SamplingParams sampling;
   // Unset: until a stop condition or the server's limit. 0: prefill only (with echo and logprobs:
@@ -48,6 +61,8 @@ struct GenerateParams {
   int32_t best_of = 1;  // >= n
   // Maximum draft tokens a step in speculative decoding. Unset: the engine's default. 0: no drafts.
   std::optional<int32_t> draft_tokens;
+  // Needs a tokenizer and EOS, which ends an output that is complete.
+  std::optional<GrammarSource> grammar;
 
   bool operator==(const GenerateParams&) const = default;
 };

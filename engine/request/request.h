@@ -14,6 +14,8 @@
 
 namespace polysketch {
 
+class Grammar;  // engine/grammar/grammar.h
+
 using RequestId = uint64_t;
 
 struct RequestInfo {
@@ -38,6 +40,8 @@ struct GenerateRequest {
   RequestInfo info;
   std::vector<int32_t> prompt;  // token ids, BOS included; may be empty after a `start`
   GenerateParams params;
+  // Compiled from params.grammar, or from that of the Generation of `start`; null without one.
+  std::shared_ptr<const Grammar> grammar = nullptr;
   // The sequence that the prompt continues; null: the empty sequence. A snapshot with a Generation
   // is a migrated completion that resumes: `params` is then ignored and `prompt` must be empty.
   std::shared_ptr<const Snapshot> start = nullptr;

@@ -5,13 +5,14 @@
 //   2. penalties: repetition (tokens of prompt and output: positive logits are divided, others
 //      multiplied), frequency (subtracted once for each occurrence in the output), presence
 //      (subtracted once for tokens of the output)
-//   3. temperature 0: the highest logit, the lowest id among equals. Otherwise logits are divided
+//   3. a mask drops the tokens that a grammar does not allow
+//   4. temperature 0: the highest logit, the lowest id among equals. Otherwise logits are divided
 //      by the temperature
-//   4. min_p: drops tokens below min_p times the highest probability
-//   5. top_k: keeps the k highest (the lowest ids among equals)
-//   6. top_p: of these, renormalised, keeps the smallest set of most likely tokens whose
+//   5. min_p: drops tokens below min_p times the highest probability
+//   6. top_k: keeps the k highest (the lowest ids among equals)
+//   7. top_p: of these, renormalised, keeps the smallest set of most likely tokens whose
 //      probabilities reach top_p
-//   7. one token is sampled from what remains, by CounterUniform(seed, index of the token in the
+//   8. one token is sampled from what remains, by CounterUniform(seed, index of the token in the
 //      output)
 // Reported log-probabilities are those of the model, before these steps (logprobs.h).
 //
@@ -57,8 +58,10 @@ class Sampler {
           std::span<const int32_t> prompt);
 
   // Returns the next token and counts it for the penalties. `logits` [vocab_size] are the model's.
-  // INTERNAL if one of them is not finite.
-  Result<int32_t> Sample(std::span<const float> logits, SamplerScratch* scratch);
+  // INTERNAL if one of them is not finite. `mask`: bit i of its words says whether token i is allowed,
+  // and at least one is; empty: all are.
+  Result<int32_t> Sample(std::span<const float> logits, std::span<const uint32_t> mask,
+                         SamplerScratch* scratch);
 
   // Makes the query for the token that follows the next `ahead` tokens, for sampling on a device.
   // Returns false if the host needs the logits: penalties depend on the tokens in between, or the
@@ -77,9 +80,12 @@ class Sampler {
   bool has_penalties() const { return !counts_.empty(); }
   // Steps 1 and 2; `logits` itself without bias and penalties.
   std::span<const float> Adjust(std::span<const float> logits, SamplerScratch* scratch) const;
-  // Steps 3 to 7 with a temperature. scratch->maxima are those of `logits`.
+  // Step 3. Returns scratch->logits.
+  std::span<const float> Restrict(std::span<const float> logits, std::span<const uint32_t> mask,
+                                  SamplerScratch* scratch) const;
+  // Steps 4 to 8 with a temperature. scratch->maxima are those of `logits`.
   int32_t Multinomial(std::span<const float> logits, SamplerScratch* scratch) const;
-  // Steps 4 to 7 for a row of which only the candidates can remain.
+  // Steps 5 to 8 for a row of which only the candidates can remain.
   int32_t SampleCandidates(const SampleResult& result, SamplerScratch* scratch) const;
   void KeepTopK(std::vector<SamplerScratch::Candidate>* candidates) const;
   float InverseTemperature() const;

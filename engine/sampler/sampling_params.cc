@@ -60,6 +60,20 @@ Status CheckChoices(const GenerateParams& params) {
   return Status();
 }
 
+Status CheckGrammar(const GenerateParams& params, bool has_tokenizer) {
+  if (!params.grammar) return Status();
+  if (!has_tokenizer) {
+    return FailedPrecondition("structured_output: needs a tokenizer, and this model has none")
+        .WithReason(Reason::kTokenizerMissing);
+  }
+  PS_RETURN_IF_ERROR(
+      CheckSize("structured_output", params.grammar->text.size(), kMaxGrammarBytes, "bytes"));
+  PS_RETURN_IF_ERROR(CheckCount("max_tokens", params.max_tokens, 0, kMaxGrammarTokens));
+  if (!params.ignore_eos) return Status();
+  return InvalidArgument(
+      "ignore_eos: expected false with structured_output: EOS ends an output that is complete");
+}
+
 }  // namespace
 
 Status ValidateSampling(const SamplingParams& params, int vocab_size) {
@@ -116,6 +130,7 @@ Status ValidateGenerate(const GenerateParams& params, int vocab_size, int32_t ma
     return InvalidArgument("logprobs_from: expected with echo and logprobs only");
   }
   PS_RETURN_IF_ERROR(CheckCount("draft_tokens", params.draft_tokens, 0, kMaxDraftTokens));
+  PS_RETURN_IF_ERROR(CheckGrammar(params, has_tokenizer));
   return CheckChoices(params);
 }
 

@@ -24,6 +24,10 @@ inline constexpr int kMaxChoices = 64;
 // has ended.
 inline constexpr int64_t kMaxRankedTokens = 1 << 20;
 inline constexpr int kMaxDraftTokens = 64;
+// Limit of GrammarSource::text in bytes.
+inline constexpr size_t kMaxGrammarBytes = size_t{128} << 10;
+// Limit of max_tokens of an output with a grammar: the grammar's process remembers all of it.
+inline constexpr int32_t kMaxGrammarTokens = 1 << 15;
 
 Status ValidateSampling(const SamplingParams& params, int vocab_size);
 

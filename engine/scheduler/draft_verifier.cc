@@ -33,7 +33,7 @@ std::optional<SampledToken> DraftVerifier::TakeSampled() {
   SampledToken sampled = std::move(sampled_.front());
   sampled_.pop_front();
   ++taken_;
-  if (sampled.token.ok() && length_.max() > 0) unseen_.push_back(*sampled.token);
+  if (sampled.token.ok()) Note(*sampled.token);
   return sampled;
 }
 
@@ -41,13 +41,13 @@ int64_t DraftVerifier::EndStep(int64_t n) {
   int64_t accepted = n;
   if (!segment_.empty()) {
     // A row that is not finite yields no token; the first token of the segment is accepted anyway.
-    accepted = std::max<int64_t>(taken_, 1);
+    accepted = std::max<int64_t>(taken_ + (late_ ? 1 : 0), 1);
     length_.OnStep(n - 1, accepted - 1);
     if (n > 1) context_.observer->OnDraft(n - 1, accepted - 1);
   }
   sampled_.clear();
   taken_ = 0;
-  diverged_ = false;
+  diverged_ = late_ = false;
   return accepted;
 }
 

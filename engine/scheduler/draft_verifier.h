@@ -43,16 +43,26 @@ class DraftVerifier {
   // Adds the token that was sampled from row `row` of the segment, or from the last row of the
   // prompt.
   void OnSampled(int64_t row, SampledToken sampled);
+  // The row after those of OnSampled is not sampled in this step: its token comes later, by
+  // OnSampledLate. Later rows are not sampled.
+  void OnLate() { diverged_ = late_ = true; }
+  // The step has ended.
+  void OnSampledLate(int32_t token) { Note(token); }
   // Whether the token of an earlier row differs from the draft, so that later rows are not sampled.
   bool diverged() const { return diverged_; }
   // Removes and returns the next sampled token, in order of rows; nullopt after the last. The token
   // becomes part of the output.
   std::optional<SampledToken> TakeSampled();
   // Ends a step of n tokens. Returns how many tokens of the segment are accepted: at least one, and
-  // all n of a step of the prompt.
+  // all n of a step of the prompt. A row that is late accepts the tokens up to its own.
   int64_t EndStep(int64_t n);
 
  private:
+  // Keeps a token of the output for the drafter.
+  void Note(int32_t token) {
+    if (length_.max() > 0) unseen_.push_back(token);
+  }
+
   const SequenceContext& context_;
   DraftLength length_;
   std::unique_ptr<Drafter> drafter_;  // made for the first draft
@@ -62,6 +72,7 @@ class DraftVerifier {
   std::deque<SampledToken> sampled_;
   int64_t taken_ = 0;
   bool diverged_ = false;
+  bool late_ = false;
 };
 
 }  // namespace polysketch

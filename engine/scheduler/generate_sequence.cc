@@ -9,6 +9,11 @@
 namespace polysketch {
 namespace {
 
+// How long a step waits for a mask that is not there when its logits are.
+constexpr std::chrono::milliseconds kMaskPatience{5};
+// How long a migration waits for one.
+constexpr std::chrono::milliseconds kMigrationPatience{500};
+
 bool Resumes(const GenerateRequest& request) {
   return request.start != nullptr && request.start->generation.has_value();
 }
@@ -65,6 +70,7 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
       past_(request.start.get(), Resumes(request) ? std::span<const int32_t>() : request.prompt,
             context.vocab_size),
       sampler_(NewSampler(generation_, past_.history(), context.vocab_size)),
+      grammar_(std::move(request.grammar)),
       echo_(params(), EchoStart(request), ScoredFrom(request)),
       drafts_(context, params().draft_tokens.value_or(context.draft_tokens)),
       text_(context.tokenizer, params()) {
@@ -79,6 +85,7 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
     const TokenHistory before = start == nullptr ? TokenHistory() : start->history;
     text_.Start(params().echo ? before : past_.history());
   }
+  StartMasks();
   if (params().best_of > 1) {
     Group(params().n, params().best_of, generation_.choices);
     forks_due_ = true;
@@ -97,11 +104,22 @@ GenerateSequence::GenerateSequence(const GenerateSequence& parent, int choice)
       client_start_(parent.client_start_),
       past_(parent.past_),
       sampler_(NewSampler(generation_, past_.history(), context().vocab_size)),
+      grammar_(parent.grammar_),
       echo_(params(), input_size(), input_size()),  // the first choice returns the prompt
       drafts_(context(), params().draft_tokens.value_or(context().draft_tokens)),
       text_(context().tokenizer, params()),
       processed_(parent.processed_) {
   text_.Start(past_.history());
+  StartMasks();
+}
+
+void GenerateSequence::StartMasks() {
+  if (grammar_ == nullptr) return;
+  bool begins_text = context().tokenizer->StripsLeadingSpace();
+  past_.history().seen.ForEach(
+      [&](int32_t token) { begins_text &= context().tokenizer->IsControl(token); });
+  masks_.emplace(grammar_, begins_text);
+  for (const int32_t token : generation_.output) masks_->Accept(token);
 }
 
 Status GenerateSequence::Begin(SequenceState* state) {
@@ -138,6 +156,8 @@ int64_t GenerateSequence::ReadyTokens(int64_t max_drafts) {
     const int64_t end = prefix_ ? prefix_->SegmentEnd(processed_, prefill_size()) : prefill_size();
     return end - processed_;
   }
+  if (late_ && (!SampleLate(std::chrono::milliseconds(0)) || ended())) return 0;
+  if (masks_) max_drafts = std::min(max_drafts, masks_->max_rows() - 1);
   // A step samples one token after those of its segment that are accepted.
   const int64_t left = generation_.max_tokens - generation_.generated;
   drafts_.Propose(last_token_, past_.input(), std::min(max_drafts, left - 1));
@@ -158,8 +178,15 @@ OutputRows GenerateSequence::OutputRowsOf(int64_t n) const {
   return samples ? OutputRows::kLast : OutputRows::kNone;
 }
 
+void GenerateSequence::PrepareRows(int64_t n) {
+  const bool samples = decoding() || processed_ + n == input_size();
+  if (!masks_ || !samples || generation_.max_tokens == 0) return;
+  masks_->Begin(decoding() ? drafts_.segment().subspan(1, static_cast<size_t>(n - 1))
+                           : std::span<const int32_t>());
+}
+
 bool GenerateSequence::MakeSampleQuery(int64_t row, SampleQuery* query) const {
-  if (IsInputRow(row) || generation_.max_tokens == 0 || needs_log_sum_exp()) return false;
+  if (IsInputRow(row) || generation_.max_tokens == 0 || needs_log_sum_exp() || masks_) return false;
   // The token of a row is used only if all draft tokens before it are sampled too.
   return sampler_.MakeQuery(decoding() ? row : 0, query);
 }
@@ -167,10 +194,44 @@ bool GenerateSequence::MakeSampleQuery(int64_t row, SampleQuery* query) const {
 void GenerateSequence::SampleRow(int64_t row, std::span<const float> logits, float log_sum_exp,
                                  const SampleResult* result, SamplerScratch* scratch) {
   if (IsInputRow(row) || generation_.max_tokens == 0 || drafts_.diverged()) return;
+  if (masks_) {
+    const auto patience = was_late_ ? std::chrono::milliseconds(0) : kMaskPatience;
+    const auto mask = masks_->Await(MaskRow(row), patience);
+    was_late_ = !mask;
+    if (mask) {
+      drafts_.OnSampled(row, SampleMasked(*mask, logits, log_sum_exp, scratch));
+    } else {
+      late_ = {MaskRow(row), !decoding(), {logits.begin(), logits.end()}, log_sum_exp};
+      drafts_.OnLate();
+    }
+    return;
+  }
   SampledToken sampled{
-      result == nullptr ? sampler_.Sample(logits, scratch) : sampler_.Sample(*result, scratch), {}};
+      result == nullptr ? sampler_.Sample(logits, {}, scratch) : sampler_.Sample(*result, scratch),
+      {}};
   if (params().logprobs) sampled.top = TopLogprobs(logits, log_sum_exp, *params().logprobs);
   drafts_.OnSampled(row, std::move(sampled));
+}
+
+SampledToken GenerateSequence::SampleMasked(const Result<TokenMask>& mask,
+                                            std::span<const float> logits, float log_sum_exp,
+                                            SamplerScratch* scratch) {
+  if (!mask.ok()) return {mask.status(), {}};
+  SampledToken sampled{sampler_.Sample(logits, *mask, scratch), {}};
+  if (params().logprobs) sampled.top = TopLogprobs(logits, log_sum_exp, *params().logprobs);
+  return sampled;
+}
+
+bool GenerateSequence::SampleLate(std::chrono::milliseconds patience) {
+  const auto mask = masks_->Await(late_->mask_row, patience);
+  if (!mask) return false;
+  const LateRow row = *std::exchange(late_, std::nullopt);
+  SamplerScratch scratch;
+  SampledToken sampled = SampleMasked(*mask, row.logits, row.log_sum_exp, &scratch);
+  if (sampled.token.ok()) drafts_.OnSampledLate(*sampled.token);
+  if (row.first_token) FinishPrefill();
+  Emit(std::move(sampled), row.logits, row.log_sum_exp);
+  return true;
 }
 
 void GenerateSequence::OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) {
@@ -244,6 +305,10 @@ void GenerateSequence::Emit(SampledToken sampled, std::span<const float> logits,
   last_token_ = *sampled.token;
   ++generation_.generated;
   past_.Append(last_token_);
+  if (masks_) {
+    masks_->Accept(last_token_);
+    generation_.output.push_back(last_token_);
+  }
 
   TokenEvent event;
   event.token = last_token_;
@@ -274,6 +339,7 @@ std::optional<ProgressEvent> GenerateSequence::Progress() const {
 
 bool GenerateSequence::Migrate() {
   if (!migrates_) return false;
+  if (late_ && !SampleLate(kMigrationPatience)) return false;
   End(FinishReason::kMigrated, Status());
   return true;
 }

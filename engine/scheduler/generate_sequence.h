@@ -2,7 +2,10 @@
 //
 // This class decides the order of the work; its members do the work: Continuation (the state it
 // started from, and the snapshots that continue it), PrefixPlan (prefix cache), PromptEcho,
-// Sampler, DraftVerifier, OutputText (characters, stop strings).
+// Sampler, DraftVerifier, TokenMasks (grammar), OutputText (characters, stop strings).
+//
+// With a grammar, a row whose mask is late keeps its logits; its token is sampled, between two steps,
+// once the mask is there. Other sequences never wait for it.
 //
 // End conditions of a generated token, in this order: EOS (unless ignore_eos) and stop ids end with
 // kStop, and their text is left out unless include_stop_in_output; a stop string ends with kStop;
@@ -16,11 +19,13 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "engine/grammar/token_masks.h"
 #include "engine/prefix_cache/prefix_plan.h"
 #include "engine/scheduler/continuation.h"
 #include "engine/scheduler/draft_verifier.h"
@@ -38,6 +43,7 @@ class GenerateSequence : public Sequence {
                    int64_t max_tokens, uint64_t seed, std::shared_ptr<EventStream> stream);
 
   int64_t ReadyTokens(int64_t max_drafts) override;
+  bool awaits_mask() const override { return late_.has_value(); }
   bool decoding() const override { return processed_ >= input_size(); }
   int64_t UnprocessedInput() const override {
     return std::max<int64_t>(0, input_size() - processed_);
@@ -51,6 +57,7 @@ class GenerateSequence : public Sequence {
   bool needs_log_sum_exp() const override {
     return params().logprobs.has_value() || (group() != nullptr && group()->ranked());
   }
+  void PrepareRows(int64_t n) override;
   bool MakeSampleQuery(int64_t row, SampleQuery* query) const override;
   void SampleRow(int64_t row, std::span<const float> logits, float log_sum_exp,
                  const SampleResult* result, SamplerScratch* scratch) override;
@@ -90,6 +97,14 @@ class GenerateSequence : public Sequence {
   void FinishPrefill();
   // Ends after a logit that is not finite, with `status` or as the error of the client's state.
   void EndBy(const Status& status);
+  // Starts the output's way through its grammar; does nothing without one.
+  void StartMasks();
+  // Index of the mask of a row of the step.
+  int64_t MaskRow(int64_t row) const { return decoding() ? row : 0; }
+  SampledToken SampleMasked(const Result<TokenMask>& mask, std::span<const float> logits,
+                            float log_sum_exp, SamplerScratch* scratch);
+  // Samples the row whose mask was late. Returns false while the mask is not there.
+  bool SampleLate(std::chrono::milliseconds patience);
   // Makes a sampled token part of the output.
   void Emit(SampledToken sampled, std::span<const float> logits, float log_sum_exp);
   Generation SaveGeneration() const;
@@ -100,7 +115,9 @@ class GenerateSequence : public Sequence {
   const bool client_start_;  // GenerateRequest::client_start
   Continuation past_;
   Sampler sampler_;
-  std::optional<PrefixPlan> prefix_;  // unset for a sequence that follows a snapshot
+  std::shared_ptr<const Grammar> grammar_;  // null: none
+  std::optional<TokenMasks> masks_;         // set with grammar_
+  std::optional<PrefixPlan> prefix_;        // unset for a sequence that follows a snapshot
   PromptEcho echo_;
   DraftVerifier drafts_;
   OutputText text_;
@@ -109,6 +126,15 @@ class GenerateSequence : public Sequence {
   int64_t processed_ = 0;   // tokens in the state, less those of the state it started from
   int32_t last_token_ = 0;  // sampled, not yet processed
   std::optional<Clock::time_point> last_token_time_;
+  // A row whose mask was late. Its segment is processed, its token is not sampled.
+  struct LateRow {
+    int64_t mask_row;
+    bool first_token;  // the row follows the prompt
+    std::vector<float> logits;
+    float log_sum_exp;
+  };
+  std::optional<LateRow> late_;
+  bool was_late_ = false;                     // the last mask: the next is not waited for
   std::shared_ptr<const Snapshot> snapshot_;  // at the end, for a continuation
 };
 

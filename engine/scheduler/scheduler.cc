@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace polysketch {
+namespace {
+
+// How often a late mask is looked for while nothing else is to be done.
+constexpr std::chrono::milliseconds kMaskInterval{1};
+
+}  // namespace
 
 Scheduler::Scheduler(LanguageModel* model, const SequenceContext& context,
                      const SchedulerOptions& options)
@@ -94,6 +100,7 @@ Clock::time_point Scheduler::StallDeadline(const Sequence& sequence) const {
 Clock::time_point Scheduler::NextDeadline() const {
   Clock::time_point earliest = Clock::time_point::max();
   ForEach([&](const Sequence& sequence) {
+    if (sequence.awaits_mask()) earliest = std::min(earliest, context_.now() + kMaskInterval);
     earliest = std::min({earliest, sequence.deadline(), StallDeadline(sequence)});
   });
   return earliest;

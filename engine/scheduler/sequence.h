@@ -69,6 +69,8 @@ class Sequence {
   virtual bool decoding() const = 0;
   // The time since which the sequence waits for input; nullopt while it does not wait.
   virtual std::optional<Clock::time_point> starved_since() const { return std::nullopt; }
+  // Whether the sequence waits for the mask of its grammar: ReadyTokens is to be called again soon.
+  virtual bool awaits_mask() const { return false; }
   // Number of known input tokens that are not processed yet.
   virtual int64_t UnprocessedInput() const = 0;
   // Number of tokens, as far as known, for which the state needs memory.
@@ -83,6 +85,8 @@ class Sequence {
   // The rows of the segment whose logits the sequence needs.
   virtual OutputRows OutputRowsOf(int64_t n) const = 0;
   virtual bool needs_log_sum_exp() const = 0;
+  // Called when the step begins: starts the work that other threads do beside it.
+  virtual void PrepareRows(int64_t /*n*/) {}
   // If the model samples rows: makes the query for row `row`. Returns false if the sequence needs
   // the logits of the row.
   virtual bool MakeSampleQuery(int64_t /*row*/, SampleQuery* /*query*/) const { return false; }

@@ -31,6 +31,7 @@ void StepExecutor::Run(std::span<const ScheduledSegment> batch) {
     batch_.Add(state, sequence->NextTokens(tokens), needed);
     sequence->OnStepBegins(tokens);
     if (needed == OutputRows::kNone) continue;
+    sequence->PrepareRows(tokens);
     for (int64_t i = needed == OutputRows::kAll ? 0 : tokens - 1; i < tokens; ++i) {
       rows_.push_back({sequence, i});
     }

@@ -84,6 +84,12 @@ Status CheckGeneration(const Generation& generation, int64_t pending,
     return InvalidArgument("snapshot: logprob_sum: expected a number, found ",
                            generation.logprob_sum);
   }
+  const int64_t output = generation.params.grammar ? generation.generated : 0;
+  if (std::ssize(generation.output) != output) {
+    return InvalidArgument("snapshot: output: expected ", output, " tokens, found ",
+                           generation.output.size());
+  }
+  PS_RETURN_IF_ERROR(CheckTokens("output", generation.output, limits.vocab_size));
   PS_RETURN_IF_ERROR(CheckChoices(generation));
   PS_RETURN_IF_ERROR(CheckCounts(generation, limits.vocab_size));
   StopMatcher matcher(generation.params.stop, generation.params.include_stop_in_output);

@@ -20,7 +20,7 @@ void Visit(Fields& fields, G& g) {
          g.logprob_sum, g.session, g.session_tokens, g.held, g.decoder.at_start, g.decoder.pending);
 }
 
-// Written after the other fields if best_of > 1 or scored_from > 0.
+// Written after the other fields if best_of > 1, scored_from > 0 or there is a grammar.
 template <typename Fields, typename G>
 void VisitChoices(Fields& fields, G& g) {
   fields(g.params.n, g.params.best_of);
@@ -32,9 +32,12 @@ void VisitChoices(Fields& fields, G& g) {
 std::string GenerationBytes(const Generation& generation) {
   FieldWriter fields;
   Visit(fields, generation);
-  const bool scored_later = generation.scored_from > 0;
+  const std::optional<GrammarSource>& grammar = generation.params.grammar;
+  const bool scored_later = generation.scored_from > 0 || grammar;
   if (generation.params.best_of > 1 || scored_later) VisitChoices(fields, generation);
   if (scored_later) fields(generation.scored_from);
+  if (grammar)
+    fields(static_cast<uint8_t>(grammar->kind), grammar->text, grammar->compact, generation.output);
   return std::move(fields).Take();
 }
 
@@ -42,11 +45,20 @@ Result<Generation> ReadGeneration(std::string_view bytes) {
   FieldReader fields(bytes);
   Generation generation;
   Visit(fields, generation);
-  const GenerateParams& params = generation.params;
-  if (fields.ok() && !fields.Finished()) {
+  GenerateParams& params = generation.params;
+  const auto more = [&] { return fields.ok() && !fields.Finished(); };
+  if (more()) {
     VisitChoices(fields, generation);
-    const bool scored_later = fields.ok() && !fields.Finished();
+    const bool scored_later = more();
     if (scored_later) fields(generation.scored_from);
+    if (more()) {
+      uint8_t kind = 0;
+      GrammarSource& grammar = params.grammar.emplace();
+      fields(kind, grammar.text, grammar.compact, generation.output);
+      if (kind > static_cast<uint8_t>(GrammarSource::Kind::kEbnf))
+        return DataLoss("snapshot: generation: expected a kind of grammar, found ", kind);
+      grammar.kind = static_cast<GrammarSource::Kind>(kind);
+    }
     if ((params.best_of < 2 && !scored_later) || generation.choices.size() > kMaxChoices) {
       return DataLoss("snapshot: generation: expected 2 to ", kMaxChoices, " choices, found ",
                       generation.choices.size(), " of ", params.best_of);

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/logging.h"
 #include "engine/store/open_state_store.h"
 #include "engine/store/state_key.h"
@@ -26,21 +27,6 @@ constexpr std::string_view kTemporary = ".new-";
 constexpr std::chrono::hours kStaleTemporary{1};
 // Minimum time between two counts of the files of a full store.
 constexpr std::chrono::seconds kCountInterval{1};
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  bool ok() const { return fd_ >= 0; }
-
- private:
-  const int fd_;
-};
 
 // The status of errno. Clients read it, so it names no folder of the server.
 Status Failed(const char* what, const fs::path& path) {

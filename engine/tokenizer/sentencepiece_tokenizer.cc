@@ -212,6 +212,7 @@ class SentencePieceTokenizer : public Tokenizer {
   int vocab_size() const override { return static_cast<int>(pieces_.size()); }
   int bos_id() const override { return first_.bos_id(); }
   int eos_id() const override { return first_.eos_id(); }
+  int unk_id() const override { return first_.unk_id(); }
 
   Result<std::vector<int32_t>> Encode(std::string_view text) const override {
     IncrementalEncoder encoder(this);

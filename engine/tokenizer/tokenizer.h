@@ -28,6 +28,8 @@ class Tokenizer {
   virtual int vocab_size() const = 0;
   virtual int bos_id() const = 0;  // -1: none
   virtual int eos_id() const = 0;  // -1: none
+  // The piece of characters that the vocabulary lacks; -1: none.
+  virtual int unk_id() const { return -1; }
   // Returns the ids of a text, without BOS or EOS. A control piece spelled in the text ("<s>") is
   // text and never becomes a control id. INVALID_ARGUMENT for text that is not UTF-8 (with the byte
   // offset).

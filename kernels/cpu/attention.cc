@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/half.h"
 #include "kernels/cpu/backend.h"
+#include "kernels/quantize.h"
 
 // These build on one another, in this order.
 // clang-format off
@@ -19,6 +20,9 @@
 #include "kernels/cpu/attention_decay.h"
 #include "kernels/cpu/attention_near.h"
 #include "kernels/cpu/attention_far.h"
+#include "kernels/cpu/integer_tile.h"
+#include "kernels/cpu/attention_far_bytes.h"
+#include "kernels/cpu/attention_near_bytes.h"
 // clang-format on
 
 namespace {
@@ -65,8 +69,9 @@ void WriteOutput(const HeadRows& rows, int64_t row, int count, const float* sums
 
 // A thread's memory for a head, in floats.
 struct RecurrentScratch {
-  float *state, *keys, *values;  // 16-bit arrays of the state, widened
+  float *state, *keys, *values;  // arrays of the state, widened
   float *phi, *sums, *scores, *fold;
+  IntegerRows words = {};  // byte_copy(): features, queries or weights as integers
 
   // With null memory, only computes the size.
   RecurrentScratch(const AttentionSpec& spec, const HeadLayout& layout, float* memory) {
@@ -77,14 +82,20 @@ struct RecurrentScratch {
       size += floats;
       return part;
     };
-    state = next(narrow ? features * layout.padded_dim : 0);
-    keys = next(narrow && spec.mixed() ? spec.near_dim() * layout.padded_block : 0);
-    values = next(narrow ? spec.block * layout.padded_dim : 0);
+    // Bytes are widened to 16 bits only, in pairs.
+    state = next(narrow ? (features + 1) * layout.padded_dim : 0);
+    keys = next(narrow && spec.mixed() ? (spec.near_dim() + 1) * layout.padded_block : 0);
+    values = next(narrow ? (spec.block + 1) * layout.padded_dim : 0);
     phi = next(kQueryTile * features);
     sums = next(kQueryTile * layout.padded_dim);
     scores = next(kQueryTile * layout.padded_block);
     fold = next(kFoldFeatures * (layout.padded_block + layout.padded_dim) +
                 (spec.decay_gate ? layout.padded_block : 0));
+    if (!spec.byte_copy()) return;
+    words.stride =
+        std::max({RoundUpToLanes(features), RoundUpToLanes(spec.near_dim()), layout.padded_block});
+    words.scales = next(kLanes);
+    words.words = reinterpret_cast<int16_t*>(next(kQueryTile * words.stride / 2));
   }
 
   int64_t size = 0;
@@ -122,7 +133,12 @@ void FarTile(const HeadRows& rows, const HeadState& state, const float* wide, in
     }
   }
   FeatureDots(scratch.phi, count, state.z, features, denominators);
-  ReadState(spec, rows.layout, state, wide, scratch.phi, features, count, scratch.sums);
+  if (spec.byte_copy()) {
+    ReadCopy(spec, rows.layout, state, reinterpret_cast<const int16_t*>(wide), scratch.phi, count,
+             scratch.words, scratch.sums);
+  } else {
+    ReadState(spec, rows.layout, state, wide, scratch.phi, features, count, scratch.sums);
+  }
 }
 
 // The rows of a segment that are in one block. Their keys and values are in the block already.
@@ -146,11 +162,10 @@ float WeighNearRow(const NearWeight& weight, const HeadState& state, int64_t off
   return ReduceAdd(lanes);
 }
 
-// wide: S as float32, or null to read its upper plane.
-template <typename Key, typename Value>
+// wide: what is read of S, widened to float32 (kQ8: to 16-bit integers), or null to read it as it is.
+template <typename Block>
 void BlockQueries(const HeadRows& rows, const HeadState& state, const SegmentInBlock& run,
-                  const NearBlock<Key, Value>& block, const float* wide,
-                  const RecurrentScratch& scratch) {
+                  const Block& block, const float* wide, const RecurrentScratch& scratch) {
   const AttentionSpec& spec = rows.spec;
   const HeadLayout& layout = rows.layout;
   const NearWeight weight = NearWeight::Of(spec);
@@ -217,6 +232,50 @@ void NarrowBlockQueries(const HeadRows& rows, const HeadState& state, const Segm
   }
 }
 
+int16_t* Words(float* data) { return reinterpret_cast<int16_t*>(data); }
+
+// Element: int8_t, or int16_t for widened ones.
+template <typename Element>
+void ByteBlockQueries(const HeadRows& rows, const HeadState& state, const SegmentInBlock& run,
+                      const Element* keys, const Element* values, const float* wide,
+                      const RecurrentScratch& scratch) {
+  const AttentionSpec& spec = rows.spec;
+  const int64_t bp = rows.layout.padded_block, dp = rows.layout.padded_dim;
+  const int64_t tokens = run.block_offset + run.count;
+  const Readahead after_values{values + (tokens + 1) / 2 * 2 * dp, rows.next};
+  if (!spec.mixed()) {
+    const FloatKeys far_keys{{state.far_keys, spec.near_dim()}};
+    const ByteBlock<FloatKeys, Element> block{
+        far_keys, bp, values, state.value_scales, dp, after_values, scratch.words};
+    return BlockQueries(rows, state, run, block, wide, scratch);
+  }
+  const int64_t pairs = (spec.near_dim() + 1) / 2, panels = (tokens + kKeyPanel - 1) / kKeyPanel;
+  const Readahead after_keys{keys + KeyPairIndex(pairs, 0, panels * kKeyPanel), values};
+  const IntegerKeys<Element> near_keys{{keys, pairs, after_keys}, state.key_scales};
+  const ByteBlock<IntegerKeys<Element>, Element> block{
+      near_keys, bp, values, state.value_scales, dp, after_values, scratch.words};
+  BlockQueries(rows, state, run, block, wide, scratch);
+}
+
+void ByteQueries(const HeadRows& rows, const HeadState& state, const SegmentInBlock& run,
+                 const RecurrentScratch& scratch) {
+  const AttentionSpec& spec = rows.spec;
+  const int64_t bp = rows.layout.padded_block, dp = rows.layout.padded_dim;
+  if (run.count < kWidenQueries) {
+    return ByteBlockQueries(rows, state, run, state.key_bytes, state.value_bytes, nullptr, scratch);
+  }
+  if (run.has_past) {
+    WidenPairs(state.copy, (spec.features() + 1) / 2 * 2 * dp, Words(scratch.state));
+  }
+  if (spec.mixed()) {
+    WidenPairs(state.key_bytes, (spec.near_dim() + 1) / 2 * 2 * bp, Words(scratch.keys));
+  }
+  const int64_t tokens = run.block_offset + run.count;
+  WidenPairs(state.value_bytes, (tokens + 1) / 2 * 2 * dp, Words(scratch.values));
+  ByteBlockQueries<int16_t>(rows, state, run, Words(scratch.keys), Words(scratch.values),
+                            scratch.state, scratch);
+}
+
 void FoldHead(const HeadRows& rows, const HeadState& state, const RecurrentScratch& scratch) {
   const float* values = state.values;
   if (rows.spec.narrow_block()) {
@@ -224,6 +283,7 @@ void FoldHead(const HeadRows& rows, const HeadState& state, const RecurrentScrat
     values = scratch.values;
   }
   FoldBlock(rows.spec, rows.layout, state, values, scratch.fold);
+  if (rows.spec.byte_copy()) MakeCopy(rows.spec, rows.layout, state, scratch.fold);
 }
 
 void AppendRun(const HeadRows& rows, const HeadState& state, const SegmentInBlock& run) {
@@ -235,6 +295,16 @@ void AppendRun(const HeadRows& rows, const HeadState& state, const SegmentInBloc
   if (!rows.spec.narrow_block()) {
     AppendToBlock(rows, run.row, run.count, run.block_offset, state.near_keys, far_keys,
                   state.values);
+  } else if (rows.spec.mixed() && rows.spec.byte_copy()) {
+    const int dim = rows.spec.near_dim();
+    for (int64_t i = 0; i < run.count; ++i) {
+      const int64_t token = run.block_offset + i;
+      StoreRow(rows.Near(rows.input.near_k, run.row + i), dim, Bf16(state.near_keys) + token * dim);
+      StoreRow(rows.Value(run.row + i), rows.spec.head_dim,
+               Bf16(state.values) + token * rows.layout.padded_dim);
+    }
+    AppendKeys(rows.Far(rows.input.far_k, run.row), rows.far_stride(), run.count,
+               rows.spec.far_dim(), run.block_offset, far_keys);
   } else if (rows.spec.mixed()) {
     AppendToBlock(rows, run.row, run.count, run.block_offset, Bf16(state.near_keys), far_keys,
                   Bf16(state.values));
@@ -242,13 +312,24 @@ void AppendRun(const HeadRows& rows, const HeadState& state, const SegmentInBloc
     AppendToBlock(rows, run.row, run.count, run.block_offset, state.far_keys, far_keys,
                   Bf16(state.values));
   }
+  if (rows.spec.byte_copy()) {
+    MakeBlockBytes(rows.spec, rows.layout, state, run.block_offset, run.count);
+  }
+}
+
+// Makes what is read of a state that was loaded: S, if there is one, and the block buffer.
+void RefreshBytes(const HeadRows& rows, const HeadState& state, int64_t position, float* scratch) {
+  if (rows.spec.HasFarState(position)) MakeCopy(rows.spec, rows.layout, state, scratch);
+  MakeBlockBytes(rows.spec, rows.layout, state, 0, rows.spec.BufferedTokens(position));
 }
 
 void RecurrentHead(const HeadRows& rows, int layer, const Segment& segment, float* memory) {
   const AttentionSpec& spec = rows.spec;
   const RecurrentScratch scratch(spec, rows.layout, memory);
-  const HeadState state = static_cast<RecurrentState*>(segment.state)->Head(layer, rows.head);
+  auto* states = static_cast<RecurrentState*>(segment.state);
+  const HeadState state = states->Head(layer, rows.head);
   const int64_t position = segment.state->position();
+  if (states->TakeStaleCopy(layer, rows.head)) RefreshBytes(rows, state, position, scratch.fold);
   for (int64_t row = 0; row < segment.rows;) {
     const int64_t token = position + row;
     const int64_t offset = token % spec.block;
@@ -256,7 +337,9 @@ void RecurrentHead(const HeadRows& rows, int layer, const Segment& segment, floa
                              offset, token >= spec.block};
     if (offset == 0 && run.has_past) FoldHead(rows, state, scratch);
     AppendRun(rows, state, run);
-    if (spec.narrow_block()) {
+    if (spec.byte_copy()) {
+      ByteQueries(rows, state, run, scratch);
+    } else if (spec.narrow_block()) {
       NarrowBlockQueries(rows, state, run, scratch);
     } else {
       const NearBlock<float, float> block{{state.near_keys, spec.near_dim()},
@@ -347,24 +430,37 @@ void CachedHead(const HeadRows& rows, int layer, const Segment& segment, float* 
   }
 }
 
+// Where a decode step starts to read a head.
+const float* FarStart(const AttentionSpec& spec, const HeadState& state) {
+  return spec.byte_copy() ? state.z : state.s;
+}
+
 // Prefetches the cache lines that a decode step of a head writes, one in each row of the keys,
 // whose misses would follow one another, and the start of each array that it reads front to back.
 void PrefetchHead(const AttentionSpec& spec, const HeadState& state, int64_t block_offset) {
-  const auto prefetch_start = [](const float* data, int bytes) {
-    for (int i = 0; i < bytes; i += 64) {
-      __builtin_prefetch(reinterpret_cast<const char*>(data) + i);
-    }
+  const auto prefetch_start = [](const void* data, int bytes) {
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(data) + i);
   };
-  prefetch_start(state.s, 2048);
-  prefetch_start(state.near_keys, 1024);
-  prefetch_start(state.values, 1024);
+  prefetch_start(FarStart(spec, state), 2048);
+  prefetch_start(spec.byte_copy() ? static_cast<const void*>(state.key_bytes) : state.near_keys,
+                 1024);
+  prefetch_start(spec.byte_copy() ? static_cast<const void*>(state.value_bytes) : state.values,
+                 1024);
   if (spec.decay_gate) prefetch_start(state.decay_sums, 1024);
-  const auto prefetch_column = [&](float* keys, int dim, int width) {
-    char* column = reinterpret_cast<char*>(keys) + KeyIndex(dim, 0, block_offset) * width;
+  const auto prefetch_column = [&](void* keys, int dim, int width) {
+    char* column = static_cast<char*>(keys) + KeyIndex(dim, 0, block_offset) * width;
     for (int i = 0; i < dim; ++i) __builtin_prefetch(column + i * kKeyPanel * width, 1);
   };
   prefetch_column(state.far_keys, spec.far_dim(), 4);
-  if (spec.mixed()) prefetch_column(state.near_keys, spec.near_dim(), spec.narrow_block() ? 2 : 4);
+  if (!spec.mixed()) return;
+  if (spec.byte_copy()) {
+    prefetch_column(state.key_bytes, (spec.near_dim() + 1) / 2, 2);
+    const int64_t dp = HeadLayout(spec).padded_dim;
+    prefetch_start(Bf16(state.near_keys) + block_offset * spec.near_dim(), 2 * spec.near_dim());
+    prefetch_start(Bf16(state.values) + block_offset / 2 * 2 * dp, static_cast<int>(4 * dp));
+  } else {
+    prefetch_column(state.near_keys, spec.near_dim(), spec.narrow_block() ? 2 : 4);
+  }
 }
 
 // Computes heads [first, last), counted over all segments.
@@ -378,8 +474,13 @@ void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int lay
     auto* state = static_cast<RecurrentState*>(segments[following / spec.heads].state);
     const HeadState next = state->Head(layer, static_cast<int>(following % spec.heads));
     if (following > i) PrefetchHead(spec, next, state->position() % spec.block);
-    const HeadRows rows{spec, layout, input, static_cast<int>(i % spec.heads), segment.first_row,
-                        out,  next.s};
+    const HeadRows rows{spec,
+                        layout,
+                        input,
+                        static_cast<int>(i % spec.heads),
+                        segment.first_row,
+                        out,
+                        FarStart(spec, next)};
     RecurrentHead(rows, layer, segment, memory);
   }
 }

@@ -76,7 +76,7 @@ static void AddToState(const AttentionSpec& spec, const HeadLayout& layout, floa
                        const HeadState& state) {
   const int64_t begin = first * layout.padded_dim, size = count * layout.padded_dim;
   const V kept_v = Set1(kept);
-  if (spec.state_format == StateFormat::kF32) {
+  if (spec.state_format != StateFormat::kBf16) {
     float* s = state.s + begin;
     for (int64_t i = 0; i < size; i += kLanes) {
       Store(Fma(Load(s + i), kept_v, Load(sums + i)), s + i);

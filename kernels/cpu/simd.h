@@ -131,6 +131,8 @@ struct I {
 };
 PS_INLINE I IntZero() { return {_mm512_setzero_si512()}; }
 PS_INLINE I IntLoad(const void* p) { return {_mm512_loadu_si512(p)}; }
+PS_INLINE void IntStore(I a, void* p) { _mm512_storeu_si512(p, a.v); }
+PS_INLINE I IntAdd(I a, I b) { return {_mm512_add_epi32(a.v, b.v)}; }
 PS_INLINE I IntSub(I a, I b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 PS_INLINE V ToFloat(I a) { return {_mm512_cvtepi32_ps(a.v)}; }
 // The lower or upper four bits of every byte.
@@ -190,6 +192,31 @@ PS_INLINE void StoreBiasedBytes(V x, uint8_t* p) {
 PS_INLINE void StoreSignedBytes(V x, int8_t* p) {
   const __m512i q = _mm512_cvtps_epi32(x.v);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(q));
+}
+// Pairs of 16-bit integers in each lane. Widens 32 signed bytes to them.
+PS_INLINE I WidenBytes(const int8_t* p) {
+  return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+// Adds the two products of 16-bit integers in each lane, exactly.
+PS_INLINE I DotWords(I acc, I x, I w) {
+#if defined(PS_ISA_VNNI)
+  // Not the intrinsic, for the reason in DotBytes.
+  asm("vpdpwssd %2, %1, %0" : "+v"(acc.v) : "v"(x.v), "v"(w.v));
+  return acc;
+#else
+  return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(x.v, w.v))};
+#endif
+}
+// Nearest integers of a and b as pairs of signed bytes, a first; |a|, |b| <= 127.5.
+PS_INLINE void StoreBytePairs(V a, V b, int8_t* p) {
+  const __m512i low = _mm512_and_si512(_mm512_cvtps_epi32(a.v), _mm512_set1_epi32(0xff));
+  const __m512i pairs = _mm512_or_si512(low, _mm512_slli_epi32(_mm512_cvtps_epi32(b.v), 8));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(pairs));
+}
+// Nearest integers with 16 bits; |x| <= 32767.5.
+PS_INLINE void StoreSignedWords(V x, int16_t* p) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(x.v)));
 }
 
 #else  // AVX2
@@ -359,6 +386,14 @@ PS_INLINE I IntLoad(const void* p) {
   const auto* q = static_cast<const __m256i*>(p);
   return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
 }
+PS_INLINE void IntStore(I a, void* p) {
+  auto* q = static_cast<__m256i*>(p);
+  _mm256_storeu_si256(q, a.lo);
+  _mm256_storeu_si256(q + 1, a.hi);
+}
+PS_INLINE I IntAdd(I a, I b) {
+  return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
 PS_INLINE I IntSub(I a, I b) {
   return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
 }
@@ -417,6 +452,25 @@ PS_INLINE void StoreSignedBytes(V x, int8_t* p) {
   const __m128i bytes =
       _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+PS_INLINE I WidenBytes(const int8_t* p) {
+  const auto* q = reinterpret_cast<const __m128i*>(p);
+  return {_mm256_cvtepi8_epi16(_mm_loadu_si128(q)), _mm256_cvtepi8_epi16(_mm_loadu_si128(q + 1))};
+}
+PS_INLINE I DotWords(I acc, I x, I w) {
+  return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(x.lo, w.lo)),
+          _mm256_add_epi32(acc.hi, _mm256_madd_epi16(x.hi, w.hi))};
+}
+PS_INLINE __m256i BytePairs(__m256 a, __m256 b) {
+  const __m256i low = _mm256_and_si256(_mm256_cvtps_epi32(a), _mm256_set1_epi32(0xff));
+  return _mm256_or_si256(low, _mm256_slli_epi32(_mm256_cvtps_epi32(b), 8));
+}
+PS_INLINE void StoreBytePairs(V a, V b, int8_t* p) {
+  StoreWords16(BytePairs(a.lo, b.lo), BytePairs(a.hi, b.hi), reinterpret_cast<uint16_t*>(p));
+}
+PS_INLINE void StoreSignedWords(V x, int16_t* p) {
+  const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(words, 0xd8));
 }
 PS_INLINE __m256 LowerHalf(V a) { return a.lo; }
 PS_INLINE __m256 UpperHalf(V a) { return a.hi; }

@@ -40,13 +40,21 @@ void WalkHead(SavedValues* io, const AttentionSpec& spec, const HeadLayout& layo
   if (spec.HasFarState(position)) {
     uint16_t *upper = HalfWords(head.s), *lower = upper + spec.features() * dp;
     ForRows(spec.features(), d, dp, [&](int64_t offset, int64_t count) {
-      if (spec.state_format == StateFormat::kF32) return io->Floats(head.s + offset, count);
+      if (spec.state_format != StateFormat::kBf16) return io->Floats(head.s + offset, count);
       io->Planes(upper + offset, lower + offset, count);
     });
     io->Floats(head.z, spec.features());
   }
   WalkKeys(io, false, head.far_keys, spec.far_dim(), n);
-  if (spec.mixed()) WalkKeys(io, narrow, head.near_keys, spec.near_dim(), n);
+  if (spec.mixed() && spec.byte_copy()) {
+    for (int64_t row = 0; row < spec.near_dim(); ++row) {
+      for (int64_t t = 0; t < n; ++t) {
+        io->Bf16(HalfWords(head.near_keys) + t * spec.near_dim() + row, 1);
+      }
+    }
+  } else if (spec.mixed()) {
+    WalkKeys(io, narrow, head.near_keys, spec.near_dim(), n);
+  }
   ForRows(n, d, dp,
           [&](int64_t offset, int64_t count) { WalkRun(io, narrow, head.values, offset, count); });
   if (spec.decay_gate) io->Floats(head.decay_sums, n);
@@ -59,19 +67,30 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
       padded_block((spec.block + kKeyPanel - 1) / kKeyPanel * kKeyPanel) {
   const int64_t features = spec.features();
   z = features * padded_dim;
-  far_keys = z + RoundUp16(features);
+  column_scales = z + RoundUp16(features);
+  row_scales = column_scales + (spec.byte_copy() ? padded_dim : 0);
+  copy = row_scales + (spec.byte_copy() ? RoundUp16(features) : 0);
+  const int64_t pairs = (features + 1) / 2;
+  far_keys = copy + (spec.byte_copy() ? RoundUp16(pairs * padded_dim / 2) : 0);
   near_keys = far_keys + (spec.mixed() ? spec.far_dim() * padded_block : 0);
   const int64_t key_floats = spec.near_dim() * padded_block;
   const int64_t value_floats = spec.block * padded_dim;
   values = near_keys + (spec.narrow_block() && spec.mixed() ? key_floats / 2 : key_floats);
   decay_sums = values + (spec.narrow_block() ? value_floats / 2 : value_floats);
-  size = decay_sums + (spec.decay_gate ? padded_block : 0);
+  key_bytes = decay_sums + (spec.decay_gate ? padded_block : 0);
+  // A pair of keys or values is 2 bytes, half a float.
+  const bool bytes = spec.byte_copy(), key_copy = bytes && spec.mixed();
+  key_scales = key_bytes + (key_copy ? (spec.near_dim() + 1) / 2 * padded_block / 2 : 0);
+  value_bytes = key_scales + (key_copy ? padded_block : 0);
+  value_scales = value_bytes + (bytes ? RoundUp16((spec.block + 1) / 2 * padded_dim / 2) : 0);
+  size = value_scales + (bytes ? padded_block : 0);
 }
 
 RecurrentState::RecurrentState(const AttentionSpec& spec)
     : HostState(spec, spec.features()),
       layout_(spec),
-      memory_(static_cast<size_t>(spec.layers) * spec.heads * layout_.size) {}
+      memory_(static_cast<size_t>(spec.layers) * spec.heads * layout_.size),
+      stale_copies_(static_cast<size_t>(spec.layers) * spec.heads) {}
 
 std::unique_ptr<SequenceState> RecurrentState::Clone() const {
   auto copy = std::make_unique<RecurrentState>(spec_);
@@ -83,6 +102,7 @@ void RecurrentState::CopyFrom(const SequenceState& other) {
   const auto& from = static_cast<const RecurrentState&>(other);
   PS_CHECK(from.memory_.size() == memory_.size()) << "a state of another model";
   std::memcpy(memory_.data(), from.memory_.data(), bytes());
+  stale_copies_ = from.stale_copies_;
   set_position(from.position());
 }
 
@@ -92,11 +112,13 @@ void RecurrentState::Truncate(int64_t position) {
 }
 
 void RecurrentState::Reset() {
-  // Block buffers keep their contents: tokens from the position on are never read.
+  // Block buffers keep their contents: tokens from the position on are never read. So does the copy
+  // of S, which is not read before a fold.
   const int64_t heads = static_cast<int64_t>(spec_.layers) * spec_.heads;
   for (int64_t h = 0; h < heads; ++h) {
-    std::memset(memory_.data() + h * layout_.size, 0, layout_.far_keys * sizeof(float));
+    std::memset(memory_.data() + h * layout_.size, 0, layout_.column_scales * sizeof(float));
   }
+  std::ranges::fill(stale_copies_, 0);
   set_position(0);
 }
 
@@ -104,14 +126,22 @@ HeadState RecurrentState::Head(int layer, int head) {
   float* base = memory_.data() + (static_cast<int64_t>(layer) * spec_.heads + head) * layout_.size;
   return {base,
           base + layout_.z,
+          reinterpret_cast<int8_t*>(base + layout_.copy),
+          base + layout_.row_scales,
+          base + layout_.column_scales,
           base + layout_.far_keys,
           base + layout_.near_keys,
           base + layout_.values,
-          spec_.decay_gate ? base + layout_.decay_sums : nullptr};
+          spec_.decay_gate ? base + layout_.decay_sums : nullptr,
+          reinterpret_cast<int8_t*>(base + layout_.key_bytes),
+          base + layout_.key_scales,
+          reinterpret_cast<int8_t*>(base + layout_.value_bytes),
+          base + layout_.value_scales};
 }
 
 void RecurrentState::Prepare(int64_t position) {
   if (!spec_.HasFarState(position)) Reset();
+  if (spec_.byte_copy()) std::ranges::fill(stale_copies_, 1);
 }
 
 void RecurrentState::Walk(int layer, int64_t position, SavedValues* values) {

@@ -7,16 +7,24 @@
 //                                         and then all lower ones (kernels/state_planes.h). A
 //                                         decode step reads the upper plane alone: half the bytes
 //   z          [features]                 sum of phi(k)
+//   copy       [features / 2][dp][2]      StateFormat::kQ8: what queries read in the place of S,
+//                                         8-bit integers in pairs of rows, and their scales: one of
+//   row_scales [features]                 each row and one of each column (kernels/state_bytes.h).
+//   column_scales [dp]                    Made anew by every fold and after a load
 //   far_keys   [panels][far_dim][64]      sketches or feature maps of the current block,
 //                                         transposed: lanes run over tokens, 64 in a panel, so that
 //                                         a part of a block is read front to back
 //   near_keys  [panels][near_dim][64]     near keys of the current block; in unmixed kinds the same
-//                                         array as far_keys
+//                                         array as far_keys. Mixed kinds under kQ8: [b][near_dim]
 //   values     [b][dp]                    values of the current block
+//   key_bytes, key_scales,                StateFormat::kQ8: what queries read of the block buffer,
+//   value_bytes, value_scales             8-bit integers with one scale for each token
+//              [panels][near_dim / 2][64][2]   keys of mixed kinds in pairs of rows, and
+//              [b / 2][dp][2]                  values in pairs of tokens; [panels][64] scales each
 //   decay_sums [panels][64]               with a decay gate: float32 sums of the log decays of the
 //                                         current block, from its first token to each
 //
-// Under kBf16 the values, and the near keys of mixed kinds, are bf16.
+// Under kBf16 and kQ8 the values, and the near keys of mixed kinds, are bf16.
 //
 // dp is d rounded up to 16, panels is ceil(b / 64). Padding is zero. Features of sketched kinds, in
 // order: for tiles I <= J of 8, for i in I, for j in J: the product x_i x_j. Products of
@@ -25,7 +33,7 @@
 // KV kinds: blocks of b tokens of all heads, each head keys [panels][d][64] and values [b][dp].
 //
 // Saved with n tokens in the buffer, for each layer and head, without padding, as float32 values
-// under either format, so that a state can be loaded under the other one:
+// under every format, so that a state can be loaded under another one:
 //
 //   recurrent  S [features][d] and z [features] if there is a far state, far_keys [far_dim][n],
 //              near_keys [near_dim][n] in mixed kinds, values [n][d], decay_sums [n] with a
@@ -35,6 +43,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/aligned_buffer.h"
@@ -50,13 +59,20 @@ inline int64_t KeyIndex(int64_t dim, int64_t row, int64_t t) {
   return (t / kKeyPanel * dim + row) * kKeyPanel + t % kKeyPanel;
 }
 
+// The same in bytes for pair `pair` of rows of transposed keys as 8-bit integers, of `pairs` pairs.
+inline int64_t KeyPairIndex(int64_t pairs, int64_t pair, int64_t t) {
+  return 2 * KeyIndex(pairs, pair, t);
+}
+
 // Sizes and offsets, in floats, of one head's part of a state.
 struct HeadLayout {
   explicit HeadLayout(const AttentionSpec& spec);
 
-  int64_t padded_dim;                                  // dp
-  int64_t padded_block;                                // 64 * panels
-  int64_t z, far_keys, near_keys, values, decay_sums;  // offsets; S is at 0
+  int64_t padded_dim;    // dp
+  int64_t padded_block;  // 64 * panels
+  // Offsets; S is at 0.
+  int64_t z, column_scales, row_scales, copy, far_keys, near_keys, values, decay_sums;
+  int64_t key_bytes, key_scales, value_bytes, value_scales;
   int64_t size;
 };
 
@@ -64,10 +80,18 @@ struct HeadLayout {
 struct HeadState {
   float* s;  // float32, or two planes of 16 bits
   float* z;
+  int8_t* copy;  // with row_scales and column_scales: spec.byte_copy()
+  float* row_scales;
+  float* column_scales;
   float* far_keys;
   float* near_keys;   // float32, or bf16 (narrow_block in mixed kinds)
   float* values;      // float32, or bf16 (narrow_block)
   float* decay_sums;  // null without a decay gate
+  // spec.byte_copy(); keys in mixed kinds
+  int8_t* key_bytes;
+  float* key_scales;
+  int8_t* value_bytes;
+  float* value_scales;
 };
 
 class RecurrentState final : public HostState {
@@ -81,6 +105,11 @@ class RecurrentState final : public HostState {
   void Truncate(int64_t position) override;
 
   HeadState Head(int layer, int head);
+  // Whether what is read of the head must be made before, from S and the block buffer, because they
+  // were loaded. False from then on. Threads may call it for different heads.
+  bool TakeStaleCopy(int layer, int head) {
+    return std::exchange(stale_copies_[static_cast<size_t>(layer) * spec_.heads + head], 0) != 0;
+  }
 
  private:
   void Prepare(int64_t position) override;
@@ -88,6 +117,7 @@ class RecurrentState final : public HostState {
 
   const HeadLayout layout_;
   AlignedBuffer<float> memory_;
+  std::vector<uint8_t> stale_copies_;  // [layers][heads]: 1 or 0
 };
 
 // softmax and polynomial.

@@ -6,6 +6,7 @@
 #include "base/half.h"
 #include "kernels/reference/backend.h"
 #include "kernels/reference/state.h"
+#include "kernels/state_bytes.h"
 #include "kernels/state_planes.h"
 
 namespace polysketch::reference {
@@ -44,10 +45,18 @@ double NearWeight(const AttentionSpec& spec, double dot) {
   return 0;
 }
 
-// A value of S as a query reads it: under kBf16 its upper plane (kernels/state_planes.h).
-double ReadState(StateFormat format, double stored) {
+// Element i of S as a query reads it: under kBf16 its upper plane (kernels/state_planes.h), under
+// kQ8 that of the copy (kernels/state_bytes.h).
+double ReadState(StateFormat format, const HeadState& state, size_t i) {
+  const double stored = state.value_sum[i];
   if (format == StateFormat::kF32) return stored;
+  if (format == StateFormat::kQ8) return state.copy[i];
   return Bf16ToFloat(UpperPlane(std::bit_cast<uint32_t>(static_cast<float>(stored))));
+}
+
+// A key or value of the block buffer as a query reads it.
+std::vector<float> ReadVector(bool as_bytes, const float* x, int size) {
+  return as_bytes ? ByteVector(x, size) : std::vector<float>(x, x + size);
 }
 
 // Stores a row in a block buffer, rounded to bf16 if `narrow`.
@@ -69,15 +78,16 @@ void AttendToken(const AttentionSpec& spec, const HeadState& state, int64_t toke
     for (size_t f = 0; f < features.size(); ++f) {
       denominator += features[f] * state.weight_sum[f];
       for (int i = 0; i < d; ++i) {
-        numerator[i] += features[f] * ReadState(spec.state_format, state.value_sum[f * d + i]);
+        numerator[i] += features[f] * ReadState(spec.state_format, state, f * d + i);
       }
     }
   }
 
   std::vector<double> weights(tokens);
   for (int64_t s = 0; s < tokens; ++s) {
-    const float* key = &state.near_keys[s * spec.near_dim()];
-    weights[s] = NearWeight(spec, Dot(near_q, key, spec.near_dim()));
+    const std::vector<float> key = ReadVector(
+        spec.byte_copy() && spec.mixed(), &state.near_keys[s * spec.near_dim()], spec.near_dim());
+    weights[s] = NearWeight(spec, Dot(near_q, key.data(), spec.near_dim()));
   }
   if (spec.kind == AttentionKind::kSoftmax) {
     const double largest = *std::max_element(weights.begin(), weights.end());
@@ -88,7 +98,8 @@ void AttendToken(const AttentionSpec& spec, const HeadState& state, int64_t toke
   }
   for (int64_t s = 0; s < tokens; ++s) {
     denominator += weights[s];
-    for (int i = 0; i < d; ++i) numerator[i] += weights[s] * state.values[s * d + i];
+    const std::vector<float> value = ReadVector(spec.byte_copy(), &state.values[s * d], d);
+    for (int i = 0; i < d; ++i) numerator[i] += weights[s] * value[i];
   }
 
   for (int i = 0; i < d; ++i) out[i] = static_cast<float>(numerator[i] / denominator);
@@ -108,6 +119,7 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
       const int64_t index = state->Append(layer);
       for (int h = 0; h < spec.heads; ++h) {
         HeadState& head = state->head(layer, h);
+        if (head.stale_copy) state->MakeCopy(&head);
         const int64_t row_head = int64_t{row} * spec.heads + h;
         const float* far_q = spec.kv_cache() ? nullptr : input.far_q + row_head * far_dim;
         const float* v = input.v + row * input.v_stride + h * d;

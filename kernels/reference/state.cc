@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "kernels/reference/backend.h"
+#include "kernels/state_bytes.h"
 
 namespace polysketch::reference {
 namespace {
@@ -52,6 +53,8 @@ void ReferenceState::Reset() {
   for (HeadState& head : heads_) {
     head.value_sum.assign(FeatureCount(spec_) * spec_.head_dim, 0.0);
     head.weight_sum.assign(FeatureCount(spec_), 0.0);
+    if (spec_.byte_copy()) head.copy.assign(head.value_sum.size(), 0.0f);
+    head.stale_copy = false;
     Resize(spec_, spec_.kv_cache() ? 0 : spec_.block, &head);
   }
   buffered_.assign(spec_.layers, 0);
@@ -63,7 +66,7 @@ size_t ReferenceState::bytes() const {
   for (const HeadState& head : heads_) {
     total += (head.value_sum.size() + head.weight_sum.size()) * sizeof(double);
     total += (head.near_keys.size() + head.far_keys.size() + head.values.size() +
-              head.decay_sums.size()) *
+              head.decay_sums.size() + head.copy.size()) *
              sizeof(float);
   }
   return total;
@@ -130,13 +133,22 @@ void ReferenceState::Fold(int layer) {
     for (size_t f = 0; f < block_weights.size(); ++f) {
       state.weight_sum[f] = store(kept * state.weight_sum[f] + block_weights[f]);
     }
+    MakeCopy(&state);
   }
   buffered_[layer] = 0;
+}
+
+void ReferenceState::MakeCopy(HeadState* head) const {
+  if (!spec_.byte_copy()) return;
+  const std::vector<float> sums(head->value_sum.begin(), head->value_sum.end());
+  head->copy = ByteCopy(sums, FeatureCount(spec_), spec_.head_dim);
+  head->stale_copy = false;
 }
 
 void ReferenceState::Prepare(int64_t position) {
   Reset();
   SetBuffered(position);
+  for (HeadState& head : heads_) head.stale_copy = spec_.byte_copy();
 }
 
 void ReferenceState::Walk(int layer, int64_t position, SavedValues* values) {
@@ -161,7 +173,8 @@ std::unique_ptr<SequenceState> ReferenceBackend::NewState(const AttentionSpec& s
 
 size_t ReferenceBackend::StateBytes(const AttentionSpec& spec, int64_t tokens) const {
   const int64_t blocks = spec.kv_cache() ? (tokens + spec.block - 1) / spec.block : 1;
-  const int64_t head_bytes = FeatureCount(spec) * (spec.head_dim + 1) * sizeof(double) +
+  const int64_t copy = spec.byte_copy() ? FeatureCount(spec) * spec.head_dim * sizeof(float) : 0;
+  const int64_t head_bytes = FeatureCount(spec) * (spec.head_dim + 1) * sizeof(double) + copy +
                              blocks * spec.block * spec.TokenFloats() * sizeof(float);
   return spec.layers * spec.heads * head_bytes;
 }

@@ -15,6 +15,9 @@ struct HeadState {
   // is rounded to float32 unless the state is a float64 one.
   std::vector<double> value_sum;
   std::vector<double> weight_sum;
+  // StateFormat::kQ8: what queries read in the place of value_sum.
+  std::vector<float> copy;
+  bool stale_copy = false;  // value_sum was loaded
   // The tokens that are not folded, in order: the current block, or all tokens for KV kinds.
   std::vector<float> near_keys;  // [capacity, near_dim]
   std::vector<float> far_keys;   // [capacity, far_dim]; empty in unmixed kinds (the near keys)
@@ -51,6 +54,8 @@ class ReferenceState final : public HostState {
   int64_t buffered(int layer) const { return buffered_[layer]; }
   // Makes room for one more token in every head of the layer and returns its index in the buffers.
   int64_t Append(int layer);
+  // StateFormat::kQ8: makes the copy of a head from its sums.
+  void MakeCopy(HeadState* head) const;
   // Adds the layer's full block to its sums and empties the buffers.
   void Fold(int layer);
 

@@ -127,7 +127,7 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   info.set_parameters(model.parameters());
   info.set_weight_bytes(model.weight_bytes());
   info.set_weight_format(config.weights == "auto" ? "checkpoint" : config.weights);
-  info.set_state_format(spec.state_format == StateFormat::kF32 ? "f32" : "bf16");
+  info.set_state_format(std::string(StateFormatName(spec.state_format)));
   const int64_t state_tokens = spec.kv_cache() ? std::max(1, c.context_length) : 0;
   info.set_state_tokens(state_tokens);
   info.set_state_bytes_per_sequence(static_cast<int64_t>(model.StateBytes(state_tokens)));
@@ -210,9 +210,7 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
   LogInfo("device", {{"name", loaded->backend->name()}, {"threads", loaded->backend->threads()}});
   LoadOptions options;
   options.weights = DataTypeOf(config.weights);
-  if (config.state_format != "auto") {
-    options.state_format = config.state_format == "bf16" ? StateFormat::kBf16 : StateFormat::kF32;
-  }
+  options.state_format = StateFormatOf(config.state_format);  // none: "auto"
   options.max_step_tokens = static_cast<int>(config.max_step_tokens);
   options.progress = LoadProgress();
   PS_ASSIGN_OR_RETURN(loaded->model,
@@ -222,6 +220,11 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
                         PolysketchModel::Load(config.draft_model, loaded->backend.get(), options));
   }
   PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(config.model, loaded->model->config()));
+  if (loaded->tokenizer != nullptr) {
+    const ModelConfig& model = loaded->model->config();
+    loaded->grammars =
+        std::make_unique<GrammarCompiler>(loaded->tokenizer.get(), model.vocab_size, model.eos_id);
+  }
   LoadChatTemplate(config.model, loaded);
   return Status();
 }
@@ -277,6 +280,7 @@ ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
           .no_chat_template = loaded.no_chat_template,
           .folder = config.model,
           .rules = {.tokenizer = loaded.tokenizer.get(),
+                    .grammars = loaded.grammars.get(),
                     .add_bos = model.add_bos,
                     .bos_id = model.bos_id,
                     .vocab_size = model.vocab_size,

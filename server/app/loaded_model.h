@@ -25,6 +25,7 @@ struct LoadedModel {
   std::unique_ptr<PolysketchModel> model;
   std::unique_ptr<PolysketchModel> draft_model;  // null without --draft-model
   std::unique_ptr<Tokenizer> tokenizer;          // null without tokenizer.model
+  std::unique_ptr<GrammarCompiler> grammars;     // null without a tokenizer
   std::unique_ptr<ChatTemplate> chat_template;   // null without one
   std::string no_chat_template;                  // why there is none
   std::unique_ptr<PrefixCache> prefix_cache;     // null without a prefix cache

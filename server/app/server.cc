@@ -33,6 +33,9 @@ namespace {
 
 // Time for last messages to leave after the engine's drain, before calls are cancelled.
 constexpr std::chrono::milliseconds kGoodbye{1000};
+// Added to --handshake-timeout, within which the relay wants the preface, where gRPC waits for the
+// first SETTINGS: its threads may come late to bytes that have arrived, as in a flood of others.
+constexpr std::chrono::seconds kSettingsSpare{10};
 constexpr int64_t kUnreadBytes = 16 << 10;
 // Of gRPC's buffers: messages of several calls that share a buffer keep it until the last is freed.
 constexpr int kReadChunkBytes = 16 << 10;
@@ -172,7 +175,7 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder* builde
   set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // of the server's pings: no limit
   set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, config.keepalive_min_interval.count());
   set(GRPC_ARG_HTTP2_MAX_PING_STRIKES, config.max_ping_strikes);
-  set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, config.handshake_timeout.count());
+  set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, (config.handshake_timeout + kSettingsSpare).count());
   if (config.max_connection_idle.count() > 0)
     set(GRPC_ARG_MAX_CONNECTION_IDLE_MS, config.max_connection_idle.count());
   if (config.max_connection_age.count() > 0) {
@@ -203,6 +206,7 @@ Server::Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Gua
   context_.tokenizers = &tokenizers_;
   context_.stores = std::make_shared<Executor>(kStoreThreads);
   context_.sessions = std::make_shared<Executor>(kSessionThreads);
+  context_.grammars = std::make_shared<Executor>(kGrammarThreads);
   context_.migration_ttl = config.migration_ttl;
   context_.stall_deadline = config.stall_deadline;
   context_.stream_buffer = static_cast<size_t>(config.stream_buffer);
@@ -439,6 +443,9 @@ Server::~Server() {
     grpc_->Wait();
   }
   tokenizers_.Stop();
+  const ServedModel* model = context_.model.load();
+  if (model != nullptr && model->rules.grammars != nullptr) model->rules.grammars->Stop();
+  context_.grammars->Stop();
   context_.writers->Stop();
   context_.sessions->Stop();
   context_.stores->Stop();

@@ -86,8 +86,7 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
   }
   codec.binding.numerics =
       StrCat(loaded.backend->name(), " weights=", config.weights,
-             loaded.model->attention_spec().state_format == StateFormat::kF32 ? " state=f32"
-                                                                              : " state=bf16");
+             " state=", StateFormatName(loaded.model->attention_spec().state_format));
   codec.binding.decay_gate = loaded.model->attention_spec().decay_gate;
   codec.limits.tokens = {.vocab_size = loaded.model->config().vocab_size,
                          .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),

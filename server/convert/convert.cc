@@ -134,6 +134,9 @@ Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
   if (request.has_n()) params.n = request.n();
   params.best_of = request.has_best_of() ? request.best_of() : params.n;
   if (request.has_draft_tokens()) params.draft_tokens = request.draft_tokens();
+  if (request.has_structured_output()) {
+    PS_ASSIGN_OR_RETURN(params.grammar, ToGrammarSource(request.structured_output()));
+  }
   const Status status =
       ValidateGenerate(params, rules.vocab_size, rules.max_new_tokens, rules.tokenizer != nullptr);
   if (status.ok()) return params;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "engine/grammar/grammar.h"
 #include "engine/request/request.h"
 #include "engine/session/session_table.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -17,6 +19,7 @@ namespace polysketch {
 // The limits of the server and the properties of its model that requests are checked against.
 struct RequestRules {
   const Tokenizer* tokenizer = nullptr;  // null: token ids only
+  GrammarCompiler* grammars = nullptr;   // null without a tokenizer
   bool add_bos = false;                  // before a text that continues nothing
   int bos_id = -1;
   int vocab_size = 0;
@@ -35,6 +38,12 @@ Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int v
 Result<int> ToPriority(const v1::CompleteRequest& request, int max_priority);
 // INVALID_ARGUMENT for points that do not increase, or more than 64.
 Result<CacheParams> ToCacheParams(const v1::CacheOptions& options);
+// INVALID_ARGUMENT unless exactly one field is set, to a value that it may have. The source may still
+// be no grammar.
+Result<GrammarSource> ToGrammarSource(const v1::StructuredOutput& output);
+// Compiles params.grammar; null without one. Errors of GrammarCompiler::Compile.
+Result<std::shared_ptr<const Grammar>> CompileGrammar(const GenerateParams& params,
+                                                      const RequestRules& rules);
 // Returns validated parameters. INVALID_ARGUMENT names the field of the message.
 Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
                                         const RequestRules& rules);

@@ -36,7 +36,7 @@ Status CheckSampling(const vllm_engine::SamplingParams& params) {
   const std::pair<bool, const char*> absent[] = {
       {params.min_tokens() > 0, "min_tokens"},
       {params.has_truncate_prompt_tokens(), "truncate_prompt_tokens"},
-      {params.constraint_case() != params.CONSTRAINT_NOT_SET, "constraint (structured outputs)"},
+      {params.has_structural_tag(), "structural_tag"},
   };
   for (const auto& [set, field] : absent) {
     if (set) {
@@ -63,6 +63,17 @@ void SetSampling(const vllm_engine::SamplingParams& from, v1::Sampling* to) {
   if (from.repetition_penalty() != 0) to->set_repetition_penalty(from.repetition_penalty());
   if (from.has_seed()) to->set_seed(static_cast<uint32_t>(from.seed()));
   for (const auto& [id, bias] : from.logit_bias()) (*to->mutable_logit_bias())[id] = bias;
+}
+
+void SetGrammar(const vllm_engine::SamplingParams& from, v1::CompleteRequest* to) {
+  using Params = vllm_engine::SamplingParams;
+  if (from.constraint_case() == Params::CONSTRAINT_NOT_SET) return;
+  v1::StructuredOutput* output = to->mutable_structured_output();
+  if (from.has_json_schema()) output->set_json_schema(from.json_schema());
+  if (from.has_json_object()) output->set_json_object(from.json_object());
+  if (from.has_regex()) output->set_regex(from.regex());
+  if (from.has_grammar()) output->set_ebnf(from.grammar());
+  if (from.has_choice()) *output->mutable_choice()->mutable_texts() = from.choice().choices();
 }
 
 Status SetCount(const char* field, uint32_t count, int32_t* to) {
@@ -137,6 +148,7 @@ Result<v1::CompleteRequest> ToCompleteRequest(const vllm_engine::GenerateRequest
   PS_RETURN_IF_ERROR(CheckSampling(params));
   v1::CompleteRequest complete;
   SetSampling(params, complete.mutable_sampling());
+  SetGrammar(params, &complete);
   PS_RETURN_IF_ERROR(SetStops(params, &complete));
   PS_RETURN_IF_ERROR(SetLimits(params, &complete));
   PS_RETURN_IF_ERROR(SetPrompt(request, rules, complete.mutable_prompt()));
@@ -146,6 +158,8 @@ Result<v1::CompleteRequest> ToCompleteRequest(const vllm_engine::GenerateRequest
 Status NameGenerateFields(const Status& status) {
   const std::pair<std::string_view, std::string_view> names[] = {
       {"sampling.", "sampling_params."},
+      {"structured_output.", "sampling_params."},
+      {"structured_output:", "sampling_params.constraint:"},
       {"prompt.tokens", "tokenized.input_ids"},
       {"prompt.text", "text"},
       {"prompt", "tokenized.input_ids"},

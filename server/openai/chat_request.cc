@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/openai/structured_output.h"
+
 namespace polysketch {
 namespace {
 
@@ -91,7 +93,6 @@ void RefuseOtherThanText(JsonFields* fields) {
   const json* modalities = fields->Any("modalities");
   if (modalities != nullptr && *modalities != json::array({"text"}))
     fields->Fail("modalities", "expected [\"text\"], found another value");
-  ReadTextFormat(fields, "response_format");
 }
 
 }  // namespace
@@ -145,12 +146,6 @@ void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const 
   }
 }
 
-void ReadTextFormat(JsonFields* fields, const char* name) {
-  const json* format = fields->Object(name);
-  if (format == nullptr || (format->size() == 1 && format->value("type", json()) == "text")) return;
-  fields->Fail(name, "expected {\"type\": \"text\"}: the server does not constrain the output");
-}
-
 Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model) {
   CompletionJob job;
   JsonFields fields(body);
@@ -158,6 +153,7 @@ Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model) {
   job.options.model = fields.String("model").value_or("");
   ReadStreaming(&fields, &job.options);
   ReadGeneration(&fields, &request);
+  ReadResponseFormat(&fields, &request);
   ReadLogprobs(&fields, &job.options, &request);
   RefuseOtherThanText(&fields);
   const ChatOptions options = ReadChatOptions(&fields);

@@ -34,8 +34,6 @@ void SetChatPrompt(const std::vector<int32_t>& ids, const ChatTemplate& chat_tem
 
 // Fails for each of the fields that is present, and neither false nor empty.
 void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const std::string& why);
-// Accepts text only: an object whose `type` is text.
-void ReadTextFormat(JsonFields* fields, const char* name);
 
 // INVALID_ARGUMENT names the field.
 Result<CompletionJob> ToChatJob(const nlohmann::json& body, const ServedModel& model);

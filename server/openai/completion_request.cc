@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "server/openai/structured_output.h"
+
 namespace polysketch {
 namespace {
 
@@ -111,6 +113,7 @@ void ReadGeneration(JsonFields* fields, v1::CompleteRequest* request) {
   if (const auto value = fields->Integer("draft_tokens", 0, kMaxInt32))
     request->set_draft_tokens(static_cast<int32_t>(*value));
   ReadCache(fields, request);
+  ReadGuided(fields, request);
   fields->Ignore(
       {"user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"});
 }
@@ -141,6 +144,7 @@ Result<CompletionJob> ToCompletionJob(const json& body) {
   job.options.model = fields.String("model").value_or("");
   ReadStreaming(&fields, &job.options);
   ReadGeneration(&fields, &common);
+  ReadResponseFormat(&fields, &common);
   ReadSession(&fields, &common);
   fields.Ignore({"metadata", "store"});
   common.set_max_tokens(

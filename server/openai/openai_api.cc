@@ -13,6 +13,7 @@
 #include "server/openai/completion_run.h"
 #include "server/openai/response_run.h"
 #include "server/openai/responses_request.h"
+#include "server/openai/structured_output.h"
 #include "server/rpc/call.h"
 
 namespace polysketch {
@@ -170,7 +171,7 @@ void OpenAiApi::RunJob(const Exchange& exchange, Result<CompletionJob> job, Form
 
 void OpenAiApi::Complete(const Exchange& exchange) {
   Run(exchange, [exchange, this] {
-    Result<nlohmann::json> body = ParseJsonObject(exchange->request().body);
+    Result<nlohmann::json> body = ParseCompletionBody(exchange->request().body);
     if (!body.ok()) return ReplyError(exchange.get(), body.status());
     RunJob(exchange, ToCompletionJob(*body), NewCompletionForm);
   });
@@ -179,7 +180,7 @@ void OpenAiApi::Complete(const Exchange& exchange) {
 // A template takes time: it never runs on the thread of the HTTP server.
 void OpenAiApi::Chat(const Exchange& exchange) {
   RunInPool(exchange, [exchange, this] {
-    Result<nlohmann::json> body = ParseJsonObject(exchange->request().body);
+    Result<nlohmann::json> body = ParseCompletionBody(exchange->request().body);
     if (!body.ok()) return ReplyError(exchange.get(), body.status());
     RunJob(exchange, ToChatJob(*body, *service_->model.load()), NewChatForm);
   });
@@ -187,7 +188,7 @@ void OpenAiApi::Chat(const Exchange& exchange) {
 
 void OpenAiApi::Respond(const Exchange& exchange) {
   RunInPool(exchange, [exchange, this] {
-    Result<nlohmann::json> body = ParseJsonObject(exchange->request().body);
+    Result<nlohmann::json> body = ParseCompletionBody(exchange->request().body);
     if (!body.ok()) return ReplyError(exchange.get(), body.status());
     const ServedModel& model = *service_->model.load();
     Result<ResponseJob> job = ToResponseJob(*body, model);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "server/openai/chat_request.h"
+#include "server/openai/structured_output.h"
 
 namespace polysketch {
 namespace {
@@ -40,13 +41,6 @@ void RefuseOthers(JsonFields* fields) {
     fields->Fail("truncation", "expected disabled: the state of a session has constant size");
   if (fields->Integer("top_logprobs", 0, 20).value_or(0) != 0)
     fields->Fail("top_logprobs", "expected 0: /v1/chat/completions returns log-probabilities");
-  const json* text = fields->Object("text");
-  if (text != nullptr) {
-    JsonFields format(*text, "text.");
-    ReadTextFormat(&format, "format");
-    format.Ignore({"verbosity"});
-    fields->Merge(format.Finish());
-  }
 }
 
 json OrNull(const json& body, const char* name) {
@@ -62,7 +56,7 @@ nlohmann::ordered_json Echo(const json& body, bool store) {
   echo["previous_response_id"] = OrNull(body, "previous_response_id");
   echo["store"] = store;
   echo["temperature"] = OrNull(body, "temperature");
-  echo["text"] = {{"format", {{"type", "text"}}}};
+  echo["text"] = EchoedText(body);
   echo["tool_choice"] = "none";
   echo["tools"] = json::array();
   echo["top_p"] = OrNull(body, "top_p");
@@ -86,6 +80,7 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model) {
   options.model = fields.String("model").value_or("");
   ReadStreaming(&fields, &options);
   ReadGeneration(&fields, &request);
+  ReadResponsesText(&fields, &request);
   RefuseOthers(&fields);
   const std::string instructions = fields.String("instructions").value_or("");
   const std::string previous = fields.String("previous_response_id").value_or("");

@@ -23,14 +23,19 @@ Status Completion::Start(v1::CompleteRequest message, std::string state,
   message_ = std::move(message);
   state_ = std::move(state);
   PS_RETURN_IF_ERROR(CheckFields());
-  const auto convert = [this, ready = std::move(ready)] {
-    PS_RETURN_IF_ERROR(Convert());
-    return ready();
-  };
-  if (message_.session().empty() && !resumes()) return convert();
   const auto fail = [call = call_->shared_from_this()](const Status& status) {
     if (!status.ok()) call->Fail(status);
   };
+  const auto convert = [this, ready = std::move(ready), fail] {
+    PS_RETURN_IF_ERROR(Convert());
+    if (!request_.params.grammar) return ready();
+    call_->PostToGrammars([this, ready, fail] {
+      const Status status = CompileGrammar();
+      fail(status.ok() ? ready() : status);
+    });
+    return Status();
+  };
+  if (message_.session().empty() && !resumes()) return convert();
   const auto bytes = static_cast<int64_t>(message_.ByteSizeLong());
   const auto load = [this, convert, fail, bytes] {
     if (const Status status = LoadStart(); !status.ok()) return fail(status);
@@ -42,6 +47,12 @@ Status Completion::Start(v1::CompleteRequest message, std::string state,
   } else {
     call_->PostToSession(message_.session(), load);
   }
+  return Status();
+}
+
+Status Completion::CompileGrammar() {
+  const RequestRules& rules = call_->model().rules;
+  PS_ASSIGN_OR_RETURN(request_.grammar, polysketch::CompileGrammar(request_.params, rules));
   return Status();
 }
 

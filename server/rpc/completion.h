@@ -29,8 +29,8 @@ class Completion {
   Completion(EngineCall* call, CompletionForm form, CompletionVariant variant = {})
       : call_(call), form_(form), variant_(std::move(variant)) {}
 
-  // Checks the request, loads the sequence that it continues, and tokenizes its prompt, which may be
-  // the first chunk only. Then calls `ready`, on any thread. `state`: the snapshot that the
+  // Checks the request, loads the sequence that it continues, tokenizes its prompt, which may be the
+  // first chunk only, and compiles its grammar. Then calls `ready`, on any thread. `state`: the snapshot that the
   // completion continues, as bytes; empty: none. An error is returned or, from a later step, fails
   // the call. Called once.
   Status Start(v1::CompleteRequest message, std::string state, std::function<Status()> ready);
@@ -46,6 +46,8 @@ class Completion {
   Status LoadMigrated();
   // Converts the fields of the message.
   Status Convert();
+  // On a thread of grammars, after Convert.
+  Status CompileGrammar();
   Status DecodeState();
   Status CheckReply() const;
   bool resumes() const { return !message_.resume_token().empty(); }

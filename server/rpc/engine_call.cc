@@ -176,6 +176,10 @@ void EngineCall::PostToSession(const std::string& id, std::function<void()> work
       .Post(std::move(work), call_.owner().group);
 }
 
+void EngineCall::PostToGrammars(std::function<void()> work) const {
+  service()->grammars->Post(std::move(work), call_.owner().group);
+}
+
 void EngineCall::PostToStores(std::function<void()> work) const {
   service()->stores->Post(std::move(work), call_.owner().group);
 }

@@ -73,7 +73,7 @@ int CudaDrawTest::Compare(const SamplingParams& params, int width, int count, Ra
   int told = 0;
   for (int i = 0; i < count; ++i) {
     const std::vector<float> row = RandomRow(width, random);
-    const Result<int32_t> want = host.Sample(row, &scratch);
+    const Result<int32_t> want = host.Sample(row, {}, &scratch);
     EXPECT_TRUE(want.ok());
     SampleQuery query;
     SampleResult answer;
@@ -91,7 +91,7 @@ int CudaDrawTest::Compare(const SamplingParams& params, int width, int count, Ra
         answer.kind != SampleResult::Kind::kNone && answer.kind != SampleResult::Kind::kTooMany;
     told += answered ? 1 : 0;
     const Result<int32_t> got =
-        answered ? remote.Sample(answer, &scratch) : remote.Sample(row, &scratch);
+        answered ? remote.Sample(answer, &scratch) : remote.Sample(row, {}, &scratch);
     EXPECT_TRUE(got.ok()) << got.status().ToString();
     if (!got.ok()) break;
     EXPECT_EQ(*got, *want) << "element " << i << " of width " << width;
@@ -141,7 +141,7 @@ TEST_F(CudaDrawTest, LargeVocabulary) {
     logits.CopyIn(row.data());
     cuda_->device().SampleRows(logits.data(), 32000, {&query, 1}, {&answer, 1});
     ASSERT_NE(answer.kind, SampleResult::Kind::kTooMany) << top_k << " " << top_p << " " << min_p;
-    EXPECT_EQ(*remote.Sample(answer, &scratch), *host.Sample(row, &scratch));
+    EXPECT_EQ(*remote.Sample(answer, &scratch), *host.Sample(row, {}, &scratch));
   }
 }
 
@@ -172,7 +172,7 @@ TEST_F(CudaDrawTest, RowsOfABatchAreTheirOwn) {
   SamplerScratch scratch;
   for (size_t i = 0; i < 5; ++i) {
     const auto row = std::span(rows).subspan(i * width, width);
-    EXPECT_EQ(*remotes[i].Sample(answers[i], &scratch), *hosts[i].Sample(row, &scratch)) << i;
+    EXPECT_EQ(*remotes[i].Sample(answers[i], &scratch), *hosts[i].Sample(row, {}, &scratch)) << i;
   }
   EXPECT_EQ(answers[4].token, 599);
 }
@@ -196,7 +196,7 @@ TEST_F(CudaDrawTest, ALogitThatIsNotFiniteIsFound) {
       cuda_->device().SampleRows(logits.data(), 700, {&query, 1}, {&answer, 1});
       SamplerScratch scratch;
       EXPECT_EQ(sampler.Sample(answer, &scratch).status().ToString(),
-                Sampler(params, 1, 700, {}).Sample(row, &scratch).status().ToString());
+                Sampler(params, 1, 700, {}).Sample(row, {}, &scratch).status().ToString());
     }
   }
 }

@@ -158,10 +158,44 @@ struct TrainingResult {
   std::vector<std::vector<float>> near_q, near_k, far_q, far_k, v;
 };
 
+// Tokens [begin, end) of a problem, as a chunk.
+inline TrainingProblem ChunkOf(const TrainingProblem& whole, int64_t begin, int64_t end) {
+  const auto cut = [&](const std::vector<double>& rows) {
+    const auto width = static_cast<int64_t>(rows.size()) / whole.shape.tokens;
+    return std::vector<double>(rows.begin() + begin * width, rows.begin() + end * width);
+  };
+  TrainingProblem chunk{whole.shape, {}, {}};
+  chunk.shape.tokens = end - begin;
+  chunk.shape.chunk = 1;
+  for (const reference::HeadRows& rows : whole.heads) {
+    chunk.heads.push_back(
+        {cut(rows.near_q), cut(rows.near_k), cut(rows.far_q), cut(rows.far_k), cut(rows.v)});
+  }
+  for (const std::vector<double>& g : whole.g) chunk.g.push_back(cut(g));
+  return chunk;
+}
+
+// The states of all heads before a chunk (empty: none) and, if it is wanted, after it.
+struct TrainingStates {
+  std::vector<float> before, after;
+  bool wants_after = false;
+};
+
 // type: of outputs and gradients.
 inline TrainingResult RunTraining(const TrainingProblem& problem, int type = POLYSKETCH_F32,
-                                  bool tokens_first = false) {
+                                  bool tokens_first = false, TrainingStates* states = nullptr) {
   const polysketch_attention_shape& shape = problem.shape;
+  std::unique_ptr<TestArray<float>> before, after;
+  if (states != nullptr) {
+    size_t floats = 0;
+    EXPECT_EQ(polysketch_attention_state(&shape, &floats), POLYSKETCH_ATTENTION_OK)
+        << polysketch_attention_error();
+    if (!states->before.empty()) before = std::make_unique<TestArray<float>>(states->before);
+    if (states->wants_after) {
+      after = std::make_unique<TestArray<float>>(shape.batch * shape.heads * floats);
+    }
+  }
+  const float* initial = before == nullptr ? nullptr : before->data();
   const bool own_near = shape.near_dim > 0;
   TrainingTensors inputs(shape, tokens_first, shape.input_type);
   TrainingTensors gradients(shape, !tokens_first, type);
@@ -189,18 +223,20 @@ inline TrainingResult RunTraining(const TrainingProblem& problem, int type = POL
   const polysketch_attention_arrays arrays = inputs.arrays(), outputs = gradients.arrays();
   {
     const TestArray<uint8_t> workspace(forward);
-    EXPECT_EQ(polysketch_attention_forward(&shape, &arrays, &out.tensor(), denominators.data(),
-                                           workspace.data(), forward, nullptr),
+    EXPECT_EQ(polysketch_attention_forward(
+                  &shape, &arrays, initial, &out.tensor(), denominators.data(),
+                  after == nullptr ? nullptr : after->data(), workspace.data(), forward, nullptr),
               POLYSKETCH_ATTENTION_OK)
         << polysketch_attention_error();
     denominators.ToHost();  // until the workspace is free
   }
   const TestArray<uint8_t> workspace(backward);
   EXPECT_EQ(
-      polysketch_attention_backward(&shape, &arrays, &out.tensor(), denominators.data(),
+      polysketch_attention_backward(&shape, &arrays, initial, &out.tensor(), denominators.data(),
                                     &g.tensor(), &outputs, workspace.data(), backward, nullptr),
       POLYSKETCH_ATTENTION_OK)
       << polysketch_attention_error();
+  if (after != nullptr) states->after = after->ToHost();
   TrainingResult result{out.Heads(), denominators.ToHost(), {}, {}, {}, {}, gradients.v.Heads()};
   if (own_near) {
     result.near_q = gradients.near_q.Heads();

@@ -28,14 +28,25 @@ using testing::TrainingResult;
 // batch, heads, tokens; head_dim, near_dim, sketch_dim, near_power, block.
 polysketch_attention_shape Shape(int64_t batch, int64_t heads, int64_t tokens, int head_dim,
                                  int near_dim, int sketch_dim, int near_power, int block) {
-  return {batch,      heads,      tokens, head_dim, near_dim,
-          sketch_dim, near_power, block,  1.0f,     POLYSKETCH_BF16};
+  return {batch,      heads, tokens, head_dim,        near_dim, sketch_dim,
+          near_power, block, 1.0f,   POLYSKETCH_BF16, 0};
 }
 
 std::string Describe(const polysketch_attention_shape& shape) {
   return StrCat(shape.batch, "x", shape.heads, " heads, ", shape.tokens, " tokens, d ",
                 shape.head_dim, " near ", shape.near_dim, "^", shape.near_power, " sketch ",
                 shape.sketch_dim, " block ", shape.block);
+}
+
+// The same bits: of the outputs and of every gradient.
+void ExpectSame(const TrainingResult& got, const TrainingResult& want,
+                const polysketch_attention_shape& shape) {
+  EXPECT_EQ(got.out, want.out) << Describe(shape);
+  EXPECT_EQ(got.near_q, want.near_q) << Describe(shape);
+  EXPECT_EQ(got.near_k, want.near_k) << Describe(shape);
+  EXPECT_EQ(got.far_q, want.far_q) << Describe(shape);
+  EXPECT_EQ(got.far_k, want.far_k) << Describe(shape);
+  EXPECT_EQ(got.v, want.v) << Describe(shape);
 }
 
 class TrainingTest : public testing::CudaTest {
@@ -56,6 +67,68 @@ class TrainingTest : public testing::CudaTest {
       worst = std::max(worst, share);
     }
     return worst;
+  }
+
+  // The gradients of tokens [begin, end) computed as a chunk: those of what the chunk puts out alone.
+  static void ExpectCutGradients(const TrainingProblem& problem, int64_t begin, int64_t end,
+                                 const TrainingResult& chunk) {
+    const TrainingProblem seen = testing::ChunkOf(problem, 0, end);
+    const AttentionSpec spec = problem.spec();
+    for (size_t h = 0; h < seen.heads.size(); ++h) {
+      std::vector<double> g = seen.g[h];
+      std::fill(g.begin(), g.begin() + begin * problem.shape.head_dim, 0);
+      const HeadRows want = reference::AttendHeadGradients(spec, seen.heads[h], end, g);
+      const testing::TrainingErrorModel model(spec, seen.heads[h], end, g);
+      const HeadRows& error = model.error().rows;
+      const std::string what =
+          StrCat(Describe(problem.shape), ", tokens ", begin, " to ", end, ", head ", h, ": ");
+      const auto compare = [&](const auto& got, std::vector<double> HeadRows::*member,
+                               const char* name) {
+        if ((want.*member).empty()) return;
+        const auto cut = [&](const std::vector<double>& rows) {
+          const auto width = static_cast<int64_t>(rows.size()) / end;
+          return std::vector<double>(rows.begin() + begin * width, rows.end());
+        };
+        Compare(got[h], cut(want.*member), cut(error.*member), what + name);
+      };
+      compare(chunk.v, &HeadRows::v, "v");
+      compare(chunk.near_q, &HeadRows::near_q, "near_q");
+      compare(chunk.near_k, &HeadRows::near_k, "near_k");
+      compare(chunk.far_q, &HeadRows::far_q, "far_q");
+      compare(chunk.far_k, &HeadRows::far_k, "far_k");
+    }
+  }
+
+  // The state after all tokens. The products of keys are rounded to bf16, once each.
+  static void ExpectState(const TrainingProblem& problem, const std::vector<float>& state) {
+    const int r = problem.shape.sketch_dim, d = problem.shape.head_dim, tiles = r / 8;
+    const size_t features = static_cast<size_t>(tiles) * (tiles + 1) / 2 * 64;
+    const int64_t tokens = problem.shape.tokens;
+    ASSERT_EQ(state.size(), problem.heads.size() * features * (d + 1));
+    for (size_t h = 0; h < problem.heads.size(); ++h) {
+      const HeadRows& rows = problem.heads[h];
+      const std::vector<double>& y = problem.shape.near_dim > 0 ? rows.far_k : rows.near_k;
+      const float* head = state.data() + h * features * (d + 1);
+      size_t f = 0;
+      for (int I = 0; I < tiles; ++I) {
+        for (int J = I; J < tiles; ++J) {
+          for (int pair = 0; pair < 64; ++pair, ++f) {
+            for (int c = 0; c <= d; ++c) {
+              double want = 0, size = 0;
+              for (int64_t s = 0; s < tokens; ++s) {
+                const double term = y[s * r + 8 * I + pair / 8] * y[s * r + 8 * J + pair % 8] *
+                                    (c < d ? rows.v[s * d + c] : 1);
+                want += term;
+                size += std::abs(term);
+              }
+              const size_t at = c < d ? f * d + c : features * d + f;
+              ASSERT_NEAR(head[at], want, size * testing::kBf16U)
+                  << Describe(problem.shape) << " head " << h << " element " << at;
+            }
+          }
+        }
+      }
+    }
   }
 
   static void ExpectReference(const TrainingProblem& problem, const TrainingResult& result) {
@@ -112,6 +185,77 @@ TEST_F(TrainingTest, RangesOfBlocks) {
   const TrainingProblem problem =
       testing::RandomProblem(Shape(1, 1, 400, 32, 0, 8, 2, 16), &random);
   ExpectReference(problem, RunTraining(problem));
+}
+
+// Chunks with the state carried have the bits of the whole, and gradients that end at their starts.
+TEST_F(TrainingTest, ChunksWithCarriedStates) {
+  struct Split {
+    polysketch_attention_shape shape;
+    std::vector<int64_t> sizes;  // all but the last are multiples of the block
+  };
+  Random random(7);
+  for (const Split& split : {Split{Shape(1, 2, 224, 64, 64, 32, 4, 32), {32, 96, 64, 32}},
+                             Split{Shape(2, 1, 75, 64, 0, 32, 2, 16), {16, 48, 11}},
+                             Split{Shape(1, 1, 60, 64, 64, 16, 3, 20), {20, 40}},
+                             Split{Shape(1, 1, 96, 128, 128, 8, 4, 24), {48, 48}},
+                             // Alone, these would be cut into ranges.
+                             Split{Shape(1, 1, 400, 32, 0, 8, 2, 16), {320, 80}}}) {
+    const TrainingProblem problem = testing::RandomProblem(split.shape, &random);
+    const int64_t tokens = split.shape.tokens;
+    testing::TrainingStates of_whole, carried;
+    of_whole.wants_after = tokens % split.shape.block == 0;
+    const TrainingResult whole =
+        RunTraining(testing::ChunkOf(problem, 0, tokens), POLYSKETCH_F32, false, &of_whole);
+    ExpectReference(problem, whole);
+    if (of_whole.wants_after) ExpectState(problem, of_whole.after);
+    int64_t begin = 0;
+    for (const int64_t size : split.sizes) {
+      carried.wants_after = size % split.shape.block == 0;
+      const TrainingResult chunk =
+          RunTraining(testing::ChunkOf(problem, begin, begin + size), POLYSKETCH_F32,
+                      /*tokens_first=*/begin % 32 == 0, &carried);
+      for (size_t h = 0; h < problem.heads.size(); ++h) {
+        const auto expect_same = [&](const std::vector<float>& got, const std::vector<float>& want,
+                                     const char* name) {
+          const size_t first = want.size() / tokens * begin;
+          for (size_t i = 0; i < got.size(); ++i) {
+            ASSERT_EQ(got[i], want[first + i]) << Describe(split.shape) << " from token " << begin
+                                               << ", head " << h << " " << name << " element " << i;
+          }
+        };
+        expect_same(chunk.out[h], whole.out[h], "out");
+        // In the sketched form the gradients of near queries are those of the sketches.
+        expect_same(chunk.near_q[h], whole.near_q[h], "near_q");
+        if (!chunk.far_q.empty()) expect_same(chunk.far_q[h], whole.far_q[h], "far_q");
+        const auto denominators = [&](const TrainingResult& result, int64_t count) {
+          const auto from = result.denominators.begin() + static_cast<int64_t>(h) * count;
+          return std::vector<float>(from, from + count);
+        };
+        expect_same(denominators(chunk, size), denominators(whole, tokens), "denominators");
+      }
+      ExpectCutGradients(problem, begin, begin + size, chunk);
+      carried.before = std::move(carried.after);
+      carried.after.clear();
+      begin += size;
+    }
+    EXPECT_EQ(carried.before, of_whole.after) << Describe(split.shape);
+  }
+}
+
+// A chunk of whole blocks from a state of zeros is a sequence of its own.
+TEST_F(TrainingTest, AStateOfZeros) {
+  Random random(8);
+  for (const auto& shape : {Shape(1, 2, 90, 64, 64, 32, 4, 40), Shape(1, 1, 12, 32, 0, 8, 2, 16)}) {
+    const TrainingProblem problem = testing::RandomProblem(shape, &random);
+    const TrainingResult alone = RunTraining(problem);
+    testing::TrainingStates states;
+    size_t floats = 0;
+    ASSERT_EQ(polysketch_attention_state(&shape, &floats), POLYSKETCH_ATTENTION_OK);
+    states.before.assign(problem.heads.size() * floats, 0);
+    const TrainingResult chunk =
+        RunTraining(testing::ChunkOf(problem, 0, shape.tokens), POLYSKETCH_F32, false, &states);
+    ExpectSame(chunk, alone, shape);
+  }
 }
 
 // Near rows narrower than values are rows with zeros after them.
@@ -300,12 +444,7 @@ TEST_F(TrainingTest, Float16) {
     }
     wide.shape.input_type = POLYSKETCH_F16;
     const TrainingResult want = RunTraining(narrow), got = RunTraining(wide);
-    EXPECT_EQ(got.out, want.out) << Describe(shape);
-    EXPECT_EQ(got.near_q, want.near_q) << Describe(shape);
-    EXPECT_EQ(got.near_k, want.near_k) << Describe(shape);
-    EXPECT_EQ(got.far_q, want.far_q) << Describe(shape);
-    EXPECT_EQ(got.far_k, want.far_k) << Describe(shape);
-    EXPECT_EQ(got.v, want.v) << Describe(shape);
+    ExpectSame(got, want, shape);
     const TrainingResult halves = RunTraining(wide, POLYSKETCH_F16);
     for (size_t h = 0; h < want.out.size(); ++h) {
       for (size_t i = 0; i < want.out[h].size(); ++i) {

@@ -283,8 +283,7 @@ TEST_F(Chat, BadRequestsHaveOpenAisShape) {
   expect(chat, with("tools", {{{"type", "function"}}}), "calls no tools", "tools");
   expect(chat, with("functions", {{{"name", "f"}}}), "calls no tools", "functions");
   expect(chat, with("tool_choice", "required"), "calls no tools", "tool_choice");
-  expect(chat, with("response_format", {{"type", "json_object"}}), "does not constrain",
-         "response_format");
+  expect(chat, with("response_format", {{"type", "xml"}}), "found \"xml\"", "response_format.type");
   expect(chat, with("top_logprobs", 2), "\"logprobs\": true", "top_logprobs");
   expect(chat, with("frob", 2), "unknown", "frob");
   json both = with("continue_final_message", true);
@@ -297,7 +296,7 @@ TEST_F(Chat, BadRequestsHaveOpenAisShape) {
          "expected none", "instructions");
   expect(responses, {{"input", "x"}, {"background", true}}, "expected none", "background");
   expect(responses, {{"input", "x"}, {"text", {{"format", {{"type", "json_schema"}}}}}},
-         "does not constrain", "text.format");
+         "expected a JSON Schema, found none", "text.format.schema");
   EXPECT_EQ(Post(responses, {{"input", "x"}, {"previous_response_id", "resp_1"}}).status, 404);
   EXPECT_EQ(Post(responses, {{"input", "x"}, {"previous_response_id", "x"}}).status, 404);
   EXPECT_EQ(Http(server_->http_address(), "/v1/responses/resp_1").status, 405);

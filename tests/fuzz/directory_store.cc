@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "engine/store/open_state_store.h"
@@ -52,15 +51,19 @@ bool IsLink(const std::string& content) {
 }
 
 void WriteFiles(const fs::path& folder, const Files& files) {
-  fs::create_directory(folder);
+  static const bool made = fs::create_directory(folder);
+  PS_CHECK(made);
   for (const auto& [name, content] : files) {
     if (IsLink(content)) {
       const std::string target = content.substr(1, content.find('\0') - 1);
       (void)symlink(target.c_str(), (folder / name).c_str());
       continue;
     }
-    std::ofstream(folder / name, std::ios::binary) << content;
-    fs::last_write_time(folder / name, fs::file_time_type::clock::now() + std::chrono::hours(1));
+    const int fd = open((folder / name).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    PS_CHECK(fd >= 0 && write(fd, content.data(), content.size()) == std::ssize(content)) << name;
+    const timespec times[2] = {{0, UTIME_OMIT}, {time(nullptr) + 3600, 0}};
+    PS_CHECK(futimens(fd, times) == 0);
+    close(fd);
   }
 }
 
@@ -76,7 +79,7 @@ void CheckEntry(const Files& files, StateStore* store, const StoredInfo& info) {
 }
 
 void Check(const Files& files) {
-  const fs::path folder = Root() / "t.tenant";
+  static const fs::path folder = Root() / "t.tenant";
   WriteFiles(folder, files);
   const auto store = OpenDirectoryStore(Root(), 0);
   PS_CHECK(store.ok()) << store.status().ToString();
@@ -97,7 +100,7 @@ void Check(const Files& files) {
     const auto stat = (*store)->Stat("tenant", name);
     if (!stat.ok()) fuzz::CheckError(stat.status());
   }
-  fs::remove_all(folder);
+  for (const auto& [name, content] : files) PS_CHECK(unlink((folder / name).c_str()) == 0) << name;
 }
 
 }  // namespace

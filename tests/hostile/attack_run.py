@@ -32,6 +32,9 @@ LONGEST_GAP = 1.0
 LONGEST_PROBE = 2.0
 STALL_SECONDS = 1
 EDGE_MEMORY = 256  # MiB of HAProxy
+# Seconds until the calls of an attack are gone. HAProxy reads nothing of a client whose upload waits for one who reads nothing,
+# and does not see that it has left before `timeout client` (2 min).
+PATIENCE, EDGE_PATIENCE = 60, 150
 FLOOD, STALL = 1.0, 3.0  # seconds of an attack; five times as long with --full
 # The pools of the model are small, so that the memory of requests shows.
 FLAGS = {"request-memory": f"{REQUEST_MEMORY}MiB", "stall-deadline": f"{STALL_SECONDS}s", "handshake-timeout": "1s",
@@ -101,6 +104,7 @@ class Row:
     probe: float = 0.0  # seconds
     seen: dict = dataclasses.field(default_factory=dict)  # by the attacker
     broken: list = dataclasses.field(default_factory=list)  # what did not hold
+    loaded: int = 0  # of them, what a machine may cause whose processors other programs have
     killed: float = 0.0  # MiB at which the server was killed
 
     def outcome(self):
@@ -156,6 +160,14 @@ class AttackRun:
         usual = [one for one in ATTACKS if (one.edge or not self._edge) and (one.ci or self._full)]
         return [one for one in ATTACKS if one.name in names] if names else usual
 
+    def runs(self, attack):
+        """The row of an attack, and that of a second run where the first took too long, took too much memory, which gRPC holds
+        until its threads run, or attacked too little, and nothing else: other programs may have had the processors for a second.
+        A server that is at fault is so again."""
+        yield (row := self.run(attack))
+        if row.loaded and row.loaded == len(row.broken):
+            yield self.run(attack)
+
     def run(self, attack):
         """The row of an attack."""
         if attack.tls and not self._edge and not serving.knows(self._binary or serving.BIN / "polysketch-server", "tls-cert"):
@@ -203,14 +215,15 @@ class AttackRun:
             row.broken.append("the neighbour did not end")
             return
         row.gap, row.first, row.probe = (told["gaps"][name] for name in ("token", "first", "probe"))
-        row.broken += told["errors"]
-        row.broken += self._reference.differences(told["streams"])
+        late = []
         if row.gap > LONGEST_GAP:
-            row.broken.append(f"{row.gap:.2f} s between two tokens, at most {LONGEST_GAP:.0f}")
+            late.append(f"{row.gap:.2f} s between two tokens, at most {LONGEST_GAP:.0f}")
         if row.first > LONGEST_GAP and not row.attack.slots:
-            row.broken.append(f"{row.first:.2f} s to a first token, at most {LONGEST_GAP:.0f}")
+            late.append(f"{row.first:.2f} s to a first token, at most {LONGEST_GAP:.0f}")
         if row.probe > LONGEST_PROBE:
-            row.broken.append(f"{row.probe:.2f} s to the answer of a probe, at most {LONGEST_PROBE:.0f}")
+            late.append(f"{row.probe:.2f} s to the answer of a probe, at most {LONGEST_PROBE:.0f}")
+        row.loaded += len(late)
+        row.broken += told["errors"] + self._reference.differences(told["streams"]) + late
 
     def _judge_server(self, row, server, proxy):
         self._wait_for_the_end(row, server, proxy)
@@ -219,6 +232,7 @@ class AttackRun:
         most = row.start + REQUEST_MEMORY + SPARE
         if row.peak > most:
             row.broken.append(f"{row.peak:.0f} MiB, at most {most:.0f}")
+            row.loaded += 1
         if not server.alive():
             row.broken.append(f"the server ended with status {server.process.wait()}")
             return
@@ -243,7 +257,7 @@ class AttackRun:
             return not any(metrics[f"polysketch_{name}"] for name in keeps)
 
         try:
-            serving.wait_until(back, "the connections and calls of before", 60)
+            serving.wait_until(back, "the connections and calls of before", EDGE_PATIENCE if proxy else PATIENCE)
         except (AssertionError, OSError) as error:
             if server.alive():
                 row.broken.append(str(error))
@@ -254,6 +268,7 @@ class AttackRun:
         # The last of them may be open when the attack ends.
         if attack.closed and seen and not (seen.get("closed") and seen.get("longest", 0) <= STALL_SECONDS + 1):
             row.broken.append(f"expected closed connections, found {row.outcome()}")
+            row.loaded += 1  # an attacker of the lowest priority may send too little, or notice late
         if attack.reset and seen.get("left"):
             row.broken.append(f"{seen['left']} of {seen.get('streams')} streams still open")
         if attack.session and seen and seen.get("session") != "OK":

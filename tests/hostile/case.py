@@ -14,7 +14,22 @@ FULL = os.environ.get("POLYSKETCH_TEST_FULL") == "1"
 LONGEST_GAP = 1.0
 
 
+class Late(AssertionError):
+    """What took too long, and is wrong in no other way."""
+
+
 class HostileTest(unittest.TestCase):
+    def _callTestMethod(self, method):
+        """Once more where it was late: other programs may have had the processors for a second. A server that is late by itself
+        is late again."""
+        try:
+            super()._callTestMethod(method)
+        except Late as late:
+            print(f"\nagain: {late}", flush=True)
+            self.doCleanups()
+            self.setUp()
+            super()._callTestMethod(method)
+
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="hostile-"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
@@ -43,8 +58,13 @@ class HostileTest(unittest.TestCase):
         self.assertTrue(told, "the neighbour did not end")
         self.assertEqual(told["errors"], [])
         self.assertEqual(REFERENCE.differences(told["streams"]), [])
-        for name in ("token", "first"):
-            self.assertLessEqual(told["gaps"][name], LONGEST_GAP, name)
+        self.assert_in_time(told, "token", "first")
+
+    def assert_in_time(self, told, *names):
+        """Late unless the gaps of a neighbour are short enough."""
+        for name in names:
+            if told["gaps"][name] > LONGEST_GAP:
+                raise Late(f"{name}: {told['gaps'][name]:.2f} s, at most {LONGEST_GAP:.0f}")
 
     def assert_serving(self, server):
         self.assertTrue(server.alive(), f"status {server.process.poll()}: {server.log()[-2000:]}")

@@ -72,6 +72,18 @@ inline std::vector<AttentionSpec> WithDecayGates(std::vector<AttentionSpec> spec
   return specs;
 }
 
+// The specs, then copies of each recurrent one in the other state formats.
+inline std::vector<AttentionSpec> WithStateFormats(std::vector<AttentionSpec> specs) {
+  for (size_t i = 0, n = specs.size(); i < n; ++i) {
+    if (specs[i].kv_cache()) continue;
+    for (const StateFormat format : {StateFormat::kBf16, StateFormat::kQ8}) {
+      specs.push_back(specs[i]);
+      specs.back().state_format = format;
+    }
+  }
+  return specs;
+}
+
 // Rows whose dot products are of order one; far rows of sketches with their zero columns, features
 // that are positive where the kind makes them so. Gates that keep most of the past, and now and then
 // forget it.
@@ -191,8 +203,7 @@ inline std::vector<std::vector<float>> RunAlone(Backend& backend, const Attentio
 
 inline std::string Describe(const AttentionSpec& spec) {
   return StrCat(AttentionKindName(spec.kind), " d", spec.head_dim, " r", spec.sketch_size, " m",
-                spec.num_features, " b", spec.block,
-                spec.state_format == StateFormat::kBf16 ? " bf16" : " f32",
+                spec.num_features, " b", spec.block, " ", StateFormatName(spec.state_format),
                 spec.decay_gate ? " gated" : "");
 }
 

@@ -1,6 +1,6 @@
 // The same bits whatever runs beside a sequence: any split, any neighbours, any number of threads.
 // Compared with memcmp within one backend and instruction set, for every kind, with and without a
-// decay gate, and both state formats.
+// decay gate, and all state formats.
 #include <cstring>
 #include <vector>
 
@@ -47,12 +47,7 @@ class AttentionDeterminismTest : public testing::BackendTest {
       specs.push_back(testing::MakeSpec(kind, 3, 32, 16, 3, 1));
       specs.push_back(testing::MakeSpec(kind, 1, 64, 32, 32, 1));
     }
-    for (size_t i = 0, n = specs.size(); i < n; ++i) {
-      if (specs[i].kv_cache()) continue;
-      specs.push_back(specs[i]);
-      specs.back().state_format = StateFormat::kBf16;
-    }
-    return testing::WithDecayGates(specs);
+    return testing::WithDecayGates(testing::WithStateFormats(specs));
   }
 };
 
@@ -136,13 +131,17 @@ TEST_P(AttentionDeterminismTest, FormatsDiffer) {
   const auto backend = NewBackend(1);
   Random random(4);
   for (AttentionSpec spec : Specs()) {
-    if (spec.kv_cache() || spec.state_format == StateFormat::kBf16) continue;
+    if (spec.kv_cache() || spec.state_format != StateFormat::kF32) continue;
     const int tokens = 2 * spec.block;
     const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
     const Outputs f32 = testing::RunAlone(*backend, spec, sequence, {tokens});
     spec.state_format = StateFormat::kBf16;
-    EXPECT_FALSE(SameBits(testing::RunAlone(*backend, spec, sequence, {tokens}), f32))
-        << testing::Describe(spec);
+    const Outputs bf16 = testing::RunAlone(*backend, spec, sequence, {tokens});
+    EXPECT_FALSE(SameBits(bf16, f32)) << testing::Describe(spec);
+    spec.state_format = StateFormat::kQ8;
+    const Outputs q8 = testing::RunAlone(*backend, spec, sequence, {tokens});
+    EXPECT_FALSE(SameBits(q8, f32)) << testing::Describe(spec);
+    EXPECT_FALSE(SameBits(q8, bf16)) << testing::Describe(spec);
   }
 }
 

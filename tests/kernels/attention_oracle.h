@@ -2,6 +2,7 @@
 // but those of the mixed kinds. Beside each output stands how far a float32 computation may be off.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -19,11 +20,29 @@ struct OracleOutput {
   std::vector<double> tolerance;
   // What reading S as bf16 may add to that.
   std::vector<double> bf16_tolerance;
+  // What reading S as 8-bit integers (kernels/state_bytes.h) may add, and the part of it that is
+  // the rounding of features, queries and weights to 16 bits.
+  std::vector<double> byte_tolerance, word_tolerance;
   // With a decay gate: how far G as float32 sums (backend.h), which `value` follows, may be off.
   std::vector<double> sums_tolerance;
 };
 
 namespace oracle {
+
+// The scales of a copy of S [features, d] as 8-bit integers (kernels/state_bytes.h).
+struct ByteScales {
+  std::vector<double> row, column;
+
+  void Set(const std::vector<double>& s, int features, int d) {
+    row.assign(features, 0);
+    column.assign(d, 0);
+    for (int i = 0; i < features * d; ++i) column[i % d] = std::max(column[i % d], std::abs(s[i]));
+    for (int i = 0; i < features * d; ++i) {
+      if (column[i % d] > 0)
+        row[i / d] = std::max(row[i / d], std::abs(s[i]) / column[i % d] / 127);
+    }
+  }
+};
 
 inline double WeightOfDot(const AttentionSpec& spec, bool near, double dot) {
   switch (spec.kind) {
@@ -90,12 +109,31 @@ inline AttentionRows RowsAsKept(const AttentionSpec& spec, AttentionRows rows) {
   return rows;
 }
 
+// The rows as queries read them from the block buffer: under kQ8 values, and near keys of mixed
+// kinds, as 8-bit integers (kernels/state_bytes.h).
+inline AttentionRows RowsAsRead(const AttentionSpec& spec, AttentionRows rows) {
+  const auto quantize = [](std::vector<float>* values, int width) {
+    for (size_t i = 0; i < values->size(); i += width) {
+      float largest = 0;
+      for (int j = 0; j < width; ++j) largest = std::max(largest, std::abs((*values)[i + j]));
+      for (int j = 0; j < width && largest > 0; ++j) {
+        const float integer = std::nearbyint((*values)[i + j] * (127 / largest));
+        (*values)[i + j] = integer * (largest / 127);
+      }
+    }
+  };
+  if (spec.byte_copy()) quantize(&rows.v, spec.head_dim);
+  if (spec.byte_copy() && spec.mixed()) quantize(&rows.near_k, spec.near_dim());
+  return rows;
+}
+
 inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRows& given,
                                     int tokens) {
-  const AttentionRows rows = RowsAsKept(spec, given);
+  const AttentionRows rows = RowsAsKept(spec, given), block_rows = RowsAsRead(spec, rows);
   const int heads = spec.heads, d = spec.head_dim;
   OracleOutput out;
-  for (auto* array : {&out.value, &out.tolerance, &out.bf16_tolerance, &out.sums_tolerance}) {
+  for (auto* array : {&out.value, &out.tolerance, &out.bf16_tolerance, &out.byte_tolerance,
+                      &out.word_tolerance, &out.sums_tolerance}) {
     array->resize(static_cast<size_t>(tokens) * heads * d);
   }
   const std::vector<float>& far_q = FarQueries(spec, rows);
@@ -105,6 +143,8 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
   const oracle::DecaySums decay(spec, rows, tokens);
   for (int h = 0; h < heads; ++h) {
     std::vector<double> sums(static_cast<size_t>(features) * d);  // S of the blocks before t's
+    oracle::ByteScales scales;
+    scales.Set(sums, features, d);
     const auto feature = [&](const float* x, int f) {
       return spec.sketched() ? static_cast<double>(x[f / r]) * x[f % r] : x[f];
     };
@@ -119,6 +159,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
             for (int i = 0; i < d; ++i) sums[f * d + i] += phi * rows.v[(s * heads + h) * d + i];
           }
         }
+        scales.Set(sums, features, d);
       }
 
       // Of each sum: its value, the sum of its absolute terms, and the variance that rounding
@@ -129,24 +170,31 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
       // The same for errors of the decay gate's factors, which tokens share.
       std::vector<double> numerator_decay(d), numerator_sums(d);
       double denominator_decay = 0, denominator_sums = 0;
+      // Variances by rounding the near query, and the weights times the values' scales, to 16 bits.
+      std::vector<double> numerator_words(d), steps(d);
+      double denominator_words = 0, top_weight = 0;
       for (int s = 0; s <= t; ++s) {
-        const bool near = !spec.mixed() || s / spec.block == t / spec.block;
+        const bool in_block = s / spec.block == t / spec.block;
+        const bool near = !spec.mixed() || in_block;
+        const AttentionRows& kept = in_block ? block_rows : rows;
         const int width = near ? spec.near_dim() : r;
         const float* q = &(near ? rows.near_q : far_q)[(t * heads + h) * width];
-        const float* k = &(near ? rows.near_k : far_k)[(s * heads + h) * width];
-        double dot = 0, absolute_dot = 0;
+        const float* k = &(near ? kept.near_k : far_k)[(s * heads + h) * width];
+        double dot = 0, absolute_dot = 0, key_squares = 0, top_query = 0;
         for (int i = 0; i < width; ++i) {
           dot += static_cast<double>(q[i]) * k[i];
           absolute_dot += std::abs(static_cast<double>(q[i]) * k[i]);
+          key_squares += Square(k[i]);
+          top_query = std::max<double>(top_query, std::abs(q[i]));
         }
         const size_t row_t = t * heads + h, row_s = s * heads + h;
-        const double exponent = decay.Total(row_t) - decay.Total(row_s), kept = std::exp(exponent);
-        const double weight = kept * oracle::WeightOfDot(spec, near, dot);
+        const double exponent = decay.Total(row_t) - decay.Total(row_s), left = std::exp(exponent);
+        const double weight = left * oracle::WeightOfDot(spec, near, dot);
         // A dot product of n terms is off by about sqrt(n) u sum |q k|; a power multiplies that by
         // its degree, an exponential turns it into a relative error.
         const double absolute = spec.kind == AttentionKind::kSoftmax
                                     ? weight * (1 + absolute_dot / std::sqrt(d))
-                                    : kept * oracle::WeightOfDot(spec, near, absolute_dot);
+                                    : left * oracle::WeightOfDot(spec, near, absolute_dot);
         const double error = kU * absolute * oracle::Degree(spec, near) * std::sqrt(width + 4.0);
         denominator += weight;
         absolute_denominator += absolute;
@@ -158,8 +206,28 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         const double summed = decay.error[row_t] - decay.error[row_s];
         denominator_decay += gate * absolute;
         denominator_sums += summed * absolute;
+        // Of the weight, by rounding the query: a step of 1/32767 of its largest element.
+        const double words = in_block && spec.mixed()
+                                 ? left * oracle::Degree(spec, near) *
+                                       std::pow(std::abs(dot), oracle::Degree(spec, near) - 1) *
+                                       top_query / 32767 * std::sqrt(key_squares / 12)
+                                 : 0;
+        denominator_words += Square(words);
+        double top_value = 0;
         for (int i = 0; i < d; ++i) {
-          const double v = rows.v[(s * heads + h) * d + i];
+          const double v = std::abs(kept.v[(s * heads + h) * d + i]);
+          top_value = std::max(top_value, v);
+          numerator_words[i] += Square(words * v);
+        }
+        if (in_block) {
+          // A weight times its value's scale is off by half a step of the largest of them.
+          top_weight = std::max(top_weight, std::abs(weight) * top_value / 127);
+          for (int i = 0; i < d && top_value > 0; ++i) {
+            steps[i] += Square(kept.v[(s * heads + h) * d + i] * 127 / top_value) / 12;
+          }
+        }
+        for (int i = 0; i < d; ++i) {
+          const double v = kept.v[(s * heads + h) * d + i];
           numerator[i] += weight * v;
           absolute_numerator[i] += absolute * std::abs(v);
           numerator_variance[i] += Square(error * v);
@@ -175,6 +243,12 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
       const double denominator_error =
           std::sqrt(denominator_variance + roundings * Square(kU * absolute_denominator)) +
           denominator_decay;
+      double largest = 0;  // of the features times the scales of their rows
+      for (int f = 0; f < features; ++f) {
+        largest =
+            std::max(largest, std::abs(feature(&far_q[(t * heads + h) * r], f)) * scales.row[f]);
+      }
+      const double decayed = std::exp(decay.in_block[t * heads + h]);
       for (int i = 0; i < d; ++i) {
         const size_t index = (t * heads + h) * d + i;
         const double value = numerator[i] / denominator;
@@ -189,11 +263,24 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         // of its square. S is symmetric in (i, j), so errors of two features add up as one.
         double variance = 0;
         for (int f = 0; f < features; ++f) {
-          const double term = std::exp(decay.in_block[t * heads + h]) *
-                              feature(&far_q[(t * heads + h) * r], f) * sums[f * d + i] * 0x1p-8;
+          const double term =
+              decayed * feature(&far_q[(t * heads + h) * r], f) * sums[f * d + i] * 0x1p-8;
           variance += (spec.sketched() ? 2 : 1) * term * term / 3;
         }
         out.bf16_tolerance[index] = kDeviations * std::sqrt(variance) / denominator;
+        // An integer is off by up to half a step, uniform: a variance of a twelfth of the step's
+        // square. So are the features, times scales, whose step is 1/32767 of the largest.
+        double bytes = 0, words = numerator_words[i] + Square(value) * denominator_words +
+                                  Square(top_weight / 32767) * steps[i];
+        for (int f = 0; f < features; ++f) {
+          if (scales.row[f] == 0) continue;
+          const int twice = spec.sketched() ? 2 : 1;
+          const double phi = feature(&far_q[(t * heads + h) * r], f);
+          bytes += twice * Square(decayed * phi * scales.row[f] * scales.column[i]) / 12;
+          words += twice * Square(decayed * largest / 32767 * sums[f * d + i] / scales.row[f]) / 12;
+        }
+        out.byte_tolerance[index] = kDeviations * std::sqrt(bytes + words) / denominator;
+        out.word_tolerance[index] = kDeviations * std::sqrt(words) / denominator;
         out.sums_tolerance[index] =
             (numerator_sums[i] + std::abs(value) * denominator_sums) / denominator;
       }

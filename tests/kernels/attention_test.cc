@@ -1,4 +1,4 @@
-// Attention of every backend against the definition in float64, for every kind and both state
+// Attention of every backend against the definition in float64, for every kind and all state
 // formats.
 #include <algorithm>
 #include <cmath>
@@ -36,9 +36,11 @@ void ExpectDefinition(Backend& backend, const AttentionSpec& spec, const Sequenc
   const testing::OracleOutput want =
       testing::AttentionOracle(spec, sequence.layers[0], sequence.tokens);
   const auto out = testing::RunAlone(backend, spec, sequence, {sequence.tokens});
-  const bool bf16 = spec.state_format == StateFormat::kBf16;
   for (size_t i = 0; i < want.value.size(); ++i) {
-    const double tolerance = want.tolerance[i] + (bf16 ? want.bf16_tolerance[i] : 0);
+    const double read = spec.state_format == StateFormat::kBf16 ? want.bf16_tolerance[i]
+                        : spec.state_format == StateFormat::kQ8 ? want.byte_tolerance[i]
+                                                                : 0;
+    const double tolerance = want.tolerance[i] + read;
     ASSERT_NEAR(out[0][i], want.value[i], tolerance) << testing::Describe(spec) << " element " << i;
   }
 }
@@ -55,7 +57,8 @@ TEST_P(AttentionTest, IsItsDefinition) {
         ungated.power = power;
         for (AttentionSpec spec : testing::WithDecayGates({ungated})) {
           const Sequence sequence = testing::RandomSequence(spec, shape.tokens, &random);
-          for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16}) {
+          for (const StateFormat format :
+               {StateFormat::kF32, StateFormat::kBf16, StateFormat::kQ8}) {
             spec.state_format = format;
             ExpectDefinition(*backend, spec, sequence);
           }
@@ -83,6 +86,63 @@ TEST_P(AttentionTest, LayersAreSeparate) {
   }
 }
 
+// Rows of small integers with 6 values a head, whose sums are exact in float32.
+Sequence IntegerSequence(const AttentionSpec& spec, int tokens, Random* random) {
+  Sequence sequence = testing::RandomSequence(spec, tokens, random);
+  testing::AttentionRows& rows = sequence.layers[0];
+  const auto make_integers = [&](std::vector<float>* values, int low, int high, int width,
+                                 int used) {
+    for (size_t i = 0; i < values->size(); ++i) {
+      (*values)[i] = static_cast<int>(i % width) < used ? random->Int(low, high) : 0;
+    }
+  };
+  const int used = spec.sketched() ? spec.sketch_size : spec.num_features;
+  // Weights of linear and performer come from features that are not negative.
+  const int low = spec.sketched() ? -2 : 0;
+  if (spec.mixed()) {
+    make_integers(&rows.near_q, -1, 1, 6, 6);
+    make_integers(&rows.near_k, -1, 1, 6, 6);
+    make_integers(&rows.far_q, low, 2, spec.far_dim(), used);
+    make_integers(&rows.far_k, low, 2, spec.far_dim(), used);
+  } else {
+    make_integers(&rows.near_q, low, 2, spec.far_dim(), used);
+    make_integers(&rows.near_k, low, 2, spec.far_dim(), used);
+  }
+  make_integers(&rows.v, -5, 25, 6, 6);  // a mean above zero lets the sums grow
+  return sequence;
+}
+
+// Exact sums have the same copy as the reference's: what is left is the rounding of features,
+// queries and weights to 16 bits, and float32.
+TEST_P(AttentionTest, ReadsTheCopyOfTheState) {
+  if (GetParam() == "reference") GTEST_SKIP() << "the expectation is the reference's";
+  const auto backend = NewBackend(1);
+  const auto reference = NewReferenceBackend();
+  Random random(6);
+  for (const AttentionKind kind : {AttentionKind::kLearnedSketch, AttentionKind::kRandomSketchMixed,
+                                   AttentionKind::kLinear, AttentionKind::kPerformer}) {
+    for (const int block : {1, 16}) {
+      AttentionSpec spec = testing::MakeSpec(kind, 2, 6, 11, block);
+      const int tokens = 12 * 16 + 5;
+      const Sequence sequence = IntegerSequence(spec, tokens, &random);
+      const auto exact = testing::RunAlone(*backend, spec, sequence, {tokens});
+      spec.state_format = StateFormat::kQ8;
+      const testing::OracleOutput oracle =
+          testing::AttentionOracle(spec, sequence.layers[0], tokens);
+      const auto want = testing::RunAlone(*reference, spec, sequence, {tokens});
+      const auto out = testing::RunAlone(*backend, spec, sequence, {tokens});
+      int rounded = 0;
+      for (size_t i = 0; i < want[0].size(); ++i) {
+        const double tolerance = oracle.word_tolerance[i] + oracle.tolerance[i];
+        ASSERT_NEAR(out[0][i], want[0][i], tolerance)
+            << testing::Describe(spec) << " element " << i;
+        rounded += std::abs(want[0][i] - exact[0][i]) > 2 * tolerance;
+      }
+      EXPECT_GT(rounded, tokens / 4) << testing::Describe(spec) << ": the copy is too exact";
+    }
+  }
+}
+
 // Small integers: every sum is exact in float32, so what bf16 reads is known to the bit.
 TEST_P(AttentionTest, ReadsTheRoundedUpperHalfOfTheState) {
   const auto backend = NewBackend(1);
@@ -92,28 +152,8 @@ TEST_P(AttentionTest, ReadsTheRoundedUpperHalfOfTheState) {
     for (const int block : {1, 16}) {
       AttentionSpec spec = testing::MakeSpec(kind, 2, 6, 11, block);
       const int tokens = 12 * 16 + 5;
-      Sequence sequence = testing::RandomSequence(spec, tokens, &random);
-      testing::AttentionRows& rows = sequence.layers[0];
-      const auto make_integers = [&](std::vector<float>* values, int low, int high, int width,
-                                     int used) {
-        for (size_t i = 0; i < values->size(); ++i) {
-          (*values)[i] = static_cast<int>(i % width) < used ? random.Int(low, high) : 0;
-        }
-      };
-      const int used = spec.sketched() ? spec.sketch_size : spec.num_features;
-      // Weights of linear and performer come from features that are not negative.
-      const int low = spec.sketched() ? -2 : 0;
-      if (spec.mixed()) {
-        make_integers(&rows.near_q, -1, 1, 6, 6);
-        make_integers(&rows.near_k, -1, 1, 6, 6);
-        make_integers(&rows.far_q, low, 2, spec.far_dim(), used);
-        make_integers(&rows.far_k, low, 2, spec.far_dim(), used);
-      } else {
-        make_integers(&rows.near_q, low, 2, spec.far_dim(), used);
-        make_integers(&rows.near_k, low, 2, spec.far_dim(), used);
-      }
-      make_integers(&rows.v, -5, 25, 6, 6);  // a mean above zero lets the sums grow
-
+      const Sequence sequence = IntegerSequence(spec, tokens, &random);
+      const testing::AttentionRows& rows = sequence.layers[0];
       // The state as integers; rounded to 8 significant bits, half away from zero, when read.
       const auto round = [](double x) {
         int exponent;

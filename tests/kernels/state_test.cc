@@ -23,10 +23,8 @@ class StateTest : public testing::BackendTest {
     std::vector<AttentionSpec> specs;
     for (const AttentionKind kind : testing::kAllKinds) {
       specs.push_back(testing::MakeSpec(kind, 2, 10, 11, 8, 3));
-      specs.push_back(specs.back());
-      specs.back().state_format = StateFormat::kBf16;
     }
-    return testing::WithDecayGates(specs);
+    return testing::WithDecayGates(testing::WithStateFormats(specs));
   }
 };
 
@@ -243,6 +241,13 @@ TEST(CpuStateTest, PaperModelStateSize) {
   const int64_t bytes = backend.value()->StateBytes(spec, 0);
   EXPECT_GE(bytes, sums);
   EXPECT_LE(bytes, (sums + normaliser + buffers) * 11 / 10);
+  // What q8 adds to bf16: a byte for each sum, key and value, and the scales of rows and columns of
+  // S, of keys and of values.
+  spec.state_format = StateFormat::kBf16;
+  const size_t bf16 = backend.value()->StateBytes(spec, 0);
+  spec.state_format = StateFormat::kQ8;
+  EXPECT_EQ(backend.value()->StateBytes(spec, 0) - bf16,
+            size_t{12 * 12} * (640 * 64 + 4 * (640 + 64) + 2 * 256 * (64 + 4)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, StateTest, ::testing::ValuesIn(testing::AllBackends()),

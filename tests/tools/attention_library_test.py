@@ -31,6 +31,7 @@ def shape(**changes) -> binding.Shape:
         block=BLOCK,
         stabilizer=1.0,
         input_type=binding.BF16,
+        chunk=0,
     )
     return binding.Shape(**sizes | changes)
 
@@ -62,7 +63,7 @@ class AttentionLibraryTest(unittest.TestCase):
         self.names = ("near_q", "near_k", "far_q", "far_k", "v")
         self.arrays = dict(zip(self.names, map(rows, (D, D, SKETCH, SKETCH, D))))
 
-    def run_forward(self, sizes=None):
+    def run_forward(self, sizes=None, **states):
         sizes = sizes or shape()
         out = np.empty((BATCH, HEADS, TOKENS, D), np.float32)
         denominators = np.empty((BATCH, HEADS, TOKENS), np.float32)
@@ -70,7 +71,7 @@ class AttentionLibraryTest(unittest.TestCase):
         memory, address = aligned(need)
         arrays = binding.Arrays(*(tensor(self.arrays[name]) for name in self.names))
         self.library.forward(
-            sizes, arrays, tensor(out), denominators.ctypes.data, address, need
+            sizes, arrays, tensor(out), denominators.ctypes.data, address, need, **states
         )
         return out, denominators
 
@@ -123,6 +124,8 @@ class AttentionLibraryTest(unittest.TestCase):
             ({"near_dim": 0, "sketch_dim": 0}, "both 0"),
             ({"near_power": 0}, "near_power"),
             ({"block": 0}, "block"),
+            ({"chunk": 2}, "expected chunk 0 or 1, found 2"),
+            ({"chunk": 1, "sketch_dim": 0}, "expected chunk 0 in the polynomial form"),
         ):
             with self.subTest(changes), self.assertRaisesRegex(binding.AttentionError, words):
                 self.library.workspace(shape(**changes))
@@ -132,6 +135,21 @@ class AttentionLibraryTest(unittest.TestCase):
         self.arrays["v"] = np.zeros((BATCH, HEADS, TOKENS, D + 1), bfloat16)[..., :D]
         with self.assertRaisesRegex(binding.AttentionError, "v: expected strides"):
             self.run_forward()
+
+    def test_states_are_checked(self):
+        self.assertEqual(self.library.state_floats(shape()), 64 * (D + 1))
+        memory, address = aligned(BATCH * HEADS * self.library.state_floats(shape()) * 4)
+        memory[:] = 0
+        for changes, states, words in (
+            ({}, {"initial": address}, "expected chunk 1 of a call with a state, found 0"),
+            ({}, {"final": address}, "expected chunk 1"),
+            ({"chunk": 1}, {"initial": address + 4}, "address that is a multiple of 16"),
+            ({"chunk": 1}, {"final": address}, r"multiple of the block \(16\), found 40"),
+        ):
+            with self.subTest(changes=changes, states=states), self.assertRaisesRegex(binding.AttentionError, words):
+                self.run_forward(shape(**changes), **states)
+        of_zeros, _ = self.run_forward(shape(chunk=1), initial=address)
+        np.testing.assert_array_equal(of_zeros, self.run_forward()[0])
 
     def test_workspace_is_bounded_and_checked(self):
         # 64k tokens of 512 heads: heads take turns, about a gigabyte at a time.

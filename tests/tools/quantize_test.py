@@ -29,7 +29,7 @@ CONFIG = {
 
 
 def perplexity(model: pathlib.Path, weights: str, tokens: pathlib.Path) -> float:
-    """Of f32 and bf16 states; every digit of a sum over all log-probabilities."""
+    """Of every state format; every digit of a sum over all log-probabilities."""
     command = [BENCH, "--model", model, "--weights", weights, "--drift", tokens, "--json"]
     command += ["--drift-tokens", "200", "--threads", "1"]
     rows = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)["drift"]

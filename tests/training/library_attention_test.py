@@ -10,9 +10,11 @@ import unittest
 import torch
 
 import support
+from train_support import TrainTest
 
+from polysketch_tools.errors import ToolError
 from polysketch_training import cuda_library as library
-from polysketch_training.cuda_attention import polysketch_attention
+from polysketch_training.cuda_attention import chunk_attention, polysketch_attention
 from polysketch_training.layers import LearnedSketch
 
 
@@ -139,18 +141,93 @@ class LibraryInTheModelTest(unittest.TestCase):
                 self.assertLess(model_error, 2 * 10 * 2**-8)
                 self.assertGreater(model_error, 2**-12, "the library was not called")
 
+    def run_in_chunks(self, model, tokens, backends):
+        """Chunks of 48, 16 and 32 tokens (blocks of 16), each by its backend, the gradient cut at their starts. Returns logits,
+        the last state's sums, and the gradients of all chunks together."""
+        state, logits = None, []
+        for chunk, backend in zip(tokens.split([48, 16, 32], dim=1), backends, strict=True):
+            model.use_attention(backend)
+            out = model(chunk, state=state, want_state=True)
+            state = out.state.detach()
+            logits.append(out.logits)
+        logits = torch.cat(logits, dim=1)
+        gradients = torch.autograd.grad(logits.square().mean(), list(model.parameters()))
+        return [logits, state.layers[0].sums, state.layers[0].normalizer, *gradients]
+
+    def test_chunks_with_carried_state(self):
+        for kind in ("learned_sketch_mixed", "learned_sketch", "random_sketch_mixed"):
+            with self.subTest(kind):
+                # The sketches of small_model have 12 columns: the library pads them, and its states have other places.
+                model = self.model(kind)
+                tokens = support.tokens_for(model, 2, 96).to(self.device)
+                want = self.run_in_chunks(model, tokens, ["torch"] * 3)
+                for backends in (["library"] * 3, ["torch", "library", "torch"], ["library", "torch", "library"]):
+                    got = self.run_in_chunks(model, tokens, backends)
+                    error = max(((x - y).norm() / y.norm()).item() for x, y in zip(got, want, strict=True))
+                    self.assertLess(error, 2 * 10 * 2**-8, backends)  # as above
+                    self.assertGreater(error, 2**-12, "the library was not called")
+
+    def test_any_chunks_have_the_state_of_the_whole(self):
+        """To the bit: the function alone, as rows that a projection makes may differ between numbers of rows."""
+        torch.manual_seed(2)
+        shape = (2, 2, 96)
+        v, far_q, far_k, near_q, near_k = (
+            torch.randn(*shape, width, device=self.device).bfloat16() * width**-0.25 for width in (32, 12, 12, 32, 32)
+        )
+
+        def run(begin, end, sums):
+            rows = {"far_q": far_q, "far_k": far_k, "near_q": near_q, "near_k": near_k}
+            rows = {name: x[:, :, begin:end] for name, x in rows.items()}
+            return chunk_attention(v[:, :, begin:end], **rows, sums=sums, want_sums=True, block=16)
+
+        whole, want = run(0, 96, None)
+        sums, outs = None, []
+        for begin, end in ((0, 16), (16, 80), (80, 96)):
+            out, sums = run(begin, end, sums)
+            outs.append(out)
+        self.assertTrue(torch.equal(torch.cat(outs, dim=2), whole))
+        for got, wanted in zip(sums, want):
+            self.assertTrue(torch.equal(got, wanted))
+        alone, _ = run(80, 96, None)
+        self.assertFalse(torch.equal(alone, whole[:, :, 80:]))
+
     def test_what_it_lacks_is_refused(self):
         model = self.model("learned_sketch_mixed")
         model.use_attention("library")
-        tokens = support.tokens_for(model, 1, 16).to(self.device)
-        with self.assertRaisesRegex(ValueError, "whole sequences without a state"):
+        tokens = support.tokens_for(model, 1, 24).to(self.device)
+        with self.assertRaisesRegex(ValueError, r"multiple of the block \(16\) of tokens before a state, found 24"):
             model(tokens, want_state=True)
+        with self.assertRaisesRegex(ValueError, "a chunk that starts with a block, found 3 tokens before it"):
+            model(tokens, positions=torch.tensor([19]))
+        gated = support.small_model("learned_sketch", decay_gate=True, dtype=torch.float32, emb_dim=64).to(self.device)
+        gated.use_attention("library")
+        with self.assertRaisesRegex(ValueError, "no decay gate"):
+            gated(tokens)
+        polynomial = self.model("polynomial")
+        polynomial.use_attention("library")
+        with self.assertRaisesRegex(ValueError, "expected one of random_sketch, .*; found polynomial"):
+            polynomial(tokens, want_state=True)
         linear = self.model("linear")
         linear.use_attention("library")
         with self.assertRaisesRegex(ValueError, "expected one of polynomial, .*; found linear"):
             linear(tokens)
         with self.assertRaisesRegex(ValueError, "expected torch or library, found gpu"):
             model.use_attention("gpu")
+
+
+class LibraryInTheTrainerTest(TrainTest):
+    def test_streamed_rows(self):
+        if library_or_skip(self) != "cpu":
+            self.skipTest("polysketch-train takes bf16 on a GPU")
+        for backend in ("torch", "library"):
+            self.train(backend, "--sequences=streamed", "--steps=4", "--max-offset=0", f"--attention={backend}")
+        for (want, _), (got, _) in zip(self.losses("torch"), self.losses("library"), strict=True):
+            self.assertNotEqual(got, want)
+            self.assertAlmostEqual(float(got) / float(want), 1, delta=2**-8)
+
+    def test_a_gate_is_refused(self):
+        with self.assertRaisesRegex(ToolError, "--attention library: expected a model without a decay gate"):
+            self.train("gated", "--attention=library", "--decay-gate")
 
 
 if __name__ == "__main__":

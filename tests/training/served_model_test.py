@@ -1,10 +1,12 @@
 """The server computes what the torch module computes: log-probabilities and perplexity of exported models."""
 
+import dataclasses
 import json
 import math
 import os
 import pathlib
 import subprocess
+import sys
 import unittest
 
 import numpy as np
@@ -13,11 +15,13 @@ import torch
 import support
 from train_support import TrainTest
 
+from polysketch_training import PolysketchModel
 from polysketch_training.export import export_model
 from polysketch_training.server_tensors import load_folder
 
 BIN = pathlib.Path(os.environ.get("POLYSKETCH_BIN_DIR", support.ROOT / "build/cpu/bin"))
 TOKENS = 3000
+LONG = 65536 if os.environ.get("POLYSKETCH_TEST_FULL") == "1" else 8192
 
 
 def served_logprobs(model: pathlib.Path, tokens: list[int], folder: pathlib.Path) -> np.ndarray:
@@ -78,6 +82,30 @@ class ServedModelTest(TrainTest):
                 self.expect_equal(ours, served)
                 # Float32 logits of order 6 after some hundred roundings each way.
                 np.testing.assert_allclose(ours, served, rtol=0, atol=1e-5)
+
+    def test_long_text(self):
+        """Perplexities of 65,536 tokens (8,192 without POLYSKETCH_TEST_FULL=1) of novels that no model has seen: of the bundled
+        model, of it with a decay gate, and of the model that POLYSKETCH_SERVED_MODEL names."""
+        text = support.SHARED / "data/eval.bin"
+        if not text.exists():
+            self.skipTest(f"no {text}")
+        tokens = np.fromfile(text, np.uint16)[:LONG].tolist()
+        gated = PolysketchModel(dataclasses.replace(load_folder(support.DEMO).config, decay_gate=True))
+        gated.load_state_dict(load_folder(support.DEMO).state_dict(), strict=False)
+        torch.manual_seed(3)
+        for layer in gated.layers:
+            torch.nn.init.normal_(layer.attn.gate.weight, std=0.02)
+        export_model(gated, self.dir / "gated", tokenizer=None)
+        models = [support.DEMO, self.dir / "gated"]
+        if "POLYSKETCH_SERVED_MODEL" in os.environ:
+            models.append(pathlib.Path(os.environ["POLYSKETCH_SERVED_MODEL"]))
+        for folder in models:
+            with self.subTest(folder):
+                ours = torch_logprobs(load_folder(folder), tokens, 4096)
+                served = served_logprobs(folder, tokens, self.dir)
+                found, expected = math.exp(-served.mean()), math.exp(-ours.mean())
+                print(f"{folder}: perplexity {found:.6f}, torch {expected:.6f}", file=sys.__stderr__)
+                self.assertAlmostEqual(found / expected, 1, delta=1e-5)
 
     def test_demo(self):
         tokens = np.random.default_rng(1).integers(3, 4096, 2000).tolist()

@@ -65,8 +65,8 @@ struct Arrays {
 // for two states and three gradients through them, and five products over the near keys. Bytes:
 // each input and output once; the backward pass reads the inputs again.
 void BenchShape(Bench* bench, int64_t batch, int64_t heads, int64_t tokens) {
-  const polysketch_attention_shape shape{batch, heads, tokens, 64,   64,
-                                         32,    4,     256,    1.0f, POLYSKETCH_BF16};
+  const polysketch_attention_shape shape{batch, heads, tokens,          64, 64, 32, 4,
+                                         256,   1.0f,  POLYSKETCH_BF16, 0};
   const double d = shape.head_dim, r = shape.sketch_dim, features = 640,
                near_keys = shape.block / 2;
   const double rows = static_cast<double>(batch) * static_cast<double>(heads * tokens);
@@ -82,13 +82,14 @@ void BenchShape(Bench* bench, int64_t batch, int64_t heads, int64_t tokens) {
   const polysketch_attention_tensor g_tensor = Dense(shape, shape.head_dim, g);
   cudaStream_t stream = bench->device()->stream();
   const auto run_forward = [&] {
-    Check(polysketch_attention_forward(&shape, &inputs.arrays, &out_tensor, denominators.data(),
-                                       workspace.data(), forward, stream));
+    Check(polysketch_attention_forward(&shape, &inputs.arrays, nullptr, &out_tensor,
+                                       denominators.data(), nullptr, workspace.data(), forward,
+                                       stream));
   };
   const auto run_backward = [&] {
-    Check(polysketch_attention_backward(&shape, &inputs.arrays, &out_tensor, denominators.data(),
-                                        &g_tensor, &gradients.arrays, workspace.data(), backward,
-                                        stream));
+    Check(polysketch_attention_backward(&shape, &inputs.arrays, nullptr, &out_tensor,
+                                        denominators.data(), &g_tensor, &gradients.arrays,
+                                        workspace.data(), backward, stream));
   };
   const std::string name =
       StrCat(batch, " x ", heads, " heads, d 64 r 32, n ", tokens, " (", backward >> 20, " MiB)");

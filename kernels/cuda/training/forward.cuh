@@ -25,7 +25,8 @@ __global__ void __launch_bounds__(kTileThreads)
     CopyTile(shape, tile, shape.far_q, sizes.far_dim, TileRows<D>(), far_rows, kTileThreads);
   }
 
-  const int far_parts = tile.block > 0 ? (sizes.features + kPartFeatures - 1) / kPartFeatures : 0;
+  const int far_parts =
+      shape.ReadsState(tile.block) ? (sizes.features + kPartFeatures - 1) / kPartFeatures : 0;
   const int seen = tile.block_offset + tile.count;  // keys of the block that some row attends to
   const int64_t parts = far_parts + (seen + kPartKeysTensor - 1) / kPartKeysTensor;
   const uint8_t* state = snapshots.Of(shape, tile.block);

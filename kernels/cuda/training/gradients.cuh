@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(kTileThreads)
   });
 
   float unused[M][D / 8][4];
-  if (tile.block > 0) {
+  if (shape.ReadsState(tile.block)) {
     run.ForFarParts([&](int part, const PartBuffer<D>& buffer) {
       AddFeatureGradients<D, M, false>(sizes, part, run.feature_rows, scalars, buffer, unused);
     });

@@ -9,22 +9,48 @@
 
 namespace polysketch::cuda {
 
-// The far states at the starts of all blocks but the first. blockIdx: 64 features, head.
+// The far states at the starts of all blocks but the first; with CHUNK from a state or to one.
+// blockIdx: 64 features, head.
+template <bool CHUNK>
 __global__ void __launch_bounds__(kWalkThreads)
-    WalkForward(TrainingShape shape, Snapshots snapshots, WalkProgress progress) {
+    WalkForward(TrainingShape shape, Snapshots snapshots, ChunkStates chunk,
+                WalkProgress progress) {
   LetNextKernelBegin();
   const int feature = WalkFeature(), head = static_cast<int>(blockIdx.y);
+  const int64_t blocks = shape.blocks - (CHUNK && chunk.after != nullptr ? 0 : 1);
   const WalkRows rows{RowsFrom(shape, shape.far_k, 0), RowsFrom(shape, shape.v, 0),
-                      (shape.blocks - 1) * shape.attention.block, shape.attention.block};
+                      blocks * shape.attention.block, shape.attention.block};
+  const int64_t z = int64_t{shape.attention.features} * 64;
   WalkSums state;
   state.Clear();
+  if (CHUNK && chunk.before != nullptr) {
+    const float* before = chunk.before + chunk.Offset<64>(shape);
+    state.Visit(
+        feature,
+        [&](int64_t at, float* low, float* high) {
+          *low = before[at];
+          *high = before[at + 1];
+        },
+        [&](int64_t f, float* sum) { *sum = before[z + f]; });
+  }
   WalkBlocks(rows, shape.attention.tiles, &state, [&](int block, const WalkSums* sums) {
     if (block > 0) progress.Add(0, head, feature, block);
+    if (CHUNK && block + 1 == shape.blocks) return;
     uint8_t* snapshot = snapshots.Of(shape, block + 1);
     StoreSnapshot(feature, *sums, reinterpret_cast<Bf16*>(snapshot),
                   reinterpret_cast<float*>(snapshot + snapshots.z));
   });
   progress.Add(0, head, feature, static_cast<int>(shape.blocks) - 1);
+  if (CHUNK && chunk.after != nullptr) {
+    float* after = chunk.after + chunk.Offset<64>(shape);
+    state.Visit(
+        feature,
+        [&](int64_t at, const float* low, const float* high) {
+          after[at] = *low;
+          after[at + 1] = *high;
+        },
+        [&](int64_t f, const float* sum) { after[z + f] = *sum; });
+  }
 }
 
 // blockIdx: head, rows of a block.
@@ -50,7 +76,7 @@ __global__ void __launch_bounds__(kGroupThreads, 2)
                        RowsFrom(shape, shape.v, block_token),
                        sizes.tiles,
                        sizes.features,
-                       tile.block > 0,
+                       shape.ReadsState(tile.block),
                        tile.block_offset,
                        tile.count,
                        sizes.stabilizer};
@@ -65,7 +91,7 @@ __global__ void __launch_bounds__(kGroupThreads, 2)
     memory.StoreFar(row, quad, q.x, q.y);
   }
   if (rows.past) {
-    progress.Await(0, head, static_cast<int>(tile.block));
+    if (tile.block > 0) progress.Await(0, head, static_cast<int>(tile.block));
     __syncthreads();
   }
   GroupAttention<NEAR, POWER> attention(rows, memory);

@@ -17,7 +17,7 @@
 namespace polysketch::cuda {
 namespace {
 
-constexpr int kRoundThreads = 256;
+constexpr int kRoundThreads = 256, kRoundPieces = 32;
 
 std::string& LastError() {
   thread_local std::string error;
@@ -78,7 +78,7 @@ template <int D>
 int64_t SharedOf(const TrainingPlan& plan, bool backward) {
   const int64_t tiles = backward ? GradientMemory<D>::Bytes(plan.far_dim, plan.near_dim)
                                  : TilesShared<D>(plan.far_dim, plan.near_dim);
-  return plan.blocks > 1 ? std::max(tiles, 2 * WalkStage<D>(plan.far_dim)) : tiles;
+  return plan.states ? std::max(tiles, 2 * WalkStage<D>(plan.far_dim)) : tiles;
 }
 
 // An attribute of the current device, or 0 without one.
@@ -114,9 +114,10 @@ template <int D>
 class Calls {
  public:
   Calls(const polysketch_attention_shape& shape, const polysketch_attention_arrays& inputs,
-        const TrainingPlan& plan, void* workspace, void* stream)
+        const ChunkStates& chunk, const TrainingPlan& plan, void* workspace, void* stream)
       : plan_(plan),
         inputs_(inputs),
+        chunk_(chunk),
         workspace_(static_cast<uint8_t*>(workspace)),
         stream_(static_cast<cudaStream_t>(stream)),
         by_groups_(plan.by_groups && GroupMemory::Bytes(plan.far_dim) <=
@@ -134,6 +135,7 @@ class Calls {
     sizes.stabilizer = shape.stabilizer;
     shape_.tokens = shape.tokens;
     shape_.blocks = plan.blocks;
+    shape_.first_read = chunk.before == nullptr ? 1 : 0;
   }
 
   cudaError_t Forward(const OutputRows& out, float* denominators) {
@@ -181,6 +183,7 @@ class Calls {
 
  private:
   void ForwardByGroups(const OutputRows& out, float* denominators) {
+    RoundStateBefore();
     const WalkProgress progress = WalkStatesByGroups();
     const dim3 tiles = TileGrid(kGroupRows);
     WithGroupShape(plan_.near_dim, plan_.near_power, [&]<int NEAR, int POWER>() {
@@ -194,13 +197,14 @@ class Calls {
   WalkProgress WalkStatesByGroups() {
     const WalkProgress progress{reinterpret_cast<int32_t*>(workspace_ + plan_.counters),
                                 plan_.features, static_cast<int>(group_)};
-    if (plan_.blocks < 2) return progress;
+    if (Folded() == 0) return progress;
     if (error_ == cudaSuccess) {
       const size_t counters = static_cast<size_t>(group_) * progress.of_head() * sizeof(int32_t);
       error_ = cudaMemsetAsync(progress.counters, 0, counters, stream_);
     }
-    Launch(WalkForward, dim3(static_cast<unsigned>(plan_.features / kWalkFeatures), group_),
-           kWalkThreads, WalkMemory::kBytes, SnapshotsOfGroup(), progress);
+    Launch(of_chunk() ? WalkForward<true> : WalkForward<false>,
+           dim3(static_cast<unsigned>(plan_.features / kWalkFeatures), group_), kWalkThreads,
+           WalkMemory::kBytes, SnapshotsOfGroup(), chunk_, progress);
     return progress;
   }
 
@@ -245,34 +249,51 @@ class Calls {
     return {workspace_, plan_.snapshot_bytes, plan_.snapshot_z};
   }
 
+  // Blocks that the walk over earlier blocks folds: the last one for the final state alone.
+  int64_t Folded() const {
+    return plan_.sketched ? plan_.blocks - (chunk_.after == nullptr ? 1 : 0) : 0;
+  }
+
+  bool of_chunk() const { return chunk_.before != nullptr || chunk_.after != nullptr; }
+
+  // Stores the state that the queries of the first block read.
+  void RoundStateBefore() {
+    if (chunk_.before == nullptr) return;
+    Launch(RoundState<D>, dim3(kRoundPieces, group_), kRoundThreads, 0, SnapshotsOfGroup(), chunk_);
+  }
+
   dim3 TileGrid(int64_t rows) const {
     return dim3(static_cast<unsigned>(plan_.blocks * ((plan_.block + rows - 1) / rows)), group_);
   }
 
   void WalkOver(const TokenRows& rows, const TokenRows& values, const float* weights,
                 bool reverse) {
-    if (plan_.blocks < 2) return;
-    if (by_groups_ && weights == nullptr) {
+    if (!reverse) RoundStateBefore();
+    if ((reverse ? plan_.blocks - 1 : Folded()) == 0) return;
+    if (by_groups_ && !reverse) {
       WalkStatesByGroups();
       return;
     }
+    const int count = reverse ? plan_.ranges : plan_.state_ranges;
     Walk walk{rows,
               values,
               weights,
               reverse,
               true,
-              plan_.ranges,
+              count,
               reinterpret_cast<float*>(workspace_ + plan_.partials),
-              SnapshotsOfGroup()};
+              SnapshotsOfGroup(),
+              reverse ? ChunkStates() : chunk_};
     const auto features =
         static_cast<unsigned>((plan_.features + WalkFeatures<D>() - 1) / WalkFeatures<D>());
-    const auto ranges = static_cast<unsigned>(plan_.ranges);
+    const auto ranges = static_cast<unsigned>(count);
     const size_t shared = 2 * WalkStage<D>(plan_.far_dim);
     if (ranges > 1) {
-      Launch(WalkStates<D>, dim3(features, group_, ranges - 1), kFoldThreads, shared, walk);
+      Launch(WalkStates<D, false>, dim3(features, group_, ranges - 1), kFoldThreads, shared, walk);
     }
     walk.sums_only = false;
-    Launch(WalkStates<D>, dim3(features, group_, ranges), kFoldThreads, shared, walk);
+    Launch(!reverse && of_chunk() ? WalkStates<D, true> : WalkStates<D, false>,
+           dim3(features, group_, ranges), kFoldThreads, shared, walk);
   }
 
   template <typename... Parameters, typename... Arguments>
@@ -290,6 +311,7 @@ class Calls {
 
   const TrainingPlan& plan_;
   const polysketch_attention_arrays& inputs_;
+  const ChunkStates chunk_;
   uint8_t* const workspace_;
   cudaStream_t const stream_;
   const bool by_groups_;  // whether the kernels of group.cuh run
@@ -302,8 +324,11 @@ class Calls {
 // Runs `work` with the Calls of the head size, and returns its status.
 template <typename Work>
 int WithCalls(const polysketch_attention_shape& shape, const polysketch_attention_arrays& inputs,
-              const TrainingPlan& plan, void* workspace, void* stream, const Work& work) {
-  const auto run = [&]<int D>() { return work(Calls<D>(shape, inputs, plan, workspace, stream)); };
+              const ChunkStates& chunk, const TrainingPlan& plan, void* workspace, void* stream,
+              const Work& work) {
+  const auto run = [&]<int D>() {
+    return work(Calls<D>(shape, inputs, chunk, plan, workspace, stream));
+  };
   const cudaError_t error = shape.head_dim == 32   ? run.template operator()<32>()
                             : shape.head_dim == 64 ? run.template operator()<64>()
                                                    : run.template operator()<128>();
@@ -316,6 +341,7 @@ int WithCalls(const polysketch_attention_shape& shape, const polysketch_attentio
 
 using polysketch::cuda::CheckArrays;
 using polysketch::cuda::CheckShared;
+using polysketch::cuda::CheckStates;
 using polysketch::cuda::CheckTensor;
 using polysketch::cuda::CheckWorkspace;
 using polysketch::cuda::PlanTraining;
@@ -354,28 +380,41 @@ __attribute__((visibility("default"))) int polysketch_attention_workspace(
   return POLYSKETCH_ATTENTION_OK;
 }
 
+__attribute__((visibility("default"))) int polysketch_attention_state(
+    const polysketch_attention_shape* shape, size_t* floats) {
+  if (shape == nullptr || floats == nullptr) {
+    return Report({POLYSKETCH_ATTENTION_INVALID, "an argument is null"});
+  }
+  TrainingPlan plan;
+  Refusal refusal = PlanTraining(*shape, &plan);
+  if (!refusal.ok()) return Report(std::move(refusal));
+  *floats = static_cast<size_t>(plan.state_floats);
+  return POLYSKETCH_ATTENTION_OK;
+}
+
 __attribute__((visibility("default"))) int polysketch_attention_forward(
     const polysketch_attention_shape* shape, const polysketch_attention_arrays* inputs,
-    const polysketch_attention_tensor* out, float* denominators, void* workspace,
-    size_t workspace_bytes, void* stream) {
+    const float* initial_state, const polysketch_attention_tensor* out, float* denominators,
+    float* final_state, void* workspace, size_t workspace_bytes, void* stream) {
   if (shape == nullptr || inputs == nullptr || out == nullptr || denominators == nullptr) {
     return Report({POLYSKETCH_ATTENTION_INVALID, "an argument is null"});
   }
   TrainingPlan plan;
   Refusal refusal = PlanTraining(*shape, &plan);
   if (refusal.ok()) refusal = CheckArrays(*shape, *inputs, true);
+  if (refusal.ok()) refusal = CheckStates(*shape, initial_state, final_state);
   if (refusal.ok()) refusal = CheckTensor(*shape, "out", *out, shape->head_dim, false);
   if (refusal.ok()) refusal = CheckWorkspace(workspace, workspace_bytes, plan.forward_bytes);
   if (refusal.ok()) refusal = CheckShared(*shape, plan, false);
   if (!refusal.ok()) return Report(std::move(refusal));
-  return polysketch::cuda::WithCalls(*shape, *inputs, plan, workspace, stream, [&](auto calls) {
-    return calls.Forward(polysketch::cuda::RowsOf(*out), denominators);
-  });
+  return polysketch::cuda::WithCalls(
+      *shape, *inputs, {initial_state, final_state}, plan, workspace, stream,
+      [&](auto calls) { return calls.Forward(polysketch::cuda::RowsOf(*out), denominators); });
 }
 
 __attribute__((visibility("default"))) int polysketch_attention_backward(
     const polysketch_attention_shape* shape, const polysketch_attention_arrays* inputs,
-    const polysketch_attention_tensor* out, const float* denominators,
+    const float* initial_state, const polysketch_attention_tensor* out, const float* denominators,
     const polysketch_attention_tensor* out_gradient, const polysketch_attention_arrays* gradients,
     void* workspace, size_t workspace_bytes, void* stream) {
   if (shape == nullptr || inputs == nullptr || out == nullptr || denominators == nullptr ||
@@ -385,6 +424,7 @@ __attribute__((visibility("default"))) int polysketch_attention_backward(
   TrainingPlan plan;
   Refusal refusal = PlanTraining(*shape, &plan);
   if (refusal.ok()) refusal = CheckArrays(*shape, *inputs, true);
+  if (refusal.ok()) refusal = CheckStates(*shape, initial_state, nullptr);
   if (refusal.ok()) refusal = CheckTensor(*shape, "out", *out, shape->head_dim, false);
   if (refusal.ok()) {
     refusal = CheckTensor(*shape, "out_gradient", *out_gradient, shape->head_dim, true);
@@ -393,9 +433,11 @@ __attribute__((visibility("default"))) int polysketch_attention_backward(
   if (refusal.ok()) refusal = CheckWorkspace(workspace, workspace_bytes, plan.backward_bytes);
   if (refusal.ok()) refusal = CheckShared(*shape, plan, true);
   if (!refusal.ok()) return Report(std::move(refusal));
-  return polysketch::cuda::WithCalls(*shape, *inputs, plan, workspace, stream, [&](auto calls) {
-    return calls.Backward(polysketch::cuda::RowsOf(*out), denominators, *out_gradient, *gradients);
-  });
+  return polysketch::cuda::WithCalls(
+      *shape, *inputs, {initial_state, nullptr}, plan, workspace, stream, [&](auto calls) {
+        return calls.Backward(polysketch::cuda::RowsOf(*out), denominators, *out_gradient,
+                              *gradients);
+      });
 }
 
 }  // extern "C"

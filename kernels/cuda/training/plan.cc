@@ -67,6 +67,13 @@ Refusal CheckSizes(const polysketch_attention_shape& shape) {
     return Refuse(POLYSKETCH_ATTENTION_INVALID, "expected a block of at least 1, found ",
                   shape.block);
   }
+  if (shape.chunk != 0 && shape.chunk != 1) {
+    return Refuse(POLYSKETCH_ATTENTION_INVALID, "expected chunk 0 or 1, found ", shape.chunk);
+  }
+  if (shape.chunk == 1 && shape.sketch_dim == 0) {
+    return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED,
+                  "expected chunk 0 in the polynomial form, which has no state");
+  }
   return Refusal();
 }
 
@@ -87,20 +94,22 @@ Refusal PlanTraining(const polysketch_attention_shape& shape, TrainingPlan* plan
   plan->blocks = CeilDivide(tokens, plan->block);
   plan->heads = shape.batch * shape.heads;
 
-  const bool states = plan->blocks > 1;
+  plan->states = plan->sketched && (plan->blocks > 1 || shape.chunk == 1);
   plan->snapshot_z = Align(plan->features * d * 2);
   plan->snapshot_bytes = plan->snapshot_z + Align(int64_t{plan->features} * 4);
-  const int64_t snapshots = states ? plan->blocks * plan->snapshot_bytes : 0;
+  plan->state_floats = plan->features * (d + 1);
+  const int64_t snapshots = plan->states ? plan->blocks * plan->snapshot_bytes : 0;
   const int64_t cotangents = Align(tokens * d * 2) + Align(tokens * 4);
   const bool rounded = shape.input_type == POLYSKETCH_F16;
   const int64_t widths = 2 * (int64_t{shape.near_dim} + shape.sketch_dim + d);  // with g
   const int64_t inputs = rounded ? tokens * widths * 2 : 0;
   plan->group = std::clamp<int64_t>(kGroupBytes / (snapshots + cotangents + inputs), 1,
                                     std::min(plan->heads, kMaxGroup));
-  if (states) {
+  if (plan->states) {
     const int64_t walkers = CeilDivide(plan->features, 128) * plan->group;
     plan->ranges = static_cast<int>(std::clamp<int64_t>(
         kMinWalkers / walkers, 1, std::max<int64_t>(1, (plan->blocks - 1) / kMinRangeBlocks)));
+    plan->state_ranges = shape.chunk == 1 ? 1 : plan->ranges;
   }
   plan->partials = plan->group * snapshots;
   const int64_t partials =
@@ -161,6 +170,27 @@ Refusal CheckTensor(const polysketch_attention_shape& shape, const char* name,
         __builtin_add_overflow(span, reach, &span) || span > INT64_MAX / 8) {
       return Refuse(POLYSKETCH_ATTENTION_INVALID, name, ": more elements than can be addressed");
     }
+  }
+  return Refusal();
+}
+
+Refusal CheckStates(const polysketch_attention_shape& shape, const float* initial_state,
+                    const float* final_state) {
+  if (initial_state == nullptr && final_state == nullptr) return Refusal();
+  if (shape.chunk != 1) {
+    return Refuse(POLYSKETCH_ATTENTION_INVALID, "expected chunk 1 of a call with a state, found ",
+                  shape.chunk);
+  }
+  for (const float* state : {initial_state, final_state}) {
+    if (reinterpret_cast<uintptr_t>(state) % 16 != 0) {
+      return Refuse(POLYSKETCH_ATTENTION_INVALID,
+                    "state: expected an address that is a multiple of 16");
+    }
+  }
+  if (final_state != nullptr && shape.tokens % shape.block != 0) {
+    return Refuse(POLYSKETCH_ATTENTION_INVALID,
+                  "final_state: expected tokens that are a multiple of the block (", shape.block,
+                  "), found ", shape.tokens);
   }
   return Refusal();
 }

@@ -24,9 +24,13 @@ struct TrainingPlan {
   int64_t heads = 0;       // batch * heads
   int64_t group = 0;       // heads of a group
   bool by_groups = false;  // whether the kernels of group.cuh support the shape
-  int ranges = 1;          // ranges of blocks in the walk over states
+  bool states = false;     // whether far states are stored
+  int ranges = 1;          // ranges of blocks in the walk over later blocks
+  int state_ranges = 1;  // in the walk over earlier blocks; 1 for a chunk, whose bits are those of
+                         // the whole sequence
   // Offsets in the workspace, in bytes; a and e are those of the backward pass.
   int64_t snapshot_bytes = 0, snapshot_z = 0;
+  int64_t state_floats = 0;  // of a head, in the interface
   int64_t partials = 0, a = 0, e = 0;
   int64_t counters = 0;  // of the walk (WalkProgress)
   // Offsets of float16 inputs rounded to bf16, or -1; g is that of the backward pass.
@@ -39,5 +43,9 @@ Refusal PlanTraining(const polysketch_attention_shape& shape, TrainingPlan* plan
 // Checks that kernels can address a tensor of the shape: type, alignment, strides.
 Refusal CheckTensor(const polysketch_attention_shape& shape, const char* name,
                     const polysketch_attention_tensor& tensor, int width, bool input);
+
+// Checks the states of a call; either may be null.
+Refusal CheckStates(const polysketch_attention_shape& shape, const float* initial_state,
+                    const float* final_state);
 
 }  // namespace polysketch::cuda

@@ -10,6 +10,9 @@
  *   sketched    near_dim = 0, sketch_dim > 0: near rows are the far rows, near_power is 2
  *   polynomial  near_dim > 0, sketch_dim = 0: one block of all tokens, quadratic in their number
  *
+ * A sequence may be computed in chunks. The state that one call returns is what the next one starts
+ * from: the sums over all tokens before the chunk. The gradient ends at the start of a chunk.
+ *
  * The caller pads with zero columns: sketches, queries and keys to a multiple of 8 (which does not
  * change dot products), values to one of the head sizes.
  *
@@ -28,7 +31,7 @@
 extern "C" {
 #endif
 
-enum { POLYSKETCH_ATTENTION_VERSION = 2 };
+enum { POLYSKETCH_ATTENTION_VERSION = 3 };
 
 typedef enum {
   POLYSKETCH_ATTENTION_OK = 0,
@@ -64,6 +67,7 @@ typedef struct {
   int32_t block;      /* tokens, at least 1; not read in the polynomial form */
   float stabilizer;
   int32_t input_type; /* polysketch_attention_type of the inputs and of out_gradient */
+  int32_t chunk;      /* 1: calls may have an initial or a final state; else 0 */
 } polysketch_attention_shape;
 
 /* Arrays that the form does not have are not read. */
@@ -79,18 +83,33 @@ typedef struct {
 int polysketch_attention_workspace(const polysketch_attention_shape* shape, size_t* forward,
                                    size_t* backward);
 
+/* Number of floats of a head's state, F (head_dim + 1) with F = 64 T (T + 1) / 2 features, T =
+ * sketch_dim / 8. The features are the products y_i y_j of far_k in tiles of 8 x 8, row by row: tiles
+ * (0, 0), (0, 1) to (T - 1, T - 1), those with I <= J. A state is dense float32, aligned to 16 bytes:
+ * for each of batch * heads first the sums of features times values [F][head_dim], then the sums of
+ * features [F]. The polynomial form has none. */
+int polysketch_attention_state(const polysketch_attention_shape* shape, size_t* floats);
+
 /* Computes out, and the denominator of each row, dense float32 [batch * heads, tokens], which the
- * backward pass reads. stream: a cudaStream_t. */
+ * backward pass reads. stream: a cudaStream_t.
+ *
+ * initial_state: of the tokens before the chunk, which starts with a block; null: there are none.
+ * final_state: where the state after the chunk is stored, for tokens that are a multiple of the
+ * block; null: nowhere. Both must be null unless the shape is that of a chunk. Chunks have the bits
+ * of one chunk of all their tokens: of out, denominators, states, and, in the backward pass,
+ * gradients of queries. */
 int polysketch_attention_forward(const polysketch_attention_shape* shape,
                                  const polysketch_attention_arrays* inputs,
-                                 const polysketch_attention_tensor* out, float* denominators,
-                                 void* workspace, size_t workspace_bytes, void* stream);
+                                 const float* initial_state, const polysketch_attention_tensor* out,
+                                 float* denominators, float* final_state, void* workspace,
+                                 size_t workspace_bytes, void* stream);
 
 /* Computes the gradients of sum(out * out_gradient) with respect to every array of the inputs. out
- * and denominators are those of the forward pass; the rules for inputs apply to out_gradient.
- * States are computed again. */
+ * and denominators are those of the forward pass, and so is initial_state, which gets no gradient;
+ * the rules for inputs apply to out_gradient. States are computed again. */
 int polysketch_attention_backward(const polysketch_attention_shape* shape,
                                   const polysketch_attention_arrays* inputs,
+                                  const float* initial_state,
                                   const polysketch_attention_tensor* out, const float* denominators,
                                   const polysketch_attention_tensor* out_gradient,
                                   const polysketch_attention_arrays* gradients, void* workspace,

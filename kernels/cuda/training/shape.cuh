@@ -26,6 +26,7 @@ struct TrainingShape {
   int64_t tokens = 0, blocks = 0;
   int64_t first = 0;  // first head of the group, in [0, batch * heads)
   TokenRows near_q, near_k, far_q, far_k, v;
+  int64_t first_read = 1;  // the first block whose queries read a far state; 0: tokens precede it
 
   int64_t own = -1;  // the head of the group, if it is not blockIdx.y
   __device__ __forceinline__ int64_t head() const {
@@ -36,6 +37,7 @@ struct TrainingShape {
     shape.own = head;
     return shape;
   }
+  __device__ __forceinline__ bool ReadsState(int64_t block) const { return block >= first_read; }
   // Number of tokens of a block; the last block may have fewer.
   __device__ __forceinline__ int BlockTokens(int64_t block) const {
     const int64_t left = tokens - block * attention.block;
@@ -109,6 +111,17 @@ struct Snapshots {
   int64_t bytes = 0, z = 0;  // size of a snapshot; offset of z in it
   __device__ __forceinline__ uint8_t* Of(const TrainingShape& shape, int64_t block) const {
     return data + (blockIdx.y * shape.blocks + block) * bytes;
+  }
+};
+
+// The states before and after a chunk (polysketch_attention.h), or null.
+struct ChunkStates {
+  const float* before = nullptr;
+  float* after = nullptr;
+  // Of the state of this thread block's head.
+  template <int D>
+  __device__ __forceinline__ int64_t Offset(const TrainingShape& shape) const {
+    return shape.head() * shape.attention.features * (D + 1);
   }
 };
 

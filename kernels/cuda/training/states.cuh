@@ -15,6 +15,25 @@
 
 namespace polysketch::cuda {
 
+// Stores the state before a chunk as the queries of its first block read it. blockIdx: pieces, head.
+template <int D>
+__global__ void RoundState(TrainingShape shape, Snapshots snapshots, ChunkStates chunk) {
+  const float* before = chunk.before + chunk.Offset<D>(shape);
+  const int64_t z_offset = static_cast<int64_t>(shape.attention.features) * D;
+  const int64_t size = z_offset + shape.attention.features;
+  uint8_t* snapshot = snapshots.Of(shape, 0);
+  auto* S = reinterpret_cast<Bf16*>(snapshot);
+  auto* z = reinterpret_cast<float*>(snapshot + snapshots.z);
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < size;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    if (i < z_offset) {
+      S[i] = UpperPlane(FloatBits(before[i]));
+    } else {
+      z[i - z_offset] = before[i];
+    }
+  }
+}
+
 struct Walk {
   TokenRows rows, values;          // the walk folds phi(rows) values^T
   const float* weights = nullptr;  // [group][tokens]: the last column; null: ones
@@ -23,6 +42,7 @@ struct Walk {
   int ranges = 1;
   float* partials = nullptr;  // [group][ranges][features][D + 1]
   Snapshots snapshots;
+  ChunkStates chunk;
 };
 
 // 16-feature tiles of a warp, which has two sums of a tile in registers: the block's and the
@@ -77,8 +97,8 @@ __device__ __forceinline__ void ForStatePairs(int feature, RowSums<D, M>* sums,
 }
 
 // blockIdx: features, head, range. The number of features is a multiple of 64, which is a multiple
-// of the features of a warp.
-template <int D>
+// of the features of a warp. CHUNK: from a state or to one, in one range, not reverse.
+template <int D, bool CHUNK>
 __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, Walk walk) {
   constexpr int M = WalkTiles<D>();
   const AttentionShape& sizes = shape.attention;
@@ -103,9 +123,19 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
           [&](int64_t f, float* sum) { *sum += partial[z_offset + f]; });
     }
   }
+  if (CHUNK && walk.chunk.before != nullptr && active) {
+    const float* before = walk.chunk.before + walk.chunk.Offset<D>(shape);
+    ForStatePairs<D, M>(
+        feature, &total,
+        [&](int64_t at, float* low, float* high) {
+          *low = before[at];
+          *high = before[at + 1];
+        },
+        [&](int64_t f, float* sum) { *sum = before[z_offset + f]; });
+  }
 
-  // The last block of a walk is not folded: no block reads the sum.
-  const int64_t steps = shape.blocks - 1;
+  // The last block of a walk is folded for the final state alone: no block reads the sum.
+  const int64_t steps = shape.blocks - (CHUNK && walk.chunk.after != nullptr ? 0 : 1);
   const int64_t per_range = (steps + walk.ranges - 1) / walk.ranges;
   const int64_t first_step = blockIdx.z * per_range;
   const int64_t end_step = first_step + per_range < steps ? first_step + per_range : steps;
@@ -179,7 +209,7 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
       sums.weights[m][2] += sums.weights[m][3];
     }
     Merge<D, M>(false, sums, &total);
-    if (walk.sums_only) return;
+    if (walk.sums_only || (CHUNK && block + 1 == shape.blocks)) return;
     uint8_t* snapshot = walk.snapshots.Of(shape, walk.reverse ? block - 1 : block + 1);
     auto* z = reinterpret_cast<float*>(snapshot + walk.snapshots.z);
     ForStatePairs<D, M>(
@@ -192,8 +222,9 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
         [&](int64_t f, const float* sum) { z[f] = *sum; });
   });
 
-  if (walk.sums_only && active) {
-    float* partial = partials + blockIdx.z * size;
+  if ((CHUNK ? walk.chunk.after != nullptr : walk.sums_only) && active) {
+    float* partial =
+        CHUNK ? walk.chunk.after + walk.chunk.Offset<D>(shape) : partials + blockIdx.z * size;
     ForStatePairs<D, M>(
         feature, &total,
         [&](int64_t at, const float* low, const float* high) {

@@ -184,11 +184,14 @@ class GatewayOfReplicas(unittest.TestCase):
     def test_refusals(self):
         with self.gateway.client("key-of-mallory") as stranger, self.assertRaises(openai.AuthenticationError):
             stranger.completions.create(**GREEDY, max_tokens=1)
-        form = {"type": "json_object"}
-        with self.assertRaisesRegex(openai.APIStatusError, "structured outputs"):
-            self.client.chat.completions.create(
-                model="demo", messages=MESSAGES, max_completion_tokens=4, response_format=form
-            )
+
+    def test_structured_output(self):
+        schema = {"enum": ["yes", "no"]}
+        form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+        answer = self.client.chat.completions.create(
+            model="demo", messages=MESSAGES, max_completion_tokens=40, response_format=form
+        )
+        self.assertIn(answer.choices[0].message.content, ['"yes"', '"no"'])
 
     def test_prompts_that_share_a_context_share_a_replica(self):
         before = [completed(replica) for replica in self.fleet.replicas]

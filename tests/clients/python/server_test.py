@@ -38,6 +38,14 @@ class RealServer(ClientTest):
         for ours, theirs in zip(got.logprobs, want["logprobs"], strict=True):
             self.assertAlmostEqual(ours.logprob, theirs["logprob"] if isinstance(theirs, dict) else theirs, places=4)
 
+    def test_structured_output_is_that_of_the_command_line_client(self):
+        flags = ["--prompt", PROMPT, "--max-tokens", 60, "--seed", 4]
+        want = self.server.command("complete", *flags, "--regex", "[a-z]{3,6}: [0-9]+!")
+        got = self.api.complete(PROMPT, max_tokens=60, seed=4, regex="[a-z]{3,6}: [0-9]+!").result()
+        self.assertEqual(got.text, want["text"])
+        self.assertRegex(got.text, "^[a-z]{3,6}: [0-9]+!?$")
+        self.assertIn(self.api.complete(PROMPT, json_schema={"enum": ["yes", "no"]}).result().text, ['"yes"', '"no"'])
+
     def test_choices_are_the_completions_of_their_seeds(self):
         result = self.api.complete(PROMPT, max_tokens=10, n=3, seed=1).result()
         for choice in result.choices:

@@ -79,6 +79,19 @@ class Streams(ClientTest):
         self.assertEqual([len(part.state) for part in state], [1 << 20] * 3 + [0])
         self.assertEqual(state[-1].request, pb.CompleteRequest(max_tokens=256))
 
+    def test_structured_output(self):
+        values = {"json_schema": {"const": 1}, "json_object": True, "regex": "a+", "ebnf": "root ::= \"a\"", "choice": ["a", "b"]}
+        server = self.fake(*[[finish()] for _ in values])
+        client = self.client(server.target)
+        for name, value in values.items():
+            client.complete("x", **{name: value}, compact_json=True).result()
+        outputs = [call.request.structured_output for call in server.calls]
+        self.assertEqual([output.WhichOneof("grammar") for output in outputs], list(values))
+        self.assertEqual([outputs[0].json_schema, list(outputs[4].choice.texts)], ['{"const": 1}', ["a", "b"]])
+        self.assertTrue(all(output.compact_json for output in outputs))
+        error = self.raises(ValueError, client.complete, "x", regex="a", ebnf="b")
+        self.assertEqual(str(error), "regex: expected one field that constrains the output, found ebnf beside it")
+
     def test_bad_arguments(self):
         client = self.client("127.0.0.1:1")
         self.assertIn("'max_token'", str(self.raises(TypeError, client.complete, "x", max_token=3)))

@@ -72,7 +72,7 @@ void ExpectDistribution(const std::vector<float>& logits, const SamplingParams& 
   SamplerScratch scratch;
   for (int seed = 0; seed < draws; ++seed) {
     Sampler sampler(params, static_cast<uint64_t>(seed), static_cast<int>(logits.size()), prompt);
-    const Result<int32_t> token = sampler.Sample(logits, &scratch);
+    const Result<int32_t> token = sampler.Sample(logits, {}, &scratch);
     ASSERT_TRUE(token.ok());
     ++counts[*token];
   }
@@ -193,7 +193,7 @@ TEST(SamplerTest, RandomParametersStayInTheirSupport) {
     for (int i = 0; i < 20; ++i) {
       const std::vector<float> logits = random.Normals(static_cast<size_t>(vocab), 2.0);
       const std::vector<double> p = OracleDistribution(logits, params, prompt, output);
-      const Result<int32_t> token = sampler.Sample(logits, &scratch);
+      const Result<int32_t> token = sampler.Sample(logits, {}, &scratch);
       ASSERT_TRUE(token.ok());
       // Float32 against float64 may differ on the rim of a set, by one token of small weight at the
       // threshold.
@@ -214,17 +214,17 @@ TEST(SamplerTest, GreedyTakesTheLowestOfEquals) {
   params.temperature = 0;
   SamplerScratch scratch;
   Sampler sampler(params, 1, 5, {});
-  EXPECT_EQ(*sampler.Sample(std::vector<float>{1, 3, 2, 3, 3}, &scratch), 1);
+  EXPECT_EQ(*sampler.Sample(std::vector<float>{1, 3, 2, 3, 3}, {}, &scratch), 1);
   // And so does top_k.
   params.temperature = 1;
   params.top_k = 1;
-  EXPECT_EQ(*Sampler(params, 9, 5, {}).Sample(std::vector<float>{1, 3, 2, 3, 3}, &scratch), 1);
+  EXPECT_EQ(*Sampler(params, 9, 5, {}).Sample(std::vector<float>{1, 3, 2, 3, 3}, {}, &scratch), 1);
   // Across blocks too.
   std::vector<float> many(2000, -1.0f);
   many[300] = many[301] = many[1700] = 2;
-  EXPECT_EQ(*Sampler(params, 9, 2000, {}).Sample(many, &scratch), 300);
+  EXPECT_EQ(*Sampler(params, 9, 2000, {}).Sample(many, {}, &scratch), 300);
   params.temperature = 0;
-  EXPECT_EQ(*Sampler(params, 9, 2000, {}).Sample(many, &scratch), 300);
+  EXPECT_EQ(*Sampler(params, 9, 2000, {}).Sample(many, {}, &scratch), 300);
 }
 
 TEST(SamplerTest, TinyTemperatureIsGreedyInTheLimit) {
@@ -233,7 +233,8 @@ TEST(SamplerTest, TinyTemperatureIsGreedyInTheLimit) {
   for (const float temperature : {1e-45f, 1e-38f, 1e-3f}) {
     params.temperature = temperature;
     for (uint64_t seed = 0; seed < 50; ++seed) {
-      EXPECT_EQ(*Sampler(params, seed, 4, {}).Sample(std::vector<float>{1, 2, 5, 4}, &scratch), 2);
+      EXPECT_EQ(*Sampler(params, seed, 4, {}).Sample(std::vector<float>{1, 2, 5, 4}, {}, &scratch),
+                2);
     }
   }
 }
@@ -241,9 +242,9 @@ TEST(SamplerTest, TinyTemperatureIsGreedyInTheLimit) {
 TEST(SamplerTest, LargeLogitsDoNotOverflow) {
   // Without the subtraction of the maximum these would overflow.
   SamplerScratch scratch;
-  EXPECT_EQ(
-      *Sampler(SamplingParams(), 3, 3, {}).Sample(std::vector<float>{1e30f, -1e30f, 0}, &scratch),
-      0);
+  EXPECT_EQ(*Sampler(SamplingParams(), 3, 3, {})
+                 .Sample(std::vector<float>{1e30f, -1e30f, 0}, {}, &scratch),
+            0);
 }
 
 TEST(SamplerTest, ValuesThatAreNotFiniteAreErrors) {
@@ -255,7 +256,7 @@ TEST(SamplerTest, ValuesThatAreNotFiniteAreErrors) {
       params.temperature = temperature;
       std::vector<float> logits(1000, 1.0f);
       logits[777] = bad;
-      const auto token = Sampler(params, 1, 1000, {}).Sample(logits, &scratch);
+      const auto token = Sampler(params, 1, 1000, {}).Sample(logits, {}, &scratch);
       ASSERT_FALSE(token.ok());
       EXPECT_EQ(token.status().code(), Code::kInternal);
     }
@@ -272,8 +273,8 @@ TEST(SamplerTest, ResultsDependOnSeedAndIndexOnly) {
                    1000, {});
     std::vector<int32_t> tokens;
     for (int i = 0; i < 50; ++i) {
-      tokens.push_back(*sampler.Sample(logits, i % 2 ? &own : &shared));
-      EXPECT_TRUE(beside.Sample(logits, &shared).ok());
+      tokens.push_back(*sampler.Sample(logits, {}, i % 2 ? &own : &shared));
+      EXPECT_TRUE(beside.Sample(logits, {}, &shared).ok());
     }
     return tokens;
   };

@@ -104,11 +104,25 @@ TEST(GenerateRequestTest, WhatTheServerLacksIsRefusedByName) {
             field("sampling_params.min_tokens"));
   EXPECT_EQ(Error(R"(text: "a" sampling_params { truncate_prompt_tokens: 1 })"),
             field("sampling_params.truncate_prompt_tokens"));
-  for (const char* constraint : {R"(json_schema: "{}")", R"(regex: "a")", R"(grammar: "a")",
-                                 R"(structural_tag: "a")", "json_object: true", "choice {}"}) {
-    EXPECT_EQ(Error(StrCat(R"(text: "a" sampling_params { )", constraint, " }")),
-              field("sampling_params.constraint (structured outputs)"));
-  }
+  EXPECT_EQ(Error(R"(text: "a" sampling_params { structural_tag: "a" })"),
+            field("sampling_params.structural_tag"));
+}
+
+TEST(GenerateRequestTest, Constraints) {
+  const auto output = [](const std::string& constraint) {
+    return Convert(StrCat(R"(text: "a" sampling_params { )", constraint, " }"))
+        ->structured_output()
+        .ShortDebugString();
+  };
+  EXPECT_EQ(output(R"(json_schema: "{}")"), R"(json_schema: "{}")");
+  EXPECT_EQ(output("json_object: true"), "json_object: true");
+  EXPECT_EQ(output(R"(regex: "a+")"), R"(regex: "a+")");
+  EXPECT_EQ(output(R"(grammar: "root ::= x")"), R"(ebnf: "root ::= x")");
+  EXPECT_EQ(output(R"(choice { choices: "a" choices: "b" })"),
+            R"(choice { texts: "a" texts: "b" })");
+  EXPECT_FALSE(Convert(R"(text: "a")")->has_structured_output());
+  EXPECT_EQ(NameGenerateFields(InvalidArgument("structured_output: no")).message(),
+            "sampling_params.constraint: no");
 }
 
 TEST(GenerateRequestTest, ValuesThatNoFieldHoldsAreRefused) {

@@ -12,6 +12,7 @@ from polysketch_tools.model_config import KV_KINDS, ModelConfig
 from polysketch_training import angles, cuda_attention, layers
 from polysketch_training.block_attention import Rows, Weights, block_attention
 from polysketch_training.cache_attention import cache_attention
+from polysketch_training.state import FoldedState
 
 LIBRARY_KINDS = ("polynomial", "random_sketch", "learned_sketch", "learned_sketch_mixed", "random_sketch_mixed")
 _DEFAULT_BLOCK = 256  # of a config without grain_size: only a speed choice there
@@ -31,7 +32,7 @@ class Places:
 
 
 class Attention(nn.Module):
-    """Attention with its projections. `backend`: "torch", or "library" (libpolysketch-attention.so, no state, no gate)."""
+    """Attention with its projections. `backend`: "torch", or "library" (libpolysketch-attention.so, no gate)."""
 
     def __init__(self, config: ModelConfig, generator: np.random.Generator):
         super().__init__()
@@ -66,8 +67,10 @@ class Attention(nn.Module):
 
     def _attend(self, q, k, v, log_decay, places, state, want_state):
         if self.backend == "library":
-            if state is not None or want_state or log_decay is not None or places.buffered:
-                raise ValueError("the library's attention takes whole sequences without a state and without a decay gate")
+            if log_decay is not None:
+                raise ValueError("the library's attention has no decay gate")
+            if state is not None or want_state or places.buffered:
+                return self._library_chunk(q, k, v, places.buffered, state, want_state)
             return self._library(q, k, v), None
         if self.config.attention in KV_KINDS:
             power = None
@@ -100,19 +103,36 @@ class Attention(nn.Module):
         return self.sketch(q), self.sketch(k)
 
     def _library(self, q, k, v):
-        kind = self.config.attention
-        if kind not in LIBRARY_KINDS:
-            raise ValueError(f"the library's attention: expected one of {', '.join(LIBRARY_KINDS)}; found {kind}")
-        if kind == "polynomial":
+        self._check_library_kind(LIBRARY_KINDS)
+        if self.config.attention == "polynomial":
             near = {"near_q": self.qk_norm(q), "near_k": self.qk_norm(k), "near_power": self.config.power}
             return cuda_attention.polysketch_attention(v, **near)
+        return cuda_attention.polysketch_attention(v, **self._library_rows(q, k, v))
+
+    def _library_chunk(self, q, k, v, buffered: int, state: FoldedState | None, want_state: bool):
+        """The library's states are those of full blocks: the block buffers of `state` and of the state that follows are empty."""
+        self._check_library_kind([kind for kind in LIBRARY_KINDS if kind not in KV_KINDS])
+        if buffered:
+            raise ValueError(f"the library's attention: expected a chunk that starts with a block, found {buffered} tokens before it")
+        sums = None if state is None else (state.sums, state.normalizer)
+        rows = self._library_rows(q, k, v)
+        out, sums = cuda_attention.chunk_attention(v, sums=sums, want_sums=want_state, **rows)
+        if not want_state:
+            return out, None
+        empty = {name: None if rows[name] is None else rows[name][:, :, :0] for name in ("near_k", "far_k")}
+        return out, FoldedState(*sums, v=v[:, :, :0], log_decay=None, **empty)
+
+    def _check_library_kind(self, kinds) -> None:
+        if self.config.attention not in kinds:
+            raise ValueError(f"the library's attention: expected one of {', '.join(kinds)}; found {self.config.attention}")
+
+    def _library_rows(self, q, k, v) -> dict:
         rows = self._rows(q, k, v, None)
-        return cuda_attention.polysketch_attention(
-            v,
-            near_q=rows.near_q,
-            near_k=rows.near_k,
-            far_q=rows.far_q,
-            far_k=rows.far_k,
-            block=block_of(self.config),
-            near_power=4 if self.config.is_mixed else 2,
-        )
+        return {
+            "near_q": rows.near_q,
+            "near_k": rows.near_k,
+            "far_q": rows.far_q,
+            "far_k": rows.far_k,
+            "block": block_of(self.config),
+            "near_power": 4 if self.config.is_mixed else 2,
+        }

@@ -1,4 +1,6 @@
-"""polysketch_attention: attention by libpolysketch-attention.so, with autograd (docs/training.md)."""
+"""polysketch_attention and chunk_attention: attention by libpolysketch-attention.so, with autograd (docs/training.md)."""
+
+import functools
 
 import torch
 from torch.nn import functional
@@ -18,19 +20,79 @@ def polysketch_attention(
     Tensors of any dtype are accepted and rounded to bf16; sums are float32; the result has v's dtype. Every tensor gets a
     gradient.
     """
+    near, far = (near_q, near_k), (far_q, far_k)
+    return _attend(v, near, far, block, near_power, stabilizer, sums=None, chunk=False, want_sums=False)[0]
+
+
+def chunk_attention(
+    v, *, far_q, far_k, near_q=None, near_k=None, sums=None, want_sums=False, block=256, near_power=4, stabilizer=1.0
+):
+    """The same for a chunk of a sequence that starts with a block. Returns out, and the sums after the chunk or None.
+
+    sums: (S [batch, heads, F, d], z [batch, heads, F]) of the tokens before the chunk, or None, as block_attention has
+    them: float32, without a gradient. want_sums takes a number of tokens that is a multiple of the block.
+    """
+    near, far = (near_q, near_k), (far_q, far_k)
+    if want_sums and v.shape[2] % block:
+        raise ValueError(f"expected a multiple of the block ({block}) of tokens before a state, found {v.shape[2]}")
+    sums = None if sums is None else _packed(*sums, far_k.shape[-1])
+    out, after = _attend(v, near, far, block, near_power, stabilizer, sums=sums, chunk=True, want_sums=want_sums)
+    return out, _unpacked(after, far_k.shape[-1], v.shape[-1]) if want_sums else None
+
+
+def _attend(v, near, far, block, near_power, stabilizer, *, sums, chunk, want_sums):
+    (near_q, near_k), (far_q, far_k) = near, far
     pairs = [(near_q, near_k), (far_q, far_k)]
     if any((q is None) != (k is None) for q, k in pairs) or all(q is None for q, _ in pairs):
         raise ValueError("expected near_q and near_k, far_q and far_k, or all four")
     width, dtype = v.shape[-1], v.dtype
-    head_dim = next((size for size in (32, 64, 128) if size >= width), width)
+    head_dim = _head_dim(width)
     # Zero columns change no dot product.
     near_q, near_k, far_q, far_k = (
         None if x is None else _operand(x, -x.shape[-1] % 8) for x in (near_q, near_k, far_q, far_k)
     )
-    out = _Attention.apply(
-        near_q, near_k, far_q, far_k, _operand(v, head_dim - width), block, near_power, stabilizer
-    )
-    return out[..., :width].to(dtype)
+    v = _operand(v, head_dim - width)
+    out, after = _Attention.apply(near_q, near_k, far_q, far_k, v, sums, block, near_power, stabilizer, chunk, want_sums)
+    return out[..., :width].to(dtype), after
+
+
+def _head_dim(width: int) -> int:
+    return next((size for size in (32, 64, 128) if size >= width), width)
+
+
+@functools.cache
+def _places(width: int) -> torch.Tensor:
+    """Returns the library's place of each feature of block_attention, whose tiles are rows of 8 by all columns from them on.
+
+    The library has tiles of 8 x 8 and zero columns after the last.
+    """
+    tiles, places = -(-width // 8), []
+    starts = [0]
+    for i in range(tiles):
+        starts.append(starts[-1] + 64 * (tiles - i))
+        for row in range(8 * i, min(8 * i + 8, width)):
+            for column in range(8 * i, width):
+                places.append(starts[i] + 64 * (column // 8 - i) + 8 * (row % 8) + column % 8)
+    return torch.tensor(places), starts[-1]
+
+
+def _packed(sums, normalizer, sketch: int):
+    """Returns states [batch, heads, .] of the library."""
+    places, features = _places(sketch)
+    batch, heads, _, width = sums.shape
+    packed = sums.new_zeros(batch, heads, features, _head_dim(width), dtype=torch.float32)
+    of_weights = sums.new_zeros(batch, heads, features, dtype=torch.float32)
+    places = places.to(sums.device)
+    packed[:, :, places, :width] = sums.detach().float()
+    of_weights[:, :, places] = normalizer.detach().float()
+    return torch.cat([packed.flatten(2), of_weights], dim=2)
+
+
+def _unpacked(state, sketch: int, width: int):
+    places, features = _places(sketch)
+    places = places.to(state.device)
+    sums = state[..., :-features].unflatten(-1, (features, -1))
+    return sums[:, :, places, :width], state[..., -features:][:, :, places]
 
 
 def _operand(x, columns: int):
@@ -62,7 +124,7 @@ def _stream(v) -> int:
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, near_q, near_k, far_q, far_k, v, block, near_power, stabilizer):
+    def forward(ctx, near_q, near_k, far_q, far_k, v, sums, block, near_power, stabilizer, chunk, want_sums):
         library = binding.default_library()
         if v.is_cuda == library.emulated:
             raise ValueError(f"expected tensors of {'the host' if library.emulated else 'a GPU'}")
@@ -80,25 +142,31 @@ class _Attention(torch.autograd.Function):
             batch, heads, tokens, head_dim,
             0 if near_q is None else near_q.shape[3],
             0 if far_q is None else far_q.shape[3],
-            near_power, block, stabilizer, binding.BF16,
+            near_power, block, stabilizer, binding.BF16, int(chunk),
         )  # fmt: skip
         out = torch.empty_like(v, memory_format=torch.contiguous_format)
         denominators = torch.empty(batch * heads * tokens, dtype=torch.float32, device=v.device)
         inputs = binding.Arrays(*map(_tensor, (near_q, near_k, far_q, far_k, v)))
         size = library.workspace(ctx.shape).forward
         memory, address = _workspace(size, v)
+        after = None
+        if want_sums:
+            after = torch.empty(batch, heads, library.state_floats(ctx.shape), dtype=torch.float32, device=v.device)
+            ctx.mark_non_differentiable(after)
         with torch.cuda.device_of(v):
             library.forward(
-                ctx.shape, inputs, _tensor(out), denominators.data_ptr(), address, size, _stream(v)
+                *(ctx.shape, inputs, _tensor(out), denominators.data_ptr(), address, size, _stream(v)),
+                initial=None if sums is None else sums.data_ptr(),
+                final=None if after is None else after.data_ptr(),
             )
-        ctx.save_for_backward(near_q, near_k, far_q, far_k, v, out, denominators)
-        return out
+        ctx.save_for_backward(near_q, near_k, far_q, far_k, v, sums, out, denominators)
+        return out, after
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, out_gradient):
+    def backward(ctx, out_gradient, _):
         library = binding.default_library()
-        *arrays, out, denominators = ctx.saved_tensors
+        *arrays, sums, out, denominators = ctx.saved_tensors
         gradients = [
             None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format)
             for x in arrays
@@ -117,5 +185,6 @@ class _Attention(torch.autograd.Function):
                 address,
                 size,
                 _stream(out),
+                initial=None if sums is None else sums.data_ptr(),
             )
-        return (*gradients, None, None, None)
+        return (*gradients, None, None, None, None, None, None)

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import os
 
-VERSION = 2
+VERSION = 3
 BF16, F32, F16 = 0, 1, 2
 
 
@@ -39,6 +39,7 @@ class Shape(ctypes.Structure):
         ("block", ctypes.c_int32),
         ("stabilizer", ctypes.c_float),
         ("input_type", ctypes.c_int32),
+        ("chunk", ctypes.c_int32),
     ]
 
 
@@ -57,9 +58,12 @@ class Library:
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         shape, arrays, tensor = (ctypes.POINTER(kind) for kind in (Shape, Arrays, Tensor))
         end = [pointer, size, pointer]
-        self._library.polysketch_attention_forward.argtypes = [shape, arrays, tensor, pointer, *end]
+        self._library.polysketch_attention_forward.argtypes = [
+            *(shape, arrays, pointer, tensor, pointer, pointer),
+            *end,
+        ]
         self._library.polysketch_attention_backward.argtypes = [
-            *(shape, arrays, tensor, pointer, tensor, arrays),
+            *(shape, arrays, pointer, tensor, pointer, tensor, arrays),
             *end,
         ]
         version = self._library.polysketch_attention_version()
@@ -77,20 +81,28 @@ class Library:
         )
         return Workspace(forward.value, backward.value)
 
-    def forward(self, shape, inputs, out, denominators, workspace, size, stream=0):
-        """Addresses as integers, tensors and arrays as above; size: of the workspace."""
+    def state_floats(self, shape: Shape) -> int:
+        """Returns the number of floats of a head's state."""
+        floats = ctypes.c_size_t()
+        self._check(
+            self._library.polysketch_attention_state(ctypes.byref(shape), ctypes.byref(floats))
+        )
+        return floats.value
+
+    def forward(self, shape, inputs, out, denominators, workspace, size, stream=0, *, initial=None, final=None):
+        """Addresses as integers, tensors and arrays as above; size: of the workspace; initial, final: states."""
         self._check(
             self._library.polysketch_attention_forward(
-                shape, inputs, out, denominators, workspace, size, stream
+                shape, inputs, initial, out, denominators, final, workspace, size, stream
             )
         )
 
     def backward(
-        self, shape, inputs, out, denominators, out_gradient, gradients, workspace, size, stream=0
+        self, shape, inputs, out, denominators, out_gradient, gradients, workspace, size, stream=0, *, initial=None
     ):
         self._check(
             self._library.polysketch_attention_backward(
-                shape, inputs, out, denominators, out_gradient, gradients, workspace, size, stream
+                shape, inputs, initial, out, denominators, out_gradient, gradients, workspace, size, stream
             )
         )
 

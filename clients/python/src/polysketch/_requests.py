@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -23,7 +24,8 @@ class CompletionOptions(TypedDict, total=False):
     """Keyword arguments of complete. Unset: the default of the server, except for max_tokens.
 
     max_tokens is 256 by default; None: the limit of the server. cache_read, cache_write and cache_points are the fields of
-    CacheOptions. on_progress is called with the processed and the total number of tokens of a long prompt. timeout, in
+    CacheOptions. json_schema (a JSON Schema, as a mapping or as JSON), json_object, regex, ebnf, choice (texts) and
+    compact_json are those of StructuredOutput; at most one of the first five may be set. on_progress is called with the processed and the total number of tokens of a long prompt. timeout, in
     seconds, covers all tries and resumes. proto/polysketch/v1/polysketch.proto describes the other fields.
     """
 
@@ -48,6 +50,12 @@ class CompletionOptions(TypedDict, total=False):
     best_of: int
     priority: int
     draft_tokens: int
+    json_schema: str | Mapping[str, Any]
+    json_object: bool
+    regex: str
+    ebnf: str
+    choice: Sequence[str]
+    compact_json: bool
     cache_read: bool
     cache_write: bool
     cache_points: Sequence[int]
@@ -57,6 +65,7 @@ class CompletionOptions(TypedDict, total=False):
 
 
 _SAMPLING = {field.name for field in pb.Sampling.DESCRIPTOR.fields}
+_STRUCTURED_OUTPUT = {field.name for field in pb.StructuredOutput.DESCRIPTOR.fields}
 _NOT_IN_THE_REQUEST = {"on_progress", "timeout"}
 
 
@@ -80,6 +89,12 @@ def _set_option(request: pb.CompleteRequest, name: str, value: Any) -> None:
         _set(request.sampling, name, name, value)
     elif name.startswith("cache_"):
         _set(request.cache, name.removeprefix("cache_"), name, value)
+    elif name == "json_schema" and isinstance(value, Mapping):
+        request.structured_output.json_schema = json.dumps(value)
+    elif name == "choice":
+        _set(request.structured_output.choice, "texts", name, value)
+    elif name in _STRUCTURED_OUTPUT:
+        _set(request.structured_output, name, name, value)
     elif name == "stop":
         _set(request, name, name, [value] if isinstance(value, str) else value)
     else:
@@ -103,6 +118,9 @@ def completion_request(prompt: str | None, tokens: Iterable[int] | None, options
         raise TypeError(f"complete() got an unexpected keyword argument {sorted(unknown)[0]!r}")
     if prompt is not None and tokens is not None:
         raise ValueError("prompt and tokens: expected one of them, found both")
+    grammars = sorted(name for name in options.keys() & (_STRUCTURED_OUTPUT - {"compact_json"}))
+    if len(grammars) > 1:
+        raise ValueError(f"{grammars[1]}: expected one field that constrains the output, found {grammars[0]} beside it")
     request = pb.CompleteRequest(session=session, expected_position=expected_position, resume_token=resume_token)
     if prompt is not None or tokens is not None:
         set_input(request.prompt, prompt, tokens)

@@ -1,0 +1,161 @@
+// Products of 16-bit integers with 8-bit ones, for states that are read at one byte: register tiles
+// of MR rows x NV vectors of columns over pairs of k,
+//   acc[m][n] += a[m][2 k] b[2 k][n] + a[m][2 k + 1] b[2 k + 1][n].
+// Integer sums are exact, so neither tiles nor instruction sets change a bit. Included inside the
+// region of isa_begin.h, after simd.h and register_tile.h.
+
+// The largest magnitude of a 16-bit operand, and the pairs whose products fit a 32-bit sum:
+// 2 * 256 * 32767 * 127 < 2^31. Longer products are sums of float32, in order.
+constexpr float kWordMax = 32767.0f;
+constexpr int64_t kPairsOfASum = 256;
+
+PS_INLINE int64_t RoundUpToLanes(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
+
+// B as 8-bit integers: columns of pair k at data + k * stride, 2 bytes each.
+struct BytePairRows {
+  const int8_t* data;
+  int64_t stride;  // bytes
+  Readahead ahead;
+  template <int NV>
+  PS_INLINE void LoadPair(const BytePairRows& b, int64_t k, I (&out)[NV]) {
+    // Prefetches one page ahead, as RowsBf16 does.
+    constexpr int kAhead = 4096, kLine = 64;
+    const char* line = reinterpret_cast<const char*>(b.data + k * b.stride) + kAhead;
+    const auto* end = static_cast<const char*>(b.ahead.end);
+    if (line >= end) line += static_cast<const char*>(b.ahead.next) - end;
+#pragma GCC unroll 2
+    for (int i = 0; i < NV * 2 * kLanes; i += kLine) __builtin_prefetch(line + i);
+#pragma GCC unroll 8
+    for (int n = 0; n < NV; ++n) out[n] = WidenBytes(b.data + k * b.stride + n * 2 * kLanes);
+  }
+  BytePairRows Columns(int64_t first) const { return {data + 2 * first, stride, ahead}; }
+};
+
+// B widened to 16 bits, for many rows of A.
+struct WordPairRows {
+  const int16_t* data;
+  int64_t stride;  // words
+  template <int NV>
+  PS_INLINE void LoadPair(const WordPairRows& b, int64_t k, I (&out)[NV]) {
+#pragma GCC unroll 8
+    for (int n = 0; n < NV; ++n) out[n] = IntLoad(b.data + k * b.stride + n * 2 * kLanes);
+  }
+  WordPairRows Columns(int64_t first) const { return {data + 2 * first, stride}; }
+};
+
+// size: a multiple of 32.
+static void WidenPairs(const int8_t* bytes, int64_t size, int16_t* out) {
+  for (int64_t i = 0; i < size; i += 2 * kLanes) IntStore(WidenBytes(bytes + i), out + i);
+}
+
+// Rows of 16-bit integers, row m times scales[m].
+struct IntegerRows {
+  int16_t* words;
+  int64_t stride;  // words, even
+  float* scales;
+};
+
+// Where the product goes: out[m][n] = (accumulate ? out : 0) + sum * (scale of the row * that of
+// the column).
+struct IntegerOutput {
+  float* out;
+  int64_t stride;
+  const float* column_scales;  // null: all 1
+  bool accumulate;
+};
+
+template <int MR, int NV, typename B>
+static void IntegerTile(const IntegerRows& a, int64_t row, int64_t pairs, const B& b,
+                        const IntegerOutput& output, int64_t column) {
+  V total[MR][NV];
+  for (int64_t first = 0; first < pairs; first += kPairsOfASum) {
+    I acc[MR][NV];
+#pragma GCC unroll 16
+    for (int m = 0; m < MR; ++m) {
+#pragma GCC unroll 8
+      for (int n = 0; n < NV; ++n) acc[m][n] = IntZero();
+    }
+    const int64_t end = std::min(pairs, first + kPairsOfASum);
+    for (int64_t k = first; k < end; ++k) {
+      I words[NV];
+      B::template LoadPair<NV>(b, k, words);
+#pragma GCC unroll 16
+      for (int m = 0; m < MR; ++m) {
+        const I x = BroadcastBytes(a.words + (row + m) * a.stride + 2 * k);
+#pragma GCC unroll 8
+        for (int n = 0; n < NV; ++n) acc[m][n] = DotWords(acc[m][n], x, words[n]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < MR; ++m) {
+#pragma GCC unroll 8
+      for (int n = 0; n < NV; ++n) {
+        const V sum = ToFloat(acc[m][n]);
+        total[m][n] = first == 0 ? sum : Add(total[m][n], sum);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < MR; ++m) {
+    const V row_scale = Set1(a.scales[row + m]);
+#pragma GCC unroll 8
+    for (int n = 0; n < NV; ++n) {
+      V scale = row_scale;
+      if (output.column_scales != nullptr) {
+        scale = Mul(scale, Load(output.column_scales + column + n * kLanes));
+      }
+      float* out = output.out + (row + m) * output.stride + column + n * kLanes;
+      const V value = Mul(total[m][n], scale);
+      Store(output.accumulate ? Add(Load(out), value) : value, out);
+    }
+  }
+}
+
+template <int NV, typename B>
+static void IntegerBand(const IntegerRows& a, int rows, int64_t pairs, const B& b,
+                        const IntegerOutput& output, int64_t column) {
+  constexpr int kFull = kTileRows<NV>;
+  int m = 0;
+  for (; m + kFull <= rows; m += kFull) {
+    IntegerTile<kFull, NV>(a, m, pairs, b, output, column);
+  }
+  for (; m < rows; ++m) IntegerTile<1, NV>(a, m, pairs, b, output, column);
+}
+
+// The product of rows [0, rows) of `a` with b [2 * pairs, vectors * 16].
+template <typename B>
+static void MultiplyIntegers(const IntegerRows& a, int rows, int64_t pairs, const B& b, int vectors,
+                             const IntegerOutput& output) {
+  int n = 0;
+  for (; n + kMaxTileVectors <= vectors; n += kMaxTileVectors) {
+    IntegerBand<kMaxTileVectors>(a, rows, pairs, b.Columns(n * kLanes), output, n * kLanes);
+  }
+  if constexpr (kMaxTileVectors > 1) {
+    for (; n < vectors; ++n) {
+      IntegerBand<1>(a, rows, pairs, b.Columns(n * kLanes), output, n * kLanes);
+    }
+  }
+}
+
+// Rounds x [size] to 16-bit integers, and zeros up to a whole vector, with one scale, which it
+// returns.
+static float RoundToWords(const float* x, int64_t size, int16_t* out) {
+  const int64_t whole = size / kLanes * kLanes;
+  const Mask tail = FirstN(static_cast<int>(size - whole));
+  I largest = MaxMagnitude(IntZero(), LoadMasked(x + whole, tail));
+  for (int64_t i = 0; i < whole; i += kLanes) largest = MaxMagnitude(largest, Load(x + i));
+  const QuantScale scale = QuantScale::Of(ReduceMagnitude(largest), kWordMax);
+  const V inverse = Set1(scale.inverse);
+  for (int64_t i = 0; i < whole; i += kLanes) StoreSignedWords(Mul(Load(x + i), inverse), out + i);
+  if (whole < size) StoreSignedWords(Mul(LoadMasked(x + whole, tail), inverse), out + whole);
+  return scale.scale;
+}
+
+// x[i] *= y[i], i < size.
+static void MultiplyBy(const float* y, int64_t size, float* x) {
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) Store(Mul(Load(x + i), Load(y + i)), x + i);
+  if (i == size) return;
+  const Mask tail = FirstN(static_cast<int>(size - i));
+  StoreMasked(Mul(LoadMasked(x + i, tail), LoadMasked(y + i, tail)), x + i, tail);
+}

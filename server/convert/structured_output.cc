@@ -1,0 +1,76 @@
+// v1::StructuredOutput -> GrammarSource -> Grammar.
+#include <string>
+#include <string_view>
+
+#include "server/convert/convert.h"
+
+namespace polysketch {
+namespace {
+
+constexpr int kMaxOutputChoices = 1024;
+
+// A string of EBNF that matches `text`.
+std::string EbnfString(std::string_view text) {
+  constexpr char kHex[] = "0123456789abcdef";
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      quoted += {'\\', c};
+    } else if (byte < 0x20 || byte == 0x7f) {
+      quoted += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "\"";
+}
+
+Result<GrammarSource> ToChoiceGrammar(const v1::OutputChoices& choices) {
+  if (choices.texts().empty() || choices.texts_size() > kMaxOutputChoices) {
+    return InvalidArgument("structured_output.choice: expected 1 to ", kMaxOutputChoices,
+                           " texts, found ", choices.texts_size());
+  }
+  std::string rule = "root ::= ";
+  for (int i = 0; i < choices.texts_size(); ++i) {
+    if (choices.texts(i).empty())
+      return InvalidArgument("structured_output.choice[", i, "]: expected a text, found none");
+    if (i > 0) rule += " | ";
+    rule += EbnfString(choices.texts(i));
+  }
+  return GrammarSource{GrammarSource::Kind::kEbnf, std::move(rule)};
+}
+
+}  // namespace
+
+Result<GrammarSource> ToGrammarSource(const v1::StructuredOutput& output) {
+  using Kind = GrammarSource::Kind;
+  switch (output.grammar_case()) {
+    case v1::StructuredOutput::kJsonSchema:
+      return GrammarSource{Kind::kJsonSchema, output.json_schema(), output.compact_json()};
+    case v1::StructuredOutput::kJsonObject:
+      if (output.json_object()) return GrammarSource{Kind::kJson, "", output.compact_json()};
+      return InvalidArgument("structured_output.json_object: expected true, found false");
+    case v1::StructuredOutput::kRegex:
+      return GrammarSource{Kind::kRegex, output.regex()};
+    case v1::StructuredOutput::kEbnf:
+      return GrammarSource{Kind::kEbnf, output.ebnf()};
+    case v1::StructuredOutput::kChoice:
+      return ToChoiceGrammar(output.choice());
+    case v1::StructuredOutput::GRAMMAR_NOT_SET:
+      break;
+  }
+  return InvalidArgument(
+      "structured_output: expected json_schema, json_object, regex, ebnf or choice, found none");
+}
+
+Result<std::shared_ptr<const Grammar>> CompileGrammar(const GenerateParams& params,
+                                                      const RequestRules& rules) {
+  if (!params.grammar) return std::shared_ptr<const Grammar>();
+  if (rules.grammars == nullptr)
+    return FailedPrecondition("structured_output: needs a tokenizer, and this model has none")
+        .WithReason(Reason::kTokenizerMissing);
+  return rules.grammars->Compile(*params.grammar);
+}
+
+}  // namespace polysketch

@@ -1,0 +1,146 @@
+#include "server/openai/structured_output.h"
+
+#include <utility>
+
+namespace polysketch {
+namespace {
+
+// Of a body with a schema, which is parsed twice.
+constexpr size_t kMaxBodyBytes = size_t{4} << 20;
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+// Where a body may have a JSON Schema.
+constexpr const char* kSchemas[] = {"/response_format/json_schema/schema", "/text/format/schema",
+                                    "/guided_json", "/structured_outputs/json"};
+
+// The output of `request`, to set. Fails if it has one: several fields ask for one.
+v1::StructuredOutput* NewOutput(JsonFields* fields, const char* name,
+                                v1::CompleteRequest* request) {
+  if (request->has_structured_output())
+    fields->Fail(name, "expected one field that constrains the output, found another beside it");
+  return request->mutable_structured_output();
+}
+
+// A schema is a string (ParseCompletionBody), which vLLM accepts too.
+void ReadSchema(JsonFields* fields, const char* name, v1::StructuredOutput* output) {
+  const json* schema = fields->Any(name);
+  if (schema == nullptr || !schema->is_string()) {
+    fields->Fail(name, StrCat("expected a JSON Schema, found ",
+                              schema == nullptr ? "none" : JsonTypeName(*schema)));
+    return;
+  }
+  output->set_json_schema(schema->get<std::string>());
+}
+
+void ReadChoices(const std::optional<std::vector<std::string>>& texts,
+                 v1::StructuredOutput* output) {
+  output->mutable_choice()->mutable_texts()->Add(texts->begin(), texts->end());
+}
+
+// vLLM's structured_outputs: {"json": ...} and its like.
+void ReadStructuredOutputs(JsonFields* fields, v1::CompleteRequest* request) {
+  const json* object = fields->Object("structured_outputs");
+  if (object == nullptr) return;
+  JsonFields inner(*object, "structured_outputs.");
+  if (inner.Any("json") != nullptr) ReadSchema(&inner, "json", NewOutput(&inner, "json", request));
+  if (inner.Bool("json_object").value_or(false))
+    NewOutput(&inner, "json_object", request)->set_json_object(true);
+  if (const auto value = inner.String("regex"))
+    NewOutput(&inner, "regex", request)->set_regex(*value);
+  if (const auto value = inner.String("grammar"))
+    NewOutput(&inner, "grammar", request)->set_ebnf(*value);
+  if (const auto value = inner.Strings("choice"))
+    ReadChoices(value, NewOutput(&inner, "choice", request));
+  if (inner.Bool("disable_any_whitespace").value_or(false) && request->has_structured_output())
+    request->mutable_structured_output()->set_compact_json(true);
+  fields->Merge(inner.Finish());
+}
+
+// An object with a type: text, json_object or json_schema. `nested`: the field that holds name and
+// schema; null: they are beside the type.
+void ReadFormat(JsonFields* fields, const char* name, const std::string& prefix, const char* nested,
+                v1::CompleteRequest* request) {
+  const json* object = fields->Object(name);
+  if (object == nullptr) return;
+  JsonFields format(*object, prefix);
+  const std::string type = format.String("type").value_or("");
+  const auto read_schema = [&](JsonFields* in) {
+    in->Ignore({"name", "description", "strict"});
+    ReadSchema(in, "schema", NewOutput(fields, name, request));
+  };
+  if (type == "json_object") {
+    NewOutput(fields, name, request)->set_json_object(true);
+  } else if (type == "json_schema" && nested == nullptr) {
+    read_schema(&format);
+  } else if (type == "json_schema") {
+    if (const json* inner = format.Object(nested)) {
+      JsonFields schema(*inner, StrCat(prefix, nested, "."));
+      read_schema(&schema);
+      fields->Merge(schema.Finish());
+    } else {
+      format.Fail(nested, "expected an object with a schema, found none");
+    }
+  } else if (type != "text") {
+    format.Fail("type", StrCat("expected text, json_object or json_schema, found \"", type, "\""));
+  }
+  fields->Merge(format.Finish());
+}
+
+}  // namespace
+
+Result<json> ParseCompletionBody(const std::string& text) {
+  PS_ASSIGN_OR_RETURN(json body, ParseJsonObject(text));
+  ordered_json ordered;
+  for (const char* path : kSchemas) {
+    const json::json_pointer at(path);
+    if (!body.contains(at) || !body.at(at).is_object()) continue;
+    if (text.size() > kMaxBodyBytes) {
+      return InvalidArgument(path + 1, ": expected a body of at most ", kMaxBodyBytes,
+                             " bytes beside a schema, found ", text.size());
+    }
+    if (ordered.is_null()) ordered = ordered_json::parse(text);
+    body[at] = ordered.at(ordered_json::json_pointer(path)).dump();
+  }
+  return body;
+}
+
+void ReadGuided(JsonFields* fields, v1::CompleteRequest* request) {
+  if (fields->Any("guided_json") != nullptr)
+    ReadSchema(fields, "guided_json", NewOutput(fields, "guided_json", request));
+  if (const auto value = fields->String("guided_regex"))
+    NewOutput(fields, "guided_regex", request)->set_regex(*value);
+  if (const auto value = fields->String("guided_grammar"))
+    NewOutput(fields, "guided_grammar", request)->set_ebnf(*value);
+  if (const auto value = fields->Strings("guided_choice"))
+    ReadChoices(value, NewOutput(fields, "guided_choice", request));
+  fields->Ignore({"guided_decoding_backend"});
+  ReadStructuredOutputs(fields, request);
+}
+
+void ReadResponseFormat(JsonFields* fields, v1::CompleteRequest* request) {
+  ReadFormat(fields, "response_format", "response_format.", "json_schema", request);
+}
+
+void ReadResponsesText(JsonFields* fields, v1::CompleteRequest* request) {
+  const json* text = fields->Object("text");
+  if (text == nullptr) return;
+  JsonFields inner(*text, "text.");
+  ReadFormat(&inner, "format", "text.format.", nullptr, request);
+  inner.Ignore({"verbosity"});
+  fields->Merge(inner.Finish());
+}
+
+ordered_json EchoedText(const json& body) {
+  const json::json_pointer at("/text/format");
+  if (!body.contains(at)) return {{"format", {{"type", "text"}}}};
+  ordered_json format = body.at(at);
+  if (format.contains("schema") && format["schema"].is_string()) {
+    ordered_json schema = ordered_json::parse(format["schema"].get<std::string>(), nullptr, false);
+    if (!schema.is_discarded()) format["schema"] = std::move(schema);
+  }
+  return {{"format", std::move(format)}};
+}
+
+}  // namespace polysketch

@@ -1,0 +1,262 @@
+// Structured output of the real server, on every door.
+#include <signal.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/e2e/rpc.h"
+#include "tests/e2e/server.h"
+
+namespace polysketch::e2e {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kPrompt[] = "It was late in the afternoon";
+constexpr char kSchema[] = R"({
+  "type": "object",
+  "properties": {
+    "name": {"type": "string", "maxLength": 8},
+    "kind": {"enum": ["cat", "dog"]},
+    "age": {"type": "integer", "minimum": 1, "maximum": 99}
+  },
+  "required": ["name", "kind", "age"],
+  "additionalProperties": false
+})";
+
+v1::CompleteRequest Request(uint64_t seed) {
+  v1::CompleteRequest request;
+  request.mutable_prompt()->set_text(kPrompt);
+  request.set_max_tokens(200);
+  request.mutable_sampling()->set_seed(seed);
+  return request;
+}
+v1::CompleteRequest SchemaRequest(uint64_t seed) {
+  v1::CompleteRequest request = Request(seed);
+  request.mutable_structured_output()->set_json_schema(kSchema);
+  request.mutable_structured_output()->set_compact_json(true);
+  return request;
+}
+
+void ExpectValid(const std::string& text) {
+  const json value = json::parse(text, nullptr, false);
+  ASSERT_TRUE(value.is_object()) << text;
+  EXPECT_EQ(value.size(), 3u) << text;
+  EXPECT_TRUE(value["name"].is_string()) << text;
+  EXPECT_TRUE(value["kind"] == "cat" || value["kind"] == "dog") << text;
+  EXPECT_TRUE(value["age"].is_number_integer() && value["age"] >= 1 && value["age"] <= 99) << text;
+}
+
+// The processes of the server's grammars.
+std::vector<pid_t> GrammarProcesses(pid_t server) {
+  std::vector<std::pair<pid_t, pid_t>> hosts;  // process, parent
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    if (!std::isdigit(static_cast<unsigned char>(entry.path().filename().string()[0]))) continue;
+    std::ifstream file(entry.path() / "stat");
+    const std::string stat{std::istreambuf_iterator<char>(file), {}};
+    const size_t open = stat.find('('), close = stat.rfind(')');
+    if (close == std::string::npos || stat.compare(open, close - open, "(polysketch-gram") != 0)
+      continue;
+    std::istringstream rest(stat.substr(close + 1));
+    char state = 0;
+    pid_t parent = 0;
+    rest >> state >> parent;
+    if (state != 'Z') hosts.emplace_back(std::stoi(stat), parent);
+  }
+  std::vector<pid_t> ours;
+  for (const auto& [process, parent] : hosts) {
+    const bool child = parent == server;
+    const bool grandchild = std::any_of(hosts.begin(), hosts.end(), [&](const auto& host) {
+      return host.first == parent && host.second == server;
+    });
+    if (child || grandchild) ours.push_back(process);
+  }
+  return ours;
+}
+
+class StructuredOutput : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    server_ = std::make_unique<Server>(ServerOptions{.flags = {"--http-listen", "127.0.0.1:0"}});
+  }
+  static void TearDownTestSuite() {
+    const pid_t pid = server_->process().pid();
+    EXPECT_FALSE(GrammarProcesses(pid).empty());
+    server_->process().Signal(SIGTERM);
+    EXPECT_EQ(server_->process().Wait(), 0);
+    EXPECT_TRUE(GrammarProcesses(pid).empty());
+    server_.reset();
+  }
+  static json Post(const std::string& path, const json& body, int status = 200) {
+    const HttpAnswer answer = Http(server_->http_address(), path, body.dump());
+    EXPECT_EQ(answer.status, status) << answer.body;
+    return json::parse(answer.body);
+  }
+  static std::string Text(const json& extra) {
+    json body = {{"prompt", kPrompt}, {"max_tokens", 200}, {"seed", 5}};
+    body.update(extra);
+    return Post("/v1/completions", body)["choices"][0]["text"];
+  }
+
+  static inline std::unique_ptr<Server> server_;
+};
+
+TEST_F(StructuredOutput, EveryCompletionIsValid) {
+  Client client(server_->address());
+  std::vector<std::string> alone;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const Completion completion = client.Complete(SchemaRequest(seed));
+    ASSERT_TRUE(completion.status.ok()) << completion.status.ToString();
+    EXPECT_EQ(completion.finish.reason(), v1::FINISH_REASON_STOP);
+    ExpectValid(completion.text);
+    alone.push_back(completion.text);
+  }
+  EXPECT_GT(std::set<std::string>(alone.begin(), alone.end()).size(), 10u);
+  // The same beside other requests, with drafts.
+  std::vector<std::thread> threads;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    threads.emplace_back([&, seed] {
+      v1::CompleteRequest request = SchemaRequest(seed);
+      request.set_draft_tokens(static_cast<int32_t>(seed % 5));
+      const Completion beside = client.Complete(request);
+      EXPECT_TRUE(beside.status.ok()) << beside.status.ToString();
+      EXPECT_EQ(beside.text, alone[seed - 1]) << seed;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(StructuredOutput, KindsOfGrammar) {
+  Client client(server_->address());
+  const auto text = [&](auto set) {
+    v1::CompleteRequest request = Request(3);
+    set(request.mutable_structured_output());
+    const Completion completion = client.Complete(request);
+    EXPECT_TRUE(completion.status.ok()) << completion.status.ToString();
+    return completion.text;
+  };
+  const std::string date = text([](auto* out) { out->set_regex("[0-9]{4}-[01][0-9]"); });
+  EXPECT_TRUE(std::regex_match(date, std::regex("[0-9]{4}-[01][0-9]"))) << date;
+  const std::string choice = text([](auto* out) {
+    for (const char* option : {"\"yes\"", "no\n", "tab\t\\", "\xc3\xa9t\xc3\xa9"})
+      out->mutable_choice()->add_texts(option);
+  });
+  EXPECT_TRUE(
+      (std::set<std::string>{"\"yes\"", "no\n", "tab\t\\", "\xc3\xa9t\xc3\xa9"}.contains(choice)))
+      << choice;
+  const std::string sum = text([](auto* out) {
+    out->set_ebnf("root ::= term (\" + \" term){1,3}\nterm ::= [0-9] | \"(\" term \")\"");
+  });
+  EXPECT_TRUE(std::regex_match(sum, std::regex("[0-9 +()]+"))) << sum;
+}
+
+TEST_F(StructuredOutput, DoorsOfHttp) {
+  const json schema = json::parse(kSchema);
+  const json format = {{"type", "json_schema"},
+                       {"json_schema", {{"name", "pet"}, {"schema", schema}}}};
+  const HttpAnswer answer = Http(
+      server_->http_address(), "/v1/completions",
+      R"({"prompt": "It was late", "max_tokens": 200, "seed": 5, "structured_outputs": {"json": )" +
+          std::string(kSchema) + R"(, "disable_any_whitespace": true}})");
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const std::string text = json::parse(answer.body)["choices"][0]["text"];
+  ExpectValid(text);
+  // Properties come in the order of the schema, which is not that of the alphabet.
+  EXPECT_LT(text.find("name"), text.find("kind"));
+  EXPECT_LT(text.find("kind"), text.find("age"));
+  EXPECT_EQ(Text({{"guided_choice", {"one"}}}), "one");
+  EXPECT_EQ(Text({{"guided_regex", "ab{3}"}}), "abbb");
+  EXPECT_EQ(Text({{"guided_grammar", "root ::= \"x\""}}), "x");
+  EXPECT_EQ(Text({{"guided_json", R"({"const": 7})"}}), "7");
+  EXPECT_EQ(Text({{"guided_json", {{"const", 7}}}}), "7");
+  EXPECT_EQ(Text({{"structured_outputs", {{"choice", {"two"}}}}}), "two");
+  const json body = {{"prompt", kPrompt}, {"max_tokens", 8}};
+  const auto error = [&](const json& extra) {
+    json request = body;
+    request.update(extra);
+    return Post("/v1/completions", request, 400)["error"];
+  };
+  EXPECT_EQ(error({{"response_format", {{"type", "xml"}}}})["param"], "response_format.type");
+  EXPECT_EQ(error({{"response_format", {{"type", "json_schema"}}}})["param"],
+            "response_format.json_schema");
+  EXPECT_EQ(error({{"guided_regex", "a"}, {"response_format", format}})["param"],
+            "response_format");
+  EXPECT_EQ(error({{"guided_regex", "(a"}})["param"], "structured_output");
+  EXPECT_EQ(error({{"guided_regex", "a"}, {"ignore_eos", true}})["param"], "ignore_eos");
+}
+
+TEST_F(StructuredOutput, BadGrammarsAreRefused) {
+  Client client(server_->address());
+  const auto error = [&](auto set) {
+    v1::CompleteRequest request = Request(3);
+    set(request.mutable_structured_output());
+    const Status status = client.Complete(request).status;
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.ToString();
+    return std::string(status.message());
+  };
+  EXPECT_NE(error([](auto*) {}).find("expected json_schema"), std::string::npos);
+  EXPECT_NE(error([](auto* out) { out->set_json_object(false); }).find("expected true"),
+            std::string::npos);
+  EXPECT_NE(error([](auto* out) { out->set_json_schema("{"); }).find("structured_output: "),
+            std::string::npos);
+  EXPECT_NE(error([](auto* out) { out->mutable_choice(); }).find("found 0"), std::string::npos);
+  EXPECT_NE(error([](auto* out) { out->set_regex(std::string(200000, 'a')); }).find("200000"),
+            std::string::npos);
+}
+
+// Grammars that take minutes or gigabytes in xgrammar, beside a client that reads a stream.
+TEST_F(StructuredOutput, HostileGrammarsHarmNobodyElse) {
+  v1::CompleteRequest honest = Greedy(kPrompt, 300);
+  honest.set_ignore_eos(true);
+  Client neighbour(server_->address());
+  const std::vector<int32_t> want = neighbour.Complete(honest).tokens;
+  std::string slow = "root ::= r0";
+  for (int i = 0; i < 3000; ++i) {
+    slow += "\nr" + std::to_string(i) + " ::= \"a\" r" + std::to_string((i * 7 + 1) % 3000) +
+            " | \"b\" r" + std::to_string((i * 5 + 3) % 3000) + " | \"c\"";
+  }
+  const std::string repeats = "((a|b){1,1000}){1,1000}";
+  std::vector<std::thread> attackers;
+  for (int i = 0; i < 2; ++i) {
+    attackers.emplace_back([&, i] {
+      Client client(server_->address());
+      v1::CompleteRequest request = Request(static_cast<uint64_t>(i));
+      v1::StructuredOutput* output = request.mutable_structured_output();
+      i == 0 ? output->set_ebnf(slow) : output->set_regex(repeats);
+      request.set_max_tokens(500);
+      const Status status = client.Complete(request).status;
+      // UNAVAILABLE: a machine that is busy with other tests does not compile within a minute.
+      EXPECT_TRUE(status.ok() || status.code() == Code::kInvalidArgument ||
+                  status.code() == Code::kUnavailable)
+          << status.ToString();
+    });
+  }
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(neighbour.Complete(honest).tokens, want);
+  const Completion constrained = neighbour.Complete(SchemaRequest(1));
+  EXPECT_TRUE(constrained.status.ok()) << constrained.status.ToString();
+  for (std::thread& thread : attackers) thread.join();
+  EXPECT_TRUE(server_->BecomesIdle());
+}
+
+TEST_F(StructuredOutput, ProcessesThatDieAreStartedAgain) {
+  Client client(server_->address());
+  const std::string text = client.Complete(SchemaRequest(1)).text;
+  const pid_t server = server_->process().pid();
+  for (const pid_t process : GrammarProcesses(server)) kill(process, SIGKILL);
+  // The death of a process may be seen by the first request only.
+  client.Complete(SchemaRequest(1));
+  EXPECT_EQ(client.Complete(SchemaRequest(1)).text, text);
+}
+
+}  // namespace
+}  // namespace polysketch::e2e
