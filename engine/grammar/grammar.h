@@ -58,6 +58,8 @@ class GrammarCompiler {
   // FAILED_PRECONDITION if the vocabulary has no EOS, or the program is missing. Messages begin with
   // "structured_output: ".
   Result<std::shared_ptr<const Grammar>> Compile(const GrammarSource& source);
+  // Returns the grammar if it has been compiled and is still kept, else null. Does not wait.
+  std::shared_ptr<const Grammar> Find(const GrammarSource& source);
   // Ends all processes. Compilations end soon, with an error; new ones are UNAVAILABLE.
   void Stop();
 

@@ -179,6 +179,11 @@ class GrammarCompiler::Impl {
     return std::shared_ptr<const Grammar>(std::move(grammar));
   }
 
+  std::shared_ptr<const Grammar> Find(const GrammarSource& source) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);  // held while a process is started
+    return lock.owns_lock() ? Cached(source) : nullptr;
+  }
+
   void Stop() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
@@ -222,6 +227,10 @@ GrammarCompiler::~GrammarCompiler() = default;
 
 Result<std::shared_ptr<const Grammar>> GrammarCompiler::Compile(const GrammarSource& source) {
   return impl_->Compile(source);
+}
+
+std::shared_ptr<const Grammar> GrammarCompiler::Find(const GrammarSource& source) {
+  return impl_->Find(source);
 }
 
 void GrammarCompiler::Stop() { impl_->Stop(); }

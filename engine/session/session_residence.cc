@@ -12,8 +12,6 @@ namespace {
 
 constexpr std::chrono::seconds kSweepInterval{1};
 constexpr std::chrono::seconds kStoreSweepInterval{60};
-// A known number of stored sessions of a tenant that creates none is forgotten after this.
-constexpr std::chrono::minutes kForgetCount{10};
 // Bytes that a tenant may hold for a byte that is free.
 constexpr size_t kShareOfFree = 4;
 
@@ -81,7 +79,7 @@ Result<SessionTable::Iterator> SessionTable::FindLatest(Lock* lock, const Key& k
       lock, [&] { return Counted("stat", options_.store->Renew(key.first, SessionKey(id), ttl)); });
   hold.End();
   if (stored.status().code() == Code::kNotFound) {  // deleted or expired elsewhere
-    Remove(entry);
+    Forget(entry);
     return NoSession(id);
   }
   if (!stored.ok()) return stored.status();
@@ -103,7 +101,7 @@ Result<SessionTable::Iterator> SessionTable::Load(Lock* lock, const Key& key) {
   if (record.status().code() == Code::kNotFound) {
     if (hold.has_value()) {  // deleted or expired elsewhere
       hold->End();
-      Remove(entry);
+      Forget(entry);
     }
     return NoSession(key.second);
   }
@@ -112,6 +110,7 @@ Result<SessionTable::Iterator> SessionTable::Load(Lock* lock, const Key& key) {
     // Another operation may have loaded it meanwhile.
     if (Find(key) != entries_.end()) return FindLatest(lock, key);
     entry = Insert({.key = key, .used = options_.now()});
+    AddOnlyStored({key.first, false}, -1);
     hold.emplace(this, entry);
   }
   SetSnapshot(entry, std::move(record->snapshot));
@@ -139,6 +138,11 @@ void SessionTable::Remove(Iterator entry) {
   index_.erase(entry->key);
   entries_.erase(entry);
   stats_.sessions = static_cast<int>(index_.size());
+}
+
+void SessionTable::Forget(Iterator entry) {
+  if (entry->stored) AddOnlyStored({entry->key.first, entry->is_snapshot}, 1);
+  Remove(entry);
 }
 
 void SessionTable::SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot) {
@@ -249,11 +253,10 @@ void SessionTable::Sweep() {
   last_sweep_ = now;
   for (Iterator entry = entries_.begin(); entry != entries_.end();) {
     const Iterator next = std::next(entry);
-    if (!entry->leased && !entry->held && now - entry->used >= entry->head.ttl) Remove(entry);
+    if (!entry->leased && !entry->held && now - entry->used >= entry->head.ttl) Forget(entry);
     entry = next;
   }
-  std::erase_if(stored_counts_,
-                [now](const auto& known) { return now - known.second.known >= kForgetCount; });
+  ForgetCounts(now);
 }
 
 void SessionTable::Maintain() {

@@ -12,9 +12,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// For this long a number of entries that the store told is believed when another one is written.
-constexpr std::chrono::seconds kCountAge{1};
-
 template <typename TimePoint>
 milliseconds Since(TimePoint then, TimePoint now) {
   return std::max(milliseconds(0), std::chrono::duration_cast<milliseconds>(now - then));
@@ -44,10 +41,7 @@ bool SessionTable::CreateNeedsStore(const std::string& tenant, bool durable) con
   if (options_.store == nullptr) return false;
   if (durable) return true;
   std::lock_guard lock(mutex_);
-  const Kind kind = {tenant, false};
-  const auto stored = stored_counts_.find(kind);
-  const int64_t known = stored == stored_counts_.end() ? 0 : stored->second.count;
-  return CountUnstored(kind) + known >= options_.max_per_tenant;
+  return CountKnown({tenant, false}) >= options_.max_per_tenant;
 }
 
 bool SessionTable::NeedsStore(const std::string& tenant, const std::string& id) const {
@@ -76,7 +70,7 @@ Result<SessionInfo> SessionTable::Create(const std::string& tenant, bool durable
   if (durable) PS_RETURN_IF_ERROR(RequireStore("a durable session"));
   PS_ASSIGN_OR_RETURN(ttl, Ttl(ttl));
   PS_ASSIGN_OR_RETURN(Places place, TakePlaces(tenant, 1, /*snapshots=*/false, durable));
-  return InsertNew({.key = {tenant, NewStateKey()}, .head = {.durable = durable, .ttl = ttl}},
+  return InsertNew({.key = {tenant, place.id()}, .head = {.durable = durable, .ttl = ttl}},
                    std::move(start), &place);
 }
 
@@ -136,7 +130,6 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
       CountError("delete", options_.store->Delete(key.first, SessionKey(key.second)));
       return true;
     });
-    AddStored({key.first, false}, -1);
   }
   return Describe(*entry);
 }
@@ -154,7 +147,7 @@ Result<std::vector<SessionInfo>> SessionTable::Fork(const std::string& tenant,
   std::vector<SessionInfo> forks;
   for (int i = 0; i < count; ++i) {
     Result<SessionInfo> fork = InsertNew(
-        {.key = {tenant, NewStateKey()}, .head = {.durable = head.durable, .ttl = head.ttl}},
+        {.key = {tenant, places.id()}, .head = {.durable = head.durable, .ttl = head.ttl}},
         lease.snapshot(), &places);
     if (!fork.ok()) {
       for (const SessionInfo& made : forks) (void)Delete(tenant, made.id);
@@ -178,7 +171,6 @@ Status SessionTable::Delete(const std::string& tenant, const std::string& id) {
         });
         hold.End();
         if (!status.ok() && status.code() != Code::kNotFound) return status;
-        AddStored({tenant, false}, -1);
       }
       Remove(entry);
       return Status();
@@ -191,25 +183,18 @@ Status SessionTable::Delete(const std::string& tenant, const std::string& id) {
   if (status.code() == Code::kNotFound) return NotFound("there is no session or snapshot ", id);
   if (!status.ok()) return status;
   std::lock_guard lock(mutex_);
-  AddStored({tenant, snapshot}, -1);
+  AddOnlyStored({tenant, snapshot}, -1);
   return Status();
 }
 
 Result<SessionTable::Listing> SessionTable::List(const std::string& tenant) {
   Listing listing;
   const auto now = options_.date();
-  const auto entries_of_tenant = [this, &tenant](const auto& visit) {
+  std::map<std::string, uint64_t> revisions;  // before the store is asked
+  {
     std::lock_guard lock(mutex_);
-    for (auto at = index_.lower_bound({tenant, ""});
-         at != index_.end() && at->first.first == tenant; ++at) {
-      visit(*at->second);
-    }
-  };
-  // What the store is known to hold before it is asked, by id.
-  std::map<std::string, uint64_t> revisions;
-  entries_of_tenant([&](const Entry& entry) {
-    if (entry.stored) revisions[entry.key.second] = entry.revision;
-  });
+    revisions = StoredRevisions(tenant);
+  }
   std::map<std::string, StoredInfo> stored;  // sessions by id
   if (options_.store != nullptr) {
     PS_ASSIGN_OR_RETURN(const auto sessions,
@@ -222,21 +207,25 @@ Result<SessionTable::Listing> SessionTable::List(const std::string& tenant) {
           {one.key.substr(SnapshotKey("").size()), one.bytes, Since(one.created, now)});
     }
   }
-  entries_of_tenant([&](const Entry& entry) {
+  Lock lock(mutex_);
+  for (auto at = index_.lower_bound({tenant, ""}); at != index_.end() && at->first.first == tenant;
+       ++at) {
+    const Entry& entry = *at->second;
     const std::string& id = entry.key.second;
     if (entry.is_snapshot) {
       listing.snapshots.push_back({id, entry.bytes, Since(entry.head.created, now)});
-      return;
+      continue;
     }
     const auto found = stored.find(id);
     const bool same = found != stored.end() && found->second.revision == entry.revision;
     const auto before = revisions.find(id);
     const bool unchanged = before != revisions.end() && before->second == entry.revision;
     // A session that another replica has written or deleted since is listed as the store holds it.
-    if (entry.stored && !same && unchanged) return;
+    if (entry.stored && !same && unchanged) continue;
     listing.sessions.push_back(Describe(entry));
     if (found != stored.end()) stored.erase(found);
-  });
+  }
+  lock.unlock();
   for (const auto& [id, one] : stored) listing.sessions.push_back(Describe(id, one));
   return listing;
 }
@@ -251,14 +240,14 @@ Result<SnapshotInfo> SessionTable::TakeSnapshot(const std::string& tenant, const
   }
   PS_ASSIGN_OR_RETURN(ttl, Ttl(ttl));
   PS_ASSIGN_OR_RETURN(Places place, TakePlaces(tenant, 1, /*snapshots=*/true, /*ask_store=*/true));
-  const std::string key = NewStateKey();
+  const std::string key = place.id();
   if (options_.store != nullptr) {
     const std::string bytes = options_.codec.Encode(*lease.snapshot());
     PS_RETURN_IF_ERROR(
         Counted("put", options_.store->Put(tenant, SnapshotKey(key), bytes, ttl)).status());
     std::lock_guard lock(mutex_);
-    AddStored({tenant, true}, 1);
     place.TakeOne();
+    AddStoredSnapshot(tenant, key);
     return SnapshotInfo{key, static_cast<int64_t>(bytes.size()), {}};
   }
   PS_ASSIGN_OR_RETURN(const SessionInfo info,
@@ -315,62 +304,6 @@ Result<std::shared_ptr<const Snapshot>> SessionTable::GetSnapshot(const std::str
 
 // --- helpers ---
 
-int64_t SessionTable::CountUnstored(const Kind& kind) const {
-  const auto& [tenant, snapshots] = kind;
-  const auto places = places_.find(kind);
-  int64_t count = places == places_.end() ? 0 : places->second;
-  for (auto at = index_.lower_bound({tenant, ""}); at != index_.end() && at->first.first == tenant;
-       ++at) {
-    const Entry& entry = *at->second;
-    if (entry.is_snapshot == snapshots && !entry.stored) ++count;
-  }
-  return count;
-}
-
-void SessionTable::AddStored(const Kind& kind, int64_t more) {
-  const auto known = stored_counts_.find(kind);
-  if (known == stored_counts_.end()) return;
-  known->second.count = std::max<int64_t>(0, known->second.count + more);
-}
-
-void SessionTable::SetStored(const Kind& kind, int64_t count) {
-  std::lock_guard lock(mutex_);
-  stored_counts_[kind] = {count, options_.now()};
-}
-
-Result<SessionTable::Places> SessionTable::TakePlaces(const std::string& tenant, int more,
-                                                      bool snapshots, bool ask_store) {
-  const Kind kind = {tenant, snapshots};
-  const std::string prefix = snapshots ? SnapshotKey("") : SessionKey("");
-  bool known = false;
-  const auto take = [&] {
-    std::lock_guard lock(mutex_);
-    Sweep();
-    const auto stored = stored_counts_.find(kind);
-    known = stored != stored_counts_.end() && options_.now() - stored->second.known < kCountAge;
-    const int64_t count = stored == stored_counts_.end() ? 0 : stored->second.count;
-    if (ask_store && !known && options_.store != nullptr) return false;
-    if (CountUnstored(kind) + count + more > options_.max_per_tenant) return false;
-    places_[kind] += more;
-    return true;
-  };
-  if (take()) return Places(this, kind, more);
-  if (options_.store != nullptr && !known) {
-    PS_ASSIGN_OR_RETURN(const int64_t count,
-                        Counted("count", options_.store->CountAtMost(tenant, prefix)));
-    SetStored(kind, count);
-    if (take()) return Places(this, kind, more);
-  }
-  if (options_.store != nullptr) {
-    PS_ASSIGN_OR_RETURN(const auto stored, Counted("list", options_.store->List(tenant, prefix)));
-    SetStored(kind, std::ssize(stored));
-    if (take()) return Places(this, kind, more);
-  }
-  return ResourceExhausted("a tenant may have ", options_.max_per_tenant,
-                           snapshots ? " snapshots" : " sessions", "; delete some first")
-      .WithReason(Reason::kTooManySessions);
-}
-
 Result<SessionInfo> SessionTable::InsertNew(Entry entry, std::shared_ptr<const Snapshot> snapshot,
                                             Places* places) {
   const Key key = entry.key;
@@ -391,7 +324,6 @@ Result<SessionInfo> SessionTable::InsertNew(Entry entry, std::shared_ptr<const S
     SetSnapshot(inserted, std::move(snapshot));
     inserted->stored = durable;
     inserted->revision = revision;
-    if (durable) AddStored({key.first, false}, 1);
     info = Describe(*inserted);
     status = MakeRoom(&lock);  // which may move this one to the store
     if (const Iterator made = Find(key); status.ok() && made != entries_.end())
@@ -399,7 +331,6 @@ Result<SessionInfo> SessionTable::InsertNew(Entry entry, std::shared_ptr<const S
     const Iterator kept = status.ok() ? Find(key) : FindFree(&lock, key);
     if (status.ok()) return kept == entries_.end() ? info : Describe(*kept);
     if (kept != entries_.end()) Remove(kept);
-    if (durable) AddStored({key.first, false}, -1);
   }
   if (durable) (void)options_.store->Delete(key.first, SessionKey(key.second));
   return status;

@@ -31,6 +31,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -135,9 +136,10 @@ class SessionTable {
   // RESOURCE_EXHAUSTED above the tenant's limit; FAILED_PRECONDITION for a durable session without
   // a store; INVALID_ARGUMENT for a ttl out of range.
   //
-  // The limit counts the sessions in the memory of this process and those that the store held when
-  // it was last asked, at most kCountAge ago for a durable session; it is asked again before a
-  // session is refused. Replicas that create at the same time may together exceed the limit.
+  // The limit counts the sessions that this process knows, spilled ones included, and the others
+  // that the store held when it was last asked, at most a second ago for a durable session. The
+  // store is asked again before a session is refused. Replicas that create at the same time may
+  // together exceed the limit.
   Result<SessionInfo> Create(const std::string& tenant, bool durable, std::chrono::milliseconds ttl,
                              std::shared_ptr<const Snapshot> start = nullptr);
   // ABORTED while another request has the lease; FAILED_PRECONDITION if the session does not have
@@ -228,6 +230,8 @@ class SessionTable {
   Result<Iterator> Load(Lock* lock, const Key& key);
   Iterator Insert(Entry entry);
   void Remove(Iterator entry);
+  // Removes an entry that the store may still hold.
+  void Forget(Iterator entry);
   void SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot);
   // Writes a session that the caller holds.
   Status Write(Lock* lock, Iterator entry);
@@ -258,17 +262,29 @@ class SessionTable {
   // Writes the session, unless the store holds its current revision.
   void FlushOne(const Key& key);
 
-  // --- session_table.cc ---
-  // RESOURCE_EXHAUSTED if the tenant may not have `more`.
+  // --- session_limit.cc ---
+  // RESOURCE_EXHAUSTED if the tenant may not have `more`. `ask_store`: the store is asked if it has
+  // not been for a second.
   Result<Places> TakePlaces(const std::string& tenant, int more, bool snapshots, bool ask_store);
-  // Makes an entry, written to the store if it is durable. Takes one of `places`.
+  // Asks the store for the entries that only it holds: their number, or a bound of it that costs
+  // less. Removes entries from memory that were deleted elsewhere. mutex_ is not held.
+  Status CountOnlyStored(const Kind& kind, bool exactly);
+  // The next four functions: mutex_ is held.
+  // Number of the tenant's entries: those of index_, places, and what is known of the store.
+  int64_t CountKnown(const Kind& kind) const;
+  // Adds to the number of entries that only the store holds, if it is known.
+  void AddOnlyStored(const Kind& kind, int64_t more);
+  void AddStoredSnapshot(const std::string& tenant, const std::string& id);
+  // Forgets the counts of tenants that have created nothing for some time.
+  void ForgetCounts(std::chrono::steady_clock::time_point now);
+  // Revisions, by id, of the tenant's sessions in memory that the store holds. mutex_ is held.
+  std::map<std::string, uint64_t> StoredRevisions(const std::string& tenant) const;
+
+  // --- session_table.cc ---
+  // Makes an entry with the id of one of `places`, written to the store if it is durable. Takes
+  // that place.
   Result<SessionInfo> InsertNew(Entry entry, std::shared_ptr<const Snapshot> snapshot,
                                 Places* places);
-  // Entries of memory that the store does not hold, and places. mutex_ held.
-  int64_t CountUnstored(const Kind& kind) const;
-  // Adds to the known number of entries in the store, if it is known. mutex_ held.
-  void AddStored(const Kind& kind, int64_t more);
-  void SetStored(const Kind& kind, int64_t count);  // mutex_ not held
   Result<std::chrono::milliseconds> Ttl(std::chrono::milliseconds requested) const;
   SessionInfo Describe(const Entry& entry) const;
   // Describes a session of which only the store holds the latest revision.
@@ -292,9 +308,12 @@ class SessionTable {
     return status;
   }
 
-  struct StoredCount {
+  // The entries of a kind that only the store holds.
+  struct OnlyStored {
     int64_t count = 0;
-    std::chrono::steady_clock::time_point known = {};
+    std::optional<std::chrono::steady_clock::time_point> known = {};  // when the store told
+    int asks = 0;                    // operations that wait for the store's count
+    std::vector<std::string> added;  // ids of snapshots that were stored during these operations
   };
 
   const SessionOptions options_;
@@ -305,9 +324,9 @@ class SessionTable {
   std::map<Key, Iterator> index_;
   // By tenant, which share no states. Those that hold memory.
   std::map<std::string, MemoryLedger> ledgers_;
-  size_t memory_ = 0;  // sum of ledgers_
-  std::map<Kind, int> places_;
-  std::map<Kind, StoredCount> stored_counts_;
+  size_t memory_ = 0;                             // sum of ledgers_
+  std::map<Kind, std::set<std::string>> places_;  // ids
+  std::map<Kind, OnlyStored> only_stored_;
   bool write_through_ = false;
   SessionStats stats_;
   std::chrono::steady_clock::time_point last_sweep_;
@@ -334,34 +353,32 @@ class SessionTable::Hold {
 
 class SessionTable::Places {
  public:
-  // The caller has added `count` to table->places_.
-  Places(SessionTable* table, Kind kind, int count)
-      : table_(table), kind_(std::move(kind)), count_(count) {}
+  // The caller has added `ids` to table->places_.
+  Places(SessionTable* table, Kind kind, std::vector<std::string> ids)
+      : table_(table), kind_(std::move(kind)), ids_(std::move(ids)) {}
   Places(Places&& other) noexcept
-      : table_(other.table_),
-        kind_(std::move(other.kind_)),
-        count_(std::exchange(other.count_, 0)) {}
+      : table_(other.table_), kind_(std::move(other.kind_)), ids_(std::exchange(other.ids_, {})) {}
   Places& operator=(Places&&) = delete;
   ~Places() {
-    if (count_ == 0) return;
+    if (ids_.empty()) return;
     std::lock_guard lock(table_->mutex_);
-    Give(count_);
+    while (!ids_.empty()) TakeOne();
   }
 
-  // One of the places is now an entry's. mutex_ held.
-  void TakeOne() { Give(1); }
+  // Id of the entry that takes the next place.
+  const std::string& id() const { return ids_.back(); }
+  // The place of id() is now an entry's. mutex_ held.
+  void TakeOne() {
+    const auto found = table_->places_.find(kind_);
+    found->second.erase(ids_.back());
+    ids_.pop_back();
+    if (found->second.empty()) table_->places_.erase(found);
+  }
 
  private:
-  void Give(int count) {
-    count_ -= count;
-    const auto found = table_->places_.find(kind_);
-    found->second -= count;
-    if (found->second == 0) table_->places_.erase(found);
-  }
-
   SessionTable* const table_;
   Kind kind_;
-  int count_;
+  std::vector<std::string> ids_;
 };
 
 }  // namespace polysketch

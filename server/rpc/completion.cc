@@ -29,6 +29,12 @@ Status Completion::Start(v1::CompleteRequest message, std::string state,
   const auto convert = [this, ready = std::move(ready), fail] {
     PS_RETURN_IF_ERROR(Convert());
     if (!request_.params.grammar) return ready();
+    // A compiled grammar does not wait for those that are being compiled.
+    const RequestRules& rules = call_->model().rules;
+    if (rules.grammars != nullptr) {
+      request_.grammar = rules.grammars->Find(*request_.params.grammar);
+      if (request_.grammar != nullptr) return ready();
+    }
     call_->PostToGrammars([this, ready, fail] {
       const Status status = CompileGrammar();
       fail(status.ok() ? ready() : status);

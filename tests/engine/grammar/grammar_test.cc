@@ -154,20 +154,16 @@ TEST_F(GrammarTest, SourcesThatAreNoGrammar) {
   EXPECT_EQ(Sample(Compile(Kind::kRegex, "ok"), 1), "ok");
 }
 
-// A rule of 3,000 alternatives that lead to each other: minutes in xgrammar.
-std::string SlowGrammar() {
-  std::string text = "root ::= r0";
-  for (int i = 1; i < 3000; ++i) text += " | r" + std::to_string(i);
-  for (int i = 0; i < 3000; ++i) {
-    text += "\nr" + std::to_string(i) + " ::= \"a\" r" + std::to_string((i * 7 + 1) % 3000) +
-            " | \"b\"";
-  }
-  return text;
+// 300 repetitions whose states xgrammar makes deterministic: more than 20 s.
+std::string SlowExpression() {
+  std::string text = "[a-z]{1,1}";
+  for (int i = 2; i <= 300; ++i) text += "|[a-z]{1," + std::to_string(i) + "}";
+  return "(" + text + ")*";
 }
 
 TEST_F(GrammarTest, CompilationIsLimited) {
   compiler_ = NewCompiler({.compile_ms = 300});
-  const auto slow = compiler_->Compile({Kind::kEbnf, SlowGrammar()});
+  const auto slow = compiler_->Compile({Kind::kRegex, SlowExpression()});
   EXPECT_EQ(slow.status().code(), Code::kInvalidArgument);
   EXPECT_THAT(slow.status().message(), HasSubstr("takes at most 300 ms to compile"));
   EXPECT_EQ(Sample(Compile(Kind::kRegex, "ok"), 1), "ok");
@@ -223,12 +219,35 @@ TEST_F(GrammarTest, CachesWhatWasUsedLast) {
   EXPECT_TRUE(dropped.expired());
 }
 
+TEST_F(GrammarTest, FindDoesNotWaitForCompilations) {
+  const GrammarSource source = {Kind::kRegex, "ok"};
+  EXPECT_EQ(compiler_->Find(source), nullptr);
+  const auto compiled = Compile(Kind::kRegex, "ok");
+  std::vector<std::thread> slow;
+  for (int i = 0; i < GrammarCompiler::kMaxCompilations + 1; ++i) {
+    slow.emplace_back([this, i] {
+      const std::string text = SlowExpression() + std::to_string(i);
+      EXPECT_EQ(compiler_->Compile({Kind::kRegex, text}).status().code(), Code::kUnavailable);
+    });
+  }
+  // While a process is started, Find has no answer.
+  std::shared_ptr<const Grammar> found;
+  for (int i = 0; i < 100 && found == nullptr; ++i) {
+    std::this_thread::sleep_for(milliseconds(20));
+    found = compiler_->Find(source);
+  }
+  EXPECT_EQ(found, compiled);
+  compiler_->Stop();
+  for (std::thread& thread : slow) thread.join();
+}
+
 TEST_F(GrammarTest, StopEndsCompilations) {
   std::thread stops([this] {
     std::this_thread::sleep_for(milliseconds(200));
     compiler_->Stop();
   });
-  EXPECT_EQ(compiler_->Compile({Kind::kEbnf, SlowGrammar()}).status().code(), Code::kUnavailable);
+  EXPECT_EQ(compiler_->Compile({Kind::kRegex, SlowExpression()}).status().code(),
+            Code::kUnavailable);
   stops.join();
   EXPECT_EQ(compiler_->Compile({Kind::kRegex, "ok"}).status().code(), Code::kUnavailable);
 }

@@ -369,6 +369,20 @@ TEST_P(StoredSessionTest, NoOlderStateComesBack) {
   EXPECT_EQ(after->Acquire("t", a, {}).status().code(), Code::kNotFound);
 }
 
+TEST_P(StoredSessionTest, SpilledOnesCount) {
+  table_ = NewTable(kStateBytes + 1000, 3);
+  const std::string first = Create(table_.get());
+  ASSERT_TRUE(Put(table_.get(), first, 7).ok());
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(Put(table_.get(), Create(table_.get()), 7).ok());
+  ASSERT_EQ(table_->stats().spills, 2);
+  for (const bool durable : {false, true}) {
+    EXPECT_EQ(table_->Create("t", durable, 0s).status().code(), Code::kResourceExhausted);
+  }
+  ASSERT_TRUE(NewTable()->Delete("t", first).ok());  // by another replica
+  EXPECT_TRUE(table_->Create("t", false, 0s).ok());
+  EXPECT_EQ(table_->Create("t", false, 0s).status().code(), Code::kResourceExhausted);
+}
+
 TEST_P(StoredSessionTest, DamagedOnesAreRefused) {
   SetLogLevel(LogLevel::kError);  // hundreds of warnings
   const std::string id = Create(table_.get(), true);

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -33,19 +34,18 @@ std::shared_ptr<const Snapshot> At(int64_t tokens) {
   return snapshot;
 }
 
-// Blocks every operation while it hangs.
+// Holds back the results of operations.
 class HangingStore final : public EngineObserver {
  public:
-  void Pass() {
-    std::unique_lock lock(mutex_);
-    ++waiting_;
-    changed_.notify_all();
-    changed_.wait(lock, [this] { return !hangs_; });
-    --waiting_;
-  }
+  // Of every operation from now on.
   void Hang() {
     std::lock_guard lock(mutex_);
     hangs_ = true;
+  }
+  // Of the next operation of this kind alone.
+  void HangNext(StoreOperation operation) {
+    std::lock_guard lock(mutex_);
+    next_ = operation;
   }
   void WaitFor(int operations) {
     std::unique_lock lock(mutex_);
@@ -54,14 +54,26 @@ class HangingStore final : public EngineObserver {
   void GoOn() {
     std::lock_guard lock(mutex_);
     hangs_ = false;
+    one_hangs_ = false;
     changed_.notify_all();
   }
-  void OnStore(StoreOperation, std::chrono::nanoseconds) override { Pass(); }
+  void OnStore(StoreOperation operation, std::chrono::nanoseconds) override {
+    std::unique_lock lock(mutex_);
+    const bool is_next = next_ == operation;
+    if (is_next) next_.reset();
+    if (is_next) one_hangs_ = true;
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !hangs_ && !(is_next && one_hangs_); });
+    --waiting_;
+  }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   bool hangs_ = false;
+  bool one_hangs_ = false;
+  std::optional<StoreOperation> next_;
   int waiting_ = 0;
 };
 
@@ -125,6 +137,28 @@ TEST_F(SessionThreadsTest, ATenantsLimitHoldsForCreatesAtOnce) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(made, 5);
   EXPECT_EQ(table->List("t")->sessions.size(), 5u);
+}
+
+// The store counts entries, others are made, and only then does its answer arrive.
+TEST_F(SessionThreadsTest, ALimitHoldsAfterAnOutdatedCount) {
+  const auto table = NewTable(1 << 20, 5);
+  const auto expect_refusal = [&](const auto& make_one) {
+    gate_.HangNext(StoreOperation::kOther);
+    Status late;
+    std::thread thread([&] { late = make_one(true); });
+    gate_.WaitFor(1);
+    for (int i = 0; i < 5; ++i) EXPECT_TRUE(make_one(false).ok()) << i;
+    gate_.GoOn();
+    thread.join();
+    EXPECT_EQ(late.code(), Code::kResourceExhausted) << late.ToString();
+  };
+  expect_refusal([&](bool) { return table->Create("t", true, 0s).status(); });
+  std::string ids[2];
+  for (std::string& id : ids) {
+    id = table->Create("u", false, 0s, At(7))->id;
+  }
+  expect_refusal([&](bool late) { return table->TakeSnapshot("u", ids[late], 0s).status(); });
+  EXPECT_EQ(table->List("u")->snapshots.size(), 5u);
 }
 
 // A session that a thread uses while others are moved to the store for memory: each lease begins
