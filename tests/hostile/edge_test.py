@@ -92,7 +92,8 @@ class Edge(case.HostileTest):
         while (got := call.receive()) is not None:
             times.append(got[0])
             tokens += messages.delta_tokens(got[1])
-        self.assertGreater(len(times), 200, "messages that were gathered")
+        # A server whose tokens wait sends several in a message; a proxy that gathered them would make two of its buffers.
+        self.assertGreater(len(times), 20)
         with serving.Server() as other:
             self.assertEqual(serving.completion(other.grpc, "It was", 800)[0], tokens)
 
