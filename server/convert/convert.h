@@ -41,9 +41,6 @@ Result<CacheParams> ToCacheParams(const v1::CacheOptions& options);
 // INVALID_ARGUMENT unless exactly one field is set, to a value that it may have. The source may still
 // be no grammar.
 Result<GrammarSource> ToGrammarSource(const v1::StructuredOutput& output);
-// Compiles params.grammar; null without one. Errors of GrammarCompiler::Compile.
-Result<std::shared_ptr<const Grammar>> CompileGrammar(const GenerateParams& params,
-                                                      const RequestRules& rules);
 // Returns validated parameters. INVALID_ARGUMENT names the field of the message.
 Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
                                         const RequestRules& rules);

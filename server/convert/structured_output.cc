@@ -1,4 +1,4 @@
-// v1::StructuredOutput -> GrammarSource -> Grammar.
+// v1::StructuredOutput -> GrammarSource.
 #include <string>
 #include <string_view>
 
@@ -62,15 +62,6 @@ Result<GrammarSource> ToGrammarSource(const v1::StructuredOutput& output) {
   }
   return InvalidArgument(
       "structured_output: expected json_schema, json_object, regex, ebnf or choice, found none");
-}
-
-Result<std::shared_ptr<const Grammar>> CompileGrammar(const GenerateParams& params,
-                                                      const RequestRules& rules) {
-  if (!params.grammar) return std::shared_ptr<const Grammar>();
-  if (rules.grammars == nullptr)
-    return FailedPrecondition("structured_output: needs a tokenizer, and this model has none")
-        .WithReason(Reason::kTokenizerMissing);
-  return rules.grammars->Compile(*params.grammar);
 }
 
 }  // namespace polysketch

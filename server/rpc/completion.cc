@@ -28,18 +28,7 @@ Status Completion::Start(v1::CompleteRequest message, std::string state,
   };
   const auto convert = [this, ready = std::move(ready), fail] {
     PS_RETURN_IF_ERROR(Convert());
-    if (!request_.params.grammar) return ready();
-    // A compiled grammar does not wait for those that are being compiled.
-    const RequestRules& rules = call_->model().rules;
-    if (rules.grammars != nullptr) {
-      request_.grammar = rules.grammars->Find(*request_.params.grammar);
-      if (request_.grammar != nullptr) return ready();
-    }
-    call_->PostToGrammars([this, ready, fail] {
-      const Status status = CompileGrammar();
-      fail(status.ok() ? ready() : status);
-    });
-    return Status();
+    return request_.params.grammar ? CompileGrammar(ready, fail) : ready();
   };
   if (message_.session().empty() && !resumes()) return convert();
   const auto bytes = static_cast<int64_t>(message_.ByteSizeLong());
@@ -56,9 +45,22 @@ Status Completion::Start(v1::CompleteRequest message, std::string state,
   return Status();
 }
 
-Status Completion::CompileGrammar() {
-  const RequestRules& rules = call_->model().rules;
-  PS_ASSIGN_OR_RETURN(request_.grammar, polysketch::CompileGrammar(request_.params, rules));
+Status Completion::CompileGrammar(const std::function<Status()>& ready,
+                                  const std::function<void(const Status&)>& fail) {
+  GrammarCompiler* const grammars = call_->model().rules.grammars;
+  if (grammars == nullptr) {
+    return FailedPrecondition("structured_output: needs a tokenizer, and this model has none")
+        .WithReason(Reason::kTokenizerMissing);
+  }
+  // A compiled grammar does not wait for those that are being compiled.
+  request_.grammar = grammars->Find(*request_.params.grammar);
+  if (request_.grammar != nullptr) return ready();
+  call_->PostToGrammars([this, grammars, ready, fail] {
+    auto grammar = grammars->Compile(*request_.params.grammar);
+    if (!grammar.ok()) return fail(grammar.status());
+    request_.grammar = *std::move(grammar);
+    fail(ready());
+  });
   return Status();
 }
 

@@ -30,9 +30,9 @@ class Completion {
       : call_(call), form_(form), variant_(std::move(variant)) {}
 
   // Checks the request, loads the sequence that it continues, tokenizes its prompt, which may be the
-  // first chunk only, and compiles its grammar. Then calls `ready`, on any thread. `state`: the snapshot that the
-  // completion continues, as bytes; empty: none. An error is returned or, from a later step, fails
-  // the call. Called once.
+  // first chunk only, and compiles its grammar. Then calls `ready`, on any thread. `state`: the
+  // snapshot that the completion continues, as bytes; empty: none. An error is returned or, from a
+  // later step, fails the call. Called once.
   Status Start(v1::CompleteRequest message, std::string state, std::function<Status()> ready);
   // Adds another chunk of the prompt, after `ready`.
   Status AddPrompt(const v1::CompleteStreamRequest& chunk);
@@ -46,8 +46,10 @@ class Completion {
   Status LoadMigrated();
   // Converts the fields of the message.
   Status Convert();
-  // On a thread of grammars, after Convert.
-  Status CompileGrammar();
+  // Called after Convert. Calls `ready` with the compiled grammar, at once or on a thread of grammars,
+  // and there `fail` with a status that may be OK.
+  Status CompileGrammar(const std::function<Status()>& ready,
+                        const std::function<void(const Status&)>& fail);
   Status DecodeState();
   Status CheckReply() const;
   bool resumes() const { return !message_.resume_token().empty(); }

@@ -176,8 +176,15 @@ void EngineCall::PostToSession(const std::string& id, std::function<void()> work
       .Post(std::move(work), call_.owner().group);
 }
 
-void EngineCall::PostToGrammars(std::function<void()> work) const {
-  service()->grammars->Post(std::move(work), call_.owner().group);
+void EngineCall::PostToGrammars(std::function<void()> work) {
+  const auto unless_ended = [call = shared_from_this(), work = std::move(work)] {
+    {
+      std::lock_guard lock(call->mutex_);
+      if (call->ended_ || call->broken_) return;
+    }
+    work();
+  };
+  service()->grammars->Post(unless_ended, call_.owner().group);
 }
 
 void EngineCall::PostToStores(std::function<void()> work) const {

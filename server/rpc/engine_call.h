@@ -72,8 +72,9 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   Status Submit(Request request, std::unique_ptr<Renderer> renderer);
   // Runs `work` on a thread that may call AcquireSession or ReadSession of this session.
   void PostToSession(const std::string& id, std::function<void()> work) const;
-  // Runs `work` on a thread that may wait for a grammar's process.
-  void PostToGrammars(std::function<void()> work) const;
+  // Runs `work` on a thread that may wait for a grammar's process, unless the call has ended by then:
+  // a client that cancels must not leave seconds of compilation to each call.
+  void PostToGrammars(std::function<void()> work);
   // Runs `work` on a thread that may wait for the store.
   void PostToStores(std::function<void()> work) const;
   // Leases the session until the call ends. Returns its snapshot, null while the session is empty.
