@@ -19,7 +19,7 @@ struct LongHead {
   bool stale = false;  // what is read of the state must be made first, since it was loaded
   SegmentInBlock run = {};
 
-  // Whether the copy of S is made before the queries of `run`.
+  // Whether the copy of S is made before the queries of `run`. All runs but the first begin a block.
   bool copies() const {
     return rows.spec.byte_copy() && run.has_past && (stale || run.block_offset == 0);
   }
@@ -188,7 +188,6 @@ class LongSegments {
   // Goes on to the rows of the next block.
   void Advance() {
     for (LongHead* head : active_) {
-      head->stale = false;
       const int64_t row = head->run.row + head->run.count;
       head->run = RowsInBlock(spec_, head->position, row, head->row_count);
     }
