@@ -99,25 +99,30 @@ class TaskCountTest : public ::testing::TestWithParam<int> {
     return backend_->PackMatrix(w.matrix(), false, type);
   }
 
-  // Loops of the attention of a segment of `rows` tokens after `position` tokens.
-  std::vector<int64_t> CountAttention(const AttentionSpec& spec, int position, int rows) {
+  // Loops of the attention of segments of `rows` tokens, each after `position` tokens.
+  std::vector<int64_t> CountAttention(const AttentionSpec& spec, int position,
+                                      const std::vector<int>& rows) {
+    constexpr int64_t kStepRows = 1024;
     const auto array = [](int64_t size) { return std::vector<float>(size, 0.01f); };
-    const std::vector<float> near = array(int64_t{512} * spec.heads * spec.near_dim()),
-                             far = array(int64_t{512} * spec.heads * spec.far_dim()),
-                             v = array(int64_t{512} * spec.heads * spec.head_dim),
-                             log_decay(512 * spec.heads, -0.01f);
+    const std::vector<float> near = array(kStepRows * spec.heads * spec.near_dim()),
+                             far = array(kStepRows * spec.heads * spec.far_dim()),
+                             v = array(kStepRows * spec.heads * spec.head_dim),
+                             log_decay(kStepRows * spec.heads, -0.01f);
     std::vector<float> out(v.size());
     const AttentionInput input{near.data(),     near.data(), far.data(),
                                far.data(),      v.data(),    int64_t{spec.heads} * spec.head_dim,
                                log_decay.data()};
-    const auto state = backend_->NewState(spec);
-    const auto run = [&](int count) {
-      const Segment segment{state.get(), 0, count};
-      backend_->Attention(spec, 0, {&segment, 1}, input, out.data());
-      state->Advance(count);
-    };
-    if (position > 0) run(position);
-    return Count([&] { run(rows); });
+    std::vector<std::unique_ptr<SequenceState>> states;
+    std::vector<Segment> segments;
+    for (const int count : rows) {
+      states.push_back(backend_->NewState(spec));
+      Segment segment{states.back().get(), 0, position};
+      if (position > 0) backend_->Attention(spec, 0, {&segment, 1}, input, out.data());
+      states.back()->Advance(position);
+      const int first = segments.empty() ? 0 : segments.back().first_row + segments.back().rows;
+      segments.push_back({states.back().get(), first, count});
+    }
+    return Count([&] { backend_->Attention(spec, 0, segments, input, out.data()); });
   }
 
   std::unique_ptr<Backend> backend_;
@@ -195,7 +200,7 @@ TEST_P(TaskCountTest, AttentionOfAPromptHasATaskForEachThread) {
       const AttentionSpec spec = LayerSpec(kind, format);
       if (spec.kv_cache() && format != StateFormat::kF32) continue;
       for (const int position : {0, 100, kBlock, kBlock + 100}) {
-        const std::vector<int64_t> counts = CountAttention(spec, position, kRows);
+        const std::vector<int64_t> counts = CountAttention(spec, position, {kRows});
         EXPECT_GE(counts.size(), 2) << testing::Describe(spec);
         for (const int64_t count : counts) {
           EXPECT_GE(count, GetParam()) << testing::Describe(spec) << " at " << position << ": "
@@ -210,7 +215,17 @@ TEST_P(TaskCountTest, AttentionOfAPromptHasATaskForEachThread) {
 TEST_P(TaskCountTest, AttentionOfFewTokensKeepsItsHeadsWhole) {
   const AttentionSpec spec = LayerSpec(AttentionKind::kLearnedSketchMixed, StateFormat::kBf16);
   for (const int rows : {1, 23}) {
-    EXPECT_EQ(CountAttention(spec, 300, rows), std::vector<int64_t>{kHeads}) << rows;
+    EXPECT_EQ(CountAttention(spec, 300, {rows}), std::vector<int64_t>{kHeads}) << rows;
+  }
+}
+
+// Decoding sequences are computed first, in whole heads; the prompt beside them is divided.
+TEST_P(TaskCountTest, AttentionOfAPromptBesideDecodingSequencesIsDivided) {
+  const AttentionSpec spec = LayerSpec(AttentionKind::kLearnedSketchMixed, StateFormat::kBf16);
+  const std::vector<int64_t> counts = CountAttention(spec, 100, {1, 1, kRows, 1});
+  ASSERT_GT(counts.size(), 3u);
+  for (size_t i = 1; i < counts.size(); ++i) {
+    EXPECT_GE(counts[i], GetParam()) << ::testing::PrintToString(counts);
   }
 }
 
@@ -222,8 +237,14 @@ class FewThreadsTest : public TaskCountTest {};
 TEST_P(FewThreadsTest, AttentionKeepsItsHeadsWhole) {
   const AttentionSpec spec = LayerSpec(AttentionKind::kLearnedSketchMixed, StateFormat::kBf16);
   for (const int rows : {1, 23, kRows}) {
-    EXPECT_EQ(CountAttention(spec, 300, rows), std::vector<int64_t>{4}) << rows;
+    EXPECT_EQ(CountAttention(spec, 300, {rows}), std::vector<int64_t>{4}) << rows;
   }
+}
+
+// Three decoding sequences are a task each, and the prompt beside them four tasks of three heads.
+TEST_P(FewThreadsTest, APromptBesideDecodingSequencesIsNotOneTask) {
+  const AttentionSpec spec = LayerSpec(AttentionKind::kLearnedSketchMixed, StateFormat::kBf16);
+  EXPECT_EQ(CountAttention(spec, 300, {1, 1, 1, kRows}), std::vector<int64_t>{7});
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, FewThreadsTest, ::testing::Values(2));
