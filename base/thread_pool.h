@@ -35,6 +35,7 @@ class ThreadPool {
   template <typename Fn>
   void ParallelFor(int64_t tasks, const Fn& fn) {
     if (tasks <= 0) return;
+    if (task_counts_ != nullptr) task_counts_->push_back(tasks);
     if (workers_.empty() || tasks == 1) {
       for (int64_t i = 0; i < tasks; ++i) fn(i, 0);
       return;
@@ -43,6 +44,10 @@ class ThreadPool {
       (*static_cast<const Fn*>(f))(task, thread);
     });
   }
+
+  // Appends the number of tasks of every later loop that has any to *counts, until it is called with
+  // null. For tests of how ops divide their work. By the thread that calls ParallelFor.
+  void RecordTaskCounts(std::vector<int64_t>* counts) { task_counts_ = counts; }
 
  private:
   using Thunk = void (*)(const void* fn, int64_t task, int thread);
@@ -57,6 +62,8 @@ class ThreadPool {
   const void* fn_ = nullptr;
   Thunk thunk_ = nullptr;
   int64_t tasks_ = 0;
+
+  std::vector<int64_t>* task_counts_ = nullptr;
 
   // The number of the loop in the upper half, so that a thread cannot take a task of another loop
   // than the one it saw; in the lower half the tasks that no thread has taken.

@@ -50,6 +50,8 @@ class LanguageModel {
   // --- as in Backend, for this model ---
 
   virtual std::unique_ptr<SequenceState> NewState() = 0;
+  // Whether NewState may run on any thread, beside a step.
+  virtual bool makes_states_beside_steps() const { return false; }
   // Bytes of a state of `tokens` tokens (constant for recurrent kinds).
   virtual size_t StateBytes(int64_t tokens) const = 0;
   // Allocates the device memory that any step of at most `sequences` segments needs besides states

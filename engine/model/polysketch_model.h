@@ -54,6 +54,8 @@ class PolysketchModel final : public LanguageModel {
   void SampleRows(int64_t first, std::span<const SampleQuery> queries,
                   std::span<SampleResult> results, float* logits, float* log_sum_exp) override;
   std::unique_ptr<SequenceState> NewState() override { return backend_->NewState(spec_); }
+  // States in host memory share nothing.
+  bool makes_states_beside_steps() const override { return backend_->host_memory(); }
   size_t StateBytes(int64_t tokens) const override { return backend_->StateBytes(spec_, tokens); }
   void Reserve(int sequences, size_t growing) override;
   bool host_memory() const override { return backend_->host_memory(); }

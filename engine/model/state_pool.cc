@@ -1,10 +1,14 @@
 #include "engine/model/state_pool.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "base/check.h"
+#include "base/thread_name.h"
 
 namespace polysketch {
 
@@ -19,13 +23,13 @@ StatePool::StatePool(LanguageModel* model, size_t limit, size_t preempted_limit)
 
 void StatePool::Fill() {
   if (kv_kind_) return;  // Engine::Create reserves the memory of KV caches
-  const size_t bytes = BytesFor(1);
-  const size_t max = limit_ / bytes + preempted_limit_ / bytes;
+  const size_t max = MaxStates();
   const size_t states = model_->host_memory() ? std::min<size_t>(1, max) : max;
   while (free_.size() < states && model_->status().ok()) {
     std::unique_ptr<SequenceState> state = model_->NewState();
     if (state == nullptr) return;
     free_.push_back(std::move(state));
+    ++states_;
   }
 }
 
@@ -65,10 +69,36 @@ void StatePool::ReleasePreempted(size_t bytes) {
 }
 
 std::unique_ptr<SequenceState> StatePool::Acquire() {
-  if (free_.empty()) return model_->NewState();
-  std::unique_ptr<SequenceState> state = std::move(free_.back());
-  free_.pop_back();
+  if (kv_kind_) return model_->NewState();
+  std::unique_ptr<SequenceState> state;
+  if (!free_.empty()) {
+    state = std::move(free_.back());
+    free_.pop_back();
+  } else {
+    if (next_.valid()) {
+      state = next_.get();
+      states_ -= state == nullptr;
+    }
+    if (state == nullptr) {
+      state = model_->NewState();
+      states_ += state != nullptr;
+    }
+  }
+  if (state != nullptr) MakeNext();
   return state;
+}
+
+void StatePool::MakeNext() {
+  if (!model_->makes_states_beside_steps()) return;
+  if (!free_.empty() || next_.valid() || states_ >= MaxStates()) return;
+  ++states_;
+  next_ = std::async(std::launch::async, [model = model_] {
+    NameThread("ps-states");
+    // Of this thread, on Linux. Steps have the processors first; a sequence that waits for the state
+    // leaves them free.
+    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
+    return model->NewState();
+  });
 }
 
 void StatePool::Release(std::unique_ptr<SequenceState> state) {

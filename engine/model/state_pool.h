@@ -3,11 +3,16 @@
 // no sequence fails for lack of memory half way: the constant size of a state for recurrent kinds,
 // the size at the maximum length of the request for KV kinds.
 //
+// The first touch of a state's memory can take longer than a step (measured: 3 to 130 ms for the 47
+// MB of a model of 110 M parameters). So the pool keeps one state more than sequences have needed at
+// once: when the last free one is acquired, a thread of the lowest priority makes the next.
+//
 // Used by one thread only; BytesFor, TokensThatFit and kv_kind may be called by any thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <vector>
 
@@ -21,9 +26,7 @@ class StatePool {
   StatePool(LanguageModel* model, size_t limit, size_t preempted_limit);
 
   // Allocates states before the first request; none for KV kinds. In a device's memory: all that
-  // the two limits allow, so that no allocation can fail later. In host memory: one, since the
-  // first touch of memory can take longer than a step (measured: 3 to 130 ms for the 47 MB of a
-  // model of 110 M parameters).
+  // the two limits allow, so that no allocation can fail later. In host memory: one.
   void Fill();
   // Number of allocated states that no sequence uses.
   size_t free() const { return free_.size(); }
@@ -48,17 +51,25 @@ class StatePool {
   void ReleasePreempted(size_t bytes);
 
   // Returns an empty state; null if no memory can be allocated. States of constant size are reused.
+  // Waits for the state that is being made, if no other is free.
   std::unique_ptr<SequenceState> Acquire();
   void Release(std::unique_ptr<SequenceState> state);
 
  private:
+  // States that both limits allow.
+  size_t MaxStates() const { return limit_ / BytesFor(1) + preempted_limit_ / BytesFor(1); }
+  // Begins to make the next state, if none is free and the limits allow one more.
+  void MakeNext();
+
   LanguageModel* const model_;
   const size_t limit_;
   const size_t preempted_limit_;
   const bool kv_kind_;
   size_t reserved_ = 0;
   size_t preempted_ = 0;
+  size_t states_ = 0;  // of constant size: in use, free and being made
   std::vector<std::unique_ptr<SequenceState>> free_;
+  std::future<std::unique_ptr<SequenceState>> next_;  // valid while a state is made
 };
 
 }  // namespace polysketch

@@ -11,8 +11,8 @@
 // again. An idle sequence whose slot no other one needs keeps it. The stall deadline ends a
 // sequence wherever it is.
 //
-// Used by one thread only (the engine thread). It starts no threads and never blocks, so tests
-// drive it directly.
+// Used by one thread only (the engine thread). It starts no threads (StatePool starts one at times)
+// and never blocks, so tests drive it directly.
 #pragma once
 
 #include <chrono>

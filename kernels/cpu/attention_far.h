@@ -145,14 +145,15 @@ struct Fold {
   }
 };
 
-// Adds every feature of the block.
+// Adds the features of a range that begins at a multiple of eight.
 template <typename Decay>
-static void FoldFeatures(Fold& fold, const Decay& decay) {
+static void FoldFeatures(Fold& fold, const Range& range, const Decay& decay) {
   const HeadLayout& layout = fold.layout;
   const int dim = fold.spec.far_dim();
   const float* keys = fold.state.far_keys;
+  fold.first = range.first;
   if (!fold.spec.sketched()) {
-    for (int f = 0; f < dim; ++f) {
+    for (int64_t f = range.first; f < range.last; ++f) {
       const float* a = keys + f * kKeyPanel;
       const auto copy = [&](int64_t t) __attribute__((always_inline)) { return Load(a + t); };
       fold.Add(FeatureRow(layout, dim, copy, decay, fold.NextRow()));
@@ -160,9 +161,13 @@ static void FoldFeatures(Fold& fold, const Decay& decay) {
     fold.Flush();
     return;
   }
+  int64_t next = 0;  // first feature of row i of the next pair of tiles
   for (int I = 0; I < dim; I += 8) {
     for (int J = I; J < dim; J += 8) {
       for (int i = I; i < I + 8; ++i) {
+        const int64_t first = next;
+        next += 8;
+        if (first < range.first || first >= range.last) continue;
         for (int j = J; j < J + 8; ++j) {
           const float *a = keys + i * kKeyPanel, *b = keys + j * kKeyPanel;
           const auto multiply = [&](int64_t t) __attribute__((always_inline)) {
@@ -176,14 +181,14 @@ static void FoldFeatures(Fold& fold, const Decay& decay) {
   fold.Flush();
 }
 
-// Adds the full block to the state. scratch: kFoldFeatures * (bp + dp) floats, and bp more with a
-// decay gate.
+// Adds a range of features of the full block to the state. scratch: kFoldFeatures * (bp + dp)
+// floats, and bp more with a decay gate.
 static void FoldBlock(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
-                      const float* values, float* scratch) {
+                      const float* values, const Range& features, float* scratch) {
   float* sums = scratch + kFoldFeatures * layout.padded_block;
   Fold fold{spec, layout, state, values, /*kept=*/1.0f, scratch, sums};
-  if (!spec.decay_gate) return FoldFeatures(fold, NoDecay());
+  if (!spec.decay_gate) return FoldFeatures(fold, features, NoDecay());
   float* factors = sums + kFoldFeatures * layout.padded_dim;
   fold.kept = FoldFactors(state.decay_sums, spec.block, layout.padded_block, factors);
-  FoldFeatures(fold, FoldDecay{factors});
+  FoldFeatures(fold, features, FoldDecay{factors});
 }

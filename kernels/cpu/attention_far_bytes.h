@@ -2,24 +2,47 @@
 // (kernels/state_bytes.h), and its products with features. Included inside the region of
 // isa_begin.h, after integer_tile.h.
 
-// Makes the head's copy from S. scratch: 2 dp floats.
-static void MakeCopy(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
-                     float* scratch) {
-  const int64_t features = spec.features(), dp = layout.padded_dim;
-  float *inverses = scratch, *row = scratch + dp;
+// magnitudes [dp] = the largest magnitude of each column among a range of rows of S.
+static void ColumnMagnitudes(const HeadLayout& layout, const HeadState& state, const Range& rows,
+                             float* magnitudes) {
+  const int64_t dp = layout.padded_dim;
   for (int64_t c = 0; c < dp; c += kLanes) {
     I largest = IntZero();
-    for (int64_t f = 0; f < features; ++f) {
+    for (int64_t f = rows.first; f < rows.last; ++f) {
       largest = MaxMagnitude(largest, Load(state.s + f * dp + c));
+    }
+    IntStore(largest, magnitudes + c);
+  }
+}
+
+// inverses [dp] of the columns' scales. magnitudes [parts][dp]: of ranges that cover all rows, in any
+// order, since a maximum is exact. Stores the scales in the state too if `stores`.
+static void ColumnInverses(const HeadLayout& layout, const HeadState& state,
+                           const float* magnitudes, int64_t parts, bool stores, float* inverses) {
+  const int64_t dp = layout.padded_dim;
+  for (int64_t c = 0; c < dp; c += kLanes) {
+    I largest = IntZero();
+    for (int64_t i = 0; i < parts; ++i) {
+      largest = MaxMagnitude(largest, Load(magnitudes + i * dp + c));
     }
     alignas(64) float lanes[kLanes];
     IntStore(largest, lanes);
     for (int i = 0; i < kLanes; ++i) {
       const QuantScale scale = QuantScale::Of(lanes[i], 1.0f);
-      state.column_scales[c + i] = scale.scale;
+      if (stores) state.column_scales[c + i] = scale.scale;
       inverses[c + i] = scale.inverse;
     }
   }
+}
+
+// Makes a range of rows of the head's copy from S; it begins at an even row and ends at one or at the
+// last row. The first range stores the scales of columns. magnitudes [parts][dp]: of all rows
+// (ColumnMagnitudes). scratch: 2 dp floats.
+static void CopyRows(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
+                     const Range& rows, const float* magnitudes, int64_t parts, float* scratch) {
+  const int64_t features = spec.features(), dp = layout.padded_dim;
+  float *inverses = scratch, *row = scratch + dp;
+  ColumnInverses(layout, state, magnitudes, parts, /*stores=*/rows.first == 0, inverses);
   const auto scale_of = [&](int64_t f) {
     if (f == features) return QuantScale{0.0f, 0.0f};
     I largest = IntZero();
@@ -31,7 +54,7 @@ static void MakeCopy(const AttentionSpec& spec, const HeadLayout& layout, const 
     return scale;
   };
   std::fill_n(row, dp, 0.0f);  // the row after an odd number of features
-  for (int64_t f = 0; f < features; f += 2) {
+  for (int64_t f = rows.first; f < rows.last; f += 2) {
     const V first = Set1(scale_of(f).inverse), second = Set1(scale_of(f + 1).inverse);
     const float* a = state.s + f * dp;
     const float* b = f + 1 < features ? a + dp : row;
@@ -41,6 +64,15 @@ static void MakeCopy(const AttentionSpec& spec, const HeadLayout& layout, const 
                      state.copy + f * dp + 2 * c);
     }
   }
+}
+
+// Makes the whole copy. scratch: 3 dp floats.
+static void MakeCopy(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
+                     float* scratch) {
+  const Range rows{0, spec.features()};
+  float* magnitudes = scratch + 2 * layout.padded_dim;
+  ColumnMagnitudes(layout, state, rows, magnitudes);
+  CopyRows(spec, layout, state, rows, magnitudes, 1, scratch);
 }
 
 // out [rows][dp] = phi S, of the copy. phi [rows][features] is overwritten. wide: the copy widened,

@@ -2,11 +2,13 @@
 // to call.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
+#include "kernels/cpu/parts.h"
 #include "kernels/cpu/product_units.h"
 
 namespace polysketch::cpu {
@@ -19,6 +21,9 @@ class Context {
   ThreadPool& pool() { return pool_; }
   int threads() const { return pool_.threads(); }
   const ProductUnits& units() const { return units_; }
+
+  // Into how many parts each of `items` pieces of work is cut, 1 to `units` (parts.h).
+  int64_t Parts(int64_t items, int64_t units) const { return PartsFor(threads(), items, units); }
 
   // At least `floats` floats for `thread` until its task ends. The contents are undefined.
   float* Scratch(int thread, int64_t floats) {
@@ -35,12 +40,14 @@ class Context {
 
   // Calls fn(first, last, thread) for ranges of rows [first, last). There are several ranges for
   // each thread, so that threads of different speed end together, but none is shorter than `grain`
-  // rows: a step of one row must not pay for a barrier.
+  // rows: a step of one row must not pay for a barrier. If that leaves threads without a range of
+  // many rows, ranges are as short as a quarter of it.
   template <typename Fn>
   void ParallelRows(int64_t rows, int64_t grain, const Fn& fn) {
-    const int64_t wanted = static_cast<int64_t>(threads()) * 4;
-    int64_t size = (rows + wanted - 1) / wanted;
-    if (size < grain) size = grain;
+    const auto share = [&](int64_t ranges) { return (rows + ranges - 1) / ranges; };
+    int64_t least = grain;
+    if (rows >= 4 * grain) least = std::min(grain, std::max(share(threads()), (grain + 3) / 4));
+    const int64_t size = std::max(share(int64_t{4} * threads()), least);
     const int64_t tasks = (rows + size - 1) / size;
     pool_.ParallelFor(tasks, [&](int64_t task, int thread) {
       const int64_t first = task * size;

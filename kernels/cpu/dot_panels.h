@@ -42,8 +42,8 @@ struct PanelPair {
 };
 
 template <typename Format, int MR, int NV>
-void DotPanelTile(const Product& p, const WordRows& x, int64_t row, PanelPair panels,
-                  int first_vector) {
+void DotPanelTile(const Product& p, const WordRows& x, int64_t row, bool first_tile,
+                  PanelPair panels, int first_vector) {
   const PackedMatrix& w = p.w;
   const Epilogue& e = p.epilogue;
   const int64_t column = panels.panel * kPanelColumns + first_vector * kLanes;
@@ -57,7 +57,7 @@ void DotPanelTile(const Product& p, const WordRows& x, int64_t row, PanelPair pa
   // A row of a panel is two cache lines: the first tile prefetches one half of the next panel, the
   // other tiles the second half.
   const int64_t depth = w.depth();
-  const int8_t* ahead = w.panel<int8_t>(panels.next) + (row == 0 ? 0 : depth * 64);
+  const int8_t* ahead = w.panel<int8_t>(panels.next) + (first_tile ? 0 : depth * 64);
   DotTile<Format, MR, NV>(x.bytes + row * x.row_size, x.row_size,
                           w.panel<int8_t>(panels.panel) + first_vector * kLanes * 4, depth, ahead,
                           acc);
@@ -86,11 +86,11 @@ void DotPanelTile(const Product& p, const WordRows& x, int64_t row, PanelPair pa
 }
 
 template <typename Format>
-void DotPanel(const Product& p, const WordRows& x, PanelPair panels) {
+void DotPanel(const Product& p, const WordRows& x, const Range& rows, PanelPair panels) {
   constexpr int NV = kPanelVectors;
   for (int vector = 0; vector < 2; vector += NV) {
-    ForRowTiles<kTileRows<NV>>(p.rows, [&]<int MR>(int64_t row) {
-      DotPanelTile<Format, MR, NV>(p, x, row, panels, vector);
+    ForRowTiles<kTileRows<NV>>(rows, [&]<int MR>(int64_t row) {
+      DotPanelTile<Format, MR, NV>(p, x, row, row == rows.first, panels, vector);
     });
   }
 }
@@ -133,12 +133,15 @@ void DotPanels(const Product& p, const WordRows& x) {
   const bool few = p.rows <= kTileRows<kPanelVectors>;
   const int64_t wanted = few ? kSingleRowPanels : panels / (4 * threads);
   const int64_t group = std::clamp<int64_t>(wanted, 1, kSingleRowPanels);
-  p.ForPanels(group, [&](int64_t first, int64_t last, int) {
-    if (p.rows == 1 && last - first == kSingleRowPanels) return DotSingleRow<Format>(p, x, first);
-    for (int64_t panel = first; panel < last; ++panel) {
-      // After a task's last panel: the other threads probably take the tasks in between.
-      const int64_t next = panel + 1 < last ? panel + 1 : last + group * (threads - 1);
-      DotPanel<Format>(p, x, {panel, std::min(next, panels - 1)});
+  // After a task's last panel: the other threads probably take the tasks in between.
+  const int64_t skipped = group * ((threads - 1) / p.RowParts((panels + group - 1) / group));
+  p.ForPanels(group, [&](const Range& range, const Range& rows, int) {
+    if (p.rows == 1 && range.size() == kSingleRowPanels) {
+      return DotSingleRow<Format>(p, x, range.first);
+    }
+    for (int64_t panel = range.first; panel < range.last; ++panel) {
+      const int64_t next = panel + 1 < range.last ? panel + 1 : range.last + skipped;
+      DotPanel<Format>(p, x, rows, {panel, std::min(next, panels - 1)});
     }
   });
 }

@@ -1,4 +1,5 @@
-// Dense products. Threads divide panels of output columns. A product of few rows reads each panel
+// Dense products. Threads divide panels of output columns, and the rows too if panels are few for
+// them (Product::ForPanels). A product of few rows reads each panel
 // once at memory speed; a product of many rows first widens a panel to float32 in cache and reads
 // that for every row tile.
 #include <immintrin.h>
@@ -100,12 +101,12 @@ void PanelTile(const Product& p, const B& b, int64_t row, int64_t column) {
   }
 }
 
-// Multiplies all rows by one panel: in tiles of two vectors, or in two passes of one vector.
+// Multiplies rows by one panel: in tiles of two vectors, or in two passes of one vector.
 template <typename P>
-void PanelProduct(const Product& p, const P& panel, int64_t index) {
+void PanelProduct(const Product& p, const P& panel, int64_t index, const Range& rows) {
   constexpr int NV = kPanelVectors;
   for (int half = 0; half < 2 / NV; ++half) {
-    ForRowTiles<kTileRows<NV>>(p.rows, [&]<int MR>(int64_t row) {
+    ForRowTiles<kTileRows<NV>>(rows, [&]<int MR>(int64_t row) {
       PanelTile<MR, NV>(p, P{panel.data + half * kLanes}, row,
                         index * kPanelColumns + half * kLanes);
     });
@@ -136,19 +137,19 @@ void MultiplyFloat(const Product& p) {
   // A task of few rows processes several panels: one row is multiplied by all of them at once.
   const int64_t group = p.rows < kWidenRows ? kSingleRowPanels : 1;
   const bool widen = p.rows >= kWidenRows && w.type() != DataType::kF32 && p.context != nullptr;
-  p.ForPanels(group, [&](int64_t first, int64_t last, int thread) {
-    if (p.rows == 1 && last - first == kSingleRowPanels) {
-      return VisitPanel(w, first, [&]<typename P>(const P& panel, int64_t size) {
+  p.ForPanels(group, [&](const Range& panels, const Range& rows, int thread) {
+    if (p.rows == 1 && panels.size() == kSingleRowPanels) {
+      return VisitPanel(w, panels.first, [&]<typename P>(const P& panel, int64_t size) {
         PanelTile<1, 2 * kSingleRowPanels>(p, PanelsAbreast<P>{panel, size}, 0,
-                                           first * kPanelColumns);
+                                           panels.first * kPanelColumns);
       });
     }
-    for (int64_t index = first; index < last; ++index) {
+    for (int64_t index = panels.first; index < panels.last; ++index) {
       VisitPanel(w, index, [&](const auto& panel, int64_t) {
-        if (!widen) return PanelProduct(p, panel, index);
+        if (!widen) return PanelProduct(p, panel, index, rows);
         float* wide = p.context->Scratch(thread, w.in() * kPanelColumns);
         WidenPanel(panel, w.in(), wide);
-        PanelProduct(p, Panel<float>{wide}, index);
+        PanelProduct(p, Panel<float>{wide}, index, rows);
       });
     }
   });

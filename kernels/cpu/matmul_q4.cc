@@ -142,14 +142,14 @@ void MultiplyQ4(const Product& p) {
   const SignedRows quantised(p);
   p.ForRows([&](int64_t m) { QuantizeSignedRow(p.x + m * p.x_row, p.w.in(), m, quantised); });
   const int64_t group = p.rows <= kTileRowsQ4 ? kTaskPanels : 1;
-  p.ForPanels(group, [&](int64_t first, int64_t last, int) {
-    for (int64_t panel = first; panel < last; ++panel) {
+  p.ForPanels(group, [&](const Range& panels, const Range& rows, int) {
+    for (int64_t panel = panels.first; panel < panels.last; ++panel) {
       if (p.rows == 1) {  // both vectors at once: the panel is read front to back
         PanelTileQ4<1, 2>(p, quantised, 0, panel, 0);
         continue;
       }
       for (int vector = 0; vector < 2; vector += kPanelVectors) {
-        ForRowTiles<kTileRowsQ4>(p.rows, [&]<int MR>(int64_t row) {
+        ForRowTiles<kTileRowsQ4>(rows, [&]<int MR>(int64_t row) {
           PanelTileQ4<MR, kPanelVectors>(p, quantised, row, panel, vector);
         });
       }

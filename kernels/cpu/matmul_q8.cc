@@ -59,15 +59,16 @@ void QuantizeRow(const float* x, int64_t width, const QuantScale& scale, uint8_t
 // takes the time. Sums are exact, so both ways compute the same bits.
 constexpr int64_t kMinTileRows = 16;
 
-// Multiplies all rows by one panel, with AMX tiles.
-void TilePanel(const TileSession& session, const Product& p, const WordRows& x, int64_t panel) {
+// Multiplies rows by one panel, with AMX tiles.
+void TilePanel(const TileSession& session, const Product& p, const WordRows& x, int64_t panel,
+               const Range& rows) {
   const PackedMatrix& w = p.w;
   static_assert(kTileBlock == kPanelColumns);
   alignas(64) int32_t sums[kTileBlock][kTileBlock];
-  for (int64_t row = 0; row < p.rows; row += kTileBlock) {
+  for (int64_t row = rows.first; row < rows.last; row += kTileBlock) {
     session.Product(x.bytes + row * x.row_size, x.row_size, w.panel<int8_t>(panel), w.depth(),
                     sums);
-    const int count = static_cast<int>(std::min<int64_t>(kTileBlock, p.rows - row));
+    const int count = static_cast<int>(std::min<int64_t>(kTileBlock, rows.last - row));
     for (int m = 0; m < count; ++m) {
       for (int n = 0; n < kTileBlock; n += kLanes) {
         const int64_t column = panel * kPanelColumns + n;
@@ -103,9 +104,12 @@ void MultiplyQ8(const Product& p) {
   if (p.units.tiles == TileUnit::kNone || p.rows < kMinTileRows) {
     return DotPanels<Q8Format>(p, quantised);
   }
-  p.ForPanels(p.context == nullptr ? p.w.panels() : 1, [&](int64_t first, int64_t last, int) {
+  const int64_t group = p.context == nullptr ? p.w.panels() : 1;
+  p.ForPanels(group, [&](const Range& panels, const Range& rows, int) {
     const TileSession session(p.units.tiles);
-    for (int64_t panel = first; panel < last; ++panel) TilePanel(session, p, quantised, panel);
+    for (int64_t panel = panels.first; panel < panels.last; ++panel) {
+      TilePanel(session, p, quantised, panel, rows);
+    }
   });
 }
 

@@ -1,8 +1,8 @@
 // What products of packed panels share: rows in register tiles, and the epilogue. Included inside
 // the region of isa_begin.h, after simd.h.
 
-// Calls tile.operator()<MR>(row) for tiles of rows [row, row + MR): full tiles first, then one tile
-// of exactly the rows that are left, so that a product of few rows reads a panel once.
+// Calls tile.operator()<MR>(row) for tiles of rows [row, row + MR) of a range: full tiles first, then
+// one tile of exactly the rows that are left, so that a product of few rows reads a panel once.
 template <int MR, typename Tile>
 void RemainingRows(int64_t rows, int64_t row, const Tile& tile) {
   if constexpr (MR > 0) {
@@ -14,10 +14,10 @@ void RemainingRows(int64_t rows, int64_t row, const Tile& tile) {
   }
 }
 template <int kFull, typename Tile>
-void ForRowTiles(int64_t rows, const Tile& tile) {
-  int64_t row = 0;
-  for (; row + kFull <= rows; row += kFull) tile.template operator()<kFull>(row);
-  RemainingRows<kFull - 1>(rows - row, row, tile);
+void ForRowTiles(const Range& rows, const Tile& tile) {
+  int64_t row = rows.first;
+  for (; row + kFull <= rows.last; row += kFull) tile.template operator()<kFull>(row);
+  RemainingRows<kFull - 1>(rows.last - row, row, tile);
 }
 
 // Stores a vector of finished sums at [row, column]; columns from e.columns on are dropped.

@@ -53,15 +53,27 @@ struct Product {
     };
     context == nullptr ? run(0, rows, 0) : context->ParallelRows(rows, 1 + 16384 / w.in(), run);
   }
-  // Calls fn(first, last, thread) for groups of `group` neighbouring panels [first, last).
+  // Parts of the rows meet at multiples of row_unit(), whole register tiles or AMX tiles, and are
+  // long: reading, or widening, a panel takes little of their time.
+  static constexpr int64_t kMinPartRows = 48;
+  int64_t row_unit() const { return units.tiles == TileUnit::kNone ? 12 : kTileBlock; }
+  // Into how many parts the rows of each of `groups` groups of panels are cut: more than one if rows
+  // are many and the groups few for the threads.
+  int64_t RowParts(int64_t groups) const {
+    return context == nullptr ? 1 : context->Parts(groups, rows / kMinPartRows);
+  }
+  // Calls fn(panels, rows, thread) for groups of `group` neighbouring panels and parts of the rows.
   template <typename Fn>
   void ForPanels(int64_t group, const Fn& fn) const {
-    const int64_t panels = w.panels(), tasks = (panels + group - 1) / group;
+    const int64_t panels = w.panels(), groups = (panels + group - 1) / group;
+    const int64_t parts = RowParts(groups);
     const auto run = [&](int64_t task, int thread) {
-      fn(task * group, std::min(task * group + group, panels), thread);
+      const int64_t first = task / parts * group;
+      fn(Range{first, std::min(first + group, panels)},
+         Part{task % parts, parts}.Of({0, rows}, row_unit()), thread);
     };
-    if (context != nullptr) return context->pool().ParallelFor(tasks, run);
-    for (int64_t task = 0; task < tasks; ++task) run(task, 0);
+    if (context != nullptr) return context->pool().ParallelFor(groups * parts, run);
+    for (int64_t task = 0; task < groups; ++task) run(task, 0);
   }
 };
 

@@ -126,7 +126,7 @@ TEST_P(DeterminismTest, AnySplit) {
 
 TEST_P(DeterminismTest, AnyThreads) {
   std::map<std::string, std::vector<float>> want;
-  for (const int threads : {1, 2, 3, 4}) {
+  for (const int threads : {1, 2, 3, 16}) {
     const auto backend = NewBackend(threads);
     for (const Variant& variant : Variants()) {
       Random random(2);

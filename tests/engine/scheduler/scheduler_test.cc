@@ -3,6 +3,7 @@
 #include "engine/scheduler/scheduler.h"
 
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -343,6 +344,7 @@ TEST(StatePoolTest, FillMakesAllStatesAtOnce) {
     EXPECT_EQ(pool.free(), 5u);
     EXPECT_EQ(model.live_states, 5);
     std::vector<std::unique_ptr<SequenceState>> taken;
+    taken.reserve(5);
     for (int i = 0; i < 5; ++i) taken.push_back(pool.Acquire());
     EXPECT_EQ(model.live_states, 5);
     for (auto& state : taken) pool.Release(std::move(state));
@@ -358,6 +360,35 @@ TEST(StatePoolTest, FillMakesAllStatesAtOnce) {
   StatePool pool(&growing, 350, 210);
   pool.Fill();
   EXPECT_EQ(pool.free(), 0u);
+}
+
+// Of the host's states one more than sequences have needed at once is made beside steps, within the
+// limits; states that come back are used first.
+TEST(StatePoolTest, TheNextStateIsMadeBesideSteps) {
+  class HostModel : public FakeModel {
+   public:
+    std::unique_ptr<SequenceState> NewState() override {
+      threads.push_back(std::this_thread::get_id());  // one state is made at a time
+      return FakeModel::NewState();
+    }
+    bool makes_states_beside_steps() const override { return true; }
+    std::vector<std::thread::id> threads;
+  } model;
+  StatePool pool(&model, 250, 100);  // bytes for two states of 100 and one
+  pool.Fill();
+  std::vector<std::unique_ptr<SequenceState>> taken;
+  taken.push_back(pool.Acquire());
+  taken.push_back(pool.Acquire());  // waits for the second state, begins the third
+  pool.Release(std::move(taken.back()));
+  taken.back() = pool.Acquire();    // the one that came back
+  taken.push_back(pool.Acquire());  // the third: the limits allow no more
+  const std::thread::id here = std::this_thread::get_id();
+  ASSERT_EQ(model.threads.size(), 3u);
+  EXPECT_EQ(model.threads[0], here);
+  EXPECT_NE(model.threads[1], here);
+  EXPECT_NE(model.threads[2], here);
+  EXPECT_EQ(model.live_states, 3);
+  for (const auto& state : taken) EXPECT_NE(state, nullptr);
 }
 
 }  // namespace

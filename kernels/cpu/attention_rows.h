@@ -1,0 +1,122 @@
+// The rows of a segment as attention reads and writes them for one head, and a thread's memory for
+// them. Included inside the region of isa_begin.h, after attention_near.h, attention_far.h and
+// integer_tile.h.
+
+// The rows of a segment in the batch, for one head.
+struct HeadRows {
+  const AttentionSpec& spec;
+  const HeadLayout& layout;
+  const AttentionInput& input;
+  int head;
+  int64_t first_row;
+  float* out;
+  const void* next;  // the address that is read after this head
+
+  const float* Near(const float* base, int64_t row) const {
+    return base + ((first_row + row) * spec.heads + head) * spec.near_dim();
+  }
+  const float* Far(const float* base, int64_t row) const {
+    return base + ((first_row + row) * spec.heads + head) * spec.far_dim();
+  }
+  const float* Value(int64_t row) const {
+    return input.v + (first_row + row) * input.v_stride +
+           static_cast<int64_t>(head) * spec.head_dim;
+  }
+  const float* LogDecay(int64_t row) const {
+    return input.log_decay + (first_row + row) * spec.heads + head;
+  }
+  float* Out(int64_t row) const {
+    return out + ((first_row + row) * spec.heads + head) * spec.head_dim;
+  }
+  int64_t near_stride() const { return static_cast<int64_t>(spec.heads) * spec.near_dim(); }
+  int64_t far_stride() const { return static_cast<int64_t>(spec.heads) * spec.far_dim(); }
+};
+
+static void WriteOutput(const HeadRows& rows, int64_t row, int count, const float* sums,
+                        const float* denominators) {
+  for (int m = 0; m < count; ++m) {
+    const float* sum = sums + m * rows.layout.padded_dim;
+    float* out = rows.Out(row + m);
+    const float denominator = rows.spec.stabilizer + denominators[m];
+    for (int i = 0; i < rows.spec.head_dim; ++i) out[i] = sum[i] / denominator;
+  }
+}
+
+// The rows of a segment that are in one block.
+struct SegmentInBlock {
+  int64_t row;  // first row
+  int64_t count;
+  int64_t block_offset;  // of the first row's token
+  bool has_past;         // whether there is a far state
+
+  // The rows of the tokens [first, last) of the block, which are among these.
+  SegmentInBlock Tokens(const Range& tokens) const {
+    return {row + tokens.first - block_offset, tokens.size(), tokens.first, has_past};
+  }
+  // Rows [first, last) of these.
+  SegmentInBlock Rows(const Range& rows) const {
+    return {row + rows.first, rows.size(), block_offset + rows.first, has_past};
+  }
+  Range tokens() const { return {block_offset, block_offset + count}; }
+  // Whether the block before these rows is folded first.
+  bool folds() const { return has_past && block_offset == 0; }
+};
+
+// The rows from `row` on, of a segment of `rows` rows after `position` tokens, that are in one block.
+static SegmentInBlock RowsInBlock(const AttentionSpec& spec, int64_t position, int64_t row,
+                                  int64_t rows) {
+  const int64_t token = position + row, offset = token % spec.block;
+  return {row, std::min<int64_t>(rows - row, spec.block - offset), offset, token >= spec.block};
+}
+
+// Hands out consecutive parts of an array of floats. With null memory, only counts them.
+struct FloatParts {
+  float* memory;
+  int64_t size = 0;
+
+  float* Next(int64_t floats) {
+    float* part = memory == nullptr ? nullptr : memory + size;
+    size += floats;
+    return part;
+  }
+};
+
+// What queries and a fold read repeatedly of a head whose state is narrower than float32, widened
+// once: to float32, or, what queries read under kQ8, to 16-bit integers in pairs. Empty under kF32.
+struct WideHead {
+  float *state, *keys, *values;
+  float* fold_values;  // [b][dp], float32: those of the fold
+
+  static WideHead In(const AttentionSpec& spec, const HeadLayout& layout, FloatParts* parts) {
+    if (!spec.narrow_block()) return {};
+    const int64_t bp = layout.padded_block, dp = layout.padded_dim;
+    WideHead wide{parts->Next((spec.features() + 1) * dp),
+                  parts->Next(spec.mixed() ? (spec.near_dim() + 1) * bp : 0),
+                  parts->Next((spec.block + 1) * dp), nullptr};
+    wide.fold_values = spec.byte_copy() ? parts->Next(spec.block * dp) : wide.values;
+    return wide;
+  }
+};
+
+// A thread's memory for a tile of queries, and for a panel of a fold.
+struct TileScratch {
+  float *phi, *sums, *scores, *fold;
+  IntegerRows words;  // byte_copy(): features, queries or weights as integers
+
+  static TileScratch In(const AttentionSpec& spec, const HeadLayout& layout, FloatParts* parts) {
+    const int64_t features = spec.features(), bp = layout.padded_block, dp = layout.padded_dim;
+    TileScratch scratch{
+        parts->Next(kQueryTile * features),
+        parts->Next(kQueryTile * dp),
+        parts->Next(kQueryTile * bp),
+        parts->Next(kFoldFeatures * (bp + dp) + (spec.decay_gate ? bp : 0)),
+        {},
+    };
+    if (!spec.byte_copy()) return scratch;
+    IntegerRows& words = scratch.words;
+    words.stride = std::max({RoundUpToLanes(features), RoundUpToLanes(spec.near_dim()), bp});
+    words.scales = parts->Next(kLanes);
+    words.words = reinterpret_cast<int16_t*>(parts->Next(kQueryTile * words.stride / 2));
+    return scratch;
+  }
+};

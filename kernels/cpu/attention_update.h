@@ -1,0 +1,118 @@
+// What changes the state of a head of a recurrent kind: tokens are appended to the block buffer, a
+// full block is folded, and what queries read is made and widened. Functions take a range of tokens
+// or of features, so that one thread or several do the same work with the same bits. Included inside
+// the region of isa_begin.h, after attention_queries.h.
+
+// Ranges of features meet at multiples of kFeatureUnit, those of tokens at multiples of kTokenUnit:
+// two ranges share no pair of rows and no vector of keys.
+constexpr int64_t kFeatureUnit = 8;
+constexpr int64_t kTokenUnit = kLanes;
+
+// Appends rows [row, row + count) to the block at `offset`. far_keys: null if they are the near
+// keys.
+template <typename Key, typename Value>
+static void AppendToBlock(const HeadRows& rows, int64_t row, int64_t count, int64_t offset,
+                          Key* near_keys, float* far_keys, Value* values) {
+  const AttentionSpec& spec = rows.spec;
+  AppendKeys(rows.Near(rows.input.near_k, row), rows.near_stride(), count, spec.near_dim(), offset,
+             near_keys);
+  if (far_keys != nullptr) {
+    AppendKeys(rows.Far(rows.input.far_k, row), rows.far_stride(), count, spec.far_dim(), offset,
+               far_keys);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    StoreRow(rows.Value(row + i), spec.head_dim, values + (offset + i) * rows.layout.padded_dim);
+  }
+}
+
+// Appends the keys and values of `run`, whole or in parts.
+static void AppendRun(const HeadRows& rows, const HeadState& state, const SegmentInBlock& run) {
+  const AttentionSpec& spec = rows.spec;
+  float* far_keys = spec.mixed() ? state.far_keys : nullptr;
+  if (!spec.narrow_block()) {
+    AppendToBlock(rows, run.row, run.count, run.block_offset, state.near_keys, far_keys,
+                  state.values);
+  } else if (spec.mixed() && spec.byte_copy()) {
+    const int dim = spec.near_dim();
+    for (int64_t i = 0; i < run.count; ++i) {
+      const int64_t token = run.block_offset + i;
+      StoreRow(rows.Near(rows.input.near_k, run.row + i), dim, Bf16(state.near_keys) + token * dim);
+      StoreRow(rows.Value(run.row + i), spec.head_dim,
+               Bf16(state.values) + token * rows.layout.padded_dim);
+    }
+    AppendKeys(rows.Far(rows.input.far_k, run.row), rows.far_stride(), run.count, spec.far_dim(),
+               run.block_offset, far_keys);
+  } else if (spec.mixed()) {
+    AppendToBlock(rows, run.row, run.count, run.block_offset, Bf16(state.near_keys), far_keys,
+                  Bf16(state.values));
+  } else {
+    AppendToBlock(rows, run.row, run.count, run.block_offset, state.far_keys, far_keys,
+                  Bf16(state.values));
+  }
+  if (spec.byte_copy()) MakeBlockBytes(spec, rows.layout, state, run.block_offset, run.count);
+}
+
+// Appends the log decays of `run`, whole: each sum continues the one before it.
+static void AppendRunDecay(const HeadRows& rows, const HeadState& state,
+                           const SegmentInBlock& run) {
+  if (!rows.spec.decay_gate) return;
+  AppendDecay(rows.LogDecay(run.row), rows.spec.heads, run.count, run.block_offset,
+              state.decay_sums);
+}
+
+// Folds a range of features. wide: fold_values of the whole block.
+static void FoldRange(const HeadRows& rows, const HeadState& state, const Range& features,
+                      const WideHead& wide, float* scratch) {
+  const float* values = rows.spec.narrow_block() ? wide.fold_values : state.values;
+  FoldBlock(rows.spec, rows.layout, state, values, features, scratch);
+}
+
+// Widens rows of what queries read of S, unless it is float32.
+static void WidenState(const HeadRows& rows, const HeadState& state, const Range& features,
+                       const WideHead& wide) {
+  const int64_t dp = rows.layout.padded_dim, first = features.first * dp;
+  if (rows.spec.byte_copy()) {
+    const int64_t size = (features.size() + 1) / 2 * 2 * dp;  // whole pairs of rows
+    WidenPairs(state.copy + first, size, Words(wide.state) + first);
+  } else if (rows.spec.narrow_block()) {
+    Widen(Bf16(state.s) + first, features.size() * dp, wide.state + first);
+  }
+}
+
+// Widens the values that a fold reads, unless they are float32.
+static void WidenFoldValues(const HeadRows& rows, const HeadState& state, const Range& tokens,
+                            const WideHead& wide) {
+  if (!rows.spec.narrow_block()) return;
+  const int64_t dp = rows.layout.padded_dim, first = tokens.first * dp;
+  Widen(Bf16(state.values) + first, tokens.size() * dp, wide.fold_values + first);
+}
+
+// Widens the near keys of tokens of the block, in whole vectors.
+static void WidenKeys(const HeadRows& rows, const HeadState& state, const Range& tokens,
+                      const WideHead& wide) {
+  const int64_t dim = rows.spec.near_dim(), pairs = (dim + 1) / 2;
+  const int64_t begin = tokens.first / kLanes * kLanes;
+  const bool bytes = rows.spec.byte_copy();
+  for (int64_t row = 0; row < (bytes ? pairs : dim); ++row) {
+    for (int64_t t = begin; t < tokens.last; t += kLanes) {
+      if (bytes) {
+        const int64_t at = KeyPairIndex(pairs, row, t);
+        WidenPairs(state.key_bytes + at, 2 * kLanes, Words(wide.keys) + at);
+      } else {
+        const int64_t at = KeyIndex(dim, row, t);
+        Widen(Bf16(state.near_keys) + at, kLanes, wide.keys + at);
+      }
+    }
+  }
+}
+
+// Widens what queries read of tokens of the block, unless it is float32.
+static void WidenTokens(const HeadRows& rows, const HeadState& state, const Range& tokens,
+                        const WideHead& wide) {
+  if (!rows.spec.narrow_block() || tokens.empty()) return;
+  if (rows.spec.mixed()) WidenKeys(rows, state, tokens, wide);
+  if (!rows.spec.byte_copy()) return WidenFoldValues(rows, state, tokens, wide);
+  const int64_t dp = rows.layout.padded_dim;
+  const int64_t first = tokens.first / 2 * 2, last = (tokens.last + 1) / 2 * 2;  // whole pairs
+  WidenPairs(state.value_bytes + first * dp, (last - first) * dp, Words(wide.values) + first * dp);
+}
