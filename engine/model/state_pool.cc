@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <utility>
 
@@ -75,11 +76,11 @@ std::unique_ptr<SequenceState> StatePool::Acquire() {
     state = std::move(free_.back());
     free_.pop_back();
   } else {
-    if (next_.valid()) {
-      state = next_.get();
-      states_ -= state == nullptr;
-    }
-    if (state == nullptr) {
+    TakeNext(/*wait=*/states_ >= MaxStates());
+    if (!free_.empty()) {
+      state = std::move(free_.back());
+      free_.pop_back();
+    } else {
       state = model_->NewState();
       states_ += state != nullptr;
     }
@@ -88,14 +89,28 @@ std::unique_ptr<SequenceState> StatePool::Acquire() {
   return state;
 }
 
+// A busy machine may give that thread no processor for seconds, so a state is waited for only where
+// no other one may be made.
+void StatePool::TakeNext(bool wait) {
+  if (!next_.valid()) return;
+  const auto now = std::chrono::seconds(0);
+  if (!wait && next_.wait_for(now) != std::future_status::ready) return;
+  std::unique_ptr<SequenceState> state = next_.get();
+  if (state == nullptr) {
+    --states_;
+  } else {
+    free_.push_back(std::move(state));
+  }
+}
+
 void StatePool::MakeNext() {
+  TakeNext(/*wait=*/false);
   if (!model_->makes_states_beside_steps()) return;
   if (!free_.empty() || next_.valid() || states_ >= MaxStates()) return;
   ++states_;
   next_ = std::async(std::launch::async, [model = model_] {
     NameThread("ps-states");
-    // Of this thread, on Linux. Steps have the processors first; a sequence that waits for the state
-    // leaves them free.
+    // Of this thread, on Linux: steps have the processors first.
     setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
     return model->NewState();
   });

@@ -51,7 +51,6 @@ class StatePool {
   void ReleasePreempted(size_t bytes);
 
   // Returns an empty state; null if no memory can be allocated. States of constant size are reused.
-  // Waits for the state that is being made, if no other is free.
   std::unique_ptr<SequenceState> Acquire();
   void Release(std::unique_ptr<SequenceState> state);
 
@@ -60,6 +59,8 @@ class StatePool {
   size_t MaxStates() const { return limit_ / BytesFor(1) + preempted_limit_ / BytesFor(1); }
   // Begins to make the next state, if none is free and the limits allow one more.
   void MakeNext();
+  // Makes the next state free, if it has been made. Waits for it if `wait`.
+  void TakeNext(bool wait);
 
   LanguageModel* const model_;
   const size_t limit_;

@@ -56,7 +56,7 @@ Result<Generation> ReadGeneration(std::string_view bytes) {
       GrammarSource& grammar = params.grammar.emplace();
       fields(kind, grammar.text, grammar.compact, generation.output);
       if (kind > static_cast<uint8_t>(GrammarSource::Kind::kEbnf))
-        return DataLoss("snapshot: generation: expected a kind of grammar, found ", kind);
+        return DataLoss("snapshot: generation: expected a kind of grammar, found ", int{kind});
       grammar.kind = static_cast<GrammarSource::Kind>(kind);
     }
     if ((params.best_of < 2 && !scored_later) || generation.choices.size() > kMaxChoices) {

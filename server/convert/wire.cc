@@ -8,8 +8,8 @@
 #include <grpcpp/support/proto_buffer_writer.h>
 
 #include <algorithm>
-#include <optional>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "base/utf8.h"
@@ -22,11 +22,12 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// Searches the fields that `descriptor` knows, in wire order, for the first string that is not
-// UTF-8, and returns its path and what is wrong. nullopt if the bytes end, or do not parse, before
-// such a string. The schema has no recursion, which bounds the depth.
-std::optional<std::string> FindInvalidString(const Descriptor& descriptor,
-                                             const std::string& prefix, CodedInputStream* input) {
+// Reads the fields that `descriptor` knows, in wire order, up to the first string that is not UTF-8.
+// Returns whether it read the whole message. Otherwise `fault` is the string's path and what is
+// wrong, or empty if the bytes end or do not parse before such a string. The schema has no
+// recursion, which bounds the depth.
+bool ReadStrings(const Descriptor& descriptor, const std::string& prefix, CodedInputStream* input,
+                 std::string* fault) {
   while (const uint32_t tag = input->ReadTag()) {
     const FieldDescriptor* field =
         descriptor.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
@@ -34,25 +35,26 @@ std::optional<std::string> FindInvalidString(const Descriptor& descriptor,
         WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
     uint32_t length = 0;
     if (field == nullptr || !delimited || field->is_packable()) {
-      if (!WireFormatLite::SkipField(input, tag)) return std::nullopt;
+      if (!WireFormatLite::SkipField(input, tag)) return false;
       continue;
     }
-    if (!input->ReadVarint32(&length) || length > INT32_MAX) return std::nullopt;
+    if (!input->ReadVarint32(&length) || length > INT32_MAX) return false;
     const std::string path = prefix.empty() ? field->name() : StrCat(prefix, ".", field->name());
     if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
       const CodedInputStream::Limit limit = input->PushLimit(static_cast<int>(length));
-      if (auto found = FindInvalidString(*field->message_type(), path, input)) return found;
+      if (!ReadStrings(*field->message_type(), path, input, fault)) return false;
       input->PopLimit(limit);
       continue;
     }
     std::string text;
-    if (!input->ReadString(&text, static_cast<int>(length))) return std::nullopt;
+    if (!input->ReadString(&text, static_cast<int>(length))) return false;
     if (field->type() != FieldDescriptor::TYPE_STRING) continue;
     if (const size_t valid = ValidUtf8Prefix(text); valid != text.size()) {
-      return StrCat(path, ": expected UTF-8, found an invalid byte at offset ", valid);
+      *fault = StrCat(path, ": expected UTF-8, found an invalid byte at offset ", valid);
+      return false;
     }
   }
-  return std::nullopt;
+  return input->ConsumedEntireMessage();
 }
 
 }  // namespace
@@ -71,8 +73,9 @@ Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* me
     CodedInputStream input(&reader);
     // A string that declares more bytes than there are reserves no memory for them.
     input.PushLimit(static_cast<int>(std::min<size_t>(bytes.Length(), INT32_MAX)));
-    if (const auto found = FindInvalidString(*message->GetDescriptor(), "", &input)) {
-      return Status(Code::kInvalidArgument, *found);
+    std::string fault;
+    if (!ReadStrings(*message->GetDescriptor(), "", &input, &fault) && !fault.empty()) {
+      return Status(Code::kInvalidArgument, std::move(fault));
     }
   }
   return InvalidArgument("expected a ", message->GetDescriptor()->full_name(),

@@ -248,23 +248,22 @@ TEST_F(StructuredOutput, HostileGrammarsHarmNobodyElse) {
   EXPECT_TRUE(server_->BecomesIdle());
 }
 
-// A hundred compilations of seconds each, of calls that have ended, before one of a call that waits.
+// 120 compilations of seconds each, of calls that have ended, before one of a call that waits.
 TEST_F(StructuredOutput, CancelledCallsCompileNothing) {
   Client client(server_->address());
-  const std::string compiled = client.Complete(SchemaRequest(1)).text;
   std::string slow = "[a-z]{1,1}";
-  for (int i = 2; i <= 160; ++i) slow += "|[a-z]{1," + std::to_string(i) + "}";
+  for (int i = 2; i <= 130; ++i) slow += "|[a-z]{1," + std::to_string(i) + "}";
   std::vector<std::unique_ptr<CompleteStream>> calls;
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 120; ++i) {
     v1::CompleteRequest request = Request(1);
     request.mutable_structured_output()->set_regex("(" + slow + ")*" + std::to_string(i));
     calls.push_back(client.StartComplete(request));
   }
-  EXPECT_EQ(client.Complete(SchemaRequest(1)).text, compiled) << "which waits for none of them";
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // all have arrived
   calls.clear();
   v1::CompleteRequest request = Request(1);
   request.mutable_structured_output()->set_regex("one more");
-  const Completion completion = client.Complete(request, {.timeout = std::chrono::seconds(100)});
+  const Completion completion = client.Complete(request, {.timeout = std::chrono::seconds(60)});
   EXPECT_EQ(completion.text, "one more") << completion.status.ToString();
 }
 

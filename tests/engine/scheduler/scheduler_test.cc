@@ -2,7 +2,11 @@
 // deadlines, cancellation, memory.
 #include "engine/scheduler/scheduler.h"
 
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -362,33 +366,63 @@ TEST(StatePoolTest, FillMakesAllStatesAtOnce) {
   EXPECT_EQ(pool.free(), 0u);
 }
 
-// Of the host's states one more than sequences have needed at once is made beside steps, within the
-// limits; states that come back are used first.
-TEST(StatePoolTest, TheNextStateIsMadeBesideSteps) {
-  class HostModel : public FakeModel {
-   public:
-    std::unique_ptr<SequenceState> NewState() override {
-      threads.push_back(std::this_thread::get_id());  // one state is made at a time
-      return FakeModel::NewState();
+// States that a thread beside the test's own makes once it may.
+class HostModel : public FakeModel {
+ public:
+  std::unique_ptr<SequenceState> NewState() override {
+    std::unique_lock lock(mutex_);
+    if (std::this_thread::get_id() != here_) {
+      may_finish_.wait(lock, [this] { return finishes_; });
+      ++made_beside;
     }
-    bool makes_states_beside_steps() const override { return true; }
-    std::vector<std::thread::id> threads;
-  } model;
+    return FakeModel::NewState();
+  }
+  bool makes_states_beside_steps() const override { return true; }
+  void LetFinish() {
+    std::lock_guard lock(mutex_);
+    finishes_ = true;
+    may_finish_.notify_all();
+  }
+  std::atomic<int> made_beside = 0;
+
+ private:
+  const std::thread::id here_ = std::this_thread::get_id();
+  std::mutex mutex_;
+  std::condition_variable may_finish_;
+  bool finishes_ = false;
+};
+
+TEST(StatePoolTest, TheNextStateIsMadeBesideSteps) {
+  HostModel model;
+  model.LetFinish();
   StatePool pool(&model, 250, 100);  // bytes for two states of 100 and one
   pool.Fill();
-  std::vector<std::unique_ptr<SequenceState>> taken;
-  taken.push_back(pool.Acquire());
-  taken.push_back(pool.Acquire());  // waits for the second state, begins the third
-  pool.Release(std::move(taken.back()));
-  taken.back() = pool.Acquire();    // the one that came back
-  taken.push_back(pool.Acquire());  // the third: the limits allow no more
-  const std::thread::id here = std::this_thread::get_id();
-  ASSERT_EQ(model.threads.size(), 3u);
-  EXPECT_EQ(model.threads[0], here);
-  EXPECT_NE(model.threads[1], here);
-  EXPECT_NE(model.threads[2], here);
+  auto state = pool.Acquire();
+  while (pool.free() == 0) {
+    pool.Release(std::move(state));
+    state = pool.Acquire();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const auto other = pool.Acquire();
+  EXPECT_NE(other, nullptr);
+  EXPECT_GE(model.made_beside, 1);
+  EXPECT_LE(model.live_states, 3);
+}
+
+TEST(StatePoolTest, AStateIsWaitedForWhereNoOtherOneMayBeMade) {
+  HostModel model;
+  StatePool pool(&model, 250, 100);
+  pool.Fill();
+  const auto first = pool.Acquire();   // begins the second
+  const auto second = pool.Acquire();  // does not wait for it
+  EXPECT_NE(second, nullptr);
+  EXPECT_EQ(model.live_states, 2);
+  std::thread lets([&] { model.LetFinish(); });
+  const auto third = pool.Acquire();
+  lets.join();
+  EXPECT_NE(third, nullptr);
   EXPECT_EQ(model.live_states, 3);
-  for (const auto& state : taken) EXPECT_NE(state, nullptr);
+  EXPECT_EQ(model.made_beside, 1);
 }
 
 }  // namespace
