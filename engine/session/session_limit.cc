@@ -20,8 +20,8 @@ constexpr std::chrono::minutes kForgetCount{10};
 Result<SessionTable::Places> SessionTable::TakePlaces(const std::string& tenant, int more,
                                                       bool snapshots, bool ask_store) {
   const Kind kind = {tenant, snapshots};
-  std::vector<std::string> ids;
-  for (int i = 0; i < more; ++i) ids.push_back(NewStateKey());
+  std::vector<std::string> ids(static_cast<size_t>(more));
+  for (std::string& id : ids) id = NewStateKey();
   bool known = false;
   const auto take = [&] {
     std::lock_guard lock(mutex_);
