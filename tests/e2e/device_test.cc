@@ -35,6 +35,7 @@ TEST(DeviceTest, AutoWithoutAGpuSaysSoOnceAndTakesTheCpu) {
   Server server(
       {.model = SmallModel(), .flags = {"--device", "auto"}, .environment = {Library("/none.so")}});
   EXPECT_TRUE(Client(server.address()).Complete(Greedy(kPrompt, 5)).status.ok());
+  EXPECT_TRUE(server.Logs(" ready "));  // the log is written beside the server's work
   const std::string log = server.process().StandardError();
   EXPECT_EQ(Count(log, "no_gpu"), 1) << log;
   EXPECT_EQ(Count(log, "/none.so"), 1) << log;
@@ -99,6 +100,7 @@ TEST(DeviceTest, WhatItHoldsIsMadeBeforeReadinessAndSaid) {
       {.model = SmallModel(),
        .flags = {"--device", "cuda", "--max-sequences", "3"},
        .environment = {Library(Binary("libpolysketch-cuda-emulated.so")), Memory(1 << 30)}});
+  EXPECT_TRUE(server.Logs(" ready "));  // the log is written beside the server's work
   const std::string log = server.process().StandardError();
   EXPECT_EQ(Count(log, " sequences=3 "), 1) << log;
   EXPECT_EQ(Count(log, " device_memory weights_mib="), 1) << log;
@@ -110,6 +112,7 @@ TEST(DeviceTest, KvCachesAreMadeBeforeReadiness) {
       {.model = Golden("softmax"),
        .flags = {"--device", "cuda", "--slot-memory", "6MiB"},
        .environment = {Library(Binary("libpolysketch-cuda-emulated.so")), Memory(1 << 30)}});
+  EXPECT_TRUE(server.Logs(" ready "));  // the log is written beside the server's work
   const std::string log = server.process().StandardError();
   const size_t line = log.find(" device_memory ");
   ASSERT_NE(line, std::string::npos) << log;
