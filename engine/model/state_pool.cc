@@ -71,21 +71,17 @@ void StatePool::ReleasePreempted(size_t bytes) {
 
 std::unique_ptr<SequenceState> StatePool::Acquire() {
   if (kv_kind_) return model_->NewState();
+  if (free_.empty()) TakeNext(/*wait=*/states_ >= MaxStates());
   std::unique_ptr<SequenceState> state;
-  if (!free_.empty()) {
+  if (free_.empty()) {
+    state = model_->NewState();
+    if (state == nullptr) return state;
+    ++states_;
+  } else {
     state = std::move(free_.back());
     free_.pop_back();
-  } else {
-    TakeNext(/*wait=*/states_ >= MaxStates());
-    if (!free_.empty()) {
-      state = std::move(free_.back());
-      free_.pop_back();
-    } else {
-      state = model_->NewState();
-      states_ += state != nullptr;
-    }
   }
-  if (state != nullptr) MakeNext();
+  MakeNext();
   return state;
 }
 

@@ -105,7 +105,6 @@ Status SessionTable::CountOnlyStored(const Kind& kind, bool exactly) {
 }
 
 int64_t SessionTable::CountKnown(const Kind& kind) const {
-  const auto& [tenant, snapshots] = kind;
   int64_t count = 0;
   if (const auto places = places_.find(kind); places != places_.end()) {
     count += std::ssize(places->second);
@@ -113,10 +112,7 @@ int64_t SessionTable::CountKnown(const Kind& kind) const {
   if (const auto stored = only_stored_.find(kind); stored != only_stored_.end()) {
     count += stored->second.count;
   }
-  for (auto at = index_.lower_bound({tenant, ""}); at != index_.end() && at->first.first == tenant;
-       ++at) {
-    if (at->second->is_snapshot == snapshots) ++count;
-  }
+  ForEntriesOf(kind.first, [&](const Entry& entry) { count += entry.is_snapshot == kind.second; });
   return count;
 }
 
@@ -142,10 +138,9 @@ void SessionTable::ForgetCounts(steady_clock::time_point now) {
 
 std::map<std::string, uint64_t> SessionTable::StoredRevisions(const std::string& tenant) const {
   std::map<std::string, uint64_t> revisions;
-  for (auto at = index_.lower_bound({tenant, ""}); at != index_.end() && at->first.first == tenant;
-       ++at) {
-    if (at->second->stored) revisions[at->first.second] = at->second->revision;
-  }
+  ForEntriesOf(tenant, [&](const Entry& entry) {
+    if (entry.stored) revisions[entry.key.second] = entry.revision;
+  });
   return revisions;
 }
 

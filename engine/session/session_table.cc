@@ -208,23 +208,21 @@ Result<SessionTable::Listing> SessionTable::List(const std::string& tenant) {
     }
   }
   Lock lock(mutex_);
-  for (auto at = index_.lower_bound({tenant, ""}); at != index_.end() && at->first.first == tenant;
-       ++at) {
-    const Entry& entry = *at->second;
+  ForEntriesOf(tenant, [&](const Entry& entry) {
     const std::string& id = entry.key.second;
     if (entry.is_snapshot) {
       listing.snapshots.push_back({id, entry.bytes, Since(entry.head.created, now)});
-      continue;
+      return;
     }
     const auto found = stored.find(id);
     const bool same = found != stored.end() && found->second.revision == entry.revision;
     const auto before = revisions.find(id);
     const bool unchanged = before != revisions.end() && before->second == entry.revision;
     // A session that another replica has written or deleted since is listed as the store holds it.
-    if (entry.stored && !same && unchanged) continue;
+    if (entry.stored && !same && unchanged) return;
     listing.sessions.push_back(Describe(entry));
     if (found != stored.end()) stored.erase(found);
-  }
+  });
   lock.unlock();
   for (const auto& [id, one] : stored) listing.sessions.push_back(Describe(id, one));
   return listing;

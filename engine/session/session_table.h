@@ -277,6 +277,14 @@ class SessionTable {
   void AddStoredSnapshot(const std::string& tenant, const std::string& id);
   // Forgets the counts of tenants that have created nothing for some time.
   void ForgetCounts(std::chrono::steady_clock::time_point now);
+  // Calls visit(entry) for the tenant's entries, by id. mutex_ is held.
+  template <typename Visit>
+  void ForEntriesOf(const std::string& tenant, const Visit& visit) const {
+    for (auto at = index_.lower_bound({tenant, ""});
+         at != index_.end() && at->first.first == tenant; ++at) {
+      visit(*at->second);
+    }
+  }
   // Revisions, by id, of the tenant's sessions in memory that the store holds. mutex_ is held.
   std::map<std::string, uint64_t> StoredRevisions(const std::string& tenant) const;
 

@@ -213,12 +213,13 @@ void CpuBackend::Attention(const AttentionSpec& spec, int layer, std::span<const
     auto* state = static_cast<KvState*>(segment.state);
     state->Reserve(layer, state->position() + segment.rows);
   }
-  std::vector<Segment> whole, divided;
-  for (const Segment& segment : segments) {
-    (IsLong(context_, spec, segment, rows) ? divided : whole).push_back(segment);
+  const auto is_long = [&](const Segment& s) { return IsLong(context_, spec, s, rows); };
+  if (std::none_of(segments.begin(), segments.end(), is_long)) {
+    return RunWholeHeads(&context_, spec, layout, layer, segments, input, out);
   }
+  std::vector<Segment> whole, divided;
+  for (const Segment& segment : segments) (is_long(segment) ? divided : whole).push_back(segment);
   RunWholeHeads(&context_, spec, layout, layer, whole, input, out);
-  if (divided.empty()) return;
   if (spec.kv_cache()) {
     RunLongCached(&context_, spec, layout, layer, divided, input, out);
   } else {

@@ -78,11 +78,13 @@ void EngineCall::PostToTokenizers(int64_t bytes, std::function<void()> work) {
   pool->Drop(ticket);
 }
 
+bool EngineCall::IsOver() {
+  std::lock_guard lock(mutex_);
+  return ended_ || broken_;
+}
+
 void EngineCall::HandleInput(bool ok) {
-  {
-    std::lock_guard lock(mutex_);
-    if (ended_ || broken_) return;
-  }
+  if (IsOver()) return;
   const grpc::ByteBuffer bytes = std::exchange(read_, grpc::ByteBuffer());
   if (Status status = ok ? input_->OnMessage(bytes) : input_->OnEnd(); !status.ok()) Fail(status);
 }
@@ -177,14 +179,10 @@ void EngineCall::PostToSession(const std::string& id, std::function<void()> work
 }
 
 void EngineCall::PostToGrammars(std::function<void()> work) {
-  const auto unless_ended = [call = shared_from_this(), work = std::move(work)] {
-    {
-      std::lock_guard lock(call->mutex_);
-      if (call->ended_ || call->broken_) return;
-    }
-    work();
+  const auto unless_over = [call = shared_from_this(), work = std::move(work)] {
+    if (!call->IsOver()) work();
   };
-  service()->grammars->Post(unless_ended, call_.owner().group);
+  service()->grammars->Post(unless_over, call_.owner().group);
 }
 
 void EngineCall::PostToStores(std::function<void()> work) const {

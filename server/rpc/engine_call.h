@@ -108,6 +108,8 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
 
  private:
   Result<SessionLease> Acquire(const std::string& id, std::optional<int64_t> expected_position);
+  // Whether the call has ended or failed. mutex_ not held.
+  bool IsOver();
   // Passes the message that was read, or the end of the input, to input_.
   void HandleInput(bool ok);
   // Renders and writes events until a write is outstanding or no event is ready.

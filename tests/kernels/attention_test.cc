@@ -112,6 +112,16 @@ Sequence IntegerSequence(const AttentionSpec& spec, int tokens, Random* random) 
   return sequence;
 }
 
+// What these sequences are made for: kinds whose state is read rounded.
+std::vector<AttentionSpec> IntegerSpecs() {
+  std::vector<AttentionSpec> specs;
+  for (const AttentionKind kind : {AttentionKind::kLearnedSketch, AttentionKind::kRandomSketchMixed,
+                                   AttentionKind::kLinear, AttentionKind::kPerformer}) {
+    for (const int block : {1, 16}) specs.push_back(testing::MakeSpec(kind, 2, 6, 11, block));
+  }
+  return specs;
+}
+
 // Exact sums have the same copy as the reference's: what is left is the rounding of features,
 // queries and weights to 16 bits, and float32.
 TEST_P(AttentionTest, ReadsTheCopyOfTheState) {
@@ -119,27 +129,21 @@ TEST_P(AttentionTest, ReadsTheCopyOfTheState) {
   const auto backend = NewBackend(1);
   const auto reference = NewReferenceBackend();
   Random random(6);
-  for (const AttentionKind kind : {AttentionKind::kLearnedSketch, AttentionKind::kRandomSketchMixed,
-                                   AttentionKind::kLinear, AttentionKind::kPerformer}) {
-    for (const int block : {1, 16}) {
-      AttentionSpec spec = testing::MakeSpec(kind, 2, 6, 11, block);
-      const int tokens = 12 * 16 + 5;
-      const Sequence sequence = IntegerSequence(spec, tokens, &random);
-      const auto exact = testing::RunAlone(*backend, spec, sequence, {tokens});
-      spec.state_format = StateFormat::kQ8;
-      const testing::OracleOutput oracle =
-          testing::AttentionOracle(spec, sequence.layers[0], tokens);
-      const auto want = testing::RunAlone(*reference, spec, sequence, {tokens});
-      const auto out = testing::RunAlone(*backend, spec, sequence, {tokens});
-      int rounded = 0;
-      for (size_t i = 0; i < want[0].size(); ++i) {
-        const double tolerance = oracle.word_tolerance[i] + oracle.tolerance[i];
-        ASSERT_NEAR(out[0][i], want[0][i], tolerance)
-            << testing::Describe(spec) << " element " << i;
-        rounded += std::abs(want[0][i] - exact[0][i]) > 2 * tolerance;
-      }
-      EXPECT_GT(rounded, tokens / 4) << testing::Describe(spec) << ": the copy is too exact";
+  for (AttentionSpec spec : IntegerSpecs()) {
+    constexpr int tokens = 12 * 16 + 5;
+    const Sequence sequence = IntegerSequence(spec, tokens, &random);
+    const auto exact = testing::RunAlone(*backend, spec, sequence, {tokens});
+    spec.state_format = StateFormat::kQ8;
+    const testing::OracleOutput oracle = testing::AttentionOracle(spec, sequence.layers[0], tokens);
+    const auto want = testing::RunAlone(*reference, spec, sequence, {tokens});
+    const auto out = testing::RunAlone(*backend, spec, sequence, {tokens});
+    int rounded = 0;
+    for (size_t i = 0; i < want[0].size(); ++i) {
+      const double tolerance = oracle.word_tolerance[i] + oracle.tolerance[i];
+      ASSERT_NEAR(out[0][i], want[0][i], tolerance) << testing::Describe(spec) << " element " << i;
+      rounded += std::abs(want[0][i] - exact[0][i]) > 2 * tolerance;
     }
+    EXPECT_GT(rounded, tokens / 4) << testing::Describe(spec) << ": the copy is too exact";
   }
 }
 
@@ -147,75 +151,70 @@ TEST_P(AttentionTest, ReadsTheCopyOfTheState) {
 TEST_P(AttentionTest, ReadsTheRoundedUpperHalfOfTheState) {
   const auto backend = NewBackend(1);
   Random random(2);
-  for (const AttentionKind kind : {AttentionKind::kLearnedSketch, AttentionKind::kRandomSketchMixed,
-                                   AttentionKind::kLinear, AttentionKind::kPerformer}) {
-    for (const int block : {1, 16}) {
-      AttentionSpec spec = testing::MakeSpec(kind, 2, 6, 11, block);
-      const int tokens = 12 * 16 + 5;
-      const Sequence sequence = IntegerSequence(spec, tokens, &random);
-      const testing::AttentionRows& rows = sequence.layers[0];
-      // The state as integers; rounded to 8 significant bits, half away from zero, when read.
-      const auto round = [](double x) {
-        int exponent;
-        const double mantissa = std::frexp(std::abs(x), &exponent);
-        return std::copysign(std::ldexp(std::floor(std::ldexp(mantissa, 8) + 0.5), exponent - 8),
-                             x);
-      };
-      const std::vector<float>& far_q = testing::FarQueries(spec, rows);
-      const std::vector<float>& far_k = testing::FarKeys(spec, rows);
-      const int r = spec.far_dim(), features = spec.sketched() ? r * r : r, d = spec.head_dim;
-      const auto feature = [&](const float* x, int f) {
-        return spec.sketched() ? x[f / r] * x[f % r] : x[f];
-      };
-      std::vector<double> want(static_cast<size_t>(tokens) * 2 * d);
-      int rounded = 0;
-      for (int h = 0; h < 2; ++h) {
-        std::vector<double> sums(features * d), weights(features);
-        for (int t = 0; t < tokens; ++t) {
-          const int start = t / block * block;
-          if (t == start && t > 0) {
-            for (int s = t - block; s < t; ++s) {
-              for (int f = 0; f < features; ++f) {
-                const double phi = feature(&far_k[(s * 2 + h) * r], f);
-                weights[f] += phi;
-                for (int i = 0; i < d; ++i) sums[f * d + i] += phi * rows.v[(s * 2 + h) * d + i];
-              }
+  for (AttentionSpec spec : IntegerSpecs()) {
+    constexpr int tokens = 12 * 16 + 5;
+    const Sequence sequence = IntegerSequence(spec, tokens, &random);
+    const testing::AttentionRows& rows = sequence.layers[0];
+    // The state as integers; rounded to 8 significant bits, half away from zero, when read.
+    const auto round = [](double x) {
+      int exponent;
+      const double mantissa = std::frexp(std::abs(x), &exponent);
+      return std::copysign(std::ldexp(std::floor(std::ldexp(mantissa, 8) + 0.5), exponent - 8), x);
+    };
+    const std::vector<float>& far_q = testing::FarQueries(spec, rows);
+    const std::vector<float>& far_k = testing::FarKeys(spec, rows);
+    const int r = spec.far_dim(), features = spec.sketched() ? r * r : r, d = spec.head_dim;
+    const auto feature = [&](const float* x, int f) {
+      return spec.sketched() ? x[f / r] * x[f % r] : x[f];
+    };
+    std::vector<double> want(static_cast<size_t>(tokens) * 2 * d);
+    int rounded = 0;
+    for (int h = 0; h < 2; ++h) {
+      std::vector<double> sums(features * d), weights(features);
+      for (int t = 0; t < tokens; ++t) {
+        const int start = t / spec.block * spec.block;
+        if (t == start && t > 0) {
+          for (int s = t - spec.block; s < t; ++s) {
+            for (int f = 0; f < features; ++f) {
+              const double phi = feature(&far_k[(s * 2 + h) * r], f);
+              weights[f] += phi;
+              for (int i = 0; i < d; ++i) sums[f * d + i] += phi * rows.v[(s * 2 + h) * d + i];
             }
           }
-          std::vector<double> numerator(d);
-          double denominator = spec.stabilizer;
-          for (int f = 0; f < features; ++f) {
-            const double phi = feature(&far_q[(t * 2 + h) * r], f);
-            denominator += phi * weights[f];
-            for (int i = 0; i < d; ++i) {
-              const double read = round(sums[f * d + i]);
-              rounded += phi != 0 && read != sums[f * d + i];
-              numerator[i] += phi * read;
-            }
-          }
-          for (int s = start; s <= t; ++s) {
-            const int width = spec.near_dim();
-            double dot = 0;
-            for (int i = 0; i < width; ++i) {
-              dot += rows.near_q[(t * 2 + h) * width + i] * rows.near_k[(s * 2 + h) * width + i];
-            }
-            const double weight = testing::oracle::WeightOfDot(spec, true, dot);
-            denominator += weight;
-            for (int i = 0; i < d; ++i) numerator[i] += weight * rows.v[(s * 2 + h) * d + i];
-          }
-          for (int i = 0; i < d; ++i) want[(t * 2 + h) * d + i] = numerator[i] / denominator;
         }
+        std::vector<double> numerator(d);
+        double denominator = spec.stabilizer;
+        for (int f = 0; f < features; ++f) {
+          const double phi = feature(&far_q[(t * 2 + h) * r], f);
+          denominator += phi * weights[f];
+          for (int i = 0; i < d; ++i) {
+            const double read = round(sums[f * d + i]);
+            rounded += phi != 0 && read != sums[f * d + i];
+            numerator[i] += phi * read;
+          }
+        }
+        for (int s = start; s <= t; ++s) {
+          const int width = spec.near_dim();
+          double dot = 0;
+          for (int i = 0; i < width; ++i) {
+            dot += rows.near_q[(t * 2 + h) * width + i] * rows.near_k[(s * 2 + h) * width + i];
+          }
+          const double weight = testing::oracle::WeightOfDot(spec, true, dot);
+          denominator += weight;
+          for (int i = 0; i < d; ++i) numerator[i] += weight * rows.v[(s * 2 + h) * d + i];
+        }
+        for (int i = 0; i < d; ++i) want[(t * 2 + h) * d + i] = numerator[i] / denominator;
       }
-      EXPECT_GT(rounded, 1000) << "the sums are too small for bf16 to matter";
+    }
+    EXPECT_GT(rounded, 1000) << "the sums are too small for bf16 to matter";
 
-      spec.state_format = StateFormat::kBf16;
-      const auto out = testing::RunAlone(*backend, spec, sequence, {tokens});
-      for (size_t i = 0; i < want.size(); ++i) {
-        // Adding c (1e-6 in linear and performer), a quotient perhaps through a reciprocal, the
-        // final rounding.
-        ASSERT_NEAR(out[0][i], want[i], 4 * kU * std::abs(want[i]))
-            << testing::Describe(spec) << " element " << i;
-      }
+    spec.state_format = StateFormat::kBf16;
+    const auto out = testing::RunAlone(*backend, spec, sequence, {tokens});
+    for (size_t i = 0; i < want.size(); ++i) {
+      // Adding c (1e-6 in linear and performer), a quotient perhaps through a reciprocal, the
+      // final rounding.
+      ASSERT_NEAR(out[0][i], want[i], 4 * kU * std::abs(want[i]))
+          << testing::Describe(spec) << " element " << i;
     }
   }
 }

@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/environment.h"
+#include "tests/testing/slow_expression.h"
 
 namespace polysketch {
 namespace {
@@ -154,16 +155,11 @@ TEST_F(GrammarTest, SourcesThatAreNoGrammar) {
   EXPECT_EQ(Sample(Compile(Kind::kRegex, "ok"), 1), "ok");
 }
 
-// 300 repetitions whose states xgrammar makes deterministic: more than 20 s.
-std::string SlowExpression() {
-  std::string text = "[a-z]{1,1}";
-  for (int i = 2; i <= 300; ++i) text += "|[a-z]{1," + std::to_string(i) + "}";
-  return "(" + text + ")*";
-}
+constexpr int kSlow = 300;  // repetitions of a SlowExpression that takes more than 20 s
 
 TEST_F(GrammarTest, CompilationIsLimited) {
   compiler_ = NewCompiler({.compile_ms = 300});
-  const auto slow = compiler_->Compile({Kind::kRegex, SlowExpression()});
+  const auto slow = compiler_->Compile({Kind::kRegex, testing::SlowExpression(kSlow)});
   EXPECT_EQ(slow.status().code(), Code::kInvalidArgument);
   EXPECT_THAT(slow.status().message(), HasSubstr("takes at most 300 ms to compile"));
   EXPECT_EQ(Sample(Compile(Kind::kRegex, "ok"), 1), "ok");
@@ -226,7 +222,7 @@ TEST_F(GrammarTest, FindDoesNotWaitForCompilations) {
   std::vector<std::thread> slow;
   for (int i = 0; i < GrammarCompiler::kMaxCompilations + 1; ++i) {
     slow.emplace_back([this, i] {
-      const std::string text = SlowExpression() + std::to_string(i);
+      const std::string text = testing::SlowExpression(kSlow) + std::to_string(i);
       EXPECT_EQ(compiler_->Compile({Kind::kRegex, text}).status().code(), Code::kUnavailable);
     });
   }
@@ -246,7 +242,7 @@ TEST_F(GrammarTest, StopEndsCompilations) {
     std::this_thread::sleep_for(milliseconds(200));
     compiler_->Stop();
   });
-  EXPECT_EQ(compiler_->Compile({Kind::kRegex, SlowExpression()}).status().code(),
+  EXPECT_EQ(compiler_->Compile({Kind::kRegex, testing::SlowExpression(kSlow)}).status().code(),
             Code::kUnavailable);
   stops.join();
   EXPECT_EQ(compiler_->Compile({Kind::kRegex, "ok"}).status().code(), Code::kUnavailable);
