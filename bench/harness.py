@@ -1,4 +1,4 @@
-"""A server process of the build and its client, for the scripts of this folder."""
+"""A server process of the build and its clients, for the scripts of this folder."""
 
 import argparse
 import json
@@ -6,6 +6,7 @@ import pathlib
 import random
 import re
 import subprocess
+import threading
 import time
 import urllib.request
 
@@ -85,3 +86,31 @@ class Server:
     def resident_mib(self):
         status = pathlib.Path(f"/proc/{self._process.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+class Stream(threading.Thread):
+    """One endless output; the times at which its tokens arrived."""
+
+    def __init__(self, server, prompt):
+        super().__init__(daemon=True)
+        command = server.command("complete", f"--prompt-tokens={prompt}", "--ids", "--max-tokens=1000000", "--ignore-eos",
+                                 "--draft-tokens=0")
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0)
+        self.times = []
+        self.start()
+
+    def run(self):
+        while data := self.process.stdout.read(4096):
+            now = time.monotonic()
+            # Tokens that arrive together were one message: the gap belongs to it.
+            self.times += [now] * (1 if b" " in data else 0)
+
+    def gaps(self, begin, end):
+        times = [t for t in self.times if begin <= t <= end]
+        return [1000 * (b - a) for a, b in zip(times, times[1:])]
+
+
+def gap_summary(gaps):
+    """Median, 99th percentile and largest of times in milliseconds."""
+    gaps = sorted(gaps)
+    return f"{gaps[len(gaps) // 2]:.1f}, {gaps[len(gaps) * 99 // 100]:.1f}, {gaps[-1]:.1f} ms"

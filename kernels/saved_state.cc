@@ -11,21 +11,23 @@ size_t SavedStateBytes(const AttentionSpec& spec, int64_t features, int64_t posi
   return static_cast<size_t>(int64_t{spec.layers} * spec.heads * head) * sizeof(float);
 }
 
-Status CheckSavedState(const AttentionSpec& spec, int64_t features, int64_t position,
-                       std::span<const uint8_t> bytes) {
+Status CheckSavedSize(const AttentionSpec& spec, int64_t features, int64_t position, size_t size) {
   // The bound keeps SavedStateBytes from overflowing: a token of a KV cache takes 8 bytes or more.
-  const auto max_position = spec.kv_cache()
-                                ? static_cast<int64_t>(bytes.size() / (2 * sizeof(float)))
-                                : std::numeric_limits<int64_t>::max() / 2;
+  const auto max_position = spec.kv_cache() ? static_cast<int64_t>(size / (2 * sizeof(float)))
+                                            : std::numeric_limits<int64_t>::max() / 2;
   if (position < 0 || position > max_position) {
-    return InvalidArgument("position: expected one that the state's ", bytes.size(),
+    return InvalidArgument("position: expected one that the state's ", size,
                            " bytes can hold, found ", position);
   }
   const size_t expected = SavedStateBytes(spec, features, position);
-  if (bytes.size() != expected) {
+  if (size != expected) {
     return InvalidArgument("state: expected ", expected, " bytes at position ", position,
-                           ", found ", bytes.size());
+                           ", found ", size);
   }
+  return Status();
+}
+
+Status CheckFinite(std::span<const uint8_t> bytes) {
   // The largest magnitude as an integer: Inf and NaN are above all finite numbers. The loop has no
   // branch and is vectorised.
   uint32_t largest = 0;
@@ -38,18 +40,32 @@ Status CheckSavedState(const AttentionSpec& spec, int64_t features, int64_t posi
   return Status();
 }
 
+namespace {
+
+// The bytes of a layer: all layers have the same number.
+template <typename Byte>
+std::span<Byte> OfLayer(std::span<Byte> bytes, int layer, int layers) {
+  const size_t size = bytes.size() / static_cast<size_t>(layers);
+  return bytes.subspan(static_cast<size_t>(layer) * size, size);
+}
+
+}  // namespace
+
 void HostState::SavePart(int layer, std::span<uint8_t> out) const {
-  const size_t size = out.size() / static_cast<size_t>(spec_.layers);
-  SavedValues values = SavedValues::Writer(out.subspan(static_cast<size_t>(layer) * size, size));
+  SavedValues values = SavedValues::Writer(OfLayer(out, layer, spec_.layers));
   const_cast<HostState*>(this)->Walk(layer, position(), &values);  // a writer only reads
 }
 
-Status HostState::Load(int64_t position, std::span<const uint8_t> bytes) {
-  PS_RETURN_IF_ERROR(CheckSavedState(spec_, features_, position, bytes));
-  Prepare(position);
-  SavedValues values = SavedValues::Reader(bytes);
-  for (int layer = 0; layer < spec_.layers; ++layer) Walk(layer, position, &values);
-  set_position(position);
+Status HostState::CheckSavedSize(int64_t position, size_t size) const {
+  return polysketch::CheckSavedSize(spec_, features_, position, size);
+}
+
+Status HostState::LoadPart(int layer, int64_t position, std::span<const uint8_t> bytes) {
+  const std::span<const uint8_t> part = OfLayer(bytes, layer, spec_.layers);
+  PS_RETURN_IF_ERROR(CheckFinite(part));
+  Prepare(layer, position);
+  SavedValues values = SavedValues::Reader(part);
+  Walk(layer, position, &values);
   return Status();
 }
 

@@ -89,25 +89,27 @@ class SavedValues {
 // Size in bytes of the saved state of `position` tokens whose S has `features` rows.
 size_t SavedStateBytes(const AttentionSpec& spec, int64_t features, int64_t position);
 
-// Whether untrusted `bytes` can be such a saved state. INVALID_ARGUMENT for a position or a size
-// that does not fit, or a value that is not finite.
-Status CheckSavedState(const AttentionSpec& spec, int64_t features, int64_t position,
-                       std::span<const uint8_t> bytes);
+// INVALID_ARGUMENT if such a state is not saved in `size` bytes. Both numbers may be untrusted.
+Status CheckSavedSize(const AttentionSpec& spec, int64_t features, int64_t position, size_t size);
 
-// A state in host memory, saved in one part for each layer.
+// INVALID_ARGUMENT if one of the float32 values of a saved state is not finite.
+Status CheckFinite(std::span<const uint8_t> bytes);
+
+// A state in host memory. Its parts are the layers.
 class HostState : public SequenceState {
  public:
   int64_t EarliestTruncation() const final { return spec_.EarliestTruncation(position()); }
   size_t SavedBytes() const final { return SavedStateBytes(spec_, features_, position()); }
-  int saved_parts() const final { return spec_.layers; }
+  int parts() const final { return spec_.layers; }
   void SavePart(int layer, std::span<uint8_t> out) const final;
-  Status Load(int64_t position, std::span<const uint8_t> bytes) final;
+  Status CheckSavedSize(int64_t position, size_t size) const final;
+  Status LoadPart(int layer, int64_t position, std::span<const uint8_t> bytes) final;
 
  protected:
   HostState(const AttentionSpec& spec, int64_t features) : spec_(spec), features_(features) {}
 
-  // Provides memory for `position` tokens before Walk loads their values.
-  virtual void Prepare(int64_t position) = 0;
+  // Provides memory of a layer for `position` tokens before Walk loads their values.
+  virtual void Prepare(int layer, int64_t position) = 0;
   // Passes all values of a layer after `position` tokens to `values`, in order.
   virtual void Walk(int layer, int64_t position, SavedValues* values) = 0;
 

@@ -12,7 +12,7 @@ namespace polysketch {
 
 // What attention keeps of one sequence's past tokens, in every layer. The size is constant for
 // recurrent kinds and grows in blocks for KV kinds. Used by the thread that calls the backend's
-// ops; SavePart may run on other threads while nothing changes the state.
+// ops, except that parts may be saved, loaded and copied by several threads at once.
 class SequenceState {
  public:
   virtual ~SequenceState() = default;
@@ -26,7 +26,10 @@ class SequenceState {
   // Becomes the state of the empty sequence.
   virtual void Reset() = 0;
   // Becomes a copy of `other`, a state of the same backend and spec. Reuses the memory held.
-  virtual void CopyFrom(const SequenceState& other) = 0;
+  void CopyFrom(const SequenceState& other) {
+    for (int part = 0; part < parts(); ++part) CopyPart(part, other);
+    EndParts(other.position());
+  }
 
   // Forgets the tokens from `position` on; afterwards the state is bit for bit the one that never
   // processed them. EarliestTruncation() <= position <= position().
@@ -42,15 +45,34 @@ class SequenceState {
   // belongs to the backend (kernels/*/state.h) and is the same for all instruction sets of
   // kernels/cpu.
   void Save(std::span<uint8_t> out) const {
-    for (int part = 0; part < saved_parts(); ++part) SavePart(part, out);
+    for (int part = 0; part < parts(); ++part) SavePart(part, out);
   }
-  // Save in parts. Parts may be written at different times, in any order and on several threads,
-  // while the state does not change. `out` is the same memory as for Save.
-  virtual int saved_parts() const { return 1; }
-  virtual void SavePart(int part, std::span<uint8_t> out) const = 0;
   // Becomes the state of `position` tokens that Save wrote. INVALID_ARGUMENT if the size does not
-  // fit the position or a value is not finite; the state is then unchanged.
-  virtual Status Load(int64_t position, std::span<const uint8_t> bytes) = 0;
+  // fit the position or a value is not finite; the state is then that of the empty sequence.
+  Status Load(int64_t position, std::span<const uint8_t> bytes) {
+    Status status = CheckSavedSize(position, bytes.size());
+    for (int part = 0; part < parts() && status.ok(); ++part) {
+      status = LoadPart(part, position, bytes);
+    }
+    status.ok() ? EndParts(position) : Reset();
+    return status;
+  }
+
+  // Save, Load and CopyFrom in parts, each part once, in any order, at different times and on several
+  // threads: so that steps can run in between. What is saved or copied must not change meanwhile.
+  // Nothing else may use a state that is loaded or copied to, except Reset, which abandons it, until
+  // EndParts.
+  virtual int parts() const { return 1; }
+  // `out` is the same memory as for Save.
+  virtual void SavePart(int part, std::span<uint8_t> out) const = 0;
+  // INVALID_ARGUMENT if a state of `position` tokens is not saved in `size` bytes.
+  virtual Status CheckSavedSize(int64_t position, size_t size) const = 0;
+  // `bytes` is all that Save wrote, and of the right size. INVALID_ARGUMENT if a value of the part is
+  // not finite.
+  virtual Status LoadPart(int part, int64_t position, std::span<const uint8_t> bytes) = 0;
+  virtual void CopyPart(int part, const SequenceState& other) = 0;
+  // Called when every part of a state of `position` tokens has been loaded or copied.
+  void EndParts(int64_t position) { position_ = position; }
 
  protected:
   void set_position(int64_t position) { position_ = position; }

@@ -25,21 +25,22 @@ PrefixPlan::PrefixPlan(PrefixCache* cache, const CacheParams& params, const std:
   points_.erase(std::unique(points_.begin(), points_.end()), points_.end());
 }
 
-Result<int64_t> PrefixPlan::Begin(std::span<const int32_t> prompt, SequenceState* state) {
-  if (!read_) return 0;
+std::shared_ptr<const SavedState> PrefixPlan::Begin(std::span<const int32_t> prompt) {
+  if (!read_) return nullptr;
   // Find provides all tokens but the last.
   if (std::ssize(prompt) > max_provided_)
     prompt = prompt.first(static_cast<size_t>(max_provided_) + 1);
   const std::optional<PrefixCache::Hit> hit = cache_->Find(salt_, prompt);
   if (!hit) {
     if (std::ssize(prompt) < cache_->options().min_tokens) miss_ = CacheMiss::kTooShort;
-    return 0;
+    return nullptr;
   }
-  PS_RETURN_IF_ERROR(state->Load(hit->state->position, hit->state->bytes));
-  state->Truncate(hit->tokens);
+  provided_ = hit->tokens;
   miss_ = CacheMiss::kNone;
-  return hit->tokens;
+  return hit->state;
 }
+
+void PrefixPlan::OnLoaded(SequenceState* state) { state->Truncate(provided_); }
 
 int64_t PrefixPlan::SegmentEnd(int64_t processed, int64_t end) const {
   const auto next = std::upper_bound(points_.begin(), points_.end(), processed);

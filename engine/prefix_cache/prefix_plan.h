@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,9 +26,10 @@ class PrefixPlan {
   PrefixPlan(PrefixCache* cache, const CacheParams& params, const std::string& salt, int64_t size,
              int64_t max_provided);
 
-  // Loads the longest stored prefix of `prompt` into `state`, which is empty. Returns the length of
-  // the prefix in tokens, 0 without one.
-  Result<int64_t> Begin(std::span<const int32_t> prompt, SequenceState* state);
+  // Returns the state with the longest stored prefix of `prompt`; null without one.
+  std::shared_ptr<const SavedState> Begin(std::span<const int32_t> prompt);
+  // Truncates the state that Begin has returned to that prefix.
+  void OnLoaded(SequenceState* state);
   // The latest position, at most `end`, at which a segment that begins at `processed` may end.
   int64_t SegmentEnd(int64_t processed, int64_t end) const;
   // Called after every change of the state. Starts to store the state if its position is one of the
@@ -46,6 +48,7 @@ class PrefixPlan {
   const int64_t max_provided_;
   bool read_ = false;
   std::vector<int64_t> points_;  // positions whose states are stored, ascending; at most size_
+  int64_t provided_ = 0;         // tokens of the prefix that Begin has found
   CacheMiss miss_ = CacheMiss::kDisabled;
   std::optional<StateSaver> saver_;
 };

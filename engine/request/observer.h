@@ -14,7 +14,7 @@ struct StepParts {
   std::chrono::nanoseconds layers{0};    // the layers of the model
   std::chrono::nanoseconds logits{0};    // the product with the vocabulary, log-sum-exp
   std::chrono::nanoseconds sampling{0};  // sampling, text, events
-  std::chrono::nanoseconds storing{0};   // copies of states for the prefix cache
+  std::chrono::nanoseconds copying{0};  // of states: loading them, storing them in the prefix cache
 };
 
 struct EngineStats {

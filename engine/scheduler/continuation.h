@@ -35,10 +35,8 @@ class Continuation {
   // Whether the sequence starts from a stored state.
   bool has_state() const { return state_ != nullptr; }
   int64_t start_position() const { return has_state() ? state_->position : 0; }
-  // Loads the stored state into `state`, which is empty.
-  Status LoadState(SequenceState* state) const {
-    return state->Load(state_->position, state_->bytes);
-  }
+  // The stored state; null: the empty one.
+  const std::shared_ptr<const SavedState>& state() const { return state_; }
 
   // Tokens to process before one is sampled: the pending tokens of `start`, then the prompt.
   const std::vector<int32_t>& input() const { return *input_; }
@@ -48,7 +46,7 @@ class Continuation {
   // Adds a sampled token to the history.
   void Append(int32_t token) { history_.Append({&token, 1}); }
 
-  // The sequence now. `state` is null before the sequence was admitted. last_token: the token that
+  // The sequence now. `state` is null before the stored state is loaded. last_token: the token that
   // is sampled and not yet processed; used once the input is processed.
   Snapshot Save(const SequenceState* state, int32_t last_token) const {
     const int64_t processed = state == nullptr ? 0 : state->position() - start_position();

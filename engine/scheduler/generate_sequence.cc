@@ -122,14 +122,16 @@ void GenerateSequence::StartMasks() {
   for (const int32_t token : generation_.output) masks_->Accept(token);
 }
 
-Status GenerateSequence::Begin(SequenceState* state) {
-  if (past_.has_state()) return past_.LoadState(state);
-  if (!prefix_) return Status();
-  PS_ASSIGN_OR_RETURN(processed_, prefix_->Begin(past_.input(), state));
-  generation_.cached_tokens = processed_;
+std::shared_ptr<const SavedState> GenerateSequence::Begin() {
+  return prefix_ ? prefix_->Begin(past_.input()) : past_.state();
+}
+
+void GenerateSequence::OnLoaded(SequenceState* state) {
+  if (!prefix_) return;
+  prefix_->OnLoaded(state);
+  processed_ = generation_.cached_tokens = state->position();
   // Echo them now: a snapshot holds only the tokens that are not in its state.
   EchoUpTo(processed_);
-  return Status();
 }
 
 std::vector<std::unique_ptr<Sequence>> GenerateSequence::TakeForks() {

@@ -51,7 +51,8 @@ class GenerateSequence : public Sequence {
   int64_t StateTokens() const override {
     return past_.start_position() + input_size() + generation_.max_tokens - generation_.generated;
   }
-  Status Begin(SequenceState* state) override;
+  std::shared_ptr<const SavedState> Begin() override;
+  void OnLoaded(SequenceState* state) override;
   std::span<const int32_t> NextTokens(int64_t n) const override;
   OutputRows OutputRowsOf(int64_t n) const override;
   bool needs_log_sum_exp() const override {

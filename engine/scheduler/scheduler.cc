@@ -165,7 +165,7 @@ bool Scheduler::RemoveEnded() {
 }
 
 void Scheduler::Finish(Slot slot) {
-  slot.sequence->OnLeaving(slot.own.state.get());
+  slot.sequence->OnLeaving(slot.own.loaded_state());
   if (slot.own.state != nullptr) states_.Release(std::move(slot.own.state));
   states_.Unreserve(slot.own.slot_bytes());
   if (slot.sequence->last_of_request()) options_.on_ending(*slot.sequence);

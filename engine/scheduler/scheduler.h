@@ -92,6 +92,10 @@ class Scheduler {
     Clock::time_point last_served;
 
     SequenceState& state() const { return *own.state; }
+    // Whether the state is being loaded or stored: the sequence takes part in no step.
+    bool copying() const {
+      return (own.loader != nullptr && !sequence->ended()) || sequence->storing();
+    }
   };
   // The slots that can take part in a step; candidates[i] belongs to slots[i].
   struct Candidates {
@@ -147,7 +151,7 @@ class Scheduler {
 
   // --- steps (scheduler_steps.cc) ---
   bool Step(Clock::time_point now);
-  StepPlan PlanStep(Clock::time_point now);
+  StepPlan PlanStep(Clock::time_point now, bool copied);
   Candidates FindCandidates(Clock::time_point now);
   // Maximum draft tokens of each decoding sequence, before the limit of its block.
   int64_t MaxDrafts() const;
@@ -157,8 +161,9 @@ class Scheduler {
   // the folds of a step are known before the step, and count against its budget.
   void FitToBlock(const SequenceState& state, int64_t max_tokens,
                   BatchBuilder::Candidate* candidate) const;
-  // Divides the tokens of a step. Element i is the number of tokens of candidates[i].
-  std::vector<int64_t> ShareTokens(Candidates* shares);
+  // Divides the tokens of a step. Element i is the number of tokens of candidates[i]. copied: states
+  // that are copied have had half of the budget.
+  std::vector<int64_t> ShareTokens(Candidates* shares, bool copied);
   // Returns the virtual times of the candidates' tenants, and sets Candidate::tenant to the index
   // of the candidate's tenant in them.
   std::vector<int64_t> TenantTimes(Candidates* shares);
@@ -166,11 +171,12 @@ class Scheduler {
   // Ends the sequence, and returns false, if less memory is free.
   bool GrowReservation(Slot* slot, int64_t tokens);
 
-  bool AnyStores() const;
-  // Continues to copy states for the prefix cache. Copies all of them if no decoding sequence
-  // waits. Otherwise it copies for half of a step's budget (at least one part) if `half_budget`
-  // says that the step left that half, else nothing. Returns whether it copied a part.
-  bool StoreStates(bool half_budget);
+  // Continues to load the states that sequences start from, and to store states for the prefix
+  // cache. Copies all of them if no decoding sequence waits, otherwise for half of a step's budget
+  // (at least one part). Returns whether it copied a part.
+  bool CopyStates(Clock::time_point now);
+  // Copies the next parts of the slot's state.
+  void CopyParts(Slot* slot, Clock::time_point now);
 
   const SequenceContext& context_;
   const SchedulerOptions options_;

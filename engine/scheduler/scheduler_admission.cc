@@ -86,6 +86,7 @@ std::vector<size_t> Scheduler::PreemptionOrder(const Waiting& next, Clock::time_
   std::vector<size_t> order;
   for (size_t i = 0; i < running_.size(); ++i) {
     const Slot& slot = running_[i];
+    if (slot.own.loader != nullptr) continue;  // forks may wait until the state is loaded
     const bool own = slot.sequence->tenant() == next.sequence->tenant();
     if (slot.sequence->idle() || (own ? slot.level < level : slot.claim < claim))
       order.push_back(i);
@@ -133,7 +134,7 @@ bool Scheduler::AssignSlot(WaitQueue::Iterator at, Clock::time_point now) {
   slot.sequence->OnAdmitted();
   if (first) options_.on_admitted(*slot.sequence);
   running_.push_back(std::move(slot));
-  Fork(&running_.back(), now);
+  if (running_.back().own.loader == nullptr) Fork(&running_.back(), now);
   return true;
 }
 
@@ -146,9 +147,9 @@ bool Scheduler::StartState(Waiting* waiting, SlotState* own) {
   own->bytes = waiting->will_fork() ? bytes / 2 : bytes;
   own->fork_bytes = bytes - own->bytes;
   if (waiting->source != nullptr) {
-    own->state->CopyFrom(*waiting->source->state);
-  } else if (const Status status = waiting->sequence->Begin(own->state.get()); !status.ok()) {
-    waiting->sequence->End(FinishReason::kError, status);
+    own->loader = std::make_unique<StateLoader>(waiting->source);
+  } else if (auto saved = waiting->sequence->Begin(); saved != nullptr) {
+    own->loader = std::make_unique<StateLoader>(std::move(saved));
   }
   return true;
 }
@@ -157,11 +158,12 @@ void Scheduler::Fork(Slot* slot, Clock::time_point now) {
   std::vector<std::unique_ptr<Sequence>> forks = slot->sequence->TakeForks();
   if (forks.empty()) return;
   const size_t bytes = std::exchange(slot->own.fork_bytes, 0);
-  std::unique_ptr<SequenceState> state = states_.Acquire();
   std::shared_ptr<ForkSource> source;
-  if (state != nullptr) {
-    state->CopyFrom(slot->state());
+  if (std::unique_ptr<SequenceState> state = states_.Acquire(); state != nullptr) {
+    // The sequence itself goes on from a copy.
+    std::swap(state, slot->own.state);
     source = std::make_shared<ForkSource>(&states_, std::move(state), bytes);
+    slot->own.loader = std::make_unique<StateLoader>(source);
   } else {
     states_.Unreserve(bytes);
   }

@@ -8,9 +8,10 @@
 namespace polysketch {
 
 bool Scheduler::Step(Clock::time_point now) {
-  const bool stores = AnyStores();
-  const StepPlan plan = PlanStep(now);
-  if (plan.segments.empty()) return StoreStates(/*half_budget=*/true);
+  const bool copied = CopyStates(now);
+  const Clock::time_point begin = context_.now();
+  const StepPlan plan = PlanStep(now, copied);
+  if (plan.segments.empty()) return copied;
 
   executor_.Run(plan.segments);
   ++steps_;
@@ -19,21 +20,19 @@ bool Scheduler::Step(Clock::time_point now) {
     slot->sequence->MaybeReportProgress();
     Fork(slot, now);
   }
-  const std::chrono::nanoseconds duration = context_.now() - now;
-  budget_.OnStep(plan.decode_tokens, plan.prefill_tokens, plan.folds, duration);
-  StoreStates(/*half_budget=*/stores);
-  const std::chrono::nanoseconds whole = context_.now() - now;
+  const Clock::time_point end = context_.now();
+  budget_.OnStep(plan.decode_tokens, plan.prefill_tokens, plan.folds, end - begin);
   context_.observer->OnStep(static_cast<int>(plan.segments.size()), plan.prefill_tokens,
-                            plan.decode_tokens, whole);
+                            plan.decode_tokens, end - now);
   StepParts parts = executor_.parts();
-  parts.storing = whole - duration;
+  parts.copying = begin - now;
   context_.observer->OnStepParts(parts);
   return true;
 }
 
-Scheduler::StepPlan Scheduler::PlanStep(Clock::time_point now) {
+Scheduler::StepPlan Scheduler::PlanStep(Clock::time_point now, bool copied) {
   Candidates shares = FindCandidates(now);
-  const std::vector<int64_t> tokens = ShareTokens(&shares);
+  const std::vector<int64_t> tokens = ShareTokens(&shares, copied);
   StepPlan plan;
   // Decoding rows first: their tokens are sent before the logits of long scores are computed.
   for (const bool decoding : {true, false}) {
@@ -57,7 +56,7 @@ Scheduler::Candidates Scheduler::FindCandidates(Clock::time_point now) {
   const int64_t block = model_->block();
   for (Slot& slot : running_) {
     Sequence& sequence = *slot.sequence;
-    if (sequence.stream().Full() || sequence.ended() || sequence.storing()) continue;
+    if (sequence.stream().Full() || sequence.ended() || slot.copying()) continue;
     // A segment that may be truncated stays in the block of its first token: a block that was
     // folded cannot be truncated.
     const int64_t in_block = block == 0 ? max_drafts : block - 1 - slot.state().position() % block;
@@ -109,13 +108,12 @@ std::vector<int64_t> Scheduler::TenantTimes(Candidates* shares) {
   return times;
 }
 
-std::vector<int64_t> Scheduler::ShareTokens(Candidates* shares) {
+std::vector<int64_t> Scheduler::ShareTokens(Candidates* shares, bool copied) {
   auto& [slots, candidates] = *shares;
   std::vector<int64_t> times = TenantTimes(shares);
   int64_t decode_rows = 0;
   for (const auto& candidate : candidates) decode_rows += candidate.decoding ? candidate.ready : 0;
-  // States that are being stored take the other half of the budget.
-  const int64_t prompt_tokens = budget_.PromptTokens(decode_rows) / (AnyStores() ? 2 : 1);
+  const int64_t prompt_tokens = budget_.PromptTokens(decode_rows) / (copied ? 2 : 1);
   for (size_t i = 0; i < slots.size() && prompt_tokens < context_.max_step_tokens; ++i) {
     if (!candidates[i].decoding) FitToBlock(slots[i]->state(), prompt_tokens, &candidates[i]);
   }
@@ -151,33 +149,38 @@ bool Scheduler::GrowReservation(Slot* slot, int64_t tokens) {
   return true;
 }
 
-bool Scheduler::AnyStores() const {
-  return std::any_of(running_.begin(), running_.end(),
-                     [](const Slot& slot) { return slot.sequence->storing(); });
-}
-
-bool Scheduler::StoreStates(bool half_budget) {
+bool Scheduler::CopyStates(Clock::time_point now) {
   const bool awaited = std::any_of(running_.begin(), running_.end(), [](const Slot& slot) {
-    return slot.sequence->decoding() && !slot.sequence->idle() && !slot.sequence->storing();
+    return slot.sequence->decoding() && !slot.sequence->idle() && !slot.copying();
   });
-  if (awaited && !half_budget) return false;
   const auto max = awaited && options_.step_budget.count() > 0
                        ? std::chrono::nanoseconds(options_.step_budget) / 2
                        : std::chrono::nanoseconds::max();
   const Clock::time_point start = context_.now();
   std::chrono::nanoseconds taken{0}, longest{0};
-  bool stored = false;
+  bool copied = false;
   for (Slot& slot : running_) {
-    while (slot.sequence->storing()) {
-      if (stored && taken + longest > max) return true;
-      slot.sequence->StoreState(slot.state(), model_->pool());
-      stored = true;
+    while (slot.copying()) {
+      if (copied && taken + longest > max) return true;
+      CopyParts(&slot, now);
+      copied = true;
       const std::chrono::nanoseconds before = taken;
       taken = context_.now() - start;
       longest = std::max(longest, taken - before);
     }
   }
-  return stored;
+  return copied;
+}
+
+void Scheduler::CopyParts(Slot* slot, Clock::time_point now) {
+  Sequence& sequence = *slot->sequence;
+  if (slot->own.loader == nullptr) return sequence.StoreState(slot->state(), model_->pool());
+  const Status status = slot->own.loader->Continue(&slot->state(), model_->pool());
+  if (!status.ok()) return sequence.End(FinishReason::kError, status);
+  if (!slot->own.loader->done()) return;
+  const std::unique_ptr<StateLoader> loader = std::move(slot->own.loader);
+  if (!loader->from_fork_source()) sequence.OnLoaded(&slot->state());
+  Fork(slot, now);
 }
 
 }  // namespace polysketch

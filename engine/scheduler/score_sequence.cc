@@ -17,10 +17,6 @@ ScoreSequence::ScoreSequence(const SequenceContext& context, RequestId id, Score
       buffer_(request.start == nullptr ? std::vector<int32_t>() : request.start->pending),
       pending_(std::ssize(buffer_)) {}
 
-Status ScoreSequence::Begin(SequenceState* state) {
-  return start_ == nullptr ? Status() : state->Load(start_->position, start_->bytes);
-}
-
 int64_t ScoreSequence::ReadyTokens(int64_t) {
   // Read before the pull: if the feed is closed by then, the pull sees all its tokens.
   const bool closed = feed_->closed();

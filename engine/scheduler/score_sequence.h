@@ -29,7 +29,7 @@ class ScoreSequence : public Sequence {
     return static_cast<int64_t>(buffer_.size() + feed_->available());
   }
   int64_t StateTokens() const override { return start_position_ + pulled(); }
-  Status Begin(SequenceState* state) override;
+  std::shared_ptr<const SavedState> Begin() override { return start_; }
   std::span<const int32_t> NextTokens(int64_t n) const override;
   OutputRows OutputRowsOf(int64_t) const override { return OutputRows::kAll; }
   bool needs_log_sum_exp() const override { return true; }

@@ -75,8 +75,11 @@ class Sequence {
   virtual int64_t UnprocessedInput() const = 0;
   // Number of tokens, as far as known, for which the state needs memory.
   virtual int64_t StateTokens() const = 0;
-  // Loads the state that the sequence starts from into `state`, which is empty.
-  virtual Status Begin(SequenceState* /*state*/) { return Status(); }
+  // Returns the state that the sequence starts from; null: the empty one. Called once, when the
+  // sequence gets its first slot.
+  virtual std::shared_ptr<const SavedState> Begin() { return nullptr; }
+  // Called when `state` has become that state; may truncate it.
+  virtual void OnLoaded(SequenceState* /*state*/) {}
 
   // --- a step: a segment of n <= ReadyTokens() tokens ---
 
@@ -133,7 +136,7 @@ class Sequence {
   // nothing, for a sequence that cannot be continued.
   virtual bool Migrate() { return false; }
   // Called when the sequence has ended, before its state is released. `state` is null if the
-  // sequence was never admitted.
+  // sequence was never admitted, or the state that it starts from was not loaded yet.
   virtual void OnLeaving(const SequenceState* /*state*/) {}
   // Requires ended().
   const FinishEvent& finish() const { return *finish_; }

@@ -37,7 +37,9 @@ WaitQueue::Iterator WaitQueue::Next(Clock::time_point now, const TenantShares& s
   };
   std::map<std::string_view, Tenant> tenants;
   for (Iterator at = list_.begin(); at != list_.end(); ++at) {
-    if (at->sequence->ended() || at->sequence->idle() || !eligible(*at)) continue;
+    if (at->sequence->ended() || at->sequence->idle() || at->awaits_source() || !eligible(*at)) {
+      continue;
+    }
     const int claim = Claim(*at, now);
     const auto [found, added] =
         tenants.try_emplace(at->sequence->tenant(), Tenant{.claim = claim, .next = at});

@@ -21,6 +21,7 @@
 
 #include "engine/scheduler/fork_source.h"
 #include "engine/scheduler/sequence.h"
+#include "engine/scheduler/state_loader.h"
 #include "engine/scheduler/tenant_shares.h"
 #include "kernels/backend.h"
 
@@ -29,10 +30,13 @@ namespace polysketch {
 // The state of a sequence and the slot memory that it needs.
 struct SlotState {
   std::unique_ptr<SequenceState> state;
-  size_t bytes = 0;       // of the state
-  size_t fork_bytes = 0;  // of the ForkSource that the sequence will make
+  size_t bytes = 0;                               // of the state
+  size_t fork_bytes = 0;                          // of the ForkSource that the sequence will make
+  std::unique_ptr<StateLoader> loader = nullptr;  // while the state is being loaded
 
   size_t slot_bytes() const { return bytes + fork_bytes; }
+  // Null while the state is being loaded.
+  const SequenceState* loaded_state() const { return loader == nullptr ? state.get() : nullptr; }
 };
 
 // A waiting or a preempted sequence. A sequence with neither a state nor a source starts anew.
@@ -47,6 +51,10 @@ struct Waiting {
   bool starts_anew() const { return own.state == nullptr && source == nullptr; }
   // The last fork: its source becomes its state.
   bool takes_source() const { return source != nullptr && source.use_count() == 1; }
+  // The last fork, while the states of others are still copied from the source: soon its own.
+  bool awaits_source() const {
+    return source != nullptr && source->readers > 0 && source.use_count() == source->readers + 1;
+  }
   bool will_fork() const { return source == nullptr && sequence->slots() > 1; }
 };
 
@@ -57,8 +65,8 @@ class WaitQueue {
   explicit WaitQueue(std::chrono::nanoseconds aging) : aging_(aging) {}
 
   void Add(Waiting waiting) { list_.push_back(std::move(waiting)); }
-  // Returns the next sequence that is neither idle nor ended and that `eligible` accepts; end() if
-  // there is none.
+  // Returns the next sequence that is neither idle nor ended, does not await its source, and that
+  // `eligible` accepts; end() if there is none.
   Iterator Next(Clock::time_point now, const TenantShares& shares,
                 const std::function<bool(const Waiting&)>& eligible);
   int Level(const Waiting& waiting, Clock::time_point now) const;

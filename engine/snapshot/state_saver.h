@@ -16,7 +16,7 @@ class StateSaver {
  public:
   // `state` must not change until done().
   explicit StateSaver(const SequenceState& state)
-      : saved_(std::make_shared<SavedState>()), parts_(state.saved_parts()) {
+      : saved_(std::make_shared<SavedState>()), parts_(state.parts()) {
     saved_->position = state.position();
     saved_->bytes.resize(state.SavedBytes());
   }

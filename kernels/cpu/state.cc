@@ -1,7 +1,6 @@
 #include "kernels/cpu/state.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
 
@@ -98,12 +97,12 @@ std::unique_ptr<SequenceState> RecurrentState::Clone() const {
   return copy;
 }
 
-void RecurrentState::CopyFrom(const SequenceState& other) {
+void RecurrentState::CopyPart(int layer, const SequenceState& other) {
   const auto& from = static_cast<const RecurrentState&>(other);
   PS_CHECK(from.memory_.size() == memory_.size()) << "a state of another model";
-  std::memcpy(memory_.data(), from.memory_.data(), bytes());
-  stale_copies_ = from.stale_copies_;
-  set_position(from.position());
+  std::copy_n(from.LayerMemory(layer), layer_floats(), LayerMemory(layer));
+  const auto first = static_cast<ptrdiff_t>(layer) * spec_.heads;
+  std::copy_n(from.stale_copies_.begin() + first, spec_.heads, stale_copies_.begin() + first);
 }
 
 void RecurrentState::Truncate(int64_t position) {
@@ -111,19 +110,22 @@ void RecurrentState::Truncate(int64_t position) {
   set_position(position);  // tokens from the position on are never read
 }
 
-void RecurrentState::Reset() {
+void RecurrentState::ResetLayer(int layer) {
   // Block buffers keep their contents: tokens from the position on are never read. So does the copy
   // of S, which is not read before a fold.
-  const int64_t heads = static_cast<int64_t>(spec_.layers) * spec_.heads;
-  for (int64_t h = 0; h < heads; ++h) {
-    std::memset(memory_.data() + h * layout_.size, 0, layout_.column_scales * sizeof(float));
+  for (int h = 0; h < spec_.heads; ++h) {
+    std::fill_n(LayerMemory(layer) + h * layout_.size, layout_.column_scales, 0.0f);
   }
-  std::ranges::fill(stale_copies_, 0);
+  std::ranges::fill(StaleCopies(layer), 0);
+}
+
+void RecurrentState::Reset() {
+  for (int layer = 0; layer < spec_.layers; ++layer) ResetLayer(layer);
   set_position(0);
 }
 
 HeadState RecurrentState::Head(int layer, int head) {
-  float* base = memory_.data() + (static_cast<int64_t>(layer) * spec_.heads + head) * layout_.size;
+  float* base = LayerMemory(layer) + head * layout_.size;
   return {base,
           base + layout_.z,
           reinterpret_cast<int8_t*>(base + layout_.copy),
@@ -139,9 +141,9 @@ HeadState RecurrentState::Head(int layer, int head) {
           base + layout_.value_scales};
 }
 
-void RecurrentState::Prepare(int64_t position) {
-  if (!spec_.HasFarState(position)) Reset();
-  if (spec_.byte_copy()) std::ranges::fill(stale_copies_, 1);
+void RecurrentState::Prepare(int layer, int64_t position) {
+  if (!spec_.HasFarState(position)) ResetLayer(layer);
+  if (spec_.byte_copy()) std::ranges::fill(StaleCopies(layer), 1);
 }
 
 void RecurrentState::Walk(int layer, int64_t position, SavedValues* values) {
@@ -167,22 +169,19 @@ std::unique_ptr<SequenceState> KvState::Clone() const {
   return copy;
 }
 
-void KvState::CopyFrom(const SequenceState& other) {
+void KvState::CopyPart(int layer, const SequenceState& other) {
   const auto& from = static_cast<const KvState&>(other);
   PS_CHECK(from.layers_.size() == layers_.size()) << "a state of another model";
-  Resize(from.position());
-  for (size_t l = 0; l < layers_.size(); ++l) {
-    for (size_t b = 0; b < layers_[l].size(); ++b) {
-      const AlignedBuffer<float>& block = from.layers_[l][b];
-      std::memcpy(layers_[l][b].data(), block.data(), block.size() * sizeof(float));
-    }
+  Resize(layer, from.position());
+  for (size_t b = 0; b < layers_[layer].size(); ++b) {
+    const AlignedBuffer<float>& block = from.layers_[layer][b];
+    std::copy_n(block.data(), block.size(), layers_[layer][b].data());
   }
-  set_position(from.position());
 }
 
 void KvState::Truncate(int64_t position) {
   PS_CHECK(position >= 0 && position <= this->position()) << position;
-  Resize(position);
+  for (int layer = 0; layer < spec_.layers; ++layer) Resize(layer, position);
   set_position(position);
 }
 
@@ -196,12 +195,10 @@ void KvState::Reserve(int layer, int64_t tokens) {
   while (layers_[layer].size() < blocks) layers_[layer].emplace_back(BlockFloats(spec_));
 }
 
-void KvState::Resize(int64_t tokens) {
+void KvState::Resize(int layer, int64_t tokens) {
   const size_t blocks = (tokens + spec_.block - 1) / spec_.block;
-  for (int layer = 0; layer < spec_.layers; ++layer) {
-    if (layers_[layer].size() > blocks) layers_[layer].resize(blocks);
-    Reserve(layer, tokens);
-  }
+  if (layers_[layer].size() > blocks) layers_[layer].resize(blocks);
+  Reserve(layer, tokens);
 }
 
 void KvState::Walk(int layer, int64_t position, SavedValues* values) {

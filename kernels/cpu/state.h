@@ -43,6 +43,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -101,7 +102,7 @@ class RecurrentState final : public HostState {
   size_t bytes() const override { return memory_.size() * sizeof(float); }
   std::unique_ptr<SequenceState> Clone() const override;
   void Reset() override;
-  void CopyFrom(const SequenceState& other) override;
+  void CopyPart(int layer, const SequenceState& other) override;
   void Truncate(int64_t position) override;
 
   HeadState Head(int layer, int head);
@@ -112,8 +113,16 @@ class RecurrentState final : public HostState {
   }
 
  private:
-  void Prepare(int64_t position) override;
+  void ResetLayer(int layer);
+  void Prepare(int layer, int64_t position) override;
   void Walk(int layer, int64_t position, SavedValues* values) override;
+  // The memory of a layer.
+  int64_t layer_floats() const { return spec_.heads * layout_.size; }
+  float* LayerMemory(int layer) { return memory_.data() + layer * layer_floats(); }
+  const float* LayerMemory(int layer) const { return memory_.data() + layer * layer_floats(); }
+  std::span<uint8_t> StaleCopies(int layer) {
+    return std::span(stale_copies_).subspan(static_cast<size_t>(layer) * spec_.heads, spec_.heads);
+  }
 
   const HeadLayout layout_;
   AlignedBuffer<float> memory_;
@@ -128,7 +137,7 @@ class KvState final : public HostState {
   size_t bytes() const override;
   std::unique_ptr<SequenceState> Clone() const override;
   void Reset() override;
-  void CopyFrom(const SequenceState& other) override;
+  void CopyPart(int layer, const SequenceState& other) override;
   void Truncate(int64_t position) override;
 
   // Allocates the blocks of a layer for tokens [0, tokens).
@@ -139,9 +148,9 @@ class KvState final : public HostState {
   static int64_t BlockFloats(const AttentionSpec& spec);
 
  private:
-  // Gives every layer the blocks for exactly `tokens` tokens.
-  void Resize(int64_t tokens);
-  void Prepare(int64_t position) override { Resize(position); }
+  // Gives a layer the blocks for exactly `tokens` tokens.
+  void Resize(int layer, int64_t tokens);
+  void Prepare(int layer, int64_t position) override { Resize(layer, position); }
   void Walk(int layer, int64_t position, SavedValues* values) override;
 
   const HeadLayout layout_;

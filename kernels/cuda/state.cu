@@ -49,7 +49,7 @@ std::unique_ptr<SequenceState> CudaState::Clone() const {
   return copy;
 }
 
-void CudaState::CopyFrom(const SequenceState& other) {
+void CudaState::CopyPart(int /*part*/, const SequenceState& other) {
   const auto& from = static_cast<const CudaState&>(other);
   PS_CHECK(from.memory_.size() == memory_.size()) << "a state of another model";
   device_->Copy(memory_.data(), from.memory_.data(), memory_.size());
@@ -60,7 +60,6 @@ void CudaState::CopyFrom(const SequenceState& other) {
   for (size_t i = 0; i < blocks_.size() && i < from.blocks_.size(); ++i) {
     device_->Copy(blocks_[i], from.blocks_[i], block_bytes());
   }
-  set_position(from.position());
 }
 
 void CudaState::Reset() {
@@ -126,8 +125,12 @@ void CudaState::SavePart(int /*part*/, std::span<uint8_t> out) const {
   }
 }
 
-Status CudaState::Load(int64_t position, std::span<const uint8_t> bytes) {
-  PS_RETURN_IF_ERROR(CheckSavedState(spec_, spec_.features(), position, bytes));
+Status CudaState::CheckSavedSize(int64_t position, size_t size) const {
+  return polysketch::CheckSavedSize(spec_, spec_.features(), position, size);
+}
+
+Status CudaState::LoadPart(int /*part*/, int64_t position, std::span<const uint8_t> bytes) {
+  PS_RETURN_IF_ERROR(CheckFinite(bytes));
   Reset();
   if (spec_.kv_cache()) Reserve(position);
   SavedValues values = SavedValues::Reader(bytes);
@@ -137,7 +140,6 @@ Status CudaState::Load(int64_t position, std::span<const uint8_t> bytes) {
     Walk(position, i, host.data(), &values);
     device_->CopyIn(pieces[i].data, host.data(), host.size());
   }
-  set_position(position);
   return device_->status();
 }
 

@@ -49,14 +49,15 @@ class CudaState final : public SequenceState {
   size_t bytes() const override;
   std::unique_ptr<SequenceState> Clone() const override;
   void Reset() override;
-  void CopyFrom(const SequenceState& other) override;
+  void CopyPart(int part, const SequenceState& other) override;
   void Truncate(int64_t position) override;
   int64_t EarliestTruncation() const override { return spec_.EarliestTruncation(position()); }
   size_t SavedBytes() const override {
     return SavedStateBytes(spec_, spec_.features(), position());
   }
   void SavePart(int part, std::span<uint8_t> out) const override;
-  Status Load(int64_t position, std::span<const uint8_t> bytes) override;
+  Status CheckSavedSize(int64_t position, size_t size) const override;
+  Status LoadPart(int part, int64_t position, std::span<const uint8_t> bytes) override;
 
   // Recurrent kinds: the memory of layer 0, head 0.
   uint8_t* memory() const { return memory_.data(); }

@@ -44,20 +44,28 @@ void Scale(double factor, std::vector<double>* values) {
 }
 
 ReferenceState::ReferenceState(const AttentionSpec& spec, bool float64)
-    : HostState(spec, FeatureCount(spec)), float64_(float64), heads_(spec.layers * spec.heads) {
+    : HostState(spec, FeatureCount(spec)),
+      float64_(float64),
+      heads_(spec.layers * spec.heads),
+      buffered_(spec.layers) {
   PS_CHECK(spec.block > 0);
   Reset();
 }
 
-void ReferenceState::Reset() {
-  for (HeadState& head : heads_) {
-    head.value_sum.assign(FeatureCount(spec_) * spec_.head_dim, 0.0);
-    head.weight_sum.assign(FeatureCount(spec_), 0.0);
-    if (spec_.byte_copy()) head.copy.assign(head.value_sum.size(), 0.0f);
-    head.stale_copy = false;
-    Resize(spec_, spec_.kv_cache() ? 0 : spec_.block, &head);
+void ReferenceState::ResetLayer(int layer) {
+  for (int h = 0; h < spec_.heads; ++h) {
+    HeadState& state = head(layer, h);
+    state.value_sum.assign(FeatureCount(spec_) * spec_.head_dim, 0.0);
+    state.weight_sum.assign(FeatureCount(spec_), 0.0);
+    if (spec_.byte_copy()) state.copy.assign(state.value_sum.size(), 0.0f);
+    state.stale_copy = false;
+    Resize(spec_, spec_.kv_cache() ? 0 : spec_.block, &state);
   }
-  buffered_.assign(spec_.layers, 0);
+  buffered_[layer] = 0;
+}
+
+void ReferenceState::Reset() {
+  for (int layer = 0; layer < spec_.layers; ++layer) ResetLayer(layer);
   set_position(0);
 }
 
@@ -76,25 +84,25 @@ std::unique_ptr<SequenceState> ReferenceState::Clone() const {
   return std::make_unique<ReferenceState>(*this);
 }
 
-void ReferenceState::CopyFrom(const SequenceState& other) {
+void ReferenceState::CopyPart(int layer, const SequenceState& other) {
   const auto& from = static_cast<const ReferenceState&>(other);
   PS_CHECK(from.heads_.size() == heads_.size()) << "a state of another model";
-  heads_ = from.heads_;
-  buffered_ = from.buffered_;
-  set_position(from.position());
+  const auto first = static_cast<ptrdiff_t>(layer) * spec_.heads;
+  std::copy_n(from.heads_.begin() + first, spec_.heads, heads_.begin() + first);
+  buffered_[layer] = from.buffered_[layer];
 }
 
 void ReferenceState::Truncate(int64_t position) {
   PS_CHECK(position >= EarliestTruncation() && position <= this->position()) << position;
-  SetBuffered(position);
+  for (int layer = 0; layer < spec_.layers; ++layer) SetBuffered(layer, position);
   set_position(position);
 }
 
-void ReferenceState::SetBuffered(int64_t position) {
-  buffered_.assign(spec_.layers, spec_.BufferedTokens(position));
+void ReferenceState::SetBuffered(int layer, int64_t position) {
+  buffered_[layer] = spec_.BufferedTokens(position);
   if (!spec_.kv_cache()) return;
   const int64_t blocks = (position + spec_.block - 1) / spec_.block;
-  for (HeadState& head : heads_) Resize(spec_, blocks * spec_.block, &head);
+  for (int h = 0; h < spec_.heads; ++h) Resize(spec_, blocks * spec_.block, &head(layer, h));
 }
 
 int64_t ReferenceState::Append(int layer) {
@@ -145,10 +153,10 @@ void ReferenceState::MakeCopy(HeadState* head) const {
   head->stale_copy = false;
 }
 
-void ReferenceState::Prepare(int64_t position) {
-  Reset();
-  SetBuffered(position);
-  for (HeadState& head : heads_) head.stale_copy = spec_.byte_copy();
+void ReferenceState::Prepare(int layer, int64_t position) {
+  ResetLayer(layer);
+  SetBuffered(layer, position);
+  for (int h = 0; h < spec_.heads; ++h) head(layer, h).stale_copy = spec_.byte_copy();
 }
 
 void ReferenceState::Walk(int layer, int64_t position, SavedValues* values) {

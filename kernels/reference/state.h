@@ -46,7 +46,7 @@ class ReferenceState final : public HostState {
   size_t bytes() const override;
   std::unique_ptr<SequenceState> Clone() const override;
   void Reset() override;
-  void CopyFrom(const SequenceState& other) override;
+  void CopyPart(int layer, const SequenceState& other) override;
   void Truncate(int64_t position) override;
 
   HeadState& head(int layer, int head) { return heads_[layer * spec_.heads + head]; }
@@ -60,9 +60,10 @@ class ReferenceState final : public HostState {
   void Fold(int layer);
 
  private:
-  // Sets the buffers of every layer to the size that they have after `position` tokens.
-  void SetBuffered(int64_t position);
-  void Prepare(int64_t position) override;
+  void ResetLayer(int layer);
+  // Sets the buffers of a layer to the size that they have after `position` tokens.
+  void SetBuffered(int layer, int64_t position);
+  void Prepare(int layer, int64_t position) override;
   void Walk(int layer, int64_t position, SavedValues* values) override;
 
   const bool float64_;

@@ -128,7 +128,7 @@ struct Metrics::Instruments {
   Counter& layers = NewCounter("step_part_seconds_total", kPartHelp, {{"part", "layers"}});
   Counter& logits = NewCounter("step_part_seconds_total", kPartHelp, {{"part", "logits"}});
   Counter& sampling = NewCounter("step_part_seconds_total", kPartHelp, {{"part", "sampling"}});
-  Counter& storing = NewCounter("step_part_seconds_total", kPartHelp, {{"part", "storing"}});
+  Counter& copying = NewCounter("step_part_seconds_total", kPartHelp, {{"part", "copying"}});
   Histogram& store_put =
       NewHistogram(kRequestSeconds, "state_store_seconds", kStoreHelp, {{"operation", "put"}});
   Histogram& store_get =
@@ -192,7 +192,7 @@ void Metrics::OnStepParts(const StepParts& parts) {
   instruments_->layers.Increment(Seconds(parts.layers));
   instruments_->logits.Increment(Seconds(parts.logits));
   instruments_->sampling.Increment(Seconds(parts.sampling));
-  instruments_->storing.Increment(Seconds(parts.storing));
+  instruments_->copying.Increment(Seconds(parts.copying));
 }
 
 void Metrics::OnStore(StoreOperation operation, std::chrono::nanoseconds duration) {

@@ -1,6 +1,7 @@
 // The past of a sequence: copies are independent, Reset empties, sizes are what StateBytes says.
 #include <cstring>
 #include <limits>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -148,7 +149,7 @@ TEST_P(StateTest, SavedStatesGoOn) {
   }
 }
 
-// Nothing from outside gets in half: the state goes on as if it had never been asked.
+// Nothing from outside gets in half: the state is then that of the empty sequence.
 TEST_P(StateTest, BadBytesAreRefused) {
   const auto backend = NewBackend(1);
   Random random(14);
@@ -157,9 +158,15 @@ TEST_P(StateTest, BadBytesAreRefused) {
     Runner runner(*backend, spec, whole);
     testing::Step(*backend, spec, {{&runner, 21}});
     const std::vector<uint8_t> good = Saved(*runner.state);
+    const auto want = testing::RunAlone(*backend, spec, whole, {40});
     const auto refuse = [&](int64_t position, std::span<const uint8_t> bytes) {
-      EXPECT_EQ(runner.state->Load(position, bytes).code(), Code::kInvalidArgument)
+      Runner refused(*backend, spec, whole);
+      refused.state->CopyFrom(*runner.state);
+      EXPECT_EQ(refused.state->Load(position, bytes).code(), Code::kInvalidArgument)
           << testing::Describe(spec) << " " << position << " " << bytes.size();
+      EXPECT_EQ(refused.state->position(), 0);
+      testing::Step(*backend, spec, {{&refused, 40}});
+      EXPECT_EQ(refused.outputs, want) << testing::Describe(spec);
     };
     const std::span<const uint8_t> all(good);
     refuse(20, all);
@@ -181,9 +188,42 @@ TEST_P(StateTest, BadBytesAreRefused) {
         refuse(21, damaged);
       }
     }
-    EXPECT_EQ(Saved(*runner.state), good);
-    testing::Step(*backend, spec, {{&runner, 19}});
-    EXPECT_EQ(runner.outputs, testing::RunAlone(*backend, spec, whole, {40}));
+  }
+}
+
+// In any order and by several threads; a copy that was abandoned half way leaves no trace.
+TEST_P(StateTest, PartsGoOn) {
+  const auto backend = NewBackend(1);
+  Random random(15);
+  for (const AttentionSpec& spec : Specs()) {
+    const Sequence whole = testing::RandomSequence(spec, 40, &random);
+    const auto want = testing::RunAlone(*backend, spec, whole, {40});
+    Runner original(*backend, spec, whole);
+    testing::Step(*backend, spec, {{&original, 21}});
+    const std::vector<uint8_t> bytes = Saved(*original.state);
+    for (const bool loads : {true, false}) {
+      const auto part = [&](int i, SequenceState* state) {
+        if (!loads) return state->CopyPart(i, *original.state);
+        EXPECT_TRUE(state->LoadPart(i, 21, bytes).ok());
+      };
+      Runner abandoned(*backend, spec, whole);
+      part(0, abandoned.state.get());
+      abandoned.state->Reset();
+      testing::Step(*backend, spec, {{&abandoned, 40}});
+      EXPECT_EQ(abandoned.outputs, want) << testing::Describe(spec);
+
+      Runner copy(*backend, spec, whole);
+      std::vector<std::thread> threads;
+      for (int i = copy.state->parts() - 1; i >= 0; --i) {
+        threads.emplace_back([&, i] { part(i, copy.state.get()); });
+      }
+      for (std::thread& thread : threads) thread.join();
+      copy.state->EndParts(21);
+      EXPECT_EQ(copy.state->bytes(), original.state->bytes());
+      copy.outputs = original.outputs;
+      testing::Step(*backend, spec, {{&copy, 19}});
+      EXPECT_EQ(copy.outputs, want) << testing::Describe(spec);
+    }
   }
 }
 

@@ -2,9 +2,11 @@
 // deadlines, cancellation, memory.
 #include "engine/scheduler/scheduler.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -48,16 +50,50 @@ class SchedulerTest : public ::testing::Test {
 
   Client Generate(int prompt, int max_tokens, size_t capacity = 100000,
                   Clock::time_point deadline = Clock::time_point::max()) {
-    Client client{++next_id_, std::make_shared<EventStream>(capacity), nullptr, {}};
+    GenerateRequest request = Request(prompt);
+    request.info.deadline = deadline;
+    return Generate(request, max_tokens, capacity);
+  }
+  GenerateRequest Request(int prompt) const {
     GenerateRequest request;
     request.info.arrival = now_;
-    request.info.deadline = deadline;
     request.prompt.assign(static_cast<size_t>(prompt), 5);
     request.params.sampling.temperature = 0;
     request.params.ignore_eos = true;
+    return request;
+  }
+  Client Generate(const GenerateRequest& request, int max_tokens, size_t capacity = 100000) {
+    Client client{++next_id_, std::make_shared<EventStream>(capacity), nullptr, {}};
     scheduler_->Add(std::make_unique<GenerateSequence>(context_, client.id, request, max_tokens, 1,
                                                        client.stream));
     return client;
+  }
+  // A request that follows a prompt of `prompt` tokens and one generated token.
+  GenerateRequest Following(int prompt) {
+    GenerateRequest first = Request(prompt);
+    first.keep = true;
+    Client client = Generate(first, 1);
+    for (int i = 0; i < 100 && !client.done(); ++i) {
+      scheduler_->Tick();
+      client.Read();
+    }
+    GenerateRequest next = Request(2);
+    next.start = client.got.finish->snapshot;
+    return next;
+  }
+  // Ticks until the clients are done; no tick takes more than `most`. Returns the number of ticks.
+  int TickUntilDone(const std::vector<Client*>& clients, std::chrono::nanoseconds most) {
+    const auto done = [&] {
+      for (Client* client : clients) client->Read();
+      return std::ranges::all_of(clients, [](const Client* client) { return client->done(); });
+    };
+    int ticks = 0;
+    for (; !done() && ticks < 1000; ++ticks) {
+      const Clock::time_point before = now_;
+      scheduler_->Tick();
+      EXPECT_LE(now_ - before, most);
+    }
+    return ticks;
   }
   Client Score() {
     Client client{
@@ -297,13 +333,11 @@ TEST_F(SchedulerTest, StoringAStateHoldsNobodyUp) {
   PrefixCache cache({.memory = 1 << 20, .min_tokens = 8, .every = 0});
   context_.prefix_cache = &cache;
   Start({.max_sequences = 3, .slot_memory = 1000, .step_budget = 10ms});
-  model_->on_save = [this] { now_ += 4ms; };
-  const int parts = FakeState(&model_->live_states).saved_parts();
+  model_->on_copy = [this] { now_ += 4ms; };
+  const int parts = FakeState(&model_->live_states).parts();
 
   Client alone = Generate(20, 1);
-  scheduler_->Tick();
-  alone.Read();
-  EXPECT_TRUE(alone.done());
+  EXPECT_EQ(TickUntilDone({&alone}, 1s), 2);
   EXPECT_EQ(cache.stats().entries, 1);
 
   Client talker = Generate(3, 1000);
@@ -321,7 +355,7 @@ TEST_F(SchedulerTest, StoringAStateHoldsNobodyUp) {
   EXPECT_EQ(cache.stats().entries, 2) << "what was cancelled is not stored";
 
   int saved = 0;
-  model_->on_save = [&] { ++saved; };
+  model_->on_copy = [&] { ++saved; };
   Client first = Generate(11, 1), same = Generate(11, 1);
   while (!first.done() || !same.done()) {
     scheduler_->Tick();
@@ -333,6 +367,89 @@ TEST_F(SchedulerTest, StoringAStateHoldsNobodyUp) {
   talker.Read();
   EXPECT_EQ(std::ssize(talker.got.tokens), 1 + ticks);
   scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
+}
+
+// A state that a sequence starts from is loaded in the same way.
+TEST_F(SchedulerTest, LoadingAStateHoldsNobodyUp) {
+  Start({.max_sequences = 4, .slot_memory = 1000, .step_budget = 10ms});
+  const int parts = FakeState(&model_->live_states).parts();
+  const GenerateRequest request = Following(19);
+  Client alone = Generate(request, 5);
+  TickUntilDone({&alone}, 1s);
+
+  model_->on_copy = [this] { now_ += 4ms; };
+  Client talker = Generate(3, 1000);
+  scheduler_->Tick();
+  Client other = Generate(request, 5), cancelled = Generate(request, 5);
+  GenerateRequest moves = request;
+  moves.migrates = true;
+  Client moving = Generate(moves, 5);
+  scheduler_->Tick();
+  EXPECT_EQ(scheduler_->running(), 4);
+  scheduler_->End(cancelled.id, FinishReason::kCancelled, Status());
+  EXPECT_GE(TickUntilDone({&other, &moving}, 5ms), 2 * parts);
+  EXPECT_EQ(other.got.tokens, alone.got.tokens);
+  EXPECT_EQ(moving.got.tokens, alone.got.tokens);
+
+  // One that leaves while its state is loaded leaves with the state that it starts from.
+  moving = Generate(moves, 5);
+  for (int i = 0; i < parts / 2; ++i) scheduler_->Tick();
+  scheduler_->MigrateAll();
+  moving.Read();
+  ASSERT_TRUE(moving.done());
+  ASSERT_NE(moving.got.finish->snapshot, nullptr);
+  EXPECT_EQ(moving.got.finish->snapshot->state, request.start->state);
+  EXPECT_EQ(moving.got.finish->snapshot->pending.size(), request.start->pending.size() + 2);
+  scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
+}
+
+TEST_F(SchedulerTest, AStateOfTheWrongSizeIsRefused) {
+  Start({.max_sequences = 2, .slot_memory = 1000});
+  GenerateRequest request = Following(19);
+  auto damaged = std::make_shared<Snapshot>(*request.start);
+  auto state = std::make_shared<SavedState>(*damaged->state);
+  state->bytes.pop_back();
+  damaged->state = state;
+  request.start = damaged;
+  Client client = Generate(request, 5);
+  TickUntilDone({&client}, 1s);
+  EXPECT_EQ(client.got.finish->status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(scheduler_->stats().state_bytes, 0u);
+  EXPECT_EQ(scheduler_->states().reserved(), 0u);
+}
+
+// Forks start from copies of their source, which are made in parts; no more states than choices and
+// one.
+TEST_F(SchedulerTest, ForkingHoldsNobodyUp) {
+  std::map<int, testing::CollectedChoice> expected;
+  for (const size_t memory : {1000, 500}) {
+    Start({.max_sequences = 5, .slot_memory = memory, .step_budget = 10ms});
+    model_->on_copy = [this] { now_ += 4ms; };
+    Client talker = Generate(3, 1000);
+    scheduler_->Tick();
+    GenerateRequest request = Request(12);
+    request.params.n = request.params.best_of = 3;
+    request.params.sampling.temperature = 1;
+    Client choices = Generate(request, 40), cancelled = Generate(request, 40);
+    int most = 0;
+    for (int ticks = 0; !choices.done() && ticks < 1000; ++ticks) {
+      const Clock::time_point before = now_;
+      scheduler_->Tick();
+      EXPECT_LE(now_ - before, 5ms);
+      most = std::max(most, static_cast<int>(model_->live_states));
+      choices.Read();
+      if (ticks == 7) scheduler_->End(cancelled.id, FinishReason::kCancelled, Status());
+    }
+    ASSERT_TRUE(choices.done());
+    EXPECT_TRUE(choices.got.finish->status.ok()) << choices.got.finish->status.ToString();
+    EXPECT_LE(most, memory / 100);
+    EXPECT_EQ(choices.got.choices.size(), 3u);
+    if (expected.empty()) expected = choices.got.choices;
+    EXPECT_EQ(choices.got.choices, expected);
+    scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
+    EXPECT_EQ(scheduler_->states().reserved(), 0u);
+    scheduler_.reset();
+  }
 }
 
 // A device's states are all there before the first request: none is made later. Of the host's, one

@@ -26,7 +26,7 @@ class SimulatedModel : public FakeModel {
  public:
   SimulatedModel(Random* random, Clock::time_point* now, bool growing)
       : FakeModel(kStepTokens, growing), random_(random), now_(now) {
-    on_save = [this] { *now_ += kSaveTime; };
+    on_copy = [this] { *now_ += kCopyTime; };
   }
 
   static constexpr int kStepTokens = 48;
@@ -34,7 +34,7 @@ class SimulatedModel : public FakeModel {
   static constexpr std::chrono::microseconds kStepTime{1000};
   static constexpr std::chrono::microseconds kLongestStep{1000 * (10 + kStepTokens) / 10 * 3 / 2};
 
-  static constexpr std::chrono::microseconds kSaveTime{1500};  // of a part of a state
+  static constexpr std::chrono::microseconds kCopyTime{1500};  // of a part of a state
 
   std::unique_ptr<SequenceState> NewState() override;
   void Step(const Batch& batch, float* hidden) override;

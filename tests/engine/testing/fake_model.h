@@ -33,14 +33,14 @@ inline constexpr int64_t kFakeBlock = 8;
 // The state is a hash of all tokens; a hidden row is that hash, in exact floats.
 class FakeState : public SequenceState {
  public:
-  explicit FakeState(std::atomic<int>* live, const std::function<void()>* on_save = nullptr)
-      : live_(live), on_save_(on_save) {
+  explicit FakeState(std::atomic<int>* live, const std::function<void()>* on_copy = nullptr)
+      : live_(live), on_copy_(on_copy) {
     ++*live_;
   }
   ~FakeState() override { --*live_; }
   size_t bytes() const override { return 100; }
   std::unique_ptr<SequenceState> Clone() const override {
-    auto copy = std::make_unique<FakeState>(live_, on_save_);
+    auto copy = std::make_unique<FakeState>(live_, on_copy_);
     copy->CopyFrom(*this);
     return copy;
   }
@@ -49,11 +49,13 @@ class FakeState : public SequenceState {
     past.clear();
     set_position(0);
   }
-  void CopyFrom(const SequenceState& other) override {
+  void CopyPart(int part, const SequenceState& other) override {
+    if (on_copy_ != nullptr && *on_copy_) (*on_copy_)();
     const auto& from = static_cast<const FakeState&>(other);
-    hash = from.hash;
-    past = from.past;
-    set_position(from.position());
+    if (part == 0) {
+      hash = from.hash;
+      past = from.past;
+    }
   }
   // Blocks of kFakeBlock tokens, as the recurrent kinds have them.
   int64_t EarliestTruncation() const override {
@@ -67,22 +69,26 @@ class FakeState : public SequenceState {
   }
   // The hash and those of the block.
   size_t SavedBytes() const override { return sizeof(uint64_t) * (kFakeBlock + 1); }
-  int saved_parts() const override { return kFakeBlock + 1; }
+  int parts() const override { return kFakeBlock + 1; }
   void SavePart(int part, std::span<uint8_t> out) const override {
     PS_CHECK(out.size() == SavedBytes());
-    if (on_save_ != nullptr && *on_save_) (*on_save_)();
+    if (on_copy_ != nullptr && *on_copy_) (*on_copy_)();
     const auto i = static_cast<size_t>(part);
     const uint64_t before = i > 0 && i <= past.size() ? past[i - 1] : 0;
     const uint64_t value = part == 0 ? hash : before;
     std::memcpy(out.data() + i * sizeof(value), &value, sizeof(value));
   }
-  Status Load(int64_t position, std::span<const uint8_t> bytes) override {
-    if (bytes.size() != SavedBytes()) return InvalidArgument("state: wrong size");
+  Status CheckSavedSize(int64_t position, size_t size) const override {
+    if (size != SavedBytes()) return InvalidArgument("state: wrong size");
     if (position < 0) return InvalidArgument("position: below 0");
-    std::memcpy(&hash, bytes.data(), sizeof(hash));
+    return Status();
+  }
+  Status LoadPart(int part, int64_t /*position*/, std::span<const uint8_t> bytes) override {
+    if (on_copy_ != nullptr && *on_copy_) (*on_copy_)();
     past.resize(kFakeBlock);
-    std::memcpy(past.data(), bytes.data() + sizeof(hash), kFakeBlock * sizeof(hash));
-    set_position(position);
+    const auto i = static_cast<size_t>(part);
+    uint64_t& value = part == 0 ? hash : past[i - 1];
+    std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
     return Status();
   }
 
@@ -98,7 +104,7 @@ class FakeState : public SequenceState {
 
  private:
   std::atomic<int>* const live_;
-  const std::function<void()>* const on_save_;  // called for each saved part
+  const std::function<void()>* const on_copy_;  // called for each part
 };
 
 class FakeModel : public LanguageModel {
@@ -120,7 +126,7 @@ class FakeModel : public LanguageModel {
   int hidden_size() const override { return 4; }
   int max_step_tokens() const override { return max_step_tokens_; }
   std::unique_ptr<SequenceState> NewState() override {
-    return std::make_unique<FakeState>(&live_states, &on_save);
+    return std::make_unique<FakeState>(&live_states, &on_copy);
   }
   bool growing() const { return growing_; }
   int64_t block() const override { return kFakeBlock; }
@@ -177,7 +183,7 @@ class FakeModel : public LanguageModel {
     }
   }
 
-  std::function<void()> on_save;  // called for each part of a state that is saved
+  std::function<void()> on_copy;  // called for each part of a state that is saved, loaded or copied
   std::atomic<int> live_states{0};
   std::atomic<int64_t> steps{0};
   int64_t largest_step = 0;
