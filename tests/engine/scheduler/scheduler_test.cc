@@ -354,8 +354,8 @@ TEST_F(SchedulerTest, StoringAStateHoldsNobodyUp) {
   EXPECT_GE(ticks, parts);
   EXPECT_EQ(cache.stats().entries, 2) << "what was cancelled is not stored";
 
-  int saved = 0;
-  model_->on_copy = [&] { ++saved; };
+  int copied = 0;
+  model_->on_copy = [&] { ++copied; };
   Client first = Generate(11, 1), same = Generate(11, 1);
   while (!first.done() || !same.done()) {
     scheduler_->Tick();
@@ -363,7 +363,7 @@ TEST_F(SchedulerTest, StoringAStateHoldsNobodyUp) {
     first.Read();
     same.Read();
   }
-  EXPECT_EQ(saved, parts) << "the same prompt is stored once";
+  EXPECT_EQ(copied, 3 * parts) << "both load the prefix of 8 tokens; the same prompt is stored once";
   talker.Read();
   EXPECT_EQ(std::ssize(talker.got.tokens), 1 + ticks);
   scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
