@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/check.h"
+
 // Marks the variant of a function for machines with AVX2, which is twice as fast. It is compiled
 // from the same source without contraction into fused operations, so it computes the same bits.
 #if defined(__x86_64__)
@@ -27,6 +29,9 @@ bool HasAvx2() {
   return false;
 #endif
 }
+
+// The magnitudes of Inf and NaN, as integers, are at least this, those of all finite numbers below.
+constexpr int32_t kNotFinite = 0x7F800000;
 
 PS_ALWAYS_INLINE int32_t Magnitude(float x) { return std::bit_cast<int32_t>(x) & 0x7FFFFFFF; }
 
@@ -85,12 +90,46 @@ PS_ALWAYS_INLINE bool RowMaxima(std::span<const float> logits, float* maxima) {
     const int32_t top = *std::max_element(largest.value, largest.value + kLanes);
     *maxima++ = std::bit_cast<float>(Ordered(top));
   }
-  // The magnitudes of Inf and NaN are above those of all finite numbers.
-  return *std::max_element(largest.magnitude, largest.magnitude + kLanes) < 0x7F800000;
+  return *std::max_element(largest.magnitude, largest.magnitude + kLanes) < kNotFinite;
 }
 
 PS_FOR_AVX2 bool RowMaximaAvx2(std::span<const float> logits, float* maxima) {
   return RowMaxima(logits, maxima);
+}
+
+// A vector of AVX2; the compiler makes two of it for other machines.
+using Ints = int32_t __attribute__((vector_size(32)));
+constexpr size_t kInts = 8;
+constexpr Ints kBits = {1, 2, 4, 8, 16, 32, 64, 128};
+
+// Returns whether all logits are finite.
+PS_ALWAYS_INLINE bool SelectRow(std::span<const float> logits, const uint32_t* mask, float* out) {
+  constexpr auto kLowest = std::bit_cast<int32_t>(std::numeric_limits<float>::lowest());
+  Ints largest = {};
+  size_t i = 0;
+  for (; i + kInts <= logits.size(); i += kInts) {
+    Ints x;
+    __builtin_memcpy(&x, logits.data() + i, sizeof(x));
+    const Ints magnitude = x & 0x7FFFFFFF;
+    largest = magnitude > largest ? magnitude : largest;
+    // The bits of as many logits are in one word.
+    const auto word = static_cast<int32_t>(mask[i / 32] >> (i % 32));
+    const Ints allowed = (kBits & word) == kBits;
+    x = (x & allowed) | (kLowest & ~allowed);
+    __builtin_memcpy(out + i, &x, sizeof(x));
+  }
+  int32_t most = 0;
+  for (size_t lane = 0; lane < kInts; ++lane) most = std::max(most, largest[lane]);
+  for (; i < logits.size(); ++i) {
+    most = std::max(most, Magnitude(logits[i]));
+    const bool allowed = (mask[i / 32] >> (i % 32) & 1) != 0;
+    out[i] = allowed ? logits[i] : std::numeric_limits<float>::lowest();
+  }
+  return most < kNotFinite;
+}
+
+PS_FOR_AVX2 bool SelectRowAvx2(std::span<const float> logits, const uint32_t* mask, float* out) {
+  return SelectRow(logits, mask, out);
 }
 
 }  // namespace
@@ -99,6 +138,15 @@ bool BlockMaxima(std::span<const float> logits, std::vector<float>* maxima) {
   maxima->resize((logits.size() + kRowBlock - 1) / kRowBlock);
   if (HasAvx2()) return RowMaximaAvx2(logits, maxima->data());
   return RowMaxima(logits, maxima->data());
+}
+
+bool AllowedMaxima(std::span<const float> logits, std::span<const uint32_t> mask, float* out,
+                   std::vector<float>* maxima) {
+  PS_CHECK(mask.size() * 32 >= logits.size());
+  const bool finite =
+      HasAvx2() ? SelectRowAvx2(logits, mask.data(), out) : SelectRow(logits, mask.data(), out);
+  BlockMaxima({out, logits.size()}, maxima);
+  return finite;
 }
 
 float NegativeExp(float x) { return NegativeExpInline(x); }

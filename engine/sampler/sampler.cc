@@ -130,10 +130,15 @@ Result<int32_t> Sampler::Sample(std::span<const float> logits, std::span<const u
   PS_CHECK(logits.size() == static_cast<size_t>(vocab_size_));
   std::span<const float> adjusted = Adjust(logits, scratch);
   // No adjustment makes Inf or NaN finite, so this checks the model's logits too.
-  if (!BlockMaxima(adjusted, &scratch->maxima)) return NotFinite();
-  if (!mask.empty()) {
-    adjusted = Restrict(adjusted, mask, scratch);
-    BlockMaxima(adjusted, &scratch->maxima);
+  if (mask.empty()) {
+    if (!BlockMaxima(adjusted, &scratch->maxima)) return NotFinite();
+  } else {
+    // The weight of a logit that is not allowed is 0: at least one is allowed, and higher.
+    scratch->logits.resize(adjusted.size());
+    if (!AllowedMaxima(adjusted, mask, scratch->logits.data(), &scratch->maxima)) {
+      return NotFinite();
+    }
+    adjusted = scratch->logits;
   }
   const int32_t token = params_.temperature == 0.0f ? ArgMax(adjusted, scratch->maxima)
                                                     : Multinomial(adjusted, scratch);
@@ -153,19 +158,6 @@ std::span<const float> Sampler::Adjust(std::span<const float> logits,
     logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
     logit -= params_.frequency_penalty * static_cast<float>(count);
     if (count > 0) logit -= params_.presence_penalty;
-  }
-  return out;
-}
-
-std::span<const float> Sampler::Restrict(std::span<const float> logits,
-                                         std::span<const uint32_t> mask,
-                                         SamplerScratch* scratch) const {
-  PS_CHECK(mask.size() * 32 >= logits.size());
-  std::vector<float>& out = scratch->logits;
-  if (logits.data() != out.data()) out.assign(logits.begin(), logits.end());
-  for (size_t i = 0; i < out.size(); ++i) {
-    // The weight of this logit is 0, unless it is the highest.
-    if ((mask[i / 32] >> (i % 32) & 1) == 0) out[i] = std::numeric_limits<float>::lowest();
   }
   return out;
 }

@@ -80,9 +80,6 @@ class Sampler {
   bool has_penalties() const { return !counts_.empty(); }
   // Steps 1 and 2; `logits` itself without bias and penalties.
   std::span<const float> Adjust(std::span<const float> logits, SamplerScratch* scratch) const;
-  // Step 3. Returns scratch->logits.
-  std::span<const float> Restrict(std::span<const float> logits, std::span<const uint32_t> mask,
-                                  SamplerScratch* scratch) const;
   // Steps 4 to 8 with a temperature. scratch->maxima are those of `logits`.
   int32_t Multinomial(std::span<const float> logits, SamplerScratch* scratch) const;
   // Steps 5 to 8 for a row of which only the candidates can remain.

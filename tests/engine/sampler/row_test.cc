@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -71,18 +72,47 @@ TEST(RowTest, MaximaOfBlocks) {
   }
 }
 
+TEST(RowTest, MaximaOfAllowedLogits) {
+  Random random(5);
+  constexpr float kLowest = std::numeric_limits<float>::lowest();
+  for (const size_t size : kSizes) {
+    const std::vector<float> logits = random.Normals(size, 8, -20);
+    const std::vector<float> draws = random.Normals((size + 31) / 32 * 32, 1);
+    for (const float threshold : {-9.0f, -1.0f, 0.0f, 1.5f, 9.0f}) {  // all to none are allowed
+      std::vector<uint32_t> mask((size + 31) / 32);
+      std::vector<float> expected(size, kLowest);
+      for (size_t i = 0; i < draws.size(); ++i) {
+        if (draws[i] < threshold) continue;
+        mask[i / 32] |= 1u << (i % 32);  // bits after the last logit too
+        if (i < size) expected[i] = logits[i];
+      }
+      std::vector<float> want, out(size), in_place = logits, maxima;
+      ASSERT_TRUE(BlockMaxima(expected, &want));
+      ASSERT_TRUE(AllowedMaxima(logits, mask, out.data(), &maxima));
+      EXPECT_EQ(out, expected) << size << " " << threshold;
+      EXPECT_EQ(maxima, want) << size << " " << threshold;
+      ASSERT_TRUE(AllowedMaxima(in_place, mask, in_place.data(), &maxima));
+      EXPECT_EQ(in_place, expected) << size << " " << threshold;
+      EXPECT_EQ(maxima, want) << size << " " << threshold;
+    }
+  }
+}
+
 TEST(RowTest, OneValueThatIsNotFinite) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   for (const size_t size : kSizes) {
-    std::vector<float> logits(size, -3.0f), maxima;
+    std::vector<float> logits(size, -3.0f), maxima, out(size);
+    const std::vector<uint32_t> none((size + 31) / 32);
     for (const float bad : {kInf, -kInf, std::nanf(""), -std::nanf("")}) {
       for (size_t i = 0; i < size; i += 1 + size / 40) {
         logits[i] = bad;
         EXPECT_FALSE(BlockMaxima(logits, &maxima)) << size << " " << i;
+        EXPECT_FALSE(AllowedMaxima(logits, none, out.data(), &maxima)) << size << " " << i;
         logits[i] = -3.0f;
       }
     }
     EXPECT_TRUE(BlockMaxima(logits, &maxima));
+    EXPECT_TRUE(AllowedMaxima(logits, none, out.data(), &maxima));
   }
 }
 
