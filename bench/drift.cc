@@ -56,15 +56,16 @@ double Perplexity(const std::vector<double>& scores) {
   return std::exp(-sum / static_cast<double>(scores.size()));
 }
 
-Result<std::vector<double>> ScoreWith(const BenchOptions& options, DataType weights,
-                                      StateFormat state, const std::vector<int32_t>& tokens) {
+Result<std::vector<double>> ScoreWith(const BenchOptions& options, const std::string& folder,
+                                      DataType weights, StateFormat state,
+                                      const std::vector<int32_t>& tokens) {
   PS_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, NewCpuBackend(options.threads));
   LoadOptions load;
   load.weights = weights;
   load.state_format = state;
   load.max_step_tokens = options.max_step_tokens;
   PS_ASSIGN_OR_RETURN(const std::unique_ptr<PolysketchModel> model,
-                      PolysketchModel::Load(options.model, backend.get(), load));
+                      PolysketchModel::Load(folder, backend.get(), load));
   for (const int32_t token : tokens) {
     if (token >= model->vocab_size()) {
       return InvalidArgument("--drift: expected tokens below ", model->vocab_size(), ", found ",
@@ -79,12 +80,15 @@ Result<std::vector<double>> ScoreWith(const BenchOptions& options, DataType weig
 Status RunDrift(const BenchOptions& options, const std::string& file, int64_t tokens,
                 const std::function<void(const DriftRow&)>& on_row) {
   PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadTokens(file, tokens));
-  PS_ASSIGN_OR_RETURN(const std::vector<double> exact,
-                      ScoreWith(options, DataType::kF32, StateFormat::kF32, ids));
+  PS_ASSIGN_OR_RETURN(
+      const std::vector<double> exact,
+      ScoreWith(options, options.baseline.empty() ? options.model : options.baseline,
+                DataType::kF32, StateFormat::kF32, ids));
   const double expected = Perplexity(exact);
   for (const DataType format : options.formats) {
     for (const StateFormat state : {StateFormat::kF32, StateFormat::kBf16, StateFormat::kQ8}) {
-      PS_ASSIGN_OR_RETURN(const std::vector<double> scores, ScoreWith(options, format, state, ids));
+      PS_ASSIGN_OR_RETURN(const std::vector<double> scores,
+                          ScoreWith(options, options.model, format, state, ids));
       DriftRow row;
       row.weights = DataTypeName(format);
       row.state = StateFormatName(state);

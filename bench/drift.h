@@ -20,8 +20,8 @@ struct DriftRow {
 };
 
 // Scores the first `tokens` tokens (uint16, little-endian) of `file` as one sequence with float32
-// weights and state, then with every format of the options in both state formats. Calls on_row for
-// each row as it is finished.
+// weights and state of the baseline, then with every weight format of the options in every state
+// format. Calls on_row for each row as it is finished.
 Status RunDrift(const BenchOptions& options, const std::string& file, int64_t tokens,
                 const std::function<void(const DriftRow&)>& on_row);
 

@@ -80,6 +80,10 @@ void AddOptions(CLI::App* app, CommandLine* line) {
                   "In place of speed: the perplexity of a text (16-bit token ids) under each\n"
                   "weight and state format and under f32.")
       ->type_name("FILE");
+  app->add_option("--drift-baseline", o.baseline,
+                  "Model folder whose f32 is compared with, for a --model that is quantised.\n"
+                  "Default: --model.")
+      ->type_name("DIR");
   AddNumber(app, "--drift-tokens", "Tokens of the text.", kMaxTokens, &line->drift_tokens);
   app->add_flag("--profile", o.profile, "Measures every op as well, and its share of its limit.");
   app->add_flag("--json", line->json, "Prints one JSON object on stdout.");

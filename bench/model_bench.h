@@ -16,7 +16,8 @@
 namespace polysketch::bench {
 
 struct BenchOptions {
-  std::string model;           // folder
+  std::string model;     // folder
+  std::string baseline;  // of --drift: the folder whose float32 is compared with; empty: model
   std::string device = "cpu";  // cpu | cuda | reference
   // Limits of a cuda device, measured elsewhere. 0: unknown, shares are 0.
   double device_bandwidth = 0;  // bytes a second

@@ -13,4 +13,5 @@ setup(
     version=version,
     packages=["polysketch_training", "polysketch_tools"],
     package_dir={"polysketch_training": "src/polysketch_training", "polysketch_tools": "../tools/polysketch_tools"},
+    package_data={"polysketch_tools": ["calibration.txt"]},
 )

@@ -37,8 +37,8 @@ class ModelWeights::Loader {
         config_(config),
         backend_(backend),
         type_(type),
-        // Matrices for which 4 bits cost most accuracy keep 8: the embedding, the sketch networks
-        // and the MLP's up projections, whose halves are multiplied (docs/results.md, "Drift").
+        // The embedding, for which 4 bits cost most accuracy, and the sketch networks, which are
+        // small, keep 8 bits (docs/results.md, "What a format costs in quality").
         fine_type_(type == DataType::kQ4 ? DataType::kQ8 : type),
         weights_(weights) {}
 
@@ -68,7 +68,7 @@ class ModelWeights::Loader {
     PS_ASSIGN_OR_RETURN(layer->qkv, Dense(prefix + "attn.qkv.weight", D, 3 * D));
     PS_ASSIGN_OR_RETURN(layer->out, Dense(prefix + "attn.out.weight", D, D));
     PS_ASSIGN_OR_RETURN(layer->mlp_norm, Norm(prefix + "mlp_norm", D));
-    PS_ASSIGN_OR_RETURN(layer->up, Dense(prefix + "mlp.up.weight", D, 2 * h, fine_type_));
+    PS_ASSIGN_OR_RETURN(layer->up, Dense(prefix + "mlp.up.weight", D, 2 * h));
     PS_ASSIGN_OR_RETURN(layer->down, Dense(prefix + "mlp.down.weight", h, D));
     if (config_.has_qk_norm()) {
       PS_ASSIGN_OR_RETURN(layer->qk_norm, Norm(prefix + "attn.qk_norm", d));
@@ -201,7 +201,7 @@ class ModelWeights::Loader {
   const ModelConfig& config_;
   Backend* backend_;
   const std::optional<DataType> type_;  // of the other dense matrices
-  // Of the embedding, the sketch networks and the MLPs' up projections.
+  // Of the embedding and the sketch networks.
   const std::optional<DataType> fine_type_;
   ModelWeights* weights_;
 };

@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from polysketch_tools import checkpoints, errors, flax_names, jax_random, model_folder
+from polysketch_tools import calibration, checkpoints, errors, flax_names, jax_random, model_folder
 from polysketch_tools.errors import ToolError
 from polysketch_tools.model_config import (
     ATTENTION_KINDS,
@@ -113,10 +113,15 @@ def convert(
     add_bos: bool | None = None,
     overwrite: bool = False,
     shard_bytes: int = model_folder.DEFAULT_SHARD_BYTES,
+    calibration_text: pathlib.Path | None = None,
 ) -> None:
+    """calibration_text: the text that 4-bit matrices are calibrated with, which needs a tokenizer; None: plain rounding."""
     config, key = read_transformer_config(config_path)
     if tokenizer is not None:
         apply_tokenizer(config, tokenizer, add_bos)
+    tokens = None
+    if calibration_text is not None:
+        tokens = calibration.read_sequences(config, tokenizer, calibration_text)
     parameters = checkpoints.open_checkpoint(checkpoint, step)
     shapes = tensor_shapes(config)
     parameters.check(
@@ -143,7 +148,23 @@ def convert(
         shard_bytes=shard_bytes,
         tokenizer=tokenizer,
         overwrite=overwrite,
+        tokens=tokens,
     )
+
+
+def _calibration_text(args: argparse.Namespace, parser: argparse.ArgumentParser):
+    """Returns the file of --calibration, or None for plain rounding."""
+    if args.dtype != "q4":
+        if args.calibration is not None:
+            parser.error("--calibration needs --dtype q4")
+        return None
+    if args.calibration == "none":
+        return None
+    if args.tokenizer is None:
+        parser.error("--dtype q4 needs --tokenizer for its calibration, or --calibration none")
+    if args.calibration in (None, "default"):
+        return calibration.DEFAULT_TEXT
+    return pathlib.Path(args.calibration)
 
 
 def main(argv: list[str]) -> None:
@@ -177,6 +198,12 @@ def main(argv: list[str]) -> None:
         help="storage of the tensors (default f32; q8 and q4: docs/model-format.md)",
     )
     parser.add_argument(
+        "--calibration",
+        metavar="TEXT",
+        help="UTF-8 text whose activations q4 is rounded for, `default` (passages of novels) or `none` (plain rounding)"
+        " (default: default)",
+    )
+    parser.add_argument(
         "--add-bos",
         action=argparse.BooleanOptionalAction,
         help="whether text prompts begin with BOS (default: if the tokenizer has one)",
@@ -201,6 +228,7 @@ def main(argv: list[str]) -> None:
         add_bos=args.add_bos,
         overwrite=args.overwrite,
         shard_bytes=args.max_shard_bytes,
+        calibration_text=_calibration_text(args, parser),
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from polysketch_tools import hugging_face, quantize, safetensors
+from polysketch_tools import calibration, hugging_face, quantize, safetensors
 from polysketch_tools.errors import ToolError
 from polysketch_tools.model_config import ModelConfig, tensor_shapes
 from polysketch_tools.progress import Progress
@@ -66,10 +66,16 @@ def write_model(
     shard_bytes: int,
     tokenizer: pathlib.Path | None,
     overwrite: bool,
+    tokens: np.ndarray | None = None,
 ) -> None:
-    """Writes config, tensors and tokenizer to the folder `out`. values(name, shape) yields a tensor in row-major chunks."""
+    """Writes config, tensors and tokenizer to the folder `out`. values(name, shape) yields a tensor in row-major chunks.
+
+    tokens [sequences, n]: what 4-bit matrices are calibrated with; None: they are rounded by themselves.
+    """
     with atomic_folder(out, overwrite) as folder:
-        _write_tensors(folder, config, dtype, values, shard_bytes, f"writing {out}")
+        forms = _forms(config, dtype)
+        rounded = {} if tokens is None else _calibrate(config, forms, values, tokens)
+        _write_tensors(folder, config, forms, values, rounded, shard_bytes, f"writing {out}")
         (folder / "config.json").write_text(config.to_json())
         if tokenizer is not None:
             shutil.copyfile(tokenizer, folder / "tokenizer.model")
@@ -88,11 +94,36 @@ def write_checksums(folder: pathlib.Path) -> None:
     (folder / "SHA256SUMS").write_text("".join(lines))
 
 
-def _write_tensors(
-    folder: pathlib.Path, config: ModelConfig, dtype: str, values, shard_bytes: int, what: str
-) -> None:
+def _forms(config: ModelConfig, dtype: str) -> dict[str, str]:
+    """Returns the format of each tensor in a folder of `dtype`."""
     shapes = tensor_shapes(config)
-    forms = {name: quantize.storage(dtype, name, shape) for name, shape in shapes.items()}
+    return {name: quantize.storage(dtype, name, shape) for name, shape in shapes.items()}
+
+
+def _calibrate(
+    config: ModelConfig, forms: dict[str, str], values, tokens: np.ndarray
+) -> calibration.Quantized:
+    shapes = tensor_shapes(config)
+
+    def tensor(name: str) -> np.ndarray:
+        whole = np.concatenate(list(values(name, shapes[name]))).reshape(shapes[name])
+        _check_representable(name, whole, np.dtype(np.float32))
+        return whole.astype(np.float32, copy=False)
+
+    return calibration.calibrate(config, forms, tensor, tokens)
+
+
+def _write_tensors(
+    folder: pathlib.Path,
+    config: ModelConfig,
+    forms: dict[str, str],
+    values,
+    rounded: calibration.Quantized,
+    shard_bytes: int,
+    what: str,
+) -> None:
+    """rounded: integers and scales of matrices that are rounded already."""
+    shapes = tensor_shapes(config)
     stored = {
         name: {
             part: (safetensors.DTYPES[kind], part_shape)
@@ -119,7 +150,11 @@ def _write_tensors(
         parts = {part: entry for name in tensors for part, entry in stored[name].items()}
         writer = safetensors.Writer(folder / file_name, parts)
         for name in tensors:
-            for part, chunk in _stored_chunks(name, shapes[name], forms[name], values):
+            if name in rounded:
+                chunks = zip((name, name + ".scale"), rounded[name])
+            else:
+                chunks = _stored_chunks(name, shapes[name], forms[name], values)
+            for part, chunk in chunks:
                 progress.add(writer.write(part, chunk))
         writer.close()
     if len(shards) > 1:

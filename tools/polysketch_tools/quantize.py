@@ -6,7 +6,7 @@ import numpy as np
 GROUP = 32  # rows that share a scale in q4
 _LEAST_Q4 = 32 * 1024  # minimum elements of a matrix in 4 bits (engine/model/weights.cc)
 _TINY = np.float32(1e-35)
-_CANDIDATES = (8.0, 7.0, 7.5, 8.5, 9.0, 9.5, 10.0, 10.5, 11.0, 12.0)
+CANDIDATES = (8.0, 7.0, 7.5, 8.5, 9.0, 9.5, 10.0, 10.5, 11.0, 12.0)
 
 
 def storage(dtype: str, name: str, shape: tuple[int, ...]) -> str:
@@ -17,7 +17,9 @@ def storage(dtype: str, name: str, shape: tuple[int, ...]) -> str:
         return dtype
     if len(shape) != 2 or not name.endswith(".weight"):
         return "F32"  # vectors and random matrices
-    four = name.endswith((".attn.qkv.weight", ".attn.out.weight", ".mlp.down.weight"))
+    four = name.endswith(
+        (".attn.qkv.weight", ".attn.out.weight", ".mlp.up.weight", ".mlp.down.weight")
+    )
     large = shape[0] * shape[1] >= _LEAST_Q4
     return "Q4" if dtype == "Q4" and four and large else "Q8"
 
@@ -71,20 +73,44 @@ def _q4(w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     zero = np.abs(largest) < _TINY
     least = np.full((groups, cols), np.inf)
     scales = np.zeros((groups, cols), ml_dtypes.bfloat16)
-    for c in _CANDIDATES:
+    for c in CANDIDATES:
         candidate = (-largest / np.float32(c)).astype(ml_dtypes.bfloat16)
         error = _squared_error(x, candidate)
         better = (error < least) & ~zero
         least[better] = error[better]
         scales[better] = candidate[better]
-    integers = _integers(x, scales)
     # Rows that are only padding hold 0 like the rest of a zero group.
+    return pack_q4(round_q4(x, scales)), scales
+
+
+def pack_q4(integers: np.ndarray) -> np.ndarray:
+    """Returns the bytes that store integers [groups, GROUP, out] in [-8, 7]."""
+    groups, _, cols = integers.shape
     nibbles = (integers + 8).astype(np.uint8)
     packed = nibbles[:, : GROUP // 2] | nibbles[:, GROUP // 2 :] << 4
-    return packed.reshape(groups * GROUP // 2, cols), scales
+    return packed.reshape(groups * GROUP // 2, cols)
 
 
-def _integers(x: np.ndarray, scales: np.ndarray) -> np.ndarray:
+def dequantize(form: str, integers: np.ndarray, scales: np.ndarray, rows: int) -> np.ndarray:
+    """Returns the matrix [rows, out] that the arrays of quantize stand for, as float32."""
+    scales = scales.astype(np.float32)
+    if form == "Q8":
+        return integers.astype(np.float32) * scales
+    groups, cols = scales.shape
+    pairs = integers.reshape(groups, GROUP // 2, cols)
+    nibbles = np.concatenate([pairs & 15, pairs >> 4], axis=1).astype(np.float32)
+    return ((nibbles - 8) * scales[:, None]).reshape(groups * GROUP, cols)[:rows]
+
+
+def round_activations(x: np.ndarray) -> np.ndarray:
+    """Returns rows as the server's products with quantised weights read them: 8-bit integers times a scale of the row."""
+    largest = np.abs(x).max(axis=1, keepdims=True)
+    largest[largest < _TINY] = 1
+    return np.rint(x * (np.float32(127) / largest)) * (largest / np.float32(127))
+
+
+def round_q4(x: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Returns the integers of groups x [groups, GROUP, out] under scales [groups, out]."""
     wide = scales.astype(np.float32)
     inverse = np.zeros_like(wide)
     np.divide(np.float32(1), wide, out=inverse, where=wide != 0)
@@ -93,7 +119,7 @@ def _integers(x: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 def _squared_error(x: np.ndarray, scales: np.ndarray) -> np.ndarray:
     wide = scales.astype(np.float64)[:, None]
-    off = x.astype(np.float64) - _integers(x, scales).astype(np.float64) * wide
+    off = x.astype(np.float64) - round_q4(x, scales).astype(np.float64) * wide
     error = np.zeros(scales.shape)
     for i in range(GROUP):  # added in order, as in the server
         error += off[:, i] * off[:, i]

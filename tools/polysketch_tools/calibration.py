@@ -1,0 +1,85 @@
+"""Calibration: rounds the q4 matrices of a model for the activations that a sample text causes."""
+
+import pathlib
+
+import numpy as np
+import sentencepiece
+
+from polysketch_tools import compensated_rounding, quantize
+from polysketch_tools.errors import ToolError
+from polysketch_tools.forward import Tensor, forward
+from polysketch_tools.model_config import ModelConfig, tensor_shapes
+from polysketch_tools.progress import Progress
+
+# 14 passages of novels that appeared before 1923.
+DEFAULT_TEXT = pathlib.Path(__file__).with_name("calibration.txt")
+
+_TOKENS = 32768  # of the text that are read
+_LONGEST = 2048  # tokens of a sequence
+_FEWEST = 1024  # tokens below which a text says too little
+_ROWS = 8192  # of inputs that are quantised at once
+
+Quantized = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def read_sequences(config: ModelConfig, tokenizer: pathlib.Path, text: pathlib.Path) -> np.ndarray:
+    """Returns the tokens of a UTF-8 text as sequences [count, n]."""
+    try:
+        content = text.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ToolError(f"{text}: expected UTF-8 text: {error}") from error
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer))
+    ids = np.array(processor.encode(content)[:_TOKENS], np.int64)
+    if len(ids) < _FEWEST:
+        raise ToolError(f"{text}: expected at least {_FEWEST} tokens, found {len(ids)}")
+    n = min(config.context_length, _LONGEST, len(ids))
+    return ids[: len(ids) // n * n].reshape(-1, n)
+
+
+def calibrate(
+    config: ModelConfig, forms: dict[str, str], tensor: Tensor, tokens: np.ndarray
+) -> Quantized:
+    """Returns integers and scales of the matrices whose form is Q4, as quantize.quantize does.
+
+    Layers follow one another: a matrix is rounded for the inputs that the rounded matrices before it produce, quantised to
+    8 bits as the server's products quantise them.
+    """
+    pass_ = _Pass(config, forms, tensor)
+    forward(config, tokens, tensor, pass_.product)
+    return pass_.rounded
+
+
+class _Pass:
+    def __init__(self, config: ModelConfig, forms: dict[str, str], tensor: Tensor):
+        self.rounded: Quantized = {}
+        self._forms, self._tensor = forms, tensor
+        shapes = tensor_shapes(config)
+        total = sum(4 * int(np.prod(shapes[name])) for name, form in forms.items() if form == "Q4")
+        self._progress = Progress("calibrating", total)
+
+    def product(self, name: str, x: np.ndarray) -> np.ndarray:
+        """Rounds the matrix for inputs x [rows, in] and returns their product with the rounded matrix."""
+        weights, form = self._tensor(name), self._forms[name]
+        if form == "Q4":
+            arrays = self.rounded[name] = compensated_rounding.round_q4(weights, _moments(x))
+            self._progress.add(4 * weights.size)
+        else:
+            arrays = quantize.quantize(form, name, weights)
+        matrix = quantize.dequantize(form, *arrays, len(weights))
+        out = np.empty((len(x), weights.shape[1]), np.float32)
+        for rows in _chunks(len(x)):
+            out[rows] = quantize.round_activations(x[rows]) @ matrix
+        return out
+
+
+def _moments(x: np.ndarray) -> np.ndarray:
+    """Returns X^T X of the inputs [rows, in] as the server quantises them."""
+    moments = np.zeros((x.shape[1], x.shape[1]))
+    for rows in _chunks(len(x)):
+        inputs = quantize.round_activations(x[rows])
+        moments += inputs.T @ inputs
+    return moments
+
+
+def _chunks(count: int) -> list[slice]:
+    return [slice(begin, begin + _ROWS) for begin in range(0, count, _ROWS)]
