@@ -8,8 +8,9 @@ import json
 import math
 import pathlib
 
-WIDTH, HEIGHT, MARGIN, GAP = 460, 320, 64, 40
-COLOURS = ("#1b6ca8", "#c8553d", "#588157", "#8e6c8a", "#b08900")
+from chart import COLOURS, GAP, HEIGHT, WIDTH, tokens
+
+MARGIN = 64
 STEPS = (1, 2, 5, 10)  # of the ticks, times a power of ten
 
 
@@ -83,13 +84,6 @@ def tick_step(span: float) -> float:
     """The smallest round step that gives at most eight ticks."""
     power = 10 ** math.floor(math.log10(span / 8))
     return next(step * power for step in STEPS if span / (step * power) <= 8)
-
-
-def tokens(count: int) -> str:
-    for unit, name in ((1 << 20, "M"), (1 << 10, "k")):
-        if count >= unit:
-            return f"{count // unit}{name}"
-    return str(count)
 
 
 def svg(files: list[pathlib.Path]) -> str:

@@ -131,6 +131,7 @@ class ModelBench {
     for (int i = 0; i < 4; ++i) step();
     BenchRow row = NewRow("decode", context, batch);
     row.tokens = steps * batch;
+    row.state_bytes = static_cast<int64_t>(start.bytes());
     row.step_bytes =
         static_cast<double>(model_->weight_bytes()) +
         batch * static_cast<double>(model_->decode_step_bytes() - model_->weight_bytes());
@@ -171,6 +172,7 @@ class ModelBench {
 
   BenchRow NewRow(const std::string& stage, int64_t context, int batch) const {
     return {.stage = stage,
+            .attention = std::string(AttentionKindName(model_->config().attention)),
             .context = context,
             .batch = batch,
             .weights = weights_,

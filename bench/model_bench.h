@@ -37,6 +37,7 @@ struct BenchOptions {
 
 struct BenchRow {
   std::string stage;
+  std::string attention;  // the kind, as config.json names it
   int64_t context = 0;
   int batch = 1;
   std::string weights;
@@ -47,6 +48,7 @@ struct BenchRow {
   int64_t tokens = 0;          // processed in `seconds`
   double gflop_per_s = 0;      // useful operations (bench/cost.h)
   double fma_share = 0;        // share of the float32 peak; of a device's 16-bit peak
+  int64_t state_bytes = 0;     // decode: memory of a sequence's state after `context` tokens
   double step_bytes = 0;       // decode: bytes that a step must read
   double gbyte_per_s = 0;      // decode: rate of step_bytes
   double bandwidth = 0;        // decode: GB/s that the machine reads from step_bytes of memory

@@ -95,7 +95,9 @@ nlohmann::json Report::ToJson(const BenchRow& row) const {
                          {"tokens", row.tokens},
                          {"gflop_per_s", row.gflop_per_s},
                          {"fma_share", row.fma_share}};
+  json["attention"] = row.attention;
   if (row.stage == "decode") {
+    json["state_bytes"] = row.state_bytes;
     json["step_bytes"] = row.step_bytes;
     json["gbyte_per_s"] = row.gbyte_per_s;
     json["read_bandwidth_gbyte_per_s"] = row.bandwidth;

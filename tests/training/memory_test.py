@@ -7,8 +7,8 @@ import torch
 
 import support
 
-from polysketch_tools.model_config import ATTENTION_KINDS
-from polysketch_training import block_attention
+from polysketch_tools.model_config import ATTENTION_KINDS, UNSERVED_KINDS
+from polysketch_training import block_attention, hyper_attention, hyper_rectangle
 
 
 TOKENS, SEGMENT = 512, 64
@@ -42,6 +42,15 @@ class MemoryTest(unittest.TestCase):
                     with mock.patch.multiple(block_attention, **sizes):
                         # Parameters do not grow, and the first segment reads no state: near two, not two.
                         self.assertLess(self.growth(kind), 2.1)
+
+    def test_unserved_kinds_are_linear(self):
+        with (
+            mock.patch.object(hyper_attention, "EXACT_TOKENS", 64),
+            mock.patch.multiple(hyper_rectangle, BLOCK=16, SAMPLES=16),
+        ):
+            for kind in UNSERVED_KINDS:
+                with self.subTest(kind):
+                    self.assertLess(self.growth(kind), 2.1)
 
     def test_quadratic_memory_is_found(self):
         """The measure can fail: one segment of all tokens keeps all pairs."""

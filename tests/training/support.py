@@ -37,6 +37,8 @@ def small_config(kind: str, **changes) -> ModelConfig:
         fields["near_power"] = 4
     if kind == "performer":
         fields["num_features"] = 20
+    if kind == "linformer":
+        fields["projected_rows"] = 4
     return ModelConfig(attention=kind, **fields | changes)
 
 

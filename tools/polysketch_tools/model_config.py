@@ -22,6 +22,8 @@ ATTENTION_KINDS = (
     "performer",
 )
 KV_KINDS = ("softmax", "polynomial")
+# Kinds that the training package has to compare with, and the server does not have: there is no model folder of them.
+UNSERVED_KINDS = ("linformer", "hyperattention")
 SKETCH_KINDS = ("gaussian", "srht")
 SKETCH_LEVELS = 2
 SKETCH_EXPANSION = 8
@@ -42,6 +44,7 @@ class ModelConfig:
     near_power: int | None = None
     sketch_size: int | None = None
     num_features: int | None = None
+    projected_rows: int | None = None  # linformer: rows that stand for a block
     sketch_kind: str | None = None
     add_bos: bool = False
     bos_id: int = -1
@@ -68,8 +71,25 @@ class ModelConfig:
     def is_random(self) -> bool:
         return str(self.attention).startswith("random_")
 
+    @property
+    def is_served(self) -> bool:
+        return self.attention not in UNSERVED_KINDS
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the past folds into a state of constant size."""
+        return self.is_served and self.attention not in KV_KINDS
+
+    def check_served(self) -> None:
+        """Raises ToolError for a kind without a model folder."""
+        if not self.is_served:
+            served = ", ".join(ATTENTION_KINDS)
+            raise ToolError(
+                f"{self.attention}: not served, so it has no model folder; expected one of {served}"
+            )
+
     def check(self) -> None:
-        """Raises ToolError for a config that the server would refuse."""
+        """Raises ToolError for a config that the server would refuse, except for its unserved kinds."""
 
         def expect(condition: bool, field: str, expected: str) -> None:
             if not condition:
@@ -83,15 +103,14 @@ class ModelConfig:
                 type(value) is int and low <= value <= high, field, f"an integer in [{low}, {high}]"
             )
 
-        expect(
-            self.attention in ATTENTION_KINDS, "attention", f"one of {', '.join(ATTENTION_KINDS)}"
-        )
+        kinds = ATTENTION_KINDS + UNSERVED_KINDS
+        expect(self.attention in kinds, "attention", f"one of {', '.join(kinds)}")
         expect_int("vocab_size", 2, 1 << 22)
         expect_int("emb_dim", 4, 65536)
         expect_int("num_heads", 1, 4096)
         expect_int("num_layers", 1, 1024)
         expect_int("context_length", 1, 1 << 30)
-        if self.is_mixed or self.grain_size is not None:
+        if self.is_mixed or self.attention == "linformer" or self.grain_size is not None:
             expect_int("grain_size", 1, 65536)
         expect(
             self.emb_dim % self.num_heads == 0 and self.head_dim % 2 == 0,
@@ -116,13 +135,15 @@ class ModelConfig:
             expect_int("near_power", 4, 4)
         if self.attention == "performer":
             expect_int("num_features", 1, 65536)
+        if self.attention == "linformer":
+            expect_int("projected_rows", 1, self.grain_size)
         for field in ("bos_id", "eos_id"):
             expect_int(field, -1, self.vocab_size - 1)
         expect(type(self.add_bos) is bool, "add_bos", "true or false")
         expect(self.bos_id >= 0 or not self.add_bos, "add_bos", "a bos_id beside it")
         expect(type(self.decay_gate) is bool, "decay_gate", "true or false")
-        kv = self.attention in KV_KINDS
-        expect(not (kv and self.decay_gate), "decay_gate", f"false for attention {self.attention}")
+        gated = self.is_recurrent or not self.decay_gate
+        expect(gated, "decay_gate", f"false for attention {self.attention}")
 
     def to_json(self) -> str:
         version = GATE_VERSION if self.decay_gate else FORMAT_VERSION
@@ -146,6 +167,8 @@ def used_fields(attention: str) -> set[str]:
         used |= {"grain_size", "near_power"}
     if attention == "performer":
         used |= {"num_features"}
+    if attention == "linformer":
+        used |= {"grain_size", "projected_rows"}
     return used
 
 
@@ -207,7 +230,9 @@ def read_model_config(path: pathlib.Path) -> ModelConfig:
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Returns name and shape of every tensor of the model, in the order in which they are written."""
+    """Returns name and shape of every tensor of the model, in the order in which they are written. ToolError: there is no
+    model folder of this kind."""
+    config.check_served()
     return dict(_tensors(config))
 
 

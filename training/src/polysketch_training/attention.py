@@ -1,4 +1,4 @@
-"""The attention of a layer, of every kind that the server serves."""
+"""The attention of a layer, of every kind: those that the server serves, and linformer and hyperattention."""
 
 import dataclasses
 
@@ -9,9 +9,11 @@ from torch.nn import functional
 
 from polysketch_tools import sketches
 from polysketch_tools.model_config import KV_KINDS, ModelConfig
-from polysketch_training import angles, cuda_attention, layers
+from polysketch_training import angles, cuda_attention, hyper_rectangle, layers
 from polysketch_training.block_attention import Rows, Weights, block_attention
 from polysketch_training.cache_attention import cache_attention
+from polysketch_training.hyper_attention import hyper_attention
+from polysketch_training.linformer_attention import linformer_attention
 from polysketch_training.state import FoldedState
 
 LIBRARY_KINDS = ("polynomial", "random_sketch", "learned_sketch", "learned_sketch_mixed", "random_sketch_mixed")
@@ -50,6 +52,12 @@ class Attention(nn.Module):
         if config.attention == "performer":
             omega = sketches.draw_performer_features(generator, (config.num_features, d))
             self.register_buffer("omega", torch.from_numpy(omega))
+        if config.attention == "linformer":
+            self.project_k = layers.matrix(config.grain_size, config.projected_rows)
+            self.project_v = layers.matrix(config.grain_size, config.projected_rows)
+        if config.attention == "hyperattention":
+            directions = generator.standard_normal((d, hyper_rectangle.HASH_BITS), np.float32)
+            self.register_buffer("directions", torch.from_numpy(directions))
         if config.decay_gate:
             self.gate = nn.Linear(config.emb_dim, config.num_heads)
             nn.init.zeros_(self.gate.weight)
@@ -72,6 +80,8 @@ class Attention(nn.Module):
             if state is not None or want_state or places.buffered:
                 return self._library_chunk(q, k, v, places.buffered, state, want_state)
             return self._library(q, k, v), None
+        if not self.config.is_served:
+            return self._unserved(q, k, v, state is not None or want_state), None
         if self.config.attention in KV_KINDS:
             power = None
             if self.config.attention == "polynomial":
@@ -79,6 +89,13 @@ class Attention(nn.Module):
             return cache_attention(q, k, v, power=power, state=state, want_state=want_state)
         rows = self._rows(q, k, v, log_decay)
         return block_attention(rows, self.weights(), state, buffered=places.buffered, want_state=want_state)
+
+    def _unserved(self, q, k, v, stateful: bool):
+        if stateful:
+            raise ValueError(f"{self.config.attention}: expected whole sequences, found a chunk with a state")
+        if self.config.attention == "linformer":
+            return linformer_attention(q, k, v, self.project_k.weight, self.project_v.weight)
+        return hyper_attention(q, k, v, self.directions)
 
     def weights(self) -> Weights:
         """Returns how this recurrent kind makes weights of rows."""

@@ -32,7 +32,9 @@ def export_model(
     sketch_seed: int | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes a model folder of the server (docs/model-format.md), or ckpt.msgpack with the authors' config.json."""
+    """Writes a model folder of the server (docs/model-format.md), or ckpt.msgpack with the authors' config.json. ToolError: the
+    server does not have this kind."""
+    model.config.check_served()
     config, tensors = copy.copy(model.config), server_tensors(model)
     if tokenizer is not None:
         apply_tokenizer(config, tokenizer, None)

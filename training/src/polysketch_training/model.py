@@ -1,4 +1,5 @@
-"""PolySketchFormer as a torch module, for every attention kind that the server serves (docs/attention.md)."""
+"""PolySketchFormer as a torch module, for every attention kind that the server serves (docs/attention.md), and for two that it
+does not (docs/training.md)."""
 
 import dataclasses
 
@@ -8,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from polysketch_tools.model_config import KV_KINDS, ModelConfig
+from polysketch_tools.model_config import ModelConfig
 from polysketch_training import angles, layers
 from polysketch_training.attention import Attention, Places, block_of
 from polysketch_training.state import ModelState
@@ -138,7 +139,7 @@ class PolysketchModel(nn.Module):
         if starts is not None:
             count = count + starts[:, None]
             within = starts % block_of(self.config)
-            if self.config.attention not in KV_KINDS:
+            if self.config.is_recurrent:
                 buffered = int(within[0])
                 if not bool((within == buffered).all()):
                     raise ValueError("positions: expected the same position within the block in all rows")

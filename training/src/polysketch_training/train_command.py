@@ -137,6 +137,9 @@ def _summary(model: PolysketchModel, settings: Settings, trainer: Trainer) -> st
 
 
 def _finish(model: PolysketchModel, settings: Settings, folder: RunFolder) -> None:
+    if not settings.config.is_served:
+        print(f"{settings.config.attention} is not served: no model folder is written", file=sys.stderr, flush=True)
+        return
     export_model(model, folder.model, tokenizer=folder.tokenizer, overwrite=True)
     print(f"{folder.model}: polysketch-server --model {folder.model} serves it", file=sys.stderr)
 

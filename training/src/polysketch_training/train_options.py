@@ -6,7 +6,7 @@ import pathlib
 
 from polysketch_tools import errors
 from polysketch_tools.errors import ToolError
-from polysketch_tools.model_config import KV_KINDS, ModelConfig, read_model_config
+from polysketch_tools.model_config import ModelConfig, read_model_config
 from polysketch_training.attention import block_of
 from polysketch_training.presets import PRESETS, Preset, Recipe
 
@@ -58,7 +58,8 @@ def _add_data(group) -> None:
 def _add_model(group) -> None:
     group.add_argument("--preset", choices=sorted(PRESETS), default="demo", help="shape and recipe (default demo)")
     group.add_argument(
-        "--config", type=pathlib.Path, metavar="FILE", help="another shape or attention kind: config.json of a model folder"
+        "--config", type=pathlib.Path, metavar="FILE", help="another shape or attention kind: config.json of a model folder, or of a kind"
+        " without one (docs/training.md)"
     )
     group.add_argument(
         "--init", type=pathlib.Path, metavar="FOLDER", help="start from the weights of this model folder, of the same shape"
@@ -136,9 +137,9 @@ def preset_of(args: argparse.Namespace) -> Preset:
 
 
 def _check(config: ModelConfig, recipe: Recipe, args) -> None:
-    if config.attention in KV_KINDS and recipe.sequences == "streamed":
+    if not config.is_recurrent and recipe.sequences == "streamed":
         raise ToolError(f"--sequences streamed: expected a recurrent kind, found {config.attention}; use --sequences packed")
-    if config.attention in KV_KINDS and config.decay_gate:
+    if not config.is_recurrent and config.decay_gate:
         raise ToolError(f"--decay-gate: expected a recurrent kind, found {config.attention}")
     if args.sketch_seed is not None and not config.is_random:
         raise ToolError(f"--sketch-seed: expected random_sketch or random_sketch_mixed, found {config.attention}")
