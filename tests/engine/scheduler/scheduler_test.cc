@@ -363,7 +363,8 @@ TEST_F(SchedulerTest, StoringAStateHoldsNobodyUp) {
     first.Read();
     same.Read();
   }
-  EXPECT_EQ(copied, 3 * parts) << "both load the prefix of 8 tokens; the same prompt is stored once";
+  EXPECT_EQ(copied, 3 * parts)
+      << "both load the prefix of 8 tokens; the same prompt is stored once";
   talker.Read();
   EXPECT_EQ(std::ssize(talker.got.tokens), 1 + ticks);
   scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
