@@ -1,5 +1,5 @@
-"""HyperAttention (Han et al., 2023) in plain PyTorch, to compare with; the server does not have it. Memory grows linearly with the
-tokens, time as n log n beyond EXACT_TOKENS.
+"""HyperAttention (Han et al., 2023) in plain PyTorch, to compare with; the server does not have it. Memory grows linearly with
+the tokens, time as n log n beyond EXACT_TOKENS.
 
 It approximates causal softmax attention. A sequence is two causal halves and a rectangle, in which the queries of the second half
 meet the keys of the first; sequences up to EXACT_TOKENS are exact. In a rectangle (hyper_rectangle.py) a query meets a block of
