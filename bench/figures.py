@@ -65,15 +65,15 @@ def command(argv: list[str]) -> None:
         _draw(store, shapes, args.out)
 
 
-def _measure(store: Store, meter: Meter, limits: Limits, todo: list[Job]) -> None:
-    for number, job in enumerate(todo, 1):
+def _measure(store: Store, meter: Meter, limits: Limits, planned: list[Job]) -> None:
+    for number, job in enumerate(planned, 1):
         begin = time.monotonic()
         for point in _points(store, meter, limits, job):
             store.add(point)
         found = (store.find(job.shape.name, job.kind, measure, job.context) for measure in job.measures)
         values = ", ".join(f"{point['measure']} {_value(point)}" for point in found)
         seconds = time.monotonic() - begin
-        print(f"[{number}/{len(todo)}] {job.shape.name} {job.kind} {job.context}: {values} ({seconds:.1f} s)", flush=True)
+        print(f"[{number}/{len(planned)}] {job.shape.name} {job.kind} {job.context}: {values} ({seconds:.1f} s)", flush=True)
 
 
 def _points(store: Store, meter: Meter, limits: Limits, job: Job) -> list[dict]:

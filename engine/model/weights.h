@@ -35,8 +35,8 @@ class ModelWeights {
  public:
   // Reads every tensor that the config requires. INVALID_ARGUMENT names one that is missing, has
   // another shape or is not required. `type`: the format of the dense matrices, the embedding and
-  // the sketch networks; as stored when unset. kQ4 applies to qkv, out, up and down where
-  // they are large enough to gain, and means kQ8 elsewhere. Random matrices (random sketches, omega) and
+  // the sketch networks; as stored when unset. kQ4 applies to qkv, out, up and down where they
+  // are large enough to gain, and means kQ8 elsewhere. Random matrices (random sketches, omega) and
   // decay gates stay float32: they are small, and rounding would change the estimator, or what
   // remains of a token after thousands of others.
   static Result<std::unique_ptr<ModelWeights>> Load(Checkpoint* checkpoint,

@@ -147,9 +147,9 @@ bool Scheduler::StartState(Waiting* waiting, SlotState* own) {
   own->bytes = waiting->will_fork() ? bytes / 2 : bytes;
   own->fork_bytes = bytes - own->bytes;
   if (waiting->source != nullptr) {
-    own->loader = std::make_unique<StateLoader>(waiting->source);
+    own->loader = std::make_unique<StateLoader>(waiting->source, own->state->parts());
   } else if (auto saved = waiting->sequence->Begin(); saved != nullptr) {
-    own->loader = std::make_unique<StateLoader>(std::move(saved));
+    own->loader = std::make_unique<StateLoader>(std::move(saved), own->state->parts());
   }
   return true;
 }
@@ -163,7 +163,7 @@ void Scheduler::Fork(Slot* slot, Clock::time_point now) {
     // The sequence itself goes on from a copy.
     std::swap(state, slot->own.state);
     source = std::make_shared<ForkSource>(&states_, std::move(state), bytes);
-    slot->own.loader = std::make_unique<StateLoader>(source);
+    slot->own.loader = std::make_unique<StateLoader>(source, slot->state().parts());
   } else {
     states_.Unreserve(bytes);
   }

@@ -4,7 +4,6 @@
 // Used by the engine thread only.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -14,15 +13,18 @@
 #include "base/thread_pool.h"
 #include "engine/scheduler/fork_source.h"
 #include "engine/snapshot/snapshot.h"
+#include "engine/snapshot/state_parts.h"
 
 namespace polysketch {
 
 class StateLoader {
  public:
-  // A state from outside, of a session or of the prefix cache.
-  explicit StateLoader(std::shared_ptr<const SavedState> saved) : saved_(std::move(saved)) {}
+  // Into a state of `parts` parts. A state from outside, of a session or of the prefix cache.
+  StateLoader(std::shared_ptr<const SavedState> saved, int parts)
+      : saved_(std::move(saved)), parts_(parts) {}
   // The state that the forks of a request share.
-  explicit StateLoader(std::shared_ptr<ForkSource> source) : source_(std::move(source)) {
+  StateLoader(std::shared_ptr<ForkSource> source, int parts)
+      : source_(std::move(source)), parts_(parts) {
     ++source_->readers;
   }
   ~StateLoader() {
@@ -36,27 +38,18 @@ class StateLoader {
   // Loads the next parts into `state`, one on each thread of `pool` (null: on this thread). The state
   // is of no use before done(), nor after an error: INVALID_ARGUMENT as SequenceState::Load.
   Status Continue(SequenceState* state, ThreadPool* pool) {
-    PS_CHECK(!done_);
-    if (saved_ != nullptr && next_ == 0) {
+    PS_CHECK(!done());
+    if (saved_ != nullptr && !parts_.started()) {
       PS_RETURN_IF_ERROR(state->CheckSavedSize(saved_->position, saved_->bytes.size()));
     }
-    const int count = std::min(pool == nullptr ? 1 : pool->threads(), state->parts() - next_);
-    std::vector<Status> statuses(static_cast<size_t>(count));
-    const auto load = [&](int64_t i, int /*thread*/) {
-      statuses[static_cast<size_t>(i)] = LoadPart(next_ + static_cast<int>(i), state);
-    };
-    if (pool == nullptr) {
-      load(0, 0);
-    } else {
-      pool->ParallelFor(count, load);
-    }
+    std::vector<Status> statuses(static_cast<size_t>(state->parts()));
+    parts_.RunNext(pool,
+                   [&](int part) { statuses[static_cast<size_t>(part)] = LoadPart(part, state); });
     for (Status& status : statuses) PS_RETURN_IF_ERROR(status);
-    next_ += count;
-    done_ = next_ == state->parts();
-    if (done_) state->EndParts(saved_ != nullptr ? saved_->position : source_->state->position());
+    if (done()) state->EndParts(saved_ != nullptr ? saved_->position : source_->state->position());
     return Status();
   }
-  bool done() const { return done_; }
+  bool done() const { return parts_.done(); }
 
  private:
   Status LoadPart(int part, SequenceState* state) const {
@@ -67,8 +60,7 @@ class StateLoader {
 
   const std::shared_ptr<const SavedState> saved_;  // null: source_
   const std::shared_ptr<ForkSource> source_;
-  int next_ = 0;
-  bool done_ = false;
+  StateParts parts_;
 };
 
 }  // namespace polysketch

@@ -2,12 +2,12 @@
 // milliseconds, or a hundred where its memory is touched for the first time.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 
 #include "base/check.h"
 #include "base/thread_pool.h"
 #include "engine/snapshot/snapshot.h"
+#include "engine/snapshot/state_parts.h"
 #include "kernels/backend.h"
 
 namespace polysketch {
@@ -24,26 +24,16 @@ class StateSaver {
   // Saves the next parts, one on each thread of `pool` (null: on this thread).
   void Continue(const SequenceState& state, ThreadPool* pool) {
     PS_CHECK(state.position() == saved_->position) << "the state has changed";
-    const int count = std::min(pool == nullptr ? 1 : pool->threads(), parts_ - next_);
-    const auto save = [&](int64_t i, int /*thread*/) {
-      state.SavePart(next_ + static_cast<int>(i), saved_->bytes);
-    };
-    if (pool == nullptr) {
-      save(0, 0);
-    } else {
-      pool->ParallelFor(count, save);
-    }
-    next_ += count;
+    parts_.RunNext(pool, [&](int part) { state.SavePart(part, saved_->bytes); });
   }
-  bool started() const { return next_ > 0; }
-  bool done() const { return next_ == parts_; }
+  bool started() const { return parts_.started(); }
+  bool done() const { return parts_.done(); }
   // Requires done().
   std::shared_ptr<const SavedState> Take() { return std::move(saved_); }
 
  private:
   std::shared_ptr<SavedState> saved_;
-  const int parts_;
-  int next_ = 0;
+  StateParts parts_;
 };
 
 }  // namespace polysketch

@@ -127,9 +127,7 @@ class CarriedStateTest(unittest.TestCase):
         """Causality: the loss of the first 40 tokens does not depend on the 41st."""
         for kind in ATTENTION_KINDS:
             model = support.small_model(kind)
-            tokens = support.tokens_for(model, 1, 80)
-            changed = tokens.clone()
-            changed[:, 40:] = (changed[:, 40:] + 1) % model.config.vocab_size
+            tokens, changed = support.rows_that_part(model, 80, 40)
             with torch.no_grad():
                 a, b = model(tokens).logits, model(changed).logits
             self.assertTrue(torch.equal(a[:, :40], b[:, :40]), kind)

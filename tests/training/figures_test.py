@@ -50,11 +50,11 @@ class QuickTest(FolderTest):
 
     def test_every_kind_and_again(self):
         lines = self.figures()
-        todo = list(figures_plan.jobs(QUICK, figures_plan.KINDS))
-        self.assertEqual(len(lines), len(todo))
+        planned = list(figures_plan.jobs(QUICK, figures_plan.KINDS))
+        self.assertEqual(len(lines), len(planned))
         data = self.data()
         found = {(p["shape"], p["attention"], p["measure"], p["context"]) for p in data["points"]}
-        self.assertEqual(found, {(j.shape.name, j.kind, measure, j.context) for j in todo for measure in j.measures})
+        self.assertEqual(found, {(j.shape.name, j.kind, measure, j.context) for j in planned for measure in j.measures})
         self.assertEqual(len(data["points"]), len(found))
         for point in data["points"]:
             self.assertEqual(point["status"], "measured")
@@ -64,7 +64,7 @@ class QuickTest(FolderTest):
         for name in ("speed-quick", "speed-quick-4-layers"):
             self.expect_drawn(name)
         again = self.figures()
-        self.assertEqual(len(again), len(todo))
+        self.assertEqual(len(again), len(planned))
         self.assertEqual(self.data()["points"], data["points"])
 
     def expect_states(self, points: list[dict]):

@@ -64,3 +64,11 @@ def small_model(kind: str, *, decay_gate: bool = False, dtype=torch.float64, **c
 def tokens_for(model: PolysketchModel, rows: int, count: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(5)
     return torch.randint(model.config.vocab_size, (rows, count), generator=generator)
+
+
+def rows_that_part(model: PolysketchModel, count: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two rows of `count` tokens that differ in every token from `first` on."""
+    tokens = tokens_for(model, 1, count)
+    changed = tokens.clone()
+    changed[:, first:] = (changed[:, first:] + 1) % model.config.vocab_size
+    return tokens, changed

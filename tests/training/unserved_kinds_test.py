@@ -107,9 +107,7 @@ class UnservedKindsTest(TrainTest):
     def test_no_output_depends_on_a_later_token(self):
         for kind in UNSERVED_KINDS:
             model = support.small_model(kind)
-            tokens = support.tokens_for(model, 1, 80)
-            changed = tokens.clone()
-            changed[:, 40:] = (changed[:, 40:] + 1) % model.config.vocab_size
+            tokens, changed = support.rows_that_part(model, 80, 40)
             logits = []
             with torch.no_grad():
                 for row in (tokens, changed):
