@@ -12,6 +12,7 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <mutex>
 
 namespace polysketch {
@@ -42,8 +43,8 @@ struct Accepted {
 
 class Accepting {
  public:
-  explicit Accepting(Listener* listener) {
-    listener->Start([this](int fd, const std::string& key) {
+  explicit Accepting(std::unique_ptr<Listener> listener) : listener_(std::move(listener)) {
+    listener_->Start([this](int fd, const std::string& key) {
       const std::lock_guard lock(mutex_);
       accepted_.push_back({fd, key});
       arrived_.notify_all();
@@ -62,6 +63,8 @@ class Accepting {
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<Accepted> accepted_;
+  // Last, so that its thread has ended before what the thread writes to is destroyed.
+  const std::unique_ptr<Listener> listener_;
 };
 
 struct Folder {
@@ -80,8 +83,8 @@ int Connect(const sockaddr* address, socklen_t size, int* error) {
 TEST(Listener, HandsConnectionsOn) {
   auto listener = Listener::Bind("127.0.0.1:0");
   ASSERT_TRUE(listener.ok());
-  Accepting accepting(listener->get());
   const std::string address = (*listener)->address();
+  Accepting accepting(*std::move(listener));
   sockaddr_in name{};
   name.sin_family = AF_INET;
   name.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
@@ -121,7 +124,7 @@ TEST(Listener, ListensOnAUnixSocketAndReplacesAStaleOne) {
     EXPECT_EQ(stat(path.c_str(), &info), 0);
     EXPECT_EQ(info.st_mode & 0777U, 0660U);
     EXPECT_EQ(Listener::Bind("unix:" + path).status().code(), Code::kUnavailable);
-    Accepting accepting(listener->get());
+    Accepting accepting(*std::move(listener));
     const int first = connect_client(&error);
     EXPECT_EQ(error, 0);
     const int second = connect_client(&error);
