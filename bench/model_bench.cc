@@ -154,8 +154,8 @@ class ModelBench {
     };
     const double block_bytes = row->step_bytes * static_cast<double>(steps);
     std::vector<double> seconds, shares, bandwidths{bandwidth()};
-    if (profile_ != nullptr) profile_->Restart();
     for (int block = 0; block < options_.decode_blocks; ++block) {
+      if (profile_ != nullptr) profile_->Restart();
       const Stopwatch watch;
       for (int64_t i = 0; i < steps; ++i) step();
       seconds.push_back(watch.Seconds());

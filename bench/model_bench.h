@@ -54,7 +54,7 @@ struct BenchRow {
   double bandwidth = 0;        // decode: GB/s that the machine reads from step_bytes of memory
   double bandwidth_1 = 0;      // as `bandwidth`, by one thread; 0 on a device
   double bandwidth_share = 0;  // median over blocks, each with the bandwidth before and after it
-  std::vector<OpTotals> ops = {};  // with `profile`: whole measurement, longest first
+  std::vector<OpTotals> ops = {};  // with `profile`: of the last repeat, longest first
 };
 
 // Runs every stage of every format; calls on_row for each row as it is finished.

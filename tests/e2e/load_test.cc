@@ -50,7 +50,7 @@ TEST(Load, ManyRequestsAtOnceEqualTheirSoloRuns) {
   together.reserve(count);
   for (int i = 0; i < count; ++i) {
     together.push_back(std::async(std::launch::async, [&, i] {
-      Client own(server.address());
+      Client own(server.address(), {.connect_first = true});
       return i % 4 == 3 ? own.CompleteUnary(Request(i, max_tokens))
                         : own.Complete(Request(i, max_tokens));
     }));

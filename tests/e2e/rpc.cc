@@ -2,8 +2,10 @@
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include "base/check.h"
@@ -205,7 +207,12 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address, const Channel
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1024);
   }
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  if (options.connect_first) {
+    const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(20);
+    EXPECT_TRUE(channel->WaitForConnected(deadline)) << address;
+  }
+  return channel;
 }
 
 // Appends the message's tokens to the completion.

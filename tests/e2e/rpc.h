@@ -73,6 +73,9 @@ struct Score {
 struct ChannelOptions {
   // HTTP/2 windows as small as they can be, so that a client that does not read is felt soon.
   bool small_windows = false;
+  // Connects before the first call, with the retries of gRPC. Of many threads that connect at once,
+  // gRPC 1.51 now and then fails one with "No such file or directory", and the call that waits.
+  bool connect_first = false;
 };
 
 // Thread-safe. Each has a connection of its own.
