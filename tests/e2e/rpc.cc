@@ -207,7 +207,8 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address, const Channel
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1024);
   }
-  auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  const auto channel =
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
   if (options.connect_first) {
     const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(20);
     EXPECT_TRUE(channel->WaitForConnected(deadline)) << address;

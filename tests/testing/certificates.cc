@@ -1,5 +1,6 @@
 #include "tests/testing/certificates.h"
 
+#include <openssl/crypto.h>
 #include <openssl/ec.h>
 #include <openssl/pem.h>
 #include <openssl/rand.h>
@@ -14,6 +15,12 @@
 
 namespace polysketch::testing {
 namespace {
+
+// Before any other use of OpenSSL. OpenSSL frees the error queue of a thread when the thread ends, but
+// after its own handler of exit it no longer does, and gRPC has threads that end later: LeakSanitizer
+// would report them.
+[[maybe_unused]] const int kOpensslWithoutExitHandler =
+    OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
 
 using File = std::unique_ptr<FILE, int (*)(FILE*)>;
 using Certificate = std::unique_ptr<X509, void (*)(X509*)>;
