@@ -45,8 +45,8 @@ function(polysketch_kernel_target target)
   polysketch_share_precompiled(${target} polysketch_kernel_headers)
 endfunction()
 
-# polysketch_precompiled_tests(NAME [GRPC] [DRIVER]) makes the executable NAME, which owns the headers of tests. DRIVER: of
-# polysketch_driver.
+# polysketch_precompiled_tests(NAME [GRPC] [NOT_SANITIZED]) makes the executable NAME, which owns the headers of tests.
+# NOT_SANITIZED: of those of polysketch_not_sanitized.
 function(polysketch_precompiled_tests name)
   set(source "${CMAKE_BINARY_DIR}/generated/${name}.cc")
   file(GENERATE OUTPUT "${source}" CONTENT "int main() { return 0; }\n")
@@ -57,8 +57,8 @@ function(polysketch_precompiled_tests name)
   endif()
   target_link_libraries(${name} PRIVATE GTest::gtest)
   polysketch_quick_to_compile(${name})
-  if("DRIVER" IN_LIST ARGN)
-    polysketch_driver(${name})
+  if("NOT_SANITIZED" IN_LIST ARGN)
+    polysketch_not_sanitized(${name})
   endif()
   polysketch_precompile(${name} ${POLYSKETCH_STD_HEADERS} ${POLYSKETCH_TEST_HEADERS} ${headers})
 endfunction()

@@ -67,20 +67,17 @@ function(polysketch_quick_to_compile target)
   endif()
 endfunction()
 
-# Programs that drive the real binaries: what they start is sanitized, they are not.
-function(polysketch_driver target)
+# Programs that drive the real binaries, and oracles of arithmetic, which are most of the time of their tests: what they test is
+# sanitized, they are not.
+function(polysketch_not_sanitized target)
   if(POLYSKETCH_SANITIZE)
     target_compile_options(${target} PRIVATE -fno-sanitize=all)
-  endif()
-  if(POLYSKETCH_SANITIZE MATCHES "address")
-    target_compile_options(${target} PRIVATE -D__SANITIZE_ADDRESS__)  # the tests still know
-  endif()
-endfunction()
-
-# Oracles in tests of arithmetic run on one thread, and take most of the time: ThreadSanitizer watches what they test.
-function(polysketch_watch_only_what_is_tested target)
-  if(POLYSKETCH_SANITIZE MATCHES "thread")
-    target_compile_options(${target} PRIVATE -fno-sanitize=thread -D__SANITIZE_THREAD__)  # the tests still know
+    # The tests still know.
+    if(POLYSKETCH_SANITIZE MATCHES "address")
+      target_compile_options(${target} PRIVATE -D__SANITIZE_ADDRESS__)
+    elseif(POLYSKETCH_SANITIZE MATCHES "thread")
+      target_compile_options(${target} PRIVATE -D__SANITIZE_THREAD__)
+    endif()
   endif()
 endfunction()
 
@@ -89,12 +86,12 @@ function(polysketch_test name)
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE ${arg_LIBS} GTest::gtest GTest::gtest_main Threads::Threads)
   polysketch_quick_to_compile(${name})
-  if(arg_LABELS MATCHES "kernels|model")
-    polysketch_watch_only_what_is_tested(${name})
-  endif()
   if(POLYSKETCH_SANITIZE AND arg_LABELS MATCHES "e2e")
-    polysketch_driver(${name})
+    polysketch_not_sanitized(${name})
     polysketch_share_precompiled(${name} polysketch_driver_headers)
+  elseif(POLYSKETCH_SANITIZE AND arg_LABELS MATCHES "kernels|model")
+    polysketch_not_sanitized(${name})
+    polysketch_share_precompiled(${name} polysketch_oracle_headers)
   elseif(arg_LIBS MATCHES "polysketch_(server_lib|e2e|client_rpc)")
     polysketch_share_precompiled(${name} polysketch_grpc_test_headers)
   else()
