@@ -46,7 +46,7 @@ function(polysketch_kernel_target target)
 endfunction()
 
 # polysketch_precompiled_tests(NAME [GRPC] [NOT_SANITIZED]) makes the executable NAME, which owns the headers of tests.
-# NOT_SANITIZED: of those of polysketch_not_sanitized.
+# NOT_SANITIZED: of tests that polysketch_not_sanitized has.
 function(polysketch_precompiled_tests name)
   set(source "${CMAKE_BINARY_DIR}/generated/${name}.cc")
   file(GENERATE OUTPUT "${source}" CONTENT "int main() { return 0; }\n")

@@ -25,7 +25,7 @@ namespace {
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 // Time after --drain-timeout for last messages, and to free what the process holds.
-constexpr std::chrono::milliseconds kDrainGrace{1800};
+constexpr std::chrono::milliseconds kDrainGrace{1700};
 
 // Lets the kernel have the memory of large messages back when they are freed. By default the
 // allocator raises its threshold with the first of them, and then keeps later ones; and it has eight

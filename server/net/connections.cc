@@ -2,9 +2,9 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <random>
 
 #include "base/log_limit.h"
 #include "base/logging.h"
@@ -13,7 +13,8 @@ namespace polysketch {
 namespace {
 
 constexpr double kBurstSeconds = 10;
-constexpr std::string_view kPeerName = "polysketch/";  // and the process, the id, the key
+constexpr std::string_view kPeerName =
+    "polysketch/";  // and a number of the process, the id, the key
 constexpr int64_t kMaxClosing = 64;
 
 void EraseAll(std::string* text, std::string_view part) {
@@ -50,7 +51,10 @@ std::string ConnectionKey(std::string_view grpc_peer) {
 }
 
 std::string PeerName(uint64_t id, const std::string& key) {
-  return StrCat(kPeerName, getpid(), "/", id, "/", key);
+  // Names belong to the network namespace. The processes of several containers in it may have the same id, and a name that can
+  // be guessed can be taken.
+  static const uint32_t process = std::random_device()();
+  return StrCat(kPeerName, process, "/", id, "/", key);
 }
 
 std::string ClientPeer(std::string_view grpc_peer) {

@@ -83,12 +83,16 @@ void RelayedConnection::Start() {
   const size_t length = std::min(text.size(), sizeof(name.sun_path) - 1);
   std::memcpy(name.sun_path + 1, text.data(), length);  // an abstract name: it begins with a zero
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
-  PS_CHECK(bind(ends[0], reinterpret_cast<const sockaddr*>(&name), size) == 0)
-      << std::strerror(errno);
   server_fd_ = ends[0];
   server_interest_ = EPOLLIN;
   epoll_event event{.events = server_interest_, .data = {.u64 = Data(false)}};
-  PS_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, server_fd_, &event) == 0) << std::strerror(errno);
+  // Another process of the machine may hold the name, and the kernel's memory for epoll may be used up.
+  if (bind(server_fd_, reinterpret_cast<const sockaddr*>(&name), size) != 0 ||
+      epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, server_fd_, &event) != 0) {
+    const Status status = Unavailable("no socket: ", std::strerror(errno));
+    close(ends[1]);
+    return Close(status);
+  }
   server_watched_ = true;
   (*serve_)(ends[1]);
 }

@@ -62,12 +62,12 @@ def running_completions(around):
         around.connect().call("Complete").send(messages.complete_request("It was", 100000), end=True)
 
 
-def hung_redis(around):
+def hung_redis(around, flags=None, **options):
     redis = Redis(around.folder)
     around.at_end(redis.stop)
     proxy = RedisProxy(redis.port)
     around.at_end(proxy.stop)
-    around.start({"state-store": f"redis://127.0.0.1:{proxy.port}"})
+    around.start({"state-store": f"redis://127.0.0.1:{proxy.port}", **(flags or {})}, **options)
     client = around.connect()
     _, session, _ = client.unary("CreateSession", messages.field(1, 1))
     proxy.mode = "hang"
@@ -112,14 +112,18 @@ def queued_tokenize(around):
             client.call("Tokenize").send(request, end=True)
 
 
-def stalled_log_reader(around):
+def stalled_log_reader(around, start=Surrounding.start):
     reader, writer = os.pipe()
     around.at_end(lambda: os.close(reader))
-    around.start({"log-level": "debug"}, stderr=writer)
+    start(around, {"log-level": "debug"}, stderr=writer)
     os.close(writer)
     client = around.connect()
     for _ in range(1500):
         client.unary("Tokenize", messages.field(1, "It was"), timeout=10)
+
+
+def hung_redis_and_stalled_log_reader(around):
+    stalled_log_reader(around, start=hung_redis)
 
 
 def stalled_readers(around):
@@ -163,8 +167,8 @@ def large_prompts(around):
         around.connect().call("CompleteUnary").send(request, end=True)
 
 
-KINDS = (nothing, running_completions, hung_redis, slow_disk, fifo_in_the_store, queued_tokenize, stalled_log_reader, stalled_readers,
-         silent_streams, slow_connections, large_prompts)
+KINDS = (nothing, running_completions, hung_redis, slow_disk, fifo_in_the_store, queued_tokenize, stalled_log_reader,
+         hung_redis_and_stalled_log_reader, stalled_readers, silent_streams, slow_connections, large_prompts)
 
 
 def drain(kind):

@@ -8,9 +8,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <string>
+#include <string_view>
 
 namespace polysketch {
 namespace {
@@ -310,6 +313,24 @@ TEST_F(RelayTest, OneClientsHalfMessagesMakeRoomForAnothers) {
   first.join();
   second.join();
   EXPECT_EQ(memory_.stats().bytes[0], 0);
+}
+
+// Names of sockets belong to the network namespace, which others share.
+TEST_F(RelayTest, AConnectionWhoseNameIsTakenIsClosed) {
+  const std::string key = "127.0.0.1:4711";
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  const std::string text = PeerName(/*id=*/1, key);
+  std::copy(text.begin(), text.end(), name.sun_path + 1);
+  const int taken = socket(AF_UNIX, SOCK_STREAM, 0);
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  ASSERT_EQ(bind(taken, reinterpret_cast<const sockaddr*>(&name), size), 0);
+
+  Send(Connect(key), kStart);
+  EXPECT_TRUE(AllClosed());
+  close(taken);
+  Send(Connect(key), kStart);
+  EXPECT_GE(Served(), 0);
 }
 
 }  // namespace
