@@ -156,8 +156,22 @@ void HttpConnection::OnBody(error_code error) {
   if (!stream_.socket().is_open()) return;
   if (error && RefuseBadInput(error)) return;
   if (error) return Close();
+  if (DripsBody()) {
+    return Refuse(408,
+                  StrCat("the body: expected at least ", loop_->limits.least_body_bytes_per_second,
+                         " bytes a second, found fewer"));
+  }
   const Status held = body_memory_.HoldOnly(kHeldPerByte * std::ssize(parser_->get().body()));
   held.ok() ? ReadBody() : RefuseRequest(held);
+}
+
+bool HttpConnection::DripsBody() const {
+  const HttpLimits& limits = loop_->limits;
+  const std::chrono::duration<double> late =
+      std::chrono::steady_clock::now() - waits_since_ - limits.read_timeout;
+  const auto bytes = static_cast<double>(parser_->get().body().size());
+  return !parser_->is_done() &&
+         bytes < late.count() * static_cast<double>(limits.least_body_bytes_per_second);
 }
 
 bool HttpConnection::TakeHeader() {

@@ -49,6 +49,8 @@ class HttpConnection final : public ResponseWriter,
   bool TakeHeader();
   void ReadBody();
   void OnBody(boost::system::error_code error);
+  // Whether the body comes slower than HttpLimits allows.
+  bool DripsBody() const;
   void Handle();
   // Refuses what is not HTTP, or too large. Returns false for an error of the connection.
   bool RefuseBadInput(boost::system::error_code error);

@@ -19,6 +19,8 @@ struct HttpLimits {
   int64_t max_body_bytes = int64_t{4} << 20;  // larger bodies get 413
   // A connection that sends no complete header, or no byte of a body, for this time is closed.
   std::chrono::milliseconds read_timeout{10'000};
+  // A body that is not complete after read_timeout, and from then on slower than this, gets 408.
+  int64_t least_body_bytes_per_second = 4096;
   // A connection is closed if its client reads no byte of a response for this time.
   std::chrono::milliseconds write_timeout{30'000};
   std::chrono::milliseconds keep_alive{60'000};  // time between requests

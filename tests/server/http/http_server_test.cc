@@ -1,4 +1,4 @@
-// Connections of the HTTP server: which one gives way to a new one.
+// Connections of the HTTP server: which one gives way to a new one, and slow ones.
 #include "server/http/http_server.h"
 
 #include <arpa/inet.h>
@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -188,6 +189,29 @@ TEST_F(HttpServerTest, RunningRequestsStayAndProbesGetIn) {
   EXPECT_EQ(probe.Status(), 200);
   Release();
   for (const Socket& socket : running) EXPECT_EQ(socket.Status(), 200);
+}
+
+// The status of the response to a body of 1,000 bytes that comes in parts of `part` bytes.
+int StatusOfSlowBody(const std::string& address, size_t part) {
+  const Socket client(address);
+  client.Send("POST /now HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n");
+  std::atomic<bool> answered{false};
+  std::thread sender([&] {
+    for (size_t sent = 0; sent < 1000 && !answered; sent += part) {
+      client.Send(std::string(part, 'x'));
+      std::this_thread::sleep_for(50ms);
+    }
+  });
+  const int status = client.Status();
+  answered = true;
+  sender.join();
+  return status;
+}
+
+TEST_F(HttpServerTest, ABodyThatDripsEnds) {
+  Start({.read_timeout = 300ms, .least_body_bytes_per_second = 500});
+  EXPECT_EQ(StatusOfSlowBody(address(), 1), 408);
+  EXPECT_EQ(StatusOfSlowBody(address(), 100), 200);
 }
 
 }  // namespace
