@@ -24,7 +24,8 @@ namespace {
 
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
-// Time after --drain-timeout for last messages, and to free what the process holds.
+// Time after --drain-timeout for last messages, and to free what the process holds. DrainBound's patience with the log follows:
+// two seconds together.
 constexpr std::chrono::milliseconds kDrainGrace{1700};
 
 // Lets the kernel have the memory of large messages back when they are freed. By default the

@@ -13,8 +13,7 @@ namespace polysketch {
 namespace {
 
 constexpr double kBurstSeconds = 10;
-constexpr std::string_view kPeerName =
-    "polysketch/";  // and a number of the process, the id, the key
+constexpr std::string_view kPeerName = "polysketch/";  // and those parts that PeerName adds
 constexpr int64_t kMaxClosing = 64;
 
 void EraseAll(std::string* text, std::string_view part) {
