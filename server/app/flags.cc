@@ -141,7 +141,9 @@ constexpr Flag kFlags[] = {
      "limit of the body of an HTTP request. Larger ones get the HTTP status 413."},
     {"request-memory", kBytes, "BYTES", &C::request_memory, 0, 1024 * kTiB,
      "limit of request memory: what clients make the server hold, as messages, uploads, prompts "
-     "and replies that are not read. More gets RESOURCE_EXHAUSTED, or the HTTP status 429. 0: a "
+     "and replies that are not read. More gets RESOURCE_EXHAUSTED, or the HTTP status 429. A "
+     "client "
+     "may hold three times what is free: alone three quarters. 0: a "
      "sixteenth of the memory of the machine or the control group, 64MiB to 2GiB."},
     {"max-connections", kInteger, "N", &C::max_connections, 1, 100000,
      "limit of open connections, for gRPC and for HTTP each. More are closed on arrival, or close "

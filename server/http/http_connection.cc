@@ -67,7 +67,6 @@ HttpConnection::HttpConnection(HttpLoop* loop, tcp::socket socket, SSL_CTX* tls,
       peer_(Peer(socket)),
       spare_(spare),
       stream_(std::move(socket), tls),
-      body_memory_(loop->guards.memory, RequestPhase::kMessage),
       gone_timer_(loop->io) {
   buffer_.max_size(static_cast<size_t>(loop->limits.max_header_bytes) + (size_t{64} << 10));
   loop_->connections.insert(this);
@@ -133,6 +132,8 @@ void HttpConnection::OnHeader(error_code error) {
   if (!TakeHeader()) return;
   reads_body_ = true;
   waits_since_ = std::chrono::steady_clock::now();
+  body_memory_ = HeldMemory(loop_->guards.memory, RequestPhase::kMessage,
+                            MemoryClient(request_.caller.get(), request_.peer));
   if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
     auto text = std::make_shared<std::string>("HTTP/1.1 100 Continue\r\n\r\n");
     stream_.tcp().expires_after(loop_->limits.write_timeout);
@@ -205,11 +206,10 @@ bool HttpConnection::TakeHeader() {
 
 void HttpConnection::NewExchange(bool keep_alive) {
   const auto& message = parser_->get();
-  RequestMemory* const memory = loop_->guards.memory;
   stream_.tcp().expires_never();
   exchange_ = std::make_shared<ServerExchange>(
       loop_, shared_from_this(), std::exchange(request_, HttpRequest()),
-      std::exchange(body_memory_, HeldMemory(memory, RequestPhase::kMessage)),
+      std::exchange(body_memory_, HeldMemory()),
       ServerExchange::Form{
           .head = message.method() == http::verb::head,
           .http_1_0 = message.version() < 11,

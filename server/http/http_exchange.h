@@ -63,8 +63,8 @@ class HttpExchange {
   virtual void SetCallbacks(std::function<void()> on_sent, std::function<void()> on_gone) = 0;
   // Runs `work` on the thread of the server.
   virtual void Post(std::function<void()> work) = 0;
-  // The budget of what clients make the server hold; may be null.
-  virtual RequestMemory* memory() const = 0;
+  // Memory that the request makes the server hold.
+  virtual HeldMemory NewMemory(RequestPhase phase) const = 0;
 };
 
 }  // namespace polysketch

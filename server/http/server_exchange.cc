@@ -29,10 +29,10 @@ constexpr char kCommonHeaders[] =
 ServerExchange::ServerExchange(HttpLoop* loop, std::shared_ptr<ResponseWriter> writer,
                                HttpRequest request, HeldMemory body_memory, Form form)
     : body_memory_(std::move(body_memory)),
-      reply_memory_(loop->guards.memory, RequestPhase::kReply),
       loop_(loop),
       work_(asio::make_work_guard(loop->io)),
       request_(std::move(request)),
+      reply_memory_(NewMemory(RequestPhase::kReply)),
       head_(form.head),
       http_1_0_(form.http_1_0),
       keep_alive_(form.keep_alive && !form.http_1_0),

@@ -48,7 +48,9 @@ class ServerExchange final : public HttpExchange,
   size_t unsent_bytes() const override { return unsent_.load(); }
   void SetCallbacks(std::function<void()> on_sent, std::function<void()> on_gone) override;
   void Post(std::function<void()> work) override;
-  RequestMemory* memory() const override { return loop_->guards.memory; }
+  HeldMemory NewMemory(RequestPhase phase) const override {
+    return {loop_->guards.memory, phase, MemoryClient(request_.caller.get(), request_.peer)};
+  }
 
   // --- for the writer, on the thread of the loop ---
   // Moves what is to be written to *out. Returns whether that is the end of the response.
@@ -65,11 +67,11 @@ class ServerExchange final : public HttpExchange,
   void Append(std::string bytes, bool end);
 
   HeldMemory body_memory_;
-  HeldMemory reply_memory_;
   HttpLoop* const loop_;
   // The loop runs until the exchange has ended.
   const boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   const HttpRequest request_;
+  HeldMemory reply_memory_;  // of the request's client
   const bool head_;
   const bool http_1_0_;
   const bool keep_alive_;

@@ -29,8 +29,10 @@ bool IsRead(FrameType type) {
 
 }  // namespace
 
-FrameFilter::FrameFilter(const FrameLimits& limits, MessageMemory* memory, Output* output)
+FrameFilter::FrameFilter(const FrameLimits& limits, std::string client, MessageMemory* memory,
+                         Output* output)
     : limits_(limits),
+      client_name_(std::move(client)),
       memory_(memory),
       output_(output),
       resets_(limits.resets_per_second, kResetBurstSeconds * limits.resets_per_second),
@@ -38,7 +40,7 @@ FrameFilter::FrameFilter(const FrameLimits& limits, MessageMemory* memory, Outpu
                kControlBurstSeconds * limits.control_frames_per_second),
       scanner_(limits.header_bytes, limits.header_fields) {}
 
-FrameFilter::~FrameFilter() { memory_->Release(held_); }
+FrameFilter::~FrameFilter() { memory_->Release(*this, held_); }
 
 Status FrameFilter::FromClient(std::string_view bytes, TimePoint now) {
   PS_RETURN_IF_ERROR(TakePreface(&bytes));
@@ -143,7 +145,7 @@ Status FrameFilter::OnData(const FrameHeader& frame, TimePoint now) {
     return CountControlFrame(1, now);
   }
   Stream& stream = found->second;
-  if (!memory_->Charge(this, frame.length)) {
+  if (!memory_->Charge(*this, frame.length)) {
     DropData(frame.length);
     PS_RETURN_IF_ERROR(ResetStream(found));
     return CountReset(now);
@@ -228,7 +230,7 @@ Status FrameFilter::OnDataEnd(const FrameHeader& frame, TimePoint now) {
   const int64_t released = stream.charged - arrived;
   stream.charged = arrived;
   held_ -= released;
-  memory_->Release(released);
+  memory_->Release(*this, released);
   if (ended_message_) stream.begun = now;  // of the next message, if it has begun
   if (frame.Has(kEndStreamFlag)) {
     EndSide(frame.stream, &Stream::client_ended);
@@ -369,7 +371,7 @@ void FrameFilter::EndSide(uint32_t id, bool Stream::*side) {
 
 void FrameFilter::Erase(Streams::iterator stream) {
   held_ -= stream->second.charged;
-  memory_->Release(stream->second.charged);
+  memory_->Release(*this, stream->second.charged);
   streams_.erase(stream);
 }
 

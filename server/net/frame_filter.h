@@ -35,9 +35,10 @@ class FrameFilter;
 class MessageMemory {
  public:
   virtual ~MessageMemory() = default;
-  // Returns false if `bytes` more do not fit. May reset streams of other filters.
-  virtual bool Charge(FrameFilter* filter, int64_t bytes) = 0;
-  virtual void Release(int64_t bytes) = 0;
+  // Returns false if `bytes` more of the filter's client do not fit. May reset streams of other
+  // filters.
+  virtual bool Charge(const FrameFilter& filter, int64_t bytes) = 0;
+  virtual void Release(const FrameFilter& filter, int64_t bytes) = 0;
 };
 
 // Not thread-safe. An error of a function says why the connection must be closed:
@@ -51,8 +52,8 @@ class FrameFilter {
     std::string to_client;
   };
 
-  // `memory` and `output` outlive the filter.
-  FrameFilter(const FrameLimits& limits, MessageMemory* memory, Output* output);
+  // `client`: whose connection it is (PeerOf). `memory` and `output` outlive the filter.
+  FrameFilter(const FrameLimits& limits, std::string client, MessageMemory* memory, Output* output);
   ~FrameFilter();
   FrameFilter(const FrameFilter&) = delete;
   FrameFilter& operator=(const FrameFilter&) = delete;
@@ -64,6 +65,7 @@ class FrameFilter {
   // Resets the stream that holds the most bytes of a message. An error: the connection must be
   // closed to free them.
   Status ResetLargest();
+  const std::string& client() const { return client_name_; }
   // Bytes of messages that have not arrived whole.
   int64_t held() const { return held_; }
   // Whether the preface of HTTP/2 has arrived.
@@ -115,6 +117,7 @@ class FrameFilter {
   void ToClient(std::string_view frames);
 
   const FrameLimits limits_;
+  const std::string client_name_;
   MessageMemory* const memory_;
   Output* const output_;
   TokenBucket resets_;

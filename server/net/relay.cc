@@ -187,31 +187,29 @@ void Relay::Sweep() {
   }
 }
 
-bool Relay::Charge(FrameFilter* filter, int64_t bytes) {
+bool Relay::Charge(const FrameFilter& filter, int64_t bytes) {
   do {
-    if (memory_->TryAdd(RequestPhase::kMessage, kHeldPerByte * bytes)) return true;
-  } while (MakeRoom(filter, bytes));
+    if (memory_->TryAdd(RequestPhase::kMessage, filter.client(), kHeldPerByte * bytes)) return true;
+  } while (MakeRoom(filter.client(), bytes));
   return false;
 }
 
-void Relay::Release(int64_t bytes) {
-  memory_->Subtract(RequestPhase::kMessage, kHeldPerByte * bytes);
+void Relay::Release(const FrameFilter& filter, int64_t bytes) {
+  memory_->Subtract(RequestPhase::kMessage, filter.client(), kHeldPerByte * bytes);
 }
 
-bool Relay::MakeRoom(const FrameFilter* filter, int64_t bytes) {
+bool Relay::MakeRoom(const std::string& peer, int64_t bytes) {
   std::unordered_map<std::string, int64_t> held;  // by peer
-  std::string own;
   for (const auto& [id, connection] : connections_) {
     if (connection->closed()) continue;
     held[connection->peer()] += connection->filter().held();
-    if (&connection->filter() == filter) own = connection->peer();
   }
   RelayedConnection* largest = nullptr;
   const auto rank = [&held](const RelayedConnection& connection) {
     return std::pair(held[connection.peer()], connection.filter().held());
   };
   for (const auto& [id, connection] : connections_) {
-    if (connection->closed() || held[connection->peer()] <= held[own] + bytes) continue;
+    if (connection->closed() || held[connection->peer()] <= held[peer] + bytes) continue;
     if (largest == nullptr || rank(*connection) > rank(*largest)) largest = connection.get();
   }
   if (largest == nullptr) return false;

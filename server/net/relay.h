@@ -56,11 +56,11 @@ class Relay final : public MessageMemory {
   void Sweep();
   void Wake();
 
-  bool Charge(FrameFilter* filter, int64_t bytes) override;
-  void Release(int64_t bytes) override;
-  // Resets a stream of the peer that holds the most. Returns false if that is the peer of `filter`,
-  // or would be with `bytes` more.
-  bool MakeRoom(const FrameFilter* filter, int64_t bytes);
+  bool Charge(const FrameFilter& filter, int64_t bytes) override;
+  void Release(const FrameFilter& filter, int64_t bytes) override;
+  // Resets a stream of the peer that holds the most. Returns false if that is `peer`, or would be with
+  // `bytes` more.
+  bool MakeRoom(const std::string& peer, int64_t bytes);
 
   const RelayOptions options_;
   const std::chrono::milliseconds check_period_;  // of deadlines

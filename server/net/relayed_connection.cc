@@ -55,11 +55,10 @@ RelayedConnection::RelayedConnection(ConnectionTable::Id id, std::string key, in
                                      const std::function<void(int)>* serve)
     : id_(id),
       key_(std::move(key)),
-      peer_(PeerOf(key_)),
       serve_(serve),
       accepted_(std::chrono::steady_clock::now()),
       client_(fd, tls),
-      filter_(limits, memory, &output_) {}
+      filter_(limits, PeerOf(key_), memory, &output_) {}
 
 RelayedConnection::~RelayedConnection() {
   if (server_fd_ >= 0) close(server_fd_);

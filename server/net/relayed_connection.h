@@ -28,7 +28,7 @@ class RelayedConnection {
 
   ConnectionTable::Id id() const { return id_; }
   const std::string& key() const { return key_; }
-  const std::string& peer() const { return peer_; }
+  const std::string& peer() const { return filter_.client(); }
   FrameFilter& filter() { return filter_; }
   const FrameFilter& filter() const { return filter_; }
   bool needs_handshake() const { return client_.needs_handshake(); }
@@ -72,7 +72,6 @@ class RelayedConnection {
 
   const ConnectionTable::Id id_;
   const std::string key_;
-  const std::string peer_;  // PeerOf(key_)
   const std::function<void(int)>* const serve_;
   const TimePoint accepted_;
   ClientSocket client_;

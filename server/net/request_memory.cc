@@ -1,47 +1,71 @@
 #include "server/net/request_memory.h"
 
+#include <chrono>
+
+#include "base/check.h"
+#include "server/credentials/guard.h"
+#include "server/net/connections.h"
+
 namespace polysketch {
 
-bool RequestMemory::TryAdd(RequestPhase phase, int64_t bytes) {
-  const auto index = static_cast<size_t>(phase);
-  int64_t total = total_.load(std::memory_order_relaxed);
-  do {
-    if (bytes > limit_ - total) {
-      refused_[index].fetch_add(1, std::memory_order_relaxed);
-      return false;
-    }
-  } while (!total_.compare_exchange_weak(total, total + bytes, std::memory_order_relaxed));
-  bytes_[index].fetch_add(bytes, std::memory_order_relaxed);
+std::string MemoryClient(const Caller* caller, std::string_view peer) {
+  if (caller != nullptr && !caller->key().tenant.empty())
+    return StrCat("tenant ", caller->key().tenant);
+  return PeerOf(ConnectionKey(peer));
+}
+
+bool RequestMemory::TryAdd(RequestPhase phase, const std::string& client, int64_t bytes) {
+  if (bytes == 0) return true;
+  const std::lock_guard lock(mutex_);
+  const auto found = clients_.find(client);
+  const int64_t held = found == clients_.end() ? 0 : found->second;
+  const int64_t free = limit_ - total_;
+  // In this order no sum overflows.
+  if (bytes > free || held + bytes > kShareOfFree * (free - bytes)) {
+    ++stats_.refused[static_cast<size_t>(phase)];
+    return false;
+  }
+  total_ += bytes;
+  stats_.bytes[static_cast<size_t>(phase)] += bytes;
+  found == clients_.end() ? void(clients_.emplace(client, bytes)) : void(found->second += bytes);
   return true;
 }
 
-void RequestMemory::Subtract(RequestPhase phase, int64_t bytes) {
-  bytes_[static_cast<size_t>(phase)].fetch_sub(bytes, std::memory_order_relaxed);
-  total_.fetch_sub(bytes, std::memory_order_relaxed);
+void RequestMemory::Subtract(RequestPhase phase, const std::string& client, int64_t bytes) {
+  if (bytes == 0) return;
+  const std::lock_guard lock(mutex_);
+  total_ -= bytes;
+  stats_.bytes[static_cast<size_t>(phase)] -= bytes;
+  const auto found = clients_.find(client);
+  PS_CHECK(found != clients_.end() && found->second >= bytes) << client << " " << bytes;
+  found->second -= bytes;
+  if (found->second == 0) clients_.erase(found);
 }
 
 void RequestMemory::Move(RequestPhase from, RequestPhase to, int64_t bytes) {
-  bytes_[static_cast<size_t>(from)].fetch_sub(bytes, std::memory_order_relaxed);
-  bytes_[static_cast<size_t>(to)].fetch_add(bytes, std::memory_order_relaxed);
+  const std::lock_guard lock(mutex_);
+  stats_.bytes[static_cast<size_t>(from)] -= bytes;
+  stats_.bytes[static_cast<size_t>(to)] += bytes;
 }
 
 Status RequestMemory::Refusal(int64_t bytes) const {
-  if (bytes > limit_) {
-    return ResourceExhausted("request memory: expected at most ", limit_,
-                             " bytes (--request-memory), found ", bytes, "; send less at once");
+  if (bytes > client_limit()) {
+    return ResourceExhausted("request memory: expected at most ", client_limit(),
+                             " bytes of a client (of --request-memory ", limit_, "), found ", bytes,
+                             "; send less at once");
   }
   return ResourceExhausted("request memory: ", bytes, " bytes do not fit beside other requests (",
-                           limit_, " bytes in all, --request-memory); try again later")
+                           limit_,
+                           " bytes in all, --request-memory, of which a client may hold "
+                           "three times what is free); try again later")
       .WithReason(Reason::kRequestMemoryFull)
       .WithRetryAfter(std::chrono::seconds(1));
 }
 
 RequestMemory::Stats RequestMemory::stats() const {
-  Stats stats{.limit = limit_};
-  for (size_t i = 0; i < bytes_.size(); ++i) {
-    stats.bytes[i] = bytes_[i].load(std::memory_order_relaxed);
-    stats.refused[i] = refused_[i].load(std::memory_order_relaxed);
-  }
+  const std::lock_guard lock(mutex_);
+  Stats stats = stats_;
+  stats.limit = limit_;
   return stats;
 }
 

@@ -1,17 +1,29 @@
 // One budget for the memory that clients make the server hold, over all connections and protocols:
 // parts of messages, uploads, requests and replies. Work that does not fit is refused with
 // RESOURCE_EXHAUSTED, before the memory is allocated.
+//
+// A client may hold at most kShareOfFree times the bytes that nobody holds (Choudhury and Hahne,
+// "Dynamic queue length thresholds", 1998): one client alone gets three quarters of the budget, two
+// get three sevenths each, and any number of them leave room for a client that holds nothing.
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
+#include <mutex>
+#include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "base/status.h"
 
 namespace polysketch {
+
+class Caller;
+
+// Whose memory a request is: the tenant of its API key, without one the client's address (PeerOf).
+// `caller` may be null. `peer`: as gRPC reports it ("ipv4:127.0.0.1:4711").
+std::string MemoryClient(const Caller* caller, std::string_view peer);
 
 // What the memory of a request is used for, in the order of a call's life.
 enum class RequestPhase {
@@ -31,13 +43,16 @@ class RequestMemory {
   RequestMemory(const RequestMemory&) = delete;
   RequestMemory& operator=(const RequestMemory&) = delete;
 
-  // Counts `bytes`, 0 or more. Returns false, and counts a refusal instead, if they do not fit.
-  bool TryAdd(RequestPhase phase, int64_t bytes);
+  // Counts `bytes`, 0 or more, of `client` (MemoryClient).
+  // Returns false, and counts a refusal instead, if they do not fit.
+  bool TryAdd(RequestPhase phase, const std::string& client, int64_t bytes);
   // Takes back what TryAdd has counted.
-  void Subtract(RequestPhase phase, int64_t bytes);
+  void Subtract(RequestPhase phase, const std::string& client, int64_t bytes);
   // Counts bytes of one phase for another.
   void Move(RequestPhase from, RequestPhase to, int64_t bytes);
   int64_t limit() const { return limit_; }
+  // Bytes that a client holds at most, if no other holds any.
+  int64_t client_limit() const { return limit_ / (kShareOfFree + 1) * kShareOfFree; }
   // RESOURCE_EXHAUSTED, for `bytes` that TryAdd has refused.
   Status Refusal(int64_t bytes) const;
 
@@ -49,22 +64,28 @@ class RequestMemory {
   Stats stats() const;
 
  private:
+  static constexpr int64_t kShareOfFree = 3;
+
   const int64_t limit_;
-  std::atomic<int64_t> total_{0};
-  std::array<std::atomic<int64_t>, 4> bytes_{};
-  std::array<std::atomic<uint64_t>, 4> refused_{};
+  mutable std::mutex mutex_;  // guards everything below
+  int64_t total_ = 0;
+  Stats stats_;                                       // all but the limit
+  std::unordered_map<std::string, int64_t> clients_;  // bytes; those that hold some
 };
 
 // Bytes of one holder; its destructor takes them back. Used by one thread at a time.
 class HeldMemory {
  public:
   HeldMemory() = default;
-  HeldMemory(RequestMemory* memory, RequestPhase phase) : memory_(memory), phase_(phase) {}
+  // `client`: RequestMemory::TryAdd.
+  HeldMemory(RequestMemory* memory, RequestPhase phase, std::string client)
+      : memory_(memory), phase_(phase), client_(std::move(client)) {}
   ~HeldMemory() { Release(); }
   HeldMemory(HeldMemory&& other) noexcept { *this = std::move(other); }
   HeldMemory& operator=(HeldMemory&& other) noexcept {
     std::swap(memory_, other.memory_);
     std::swap(phase_, other.phase_);
+    std::swap(client_, other.client_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
@@ -72,7 +93,7 @@ class HeldMemory {
   // Adds `bytes` to what is held. Returns false, and holds what it held, if they do not fit.
   bool TryAdd(int64_t bytes) {
     if (memory_ == nullptr) return true;
-    if (!memory_->TryAdd(phase_, bytes)) return false;
+    if (!memory_->TryAdd(phase_, client_, bytes)) return false;
     bytes_ += bytes;
     return true;
   }
@@ -81,7 +102,7 @@ class HeldMemory {
   // Holds `bytes` in place of what is held. After an error it holds what it held.
   Status HoldOnly(int64_t bytes) {
     if (bytes > bytes_) return Hold(bytes - bytes_);
-    if (memory_ != nullptr) memory_->Subtract(phase_, bytes_ - bytes);
+    if (memory_ != nullptr) memory_->Subtract(phase_, client_, bytes_ - bytes);
     bytes_ = memory_ == nullptr ? 0 : bytes;
     return Status();
   }
@@ -91,13 +112,16 @@ class HeldMemory {
     phase_ = phase;
   }
   void Release() {
-    if (memory_ != nullptr) memory_->Subtract(phase_, std::exchange(bytes_, 0));
+    if (memory_ != nullptr) memory_->Subtract(phase_, client_, std::exchange(bytes_, 0));
   }
   int64_t bytes() const { return bytes_; }
+  // Null if nothing is counted.
+  const RequestMemory* budget() const { return memory_; }
 
  private:
   RequestMemory* memory_ = nullptr;  // null: counts nothing
   RequestPhase phase_ = RequestPhase::kMessage;
+  std::string client_;
   int64_t bytes_ = 0;
 };
 

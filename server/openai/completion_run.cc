@@ -44,8 +44,8 @@ CompletionRun::CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionJ
       form_(std::move(form)),
       tokenizer_(tokenizer),
       hooks_(std::move(hooks)),
-      job_memory_(exchange_->memory(), RequestPhase::kRequest),
-      reply_memory_(exchange_->memory(), RequestPhase::kReply),
+      job_memory_(exchange_->NewMemory(RequestPhase::kRequest)),
+      reply_memory_(exchange_->NewMemory(RequestPhase::kReply)),
       running_(job_.requests.size()) {
   answer_.choices.resize(job_.requests.size() * static_cast<size_t>(job_.options.choices));
 }
@@ -131,7 +131,7 @@ Status CompletionRun::HoldDelta(const v1::Delta& delta) {
       collected_ += kJsonOfLogprob * (1 + token.top_size());
   }
   if (collected_ <= reply_memory_.bytes()) return Status();
-  const RequestMemory* const memory = exchange_->memory();
+  const RequestMemory* const memory = reply_memory_.budget();
   if (memory != nullptr && collected_ > memory->limit() / 4) {
     return ResourceExhausted("the response takes more than ", memory->limit() / 4,
                              " bytes (a quarter of --request-memory); set stream, or ask for less");

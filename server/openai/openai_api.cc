@@ -101,7 +101,7 @@ void OpenAiApi::Run(const Exchange& exchange, const std::function<void()>& work)
 
 void OpenAiApi::RunInPool(const Exchange& exchange, const std::function<void()>& work) {
   const auto held_work = [exchange, work] {
-    HeldMemory parsed(exchange->memory(), RequestPhase::kRequest);
+    HeldMemory parsed = exchange->NewMemory(RequestPhase::kRequest);
     const Status held = parsed.Hold(ParsedJsonBytes(exchange->request().body));
     held.ok() ? work() : ReplyError(exchange.get(), held);
   };
@@ -128,7 +128,7 @@ void OpenAiApi::Text(const Exchange& exchange) {
     const auto job = std::make_shared<TextJob>(*std::move(parsed));
     HttpCall::Callbacks callbacks;
     callbacks.on_message = [exchange, job](const grpc::ByteBuffer& response) {
-      HeldMemory json(exchange->memory(), RequestPhase::kReply);
+      HeldMemory json = exchange->NewMemory(RequestPhase::kReply);
       const Status held = json.Hold(kJsonOfMessage * static_cast<int64_t>(response.Length()));
       if (!held.ok()) return ReplyError(exchange.get(), held);
       Result<std::string> body = job->body(response);

@@ -35,6 +35,10 @@ class Call {
   CallTrace& trace() { return trace_; }
   // Whom the tokenizer pool and the threads of sessions work for.
   TokenizerPool::Owner owner() const { return OwnerOf(info_.tenant, peer_); }
+  // Memory that the call makes the server hold.
+  HeldMemory NewMemory(RequestPhase phase) const {
+    return {service_->memory, phase, MemoryClient(caller_.get(), peer_)};
+  }
   // Null without API keys.
   const Caller* caller() const { return caller_.get(); }
   bool DeadlinePassed() const { return Clock::now() >= info_.deadline; }

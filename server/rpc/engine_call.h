@@ -38,10 +38,10 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
  public:
   EngineCall(std::string_view rpc, ServiceContext* service, CallContext* context)
       : call_(rpc, service, context),
-        message_memory_(service->memory, RequestPhase::kRequest),
-        input_memory_(service->memory, RequestPhase::kUpload),
-        reply_memory_(service->memory, RequestPhase::kReply),
-        written_memory_(service->memory, RequestPhase::kReply),
+        message_memory_(call_.NewMemory(RequestPhase::kRequest)),
+        input_memory_(call_.NewMemory(RequestPhase::kUpload)),
+        reply_memory_(call_.NewMemory(RequestPhase::kReply)),
+        written_memory_(call_.NewMemory(RequestPhase::kReply)),
         context_(context) {}
 
   // Reads the first message for `input`, or ends the call if it must not run. Called once. The call

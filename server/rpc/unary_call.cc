@@ -18,8 +18,8 @@ UnaryCall::UnaryCall(std::string_view rpc, ServiceContext* service, CallContext*
     : call_(rpc, service, context),
       work_(std::move(work)),
       executor_(std::move(executor)),
-      request_memory_(service->memory, RequestPhase::kRequest),
-      reply_memory_(service->memory, RequestPhase::kReply),
+      request_memory_(call_.NewMemory(RequestPhase::kRequest)),
+      reply_memory_(call_.NewMemory(RequestPhase::kReply)),
       context_(context) {}
 
 void UnaryCall::Start() {

@@ -11,7 +11,7 @@ namespace {
 
 class Ledger final : public MessageMemory {
  public:
-  bool Charge(FrameFilter*, int64_t bytes) override {
+  bool Charge(const FrameFilter&, int64_t bytes) override {
     PS_CHECK(bytes >= 0);
     if (held_ + bytes > 100'000) return false;
     held_ += bytes;

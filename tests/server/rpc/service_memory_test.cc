@@ -79,7 +79,7 @@ class RawCall {
 class MemoryServiceTest : public testing::ServerFixture {
  protected:
   void Configure(ServerConfig* config) override {
-    config->request_memory = 8 * kMiB;
+    config->request_memory = 12 * kMiB;  // of which a client may hold 9
     config->stall_deadline = milliseconds(2000);
   }
   int64_t Held(size_t phase) const { return server_->memory().stats().bytes[phase]; }
@@ -118,7 +118,7 @@ TEST_F(MemoryServiceTest, UploadsThatNeverEndAreRefusedAtTheLimit) {
   request.mutable_request()->set_max_tokens(1);
   tokens.mutable_tokens()->mutable_ids()->Resize(256 << 10, 5);  // 256 KiB, held as 1 MiB
   std::vector<std::unique_ptr<RawCall>> calls;
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 8; ++i) {
     calls.push_back(std::make_unique<RawCall>(channel_, "CompleteWithState"));
     calls.back()->Write(state);
     calls.push_back(std::make_unique<RawCall>(channel_, "CompleteStream"));
@@ -127,7 +127,7 @@ TEST_F(MemoryServiceTest, UploadsThatNeverEndAreRefusedAtTheLimit) {
   }
   EXPECT_TRUE(Eventually([this] { return Held(kUpload) >= 4 * kMiB; }));
   EXPECT_TRUE(Eventually([this] { return Refused(kUpload) + Refused(kRequest) >= 2; }));
-  EXPECT_LE(Held(kUpload) + Held(kRequest), 8 * kMiB);
+  EXPECT_LE(Held(kUpload) + Held(kRequest), 9 * kMiB);
   tokens.mutable_tokens()->mutable_ids()->Resize(1 << 20, 5);
   calls.push_back(std::make_unique<RawCall>(channel_, "CompleteStream"));
   calls.back()->Write(request);
@@ -190,9 +190,10 @@ TEST_F(MemoryServiceTest, APromptIsHeldUntilTheCallEnds) {
   v1::CompleteUnaryResponse response;
   const grpc::Status large = stub_->CompleteUnary(&context, LongEndless(800000), &response);
   EXPECT_EQ(large.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(large.error_message(),
-            "request memory: expected at most 8388608 bytes (--request-memory), found 9600000; "
-            "send less at once");
+  EXPECT_EQ(
+      large.error_message(),
+      "request memory: expected at most 9437184 bytes of a client (of --request-memory 12582912), "
+      "found 9600000; send less at once");
   EXPECT_TRUE(NothingIsHeld());
 }
 
@@ -226,13 +227,13 @@ TEST_F(MemoryServiceTest, RepliesThatAreNotReadAreBoundedAndDropped) {
   Ready();
   std::vector<std::unique_ptr<RawCall>> calls;
   const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < 30; ++i) {
+  for (int i = 0; i < 40; ++i) {
     calls.push_back(std::make_unique<RawCall>(NarrowChannel(), "Tokenize"));
     calls.back()->Write(Text(96 << 10));  // a reply of 4 bytes for each: 384 KiB
   }
   EXPECT_TRUE(Eventually([this] { return Refused(kReply) + Refused(kRequest) >= 4; }));
   EXPECT_GE(Held(kReply), 4 * kMiB);
-  EXPECT_LE(Held(kReply), 8 * kMiB);
+  EXPECT_LE(Held(kReply), 9 * kMiB);
   EXPECT_TRUE(NothingIsHeld());  // while the clients are still there
   EXPECT_GE(std::chrono::steady_clock::now() - begin, config_.stall_deadline);
 }
@@ -249,7 +250,7 @@ TEST_F(MemoryServiceTest, AUnaryCompletionIsBoundedBeforeItIsBuilt) {
   const grpc::Status status = stub_->CompleteUnary(&context, request, &response);
   EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
   EXPECT_TRUE(status.error_message().starts_with(
-      "echo: expected a response that takes at most 2097152 bytes (a quarter of --request-memory), "
+      "echo: expected a response that takes at most 3145728 bytes (a quarter of --request-memory), "
       "found about 33440000 for 10000 echoed tokens with 20 alternatives each; call Complete"))
       << status.error_message();
   EXPECT_EQ(engine_.submitted(), 0);
@@ -257,7 +258,7 @@ TEST_F(MemoryServiceTest, AUnaryCompletionIsBoundedBeforeItIsBuilt) {
   grpc::ClientContext endless;
   const grpc::Status large = stub_->CompleteUnary(&endless, Endless(), &response);
   EXPECT_EQ(large.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_TRUE(large.error_message().starts_with("the response takes more than 2097152 bytes"))
+  EXPECT_TRUE(large.error_message().starts_with("the response takes more than 3145728 bytes"))
       << large.error_message();
   EXPECT_TRUE(Eventually([this] { return engine_.cancelled() == 1; }));
   EXPECT_TRUE(NothingIsHeld());
