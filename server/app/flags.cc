@@ -142,9 +142,8 @@ constexpr Flag kFlags[] = {
     {"request-memory", kBytes, "BYTES", &C::request_memory, 0, 1024 * kTiB,
      "limit of request memory: what clients make the server hold, as messages, uploads, prompts "
      "and replies that are not read. More gets RESOURCE_EXHAUSTED, or the HTTP status 429. A "
-     "client "
-     "may hold three times what is free: alone three quarters. 0: a "
-     "sixteenth of the memory of the machine or the control group, 64MiB to 2GiB."},
+     "client may hold three times what is free: alone three quarters. 0: a sixteenth of the memory "
+     "of the machine or the control group, 64MiB to 2GiB."},
     {"max-connections", kInteger, "N", &C::max_connections, 1, 100000,
      "limit of open connections, for gRPC and for HTTP each. More are closed on arrival, or close "
      "an idle one of the client that has the most."},

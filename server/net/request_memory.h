@@ -2,7 +2,7 @@
 // parts of messages, uploads, requests and replies. Work that does not fit is refused with
 // RESOURCE_EXHAUSTED, before the memory is allocated.
 //
-// A client may hold at most kShareOfFree times the bytes that nobody holds (Choudhury and Hahne,
+// A client may hold at most kShareOfFree times the bytes that are free (Choudhury and Hahne,
 // "Dynamic queue length thresholds", 1998): one client alone gets three quarters of the budget, two
 // get three sevenths each, and any number of them leave room for a client that holds nothing.
 #pragma once

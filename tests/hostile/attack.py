@@ -362,53 +362,6 @@ def silent_states(target):
     return hold_streams(target, 4, 100, use, "CompleteWithState")
 
 
-def full_budget(target):
-    """State uploads of one client that take all of the request memory it gets, in smaller and smaller parts, and send an empty
-    part each quarter of a second, so that no deadline ends them."""
-    end = time.monotonic() + target.seconds
-    made = open_connections(target, 4)
-    alive = []
-
-    def fill(connection):
-        for size in (MIB - 16, 64 << 10, 4 << 10, 256, 16):
-            part, refused = messages.field(1, b"\0" * size), 0
-            while refused < 3 and time.monotonic() < end:
-                call = connection.call("CompleteWithState")
-                try:
-                    for _ in range(6):
-                        call.send(part, timeout=0.2)
-                    time.sleep(0.02)
-                except TimeoutError:
-                    pass
-                refused += call.status is not None
-                if call.status is None:
-                    alive.append(call)
-                if len(alive) > 400:
-                    break
-
-    def drip():
-        while time.monotonic() < end:
-            for call in [call for call in alive if call.status is None]:
-                try:
-                    call.send(messages.field(1, b""), timeout=0)
-                except (TimeoutError, http2.Closed):
-                    pass
-            time.sleep(0.25)
-
-    dripping = threading.Thread(target=drip, daemon=True)
-    dripping.start()
-
-    def run(connection):
-        try:
-            fill(connection)
-        except http2.Closed:
-            pass
-
-    in_parallel(run, made)
-    dripping.join()
-    return summary(made, streams=len(alive), left=sum(call.status is None for call in alive))
-
-
 def stalled_readers(target):
     """256 completions whose client opens no window."""
     request = messages.complete_request("It was late, and", 10000)

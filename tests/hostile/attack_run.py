@@ -80,7 +80,6 @@ ATTACKS = (
     Attack("slow_messages", "256 messages, a byte every quarter of a second", STALL, reset=True),
     Attack("silent_appends", "silent Append streams", STALL + 2, session=True, slots=True),
     Attack("silent_states", "400 silent CompleteWithState streams of 6 MiB", STALL),
-    Attack("full_budget", "state uploads that fill the request memory and send an empty part now and then", STALL + 2),
     Attack("stalled_readers", "256 completions that are not read", STALL, slots=True),
     Attack("unread_replies", "60 replies of Tokenize that are not read", STALL),
     Attack("open_streams", "4,096 open streams", STALL),
