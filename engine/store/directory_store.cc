@@ -117,6 +117,11 @@ Status ForEachName(const fs::path& folder, Visit visit) {
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return Failed("open", folder);
   const std::unique_ptr<DIR, int (*)(DIR*)> names(fdopendir(fd), closedir);
+  if (names == nullptr) {
+    const Status failed = Failed("list", folder);
+    close(fd);
+    return failed;
+  }
   while (true) {
     errno = 0;
     const dirent* const one = readdir(names.get());

@@ -27,6 +27,10 @@ constexpr size_t kMaxBytes = size_t{512} << 20;
 constexpr std::string_view kRoot = "polysketch/";
 constexpr std::string_view kIndex = ".keys";  // not a key: keys have no dot
 constexpr std::chrono::minutes kScanInterval{10};
+// Of a scan of all keys, which a Redis at fault never ends: its time, and the bytes of the names, here
+// a million entries.
+constexpr std::chrono::seconds kMaxScanTime{60};
+constexpr size_t kMaxScanBytes = size_t{64} << 20;
 // Entries whose beginnings are read in one pipeline, about 100 KiB of replies.
 constexpr size_t kListed = 1000;
 
@@ -255,11 +259,18 @@ class RedisStore : public StateStore {
     std::vector<std::string> owners;                       // that have a set
     const std::string pattern = StrCat(kRoot, "*");
     std::string cursor = "0";
+    size_t bytes = 0;
+    const Clock::time_point end = Clock::now() + kMaxScanTime;
     do {
       PS_ASSIGN_OR_RETURN(const auto reply,
                           client_.RunOne({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"}));
       std::vector<std::string> names;
       if (!ReadScan(*reply, &cursor, &names)) return Unexpected("a cursor and keys", "SCAN");
+      for (const std::string& name : names) bytes += name.size();
+      if (bytes > kMaxScanBytes || Clock::now() > end) {
+        return Unavailable("redis: SCAN: expected an end within ", kMaxScanTime.count(), " s and ",
+                           kMaxScanBytes, " bytes of names");
+      }
       for (const std::string& name : names) {
         const size_t slash = name.rfind('/');
         if (!name.starts_with(kRoot) || slash < kRoot.size()) continue;

@@ -284,6 +284,17 @@ TEST(RedisStoreTest, RepliesThatAreNotThoseOfScan) {
   }
 }
 
+TEST(RedisStoreTest, AScanWithoutAnEndIsLeft) {
+  std::vector<std::string> answers = {"+PONG\r\n", ":3\r\n"};
+  const std::string name(1 << 20, 'n');
+  answers.resize(answers.size() + 70,
+                 StrCat("*2\r\n$1\r\n7\r\n*1\r\n$", name.size(), "\r\n", name, "\r\n"));
+  testing::ScriptedRedis server(std::move(answers));
+  const Status status = OpenScripted(server.port()).status();
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_NE(status.message().find("SCAN: expected an end"), std::string::npos) << status.ToString();
+}
+
 TEST(RedisStoreTest, RepliesThatAreNotThoseOfAListing) {
   const std::string no_keys = "*2\r\n$1\r\n0\r\n*0\r\n";
   for (const std::string bad :
