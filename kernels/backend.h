@@ -114,7 +114,8 @@ class Backend {
 
   // --- ops ---
 
-  // out[m] = E[:, tokens[m]] + PE(positions[m]); embedding: E [D, V]; out [M, D].
+  // out[m] = E[:, tokens[m]] + PE(positions[m]), without PE if `positions` is empty; embedding: E [D,
+  // V]; positions [M] or []; out [M, D].
   // PE(t)[2i] = sin(t theta_i), PE(t)[2i+1] = cos(t theta_i), theta_i = 10000^(-i/(D/2)) rounded
   // to float32; angles are exact (kernels/angles.h).
   virtual void Embed(const Matrix& embedding, std::span<const int32_t> tokens,

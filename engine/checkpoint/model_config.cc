@@ -12,8 +12,9 @@ namespace {
 
 using nlohmann::json;
 
-// Version 2 adds decay_gate. A config without it has version 1, so that earlier servers read it.
-constexpr int kFirstVersion = 1, kGateVersion = 2;
+// Version 2 adds decay_gate and sinusoidal_positions. A config that needs neither has version 1, so
+// that earlier servers read it.
+constexpr int kFirstVersion = 1, kSecondVersion = 2;
 constexpr std::string_view kArchitecture = "polysketchformer";
 constexpr size_t kMaxConfigBytes = 1 << 20;
 // One object of plain values. With a second level, the error for a field that is an object or an
@@ -152,13 +153,16 @@ void CheckRelations(const ModelConfig& config, FieldReader& fields) {
     fields.Fail("add_bos", "expected a bos_id beside it, found none");
 }
 
-void CheckGate(const ModelConfig& config, int version, FieldReader& fields) {
-  if (!config.decay_gate) return;
-  if (version < kGateVersion) {
-    fields.Fail("decay_gate",
-                StrCat("expected format_version ", kGateVersion, " beside it, found ", version));
+void CheckSecondVersion(const ModelConfig& config, int version, FieldReader& fields) {
+  for (const auto& [name, used] :
+       {std::pair("decay_gate", config.decay_gate),
+        std::pair("sinusoidal_positions", !config.sinusoidal_positions)}) {
+    if (used && version < kSecondVersion) {
+      fields.Fail(
+          name, StrCat("expected format_version ", kSecondVersion, " beside it, found ", version));
+    }
   }
-  if (config.is_kv()) {
+  if (config.decay_gate && config.is_kv()) {
     fields.Fail("decay_gate", StrCat("expected false for attention \"",
                                      AttentionKindName(config.attention), "\", found true"));
   }
@@ -168,7 +172,7 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
   if (!object.is_object())
     return InvalidArgument(source, ": expected an object, found ", DescribeJson(object));
   FieldReader fields(object, source);
-  const int version = fields.Int("format_version", kFirstVersion, kGateVersion);
+  const int version = fields.Int("format_version", kFirstVersion, kSecondVersion);
   if (const std::string found = fields.String("architecture", false); found != kArchitecture) {
     fields.Fail("architecture",
                 StrCat("expected \"", kArchitecture, "\", found \"", Abbreviate(found), "\""));
@@ -204,9 +208,10 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
   config.bos_id = fields.Int("bos_id", -1, (1 << 22) - 1, config.bos_id);
   config.eos_id = fields.Int("eos_id", -1, (1 << 22) - 1, config.eos_id);
   config.decay_gate = fields.Bool("decay_gate", config.decay_gate);
+  config.sinusoidal_positions = fields.Bool("sinusoidal_positions", config.sinusoidal_positions);
   fields.CheckUnknown();
   CheckRelations(config, fields);
-  CheckGate(config, version, fields);
+  CheckSecondVersion(config, version, fields);
   if (!fields.status().ok()) return fields.status();
   return config;
 }

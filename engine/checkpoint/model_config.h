@@ -30,9 +30,10 @@ struct ModelConfig {
   int num_features = 0;     // m: performer, otherwise 0
   std::string sketch_kind;  // "gaussian" or "srht": random kinds, informative
   bool decay_gate = false;  // a gate per layer and head lets earlier tokens fade; recurrent kinds
-  bool add_bos = false;     // text prompts begin with bos_id
-  int bos_id = -1;          // -1: none
-  int eos_id = -1;          // -1: none
+  bool sinusoidal_positions = true;  // added to the embedding; RoPE is in every model
+  bool add_bos = false;              // text prompts begin with bos_id
+  int bos_id = -1;                   // -1: none
+  int eos_id = -1;                   // -1: none
 
   // Reads DIR/config.json. INVALID_ARGUMENT for a field that is unknown, missing or wrong; the
   // message names the field, what was expected and what was found.

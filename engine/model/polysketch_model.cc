@@ -115,7 +115,7 @@ void PolysketchModel::Step(const Batch& batch, float* hidden) {
   const int64_t variant = outputs == std::ssize(tokens_) ? 0 : -1;
   const StepInput step{this, &spec_, tokens_, positions_, segments_, variant};
   backend_->RunStep(step, [&] {
-    backend_->Embed(weights_->embedding(), tokens_, positions_, space_->x);
+    Embed();
     for (int i = 0; i < config_.num_layers; ++i) Layer(i);
     NormOutputRows(batch.output_rows(), packed);
   });
@@ -127,6 +127,12 @@ void PolysketchModel::Step(const Batch& batch, float* hidden) {
     CopyToHost(packed, outputs * config_.emb_dim, hidden);
   }
   for (const Segment& segment : segments_) segment.state->Advance(segment.rows);
+}
+
+void PolysketchModel::Embed() {
+  const std::span<const int64_t> none;
+  backend_->Embed(weights_->embedding(), tokens_, config_.sinusoidal_positions ? positions_ : none,
+                  space_->x);
 }
 
 void PolysketchModel::Layer(int i) {
@@ -295,7 +301,7 @@ void PolysketchModel::Reserve(int sequences, size_t growing) {
     for (const int64_t rows : steps) {
       tokens_ = std::span(tokens).first(static_cast<size_t>(rows));
       positions_ = std::span(positions).first(static_cast<size_t>(rows));
-      backend_->Embed(weights_->embedding(), tokens_, positions_, space_->x);
+      Embed();
       Layer(0);  // all layers have the same shapes
       backend_->LayerNorm(space_->x, rows, config_.emb_dim, weights_->final_norm(), space_->normed);
       ProjectToVocabulary(space_->normed, std::min(kRows, rows), logits);

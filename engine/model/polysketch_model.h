@@ -70,6 +70,7 @@ class PolysketchModel final : public LanguageModel {
                   std::unique_ptr<ModelWeights> weights);
 
   // --- parts of a step; activations are in the workspace ---
+  void Embed();
   void Layer(int i);
   // Queries and keys that the attention of this kind compares, from qkv.
   AttentionInput QueriesAndKeys(const LayerWeights& w);

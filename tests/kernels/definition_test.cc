@@ -43,6 +43,15 @@ TEST_P(DefinitionTest, EmbedIsTableRowPlusSinusoids) {
   for (int i = 0; i < 8; ++i) EXPECT_FLOAT_EQ(out[i], want[i]) << i;
 }
 
+TEST_P(DefinitionTest, EmbedWithoutPositionsIsTheTableRow) {
+  const HostWeights table({10, 20, 30, 40, 50, 60, 70, 80}, 2, 4, DataType::kF32);
+  const auto packed = backend_->PackMatrix(table.matrix(), true, DataType::kF32);
+  const std::vector<int32_t> tokens = {1, 0};
+  std::vector<float> out(8);
+  backend_->Embed(*packed, tokens, {}, out.data());
+  EXPECT_EQ(out, (std::vector<float>{50, 60, 70, 80, 10, 20, 30, 40}));
+}
+
 TEST_P(DefinitionTest, LayerNormUsesTheBiasedVariance) {
   // Mean 2, squared deviations 1, 1: biased variance 1 (unbiased would be 2).
   const float x[2] = {1, 3}, scale[2] = {2, 3}, bias[2] = {10, 20};

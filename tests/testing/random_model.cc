@@ -29,7 +29,7 @@ constexpr AttentionKind kKinds[] = {
     AttentionKind::kLinear,
     AttentionKind::kPerformer,
 };
-constexpr std::string_view kGated = "_gated";
+constexpr std::string_view kGated = "_gated", kWithoutSinusoids = "_without_sinusoids";
 
 // Collects tensors for one safetensors file: the bytes of all in a row, and the header that
 // describes them.
@@ -127,7 +127,7 @@ void AddAttention(const ModelConfig& config, const std::string& attn, Safetensor
 }
 
 json ConfigJson(const ModelConfig& config) {
-  json object = {{"format_version", config.decay_gate ? 2 : 1},
+  json object = {{"format_version", config.decay_gate || !config.sinusoidal_positions ? 2 : 1},
                  {"architecture", "polysketchformer"},
                  {"attention", AttentionKindName(config.attention)},
                  {"vocab_size", config.vocab_size},
@@ -147,6 +147,7 @@ json ConfigJson(const ModelConfig& config) {
     object["num_features"] = config.num_features;
   }
   if (config.decay_gate) object["decay_gate"] = true;
+  if (!config.sinusoidal_positions) object["sinusoidal_positions"] = false;
   return object;
 }
 
@@ -172,6 +173,7 @@ std::vector<std::string> TinyModelNames() {
   for (const AttentionKind kind : kKinds) {
     if (!TinyConfig(kind).is_kv()) names.push_back(StrCat(AttentionKindName(kind), kGated));
   }
+  names.push_back(StrCat(AttentionKindName(AttentionKind::kLearnedSketchMixed), kWithoutSinusoids));
   return names;
 }
 
@@ -179,7 +181,9 @@ ModelConfig TinyConfig(const std::string& name) {
   for (const AttentionKind kind : kKinds) {
     ModelConfig config = TinyConfig(kind);
     config.decay_gate = name == StrCat(AttentionKindName(kind), kGated);
-    if (config.decay_gate || name == AttentionKindName(kind)) return config;
+    config.sinusoidal_positions = name != StrCat(AttentionKindName(kind), kWithoutSinusoids);
+    if (config.decay_gate || !config.sinusoidal_positions || name == AttentionKindName(kind))
+      return config;
   }
   PS_CHECK(false) << "no small model " << name;
   return {};

@@ -15,7 +15,7 @@ namespace polysketch::testing {
 // (degree 2), 12 features.
 ModelConfig TinyConfig(AttentionKind kind);
 // The names of small models, for parameters of tests: every kind, then every recurrent kind with a
-// decay gate ("linear_gated").
+// decay gate ("linear_gated"), and one kind without sinusoidal positions.
 std::vector<std::string> TinyModelNames();
 ModelConfig TinyConfig(const std::string& name);
 

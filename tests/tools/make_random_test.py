@@ -154,6 +154,17 @@ class MakeRandomTest(support.ToolTest):
             main(["--config", str(path), "--out", str(self.dir / "kv"), "--decay-gate"])
         self.assertIn('field "decay_gate": expected false for attention softmax', str(caught.exception))
 
+    def test_without_sinusoids(self):
+        path = self.write_json("config.json", config_of("softmax"))
+        main(["--config", str(path), "--out", str(self.dir / "m"), "--no-sinusoids"])
+        fields = json.loads((self.dir / "m/config.json").read_text())
+        self.assertEqual((fields["format_version"], fields["sinusoidal_positions"]), (2, False))
+        self.assertNotIn("decay_gate", fields)
+        self.assertFalse(read_model_config(self.dir / "m/config.json").sinusoidal_positions)
+        path = self.write_json("old.json", fields | {"format_version": 1})
+        with self.assertRaisesRegex(ToolError, '"sinusoidal_positions": expected format_version 2'):
+            read_model_config(path)
+
     def test_command_line_with_a_tokenizer(self):
         path = self.write_json("config.json", config_of("linear") | {"vocab_size": 4096})
         main(

@@ -59,6 +59,18 @@ class DecayGateTest(unittest.TestCase):
         torch.testing.assert_close(biases, torch.tensor([6.0, 8.0, 10.0, 12.0]))
         self.assertFalse(any(layer.attn.gate.weight.any() for layer in model.layers))
 
+    def test_autocast_leaves_the_gate_in_float32(self):
+        """A bias of 12 - 2^-6 is 12 in bfloat16."""
+        model = support.small_model("learned_sketch_mixed", decay_gate=True, dtype=torch.float32)
+        attention = model.layers[0].attn
+        with torch.no_grad():
+            attention.gate.weight.zero_()
+            attention.gate.bias.fill_(12 - 2**-6)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                decay = attention._log_decay(torch.zeros(1, 3, 48, dtype=torch.bfloat16))
+        want = torch.nn.functional.logsigmoid(torch.tensor(12 - 2**-6))
+        torch.testing.assert_close(decay, want.expand(1, 2, 3), rtol=0, atol=0)
+
     def test_an_open_gate_is_no_gate(self):
         """sigmoid(50) is 1 in float64 to 2e-22: the gated model is the ungated one."""
         gated, plain = (support.small_model("learned_sketch_mixed", decay_gate=g) for g in (True, False))

@@ -156,8 +156,10 @@ class RefusalTest(TrainTest):
     def test_what_a_format_cannot_hold(self):
         gated = support.small_model("learned_sketch_mixed", decay_gate=True)
         drawn = support.small_model("random_sketch")
+        rotary = support.small_model("learned_sketch_mixed", sinusoidal_positions=False)
         for model, form, seed, words in (
             (gated, "flax", None, "decay gate: the authors' code has no gate"),
+            (rotary, "flax", None, "without sinusoidal positions: the authors' code adds them"),
             (drawn, "flax", None, "expected sketches that were drawn from a seed of JAX"),
             (drawn, "flax", 3, r"layer 0: expected the sketch of PRNGKey\(3\), found another"),
         ):

@@ -72,10 +72,11 @@ class ServedModelTest(TrainTest):
         self.assertLess(-served.mean(), math.log(400))
 
     def test_every_kind(self):
-        for kind, gate in support.MODELS:
-            with self.subTest(kind=kind, gate=gate):
-                model = support.small_model(kind, decay_gate=gate, dtype=torch.float32)
-                folder = self.dir / f"{kind}-{gate}"
+        models = [(kind, gate, True) for kind, gate in support.MODELS]
+        for kind, gate, sinusoids in [*models, ("learned_sketch_mixed", True, False), ("softmax", False, False)]:
+            with self.subTest(kind=kind, gate=gate, sinusoids=sinusoids):
+                model = support.small_model(kind, decay_gate=gate, sinusoidal_positions=sinusoids, dtype=torch.float32)
+                folder = self.dir / f"{kind}-{gate}-{sinusoids}"
                 export_model(model, folder, tokenizer=None)
                 tokens = support.tokens_for(model, 1, 300)[0].tolist()
                 ours, served = torch_logprobs(model, tokens, 70), served_logprobs(folder, tokens, self.dir)

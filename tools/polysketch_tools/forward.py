@@ -26,7 +26,9 @@ def forward(
     assert not config.decay_gate
     count, n = tokens.shape
     width = config.emb_dim
-    x = tensor("embedding.weight")[tokens] + _positions(n, width)
+    x = tensor("embedding.weight")[tokens]
+    if config.sinusoidal_positions:
+        x = x + _positions(n, width)
     x = x.reshape(count * n, width)
     for i in range(config.num_layers):
         layer = f"layers.{i}."

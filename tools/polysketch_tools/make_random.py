@@ -130,6 +130,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--decay-gate", action="store_true", help="a model with a decay gate (recurrent kinds)"
     )
+    parser.add_argument(
+        "--no-sinusoids",
+        dest="sinusoids",
+        action="store_false",
+        help="a model whose embedding has no sinusoidal positions (RoPE alone)",
+    )
     args = parser.parse_args(argv)
     if args.seed < 0:
         parser.error("--seed: expected an integer from 0")
@@ -137,6 +143,8 @@ def main(argv: list[str]) -> None:
     if args.decay_gate:
         config = dataclasses.replace(config, decay_gate=True)
         config.check()
+    if not args.sinusoids:
+        config = dataclasses.replace(config, sinusoidal_positions=False)
     make_random(
         config,
         args.out,

@@ -9,7 +9,8 @@ from polysketch_tools.errors import ToolError
 from polysketch_tools.file_kinds import describe
 
 FORMAT_VERSION = 1
-GATE_VERSION = 2  # of a config with a decay gate
+SECOND_VERSION = 2  # of a config with a decay gate or without sinusoids
+SECOND_VERSION_FIELDS = {"decay_gate": False, "sinusoidal_positions": True}  # with what version 1 has in their place
 ARCHITECTURE = "polysketchformer"
 ATTENTION_KINDS = (
     "softmax",
@@ -50,6 +51,7 @@ class ModelConfig:
     bos_id: int = -1
     eos_id: int = -1
     decay_gate: bool = False
+    sinusoidal_positions: bool = True  # added to the embedding; RoPE is in every model
 
     @property
     def head_dim(self) -> int:
@@ -141,16 +143,18 @@ class ModelConfig:
             expect_int(field, -1, self.vocab_size - 1)
         expect(type(self.add_bos) is bool, "add_bos", "true or false")
         expect(self.bos_id >= 0 or not self.add_bos, "add_bos", "a bos_id beside it")
-        expect(type(self.decay_gate) is bool, "decay_gate", "true or false")
+        for field in SECOND_VERSION_FIELDS:
+            expect(type(getattr(self, field)) is bool, field, "true or false")
         gated = self.is_recurrent or not self.decay_gate
         expect(gated, "decay_gate", f"false for attention {self.attention}")
 
     def to_json(self) -> str:
-        version = GATE_VERSION if self.decay_gate else FORMAT_VERSION
-        fields = {"format_version": version, "architecture": ARCHITECTURE}
-        fields |= {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
-        if not self.decay_gate:
-            del fields["decay_gate"]  # version 1 has no such field
+        own = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        for field, default in SECOND_VERSION_FIELDS.items():
+            if own[field] == default:
+                del own[field]  # version 1 has no such field
+        version = SECOND_VERSION if own.keys() & SECOND_VERSION_FIELDS.keys() else FORMAT_VERSION
+        fields = {"format_version": version, "architecture": ARCHITECTURE} | own
         return json.dumps(fields, indent=1) + "\n"
 
 
@@ -197,15 +201,16 @@ def read_json_object(path: pathlib.Path) -> dict:
 def read_model_config(path: pathlib.Path) -> ModelConfig:
     """Reads a config.json. format_version and architecture may be missing."""
     fields = read_json_object(path)
-    version = fields.pop("format_version", GATE_VERSION)
-    if version not in (FORMAT_VERSION, GATE_VERSION):
+    version = fields.pop("format_version", SECOND_VERSION)
+    if version not in (FORMAT_VERSION, SECOND_VERSION):
         raise ToolError(
-            f'{path}: field "format_version": expected {FORMAT_VERSION} or {GATE_VERSION}, found {version!r}'
+            f'{path}: field "format_version": expected {FORMAT_VERSION} or {SECOND_VERSION}, found {version!r}'
         )
-    if version < GATE_VERSION and fields.get("decay_gate"):
-        raise ToolError(
-            f'{path}: field "decay_gate": expected format_version {GATE_VERSION} beside it, found {version}'
-        )
+    for field, default in SECOND_VERSION_FIELDS.items():
+        if version < SECOND_VERSION and fields.get(field, default) != default:
+            raise ToolError(
+                f'{path}: field "{field}": expected format_version {SECOND_VERSION} beside it, found {version}'
+            )
     if (found := fields.pop("architecture", ARCHITECTURE)) != ARCHITECTURE:
         raise ToolError(
             f'{path}: field "architecture": expected {ARCHITECTURE!r}, found {found!r}'

@@ -86,6 +86,20 @@ TEST(ModelConfigTest, DecayGate) {
   }
 }
 
+TEST(ModelConfigTest, SinusoidalPositions) {
+  for (const std::string name : {"softmax", "polynomial", "linear", "learned_sketch_mixed"}) {
+    json text = Valid(name);
+    EXPECT_TRUE(ModelConfig::Parse(text.dump(), "config.json")->sinusoidal_positions);
+    text["format_version"] = 2;
+    for (const bool sinusoids : {false, true}) {
+      text["sinusoidal_positions"] = sinusoids;
+      const auto config = ModelConfig::Parse(text.dump(), "config.json");
+      ASSERT_TRUE(config.ok()) << config.status().ToString();
+      EXPECT_EQ(config->sinusoidal_positions, sinusoids);
+    }
+  }
+}
+
 TEST(ModelConfigTest, WhatMayBeLeftOut) {
   json text = Valid("softmax");
   for (const char* field : {"context_length", "grain_size", "add_bos", "bos_id", "eos_id"})
@@ -185,6 +199,8 @@ TEST(ModelConfigTest, EveryWrongFieldIsNamed) {
       {"softmax", "add_bos", "true", "expected true or false, found the string \"true\""},
       {"linear", "decay_gate", 1, "expected true or false, found the number 1"},
       {"linear", "decay_gate", true, "expected format_version 2 beside it, found 1"},
+      {"softmax", "sinusoidal_positions", 0, "expected true or false, found the number 0"},
+      {"softmax", "sinusoidal_positions", false, "expected format_version 2 beside it, found 1"},
       {"softmax", "bos_id", 96, "expected a token id below vocab_size 96, found 96"},
       {"softmax", "bos_id", -2, "found the number -2"},
       {"softmax", "eos_id", 4194304, "found the number 4194304"},

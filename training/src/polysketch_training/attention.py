@@ -69,9 +69,15 @@ class Attention(nn.Module):
         heads = self.config.num_heads
         q, k, v = self.qkv(x).reshape(batch, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4)
         q, k = angles.rotate(q, places.cos, places.sin), angles.rotate(k, places.cos, places.sin)
-        log_decay = functional.logsigmoid(self.gate(x)).transpose(1, 2) if self.config.decay_gate else None
+        log_decay = self._log_decay(x) if self.config.decay_gate else None
         out, state = self._attend(q, k, v, log_decay, places, state, want_state)
         return self.out(out.transpose(1, 2).reshape(batch, tokens, width)), state
+
+    def _log_decay(self, x):
+        """Returns the log decays [B, H, n]. Not in 16 bits: bfloat16 has steps of 1/16 at 12, where slow gates are."""
+        with torch.autocast(x.device.type, enabled=False):
+            gate = self.gate(x.to(self.gate.weight.dtype))
+            return functional.logsigmoid(gate).transpose(1, 2)
 
     def _attend(self, q, k, v, log_decay, places, state, want_state):
         if self.backend == "library":

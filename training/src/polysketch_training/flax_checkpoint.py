@@ -26,6 +26,8 @@ def write_flax_checkpoint(
     for name in tensors:
         if ".attn.gate." in name:
             raise ToolError("a model with a decay gate: the authors' code has no gate; expected --format server")
+    if not config.sinusoidal_positions:
+        raise ToolError("a model without sinusoidal positions: the authors' code adds them; expected --format server")
     if config.is_random:
         _check_sketches(config, tensors, sketch_seed)
     leaves = {flax_names.flax_path(name): a for name, a in tensors.items() if flax_names.drawn_layer(name) is None}

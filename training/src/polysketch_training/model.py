@@ -144,6 +144,8 @@ class PolysketchModel(nn.Module):
                 if not bool((within == buffered).all()):
                     raise ValueError("positions: expected the same position within the block in all rows")
         dtype = self.embedding.weight.dtype
-        x = self.embedding(tokens) + angles.sinusoids(count, self.config.emb_dim, dtype)
+        x = self.embedding(tokens)
+        if self.config.sinusoidal_positions:
+            x = x + angles.sinusoids(count, self.config.emb_dim, dtype)
         cos, sin = (part[:, None] for part in angles.cos_sin(count, self.config.head_dim // 2, dtype))
         return x, Places(cos, sin, buffered)

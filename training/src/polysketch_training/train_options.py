@@ -73,6 +73,9 @@ def _add_model(group) -> None:
     group.add_argument(
         "--decay-gate", action="store_true", help="a gate that lets earlier tokens fade (recurrent kinds)"
     )
+    group.add_argument(
+        "--no-sinusoids", dest="sinusoids", action="store_false", help="no sinusoidal positions in the embedding: RoPE alone"
+    )
 
 
 def _add_recipe(group) -> None:
@@ -125,6 +128,8 @@ def preset_of(args: argparse.Namespace) -> Preset:
         config = dataclasses.replace(config, context_length=args.length)
     if args.decay_gate:
         config = dataclasses.replace(config, decay_gate=True)
+    if not args.sinusoids:
+        config = dataclasses.replace(config, sinusoidal_positions=False)
     names = [field.name for field in dataclasses.fields(Recipe)]
     given = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
     recipe = dataclasses.replace(preset.recipe, **given)
