@@ -25,4 +25,9 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
+// Configures and clears the calling thread's tile registers. HasAmx() must have returned true.
+// _tile_loadconfig of g++ 12 states that it reads 8 of the 64 bytes: the compiler then leaves out
+// the stores of the others, and the processor faults on what is in their place.
+inline void LoadTileConfig(const TileConfig& config) { asm volatile("ldtilecfg %0" ::"m"(config)); }
+
 }  // namespace polysketch::cpu
