@@ -102,7 +102,7 @@ void RouteLibraryLogs() {
       });
   gpr_set_log_function([](gpr_log_func_args* args) {
     // Each failed handshake of TLS is an error of gRPC's.
-    static LogLimit limit("grpc_messages_not_logged");
+    static LogLimit limit("grpc_messages_not_logged", 1);
     const bool serious = args->severity == GPR_LOG_SEVERITY_ERROR;
     if (serious && !limit.Allow()) return;
     Log(serious ? LogLevel::kWarning : LogLevel::kDebug, "grpc", {{"message", args->message}});
