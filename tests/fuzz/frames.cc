@@ -17,7 +17,7 @@ class Ledger final : public MessageMemory {
     held_ += bytes;
     return true;
   }
-  void Release(int64_t bytes) override {
+  void Release(const FrameFilter&, int64_t bytes) override {
     PS_CHECK(bytes >= 0 && bytes <= held_) << bytes << " of " << held_;
     held_ -= bytes;
   }
@@ -36,7 +36,7 @@ struct Run {
 Run Play(std::string_view script, size_t cut, Ledger* ledger) {
   Run run;
   const FrameLimits limits{.header_bytes = 2000, .header_fields = 30, .open_streams = 5};
-  FrameFilter filter(limits, ledger, &run.output);
+  FrameFilter filter(limits, "", ledger, &run.output);
   FrameFilter::TimePoint now{std::chrono::hours(1)};
   run.status = filter.FromClient(kHttp2Preface, now);
   while (script.size() >= 2 && run.status.ok()) {
