@@ -81,7 +81,9 @@ Result<StoredInfo> ReadInfo(const std::string& key, const RedisReply& size,
                             const RedisReply& beginning) {
   if (!IsNumber(size) || size.number <= 0) return Missing(key);
   if (!beginning.is_text() || beginning.text.empty()) return Missing(key);
-  return ReadStoredHeader(key, beginning.text, size.number);
+  // The entry may have been replaced by a longer one between the two.
+  return ReadStoredHeader(key, beginning.text,
+                          std::max(size.number, int64_t{std::ssize(beginning.text)}));
 }
 
 class RedisStore : public StateStore {
@@ -206,6 +208,8 @@ class RedisStore : public StateStore {
     if (!ReadTexts(*reply, &keys)) return Unexpected("keys", "SMEMBERS");
     std::erase_if(keys, [&prefix](const std::string& key) { return !key.starts_with(prefix); });
     std::sort(keys.begin(), keys.end());
+    // A Redis at fault repeats names.
+    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
     return keys;
   }
 

@@ -36,8 +36,9 @@ constexpr Flag kFlags[] = {
      "flag is given."},
     {"http-hosts", kText, "NAMES", &C::http_hosts, 0, 0,
      "names that the Host header of an HTTP request may have besides IP addresses and localhost, "
-     "separated by commas; *: any name. Other requests get the HTTP status 403. Empty: any name, "
-     "but none if http-listen is a loopback address."},
+     "separated by commas; *: any name. Other requests get the HTTP status 403. Empty: none if "
+     "http-listen is a loopback address; otherwise any name, but requests for the status page and "
+     "those with an Origin header, which browsers send, may have only the name of the machine."},
     {"http-origins", kText, "ORIGINS", &C::http_origins, 0, 0,
      "origins of web pages that may call the HTTP server (CORS), such as https://app.example, "
      "separated by commas; *: any. Empty: none."},

@@ -102,7 +102,7 @@ void RouteLibraryLogs() {
       });
   gpr_set_log_function([](gpr_log_func_args* args) {
     // Each failed handshake of TLS is an error of gRPC's.
-    static LogLimit limit("grpc_messages_not_logged");
+    static LogLimit limit("grpc_messages_not_logged", 1);
     const bool serious = args->severity == GPR_LOG_SEVERITY_ERROR;
     if (serious && !limit.Allow()) return;
     Log(serious ? LogLevel::kWarning : LogLevel::kDebug, "grpc", {{"message", args->message}});
@@ -286,10 +286,9 @@ Status Server::StartHttp(const ServerConfig& config) {
                              .max_body_bytes = config.max_body_bytes,
                              .read_timeout = config.handshake_timeout,
                              .write_timeout = config.stall_deadline};
-  const std::string hosts =
-      config.http_hosts.empty() ? DefaultAllowedHosts(config.http_listen) : config.http_hosts;
   HttpServer::Guards guards = {
-      .check = [this, hosts, origins = config.http_origins](
+      .check = [this, origins = config.http_origins,
+                hosts = AllowedHostsOf(config.http_hosts, config.http_listen, MachineName())](
                    HttpRequest* request) { return CheckHttp(hosts, origins, request); },
       .is_probe = StatusPage::IsHealthPath,
       .certificates = certificates_.get(),
@@ -309,16 +308,15 @@ Status Server::StartHttp(const ServerConfig& config) {
   return Status();
 }
 
-Status Server::CheckHttp(const std::string& hosts, const std::string& origins,
+Status Server::CheckHttp(const AllowedHosts& hosts, const std::string& origins,
                          HttpRequest* request) {
-  const std::string_view host = request->Header("Host");
-  if (!IsAllowedHost(host, hosts)) {
-    return Status(
-        Code::kPermissionDenied,
-        StrCat("Host: expected an IP address, localhost or a name of --http-hosts, found \"", host,
-               "\""));
-  }
-  request->allowed_origin = AllowedOrigin(request->Header("Origin"), origins);
+  // Browsers send Origin with every POST, but not with a GET to the server that a page is from. A
+  // page of an origin that --http-origins lists does not depend on names.
+  const std::string_view origin = request->Header("Origin");
+  request->allowed_origin = AllowedOrigin(origin, origins);
+  const bool browser =
+      StatusPage::IsPagePath(request->path) || (!origin.empty() && request->allowed_origin.empty());
+  PS_RETURN_IF_ERROR(CheckHost(request->Header("Host"), browser, hosts));
   if (guard_ == nullptr || StatusPage::IsHealthPath(request->path)) return Status();
   if (IsPreflight(*request)) return Status();  // browsers send it without credentials
   PS_ASSIGN_OR_RETURN(request->caller, guard_->Admit(request->Headers("Authorization"),

@@ -29,6 +29,7 @@ namespace polysketch {
 
 class ScrapeMetrics;
 class HttpServer;
+struct AllowedHosts;
 struct HttpRequest;
 class MetricsPage;
 class OpenAiApi;
@@ -74,8 +75,8 @@ class Server {
   void WatchForStuck(const ServedModel* model);
   // Calls SessionTable::Maintain after a while, and again until the server ends.
   void MaintainSessions();
-  // Why a request of HTTP is refused when its header has arrived. `hosts`: of IsAllowedHost.
-  Status CheckHttp(const std::string& hosts, const std::string& origins, HttpRequest* request);
+  // Why a request of HTTP is refused when its header has arrived.
+  Status CheckHttp(const AllowedHosts& hosts, const std::string& origins, HttpRequest* request);
 
   // In order of construction: calls use the members above grpc_.
   RequestMemory memory_;

@@ -1,5 +1,6 @@
 #include "server/convert/convert.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <string>
@@ -12,6 +13,7 @@ namespace polysketch {
 namespace {
 
 constexpr int kMaxCachePoints = 64;
+constexpr int kMaxForks = 64;
 
 double Seconds(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
@@ -105,6 +107,17 @@ Result<CacheParams> ToCacheParams(const v1::CacheOptions& options) {
     params.points.push_back(point);
   }
   return params;
+}
+
+std::chrono::milliseconds ToTtl(int64_t seconds) {
+  constexpr int64_t kMax = int64_t{1} << 40;
+  return std::chrono::seconds(std::clamp(seconds, -kMax, kMax));
+}
+
+Result<int> ToForkCount(const v1::ForkSessionRequest& request) {
+  const int count = request.count() == 0 ? 1 : request.count();
+  if (count >= 1 && count <= kMaxForks) return count;
+  return InvalidArgument("count: expected 1 to ", kMaxForks, ", found ", count);
 }
 
 Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,

@@ -1,6 +1,7 @@
 // Messages of polysketch.v1 <-> plain data of the engine. Errors name the field of the message.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,6 +45,12 @@ Result<GrammarSource> ToGrammarSource(const v1::StructuredOutput& output);
 // Returns validated parameters. INVALID_ARGUMENT names the field of the message.
 Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
                                         const RequestRules& rules);
+
+// Converts the field ttl_seconds of the RPCs of sessions. Saturates: the session table refuses a
+// value out of range.
+std::chrono::milliseconds ToTtl(int64_t seconds);
+// The number of forks; INVALID_ARGUMENT unless it is 1 to 64, or 0, which means 1.
+Result<int> ToForkCount(const v1::ForkSessionRequest& request);
 
 // The field expected_position, if it is set.
 template <typename Message>

@@ -81,7 +81,7 @@ class Guard {
   mutable std::mutex mutex_;
   Callers callers_;  // guarded by mutex_
   std::array<std::atomic<uint64_t>, kRefusalNames.size()> refused_ = {};
-  LogLimit log_limit_{"refused_calls_not_logged"};
+  LogLimit log_limit_{"refused_calls_not_logged", 50};
   std::unique_ptr<FileWatch> watch_;  // last: its thread uses the members above
 };
 

@@ -1,8 +1,10 @@
 #include "server/http/allowed_hosts.h"
 
 #include <arpa/inet.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "server/http/http_exchange.h"
 
@@ -19,6 +21,15 @@ bool IsIpAddress(std::string_view name) {
   return name.starts_with('[') || inet_pton(AF_INET, std::string(name).c_str(), &address) == 1;
 }
 
+// "localhost" and names below it: browsers resolve them to the loopback (RFC 6761), and nobody can
+// register one.
+bool IsLocalhost(std::string_view name) {
+  constexpr std::string_view kDomain = ".localhost";
+  if (EqualsIgnoringCase(name, "localhost")) return true;
+  return name.size() > kDomain.size() &&
+         EqualsIgnoringCase(name.substr(name.size() - kDomain.size()), kDomain);
+}
+
 // Whether `name`, which is not empty, is an entry of a list with commas.
 bool IsListed(std::string_view name, std::string_view list) {
   while (!list.empty()) {
@@ -33,7 +44,7 @@ bool IsListed(std::string_view name, std::string_view list) {
 
 bool IsAllowedHost(std::string_view host, std::string_view allowed) {
   const std::string_view name = WithoutPort(host);
-  if (IsIpAddress(name) || EqualsIgnoringCase(name, "localhost")) return true;
+  if (IsIpAddress(name) || IsLocalhost(name)) return true;
   return IsListed(name, allowed) || IsListed("*", allowed);
 }
 
@@ -49,8 +60,32 @@ bool IsLoopback(std::string_view address) {
          (IsIpAddress(host) && host.starts_with("127."));
 }
 
-std::string DefaultAllowedHosts(std::string_view listen_address) {
-  return IsLoopback(listen_address) ? "" : "*";
+AllowedHosts AllowedHostsOf(std::string_view flag, std::string_view listen_address,
+                            std::string_view machine) {
+  if (!flag.empty()) return {.any = std::string(flag), .browser = std::string(flag)};
+  if (IsLoopback(listen_address)) return {};
+  return {.any = "*", .browser = std::string(machine)};
+}
+
+Status CheckHost(std::string_view host, bool browser, const AllowedHosts& allowed) {
+  if (!IsAllowedHost(host, allowed.any)) {
+    return Status(
+        Code::kPermissionDenied,
+        StrCat("Host: expected an IP address, localhost or a name of --http-hosts, found \"", host,
+               "\""));
+  }
+  if (browser && !IsAllowedHost(host, allowed.browser)) {
+    return Status(Code::kPermissionDenied,
+                  StrCat("Host: expected from a browser an IP address, localhost, the name of the "
+                         "server's machine or a name of --http-hosts, found \"",
+                         host, "\""));
+  }
+  return Status();
+}
+
+std::string MachineName() {
+  char name[HOST_NAME_MAX + 1] = "";
+  return gethostname(name, sizeof(name)) == 0 ? name : "";
 }
 
 }  // namespace polysketch

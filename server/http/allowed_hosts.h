@@ -6,10 +6,12 @@
 #include <string>
 #include <string_view>
 
+#include "base/status.h"
+
 namespace polysketch {
 
-// Whether `host`, the value of a Host header, names the server. IP addresses and "localhost" always
-// do. Other names must be in `allowed`, separated by commas; "*" allows any name.
+// Whether `host`, the value of a Host header, names the server. IP addresses, "localhost" and names
+// below it always do. Other names must be in `allowed`, separated by commas; "*" allows any name.
 bool IsAllowedHost(std::string_view host, std::string_view allowed);
 
 // The value of Access-Control-Allow-Origin for `origin`, the value of an Origin header; empty: none.
@@ -20,8 +22,24 @@ std::string AllowedOrigin(std::string_view origin, std::string_view allowed);
 // "localhost:8000", "unix:PATH".
 bool IsLoopback(std::string_view address);
 
-// The value of --http-hosts that is meant by an empty one: any name, but none for an address that
-// only this machine can reach.
-std::string DefaultAllowedHosts(std::string_view listen_address);
+// Lists of IsAllowedHost.
+struct AllowedHosts {
+  std::string any;      // of every request
+  std::string browser;  // of a request that a page in a browser may have sent
+};
+
+// What --http-hosts with the value `flag` allows. Empty: no name at an address that only this
+// machine can reach. At another address clients that are no browsers use names of services, which
+// the server does not know: any name is allowed, but only `machine`, the name of this machine, to
+// browsers.
+AllowedHosts AllowedHostsOf(std::string_view flag, std::string_view listen_address,
+                            std::string_view machine);
+
+// Checks the Host header `host`; PERMISSION_DENIED names --http-hosts. `browser`: a page in a
+// browser may have sent the request.
+Status CheckHost(std::string_view host, bool browser, const AllowedHosts& allowed);
+
+// The name of this machine, by gethostname; empty if it has none.
+std::string MachineName();
 
 }  // namespace polysketch

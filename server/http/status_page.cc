@@ -2,6 +2,7 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -35,7 +36,19 @@ Json ToJson(const prometheus::ClientMetric& metric, prometheus::MetricType type)
   return json;
 }
 
+// The file of the page at `path`; null: none.
+const WebFile* FindWebFile(std::string_view path) {
+  if (path == "/favicon.ico") path = "/favicon.svg";  // browsers ask for it whatever the page says
+  const auto files = WebFiles();
+  const auto found = std::ranges::find(files, path, &WebFile::path);
+  return found == files.end() ? nullptr : &*found;
+}
+
 }  // namespace
+
+bool StatusPage::IsPagePath(std::string_view path) {
+  return path.starts_with("/api/") || FindWebFile(path) != nullptr;
+}
 
 bool StatusPage::IsHealthPath(std::string_view path) {
   return path == "/healthz" || path == "/readyz" || path == "/health";
@@ -89,13 +102,8 @@ void StatusPage::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   if (path == "/version")
     return exchange->Reply(200, "application/json", "{\"version\": \"" POLYSKETCH_VERSION "\"}\n");
   if (path == "/api/status") return exchange->Reply(200, "application/json", StatusJson());
-  // Browsers ask for /favicon.ico whatever the page says.
-  const std::string_view web_path =
-      path == "/favicon.ico" ? "/favicon.svg" : std::string_view(path);
-  for (const WebFile& file : WebFiles()) {
-    if (web_path == file.path)
-      return exchange->Reply(200, file.content_type, std::string(file.content));
-  }
+  if (const WebFile* file = FindWebFile(path))
+    return exchange->Reply(200, file->content_type, std::string(file->content));
   exchange->Reply(404, "text/plain", "no such page\n");
 }
 

@@ -29,6 +29,8 @@ class StatusPage {
 
   // Whether `path` answers probes, which have no credentials.
   static bool IsHealthPath(std::string_view path);
+  // Whether `path` is for browsers: a file of the page, its data or its playground.
+  static bool IsPagePath(std::string_view path);
   // Answers any request.
   void Handle(const std::shared_ptr<HttpExchange>& exchange);
 

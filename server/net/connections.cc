@@ -197,7 +197,7 @@ void ConnectionTable::CloseLocked(Connection* connection, std::string_view reaso
   // Drop the input in the kernel's buffer, which would otherwise be read and become calls. Only
   // once: a client that continues to send must not hold this thread.
   recv(connection->fd, nullptr, size_t{8} << 20, MSG_TRUNC | MSG_DONTWAIT);
-  static LogLimit limit("closed_connections_not_logged");
+  static LogLimit limit("closed_connections_not_logged", 1);
   if (limit.Allow())
     LogWarning("connection_closed", {{"peer", connection->key}, {"reason", reason}});
 }

@@ -67,7 +67,7 @@ Relay::~Relay() {
 void Relay::Add(int fd, const std::string& key) {
   const ConnectionTable::Id id = table_->Add(key, fd);
   if (id == 0) {
-    static LogLimit limit("refused_connections_not_logged");
+    static LogLimit limit("refused_connections_not_logged", 1);
     if (limit.Allow()) {
       LogWarning("connection_refused",
                  {{"peer", key}, {"reason", "too many connections or calls"}});

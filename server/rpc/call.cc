@@ -112,7 +112,7 @@ void Call::OnEnd(const Status& status, const FinishEvent* finish) const {
               .model = model_ == nullptr ? std::string_view() : model_->description.name(),
               .status = status,
               .finish = finish});
-  static LogLimit refusals("refused_calls_not_logged");
+  static LogLimit refusals("refused_calls_not_logged", 50);
   if (refused && !refusals.Allow()) return;
   const FinishEvent nothing;
   const FinishEvent& f = finish == nullptr ? nothing : *finish;

@@ -1,35 +1,22 @@
 // The RPCs of sessions. Those that may wait for the store run on its threads.
-#include <chrono>
-
 #include "server/rpc/service.h"
 #include "server/rpc/unary_call.h"
 
 namespace polysketch {
 namespace {
 
-constexpr int kMaxForks = 64;
-
-// Converts to milliseconds. Saturates: the session table refuses a value out of range.
-std::chrono::milliseconds Ttl(int64_t seconds) {
-  constexpr int64_t kMax = int64_t{1} << 40;
-  return std::chrono::seconds(std::clamp(seconds, -kMax, kMax));
-}
-
 Status CreateSession(const v1::CreateSessionRequest& request, const RequestInfo& info,
                      const ServedModel& model, v1::Session* response) {
   PS_ASSIGN_OR_RETURN(
       const SessionInfo session,
-      model.sessions->Create(info.tenant, request.durable(), Ttl(request.ttl_seconds())));
+      model.sessions->Create(info.tenant, request.durable(), ToTtl(request.ttl_seconds())));
   ToProto(session, response);
   return Status();
 }
 
 Status ForkSession(const v1::ForkSessionRequest& request, const RequestInfo& info,
                    const ServedModel& model, v1::ForkSessionResponse* response) {
-  const int count = request.count() == 0 ? 1 : request.count();
-  if (count < 1 || count > kMaxForks) {
-    return InvalidArgument("count: expected 1 to ", kMaxForks, ", found ", count);
-  }
+  PS_ASSIGN_OR_RETURN(const int count, ToForkCount(request));
   PS_ASSIGN_OR_RETURN(
       const std::vector<SessionInfo> forks,
       model.sessions->Fork(info.tenant, request.session(), count, ExpectedPosition(request)));
@@ -41,7 +28,7 @@ Status SnapshotSession(const v1::SnapshotSessionRequest& request, const RequestI
                        const ServedModel& model, v1::Snapshot* response) {
   PS_ASSIGN_OR_RETURN(
       const SnapshotInfo snapshot,
-      model.sessions->TakeSnapshot(info.tenant, request.session(), Ttl(request.ttl_seconds())));
+      model.sessions->TakeSnapshot(info.tenant, request.session(), ToTtl(request.ttl_seconds())));
   ToProto(snapshot, response);
   return Status();
 }
@@ -50,7 +37,7 @@ Status RestoreSession(const v1::RestoreSessionRequest& request, const RequestInf
                       const ServedModel& model, v1::Session* response) {
   PS_ASSIGN_OR_RETURN(const SessionInfo session,
                       model.sessions->Restore(info.tenant, request.snapshot(), request.durable(),
-                                              Ttl(request.ttl_seconds())));
+                                              ToTtl(request.ttl_seconds())));
   ToProto(session, response);
   return Status();
 }

@@ -128,7 +128,9 @@ HttpAnswer Http(const std::string& address, const std::string& path, const std::
   std::string head = StrCat(!method.empty() ? method
                             : body.empty()  ? "GET"
                                             : "POST",
-                            " ", path, " HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n");
+                            " ", path, " HTTP/1.1\r\nConnection: close\r\n");
+  const auto is_host = [](const auto& header) { return header.first == "Host"; };
+  if (std::ranges::none_of(headers, is_host)) head += StrCat("Host: ", address, "\r\n");
   for (const auto& [name, value] : headers) head += StrCat(name, ": ", value, "\r\n");
   const std::string request =
       body.empty() ? StrCat(head, "\r\n")

@@ -1,6 +1,7 @@
 // --http-listen beside gRPC: what tests/deploy/status_page_test.py says in a browser, here for the
 // sanitizers too.
 #include <signal.h>
+#include <unistd.h>
 
 #include <future>
 #include <nlohmann/json.hpp>
@@ -134,6 +135,50 @@ TEST(StatusPage, ErrorsOfSessionsHaveTheirStatus) {
   EXPECT_EQ(post("/api/sessions/create", "{}", {{"Origin", "http://elsewhere.example"}}), 403);
   EXPECT_EQ(post("/api/sessions/append", "{}"), 405);
   EXPECT_EQ(Http(server.http_address(), "/api/sessions/list").status, 405);
+}
+
+// A page of evil.example whose name now leads to this server: its requests have the same name in
+// Host and Origin.
+TEST(StatusPage, APageWhoseNameIsReboundIsRefused) {
+  char machine[256] = "";
+  ASSERT_EQ(gethostname(machine, sizeof(machine)), 0);
+  const std::string completion = R"({"model": "demo", "prompt": "It was", "max_tokens": 1})";
+  const auto status = [](const Server& server, const std::string& path, const std::string& body,
+                         const std::string& host, const std::string& origin = "") {
+    HttpHeaders headers = {{"Host", host}};
+    if (!origin.empty()) headers.emplace_back("Origin", origin);
+    const HttpAnswer answer = Http(server.http_address(), path, body, headers);
+    if (answer.status == 403) {
+      EXPECT_NE(answer.body.find("--http-hosts"), std::string::npos) << answer.body;
+    }
+    return answer.status;
+  };
+  const Server open({.flags = {"--http-listen", "0.0.0.0:0", "--insecure", "--http-origins",
+                               "https://app.example"}});
+  const std::string evil = "evil.example:8000";
+  for (const char* path : {"/", "/status.js", "/favicon.ico", "/api/status", "/%61pi/status"})
+    EXPECT_EQ(status(open, path, "", evil), 403) << path;
+  EXPECT_EQ(status(open, "/v1/completions", completion, evil, "http://" + evil), 403);
+  EXPECT_EQ(status(open, "/v1/models", "", evil, "http://" + evil), 403);
+  EXPECT_EQ(status(open, "/v1/models", "", evil, "null"), 403);
+  EXPECT_EQ(status(open, "/api/complete", Request(1), evil), 403);
+  EXPECT_EQ(status(open, "/api/sessions/list", "{}", evil, "http://" + evil), 403);
+  // Clients that are no browsers use names of services; pages of --http-origins are trusted.
+  EXPECT_EQ(status(open, "/v1/completions", completion, "polysketch.models.svc:8000"), 200);
+  EXPECT_EQ(status(open, "/readyz", "", "polysketch"), 200);
+  EXPECT_EQ(status(open, "/v1/models", "", "polysketch", "https://app.example"), 200);
+  const std::string own = StrCat(machine, ":8000");
+  for (const std::string& host : {std::string("127.0.0.1:8000"), std::string("localhost:8000"),
+                                  std::string("page.localhost"), own}) {
+    EXPECT_EQ(status(open, "/api/status", "", host), 200) << host;
+    EXPECT_EQ(status(open, "/v1/completions", completion, host, "http://" + host), 200) << host;
+    EXPECT_EQ(status(open, "/api/sessions/list", "{}", host, "http://" + host), 200) << host;
+  }
+  const Server named(
+      {.flags = {"--http-listen", "0.0.0.0:0", "--insecure", "--http-hosts", "models.example"}});
+  EXPECT_EQ(status(named, "/api/status", "", "models.example"), 200);
+  EXPECT_EQ(status(named, "/v1/models", "", "models.example", "http://models.example"), 200);
+  EXPECT_EQ(status(named, "/v1/models", "", "polysketch"), 403);
 }
 
 TEST(StatusPage, ABrowserFindsAllThatItAsksFor) {

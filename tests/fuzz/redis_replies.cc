@@ -82,11 +82,25 @@ void CheckGet(StateStore* store) {
   PS_CHECK(entry->info.head.size() == std::min(entry->bytes.size(), kStoredHeadBytes));
 }
 
-void CheckCall(uint8_t call, StateStore* store) {
+void CheckRenew(StateStore* store) {
+  const auto info = store->Renew("tenant", "session-1", std::chrono::seconds(1));
+  if (!info.ok()) return ExpectMessage(info.status());
+  PS_CHECK(info->key == "session-1" && info->bytes >= 0) << info->key << " " << info->bytes;
+  PS_CHECK(info->head.size() <= kStoredHeadBytes);
+}
+
+// A name takes five bytes of a reply at least.
+void CheckCount(StateStore* store, size_t replies_size) {
+  const auto count = store->CountAtMost("tenant", "session-");
+  if (!count.ok()) return ExpectMessage(count.status());
+  PS_CHECK(*count >= 0 && *count <= static_cast<int64_t>(replies_size / 5)) << *count;
+}
+
+void CheckCall(uint8_t call, size_t replies_size, StateStore* store) {
   const auto expect = [](const Status& status) {
     if (!status.ok()) ExpectMessage(status);
   };
-  switch (call % 6) {
+  switch (call % 8) {
     case 0:
       return CheckGet(store);
     case 1:
@@ -97,8 +111,12 @@ void CheckCall(uint8_t call, StateStore* store) {
       return expect(store->Put("tenant", "session-1", "bytes", std::chrono::seconds(1)).status());
     case 4:
       return expect(store->Delete("tenant", "session-1"));
-    default:
+    case 5:
       return expect(store->Touch("tenant", "session-1", std::chrono::seconds(1)));
+    case 6:
+      return CheckRenew(store);
+    default:
+      return CheckCount(store, replies_size);
   }
 }
 
@@ -114,7 +132,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (end < bytes.size()) replies.emplace_back(bytes.substr(end + 1));
   const auto store = OpenRedisStore("redis://127.0.0.1:1");
   if (store.ok()) {
-    CheckCall(data[0], store->get());
+    CheckCall(data[0], size, store->get());
   } else {
     ExpectMessage(store.status());
   }

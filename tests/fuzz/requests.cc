@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "engine/sampler/sampling_params.h"
+#include "engine/session/session_table.h"
 #include "engine/snapshot/snapshot_file.h"
 #include "server/convert/chunk_tokenizer.h"
 #include "server/convert/convert.h"
@@ -150,10 +151,43 @@ void CheckText(const std::string& text, std::vector<int32_t> tokens, ChunkTokeni
   PS_CHECK(tokens == expected);
 }
 
+// The rule of choices has one string for each text, which the text cannot leave.
+void CheckChoices(std::string_view rule, const v1::OutputChoices& choices) {
+  constexpr std::string_view kBegin = "root ::= ", kOr = " | ";
+  PS_CHECK(rule.starts_with(kBegin)) << rule;
+  rule.remove_prefix(kBegin.size());
+  for (int i = 0; i < choices.texts_size(); ++i) {
+    if (i > 0) {
+      PS_CHECK(rule.starts_with(kOr)) << rule;
+      rule.remove_prefix(kOr.size());
+    }
+    PS_CHECK(rule.starts_with('"')) << rule;
+    std::string text;
+    size_t at = 1;
+    for (; at < rule.size() && rule[at] != '"'; ++at) {
+      PS_CHECK(static_cast<unsigned char>(rule[at]) >= 0x20) << rule;
+      if (rule[at] != '\\') {
+        text += rule[at];
+      } else if (rule[++at] == 'x') {
+        text += static_cast<char>(std::stoi(std::string(rule.substr(at + 1, 2)), nullptr, 16));
+        at += 2;
+      } else {
+        text += rule[at];
+      }
+    }
+    PS_CHECK(text == choices.texts(i)) << rule;
+    rule.remove_prefix(at + 1);
+  }
+  PS_CHECK(rule.empty()) << rule;
+}
+
 void CheckCompletion(const v1::CompleteRequest& request) {
   const Result<GenerateParams> params = ToGenerateParams(request, Rules());
   if (params.ok()) {
     CheckRanges(*params);
+    PS_CHECK(params->grammar.has_value() == request.has_structured_output());
+    if (request.structured_output().has_choice())
+      CheckChoices(params->grammar->text, request.structured_output().choice());
     CheckMigrates(*params);
   } else {
     CheckCallError(params.status());
@@ -244,6 +278,97 @@ void CheckDetokenize(std::string_view bytes) {
   for (const int32_t id : ids) PS_CHECK(id >= 0 && id < Rules().vocab_size);
 }
 
+// --- sessions: a table in memory, as that of the server, with one session that is empty ---
+
+constexpr char kTenant[] = "tenant";
+
+class Sessions {
+ public:
+  Sessions() : table_(Options()) {
+    const auto created = table_.Create(kTenant, /*durable=*/false, std::chrono::seconds(0));
+    PS_CHECK(created.ok()) << created.status().ToString();
+    session_ = created->id;
+  }
+
+  SessionTable* table() { return &table_; }
+  // The one that exists at first; a client would have its id.
+  const std::string& session() const { return session_; }
+
+ private:
+  static SessionOptions Options() {
+    SessionOptions options;
+    options.codec.limits = {{FakeTokenizer::kVocabulary, kMaxNewTokens, true}, 0};
+    options.memory = 1 << 20;
+    options.max_per_tenant = 100;
+    return options;
+  }
+
+  SessionTable table_;
+  std::string session_;
+};
+
+void CheckSession(const Result<SessionInfo>& session) {
+  if (!session.ok()) return CheckCallError(session.status());
+  PS_CHECK(session->ttl.count() > 0) << session->ttl.count();
+  v1::Session message;
+  ToProto(*session, &message);
+  PS_CHECK(message.ttl_seconds() > 0 || session->ttl < std::chrono::seconds(1));
+}
+
+void CheckCreateSession(std::string_view bytes) {
+  v1::CreateSessionRequest request;
+  if (!Parse(bytes, &request)) return;
+  Sessions sessions;
+  CheckSession(sessions.table()->Create(kTenant, request.durable(), ToTtl(request.ttl_seconds())));
+}
+
+void CheckForkSession(std::string_view bytes) {
+  v1::ForkSessionRequest request;
+  if (!Parse(bytes, &request)) return;
+  const Result<int> count = ToForkCount(request);
+  if (!count.ok()) return CheckCallError(count.status());
+  Sessions sessions;
+  for (const std::string& session : {request.session(), sessions.session()}) {
+    const auto forks = sessions.table()->Fork(kTenant, session, *count, ExpectedPosition(request));
+    if (!forks.ok()) {
+      CheckCallError(forks.status());
+      continue;
+    }
+    PS_CHECK(std::ssize(*forks) == *count && session == sessions.session());
+    for (const SessionInfo& fork : *forks) CheckSession(fork);
+  }
+}
+
+void CheckSnapshotSession(std::string_view bytes) {
+  v1::SnapshotSessionRequest request;
+  if (!Parse(bytes, &request)) return;
+  Sessions sessions;
+  // An empty session has no snapshot.
+  for (const std::string& session : {request.session(), sessions.session()}) {
+    const auto snapshot =
+        sessions.table()->TakeSnapshot(kTenant, session, ToTtl(request.ttl_seconds()));
+    CheckCallError(snapshot.status());
+  }
+}
+
+void CheckRestoreSession(std::string_view bytes) {
+  v1::RestoreSessionRequest request;
+  if (!Parse(bytes, &request)) return;
+  const auto restored = Sessions().table()->Restore(kTenant, request.snapshot(), request.durable(),
+                                                    ToTtl(request.ttl_seconds()));
+  CheckCallError(restored.status());  // there is none
+}
+
+void CheckDeleteSession(std::string_view bytes) {
+  v1::DeleteSessionRequest request;
+  if (!Parse(bytes, &request)) return;
+  Sessions sessions;
+  const Status status = sessions.table()->Delete(kTenant, request.session());
+  if (!status.ok()) CheckCallError(status);
+  PS_CHECK(status.ok() == (request.session() == sessions.session()));
+  PS_CHECK(sessions.table()->Delete("other", sessions.session()).code() == Code::kNotFound);
+}
+
 constexpr void (*kCalls[])(std::string_view bytes) = {
     CheckComplete,
     CheckCompleteStream,
@@ -252,12 +377,12 @@ constexpr void (*kCalls[])(std::string_view bytes) = {
     CheckInput<v1::AppendRequest>,
     CheckDetokenize,
     CheckOne<v1::TokenizeRequest>,
-    CheckOne<v1::CreateSessionRequest>,
-    CheckOne<v1::ForkSessionRequest>,
-    CheckOne<v1::SnapshotSessionRequest>,
-    CheckOne<v1::RestoreSessionRequest>,
+    CheckCreateSession,
+    CheckForkSession,
+    CheckSnapshotSession,
+    CheckRestoreSession,
     CheckOne<v1::ListSessionsRequest>,
-    CheckOne<v1::DeleteSessionRequest>,
+    CheckDeleteSession,
     CheckOne<v1::GetModelRequest>,
     CheckGenerate,
 };

@@ -1,5 +1,6 @@
 // The live heap of one process, by LD_PRELOAD: a thread of its own writes the bytes that malloc has handed out, four times a
 // second, to the file that HEAP_FILE names (heap.py). glibc counts chunks that a thread keeps for itself as handed out.
+#define _GNU_SOURCE
 #include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -31,6 +32,7 @@ __attribute__((constructor)) static void Start(void) {
   const char* const path = getenv("HEAP_FILE");
   if (path == NULL) return;
   const int fd = open(path, O_RDWR | O_CLOEXEC);
+  unsetenv("HEAP_FILE");  // programs that this one starts have heaps of their own
   if (fd < 0) return;
   void* const mapped = mmap(NULL, sizeof(struct Heap), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close(fd);

@@ -3,9 +3,11 @@
 
     soak.py [--minutes N] [--clients N] [--store dir|redis] [--server BIN] [--seed N] [--json FILE]
 
-The load: completions of several lengths, CompleteUnary, Score and Tokenize over gRPC, completions over HTTP, and sessions
+The load: completions of several lengths, in one message and in chunks (CompleteStream), with a state that the client keeps
+(CompleteWithState) and with structured output, CompleteUnary, Score and Tokenize over gRPC, completions and chats over HTTP, and
+sessions
 (created, appended to, continued, scored, snapshot, restored, forked, deleted), on a state store whose faults come and go. Of the
-calls 20% are cancelled and 5% have a client that stalls. Sessions have little memory, so that they go to the store and back.
+calls at least 20% are cancelled and 5% have a client that stalls. Sessions have little memory, so that they go to the store and back.
 
 The time is divided into ten rounds. After each the load pauses, and must have left nothing: descriptors, threads (the pools of
 gRPC have a bound instead), connections, calls, running and waiting requests, sessions, entries of the store, and the bytes of
@@ -30,7 +32,7 @@ import time
 import serving
 from attack_run import warm_up
 from heap import Heap
-from soak_calls import STALL_SECONDS
+from soak_calls import CHAT_TEMPLATE, STALL_SECONDS
 from soak_client import Client, Expected, Tally
 from soak_store import FaultTimes, FolderStore, RedisStore
 
@@ -41,6 +43,8 @@ MOST_ROUNDS = 4  # times the number of rounds
 WARM_SECONDS = 20  # of load without faults, at most, before the numbers that must come back are taken
 RESIDENT_GROWTH, HEAP_GROWTH = 32.0, 4.0  # MiB
 SETTLED = 30  # seconds in which a server without load must be as before
+LEAST_SHARES = {"cut": 0.2, "stalled": 0.05}  # of the calls, from FEW_CALLS on
+FEW_CALLS = 3000
 MOST_WRONG = 5  # answers of a round that are told
 FLAGS = {"request-memory": "128MiB", "session-memory": "16MiB", "stall-deadline": f"{STALL_SECONDS}s", "log-level": "warning"}
 # Threads that gRPC starts when there is work for another, and keeps; each pool has at most two for each processor.
@@ -93,6 +97,16 @@ HEADER = ("| round | calls | cancelled | stalled | faults | RSS during, MiB | RS
           "slots | sessions | request memory, MiB |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|")
 
 
+def model_with_chat(folder):
+    """The bundled model with a chat template."""
+    model = folder / "demo"
+    model.mkdir()
+    for file in (serving.ROOT / "models/demo").iterdir():
+        (model / file.name).symlink_to(file)
+    (model / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return model
+
+
 class Soak:
     def __init__(self, folder, minutes, clients=8, store="dir", binary=None, seed=1, rounds=ROUNDS):
         self._rounds, self._round_seconds = rounds, minutes * 60 / rounds
@@ -102,7 +116,7 @@ class Soak:
         environment = {**self.store.environment, **self._heap.environment}
         preloads = [one["LD_PRELOAD"] for one in (self.store.environment, self._heap.environment) if "LD_PRELOAD" in one]
         environment["LD_PRELOAD"] = ":".join(preloads)
-        self.server = serving.Server({**FLAGS, "state-store": self.store.url}, binary, log=folder / "server.log",
+        self.server = serving.Server({**FLAGS, "model": model_with_chat(folder), "state-store": self.store.url}, binary, log=folder / "server.log",
                                      environment=environment)
         self._faults = FaultTimes(self.store, seed)
         self._expected = Expected(self.server)
@@ -133,6 +147,8 @@ class Soak:
         counts = sorted(self.tally.calls.items())
         lines = [f"{method}: " + ", ".join(f"{count} {outcome}" for (one, outcome), count in counts if one == method)
                  for method in sorted({method for (method, _), _ in counts})]
+        shares = ", ".join(f"{100 * self.tally.total(kind) / max(1, self.tally.total()):.2f}% {kind}" for kind in LEAST_SHARES)
+        lines.append(f"{self.tally.total()} calls: {shares}")
         return lines + [f"before the load: {self._baseline}"] + [f"BROKEN: {text}" for text in self.broken]
 
     def _load(self, seconds, faults):
@@ -221,8 +237,9 @@ class Soak:
             if growth > most:
                 self.broken.append(f"{name}: {growth:.2f} MiB more than after the first, at most {most:.0f}")
         for kind in ("cut", "stalled"):
-            if not self.tally.total(kind):
-                self.broken.append(f"no call was {kind}")
+            share = self.tally.total(kind) / max(1, self.tally.total())
+            if share < (LEAST_SHARES[kind] if self.tally.total() >= FEW_CALLS else 1e-9):
+                self.broken.append(f"{100 * share:.2f}% of the calls were {kind}")
         if not self.store.happened:
             self.broken.append("no fault happened")
         answer = self.server.serving()

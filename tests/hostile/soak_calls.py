@@ -10,9 +10,9 @@ import time
 import http2
 import messages
 
-# Chances of a call, so that about 20% and 5% of all calls are cancelled and stalled: some end before the client goes, and what
-# a session needs is called again until it succeeds.
-CANCEL, STALL = 0.32, 0.065
+# Chances of a call, so that at least 20% and 5% of all calls are cancelled and stalled: some end before the client goes, and
+# what a session needs is called again until it succeeds.
+CANCEL, STALL = 0.37, 0.085
 STALL_SECONDS = 2  # --stall-deadline
 PATIENCE = 60  # seconds for an answer
 LATEST_CANCEL = 0.01  # seconds after the call; half of the cancelled calls end at once
@@ -42,6 +42,11 @@ def read_deltas(responses):
     return tuple(tokens), text
 
 
+def read_with_state(responses):
+    """Tokens and text, and the bytes of the state that follows them."""
+    return *read_deltas(responses), b"".join(texts(response, 4) for response in responses)
+
+
 def read_unary(responses):
     """Text, tokens and log-probabilities of CompleteUnary."""
     return tuple(b"".join(texts(response, number) for response in responses) for number in (1, 2, 3))
@@ -66,14 +71,35 @@ class Ask:
 
 @dataclasses.dataclass(frozen=True)
 class HttpAsk:
-    """A completion over HTTP."""
+    """A completion over HTTP, or an answer in a chat."""
     body: str
     stream: bool
+    path: str = "/v1/completions"
+
+    @property
+    def chat(self):
+        return self.path == "/v1/chat/completions"
+
+    @property
+    def method(self):
+        return "HTTP chat" if self.chat else "HTTP"
+
+    def text_of(self, choice):
+        """Of a choice of a response, or of an event of a stream."""
+        if not self.chat:
+            return choice["text"]
+        return choice["delta" if self.stream else "message"].get("content") or ""
 
 
 PROMPTS = ("It was a fine morning in May, and", "The old man said that", "In the beginning of winter the river",
            "A letter came for her. She opened it and", "The bell in the church rang when")
 LONG = " ".join(PROMPTS[number % len(PROMPTS)] + f" the {number} of them went on." for number in range(60))  # about 1,000 tokens
+STATE_CHUNK = 1 << 20
+
+RETURN_STATE = messages.field(23, 1)  # of CompleteRequest
+SCHEMA = json.dumps({"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "old": {"type": "boolean"}},
+                     "required": ["name", "old"]})
+CHAT_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }} {% endfor %}"
 
 
 def every_ask():
@@ -88,7 +114,30 @@ def every_ask():
     asks.append(Ask("Complete", (messages.complete_request(LONG, 8, 1),), read_deltas))
     asks.append(Ask("Score", tuple(messages.field(1, LONG[at:at + 700]) for at in range(0, len(LONG), 700)), read_score))
     asks += [Ask("Tokenize", (messages.field(1, text),), read_tokens) for text in (PROMPTS[0], LONG * 8)]
+    # In chunks, and with a state that the client keeps (every_ask_with).
+    parts = [messages.field(2, messages.complete_request("", 24, 3))]
+    parts += [messages.field(3, LONG[at:at + 900]) for at in range(0, 1800, 900)]
+    asks.append(Ask("CompleteStream", tuple(parts), read_deltas))
+    asks.append(Ask("CompleteWithState", (messages.field(2, messages.complete_request(PROMPTS[2], 12, 3) + RETURN_STATE),),
+                    read_with_state))
+    # Structured output: masks of grammars that are compiled before the load, and kept.
+    for seed, grammar in enumerate((messages.field(3, "[a-z ]{30,60}"), messages.field(1, SCHEMA))):
+        request = messages.complete_request(PROMPTS[seed], 40, seed, ignore_eos=False) + messages.field(26, grammar)
+        asks.append(Ask("Complete", (request,), read_deltas))
+    body = {"model": "demo", "max_tokens": 24, "seed": 5, "temperature": 0.8}
+    asks.append(HttpAsk(json.dumps({**body, "prompt": PROMPTS[3], "guided_choice": ["the bell", "the river"]}), False))
+    for stream in (False, True):
+        chat = {**body, "messages": [{"role": "user", "content": PROMPTS[4]}], "ignore_eos": True, "stream": stream}
+        asks.append(HttpAsk(json.dumps(chat), stream, "/v1/chat/completions"))
     return asks
+
+
+def every_ask_with(state):
+    """The calls that continue a state which the server has returned."""
+    chunks = tuple(messages.field(1, state[at:at + STATE_CHUNK]) for at in range(0, len(state), STATE_CHUNK))
+    return [Ask("CompleteWithState", (*chunks, messages.field(2, messages.complete_request(PROMPTS[0], 12, 4))), read_deltas),
+            Ask("CompleteStream", (*chunks, messages.field(2, messages.complete_request("", 12, 4)), messages.field(3, PROMPTS[1])),
+                read_deltas)]
 
 
 @dataclasses.dataclass
@@ -195,7 +244,7 @@ class Caller:
         connection = http.client.HTTPConnection(*self._http, timeout=PATIENCE)
         body = ask.body.encode()
         try:
-            connection.putrequest("POST", "/v1/completions")
+            connection.putrequest("POST", ask.path)
             for name, value in (("content-type", "application/json"), ("content-length", str(len(body))), *self._metadata):
                 connection.putheader(name, value)
             connection.endheaders()
@@ -203,7 +252,7 @@ class Caller:
             if fate == "cancel":
                 connection.sock.settimeout(max(0.001, self.random.uniform(-LATEST_CANCEL, LATEST_CANCEL)))
             response = connection.getresponse()
-            text = self._streamed(response) if ask.stream and response.status == 200 else self._whole(response)
+            text = self._streamed(ask, response) if ask.stream and response.status == 200 else self._whole(ask, response)
             if fate == "stall":
                 return Answer("CANCELLED", f"HTTP {response.status}", cut=response.status != 200)
             return Answer("OK" if response.status == 200 else f"HTTP {response.status}", text, [text])
@@ -214,16 +263,16 @@ class Caller:
             connection.close()
 
     @staticmethod
-    def _whole(response):
+    def _whole(ask, response):
         body = response.read().decode()
-        return json.loads(body)["choices"][0]["text"] if response.status == 200 else body
+        return ask.text_of(json.loads(body)["choices"][0]) if response.status == 200 else body
 
     @staticmethod
-    def _streamed(response):
+    def _streamed(ask, response):
         text, ended = "", False
         while line := response.readline():
             data = line.decode().strip().removeprefix("data: ")
             ended = ended or data == "[DONE]"
             if data.startswith("{"):
-                text += "".join(choice["text"] for choice in json.loads(data)["choices"])
+                text += "".join(map(ask.text_of, json.loads(data)["choices"]))
         return text if ended else text + " [no end]"

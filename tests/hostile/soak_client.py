@@ -6,7 +6,7 @@ import threading
 import time
 
 import messages
-from soak_calls import STALL_ENDS, Caller, HttpAsk, every_ask, read_deltas, read_score, sub, texts
+from soak_calls import STALL_ENDS, Caller, HttpAsk, every_ask, every_ask_with, read_deltas, read_score, read_with_state, sub, texts
 
 SESSIONS = 0.3  # share of turns that are a whole session
 VARIANTS = 3  # of sessions
@@ -56,18 +56,26 @@ class Expected:
         caller = Caller(server, "reference", 0)
         try:
             for ask in self.asks:
-                answer = caller.post(ask) if isinstance(ask, HttpAsk) else caller.call(ask.method, ask.messages)
-                if answer.status != "OK":
-                    raise Wrong(f"reference: {answer.status} {answer.message}")
-                self.answers.append(tuple(answer.responses) if isinstance(ask, HttpAsk) else ask.read(answer.responses))
-                if not any(self.answers[-1]):
-                    raise Wrong(f"reference: an empty answer to {ask}")
+                self._add_answer(caller, ask)
+            (state,) = (answer[2] for ask, answer in zip(self.asks, self.answers, strict=True) if getattr(ask, "read", None) is read_with_state)
+            more = every_ask_with(state)
+            for ask in more:
+                self._add_answer(caller, ask)
+            self.asks += more
             for variant in range(VARIANTS):
                 self.sessions.append({})
                 SessionRun(caller, Tally(), lambda began: False, variant, self.sessions[-1], plain=True).run(durable=False)
             clean_up(caller)
         finally:
             caller.close()
+
+    def _add_answer(self, caller, ask):
+        answer = caller.post(ask) if isinstance(ask, HttpAsk) else caller.call(ask.method, ask.messages)
+        if answer.status != "OK":
+            raise Wrong(f"reference: {ask.method}: {answer.status} {answer.message}")
+        self.answers.append(tuple(answer.responses) if isinstance(ask, HttpAsk) else ask.read(answer.responses))
+        if not any(self.answers[-1]):
+            raise Wrong(f"reference: an empty answer to {ask}")
 
 
 def judge(name, got, expected, cut):
@@ -189,17 +197,17 @@ class Client:
         place = self._caller.random.randrange(len(self._expected.asks))
         ask, fate = self._expected.asks[place], self._caller.fate()
         if isinstance(ask, HttpAsk):
-            name, answer = "HTTP", self._caller.post(ask, fate)
+            answer = self._caller.post(ask, fate)
             parts = tuple(answer.responses) or ("",)
         else:
-            name, answer = ask.method, self._caller.call(ask.method, ask.messages, fate)
+            answer = self._caller.call(ask.method, ask.messages, fate)
             parts = ask.read(answer.responses)
-        self._tally.count(name, "stalled" if fate == "stall" else "cut" if answer.cut else answer.status)
+        self._tally.count(ask.method, "stalled" if fate == "stall" else "cut" if answer.cut else answer.status)
         if fate == "stall" and answer.status in STALL_ENDS:
             return
         if answer.status != "OK" and not answer.cut:
-            raise Wrong(f"{name}, client would {fate}: {answer.status} {answer.message}")
-        judge(name, parts, self._expected.answers[place], answer.cut)
+            raise Wrong(f"{ask.method}, client would {fate}: {answer.status} {answer.message}")
+        judge(ask.method, parts, self._expected.answers[place], answer.cut)
 
     def finish(self):
         """After the load: deletes what calls that were cut have left."""

@@ -306,6 +306,33 @@ TEST(RedisStoreTest, RepliesThatAreNotThoseOfAListing) {
   }
 }
 
+TEST(RedisStoreTest, AListingNamesAnEntryOnce) {
+  std::string entry = StoredHeader(1) + "ab";
+  entry = StrCat("$", entry.size(), "\r\n", entry, "\r\n");
+  const std::string no_keys = "*2\r\n$1\r\n0\r\n*0\r\n", size = ":26\r\n";
+  const std::string twice = "*2\r\n$9\r\nsession-1\r\n$9\r\nsession-1\r\n";
+  testing::ScriptedRedis server(
+      {"+PONG\r\n", ":3\r\n", no_keys, twice, size + entry + size + entry});
+  const auto store = OpenScripted(server.port());
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  const auto infos = (*store)->List("acme", "session-");
+  ASSERT_TRUE(infos.ok()) << infos.status().ToString();
+  ASSERT_EQ(infos->size(), 1u);
+  EXPECT_EQ((*infos)[0].key, "session-1");
+}
+
+TEST(RedisStoreTest, AnEntryHasTheBytesThatWereRead) {
+  std::string entry = StoredHeader(1) + "ab";
+  entry = StrCat("$", entry.size(), "\r\n", entry, "\r\n");
+  testing::ScriptedRedis server(
+      {"+PONG\r\n", ":3\r\n", "*2\r\n$1\r\n0\r\n*0\r\n", ":1\r\n" + entry});
+  const auto store = OpenScripted(server.port());
+  ASSERT_TRUE(store.ok()) << store.status().ToString();
+  const auto info = (*store)->Stat("acme", "session-1");
+  ASSERT_TRUE(info.ok()) << info.status().ToString();
+  EXPECT_EQ(info->bytes, 2);
+}
+
 TEST(StoredHeaderTest, ATimeThatNoClockShowsIsDamage) {
   const auto read = [](int64_t created) {
     FieldWriter fields(kStoredMagic);

@@ -1,5 +1,8 @@
 #include "server/http/allowed_hosts.h"
 
+#include <fstream>
+#include <string>
+
 #include "gtest/gtest.h"
 
 namespace polysketch {
@@ -7,14 +10,15 @@ namespace {
 
 TEST(AllowedHosts, AddressesAndLocalhostAlwaysNameTheServer) {
   for (const char* host : {"127.0.0.1", "127.0.0.1:8000", "10.1.2.3:80", "[::1]", "[::1]:8000",
-                           "localhost", "LOCALHOST:8000"}) {
+                           "localhost", "LOCALHOST:8000", "page.localhost:80", "Page.LocalHost"}) {
     EXPECT_TRUE(IsAllowedHost(host, "")) << host;
   }
 }
 
 TEST(AllowedHosts, OtherNamesMustBeListed) {
-  for (const char* host : {"", ":80", "evil.example", "evil.example:8000", "localhost.evil.example",
-                           "127.0.0.1.evil.example", "1.2.3", "a,b"}) {
+  for (const char* host :
+       {"", ":80", "evil.example", "evil.example:8000", "localhost.evil.example", "evillocalhost",
+        ".localhost", "127.0.0.1.evil.example", "1.2.3", "a,b"}) {
     EXPECT_FALSE(IsAllowedHost(host, "")) << host;
     EXPECT_FALSE(IsAllowedHost(host, "models.example,other.example")) << host;
     EXPECT_TRUE(IsAllowedHost(host, "*")) << host;
@@ -37,10 +41,45 @@ TEST(AllowedHosts, OriginsMustBeListed) {
 }
 
 TEST(AllowedHosts, AnAddressOfThisMachineAloneAllowsNoName) {
-  EXPECT_EQ(DefaultAllowedHosts("127.0.0.1:8000"), "");
-  EXPECT_EQ(DefaultAllowedHosts("[::1]:8000"), "");
-  EXPECT_EQ(DefaultAllowedHosts("0.0.0.0:8000"), "*");
-  EXPECT_EQ(DefaultAllowedHosts("[::]:8000"), "*");
+  for (const char* address : {"127.0.0.1:8000", "[::1]:8000", "localhost:8000"}) {
+    const AllowedHosts hosts = AllowedHostsOf("", address, "machine");
+    EXPECT_EQ(hosts.any, "") << address;
+    EXPECT_EQ(hosts.browser, "") << address;
+  }
+}
+
+TEST(AllowedHosts, AnotherAddressAllowsAnyNameButToBrowsers) {
+  for (const char* address : {"0.0.0.0:8000", "[::]:8000", "10.1.2.3:8000"}) {
+    const AllowedHosts hosts = AllowedHostsOf("", address, "machine");
+    for (const char* host : {"evil.example:8000", "machine.evil.example", "polysketch", ""}) {
+      EXPECT_TRUE(CheckHost(host, /*browser=*/false, hosts).ok()) << host;
+      const Status status = CheckHost(host, /*browser=*/true, hosts);
+      EXPECT_EQ(status.code(), Code::kPermissionDenied) << host;
+      EXPECT_NE(status.message().find("--http-hosts"), std::string::npos) << status.message();
+    }
+    for (const char* host : {"machine", "Machine:8000", "10.1.2.3:8000", "localhost", "[::1]"})
+      EXPECT_TRUE(CheckHost(host, /*browser=*/true, hosts).ok()) << host;
+  }
+  // A machine without a name.
+  EXPECT_FALSE(CheckHost("", true, AllowedHostsOf("", "0.0.0.0:8000", "")).ok());
+}
+
+TEST(AllowedHosts, TheFlagIsForEveryRequest) {
+  for (const char* address : {"127.0.0.1:8000", "0.0.0.0:8000"}) {
+    const AllowedHosts hosts = AllowedHostsOf("models.example", address, "machine");
+    for (const bool browser : {false, true}) {
+      EXPECT_TRUE(CheckHost("models.example", browser, hosts).ok());
+      EXPECT_FALSE(CheckHost("machine", browser, hosts).ok());
+      EXPECT_TRUE(CheckHost("evil.example", browser, AllowedHostsOf("*", address, "m")).ok());
+    }
+  }
+}
+
+TEST(AllowedHosts, TheMachineHasItsName) {
+  std::ifstream file("/proc/sys/kernel/hostname");
+  std::string name;
+  ASSERT_TRUE(std::getline(file, name));
+  EXPECT_EQ(MachineName(), name);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <vector>
 
+#include "base/logging.h"
 #include "base/status.h"
 
 namespace polysketch {
@@ -96,6 +97,27 @@ TEST(ConnectionTable, ClosesAConnectionThatAbortsTooFast) {
   EXPECT_FALSE(pair.closed());
   for (int i = 0; i < 20; ++i) abort_call();
   EXPECT_TRUE(pair.closed());
+}
+
+// A client that connects again each time it is closed must not fill the log.
+TEST(ConnectionTable, LogsClosedConnectionsOnceASecond) {
+  ConnectionTable table({.max_connections = 40, .max_calls = 100});
+  const auto began = std::chrono::steady_clock::now();
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 40; ++i) {
+    Pair pair;
+    const ConnectionTable::Id id = table.Add(StrCat("10.0.0.1:", i), pair.ours);
+    table.Close(id, "a test");
+    EXPECT_TRUE(pair.closed());
+    table.Remove(id);
+  }
+  FlushLog();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  EXPECT_EQ(table.stats().abusive, 40U);
+  int lines = 0;
+  for (size_t at = 0; (at = log.find("connection_closed", at)) != std::string::npos; ++at) ++lines;
+  EXPECT_LE(lines, took.count() + 2) << log;
 }
 
 TEST(ConnectionTable, CompletedCallsAreFree) {
