@@ -288,6 +288,22 @@ __device__ __forceinline__ void AwaitCounter(const int32_t* counter, int32_t val
 #endif
 }
 
+// Adds one to a counter of global memory after all that this thread, and the lanes that it has
+// synchronised with, stored before. Returns its value before. What other threads stored before they
+// added is visible to this thread after, and to the lanes that it synchronises with.
+__device__ __forceinline__ int32_t CountArrival(int32_t* counter) {
+#if defined(__CUDACC__)
+  int32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
+#else
+  return (*counter)++;
+#endif
+}
+
 // tanh with a relative error of 2^-11, for values that are rounded to 16 bits next. The emulation is
 // as inexact.
 __device__ __forceinline__ float FastTanh(float x) {
