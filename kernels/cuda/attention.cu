@@ -137,7 +137,7 @@ struct GeneralKernels {
     device->Launch(AttendGeneral<T>, Grid(list, shape, MaxCount(list)), kGeneralThreads, shared,
                    shape, list.on_device);
   }
-  void Few(const AttentionPlan& plan, float*) const { PS_CHECK(plan.few.jobs.empty()); }
+  void Few(const AttentionPlan& plan, float*, int32_t*) const { PS_CHECK(plan.few.jobs.empty()); }
 };
 
 // The kernels with tensor cores, for the operations that take the most time.
@@ -151,13 +151,11 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState> {
     device->Launch(AttendTiles<D>, Grid(list, shape, 1), kTileThreads,
                    TilesShared<D>(shape.far_dim, shape.near_dim), shape, list.on_device);
   }
-  void Few(const AttentionPlan& plan, float* results) const {
+  void Few(const AttentionPlan& plan, float* results, int32_t* arrivals) const {
     const auto parts = static_cast<unsigned>(plan.max_parts);
     device->LaunchDependent(AttendParts<D>, Grid(plan.few, shape, parts), kWarpSize,
                             PartsShared<D>(shape.far_dim, shape.near_dim), shape,
-                            plan.few.on_device, results);
-    device->LaunchDependent(JoinParts<D>, Grid(plan.few, shape, 1), D, 0, shape, plan.few.on_device,
-                            results);
+                            plan.few.on_device, results, arrivals);
   }
 };
 
@@ -206,9 +204,13 @@ PlanShape PlanShapeOf(const AttentionSpec& spec, int64_t shared_limit) {
   return shape;
 }
 
-// Counters of the walks of a plan (WalkProgress).
-int64_t CountersOf(const AttentionSpec& spec, const AttentionPlan& plan) {
-  return std::ssize(plan.walks.jobs) * spec.heads * WalkCounters(spec.features());
+// Counters of `walks` walks (WalkProgress).
+int64_t CountersOfWalks(const AttentionSpec& spec, int64_t walks) {
+  return walks * spec.heads * WalkCounters(spec.features());
+}
+// Counters of a layer: of the walks, then an arrival counter for each head of the jobs of few rows.
+int64_t CountersOf(const AttentionSpec& spec, int64_t walks, int64_t few) {
+  return CountersOfWalks(spec, walks) + few * spec.heads;
 }
 
 }  // namespace
@@ -255,12 +257,13 @@ void AttentionRunner::RunPlan(const Kernels& kernels, const AttentionPlan& plan)
   kernels.Fold(plan.early_folds, partials_.data());
   kernels.Scan(plan.early_scans, partials_.data(), snapshots_.data(), shape_);
   kernels.Copy(plan.copies);
-  kernels.Store(plan.stores, counters_.data(), CountersOf(planned_spec_, plan));
+  const int64_t walks = std::ssize(plan.walks.jobs), few = std::ssize(plan.few.jobs);
+  kernels.Store(plan.stores, counters_.data(), CountersOf(planned_spec_, walks, few));
   kernels.Fold(plan.folds, partials_.data());
   kernels.Scan(plan.scans, partials_.data(), snapshots_.data(), shape_);
   kernels.Walk(plan.walks, snapshots_.data(), shape_, counters_.data());
   kernels.Tiles(plan.tiles, counters_.data(), !plan.walks.jobs.empty());
-  kernels.Few(plan, results_.data());
+  kernels.Few(plan, results_.data(), counters_.data() + CountersOfWalks(planned_spec_, walks));
   kernels.Store(plan.late_stores);
 }
 
@@ -352,7 +355,7 @@ WorkspaceAddresses AttentionRunner::Workspace(const AttentionSpec& spec, const P
   partials_.Grow(device_, needs.partials * spec.heads * spec.features() * (spec.head_dim + 1));
   addresses.tables = reinterpret_cast<uint64_t>(tables_.Grow(device_, needs.blocks));
   results_.Grow(device_, needs.parts * spec.heads * (spec.head_dim + 2));
-  counters_.Grow(device_, needs.walks * spec.heads * WalkCounters(spec.features()));
+  counters_.Grow(device_, CountersOf(spec, needs.walks, needs.few));
   return addresses;
 }
 

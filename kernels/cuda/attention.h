@@ -56,7 +56,7 @@ class AttentionRunner {
   DeviceArray<uint8_t> far_keys_, near_keys_, values_, snapshots_;
   DeviceArray<uint8_t*> tables_;
   DeviceArray<float> partials_, results_;
-  DeviceArray<int32_t> counters_;  // of walks
+  DeviceArray<int32_t> counters_;  // of walks and of parts; set to zero in every layer
 };
 
 }  // namespace polysketch::cuda

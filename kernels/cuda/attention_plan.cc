@@ -164,6 +164,7 @@ class Planner {
       needs.parts += parts * job.count;
       plan.max_parts = std::max(plan.max_parts, parts);
       plan.few.jobs.push_back(job);
+      ++needs.few;
       return;
     }
     const int32_t rows = job.count, row = job.row, offset = job.block_offset;
@@ -191,6 +192,7 @@ void WorkspaceNeeds::Include(const WorkspaceNeeds& other) {
   parts = std::max(parts, other.parts);
   blocks = std::max(blocks, other.blocks);
   walks = std::max(walks, other.walks);
+  few = std::max(few, other.few);
 }
 
 WorkspaceNeeds NeedsOf(const PlanShape& shape, std::span<const Segment> segments) {
@@ -206,6 +208,7 @@ WorkspaceNeeds MaxNeeds(const PlanShape& shape, int64_t rows, int64_t segments, 
   if (spec.kv_cache()) {
     max.blocks = blocks;
     max.parts = shape.few_rows * blocks * NearParts(b);
+    max.few = shape.few_rows > 0 ? rows : 0;
     return max;
   }
   // A segment of n >= 2 rows that touches k >= 2 blocks fills k - 2 of them: k b <= n + 2 b.
@@ -217,6 +220,7 @@ WorkspaceNeeds MaxNeeds(const PlanShape& shape, int64_t rows, int64_t segments, 
   // Jobs of few rows: the ends of a segment, or all of it if blocks are small.
   const int64_t few = b <= shape.few_rows ? rows : std::min(rows, 2 * segments * shape.few_rows);
   max.parts = few * (shape.far_parts + NearParts(b));
+  if (few > 0) max.few = b <= shape.few_rows ? rows : std::min(rows, 2 * segments);
   return max;
 }
 

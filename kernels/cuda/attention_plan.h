@@ -19,6 +19,7 @@ struct WorkspaceNeeds {
   int64_t parts = 0;      // rows of results of parts
   int64_t blocks = 0;     // of KV states
   int64_t walks = 0;      // jobs in `walks`
+  int64_t few = 0;        // jobs in `few`
 
   // Raises each size to that of `other`.
   void Include(const WorkspaceNeeds& other);

@@ -31,7 +31,7 @@ __host__ __device__ constexpr int StoreChunks(int width) {
 }
 
 // blockIdx: job, head, slice. A thread stores a chunk of a row of one of the arrays at a time. Sets
-// the counters [count] of a walk that follows to zero.
+// the counters [count] of the kernels that follow to zero.
 template <typename T>
 __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t* counters,
                             int count) {

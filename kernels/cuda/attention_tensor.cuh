@@ -233,10 +233,39 @@ __device__ __forceinline__ int64_t ResultOffset(const AttentionShape& shape, con
          RowResult<D>();
 }
 
-// Few rows. blockIdx: job, head, part; one warp.
+// Joins the parts of a job's rows as AttendTiles does: in order, whichever warp does it. One warp.
+template <int D>
+__device__ __forceinline__ void JoinParts(const AttentionShape& shape, const AttendJob& job,
+                                          int head, const float* results) {
+  constexpr int kColumns = D / kWarpSize;  // of a lane
+  const int64_t parts = PartList(shape, job, job.block_offset + job.count - 1).size();
+  const int lane = threadIdx.x;
+  const bool softmax = shape.near_power == 0;
+  for (int r = 0; r < job.count; ++r) {
+    float values[kColumns] = {}, weights = 0, top = -INFINITY;
+#pragma unroll 2
+    for (int64_t part = 0; part < parts; ++part) {
+      const float* of_row = results + ResultOffset<D>(shape, job, head, part) + r * RowResult<D>();
+      const Joint joint(softmax, top, of_row[D + 1]);
+      top = joint.top;
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        values[i] = joint.Add(values[i], of_row[lane + i * kWarpSize]);
+      }
+      weights = joint.Add(weights, of_row[D]);
+    }
+    const float inverse = 1.0f / (shape.stabilizer + weights);
+    float* out = shape.out + (static_cast<int64_t>(job.row + r) * shape.heads + head) * D;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) out[lane + i * kWarpSize] = values[i] * inverse;
+  }
+}
+
+// Few rows. blockIdx: job, head, part; one warp. The warp that stores its part last joins all parts
+// of the job and head. arrivals: [jobs][heads], zero.
 template <int D>
 __global__ void __launch_bounds__(kWarpSize)
-    AttendParts(AttentionShape shape, const AttendJob* jobs, float* results) {
+    AttendParts(AttentionShape shape, const AttendJob* jobs, float* results, int32_t* arrivals) {
   AfterEarlierKernels();
   const AttendJob job = jobs[blockIdx.x];
   const int head = blockIdx.y, lane = threadIdx.x;
@@ -270,30 +299,17 @@ __global__ void __launch_bounds__(kWarpSize)
       of_row[D + 1] = sums.top[0][half];
     }
   });
-}
 
-// Joins the parts as AttendTiles does. blockIdx: job, head. One thread for each column, row after
-// row.
-template <int D>
-__global__ void JoinParts(AttentionShape shape, const AttendJob* jobs, const float* results) {
-  AfterEarlierKernels();
-  const AttendJob& job = jobs[blockIdx.x];
-  const int head = blockIdx.y, column = threadIdx.x;
-  const PartList parts(shape, job, job.block_offset + job.count - 1);
-  const bool softmax = shape.near_power == 0;
-  for (int r = 0; r < job.count; ++r) {
-    float value = 0, weights = 0, top = -INFINITY;
-    for (int64_t part = 0; part < parts.size(); ++part) {
-      const float* of_row = results + ResultOffset<D>(shape, job, head, part) + r * RowResult<D>();
-      const Joint joint(softmax, top, of_row[D + 1]);
-      top = joint.top;
-      value = joint.Add(value, of_row[column]);
-      weights = joint.Add(weights, of_row[D]);
-    }
-    const float inverse = 1.0f / (shape.stabilizer + weights);
-    shape.out[(static_cast<int64_t>(job.row + r) * shape.heads + head) * D + column] =
-        value * inverse;
-  }
+  __syncwarp();
+  int32_t before = 0;
+  if (lane == 0) before = CountArrival(arrivals + blockIdx.x * shape.heads + head);
+  bool last = __shfl_sync(kFullWarp, before, 0) + 1 == parts.size();
+#if defined(POLYSKETCH_FAULT_EARLY_JOIN)
+  last = part + 1 == parts.size();
+#endif
+  __syncwarp();
+  // The job is read again: kept until here, it would cost every part registers.
+  if (last) JoinParts<D>(shape, jobs[blockIdx.x], head, results);
 }
 
 constexpr int kFoldThreads = 128;

@@ -123,6 +123,10 @@ class CudaBackend final : public Backend {
   // GeluGate with a result in the format of w: [rows, w.padded_in()].
   void GateToHalves(const float* up, int64_t rows, int64_t hidden, const CudaMatrix& w,
                     uint16_t* out);
+  // --- 8-bit and 4-bit products (quantized_product.cu) ---
+  void MatMulQuantized(const float* x, int64_t rows, const CudaMatrix& w, const float* bias,
+                       bool accumulate, float* out);
+
   bool LibraryHasOurBits(const CudaMatrix& w);
   bool CompareWithLibrary(const CudaMatrix& w);
 

@@ -2,40 +2,61 @@
 #include "kernels/angles.h"
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/quantize.h"
 
 namespace polysketch::cuda {
 namespace {
 
-__device__ float Element(const void* data, DataType type, const float* scales, int64_t index,
-                         int64_t column) {
-  switch (type) {
-    case DataType::kF32:
-      return static_cast<const float*>(data)[index];
-    case DataType::kBf16:
-      return WidenBf16(static_cast<const uint16_t*>(data)[index]);
-    case DataType::kQ8:
-      return static_cast<float>(static_cast<const int8_t*>(data)[index]) * scales[column];
-    case DataType::kF16:
-    case DataType::kQ4:  // CudaMatrix stores q4 as q8
-      break;
+// The embedding matrix [width, vocabulary] as CudaMatrix stores it.
+struct Embedding {
+  const void* data;
+  const float* column_scales;
+  const uint16_t* group_scales;
+  DataType type;
+  int64_t padded_out;
+
+  __device__ float At(int i, int64_t token) const {
+    const int64_t index = i * padded_out + token;
+    switch (type) {
+      case DataType::kF32:
+        return static_cast<const float*>(data)[index];
+      case DataType::kBf16:
+        return WidenBf16(static_cast<const uint16_t*>(data)[index]);
+      case DataType::kF16:
+        return WidenF16(static_cast<const uint16_t*>(data)[index]);
+      case DataType::kQ8: {
+        const uint32_t word = Word(i / 4, token);
+        return static_cast<float>(static_cast<int8_t>(word >> 8 * (i % 4) & 0xff)) *
+               column_scales[token];
+      }
+      case DataType::kQ4: {
+        const uint32_t byte = Word(i / 8, token) >> 8 * (i % 4) & 0xff;
+        // Both halves are signed: the lower one is moved up, and a shift back keeps its sign.
+        const auto upper = static_cast<int8_t>(i % 8 < 4 ? byte << 4 & 0xf0 : byte & 0xf0);
+        return static_cast<float>(upper >> 4) *
+               WidenBf16(group_scales[i / kQ4Group * padded_out + token]);
+      }
+    }
+    return 0;
   }
-  return WidenF16(static_cast<const uint16_t*>(data)[index]);
-}
+  __device__ uint32_t Word(int row, int64_t token) const {
+    return static_cast<const uint32_t*>(data)[row * padded_out + token];
+  }
+};
 
 // One thread for each pair of columns of a row. The product theta * t is exact in float64.
 // `positions` null: no position encoding.
-__global__ void EmbedKernel(const void* data, DataType type, const float* scales, int64_t row_size,
-                            int width, const int32_t* tokens, const int64_t* positions,
-                            int64_t rows, const float* thetas, float* out) {
+__global__ void EmbedKernel(Embedding embedding, int width, const int32_t* tokens,
+                            const int64_t* positions, int64_t rows, const float* thetas,
+                            float* out) {
   const int pairs = width / 2;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= rows * pairs) return;
   const int64_t m = i / pairs;
   const int pair = static_cast<int>(i % pairs);
-  const int64_t column = tokens[m];
   float* to = out + m * width + 2 * pair;
-  to[0] = Element(data, type, scales, 2 * pair * row_size + column, column);
-  to[1] = Element(data, type, scales, (2 * pair + 1) * row_size + column, column);
+  to[0] = embedding.At(2 * pair, tokens[m]);
+  to[1] = embedding.At(2 * pair + 1, tokens[m]);
   if (positions == nullptr) return;
   const double angle = static_cast<double>(thetas[pair]) * static_cast<double>(positions[m]);
   to[0] += static_cast<float>(sin(angle));
@@ -53,9 +74,11 @@ void CudaBackend::Embed(const Matrix& embedding, std::span<const int32_t> tokens
   const float* thetas = Thetas(&embedding_thetas_, width, PositionThetas);
   UpdateTokens(tokens);
   if (!positions.empty()) UpdatePositions(positions);
-  device_->Launch(EmbedKernel, dim3(CeilDiv(rows * (width / 2), 128)), 128, 0, matrix.data(),
-                  matrix.type(), matrix.scales(), matrix.padded_out(), width, tokens_.data(),
-                  positions.empty() ? nullptr : positions_.data(), rows, thetas, out);
+  const Embedding table{matrix.data(), matrix.column_scales(), matrix.group_scales(), matrix.type(),
+                        matrix.padded_out()};
+  device_->Launch(EmbedKernel, dim3(CeilDiv(rows * (width / 2), 128)), 128, 0, table, width,
+                  tokens_.data(), positions.empty() ? nullptr : positions_.data(), rows, thetas,
+                  out);
 }
 
 }  // namespace polysketch::cuda

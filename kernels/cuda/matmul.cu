@@ -1,4 +1,4 @@
-// Dense products. The kernels here run on every device. Each output element is one chain over k in
+// Dense products; those of quantised weights are in quantized_product.cu. The kernels here run on every device. Each output element is one chain over k in
 // order, from zero, whatever the number of rows: in float32 one fused multiply-add for each k, in
 // the 16-bit formats one tensor core instruction for each 16 k. If cuBLASLt is linked (cublas.cu),
 // it computes 16-bit products of many rows, and those of few rows too if its bits are not those of
@@ -13,7 +13,6 @@
 #include "kernels/cuda/float_tile.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/skinny_product.h"
-#include "kernels/quantize.h"
 
 namespace polysketch::cuda {
 namespace {
@@ -197,41 +196,6 @@ __global__ void RoundRows(const float* x, int64_t rows, int64_t width, int64_t p
   out[i] = bf16 ? RoundBf16(value) : RoundF16(value);
 }
 
-// Quantises a row (kernels/quantize.h). One thread block for each row.
-__global__ void QuantizeRows(const float* x, int64_t width, int8_t* out, float* scales) {
-  auto* scratch = SharedMemory<float>();
-  const float* row = x + blockIdx.x * width;
-  float largest = 0;
-  bool bad = false;
-  for (int64_t i = threadIdx.x; i < width; i += blockDim.x) {
-    largest = fmaxf(largest, fabsf(row[i]));
-    bad = bad || row[i] != row[i];  // fmaxf drops a NaN
-  }
-  largest = BlockMax(largest, static_cast<int>(blockDim.x), scratch);
-  const float nan_count = BlockSum(bad ? 1.0f : 0.0f, static_cast<int>(blockDim.x), scratch);
-  if (nan_count > 0) largest = BitsFloat(0x7fc00000u);
-  const bool tiny = largest < kQuantTiny;
-  const float inverse = tiny ? 0.0f : kQuantMax / largest;
-  if (threadIdx.x == 0) scales[blockIdx.x] = tiny ? 0.0f : largest / kQuantMax;
-  for (int64_t i = threadIdx.x; i < width; i += blockDim.x) {
-    const float q = rintf(row[i] * inverse);
-    out[blockIdx.x * width + i] = static_cast<int8_t>(q == q ? fminf(fmaxf(q, -127), 127) : 0.0f);
-  }
-}
-
-// One thread for each output element.
-__global__ void ByteProduct(const int8_t* x, const float* x_scales, int64_t in, const int8_t* w,
-                            const float* w_scales, int64_t columns, const float* bias,
-                            bool accumulate, float* out) {
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (column >= columns) return;
-  const int8_t* row = x + blockIdx.y * in;
-  int32_t sum = 0;
-  for (int64_t k = 0; k < in; ++k) sum += static_cast<int32_t>(row[k]) * w[k * columns + column];
-  const float value = static_cast<float>(sum) * (x_scales[blockIdx.y] * w_scales[column]);
-  Finish(value, bias, accumulate, column, out + blockIdx.y * columns + column);
-}
-
 constexpr int64_t kMaxGridY = 65535;
 
 template <typename T>
@@ -411,14 +375,7 @@ void CudaBackend::MatMul(const float* x, int64_t rows, const Matrix& matrix, con
     device_->Launch(FloatProduct, grid, kFloatThreads, FloatTileShared<4>(), x, rows, w.in(),
                     w.floats(), w.out(), bias, accumulate, out);
   } else {
-    PS_CHECK(w.in() < kQuantLongest) << w.in();
-    int8_t* quantised = bytes_.Grow(device_.get(), rows * w.in());
-    float* scales = floats_[3].Grow(device_.get(), rows);
-    device_->Launch(QuantizeRows, dim3(static_cast<unsigned>(rows)), 128, kWarpSize * sizeof(float),
-                    x, w.in(), quantised, scales);
-    device_->Launch(ByteProduct, dim3(CeilDiv(w.out(), 128), static_cast<unsigned>(rows)), 128, 0,
-                    quantised, scales, w.in(), w.bytes8(), w.scales(), w.out(), bias, accumulate,
-                    out);
+    MatMulQuantized(x, rows, w, bias, accumulate, out);
   }
 }
 

@@ -1,9 +1,8 @@
 #include "kernels/cuda/matrix.h"
 
-#include <cstring>
+#include <algorithm>
 #include <vector>
 
-#include "base/check.h"
 #include "base/half.h"
 #include "kernels/host_matrix.h"
 
@@ -24,14 +23,20 @@ std::vector<uint8_t> Rows(const CudaMatrix& matrix, const HostMatrix& w, bool tr
   return bytes;
 }
 
-// This backend has no 4-bit products and stores 4-bit weights in 8 bits.
-DataType StoredType(DataType type) { return type == DataType::kQ4 ? DataType::kQ8 : type; }
+// Stores element [i, o] of an 8-bit or a 4-bit matrix.
+void PutByte(const CudaMatrix& matrix, int64_t i, int64_t o, int8_t q, uint8_t* bytes) {
+  bytes[(i / 4 * matrix.padded_out() + o) * 4 + i % 4] = static_cast<uint8_t>(q);
+}
+void PutHalfByte(const CudaMatrix& matrix, int64_t i, int64_t o, int8_t q, uint8_t* bytes) {
+  uint8_t& byte = bytes[(i / 8 * matrix.padded_out() + o) * 4 + i % 4];
+  byte = static_cast<uint8_t>(byte | (q & 0xf) << (i % 8 < 4 ? 0 : 4));
+}
 
 }  // namespace
 
 CudaMatrix::CudaMatrix(Device* device, const HostMatrix& w, bool transpose, DataType type)
-    : Matrix(transpose ? w.cols : w.rows, transpose ? w.rows : w.cols, StoredType(type)) {
-  std::vector<uint8_t> host;
+    : Matrix(transpose ? w.cols : w.rows, transpose ? w.rows : w.cols, type) {
+  std::vector<uint8_t> host, scale_bytes;
   switch (this->type()) {
     case DataType::kF32:
       host = Rows<float>(*this, w, transpose, [](float x) { return x; });
@@ -43,21 +48,38 @@ CudaMatrix::CudaMatrix(Device* device, const HostMatrix& w, bool transpose, Data
       host = Rows<uint16_t>(*this, w, transpose, [](float x) { return FloatToF16(x); });
       break;
     case DataType::kQ8: {
-      std::vector<float> scales(out()), column(in());
+      std::vector<float> column(in());
       std::vector<int8_t> q(in());
       host.resize(padded_in() * padded_out());
+      scale_bytes.resize(out() * sizeof(float));
+      auto* scales = reinterpret_cast<float*>(scale_bytes.data());
       for (int64_t o = 0; o < out(); ++o) {
         scales[o] = QuantizeColumnQ8(w, transpose, in(), o, column.data(), q.data());
-        for (int64_t i = 0; i < in(); ++i) {
-          host[i * padded_out() + o] = static_cast<uint8_t>(q[i]);
-        }
+        for (int64_t i = 0; i < in(); ++i) PutByte(*this, i, o, q[i], host.data());
       }
-      scales_ = DeviceArray<float>(device, scales.size());
-      device->CopyIn(scales_.data(), scales.data(), scales.size() * sizeof(float));
       break;
     }
-    case DataType::kQ4:
-      PS_CHECK(false) << "stored as q8";
+    case DataType::kQ4: {
+      host.resize(padded_in() * padded_out() / 2);
+      scale_bytes.resize(Q4Groups(in()) * padded_out() * sizeof(uint16_t));
+      auto* scales = reinterpret_cast<uint16_t*>(scale_bytes.data());
+      for (int64_t o = 0; o < out(); ++o) {
+        for (int64_t first = 0; first < in(); first += kQ4Group) {
+          const int64_t count = std::min(kQ4Group, in() - first);
+          int8_t q[kQ4Group];
+          scales[first / kQ4Group * padded_out() + o] =
+              QuantizeColumnGroupQ4(w, transpose, first, count, o, q);
+          for (int64_t i = 0; i < count; ++i) {
+            PutHalfByte(*this, first + i, o, q[i], host.data());
+          }
+        }
+      }
+      break;
+    }
+  }
+  if (!scale_bytes.empty()) {
+    scales_ = DeviceArray<uint8_t>(device, scale_bytes.size());
+    device->CopyIn(scales_.data(), scale_bytes.data(), scale_bytes.size());
   }
   data_ = DeviceArray<uint8_t>(device, host.size());
   device->CopyIn(data_.data(), host.data(), host.size());

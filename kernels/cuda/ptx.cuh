@@ -114,6 +114,18 @@ __device__ __forceinline__ uint32_t MultiplyBf16(uint32_t a, uint32_t b) {
 #endif
 }
 
+// sum + the products of four signed bytes of a and b.
+__device__ __forceinline__ int32_t Dot4(uint32_t a, uint32_t b, int32_t sum) {
+#if defined(__CUDACC__)
+  return __dp4a(static_cast<int32_t>(a), static_cast<int32_t>(b), sum);
+#else
+  for (int i = 0; i < 32; i += 8) {
+    sum += static_cast<int8_t>(a >> i & 0xff) * static_cast<int8_t>(b >> i & 0xff);
+  }
+  return sum;
+#endif
+}
+
 // Copies one half of a pair to both halves.
 __device__ __forceinline__ uint32_t BroadcastLow(uint32_t pair) {
   return (pair & 0xffffu) | (pair << 16);
@@ -285,6 +297,22 @@ __device__ __forceinline__ void AwaitCounter(const int32_t* counter, int32_t val
   } while (found < value);
 #else
   if (*counter < value) std::abort();  // kernels run one after the other
+#endif
+}
+
+// Adds one to a counter of global memory after all that this thread, and the lanes that it has
+// synchronised with, stored before. Returns its value before. What other threads stored before they
+// added is visible to this thread after, and to the lanes that it synchronises with.
+__device__ __forceinline__ int32_t CountArrival(int32_t* counter) {
+#if defined(__CUDACC__)
+  int32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
+#else
+  return (*counter)++;
 #endif
 }
 

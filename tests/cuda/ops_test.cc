@@ -1,4 +1,5 @@
-// Every op but attention against the reference, with float32, 16-bit and 8-bit weights. float32
+// Every op but attention against the reference, with float32 and 16-bit weights; quantized_test.cc has
+// the products of 8-bit and 4-bit weights. float32
 // tolerances as in tests/kernels/op_test.cc; a product with 16-bit weights rounds its left operand
 // to their format (unit u: a variance of u^2 / 3 of each term's square) and sums exactly in
 // float32.
@@ -97,25 +98,11 @@ TEST_F(CudaOpsTest, MatMul) {
   }
 }
 
-// Both quantise with the same integers; only the scaling is rounded.
-TEST_F(CudaOpsTest, EightBitMatMul) {
-  Random random(3);
-  const int in = 45, out = 37, rows = 5;
-  const HostWeights w(random.Normals(in * out), in, out, DataType::kF32);
-  const auto packed = cuda_->PackMatrix(w.matrix(), false, DataType::kQ8);
-  const auto expected = reference_->PackMatrix(w.matrix(), false, DataType::kQ8);
-  const GuardedFloats x(random.Normals(rows * in));
-  GuardedFloats got(rows * out), want(rows * out);
-  cuda_->MatMul(x.data(), rows, *packed, nullptr, false, got.data());
-  reference_->MatMul(x.data(), rows, *expected, nullptr, false, want.data());
-  ExpectClose(
-      got, want, [&](size_t i) { return 4 * kU * std::abs(want[i]); }, "q8");
-}
-
 TEST_F(CudaOpsTest, Embed) {
   Random random(3);
   const int vocab = 77, width = 20;
-  for (const DataType type : {DataType::kF32, DataType::kF16, DataType::kBf16, DataType::kQ8}) {
+  for (const DataType type :
+       {DataType::kF32, DataType::kF16, DataType::kBf16, DataType::kQ8, DataType::kQ4}) {
     const HostWeights w(random.Normals(vocab * width), vocab, width, DataType::kF32);
     const auto packed = cuda_->PackMatrix(w.matrix(), true, type);
     const auto expected = reference_->PackMatrix(w.matrix(), true, type);

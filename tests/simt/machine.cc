@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <vector>
 
@@ -100,10 +101,16 @@ class Machine {
     body_ = &body;
     count_ = threads;
     if (fibers_.size() < static_cast<size_t>(threads)) fibers_.resize(threads);
-    for (unsigned z = 0; z < grid.z; ++z) {
-      for (unsigned y = 0; y < grid.y; ++y) {
-        for (unsigned x = 0; x < grid.x; ++x) RunBlock(grid, block, {x, y, z}, shared_bytes);
-      }
+    // Each block once: from a drawn one in steps that have no divisor in common with their number.
+    const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
+    random_ = (seed + 1) * 0x9e3779b97f4a7c15ull + launches * 1000003;
+    uint64_t at = Random() % blocks, step = 1 + Random() % blocks;
+    while (std::gcd(step, blocks) != 1) ++step;
+    for (uint64_t i = 0; i < blocks; ++i, at = (at + step) % blocks) {
+      const auto x = static_cast<unsigned>(at % grid.x);
+      const auto y = static_cast<unsigned>(at / grid.x % grid.y);
+      const auto z = static_cast<unsigned>(at / grid.x / grid.y);
+      RunBlock(grid, block, {x, y, z}, shared_bytes);
     }
   }
 

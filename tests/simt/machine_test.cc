@@ -1,7 +1,10 @@
 // The machine itself: what it must find, and what its instructions compute.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <set>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -43,6 +46,28 @@ TEST(SimtTest, AMissingBarrierShows) {
     }
   }
   EXPECT_GT(wrong, 100);
+}
+
+// Every block stores when it came.
+__global__ void Arrive(int32_t* counter, int32_t* order) {
+  const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  order[block] = CountArrival(counter);
+}
+
+TEST(SimtTest, BlocksRunInADrawnOrderEachOnce) {
+  const auto device = Open();
+  std::set<int32_t> last;
+  for (int seed = 0; seed < 20; ++seed) {
+    simt::Seed(seed);
+    int32_t counter = 0;
+    std::vector<int32_t> order(3 * 4 * 5, -1);
+    device->Launch(Arrive, dim3(3, 4, 5), 1, 0, &counter, order.data());
+    EXPECT_EQ(counter, std::ssize(order));
+    last.insert(order.back());
+    std::ranges::sort(order);
+    for (int32_t i = 0; i < std::ssize(order); ++i) EXPECT_EQ(order[i], i);
+  }
+  EXPECT_GT(last.size(), 10u) << "the last block comes at any time";
 }
 
 __global__ void CopyThrough(const uint16_t* in, uint16_t* out, bool wait) {

@@ -2,6 +2,7 @@
 // thread; a thread runs until it needs others: __syncthreads, a warp collective. So a kernel's own
 // source runs here unchanged (include/cuda_runtime.h gives its words their meaning), and what a GPU
 // leaves to chance is provoked on purpose:
+// - the order of blocks is drawn from the seed, so that none may count on being the last one;
 // - the order of warps is drawn from the seed, and a warp runs as far ahead of the others as
 //   barriers allow, so that a missing barrier shows as a wrong result;
 // - shared memory begins as NaN in every block, and has exactly the size asked for;

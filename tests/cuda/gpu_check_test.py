@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Tests of scripts/gpu-check without a GPU: every command ends with the time limit. The machine's programs are scripts that
+are written here."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import unittest
+
+SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/gpu-check")
+HANG = "exec sleep 60"
+# What each program does: shell code, with its arguments in "$*".
+MACHINE = {
+    "nvcc": "true",
+    "nvidia-smi": 'case "$*" in *compute_cap*) echo 9.0;; *) echo "a GPU";; esac',
+    "cmake": "true",
+    "ctest": "true",
+    "python3": "true",
+}
+
+
+class GpuCheckTest(unittest.TestCase):
+    def run_script(self, mode, programs, limit=3):
+        """The script's exit status, output and seconds on a machine with these programs instead of those of MACHINE."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "scripts"))
+            shutil.copy(SCRIPT, os.path.join(folder, "scripts/gpu-check"))
+            tools = os.path.join(folder, "tools")
+            os.mkdir(tools)
+            for name, code in {**MACHINE, **programs}.items():
+                path = os.path.join(tools, name)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(f"#!/bin/sh\n{code}\n")
+                os.chmod(path, 0o755)
+            environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "GPU_CHECK_LIMIT": str(limit)}
+            environment.pop("OUT", None)
+            start = time.monotonic()
+            ended = subprocess.run([os.path.join(folder, "scripts/gpu-check"), mode], env=environment, check=False, timeout=50,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            return ended.returncode, ended.stdout, time.monotonic() - start
+
+    def expect_stopped(self, mode, programs, message):
+        status, output, seconds = self.run_script(mode, programs)
+        self.assertEqual(status, 1, output)
+        self.assertIn(message, output)
+        self.assertLess(seconds, 20, output)
+
+    def test_a_device_that_is_not_named_ends_the_script(self):
+        status, output, _ = self.run_script("correctness", {"nvidia-smi": "echo no device >&2; exit 9"}, limit=30)
+        self.assertEqual(status, 1, output)
+        self.assertIn("FAILED: nvidia-smi", output)
+
+    def test_configuring_that_hangs_is_stopped(self):
+        self.expect_stopped("correctness", {"cmake": HANG}, "FAILED: configure did not end within 3 s")
+
+    def test_a_build_that_hangs_is_stopped(self):
+        self.expect_stopped("correctness", {"cmake": f'case "$1" in --build) {HANG};; esac'},
+                            "FAILED: build did not end within 3 s")
+
+    def test_a_failed_build_ends_the_script(self):
+        status, output, _ = self.run_script("correctness", {"cmake": 'case "$1" in --build) exit 3;; esac'}, limit=30)
+        self.assertEqual(status, 1, output)
+        self.assertIn("FAILED: build\n", output)
+        self.assertNotIn("device tests", output)
+
+    def test_a_failed_configuration_shows_its_log(self):
+        status, output, _ = self.run_script("correctness", {"cmake": "echo no compiler; exit 3"}, limit=30)
+        self.assertEqual(status, 1, output)
+        self.assertIn("no compiler", output)
+
+    def test_ceilings_that_hang_are_stopped(self):
+        self.expect_stopped("benchmarks", {"python3": f'case "$*" in *--ceilings*) {HANG};; esac'}, "FAILED: ceilings\n")
+
+    def test_a_device_that_does_not_answer_is_stopped(self):
+        self.expect_stopped("correctness", {"nvidia-smi": f'case "$*" in *compute_cap*) echo 9.0;; *) {HANG};; esac'},
+                            "FAILED: nvidia-smi\n")
+
+    def test_what_follows_without_time_is_named(self):
+        self.expect_stopped("correctness", {"ctest": HANG}, "FAILED: device tests with the portable products: no time was left\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
