@@ -61,7 +61,7 @@ template <Product product>
 __attribute__((target("amx-tile,amx-int8,amx-bf16"))) void TileLoop() {
   cpu::TileConfig config;
   for (int tile = 0; tile < 8; ++tile) config.Set(tile, 16, 64);
-  _tile_loadconfig(&config);
+  cpu::LoadTileConfig(config);
   for (int i = 0; i < kTileSteps; ++i) {
     if constexpr (product == Product::kInt8) {
       _tile_dpbusd(0, 4, 6);

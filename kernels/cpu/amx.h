@@ -25,4 +25,9 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
+// Configures the calling thread's tile registers, and clears them. The intrinsic of g++ 12 names
+// only the first eight bytes of the configuration as read, so that the compiler drops the stores to
+// the others.
+inline void LoadTileConfig(const TileConfig& config) { asm volatile("ldtilecfg %0" ::"m"(config)); }
+
 }  // namespace polysketch::cpu

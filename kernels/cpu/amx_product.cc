@@ -76,10 +76,10 @@ struct AmxTiles {
   }
 };
 
-__attribute__((target("amx-tile"))) void ConfigureTiles() {
+void ConfigureTiles() {
   TileConfig config;
   for (int tile = 0; tile < 8; ++tile) config.Set(tile, kSide, 64);
-  _tile_loadconfig(&config);
+  LoadTileConfig(config);
 }
 
 __attribute__((target("amx-tile"))) void ReleaseTiles() { _tile_release(); }
