@@ -176,6 +176,44 @@ void AddDepth(Tiles& tiles, const TileRows& x, const uint8_t* w) {
   Words::template Dot<3, kActivations + 1, kWeights + 1>(tiles);
 }
 
+// Adds the upper, then the lower products of a group of a fold. kHalves: column halves.
+template <int kHalves, typename Tiles>
+void AddGroup(Tiles& tiles, const TileRows& x, const uint8_t* w, int64_t w_row) {
+  tiles.template Load<kWeights>(w, w_row);
+  if constexpr (kHalves == 2) tiles.template Load<kWeights + 1>(w + 4 * kSide, w_row);
+  for (int part = 0; part < 2; ++part) {
+    const uint8_t* first = x.bytes + part * kTileRowBytes;
+    tiles.template Load<kActivations>(first, x.row_size);
+    tiles.template Load<kActivations + 1>(first + kSide * x.row_size, x.row_size);
+    Bf16::Dot<0, kActivations, kWeights>(tiles);
+    Bf16::Dot<2, kActivations + 1, kWeights>(tiles);
+    if constexpr (kHalves == 2) {
+      Bf16::Dot<1, kActivations, kWeights + 1>(tiles);
+      Bf16::Dot<3, kActivations + 1, kWeights + 1>(tiles);
+    }
+  }
+}
+
+template <int kHalves, typename Tiles>
+void MultiplySplit(Tiles& tiles, const TileRows& x, const uint8_t* w, int64_t w_row, int64_t groups,
+                   float* out, int64_t out_row) {
+  tiles.template Zero<0>();
+  tiles.template Zero<1>();
+  tiles.template Zero<2>();
+  tiles.template Zero<3>();
+  for (int64_t g = 0; g < groups; ++g) {
+    AddGroup<kHalves>(tiles, {x.bytes + 2 * kTileRowBytes * g, x.row_size},
+                      w + g * kTileDepth * w_row, w_row);
+  }
+  const auto size = static_cast<int64_t>(sizeof(float)) * out_row;
+  tiles.template Store<0>(out, size);
+  tiles.template Store<2>(out + kSide * out_row, size);
+  if constexpr (kHalves == 2) {
+    tiles.template Store<1>(out + kSide, size);
+    tiles.template Store<3>(out + kSide * out_row + kSide, size);
+  }
+}
+
 // Calls add(k, words) for every 16 words of depth of a panel. After the end of the panel the words
 // are zero, so that the activations there do not count.
 template <typename Add>
@@ -309,6 +347,16 @@ void TileSession::ProductBf16(const TileRows& x, const uint32_t* w, int panels, 
                 : MultiplyFew<1>(tiles, x, words, depth, out);
   };
   unit_ == TileUnit::kAmx ? run(AmxTiles{}) : run(EmulatedTiles{rows_, kFewWeights, {}});
+}
+
+void TileSession::ProductSplit(const TileRows& x, const uint32_t* w, int64_t w_row, int64_t groups,
+                               int columns, float* out, int64_t out_row) const {
+  const auto run = [&](auto&& tiles) {
+    const auto* words = reinterpret_cast<const uint8_t*>(w);
+    columns == kTileBlock ? MultiplySplit<2>(tiles, x, words, 4 * w_row, groups, out, out_row)
+                          : MultiplySplit<1>(tiles, x, words, 4 * w_row, groups, out, out_row);
+  };
+  unit_ == TileUnit::kAmx ? run(AmxTiles{}) : run(EmulatedTiles{kSide, kWeights, {}});
 }
 
 }  // namespace polysketch::cpu

@@ -57,6 +57,12 @@ class TileSession {
   // `panels` neighbouring panels, 1 or 2, and the rows of this session: out[panel][m][n].
   void ProductBf16(const TileRows& x, const uint32_t* w, int panels, int64_t depth,
                    float (*out)[kTileSide][kTileBlock]) const;
+  // A fold: out[m][n] for a block of rows and `columns` columns, 16 or 32. A row of x is `groups`
+  // groups of 32 upper and 32 lower parts, bf16; the parts of a group have the same factors:
+  // w [groups][16] rows of words, `w_row` words apart. Each group adds the sum of its upper products
+  // to the element, then that of its lower ones, as in ProductBf16.
+  void ProductSplit(const TileRows& x, const uint32_t* w, int64_t w_row, int64_t groups,
+                    int columns, float* out, int64_t out_row) const;
 
  private:
   const TileUnit unit_;

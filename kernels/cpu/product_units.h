@@ -6,9 +6,9 @@
 namespace polysketch::cpu {
 
 struct ProductUnits {
-  // Products of many rows with q8 weights, and all products with bf16 weights, use these tiles. No
-  // start measures that: tiles compute several times as many products of bf16 a second as float32
-  // multiply-adds do, whatever the processor.
+  // Products of many rows with q8 weights, all products with bf16 weights, and folds of bf16 values
+  // use these tiles. No start measures that: tiles compute several times as many products of bf16 a
+  // second as float32 multiply-adds do, whatever the processor.
   TileUnit tiles = TileUnit::kNone;
   // Without tiles: products with bf16 weights use dot products of bf16 pairs (AVX512-BF16).
   bool bf16_dots = false;

@@ -139,6 +139,44 @@ TEST_P(AmxProductTest, RowsHaveTheSameBitsAloneAndInABlock) {
   }
 }
 
+// A fold adds the upper products of 32 tokens, then the lower ones.
+TEST_P(AmxProductTest, SplitRowsAddUpperThenLowerProducts) {
+  Random random(3);
+  constexpr int64_t kWidth = 48, kGroups = 3, kGroupWords = 2 * kTileDepth;
+  for (const auto& [least, range] : kExponents) {
+    // Rows of groups of 32 words; the words of the upper and of the lower half have the same
+    // factors.
+    const Operands rows(kGroups * kGroupWords, least, range, &random);
+    std::vector<uint16_t> factors;
+    for (int64_t i = 0; i < kGroups * kTileDepth * kWidth * 2; ++i) {
+      factors.push_back(rows.w[static_cast<size_t>(i)]);
+    }
+    std::vector<float> sums(kTileBlock * kWidth);
+    const TileSession session(GetParam());
+    for (const int first : {0, 32}) {
+      session.ProductSplit(rows.rows(0), reinterpret_cast<const uint32_t*>(factors.data()) + first,
+                           kWidth, kGroups, first == 0 ? 32 : 16, sums.data() + first, kWidth);
+    }
+    for (int m = 0; m < kTileBlock; ++m) {
+      for (int n = 0; n < kWidth; ++n) {
+        float total = 0;
+        for (int part = 0; part < 2 * kGroups; ++part) {
+          float chains[2] = {0, 0};
+          for (int k = 0; k < 2 * kTileDepth; ++k) {
+            const int64_t word = part / 2 * kTileDepth + k / 2;
+            const float factor = Bf16ToFloat(factors[(word * kWidth + n) * 2 + k % 2]);
+            float& chain = chains[k % 2];
+            chain = Flushed(
+                std::fma(Flushed(rows.X(m, part * 2 * kTileDepth + k)), Flushed(factor), chain));
+          }
+          total = Flushed(total + Flushed(chains[0] + chains[1]));
+        }
+        ASSERT_EQ(std::bit_cast<uint32_t>(sums[m * kWidth + n]), std::bit_cast<uint32_t>(total));
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Unit, AmxProductTest,
                          ::testing::Values(TileUnit::kEmulated, TileUnit::kAmx),
                          [](const ::testing::TestParamInfo<TileUnit>& info) {
