@@ -54,7 +54,7 @@ void FoldHead(const HeadRows& rows, const HeadState& state, const WideHead& wide
 void RecurrentHead(const HeadRows& rows, int layer, const Segment& segment, float* memory) {
   const AttentionSpec& spec = rows.spec;
   FloatParts parts{memory};
-  const WideHead wide = WideHead::In(spec, rows.layout, &parts);
+  const WideHead wide = WideHead::In(spec, rows.layout, rows.tiles, &parts);
   const TileScratch scratch = TileScratch::In(spec, rows.layout, &parts);
   auto* states = static_cast<RecurrentState*>(segment.state);
   const HeadState state = states->Head(layer, rows.head);
@@ -76,9 +76,9 @@ void RecurrentHead(const HeadRows& rows, int layer, const Segment& segment, floa
   }
 }
 
-int64_t RecurrentFloats(const AttentionSpec& spec, const HeadLayout& layout) {
+int64_t RecurrentFloats(const AttentionSpec& spec, const HeadLayout& layout, TileUnit tiles) {
   FloatParts parts{nullptr};
-  WideHead::In(spec, layout, &parts);
+  WideHead::In(spec, layout, tiles, &parts);
   TileScratch::In(spec, layout, &parts);
   return parts.size;
 }
@@ -119,7 +119,7 @@ void PrefetchHead(const AttentionSpec& spec, const HeadState& state, int64_t blo
 // Computes heads [first, last), counted over all segments.
 void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
                     std::span<const Segment> segments, const AttentionInput& input, float* out,
-                    int64_t first, int64_t last, float* memory) {
+                    int64_t first, int64_t last, TileUnit tiles, float* memory) {
   for (int64_t i = first; i < last; ++i) {
     const Segment& segment = segments[i / spec.heads];
     // After the last head: prefetches the same head again, whose lines are in cache.
@@ -133,7 +133,8 @@ void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int lay
                         static_cast<int>(i % spec.heads),
                         segment.first_row,
                         out,
-                        FarStart(spec, next)};
+                        FarStart(spec, next),
+                        tiles};
     RecurrentHead(rows, layer, segment, memory);
   }
 }
@@ -143,8 +144,9 @@ void CachedHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
                  int64_t first, int64_t last, float* memory) {
   for (int64_t i = first; i < last; ++i) {
     const Segment& segment = segments[i / spec.heads];
-    const HeadRows rows{spec, layout, input, static_cast<int>(i % spec.heads), segment.first_row,
-                        out,  nullptr};
+    const HeadRows rows{
+        spec, layout,  input,          static_cast<int>(i % spec.heads), segment.first_row,
+        out,  nullptr, TileUnit::kNone};
     auto* state = static_cast<KvState*>(segment.state);
     AppendCached(rows, layer, state, {0, segment.rows});
     CachedQueries(rows, layer, state, {0, segment.rows}, memory);
@@ -186,16 +188,17 @@ std::vector<int64_t> TaskEnds(int threads, int heads, std::span<const Segment> s
 void RunWholeHeads(Context* context, const AttentionSpec& spec, const HeadLayout& layout, int layer,
                    std::span<const Segment> segments, const AttentionInput& input, float* out) {
   if (segments.empty()) return;
+  const TileUnit tiles = context->units().tiles;
   const std::vector<int64_t> ends = TaskEnds(context->threads(), spec.heads, segments);
   const int64_t floats = spec.kv_cache() ? kQueryTile * (layout.padded_block + layout.padded_dim)
-                                         : RecurrentFloats(spec, layout);
+                                         : RecurrentFloats(spec, layout, tiles);
   context->pool().ParallelFor(std::ssize(ends), [&](int64_t task, int thread) {
     const int64_t first = task == 0 ? 0 : ends[task - 1], last = ends[task];
     float* memory = context->Scratch(thread, floats);
     if (spec.kv_cache()) {
       CachedHeads(spec, layout, layer, segments, input, out, first, last, memory);
     } else {
-      RecurrentHeads(spec, layout, layer, segments, input, out, first, last, memory);
+      RecurrentHeads(spec, layout, layer, segments, input, out, first, last, tiles, memory);
     }
   });
 }

@@ -97,48 +97,105 @@ static void AddToState(const AttentionSpec& spec, const HeadLayout& layout, floa
 // Number of features that are folded at a time: three rows i of one pair of tiles. Their panel of
 // 24 x b floats stays in L1.
 constexpr int kFoldFeatures = 24;
+// The same for folds with tiles, and for the memory of either.
+constexpr int kFoldRows = kTileBlock;
 
-// Computes a feature of every token of the block into row [tokens of all panels] and returns their
-// sum. product(offset) is the feature of a vector of tokens at `offset` in the transposed keys.
-template <typename ProductOf, typename Decay>
+// Computes a feature of every token of the block and returns their sum. product(offset) is the
+// feature of a vector of tokens at `offset` in the transposed keys; store(a, b, token) stores the
+// features of 32 tokens from `token` on.
+template <typename ProductOf, typename Decay, typename StoreTokens>
 PS_INLINE float FeatureRow(const HeadLayout& layout, int dim, const ProductOf& product,
-                           const Decay& decay, float* row) {
+                           const Decay& decay, const StoreTokens& store) {
   V sum = Zero();
   for (int64_t token = 0; token < layout.padded_block; token += kKeyPanel) {
     const int64_t panel = token * dim;
-    for (int64_t t = 0; t < kKeyPanel; t += kLanes) {
-      const V value = decay(product(panel + t), token + t);
-      Store(value, row + token + t);
-      sum = Add(sum, value);
+    for (int64_t t = 0; t < kKeyPanel; t += 2 * kLanes) {
+      const V a = decay(product(panel + t), token + t);
+      const V b = decay(product(panel + t + kLanes), token + t + kLanes);
+      store(a, b, token + t);
+      sum = Add(Add(sum, a), b);
     }
   }
   return ReduceAdd(sum);
 }
 
-// Folds features into the state, a panel of kFoldFeatures at a time. values: those of the block, as
-// float32.
+// A panel of features as float32 rows, and the values of the block as float32 [b][dp].
+struct FloatFold {
+  static constexpr int kRows = kFoldFeatures;
+  const float* values;
+  float* panel;
+
+  template <typename ProductOf, typename Decay>
+  PS_INLINE float SetRow(const FloatFold& f, const HeadLayout& layout, int dim, int index,
+                         const ProductOf& product, const Decay& decay) {
+    float* row = f.panel + index * layout.padded_block;
+    return FeatureRow(
+        layout, dim, product, decay, [row](V a, V b, int64_t token) __attribute__((always_inline)) {
+          Store(a, row + token);
+          Store(b, row + token + kLanes);
+        });
+  }
+  void Multiply(const AttentionSpec& spec, const HeadLayout& layout, int count, float* sums) const {
+    MultiplyInCache(panel, layout.padded_block, 1, count, spec.block,
+                    RowsF32{values, layout.padded_dim},
+                    static_cast<int>(layout.padded_dim / kLanes), sums, layout.padded_dim, false);
+  }
+};
+
+#if defined(PS_ISA_VNNI)
+// A panel of features split into two bf16, and the values of the block in pairs of tokens,
+// [bp / 2][dp][2] (PairFoldValues): operands of tiles.
+struct TileFold {
+  static constexpr int kRows = kFoldRows;
+  const uint32_t* values;
+  float* panel;  // a split feature has the size of a float
+  const TileSession& session;
+
+  template <typename ProductOf, typename Decay>
+  PS_INLINE float SetRow(const TileFold& f, const HeadLayout& layout, int dim, int index,
+                         const ProductOf& product, const Decay& decay) {
+    float* row = f.panel + index * layout.padded_block;
+    return FeatureRow(
+        layout, dim, product, decay, [row](V a, V b, int64_t token) __attribute__((always_inline)) {
+          StoreSplitBf16(a, b, row + token);
+        });
+  }
+  // Rows from `count` on are those of earlier panels, and are not used.
+  void Multiply(const AttentionSpec& /*spec*/, const HeadLayout& layout, int /*count*/,
+                float* sums) const {
+    const int64_t dp = layout.padded_dim, bp = layout.padded_block;
+    const TileRows rows{reinterpret_cast<const uint8_t*>(panel), 4 * bp};
+    for (int64_t n = 0; n < dp; n += kTileBlock) {
+      session.ProductSplit(rows, values + n, dp, bp / (2 * kLanes),
+                           static_cast<int>(std::min<int64_t>(kTileBlock, dp - n)), sums + n, dp);
+    }
+  }
+};
+#endif
+
+// Folds features into the state, a panel at a time.
+template <typename Panel>
 struct Fold {
   const AttentionSpec& spec;
   const HeadLayout& layout;
   const HeadState& state;
-  const float* values;
+  Panel panel;
   float kept;  // what remains of the state
-  float *panel, *sums;
-  float z_sums[kFoldFeatures] = {};
+  float* sums;
+  float z_sums[Panel::kRows] = {};
   int64_t first = 0;  // first feature of the panel
   int count = 0;
 
-  float* NextRow() { return panel + count * layout.padded_block; }
-  void Add(float z_sum) {
-    z_sums[count++] = z_sum;
-    if (count == kFoldFeatures) Flush();
+  template <typename ProductOf, typename Decay>
+  PS_INLINE void Add(Fold& fold, const ProductOf& product, const Decay& decay) {
+    fold.z_sums[fold.count] =
+        Panel::SetRow(fold.panel, fold.layout, fold.spec.far_dim(), fold.count, product, decay);
+    if (++fold.count == Panel::kRows) fold.Flush();
   }
   // Each feature is summed from zero in token order, then added once (docs/numerics.md).
   void Flush() {
     if (count == 0) return;
-    MultiplyInCache(panel, layout.padded_block, 1, count, spec.block,
-                    RowsF32{values, layout.padded_dim},
-                    static_cast<int>(layout.padded_dim / kLanes), sums, layout.padded_dim, false);
+    panel.Multiply(spec, layout, count, sums);
     AddToState(spec, layout, kept, first, count, sums, z_sums, state);
     first += count;
     count = 0;
@@ -146,9 +203,8 @@ struct Fold {
 };
 
 // Adds the features of a range that begins at a multiple of eight.
-template <typename Decay>
-static void FoldFeatures(Fold& fold, const Range& range, const Decay& decay) {
-  const HeadLayout& layout = fold.layout;
+template <typename Panel, typename Decay>
+static void FoldFeatures(Fold<Panel>& fold, const Range& range, const Decay& decay) {
   const int dim = fold.spec.far_dim();
   const float* keys = fold.state.far_keys;
   fold.first = range.first;
@@ -156,7 +212,7 @@ static void FoldFeatures(Fold& fold, const Range& range, const Decay& decay) {
     for (int64_t f = range.first; f < range.last; ++f) {
       const float* a = keys + f * kKeyPanel;
       const auto copy = [&](int64_t t) __attribute__((always_inline)) { return Load(a + t); };
-      fold.Add(FeatureRow(layout, dim, copy, decay, fold.NextRow()));
+      Fold<Panel>::Add(fold, copy, decay);
     }
     fold.Flush();
     return;
@@ -173,7 +229,7 @@ static void FoldFeatures(Fold& fold, const Range& range, const Decay& decay) {
           const auto multiply = [&](int64_t t) __attribute__((always_inline)) {
             return Mul(Load(a + t), Load(b + t));
           };
-          fold.Add(FeatureRow(layout, dim, multiply, decay, fold.NextRow()));
+          Fold<Panel>::Add(fold, multiply, decay);
         }
       }
     }
@@ -181,14 +237,15 @@ static void FoldFeatures(Fold& fold, const Range& range, const Decay& decay) {
   fold.Flush();
 }
 
-// Adds a range of features of the full block to the state. scratch: kFoldFeatures * (bp + dp)
-// floats, and bp more with a decay gate.
+// Adds a range of features of the full block to the state. scratch: kFoldRows * (bp + dp) floats,
+// and bp more with a decay gate; `panel` has its first kFoldRows * bp.
+template <typename Panel>
 static void FoldBlock(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
-                      const float* values, const Range& features, float* scratch) {
-  float* sums = scratch + kFoldFeatures * layout.padded_block;
-  Fold fold{spec, layout, state, values, /*kept=*/1.0f, scratch, sums};
+                      const Panel& panel, const Range& features, float* scratch) {
+  float* sums = scratch + kFoldRows * layout.padded_block;
+  Fold<Panel> fold{spec, layout, state, panel, /*kept=*/1.0f, sums};
   if (!spec.decay_gate) return FoldFeatures(fold, features, NoDecay());
-  float* factors = sums + kFoldFeatures * layout.padded_dim;
+  float* factors = sums + kFoldRows * layout.padded_dim;
   fold.kept = FoldFactors(state.decay_sums, spec.block, layout.padded_block, factors);
   FoldFeatures(fold, features, FoldDecay{factors});
 }

@@ -53,9 +53,11 @@ class LongSegments {
     WideHead wide;
     float* magnitudes;
   };
+  TileUnit tiles() const { return context_.units().tiles; }
+
   // What the threads share of one head.
   SharedMemory SharedPart(FloatParts* parts) const {
-    const WideHead wide = WideHead::In(spec_, layout_, parts);
+    const WideHead wide = WideHead::In(spec_, layout_, tiles(), parts);
     const int64_t ranges = spec_.byte_copy() ? Units(spec_.features(), kFeatureUnit) : 0;
     return {wide, parts->Next(ranges * layout_.padded_dim)};
   }
@@ -71,7 +73,7 @@ class LongSegments {
       const int64_t position = states->position();
       for (int head = 0; head < spec_.heads; ++head) {
         const SharedMemory memory = SharedPart(&shared);
-        heads_.push_back({{spec_, layout_, input, head, segment.first_row, out, nullptr},
+        heads_.push_back({{spec_, layout_, input, head, segment.first_row, out, nullptr, tiles()},
                           states->Head(layer, head),
                           memory.wide,
                           memory.magnitudes,
@@ -133,7 +135,9 @@ class LongSegments {
 
   void Widen(const LongHead& head, const Range& tokens) {
     WidenTokens(head.rows, head.state, tokens, head.wide);
-    if (spec_.byte_copy()) WidenFoldValues(head.rows, head.state, tokens, head.wide);
+    if (spec_.byte_copy() || tiles() != TileUnit::kNone) {
+      WidenFoldValues(head.rows, head.state, tokens, head.wide);
+    }
   }
 
   void Fold() {
@@ -219,7 +223,8 @@ static void RunLongCached(Context* context, const AttentionSpec& spec, const Hea
     context->pool().ParallelFor(heads * parts, [&](int64_t task, int thread) {
       const Segment& segment = segments[task / parts / spec.heads];
       const int head = static_cast<int>(task / parts % spec.heads);
-      const HeadRows rows{spec, layout, input, head, segment.first_row, out, nullptr};
+      const HeadRows rows{spec, layout,  input,          head, segment.first_row,
+                          out,  nullptr, TileUnit::kNone};
       fn(rows, static_cast<KvState*>(segment.state), segment, Part{task % parts, parts}, thread);
     });
   };

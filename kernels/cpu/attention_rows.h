@@ -11,6 +11,7 @@ struct HeadRows {
   int64_t first_row;
   float* out;
   const void* next;  // the address that is read after this head
+  TileUnit tiles;    // what folds of narrow blocks are computed with; kNone: float32 multiply-adds
 
   const float* Near(const float* base, int64_t row) const {
     return base + ((first_row + row) * spec.heads + head) * spec.near_dim();
@@ -85,15 +86,20 @@ struct FloatParts {
 // once: to float32, or, what queries read under kQ8, to 16-bit integers in pairs. Empty under kF32.
 struct WideHead {
   float *state, *keys, *values;
-  float* fold_values;  // [b][dp], float32: those of the fold
+  float* fold_values;  // those of the fold: [b][dp], float32, or with tiles pairs (PairFoldValues)
 
-  static WideHead In(const AttentionSpec& spec, const HeadLayout& layout, FloatParts* parts) {
+  static WideHead In(const AttentionSpec& spec, const HeadLayout& layout, TileUnit tiles,
+                     FloatParts* parts) {
     if (!spec.narrow_block()) return {};
     const int64_t bp = layout.padded_block, dp = layout.padded_dim;
     WideHead wide{parts->Next((spec.features() + 1) * dp),
                   parts->Next(spec.mixed() ? (spec.near_dim() + 1) * bp : 0),
                   parts->Next((spec.block + 1) * dp), nullptr};
-    wide.fold_values = spec.byte_copy() ? parts->Next(spec.block * dp) : wide.values;
+    if (tiles != TileUnit::kNone) {
+      wide.fold_values = parts->Next(bp / 2 * dp);
+    } else {
+      wide.fold_values = spec.byte_copy() ? parts->Next(spec.block * dp) : wide.values;
+    }
     return wide;
   }
 };
@@ -109,7 +115,7 @@ struct TileScratch {
         parts->Next(kQueryTile * features),
         parts->Next(kQueryTile * dp),
         parts->Next(kQueryTile * bp),
-        parts->Next(kFoldFeatures * (bp + dp) + (spec.decay_gate ? bp : 0)),
+        parts->Next(kFoldRows * (bp + dp) + (spec.decay_gate ? bp : 0)),
         {},
     };
     if (!spec.byte_copy()) return scratch;

@@ -63,8 +63,17 @@ static void AppendRunDecay(const HeadRows& rows, const HeadState& state,
 // Folds a range of features. wide: fold_values of the whole block.
 static void FoldRange(const HeadRows& rows, const HeadState& state, const Range& features,
                       const WideHead& wide, float* scratch) {
-  const float* values = rows.spec.narrow_block() ? wide.fold_values : state.values;
-  FoldBlock(rows.spec, rows.layout, state, values, features, scratch);
+  const bool narrow = rows.spec.narrow_block();
+#if defined(PS_ISA_VNNI)
+  if (narrow && rows.tiles != TileUnit::kNone) {
+    const TileSession session(rows.tiles);
+    const auto* pairs = reinterpret_cast<const uint32_t*>(wide.fold_values);
+    return FoldBlock(rows.spec, rows.layout, state, TileFold{pairs, scratch, session}, features,
+                     scratch);
+  }
+#endif
+  const FloatFold panel{narrow ? wide.fold_values : state.values, scratch};
+  FoldBlock(rows.spec, rows.layout, state, panel, features, scratch);
 }
 
 // Widens rows of what queries read of S, unless it is float32.
@@ -79,12 +88,43 @@ static void WidenState(const HeadRows& rows, const HeadState& state, const Range
   }
 }
 
-// Widens the values that a fold reads, unless they are float32.
+// Widens bf16 values of tokens to float32.
+static void WidenValues(const HeadRows& rows, const HeadState& state, const Range& tokens,
+                        float* out) {
+  const int64_t dp = rows.layout.padded_dim, first = tokens.first * dp;
+  Widen(Bf16(state.values) + first, tokens.size() * dp, out + first);
+}
+
+#if defined(PS_ISA_VNNI)
+// Writes the bf16 values of tokens in pairs, out [bp / 2][dp][2], and zeros after the block's last
+// token. Whole pairs: the second value of the last one may be of a token that has not arrived, and is
+// written again when it does.
+static void PairFoldValues(const HeadRows& rows, const HeadState& state, const Range& tokens,
+                           uint32_t* out) {
+  const int64_t dp = rows.layout.padded_dim, block = rows.spec.block;
+  const uint16_t zeros[kLanes] = {};
+  const auto at = [&](int64_t token, int64_t i) {
+    return token < block ? Bf16(state.values) + token * dp + i : zeros;
+  };
+  const int64_t last = tokens.last < block ? tokens.last : rows.layout.padded_block;
+  for (int64_t t = tokens.first / 2 * 2; t < last; t += 2) {
+    for (int64_t i = 0; i < dp; i += kLanes) {
+      StoreBf16Pairs(at(t, i), at(t + 1, i), out + t / 2 * dp + i);
+    }
+  }
+}
+#endif
+
+// Makes what a fold reads of the values of tokens, unless it reads them as they are.
 static void WidenFoldValues(const HeadRows& rows, const HeadState& state, const Range& tokens,
                             const WideHead& wide) {
-  if (!rows.spec.narrow_block()) return;
-  const int64_t dp = rows.layout.padded_dim, first = tokens.first * dp;
-  Widen(Bf16(state.values) + first, tokens.size() * dp, wide.fold_values + first);
+  if (!rows.spec.narrow_block() || tokens.empty()) return;
+#if defined(PS_ISA_VNNI)
+  if (rows.tiles != TileUnit::kNone) {
+    return PairFoldValues(rows, state, tokens, reinterpret_cast<uint32_t*>(wide.fold_values));
+  }
+#endif
+  WidenValues(rows, state, tokens, wide.fold_values);
 }
 
 // Widens the near keys of tokens of the block, in whole vectors.
@@ -111,7 +151,7 @@ static void WidenTokens(const HeadRows& rows, const HeadState& state, const Rang
                         const WideHead& wide) {
   if (!rows.spec.narrow_block() || tokens.empty()) return;
   if (rows.spec.mixed()) WidenKeys(rows, state, tokens, wide);
-  if (!rows.spec.byte_copy()) return WidenFoldValues(rows, state, tokens, wide);
+  if (!rows.spec.byte_copy()) return WidenValues(rows, state, tokens, wide.values);
   const int64_t dp = rows.layout.padded_dim;
   const int64_t first = tokens.first / 2 * 2, last = (tokens.last + 1) / 2 * 2;  // whole pairs
   WidenPairs(state.value_bytes + first * dp, (last - first) * dp, Words(wide.values) + first * dp);

@@ -15,7 +15,7 @@ namespace avx512 {
 std::unique_ptr<Backend> NewBackend(int threads, const ProductUnits& units);
 }
 // avx512 and VNNI, the byte dot products of quantised weights. Units may add AMX tiles for q8
-// weights, or dot products of bf16 pairs for bf16 weights.
+// and bf16 weights and for folds, or dot products of bf16 pairs for bf16 weights.
 namespace avx512vnni {
 std::unique_ptr<Backend> NewBackend(int threads, const ProductUnits& units);
 }

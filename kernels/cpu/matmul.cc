@@ -161,7 +161,7 @@ void Multiply(const Product& p) {
   if (p.w.type() == DataType::kQ8) return MultiplyQ8(p);
   if (p.gelu != nullptr) GeluArray(p.gelu, p.rows * p.x_row, p.gelu);
   if (p.w.type() == DataType::kQ4) return MultiplyQ4(p);
-  if (p.w.type() == DataType::kBf16 && p.units.bf16_dots) return MultiplyBf16(p);
+  if (p.w.type() == DataType::kBf16 && p.units.round_to_bf16()) return MultiplyBf16(p);
   MultiplyFloat(p);
 }
 

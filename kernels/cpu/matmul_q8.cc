@@ -14,6 +14,7 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/panel_tiles.h"
 #include "kernels/cpu/dot_panels.h"
+#include "kernels/cpu/tile_panels.h"
 #include "kernels/cpu/row_scale.h"
 // clang-format on
 
@@ -29,6 +30,14 @@ struct Q8Format {
   PS_INLINE V Scale(const PackedMatrix& w, int64_t column) { return Load(w.scales() + column); }
   PS_INLINE V Value(I sum, V column_scale, const WordRows& x, int64_t row) {
     return Mul(Mul(ToFloat(sum), column_scale), Set1(x.scales[row]));
+  }
+  using TileSum = int32_t;
+  static void TileProduct(const TileSession& session, const TileRows& x, const PackedMatrix& w,
+                          int64_t panel, const Ahead& ahead, TileSum (*sums)[kTileBlock]) {
+    session.Product(x, w.panel<int8_t>(panel), w.depth(), ahead, sums);
+  }
+  PS_INLINE I FromTile(const PackedMatrix& w, int64_t column, const TileSum* sums) {
+    return IntSub(IntLoad(sums), IntLoad(w.biases() + column));
   }
 };
 
@@ -59,27 +68,6 @@ void QuantizeRow(const float* x, int64_t width, const QuantScale& scale, uint8_t
 // takes the time. Sums are exact, so both ways compute the same bits.
 constexpr int64_t kMinTileRows = 16;
 
-// Multiplies rows by one panel, with AMX tiles.
-void TilePanel(const TileSession& session, const Product& p, const WordRows& x, int64_t panel,
-               const Range& rows) {
-  const PackedMatrix& w = p.w;
-  static_assert(kTileBlock == kPanelColumns);
-  alignas(64) int32_t sums[kTileBlock][kTileBlock];
-  for (int64_t row = rows.first; row < rows.last; row += kTileBlock) {
-    session.Product(x.bytes + row * x.row_size, x.row_size, w.panel<int8_t>(panel), w.depth(),
-                    sums);
-    const int count = static_cast<int>(std::min<int64_t>(kTileBlock, rows.last - row));
-    for (int m = 0; m < count; ++m) {
-      for (int n = 0; n < kTileBlock; n += kLanes) {
-        const int64_t column = panel * kPanelColumns + n;
-        const I sum = IntSub(IntLoad(&sums[m][n]), IntLoad(w.biases() + column));
-        Finish(p.epilogue, row + m, column,
-               Q8Format::Value(sum, Q8Format::Scale(w, column), x, row + m));
-      }
-    }
-  }
-}
-
 // The memory of the quantised rows: whole blocks of rows and of bytes, as tiles read them. The
 // padding has no effect on results.
 WordRows QuantizedRows(const Product& p) {
@@ -104,13 +92,7 @@ void MultiplyQ8(const Product& p) {
   if (p.units.tiles == TileUnit::kNone || p.rows < kMinTileRows) {
     return DotPanels<Q8Format>(p, quantised);
   }
-  const int64_t group = p.context == nullptr ? p.w.panels() : 1;
-  p.ForPanels(group, [&](const Range& panels, const Range& rows, int) {
-    const TileSession session(p.units.tiles);
-    for (int64_t panel = panels.first; panel < panels.last; ++panel) {
-      TilePanel(session, p, quantised, panel, rows);
-    }
-  });
+  TilePanels<Q8Format>(p, quantised);
 }
 
 #include "kernels/cpu/isa_end.h"

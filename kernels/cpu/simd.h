@@ -95,6 +95,33 @@ PS_INLINE void StoreBf16(V a, uint16_t* p) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                       _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet)));
 }
+// Splits a and b into sums of two bf16. The upper part is x cut to bf16, the lower one the rest,
+// rounded to nearest: together they are off by up to 2^-16 |x|. Writes 32 upper, then 32 lower parts.
+PS_INLINE void StoreSplitBf16(V a, V b, void* p) {
+  const __m512i upper_half = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  const __m512i odd = _mm512_add_epi16(
+      _mm512_slli_epi16(_mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17,
+                                         16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                        1),
+      _mm512_set1_epi16(1));
+  const auto rest = [&](__m512 x) __attribute__((always_inline)) {
+    const __m512i upper = _mm512_and_si512(_mm512_castps_si512(x), upper_half);
+    const __m512i bits = _mm512_castps_si512(_mm512_sub_ps(x, _mm512_castsi512_ps(upper)));
+    return _mm512_add_epi32(bits, _mm512_set1_epi32(0x8000));
+  };
+  const __m512i upper =
+      _mm512_permutex2var_epi16(_mm512_castps_si512(a.v), odd, _mm512_castps_si512(b.v));
+  const __m512i lower = _mm512_permutex2var_epi16(rest(a.v), odd, rest(b.v));
+  _mm512_storeu_si512(p, upper);
+  _mm512_storeu_si512(static_cast<uint8_t*>(p) + 64, lower);
+}
+PS_INLINE __m512i Widen16(const uint16_t* p) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+// Writes words of two bf16: element i of a, then element i of b.
+PS_INLINE void StoreBf16Pairs(const uint16_t* a, const uint16_t* b, uint32_t* p) {
+  _mm512_storeu_si512(p, _mm512_or_si512(Widen16(a), _mm512_slli_epi32(Widen16(b), 16)));
+}
 // Exchanges lane j of rows[i] with lane i of rows[j].
 PS_INLINE void Transpose(V (&rows)[kLanes]) {
   __m512 t[kLanes];

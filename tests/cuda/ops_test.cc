@@ -114,6 +114,11 @@ TEST_F(CudaOpsTest, Embed) {
     ExpectClose(
         got, want, [&](size_t i) { return 4 * kU * (1 + std::abs(want[i])); },
         StrCat("Embed ", DataTypeName(type)));
+    cuda_->Embed(*packed, tokens, {}, got.data());
+    reference_->Embed(*expected, tokens, {}, want.data());
+    ExpectClose(
+        got, want, [&](size_t i) { return 4 * kU * std::abs(want[i]); },
+        StrCat("Embed without positions ", DataTypeName(type)));
   }
 }
 

@@ -23,6 +23,8 @@ struct OracleOutput {
   // What reading S as 8-bit integers (kernels/state_bytes.h) may add, and the part of it that is
   // the rounding of features, queries and weights to 16 bits.
   std::vector<double> byte_tolerance, word_tolerance;
+  // What splitting the features of a fold into two bf16 (docs/numerics.md) may add.
+  std::vector<double> split_tolerance;
   // With a decay gate: how far G as float32 sums (backend.h), which `value` follows, may be off.
   std::vector<double> sums_tolerance;
 };
@@ -133,7 +135,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
   const int heads = spec.heads, d = spec.head_dim;
   OracleOutput out;
   for (auto* array : {&out.value, &out.tolerance, &out.bf16_tolerance, &out.byte_tolerance,
-                      &out.word_tolerance, &out.sums_tolerance}) {
+                      &out.word_tolerance, &out.split_tolerance, &out.sums_tolerance}) {
     array->resize(static_cast<size_t>(tokens) * heads * d);
   }
   const std::vector<float>& far_q = FarQueries(spec, rows);
@@ -173,6 +175,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
       // Variances by rounding the near query, and the weights times the values' scales, to 16 bits.
       std::vector<double> numerator_words(d), steps(d);
       double denominator_words = 0, top_weight = 0;
+      std::vector<double> numerator_split(d);  // variance by splitting features
       for (int s = 0; s <= t; ++s) {
         const bool in_block = s / spec.block == t / spec.block;
         const bool near = !spec.mixed() || in_block;
@@ -180,11 +183,12 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         const int width = near ? spec.near_dim() : r;
         const float* q = &(near ? rows.near_q : far_q)[(t * heads + h) * width];
         const float* k = &(near ? kept.near_k : far_k)[(s * heads + h) * width];
-        double dot = 0, absolute_dot = 0, key_squares = 0, top_query = 0;
+        double dot = 0, absolute_dot = 0, key_squares = 0, top_query = 0, term_squares = 0;
         for (int i = 0; i < width; ++i) {
           dot += static_cast<double>(q[i]) * k[i];
           absolute_dot += std::abs(static_cast<double>(q[i]) * k[i]);
           key_squares += Square(k[i]);
+          term_squares += Square(static_cast<double>(q[i]) * k[i]);
           top_query = std::max<double>(top_query, std::abs(q[i]));
         }
         const size_t row_t = t * heads + h, row_s = s * heads + h;
@@ -226,8 +230,14 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
             steps[i] += Square(kept.v[(s * heads + h) * d + i] * 127 / top_value) / 12;
           }
         }
+        // A feature of a folded token is off by up to 2^-16 of it, uniform: a variance of a third of
+        // the square. The feature (i, j) is also (j, i): errors of two add up as one.
+        const double split = in_block          ? 0
+                             : spec.sketched() ? 2 * Square(left * term_squares)
+                                               : Square(left) * term_squares;
         for (int i = 0; i < d; ++i) {
           const double v = kept.v[(s * heads + h) * d + i];
+          numerator_split[i] += split * Square(v * 0x1p-16) / 3;
           numerator[i] += weight * v;
           absolute_numerator[i] += absolute * std::abs(v);
           numerator_variance[i] += Square(error * v);
@@ -281,6 +291,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         }
         out.byte_tolerance[index] = kDeviations * std::sqrt(bytes + words) / denominator;
         out.word_tolerance[index] = kDeviations * std::sqrt(words) / denominator;
+        out.split_tolerance[index] = kDeviations * std::sqrt(numerator_split[i]) / denominator;
         out.sums_tolerance[index] =
             (numerator_sums[i] + std::abs(value) * denominator_sums) / denominator;
       }
