@@ -1,5 +1,5 @@
-// Products of bf16 words by AMX tiles: the documented arithmetic of tdpbf16ps in software, and the
-// tile registers beside it.
+// Products by AMX tiles, by the processor's registers and by their emulation: of bytes against sums of
+// integers, of bf16 words against the documented arithmetic of tdpbf16ps in software.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -91,6 +91,38 @@ class AmxProductTest : public ::testing::TestWithParam<TileUnit> {
     if (!testing::MachineRuns(isa)) GTEST_SKIP() << "this machine cannot run " << isa;
   }
 };
+
+// Leaves bytes on the stack that no configuration of tiles has.
+__attribute__((noinline)) void FillStack() {
+  volatile uint8_t bytes[1 << 14];
+  for (volatile uint8_t& byte : bytes) byte = 0xff;
+}
+
+TEST_P(AmxProductTest, ProductsOfBytesAreSumsOfIntegers) {
+  Random random(4);
+  for (const int64_t depth : {1, 15, 16, 17, 48, 61}) {
+    const int64_t row_size = (depth + kTileDepth - 1) / kTileDepth * cpu::kTileRowBytes;
+    std::vector<uint8_t> x(kTileBlock * row_size);
+    std::vector<int8_t> w(depth * 4 * kTileBlock);
+    for (uint8_t& value : x) value = static_cast<uint8_t>(random.Int(0, 255));
+    for (int8_t& value : w) value = static_cast<int8_t>(random.Int(-128, 127));
+    int32_t out[kTileBlock][kTileBlock];
+    FillStack();
+    {
+      const TileSession session(GetParam());
+      session.Product({x.data(), row_size}, w.data(), depth, {w.data(), 0}, out);
+    }
+    for (int m = 0; m < kTileBlock; ++m) {
+      for (int n = 0; n < kTileBlock; ++n) {
+        int32_t want = 0;
+        for (int64_t k = 0; k < 4 * depth; ++k) {
+          want += x[m * row_size + k] * w[k / 4 * 4 * kTileBlock + 4 * n + k % 4];
+        }
+        ASSERT_EQ(out[m][n], want) << "depth " << depth << " row " << m << " column " << n;
+      }
+    }
+  }
+}
 
 struct Exponents {
   int least, range;
