@@ -7,6 +7,8 @@
 namespace polysketch {
 namespace {
 
+SessionUser UserOf(const RequestInfo& info) { return {.tenant = info.tenant, .host = info.host}; }
+
 constexpr int kMaxForks = 64;
 
 // Converts to milliseconds. Saturates: the session table refuses a value out of range.
@@ -19,7 +21,7 @@ Status CreateSession(const v1::CreateSessionRequest& request, const RequestInfo&
                      const ServedModel& model, v1::Session* response) {
   PS_ASSIGN_OR_RETURN(
       const SessionInfo session,
-      model.sessions->Create(info.tenant, request.durable(), Ttl(request.ttl_seconds())));
+      model.sessions->Create(UserOf(info), request.durable(), Ttl(request.ttl_seconds())));
   ToProto(session, response);
   return Status();
 }
@@ -32,7 +34,7 @@ Status ForkSession(const v1::ForkSessionRequest& request, const RequestInfo& inf
   }
   PS_ASSIGN_OR_RETURN(
       const std::vector<SessionInfo> forks,
-      model.sessions->Fork(info.tenant, request.session(), count, ExpectedPosition(request)));
+      model.sessions->Fork(UserOf(info), request.session(), count, ExpectedPosition(request)));
   for (const SessionInfo& fork : forks) ToProto(fork, response->add_sessions());
   return Status();
 }
@@ -41,7 +43,7 @@ Status SnapshotSession(const v1::SnapshotSessionRequest& request, const RequestI
                        const ServedModel& model, v1::Snapshot* response) {
   PS_ASSIGN_OR_RETURN(
       const SnapshotInfo snapshot,
-      model.sessions->TakeSnapshot(info.tenant, request.session(), Ttl(request.ttl_seconds())));
+      model.sessions->TakeSnapshot(UserOf(info), request.session(), Ttl(request.ttl_seconds())));
   ToProto(snapshot, response);
   return Status();
 }
@@ -49,7 +51,7 @@ Status SnapshotSession(const v1::SnapshotSessionRequest& request, const RequestI
 Status RestoreSession(const v1::RestoreSessionRequest& request, const RequestInfo& info,
                       const ServedModel& model, v1::Session* response) {
   PS_ASSIGN_OR_RETURN(const SessionInfo session,
-                      model.sessions->Restore(info.tenant, request.snapshot(), request.durable(),
+                      model.sessions->Restore(UserOf(info), request.snapshot(), request.durable(),
                                               Ttl(request.ttl_seconds())));
   ToProto(session, response);
   return Status();
