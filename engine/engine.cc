@@ -183,7 +183,7 @@ class EngineImpl : public Engine {
       return Unavailable("the server is draining and takes no new requests")
           .WithReason(Reason::kDraining);
     PS_RETURN_IF_ERROR(TakePlace({.id = id,
-                                  .tenant = sequence->tenant(),
+                                  .client = sequence->client(),
                                   .priority = sequence->priority(),
                                   .slots = sequence->slots(),
                                   .tokens = tokens}));
@@ -202,7 +202,7 @@ class EngineImpl : public Engine {
       return Status(given_up.status()).WithRetryAfter(mailbox.retry_delay.OnRefused());
     for (const RequestId id : *given_up) {
       mailbox.inbox.given_up.emplace_back(
-          id, ResourceExhausted("the queue is full, and a tenant with fewer requests got the place "
+          id, ResourceExhausted("the queue is full, and a client with fewer requests got the place "
                                 "of this one; try again later")
                   .WithReason(Reason::kQueueFull)
                   .WithRetryAfter(mailbox.retry_delay.OnRefused()));

@@ -44,7 +44,7 @@ struct Mailbox {
   Inbox inbox;
   bool draining = false;  // no new requests
   QueuePlaces places;     // of the requests that have not ended
-  int64_t given_up = 0;   // requests whose place another tenant got, since the start
+  int64_t given_up = 0;   // requests whose place another client got, since the start
   bool working = false;   // the engine thread is not in Take
   int64_t turns = 0;      // of the engine thread: calls of Take
   int unfinished = 0;     // submitted requests whose FinishEvent was not pushed

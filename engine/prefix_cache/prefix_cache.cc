@@ -80,8 +80,9 @@ bool PrefixCache::Touch(const std::string& salt, std::span<const int32_t> tokens
   return true;
 }
 
-void PrefixCache::Insert(const std::string& salt, std::span<const int32_t> tokens,
-                         std::shared_ptr<const SavedState> state, int64_t earliest_truncation) {
+void PrefixCache::Insert(const std::string& salt, const std::string& client,
+                         std::span<const int32_t> tokens, std::shared_ptr<const SavedState> state,
+                         int64_t earliest_truncation) {
   earliest_truncation = std::max<int64_t>(1, earliest_truncation);
   const uint64_t hash = Hash(salt, tokens);
   const uint64_t truncated = Hash(salt, tokens.first(static_cast<size_t>(earliest_truncation)));
@@ -90,7 +91,8 @@ void PrefixCache::Insert(const std::string& salt, std::span<const int32_t> token
   entries_.push_back({hash,
                       truncated,
                       salt,
-                      &held_[salt],
+                      client,
+                      &held_[client],
                       {tokens.begin(), tokens.end()},
                       std::move(state),
                       earliest_truncation});
@@ -120,7 +122,7 @@ void PrefixCache::Evict(Iterator entry) {
   Unindex(entry, entry->truncated_hash, entry->earliest_truncation);
   stats_.bytes -= entry->bytes();
   *entry->held -= entry->bytes();
-  if (*entry->held == 0) held_.erase(entry->salt);
+  if (*entry->held == 0) held_.erase(entry->client);
   ++stats_.evicted;
   entries_.erase(entry);
 }

@@ -30,7 +30,7 @@ struct EngineStats {
   size_t preempted_bytes = 0;  // states of preempted sequences
   size_t preempted_bytes_limit = 0;
   int64_t steps = 0;  // since the start
-  // Waiting requests whose place in the queue another tenant got, since the start.
+  // Waiting requests whose place in the queue another client got, since the start.
   int64_t given_up = 0;
   bool working = false;  // the engine thread does not wait for work
   int64_t turns = 0;     // times that the engine thread has looked for work

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/request/client.h"
 #include "engine/request/clock.h"
 #include "engine/request/event_stream.h"
 #include "engine/request/params.h"
@@ -21,7 +22,10 @@ using RequestId = uint64_t;
 struct RequestInfo {
   std::string id;           // x-request-id, or made by the server; in logs
   std::string traceparent;  // passed through to logs
-  std::string tenant;       // x-tenant-id; empty: the one tenant of a server without a gateway
+  // x-tenant-id, or that of the API key: whose sessions, snapshots and cached prompts the request
+  // reads. Empty: the tenant without a name.
+  std::string tenant;
+  std::string host;  // where the request came from: the client, if it has no tenant (ClientOf)
   Clock::time_point arrival = Clock::now();
   Clock::time_point deadline = Clock::time_point::max();
   int priority = 0;            // a higher priority is served first

@@ -20,7 +20,7 @@ void BatchBuilder::ShareDecoding(std::span<Candidate> candidates, std::span<int6
     const int64_t drafts = std::min(candidates[i].ready - 1, *left);
     *left -= drafts;
     (*tokens)[i] = 1 + drafts;
-    virtual_times[candidates[i].tenant] += (*tokens)[i];
+    virtual_times[candidates[i].client] += (*tokens)[i];
     candidates[i].last_turn = ++turn_;
   }
 }
@@ -30,7 +30,7 @@ size_t BatchBuilder::NextPrompt(std::span<const Candidate> candidates,
                                 std::span<const int64_t> virtual_times) {
   const auto rank = [&](size_t i) {
     const Candidate& c = candidates[i];
-    return std::tuple(-c.level, virtual_times[c.tenant], c.last_turn);
+    return std::tuple(-c.level, virtual_times[c.client], c.last_turn);
   };
   size_t next = candidates.size();
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -63,7 +63,7 @@ std::vector<int64_t> BatchBuilder::Share(std::span<Candidate> candidates, int64_
     const int64_t chunk = std::min({kMinChunk, candidate.ready - tokens[next], left});
     tokens[next] += chunk;
     left -= chunk;
-    virtual_times[candidate.tenant] += chunk;
+    virtual_times[candidate.client] += chunk;
     candidate.last_turn = ++turn_;
   }
   return tokens;

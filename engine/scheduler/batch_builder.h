@@ -3,10 +3,10 @@
 //
 // Decoding sequences come first with one token each, since a reader waits for each token. Then
 // their drafts (speculative decoding), then prompts and scores, chunk by chunk (short segments
-// waste the block-parallel kernels): to the highest level, within it to the tenant with the least
+// waste the block-parallel kernels): to the highest level, within it to the client with the least
 // virtual time, within that to the sequence that was served least recently. So a short prompt
-// beside long ones is processed in a step or two, and a tenant with a hundred prompts gets no more
-// than a tenant with one.
+// beside long ones is processed in a step or two, and a client with a hundred prompts gets no more
+// than a client with one.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class BatchBuilder {
     int64_t ready = 0;  // tokens it can process, >= 1; with `decoding` all but one are drafts
     bool decoding = false;
     int level = 0;           // prompts of a higher level go first
-    size_t tenant = 0;       // index into virtual_times
+    size_t client = 0;       // index into virtual_times
     uint64_t last_turn = 0;  // when it was last served; Share writes it
   };
 
@@ -34,7 +34,7 @@ class BatchBuilder {
 
   // Returns the number of tokens of each candidate; 0: the candidate waits for a later step. The
   // sum is at most max_tokens, and the sum over prompts at most max_prompt_tokens. With candidates
-  // it is at least one. Adds the tokens of each tenant to its virtual time.
+  // it is at least one. Adds the tokens of each client to its virtual time.
   std::vector<int64_t> Share(std::span<Candidate> candidates, int64_t max_prompt_tokens,
                              std::span<int64_t> virtual_times);
 

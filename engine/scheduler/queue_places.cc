@@ -40,10 +40,10 @@ bool QueuePlaces::TokensFit(const Request& request) const {
 }
 
 bool QueuePlaces::FirstTokens(const Request& request) const {
-  const auto own = tenants_.find(request.tenant);
-  if (own != tenants_.end() && own->second.tokens > 0) return false;
+  const auto own = clients_.find(request.client);
+  if (own != clients_.end() && own->second.tokens > 0) return false;
   int64_t sharing = 1;
-  for (const auto& [name, tenant] : tenants_) sharing += tenant.tokens > 0;
+  for (const auto& [name, client] : clients_) sharing += client.tokens > 0;
   return request.tokens <= limits_.max_tokens / sharing;
 }
 
@@ -60,21 +60,21 @@ Status QueuePlaces::Full(const Request& request) const {
 
 std::optional<RequestId> QueuePlaces::NextToGiveWay(const Request& request) const {
   const bool by_slots = !SlotsFit(request);
-  const auto use = [by_slots](const Tenant& tenant) {
-    return by_slots ? tenant.slots : tenant.tokens;
+  const auto use = [by_slots](const Client& client) {
+    return by_slots ? client.slots : client.tokens;
   };
-  const auto own = tenants_.find(request.tenant);
-  int64_t most = (own == tenants_.end() ? 0 : use(own->second)) +
+  const auto own = clients_.find(request.client);
+  int64_t most = (own == clients_.end() ? 0 : use(own->second)) +
                  (by_slots ? int64_t{request.slots} : request.tokens);
   std::optional<RequestId> found;
-  for (auto at = tenants_.begin(); at != tenants_.end(); ++at) {
-    const Tenant& tenant = at->second;
-    if (at == own || use(tenant) <= most || tenant.waiting.empty()) continue;
-    const auto& [priority, negative_id] = *tenant.waiting.begin();
+  for (auto at = clients_.begin(); at != clients_.end(); ++at) {
+    const Client& client = at->second;
+    if (at == own || use(client) <= most || client.waiting.empty()) continue;
+    const auto& [priority, negative_id] = *client.waiting.begin();
     const RequestId id = static_cast<RequestId>(-negative_id);
-    const bool only = tenant.slots == places_.at(id).request.slots;
+    const bool only = client.slots == places_.at(id).request.slots;
     if (only || priority > request.priority) continue;
-    most = use(tenant);
+    most = use(client);
     found = id;
   }
   return found;
@@ -99,27 +99,27 @@ void QueuePlaces::Remove(RequestId id) {
 
 void QueuePlaces::Count(const Place& place) {
   const Request& request = place.request;
-  Tenant& tenant = tenants_[request.tenant];
-  tenant.slots += request.slots;
+  Client& client = clients_[request.client];
+  client.slots += request.slots;
   slots_ += request.slots;
   if (!place.waiting) return;
-  tenant.tokens += request.tokens;
+  client.tokens += request.tokens;
   tokens_ += request.tokens;
-  tenant.waiting.emplace(request.priority, -static_cast<int64_t>(request.id));
+  client.waiting.emplace(request.priority, -static_cast<int64_t>(request.id));
 }
 
 void QueuePlaces::Uncount(const Place& place) {
   const Request& request = place.request;
-  const auto at = tenants_.find(request.tenant);
-  Tenant& tenant = at->second;
-  tenant.slots -= request.slots;
+  const auto at = clients_.find(request.client);
+  Client& client = at->second;
+  client.slots -= request.slots;
   slots_ -= request.slots;
   if (place.waiting) {
-    tenant.tokens -= request.tokens;
+    client.tokens -= request.tokens;
     tokens_ -= request.tokens;
-    tenant.waiting.erase({request.priority, -static_cast<int64_t>(request.id)});
+    client.waiting.erase({request.priority, -static_cast<int64_t>(request.id)});
   }
-  if (tenant.slots == 0) tenants_.erase(at);
+  if (client.slots == 0) clients_.erase(at);
 }
 
 }  // namespace polysketch

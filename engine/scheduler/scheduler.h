@@ -1,6 +1,6 @@
 // Runs sequences: assigns slots and memory, composes steps, removes sequences that have ended.
 // Policy is elsewhere: WaitQueue orders waiting sequences and BatchBuilder those of a step, both
-// with TenantShares; StepBudget limits the prompt tokens of a step.
+// with ClientShares; StepBudget limits the prompt tokens of a step.
 //
 // Continuous batching: a sequence joins and leaves between any two steps. A step processes one
 // token of every decoding sequence, drafts, and chunks of prompts and scores. A sequence that has a
@@ -25,10 +25,10 @@
 #include "engine/model/state_pool.h"
 #include "engine/request/observer.h"
 #include "engine/scheduler/batch_builder.h"
+#include "engine/scheduler/client_shares.h"
 #include "engine/scheduler/sequence.h"
 #include "engine/scheduler/step_budget.h"
 #include "engine/scheduler/step_executor.h"
-#include "engine/scheduler/tenant_shares.h"
 #include "engine/scheduler/wait_queue.h"
 
 namespace polysketch {
@@ -164,9 +164,9 @@ class Scheduler {
   // Divides the tokens of a step. Element i is the number of tokens of candidates[i]. copied: states
   // that are copied have had half of the budget.
   std::vector<int64_t> ShareTokens(Candidates* shares, bool copied);
-  // Returns the virtual times of the candidates' tenants, and sets Candidate::tenant to the index
-  // of the candidate's tenant in them.
-  std::vector<int64_t> TenantTimes(Candidates* shares);
+  // Returns the virtual times of the candidates' clients, and sets Candidate::client to the index
+  // of the candidate's client in them.
+  std::vector<int64_t> ClientTimes(Candidates* shares);
   // Reserves memory for `tokens` more tokens of a KV cache: that of a score grows step by step.
   // Ends the sequence, and returns false, if less memory is free.
   bool GrowReservation(Slot* slot, int64_t tokens);
@@ -182,7 +182,7 @@ class Scheduler {
   const SchedulerOptions options_;
   LanguageModel* const model_;
   StatePool states_;
-  TenantShares tenants_;
+  ClientShares clients_;
   StepBudget budget_;
   BatchBuilder batch_builder_;
   StepExecutor executor_;

@@ -18,7 +18,7 @@ bool Scheduler::Admit(Clock::time_point now) {
 bool Scheduler::AdmitWhilePossible(Clock::time_point now, bool preempted_only) {
   bool admitted = false;
   while (true) {
-    WaitQueue::Iterator next = waiting_.Next(now, tenants_, [&](const Waiting& waiting) {
+    WaitQueue::Iterator next = waiting_.Next(now, clients_, [&](const Waiting& waiting) {
       return !preempted_only || waiting.preempted();
     });
     if (next == waiting_.end()) return admitted;
@@ -40,7 +40,7 @@ bool Scheduler::AdmitWhilePossible(Clock::time_point now, bool preempted_only) {
 
 WaitQueue::Iterator Scheduler::ForkThatFits(Clock::time_point now) {
   if (!running_.empty()) return waiting_.end();
-  return waiting_.Next(now, tenants_, [&](const Waiting& waiting) {
+  return waiting_.Next(now, clients_, [&](const Waiting& waiting) {
     return waiting.source != nullptr && Fits(BytesNeeded(waiting));
   });
 }
@@ -87,7 +87,7 @@ std::vector<size_t> Scheduler::PreemptionOrder(const Waiting& next, Clock::time_
   for (size_t i = 0; i < running_.size(); ++i) {
     const Slot& slot = running_[i];
     if (slot.own.loader != nullptr) continue;  // forks may wait until the state is loaded
-    const bool own = slot.sequence->tenant() == next.sequence->tenant();
+    const bool own = slot.sequence->client() == next.sequence->client();
     if (slot.sequence->idle() || (own ? slot.level < level : slot.claim < claim))
       order.push_back(i);
   }

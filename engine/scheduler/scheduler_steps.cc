@@ -96,39 +96,39 @@ void Scheduler::FitToBlock(const SequenceState& state, int64_t max_tokens,
   candidate->ready = std::min(candidate->ready, (left + steps - 1) / steps);
 }
 
-std::vector<int64_t> Scheduler::TenantTimes(Candidates* shares) {
+std::vector<int64_t> Scheduler::ClientTimes(Candidates* shares) {
   std::map<std::string_view, size_t> indices;
   std::vector<int64_t> times;
   for (size_t i = 0; i < shares->slots.size(); ++i) {
     const auto [at, added] =
-        indices.try_emplace(shares->slots[i]->sequence->tenant(), times.size());
-    if (added) times.push_back(tenants_.VirtualTime(at->first));
-    shares->candidates[i].tenant = at->second;
+        indices.try_emplace(shares->slots[i]->sequence->client(), times.size());
+    if (added) times.push_back(clients_.VirtualTime(at->first));
+    shares->candidates[i].client = at->second;
   }
   return times;
 }
 
 std::vector<int64_t> Scheduler::ShareTokens(Candidates* shares, bool copied) {
   auto& [slots, candidates] = *shares;
-  std::vector<int64_t> times = TenantTimes(shares);
+  std::vector<int64_t> times = ClientTimes(shares);
   int64_t decode_rows = 0;
   for (const auto& candidate : candidates) decode_rows += candidate.decoding ? candidate.ready : 0;
   const int64_t prompt_tokens = budget_.PromptTokens(decode_rows) / (copied ? 2 : 1);
   for (size_t i = 0; i < slots.size() && prompt_tokens < context_.max_step_tokens; ++i) {
     if (!candidates[i].decoding) FitToBlock(slots[i]->state(), prompt_tokens, &candidates[i]);
   }
-  // The tenants of sequences that wait for a slot demand tokens too.
+  // The clients of sequences that wait for a slot demand tokens too.
   int64_t least = times.empty() ? 0 : *std::min_element(times.begin(), times.end());
   for (const Waiting& waiting : waiting_.list()) {
     if (!waiting.sequence->idle())
-      least = std::min(least, tenants_.VirtualTime(waiting.sequence->tenant()));
+      least = std::min(least, clients_.VirtualTime(waiting.sequence->client()));
   }
-  tenants_.AdvanceTo(least);
+  clients_.AdvanceTo(least);
 
   std::vector<int64_t> tokens = batch_builder_.Share(candidates, prompt_tokens, times);
   for (size_t i = 0; i < tokens.size(); ++i) {
     slots[i]->last_turn = candidates[i].last_turn;
-    tenants_.Charge(slots[i]->sequence->tenant(), tokens[i]);
+    clients_.Charge(slots[i]->sequence->client(), tokens[i]);
   }
   return tokens;
 }

@@ -19,53 +19,53 @@ int WaitQueue::Level(const Waiting& waiting, Clock::time_point now) const {
 }
 
 int WaitQueue::Claim(const Waiting& waiting, Clock::time_point now) const {
-  const std::string& tenant = waiting.sequence->tenant();
-  const auto served = served_.find(tenant);
+  const std::string& client = waiting.sequence->client();
+  const auto served = served_.find(client);
   const Clock::time_point since =
       served == served_.end() ? waiting.since : std::max(waiting.since, served->second);
   return AgedLevel(waiting.sequence->priority(), now - since, aging_);
 }
 
-WaitQueue::Iterator WaitQueue::Next(Clock::time_point now, const TenantShares& shares,
+WaitQueue::Iterator WaitQueue::Next(Clock::time_point now, const ClientShares& shares,
                                     const std::function<bool(const Waiting&)>& eligible) {
-  struct Tenant {
+  struct Client {
     int claim = 0;  // the highest of its sequences
     Iterator next;
   };
   const auto rank = [&](const Waiting& waiting) {
     return std::tuple(waiting.source == nullptr, -Level(waiting, now), waiting.sequence->id());
   };
-  std::map<std::string_view, Tenant> tenants;
+  std::map<std::string_view, Client> clients;
   for (Iterator at = list_.begin(); at != list_.end(); ++at) {
     if (at->sequence->ended() || at->sequence->idle() || at->awaits_source() || !eligible(*at)) {
       continue;
     }
     const int claim = Claim(*at, now);
     const auto [found, added] =
-        tenants.try_emplace(at->sequence->tenant(), Tenant{.claim = claim, .next = at});
-    Tenant& tenant = found->second;
+        clients.try_emplace(at->sequence->client(), Client{.claim = claim, .next = at});
+    Client& client = found->second;
     if (added) continue;
-    tenant.claim = std::max(tenant.claim, claim);
-    if (rank(*at) < rank(*tenant.next)) tenant.next = at;
+    client.claim = std::max(client.claim, claim);
+    if (rank(*at) < rank(*client.next)) client.next = at;
   }
-  const auto tenant_rank = [&](const auto& named) {
-    const auto& [name, tenant] = named;
-    return std::tuple(tenant.next->source == nullptr, -tenant.claim, shares.VirtualTime(name),
-                      tenant.next->sequence->id());
+  const auto client_rank = [&](const auto& named) {
+    const auto& [name, client] = named;
+    return std::tuple(client.next->source == nullptr, -client.claim, shares.VirtualTime(name),
+                      client.next->sequence->id());
   };
   const auto best = std::min_element(
-      tenants.begin(), tenants.end(),
-      [&](const auto& a, const auto& b) { return tenant_rank(a) < tenant_rank(b); });
-  return best == tenants.end() ? list_.end() : best->second.next;
+      clients.begin(), clients.end(),
+      [&](const auto& a, const auto& b) { return client_rank(a) < client_rank(b); });
+  return best == clients.end() ? list_.end() : best->second.next;
 }
 
 Waiting WaitQueue::TakeForSlot(Iterator at, Clock::time_point now) {
   Waiting waiting = Take(at);
-  served_.insert_or_assign(waiting.sequence->tenant(), now);
-  if (served_.size() > list_.size()) {  // of a tenant without a waiting sequence none is needed
-    std::set<std::string_view> tenants;
-    for (const Waiting& other : list_) tenants.insert(other.sequence->tenant());
-    std::erase_if(served_, [&](const auto& named) { return !tenants.contains(named.first); });
+  served_.insert_or_assign(waiting.sequence->client(), now);
+  if (served_.size() > list_.size()) {  // of a client without a waiting sequence none is needed
+    std::set<std::string_view> clients;
+    for (const Waiting& other : list_) clients.insert(other.sequence->client());
+    std::erase_if(served_, [&](const auto& named) { return !clients.contains(named.first); });
   }
   return waiting;
 }

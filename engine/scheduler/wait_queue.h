@@ -1,13 +1,13 @@
 // The sequences without a slot, and which of them is next: a fork before others, since its request
-// was admitted and holds memory for it; then the tenant of the highest claim; then the tenant with
-// the least virtual time; then, of that tenant, the highest level; then the earliest request.
+// was admitted and holds memory for it; then the client of the highest claim; then the client with
+// the least virtual time; then, of that client, the highest level; then the earliest request.
 //
 // A level is the priority of the request, plus one for every `aging` that it has waited. So every
 // request is served in the end, however many requests of a higher priority arrive.
 //
-// A claim is a level towards other tenants: time counts only since the tenant last got a slot.
-// Otherwise the requests of a tenant that sends more than is served would all have waited long, and
-// go before those of any other tenant.
+// A claim is a level towards other clients: time counts only since the client last got a slot.
+// Otherwise the requests of a client that sends more than is served would all have waited long, and
+// go before those of any other client.
 //
 // Used by the engine thread only.
 #pragma once
@@ -19,10 +19,10 @@
 #include <memory>
 #include <string>
 
+#include "engine/scheduler/client_shares.h"
 #include "engine/scheduler/fork_source.h"
 #include "engine/scheduler/sequence.h"
 #include "engine/scheduler/state_loader.h"
-#include "engine/scheduler/tenant_shares.h"
 #include "kernels/backend.h"
 
 namespace polysketch {
@@ -67,12 +67,12 @@ class WaitQueue {
   void Add(Waiting waiting) { list_.push_back(std::move(waiting)); }
   // Returns the next sequence that is neither idle nor ended, does not await its source, and that
   // `eligible` accepts; end() if there is none.
-  Iterator Next(Clock::time_point now, const TenantShares& shares,
+  Iterator Next(Clock::time_point now, const ClientShares& shares,
                 const std::function<bool(const Waiting&)>& eligible);
   int Level(const Waiting& waiting, Clock::time_point now) const;
   int Claim(const Waiting& waiting, Clock::time_point now) const;
   Waiting Take(Iterator at);
-  // Takes the sequence, whose tenant gets a slot.
+  // Takes the sequence, whose client gets a slot.
   Waiting TakeForSlot(Iterator at, Clock::time_point now);
 
   Iterator begin() { return list_.begin(); }
@@ -82,7 +82,7 @@ class WaitQueue {
  private:
   const std::chrono::nanoseconds aging_;
   std::list<Waiting> list_;
-  // When tenants with a waiting sequence last got a slot. A tenant without an entry got none.
+  // When clients with a waiting sequence last got a slot. A client without an entry got none.
   std::map<std::string, Clock::time_point, std::less<>> served_;
 };
 

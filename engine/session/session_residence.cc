@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::seconds kSweepInterval{1};
 constexpr std::chrono::seconds kStoreSweepInterval{60};
-// Bytes that a tenant may hold for a byte that is free.
+// Bytes that a client may hold for a byte that is free.
 constexpr size_t kShareOfFree = 4;
 
 }  // namespace
@@ -63,12 +63,13 @@ SessionTable::Iterator SessionTable::FindFree(Lock* lock, const Key& key) {
   return entry;
 }
 
-Result<SessionTable::Iterator> SessionTable::FindLatest(Lock* lock, const Key& key) {
+Result<SessionTable::Iterator> SessionTable::FindLatest(Lock* lock, const Key& key,
+                                                        const std::string& client) {
   const std::string& id = key.second;
   const Iterator entry = FindFree(lock, key);
   if (entry == entries_.end()) {
     if (options_.store == nullptr || !IsStateKey(id)) return NoSession(id);
-    return Load(lock, key);
+    return Load(lock, key, client);
   }
   if (entry->is_snapshot) return NoSession(id);
   if (entry->leased) return InUse(id);
@@ -83,11 +84,12 @@ Result<SessionTable::Iterator> SessionTable::FindLatest(Lock* lock, const Key& k
     return NoSession(id);
   }
   if (!stored.ok()) return stored.status();
-  if (stored->revision != entry->revision) return Load(lock, key);
+  if (stored->revision != entry->revision) return Load(lock, key, client);
   return entry;
 }
 
-Result<SessionTable::Iterator> SessionTable::Load(Lock* lock, const Key& key) {
+Result<SessionTable::Iterator> SessionTable::Load(Lock* lock, const Key& key,
+                                                  const std::string& client) {
   Iterator entry = Find(key);
   std::optional<Hold> hold;
   if (entry != entries_.end()) hold.emplace(this, entry);
@@ -108,12 +110,12 @@ Result<SessionTable::Iterator> SessionTable::Load(Lock* lock, const Key& key) {
   if (!record.ok()) return record.status();
   if (entry == entries_.end()) {
     // Another operation may have loaded it meanwhile.
-    if (Find(key) != entries_.end()) return FindLatest(lock, key);
-    entry = Insert({.key = key, .used = options_.now()});
+    if (Find(key) != entries_.end()) return FindLatest(lock, key, client);
+    entry = Insert({.key = key, .client = client, .used = options_.now()});
     AddOnlyStored({key.first, false}, -1);
     hold.emplace(this, entry);
   }
-  SetSnapshot(entry, std::move(record->snapshot));
+  SetSnapshot(entry, std::move(record->snapshot), client);
   entry->head = record->head;
   entry->stored = true;
   entry->revision = revision;
@@ -145,21 +147,25 @@ void SessionTable::Forget(Iterator entry) {
   Remove(entry);
 }
 
-void SessionTable::SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot) {
-  const std::string& tenant = entry->key.first;
-  MemoryLedger& ledger = ledgers_[tenant];
-  memory_ -= ledger.bytes();
-  ledger.Add(snapshot.get());
-  ledger.Remove(entry->snapshot.get());
-  memory_ += ledger.bytes();
-  if (ledger.bytes() == 0) ledgers_.erase(tenant);
+void SessionTable::SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot,
+                               std::string client) {
+  memory_.Add(snapshot.get());
+  memory_.Remove(entry->snapshot.get());
+  ledgers_[client].Add(snapshot.get());
+  ledgers_[entry->client].Remove(entry->snapshot.get());
+  for (const std::string& one : {client, entry->client}) {
+    if (const auto ledger = ledgers_.find(one);
+        ledger != ledgers_.end() && ledger->second.bytes() == 0)
+      ledgers_.erase(ledger);
+  }
+  entry->client = std::move(client);
   entry->head.tokens = snapshot == nullptr ? 0 : snapshot->tokens();
   entry->bytes = snapshot == nullptr ? 0 : static_cast<int64_t>(snapshot->bytes());
   entry->snapshot = std::move(snapshot);
   entry->in_memory = true;
   entry->stored = false;
-  options_.on_memory(memory_);
-  stats_.memory_bytes = memory_;
+  options_.on_memory(memory_.bytes());
+  stats_.memory_bytes = memory_.bytes();
 }
 
 Result<uint64_t> SessionTable::WriteRecord(const Key& key, const SessionRecord& record) {
@@ -192,24 +198,25 @@ void SessionTable::DropFromMemory(Iterator entry) {
 }
 
 Status SessionTable::MakeRoom(Lock* lock) {
-  if (memory_ <= options_.memory) return Status();
+  if (memory_.bytes() <= options_.memory) return Status();
   if (options_.store == nullptr) {
-    return ResourceExhausted("sessions take ", memory_, " bytes of memory, and ", options_.memory,
+    return ResourceExhausted("sessions take ", memory_.bytes(), " bytes of memory, and ",
+                             options_.memory,
                              " are allowed (--session-memory); with --state-store "
                              "the least recently used would go there")
         .WithReason(Reason::kSessionMemoryFull);
   }
-  Status status = Spill(lock, [this](const Entry& entry) { return AboveShare(entry.key.first); });
+  Status status = Spill(lock, [this](const Entry& entry) { return AboveShare(entry.client); });
   const Status rest = Spill(lock, [](const Entry&) { return true; });
   if (status.ok()) status = rest;
   // Without an error, what still does not fit is leased, and moves to the store after its lease.
-  return memory_ <= options_.memory ? Status() : status;
+  return memory_.bytes() <= options_.memory ? Status() : status;
 }
 
 Status SessionTable::Spill(Lock* lock, const std::function<bool(const Entry&)>& moves) {
   Status written;
-  for (Iterator entry = entries_.begin(); entry != entries_.end() && memory_ > options_.memory;
-       ++entry) {
+  for (Iterator entry = entries_.begin();
+       entry != entries_.end() && memory_.bytes() > options_.memory; ++entry) {
     if (entry->snapshot == nullptr || entry->leased || entry->held || !moves(*entry)) continue;
     // After an error of the store nothing more is written; entries that the store holds can still
     // be dropped.
@@ -224,25 +231,25 @@ Status SessionTable::Spill(Lock* lock, const std::function<bool(const Entry&)>& 
   return written;
 }
 
-bool SessionTable::AboveShare(const std::string& tenant) const {
-  const auto found = ledgers_.find(tenant);
+bool SessionTable::AboveShare(const std::string& client) const {
+  const auto found = ledgers_.find(client);
   return found != ledgers_.end() && found->second.bytes() > options_.memory / ledgers_.size();
 }
 
 bool SessionTable::OwnsState(const Entry& entry) const {
-  const auto found = ledgers_.find(entry.key.first);
+  const auto found = ledgers_.find(entry.client);
   return found != ledgers_.end() && entry.snapshot != nullptr &&
          found->second.OwnsState(*entry.snapshot);
 }
 
 Status SessionTable::CheckShare(const Entry& entry, bool owned_before) const {
   if (options_.store != nullptr || owned_before || !OwnsState(entry)) return Status();
-  const size_t held = ledgers_.at(entry.key.first).bytes();
-  const size_t free = options_.memory - memory_;
+  const size_t held = ledgers_.at(entry.client).bytes();
+  const size_t free = options_.memory - memory_.bytes();
   if (held <= kShareOfFree * free || held <= entry.snapshot->bytes()) return Status();
-  return ResourceExhausted("the sessions of this tenant would take ", held,
+  return ResourceExhausted("the sessions of this client would take ", held,
                            " bytes of memory, and ", free, " of ", options_.memory,
-                           " would be free (--session-memory): a tenant may hold ", kShareOfFree,
+                           " would be free (--session-memory): a client may hold ", kShareOfFree,
                            " times what is free; delete sessions, or try again later")
       .WithReason(Reason::kSessionMemoryFull);
 }

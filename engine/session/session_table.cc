@@ -56,7 +56,7 @@ bool SessionTable::NeedsStore(const std::string& tenant, const std::string& id) 
 bool SessionTable::CommitNeedsStore(const SessionLease& lease, const Snapshot& snapshot) const {
   if (options_.store == nullptr) return false;
   std::lock_guard lock(mutex_);
-  if (write_through_ || memory_ + snapshot.bytes() > options_.memory) return true;
+  if (write_through_ || memory_.bytes() + snapshot.bytes() > options_.memory) return true;
   const auto found = index_.find(lease.key_);
   if (found == index_.end()) return true;
   const Entry& entry = *found->second;
@@ -65,28 +65,31 @@ bool SessionTable::CommitNeedsStore(const SessionLease& lease, const Snapshot& s
 
 // --- sessions ---
 
-Result<SessionInfo> SessionTable::Create(const std::string& tenant, bool durable, milliseconds ttl,
+Result<SessionInfo> SessionTable::Create(const SessionUser& user, bool durable, milliseconds ttl,
                                          std::shared_ptr<const Snapshot> start) {
   if (durable) PS_RETURN_IF_ERROR(RequireStore("a durable session"));
   PS_ASSIGN_OR_RETURN(ttl, Ttl(ttl));
-  PS_ASSIGN_OR_RETURN(Places place, TakePlaces(tenant, 1, /*snapshots=*/false, durable));
-  return InsertNew({.key = {tenant, place.id()}, .head = {.durable = durable, .ttl = ttl}},
+  PS_ASSIGN_OR_RETURN(Places place, TakePlaces(user.tenant, 1, /*snapshots=*/false, durable));
+  return InsertNew({.key = {user.tenant, place.id()},
+                    .client = user.client(),
+                    .head = {.durable = durable, .ttl = ttl}},
                    std::move(start), &place);
 }
 
-Result<SessionLease> SessionTable::Acquire(const std::string& tenant, const std::string& id,
+Result<SessionLease> SessionTable::Acquire(const SessionUser& user, const std::string& id,
                                            std::optional<int64_t> expected) {
+  const std::string client = user.client();
   Lock lock(mutex_);
   Sweep();
-  PS_ASSIGN_OR_RETURN(Iterator entry, FindLatest(&lock, {tenant, id}));
+  PS_ASSIGN_OR_RETURN(Iterator entry, FindLatest(&lock, {user.tenant, id}, client));
   PS_RETURN_IF_ERROR(CheckExpected(expected, entry->head.tokens));
   if (!entry->in_memory) {
-    PS_ASSIGN_OR_RETURN(entry, Load(&lock, {tenant, id}));
+    PS_ASSIGN_OR_RETURN(entry, Load(&lock, {user.tenant, id}, client));
     PS_RETURN_IF_ERROR(CheckExpected(expected, entry->head.tokens));
   }
   MarkUsed(entry);
   entry->leased = true;
-  return SessionLease(this, entry->key, entry->snapshot);
+  return SessionLease(this, entry->key, client, entry->snapshot);
 }
 
 Result<SessionInfo> SessionTable::Commit(SessionLease lease,
@@ -97,7 +100,9 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
   PS_CHECK(entry != entries_.end()) << "a session was removed during its lease";
   const Hold hold(this, entry);
   const std::shared_ptr<const Snapshot> before = entry->snapshot;
-  const bool owned = OwnsState(*entry);
+  const std::string client_before = entry->client;
+  // Another client grows by the whole state.
+  const bool owned = entry->client == lease.client_ && OwnsState(*entry);
   const bool was_stored = entry->stored;
   const bool writes = entry->head.durable || write_through_;
   if (writes) {
@@ -109,17 +114,17 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
       entry->stored = false;
       return revision.status();
     }
-    SetSnapshot(entry, std::move(snapshot));
+    SetSnapshot(entry, std::move(snapshot), lease.client_);
     entry->stored = true;
     entry->revision = *revision;
   } else {
-    SetSnapshot(entry, std::move(snapshot));
+    SetSnapshot(entry, std::move(snapshot), lease.client_);
   }
   MarkUsed(entry);
   Status status = MakeRoom(&lock);
   if (status.ok()) status = CheckShare(*entry, owned);
   if (!status.ok()) {
-    SetSnapshot(entry, before);
+    SetSnapshot(entry, before, client_before);
     entry->stored = was_stored && !writes;
     return status;
   }
@@ -134,23 +139,24 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
   return Describe(*entry);
 }
 
-Result<std::vector<SessionInfo>> SessionTable::Fork(const std::string& tenant,
-                                                    const std::string& id, int count,
-                                                    std::optional<int64_t> expected) {
-  PS_ASSIGN_OR_RETURN(const SessionLease lease, Acquire(tenant, id, expected));
+Result<std::vector<SessionInfo>> SessionTable::Fork(const SessionUser& user, const std::string& id,
+                                                    int count, std::optional<int64_t> expected) {
+  PS_ASSIGN_OR_RETURN(const SessionLease lease, Acquire(user, id, expected));
   SessionHead head;
   {
     std::lock_guard lock(mutex_);
     head = Find(lease.key_)->head;
   }
-  PS_ASSIGN_OR_RETURN(Places places, TakePlaces(tenant, count, /*snapshots=*/false, head.durable));
+  PS_ASSIGN_OR_RETURN(Places places,
+                      TakePlaces(user.tenant, count, /*snapshots=*/false, head.durable));
   std::vector<SessionInfo> forks;
   for (int i = 0; i < count; ++i) {
-    Result<SessionInfo> fork = InsertNew(
-        {.key = {tenant, places.id()}, .head = {.durable = head.durable, .ttl = head.ttl}},
-        lease.snapshot(), &places);
+    Result<SessionInfo> fork = InsertNew({.key = {user.tenant, places.id()},
+                                          .client = user.client(),
+                                          .head = {.durable = head.durable, .ttl = head.ttl}},
+                                         lease.snapshot(), &places);
     if (!fork.ok()) {
-      for (const SessionInfo& made : forks) (void)Delete(tenant, made.id);
+      for (const SessionInfo& made : forks) (void)Delete(user.tenant, made.id);
       return fork.status();
     }
     forks.push_back(*std::move(fork));
@@ -230,9 +236,10 @@ Result<SessionTable::Listing> SessionTable::List(const std::string& tenant) {
 
 // --- snapshots and migrated completions ---
 
-Result<SnapshotInfo> SessionTable::TakeSnapshot(const std::string& tenant, const std::string& id,
+Result<SnapshotInfo> SessionTable::TakeSnapshot(const SessionUser& user, const std::string& id,
                                                 milliseconds ttl) {
-  PS_ASSIGN_OR_RETURN(const SessionLease lease, Acquire(tenant, id, std::nullopt));
+  const std::string& tenant = user.tenant;
+  PS_ASSIGN_OR_RETURN(const SessionLease lease, Acquire(user, id, std::nullopt));
   if (lease.snapshot() == nullptr) {
     return FailedPrecondition("session ", id, " is empty: there is nothing to take a snapshot of");
   }
@@ -248,13 +255,15 @@ Result<SnapshotInfo> SessionTable::TakeSnapshot(const std::string& tenant, const
     AddStoredSnapshot(tenant, key);
     return SnapshotInfo{key, static_cast<int64_t>(bytes.size()), {}};
   }
-  PS_ASSIGN_OR_RETURN(const SessionInfo info,
-                      InsertNew({.key = {tenant, key}, .head = {.ttl = ttl}, .is_snapshot = true},
-                                lease.snapshot(), &place));
+  PS_ASSIGN_OR_RETURN(const SessionInfo info, InsertNew({.key = {tenant, key},
+                                                         .client = user.client(),
+                                                         .head = {.ttl = ttl},
+                                                         .is_snapshot = true},
+                                                        lease.snapshot(), &place));
   return SnapshotInfo{key, info.bytes, {}};
 }
 
-Result<SessionInfo> SessionTable::Restore(const std::string& tenant, const std::string& key,
+Result<SessionInfo> SessionTable::Restore(const SessionUser& user, const std::string& key,
                                           bool durable, milliseconds ttl) {
   const Status missing = NotFound("there is no snapshot ", key);
   if (!IsStateKey(key)) return missing;
@@ -263,15 +272,15 @@ Result<SessionInfo> SessionTable::Restore(const std::string& tenant, const std::
     {
       std::lock_guard lock(mutex_);
       Sweep();
-      const Iterator entry = Find({tenant, key});
+      const Iterator entry = Find({user.tenant, key});
       if (entry == entries_.end() || !entry->is_snapshot) return missing;
       snapshot = entry->snapshot;
     }
-    return Create(tenant, durable, ttl, std::move(snapshot));
+    return Create(user, durable, ttl, std::move(snapshot));
   }
   PS_ASSIGN_OR_RETURN(std::shared_ptr<const Snapshot> snapshot,
-                      GetSnapshot(tenant, SnapshotKey(key), missing));
-  return Create(tenant, durable, ttl, std::move(snapshot));
+                      GetSnapshot(user.tenant, SnapshotKey(key), missing));
+  return Create(user, durable, ttl, std::move(snapshot));
 }
 
 Result<std::string> SessionTable::PutMigrated(const std::string& tenant, const Snapshot& snapshot,

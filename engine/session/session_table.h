@@ -4,13 +4,15 @@
 // a fork is a reference.
 //
 // Tiers: the states of running requests are the engine's. The table keeps snapshots in memory up to
-// a limit. The least recently used ones move to the store, if there is one: first those of tenants
+// a limit. The least recently used ones move to the store, if there is one: first those of clients
 // that hold more than an equal share. Without a store nothing is dropped, since a session is a
 // promise to its client. A snapshot that does not fit is refused with RESOURCE_EXHAUSTED, and so is
-// one more state with which a tenant would hold more than four times the memory that is free
-// (dynamic thresholds: Choudhury and Hahne, 1998). So a tenant alone gets 4/5 of the memory, and
-// each of n tenants 4 / (4 n + 1): there is room for a tenant that comes later. The first state of
-// a tenant needs to fit only, and a session that has a state of its own may grow.
+// one more state with which a client would hold more than four times the memory that is free
+// (dynamic thresholds: Choudhury and Hahne, 1998). So a client alone gets 4/5 of the memory, and
+// each of n clients 4 / (4 n + 1): there is room for a client that comes later. The first state of
+// a client needs to fit only, and a session that has a state of its own may grow.
+//
+// A session counts for the client that made it, wrote it last, or had it read from the store.
 //
 // Replicas share a store. A session that another replica has written is recognised by its revision
 // and read again. A session may move between replicas, but two must not use it at the same time; an
@@ -36,6 +38,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/request/client.h"
 #include "engine/session/memory_ledger.h"
 #include "engine/session/session_record.h"
 #include "engine/store/state_store.h"
@@ -90,6 +93,14 @@ struct SessionStats {
   StoreUsage store = {};
 };
 
+// Who uses a session.
+struct SessionUser {
+  std::string tenant;     // whose sessions and snapshots it finds
+  std::string host = {};  // whose session memory they take, if there is no tenant (ClientOf)
+
+  std::string client() const { return ClientOf(tenant, host); }
+};
+
 class SessionTable;
 
 // The exclusive use of a session by a request. A lease that is destroyed without Commit leaves the
@@ -99,6 +110,7 @@ class SessionLease {
   SessionLease(SessionLease&& other) noexcept
       : table_(std::exchange(other.table_, nullptr)),
         key_(std::move(other.key_)),
+        client_(std::move(other.client_)),
         snapshot_(std::move(other.snapshot_)) {}
   SessionLease& operator=(SessionLease&&) = delete;
   ~SessionLease();
@@ -111,11 +123,16 @@ class SessionLease {
  private:
   friend class SessionTable;
   using Key = std::pair<std::string, std::string>;  // tenant, id
-  SessionLease(SessionTable* table, Key key, std::shared_ptr<const Snapshot> snapshot)
-      : table_(table), key_(std::move(key)), snapshot_(std::move(snapshot)) {}
+  SessionLease(SessionTable* table, Key key, std::string client,
+               std::shared_ptr<const Snapshot> snapshot)
+      : table_(table),
+        key_(std::move(key)),
+        client_(std::move(client)),
+        snapshot_(std::move(snapshot)) {}
 
   SessionTable* table_;
   Key key_;
+  std::string client_;  // ClientOf
   std::shared_ptr<const Snapshot> snapshot_;
 };
 
@@ -140,23 +157,23 @@ class SessionTable {
   // that the store held when it was last asked, at most a second ago for a durable session. The
   // store is asked again before a session is refused. Replicas that create at the same time may
   // together exceed the limit.
-  Result<SessionInfo> Create(const std::string& tenant, bool durable, std::chrono::milliseconds ttl,
+  Result<SessionInfo> Create(const SessionUser& user, bool durable, std::chrono::milliseconds ttl,
                              std::shared_ptr<const Snapshot> start = nullptr);
   // ABORTED while another request has the lease; FAILED_PRECONDITION if the session does not have
   // `expected` tokens; NOT_FOUND for an unknown session.
-  Result<SessionLease> Acquire(const std::string& tenant, const std::string& id,
+  Result<SessionLease> Acquire(const SessionUser& user, const std::string& id,
                                std::optional<int64_t> expected);
   // Replaces the snapshot and ends the lease. OK means that a durable session is in the store.
   // After an error the session is unchanged.
   Result<SessionInfo> Commit(SessionLease lease, std::shared_ptr<const Snapshot> snapshot);
   // Makes `count` sessions with the same snapshot, durability and time to live. After an error none
   // of them remains.
-  Result<std::vector<SessionInfo>> Fork(const std::string& tenant, const std::string& id, int count,
+  Result<std::vector<SessionInfo>> Fork(const SessionUser& user, const std::string& id, int count,
                                         std::optional<int64_t> expected);
   // Takes a snapshot of the session, under a new key. FAILED_PRECONDITION for an empty session.
-  Result<SnapshotInfo> TakeSnapshot(const std::string& tenant, const std::string& id,
+  Result<SnapshotInfo> TakeSnapshot(const SessionUser& user, const std::string& id,
                                     std::chrono::milliseconds ttl);
-  Result<SessionInfo> Restore(const std::string& tenant, const std::string& key, bool durable,
+  Result<SessionInfo> Restore(const SessionUser& user, const std::string& key, bool durable,
                               std::chrono::milliseconds ttl);
   struct Listing {
     std::vector<SessionInfo> sessions;
@@ -188,6 +205,7 @@ class SessionTable {
   using Key = SessionLease::Key;
   struct Entry {
     Key key;
+    std::string client;  // whose session memory the snapshot takes (ClientOf)
     SessionHead head = {};
     std::shared_ptr<const Snapshot> snapshot = {};  // null: empty, or only in the store
     int64_t bytes = 0;
@@ -226,13 +244,18 @@ class SessionTable {
   Iterator FindFree(Lock* lock, const Key& key);
   // Finds a session that is neither leased nor held, in memory or in the store, in its latest
   // revision.
-  Result<Iterator> FindLatest(Lock* lock, const Key& key);
-  Result<Iterator> Load(Lock* lock, const Key& key);
+  Result<Iterator> FindLatest(Lock* lock, const Key& key, const std::string& client);
+  // Reads a session from the store into the session memory of `client`.
+  Result<Iterator> Load(Lock* lock, const Key& key, const std::string& client);
   Iterator Insert(Entry entry);
   void Remove(Iterator entry);
   // Removes an entry that the store may still hold.
   void Forget(Iterator entry);
-  void SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot);
+  // Replaces the snapshot. `client`: whose session memory takes it; without it that of the entry.
+  void SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot) {
+    SetSnapshot(entry, std::move(snapshot), std::string(entry->client));
+  }
+  void SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot, std::string client);
   // Writes a session that the caller holds.
   Status Write(Lock* lock, Iterator entry);
   // Drops a snapshot that the store holds from memory.
@@ -243,12 +266,12 @@ class SessionTable {
   // Moves sessions of which `moves` is true to the store until the rest fits. Returns the first error
   // of the store.
   Status Spill(Lock* lock, const std::function<bool(const Entry&)>& moves);
-  // Whether the tenant holds more memory than an equal share.
-  bool AboveShare(const std::string& tenant) const;
-  // Whether the entry has a state in memory that it shares with no other one.
+  // Whether the client holds more memory than an equal share.
+  bool AboveShare(const std::string& client) const;
+  // Whether the entry has a state in memory that it shares with no other one of its client.
   bool OwnsState(const Entry& entry) const;
   // Called after a change of the entry, which owned a state before or not. Without a store:
-  // RESOURCE_EXHAUSTED if the entry owns one now and its tenant holds more than four times the
+  // RESOURCE_EXHAUSTED if the entry owns one now and its client holds more than four times the
   // memory that is free.
   Status CheckShare(const Entry& entry, bool owned_before) const;
   // Removes expired entries from memory, at most once in a second.
@@ -330,9 +353,10 @@ class SessionTable {
   // Guarded by mutex_:
   std::list<Entry> entries_;  // least recently used first
   std::map<Key, Iterator> index_;
-  // By tenant, which share no states. Those that hold memory.
+  MemoryLedger memory_;  // of all entries
+  // Of the entries of each client. Those that hold memory. A state that several clients share, who
+  // have no tenant, counts for each of them.
   std::map<std::string, MemoryLedger> ledgers_;
-  size_t memory_ = 0;                             // sum of ledgers_
   std::map<Kind, std::set<std::string>> places_;  // ids
   std::map<Kind, OnlyStored> only_stored_;
   bool write_through_ = false;

@@ -151,8 +151,8 @@ constexpr Flag kFlags[] = {
     {"max-concurrent-streams", kInteger, "N", &C::max_concurrent_streams, 1, 65536,
      "limit of concurrent calls on a connection. The client delays more (HTTP/2)."},
     {"max-calls", kInteger, "N", &C::max_calls, 1, kMany,
-     "limit of concurrent calls on all connections. More get RESOURCE_EXHAUSTED, except on a "
-     "connection that has less than its share."},
+     "limit of concurrent calls on all connections. More get RESOURCE_EXHAUSTED, except for a "
+     "client's address that has less than an equal share, and the first call on a connection."},
     {"max-resets-per-second", kInteger, "N", &C::max_resets_per_second, 1, kMany,
      "limit of the calls that a connection aborts, and of the streams that it resets, in a second; "
      "three times that in a burst. Beyond it the connection is closed."},

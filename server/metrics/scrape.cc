@@ -150,8 +150,7 @@ void AddEngine(const ServedFacts& served, std::vector<MetricFamily>* families) {
         engine.preempted},
        {"num_requests_displaced_total",
         "Waiting requests that ended with RESOURCE_EXHAUSTED because the queue was full and a "
-        "tenant "
-        "with fewer requests got their place.",
+        "client with fewer requests got their place.",
         engine.given_up},
        {"num_preemptions_total", "Preemptions: a sequence gave its slot to another one.",
         engine.preemptions},
@@ -208,7 +207,7 @@ void AddSessions(const SessionStats& sessions, std::vector<MetricFamily>* famili
         sessions.memory_bytes},
        {"session_memory_limit_bytes",
         "Limit of session memory (--session-memory). The least recently used sessions go to the "
-        "state store; without one, more get RESOURCE_EXHAUSTED, and so do those of a tenant that "
+        "state store; without one, more get RESOURCE_EXHAUSTED, and so do those of a client that "
         "holds four times what is free.",
         sessions.memory_limit},
        {"session_loads_total", "Sessions read from the state store.", sessions.loads},

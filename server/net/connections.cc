@@ -70,22 +70,31 @@ std::string ClientPeer(std::string_view grpc_peer) {
 
 std::string PeerOf(std::string_view key) {
   if (key.starts_with("unix")) return std::string(key);
-  const std::string host(key.substr(0, key.rfind(':')));
+  std::string host(key.substr(0, key.rfind(':')));
+  host.resize(std::min(host.find('%'), host.size()));  // the interface of a link-local address
   in6_addr address{};
   if (inet_pton(AF_INET6, host.c_str(), &address) != 1) return host;
-  std::fill(std::begin(address.s6_addr) + 8, std::end(address.s6_addr), uint8_t{0});
   char text[INET6_ADDRSTRLEN] = "";
+  if (IN6_IS_ADDR_V4MAPPED(&address)) {
+    inet_ntop(AF_INET, &address.s6_addr[12], text, sizeof(text));
+    return text;
+  }
+  std::fill(std::begin(address.s6_addr) + 8, std::end(address.s6_addr), uint8_t{0});
   inet_ntop(AF_INET6, &address, text, sizeof(text));
   return text;
+}
+
+std::string HostOf(std::string_view grpc_peer) {
+  return grpc_peer.starts_with("unix") ? "unix" : PeerOf(ConnectionKey(grpc_peer));
 }
 
 ConnectionTable::Id ConnectionTable::Add(const std::string& key, int fd) {
   const std::string peer = PeerOf(key);
   std::lock_guard lock(mutex_);
   const bool full = static_cast<int64_t>(connections_.size()) >= limits_.max_connections;
-  const auto calls = peer_calls_.find(peer);
+  const auto known = peers_.find(peer);
   const bool floods =
-      calls != peer_calls_.end() && calls_ > 2 * limits_.max_calls && 2 * calls->second > calls_;
+      known != peers_.end() && calls_ > 2 * limits_.max_calls && 2 * known->second.calls > calls_;
   if (floods || (full && !CloseOneFor(peer))) {
     ++refused_;
     return 0;
@@ -98,6 +107,7 @@ ConnectionTable::Id ConnectionTable::Add(const std::string& key, int fd) {
                                   .resets = TokenBucket(limits_.resets_per_second,
                                                         kBurstSeconds * limits_.resets_per_second),
                                   .active = std::chrono::steady_clock::now()});
+  ++peers_[peer].connections;
   ids_[key] = id;  // an older connection of the same key is closed: its Remove follows
   return id;
 }
@@ -135,7 +145,21 @@ void ConnectionTable::Remove(Id id) {
       by_key != ids_.end() && by_key->second == id) {
     ids_.erase(by_key);
   }
+  Release(found->second.peer, &Peer::connections);
   connections_.erase(found);
+}
+
+void ConnectionTable::Release(const std::string& peer, int64_t Peer::*member) {
+  const auto found = peers_.find(peer);
+  --(found->second.*member);
+  if (found->second.connections == 0 && found->second.calls == 0) peers_.erase(found);
+}
+
+bool ConnectionTable::AboveShare(const Peer& peer, const Connection* connection) const {
+  const int64_t share = limits_.max_calls / static_cast<int64_t>(peers_.size());
+  if (peer.calls <= std::max<int64_t>(share, 1)) return false;
+  return connection == nullptr ||
+         connection->calls > std::max<int64_t>(share / peer.connections, 1);
 }
 
 ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer) {
@@ -144,20 +168,19 @@ ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer) {
   call.peer = PeerOf(key);
   std::lock_guard lock(mutex_);
   ++calls_;
-  ++peer_calls_[call.peer];
+  Peer& peer = peers_[call.peer];
+  ++peer.calls;
   const bool crowded = calls_ > limits_.max_calls;
   const auto id = ids_.find(key);
   if (id == ids_.end()) {
-    if (crowded) call.verdict = Verdict::kTooMany;
+    if (crowded && AboveShare(peer, nullptr)) call.verdict = Verdict::kTooMany;
     return call;
   }
   call.connection = id->second;
   Connection& connection = connections_.at(id->second);
   ++connection.calls;
   connection.active = std::chrono::steady_clock::now();
-  // A flood of calls must not keep other connections from their first call.
-  const int64_t share = limits_.max_calls / static_cast<int64_t>(connections_.size());
-  if (crowded && connection.calls > std::max<int64_t>(share, 1)) call.verdict = Verdict::kTooMany;
+  if (crowded && AboveShare(peer, &connection)) call.verdict = Verdict::kTooMany;
   if (connection.calls > limits_.max_calls_per_connection)
     CloseLocked(&connection, "too many calls not yet freed", &abusive_);
   if (connection.closing) call.verdict = Verdict::kAbusive;
@@ -167,8 +190,7 @@ ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer) {
 void ConnectionTable::EndCall(const Call& call, bool aborted, TimePoint now) {
   std::lock_guard lock(mutex_);
   --calls_;
-  if (const auto calls = peer_calls_.find(call.peer); --calls->second == 0)
-    peer_calls_.erase(calls);
+  Release(call.peer, &Peer::calls);
   const auto found = connections_.find(call.connection);
   if (found == connections_.end()) return;
   Connection& connection = found->second;

@@ -25,7 +25,7 @@ namespace polysketch {
 
 struct ConnectionLimits {
   int64_t max_connections = 256;           // of them all; a full table favours peers that have few
-  int64_t max_calls = 1024;                // over all connections
+  int64_t max_calls = 1024;                // over all connections; shared among peers above it
   int64_t max_calls_per_connection = 256;  // not yet freed, including aborted calls
   double resets_per_second = 100;          // of aborted calls, sustained; ten times that in a burst
 };
@@ -42,9 +42,13 @@ std::string PeerName(uint64_t id, const std::string& key);
 // The address of the client in gRPC's form ("ipv4:127.0.0.1:4711", "unix:7"), from a peer that gRPC
 // reports.
 std::string ClientPeer(std::string_view grpc_peer);
-// Which client a key is of: its address without the port, of IPv6 the first 64 bits. A key of a unix
-// socket is its own client.
+// Which client a key is of: its address without the port, of IPv6 the first 64 bits. An IPv4 address
+// in IPv6 form becomes IPv4. A key of a unix socket is its own client.
 std::string PeerOf(std::string_view key);
+// The host of a client that has no tenant, among which the server's work is shared: PeerOf, and
+// "unix" for every client of a unix socket, which one program before the server connects to.
+// `grpc_peer`: as ClientPeer returns it.
+std::string HostOf(std::string_view grpc_peer);
 
 // Thread-safe.
 class ConnectionTable {
@@ -67,7 +71,7 @@ class ConnectionTable {
 
   enum class Verdict {
     kAccepted,
-    kTooMany,  // above max_calls, and its connection has more than its share: refuse the call
+    kTooMany,  // above max_calls, and its peer has more than its share: refuse the call
     kAbusive,  // its connection has been closed: drop the call
   };
   struct Call {
@@ -76,6 +80,10 @@ class ConnectionTable {
     std::string peer;   // PeerOf(its key)
   };
   // BeginCall and EndCall are called for every call of any method, whatever the verdict.
+  //
+  // Above max_calls each of n peers gets max_calls / n calls. A peer's calls beyond its share are
+  // refused, except on a connection that has less than its part of the share, or none: calls of
+  // one connection do not keep another one of the same peer from its first call.
   Call BeginCall(std::string_view grpc_peer);
   void EndCall(const Call& call, bool aborted, TimePoint now = std::chrono::steady_clock::now());
 
@@ -100,6 +108,14 @@ class ConnectionTable {
     TimePoint active{};  // when a call last began or ended
     bool closing = false;
   };
+  struct Peer {
+    int64_t connections = 0;
+    int64_t calls = 0;  // not yet freed, on connections of this table or others
+  };
+  // Subtracts 1 from the member of a peer that has it, and forgets a peer that has nothing left.
+  void Release(const std::string& peer, int64_t Peer::*member);
+  // Whether one more call than max_calls is refused. `connection`: null if it is not of this table.
+  bool AboveShare(const Peer& peer, const Connection* connection) const;
   // Adds 1 to *count, unless the connection is closing already.
   void CloseLocked(Connection* connection, std::string_view reason, uint64_t* count);
   // Makes room for a connection of the peer `newcomer`. Returns whether it did.
@@ -111,7 +127,7 @@ class ConnectionTable {
   std::unordered_map<std::string, Id> ids_;
   Id next_id_ = 1;
   int64_t calls_ = 0;
-  std::unordered_map<std::string, int64_t> peer_calls_;  // by PeerOf; not yet freed
+  std::unordered_map<std::string, Peer> peers_;  // by PeerOf; those with connections or calls
   uint64_t refused_ = 0;
   uint64_t abusive_ = 0;
 };

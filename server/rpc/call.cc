@@ -6,6 +6,7 @@
 #include "base/log_limit.h"
 #include "base/logging.h"
 #include "server/convert/request_id.h"
+#include "server/net/connections.h"
 
 namespace polysketch {
 namespace {
@@ -46,9 +47,7 @@ int64_t ProcessedTokens(const FinishEvent& finish) {
 }  // namespace
 
 TokenizerPool::Owner OwnerOf(const std::string& tenant, const std::string& peer) {
-  const std::string group =
-      tenant.empty() ? StrCat("host ", peer.substr(0, peer.rfind(':'))) : StrCat("tenant ", tenant);
-  return {.group = group, .connection = peer};
+  return {.group = ClientOf(tenant, HostOf(peer)), .connection = peer};
 }
 
 Call::Call(std::string_view rpc, ServiceContext* service, CallContext* context)
@@ -61,6 +60,7 @@ Call::Call(std::string_view rpc, ServiceContext* service, CallContext* context)
   if (counted_.verdict() == ConnectionTable::Verdict::kAbusive)
     return;  // no client reads a response
   peer_ = context->peer();
+  info_.host = HostOf(peer_);
   info_.arrival = Clock::now();
   info_.deadline = SteadyDeadline(context->deadline(), info_.arrival);
   const std::string_view id = Metadata(*context, kRequestIdKey);

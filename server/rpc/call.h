@@ -15,6 +15,7 @@
 namespace polysketch {
 
 // The owner of work for a tenant, which may be empty, and a client at `peer` ("ipv4:127.0.0.1:4711").
+// Its group is what all shares are by (ClientOf, HostOf).
 TokenizerPool::Owner OwnerOf(const std::string& tenant, const std::string& peer);
 
 // Thread-safe: immutable except for OnRpcDone.
@@ -34,7 +35,9 @@ class Call {
   const RequestInfo& info() const { return info_; }
   CallTrace& trace() { return trace_; }
   // Whom the tokenizer pool and the threads of sessions work for.
-  TokenizerPool::Owner owner() const { return OwnerOf(info_.tenant, peer_); }
+  TokenizerPool::Owner owner() const {
+    return {.group = ClientOf(info_.tenant, info_.host), .connection = peer_};
+  }
   // Memory that the call makes the server hold.
   HeldMemory NewMemory(RequestPhase phase) const {
     return {service_->memory, phase, MemoryClient(caller_.get(), peer_)};

@@ -167,7 +167,8 @@ Result<std::shared_ptr<const Snapshot>> EngineCall::LoadMigrated(const std::stri
 Result<SessionLease> EngineCall::Acquire(const std::string& id,
                                          std::optional<int64_t> expected_position) {
   const Clock::time_point start = Clock::now();
-  auto lease = model().sessions->Acquire(tenant(), id, expected_position);
+  auto lease = model().sessions->Acquire({.tenant = tenant(), .host = call_.info().host}, id,
+                                         expected_position);
   trace().AddPart(kLoadSpan, start);
   return lease;
 }

@@ -5,11 +5,13 @@
 namespace polysketch {
 namespace {
 
+SessionUser UserOf(const RequestInfo& info) { return {.tenant = info.tenant, .host = info.host}; }
+
 Status CreateSession(const v1::CreateSessionRequest& request, const RequestInfo& info,
                      const ServedModel& model, v1::Session* response) {
   PS_ASSIGN_OR_RETURN(
       const SessionInfo session,
-      model.sessions->Create(info.tenant, request.durable(), ToTtl(request.ttl_seconds())));
+      model.sessions->Create(UserOf(info), request.durable(), ToTtl(request.ttl_seconds())));
   ToProto(session, response);
   return Status();
 }
@@ -19,7 +21,7 @@ Status ForkSession(const v1::ForkSessionRequest& request, const RequestInfo& inf
   PS_ASSIGN_OR_RETURN(const int count, ToForkCount(request));
   PS_ASSIGN_OR_RETURN(
       const std::vector<SessionInfo> forks,
-      model.sessions->Fork(info.tenant, request.session(), count, ExpectedPosition(request)));
+      model.sessions->Fork(UserOf(info), request.session(), count, ExpectedPosition(request)));
   for (const SessionInfo& fork : forks) ToProto(fork, response->add_sessions());
   return Status();
 }
@@ -28,7 +30,7 @@ Status SnapshotSession(const v1::SnapshotSessionRequest& request, const RequestI
                        const ServedModel& model, v1::Snapshot* response) {
   PS_ASSIGN_OR_RETURN(
       const SnapshotInfo snapshot,
-      model.sessions->TakeSnapshot(info.tenant, request.session(), ToTtl(request.ttl_seconds())));
+      model.sessions->TakeSnapshot(UserOf(info), request.session(), ToTtl(request.ttl_seconds())));
   ToProto(snapshot, response);
   return Status();
 }
@@ -36,7 +38,7 @@ Status SnapshotSession(const v1::SnapshotSessionRequest& request, const RequestI
 Status RestoreSession(const v1::RestoreSessionRequest& request, const RequestInfo& info,
                       const ServedModel& model, v1::Session* response) {
   PS_ASSIGN_OR_RETURN(const SessionInfo session,
-                      model.sessions->Restore(info.tenant, request.snapshot(), request.durable(),
+                      model.sessions->Restore(UserOf(info), request.snapshot(), request.durable(),
                                               ToTtl(request.ttl_seconds())));
   ToProto(session, response);
   return Status();

@@ -29,7 +29,7 @@ class TokenizerPool {
  public:
   // Whom work is done for. Groups are served in turn, and in a group its connections.
   struct Owner {
-    std::string group;       // the tenant, or the host of a client without one
+    std::string group;       // the client that the work is for (ClientOf)
     std::string connection;  // the address of the client
   };
   struct Work;

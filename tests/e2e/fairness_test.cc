@@ -54,6 +54,67 @@ TEST(Fairness, AFullQueueHasRoomForAnotherTenant) {
   EXPECT_TRUE(server.BecomesIdle());
 }
 
+// POSTs a completion over a connection from `source`, an address of the loopback interface. Returns
+// the answer.
+std::string PostFrom(const std::string& source, const std::string& server_address) {
+  const auto address = [](const std::string& host, int port) {
+    sockaddr_in result{.sin_family = AF_INET,
+                       .sin_port = htons(static_cast<uint16_t>(port)),
+                       .sin_addr = {},
+                       .sin_zero = {}};
+    inet_pton(AF_INET, host.c_str(), &result.sin_addr);
+    return result;
+  };
+  const sockaddr_in from = address(source, 0);
+  const sockaddr_in to =
+      address("127.0.0.1", std::stoi(server_address.substr(server_address.find(':') + 1)));
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&from), sizeof(from)), 0);
+  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+  const std::string body = StrCat("{\"prompt\": \"", kPrompt, "\", \"max_tokens\": 2}");
+  const std::string request = StrCat(
+      "POST /v1/completions HTTP/1.1\r\nHost: ", server_address,
+      "\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: ", body.size(),
+      "\r\n\r\n", body);
+  EXPECT_EQ(send(fd, request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char part[4096];
+  for (ssize_t n; (n = recv(fd, part, sizeof(part), 0)) > 0;)
+    answer.append(part, static_cast<size_t>(n));
+  close(fd);
+  return answer;
+}
+
+// More streams of 127.0.0.1 than there are places, none with a tenant.
+TEST(Fairness, AFullQueueHasRoomForAnotherAddress) {
+  const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
+  v1::CompleteRequest request = Greedy(kPrompt, 300);
+  request.set_ignore_eos(true);
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<std::unique_ptr<CompleteStream>> flood;
+  for (int i = 0; i < 300; ++i) {
+    if (i % 100 == 0) clients.push_back(std::make_unique<Client>(server.address()));
+    flood.push_back(clients.back()->StartComplete(request));
+  }
+  for (int i = 0; i < 2000 && server.Metric("polysketch_num_requests_waiting") < 250; ++i)
+    std::this_thread::sleep_for(5ms);
+  ASSERT_GE(server.Metric("polysketch_num_requests_waiting"), 250);
+
+  std::vector<std::future<std::string>> others;
+  for (int i = 0; i < 51; ++i) {
+    others.push_back(std::async(std::launch::async, PostFrom, "127.0.0.2", server.http_address()));
+  }
+  for (auto& answer : others) {
+    const std::string got = answer.get();
+    EXPECT_TRUE(got.starts_with("HTTP/1.1 200")) << got;
+  }
+  EXPECT_GT(server.Metric("polysketch_num_requests_displaced_total"), 0) << "it was full";
+  for (auto& stream : flood) stream->Cancel();
+  flood.clear();
+  EXPECT_TRUE(server.BecomesIdle());
+}
+
 // Makes a session of the tenant with a state. Returns whether the server had room.
 bool MakeSession(Client* client, const std::string& tenant) {
   const auto call = client->StartRaw("/polysketch.v1.PolySketch/CreateSession", Of(tenant));

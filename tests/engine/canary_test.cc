@@ -141,12 +141,12 @@ class CanaryTest : public ::testing::TestWithParam<std::string> {
       Result<SessionInfo> info = NotFound("");
       if (known->id.empty() || known->history.size() > 300) {
         known->history.clear();
-        info = sessions_->Create(tenant, random->Uniform() < 0.3, std::chrono::hours(1));
+        info = sessions_->Create({tenant}, random->Uniform() < 0.3, std::chrono::hours(1));
       } else if (random->Uniform() < 0.3) {
-        info = (*sessions_->Fork(tenant, known->id, 1, std::ssize(known->history)))[0];
+        info = (*sessions_->Fork({tenant}, known->id, 1, std::ssize(known->history)))[0];
       } else if (!known->history.empty() && random->Uniform() < 0.3) {
-        const auto key = sessions_->TakeSnapshot(tenant, known->id, std::chrono::hours(1));
-        info = sessions_->Restore(tenant, key->key, false, std::chrono::hours(1));
+        const auto key = sessions_->TakeSnapshot({tenant}, known->id, std::chrono::hours(1));
+        info = sessions_->Restore({tenant}, key->key, false, std::chrono::hours(1));
         EXPECT_TRUE(sessions_->Delete(tenant, key->key).ok());
       }
       if (info.ok()) {
@@ -155,7 +155,7 @@ class CanaryTest : public ::testing::TestWithParam<std::string> {
         }
         known->id = info->id;
       }
-      auto acquired = sessions_->Acquire(tenant, known->id, std::ssize(known->history));
+      auto acquired = sessions_->Acquire({tenant}, known->id, std::ssize(known->history));
       ASSERT_TRUE(acquired.ok()) << acquired.status().ToString();
       lease.emplace(*std::move(acquired));
     }

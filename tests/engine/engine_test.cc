@@ -124,15 +124,20 @@ TEST_F(EngineTest, QueueIsBounded) {
   ExpectIdle();
 }
 
-TEST_F(EngineTest, AFullQueueHasRoomForAnotherTenant) {
+// Whether clients are tenants, or hosts without a tenant.
+class SharedEngineTest : public EngineTest, public ::testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Tenants, SharedEngineTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Tenants" : "Hosts"; });
+
+TEST_P(SharedEngineTest, AFullQueueHasRoomForAnotherClient) {
   Start({.max_sequences = 2, .max_queue = 6, .preempted_memory = 1});
   std::vector<std::unique_ptr<Reader>> flood, others;
-  const auto submit = [this](const char* tenant, auto* readers) {
+  const auto submit = [this](const char* client, auto* readers) {
     // The first two keep their slots until they are read.
-    const size_t capacity = tenant == std::string("flood") && readers->size() < 2 ? 1 : 100;
+    const size_t capacity = client == std::string("flood") && readers->size() < 2 ? 1 : 100;
     readers->push_back(std::make_unique<Reader>(capacity));
     GenerateRequest request = Greedy(1000, 10);
-    request.info.tenant = tenant;
+    (GetParam() ? request.info.tenant : request.info.host) = client;
     return engine_->Submit(std::move(request), readers->back()->stream);
   };
   for (int i = 0; i < 8; ++i) ASSERT_TRUE(submit("flood", &flood).ok()) << i;

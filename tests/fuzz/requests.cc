@@ -285,7 +285,8 @@ constexpr char kTenant[] = "tenant";
 class Sessions {
  public:
   Sessions() : table_(Options()) {
-    const auto created = table_.Create(kTenant, /*durable=*/false, std::chrono::seconds(0));
+    const auto created =
+        table_.Create(SessionUser{kTenant}, /*durable=*/false, std::chrono::seconds(0));
     PS_CHECK(created.ok()) << created.status().ToString();
     session_ = created->id;
   }
@@ -319,7 +320,8 @@ void CheckCreateSession(std::string_view bytes) {
   v1::CreateSessionRequest request;
   if (!Parse(bytes, &request)) return;
   Sessions sessions;
-  CheckSession(sessions.table()->Create(kTenant, request.durable(), ToTtl(request.ttl_seconds())));
+  CheckSession(sessions.table()->Create(SessionUser{kTenant}, request.durable(),
+                                        ToTtl(request.ttl_seconds())));
 }
 
 void CheckForkSession(std::string_view bytes) {
@@ -329,7 +331,8 @@ void CheckForkSession(std::string_view bytes) {
   if (!count.ok()) return CheckCallError(count.status());
   Sessions sessions;
   for (const std::string& session : {request.session(), sessions.session()}) {
-    const auto forks = sessions.table()->Fork(kTenant, session, *count, ExpectedPosition(request));
+    const auto forks =
+        sessions.table()->Fork(SessionUser{kTenant}, session, *count, ExpectedPosition(request));
     if (!forks.ok()) {
       CheckCallError(forks.status());
       continue;
@@ -346,7 +349,7 @@ void CheckSnapshotSession(std::string_view bytes) {
   // An empty session has no snapshot.
   for (const std::string& session : {request.session(), sessions.session()}) {
     const auto snapshot =
-        sessions.table()->TakeSnapshot(kTenant, session, ToTtl(request.ttl_seconds()));
+        sessions.table()->TakeSnapshot(SessionUser{kTenant}, session, ToTtl(request.ttl_seconds()));
     CheckCallError(snapshot.status());
   }
 }
@@ -354,8 +357,8 @@ void CheckSnapshotSession(std::string_view bytes) {
 void CheckRestoreSession(std::string_view bytes) {
   v1::RestoreSessionRequest request;
   if (!Parse(bytes, &request)) return;
-  const auto restored = Sessions().table()->Restore(kTenant, request.snapshot(), request.durable(),
-                                                    ToTtl(request.ttl_seconds()));
+  const auto restored = Sessions().table()->Restore(
+      SessionUser{kTenant}, request.snapshot(), request.durable(), ToTtl(request.ttl_seconds()));
   CheckCallError(restored.status());  // there is none
 }
 

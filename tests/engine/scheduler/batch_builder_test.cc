@@ -19,7 +19,7 @@ constexpr int64_t kNoBound = std::numeric_limits<int64_t>::max();
 Candidate Prompt(int64_t ready) { return {.ready = ready}; }
 Candidate Decoding(int64_t ready = 1) { return {.ready = ready, .decoding = true}; }
 
-// Of one tenant.
+// Of one client.
 Tokens Share(BatchBuilder* builder, std::vector<Candidate>& candidates, int64_t most = kNoBound) {
   std::vector<int64_t> times = {0};
   return builder->Share(candidates, most, times);
@@ -80,17 +80,17 @@ TEST(BatchBuilderTest, HigherLevelsFirst) {
   EXPECT_EQ(Share(&builder, candidates), (Tokens{0, 400, 112}));
 }
 
-TEST(BatchBuilderTest, TenantsShareEquallyHoweverManyPromptsTheyHave) {
+TEST(BatchBuilderTest, ClientsShareEquallyHoweverManyPromptsTheyHave) {
   BatchBuilder builder(200);
   std::vector<Candidate> candidates(10, Prompt(1 << 20));
-  candidates[9].tenant = 1;
+  candidates[9].client = 1;
   std::vector<int64_t> times = {1000, 1000};
   for (int step = 0; step < 100; ++step) builder.Share(candidates, 100, times);
   EXPECT_EQ(times[0] + times[1], 2000 + 100 * 100);
   EXPECT_NEAR(times[0], times[1], BatchBuilder::kMinChunk);
 }
 
-// A sequence waits for at most as many steps as its level and tenant have sequences.
+// A sequence waits for at most as many steps as its level and client have sequences.
 TEST(BatchBuilderTest, EverybodyIsServedInTurn) {
   Random random(1);
   for (int trial = 0; trial < 200; ++trial) {

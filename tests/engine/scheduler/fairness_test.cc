@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/scheduler/client_shares.h"
 #include "engine/scheduler/generate_sequence.h"
 #include "engine/scheduler/scheduler.h"
-#include "engine/scheduler/tenant_shares.h"
 #include "engine/scheduler/wait_queue.h"
 #include "gtest/gtest.h"
 #include "tests/engine/testing/collected.h"
@@ -19,8 +19,8 @@ using testing::FakeModel;
 using testing::kFakeVocab;
 using namespace std::chrono_literals;
 
-TEST(TenantSharesTest, NobodySavesUpAndNobodyEscapes) {
-  TenantShares shares;
+TEST(ClientSharesTest, NobodySavesUpAndNobodyEscapes) {
+  ClientShares shares;
   shares.Charge("busy", 1000);
   shares.AdvanceTo(900);  // "idle" wanted nothing
   EXPECT_EQ(shares.VirtualTime("idle"), 900);
@@ -67,6 +67,7 @@ class FairnessTest : public ::testing::Test {
     GenerateRequest request;
     request.info.arrival = now_;
     request.info.tenant = tenant;
+    request.info.host = host_;
     request.info.priority = priority;
     request.prompt.assign(static_cast<size_t>(prompt), 5);
     request.params.ignore_eos = true;
@@ -100,6 +101,7 @@ class FairnessTest : public ::testing::Test {
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<Client>> clients_;
   RequestId next_id_ = 0;
+  std::string host_ = "10.0.0.1";  // of the next requests
 };
 
 TEST_F(FairnessTest, TenantWithOneRequestDoesNotWaitBehindAHundred) {
@@ -109,6 +111,39 @@ TEST_F(FairnessTest, TenantWithOneRequestDoesNotWaitBehindAHundred) {
   Client* lonely = Send(3, 20, "lonely");
   Run(45);  // one of the crowd ends, then it runs at once
   EXPECT_TRUE(lonely->got.finish.has_value());
+}
+
+// In the wait queue and in the batch: slots and tokens.
+TEST_F(FairnessTest, HostsWithoutATenantAreClientsOfTheirOwn) {
+  Start({.max_sequences = 2, .slot_memory = 1000});
+  for (int i = 0; i < 100; ++i) Send(3, 20, "");
+  Run(5);
+  host_ = "10.0.0.2";
+  Client* lonely = Send(3, 20, "");
+  Run(45);
+  EXPECT_TRUE(lonely->got.finish.has_value());
+}
+
+TEST_F(FairnessTest, PromptsOfAHostDoNotDelayThatOfAnother) {
+  Start({.max_sequences = 12, .slot_memory = 100000});
+  for (int i = 0; i < 10; ++i) Send(1000, 1, "");
+  Run(1);
+  host_ = "10.0.0.2";
+  Client* lonely = Send(320, 1, "");
+  Run(30);  // of 32 tokens, of which half are its own; a tenth with equal turns of prompts
+  EXPECT_TRUE(lonely->got.finish.has_value());
+}
+
+TEST_F(FairnessTest, OneTenantIsOneClientOnAnyHost) {
+  Start({.max_sequences = 2, .slot_memory = 1000});
+  for (int i = 0; i < 20; ++i) Send(3, 20, "t");
+  Run(5);
+  host_ = "10.0.0.2";
+  Client* same = Send(3, 20, "t");
+  Client* named = Send(3, 20, "10.0.0.1");  // no host's name is a tenant's
+  Run(60);
+  EXPECT_FALSE(same->got.finish.has_value());
+  EXPECT_TRUE(named->got.finish.has_value());
 }
 
 // All requests of the crowd have waited longer than the newcomer's, which age as fast.

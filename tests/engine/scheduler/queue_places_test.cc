@@ -17,14 +17,14 @@ using Ids = std::vector<RequestId>;
 
 class QueuePlacesTest : public ::testing::Test {
  protected:
-  Result<Ids> Add(QueuePlaces* places, const std::string& tenant, int priority = 0, int slots = 1,
+  Result<Ids> Add(QueuePlaces* places, const std::string& client, int priority = 0, int slots = 1,
                   int64_t tokens = 1) {
-    return places->Add({++last_, tenant, priority, slots, tokens});
+    return places->Add({++last_, client, priority, slots, tokens});
   }
   // Adds `count` requests that displace no other request.
-  void Fill(QueuePlaces* places, const std::string& tenant, int count, int priority = 0) {
+  void Fill(QueuePlaces* places, const std::string& client, int count, int priority = 0) {
     for (int i = 0; i < count; ++i) {
-      const Result<Ids> added = Add(places, tenant, priority);
+      const Result<Ids> added = Add(places, client, priority);
       ASSERT_TRUE(added.ok()) << added.status().ToString();
       ASSERT_TRUE(added->empty());
     }
@@ -32,16 +32,16 @@ class QueuePlacesTest : public ::testing::Test {
   RequestId last_ = 0;
 };
 
-TEST_F(QueuePlacesTest, NewestOfTheLargestTenantGivesWayUntilSharesAreEqual) {
+TEST_F(QueuePlacesTest, NewestOfTheLargestClientGivesWayUntilSharesAreEqual) {
   QueuePlaces places({.max_sequences = 2, .max_queue = 8});
   Fill(&places, "large", 6);  // 1 to 6
   Fill(&places, "small", 4);  // 7 to 10
   places.OnAdmitted(1);
   EXPECT_EQ(*Add(&places, "new"), Ids{6});
   EXPECT_EQ(*Add(&places, "new"), Ids{5});
-  // 4, 4 and 2: the next is of one of the tenants with 4, whose newest give way.
+  // 4, 4 and 2: the next is of one of the clients with 4, whose newest give way.
   EXPECT_EQ(Add(&places, "new")->size(), 1u);
-  // One tenant has 4, two have 3. A request that would make it the largest is refused.
+  // One client has 4, two have 3. A request that would make it the largest is refused.
   EXPECT_EQ(Add(&places, "large").status().code(), Code::kResourceExhausted);
   EXPECT_EQ(Add(&places, "new").status().code(), Code::kResourceExhausted);
 }
@@ -78,7 +78,7 @@ TEST_F(QueuePlacesTest, PrioritiesAboveTheNewcomersDoNotGiveWay) {
   EXPECT_EQ(*Add(&places, "x", /*priority=*/2), Ids{3});
 }
 
-TEST_F(QueuePlacesTest, ATenantKeepsItsOnlyRequest) {
+TEST_F(QueuePlacesTest, AClientKeepsItsOnlyRequest) {
   QueuePlaces places({.max_sequences = 1, .max_queue = 1, .max_tokens = 1000});
   ASSERT_TRUE(Add(&places, "t", 0, /*slots=*/2).ok());
   EXPECT_FALSE(Add(&places, "u").ok());
@@ -89,7 +89,7 @@ TEST_F(QueuePlacesTest, TokensAreSharedAsPlacesAre) {
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(Add(&places, "t", 0, 1, 25)->empty());
   EXPECT_EQ(*Add(&places, "u", 0, 1, 50), Ids({4, 3}));
   EXPECT_FALSE(Add(&places, "t", 0, 1, 1).ok()) << "both have 50";
-  // A tenant without a waiting prompt gets its share beyond the limit.
+  // A client without a waiting prompt gets its share beyond the limit.
   EXPECT_TRUE(Add(&places, "v", 0, 1, 33)->empty());
   EXPECT_FALSE(Add(&places, "v", 0, 1, 33).ok());
   // Admitted prompts do not wait.
@@ -105,29 +105,29 @@ TEST_F(QueuePlacesTest, AHugePromptDoesNotLockOutOthers) {
   EXPECT_FALSE(Add(&places, "t", 0, 1, 1).ok());
 }
 
-// Tenants that ask for different amounts converge to equal shares, whatever the order.
+// Clients that ask for different amounts converge to equal shares, whatever the order.
 TEST_F(QueuePlacesTest, SharesOfAnyDemandAreMaxMinFair) {
   Random random(3);
   for (int round = 0; round < 20; ++round) {
     QueuePlaces places({.max_sequences = 4, .max_queue = 36});
     std::map<std::string, int> demand = {{"a", 200}, {"b", 200}, {"c", 5}, {"d", 30}};
     std::map<std::string, int> held;
-    std::map<RequestId, std::string> tenants;
+    std::map<RequestId, std::string> clients;
     for (int i = 0; i < 3000; ++i) {
       auto at = std::next(demand.begin(), random.Int(0, 3));
-      const auto& [tenant, most] = *at;
-      if (held[tenant] >= most) continue;
-      const Result<Ids> added = Add(&places, tenant);
+      const auto& [client, most] = *at;
+      if (held[client] >= most) continue;
+      const Result<Ids> added = Add(&places, client);
       if (!added.ok()) continue;
-      tenants[last_] = tenant;
-      ++held[tenant];
-      for (const RequestId id : *added) --held[tenants.at(id)];
+      clients[last_] = client;
+      ++held[client];
+      for (const RequestId id : *added) --held[clients.at(id)];
       int sum = 0;
       for (const auto& [name, count] : held) sum += count;
       ASSERT_LE(sum, 40);
     }
     EXPECT_EQ(held["c"], 5);  // asks for less than its share
-    for (const char* tenant : {"a", "b", "d"}) EXPECT_NEAR(held[tenant], 35 / 3.0, 1) << tenant;
+    for (const char* client : {"a", "b", "d"}) EXPECT_NEAR(held[client], 35 / 3.0, 1) << client;
   }
 }
 

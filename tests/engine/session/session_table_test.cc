@@ -56,17 +56,17 @@ class SessionTableTest : public ::testing::TestWithParam<bool> {
     return std::make_unique<SessionTable>(std::move(options));
   }
   static std::string Create(SessionTable* table, bool durable = false) {
-    const auto info = table->Create("t", durable, 0s);
+    const auto info = table->Create({"t"}, durable, 0s);
     EXPECT_TRUE(info.ok()) << info.status().ToString();
     return info->id;
   }
   static Status Put(SessionTable* table, const std::string& id, int64_t tokens,
-                    const std::string& tenant = "t") {
-    PS_ASSIGN_OR_RETURN(SessionLease lease, table->Acquire(tenant, id, std::nullopt));
+                    const SessionUser& user = {"t"}) {
+    PS_ASSIGN_OR_RETURN(SessionLease lease, table->Acquire(user, id, std::nullopt));
     return table->Commit(std::move(lease), At(tokens)).status();
   }
   static void ExpectAt(SessionTable* table, const std::string& id, int64_t tokens) {
-    const auto lease = table->Acquire("t", id, std::nullopt);
+    const auto lease = table->Acquire({"t"}, id, std::nullopt);
     ASSERT_TRUE(lease.ok()) << lease.status().ToString();
     EXPECT_EQ(lease->tokens(), tokens);
     if (tokens == 0) return;
@@ -87,30 +87,30 @@ INSTANTIATE_TEST_SUITE_P(Store, SessionTableTest, ::testing::Bool(),
 TEST_P(SessionTableTest, OneRequestAtATime) {
   const std::string id = Create(table_.get());
   {
-    auto lease = table_->Acquire("t", id, 0);
+    auto lease = table_->Acquire({"t"}, id, 0);
     ASSERT_TRUE(lease.ok());
     EXPECT_EQ(lease->snapshot(), nullptr);
-    EXPECT_EQ(table_->Acquire("t", id, 0).status().code(), Code::kAborted);
-    EXPECT_EQ(table_->Fork("t", id, 1, {}).status().code(), Code::kAborted);
-    EXPECT_EQ(table_->TakeSnapshot("t", id, 0s).status().code(), Code::kAborted);
+    EXPECT_EQ(table_->Acquire({"t"}, id, 0).status().code(), Code::kAborted);
+    EXPECT_EQ(table_->Fork({"t"}, id, 1, {}).status().code(), Code::kAborted);
+    EXPECT_EQ(table_->TakeSnapshot({"t"}, id, 0s).status().code(), Code::kAborted);
     EXPECT_EQ(table_->Delete("t", id).code(), Code::kAborted);
     ASSERT_TRUE(table_->Commit(*std::move(lease), At(7)).ok());
   }
-  { const auto unchanged = table_->Acquire("t", id, 7); }  // let go of without a commit
+  { const auto unchanged = table_->Acquire({"t"}, id, 7); }  // let go of without a commit
   ExpectAt(table_.get(), id, 7);
-  EXPECT_EQ(table_->Acquire("t", id, 6).status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(table_->Acquire({"t"}, id, 6).status().code(), Code::kFailedPrecondition);
 }
 
 TEST_P(SessionTableTest, TenantsDoNotSeeEachOther) {
   const std::string id = Create(table_.get());
   ASSERT_TRUE(Put(table_.get(), id, 7).ok());
-  const auto snapshot = table_->TakeSnapshot("t", id, 0s);
+  const auto snapshot = table_->TakeSnapshot({"t"}, id, 0s);
   ASSERT_TRUE(snapshot.ok());
   for (const std::string other : {"", "u"}) {
-    EXPECT_EQ(table_->Acquire(other, id, {}).status().code(), Code::kNotFound);
-    EXPECT_EQ(table_->Fork(other, id, 1, {}).status().code(), Code::kNotFound);
-    EXPECT_EQ(table_->TakeSnapshot(other, id, 0s).status().code(), Code::kNotFound);
-    EXPECT_EQ(table_->Restore(other, snapshot->key, false, 0s).status().code(), Code::kNotFound);
+    EXPECT_EQ(table_->Acquire({other}, id, {}).status().code(), Code::kNotFound);
+    EXPECT_EQ(table_->Fork({other}, id, 1, {}).status().code(), Code::kNotFound);
+    EXPECT_EQ(table_->TakeSnapshot({other}, id, 0s).status().code(), Code::kNotFound);
+    EXPECT_EQ(table_->Restore({other}, snapshot->key, false, 0s).status().code(), Code::kNotFound);
     EXPECT_EQ(table_->Delete(other, id).code(), Code::kNotFound);
     EXPECT_EQ(table_->Delete(other, snapshot->key).code(), Code::kNotFound);
     EXPECT_TRUE(table_->List(other)->sessions.empty());
@@ -124,7 +124,7 @@ TEST_P(SessionTableTest, ForksAndSnapshots) {
   const std::string id = Create(table_.get());
   ASSERT_TRUE(Put(table_.get(), id, 7).ok());
   const size_t one = table_->stats().memory_bytes;
-  const auto forks = table_->Fork("t", id, 3, 7);
+  const auto forks = table_->Fork({"t"}, id, 3, 7);
   ASSERT_TRUE(forks.ok()) << forks.status().ToString();
   ASSERT_EQ(forks->size(), 3u);
   EXPECT_LT(table_->stats().memory_bytes, one + 3 * (sizeof(Snapshot) + 100))
@@ -134,37 +134,37 @@ TEST_P(SessionTableTest, ForksAndSnapshots) {
   ExpectAt(table_.get(), (*forks)[1].id, 7);
   ExpectAt(table_.get(), id, 7);
 
-  const auto snapshot = table_->TakeSnapshot("t", id, 0s);
+  const auto snapshot = table_->TakeSnapshot({"t"}, id, 0s);
   ASSERT_TRUE(snapshot.ok());
   ASSERT_TRUE(Put(table_.get(), id, 20).ok());
-  const auto restored = table_->Restore("t", snapshot->key, false, 0s);
+  const auto restored = table_->Restore({"t"}, snapshot->key, false, 0s);
   ASSERT_TRUE(restored.ok()) << restored.status().ToString();
   EXPECT_EQ(restored->tokens, 7);
   ExpectAt(table_.get(), restored->id, 7);
   ExpectAt(table_.get(), id, 20);
   EXPECT_TRUE(table_->Delete("t", snapshot->key).ok());
-  EXPECT_EQ(table_->Restore("t", snapshot->key, false, 0s).status().code(), Code::kNotFound);
-  EXPECT_EQ(table_->Restore("t", "../../x", false, 0s).status().code(), Code::kNotFound);
+  EXPECT_EQ(table_->Restore({"t"}, snapshot->key, false, 0s).status().code(), Code::kNotFound);
+  EXPECT_EQ(table_->Restore({"t"}, "../../x", false, 0s).status().code(), Code::kNotFound);
   EXPECT_TRUE(table_->Delete("t", id).ok());
-  EXPECT_EQ(table_->Acquire("t", id, {}).status().code(), Code::kNotFound);
+  EXPECT_EQ(table_->Acquire({"t"}, id, {}).status().code(), Code::kNotFound);
 }
 
 TEST_P(SessionTableTest, LimitsAndTimes) {
   table_ = NewTable(1 << 20, 2);
   const std::string a = Create(table_.get());
   const std::string b = Create(table_.get());
-  EXPECT_EQ(table_->Create("t", false, 0s).status().code(), Code::kResourceExhausted);
-  EXPECT_EQ(table_->Fork("t", a, 1, {}).status().code(), Code::kResourceExhausted);
-  EXPECT_TRUE(table_->Create("u", false, 0s).ok()) << "another tenant's";
-  EXPECT_EQ(table_->Create("u", false, -1s).status().code(), Code::kInvalidArgument);
-  EXPECT_EQ(table_->Create("u", false, 24h * 400).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(table_->Create({"t"}, false, 0s).status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(table_->Fork({"t"}, a, 1, {}).status().code(), Code::kResourceExhausted);
+  EXPECT_TRUE(table_->Create({"u"}, false, 0s).ok()) << "another tenant's";
+  EXPECT_EQ(table_->Create({"u"}, false, -1s).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(table_->Create({"u"}, false, 24h * 400).status().code(), Code::kInvalidArgument);
   elapsed_ += 30min;
-  { const auto used = table_->Acquire("t", a, {}); }
+  { const auto used = table_->Acquire({"t"}, a, {}); }
   elapsed_ += 40min;  // b has not been used for 70 minutes
-  EXPECT_TRUE(table_->Acquire("t", a, {}).ok());
-  EXPECT_EQ(table_->Acquire("t", b, {}).status().code(), Code::kNotFound);
-  EXPECT_TRUE(table_->Create("t", false, 0s).ok());
-  EXPECT_EQ(table_->Create("t", !GetParam(), 0s).status().code(),
+  EXPECT_TRUE(table_->Acquire({"t"}, a, {}).ok());
+  EXPECT_EQ(table_->Acquire({"t"}, b, {}).status().code(), Code::kNotFound);
+  EXPECT_TRUE(table_->Create({"t"}, false, 0s).ok());
+  EXPECT_EQ(table_->Create({"t"}, !GetParam(), 0s).status().code(),
             GetParam() ? Code::kResourceExhausted : Code::kFailedPrecondition);
 }
 
@@ -184,17 +184,17 @@ TEST_P(SessionTableTest, AJumpOfTheSystemClockEndsNoSession) {
 TEST_P(SessionTableTest, SnapshotsExpire) {
   const std::string id = Create(table_.get());
   ASSERT_TRUE(Put(table_.get(), id, 7).ok());
-  const auto passing = table_->TakeSnapshot("t", id, 50ms);
-  const auto kept = table_->TakeSnapshot("t", id, 1h);
+  const auto passing = table_->TakeSnapshot({"t"}, id, 50ms);
+  const auto kept = table_->TakeSnapshot({"t"}, id, 1h);
   ASSERT_TRUE(passing.ok() && kept.ok());
   EXPECT_EQ(table_->List("t")->snapshots.size(), 2u);
   elapsed_ += 2s;                     // of the table
   std::this_thread::sleep_for(80ms);  // of a store
-  EXPECT_EQ(table_->Restore("t", passing->key, false, 0s).status().code(), Code::kNotFound);
+  EXPECT_EQ(table_->Restore({"t"}, passing->key, false, 0s).status().code(), Code::kNotFound);
   const auto listing = table_->List("t");
   ASSERT_EQ(listing->snapshots.size(), 1u);
   EXPECT_EQ(listing->snapshots[0].key, kept->key);
-  EXPECT_TRUE(table_->Restore("t", kept->key, false, 0s).ok());
+  EXPECT_TRUE(table_->Restore({"t"}, kept->key, false, 0s).ok());
 }
 
 TEST_P(SessionTableTest, MemoryIsBounded) {
@@ -221,12 +221,12 @@ TEST_P(SessionTableTest, MemoryIsBounded) {
 
 class SessionsInMemoryTest : public SessionTableTest {
  protected:
-  // Makes sessions of the tenant until one is refused. Returns those that were made.
-  std::vector<std::string> Fill(const std::string& tenant) {
+  // Makes sessions of the user until one is refused. Returns those that were made.
+  std::vector<std::string> Fill(const SessionUser& user) {
     std::vector<std::string> ids;
     while (ids.size() < 100) {
-      const std::string id = table_->Create(tenant, false, 0s)->id;
-      if (!Put(table_.get(), id, 10, tenant).ok()) break;
+      const std::string id = table_->Create(user, false, 0s)->id;
+      if (!Put(table_.get(), id, 10, user).ok()) break;
       ids.push_back(id);
     }
     return ids;
@@ -236,11 +236,11 @@ INSTANTIATE_TEST_SUITE_P(Store, SessionsInMemoryTest, ::testing::Values(false));
 
 TEST_P(SessionsInMemoryTest, ATenantLeavesRoomForOthers) {
   table_ = NewTable(21 * At(10)->bytes(), 1000);
-  const std::vector<std::string> first = Fill("t");
+  const std::vector<std::string> first = Fill({"t"});
   EXPECT_EQ(first.size(), 16u) << "at most 4 times the 5 that are free, not 4 times 4";
-  EXPECT_EQ(Fill("u").size(), 4u) << "at most 4 times the 1 that is free";
-  EXPECT_EQ(Fill("v").size(), 1u) << "the first needs to fit only";
-  EXPECT_EQ(Fill("w").size(), 0u);
+  EXPECT_EQ(Fill({"u"}).size(), 4u) << "at most 4 times the 1 that is free";
+  EXPECT_EQ(Fill({"v"}).size(), 1u) << "the first needs to fit only";
+  EXPECT_EQ(Fill({"w"}).size(), 0u);
   EXPECT_LE(table_->stats().memory_bytes, table_->stats().memory_limit);
   // No session was lost for that, and each continues.
   for (const std::string& id : first) {
@@ -253,12 +253,12 @@ TEST_P(SessionsInMemoryTest, ForksCountWhenTheyPart) {
   table_ = NewTable(7 * At(10)->bytes() / 2, 1000);
   const std::string id = Create(table_.get());
   ASSERT_TRUE(Put(table_.get(), id, 10).ok());
-  const auto forks = table_->Fork("t", id, 3, {});
+  const auto forks = table_->Fork({"t"}, id, 3, {});
   ASSERT_TRUE(forks.ok()) << forks.status().ToString();
   EXPECT_TRUE(Put(table_.get(), forks->at(0).id, 11).ok());
   const Status refused = Put(table_.get(), forks->at(1).id, 12);
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
-  EXPECT_NE(refused.message().find("a tenant may hold 4 times what is free"), std::string::npos);
+  EXPECT_NE(refused.message().find("a client may hold 4 times what is free"), std::string::npos);
   ExpectAt(table_.get(), forks->at(1).id, 10);
   EXPECT_TRUE(Put(table_.get(), forks->at(0).id, 13).ok());
   ASSERT_TRUE(table_->Delete("t", forks->at(0).id).ok());
@@ -270,8 +270,8 @@ INSTANTIATE_TEST_SUITE_P(Store, StoredSessionTest, ::testing::Values(true));
 
 TEST_P(StoredSessionTest, ATenantAboveItsShareMovesItsOwnSessions) {
   table_ = NewTable(4 * At(10)->bytes(), 1000);
-  const std::string small = table_->Create("u", false, 0s)->id;
-  ASSERT_TRUE(Put(table_.get(), small, 10, "u").ok());
+  const std::string small = table_->Create({"u"}, false, 0s)->id;
+  ASSERT_TRUE(Put(table_.get(), small, 10, {"u"}).ok());
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(Put(table_.get(), Create(table_.get()), 10).ok());
   EXPECT_TRUE(table_->List("u")->sessions.at(0).in_memory);
   EXPECT_EQ(table_->stats().spills, 17);
@@ -286,7 +286,7 @@ TEST_P(StoredSessionTest, DurableSessionsSurvive) {
   ASSERT_TRUE(Put(table_.get(), passing, 8).ok());
   const auto after = NewTable();
   ExpectAt(after.get(), durable, 8);
-  EXPECT_EQ(after->Acquire("t", passing, {}).status().code(), Code::kNotFound);
+  EXPECT_EQ(after->Acquire({"t"}, passing, {}).status().code(), Code::kNotFound);
   ASSERT_EQ(after->List("t")->sessions.size(), 1u);
   EXPECT_TRUE(after->List("t")->sessions[0].durable);
 }
@@ -300,7 +300,7 @@ TEST_P(StoredSessionTest, ReplicasFollowEachOther) {
   ExpectAt(table_.get(), id, 9);
   ASSERT_TRUE(Put(table_.get(), id, 11).ok());
   ASSERT_TRUE(other->Delete("t", id).ok());
-  EXPECT_EQ(table_->Acquire("t", id, {}).status().code(), Code::kNotFound);
+  EXPECT_EQ(table_->Acquire({"t"}, id, {}).status().code(), Code::kNotFound);
 }
 
 // Of sessions that it never held a replica lists what their own one would.
@@ -337,9 +337,9 @@ TEST_P(StoredSessionTest, ListingsAgree) {
   // Nor do they count any more.
   const auto two = NewTable(1 << 20, 2);
   EXPECT_EQ(Create(two.get(), true).size(), 32u);
-  EXPECT_EQ(two->Create("t", true, 0s).status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(two->Create({"t"}, true, 0s).status().code(), Code::kResourceExhausted);
   ASSERT_TRUE(other->Delete("t", spilled).ok());
-  EXPECT_TRUE(two->Create("t", true, 0s).ok());
+  EXPECT_TRUE(two->Create({"t"}, true, 0s).ok());
 
   ASSERT_TRUE(store_->Put("t", SessionKey(NewStateKey()), "damaged", 1h).ok());
   const std::vector<SessionInfo> all = two->List("t")->sessions;
@@ -366,7 +366,7 @@ TEST_P(StoredSessionTest, NoOlderStateComesBack) {
   ASSERT_TRUE(Put(table_.get(), b, 7).ok());  // a is spilled
   ASSERT_TRUE(Put(table_.get(), a, 9).ok());  // and goes on
   const auto after = NewTable();
-  EXPECT_EQ(after->Acquire("t", a, {}).status().code(), Code::kNotFound);
+  EXPECT_EQ(after->Acquire({"t"}, a, {}).status().code(), Code::kNotFound);
 }
 
 TEST_P(StoredSessionTest, SpilledOnesCount) {
@@ -376,11 +376,11 @@ TEST_P(StoredSessionTest, SpilledOnesCount) {
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(Put(table_.get(), Create(table_.get()), 7).ok());
   ASSERT_EQ(table_->stats().spills, 2);
   for (const bool durable : {false, true}) {
-    EXPECT_EQ(table_->Create("t", durable, 0s).status().code(), Code::kResourceExhausted);
+    EXPECT_EQ(table_->Create({"t"}, durable, 0s).status().code(), Code::kResourceExhausted);
   }
   ASSERT_TRUE(NewTable()->Delete("t", first).ok());  // by another replica
-  EXPECT_TRUE(table_->Create("t", false, 0s).ok());
-  EXPECT_EQ(table_->Create("t", false, 0s).status().code(), Code::kResourceExhausted);
+  EXPECT_TRUE(table_->Create({"t"}, false, 0s).ok());
+  EXPECT_EQ(table_->Create({"t"}, false, 0s).status().code(), Code::kResourceExhausted);
 }
 
 TEST_P(StoredSessionTest, DamagedOnesAreRefused) {
@@ -393,7 +393,7 @@ TEST_P(StoredSessionTest, DamagedOnesAreRefused) {
     std::string bad(AsText(entry->bytes));
     bad[i] = static_cast<char>(bad[i] ^ 1);
     ASSERT_TRUE(store_->Put("t", "session-" + id, bad, 1h).ok());
-    EXPECT_FALSE(NewTable()->Acquire("t", id, {}).ok()) << "byte " << i;
+    EXPECT_FALSE(NewTable()->Acquire({"t"}, id, {}).ok()) << "byte " << i;
   }
   SetLogLevel(LogLevel::kInfo);
   ASSERT_TRUE(store_->Put("t", "session-" + id, AsText(entry->bytes), 1h).ok());
@@ -409,19 +409,19 @@ TEST_P(StoredSessionTest, FailuresOfTheStoreAreCounted) {
   table_ = NewTable();
   const std::string id = Create(table_.get(), true);
   ASSERT_TRUE(Put(table_.get(), id, 7).ok());
-  const auto snapshot = table_->TakeSnapshot("t", id, 0s);
+  const auto snapshot = table_->TakeSnapshot({"t"}, id, 0s);
   const auto token = table_->PutMigrated("t", *At(7), 1h);
   ASSERT_TRUE(snapshot.ok() && token.ok());
-  EXPECT_EQ(table_->Restore("t", NewStateKey(), false, 0s).status().code(), Code::kNotFound);
+  EXPECT_EQ(table_->Restore({"t"}, NewStateKey(), false, 0s).status().code(), Code::kNotFound);
   EXPECT_EQ(table_->stats().store_errors, 0);
 
   const std::function<Status()> operations[] = {
-      [&] { return table_->Create("t", true, 0s).status(); },
-      [&] { return table_->Acquire("t", id, {}).status(); },
-      [&] { return table_->Acquire("t", NewStateKey(), {}).status(); },
-      [&] { return table_->Fork("t", id, 1, {}).status(); },
-      [&] { return table_->TakeSnapshot("t", id, 0s).status(); },
-      [&] { return table_->Restore("t", snapshot->key, false, 0s).status(); },
+      [&] { return table_->Create({"t"}, true, 0s).status(); },
+      [&] { return table_->Acquire({"t"}, id, {}).status(); },
+      [&] { return table_->Acquire({"t"}, NewStateKey(), {}).status(); },
+      [&] { return table_->Fork({"t"}, id, 1, {}).status(); },
+      [&] { return table_->TakeSnapshot({"t"}, id, 0s).status(); },
+      [&] { return table_->Restore({"t"}, snapshot->key, false, 0s).status(); },
       [&] { return table_->List("t").status(); },
       [&] { return table_->Delete("t", id); },
       [&] { return table_->Delete("t", snapshot->key); },
@@ -441,11 +441,11 @@ TEST_P(StoredSessionTest, FailuresOfTheStoreAreCounted) {
   std::string bytes(AsText(entry->bytes));
   bytes.back() ^= 1;
   ASSERT_TRUE(store_->Put("t", "snapshot-" + snapshot->key, bytes, 1h).ok());
-  EXPECT_EQ(table_->Restore("t", snapshot->key, false, 0s).status().code(), Code::kDataLoss);
+  EXPECT_EQ(table_->Restore({"t"}, snapshot->key, false, 0s).status().code(), Code::kDataLoss);
   EXPECT_EQ(table_->stats().store_errors, before + 1);
   numerics_ = "another";
   const auto another = NewTable();
-  EXPECT_EQ(another->Acquire("t", id, {}).status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(another->Acquire({"t"}, id, {}).status().code(), Code::kFailedPrecondition);
   EXPECT_EQ(another->stats().store_errors, 0);
 }
 

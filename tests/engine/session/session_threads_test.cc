@@ -98,25 +98,25 @@ class SessionThreadsTest : public ::testing::Test {
 
 TEST_F(SessionThreadsTest, WhatNeedsNoStoreDoesNotWaitForIt) {
   const auto table = NewTable(1 << 20);
-  const std::string durable = table->Create("t", true, 0s)->id;
-  const std::string passing = table->Create("t", false, 0s)->id;
+  const std::string durable = table->Create({"t"}, true, 0s)->id;
+  const std::string passing = table->Create({"t"}, false, 0s)->id;
   EXPECT_TRUE(table->NeedsStore("t", durable));
   EXPECT_FALSE(table->NeedsStore("t", passing));
   EXPECT_TRUE(table->CreateNeedsStore("t", true));
   EXPECT_FALSE(table->CreateNeedsStore("t", false));
   gate_.Hang();
   std::vector<std::thread> waiting;
-  waiting.emplace_back([&] { EXPECT_TRUE(table->Create("t", true, 0s).ok()); });
-  waiting.emplace_back([&] { EXPECT_TRUE(table->Acquire("t", durable, {}).ok()); });
+  waiting.emplace_back([&] { EXPECT_TRUE(table->Create({"t"}, true, 0s).ok()); });
+  waiting.emplace_back([&] { EXPECT_TRUE(table->Acquire({"t"}, durable, {}).ok()); });
   waiting.emplace_back([&] { EXPECT_TRUE(table->List("t").ok()); });
   gate_.WaitFor(3);
   {  // These would never return.
-    auto lease = table->Acquire("t", passing, 0);
+    auto lease = table->Acquire({"t"}, passing, 0);
     ASSERT_TRUE(lease.ok());
     EXPECT_FALSE(table->CommitNeedsStore(*lease, *At(7)));
     EXPECT_TRUE(table->Commit(*std::move(lease), At(7)).ok());
-    EXPECT_TRUE(table->Create("u", false, 0s).ok());
-    EXPECT_EQ(table->Fork("t", passing, 2, 7)->size(), 2u);
+    EXPECT_TRUE(table->Create({"u"}, false, 0s).ok());
+    EXPECT_EQ(table->Fork({"t"}, passing, 2, 7)->size(), 2u);
     EXPECT_TRUE(table->Delete("t", passing).ok());
     EXPECT_EQ(table->stats().sessions, 4);
   }
@@ -131,7 +131,7 @@ TEST_F(SessionThreadsTest, ATenantsLimitHoldsForCreatesAtOnce) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&, i] {
-      for (int j = 0; j < 3; ++j) made += table->Create("t", i % 2 == 0, 0s).ok() ? 1 : 0;
+      for (int j = 0; j < 3; ++j) made += table->Create({"t"}, i % 2 == 0, 0s).ok() ? 1 : 0;
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -152,12 +152,12 @@ TEST_F(SessionThreadsTest, ALimitHoldsAfterAnOutdatedCount) {
     thread.join();
     EXPECT_EQ(late.code(), Code::kResourceExhausted) << late.ToString();
   };
-  expect_refusal([&](bool) { return table->Create("t", true, 0s).status(); });
+  expect_refusal([&](bool) { return table->Create({"t"}, true, 0s).status(); });
   std::string ids[2];
   for (std::string& id : ids) {
-    id = table->Create("u", false, 0s, At(7))->id;
+    id = table->Create({"u"}, false, 0s, At(7))->id;
   }
-  expect_refusal([&](bool late) { return table->TakeSnapshot("u", ids[late], 0s).status(); });
+  expect_refusal([&](bool late) { return table->TakeSnapshot({"u"}, ids[late], 0s).status(); });
   EXPECT_EQ(table->List("u")->snapshots.size(), 5u);
 }
 
@@ -167,7 +167,7 @@ TEST_F(SessionThreadsTest, EverySessionGoesOnWhereItWas) {
   constexpr int kSessions = 6, kThreads = 6, kTurns = 60;
   const auto table = NewTable(2 * kStateBytes);
   std::vector<std::string> ids;
-  for (int i = 0; i < kSessions; ++i) ids.push_back(table->Create("t", i % 3 == 0, 0s)->id);
+  for (int i = 0; i < kSessions; ++i) ids.push_back(table->Create({"t"}, i % 3 == 0, 0s)->id);
   std::vector<int64_t> tokens(kSessions, 0);  // each guarded by the lease of its session
   std::atomic<int> turns{0};
   std::vector<std::thread> threads;
@@ -182,7 +182,7 @@ TEST_F(SessionThreadsTest, EverySessionGoesOnWhereItWas) {
           EXPECT_EQ(listing->sessions.size(), size_t{kSessions});
           continue;
         }
-        auto lease = table->Acquire("t", ids[which], {});
+        auto lease = table->Acquire({"t"}, ids[which], {});
         if (!lease.ok()) {
           ASSERT_EQ(lease.status().code(), Code::kAborted) << lease.status().ToString();
           continue;
@@ -202,7 +202,7 @@ TEST_F(SessionThreadsTest, EverySessionGoesOnWhereItWas) {
   table->Flush();
   const auto other = NewTable(1 << 20);
   for (size_t i = 0; i < ids.size(); ++i) {
-    EXPECT_EQ(other->Acquire("t", ids[i], {})->tokens(), tokens[i]);
+    EXPECT_EQ(other->Acquire({"t"}, ids[i], {})->tokens(), tokens[i]);
   }
   EXPECT_GT(table->stats().spills, 0);
 }

@@ -92,7 +92,7 @@ void Simulation::TakeSession(Client* client) {
   if (client->cancelled) return Refuse(client, Status(Code::kCancelled, "left"));
   Session* session = client->session;
   if (const Status ready = Prepare(session); !ready.ok()) return Refuse(client, ready);
-  auto lease = table_->Acquire(session->tenant, session->id, session->tokens());
+  auto lease = table_->Acquire({session->tenant}, session->id, session->tokens());
   if (!lease.ok()) return Refuse(client, lease.status());
   CheckSessionMemory();
   if (QueueIsFull()) {
@@ -110,16 +110,16 @@ Status Simulation::Prepare(Session* session) {
   std::string key;
   Result<SessionInfo> made = NotFound("");
   if (session->id.empty()) {
-    made = table_->Create(session->tenant, session->durable, 0ms);
+    made = table_->Create({session->tenant}, session->durable, 0ms);
   } else if (kind < 0.1) {
-    auto forks = table_->Fork(session->tenant, session->id, 1, session->tokens());
+    auto forks = table_->Fork({session->tenant}, session->id, 1, session->tokens());
     if (!forks.ok()) return forks.status();
     made = (*forks)[0];
   } else if (kind < 0.2 && session->turn > 0) {
-    const auto taken = table_->TakeSnapshot(session->tenant, session->id, 1h);
+    const auto taken = table_->TakeSnapshot({session->tenant}, session->id, 1h);
     if (!taken.ok()) return taken.status();
     key = taken->key;
-    made = table_->Restore(session->tenant, key, session->durable, 0ms);
+    made = table_->Restore({session->tenant}, key, session->durable, 0ms);
     (void)table_->Delete(session->tenant, key);
   } else {
     return Status();
@@ -182,7 +182,7 @@ void Simulation::Resume(Client* client) {
       return Refuse(client, Status(Code::kAborted, "another request used the session in between"));
     }
     auto lease =
-        table_->Acquire(client->info.tenant, generation.session, generation.session_tokens);
+        table_->Acquire({client->info.tenant}, generation.session, generation.session_tokens);
     if (!lease.ok()) return Refuse(client, lease.status());
     CheckSessionMemory();
     client->lease.emplace(*std::move(lease));
@@ -248,7 +248,7 @@ void Simulation::CheckSessions() {
   if (store_ != nullptr) store_->failing = 0;
   for (const auto& session : sessions_) {
     if (session->id.empty()) continue;
-    const auto lease = table_->Acquire(session->tenant, session->id, session->tokens());
+    const auto lease = table_->Acquire({session->tenant}, session->id, session->tokens());
     if (!lease.ok()) Fail("session ", session->id, " in the end: ", lease.status().ToString());
   }
 }

@@ -50,16 +50,16 @@ TEST_F(RedisFaults, ASlowOneIsAskedSeldom) {
   options.store = store_.get();
   options.memory = 1 << 20;
   SessionTable table(std::move(options));
-  for (int i = 0; i < kSessions; ++i) ASSERT_TRUE(table.Create("t", true, 0s).ok());
+  for (int i = 0; i < kSessions; ++i) ASSERT_TRUE(table.Create({"t"}, true, 0s).ok());
   const auto exchanges = [this](const auto& operation) {
     const int before = proxy_->exchanges;
     operation();
     return proxy_->exchanges - before;
   };
   // A pipeline may arrive in some pieces, and never in one for each of the sessions.
-  EXPECT_LE(exchanges([&] { EXPECT_TRUE(table.Create("t", true, 0s).ok()); }), 3);
+  EXPECT_LE(exchanges([&] { EXPECT_TRUE(table.Create({"t"}, true, 0s).ok()); }), 3);
   EXPECT_LE(exchanges([&] { EXPECT_EQ(table.List("t")->sessions.size(), kSessions + 1); }), 10);
-  EXPECT_EQ(exchanges([&] { EXPECT_TRUE(table.Create("t", false, 0s).ok()); }), 0);
+  EXPECT_EQ(exchanges([&] { EXPECT_TRUE(table.Create({"t"}, false, 0s).ok()); }), 0);
 }
 
 TEST_F(RedisFaults, OperationsAtOnceHaveConnectionsOfTheirOwn) {

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "base/logging.h"
@@ -129,7 +131,7 @@ TEST(ConnectionTable, CompletedCallsAreFree) {
 }
 
 TEST(ConnectionTable, BoundsConnectionsAndCalls) {
-  ConnectionTable table({.max_connections = 1, .max_calls = 2});
+  ConnectionTable table({.max_connections = 1, .max_calls = 4});
   Pair first;
   Pair second;
   const auto id = table.Add("10.0.0.1:1", first.ours);
@@ -140,20 +142,78 @@ TEST(ConnectionTable, BoundsConnectionsAndCalls) {
   table.Remove(id);
   EXPECT_NE(table.Add("10.0.0.1:2", second.ours), 0U);
   // A peer that the table does not know counts against all.
-  const auto a = table.BeginCall("unix:");
-  const auto b = table.BeginCall("unix:");
-  const auto c = table.BeginCall("unix:");
-  EXPECT_EQ(b.verdict, Verdict::kAccepted);
-  EXPECT_EQ(c.verdict, Verdict::kTooMany);
+  std::vector<ConnectionTable::Call> calls;
+  const auto begin = [&](const char* peer) {
+    calls.push_back(table.BeginCall(peer));
+    return calls.back().verdict;
+  };
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(begin("unix:"), Verdict::kAccepted) << i;
+  EXPECT_EQ(begin("unix:"), Verdict::kTooMany);
   // One that has had nothing yet gets its share, and no more.
-  const auto d = table.BeginCall("ipv4:10.0.0.1:2");
-  const auto e = table.BeginCall("ipv4:10.0.0.1:2");
-  const auto f = table.BeginCall("ipv4:10.0.0.1:2");
-  EXPECT_EQ(d.verdict, Verdict::kAccepted);
-  EXPECT_EQ(e.verdict, Verdict::kAccepted);
-  EXPECT_EQ(f.verdict, Verdict::kTooMany);
-  for (const auto& call : {a, b, c, d, e, f}) table.EndCall(call, false);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(begin("ipv4:10.0.0.1:2"), Verdict::kAccepted) << i;
+  EXPECT_EQ(begin("ipv4:10.0.0.1:2"), Verdict::kTooMany);
+  for (const auto& call : calls) table.EndCall(call, false);
   EXPECT_EQ(table.stats().calls, 0);
+}
+
+// A table that one peer, 10.0.0.1, has filled with 25 connections of 4 calls each.
+class CrowdedTable : public ::testing::Test {
+ protected:
+  CrowdedTable() {
+    for (int i = 1; i <= 25; ++i) Connect(StrCat("10.0.0.1:", i));
+    for (int i = 0; i < 100; ++i)
+      EXPECT_EQ(Begin(StrCat("10.0.0.1:", i % 25 + 1)), Verdict::kAccepted);
+  }
+  ~CrowdedTable() override {
+    for (const auto& call : calls_) table_.EndCall(call, false);
+    EXPECT_EQ(table_.stats().calls, 0);
+  }
+  void Connect(const std::string& key) {
+    pairs_.push_back(std::make_unique<Pair>());
+    EXPECT_NE(table_.Add(key, pairs_.back()->ours), 0U);
+  }
+  Verdict Begin(const std::string& key) {
+    calls_.push_back(table_.BeginCall("ipv4:" + key));
+    return calls_.back().verdict;
+  }
+  // Number of calls on a connection until one is refused.
+  int Accepted(const std::string& key) {
+    int accepted = 0;
+    while (accepted < 1000 && Begin(key) == Verdict::kAccepted) ++accepted;
+    return accepted;
+  }
+  ConnectionTable table_{{.max_connections = 100, .max_calls = 100}};
+  std::vector<std::unique_ptr<Pair>> pairs_;
+  std::vector<ConnectionTable::Call> calls_;
+};
+
+TEST_F(CrowdedTable, EachPeerGetsAnEqualShareOfCallsHoweverManyConnectionsAnotherHas) {
+  EXPECT_EQ(Begin("10.0.0.1:7"), Verdict::kTooMany);
+  Connect("10.0.0.2:1");
+  EXPECT_EQ(Accepted("10.0.0.2:1"), 50);
+  EXPECT_EQ(Begin("10.0.0.1:7"), Verdict::kTooMany);
+  // The share is one of the peer, not of a connection.
+  Connect("10.0.0.3:1");
+  Connect("10.0.0.3:2");
+  EXPECT_EQ(Accepted("10.0.0.3:1"), 33);
+  // HTTP connections are not in the table: their peers have the same share.
+  EXPECT_EQ(Accepted("10.0.0.4:1"), 25);
+  EXPECT_EQ(Begin("10.0.0.4:2"), Verdict::kTooMany);
+}
+
+TEST_F(CrowdedTable, AFullPeerGetsAFirstCallOnEachConnection) {
+  Connect("10.0.0.1:26");
+  EXPECT_EQ(Accepted("10.0.0.1:26"), 3) << "a part of 26 of its peer's share of 100";
+  for (int i = 0; i < 40; ++i) Connect(StrCat("10.0.0.", i + 2, ":1"));
+  Connect("10.0.0.1:27");
+  EXPECT_EQ(Accepted("10.0.0.1:27"), 1) << "its peer's share is 2";
+}
+
+TEST_F(CrowdedTable, APeerThatHasLeftHasNoShare) {
+  const auto id = table_.Add("10.0.0.2:1", -1);
+  table_.Remove(id);
+  Connect("10.0.0.3:1");
+  EXPECT_EQ(Accepted("10.0.0.3:1"), 50);
 }
 
 // A table of 4 connections that one client fills.
@@ -214,7 +274,17 @@ TEST_F(FullTable, CallsEndOnlyForAClientOfMoreThanHalf) {
 TEST(PeerOfTest, IsTheAddressOrTheNetwork) {
   EXPECT_EQ(PeerOf("10.0.0.1:4711"), "10.0.0.1");
   EXPECT_EQ(PeerOf("2001:db8:1:2:3:4:5:6:80"), "2001:db8:1:2::");
+  EXPECT_EQ(PeerOf("::ffff:10.0.0.1:80"), "10.0.0.1");
+  EXPECT_EQ(PeerOf("fe80::1:2:3:4%eth0:80"), "fe80::");
   EXPECT_EQ(PeerOf("unix:7"), "unix:7");
+}
+
+TEST(HostOfTest, IsThePeerAndOneHostForAUnixSocket) {
+  EXPECT_EQ(HostOf("ipv4:10.0.0.1:4711"), "10.0.0.1");
+  EXPECT_EQ(HostOf("ipv6:[2001:db8:1:2:3:4:5:6]:80"), "2001:db8:1:2::");
+  EXPECT_EQ(HostOf("ipv6:%5B::1%5D:80"), "::");
+  EXPECT_EQ(HostOf("unix:7"), "unix");
+  EXPECT_EQ(HostOf("unix:8"), "unix");
 }
 
 TEST(ClientPeerTest, IsTheAddressInTheNameOfTheSocket) {

@@ -144,7 +144,7 @@ TEST_F(MemoryServiceTest, UploadsThatNeverEndAreRefusedAtTheLimit) {
 
 TEST_F(MemoryServiceTest, ASilentAppendEndsAndFreesItsSession) {
   Ready();
-  const SessionInfo session = sessions_->Create("", false, std::chrono::seconds(0)).value();
+  const SessionInfo session = sessions_->Create({""}, false, std::chrono::seconds(0)).value();
   v1::AppendRequest request;
   request.set_session(session.id);
   request.mutable_tokens()->mutable_ids()->Resize(100000, 5);
@@ -153,7 +153,7 @@ TEST_F(MemoryServiceTest, ASilentAppendEndsAndFreesItsSession) {
   EXPECT_TRUE(Eventually([this] { return Held(kUpload) == 400000; }));
   EXPECT_EQ(silent.Finish().error_code(), StatusCode::ABORTED);
   EXPECT_TRUE(NothingIsHeld());
-  EXPECT_TRUE(Eventually([&] { return sessions_->Acquire("", session.id, std::nullopt).ok(); }));
+  EXPECT_TRUE(Eventually([&] { return sessions_->Acquire({""}, session.id, std::nullopt).ok(); }));
 }
 
 TEST_F(MemoryServiceTest, APromptIsHeldUntilTheCallEnds) {

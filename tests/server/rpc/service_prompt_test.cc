@@ -96,7 +96,7 @@ TEST_F(PromptServiceTest, ChunksAreTheWholePrompt) {
 TEST_F(PromptServiceTest, ChunksFollowASession) {
   served_.rules.add_bos = true;
   Ready();
-  const SessionInfo session = sessions_->Create("", false, std::chrono::seconds(0)).value();
+  const SessionInfo session = sessions_->Create({""}, false, std::chrono::seconds(0)).value();
   v1::CompleteRequest request = NoPrompt();
   request.set_session(session.id);
   request.set_expected_position(3);
