@@ -21,8 +21,8 @@ bool IsIpAddress(std::string_view name) {
   return name.starts_with('[') || inet_pton(AF_INET, std::string(name).c_str(), &address) == 1;
 }
 
-// "localhost" and names below it: browsers resolve them to the loopback (RFC 6761), and nobody can
-// register one.
+// "localhost" and names below it: browsers resolve them to the loopback (RFC 6761), and no registry
+// has them.
 bool IsLocalhost(std::string_view name) {
   constexpr std::string_view kDomain = ".localhost";
   if (EqualsIgnoringCase(name, "localhost")) return true;

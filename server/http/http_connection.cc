@@ -7,6 +7,7 @@
 
 #include "server/convert/request_id.h"
 #include "server/http/http_errors.h"
+#include "server/http/request_path.h"
 
 namespace polysketch {
 namespace {
@@ -34,30 +35,6 @@ std::string PeerText(const tcp::endpoint& peer) {
   const std::string host = peer.address().to_string();
   return peer.address().is_v4() ? StrCat("ipv4:", host, ":", peer.port())
                                 : StrCat("ipv6:[", host, "]:", peer.port());
-}
-
-int HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  const char lower = static_cast<char>(c | 0x20);
-  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
-
-// The path of a request target, with "%2F" decoded. nullopt for a broken escape.
-std::optional<std::string> DecodedPath(std::string_view target) {
-  target = target.substr(0, target.find_first_of("?#"));
-  std::string path;
-  for (size_t i = 0; i < target.size(); ++i) {
-    if (target[i] != '%') {
-      path.push_back(target[i]);
-      continue;
-    }
-    if (i + 2 >= target.size()) return std::nullopt;
-    const int high = HexDigit(target[i + 1]), low = HexDigit(target[i + 2]);
-    if (high < 0 || low < 0) return std::nullopt;
-    path.push_back(static_cast<char>(high * 16 + low));
-    i += 2;
-  }
-  return path;
 }
 
 }  // namespace

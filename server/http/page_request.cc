@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/utf8.h"
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
 
@@ -27,6 +28,20 @@ Status CheckSender(const HttpRequest& request) {
   return Status();
 }
 
+// The message of an error that quotes a part of the body, which may begin and end within characters.
+std::string WholeCharacters(std::string_view message) {
+  std::string whole;
+  while (!message.empty()) {
+    const size_t valid = ValidUtf8Prefix(message);
+    whole += message.substr(0, valid);
+    message.remove_prefix(valid);
+    if (message.empty()) break;
+    whole += kReplacementCharacter;
+    message.remove_prefix(static_cast<size_t>(DecodeUtf8(message).length));
+  }
+  return whole;
+}
+
 }  // namespace
 
 Status ReadPageRequest(const HttpRequest& request, google::protobuf::Message* message) {
@@ -35,10 +50,12 @@ Status ReadPageRequest(const HttpRequest& request, google::protobuf::Message* me
     return InvalidArgument("the body: expected at most ", kMaxBodyBytes, " bytes, found ",
                            request.body.size());
   }
+  if (const size_t valid = ValidUtf8Prefix(request.body); valid < request.body.size())
+    return InvalidArgument("the body: expected UTF-8, found another byte at position ", valid);
   const auto parsed = google::protobuf::util::JsonStringToMessage(request.body, message);
   if (parsed.ok()) return Status();
   return InvalidArgument("the body: expected the JSON form of ", message->GetDescriptor()->name(),
-                         ": ", std::string(parsed.message()));
+                         ": ", WholeCharacters(std::string(parsed.message())));
 }
 
 std::string JsonLine(const google::protobuf::Message& message) {

@@ -181,6 +181,15 @@ TEST(StatusPage, APageWhoseNameIsReboundIsRefused) {
   EXPECT_EQ(status(named, "/v1/models", "", "polysketch"), 403);
 }
 
+TEST(StatusPage, ABodyThatIsNotUtf8IsRefusedInUtf8) {
+  const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
+  const HttpAnswer answer =
+      Http(server.http_address(), "/api/complete", "{\"prompt\":{\"text\":\"\xff\"}}");
+  EXPECT_EQ(answer.status, 400);
+  const auto error = nlohmann::json::parse(answer.body)["error"]["message"].get<std::string>();
+  EXPECT_EQ(error, "the body: expected UTF-8, found another byte at position 19");
+}
+
 TEST(StatusPage, ABrowserFindsAllThatItAsksFor) {
   const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
   const std::string page = HttpGet(server.http_address(), "/");

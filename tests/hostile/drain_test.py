@@ -1,5 +1,5 @@
 """SIGTERM while something around the server hangs: the process ends within --drain-timeout and two seconds, by itself.
-drain_test.py --count N runs N drains, the kinds in turn, and prints the distribution of their times."""
+drain_test.py --count N [KIND...] runs N drains, the kinds in turn, and prints the distribution of their times."""
 
 import argparse
 import os
@@ -7,6 +7,7 @@ import pathlib
 import signal
 import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -90,6 +91,80 @@ def slow_disk(around):
     client.call("Complete").send(messages.complete_request("It was", 100000), end=True)
 
 
+def hung_disk(around, call):
+    """A disk that has hung in `call`, as a network file system does: four operations of the store wait in it, and the drain has a
+    session and a completion to store. The session is on the disk only."""
+    store = around.folder / "states"
+    store.mkdir()
+    faults = Faults(store, around.folder / "control")
+    around.start({"state-store": f"dir:{store}", "session-memory": 1}, environment=faults.environment)
+    client = around.connect()
+    _, created, _ = client.unary("CreateSession", messages.field(1, 1))
+    session = messages.session_id(created)
+    append = client.call("Append")
+    append.send(messages.append_request(session, "It was"), end=True)
+    while append.receive(serving.PATIENCE) is not None:
+        pass
+    faults.set(call, delay_ms=60000)
+    client.call("Complete").send(messages.complete_request("", 100000, session=session), end=True)
+    for _ in range(2):
+        client.call("ListSessions").send(b"", end=True)
+    client.call("CreateSession").send(messages.field(1, 1), end=True)
+    client.call("Complete").send(messages.complete_request("It was", 100000), end=True)
+    serving.wait_until(lambda: faults.happened(call), f"a {call} that hangs")
+
+
+def hung_open(around):
+    hung_disk(around, "open")
+
+
+def hung_pread(around):
+    hung_disk(around, "pread")
+
+
+def hung_readdir(around):
+    hung_disk(around, "readdir")
+
+
+def grammar_processes(server):
+    """The ids of the host of grammars and of its workers."""
+    found, parents = [], [server.pid]
+    while parents:
+        made = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parents.pop())], capture_output=True, text=True).stdout.split()
+        found += map(int, made)
+        parents += map(int, made)
+    return found
+
+
+def structured_request(regex):
+    return messages.complete_request("It was", 30000, ignore_eos=False) + messages.field(26, messages.field(3, regex))
+
+
+def stopped_grammar_host(around):
+    """The host of grammars and its workers do nothing any more: completions wait for masks, and for grammars."""
+    server = around.start()
+    call = around.connect().call("Complete")
+    call.send(structured_request("[a-z ]{2000,}"), end=True)
+    if call.receive(serving.PATIENCE) is None:
+        raise AssertionError(f"expected a token, found {call.status} {call.message}")
+    processes = grammar_processes(server)
+    if len(processes) < 2:
+        raise AssertionError(f"expected a host and a worker, found processes {processes}")
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    around.at_end(lambda: end_processes(processes))
+    for number in range(4):
+        around.connect().call("Complete").send(structured_request(f"[a-z ]{{{number + 1},}}"), end=True)
+
+
+def end_processes(processes):
+    for process in processes:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it ended with the server
+
+
 def fifo_in_the_store(around):
     store = around.folder / "states"
     store.mkdir()
@@ -167,8 +242,9 @@ def large_prompts(around):
         around.connect().call("CompleteUnary").send(request, end=True)
 
 
-KINDS = (nothing, running_completions, hung_redis, slow_disk, fifo_in_the_store, queued_tokenize, stalled_log_reader,
-         hung_redis_and_stalled_log_reader, stalled_readers, silent_streams, slow_connections, large_prompts)
+KINDS = (nothing, running_completions, hung_redis, slow_disk, hung_open, hung_pread, hung_readdir, fifo_in_the_store,
+         queued_tokenize, stalled_log_reader, hung_redis_and_stalled_log_reader, stopped_grammar_host, stalled_readers,
+         silent_streams, slow_connections, large_prompts)
 
 
 def drain(kind):
@@ -190,11 +266,11 @@ def drain(kind):
         around.stop()
 
 
-def drains(count):
+def drains(count, kinds=KINDS):
     """A Markdown table of N drains, the kinds in turn, and (kind, seconds, exit status) of each."""
     every = []
     for number in range(count):
-        kind = KINDS[number % len(KINDS)]
+        kind = kinds[number % len(kinds)]
         every.append((kind.__name__, *drain(kind)))
     lines = ["| surrounding | drains | shortest, s | median, s | longest, s |", "|---|---|---|---|---|"]
     for name in [*dict.fromkeys(kind for kind, _, _ in every), "all"]:
@@ -221,6 +297,11 @@ class Drain(case.HostileTest):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, metavar="N", required=True)
-    made, results = drains(parser.parse_args().count)
+    names = {kind.__name__: kind for kind in KINDS}
+    parser.add_argument("kinds", metavar="KIND", nargs="*", help=", ".join(names))
+    chosen = parser.parse_args()
+    if unknown := set(chosen.kinds) - names.keys():
+        parser.error(f"KIND: expected {', '.join(names)}; found {', '.join(sorted(unknown))}")
+    made, results = drains(chosen.count, [names[name] for name in chosen.kinds] or KINDS)
     print(made)
     sys.exit(any(seconds > MOST_SECONDS or status not in (0, 1) for _, seconds, status in results))

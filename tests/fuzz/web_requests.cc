@@ -1,0 +1,185 @@
+// What the HTTP server and the calls read besides the bodies of the OpenAI API: targets of requests,
+// the headers Host and Origin, bodies of the status page, traceparent and request ids.
+//
+// The first byte selects what is read: 'p' a path, 'h' the lines Host and Origin, 't' a traceparent,
+// '0' to '6' the body of a path of the status page.
+#include <google/protobuf/stubs/logging.h>
+#include <google/protobuf/util/field_comparator.h>
+#include <google/protobuf/util/message_differencer.h>
+
+#include "polysketch/v1/polysketch.pb.h"
+#include "server/convert/convert.h"
+#include "server/convert/request_id.h"
+#include "server/convert/wire.h"
+#include "server/http/allowed_hosts.h"
+#include "server/http/page_request.h"
+#include "server/http/request_path.h"
+#include "server/tracing/trace_context.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/server/rpc/fake_tokenizer.h"
+
+namespace polysketch {
+namespace {
+
+using testing::FakeTokenizer;
+
+// Every byte as an escape.
+std::string Escaped(std::string_view path) {
+  constexpr char kHex[] = "0123456789ABCDEF";
+  std::string escaped;
+  for (const char c : path) {
+    const auto byte = static_cast<unsigned char>(c);
+    escaped += {'%', kHex[byte >> 4], kHex[byte & 15]};
+  }
+  return escaped;
+}
+
+void CheckPath(std::string_view target) {
+  const std::optional<std::string> path = DecodedPath(target);
+  const std::string_view raw = target.substr(0, target.find_first_of("?#"));
+  if (!path.has_value()) {
+    PS_CHECK(raw.find('%') != std::string_view::npos);
+    return;
+  }
+  PS_CHECK(path->size() <= raw.size());
+  if (raw.find('%') == std::string_view::npos) PS_CHECK(*path == raw);
+  PS_CHECK(DecodedPath(Escaped(*path)) == path);
+  PS_CHECK(DecodedPath(StrCat(raw, "?%")) == path);
+}
+
+// What a browser may send is a part of what others may. Its Host is an address, or one of the names
+// "machine", "localhost" and those below.
+void CheckHeaders(std::string_view text) {
+  const size_t end = std::min(text.find('\n'), text.size());
+  const std::string_view host = text.substr(0, end);
+  const std::string_view origin = text.substr(std::min(text.size(), end + 1));
+  for (const char* address : {"127.0.0.1:8000", "0.0.0.0:8000"}) {
+    const AllowedHosts hosts = AllowedHostsOf("", address, "machine");
+    const Status any = CheckHost(host, /*browser=*/false, hosts);
+    const Status browser = CheckHost(host, /*browser=*/true, hosts);
+    PS_CHECK(browser.ok() <= any.ok());
+    PS_CHECK(IsLoopback(address) ? any.ok() == browser.ok() : any.ok());
+    const bool address_or_known =
+        host.starts_with('[') || host.find_first_of("0123456789lLmM") != std::string_view::npos;
+    PS_CHECK(!browser.ok() || address_or_known) << host;
+  }
+  const std::string listed = AllowedOrigin(origin, "https://a.example,http://b.example:8080");
+  const bool known = EqualsIgnoringCase(origin, "https://a.example") ||
+                     EqualsIgnoringCase(origin, "http://b.example:8080");
+  PS_CHECK(listed == (known ? origin : std::string_view())) << listed;
+  PS_CHECK(AllowedOrigin(origin, "").empty());
+}
+
+bool IsHex(std::string_view text) {
+  return text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+void CheckTrace(std::string_view text) {
+  (void)IsRequestId(text);
+  const bool valid = text.size() == 55 && text[2] == '-' && text[35] == '-' && text[52] == '-' &&
+                     IsHex(text.substr(0, 2)) && IsHex(text.substr(3, 32)) &&
+                     IsHex(text.substr(36, 16)) && IsHex(text.substr(53)) &&
+                     !text.starts_with("ff") &&
+                     text.substr(3, 32).find_first_not_of('0') != std::string_view::npos &&
+                     text.substr(36, 16).find_first_not_of('0') != std::string_view::npos;
+  PS_CHECK(IsTraceparent(text) == valid) << text;
+  if (!valid) return;
+  const std::optional<TraceContext> context = SampleCall(text, 0);
+  const bool sampled = std::string_view("13579bdf").find(text[54]) != std::string_view::npos;
+  PS_CHECK(context.has_value() == sampled);
+  if (sampled) PS_CHECK(context->trace_id == text.substr(3, 32));
+  if (sampled) PS_CHECK(context->parent_id == text.substr(36, 16));
+}
+
+const RequestRules& Rules() {
+  static const FakeTokenizer tokenizer;
+  static const RequestRules rules = {.tokenizer = &tokenizer,
+                                     .bos_id = FakeTokenizer::kBos,
+                                     .vocab_size = FakeTokenizer::kVocabulary,
+                                     .max_prompt_tokens = 1 << 20,
+                                     .max_new_tokens = 1 << 20};
+  return rules;
+}
+
+void CheckConversion(const v1::CompleteRequest& request) {
+  const auto params = ToGenerateParams(request, Rules());
+  if (!params.ok()) fuzz::CheckError(params.status());
+}
+void CheckConversion(const v1::ForkSessionRequest& request) {
+  const auto count = ToForkCount(request);
+  if (!count.ok()) fuzz::CheckError(count.status());
+}
+void CheckConversion(const google::protobuf::Message&) {}
+
+// A line of JSON that a program can read.
+void CheckLine(std::string_view line) {
+  PS_CHECK(line.ends_with('\n') && line.find('\n') == line.size() - 1) << line;
+  PS_CHECK(ValidUtf8Prefix(line) == line.size()) << line;
+}
+
+// Numbers may lose the sign of 0, and maps have no order.
+bool AreEqual(const google::protobuf::Message& a, const google::protobuf::Message& b) {
+  google::protobuf::util::DefaultFieldComparator fields;
+  fields.set_treat_nan_as_equal(true);
+  google::protobuf::util::MessageDifferencer differencer;
+  differencer.set_field_comparator(&fields);
+  return differencer.Compare(a, b);
+}
+
+template <typename Message>
+void CheckBody(const std::string& body) {
+  HttpRequest request;
+  request.headers = {{"Host", "127.0.0.1:8000"}, {"Content-Type", "application/json"}};
+  request.body = body;
+  Message message;
+  if (const Status status = ReadPageRequest(request, &message); !status.ok()) {
+    fuzz::CheckError(status);
+    return CheckLine(ErrorLine(status));
+  }
+  // The message travels to the RPC as bytes, and has the same JSON form there.
+  Message received;
+  const Status status = ParseMessage(SerializeMessage(message), &received);
+  PS_CHECK(status.ok()) << status.ToString();
+  CheckConversion(received);
+  const std::string line = JsonLine(received);
+  CheckLine(line);
+  request.body = line;
+  Message again;
+  const Status read = ReadPageRequest(request, &again);
+  PS_CHECK(read.ok()) << read.ToString() << " " << line;
+  PS_CHECK(AreEqual(received, again)) << line;
+}
+
+constexpr void (*kBodies[])(const std::string& body) = {
+    CheckBody<v1::CompleteRequest>,       CheckBody<v1::CreateSessionRequest>,
+    CheckBody<v1::ForkSessionRequest>,    CheckBody<v1::SnapshotSessionRequest>,
+    CheckBody<v1::RestoreSessionRequest>, CheckBody<v1::ListSessionsRequest>,
+    CheckBody<v1::DeleteSessionRequest>,
+};
+
+}  // namespace
+}  // namespace polysketch
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace polysketch;
+  static const auto log = google::protobuf::SetLogHandler(nullptr);  // as the server
+  (void)log;
+  if (size == 0) return 0;
+  const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const size_t body = static_cast<size_t>(data[0]) - '0';
+  switch (data[0]) {
+    case 'p':
+      CheckPath(text);
+      break;
+    case 'h':
+      CheckHeaders(text);
+      break;
+    case 't':
+      CheckTrace(text);
+      break;
+    default:
+      if (body >= std::size(kBodies)) return -1;  // not for the corpus
+      kBodies[body](text);
+  }
+  return 0;
+}
