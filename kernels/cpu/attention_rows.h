@@ -10,7 +10,8 @@ struct HeadRows {
   int head;
   int64_t first_row;
   float* out;
-  const void* next;  // the address that is read after this head
+  const void* next;                      // the address that is read after this head
+  LinePrefetcher* prefetcher = nullptr;  // kQ8, what is read as it is stored: of the next head
 
   const float* Near(const float* base, int64_t row) const {
     return base + ((first_row + row) * spec.heads + head) * spec.near_dim();
