@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "base/check.h"
@@ -22,12 +23,14 @@
 #include "kernels/cpu/attention_append.h"
 #include "kernels/cpu/attention_decay.h"
 #include "kernels/cpu/attention_near.h"
+#include "kernels/cpu/attention_prefetch.h"
 #include "kernels/cpu/attention_far.h"
 #include "kernels/cpu/integer_tile.h"
 #include "kernels/cpu/attention_far_bytes.h"
 #include "kernels/cpu/attention_near_bytes.h"
 #include "kernels/cpu/attention_rows.h"
 #include "kernels/cpu/attention_queries.h"
+#include "kernels/cpu/attention_head_lines.h"
 #include "kernels/cpu/attention_update.h"
 #include "kernels/cpu/attention_cached.h"
 #include "kernels/cpu/attention_long.h"
@@ -60,17 +63,24 @@ void RecurrentHead(const HeadRows& rows, int layer, const Segment& segment, floa
   const HeadState state = states->Head(layer, rows.head);
   const int64_t position = states->position();
   if (states->TakeStaleCopy(layer, rows.head)) RefreshBytes(rows, state, position, scratch.fold);
+  const auto prefetch = [&] {
+    if (rows.prefetcher != nullptr) rows.prefetcher->Prefetch(kLinesAtOnce);
+  };
+  HeadRows wide_rows = rows;
+  wide_rows.prefetcher = nullptr;
   for (int64_t row = 0; row < segment.rows;) {
     const SegmentInBlock run = RowsInBlock(spec, position, row, segment.rows);
     if (run.folds()) FoldHead(rows, state, wide, scratch.fold);
+    prefetch();
     AppendRunDecay(rows, state, run);
     AppendRun(rows, state, run);
+    prefetch();
     if (spec.narrow_block() && run.count < kWidenQueries) {
       NarrowQueries(rows, state, run, scratch);
     } else {
       if (run.has_past) WidenState(rows, state, {0, spec.features()}, wide);
       WidenTokens(rows, state, {0, run.tokens().last}, wide);
-      WideQueries(rows, state, run, wide, scratch);
+      WideQueries(wide_rows, state, run, wide, scratch);
     }
     row += run.count;
   }
@@ -78,64 +88,57 @@ void RecurrentHead(const HeadRows& rows, int layer, const Segment& segment, floa
 
 int64_t RecurrentFloats(const AttentionSpec& spec, const HeadLayout& layout, TileUnit tiles) {
   FloatParts parts{nullptr};
+  if (spec.byte_copy()) HeadLines{spec, layout, &parts};
   WideHead::In(spec, layout, tiles, &parts);
   TileScratch::In(spec, layout, &parts);
   return parts.size;
 }
 
-// Where a decode step starts to read a head.
-const float* FarStart(const AttentionSpec& spec, const HeadState& state) {
-  return spec.byte_copy() ? state.z : state.s;
-}
-
 // Prefetches the cache lines that a decode step of a head writes, one in each row of the keys,
 // whose misses would follow one another, and the start of each array that it reads front to back.
+// kQ8 has a LinePrefetcher in its place.
 void PrefetchHead(const AttentionSpec& spec, const HeadState& state, int64_t block_offset) {
   const auto prefetch_start = [](const void* data, int bytes) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(data) + i);
   };
-  prefetch_start(FarStart(spec, state), 2048);
-  prefetch_start(spec.byte_copy() ? static_cast<const void*>(state.key_bytes) : state.near_keys,
-                 1024);
-  prefetch_start(spec.byte_copy() ? static_cast<const void*>(state.value_bytes) : state.values,
-                 1024);
+  prefetch_start(state.s, 2048);
+  prefetch_start(state.near_keys, 1024);
+  prefetch_start(state.values, 1024);
   if (spec.decay_gate) prefetch_start(state.decay_sums, 1024);
   const auto prefetch_column = [&](void* keys, int dim, int width) {
     char* column = static_cast<char*>(keys) + KeyIndex(dim, 0, block_offset) * width;
     for (int i = 0; i < dim; ++i) __builtin_prefetch(column + i * kKeyPanel * width, 1);
   };
   prefetch_column(state.far_keys, spec.far_dim(), 4);
-  if (!spec.mixed()) return;
-  if (spec.byte_copy()) {
-    prefetch_column(state.key_bytes, (spec.near_dim() + 1) / 2, 2);
-    const int64_t dp = HeadLayout(spec).padded_dim;
-    prefetch_start(Bf16(state.near_keys) + block_offset * spec.near_dim(), 2 * spec.near_dim());
-    prefetch_start(Bf16(state.values) + block_offset / 2 * 2 * dp, static_cast<int>(4 * dp));
-  } else {
-    prefetch_column(state.near_keys, spec.near_dim(), spec.narrow_block() ? 2 : 4);
-  }
+  if (spec.mixed()) prefetch_column(state.near_keys, spec.near_dim(), spec.narrow_block() ? 2 : 4);
 }
 
-// Computes heads [first, last), counted over all segments.
+// Computes heads [first, last), counted over all segments. after: the head that this thread probably
+// computes after them, or last - 1.
 void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
                     std::span<const Segment> segments, const AttentionInput& input, float* out,
-                    int64_t first, int64_t last, TileUnit tiles, float* memory) {
+                    int64_t first, int64_t last, int64_t after, TileUnit tiles, float* memory) {
+  FloatParts parts{memory};
+  std::optional<HeadLines> lines;
+  if (spec.byte_copy()) lines.emplace(spec, layout, &parts);
   for (int64_t i = first; i < last; ++i) {
     const Segment& segment = segments[i / spec.heads];
-    // After the last head: prefetches the same head again, whose lines are in cache.
-    const int64_t following = std::min(i + 1, last - 1);
+    // After the last head: under kQ8 the one that probably follows, else the same head, whose lines are
+    // in cache.
+    const int64_t following = i + 1 < last ? i + 1 : spec.byte_copy() ? after : i;
     auto* state = static_cast<RecurrentState*>(segments[following / spec.heads].state);
     const HeadState next = state->Head(layer, static_cast<int>(following % spec.heads));
-    if (following > i) PrefetchHead(spec, next, state->position() % spec.block);
-    const HeadRows rows{spec,
-                        layout,
-                        input,
-                        static_cast<int>(i % spec.heads),
-                        segment.first_row,
-                        out,
-                        FarStart(spec, next),
-                        tiles};
-    RecurrentHead(rows, layer, segment, memory);
+    const int64_t position = state->position();
+    HeadRows rows{spec, layout, input, static_cast<int>(i % spec.heads), segment.first_row,
+                  out,  next.s, tiles};
+    std::optional<LinePrefetcher> prefetcher;
+    if (lines) {
+      prefetcher = lines->Of(next, position % spec.block, position >= spec.block);
+      rows.prefetcher = &*prefetcher;
+    } else if (following > i) {
+      PrefetchHead(spec, next, position % spec.block);
+    }
+    RecurrentHead(rows, layer, segment, memory + parts.size);
   }
 }
 
@@ -194,11 +197,14 @@ void RunWholeHeads(Context* context, const AttentionSpec& spec, const HeadLayout
                                          : RecurrentFloats(spec, layout, tiles);
   context->pool().ParallelFor(std::ssize(ends), [&](int64_t task, int thread) {
     const int64_t first = task == 0 ? 0 : ends[task - 1], last = ends[task];
+    // The task that this thread probably takes next: the other threads take those in between.
+    const int64_t next = task + context->threads();
+    const int64_t after = next < std::ssize(ends) ? ends[next - 1] : last - 1;
     float* memory = context->Scratch(thread, floats);
     if (spec.kv_cache()) {
       CachedHeads(spec, layout, layer, segments, input, out, first, last, memory);
     } else {
-      RecurrentHeads(spec, layout, layer, segments, input, out, first, last, tiles, memory);
+      RecurrentHeads(spec, layout, layer, segments, input, out, first, last, after, tiles, memory);
     }
   });
 }

@@ -1,6 +1,6 @@
 // The far part: features of queries read the state, and features of a full block's keys are folded
-// into it. Included inside the region of isa_begin.h, after simd.h, register_tile.h and
-// attention_decay.h.
+// into it. Included inside the region of isa_begin.h, after simd.h, register_tile.h,
+// attention_decay.h and attention_prefetch.h.
 
 // phi(x) of a query: packed symmetric products; products of off-diagonal tiles are doubled
 // (state.h). x [dim], dim a multiple of 8.
@@ -18,13 +18,15 @@ static void SymmetricQueryFeatures(const float* x, int dim, float* out) {
 
 // out[m] = sum of phi[m] z over the features, in lanes. R rows of phi at a time, so that z is read
 // once and the additions of the R sums overlap.
-template <int R>
-static void FeatureDotRows(const float* phi, const float* z, int64_t features, float* out) {
+template <int R, typename Lines = NoLines>
+static void FeatureDotRows(const float* phi, const float* z, int64_t features, float* out,
+                           const Lines& lines = {}) {
   V sums[R];
 #pragma GCC unroll 4
   for (V& sum : sums) sum = Zero();
   int64_t f = 0;
   for (; f + kLanes <= features; f += kLanes) {
+    lines.template Prefetch<kLinesOfAVector>(f / kLanes);
     const V right = Load(z + f);
 #pragma GCC unroll 4
     for (int m = 0; m < R; ++m) sums[m] = Fma(Load(phi + m * features + f), right, sums[m]);
@@ -41,7 +43,11 @@ static void FeatureDotRows(const float* phi, const float* z, int64_t features, f
   for (int m = 0; m < R; ++m) out[m] = ReduceAdd(sums[m]);
 }
 
-static void FeatureDots(const float* phi, int rows, const float* z, int64_t features, float* out) {
+static void FeatureDots(const float* phi, int rows, const float* z, int64_t features,
+                        LinePrefetcher* prefetcher, float* out) {
+  if (rows == 1 && prefetcher != nullptr) {
+    return FeatureDotRows<1>(phi, z, features, out, prefetcher->TakeForVectors(features));
+  }
   int m = 0;
   for (; m + 4 <= rows; m += 4) FeatureDotRows<4>(phi + m * features, z, features, out + m);
   for (; m < rows; ++m) FeatureDotRows<1>(phi + m * features, z, features, out + m);

@@ -76,15 +76,15 @@ static void MakeCopy(const AttentionSpec& spec, const HeadLayout& layout, const 
 }
 
 // out [rows][dp] = phi S, of the copy. phi [rows][features] is overwritten. wide: the copy widened,
-// or null to read it. words: scratch.
+// or null to read it. words: scratch. prefetcher: if `wide` is null.
 static void ReadCopy(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
                      const int16_t* wide, float* phi, int rows, const IntegerRows& words,
-                     float* out) {
+                     LinePrefetcher* prefetcher, float* out) {
   const int64_t features = spec.features(), dp = layout.padded_dim;
   for (int m = 0; m < rows; ++m) {
     float* x = phi + m * features;
-    MultiplyBy(state.row_scales, features, x);
-    words.scales[m] = RoundToWords(x, features, words.words + m * words.stride);
+    MultiplyBy(state.row_scales, features, x, prefetcher);
+    words.scales[m] = RoundToWords(x, features, words.words + m * words.stride, prefetcher);
   }
   const int64_t pairs = (features + 1) / 2;
   const int vectors = static_cast<int>(dp / kLanes);
@@ -92,8 +92,7 @@ static void ReadCopy(const AttentionSpec& spec, const HeadLayout& layout, const 
   if (wide != nullptr) {
     MultiplyIntegers(words, rows, pairs, WordPairRows{wide, 2 * dp}, vectors, output);
   } else {
-    const Readahead ahead{state.copy + pairs * 2 * dp,
-                          spec.mixed() ? state.key_bytes : state.value_bytes};
-    MultiplyIntegers(words, rows, pairs, BytePairRows{state.copy, 2 * dp, ahead}, vectors, output);
+    MultiplyIntegers(words, rows, pairs, BytePairRows{state.copy, 2 * dp, prefetcher}, vectors,
+                     output);
   }
 }

@@ -2,10 +2,10 @@
 // as 8-bit integers with one scale for each token, made from the bf16 ones of the block buffer.
 // Included inside the region of isa_begin.h, after attention_near.h and integer_tile.h.
 
-PS_INLINE BytePairRows RowsOf(const int8_t* data, int64_t stride, const Readahead& ahead) {
-  return {data, stride, ahead};
+PS_INLINE BytePairRows RowsOf(const int8_t* data, int64_t stride, LinePrefetcher* prefetcher) {
+  return {data, stride, prefetcher};
 }
-PS_INLINE WordPairRows RowsOf(const int16_t* data, int64_t stride, const Readahead& /*ahead*/) {
+PS_INLINE WordPairRows RowsOf(const int16_t* data, int64_t stride, LinePrefetcher* /*prefetcher*/) {
   return {data, stride};
 }
 
@@ -14,9 +14,9 @@ template <typename Element>
 struct KeyPairPanels {
   const Element* data;
   int64_t pairs;
-  Readahead ahead = {};
+  LinePrefetcher* prefetcher;
   auto Columns(int64_t first) const {
-    return RowsOf(data + KeyPairIndex(pairs, 0, first), 2 * kKeyPanel, ahead);
+    return RowsOf(data + KeyPairIndex(pairs, 0, first), 2 * kKeyPanel, prefetcher);
   }
 };
 
@@ -39,8 +39,8 @@ struct ByteBlock {
   const Element* values;  // pairs of tokens, [values_row][2]
   const float* value_scales;
   int64_t values_row;
-  Readahead values_ahead;
-  IntegerRows words;  // scratch
+  IntegerRows words;           // scratch
+  LinePrefetcher* prefetcher;  // if Element is int8_t
 };
 
 template <typename Element>
@@ -55,7 +55,8 @@ static void Scores(const QueryTile& t, const ByteBlock<IntegerKeys<Element>, Ele
                    int64_t tokens, float* scores) {
   const IntegerRows& words = block.words;
   for (int m = 0; m < t.rows; ++m) {
-    words.scales[m] = RoundToWords(t.q + m * t.q_row, t.dim, words.words + m * words.stride);
+    words.scales[m] =
+        RoundToWords(t.q + m * t.q_row, t.dim, words.words + m * words.stride, block.prefetcher);
   }
   const int vectors = static_cast<int>((tokens + kLanes - 1) / kLanes);
   MultiplyIntegers(words, t.rows, block.keys.panels.pairs, block.keys.panels, vectors,
@@ -72,12 +73,12 @@ static void AddValues(int rows, int64_t first, int64_t block_size, float* weight
   for (int m = 0; m < rows; ++m) {
     float* row = weights + m * block.scores_row;
     const int64_t limit = Limit(first, m, block_size);
-    MultiplyBy(block.value_scales, limit, row);
+    MultiplyBy(block.value_scales, limit, row, block.prefetcher);
     int16_t* integers = words.words + m * words.stride;
-    words.scales[m] = RoundToWords(row, limit, integers);
+    words.scales[m] = RoundToWords(row, limit, integers, block.prefetcher);
     std::fill(integers + RoundUpToLanes(limit), integers + RoundUpToLanes(last), int16_t{0});
   }
-  const auto values = RowsOf(block.values, 2 * block.values_row, block.values_ahead);
+  const auto values = RowsOf(block.values, 2 * block.values_row, block.prefetcher);
   MultiplyIntegers(words, rows, (last + 1) / 2, values, vectors,
                    {out, block.values_row, nullptr, /*accumulate=*/true});
 }

@@ -15,10 +15,10 @@ static void FarTile(const HeadRows& rows, const HeadState& state, const float* w
       std::copy_n(q, features, phi);
     }
   }
-  FeatureDots(scratch.phi, count, state.z, features, denominators);
+  FeatureDots(scratch.phi, count, state.z, features, rows.prefetcher, denominators);
   if (spec.byte_copy()) {
     ReadCopy(spec, rows.layout, state, reinterpret_cast<const int16_t*>(wide), scratch.phi, count,
-             scratch.words, scratch.sums);
+             scratch.words, rows.prefetcher, scratch.sums);
   } else {
     ReadState(spec, rows.layout, state, wide, scratch.phi, features, count, scratch.sums);
   }
@@ -102,19 +102,16 @@ static void ByteBlockQueries(const HeadRows& rows, const HeadState& state,
                              const float* wide, const TileScratch& scratch) {
   const AttentionSpec& spec = rows.spec;
   const int64_t bp = rows.layout.padded_block, dp = rows.layout.padded_dim;
-  const int64_t tokens = run.block_offset + run.count;
-  const Readahead after_values{values + (tokens + 1) / 2 * 2 * dp, rows.next};
   if (!spec.mixed()) {
     const FloatKeys far_keys{{state.far_keys, spec.near_dim()}};
     const ByteBlock<FloatKeys, Element> block{
-        far_keys, bp, values, state.value_scales, dp, after_values, scratch.words};
+        far_keys, bp, values, state.value_scales, dp, scratch.words, rows.prefetcher};
     return BlockQueries(rows, state, run, block, wide, scratch);
   }
-  const int64_t pairs = (spec.near_dim() + 1) / 2, panels = (tokens + kKeyPanel - 1) / kKeyPanel;
-  const Readahead after_keys{keys + KeyPairIndex(pairs, 0, panels * kKeyPanel), values};
-  const IntegerKeys<Element> near_keys{{keys, pairs, after_keys}, state.key_scales};
+  const int64_t pairs = (spec.near_dim() + 1) / 2;
+  const IntegerKeys<Element> near_keys{{keys, pairs, rows.prefetcher}, state.key_scales};
   const ByteBlock<IntegerKeys<Element>, Element> block{
-      near_keys, bp, values, state.value_scales, dp, after_values, scratch.words};
+      near_keys, bp, values, state.value_scales, dp, scratch.words, rows.prefetcher};
   BlockQueries(rows, state, run, block, wide, scratch);
 }
 

@@ -12,6 +12,7 @@ struct HeadRows {
   float* out;
   const void* next;  // the address that is read after this head
   TileUnit tiles;    // what folds of narrow blocks are computed with; kNone: float32 multiply-adds
+  LinePrefetcher* prefetcher = nullptr;  // kQ8, what is read as it is stored: of the next head
 
   const float* Near(const float* base, int64_t row) const {
     return base + ((first_row + row) * spec.heads + head) * spec.near_dim();

@@ -2,7 +2,7 @@
 // of MR rows x NV vectors of columns over pairs of k,
 //   acc[m][n] += a[m][2 k] b[2 k][n] + a[m][2 k + 1] b[2 k + 1][n].
 // Integer sums are exact, so neither tiles nor instruction sets change a bit. Included inside the
-// region of isa_begin.h, after simd.h and register_tile.h.
+// region of isa_begin.h, after simd.h, register_tile.h and attention_prefetch.h.
 
 // The largest magnitude of a 16-bit operand, and the pairs whose products fit a 32-bit sum:
 // 2 * 256 * 32767 * 127 < 2^31. Longer products are sums of float32, in order.
@@ -15,20 +15,15 @@ PS_INLINE int64_t RoundUpToLanes(int64_t n) { return (n + kLanes - 1) / kLanes *
 struct BytePairRows {
   const int8_t* data;
   int64_t stride;  // bytes
-  Readahead ahead;
+  LinePrefetcher* prefetcher;
   template <int NV>
   PS_INLINE void LoadPair(const BytePairRows& b, int64_t k, I (&out)[NV]) {
-    // Prefetches one page ahead, as RowsBf16 does.
-    constexpr int kAhead = 4096, kLine = 64;
-    const char* line = reinterpret_cast<const char*>(b.data + k * b.stride) + kAhead;
-    const auto* end = static_cast<const char*>(b.ahead.end);
-    if (line >= end) line += static_cast<const char*>(b.ahead.next) - end;
-#pragma GCC unroll 2
-    for (int i = 0; i < NV * 2 * kLanes; i += kLine) __builtin_prefetch(line + i);
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) out[n] = WidenBytes(b.data + k * b.stride + n * 2 * kLanes);
   }
-  BytePairRows Columns(int64_t first) const { return {data + 2 * first, stride, ahead}; }
+  BytePairRows Columns(int64_t first) const { return {data + 2 * first, stride, prefetcher}; }
+  // The lines that a product of `pairs` pairs prefetches.
+  LoopLines Lines(int64_t pairs) const { return prefetcher->Take(pairs * kLinesOfAPair); }
 };
 
 // B widened to 16 bits, for many rows of A.
@@ -41,6 +36,7 @@ struct WordPairRows {
     for (int n = 0; n < NV; ++n) out[n] = IntLoad(b.data + k * b.stride + n * 2 * kLanes);
   }
   WordPairRows Columns(int64_t first) const { return {data + 2 * first, stride}; }
+  NoLines Lines(int64_t /*pairs*/) const { return {}; }
 };
 
 // size: a multiple of 32.
@@ -69,23 +65,36 @@ static void IntegerTile(const IntegerRows& a, int64_t row, int64_t pairs, const 
                         const IntegerOutput& output, int64_t column) {
   V total[MR][NV];
   for (int64_t first = 0; first < pairs; first += kPairsOfASum) {
-    I acc[MR][NV];
+    I acc[MR][NV], odd[MR][NV];
 #pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) {
 #pragma GCC unroll 8
-      for (int n = 0; n < NV; ++n) acc[m][n] = IntZero();
+      for (int n = 0; n < NV; ++n) acc[m][n] = odd[m][n] = IntZero();
     }
     const int64_t end = std::min(pairs, first + kPairsOfASum);
-    for (int64_t k = first; k < end; ++k) {
+    const auto lines = b.Lines(end - first);
+    const auto add = [&](int64_t k, I(&sums)[MR][NV]) __attribute__((always_inline)) {
+      lines.template Prefetch<kLinesOfAPair>(k - first);
       I words[NV];
       B::template LoadPair<NV>(b, k, words);
 #pragma GCC unroll 16
       for (int m = 0; m < MR; ++m) {
         const I x = BroadcastBytes(a.words + (row + m) * a.stride + 2 * k);
 #pragma GCC unroll 8
-        for (int n = 0; n < NV; ++n) acc[m][n] = DotWords(acc[m][n], x, words[n]);
+        for (int n = 0; n < NV; ++n) sums[m][n] = DotWords(sums[m][n], x, words[n]);
       }
+    };
+    int64_t k = first;
+    // A single row has too few sums to cover the latency of DotWords: those of odd pairs are apart.
+    if constexpr (MR == 1) {
+      for (; k + 2 <= end; k += 2) {
+        add(k, acc);
+        add(k + 1, odd);
+      }
+#pragma GCC unroll 8
+      for (int n = 0; n < NV; ++n) acc[0][n] = IntAdd(acc[0][n], odd[0][n]);
     }
+    for (; k < end; ++k) add(k, acc);
 #pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) {
 #pragma GCC unroll 8
@@ -137,13 +146,15 @@ static void MultiplyIntegers(const IntegerRows& a, int rows, int64_t pairs, cons
   }
 }
 
-// Rounds x [size] to 16-bit integers, and zeros up to a whole vector, with one scale, which it
-// returns.
-static float RoundToWords(const float* x, int64_t size, int16_t* out) {
+template <typename Lines>
+PS_INLINE float RoundRow(const float* x, int64_t size, int16_t* out, const Lines& lines) {
   const int64_t whole = size / kLanes * kLanes;
   const Mask tail = FirstN(static_cast<int>(size - whole));
   I largest = MaxMagnitude(IntZero(), LoadMasked(x + whole, tail));
-  for (int64_t i = 0; i < whole; i += kLanes) largest = MaxMagnitude(largest, Load(x + i));
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    lines.template Prefetch<kLinesOfAVector>(i / kLanes);
+    largest = MaxMagnitude(largest, Load(x + i));
+  }
   const QuantScale scale = QuantScale::Of(ReduceMagnitude(largest), kWordMax);
   const V inverse = Set1(scale.inverse);
   for (int64_t i = 0; i < whole; i += kLanes) StoreSignedWords(Mul(Load(x + i), inverse), out + i);
@@ -151,11 +162,27 @@ static float RoundToWords(const float* x, int64_t size, int16_t* out) {
   return scale.scale;
 }
 
-// x[i] *= y[i], i < size.
-static void MultiplyBy(const float* y, int64_t size, float* x) {
+// Rounds x [size] to 16-bit integers, and zeros up to a whole vector, with one scale, which it
+// returns. prefetcher: may be null.
+static float RoundToWords(const float* x, int64_t size, int16_t* out, LinePrefetcher* prefetcher) {
+  if (prefetcher == nullptr) return RoundRow(x, size, out, NoLines());
+  return RoundRow(x, size, out, prefetcher->TakeForVectors(size));
+}
+
+template <typename Lines>
+PS_INLINE void MultiplyRowBy(const float* y, int64_t size, float* x, const Lines& lines) {
   int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) Store(Mul(Load(x + i), Load(y + i)), x + i);
+  for (; i + kLanes <= size; i += kLanes) {
+    lines.template Prefetch<kLinesOfAVector>(i / kLanes);
+    Store(Mul(Load(x + i), Load(y + i)), x + i);
+  }
   if (i == size) return;
   const Mask tail = FirstN(static_cast<int>(size - i));
   StoreMasked(Mul(LoadMasked(x + i, tail), LoadMasked(y + i, tail)), x + i, tail);
+}
+
+// x[i] *= y[i], i < size. prefetcher: may be null.
+static void MultiplyBy(const float* y, int64_t size, float* x, LinePrefetcher* prefetcher) {
+  if (prefetcher == nullptr) return MultiplyRowBy(y, size, x, NoLines());
+  MultiplyRowBy(y, size, x, prefetcher->TakeForVectors(size));
 }
