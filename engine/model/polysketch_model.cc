@@ -23,6 +23,14 @@ void ForRuns(size_t count, const Joins& joins, const Visit& visit) {
   }
 }
 
+// Steps of the same variant and number of rows have the same rows in the final norm: all rows, as
+// in decoding, none, or the last one, as in chunks of a prompt. Other steps differ.
+int64_t VariantOf(std::span<const int64_t> outputs, int64_t rows) {
+  if (std::ssize(outputs) == rows) return 0;
+  if (outputs.empty()) return 1;
+  return outputs.size() == 1 && outputs[0] == rows - 1 ? 2 : -1;
+}
+
 }  // namespace
 
 // Activations of one step of at most `tokens` tokens, in the backend's memory.
@@ -110,10 +118,8 @@ void PolysketchModel::Step(const Batch& batch, float* hidden) {
   }
   const int64_t outputs = std::ssize(batch.output_rows());
   float* packed = host_memory() ? hidden : space_->normed;
-  // If every row is an output, as in decoding, steps of the same shape have the same rows in the
-  // final norm. Other steps differ.
-  const int64_t variant = outputs == std::ssize(tokens_) ? 0 : -1;
-  const StepInput step{this, &spec_, tokens_, positions_, segments_, variant};
+  const StepInput step{this,       &spec_,    tokens_,
+                       positions_, segments_, VariantOf(batch.output_rows(), std::ssize(tokens_))};
   backend_->RunStep(step, [&] {
     Embed();
     for (int i = 0; i < config_.num_layers; ++i) Layer(i);

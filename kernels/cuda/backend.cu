@@ -11,9 +11,12 @@
 namespace polysketch::cuda {
 namespace {
 
-// Maximum number of rows of a step that is recorded as a graph. The kernels of larger steps take
-// longer than their launches, and the shapes of larger steps differ more.
-constexpr size_t kRecordedRows = 256;
+// A step of more rows a segment has a chunk of a prompt. The shapes of such steps differ more, and
+// must not displace the recordings of decoding steps.
+constexpr size_t kDecodingRows = 32;
+// Recordings of steps with chunks. The chunks of a prompt have few shapes: the first one, those in
+// its middle, the last one.
+constexpr size_t kChunkGraphs = 8;
 
 // POLYSKETCH_CUDA_SAMPLING=host: the host samples from logits.
 bool SamplesRows() {
@@ -59,6 +62,7 @@ CudaBackend::CudaBackend(std::unique_ptr<Device> device)
       prefetches_(Prefetches()),
       attention_(device_.get()),
       graphs_(device_.get()),
+      chunk_graphs_(device_.get(), kChunkGraphs),
       samples_rows_(SamplesRows()) {}
 
 float* CudaBackend::NewArray(size_t size) {
@@ -113,7 +117,7 @@ void CudaBackend::Attention(const AttentionSpec& spec, int layer, std::span<cons
 }
 
 void CudaBackend::RunStep(const StepInput& step, const std::function<void()>& ops) {
-  if (step.variant < 0 || step.tokens.size() > kRecordedRows) return ops();
+  if (step.variant < 0) return ops();
   // The inputs of the ops are uploaded first, so that the ops only launch kernels.
   UpdateTokens(step.tokens);
   UpdatePositions(step.positions);
@@ -124,7 +128,8 @@ void CudaBackend::RunStep(const StepInput& step, const std::function<void()>& op
   attention_.AppendShape(&shape);
   in_step_ = prefetches_;
   previous_ = nullptr;
-  graphs_.Run(std::move(shape), ops);
+  const bool chunk = step.tokens.size() > kDecodingRows * step.segments.size();
+  (chunk ? chunk_graphs_ : graphs_).Run(std::move(shape), ops);
   in_step_ = false;
 }
 

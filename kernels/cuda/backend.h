@@ -147,7 +147,7 @@ class CudaBackend final : public Backend {
   // Key: in, out, format.
   std::map<std::tuple<int64_t, int64_t, DataType>, bool> library_has_our_bits_;
   AttentionRunner attention_;
-  StepGraphs graphs_;
+  StepGraphs graphs_, chunk_graphs_;  // of decoding steps; of steps with chunks of prompts
 
   // Inputs of the current step.
   std::vector<int32_t> host_tokens_;

@@ -15,7 +15,8 @@ bool GraphsEnabled() {
 
 }  // namespace
 
-StepGraphs::StepGraphs(Device* device) : device_(device), enabled_(GraphsEnabled()) {}
+StepGraphs::StepGraphs(Device* device, size_t max)
+    : device_(device), max_(max), enabled_(GraphsEnabled()) {}
 
 StepGraphs::~StepGraphs() { DropAll(); }
 
@@ -44,7 +45,7 @@ StepGraphs::Entry* StepGraphs::Find(Shape shape, bool* found) {
     entries_.splice(entries_.begin(), entries_, entry);
     return &entries_.front();
   }
-  if (entries_.size() == kMax) {
+  if (entries_.size() == max_) {
     Drop(&entries_.back());
     entries_.pop_back();
   }

@@ -5,7 +5,7 @@
 // numbers. The first step of a shape runs directly, while arrays of the workspace grow; the second
 // step is recorded; later ones are replayed. The caller first uploads what changes from step to
 // step (tokens, positions, job lists) to the same addresses. All recordings are dropped when an
-// array of the workspace moves, since they hold addresses. At most kMax shapes are kept; the least
+// array of the workspace moves, since they hold addresses. At most `max` shapes are kept; the least
 // recently used one is dropped.
 //
 // POLYSKETCH_CUDA_GRAPHS=off runs every step directly.
@@ -25,7 +25,7 @@ class StepGraphs {
   using Shape = std::vector<int64_t>;
   static constexpr size_t kMax = 64;
 
-  explicit StepGraphs(Device* device);
+  explicit StepGraphs(Device* device, size_t max = kMax);
   ~StepGraphs();
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
@@ -53,6 +53,7 @@ class StepGraphs {
   void DropAll();
 
   Device* const device_;
+  const size_t max_;
   const bool enabled_;
   uint64_t moves_ = 0;        // Device::moves() of the recordings
   std::list<Entry> entries_;  // most recently used first

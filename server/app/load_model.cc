@@ -165,7 +165,7 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   const auto state = static_cast<double>(loaded.served.description.state_bytes_per_sequence());
   // Activations of one step: some rows of the widest layers for each token, and the logits of one
   // row for each sequence.
-  const double workspace = 4.0 * (static_cast<double>(config.max_step_tokens) *
+  const double workspace = 4.0 * (static_cast<double>(loaded.model->max_step_tokens()) *
                                       (8.0 * c.emb_dim + 3.0 * c.mlp_hidden()) +
                                   static_cast<double>(config.max_sequences) * c.vocab_size);
   LogInfo("memory", {{"weights_mib", MiB(weights)},
@@ -211,7 +211,7 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
   LoadOptions options;
   options.weights = DataTypeOf(config.weights);
   options.state_format = StateFormatOf(config.state_format);  // none: "auto"
-  options.max_step_tokens = static_cast<int>(config.max_step_tokens);
+  options.max_step_tokens = StepTokens(config, !loaded->backend->host_memory());
   options.progress = LoadProgress();
   PS_ASSIGN_OR_RETURN(loaded->model,
                       PolysketchModel::Load(config.model, loaded->backend.get(), options));
@@ -236,7 +236,7 @@ EngineOptions MakeEngineOptions(const ServerConfig& config, EngineObserver* obse
   options.max_sequences = static_cast<int>(config.max_sequences);
   options.max_queue = static_cast<int>(config.max_queue);
   options.max_queue_tokens = config.max_queue_tokens;
-  options.max_step_tokens = static_cast<int>(config.max_step_tokens);
+  options.max_step_tokens = loaded->model->max_step_tokens();
   options.step_budget = std::chrono::milliseconds(config.step_budget_ms);
   options.sampling_threads = std::min(HostThreads(config), kMaxSamplingThreads);
   options.draft_tokens = static_cast<int>(config.draft_tokens);

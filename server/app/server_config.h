@@ -34,7 +34,7 @@ struct ServerConfig {
   int64_t max_queue = 256;
   int64_t max_queue_tokens = int64_t{1} << 24;
   int64_t max_priority = 0;
-  int64_t max_step_tokens = 512;
+  int64_t max_step_tokens = 0;  // 0: that of the device, StepTokens
   int64_t step_budget_ms = 25;
   int64_t draft_tokens = 16;
   std::string draft_model;
@@ -82,5 +82,12 @@ struct ServerConfig {
   std::string log_level = "info";
   std::string log_format = "text";
 };
+
+// The tokens of a step. The kernels of a GPU are short beside their launches until a step has some
+// thousand tokens; the CPU gains little beyond 512, and a longer step delays the other sequences.
+inline int StepTokens(const ServerConfig& config, bool on_device) {
+  if (config.max_step_tokens > 0) return static_cast<int>(config.max_step_tokens);
+  return on_device ? 8192 : 512;
+}
 
 }  // namespace polysketch

@@ -23,7 +23,7 @@ MACHINE = {
 
 class GpuCheckTest(unittest.TestCase):
     def run_script(self, mode, programs, limit=3):
-        """The script's exit status, output and seconds on a machine with these programs instead of those of MACHINE."""
+        """The script's exit status, output and seconds on a machine with these programs in place of MACHINE."""
         with tempfile.TemporaryDirectory() as folder:
             os.mkdir(os.path.join(folder, "scripts"))
             shutil.copy(SCRIPT, os.path.join(folder, "scripts/gpu-check"))

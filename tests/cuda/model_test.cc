@@ -219,5 +219,47 @@ TEST_F(CudaModelTest, DecodingInGraphs) {
   }
 }
 
+// The chunks of a prompt too, with outputs of no row and of the last one: the prompts have
+// the same length, so the shapes of the third one have been recorded.
+TEST_F(CudaModelTest, ChunksInGraphs) {
+  LoadOptions options;
+  options.state_format = StateFormat::kBf16;
+  const std::string name = "learned_sketch_mixed";
+  ASSERT_EQ(setenv("POLYSKETCH_CUDA_GRAPHS", "off", 1), 0);
+  std::string reason;
+  const auto direct = testing::NewBackendUnderTest(&reason);
+  unsetenv("POLYSKETCH_CUDA_GRAPHS");
+  const auto recorded_model = testing::LoadModel(Folder(name), &cuda_->device(), options);
+  const auto direct_model = testing::LoadModel(Folder(name), direct.get(), options);
+  const int chunk = 2 * recorded_model->attention_spec().block + 8, chunks = 4;
+  testing::Random random(1);
+  std::vector<int32_t> prompts[3];
+  for (std::vector<int32_t>& prompt : prompts) {
+    for (int i = 0; i < chunk * chunks; ++i) {
+      prompt.push_back(static_cast<int32_t>(random.Int(0, recorded_model->vocab_size() - 1)));
+    }
+  }
+  const int64_t replays = testing::Replays();
+  std::vector<std::vector<float>> hidden[2];
+  for (PolysketchModel* model : {recorded_model.get(), direct_model.get()}) {
+    for (const std::vector<int32_t>& prompt : prompts) {
+      const auto state = model->NewState();
+      std::vector<float> last(model->hidden_size());
+      for (int i = 0; i < chunks; ++i) {
+        const bool end = i + 1 == chunks;
+        Batch batch;
+        batch.Add(state.get(), std::span(prompt).subspan(i * chunk, chunk),
+                  end ? OutputRows::kLast : OutputRows::kNone);
+        model->Step(batch, end ? last.data() : nullptr);
+      }
+      hidden[model == direct_model.get()].push_back(last);
+    }
+  }
+  EXPECT_EQ(hidden[0], hidden[1]);
+  if (testing::Emulated()) {
+    EXPECT_GE(testing::Replays() - replays, chunks);
+  }
+}
+
 }  // namespace
 }  // namespace polysketch

@@ -76,6 +76,17 @@ TEST(Config, FlagsWinOverEnvironmentOverFileOverDefault) {
   EXPECT_EQ(config.max_step_tokens, ServerConfig().max_step_tokens);
 }
 
+TEST(Config, StepTokensAreThoseOfTheDeviceUnlessSet) {
+  const auto loaded = Load({"--model", "m"});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+  EXPECT_EQ(StepTokens(loaded->config, /*on_device=*/false), 512);
+  EXPECT_EQ(StepTokens(loaded->config, /*on_device=*/true), 8192);
+  const auto set = Load({"--model", "m", "--max-step-tokens", "64"});
+  ASSERT_TRUE(set.ok()) << set.status().ToString();
+  EXPECT_EQ(StepTokens(set->config, /*on_device=*/false), 64);
+  EXPECT_EQ(StepTokens(set->config, /*on_device=*/true), 64);
+}
+
 TEST(Config, FileFromTheEnvironment) {
   const ConfigFile file(R"({"model": "m"})");
   const auto loaded = Load({}, {{"POLYSKETCH_CONFIG", file.path()}});
