@@ -16,6 +16,7 @@ namespace {
 // Rows of a task: one register tile of 12 rows, or two if there are many rows; 32 with AMX.
 constexpr int kSmallTile = 12;
 constexpr int kLargeTile = 24;
+static_assert(kLargeTile <= kTileBlock);
 
 int64_t PanelWidth(const Matrix& w) {
   return (w.out() + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
@@ -28,9 +29,10 @@ void ApplyLevel(const ProductUnits& units, const SketchNetwork::Level& level, in
   const PackedMatrix &up = Packed(*level.up), &down = Packed(*level.down);
   const int64_t hidden_row = PanelWidth(up);
   LayerNormRows(x, x_row, rows, in, level.norm, normed, in);
-  MultiplyRows(units, normed, in, rows, up, converted, hidden, hidden_row);
-  MultiplyRows(units, hidden, hidden_row, rows, down, converted, out, PanelWidth(down),
-               /*gelu=*/hidden);
+  QuantScale scales[kTileBlock];
+  MultiplyRows(units, normed, in, rows, up, converted, hidden, hidden_row, scales);
+  MultiplyRows(units, hidden, hidden_row, rows, down, converted, out, PanelWidth(down), nullptr,
+               up.type() == DataType::kQ8 ? scales : nullptr);
 }
 
 }  // namespace

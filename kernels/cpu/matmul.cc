@@ -155,14 +155,18 @@ void MultiplyFloat(const Product& p) {
   });
 }
 
+void MultiplyUnquantised(const Product& p) {
+  if (p.w.type() == DataType::kBf16 && p.units.round_to_bf16()) return MultiplyBf16(p);
+  MultiplyFloat(p);
+}
+
 }  // namespace
 
 void Multiply(const Product& p) {
   if (p.w.type() == DataType::kQ8) return MultiplyQ8(p);
-  if (p.gelu != nullptr) GeluArray(p.gelu, p.rows * p.x_row, p.gelu);
-  if (p.w.type() == DataType::kQ4) return MultiplyQ4(p);
-  if (p.w.type() == DataType::kBf16 && p.units.round_to_bf16()) return MultiplyBf16(p);
-  MultiplyFloat(p);
+  p.w.type() == DataType::kQ4 ? MultiplyQ4(p) : MultiplyUnquantised(p);
+  const Epilogue& e = p.epilogue;
+  if (p.gelu_scales != nullptr) GeluArray(e.out, p.rows * e.out_row, e.out);
 }
 
 void CpuBackend::MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias,

@@ -68,6 +68,31 @@ void QuantizeRow(const float* x, int64_t width, const QuantScale& scale, uint8_t
 // takes the time. Sums are exact, so both ways compute the same bits.
 constexpr int64_t kMinTileRows = 16;
 
+// One block of rows, gelu of the result and the scales of its rows. A panel's sums pass through gelu
+// while they are in registers, and the processor computes the next panel's tiles meanwhile.
+void TileGelu(const Product& p, const WordRows& x) {
+  const PackedMatrix& w = p.w;
+  const TileSession session(p.units.tiles);
+  const auto rows = static_cast<int>(p.rows);
+  I largest[kTileBlock];
+  for (int m = 0; m < rows; ++m) largest[m] = IntZero();
+  alignas(64) int32_t sums[kTileBlock][kTileBlock];
+  for (int64_t panel = 0; panel < w.panels(); ++panel) {
+    Q8Format::TileProduct(session, {x.bytes, x.row_size}, w, panel, {}, sums);
+    for (int n = 0; n < kTileBlock; n += kLanes) {
+      const int64_t column = panel * kPanelColumns + n;
+      const V scale = Q8Format::Scale(w, column);
+      for (int m = 0; m < rows; ++m) {
+        const I sum = Q8Format::FromTile(w, column, &sums[m][n]);
+        const V y = Gelu(Q8Format::Value(sum, scale, x, m));
+        largest[m] = MaxMagnitude(largest[m], y);
+        Store(y, p.epilogue.out + m * p.epilogue.out_row + column);
+      }
+    }
+  }
+  for (int m = 0; m < rows; ++m) p.gelu_scales[m] = QuantScale::Of(ReduceMagnitude(largest[m]));
+}
+
 // The memory of the quantised rows: whole blocks of rows and of bytes, as tiles read them. The
 // padding has no effect on results.
 WordRows QuantizedRows(const Product& p) {
@@ -84,15 +109,19 @@ void MultiplyQ8(const Product& p) {
   const WordRows quantised = QuantizedRows(p);
   const int64_t in = p.w.in();
   p.ForRows([&](int64_t m) {
-    const QuantScale scale = p.gelu == nullptr ? RowScale(p.x + m * p.x_row, in)
-                                               : GeluRowScale(p.gelu + m * p.x_row, in);
+    const QuantScale scale =
+        p.x_scales == nullptr ? RowScale(p.x + m * p.x_row, in) : p.x_scales[m];
     QuantizeRow(p.x + m * p.x_row, in, scale, quantised.bytes + m * quantised.row_size);
     quantised.scales[m] = scale.scale;
   });
-  if (p.units.tiles == TileUnit::kNone || p.rows < kMinTileRows) {
-    return DotPanels<Q8Format>(p, quantised);
+  const bool tiles = p.units.tiles != TileUnit::kNone && p.rows >= kMinTileRows;
+  if (tiles && p.gelu_scales != nullptr && p.rows <= kTileBlock) return TileGelu(p, quantised);
+  tiles ? TilePanels<Q8Format>(p, quantised) : DotPanels<Q8Format>(p, quantised);
+  if (p.gelu_scales == nullptr) return;
+  for (int64_t m = 0; m < p.rows; ++m) {
+    p.gelu_scales[m] =
+        GeluRowScale(p.epilogue.out + m * p.epilogue.out_row, p.w.panels() * kPanelColumns);
   }
-  TilePanels<Q8Format>(p, quantised);
 }
 
 #include "kernels/cpu/isa_end.h"

@@ -37,9 +37,11 @@ struct Product {
   Context* context;
   // With a null context: memory for converted activations, ConvertedBytes(rows, w.in()).
   uint8_t* scratch = nullptr;
-  // Null, or equal to x: then the product is that of gelu(x), which overwrites x, and columns
-  // [w.in(), x_row) of x are zero.
-  float* gelu = nullptr;
+  // Null, or where the scales of the result's rows go: then the result is gelu(x w), in whole panels
+  // without a bias or previous content. Only a product with q8 weights computes the scales.
+  QuantScale* gelu_scales = nullptr;
+  // Null, or the scales of the rows of x, for q8 weights.
+  const QuantScale* x_scales = nullptr;
 
   int threads() const { return context == nullptr ? 1 : context->threads(); }
   uint8_t* Converted() const {
