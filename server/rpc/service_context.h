@@ -30,7 +30,8 @@ struct ServiceContext {
   std::shared_ptr<Executor> writers;
   TokenizerPool* tokenizers = nullptr;  // parses and tokenizes large requests, for gRPC's threads
   // Operations that may wait for the store, files or the network; encodes and decodes states.
-  // kStoreThreads threads; tenants, and hosts of clients without one, take turns.
+  // kStoreThreads threads; tenants, and hosts of clients without one, take turns, and one leaves
+  // threads for others.
   std::shared_ptr<Executor> stores;
   // Operations on sessions that wait for nothing. One that is mistaken for such an operation
   // (SessionTable::NeedsStore) waits here, and not on a thread of gRPC.
