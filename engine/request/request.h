@@ -54,7 +54,7 @@ struct GenerateRequest {
   // Whether MigrateAll ends it. False for a client that cannot resume it: it then runs to its end.
   bool migrates = true;
   // The values of `start` came from a client: logits that are not finite are its error then, and
-  // not the model's.
+  // not the model's. A migrated completion keeps it: Generation::client_start.
   bool client_start = false;
 };
 

@@ -25,6 +25,7 @@ Generation GenerationOf(const GenerateRequest& request, int64_t max_tokens, uint
   generation.params.logprobs_from = 0;  // PromptEcho knows it
   generation.max_tokens = max_tokens;
   generation.seed = seed;
+  generation.client_start = request.client_start;
   return generation;
 }
 
@@ -66,7 +67,6 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
       generation_(GenerationOf(request, max_tokens, seed)),
       keep_(request.keep),
       migrates_(request.migrates),
-      client_start_(request.client_start),
       past_(request.start.get(), Resumes(request) ? std::span<const int32_t>() : request.prompt,
             context.vocab_size),
       sampler_(NewSampler(generation_, past_.history(), context.vocab_size)),
@@ -101,7 +101,6 @@ GenerateSequence::GenerateSequence(const GenerateSequence& parent, int choice)
       generation_(ForkOf(parent.generation_, choice)),
       keep_(false),
       migrates_(parent.migrates_),
-      client_start_(parent.client_start_),
       past_(parent.past_),
       sampler_(NewSampler(generation_, past_.history(), context().vocab_size)),
       grammar_(parent.grammar_),
@@ -288,7 +287,7 @@ void GenerateSequence::FinishPrefill() {
 }
 
 void GenerateSequence::EndBy(const Status& status) {
-  if (!client_start_) return End(FinishReason::kError, status);
+  if (!generation_.client_start) return End(FinishReason::kError, status);
   End(FinishReason::kError,
       InvalidArgument("state: expected values that a model computed, found values after which a "
                       "logit is not finite"));

@@ -112,8 +112,7 @@ class GenerateSequence : public Sequence {
 
   Generation generation_;  // SaveGeneration fills in what the other members know
   const bool keep_;
-  const bool migrates_;      // GenerateRequest::migrates
-  const bool client_start_;  // GenerateRequest::client_start
+  const bool migrates_;  // GenerateRequest::migrates
   Continuation past_;
   Sampler sampler_;
   std::shared_ptr<const Grammar> grammar_;  // null: none

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/logging.h"
+#include "base/running_work.h"
 #include "engine/session/session_keys.h"
 #include "engine/session/session_table.h"
 #include "engine/store/state_key.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr std::chrono::seconds kSweepInterval{1};
 constexpr std::chrono::seconds kStoreSweepInterval{60};
+constexpr std::chrono::seconds kHeldWait{1};
 // Bytes that a client may hold for a byte that is free.
 constexpr size_t kShareOfFree = 4;
 
@@ -57,7 +59,8 @@ SessionTable::Iterator SessionTable::Find(const Key& key) {
 SessionTable::Iterator SessionTable::FindFree(Lock* lock, const Key& key) {
   Iterator entry = Find(key);
   while (entry != entries_.end() && entry->held) {
-    free_.wait(*lock);
+    free_.wait_for(*lock, kHeldWait);
+    RunningWork::Moved();  // the thread that holds it is the one that may be stuck
     entry = Find(key);
   }
   return entry;
@@ -169,13 +172,14 @@ void SessionTable::SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> s
 }
 
 Result<uint64_t> SessionTable::WriteRecord(const Key& key, const SessionRecord& record) {
-  const std::string bytes = EncodeSession(record, options_.codec);
+  std::string bytes = EncodeSession(record, options_.codec);
+  const auto size = static_cast<int64_t>(bytes.size());
   PS_ASSIGN_OR_RETURN(const uint64_t revision,
-                      Counted("put", options_.store->Put(key.first, SessionKey(key.second), bytes,
-                                                         record.head.ttl)));
+                      Counted("put", options_.store->Put(key.first, SessionKey(key.second),
+                                                         std::move(bytes), record.head.ttl)));
   std::lock_guard lock(mutex_);
   ++stats_.writes;
-  stats_.written_bytes += static_cast<int64_t>(bytes.size());
+  stats_.written_bytes += size;
   return revision;
 }
 

@@ -247,13 +247,15 @@ Result<SnapshotInfo> SessionTable::TakeSnapshot(const SessionUser& user, const s
   PS_ASSIGN_OR_RETURN(Places place, TakePlaces(tenant, 1, /*snapshots=*/true, /*ask_store=*/true));
   const std::string key = place.id();
   if (options_.store != nullptr) {
-    const std::string bytes = options_.codec.Encode(*lease.snapshot());
+    std::string bytes = options_.codec.Encode(*lease.snapshot());
+    const auto size = static_cast<int64_t>(bytes.size());
     PS_RETURN_IF_ERROR(
-        Counted("put", options_.store->Put(tenant, SnapshotKey(key), bytes, ttl)).status());
+        Counted("put", options_.store->Put(tenant, SnapshotKey(key), std::move(bytes), ttl))
+            .status());
     std::lock_guard lock(mutex_);
     place.TakeOne();
     AddStoredSnapshot(tenant, key);
-    return SnapshotInfo{key, static_cast<int64_t>(bytes.size()), {}};
+    return SnapshotInfo{key, size, {}};
   }
   PS_ASSIGN_OR_RETURN(const SessionInfo info, InsertNew({.key = {tenant, key},
                                                          .client = user.client(),
@@ -287,9 +289,10 @@ Result<std::string> SessionTable::PutMigrated(const std::string& tenant, const S
                                               milliseconds ttl) {
   PS_RETURN_IF_ERROR(RequireStore("a migrated completion"));
   const std::string token = NewStateKey();
-  const std::string bytes = options_.codec.Encode(snapshot);
+  std::string bytes = options_.codec.Encode(snapshot);
   PS_RETURN_IF_ERROR(
-      Counted("put", options_.store->Put(tenant, MigratedKey(token), bytes, ttl)).status());
+      Counted("put", options_.store->Put(tenant, MigratedKey(token), std::move(bytes), ttl))
+          .status());
   return token;
 }
 

@@ -20,11 +20,26 @@ void Visit(Fields& fields, G& g) {
          g.logprob_sum, g.session, g.session_tokens, g.held, g.decoder.at_start, g.decoder.pending);
 }
 
-// Written after the other fields if best_of > 1, scored_from > 0 or there is a grammar.
+// Written after the other fields if best_of > 1 or a later field is there.
 template <typename Fields, typename G>
 void VisitChoices(Fields& fields, G& g) {
   fields(g.params.n, g.params.best_of);
   fields.Each(g.choices, [&](auto& choice) { fields(choice.sent, choice.ended); });
+}
+
+// In the place of the kind of a grammar: client_start follows.
+constexpr uint8_t kNoGrammar = 255;
+
+Status ReadGrammar(FieldReader& fields, Generation* generation) {
+  uint8_t kind = 0;
+  fields(kind);
+  if (kind == kNoGrammar) return Status();
+  if (kind > static_cast<uint8_t>(GrammarSource::Kind::kEbnf))
+    return DataLoss("snapshot: generation: expected a kind of grammar, found ", int{kind});
+  GrammarSource& grammar = generation->params.grammar.emplace();
+  grammar.kind = static_cast<GrammarSource::Kind>(kind);
+  fields(grammar.text, grammar.compact, generation->output);
+  return Status();
 }
 
 }  // namespace
@@ -33,11 +48,15 @@ std::string GenerationBytes(const Generation& generation) {
   FieldWriter fields;
   Visit(fields, generation);
   const std::optional<GrammarSource>& grammar = generation.params.grammar;
-  const bool scored_later = generation.scored_from > 0 || grammar;
+  const bool scored_later = generation.scored_from > 0 || grammar || generation.client_start;
   if (generation.params.best_of > 1 || scored_later) VisitChoices(fields, generation);
   if (scored_later) fields(generation.scored_from);
   if (grammar)
     fields(static_cast<uint8_t>(grammar->kind), grammar->text, grammar->compact, generation.output);
+  if (generation.client_start) {
+    if (!grammar) fields(kNoGrammar);
+    fields(true);
+  }
   return std::move(fields).Take();
 }
 
@@ -52,12 +71,11 @@ Result<Generation> ReadGeneration(std::string_view bytes) {
     const bool scored_later = more();
     if (scored_later) fields(generation.scored_from);
     if (more()) {
-      uint8_t kind = 0;
-      GrammarSource& grammar = params.grammar.emplace();
-      fields(kind, grammar.text, grammar.compact, generation.output);
-      if (kind > static_cast<uint8_t>(GrammarSource::Kind::kEbnf))
-        return DataLoss("snapshot: generation: expected a kind of grammar, found ", int{kind});
-      grammar.kind = static_cast<GrammarSource::Kind>(kind);
+      PS_RETURN_IF_ERROR(ReadGrammar(fields, &generation));
+      const bool flag = more();
+      if (flag) fields(generation.client_start);
+      if (flag != generation.client_start || (!flag && !params.grammar))
+        return DataLoss("snapshot: generation: expected other fields");
     }
     if ((params.best_of < 2 && !scored_later) || generation.choices.size() > kMaxChoices) {
       return DataLoss("snapshot: generation: expected 2 to ", kMaxChoices, " choices, found ",

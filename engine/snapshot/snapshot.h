@@ -65,6 +65,7 @@ struct Generation {
   double logprob_sum = 0;       // of the output, if it is reported
   std::string session;          // of the completion; empty: none
   int64_t session_tokens = 0;   // length of the session before the completion
+  bool client_start = false;    // GenerateRequest::client_start
   std::string held;             // text that the stop matcher holds back
   IncrementalDecoder::Saved decoder;
   // With best_of > 1, once the choices have forked; else empty. Saving the states of all choices

@@ -12,6 +12,7 @@
 
 #include "base/descriptor.h"
 #include "base/logging.h"
+#include "base/running_work.h"
 #include "engine/store/open_state_store.h"
 #include "engine/store/state_key.h"
 #include "engine/store/stored_header.h"
@@ -27,32 +28,58 @@ constexpr std::string_view kTemporary = ".new-";
 constexpr std::chrono::hours kStaleTemporary{1};
 // Minimum time between two counts of the files of a full store.
 constexpr std::chrono::seconds kCountInterval{1};
+// A read or write moves this much at most, so that a large entry is seen to move.
+constexpr size_t kPartBytes = size_t{4} << 20;
+constexpr char kTenantFolder[] = "the folder of the tenant";
 
-// The status of errno. Clients read it, so it names no folder of the server.
-Status Failed(const char* what, const fs::path& path) {
+// A file or folder of the store: its path for the log, and the name that clients read, which tells
+// nothing of the server's folders.
+struct Place {
+  fs::path path;
+  std::string name;
+};
+
+// The status of errno.
+Status Failed(const char* what, const Place& place) {
   const int error = errno;
-  if (error == ENOENT) return NotFound("state store: there is no ", path.filename().string());
-  const std::string message = StrCat("state store: cannot ", what, " ", path.filename().string(),
-                                     ": ", std::strerror(error));
+  if (error == ENOENT) return NotFound("state store: ", place.name, " does not exist");
+  const char* const why = std::strerror(error);
+  LogWarning("state_store_file_failed",
+             {{"operation", what}, {"path", place.path.string()}, {"why", why}});
+  const std::string message = StrCat("state store: cannot ", what, " ", place.name, ": ", why);
   if (error != ENOSPC && error != EDQUOT) return Unavailable(message);
   return ResourceExhausted(message).WithReason(Reason::kStateStoreFull);
 }
 
-Status WriteAll(int fd, std::string_view bytes, const fs::path& path) {
+Status WriteAll(int fd, std::string_view bytes, const Place& place) {
   while (!bytes.empty()) {
-    const ssize_t written = write(fd, bytes.data(), bytes.size());
+    const ssize_t written = write(fd, bytes.data(), std::min(bytes.size(), kPartBytes));
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return Failed("write", path);
+    if (written < 0) return Failed("write", place);
     bytes.remove_prefix(static_cast<size_t>(written));
+    RunningWork::Moved();
   }
   return Status();
 }
 
-Status SyncFolder(const fs::path& folder) {
-  const Descriptor fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.ok() || fsync(fd.get()) != 0) return Failed("sync", folder);
-  return Status();
+// Opens a folder of a tenant. Not through a symbolic link: what it leads to is no part of the
+// store.
+Result<Descriptor> OpenFolder(const Place& folder) {
+  Descriptor fd(open(folder.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  if (fd.ok()) return fd;
+  if (errno != ENOTDIR && errno != ELOOP) return Failed("open", folder);
+  LogWarning("state_store_file_failed", {{"operation", "open"},
+                                         {"path", folder.path.string()},
+                                         {"why", "expected a folder, found another file"}});
+  return DataLoss("state store: expected a folder of the tenant, found another file");
 }
+
+Status SyncFolder(const Descriptor& fd, const Place& folder) {
+  return fsync(fd.get()) == 0 ? Status() : Failed("sync", folder);
+}
+
+// Of an operation whose caller has left, and whose entry others may have changed meanwhile.
+Status TooLate() { return Unavailable("state store: the operation took too long"); }
 
 timespec ToTimespec(system_clock::time_point time) {
   const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch());
@@ -61,9 +88,10 @@ timespec ToTimespec(system_clock::time_point time) {
 }
 
 // 0 for a file that does not exist.
-int64_t FileBytes(const fs::path& path) {
+int64_t FileBytes(const Descriptor& folder, const std::string& name) {
   struct stat stat {};
-  return ::stat(path.c_str(), &stat) == 0 ? stat.st_size : 0;
+  const int failed = fstatat(folder.get(), name.c_str(), &stat, AT_SYMLINK_NOFOLLOW);
+  return failed == 0 && S_ISREG(stat.st_mode) ? stat.st_size : 0;
 }
 
 bool IsPast(const timespec& time, std::chrono::nanoseconds grace = {}) {
@@ -71,62 +99,66 @@ bool IsPast(const timespec& time, std::chrono::nanoseconds grace = {}) {
   return time.tv_sec < now.tv_sec || (time.tv_sec == now.tv_sec && time.tv_nsec <= now.tv_nsec);
 }
 
-Status SetExpiry(int fd, std::chrono::milliseconds ttl, const fs::path& path) {
+Status SetExpiry(int fd, std::chrono::milliseconds ttl, const Place& place) {
   const timespec expiry = ToTimespec(system_clock::now() + ttl);
   const timespec times[2] = {{0, UTIME_OMIT}, expiry};
-  if (futimens(fd, times) != 0) return Failed("set the time of", path);
+  if (futimens(fd, times) != 0) return Failed("set the time of", place);
   return Status();
 }
 
 // An entry that exists and has not expired.
 struct OpenEntry {
-  std::unique_ptr<Descriptor> fd;
+  Descriptor fd;
   StoredInfo info;
 };
 
-Result<OpenEntry> OpenFile(const fs::path& path) {
-  const std::string name = path.filename().string();
+// Opens the entry `place.name` of a folder.
+Result<OpenEntry> OpenFile(const Descriptor& folder, const Place& place) {
+  const std::string& name = place.name;
   const auto not_a_file = [&name] {
     return DataLoss("state store: ", name, ": expected a regular file");
   };
   // O_NONBLOCK: a FIFO on a shared volume must not block the store.
   const int flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  OpenEntry entry{std::make_unique<Descriptor>(open(path.c_str(), flags)), {}};
-  if (!entry.fd->ok() && errno == ELOOP) return not_a_file();
-  if (!entry.fd->ok()) return Failed("open", path);
+  OpenEntry entry{Descriptor(openat(folder.get(), name.c_str(), flags)), {}};
+  if (!entry.fd.ok() && errno == ELOOP) return not_a_file();
+  if (!entry.fd.ok()) return Failed("open", place);
   struct stat stat {};
-  if (fstat(entry.fd->get(), &stat) != 0) return Failed("stat", path);
+  if (fstat(entry.fd.get(), &stat) != 0) return Failed("stat", place);
   if (!S_ISREG(stat.st_mode)) return not_a_file();
   if (IsPast(stat.st_mtim)) {
     errno = ENOENT;
-    return Failed("open", path);
+    return Failed("open", place);
   }
   char beginning[kStoredBeginningBytes];
-  const ssize_t read = pread(entry.fd->get(), beginning, sizeof(beginning), 0);
-  if (read < 0) return Failed("read", path);
+  const ssize_t read = pread(entry.fd.get(), beginning, sizeof(beginning), 0);
+  if (read < 0) return Failed("read", place);
   PS_ASSIGN_OR_RETURN(
       entry.info,
       ReadStoredHeader(name, std::string_view(beginning, static_cast<size_t>(read)), stat.st_size));
+  RunningWork::Moved();
   return entry;
 }
 
-// Calls visit(fd of the folder, name) for each entry of a folder, not through a symbolic link to
-// it. An error of the file system while the folder is read is returned.
+// Calls visit(name) for each entry of a folder. An error of the file system while the folder is
+// read is returned.
 template <typename Visit>
-Status ForEachName(const fs::path& folder, Visit visit) {
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0) return Failed("open", folder);
+Status ForEachName(const Descriptor& folder, const Place& place, Visit visit) {
+  // Another description of the folder: reading it moves no position of `folder`.
+  const int fd = openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return Failed("open", place);
   const std::unique_ptr<DIR, int (*)(DIR*)> names(fdopendir(fd), closedir);
   if (names == nullptr) {
-    const Status failed = Failed("list", folder);
+    const Status failed = Failed("list", place);
     close(fd);
     return failed;
   }
   while (true) {
     errno = 0;
     const dirent* const one = readdir(names.get());
-    if (one == nullptr) return errno == 0 ? Status() : Failed("list", folder);
-    visit(fd, std::string(one->d_name));
+    if (one == nullptr) return errno == 0 ? Status() : Failed("list", place);
+    visit(std::string(one->d_name));
+    RunningWork::Moved();
   }
 }
 
@@ -162,88 +194,92 @@ class DirectoryStore : public StateStore {
 
   std::string_view kind() const override { return "dir"; }
 
-  Result<uint64_t> Put(const std::string& owner, const std::string& key, std::string_view bytes,
+  Result<uint64_t> Put(const std::string& owner, const std::string& key, std::string bytes,
                        std::chrono::milliseconds ttl) override {
-    const fs::path folder = Folder(owner);
-    std::error_code error;
-    if (fs::create_directory(folder, error)) PS_RETURN_IF_ERROR(SyncFolder(root_));
+    PS_ASSIGN_OR_RETURN(const Descriptor folder, MakeFolder(owner));
+    const Place place = EntryPlace(owner, key);
     const int64_t more =
-        static_cast<int64_t>(kStoredHeaderBytes + bytes.size()) - FileBytes(File(owner, key));
+        static_cast<int64_t>(kStoredHeaderBytes + bytes.size()) - FileBytes(folder, key);
     PS_RETURN_IF_ERROR(TakeRoom(more));
-    const fs::path temporary = folder / (std::string(kTemporary) + NewStateKey());
+    const std::string temporary = std::string(kTemporary) + NewStateKey();
     const uint64_t revision = RandomWord();
     const auto write = [&]() -> Status {
-      const Descriptor fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-      if (!fd.ok()) return Failed("make", temporary);
-      PS_RETURN_IF_ERROR(WriteAll(fd.get(), StoredHeader(revision), temporary));
-      PS_RETURN_IF_ERROR(WriteAll(fd.get(), bytes, temporary));
-      PS_RETURN_IF_ERROR(SetExpiry(fd.get(), ttl, temporary));
-      if (fsync(fd.get()) != 0) return Failed("sync", temporary);
-      if (rename(temporary.c_str(), File(owner, key).c_str()) != 0)
-        return Failed("name", temporary);
-      return SyncFolder(folder);
+      const Descriptor fd(
+          openat(folder.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+      if (!fd.ok()) return Failed("make", place);
+      PS_RETURN_IF_ERROR(WriteAll(fd.get(), StoredHeader(revision), place));
+      PS_RETURN_IF_ERROR(WriteAll(fd.get(), bytes, place));
+      PS_RETURN_IF_ERROR(SetExpiry(fd.get(), ttl, place));
+      if (fsync(fd.get()) != 0) return Failed("sync", place);
+      if (RunningWork::IsUnwanted()) return TooLate();
+      if (renameat(folder.get(), temporary.c_str(), folder.get(), key.c_str()) != 0)
+        return Failed("name", place);
+      return SyncFolder(folder, TenantPlace(owner));
     };
     if (Status status = write(); !status.ok()) {
-      unlink(temporary.c_str());
+      unlinkat(folder.get(), temporary.c_str(), 0);
       bytes_ -= more;
-      return status;
+      return OfPut(std::move(status));
     }
     return revision;
   }
 
   Result<Entry> Get(const std::string& owner, const std::string& key) override {
-    const fs::path path = File(owner, key);
-    PS_ASSIGN_OR_RETURN(OpenEntry opened, OpenFile(path));
+    const Place place = EntryPlace(owner, key);
+    PS_ASSIGN_OR_RETURN(OpenEntry opened, Open(owner, key));
     Entry entry{std::move(opened.info), {}};
     entry.bytes.resize(static_cast<size_t>(entry.info.bytes));
     size_t done = 0;
     while (done < entry.bytes.size()) {
-      const ssize_t read =
-          pread(opened.fd->get(), entry.bytes.data() + done, entry.bytes.size() - done,
-                static_cast<off_t>(kStoredHeaderBytes + done));
+      const ssize_t read = pread(opened.fd.get(), entry.bytes.data() + done,
+                                 std::min(entry.bytes.size() - done, kPartBytes),
+                                 static_cast<off_t>(kStoredHeaderBytes + done));
       if (read < 0 && errno == EINTR) continue;
-      if (read < 0) return Failed("read", path);
+      if (read < 0) return Failed("read", place);
       if (read == 0) return DataLoss("state store: ", key, " ends early");
       done += static_cast<size_t>(read);
+      RunningWork::Moved();
     }
     return entry;
   }
 
   Result<StoredInfo> Stat(const std::string& owner, const std::string& key) override {
-    PS_ASSIGN_OR_RETURN(OpenEntry opened, OpenFile(File(owner, key)));
+    PS_ASSIGN_OR_RETURN(OpenEntry opened, Open(owner, key));
     return std::move(opened.info);
   }
 
   Status Delete(const std::string& owner, const std::string& key) override {
-    const fs::path path = File(owner, key);
-    const Result<OpenEntry> opened = OpenFile(path);
+    const Place place = EntryPlace(owner, key);
+    PS_ASSIGN_OR_RETURN(const Descriptor folder, FolderOf(owner, key));
+    const Status opened = OpenFile(folder, place).status();
     // A damaged entry can be deleted too.
-    if (!opened.ok() && opened.status().code() != Code::kDataLoss) return opened.status();
-    const int64_t bytes = FileBytes(path);
-    if (unlink(path.c_str()) != 0) return Failed("delete", path);
+    if (!opened.ok() && opened.code() != Code::kDataLoss) return opened;
+    const int64_t bytes = FileBytes(folder, key);
+    if (RunningWork::IsUnwanted()) return TooLate();
+    if (unlinkat(folder.get(), key.c_str(), 0) != 0) return Failed("delete", place);
     bytes_ -= bytes;
-    return SyncFolder(Folder(owner));
+    return SyncFolder(folder, TenantPlace(owner));
   }
 
   Status Touch(const std::string& owner, const std::string& key,
                std::chrono::milliseconds ttl) override {
-    const fs::path path = File(owner, key);
-    PS_ASSIGN_OR_RETURN(const OpenEntry opened, OpenFile(path));
-    return SetExpiry(opened.fd->get(), ttl, path);
+    PS_ASSIGN_OR_RETURN(const OpenEntry opened, Open(owner, key));
+    return SetExpiry(opened.fd.get(), ttl, EntryPlace(owner, key));
   }
 
   Result<std::vector<StoredInfo>> List(const std::string& owner,
                                        const std::string& prefix) override {
-    const fs::path folder = Folder(owner);
+    Result<Descriptor> folder = OpenFolder(TenantPlace(owner));
+    if (folder.status().code() == Code::kNotFound) return std::vector<StoredInfo>();
+    if (!folder.ok()) return folder.status();
     std::vector<std::string> names;
-    const Status listed = ForEachName(folder, [&](int, const std::string& name) {
+    PS_RETURN_IF_ERROR(ForEachName(*folder, TenantPlace(owner), [&](const std::string& name) {
       if (name.starts_with(prefix) && !name.starts_with(".")) names.push_back(name);
-    });
-    if (!listed.ok() && listed.code() != Code::kNotFound) return listed;
+    }));
     std::sort(names.begin(), names.end());
     std::vector<StoredInfo> infos;
     for (const std::string& name : names) {
-      Result<OpenEntry> opened = OpenFile(folder / name);
+      Result<OpenEntry> opened = OpenFile(*folder, EntryPlace(owner, name));
       if (opened.ok()) {
         infos.push_back(std::move(opened->info));
       } else if (!IsGoneOrDamaged(opened.status())) {
@@ -254,11 +290,13 @@ class DirectoryStore : public StateStore {
   }
 
   Result<int64_t> CountAtMost(const std::string& owner, const std::string& prefix) override {
+    const Result<Descriptor> folder = OpenFolder(TenantPlace(owner));
+    if (folder.status().code() == Code::kNotFound) return int64_t{0};
+    if (!folder.ok()) return folder.status();
     int64_t count = 0;
-    const Status listed = ForEachName(Folder(owner), [&](int, const std::string& name) {
+    PS_RETURN_IF_ERROR(ForEachName(*folder, TenantPlace(owner), [&](const std::string& name) {
       if (name.starts_with(prefix) && !name.starts_with(".")) ++count;
-    });
-    if (!listed.ok() && listed.code() != Code::kNotFound) return listed;
+    }));
     return count;
   }
 
@@ -266,20 +304,12 @@ class DirectoryStore : public StateStore {
     std::lock_guard lock(count_mutex_);
     last_count_ = std::chrono::steady_clock::now();
     int64_t bytes = 0;
-    Status failed;
-    const Status listed = ForEachName(root_, [&](int, const std::string& tenant) {
-      if (!tenant.starts_with("t.")) return;
-      const Status status = ForEachName(root_ / tenant, [&](int folder, const std::string& name) {
-        bytes += ExpireFile(folder, name);
-      });
-      if (!status.ok() && status.code() != Code::kNotFound) failed = status;
-    });
-    if (!listed.ok()) failed = listed;
+    const Status status = ExpireAll(&bytes);
     // A part of the files would count as all of them.
-    if (failed.ok()) {
+    if (status.ok()) {
       bytes_ = bytes;
     } else {
-      LogWarning("state_store_failed", {{"operation", "expire"}, {"why", failed.message()}});
+      LogWarning("state_store_failed", {{"operation", "expire"}, {"why", status.message()}});
     }
   }
 
@@ -309,9 +339,67 @@ class DirectoryStore : public StateStore {
         .WithReason(Reason::kStateStoreFull);
   }
 
+  // Removes the expired files of all folders and adds the bytes of the others. Visits every folder
+  // before it returns an error.
+  Status ExpireAll(int64_t* bytes) {
+    PS_ASSIGN_OR_RETURN(const Descriptor root, OpenRoot());
+    Status failed;
+    const auto expire = [&](const std::string& name) -> Status {
+      const Place place{root_ / name, kTenantFolder};
+      PS_ASSIGN_OR_RETURN(const Descriptor folder, OpenFolder(place));
+      return ForEachName(folder, place, [&](const std::string& file) {
+        *bytes += ExpireFile(folder.get(), file);
+      });
+    };
+    const Status listed = ForEachName(root, Root(), [&](const std::string& name) {
+      if (!name.starts_with("t.")) return;
+      const Status status = expire(name);
+      if (!status.ok() && !IsGoneOrDamaged(status)) failed = status;
+    });
+    return listed.ok() ? failed : listed;
+  }
+
+  // The folder of an owner, which is made if it does not exist.
+  Result<Descriptor> MakeFolder(const std::string& owner) {
+    const Place place = TenantPlace(owner);
+    const bool made = mkdir(place.path.c_str(), 0777) == 0;
+    if (!made && errno != EEXIST) return OfPut(Failed("make", place));
+    if (made) {
+      PS_ASSIGN_OR_RETURN(const Descriptor root, OpenRoot());
+      PS_RETURN_IF_ERROR(SyncFolder(root, Root()));
+    }
+    Result<Descriptor> folder = OpenFolder(place);
+    if (!folder.ok()) return OfPut(folder.status());
+    return folder;
+  }
+
+  // The folder of an owner; NOT_FOUND for `key` if there is none.
+  Result<Descriptor> FolderOf(const std::string& owner, const std::string& key) const {
+    return OpenFolder({Folder(owner), key});
+  }
+  Result<OpenEntry> Open(const std::string& owner, const std::string& key) const {
+    PS_ASSIGN_OR_RETURN(const Descriptor folder, FolderOf(owner, key));
+    return OpenFile(folder, EntryPlace(owner, key));
+  }
+  Result<Descriptor> OpenRoot() const {
+    Descriptor fd(open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!fd.ok()) return Failed("open", Root());
+    return fd;
+  }
+
+  // A Put makes its entry: what it does not find is a folder.
+  Status OfPut(Status status) const {
+    if (status.code() != Code::kNotFound) return status;
+    LogWarning("state_store_file_failed",
+               {{"operation", "put"}, {"path", root_.string()}, {"why", "a folder is missing"}});
+    return Unavailable("state store: its folder is missing");
+  }
+
   fs::path Folder(const std::string& owner) const { return root_ / ("t." + owner); }
-  fs::path File(const std::string& owner, const std::string& key) const {
-    return Folder(owner) / key;
+  Place Root() const { return {root_, "its folder"}; }
+  Place TenantPlace(const std::string& owner) const { return {Folder(owner), kTenantFolder}; }
+  Place EntryPlace(const std::string& owner, const std::string& key) const {
+    return {Folder(owner) / key, key};
   }
 
   const fs::path root_;

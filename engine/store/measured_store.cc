@@ -14,9 +14,10 @@ class MeasuredStore final : public StateStore {
 
   std::string_view kind() const override { return store_->kind(); }
 
-  Result<uint64_t> Put(const std::string& owner, const std::string& key, std::string_view bytes,
+  Result<uint64_t> Put(const std::string& owner, const std::string& key, std::string bytes,
                        std::chrono::milliseconds ttl) override {
-    return Measured(StoreOperation::kPut, [&] { return store_->Put(owner, key, bytes, ttl); });
+    return Measured(StoreOperation::kPut,
+                    [&] { return store_->Put(owner, key, std::move(bytes), ttl); });
   }
   Result<Entry> Get(const std::string& owner, const std::string& key) override {
     return Measured(StoreOperation::kGet, [&] { return store_->Get(owner, key); });
@@ -44,6 +45,9 @@ class MeasuredStore final : public StateStore {
   }
   void Expire() override { store_->Expire(); }
   StoreUsage usage() const override { return store_->usage(); }
+  std::optional<steady_clock::time_point> hangs_since() const override {
+    return store_->hangs_since();
+  }
 
  private:
   template <typename Operation>

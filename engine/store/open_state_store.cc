@@ -1,13 +1,18 @@
 #include "engine/store/open_state_store.h"
 
 #include <string_view>
+#include <utility>
+
+#include "engine/store/deadline_store.h"
 
 namespace polysketch {
 
 Result<std::unique_ptr<StateStore>> OpenStateStore(const std::string& url, int64_t limit) {
   constexpr std::string_view kDirectory = "dir:";
   if (url.starts_with(kDirectory) && url.size() > kDirectory.size()) {
-    return OpenDirectoryStore(url.substr(kDirectory.size()), limit);
+    PS_ASSIGN_OR_RETURN(std::shared_ptr<StateStore> store,
+                        OpenDirectoryStore(url.substr(kDirectory.size()), limit));
+    return NewDeadlineStore(std::move(store));
   }
   if (url.starts_with("redis://")) {
     if (limit == 0) return OpenRedisStore(url);

@@ -14,7 +14,8 @@ namespace polysketch {
 // `url`: "dir:PATH", a folder that is created if it does not exist, or
 // "redis://[USER@]HOST:PORT[/DB][?password_file=PATH]". `limit`: maximum bytes of all entries of a
 // folder, 0 for no limit; Redis has its own (maxmemory), so it must be 0 there. INVALID_ARGUMENT
-// for another form of URL, UNAVAILABLE for a store that cannot be reached or written.
+// for another form of URL, UNAVAILABLE for a store that cannot be reached or written. Operations
+// have deadlines: deadline_store.h and redis_client.h.
 Result<std::unique_ptr<StateStore>> OpenStateStore(const std::string& url, int64_t limit = 0);
 
 // Entries as files: PATH/t.OWNER/KEY. The modification time of a file is the time at which it

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/logging.h"
+#include "base/running_work.h"
 
 namespace polysketch {
 namespace {
@@ -43,7 +44,10 @@ class RedisClient::Timer {
  public:
   explicit Timer(const RedisDeadline& deadline) : deadline_(deadline) {}
 
-  void AddBytes(int64_t bytes) { bytes_ += bytes; }
+  void AddBytes(int64_t bytes) {
+    bytes_ += bytes;
+    RunningWork::Moved();
+  }
   // 0 when the deadline has passed.
   milliseconds left() const {
     const milliseconds allowed =
@@ -143,7 +147,10 @@ Result<std::unique_ptr<RedisReply>> RedisClient::RunOne(const Command& command) 
 }
 
 Result<RedisClient::Replies> RedisClient::Run(const std::vector<Command>& commands) {
-  PS_ASSIGN_OR_RETURN(Replies replies, Send(Encode(commands), commands.size()));
+  Result<Replies> sent = Send(Encode(commands), commands.size());
+  RunningWork::Moved();
+  if (!sent.ok()) return sent;
+  Replies replies = *std::move(sent);
   for (const auto& reply : replies) {
     if (reply->kind != RedisReply::Kind::kError) continue;
     Status failed = Unreachable(reply->text);

@@ -111,7 +111,7 @@ class RedisStore : public StateStore {
 
   StoreUsage usage() const override { return {bytes_.load(), limit_.load()}; }
 
-  Result<uint64_t> Put(const std::string& owner, const std::string& key, std::string_view bytes,
+  Result<uint64_t> Put(const std::string& owner, const std::string& key, std::string bytes,
                        std::chrono::milliseconds ttl) override {
     if (bytes.size() > kMaxBytes - kStoredHeaderBytes) {
       return ResourceExhausted("redis: expected at most ", kMaxBytes, " bytes, found ",

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,8 +48,8 @@ class StateStore {
   // [A-Za-z0-9._:-]*. `ttl` counts from now. OK means that the entry survives this process, and the
   // machine as far as the store does. RESOURCE_EXHAUSTED above the limit: no entry is dropped
   // before it expires.
-  virtual Result<uint64_t> Put(const std::string& owner, const std::string& key,
-                               std::string_view bytes, std::chrono::milliseconds ttl) = 0;
+  virtual Result<uint64_t> Put(const std::string& owner, const std::string& key, std::string bytes,
+                               std::chrono::milliseconds ttl) = 0;
   struct Entry {
     StoredInfo info;
     ByteBuffer bytes;
@@ -80,6 +81,11 @@ class StateStore {
   // The usage at the last Expire, for a folder plus what this process has written since. Does not
   // block.
   virtual StoreUsage usage() const { return {}; }
+  // When the operation last moved that has hung longest after its caller got UNAVAILABLE; unset:
+  // none hangs.
+  virtual std::optional<std::chrono::steady_clock::time_point> hangs_since() const {
+    return std::nullopt;
+  }
 };
 
 }  // namespace polysketch

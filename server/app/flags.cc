@@ -183,8 +183,8 @@ constexpr Flag kFlags[] = {
     {"drain-timeout", kDuration, "TIME", &C::drain_timeout, 0, kDay,
      "time that running requests have to end after SIGTERM. Later they get UNAVAILABLE."},
     {"stuck-after", kDuration, "TIME", &C::stuck_after, 100, kDay,
-     "time after which a thread of the server that finishes no piece of its work is stuck: health "
-     "is NOT_SERVING until it moves again."},
+     "time after which a thread of the server whose work does not move is stuck: health is "
+     "NOT_SERVING until it moves again."},
 
     {"otlp-endpoint", kText, "URL", &C::otlp_endpoint, 0, 0,
      "collector of OpenTelemetry, such as http://127.0.0.1:4318: spans of calls are posted to its "

@@ -204,7 +204,7 @@ Server::Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Gua
   context_.trace_sample_percent = config.otlp_sample_percent;
   context_.writers = std::make_shared<Executor>(1);
   context_.tokenizers = &tokenizers_;
-  context_.stores = std::make_shared<Executor>(kStoreThreads);
+  context_.stores = std::make_shared<Executor>(kStoreThreads, Executor::Threads::kShares);
   context_.sessions = std::make_shared<Executor>(kSessionThreads);
   context_.grammars = std::make_shared<Executor>(kGrammarThreads);
   context_.migration_ttl = config.migration_ttl;
@@ -378,11 +378,17 @@ void Server::WatchForStuck(const ServedModel* model) {
     const EngineStats stats = model->engine->stats();
     return WorkProgress{.has_work = stats.working, .done = stats.turns};
   };
+  const auto store = [this, model] {
+    WorkProgress progress = context_.stores->progress();
+    const StateStore* const states = model->sessions->options().store;
+    if (states != nullptr) progress.AddRunning(states->hangs_since());
+    return progress;
+  };
   stuck_watch_ = std::make_unique<StuckWatch>(
       stuck_after_,
       std::vector<StuckWatch::Part>{{"engine", engine},
                                     {"writer", watch(context_.writers.get())},
-                                    {"store", watch(context_.stores.get())},
+                                    {"store", store},
                                     {"session", watch(context_.sessions.get())},
                                     {"tokenizer", watch(context_.tokenizers)}},
       [this](bool stuck) { ChangeHealth([this, stuck] { context_.stuck.store(stuck); }); });

@@ -54,6 +54,8 @@ class Server {
   std::string http_address() const;
   // The executor that writes to streams.
   const std::shared_ptr<Executor>& writers() const { return context_.writers; }
+  // All executors.
+  const ServiceContext& context() const { return context_; }
   // The budget of what clients make the server hold.
   const RequestMemory& memory() const { return memory_; }
   // Sets health to SERVING and serves calls. `model` outlives the server.

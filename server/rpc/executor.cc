@@ -1,11 +1,21 @@
 #include "server/rpc/executor.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace polysketch {
 
-Executor::Executor(int threads) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
+namespace {
+
+// Pieces of work of one owner for each thread that stays free.
+constexpr int kShareOfFree = 3;
+
+}  // namespace
+
+Executor::Executor(int threads, Threads of_owner) : count_(threads), of_owner_(of_owner) {
+  for (int i = 0; i < threads; ++i) work_of_threads_.push_back(std::make_unique<RunningWork>());
+  for (const auto& running : work_of_threads_)
+    threads_.emplace_back([this, work = running.get()] { Loop(work); });
 }
 
 void Executor::Stop() {
@@ -20,23 +30,36 @@ void Executor::Stop() {
   threads_.clear();
 }
 
-void Executor::Add(Work work, const std::string& owner) {
-  const auto [queue, added] = work_.try_emplace(owner);
-  queue->second.push_back(std::move(work));
-  if (added) turns_.push_back(queue);
+void Executor::Add(Work work, const std::string& name) {
+  const Owners::iterator owner = owners_.try_emplace(name).first;
+  if (owner->second.work.empty()) turns_.push_back(owner);
+  owner->second.work.push_back(std::move(work));
 }
 
-Executor::Work Executor::Take() {
-  const Queues::iterator queue = turns_.front();
-  turns_.pop_front();
-  Work work = std::move(queue->second.front());
-  queue->second.pop_front();
-  if (queue->second.empty()) {
-    work_.erase(queue);
-  } else {
-    turns_.push_back(queue);
-  }
+bool Executor::MayStart(const Owner& owner) const {
+  if (of_owner_ == Threads::kAny || owner.running == 0 || stop_) return true;
+  return owner.running + 1 <= kShareOfFree * (count_ - running_ - 1);
+}
+
+// The owners that may not start run work: they are fewer than the threads.
+std::deque<Executor::Owners::iterator>::iterator Executor::NextTurn() {
+  return std::find_if(turns_.begin(), turns_.end(),
+                      [this](Owners::iterator owner) { return MayStart(owner->second); });
+}
+
+Executor::Work Executor::Take(Owners::iterator owner) {
+  Work work = std::move(owner->second.work.front());
+  owner->second.work.pop_front();
+  if (!owner->second.work.empty()) turns_.push_back(owner);
+  ++owner->second.running;
+  ++running_;
   return work;
+}
+
+void Executor::Finish(Owners::iterator owner) {
+  --running_;
+  ++done_;
+  if (--owner->second.running == 0 && owner->second.work.empty()) owners_.erase(owner);
 }
 
 void Executor::Post(Work work, const std::string& owner) {
@@ -68,33 +91,41 @@ void Executor::Release() {
   {
     std::lock_guard lock(mutex_);
     held_ = false;
-    if (work_.empty()) return;
+    if (turns_.empty()) return;
   }
   wake_.notify_all();
 }
 
 WorkProgress Executor::progress() {
   std::lock_guard lock(mutex_);
-  return {.has_work = running_ > 0 || !work_.empty(), .done = done_};
+  WorkProgress progress{.has_work = running_ > 0 || !turns_.empty(), .done = done_};
+  for (const auto& work : work_of_threads_) progress.AddRunning(work->since());
+  return progress;
 }
 
-void Executor::Loop() {
+void Executor::Loop(RunningWork* running) {
+  RunningWork::OfThread() = running;
   std::unique_lock lock(mutex_);
   while (true) {
     while (!later_.empty() && later_.begin()->first <= SteadyClock::now()) {
       Add(std::move(later_.extract(later_.begin()).mapped()), "");
     }
-    if (!work_.empty()) {
+    if (const auto turn = NextTurn(); turn != turns_.end()) {
+      const Owners::iterator owner = *turn;
+      turns_.erase(turn);
       {
-        const Work work = Take();
-        ++running_;
+        const Work work = Take(owner);
+        // The piece that ended may have let the work of two owners start.
+        if (of_owner_ == Threads::kShares && !held_ && NextTurn() != turns_.end())
+          wake_.notify_one();
+        running->Start();
         lock.unlock();
         work();
       }  // `work` is destroyed without the lock: its destructors may post again
+      running->End();
       lock.lock();
-      --running_;
-      ++done_;
-    } else if (stop_) {
+      Finish(owner);
+    } else if (stop_ && turns_.empty()) {
       return;
     } else if (later_.empty()) {
       wake_.wait(lock);

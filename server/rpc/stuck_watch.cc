@@ -48,11 +48,14 @@ void StuckWatch::Look(Clock::time_point now) {
   bool any = false;
   for (Watched& watched : parts_) {
     const WorkProgress progress = watched.part.progress();
-    if (!progress.has_work || progress.done != watched.done) {
+    // A part whose only piece of work moves finishes none.
+    if (!progress.has_work || progress.done != watched.done || progress.oldest != watched.oldest) {
       watched.done = progress.done;
+      watched.oldest = progress.oldest;
       watched.since = now;
     }
-    const bool stuck = now - watched.since >= limit_;
+    const Clock::time_point since = std::min(watched.since, progress.oldest.value_or(now));
+    const bool stuck = now - since >= limit_;
     any = any || stuck;
     if (stuck == std::exchange(watched.stuck, stuck)) continue;
     if (stuck) {

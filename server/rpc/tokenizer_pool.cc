@@ -184,7 +184,11 @@ bool TokenizerPool::Continue(Worker* worker, int64_t bytes) {
 
 WorkProgress TokenizerPool::progress() {
   const std::lock_guard lock(mutex_);
-  return {.has_work = !groups_.empty(), .done = turns_ended_};
+  WorkProgress progress{.has_work = !groups_.empty(), .done = turns_ended_};
+  for (const auto& worker : workers_) {
+    if (worker->turn) progress.AddRunning(worker->since);
+  }
+  return progress;
 }
 
 void TokenizerPool::EndTurn(Worker* worker) {

@@ -181,6 +181,44 @@ TEST_F(MigrationTest, LogitsAfterAClientsStateThatAreNotFiniteAreTheClientsError
   }
 }
 
+// A forged state may spoil a logit after its completion has moved to another replica.
+TEST_F(MigrationTest, AClientsStateStaysOneWhenItsCompletionMigrates) {
+  GenerateRequest first;
+  first.prompt = {5, 6, 7};
+  first.params.max_tokens = 0;
+  first.keep = true;
+  const Collected kept = Run(first, -1);
+  ASSERT_NE(kept.finish->snapshot, nullptr);
+  GenerateRequest request;
+  request.prompt = {8, 9};
+  request.params.max_tokens = 20;
+  request.params.ignore_eos = true;
+  request.start = Copy(*kept.finish->snapshot);
+  const Collected whole = Run(request, -1);
+  ASSERT_EQ(whole.tokens.size(), 20u);
+  uint64_t hash = 0;
+  for (const int32_t token : {5, 6, 7, 8, 9}) hash = testing::FakeModel::Next(hash, token);
+  for (int i = 0; i < 15; ++i) {
+    hash = testing::FakeModel::Next(hash, whole.tokens[static_cast<size_t>(i)]);
+  }
+  model_.poisoned_hash = hash;
+  for (const bool client : {true, false}) {
+    request.client_start = client;
+    const Collected moved = Run(request, 3);
+    ASSERT_EQ(moved.finish->reason, FinishReason::kMigrated) << moved.finish->status.ToString();
+    GenerateRequest next;
+    next.start = Copy(*moved.finish->snapshot);
+    ASSERT_EQ(next.start->generation->client_start, client);
+    // It moves twice.
+    const Collected again = Run(next, 1);
+    ASSERT_EQ(again.finish->reason, FinishReason::kMigrated) << again.finish->status.ToString();
+    next.start = Copy(*again.finish->snapshot);
+    const Status status = Run(next, -1).finish->status;
+    EXPECT_EQ(status.code(), client ? Code::kInvalidArgument : Code::kInternal)
+        << status.ToString();
+  }
+}
+
 TEST_F(MigrationTest, ACompletionThatDoesNotMigrateRunsToItsEnd) {
   Random random(4);
   for (int i = 0; i < 50; ++i) {

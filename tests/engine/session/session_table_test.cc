@@ -396,7 +396,7 @@ TEST_P(StoredSessionTest, DamagedOnesAreRefused) {
     EXPECT_FALSE(NewTable()->Acquire({"t"}, id, {}).ok()) << "byte " << i;
   }
   SetLogLevel(LogLevel::kInfo);
-  ASSERT_TRUE(store_->Put("t", "session-" + id, AsText(entry->bytes), 1h).ok());
+  ASSERT_TRUE(store_->Put("t", "session-" + id, std::string(AsText(entry->bytes)), 1h).ok());
   ExpectAt(NewTable().get(), id, 7);
 }
 

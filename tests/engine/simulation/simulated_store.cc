@@ -23,7 +23,7 @@ const SimulatedStore::Value* SimulatedStore::Find(const std::string& owner,
 }
 
 Result<uint64_t> SimulatedStore::Put(const std::string& owner, const std::string& key,
-                                     std::string_view bytes, std::chrono::milliseconds) {
+                                     std::string bytes, std::chrono::milliseconds) {
   if (Fails()) return NoResult();
   values_[{owner, key}] = {++revisions_, std::string(bytes)};
   if (Fails()) return NoResult();

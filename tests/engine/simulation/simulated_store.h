@@ -23,7 +23,7 @@ class SimulatedStore : public StateStore {
   explicit SimulatedStore(Random* random) : random_(random) {}
 
   std::string_view kind() const override { return "simulated"; }
-  Result<uint64_t> Put(const std::string& owner, const std::string& key, std::string_view bytes,
+  Result<uint64_t> Put(const std::string& owner, const std::string& key, std::string bytes,
                        std::chrono::milliseconds ttl) override;
   Result<Entry> Get(const std::string& owner, const std::string& key) override;
   Result<StoredInfo> Stat(const std::string& owner, const std::string& key) override;

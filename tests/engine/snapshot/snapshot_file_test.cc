@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/snapshot/generation_bytes.h"
 #include "gtest/gtest.h"
 #include "tests/testing/random.h"
 
@@ -61,6 +62,41 @@ Snapshot Example(int floats, bool stopped) {
   generation.decoder = {true, "\xE2\x82"};
   snapshot.generation = generation;
   return snapshot;
+}
+
+// What a migrated completion has besides: each alone, and together.
+TEST(SnapshotFile, PartsThatAreNotAlwaysThereComeBack) {
+  for (int parts = 0; parts < 16; ++parts) {
+    Snapshot snapshot = Example(1000, /*stopped=*/true);
+    Generation& generation = *snapshot.generation;
+    if ((parts & 1) != 0) generation.client_start = true;
+    if ((parts & 2) != 0) generation.scored_from = 1;
+    if ((parts & 4) != 0) {
+      generation.params.grammar = {GrammarSource::Kind::kEbnf, "root ::= \"a\"", false};
+      generation.output = {5, 5, 6, 7, 7};
+    }
+    if ((parts & 8) != 0) {
+      generation.params.n = generation.params.best_of = 2;
+      generation.generated = 0;
+      generation.counts = {};
+      generation.output = {};
+    }
+    const std::string bytes = GenerationBytes(generation);
+    const auto back = ReadGeneration(bytes);
+    ASSERT_TRUE(back.ok()) << parts << ": " << back.status().ToString();
+    EXPECT_EQ(*back, generation) << parts;
+    EXPECT_EQ(GenerationBytes(*back), bytes) << parts;
+    if (!generation.client_start) continue;
+    // The flag is the last byte.
+    for (const char other : {'\0', '\2'}) {
+      std::string changed = bytes;
+      changed.back() = other;
+      EXPECT_EQ(ReadGeneration(changed).status().code(), Code::kDataLoss) << parts;
+    }
+    EXPECT_EQ(ReadGeneration(std::string_view(bytes).substr(0, bytes.size() - 1)).ok(),
+              generation.params.grammar.has_value())
+        << parts;
+  }
 }
 
 void ExpectSame(const Snapshot& a, const Snapshot& b) {

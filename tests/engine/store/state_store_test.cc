@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
+#include <sstream>
 #include <thread>
 
 #include "engine/store/redis_url.h"
@@ -215,6 +217,90 @@ TEST(DirectoryStoreTest, FilesOfOthersAreLeftAlone) {
   EXPECT_TRUE(listed->empty());
   EXPECT_EQ(store->Get("t", "session-2").status().code(), Code::kDataLoss) << "a link";
   EXPECT_EQ(store->Get("t", "session-3").status().code(), Code::kDataLoss) << "a FIFO";
+}
+
+// The names of all files below a folder, with their bytes.
+std::map<std::string, std::string> FilesBelow(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const fs::directory_entry& file : fs::recursive_directory_iterator(folder)) {
+    std::ostringstream bytes;
+    bytes << std::ifstream(file.path()).rdbuf();
+    files[file.path().filename().string()] = bytes.str();
+  }
+  return files;
+}
+
+// On a shared volume another user can put a link in the place of a tenant's folder.
+TEST(DirectoryStoreTest, ALinkInThePlaceOfATenantsFolderIsNotFollowed) {
+  const testing::TemporaryFolder folder;
+  const fs::path states = folder.path() / "states", elsewhere = folder.path() / "elsewhere";
+  const auto store = *OpenStateStore("dir:" + states.string());
+  // Elsewhere is the folder of a store, so that only the link tells it from this store.
+  ASSERT_TRUE(store->Put("t", "session-1", "bytes", 1h).ok());
+  fs::rename(states / "t.t", elsewhere);
+  fs::create_directory_symlink(elsewhere, states / "t.t");
+  const auto before = FilesBelow(elsewhere);
+  ASSERT_EQ(before.size(), 1u);
+  const auto written = fs::last_write_time(elsewhere / "session-1");
+
+  const std::vector<Status> statuses = {store->Put("t", "session-1", "other", 1h).status(),
+                                        store->Put("t", "session-2", "bytes", 1h).status(),
+                                        store->Delete("t", "session-1"),
+                                        store->Touch("t", "session-1", 2h),
+                                        store->Get("t", "session-1").status(),
+                                        store->Stat("t", "session-1").status(),
+                                        store->List("t", "session-").status(),
+                                        store->CountAtMost("t", "session-").status()};
+  for (const Status& status : statuses) {
+    EXPECT_EQ(status.code(), Code::kDataLoss) << status.ToString();
+    EXPECT_EQ(status.message(), "state store: expected a folder of the tenant, found another file");
+  }
+  EXPECT_EQ(FilesBelow(elsewhere), before);
+  EXPECT_EQ(fs::last_write_time(elsewhere / "session-1"), written);
+  // The folders of other tenants are counted all the same.
+  ASSERT_TRUE(store->Put("u", "session-1", "bytes", 1h).ok());
+  store->Expire();
+  EXPECT_EQ(store->usage().bytes, 5 + static_cast<int64_t>(kStoredHeaderBytes));
+}
+
+// Clients read the messages of errors: they name no path of the server, not even in part.
+TEST(DirectoryStoreTest, ErrorsNameNoPath) {
+  const testing::TemporaryFolder folder;
+  const fs::path root = folder.path() / "hidden-root";
+  const auto store = *OpenStateStore("dir:" + root.string());
+  ASSERT_TRUE(store->Put("acme", "session-1", "bytes", 1h).ok());
+  std::vector<Status> statuses;
+  const auto every_operation = [&] {
+    statuses.push_back(store->Put("acme", "session-1", "other", 1h).status());
+    statuses.push_back(store->Get("acme", "session-1").status());
+    statuses.push_back(store->Delete("acme", "session-1"));
+    statuses.push_back(store->Touch("acme", "session-1", 1h));
+    statuses.push_back(store->List("acme", "").status());
+    statuses.push_back(store->CountAtMost("acme", "").status());
+  };
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit no_files{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &no_files), 0);
+  every_operation();
+  const Status new_tenant = store->Put("new", "session-1", "bytes", 1h).status();  // syncs the root
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(statuses.size(), 6u);
+  for (const Status& status : statuses) EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_EQ(new_tenant.code(), Code::kUnavailable) << new_tenant.ToString();
+  statuses.push_back(new_tenant);
+  fs::remove_all(root);
+  const Status gone = store->Put("acme", "session-1", "bytes", 1h).status();
+  EXPECT_EQ(gone.code(), Code::kUnavailable) << gone.ToString();
+  statuses.push_back(gone);
+  every_operation();
+  std::ofstream(root) << "a file";
+  every_operation();
+  for (const Status& status : statuses) {
+    for (const std::string part : {"hidden-root", "t.acme", "t.new", ".new-", "/"}) {
+      EXPECT_EQ(status.message().find(part), std::string::npos) << status.ToString();
+    }
+  }
 }
 
 // A server without a free file descriptor must not take its store for empty.

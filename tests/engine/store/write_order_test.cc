@@ -1,4 +1,4 @@
-// The order in which the directory store makes an entry durable. fsync and rename are this
+// The order in which the directory store makes an entry durable. fsync and renameat are this
 // program's: they record the call and then make it.
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -23,19 +23,23 @@ void Record(const std::string& call) {
   if (calls != nullptr) calls->push_back(call);
 }
 
-}  // namespace
-
-extern "C" int fsync(int fd) {
+std::string PathOf(int fd) {
   char path[4096];
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
   const ssize_t length = readlink(link.c_str(), path, sizeof(path));
-  Record("sync " + std::string(path, length > 0 ? static_cast<size_t>(length) : 0));
+  return std::string(path, length > 0 ? static_cast<size_t>(length) : 0);
+}
+
+}  // namespace
+
+extern "C" int fsync(int fd) {
+  Record("sync " + PathOf(fd));
   return static_cast<int>(syscall(SYS_fsync, fd));
 }
 
-extern "C" int rename(const char* from, const char* to) noexcept {
-  Record(std::string("rename ") + from + " " + to);
-  return static_cast<int>(syscall(SYS_rename, from, to));
+extern "C" int renameat(int from_folder, const char* from, int to_folder, const char* to) noexcept {
+  Record("rename " + PathOf(from_folder) + "/" + from + " " + PathOf(to_folder) + "/" + to);
+  return static_cast<int>(syscall(SYS_renameat2, from_folder, from, to_folder, to, 0));
 }
 
 namespace polysketch {

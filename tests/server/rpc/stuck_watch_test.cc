@@ -1,7 +1,9 @@
 // What a stuck thread does to readiness and liveness.
 #include "server/rpc/stuck_watch.h"
 
+#include <functional>
 #include <future>
+#include <map>
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/server/rpc/server_fixture.h"
@@ -68,6 +70,56 @@ TEST_F(StuckServerTest, AnEngineThatDoesNotMoveIsStuck) {
   EXPECT_TRUE(Eventually([this] { return Health() == HealthCheckResponse::NOT_SERVING; }));
   engine_.set_stuck(false);
   EXPECT_TRUE(Eventually([this] { return Health() == HealthCheckResponse::SERVING; }));
+}
+
+// Of the threads of an executor one is stuck, and the others finish work all the time.
+TEST_F(StuckServerTest, OneThreadOfSeveralIsEnough) {
+  Ready();
+  const ServiceContext& context = server_->context();
+  using Post = std::function<void(std::function<void()>)>;
+  const std::map<std::string, Post> parts = {
+      {"store", [&](auto work) { context.stores->Post(work, "owner"); }},
+      {"session", [&](auto work) { context.sessions->Post(work); }},
+      {"tokenizer", [&](auto work) {
+         context.tokenizers->Post({"group", "address"}, 1, work);
+       }}};
+  for (const auto& [name, post] : parts) {
+    SCOPED_TRACE(name);
+    EXPECT_TRUE(Eventually([this] { return Health() == HealthCheckResponse::SERVING; }));
+    std::promise<void> release;
+    post([waits = release.get_future().share()] { waits.wait(); });
+    std::atomic<int> finished = 0;
+    const auto others_move = [&] {
+      post([&finished] { ++finished; });
+      return Health() == HealthCheckResponse::NOT_SERVING;
+    };
+    EXPECT_TRUE(Eventually(others_move));
+    EXPECT_GT(finished, 0);
+    release.set_value();
+    EXPECT_TRUE(Eventually([this] { return Health() == HealthCheckResponse::SERVING; }));
+    EXPECT_TRUE(Eventually([&] {
+      const WorkProgress progress = context.stores->progress();
+      return !progress.has_work && !context.sessions->progress().has_work &&
+             !context.tokenizers->progress().has_work;
+    }));
+  }
+}
+
+// Work that waits for a slow disk again and again is not stuck.
+TEST_F(StuckServerTest, WorkThatMovesIsNotStuck) {
+  Ready();
+  std::atomic<bool> ended = false;
+  server_->context().stores->Post([&ended] {
+    for (int i = 0; i < 100; ++i) {
+      std::this_thread::sleep_for(10ms);
+      RunningWork::Moved();
+    }
+    ended = true;
+  });
+  while (!ended) {
+    EXPECT_EQ(Health(), HealthCheckResponse::SERVING);
+    std::this_thread::sleep_for(20ms);
+  }
 }
 
 TEST_F(StuckServerTest, ADrainStaysADrain) {
