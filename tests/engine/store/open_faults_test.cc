@@ -55,7 +55,7 @@ TEST(OpenFaultsTest, AListingIsCompleteOrAnError) {
   SessionTable sessions(std::move(options));
   constexpr int kSessions = 5;
   for (int i = 0; i < kSessions; ++i) {
-    const auto made = sessions.Create("acme", /*durable=*/true, 1h);
+    const auto made = sessions.Create(SessionUser{"acme"}, /*durable=*/true, 1h);
     ASSERT_TRUE(made.ok()) << made.status().ToString();
   }
   for (const int error : {EIO, EMFILE, ENFILE, EACCES, ESTALE}) {
