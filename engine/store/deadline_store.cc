@@ -12,6 +12,7 @@
 
 #include "base/logging.h"
 #include "base/running_work.h"
+#include "base/thread_name.h"
 
 namespace polysketch {
 namespace {
@@ -138,6 +139,7 @@ class HangingThreads : public std::enable_shared_from_this<HangingThreads> {
   }
 
   void Loop(Worker& worker) {
+    NameThread("ps-store-folder");
     RunningWork::OfThread() = &worker.work;
     std::unique_lock lock(mutex_);
     while (true) {

@@ -10,7 +10,7 @@ sessions
 calls at least 20% are cancelled and 5% have a client that stalls. Sessions have little memory, so that they go to the store and back.
 
 The time is divided into ten rounds. After each the load pauses, and must have left nothing: descriptors, threads (the pools of
-gRPC have a bound instead), connections, calls, running and waiting requests, sessions, entries of the store, and the bytes of
+gRPC and of the folder store have a bound instead), connections, calls, running and waiting requests, sessions, entries of the store, and the bytes of
 slots, sessions and requests are those of before the first round. Every answer must be that of the same server before the load.
 After the first round the resident memory may grow by 32 MiB, during the rounds and between them, and the live
 heap between the rounds, without the prefix cache, by 4 MiB. The table has a row for each round. The exit status is 0 only if
@@ -47,8 +47,10 @@ LEAST_SHARES = {"cut": 0.2, "stalled": 0.05}  # of the calls, from FEW_CALLS on
 FEW_CALLS = 3000
 MOST_WRONG = 5  # answers of a round that are told
 FLAGS = {"request-memory": "128MiB", "session-memory": "16MiB", "stall-deadline": f"{STALL_SECONDS}s", "log-level": "warning"}
-# Threads that gRPC starts when there is work for another, and keeps; each pool has at most two for each processor.
-POOLS = ("default-executo", "resolver-execut", "event_engine", "timer_manager", "grpc_global_tim")
+# Threads that are started when there is work for another, and kept: the most of each. gRPC's pools have at most two for each
+# processor. Operations of a folder store run on as many as run at once: those of the 8 threads of the store, a sweep, a listing.
+POOLS = dict.fromkeys(("default-executo", "resolver-execut", "event_engine", "timer_manager", "grpc_global_tim"), 2 * os.cpu_count())
+POOLS |= {"ps-store-folder": 10}
 COUNTS = ("connections", "calls_in_flight", "num_requests_running", "num_requests_waiting", "num_requests_preempted", "sessions",
           "slot_memory_bytes", "preempted_memory_bytes", "session_memory_bytes")
 
@@ -220,9 +222,8 @@ class Soak:
         wanted, end = self._baseline, time.monotonic() + SETTLED
         while (now := self._sample()).held() != wanted and time.monotonic() < end:
             time.sleep(0.2)
-        most = 2 * os.cpu_count()
         self.broken += [f"round {len(self.rounds) + 1}: {now.threads[name]} threads {name}, at most {most}"
-                        for name in POOLS if now.threads.get(name, 0) > most]
+                        for name, most in POOLS.items() if now.threads.get(name, 0) > most]
         differs = {name: value for name, value in now.held().items() if value != wanted[name]}
         self.broken += [f"round {len(self.rounds) + 1}: {name} is {value}, before the load {wanted[name]}"
                         for name, value in differs.items()]
