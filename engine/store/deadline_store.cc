@@ -116,7 +116,7 @@ class HangingThreads : public std::enable_shared_from_this<HangingThreads> {
   // Null if the machine gives no thread.
   std::shared_ptr<Worker> TakeIdle() {
     if (idle_.empty()) {
-      const auto worker = std::make_shared<Worker>();
+      auto worker = std::make_shared<Worker>();
       try {
         worker->thread = std::thread([self = shared_from_this(), worker] { self->Loop(*worker); });
       } catch (const std::system_error&) {
@@ -124,7 +124,7 @@ class HangingThreads : public std::enable_shared_from_this<HangingThreads> {
       }
       return worker;
     }
-    const std::shared_ptr<Worker> worker = std::move(idle_.back());
+    std::shared_ptr<Worker> worker = std::move(idle_.back());
     idle_.pop_back();
     return worker;
   }

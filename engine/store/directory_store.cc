@@ -149,7 +149,7 @@ Status ForEachName(const Descriptor& folder, const Place& place, Visit visit) {
   if (fd < 0) return Failed("open", place);
   const std::unique_ptr<DIR, int (*)(DIR*)> names(fdopendir(fd), closedir);
   if (names == nullptr) {
-    const Status failed = Failed("list", place);
+    Status failed = Failed("list", place);
     close(fd);
     return failed;
   }
@@ -251,7 +251,7 @@ class DirectoryStore : public StateStore {
   Status Delete(const std::string& owner, const std::string& key) override {
     const Place place = EntryPlace(owner, key);
     PS_ASSIGN_OR_RETURN(const Descriptor folder, FolderOf(owner, key));
-    const Status opened = OpenFile(folder, place).status();
+    Status opened = OpenFile(folder, place).status();
     // A damaged entry can be deleted too.
     if (!opened.ok() && opened.code() != Code::kDataLoss) return opened;
     const int64_t bytes = FileBytes(folder, key);
