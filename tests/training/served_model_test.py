@@ -79,9 +79,9 @@ class ServedModelTest(TrainTest):
                 folder = self.dir / f"{kind}-{gate}-{sinusoids}"
                 export_model(model, folder, tokenizer=None)
                 tokens = support.tokens_for(model, 1, 300)[0].tolist()
-                ours, served = torch_logprobs(model, tokens, 70), served_logprobs(folder, tokens, self.dir)
+                ours, served = torch_logprobs(model.double(), tokens, 70), served_logprobs(folder, tokens, self.dir)
                 self.expect_equal(ours, served)
-                # Float32 logits of order 6 after some hundred roundings each way.
+                # Float32 logits of order 6 after some hundred roundings; the module's are in float64.
                 np.testing.assert_allclose(ours, served, rtol=0, atol=1e-5)
 
     def test_long_text(self):
