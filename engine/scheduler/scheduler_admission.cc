@@ -83,19 +83,21 @@ bool Scheduler::MakeRoom(Waiting* next, Clock::time_point now) {
 std::vector<size_t> Scheduler::PreemptionOrder(const Waiting& next, Clock::time_point now) const {
   const int level = waiting_.Level(next, now);
   const int claim = waiting_.Claim(next, now);
-  std::vector<size_t> order;
+  // Idle sequences first; then the lowest level, and within it the latest admission. Each sequence is
+  // asked once whether it is idle: its reader, on another thread, may change that during the sort,
+  // which then would compare differently and leave the array.
+  std::vector<std::tuple<bool, int, int64_t>> ranks;
   for (size_t i = 0; i < running_.size(); ++i) {
     const Slot& slot = running_[i];
     if (slot.own.loader != nullptr) continue;  // forks may wait until the state is loaded
     const bool own = slot.sequence->client() == next.sequence->client();
-    if (slot.sequence->idle() || (own ? slot.level < level : slot.claim < claim))
-      order.push_back(i);
+    const bool idle = slot.sequence->idle();
+    if (idle || (own ? slot.level < level : slot.claim < claim))
+      ranks.emplace_back(!idle, slot.level, -static_cast<int64_t>(i));
   }
-  // Idle sequences first; then the lowest level, and within it the latest admission.
-  const auto rank = [this](size_t i) {
-    return std::tuple(!running_[i].sequence->idle(), running_[i].level, -static_cast<int64_t>(i));
-  };
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rank(a) < rank(b); });
+  std::sort(ranks.begin(), ranks.end());
+  std::vector<size_t> order;
+  for (const auto& rank : ranks) order.push_back(static_cast<size_t>(-std::get<2>(rank)));
   return order;
 }
 
