@@ -97,6 +97,7 @@ std::vector<size_t> Scheduler::PreemptionOrder(const Waiting& next, Clock::time_
   }
   std::sort(ranks.begin(), ranks.end());
   std::vector<size_t> order;
+  order.reserve(ranks.size());
   for (const auto& rank : ranks) order.push_back(static_cast<size_t>(-std::get<2>(rank)));
   return order;
 }
