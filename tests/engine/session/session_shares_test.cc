@@ -7,6 +7,7 @@
 #include "engine/session/session_table.h"
 #include "engine/store/open_state_store.h"
 #include "gtest/gtest.h"
+#include "tests/engine/session/small_snapshot.h"
 #include "tests/testing/random_model.h"
 
 namespace polysketch {
@@ -14,21 +15,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kVocab = 100;
-constexpr size_t kStateBytes = 4000;
-
-std::shared_ptr<const Snapshot> At(int64_t tokens) {
-  auto snapshot = std::make_shared<Snapshot>();
-  auto state = std::make_shared<SavedState>();
-  state->position = tokens - 1;
-  state->bytes.resize(kStateBytes);
-  snapshot->state = state;
-  snapshot->pending = {5};
-  snapshot->history.tail = {5};
-  snapshot->history.seen = TokenSet(kVocab);
-  snapshot->history.seen.Insert(5);
-  return snapshot;
-}
+using testing::At;
+using testing::kStateBytes;
+using testing::kVocab;
 
 class SessionSharesTest : public ::testing::Test {
  protected:

@@ -10,6 +10,7 @@
 #include "engine/store/measured_store.h"
 #include "engine/store/open_state_store.h"
 #include "gtest/gtest.h"
+#include "tests/engine/session/small_snapshot.h"
 #include "tests/testing/random.h"
 #include "tests/testing/random_model.h"
 
@@ -18,21 +19,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kVocab = 100;
-constexpr size_t kStateBytes = 4000;
-
-std::shared_ptr<const Snapshot> At(int64_t tokens) {
-  auto snapshot = std::make_shared<Snapshot>();
-  auto state = std::make_shared<SavedState>();
-  state->position = tokens - 1;
-  state->bytes.resize(kStateBytes);
-  snapshot->state = state;
-  snapshot->pending = {5};
-  snapshot->history.tail = {5};
-  snapshot->history.seen = TokenSet(kVocab);
-  snapshot->history.seen.Insert(5);
-  return snapshot;
-}
+using testing::At;
+using testing::kStateBytes;
+using testing::kVocab;
 
 // Holds back the results of operations.
 class HangingStore final : public EngineObserver {
