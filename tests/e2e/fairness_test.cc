@@ -21,18 +21,33 @@ constexpr char kPrompt[] = "It was late in the afternoon";
 
 CallOptions Of(const std::string& tenant) { return {.metadata = {{"x-tenant-id", tenant}}}; }
 
+// More streams of one client than there are places, over three connections. Waits up to 10 s for
+// a full queue.
+class Flood {
+ public:
+  explicit Flood(const Server& server, const CallOptions& options = {}) {
+    v1::CompleteRequest request = Greedy(kPrompt, 300);
+    request.set_ignore_eos(true);
+    for (int i = 0; i < 300; ++i) {
+      if (i % 100 == 0) clients_.push_back(std::make_unique<Client>(server.address()));
+      streams_.push_back(clients_.back()->StartComplete(request, options));
+    }
+    for (int i = 0; i < 2000 && server.Metric("polysketch_num_requests_waiting") < 250; ++i)
+      std::this_thread::sleep_for(5ms);
+  }
+  void End() {
+    for (auto& stream : streams_) stream->Cancel();
+    streams_.clear();
+  }
+
+ private:
+  std::vector<std::unique_ptr<Client>> clients_;
+  std::vector<std::unique_ptr<CompleteStream>> streams_;
+};
+
 TEST(Fairness, AFullQueueHasRoomForAnotherTenant) {
   const Server server;
-  v1::CompleteRequest request = Greedy(kPrompt, 300);
-  request.set_ignore_eos(true);
-  std::vector<std::unique_ptr<Client>> clients;
-  std::vector<std::unique_ptr<CompleteStream>> flood;
-  for (int i = 0; i < 300; ++i) {
-    if (i % 100 == 0) clients.push_back(std::make_unique<Client>(server.address()));
-    flood.push_back(clients.back()->StartComplete(request, Of("flood")));
-  }
-  for (int i = 0; i < 2000 && server.Metric("polysketch_num_requests_waiting") < 250; ++i)
-    std::this_thread::sleep_for(5ms);
+  Flood flood(server, Of("flood"));
   ASSERT_GE(server.Metric("polysketch_num_requests_waiting"), 250);
 
   std::vector<std::future<Completion>> others;
@@ -49,8 +64,7 @@ TEST(Fairness, AFullQueueHasRoomForAnotherTenant) {
   }
   EXPECT_EQ(refused, 0);
   EXPECT_GT(server.Metric("polysketch_num_requests_displaced_total"), 0);
-  for (auto& stream : flood) stream->Cancel();
-  flood.clear();
+  flood.End();
   EXPECT_TRUE(server.BecomesIdle());
 }
 
@@ -89,16 +103,7 @@ std::string PostFrom(const std::string& source, const std::string& server_addres
 // More streams of 127.0.0.1 than there are places, none with a tenant.
 TEST(Fairness, AFullQueueHasRoomForAnotherAddress) {
   const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
-  v1::CompleteRequest request = Greedy(kPrompt, 300);
-  request.set_ignore_eos(true);
-  std::vector<std::unique_ptr<Client>> clients;
-  std::vector<std::unique_ptr<CompleteStream>> flood;
-  for (int i = 0; i < 300; ++i) {
-    if (i % 100 == 0) clients.push_back(std::make_unique<Client>(server.address()));
-    flood.push_back(clients.back()->StartComplete(request));
-  }
-  for (int i = 0; i < 2000 && server.Metric("polysketch_num_requests_waiting") < 250; ++i)
-    std::this_thread::sleep_for(5ms);
+  Flood flood(server);
   ASSERT_GE(server.Metric("polysketch_num_requests_waiting"), 250);
 
   std::vector<std::future<std::string>> others;
@@ -110,8 +115,7 @@ TEST(Fairness, AFullQueueHasRoomForAnotherAddress) {
     EXPECT_TRUE(got.starts_with("HTTP/1.1 200")) << got;
   }
   EXPECT_GT(server.Metric("polysketch_num_requests_displaced_total"), 0) << "it was full";
-  for (auto& stream : flood) stream->Cancel();
-  flood.clear();
+  flood.End();
   EXPECT_TRUE(server.BecomesIdle());
 }
 
