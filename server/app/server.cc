@@ -230,7 +230,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerConfig& config, Metric
   server->certificates_ = std::move(certificates);
   server->scrape_ = server->NewScrape();
   if (!config.metrics_listen.empty())
-    PS_RETURN_IF_ERROR(server->StartMetrics(config.metrics_listen));
+    PS_RETURN_IF_ERROR(server->StartMetrics(config));
   if (!config.http_listen.empty()) PS_RETURN_IF_ERROR(server->StartHttp(config));
   PS_RETURN_IF_ERROR(server->StartGrpc(config));
   return server;
@@ -259,10 +259,16 @@ std::unique_ptr<ScrapeMetrics> Server::NewScrape() {
       [this] { return spans_ == nullptr ? SpanExporter::Stats() : spans_->stats(); });
 }
 
-Status Server::StartMetrics(const std::string& address) {
+Status Server::StartMetrics(const ServerConfig& config) {
   metrics_page_ = std::make_unique<MetricsPage>([this] { return CollectMetrics(); });
+  HttpServer::Guards guards;
+  guards.check = [hosts = AllowedHostsOf(config.http_hosts, config.metrics_listen, MachineName())](
+                     HttpRequest* request) {
+    const bool browser = !request->Header("Origin").empty();
+    return CheckHost(request->Header("Host"), browser, hosts);
+  };
   Result<std::unique_ptr<HttpServer>> http =
-      HttpServer::Start(address, kMetricsLimits, HttpServer::Guards{},
+      HttpServer::Start(config.metrics_listen, kMetricsLimits, std::move(guards),
                         [this](const std::shared_ptr<HttpExchange>& exchange) {
                           metrics_page_->Handle(exchange.get());
                         });

@@ -69,7 +69,7 @@ class Server {
          std::unique_ptr<SpanExporter> spans);
   std::unique_ptr<ScrapeMetrics> NewScrape();
   std::vector<prometheus::MetricFamily> CollectMetrics() const;
-  Status StartMetrics(const std::string& address);
+  Status StartMetrics(const ServerConfig& config);
   Status StartHttp(const ServerConfig& config);
   Status StartGrpc(const ServerConfig& config);
   // Changes what context_.ready() returns, and tells health.
