@@ -15,11 +15,14 @@
 
 namespace polysketch {
 
-// Limits of a grammar's process. A grammar that exceeds one is refused, or ends its requests.
+// Limits of a grammar's process, and of all. A grammar that exceeds one is refused, or ends its
+// requests.
 struct GrammarLimits {
   int compile_ms = 10'000;  // of processor time
   int mask_ms = 2'000;      // of processor time, for the masks of one step
   size_t memory_bytes = size_t{256} << 20;
+  // Of all processes together: beyond it the one that holds the most ends.
+  size_t total_bytes = size_t{1} << 30;
   // polysketch-grammar-host; empty: the one beside the running program.
   std::string program = {};
 };
@@ -36,14 +39,17 @@ class Grammar {
   virtual Result<int> OpenWalk() const = 0;
   // INVALID_ARGUMENT: the error of a request by which the process exceeded a limit.
   virtual Status ExceededLimits() const = 0;
+  // RESOURCE_EXHAUSTED: the error of a request whose process ended because of all processes.
+  virtual Status NoRoom() const = 0;
 };
 
 // Thread-safe. Keeps the kCachedGrammars grammars that were used last.
 class GrammarCompiler {
  public:
   static constexpr size_t kCachedGrammars = 16;
-  static constexpr int kMaxGrammars = 128;  // alive at once
-  static constexpr int kMaxCompilations = 2;
+  // Alive at once. A client has at most three times as many as are free: alone 96.
+  static constexpr int kMaxGrammars = 128;
+  static constexpr int kMaxCompilations = 3;
 
   // `tokenizer` outlives the compiler; vocab_size is the model's, at least the tokenizer's. Only
   // eos_id ends a complete output.
@@ -53,11 +59,13 @@ class GrammarCompiler {
   GrammarCompiler(const GrammarCompiler&) = delete;
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
-  // Takes milliseconds to seconds. INVALID_ARGUMENT for a source that is no grammar, that xgrammar
-  // does not support, or that exceeds a limit; RESOURCE_EXHAUSTED if kMaxGrammars are in use;
-  // FAILED_PRECONDITION if the vocabulary has no EOS, or the program is missing. Messages begin with
+  // Takes milliseconds to seconds. `client`: whose share of kMaxGrammars it takes (ClientOf).
+  // INVALID_ARGUMENT for a source that is no grammar, that xgrammar does not support, or that exceeds
+  // a limit; RESOURCE_EXHAUSTED if the client's share is in use, or all processes take too much
+  // memory; FAILED_PRECONDITION if the vocabulary has no EOS, or the program is missing. Messages begin with
   // "structured_output: ".
-  Result<std::shared_ptr<const Grammar>> Compile(const GrammarSource& source);
+  Result<std::shared_ptr<const Grammar>> Compile(const GrammarSource& source,
+                                                 const std::string& client = "");
   // Returns the grammar if it has been compiled and is still kept, else null. Does not wait.
   std::shared_ptr<const Grammar> Find(const GrammarSource& source);
   // Ends all processes. Compilations end soon, with an error; new ones are UNAVAILABLE.

@@ -2,11 +2,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <climits>
 #include <condition_variable>
 #include <list>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "base/utf8.h"
@@ -31,6 +31,12 @@ Status Exceeds(const GrammarLimits& limits) {
                          limits.memory_bytes >> 20, " MiB, found one that takes more");
 }
 
+Status NoRoomOf(const GrammarLimits& limits) {
+  return ResourceExhausted("structured_output: all grammars together take at most ",
+                           limits.total_bytes >> 20,
+                           " MiB (--grammar-memory), and this one took the most; try again later");
+}
+
 std::string ProgramBesideThis() {
   char path[PATH_MAX];
   const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
@@ -50,6 +56,7 @@ std::string HostInput(const Tokenizer& tokenizer, int vocab_size, int eos_id,
   const grammar_host::HostHeader header{.compile_ms = limits.compile_ms,
                                         .mask_ms = limits.mask_ms,
                                         .memory_bytes = limits.memory_bytes,
+                                        .total_bytes = limits.total_bytes,
                                         .vocab_size = vocab_size,
                                         .eos_id = eos_id};
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof(header));
@@ -97,6 +104,7 @@ Status CompileIn(int socket, const GrammarSource& source, const GrammarLimits& l
   if (answer[0] == static_cast<char>(grammar_host::CompileResult::kOk)) return Status();
   if (answer[0] == static_cast<char>(grammar_host::CompileResult::kExceeded))
     return Exceeds(limits);
+  if (answer[0] == static_cast<char>(grammar_host::CompileResult::kNoRoom)) return NoRoomOf(limits);
   // The message may end within a character.
   const std::string_view message = std::string_view(answer).substr(1);
   return InvalidArgument("structured_output: ", message.substr(0, ValidUtf8Prefix(message)));
@@ -104,17 +112,57 @@ Status CompileIn(int socket, const GrammarSource& source, const GrammarLimits& l
 
 }  // namespace
 
+namespace {
+
+// Counts the grammars that are alive. Thread-safe.
+class AliveGrammars {
+ public:
+  // Whether `client` may have one more.
+  bool MayAdd(const std::string& client) {
+    const std::lock_guard lock(mutex_);
+    const int after = total_ + 1;
+    if (after > GrammarCompiler::kMaxGrammars) return false;
+    const auto own = clients_.find(client);
+    return own == clients_.end() ||
+           own->second + 1 <= kShareOfFree * (GrammarCompiler::kMaxGrammars - after);
+  }
+  void Add(const std::string& client) {
+    const std::lock_guard lock(mutex_);
+    ++clients_[client];
+    ++total_;
+  }
+  void Remove(const std::string& client) {
+    const std::lock_guard lock(mutex_);
+    const auto own = clients_.find(client);
+    if (--own->second == 0) clients_.erase(own);
+    --total_;
+  }
+
+ private:
+  // Grammars of a client for each that stays free: as in RequestMemory.
+  static constexpr int kShareOfFree = 3;
+
+  std::mutex mutex_;
+  int total_ = 0;
+  std::unordered_map<std::string, int> clients_;  // those that have one
+};
+
+}  // namespace
+
 class WorkerGrammar final : public Grammar {
  public:
+  // `client`: that the grammar was compiled for first.
   WorkerGrammar(Descriptor socket, std::shared_ptr<const std::vector<uint32_t>> dropped_spaces,
-                const GrammarLimits& limits, std::shared_ptr<std::atomic<int>> alive)
+                const GrammarLimits& limits, std::shared_ptr<AliveGrammars> alive,
+                std::string client)
       : socket_(std::move(socket)),
         dropped_spaces_(std::move(dropped_spaces)),
         limits_(limits),
-        alive_(std::move(alive)) {
-    alive_->fetch_add(1);
+        alive_(std::move(alive)),
+        client_(std::move(client)) {
+    alive_->Add(client_);
   }
-  ~WorkerGrammar() override { alive_->fetch_sub(1); }
+  ~WorkerGrammar() override { alive_->Remove(client_); }
 
   const std::vector<uint32_t>& dropped_spaces() const override { return *dropped_spaces_; }
 
@@ -125,6 +173,7 @@ class WorkerGrammar final : public Grammar {
     return ends.first.Release();
   }
   Status ExceededLimits() const override { return Exceeds(limits_); }
+  Status NoRoom() const override { return NoRoomOf(limits_); }
 
   bool ended() const { return Closed(socket_.get()); }
 
@@ -132,7 +181,8 @@ class WorkerGrammar final : public Grammar {
   const Descriptor socket_;
   const std::shared_ptr<const std::vector<uint32_t>> dropped_spaces_;
   const GrammarLimits limits_;
-  const std::shared_ptr<std::atomic<int>> alive_;
+  const std::shared_ptr<AliveGrammars> alive_;
+  const std::string client_;
 };
 
 class GrammarCompiler::Impl {
@@ -145,7 +195,8 @@ class GrammarCompiler::Impl {
         host_(limits.program.empty() ? ProgramBesideThis() : limits.program,
               HostInput(*tokenizer, vocab_size, eos_id, limits)) {}
 
-  Result<std::shared_ptr<const Grammar>> Compile(const GrammarSource& source) {
+  Result<std::shared_ptr<const Grammar>> Compile(const GrammarSource& source,
+                                                 const std::string& client) {
     if (eos_id_ < 0) {
       return FailedPrecondition(
           "structured_output: expected a model with EOS, which ends an output that is complete");
@@ -159,10 +210,10 @@ class GrammarCompiler::Impl {
     compilation_ended_.wait(lock, [this] { return stopped_ || compilations_ < kMaxCompilations; });
     if (stopped_) return Unavailable("the server is shutting down").WithReason(Reason::kDraining);
     if (auto cached = Cached(source)) return cached;  // compiled by another request meanwhile
-    if (alive_->load() >= kMaxGrammars) cache_.clear();
-    if (alive_->load() >= kMaxGrammars) {
-      return ResourceExhausted("structured_output: ", kMaxGrammars,
-                               " grammars are in use; try again later");
+    if (!alive_->MayAdd(client)) cache_.clear();
+    if (!alive_->MayAdd(client)) {
+      return ResourceExhausted("structured_output: this client's share of ", kMaxGrammars,
+                               " grammars is in use; try again later");
     }
     PS_ASSIGN_OR_RETURN(Descriptor socket, host_.StartWorker());
     ++compilations_;
@@ -173,7 +224,8 @@ class GrammarCompiler::Impl {
     compilation_ended_.notify_one();
     PS_RETURN_IF_ERROR(status);
     auto grammar =
-        std::make_shared<const WorkerGrammar>(std::move(socket), dropped_spaces_, limits_, alive_);
+        std::make_shared<const WorkerGrammar>(std::move(socket), dropped_spaces_, limits_, alive_,
+                                              client);
     cache_.emplace_front(source, grammar);
     if (cache_.size() > kCachedGrammars) cache_.pop_back();
     return std::shared_ptr<const Grammar>(std::move(grammar));
@@ -208,7 +260,7 @@ class GrammarCompiler::Impl {
   const int eos_id_;
   const GrammarLimits limits_;
   const std::shared_ptr<const std::vector<uint32_t>> dropped_spaces_;
-  const std::shared_ptr<std::atomic<int>> alive_ = std::make_shared<std::atomic<int>>(0);
+  const std::shared_ptr<AliveGrammars> alive_ = std::make_shared<AliveGrammars>();
   std::mutex mutex_;
   std::condition_variable compilation_ended_;
   // Guarded by mutex_:
@@ -225,8 +277,9 @@ GrammarCompiler::GrammarCompiler(const Tokenizer* tokenizer, int vocab_size, int
 
 GrammarCompiler::~GrammarCompiler() = default;
 
-Result<std::shared_ptr<const Grammar>> GrammarCompiler::Compile(const GrammarSource& source) {
-  return impl_->Compile(source);
+Result<std::shared_ptr<const Grammar>> GrammarCompiler::Compile(const GrammarSource& source,
+                                                                const std::string& client) {
+  return impl_->Compile(source, client);
 }
 
 std::shared_ptr<const Grammar> GrammarCompiler::Find(const GrammarSource& source) {

@@ -28,11 +28,13 @@ inline constexpr int kControlDescriptor = 3;
 
 // Begins the standard input of the host. For each of vocab_size tokens follow u32 bytes and the bytes
 // that it adds to a text; tokens without bytes are never allowed. A worker that exceeds a limit
-// answers kExceeded on the socket that it works for, and ends; its other sockets close.
+// answers kExceeded on the socket that it works for, and ends; its other sockets close. While all
+// workers together hold more than total_bytes, the one that holds the most answers kNoRoom and ends.
 struct HostHeader {
-  int32_t compile_ms = 0;  // of processor time
-  int32_t mask_ms = 0;     // of processor time, for one request of a walk
-  uint64_t memory_bytes = 0;
+  int32_t compile_ms = 0;     // of processor time
+  int32_t mask_ms = 0;        // of processor time, for one request of a walk
+  uint64_t memory_bytes = 0;  // of data
+  uint64_t total_bytes = 0;
   int32_t vocab_size = 0;
   int32_t eos_id = -1;  // the only token that ends an output
 };
@@ -49,6 +51,7 @@ enum class CompileResult : uint8_t {
   kOk,
   kNotAGrammar,  // the message says why
   kExceeded,     // a limit
+  kNoRoom,       // the limit of all workers
 };
 
 // A request of a walk. `count` token ids follow.
@@ -71,6 +74,7 @@ struct MaskReply {
     kNoMatch,   // the output does not match the grammar
     kFailed,    // an error of xgrammar
     kExceeded,  // a limit
+    kNoRoom,    // the limit of all workers
   };
   Kind kind = Kind::kOk;
   uint32_t job = 0;

@@ -15,7 +15,7 @@ namespace {
 using grammar_host::MaskReply;
 using grammar_host::WalkRequest;
 
-Status StatusOf(MaskReply::Kind kind) {
+Status StatusOf(MaskReply::Kind kind, const Grammar& grammar) {
   switch (kind) {
     case MaskReply::Kind::kOk:
       return Status();
@@ -25,8 +25,11 @@ Status StatusOf(MaskReply::Kind kind) {
           "that continues the output");
     case MaskReply::Kind::kNoMatch:
       return DataLoss("structured_output: the output does not match the grammar");
-    case MaskReply::Kind::kFailed:
     case MaskReply::Kind::kExceeded:
+      return grammar.ExceededLimits();
+    case MaskReply::Kind::kNoRoom:
+      return grammar.NoRoom();
+    case MaskReply::Kind::kFailed:
       break;
   }
   return Internal("structured_output: the grammar's masks could not be computed");
@@ -105,8 +108,7 @@ bool TokenMasks::Receive(std::chrono::milliseconds patience) {
   MaskReply answer;
   std::memcpy(&answer, message.data(), sizeof(answer));
   if (answer.job != job_) return true;  // of a row that was not needed
-  error_ = answer.kind == MaskReply::Kind::kExceeded ? grammar_->ExceededLimits()
-                                                     : StatusOf(answer.kind);
+  error_ = StatusOf(answer.kind, *grammar_);
   if (!error_.ok()) return true;
   const size_t first = masks_.size();
   masks_.resize(first + words());
@@ -116,7 +118,7 @@ bool TokenMasks::Receive(std::chrono::milliseconds patience) {
     for (size_t i = 0; i < words(); ++i) masks_[first + i] &= ~dropped[i];
     const auto mask = std::span(masks_).subspan(first);
     if (std::all_of(mask.begin(), mask.end(), [](uint32_t word) { return word == 0; }))
-      error_ = StatusOf(MaskReply::Kind::kDeadEnd);
+      error_ = StatusOf(MaskReply::Kind::kDeadEnd, *grammar_);
   }
   ++rows_;
   return true;

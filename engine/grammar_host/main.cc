@@ -1,10 +1,12 @@
 // polysketch-grammar-host: compiles grammars and computes token masks for polysketch-server, which
 // starts it (host_protocol.h). It is not started by hand.
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +19,7 @@
 #include "engine/grammar/host_protocol.h"
 #include "engine/grammar/sockets.h"
 #include "engine/grammar_host/worker.h"
+#include "engine/grammar_host/worker_memory.h"
 
 namespace polysketch::grammar_host {
 namespace {
@@ -44,16 +47,30 @@ void LimitWorker(pid_t host, size_t memory_bytes) {
   setrlimit(RLIMIT_DATA, &memory);
   constexpr rlimit kNone{.rlim_cur = 0, .rlim_max = 0};
   setrlimit(RLIMIT_CORE, &kNone);
-  // Where memory is short, the kernel ends this process and not the server.
+  // Where the machine is short of memory, the kernel ends this process and not the server.
   if (std::FILE* file = std::fopen("/proc/self/oom_score_adj", "w")) {
     std::fputs("1000", file);
     std::fclose(file);
   }
 }
 
+// Waits for a descriptor on the control socket. Ends workers meanwhile that hold too much.
+Descriptor NextSocket(WorkerMemory* memory) {
+  while (true) {
+    memory->Reap();
+    std::array<pollfd, 2> polled = {{{.fd = kControlDescriptor, .events = POLLIN, .revents = 0},
+                                     {.fd = memory->pressure(), .events = POLLIN, .revents = 0}}};
+    if (poll(polled.data(), polled.size(), -1) < 0) continue;
+    if (polled[1].revents != 0) memory->Relieve();
+    if (polled[0].revents != 0) return ReceiveDescriptor(kControlDescriptor);
+  }
+}
+
 int Run() {
-  signal(SIGINT, SIG_IGN);   // of the terminal: the server drains first
-  signal(SIGCHLD, SIG_IGN);  // no child becomes a zombie
+  signal(SIGINT, SIG_IGN);  // of the terminal: the server drains first
+  struct sigaction wake {};
+  wake.sa_handler = [](int) {};
+  sigaction(SIGCHLD, &wake, nullptr);  // a worker that ends interrupts poll
   HostHeader header;
   const std::optional<xgrammar::TokenizerInfo> vocabulary = ReadVocabulary(&header);
   if (!vocabulary) {
@@ -64,13 +81,15 @@ int Run() {
     return 2;
   }
   const pid_t host = getpid();
+  WorkerMemory memory(static_cast<int64_t>(header.total_bytes));
+  if (!memory.ok()) return 1;
   while (true) {
-    const Descriptor socket = ReceiveDescriptor(kControlDescriptor);
+    const Descriptor socket = NextSocket(&memory);
     if (!socket.ok()) return 0;
-    if (fork() != 0) continue;
+    if (memory.Fork() != 0) continue;
     close(kControlDescriptor);
     LimitWorker(host, header.memory_bytes);
-    RunWorker(socket.get(), *vocabulary, header);
+    RunWorker(socket.get(), *vocabulary, header, &memory);
     _exit(0);
   }
 }

@@ -2,11 +2,9 @@
 
 #include <poll.h>
 #include <sys/resource.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -21,6 +19,7 @@
 #include "engine/grammar/host_protocol.h"
 #include "engine/grammar/sockets.h"
 #include "engine/grammar_host/compile_source.h"
+#include "engine/grammar_host/worker_limits.h"
 
 namespace polysketch::grammar_host {
 namespace {
@@ -28,37 +27,8 @@ namespace {
 // Of an error, which travels in a header.
 constexpr size_t kMaxMessageBytes = 400;
 
-// The socket that the worker works for, and what it answers there before it ends by a limit. Of the
-// signal handler too, so it is set before the clock starts.
-int limited_socket = -1;
-std::byte limited_answer[sizeof(MaskReply)];
-size_t limited_bytes = 0;
-
-int worker_socket = -1;  // the grammar socket
-
-// Async-signal-safe. The grammar socket closes before the answer, so that its reader, which compiles
-// the grammar again, does not find this process.
-[[noreturn]] void Exceed() {
-  if (limited_socket != worker_socket) shutdown(worker_socket, SHUT_RDWR);
-  SendMessage(limited_socket, std::span(limited_answer).first(limited_bytes), MSG_DONTWAIT);
-  _exit(1);
-}
-
-// Ends the process after this processor time, or by Exceed; `answer` goes to `socket` then.
-template <typename T>
-void BeginLimit(int ms, int socket, const T& answer) {
-  static_assert(sizeof(answer) <= sizeof(limited_answer));
-  limited_socket = socket;
-  limited_bytes = sizeof(answer);
-  std::memcpy(limited_answer, &answer, sizeof(answer));
-  std::signal(SIGPROF, [](int) { Exceed(); });
-  const itimerval timer{.it_interval = {},
-                        .it_value = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000}};
-  setitimer(ITIMER_PROF, &timer, nullptr);
-}
-void EndLimit() {
-  const itimerval none{};
-  setitimer(ITIMER_PROF, &none, nullptr);
+std::span<const std::byte> BytesOf(const auto& value) {
+  return std::as_bytes(std::span(&value, 1));
 }
 
 // One sequence.
@@ -86,7 +56,11 @@ class Walk {
     std::vector<int32_t> tokens(request.count);
     std::memcpy(tokens.data(), message.data() + sizeof(request), tokens.size() * sizeof(int32_t));
     const MaskReply exceeded{.kind = MaskReply::Kind::kExceeded, .job = request.job};
-    BeginLimit(limits_.mask_ms, socket(), exceeded);
+    const MaskReply no_room{.kind = MaskReply::Kind::kNoRoom, .job = request.job};
+    BeginLimit({.ms = limits_.mask_ms,
+                .socket = socket(),
+                .exceeded = BytesOf(exceeded),
+                .no_room = BytesOf(no_room)});
     // xgrammar reports errors by exceptions.
     try {
       request.kind == WalkRequest::Kind::kFollow ? Follow(tokens) : AnswerRows(request.job, tokens);
@@ -169,7 +143,11 @@ std::optional<xgrammar::CompiledGrammar> Compile(int grammar_socket,
       .compact = header.compact != 0};
   std::optional<xgrammar::CompiledGrammar> compiled;
   std::string answer(1, static_cast<char>(CompileResult::kOk));
-  BeginLimit(limits.compile_ms, grammar_socket, CompileResult::kExceeded);
+  constexpr CompileResult kExceeded = CompileResult::kExceeded, kNoRoom = CompileResult::kNoRoom;
+  BeginLimit({.ms = limits.compile_ms,
+              .socket = grammar_socket,
+              .exceeded = BytesOf(kExceeded),
+              .no_room = BytesOf(kNoRoom)});
   // A thread, so that its priority is below that of steps, and that of masks is not.
   std::thread([&] {
     setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
@@ -190,8 +168,8 @@ std::optional<xgrammar::CompiledGrammar> Compile(int grammar_socket,
 }  // namespace
 
 void RunWorker(int grammar_socket, const xgrammar::TokenizerInfo& vocabulary,
-               const HostHeader& limits) {
-  worker_socket = grammar_socket;
+               const HostHeader& limits, WorkerMemory* memory) {
+  StartLimits(grammar_socket, memory);
   const std::optional<xgrammar::CompiledGrammar> grammar =
       Compile(grammar_socket, vocabulary, limits);
   if (!grammar) return;

@@ -37,4 +37,8 @@ int64_t DefaultRequestMemory(int64_t available) {
   return std::clamp(available / 16, int64_t{64} << 20, int64_t{2} << 30);
 }
 
+int64_t DefaultGrammarMemory(int64_t available) {
+  return std::clamp(available / 16, int64_t{64} << 20, int64_t{1} << 30);
+}
+
 }  // namespace polysketch

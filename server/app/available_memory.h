@@ -21,4 +21,8 @@ std::optional<int64_t> MemoryOfCgroup(std::string_view cgroups, const std::strin
 // clients of one process need at once.
 int64_t DefaultRequestMemory(int64_t available);
 
+// The default of --grammar-memory: a sixteenth of `available`; at least 64 MiB, since a large grammar
+// takes some tens, and at most 1 GiB.
+int64_t DefaultGrammarMemory(int64_t available);
+
 }  // namespace polysketch

@@ -36,9 +36,10 @@ constexpr Flag kFlags[] = {
      "flag is given."},
     {"http-hosts", kText, "NAMES", &C::http_hosts, 0, 0,
      "names that the Host header of an HTTP request may have besides IP addresses and localhost, "
-     "separated by commas; *: any name. Other requests get the HTTP status 403. Empty: none if "
-     "http-listen is a loopback address; otherwise any name, but requests for the status page and "
-     "those with an Origin header, which browsers send, may have only the name of the machine."},
+     "separated by commas; *: any name. Other requests get the HTTP status 403. Empty: none at a "
+     "loopback address of http-listen or metrics-listen; at another one any name, but requests for "
+     "the status page and those with an Origin header, which browsers send, may have only the name "
+     "of the machine."},
     {"http-origins", kText, "ORIGINS", &C::http_origins, 0, 0,
      "origins of web pages that may call the HTTP server (CORS), such as https://app.example, "
      "separated by commas; *: any. Empty: none."},
@@ -147,6 +148,10 @@ constexpr Flag kFlags[] = {
      "and replies that are not read. More gets RESOURCE_EXHAUSTED, or the HTTP status 429. A "
      "client may hold three times what is free: alone three quarters. 0: a sixteenth of the memory "
      "of the machine or the control group, 64MiB to 2GiB."},
+    {"grammar-memory", kBytes, "BYTES", &C::grammar_memory, 0, 1024 * kTiB,
+     "limit of the memory of all grammars together, in processes of their own. Beyond it the grammar "
+     "that takes the most ends, and its request gets RESOURCE_EXHAUSTED. 0: a sixteenth of the "
+     "memory of the machine or the control group, 64MiB to 1GiB."},
     {"max-connections", kInteger, "N", &C::max_connections, 1, 100000,
      "limit of open connections, for gRPC and for HTTP each. More are closed on arrival, or close "
      "an idle one of the client that has the most."},

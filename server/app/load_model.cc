@@ -16,6 +16,7 @@
 #include "engine/store/measured_store.h"
 #include "kernels/new_backend.h"
 #include "polysketch_build_info.h"
+#include "server/app/available_memory.h"
 #include "server/app/cpus.h"
 #include "server/app/model_checksums.h"
 #include "server/app/state_setup.h"
@@ -222,8 +223,11 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
   PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(config.model, loaded->model->config()));
   if (loaded->tokenizer != nullptr) {
     const ModelConfig& model = loaded->model->config();
-    loaded->grammars =
-        std::make_unique<GrammarCompiler>(loaded->tokenizer.get(), model.vocab_size, model.eos_id);
+    const int64_t memory = config.grammar_memory > 0 ? config.grammar_memory
+                                                     : DefaultGrammarMemory(AvailableMemory());
+    loaded->grammars = std::make_unique<GrammarCompiler>(
+        loaded->tokenizer.get(), model.vocab_size, model.eos_id,
+        GrammarLimits{.total_bytes = static_cast<size_t>(memory)});
   }
   LoadChatTemplate(config.model, loaded);
   return Status();

@@ -206,7 +206,7 @@ Server::Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Gua
   context_.tokenizers = &tokenizers_;
   context_.stores = std::make_shared<Executor>(kStoreThreads, Executor::Threads::kShares);
   context_.sessions = std::make_shared<Executor>(kSessionThreads);
-  context_.grammars = std::make_shared<Executor>(kGrammarThreads);
+  context_.grammars = std::make_shared<Executor>(kGrammarThreads, Executor::Threads::kShares);
   context_.migration_ttl = config.migration_ttl;
   context_.stall_deadline = config.stall_deadline;
   context_.stream_buffer = static_cast<size_t>(config.stream_buffer);

@@ -56,7 +56,7 @@ Status Completion::CompileGrammar(const std::function<Status()>& ready,
   request_.grammar = grammars->Find(*request_.params.grammar);
   if (request_.grammar != nullptr) return ready();
   call_->PostToGrammars([this, grammars, ready, fail] {
-    auto grammar = grammars->Compile(*request_.params.grammar);
+    auto grammar = grammars->Compile(*request_.params.grammar, call_->client());
     if (!grammar.ok()) return fail(grammar.status());
     request_.grammar = *std::move(grammar);
     fail(ready());

@@ -51,6 +51,7 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   ServiceContext* service() const { return call_.service(); }
   const ServedModel& model() const { return *call_.model(); }  // after admission
   const std::string& tenant() const { return call_.info().tenant; }
+  std::string client() const { return call_.owner().group; }  // ClientOf
   const Caller* caller() const { return call_.caller(); }  // null without API keys
   CallTrace& trace() { return call_.trace(); }
 

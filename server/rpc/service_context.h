@@ -35,8 +35,8 @@ struct ServiceContext {
   // Operations on sessions that wait for nothing. One that is mistaken for such an operation
   // (SessionTable::NeedsStore) waits here, and not on a thread of gRPC.
   std::shared_ptr<Executor> sessions;
-  // Compiles grammars: waits for their processes, which take seconds. Its threads are no part of
-  // health: a slow grammar is no stuck thread.
+  // Compiles grammars: waits for their processes, which take seconds. One client leaves a thread for
+  // others. The threads are no part of health: a slow grammar is no stuck thread.
   std::shared_ptr<Executor> grammars;
   Executor& ForSession(bool needs_store) const { return needs_store ? *stores : *sessions; }
   std::chrono::milliseconds stall_deadline = std::chrono::seconds(30);
@@ -53,7 +53,7 @@ struct ServiceContext {
 // As many operations wait for the store at once; Redis has as many connections.
 inline constexpr int kStoreThreads = 8;
 inline constexpr int kSessionThreads = 2;
-inline constexpr int kGrammarThreads = 4;
+inline constexpr int kGrammarThreads = GrammarCompiler::kMaxCompilations;
 // Limit of one response: protobuf and gRPC cannot carry 2 GiB.
 inline constexpr size_t kMaxReplyBytes = size_t{1} << 30;
 

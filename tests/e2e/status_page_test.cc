@@ -181,6 +181,16 @@ TEST(StatusPage, APageWhoseNameIsReboundIsRefused) {
   EXPECT_EQ(status(named, "/v1/models", "", "polysketch"), 403);
 }
 
+TEST(StatusPage, MetricsOnLoopbackHaveNoForeignName) {
+  const Server server;
+  const auto status = [&](const std::string& host) {
+    return Http(server.metrics_address(), "/metrics", "", {{"Host", host}}).status;
+  };
+  EXPECT_EQ(status("evil.example:9464"), 403);
+  EXPECT_EQ(status("localhost:9464"), 200);
+  EXPECT_EQ(status("127.0.0.1:9464"), 200);
+}
+
 TEST(StatusPage, ABodyThatIsNotUtf8IsRefusedInUtf8) {
   const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
   const HttpAnswer answer =

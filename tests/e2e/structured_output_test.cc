@@ -267,6 +267,26 @@ TEST_F(StructuredOutput, CancelledCallsCompileNothing) {
   EXPECT_EQ(completion.text, "one more") << completion.status.ToString();
 }
 
+// Eight compilations of ten seconds of processor time each.
+TEST_F(StructuredOutput, AClientsCompilationsLeaveRoomForAnothers) {
+  Client client(server_->address());
+  const std::string slow = testing::SlowExpression(300);
+  std::vector<std::unique_ptr<CompleteStream>> calls;
+  for (int i = 0; i < 8; ++i) {
+    v1::CompleteRequest request = Request(1);
+    request.mutable_structured_output()->set_regex(slow + std::to_string(i));
+    calls.push_back(client.StartComplete(request, {.metadata = {{"x-tenant-id", "first"}}}));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // all have arrived
+  v1::CompleteRequest request = Request(1);
+  request.mutable_structured_output()->set_regex("of the other");
+  const auto start = std::chrono::steady_clock::now();
+  const Completion other = client.Complete(request, {.metadata = {{"x-tenant-id", "second"}}});
+  EXPECT_EQ(other.text, "of the other") << other.status.ToString();
+  // At the time that a compilation of the first client takes, at the least.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
+}
+
 TEST_F(StructuredOutput, ProcessesThatDieAreStartedAgain) {
   Client client(server_->address());
   const std::string text = client.Complete(SchemaRequest(1)).text;

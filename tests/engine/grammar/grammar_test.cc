@@ -22,6 +22,7 @@ namespace {
 
 using Kind = GrammarSource::Kind;
 using std::chrono::milliseconds;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr milliseconds kPatience{60'000};
@@ -200,6 +201,60 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(GrammarLimits{.mask_ms = 100},
                       GrammarLimits{.mask_ms = 60'000, .memory_bytes = size_t{24} << 20}),
     [](const auto& info) { return info.param.mask_ms == 100 ? "Processor" : "Memory"; });
+
+// Sequences whose masks take more memory with each character.
+TEST_F(GrammarTest, AllProcessesTogetherAreLimited) {
+  compiler_ = NewCompiler({.mask_ms = 60'000, .total_bytes = size_t{16} << 20});
+  const auto small = Compile(Kind::kRegex, "ok");
+  const int32_t a = tokenizer_->Encode("xa").value().back();
+  std::vector<std::unique_ptr<TokenMasks>> walks;
+  for (int i = 0; i < 3; ++i) {
+    const auto large = Compile(Kind::kRegex, kAmbiguous + std::string(static_cast<size_t>(i), 'c'));
+    ASSERT_NE(large, nullptr);
+    walks.push_back(std::make_unique<TokenMasks>(large, false));
+  }
+  int ended = 0;
+  for (int step = 0; step < 1000 && ended == 0; ++step) {
+    for (const auto& masks : walks) {
+      masks->Begin({});
+      const auto mask = masks->Await(0, kPatience);
+      ASSERT_TRUE(mask.has_value());
+      masks->Accept(a);
+      if (mask->ok()) continue;
+      ++ended;
+      // UNAVAILABLE: the process held the most, and ended while it did no work.
+      EXPECT_THAT(mask->status().code(), AnyOf(Code::kResourceExhausted, Code::kUnavailable))
+          << mask->status().ToString();
+    }
+  }
+  EXPECT_GT(ended, 0);
+  EXPECT_LT(ended, 3);
+  EXPECT_EQ(Sample(small, 1), "ok");
+}
+
+TEST_F(GrammarTest, ACompilationThatTakesTheMostIsRefused) {
+  compiler_ = NewCompiler(
+      {.compile_ms = 60'000, .memory_bytes = size_t{1} << 30, .total_bytes = size_t{4} << 20});
+  const auto small = Compile(Kind::kRegex, "ok");
+  const auto large = compiler_->Compile({Kind::kRegex, testing::SlowExpression(kSlow)});
+  EXPECT_EQ(large.status().code(), Code::kResourceExhausted) << large.status().ToString();
+  EXPECT_THAT(large.status().message(), HasSubstr("4 MiB (--grammar-memory)"));
+  EXPECT_EQ(Sample(small, 1), "ok");
+}
+
+TEST_F(GrammarTest, AClientLeavesGrammarsForOthers) {
+  std::vector<std::shared_ptr<const Grammar>> used;
+  Status status;
+  while (status.ok() && std::ssize(used) < GrammarCompiler::kMaxGrammars) {
+    const auto grammar =
+        compiler_->Compile({Kind::kRegex, "a" + std::to_string(used.size())}, "first");
+    status = grammar.status();
+    if (grammar.ok()) used.push_back(*grammar);
+  }
+  EXPECT_EQ(used.size(), 96u);
+  EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.ToString();
+  EXPECT_TRUE(compiler_->Compile({Kind::kRegex, "b"}, "second").ok());
+}
 
 TEST_F(GrammarTest, CachesWhatWasUsedLast) {
   const auto first = Compile(Kind::kRegex, "a0");

@@ -37,6 +37,7 @@ class FakeGrammar : public Grammar {
 
   const std::vector<uint32_t>& dropped_spaces() const override { return dropped_; }
   Status ExceededLimits() const override { return InvalidArgument("structured_output: ended"); }
+  Status NoRoom() const override { return ResourceExhausted("structured_output: ended"); }
   Result<int> OpenWalk() const override {
     int ends[2];
     PS_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
