@@ -223,9 +223,8 @@ class GrammarCompiler::Impl {
     --compilations_;
     compilation_ended_.notify_one();
     PS_RETURN_IF_ERROR(status);
-    auto grammar =
-        std::make_shared<const WorkerGrammar>(std::move(socket), dropped_spaces_, limits_, alive_,
-                                              client);
+    auto grammar = std::make_shared<const WorkerGrammar>(std::move(socket), dropped_spaces_,
+                                                         limits_, alive_, client);
     cache_.emplace_front(source, grammar);
     if (cache_.size() > kCachedGrammars) cache_.pop_back();
     return std::shared_ptr<const Grammar>(std::move(grammar));

@@ -12,7 +12,7 @@
 namespace polysketch::grammar_host {
 namespace {
 
-// The number that begins at *text, which then points behind it.
+// The number that begins at *text, which then points after it.
 int64_t TakeNumber(const char** text) {
   int64_t number = 0;
   while (**text == ' ') ++*text;

@@ -1,6 +1,6 @@
 // The memory that the workers of a host hold together, in a page that they share. A worker notes what
 // it holds while it works; one that brings the sum above the limit wakes the host, which ends the
-// worker that holds the most. So many small grammars live, and a large one does not starve them.
+// worker that holds the most: small grammars live beside large ones.
 #pragma once
 
 #include <sys/types.h>

@@ -149,7 +149,8 @@ constexpr Flag kFlags[] = {
      "client may hold three times what is free: alone three quarters. 0: a sixteenth of the memory "
      "of the machine or the control group, 64MiB to 2GiB."},
     {"grammar-memory", kBytes, "BYTES", &C::grammar_memory, 0, 1024 * kTiB,
-     "limit of the memory of all grammars together, in processes of their own. Beyond it the grammar "
+     "limit of the memory of all grammars together, in processes of their own. Beyond it the "
+     "grammar "
      "that takes the most ends, and its request gets RESOURCE_EXHAUSTED. 0: a sixteenth of the "
      "memory of the machine or the control group, 64MiB to 1GiB."},
     {"max-connections", kInteger, "N", &C::max_connections, 1, 100000,

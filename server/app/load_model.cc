@@ -223,8 +223,8 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
   PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(config.model, loaded->model->config()));
   if (loaded->tokenizer != nullptr) {
     const ModelConfig& model = loaded->model->config();
-    const int64_t memory = config.grammar_memory > 0 ? config.grammar_memory
-                                                     : DefaultGrammarMemory(AvailableMemory());
+    const int64_t memory =
+        config.grammar_memory > 0 ? config.grammar_memory : DefaultGrammarMemory(AvailableMemory());
     loaded->grammars = std::make_unique<GrammarCompiler>(
         loaded->tokenizer.get(), model.vocab_size, model.eos_id,
         GrammarLimits{.total_bytes = static_cast<size_t>(memory)});

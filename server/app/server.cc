@@ -229,8 +229,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerConfig& config, Metric
   std::unique_ptr<Server> server(new Server(config, metrics, std::move(guard), std::move(spans)));
   server->certificates_ = std::move(certificates);
   server->scrape_ = server->NewScrape();
-  if (!config.metrics_listen.empty())
-    PS_RETURN_IF_ERROR(server->StartMetrics(config));
+  if (!config.metrics_listen.empty()) PS_RETURN_IF_ERROR(server->StartMetrics(config));
   if (!config.http_listen.empty()) PS_RETURN_IF_ERROR(server->StartHttp(config));
   PS_RETURN_IF_ERROR(server->StartGrpc(config));
   return server;

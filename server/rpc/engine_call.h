@@ -52,7 +52,7 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   const ServedModel& model() const { return *call_.model(); }  // after admission
   const std::string& tenant() const { return call_.info().tenant; }
   std::string client() const { return call_.owner().group; }  // ClientOf
-  const Caller* caller() const { return call_.caller(); }  // null without API keys
+  const Caller* caller() const { return call_.caller(); }     // null without API keys
   CallTrace& trace() { return call_.trace(); }
 
   // --- for the CallInput ---
