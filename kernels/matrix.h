@@ -30,14 +30,18 @@ class Matrix {
   int64_t out() const { return out_; }
   DataType type() const { return type_; }
   // Bytes that one pass over the matrix reads, scales included.
-  int64_t bytes() const { return MatrixBytes(in_, out_, type_); }
+  int64_t bytes() const { return bytes_; }
 
  protected:
-  Matrix(int64_t in, int64_t out, DataType type) : in_(in), out_(out), type_(type) {}
+  Matrix(int64_t in, int64_t out, DataType type)
+      : Matrix(in, out, type, MatrixBytes(in, out, type)) {}
+  Matrix(int64_t in, int64_t out, DataType type, int64_t bytes)
+      : in_(in), out_(out), type_(type), bytes_(bytes) {}
 
  private:
   int64_t in_, out_;
   DataType type_;
+  int64_t bytes_;
 };
 
 // Scale and bias of a layer norm, each [width].

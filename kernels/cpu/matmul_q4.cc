@@ -1,7 +1,7 @@
 // Products with 4-bit weights (kernels/quantize.h). The weights (integer + 8) are the unsigned
 // operand of the byte dot product and the activations the signed one, so that the contribution of
-// the 8 depends on the row and the group alone. Sums of a group are exact; groups are added in
-// order.
+// the 8 depends on the row and the group alone. The scale of a group is a signed byte times the unit
+// of its column, so that sums of up to 512 groups are exact integers; such sums are added in order.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -19,8 +19,7 @@
 
 namespace {
 
-// Rows of a register tile, which holds the integer sums of a group and the float sums of all
-// groups.
+// Rows of a register tile, which holds the sums of a group and those of all groups.
 constexpr int kTileRowsQ4 = kPanelVectors == 2 ? 6 : 2;
 constexpr int kGroupWords = kQ4Group / 8;         // words of a column in a group
 constexpr int64_t kRowBytes = kPanelColumns * 4;  // bytes of a row of a panel
@@ -61,20 +60,24 @@ void QuantizeSignedRow(const float* x, int64_t width, int64_t row, const SignedR
   out.scales[row] = scale.scale;
 }
 
-// A register tile of MR rows and NV vectors.
+// Groups whose scaled sums are added as integers: 512 * 127 * (8 * 127 * 32) < 2^31.
+constexpr int64_t kExactGroups = 512;
+
+// The integer sums of a register tile of MR rows and NV vectors.
 template <int MR, int NV>
 struct TileQ4 {
-  V sums[MR][NV];
+  I sums[MR][NV];
 
   PS_INLINE void Clear(TileQ4* t) {
 #pragma GCC unroll 8
     for (int m = 0; m < MR; ++m) {
 #pragma GCC unroll 8
-      for (int n = 0; n < NV; ++n) t->sums[m][n] = Zero();
+      for (int n = 0; n < NV; ++n) t->sums[m][n] = IntZero();
     }
   }
 
-  // Adds group `index`; scales and words are the group's, from the tile's first column on.
+  // Adds group `index`; scales and words are the group's, from the tile's first column on. The sum of
+  // a group fits 16 bits, so that its product with the scale is one of words.
   PS_INLINE void AddGroup(TileQ4* t, const SignedRows& x, int64_t row, int64_t index,
                           const uint8_t* scales, const uint8_t* words) {
     I acc[MR][NV];
@@ -105,11 +108,9 @@ struct TileQ4 {
     }
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) {
-      const V group_scale = LoadBf16(reinterpret_cast<const uint16_t*>(scales) + n * kLanes);
+      const I scale = FirstWords(reinterpret_cast<const int8_t*>(scales) + n * kLanes);
 #pragma GCC unroll 8
-      for (int m = 0; m < MR; ++m) {
-        t->sums[m][n] = Fma(ToFloat(acc[m][n]), group_scale, t->sums[m][n]);
-      }
+      for (int m = 0; m < MR; ++m) t->sums[m][n] = DotWords(t->sums[m][n], acc[m][n], scale);
     }
   }
 };
@@ -118,20 +119,35 @@ template <int MR, int NV>
 void PanelTileQ4(const Product& p, const SignedRows& x, int64_t row, int64_t panel,
                  int first_vector) {
   using Tile = TileQ4<MR, NV>;
-  Tile tile;
-  Tile::Clear(&tile);
-  const uint8_t* group = p.w.panel<uint8_t>(panel);
-  for (int64_t g = 0; g < x.groups; ++g, group += kQ4GroupBytes) {
-    Tile::AddGroup(&tile, x, row, g, group + first_vector * kLanes * 2,
-                   group + kQ4ScaleBytes + first_vector * kLanes * 4);
+  V totals[MR][NV];
+  for (int m = 0; m < MR; ++m) {
+    for (int n = 0; n < NV; ++n) totals[m][n] = Zero();
+  }
+  const uint8_t* data = p.w.panel<uint8_t>(panel);
+  for (int64_t first = 0; first < x.groups; first += kExactGroups) {
+    Tile tile;
+    Tile::Clear(&tile);
+    const int64_t last = std::min(first + kExactGroups, x.groups);
+    for (int64_t g = first; g < last; ++g) {
+      const uint8_t* pair = data + g / 2 * kQ4PairBytes;
+      const int64_t second = g % 2;
+      Tile::AddGroup(&tile, x, row, g, pair + second * kPanelColumns + first_vector * kLanes,
+                     pair + kQ4ScaleBytes + second * kQ4GroupBytes + first_vector * kLanes * 4);
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; ++m) {
+#pragma GCC unroll 8
+      for (int n = 0; n < NV; ++n) totals[m][n] = Add(totals[m][n], ToFloat(tile.sums[m][n]));
+    }
   }
   const int64_t column = panel * kPanelColumns + first_vector * kLanes;
 #pragma GCC unroll 8
-  for (int m = 0; m < MR; ++m) {
+  for (int n = 0; n < NV; ++n) {
+    const V unit = Load(p.w.scales() + column + n * kLanes);
 #pragma GCC unroll 8
-    for (int n = 0; n < NV; ++n) {
+    for (int m = 0; m < MR; ++m) {
       Finish(p.epilogue, row + m, column + n * kLanes,
-             Mul(tile.sums[m][n], Set1(x.scales[row + m])));
+             Mul(Mul(totals[m][n], unit), Set1(x.scales[row + m])));
     }
   }
 }

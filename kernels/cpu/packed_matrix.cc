@@ -9,14 +9,33 @@
 
 namespace polysketch::cpu {
 
+namespace {
+
+int64_t Panels(int64_t out) { return (out + kPanelColumns - 1) / kPanelColumns; }
+
+}  // namespace
+
+int64_t PackedMatrix::PanelBytes(int64_t in, DataType type) {
+  if (type == DataType::kQ4) return (Q4Groups(in) + 1) / 2 * kQ4PairBytes;
+  const int64_t neighbours = Neighbours(type), depth = (in + neighbours - 1) / neighbours;
+  return depth * neighbours * kPanelColumns * DataTypeBytes(type);
+}
+
+int64_t PackedMatrix::PackedBytes(int64_t in, int64_t out, DataType type) {
+  const int64_t per_column = type == DataType::kQ8 ? 8 : type == DataType::kQ4 ? 4 : 0;
+  return Panels(out) * (PanelBytes(in, type) + kPanelColumns * per_column);
+}
+
 PackedMatrix::PackedMatrix(const HostMatrix& w, bool transpose, DataType type, PageArena* arena)
-    : Matrix(transpose ? w.cols : w.rows, transpose ? w.rows : w.cols, type) {
+    : Matrix(transpose ? w.cols : w.rows, transpose ? w.rows : w.cols, type,
+             PackedBytes(transpose ? w.cols : w.rows, transpose ? w.rows : w.cols, type)),
+      panel_bytes_(PanelBytes(in(), type)) {
   PS_CHECK(!IsQuantized(type) || in() <= kQuantLongest) << in();
   data_ = arena->New<uint8_t>(static_cast<size_t>(panels() * panel_bytes()));
   if (type == DataType::kQ8) {
     PackQ8(w, transpose, arena);
   } else if (type == DataType::kQ4) {
-    PackQ4(w, transpose);
+    PackQ4(w, transpose, arena);
   } else {
     PackFloats(w, transpose);
   }
@@ -55,17 +74,25 @@ void PackedMatrix::PackQ8(const HostMatrix& w, bool transpose, PageArena* arena)
   }
 }
 
-void PackedMatrix::PackQ4(const HostMatrix& w, bool transpose) {
+void PackedMatrix::PackQ4(const HostMatrix& w, bool transpose, PageArena* arena) {
+  scales_ = arena->New<float>(static_cast<size_t>(panels() * kPanelColumns));
+  AlignedBuffer<float> scales(static_cast<size_t>(Q4Groups(in())));
   // Integers of elements from `in` on are arbitrary: their activations are zero.
   for (int64_t n = 0; n < out(); ++n) {
     for (int64_t first = 0; first < in(); first += kQ4Group) {
       const int64_t count = std::min(kQ4Group, in() - first);
       int8_t q[kQ4Group];
-      *ScaleQ4(first, n) = QuantizeColumnGroupQ4(w, transpose, first, count, n, q);
+      scales[first / kQ4Group] =
+          Bf16ToFloat(QuantizeColumnGroupQ4(w, transpose, first, count, n, q));
       for (int64_t k = 0; k < count; ++k) {
         const int shift = k % 8 < 4 ? 0 : 4;
-        *PairQ4(first + k, n) |= static_cast<uint8_t>((q[k] + 8) << shift);
+        *ByteQ4(first + k, n) |= static_cast<uint8_t>((q[k] + 8) << shift);
       }
+    }
+    const QuantScale unit = QuantScale::Of(LargestMagnitude(scales.data(), Q4Groups(in()), 1));
+    scales_[n] = unit.scale;
+    for (int64_t first = 0; first < in(); first += kQ4Group) {
+      *ScaleQ4(first, n) = Quantize(scales[first / kQ4Group], unit);
     }
   }
 }
@@ -81,9 +108,9 @@ float PackedMatrix::At(int64_t k, int64_t n) const {
     case DataType::kQ8:
       return static_cast<float>(*element<int8_t>(k, n)) * scales_[n];
     case DataType::kQ4: {
-      const uint8_t pair = *PairQ4(k, n);
-      const int q = (k % 8 < 4 ? pair & 0xf : pair >> 4) - 8;
-      return static_cast<float>(q) * Bf16ToFloat(*ScaleQ4(k, n));
+      const uint8_t byte = *ByteQ4(k, n);
+      const int q = (k % 8 < 4 ? byte & 0xf : byte >> 4) - 8;
+      return static_cast<float>(q * *ScaleQ4(k, n)) * scales_[n];
     }
   }
   return 0;

@@ -7,9 +7,12 @@
 //   q8        [ceil(out / 32)][ceil(in / 4)][32][4]: a 32-bit word holds four neighbours along
 //             `in`, the operand of byte dot products (VNNI) and byte tiles (AMX). Each column has a
 //             scale and the sum of its integers
-//   q4        [ceil(out / 32)][groups of 32]: a group is 32 bf16 scales, then [4][32][4]. Byte j of
-//             a word in row i holds elements 8 i + j (lower half) and 8 i + 4 + j (upper half) of
-//             the group, each plus 8
+//   q4        [ceil(out / 32)][pairs of groups of 32]: a pair is the scales of both groups,
+//             [2][32] signed bytes, then their integers, [2][4][32][4]. Byte j of a word in row i
+//             holds elements 8 i + j (lower half) and 8 i + 4 + j (upper half) of the group, each
+//             plus 8. A scale is its byte times the unit of the column: the column's largest scale
+//             over 127. Of two groups each line of the cache holds one kind only, so that no load
+//             crosses a line
 #pragma once
 
 #include <cstdint>
@@ -22,9 +25,10 @@
 namespace polysketch::cpu {
 
 inline constexpr int kPanelColumns = 32;
-// Bytes of the scales of a group of a q4 panel, and of the whole group.
+// Bytes of the integers of a group of a q4 panel, of the scales of a pair of groups, and of the pair.
+inline constexpr int64_t kQ4GroupBytes = kQ4Group / 2 * kPanelColumns;
 inline constexpr int64_t kQ4ScaleBytes = 2 * kPanelColumns;
-inline constexpr int64_t kQ4GroupBytes = kQ4ScaleBytes + kQ4Group / 2 * kPanelColumns;
+inline constexpr int64_t kQ4PairBytes = kQ4ScaleBytes + 2 * kQ4GroupBytes;
 
 class PackedMatrix final : public Matrix {
  public:
@@ -39,8 +43,9 @@ class PackedMatrix final : public Matrix {
   const T* panel(int64_t p) const {
     return reinterpret_cast<const T*>(data_.get() + p * panel_bytes());
   }
-  // q8, for every column, padded to whole panels: its scale; and 128 times the sum of its integers,
-  // which is what activations stored as unsigned bytes (plus 128) add to a product.
+  // For every column, padded to whole panels. q8 and q4: its scale, or the unit of its scales. q8:
+  // 128 times the sum of its integers, which is what activations stored as unsigned bytes (plus 128)
+  // add to a product.
   const float* scales() const { return scales_.get(); }
   const int32_t* biases() const { return biases_.get(); }
   // Element [k, n] as float32.
@@ -48,14 +53,13 @@ class PackedMatrix final : public Matrix {
 
  private:
   // Elements along `in` of a 32-bit word.
-  int64_t neighbours() const {
-    return type() == DataType::kQ8 ? 4 : type() == DataType::kBf16 ? 2 : 1;
+  static int64_t Neighbours(DataType type) {
+    return type == DataType::kQ8 ? 4 : type == DataType::kBf16 ? 2 : 1;
   }
-  int64_t groups() const { return Q4Groups(in()); }
-  int64_t panel_bytes() const {
-    if (type() == DataType::kQ4) return groups() * kQ4GroupBytes;
-    return depth() * neighbours() * kPanelColumns * DataTypeBytes(type());
-  }
+  static int64_t PanelBytes(int64_t in, DataType type);
+  static int64_t PackedBytes(int64_t in, int64_t out, DataType type);
+  int64_t neighbours() const { return Neighbours(type()); }
+  int64_t panel_bytes() const { return panel_bytes_; }
   // Element [k, n] of any type but q4.
   int64_t Index(int64_t k, int64_t n) const {
     const int64_t row = n / kPanelColumns * depth() + k / neighbours();
@@ -65,21 +69,23 @@ class PackedMatrix final : public Matrix {
   T* element(int64_t k, int64_t n) const {
     return reinterpret_cast<T*>(data_.get()) + Index(k, n);
   }
-  // q4: the first byte of the group of element [k, n], the byte of the element, and its scale.
-  int64_t GroupQ4(int64_t k, int64_t n) const {
-    return (n / kPanelColumns * groups() + k / kQ4Group) * kQ4GroupBytes;
-  }
+  // q4: the pair of groups of element [k, n], the byte of the element, and that of its scale.
   uint8_t* PairQ4(int64_t k, int64_t n) const {
-    const int64_t word = k % kQ4Group / 8 * kPanelColumns + n % kPanelColumns;
-    return data_.get() + GroupQ4(k, n) + kQ4ScaleBytes + word * 4 + k % 4;
+    return data_.get() + n / kPanelColumns * panel_bytes() + k / (2 * kQ4Group) * kQ4PairBytes;
   }
-  uint16_t* ScaleQ4(int64_t k, int64_t n) const {
-    return reinterpret_cast<uint16_t*>(data_.get() + GroupQ4(k, n)) + n % kPanelColumns;
+  uint8_t* ByteQ4(int64_t k, int64_t n) const {
+    const int64_t word = k % kQ4Group / 8 * kPanelColumns + n % kPanelColumns;
+    return PairQ4(k, n) + kQ4ScaleBytes + k / kQ4Group % 2 * kQ4GroupBytes + word * 4 + k % 4;
+  }
+  int8_t* ScaleQ4(int64_t k, int64_t n) const {
+    const int64_t scale = k / kQ4Group % 2 * kPanelColumns + n % kPanelColumns;
+    return reinterpret_cast<int8_t*>(PairQ4(k, n)) + scale;
   }
   void PackFloats(const HostMatrix& w, bool transpose);
   void PackQ8(const HostMatrix& w, bool transpose, PageArena* arena);
-  void PackQ4(const HostMatrix& w, bool transpose);
+  void PackQ4(const HostMatrix& w, bool transpose, PageArena* arena);
 
+  int64_t panel_bytes_;
   std::shared_ptr<uint8_t[]> data_;
   std::shared_ptr<float[]> scales_;
   std::shared_ptr<int32_t[]> biases_;

@@ -224,6 +224,11 @@ PS_INLINE void StoreSignedBytes(V x, int8_t* p) {
 PS_INLINE I WidenBytes(const int8_t* p) {
   return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
+// Sixteen signed bytes, each widened to the first of its lane's pair; the second is 0.
+PS_INLINE I FirstWords(const int8_t* p) {
+  const __m512i lanes = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return {_mm512_and_si512(lanes, _mm512_set1_epi32(0xffff))};
+}
 // Adds the two products of 16-bit integers in each lane, exactly.
 PS_INLINE I DotWords(I acc, I x, I w) {
 #if defined(PS_ISA_VNNI)
@@ -483,6 +488,11 @@ PS_INLINE void StoreSignedBytes(V x, int8_t* p) {
 PS_INLINE I WidenBytes(const int8_t* p) {
   const auto* q = reinterpret_cast<const __m128i*>(p);
   return {_mm256_cvtepi8_epi16(_mm_loadu_si128(q)), _mm256_cvtepi8_epi16(_mm_loadu_si128(q + 1))};
+}
+PS_INLINE I FirstWords(const int8_t* p) {
+  const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return {_mm256_cvtepu16_epi32(_mm256_castsi256_si128(words)),
+          _mm256_cvtepu16_epi32(_mm256_extracti128_si256(words, 1))};
 }
 PS_INLINE I DotWords(I acc, I x, I w) {
   return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(x.lo, w.lo)),

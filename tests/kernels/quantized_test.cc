@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -24,20 +25,28 @@ using testing::Random;
 
 constexpr double kU = 0x1p-24;
 
-// Twice the sum of |x w| that makes element i of the result: quantised values may be a little
-// larger.
-double AbsoluteProduct(const std::vector<float>& x, const std::vector<float>& w, int in, int out,
-                       bool transpose, size_t i) {
-  const size_t m = i / out, n = i % out;
-  double sum = 0;
-  for (int k = 0; k < in; ++k) {
-    sum +=
-        std::abs(static_cast<double>(x[m * in + k]) * (transpose ? w[n * in + k] : w[k * out + n]));
-  }
-  return 2 * sum;
-}
-
 constexpr DataType kTypes[] = {DataType::kQ8, DataType::kQ4};
+
+constexpr std::pair<int, int> kSizes[] = {{1, 1},   {3, 33},    {64, 32}, {65, 32},
+                                          {97, 70}, {192, 160}, {768, 65}};
+
+// Weights that q4 holds exactly: each group begins with -8 times its scale, which is a multiple of
+// 1/64. The first group of a column has the largest scale, 127/64, so that the unit is 1/64.
+std::vector<float> WithExactScales(int in, int out, Random* random) {
+  std::vector<float> values(in * out);
+  for (int n = 0; n < out; ++n) {
+    float scale = 0;
+    for (int k = 0; k < in; ++k) {
+      if (k % kQ4Group == 0) {
+        const int sign = random->Int(0, 1) == 0 ? -1 : 1;
+        scale = static_cast<float>(sign * (k == 0 ? 127 : random->Int(1, 127))) / 64;
+      }
+      const auto q = static_cast<float>(k % kQ4Group == 0 ? -8 : random->Int(-8, 7));
+      values[k * out + n] = q * scale;
+    }
+  }
+  return values;
+}
 
 class QuantizedTest : public testing::IsaTest {
  protected:
@@ -45,27 +54,24 @@ class QuantizedTest : public testing::IsaTest {
     IsaTest::SetUp();
     if (!IsSkipped()) cpu_ = NewBackend(2);
   }
-  std::unique_ptr<Backend> cpu_;
-  std::unique_ptr<Backend> reference_ = NewReferenceBackend();
-};
 
-TEST_P(QuantizedTest, MatMulEqualsTheReferenceUpToTheScaling) {
-  Random random(1);
-  for (const auto& [in, out] : {std::pair(1, 1), std::pair(3, 33), std::pair(64, 32),
-                                std::pair(97, 70), std::pair(192, 160), std::pair(768, 65)}) {
-    const std::vector<float> values = random.Normals(in * out);
-    const HostWeights w(values, in, out, DataType::kF32);
-    const std::vector<float> bias = random.Normals(out);
-    for (const int variant : {0, 1, 2, 3}) {
-      const bool transpose = variant % 2 == 1;
-      const DataType type = kTypes[variant / 2];
-      HostMatrix matrix = w.matrix();
-      if (transpose) std::swap(matrix.rows, matrix.cols);
-      const auto packed = cpu_->PackMatrix(matrix, transpose, type);
-      const auto expected = reference_->PackMatrix(matrix, transpose, type);
+  // Products with `values` [in, out], as they are and transposed. scale_off: of each column, by how
+  // much a weight may be off for each unit of an activation; empty: 0.
+  void ExpectTheReferences(const std::vector<float>& values, int in, int out, DataType type,
+                           const std::vector<double>& scale_off, Random* random) {
+    std::vector<float> transposed(values.size());
+    for (int k = 0; k < in; ++k) {
+      for (int n = 0; n < out; ++n) transposed[n * in + k] = values[k * out + n];
+    }
+    const std::vector<float> bias = random->Normals(out);
+    for (const bool transpose : {false, true}) {
+      const HostWeights w(transpose ? transposed : values, transpose ? out : in,
+                          transpose ? in : out, DataType::kF32);
+      const auto packed = cpu_->PackMatrix(w.matrix(), transpose, type);
+      const auto expected = reference_->PackMatrix(w.matrix(), transpose, type);
       for (const int rows : {1, 2, 5, 12, 13, 25, 40}) {
-        const std::vector<float> x = random.Normals(rows * in);
-        std::vector<float> got = random.Normals(rows * out), want = got;
+        const std::vector<float> x = random->Normals(rows * in);
+        std::vector<float> got = random->Normals(rows * out), want = got;
         const std::vector<float> old = got;
         const bool accumulate = rows % 2 == 1;
         cpu_->MatMul(x.data(), rows, *packed, bias.data(), accumulate, got.data());
@@ -73,20 +79,65 @@ TEST_P(QuantizedTest, MatMulEqualsTheReferenceUpToTheScaling) {
         for (size_t i = 0; i < got.size(); ++i) {
           // int to float, two scalings, two additions, the reference's rounding: six of them, on
           // terms no larger than these.
-          // In q4 the groups are added in float32 too: a rounding each of what may cancel later.
-          double product =
+          const double product =
               std::abs(static_cast<double>(want[i])) + std::abs(bias[i % out]) + std::abs(old[i]);
-          double roundings = 8;
-          if (type == DataType::kQ4) {
-            product += AbsoluteProduct(x, values, in, out, transpose, i);
-            roundings += static_cast<double>(Q4Groups(in));
+          double off = 0;
+          if (!scale_off.empty()) {
+            // The integers of activations are off by half a step.
+            const double step = LargestMagnitude(x.data() + i / out * in, in, 1) / 127;
+            for (int k = 0; k < in; ++k) off += std::abs(x[i / out * in + k]) + step / 2;
+            off *= scale_off[i % out];
           }
-          ASSERT_NEAR(got[i], want[i], roundings * kU * product)
+          ASSERT_NEAR(got[i], want[i], 8 * kU * (product + off) + off)
               << DataTypeName(type) << " " << rows << " x " << in << " x " << out << " at " << i;
         }
       }
     }
   }
+
+  std::unique_ptr<Backend> cpu_;
+  std::unique_ptr<Backend> reference_ = NewReferenceBackend();
+};
+
+TEST_P(QuantizedTest, MatMulEqualsTheReferenceUpToTheScaling) {
+  Random random(1);
+  for (const auto& [in, out] : kSizes) {
+    ExpectTheReferences(random.Normals(in * out), in, out, DataType::kQ8, {}, &random);
+    ExpectTheReferences(WithExactScales(in, out, &random), in, out, DataType::kQ4, {}, &random);
+  }
+}
+
+// Scales of q4 groups that are no multiples of their column's unit: each is off by half a unit at
+// most. The largest scale of a column, 127 units, is at most its largest weight over 7; a group's
+// integers are at most 8 times their activations.
+TEST_P(QuantizedTest, ScalesOfGroupsAreOffByHalfAUnit) {
+  Random random(10);
+  for (const auto& [in, out] : kSizes) {
+    const std::vector<float> values = random.Normals(in * out);
+    std::vector<double> off(out);
+    for (int n = 0; n < out; ++n) {
+      off[n] = 8 * LargestMagnitude(&values[n], in, out) / (7.0 * 127 * 2);
+    }
+    ExpectTheReferences(values, in, out, DataType::kQ4, off, &random);
+  }
+}
+
+// Sums of more groups than fit a 32-bit integer, of the largest integers of one sign.
+TEST_P(QuantizedTest, LongSumsOfGroups) {
+  const int in = 60000, out = 3;
+  Random random(11);
+  std::vector<float> values(in * out, -8.0f);
+  for (int k = 0; k < in; ++k) values[k * out + 1] = k % 2 == 0 ? -8.0f : 7.0f;
+  const HostWeights w(values, in, out, DataType::kF32);
+  const auto packed = cpu_->PackMatrix(w.matrix(), false, DataType::kQ4);
+  const std::vector<float> x(in, 127.0f);
+  std::vector<float> got(out);
+  cpu_->MatMul(x.data(), 1, *packed, nullptr, false, got.data());
+  const double same = -8.0 * 127 * in;
+  // The scale is 1, so that integers are exact; four sums are added, and two scales enter.
+  EXPECT_NEAR(got[0], same, 6 * kU * -same);
+  EXPECT_NEAR(got[1], same / 16, 6 * kU * -same);
+  EXPECT_NEAR(got[2], same, 6 * kU * -same);
 }
 
 TEST_P(QuantizedTest, ErrorIsThatOfEightBits) {
@@ -180,7 +231,7 @@ TEST_P(QuantizedTest, LearnedSketchTilesDoNotShow) {
     cpu_->LearnedSketch(net->network, x.data(), rows, all.data());
     for (int m = 0; m < rows; ++m) {
       cpu_->LearnedSketch(net->network, x.data() + m * d, 1, one.data());
-      ASSERT_EQ(std::memcmp(one.data(), all.data() + m * r, r * sizeof(float)), 0) << m;
+      ASSERT_EQ(std::memcmp(one.data(), all.data() + m * r, one.size() * sizeof(float)), 0) << m;
     }
   }
 }
