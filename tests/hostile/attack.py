@@ -404,6 +404,22 @@ def echoed_logprobs(target):
     return busy_streams(target, 2, 1 if target.full else 4, "CompleteUnary", send)
 
 
+def grammars(target):
+    """Completions by grammars that no other call has: half take all the time that a compilation may take, half more memory with
+    each token."""
+    numbers = itertools.count()
+
+    def send(call, end):
+        number = next(numbers)
+        slow = "|".join(f"[a-z]{{1,{most}}}" for most in range(1, 131))
+        regex = f"({slow})*{number}" if number % 2 else f"((a|b){{1,1000}}){{1,1000}}{number}"
+        request = messages.complete_request("It was", 500, ignore_eos=False) + messages.field(26, messages.field(3, regex))
+        call.send(request, end=True, timeout=max(0.1, end - time.monotonic()))
+        while call.receive(timeout=max(0.1, end - time.monotonic())) is not None:
+            pass
+    return busy_streams(target, 4, 16, "Complete", send)
+
+
 # --- connections ---
 
 

@@ -27,6 +27,8 @@ import serving
 from beside import ATTACKER, REFERENCE, Beside, Child, Reference
 
 REQUEST_MEMORY = 128  # MiB
+GRAMMAR_MEMORY = 96  # MiB
+GRAMMAR_SPARE = 32  # MiB that the processes of grammars take in the time between two looks at them, on a few cores
 SPARE = 64  # MiB, for buffers of sockets, stacks and what the allocator keeps
 LONGEST_GAP = 1.0
 LONGEST_PROBE = 2.0
@@ -37,8 +39,9 @@ EDGE_MEMORY = 256  # MiB of HAProxy
 PATIENCE, EDGE_PATIENCE = 60, 150
 FLOOD, STALL = 1.0, 3.0  # seconds of an attack; five times as long with --full
 # The pools of the model are small, so that the memory of requests shows.
-FLAGS = {"request-memory": f"{REQUEST_MEMORY}MiB", "stall-deadline": f"{STALL_SECONDS}s", "handshake-timeout": "1s",
-         "session-memory": "16MiB", "preempted-memory": "4MiB", "prefix-cache-min-tokens": 0, "log-level": "warning"}
+FLAGS = {"request-memory": f"{REQUEST_MEMORY}MiB", "grammar-memory": f"{GRAMMAR_MEMORY}MiB",
+         "stall-deadline": f"{STALL_SECONDS}s", "handshake-timeout": "1s", "session-memory": "16MiB", "preempted-memory": "4MiB",
+         "prefix-cache-min-tokens": 0, "log-level": "warning"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Attack:
     seconds: float = FLOOD
     closed: bool = False  # the server must close each of its connections
     reset: bool = False  # the server must have ended all of its streams
+    grammars: bool = False  # its requests have grammars, whose processes are measured
     slots: bool = False  # its requests may fill all slots: a new call may wait
     tls: bool = False  # needs a server with TLS
     edge: bool = True  # also through HAProxy
@@ -85,6 +89,7 @@ ATTACKS = (
     Attack("open_streams", "4,096 open streams", STALL),
     Attack("tokenize_cancelled", "Tokenize of 4 MiB, cancelled", STALL),
     Attack("echoed_logprobs", "CompleteUnary with echo and logprobs 20, texts of 280 kB (40 kB in CI)", 8, slots=True),
+    Attack("grammars", "64 completions by grammars that take time and memory", 6, slots=True, grammars=True),
     Attack("idle_sockets", "256 idle sockets of one peer", STALL, ci=False),
     Attack("idle_connections", "256 idle HTTP/2 connections of one peer", STALL),
     Attack("slow_http", "120 slow HTTP connections", STALL, edge=False),
@@ -105,6 +110,7 @@ class Row:
     seen: dict = dataclasses.field(default_factory=dict)  # by the attacker
     broken: list = dataclasses.field(default_factory=list)  # what did not hold
     loaded: int = 0  # of them, what a machine may cause whose processors other programs have
+    grammars: float = 0.0  # MiB of their processes
     killed: float = 0.0  # MiB at which the server was killed
 
     def outcome(self):
@@ -112,7 +118,8 @@ class Row:
             return f"killed at {self.killed:.0f} MiB"
         text = f"{self.seen.get('closed', 0)} of {self.seen.get('connections', 0)} connections closed"
         codes = ", ".join(f"{count} {code}" for code, count in sorted(self.seen.get("codes", {}).items()))
-        return text + (f"; {codes}" if codes else "")
+        text += f"; {codes}" if codes else ""
+        return text + (f"; grammars of {self.grammars:.0f} MiB" if self.grammars else "")
 
     def markdown(self):
         held = "; ".join(self.broken).replace("|", "/").replace("\n", " ") or "held"
@@ -203,6 +210,8 @@ class AttackRun:
         end = time.monotonic() + seconds * 10 + 60
         while attacker.running() and server.alive() and time.monotonic() < end:
             row.peak = max(row.peak, server.peak_mib())
+            if attack.grammars:
+                row.grammars = max(row.grammars, server.grammars_mib())
             time.sleep(0.05)
         row.seen = attacker.result(1 if not server.alive() else 30)
         time.sleep(0.3)
@@ -233,6 +242,10 @@ class AttackRun:
         if row.peak > most:
             row.broken.append(f"{row.peak:.0f} MiB, at most {most:.0f}")
             row.loaded += 1
+        if row.grammars > GRAMMAR_MEMORY + GRAMMAR_SPARE:
+            row.broken.append(f"{row.grammars:.0f} MiB of grammars, at most {GRAMMAR_MEMORY + GRAMMAR_SPARE}")
+        if row.attack.grammars and row.grammars == 0:
+            row.broken.append("found no process of a grammar")
         if not server.alive():
             row.broken.append(f"the server ended with status {server.process.wait()}")
             return

@@ -42,6 +42,23 @@ def knows(binary, flag):
     return f"--{flag} " in subprocess.run([binary, "--help"], capture_output=True, text=True, check=True).stdout
 
 
+def children(pid):
+    try:
+        lists = [path.read_text() for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:  # the process, or a thread, has ended
+        return []
+    return [int(child) for text in lists for child in text.split()]
+
+
+def own_mib(pid):
+    """The private memory of a process; 0 for one that has ended."""
+    try:
+        lines = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")) / 1024
+
+
 class Server:
     """A server with the bundled model on free ports. `flags` are NAME: VALUE; one that the binary does not know is left out,
     so that older builds can be compared. `kill_above`: resident MiB at which the server is killed, for builds that hold
@@ -122,6 +139,10 @@ class Server:
     def peak_mib(self):
         """Of the resident memory, since reset_peak."""
         return self.killed_at or self._status_mib("VmHWM")
+
+    def grammars_mib(self):
+        """The memory of the processes of grammars, without what they share with their parent."""
+        return sum(own_mib(grammar) for host in children(self.pid) for grammar in children(host))
 
     def reset_peak(self):
         pathlib.Path(f"/proc/{self.pid}/clear_refs").write_text("5")
