@@ -3,13 +3,13 @@
 import argparse
 import json
 import pathlib
+import shlex
 import statistics
 import subprocess
-import sys
 import time
 
+import batched_bench
 import gguf
-import llama_cpp
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -65,69 +65,139 @@ def write_peer_model(path: pathlib.Path, config: dict, kind: gguf.GGMLQuantizati
     writer.close()
 
 
-class Peer:
-    def __init__(self, path: pathlib.Path, context: int, threads: int):
-        self._llama = llama_cpp.Llama(
-            str(path),
+class Package:
+    """llama.cpp of PyPI's llama-cpp-python, whose Llama has one sequence."""
+
+    name = "llama.cpp"
+
+    def __init__(self, path: pathlib.Path, threads: int):
+        import llama_cpp  # takes ten minutes to build, and --llama needs none
+
+        self._llama_cpp, self._path, self._threads = llama_cpp, path, threads
+        self.version = f"llama-cpp-python {llama_cpp.__version__}"
+
+    def measure(self, context: int, batches: list[int]) -> tuple[float, dict[int, float]]:
+        llama = self._llama_cpp.Llama(
+            str(self._path),
             n_ctx=context + DECODE_TOKENS + 8,
             n_batch=512,
-            n_threads=threads,
-            n_threads_batch=threads,
+            n_threads=self._threads,
+            n_threads_batch=self._threads,
             verbose=False,
         )
-        self._tokens = np.random.default_rng(1).integers(3, 32000, context).tolist()
-
-    def measure(self) -> tuple[float, float]:
-        """Returns tokens a second of a prefill of the whole context, and of the decoding after it."""
-        self._llama.reset()
+        tokens = np.random.default_rng(1).integers(3, 32000, max(context, DECODE_TOKENS)).tolist()
         start = time.perf_counter()
-        self._llama.eval(self._tokens)
-        prefill = len(self._tokens) / (time.perf_counter() - start)
+        llama.eval(tokens[: max(context, 1)])
+        prefill = max(context, 1) / (time.perf_counter() - start)
         start = time.perf_counter()
-        for token in self._tokens[:DECODE_TOKENS]:
-            self._llama.eval([token])
-        return prefill, DECODE_TOKENS / (time.perf_counter() - start)
+        for token in tokens[:DECODE_TOKENS]:
+            llama.eval([token])
+        return prefill, {1: DECODE_TOKENS / (time.perf_counter() - start)}
 
 
-def measure_ours(args, context: int) -> tuple[float, float]:
-    command = [BENCH, "--model", args.model, "--weights", args.weights, "--threads", args.threads]
-    command += ["--prefill", context, "--decode", context, "--batches", "none", "--repeats", 1]
-    out = subprocess.run([str(part) for part in [*command, "--json"]], check=True, stdout=-1).stdout
-    rows = {row["stage"]: row["tokens_per_s"] for row in json.loads(out)["results"]}
-    return rows["prefill"], rows["decode"]
+class Program:
+    """A llama-batched-bench."""
+
+    def __init__(self, name: str, program: pathlib.Path, options: str, path: pathlib.Path, threads: int):
+        self.name, self.version = name, f"{name}: {program} {options}"
+        self._program, self._options, self._path, self._threads = program, shlex.split(options), path, threads
+
+    def measure(self, context: int, batches: list[int]) -> tuple[float, dict[int, float]]:
+        command = batched_bench.command(
+            self._program, self._path, self._options, context, batches, DECODE_TOKENS, self._threads
+        )
+        return batched_bench.measure(command, batches)
 
 
-def main() -> None:
+class Ours:
+    name = "polysketch"
+
+    def __init__(self, args):
+        self._command = [BENCH, "--model", args.model, "--weights", args.weights, "--threads", args.threads]
+        self._command += ["--state-format", args.state_format, "--repeats", 1, "--json"]
+        self.version = f"ours: {args.weights}, states {args.state_format}"
+
+    def measure(self, context: int, batches: list[int]) -> tuple[float, dict[int, float]]:
+        more = ",".join(str(batch) for batch in batches if batch > 1) or "none"
+        tokens = max(context, 1)
+        command = [*self._command, "--prefill", tokens, "--decode", tokens, "--batches", more]
+        out = subprocess.run([str(part) for part in command], check=True, stdout=-1).stdout
+        rows = json.loads(out)["results"]
+        speeds = {(row["stage"], row["batch"]): row["tokens_per_s"] for row in rows}
+        return speeds["prefill", 1], {batch: speeds["decode", batch] for batch in batches}
+
+
+def compare(programs: list, context: int, batches: list[int], repeats: int) -> list[dict]:
+    """Measures by turns. Returns a row for the prefill and for decoding with each batch: medians by program."""
+    turns = {program.name: [] for program in programs}
+    for turn in range(repeats):
+        for program in programs if turn % 2 == 0 else programs[::-1]:
+            turns[program.name].append(program.measure(context, batches))
+    rows = []
+    if context > 0:
+        row = {"stage": "prefill", "context": context, "batch": 1}
+        rows.append(row | {name: statistics.median(t[0] for t in all_) for name, all_ in turns.items()})
+    for batch in batches:
+        row = {"stage": "decode", "context": context, "batch": batch}
+        for name, all_ in turns.items():
+            if speeds := [t[1][batch] for t in all_ if batch in t[1]]:
+                row[name] = statistics.median(speeds)
+        rows.append(row)
+    return rows
+
+
+def line(row: dict, names: list[str]) -> str:
+    """A line of a Markdown table: tokens a second, and those of ours over each peer's."""
+    cells = [row["stage"], f"{row['context']:,}", str(row["batch"])]
+    cells += [f"{row[name]:.0f}" if name in row else "" for name in names]
+    cells += [f"{row[names[0]] / row[name]:.2f}" if name in row else "" for name in names[1:]]
+    return "| " + " | ".join(cells) + " |"
+
+
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench/peer", description=__doc__)
     parser.add_argument("--model", type=pathlib.Path, required=True, help="our model folder")
     parser.add_argument("--weights", choices=("q8", "q4", "bf16"), default="q8")
-    parser.add_argument("--contexts", default="512,4096,32768")
+    parser.add_argument("--state-format", default="auto", help="of ours")
+    parser.add_argument("--contexts", default="0,512,4096,32768")
+    parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=pathlib.Path, help="JSON of every measurement")
-    args = parser.parse_args()
+    parser.add_argument("--llama", type=pathlib.Path, metavar="PATH",
+                        help="llama-batched-bench of llama.cpp; without it PyPI's package, for one sequence only")
+    parser.add_argument("--llama-options", default="-fa on", help="further options of it (default: %(default)s)")
+    parser.add_argument("--ik", type=pathlib.Path, metavar="PATH",
+                        help="llama-batched-bench of ik_llama.cpp, which is measured too")
+    parser.add_argument("--ik-options", default="-fa 1 -rtr", help="further options of it (default: %(default)s)")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON of every row")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = read_arguments()
     config = json.loads((args.model / "config.json").read_text())
     kinds = gguf.GGMLQuantizationType
     kind = {"q8": kinds.Q8_0, "q4": kinds.Q4_0, "bf16": kinds.BF16}[args.weights]
     peer_model = ROOT / ".deps" / "peer" / f"peer-{config['emb_dim']}-{kind.name}.gguf"
     if not peer_model.exists():
         write_peer_model(peer_model, config, kind)
+    programs = [Ours(args)]
+    if args.llama:
+        programs.append(Program("llama.cpp", args.llama, args.llama_options, peer_model, args.threads))
+    else:
+        programs.append(Package(peer_model, args.threads))
+    if args.ik:
+        programs.append(Program("ik_llama.cpp", args.ik, args.ik_options, peer_model, args.threads))
+    print(f"{'; '.join(program.version for program in programs)}; peers: {kind.name}; by turns")
+    names = [program.name for program in programs]
+    head = ["stage", "context", "batch", *names, *(f"ratio to {name}" for name in names[1:])]
+    print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|", flush=True)
     rows = []
-    print(f"llama-cpp-python {llama_cpp.__version__}, {kind.name}; ours {args.weights}; by turns")
+    batches = [int(part) for part in args.batches.split(",")]
     for context in (int(part) for part in args.contexts.split(",")):
-        peer = Peer(peer_model, context, args.threads)
-        turns = [(measure_ours(args, context), peer.measure()) for _ in range(args.repeats)]
-        for i, stage in enumerate(("prefill", "decode")):
-            ours = statistics.median(turn[0][i] for turn in turns)
-            theirs = statistics.median(turn[1][i] for turn in turns)
-            rows.append(
-                {"stage": stage, "context": context, "polysketch": ours, "llama_cpp": theirs}
-            )
-            print(
-                f"{stage:8} {context:8} ours {ours:9.1f} llama.cpp {theirs:9.1f} tokens/s,"
-                f" ratio {ours / theirs:6.2f}"
-            )
-            sys.stdout.flush()
+        for row in compare(programs, context, batches, args.repeats):
+            rows.append(row)
+            print(line(row, names), flush=True)
     if args.out:
         args.out.write_text(json.dumps({"weights": args.weights, "rows": rows}, indent=1) + "\n")
 

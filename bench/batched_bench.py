@@ -1,0 +1,50 @@
+"""Runs llama-batched-bench, which llama.cpp and ik_llama.cpp build, and reads the table that it prints."""
+
+import pathlib
+import subprocess
+
+_STEP_TOKENS = 512  # of a prefill step, as ours
+
+
+def command(
+    program: pathlib.Path, model: pathlib.Path, options: list[str], context: int, batches: list[int],
+    decode_tokens: int, threads: int,
+) -> list[str]:
+    """The command line that measures a prefill of `context` tokens and decoding after it, for each batch.
+
+    The sequences of a batch share the prompt, whose keys and values are stored once: memory for 32 prompts of 32,768 tokens
+    would not do, and a shared one is what costs the program least. A prompt has at least one token.
+    """
+    prompt = max(context, 1)
+    cells = prompt + max(batches) * decode_tokens + 16
+    result = [program, "-m", model, "-c", cells, "-b", 2048, "-ub", _STEP_TOKENS, "-t", threads, "-tb", threads]
+    result += ["-npp", prompt, "-ntg", decode_tokens, "-npl", ",".join(map(str, batches)), "-pps", *options]
+    return [str(part) for part in result]
+
+
+def parse(text: str) -> list[dict[str, float]]:
+    """The rows of the table, by the names of its columns. Text around the table is skipped."""
+    rows, names = [], None
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not line.strip().startswith("|"):
+            continue
+        if "S_PP t/s" in cells and "S_TG t/s" in cells:
+            names = cells
+        elif names is not None and not set(line) <= set("|-: "):
+            if len(cells) != len(names):
+                raise ValueError(f"expected {len(names)} columns, found: {line}")
+            rows.append({name: float(cell) for name, cell in zip(names, cells)})
+    return rows
+
+
+def measure(arguments: list[str], batches: list[int]) -> tuple[float, dict[int, float]]:
+    """Runs a command. Returns tokens a second of the prefill, and of decoding by batch."""
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    rows = {int(row["B"]): row for row in parse(done.stdout)} if done.returncode == 0 else {}
+    if missing := [batch for batch in batches if batch not in rows]:
+        raise SystemExit(
+            f"{arguments[0]}: status {done.returncode}, no rows for batches {missing}; its last lines:\n"
+            + "\n".join(done.stdout.splitlines()[-10:])
+        )
+    return rows[batches[0]]["S_PP t/s"], {batch: rows[batch]["S_TG t/s"] for batch in batches}
