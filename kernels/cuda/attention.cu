@@ -24,8 +24,9 @@ int64_t Align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 template <int D>
 bool Fits(const AttentionSpec& spec, int64_t shared_limit) {
-  return TilesShared<D>(spec.far_dim(), spec.near_dim()) <= shared_limit &&
-         FoldShared<D>(spec.far_dim()) <= shared_limit;
+  const int64_t fold =
+      spec.decay_gate ? FoldShared<D, true>(spec.far_dim()) : FoldShared<D, false>(spec.far_dim());
+  return TilesShared<D>(spec.far_dim(), spec.near_dim()) <= shared_limit && fold <= shared_limit;
 }
 
 // The head size of the tensor core kernels for this spec, or 0 if only the general kernels fit.
@@ -80,6 +81,7 @@ AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInpu
   shape.v = input.v;
   shape.v_stride = input.v_stride;
   shape.out = out;
+  shape.log_decay = input.log_decay;
   return shape;
 }
 
@@ -102,8 +104,9 @@ unsigned MaxCount(const JobList<Job>& list) {
   return static_cast<unsigned>(count);
 }
 
-// The kernels for elements T and states of Format, for every shape.
-template <typename T, typename Format>
+// The kernels for elements T and states of Format, for every shape. GATED, here and below: with a
+// decay gate.
+template <typename T, typename Format, bool GATED>
 struct GeneralKernels {
   Device* device;
   AttentionShape shape;
@@ -112,16 +115,18 @@ struct GeneralKernels {
     const int64_t chunks =
         StoreChunks(shape.near_dim) + StoreChunks(shape.d) + StoreChunks(shape.far_dim);
     const unsigned depth = std::min(kStoreSlices, CeilDiv(MaxCount(list) * chunks, kMoveThreads));
-    device->LaunchDependent(StoreTokens<T>, Grid(list, shape, depth), kMoveThreads, 0, shape,
-                            list.on_device, counters, static_cast<int>(count));
+    const size_t shared = GATED ? kMoveThreads * sizeof(float) : 0;
+    device->LaunchDependent(StoreTokens<T, GATED>, Grid(list, shape, depth), kMoveThreads, shared,
+                            shape, list.on_device, counters, static_cast<int>(count));
   }
   void Copy(const JobList<CopyJob>& list) const {
-    device->Launch(CopyTokens<T>, Grid(list, shape, 16), kMoveThreads, 0, shape, list.on_device);
+    device->Launch(CopyTokens<T, GATED>, Grid(list, shape, 16), kMoveThreads, 0, shape,
+                   list.on_device);
   }
   void Scan(const JobList<ScanJob>& list, const float* partials, uint8_t* snapshots,
             const PlanShape& plan) const {
     const unsigned slices = Slices(int64_t{shape.features} * (shape.d + 1));
-    device->Launch(ScanStates<Format>, Grid(list, shape, slices), kMoveThreads, 0, shape,
+    device->Launch(ScanStates<Format, GATED>, Grid(list, shape, slices), kMoveThreads, 0, shape,
                    list.on_device, partials, snapshots, plan.snapshot_bytes, plan.snapshot_z);
   }
   void Walk(const JobList<WalkJob>& list, uint8_t*, const PlanShape&, int32_t*) const {
@@ -129,49 +134,55 @@ struct GeneralKernels {
   }
   void Fold(const JobList<FoldJob>& list, float* partials) const {
     const unsigned slices = Slices(int64_t{shape.features} * (shape.d + 1));
-    device->Launch(FoldGeneral<T>, Grid(list, shape, slices), kMoveThreads, 0, shape,
+    device->Launch(FoldGeneral<T, GATED>, Grid(list, shape, slices), kMoveThreads, 0, shape,
                    list.on_device, partials);
   }
   void Tiles(const JobList<AttendJob>& list, int32_t*, bool) const {
     const size_t shared = GeneralShared(shape.d, shape.far_dim, shape.near_dim) * sizeof(float);
-    device->Launch(AttendGeneral<T>, Grid(list, shape, MaxCount(list)), kGeneralThreads, shared,
-                   shape, list.on_device);
+    device->Launch(AttendGeneral<T, GATED>, Grid(list, shape, MaxCount(list)), kGeneralThreads,
+                   shared, shape, list.on_device);
   }
   void Few(const AttentionPlan& plan, float*, int32_t*) const { PS_CHECK(plan.few.jobs.empty()); }
 };
 
 // The kernels with tensor cores, for the operations that take the most time.
-template <int D>
-struct TensorKernels : GeneralKernels<Bf16, PlaneState> {
+template <int D, bool GATED>
+struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
+  using GeneralKernels<Bf16, PlaneState, GATED>::device;
+  using GeneralKernels<Bf16, PlaneState, GATED>::shape;
   void Fold(const JobList<FoldJob>& list, float* partials) const {
-    device->Launch(FoldTensor<D>, Grid(list, shape, CeilDiv(shape.features, kPartFeatures)),
-                   kFoldThreads, FoldShared<D>(shape.far_dim), shape, list.on_device, partials);
+    device->Launch(FoldTensor<D, GATED>, Grid(list, shape, CeilDiv(shape.features, kPartFeatures)),
+                   kFoldThreads, FoldShared<D, GATED>(shape.far_dim), shape, list.on_device,
+                   partials);
   }
   void Tiles(const JobList<AttendJob>& list, int32_t*, bool) const {
-    device->Launch(AttendTiles<D>, Grid(list, shape, 1), kTileThreads,
+    device->Launch(AttendTiles<D, GATED>, Grid(list, shape, 1), kTileThreads,
                    TilesShared<D>(shape.far_dim, shape.near_dim), shape, list.on_device);
   }
   void Few(const AttentionPlan& plan, float* results, int32_t* arrivals) const {
     const auto parts = static_cast<unsigned>(plan.max_parts);
-    device->LaunchDependent(AttendParts<D>, Grid(plan.few, shape, parts), kWarpSize,
+    device->LaunchDependent(AttendParts<D, GATED>, Grid(plan.few, shape, parts), kWarpSize,
                             PartsShared<D>(shape.far_dim, shape.near_dim), shape,
                             plan.few.on_device, results, arrivals);
   }
 };
 
 // The kernels by warpgroups where they exist, which compute the same bits as those above.
-template <int NEAR, int POWER>
-struct GroupKernels : TensorKernels<64> {
+template <int NEAR, int POWER, bool GATED>
+struct GroupKernels : TensorKernels<64, GATED> {
+  using TensorKernels<64, GATED>::device;
+  using TensorKernels<64, GATED>::shape;
   void Walk(const JobList<WalkJob>& list, uint8_t* snapshots, const PlanShape& plan,
             int32_t* counters) const {
     const dim3 grid(static_cast<unsigned>(shape.features / kWalkFeatures),
                     static_cast<unsigned>(shape.heads), static_cast<unsigned>(list.jobs.size()));
-    device->Launch(WalkSegments, grid, kWalkThreads, WalkMemory::kBytes, shape, list.on_device,
-                   snapshots, plan.snapshot_bytes, plan.snapshot_z, Progress(counters));
+    device->Launch(WalkSegments<GATED>, grid, kWalkThreads, WalkMemory::Bytes(GATED), shape,
+                   list.on_device, snapshots, plan.snapshot_bytes, plan.snapshot_z,
+                   Progress(counters));
   }
   void Tiles(const JobList<AttendJob>& list, int32_t* counters, bool after_walk) const {
     const dim3 grid(static_cast<unsigned>(shape.heads), static_cast<unsigned>(list.jobs.size()));
-    device->LaunchEarly(after_walk, AttendGroups<NEAR, POWER>, grid, kGroupThreads,
+    device->LaunchEarly(after_walk, AttendGroups<NEAR, POWER, GATED>, grid, kGroupThreads,
                         GroupMemory::Bytes(shape.far_dim), shape, list.on_device,
                         Progress(counters));
   }
@@ -221,34 +232,31 @@ void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const 
   if (!device_->status().ok()) return;
   const AttentionShape shape = ShapeOf(spec, layer, input, out);
   for (const AttentionPlan& plan : plans_) {
-    if (shape_.walks) {
-      RunByGroups(shape, plan);
-      continue;
-    }
-    switch (TensorHeadSize(spec, device_->shared_limit())) {
-      case 32:
-        RunPlan(TensorKernels<32>{device_, shape}, plan);
-        break;
-      case 64:
-        RunPlan(TensorKernels<64>{device_, shape}, plan);
-        break;
-      case 128:
-        RunPlan(TensorKernels<128>{device_, shape}, plan);
-        break;
-      default:
-        if (spec.state_format == StateFormat::kBf16) {
-          RunPlan(GeneralKernels<Bf16, PlaneState>{device_, shape}, plan);
-        } else {
-          RunPlan(GeneralKernels<float, PlainState>{device_, shape}, plan);
-        }
-    }
+    spec.decay_gate ? RunKernels<true>(shape, plan) : RunKernels<false>(shape, plan);
   }
 }
 
-void AttentionRunner::RunByGroups(const AttentionShape& shape, const AttentionPlan& plan) {
-  WithGroupShape(shape.near_dim, shape.near_power, [&]<int NEAR, int POWER>() {
-    RunPlan(GroupKernels<NEAR, POWER>{{{device_, shape}}}, plan);
-  });
+template <bool GATED>
+void AttentionRunner::RunKernels(const AttentionShape& shape, const AttentionPlan& plan) {
+  if (shape_.walks) {
+    return WithGroupShape(shape.near_dim, shape.near_power, [&]<int NEAR, int POWER>() {
+      RunPlan(GroupKernels<NEAR, POWER, GATED>{{{device_, shape}}}, plan);
+    });
+  }
+  switch (TensorHeadSize(planned_spec_, device_->shared_limit())) {
+    case 32:
+      return RunPlan(TensorKernels<32, GATED>{{device_, shape}}, plan);
+    case 64:
+      return RunPlan(TensorKernels<64, GATED>{{device_, shape}}, plan);
+    case 128:
+      return RunPlan(TensorKernels<128, GATED>{{device_, shape}}, plan);
+    default:
+      if (planned_spec_.state_format == StateFormat::kBf16) {
+        RunPlan(GeneralKernels<Bf16, PlaneState, GATED>{device_, shape}, plan);
+      } else {
+        RunPlan(GeneralKernels<float, PlainState, GATED>{device_, shape}, plan);
+      }
+  }
 }
 
 template <typename Kernels>
@@ -351,6 +359,7 @@ WorkspaceAddresses AttentionRunner::Workspace(const AttentionSpec& spec, const P
   addresses.far_keys = grow(&far_keys_, tokens * spec.far_dim());
   addresses.near_keys = grow(&near_keys_, tokens * spec.near_dim());
   addresses.values = grow(&values_, tokens * spec.head_dim);
+  if (spec.decay_gate) addresses.decay_sums = grow(&decay_sums_, needs.tokens * spec.heads * 4);
   addresses.snapshots = grow(&snapshots_, needs.snapshots * spec.heads * shape.snapshot_bytes);
   partials_.Grow(device_, needs.partials * spec.heads * spec.features() * (spec.head_dim + 1));
   addresses.tables = reinterpret_cast<uint64_t>(tables_.Grow(device_, needs.blocks));

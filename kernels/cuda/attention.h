@@ -41,7 +41,9 @@ class AttentionRunner {
   WorkspaceAddresses Workspace(const AttentionSpec& spec, const PlanShape& shape,
                                const WorkspaceNeeds& needs);
   void Upload();
-  void RunByGroups(const AttentionShape& shape, const AttentionPlan& plan);
+  // GATED: with a decay gate.
+  template <bool GATED>
+  void RunKernels(const AttentionShape& shape, const AttentionPlan& plan);
   template <typename Kernels>
   void RunPlan(const Kernels& kernels, const AttentionPlan& plan);
 
@@ -53,7 +55,7 @@ class AttentionRunner {
   PlanShape shape_;
   std::vector<AttentionPlan> plans_;
   DeviceArray<uint8_t> jobs_;
-  DeviceArray<uint8_t> far_keys_, near_keys_, values_, snapshots_;
+  DeviceArray<uint8_t> far_keys_, near_keys_, values_, decay_sums_, snapshots_;
   DeviceArray<uint8_t*> tables_;
   DeviceArray<float> partials_, results_;
   DeviceArray<int32_t> counters_;  // of walks and of parts; set to zero in every layer

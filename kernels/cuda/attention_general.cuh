@@ -31,12 +31,13 @@ __device__ __forceinline__ float QueryFeature(const AttentionShape& shape, const
 }
 
 // blockIdx: job, head, slice of the elements.
-template <typename T>
+template <typename T, bool GATED>
 __global__ void FoldGeneral(AttentionShape shape, const FoldJob* jobs, float* partials) {
   const FoldJob& job = jobs[blockIdx.x];
   const int head = blockIdx.y;
   const T* keys = At<T>(job.from.far_keys, shape.layer, head);
   const T* values = At<T>(job.from.values, shape.layer, head);
+  const float* decay_sums = GATED ? At<float>(job.from.decay_sums, shape.layer, head) : nullptr;
   const int64_t width = shape.d + 1;
   float* out = partials + (job.partial * shape.heads + head) * shape.features * width;
   const int64_t elements = shape.features * width;
@@ -49,7 +50,8 @@ __global__ void FoldGeneral(AttentionShape shape, const FoldJob* jobs, float* pa
     if (shape.tiles > 0) PairOf(shape, f, &i, &j);
     float sum = 0;
     for (int s = 0; s < shape.block; ++s) {
-      const float phi = KeyFeature(shape, keys + s * shape.far_dim, f, i, j);
+      float phi = KeyFeature(shape, keys + s * shape.far_dim, f, i, j);
+      if constexpr (GATED) phi *= expf(decay_sums[shape.block - 1] - decay_sums[s]);
       sum = is_weight ? sum + phi : fmaf(phi, Widen(values[s * shape.d + c]), sum);
     }
     out[e] = sum;
@@ -77,11 +79,13 @@ struct RunningSum {
   float denominator = 0;
 };
 
-// Adds keys [first, last) of a block to sums [d]. begun: something was added before.
-template <typename T>
-__device__ void AddKeys(const AttentionShape& shape, const T* keys, const T* values, int first,
-                        int last, const float* q, float* scratch, float* weights, float* sums,
-                        RunningSum* running, bool begun) {
+// Adds keys [first, last) of a block to sums [d]. begun: something was added before. decay_sums: G
+// of the block's tokens; row_sum: of the query.
+template <bool GATED, typename T>
+__device__ void AddKeys(const AttentionShape& shape, const T* keys, const T* values,
+                        const float* decay_sums, float row_sum, int first, int last, const float* q,
+                        float* scratch, float* weights, float* sums, RunningSum* running,
+                        bool begun) {
   const int count = last - first;
   const bool softmax = shape.near_power == 0;
   float top = -INFINITY;
@@ -89,6 +93,7 @@ __device__ void AddKeys(const AttentionShape& shape, const T* keys, const T* val
     const float dot =
         NearDot(q, keys + static_cast<int64_t>(first + s) * shape.near_dim, shape.near_dim);
     weights[s] = softmax ? dot * shape.scale : Power(dot, shape.near_power);
+    if constexpr (GATED) weights[s] *= expf(row_sum - decay_sums[first + s]);
     top = fmaxf(top, weights[s]);
   }
   float rescale = 1;
@@ -116,7 +121,7 @@ __device__ void AddKeys(const AttentionShape& shape, const T* keys, const T* val
 }
 
 // blockIdx: job, head, row of the job.
-template <typename T>
+template <typename T, bool GATED>
 __global__ void __launch_bounds__(kGeneralThreads)
     AttendGeneral(AttentionShape shape, const AttendJob* jobs) {
   const AttendJob& job = jobs[blockIdx.x];
@@ -137,6 +142,9 @@ __global__ void __launch_bounds__(kGeneralThreads)
   for (int c = threadIdx.x; c < shape.d; c += kGeneralThreads) sums[c] = 0;
   __syncthreads();
 
+  const float* decay_sums = GATED ? At<float>(job.keys.decay_sums, shape.layer, head) : nullptr;
+  const float row_sum = GATED ? decay_sums[job.block_offset + row] : 0.0f;
+  const float kept = expf(row_sum);  // of the far part
   RunningSum running;
   if (job.past != 0) {
     const T* S = At<T>(job.sums, shape.layer, head);
@@ -146,13 +154,14 @@ __global__ void __launch_bounds__(kGeneralThreads)
       dot = fmaf(QueryFeature(shape, far_q, f), z[f], dot);
     }
     running.denominator = BlockSum(dot, kGeneralThreads, scratch);
+    if constexpr (GATED) running.denominator *= kept;
     for (int c = threadIdx.x; c < shape.d; c += kGeneralThreads) {
       float sum = 0;
       for (int f = 0; f < shape.features; ++f) {
         sum = fmaf(QueryFeature(shape, far_q, f), Widen(S[static_cast<int64_t>(f) * shape.d + c]),
                    sum);
       }
-      sums[c] = sum;
+      sums[c] = GATED ? sum * kept : sum;
     }
   }
   bool begun = job.past != 0;
@@ -162,7 +171,8 @@ __global__ void __launch_bounds__(kGeneralThreads)
     const int count = block < job.block ? shape.block : job.block_offset + row + 1;
     for (int first = 0; first < count; first += kGeneralKeys) {
       const int last = first + kGeneralKeys < count ? first + kGeneralKeys : count;
-      AddKeys(shape, keys, values, first, last, near_q, scratch, weights, sums, &running, begun);
+      AddKeys<GATED>(shape, keys, values, decay_sums, row_sum, first, last, near_q, scratch,
+                     weights, sums, &running, begun);
       begun = true;
     }
   }

@@ -4,7 +4,8 @@
 // A stage of shared memory holds one part: 128 rows of S, or 64 keys and their values. Two stages
 // are copied while a third is read, with one barrier a part. The queries of the far sum are stored
 // as pairs (q_i, q_i), so that a feature costs one multiplication of pairs and no shuffle. z is
-// split once a part into the two 16-bit columns that multiply it (WeightPair).
+// split once a part into the two 16-bit columns that multiply it (WeightPair). The place of z has G
+// of the keys in near parts of a model with a decay gate.
 #pragma once
 
 #include "kernels/cuda/attention_parts.cuh"
@@ -24,7 +25,7 @@ struct GroupMemory {
   // [stages] of S [128][64], or keys [64][64] and values [64][64]; swizzled.
   Bf16* stages;
   Bf16* near_q;     // [128][64], swizzled
-  float* z;         // [stages][128]
+  float* z;         // [stages][128]: z, or G of the keys
   Bf16* columns;    // [stages][2][128 + pad]: z rounded, the remainder; then one column of zeros
   uint32_t* far_q;  // [128][far_dim + 4]: pairs (q_i, q_i)
   int far_row;
@@ -64,6 +65,7 @@ struct GroupRows {
   bool past = false;  // whether there is a far state
   int block_offset = 0, count = 0;
   float stabilizer = 0;
+  const float* decay_sums = nullptr;  // G of the block's tokens; with a decay gate
 };
 
 // Starts the copy of [ROWS][COLUMNS] elements to swizzled rows; rows from `valid` on become zero.
@@ -108,6 +110,15 @@ struct GroupSums {
     weights[0] += part.weights[0];
     weights[2] += part.weights[2];
   }
+  // Multiplies the sums of row `half`.
+  __device__ __forceinline__ void Scale(int half, float factor) {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      values[n][2 * half] *= factor;
+      values[n][2 * half + 1] *= factor;
+    }
+    weights[2 * half] *= factor;
+  }
 };
 
 // sums = a [16 x 16 K] times rows of `right`, and the weights with the columns of `weight_pair(k,
@@ -131,8 +142,8 @@ __device__ __forceinline__ void GroupPart(const uint32_t (&a)[K][4], const Bf16*
 
 // Computes the rows of a thread block. The caller has stored the queries in `memory`, without a
 // barrier. store(row, column, low, high) gets the results of two columns of a row below `count`,
-// and denominator(row, value) each row's denominator.
-template <int NEAR, int POWER>
+// and denominator(row, value) each row's denominator. GATED: with a decay gate.
+template <int NEAR, int POWER, bool GATED>
 class GroupAttention {
  public:
   __device__ GroupAttention(const GroupRows& rows, const GroupMemory& memory)
@@ -168,6 +179,7 @@ class GroupAttention {
         continue;
       }
       total.Add(sums);
+      if (GATED && part + 1 == far_parts_) DecayFarPart(&total);
     }
     WaitCopies<0>();
 
@@ -204,6 +216,11 @@ class GroupAttention {
       CopySwizzled<kPartKeysTensor, NEAR>(rows_.keys.row(first), rows_.keys.stride, count, keys);
       CopySwizzled<kPartKeysTensor, 64>(rows_.values.row(first), rows_.values.stride, count,
                                         keys + kPartKeysTensor * kSwizzledRow);
+      if constexpr (GATED) {
+        CopyDecaySums(rows_.decay_sums + first, count,
+                      memory_.z + part % kGroupStages * kPartFeatures, kPartKeysTensor,
+                      static_cast<int>(threadIdx.x), kGroupThreads);
+      }
     }
     CommitCopies();
   }
@@ -272,9 +289,20 @@ class GroupAttention {
     sums->weights[2] += sums->weights[3];
   }
 
-  static __device__ __forceinline__ float Weight(float dot) {
-    const float square = dot * dot;
-    return POWER == 2 ? square : square * square;
+  // G of a row, or zero from row `count` on.
+  __device__ __forceinline__ float RowDecaySum(int row) const {
+    return row < rows_.count ? rows_.decay_sums[rows_.block_offset + row] : 0.0f;
+  }
+
+  // Multiplies the sums of all far parts by e^G of each row.
+  __device__ __forceinline__ void DecayFarPart(GroupSums* sums) const {
+    const int warp_row = static_cast<int>(threadIdx.x) / kWarpSize * 16;
+    ForRows<1>([&](int, int half, int r) { sums->Scale(half, expf(RowDecaySum(warp_row + r))); });
+  }
+
+  static __device__ __forceinline__ float Weight(float dot, float row_sum, float key_sum) {
+    const float square = dot * dot, weight = POWER == 2 ? square : square * square;
+    return GATED ? weight * FastExp(row_sum - key_sum) : weight;
   }
 
   // Returns false if no row of the warpgroup attends to a key of the part.
@@ -284,6 +312,7 @@ class GroupAttention {
     const int before = rows_.block_offset + group_row - first;  // keys before the first row
     if (before + 63 < 0) return false;
     const Bf16* keys = memory_.stage(part % kGroupStages);
+    const float* key_sums = memory_.z + part % kGroupStages * kPartFeatures;
     float scores[8][4];
     BeginProducts();
     GroupScores<NEAR / 16>(scores, memory_.near_q + group_row * kSwizzledRow, keys);
@@ -292,12 +321,13 @@ class GroupAttention {
     uint32_t a[4][4];
     if (before >= kPartKeysTensor - 1) {
       Weigh(
-          scores, [](int, int) { return true; }, a);
+          scores, key_sums, [](int, int) { return true; }, a);
     } else {
       const int row =
           before + static_cast<int>(threadIdx.x) % kWarpgroup / kWarpSize * 16 + lane / 4;
       Weigh(
-          scores, [&](int column, int half) { return column + 2 * t <= row + 8 * half; }, a);
+          scores, key_sums, [&](int column, int half) { return column + 2 * t <= row + 8 * half; },
+          a);
     }
     const uint32_t ones = lane / 4 == 0 ? 0x3f803f80u : 0u;
     GroupPart<4>(
@@ -306,15 +336,25 @@ class GroupAttention {
   }
 
   // The weights of scores as A fragments. seen(column, half): of the element's column less 2 t.
+  // key_sums: G of the keys.
   template <typename Seen>
-  static __device__ __forceinline__ void Weigh(const float (&scores)[8][4], const Seen& seen,
-                                               uint32_t (&a)[4][4]) {
+  __device__ __forceinline__ void Weigh(const float (&scores)[8][4], const float* key_sums,
+                                        const Seen& seen, uint32_t (&a)[4][4]) const {
+    float row_sums[2] = {};
+    if constexpr (GATED) {
+      const int row = static_cast<int>(threadIdx.x) / kWarpSize * 16;
+      ForRows<1>([&](int, int half, int r) { row_sums[half] = RowDecaySum(row + r); });
+      key_sums += 2 * (threadIdx.x % 4);
+    }
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
+      const float2 keys = GATED ? *reinterpret_cast<const float2*>(key_sums + 8 * n) : float2{};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float low = seen(8 * n, half) ? Weight(scores[n][2 * half]) : 0.0f;
-        const float high = seen(8 * n + 1, half) ? Weight(scores[n][2 * half + 1]) : 0.0f;
+        const float low =
+            seen(8 * n, half) ? Weight(scores[n][2 * half], row_sums[half], keys.x) : 0.0f;
+        const float high =
+            seen(8 * n + 1, half) ? Weight(scores[n][2 * half + 1], row_sums[half], keys.y) : 0.0f;
         a[n / 2][n % 2 * 2 + half] = PackBf16(low, high);
       }
     }

@@ -20,9 +20,10 @@ struct HeadArray {
   int64_t layer_stride = 0;
 };
 
-// Keys and values of consecutive tokens.
+// Keys and values of consecutive tokens; with a decay gate also G, the sums of their log decays from
+// the start of each block.
 struct TokenArrays {
-  HeadArray far_keys, near_keys, values;
+  HeadArray far_keys, near_keys, values, decay_sums;
 };
 
 // Stores rows [row, row + count) of the batch, rounded to T, as tokens first, first + 1, ...
@@ -55,6 +56,7 @@ struct ScanJob {
   int64_t partial = 0;      // first index
   int64_t snapshots = -1;   // first index
   int32_t count = 0;
+  HeadArray decay_sums;  // of the blocks, one after the other; with a decay gate
 };
 
 // FoldJob and ScanJob in one: adds `count` full blocks of consecutive tokens to a state.

@@ -10,6 +10,7 @@
 // g = lane / 4, t = lane % 4.
 #pragma once
 
+#include "kernels/cuda/attention_decay.cuh"
 #include "kernels/cuda/attention_shape.cuh"
 
 namespace polysketch::cuda {
@@ -24,21 +25,24 @@ __host__ __device__ constexpr int PadTo16(int n) { return (n + 15) / 16 * 16; }
 // Shared memory of a part. D: head size.
 template <int D>
 struct PartBuffer {
-  // Far: S [128][D + pad], z [128]. Near: keys [64][PadTo16(near_dim) + pad], values [64][D + pad].
+  // Far: S [128][D + pad], z [128]. Near: keys [64][PadTo16(near_dim) + pad], values [64][D + pad],
+  // with a decay gate G [64].
   static __host__ __device__ int64_t Bytes(int near_dim) {
     const int64_t far = kPartFeatures * ((D + kRowPad) * 2 + 4);
-    const int64_t near = kPartKeysTensor * (PadTo16(near_dim) + kRowPad + D + kRowPad) * 2;
+    const int64_t near = kPartKeysTensor * ((PadTo16(near_dim) + kRowPad + D + kRowPad) * 2 + 4);
     return far > near ? far : near;
   }
   Bf16* sums;
   float* weights;
   Bf16* keys;
   Bf16* values;
+  float* decay_sums;
   __device__ PartBuffer(void* memory, int near_dim) {
     sums = static_cast<Bf16*>(memory);
     weights = reinterpret_cast<float*>(sums + kPartFeatures * (D + kRowPad));
     keys = static_cast<Bf16*>(memory);
     values = keys + kPartKeysTensor * (PadTo16(near_dim) + kRowPad);
+    decay_sums = reinterpret_cast<float*>(values + kPartKeysTensor * (D + kRowPad));
   }
 };
 
@@ -289,6 +293,22 @@ __device__ __forceinline__ void FarPart(const AttentionShape& shape, int part, c
   }
 }
 
+// Multiplies the sums of all far parts by e^G of each row. row_sums: G of the warp's rows, of which
+// there are `count`.
+template <int D, int M>
+__device__ __forceinline__ void DecayFarPart(const float* row_sums, int count,
+                                             RowSums<D, M>* sums) {
+  ForRows<M>([&](int m, int half, int row) {
+    const float kept = row < count ? expf(row_sums[row]) : 0.0f;
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      sums->values[m][n][2 * half] *= kept;
+      sums->values[m][n][2 * half + 1] *= kept;
+    }
+    sums->weights[m][2 * half] *= kept;
+  });
+}
+
 // Dot products of the warp's rows with keys `key` to key + 15, padded rows of `dim` elements; dim
 // is a multiple of 16. scores[m][n] is the tile of keys 8 n to 8 n + 7.
 template <int M>
@@ -385,10 +405,12 @@ __device__ __forceinline__ float NearWeight(const AttentionShape& shape, float d
   return Power(dot, shape.near_power);
 }
 
-template <int D, int M>
+// decay: NoDecay or NearDecay.
+template <int D, int M, typename Decay>
 __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16* queries,
                                          int row_size, const PartBuffer<D>& buffer,
-                                         const KeyLimits& limits, RowSums<D, M>* sums) {
+                                         const KeyLimits& limits, const Decay& decay,
+                                         RowSums<D, M>* sums) {
   const int lane = threadIdx.x % kWarpSize, t = lane % 4;
   const uint32_t ones = lane / 4 == 0 ? 0x3f803f80u : 0u;
   sums->Clear();
@@ -400,8 +422,11 @@ __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16
     Scores<M>(PadTo16(shape.near_dim), queries, row_size, buffer.keys, key, scores);
     uint32_t a[M][4];
     Fragments<M>(a, [&](int m, int n, int half, int i) {
-      const bool seen = key + 8 * n + 2 * t + i < limits.Of(m, half);
-      return seen ? NearWeight(shape, scores[m][n][2 * half + i], sums->top[m][half]) : 0.0f;
+      const int column = key + 8 * n + 2 * t + i;
+      const float dot = scores[m][n][2 * half + i];
+      return column < limits.Of(m, half)
+                 ? decay.Weight(NearWeight(shape, dot, sums->top[m][half]), m, half, column)
+                 : 0.0f;
     });
     MultiplyStep<D, M>(a, buffer.values, key, ones, ones, sums);
   }

@@ -32,17 +32,17 @@ class Planner {
   }
   TokenArrays Buffer(const CudaState& state) const {
     return {InState(state, layout_.far_keys), InState(state, layout_.near_keys),
-            InState(state, layout_.values)};
+            InState(state, layout_.values), InState(state, layout_.decay_sums)};
   }
   // The tokens of the workspace from `token` on.
   TokenArrays Gathered(int64_t token) const {
-    const auto array = [&](uint64_t base, int64_t dim) {
-      const int64_t row = dim * layout_.element;
-      return HeadArray{base + token * row, total_.tokens * row, 0};
+    const auto array = [&](uint64_t base, int64_t bytes) {  // of a token
+      return HeadArray{base + token * bytes, total_.tokens * bytes, 0};
     };
-    return {array(addresses_.far_keys, spec_.far_dim()),
-            array(addresses_.near_keys, spec_.near_dim()),
-            array(addresses_.values, spec_.head_dim)};
+    return {array(addresses_.far_keys, spec_.far_dim() * layout_.element),
+            array(addresses_.near_keys, spec_.near_dim() * layout_.element),
+            array(addresses_.values, spec_.head_dim * layout_.element),
+            array(addresses_.decay_sums, sizeof(float))};
   }
   HeadArray Snapshot(int64_t index, int64_t offset) const {
     return {addresses_.snapshots + index * spec_.heads * shape_.snapshot_bytes + offset,
@@ -57,7 +57,8 @@ class Planner {
     const HeadArray sums = InState(state, 0), weights = InState(state, layout_.z);
     if (offset == 0 && position > 0) {
       plan.early_folds.jobs.push_back({Buffer(state), needs.partials});
-      plan.early_scans.jobs.push_back({sums, weights, needs.partials++, -1, 1});
+      plan.early_scans.jobs.push_back(
+          {sums, weights, needs.partials++, -1, 1, InState(state, layout_.decay_sums)});
     }
     if (first_block == last_block) {
       plan.stores.jobs.push_back({Buffer(state), nullptr, 0, segment.first_row, segment.rows,
@@ -121,7 +122,8 @@ class Planner {
       ++needs.walks;
       return;
     }
-    plan.scans.jobs.push_back({sums, weights, needs.partials, snapshots, count});
+    plan.scans.jobs.push_back(
+        {sums, weights, needs.partials, snapshots, count, Gathered(first).decay_sums});
     for (int32_t i = 0; i < count; ++i) {
       plan.folds.jobs.push_back({Gathered(first + i * spec_.block), needs.partials++});
     }
@@ -142,7 +144,8 @@ class Planner {
       const auto in_block = [&](int64_t offset) {
         return HeadArray{static_cast<uint64_t>(offset), layout_.size, layout_.size * spec_.heads};
       };
-      const TokenArrays keys = {HeadArray(), in_block(layout_.near_keys), in_block(layout_.values)};
+      const TokenArrays keys = {HeadArray(), in_block(layout_.near_keys), in_block(layout_.values),
+                                HeadArray()};
       const auto first_row = static_cast<int32_t>(segment.first_row + row);
       const auto offset = static_cast<int32_t>(token % b);
       plan.stores.jobs.push_back(

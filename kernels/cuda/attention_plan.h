@@ -27,11 +27,12 @@ struct WorkspaceNeeds {
 
 // Device addresses of the workspace arrays. T: attention_general.cuh.
 struct WorkspaceAddresses {
-  uint64_t far_keys = 0;   // [heads][tokens][far_dim] of T
-  uint64_t near_keys = 0;  // [heads][tokens][near_dim] of T
-  uint64_t values = 0;     // [heads][tokens][d] of T
-  uint64_t snapshots = 0;  // [snapshots][heads]: S as queries read it, then z
-  uint64_t tables = 0;     // [blocks]: addresses of KV blocks, segment by segment
+  uint64_t far_keys = 0;    // [heads][tokens][far_dim] of T
+  uint64_t near_keys = 0;   // [heads][tokens][near_dim] of T
+  uint64_t values = 0;      // [heads][tokens][d] of T
+  uint64_t decay_sums = 0;  // [heads][tokens] of float32; with a decay gate
+  uint64_t snapshots = 0;   // [snapshots][heads]: S as queries read it, then z
+  uint64_t tables = 0;      // [blocks]: addresses of KV blocks, segment by segment
 };
 
 template <typename Job>

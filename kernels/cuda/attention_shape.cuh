@@ -29,6 +29,7 @@ struct AttentionShape {
   const float* v = nullptr;
   int64_t v_stride = 0;
   float* out = nullptr;
+  const float* log_decay = nullptr;  // read by the kernels with a decay gate
 };
 
 template <typename T>

@@ -2,6 +2,7 @@
 // attention use them.
 #pragma once
 
+#include "kernels/cuda/attention_decay.cuh"
 #include "kernels/cuda/attention_shape.cuh"
 #include "kernels/cuda/attention_walk.cuh"
 
@@ -31,8 +32,8 @@ __host__ __device__ constexpr int StoreChunks(int width) {
 }
 
 // blockIdx: job, head, slice. A thread stores a chunk of a row of one of the arrays at a time. Sets
-// the counters [count] of the kernels that follow to zero.
-template <typename T>
+// the counters [count] of the kernels that follow to zero. GATED, here and below: with a decay gate.
+template <typename T, bool GATED>
 __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t* counters,
                             int count) {
   AfterEarlierKernels();
@@ -41,6 +42,7 @@ __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t*
   }
   const StoreJob& job = jobs[blockIdx.x];
   const int head = blockIdx.y, layer = shape.layer;
+  if constexpr (GATED) StoreDecaySums(shape, job, head);
   T* near_keys = Array<T>(job.to.near_keys, job.table, job.block, layer, head);
   T* values = Array<T>(job.to.values, job.table, job.block, layer, head);
   // In unmixed kinds the far keys equal the near keys; the workspace has both.
@@ -77,13 +79,16 @@ __device__ void CopyArray(const HeadArray& from, const HeadArray& to, int layer,
 }
 
 // blockIdx: job, head, slice.
-template <typename T>
+template <typename T, bool GATED>
 __global__ void CopyTokens(AttentionShape shape, const CopyJob* jobs) {
   const CopyJob& job = jobs[blockIdx.x];
   const int head = blockIdx.y, layer = shape.layer;
   CopyArray<T>(job.from.far_keys, job.to.far_keys, layer, head, job.count * shape.far_dim);
   CopyArray<T>(job.from.near_keys, job.to.near_keys, layer, head, job.count * shape.near_dim);
   CopyArray<T>(job.from.values, job.to.values, layer, head, job.count * shape.d);
+  if constexpr (GATED) {
+    CopyArray<float>(job.from.decay_sums, job.to.decay_sums, layer, head, job.count);
+  }
 }
 
 // S as float32, which queries read as float32.
@@ -115,7 +120,7 @@ struct PlaneState {
 };
 
 // blockIdx: job, head, slice of the elements. A thread adds all partial sums to its elements.
-template <typename Format>
+template <typename Format, bool GATED>
 __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const float* partials,
                            uint8_t* snapshots, int64_t snapshot_bytes, int64_t snapshot_z) {
   const ScanJob& job = jobs[blockIdx.x];
@@ -124,6 +129,7 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
   const int64_t elements = sums + shape.features;
   uint8_t* S = At<uint8_t>(job.sums, shape.layer, head);
   float* z = At<float>(job.weights, shape.layer, head);
+  const float* decay_sums = GATED ? At<float>(job.decay_sums, shape.layer, head) : nullptr;
   for (int64_t e = static_cast<int64_t>(blockIdx.z) * blockDim.x + threadIdx.x; e < elements;
        e += static_cast<int64_t>(gridDim.z) * blockDim.x) {
     const bool is_sum = e < sums;
@@ -137,7 +143,13 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
           reinterpret_cast<float*>(snapshot + snapshot_z)[e - sums] = value;
         }
       }
-      value += partials[((job.partial + i) * shape.heads + head) * elements + e];
+      const float partial = partials[((job.partial + i) * shape.heads + head) * elements + e];
+      if constexpr (GATED) {
+        const float kept = expf(decay_sums[static_cast<int64_t>(i + 1) * shape.block - 1]);
+        value = fmaf(kept, value, partial);
+      } else {
+        value += partial;
+      }
     }
     if (is_sum) {
       Format::Store(value, S, sums, e);
@@ -149,6 +161,7 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
 
 // Adds blocks to the states of a segment, and stores what the queries of each block read. blockIdx:
 // 64 features, head, job.
+template <bool GATED>
 __global__ void __launch_bounds__(kWalkThreads)
     WalkSegments(AttentionShape shape, const WalkJob* jobs, uint8_t* snapshots,
                  int64_t snapshot_bytes, int64_t snapshot_z, WalkProgress progress) {
@@ -179,8 +192,9 @@ __global__ void __launch_bounds__(kWalkThreads)
   const WalkRows rows{{At<Bf16>(job.from.far_keys, shape.layer, head), shape.far_dim},
                       {At<Bf16>(job.from.values, shape.layer, head), 64},
                       static_cast<int64_t>(job.count) * shape.block,
-                      shape.block};
-  WalkBlocks(rows, shape.tiles, &state, [&](int block, WalkSums* sums) {
+                      shape.block,
+                      GATED ? At<float>(job.from.decay_sums, shape.layer, head) : nullptr};
+  WalkBlocks<GATED>(rows, shape.tiles, &state, [&](int block, WalkSums* sums) {
     if (block + 1 < job.count) store(*sums, block + 1);
   });
   state.Visit(

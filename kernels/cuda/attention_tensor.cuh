@@ -1,6 +1,8 @@
 // The tensor core kernels of attention: bf16 states, head sizes 32, 64 and 128.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/attention_group.cuh"
 #include "kernels/cuda/attention_parts.cuh"
 #include "kernels/cuda/attention_walk.cuh"
@@ -39,7 +41,8 @@ struct PartList {
   }
 };
 
-template <int D>
+// GATED, here and below: with a decay gate.
+template <int D, bool GATED>
 __device__ __forceinline__ void LoadPart(const AttentionShape& shape, const AttendJob& job,
                                          int head, const PartList& parts, int64_t part,
                                          const PartBuffer<D>& buffer, int thread, int threads) {
@@ -57,13 +60,23 @@ __device__ __forceinline__ void LoadPart(const AttentionShape& shape, const Atte
     };
     LoadNearPart<D>(shape, rows(job.keys.near_keys, shape.near_dim), rows(job.keys.values, D),
                     first, count, buffer, thread, threads);
+    if constexpr (GATED) {
+      CopyDecaySums(At<float>(job.keys.decay_sums, shape.layer, head) + first, count - first,
+                    buffer.decay_sums, kPartKeysTensor, thread, threads);
+    }
   }
 }
 
+// G of a job's rows from `row` on.
+__device__ __forceinline__ const float* RowDecaySums(const AttentionShape& shape,
+                                                     const AttendJob& job, int head, int row) {
+  return At<float>(job.keys.decay_sums, shape.layer, head) + job.block_offset + row;
+}
+
 // Computes a part from zero. row: the warp's first row in the job.
-template <int D, int M>
+template <int D, int M, bool GATED>
 __device__ __forceinline__ void ComputePart(const AttentionShape& shape, const AttendJob& job,
-                                            const PartList& parts, int64_t part, int row,
+                                            int head, const PartList& parts, int64_t part, int row,
                                             const Bf16* far_q, int far_size, const Bf16* near_q,
                                             int near_size, const PartBuffer<D>& buffer,
                                             RowSums<D, M>* sums) {
@@ -77,7 +90,13 @@ __device__ __forceinline__ void ComputePart(const AttentionShape& shape, const A
   const int held = block < job.block ? shape.block : job.block_offset + job.count;
   const KeyLimits limits{job.block_offset + row - first + 1, min(kPartKeysTensor, held - first),
                          block == job.block};
-  NearPart<D, M>(shape, near_q, near_size, buffer, limits, sums);
+  if constexpr (GATED) {
+    const NearDecay<M> decay(RowDecaySums(shape, job, head, row), job.count - row,
+                             buffer.decay_sums);
+    NearPart<D, M>(shape, near_q, near_size, buffer, limits, decay, sums);
+  } else {
+    NearPart<D, M>(shape, near_q, near_size, buffer, limits, NoDecay(), sums);
+  }
 }
 
 __host__ __device__ inline int64_t QueryBytes(int rows, int far_dim, int near_dim) {
@@ -118,7 +137,7 @@ struct Queries {
 };
 
 // Many rows. blockIdx: job, head. A warp processes all parts of 16 * RowTiles rows.
-template <int D>
+template <int D, bool GATED>
 __global__ void __launch_bounds__(kTileThreads)
     AttendTiles(AttentionShape shape, const AttendJob* jobs) {
   constexpr int M = RowTiles<D>();
@@ -131,7 +150,7 @@ __global__ void __launch_bounds__(kTileThreads)
     return PartBuffer<D>(stages + stage * PartBuffer<D>::Bytes(shape.near_dim), shape.near_dim);
   };
   const auto load = [&](int64_t part, int stage) {
-    LoadPart<D>(shape, job, head, parts, part, buffer(stage), thread, kTileThreads);
+    LoadPart<D, GATED>(shape, job, head, parts, part, buffer(stage), thread, kTileThreads);
   };
   load(0, 0);
   const Queries queries(shape, job, head, shared, TileRows<D>(), thread, kTileThreads);
@@ -142,9 +161,12 @@ __global__ void __launch_bounds__(kTileThreads)
   RowSums<D, M> total, sums;
   total.Clear();
   ForParts(parts.size(), load, [&](int64_t part, int stage) {
-    ComputePart<D, M>(shape, job, parts, part, row, far_q, queries.far_size, near_q,
-                      queries.near_size, buffer(stage), &sums);
+    ComputePart<D, M, GATED>(shape, job, head, parts, part, row, far_q, queries.far_size, near_q,
+                             queries.near_size, buffer(stage), &sums);
     Merge<D, M>(shape.near_power == 0, sums, &total);
+    if (GATED && part + 1 == parts.far) {
+      DecayFarPart(RowDecaySums(shape, job, head, row), job.count - row, &total);
+    }
   });
 
   const int lane = thread % kWarpSize, t = lane % 4;
@@ -165,7 +187,7 @@ __global__ void __launch_bounds__(kTileThreads)
 
 // AttendTiles by warpgroups (attention_group.cuh). May run while the walk stores the states: the
 // thread blocks that run first need the states that are stored first. blockIdx: head, job.
-template <int NEAR, int POWER>
+template <int NEAR, int POWER, bool GATED>
 __global__ void __launch_bounds__(kGroupThreads, 2)
     AttendGroups(AttentionShape shape, const AttendJob* jobs, WalkProgress progress) {
   const AttendJob& job = jobs[blockIdx.y];
@@ -180,8 +202,9 @@ __global__ void __launch_bounds__(kGroupThreads, 2)
                        job.past != 0,
                        job.block_offset,
                        job.count,
-                       shape.stabilizer};
-  GroupAttention<NEAR, POWER> attention(rows, memory);
+                       shape.stabilizer,
+                       GATED ? At<float>(job.keys.decay_sums, layer, head) : nullptr};
+  GroupAttention<NEAR, POWER, GATED> attention(rows, memory);
   if (job.walk >= 0) {
     progress.Await(job.walk, head, job.stored);
     __syncthreads();
@@ -234,11 +257,12 @@ __device__ __forceinline__ int64_t ResultOffset(const AttentionShape& shape, con
 }
 
 // Joins the parts of a job's rows as AttendTiles does: in order, whichever warp does it. One warp.
-template <int D>
+template <int D, bool GATED>
 __device__ __forceinline__ void JoinParts(const AttentionShape& shape, const AttendJob& job,
                                           int head, const float* results) {
   constexpr int kColumns = D / kWarpSize;  // of a lane
-  const int64_t parts = PartList(shape, job, job.block_offset + job.count - 1).size();
+  const PartList list(shape, job, job.block_offset + job.count - 1);
+  const int64_t parts = list.size();
   const int lane = threadIdx.x;
   const bool softmax = shape.near_power == 0;
   for (int r = 0; r < job.count; ++r) {
@@ -253,6 +277,12 @@ __device__ __forceinline__ void JoinParts(const AttentionShape& shape, const Att
         values[i] = joint.Add(values[i], of_row[lane + i * kWarpSize]);
       }
       weights = joint.Add(weights, of_row[D]);
+      if (GATED && part + 1 == list.far) {  // as DecayFarPart
+        const float kept = expf(*RowDecaySums(shape, job, head, r));
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) values[i] *= kept;
+        weights *= kept;
+      }
     }
     const float inverse = 1.0f / (shape.stabilizer + weights);
     float* out = shape.out + (static_cast<int64_t>(job.row + r) * shape.heads + head) * D;
@@ -263,7 +293,7 @@ __device__ __forceinline__ void JoinParts(const AttentionShape& shape, const Att
 
 // Few rows. blockIdx: job, head, part; one warp. The warp that stores its part last joins all parts
 // of the job and head. arrivals: [jobs][heads], zero.
-template <int D>
+template <int D, bool GATED>
 __global__ void __launch_bounds__(kWarpSize)
     AttendParts(AttentionShape shape, const AttendJob* jobs, float* results, int32_t* arrivals) {
   AfterEarlierKernels();
@@ -275,14 +305,14 @@ __global__ void __launch_bounds__(kWarpSize)
   auto* shared = SharedMemory<uint8_t>();
   const PartBuffer<D> buffer(shared + QueryBytes(16, shape.far_dim, shape.near_dim),
                              shape.near_dim);
-  LoadPart<D>(shape, job, head, parts, part, buffer, lane, kWarpSize);
+  LoadPart<D, GATED>(shape, job, head, parts, part, buffer, lane, kWarpSize);
   CommitCopies();
   const Queries queries(shape, job, head, shared, 16, lane, kWarpSize);
   WaitCopies<0>();
   __syncthreads();
   RowSums<D, 1> sums;
-  ComputePart<D, 1>(shape, job, parts, part, 0, queries.far, queries.far_size, queries.near,
-                    queries.near_size, buffer, &sums);
+  ComputePart<D, 1, GATED>(shape, job, head, parts, part, 0, queries.far, queries.far_size,
+                           queries.near, queries.near_size, buffer, &sums);
 
   float* result = results + ResultOffset<D>(shape, job, head, part);
   const int t = lane % 4;
@@ -309,23 +339,26 @@ __global__ void __launch_bounds__(kWarpSize)
 #endif
   __syncwarp();
   // The job is read again: kept until here, it would cost every part registers.
-  if (last) JoinParts<D>(shape, jobs[blockIdx.x], head, results);
+  if (last) JoinParts<D, GATED>(shape, jobs[blockIdx.x], head, results);
 }
 
 constexpr int kFoldThreads = 128;
 constexpr int kFoldTokens = 64;
 
-template <int D>
+template <int D, bool GATED>
 int64_t FoldShared(int far_dim) {
-  return 2 * kFoldTokens * static_cast<int64_t>(PadTo16(far_dim) + D + 2 * kRowPad) * 2;
+  const int64_t columns = PadTo16(far_dim) + D + 2 * kRowPad + (GATED ? 2 : 0);
+  return 2 * kFoldTokens * columns * 2;
 }
 
 // Fragments of M 16-row tiles of phi^T: features from `feature` on (a multiple of 16 * M) of tokens
 // `token` to token + 15 of k_rows, `key_size` elements apart. I, J: the tiles of the feature, if
-// features are products.
-template <int M>
+// features are products. decay: NoDecay or KeyDecay, which scales x_j, or features that are no
+// products.
+template <int M, typename Decay>
 __device__ __forceinline__ void FeatureColumns(const AttentionShape& shape, int feature, int I,
                                                int J, const Bf16* k_rows, int key_size, int token,
+                                               [[maybe_unused]] const Decay& decay,
                                                uint32_t (&a)[M][4]) {
   const int lane = threadIdx.x % kWarpSize, t = lane % 4;
   if (shape.tiles > 0) {
@@ -333,6 +366,10 @@ __device__ __forceinline__ void FeatureColumns(const AttentionShape& shape, int 
     uint32_t x[4];  // x_i of tokens 0-7, 8-15; x_j of the same; i, j = lane / 4
     const int tile = lane < 16 ? I : J;
     LoadMatrix4T(x, k_rows + (token + lane % 16) * key_size + 8 * tile);
+    if constexpr (!std::is_same_v<Decay, NoDecay>) {
+      x[2] = decay.Pair(x[2], token + 2 * t);
+      x[3] = decay.Pair(x[3], token + 8 + 2 * t);
+    }
     ForRows<M>([&](int m, int half, int) {
 #if defined(POLYSKETCH_FAULT_SWAPPED_LANE)
       const int from = (i_first + 2 * m + half) * 4 + (t ^ 1);
@@ -350,12 +387,16 @@ __device__ __forceinline__ void FeatureColumns(const AttentionShape& shape, int 
     const int column = min(feature + 16 * m, PadTo16(shape.far_dim) - 16);
     LoadMatrix4T(
         a[m], k_rows + (token + lane / 16 * 8 + lane % 8) * key_size + column + lane / 8 % 2 * 8);
+    if constexpr (!std::is_same_v<Decay, NoDecay>) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[m][i] = decay.Pair(a[m][i], token + i / 2 * 8 + 2 * t);
+    }
   }
 }
 
 // Sums phi(k) [v, 1] over a full block. blockIdx: job, head, 128 features. A warp sums 32 features,
 // the rows of the product, over the tokens in order.
-template <int D>
+template <int D, bool GATED>
 __global__ void __launch_bounds__(kFoldThreads)
     FoldTensor(AttentionShape shape, const FoldJob* jobs, float* partials) {
   const FoldJob& job = jobs[blockIdx.x];
@@ -364,10 +405,17 @@ __global__ void __launch_bounds__(kFoldThreads)
   const int feature = blockIdx.z * kPartFeatures + thread / kWarpSize * 32;
   const bool active = feature < shape.features;
   const int key_dim = PadTo16(shape.far_dim), key_size = key_dim + kRowPad;
-  const int64_t stage_size = kFoldTokens * static_cast<int64_t>(key_size + D + kRowPad);
+  // With a decay gate a stage also has G of its tokens.
+  const int64_t stage_size =
+      kFoldTokens * static_cast<int64_t>(key_size + D + kRowPad + (GATED ? 2 : 0));
   auto* shared = SharedMemory<Bf16>();
   const Bf16* keys = At<Bf16>(job.from.far_keys, shape.layer, head);
   const Bf16* values = At<Bf16>(job.from.values, shape.layer, head);
+  const float* decay_sums = GATED ? At<float>(job.from.decay_sums, shape.layer, head) : nullptr;
+  const float last = GATED ? decay_sums[shape.block - 1] : 0.0f;
+  const auto stage_sums = [&](Bf16* stage) {
+    return reinterpret_cast<float*>(stage + kFoldTokens * (key_size + D + kRowPad));
+  };
   const auto load = [&](int64_t part, int stage) {
     const int first = static_cast<int>(part) * kFoldTokens;
     Bf16* to = shared + stage * stage_size;
@@ -375,6 +423,10 @@ __global__ void __launch_bounds__(kFoldThreads)
              shape.block - first, to, key_dim, kFoldTokens, thread, kFoldThreads);
     CopyRows(values + static_cast<int64_t>(first) * D, D, D, shape.block - first,
              to + kFoldTokens * key_size, D, kFoldTokens, thread, kFoldThreads);
+    if constexpr (GATED) {
+      CopyDecaySums(decay_sums + first, shape.block - first, stage_sums(to), kFoldTokens, thread,
+                    kFoldThreads);
+    }
   };
 
   int I = 0, J = 0;
@@ -389,7 +441,12 @@ __global__ void __launch_bounds__(kFoldThreads)
     const int tokens = min(kFoldTokens, shape.block - static_cast<int>(part) * kFoldTokens);
     for (int token = 0; token < tokens && active; token += 16) {
       uint32_t a[2][4];
-      FeatureColumns<2>(shape, feature, I, J, k_rows, key_size, token, a);
+      if constexpr (GATED) {
+        const KeyDecay decay{stage_sums(shared + stage * stage_size), last};
+        FeatureColumns<2>(shape, feature, I, J, k_rows, key_size, token, decay, a);
+      } else {
+        FeatureColumns<2>(shape, feature, I, J, k_rows, key_size, token, NoDecay(), a);
+      }
       MultiplyStep<D, 2>(a, v_rows, token, ones, ones, &sums);
     }
   });

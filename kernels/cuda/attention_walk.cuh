@@ -1,7 +1,8 @@
 // The far states of consecutive blocks, for head size 64 and packed symmetric features. A warpgroup
 // walks the blocks in order with 64 features: the sums of the current block and the state stay in
 // registers. Each block is summed from zero and added once, so the states are those
-// of FoldTensor and ScanStates, without partial sums in memory.
+// of FoldTensor and ScanStates, without partial sums in memory. GATED: with a decay gate, which
+// scales the keys' column j of each feature (i, j), as FeatureColumns does.
 #pragma once
 
 #include "kernels/cuda/attention_parts.cuh"
@@ -22,19 +23,29 @@ struct WalkRows {
   RowArray keys, values;
   int64_t tokens = 0;
   int block = 0;
+  const float* decay_sums = nullptr;  // G of the tokens; with a decay gate
 };
 
 // Shared memory of WalkBlocks: stages of values [64][64], swizzled; the column of ones that the
 // weights are multiplied with, [16][8], swizzled; stages of the columns of the tiles I and J of the
-// keys [2][64][8].
+// keys [2][64][8]; with a decay gate stages of G of the tokens and of the last token of their block
+// [2][64].
 struct WalkMemory {
   static constexpr int kValues = kWalkPart * kSwizzledRow;  // elements
   static constexpr int kOnes = 16 * kSwizzledRow;           // elements
   static constexpr int kKeys = 2 * kWalkPart * 8;           // elements
-  static constexpr int64_t kBytes = (kWalkStages * (kValues + kKeys) + kOnes) * 2;
+  static constexpr int kDecaySums = 2 * kWalkPart;          // floats
+  static constexpr int64_t Bytes(bool gated) {
+    return (kWalkStages * (kValues + kKeys) + kOnes) * 2 +
+           (gated ? kWalkStages * kDecaySums * 4 : 0);
+  }
   Bf16 *values, *ones, *keys;
+  float* decay_sums;
   __device__ explicit WalkMemory(Bf16* memory)
-      : values(memory), ones(values + kWalkStages * kValues), keys(ones + kOnes) {}
+      : values(memory),
+        ones(values + kWalkStages * kValues),
+        keys(ones + kOnes),
+        decay_sums(reinterpret_cast<float*>(keys + kWalkStages * kKeys)) {}
 };
 
 // A warp's sums over 16 features: of 64 columns of values, and of weights in the lanes with t = 0
@@ -56,6 +67,14 @@ struct WalkSums {
       for (int i = 0; i < 4; ++i) tiles[n][i] += block.tiles[n][i];
     }
   }
+  // this = kept * this + block.
+  __device__ __forceinline__ void Decay(float kept, const WalkSums& block) {
+#pragma unroll
+    for (int n = 0; n < 9; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) tiles[n][i] = fmaf(kept, tiles[n][i], block.tiles[n][i]);
+    }
+  }
   // Visits pairs of sums and their offsets in [features][64], and weights and their features.
   template <typename Pair, typename Weight>
   __device__ __forceinline__ void Visit(int feature, const Pair& pair, const Weight& weight) {
@@ -73,6 +92,7 @@ struct WalkSums {
 
 // Copies the parts of WalkBlocks, each to the next stage: 64 tokens of a block, or what is left of
 // it.
+template <bool GATED>
 class WalkLoader {
  public:
   __device__ WalkLoader(const WalkRows& rows, int I, int J, const WalkMemory& memory)
@@ -87,6 +107,10 @@ class WalkLoader {
     key_step_ = kWalkPart * key_stride_;
     to_values_ = memory.values + SwizzledChunk(row, chunk);
     to_keys_ = memory.keys + thread * 8;
+    if constexpr (GATED) {
+      decay_sums_ = rows.decay_sums + key;
+      to_sums_ = memory.decay_sums + key;
+    }
   }
 
   // Starts the copy of the next part, if there is one.
@@ -106,6 +130,7 @@ class WalkLoader {
   __device__ __forceinline__ void Advance(int step, int64_t of_values, int64_t of_keys) {
     values_ += of_values;
     keys_ += of_keys;
+    if constexpr (GATED) decay_sums_ += step;
     left_ -= step;
     of_block_ -= step;
     if (of_block_ == 0) of_block_ = block_;
@@ -129,6 +154,18 @@ class WalkLoader {
     const bool inside = kWhole || key < count;
     CopyAsync16(to_keys_ + stage_ * WalkMemory::kKeys, inside ? keys_ : keys_ - key * key_stride_,
                 inside);
+    if constexpr (GATED) {
+      if (threadIdx.x >= kWalkPart) CopyDecaySums(key, inside);
+    }
+  }
+
+  // Of the token whose key this thread copies for tile J, which it scales later.
+  __device__ __forceinline__ void CopyDecaySums(int key, bool inside) {
+    float* to = to_sums_ + stage_ * WalkMemory::kDecaySums;
+    const float* part = decay_sums_ - key;
+    const int block_end = left_ < of_block_ ? static_cast<int>(left_) : of_block_;
+    CopyAsync4(to, inside ? decay_sums_ : part, inside);
+    CopyAsync4(to + kWalkPart, part + block_end - 1, true);
   }
 
   // Of this thread: its first row of the next part, and its place in the first stage.
@@ -136,11 +173,25 @@ class WalkLoader {
   int64_t value_stride_, key_stride_;
   int64_t value_step_, key_step_;  // of whole parts
   Bf16 *to_values_, *to_keys_;
+  const float* decay_sums_;  // with a decay gate, as to_sums_
+  float* to_sums_;
   int64_t left_;  // tokens
   int of_block_;  // tokens of the current block that are left
   const int block_;
   int stage_ = 0;
 };
+
+// Multiplies the elements of tile J of the key that this thread has copied, which no other thread has
+// seen yet, by e^(G_b - G_s).
+__device__ __forceinline__ void DecayKey(const WalkMemory& memory, int stage) {
+  if (threadIdx.x < kWalkPart) return;
+  const float* sums = memory.decay_sums + stage * WalkMemory::kDecaySums + threadIdx.x % kWalkPart;
+  const float factor = FastExp(sums[kWalkPart] - sums[0]);
+  auto* key = reinterpret_cast<uint4*>(memory.keys + stage * WalkMemory::kKeys + threadIdx.x * 8);
+  const uint4 pairs = *key;
+  *key = {ScalePair(pairs.x, factor, factor), ScalePair(pairs.y, factor, factor),
+          ScalePair(pairs.z, factor, factor), ScalePair(pairs.w, factor, factor)};
+}
 
 // The features of a part as A fragments. keys: the tiles I and J of 64 tokens [2][64][8].
 __device__ __forceinline__ void FeaturesOfKeys(const Bf16* keys, uint32_t (&a)[4][4]) {
@@ -169,13 +220,13 @@ __device__ __forceinline__ void FeaturesOfKeys(const Bf16* keys, uint32_t (&a)[4
 //
 // The products of a part run while the features of the next one are made. So a part's stage is free
 // only after the barrier of the part after the next.
-template <typename After>
+template <bool GATED, typename After>
 __device__ __forceinline__ void WalkBlocks(const WalkRows& rows, int tiles, WalkSums* state,
                                            const After& after) {
   int I = 0, J = 0;
   TilesOf(static_cast<int>(blockIdx.x), tiles, &I, &J);
   const WalkMemory memory(SharedMemory<Bf16>());
-  WalkLoader loader(rows, I, J, memory);
+  WalkLoader<GATED> loader(rows, I, J, memory);
   for (int i = 0; i < kWalkAhead; ++i) loader.Next();
   if (threadIdx.x < 16) {
     *reinterpret_cast<uint4*>(memory.ones + SwizzledChunk(static_cast<int>(threadIdx.x), 0)) = {
@@ -185,18 +236,30 @@ __device__ __forceinline__ void WalkBlocks(const WalkRows& rows, int tiles, Walk
   const int parts_of_block = (rows.block + kWalkPart - 1) / kWalkPart;
   const int blocks = static_cast<int>((rows.tokens + rows.block - 1) / rows.block);
   WalkSums sums;
+  float kept = 1;  // of the state, by the block in `sums`
+  const auto add = [&] {
+    if constexpr (GATED) {
+      state->Decay(kept, sums);
+    } else {
+      state->Add(sums);
+    }
+  };
   int stage = 0;
   for (int block = 0; block < blocks; ++block) {
     for (int part = 0; part < parts_of_block; ++part) {
       WaitCopies<kWalkAhead - 1>();
+      if constexpr (GATED) DecayKey(memory, stage);
       FenceForProducts();
       __syncthreads();  // all threads see this part and have ended the products of the last but one
       uint32_t a[4][4];
       FeaturesOfKeys(memory.keys + stage * WalkMemory::kKeys, a);
       WaitProducts();  // of the part before
       if (part == 0 && block > 0) {
-        state->Add(sums);
+        add();
         after(block - 1, state);
+      }
+      if (GATED && part == 0) {
+        kept = expf(memory.decay_sums[stage * WalkMemory::kDecaySums + kWalkPart]);
       }
       BeginProducts();
 #pragma unroll
@@ -212,7 +275,7 @@ __device__ __forceinline__ void WalkBlocks(const WalkRows& rows, int tiles, Walk
   }
   WaitProducts();
   WaitCopies<0>();
-  state->Add(sums);
+  add();
   after(blocks - 1, state);
 }
 

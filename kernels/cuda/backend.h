@@ -37,6 +37,7 @@ class CudaBackend final : public Backend {
   std::string_view name() const override { return name_; }
   int threads() const override { return 1; }
   Status status() const override { return device_->status(); }
+  bool has_decay_gate() const override { return true; }
   bool has_state_format(StateFormat format) const override { return format != StateFormat::kQ8; }
 
   bool host_memory() const override { return false; }
@@ -78,6 +79,7 @@ class CudaBackend final : public Backend {
   void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override;
   void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override;
+  void LogSigmoid(const float* x, int64_t size, float* out) override;
   void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override;
 
   void RunStep(const StepInput& step, const std::function<void()>& ops) override;

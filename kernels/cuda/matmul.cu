@@ -67,6 +67,45 @@ __global__ void __launch_bounds__(kFloatThreads)
   }
 }
 
+// FloatProduct for at most 32 columns, such as those of a decay gate, of which its tiles would be
+// mostly empty: a warp has a row, and a lane a column. Matrix and rows pass through shared memory,
+// so that the chains wait for memory once; the matrix is read before earlier kernels have ended.
+constexpr int kNarrowRows = 4;      // of a thread block
+constexpr int kNarrowDepth = 1024;  // maximum number of k at a time
+constexpr int kNarrowMatrix = 8192;
+constexpr size_t kNarrowShared = (kNarrowMatrix + kNarrowRows * kNarrowDepth) * sizeof(float);
+
+__global__ void __launch_bounds__(kNarrowRows* kWarpSize)
+    NarrowFloatProduct(const float* x, int64_t rows, int64_t in, const float* w, int columns,
+                       const float* bias, bool accumulate, float* out) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int column = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kNarrowRows + warp;
+  const bool active = row < rows && column < columns;
+  const int depth = min(kNarrowDepth, kNarrowMatrix / columns);
+  auto* ws = SharedMemory<float>();                      // [depth][columns]
+  float* xs = ws + kNarrowMatrix + warp * kNarrowDepth;  // of the row
+  float sum = 0;
+  for (int64_t first = 0; first < in; first += depth) {
+    const int count = in - first < depth ? static_cast<int>(in - first) : depth;
+    if (first > 0) __syncthreads();  // all sums over the last part are complete
+    for (int i = threadIdx.x; i < count * columns; i += kNarrowRows * kWarpSize) {
+      CopyAsync4(ws + i, w + first * columns + i, true);
+    }
+    if (first == 0) AfterEarlierKernels();
+    for (int i = column; row < rows && i < count; i += kWarpSize) {
+      CopyAsync4(xs + i, x + row * in + first + i, true);
+    }
+    CommitCopies();
+    WaitCopies<0>();
+    __syncthreads();
+    if (!active) continue;
+#pragma unroll 16
+    for (int k = 0; k < count; ++k) sum = fmaf(xs[k], ws[k * columns + column], sum);
+  }
+  if (active) Finish(sum, bias, accumulate, column, out + row * columns + column);
+}
+
 // Tiles of 16-bit products.
 template <int kRows_, int kColumns_, int kStages_>
 struct HalfTile {
@@ -370,6 +409,10 @@ void CudaBackend::MatMul(const float* x, int64_t rows, const Matrix& matrix, con
   }
   if (w.half()) {
     MatMulHalf(x, rows, w, bias, accumulate, out);
+  } else if (w.type() == DataType::kF32 && w.out() <= kWarpSize) {
+    device_->LaunchDependent(NarrowFloatProduct, dim3(CeilDiv(rows, kNarrowRows)),
+                             kNarrowRows * kWarpSize, kNarrowShared, x, rows, w.in(), w.floats(),
+                             static_cast<int>(w.out()), bias, accumulate, out);
   } else if (w.type() == DataType::kF32) {
     const dim3 grid(CeilDiv(w.out(), kFloatColumns), CeilDiv(rows, kFloatRows));
     device_->Launch(FloatProduct, grid, kFloatThreads, FloatTileShared<4>(), x, rows, w.in(),

@@ -259,6 +259,19 @@ __device__ __forceinline__ void CopyAsync16(void* shared, const void* global, bo
 #endif
 }
 
+// CopyAsync16 for 4 bytes, both places aligned to 4.
+__device__ __forceinline__ void CopyAsync4(void* shared, const void* global, bool valid) {
+#if defined(__CUDACC__)
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const int bytes = valid ? 4 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(global),
+               "r"(bytes)
+               : "memory");
+#else
+  simt::CopyAsync(shared, global, 4, valid ? 4 : 0);
+#endif
+}
+
 // Ends a group of copies.
 __device__ __forceinline__ void CommitCopies() {
 #if defined(__CUDACC__)
@@ -325,6 +338,19 @@ __device__ __forceinline__ float FastTanh(float x) {
   return out;
 #else
   return BitsFloat((FloatBits(std::tanh(x)) + 0x1000u) & 0xffffe000u);
+#endif
+}
+
+// e^x for x <= 0, with a relative error of 2^-17, for values that are rounded to bf16 next. The
+// product with log2(e) is rounded, which counts the more the smaller the result. The emulation is as
+// inexact.
+__device__ __forceinline__ float FastExp(float x) {
+#if defined(__CUDACC__)
+  float out;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x * 1.44269504f));
+  return out;
+#else
+  return BitsFloat((FloatBits(std::exp(x)) + 0x20u) & 0xffffffc0u);
 #endif
 }
 

@@ -20,7 +20,8 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
   far_keys = z + Align(features * 4);
   near_keys = far_keys + (spec.mixed() ? Align(spec.block * element * spec.far_dim()) : 0);
   values = near_keys + Align(spec.block * element * spec.near_dim());
-  size = values + Align(spec.block * element * spec.head_dim);
+  decay_sums = values + Align(spec.block * element * spec.head_dim);
+  size = decay_sums + (spec.decay_gate ? Align(int64_t{spec.block} * 4) : 0);
 }
 
 CudaState::CudaState(Device* device, const AttentionSpec& spec)
@@ -112,6 +113,7 @@ void CudaState::Walk(int64_t position, size_t index, uint8_t* heads, SavedValues
     if (spec_.mixed()) walk(head + layout_.far_keys, n * spec_.far_dim());
     walk(head + layout_.near_keys, n * spec_.near_dim());
     walk(head + layout_.values, n * spec_.head_dim);
+    if (spec_.decay_gate) values->Floats(reinterpret_cast<float*>(head + layout_.decay_sums), n);
   }
 }
 

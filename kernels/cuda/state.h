@@ -10,6 +10,8 @@
 //   near_keys  [b][near_dim] T    near keys of the current block; in unmixed kinds the same array
 //                                 as far_keys
 //   values     [b][d]        T    values of the current block
+//   decay_sums [b]                with a decay gate: float32 sums of the log decays of the block's
+//                                 tokens, each from the first token on
 //
 // KV kinds: blocks of b tokens (Device::TakeBlock) for all layers and heads, each head keys [b][d]
 // and values [b][d].
@@ -18,7 +20,8 @@
 // under either format:
 //
 //   recurrent  S [features][d] and z [features] if there is a far state, far_keys [n][far_dim],
-//              near_keys [n][near_dim] in mixed kinds, values [n][d]
+//              near_keys [n][near_dim] in mixed kinds, values [n][d], decay_sums [n] with a
+//              decay gate
 //   KV         keys [n][d] and values [n][d] of each block
 #pragma once
 
@@ -36,7 +39,7 @@ namespace polysketch::cuda {
 struct HeadLayout {
   explicit HeadLayout(const AttentionSpec& spec);
 
-  int64_t z = 0, far_keys = 0, near_keys = 0, values = 0;  // S is at 0
+  int64_t z = 0, far_keys = 0, near_keys = 0, values = 0, decay_sums = 0;  // S is at 0
   int64_t size = 0;
   int64_t element = 4;  // bytes of a T
 };

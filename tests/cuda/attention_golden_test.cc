@@ -11,6 +11,7 @@ TEST_F(CudaAttentionGoldenTest, Polynomial) { testing::ExpectPolynomial(*cuda_);
 TEST_F(CudaAttentionGoldenTest, Squared) { testing::ExpectSquared(*cuda_); }
 TEST_F(CudaAttentionGoldenTest, Mixed) { testing::ExpectMixed(*cuda_); }
 TEST_F(CudaAttentionGoldenTest, RandomSketch) { testing::ExpectRandomSketch(*cuda_); }
+TEST_F(CudaAttentionGoldenTest, DecayGate) { testing::ExpectDecayGate(*cuda_); }
 TEST_F(CudaAttentionGoldenTest, RandomSketchMixedIsItsParts) {
   testing::ExpectRandomSketchMixedIsItsParts(*cuda_);
 }

@@ -24,15 +24,17 @@ TEST_F(CudaAttentionTest, IsItsDefinition) {
   for (const AttentionKind kind : testing::kAllKinds) {
     for (const Shape& shape : {Shape{1, 7, 5, 1, 5}, Shape{2, 10, 8, 3, 11},
                                Shape{1, 6, 12, 16, 37}, Shape{2, 33, 11, 8, 27}}) {
-      AttentionSpec spec =
+      const AttentionSpec ungated =
           testing::MakeSpec(kind, shape.heads, shape.head_dim, shape.size, shape.block);
-      const Sequence sequence = testing::RandomSequence(spec, shape.tokens, &random);
-      const testing::OracleOutput want =
-          testing::AttentionOracle(spec, sequence.layers[0], shape.tokens);
-      const auto out = testing::RunAlone(*cuda_, spec, sequence, {shape.tokens});
-      for (size_t i = 0; i < want.value.size(); ++i) {
-        ASSERT_NEAR(out[0][i], want.value[i], want.tolerance[i])
-            << testing::Describe(spec) << " element " << i;
+      for (const AttentionSpec& spec : testing::WithDecayGates({ungated})) {
+        const Sequence sequence = testing::RandomSequence(spec, shape.tokens, &random);
+        const testing::OracleOutput want =
+            testing::AttentionOracle(spec, sequence.layers[0], shape.tokens);
+        const auto out = testing::RunAlone(*cuda_, spec, sequence, {shape.tokens});
+        for (size_t i = 0; i < want.value.size(); ++i) {
+          ASSERT_NEAR(out[0][i], want.value[i], want.tolerance[i])
+              << testing::Describe(spec) << " element " << i;
+        }
       }
     }
   }
@@ -41,9 +43,10 @@ TEST_F(CudaAttentionTest, IsItsDefinition) {
 TEST_F(CudaAttentionTest, AnySplitAnyNeighbour) {
   Random random(2);
   for (const AttentionKind kind : testing::kAllKinds) {
-    for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16}) {
-      AttentionSpec spec = testing::MakeSpec(kind, 2, 10, 11, 8, 2);
-      spec.state_format = format;
+    const AttentionSpec exact = testing::MakeSpec(kind, 2, 10, 11, 8, 2);
+    AttentionSpec narrow = exact;
+    narrow.state_format = StateFormat::kBf16;
+    for (const AttentionSpec& spec : testing::WithDecayGates({exact, narrow})) {
       const Sequence sequence = testing::RandomSequence(spec, 29, &random);
       const Sequence other = testing::RandomSequence(spec, 29, &random);
       const auto whole = testing::RunAlone(*cuda_, spec, sequence, {29});

@@ -3,8 +3,10 @@
 // its unit u = 2^-8 (cuda_test.h; a variance of a third of u^2 times the square of the value):
 // - every element of q and k, far and near, and of v;
 // - far: the products x_i x_j of a query and of a key (two equal ones of each pair: twice the
-//   variance), and S as it is read (the oracle's bf16_tolerance);
+//   variance), and S as it is read (the oracle's bf16_tolerance); with a decay gate the key's x_j
+//   times its factor, j in the later tile, or its feature times the factor;
 // - near: the weight.
+// FastExp, which computes the gate's factors, is off by a hundredth of that.
 // The errors of a query's elements are the same for all keys: they are added up, the others are
 // independent and their squares are. float32 roundings are in the oracle's own tolerance.
 #pragma once
@@ -17,12 +19,23 @@
 
 namespace polysketch::testing {
 
+// What element i of a key, times the factor of a decay gate, is multiplied with in the far sum: of a
+// sketch the elements of earlier tiles, which count twice, and of its own.
+inline double ScaledPartners(const AttentionSpec& spec, const float* q, const float* k, int i) {
+  if (!spec.sketched()) return 1;
+  double sum = 0;
+  const int tile = i / 8 * 8;
+  for (int j = 0; j < tile + 8; ++j) sum += (j < tile ? 2.0 : 1.0) * q[j] * k[j];
+  return sum;
+}
+
 inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const AttentionRows& rows,
                                          int tokens, const OracleOutput& oracle) {
   constexpr double kVariance = 0x1p-16 / 3;  // of one rounding, relative
   const int heads = spec.heads, d = spec.head_dim;
   const std::vector<float>& far_q = FarQueries(spec, rows);
   const std::vector<float>& far_k = FarKeys(spec, rows);
+  const oracle::DecaySums decay(spec, rows, tokens);
   std::vector<double> tolerance(oracle.value.size());
   for (int h = 0; h < heads; ++h) {
     for (int t = 0; t < tokens; ++t) {
@@ -33,24 +46,27 @@ inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const Attent
         const int width = near ? spec.near_dim() : spec.far_dim();
         const float* q = &(near ? rows.near_q : far_q)[(t * heads + h) * width];
         const float* k = &(near ? rows.near_k : far_k)[(s * heads + h) * width];
-        double dot = 0, squares = 0;
+        double dot = 0, squares = 0, scaled = 0;
         for (int i = 0; i < width; ++i) {
           const double term = static_cast<double>(q[i]) * k[i];
           dot += term;
           squares += term * term;
+          if (spec.decay_gate && !near) scaled += Square(term * ScaledPartners(spec, q, k, i));
         }
-        const double weight = oracle::WeightOfDot(spec, near, dot);
+        const double left = std::exp(decay.Total(t * heads + h) - decay.Total(s * heads + h));
+        const double weight = left * oracle::WeightOfDot(spec, near, dot);
         // Of the dot product, by the roundings of q; by those of k as much again.
         const double deviation = std::sqrt(squares * kVariance);
         const double degree = oracle::Degree(spec, near);
         const double slope = spec.kind == AttentionKind::kSoftmax
                                  ? weight / std::sqrt(d)
-                                 : degree * std::pow(std::abs(dot) + deviation, degree - 1);
+                                 : left * degree * std::pow(std::abs(dot) + deviation, degree - 1);
         double own = Square(slope * deviation);
         if (near) {
           own += kVariance * weight * weight;
-        } else if (spec.sketched()) {
-          own += 4 * kVariance * squares * squares;
+        } else {
+          const double products = spec.sketched() ? 4 * squares * squares : 0;
+          own += kVariance * left * left * (products + scaled);
         }
         denominator += weight;
         shared_weight += slope * deviation;

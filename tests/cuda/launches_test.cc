@@ -1,11 +1,13 @@
 // How many kernels a decode step launches: a step of few rows takes about as long as its launches.
 // In the emulation only, which counts them.
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/cuda/cuda_test.h"
 #include "tests/engine/model/model_runner.h"
 #include "tests/simt/simt.h"
+#include "tests/testing/random_model.h"
 
 namespace polysketch {
 namespace {
@@ -44,6 +46,26 @@ TEST_F(CudaLaunchesTest, DecodeSteps) {
   EXPECT_EQ(Launches(*model, 1), kStep + (kLayer + kAttention) * layers);
   EXPECT_EQ(Launches(*model, 16), kStep + (kLayer + kAttention) * layers);
   EXPECT_EQ(Launches(*model, 20), kStep + (kLayer + kAttention + 2) * layers);
+}
+
+// A decay gate costs three launches a layer more: the norm, which the gate's product reads too, that
+// product, and the logarithm.
+TEST_F(CudaLaunchesTest, DecodeStepsWithAGate) {
+  LoadOptions options;
+  options.weights = DataType::kBf16;
+  options.state_format = StateFormat::kBf16;
+  const testing::TemporaryFolder folders[2];
+  std::unique_ptr<PolysketchModel> models[2];
+  for (const bool gated : {false, true}) {
+    ModelConfig config = testing::TinyConfig(AttentionKind::kLearnedSketchMixed);
+    config.emb_dim = 128;
+    config.sketch_size = 32;
+    config.decay_gate = gated;
+    testing::WriteRandomModel(folders[gated].path(), config, DataType::kF32, 3);
+    models[gated] = testing::LoadModel(folders[gated].path(), &cuda_->device(), options);
+  }
+  const int64_t layers = models[0]->attention_spec().layers;
+  EXPECT_EQ(Launches(*models[1], 1), Launches(*models[0], 1) + 3 * layers);
 }
 
 }  // namespace

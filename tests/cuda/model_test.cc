@@ -67,6 +67,36 @@ class CudaModelTest : public testing::CudaTest {
     }
     return largest;
   }
+  // A saved state, a copy and a truncated one compute what the state does that they were made from.
+  void ExpectSavedStatesGoOn(const std::filesystem::path& folder,
+                             const std::vector<int32_t>& tokens) {
+    for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16}) {
+      LoadOptions options;
+      options.state_format = format;
+      const auto model = testing::LoadModel(folder, &cuda_->device(), options);
+      testing::Request request(*model, tokens);
+      testing::StepRequests(*model, {{&request, 21}});
+      std::vector<uint8_t> saved(request.state->SavedBytes());
+      request.state->Save(saved);
+      testing::Request restored(*model, tokens);
+      ASSERT_TRUE(restored.state->Load(21, saved).ok());
+      const auto clone = request.state->Clone();
+      request.logits.clear();
+      testing::StepRequests(*model, {{&request, 3}});
+      testing::StepRequests(*model, {{&restored, 3}});
+      EXPECT_EQ(restored.logits, request.logits);
+      restored.state->CopyFrom(*clone);
+      restored.logits.clear();
+      testing::StepRequests(*model, {{&restored, 3}});
+      EXPECT_EQ(restored.logits, request.logits);
+      restored.state->Truncate(22);
+      restored.logits.clear();
+      testing::StepRequests(*model, {{&restored, 2}});
+      const auto vocab = static_cast<size_t>(model->vocab_size());
+      EXPECT_EQ(restored.logits,
+                std::vector<float>(request.logits.begin() + vocab, request.logits.end()));
+    }
+  }
   std::vector<float> logits_[2][3];  // with and without recordings, by request
 };
 
@@ -85,14 +115,19 @@ TEST_F(CudaModelTest, Float32LogitsAreTheRecordedOnes) {
   }
 }
 
-// Kinds without a recording, and sketches of degree 4: random weights, against the reference.
+// Kinds without a recording, sketches of degree 4, decay gates: random weights, against the
+// reference.
 TEST_F(CudaModelTest, Float32LogitsAreTheReferences) {
   testing::Random random(2);
   ModelConfig degree4 = testing::TinyConfig(AttentionKind::kRandomSketch);
   degree4.power = 8;
-  for (const ModelConfig& config : {degree4, testing::TinyConfig(AttentionKind::kRandomSketchMixed),
-                                    testing::TinyConfig(AttentionKind::kLinear),
-                                    testing::TinyConfig(AttentionKind::kPerformer)}) {
+  std::vector<ModelConfig> configs = {
+      degree4, testing::TinyConfig(AttentionKind::kRandomSketchMixed),
+      testing::TinyConfig(AttentionKind::kLinear), testing::TinyConfig(AttentionKind::kPerformer)};
+  for (const std::string& name : testing::TinyModelNames()) {
+    if (testing::TinyConfig(name).decay_gate) configs.push_back(testing::TinyConfig(name));
+  }
+  for (const ModelConfig& config : configs) {
     const testing::TemporaryFolder folder;
     testing::WriteRandomModel(folder.path(), config, DataType::kF32, 3);
     const auto model = testing::LoadModel(folder.path(), &cuda_->device());
@@ -140,47 +175,17 @@ TEST_F(CudaModelTest, HalfLogitsAreClose) {
   }
 }
 
-TEST_F(CudaModelTest, DecayGatesAreRefused) {
-  const testing::TemporaryFolder folder;
-  testing::WriteRandomModel(folder.path(), testing::TinyConfig("linear_gated"), DataType::kF32, 3);
-  const Status status =
-      PolysketchModel::Load(folder.path().string(), &cuda_->device(), LoadOptions()).status();
-  EXPECT_EQ(status.code(), Code::kFailedPrecondition) << status.ToString();
-  EXPECT_NE(status.message().find("field \"decay_gate\": expected false on cuda"),
-            std::string::npos)
-      << status.ToString();
-}
-
 TEST_F(CudaModelTest, SavedStatesGoOn) {
   const std::string name = "learned_sketch_mixed";
   Recording recording = ReadRecording(name);
   Shorten(&recording, 24);
-  for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16}) {
-    LoadOptions options;
-    options.state_format = format;
-    const auto model = testing::LoadModel(Folder(name), &cuda_->device(), options);
-    testing::Request request(*model, recording.tokens);
-    testing::StepRequests(*model, {{&request, 21}});
-    std::vector<uint8_t> saved(request.state->SavedBytes());
-    request.state->Save(saved);
-    testing::Request restored(*model, recording.tokens);
-    ASSERT_TRUE(restored.state->Load(21, saved).ok());
-    const auto clone = request.state->Clone();
-    request.logits.clear();
-    testing::StepRequests(*model, {{&request, 3}});
-    testing::StepRequests(*model, {{&restored, 3}});
-    EXPECT_EQ(restored.logits, request.logits);
-    restored.state->CopyFrom(*clone);
-    restored.logits.clear();
-    testing::StepRequests(*model, {{&restored, 3}});
-    EXPECT_EQ(restored.logits, request.logits);
-    restored.state->Truncate(22);
-    restored.logits.clear();
-    testing::StepRequests(*model, {{&restored, 2}});
-    const auto vocab = static_cast<size_t>(model->vocab_size());
-    EXPECT_EQ(restored.logits,
-              std::vector<float>(request.logits.begin() + vocab, request.logits.end()));
-  }
+  ExpectSavedStatesGoOn(Folder(name), recording.tokens);
+  const testing::TemporaryFolder gated;
+  testing::WriteRandomModel(gated.path(), testing::TinyConfig("learned_sketch_mixed_gated"),
+                            DataType::kF32, 3);
+  std::vector<int32_t> tokens(24);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(7 * i % 61);
+  ExpectSavedStatesGoOn(gated.path(), tokens);
 }
 
 // Steps of decoding are recorded and replayed; the bits are those of steps that are not. Batches

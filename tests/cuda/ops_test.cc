@@ -54,7 +54,7 @@ NoisyRow Multiply(const NoisyRow& x, const Matrix& w) {
 
 TEST_F(CudaOpsTest, MatMul) {
   Random random(2);
-  const std::pair<int, int> shapes[] = {{1, 1}, {31, 33}, {64, 96}, {100, 70}};
+  const std::pair<int, int> shapes[] = {{1, 1}, {200, 12}, {31, 33}, {64, 96}, {100, 70}};
   for (const auto& [in, out] : shapes) {
     const std::vector<float> values = random.Normals(in * out);
     const GuardedFloats bias(random.Normals(out));
@@ -331,6 +331,23 @@ TEST_F(CudaOpsTest, GeluGateAndLinearFeatures) {
   reference_->LinearFeatures(up.data(), rows, hidden, want.data());
   ExpectClose(
       got, want, [&](size_t i) { return 5 * kU * std::abs(want[i]); }, "LinearFeatures");
+}
+
+TEST_F(CudaOpsTest, LogSigmoid) {
+  Random random(12);
+  for (const int size : {1, 127, 300}) {
+    GuardedFloats x(random.Normals(size, 6));
+    x.data()[0] = -1e30f;
+    x.data()[size - 1] = 85;  // the result is a normal number still
+    GuardedFloats got(size), want(size);
+    cuda_->LogSigmoid(x.data(), size, got.data());
+    reference_->LogSigmoid(x.data(), size, want.data());
+    // Both parts have one sign, so relative errors do not grow: an exponential of 2 ulp (4 u), a
+    // logarithm of 1 ulp, the difference, the reference's rounding.
+    ExpectClose(
+        got, want, [&](size_t i) { return 9 * kU * std::abs(want[i]); },
+        StrCat("LogSigmoid ", size));
+  }
 }
 
 TEST_F(CudaOpsTest, PerformerFeatures) {

@@ -1,6 +1,7 @@
 // Reserve allocates enough: after it no step allocates device memory or loads a kernel, which takes
 // memory too, whatever its segments. Runs in the emulation only, which counts both.
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "tests/engine/model/model_runner.h"
 #include "tests/simt/simt.h"
 #include "tests/testing/random.h"
+#include "tests/testing/random_model.h"
 
 namespace polysketch {
 namespace {
@@ -53,31 +55,41 @@ void RandomStep(LanguageModel& model, const std::vector<std::unique_ptr<Sequence
   model.SampleRows(0, queries, results, logits.data(), sums.data());
 }
 
-TEST_F(CudaReserveTest, NoStepAsksForMemory) {
+void ExpectNoStepAsksForMemory(Backend* backend, const std::filesystem::path& folder,
+                               StateFormat format, int steps) {
   Random random(1);
+  LoadOptions options;
+  options.max_step_tokens = kRows;
+  options.state_format = format;
+  options.weights = format == StateFormat::kF32 ? DataType::kF32 : DataType::kBf16;
+  const auto model = testing::LoadModel(folder, backend, options);
+  // A KV cache takes whole blocks.
+  const bool growing = model->attention_spec().kv_cache();
+  const size_t cached =
+      growing ? model->StateBytes(steps * kRows) + kSequences * model->StateBytes(1) : 0;
+  std::vector<std::unique_ptr<SequenceState>> states;
+  for (int i = 0; i < kSequences; ++i) states.push_back(model->NewState());
+  const size_t held = backend->device_memory().held;
+  simt::UnloadKernels();
+  model->Reserve(kSequences, cached);
+  EXPECT_GE(backend->device_memory().held, held + cached) << folder;
+  const int64_t allocations = simt::Allocations(), kernels = simt::LoadedKernels();
+  for (int i = 0; i < steps; ++i) RandomStep(*model, states, &random);
+  EXPECT_EQ(simt::Allocations(), allocations) << folder;
+  EXPECT_EQ(simt::LoadedKernels(), kernels) << folder;
+}
+
+TEST_F(CudaReserveTest, NoStepAsksForMemory) {
+  const testing::TemporaryFolder gated;
+  testing::WriteRandomModel(gated.path(), testing::TinyConfig("learned_sketch_mixed_gated"),
+                            DataType::kF32, 3);
+  std::vector<std::filesystem::path> folders = {gated.path()};
+  for (const std::string name : {"learned_sketch_mixed", "random_sketch", "softmax"}) {
+    folders.push_back(testing::SourceDir() / "tests/data/goldens" / name);
+  }
   for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16}) {
-    for (const std::string name : {"learned_sketch_mixed", "random_sketch", "softmax"}) {
-      LoadOptions options;
-      options.max_step_tokens = kRows;
-      options.state_format = format;
-      options.weights = format == StateFormat::kF32 ? DataType::kF32 : DataType::kBf16;
-      const auto folder = testing::SourceDir() / "tests/data/goldens" / name;
-      const auto model = testing::LoadModel(folder, &cuda_->device(), options);
-      const int steps = Scale(8, 40);
-      // A KV cache takes whole blocks.
-      const bool growing = model->attention_spec().kv_cache();
-      const size_t cached =
-          growing ? model->StateBytes(steps * kRows) + kSequences * model->StateBytes(1) : 0;
-      std::vector<std::unique_ptr<SequenceState>> states;
-      for (int i = 0; i < kSequences; ++i) states.push_back(model->NewState());
-      const size_t held = cuda_->device().device_memory().held;
-      simt::UnloadKernels();
-      model->Reserve(kSequences, cached);
-      EXPECT_GE(cuda_->device().device_memory().held, held + cached) << name;
-      const int64_t allocations = simt::Allocations(), kernels = simt::LoadedKernels();
-      for (int i = 0; i < steps; ++i) RandomStep(*model, states, &random);
-      EXPECT_EQ(simt::Allocations(), allocations) << name;
-      EXPECT_EQ(simt::LoadedKernels(), kernels) << name;
+    for (const std::filesystem::path& folder : folders) {
+      ExpectNoStepAsksForMemory(&cuda_->device(), folder, format, Scale(8, 40));
     }
   }
 }

@@ -37,20 +37,22 @@ TEST_F(SharedLimitTest, EveryKindIsItsDefinition) {
   for (const AttentionKind kind : testing::kAllKinds) {
     for (const auto& [head_dim, size] : {std::pair{64, 32}, {64, 64}, {64, 128}, {128, 64}}) {
       if (size > 64 && kind != AttentionKind::kPerformer) continue;
-      AttentionSpec spec = testing::MakeSpec(kind, 1, head_dim, size, 40);
-      spec.state_format = StateFormat::kBf16;
-      const Sequence sequence = testing::RandomSequence(spec, kTokens, &random);
-      const testing::OracleOutput want =
-          testing::AttentionOracle(spec, sequence.layers[0], kTokens);
-      const std::vector<double> tolerance =
-          testing::Bf16Tolerance(spec, sequence.layers[0], kTokens, want);
-      const auto out = testing::RunAlone(*cuda_, spec, sequence, {kTokens});
-      for (size_t i = 0; i < want.value.size(); ++i) {
-        ASSERT_NEAR(out[0][i], want.value[i], tolerance[i])
-            << testing::Describe(spec) << " element " << i;
+      AttentionSpec ungated = testing::MakeSpec(kind, 1, head_dim, size, 40);
+      ungated.state_format = StateFormat::kBf16;
+      for (const AttentionSpec& spec : testing::WithDecayGates({ungated})) {
+        const Sequence sequence = testing::RandomSequence(spec, kTokens, &random);
+        const testing::OracleOutput want =
+            testing::AttentionOracle(spec, sequence.layers[0], kTokens);
+        const std::vector<double> tolerance =
+            testing::Bf16Tolerance(spec, sequence.layers[0], kTokens, want);
+        const auto out = testing::RunAlone(*cuda_, spec, sequence, {kTokens});
+        for (size_t i = 0; i < want.value.size(); ++i) {
+          ASSERT_NEAR(out[0][i], want.value[i], tolerance[i])
+              << testing::Describe(spec) << " element " << i;
+        }
+        EXPECT_EQ(testing::RunAlone(*cuda_, spec, sequence, {50, 1, 1, 32, 1}), out)
+            << testing::Describe(spec);
       }
-      EXPECT_EQ(testing::RunAlone(*cuda_, spec, sequence, {50, 1, 1, 32, 1}), out)
-          << testing::Describe(spec);
     }
   }
 }

@@ -1,7 +1,9 @@
 // The tensor core attention kernels (bf16 states): against the definition within what bf16 operands
 // may change, and the same bits under every split, every neighbour and every schedule of the
 // emulation.
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda/bf16_error.h"
@@ -28,6 +30,13 @@ AttentionSpec Bf16Spec(AttentionKind kind, const Shape& shape) {
 
 class TensorAttentionTest : public testing::CudaTest {
  protected:
+  // Without a decay gate and with one.
+  void ExpectDefinitions(const AttentionSpec& ungated, int tokens, Random* random) {
+    for (const AttentionSpec& spec : testing::WithDecayGates({ungated})) {
+      ExpectDefinition(spec, tokens, random);
+    }
+  }
+
   void ExpectDefinition(const AttentionSpec& spec, int tokens, Random* random) {
     const Sequence sequence = testing::RandomSequence(spec, tokens, random);
     const testing::OracleOutput want = testing::AttentionOracle(spec, sequence.layers[0], tokens);
@@ -43,13 +52,39 @@ class TensorAttentionTest : public testing::CudaTest {
     // A tolerance that nothing comes near to would hide faults.
     EXPECT_GT(worst, 0.02) << testing::Describe(spec);
   }
+
+  // The outputs of a sequence in the given parts, with rows of another one beside it.
+  std::vector<std::vector<float>> RunBeside(const AttentionSpec& spec, const Sequence& sequence,
+                                            const std::vector<int>& parts, Random* random) {
+    const Sequence other = testing::RandomSequence(spec, sequence.tokens, random);
+    testing::Runner mine(*cuda_, spec, sequence), its(*cuda_, spec, other);
+    for (const int rows : parts) {
+      const int left = sequence.tokens - static_cast<int>(its.state->position());
+      const int beside = std::min<int>(left, static_cast<int>(random->Int(0, 30)));
+      std::vector<testing::Part> step = {{&mine, rows}};
+      if (beside > 0) step.insert(step.begin() + random->Int(0, 1), {&its, beside});
+      testing::Step(*cuda_, spec, step);
+    }
+    return mine.outputs;
+  }
+
+  // Token t of a sequence of one head and layer, alone.
+  static Sequence TokenOf(const Sequence& sequence, int t) {
+    const auto cut = [&](const std::vector<float>& rows) {
+      const int64_t width = std::ssize(rows) / sequence.tokens;
+      return std::vector<float>(rows.begin() + t * width, rows.begin() + (t + 1) * width);
+    };
+    const testing::AttentionRows& rows = sequence.layers[0];
+    return {1,
+            {{cut(rows.near_q), cut(rows.near_k), cut(rows.far_q), cut(rows.far_k), cut(rows.v)}}};
+  }
 };
 
 TEST_F(TensorAttentionTest, EveryKindIsItsDefinition) {
   Random random(1);
   for (const AttentionKind kind : testing::kAllKinds) {
     for (const Shape& shape : {Shape{2, 32, 16, 16, 55}, Shape{1, 64, 32, 32, 75}}) {
-      ExpectDefinition(Bf16Spec(kind, shape), shape.tokens, &random);
+      ExpectDefinitions(Bf16Spec(kind, shape), shape.tokens, &random);
     }
   }
 }
@@ -64,7 +99,7 @@ TEST_F(TensorAttentionTest, EveryShapeIsItsDefinition) {
                                {1, 64, 32, 96, 200}};
   if (!testing::Emulated()) shapes.push_back({4, 64, 32, 256, 1500});
   for (const Shape& shape : shapes) {
-    ExpectDefinition(Bf16Spec(AttentionKind::kLearnedSketchMixed, shape), shape.tokens, &random);
+    ExpectDefinitions(Bf16Spec(AttentionKind::kLearnedSketchMixed, shape), shape.tokens, &random);
   }
   ExpectDefinition(Bf16Spec(AttentionKind::kSoftmax, {1, 64, 0, 80, 200}), 200, &random);
 }
@@ -83,25 +118,44 @@ TEST_F(TensorAttentionTest, AnySplitAnyNeighbourAnySchedule) {
       {AttentionKind::kPolynomial, {1, 32, 0, 24, 60}},
   };
   for (const auto& [kind, shape] : cases) {
-    const AttentionSpec spec = Bf16Spec(kind, shape);
-    const Sequence sequence = testing::RandomSequence(spec, shape.tokens, &random);
-    const Sequence other = testing::RandomSequence(spec, shape.tokens, &random);
-    const auto whole = testing::RunAlone(*cuda_, spec, sequence, {shape.tokens});
-    EXPECT_EQ(testing::RunAlone(*cuda_, spec, sequence, std::vector<int>(shape.tokens, 1)), whole)
-        << testing::Describe(spec) << " token by token";
-    for (int i = 0; i < Scale(3, 50); ++i) {
-      testing::SeedSchedule(100 + i);
-      const std::vector<int> parts = random.Split(shape.tokens);
-      testing::Runner mine(*cuda_, spec, sequence), its(*cuda_, spec, other);
-      for (const int rows : parts) {
-        const int left = shape.tokens - static_cast<int>(its.state->position());
-        const int beside = std::min<int>(left, static_cast<int>(random.Int(0, 30)));
-        std::vector<testing::Part> step = {{&mine, rows}};
-        if (beside > 0) step.insert(step.begin() + random.Int(0, 1), {&its, beside});
-        testing::Step(*cuda_, spec, step);
+    for (const AttentionSpec& spec : testing::WithDecayGates({Bf16Spec(kind, shape)})) {
+      const Sequence sequence = testing::RandomSequence(spec, shape.tokens, &random);
+      const auto whole = testing::RunAlone(*cuda_, spec, sequence, {shape.tokens});
+      EXPECT_EQ(testing::RunAlone(*cuda_, spec, sequence, std::vector<int>(shape.tokens, 1)), whole)
+          << testing::Describe(spec) << " token by token";
+      for (int i = 0; i < Scale(3, 50); ++i) {
+        testing::SeedSchedule(100 + i);
+        const std::vector<int> parts = random.Split(shape.tokens);
+        ASSERT_EQ(RunBeside(spec, sequence, parts, &random), whole)
+            << testing::Describe(spec) << " split " << ::testing::PrintToString(parts);
       }
-      ASSERT_EQ(mine.outputs, whole)
-          << testing::Describe(spec) << " split " << ::testing::PrintToString(parts);
+    }
+  }
+}
+
+// A gate that keeps all changes no bit, and one that keeps nothing leaves a token's own value.
+TEST_F(TensorAttentionTest, OpenAndShutGates) {
+  Random random(4);
+  for (const auto& [kind, shape] :
+       {std::pair(AttentionKind::kLearnedSketchMixed, Shape{1, 64, 32, 80, 170}),
+        std::pair(AttentionKind::kLinear, Shape{1, 32, 0, 16, 53})}) {
+    AttentionSpec gated = Bf16Spec(kind, shape), plain = gated;
+    gated.decay_gate = true;
+    Sequence sequence = testing::RandomSequence(gated, shape.tokens, &random);
+    std::vector<float>& log_decay = sequence.layers[0].log_decay;
+    const std::vector<int> halves = {shape.tokens / 2, shape.tokens - shape.tokens / 2};
+    std::ranges::fill(log_decay, 0.0f);
+    EXPECT_EQ(testing::RunAlone(*cuda_, gated, sequence, halves),
+              testing::RunAlone(*cuda_, plain, sequence, halves))
+        << testing::Describe(gated);
+    std::ranges::fill(log_decay, -1000.0f);
+    const auto shut = testing::RunAlone(*cuda_, gated, sequence, halves);
+    for (int t = 0; t < shape.tokens; ++t) {
+      const auto own = testing::RunAlone(*cuda_, plain, TokenOf(sequence, t), {1});
+      for (int i = 0; i < gated.head_dim; ++i) {
+        ASSERT_EQ(shut[0][t * gated.head_dim + i], own[0][i])
+            << testing::Describe(gated) << " " << t;
+      }
     }
   }
 }

@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(kTileThreads)
       const int first = static_cast<int>(part - far_parts) * kPartKeysTensor;
       const KeyLimits limits{tile.block_offset + row - first + 1,
                              min(kPartKeysTensor, seen - first), true};
-      NearPart<D, M>(sizes, near_rows + row * near_size, near_size, buffer(stage), limits, &sums);
+      NearPart<D, M>(sizes, near_rows + row * near_size, near_size, buffer(stage), limits,
+                     NoDecay(), &sums);
     }
     Merge<D, M>(false, sums, &total);
   });

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kWalkThreads)
         },
         [&](int64_t f, float* sum) { *sum = before[z + f]; });
   }
-  WalkBlocks(rows, shape.attention.tiles, &state, [&](int block, const WalkSums* sums) {
+  WalkBlocks<false>(rows, shape.attention.tiles, &state, [&](int block, const WalkSums* sums) {
     if (block > 0) progress.Add(0, head, feature, block);
     if (CHUNK && block + 1 == shape.blocks) return;
     uint8_t* snapshot = snapshots.Of(shape, block + 1);
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kGroupThreads, 2)
     if (tile.block > 0) progress.Await(0, head, static_cast<int>(tile.block));
     __syncthreads();
   }
-  GroupAttention<NEAR, POWER> attention(rows, memory);
+  GroupAttention<NEAR, POWER, false> attention(rows, memory);
   attention.Begin();
   attention.Run(
       [&](int row, int column, float low, float high) {

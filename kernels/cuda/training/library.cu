@@ -204,7 +204,7 @@ class Calls {
     }
     Launch(of_chunk() ? WalkForward<true> : WalkForward<false>,
            dim3(static_cast<unsigned>(plan_.features / kWalkFeatures), group_), kWalkThreads,
-           WalkMemory::kBytes, SnapshotsOfGroup(), chunk_, progress);
+           WalkMemory::Bytes(false), SnapshotsOfGroup(), chunk_, progress);
     return progress;
   }
 

@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
 #pragma unroll 2
     for (int token = 0; token < tokens; token += 16) {
       uint32_t a[M][4];
-      FeatureColumns<M>(sizes, feature, I, J, rows, row_size, token, a);
+      FeatureColumns<M>(sizes, feature, I, J, rows, row_size, token, NoDecay(), a);
       MultiplyStep<D, M>(a, values, token, WeightPair(weights + token),
                          WeightPair(weights + token + 8), &sums);
     }

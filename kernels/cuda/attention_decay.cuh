@@ -1,0 +1,92 @@
+// The decay gate (docs/attention.md): the sums G of the log decays of a block's tokens, and the
+// factors that they make of weights and of keys. Kernels take NoDecay, which does nothing, or what
+// has the factors.
+//
+// FastExp computes the factors of weights and of keys, which are rounded to bf16 next; expf those of
+// far parts and of states, which are not.
+#pragma once
+
+#include "kernels/cuda/attention_shape.cuh"
+
+namespace polysketch::cuda {
+
+struct NoDecay {
+  __device__ __forceinline__ float Weight(float weight, int, int, int) const { return weight; }
+};
+
+// e^(G_t - G_s) for the weights of a warp's 16 * M rows (attention_parts.cuh) and the keys of a part.
+template <int M>
+struct NearDecay {
+  const float* keys;  // G of the part's keys, in shared memory
+  float rows[M][2];   // G of rows g and g + 8 of each tile
+
+  // row_sums: G of the warp's rows, of which there are `count`.
+  __device__ __forceinline__ NearDecay(const float* row_sums, int count, const float* key_sums)
+      : keys(key_sums) {
+    const int g = static_cast<int>(threadIdx.x) % kWarpSize / 4;
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = 16 * m + 8 * half + g;
+        rows[m][half] = row < count ? row_sums[row] : 0.0f;
+      }
+    }
+  }
+  __device__ __forceinline__ float Weight(float weight, int m, int half, int key) const {
+    return weight * FastExp(rows[m][half] - keys[key]);
+  }
+};
+
+// The elements of a bf16 pair times a factor each, rounded to bf16.
+__device__ __forceinline__ uint32_t ScalePair(uint32_t pair, float low, float high) {
+  return PackBf16(WidenBf16(static_cast<Bf16>(pair)) * low,
+                  WidenBf16(static_cast<Bf16>(pair >> 16)) * high);
+}
+
+// e^(G_b - G_s) for the keys of a fold, b the last token of the block.
+struct KeyDecay {
+  const float* sums;  // G of the part's tokens, in shared memory
+  float last;         // G_b
+  // A pair of elements of tokens `token` and token + 1.
+  __device__ __forceinline__ uint32_t Pair(uint32_t pair, int token) const {
+    return ScalePair(pair, FastExp(last - sums[token]), FastExp(last - sums[token + 1]));
+  }
+};
+
+// Starts the copy of G of `size` tokens to shared memory; those from `valid` on become zero.
+__device__ __forceinline__ void CopyDecaySums(const float* from, int valid, float* to, int size,
+                                              int thread, int threads) {
+  for (int i = thread; i < size; i += threads) {
+    CopyAsync4(to + i, i < valid ? from + i : from, i < valid);
+  }
+}
+
+// Stores G of a job's tokens: in each block one chain of float32 additions in token order. The
+// slices of the grid divide the blocks. Shared memory: a float for each thread.
+__device__ __forceinline__ void StoreDecaySums(const AttentionShape& shape, const StoreJob& job,
+                                               int head) {
+  auto* chain = SharedMemory<float>();
+  const int thread = threadIdx.x, threads = blockDim.x, b = shape.block;
+  const int end = job.first + job.count;
+  float* sums = At<float>(job.to.decay_sums, shape.layer, head);
+  const float* log_decay = shape.log_decay + static_cast<int64_t>(job.row) * shape.heads + head;
+  for (int block = job.first / b + static_cast<int>(blockIdx.z); block * b < end;
+       block += static_cast<int>(gridDim.z)) {
+    const int begin = block * b < job.first ? job.first : block * b;
+    const int block_end = min(end, (block + 1) * b);
+    float sum = begin > block * b ? sums[begin - 1] : 0.0f;  // of an earlier step
+    for (int first = begin; first < block_end; first += threads) {
+      const int count = min(threads, block_end - first);
+      if (thread < count) {
+        chain[thread] = log_decay[static_cast<int64_t>(first - job.first + thread) * shape.heads];
+      }
+      __syncthreads();
+      for (int i = 0; thread == 0 && i < count; ++i) chain[i] = sum += chain[i];
+      __syncthreads();
+      if (thread < count) sums[first + thread] = chain[thread];
+    }
+  }
+}
+
+}  // namespace polysketch::cuda

@@ -1,0 +1,25 @@
+#include "kernels/cuda/backend.h"
+#include "kernels/cuda/ptx.cuh"
+
+namespace polysketch::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+// min(x, 0) - log(1 + e^-|x|): neither part overflows, and both have the same sign.
+__global__ void LogSigmoidKernel(const float* x, int64_t size, float* out) {
+  AfterEarlierKernels();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= size) return;
+  const float value = x[i];
+  out[i] = fminf(value, 0.0f) - log1pf(expf(-fabsf(value)));
+}
+
+}  // namespace
+
+void CudaBackend::LogSigmoid(const float* x, int64_t size, float* out) {
+  device_->LaunchDependent(LogSigmoidKernel, dim3(CeilDiv(size, kThreads)), kThreads, 0, x, size,
+                           out);
+}
+
+}  // namespace polysketch::cuda
