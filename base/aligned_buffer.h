@@ -24,19 +24,14 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   // Allocates `size` zeroed elements.
-  explicit AlignedBuffer(size_t size) : size_(size) {
-    if (size == 0) return;
-    PS_CHECK(size <= SIZE_MAX / 2 / sizeof(T)) << "size=" << size;
-    const size_t bytes = size * sizeof(T);
-    const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
-    const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-    void* memory = std::aligned_alloc(alignment, rounded);
-    PS_CHECK(memory != nullptr) << "out of memory for " << rounded << " bytes";
-#if defined(__linux__)
-    if (alignment == kHugePage) madvise(memory, rounded, MADV_HUGEPAGE);
-#endif
-    std::memset(memory, 0, rounded);
-    data_.reset(static_cast<T*>(memory));
+  explicit AlignedBuffer(size_t size) : AlignedBuffer(Untouched(size)) {
+    if (size > 0) std::memset(data(), 0, size * sizeof(T));
+  }
+  // Allocates `size` elements of any value. Large memory is not touched, which takes no time.
+  static AlignedBuffer Untouched(size_t size) {
+    AlignedBuffer buffer;
+    buffer.Allocate(size);
+    return buffer;
   }
 
   T* data() { return data_.get(); }
@@ -52,6 +47,22 @@ class AlignedBuffer {
   struct Free {
     void operator()(T* p) const { std::free(p); }
   };
+
+  void Allocate(size_t size) {
+    if (size == 0) return;
+    PS_CHECK(size <= SIZE_MAX / 2 / sizeof(T)) << "size=" << size;
+    const size_t bytes = size * sizeof(T);
+    const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
+    const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+    void* memory = std::aligned_alloc(alignment, rounded);
+    PS_CHECK(memory != nullptr) << "out of memory for " << rounded << " bytes";
+#if defined(__linux__)
+    if (alignment == kHugePage) madvise(memory, rounded, MADV_HUGEPAGE);
+#endif
+    data_.reset(static_cast<T*>(memory));
+    size_ = size;
+  }
+
   std::unique_ptr<T, Free> data_;
   size_t size_ = 0;
 };

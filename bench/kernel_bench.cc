@@ -120,6 +120,7 @@ class KernelBench {
     input.v = v.data();
     input.v_stride = heads * spec_.head_dim;
     const auto state = backend_->NewState(spec_);
+    state->Clear();
     const Segment segment{state.get(), 0, m};
     const auto run = [&] {
       backend_->Attention(spec_, 0, {&segment, 1}, input, out.data());

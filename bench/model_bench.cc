@@ -69,6 +69,7 @@ class ModelBench {
       if (tokens == context) return state->Clone();
     }
     std::unique_ptr<SequenceState> state = model_->NewState();
+    state->Clear();
     Feed(state.get(), context);
     return state;
   }
@@ -76,6 +77,7 @@ class ModelBench {
   void Prefill(int64_t context) {
     const int repeats = context > kLongPrompt ? 1 : options_.repeats;
     std::unique_ptr<SequenceState> state = model_->NewState();
+    state->Clear();
     AlignedBuffer<float> logits(static_cast<size_t>(model_->vocab_size()));
     Feed(state.get(), std::min<int64_t>(context, options_.max_step_tokens));  // warm-up
     std::vector<double> seconds;

@@ -29,6 +29,7 @@ void StatePool::Fill() {
   while (free_.size() < states && model_->status().ok()) {
     std::unique_ptr<SequenceState> state = model_->NewState();
     if (state == nullptr) return;
+    state->Clear();
     free_.push_back(std::move(state));
     ++states_;
   }
@@ -108,7 +109,9 @@ void StatePool::MakeNext() {
     NameThread("ps-states");
     // Of this thread, on Linux: steps have the processors first.
     setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
-    return model->NewState();
+    std::unique_ptr<SequenceState> state = model->NewState();
+    if (state != nullptr) state->Clear();
+    return state;
   });
 }
 

@@ -171,8 +171,8 @@ class Scheduler {
   // Ends the sequence, and returns false, if less memory is free.
   bool GrowReservation(Slot* slot, int64_t tokens);
 
-  // Continues to load the states that sequences start from, and to store states for the prefix
-  // cache. Copies all of them if no decoding sequence waits, otherwise for half of a step's budget
+  // Continues to load, or to clear, the states that sequences start from, and to store states for the
+  // prefix cache. Copies all of them if no decoding sequence waits, otherwise for half of a step's budget
   // (at least one part). Returns whether it copied a part.
   bool CopyStates(Clock::time_point now);
   // Copies the next parts of the slot's state.

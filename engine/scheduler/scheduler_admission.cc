@@ -153,6 +153,8 @@ bool Scheduler::StartState(Waiting* waiting, SlotState* own) {
     own->loader = std::make_unique<StateLoader>(waiting->source, own->state->parts());
   } else if (auto saved = waiting->sequence->Begin(); saved != nullptr) {
     own->loader = std::make_unique<StateLoader>(std::move(saved), own->state->parts());
+  } else if (!own->state->cleared()) {
+    own->loader = std::make_unique<StateLoader>(own->state->parts());
   }
   return true;
 }

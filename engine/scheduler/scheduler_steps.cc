@@ -179,7 +179,7 @@ void Scheduler::CopyParts(Slot* slot, Clock::time_point now) {
   if (!status.ok()) return sequence.End(FinishReason::kError, status);
   if (!slot->own.loader->done()) return;
   const std::unique_ptr<StateLoader> loader = std::move(slot->own.loader);
-  if (!loader->from_fork_source()) sequence.OnLoaded(&slot->state());
+  if (loader->from_outside()) sequence.OnLoaded(&slot->state());
   Fork(slot, now);
 }
 

@@ -218,7 +218,10 @@ void CpuBackend::Attention(const AttentionSpec& spec, int layer, std::span<const
   int64_t rows = 0;
   for (const Segment& segment : segments) {
     rows += segment.rows;
-    if (!spec.kv_cache()) continue;
+    if (!spec.kv_cache()) {
+      segment.state->ClearPart(layer);
+      continue;
+    }
     auto* state = static_cast<KvState*>(segment.state);
     state->Reserve(layer, state->position() + segment.rows);
   }

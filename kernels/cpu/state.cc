@@ -88,7 +88,9 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
 RecurrentState::RecurrentState(const AttentionSpec& spec)
     : HostState(spec, spec.features()),
       layout_(spec),
-      memory_(static_cast<size_t>(spec.layers) * spec.heads * layout_.size),
+      memory_(AlignedBuffer<float>::Untouched(static_cast<size_t>(spec.layers) * spec.heads *
+                                              layout_.size)),
+      cleared_(static_cast<size_t>(spec.layers)),
       stale_copies_(static_cast<size_t>(spec.layers) * spec.heads) {}
 
 std::unique_ptr<SequenceState> RecurrentState::Clone() const {
@@ -100,9 +102,20 @@ std::unique_ptr<SequenceState> RecurrentState::Clone() const {
 void RecurrentState::CopyPart(int layer, const SequenceState& other) {
   const auto& from = static_cast<const RecurrentState&>(other);
   PS_CHECK(from.memory_.size() == memory_.size()) << "a state of another model";
+  if (from.cleared_[layer] == 0) return ResetLayer(layer);
+  cleared_[layer] = 1;
   std::copy_n(from.LayerMemory(layer), layer_floats(), LayerMemory(layer));
   const auto first = static_cast<ptrdiff_t>(layer) * spec_.heads;
   std::copy_n(from.stale_copies_.begin() + first, spec_.heads, stale_copies_.begin() + first);
+}
+
+void RecurrentState::ClearPart(int layer) {
+  if (std::exchange(cleared_[layer], 1) != 0) return;
+  std::fill_n(LayerMemory(layer), layer_floats(), 0.0f);
+}
+
+bool RecurrentState::cleared() const {
+  return std::ranges::all_of(cleared_, [](uint8_t cleared) { return cleared != 0; });
 }
 
 void RecurrentState::Truncate(int64_t position) {
@@ -111,6 +124,7 @@ void RecurrentState::Truncate(int64_t position) {
 }
 
 void RecurrentState::ResetLayer(int layer) {
+  if (cleared_[layer] == 0) return;
   // Block buffers keep their contents: tokens from the position on are never read. So does the copy
   // of S, which is not read before a fold.
   for (int h = 0; h < spec_.heads; ++h) {
@@ -142,6 +156,7 @@ HeadState RecurrentState::Head(int layer, int head) {
 }
 
 void RecurrentState::Prepare(int layer, int64_t position) {
+  ClearPart(layer);
   if (!spec_.HasFarState(position)) ResetLayer(layer);
   if (spec_.byte_copy()) std::ranges::fill(StaleCopies(layer), 1);
 }

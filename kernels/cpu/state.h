@@ -26,7 +26,8 @@
 //
 // Under kBf16 and kQ8 the values, and the near keys of mixed kinds, are bf16.
 //
-// dp is d rounded up to 16, panels is ceil(b / 64). Padding is zero. Features of sketched kinds, in
+// dp is d rounded up to 16, panels is ceil(b / 64). Padding is zero. The memory of a layer holds
+// anything until it is cleared: by ClearPart, or before the layer is used. Features of sketched kinds, in
 // order: for tiles I <= J of 8, for i in I, for j in J: the product x_i x_j. Products of
 // off-diagonal tiles count twice; the query's side multiplies them by 2.
 //
@@ -103,8 +104,11 @@ class RecurrentState final : public HostState {
   std::unique_ptr<SequenceState> Clone() const override;
   void Reset() override;
   void CopyPart(int layer, const SequenceState& other) override;
+  void ClearPart(int layer) override;
+  bool cleared() const override;
   void Truncate(int64_t position) override;
 
+  // The layer has been cleared.
   HeadState Head(int layer, int head);
   // Whether what is read of the head must be made before, from S and the block buffer, because they
   // were loaded. False from then on. Threads may call it for different heads.
@@ -126,6 +130,7 @@ class RecurrentState final : public HostState {
 
   const HeadLayout layout_;
   AlignedBuffer<float> memory_;
+  std::vector<uint8_t> cleared_;       // [layers]: 1 or 0
   std::vector<uint8_t> stale_copies_;  // [layers][heads]: 1 or 0
 };
 

@@ -149,6 +149,48 @@ TEST_P(StateTest, SavedStatesGoOn) {
   }
 }
 
+// A new state is the empty one, whether its memory is cleared before its use, in part, or by it.
+TEST_P(StateTest, ClearedBeforeOrByTheirFirstUse) {
+  const auto backend = NewBackend(1);
+  Random random(14);
+  for (const AttentionSpec& spec : Specs()) {
+    const Sequence whole = testing::RandomSequence(spec, 40, &random);
+    const Sequence other = testing::RandomSequence(spec, 40, &random);
+    const auto want = testing::RunAlone(*backend, spec, whole, {40});
+    Runner source(*backend, spec, whole);
+    testing::Step(*backend, spec, {{&source, 21}});
+    const std::vector<uint8_t> bytes = Saved(*source.state);
+
+    Runner cleared(*backend, spec, whole), partly(*backend, spec, whole);
+    cleared.state->Clear();
+    EXPECT_TRUE(cleared.state->cleared());
+    partly.state->ClearPart(partly.state->parts() - 1);
+    partly.state->Reset();
+    // A used state becomes a copy of one that is not cleared.
+    Runner copy(*backend, spec, other), clone(*backend, spec, whole);
+    testing::Step(*backend, spec, {{&copy, 30}});
+    copy.state->CopyFrom(*clone.state);
+    clone.state = clone.state->Clone();
+    copy.sequence = &whole;
+    copy.outputs.assign(spec.layers, {});
+    for (Runner* runner : {&cleared, &partly, &copy, &clone}) {
+      EXPECT_EQ(Saved(*runner->state), std::vector<uint8_t>(runner->state->SavedBytes()));
+      testing::Step(*backend, spec, {{runner, 40}});
+      EXPECT_TRUE(runner->state->cleared());
+      EXPECT_EQ(runner->outputs, want) << testing::Describe(spec);
+    }
+    // Loaded in part before the rest is cleared.
+    Runner loaded(*backend, spec, whole);
+    for (int part = 0; part < loaded.state->parts(); ++part) {
+      ASSERT_TRUE(loaded.state->LoadPart(part, 21, bytes).ok());
+    }
+    loaded.state->EndParts(21);
+    loaded.outputs = source.outputs;
+    testing::Step(*backend, spec, {{&loaded, 19}});
+    EXPECT_EQ(loaded.outputs, want) << testing::Describe(spec);
+  }
+}
+
 // Nothing from outside gets in half: the state is then that of the empty sequence.
 TEST_P(StateTest, BadBytesAreRefused) {
   const auto backend = NewBackend(1);

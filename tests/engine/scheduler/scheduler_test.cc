@@ -404,6 +404,32 @@ TEST_F(SchedulerTest, LoadingAStateHoldsNobodyUp) {
   scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
 }
 
+// The memory of new states is cleared in the same way where the pool has no state that is.
+TEST_F(SchedulerTest, TouchingAStateHoldsNobodyUp) {
+  Start({.max_sequences = 5, .slot_memory = 1000, .step_budget = 10ms});
+  const int parts = FakeState(&model_->live_states).parts();
+  Client talker = Generate(3, 1000);
+  scheduler_->Tick();
+  model_->touches_late = true;
+  model_->on_copy = [this] { now_ += 4ms; };
+  Client first = Generate(5, 3), second = Generate(7, 3), cancelled = Generate(9, 3);
+  GenerateRequest moves = Request(6);
+  moves.migrates = true;
+  Client moving = Generate(moves, 3);
+  scheduler_->Tick();
+  EXPECT_EQ(scheduler_->running(), 5);
+  scheduler_->End(cancelled.id, FinishReason::kCancelled, Status());
+  EXPECT_GE(TickUntilDone({&first, &second, &moving}, 5ms), 3 * parts);
+  EXPECT_EQ(first.got.finish->status.code(), Code::kOk);
+  // States that were used, and the one that was abandoned half way, serve the next.
+  Client again = Generate(5, 3), other = Generate(9, 3);
+  TickUntilDone({&again, &other}, 5ms);
+  EXPECT_EQ(again.got.tokens, first.got.tokens);
+  EXPECT_EQ(other.got.tokens.size(), 3u);
+  scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
+  EXPECT_EQ(scheduler_->states().reserved(), 0u);
+}
+
 TEST_F(SchedulerTest, AStateOfTheWrongSizeIsRefused) {
   Start({.max_sequences = 2, .slot_memory = 1000});
   GenerateRequest request = Following(19);

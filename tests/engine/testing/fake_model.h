@@ -49,7 +49,16 @@ class FakeState : public SequenceState {
     past.clear();
     set_position(0);
   }
+  void ClearPart(int part) override {
+    if (uncleared_.erase(part) > 0 && on_copy_ != nullptr && *on_copy_) (*on_copy_)();
+  }
+  bool cleared() const override { return uncleared_.empty(); }
+  // As a state of new memory is.
+  void ForgetClearing() {
+    for (int part = 0; part < parts(); ++part) uncleared_.insert(part);
+  }
   void CopyPart(int part, const SequenceState& other) override {
+    uncleared_.erase(part);
     if (on_copy_ != nullptr && *on_copy_) (*on_copy_)();
     const auto& from = static_cast<const FakeState&>(other);
     if (part == 0) {
@@ -84,6 +93,7 @@ class FakeState : public SequenceState {
     return Status();
   }
   Status LoadPart(int part, int64_t /*position*/, std::span<const uint8_t> bytes) override {
+    uncleared_.erase(part);
     if (on_copy_ != nullptr && *on_copy_) (*on_copy_)();
     past.resize(kFakeBlock);
     const auto i = static_cast<size_t>(part);
@@ -94,6 +104,7 @@ class FakeState : public SequenceState {
 
   // Processes a token.
   void Take(uint64_t next, int64_t position) {
+    PS_CHECK(cleared());
     past.resize(kFakeBlock);
     past[static_cast<size_t>(position % kFakeBlock)] = hash;
     hash = next;
@@ -105,6 +116,7 @@ class FakeState : public SequenceState {
  private:
   std::atomic<int>* const live_;
   const std::function<void()>* const on_copy_;  // called for each part
+  std::set<int> uncleared_;                     // parts
 };
 
 class FakeModel : public LanguageModel {
@@ -126,7 +138,9 @@ class FakeModel : public LanguageModel {
   int hidden_size() const override { return 4; }
   int max_step_tokens() const override { return max_step_tokens_; }
   std::unique_ptr<SequenceState> NewState() override {
-    return std::make_unique<FakeState>(&live_states, &on_copy);
+    auto state = std::make_unique<FakeState>(&live_states, &on_copy);
+    if (touches_late) state->ForgetClearing();
+    return state;
   }
   bool growing() const { return growing_; }
   int64_t block() const override { return kFakeBlock; }
@@ -183,7 +197,9 @@ class FakeModel : public LanguageModel {
     }
   }
 
-  std::function<void()> on_copy;  // called for each part of a state that is saved, loaded or copied
+  // Called for each part of a state that is saved, loaded, copied or cleared.
+  std::function<void()> on_copy;
+  bool touches_late = false;  // new states are not cleared
   std::atomic<int> live_states{0};
   std::atomic<int64_t> steps{0};
   int64_t largest_step = 0;
