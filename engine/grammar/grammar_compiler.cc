@@ -112,8 +112,6 @@ Status CompileIn(int socket, const GrammarSource& source, const GrammarLimits& l
 
 }  // namespace
 
-namespace {
-
 // Counts the grammars that are alive. Thread-safe.
 class AliveGrammars {
  public:
@@ -146,8 +144,6 @@ class AliveGrammars {
   int total_ = 0;
   std::unordered_map<std::string, int> clients_;  // those that have one
 };
-
-}  // namespace
 
 class WorkerGrammar final : public Grammar {
  public:
