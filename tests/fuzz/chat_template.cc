@@ -2,7 +2,7 @@
 // template alone.
 //
 // Parts between bytes 0x1E: the template, the variables (chat_template_kwargs), and messages, whose
-// first byte is their role: s, u or a.
+// first byte, if it is ASCII, is their role: s, u or a.
 #include "server/chat/chat_template.h"
 
 #include <string>
@@ -36,11 +36,13 @@ bool AllUtf8(const std::vector<std::string>& parts) {
 std::vector<ChatMessage> Messages(const std::vector<std::string>& parts) {
   std::vector<ChatMessage> messages;
   for (size_t i = 2; i < parts.size(); ++i) {
-    const char role = parts[i].empty() ? 'u' : parts[i][0];
+    const std::string& part = parts[i];
+    const bool ascii = !part.empty() && static_cast<unsigned char>(part[0]) < 0x80;
+    const char role = ascii ? part[0] : 'u';
     messages.push_back({role == 's'   ? "system"
                         : role == 'a' ? "assistant"
                                       : "user",
-                        parts[i].empty() ? "" : parts[i].substr(1), ""});
+                        part.substr(ascii ? 1 : 0), ""});
   }
   if (messages.empty()) messages.push_back({"user", "hello", ""});
   return messages;
