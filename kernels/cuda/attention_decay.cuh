@@ -62,30 +62,37 @@ __device__ __forceinline__ void CopyDecaySums(const float* from, int valid, floa
   }
 }
 
-// Stores G of a job's tokens: in each block one chain of float32 additions in token order. The
-// slices of the grid divide the blocks. Shared memory: a float for each thread.
+// sums [count] of tokens of one block: one chain of float32 additions in token order. log_decay: of
+// tokens `stride` apart; before: the sum of the token before them. By a thread block, with shared
+// memory of a float for each thread.
+__device__ __forceinline__ void AddLogDecays(const float* log_decay, int64_t stride, int count,
+                                             float before, float* sums) {
+  auto* chain = SharedMemory<float>();
+  const int thread = threadIdx.x, threads = blockDim.x;
+  float sum = before;
+  for (int first = 0; first < count; first += threads) {
+    const int of_step = min(threads, count - first);
+    if (thread < of_step) chain[thread] = log_decay[(first + thread) * stride];
+    __syncthreads();
+    for (int i = 0; thread == 0 && i < of_step; ++i) chain[i] = sum += chain[i];
+    __syncthreads();
+    if (thread < of_step) sums[first + thread] = chain[thread];
+  }
+}
+
+// Stores G of a job's tokens. The slices of the grid divide the blocks. Shared memory: a float for
+// each thread.
 __device__ __forceinline__ void StoreDecaySums(const AttentionShape& shape, const StoreJob& job,
                                                int head) {
-  auto* chain = SharedMemory<float>();
-  const int thread = threadIdx.x, threads = blockDim.x, b = shape.block;
-  const int end = job.first + job.count;
+  const int b = shape.block, end = job.first + job.count;
   float* sums = At<float>(job.to.decay_sums, shape.layer, head);
   const float* log_decay = shape.log_decay + static_cast<int64_t>(job.row) * shape.heads + head;
   for (int block = job.first / b + static_cast<int>(blockIdx.z); block * b < end;
        block += static_cast<int>(gridDim.z)) {
     const int begin = block * b < job.first ? job.first : block * b;
-    const int block_end = min(end, (block + 1) * b);
-    float sum = begin > block * b ? sums[begin - 1] : 0.0f;  // of an earlier step
-    for (int first = begin; first < block_end; first += threads) {
-      const int count = min(threads, block_end - first);
-      if (thread < count) {
-        chain[thread] = log_decay[static_cast<int64_t>(first - job.first + thread) * shape.heads];
-      }
-      __syncthreads();
-      for (int i = 0; thread == 0 && i < count; ++i) chain[i] = sum += chain[i];
-      __syncthreads();
-      if (thread < count) sums[first + thread] = chain[thread];
-    }
+    const float before = begin > block * b ? sums[begin - 1] : 0.0f;  // of an earlier step
+    AddLogDecays(log_decay + static_cast<int64_t>(begin - job.first) * shape.heads, shape.heads,
+                 min(end, (block + 1) * b) - begin, before, sums + begin);
   }
 }
 

@@ -30,6 +30,20 @@ Pair PairOf(const AttentionSpec& spec, int64_t t, int64_t s) {
   return {near, near ? spec.near_dim() : spec.far_dim()};
 }
 
+// What a decay gate keeps at token t of a weight of token s: e^(G_t - G_s), or 1 without a gate.
+class Kept {
+ public:
+  explicit Kept(const HeadRows& rows) : sums_(rows.log_decay) {
+    for (size_t t = 1; t < sums_.size(); ++t) sums_[t] += sums_[t - 1];
+  }
+  double operator()(int64_t t, int64_t s) const {
+    return sums_.empty() ? 1 : std::exp(sums_[t] - sums_[s]);
+  }
+
+ private:
+  std::vector<double> sums_;  // G
+};
+
 }  // namespace
 
 PairWeight WeightOf(const AttentionSpec& spec, bool near, double dot) {
@@ -50,6 +64,7 @@ PairWeight WeightOf(const AttentionSpec& spec, bool near, double dot) {
 
 HeadOutput AttendHead(const AttentionSpec& spec, const HeadRows& rows, int64_t tokens) {
   const int d = spec.head_dim;
+  const Kept kept(rows);
   HeadOutput output{std::vector<double>(tokens * d), std::vector<double>(tokens)};
   for (int64_t t = 0; t < tokens; ++t) {
     double* out = &output.out[t * d];
@@ -58,7 +73,7 @@ HeadOutput AttendHead(const AttentionSpec& spec, const HeadRows& rows, int64_t t
       const auto [near, width] = PairOf(spec, t, s);
       const double* q = &(near ? rows.near_q : rows.far_q)[t * width];
       const double* k = &(near ? rows.near_k : rows.far_k)[s * width];
-      const double weight = WeightOf(spec, near, Dot(q, k, width)).weight;
+      const double weight = kept(t, s) * WeightOf(spec, near, Dot(q, k, width)).weight;
       denominator += weight;
       Add(weight, &rows.v[s * d], d, out);
     }
@@ -78,6 +93,8 @@ HeadRows AttendHeadGradients(const AttentionSpec& spec, const HeadRows& rows, in
   gradients.far_q.resize(rows.far_q.size());
   gradients.far_k.resize(rows.far_k.size());
   gradients.v.resize(rows.v.size());
+  gradients.log_decay.resize(rows.log_decay.size());
+  const Kept kept(rows);
   std::vector<double> a(d);
   for (int64_t t = 0; t < tokens; ++t) {
     for (int i = 0; i < d; ++i) a[i] = g[t * d + i] / output.denominators[t];
@@ -87,10 +104,14 @@ HeadRows AttendHeadGradients(const AttentionSpec& spec, const HeadRows& rows, in
       const double* q = &(near ? rows.near_q : rows.far_q)[t * width];
       const double* k = &(near ? rows.near_k : rows.far_k)[s * width];
       const PairWeight pair = WeightOf(spec, near, Dot(q, k, width));
-      const double of_dot = pair.slope * (Dot(a.data(), &rows.v[s * d], d) + e);
+      const double left = kept(t, s), of_weight = Dot(a.data(), &rows.v[s * d], d) + e;
+      const double of_dot = left * pair.slope * of_weight;
       Add(of_dot, k, width, &(near ? gradients.near_q : gradients.far_q)[t * width]);
       Add(of_dot, q, width, &(near ? gradients.near_k : gradients.far_k)[s * width]);
-      Add(pair.weight, a.data(), d, &gradients.v[s * d]);
+      Add(left * pair.weight, a.data(), d, &gradients.v[s * d]);
+      for (int64_t u = s + 1; u <= t && !rows.log_decay.empty(); ++u) {
+        gradients.log_decay[u] += left * pair.weight * of_weight;
+      }
     }
   }
   return gradients;

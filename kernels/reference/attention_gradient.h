@@ -10,9 +10,9 @@
 namespace polysketch::reference {
 
 // Rows [tokens][width]. Only mixed kinds have far_q and far_k here: in other recurrent kinds the
-// far rows equal the near rows, and KV kinds have no far part.
+// far rows equal the near rows, and KV kinds have no far part. log_decay [tokens] with a decay gate.
 struct HeadRows {
-  std::vector<double> near_q, near_k, far_q, far_k, v;
+  std::vector<double> near_q, near_k, far_q, far_k, v, log_decay;
 };
 
 struct HeadOutput {
@@ -31,7 +31,8 @@ HeadOutput AttendHead(const AttentionSpec& spec, const HeadRows& rows, int64_t t
 
 // Gradients of sum(out * g) with respect to each element of `rows`; g [tokens][d]. With a = g / D
 // (D the denominator) and e = -(g . out) / D, the gradient of w[t,s] is a_t . v_s + e_t and the
-// gradient of v_s is sum_t w[t,s] a_t.
+// gradient of v_s is sum_t w[t,s] a_t. The gradient of the log decay of token u is the sum over s < u
+// <= t of the weights times their gradients.
 HeadRows AttendHeadGradients(const AttentionSpec& spec, const HeadRows& rows, int64_t tokens,
                              const std::vector<double>& g);
 

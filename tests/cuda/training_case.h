@@ -36,11 +36,13 @@ struct TrainingProblem {
     spec.block = shape.sketch_dim == 0 ? static_cast<int>(shape.tokens) : shape.block;
     spec.power = spec.near_power = shape.near_power;
     spec.stabilizer = shape.stabilizer;
+    spec.decay_gate = shape.decay_gate == 1;
     return spec;
   }
 };
 
-// Rows whose dot products are of order one.
+// Rows whose dot products are of order one; gates that keep most of the past, and now and then forget
+// it.
 inline TrainingProblem RandomProblem(const polysketch_attention_shape& shape, Random* random) {
   TrainingProblem problem{shape, {}, {}};
   const auto rows = [&](int width, double scale) {
@@ -62,6 +64,10 @@ inline TrainingProblem RandomProblem(const polysketch_attention_shape& shape, Ra
           rows(shape.sketch_dim, unit(shape.sketch_dim));
     }
     head.v = rows(shape.head_dim, 1);
+    for (int64_t t = 0; t < shape.tokens && shape.decay_gate == 1; ++t) {
+      const double top = random->Int(0, 19) == 0 ? 12 : 0.1;
+      head.log_decay.push_back(static_cast<float>(-random->Uniform(0, top)));
+    }
     problem.heads.push_back(std::move(head));
     problem.g.push_back(rows(shape.head_dim, 1));
   }
@@ -144,11 +150,14 @@ struct TrainingTensors {
         near_k(shape, shape.near_dim, tokens_first, type),
         far_q(shape, shape.sketch_dim, tokens_first, type),
         far_k(shape, shape.sketch_dim, tokens_first, type),
-        v(shape, shape.head_dim, tokens_first, type) {}
+        v(shape, shape.head_dim, tokens_first, type),
+        log_decay(std::make_unique<TestArray<float>>(shape.batch * shape.heads * shape.tokens)) {}
   polysketch_attention_arrays arrays() const {
-    return {near_q.tensor(), near_k.tensor(), far_q.tensor(), far_k.tensor(), v.tensor()};
+    return {near_q.tensor(), near_k.tensor(), far_q.tensor(),
+            far_k.tensor(),  v.tensor(),      log_decay->data()};
   }
   TrainingTensor near_q, near_k, far_q, far_k, v;
+  std::unique_ptr<TestArray<float>> log_decay;
 };
 
 struct TrainingResult {
@@ -156,6 +165,7 @@ struct TrainingResult {
   std::vector<float> denominators;      // [batch * heads][tokens]
   // As in reference::HeadRows: near ones are the far ones' in the sketched form.
   std::vector<std::vector<float>> near_q, near_k, far_q, far_k, v;
+  std::vector<std::vector<float>> log_decay;  // with a decay gate
 };
 
 // Tokens [begin, end) of a problem, as a chunk.
@@ -168,8 +178,8 @@ inline TrainingProblem ChunkOf(const TrainingProblem& whole, int64_t begin, int6
   chunk.shape.tokens = end - begin;
   chunk.shape.chunk = 1;
   for (const reference::HeadRows& rows : whole.heads) {
-    chunk.heads.push_back(
-        {cut(rows.near_q), cut(rows.near_k), cut(rows.far_q), cut(rows.far_k), cut(rows.v)});
+    chunk.heads.push_back({cut(rows.near_q), cut(rows.near_k), cut(rows.far_q), cut(rows.far_k),
+                           cut(rows.v), cut(rows.log_decay)});
   }
   for (const std::vector<double>& g : whole.g) chunk.g.push_back(cut(g));
   return chunk;
@@ -212,6 +222,13 @@ inline TrainingResult RunTraining(const TrainingProblem& problem, int type = POL
     fill(inputs.far_k, own_near ? &HeadRows::far_k : &HeadRows::near_k);
   }
   fill(inputs.v, &HeadRows::v);
+  if (shape.decay_gate == 1) {
+    std::vector<float> log_decay;
+    for (const HeadRows& rows : problem.heads) {
+      log_decay.insert(log_decay.end(), rows.log_decay.begin(), rows.log_decay.end());
+    }
+    inputs.log_decay = std::make_unique<TestArray<float>>(log_decay);
+  }
   TrainingTensor g(shape, shape.head_dim, tokens_first, shape.input_type);
   g.Fill([&](int64_t head) { return problem.g[head]; });
   TrainingTensor out(shape, shape.head_dim, tokens_first, type);
@@ -237,7 +254,14 @@ inline TrainingResult RunTraining(const TrainingProblem& problem, int type = POL
       POLYSKETCH_ATTENTION_OK)
       << polysketch_attention_error();
   if (after != nullptr) states->after = after->ToHost();
-  TrainingResult result{out.Heads(), denominators.ToHost(), {}, {}, {}, {}, gradients.v.Heads()};
+  TrainingResult result{out.Heads(), denominators.ToHost(), {}, {}, {},
+                        {},          gradients.v.Heads(),   {}};
+  if (shape.decay_gate == 1) {
+    const std::vector<float> all = gradients.log_decay->ToHost();
+    for (auto first = all.begin(); first < all.end(); first += shape.tokens) {
+      result.log_decay.emplace_back(first, first + shape.tokens);
+    }
+  }
   if (own_near) {
     result.near_q = gradients.near_q.Heads();
     result.near_k = gradients.near_k.Heads();

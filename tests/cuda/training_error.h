@@ -8,10 +8,17 @@
 //   product and its mirror image (j, i) are rounded alike: twice the variance of a read;
 // - the scaled cotangents a, for all sums that they are in: the same error for all keys of a query,
 //   so those of a query's gradient are added up, where others are independent.
+// - with a decay gate, before it is multiplied: the later factor x_j of a product (its tile is the
+//   later one) of keys in S, of queries in R.
 // The forward's errors come back through D and e = -(g . out) / D. float32 sums (2^-24) are far
-// below all of these.
+// below all of these, and so are the gate's factors (2^-17).
+//
+// The gradient of a log decay is a sum of what later tokens add as queries, less what they add as keys
+// (gradients.cuh). What dw is off by is the same in both, so that only pairs across the token count,
+// and for all keys of a query; the other errors are independent.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -40,17 +47,23 @@ class TrainingErrorModel {
         r_(spec.sketched() ? spec.far_dim() : 0),
         output_(reference::AttendHead(spec, rows, tokens)) {
     error_.out.resize(output_.out.size());
+    decay_.resize(tokens);
+    for (int64_t t = 0; t < tokens && !rows.log_decay.empty(); ++t) {
+      decay_[t] = (t > 0 ? decay_[t - 1] : 0) + rows.log_decay[t];
+    }
+    term_variance_.resize(tokens);
     for (const auto member :
          {&reference::HeadRows::near_q, &reference::HeadRows::near_k, &reference::HeadRows::far_q,
-          &reference::HeadRows::far_k, &reference::HeadRows::v}) {
+          &reference::HeadRows::far_k, &reference::HeadRows::v, &reference::HeadRows::log_decay}) {
       (error_.rows.*member).resize((rows.*member).size());  // variances until the end
     }
     Forward();
     Pairs();
     if (r_ > 0) States();
+    if (!rows.log_decay.empty()) LogDecays();
     for (const auto member :
          {&reference::HeadRows::near_q, &reference::HeadRows::near_k, &reference::HeadRows::far_q,
-          &reference::HeadRows::far_k, &reference::HeadRows::v}) {
+          &reference::HeadRows::far_k, &reference::HeadRows::v, &reference::HeadRows::log_decay}) {
       for (double& x : error_.rows.*member) x = std::sqrt(x);
     }
   }
@@ -62,34 +75,67 @@ class TrainingErrorModel {
   bool Near(int64_t t, int64_t s) const { return r_ == 0 || t / spec_.block == s / spec_.block; }
   struct Pair {
     double weight, slope;
-    double squares;  // sum of the squares of the dot product's terms
+    double squares;  // sum of the squares of the dot product's terms, times what the gate keeps
+    double scaled;   // variance of a far weight by the rounding of the factors x_j
     const double *q, *k;
     int width;
   };
   Pair PairOf(int64_t t, int64_t s) const {
     const bool near = Near(t, s);
     const int width = near ? spec_.near_dim() : r_;
-    Pair pair{
-        0,    0, 0, &(near ? rows_.near_q : x_)[t * width], &(near ? rows_.near_k : y_)[s * width],
-        width};
+    Pair pair{0,
+              0,
+              0,
+              0,
+              &(near ? rows_.near_q : x_)[t * width],
+              &(near ? rows_.near_k : y_)[s * width],
+              width};
     double dot = 0;
     for (int i = 0; i < width; ++i) {
       dot += pair.q[i] * pair.k[i];
       pair.squares += Square(pair.q[i] * pair.k[i]);
     }
     const reference::PairWeight weight = reference::WeightOf(spec_, near, dot);
-    pair.weight = weight.weight;
-    pair.slope = weight.slope;
+    const double kept = std::exp(decay_[t] - decay_[s]);
+    pair.weight = kept * weight.weight;
+    pair.slope = kept * weight.slope;
+    pair.squares *= kept;
+    for (int j = 0; j < r_ && !near && spec_.decay_gate; ++j) {
+      double partners = 0;
+      for (int i = 0; i < j / 8 * 8 + 8; ++i) {
+        partners += (i < j / 8 * 8 ? 2 : 1) * pair.q[i] * pair.k[i];
+      }
+      pair.scaled += kV * Square(kept * pair.q[j] * pair.k[j] * partners);
+    }
     return pair;
   }
-  // Sum of phi(rows) values^T over the blocks before `block` if `before`, else over those after it.
+  // The same of 2 sum_j q_j k_i k_j, the gradient by q_i, without the factor 2 k_i: j in the same or a
+  // later tile is rounded itself, i with all earlier ones.
+  double ScaledGradient(const Pair& pair, int i) const {
+    if (!spec_.decay_gate) return 0;
+    double later = 0, earlier = 0;
+    for (int j = 0; j < r_; ++j) {
+      const double term = pair.q[j] * pair.k[j];
+      j / 8 >= i / 8 ? later += Square(term) : earlier += term;
+    }
+    return kV * (later + Square(earlier));
+  }
+  // G at the end of the block before, or at the end of the block itself.
+  double SumBefore(int64_t block) const { return block == 0 ? 0 : decay_[block * spec_.block - 1]; }
+  double SumAfter(int64_t block) const {
+    return decay_[std::min<int64_t>((block + 1) * spec_.block, tokens_) - 1];
+  }
+  // Sum of phi(rows) values^T over the blocks before `block` if `before`, else over those after it, as
+  // far as the gate keeps it up to the block's start, or from its end on.
   std::vector<double> State(int64_t block, bool before, const std::vector<double>& rows,
                             const std::vector<double>& values) const {
     std::vector<double> state(r_ * r_ * d_);
     for (int64_t s = 0; s < tokens_; ++s) {
       if (before ? s / spec_.block >= block : s / spec_.block <= block) continue;
+      const double kept =
+          std::exp(before ? SumBefore(block) - decay_[s] : decay_[s] - SumAfter(block));
       for (int f = 0; f < r_ * r_; ++f) {
-        const double phi = rows[s * r_ + f / r_] * rows[s * r_ + f % r_];
+        const double phi = kept * rows[s * r_ + f / r_] * rows[s * r_ + f % r_];
         for (int c = 0; c < d_; ++c) state[f * d_ + c] += phi * values[s * d_ + c];
       }
     }
@@ -111,13 +157,16 @@ class TrainingErrorModel {
         const Pair pair = PairOf(t, s);
         const double own = Near(t, s) ? kV * Square(pair.weight) : 2 * kV * Square(pair.squares);
         // Of far pairs the queries' products are rounded too; z is read in float32.
-        D_variance += Near(t, s) ? own : 2 * own;
-        for (int c = 0; c < d_; ++c) variance[c] += own * Square(rows_.v[s * d_ + c]);
+        D_variance += (Near(t, s) ? own : 2 * own) + pair.scaled;
+        for (int c = 0; c < d_; ++c) {
+          variance[c] += (own + pair.scaled) * Square(rows_.v[s * d_ + c]);
+        }
       }
       if (r_ > 0 && t >= spec_.block) {
         if (t % spec_.block == 0) state = State(t / spec_.block, true, y_, rows_.v);
+        const double kept = std::exp(decay_[t] - SumBefore(t / spec_.block));
         for (int f = 0; f < r_ * r_; ++f) {
-          const double phi = x_[t * r_ + f / r_] * x_[t * r_ + f % r_];
+          const double phi = kept * x_[t * r_ + f / r_] * x_[t * r_ + f % r_];
           // The query's product and the state's element.
           for (int c = 0; c < d_; ++c) variance[c] += 4 * kV * Square(phi * state[f * d_ + c]);
         }
@@ -164,13 +213,19 @@ class TrainingErrorModel {
         if (!near) {
           // dx_i = 2 sum_j x_j y_i y_j dw, its products y_i y_j rounded in S; dy_i from R.
           const double *x = pair.q, *y = pair.k;
+          const double kept = std::exp(decay_[t] - decay_[s]);
           for (int i = 0; i < r_; ++i) {
-            const double factor = 4 * kV * Square(of_weight) * pair.squares;
+            const double factor =
+                4 * Square(of_weight) *
+                (kV * kept * pair.squares + Square(kept) * ScaledGradient(pair, i));
             q[t * r_ + i] += factor * Square(y[i]);
             k[s * r_ + i] += factor * Square(x[i]);
           }
         }
-        const double of_product = near ? kV * Square(pair.weight) : 2 * kV * Square(pair.squares);
+        const double of_product =
+            near ? kV * Square(pair.weight) : 2 * kV * Square(pair.squares) + pair.scaled;
+        term_variance_[s] += of_product * Square(of_weight);
+        term_variance_[t] += of_product * Square(of_weight);
         for (int c = 0; c < d_; ++c) {
           error_.rows.v[s * d_ + c] +=
               Square(a_[t * d_ + c]) *
@@ -197,9 +252,11 @@ class TrainingErrorModel {
         S = State(t / spec_.block, true, y_, rows_.v);
         R = State(t / spec_.block, false, x_, a_);
       }
+      const double read = std::exp(decay_[t] - SumBefore(t / spec_.block));
+      const double kept = std::exp(SumAfter(t / spec_.block) - decay_[t]);
       for (int f = 0; f < r_ * r_; ++f) {
         const int i = f / r_, j = f % r_;
-        const double x = x_[t * r_ + j], y = y_[t * r_ + j], phi = y * y_[t * r_ + i];
+        const double x = read * x_[t * r_ + j], y = kept * y_[t * r_ + j], phi = y * y_[t * r_ + i];
         double of_S = 0, of_R = 0;
         for (int c = 0; c < d_; ++c) {
           of_S += Square(S[f * d_ + c] * a_[t * d_ + c]);
@@ -208,6 +265,31 @@ class TrainingErrorModel {
         }
         of_x[t * r_ + i] += 4 * kV * Square(x) * of_S;
         of_y[t * r_ + i] += 4 * kV * Square(y) * of_R;
+        const double of_query = x * x_[t * r_ + i];
+        term_variance_[t] += 2 * kV * (Square(phi) * of_R + Square(of_query) * of_S);
+      }
+    }
+  }
+
+  void LogDecays() {
+    double terms = 0;
+    for (int64_t u = tokens_ - 1; u >= 0; --u) {
+      terms += term_variance_[u];
+      error_.rows.log_decay[u] = terms;
+    }
+    for (int64_t t = 0; t < tokens_; ++t) {
+      double shared = 0;
+      for (int64_t u = 1; u <= t; ++u) {  // of the keys before token u
+        const int64_t s = u - 1;
+        double of_weight = e_[t], variance = e_variance_[t];
+        for (int c = 0; c < d_; ++c) {
+          const double term = a_[t * d_ + c] * rows_.v[s * d_ + c];
+          of_weight += term;
+          variance += kV * Square(term);
+        }
+        variance += Square(of_weight) * scale_variance_[t];
+        shared += PairOf(t, s).weight * std::sqrt(variance);
+        error_.rows.log_decay[u] += Square(shared);
       }
     }
   }
@@ -220,6 +302,8 @@ class TrainingErrorModel {
   const int d_, r_;
   const reference::HeadOutput output_;
   std::vector<double> a_, e_, e_variance_, scale_variance_;  // the last: relative, of D
+  std::vector<double> decay_;                                // G, zero without a decay gate
+  std::vector<double> term_variance_;  // of what a token adds to the gradients of log decays
   TrainingError error_;
 };
 

@@ -29,13 +29,26 @@ using testing::TrainingResult;
 polysketch_attention_shape Shape(int64_t batch, int64_t heads, int64_t tokens, int head_dim,
                                  int near_dim, int sketch_dim, int near_power, int block) {
   return {batch,      heads, tokens, head_dim,        near_dim, sketch_dim,
-          near_power, block, 1.0f,   POLYSKETCH_BF16, 0};
+          near_power, block, 1.0f,   POLYSKETCH_BF16, 0,        0};
+}
+
+polysketch_attention_shape Gated(polysketch_attention_shape shape) {
+  shape.decay_gate = 1;
+  return shape;
+}
+
+// The shapes, then those with a decay gate that may have one.
+std::vector<polysketch_attention_shape> WithGates(std::vector<polysketch_attention_shape> shapes) {
+  for (size_t i = 0, n = shapes.size(); i < n; ++i) {
+    if (shapes[i].sketch_dim > 0) shapes.push_back(Gated(shapes[i]));
+  }
+  return shapes;
 }
 
 std::string Describe(const polysketch_attention_shape& shape) {
   return StrCat(shape.batch, "x", shape.heads, " heads, ", shape.tokens, " tokens, d ",
                 shape.head_dim, " near ", shape.near_dim, "^", shape.near_power, " sketch ",
-                shape.sketch_dim, " block ", shape.block);
+                shape.sketch_dim, " block ", shape.block, shape.decay_gate == 1 ? " gated" : "");
 }
 
 // The same bits: of the outputs and of every gradient.
@@ -47,6 +60,7 @@ void ExpectSame(const TrainingResult& got, const TrainingResult& want,
   EXPECT_EQ(got.far_q, want.far_q) << Describe(shape);
   EXPECT_EQ(got.far_k, want.far_k) << Describe(shape);
   EXPECT_EQ(got.v, want.v) << Describe(shape);
+  EXPECT_EQ(got.log_decay, want.log_decay) << Describe(shape);
 }
 
 class TrainingTest : public testing::CudaTest {
@@ -96,10 +110,12 @@ class TrainingTest : public testing::CudaTest {
       compare(chunk.near_k, &HeadRows::near_k, "near_k");
       compare(chunk.far_q, &HeadRows::far_q, "far_q");
       compare(chunk.far_k, &HeadRows::far_k, "far_k");
+      compare(chunk.log_decay, &HeadRows::log_decay, "log_decay");
     }
   }
 
-  // The state after all tokens. The products of keys are rounded to bf16, once each.
+  // The state after all tokens. The products of keys are rounded to bf16, once each; with a decay
+  // gate, so is one of their factors before.
   static void ExpectState(const TrainingProblem& problem, const std::vector<float>& state) {
     const int r = problem.shape.sketch_dim, d = problem.shape.head_dim, tiles = r / 8;
     const size_t features = static_cast<size_t>(tiles) * (tiles + 1) / 2 * 64;
@@ -108,6 +124,10 @@ class TrainingTest : public testing::CudaTest {
     for (size_t h = 0; h < problem.heads.size(); ++h) {
       const HeadRows& rows = problem.heads[h];
       const std::vector<double>& y = problem.shape.near_dim > 0 ? rows.far_k : rows.near_k;
+      std::vector<double> kept(tokens, 1);  // after the last token
+      for (int64_t s = tokens - 1; s > 0 && !rows.log_decay.empty(); --s) {
+        kept[s - 1] = kept[s] * std::exp(rows.log_decay[s]);
+      }
       const float* head = state.data() + h * features * (d + 1);
       size_t f = 0;
       for (int I = 0; I < tiles; ++I) {
@@ -116,13 +136,14 @@ class TrainingTest : public testing::CudaTest {
             for (int c = 0; c <= d; ++c) {
               double want = 0, size = 0;
               for (int64_t s = 0; s < tokens; ++s) {
-                const double term = y[s * r + 8 * I + pair / 8] * y[s * r + 8 * J + pair % 8] *
-                                    (c < d ? rows.v[s * d + c] : 1);
+                const double term = kept[s] * y[s * r + 8 * I + pair / 8] *
+                                    y[s * r + 8 * J + pair % 8] * (c < d ? rows.v[s * d + c] : 1);
                 want += term;
                 size += std::abs(term);
               }
               const size_t at = c < d ? f * d + c : features * d + f;
-              ASSERT_NEAR(head[at], want, size * testing::kBf16U)
+              const int roundings = rows.log_decay.empty() ? 1 : 2;
+              ASSERT_NEAR(head[at], want, roundings * size * testing::kBf16U)
                   << Describe(problem.shape) << " head " << h << " element " << at;
             }
           }
@@ -152,6 +173,7 @@ class TrainingTest : public testing::CudaTest {
       compare(result.near_k, want.near_k, error.rows.near_k, "near_k");
       compare(result.far_q, want.far_q, error.rows.far_q, "far_q");
       compare(result.far_k, want.far_k, error.rows.far_k, "far_k");
+      compare(result.log_decay, want.log_decay, error.rows.log_decay, "log_decay");
     }
     // A tolerance that nothing comes near to would hide faults.
     EXPECT_GT(worst, 0.1) << Describe(problem.shape);
@@ -172,7 +194,7 @@ TEST_F(TrainingTest, EveryShapeIsTheReference) {
   };
   if (!testing::Emulated()) shapes.push_back(Shape(1, 2, 1000, 64, 64, 32, 4, 256));
   bool tokens_first = false;
-  for (const polysketch_attention_shape& shape : shapes) {
+  for (const polysketch_attention_shape& shape : WithGates(shapes)) {
     const TrainingProblem problem = testing::RandomProblem(shape, &random);
     ExpectReference(problem, RunTraining(problem, POLYSKETCH_F32, tokens_first));
     tokens_first = !tokens_first;
@@ -182,9 +204,10 @@ TEST_F(TrainingTest, EveryShapeIsTheReference) {
 // Few heads and many blocks: the walk over states is cut into ranges.
 TEST_F(TrainingTest, RangesOfBlocks) {
   Random random(2);
-  const TrainingProblem problem =
-      testing::RandomProblem(Shape(1, 1, 400, 32, 0, 8, 2, 16), &random);
-  ExpectReference(problem, RunTraining(problem));
+  for (const auto& shape : WithGates({Shape(1, 1, 400, 32, 0, 8, 2, 16)})) {
+    const TrainingProblem problem = testing::RandomProblem(shape, &random);
+    ExpectReference(problem, RunTraining(problem));
+  }
 }
 
 // Chunks with the state carried have the bits of the whole, and gradients that end at their starts.
@@ -199,7 +222,9 @@ TEST_F(TrainingTest, ChunksWithCarriedStates) {
                              Split{Shape(1, 1, 60, 64, 64, 16, 3, 20), {20, 40}},
                              Split{Shape(1, 1, 96, 128, 128, 8, 4, 24), {48, 48}},
                              // Alone, these would be cut into ranges.
-                             Split{Shape(1, 1, 400, 32, 0, 8, 2, 16), {320, 80}}}) {
+                             Split{Shape(1, 1, 400, 32, 0, 8, 2, 16), {320, 80}},
+                             Split{Gated(Shape(1, 2, 224, 64, 64, 32, 4, 32)), {32, 96, 64, 32}},
+                             Split{Gated(Shape(2, 1, 75, 32, 0, 16, 2, 16)), {16, 48, 11}}}) {
     const TrainingProblem problem = testing::RandomProblem(split.shape, &random);
     const int64_t tokens = split.shape.tokens;
     testing::TrainingStates of_whole, carried;
@@ -245,7 +270,8 @@ TEST_F(TrainingTest, ChunksWithCarriedStates) {
 // A chunk of whole blocks from a state of zeros is a sequence of its own.
 TEST_F(TrainingTest, AStateOfZeros) {
   Random random(8);
-  for (const auto& shape : {Shape(1, 2, 90, 64, 64, 32, 4, 40), Shape(1, 1, 12, 32, 0, 8, 2, 16)}) {
+  for (const auto& shape :
+       WithGates({Shape(1, 2, 90, 64, 64, 32, 4, 40), Shape(1, 1, 12, 32, 0, 8, 2, 16)})) {
     const TrainingProblem problem = testing::RandomProblem(shape, &random);
     const TrainingResult alone = RunTraining(problem);
     testing::TrainingStates states;
@@ -315,7 +341,7 @@ TEST_F(TrainingTest, RecordedInputs) {
         for (double& x : values) x = testing::AsBf16(x);
         return values;
       };
-      HeadRows rows{{}, {}, {}, {}, rounded("value", false)};
+      HeadRows rows{{}, {}, {}, {}, rounded("value", false), {}};
       (mixed ? rows.far_q : rows.near_q) = rounded("query", random);
       (mixed ? rows.far_k : rows.near_k) = rounded("key", random);
       if (mixed) {
@@ -355,8 +381,9 @@ TEST_F(TrainingTest, RecordedInputs) {
 // The forward has the bits of the backend that serves, for the same bf16 rows.
 TEST_F(TrainingTest, ForwardIsWhatServes) {
   Random random(3);
-  for (const auto& shape : {Shape(1, 2, 150, 64, 64, 32, 4, 40), Shape(1, 1, 70, 32, 0, 16, 2, 16),
-                            Shape(1, 1, 60, 128, 128, 16, 4, 24)}) {
+  for (const auto& shape :
+       WithGates({Shape(1, 2, 150, 64, 64, 32, 4, 40), Shape(1, 1, 70, 32, 0, 16, 2, 16),
+                  Shape(1, 1, 60, 128, 128, 16, 4, 24)})) {
     const TrainingProblem problem = testing::RandomProblem(shape, &random);
     const TrainingResult result = RunTraining(problem);
     AttentionSpec spec = problem.spec();
@@ -378,7 +405,7 @@ TEST_F(TrainingTest, ForwardIsWhatServes) {
         static_cast<int>(shape.tokens),
         {{rows(&HeadRows::near_q, spec.near_dim()), rows(&HeadRows::near_k, spec.near_dim()),
           rows(&HeadRows::far_q, far), rows(&HeadRows::far_k, far),
-          rows(&HeadRows::v, spec.head_dim)}}};
+          rows(&HeadRows::v, spec.head_dim), rows(&HeadRows::log_decay, spec.decay_gate ? 1 : 0)}}};
     const auto served = testing::RunAlone(*cuda_, spec, sequence, {sequence.tokens});
     for (int64_t t = 0; t < shape.tokens; ++t) {
       for (int h = 0; h < spec.heads; ++h) {

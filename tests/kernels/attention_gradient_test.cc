@@ -25,8 +25,8 @@ HeadRows Widened(const testing::AttentionRows& rows) {
   const auto widen = [](const std::vector<float>& x) {
     return std::vector<double>(x.begin(), x.end());
   };
-  return {widen(rows.near_q), widen(rows.near_k), widen(rows.far_q), widen(rows.far_k),
-          widen(rows.v)};
+  return {widen(rows.near_q), widen(rows.near_k), widen(rows.far_q),
+          widen(rows.far_k),  widen(rows.v),      widen(rows.log_decay)};
 }
 
 double Largest(const std::vector<double>& values) {
@@ -38,8 +38,11 @@ double Largest(const std::vector<double>& values) {
 TEST(AttentionGradientTest, IsTheFiniteDifference) {
   Random random(1);
   const int tokens = 11;
+  std::vector<AttentionSpec> specs;
   for (const AttentionKind kind : testing::kAllKinds) {
-    const AttentionSpec spec = testing::MakeSpec(kind, 1, 5, 6, 3);
+    specs.push_back(testing::MakeSpec(kind, 1, 5, 6, 3));
+  }
+  for (const AttentionSpec& spec : testing::WithDecayGates(specs)) {
     HeadRows rows = Widened(testing::RandomSequence(spec, tokens, &random).layers[0]);
     std::vector<double> g(tokens * spec.head_dim);
     for (double& x : g) x = random.Normal();
@@ -50,8 +53,8 @@ TEST(AttentionGradientTest, IsTheFiniteDifference) {
       return sum;
     };
     const HeadRows gradients = reference::AttendHeadGradients(spec, rows, tokens, g);
-    for (const auto member :
-         {&HeadRows::near_q, &HeadRows::near_k, &HeadRows::far_q, &HeadRows::far_k, &HeadRows::v}) {
+    for (const auto member : {&HeadRows::near_q, &HeadRows::near_k, &HeadRows::far_q,
+                              &HeadRows::far_k, &HeadRows::v, &HeadRows::log_decay}) {
       std::vector<double>& values = rows.*member;
       const std::vector<double>& gradient = gradients.*member;
       ASSERT_EQ(gradient.size(), values.size());
@@ -100,7 +103,7 @@ TEST(AttentionGradientTest, IsThatOfTheAuthorsCode) {
     spec.sketch_size = static_cast<int>(random ? 32 : recording.extent("query", 3));
     for (int h = 0; h < recording.extent("value", 1); ++h) {
       const auto rows_of = [&](const std::string& array) { return recording.Head(array, h); };
-      HeadRows rows{{}, {}, {}, {}, rows_of("value")};
+      HeadRows rows{{}, {}, {}, {}, rows_of("value"), {}};
       const std::vector<double> query = rows_of("query"), key = rows_of("key");
       (mixed ? rows.far_q : rows.near_q) = query;
       (mixed ? rows.far_k : rows.near_k) = key;

@@ -32,6 +32,7 @@ def shape(**changes) -> binding.Shape:
         stabilizer=1.0,
         input_type=binding.BF16,
         chunk=0,
+        decay_gate=0,
     )
     return binding.Shape(**sizes | changes)
 
@@ -126,9 +127,13 @@ class AttentionLibraryTest(unittest.TestCase):
             ({"block": 0}, "block"),
             ({"chunk": 2}, "expected chunk 0 or 1, found 2"),
             ({"chunk": 1, "sketch_dim": 0}, "expected chunk 0 in the polynomial form"),
+            ({"decay_gate": 2}, "expected decay_gate 0 or 1, found 2"),
+            ({"decay_gate": 1, "sketch_dim": 0}, "expected decay_gate 0 in the polynomial form"),
         ):
             with self.subTest(changes), self.assertRaisesRegex(binding.AttentionError, words):
                 self.library.workspace(shape(**changes))
+        with self.assertRaisesRegex(binding.AttentionError, "log_decay: expected an address"):
+            self.run_forward(shape(decay_gate=1))
         self.arrays["v"] = self.arrays["v"].astype(np.float32)
         with self.assertRaisesRegex(binding.AttentionError, "v: expected bf16, found type 1"):
             self.run_forward()

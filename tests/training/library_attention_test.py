@@ -12,7 +12,6 @@ import torch
 import support
 from train_support import TrainTest
 
-from polysketch_tools.errors import ToolError
 from polysketch_training import cuda_library as library
 from polysketch_training.cuda_attention import chunk_attention, polysketch_attention
 from polysketch_training.layers import LearnedSketch
@@ -31,7 +30,7 @@ def library_or_skip(test):
     return "cpu" if loaded.emulated else "cuda"
 
 
-def definition(v, near_q, near_k, far_q, far_k, block, power):
+def definition(v, near_q, near_k, far_q, far_k, log_decay, block, power):
     """All pairs in float64."""
     tokens = v.shape[2]
     s = torch.arange(tokens, device=v.device)
@@ -39,6 +38,9 @@ def definition(v, near_q, near_k, far_q, far_k, block, power):
     far = (far_q @ far_k.mT) ** 2
     near = far if near_q is None else (near_q @ near_k.mT) ** power
     weights = torch.where(t // block == s // block, near, far) * (s <= t)
+    if log_decay is not None:
+        passed = log_decay.cumsum(-1)
+        weights = weights * (passed[..., None] - passed[..., None, :]).clamp(max=0).exp()
     return weights @ v / (1 + weights.sum(-1, keepdim=True))
 
 
@@ -57,28 +59,32 @@ class TorchAttentionTest(unittest.TestCase):
         error = ((got.double() - want.double()).norm() / want.double().norm()).item()
         self.assertLess(error, 10 * 2**-8, what)
 
-    def check(self, width, near_width, sketch, block, power):
+    def check(self, width, near_width, sketch, block, power, gated=False):
         batch, heads, tokens = 1, 2, 45
         v = self.leaf(batch, heads, tokens, width)
         near = [None, None]
         if near_width:
             near = [self.leaf(batch, heads, tokens, near_width) for _ in range(2)]
         far = [self.leaf(batch, heads, tokens, sketch) for _ in range(2)]
+        log_decay = None
+        if gated:
+            log_decay = (-torch.rand(batch, heads, tokens) / 5).to(self.device).requires_grad_()
         g = torch.randn(batch, heads, tokens, width).bfloat16().to(self.device, torch.float32)
-        leaves = [x for x in (*near, *far, v) if x is not None]
+        leaves = [x for x in (*near, *far, log_decay, v) if x is not None]
         out = polysketch_attention(
             v,
             near_q=near[0],
             near_k=near[1],
             far_q=far[0],
             far_k=far[1],
+            log_decay=log_decay,
             block=block,
             near_power=power,
         )
         self.assertEqual(out.dtype, v.dtype)
         got = torch.autograd.grad((out * g).sum(), leaves)
         doubles = [
-            None if x is None else x.detach().double().requires_grad_() for x in (v, *near, *far)
+            None if x is None else x.detach().double().requires_grad_() for x in (v, *near, *far, log_decay)
         ]
         want_out = definition(*doubles, block, power)
         double_leaves = [x for x in (*doubles[1:], doubles[0]) if x is not None]
@@ -92,6 +98,10 @@ class TorchAttentionTest(unittest.TestCase):
 
     def test_sketched_with_odd_widths(self):
         self.check(width=20, near_width=0, sketch=11, block=16, power=2)
+
+    def test_a_decay_gate(self):
+        self.check(width=64, near_width=64, sketch=16, block=16, power=4, gated=True)
+        self.check(width=20, near_width=0, sketch=11, block=16, power=2, gated=True)
 
     def test_gradients_reach_the_sketch_network(self):
         network = LearnedSketch(32, 8).to(self.device)
@@ -111,6 +121,15 @@ class TorchAttentionTest(unittest.TestCase):
             polysketch_attention(v, near_q=v)
         with self.assertRaisesRegex(ValueError, "expected"):
             polysketch_attention(v, near_q=v, near_k=self.leaf(1, 1, 8, 32))
+        with self.assertRaisesRegex(ValueError, r"log_decay: expected \(1, 1, 16\) on .*, found \(1, 1, 8\)"):
+            polysketch_attention(v, far_q=v, far_k=v, log_decay=torch.zeros(1, 1, 8, device=self.device))
+
+
+MODELS = tuple(
+    (kind, gated)
+    for kind in ("learned_sketch_mixed", "learned_sketch", "random_sketch_mixed")
+    for gated in (False, True)
+)
 
 
 class LibraryInTheModelTest(unittest.TestCase):
@@ -124,16 +143,35 @@ class LibraryInTheModelTest(unittest.TestCase):
         sizes = {"emb_dim": 64, "num_heads": 2, "num_layers": 1} | changes
         return support.small_model(kind, dtype=torch.float32, **sizes).to(self.device)
 
+    def gate_outputs(self, model):
+        """Returns the list of what the decay gates of later calls put out.
+
+        The gradients of a gate's parameters sum those of its outputs over all tokens, which have both signs: what is left is no
+        measure of their errors.
+        """
+        outputs = []
+        for name, module in model.named_modules():
+            if name.endswith(".gate"):
+                hook = module.register_forward_hook(lambda _module, _inputs, out: outputs.append(out))
+                self.addCleanup(hook.remove)
+        return outputs
+
+    def gradients(self, model, logits, gate_outputs):
+        parameters = [x for name, x in model.named_parameters() if ".gate." not in name]
+        return torch.autograd.grad(logits.square().mean(), [*parameters, *gate_outputs])
+
     def test_logits_and_gradients(self):
-        for kind in ("learned_sketch_mixed", "learned_sketch", "random_sketch_mixed", "polynomial"):
-            with self.subTest(kind):
-                model = self.model(kind)
+        for kind, gated in MODELS + (("polynomial", False),):
+            with self.subTest(kind, gated=gated):
+                model = self.model(kind, decay_gate=gated)
                 tokens = support.tokens_for(model, 1, 40).to(self.device)
                 results = {}
+                gate_outputs = self.gate_outputs(model)
                 for backend in ("torch", "library"):
                     model.use_attention(backend)
+                    gate_outputs.clear()
                     logits = model(tokens).logits
-                    results[backend] = [logits, *torch.autograd.grad(logits.square().mean(), list(model.parameters()))]
+                    results[backend] = [logits, *self.gradients(model, logits, gate_outputs)]
                 model_error = 0.0
                 for want, got in zip(results["torch"], results["library"]):
                     model_error = max(model_error, ((got - want).norm() / want.norm()).item())
@@ -141,28 +179,30 @@ class LibraryInTheModelTest(unittest.TestCase):
                 self.assertLess(model_error, 2 * 10 * 2**-8)
                 self.assertGreater(model_error, 2**-12, "the library was not called")
 
-    def run_in_chunks(self, model, tokens, backends):
+    def run_in_chunks(self, model, tokens, backends, gate_outputs):
         """Chunks of 48, 16 and 32 tokens (blocks of 16), each by its backend, the gradient cut at their starts. Returns logits,
         the last state's sums, and the gradients of all chunks together."""
         state, logits = None, []
+        gate_outputs.clear()
         for chunk, backend in zip(tokens.split([48, 16, 32], dim=1), backends, strict=True):
             model.use_attention(backend)
             out = model(chunk, state=state, want_state=True)
             state = out.state.detach()
             logits.append(out.logits)
         logits = torch.cat(logits, dim=1)
-        gradients = torch.autograd.grad(logits.square().mean(), list(model.parameters()))
+        gradients = self.gradients(model, logits, gate_outputs)
         return [logits, state.layers[0].sums, state.layers[0].normalizer, *gradients]
 
     def test_chunks_with_carried_state(self):
-        for kind in ("learned_sketch_mixed", "learned_sketch", "random_sketch_mixed"):
-            with self.subTest(kind):
+        for kind, gated in MODELS:
+            with self.subTest(kind, gated=gated):
                 # The sketches of small_model have 12 columns: the library pads them, and its states have other places.
-                model = self.model(kind)
+                model = self.model(kind, decay_gate=gated)
                 tokens = support.tokens_for(model, 2, 96).to(self.device)
-                want = self.run_in_chunks(model, tokens, ["torch"] * 3)
+                gate_outputs = self.gate_outputs(model)
+                want = self.run_in_chunks(model, tokens, ["torch"] * 3, gate_outputs)
                 for backends in (["library"] * 3, ["torch", "library", "torch"], ["library", "torch", "library"]):
-                    got = self.run_in_chunks(model, tokens, backends)
+                    got = self.run_in_chunks(model, tokens, backends, gate_outputs)
                     error = max(((x - y).norm() / y.norm()).item() for x, y in zip(got, want, strict=True))
                     self.assertLess(error, 2 * 10 * 2**-8, backends)  # as above
                     self.assertGreater(error, 2**-12, "the library was not called")
@@ -199,10 +239,6 @@ class LibraryInTheModelTest(unittest.TestCase):
             model(tokens, want_state=True)
         with self.assertRaisesRegex(ValueError, "a chunk that starts with a block, found 3 tokens before it"):
             model(tokens, positions=torch.tensor([19]))
-        gated = support.small_model("learned_sketch", decay_gate=True, dtype=torch.float32, emb_dim=64).to(self.device)
-        gated.use_attention("library")
-        with self.assertRaisesRegex(ValueError, "no decay gate"):
-            gated(tokens)
         polynomial = self.model("polynomial")
         polynomial.use_attention("library")
         with self.assertRaisesRegex(ValueError, "expected one of random_sketch, .*; found polynomial"):
@@ -219,15 +255,14 @@ class LibraryInTheTrainerTest(TrainTest):
     def test_streamed_rows(self):
         if library_or_skip(self) != "cpu":
             self.skipTest("polysketch-train takes bf16 on a GPU")
-        for backend in ("torch", "library"):
-            self.train(backend, "--sequences=streamed", "--steps=4", "--max-offset=0", f"--attention={backend}")
-        for (want, _), (got, _) in zip(self.losses("torch"), self.losses("library"), strict=True):
-            self.assertNotEqual(got, want)
-            self.assertAlmostEqual(float(got) / float(want), 1, delta=2**-8)
-
-    def test_a_gate_is_refused(self):
-        with self.assertRaisesRegex(ToolError, "--attention library: expected a model without a decay gate"):
-            self.train("gated", "--attention=library", "--decay-gate")
+        for gate in ((), ("--decay-gate",)):
+            for backend in ("torch", "library"):
+                name = "-".join((backend, *gate))
+                self.train(name, "--sequences=streamed", "--steps=4", "--max-offset=0", f"--attention={backend}", *gate)
+            names = ("-".join((backend, *gate)) for backend in ("torch", "library"))
+            for (want, _), (got, _) in zip(*map(self.losses, names), strict=True):
+                self.assertNotEqual(got, want)
+                self.assertAlmostEqual(float(got) / float(want), 1, delta=2**-8)
 
 
 if __name__ == "__main__":

@@ -50,9 +50,9 @@ struct Arrays {
         far_q(Rows(bench, Size(shape, shape.sketch_dim))),
         far_k(Rows(bench, Size(shape, shape.sketch_dim))),
         v(Rows(bench, Size(shape, shape.head_dim))),
-        arrays{Dense(shape, shape.near_dim, near_q), Dense(shape, shape.near_dim, near_k),
+        arrays{Dense(shape, shape.near_dim, near_q),  Dense(shape, shape.near_dim, near_k),
                Dense(shape, shape.sketch_dim, far_q), Dense(shape, shape.sketch_dim, far_k),
-               Dense(shape, shape.head_dim, v)} {}
+               Dense(shape, shape.head_dim, v),       nullptr} {}
   static size_t Size(const polysketch_attention_shape& shape, int64_t width) {
     return static_cast<size_t>(shape.batch * shape.heads * shape.tokens * width);
   }
@@ -66,7 +66,7 @@ struct Arrays {
 // each input and output once; the backward pass reads the inputs again.
 void BenchShape(Bench* bench, int64_t batch, int64_t heads, int64_t tokens) {
   const polysketch_attention_shape shape{batch, heads, tokens,          64, 64, 32, 4,
-                                         256,   1.0f,  POLYSKETCH_BF16, 0};
+                                         256,   1.0f,  POLYSKETCH_BF16, 0,  0};
   const double d = shape.head_dim, r = shape.sketch_dim, features = 640,
                near_keys = shape.block / 2;
   const double rows = static_cast<double>(batch) * static_cast<double>(heads * tokens);

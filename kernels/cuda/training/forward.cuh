@@ -6,8 +6,8 @@
 
 namespace polysketch::cuda {
 
-// blockIdx: rows of a block, head.
-template <int D>
+// blockIdx: rows of a block, head. GATED, here and below: with a decay gate.
+template <int D, bool GATED>
 __global__ void __launch_bounds__(kTileThreads)
     ForwardTiles(TrainingShape shape, Snapshots snapshots, OutputRows out, float* denominators) {
   constexpr int M = RowTiles<D>();
@@ -44,6 +44,11 @@ __global__ void __launch_bounds__(kTileThreads)
                       RowsFrom(shape, shape.v, block_token),
                       static_cast<int>(part - far_parts) * kPartKeysTensor, seen, buffer(stage),
                       thread, kTileThreads);
+      if constexpr (GATED) {
+        const int first = static_cast<int>(part - far_parts) * kPartKeysTensor;
+        CopyDecaySums(shape.DecaySums(block_token) + first, seen - first, buffer(stage).decay_sums,
+                      kPartKeysTensor, thread, kTileThreads);
+      }
     }
   };
   const int row = thread / kWarpSize * 16 * M;
@@ -58,10 +63,21 @@ __global__ void __launch_bounds__(kTileThreads)
       const int first = static_cast<int>(part - far_parts) * kPartKeysTensor;
       const KeyLimits limits{tile.block_offset + row - first + 1,
                              min(kPartKeysTensor, seen - first), true};
-      NearPart<D, M>(sizes, near_rows + row * near_size, near_size, buffer(stage), limits,
-                     NoDecay(), &sums);
+      const auto near = [&](const auto& decay) {
+        NearPart<D, M>(sizes, near_rows + row * near_size, near_size, buffer(stage), limits, decay,
+                       &sums);
+      };
+      if constexpr (GATED) {
+        near(NearDecay<M>(shape.DecaySums(tile.token) + row, tile.count - row,
+                          buffer(stage).decay_sums));
+      } else {
+        near(NoDecay());
+      }
     }
     Merge<D, M>(false, sums, &total);
+    if (GATED && part + 1 == far_parts) {
+      DecayFarPart(shape.DecaySums(tile.token) + row, tile.count - row, &total);
+    }
   });
 
   const int lane = thread % kWarpSize, t = lane % 4;

@@ -7,7 +7,9 @@
 //          G = S [a_t, e_t], a row of features. phi is symmetric, so dx_i = 2 sum_j G_ij x_j. With
 //          R = sum_t phi(x_t) [a_t, e_t] over the later blocks, dy_s follows from R [v_s, 1] in the
 //          same way, and dv_s is phi(y_s) R.
-// G is kept in accumulators of the tensor cores, 16 features at a time.
+// G is kept in accumulators of the tensor cores, 16 features at a time. With a decay gate the
+// gradients of near weights have the factor of the weights, and what far parts bring to a row has a
+// factor of its own: e^(G_t) of a query, e^(G_b - G_s) of a key (states.cuh).
 #pragma once
 
 #include "kernels/cuda/attention_parts.cuh"
@@ -128,12 +130,22 @@ constexpr int NearWidth() {
   return D < 64 ? 64 : D;
 }
 
-// Adds the gradients of queries from 64 keys and values of their block in `buffer`; scalars: e.
-template <int D, int M>
+// e^(G_t - G_s) for rows that are keys and a part of queries.
+template <int M>
+struct QueryDecay : NearDecay<M> {
+  using NearDecay<M>::NearDecay;
+  __device__ __forceinline__ float Weight(float weight, int m, int half, int query) const {
+    return weight * FastExp(this->keys[query] - this->rows[m][half]);
+  }
+};
+
+// Adds the gradients of queries from 64 keys and values of their block in `buffer`; scalars: e;
+// decay: NoDecay or NearDecay.
+template <int D, int M, typename Decay>
 __device__ __forceinline__ void AddQueryGradients(const AttentionShape& shape, const NearRows& near,
                                                   const float (&scalars)[M][2],
                                                   const PartBuffer<D>& buffer,
-                                                  const KeyLimits& limits,
+                                                  const KeyLimits& limits, const Decay& decay,
                                                   float (&gradients)[M][NearWidth<D>() / 8][4]) {
   const int t = threadIdx.x % 4, dim = PadTo16(shape.near_dim);
   for (int key = 0; key < limits.End(M); key += 16) {
@@ -142,9 +154,12 @@ __device__ __forceinline__ void AddQueryGradients(const AttentionShape& shape, c
     Scores<M>(D, near.duals, D + kRowPad, buffer.values, key, products);
     uint32_t a[M][4];
     Fragments<M>(a, [&](int m, int n, int half, int i) {
-      const bool seen = key + 8 * n + 2 * t + i < limits.Of(m, half);
+      const int column = key + 8 * n + 2 * t + i;
       const float of_weight = products[m][n][2 * half + i] + scalars[m][half];
-      return seen ? NearSlope(shape.near_power, dots[m][n][2 * half + i]) * of_weight : 0.0f;
+      const float dot = dots[m][n][2 * half + i];
+      return column < limits.Of(m, half)
+                 ? decay.Weight(NearSlope(shape.near_power, dot) * of_weight, m, half, column)
+                 : 0.0f;
     });
     AddProduct<NearWidth<D>(), M>(a, buffer.keys, dim, key, gradients);
   }
@@ -152,11 +167,11 @@ __device__ __forceinline__ void AddQueryGradients(const AttentionShape& shape, c
 
 // Adds the gradients of keys and values from 64 queries of their block: `buffer` holds the queries
 // (as keys) and their a (as values), scalars [64] their e. first_row: the block offset of the
-// warp's first key - the part's first query; count: queries of the part.
-template <int D, int M>
+// warp's first key - the part's first query; count: queries of the part; decay: NoDecay or QueryDecay.
+template <int D, int M, typename Decay>
 __device__ __forceinline__ void AddKeyGradients(const AttentionShape& shape, const NearRows& near,
                                                 const float* scalars, const PartBuffer<D>& buffer,
-                                                int first_row, int count,
+                                                int first_row, int count, const Decay& decay,
                                                 float (&gradients)[M][NearWidth<D>() / 8][4],
                                                 float (&values)[M][D / 8][4]) {
   const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
@@ -171,12 +186,15 @@ __device__ __forceinline__ void AddKeyGradients(const AttentionShape& shape, con
     };
     uint32_t of_dots[M][4], weights[M][4];
     Fragments<M>(of_dots, [&](int m, int n, int half, int i) {
-      const float of_weight = products[m][n][2 * half + i] + scalars[query + 8 * n + 2 * t + i];
+      const int column = query + 8 * n + 2 * t + i;
+      const float of_weight = products[m][n][2 * half + i] + scalars[column];
       const float of_dot = NearSlope(shape.near_power, dots[m][n][2 * half + i]) * of_weight;
-      return seen(m, n, half, i) ? of_dot : 0.0f;
+      return seen(m, n, half, i) ? decay.Weight(of_dot, m, half, column) : 0.0f;
     });
     Fragments<M>(weights, [&](int m, int n, int half, int i) {
-      return seen(m, n, half, i) ? NearWeight(shape, dots[m][n][2 * half + i], 0) : 0.0f;
+      const int column = query + 8 * n + 2 * t + i;
+      const float dot = dots[m][n][2 * half + i];
+      return seen(m, n, half, i) ? decay.Weight(NearWeight(shape, dot, 0), m, half, column) : 0.0f;
     });
     AddProduct<NearWidth<D>(), M>(of_dots, buffer.keys, dim, query, gradients);
     AddProduct<D, M>(weights, buffer.values, D, query, values);

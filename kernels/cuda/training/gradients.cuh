@@ -1,6 +1,12 @@
 // The backward pass of training. ScaleCotangents computes a and e of every query. QueryGradients
 // reads the states of earlier blocks and KeyGradients the states of later blocks (states.cuh); both
-// process far and near parts of a tile of rows (gradient_parts.cuh).
+// process far and near parts of a tile of rows (gradient_parts.cuh). GATED: with a decay gate.
+//
+// The gradient of the log decay of token u is the sum of c_ts = w[t,s] dw[t,s] over s < u <= t, which
+// is that over all t >= u of sum_s c_ts (of token t as a query) less sum_s' c_s't (as a key). Weights
+// are homogeneous in both: the sums are q . dq / p + x . dx / 2 and k . dk / p + y . dy / 2, with the
+// gradients of near rows (power p) and of far rows. Errors of dw are the same in both, so those of
+// pairs of later tokens cancel; -c e_t, which the first sum equals, would not have them.
 #pragma once
 
 #include "kernels/cuda/attention_tensor.cuh"
@@ -17,6 +23,9 @@ struct Backward {
   Snapshots snapshots;       // S for queries, R for keys
   OutputRows near, far, v;   // gradients; near is not written if the near rows are the far rows
   bool own_near = false;     // whether the near rows differ from the far rows
+  // Of the gradients of the log decays, what each token adds as a query, less what it adds as a key:
+  // [group][tokens]; with a decay gate.
+  float* decay_terms = nullptr;
 };
 
 // Eight 16-bit floats.
@@ -136,6 +145,54 @@ __device__ __forceinline__ void ClearGradients(const AttentionShape& shape,
   }
 }
 
+// Multiplies the gradients of far rows by a factor of each row.
+template <int M, typename FactorOf>
+__device__ __forceinline__ void ScaleGradients(const AttentionShape& shape, const FeatureRows& rows,
+                                               const FactorOf& factor_of) {
+  ForRows<M>([&](int, int, int r) {
+    const float factor = factor_of(r);
+    float* gradient = rows.gradients + r * rows.gradient_size + 2 * (threadIdx.x % 4);
+    for (int i = 0; i < shape.far_dim; i += 8) {
+      gradient[i] *= factor;
+      gradient[i + 1] *= factor;
+    }
+  });
+}
+
+// The term of a warp's rows, before StoreGradients. KEYS: subtracts it from that of the queries.
+template <int D, int M, bool KEYS>
+__device__ __forceinline__ void StoreDecayTerms(const TrainingShape& shape, const RowTile& tile,
+                                                int row, const Backward& backward,
+                                                const NearRows& near_rows, const FeatureRows& rows,
+                                                const float (&near)[M][NearWidth<D>() / 8][4]) {
+  const AttentionShape& sizes = shape.attention;
+  const int t = threadIdx.x % 4;
+  const auto dot = [](const Bf16* x, float low, float high, float sum) {
+    return fmaf(WidenBf16(x[1]), high, fmaf(WidenBf16(x[0]), low, sum));
+  };
+  ForRows<M>([&](int m, int half, int r) {
+    const Bf16* near_row = near_rows.rows + r * near_rows.row_size + 2 * t;
+    float of_near = 0, of_far = 0;
+#pragma unroll
+    for (int n = 0; n < NearWidth<D>() / 8; ++n) {
+      if (8 * n >= sizes.near_dim) continue;
+      of_near = dot(near_row + 8 * n, near[m][n][2 * half], near[m][n][2 * half + 1], of_near);
+    }
+    const Bf16* far_row = rows.x + r * rows.x_size + 2 * t;
+    const float* gradient = rows.gradients + r * rows.gradient_size + 2 * t;
+    for (int i = 0; i < sizes.far_dim; i += 8) {
+      of_far = dot(far_row + i, gradient[i], gradient[i + 1], of_far);
+    }
+    float term = of_near / static_cast<float>(sizes.near_power) + of_far / 2;
+    term += __shfl_xor_sync(kFullWarp, term, 1);
+    term += __shfl_xor_sync(kFullWarp, term, 2);
+    if (t == 0 && row + r < tile.count) {
+      float* out = backward.decay_terms + shape.of_group() * shape.tokens + tile.token + row + r;
+      *out = KEYS ? *out - term : term;
+    }
+  });
+}
+
 // Writes the gradients of a warp's rows. Near gradients are added to the far ones if the rows are
 // the same.
 template <int D, int M>
@@ -170,7 +227,7 @@ __device__ __forceinline__ void StoreGradients(const TrainingShape& shape, const
 
 // What both gradient kernels share: a tile of rows in shared memory (complete after the first
 // barrier of ForParts), the warp's rows, and the copies of states and near rows.
-template <int D>
+template <int D, bool GATED>
 struct GradientRun {
   static constexpr int M = GradientTiles<D>(), kRows = GradientRows<D>();
   const TrainingShape& shape;
@@ -222,7 +279,22 @@ struct GradientRun {
     LoadNearPart<D>(shape.attention, RowsFrom(shape, keys, block_token),
                     RowsFrom(shape, values, block_token), first, count, buffer(stage), threadIdx.x,
                     kTileThreads);
+    if constexpr (GATED) {
+      CopyDecaySums(shape.DecaySums(block_token) + first, count - first, buffer(stage).decay_sums,
+                    kPartKeysTensor, static_cast<int>(threadIdx.x), kTileThreads);
+    }
   }
+  // Calls work(decay) with the factors of the warp's rows and of the part in `stage`.
+  template <typename Decay, typename Work>
+  __device__ __forceinline__ void WithDecay(int stage, const Work& work) const {
+    if constexpr (GATED) {
+      work(Decay(row_sums(), tile.count - row, buffer(stage).decay_sums));
+    } else {
+      work(NoDecay());
+    }
+  }
+  // G of the warp's rows.
+  __device__ const float* row_sums() const { return shape.DecaySums(tile.token) + row; }
 };
 
 // Kernels with POWER > 0 are for near rows of D elements and this power: loops over them are
@@ -237,7 +309,7 @@ __device__ __forceinline__ TrainingShape Known(TrainingShape shape) {
 }
 
 // blockIdx: queries of a block, head.
-template <int D, int POWER>
+template <int D, int POWER, bool GATED>
 __global__ void __launch_bounds__(kTileThreads)
     QueryGradients(TrainingShape any_shape, Backward backward) {
   const TrainingShape shape = Known<D, POWER>(any_shape);
@@ -245,7 +317,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const AttentionShape& sizes = shape.attention;
   const RowTile tile(shape, GradientRows<D>());
   if (tile.count <= 0) return;
-  const GradientRun<D> run(shape, backward, tile, shape.near_q, shape.far_q, backward.a);
+  const GradientRun<D, GATED> run(shape, backward, tile, shape.near_q, shape.far_q, backward.a);
   float scalars[M][2];
   ForRows<M>([&](int m, int half, int r) {
     const int64_t token = blockIdx.y * shape.tokens + tile.token + run.row + r;
@@ -257,6 +329,11 @@ __global__ void __launch_bounds__(kTileThreads)
     run.ForFarParts([&](int part, const PartBuffer<D>& buffer) {
       AddFeatureGradients<D, M, false>(sizes, part, run.feature_rows, scalars, buffer, unused);
     });
+    if constexpr (GATED) {
+      ScaleGradients<M>(sizes, run.feature_rows, [&](int r) {
+        return run.row + r < tile.count ? expf(run.row_sums()[r]) : 0.0f;
+      });
+    }
   }
 
   const int seen = tile.block_offset + tile.count;
@@ -269,14 +346,20 @@ __global__ void __launch_bounds__(kTileThreads)
     const int first = static_cast<int>(part) * kPartKeysTensor;
     const KeyLimits limits{tile.block_offset + run.row - first + 1,
                            min(kPartKeysTensor, seen - first), true};
-    AddQueryGradients<D, M>(sizes, run.memory.near_rows(run.row), scalars, run.buffer(stage),
-                            limits, near);
+    run.template WithDecay<NearDecay<M>>(stage, [&](const auto& decay) {
+      AddQueryGradients<D, M>(sizes, run.memory.near_rows(run.row), scalars, run.buffer(stage),
+                              limits, decay, near);
+    });
   });
+  if constexpr (GATED) {
+    StoreDecayTerms<D, M, false>(shape, tile, run.row, backward, run.memory.near_rows(run.row),
+                                 run.feature_rows, near);
+  }
   StoreGradients<D, M>(shape, tile, run.row, backward, run.feature_rows, near);
 }
 
 // blockIdx: keys of a block, head.
-template <int D, int POWER>
+template <int D, int POWER, bool GATED>
 __global__ void __launch_bounds__(kTileThreads)
     KeyGradients(TrainingShape any_shape, Backward backward) {
   const TrainingShape shape = Known<D, POWER>(any_shape);
@@ -284,7 +367,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const AttentionShape& sizes = shape.attention;
   const RowTile tile(shape, GradientRows<D>());
   if (tile.count <= 0) return;
-  const GradientRun<D> run(shape, backward, tile, shape.near_k, shape.far_k, shape.v);
+  const GradientRun<D, GATED> run(shape, backward, tile, shape.near_k, shape.far_k, shape.v);
   const int thread = threadIdx.x;
   float ones[M][2];
 #pragma unroll
@@ -295,6 +378,21 @@ __global__ void __launch_bounds__(kTileThreads)
     run.ForFarParts([&](int part, const PartBuffer<D>& buffer) {
       AddFeatureGradients<D, M, true>(sizes, part, run.feature_rows, ones, buffer, values);
     });
+    if constexpr (GATED) {
+      const float last = shape.DecaySums(run.block_token)[tile.block_tokens - 1];
+      const auto factor_of = [&](int r) {
+        return run.row + r < tile.count ? expf(last - run.row_sums()[r]) : 0.0f;
+      };
+      ScaleGradients<M>(sizes, run.feature_rows, factor_of);
+      ForRows<M>([&](int m, int half, int r) {
+        const float factor = factor_of(r);
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n) {
+          values[m][n][2 * half] *= factor;
+          values[m][n][2 * half + 1] *= factor;
+        }
+      });
+    }
   }
 
   const int first_near = tile.block_offset / kPartKeysTensor;
@@ -312,10 +410,16 @@ __global__ void __launch_bounds__(kTileThreads)
   load(0, 0);
   ForParts(parts, load, [&](int64_t part, int stage) {
     const int first = (first_near + static_cast<int>(part)) * kPartKeysTensor;
-    AddKeyGradients<D, M>(sizes, run.memory.near_rows(run.row), run.memory.scalars(sizes, stage),
-                          run.buffer(stage), tile.block_offset + run.row - first,
-                          min(kPartKeysTensor, tile.block_tokens - first), near, values);
+    run.template WithDecay<QueryDecay<M>>(stage, [&](const auto& decay) {
+      AddKeyGradients<D, M>(sizes, run.memory.near_rows(run.row), run.memory.scalars(sizes, stage),
+                            run.buffer(stage), tile.block_offset + run.row - first,
+                            min(kPartKeysTensor, tile.block_tokens - first), decay, near, values);
+    });
   });
+  if constexpr (GATED) {
+    StoreDecayTerms<D, M, true>(shape, tile, run.row, backward, run.memory.near_rows(run.row),
+                                run.feature_rows, near);
+  }
   StoreGradients<D, M>(shape, tile, run.row, backward, run.feature_rows, near);
 
   ForRows<M>([&](int m, int half, int r) {

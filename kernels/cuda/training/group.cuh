@@ -1,6 +1,6 @@
 // The forward pass of training by warpgroups, for head size 64 and sketches: the kernels of serving
 // (attention_walk.cuh, attention_group.cuh) on arrays with strides. The queries run while the walk
-// over the states of their heads goes on.
+// over the states of their heads goes on. GATED: with a decay gate.
 #pragma once
 
 #include "kernels/cuda/attention_group.cuh"
@@ -11,7 +11,7 @@ namespace polysketch::cuda {
 
 // The far states at the starts of all blocks but the first; with CHUNK from a state or to one.
 // blockIdx: 64 features, head.
-template <bool CHUNK>
+template <bool CHUNK, bool GATED>
 __global__ void __launch_bounds__(kWalkThreads)
     WalkForward(TrainingShape shape, Snapshots snapshots, ChunkStates chunk,
                 WalkProgress progress) {
@@ -19,7 +19,8 @@ __global__ void __launch_bounds__(kWalkThreads)
   const int feature = WalkFeature(), head = static_cast<int>(blockIdx.y);
   const int64_t blocks = shape.blocks - (CHUNK && chunk.after != nullptr ? 0 : 1);
   const WalkRows rows{RowsFrom(shape, shape.far_k, 0), RowsFrom(shape, shape.v, 0),
-                      blocks * shape.attention.block, shape.attention.block};
+                      blocks * shape.attention.block, shape.attention.block,
+                      GATED ? shape.DecaySums(0) : nullptr};
   const int64_t z = int64_t{shape.attention.features} * 64;
   WalkSums state;
   state.Clear();
@@ -33,7 +34,7 @@ __global__ void __launch_bounds__(kWalkThreads)
         },
         [&](int64_t f, float* sum) { *sum = before[z + f]; });
   }
-  WalkBlocks<false>(rows, shape.attention.tiles, &state, [&](int block, const WalkSums* sums) {
+  WalkBlocks<GATED>(rows, shape.attention.tiles, &state, [&](int block, const WalkSums* sums) {
     if (block > 0) progress.Add(0, head, feature, block);
     if (CHUNK && block + 1 == shape.blocks) return;
     uint8_t* snapshot = snapshots.Of(shape, block + 1);
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kWalkThreads)
 }
 
 // blockIdx: head, rows of a block.
-template <int NEAR, int POWER>
+template <int NEAR, int POWER, bool GATED>
 __global__ void __launch_bounds__(kGroupThreads, 2)
     ForwardGroups(TrainingShape heads, Snapshots snapshots, OutputRows out, float* denominators,
                   WalkProgress progress) {
@@ -79,7 +80,8 @@ __global__ void __launch_bounds__(kGroupThreads, 2)
                        shape.ReadsState(tile.block),
                        tile.block_offset,
                        tile.count,
-                       sizes.stabilizer};
+                       sizes.stabilizer,
+                       GATED ? shape.DecaySums(block_token) : nullptr};
   const RowArray near = RowsFrom(shape, shape.near_q, tile.token);
   CopySwizzled<kGroupRows, NEAR>(near.data, near.stride, tile.count, memory.near_q);
   const RowArray far = RowsFrom(shape, shape.far_q, tile.token);
@@ -94,7 +96,7 @@ __global__ void __launch_bounds__(kGroupThreads, 2)
     if (tile.block > 0) progress.Await(0, head, static_cast<int>(tile.block));
     __syncthreads();
   }
-  GroupAttention<NEAR, POWER, false> attention(rows, memory);
+  GroupAttention<NEAR, POWER, GATED> attention(rows, memory);
   attention.Begin();
   attention.Run(
       [&](int row, int column, float low, float high) {

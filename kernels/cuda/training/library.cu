@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/training/decay.cuh"
 #include "kernels/cuda/training/forward.cuh"
 #include "kernels/cuda/training/gradients.cuh"
 #include "kernels/cuda/training/group.cuh"
@@ -60,6 +61,11 @@ Refusal CheckArrays(const polysketch_attention_shape& shape,
             [&](const char* name, const polysketch_attention_tensor& tensor, int width) {
               if (refusal.ok()) refusal = CheckTensor(shape, name, tensor, width, input);
             });
+  const auto address = reinterpret_cast<uintptr_t>(arrays.log_decay);
+  if (refusal.ok() && shape.decay_gate == 1 && (address == 0 || address % sizeof(float) != 0)) {
+    return {POLYSKETCH_ATTENTION_INVALID,
+            "log_decay: expected an address that is a multiple of 4 and not null"};
+  }
   return refusal;
 }
 
@@ -78,7 +84,9 @@ template <int D>
 int64_t SharedOf(const TrainingPlan& plan, bool backward) {
   const int64_t tiles = backward ? GradientMemory<D>::Bytes(plan.far_dim, plan.near_dim)
                                  : TilesShared<D>(plan.far_dim, plan.near_dim);
-  return plan.states ? std::max(tiles, 2 * WalkStage<D>(plan.far_dim)) : tiles;
+  const int64_t walk =
+      plan.gated ? WalkStage<D, true>(plan.far_dim) : WalkStage<D, false>(plan.far_dim);
+  return plan.states ? std::max(tiles, 2 * walk) : tiles;
 }
 
 // An attribute of the current device, or 0 without one.
@@ -109,8 +117,8 @@ Refusal CheckShared(const polysketch_attention_shape& shape, const TrainingPlan&
              shape.near_dim, ", sketch_dim ", shape.sketch_dim, "), found ", limit)};
 }
 
-// The launches of a call, for head size D.
-template <int D>
+// The launches of a call, for head size D. GATED: with a decay gate.
+template <int D, bool GATED>
 class Calls {
  public:
   Calls(const polysketch_attention_shape& shape, const polysketch_attention_arrays& inputs,
@@ -144,7 +152,7 @@ class Calls {
         if (by_groups_) return ForwardByGroups(out, denominators);
       }
       WalkOver(shape_.far_k, shape_.v, nullptr, false);
-      Launch(ForwardTiles<D>, TileGrid(TileRows<D>()), kTileThreads,
+      Launch(ForwardTiles<D, GATED>, TileGrid(TileRows<D>()), kTileThreads,
              TilesShared<D>(plan_.far_dim, plan_.near_dim), SnapshotsOfGroup(), out, denominators);
     });
     return error_;
@@ -157,13 +165,14 @@ class Calls {
       const TokenRows g = Rows(out_gradient, D, plan_.g);
       auto* a = reinterpret_cast<Bf16*>(workspace_ + plan_.a);
       auto* e = reinterpret_cast<float*>(workspace_ + plan_.e);
+      auto* decay_terms = reinterpret_cast<float*>(workspace_ + plan_.decay_terms);
       const TokenRows a_rows = OfGroup(a, D);
       const auto tokens =
           static_cast<unsigned>((shape_.tokens + ScaleTokens<D>() - 1) / ScaleTokens<D>());
       Launch(ScaleCotangents<D>, dim3(tokens, group_), kScaleThreads, 0, g, out, denominators, a,
              e);
       cuda::Backward backward{
-          a_rows, e, SnapshotsOfGroup(), {}, {}, {}, plan_.mixed || !plan_.sketched};
+          a_rows, e, SnapshotsOfGroup(), {}, {}, {}, plan_.mixed || !plan_.sketched, decay_terms};
       const bool usual = plan_.near_dim == D && plan_.near_power == 4;
       const size_t shared = GradientMemory<D>::Bytes(plan_.far_dim, plan_.near_dim);
       const auto run = [&](auto kernel, const polysketch_attention_tensor& near,
@@ -173,10 +182,16 @@ class Calls {
         Launch(kernel, TileGrid(GradientRows<D>()), kTileThreads, shared, backward);
       };
       WalkOver(shape_.far_k, shape_.v, nullptr, false);
-      run(usual ? QueryGradients<D, 4> : QueryGradients<D, 0>, gradients.near_q, gradients.far_q);
+      run(usual ? QueryGradients<D, 4, GATED> : QueryGradients<D, 0, GATED>, gradients.near_q,
+          gradients.far_q);
       WalkOver(shape_.far_q, a_rows, e, true);
       backward.v = RowsOf(gradients.v);
-      run(usual ? KeyGradients<D, 4> : KeyGradients<D, 0>, gradients.near_k, gradients.far_k);
+      run(usual ? KeyGradients<D, 4, GATED> : KeyGradients<D, 0, GATED>, gradients.near_k,
+          gradients.far_k);
+      if constexpr (GATED) {
+        Launch(LogDecayGradients, dim3(1, group_), kDecayThreads,
+               kDecayThreads / kWarpSize * sizeof(float), decay_terms, gradients.log_decay);
+      }
     });
     return error_;
   }
@@ -187,7 +202,7 @@ class Calls {
     const WalkProgress progress = WalkStatesByGroups();
     const dim3 tiles = TileGrid(kGroupRows);
     WithGroupShape(plan_.near_dim, plan_.near_power, [&]<int NEAR, int POWER>() {
-      LaunchIn(/*early=*/early_ && plan_.blocks > 1, ForwardGroups<NEAR, POWER>,
+      LaunchIn(/*early=*/early_ && plan_.blocks > 1, ForwardGroups<NEAR, POWER, GATED>,
                dim3(tiles.y, tiles.x), kGroupThreads, GroupMemory::Bytes(plan_.far_dim),
                SnapshotsOfGroup(), out, denominators, progress);
     });
@@ -202,9 +217,9 @@ class Calls {
       const size_t counters = static_cast<size_t>(group_) * progress.of_head() * sizeof(int32_t);
       error_ = cudaMemsetAsync(progress.counters, 0, counters, stream_);
     }
-    Launch(of_chunk() ? WalkForward<true> : WalkForward<false>,
+    Launch(of_chunk() ? WalkForward<true, GATED> : WalkForward<false, GATED>,
            dim3(static_cast<unsigned>(plan_.features / kWalkFeatures), group_), kWalkThreads,
-           WalkMemory::Bytes(false), SnapshotsOfGroup(), chunk_, progress);
+           WalkMemory::Bytes(GATED), SnapshotsOfGroup(), chunk_, progress);
     return progress;
   }
 
@@ -213,6 +228,7 @@ class Calls {
     for (shape_.first = 0; shape_.first < plan_.heads; shape_.first += plan_.group) {
       group_ = static_cast<unsigned>(std::min(plan_.group, plan_.heads - shape_.first));
       FindInputs();
+      if constexpr (GATED) SumDecays();
       work();
     }
   }
@@ -226,6 +242,14 @@ class Calls {
     shape_.near_q = own_near ? Rows(inputs_.near_q, plan_.near_dim, plan_.near_q) : shape_.far_q;
     shape_.near_k = own_near ? Rows(inputs_.near_k, plan_.near_dim, plan_.near_k) : shape_.far_k;
     shape_.v = Rows(inputs_.v, D, plan_.v);
+  }
+
+  // Stores G of the group's tokens.
+  void SumDecays() {
+    auto* sums = reinterpret_cast<float*>(workspace_ + plan_.decay_sums);
+    shape_.decay_sums = sums;
+    Launch(SumLogDecays, dim3(static_cast<unsigned>(plan_.blocks), group_), kDecayThreads,
+           kDecayThreads * sizeof(float), inputs_.log_decay, sums);
   }
 
   // The group's rows of a tensor in bf16: those of the tensor, or rounded rows at `offset` of the
@@ -287,12 +311,13 @@ class Calls {
     const auto features =
         static_cast<unsigned>((plan_.features + WalkFeatures<D>() - 1) / WalkFeatures<D>());
     const auto ranges = static_cast<unsigned>(count);
-    const size_t shared = 2 * WalkStage<D>(plan_.far_dim);
+    const size_t shared = 2 * WalkStage<D, GATED>(plan_.far_dim);
     if (ranges > 1) {
-      Launch(WalkStates<D, false>, dim3(features, group_, ranges - 1), kFoldThreads, shared, walk);
+      Launch(WalkStates<D, false, GATED>, dim3(features, group_, ranges - 1), kFoldThreads, shared,
+             walk);
     }
     walk.sums_only = false;
-    Launch(!reverse && of_chunk() ? WalkStates<D, true> : WalkStates<D, false>,
+    Launch(!reverse && of_chunk() ? WalkStates<D, true, GATED> : WalkStates<D, false, GATED>,
            dim3(features, group_, ranges), kFoldThreads, shared, walk);
   }
 
@@ -327,7 +352,8 @@ int WithCalls(const polysketch_attention_shape& shape, const polysketch_attentio
               const ChunkStates& chunk, const TrainingPlan& plan, void* workspace, void* stream,
               const Work& work) {
   const auto run = [&]<int D>() {
-    return work(Calls<D>(shape, inputs, chunk, plan, workspace, stream));
+    return plan.gated ? work(Calls<D, true>(shape, inputs, chunk, plan, workspace, stream))
+                      : work(Calls<D, false>(shape, inputs, chunk, plan, workspace, stream));
   };
   const cudaError_t error = shape.head_dim == 32   ? run.template operator()<32>()
                             : shape.head_dim == 64 ? run.template operator()<64>()

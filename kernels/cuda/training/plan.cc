@@ -74,6 +74,14 @@ Refusal CheckSizes(const polysketch_attention_shape& shape) {
     return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED,
                   "expected chunk 0 in the polynomial form, which has no state");
   }
+  if (shape.decay_gate != 0 && shape.decay_gate != 1) {
+    return Refuse(POLYSKETCH_ATTENTION_INVALID, "expected decay_gate 0 or 1, found ",
+                  shape.decay_gate);
+  }
+  if (shape.decay_gate == 1 && shape.sketch_dim == 0) {
+    return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED,
+                  "expected decay_gate 0 in the polynomial form, which has no gate");
+  }
   return Refusal();
 }
 
@@ -94,16 +102,18 @@ Refusal PlanTraining(const polysketch_attention_shape& shape, TrainingPlan* plan
   plan->blocks = CeilDivide(tokens, plan->block);
   plan->heads = shape.batch * shape.heads;
 
+  plan->gated = shape.decay_gate == 1;
   plan->states = plan->sketched && (plan->blocks > 1 || shape.chunk == 1);
   plan->snapshot_z = Align(plan->features * d * 2);
   plan->snapshot_bytes = plan->snapshot_z + Align(int64_t{plan->features} * 4);
   plan->state_floats = plan->features * (d + 1);
   const int64_t snapshots = plan->states ? plan->blocks * plan->snapshot_bytes : 0;
   const int64_t cotangents = Align(tokens * d * 2) + Align(tokens * 4);
+  const int64_t gate = plan->gated ? 2 * Align(tokens * 4) : 0;
   const bool rounded = shape.input_type == POLYSKETCH_F16;
   const int64_t widths = 2 * (int64_t{shape.near_dim} + shape.sketch_dim + d);  // with g
   const int64_t inputs = rounded ? tokens * widths * 2 : 0;
-  plan->group = std::clamp<int64_t>(kGroupBytes / (snapshots + cotangents + inputs), 1,
+  plan->group = std::clamp<int64_t>(kGroupBytes / (snapshots + cotangents + inputs + gate), 1,
                                     std::min(plan->heads, kMaxGroup));
   if (plan->states) {
     const int64_t walkers = CeilDivide(plan->features, 128) * plan->group;
@@ -118,7 +128,9 @@ Refusal PlanTraining(const polysketch_attention_shape& shape, TrainingPlan* plan
   plan->counters = plan->partials + partials;
   const int64_t counters =
       plan->by_groups ? Align(plan->group * WalkCounters(plan->features) * sizeof(int32_t)) : 0;
-  int64_t end = plan->counters + counters;
+  plan->decay_sums = plan->counters + counters;
+  const int64_t of_gate = plan->gated ? Align(plan->group * tokens * 4) : 0;
+  int64_t end = plan->decay_sums + of_gate;
   // Appends room for [group][tokens][width] rounded rows.
   const auto append = [&](int64_t width, int64_t* offset) {
     if (!rounded || width == 0) return;
@@ -134,7 +146,8 @@ Refusal PlanTraining(const polysketch_attention_shape& shape, TrainingPlan* plan
   append(d, &plan->g);
   plan->a = end;
   plan->e = plan->a + Align(plan->group * tokens * d * 2);
-  plan->backward_bytes = plan->e + Align(plan->group * tokens * 4);
+  plan->decay_terms = plan->e + Align(plan->group * tokens * 4);
+  plan->backward_bytes = plan->decay_terms + of_gate;
   return Refusal();
 }
 

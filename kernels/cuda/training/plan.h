@@ -25,6 +25,7 @@ struct TrainingPlan {
   int64_t group = 0;       // heads of a group
   bool by_groups = false;  // whether the kernels of group.cuh support the shape
   bool states = false;     // whether far states are stored
+  bool gated = false;      // with a decay gate
   int ranges = 1;          // ranges of blocks in the walk over later blocks
   int state_ranges = 1;  // in the walk over earlier blocks; 1 for a chunk, whose bits are those of
                          // the whole sequence
@@ -35,6 +36,9 @@ struct TrainingPlan {
   int64_t counters = 0;  // of the walk (WalkProgress)
   // Offsets of float16 inputs rounded to bf16, or -1; g is that of the backward pass.
   int64_t near_q = -1, near_k = -1, far_q = -1, far_k = -1, v = -1, g = -1;
+  // With a decay gate: sums of the log decays from the start of each block, and, of the backward pass,
+  // the terms of their gradients; float32 [group][tokens].
+  int64_t decay_sums = 0, decay_terms = 0;
   int64_t forward_bytes = 0, backward_bytes = 0;
 };
 

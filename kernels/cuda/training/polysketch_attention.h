@@ -5,13 +5,16 @@
  *   w[t,s] = (near_q_t . near_k_s)^near_power   for s in the block of t
  *            (far_q_t . far_k_s)^2              for s in earlier blocks
  *
+ * With a decay gate w[t,s] is multiplied by e^(G_t - G_s), G the running sum of log_decay.
+ *
  * Three forms, by the widths of the shape:
  *   mixed       near_dim > 0, sketch_dim > 0: both lines above
  *   sketched    near_dim = 0, sketch_dim > 0: near rows are the far rows, near_power is 2
  *   polynomial  near_dim > 0, sketch_dim = 0: one block of all tokens, quadratic in their number
  *
  * A sequence may be computed in chunks. The state that one call returns is what the next one starts
- * from: the sums over all tokens before the chunk. The gradient ends at the start of a chunk.
+ * from: the sums over all tokens before the chunk, as far as a decay gate has kept them by then. The
+ * gradient ends at the start of a chunk.
  *
  * The caller pads with zero columns: sketches, queries and keys to a multiple of 8 (which does not
  * change dot products), values to one of the head sizes.
@@ -31,7 +34,7 @@
 extern "C" {
 #endif
 
-enum { POLYSKETCH_ATTENTION_VERSION = 3 };
+enum { POLYSKETCH_ATTENTION_VERSION = 4 };
 
 typedef enum {
   POLYSKETCH_ATTENTION_OK = 0,
@@ -68,13 +71,17 @@ typedef struct {
   float stabilizer;
   int32_t input_type; /* polysketch_attention_type of the inputs and of out_gradient */
   int32_t chunk;      /* 1: calls may have an initial or a final state; else 0 */
+  int32_t decay_gate; /* 1: with a decay gate, not in the polynomial form; else 0 */
 } polysketch_attention_shape;
 
-/* Arrays that the form does not have are not read. */
+/* Arrays that the shape does not have are not read, nor written. */
 typedef struct {
   polysketch_attention_tensor near_q, near_k; /* near_dim wide */
   polysketch_attention_tensor far_q, far_k;   /* sketch_dim wide */
   polysketch_attention_tensor v;              /* head_dim wide */
+  /* With a decay gate: the log of what it keeps at a token, at most 0, or the gradient with respect to
+   * that; dense float32 [batch, heads, tokens]. */
+  float* log_decay;
 } polysketch_attention_arrays;
 
 /* Sizes of the workspace in bytes; either pointer may be null: then that pass is not checked against

@@ -26,18 +26,28 @@ struct TrainingShape {
   int64_t tokens = 0, blocks = 0;
   int64_t first = 0;  // first head of the group, in [0, batch * heads)
   TokenRows near_q, near_k, far_q, far_k, v;
+  const float* decay_sums = nullptr;  // G from the start of each block [group][tokens]; with a gate
   int64_t first_read = 1;  // the first block whose queries read a far state; 0: tokens precede it
 
   int64_t own = -1;  // the head of the group, if it is not blockIdx.y
-  __device__ __forceinline__ int64_t head() const {
-    return first + (own < 0 ? static_cast<int64_t>(blockIdx.y) : own);
+  __device__ __forceinline__ int64_t of_group() const {  // the head in its group
+    return own < 0 ? static_cast<int64_t>(blockIdx.y) : own;
   }
+  __device__ __forceinline__ int64_t head() const { return first + of_group(); }
   __device__ __forceinline__ TrainingShape OfHead(int64_t head) const {
     TrainingShape shape = *this;
     shape.own = head;
     return shape;
   }
   __device__ __forceinline__ bool ReadsState(int64_t block) const { return block >= first_read; }
+  // G of tokens from `token` on.
+  __device__ __forceinline__ const float* DecaySums(int64_t token) const {
+    return decay_sums + of_group() * tokens + token;
+  }
+  // G of the last token of a block.
+  __device__ __forceinline__ float LastDecaySum(int64_t block) const {
+    return *DecaySums(block * attention.block + BlockTokens(block) - 1);
+  }
   // Number of tokens of a block; the last block may have fewer.
   __device__ __forceinline__ int BlockTokens(int64_t block) const {
     const int64_t left = tokens - block * attention.block;

@@ -4,7 +4,9 @@
 //
 // The forward pass and the gradients of queries use S = sum phi(k) [v, 1] over earlier blocks. The
 // gradients of keys and values use R = sum phi(q) [a, e] over later blocks (gradients.cuh): the
-// same walk backwards.
+// same walk backwards. With a decay gate both read what is left at the boundary between the reader's
+// block and the earlier, or later, ones: in the walk forwards a token has the factor e^(G_b - G_s), in
+// the walk backwards e^(G_t), and a block leaves e^(G_b) of the state of the blocks before it.
 //
 // If there are few heads, the blocks are cut into ranges: a first pass sums every range, and in the
 // second pass each range starts from the sum of the ranges before it.
@@ -60,9 +62,48 @@ constexpr int WalkFeatures() {
 template <int D>
 constexpr int kWalkTokens = D <= 64 ? 128 : 64;
 
-template <int D>
+template <int D, bool GATED>
 __host__ __device__ constexpr int64_t WalkStage(int far_dim) {
-  return kWalkTokens<D> * (static_cast<int64_t>(PadTo16(far_dim) + D + 2 * kRowPad) * 2 + 4);
+  const int floats = GATED ? 2 : 1;  // the weight, the factor
+  return kWalkTokens<D> *
+         (static_cast<int64_t>(PadTo16(far_dim) + D + 2 * kRowPad) * 2 + floats * 4);
+}
+
+// The factors of a part's tokens, in shared memory.
+struct TokenFactors {
+  const float* factors;
+  __device__ __forceinline__ uint32_t Pair(uint32_t pair, int token) const {
+    return ScalePair(pair, factors[token], factors[token + 1]);
+  }
+};
+
+// What the blocks of a range leave of the state before them, in a walk of several ranges.
+__device__ __forceinline__ float RangeDecay(const TrainingShape& shape, const Walk& walk,
+                                            int range) {
+  const int64_t steps = shape.blocks - 1, per_range = (steps + walk.ranges - 1) / walk.ranges;
+  const int64_t end = (range + 1) * per_range;
+  float sum = 0;
+  for (int64_t step = range * per_range; step < end && step < steps; ++step) {
+    sum += shape.LastDecaySum(walk.reverse ? shape.blocks - 1 - step : step);
+  }
+  return expf(sum);
+}
+
+// total = kept * total + block.
+template <int D, int M>
+__device__ __forceinline__ void DecayState(float kept, const RowSums<D, M>& block,
+                                           RowSums<D, M>* total) {
+  ForRows<M>([&](int m, int half, int) {
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        total->values[m][n][i] = fmaf(kept, total->values[m][n][i], block.values[m][n][i]);
+      }
+    }
+    float& weight = total->weights[m][2 * half];
+    weight = fmaf(kept, weight, block.weights[m][2 * half]);
+  });
 }
 
 // CopyRows of attention_parts.cuh for the tokens of a part and rows of WIDTH elements: a thread
@@ -97,8 +138,9 @@ __device__ __forceinline__ void ForStatePairs(int feature, RowSums<D, M>* sums,
 }
 
 // blockIdx: features, head, range. The number of features is a multiple of 64, which is a multiple
-// of the features of a warp. CHUNK: from a state or to one, in one range, not reverse.
-template <int D, bool CHUNK>
+// of the features of a warp. CHUNK: from a state or to one, in one range, not reverse. GATED: with a
+// decay gate.
+template <int D, bool CHUNK, bool GATED>
 __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, Walk walk) {
   constexpr int M = WalkTiles<D>();
   const AttentionShape& sizes = shape.attention;
@@ -114,13 +156,15 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
   if (!walk.sums_only && active) {
     for (int range = 0; range < static_cast<int>(blockIdx.z); ++range) {
       const float* partial = partials + range * size;
+      const float kept = GATED ? RangeDecay(shape, walk, range) : 1.0f;
+      const auto add = [&](float x, float* to) { *to = GATED ? fmaf(kept, *to, x) : *to + x; };
       ForStatePairs<D, M>(
           feature, &total,
           [&](int64_t at, float* low, float* high) {
-            *low += partial[at];
-            *high += partial[at + 1];
+            add(partial[at], low);
+            add(partial[at + 1], high);
           },
-          [&](int64_t f, float* sum) { *sum += partial[z_offset + f]; });
+          [&](int64_t f, float* sum) { add(partial[z_offset + f], sum); });
     }
   }
   if (CHUNK && walk.chunk.before != nullptr && active) {
@@ -153,7 +197,7 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
   const int row_dim = PadTo16(sizes.far_dim), row_size = row_dim + kRowPad;
   auto* shared = SharedMemory<uint8_t>();
   const auto stage_rows = [&](int stage) {
-    return reinterpret_cast<Bf16*>(shared + stage * WalkStage<D>(sizes.far_dim));
+    return reinterpret_cast<Bf16*>(shared + stage * WalkStage<D, GATED>(sizes.far_dim));
   };
   const auto stage_weights = [&](Bf16* rows) {
     return reinterpret_cast<float*>(rows + kWalkTokens<D> * (row_size + D + kRowPad));
@@ -180,6 +224,14 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
                                          : walk.weights[blockIdx.y * shape.tokens + token + thread];
       }
       stage_weights(to)[thread] = weight;
+      if constexpr (GATED) {
+        float factor = 0;
+        if (thread < count) {
+          const float sum = *shape.DecaySums(token + thread);
+          factor = FastExp(walk.reverse ? sum : shape.LastDecaySum(block) - sum);
+        }
+        stage_weights(to)[kWalkTokens<D> + thread] = factor;
+      }
     }
   };
 
@@ -198,7 +250,12 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
 #pragma unroll 2
     for (int token = 0; token < tokens; token += 16) {
       uint32_t a[M][4];
-      FeatureColumns<M>(sizes, feature, I, J, rows, row_size, token, NoDecay(), a);
+      if constexpr (GATED) {
+        const TokenFactors factors{stage_weights(rows) + kWalkTokens<D>};
+        FeatureColumns<M>(sizes, feature, I, J, rows, row_size, token, factors, a);
+      } else {
+        FeatureColumns<M>(sizes, feature, I, J, rows, row_size, token, NoDecay(), a);
+      }
       MultiplyStep<D, M>(a, values, token, WeightPair(weights + token),
                          WeightPair(weights + token + 8), &sums);
     }
@@ -208,7 +265,11 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
       sums.weights[m][0] += sums.weights[m][1];
       sums.weights[m][2] += sums.weights[m][3];
     }
-    Merge<D, M>(false, sums, &total);
+    if constexpr (GATED) {
+      DecayState(expf(shape.LastDecaySum(block)), sums, &total);
+    } else {
+      Merge<D, M>(false, sums, &total);
+    }
     if (walk.sums_only || (CHUNK && block + 1 == shape.blocks)) return;
     uint8_t* snapshot = walk.snapshots.Of(shape, walk.reverse ? block - 1 : block + 1);
     auto* z = reinterpret_cast<float*>(snapshot + walk.snapshots.z);

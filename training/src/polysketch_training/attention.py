@@ -34,7 +34,7 @@ class Places:
 
 
 class Attention(nn.Module):
-    """Attention with its projections. `backend`: "torch", or "library" (libpolysketch-attention.so, no gate)."""
+    """Attention with its projections. `backend`: "torch", or "library" (libpolysketch-attention.so)."""
 
     def __init__(self, config: ModelConfig, generator: np.random.Generator):
         super().__init__()
@@ -81,11 +81,9 @@ class Attention(nn.Module):
 
     def _attend(self, q, k, v, log_decay, places, state, want_state):
         if self.backend == "library":
-            if log_decay is not None:
-                raise ValueError("the library's attention has no decay gate")
             if state is not None or want_state or places.buffered:
-                return self._library_chunk(q, k, v, places.buffered, state, want_state)
-            return self._library(q, k, v), None
+                return self._library_chunk(q, k, v, log_decay, places.buffered, state, want_state)
+            return self._library(q, k, v, log_decay), None
         if not self.config.is_served:
             return self._unserved(q, k, v, state is not None or want_state), None
         if self.config.attention in KV_KINDS:
@@ -125,25 +123,26 @@ class Attention(nn.Module):
             q, k = self.qk_norm(q), self.qk_norm(k)
         return self.sketch(q), self.sketch(k)
 
-    def _library(self, q, k, v):
+    def _library(self, q, k, v, log_decay):
         self._check_library_kind(LIBRARY_KINDS)
         if self.config.attention == "polynomial":
             near = {"near_q": self.qk_norm(q), "near_k": self.qk_norm(k), "near_power": self.config.power}
             return cuda_attention.polysketch_attention(v, **near)
-        return cuda_attention.polysketch_attention(v, **self._library_rows(q, k, v))
+        return cuda_attention.polysketch_attention(v, log_decay=log_decay, **self._library_rows(q, k, v))
 
-    def _library_chunk(self, q, k, v, buffered: int, state: FoldedState | None, want_state: bool):
+    def _library_chunk(self, q, k, v, log_decay, buffered: int, state: FoldedState | None, want_state: bool):
         """The library's states are those of full blocks: the block buffers of `state` and of the state that follows are empty."""
         self._check_library_kind([kind for kind in LIBRARY_KINDS if kind not in KV_KINDS])
         if buffered:
             raise ValueError(f"the library's attention: expected a chunk that starts with a block, found {buffered} tokens before it")
         sums = None if state is None else (state.sums, state.normalizer)
         rows = self._library_rows(q, k, v)
-        out, sums = cuda_attention.chunk_attention(v, sums=sums, want_sums=want_state, **rows)
+        out, sums = cuda_attention.chunk_attention(v, log_decay=log_decay, sums=sums, want_sums=want_state, **rows)
         if not want_state:
             return out, None
         empty = {name: None if rows[name] is None else rows[name][:, :, :0] for name in ("near_k", "far_k")}
-        return out, FoldedState(*sums, v=v[:, :, :0], log_decay=None, **empty)
+        no_decay = None if log_decay is None else log_decay[:, :, :0]
+        return out, FoldedState(*sums, v=v[:, :, :0], log_decay=no_decay, **empty)
 
     def _check_library_kind(self, kinds) -> None:
         if self.config.attention not in kinds:

@@ -11,21 +11,34 @@ _ALIGNMENT = 256  # of a workspace
 
 
 def polysketch_attention(
-    v, *, near_q=None, near_k=None, far_q=None, far_k=None, block=256, near_power=4, stabilizer=1.0
+    v, *, near_q=None, near_k=None, far_q=None, far_k=None, log_decay=None, block=256, near_power=4, stabilizer=1.0
 ):
     """out_t = sum_s w[t,s] v_s / (stabilizer + sum_s w[t,s]) over s <= t, all tensors [batch, heads, tokens, width].
 
     w[t,s] = (near_q_t . near_k_s)^near_power in the block of t, (far_q_t . far_k_s)^2 in earlier blocks. Without near
     tensors the weights in the block of t are (far_q_t . far_k_s)^2 too; without far tensors all tokens are one block.
+    log_decay [batch, heads, tokens], at most 0, multiplies w[t,s] by e^(G_t - G_s), G its running sum; it is float32 in the
+    library, and needs far tensors.
     Tensors of any dtype are accepted and rounded to bf16; sums are float32; the result has v's dtype. Every tensor gets a
     gradient.
     """
     near, far = (near_q, near_k), (far_q, far_k)
-    return _attend(v, near, far, block, near_power, stabilizer, sums=None, chunk=False, want_sums=False)[0]
+    return _attend(v, near, far, log_decay, block, near_power, stabilizer, sums=None, chunk=False, want_sums=False)[0]
 
 
 def chunk_attention(
-    v, *, far_q, far_k, near_q=None, near_k=None, sums=None, want_sums=False, block=256, near_power=4, stabilizer=1.0
+    v,
+    *,
+    far_q,
+    far_k,
+    near_q=None,
+    near_k=None,
+    log_decay=None,
+    sums=None,
+    want_sums=False,
+    block=256,
+    near_power=4,
+    stabilizer=1.0,
 ):
     """The same for a chunk of a sequence that starts with a block. Returns out, and the sums after the chunk or None.
 
@@ -36,11 +49,11 @@ def chunk_attention(
     if want_sums and v.shape[2] % block:
         raise ValueError(f"expected a multiple of the block ({block}) of tokens before a state, found {v.shape[2]}")
     sums = None if sums is None else _packed(*sums, far_k.shape[-1])
-    out, after = _attend(v, near, far, block, near_power, stabilizer, sums=sums, chunk=True, want_sums=want_sums)
+    out, after = _attend(v, near, far, log_decay, block, near_power, stabilizer, sums=sums, chunk=True, want_sums=want_sums)
     return out, _unpacked(after, far_k.shape[-1], v.shape[-1]) if want_sums else None
 
 
-def _attend(v, near, far, block, near_power, stabilizer, *, sums, chunk, want_sums):
+def _attend(v, near, far, log_decay, block, near_power, stabilizer, *, sums, chunk, want_sums):
     (near_q, near_k), (far_q, far_k) = near, far
     pairs = [(near_q, near_k), (far_q, far_k)]
     if any((q is None) != (k is None) for q, k in pairs) or all(q is None for q, _ in pairs):
@@ -52,7 +65,11 @@ def _attend(v, near, far, block, near_power, stabilizer, *, sums, chunk, want_su
         None if x is None else _operand(x, -x.shape[-1] % 8) for x in (near_q, near_k, far_q, far_k)
     )
     v = _operand(v, head_dim - width)
-    out, after = _Attention.apply(near_q, near_k, far_q, far_k, v, sums, block, near_power, stabilizer, chunk, want_sums)
+    if log_decay is not None:
+        log_decay = log_decay.to(torch.float32).contiguous()
+    out, after = _Attention.apply(
+        near_q, near_k, far_q, far_k, v, log_decay, sums, block, near_power, stabilizer, chunk, want_sums
+    )
     return out[..., :width].to(dtype), after
 
 
@@ -112,6 +129,10 @@ def _tensor(x) -> binding.Tensor:
     return binding.Tensor(x.data_ptr(), kind, *x.stride()[:3])
 
 
+def _arrays(tensors, log_decay) -> binding.Arrays:
+    return binding.Arrays(*map(_tensor, tensors), None if log_decay is None else log_decay.data_ptr())
+
+
 def _workspace(size: int, like):
     """Returns a tensor, and the first aligned address in it."""
     memory = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, device=like.device)
@@ -124,7 +145,7 @@ def _stream(v) -> int:
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, near_q, near_k, far_q, far_k, v, sums, block, near_power, stabilizer, chunk, want_sums):
+    def forward(ctx, near_q, near_k, far_q, far_k, v, log_decay, sums, block, near_power, stabilizer, chunk, want_sums):
         library = binding.default_library()
         if v.is_cuda == library.emulated:
             raise ValueError(f"expected tensors of {'the host' if library.emulated else 'a GPU'}")
@@ -138,15 +159,20 @@ class _Attention(torch.autograd.Function):
         for q, k in ((near_q, near_k), (far_q, far_k)):
             if q is not None and q.shape != k.shape:
                 raise ValueError(f"queries {tuple(q.shape)} and keys {tuple(k.shape)} differ")
+        if log_decay is not None and (log_decay.shape != v.shape[:3] or log_decay.device != v.device):
+            raise ValueError(
+                f"log_decay: expected {tuple(v.shape[:3])} on {v.device}, "
+                f"found {tuple(log_decay.shape)} on {log_decay.device}"
+            )
         ctx.shape = binding.Shape(
             batch, heads, tokens, head_dim,
             0 if near_q is None else near_q.shape[3],
             0 if far_q is None else far_q.shape[3],
-            near_power, block, stabilizer, binding.BF16, int(chunk),
+            near_power, block, stabilizer, binding.BF16, int(chunk), int(log_decay is not None),
         )  # fmt: skip
         out = torch.empty_like(v, memory_format=torch.contiguous_format)
         denominators = torch.empty(batch * heads * tokens, dtype=torch.float32, device=v.device)
-        inputs = binding.Arrays(*map(_tensor, (near_q, near_k, far_q, far_k, v)))
+        inputs = _arrays((near_q, near_k, far_q, far_k, v), log_decay)
         size = library.workspace(ctx.shape).forward
         memory, address = _workspace(size, v)
         after = None
@@ -159,32 +185,32 @@ class _Attention(torch.autograd.Function):
                 initial=None if sums is None else sums.data_ptr(),
                 final=None if after is None else after.data_ptr(),
             )
-        ctx.save_for_backward(near_q, near_k, far_q, far_k, v, sums, out, denominators)
+        ctx.save_for_backward(near_q, near_k, far_q, far_k, v, log_decay, sums, out, denominators)
         return out, after
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, out_gradient, _):
         library = binding.default_library()
-        *arrays, sums, out, denominators = ctx.saved_tensors
-        gradients = [
+        *arrays, log_decay, sums, out, denominators = ctx.saved_tensors
+        *gradients, log_decay_gradient = (
             None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format)
-            for x in arrays
-        ]
+            for x in (*arrays, log_decay)
+        )
         out_gradient = _operand(out_gradient, 0)
         size = library.workspace(ctx.shape).backward
         memory, address = _workspace(size, out)
         with torch.cuda.device_of(out):
             library.backward(
                 ctx.shape,
-                binding.Arrays(*map(_tensor, arrays)),
+                _arrays(arrays, log_decay),
                 _tensor(out),
                 denominators.data_ptr(),
                 _tensor(out_gradient),
-                binding.Arrays(*map(_tensor, gradients)),
+                _arrays(gradients, log_decay_gradient),
                 address,
                 size,
                 _stream(out),
                 initial=None if sums is None else sums.data_ptr(),
             )
-        return (*gradients, None, None, None, None, None, None)
+        return (*gradients, log_decay_gradient, None, None, None, None, None, None)

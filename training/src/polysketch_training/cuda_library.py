@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import os
 
-VERSION = 3
+VERSION = 4
 BF16, F32, F16 = 0, 1, 2
 
 
@@ -24,7 +24,10 @@ class Tensor(ctypes.Structure):
 
 
 class Arrays(ctypes.Structure):
-    _fields_ = [(name, Tensor) for name in ("near_q", "near_k", "far_q", "far_k", "v")]
+    _fields_ = [
+        *((name, Tensor) for name in ("near_q", "near_k", "far_q", "far_k", "v")),
+        ("log_decay", ctypes.c_void_p),
+    ]
 
 
 class Shape(ctypes.Structure):
@@ -40,6 +43,7 @@ class Shape(ctypes.Structure):
         ("stabilizer", ctypes.c_float),
         ("input_type", ctypes.c_int32),
         ("chunk", ctypes.c_int32),
+        ("decay_gate", ctypes.c_int32),
     ]
 
 

@@ -112,7 +112,7 @@ def _add_run(group) -> None:
         "--attention",
         choices=("torch", "library"),
         default="torch",
-        help="library: libpolysketch-attention.so, named by POLYSKETCH_ATTENTION_LIBRARY (without a decay gate)",
+        help="library: libpolysketch-attention.so, named by POLYSKETCH_ATTENTION_LIBRARY",
     )
     group.add_argument("--cpu", action="store_true", help="use no GPU")
     group.add_argument("--threads", type=_positive, metavar="N", help="threads of the CPU (default: torch's)")
@@ -151,8 +151,6 @@ def _check(config: ModelConfig, recipe: Recipe, args) -> None:
     if recipe.sequences == "streamed" and recipe.length % block_of(config):
         block = block_of(config)
         raise ToolError(f"--length: expected a multiple of the block ({block}) for streamed rows, found {recipe.length}")
-    if args.attention == "library" and config.decay_gate:
-        raise ToolError("--attention library: expected a model without a decay gate, which the library does not have")
     if args.tokens and not args.tokenizer:
         raise ToolError("--tokens: expected --tokenizer beside it, the tokenizer that made the tokens")
     if not recipe.learning_rate > 0:
