@@ -13,7 +13,8 @@ std::string_view AttentionKindName(AttentionKind kind) {
                                                 "learned_sketch_mixed",
                                                 "random_sketch_mixed",
                                                 "linear",
-                                                "performer"};
+                                                "performer",
+                                                "symmetric_power"};
   const auto index = static_cast<size_t>(kind);
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }

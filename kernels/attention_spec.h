@@ -17,6 +17,7 @@ enum class AttentionKind {
   kRandomSketchMixed,   // the same with f
   kLinear,              // phi(q).phi(k), phi = elu + 1
   kPerformer,           // phi(q).phi(k), FAVOR+ positive features
+  kSymmetricPower,      // (q'.k')^2, the sketch is q' itself: r = d
 };
 
 // "softmax", "learned_sketch_mixed", ...: the names of config.json.
@@ -39,7 +40,7 @@ struct AttentionSpec {
   int layers = 0;
   int heads = 0;
   int head_dim = 0;      // d
-  int sketch_size = 0;   // r; sketched kinds
+  int sketch_size = 0;   // r; sketched kinds, d in symmetric_power
   int num_features = 0;  // m; linear (= head_dim) and performer
   int block = 0;         // b, grain size; > 0 for all kinds: KV kinds allocate in blocks
   int power = 4;         // polynomial
@@ -51,7 +52,8 @@ struct AttentionSpec {
 
   bool operator==(const AttentionSpec&) const = default;
   bool sketched() const {
-    return kind == AttentionKind::kRandomSketch || kind == AttentionKind::kLearnedSketch || mixed();
+    return kind == AttentionKind::kRandomSketch || kind == AttentionKind::kLearnedSketch ||
+           kind == AttentionKind::kSymmetricPower || mixed();
   }
   bool mixed() const {
     return kind == AttentionKind::kLearnedSketchMixed || kind == AttentionKind::kRandomSketchMixed;

@@ -17,6 +17,7 @@ using nlohmann::json;
 constexpr int kFirstVersion = 1, kSecondVersion = 2;
 constexpr std::string_view kArchitecture = "polysketchformer";
 constexpr size_t kMaxConfigBytes = 1 << 20;
+constexpr int kMaxSketchSize = 256;
 // One object of plain values. With a second level, the error for a field that is an object or an
 // array names the field.
 constexpr int kMaxDepth = 2;
@@ -30,6 +31,7 @@ constexpr AttentionKind kKinds[] = {
     AttentionKind::kRandomSketchMixed,
     AttentionKind::kLinear,
     AttentionKind::kPerformer,
+    AttentionKind::kSymmetricPower,
 };
 
 // Reads the fields of one config.json. After the first error later reads do nothing.
@@ -135,6 +137,17 @@ void CheckRelations(const ModelConfig& config, FieldReader& fields) {
     fields.Fail("power", StrCat("expected a power of two from 4 for attention \"",
                                 AttentionKindName(config.attention), "\", found ", config.power));
   }
+  if (config.attention == AttentionKind::kSymmetricPower) {
+    if (config.power != 2) {
+      fields.Fail("power",
+                  StrCat("expected 2 for attention \"symmetric_power\", found ", config.power));
+    }
+    if (d % 8 != 0 || d > kMaxSketchSize) {
+      fields.Fail("num_heads",
+                  StrCat("expected emb_dim / num_heads to be a multiple of 8, at most ",
+                         kMaxSketchSize, ", for attention \"symmetric_power\", found ", d));
+    }
+  }
   if (config.near_power != 4)
     fields.Fail("near_power", StrCat("expected 4, found ", config.near_power));
   if (!config.sketch_kind.empty() && config.sketch_kind != "gaussian" &&
@@ -191,11 +204,12 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
   config.num_heads = fields.Int("num_heads", 1, 4096);
   config.num_layers = fields.Int("num_layers", 1, 1024);
   config.context_length = fields.Int("context_length", 1, 1 << 30, config.context_length);
-  config.power = fields.Int("power", 2, 64, config.power);
+  const bool symmetric_power = config.attention == AttentionKind::kSymmetricPower;
+  config.power = fields.Int("power", 2, 64, symmetric_power ? 2 : config.power);
   config.near_power = fields.Int("near_power", 2, 64, config.near_power);
   // A field that the kind does not use is checked too, and then ignored.
-  const int sketch_size =
-      fields.Int("sketch_size", 1, 256, config.is_sketched() ? std::nullopt : std::optional(1));
+  const int sketch_size = fields.Int("sketch_size", 1, kMaxSketchSize,
+                                     config.is_sketched() ? std::nullopt : std::optional(1));
   config.sketch_size = config.is_sketched() ? sketch_size : 0;
   config.grain_size = fields.Int(
       "grain_size", 1, 65536, config.is_mixed() ? std::nullopt : std::optional(config.grain_size));
@@ -225,7 +239,9 @@ AttentionSpec ModelConfig::attention_spec(StateFormat state_format) const {
           .layers = num_layers,
           .heads = num_heads,
           .head_dim = head_dim(),
-          .sketch_size = is_sketched() ? sketch_size : 0,
+          .sketch_size = attention == AttentionKind::kSymmetricPower ? head_dim()
+                         : is_sketched()                             ? sketch_size
+                                                                     : 0,
           .num_features = linear      ? head_dim()
                           : performer ? num_features
                                       : 0,

@@ -21,9 +21,9 @@ struct ModelConfig {
   int num_heads = 0;   // H
   int num_layers = 0;
   int context_length = 0;  // tokens in training; informative, not a limit
-  int power = 4;           // p: polynomial, random_sketch and random_sketch_mixed
-  int near_power = 4;      // the mixed kinds' near part
-  int sketch_size = 0;     // r: the sketched kinds, otherwise 0
+  int power = 4;        // p: polynomial, random_sketch, random_sketch_mixed; 2 in symmetric_power
+  int near_power = 4;   // the mixed kinds' near part
+  int sketch_size = 0;  // r: the sketched kinds, otherwise 0
   // b: block size in tokens. Defines the model in the mixed kinds; affects only speed in the
   // others.
   int grain_size = 256;
@@ -61,7 +61,10 @@ struct ModelConfig {
   }
   bool is_sketched() const { return is_learned_sketch() || is_random_sketch(); }
   // One LN over d for queries and keys, before the power or the random sketch.
-  bool has_qk_norm() const { return attention == AttentionKind::kPolynomial || is_random_sketch(); }
+  bool has_qk_norm() const {
+    return attention == AttentionKind::kPolynomial || attention == AttentionKind::kSymmetricPower ||
+           is_random_sketch();
+  }
   // Degree of a random sketch, p / 2, a power of two; the number of its level-0 matrices.
   int sketch_degree() const { return power / 2; }
   // The part of the config that the kernels depend on.

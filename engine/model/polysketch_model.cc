@@ -181,7 +181,10 @@ AttentionInput PolysketchModel::QueriesAndKeys(const LayerWeights& w) {
   AttentionInput input;
   input.v = space_->qkv + 2 * config_.emb_dim;
   input.v_stride = 3 * config_.emb_dim;
-  if (!spec_.kv_cache()) {
+  if (spec_.kind == AttentionKind::kSymmetricPower) {
+    input.far_q = q;
+    input.far_k = k;
+  } else if (!spec_.kv_cache()) {
     FarFeatures(w, q, 2 * rows);
     input.far_q = space_->sketch;
     input.far_k = space_->sketch + rows * spec_.far_dim();
@@ -217,9 +220,10 @@ void PolysketchModel::FarFeatures(const LayerWeights& w, const float* x, int64_t
       return ops.PerformerFeatures(*w.omega, x, rows, space_->sketch);
     case AttentionKind::kSoftmax:
     case AttentionKind::kPolynomial:
+    case AttentionKind::kSymmetricPower:
       break;
   }
-  PS_CHECK(false) << "no far part: " << AttentionKindName(spec_.kind);
+  PS_CHECK(false) << "no features: " << AttentionKindName(spec_.kind);
 }
 
 // The sketch is applied to the qk norm of q and k. That of the queries, then that of the keys, is

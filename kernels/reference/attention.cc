@@ -34,6 +34,7 @@ double NearWeight(const AttentionSpec& spec, double dot) {
       return IntegerPower(dot, spec.power);
     case AttentionKind::kRandomSketch:
     case AttentionKind::kLearnedSketch:
+    case AttentionKind::kSymmetricPower:
       return dot * dot;
     case AttentionKind::kRandomSketchMixed:
     case AttentionKind::kLearnedSketchMixed:

@@ -123,7 +123,7 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   info.set_vocab_size(c.vocab_size);
   info.set_sketch_size(c.sketch_size);
   info.set_block_size(spec.block);
-  if (c.attention == AttentionKind::kPolynomial || c.is_random_sketch()) info.set_power(c.power);
+  if (c.has_qk_norm()) info.set_power(c.power);
   info.set_context_length(c.context_length);
   info.set_parameters(model.parameters());
   info.set_weight_bytes(model.weight_bytes());

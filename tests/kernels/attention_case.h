@@ -43,7 +43,7 @@ inline AttentionSpec MakeSpec(AttentionKind kind, int heads, int head_dim, int s
   spec.heads = heads;
   spec.head_dim = head_dim;
   spec.block = block;
-  if (spec.sketched()) spec.sketch_size = size;
+  if (spec.sketched()) spec.sketch_size = kind == AttentionKind::kSymmetricPower ? head_dim : size;
   if (kind == AttentionKind::kLinear) spec.num_features = head_dim;
   if (kind == AttentionKind::kPerformer) spec.num_features = size;
   if (kind == AttentionKind::kSoftmax) spec.stabilizer = 0;
@@ -60,6 +60,7 @@ inline constexpr AttentionKind kAllKinds[] = {
     AttentionKind::kRandomSketchMixed,
     AttentionKind::kLinear,
     AttentionKind::kPerformer,
+    AttentionKind::kSymmetricPower,
 };
 
 // The specs, then a copy with a decay gate of each that may have one.

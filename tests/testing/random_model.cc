@@ -28,6 +28,7 @@ constexpr AttentionKind kKinds[] = {
     AttentionKind::kRandomSketchMixed,
     AttentionKind::kLinear,
     AttentionKind::kPerformer,
+    AttentionKind::kSymmetricPower,
 };
 constexpr std::string_view kGated = "_gated", kWithoutSinusoids = "_without_sinusoids";
 
@@ -164,6 +165,7 @@ ModelConfig TinyConfig(AttentionKind kind) {
   config.grain_size = 8;
   if (config.is_sketched()) config.sketch_size = 4;
   if (kind == AttentionKind::kPerformer) config.num_features = 12;
+  if (kind == AttentionKind::kSymmetricPower) config.power = 2;
   return config;
 }
 

@@ -72,8 +72,8 @@ def _weights(q, k, block, config, sketch):
         return _positive_features(q, omega) @ _positive_features(k, omega).T, 1e-6
     near_q, near_k = q, k
     q, k = (_norm(rows, block, "attn/pre_attn_layer") for rows in (q, k))
-    if kind == "polynomial":
-        return (q @ k.T) ** config["power"], 1
+    if kind in ("polynomial", "symmetric_power"):
+        return (q @ k.T) ** (config["power"] if kind == "polynomial" else 2), 1
     far = ((q @ sketch[0] * (q @ sketch[1])) @ (k @ sketch[0] * (k @ sketch[1])).T) ** 2
     if kind == "random_sketch":
         return far, 1

@@ -127,7 +127,7 @@ class TorchAttentionTest(unittest.TestCase):
 
 MODELS = tuple(
     (kind, gated)
-    for kind in ("learned_sketch_mixed", "learned_sketch", "random_sketch_mixed")
+    for kind in ("learned_sketch_mixed", "learned_sketch", "random_sketch_mixed", "symmetric_power")
     for gated in (False, True)
 )
 

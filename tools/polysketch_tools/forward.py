@@ -117,7 +117,7 @@ class _Attention:
         kind = self._config.attention
         if self._config.is_learned:
             return self._learned_sketch(x)
-        if kind == "polynomial" or self._config.is_random:
+        if self._config.has_qk_norm:
             x = _norm(x, self._tensor, self._prefix + "qk_norm")
         if self._config.is_random:
             return self._random_sketch(x)

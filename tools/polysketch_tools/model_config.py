@@ -21,6 +21,7 @@ ATTENTION_KINDS = (
     "random_sketch_mixed",
     "linear",
     "performer",
+    "symmetric_power",
 )
 KV_KINDS = ("softmax", "polynomial")
 # Kinds that the training package has to compare with, and the server does not have: there is no model folder of them.
@@ -72,6 +73,11 @@ class ModelConfig:
     @property
     def is_random(self) -> bool:
         return str(self.attention).startswith("random_")
+
+    @property
+    def has_qk_norm(self) -> bool:
+        """Whether queries and keys have one LN over d, before the power or the random sketch."""
+        return self.attention in ("polynomial", "symmetric_power") or self.is_random
 
     @property
     def is_served(self) -> bool:
@@ -133,6 +139,14 @@ class ModelConfig:
             )
         if self.is_random or self.is_learned:
             expect_int("sketch_size", 1, 256)
+        if self.attention == "symmetric_power":
+            if self.power is not None:
+                expect_int("power", 2, 2)
+            expect(
+                self.head_dim % 8 == 0 and self.head_dim <= 256,
+                "num_heads",
+                f"emb_dim {self.emb_dim} / num_heads to be a multiple of 8, at most 256",
+            )
         if self.is_mixed:
             expect_int("near_power", 4, 4)
         if self.attention == "performer":
@@ -264,7 +278,7 @@ def _norm(name: str, size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def _attention_tensors(config: ModelConfig, attn: str) -> Iterator[tuple[str, tuple[int, ...]]]:
     d, r = config.head_dim, config.sketch_size
-    if config.attention == "polynomial" or config.is_random:
+    if config.has_qk_norm:
         yield from _norm(attn + "qk_norm", d)
     if config.is_mixed:
         yield from _norm(attn + "near_q_norm", d)

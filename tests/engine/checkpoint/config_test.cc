@@ -42,7 +42,8 @@ TEST(ModelConfigTest, EveryKind) {
   for (const AttentionKind kind :
        {AttentionKind::kSoftmax, AttentionKind::kPolynomial, AttentionKind::kRandomSketch,
         AttentionKind::kLearnedSketch, AttentionKind::kLearnedSketchMixed,
-        AttentionKind::kRandomSketchMixed, AttentionKind::kLinear, AttentionKind::kPerformer}) {
+        AttentionKind::kRandomSketchMixed, AttentionKind::kLinear, AttentionKind::kPerformer,
+        AttentionKind::kSymmetricPower}) {
     const std::string name(AttentionKindName(kind));
     SCOPED_TRACE(name);
     const auto config = ModelConfig::Parse(Valid(name).dump(), "config.json");
@@ -57,7 +58,10 @@ TEST(ModelConfigTest, EveryKind) {
     EXPECT_EQ(config->context_length, 128);
     EXPECT_EQ(config->sketch_size, config->is_sketched() ? 8 : 0);
     EXPECT_EQ(config->num_features, name == "performer" ? 24 : 0);
-    EXPECT_EQ(config->power, name == "polynomial" || config->is_random_sketch() ? 8 : 4);
+    const int power = name == "symmetric_power"                            ? 2
+                      : name == "polynomial" || config->is_random_sketch() ? 8
+                                                                           : 4;
+    EXPECT_EQ(config->power, power);
     EXPECT_EQ(config->sketch_kind, config->is_random_sketch() ? "srht" : "");
     EXPECT_TRUE(config->add_bos);
     EXPECT_EQ(config->bos_id, 1);
@@ -189,6 +193,9 @@ TEST(ModelConfigTest, EveryWrongFieldIsNamed) {
        "expected \"gaussian\" or \"srht\", found \"tensor\""},
       {"random_sketch", "sketch_kind", 1, "expected a string, found the number 1"},
       {"polynomial", "power", 3, "expected an even number, found 3"},
+      {"symmetric_power", "power", 4, "expected 2 for attention \"symmetric_power\", found 4"},
+      {"symmetric_power", "num_heads", 16,
+       "to be a multiple of 8, at most 256, for attention \"symmetric_power\", found 4"},
       {"polynomial", "power", 0, "expected an integer in [2, 64], found the number 0"},
       {"polynomial", "power", 66, "found the number 66"},
       {"polynomial", "power", 4.5, "found the number 4.5"},

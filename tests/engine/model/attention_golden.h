@@ -50,6 +50,10 @@ inline void ExpectPolynomial(Backend& backend) {
                                 {},
                                 recording.Rows("value", b)}}};
       ExpectOutput(backend, spec, sequence, recording.DoubleRows("out", b), {}, name);
+      if (spec.power != 2) continue;
+      const AttentionSpec recurrent =
+          MakeSpec(AttentionKind::kSymmetricPower, 2, recording.extent("value", 3), 0, 16);
+      ExpectOutput(backend, recurrent, sequence, recording.DoubleRows("out", b), {}, name);
     }
   }
 }
@@ -175,7 +179,9 @@ inline void ExpectDecayGate(Backend& backend) {
     const char* name;
     std::vector<AttentionKind> kinds;
   } forms[] = {{"mixed", {AttentionKind::kLearnedSketchMixed, AttentionKind::kRandomSketchMixed}},
-               {"squared", {AttentionKind::kLearnedSketch, AttentionKind::kRandomSketch}},
+               {"squared",
+                {AttentionKind::kLearnedSketch, AttentionKind::kRandomSketch,
+                 AttentionKind::kSymmetricPower}},
                {"features", {AttentionKind::kLinear, AttentionKind::kPerformer}}};
   for (const auto& form : forms) {
     const Recording recording(form.name, "decay_gate");

@@ -16,7 +16,14 @@ from polysketch_training.hyper_attention import hyper_attention
 from polysketch_training.linformer_attention import linformer_attention
 from polysketch_training.state import FoldedState
 
-LIBRARY_KINDS = ("polynomial", "random_sketch", "learned_sketch", "learned_sketch_mixed", "random_sketch_mixed")
+LIBRARY_KINDS = (
+    "polynomial",
+    "random_sketch",
+    "learned_sketch",
+    "learned_sketch_mixed",
+    "random_sketch_mixed",
+    "symmetric_power",
+)
 _DEFAULT_BLOCK = 256  # of a config without grain_size: only a speed choice there
 
 
@@ -41,7 +48,7 @@ class Attention(nn.Module):
         self.config, self.backend = config, "torch"
         d = config.head_dim
         self.qkv = layers.matrix(config.emb_dim, 3 * config.emb_dim)
-        if config.attention == "polynomial" or config.is_random:
+        if config.has_qk_norm:
             self.qk_norm = layers.Norm(d)
         if config.is_mixed:
             self.near_q_norm, self.near_k_norm = layers.Norm(d), layers.Norm(d)
@@ -119,9 +126,9 @@ class Attention(nn.Module):
             return layers.linear_features(q), layers.linear_features(k)
         if kind == "performer":
             return layers.performer_features(q, self.omega), layers.performer_features(k, self.omega)
-        if self.config.is_random:
+        if self.config.has_qk_norm:
             q, k = self.qk_norm(q), self.qk_norm(k)
-        return self.sketch(q), self.sketch(k)
+        return (q, k) if kind == "symmetric_power" else (self.sketch(q), self.sketch(k))
 
     def _library(self, q, k, v, log_decay):
         self._check_library_kind(LIBRARY_KINDS)
