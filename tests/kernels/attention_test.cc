@@ -53,6 +53,8 @@ TEST_P(AttentionTest, IsItsDefinition) {
   Random random(1);
   for (const AttentionKind kind : testing::kAllKinds) {
     for (const Shape& shape : kShapes) {
+      // Its kernels are those of a sketch of r = d; wider heads have thousands of features.
+      if (kind == AttentionKind::kSymmetricPower && shape.head_dim > 32) continue;
       for (const int power : {2, 4, 8}) {
         if (power != 4 && kind != AttentionKind::kPolynomial) continue;
         AttentionSpec ungated =
