@@ -62,8 +62,8 @@ class GrammarCompiler {
   // Takes milliseconds to seconds. `client`: whose share of kMaxGrammars it takes (ClientOf).
   // INVALID_ARGUMENT for a source that is no grammar, that xgrammar does not support, or that exceeds
   // a limit; RESOURCE_EXHAUSTED if the client's share is in use, or all processes take too much
-  // memory; FAILED_PRECONDITION if the vocabulary has no EOS, or the program is missing. Messages begin with
-  // "structured_output: ".
+  // memory; FAILED_PRECONDITION if the vocabulary has no EOS, or the program is missing. Messages
+  // begin with "structured_output: ".
   Result<std::shared_ptr<const Grammar>> Compile(const GrammarSource& source,
                                                  const std::string& client = "");
   // Returns the grammar if it has been compiled and is still kept, else null. Does not wait.

@@ -184,6 +184,21 @@ class TrainingErrorModel {
     }
   }
 
+  // dw[t,s], and the variance of its error.
+  struct Gradient {
+    double value, variance;
+  };
+  Gradient WeightGradient(int64_t t, int64_t s) const {
+    Gradient gradient{e_[t], e_variance_[t]};
+    for (int c = 0; c < d_; ++c) {
+      const double term = a_[t * d_ + c] * rows_.v[s * d_ + c];
+      gradient.value += term;
+      gradient.variance += kV * Square(term);
+    }
+    gradient.variance += Square(gradient.value) * scale_variance_[t];
+    return gradient;
+  }
+
   // What pairs bring: the errors of dw, and the roundings of near weights and of keys' and queries'
   // products.
   void Pairs() {
@@ -194,13 +209,7 @@ class TrainingErrorModel {
       for (int64_t s = 0; s <= t; ++s) {
         const Pair pair = PairOf(t, s);
         const bool near = Near(t, s), own_far = !near && spec_.mixed();
-        double of_weight = e_[t], variance = e_variance_[t];
-        for (int c = 0; c < d_; ++c) {
-          const double term = a_[t * d_ + c] * rows_.v[s * d_ + c];
-          of_weight += term;
-          variance += kV * Square(term);
-        }
-        variance += Square(of_weight) * scale_variance_[t];
+        const auto [of_weight, variance] = WeightGradient(t, s);
         const double deviation = std::abs(pair.slope) * std::sqrt(variance);
         const double rounding = near ? kV * Square(pair.slope * of_weight) : 0;
         auto& q = own_far ? error_.rows.far_q : error_.rows.near_q;
@@ -281,14 +290,7 @@ class TrainingErrorModel {
       double shared = 0;
       for (int64_t u = 1; u <= t; ++u) {  // of the keys before token u
         const int64_t s = u - 1;
-        double of_weight = e_[t], variance = e_variance_[t];
-        for (int c = 0; c < d_; ++c) {
-          const double term = a_[t * d_ + c] * rows_.v[s * d_ + c];
-          of_weight += term;
-          variance += kV * Square(term);
-        }
-        variance += Square(of_weight) * scale_variance_[t];
-        shared += PairOf(t, s).weight * std::sqrt(variance);
+        shared += PairOf(t, s).weight * std::sqrt(WeightGradient(t, s).variance);
         error_.rows.log_decay[u] += Square(shared);
       }
     }

@@ -283,7 +283,7 @@ TEST_F(StructuredOutput, AClientsCompilationsLeaveRoomForAnothers) {
   const auto start = std::chrono::steady_clock::now();
   const Completion other = client.Complete(request, {.metadata = {{"x-tenant-id", "second"}}});
   EXPECT_EQ(other.text, "of the other") << other.status.ToString();
-  // At the time that a compilation of the first client takes, at the least.
+  // Less than the time of one compilation of the first client.
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
 }
 
