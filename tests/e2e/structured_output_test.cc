@@ -108,6 +108,20 @@ class StructuredOutput : public ::testing::Test {
     body.update(extra);
     return Post("/v1/completions", body)["choices"][0]["text"];
   }
+  // Starts calls whose grammars, each another, are slow to compile (SlowExpression). Returns when all
+  // have arrived.
+  static std::vector<std::unique_ptr<CompleteStream>> StartCompilations(
+      Client& client, int count, int repetitions, const CallOptions& options = {}) {
+    const std::string slow = testing::SlowExpression(repetitions);
+    std::vector<std::unique_ptr<CompleteStream>> calls;
+    for (int i = 0; i < count; ++i) {
+      v1::CompleteRequest request = Request(1);
+      request.mutable_structured_output()->set_regex(slow + std::to_string(i));
+      calls.push_back(client.StartComplete(request, options));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    return calls;
+  }
 
   static inline std::unique_ptr<Server> server_;
 };
@@ -252,15 +266,7 @@ TEST_F(StructuredOutput, HostileGrammarsHarmNobodyElse) {
 // 120 compilations of seconds each, of calls that have ended, before one of a call that waits.
 TEST_F(StructuredOutput, CancelledCallsCompileNothing) {
   Client client(server_->address());
-  const std::string slow = testing::SlowExpression(130);
-  std::vector<std::unique_ptr<CompleteStream>> calls;
-  for (int i = 0; i < 120; ++i) {
-    v1::CompleteRequest request = Request(1);
-    request.mutable_structured_output()->set_regex(slow + std::to_string(i));
-    calls.push_back(client.StartComplete(request));
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // all have arrived
-  calls.clear();
+  StartCompilations(client, 120, 130).clear();
   v1::CompleteRequest request = Request(1);
   request.mutable_structured_output()->set_regex("one more");
   const Completion completion = client.Complete(request, {.timeout = std::chrono::seconds(60)});
@@ -270,14 +276,7 @@ TEST_F(StructuredOutput, CancelledCallsCompileNothing) {
 // Eight compilations of ten seconds of processor time each.
 TEST_F(StructuredOutput, AClientsCompilationsLeaveRoomForAnothers) {
   Client client(server_->address());
-  const std::string slow = testing::SlowExpression(300);
-  std::vector<std::unique_ptr<CompleteStream>> calls;
-  for (int i = 0; i < 8; ++i) {
-    v1::CompleteRequest request = Request(1);
-    request.mutable_structured_output()->set_regex(slow + std::to_string(i));
-    calls.push_back(client.StartComplete(request, {.metadata = {{"x-tenant-id", "first"}}}));
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // all have arrived
+  const auto calls = StartCompilations(client, 8, 300, {.metadata = {{"x-tenant-id", "first"}}});
   v1::CompleteRequest request = Request(1);
   request.mutable_structured_output()->set_regex("of the other");
   const auto start = std::chrono::steady_clock::now();
