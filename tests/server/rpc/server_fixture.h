@@ -41,6 +41,8 @@ class ServerFixture : public ::testing::Test {
     channel_ = NewChannel();
     stub_ = v1::PolySketch::NewStub(channel_);
   }
+  // The server's threads use members of derived fixtures, which end before those of this class.
+  void TearDown() override { server_.reset(); }
   virtual void Configure(ServerConfig*) {}
 
   // A connection of its own: gRPC shares them among channels with equal arguments.

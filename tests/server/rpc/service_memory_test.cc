@@ -109,6 +109,8 @@ class MemoryServiceTest : public testing::ServerFixture {
     request.mutable_prompt()->mutable_tokens()->set_ids(0, testing::FakeEngine::kEndless);
     return request;
   }
+
+  const SlowTokenizer quick_{std::chrono::microseconds(0)};
 };
 
 TEST_F(MemoryServiceTest, UploadsThatNeverEndAreRefusedAtTheLimit) {
@@ -222,8 +224,7 @@ TEST_F(MemoryServiceTest, AUnaryCallWaitsForItsMessageAsLongAsTheStallDeadline) 
 }
 
 TEST_F(MemoryServiceTest, RepliesThatAreNotReadAreBoundedAndDropped) {
-  const SlowTokenizer tokenizer(std::chrono::microseconds(0));
-  served_.rules.tokenizer = &tokenizer;
+  served_.rules.tokenizer = &quick_;
   Ready();
   std::vector<std::unique_ptr<RawCall>> calls;
   const auto begin = std::chrono::steady_clock::now();
