@@ -88,14 +88,14 @@ std::string HostOf(std::string_view grpc_peer) {
   return grpc_peer.starts_with("unix") ? "unix" : PeerOf(ConnectionKey(grpc_peer));
 }
 
-ConnectionTable::Id ConnectionTable::Add(const std::string& key, int fd) {
+ConnectionTable::Id ConnectionTable::Add(const std::string& key, int fd, TimePoint now) {
   const std::string peer = PeerOf(key);
   std::lock_guard lock(mutex_);
   const bool full = static_cast<int64_t>(connections_.size()) >= limits_.max_connections;
   const auto known = peers_.find(peer);
   const bool floods =
       known != peers_.end() && calls_ > 2 * limits_.max_calls && 2 * known->second.calls > calls_;
-  if (floods || (full && !CloseOneFor(peer))) {
+  if (floods || ClosesTooFast(peer, now) || (full && !CloseOneFor(peer))) {
     ++refused_;
     return 0;
   }
@@ -106,7 +106,7 @@ ConnectionTable::Id ConnectionTable::Add(const std::string& key, int fd) {
                                   .fd = fd,
                                   .resets = TokenBucket(limits_.resets_per_second,
                                                         kBurstSeconds * limits_.resets_per_second),
-                                  .active = std::chrono::steady_clock::now()});
+                                  .active = now});
   ++peers_[peer].connections;
   ids_[key] = id;  // an older connection of the same key is closed: its Remove follows
   return id;
@@ -133,7 +133,8 @@ bool ConnectionTable::CloseOneFor(const std::string& newcomer) {
   }
   // Calls of a peer end for another's only if that peer has more than half of all connections.
   if (victim->calls > 0 && 2 * most->second <= limits_.max_connections) return false;
-  CloseLocked(victim, "its client has the most connections, and another needs one", &refused_);
+  ++refused_;
+  CloseLocked(victim, "its client has the most connections, and another needs one");
   return true;
 }
 
@@ -162,7 +163,7 @@ bool ConnectionTable::AboveShare(const Peer& peer, const Connection* connection)
          connection->calls > std::max<int64_t>(share / peer.connections, 1);
 }
 
-ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer) {
+ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer, TimePoint now) {
   const std::string key = ConnectionKey(grpc_peer);
   Call call;
   call.peer = PeerOf(key);
@@ -179,10 +180,10 @@ ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer) {
   call.connection = id->second;
   Connection& connection = connections_.at(id->second);
   ++connection.calls;
-  connection.active = std::chrono::steady_clock::now();
+  connection.active = now;
   if (crowded && AboveShare(peer, &connection)) call.verdict = Verdict::kTooMany;
   if (connection.calls > limits_.max_calls_per_connection)
-    CloseLocked(&connection, "too many calls not yet freed", &abusive_);
+    CloseAbusive(&connection, "too many calls not yet freed", now);
   if (connection.closing) call.verdict = Verdict::kAbusive;
   return call;
 }
@@ -197,20 +198,35 @@ void ConnectionTable::EndCall(const Call& call, bool aborted, TimePoint now) {
   --connection.calls;
   connection.active = now;
   if (aborted && !connection.resets.Add(1, now))
-    CloseLocked(&connection, "too many aborted calls", &abusive_);
+    CloseAbusive(&connection, "too many aborted calls", now);
 }
 
-void ConnectionTable::Close(Id id, std::string_view reason) {
+void ConnectionTable::Close(Id id, std::string_view reason, TimePoint now) {
   std::lock_guard lock(mutex_);
   const auto found = connections_.find(id);
-  if (found != connections_.end()) CloseLocked(&found->second, reason, &abusive_);
+  if (found != connections_.end()) CloseAbusive(&found->second, reason, now);
 }
 
-void ConnectionTable::CloseLocked(Connection* connection, std::string_view reason,
-                                  uint64_t* count) {
+bool ConnectionTable::ClosesTooFast(const std::string& peer, TimePoint now) const {
+  const auto found = closes_.find(peer);
+  return found != closes_.end() && !found->second.Fits(now);
+}
+
+void ConnectionTable::CloseAbusive(Connection* connection, std::string_view reason, TimePoint now) {
+  if (connection->closing) return;
+  ++abusive_;
+  if (closes_.size() >= most_closes_) {
+    std::erase_if(closes_, [now](const auto& entry) { return entry.second.Level(now) == 0; });
+    most_closes_ = std::max<size_t>(64, 2 * closes_.size());
+  }
+  closes_.try_emplace(connection->peer, limits_.closes_per_second, limits_.closes_in_burst)
+      .first->second.Add(1, now);
+  CloseLocked(connection, reason);
+}
+
+void ConnectionTable::CloseLocked(Connection* connection, std::string_view reason) {
   if (connection->closing) return;
   connection->closing = true;
-  ++*count;
   // The last close then resets the connection. Otherwise its client would continue to send into a
   // closed window.
   const linger at_once{.l_onoff = 1, .l_linger = 0};

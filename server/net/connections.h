@@ -8,6 +8,9 @@
 //     this bounds memory;
 //   - it aborts more calls than a token bucket allows; this bounds wasted work when the server
 //     frees calls as fast as they arrive.
+// gRPC frees the memory of a closed connection later, so that a client which connects again at once
+// would grow the server although each of its connections is closed in time. A third rule bounds
+// that: a client whose connections are closed faster than a token bucket allows gets no new one.
 #pragma once
 
 #include <sys/socket.h>
@@ -28,6 +31,8 @@ struct ConnectionLimits {
   int64_t max_calls = 1024;                // over all connections; shared among peers above it
   int64_t max_calls_per_connection = 256;  // not yet freed, including aborted calls
   double resets_per_second = 100;          // of aborted calls, sustained; ten times that in a burst
+  double closes_per_second = 10;           // of a peer's connections that a rule closes, sustained
+  double closes_in_burst = 32;             // of a peer's connections
 };
 
 // The key of a connection: the address of its client, "127.0.0.1:4711" or "::1:4711". The key is
@@ -64,8 +69,9 @@ class ConnectionTable {
   // When max_connections are open, the table closes one of the peer that has the most, preferably
   // one without calls, if the newcomer's peer has fewer. Returns 0 if it cannot, or when more than
   // twice max_calls are not yet freed and its peer has more than half of them: the client that caused
-  // them must not come back first.
-  Id Add(const std::string& key, int fd);
+  // them must not come back first. Returns 0 too for a peer whose connections the rules above close
+  // faster than closes_per_second.
+  Id Add(const std::string& key, int fd, TimePoint now = std::chrono::steady_clock::now());
   // Called before `fd` is closed.
   void Remove(Id id);
 
@@ -84,11 +90,11 @@ class ConnectionTable {
   // Above max_calls each of n peers gets max_calls / n calls. A peer's calls beyond its share are
   // refused, except on a connection that has less than its part of the share, or none: calls of
   // one connection do not keep another one of the same peer from its first call.
-  Call BeginCall(std::string_view grpc_peer);
+  Call BeginCall(std::string_view grpc_peer, TimePoint now = std::chrono::steady_clock::now());
   void EndCall(const Call& call, bool aborted, TimePoint now = std::chrono::steady_clock::now());
 
   // Closes a connection as the rules above do. The log has the reason.
-  void Close(Id id, std::string_view reason);
+  void Close(Id id, std::string_view reason, TimePoint now = std::chrono::steady_clock::now());
 
   struct Stats {
     int64_t open = 0;
@@ -116,8 +122,11 @@ class ConnectionTable {
   void Release(const std::string& peer, int64_t Peer::*member);
   // Whether one more call than max_calls is refused. `connection`: null if it is not of this table.
   bool AboveShare(const Peer& peer, const Connection* connection) const;
-  // Adds 1 to *count, unless the connection is closing already.
-  void CloseLocked(Connection* connection, std::string_view reason, uint64_t* count);
+  // Does nothing to a connection that is closing already.
+  void CloseLocked(Connection* connection, std::string_view reason);
+  // Closes a connection by a rule, which its peer's new connections pay for.
+  void CloseAbusive(Connection* connection, std::string_view reason, TimePoint now);
+  bool ClosesTooFast(const std::string& peer, TimePoint now) const;
   // Makes room for a connection of the peer `newcomer`. Returns whether it did.
   bool CloseOneFor(const std::string& newcomer);
 
@@ -128,6 +137,8 @@ class ConnectionTable {
   Id next_id_ = 1;
   int64_t calls_ = 0;
   std::unordered_map<std::string, Peer> peers_;  // by PeerOf; those with connections or calls
+  std::unordered_map<std::string, TokenBucket> closes_;  // by PeerOf; those that have not leaked
+  size_t most_closes_ = 64;                              // entries until those that have are erased
   uint64_t refused_ = 0;
   uint64_t abusive_ = 0;
 };

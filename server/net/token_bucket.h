@@ -16,10 +16,16 @@ class TokenBucket {
 
   // Adds `events`. Returns whether the bucket is not above its capacity.
   bool Add(double events, TimePoint now) {
-    const double elapsed = std::chrono::duration<double>(now - leaked_).count();
-    level_ = std::max(0.0, level_ - elapsed * rate_) + events;
+    level_ = Level(now) + events;
     leaked_ = now;
     return level_ <= capacity_;
+  }
+  // Whether Add(1) would return true.
+  bool Fits(TimePoint now) const { return Level(now) + 1 <= capacity_; }
+  // Events that have not leaked.
+  double Level(TimePoint now) const {
+    const double elapsed = std::chrono::duration<double>(now - leaked_).count();
+    return std::max(0.0, level_ - elapsed * rate_);
   }
   // Takes `events` out, which a peer has earned.
   void Remove(double events) { level_ = std::max(0.0, level_ - events); }

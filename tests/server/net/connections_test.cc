@@ -103,7 +103,7 @@ TEST(ConnectionTable, ClosesAConnectionThatAbortsTooFast) {
 
 // A client that connects again each time it is closed must not fill the log.
 TEST(ConnectionTable, LogsClosedConnectionsOnceASecond) {
-  ConnectionTable table({.max_connections = 40, .max_calls = 100});
+  ConnectionTable table({.max_connections = 40, .max_calls = 100, .closes_in_burst = 100});
   const auto began = std::chrono::steady_clock::now();
   ::testing::internal::CaptureStderr();
   for (int i = 0; i < 40; ++i) {
@@ -256,6 +256,35 @@ TEST(ConnectionTable, AFloodOfCallsRefusesItsOwnClientOnly) {
   calls.pop_back();
   EXPECT_NE(table.Add("10.0.0.1:2", pairs[1].ours), 0U);
   for (const auto& call : calls) table.EndCall(call, false);
+}
+
+TEST(ConnectionTable, AClientWhoseConnectionsAreClosedFastGetsNoNewOne) {
+  ConnectionTable table({.closes_per_second = 10, .closes_in_burst = 3});
+  const auto start = std::chrono::steady_clock::now();
+  Pair pair;
+  const auto comes_and_is_closed = [&](const std::string& address, std::chrono::milliseconds at) {
+    const ConnectionTable::Id id = table.Add(StrCat(address, ":1"), pair.ours, start + at);
+    table.Close(id, "a rule", start + at);
+    table.Close(id, "again", start + at);  // is not counted
+    table.Remove(id);
+    return id != 0;
+  };
+  using std::chrono::milliseconds;
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(comes_and_is_closed("10.0.0.1", milliseconds(0)));
+  EXPECT_FALSE(comes_and_is_closed("10.0.0.1", milliseconds(0)));
+  EXPECT_TRUE(comes_and_is_closed("10.0.0.2", milliseconds(0)));
+  EXPECT_FALSE(comes_and_is_closed("10.0.0.1", milliseconds(90)));
+  EXPECT_TRUE(comes_and_is_closed("10.0.0.1", milliseconds(110)));
+  EXPECT_FALSE(comes_and_is_closed("10.0.0.1", milliseconds(110)));
+  EXPECT_EQ(table.stats().abusive, 5U);
+  EXPECT_EQ(table.stats().refused, 3U);
+  // A client that leaves costs nothing, and what others did is forgotten.
+  for (int i = 0; i < 200; ++i) {
+    const ConnectionTable::Id id = table.Add("10.0.0.3:1", pair.ours, start);
+    EXPECT_NE(id, 0U);
+    table.Remove(id);
+    EXPECT_TRUE(comes_and_is_closed(StrCat("10.0.1.", i), milliseconds(1000 + 20 * i)));
+  }
 }
 
 TEST_F(FullTable, CallsEndOnlyForAClientOfMoreThanHalf) {
