@@ -236,7 +236,8 @@ void AddConnections(const ConnectionTable::Stats& stats, std::vector<MetricFamil
       {{"connections", "Open connections.", stats.open},
        {"calls_in_flight", "Calls that are not yet freed, health checks included.", stats.calls},
        {"connections_refused_total",
-        "Connections closed on arrival: more than --max-connections, or too many calls.",
+        "Connections closed on arrival: more than --max-connections, too many calls, or too many "
+        "abusive connections of the same client.",
         stats.refused},
        {"connections_abusive_total",
         "Connections closed for too many aborted calls or open streams (HTTP/2 rapid reset).",

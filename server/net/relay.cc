@@ -70,7 +70,7 @@ void Relay::Add(int fd, const std::string& key) {
     static LogLimit limit("refused_connections_not_logged", 1);
     if (limit.Allow()) {
       LogWarning("connection_refused",
-                 {{"peer", key}, {"reason", "too many connections or calls"}});
+                 {{"peer", key}, {"reason", "too many connections, calls or abusive connections"}});
     }
     close(fd);
     return;
