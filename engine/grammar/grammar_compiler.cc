@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/fair_share.h"
 #include "base/utf8.h"
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/grammar_host.h"
@@ -122,7 +123,7 @@ class AliveGrammars {
     if (after > GrammarCompiler::kMaxGrammars) return false;
     const auto own = clients_.find(client);
     return own == clients_.end() ||
-           own->second + 1 <= kShareOfFree * (GrammarCompiler::kMaxGrammars - after);
+           IsFairShare(own->second + 1, GrammarCompiler::kMaxGrammars - after);
   }
   void Add(const std::string& client) {
     const std::lock_guard lock(mutex_);
@@ -137,9 +138,6 @@ class AliveGrammars {
   }
 
  private:
-  // Grammars of a client for each that stays free: as in RequestMemory.
-  static constexpr int kShareOfFree = 3;
-
   std::mutex mutex_;
   int total_ = 0;
   std::unordered_map<std::string, int> clients_;  // those that have one

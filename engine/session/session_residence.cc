@@ -15,7 +15,7 @@ constexpr std::chrono::seconds kSweepInterval{1};
 constexpr std::chrono::seconds kStoreSweepInterval{60};
 constexpr std::chrono::seconds kHeldWait{1};
 // Bytes that a client may hold for a byte that is free.
-constexpr size_t kShareOfFree = 4;
+constexpr size_t kSessionShareOfFree = 4;
 
 }  // namespace
 
@@ -250,11 +250,11 @@ Status SessionTable::CheckShare(const Entry& entry, bool owned_before) const {
   if (options_.store != nullptr || owned_before || !OwnsState(entry)) return Status();
   const size_t held = ledgers_.at(entry.client).bytes();
   const size_t free = options_.memory - memory_.bytes();
-  if (held <= kShareOfFree * free || held <= entry.snapshot->bytes()) return Status();
-  return ResourceExhausted("the sessions of this client would take ", held,
-                           " bytes of memory, and ", free, " of ", options_.memory,
-                           " would be free (--session-memory): a client may hold ", kShareOfFree,
-                           " times what is free; delete sessions, or try again later")
+  if (held <= kSessionShareOfFree * free || held <= entry.snapshot->bytes()) return Status();
+  return ResourceExhausted(
+             "the sessions of this client would take ", held, " bytes of memory, and ", free,
+             " of ", options_.memory, " would be free (--session-memory): a client may hold ",
+             kSessionShareOfFree, " times what is free; delete sessions, or try again later")
       .WithReason(Reason::kSessionMemoryFull);
 }
 

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "base/fair_share.h"
 #include "server/credentials/guard.h"
 #include "server/net/connections.h"
 
@@ -21,7 +22,7 @@ bool RequestMemory::TryAdd(RequestPhase phase, const std::string& client, int64_
   const int64_t held = found == clients_.end() ? 0 : found->second;
   const int64_t free = limit_ - total_;
   // In this order no sum overflows.
-  if (bytes > free || held + bytes > kShareOfFree * (free - bytes)) {
+  if (bytes > free || !IsFairShare(held + bytes, free - bytes)) {
     ++stats_.refused[static_cast<size_t>(phase)];
     return false;
   }

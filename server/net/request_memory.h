@@ -2,9 +2,8 @@
 // parts of messages, uploads, requests and replies. Work that does not fit is refused with
 // RESOURCE_EXHAUSTED, before the memory is allocated.
 //
-// A client may hold at most kShareOfFree times the bytes that are free (Choudhury and Hahne,
-// "Dynamic queue length thresholds", 1998): one client alone gets three quarters of the budget, two
-// get three sevenths each, and any number of them leave room for a client that holds nothing.
+// The bytes are shared among clients as base/fair_share.h says: one client alone gets three quarters of
+// the budget.
 #pragma once
 
 #include <array>
@@ -15,6 +14,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/fair_share.h"
 #include "base/status.h"
 
 namespace polysketch {
@@ -64,8 +64,6 @@ class RequestMemory {
   Stats stats() const;
 
  private:
-  static constexpr int64_t kShareOfFree = 3;
-
   const int64_t limit_;
   mutable std::mutex mutex_;  // guards everything below
   int64_t total_ = 0;

@@ -3,14 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/fair_share.h"
+
 namespace polysketch {
-
-namespace {
-
-// Pieces of work of one owner for each thread that stays free.
-constexpr int kShareOfFree = 3;
-
-}  // namespace
 
 Executor::Executor(int threads, Threads of_owner) : count_(threads), of_owner_(of_owner) {
   for (int i = 0; i < threads; ++i) work_of_threads_.push_back(std::make_unique<RunningWork>());
@@ -38,7 +33,7 @@ void Executor::Add(Work work, const std::string& name) {
 
 bool Executor::MayStart(const Owner& owner) const {
   if (of_owner_ == Threads::kAny || owner.running == 0 || stop_) return true;
-  return owner.running + 1 <= kShareOfFree * (count_ - running_ - 1);
+  return IsFairShare(owner.running + 1, count_ - running_ - 1);
 }
 
 // The owners that may not start run work: they are fewer than the threads.
