@@ -12,7 +12,7 @@ import messages
 
 # Chances of a call, so that at least 20% and 5% of all calls are cancelled and stalled: some end before the client goes, and
 # what a session needs is called again until it succeeds.
-CANCEL, STALL = 0.4, 0.085
+CANCEL, STALL = 0.42, 0.085
 STALL_SECONDS = 2  # --stall-deadline
 PATIENCE = 60  # seconds for an answer
 LATEST_CANCEL = 0.01  # seconds after the call; half of the cancelled calls end at once
