@@ -10,7 +10,7 @@ namespace polysketch {
 
 inline constexpr int64_t kShareOfFree = 3;
 
-// Whether an owner may hold `held`, of which the last part is new, when `free` then stays free.
+// Whether an owner may hold `held` in all, if `free` of the pool stays free beside it.
 constexpr bool IsFairShare(int64_t held, int64_t free) {
   return free >= 0 && held <= kShareOfFree * free;
 }

@@ -225,7 +225,6 @@ void ConnectionTable::CloseAbusive(Connection* connection, std::string_view reas
 }
 
 void ConnectionTable::CloseLocked(Connection* connection, std::string_view reason) {
-  if (connection->closing) return;
   connection->closing = true;
   // The last close then resets the connection. Otherwise its client would continue to send into a
   // closed window.

@@ -122,9 +122,10 @@ class ConnectionTable {
   void Release(const std::string& peer, int64_t Peer::*member);
   // Whether one more call than max_calls is refused. `connection`: null if it is not of this table.
   bool AboveShare(const Peer& peer, const Connection* connection) const;
-  // Does nothing to a connection that is closing already.
+  // `connection`: not closing yet.
   void CloseLocked(Connection* connection, std::string_view reason);
-  // Closes a connection by a rule, which its peer's new connections pay for.
+  // Closes a connection by a rule, which counts against its peer's new ones. Does nothing to one that
+  // is closing already.
   void CloseAbusive(Connection* connection, std::string_view reason, TimePoint now);
   bool ClosesTooFast(const std::string& peer, TimePoint now) const;
   // Makes room for a connection of the peer `newcomer`. Returns whether it did.

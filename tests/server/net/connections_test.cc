@@ -278,7 +278,7 @@ TEST(ConnectionTable, AClientWhoseConnectionsAreClosedFastGetsNoNewOne) {
   EXPECT_FALSE(comes_and_is_closed("10.0.0.1", milliseconds(110)));
   EXPECT_EQ(table.stats().abusive, 5U);
   EXPECT_EQ(table.stats().refused, 3U);
-  // A client that leaves costs nothing, and what others did is forgotten.
+  // A client that leaves by itself, and the first close of any client, cost no new connection.
   for (int i = 0; i < 200; ++i) {
     const ConnectionTable::Id id = table.Add("10.0.0.3:1", pair.ours, start);
     EXPECT_NE(id, 0U);
