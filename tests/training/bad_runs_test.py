@@ -1,5 +1,6 @@
 """What is wrong with data, settings, numbers or the disk ends in one message, and keeps the last good checkpoint."""
 
+import contextlib
 import resource
 import signal
 import unittest
@@ -46,16 +47,13 @@ class BadDataTest(TrainTest):
         self.train("run")
         tokens = self.dir / "run/tokens/tokens.bin"
         tokenizer = f"--tokenizer={self.dir / 'run/tokenizer.model'}"
-        options = [o for o in self.options("other", f"--tokens={tokens}") if not o.startswith("--text")]
-        from polysketch_training import train_command
-
         with self.assertRaisesRegex(ToolError, "expected --tokenizer beside it"):
-            train_command.command(options)
+            self.train_on_tokens("other", tokens)
         bad = self.dir / "bad.bin"
         bad.write_bytes(b"\xff\x7f" * 500)
-        options = [o for o in self.options("other", f"--tokens={bad}", tokenizer) if not o.startswith("--text")]
         with self.assertRaisesRegex(ToolError, "expected token ids below .*, found 32767"):
-            train_command.command(options)
+            self.train_on_tokens("other", bad, tokenizer)
+        self.assertFalse((self.dir / "other/tokens").exists())  # the right file may follow
 
 
 class BadSettingsTest(TrainTest):
@@ -69,6 +67,32 @@ class BadSettingsTest(TrainTest):
         self.text.write_text("another text " * 1000)
         with self.assertRaisesRegex(ToolError, "use another --out for another text"):
             self.train("run")
+
+    def test_other_tokens(self):
+        """A run goes on with the token ids that it began with, under any name of their file, and not with others or text."""
+        self.train("text")
+        tokens = (self.dir / "text/tokens/tokens.bin").read_bytes()
+        tokenizer = f"--tokenizer={self.dir / 'text/tokenizer.model'}"
+        contents = {"a": tokens, "b": tokens, "shorter": tokens[:-2], "turned": tokens[2:] + tokens[:2]}
+        for name, data in contents.items():
+            (self.dir / name).write_bytes(data)
+        self.train_on_tokens("run", self.dir / "a", tokenizer, "--minutes=1e-9")
+        self.train_on_tokens("run", self.dir / "b", tokenizer)
+        words = "expected the tokens of a file of .*; use another --out"
+        for name in ("shorter", "turned"):
+            with self.subTest(name), self.assertRaisesRegex(ToolError, words):
+                self.train_on_tokens("run", self.dir / name, tokenizer)
+        with self.assertRaisesRegex(ToolError, "expected --tokens as before, found --text"):
+            self.train("run")
+        with self.assertRaisesRegex(ToolError, "expected the tokens of --text, as before"):
+            self.train_on_tokens("text", self.dir / "a", tokenizer)
+
+    def test_init_with_another_tokenizer(self):
+        self.train("run")
+        self.text.write_text("another text, whose pieces are others\n" * 1000)
+        words = r"--init .*: expected its tokenizer \(--tokenizer .*/tokenizer.model\), found another one"
+        with self.assertRaisesRegex(ToolError, words):
+            self.train("on", f"--init={self.dir / 'run/model'}")
 
     def test_what_a_kind_lacks(self):
         for changes, options, words in (
@@ -100,22 +124,39 @@ class BadNumbersTest(TrainTest):
         self.assertIsNone(newest(self.dir / "run/checkpoints"))
 
 
+@contextlib.contextmanager
+def largest_file(size: int):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
 class FullDiskTest(TrainTest):
     """A limit of the size of files stands for a full disk: the same error of the same calls."""
+
+    def test_log(self):
+        """What is written at every step meets the full disk first."""
+        options = ("--steps=40", "--save-every=100")
+        self.train("run", *options, "--minutes=1e-9")
+        written = (self.dir / "run/losses.csv").stat().st_size
+        words = "losses.csv: cannot be written: .*; the last good checkpoint is .*step-00000001"
+        with largest_file(written + 100), self.assertRaisesRegex(ToolError, words):
+            self.train("run", *options)
+        self.train("run", *options)
+        self.assertEqual(len(self.losses("run")), 40)
 
     def test_checkpoint(self):
         self.train("run", "--steps=6", "--save-every=2", "--minutes=1e-9")  # one step, one checkpoint
         before = newest(self.dir / "run/checkpoints")
         self.train("whole", "--steps=6", "--save-every=2")
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, limits[1]))
-        try:
-            with self.assertRaisesRegex(ToolError, "cannot be written: .*; the last good checkpoint is .*step-00000001"):
-                self.train("run", "--steps=6", "--save-every=2")
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-            signal.signal(signal.SIGXFSZ, handler)
+        words = "cannot be written: .*; the last good checkpoint is .*step-00000001"
+        with largest_file(60_000), self.assertRaisesRegex(ToolError, words):
+            self.train("run", "--steps=6", "--save-every=2")
         self.assertEqual(newest(self.dir / "run/checkpoints"), before)
         self.assertEqual([path.name for path in (self.dir / "run/checkpoints").iterdir()], [before.name])
         self.train("run", "--steps=6", "--save-every=2")

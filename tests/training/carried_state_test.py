@@ -64,9 +64,9 @@ class CarriedStateTest(unittest.TestCase):
             self.assertGreater(largest(alone - whole), 1e-3, kind)
 
     def test_gradients_flow_through_a_state_with_history(self):
-        for kind in ATTENTION_KINDS:
-            with self.subTest(kind):
-                model = support.small_model(kind)
+        for kind, gated in support.MODELS:
+            with self.subTest(kind=kind, gated=gated):
+                model = support.small_model(kind, decay_gate=gated)
                 tokens = support.tokens_for(model, 2, 100)
                 parameters = list(model.parameters())
                 whole = torch.autograd.grad(model(tokens).logits.square().mean(), parameters)
@@ -87,13 +87,14 @@ class CarriedStateTest(unittest.TestCase):
         self.assertGreater(largest(with_history - without), 1e-6)
 
     def test_recomputed_segments_have_the_same_gradients(self):
-        model = support.small_model("learned_sketch_mixed")
-        tokens = support.tokens_for(model, 2, 150)
-        kept = torch.autograd.grad(model(tokens).logits.square().mean(), list(model.parameters()))
-        with mock.patch.object(block_attention, "RECOMPUTE_TOKENS", 32):
-            again = torch.autograd.grad(model(tokens).logits.square().mean(), list(model.parameters()))
-        for a, b in zip(kept, again):
-            self.assertTrue(torch.equal(a, b))
+        for gated in (False, True):
+            model = support.small_model("learned_sketch_mixed", decay_gate=gated)
+            tokens = support.tokens_for(model, 2, 150)
+            kept = torch.autograd.grad(model(tokens).logits.square().mean(), list(model.parameters()))
+            with mock.patch.object(block_attention, "RECOMPUTE_TOKENS", 32):
+                again = torch.autograd.grad(model(tokens).logits.square().mean(), list(model.parameters()))
+            for a, b in zip(kept, again):
+                self.assertTrue(torch.equal(a, b))
 
     def test_start_within_a_block(self):
         """A sequence at position 21 has the blocks of absolute positions, split or not."""

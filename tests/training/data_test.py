@@ -13,6 +13,7 @@ from polysketch_training.batches import Batches
 from polysketch_training.learning_rate import learning_rate
 from polysketch_training.presets import PRESETS, Recipe
 from polysketch_training.tokenizer_training import train_tokenizer
+from polysketch_training.train_options import parser, preset_of
 
 
 class TokensTest(TrainTest):
@@ -96,6 +97,12 @@ class BatchesTest(unittest.TestCase):
 
 
 class LearningRateTest(unittest.TestCase):
+    def test_the_warm_up_of_a_shorter_run(self):
+        """It keeps its share of the steps unless it is given; 0 is given, too."""
+        for options, steps in (("", 200), ("--steps=250", 20), ("--steps=250 --warmup-steps=0", 0), ("--warmup-steps=7", 7)):
+            args = parser().parse_args(["--text", "x", "--out", "y", *options.split()])
+            self.assertEqual(preset_of(args).recipe.warmup_steps, steps, options)
+
     def test_the_papers_recipe(self):
         recipe = PRESETS["paper-110m"].recipe
         self.assertEqual((recipe.steps, recipe.warmup_steps, recipe.learning_rate), (125_000, 10_000, 7e-4))

@@ -53,6 +53,21 @@ class DecayGateTest(unittest.TestCase):
                 for ours, theirs in gradients:
                     self.assertLess((ours - theirs).abs().max(), 100 * TOLERANCE * theirs.abs().max())
 
+    def test_the_running_sum_is_float32_beside_16_bit_values(self):
+        """After a token that forgets all, G is near -1000: bfloat16 has steps of 4 there, and log decays are -1/8."""
+        rows, weights = self.rows(mixed=True, squared=True), Weights(block=BLOCK)
+        rows = Rows(**{name: x.detach() for name, x in vars(rows).items()})
+        rows.log_decay.fill_(-1 / 8)
+        rows.log_decay[:, :, 0] = -1000
+        want = definition(rows, weights)
+        half = Rows(**{name: x.float() if name == "log_decay" else x.bfloat16() for name, x in vars(rows).items()})
+        for segment in (32, 512):
+            with mock.patch.object(block_attention, "SEGMENT_TOKENS", segment):
+                got = block_attention.block_attention(half, weights)[0]
+            # A dot product of rounded rows has an error of some 2^-9 of its terms, its fourth power four times that;
+            # weights and values are rounded once more.
+            self.assertLess((got - want).abs().max(), 2**-4 * want.abs().max())
+
     def test_biases_are_spread_from_6_to_12(self):
         model = PolysketchModel(support.small_config("learned_sketch_mixed", decay_gate=True))
         biases = torch.cat([layer.attn.gate.bias.data for layer in model.layers])

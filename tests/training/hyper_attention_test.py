@@ -147,7 +147,8 @@ class ExactTest(unittest.TestCase):
         self.assertLess((got - want).abs().max(), TOLERANCE * want.abs().max())
         g = torch.randn_like(want)
         for ours, theirs in zip(*(torch.autograd.grad(out, (q, k, v), g) for out in (got, want))):
-            self.assertLess((ours - theirs).abs().max(), 100 * TOLERANCE * theirs.abs().max())
+            # One token has no gradient of its query and key: both may be exactly zero.
+            self.assertLessEqual((ours - theirs).abs().max(), 100 * TOLERANCE * theirs.abs().max())
 
     def test_few_tokens(self):
         sizes(self, 64, 4, samples=1)

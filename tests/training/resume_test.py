@@ -51,7 +51,7 @@ class ResumeTest(TrainTest):
         self.kill_and_resume("--sequences=streamed", "--accumulate=2")
 
     def test_two_processes(self):
-        self.kill_and_resume("--sequences=streamed", processes=2)
+        self.kill_and_resume("--sequences=streamed", "--decay-gate", processes=2)
 
 
 class SignalTest(TrainTest):
@@ -82,6 +82,9 @@ class ResumeInOneProcessTest(TrainTest):
 
     def test_streamed_bf16(self):
         self.in_pieces("--sequences=streamed", "--precision=bf16")
+
+    def test_with_a_decay_gate(self):
+        self.in_pieces("--sequences=streamed", "--decay-gate")
 
 
 if __name__ == "__main__":

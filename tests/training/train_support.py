@@ -66,11 +66,19 @@ class TrainTest(unittest.TestCase):
 
     def train(self, out: str, *more) -> str:
         """Runs in this process; returns what it prints on stderr."""
+        return self._run(self.options(out, *more))
+
+    def train_on_tokens(self, out: str, tokens: pathlib.Path, *more) -> str:
+        """The same on a file of token ids instead of text."""
+        options = self.options(out, f"--tokens={tokens}", *more)
+        return self._run([option for option in options if not option.startswith("--text=")])
+
+    def _run(self, options: list[str]) -> str:
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
         stderr = io.StringIO()
         with contextlib.redirect_stderr(stderr):
-            train_command.command(self.options(out, *more))
+            train_command.command(options)
         return stderr.getvalue()
 
     def start(self, out: str, *more, processes: int = 1) -> subprocess.Popen:

@@ -1,5 +1,6 @@
 """What a run records of each step: losses.csv, TensorBoard's files and one line of progress."""
 
+import contextlib
 import csv
 import io
 import math
@@ -10,7 +11,7 @@ import time
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from polysketch_training.disk import writing
+from polysketch_training.disk import write_text, writing
 
 FIELDS = ("step", "loss", "learning_rate", "gradient_norm", "tokens")
 _LOG_SECONDS = 10  # between lines of progress where stderr is no terminal
@@ -20,15 +21,14 @@ class RunLog:
     """Steps count from 1. A resumed run drops what was recorded after its checkpoint. One process writes."""
 
     def __init__(self, folder: pathlib.Path, *, done: int, steps: int, tokens_of_step: int):
-        self._path = folder / "losses.csv"
+        self._path, self._board_path = folder / "losses.csv", folder / "tensorboard"
         self._tokens_of_step = tokens_of_step
-        kept = self._rows_until(done)
+        write_text(self._path, _csv_text([FIELDS, *self._rows_until(done)]))
         with writing(self._path):
-            self._file = open(self._path, "w", newline="")
-            self._rows = csv.writer(self._file)
-            self._rows.writerows([FIELDS, *kept])
-            self._file.flush()
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
+            self._file = open(self._path, "a", newline="")
+        self._rows = csv.writer(self._file)
+        with writing(self._board_path):
+            self._board = SummaryWriter(str(self._board_path), purge_step=done + 1)
         self._progress = Progress(done, steps, tokens_of_step)
 
     def _rows_until(self, done: int) -> list[list[str]]:
@@ -43,15 +43,24 @@ class RunLog:
         with writing(self._path):
             self._rows.writerow([step, repr(loss), repr(rate), repr(norm), step * self._tokens_of_step])
             self._file.flush()
-        self._board.add_scalar("loss", loss, step)
-        self._board.add_scalar("learning_rate", rate, step)
-        self._board.add_scalar("gradient_norm", norm, step)
+        with writing(self._board_path):
+            self._board.add_scalar("loss", loss, step)
+            self._board.add_scalar("learning_rate", rate, step)
+            self._board.add_scalar("gradient_norm", norm, step)
         self._progress.add(step, loss)
 
     def close(self) -> None:
+        """Closes the files. A write that fails here has failed in add before, which raised it."""
         self._progress.close()
-        self._board.close()
-        self._file.close()
+        for file in (self._board, self._file):
+            with contextlib.suppress(OSError):
+                file.close()
+
+
+def _csv_text(rows) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    return text.getvalue()
 
 
 class Progress:

@@ -1,6 +1,7 @@
 """Tokens of a text on disk: a flat array that training maps into memory, and where its documents begin."""
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ from polysketch_training.disk import write_text, writing
 from polysketch_training.text_files import read_pieces
 
 _PIECES = 8  # pieces of text that are tokenized at once
+_SUMMED_BYTES = 1 << 20
 
 
 @dataclasses.dataclass
@@ -65,17 +67,45 @@ def _sources(files, count: int) -> dict:
 
 def are_written(files: list[pathlib.Path], folder: pathlib.Path) -> bool:
     """Returns whether the folder has the tokens of these files. Tokens of other files are an error."""
-    try:
-        found = json.loads((folder / "tokens.json").read_text())
-    except FileNotFoundError:
+    found = _read_sources(folder)
+    if found is None:
         return False
-    expected = _sources(files, found["tokens"])
-    if found != expected:
+    if "files" not in found:
+        raise ToolError(f"{folder}: expected --tokens as before, found --text; use another --out for another text")
+    if found != _sources(files, found["tokens"]):
         raise ToolError(
             f"{folder}: expected the tokens of the same files as before ({len(found['files'])} files), found"
             f" {len(files)} files or other sizes; use another --out for another text"
         )
     return True
+
+
+def claim_token_file(path: pathlib.Path, folder: pathlib.Path) -> None:
+    """Notes in the folder which file of token ids a run reads, or checks that it is the same one, wherever it lies.
+
+    A file is known by its size and a checksum of its first megabyte: it may have many gigabytes.
+    """
+    with open(path, "rb") as file:
+        first = hashlib.sha256(file.read(_SUMMED_BYTES)).hexdigest()
+    source = {"bytes": path.stat().st_size, "sha256_of_first_megabyte": first}
+    found = _read_sources(folder)
+    if found is None:
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "tokens.json", json.dumps(source, indent=1) + "\n")
+    elif found != source:
+        before = f"a file of {found['bytes']} bytes" if "bytes" in found else "--text"
+        raise ToolError(
+            f"{folder}: expected the tokens of {before}, as before; found others in {path}"
+            f" ({source['bytes']} bytes); use another --out for them"
+        )
+
+
+def _read_sources(folder: pathlib.Path) -> dict | None:
+    try:
+        return json.loads((folder / "tokens.json").read_text())
+    except FileNotFoundError:
+        return None
 
 
 def open_tokens(folder: pathlib.Path, vocab_size: int) -> Tokens:

@@ -47,7 +47,7 @@ def command(argv: list[str]) -> None:
         preset = _prepare(args, preset, folder, quiet=not accelerator.is_main_process)
         settings = Settings(preset.config, preset.recipe, precision, args.sketch_seed)
         folder.claim(settings)
-    model = _make_model(args, settings)
+    model = _make_model(args, settings, folder.tokenizer)
     trainer = _make_trainer(args, settings, model, folder, accelerator)
     trainer.resume()
     _say(accelerator, _summary(model, settings, trainer))
@@ -83,8 +83,10 @@ def _prepare_tokenizer(args, preset: Preset, folder: RunFolder, files: list[path
     if args.tokenizer is not None:
         if not args.tokenizer.is_file():
             raise ToolError(f"{args.tokenizer}: expected a SentencePiece model, found no file")
-        if folder.tokenizer.exists() and folder.tokenizer.read_bytes() != args.tokenizer.read_bytes():
-            raise ToolError(f"{folder.path} holds a run with another tokenizer than {args.tokenizer}; use another --out")
+        if folder.tokenizer.exists():
+            if folder.tokenizer.read_bytes() != args.tokenizer.read_bytes():
+                raise ToolError(f"{folder.path} holds a run with another tokenizer than {args.tokenizer}; use another --out")
+            return
         with writing(folder.tokenizer):
             shutil.copyfile(args.tokenizer, folder.tokenizer)
     elif not folder.tokenizer.exists():
@@ -104,13 +106,14 @@ def _pieces(tokenizer: pathlib.Path) -> int:
         raise ToolError(f"{tokenizer}: expected a SentencePiece model, found damage") from error
 
 
-def _make_model(args, settings: Settings) -> PolysketchModel:
+def _make_model(args, settings: Settings, tokenizer: pathlib.Path) -> PolysketchModel:
     set_seed(settings.recipe.seed)
     model = PolysketchModel(settings.config, seed=settings.recipe.seed)
     if settings.sketch_seed is not None:
         for layer, sketch in zip(model.layers, draw_sketches(settings.config, settings.sketch_seed)):
             layer.attn.sketch.level0.copy_(torch.from_numpy(np.array(sketch)))
     if args.init:
+        _check_init_tokenizer(args.init, tokenizer)
         tensors = read_folder_tensors(args.init, read_model_config(args.init / "config.json"))
         # A gate that the folder does not have starts as it is drawn.
         gates = {name: t.detach().numpy().T if t.dim() == 2 else t.detach().numpy()
@@ -120,10 +123,19 @@ def _make_model(args, settings: Settings) -> PolysketchModel:
     return model
 
 
+def _check_init_tokenizer(init: pathlib.Path, tokenizer: pathlib.Path) -> None:
+    """Weights mean something for the ids of their own tokenizer alone. A folder without one says nothing."""
+    own = init / "tokenizer.model"
+    if own.is_file() and own.read_bytes() != tokenizer.read_bytes():
+        raise ToolError(f"--init {init}: expected its tokenizer (--tokenizer {own}), found another one")
+
+
 def _make_trainer(args, settings: Settings, model, folder: RunFolder, accelerator: Accelerator) -> Trainer:
     config, recipe = settings.config, settings.recipe
     if args.tokens:
         tokens = token_file.open_token_file(args.tokens, config.vocab_size, config.bos_id)
+        if accelerator.is_main_process:
+            token_file.claim_token_file(args.tokens, folder.tokens)
     else:
         tokens = token_file.open_tokens(folder.tokens, config.vocab_size)
     batches = Batches(tokens, recipe, block_of(config), accelerator.process_index)

@@ -133,7 +133,7 @@ def preset_of(args: argparse.Namespace) -> Preset:
     names = [field.name for field in dataclasses.fields(Recipe)]
     given = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
     recipe = dataclasses.replace(preset.recipe, **given)
-    if args.steps and not args.warmup_steps:
+    if args.steps and args.warmup_steps is None:
         # A shorter run keeps the warm-up's share.
         share = preset.recipe.warmup_steps / preset.recipe.steps
         recipe = dataclasses.replace(recipe, warmup_steps=min(preset.recipe.warmup_steps, max(1, round(share * args.steps))))

@@ -95,9 +95,16 @@ class Trainer:
             loss, norm, stop = self._step(rate, self.interrupted or time.monotonic() >= end)
             self._done += 1
             if log is not None:
-                log.add(self._done, loss, rate, norm)
+                self._record(log, loss, rate, norm)
             if stop or self._done % self._save_every == 0 or self._done == self._recipe.steps:
                 self._save()
+
+    def _record(self, log: RunLog, loss: float, rate: float, norm: float) -> None:
+        try:
+            log.add(self._done, loss, rate, norm)
+        except ToolError as error:
+            last = newest(self._folder / "checkpoints")
+            raise ToolError(f"{error}; the last good checkpoint is {last or 'none'}") from error
 
     def _save(self) -> None:
         for name, parameter in self._model.named_parameters():
