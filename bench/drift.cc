@@ -56,9 +56,10 @@ double Perplexity(const std::vector<double>& scores) {
   return std::exp(-sum / static_cast<double>(scores.size()));
 }
 
+// The scores of the tokens that have at least min_depth tokens before them.
 Result<std::vector<double>> ScoreWith(const BenchOptions& options, const std::string& folder,
                                       DataType weights, StateFormat state,
-                                      const std::vector<int32_t>& tokens) {
+                                      const std::vector<int32_t>& tokens, int64_t min_depth) {
   PS_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, NewCpuBackend(options.threads));
   LoadOptions load;
   load.weights = weights;
@@ -72,23 +73,29 @@ Result<std::vector<double>> ScoreWith(const BenchOptions& options, const std::st
                              token);
     }
   }
-  return Score(model.get(), tokens);
+  std::vector<double> scores = Score(model.get(), tokens);
+  scores.erase(scores.begin(), scores.begin() + (min_depth - 1));
+  return scores;
 }
 
 }  // namespace
 
-Status RunDrift(const BenchOptions& options, const std::string& file, int64_t tokens,
+Status RunDrift(const BenchOptions& options, const DriftText& text,
                 const std::function<void(const DriftRow&)>& on_row) {
-  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadTokens(file, tokens));
+  if (text.min_depth >= text.tokens) {
+    return InvalidArgument("--drift-from: expected less than the ", text.tokens,
+                           " tokens of the text, found ", text.min_depth);
+  }
+  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadTokens(text.file, text.tokens));
   PS_ASSIGN_OR_RETURN(
       const std::vector<double> exact,
       ScoreWith(options, options.baseline.empty() ? options.model : options.baseline,
-                DataType::kF32, StateFormat::kF32, ids));
+                DataType::kF32, StateFormat::kF32, ids, text.min_depth));
   const double expected = Perplexity(exact);
   for (const DataType format : options.formats) {
     for (const StateFormat state : {StateFormat::kF32, StateFormat::kBf16, StateFormat::kQ8}) {
       PS_ASSIGN_OR_RETURN(const std::vector<double> scores,
-                          ScoreWith(options, options.model, format, state, ids));
+                          ScoreWith(options, options.model, format, state, ids, text.min_depth));
       DriftRow row;
       row.weights = DataTypeName(format);
       row.state = StateFormatName(state);

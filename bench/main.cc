@@ -22,8 +22,7 @@ struct CommandLine {
   std::vector<std::string> weights;
   std::string state = "auto";
   std::vector<double> device_ceilings = {0, 0};  // GB/s, TFLOP/s
-  std::string drift_file;                        // empty: speed is measured
-  int64_t drift_tokens = 65536;
+  DriftText drift;                               // without a file speed is measured
   bool json = false;
 };
 
@@ -76,7 +75,7 @@ void AddOptions(CLI::App* app, CommandLine* line) {
             1024, &o.decode_blocks);
   AddNumber(app, "--repeats", "Runs of prompts up to 16384 tokens; the median is reported.", 1000,
             &o.repeats);
-  app->add_option("--drift", line->drift_file,
+  app->add_option("--drift", line->drift.file,
                   "In place of speed: the perplexity of a text (16-bit token ids) under each\n"
                   "weight and state format and under f32.")
       ->type_name("FILE");
@@ -84,7 +83,10 @@ void AddOptions(CLI::App* app, CommandLine* line) {
                   "Model folder whose f32 is compared with, for a --model that is quantised.\n"
                   "Default: --model.")
       ->type_name("DIR");
-  AddNumber(app, "--drift-tokens", "Tokens of the text.", kMaxTokens, &line->drift_tokens);
+  AddNumber(app, "--drift-tokens", "Tokens of the text.", kMaxTokens, &line->drift.tokens);
+  AddNumber(app, "--drift-from",
+            "Tokens that a token must have before it to count; those before it are read.",
+            kMaxTokens, &line->drift.min_depth);
   app->add_flag("--profile", o.profile, "Measures every op as well, and its share of its limit.");
   app->add_flag("--json", line->json, "Prints one JSON object on stdout.");
 }
@@ -100,7 +102,7 @@ int MeasureDrift(const CommandLine& line) {
     if (!line.json) Print(row);
     rows.push_back(row);
   };
-  const Status status = RunDrift(line.options, line.drift_file, line.drift_tokens, on_row);
+  const Status status = RunDrift(line.options, line.drift, on_row);
   if (!status.ok()) return Fail(status);
   if (line.json) PrintJson(line.options, rows);
   return 0;
@@ -156,7 +158,7 @@ int Main(int argc, char** argv) {
   std::erase(options.decode_contexts, 0);
   std::erase(options.batches, 0);
   options.state_format = StateFormatOf(line.state);  // none: "auto"
-  return line.drift_file.empty() ? MeasureSpeed(line) : MeasureDrift(line);
+  return line.drift.file.empty() ? MeasureSpeed(line) : MeasureDrift(line);
 }
 
 }  // namespace
