@@ -83,6 +83,7 @@ class ModelBench {
     std::vector<double> seconds;
     for (int i = 0; i < repeats; ++i) {
       state->Reset();
+      state->Clear();
       if (profile_ != nullptr) profile_->Restart();
       const Stopwatch watch;
       Feed(state.get(), context);

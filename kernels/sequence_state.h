@@ -71,12 +71,12 @@ class SequenceState {
   // not finite.
   virtual Status LoadPart(int part, int64_t position, std::span<const uint8_t> bytes) = 0;
   virtual void CopyPart(int part, const SequenceState& other) = 0;
-  // Memory of a new state may be cleared at its first use, which takes longer than a step where the
-  // system gives it page by page: 3 to 130 ms for 47 MB. ClearPart clears that of a part before, as
-  // other parts are loaded, and has no effect on a part that has been used. Nothing is computed with
-  // the state meanwhile.
+  // Memory of a new state, and the sums of one that was reset, may be cleared at their first use. That
+  // takes longer than a step where the system gives memory page by page: 3 to 130 ms for 47 MB.
+  // ClearPart clears that of a part before, as other parts are loaded, and has no effect on a part that
+  // the sequence has used. Nothing is computed with the state meanwhile.
   virtual void ClearPart(int /*part*/) {}
-  // Whether every part has been used or cleared.
+  // Whether every part has been used or cleared since the state was made or reset.
   virtual bool cleared() const { return true; }
   void Clear() {
     for (int part = 0; part < parts(); ++part) ClearPart(part);

@@ -6,8 +6,8 @@
 // The first touch of a state's memory can take longer than a step (measured: 3 to 130 ms for the 47
 // MB of a model of 110 M parameters). So the pool keeps one state more than sequences have needed at
 // once: when the last free one is acquired, a thread of the lowest priority makes and clears the next.
-// Where sequences start at once, the states of the others are not cleared yet (SequenceState::cleared):
-// their user clears them in parts.
+// Where sequences start at once, the states of the others are not cleared yet (SequenceState::cleared),
+// nor are those of sequences that have ended: their next user clears them in parts.
 //
 // Used by one thread only; BytesFor, TokensThatFit and kv_kind may be called by any thread.
 #pragma once

@@ -90,7 +90,7 @@ RecurrentState::RecurrentState(const AttentionSpec& spec)
       layout_(spec),
       memory_(AlignedBuffer<float>::Untouched(static_cast<size_t>(spec.layers) * spec.heads *
                                               layout_.size)),
-      cleared_(static_cast<size_t>(spec.layers)),
+      contents_(static_cast<size_t>(spec.layers), Contents::kAnything),
       stale_copies_(static_cast<size_t>(spec.layers) * spec.heads) {}
 
 std::unique_ptr<SequenceState> RecurrentState::Clone() const {
@@ -102,20 +102,37 @@ std::unique_ptr<SequenceState> RecurrentState::Clone() const {
 void RecurrentState::CopyPart(int layer, const SequenceState& other) {
   const auto& from = static_cast<const RecurrentState&>(other);
   PS_CHECK(from.memory_.size() == memory_.size()) << "a state of another model";
-  if (from.cleared_[layer] == 0) return ResetLayer(layer);
-  cleared_[layer] = 1;
+  Contents& contents = contents_[layer];
+  if (from.contents_[layer] != Contents::kCurrent) {  // the empty state
+    if (contents == Contents::kCurrent) contents = Contents::kOld;
+    return;
+  }
+  contents = Contents::kCurrent;
   std::copy_n(from.LayerMemory(layer), layer_floats(), LayerMemory(layer));
   const auto first = static_cast<ptrdiff_t>(layer) * spec_.heads;
   std::copy_n(from.stale_copies_.begin() + first, spec_.heads, stale_copies_.begin() + first);
 }
 
 void RecurrentState::ClearPart(int layer) {
-  if (std::exchange(cleared_[layer], 1) != 0) return;
-  std::fill_n(LayerMemory(layer), layer_floats(), 0.0f);
+  switch (std::exchange(contents_[layer], Contents::kCurrent)) {
+    case Contents::kCurrent:
+      return;
+    case Contents::kAnything:
+      std::fill_n(LayerMemory(layer), layer_floats(), 0.0f);
+      return;
+    case Contents::kOld:
+      // Block buffers keep their contents: tokens from the position on are never read. So does the copy
+      // of S, which is not read before a fold.
+      for (int h = 0; h < spec_.heads; ++h) {
+        std::fill_n(LayerMemory(layer) + h * layout_.size, layout_.column_scales, 0.0f);
+      }
+      std::ranges::fill(StaleCopies(layer), 0);
+  }
 }
 
 bool RecurrentState::cleared() const {
-  return std::ranges::all_of(cleared_, [](uint8_t cleared) { return cleared != 0; });
+  return std::ranges::all_of(contents_,
+                             [](Contents contents) { return contents == Contents::kCurrent; });
 }
 
 void RecurrentState::Truncate(int64_t position) {
@@ -123,18 +140,11 @@ void RecurrentState::Truncate(int64_t position) {
   set_position(position);  // tokens from the position on are never read
 }
 
-void RecurrentState::ResetLayer(int layer) {
-  if (cleared_[layer] == 0) return;
-  // Block buffers keep their contents: tokens from the position on are never read. So does the copy
-  // of S, which is not read before a fold.
-  for (int h = 0; h < spec_.heads; ++h) {
-    std::fill_n(LayerMemory(layer) + h * layout_.size, layout_.column_scales, 0.0f);
-  }
-  std::ranges::fill(StaleCopies(layer), 0);
-}
-
+// Clearing S takes milliseconds for a model of 110 M parameters, and several sequences may end in one step.
 void RecurrentState::Reset() {
-  for (int layer = 0; layer < spec_.layers; ++layer) ResetLayer(layer);
+  for (Contents& contents : contents_) {
+    if (contents == Contents::kCurrent) contents = Contents::kOld;
+  }
   set_position(0);
 }
 
@@ -156,8 +166,11 @@ HeadState RecurrentState::Head(int layer, int head) {
 }
 
 void RecurrentState::Prepare(int layer, int64_t position) {
-  ClearPart(layer);
-  if (!spec_.HasFarState(position)) ResetLayer(layer);
+  Contents& contents = contents_[layer];
+  const bool overwritten = spec_.HasFarState(position);  // S and z
+  if (contents == Contents::kCurrent) contents = Contents::kOld;
+  if (contents == Contents::kAnything || !overwritten) ClearPart(layer);
+  contents = Contents::kCurrent;
   if (spec_.byte_copy()) std::ranges::fill(StaleCopies(layer), 1);
 }
 

@@ -27,8 +27,8 @@
 // Under kBf16 and kQ8 the values, and the near keys of mixed kinds, are bf16.
 //
 // dp is d rounded up to 16, panels is ceil(b / 64). Padding is zero. The memory of a layer holds
-// anything until it is cleared: by ClearPart, or before the layer is used. Features of sketched kinds, in
-// order: for tiles I <= J of 8, for i in I, for j in J: the product x_i x_j. Products of
+// anything, and after Reset the old S and z, until it is cleared: by ClearPart, or before the layer is
+// used. Features of sketched kinds, in order: for tiles I <= J of 8, for i in I, for j in J: the product x_i x_j. Products of
 // off-diagonal tiles count twice; the query's side multiplies them by 2.
 //
 // KV kinds: blocks of b tokens of all heads, each head keys [panels][d][64] and values [b][dp].
@@ -117,7 +117,12 @@ class RecurrentState final : public HostState {
   }
 
  private:
-  void ResetLayer(int layer);
+  // What the memory of a layer holds.
+  enum class Contents : uint8_t {
+    kAnything,  // it has never been used
+    kOld,       // what a sequence before Reset left: all is finite, padding is zero
+    kCurrent,   // what belongs to the sequence
+  };
   void Prepare(int layer, int64_t position) override;
   void Walk(int layer, int64_t position, SavedValues* values) override;
   // The memory of a layer.
@@ -130,7 +135,7 @@ class RecurrentState final : public HostState {
 
   const HeadLayout layout_;
   AlignedBuffer<float> memory_;
-  std::vector<uint8_t> cleared_;       // [layers]: 1 or 0
+  std::vector<Contents> contents_;     // [layers]
   std::vector<uint8_t> stale_copies_;  // [layers][heads]: 1 or 0
 };
 

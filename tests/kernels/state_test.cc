@@ -287,6 +287,45 @@ TEST_P(StateTest, ResetIsANewState) {
   }
 }
 
+// A state that was reset is cleared by parts, by a copy, by a load or by its first use, with the bits of a
+// new one. What a sequence has used is not cleared again.
+TEST_P(StateTest, AStateThatWasResetIsClearedLater) {
+  const auto backend = NewBackend(1);
+  Random random(16);
+  for (const AttentionSpec& spec : Specs()) {
+    const Sequence old = testing::RandomSequence(spec, 30, &random);
+    const Sequence whole = testing::RandomSequence(spec, 40, &random);
+    const auto want = testing::RunAlone(*backend, spec, whole, {40});
+    for (const int start : {0, 5, 21}) {  // an empty state, one without and one with sums
+      Runner source(*backend, spec, whole);
+      if (start > 0) testing::Step(*backend, spec, {{&source, start}});
+      const std::vector<uint8_t> bytes = Saved(*source.state);
+      const auto used = [&] {
+        Runner runner(*backend, spec, old);
+        testing::Step(*backend, spec, {{&runner, 30}});
+        runner.state->Reset();
+        EXPECT_EQ(runner.state->cleared(), spec.kv_cache() || GetParam() == "reference");
+        EXPECT_EQ(Saved(*runner.state), std::vector<uint8_t>(runner.state->SavedBytes()));
+        runner.sequence = &whole;
+        runner.outputs = source.outputs;
+        return runner;
+      };
+      Runner parts = used(), copied = used(), loaded = used();
+      parts.state->Clear();
+      EXPECT_TRUE(parts.state->cleared());
+      parts.state->CopyFrom(*source.state);
+      copied.state->CopyFrom(*source.state);
+      ASSERT_TRUE(loaded.state->Load(start, bytes).ok());
+      for (Runner* runner : {&parts, &copied, &loaded}) {
+        testing::Step(*backend, spec, {{runner, 35 - start}});
+        runner->state->Clear();  // no effect
+        testing::Step(*backend, spec, {{runner, 5}});
+        EXPECT_EQ(runner->outputs, want) << testing::Describe(spec) << " from " << start;
+      }
+    }
+  }
+}
+
 TEST_P(StateTest, BytesAreAsAnnounced) {
   const auto backend = NewBackend(1);
   Random random(3);
