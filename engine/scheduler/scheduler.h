@@ -151,7 +151,8 @@ class Scheduler {
 
   // --- steps (scheduler_steps.cc) ---
   bool Step(Clock::time_point now);
-  StepPlan PlanStep(Clock::time_point now, bool copied);
+  // copying: the time that copies of states have taken of the step's budget.
+  StepPlan PlanStep(Clock::time_point now, std::chrono::nanoseconds copying);
   Candidates FindCandidates(Clock::time_point now);
   // Maximum draft tokens of each decoding sequence, before the limit of its block.
   int64_t MaxDrafts() const;
@@ -161,9 +162,8 @@ class Scheduler {
   // the folds of a step are known before the step, and count against its budget.
   void FitToBlock(const SequenceState& state, int64_t max_tokens,
                   BatchBuilder::Candidate* candidate) const;
-  // Divides the tokens of a step. Element i is the number of tokens of candidates[i]. copied: states
-  // that are copied have had half of the budget.
-  std::vector<int64_t> ShareTokens(Candidates* shares, bool copied);
+  // Divides the tokens of a step. Element i is the number of tokens of candidates[i].
+  std::vector<int64_t> ShareTokens(Candidates* shares, std::chrono::nanoseconds copying);
   // Returns the virtual times of the candidates' clients, and sets Candidate::client to the index
   // of the candidate's client in them.
   std::vector<int64_t> ClientTimes(Candidates* shares);

@@ -8,9 +8,10 @@
 namespace polysketch {
 
 bool Scheduler::Step(Clock::time_point now) {
+  const Clock::time_point copies_begin = context_.now();
   const bool copied = CopyStates(now);
   const Clock::time_point begin = context_.now();
-  const StepPlan plan = PlanStep(now, copied);
+  const StepPlan plan = PlanStep(now, begin - copies_begin);
   if (plan.segments.empty()) return copied;
 
   executor_.Run(plan.segments);
@@ -25,14 +26,14 @@ bool Scheduler::Step(Clock::time_point now) {
   context_.observer->OnStep(static_cast<int>(plan.segments.size()), plan.prefill_tokens,
                             plan.decode_tokens, end - now);
   StepParts parts = executor_.parts();
-  parts.copying = begin - now;
+  parts.copying = begin - copies_begin;
   context_.observer->OnStepParts(parts);
   return true;
 }
 
-Scheduler::StepPlan Scheduler::PlanStep(Clock::time_point now, bool copied) {
+Scheduler::StepPlan Scheduler::PlanStep(Clock::time_point now, std::chrono::nanoseconds copying) {
   Candidates shares = FindCandidates(now);
-  const std::vector<int64_t> tokens = ShareTokens(&shares, copied);
+  const std::vector<int64_t> tokens = ShareTokens(&shares, copying);
   StepPlan plan;
   // Decoding rows first: their tokens are sent before the logits of long scores are computed.
   for (const bool decoding : {true, false}) {
@@ -108,12 +109,12 @@ std::vector<int64_t> Scheduler::ClientTimes(Candidates* shares) {
   return times;
 }
 
-std::vector<int64_t> Scheduler::ShareTokens(Candidates* shares, bool copied) {
+std::vector<int64_t> Scheduler::ShareTokens(Candidates* shares, std::chrono::nanoseconds copying) {
   auto& [slots, candidates] = *shares;
   std::vector<int64_t> times = ClientTimes(shares);
   int64_t decode_rows = 0;
   for (const auto& candidate : candidates) decode_rows += candidate.decoding ? candidate.ready : 0;
-  const int64_t prompt_tokens = budget_.PromptTokens(decode_rows) / (copied ? 2 : 1);
+  const int64_t prompt_tokens = budget_.PromptTokens(decode_rows, copying);
   for (size_t i = 0; i < slots.size() && prompt_tokens < context_.max_step_tokens; ++i) {
     if (!candidates[i].decoding) FitToBlock(slots[i]->state(), prompt_tokens, &candidates[i]);
   }

@@ -44,13 +44,16 @@ double StepBudget::DecodeTime(int64_t rows) const {
   return 0;
 }
 
-int64_t StepBudget::PromptTokens(int64_t decode_rows) const {
+int64_t StepBudget::PromptTokens(int64_t decode_rows, std::chrono::nanoseconds copying) const {
   if (budget_.count() == 0 || decode_rows == 0) return std::numeric_limits<int64_t>::max();
-  const Smoothed& cost = beside_.known ? beside_ : alone_;
-  if (!cost.known) return kFirst;
-  const double each = cost.mean + kDeviations * cost.deviation;
-  const double tokens = aim_ * static_cast<double>(budget_.count()) / std::max(each, 1.0);
-  return std::max(kMin, static_cast<int64_t>(std::min(tokens, 1e9)));
+  const auto budget = static_cast<double>(budget_.count());
+  const double share = std::max(0.0, 1 - static_cast<double>(copying.count()) / budget);
+  double tokens = kFirst;
+  if (const Smoothed& cost = beside_.known ? beside_ : alone_; cost.known) {
+    const double each = cost.mean + kDeviations * cost.deviation;
+    tokens = aim_ * budget / std::max(each, 1.0);
+  }
+  return std::max(kMin, static_cast<int64_t>(share * std::min(tokens, 1e9)));
 }
 
 void StepBudget::Aim(bool over) {

@@ -17,9 +17,10 @@ class StepBudget {
   // `budget` 0: no limit.
   explicit StepBudget(std::chrono::nanoseconds budget) : budget_(budget) {}
 
-  // Maximum prompt tokens of a step with `decode_rows` decoding rows; at least kMin, so that
-  // prompts progress.
-  int64_t PromptTokens(int64_t decode_rows) const;
+  // Maximum prompt tokens of a step with `decode_rows` decoding rows, before which copies of states have
+  // taken `copying` of the budget; at least kMin, so that prompts progress.
+  int64_t PromptTokens(int64_t decode_rows,
+                       std::chrono::nanoseconds copying = std::chrono::nanoseconds(0)) const;
   // The time of a fold, in prompt tokens.
   int64_t FoldTokens() const;
   // Measures a step. `folds`: number of prompt chunks that began with a fold.

@@ -34,6 +34,19 @@ TEST(StepBudgetTest, NoBoundWithoutBudgetOrDecoding) {
   EXPECT_EQ(StepBudget(25ms).PromptTokens(1), StepBudget::kFirst);
 }
 
+// Copies of states and prompts share one budget.
+TEST(StepBudgetTest, WhatCopiesTakeIsNotLeftForPrompts) {
+  StepBudget budget(25ms);
+  EXPECT_EQ(budget.PromptTokens(1, 12500us), StepBudget::kFirst / 2);
+  budget.OnStep(1, 0, 0, 4ms);
+  budget.OnStep(1, 20, 0, 4ms + 20 * 100us);
+  const auto all = static_cast<double>(budget.PromptTokens(1));
+  EXPECT_NEAR(static_cast<double>(budget.PromptTokens(1, 5ms)), 0.8 * all, 1);
+  EXPECT_NEAR(static_cast<double>(budget.PromptTokens(1, 20ms)), 0.2 * all, 1);
+  EXPECT_EQ(budget.PromptTokens(1, 25ms), StepBudget::kMin);
+  EXPECT_EQ(budget.PromptTokens(1, 100ms), StepBudget::kMin);
+}
+
 // Steps with prompts take at most the budget longer than those without; and most of it is used.
 TEST(StepBudgetTest, KeepsTheBudgetAndUsesIt) {
   for (const double noise : {0.0, 0.1}) {
