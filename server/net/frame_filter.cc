@@ -1,6 +1,7 @@
 #include "server/net/frame_filter.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,25 @@ bool IsRead(FrameType type) {
          type == FrameType::kWindowUpdate;
 }
 
+// WINDOW_UPDATE of the client, whose frame may be held back. gRPC reports one of another length.
+bool IsCredit(const FrameHeader& frame) {
+  return frame.type == FrameType::kWindowUpdate && frame.length == 4;
+}
+
+// SETTINGS of the client that change anything.
+bool IsSettings(const FrameHeader& frame) {
+  return frame.type == FrameType::kSettings && !frame.Has(kAckFlag);
+}
+
+constexpr size_t kSettingBytes = 6;
+
+// SETTINGS_INITIAL_WINDOW_SIZE; nullopt if `setting`, one of a SETTINGS frame, is another one.
+std::optional<uint32_t> InitialWindow(std::string_view setting) {
+  constexpr uint32_t kInitialWindowSize = 4;
+  if (BigEndian(setting.substr(0, 2)) != kInitialWindowSize) return std::nullopt;
+  return BigEndian(setting.substr(2, 4));
+}
+
 }  // namespace
 
 FrameFilter::FrameFilter(const FrameLimits& limits, std::string client, MessageMemory* memory,
@@ -38,7 +58,8 @@ FrameFilter::FrameFilter(const FrameLimits& limits, std::string client, MessageM
       resets_(limits.resets_per_second, kResetBurstSeconds * limits.resets_per_second),
       control_(limits.control_frames_per_second,
                kControlBurstSeconds * limits.control_frames_per_second),
-      scanner_(limits.header_bytes, limits.header_fields) {}
+      scanner_(limits.header_bytes, limits.header_fields),
+      credit_(&output->to_server) {}
 
 FrameFilter::~FrameFilter() { memory_->Release(*this, held_); }
 
@@ -51,7 +72,9 @@ Status FrameFilter::FromClient(std::string_view bytes, TimePoint now) {
         return Status();
       case FrameCursor::Part::kHeader:
         PS_RETURN_IF_ERROR(OnHeader(client_.header(), now));
-        if (forward_) output_->to_server += client_.raw_header();
+        if (!forward_) break;
+        credit_.ForwardAll();
+        output_->to_server += client_.raw_header();
         break;
       case FrameCursor::Part::kPayload:
         PS_RETURN_IF_ERROR(OnPayload(client_.header(), piece));
@@ -101,8 +124,10 @@ Status FrameFilter::OnHeader(const FrameHeader& frame, TimePoint now) {
     case FrameType::kSettings:
     case FrameType::kPing:
       return CountControlFrame(frame.Has(kAckFlag) ? 1 : kAnsweredWeight, now);
-    case FrameType::kGoAway:
     case FrameType::kWindowUpdate:
+      forward_ = !IsCredit(frame);
+      return CountControlFrame(1, now);
+    case FrameType::kGoAway:
       return CountControlFrame(1, now);
     case FrameType::kPushPromise:
       return InvalidArgument("expected no PUSH_PROMISE from a client");
@@ -126,6 +151,7 @@ Status FrameFilter::OnHeaders(const FrameHeader& frame, TimePoint now) {
   if (static_cast<int64_t>(streams_.size()) >= limits_.open_streams)
     return ResourceExhausted("expected at most ", limits_.open_streams, " streams, found more");
   streams_[frame.stream].window = initial_window_;
+  credit_.Open(frame.stream);
   return Status();
 }
 
@@ -162,6 +188,8 @@ Status FrameFilter::OnPayload(const FrameHeader& frame, std::string_view piece) 
   const std::string_view body = Body(piece);
   if (frame.type == FrameType::kHeaders || frame.type == FrameType::kContinuation)
     return scanner_.Add(body);
+  if (IsCredit(frame)) client_payload_ += piece;
+  if (IsSettings(frame)) TakeSettings(piece);
   if (frame.type != FrameType::kData || !forward_) return Status();
   const auto found = streams_.find(frame.stream);
   if (found != streams_.end()) TakeMessageBytes(&found->second, body);
@@ -217,9 +245,31 @@ Status FrameFilter::OnFrameEnd(const FrameHeader& frame, TimePoint now) {
     case FrameType::kRstStream:
       if (const auto found = streams_.find(frame.stream); found != streams_.end()) Erase(found);
       return Status();
+    case FrameType::kSettings:
+      client_payload_.clear();
+      return Status();
+    case FrameType::kWindowUpdate:
+      if (IsCredit(frame)) OnCredit(frame);
+      return Status();
     default:
       return Status();
   }
+}
+
+void FrameFilter::TakeSettings(std::string_view bytes) {
+  for (const char byte : bytes) {
+    client_payload_ += byte;
+    if (client_payload_.size() < kSettingBytes) continue;
+    if (const auto size = InitialWindow(client_payload_)) credit_.SetInitialWindow(*size);
+    client_payload_.clear();
+  }
+}
+
+void FrameFilter::OnCredit(const FrameHeader& frame) {
+  const std::string payload = std::exchange(client_payload_, std::string());
+  if (credit_.Take(frame.stream, BigEndian(payload))) return;
+  output_->to_server += client_.raw_header();
+  output_->to_server += payload;
 }
 
 Status FrameFilter::OnDataEnd(const FrameHeader& frame, TimePoint now) {
@@ -247,12 +297,12 @@ Status FrameFilter::FromServer(std::string_view bytes, TimePoint now) {
         return Status();
       case FrameCursor::Part::kHeader:
         output_->to_client += server_.raw_header();
-        payload_.clear();
+        server_payload_.clear();
         OnServerHeader(server_.header());
         break;
       case FrameCursor::Part::kPayload:
         output_->to_client += piece;
-        if (IsRead(server_.header().type)) payload_ += piece;
+        if (IsRead(server_.header().type)) server_payload_ += piece;
         break;
     }
     if (server_.at_boundary()) PS_RETURN_IF_ERROR(OnServerFrameEnd(server_.header(), now));
@@ -262,8 +312,9 @@ Status FrameFilter::FromServer(std::string_view bytes, TimePoint now) {
 void FrameFilter::OnServerHeader(const FrameHeader& frame) {
   if (frame.type == FrameType::kHeaders || frame.type == FrameType::kContinuation)
     server_in_block_ = !frame.Has(kEndHeadersFlag);
-  // A client answers DATA by WINDOW_UPDATE: of the stream and of the connection.
-  if (frame.type == FrameType::kData) control_.Remove(2);
+  if (frame.type != FrameType::kData) return;
+  control_.Remove(2);  // a client answers it by WINDOW_UPDATE: of the stream and of the connection
+  credit_.OnServerData(frame.stream, frame.length);
 }
 
 Status FrameFilter::OnServerFrameEnd(const FrameHeader& frame, TimePoint now) {
@@ -272,7 +323,7 @@ Status FrameFilter::OnServerFrameEnd(const FrameHeader& frame, TimePoint now) {
     case FrameType::kRstStream:
       if (const auto found = streams_.find(frame.stream); found != streams_.end()) Erase(found);
       // NO_ERROR: the server has answered before the client's side ended.
-      return BigEndian(payload_) == 0 ? Status() : CountReset(now);
+      return BigEndian(server_payload_) == 0 ? Status() : CountReset(now);
     case FrameType::kSettings:
       if (!frame.Has(kAckFlag)) OnServerSettings();
       return Status();
@@ -289,17 +340,17 @@ Status FrameFilter::OnServerFrameEnd(const FrameHeader& frame, TimePoint now) {
 }
 
 void FrameFilter::OnServerSettings() {
-  constexpr uint32_t kInitialWindowSize = 4;
-  for (std::string_view rest = payload_; rest.size() >= 6; rest.remove_prefix(6)) {
-    if (BigEndian(rest.substr(0, 2)) != kInitialWindowSize) continue;
-    const int64_t size = BigEndian(rest.substr(2, 4));
-    for (auto& [id, stream] : streams_) stream.window += size - initial_window_;
-    initial_window_ = size;
+  for (std::string_view rest = server_payload_; rest.size() >= kSettingBytes;
+       rest.remove_prefix(kSettingBytes)) {
+    const auto size = InitialWindow(rest);
+    if (!size) continue;
+    for (auto& [id, stream] : streams_) stream.window += *size - initial_window_;
+    initial_window_ = *size;
   }
 }
 
 void FrameFilter::OnServerWindowUpdate(uint32_t stream) {
-  const int64_t bytes = BigEndian(payload_);
+  const int64_t bytes = BigEndian(server_payload_);
   if (stream == 0) {
     window_ += bytes;
   } else if (const auto found = streams_.find(stream); found != streams_.end()) {
@@ -366,10 +417,12 @@ void FrameFilter::EndSide(uint32_t id, bool Stream::*side) {
   const auto found = streams_.find(id);
   if (found == streams_.end()) return;
   found->second.*side = true;
+  if (found->second.server_ended) credit_.Close(id);
   if (found->second.client_ended && found->second.server_ended) Erase(found);
 }
 
 void FrameFilter::Erase(Streams::iterator stream) {
+  credit_.Close(stream->first);
   held_ -= stream->second.charged;
   memory_->Release(*this, stream->second.charged);
   streams_.erase(stream);

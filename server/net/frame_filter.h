@@ -1,6 +1,7 @@
 // What a client may make gRPC do: checks the frames of one HTTP/2 connection in both directions, and
 // forwards them. gRPC 1.51 bounds neither header blocks, nor control frames, nor the bytes of
-// messages that have not arrived whole.
+// messages that have not arrived whole. Credit of the client is held back until gRPC needs it
+// (client_credit.h).
 #pragma once
 
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <unordered_map>
 
 #include "base/status.h"
+#include "server/net/client_credit.h"
 #include "server/net/header_block.h"
 #include "server/net/http2_frame.h"
 #include "server/net/token_bucket.h"
@@ -98,6 +100,10 @@ class FrameFilter {
   Status OnPayload(const FrameHeader& frame, std::string_view piece);
   Status OnFrameEnd(const FrameHeader& frame, TimePoint now);
   Status OnDataEnd(const FrameHeader& frame, TimePoint now);
+  // Bytes of the payload of the client's SETTINGS.
+  void TakeSettings(std::string_view bytes);
+  // The end of the client's WINDOW_UPDATE.
+  void OnCredit(const FrameHeader& frame);
   void OnServerHeader(const FrameHeader& frame);
   Status OnServerFrameEnd(const FrameHeader& frame, TimePoint now);
   void OnServerSettings();
@@ -138,11 +144,13 @@ class FrameFilter {
   uint32_t block_stream_ = 0;  // of a header block that has not ended; 0: none
   bool block_ends_stream_ = false;
   TimePoint block_begun_{};
+  std::string client_payload_;  // of WINDOW_UPDATE, or of one setting: at most 6 bytes
+  ClientCredit credit_;
 
   // --- frames of the server ---
   FrameCursor server_;
   bool server_in_block_ = false;
-  std::string payload_;                      // of a frame that the filter reads
+  std::string server_payload_;               // of a frame that the filter reads
   std::string waiting_;                      // for the client
   int64_t initial_window_ = kInitialWindow;  // of a stream
   int64_t window_ = kInitialWindow;          // of the connection, as Stream::window

@@ -96,8 +96,8 @@ TEST_F(FrameFilterTest, HonestFramesPassHoweverTheyAreCut) {
       Data(1, std::string(2900, 'm'), kEndStreamFlag) +
       Frame(FrameType::kHeaders, kPaddedFlag | kPriorityFlag, 3, "\x03\0\0\0\0\x10\x83pad"s) +
       Frame(FrameType::kContinuation, kEndHeadersFlag, 3, "\x86") +
-      Data(3, "\x02" + Message(2, 2) + "pp", kPaddedFlag | kEndStreamFlag) +
-      Frame(FrameType::kPing, 0, 0, "01234567") + WindowUpdate(0, 100);
+      Data(3, "\x02" + Message(2, 2) + "pp", kPaddedFlag | kEndStreamFlag) + WindowUpdate(0, 100) +
+      Frame(FrameType::kPing, 0, 0, "01234567");
   for (size_t cut = 1; cut <= frames.size(); cut = cut * 3 + 1) {
     FrameFilter filter(limits_, "", &ledger_, &output_);
     const std::string all = std::string(kHttp2Preface) + frames;
@@ -169,6 +169,84 @@ TEST_F(FrameFilterTest, WindowUpdatesForDataAreNoFlood) {
     ASSERT_TRUE(FromServer(Data(1, "answer")).ok());
     ASSERT_TRUE(FromClient(WindowUpdate(0, 6) + WindowUpdate(1, 6)).ok()) << i;
   }
+}
+
+TEST_F(FrameFilterTest, HoldsCreditUntilTheServerNeedsIt) {
+  ASSERT_TRUE(FromClient(Open(1)).ok());
+  ToServer();
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_TRUE(FromServer(Data(1, std::string(600, 'x'))).ok());
+    const std::string update = WindowUpdate(1, 600);
+    ASSERT_TRUE(FromClient(update.substr(0, 11)).ok());
+    ASSERT_TRUE(FromClient(update.substr(11)).ok());
+    EXPECT_EQ(ToServer(), "") << i;
+  }
+  // By the header of the DATA that uses up half of the window.
+  ASSERT_TRUE(FromServer(Data(1, std::string(6000, 'x')).substr(0, 9)).ok());
+  EXPECT_EQ(ToServer(), WindowUpdate(1, 30000));
+}
+
+TEST_F(FrameFilterTest, AnyFrameTakesCreditAlong) {
+  const std::string ping = Frame(FrameType::kPing, 0, 0, "01234567");
+  ASSERT_TRUE(FromClient(Open(1)).ok());
+  ASSERT_TRUE(FromServer(Data(1, "answer")).ok());
+  ToServer();
+  ASSERT_TRUE(FromClient(WindowUpdate(0, 6) + WindowUpdate(1, 6)).ok());
+  EXPECT_EQ(ToServer(), "");
+  ASSERT_TRUE(FromClient(ping.substr(0, 9)).ok());
+  EXPECT_EQ(ToServer(), WindowUpdate(0, 6) + WindowUpdate(1, 6) + ping.substr(0, 9));
+  ASSERT_TRUE(FromServer(Data(1, std::string(60000, 'x'))).ok());
+  ASSERT_TRUE(FromClient(ping.substr(9)).ok());
+  EXPECT_EQ(ToServer(), ping.substr(9));
+}
+
+TEST_F(FrameFilterTest, FramesOfNoMeaningMayBeInterrupted) {
+  ASSERT_TRUE(FromClient(Open(1)).ok());
+  ToServer();
+  const std::string unknown = Frame(static_cast<FrameType>(0x55), 0, 0, "payload");
+  ASSERT_TRUE(FromClient(WindowUpdate(1, 5) + unknown.substr(0, 12)).ok());
+  EXPECT_EQ(ToServer(), "");
+  ASSERT_TRUE(FromServer(Data(1, std::string(65535, 'x'))).ok());
+  EXPECT_EQ(ToServer(), WindowUpdate(1, 5));
+  ASSERT_TRUE(FromClient(unknown.substr(12) + Open(3)).ok());
+  EXPECT_EQ(ToServer(), Open(3));
+}
+
+TEST_F(FrameFilterTest, InitialWindowsOfTheClientCount) {
+  const std::string settings =
+      Frame(FrameType::kSettings, 0, 0, "\0\x03\0\0\0\x64\0\x04\0\0\0\x0a"s);
+  for (size_t cut = 1; cut <= settings.size(); ++cut) {
+    FrameFilter filter(limits_, "", &ledger_, &output_);
+    ASSERT_TRUE(filter.FromClient(std::string(kHttp2Preface) + Open(1), now_).ok());
+    for (size_t at = 0; at < settings.size(); at += cut)
+      ASSERT_TRUE(filter.FromClient(std::string_view(settings).substr(at, cut), now_).ok());
+    EXPECT_EQ(ToServer(), std::string(kHttp2Preface) + Open(1) + settings);
+    ASSERT_TRUE(filter.FromClient(WindowUpdate(1, 9), now_).ok());  // the window is 10
+    EXPECT_EQ(ToServer(), "");
+    ASSERT_TRUE(filter.FromClient(WindowUpdate(1, 1), now_).ok());
+    EXPECT_EQ(ToServer(), WindowUpdate(1, 10)) << cut;
+  }
+}
+
+TEST_F(FrameFilterTest, CreditThatIsAnErrorIsTheServersToReport) {
+  for (const std::string& frame :
+       {WindowUpdate(1, 0), WindowUpdate(0, 0x7fffffff), WindowUpdate(0, 0x80000001),
+        WindowUpdate(5, 100), Frame(FrameType::kWindowUpdate, 0, 1, "\0\0\1"s)}) {
+    FrameFilter filter(limits_, "", &ledger_, &output_);
+    const std::string start = std::string(kHttp2Preface) + Open(1);
+    ASSERT_TRUE(filter.FromClient(start + frame, now_).ok());
+    EXPECT_EQ(ToServer(), start + frame);
+  }
+}
+
+TEST_F(FrameFilterTest, AnAnswerThatHasEndedNeedsNoCredit) {
+  ASSERT_TRUE(FromClient(Open(1) + Open(3) + Open(5)).ok());
+  ASSERT_TRUE(FromClient(WindowUpdate(1, 5) + WindowUpdate(3, 5) + WindowUpdate(5, 5)).ok());
+  ASSERT_TRUE(FromServer(Data(1, "last", kEndStreamFlag)).ok());
+  ASSERT_TRUE(FromServer(Reset(3, Http2Error::kNoError)).ok());
+  ToServer();
+  ASSERT_TRUE(FromClient(Open(7)).ok());
+  EXPECT_EQ(ToServer(), WindowUpdate(5, 5) + Open(7));
 }
 
 TEST_F(FrameFilterTest, DropsUnknownFramesAndPriority) {
