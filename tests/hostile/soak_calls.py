@@ -10,9 +10,11 @@ import time
 import http2
 import messages
 
-# Chances of a call, so that at least 20% and 5% of all calls are cancelled and stalled: some end before the client goes, and
-# what a session needs is called again until it succeeds.
-CANCEL, STALL = 0.42, 0.085
+# Chances of a call, so that at least 20% and 5% of all calls are cancelled and stalled. What a session needs is called again until
+# it succeeds, and some calls end before the client goes: more on a faster machine, so that clients go less often while enough
+# calls were cut.
+CANCEL, CANCEL_ENOUGH, STALL = 0.6, 0.3, 0.085
+ENOUGH = 0.22  # of the calls
 STALL_SECONDS = 2  # --stall-deadline
 PATIENCE = 60  # seconds for an answer
 LATEST_CANCEL = 0.01  # seconds after the call; half of the cancelled calls end at once
@@ -171,9 +173,11 @@ class Caller:
             self._connection = http2.Connection(self._address)
         return self._connection
 
-    def fate(self):
+    def fate(self, cut):
+        """cut: the share of all clients' calls that were cut."""
         chance = self.random.random()
-        return "cancel" if chance < CANCEL else "stall" if chance < CANCEL + STALL else "finish"
+        cancel = CANCEL if cut < ENOUGH else CANCEL_ENOUGH
+        return "cancel" if chance < cancel else "stall" if chance < cancel + STALL else "finish"
 
     # --- gRPC ---
 

@@ -47,6 +47,10 @@ class Tally:
         with self._lock:
             return sum(count for (_, outcome), count in self.calls.items() if not outcomes or outcome in outcomes)
 
+    def share(self, outcome):
+        """Of all calls; 0 before the first."""
+        return self.total(outcome) / max(self.total(), 1)
+
 
 class Expected:
     """Answers of the server, computed once, each by a call of its own."""
@@ -152,7 +156,7 @@ class SessionRun:
 
     def _try(self, method, request, gone=None):
         """The answer OK; or, with the status `gone`, of a call that an earlier one made needless: one that was cut."""
-        end, cut_at, fate = time.monotonic() + SESSION_PATIENCE, None, "finish" if self._plain else self._caller.fate()
+        end, cut_at, fate = time.monotonic() + SESSION_PATIENCE, None, "finish" if self._plain else self._caller.fate(self._tally.share("cut"))
         while True:
             began = time.monotonic()
             answer = self._caller.call(method, (request,), fate)
@@ -195,7 +199,7 @@ class Client:
 
     def _one_ask(self):
         place = self._caller.random.randrange(len(self._expected.asks))
-        ask, fate = self._expected.asks[place], self._caller.fate()
+        ask, fate = self._expected.asks[place], self._caller.fate(self._tally.share("cut"))
         if isinstance(ask, HttpAsk):
             answer = self._caller.post(ask, fate)
             parts = tuple(answer.responses) or ("",)
