@@ -8,8 +8,8 @@ set(models "${CMAKE_INSTALL_DATADIR}/polysketch/models")
 
 # The server starts polysketch-grammar-host, which is beside it.
 install(TARGETS polysketch-server polysketch-grammar-host polysketch polysketch-loadgen RUNTIME)
-# What the server reads: recorded.json is for tests.
-install(DIRECTORY models/demo DESTINATION "${models}" PATTERN recorded.json EXCLUDE)
+# The model of the quick start; models/demo, with what the authors' code recorded of it, is for tests.
+install(DIRECTORY models/novels DESTINATION "${models}")
 install(FILES README.md CHANGELOG.md SECURITY.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING PATTERN *.md)
 install(FILES deploy/debian/server.json DESTINATION /etc/polysketch)

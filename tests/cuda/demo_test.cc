@@ -1,4 +1,4 @@
-// The bundled model on the cuda backend: in float32 the same greedy continuation as the cpu backend
+// models/demo on the cuda backend: in float32 the same greedy continuation as the cpu backend
 // gives; with bf16 weights and states the perplexity of a text of its own within 1e-3 of the cpu's
 // in float32, as far as the text's length can tell.
 #include <cmath>

@@ -298,12 +298,13 @@ class Overlays(DeployTest):
         self.assertLessEqual(limit, 0.95 * mebibytes(claim))
 
     def test_memory_is_what_the_server_says(self):
-        """The cpu overlay's flags, given to the real server: what its log adds up fits what the pod asks for."""
+        """The cpu overlay's flags and model, given to the real server: what its log adds up fits what the pod asks for."""
         objects = built("cpu")
         keys = self.dir / "keys.jsonl"
         keys.write_text(json.dumps({"name": "app", "sha256": "0" * 64, "tenant": "app"}))
-        self.start_server(environment=environment_of(objects) | {
-            "POLYSKETCH_MODEL": str(ROOT / "models/demo"), "POLYSKETCH_API_KEYS": str(keys)})
+        environment = environment_of(objects)
+        model = ROOT / environment["POLYSKETCH_MODEL"].lstrip("/")
+        self.start_server(environment=environment | {"POLYSKETCH_MODEL": str(model), "POLYSKETCH_API_KEYS": str(keys)})
         log = (self.dir / "server.log").read_text()
         total = float(re.search(r"memory .*total_mib=([0-9.]+)", log).group(1))
         resources = server_of(objects)[1]["resources"]

@@ -58,7 +58,7 @@ class DeployTest(unittest.TestCase):
         return process
 
     def start_server(self, *flags, environment=None):
-        """The server with the bundled model, unless the environment names another, and its ready line."""
+        """The server with models/demo, unless the environment names another, and its ready line."""
         environment = {"POLYSKETCH_MODEL": str(ROOT / "models/demo")} | (environment or {})
         process = self.start(
             "server",

@@ -25,7 +25,7 @@ constexpr char kTemplate[] =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{ bos_token + 'assistant:' }}{% endif %}";
 
-// The bundled model with a chat template.
+// models/demo with a chat template.
 class ModelFolder {
  public:
   explicit ModelFolder(const std::string& chat_template)

@@ -108,7 +108,7 @@ TEST_F(CommandLineClient, SeveralChoices) {
 }
 
 TEST_F(CommandLineClient, DraftsChangeNothing) {
-  // The bundled model repeats itself under greedy sampling: drafts hold.
+  // models/demo repeats itself under greedy sampling: drafts hold.
   const Strings base = {"complete",      "--prompt", "the the the the", "--max-tokens", "200",
                         "--temperature", "0",        "--ignore-eos",    "--logprobs",   "2"};
   const json plain = RunJson(With(base, {"--draft-tokens", "0"}));
@@ -457,7 +457,7 @@ TEST_F(CommandLineClient, StreamsJson) {
 // script gives the client a terminal.
 TEST_F(CommandLineClient, ATerminalGetsNoControlCharacters) {
   const std::filesystem::path folder = NewTemporaryFolder();
-  constexpr char kEscape[] = "31";  // the token <0x1B> of the bundled model
+  constexpr char kEscape[] = "31";  // the token <0x1B> of models/demo
   WriteFile(folder / "ids", kEscape);
   WriteFile(folder / "c1", "198 159");  // <0xC2> <0x9B>
   const std::string client = Binary("polysketch") + " --server " + server_->address() + " ";

@@ -13,7 +13,7 @@
 namespace polysketch::e2e {
 
 struct ServerOptions {
-  std::string model = {};  // a model folder; empty: the bundled one
+  std::string model = {};  // a model folder; empty: models/demo
   std::vector<std::string> flags =
       {};  // besides --model and the addresses; no HTTP server by default
   std::vector<std::pair<std::string, std::string>> environment = {};

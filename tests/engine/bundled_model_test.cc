@@ -1,4 +1,4 @@
-// The engine with the bundled model, on the best instruction set of this machine: what it recorded,
+// The engine with models/demo, on the best instruction set of this machine: what it recorded,
 // whatever runs beside.
 #include <algorithm>
 #include <filesystem>

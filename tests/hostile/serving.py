@@ -60,7 +60,7 @@ def own_mib(pid):
 
 
 class Server:
-    """A server with the bundled model on free ports. `flags` are NAME: VALUE; one that the binary does not know is left out,
+    """A server with models/demo on free ports. `flags` are NAME: VALUE; one that the binary does not know is left out,
     so that older builds can be compared. `kill_above`: resident MiB at which the server is killed, for builds that hold
     whatever they are sent. `descriptors`, `address_space`: limits of the process."""
 

@@ -100,7 +100,7 @@ HEADER = ("| round | calls | cancelled | stalled | faults | RSS during, MiB | RS
 
 
 def model_with_chat(folder):
-    """The bundled model with a chat template."""
+    """models/demo with a chat template."""
     model = folder / "demo"
     model.mkdir()
     for file in (serving.ROOT / "models/demo").iterdir():

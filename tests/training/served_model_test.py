@@ -85,8 +85,8 @@ class ServedModelTest(TrainTest):
                 np.testing.assert_allclose(ours, served, rtol=0, atol=1e-5)
 
     def test_long_text(self):
-        """Perplexities of 65,536 tokens (8,192 without POLYSKETCH_TEST_FULL=1) of novels that no model has seen: of the bundled
-        model, of it with a decay gate, and of the model that POLYSKETCH_SERVED_MODEL names."""
+        """Perplexities of 65,536 tokens (8,192 without POLYSKETCH_TEST_FULL=1) of novels that no model has seen: of
+        models/novels, of models/demo, of it with a decay gate, and of the model that POLYSKETCH_SERVED_MODEL names."""
         text = support.SHARED / "data/eval.bin"
         if not text.exists():
             self.skipTest(f"no {text}")
@@ -97,7 +97,7 @@ class ServedModelTest(TrainTest):
         for layer in gated.layers:
             torch.nn.init.normal_(layer.attn.gate.weight, std=0.02)
         export_model(gated, self.dir / "gated", tokenizer=None)
-        models = [support.DEMO, self.dir / "gated"]
+        models = [support.NOVELS, support.DEMO, self.dir / "gated"]
         if "POLYSKETCH_SERVED_MODEL" in os.environ:
             models.append(pathlib.Path(os.environ["POLYSKETCH_SERVED_MODEL"]))
         for folder in models:

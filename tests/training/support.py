@@ -14,7 +14,7 @@ SHARED = pathlib.Path(os.environ.get("POLYSKETCH_SHARED", ROOT.parent / "shared"
 if not SHARED.is_dir():
     SHARED = pathlib.Path("/work/shared")  # a worktree that does not lie beside the recordings
 GOLDENS = ROOT / "tests/data/goldens"
-DEMO = ROOT / "models/demo"
+DEMO, NOVELS = ROOT / "models/demo", ROOT / "models/novels"
 sys.path.append(str(ROOT / "tests/tools"))  # reference_model: the equations in float64
 
 # The tensors of these tests are small; threads that wait for each other cost more than they compute.

@@ -22,7 +22,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def make_demo(source: pathlib.Path, out: pathlib.Path) -> None:
-    """Makes the bundled model. Its README.md is kept."""
+    """Makes models/demo. Its README.md is kept."""
     readme = (out / "README.md").read_bytes() if (out / "README.md").exists() else None
     convert(
         source / "ckpt.msgpack",

@@ -1,4 +1,4 @@
-"""The client and the real server with the bundled model."""
+"""The client and the real server with models/demo."""
 
 import asyncio
 import tempfile

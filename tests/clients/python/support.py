@@ -214,7 +214,7 @@ def for_both(case):
 
 
 class Server:
-    """polysketch-server with the bundled model on free ports."""
+    """polysketch-server with models/demo on free ports."""
 
     def __init__(self, *flags):
         self._log = tempfile.TemporaryFile()

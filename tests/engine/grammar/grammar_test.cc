@@ -1,5 +1,5 @@
-// The grammars of xgrammar in the process that the server starts, on the vocabulary of the bundled
-// model.
+// The grammars of xgrammar in the process that the server starts, on the vocabulary of
+// models/demo.
 #include "engine/grammar/grammar.h"
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// The bundled model: its recorded greedy continuation on every backend, and the recorded
+// models/demo: its recorded greedy continuation on every backend, and the recorded
 // perplexities of real text where the data folder beside the tree has it.
 #include <gtest/gtest.h>
 
