@@ -81,10 +81,10 @@ class OpenAiClient(unittest.TestCase):
         self.assertEqual(len(answer.choices[0].logprobs.token_logprobs), 24)
 
     def test_stream(self):
-        whole = self.client.completions.create(**GREEDY, max_tokens=24)
-        events = list(
-            self.client.completions.create(**GREEDY, max_tokens=24, stream=True, stream_options={"include_usage": True})
-        )
+        # Long, since tokens that wait for the connection share an event.
+        request = GREEDY | {"max_tokens": 1000}
+        whole = self.client.completions.create(**request)
+        events = list(self.client.completions.create(**request, stream=True, stream_options={"include_usage": True}))
         self.assertEqual("".join(event.choices[0].text for event in events[:-1]), whole.choices[0].text)
         self.assertGreater(len(events), 3)
         self.assertEqual(events[-1].usage, whole.usage)
