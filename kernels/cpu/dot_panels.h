@@ -9,11 +9,13 @@
 //   Value(sum, scale, x, row)    the result
 // A sum is one sequence of Dots over the whole depth, so its bits do not depend on the tile.
 
-// Rows of activations as words, `row_size` bytes apart; a scale for each row, or null.
+// Rows of activations as words, `row_size` bytes apart; a scale for each row, or null. magnitudes: null, or
+// where a Format's Value keeps the largest |result| of each row, in 16 lanes.
 struct WordRows {
   uint8_t* bytes;
   int64_t row_size;
   float* scales;
+  int32_t* magnitudes = nullptr;
 };
 
 // acc[m][n] += words of row m times words of column vector n, over all rows of a panel. Prefetches
