@@ -93,8 +93,13 @@ void MultiplyGelu(const Product& p, WordRows x, bool tiles) {
   alignas(64) int32_t magnitudes[kTileBlock * kLanes] = {};
   x.magnitudes = magnitudes;
   tiles ? TileGelu(p, x) : DotPanels<Q8GeluFormat>(p, x);
+  alignas(64) float rows[kTileBlock] = {};
   for (int64_t m = 0; m < p.rows; ++m) {
-    p.gelu_scales[m] = QuantScale::Of(ReduceMagnitude(IntLoad(magnitudes + m * kLanes)));
+    rows[m] = ReduceMagnitude(IntLoad(magnitudes + m * kLanes));
+  }
+  for (int64_t m = 0; m < p.rows; m += kLanes) {
+    QuantScales(rows + m, static_cast<int>(std::min<int64_t>(kLanes, p.rows - m)),
+                p.gelu_scales + m);
   }
 }
 
@@ -108,16 +113,31 @@ WordRows QuantizedRows(const Product& p) {
           reinterpret_cast<float*>(memory)};
 }
 
+// Quantises rows [first, first + count) of p.x, count <= kLanes.
+void QuantizeRows(const Product& p, int64_t first, int count, const WordRows& out) {
+  const int64_t in = p.w.in();
+  QuantScale own[kLanes];
+  const QuantScale* scales = p.x_scales == nullptr ? own : p.x_scales + first;
+  if (p.x_scales == nullptr) {
+    alignas(64) float magnitudes[kLanes] = {};
+    for (int i = 0; i < count; ++i) magnitudes[i] = RowMagnitude(p.x + (first + i) * p.x_row, in);
+    QuantScales(magnitudes, count, own);
+  }
+  for (int i = 0; i < count; ++i) {
+    const int64_t m = first + i;
+    QuantizeRow(p.x + m * p.x_row, in, scales[i], out.bytes + m * out.row_size);
+    out.scales[m] = scales[i].scale;
+  }
+}
+
 }  // namespace
 
 void MultiplyQ8(const Product& p) {
   const WordRows quantised = QuantizedRows(p);
-  const int64_t in = p.w.in();
-  p.ForRows([&](int64_t m) {
-    const QuantScale scale =
-        p.x_scales == nullptr ? RowScale(p.x + m * p.x_row, in) : p.x_scales[m];
-    QuantizeRow(p.x + m * p.x_row, in, scale, quantised.bytes + m * quantised.row_size);
-    quantised.scales[m] = scale.scale;
+  p.ForRowRanges([&](int64_t first, int64_t last) {
+    for (int64_t m = first; m < last; m += kLanes) {
+      QuantizeRows(p, m, static_cast<int>(std::min<int64_t>(kLanes, last - m)), quantised);
+    }
   });
   const bool tiles = p.units.tiles != TileUnit::kNone && p.rows >= kMinTileRows;
   if (p.gelu_scales != nullptr) return MultiplyGelu(p, quantised, tiles);

@@ -48,13 +48,19 @@ struct Product {
   uint8_t* Converted() const {
     return context == nullptr ? scratch : context->Shared(ConvertedBytes(rows, w.in()));
   }
+  // Calls convert(first, last) for ranges of rows that cover all.
+  template <typename Fn>
+  void ForRowRanges(const Fn& convert) const {
+    if (context == nullptr) return convert(int64_t{0}, rows);
+    context->ParallelRows(rows, 1 + 16384 / w.in(),
+                          [&](int64_t first, int64_t last, int) { convert(first, last); });
+  }
   // Calls convert(row) for every row.
   template <typename Fn>
   void ForRows(const Fn& convert) const {
-    const auto run = [&](int64_t first, int64_t last, int) {
+    ForRowRanges([&](int64_t first, int64_t last) {
       for (int64_t m = first; m < last; ++m) convert(m);
-    };
-    context == nullptr ? run(0, rows, 0) : context->ParallelRows(rows, 1 + 16384 / w.in(), run);
+    });
   }
   // Parts of the rows meet at multiples of row_unit(), whole register tiles or AMX tiles, and are
   // long: reading, or widening, a panel takes little of their time.
