@@ -16,7 +16,7 @@
 #include "kernels/cpu/dot_panels.h"
 #include "kernels/cpu/tile_panels.h"
 #include "kernels/cpu/row_scale.h"
-#include "kernels/cpu/gelu_bytes.h"
+#include "kernels/cpu/gelu_before_rounding.h"
 // clang-format on
 
 namespace {
@@ -45,7 +45,7 @@ struct Q8Format {
 // The same with gelu of each result, while it is in registers, and the largest magnitude of each row.
 struct Q8GeluFormat : Q8Format {
   PS_INLINE V Value(I sum, V column_scale, const WordRows& x, int64_t row) {
-    const V y = GeluForBytes(Q8Format::Value(sum, column_scale, x, row));
+    const V y = GeluBeforeRounding(Q8Format::Value(sum, column_scale, x, row));
     int32_t* largest = x.magnitudes + row * kLanes;
     IntStore(MaxMagnitude(IntLoad(largest), y), largest);
     return y;

@@ -39,7 +39,7 @@ struct Product {
   uint8_t* scratch = nullptr;
   // Null, or where the scales of the result's rows go, at most kTileBlock: then the result is gelu(x w),
   // in whole panels without a bias or previous content. Only a product with q8 weights computes the
-  // scales; its gelu is GeluForBytes.
+  // scales. Where the next product rounds its activations, gelu is GeluBeforeRounding.
   QuantScale* gelu_scales = nullptr;
   // Null, or the scales of the rows of x, for q8 weights.
   const QuantScale* x_scales = nullptr;

@@ -25,7 +25,7 @@ using testing::HostWeights;
 using testing::Random;
 
 constexpr double kU = 0x1p-24;
-constexpr double kGeluForBytesError = 3e-5;  // kernels/cpu/gelu_bytes.h, of |x| < 5
+constexpr double kGeluBeforeRoundingError = 3e-5;  // kernels/cpu/gelu_before_rounding.h, of |x| < 5
 
 constexpr DataType kTypes[] = {DataType::kQ8, DataType::kQ4};
 
@@ -236,7 +236,7 @@ TEST_P(QuantizedTest, LearnedSketchErrorIsThatOfEightBits) {
   };
   for (int m = 0; m < rows; ++m) {
     const std::vector<double> tolerance = testing::LearnedSketchTolerance(
-        net->network, x.data() + m * d, want.data() + m * r, multiply, 0, kGeluForBytesError);
+        net->network, x.data() + m * d, want.data() + m * r, multiply, 0, kGeluBeforeRoundingError);
     for (int i = 0; i < r; ++i) ASSERT_NEAR(got[m * r + i], want[m * r + i], tolerance[i]) << m;
   }
 }
