@@ -11,6 +11,7 @@
 #include "bench/model_bench.h"
 #include "bench/report.h"
 #include "kernels/new_backend.h"
+#include "kernels/step_tokens.h"
 
 namespace polysketch::bench {
 namespace {
@@ -69,7 +70,9 @@ void AddOptions(CLI::App* app, CommandLine* line) {
       ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
       ->expected(2)
       ->check(CLI::Range(0.0, 1e6));
-  AddNumber(app, "--step-tokens", "Tokens of a prefill step.", 65536, &o.max_step_tokens);
+  AddNumber(app, "--step-tokens", "Tokens of a prefill step. Default: those of the server.", 65536,
+            &o.max_step_tokens)
+      ->default_str("");
   AddNumber(app, "--decode-blocks",
             "Blocks of a decode measurement, by turns with the bandwidth; the median is\nreported.",
             1024, &o.decode_blocks);
@@ -150,6 +153,10 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (options.max_step_tokens == 0) {
+    const bool on_device = options.device == "cuda";
+    options.max_step_tokens = on_device ? kDeviceStepTokens : CpuStepTokens(options.threads);
   }
   for (const std::string& name : line.weights) options.formats.push_back(*DataTypeOf(name));
   options.device_bandwidth = 1e9 * line.device_ceilings[0];

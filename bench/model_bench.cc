@@ -31,7 +31,7 @@ class ModelBench {
         weights_(std::move(weights)),
         peaks_(peaks),
         on_row_(on_row),
-        hidden_(static_cast<size_t>(options.max_step_tokens) * model_->hidden_size()) {}
+        hidden_(static_cast<size_t>(model_->max_step_tokens()) * model_->hidden_size()) {}
 
   void Run() {
     if (Has("prefill")) {

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/page_arena.h"
+#include "kernels/angles.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/packed_matrix.h"
@@ -66,9 +68,8 @@ class CpuBackend final : public Backend {
 
   Context context_;
   PageArena arena_;                     // of packed matrices
-  std::vector<float> position_thetas_;  // of Embed
-  int angle_dim_ = 0;                   // head_dim, thetas and positions of cos_sin_
-  std::vector<float> thetas_;
+  std::optional<Rotations> embed_rotations_, rope_rotations_;
+  int angle_dim_ = 0;  // head_dim and positions of cos_sin_
   std::vector<int64_t> angle_positions_;
   std::vector<float> cos_sin_;  // [rows][head_dim]: cosines, then sines
 };

@@ -9,11 +9,13 @@
 //   Value(sum, scale, x, row)    the result
 // A sum is one sequence of Dots over the whole depth, so its bits do not depend on the tile.
 
-// Rows of activations as words, `row_size` bytes apart; a scale for each row, or null.
+// Rows of activations as words, `row_size` bytes apart; a scale for each row, or null. magnitudes: null, or
+// where a Format's Value keeps the largest |result| of each row, in 16 lanes.
 struct WordRows {
   uint8_t* bytes;
   int64_t row_size;
   float* scales;
+  int32_t* magnitudes = nullptr;
 };
 
 // acc[m][n] += words of row m times words of column vector n, over all rows of a panel. Prefetches
@@ -54,6 +56,12 @@ void DotPanelTile(const Product& p, const WordRows& x, int64_t row, bool first_t
 #pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) acc[m][n] = start;
   }
+  // The result's lines are in another core's cache or in memory: they arrive during the product.
+#pragma GCC unroll 16
+  for (int m = 0; m < MR; ++m) {
+    __builtin_prefetch(e.out + (row + m) * e.out_row + column, 1);
+    if constexpr (NV == 2) __builtin_prefetch(e.out + (row + m) * e.out_row + column + kLanes, 1);
+  }
   // A row of a panel is two cache lines: the first tile prefetches one half of the next panel, the
   // other tiles the second half.
   const int64_t depth = w.depth();
@@ -64,24 +72,34 @@ void DotPanelTile(const Product& p, const WordRows& x, int64_t row, bool first_t
   V scales[NV];
 #pragma GCC unroll 2
   for (int n = 0; n < NV; ++n) scales[n] = Format::Scale(w, column + n * kLanes);
-  if (e.bias == nullptr && !e.accumulate && e.columns - column >= NV * kLanes) {
-    // Finish without its branches, which cost as much as a short product.
-    float* out = e.out + row * e.out_row + column;
+  if (e.bias != nullptr || e.columns - column < NV * kLanes) {
 #pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) {
 #pragma GCC unroll 2
       for (int n = 0; n < NV; ++n) {
-        Store(Format::Value(acc[m][n], scales[n], x, row + m), out + m * e.out_row + n * kLanes);
+        Finish(e, row + m, column + n * kLanes, Format::Value(acc[m][n], scales[n], x, row + m));
       }
     }
     return;
   }
+  // Without the branches of Finish, which cost as much as a short product.
+  float* out = e.out + row * e.out_row + column;
+  const auto store = [&](const auto& value) __attribute__((always_inline)) {
 #pragma GCC unroll 16
-  for (int m = 0; m < MR; ++m) {
+    for (int m = 0; m < MR; ++m) {
 #pragma GCC unroll 2
-    for (int n = 0; n < NV; ++n) {
-      Finish(e, row + m, column + n * kLanes, Format::Value(acc[m][n], scales[n], x, row + m));
+      for (int n = 0; n < NV; ++n) {
+        float* to = out + m * e.out_row + n * kLanes;
+        Store(value(Format::Value(acc[m][n], scales[n], x, row + m), to), to);
+      }
     }
+  };
+  if (e.accumulate) {
+    store([](V sum, const float* old) __attribute__((always_inline)) {
+      return Add(sum, Load(old));
+    });
+  } else {
+    store([](V sum, const float* /*old*/) __attribute__((always_inline)) { return sum; });
   }
 }
 

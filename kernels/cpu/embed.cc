@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "base/check.h"
 #include "kernels/angles.h"
 #include "kernels/cpu/backend.h"
@@ -11,18 +9,21 @@ void CpuBackend::Embed(const Matrix& embedding, std::span<const int32_t> tokens,
   PS_CHECK(positions.empty() || tokens.size() == positions.size());
   const PackedMatrix& matrix = Packed(embedding);
   const int width = static_cast<int>(matrix.in()), pairs = width / 2;
-  // Computed once: powers in float64 would take a noticeable part of a decode step.
-  if (std::ssize(position_thetas_) != pairs) position_thetas_ = PositionThetas(width);
+  if (!positions.empty() && (!embed_rotations_ || embed_rotations_->size() != pairs)) {
+    embed_rotations_.emplace(PositionThetas(width));
+  }
   context_.ParallelRows(std::ssize(tokens), 1, [&](int64_t first, int64_t last, int thread) {
     float* cosines = context_.Scratch(thread, 2 * pairs);
     float* sines = cosines + pairs;
-    std::fill_n(cosines, 2 * pairs, 0.0f);
+    Rotations::Start start;
     for (int64_t m = first; m < last; ++m) {
-      if (!positions.empty()) CosSin(position_thetas_, positions[m], cosines, sines);
       float* row = out + m * width;
+      matrix.Column(tokens[m], row);
+      if (positions.empty()) continue;
+      embed_rotations_->CosSin(positions[m], &start, cosines, sines);
       for (int i = 0; i < pairs; ++i) {
-        row[2 * i] = matrix.At(2 * i, tokens[m]) + sines[i];
-        row[2 * i + 1] = matrix.At(2 * i + 1, tokens[m]) + cosines[i];
+        row[2 * i] += sines[i];
+        row[2 * i + 1] += cosines[i];
       }
     }
   });

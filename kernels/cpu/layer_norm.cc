@@ -1,6 +1,6 @@
 #include <immintrin.h>
 
-#include <cmath>
+#include <algorithm>
 
 #include "kernels/cpu/row_ops.h"
 
@@ -19,34 +19,51 @@ PS_INLINE void ForVectors(int width, const Fn& fn) {
   if (i < width) fn(i, FirstN(width - i));
 }
 
-void NormalizeRow(const float* x, int width, const NormWeights& norm, float* out) {
-  V sum = Zero();
-  ForVectors(
-      width, [&](int i, Mask k)
-                 __attribute__((always_inline)) { sum = Add(sum, LoadMasked(x + i, k)); });
-  const float mean = ReduceAdd(sum) / static_cast<float>(width);
-  const V mean_v = Set1(mean);
-  V squares = Zero();
-  ForVectors(
-      width, [&](int i, Mask k) __attribute__((always_inline)) {
-        const V centred = ZeroUnless(k, Sub(LoadMasked(x + i, k), mean_v));
-        squares = Fma(centred, centred, squares);
-      });
-  const float variance = ReduceAdd(squares) / static_cast<float>(width);
-  const V inverse = Set1(1.0f / std::sqrt(variance + kEpsilon));
-  ForVectors(
-      width, [&](int i, Mask k) __attribute__((always_inline)) {
-        const V centred = Sub(LoadMasked(x + i, k), mean_v);
-        const V scaled = Mul(centred, Mul(inverse, LoadMasked(norm.scale + i, k)));
-        StoreMasked(Add(scaled, LoadMasked(norm.bias + i, k)), out + i, k);
-      });
+// Up to kLanes rows: the divisions and square roots of all of them at once.
+void NormalizeRows(const float* x, int64_t x_row, int rows, int width, const NormWeights& norm,
+                   float* out, int64_t out_row) {
+  alignas(64) float means[kLanes] = {}, inverses[kLanes] = {};
+  const V width_v = Set1(static_cast<float>(width));
+  for (int m = 0; m < rows; ++m) {
+    V sum = Zero();
+    ForVectors(
+        width, [&](int i, Mask k) __attribute__((always_inline)) {
+          sum = Add(sum, LoadMasked(x + m * x_row + i, k));
+        });
+    means[m] = ReduceAdd(sum);
+  }
+  Store(Div(Load(means), width_v), means);
+  for (int m = 0; m < rows; ++m) {
+    const V mean = Set1(means[m]);
+    V squares = Zero();
+    ForVectors(
+        width, [&](int i, Mask k) __attribute__((always_inline)) {
+          const V centred = ZeroUnless(k, Sub(LoadMasked(x + m * x_row + i, k), mean));
+          squares = Fma(centred, centred, squares);
+        });
+    inverses[m] = ReduceAdd(squares);
+  }
+  const V variances = Div(Load(inverses), width_v);
+  Store(Div(Set1(1.0f), Sqrt(Add(variances, Set1(kEpsilon)))), inverses);
+  for (int m = 0; m < rows; ++m) {
+    const V mean = Set1(means[m]), inverse = Set1(inverses[m]);
+    ForVectors(
+        width, [&](int i, Mask k) __attribute__((always_inline)) {
+          const V centred = Sub(LoadMasked(x + m * x_row + i, k), mean);
+          const V scaled = Mul(centred, Mul(inverse, LoadMasked(norm.scale + i, k)));
+          StoreMasked(Add(scaled, LoadMasked(norm.bias + i, k)), out + m * out_row + i, k);
+        });
+  }
 }
 
 }  // namespace
 
 void LayerNormRows(const float* x, int64_t x_row, int64_t rows, int width, const NormWeights& norm,
                    float* out, int64_t out_row) {
-  for (int64_t m = 0; m < rows; ++m) NormalizeRow(x + m * x_row, width, norm, out + m * out_row);
+  for (int64_t m = 0; m < rows; m += kLanes) {
+    const int count = static_cast<int>(std::min<int64_t>(kLanes, rows - m));
+    NormalizeRows(x + m * x_row, x_row, count, width, norm, out + m * out_row, out_row);
+  }
 }
 
 void CpuBackend::LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,

@@ -155,16 +155,12 @@ void MultiplyFloat(const Product& p) {
   });
 }
 
-void MultiplyUnquantised(const Product& p) {
-  if (p.w.type() == DataType::kBf16 && p.units.round_to_bf16()) return MultiplyBf16(p);
-  MultiplyFloat(p);
-}
-
 }  // namespace
 
 void Multiply(const Product& p) {
   if (p.w.type() == DataType::kQ8) return MultiplyQ8(p);
-  p.w.type() == DataType::kQ4 ? MultiplyQ4(p) : MultiplyUnquantised(p);
+  if (p.w.type() == DataType::kBf16 && p.units.round_to_bf16()) return MultiplyBf16(p);
+  p.w.type() == DataType::kQ4 ? MultiplyQ4(p) : MultiplyFloat(p);
   const Epilogue& e = p.epilogue;
   if (p.gelu_scales != nullptr) GeluArray(e.out, p.rows * e.out_row, e.out);
 }

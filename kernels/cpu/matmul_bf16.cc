@@ -17,6 +17,7 @@
 #include "kernels/cpu/panel_tiles.h"
 #include "kernels/cpu/dot_panels.h"
 #include "kernels/cpu/tile_panels.h"
+#include "kernels/cpu/gelu_before_rounding.h"
 // clang-format on
 
 #if defined(PS_ISA_VNNI)
@@ -39,6 +40,13 @@ struct Bf16Format {
   }
 };
 
+// The same with gelu of each result, while it is in registers.
+struct Bf16GeluFormat : Bf16Format {
+  PS_INLINE V Value(V sum, V /*scale*/, const WordRows& /*x*/, int64_t /*row*/) {
+    return GeluBeforeRounding(sum);
+  }
+};
+
 // Rounds a row; zeros fill the row up to `size` bytes.
 void RoundRow(const float* x, int64_t width, int64_t size, uint8_t* out) {
   auto* to = reinterpret_cast<uint16_t*>(out);
@@ -50,6 +58,7 @@ void RoundRow(const float* x, int64_t width, int64_t size, uint8_t* out) {
 
 // Up to kTileSide rows times panels, two neighbouring ones at a time. A tile has as many rows as the
 // product, so that the activations of one row are one cache line.
+template <typename Format>
 void TileFewRows(const Product& p, const WordRows& x) {
   const int64_t group = p.context == nullptr ? p.w.panels() : kSingleRowPanels;
   p.ForPanels(group, [&](const Range& range, const Range& /*rows*/, int) {
@@ -61,11 +70,18 @@ void TileFewRows(const Product& p, const WordRows& x) {
                           sums);
       for (int i = 0; i < count; ++i) {
         for (int64_t m = 0; m < p.rows; ++m) {
-          FinishTileRow<Bf16Format>(p, x, m, (panel + i) * kPanelColumns, sums[i][m]);
+          FinishTileRow<Format>(p, x, m, (panel + i) * kPanelColumns, sums[i][m]);
         }
       }
     }
   });
+}
+
+template <typename Format>
+void MultiplyRounded(const Product& p, const WordRows& x) {
+  if (p.units.tiles == TileUnit::kNone) return DotPanels<Format>(p, x);
+  if (p.rows <= kTileSide) return TileFewRows<Format>(p, x);
+  TilePanels<Format>(p, x);
 }
 
 }  // namespace
@@ -76,9 +92,8 @@ void MultiplyBf16(const Product& p) {
   const WordRows rounded{p.Converted(), row_size, nullptr};
   p.ForRows(
       [&](int64_t m) { RoundRow(p.x + m * p.x_row, in, row_size, rounded.bytes + m * row_size); });
-  if (p.units.tiles == TileUnit::kNone) return DotPanels<Bf16Format>(p, rounded);
-  if (p.rows <= kTileSide) return TileFewRows(p, rounded);
-  TilePanels<Bf16Format>(p, rounded);
+  p.gelu_scales != nullptr ? MultiplyRounded<Bf16GeluFormat>(p, rounded)
+                           : MultiplyRounded<Bf16Format>(p, rounded);
 }
 
 #else  // instruction sets without VNNI lack the instructions

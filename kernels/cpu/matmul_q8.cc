@@ -16,6 +16,7 @@
 #include "kernels/cpu/dot_panels.h"
 #include "kernels/cpu/tile_panels.h"
 #include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/gelu_before_rounding.h"
 // clang-format on
 
 namespace {
@@ -41,16 +42,15 @@ struct Q8Format {
   }
 };
 
-// gelu of a row of whole vectors, in place; returns the scale of the result.
-QuantScale GeluRowScale(float* x, int64_t width) {
-  I largest = IntZero();
-  for (int64_t i = 0; i < width; i += kLanes) {
-    const V y = Gelu(Load(x + i));
-    largest = MaxMagnitude(largest, y);
-    Store(y, x + i);
+// The same with gelu of each result, while it is in registers, and the largest magnitude of each row.
+struct Q8GeluFormat : Q8Format {
+  PS_INLINE V Value(I sum, V column_scale, const WordRows& x, int64_t row) {
+    const V y = GeluBeforeRounding(Q8Format::Value(sum, column_scale, x, row));
+    int32_t* largest = x.magnitudes + row * kLanes;
+    IntStore(MaxMagnitude(IntLoad(largest), y), largest);
+    return y;
   }
-  return QuantScale::Of(ReduceMagnitude(largest));
-}
+};
 
 void QuantizeRow(const float* x, int64_t width, const QuantScale& scale, uint8_t* out) {
   const V inverse = Set1(scale.inverse);
@@ -68,14 +68,12 @@ void QuantizeRow(const float* x, int64_t width, const QuantScale& scale, uint8_t
 // takes the time. Sums are exact, so both ways compute the same bits.
 constexpr int64_t kMinTileRows = 16;
 
-// One block of rows, gelu of the result and the scales of its rows. A panel's sums pass through gelu
+// One block of rows, gelu of the result and the magnitudes of its rows. A panel's sums pass through gelu
 // while they are in registers, and the processor computes the next panel's tiles meanwhile.
 void TileGelu(const Product& p, const WordRows& x) {
   const PackedMatrix& w = p.w;
   const TileSession session(p.units.tiles);
   const auto rows = static_cast<int>(p.rows);
-  I largest[kTileBlock];
-  for (int m = 0; m < rows; ++m) largest[m] = IntZero();
   alignas(64) int32_t sums[kTileBlock][kTileBlock];
   for (int64_t panel = 0; panel < w.panels(); ++panel) {
     Q8Format::TileProduct(session, {x.bytes, x.row_size}, w, panel, {}, sums);
@@ -84,13 +82,25 @@ void TileGelu(const Product& p, const WordRows& x) {
       const V scale = Q8Format::Scale(w, column);
       for (int m = 0; m < rows; ++m) {
         const I sum = Q8Format::FromTile(w, column, &sums[m][n]);
-        const V y = Gelu(Q8Format::Value(sum, scale, x, m));
-        largest[m] = MaxMagnitude(largest[m], y);
-        Store(y, p.epilogue.out + m * p.epilogue.out_row + column);
+        Store(Q8GeluFormat::Value(sum, scale, x, m), p.epilogue.out + m * p.epilogue.out_row + column);
       }
     }
   }
-  for (int m = 0; m < rows; ++m) p.gelu_scales[m] = QuantScale::Of(ReduceMagnitude(largest[m]));
+}
+
+// gelu of a product of up to kTileBlock rows, and the scales of its rows.
+void MultiplyGelu(const Product& p, WordRows x, bool tiles) {
+  alignas(64) int32_t magnitudes[kTileBlock * kLanes] = {};
+  x.magnitudes = magnitudes;
+  tiles ? TileGelu(p, x) : DotPanels<Q8GeluFormat>(p, x);
+  alignas(64) float rows[kTileBlock] = {};
+  for (int64_t m = 0; m < p.rows; ++m) {
+    rows[m] = ReduceMagnitude(IntLoad(magnitudes + m * kLanes));
+  }
+  for (int64_t m = 0; m < p.rows; m += kLanes) {
+    QuantScales(rows + m, static_cast<int>(std::min<int64_t>(kLanes, p.rows - m)),
+                p.gelu_scales + m);
+  }
 }
 
 // The memory of the quantised rows: whole blocks of rows and of bytes, as tiles read them. The
@@ -103,25 +113,35 @@ WordRows QuantizedRows(const Product& p) {
           reinterpret_cast<float*>(memory)};
 }
 
+// Quantises rows [first, first + count) of p.x, count <= kLanes.
+void QuantizeRows(const Product& p, int64_t first, int count, const WordRows& out) {
+  const int64_t in = p.w.in();
+  QuantScale own[kLanes];
+  const QuantScale* scales = p.x_scales == nullptr ? own : p.x_scales + first;
+  if (p.x_scales == nullptr) {
+    alignas(64) float magnitudes[kLanes] = {};
+    for (int i = 0; i < count; ++i) magnitudes[i] = RowMagnitude(p.x + (first + i) * p.x_row, in);
+    QuantScales(magnitudes, count, own);
+  }
+  for (int i = 0; i < count; ++i) {
+    const int64_t m = first + i;
+    QuantizeRow(p.x + m * p.x_row, in, scales[i], out.bytes + m * out.row_size);
+    out.scales[m] = scales[i].scale;
+  }
+}
+
 }  // namespace
 
 void MultiplyQ8(const Product& p) {
   const WordRows quantised = QuantizedRows(p);
-  const int64_t in = p.w.in();
-  p.ForRows([&](int64_t m) {
-    const QuantScale scale =
-        p.x_scales == nullptr ? RowScale(p.x + m * p.x_row, in) : p.x_scales[m];
-    QuantizeRow(p.x + m * p.x_row, in, scale, quantised.bytes + m * quantised.row_size);
-    quantised.scales[m] = scale.scale;
+  p.ForRowRanges([&](int64_t first, int64_t last) {
+    for (int64_t m = first; m < last; m += kLanes) {
+      QuantizeRows(p, m, static_cast<int>(std::min<int64_t>(kLanes, last - m)), quantised);
+    }
   });
   const bool tiles = p.units.tiles != TileUnit::kNone && p.rows >= kMinTileRows;
-  if (tiles && p.gelu_scales != nullptr && p.rows <= kTileBlock) return TileGelu(p, quantised);
+  if (p.gelu_scales != nullptr) return MultiplyGelu(p, quantised, tiles);
   tiles ? TilePanels<Q8Format>(p, quantised) : DotPanels<Q8Format>(p, quantised);
-  if (p.gelu_scales == nullptr) return;
-  for (int64_t m = 0; m < p.rows; ++m) {
-    p.gelu_scales[m] =
-        GeluRowScale(p.epilogue.out + m * p.epilogue.out_row, p.w.panels() * kPanelColumns);
-  }
 }
 
 #include "kernels/cpu/isa_end.h"

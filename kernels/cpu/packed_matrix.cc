@@ -97,23 +97,30 @@ void PackedMatrix::PackQ4(const HostMatrix& w, bool transpose, PageArena* arena)
   }
 }
 
-float PackedMatrix::At(int64_t k, int64_t n) const {
+void PackedMatrix::Column(int64_t n, float* out) const {
+  const auto fill = [&](const auto& element) {
+    for (int64_t k = 0; k < in(); ++k) out[k] = element(k);
+  };
   switch (type()) {
     case DataType::kF32:
-      return *element<float>(k, n);
+      return fill([&](int64_t k) { return *element<float>(k, n); });
     case DataType::kF16:
-      return F16ToFloat(*element<uint16_t>(k, n));
+      return fill([&](int64_t k) { return F16ToFloat(*element<uint16_t>(k, n)); });
     case DataType::kBf16:
-      return Bf16ToFloat(*element<uint16_t>(k, n));
-    case DataType::kQ8:
-      return static_cast<float>(*element<int8_t>(k, n)) * scales_[n];
-    case DataType::kQ4: {
-      const uint8_t byte = *ByteQ4(k, n);
-      const int q = (k % 8 < 4 ? byte & 0xf : byte >> 4) - 8;
-      return static_cast<float>(q * *ScaleQ4(k, n)) * scales_[n];
+      return fill([&](int64_t k) { return Bf16ToFloat(*element<uint16_t>(k, n)); });
+    case DataType::kQ8: {
+      const int8_t* column = element<int8_t>(0, n);  // then a word of 4 in each row of the panel
+      return fill([&](int64_t k) {
+        return static_cast<float>(column[k / 4 * kPanelColumns * 4 + k % 4]) * scales_[n];
+      });
     }
+    case DataType::kQ4:
+      return fill([&](int64_t k) {
+        const uint8_t byte = *ByteQ4(k, n);
+        const int q = (k % 8 < 4 ? byte & 0xf : byte >> 4) - 8;
+        return static_cast<float>(q * *ScaleQ4(k, n)) * scales_[n];
+      });
   }
-  return 0;
 }
 
 }  // namespace polysketch::cpu

@@ -48,8 +48,8 @@ class PackedMatrix final : public Matrix {
   // add to a product.
   const float* scales() const { return scales_.get(); }
   const int32_t* biases() const { return biases_.get(); }
-  // Element [k, n] as float32.
-  float At(int64_t k, int64_t n) const;
+  // Writes column n [in()] as float32.
+  void Column(int64_t n, float* out) const;
 
  private:
   // Elements along `in` of a 32-bit word.

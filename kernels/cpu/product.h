@@ -37,8 +37,9 @@ struct Product {
   Context* context;
   // With a null context: memory for converted activations, ConvertedBytes(rows, w.in()).
   uint8_t* scratch = nullptr;
-  // Null, or where the scales of the result's rows go: then the result is gelu(x w), in whole panels
-  // without a bias or previous content. Only a product with q8 weights computes the scales.
+  // Null, or where the scales of the result's rows go, at most kTileBlock: then the result is gelu(x w),
+  // in whole panels without a bias or previous content. Only a product with q8 weights computes the
+  // scales. Where the next product rounds its activations, gelu is GeluBeforeRounding.
   QuantScale* gelu_scales = nullptr;
   // Null, or the scales of the rows of x, for q8 weights.
   const QuantScale* x_scales = nullptr;
@@ -47,13 +48,19 @@ struct Product {
   uint8_t* Converted() const {
     return context == nullptr ? scratch : context->Shared(ConvertedBytes(rows, w.in()));
   }
+  // Calls convert(first, last) for ranges of rows that cover all.
+  template <typename Fn>
+  void ForRowRanges(const Fn& convert) const {
+    if (context == nullptr) return convert(int64_t{0}, rows);
+    context->ParallelRows(rows, 1 + 16384 / w.in(),
+                          [&](int64_t first, int64_t last, int) { convert(first, last); });
+  }
   // Calls convert(row) for every row.
   template <typename Fn>
   void ForRows(const Fn& convert) const {
-    const auto run = [&](int64_t first, int64_t last, int) {
+    ForRowRanges([&](int64_t first, int64_t last) {
       for (int64_t m = first; m < last; ++m) convert(m);
-    };
-    context == nullptr ? run(0, rows, 0) : context->ParallelRows(rows, 1 + 16384 / w.in(), run);
+    });
   }
   // Parts of the rows meet at multiples of row_unit(), whole register tiles or AMX tiles, and are
   // long: reading, or widening, a panel takes little of their time.

@@ -23,14 +23,15 @@ void CpuBackend::UpdateAngles(std::span<const int64_t> positions, int head_dim) 
                                            angle_positions_.begin(), angle_positions_.end())) {
     return;
   }
-  if (head_dim != angle_dim_) thetas_ = RopeThetas(head_dim);
+  if (head_dim != angle_dim_) rope_rotations_.emplace(RopeThetas(head_dim));
   angle_dim_ = head_dim;
   angle_positions_.assign(positions.begin(), positions.end());
   cos_sin_.resize(positions.size() * head_dim);
   context_.ParallelRows(std::ssize(positions), 4, [&](int64_t first, int64_t last, int) {
+    Rotations::Start start;
     for (int64_t m = first; m < last; ++m) {
       float* row = cos_sin_.data() + m * head_dim;
-      CosSin(thetas_, positions[m], row, row + head_dim / 2);
+      rope_rotations_->CosSin(positions[m], &start, row, row + head_dim / 2);
     }
   });
 }

@@ -40,6 +40,7 @@ PS_INLINE V Add(V a, V b) { return {_mm512_add_ps(a.v, b.v)}; }
 PS_INLINE V Sub(V a, V b) { return {_mm512_sub_ps(a.v, b.v)}; }
 PS_INLINE V Mul(V a, V b) { return {_mm512_mul_ps(a.v, b.v)}; }
 PS_INLINE V Div(V a, V b) { return {_mm512_div_ps(a.v, b.v)}; }
+PS_INLINE V Sqrt(V a) { return {_mm512_sqrt_ps(a.v)}; }
 PS_INLINE V Fma(V a, V b, V c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 PS_INLINE V Fnma(V a, V b, V c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
 // If b is NaN, the result is NaN, as in maxps.
@@ -299,6 +300,7 @@ PS_INLINE V Add(V a, V b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.h
 PS_INLINE V Sub(V a, V b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
 PS_INLINE V Mul(V a, V b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
 PS_INLINE V Div(V a, V b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+PS_INLINE V Sqrt(V a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
 PS_INLINE V Fma(V a, V b, V c) {
   return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }

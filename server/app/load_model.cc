@@ -212,7 +212,8 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
   LoadOptions options;
   options.weights = DataTypeOf(config.weights);
   options.state_format = StateFormatOf(config.state_format);  // none: "auto"
-  options.max_step_tokens = StepTokens(config, !loaded->backend->host_memory());
+  options.max_step_tokens =
+      StepTokens(config, !loaded->backend->host_memory(), loaded->backend->threads());
   options.progress = LoadProgress();
   PS_ASSIGN_OR_RETURN(loaded->model,
                       PolysketchModel::Load(config.model, loaded->backend.get(), options));

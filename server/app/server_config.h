@@ -2,9 +2,12 @@
 // or from the file that --config names, or it is the default below.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string>
+
+#include "kernels/step_tokens.h"
 
 namespace polysketch {
 
@@ -84,11 +87,11 @@ struct ServerConfig {
   std::string log_format = "text";
 };
 
-// The tokens of a step. The kernels of a GPU are short beside their launches until a step has some
-// thousand tokens; the CPU gains little beyond 512, and a longer step delays the other sequences.
-inline int StepTokens(const ServerConfig& config, bool on_device) {
+// The tokens of a step, more than its sequences. threads: of the cpu device.
+inline int StepTokens(const ServerConfig& config, bool on_device, int threads) {
   if (config.max_step_tokens > 0) return static_cast<int>(config.max_step_tokens);
-  return on_device ? 8192 : 512;
+  const int tokens = on_device ? kDeviceStepTokens : CpuStepTokens(threads);
+  return std::max(tokens, static_cast<int>(2 * config.max_sequences));
 }
 
 }  // namespace polysketch

@@ -43,18 +43,39 @@ TEST(AnglesTest, ThetasAreThePowersRoundedOnce) {
 
 TEST(AnglesTest, CosSinAtMillions) {
   const std::vector<float> thetas = RopeThetas(64);
+  const Rotations rotations(thetas);
   std::vector<float> cos(thetas.size()), sin(thetas.size());
   for (const int64_t position : {int64_t{0}, int64_t{1}, int64_t{4095}, int64_t{1000000},
                                  int64_t{5000000}, int64_t{16777217}, int64_t{1} << 40}) {
-    CosSin(thetas, position, cos.data(), sin.data());
-    for (size_t i = 0; i < thetas.size(); ++i) {
-      const double angle = Reduced(thetas[i], position);
-      // One rounding to float32 of a value that is right to about 1e-16.
-      EXPECT_NEAR(cos[i], std::cos(angle), 0x1p-24 * std::abs(std::cos(angle)) + 1e-15)
-          << position << " " << i;
-      EXPECT_NEAR(sin[i], std::sin(angle), 0x1p-24 * std::abs(std::sin(angle)) + 1e-15)
-          << position << " " << i;
+    Rotations::Start start;
+    for (const bool rotates : {false, true}) {
+      if (rotates) {
+        rotations.CosSin(position, &start, cos.data(), sin.data());
+      } else {
+        CosSin(thetas, position, cos.data(), sin.data());
+      }
+      for (size_t i = 0; i < thetas.size(); ++i) {
+        const double angle = Reduced(thetas[i], position);
+        // One rounding to float32 of a value that is right to about 1e-16; of rotations, to 1e-15.
+        EXPECT_NEAR(cos[i], std::cos(angle), 0x1p-24 * std::abs(std::cos(angle)) + 1e-15)
+            << position << " " << i;
+        EXPECT_NEAR(sin[i], std::sin(angle), 0x1p-24 * std::abs(std::sin(angle)) + 1e-15)
+            << position << " " << i;
+      }
     }
+  }
+}
+
+TEST(AnglesTest, RotationsDependOnThePositionAlone) {
+  const Rotations rotations(PositionThetas(20));
+  std::vector<float> cos(10), sin(10), cos_alone(10), sin_alone(10);
+  Rotations::Start start;
+  for (const int64_t position : {0, 1, 15, 16, 31, 5, 1000003, 1000008}) {
+    rotations.CosSin(position, &start, cos.data(), sin.data());
+    Rotations::Start fresh;
+    rotations.CosSin(position, &fresh, cos_alone.data(), sin_alone.data());
+    EXPECT_EQ(cos, cos_alone) << position;
+    EXPECT_EQ(sin, sin_alone) << position;
   }
 }
 

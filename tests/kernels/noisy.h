@@ -6,6 +6,7 @@
 // a chain of four products.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -40,6 +41,14 @@ inline NoisyRow NoisyRound(NoisyRow x, double unit) {
   for (Noisy& value : x) {
     value.error = std::sqrt(Square(value.error) + Square(unit * value.value) / 3);
   }
+  return x;
+}
+
+// Rounded to integers of eight bits with one scale: an error of up to half a step, uniform.
+inline NoisyRow NoisyRoundToBytes(NoisyRow x) {
+  double largest = 0;
+  for (const Noisy& value : x) largest = std::max(largest, std::abs(value.value));
+  for (Noisy& value : x) value.error = std::hypot(value.error, largest / 254 / std::sqrt(3));
   return x;
 }
 

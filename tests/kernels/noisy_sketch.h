@@ -12,12 +12,13 @@
 
 namespace polysketch::testing {
 
-// |got - want| allowed for the `r` values of g(x). relative: of a tanh that is less exact than
-// float32's; that of gelu, which halves it, and of the result.
+// |got - want| allowed for the `r` values of g(x). tanh_error: relative, of a tanh that is less exact
+// than float32's; that of gelu, which halves it, and of the result. gelu_error: absolute, of an
+// approximation of gelu.
 template <typename Multiply>
 std::vector<double> LearnedSketchTolerance(const SketchNetwork& net, const float* x,
                                            const float* want, const Multiply& multiply,
-                                           double tanh_error = 0) {
+                                           double tanh_error = 0, double gelu_error = 0) {
   std::array<NoisyRow, 2> branch;
   for (int b = 0; b < 2; ++b) {
     branch[b] = Exact(x, net.input);
@@ -25,7 +26,7 @@ std::vector<double> LearnedSketchTolerance(const SketchNetwork& net, const float
       NoisyRow hidden = multiply(NoisyNorm(branch[b], level.norm), *level.up);
       for (Noisy& h : hidden) {
         h = NoisyGelu(h, reference::Gelu(h.value));
-        h.error = std::hypot(h.error, tanh_error / 2 * h.value);
+        h.error = std::hypot(h.error, tanh_error / 2 * h.value, gelu_error);
       }
       branch[b] = multiply(hidden, *level.down);
     }

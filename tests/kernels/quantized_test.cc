@@ -13,6 +13,7 @@
 #include "kernels/backend.h"
 #include "kernels/new_backend.h"
 #include "kernels/quantize.h"
+#include "tests/kernels/noisy_sketch.h"
 #include "tests/kernels/weights.h"
 #include "tests/testing/backend_test.h"
 #include "tests/testing/random.h"
@@ -24,6 +25,7 @@ using testing::HostWeights;
 using testing::Random;
 
 constexpr double kU = 0x1p-24;
+constexpr double kGeluBeforeRoundingError = 3e-5;  // kernels/cpu/gelu_before_rounding.h, of |x| < 5
 
 constexpr DataType kTypes[] = {DataType::kQ8, DataType::kQ4};
 
@@ -216,6 +218,26 @@ TEST_P(QuantizedTest, ZeroTinyAndBrokenRows) {
       EXPECT_EQ(y[out + o], 0);
       EXPECT_TRUE(std::isnan(y[2 * out + o]));
     }
+  }
+}
+
+TEST_P(QuantizedTest, LearnedSketchErrorIsThatOfEightBits) {
+  Random random(8);
+  const int d = 64, r = 32, rows = 25;
+  const testing::NetworkWeights weights(d, r, DataType::kF32, &random);
+  const auto cpu_net = weights.Pack(*cpu_, DataType::kQ8);
+  const auto net = weights.Pack(*reference_, DataType::kQ8);
+  const std::vector<float> x = random.Normals(rows * d);
+  std::vector<float> got(rows * r), want(rows * r);
+  cpu_->LearnedSketch(cpu_net->network, x.data(), rows, got.data());
+  reference_->LearnedSketch(net->network, x.data(), rows, want.data());
+  const auto multiply = [](const testing::NoisyRow& row, const Matrix& w) {
+    return testing::NoisyMultiply(testing::NoisyRoundToBytes(row), w);
+  };
+  for (int m = 0; m < rows; ++m) {
+    const std::vector<double> tolerance = testing::LearnedSketchTolerance(
+        net->network, x.data() + m * d, want.data() + m * r, multiply, 0, kGeluBeforeRoundingError);
+    for (int i = 0; i < r; ++i) ASSERT_NEAR(got[m * r + i], want[m * r + i], tolerance[i]) << m;
   }
 }
 

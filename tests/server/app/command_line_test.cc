@@ -79,12 +79,16 @@ TEST(Config, FlagsWinOverEnvironmentOverFileOverDefault) {
 TEST(Config, StepTokensAreThoseOfTheDeviceUnlessSet) {
   const auto loaded = Load({"--model", "m"});
   ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
-  EXPECT_EQ(StepTokens(loaded->config, /*on_device=*/false), 512);
-  EXPECT_EQ(StepTokens(loaded->config, /*on_device=*/true), 8192);
+  EXPECT_EQ(StepTokens(loaded->config, /*on_device=*/false, /*threads=*/2), 256);
+  EXPECT_EQ(StepTokens(loaded->config, /*on_device=*/false, /*threads=*/64), 512);
+  EXPECT_EQ(StepTokens(loaded->config, /*on_device=*/true, /*threads=*/1), 8192);
+  const auto many = Load({"--model", "m", "--max-sequences", "400"});
+  ASSERT_TRUE(many.ok()) << many.status().ToString();
+  EXPECT_EQ(StepTokens(many->config, /*on_device=*/false, /*threads=*/2), 800);
   const auto set = Load({"--model", "m", "--max-step-tokens", "64"});
   ASSERT_TRUE(set.ok()) << set.status().ToString();
-  EXPECT_EQ(StepTokens(set->config, /*on_device=*/false), 64);
-  EXPECT_EQ(StepTokens(set->config, /*on_device=*/true), 64);
+  EXPECT_EQ(StepTokens(set->config, /*on_device=*/false, /*threads=*/2), 64);
+  EXPECT_EQ(StepTokens(set->config, /*on_device=*/true, /*threads=*/2), 64);
 }
 
 TEST(Config, FileFromTheEnvironment) {
