@@ -8,7 +8,7 @@ import pathlib
 WIDTH, HEIGHT, GAP = 460, 320, 40  # of a panel, and the room between panels
 COLOURS = (
     "#1b6ca8", "#c8553d", "#588157", "#8e6c8a", "#b08900", "#2a9d8f", "#6d4c41", "#d81b60", "#5c6bc0", "#7a7a7a",
-    "#9ccc65",
+    "#9e9d24", "#00838f", "#f06292",
 )  # fmt: skip
 GRID, FRAME, TEXT = "#dddddd", "#999999", "#444444"
 PNG_SCALE = 2  # pixels of a unit of the SVG

@@ -119,6 +119,8 @@ class KernelBench {
     input.far_k = far.data() + rows_far;
     input.v = v.data();
     input.v_stride = heads * spec_.head_dim;
+    const AlignedBuffer<float> coefficients = RandomFloats(heads * (spec_.power + 1));
+    input.coefficients = coefficients.data();
     const auto state = backend_->NewState(spec_);
     state->Clear();
     const Segment segment{state.get(), 0, m};

@@ -139,6 +139,11 @@ void TimedBackend::ApplyRandomSketch(const RandomSketch& sketch, const float* x,
   Timed("random_sketch", work, [&] { inner().ApplyRandomSketch(sketch, x, rows, out); });
 }
 
+void TimedBackend::AffineFeatures(const float* x, int64_t rows, int width, const float* terms,
+                                  int heads, float* out) {
+  Timed("affine_features", {}, [&] { inner().AffineFeatures(x, rows, width, terms, heads, out); });
+}
+
 void TimedBackend::LinearFeatures(const float* x, int64_t rows, int width, float* out) {
   Timed("linear_features", {}, [&] { inner().LinearFeatures(x, rows, width, out); });
 }

@@ -14,7 +14,9 @@ std::string_view AttentionKindName(AttentionKind kind) {
                                                 "random_sketch_mixed",
                                                 "linear",
                                                 "performer",
-                                                "symmetric_power"};
+                                                "symmetric_power",
+                                                "polynomial_square",
+                                                "affine_square"};
   const auto index = static_cast<size_t>(kind);
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }

@@ -18,6 +18,8 @@ enum class AttentionKind {
   kLinear,              // phi(q).phi(k), phi = elu + 1
   kPerformer,           // phi(q).phi(k), FAVOR+ positive features
   kSymmetricPower,      // (q'.k')^2, the sketch is q' itself: r = d
+  kPolynomialSquare,    // near only: P((q'.k' + alpha) / beta)^2, a KV cache
+  kAffineSquare,        // the same with P of degree 1, which has a sketch: r = d + 1
 };
 
 // "softmax", "learned_sketch_mixed", ...: the names of config.json.
@@ -40,12 +42,14 @@ struct AttentionSpec {
   int layers = 0;
   int heads = 0;
   int head_dim = 0;      // d
-  int sketch_size = 0;   // r; sketched kinds, d in symmetric_power
+  int sketch_size = 0;   // r; sketched kinds, d in symmetric_power, d + 1 in affine_square
   int num_features = 0;  // m; linear (= head_dim) and performer
   int block = 0;         // b, grain size; > 0 for all kinds: KV kinds allocate in blocks
-  int power = 4;         // polynomial
+  int power = 4;         // polynomial; polynomial_square: degree of P, at least 1
   int near_power = 4;    // mixed kinds
   float stabilizer = 1;  // c of the denominator; 0 for softmax
+  float alpha = 0;       // polynomial_square, whose P is of (q'.k' + alpha) / beta
+  float beta = 1;
   // Whether weights are multiplied by e^(G_t - G_s) (AttentionInput::log_decay); recurrent kinds.
   bool decay_gate = false;
   StateFormat state_format = StateFormat::kF32;
@@ -53,14 +57,16 @@ struct AttentionSpec {
   bool operator==(const AttentionSpec&) const = default;
   bool sketched() const {
     return kind == AttentionKind::kRandomSketch || kind == AttentionKind::kLearnedSketch ||
-           kind == AttentionKind::kSymmetricPower || mixed();
+           kind == AttentionKind::kSymmetricPower || kind == AttentionKind::kAffineSquare ||
+           mixed();
   }
   bool mixed() const {
     return kind == AttentionKind::kLearnedSketchMixed || kind == AttentionKind::kRandomSketchMixed;
   }
   // Whether this is a KV kind.
   bool kv_cache() const {
-    return kind == AttentionKind::kSoftmax || kind == AttentionKind::kPolynomial;
+    return kind == AttentionKind::kSoftmax || kind == AttentionKind::kPolynomial ||
+           kind == AttentionKind::kPolynomialSquare;
   }
   // Whether values, and near keys of mixed kinds, are bf16 in the block buffer.
   bool narrow_block() const { return state_format != StateFormat::kF32 && !kv_cache(); }

@@ -49,6 +49,8 @@ struct AttentionInput {
   // log of what the decay gate of a head keeps at a token, at most 0: [M, H]. Read if
   // spec.decay_gate.
   const float* log_decay = nullptr;
+  // a_0 to a_p of each head's P: [H, power + 1]. Read in polynomial_square.
+  const float* coefficients = nullptr;
 };
 
 // What the ops of one step receive besides weights and arrays (Backend::RunStep). Two steps with
@@ -178,6 +180,11 @@ class Backend {
   // out = exp(x' omega - |x'|^2 / 2) / sqrt(m), x' = x / d^(1/4). omega [d, m], x [rows, d], out
   // [rows, m].
   virtual void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) = 0;
+  // out[m][0] = c, out[m][1 + i] = f x[m][i] with (c, f) = terms[m % heads], or (1, 1) if `terms`
+  // is null; further columns are zero. So a dot product of rows of out is affine in the one of the
+  // rows of x. x [rows, width], terms [heads, 2], out [rows, round_up(width + 1, 8)].
+  virtual void AffineFeatures(const float* x, int64_t rows, int width, const float* terms,
+                              int heads, float* out) = 0;
   // out_t = sum_s w[t,s] v_s / (c + sum_s w[t,s]), s <= t, with the weights w of spec.kind
   // (docs/attention.md). out [M, H, d]. One contract for segments of any length: reads each state,
   // appends the segment's keys and values, folds the blocks that become full. Order of the sums:

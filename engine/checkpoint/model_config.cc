@@ -1,5 +1,6 @@
 #include "engine/checkpoint/model_config.h"
 
+#include <algorithm>
 #include <bit>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,12 +13,15 @@ namespace {
 
 using nlohmann::json;
 
-// Version 2 adds decay_gate and sinusoidal_positions. A config that needs neither has version 1, so
-// that earlier servers read it.
-constexpr int kFirstVersion = 1, kSecondVersion = 2;
+// Version 2 adds decay_gate and sinusoidal_positions, version 3 the kinds polynomial_square and
+// affine_square with their fields. A config has the first version that has what it needs, so that
+// earlier servers read it.
+constexpr int kFirstVersion = 1, kSecondVersion = 2, kThirdVersion = 3;
 constexpr std::string_view kArchitecture = "polysketchformer";
 constexpr size_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxSketchSize = 256;
+constexpr int kMaxSquareDegree = 8;         // of polynomial_square
+constexpr double kMaxPolynomialTerm = 1e6;  // |alpha| and beta
 // One object of plain values. With a second level, the error for a field that is an object or an
 // array names the field.
 constexpr int kMaxDepth = 2;
@@ -32,6 +36,8 @@ constexpr AttentionKind kKinds[] = {
     AttentionKind::kLinear,
     AttentionKind::kPerformer,
     AttentionKind::kSymmetricPower,
+    AttentionKind::kPolynomialSquare,
+    AttentionKind::kAffineSquare,
 };
 
 // Reads the fields of one config.json. After the first error later reads do nothing.
@@ -56,6 +62,19 @@ class FieldReader {
       return low;
     }
     return value->get<int>();
+  }
+
+  double Number(const char* name, double low, double high, double fallback) {
+    const json* value = Find(name, true);
+    if (value == nullptr) return fallback;
+    const bool in_range =
+        value->is_number() && value->get<double>() >= low && value->get<double>() <= high;
+    if (!in_range) {
+      Fail(name,
+           StrCat("expected a number in [", low, ", ", high, "], found ", DescribeJson(*value)));
+      return low;
+    }
+    return value->get<double>();
   }
 
   bool Bool(const char* name, bool fallback) {
@@ -122,6 +141,25 @@ std::string AllKindNames() {
   return names;
 }
 
+// The values that `power` may have, and the one of a config without it; unset: it is required.
+struct PowerRange {
+  int low, high;
+  std::optional<int> fallback;
+
+  static PowerRange Of(AttentionKind kind) {
+    switch (kind) {
+      case AttentionKind::kSymmetricPower:
+        return {2, 64, 2};
+      case AttentionKind::kPolynomialSquare:
+        return {1, kMaxSquareDegree, std::nullopt};
+      case AttentionKind::kAffineSquare:
+        return {1, 1, 1};
+      default:
+        return {2, 64, 4};
+    }
+  }
+};
+
 // Checks conditions between fields.
 void CheckRelations(const ModelConfig& config, FieldReader& fields) {
   if (!fields.status().ok()) return;
@@ -130,7 +168,7 @@ void CheckRelations(const ModelConfig& config, FieldReader& fields) {
     fields.Fail("num_heads", StrCat("expected emb_dim / num_heads to be an even integer, found ",
                                     config.emb_dim, " / ", config.num_heads));
   }
-  if (config.power % 2 != 0)
+  if (config.power % 2 != 0 && !config.has_coefficients())
     fields.Fail("power", StrCat("expected an even number, found ", config.power));
   if (config.is_random_sketch() &&
       (config.power < 4 || !std::has_single_bit(static_cast<unsigned>(config.power)))) {
@@ -147,6 +185,12 @@ void CheckRelations(const ModelConfig& config, FieldReader& fields) {
                   StrCat("expected emb_dim / num_heads to be a multiple of 8, at most ",
                          kMaxSketchSize, ", for attention \"symmetric_power\", found ", d));
     }
+  }
+  // Its sketch is a query or a key, and a constant.
+  if (config.attention == AttentionKind::kAffineSquare && d >= kMaxSketchSize) {
+    fields.Fail("num_heads",
+                StrCat("expected emb_dim / num_heads to be at most ", kMaxSketchSize - 1,
+                       " for attention \"affine_square\", found ", d));
   }
   if (config.near_power != 4)
     fields.Fail("near_power", StrCat("expected 4, found ", config.near_power));
@@ -166,7 +210,13 @@ void CheckRelations(const ModelConfig& config, FieldReader& fields) {
     fields.Fail("add_bos", "expected a bos_id beside it, found none");
 }
 
-void CheckSecondVersion(const ModelConfig& config, int version, FieldReader& fields) {
+// Checks that the version has what the config uses.
+void CheckVersion(const ModelConfig& config, int version, FieldReader& fields) {
+  if (config.has_coefficients() && version < kThirdVersion) {
+    fields.Fail("format_version",
+                StrCat("expected ", kThirdVersion, " for attention \"",
+                       AttentionKindName(config.attention), "\", found ", version));
+  }
   for (const auto& [name, used] :
        {std::pair("decay_gate", config.decay_gate),
         std::pair("sinusoidal_positions", !config.sinusoidal_positions)}) {
@@ -185,7 +235,7 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
   if (!object.is_object())
     return InvalidArgument(source, ": expected an object, found ", DescribeJson(object));
   FieldReader fields(object, source);
-  const int version = fields.Int("format_version", kFirstVersion, kSecondVersion);
+  const int version = fields.Int("format_version", kFirstVersion, kThirdVersion);
   if (const std::string found = fields.String("architecture", false); found != kArchitecture) {
     fields.Fail("architecture",
                 StrCat("expected \"", kArchitecture, "\", found \"", Abbreviate(found), "\""));
@@ -204,8 +254,8 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
   config.num_heads = fields.Int("num_heads", 1, 4096);
   config.num_layers = fields.Int("num_layers", 1, 1024);
   config.context_length = fields.Int("context_length", 1, 1 << 30, config.context_length);
-  const bool symmetric_power = config.attention == AttentionKind::kSymmetricPower;
-  config.power = fields.Int("power", 2, 64, symmetric_power ? 2 : config.power);
+  const PowerRange power = PowerRange::Of(config.attention);
+  config.power = fields.Int("power", power.low, power.high, power.fallback);
   config.near_power = fields.Int("near_power", 2, 64, config.near_power);
   // A field that the kind does not use is checked too, and then ignored.
   const int sketch_size = fields.Int("sketch_size", 1, kMaxSketchSize,
@@ -218,6 +268,11 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
       fields.Int("num_features", 1, 65536, performer ? std::nullopt : std::optional(1));
   config.num_features = performer ? num_features : 0;
   config.sketch_kind = fields.String("sketch_kind", true);
+  config.alpha = fields.Number("alpha", -kMaxPolynomialTerm, kMaxPolynomialTerm, config.alpha);
+  config.beta = fields.Number("beta", 1 / kMaxPolynomialTerm, kMaxPolynomialTerm,
+                              static_cast<double>(config.emb_dim) / std::max(1, config.num_heads));
+  config.head_coefficients = fields.Bool("head_coefficients", config.head_coefficients);
+  config.learned_coefficients = fields.Bool("learned_coefficients", config.learned_coefficients);
   config.add_bos = fields.Bool("add_bos", config.add_bos);
   config.bos_id = fields.Int("bos_id", -1, (1 << 22) - 1, config.bos_id);
   config.eos_id = fields.Int("eos_id", -1, (1 << 22) - 1, config.eos_id);
@@ -225,7 +280,7 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
   config.sinusoidal_positions = fields.Bool("sinusoidal_positions", config.sinusoidal_positions);
   fields.CheckUnknown();
   CheckRelations(config, fields);
-  CheckSecondVersion(config, version, fields);
+  CheckVersion(config, version, fields);
   if (!fields.status().ok()) return fields.status();
   return config;
 }
@@ -235,13 +290,14 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
 AttentionSpec ModelConfig::attention_spec(StateFormat state_format) const {
   const bool linear = attention == AttentionKind::kLinear;
   const bool performer = attention == AttentionKind::kPerformer;
+  const int whole_head = attention == AttentionKind::kSymmetricPower ? head_dim()
+                         : attention == AttentionKind::kAffineSquare ? head_dim() + 1
+                                                                     : 0;
   return {.kind = attention,
           .layers = num_layers,
           .heads = num_heads,
           .head_dim = head_dim(),
-          .sketch_size = attention == AttentionKind::kSymmetricPower ? head_dim()
-                         : is_sketched()                             ? sketch_size
-                                                                     : 0,
+          .sketch_size = is_sketched() ? sketch_size : whole_head,
           .num_features = linear      ? head_dim()
                           : performer ? num_features
                                       : 0,
@@ -251,6 +307,8 @@ AttentionSpec ModelConfig::attention_spec(StateFormat state_format) const {
           .stabilizer = attention == AttentionKind::kSoftmax ? 0
                         : linear || performer                ? 1e-6f
                                                              : 1,
+          .alpha = static_cast<float>(alpha),
+          .beta = static_cast<float>(beta),
           .decay_gate = decay_gate,
           .state_format = state_format};
 }

@@ -21,7 +21,8 @@ struct ModelConfig {
   int num_heads = 0;   // H
   int num_layers = 0;
   int context_length = 0;  // tokens in training; informative, not a limit
-  int power = 4;        // p: polynomial, random_sketch, random_sketch_mixed; 2 in symmetric_power
+  // p: polynomial, random kinds, polynomial_square; 2 in symmetric_power, 1 in affine_square.
+  int power = 4;
   int near_power = 4;   // the mixed kinds' near part
   int sketch_size = 0;  // r: the sketched kinds, otherwise 0
   // b: block size in tokens. Defines the model in the mixed kinds; affects only speed in the
@@ -29,6 +30,11 @@ struct ModelConfig {
   int grain_size = 256;
   int num_features = 0;     // m: performer, otherwise 0
   std::string sketch_kind;  // "gaussian" or "srht": random kinds, informative
+  // polynomial_square and affine_square: P is a polynomial of (q'.k' + alpha) / beta.
+  double alpha = 0;
+  double beta = 1;
+  bool head_coefficients = false;    // whether each head has coefficients of its own
+  bool learned_coefficients = true;  // whether training changes them; informative
   bool decay_gate = false;  // a gate per layer and head lets earlier tokens fade; recurrent kinds
   bool sinusoidal_positions = true;  // added to the embedding; RoPE is in every model
   bool add_bos = false;              // text prompts begin with bos_id
@@ -45,7 +51,8 @@ struct ModelConfig {
   int mlp_hidden() const { return 8 * emb_dim / 3 / 8 * 8; }  // h
   // Whether this is a KV kind.
   bool is_kv() const {
-    return attention == AttentionKind::kSoftmax || attention == AttentionKind::kPolynomial;
+    return attention == AttentionKind::kSoftmax || attention == AttentionKind::kPolynomial ||
+           attention == AttentionKind::kPolynomialSquare;
   }
   bool is_mixed() const {
     return attention == AttentionKind::kLearnedSketchMixed ||
@@ -60,10 +67,15 @@ struct ModelConfig {
            attention == AttentionKind::kRandomSketchMixed;
   }
   bool is_sketched() const { return is_learned_sketch() || is_random_sketch(); }
+  // Whether weights are squares of a polynomial with stored coefficients.
+  bool has_coefficients() const {
+    return attention == AttentionKind::kPolynomialSquare ||
+           attention == AttentionKind::kAffineSquare;
+  }
   // One LN over d for queries and keys, before the power or the random sketch.
   bool has_qk_norm() const {
     return attention == AttentionKind::kPolynomial || attention == AttentionKind::kSymmetricPower ||
-           is_random_sketch();
+           is_random_sketch() || has_coefficients();
   }
   // Degree of a random sketch, p / 2, a power of two; the number of its level-0 matrices.
   int sketch_degree() const { return power / 2; }

@@ -190,6 +190,7 @@ AttentionInput PolysketchModel::QueriesAndKeys(const LayerWeights& w) {
     input.far_k = space_->sketch + rows * spec_.far_dim();
   }
   if (spec_.decay_gate) input.log_decay = LogDecays(w);
+  input.coefficients = w.coefficients;
   const bool near_is_far = !spec_.kv_cache() && !spec_.mixed();
   input.near_q = near_is_far ? input.far_q : near_q;
   input.near_k = near_is_far ? input.far_k : near_k;
@@ -218,8 +219,11 @@ void PolysketchModel::FarFeatures(const LayerWeights& w, const float* x, int64_t
       return ops.LinearFeatures(x, rows, spec_.head_dim, space_->sketch);
     case AttentionKind::kPerformer:
       return ops.PerformerFeatures(*w.omega, x, rows, space_->sketch);
+    case AttentionKind::kAffineSquare:
+      return AffineFeatures(w, x, rows);
     case AttentionKind::kSoftmax:
     case AttentionKind::kPolynomial:
+    case AttentionKind::kPolynomialSquare:
     case AttentionKind::kSymmetricPower:
       break;
   }
@@ -236,6 +240,15 @@ void PolysketchModel::RandomMixedFeatures(const LayerWeights& w, const float* x,
     backend_->ApplyRandomSketch(w.random_sketch, space_->attended, half,
                                 space_->sketch + part * half * spec_.far_dim());
   }
+}
+
+// [c, f q'] and [1, k'], whose dot product is c + f q'.k'.
+void PolysketchModel::AffineFeatures(const LayerWeights& w, const float* x, int64_t rows) {
+  const int d = spec_.head_dim, heads = spec_.heads;
+  const int64_t half = rows / 2;
+  float* keys = space_->sketch + half * spec_.far_dim();
+  backend_->AffineFeatures(x, half, d, w.coefficients, heads, space_->sketch);
+  backend_->AffineFeatures(x + half * d, half, d, nullptr, heads, keys);
 }
 
 void PolysketchModel::NormOutputRows(std::span<const int64_t> rows, float* out) {

@@ -79,6 +79,7 @@ class PolysketchModel final : public LanguageModel {
   // Sketches or feature maps of x [rows, d], queries and then keys, to the workspace.
   void FarFeatures(const LayerWeights& w, const float* x, int64_t rows);
   void RandomMixedFeatures(const LayerWeights& w, const float* x, int64_t rows);
+  void AffineFeatures(const LayerWeights& w, const float* x, int64_t rows);
   // The final norm of `rows`, ascending, to out [rows, emb_dim].
   void NormOutputRows(std::span<const int64_t> rows, float* out);
   // logits [rows, vocab_size] of hidden rows, both in the backend's memory.

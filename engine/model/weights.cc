@@ -83,12 +83,37 @@ class ModelWeights::Loader {
       PS_ASSIGN_OR_RETURN(layer->omega, GetMatrix(prefix + "attn.omega", config_.num_features, d,
                                                   /*transpose=*/true, DataType::kF32));
     }
+    if (config_.has_coefficients()) {
+      PS_ASSIGN_OR_RETURN(layer->coefficients, Coefficients(prefix + "attn.coefficients"));
+    }
     if (config_.decay_gate) {
       const int64_t H = config_.num_heads;
       PS_ASSIGN_OR_RETURN(layer->gate, Dense(prefix + "attn.gate.weight", D, H, DataType::kF32));
       PS_ASSIGN_OR_RETURN(layer->gate_bias, Vector(prefix + "attn.gate.bias", H));
     }
     return Status();
+  }
+
+  Result<const float*> Coefficients(const std::string& name) {
+    const int64_t heads = config_.num_heads, terms = config_.power + 1;
+    std::vector<int64_t> shape = {terms};
+    if (config_.head_coefficients) shape.insert(shape.begin(), heads);
+    PS_ASSIGN_OR_RETURN(const std::vector<float> stored, Floats(name, shape));
+    std::vector<float> of_heads;
+    while (std::ssize(of_heads) < heads * terms) {
+      of_heads.insert(of_heads.end(), stored.begin(), stored.end());
+    }
+    if (config_.attention == AttentionKind::kAffineSquare) {
+      for (int64_t h = 0; h < heads; ++h) FoldAffineTerms(&of_heads[2 * h]);
+    }
+    return KeepVector(of_heads);
+  }
+
+  // Makes (c, f) of (a_0, a_1): a_0 + a_1 (x + alpha) / beta = c + f x.
+  void FoldAffineTerms(float* terms) const {
+    const double factor = terms[1] / config_.beta;
+    terms[0] = static_cast<float>(terms[0] + factor * config_.alpha);
+    terms[1] = static_cast<float>(factor);
   }
 
   Status Network(const std::string& prefix, LayerWeights* layer) {
@@ -179,15 +204,25 @@ class ModelWeights::Loader {
   }
 
   Result<const float*> Vector(const std::string& name, int64_t size) {
-    PS_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint_->Get(name, {size}));
-    std::vector<float> values(static_cast<size_t>(size));
+    PS_ASSIGN_OR_RETURN(const std::vector<float> values, Floats(name, {size}));
+    return KeepVector(values);
+  }
+
+  // A tensor as it is stored.
+  Result<std::vector<float>> Floats(const std::string& name, const std::vector<int64_t>& shape) {
+    PS_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint_->Get(name, shape));
+    std::vector<float> values(static_cast<size_t>(tensor.size()));
     tensor.ReadFloats(0, values);
     checkpoint_->Release(tensor);
-    weights_->bytes_ += size * static_cast<int64_t>(sizeof(float));
-    weights_->parameters_ += size;
+    weights_->parameters_ += std::ssize(values);
+    return values;
+  }
+
+  const float* KeepVector(const std::vector<float>& values) {
+    weights_->bytes_ += std::ssize(values) * static_cast<int64_t>(sizeof(float));
     weights_->vectors_.emplace_back(backend_, values.size());
     weights_->vectors_.back().CopyIn(values.data());
-    return static_cast<const float*>(weights_->vectors_.back().data());
+    return weights_->vectors_.back().data();
   }
 
   Result<NormWeights> Norm(const std::string& name, int64_t size) {

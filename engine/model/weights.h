@@ -20,7 +20,7 @@ struct LayerWeights {
   const Matrix* out = nullptr;           // [D, D]
   const Matrix* up = nullptr;            // [D, 2h]
   const Matrix* down = nullptr;          // [h, D]
-  NormWeights qk_norm;                   // [d]; polynomial and random sketches
+  NormWeights qk_norm;                   // [d]; ModelConfig::has_qk_norm
   NormWeights near_q_norm, near_k_norm;  // [d]; mixed kinds
   SketchNetwork network;                 // learned kinds
   RandomSketch random_sketch;            // random kinds; its spans point into random_levels
@@ -29,6 +29,9 @@ struct LayerWeights {
   const Matrix* omega = nullptr;     // [d, m]; performer
   const Matrix* gate = nullptr;      // [D, H]; with a decay gate
   const float* gate_bias = nullptr;  // [H]
+  // polynomial_square: a_0 to a_p of each head, [H, p + 1]. affine_square: the terms (c, f) of each
+  // head, with which c + f q'.k' is its polynomial, [H, 2].
+  const float* coefficients = nullptr;
 };
 
 class ModelWeights {

@@ -1,7 +1,7 @@
-// softmax and polynomial: queries read every block of a KV cache up to their own. Included inside the
-// region of isa_begin.h, after attention_update.h.
+// KV kinds: queries read every block of a KV cache up to their own. Included inside the region of
+// isa_begin.h, after attention_update.h.
 
-// softmax and polynomial: a tile of queries reads every block up to its own.
+// KV kinds: a tile of queries reads every block up to its own.
 struct KvHead {
   const HeadRows& rows;
   KvState* state;
@@ -71,7 +71,7 @@ static void AppendCached(const HeadRows& rows, int layer, KvState* state, const 
 // kQueryTile * (bp + dp) floats.
 static void CachedQueries(const HeadRows& rows, int layer, KvState* state, const Range& range,
                           float* memory) {
-  const KvHead head{rows, state, layer, NearWeight::Of(rows.spec)};
+  const KvHead head{rows, state, layer, NearWeight::Of(rows.spec, rows.Coefficients())};
   for (int64_t row = range.first; row < range.last;) {
     // A tile stays in one block, so that the block offsets of its rows depend on positions only.
     const SegmentInBlock run = RowsInBlock(rows.spec, state->position(), row, range.last);

@@ -209,7 +209,7 @@ class LongSegments {
   std::vector<LongHead*> active_;  // the heads with rows left
 };
 
-// The same for softmax and polynomial: all keys and values are stored first, then all queries only
+// The same for KV kinds: all keys and values are stored first, then all queries only
 // read. The states have the blocks of all tokens.
 static void RunLongCached(Context* context, const AttentionSpec& spec, const HeadLayout& layout,
                           int layer, std::span<const Segment> segments, const AttentionInput& input,

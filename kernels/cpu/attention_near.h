@@ -23,16 +23,31 @@ PS_INLINE V EvenPower(V x, int power) {
 // How scores become weights.
 struct NearWeight {
   AttentionKind kind;
-  int power;    // kinds whose weight is an even power of the score
-  float scale;  // softmax
+  int power;                  // kinds whose weight is an even power of the score; degree of P
+  float scale;                // softmax; 1 / beta of polynomial_square
+  float offset;               // alpha of polynomial_square
+  const float* coefficients;  // of P, in polynomial_square
 
-  static NearWeight Of(const AttentionSpec& spec) {
+  // coefficients: of the head, in polynomial_square.
+  static NearWeight Of(const AttentionSpec& spec, const float* coefficients = nullptr) {
+    if (spec.kind == AttentionKind::kPolynomialSquare) {
+      return {spec.kind, spec.power, 1.0f / spec.beta, spec.alpha, coefficients};
+    }
     const int power = spec.mixed()                              ? spec.near_power
                       : spec.kind == AttentionKind::kPolynomial ? spec.power
                                                                 : 2;
-    return {spec.kind, power, 1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
+    const float scale = 1.0f / std::sqrt(static_cast<float>(spec.head_dim));
+    return {spec.kind, power, scale, 0.0f, nullptr};
   }
 };
+
+// P((score + alpha) / beta)^2 by Horner's rule.
+PS_INLINE V PolynomialSquare(const NearWeight& weight, V score) {
+  const V x = Mul(Add(score, Set1(weight.offset)), Set1(weight.scale));
+  V value = Set1(weight.coefficients[weight.power]);
+  for (int i = weight.power - 1; i >= 0; --i) value = Fma(value, x, Set1(weight.coefficients[i]));
+  return Mul(value, value);
+}
 
 PS_INLINE RowsF32 RowsOf(const float* data, int64_t stride, const Readahead& /*ahead*/) {
   return {data, stride};
@@ -124,6 +139,10 @@ static void WeighRow(const NearWeight& weight, const Decay& decay, float top, in
     case AttentionKind::kPerformer:
       WeighLanes(
           PS_LAMBDA(x) { return x; }, decay, limit, scores, lanes);
+      return;
+    case AttentionKind::kPolynomialSquare:
+      WeighLanes(
+          PS_LAMBDA(x) { return PolynomialSquare(weight, x); }, decay, limit, scores, lanes);
       return;
     default:
       break;

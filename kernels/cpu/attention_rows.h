@@ -27,6 +27,11 @@ struct HeadRows {
   const float* LogDecay(int64_t row) const {
     return input.log_decay + (first_row + row) * spec.heads + head;
   }
+  // Of the head's P; null unless the kind is polynomial_square.
+  const float* Coefficients() const {
+    if (spec.kind != AttentionKind::kPolynomialSquare) return nullptr;
+    return input.coefficients + static_cast<int64_t>(head) * (spec.power + 1);
+  }
   float* Out(int64_t row) const {
     return out + ((first_row + row) * spec.heads + head) * spec.head_dim;
   }

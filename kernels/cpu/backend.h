@@ -56,6 +56,8 @@ class CpuBackend final : public Backend {
                          float* out) override;
   void LinearFeatures(const float* x, int64_t rows, int width, float* out) override;
   void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override;
+  void AffineFeatures(const float* x, int64_t rows, int width, const float* terms, int heads,
+                      float* out) override;
   void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override;
   void LogSigmoid(const float* x, int64_t size, float* out) override;

@@ -1,4 +1,4 @@
-// The feature maps of the kinds linear and performer.
+// The feature maps of the kinds linear, performer and affine_square.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -52,6 +52,25 @@ void CpuBackend::PerformerFeatures(const Matrix& matrix, const float* x, int64_t
         const V features = Mul(scale, Exp(Sub(Load(projected + r * width + i), half_norm)));
         StoreMasked(features, out + (first + r) * m + i, mask);
       }
+    }
+  });
+}
+
+void CpuBackend::AffineFeatures(const float* x, int64_t rows, int width, const float* terms,
+                                int heads, float* out) {
+  const int stride = (width + 8) / 8 * 8;
+  context_.ParallelRows(rows, 128, [&](int64_t first, int64_t last, int) {
+    for (int64_t m = first; m < last; ++m) {
+      const float* term = terms == nullptr ? nullptr : terms + m % heads * 2;
+      const float* from = x + m * width;
+      float* to = out + m * stride;
+      to[0] = term == nullptr ? 1.0f : term[0];
+      const V factor = Set1(term == nullptr ? 1.0f : term[1]);
+      for (int i = 0; i < width; i += kLanes) {
+        const Mask mask = FirstN(std::min(kLanes, width - i));
+        StoreMasked(Mul(factor, LoadMasked(from + i, mask)), to + 1 + i, mask);
+      }
+      std::fill(to + 1 + width, to + stride, 0.0f);
     }
   });
 }

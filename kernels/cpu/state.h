@@ -139,7 +139,7 @@ class RecurrentState final : public HostState {
   std::vector<uint8_t> stale_copies_;  // [layers][heads]: 1 or 0
 };
 
-// softmax and polynomial.
+// KV kinds.
 class KvState final : public HostState {
  public:
   explicit KvState(const AttentionSpec& spec);

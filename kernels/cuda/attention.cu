@@ -30,7 +30,9 @@ bool Fits(const AttentionSpec& spec, int64_t shared_limit) {
 }
 
 // The head size of the tensor core kernels for this spec, or 0 if only the general kernels fit.
+// These alone compute the polynomials of polynomial_square: the others have no registers left.
 int TensorHeadSize(const AttentionSpec& spec, int64_t shared_limit) {
+  if (spec.kind == AttentionKind::kPolynomialSquare) return 0;
   const bool features = spec.kv_cache() || spec.sketched() || spec.features() % 16 == 0;
   if (spec.state_format != StateFormat::kBf16 || !features || spec.near_dim() % 8 != 0) return 0;
   switch (spec.head_dim) {
@@ -64,6 +66,12 @@ AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInpu
       break;
     case AttentionKind::kPolynomial:
       shape.near_power = spec.power;
+      break;
+    case AttentionKind::kPolynomialSquare:
+      shape.near_power = spec.power;
+      shape.scale = 1 / spec.beta;
+      shape.offset = spec.alpha;
+      shape.coefficients = input.coefficients;
       break;
     case AttentionKind::kLinear:
     case AttentionKind::kPerformer:

@@ -80,19 +80,21 @@ struct RunningSum {
 };
 
 // Adds keys [first, last) of a block to sums [d]. begun: something was added before. decay_sums: G
-// of the block's tokens; row_sum: of the query.
+// of the block's tokens; row_sum: of the query. coefficients: CoefficientsOf.
 template <bool GATED, typename T>
 __device__ void AddKeys(const AttentionShape& shape, const T* keys, const T* values,
                         const float* decay_sums, float row_sum, int first, int last, const float* q,
-                        float* scratch, float* weights, float* sums, RunningSum* running,
-                        bool begun) {
+                        const float* coefficients, float* scratch, float* weights, float* sums,
+                        RunningSum* running, bool begun) {
   const int count = last - first;
   const bool softmax = shape.near_power == 0;
   float top = -INFINITY;
   for (int s = threadIdx.x; s < count; s += kGeneralThreads) {
     const float dot =
         NearDot(q, keys + static_cast<int64_t>(first + s) * shape.near_dim, shape.near_dim);
-    weights[s] = softmax ? dot * shape.scale : Power(dot, shape.near_power);
+    weights[s] = softmax                   ? dot * shape.scale
+                 : coefficients != nullptr ? PolynomialSquare(shape, coefficients, dot)
+                                           : Power(dot, shape.near_power);
     if constexpr (GATED) weights[s] *= expf(row_sum - decay_sums[first + s]);
     top = fmaxf(top, weights[s]);
   }
@@ -164,6 +166,7 @@ __global__ void __launch_bounds__(kGeneralThreads)
       sums[c] = GATED ? sum * kept : sum;
     }
   }
+  const float* coefficients = CoefficientsOf(shape, head);
   bool begun = job.past != 0;
   for (int64_t block = job.table != nullptr ? 0 : job.block; block <= job.block; ++block) {
     const T* keys = Array<T>(job.keys.near_keys, job.table, block, shape.layer, head);
@@ -171,8 +174,8 @@ __global__ void __launch_bounds__(kGeneralThreads)
     const int count = block < job.block ? shape.block : job.block_offset + row + 1;
     for (int first = 0; first < count; first += kGeneralKeys) {
       const int last = first + kGeneralKeys < count ? first + kGeneralKeys : count;
-      AddKeys<GATED>(shape, keys, values, decay_sums, row_sum, first, last, near_q, scratch,
-                     weights, sums, &running, begun);
+      AddKeys<GATED>(shape, keys, values, decay_sums, row_sum, first, last, near_q, coefficients,
+                     scratch, weights, sums, &running, begun);
       begun = true;
     }
   }

@@ -16,9 +16,11 @@ namespace polysketch::cuda {
 struct AttentionShape {
   int heads = 0, d = 0, far_dim = 0, near_dim = 0, block = 0;
   int features = 0;
-  int tiles = 0;       // far_dim / 8 of packed symmetric features; 0: features are the far rows
-  int near_power = 0;  // weight = dot^near_power, or exp(dot * scale) if 0
+  int tiles = 0;  // far_dim / 8 of packed symmetric features; 0: features are the far rows
+  // weight = dot^near_power, or exp(dot * scale) if 0; with coefficients PolynomialSquare
+  int near_power = 0;
   float scale = 1;
+  float offset = 0;
   float stabilizer = 0;
   int layer = 0;
   // The packed batch (kernels/backend.h).
@@ -29,8 +31,24 @@ struct AttentionShape {
   const float* v = nullptr;
   int64_t v_stride = 0;
   float* out = nullptr;
-  const float* log_decay = nullptr;  // read by the kernels with a decay gate
+  const float* log_decay = nullptr;     // read by the kernels with a decay gate
+  const float* coefficients = nullptr;  // polynomial_square: [heads, near_power + 1]
 };
+
+// Of a head; null if the shape has none.
+__device__ __forceinline__ const float* CoefficientsOf(const AttentionShape& shape, int head) {
+  return shape.coefficients == nullptr ? nullptr
+                                       : shape.coefficients + head * (shape.near_power + 1);
+}
+
+// P((dot + alpha) / beta)^2 by Horner's rule, P of degree near_power. coefficients: of the head.
+__device__ __forceinline__ float PolynomialSquare(const AttentionShape& shape,
+                                                  const float* coefficients, float dot) {
+  const float x = (dot + shape.offset) * shape.scale;
+  float value = coefficients[shape.near_power];
+  for (int i = shape.near_power - 1; i >= 0; --i) value = fmaf(value, x, coefficients[i]);
+  return value * value;
+}
 
 template <typename T>
 __device__ __forceinline__ T* At(const HeadArray& array, int layer, int head) {

@@ -62,6 +62,9 @@ void BenchFeatureMaps(Bench* bench) {
   const auto omega = bench->Weights(kHeadDim, kFeatures, DataType::kF32);
   bench->Run("features of linear, 8192 x 12 x 64", 0, 8.0 * kRows * kHeadDim,
              [&] { backend.LinearFeatures(x.data(), kRows, kHeadDim, y.data()); });
+  bench->Run("features of affine_square, 8192 x 12 x 64", 0,
+             4.0 * kRows * (kHeadDim + kHeadDim + 8),
+             [&] { backend.AffineFeatures(x.data(), kRows, kHeadDim, nullptr, kHeads, y.data()); });
   bench->Run("features of performer, 8192 x 12, 64 to 128", 2.0 * kRows * kHeadDim * kFeatures,
              4.0 * kRows * (kHeadDim + kFeatures),
              [&] { backend.PerformerFeatures(*omega, x.data(), kRows, y.data()); });

@@ -1,4 +1,4 @@
-// The feature maps of the kinds linear and performer.
+// The feature maps of the kinds linear, performer and affine_square.
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/ptx.cuh"
 
@@ -34,6 +34,24 @@ __global__ void PerformerKernel(const float* scaled, int64_t rows, int d, int m,
   }
 }
 
+// One thread for each element of out, of which a row has `stride`.
+__global__ void AffineKernel(const float* x, int64_t rows, int width, int stride,
+                             const float* terms, int heads, float* out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= rows * stride) return;
+  const int64_t row = i / stride;
+  const int column = static_cast<int>(i % stride) - 1;
+  const float* term = terms == nullptr ? nullptr : terms + row % heads * 2;
+  if (column < 0) {
+    out[i] = term == nullptr ? 1.0f : term[0];
+  } else if (column < width) {
+    const float value = x[row * width + column];
+    out[i] = term == nullptr ? value : term[1] * value;
+  } else {
+    out[i] = 0;
+  }
+}
+
 }  // namespace
 
 void CudaBackend::LinearFeatures(const float* x, int64_t rows, int width, float* out) {
@@ -48,6 +66,13 @@ void CudaBackend::PerformerFeatures(const Matrix& omega, const float* x, int64_t
   MatMul(scaled, rows, omega, nullptr, false, out);
   device_->Launch(PerformerKernel, dim3(CeilDiv(rows, 4)), 4 * kWarpSize, 0, scaled, rows, d, m,
                   out);
+}
+
+void CudaBackend::AffineFeatures(const float* x, int64_t rows, int width, const float* terms,
+                                 int heads, float* out) {
+  const int stride = (width + 8) / 8 * 8;
+  device_->Launch(AffineKernel, dim3(CeilDiv(rows * stride, 256)), 256, 0, x, rows, width, stride,
+                  terms, heads, out);
 }
 
 }  // namespace polysketch::cuda

@@ -24,17 +24,28 @@ double IntegerPower(double base, int power) {
   return result;
 }
 
+// P((dot + alpha) / beta)^2. coefficients: a_0 to a_p.
+double PolynomialSquare(const AttentionSpec& spec, const float* coefficients, double dot) {
+  const double x = (dot + spec.alpha) / spec.beta;
+  double value = 0;
+  for (int i = spec.power; i >= 0; --i) value = value * x + coefficients[i];
+  return value * value;
+}
+
 // The weight of a near pair with dot product `dot`. For softmax the exponent: the exponential
-// follows once the row's maximum is known.
-double NearWeight(const AttentionSpec& spec, double dot) {
+// follows once the row's maximum is known. coefficients: of the head, in polynomial_square.
+double NearWeight(const AttentionSpec& spec, const float* coefficients, double dot) {
   switch (spec.kind) {
     case AttentionKind::kSoftmax:
       return dot / std::sqrt(static_cast<double>(spec.head_dim));
     case AttentionKind::kPolynomial:
       return IntegerPower(dot, spec.power);
+    case AttentionKind::kPolynomialSquare:
+      return PolynomialSquare(spec, coefficients, dot);
     case AttentionKind::kRandomSketch:
     case AttentionKind::kLearnedSketch:
     case AttentionKind::kSymmetricPower:
+    case AttentionKind::kAffineSquare:
       return dot * dot;
     case AttentionKind::kRandomSketchMixed:
     case AttentionKind::kLearnedSketchMixed:
@@ -68,7 +79,7 @@ void Store(bool narrow, const float* x, int width, float* out) {
 // Attention of one token and head; its key and value are the last of the `tokens` in the buffers.
 // out [d].
 void AttendToken(const AttentionSpec& spec, const HeadState& state, int64_t tokens,
-                 const float* near_q, const float* far_q, float* out) {
+                 const float* near_q, const float* far_q, const float* coefficients, float* out) {
   const int d = spec.head_dim;
   std::vector<double> numerator(d);
   double denominator = spec.stabilizer;
@@ -88,7 +99,7 @@ void AttendToken(const AttentionSpec& spec, const HeadState& state, int64_t toke
   for (int64_t s = 0; s < tokens; ++s) {
     const std::vector<float> key = ReadVector(
         spec.byte_copy() && spec.mixed(), &state.near_keys[s * spec.near_dim()], spec.near_dim());
-    weights[s] = NearWeight(spec, Dot(near_q, key.data(), spec.near_dim()));
+    weights[s] = NearWeight(spec, coefficients, Dot(near_q, key.data(), spec.near_dim()));
   }
   if (spec.kind == AttentionKind::kSoftmax) {
     const double largest = *std::max_element(weights.begin(), weights.end());
@@ -134,7 +145,10 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
           head.decay_sums[index] =
               (index == 0 ? 0 : head.decay_sums[index - 1]) + input.log_decay[row_head];
         }
-        AttendToken(spec, head, index + 1, input.near_q + row_head * near_dim, far_q,
+        const float* coefficients = spec.kind == AttentionKind::kPolynomialSquare
+                                        ? input.coefficients + h * (spec.power + 1)
+                                        : nullptr;
+        AttendToken(spec, head, index + 1, input.near_q + row_head * near_dim, far_q, coefficients,
                     out + row_head * d);
       }
     }

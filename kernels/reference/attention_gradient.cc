@@ -20,6 +20,19 @@ PairWeight PowerOf(double dot, int power) {
   return {below * dot, power * below};
 }
 
+// P and its derivative at x = (dot + alpha) / beta, by Horner's rule.
+struct Polynomial {
+  double x, value = 0, derivative = 0;
+
+  Polynomial(const AttentionSpec& spec, const std::vector<double>& coefficients, double dot)
+      : x((dot + spec.alpha) / spec.beta) {
+    for (int i = spec.power; i >= 0; --i) {
+      derivative = derivative * x + value;
+      value = value * x + coefficients[i];
+    }
+  }
+};
+
 // Whether a pair of tokens is compared by near or by far rows, and the width of the rows.
 struct Pair {
   bool near;
@@ -46,7 +59,8 @@ class Kept {
 
 }  // namespace
 
-PairWeight WeightOf(const AttentionSpec& spec, bool near, double dot) {
+PairWeight WeightOf(const AttentionSpec& spec, bool near, double dot,
+                    const std::vector<double>& coefficients) {
   switch (spec.kind) {
     case AttentionKind::kSoftmax: {
       const double scale = 1 / std::sqrt(spec.head_dim), weight = std::exp(dot * scale);
@@ -54,6 +68,10 @@ PairWeight WeightOf(const AttentionSpec& spec, bool near, double dot) {
     }
     case AttentionKind::kPolynomial:
       return PowerOf(dot, spec.power);
+    case AttentionKind::kPolynomialSquare: {
+      const Polynomial p(spec, coefficients, dot);
+      return {p.value * p.value, 2 * p.value * p.derivative / spec.beta};
+    }
     case AttentionKind::kLinear:
     case AttentionKind::kPerformer:
       return PowerOf(dot, 1);
@@ -73,7 +91,8 @@ HeadOutput AttendHead(const AttentionSpec& spec, const HeadRows& rows, int64_t t
       const auto [near, width] = PairOf(spec, t, s);
       const double* q = &(near ? rows.near_q : rows.far_q)[t * width];
       const double* k = &(near ? rows.near_k : rows.far_k)[s * width];
-      const double weight = kept(t, s) * WeightOf(spec, near, Dot(q, k, width)).weight;
+      const double dot = Dot(q, k, width);
+      const double weight = kept(t, s) * WeightOf(spec, near, dot, rows.coefficients).weight;
       denominator += weight;
       Add(weight, &rows.v[s * d], d, out);
     }
@@ -94,6 +113,7 @@ HeadRows AttendHeadGradients(const AttentionSpec& spec, const HeadRows& rows, in
   gradients.far_k.resize(rows.far_k.size());
   gradients.v.resize(rows.v.size());
   gradients.log_decay.resize(rows.log_decay.size());
+  gradients.coefficients.resize(rows.coefficients.size());
   const Kept kept(rows);
   std::vector<double> a(d);
   for (int64_t t = 0; t < tokens; ++t) {
@@ -103,7 +123,8 @@ HeadRows AttendHeadGradients(const AttentionSpec& spec, const HeadRows& rows, in
       const auto [near, width] = PairOf(spec, t, s);
       const double* q = &(near ? rows.near_q : rows.far_q)[t * width];
       const double* k = &(near ? rows.near_k : rows.far_k)[s * width];
-      const PairWeight pair = WeightOf(spec, near, Dot(q, k, width));
+      const double dot = Dot(q, k, width);
+      const PairWeight pair = WeightOf(spec, near, dot, rows.coefficients);
       const double left = kept(t, s), of_weight = Dot(a.data(), &rows.v[s * d], d) + e;
       const double of_dot = left * pair.slope * of_weight;
       Add(of_dot, k, width, &(near ? gradients.near_q : gradients.far_q)[t * width]);
@@ -111,6 +132,13 @@ HeadRows AttendHeadGradients(const AttentionSpec& spec, const HeadRows& rows, in
       Add(left * pair.weight, a.data(), d, &gradients.v[s * d]);
       for (int64_t u = s + 1; u <= t && !rows.log_decay.empty(); ++u) {
         gradients.log_decay[u] += left * pair.weight * of_weight;
+      }
+      if (rows.coefficients.empty()) continue;
+      const Polynomial p(spec, rows.coefficients, dot);
+      double factor = 2 * p.value * of_weight;
+      for (double& gradient : gradients.coefficients) {
+        gradient += factor;
+        factor *= p.x;
       }
     }
   }

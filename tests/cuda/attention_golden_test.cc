@@ -12,6 +12,7 @@ TEST_F(CudaAttentionGoldenTest, Squared) { testing::ExpectSquared(*cuda_); }
 TEST_F(CudaAttentionGoldenTest, Mixed) { testing::ExpectMixed(*cuda_); }
 TEST_F(CudaAttentionGoldenTest, RandomSketch) { testing::ExpectRandomSketch(*cuda_); }
 TEST_F(CudaAttentionGoldenTest, DecayGate) { testing::ExpectDecayGate(*cuda_); }
+TEST_F(CudaAttentionGoldenTest, PolynomialSquare) { testing::ExpectPolynomialSquare(*cuda_); }
 TEST_F(CudaAttentionGoldenTest, RandomSketchMixedIsItsParts) {
   testing::ExpectRandomSketchMixedIsItsParts(*cuda_);
 }

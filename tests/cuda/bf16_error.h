@@ -29,6 +29,18 @@ inline double ScaledPartners(const AttentionSpec& spec, const float* q, const fl
   return sum;
 }
 
+// The largest slope of a weight of polynomial_square within `deviation` of the dot product: at a
+// root it vanishes.
+inline double PolynomialSquareSlope(const AttentionSpec& spec, const float* coefficients,
+                                    double dot, double deviation) {
+  double largest = 0;
+  for (const double at : {dot - deviation, dot, dot + deviation}) {
+    const oracle::PolynomialOfDot polynomial(spec, coefficients, at);
+    largest = std::max(largest, std::abs(2 * polynomial.value * polynomial.slope));
+  }
+  return largest;
+}
+
 inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const AttentionRows& rows,
                                          int tokens, const OracleOutput& oracle) {
   constexpr double kVariance = 0x1p-16 / 3;  // of one rounding, relative
@@ -54,12 +66,14 @@ inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const Attent
           if (spec.decay_gate && !near) scaled += Square(term * ScaledPartners(spec, q, k, i));
         }
         const double left = std::exp(decay.Total(t * heads + h) - decay.Total(s * heads + h));
-        const double weight = left * oracle::WeightOfDot(spec, near, dot);
+        const float* coefficients = oracle::CoefficientsOf(spec, rows, h);
+        const double weight = left * oracle::WeightOfDot(spec, near, dot, coefficients);
         // Of the dot product, by the roundings of q; by those of k as much again.
         const double deviation = std::sqrt(squares * kVariance);
         const double degree = oracle::Degree(spec, near);
-        const double slope = spec.kind == AttentionKind::kSoftmax
-                                 ? weight / std::sqrt(d)
+        const double slope = spec.kind == AttentionKind::kSoftmax ? weight / std::sqrt(d)
+                             : spec.kind == AttentionKind::kPolynomialSquare
+                                 ? PolynomialSquareSlope(spec, coefficients, dot, deviation)
                                  : left * degree * std::pow(std::abs(dot) + deviation, degree - 1);
         double own = Square(slope * deviation);
         if (near) {

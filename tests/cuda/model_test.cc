@@ -121,9 +121,12 @@ TEST_F(CudaModelTest, Float32LogitsAreTheReferences) {
   testing::Random random(2);
   ModelConfig degree4 = testing::TinyConfig(AttentionKind::kRandomSketch);
   degree4.power = 8;
-  std::vector<ModelConfig> configs = {
-      degree4, testing::TinyConfig(AttentionKind::kRandomSketchMixed),
-      testing::TinyConfig(AttentionKind::kLinear), testing::TinyConfig(AttentionKind::kPerformer)};
+  std::vector<ModelConfig> configs = {degree4,
+                                      testing::TinyConfig(AttentionKind::kRandomSketchMixed),
+                                      testing::TinyConfig(AttentionKind::kLinear),
+                                      testing::TinyConfig(AttentionKind::kPerformer),
+                                      testing::TinyConfig(AttentionKind::kPolynomialSquare),
+                                      testing::TinyConfig(AttentionKind::kAffineSquare)};
   for (const std::string& name : testing::TinyModelNames()) {
     if (testing::TinyConfig(name).decay_gate) configs.push_back(testing::TinyConfig(name));
   }

@@ -333,6 +333,20 @@ TEST_F(CudaOpsTest, GeluGateAndLinearFeatures) {
       got, want, [&](size_t i) { return 5 * kU * std::abs(want[i]); }, "LinearFeatures");
 }
 
+TEST_F(CudaOpsTest, AffineFeatures) {
+  Random random(14);
+  const int width = 30, rows = 35, heads = 5, stride = 32;
+  const GuardedFloats x(random.Normals(rows * width)), terms(random.Normals(2 * heads));
+  for (const float* term : {terms.data(), static_cast<const float*>(nullptr)}) {
+    GuardedFloats got(rows * stride), want(rows * stride);
+    cuda_->AffineFeatures(x.data(), rows, width, term, heads, got.data());
+    reference_->AffineFeatures(x.data(), rows, width, term, heads, want.data());
+    // A product is rounded once.
+    ExpectClose(
+        got, want, [](size_t) { return 0.0; }, "AffineFeatures");
+  }
+}
+
 TEST_F(CudaOpsTest, LogSigmoid) {
   Random random(12);
   for (const int size : {1, 127, 300}) {

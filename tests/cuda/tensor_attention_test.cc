@@ -116,6 +116,8 @@ TEST_F(TensorAttentionTest, AnySplitAnyNeighbourAnySchedule) {
       {AttentionKind::kPerformer, {1, 32, 16, 16, 53}},
       {AttentionKind::kSoftmax, {1, 32, 0, 24, 90}},
       {AttentionKind::kPolynomial, {1, 32, 0, 24, 60}},
+      {AttentionKind::kPolynomialSquare, {2, 32, 0, 24, 60}},
+      {AttentionKind::kAffineSquare, {1, 32, 0, 24, 60}},
   };
   for (const auto& [kind, shape] : cases) {
     for (const AttentionSpec& spec : testing::WithDecayGates({Bf16Spec(kind, shape)})) {

@@ -20,7 +20,8 @@ namespace polysketch::testing {
 // near ones, or unused.
 struct AttentionRows {
   std::vector<float> near_q, near_k, far_q, far_k, v;
-  std::vector<float> log_decay = {};  // [tokens, heads]; with a decay gate
+  std::vector<float> log_decay = {};     // [tokens, heads]; with a decay gate
+  std::vector<float> coefficients = {};  // [heads, power + 1]; polynomial_square
 };
 
 struct Sequence {
@@ -43,7 +44,14 @@ inline AttentionSpec MakeSpec(AttentionKind kind, int heads, int head_dim, int s
   spec.heads = heads;
   spec.head_dim = head_dim;
   spec.block = block;
-  if (spec.sketched()) spec.sketch_size = kind == AttentionKind::kSymmetricPower ? head_dim : size;
+  if (spec.sketched()) spec.sketch_size = size;
+  if (kind == AttentionKind::kSymmetricPower) spec.sketch_size = head_dim;
+  if (kind == AttentionKind::kAffineSquare) spec.sketch_size = head_dim + 1;
+  if (kind == AttentionKind::kPolynomialSquare) {
+    spec.power = 3;  // which has a root
+    spec.alpha = 0.25f;
+    spec.beta = 1.5f;
+  }
   if (kind == AttentionKind::kLinear) spec.num_features = head_dim;
   if (kind == AttentionKind::kPerformer) spec.num_features = size;
   if (kind == AttentionKind::kSoftmax) spec.stabilizer = 0;
@@ -61,7 +69,28 @@ inline constexpr AttentionKind kAllKinds[] = {
     AttentionKind::kLinear,
     AttentionKind::kPerformer,
     AttentionKind::kSymmetricPower,
+    AttentionKind::kPolynomialSquare,
+    AttentionKind::kAffineSquare,
 };
+
+// Whether the sketch of a head is as wide as the head: a wide head has thousands of features.
+inline bool SketchesWholeHeads(AttentionKind kind) {
+  return kind == AttentionKind::kSymmetricPower || kind == AttentionKind::kAffineSquare;
+}
+
+// Coefficients of either sign, others in each layer and head; the same for all sequences, as in a
+// model.
+inline std::vector<float> CoefficientsFor(const AttentionSpec& spec, int layer) {
+  std::vector<float> coefficients;
+  if (spec.kind != AttentionKind::kPolynomialSquare) return coefficients;
+  for (int head = 0; head < spec.heads; ++head) {
+    for (int i = 0; i <= spec.power; ++i) {
+      const double magnitude = (1 + 0.25 * head + 0.125 * layer) / (1 + i);
+      coefficients.push_back(static_cast<float>((i + head) % 3 == 2 ? -magnitude : magnitude));
+    }
+  }
+  return coefficients;
+}
 
 // The specs, then a copy with a decay gate of each that may have one.
 inline std::vector<AttentionSpec> WithDecayGates(std::vector<AttentionSpec> specs) {
@@ -107,6 +136,7 @@ inline Sequence RandomSequence(const AttentionSpec& spec, int tokens, Random* ra
   };
   Sequence sequence{tokens, std::vector<AttentionRows>(spec.layers)};
   for (AttentionRows& rows : sequence.layers) {
+    rows.coefficients = CoefficientsFor(spec, static_cast<int>(&rows - sequence.layers.data()));
     rows.near_q = near_rows();
     rows.near_k = near_rows();
     if (spec.mixed()) {
@@ -182,6 +212,8 @@ inline void Step(Backend& backend, const AttentionSpec& spec, const std::vector<
     input.v = qkv.data() + 2 * heads * d;
     input.v_stride = stride;
     input.log_decay = log_decay.data();
+    const GuardedFloats coefficients(parts[0].runner->sequence->layers[layer].coefficients);
+    input.coefficients = coefficients.data();
     GuardedFloats out(static_cast<size_t>(rows) * heads * d);
     backend.Attention(spec, layer, segments, input, out.data());
     for (size_t i = 0; i < parts.size(); ++i) {

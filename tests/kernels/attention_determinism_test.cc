@@ -45,8 +45,7 @@ class AttentionDeterminismTest : public testing::BackendTest {
     for (const AttentionKind kind : testing::kAllKinds) {
       specs.push_back(testing::MakeSpec(kind, 2, 10, 11, 16, 2));
       specs.push_back(testing::MakeSpec(kind, 3, 32, 16, 3, 1));
-      // Heads of 32 have as many features of symmetric_power as a sketch of 32.
-      const int width = kind == AttentionKind::kSymmetricPower ? 32 : 64;
+      const int width = testing::SketchesWholeHeads(kind) ? 32 : 64;
       specs.push_back(testing::MakeSpec(kind, 1, width, 32, 32, 1));
     }
     return testing::WithDecayGates(testing::WithStateFormats(specs));

@@ -25,8 +25,8 @@ HeadRows Widened(const testing::AttentionRows& rows) {
   const auto widen = [](const std::vector<float>& x) {
     return std::vector<double>(x.begin(), x.end());
   };
-  return {widen(rows.near_q), widen(rows.near_k), widen(rows.far_q),
-          widen(rows.far_k),  widen(rows.v),      widen(rows.log_decay)};
+  return {widen(rows.near_q), widen(rows.near_k),    widen(rows.far_q),       widen(rows.far_k),
+          widen(rows.v),      widen(rows.log_decay), widen(rows.coefficients)};
 }
 
 double Largest(const std::vector<double>& values) {
@@ -53,8 +53,9 @@ TEST(AttentionGradientTest, IsTheFiniteDifference) {
       return sum;
     };
     const HeadRows gradients = reference::AttendHeadGradients(spec, rows, tokens, g);
-    for (const auto member : {&HeadRows::near_q, &HeadRows::near_k, &HeadRows::far_q,
-                              &HeadRows::far_k, &HeadRows::v, &HeadRows::log_decay}) {
+    for (const auto member :
+         {&HeadRows::near_q, &HeadRows::near_k, &HeadRows::far_q, &HeadRows::far_k, &HeadRows::v,
+          &HeadRows::log_decay, &HeadRows::coefficients}) {
       std::vector<double>& values = rows.*member;
       const std::vector<double>& gradient = gradients.*member;
       ASSERT_EQ(gradient.size(), values.size());

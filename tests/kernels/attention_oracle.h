@@ -46,8 +46,27 @@ struct ByteScales {
   }
 };
 
-inline double WeightOfDot(const AttentionSpec& spec, bool near, double dot) {
+// P((dot + alpha) / beta) and its derivative by dot, with coefficients a_0 to a_p.
+struct PolynomialOfDot {
+  double value = 0, slope = 0;
+  double absolute = 0;  // sum of the magnitudes of the terms
+
+  PolynomialOfDot(const AttentionSpec& spec, const float* coefficients, double dot) {
+    const double x = (dot + spec.alpha) / static_cast<double>(spec.beta);
+    for (int i = 0; i <= spec.power; ++i) {
+      value += coefficients[i] * std::pow(x, i);
+      absolute += std::abs(coefficients[i] * std::pow(x, i));
+      if (i > 0) slope += i * coefficients[i] * std::pow(x, i - 1) / spec.beta;
+    }
+  }
+};
+
+// coefficients: of the head, in polynomial_square.
+inline double WeightOfDot(const AttentionSpec& spec, bool near, double dot,
+                          const float* coefficients) {
   switch (spec.kind) {
+    case AttentionKind::kPolynomialSquare:
+      return Square(PolynomialOfDot(spec, coefficients, dot).value);
     case AttentionKind::kSoftmax:
       return std::exp(dot / std::sqrt(spec.head_dim));
     case AttentionKind::kPolynomial:
@@ -73,6 +92,25 @@ inline double Degree(const AttentionSpec& spec, bool near) {
     default:
       return near && spec.mixed() ? spec.near_power : 2;
   }
+}
+
+// How far float32 may be off in a weight of polynomial_square, as a standard deviation. absolute:
+// of the dot product, a sum of `width` terms. x has three roundings more; Horner's rule has two for
+// each coefficient, of at most the terms' magnitudes. An error of P enters its square with 2 |P|,
+// and squared near a root.
+inline double PolynomialSquareError(const AttentionSpec& spec, const float* coefficients,
+                                    double dot, double absolute, int width) {
+  const PolynomialOfDot polynomial(spec, coefficients, dot);
+  const double of_dot =
+      kU * (absolute * std::sqrt(width + 4.0) + 2 * (std::abs(dot) + std::abs(spec.alpha)));
+  const double error = std::hypot(polynomial.slope * of_dot,
+                                  kU * polynomial.absolute * std::sqrt(2.0 * spec.power + 2));
+  return error * (2 * std::abs(polynomial.value) + error) + kU * Square(polynomial.value);
+}
+
+// The coefficients of a head, or null.
+inline const float* CoefficientsOf(const AttentionSpec& spec, const AttentionRows& rows, int head) {
+  return rows.coefficients.empty() ? nullptr : &rows.coefficients[head * (spec.power + 1)];
 }
 
 // G of each token and head [tokens, heads], in two parts: the float32 sum over the tokens of its
@@ -193,13 +231,19 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         }
         const size_t row_t = t * heads + h, row_s = s * heads + h;
         const double exponent = decay.Total(row_t) - decay.Total(row_s), left = std::exp(exponent);
-        const double weight = left * oracle::WeightOfDot(spec, near, dot);
+        const float* coefficients = oracle::CoefficientsOf(spec, rows, h);
+        const double weight = left * oracle::WeightOfDot(spec, near, dot, coefficients);
         // A dot product of n terms is off by about sqrt(n) u sum |q k|; a power multiplies that by
         // its degree, an exponential turns it into a relative error.
-        const double absolute = spec.kind == AttentionKind::kSoftmax
-                                    ? weight * (1 + absolute_dot / std::sqrt(d))
-                                    : left * oracle::WeightOfDot(spec, near, absolute_dot);
-        const double error = kU * absolute * oracle::Degree(spec, near) * std::sqrt(width + 4.0);
+        const bool polynomial_square = spec.kind == AttentionKind::kPolynomialSquare;
+        const double absolute =
+            spec.kind == AttentionKind::kSoftmax ? weight * (1 + absolute_dot / std::sqrt(d))
+            : polynomial_square                  ? weight
+                                : left * oracle::WeightOfDot(spec, near, absolute_dot, nullptr);
+        const double error =
+            polynomial_square
+                ? oracle::PolynomialSquareError(spec, coefficients, dot, absolute_dot, width)
+                : kU * absolute * oracle::Degree(spec, near) * std::sqrt(width + 4.0);
         denominator += weight;
         absolute_denominator += absolute;
         denominator_variance += Square(error);

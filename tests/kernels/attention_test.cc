@@ -48,15 +48,19 @@ void ExpectDefinition(Backend& backend, bool splits, const AttentionSpec& spec,
   }
 }
 
+std::vector<int> PowersOf(AttentionKind kind) {
+  if (kind == AttentionKind::kPolynomial) return {2, 4, 8};
+  if (kind == AttentionKind::kPolynomialSquare) return {1, 2, 3, 8};
+  return {4};
+}
+
 TEST_P(AttentionTest, IsItsDefinition) {
   const auto backend = NewBackend(2);
   Random random(1);
   for (const AttentionKind kind : testing::kAllKinds) {
     for (const Shape& shape : kShapes) {
-      // Its kernels are those of a sketch of r = d; wider heads have thousands of features.
-      if (kind == AttentionKind::kSymmetricPower && shape.head_dim > 32) continue;
-      for (const int power : {2, 4, 8}) {
-        if (power != 4 && kind != AttentionKind::kPolynomial) continue;
+      if (testing::SketchesWholeHeads(kind) && shape.head_dim > 32) continue;
+      for (const int power : PowersOf(kind)) {
         AttentionSpec ungated =
             testing::MakeSpec(kind, shape.heads, shape.head_dim, shape.size, shape.block);
         ungated.power = power;
@@ -204,7 +208,7 @@ TEST_P(AttentionTest, ReadsTheRoundedUpperHalfOfTheState) {
           for (int i = 0; i < width; ++i) {
             dot += rows.near_q[(t * 2 + h) * width + i] * rows.near_k[(s * 2 + h) * width + i];
           }
-          const double weight = testing::oracle::WeightOfDot(spec, true, dot);
+          const double weight = testing::oracle::WeightOfDot(spec, true, dot, nullptr);
           denominator += weight;
           for (int i = 0; i < d; ++i) numerator[i] += weight * rows.v[(s * 2 + h) * d + i];
         }

@@ -120,6 +120,21 @@ TEST_P(DefinitionTest, PerformerFeaturesArePositiveFeatures) {
   EXPECT_FLOAT_EQ(out[1], std::exp(4 / std::sqrt(2) - half_norm) / std::sqrt(2));
 }
 
+TEST_P(DefinitionTest, AffineFeaturesHaveAffineDotProducts) {
+  // Two heads of width 2: (c + f x.y) of row m with the terms of head m % 2.
+  const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, terms[4] = {10, 2, -1, 0.5f};
+  float q[32], k[32];
+  backend_->AffineFeatures(x, 4, 2, terms, 2, q);
+  backend_->AffineFeatures(x, 4, 2, nullptr, 2, k);
+  const float want_q[4][3] = {{10, 2, 4}, {-1, 1.5f, 2}, {10, 10, 12}, {-1, 3.5f, 4}};
+  for (int m = 0; m < 4; ++m) {
+    EXPECT_EQ(k[m * 8], 1);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(q[m * 8 + i], want_q[m][i]) << m << " " << i;
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(k[m * 8 + 1 + i], x[m * 2 + i]) << m << " " << i;
+    for (int i = 3; i < 8; ++i) EXPECT_TRUE(q[m * 8 + i] == 0 && k[m * 8 + i] == 0) << "padding";
+  }
+}
+
 TEST_P(DefinitionTest, LogSumExpOfEqualEntries) {
   const float x[8] = {5, 5, 5, 5, -1000, -1000, -1000, -1000};
   float out[2];

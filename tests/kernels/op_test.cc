@@ -338,6 +338,25 @@ TEST_P(OpTest, LinearFeatures) {
   }
 }
 
+TEST_P(OpTest, AffineFeatures) {
+  Random random(14);
+  for (const int width : {2, 6, 8, 30, 64, 126}) {
+    const int stride = (width + 8) / 8 * 8;
+    for (const int rows : {1, 7, 300}) {
+      const int heads = rows == 7 ? 7 : 3;
+      const GuardedFloats x(random.Normals(rows * width)), terms(random.Normals(2 * heads));
+      for (const float* term : {terms.data(), static_cast<const float*>(nullptr)}) {
+        GuardedFloats got(rows * stride), want(rows * stride);
+        cpu_->AffineFeatures(x.data(), rows, width, term, heads, got.data());
+        reference_->AffineFeatures(x.data(), rows, width, term, heads, want.data());
+        // A product is rounded once.
+        ExpectClose(
+            got, want, [](size_t) { return 0.0; }, StrCat("AffineFeatures ", rows, "x", width));
+      }
+    }
+  }
+}
+
 TEST_P(OpTest, PerformerFeatures) {
   Random random(10);
   for (const auto& [d, m] : {std::pair(8, 12), std::pair(30, 33), std::pair(64, 128)}) {

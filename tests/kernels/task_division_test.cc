@@ -107,11 +107,13 @@ class TaskCountTest : public ::testing::TestWithParam<int> {
     const std::vector<float> near = array(kStepRows * spec.heads * spec.near_dim()),
                              far = array(kStepRows * spec.heads * spec.far_dim()),
                              v = array(kStepRows * spec.heads * spec.head_dim),
-                             log_decay(kStepRows * spec.heads, -0.01f);
+                             log_decay(kStepRows * spec.heads, -0.01f),
+                             coefficients = array(spec.heads * (spec.power + 1));
     std::vector<float> out(v.size());
-    const AttentionInput input{near.data(),     near.data(), far.data(),
-                               far.data(),      v.data(),    int64_t{spec.heads} * spec.head_dim,
-                               log_decay.data()};
+    const AttentionInput input{near.data(),      near.data(),
+                               far.data(),       far.data(),
+                               v.data(),         int64_t{spec.heads} * spec.head_dim,
+                               log_decay.data(), coefficients.data()};
     std::vector<std::unique_ptr<SequenceState>> states;
     std::vector<Segment> segments;
     for (const int count : rows) {
@@ -165,6 +167,9 @@ TEST_P(TaskCountTest, RowOpsOfAPromptHaveATaskForEachThread) {
   ExpectEnough("gelu gate", [&] { backend_->GeluGate(x.data(), kRows, kHidden, out.data()); });
   ExpectEnough("linear features", [&] {
     backend_->LinearFeatures(x.data(), 2 * kRows * kHeads, kHeadDim, out.data());
+  });
+  ExpectEnough("affine features", [&] {
+    backend_->AffineFeatures(x.data(), 2 * kRows * kHeads, kHeadDim, nullptr, kHeads, out.data());
   });
   // 6144 numbers, of which a thread computes 4096 while threads meet.
   ExpectEnough(

@@ -29,6 +29,8 @@ constexpr AttentionKind kKinds[] = {
     AttentionKind::kLinear,
     AttentionKind::kPerformer,
     AttentionKind::kSymmetricPower,
+    AttentionKind::kPolynomialSquare,
+    AttentionKind::kAffineSquare,
 };
 constexpr std::string_view kGated = "_gated", kWithoutSinusoids = "_without_sinusoids";
 
@@ -121,6 +123,11 @@ void AddAttention(const ModelConfig& config, const std::string& attn, Safetensor
   if (config.attention == AttentionKind::kPerformer) {
     out->Matrix(attn + "omega", {config.num_features, d}, 1);
   }
+  if (config.has_coefficients()) {
+    std::vector<int64_t> shape = {config.power + 1};
+    if (config.head_coefficients) shape.insert(shape.begin(), config.num_heads);
+    out->Matrix(attn + "coefficients", shape, 1);
+  }
   if (config.decay_gate) {  // half of a weight is left after about 5 tokens
     out->Matrix(attn + "gate.weight", {width, config.num_heads}, 1 / std::sqrt(width));
     out->Vector(attn + "gate.bias", config.num_heads, 2, 0.5);
@@ -128,7 +135,10 @@ void AddAttention(const ModelConfig& config, const std::string& attn, Safetensor
 }
 
 json ConfigJson(const ModelConfig& config) {
-  json object = {{"format_version", config.decay_gate || !config.sinusoidal_positions ? 2 : 1},
+  const bool second = config.decay_gate || !config.sinusoidal_positions;
+  json object = {{"format_version", config.has_coefficients() ? 3
+                                    : second                  ? 2
+                                                              : 1},
                  {"architecture", "polysketchformer"},
                  {"attention", AttentionKindName(config.attention)},
                  {"vocab_size", config.vocab_size},
@@ -146,6 +156,12 @@ json ConfigJson(const ModelConfig& config) {
   if (config.is_random_sketch()) object["sketch_kind"] = "gaussian";
   if (config.attention == AttentionKind::kPerformer) {
     object["num_features"] = config.num_features;
+  }
+  if (config.has_coefficients()) {
+    object["alpha"] = config.alpha;
+    object["beta"] = config.beta;
+    object["head_coefficients"] = config.head_coefficients;
+    object["learned_coefficients"] = config.learned_coefficients;
   }
   if (config.decay_gate) object["decay_gate"] = true;
   if (!config.sinusoidal_positions) object["sinusoidal_positions"] = false;
@@ -166,6 +182,12 @@ ModelConfig TinyConfig(AttentionKind kind) {
   if (config.is_sketched()) config.sketch_size = 4;
   if (kind == AttentionKind::kPerformer) config.num_features = 12;
   if (kind == AttentionKind::kSymmetricPower) config.power = 2;
+  if (config.has_coefficients()) {
+    config.power = kind == AttentionKind::kAffineSquare ? 1 : 3;
+    config.alpha = 0.5;
+    config.beta = 4;  // queries and keys of width 8: about one in the polynomial
+    config.head_coefficients = kind == AttentionKind::kPolynomialSquare;
+  }
   return config;
 }
 

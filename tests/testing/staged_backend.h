@@ -135,6 +135,13 @@ class StagedBackend final : public ForwardingBackend {
     Out y(this, out, rows * omega.out());
     inner().PerformerFeatures(omega, from.data(), rows, y.data());
   }
+  void AffineFeatures(const float* x, int64_t rows, int width, const float* terms, int heads,
+                      float* out) override {
+    const In from(this, x, rows * width), staged(this, terms, terms == nullptr ? 0 : 2 * heads);
+    Out y(this, out, rows * Padded(width + 1));
+    inner().AffineFeatures(from.data(), rows, width, terms == nullptr ? nullptr : staged.data(),
+                           heads, y.data());
+  }
   void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override {
     int64_t rows = 0;
@@ -149,8 +156,12 @@ class StagedBackend final : public ForwardingBackend {
     const In v(this, input.v, (rows - 1) * input.v_stride + width);
     const In log_decay(this, input.log_decay, spec.decay_gate ? rows * spec.heads : 0);
     Out y(this, out, rows * width);
-    const AttentionInput staged{near_q.data(), near_k.data(),  far_q.data(),    far_k.data(),
-                                v.data(),      input.v_stride, log_decay.data()};
+    const bool has_coefficients = spec.kind == AttentionKind::kPolynomialSquare;
+    const In coefficients(this, input.coefficients,
+                          has_coefficients ? int64_t{spec.heads} * (spec.power + 1) : 0);
+    const AttentionInput staged{near_q.data(),    near_k.data(),      far_q.data(),
+                                far_k.data(),     v.data(),           input.v_stride,
+                                log_decay.data(), coefficients.data()};
     inner().Attention(spec, layer, segments, staged, y.data());
   }
   void LogSigmoid(const float* x, int64_t size, float* out) override {

@@ -70,6 +70,10 @@ class ForwardTest(unittest.TestCase):
             ("linear", {}),
             ("performer", {"num_features": 24}),
             ("random_sketch_mixed", {"sketch_size": 8, "sketch_seed": 5}),
+            ("symmetric_power", {}),
+            ("polynomial_square", {"power": 3, "beta": 8.0}),
+            ("polynomial_square", {"power": 2, "head_coefficients": True}),
+            ("affine_square", {"alpha": 0.5}),
         ):
             with self.subTest(kind):
                 self.check(transformer_config("softmax") | fields | {"attention": kind} | own)

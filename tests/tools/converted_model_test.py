@@ -99,6 +99,12 @@ class ConvertedModelTest(support.ToolTest):
     def test_performer(self):
         self.check(self.config("performer", num_features=24, grain_size=16))
 
+    def test_polynomial_square(self):
+        self.check(self.config("polynomial_square", power=3, alpha=0.5, beta=8.0, head_coefficients=True))
+
+    def test_affine_square(self):
+        self.check(self.config("affine_square", alpha=-1.0))
+
     def test_random_sketch_mixed(self):
         self.check(
             self.config("random_sketch_mixed", grain_size=16, sketch_size=8, sketch_seed=SEED)

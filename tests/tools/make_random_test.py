@@ -19,7 +19,7 @@ from polysketch_tools.model_config import (
 
 OPTIONAL = {
     "grain_size": 16,
-    "power": 8,
+    "power": 8,  # of every kind: polynomial_square has no higher one
     "near_power": 4,
     "sketch_size": 8,
     "num_features": 40,
@@ -121,7 +121,7 @@ class MakeRandomTest(support.ToolTest):
                 {"sketch_size": 300},
                 'field "sketch_size": expected an integer in [1, 256], found 300',
             ),
-            ({"format_version": 3}, 'field "format_version": expected 1 or 2, found 3'),
+            ({"format_version": 4}, 'field "format_version": expected one of 1, 2, 3; found 4'),
             (
                 {"format_version": 1, "decay_gate": True},
                 'field "decay_gate": expected format_version 2 beside it, found 1',
@@ -153,6 +153,38 @@ class MakeRandomTest(support.ToolTest):
         with self.assertRaises(ToolError) as caught:
             main(["--config", str(path), "--out", str(self.dir / "kv"), "--decay-gate"])
         self.assertIn('field "decay_gate": expected false for attention softmax', str(caught.exception))
+
+    def test_coefficients(self):
+        """F32 in every format, of a layer or of its heads."""
+        for kind, fields, shape in (
+            ("polynomial_square", {"power": 3}, (4,)),
+            ("polynomial_square", {"power": 3, "head_coefficients": True, "alpha": -1.5, "beta": 4}, (2, 4)),
+            ("affine_square", {"learned_coefficients": False}, (2,)),
+            ("affine_square", {"head_coefficients": True, "power": 1}, (2, 2)),
+        ):
+            with self.subTest(kind, **fields):
+                for dtype in ("F32", "BF16", "Q8", "Q4"):
+                    out = self.make(config_of(kind) | fields, "m", dtype=dtype, overwrite=True)
+                    stored = safetensors.read([out / "model.safetensors"])["layers.1.attn.coefficients"]
+                    self.assertEqual((stored.shape, stored.dtype), (shape, np.float32))
+                written = json.loads((out / "config.json").read_text())
+                self.assertEqual(written["format_version"], 3)
+                self.assertEqual({name: written[name] for name in fields}, fields)
+
+    def test_wrong_coefficients(self):
+        for kind, changes, message in (
+            ("polynomial_square", {"power": 9}, 'field "power": expected an integer in [1, 8], found 9'),
+            ("polynomial_square", {"power": 0}, 'field "power": expected an integer in [1, 8], found 0'),
+            ("affine_square", {"power": 2}, 'field "power": expected an integer in [1, 1], found 2'),
+            ("affine_square", {"beta": 0}, 'field "beta": expected a number in [1e-06, 1e+06], found 0'),
+            ("affine_square", {"alpha": "1"}, "field \"alpha\": expected a number in [-1e+06, 1e+06], found '1'"),
+            ("affine_square", {"head_coefficients": 2}, 'field "head_coefficients": expected true or false, found 2'),
+            ("affine_square", {"emb_dim": 512}, "expected emb_dim 512 / num_heads to be at most 255"),
+            ("affine_square", {"format_version": 2}, 'field "format_version": expected 3 for attention affine_square'),
+        ):
+            with self.subTest(message), self.assertRaises(ToolError) as caught:
+                self.make(config_of(kind) | changes)
+            self.assertIn(message, str(caught.exception))
 
     def test_without_sinusoids(self):
         path = self.write_json("config.json", config_of("softmax"))

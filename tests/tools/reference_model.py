@@ -54,13 +54,13 @@ def _attention(x, block, config, sketch):
     outputs = []
     for head in range(heads):
         q, k, v = _rope(qkv[:, 0, head]), _rope(qkv[:, 1, head]), qkv[:, 2, head]
-        weights, stabilizer = _weights(q, k, block, config, sketch)
+        weights, stabilizer = _weights(q, k, block, config, sketch, head)
         weights = np.tril(weights)
         outputs.append(weights @ v / (stabilizer + weights.sum(axis=1, keepdims=True)))
     return np.concatenate(outputs, axis=1) @ block["attn/Dense_1/kernel"]
 
 
-def _weights(q, k, block, config, sketch):
+def _weights(q, k, block, config, sketch, head):
     """Returns the weights of all pairs [n, n] and the stabiliser."""
     kind, d = config["attention"], q.shape[1]
     if kind == "softmax":
@@ -72,6 +72,8 @@ def _weights(q, k, block, config, sketch):
         return _positive_features(q, omega) @ _positive_features(k, omega).T, 1e-6
     near_q, near_k = q, k
     q, k = (_norm(rows, block, "attn/pre_attn_layer") for rows in (q, k))
+    if kind in ("polynomial_square", "affine_square"):
+        return _polynomial(q @ k.T, block, config, head) ** 2, 1
     if kind in ("polynomial", "symmetric_power"):
         return (q @ k.T) ** (config["power"] if kind == "polynomial" else 2), 1
     far = ((q @ sketch[0] * (q @ sketch[1])) @ (k @ sketch[0] * (k @ sketch[1])).T) ** 2
@@ -83,6 +85,15 @@ def _weights(q, k, block, config, sketch):
     )
     number = np.arange(len(q)) // config["grain_size"]
     return np.where(number[:, None] == number, (near_q @ near_k.T) ** 4, far), 1
+
+
+def _polynomial(products, block, config, head):
+    """P of (q'.k' + alpha) / beta, with the coefficients of the layer [p + 1] or of each head [H, p + 1]."""
+    coefficients = block["attn/coefficients"]
+    of_head = coefficients if coefficients.ndim == 1 else coefficients[head]
+    head_dim = config["emb_dim"] // config["num_heads"]
+    x = (products + (config.get("alpha") or 0)) / (config.get("beta") or head_dim)
+    return sum(a * x**i for i, a in enumerate(of_head))
 
 
 def _elu_plus_one(x):

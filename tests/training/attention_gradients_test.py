@@ -7,7 +7,7 @@ import torch
 
 import support
 
-from polysketch_training.block_attention import Rows, Weights, block_attention
+from polysketch_training.block_attention import Rows, Weights, block_attention, integer_power
 from polysketch_training.cache_attention import cache_attention
 
 # Both sides are float64. An output is a quotient of sums of at most 128 tokens or 640 features; a gradient adds two more such
@@ -63,7 +63,8 @@ class AttentionGradientsTest(unittest.TestCase):
         for power in (2, 4, 8):
             with self.subTest(power=power):
                 recorded, inputs = self.load(f"polynomial_p{power}")
-                out, _ = cache_attention(*(inputs[x] for x in ("query", "key", "value")), power=power)
+                rows = (inputs[x] for x in ("query", "key", "value"))
+                out, _ = cache_attention(*rows, weigh=lambda x: integer_power(x, power))
                 self.check(recorded, inputs, out)
 
 

@@ -127,7 +127,7 @@ class TorchAttentionTest(unittest.TestCase):
 
 MODELS = tuple(
     (kind, gated)
-    for kind in ("learned_sketch_mixed", "learned_sketch", "random_sketch_mixed", "symmetric_power")
+    for kind in ("learned_sketch_mixed", "learned_sketch", "random_sketch_mixed", "symmetric_power", "affine_square")
     for gated in (False, True)
 )
 
@@ -243,6 +243,14 @@ class LibraryInTheModelTest(unittest.TestCase):
         polynomial.use_attention("library")
         with self.assertRaisesRegex(ValueError, "expected one of random_sketch, .*; found polynomial"):
             polynomial(tokens, want_state=True)
+        square = self.model("polynomial_square")
+        square.use_attention("library")
+        with self.assertRaisesRegex(ValueError, "expected one of polynomial, .*; found polynomial_square"):
+            square(tokens)
+        wide = self.model("affine_square", emb_dim=128)  # heads of 64 and a constant
+        wide.use_attention("library")
+        with self.assertRaisesRegex(Exception, "expected sketch_dim 0 or a multiple of 8 up to 64, found 72"):
+            wide(tokens)
         linear = self.model("linear")
         linear.use_attention("library")
         with self.assertRaisesRegex(ValueError, "expected one of polynomial, .*; found linear"):

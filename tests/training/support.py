@@ -29,6 +29,10 @@ def small_config(kind: str, **changes) -> ModelConfig:
     fields = {"vocab_size": 61, "emb_dim": 48, "num_heads": 2, "num_layers": 2, "context_length": 96, "grain_size": 16}
     if kind == "polynomial" or kind.startswith("random_"):
         fields["power"] = 4
+    if kind == "polynomial_square":
+        fields |= {"power": 3, "alpha": 0.5, "beta": 8.0, "head_coefficients": True}
+    if kind == "affine_square":
+        fields |= {"alpha": -0.5, "beta": 8.0}
     if "sketch" in kind:
         fields["sketch_size"] = 12  # not a multiple of the tile of 8
     if kind.startswith("random_"):
@@ -48,8 +52,8 @@ def small_model(kind: str, *, decay_gate: bool = False, dtype=torch.float64, **c
     torch.manual_seed(3)
     model = PolysketchModel(small_config(kind, **changes), seed=3)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1 or name.endswith(".coefficients"):
                 parameter.add_(0.2 * torch.randn_like(parameter))
         if decay_gate:
             gated = PolysketchModel(small_config(kind, decay_gate=True, **changes), seed=3)

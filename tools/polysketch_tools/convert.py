@@ -16,12 +16,13 @@ from polysketch_tools.model_config import (
 )
 from polysketch_tools.tokenizer import apply_tokenizer
 
-# Fields of TransformerConfig, and num_features of Performer: those of every kind, those of some kinds, and those that
-# only training reads.
+# Fields of TransformerConfig, num_features of Performer, and what polynomials with coefficients have: of every kind, of
+# some kinds, and those that only training reads.
 _REQUIRED = ("attention", "vocab_size", "emb_dim", "num_heads", "num_layers", "context_length")
 _OF_KINDS = ("power", "sketch_size", "grain_size", "num_features")
+OF_COEFFICIENTS = ("alpha", "beta", "head_coefficients", "learned_coefficients")
 _TRAINING_ONLY = ("dropout_rate", "checkpoint_attention")
-_KNOWN = {*_REQUIRED, *_OF_KINDS, *_TRAINING_ONLY, "sketch_seed", "sketch_key"}
+_KNOWN = {*_REQUIRED, *_OF_KINDS, *OF_COEFFICIENTS, *_TRAINING_ONLY, "sketch_seed", "sketch_key"}
 
 
 def read_transformer_config(path: pathlib.Path) -> tuple[ModelConfig, np.ndarray | None]:
@@ -48,6 +49,8 @@ def read_transformer_config(path: pathlib.Path) -> tuple[ModelConfig, np.ndarray
             raise ToolError(f'{path}: field "{name}": missing (attention {kind} needs it)')
         if name in used or name == "grain_size":
             setattr(config, name, _integer(fields.get(name)))
+    for name in OF_COEFFICIENTS if config.has_coefficients else ():
+        setattr(config, name, fields.get(name))
     if config.is_mixed:
         config.near_power = 4  # the authors' code does not pass `power` on to the mixed kinds
     if config.is_random:

@@ -16,6 +16,7 @@ _RULES = [
         (r"layers\.(\d+)\.mlp\.up\.weight", r"Block_\1/ff/Dense_0/kernel"),
         (r"layers\.(\d+)\.mlp\.down\.weight", r"Block_\1/ff/Dense_1/kernel"),
         (r"layers\.(\d+)\.attn\.omega", r"Block_\1/attn/omega"),
+        (r"layers\.(\d+)\.attn\.coefficients", r"Block_\1/attn/coefficients"),
         (r"layers\.(\d+)\.attn\.qk_norm\.(\w+)", r"Block_\1/attn/pre_attn_layer/\2"),
         (r"layers\.(\d+)\.attn\.near_q_norm\.(\w+)", r"Block_\1/attn/LayerNorm_0/\2"),
         (r"layers\.(\d+)\.attn\.near_k_norm\.(\w+)", r"Block_\1/attn/LayerNorm_1/\2"),

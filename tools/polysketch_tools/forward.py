@@ -141,7 +141,19 @@ class _Attention:
             return np.exp(products - products.max(axis=-1, keepdims=True))
         if kind in ("linear", "performer"):
             return products
+        if self._config.has_coefficients:
+            return np.square(self._polynomial(products))
         return products**self._config.power if kind == "polynomial" else np.square(products)
+
+    def _polynomial(self, products: np.ndarray) -> np.ndarray:
+        """P of the dot products [heads, queries, keys]."""
+        alpha, beta = (np.float32(x) for x in (self._config.polynomial_alpha, self._config.polynomial_beta))
+        x = (products + alpha) / beta
+        coefficients = self._tensor(self._prefix + "coefficients").T  # [p + 1] or [p + 1, heads]
+        value = np.zeros_like(x)
+        for a in coefficients[::-1]:
+            value = value * x + np.reshape(a, (-1, 1, 1))
+        return value
 
     def _stabilizer(self) -> float:
         kind = self._config.attention

@@ -3,8 +3,8 @@
 tests/data/goldens/CASE is a model folder with golden.safetensors: tokens I32 [2, n], logits F32 [2, n, V], next_logprobs
 F32 [2, n - 1], attn_out_layer0 F32 [2, n, D]. tests/data/attention/KIND.safetensors holds inputs (F32) and out (F64) of an
 attention function alone, and for the first sequence (F32) the cotangent g and the gradients grad_* of sum(out * g); `block`
-and `power` are I32 [1], sketch1 and sketch2 F64. tests/data/decay_gate is computed, not recorded (decay_gate_goldens.py);
---only-decay-gate makes it alone.
+and `power` are I32 [1], sketch1 and sketch2 F64. tests/data/decay_gate and tests/data/polynomial_square are computed,
+not recorded (decay_gate_goldens.py, polynomial_square_goldens.py); --only-computed makes these alone.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import numpy as np
 from polysketch_tools import errors, safetensors
 from polysketch_tools.convert import convert
 from polysketch_tools.decay_gate_goldens import make_decay_gate
+from polysketch_tools.polynomial_square_goldens import make_polynomial_square
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -94,11 +95,14 @@ def main(argv: list[str]) -> None:
         "--out", type=pathlib.Path, default=_ROOT, help="root of the tree to write into"
     )
     parser.add_argument(
-        "--only-decay-gate", action="store_true", help="tests/data/decay_gate alone; reads nothing"
+        "--only-computed",
+        action="store_true",
+        help="tests/data/decay_gate and tests/data/polynomial_square alone; reads nothing",
     )
     args = parser.parse_args(argv)
     make_decay_gate(args.out / "tests/data/decay_gate")
-    if args.only_decay_gate:
+    make_polynomial_square(args.out / "tests/data/polynomial_square")
+    if args.only_computed:
         return
     make_demo(args.shared / "models/demo", args.out / "models/demo")
     make_goldens(args.shared / "goldens", args.out / "tests/data/goldens")

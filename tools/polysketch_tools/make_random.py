@@ -62,7 +62,7 @@ def _moments(config: ModelConfig, name: str, shape: tuple[int, ...]) -> tuple[fl
             0.0,
             0.02,
         )  # logits of order 0.02 sqrt(emb_dim): a flat distribution, as of an untrained model
-    if name.endswith(".scale"):
+    if name.endswith((".scale", ".attn.coefficients")):
         return 1.0, 0.1
     if name.endswith(".attn.gate.bias"):
         return 9.0, 1.5  # the middle of what training starts with: e^9 tokens until 1 / e of a weight is left

@@ -11,6 +11,8 @@ from polysketch_tools.file_kinds import describe
 FORMAT_VERSION = 1
 SECOND_VERSION = 2  # of a config with a decay gate or without sinusoids
 SECOND_VERSION_FIELDS = {"decay_gate": False, "sinusoidal_positions": True}  # with what version 1 has in their place
+THIRD_VERSION = 3  # of the kinds with coefficients
+_VERSIONS = (FORMAT_VERSION, SECOND_VERSION, THIRD_VERSION)
 ARCHITECTURE = "polysketchformer"
 ATTENTION_KINDS = (
     "softmax",
@@ -22,8 +24,11 @@ ATTENTION_KINDS = (
     "linear",
     "performer",
     "symmetric_power",
+    "polynomial_square",
+    "affine_square",
 )
-KV_KINDS = ("softmax", "polynomial")
+KV_KINDS = ("softmax", "polynomial", "polynomial_square")
+COEFFICIENT_KINDS = ("polynomial_square", "affine_square")
 # Kinds that the training package has to compare with, and the server does not have: there is no model folder of them.
 UNSERVED_KINDS = ("linformer", "hyperattention")
 SKETCH_KINDS = ("gaussian", "srht")
@@ -48,6 +53,10 @@ class ModelConfig:
     num_features: int | None = None
     projected_rows: int | None = None  # linformer: rows that stand for a block
     sketch_kind: str | None = None
+    alpha: float | None = None
+    beta: float | None = None
+    head_coefficients: bool | None = None
+    learned_coefficients: bool | None = None
     add_bos: bool = False
     bos_id: int = -1
     eos_id: int = -1
@@ -77,7 +86,26 @@ class ModelConfig:
     @property
     def has_qk_norm(self) -> bool:
         """Whether queries and keys have one LN over d, before the power or the random sketch."""
-        return self.attention in ("polynomial", "symmetric_power") or self.is_random
+        return self.attention in ("polynomial", "symmetric_power") or self.is_random or self.has_coefficients
+
+    @property
+    def has_coefficients(self) -> bool:
+        """Whether weights are squares of a polynomial P of (q'.k' + alpha) / beta with stored coefficients."""
+        return self.attention in COEFFICIENT_KINDS
+
+    @property
+    def polynomial_alpha(self) -> float:
+        return 0.0 if self.alpha is None else self.alpha
+
+    @property
+    def polynomial_beta(self) -> float:
+        return self.head_dim if self.beta is None else self.beta
+
+    @property
+    def coefficients_shape(self) -> tuple[int, ...]:
+        """Of a layer: those of P, or with head_coefficients those of each head."""
+        terms = 2 if self.attention == "affine_square" else self.power + 1
+        return (self.num_heads, terms) if self.head_coefficients else (terms,)
 
     @property
     def is_served(self) -> bool:
@@ -147,6 +175,8 @@ class ModelConfig:
                 "num_heads",
                 f"emb_dim {self.emb_dim} / num_heads to be a multiple of 8, at most 256",
             )
+        if self.has_coefficients:
+            self._check_coefficients(expect, expect_int)
         if self.is_mixed:
             expect_int("near_power", 4, 4)
         if self.attention == "performer":
@@ -162,12 +192,29 @@ class ModelConfig:
         gated = self.is_recurrent or not self.decay_gate
         expect(gated, "decay_gate", f"false for attention {self.attention}")
 
+    def _check_coefficients(self, expect, expect_int) -> None:
+        if self.attention == "polynomial_square":
+            expect_int("power", 1, 8)
+        else:
+            if self.power is not None:
+                expect_int("power", 1, 1)
+            limit = f"emb_dim {self.emb_dim} / num_heads to be at most 255"
+            expect(self.head_dim <= 255, "num_heads", limit)
+        for field, low in (("alpha", -1e6), ("beta", 1e-6)):
+            value = getattr(self, field)
+            number = type(value) in (int, float) and low <= value <= 1e6
+            expect(value is None or number, field, f"a number in [{low:g}, 1e+06]")
+        for field in ("head_coefficients", "learned_coefficients"):
+            value = getattr(self, field)
+            expect(value is None or type(value) is bool, field, "true or false")
+
     def to_json(self) -> str:
         own = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
         for field, default in SECOND_VERSION_FIELDS.items():
             if own[field] == default:
                 del own[field]  # version 1 has no such field
         version = SECOND_VERSION if own.keys() & SECOND_VERSION_FIELDS.keys() else FORMAT_VERSION
+        version = THIRD_VERSION if self.has_coefficients else version
         fields = {"format_version": version, "architecture": ARCHITECTURE} | own
         return json.dumps(fields, indent=1) + "\n"
 
@@ -175,7 +222,7 @@ class ModelConfig:
 def used_fields(attention: str) -> set[str]:
     """Returns the fields of some kinds that `attention` needs."""
     used = set()
-    if attention == "polynomial":
+    if attention in ("polynomial", "polynomial_square"):
         used |= {"power"}
     if attention.startswith("random_"):
         used |= {"power", "sketch_size", "sketch_kind"}
@@ -215,10 +262,15 @@ def read_json_object(path: pathlib.Path) -> dict:
 def read_model_config(path: pathlib.Path) -> ModelConfig:
     """Reads a config.json. format_version and architecture may be missing."""
     fields = read_json_object(path)
-    version = fields.pop("format_version", SECOND_VERSION)
-    if version not in (FORMAT_VERSION, SECOND_VERSION):
+    version = fields.pop("format_version", THIRD_VERSION)
+    if version not in _VERSIONS:
         raise ToolError(
-            f'{path}: field "format_version": expected {FORMAT_VERSION} or {SECOND_VERSION}, found {version!r}'
+            f'{path}: field "format_version": expected one of {", ".join(map(str, _VERSIONS))}; found {version!r}'
+        )
+    if fields.get("attention") in COEFFICIENT_KINDS and version < THIRD_VERSION:
+        kind = fields["attention"]
+        raise ToolError(
+            f'{path}: field "format_version": expected {THIRD_VERSION} for attention {kind}, found {version}'
         )
     for field, default in SECOND_VERSION_FIELDS.items():
         if version < SECOND_VERSION and fields.get(field, default) != default:
@@ -298,6 +350,8 @@ def _attention_tensors(config: ModelConfig, attn: str) -> Iterator[tuple[str, tu
             count, level, size = count // 2, level + 1, r
     if config.attention == "performer":
         yield attn + "omega", (config.num_features, d)
+    if config.has_coefficients:
+        yield attn + "coefficients", config.coefficients_shape
     if config.decay_gate:
         yield attn + "gate.weight", (config.emb_dim, config.num_heads)
         yield attn + "gate.bias", (config.num_heads,)

@@ -13,6 +13,8 @@ def storage(dtype: str, name: str, shape: tuple[int, ...]) -> str:
     """Returns how a folder of `dtype` (F32, BF16, F16, Q8, Q4) stores a tensor: in the format of the server's --weights."""
     if ".attn.gate." in name:
         return "F32"  # small, and its error grows with the distance of two tokens
+    if name.endswith(".attn.coefficients"):
+        return "F32"  # a few numbers, on which every weight depends
     if dtype not in ("Q8", "Q4"):
         return dtype
     if len(shape) != 2 or not name.endswith(".weight"):

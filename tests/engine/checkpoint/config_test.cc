@@ -18,7 +18,8 @@ using ::polysketch::testing::TemporaryFolder;
 using ::polysketch::testing::WriteBytes;
 
 json Valid(const std::string& attention) {
-  json config = {{"format_version", 1},
+  const bool square = attention.ends_with("_square");
+  json config = {{"format_version", square ? 3 : 1},
                  {"architecture", "polysketchformer"},
                  {"attention", attention},
                  {"vocab_size", 96},
@@ -35,6 +36,8 @@ json Valid(const std::string& attention) {
   if (attention.starts_with("random") || attention == "polynomial") config["power"] = 8;
   if (attention.ends_with("mixed")) config["near_power"] = 4;
   if (attention == "performer") config["num_features"] = 24;
+  if (attention == "polynomial_square") config["power"] = 5;
+  if (square) config["alpha"] = 0.5;
   return config;
 }
 
@@ -43,7 +46,8 @@ TEST(ModelConfigTest, EveryKind) {
        {AttentionKind::kSoftmax, AttentionKind::kPolynomial, AttentionKind::kRandomSketch,
         AttentionKind::kLearnedSketch, AttentionKind::kLearnedSketchMixed,
         AttentionKind::kRandomSketchMixed, AttentionKind::kLinear, AttentionKind::kPerformer,
-        AttentionKind::kSymmetricPower}) {
+        AttentionKind::kSymmetricPower, AttentionKind::kPolynomialSquare,
+        AttentionKind::kAffineSquare}) {
     const std::string name(AttentionKindName(kind));
     SCOPED_TRACE(name);
     const auto config = ModelConfig::Parse(Valid(name).dump(), "config.json");
@@ -59,6 +63,8 @@ TEST(ModelConfigTest, EveryKind) {
     EXPECT_EQ(config->sketch_size, config->is_sketched() ? 8 : 0);
     EXPECT_EQ(config->num_features, name == "performer" ? 24 : 0);
     const int power = name == "symmetric_power"                            ? 2
+                      : name == "polynomial_square"                        ? 5
+                      : name == "affine_square"                            ? 1
                       : name == "polynomial" || config->is_random_sketch() ? 8
                                                                            : 4;
     EXPECT_EQ(config->power, power);
@@ -104,6 +110,30 @@ TEST(ModelConfigTest, SinusoidalPositions) {
   }
 }
 
+TEST(ModelConfigTest, SquaresOfPolynomials) {
+  for (const std::string name : {"polynomial_square", "affine_square"}) {
+    json text = Valid(name);
+    const auto plain = ModelConfig::Parse(text.dump(), "config.json");
+    ASSERT_TRUE(plain.ok()) << plain.status().ToString();
+    EXPECT_EQ(plain->alpha, 0.5);
+    EXPECT_EQ(plain->beta, 32) << "the head size";
+    EXPECT_FALSE(plain->head_coefficients);
+    EXPECT_TRUE(plain->learned_coefficients);
+    text["beta"] = 8;
+    text["head_coefficients"] = true;
+    text["learned_coefficients"] = false;
+    const auto config = ModelConfig::Parse(text.dump(), "config.json");
+    ASSERT_TRUE(config.ok()) << config.status().ToString();
+    EXPECT_TRUE(config->head_coefficients);
+    EXPECT_FALSE(config->learned_coefficients);
+    const AttentionSpec spec = config->attention_spec(StateFormat::kF32);
+    EXPECT_EQ(spec.alpha, 0.5f);
+    EXPECT_EQ(spec.beta, 8.0f);
+    EXPECT_EQ(spec.kv_cache(), name == "polynomial_square");
+    EXPECT_EQ(spec.sketch_size, name == "polynomial_square" ? 0 : 33);
+  }
+}
+
 TEST(ModelConfigTest, WhatMayBeLeftOut) {
   json text = Valid("softmax");
   for (const char* field : {"context_length", "grain_size", "add_bos", "bos_id", "eos_id"})
@@ -137,7 +167,10 @@ TEST(ModelConfigTest, EveryWrongFieldIsNamed) {
     std::string message;
   } cases[] = {
       {"softmax", "format_version", json::value_t::discarded, "missing"},
-      {"softmax", "format_version", 3, "expected an integer in [1, 2], found the number 3"},
+      {"softmax", "format_version", 4, "expected an integer in [1, 3], found the number 4"},
+      {"polynomial_square", "format_version", 2,
+       "expected 3 for attention \"polynomial_square\", found 2"},
+      {"affine_square", "format_version", 1, "expected 3 for attention \"affine_square\", found 1"},
       {"softmax", "format_version", "1", "found the string \"1\""},
       {"softmax", "architecture", json::value_t::discarded, "missing"},
       {"softmax", "architecture", "llama", "expected \"polysketchformer\", found \"llama\""},
@@ -199,6 +232,16 @@ TEST(ModelConfigTest, EveryWrongFieldIsNamed) {
       {"polynomial", "power", 0, "expected an integer in [2, 64], found the number 0"},
       {"polynomial", "power", 66, "found the number 66"},
       {"polynomial", "power", 4.5, "found the number 4.5"},
+      {"polynomial_square", "power", json::value_t::discarded, "missing"},
+      {"polynomial_square", "power", 0, "expected an integer in [1, 8], found the number 0"},
+      {"polynomial_square", "power", 9, "expected an integer in [1, 8], found the number 9"},
+      {"affine_square", "power", 2, "expected an integer in [1, 1], found the number 2"},
+      {"polynomial_square", "alpha", "1", "expected a number in [-1e+06, 1e+06], found the string"},
+      {"polynomial_square", "alpha", 1e7, "found the number 1"},
+      {"polynomial_square", "beta", 0, "expected a number in [1e-06, 1e+06], found the number 0"},
+      {"affine_square", "beta", -8.5, "found the number -8.5"},
+      {"affine_square", "head_coefficients", 2, "expected true or false, found the number 2"},
+      {"affine_square", "learned_coefficients", "no", "expected true or false, found the string"},
       {"performer", "num_features", json::value_t::discarded, "missing"},
       {"performer", "num_features", 0, "expected an integer in [1, 65536], found the number 0"},
       {"performer", "num_features", 65537, "found the number 65537"},

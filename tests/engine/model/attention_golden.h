@@ -211,6 +211,68 @@ inline void ExpectDecayGate(Backend& backend) {
   }
 }
 
+// Outputs of squares of polynomials, from a state too, are their definition within this, where
+// values are of order one.
+inline constexpr double kDefinitionTolerance = 1e-5;
+
+// The rows that a model of kind affine_square makes of the normed ones of a recording of degree 1, by
+// the op: c + f q'.k' with the terms (c, f) of each head.
+inline AttentionRows AffineRows(Backend& backend, const AttentionSpec& spec,
+                                const AttentionRows& rows) {
+  const int heads = spec.heads, d = spec.head_dim;
+  std::vector<float> terms;
+  for (int h = 0; h < heads; ++h) {
+    const double factor = rows.coefficients[2 * h + 1] / spec.beta;
+    terms.push_back(static_cast<float>(rows.coefficients[2 * h] + factor * spec.alpha));
+    terms.push_back(static_cast<float>(factor));
+  }
+  const int64_t count = std::ssize(rows.near_q) / d;
+  AttentionRows affine{std::vector<float>(count * spec.far_dim()),
+                       std::vector<float>(count * spec.far_dim()),
+                       {},
+                       {},
+                       rows.v};
+  backend.AffineFeatures(rows.near_q.data(), count, d, terms.data(), heads, affine.near_q.data());
+  backend.AffineFeatures(rows.near_k.data(), count, d, nullptr, heads, affine.near_k.data());
+  return affine;
+}
+
+// Squares of polynomials against their definition over all pairs
+// (tools/polysketch_tools/polynomial_square_goldens.py), degree 1 as affine_square too.
+inline void ExpectPolynomialSquare(Backend& backend) {
+  for (const std::string name : {"degree1", "degree2", "degree3", "degree8"}) {
+    const Recording recording(name, "polynomial_square");
+    const int d = static_cast<int>(recording.extent("value", 3));
+    AttentionSpec spec = MakeSpec(AttentionKind::kPolynomialSquare, 2, d, 0, 16);
+    spec.power = static_cast<int>(recording.extent("coefficients", 1)) - 1;
+    spec.alpha = recording.Floats("alpha")[0];
+    spec.beta = recording.Floats("beta")[0];
+    AttentionRows rows{
+        recording.Rows("query", 0), recording.Rows("key", 0), {}, {}, recording.Rows("value", 0)};
+    rows.coefficients = recording.Floats("coefficients");
+    const Sequence sequence{static_cast<int>(recording.extent("value", 2)), {rows}};
+    const std::vector<double> want = recording.DoubleRows("out", 0);
+    ExpectOutput(backend, spec, sequence, want, {}, name);
+    std::vector<std::vector<float>> outs = {
+        RunAlone(backend, spec, sequence, {sequence.tokens})[0]};
+    if (spec.power == 1) {
+      AttentionSpec affine = MakeSpec(AttentionKind::kAffineSquare, 2, d, 0, 16);
+      affine.alpha = spec.alpha;
+      affine.beta = spec.beta;
+      const Sequence recurrent{sequence.tokens, {AffineRows(backend, affine, rows)}};
+      outs.push_back(RunAlone(backend, affine, recurrent, {sequence.tokens})[0]);
+      outs.push_back(RunAlone(backend, affine, recurrent, std::vector<int>(sequence.tokens, 1))[0]);
+      EXPECT_EQ(outs[1], outs[2]) << "token by token";
+    }
+    for (const std::vector<float>& out : outs) {
+      ASSERT_EQ(out.size(), want.size());
+      for (size_t i = 0; i < want.size(); ++i) {
+        ASSERT_NEAR(out[i], want[i], kDefinitionTolerance) << name << " element " << i;
+      }
+    }
+  }
+}
+
 // random_sketch_mixed: near rows of mixed_p4, far rows sketched from random_*.
 inline void ExpectRandomSketchMixedIsItsParts(Backend& backend) {
   const Recording mixed("mixed_p4");

@@ -12,6 +12,7 @@ TEST_P(AttentionGoldenTest, Squared) { testing::ExpectSquared(*NewBackend(1)); }
 TEST_P(AttentionGoldenTest, Mixed) { testing::ExpectMixed(*NewBackend(1)); }
 TEST_P(AttentionGoldenTest, RandomSketch) { testing::ExpectRandomSketch(*NewBackend(1)); }
 TEST_P(AttentionGoldenTest, DecayGate) { testing::ExpectDecayGate(*NewBackend(1)); }
+TEST_P(AttentionGoldenTest, PolynomialSquare) { testing::ExpectPolynomialSquare(*NewBackend(1)); }
 TEST_P(AttentionGoldenTest, RandomSketchMixedIsItsParts) {
   testing::ExpectRandomSketchMixedIsItsParts(*NewBackend(1));
 }

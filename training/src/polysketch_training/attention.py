@@ -10,7 +10,7 @@ from torch.nn import functional
 from polysketch_tools import sketches
 from polysketch_tools.model_config import KV_KINDS, ModelConfig
 from polysketch_training import angles, cuda_attention, hyper_rectangle, layers
-from polysketch_training.block_attention import Rows, Weights, block_attention
+from polysketch_training.block_attention import Rows, Weights, block_attention, integer_power
 from polysketch_training.cache_attention import cache_attention
 from polysketch_training.hyper_attention import hyper_attention
 from polysketch_training.linformer_attention import linformer_attention
@@ -23,6 +23,7 @@ LIBRARY_KINDS = (
     "learned_sketch_mixed",
     "random_sketch_mixed",
     "symmetric_power",
+    "affine_square",
 )
 _DEFAULT_BLOCK = 256  # of a config without grain_size: only a speed choice there
 
@@ -56,6 +57,12 @@ class Attention(nn.Module):
             self.sketch = layers.LearnedSketch(d, config.sketch_size)
         if config.is_random:
             self.sketch = layers.RandomSketch(config, generator)
+        if config.has_coefficients:
+            ones = torch.ones(config.coefficients_shape)  # 1 + x + ... + x^p
+            if config.learned_coefficients is False:
+                self.register_buffer("coefficients", ones)
+            else:
+                self.coefficients = nn.Parameter(ones)
         if config.attention == "performer":
             omega = sketches.draw_performer_features(generator, (config.num_features, d))
             self.register_buffer("omega", torch.from_numpy(omega))
@@ -94,12 +101,20 @@ class Attention(nn.Module):
         if not self.config.is_served:
             return self._unserved(q, k, v, state is not None or want_state), None
         if self.config.attention in KV_KINDS:
-            power = None
-            if self.config.attention == "polynomial":
-                q, k, power = self.qk_norm(q), self.qk_norm(k), self.config.power
-            return cache_attention(q, k, v, power=power, state=state, want_state=want_state)
+            if self.config.has_qk_norm:
+                q, k = self.qk_norm(q), self.qk_norm(k)
+            return cache_attention(q, k, v, weigh=self._weigh_products(), state=state, want_state=want_state)
         rows = self._rows(q, k, v, log_decay)
         return block_attention(rows, self.weights(), state, buffered=places.buffered, want_state=want_state)
+
+    def _weigh_products(self):
+        """Returns how this KV kind makes weights of dot products; None: softmax."""
+        if self.config.attention == "polynomial":
+            return lambda products: integer_power(products, self.config.power)
+        if self.config.attention == "polynomial_square":
+            alpha, beta = self.config.polynomial_alpha, self.config.polynomial_beta
+            return lambda products: layers.polynomial((products + alpha) / beta, self.coefficients).square()
+        return None
 
     def _unserved(self, q, k, v, stateful: bool):
         if stateful:
@@ -128,7 +143,12 @@ class Attention(nn.Module):
             return layers.performer_features(q, self.omega), layers.performer_features(k, self.omega)
         if self.config.has_qk_norm:
             q, k = self.qk_norm(q), self.qk_norm(k)
-        return (q, k) if kind == "symmetric_power" else (self.sketch(q), self.sketch(k))
+        if kind == "symmetric_power":
+            return q, k
+        if kind == "affine_square":
+            alpha, beta = self.config.polynomial_alpha, self.config.polynomial_beta
+            return layers.affine_rows(q, k, self.coefficients, alpha, beta)
+        return self.sketch(q), self.sketch(k)
 
     def _library(self, q, k, v, log_decay):
         self._check_library_kind(LIBRARY_KINDS)

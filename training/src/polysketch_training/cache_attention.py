@@ -1,26 +1,27 @@
-"""Causal attention of the KV kinds: softmax and polynomial. Quadratic time, memory linear in the tokens."""
+"""Causal attention of the KV kinds: softmax, and weights that are functions of dot products. Quadratic time, linear memory."""
 
 import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from polysketch_training.block_attention import integer_power, sum_type
+from polysketch_training.block_attention import sum_type
 from polysketch_training.state import CacheState
 
 _QUERY_ROWS = 256  # queries that meet all keys at once
 
 
-def cache_attention(q, k, v, *, power: int | None, state: CacheState | None = None, want_state: bool = False):
+def cache_attention(q, k, v, *, weigh=None, state: CacheState | None = None, want_state: bool = False):
     """Returns out [B, H, n, d] of q, k, v [B, H, n, d], and the cache with these keys and values if it is wanted.
 
-    Weights are exp(q . k / sqrt(d)) without a stabilizer (power None), or (q . k)^power with stabilizer 1.
+    Weights are exp(q . k / sqrt(d)) without a stabilizer (weigh None), or weigh(q . k) with stabilizer 1; weigh takes the
+    dot products [B, H, queries, keys].
     """
     if state is not None:
         k, v = torch.cat([state.k.to(k.dtype), k], dim=2), torch.cat([state.v.to(v.dtype), v], dim=2)
-    if power is None:
+    if weigh is None:
         out = _softmax(q, k, v)
     else:
-        out = torch.cat(list(_in_rows(q, k, v, lambda *x: _polynomial(*x, power))), dim=2)
+        out = torch.cat(list(_in_rows(q, k, v, lambda *x: _weighted(*x, weigh))), dim=2)
     return out, CacheState(k, v) if want_state else None
 
 
@@ -53,7 +54,7 @@ def _masked_softmax(q, k, v):
     return functional.scaled_dot_product_attention(q, k, v, attn_mask=_mask(q, k))
 
 
-def _polynomial(q, k, v, power: int):
-    weights = integer_power((q @ k.mT).to(sum_type(q.dtype)), power).masked_fill(~_mask(q, k), 0)
+def _weighted(q, k, v, weigh):
+    weights = weigh((q @ k.mT).to(sum_type(q.dtype))).masked_fill(~_mask(q, k), 0)
     out = (weights.to(v.dtype) @ v).to(weights.dtype)
     return (out / (1 + weights.sum(-1, keepdim=True))).to(v.dtype)

@@ -7,7 +7,7 @@ import msgpack
 import numpy as np
 
 from polysketch_tools import flax_names, jax_random
-from polysketch_tools.convert import draw_sketch
+from polysketch_tools.convert import OF_COEFFICIENTS, draw_sketch
 from polysketch_tools.errors import ToolError
 from polysketch_tools.model_config import ModelConfig
 from polysketch_training.disk import writing
@@ -66,6 +66,8 @@ def _transformer_config(config: ModelConfig, sketch_seed: int | None) -> dict:
     fields |= {"power": config.power or 4, "dropout_rate": 0.0, "checkpoint_attention": False}
     if config.num_features is not None:
         fields["num_features"] = config.num_features
+    coefficients = {name: getattr(config, name) for name in OF_COEFFICIENTS}
+    fields |= {name: value for name, value in coefficients.items() if value is not None}
     return fields | {"sketch_seed": sketch_seed if config.is_random else None}
 
 

@@ -101,6 +101,22 @@ def performer_features(x, omega):
     return exponents.exp() * len(omega) ** -0.5
 
 
+def polynomial(x, coefficients):
+    """P(x) = sum_i a_i x^i of x [B, H, n, m] by Horner's rule. coefficients: a_0 to a_p [p + 1], or of each head [H, .]."""
+    value = torch.zeros_like(x)
+    for a in coefficients.to(x.dtype).unbind(-1)[::-1]:
+        value = value * x + a.reshape(-1, 1, 1)
+    return value
+
+
+def affine_rows(q, k, coefficients, alpha: float, beta: float):
+    """Returns [c, f q] and [1, k] of q, k [B, H, n, d], whose dot products are a_0 + a_1 (q.k + alpha) / beta."""
+    constant, slope = (a.reshape(-1, 1, 1) for a in coefficients.to(q.dtype).unbind(-1))
+    factor = slope / beta
+    ones = q.new_ones(*q.shape[:-1], 1)
+    return torch.cat([(constant + factor * alpha) * ones, factor * q], dim=-1), torch.cat([ones, k], dim=-1)
+
+
 class GatedMlp(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()

@@ -1,0 +1,23 @@
+"""Trains a model of each attention kind on the same tokens, at two contexts, and measures perplexity by torch and as served.
+
+    experiments/run kinds RUNS [--quick] [--only PATTERN] [--tokens FILE.xz] [--evaluation FILE]
+
+RUNS/NAME is the run folder of polysketch-train, RUNS/NAME.log its output, results/NAME.json what was measured. The same command
+continues after a kill. Processes have the scheduling class of idle time (SCHED_IDLE), unless it is a quick run."""
+
+import pathlib
+import sys
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+import language
+import suite
+
+if __name__ == "__main__":
+    suite.main(
+        __file__,
+        expand=language.expand,
+        measure=language.measure,
+        summary=language.summary,
+        prepare=language.prepare,
+        add_options=language.add_options,
+    )

@@ -1,0 +1,60 @@
+"""experiments/kinds and experiments/sketches: plans, quick runs from tokens to equal perplexities, continued runs, the table."""
+
+import unittest
+
+import numpy as np
+from experiment_support import IS_BUILT, ExperimentTest, plan
+
+import configs
+import language
+
+
+class PlanTest(unittest.TestCase):
+    def test_every_run_has_a_config(self):
+        for experiment, count in (("kinds", 2 * (8 + 2 * 2)), ("sketches", 2 * 3 * 2)):
+            runs = language.expand(plan(experiment, "plan"))
+            self.assertEqual(len(runs), count)
+            for run in runs.values():
+                config = configs.config_of(run["shape"], run["kind"], context_length=run["length"])
+                self.assertEqual(run["options"]["--batch"] * run["length"], 4096)
+                for field, value in run["kind"].items():
+                    self.assertEqual(getattr(config, field), value)
+
+    def test_rows_to_the_end(self):
+        rows = language.evenly_spaced(np.arange(100, dtype=np.uint16), 3, 10)
+        self.assertEqual(rows[:, 0].tolist(), [0, 45, 90])
+        self.assertEqual(rows[2].tolist(), list(range(90, 100)))
+
+    def test_four_digits(self):
+        for served, same in ((20.0005, True), (20.002, False)):
+            self.assertEqual(language.equal({"torch": {"perplexity": 20.0}, "served": {"perplexity": served}}), same)
+
+
+@unittest.skipUnless(IS_BUILT, "polysketch-server is not built here")
+class QuickTest(ExperimentTest):
+    def test_kinds(self):
+        found = self.expect_runs("kinds", language.expand(plan("kinds", "quick")))
+        for result in found.values():
+            self.assertTrue(language.equal(result), result)
+        header, _, mixed, softmax = self.table("perplexities")
+        self.assertEqual(header, "| model | 64 tokens | 256 tokens |")
+        self.assertIn(" to ", mixed)  # two seeds
+        self.assertIn(" +- ", softmax)
+
+    def test_a_run_continues_from_its_model(self):
+        """Without its result a run measures the model that it has."""
+        self.assertEqual(self.run_quick("kinds", "--only", "softmax-64-1").returncode, 0)
+        model, before = self.dir / "softmax-64-1/model/model.safetensors", self.results()["softmax-64-1"]
+        written = model.stat().st_mtime_ns
+        (self.dir / "results/softmax-64-1.json").unlink()
+        self.assertEqual(self.run_quick("kinds", "--only", "softmax-64-1").returncode, 0)
+        self.assertEqual(model.stat().st_mtime_ns, written)
+        self.assertEqual(self.results()["softmax-64-1"]["served"], before["served"])
+
+    def test_sketches(self):
+        for result in self.expect_runs("sketches", language.expand(plan("sketches", "quick"))).values():
+            self.assertTrue(language.equal(result), result)
+
+
+if __name__ == "__main__":
+    unittest.main()
