@@ -143,22 +143,27 @@ class LibraryInTheModelTest(unittest.TestCase):
         sizes = {"emb_dim": 64, "num_heads": 2, "num_layers": 1} | changes
         return support.small_model(kind, dtype=torch.float32, **sizes).to(self.device)
 
-    def gate_outputs(self, model):
-        """Returns the list of what the decay gates of later calls put out.
+    def log_decays(self, model):
+        """Returns the list of the log decays of later calls.
 
-        The gradients of a gate's parameters sum those of its outputs over all tokens, which have both signs: what is left is no
-        measure of their errors.
+        Their gradients are what the library computes. Those of the gate's outputs have a factor more, sigmoid(-output), which is
+        small where a gate keeps most: what it leaves is a small part of the gradient with its errors. Those of the gate's parameters
+        sum over all tokens, whose gradients have both signs.
         """
-        outputs = []
-        for name, module in model.named_modules():
-            if name.endswith(".gate"):
-                hook = module.register_forward_hook(lambda _module, _inputs, out: outputs.append(out))
-                self.addCleanup(hook.remove)
-        return outputs
+        found = []
+        for layer in model.layers:
+            made = layer.attn._log_decay
 
-    def gradients(self, model, logits, gate_outputs):
+            def record(x, made=made):
+                found.append(made(x))
+                return found[-1]
+
+            layer.attn._log_decay = record
+        return found
+
+    def gradients(self, model, logits, log_decays):
         parameters = [x for name, x in model.named_parameters() if ".gate." not in name]
-        return torch.autograd.grad(logits.square().mean(), [*parameters, *gate_outputs])
+        return torch.autograd.grad(logits.square().mean(), [*parameters, *log_decays])
 
     def test_logits_and_gradients(self):
         for kind, gated in MODELS + (("polynomial", False),):
@@ -166,12 +171,12 @@ class LibraryInTheModelTest(unittest.TestCase):
                 model = self.model(kind, decay_gate=gated)
                 tokens = support.tokens_for(model, 1, 40).to(self.device)
                 results = {}
-                gate_outputs = self.gate_outputs(model)
+                log_decays = self.log_decays(model)
                 for backend in ("torch", "library"):
                     model.use_attention(backend)
-                    gate_outputs.clear()
+                    log_decays.clear()
                     logits = model(tokens).logits
-                    results[backend] = [logits, *self.gradients(model, logits, gate_outputs)]
+                    results[backend] = [logits, *self.gradients(model, logits, log_decays)]
                 model_error = 0.0
                 for want, got in zip(results["torch"], results["library"]):
                     model_error = max(model_error, ((got - want).norm() / want.norm()).item())
@@ -179,18 +184,18 @@ class LibraryInTheModelTest(unittest.TestCase):
                 self.assertLess(model_error, 2 * 10 * 2**-8)
                 self.assertGreater(model_error, 2**-12, "the library was not called")
 
-    def run_in_chunks(self, model, tokens, backends, gate_outputs):
+    def run_in_chunks(self, model, tokens, backends, log_decays):
         """Chunks of 48, 16 and 32 tokens (blocks of 16), each by its backend, the gradient cut at their starts. Returns logits,
         the last state's sums, and the gradients of all chunks together."""
         state, logits = None, []
-        gate_outputs.clear()
+        log_decays.clear()
         for chunk, backend in zip(tokens.split([48, 16, 32], dim=1), backends, strict=True):
             model.use_attention(backend)
             out = model(chunk, state=state, want_state=True)
             state = out.state.detach()
             logits.append(out.logits)
         logits = torch.cat(logits, dim=1)
-        gradients = self.gradients(model, logits, gate_outputs)
+        gradients = self.gradients(model, logits, log_decays)
         return [logits, state.layers[0].sums, state.layers[0].normalizer, *gradients]
 
     def test_chunks_with_carried_state(self):
@@ -199,10 +204,10 @@ class LibraryInTheModelTest(unittest.TestCase):
                 # The sketches of small_model have 12 columns: the library pads them, and its states have other places.
                 model = self.model(kind, decay_gate=gated)
                 tokens = support.tokens_for(model, 2, 96).to(self.device)
-                gate_outputs = self.gate_outputs(model)
-                want = self.run_in_chunks(model, tokens, ["torch"] * 3, gate_outputs)
+                log_decays = self.log_decays(model)
+                want = self.run_in_chunks(model, tokens, ["torch"] * 3, log_decays)
                 for backends in (["library"] * 3, ["torch", "library", "torch"], ["library", "torch", "library"]):
-                    got = self.run_in_chunks(model, tokens, backends, gate_outputs)
+                    got = self.run_in_chunks(model, tokens, backends, log_decays)
                     error = max(((x - y).norm() / y.norm()).item() for x, y in zip(got, want, strict=True))
                     self.assertLess(error, 2 * 10 * 2**-8, backends)  # as above
                     self.assertGreater(error, 2**-12, "the library was not called")
