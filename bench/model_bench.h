@@ -29,7 +29,7 @@ struct BenchOptions {
   std::vector<int> batches = {32};                        // at each decode context, besides 1
   std::vector<DataType> formats;
   std::optional<StateFormat> state_format;  // unset: as precise as the weights
-  int max_step_tokens = 0;  // > 0
+  int max_step_tokens = 0;                  // > 0
   int decode_blocks = 3;  // blocks of a decode measurement; the median is reported
   int repeats = 3;        // runs of a short prefill measurement; the median is reported
   bool profile = false;   // measures every op, which slows a row by about 1 percent

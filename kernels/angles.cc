@@ -8,7 +8,8 @@ namespace polysketch {
 
 namespace {
 
-void CosSinOf(const std::vector<float>& thetas, int64_t position, double* cos_out, double* sin_out) {
+void CosSinOf(const std::vector<float>& thetas, int64_t position, double* cos_out,
+              double* sin_out) {
   for (size_t i = 0; i < thetas.size(); ++i) {
     const double angle = static_cast<double>(thetas[i]) * static_cast<double>(position);
     cos_out[i] = std::cos(angle);

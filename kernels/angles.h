@@ -19,9 +19,9 @@ std::vector<float> PositionThetas(int width);
 // sin_out [thetas.size()].
 void CosSin(const std::vector<float>& thetas, int64_t position, float* cos_out, float* sin_out);
 
-// The same for many neighbouring positions, at a fraction of the time: the rotation at a multiple of kRun is
-// turned by one of kRun rotations of a table. Both are float64, so that values are right to 1e-15 before they are
-// rounded. The bits depend on the position alone.
+// The same for many neighbouring positions, at a fraction of the time: the rotation at a multiple
+// of kRun is turned by one of kRun rotations of a table. Both are float64, so that values are right
+// to 1e-15 before they are rounded. The bits depend on the position alone.
 class Rotations {
  public:
   // A multiple of kRun and its rotations [size()]; a caller keeps it from one position to the next.

@@ -69,7 +69,7 @@ class CpuBackend final : public Backend {
   void UpdateAngles(std::span<const int64_t> positions, int head_dim);
 
   Context context_;
-  PageArena arena_;                     // of packed matrices
+  PageArena arena_;  // of packed matrices
   std::optional<Rotations> embed_rotations_, rope_rotations_;
   int angle_dim_ = 0;  // head_dim and positions of cos_sin_
   std::vector<int64_t> angle_positions_;

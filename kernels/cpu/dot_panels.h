@@ -9,8 +9,8 @@
 //   Value(sum, scale, x, row)    the result
 // A sum is one sequence of Dots over the whole depth, so its bits do not depend on the tile.
 
-// Rows of activations as words, `row_size` bytes apart; a scale for each row, or null. magnitudes: null, or
-// where a Format's Value keeps the largest |result| of each row, in 16 lanes.
+// Rows of activations as words, `row_size` bytes apart; a scale for each row, or null. magnitudes:
+// null, or where a Format's Value keeps the largest |result| of each row, in 16 lanes.
 struct WordRows {
   uint8_t* bytes;
   int64_t row_size;
@@ -95,9 +95,8 @@ void DotPanelTile(const Product& p, const WordRows& x, int64_t row, bool first_t
     }
   };
   if (e.accumulate) {
-    store([](V sum, const float* old) __attribute__((always_inline)) {
-      return Add(sum, Load(old));
-    });
+    store([](V sum, const float* old)
+              __attribute__((always_inline)) { return Add(sum, Load(old)); });
   } else {
     store([](V sum, const float* /*old*/) __attribute__((always_inline)) { return sum; });
   }

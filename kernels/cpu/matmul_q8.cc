@@ -42,7 +42,8 @@ struct Q8Format {
   }
 };
 
-// The same with gelu of each result, while it is in registers, and the largest magnitude of each row.
+// The same with gelu of each result, while it is in registers, and the largest magnitude of each
+// row.
 struct Q8GeluFormat : Q8Format {
   PS_INLINE V Value(I sum, V column_scale, const WordRows& x, int64_t row) {
     const V y = GeluBeforeRounding(Q8Format::Value(sum, column_scale, x, row));
@@ -68,8 +69,8 @@ void QuantizeRow(const float* x, int64_t width, const QuantScale& scale, uint8_t
 // takes the time. Sums are exact, so both ways compute the same bits.
 constexpr int64_t kMinTileRows = 16;
 
-// One block of rows, gelu of the result and the magnitudes of its rows. A panel's sums pass through gelu
-// while they are in registers, and the processor computes the next panel's tiles meanwhile.
+// One block of rows, gelu of the result and the magnitudes of its rows. A panel's sums pass through
+// gelu while they are in registers, and the processor computes the next panel's tiles meanwhile.
 void TileGelu(const Product& p, const WordRows& x) {
   const PackedMatrix& w = p.w;
   const TileSession session(p.units.tiles);
@@ -82,7 +83,8 @@ void TileGelu(const Product& p, const WordRows& x) {
       const V scale = Q8Format::Scale(w, column);
       for (int m = 0; m < rows; ++m) {
         const I sum = Q8Format::FromTile(w, column, &sums[m][n]);
-        Store(Q8GeluFormat::Value(sum, scale, x, m), p.epilogue.out + m * p.epilogue.out_row + column);
+        Store(Q8GeluFormat::Value(sum, scale, x, m),
+              p.epilogue.out + m * p.epilogue.out_row + column);
       }
     }
   }

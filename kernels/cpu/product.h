@@ -37,9 +37,9 @@ struct Product {
   Context* context;
   // With a null context: memory for converted activations, ConvertedBytes(rows, w.in()).
   uint8_t* scratch = nullptr;
-  // Null, or where the scales of the result's rows go, at most kTileBlock: then the result is gelu(x w),
-  // in whole panels without a bias or previous content. Only a product with q8 weights computes the
-  // scales. Where the next product rounds its activations, gelu is GeluBeforeRounding.
+  // Null, or where the scales of the result's rows go, at most kTileBlock: then the result is
+  // gelu(x w), in whole panels without a bias or previous content. Only a product with q8 weights
+  // computes the scales. Where the next product rounds its activations, gelu is GeluBeforeRounding.
   QuantScale* gelu_scales = nullptr;
   // Null, or the scales of the rows of x, for q8 weights.
   const QuantScale* x_scales = nullptr;
@@ -66,8 +66,8 @@ struct Product {
   // long: reading, or widening, a panel takes little of their time.
   static constexpr int64_t kMinPartRows = 48;
   int64_t row_unit() const { return units.tiles == TileUnit::kNone ? 12 : kTileBlock; }
-  // Into how many parts the rows of each of `groups` groups of panels are cut: more than one if rows
-  // are many and the groups few for the threads.
+  // Into how many parts the rows of each of `groups` groups of panels are cut: more than one if
+  // rows are many and the groups few for the threads.
   int64_t RowParts(int64_t groups) const {
     return context == nullptr ? 1 : context->Parts(groups, rows / kMinPartRows);
   }

@@ -85,7 +85,8 @@ constexpr Flag kFlags[] = {
      "key may have its own limit."},
     {"max-step-tokens", kInteger, "N", &C::max_step_tokens, 0, 65536,
      "limit of the tokens in a step. Longer prompts are processed in chunks. 0: 128 for "
-     "each thread, 256 to 512, on the CPU, 8192 on a GPU, or twice --max-sequences if that is more."},
+     "each thread, 256 to 512, on the CPU, 8192 on a GPU, or twice --max-sequences if that is "
+     "more."},
     {"step-budget-ms", kInteger, "N", &C::step_budget_ms, 0, 60000,
      "milliseconds that prompts may add to a step in which other sequences decode. The rest of a "
      "prompt waits for the next step. 0: no limit."},

@@ -277,8 +277,7 @@ TEST_P(OpTest, LearnedSketch) {
         for (int m = 0; m < rows; ++m) {
           std::ranges::copy(
               testing::LearnedSketchTolerance(reference_net->network, x.data() + m * d,
-                                              want.data() + m * stride, multiply, 0,
-                                              gelu_error),
+                                              want.data() + m * stride, multiply, 0, gelu_error),
               tolerance.begin() + m * stride);
         }
         ExpectClose(
