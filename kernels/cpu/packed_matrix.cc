@@ -109,9 +109,10 @@ void PackedMatrix::Column(int64_t n, float* out) const {
     case DataType::kBf16:
       return fill([&](int64_t k) { return Bf16ToFloat(*element<uint16_t>(k, n)); });
     case DataType::kQ8: {
-      const int8_t* column = element<int8_t>(0, n);  // then a word of 4 in each row of the panel
+      const int8_t* column = element<int8_t>(0, n);  // a word of 4 in each row of the panel
       return fill([&](int64_t k) {
-        return static_cast<float>(column[k / 4 * kPanelColumns * 4 + k % 4]) * scales_[n];
+        const int64_t word = k / 4 * kPanelColumns;
+        return static_cast<float>(column[4 * word + k % 4]) * scales_[n];
       });
     }
     case DataType::kQ4:
