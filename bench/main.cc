@@ -155,8 +155,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   if (options.max_step_tokens == 0) {
-    const bool on_device = options.device == "cuda";
-    options.max_step_tokens = on_device ? kDeviceStepTokens : CpuStepTokens(options.threads);
+    options.max_step_tokens = DefaultStepTokens(options.device == "cuda", options.threads);
   }
   for (const std::string& name : line.weights) options.formats.push_back(*DataTypeOf(name));
   options.device_bandwidth = 1e9 * line.device_ceilings[0];

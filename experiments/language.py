@@ -7,6 +7,7 @@ import tempfile
 
 import configs
 import numpy as np
+import suite
 import token_files
 import torch
 from serving import Client, serving
@@ -19,6 +20,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 TOKENIZER = ROOT / "models/demo/tokenizer.model"
 _TEXT = ROOT / "docs"  # of a quick run
 SAME_DIGITS = 5e-5  # relative difference of perplexities that agree in four digits
+
+
+def main(script: str) -> None:
+    """An experiment of this kind: what its plan lists."""
+    suite.main(script, expand=expand, measure=measure, summary=summary, prepare=prepare, add_options=add_options)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

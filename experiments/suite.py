@@ -97,8 +97,8 @@ def _make_all(script: str, plan: dict, runs: dict, summary, args) -> list[str]:
         print(f"[{done}/{len(missing)}] {job.name}: {said}; {hours:.1f} h, about {left:.1f} h left", flush=True)
 
     again = [sys.executable, "-B", script, *sys.argv[1:], "--one"]
-    todo = [jobs.Job(name, [*again, name], args.runs / f"{name}.log") for name in missing]
-    return jobs.run_jobs(todo, at_once=plan["jobs"], threads=args.threads, ended=ended, idle=not args.quick)
+    queue = [jobs.Job(name, [*again, name], args.runs / f"{name}.log") for name in missing]
+    return jobs.run_jobs(queue, at_once=plan["jobs"], threads=args.threads, ended=ended, idle=not args.quick)
 
 
 def _missing(path: pathlib.Path, run: dict) -> bool:

@@ -8,12 +8,13 @@ namespace polysketch {
 
 namespace {
 
-void CosSinOf(const std::vector<float>& thetas, int64_t position, double* cos_out,
-              double* sin_out) {
+// T: float, to which values are rounded once, or double.
+template <typename T>
+void CosSinOf(const std::vector<float>& thetas, int64_t position, T* cos_out, T* sin_out) {
   for (size_t i = 0; i < thetas.size(); ++i) {
     const double angle = static_cast<double>(thetas[i]) * static_cast<double>(position);
-    cos_out[i] = std::cos(angle);
-    sin_out[i] = std::sin(angle);
+    cos_out[i] = static_cast<T>(std::cos(angle));
+    sin_out[i] = static_cast<T>(std::sin(angle));
   }
 }
 
@@ -37,11 +38,7 @@ std::vector<float> PositionThetas(int width) {
 }
 
 void CosSin(const std::vector<float>& thetas, int64_t position, float* cos_out, float* sin_out) {
-  for (size_t i = 0; i < thetas.size(); ++i) {
-    const double angle = static_cast<double>(thetas[i]) * static_cast<double>(position);
-    cos_out[i] = static_cast<float>(std::cos(angle));
-    sin_out[i] = static_cast<float>(std::sin(angle));
-  }
+  CosSinOf(thetas, position, cos_out, sin_out);
 }
 
 Rotations::Rotations(std::vector<float> thetas)

@@ -12,4 +12,8 @@ inline constexpr int kDeviceStepTokens = 8192;
 // core. Many threads need more tokens to share, and a long step delays other sequences.
 inline int CpuStepTokens(int threads) { return std::clamp(128 * threads, 256, 512); }
 
+inline int DefaultStepTokens(bool on_device, int threads) {
+  return on_device ? kDeviceStepTokens : CpuStepTokens(threads);
+}
+
 }  // namespace polysketch

@@ -10,14 +10,6 @@ import sys
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 import language
-import suite
 
 if __name__ == "__main__":
-    suite.main(
-        __file__,
-        expand=language.expand,
-        measure=language.measure,
-        summary=language.summary,
-        prepare=language.prepare,
-        add_options=language.add_options,
-    )
+    language.main(__file__)

@@ -90,8 +90,8 @@ struct ServerConfig {
 // The tokens of a step, more than its sequences. threads: of the cpu device.
 inline int StepTokens(const ServerConfig& config, bool on_device, int threads) {
   if (config.max_step_tokens > 0) return static_cast<int>(config.max_step_tokens);
-  const int tokens = on_device ? kDeviceStepTokens : CpuStepTokens(threads);
-  return std::max(tokens, static_cast<int>(2 * config.max_sequences));
+  return std::max(DefaultStepTokens(on_device, threads),
+                  static_cast<int>(2 * config.max_sequences));
 }
 
 }  // namespace polysketch
