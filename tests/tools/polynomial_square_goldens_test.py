@@ -6,7 +6,6 @@ import support
 
 import numpy as np
 
-from polysketch_tools import safetensors
 from polysketch_tools.polynomial_square_goldens import DEGREES, attend, make_case, make_polynomial_square
 
 
@@ -14,12 +13,7 @@ class PolynomialSquareGoldensTest(support.ToolTest):
     def test_the_files_of_the_tree(self):
         make_polynomial_square(self.dir)
         for degree in DEGREES:
-            path = support.ROOT / "tests/data/polynomial_square" / f"degree{degree}.safetensors"
-            made, kept = (safetensors.read([p]) for p in (self.dir / path.name, path))
-            self.assertEqual(made.keys(), kept.keys())
-            for name, array in made.items():
-                # Sums of up to 53 terms of numpy's products, whose order depends on the machine.
-                np.testing.assert_allclose(kept[name], array, rtol=1e-12, atol=1e-13, err_msg=name)
+            self.assert_made_as_kept(support.ROOT / "tests/data/polynomial_square" / f"degree{degree}.safetensors")
 
     def test_degree_one_is_a_product_of_rows(self):
         """(a_0 + a_1 x)^2 = <[c, f q'], [1, k']>^2, which affine_square folds into a state."""

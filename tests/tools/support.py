@@ -34,6 +34,14 @@ class ToolTest(unittest.TestCase):
         redirect.__enter__()
         self.addCleanup(redirect.__exit__, None, None, None)
 
+    def assert_made_as_kept(self, path: pathlib.Path) -> None:
+        """The file of this name in self.dir has the tensors of `path`, a file of the tree."""
+        made, kept = (safetensors.read([p]) for p in (self.dir / path.name, path))
+        self.assertEqual(made.keys(), kept.keys())
+        for name, array in made.items():
+            # Sums of up to 53 terms of numpy's products, whose order depends on the machine.
+            np.testing.assert_allclose(kept[name], array, rtol=1e-12, atol=1e-13, err_msg=name)
+
     def write_json(self, name: str, value) -> pathlib.Path:
         path = self.dir / name
         path.write_text(json.dumps(value))
