@@ -5,7 +5,9 @@ import dataclasses
 import fcntl
 import os
 import pathlib
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -44,6 +46,8 @@ def run_jobs(
     """Runs all jobs, `at_once` at a time with `threads` threads each; ended(job, exit status) follows each. idle: in SCHED_IDLE.
     Returns the names of the jobs that failed. When it is left early, it ends the processes."""
     waiting, running, failed = list(jobs), [], []
+    for number in (signal.SIGTERM, signal.SIGHUP):  # to leave by `finally`: sessions of their own outlive a terminal
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
@@ -65,6 +69,10 @@ def run_jobs(
 def _start(job: Job, threads: int, idle: bool) -> subprocess.Popen:
     def become_idle() -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        # With autogroups the scheduler shares time between sessions first, whatever the classes of their processes.
+        os.setsid()
+        with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as nice:
+            nice.write("19")
 
     with job.log.open("a") as log:
         return subprocess.Popen(
