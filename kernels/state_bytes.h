@@ -10,7 +10,8 @@
 // The rows' scales enter a query's features and the columns' its result, so a product with the copy
 // is one of integers. Every fold makes the copy anew from the float32 sums: its rounding never
 // accumulates. A value of the block buffer, and a near key of mixed kinds, is quantised as a vector
-// (QuantScale) from its bf16 elements, which the fold reads.
+// (QuantScale) from its bf16 elements. Queries of the block and its fold read the same integers of a
+// value.
 #pragma once
 
 #include <cstdint>

@@ -25,6 +25,7 @@
 #include "kernels/cpu/attention_near.h"
 #include "kernels/cpu/attention_prefetch.h"
 #include "kernels/cpu/attention_far.h"
+#include "kernels/cpu/row_scale.h"
 #include "kernels/cpu/integer_tile.h"
 #include "kernels/cpu/attention_far_bytes.h"
 #include "kernels/cpu/attention_near_bytes.h"
@@ -48,10 +49,11 @@ void RefreshBytes(const HeadRows& rows, const HeadState& state, int64_t position
   MakeBlockBytes(rows.spec, rows.layout, state, 0, rows.spec.BufferedTokens(position));
 }
 
-void FoldHead(const HeadRows& rows, const HeadState& state, const WideHead& wide, float* scratch) {
+void FoldHead(const HeadRows& rows, const HeadState& state, const WideHead& wide,
+              const TileScratch& scratch) {
   WidenFoldValues(rows, state, {0, rows.spec.block}, wide);
   FoldRange(rows, state, {0, rows.spec.features()}, wide, scratch);
-  if (rows.spec.byte_copy()) MakeCopy(rows.spec, rows.layout, state, scratch);
+  if (rows.spec.byte_copy()) MakeCopy(rows.spec, rows.layout, state, scratch.fold);
 }
 
 void RecurrentHead(const HeadRows& rows, int layer, const Segment& segment, float* memory) {
@@ -70,7 +72,7 @@ void RecurrentHead(const HeadRows& rows, int layer, const Segment& segment, floa
   wide_rows.prefetcher = nullptr;
   for (int64_t row = 0; row < segment.rows;) {
     const SegmentInBlock run = RowsInBlock(spec, position, row, segment.rows);
-    if (run.folds()) FoldHead(rows, state, wide, scratch.fold);
+    if (run.folds()) FoldHead(rows, state, wide, scratch);
     prefetch();
     AppendRunDecay(rows, state, run);
     AppendRun(rows, state, run);

@@ -154,15 +154,21 @@ struct FloatFold {
 struct TileFold {
   static constexpr int kRows = kFoldRows;
   const uint32_t* values;
-  float* panel;  // a split feature has the size of a float
+  const float* value_scales;  // kQ8: [bp], factors of the features; else null
+  float* panel;               // a split feature has the size of a float
   const TileSession& session;
 
   template <typename ProductOf, typename Decay>
   PS_INLINE float SetRow(const TileFold& f, const HeadLayout& layout, int dim, int index,
                          const ProductOf& product, const Decay& decay) {
     float* row = f.panel + index * layout.padded_block;
+    const float* scales = f.value_scales;
     return FeatureRow(
-        layout, dim, product, decay, [row](V a, V b, int64_t token) __attribute__((always_inline)) {
+        layout, dim, product, decay, [=](V a, V b, int64_t token) __attribute__((always_inline)) {
+          if (scales != nullptr) {
+            a = Mul(a, Load(scales + token));
+            b = Mul(b, Load(scales + token + kLanes));
+          }
           StoreSplitBf16(a, b, row + token);
         });
   }

@@ -1,6 +1,59 @@
 // The far part of states that are read at one byte (StateFormat::kQ8): a copy of S as 8-bit integers
-// (kernels/state_bytes.h), and its products with features. Included inside the region of
-// isa_begin.h, after integer_tile.h.
+// (kernels/state_bytes.h), its products with features, and folds of values as 8-bit integers.
+// Included inside the region of isa_begin.h, after row_scale.h, integer_tile.h and attention_far.h.
+
+// A panel of features, times the scales of the tokens' values, as float32 and then as 16-bit
+// integers with one scale for each feature. The values of the block are 8-bit integers in pairs of
+// tokens.
+struct IntegerFold {
+  static constexpr int kRows = kQueryTile;
+  static_assert(kRows <= kLanes && kRows < kFoldRows);
+  const HeadState& state;
+  float* panel;              // kFoldRows * bp floats
+  const IntegerRows& words;  // scratch
+
+  // The largest magnitude of a row, in lanes: after the rows.
+  static float* Magnitudes(const IntegerFold& f, const HeadLayout& layout) {
+    return f.panel + kRows * layout.padded_block;
+  }
+
+  template <typename ProductOf, typename Decay>
+  PS_INLINE float SetRow(const IntegerFold& f, const HeadLayout& layout, int dim, int index,
+                         const ProductOf& product, const Decay& decay) {
+    float* row = f.panel + index * layout.padded_block;
+    const float* scales = f.state.value_scales;
+    I largest = IntZero();
+    const float sum = FeatureRow(
+        layout, dim, product, decay, [&](V a, V b, int64_t token) __attribute__((always_inline)) {
+          const V x = Mul(a, Load(scales + token)), y = Mul(b, Load(scales + token + kLanes));
+          Store(x, row + token);
+          Store(y, row + token + kLanes);
+          largest = MaxMagnitude(MaxMagnitude(largest, x), y);
+        });
+    IntStore(largest, Magnitudes(f, layout) + index * kLanes);
+    return sum;
+  }
+
+  void Multiply(const AttentionSpec& spec, const HeadLayout& layout, int count, float* sums) const {
+    const int64_t bp = layout.padded_block, dp = layout.padded_dim;
+    const float* lanes = Magnitudes(*this, layout);
+    alignas(64) float magnitudes[kLanes] = {};
+    for (int m = 0; m < count; ++m) magnitudes[m] = ReduceMagnitude(IntLoad(lanes + m * kLanes));
+    QuantScale scales[kLanes];
+    QuantScales(magnitudes, count, scales, kWordMax);
+    for (int m = 0; m < count; ++m) {
+      const V inverse = Set1(scales[m].inverse);
+      words.scales[m] = scales[m].scale;
+      int16_t* row = words.words + m * words.stride;
+      for (int64_t t = 0; t < bp; t += kLanes) {
+        StoreSignedWords(Mul(Load(panel + m * bp + t), inverse), row + t);
+      }
+    }
+    const CachedBytePairRows values{{state.value_bytes, 2 * dp, nullptr}};
+    MultiplyIntegers(words, count, (spec.block + 1) / 2, values, static_cast<int>(dp / kLanes),
+                     {sums, dp, /*column_scales=*/nullptr, /*accumulate=*/false});
+  }
+};
 
 // magnitudes [dp] = the largest magnitude of each column among a range of rows of S.
 static void ColumnMagnitudes(const HeadLayout& layout, const HeadState& state, const Range& rows,

@@ -147,7 +147,7 @@ class LongSegments {
              [&](LongHead& head, const Part& part, int thread) {
                const Range features = FeaturesOf(part);
                if (head.run.folds()) {
-                 FoldRange(head.rows, head.state, features, head.wide, Scratch(thread).fold);
+                 FoldRange(head.rows, head.state, features, head.wide, Scratch(thread));
                  if (!spec_.byte_copy()) WidenState(head.rows, head.state, features, head.wide);
                }
                if (!head.copies()) return;

@@ -92,7 +92,8 @@ struct FloatParts {
 // once: to float32, or, what queries read under kQ8, to 16-bit integers in pairs. Empty under kF32.
 struct WideHead {
   float *state, *keys, *values;
-  float* fold_values;  // those of the fold: [b][dp], float32, or with tiles pairs (PairFoldValues)
+  // Values of the fold: [b][dp], float32, or with tiles pairs (PairFoldValues); null if it reads bytes.
+  float* fold_values;
 
   static WideHead In(const AttentionSpec& spec, const HeadLayout& layout, TileUnit tiles,
                      FloatParts* parts) {
@@ -101,11 +102,9 @@ struct WideHead {
     WideHead wide{parts->Next((spec.features() + 1) * dp),
                   parts->Next(spec.mixed() ? (spec.near_dim() + 1) * bp : 0),
                   parts->Next((spec.block + 1) * dp), nullptr};
-    if (tiles != TileUnit::kNone) {
-      wide.fold_values = parts->Next(bp / 2 * dp);
-    } else {
-      wide.fold_values = spec.byte_copy() ? parts->Next(spec.block * dp) : wide.values;
-    }
+    wide.fold_values = tiles != TileUnit::kNone ? parts->Next(bp / 2 * dp)
+                       : spec.byte_copy()       ? nullptr
+                                                : wide.values;
     return wide;
   }
 };

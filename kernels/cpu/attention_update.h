@@ -62,18 +62,21 @@ static void AppendRunDecay(const HeadRows& rows, const HeadState& state,
 
 // Folds a range of features. wide: fold_values of the whole block.
 static void FoldRange(const HeadRows& rows, const HeadState& state, const Range& features,
-                      const WideHead& wide, float* scratch) {
+                      const WideHead& wide, const TileScratch& scratch) {
   const bool narrow = rows.spec.narrow_block();
+  const auto fold = [&](const auto& panel) {
+    FoldBlock(rows.spec, rows.layout, state, panel, features, scratch.fold);
+  };
 #if defined(PS_ISA_VNNI)
   if (narrow && rows.tiles != TileUnit::kNone) {
     const TileSession session(rows.tiles);
     const auto* pairs = reinterpret_cast<const uint32_t*>(wide.fold_values);
-    return FoldBlock(rows.spec, rows.layout, state, TileFold{pairs, scratch, session}, features,
-                     scratch);
+    const float* scales = rows.spec.byte_copy() ? state.value_scales : nullptr;
+    return fold(TileFold{pairs, scales, scratch.fold, session});
   }
 #endif
-  const FloatFold panel{narrow ? wide.fold_values : state.values, scratch};
-  FoldBlock(rows.spec, rows.layout, state, panel, features, scratch);
+  if (rows.spec.byte_copy()) return fold(IntegerFold{state, scratch.fold, scratch.words});
+  fold(FloatFold{narrow ? wide.fold_values : state.values, scratch.fold});
 }
 
 // Widens rows of what queries read of S, unless it is float32.
@@ -96,11 +99,24 @@ static void WidenValues(const HeadRows& rows, const HeadState& state, const Rang
 }
 
 #if defined(PS_ISA_VNNI)
+// Writes the integers of the values of tokens as PairFoldValues does, whose pairs they are in.
+static void PairFoldBytes(const HeadRows& rows, const HeadState& state, const Range& tokens,
+                          uint32_t* out) {
+  const int64_t dp = rows.layout.padded_dim, block = rows.spec.block;
+  auto* elements = reinterpret_cast<uint16_t*>(out);
+  const int64_t first = tokens.first / 2 * 2 * dp, last = (tokens.last + 1) / 2 * 2 * dp;
+  for (int64_t i = first; i < last; i += kLanes) {
+    StoreBytesAsBf16(state.value_bytes + i, elements + i);
+  }
+  if (tokens.last == block) std::fill(elements + last, elements + rows.layout.padded_block * dp, 0);
+}
+
 // Writes the bf16 values of tokens in pairs, out [bp / 2][dp][2], and zeros after the block's last
 // token. Whole pairs: the second value of the last one may be of a token that has not arrived, and is
 // written again when it does.
 static void PairFoldValues(const HeadRows& rows, const HeadState& state, const Range& tokens,
                            uint32_t* out) {
+  if (rows.spec.byte_copy()) return PairFoldBytes(rows, state, tokens, out);
   const int64_t dp = rows.layout.padded_dim, block = rows.spec.block;
   const uint16_t zeros[kLanes] = {};
   const auto at = [&](int64_t token, int64_t i) {
@@ -124,6 +140,7 @@ static void WidenFoldValues(const HeadRows& rows, const HeadState& state, const 
     return PairFoldValues(rows, state, tokens, reinterpret_cast<uint32_t*>(wide.fold_values));
   }
 #endif
+  if (rows.spec.byte_copy()) return;  // IntegerFold reads the bytes
   WidenValues(rows, state, tokens, wide.fold_values);
 }
 

@@ -26,6 +26,12 @@ struct BytePairRows {
   LoopLines Lines(int64_t pairs) const { return prefetcher->Take(pairs * kLinesOfAPair); }
 };
 
+// The same in cache: a product prefetches nothing.
+struct CachedBytePairRows : BytePairRows {
+  CachedBytePairRows Columns(int64_t first) const { return {BytePairRows::Columns(first)}; }
+  NoLines Lines(int64_t /*pairs*/) const { return {}; }
+};
+
 // B widened to 16 bits, for many rows of A.
 struct WordPairRows {
   const int16_t* data;

@@ -17,11 +17,12 @@ PS_INLINE QuantScale RowScale(const float* x, int64_t width) {
 
 // QuantScale::Of for kLanes magnitudes at once, the first `count` of which are used: a row would
 // wait for its two divisions.
-PS_INLINE void QuantScales(const float* magnitudes, int count, QuantScale* out) {
+PS_INLINE void QuantScales(const float* magnitudes, int count, QuantScale* out,
+                           float limit = kQuantMax) {
   const V x = Load(magnitudes);
-  const Mask tiny = Less(x, Set1(kQuantTiny));
+  const Mask tiny = Less(x, Set1(kQuantTiny * (limit / kQuantMax)));
   alignas(64) float scales[kLanes], inverses[kLanes];
-  Store(Select(tiny, Zero(), Div(x, Set1(kQuantMax))), scales);
-  Store(Select(tiny, Zero(), Div(Set1(kQuantMax), x)), inverses);
+  Store(Select(tiny, Zero(), Div(x, Set1(limit))), scales);
+  Store(Select(tiny, Zero(), Div(Set1(limit), x)), inverses);
   for (int i = 0; i < count; ++i) out[i] = {scales[i], inverses[i]};
 }

@@ -50,6 +50,11 @@ PS_INLINE V Abs(V a) { return {_mm512_abs_ps(a.v)}; }
 PS_INLINE V Round(V a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
+// table[n mod 32], n the integer in the lowest bits of each lane.
+PS_INLINE V Lookup(const float* table, V n) {
+  return {_mm512_permutex2var_ps(_mm512_loadu_ps(table), _mm512_castps_si512(n.v),
+                                 _mm512_loadu_ps(table + 16))};
+}
 // 2^n for integral n in [-126, 127].
 PS_INLINE V Exp2Integer(V n) {
   const __m512i bits = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
@@ -122,6 +127,12 @@ PS_INLINE __m512i Widen16(const uint16_t* p) {
 // Writes words of two bf16: element i of a, then element i of b.
 PS_INLINE void StoreBf16Pairs(const uint16_t* a, const uint16_t* b, uint32_t* p) {
   _mm512_storeu_si512(p, _mm512_or_si512(Widen16(a), _mm512_slli_epi32(Widen16(b), 16)));
+}
+// Sixteen signed bytes as bf16, exactly.
+PS_INLINE void StoreBytesAsBf16(const int8_t* bytes, uint16_t* p) {
+  const __m512i lanes =
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+  StoreBf16({_mm512_cvtepi32_ps(lanes)}, p);
 }
 // Exchanges lane j of rows[i] with lane i of rows[j].
 PS_INLINE void Transpose(V (&rows)[kLanes]) {

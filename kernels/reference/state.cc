@@ -127,7 +127,9 @@ void ReferenceState::Fold(int layer) {
       std::vector<double> features = FarFeatures(spec_, &keys[s * spec_.far_dim()]);
       if (spec_.decay_gate)
         Scale(DecayFactor(state.decay_sums.back(), state.decay_sums[s]), &features);
-      const float* value = &state.values[s * d];
+      const float* kept = &state.values[s * d];
+      const std::vector<float> value =
+          spec_.byte_copy() ? ByteVector(kept, d) : std::vector<float>(kept, kept + d);
       for (size_t f = 0; f < features.size(); ++f) {
         block_weights[f] += features[f];
         for (int i = 0; i < d; ++i) block_values[f * d + i] += features[f] * value[i];

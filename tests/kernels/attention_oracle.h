@@ -20,8 +20,8 @@ struct OracleOutput {
   std::vector<double> tolerance;
   // What reading S as bf16 may add to that.
   std::vector<double> bf16_tolerance;
-  // What reading S as 8-bit integers (kernels/state_bytes.h) may add, and the part of it that is
-  // the rounding of features, queries and weights to 16 bits.
+  // What 8-bit integers (kernels/state_bytes.h) may add: reading S, and rounding the features of folds,
+  // of queries, queries and weights to 16 bits; and the part of it that is neither of S nor of folds.
   std::vector<double> byte_tolerance, word_tolerance;
   // What splitting the features of a fold into two bf16 (docs/numerics.md) may add.
   std::vector<double> split_tolerance;
@@ -30,6 +30,8 @@ struct OracleOutput {
 };
 
 namespace oracle {
+
+inline bool SmallerMagnitude(float a, float b) { return std::abs(a) < std::abs(b); }
 
 // The scales of a copy of S [features, d] as 8-bit integers (kernels/state_bytes.h).
 struct ByteScales {
@@ -42,6 +44,30 @@ struct ByteScales {
     for (int i = 0; i < features * d; ++i) {
       if (column[i % d] > 0)
         row[i / d] = std::max(row[i / d], std::abs(s[i]) / column[i % d] / 127);
+    }
+  }
+};
+
+// The variances of S [features, d] that folds bring which round the features of a block's tokens,
+// times the scales of the tokens' values, to 16 bits: an integer of a value times half a step of the
+// feature's largest product in the block, uniform.
+struct FoldRoundings {
+  std::vector<double> variances;
+  std::vector<double> steps;  // of the features, in this block
+
+  FoldRoundings(int features, int d)
+      : variances(static_cast<size_t>(features) * d), steps(features) {}
+  // Begins a block: what is kept of S is multiplied by `kept`.
+  void Begin(double kept) {
+    for (double& variance : variances) variance *= Square(kept);
+    std::ranges::fill(steps, 0);
+  }
+  void Step(int f, double product) { steps[f] = std::max(steps[f], std::abs(product) / 32767); }
+  // value [d]: of a token, whose scale is `scale`.
+  void Add(const float* value, double scale, int d) {
+    if (scale == 0) return;
+    for (size_t i = 0; i < variances.size(); ++i) {
+      variances[i] += Square(steps[i / d] * value[i % d] / scale) / 12;
     }
   }
 };
@@ -149,8 +175,8 @@ inline AttentionRows RowsAsKept(const AttentionSpec& spec, AttentionRows rows) {
   return rows;
 }
 
-// The rows as queries read them from the block buffer: under kQ8 values, and near keys of mixed
-// kinds, as 8-bit integers (kernels/state_bytes.h).
+// The rows as queries and, values, folds read them from the block buffer: under kQ8 values, and near
+// keys of mixed kinds, as 8-bit integers (kernels/state_bytes.h).
 inline AttentionRows RowsAsRead(const AttentionSpec& spec, AttentionRows rows) {
   const auto quantize = [](std::vector<float>* values, int width) {
     for (size_t i = 0; i < values->size(); i += width) {
@@ -169,7 +195,7 @@ inline AttentionRows RowsAsRead(const AttentionSpec& spec, AttentionRows rows) {
 
 inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRows& given,
                                     int tokens) {
-  const AttentionRows rows = RowsAsKept(spec, given), block_rows = RowsAsRead(spec, rows);
+  const AttentionRows rows = RowsAsKept(spec, given), read_rows = RowsAsRead(spec, rows);
   const int heads = spec.heads, d = spec.head_dim;
   OracleOutput out;
   for (auto* array : {&out.value, &out.tolerance, &out.bf16_tolerance, &out.byte_tolerance,
@@ -185,6 +211,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
     std::vector<double> sums(static_cast<size_t>(features) * d);  // S of the blocks before t's
     oracle::ByteScales scales;
     scales.Set(sums, features, d);
+    oracle::FoldRoundings fold(features, d);
     const auto feature = [&](const float* x, int f) {
       return spec.sketched() ? static_cast<double>(x[f / r]) * x[f % r] : x[f];
     };
@@ -192,12 +219,22 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
       if (!spec.kv_cache() && t > 0 && t % spec.block == 0) {
         const float last = decay.in_block[(t - 1) * heads + h];
         for (double& sum : sums) sum *= std::exp(last);
+        fold.Begin(std::exp(last));
+        const auto value_of = [&](int s) { return &read_rows.v[(s * heads + h) * d]; };
+        const auto scale_of = [&](int s) {
+          const float* v = value_of(s);
+          return std::abs(*std::max_element(v, v + d, oracle::SmallerMagnitude)) / 127;
+        };
         for (int s = t - spec.block; s < t; ++s) {
           const double kept = std::exp(static_cast<double>(last) - decay.in_block[s * heads + h]);
           for (int f = 0; f < features; ++f) {
             const double phi = kept * feature(&far_k[(s * heads + h) * r], f);
-            for (int i = 0; i < d; ++i) sums[f * d + i] += phi * rows.v[(s * heads + h) * d + i];
+            for (int i = 0; i < d; ++i) sums[f * d + i] += phi * value_of(s)[i];
+            if (spec.byte_copy()) fold.Step(f, phi * scale_of(s));
           }
+        }
+        for (int s = t - spec.block; s < t && spec.byte_copy(); ++s) {
+          fold.Add(value_of(s), scale_of(s), d);
         }
         scales.Set(sums, features, d);
       }
@@ -217,10 +254,9 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
       for (int s = 0; s <= t; ++s) {
         const bool in_block = s / spec.block == t / spec.block;
         const bool near = !spec.mixed() || in_block;
-        const AttentionRows& kept = in_block ? block_rows : rows;
         const int width = near ? spec.near_dim() : r;
         const float* q = &(near ? rows.near_q : far_q)[(t * heads + h) * width];
-        const float* k = &(near ? kept.near_k : far_k)[(s * heads + h) * width];
+        const float* k = &(near ? read_rows.near_k : far_k)[(s * heads + h) * width];
         double dot = 0, absolute_dot = 0, key_squares = 0, top_query = 0, term_squares = 0;
         for (int i = 0; i < width; ++i) {
           dot += static_cast<double>(q[i]) * k[i];
@@ -263,7 +299,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         denominator_words += Square(words);
         double top_value = 0;
         for (int i = 0; i < d; ++i) {
-          const double v = std::abs(kept.v[(s * heads + h) * d + i]);
+          const double v = std::abs(read_rows.v[(s * heads + h) * d + i]);
           top_value = std::max(top_value, v);
           numerator_words[i] += Square(words * v);
         }
@@ -271,7 +307,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
           // A weight times its value's scale is off by half a step of the largest of them.
           top_weight = std::max(top_weight, std::abs(weight) * top_value / 127);
           for (int i = 0; i < d && top_value > 0; ++i) {
-            steps[i] += Square(kept.v[(s * heads + h) * d + i] * 127 / top_value) / 12;
+            steps[i] += Square(read_rows.v[(s * heads + h) * d + i] * 127 / top_value) / 12;
           }
         }
         // A feature of a folded token is off by up to 2^-16 of it, uniform: a variance of a third of
@@ -280,7 +316,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
                              : spec.sketched() ? 2 * Square(left * term_squares)
                                                : Square(left) * term_squares;
         for (int i = 0; i < d; ++i) {
-          const double v = kept.v[(s * heads + h) * d + i];
+          const double v = read_rows.v[(s * heads + h) * d + i];
           numerator_split[i] += split * Square(v * 0x1p-16) / 3;
           numerator[i] += weight * v;
           absolute_numerator[i] += absolute * std::abs(v);
@@ -324,16 +360,18 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         out.bf16_tolerance[index] = kDeviations * std::sqrt(variance) / denominator;
         // An integer is off by up to half a step, uniform: a variance of a twelfth of the step's
         // square. So are the features, times scales, whose step is 1/32767 of the largest.
-        double bytes = 0, words = numerator_words[i] + Square(value) * denominator_words +
-                                  Square(top_weight / 32767) * steps[i];
+        double bytes = 0, folds = 0,
+               words = numerator_words[i] + Square(value) * denominator_words +
+                       Square(top_weight / 32767) * steps[i];
         for (int f = 0; f < features; ++f) {
           if (scales.row[f] == 0) continue;
           const int twice = spec.sketched() ? 2 : 1;
           const double phi = feature(&far_q[(t * heads + h) * r], f);
           bytes += twice * Square(decayed * phi * scales.row[f] * scales.column[i]) / 12;
           words += twice * Square(decayed * largest / 32767 * sums[f * d + i] / scales.row[f]) / 12;
+          folds += twice * Square(decayed * phi) * fold.variances[f * d + i];
         }
-        out.byte_tolerance[index] = kDeviations * std::sqrt(bytes + words) / denominator;
+        out.byte_tolerance[index] = kDeviations * std::sqrt(bytes + folds + words) / denominator;
         out.word_tolerance[index] = kDeviations * std::sqrt(words) / denominator;
         out.split_tolerance[index] = kDeviations * std::sqrt(numerator_split[i]) / denominator;
         out.sums_tolerance[index] =

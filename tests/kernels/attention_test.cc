@@ -131,8 +131,9 @@ std::vector<AttentionSpec> IntegerSpecs() {
   return specs;
 }
 
-// Exact sums have the same copy as the reference's: what is left is the rounding of features,
-// queries and weights to 16 bits, and float32.
+// The copy is that of the reference, but for sums that lie so near the middle of two integers that the
+// rounding of folds decides. Besides those, what is left is the rounding of features, queries and
+// weights to 16 bits, and float32.
 TEST_P(AttentionTest, ReadsTheCopyOfTheState) {
   if (GetParam() == "reference") GTEST_SKIP() << "the expectation is the reference's";
   const auto backend = NewBackend(1);
@@ -140,18 +141,22 @@ TEST_P(AttentionTest, ReadsTheCopyOfTheState) {
   Random random(6);
   for (AttentionSpec spec : IntegerSpecs()) {
     constexpr int tokens = 12 * 16 + 5;
-    const Sequence sequence = IntegerSequence(spec, tokens, &random);
+    const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
     const auto exact = testing::RunAlone(*backend, spec, sequence, {tokens});
     spec.state_format = StateFormat::kQ8;
     const testing::OracleOutput oracle = testing::AttentionOracle(spec, sequence.layers[0], tokens);
     const auto want = testing::RunAlone(*reference, spec, sequence, {tokens});
     const auto out = testing::RunAlone(*backend, spec, sequence, {tokens});
-    int rounded = 0;
+    size_t rounded = 0, decided = 0;
     for (size_t i = 0; i < want[0].size(); ++i) {
       const double tolerance = oracle.word_tolerance[i] + oracle.tolerance[i];
-      ASSERT_NEAR(out[0][i], want[0][i], tolerance) << testing::Describe(spec) << " element " << i;
+      const double off = std::abs(out[0][i] - want[0][i]);
+      decided += off > tolerance;
+      ASSERT_LE(off, tolerance + oracle.byte_tolerance[i])
+          << testing::Describe(spec) << " element " << i;
       rounded += std::abs(want[0][i] - exact[0][i]) > 2 * tolerance;
     }
+    EXPECT_LT(decided, rounded / 4) << testing::Describe(spec) << ": another copy";
     EXPECT_GT(rounded, tokens / 4) << testing::Describe(spec) << ": the copy is too exact";
   }
 }
