@@ -24,17 +24,20 @@ struct WordRows {
 template <typename Format, int MR, int NV>
 PS_INLINE void DotTile(const uint8_t* x, int64_t x_row, const int8_t* w, int64_t depth,
                        const int8_t* ahead, typename Format::Sum (&acc)[MR][NV]) {
+  const int64_t odd[6] = {x_row, 3 * x_row, 5 * x_row, 7 * x_row, 9 * x_row, 11 * x_row};
   for (int64_t k = 0; k < depth; ++k) {
     _mm_prefetch(reinterpret_cast<const char*>(ahead + k * 64), _MM_HINT_T1);
     I words[NV];
 #pragma GCC unroll 2
     for (int n = 0; n < NV; ++n) words[n] = IntLoad(w + (k * kPanelColumns + n * kLanes) * 4);
-#pragma GCC unroll 16
-    for (int m = 0; m < MR; ++m) {
-      const I word = BroadcastBytes(x + m * x_row + k * 4);
+    const auto add_row = [&]<int m>() __attribute__((always_inline)) {
+      const I word = BroadcastRow<m>(x + k * 4, odd);
 #pragma GCC unroll 2
       for (int n = 0; n < NV; ++n) acc[m][n] = Format::Dot(acc[m][n], word, words[n]);
-    }
+    };
+    [&]<int... m>(std::integer_sequence<int, m...>) __attribute__((always_inline)) {
+      (add_row.template operator()<m>(), ...);
+    }(std::make_integer_sequence<int, MR>());
   }
 }
 

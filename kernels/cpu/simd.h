@@ -186,6 +186,23 @@ PS_INLINE I BroadcastBytes(const void* p) {
   __builtin_memcpy(&word, p, 4);
   return {_mm512_set1_epi32(word)};
 }
+// BroadcastBytes(p + kRow * stride), kRow < 12, with p and at most one of the strides in registers:
+// odd[i] = (2 i + 1) * stride. g++ gives each row of a tile a pointer of its own, of which a third are
+// in memory or in vector registers.
+template <int kRow>
+PS_INLINE I BroadcastRow(const uint8_t* p, const int64_t (&odd)[6]) {
+  if constexpr (kRow == 0) {
+    return BroadcastBytes(p);
+  } else {
+    constexpr int kScale = kRow & -kRow;
+    I out;
+    asm("vpbroadcastd (%1,%2,%c3), %0"
+        : "=v"(out.v)
+        : "r"(p), "r"(odd[kRow / kScale / 2]), "i"(kScale),
+          "m"(*reinterpret_cast<const uint8_t(*)[1 << 30]>(p)));
+    return out;
+  }
+}
 // Adds the four products of unsigned bytes of x and signed bytes of w in each lane, exactly.
 PS_INLINE I DotBytes(I acc, I x, I w) {
 #if defined(PS_ISA_VNNI)
@@ -457,6 +474,11 @@ PS_INLINE I BroadcastBytes(const void* p) {
   int32_t word;
   __builtin_memcpy(&word, p, 4);
   return {_mm256_set1_epi32(word), _mm256_set1_epi32(word)};
+}
+template <int kRow>
+PS_INLINE I BroadcastRow(const uint8_t* p, const int64_t (&odd)[6]) {
+  constexpr int kScale = kRow == 0 ? 1 : kRow & -kRow;
+  return BroadcastBytes(kRow == 0 ? p : p + kScale * odd[kRow / kScale / 2]);
 }
 PS_INLINE __m256i DotBytesHalf(__m256i acc, __m256i x, __m256i w) {
   // As 16-bit numbers: maddubs would saturate.
