@@ -45,8 +45,10 @@ struct IntegerFold {
       const V inverse = Set1(scales[m].inverse);
       words.scales[m] = scales[m].scale;
       int16_t* row = words.words + m * words.stride;
-      for (int64_t t = 0; t < bp; t += kLanes) {
-        StoreSignedWords(Mul(Load(panel + m * bp + t), inverse), row + t);
+      for (int64_t t = 0; t < bp; t += 2 * kLanes) {
+        const float* features = panel + m * bp + t;
+        StoreSignedWords(Mul(Load(features), inverse), Mul(Load(features + kLanes), inverse),
+                         row + t);
       }
     }
     const CachedBytePairRows values{{state.value_bytes, 2 * dp, nullptr}};

@@ -25,6 +25,13 @@ static void AppendToBlock(const HeadRows& rows, int64_t row, int64_t count, int6
   }
 }
 
+// Rows of the input are apart, and their first lines arrive late without prefetches.
+constexpr int kRowsAhead = 8;
+
+static void PrefetchRow(const float* x, int size) {
+  for (int i = 0; i < size; i += kLanes) __builtin_prefetch(x + i);
+}
+
 // Appends the keys and values of `run`, whole or in parts.
 static void AppendRun(const HeadRows& rows, const HeadState& state, const SegmentInBlock& run) {
   const AttentionSpec& spec = rows.spec;
@@ -36,6 +43,8 @@ static void AppendRun(const HeadRows& rows, const HeadState& state, const Segmen
     const int dim = spec.near_dim();
     for (int64_t i = 0; i < run.count; ++i) {
       const int64_t token = run.block_offset + i;
+      PrefetchRow(rows.Near(rows.input.near_k, run.row + i + kRowsAhead), dim);
+      PrefetchRow(rows.Value(run.row + i + kRowsAhead), spec.head_dim);
       StoreRow(rows.Near(rows.input.near_k, run.row + i), dim, Bf16(state.near_keys) + token * dim);
       StoreRow(rows.Value(run.row + i), spec.head_dim,
                Bf16(state.values) + token * rows.layout.padded_dim);

@@ -163,7 +163,12 @@ PS_INLINE float RoundRow(const float* x, int64_t size, int16_t* out, const Lines
   }
   const QuantScale scale = QuantScale::Of(ReduceMagnitude(largest), kWordMax);
   const V inverse = Set1(scale.inverse);
-  for (int64_t i = 0; i < whole; i += kLanes) StoreSignedWords(Mul(Load(x + i), inverse), out + i);
+  const auto at = [&](int64_t i) __attribute__((always_inline)) {
+    return Mul(Load(x + i), inverse);
+  };
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= whole; i += 2 * kLanes) StoreSignedWords(at(i), at(i + kLanes), out + i);
+  if (i < whole) StoreSignedWords(at(i), out + i);
   if (whole < size) StoreSignedWords(Mul(LoadMasked(x + whole, tail), inverse), out + whole);
   return scale.scale;
 }

@@ -55,8 +55,14 @@ struct Q8GeluFormat : Q8Format {
 
 void QuantizeRow(const float* x, int64_t width, const QuantScale& scale, uint8_t* out) {
   const V inverse = Set1(scale.inverse);
+  const auto at = [&](int64_t i) __attribute__((always_inline)) {
+    return Mul(Load(x + i), inverse);
+  };
   int64_t i = 0;
-  for (; i + kLanes <= width; i += kLanes) StoreBiasedBytes(Mul(Load(x + i), inverse), out + i);
+  for (; i + 4 * kLanes <= width; i += 4 * kLanes) {
+    StoreBiasedBytes(at(i), at(i + kLanes), at(i + 2 * kLanes), at(i + 3 * kLanes), out + i);
+  }
+  for (; i + kLanes <= width; i += kLanes) StoreBiasedBytes(at(i), out + i);
   // Bytes from the width on, up to a whole word, are multiplied by weights of zero; the bytes after
   // them are not read.
   if (i < width) {
