@@ -94,7 +94,6 @@ void TimedBackend::NormMatMul(const float* x, int64_t rows, const NormWeights& n
 }
 
 void TimedBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) {
-  if (inner().host_memory()) return Backend::Mlp(mlp, rows, x, scratch);
   Timed(StrCat("mlp ", mlp.up->in(), "x", mlp.up->out(), " ", DataTypeName(mlp.up->type())),
         {ClassOf(mlp.up->type()), MatrixFlop(*mlp.up, rows) + MatrixFlop(*mlp.down, rows),
          static_cast<double>(mlp.up->bytes() + mlp.down->bytes())},

@@ -51,6 +51,7 @@ class CpuBackend final : public Backend {
   void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
             float* k) override;
   void GeluGate(const float* up, int64_t rows, int hidden, float* out) override;
+  void Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) override;
   void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override;
   void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
                          float* out) override;

@@ -37,7 +37,8 @@ PS_INLINE void DotTile(const uint8_t* x, int64_t x_row, const int8_t* w, int64_t
     };
     [&]<int... m>(std::integer_sequence<int, m...>) __attribute__((always_inline)) {
       (add_row.template operator()<m>(), ...);
-    }(std::make_integer_sequence<int, MR>());
+    }
+    (std::make_integer_sequence<int, MR>());
   }
 }
 
@@ -46,24 +47,16 @@ struct PanelPair {
   int64_t panel, next;
 };
 
+// The sums of MR rows from `row` on and NV vectors of a panel.
 template <typename Format, int MR, int NV>
-void DotPanelTile(const Product& p, const WordRows& x, int64_t row, bool first_tile,
-                  PanelPair panels, int first_vector) {
-  const PackedMatrix& w = p.w;
-  const Epilogue& e = p.epilogue;
+PS_INLINE void DotSums(const PackedMatrix& w, const WordRows& x, int64_t row, bool first_tile,
+                       PanelPair panels, int first_vector, typename Format::Sum (&acc)[MR][NV]) {
   const int64_t column = panels.panel * kPanelColumns + first_vector * kLanes;
-  typename Format::Sum acc[MR][NV];
 #pragma GCC unroll 2
   for (int n = 0; n < NV; ++n) {
     const typename Format::Sum start = Format::Start(w, column + n * kLanes);
 #pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) acc[m][n] = start;
-  }
-  // The result's lines are in another core's cache or in memory: they arrive during the product.
-#pragma GCC unroll 16
-  for (int m = 0; m < MR; ++m) {
-    __builtin_prefetch(e.out + (row + m) * e.out_row + column, 1);
-    if constexpr (NV == 2) __builtin_prefetch(e.out + (row + m) * e.out_row + column + kLanes, 1);
   }
   // A row of a panel is two cache lines: the first tile prefetches one half of the next panel, the
   // other tiles the second half.
@@ -72,6 +65,27 @@ void DotPanelTile(const Product& p, const WordRows& x, int64_t row, bool first_t
   DotTile<Format, MR, NV>(x.bytes + row * x.row_size, x.row_size,
                           w.panel<int8_t>(panels.panel) + first_vector * kLanes * 4, depth, ahead,
                           acc);
+}
+
+// The result's lines are in another core's cache or in memory: they arrive during the product.
+template <int MR, int NV>
+PS_INLINE void PrefetchResult(const Epilogue& e, int64_t row, int64_t column) {
+#pragma GCC unroll 16
+  for (int m = 0; m < MR; ++m) {
+    __builtin_prefetch(e.out + (row + m) * e.out_row + column, 1);
+    if constexpr (NV == 2) __builtin_prefetch(e.out + (row + m) * e.out_row + column + kLanes, 1);
+  }
+}
+
+template <typename Format, int MR, int NV>
+void DotPanelTile(const Product& p, const WordRows& x, int64_t row, bool first_tile,
+                  PanelPair panels, int first_vector) {
+  const PackedMatrix& w = p.w;
+  const Epilogue& e = p.epilogue;
+  const int64_t column = panels.panel * kPanelColumns + first_vector * kLanes;
+  PrefetchResult<MR, NV>(e, row, column);
+  typename Format::Sum acc[MR][NV];
+  DotSums<Format, MR, NV>(w, x, row, first_tile, panels, first_vector, acc);
   V scales[NV];
 #pragma GCC unroll 2
   for (int n = 0; n < NV; ++n) scales[n] = Format::Scale(w, column + n * kLanes);
@@ -105,12 +119,47 @@ void DotPanelTile(const Product& p, const WordRows& x, int64_t row, bool first_t
   }
 }
 
+// A tile of a gated product (Product::gated): the values wait in cache for their gates.
+template <typename Format, int MR, int NV>
+void GatedTile(const Product& p, const WordRows& x, int64_t row, bool first_tile, PanelPair panels,
+               int first_vector) {
+  const PackedMatrix& w = p.w;
+  const Epilogue& e = p.epilogue;
+  const int64_t half = w.panels() / 2;
+  const int64_t column = panels.panel * kPanelColumns + first_vector * kLanes;
+  PrefetchResult<MR, NV>(e, row, column);
+  alignas(64) float values[MR][NV * kLanes];
+  typename Format::Sum acc[MR][NV];
+  // Calls use(m, n, result) for the results of the tile in a panel.
+  const auto multiply = [&](PanelPair pair, const auto& use) __attribute__((always_inline)) {
+    DotSums<Format, MR, NV>(w, x, row, first_tile, pair, first_vector, acc);
+#pragma GCC unroll 2
+    for (int n = 0; n < NV; ++n) {
+      const int64_t first = pair.panel * kPanelColumns + (first_vector + n) * kLanes;
+      const V scale = Format::Scale(w, first);
+#pragma GCC unroll 16
+      for (int m = 0; m < MR; ++m) use(m, n, Format::Value(acc[m][n], scale, x, row + m));
+    }
+  };
+  multiply(
+      panels, [&](int m, int n, V value)
+                  __attribute__((always_inline)) { Store(value, values[m] + n * kLanes); });
+  multiply(
+      {panels.panel + half, panels.next + half}, [&](int m, int n,
+                                                     V gate) __attribute__((always_inline)) {
+        Store(Mul(Load(values[m] + n * kLanes), Gelu(gate)),
+              e.out + (row + m) * e.out_row + column + n * kLanes);
+      });
+}
+
 template <typename Format>
 void DotPanel(const Product& p, const WordRows& x, const Range& rows, PanelPair panels) {
   constexpr int NV = kPanelVectors;
   for (int vector = 0; vector < 2; vector += NV) {
     ForRowTiles<kTileRows<NV>>(rows, [&]<int MR>(int64_t row) {
-      DotPanelTile<Format, MR, NV>(p, x, row, row == rows.first, panels, vector);
+      const bool first = row == rows.first;
+      if (p.gated) return GatedTile<Format, MR, NV>(p, x, row, first, panels, vector);
+      DotPanelTile<Format, MR, NV>(p, x, row, first, panels, vector);
     });
   }
 }
@@ -147,7 +196,7 @@ void DotSingleRow(const Product& p, const WordRows& x, int64_t panel) {
 
 template <typename Format>
 void DotPanels(const Product& p, const WordRows& x) {
-  const int64_t panels = p.w.panels(), threads = p.threads();
+  const int64_t panels = p.result_panels(), threads = p.threads();
   // The panels of a task are neighbours, so the next one is known. Few rows: kSingleRowPanels
   // neighbours at once. Many rows: enough tasks that threads end at about the same time.
   const bool few = p.rows <= kTileRows<kPanelVectors>;
@@ -156,7 +205,7 @@ void DotPanels(const Product& p, const WordRows& x) {
   // After a task's last panel: the other threads probably take the tasks in between.
   const int64_t skipped = group * ((threads - 1) / p.RowParts((panels + group - 1) / group));
   p.ForPanels(group, [&](const Range& range, const Range& rows, int) {
-    if (p.rows == 1 && range.size() == kSingleRowPanels) {
+    if (p.rows == 1 && !p.gated && range.size() == kSingleRowPanels) {
       return DotSingleRow<Format>(p, x, range.first);
     }
     for (int64_t panel = range.first; panel < range.last; ++panel) {

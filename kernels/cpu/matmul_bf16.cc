@@ -6,6 +6,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "kernels/cpu/product.h"

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/cpu/product.h"
 #include "kernels/quantize.h"

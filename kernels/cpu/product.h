@@ -43,6 +43,8 @@ struct Product {
   QuantScale* gelu_scales = nullptr;
   // Null, or the scales of the rows of x, for q8 weights.
   const QuantScale* x_scales = nullptr;
+  // Whether the result is u * gelu(g), [u, g] = x w: CanBeGated.
+  bool gated = false;
 
   int threads() const { return context == nullptr ? 1 : context->threads(); }
   uint8_t* Converted() const {
@@ -71,10 +73,11 @@ struct Product {
   int64_t RowParts(int64_t groups) const {
     return context == nullptr ? 1 : context->Parts(groups, rows / kMinPartRows);
   }
+  int64_t result_panels() const { return gated ? w.panels() / 2 : w.panels(); }
   // Calls fn(panels, rows, thread) for groups of `group` neighbouring panels and parts of the rows.
   template <typename Fn>
   void ForPanels(int64_t group, const Fn& fn) const {
-    const int64_t panels = w.panels(), groups = (panels + group - 1) / group;
+    const int64_t panels = result_panels(), groups = (panels + group - 1) / group;
     const int64_t parts = RowParts(groups);
     const auto run = [&](int64_t task, int thread) {
       const int64_t first = task / parts * group;
@@ -85,6 +88,13 @@ struct Product {
     for (int64_t task = 0; task < groups; ++task) run(task, 0);
   }
 };
+
+// Whether a product can be gated: by register tiles of q8 or bf16 weights, and u has whole panels.
+inline bool CanBeGated(const PackedMatrix& w, const ProductUnits& units) {
+  const bool dots =
+      w.type() == DataType::kQ8 || (w.type() == DataType::kBf16 && units.round_to_bf16());
+  return dots && units.tiles == TileUnit::kNone && w.out() % (2 * kPanelColumns) == 0;
+}
 
 // Computes a product: by the function below for its weight format and units, else in float32.
 void Multiply(const Product& p);
