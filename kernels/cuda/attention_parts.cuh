@@ -71,9 +71,8 @@ __device__ __forceinline__ void ForParts(int64_t parts, const Load& load, const 
 __device__ __forceinline__ void CopyRows(const Bf16* from, int64_t stride, int width, int valid,
                                          Bf16* to, int to_width, int rows, int thread,
                                          int threads) {
-  const int chunks = to_width / 8;
-  for (int i = thread; i < rows * chunks; i += threads) {
-    const int row = i / chunks, column = i % chunks * 8;
+  for (RowPieces at(to_width / 8, thread, threads); at.row < rows; at.Next()) {
+    const int row = at.row, column = at.piece * 8;
     const bool inside = row < valid && column < width;
     CopyAsync16(to + row * (to_width + kRowPad) + column,
                 inside ? from + row * stride + column : from, inside);
@@ -85,14 +84,28 @@ __device__ __forceinline__ void CopyRows(const Bf16* from, int64_t stride, int w
 __device__ __forceinline__ void RoundQueries(const float* from, int64_t stride, int width,
                                              int valid, Bf16* to, int to_width, int rows,
                                              int thread, int threads) {
-  for (int i = thread; i < rows * to_width / 2; i += threads) {
-    const int row = i / (to_width / 2), column = i % (to_width / 2) * 2;
+  for (RowPieces at(to_width / 2, thread, threads); at.row < rows; at.Next()) {
+    const int row = at.row, column = at.piece * 2;
     float low = 0, high = 0;
     if (row < valid && column < width) {  // widths are multiples of 8
       low = from[row * stride + column];
       high = from[row * stride + column + 1];
     }
     *reinterpret_cast<uint32_t*>(to + row * (to_width + kRowPad) + column) = PackBf16(low, high);
+  }
+}
+
+// RoundQueries of rows that are rounded already.
+__device__ __forceinline__ void CopyQueries(const Bf16* from, int64_t stride, int width, int valid,
+                                            Bf16* to, int to_width, int rows, int thread,
+                                            int threads) {
+  for (RowPieces at(to_width / 8, thread, threads); at.row < rows; at.Next()) {
+    const int row = at.row, column = at.piece * 8;
+    uint4 chunk{};
+    if (row < valid && column < width) {
+      chunk = *reinterpret_cast<const uint4*>(from + row * stride + column);
+    }
+    *reinterpret_cast<uint4*>(to + row * (to_width + kRowPad) + column) = chunk;
   }
 }
 

@@ -2,6 +2,8 @@
 // attention use them.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/attention_decay.cuh"
 #include "kernels/cuda/attention_shape.cuh"
 #include "kernels/cuda/attention_walk.cuh"
@@ -18,13 +20,26 @@ __device__ __forceinline__ void StoreChunk(const float* from, int width, int chu
   to += first;
   const uint64_t places = reinterpret_cast<uint64_t>(from) | reinterpret_cast<uint64_t>(to);
   if (sizeof(T) == 2 && first + kStoreChunk <= width && places % 16 == 0) {
-    const float4 a = reinterpret_cast<const float4*>(from)[0];
-    const float4 b = reinterpret_cast<const float4*>(from)[1];
-    *reinterpret_cast<uint4*>(to) = {PackBf16(a.x, a.y), PackBf16(a.z, a.w), PackBf16(b.x, b.y),
-                                     PackBf16(b.z, b.w)};
+    *reinterpret_cast<uint4*>(to) = RoundEight(from);
     return;
   }
   for (int i = 0; i < min(kStoreChunk, width - first); ++i) Round(from[i], to + i);
+}
+
+// StoreChunk of a row that is rounded already, if `rounded` is not null; `offset` is that of the row.
+// Such rows are whole chunks.
+template <typename T>
+__device__ __forceinline__ void StoreChunk(const float* floats, const Bf16* rounded, int64_t offset,
+                                           int width, int chunk, T* to) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    if (rounded != nullptr) {
+      const int first = chunk * kStoreChunk;
+      *reinterpret_cast<uint4*>(to + first) =
+          *reinterpret_cast<const uint4*>(rounded + offset + first);
+      return;
+    }
+  }
+  StoreChunk(floats + offset, width, chunk, to);
 }
 
 __host__ __device__ constexpr int StoreChunks(int width) {
@@ -49,20 +64,20 @@ __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t*
   T* far_keys = shape.far_dim > 0 ? At<T>(job.to.far_keys, layer, head) : nullptr;
   const int near = StoreChunks(shape.near_dim), near_and_values = near + StoreChunks(shape.d);
   const int chunks = near_and_values + StoreChunks(shape.far_dim);
-  const int total = job.count * chunks;
-  for (int i = static_cast<int>(blockIdx.z * blockDim.x + threadIdx.x); i < total;
-       i += static_cast<int>(gridDim.z * blockDim.x)) {
-    const int row = i / chunks, chunk = i % chunks;
+  RowPieces at(chunks, static_cast<int>(blockIdx.z * blockDim.x + threadIdx.x),
+               static_cast<int>(gridDim.z * blockDim.x));
+  for (const int rows = job.count; at.row < rows; at.Next()) {
+    const int row = at.row, chunk = at.piece;
     const int64_t m = job.row + row, token = job.first + row, of_head = m * shape.heads + head;
     if (chunk < near) {
-      StoreChunk(shape.near_k + of_head * shape.near_dim, shape.near_dim, chunk,
+      StoreChunk(shape.near_k, shape.rows.near_k, of_head * shape.near_dim, shape.near_dim, chunk,
                  near_keys + token * shape.near_dim);
     } else if (chunk < near_and_values) {
       StoreChunk(shape.v + m * shape.v_stride + static_cast<int64_t>(head) * shape.d, shape.d,
                  chunk - near, values + token * shape.d);
     } else {
-      StoreChunk(shape.far_k + of_head * shape.far_dim, shape.far_dim, chunk - near_and_values,
-                 far_keys + token * shape.far_dim);
+      StoreChunk(shape.far_k, shape.rows.far_k, of_head * shape.far_dim, shape.far_dim,
+                 chunk - near_and_values, far_keys + token * shape.far_dim);
     }
   }
 }

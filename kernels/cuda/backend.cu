@@ -121,7 +121,7 @@ void CudaBackend::Reserve(const AttentionSpec& spec, int64_t rows, int64_t segme
 void CudaBackend::Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                             const AttentionInput& input, float* out) {
   PS_CHECK(layer >= 0 && layer < spec.layers) << layer;
-  attention_.Run(spec, layer, segments, input, out);
+  attention_.Run(spec, layer, segments, input, {.floats = out});
 }
 
 void CudaBackend::RunStep(const StepInput& step, const std::function<void()>& ops) {

@@ -101,7 +101,7 @@ __device__ __forceinline__ void StoreResults(const FewWarp<D, R>& warp, const fl
 
 template <int D, int R, bool kBf16>
 __global__ void __launch_bounds__(SketchFew<D, R>::kThreads, 1)
-    SketchFewKernel(NetworkWeights net, const float* x, int64_t rows, float* out) {
+    SketchFewKernel(NetworkWeights net, const float* x, int64_t rows, SketchOutput out) {
   using Few = SketchFew<D, R>;
   using Layout = SketchLayout<D, R>;
   const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(SketchFew<D, R>::kThreads, 1)
       if (row >= rows) continue;
       const float2 second =
           LoadPair(results + Few::kResults + (g + 8 * half) * Few::kResultRow + column);
-      StorePair(out + row * R + column, Join<R>(sums[2 * half], second.x),
+      out.Store(row * R + column, Join<R>(sums[2 * half], second.x),
                 Join<R>(sums[2 * half + 1], second.y));
     }
   }
