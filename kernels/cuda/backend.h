@@ -167,6 +167,8 @@ class CudaBackend final : public Backend {
   // Whether the attention before a product with w may round its result for it.
   static bool PassesHalves(int64_t rows, const CudaMatrix& w);
   void ReserveSampling();
+  // Counters of SampleRows, zero between two calls.
+  int32_t* SampleArrivals();
 
   const std::unique_ptr<Device> device_;  // outlives the arrays below
   const std::string name_;
@@ -196,8 +198,11 @@ class CudaBackend final : public Backend {
   DeviceArray<uint16_t> halves_, gated_;
   DeviceArray<int8_t> bytes_;
 
-  // SampleRows: queries and answers on the device and on the host.
+  // SampleRows: queries and answers on the device and on the host; what thread blocks pass to each
+  // other.
   DeviceArray<uint8_t> queries_, answers_;
+  DeviceArray<uint8_t> exchange_;
+  DeviceArray<int32_t> arrivals_;
   std::vector<uint8_t> host_queries_, host_answers_;
   const bool samples_rows_;
 };
