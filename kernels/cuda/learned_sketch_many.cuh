@@ -64,11 +64,15 @@ struct SketchChunks {
     Load(net, (index + 1) % kAll, memory + (index + 1) % 2 * Layout::kLargest);
     CommitCopies();
     WaitCopies<1>();
+#if !defined(POLYSKETCH_FAULT_SKETCH_CHUNK_BARRIER)
     __syncthreads();
+#endif
     return memory + index++ % 2 * Layout::kLargest;
   }
   __device__ void Done() {
+#if !defined(POLYSKETCH_FAULT_SKETCH_DONE_BARRIER)
     if constexpr (!kResident) __syncthreads();
+#endif
   }
 };
 
