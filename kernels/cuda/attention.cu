@@ -280,6 +280,7 @@ void AttentionRunner::RunPlan(const Kernels& kernels, const AttentionPlan& plan)
   // A kernel with an empty list is not launched.
   kernels.Fold(plan.early_folds, partials_.data());
   kernels.Scan(plan.early_scans, partials_.data(), snapshots_.data(), shape_);
+  kernels.Walk(plan.early_walks, nullptr, shape_, nullptr);
   kernels.Copy(plan.copies);
   const int64_t walks = std::ssize(plan.walks.jobs), few = std::ssize(plan.few.jobs);
   kernels.Store(plan.stores, counters_.data(), CountersOf(planned_spec_, walks, few));

@@ -134,36 +134,52 @@ struct PlaneState {
   static __device__ void StoreRead(float value, Bf16* out) { *out = UpperPlane(FloatBits(value)); }
 };
 
+constexpr int kScanAhead = 4;  // partial sums that a thread loads at a time
+
 // blockIdx: job, head, slice of the elements. A thread adds all partial sums to its elements.
 template <typename Format, bool GATED>
 __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const float* partials,
                            uint8_t* snapshots, int64_t snapshot_bytes, int64_t snapshot_z) {
-  const ScanJob& job = jobs[blockIdx.x];
+  const ScanJob job = jobs[blockIdx.x];
   const int head = blockIdx.y;
   const int64_t sums = static_cast<int64_t>(shape.features) * shape.d;
   const int64_t elements = sums + shape.features;
   uint8_t* S = At<uint8_t>(job.sums, shape.layer, head);
   float* z = At<float>(job.weights, shape.layer, head);
   const float* decay_sums = GATED ? At<float>(job.decay_sums, shape.layer, head) : nullptr;
+  partials += (job.partial * shape.heads + head) * elements;
+  snapshots += (job.snapshots * shape.heads + head) * snapshot_bytes;
+  const int64_t next_partial = shape.heads * elements, next_snapshot = shape.heads * snapshot_bytes;
   for (int64_t e = static_cast<int64_t>(blockIdx.z) * blockDim.x + threadIdx.x; e < elements;
        e += static_cast<int64_t>(gridDim.z) * blockDim.x) {
     const bool is_sum = e < sums;
     float value = is_sum ? Format::Load(S, sums, e) : z[e - sums];
-    for (int i = 0; i < job.count; ++i) {
-      if (job.snapshots >= 0) {
-        uint8_t* snapshot = snapshots + ((job.snapshots + i) * shape.heads + head) * snapshot_bytes;
-        if (is_sum) {
-          Format::StoreRead(value, reinterpret_cast<typename Format::Read*>(snapshot) + e);
-        } else {
-          reinterpret_cast<float*>(snapshot + snapshot_z)[e - sums] = value;
-        }
+    const float* partial = partials + e;
+    uint8_t* snapshot = snapshots;
+    for (int first = 0; first < job.count; first += kScanAhead) {
+      float ahead[kScanAhead];
+#pragma unroll
+      for (int i = 0; i < kScanAhead; ++i) {
+        if (first + i < job.count) ahead[i] = partial[i * next_partial];
       }
-      const float partial = partials[((job.partial + i) * shape.heads + head) * elements + e];
-      if constexpr (GATED) {
-        const float kept = expf(decay_sums[static_cast<int64_t>(i + 1) * shape.block - 1]);
-        value = fmaf(kept, value, partial);
-      } else {
-        value += partial;
+      partial += kScanAhead * next_partial;
+#pragma unroll
+      for (int i = 0; i < kScanAhead; ++i) {
+        if (first + i >= job.count) break;
+        if (job.snapshots >= 0) {
+          if (is_sum) {
+            Format::StoreRead(value, reinterpret_cast<typename Format::Read*>(snapshot) + e);
+          } else {
+            reinterpret_cast<float*>(snapshot + snapshot_z)[e - sums] = value;
+          }
+          snapshot += next_snapshot;
+        }
+        if constexpr (GATED) {
+          const int64_t last = static_cast<int64_t>(first + i + 1) * shape.block - 1;
+          value = fmaf(expf(decay_sums[last]), value, ahead[i]);
+        } else {
+          value += ahead[i];
+        }
       }
     }
     if (is_sum) {
@@ -188,7 +204,9 @@ __global__ void __launch_bounds__(kWalkThreads)
   float* z = At<float>(job.weights, shape.layer, head);
   uint8_t* snapshot = snapshots + (job.snapshots * shape.heads + head) * snapshot_bytes;
   const int64_t next = shape.heads * snapshot_bytes;
+  const bool is_read = job.snapshots >= 0;  // by queries, which wait for the states
   const auto store = [&](const WalkSums& state, int index) {
+    if (!is_read) return;
     if (index > 0) progress.Add(blockIdx.z, head, feature, index);
     StoreSnapshot(feature, state, reinterpret_cast<Bf16*>(snapshot),
                   reinterpret_cast<float*>(snapshot + snapshot_z));
@@ -219,7 +237,7 @@ __global__ void __launch_bounds__(kWalkThreads)
         PlaneState::Store(*high, S, size, at + 1);
       },
       [&](int64_t f, const float* weight) { z[f] = *weight; });
-  progress.Add(blockIdx.z, head, feature, job.count + 1);
+  if (is_read) progress.Add(blockIdx.z, head, feature, job.count + 1);
 }
 
 }  // namespace polysketch::cuda

@@ -194,7 +194,9 @@ __device__ __forceinline__ void AddKeyGradients(const AttentionShape& shape, con
     Fragments<M>(weights, [&](int m, int n, int half, int i) {
       const int column = query + 8 * n + 2 * t + i;
       const float dot = dots[m][n][2 * half + i];
-      return seen(m, n, half, i) ? decay.Weight(NearWeight(shape, dot, 0), m, half, column) : 0.0f;
+      return seen(m, n, half, i)
+                 ? decay.Weight(NearWeight(shape.near_power, shape.scale, dot, 0), m, half, column)
+                 : 0.0f;
     });
     AddProduct<NearWidth<D>(), M>(of_dots, buffer.keys, dim, query, gradients);
     AddProduct<D, M>(weights, buffer.values, D, query, values);
