@@ -53,6 +53,20 @@ struct AttentionInput {
   const float* coefficients = nullptr;
 };
 
+// Inputs of Backend::MixedSketchAttention for a batch of M rows, and its scratch.
+struct MixedSketchInput {
+  const float* qkv = nullptr;          // [M, 3, H, d]
+  std::span<const int64_t> positions;  // [M]
+  NormWeights near_q_norm, near_k_norm;
+  const SketchNetwork* network = nullptr;
+  const float* log_decay = nullptr;  // [M, H], as in AttentionInput
+  // Scratch.
+  float* qk = nullptr;        // [2, M, H, d]
+  float* near_qk = nullptr;   // [2, M, H, d]
+  float* sketch = nullptr;    // [2, M, H, far_dim]
+  float* attended = nullptr;  // [M, H d]
+};
+
 // What the ops of one step receive besides weights and arrays (Backend::RunStep). Two steps with
 // equal `model` and `variant` call the same ops with the same weights and arrays.
 struct StepInput {
@@ -199,6 +213,34 @@ class Backend {
   //   e^(G_b).
   virtual void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                          const AttentionInput& input, float* out) = 0;
+  // x += Attention w, a fused op. x [M, w.out()], attended: scratch [M, H d].
+  virtual void AttentionMatMul(const AttentionSpec& spec, int layer,
+                               std::span<const Segment> segments, const AttentionInput& input,
+                               int64_t rows, const Matrix& w, float* attended, float* x) {
+    Attention(spec, layer, segments, input, attended);
+    MatMul(attended, rows, w, nullptr, /*accumulate=*/true, x);
+  }
+  // x += Attention w in learned_sketch_mixed, a fused op: rotated queries and keys, their norms in
+  // the near part and their sketches in the far part.
+  virtual void MixedSketchAttention(const AttentionSpec& spec, int layer,
+                                    std::span<const Segment> segments,
+                                    const MixedSketchInput& input, const Matrix& w, float* x) {
+    const auto rows = static_cast<int64_t>(input.positions.size());
+    const int64_t size = rows * spec.heads * spec.head_dim;
+    float *k = input.qk + size, *near_k = input.near_qk + size;
+    RopeAndNorms(input.qkv, input.positions, spec.heads, spec.head_dim, input.near_q_norm,
+                 input.near_k_norm, input.qk, k, input.near_qk, near_k);
+    LearnedSketch(*input.network, input.qk, 2 * rows * spec.heads, input.sketch);
+    AttentionInput of_attention;
+    of_attention.near_q = input.near_qk;
+    of_attention.near_k = near_k;
+    of_attention.far_q = input.sketch;
+    of_attention.far_k = input.sketch + rows * spec.heads * spec.far_dim();
+    of_attention.v = input.qkv + 2 * int64_t{spec.heads} * spec.head_dim;
+    of_attention.v_stride = 3 * int64_t{spec.heads} * spec.head_dim;
+    of_attention.log_decay = input.log_decay;
+    AttentionMatMul(spec, layer, segments, of_attention, rows, w, input.attended, x);
+  }
   // out[i] = log(1 / (1 + exp(-x[i]))). x, out [size]; out may be x. Only called if
   // has_decay_gate().
   virtual void LogSigmoid(const float* /*x*/, int64_t /*size*/, float* /*out*/) {}

@@ -152,10 +152,26 @@ void PolysketchModel::Layer(int i) {
   } else {
     ops.NormMatMul(space_->x, M, w.attn_norm, *w.qkv, space_->normed, space_->qkv);
   }
-  ops.Attention(spec_, i, segments_, QueriesAndKeys(w), space_->attended);
-  ops.MatMul(space_->attended, M, *w.out, nullptr, /*accumulate=*/true, space_->x);
-
+  if (spec_.kind == AttentionKind::kLearnedSketchMixed) {
+    ops.MixedSketchAttention(spec_, i, segments_, MixedSketch(w), *w.out, space_->x);
+  } else {
+    ops.AttentionMatMul(spec_, i, segments_, QueriesAndKeys(w), M, *w.out, space_->attended,
+                        space_->x);
+  }
   ops.Mlp({w.mlp_norm, w.up, w.down}, M, space_->x, space_->normed);
+}
+
+MixedSketchInput PolysketchModel::MixedSketch(const LayerWeights& w) {
+  return {.qkv = space_->qkv,
+          .positions = positions_,
+          .near_q_norm = w.near_q_norm,
+          .near_k_norm = w.near_k_norm,
+          .network = &w.network,
+          .log_decay = spec_.decay_gate ? LogDecays(w) : nullptr,
+          .qk = space_->qk,
+          .near_qk = space_->near_qk,
+          .sketch = space_->sketch,
+          .attended = space_->attended};
 }
 
 AttentionInput PolysketchModel::QueriesAndKeys(const LayerWeights& w) {

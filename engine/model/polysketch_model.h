@@ -72,7 +72,9 @@ class PolysketchModel final : public LanguageModel {
   // --- parts of a step; activations are in the workspace ---
   void Embed();
   void Layer(int i);
-  // Queries and keys that the attention of this kind compares, from qkv.
+  // What the attention of learned_sketch_mixed takes.
+  MixedSketchInput MixedSketch(const LayerWeights& w);
+  // Queries and keys that the attention of any other kind compares, from qkv.
   AttentionInput QueriesAndKeys(const LayerWeights& w);
   // Log decays [M, H] of the attention's normed input.
   const float* LogDecays(const LayerWeights& w);

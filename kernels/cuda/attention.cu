@@ -50,7 +50,7 @@ int TensorHeadSize(const AttentionSpec& spec, int64_t shared_limit) {
 int NearPower(const AttentionSpec& spec) { return spec.mixed() ? spec.near_power : 2; }
 
 AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInput& input,
-                       float* out) {
+                       const Bf16Rows& rows, const AttentionOutput& out) {
   AttentionShape shape;
   shape.heads = spec.heads;
   shape.d = spec.head_dim;
@@ -88,7 +88,10 @@ AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInpu
   shape.far_k = input.far_k;
   shape.v = input.v;
   shape.v_stride = input.v_stride;
-  shape.out = out;
+  shape.rows = rows;
+  shape.out = out.floats;
+  shape.out_halves = out.halves;
+  shape.out_bf16 = out.bf16;
   shape.log_decay = input.log_decay;
   return shape;
 }
@@ -234,11 +237,16 @@ int64_t CountersOf(const AttentionSpec& spec, int64_t walks, int64_t few) {
 
 }  // namespace
 
+bool AttentionRunner::TakesBf16Rows(const AttentionSpec& spec) const {
+  return TensorHeadSize(spec, device_->shared_limit()) != 0;
+}
+
 void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
-                          const AttentionInput& input, float* out) {
+                          const AttentionInput& input, const Bf16Rows& rows,
+                          const AttentionOutput& out) {
   Prepare(spec, segments);
   if (!device_->status().ok()) return;
-  const AttentionShape shape = ShapeOf(spec, layer, input, out);
+  const AttentionShape shape = ShapeOf(spec, layer, input, rows, out);
   for (const AttentionPlan& plan : plans_) {
     spec.decay_gate ? RunKernels<true>(shape, plan) : RunKernels<false>(shape, plan);
   }
@@ -272,6 +280,7 @@ void AttentionRunner::RunPlan(const Kernels& kernels, const AttentionPlan& plan)
   // A kernel with an empty list is not launched.
   kernels.Fold(plan.early_folds, partials_.data());
   kernels.Scan(plan.early_scans, partials_.data(), snapshots_.data(), shape_);
+  kernels.Walk(plan.early_walks, nullptr, shape_, nullptr);
   kernels.Copy(plan.copies);
   const int64_t walks = std::ssize(plan.walks.jobs), few = std::ssize(plan.few.jobs);
   kernels.Store(plan.stores, counters_.data(), CountersOf(planned_spec_, walks, few));

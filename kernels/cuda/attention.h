@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/device.h"
 
 namespace polysketch::cuda {
@@ -27,7 +28,13 @@ class AttentionRunner {
   void AppendShape(std::vector<int64_t>* shape) const;
   // Prepares the step and runs one layer.
   void Run(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
-           const AttentionInput& input, float* out);
+           const AttentionInput& input, const AttentionOutput& out) {
+    Run(spec, layer, segments, input, Bf16Rows(), out);
+  }
+  // The same with `rows` in place of the queries and keys of `input`. Only if TakesBf16Rows.
+  void Run(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
+           const AttentionInput& input, const Bf16Rows& rows, const AttentionOutput& out);
+  bool TakesBf16Rows(const AttentionSpec& spec) const;
 
  private:
   // What a plan depends on, for each segment.

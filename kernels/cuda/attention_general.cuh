@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kGeneralThreads)
   }
   const float denominator = shape.stabilizer + running.denominator;
   for (int c = threadIdx.x; c < shape.d; c += kGeneralThreads) {
-    shape.out[token * shape.d + c] = sums[c] / denominator;
+    StoreOutput(shape, token * shape.d + c, sums[c] / denominator);
   }
 }
 

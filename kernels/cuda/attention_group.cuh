@@ -170,7 +170,9 @@ class GroupAttention {
       WaitCopies<1>();
       if (part < far_parts_) SplitWeights(part % kGroupStages);
       FenceForProducts();
+#if !defined(POLYSKETCH_FAULT_GROUP_BARRIER)
       __syncthreads();  // all threads see this part and have read the one before it
+#endif
       Load(part + 2);
       if (group_row >= rows_.count) continue;
       if (part < far_parts_) {

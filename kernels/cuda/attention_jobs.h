@@ -63,7 +63,7 @@ struct ScanJob {
 struct WalkJob {
   TokenArrays from;         // of the first block
   HeadArray sums, weights;  // S and z
-  int64_t snapshots = 0;    // first index; one for each block
+  int64_t snapshots = 0;    // first index, one for each block; -1: none
   int32_t count = 0;        // blocks
 };
 

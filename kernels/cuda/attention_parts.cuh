@@ -71,9 +71,8 @@ __device__ __forceinline__ void ForParts(int64_t parts, const Load& load, const 
 __device__ __forceinline__ void CopyRows(const Bf16* from, int64_t stride, int width, int valid,
                                          Bf16* to, int to_width, int rows, int thread,
                                          int threads) {
-  const int chunks = to_width / 8;
-  for (int i = thread; i < rows * chunks; i += threads) {
-    const int row = i / chunks, column = i % chunks * 8;
+  for (RowPieces at(to_width / 8, thread, threads); at.row < rows; at.Next()) {
+    const int row = at.row, column = at.piece * 8;
     const bool inside = row < valid && column < width;
     CopyAsync16(to + row * (to_width + kRowPad) + column,
                 inside ? from + row * stride + column : from, inside);
@@ -85,14 +84,28 @@ __device__ __forceinline__ void CopyRows(const Bf16* from, int64_t stride, int w
 __device__ __forceinline__ void RoundQueries(const float* from, int64_t stride, int width,
                                              int valid, Bf16* to, int to_width, int rows,
                                              int thread, int threads) {
-  for (int i = thread; i < rows * to_width / 2; i += threads) {
-    const int row = i / (to_width / 2), column = i % (to_width / 2) * 2;
+  for (RowPieces at(to_width / 2, thread, threads); at.row < rows; at.Next()) {
+    const int row = at.row, column = at.piece * 2;
     float low = 0, high = 0;
     if (row < valid && column < width) {  // widths are multiples of 8
       low = from[row * stride + column];
       high = from[row * stride + column + 1];
     }
     *reinterpret_cast<uint32_t*>(to + row * (to_width + kRowPad) + column) = PackBf16(low, high);
+  }
+}
+
+// RoundQueries of rows that are rounded already.
+__device__ __forceinline__ void CopyQueries(const Bf16* from, int64_t stride, int width, int valid,
+                                            Bf16* to, int to_width, int rows, int thread,
+                                            int threads) {
+  for (RowPieces at(to_width / 8, thread, threads); at.row < rows; at.Next()) {
+    const int row = at.row, column = at.piece * 8;
+    uint4 chunk{};
+    if (row < valid && column < width) {
+      chunk = *reinterpret_cast<const uint4*>(from + row * stride + column);
+    }
+    *reinterpret_cast<uint4*>(to + row * (to_width + kRowPad) + column) = chunk;
   }
 }
 
@@ -396,13 +409,34 @@ __device__ __forceinline__ void Tops(const AttentionShape& shape, const Bf16* qu
   });
 }
 
-__device__ __forceinline__ float NearWeight(const AttentionShape& shape, float dot, float top) {
-  if (shape.near_power == 0) return expf(dot * shape.scale - top);
-  if (shape.near_power == 1) return dot;
+// power: 0 is softmax.
+__device__ __forceinline__ float NearWeight(int power, float scale, float dot, float top) {
+  if (power == 0) return expf(dot * scale - top);
+  if (power == 1) return dot;
   const float square = dot * dot;
-  if (shape.near_power == 2) return square;
-  if (shape.near_power == 4) return square * square;
-  return Power(dot, shape.near_power);
+  if (power == 2) return square;
+  if (power == 4) return square * square;
+  return Power(dot, power);
+}
+
+constexpr int kAnyPower = -1;
+
+// Calls run.operator()<POWER>() with the power of a shape, or kAnyPower: what the compiler knows costs
+// no branch for each element.
+template <typename Run>
+__device__ __forceinline__ void WithNearPower(const AttentionShape& shape, const Run& run) {
+  switch (shape.near_power) {
+    case 0:
+      return run.template operator()<0>();
+    case 1:
+      return run.template operator()<1>();
+    case 2:
+      return run.template operator()<2>();
+    case 4:
+      return run.template operator()<4>();
+    default:
+      return run.template operator()<kAnyPower>();
+  }
 }
 
 // decay: NoDecay or NearDecay.
@@ -417,19 +451,21 @@ __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16
   if (shape.near_power == 0) {
     Tops<M>(shape, queries, row_size, buffer.keys, limits, sums->top);
   }
-  for (int key = 0; key < limits.End(M); key += 16) {
-    float scores[M][2][4];
-    Scores<M>(PadTo16(shape.near_dim), queries, row_size, buffer.keys, key, scores);
-    uint32_t a[M][4];
-    Fragments<M>(a, [&](int m, int n, int half, int i) {
-      const int column = key + 8 * n + 2 * t + i;
-      const float dot = scores[m][n][2 * half + i];
-      return column < limits.Of(m, half)
-                 ? decay.Weight(NearWeight(shape, dot, sums->top[m][half]), m, half, column)
-                 : 0.0f;
-    });
-    MultiplyStep<D, M>(a, buffer.values, key, ones, ones, sums);
-  }
+  WithNearPower(shape, [&]<int POWER>() {
+    const int power = POWER == kAnyPower ? shape.near_power : POWER;
+    for (int key = 0; key < limits.End(M); key += 16) {
+      float scores[M][2][4];
+      Scores<M>(PadTo16(shape.near_dim), queries, row_size, buffer.keys, key, scores);
+      uint32_t a[M][4];
+      Fragments<M>(a, [&](int m, int n, int half, int i) {
+        const int column = key + 8 * n + 2 * t + i;
+        const float weight =
+            NearWeight(power, shape.scale, scores[m][n][2 * half + i], sums->top[m][half]);
+        return column < limits.Of(m, half) ? decay.Weight(weight, m, half, column) : 0.0f;
+      });
+      MultiplyStep<D, M>(a, buffer.values, key, ones, ones, sums);
+    }
+  });
 }
 
 }  // namespace polysketch::cuda

@@ -55,7 +55,9 @@ class Planner {
     const int64_t first_block = position / b, last_block = (position + segment.rows - 1) / b;
     const int64_t offset = position % b;
     const HeadArray sums = InState(state, 0), weights = InState(state, layout_.z);
-    if (offset == 0 && position > 0) {
+    if (offset == 0 && position > 0 && shape_.walks) {
+      plan.early_walks.jobs.push_back({Buffer(state), sums, weights, -1, 1});
+    } else if (offset == 0 && position > 0) {
       plan.early_folds.jobs.push_back({Buffer(state), needs.partials});
       plan.early_scans.jobs.push_back(
           {sums, weights, needs.partials++, -1, 1, InState(state, layout_.decay_sums)});
@@ -217,9 +219,9 @@ WorkspaceNeeds MaxNeeds(const PlanShape& shape, int64_t rows, int64_t segments, 
   // A segment of n >= 2 rows that touches k >= 2 blocks fills k - 2 of them: k b <= n + 2 b.
   max.tokens = rows + 2 * b * std::min(segments, rows / 2);
   max.snapshots = rows / b + segments;
-  // Blocks that were full before, and those of the segments.
   max.walks = shape.walks ? segments : 0;
-  max.partials = shape.walks ? segments : max.snapshots + segments;
+  // Blocks that were full before, and those of the segments.
+  max.partials = shape.walks ? 0 : max.snapshots + segments;
   // Jobs of few rows: the ends of a segment, or all of it if blocks are small.
   const int64_t few = b <= shape.few_rows ? rows : std::min(rows, 2 * segments * shape.few_rows);
   max.parts = few * (shape.far_parts + NearParts(b));

@@ -46,6 +46,7 @@ struct AttentionPlan {
   // Blocks that were full when the segment began, folded from the state's buffer.
   JobList<FoldJob> early_folds;
   JobList<ScanJob> early_scans;
+  JobList<WalkJob> early_walks;  // instead of early folds and scans
   JobList<CopyJob> copies;
   JobList<StoreJob> stores;
   JobList<FoldJob> folds;
@@ -61,6 +62,7 @@ struct AttentionPlan {
   static void ForLists(Plan& plan, const Visit& visit) {
     visit(plan.early_folds);
     visit(plan.early_scans);
+    visit(plan.early_walks);
     visit(plan.copies);
     visit(plan.stores);
     visit(plan.folds);

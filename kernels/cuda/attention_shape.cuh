@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention_jobs.h"
+#include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/state_planes.h"
 
@@ -28,9 +29,13 @@ struct AttentionShape {
   const float* near_k = nullptr;
   const float* far_q = nullptr;
   const float* far_k = nullptr;
+  Bf16Rows rows;  // in place of the four arrays above, if they are not null
   const float* v = nullptr;
   int64_t v_stride = 0;
+  // The result: out_halves if it is not null, rounded to bf16 or float16.
   float* out = nullptr;
+  uint16_t* out_halves = nullptr;
+  bool out_bf16 = true;
   const float* log_decay = nullptr;     // read by the kernels with a decay gate
   const float* coefficients = nullptr;  // polynomial_square: [heads, near_power + 1]
 };
@@ -48,6 +53,58 @@ __device__ __forceinline__ float PolynomialSquare(const AttentionShape& shape,
   float value = coefficients[shape.near_power];
   for (int i = shape.near_power - 1; i >= 0; --i) value = fmaf(value, x, coefficients[i]);
   return value * value;
+}
+
+// The pieces of rows that a thread processes, every `threads`-th one, without a division for each.
+class RowPieces {
+ public:
+  __device__ __forceinline__ RowPieces(int pieces, int thread, int threads)
+      : row(thread / pieces),
+        piece(thread % pieces),
+        pieces_(pieces),
+        row_step_(threads / pieces),
+        piece_step_(threads % pieces) {}
+  __device__ __forceinline__ void Next() {
+    row += row_step_;
+    piece += piece_step_;
+    if (piece >= pieces_) {
+      piece -= pieces_;
+      ++row;
+    }
+  }
+  int row, piece;
+
+ private:
+  const int pieces_, row_step_, piece_step_;
+};
+
+// Rounds four, or eight, neighbouring floats, aligned to 16 bytes.
+__device__ __forceinline__ uint2 RoundFour(const float* from) {
+  const float4 a = *reinterpret_cast<const float4*>(from);
+  return {PackBf16(a.x, a.y), PackBf16(a.z, a.w)};
+}
+__device__ __forceinline__ uint4 RoundEight(const float* from) {
+  const uint2 low = RoundFour(from), high = RoundFour(from + 4);
+  return {low.x, low.y, high.x, high.y};
+}
+
+// Store elements `at`, and `at` + 1 of an even one, of the result.
+__device__ __forceinline__ void StoreOutput(const AttentionShape& shape, int64_t at, float value) {
+  if (shape.out_halves == nullptr) {
+    shape.out[at] = value;
+  } else {
+    shape.out_halves[at] =
+        static_cast<uint16_t>(shape.out_bf16 ? PackBf16(value, 0.0f) : PackF16(value, 0.0f));
+  }
+}
+__device__ __forceinline__ void StoreOutputPair(const AttentionShape& shape, int64_t at, float low,
+                                                float high) {
+  if (shape.out_halves == nullptr) {
+    *reinterpret_cast<float2*>(shape.out + at) = {low, high};
+  } else {
+    *reinterpret_cast<uint32_t*>(shape.out_halves + at) =
+        shape.out_bf16 ? PackBf16(low, high) : PackF16(low, high);
+  }
 }
 
 template <typename T>

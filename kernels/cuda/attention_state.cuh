@@ -2,6 +2,8 @@
 // attention use them.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/attention_decay.cuh"
 #include "kernels/cuda/attention_shape.cuh"
 #include "kernels/cuda/attention_walk.cuh"
@@ -18,13 +20,26 @@ __device__ __forceinline__ void StoreChunk(const float* from, int width, int chu
   to += first;
   const uint64_t places = reinterpret_cast<uint64_t>(from) | reinterpret_cast<uint64_t>(to);
   if (sizeof(T) == 2 && first + kStoreChunk <= width && places % 16 == 0) {
-    const float4 a = reinterpret_cast<const float4*>(from)[0];
-    const float4 b = reinterpret_cast<const float4*>(from)[1];
-    *reinterpret_cast<uint4*>(to) = {PackBf16(a.x, a.y), PackBf16(a.z, a.w), PackBf16(b.x, b.y),
-                                     PackBf16(b.z, b.w)};
+    *reinterpret_cast<uint4*>(to) = RoundEight(from);
     return;
   }
   for (int i = 0; i < min(kStoreChunk, width - first); ++i) Round(from[i], to + i);
+}
+
+// StoreChunk of a row that is rounded already, if `rounded` is not null; `offset` is that of the row.
+// Such rows are whole chunks.
+template <typename T>
+__device__ __forceinline__ void StoreChunk(const float* floats, const Bf16* rounded, int64_t offset,
+                                           int width, int chunk, T* to) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    if (rounded != nullptr) {
+      const int first = chunk * kStoreChunk;
+      *reinterpret_cast<uint4*>(to + first) =
+          *reinterpret_cast<const uint4*>(rounded + offset + first);
+      return;
+    }
+  }
+  StoreChunk(floats + offset, width, chunk, to);
 }
 
 __host__ __device__ constexpr int StoreChunks(int width) {
@@ -49,20 +64,20 @@ __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t*
   T* far_keys = shape.far_dim > 0 ? At<T>(job.to.far_keys, layer, head) : nullptr;
   const int near = StoreChunks(shape.near_dim), near_and_values = near + StoreChunks(shape.d);
   const int chunks = near_and_values + StoreChunks(shape.far_dim);
-  const int total = job.count * chunks;
-  for (int i = static_cast<int>(blockIdx.z * blockDim.x + threadIdx.x); i < total;
-       i += static_cast<int>(gridDim.z * blockDim.x)) {
-    const int row = i / chunks, chunk = i % chunks;
+  RowPieces at(chunks, static_cast<int>(blockIdx.z * blockDim.x + threadIdx.x),
+               static_cast<int>(gridDim.z * blockDim.x));
+  for (const int rows = job.count; at.row < rows; at.Next()) {
+    const int row = at.row, chunk = at.piece;
     const int64_t m = job.row + row, token = job.first + row, of_head = m * shape.heads + head;
     if (chunk < near) {
-      StoreChunk(shape.near_k + of_head * shape.near_dim, shape.near_dim, chunk,
+      StoreChunk(shape.near_k, shape.rows.near_k, of_head * shape.near_dim, shape.near_dim, chunk,
                  near_keys + token * shape.near_dim);
     } else if (chunk < near_and_values) {
       StoreChunk(shape.v + m * shape.v_stride + static_cast<int64_t>(head) * shape.d, shape.d,
                  chunk - near, values + token * shape.d);
     } else {
-      StoreChunk(shape.far_k + of_head * shape.far_dim, shape.far_dim, chunk - near_and_values,
-                 far_keys + token * shape.far_dim);
+      StoreChunk(shape.far_k, shape.rows.far_k, of_head * shape.far_dim, shape.far_dim,
+                 chunk - near_and_values, far_keys + token * shape.far_dim);
     }
   }
 }
@@ -119,36 +134,52 @@ struct PlaneState {
   static __device__ void StoreRead(float value, Bf16* out) { *out = UpperPlane(FloatBits(value)); }
 };
 
+constexpr int kScanAhead = 4;  // partial sums that a thread loads at a time
+
 // blockIdx: job, head, slice of the elements. A thread adds all partial sums to its elements.
 template <typename Format, bool GATED>
 __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const float* partials,
                            uint8_t* snapshots, int64_t snapshot_bytes, int64_t snapshot_z) {
-  const ScanJob& job = jobs[blockIdx.x];
+  const ScanJob job = jobs[blockIdx.x];
   const int head = blockIdx.y;
   const int64_t sums = static_cast<int64_t>(shape.features) * shape.d;
   const int64_t elements = sums + shape.features;
   uint8_t* S = At<uint8_t>(job.sums, shape.layer, head);
   float* z = At<float>(job.weights, shape.layer, head);
   const float* decay_sums = GATED ? At<float>(job.decay_sums, shape.layer, head) : nullptr;
+  partials += (job.partial * shape.heads + head) * elements;
+  snapshots += (job.snapshots * shape.heads + head) * snapshot_bytes;
+  const int64_t next_partial = shape.heads * elements, next_snapshot = shape.heads * snapshot_bytes;
   for (int64_t e = static_cast<int64_t>(blockIdx.z) * blockDim.x + threadIdx.x; e < elements;
        e += static_cast<int64_t>(gridDim.z) * blockDim.x) {
     const bool is_sum = e < sums;
     float value = is_sum ? Format::Load(S, sums, e) : z[e - sums];
-    for (int i = 0; i < job.count; ++i) {
-      if (job.snapshots >= 0) {
-        uint8_t* snapshot = snapshots + ((job.snapshots + i) * shape.heads + head) * snapshot_bytes;
-        if (is_sum) {
-          Format::StoreRead(value, reinterpret_cast<typename Format::Read*>(snapshot) + e);
-        } else {
-          reinterpret_cast<float*>(snapshot + snapshot_z)[e - sums] = value;
-        }
+    const float* partial = partials + e;
+    uint8_t* snapshot = snapshots;
+    for (int first = 0; first < job.count; first += kScanAhead) {
+      float ahead[kScanAhead];
+#pragma unroll
+      for (int i = 0; i < kScanAhead; ++i) {
+        if (first + i < job.count) ahead[i] = partial[i * next_partial];
       }
-      const float partial = partials[((job.partial + i) * shape.heads + head) * elements + e];
-      if constexpr (GATED) {
-        const float kept = expf(decay_sums[static_cast<int64_t>(i + 1) * shape.block - 1]);
-        value = fmaf(kept, value, partial);
-      } else {
-        value += partial;
+      partial += kScanAhead * next_partial;
+#pragma unroll
+      for (int i = 0; i < kScanAhead; ++i) {
+        if (first + i >= job.count) break;
+        if (job.snapshots >= 0) {
+          if (is_sum) {
+            Format::StoreRead(value, reinterpret_cast<typename Format::Read*>(snapshot) + e);
+          } else {
+            reinterpret_cast<float*>(snapshot + snapshot_z)[e - sums] = value;
+          }
+          snapshot += next_snapshot;
+        }
+        if constexpr (GATED) {
+          const int64_t last = static_cast<int64_t>(first + i + 1) * shape.block - 1;
+          value = fmaf(expf(decay_sums[last]), value, ahead[i]);
+        } else {
+          value += ahead[i];
+        }
       }
     }
     if (is_sum) {
@@ -173,7 +204,9 @@ __global__ void __launch_bounds__(kWalkThreads)
   float* z = At<float>(job.weights, shape.layer, head);
   uint8_t* snapshot = snapshots + (job.snapshots * shape.heads + head) * snapshot_bytes;
   const int64_t next = shape.heads * snapshot_bytes;
+  const bool is_read = job.snapshots >= 0;  // by queries, which wait for the states
   const auto store = [&](const WalkSums& state, int index) {
+    if (!is_read) return;
     if (index > 0) progress.Add(blockIdx.z, head, feature, index);
     StoreSnapshot(feature, state, reinterpret_cast<Bf16*>(snapshot),
                   reinterpret_cast<float*>(snapshot + snapshot_z));
@@ -204,7 +237,7 @@ __global__ void __launch_bounds__(kWalkThreads)
         PlaneState::Store(*high, S, size, at + 1);
       },
       [&](int64_t f, const float* weight) { z[f] = *weight; });
-  progress.Add(blockIdx.z, head, feature, job.count + 1);
+  if (is_read) progress.Add(blockIdx.z, head, feature, job.count + 1);
 }
 
 }  // namespace polysketch::cuda

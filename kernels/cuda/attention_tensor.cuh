@@ -125,14 +125,21 @@ struct Queries {
         near_size(PadTo16(shape.near_dim) + kRowPad) {
     near = far + rows * far_size;
     const int64_t token = static_cast<int64_t>(job.row) * shape.heads + head;
+    const auto store = [&](const float* floats, const Bf16* rounded, int width, Bf16* to,
+                           int to_width) {
+      const int64_t offset = token * width, stride = static_cast<int64_t>(shape.heads) * width;
+      if (rounded != nullptr) {
+        CopyQueries(rounded + offset, stride, width, job.count, to, to_width, rows, thread,
+                    threads);
+      } else {
+        RoundQueries(floats + offset, stride, width, job.count, to, to_width, rows, thread,
+                     threads);
+      }
+    };
     if (job.past != 0) {
-      RoundQueries(shape.far_q + token * shape.far_dim,
-                   static_cast<int64_t>(shape.heads) * shape.far_dim, shape.far_dim, job.count, far,
-                   far_size - kRowPad, rows, thread, threads);
+      store(shape.far_q, shape.rows.far_q, shape.far_dim, far, far_size - kRowPad);
     }
-    RoundQueries(shape.near_q + token * shape.near_dim,
-                 static_cast<int64_t>(shape.heads) * shape.near_dim, shape.near_dim, job.count,
-                 near, near_size - kRowPad, rows, thread, threads);
+    store(shape.near_q, shape.rows.near_q, shape.near_dim, near, near_size - kRowPad);
   }
 };
 
@@ -174,13 +181,11 @@ __global__ void __launch_bounds__(kTileThreads)
     const float weights = __shfl_sync(kFullWarp, total.weights[m][2 * half], lane - t);
     if (row + r >= job.count) return;
     const float inverse = 1.0f / (shape.stabilizer + weights);
-    float* out = shape.out + (static_cast<int64_t>(job.row + row + r) * shape.heads + head) * D;
+    const int64_t out = (static_cast<int64_t>(job.row + row + r) * shape.heads + head) * D;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        out[8 * n + 2 * t + i] = total.values[m][n][2 * half + i] * inverse;
-      }
+      const float* pair = total.values[m][n] + 2 * half;
+      StoreOutputPair(shape, out + 8 * n + 2 * t, pair[0] * inverse, pair[1] * inverse);
     }
   });
 }
@@ -213,31 +218,32 @@ __global__ void __launch_bounds__(kGroupThreads, 2)
   const int64_t first = static_cast<int64_t>(job.row) * shape.heads + head;
   for (int i = threadIdx.x; i < kGroupRows * NEAR / 8; i += kGroupThreads) {
     const int row = i / (NEAR / 8), chunk = i % (NEAR / 8);
-    float4 low{}, high{};
+    const int64_t from = (first + static_cast<int64_t>(row) * shape.heads) * NEAR + 8 * chunk;
+    uint4 pairs{};
     if (row < rows.count) {
-      const float* q = shape.near_q + (first + static_cast<int64_t>(row) * shape.heads) * NEAR;
-      low = reinterpret_cast<const float4*>(q)[2 * chunk];
-      high = reinterpret_cast<const float4*>(q)[2 * chunk + 1];
+      pairs = shape.rows.near_q != nullptr
+                  ? *reinterpret_cast<const uint4*>(shape.rows.near_q + from)
+                  : RoundEight(shape.near_q + from);
     }
-    memory.StoreNear(row, chunk,
-                     {PackBf16(low.x, low.y), PackBf16(low.z, low.w), PackBf16(high.x, high.y),
-                      PackBf16(high.z, high.w)});
+    memory.StoreNear(row, chunk, pairs);
   }
   const int quads = shape.far_dim / 4;
-  for (int i = threadIdx.x; rows.past && i < kGroupRows * quads; i += kGroupThreads) {
-    const int row = i / quads, quad = i % quads;
-    float4 q{};
+  for (RowPieces at(quads, static_cast<int>(threadIdx.x), kGroupThreads);
+       rows.past && at.row < kGroupRows; at.Next()) {
+    const int row = at.row, quad = at.piece;
+    const int64_t from =
+        (first + static_cast<int64_t>(row) * shape.heads) * shape.far_dim + 4 * quad;
+    uint2 pairs{};
     if (row < rows.count) {
-      q = reinterpret_cast<const float4*>(
-          shape.far_q + (first + static_cast<int64_t>(row) * shape.heads) * shape.far_dim)[quad];
+      pairs = shape.rows.far_q != nullptr ? *reinterpret_cast<const uint2*>(shape.rows.far_q + from)
+                                          : RoundFour(shape.far_q + from);
     }
-    memory.StoreFar(row, quad, PackBf16(q.x, q.y), PackBf16(q.z, q.w));
+    memory.StoreFar(row, quad, pairs.x, pairs.y);
   }
   attention.Run(
       [&](int row, int column, float low, float high) {
-        *reinterpret_cast<float2*>(shape.out +
-                                   (first + static_cast<int64_t>(row) * shape.heads) * 64 +
-                                   column) = {low, high};
+        StoreOutputPair(shape, (first + static_cast<int64_t>(row) * shape.heads) * 64 + column, low,
+                        high);
       },
       [](int, float) {});
   // The kernels after this one follow the walk too: the last thread block waits for its end.
@@ -285,9 +291,11 @@ __device__ __forceinline__ void JoinParts(const AttentionShape& shape, const Att
       }
     }
     const float inverse = 1.0f / (shape.stabilizer + weights);
-    float* out = shape.out + (static_cast<int64_t>(job.row + r) * shape.heads + head) * D;
+    const int64_t out = (static_cast<int64_t>(job.row + r) * shape.heads + head) * D;
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) out[lane + i * kWarpSize] = values[i] * inverse;
+    for (int i = 0; i < kColumns; ++i) {
+      StoreOutput(shape, out + lane + i * kWarpSize, values[i] * inverse);
+    }
   }
 }
 

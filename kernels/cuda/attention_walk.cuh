@@ -250,7 +250,9 @@ __device__ __forceinline__ void WalkBlocks(const WalkRows& rows, int tiles, Walk
       WaitCopies<kWalkAhead - 1>();
       if constexpr (GATED) DecayKey(memory, stage);
       FenceForProducts();
+#if !defined(POLYSKETCH_FAULT_WALK_BARRIER)
       __syncthreads();  // all threads see this part and have ended the products of the last but one
+#endif
       uint32_t a[4][4];
       FeaturesOfKeys(memory.keys + stage * WalkMemory::kKeys, a);
       WaitProducts();  // of the part before

@@ -17,6 +17,10 @@ constexpr size_t kDecodingRows = 32;
 // Recordings of steps with chunks. The chunks of a prompt have few shapes: the first one, those in
 // its middle, the last one.
 constexpr size_t kChunkGraphs = 8;
+// What recordings are expected to take: 10 KB a launch, and at most 16 launches a layer (docs/gpu.md).
+// If they take more, later ones use free memory, or steps run without one.
+constexpr size_t kLaunchBytes = 10 << 10;
+constexpr size_t kLayerLaunches = 16;
 
 // POLYSKETCH_CUDA_SAMPLING=host: the host samples from logits.
 bool SamplesRows() {
@@ -104,6 +108,10 @@ void CudaBackend::Reserve(const AttentionSpec& spec, int64_t rows, int64_t segme
   device_->ReserveBlocks(block, blocks);
   attention_.Reserve(spec, rows, segments, blocks);
   ReserveSampling();
+  if (graphs_.enabled()) {
+    device_->ReserveRecordings((StepGraphs::kMax + kChunkGraphs) *
+                               static_cast<size_t>(spec.layers) * kLayerLaunches * kLaunchBytes);
+  }
   device_->Rehearse(true);
   ops();
   device_->Rehearse(false);
@@ -113,7 +121,7 @@ void CudaBackend::Reserve(const AttentionSpec& spec, int64_t rows, int64_t segme
 void CudaBackend::Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                             const AttentionInput& input, float* out) {
   PS_CHECK(layer >= 0 && layer < spec.layers) << layer;
-  attention_.Run(spec, layer, segments, input, out);
+  attention_.Run(spec, layer, segments, input, {.floats = out});
 }
 
 void CudaBackend::RunStep(const StepInput& step, const std::function<void()>& ops) {

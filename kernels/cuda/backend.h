@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -81,6 +82,11 @@ class CudaBackend final : public Backend {
                       float* out) override;
   void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override;
+  void AttentionMatMul(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
+                       const AttentionInput& input, int64_t rows, const Matrix& w, float* attended,
+                       float* x) override;
+  void MixedSketchAttention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
+                            const MixedSketchInput& input, const Matrix& w, float* x) override;
   void LogSigmoid(const float* x, int64_t size, float* out) override;
   void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override;
 
@@ -114,10 +120,16 @@ class CudaBackend final : public Backend {
                     bool accumulate, float* out);
   void PortableProduct(const uint16_t* x, int64_t rows, const CudaMatrix& w, const float* bias,
                        bool accumulate, float* out);
+  // u * gelu(g) of x w = [u, g], rounded to the format of w: [rows, w.out() / 2]. w: SkinnyGates.
+  void PortableGate(const uint16_t* x, int64_t rows, const CudaMatrix& w, uint16_t* gated);
+  // Whether the product has enough of the largest tiles for all multiprocessors.
+  bool ManyTiles(int64_t rows, const CudaMatrix& w) const;
   void RunSkinny(int64_t rows, const CudaMatrix& w, const SkinnyInput& input,
                  const SkinnyOutput& output);
   // Notes the order of a step's products, which is that of the next step.
   void OnProduct(const CudaMatrix& w);
+  // Whether all products with w have the bits of our kernels.
+  bool HasOurBits(const CudaMatrix& w) const;
   // Whether SkinnyProduct computes the product.
   bool Skinny(int64_t rows, const CudaMatrix& w) const;
   // x, or its norm, as halves in halves_.
@@ -134,10 +146,29 @@ class CudaBackend final : public Backend {
   bool LibraryHasOurBits(const CudaMatrix& w);
   bool CompareWithLibrary(const CudaMatrix& w);
 
-  // LearnedSketch in one kernel, for matrices of 16 bits and some sizes. Returns false, and does
-  // nothing, for others.
-  bool LearnedSketchFused(const SketchNetwork& net, const float* x, int64_t rows, float* out);
+  // LearnedSketch in one kernel, for matrices of 16 bits and some sizes: floats, or bf16_out.
+  bool SketchIsFused(const SketchNetwork& net) const;
+  void RunFusedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out,
+                      uint16_t* bf16_out);
+  // RopeAndNorms in one kernel, for some sizes of heads and aligned arrays: q and k into the two
+  // arrays of floats, or, if these are null, rounded into those of bf16.
+  struct HeadNorms {
+    float* floats[2] = {};
+    uint16_t* bf16[2] = {};
+  };
+  static bool NormsHeads(int head_dim, std::initializer_list<const void*> arrays);
+  void RopeAndHeadNorms(const float* qkv, std::span<const int64_t> positions, int heads,
+                        int head_dim, const NormWeights& q_norm, const NormWeights& k_norm,
+                        float* q, float* k, const HeadNorms& normed);
+  // AttentionMatMul; if `rows` are not null, with these queries and keys. Only if PassesHalves.
+  void AttentionProduct(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
+                        const AttentionInput& input, const Bf16Rows& rows, int64_t count,
+                        const CudaMatrix& w, float* x);
+  // Whether the attention before a product with w may round its result for it.
+  static bool PassesHalves(int64_t rows, const CudaMatrix& w);
   void ReserveSampling();
+  // Counters of SampleRows, zero between two calls.
+  int32_t* SampleArrivals();
 
   const std::unique_ptr<Device> device_;  // outlives the arrays below
   const std::string name_;
@@ -167,8 +198,11 @@ class CudaBackend final : public Backend {
   DeviceArray<uint16_t> halves_, gated_;
   DeviceArray<int8_t> bytes_;
 
-  // SampleRows: queries and answers on the device and on the host.
+  // SampleRows: queries and answers on the device and on the host; what thread blocks pass to each
+  // other.
   DeviceArray<uint8_t> queries_, answers_;
+  DeviceArray<uint8_t> exchange_;
+  DeviceArray<int32_t> arrivals_;
   std::vector<uint8_t> host_queries_, host_answers_;
   const bool samples_rows_;
 };

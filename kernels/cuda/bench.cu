@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -105,6 +106,41 @@ void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& 
     }
     backend.Attention(spec, 0, segments, input, out.data());
   });
+}
+
+// Measures what serves a prompt in learned_sketch_mixed: from joint queries, keys and values to the
+// residual stream, of which attention is the middle.
+void BenchMixedSketches(Bench* bench, const Network& network, int64_t rows) {
+  constexpr int64_t kWidth = 768;
+  const AttentionSpec spec = Spec(12, 64, 32);
+  CudaState state(bench->device(), spec);
+  const Segment segment{&state, 0, static_cast<int32_t>(rows)};
+  std::vector<int64_t> positions(static_cast<size_t>(rows));
+  std::iota(positions.begin(), positions.end(), 0);
+  const auto w = bench->Weights(kWidth, kWidth, DataType::kBf16);
+  const auto qkv = bench->Random(rows * 3 * kWidth, 1), x = bench->Random(rows * kWidth, 1);
+  const auto qk = bench->Random(2 * rows * kWidth, 1),
+             near_qk = bench->Random(2 * rows * kWidth, 1);
+  const auto sketch = bench->Random(2 * rows * spec.heads * spec.far_dim(), 1);
+  const auto attended = bench->Random(rows * kWidth, 1), norm = bench->Random(spec.head_dim, 1);
+  const NormWeights weights{norm.data(), norm.data()};
+  const MixedSketchInput input{.qkv = qkv.data(),
+                               .positions = positions,
+                               .near_q_norm = weights,
+                               .near_k_norm = weights,
+                               .network = &network.net,
+                               .qk = qk.data(),
+                               .near_qk = near_qk.data(),
+                               .sketch = sketch.data(),
+                               .attended = attended.data()};
+  const double tokens = static_cast<double>(rows), d = spec.head_dim, r = spec.sketch_size;
+  const double near = spec.block / 2.0 * 2 * d;
+  const double attention = 4 * spec.features() * d + 2 * r * r + 2 * near;
+  bench->Run("q, k, v to the residual stream, 12 heads, n " + std::to_string(rows),
+             tokens * (spec.heads * (attention + 2 * network.row_flop) + 2.0 * kWidth * kWidth),
+             static_cast<double>(w->bytes()) + tokens * 4 * 5 * kWidth, [&] {
+               bench->backend()->MixedSketchAttention(spec, 0, {&segment, 1}, input, *w, x.data());
+             });
 }
 
 void BenchProduct(Bench* bench, int64_t rows, int64_t in, int64_t out,
@@ -228,6 +264,7 @@ int Main(int argc, char** argv) {
   for (const int n : {8192, 32768}) {
     BenchAttention(&bench, "prefill attention and its sketches, 12 heads, n " + std::to_string(n),
                    Spec(12, 64, 32), 1, n, 0, &network);
+    BenchMixedSketches(&bench, network, n);
   }
   for (const int tokens : {64, 8192}) BenchRandomSketch(&bench, 2 * 12 * tokens, 64, 32);
   BenchRows(&bench);

@@ -5,43 +5,19 @@
 // this device. Without such an algorithm the kernels of matmul.cu compute the product.
 #include <cublasLt.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <tuple>
 
 #include "kernels/cuda/dense.h"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/dense_check.h"
 
 namespace polysketch::cuda {
 namespace {
 
 constexpr int64_t kSelectionRows = 256;
-// Numbers of rows that the selected algorithm must support, with the same bits.
-constexpr int64_t kCheckedRows[] = {1, 2, 7, 16, 33, 64, 200, 512, 1000, 8192};
-// Rows of the product that the others are compared with. Their rows repeat with this period.
-constexpr int64_t kPeriod = 64;
-constexpr int64_t kMaxCompared = int64_t{32} << 20;  // outputs of a compared product
-constexpr int kCompareThreads = 256;
 constexpr size_t kScratchBytes = size_t{32} << 20;
-
-// Stores rows that repeat with kPeriod, of numbers in [-1, 1).
-__global__ void FillRows(uint16_t* x, int64_t size, int64_t in, int64_t padded_in, bool bf16) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kCompareThreads + threadIdx.x;
-  if (i >= size) return;
-  const int64_t row = i / padded_in % kPeriod, column = i % padded_in;
-  auto bits = static_cast<uint32_t>(row * in + column) * 2654435761u;  // Knuth's hash
-  bits = (bits ^ bits >> 15) * 2246822519u;
-  const float value = column < in ? static_cast<float>(bits >> 8) * 0x1p-23f - 1 : 0.0f;
-  x[i] = bf16 ? RoundBf16(value) : RoundF16(value);
-}
-
-__global__ void CompareRows(const float* want, const float* got, int64_t size, int64_t period,
-                            int* different) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kCompareThreads + threadIdx.x;
-  if (i < size && FloatBits(want[i % period]) != FloatBits(got[i])) *different = 1;
-}
 
 // The description of one product. A row-major matrix is the transpose of a column-major one, so
 // cuBLAS computes out^T = w^T x^T.
@@ -158,7 +134,11 @@ class CublasLt final : public DenseLibrary {
       for (const int64_t rows : kCheckedRows) {
         choice.found = choice.found && Supports(w, rows, bias, choice.algorithm);
       }
-      choice.found = choice.found && SameBits(w, bias, choice.algorithm);
+      choice.found =
+          choice.found &&
+          SameBitsForAnyRows(device_, w, [&](const uint16_t* x, int64_t rows, float* out) {
+            Multiply(x, rows, w, bias, false, choice.algorithm, out);
+          });
     }
     return choice;
   }
@@ -172,40 +152,6 @@ class CublasLt final : public DenseLibrary {
                                    problem.outputs, problem.outputs, &algorithm,
                                    &result) == CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= kScratchBytes;
-  }
-
-  // Whether each row of a product has the same bits for any of kCheckedRows, as far as memory allows.
-  // It runs in a rehearsal too, where it also loads the algorithm's kernels.
-  bool SameBits(const CudaMatrix& w, const float* bias, const cublasLtMatmulAlgo_t& algorithm) {
-    const int64_t fitting =
-        std::min<int64_t>(kMaxCompared / w.out(), static_cast<int64_t>(device_->FreeMemory()) / 4 /
-                                                      (w.out() * 4 + w.padded_in() * 2));
-    const int64_t most = std::max(kPeriod, std::min(fitting, std::end(kCheckedRows)[-1]));
-    const DeviceArray<uint16_t> x(device_, most * w.padded_in());
-    const DeviceArray<float> want(device_, kPeriod * w.out()), got(device_, most * w.out());
-    const DeviceArray<int> different(device_, 1);
-    if (!device_->status().ok()) return false;
-    const auto launch = [&](auto kernel, int64_t size, auto... arguments) {
-      device_->Check(LaunchOn(device_->stream(), kernel, dim3(CeilDiv(size, kCompareThreads)),
-                              kCompareThreads, 0, arguments...),
-                     "a comparison of products");
-    };
-    device_->Zero(different.data(), sizeof(int));
-    launch(FillRows, most * w.padded_in(), x.data(), most * w.padded_in(), w.in(), w.padded_in(),
-           w.type() == DataType::kBf16);
-    Multiply(x.data(), kPeriod, w, bias, false, algorithm, want.data());
-    for (const int64_t rows : kCheckedRows) {
-      if (rows > most) break;
-      Multiply(x.data(), rows, w, bias, false, algorithm, got.data());
-      launch(CompareRows, rows * w.out(), want.data(), got.data(), rows * w.out(),
-             kPeriod * w.out(), different.data());
-    }
-    int result = 0;
-    device_->Check(cudaMemcpyAsync(&result, different.data(), sizeof(int), cudaMemcpyDeviceToHost,
-                                   device_->stream()),
-                   "a comparison of products");
-    device_->Synchronize();
-    return device_->status().ok() && result == 0;
   }
 
   Device* const device_;

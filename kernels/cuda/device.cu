@@ -1,5 +1,6 @@
 #include "kernels/cuda/device.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -47,6 +48,7 @@ Device::~Device() {
   for (const auto& [bytes, blocks] : free_blocks_) {
     for (void* block : blocks) Free(block);
   }
+  DropAside();
   if (stage_ != nullptr) {
     cudaStreamSynchronize(stream_);  // copies may still read it
     cudaFreeHost(stage_);
@@ -165,36 +167,74 @@ void Device::BeginRecording() {
   }
 }
 
-cudaGraphExec_t Device::EndRecording() {
+Device::Recording Device::EndRecording() {
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   cudaGraph_t graph = nullptr;
-  cudaGraphExec_t recording = nullptr;
+  Recording recording;
   Check(cudaStreamIsCapturing(stream_, &capturing), "a recording");
   if (capturing != cudaStreamCaptureStatusNone) {
     Check(cudaStreamEndCapture(stream_, &graph), "a recording");
   }
-  if (graph != nullptr && !spoiled_) {
-    Check(cudaGraphInstantiateWithFlags(&recording, graph, 0), "a recording");
-  }
-  // The upload takes device memory. Without it the first replay does, where the lack of memory
-  // would be an error of the device.
-  if (recording != nullptr) Check(cudaGraphUpload(recording, stream_), "a recording");
+  if (graph != nullptr && !spoiled_) recording = Instantiate(graph);
   recording_ = false;
   if (graph != nullptr) cudaGraphDestroy(graph);
   if (!spoiled_) return recording;
   cudaGetLastError();  // so that the next call does not report the error
-  if (recording != nullptr) cudaGraphExecDestroy(recording);
-  return nullptr;
+  if (recording.graph != nullptr) DeleteRecording(recording);
+  return Recording();
 }
 
-void Device::Replay(cudaGraphExec_t graph) {
-  if (BeforeLaunch()) Check(cudaGraphLaunch(graph, stream_), "a recorded step");
+Device::Recording Device::Instantiate(cudaGraph_t graph) {
+  Recording recording;
+  DropAside();
+  const size_t before = FreeMemory();
+  Check(cudaGraphInstantiateWithFlags(&recording.graph, graph, 0), "a recording");
+  // The upload takes device memory. Without it the first replay does, where the lack of memory
+  // would be an error of the device.
+  if (recording.graph != nullptr) Check(cudaGraphUpload(recording.graph, stream_), "a recording");
+  const size_t after = FreeMemory();
+  recording.bytes = before > after ? before - after : 0;
+  recordings_ += recording.bytes;
+  RefillAside();
+  return recording;
 }
 
-void Device::DeleteRecording(cudaGraphExec_t graph) {
+void Device::Replay(const Recording& recording) {
+  if (BeforeLaunch()) Check(cudaGraphLaunch(recording.graph, stream_), "a recorded step");
+}
+
+void Device::DeleteRecording(const Recording& recording) {
   // The recording may be running.
   Check(cudaStreamSynchronize(stream_), "before a recording is deleted");
-  Check(cudaGraphExecDestroy(graph), "a recording");
+  Check(cudaGraphExecDestroy(recording.graph), "a recording");
+  recordings_ -= recording.bytes;
+  RefillAside();
+}
+
+void Device::ReserveRecordings(size_t bytes) {
+  recordings_goal_ = std::max(recordings_goal_, bytes);
+  RefillAside();
+}
+
+void Device::DropAside() {
+  for (const auto& [memory, bytes] : aside_) {
+    Check(cudaFree(memory), "cudaFree");
+    held_ -= bytes;
+  }
+  aside_.clear();
+}
+
+void Device::RefillAside() {
+  size_t missing = recordings_goal_ > recordings_ ? recordings_goal_ - recordings_ : 0;
+  for (const auto& [memory, bytes] : aside_) missing -= std::min(missing, bytes);
+  void* memory = nullptr;
+  if (missing == 0) return;
+  if (cudaMalloc(&memory, missing) != cudaSuccess) {
+    cudaGetLastError();  // recordings will take what is free
+    return;
+  }
+  aside_.emplace_back(memory, missing);
+  held_ += missing;
 }
 
 }  // namespace polysketch::cuda

@@ -33,9 +33,10 @@ class Device {
   // 227 KB on others.
   int64_t shared_limit() const { return shared_limit_; }
   const Status& status() const { return status_; }
-  // Bytes of the device's memory that are free, and bytes that this object allocated and holds.
+  // Bytes of the device's memory that are free, and bytes that this object allocated and holds, with
+  // those of recordings.
   size_t FreeMemory();
-  size_t held_memory() const { return held_; }
+  size_t held_memory() const { return held_ + recordings_; }
 
   // Stores the first error. An error during a recording only spoils the recording.
   void Check(cudaError_t error, const char* what);
@@ -72,11 +73,21 @@ class Device {
   // --- recording: step_graphs.h ---
   // Until EndRecording, launches are recorded and not run.
   void BeginRecording();
-  // Returns null, and nothing has run, if a call since BeginRecording cannot be recorded:
-  // allocations, copies, waiting. An error since then is not an error of the device.
-  cudaGraphExec_t EndRecording();
-  void Replay(cudaGraphExec_t graph);
-  void DeleteRecording(cudaGraphExec_t graph);
+  // Returns none, and nothing has run, if a call since BeginRecording cannot be recorded:
+  // allocations, copies, waiting; or if the recording finds no memory. An error since then is not an
+  // error of the device.
+  struct Recording {
+    cudaGraphExec_t graph = nullptr;  // null: none
+    size_t bytes = 0;                 // of device memory, by the device's count of free memory
+  };
+  Recording EndRecording();
+  void Replay(const Recording& recording);
+  void DeleteRecording(const Recording& recording);
+  // Sets memory aside, from which recordings take theirs: `bytes` bytes with those of recordings that
+  // exist. Later recordings take free memory.
+  void ReserveRecordings(size_t bytes);
+  // Bytes of all recordings.
+  size_t recordings_memory() const { return recordings_; }
   // Number of times that an array of the workspace moved. Recordings hold addresses.
   uint64_t moves() const { return moves_; }
   void OnMove() { ++moves_; }
@@ -115,6 +126,11 @@ class Device {
 
   Device() = default;
 
+  // Makes a recording of a graph, without an error of the device if there is no memory.
+  Recording Instantiate(cudaGraph_t graph);
+  void DropAside();
+  void RefillAside();
+
   template <typename... Parameters, typename... Arguments>
   void LaunchKernel(bool early, void (*kernel)(Parameters...), dim3 grid, int threads,
                     size_t shared, Arguments... arguments) {
@@ -139,6 +155,9 @@ class Device {
   size_t held_ = 0;
   std::unordered_map<size_t, std::vector<void*>> free_blocks_;  // by size
   uint64_t moves_ = 0;
+  size_t recordings_ = 0;       // bytes of recordings
+  size_t recordings_goal_ = 0;  // bytes of recordings and set aside for them, together
+  std::vector<std::pair<void*, size_t>> aside_;
   uint8_t* stage_ = nullptr;  // [kStageBytes], pinned
   size_t staged_ = 0;         // bytes of it that copies may still read
 };

@@ -25,7 +25,7 @@ __global__ void JoinKernel(const float* x1, const float* x2, int64_t rows, int r
 
 void CudaBackend::LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows,
                                 float* out) {
-  if (LearnedSketchFused(net, x, rows, out)) return;
+  if (SketchIsFused(net)) return RunFusedSketch(net, x, rows, out, nullptr);
   const int r = net.size, padded = (r + 7) / 8 * 8, hidden = 8 * r;
   const int widest = net.input > r ? net.input : r;
   float* normed = floats_[0].Grow(device_.get(), rows * widest);

@@ -86,7 +86,9 @@ __device__ __forceinline__ void RunPart(const FewWarp<D, R>& warp,
   constexpr int kNext = LEVEL == 0 ? Layout::kFirst : Layout::kSecond;
   const uint16_t* first = warp.weights + Layout::Chunk(0, LEVEL, 0);
   StoreHidden<IN, kBf16>(warp, a, first + warp.part * kNext);
+#if !defined(POLYSKETCH_FAULT_SKETCH_HIDDEN_BARRIER)
   __syncthreads();
+#endif
   MultiplyDown<kBf16>(warp, first + IN * kChunk, kNext, out);
 }
 
@@ -101,7 +103,7 @@ __device__ __forceinline__ void StoreResults(const FewWarp<D, R>& warp, const fl
 
 template <int D, int R, bool kBf16>
 __global__ void __launch_bounds__(SketchFew<D, R>::kThreads, 1)
-    SketchFewKernel(NetworkWeights net, const float* x, int64_t rows, float* out) {
+    SketchFewKernel(NetworkWeights net, const float* x, int64_t rows, SketchOutput out) {
   using Few = SketchFew<D, R>;
   using Layout = SketchLayout<D, R>;
   const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
@@ -159,7 +161,7 @@ __global__ void __launch_bounds__(SketchFew<D, R>::kThreads, 1)
       if (row >= rows) continue;
       const float2 second =
           LoadPair(results + Few::kResults + (g + 8 * half) * Few::kResultRow + column);
-      StorePair(out + row * R + column, Join<R>(sums[2 * half], second.x),
+      out.Store(row * R + column, Join<R>(sums[2 * half], second.x),
                 Join<R>(sums[2 * half + 1], second.y));
     }
   }

@@ -3,6 +3,7 @@
 // a row the same bits: few rows by the shortest chain of steps, many with the fewest instructions.
 #include <algorithm>
 
+#include "base/check.h"
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/learned_sketch_few.cuh"
 #include "kernels/cuda/learned_sketch_many.cuh"
@@ -18,7 +19,7 @@ constexpr int64_t kLargestShared = 227 << 10;
 
 template <int D, int R, bool kBf16>
 bool LaunchFor(Device* device, const NetworkWeights& net, const float* x, int64_t rows,
-               float* out) {
+               const SketchOutput& out) {
   using Few = SketchFew<D, R>;
   using Many = SketchMany<D, R>;
   const int64_t sms = device->multiprocessors();
@@ -45,48 +46,61 @@ bool LaunchFor(Device* device, const NetworkWeights& net, const float* x, int64_
   return true;
 }
 
-template <int D, bool kBf16>
-bool LaunchFor(int r, Device* device, const NetworkWeights& net, const float* x, int64_t rows,
-               float* out) {
-  switch (r) {
-    case 16:
-      return LaunchFor<D, 16, kBf16>(device, net, x, rows, out);
+// Calls run.operator()<D, R>() and returns its result, or false for sizes without kernels.
+template <typename Run>
+bool WithSizes(int d, int r, const Run& run) {
+  const auto with_input = [&]<int D>() {
+    switch (r) {
+      case 16:
+        return run.template operator()<D, 16>();
+      case 32:
+        return run.template operator()<D, 32>();
+      case 64:
+        return run.template operator()<D, 64>();
+      default:
+        return false;
+    }
+  };
+  switch (d) {
     case 32:
-      return LaunchFor<D, 32, kBf16>(device, net, x, rows, out);
+      return with_input.template operator()<32>();
     case 64:
-      return LaunchFor<D, 64, kBf16>(device, net, x, rows, out);
+      return with_input.template operator()<64>();
+    case 128:
+      return with_input.template operator()<128>();
     default:
       return false;
   }
 }
 
-template <bool kBf16>
-bool LaunchFor(int d, int r, Device* device, const NetworkWeights& net, const float* x,
-               int64_t rows, float* out) {
-  switch (d) {
-    case 32:
-      return LaunchFor<32, kBf16>(r, device, net, x, rows, out);
-    case 64:
-      return LaunchFor<64, kBf16>(r, device, net, x, rows, out);
-    case 128:
-      return LaunchFor<128, kBf16>(r, device, net, x, rows, out);
-    default:
-      return false;
+// The format of all matrices of a network, or float32 if they differ.
+DataType FormatOf(const SketchNetwork& net) {
+  const DataType first = net.branch[0][0].up->type();
+  for (const auto& branch : net.branch) {
+    for (const SketchNetwork::Level& level : branch) {
+      if (level.up->type() != first || level.down->type() != first) return DataType::kF32;
+    }
   }
+  return first;
 }
 
 }  // namespace
 
-bool CudaBackend::LearnedSketchFused(const SketchNetwork& net, const float* x, int64_t rows,
-                                     float* out) {
-  const CudaMatrix& first = Cast(*net.branch[0][0].up);
-  if (!first.half()) return false;
+bool CudaBackend::SketchIsFused(const SketchNetwork& net) const {
+  const DataType type = FormatOf(net);
+  if (type != DataType::kBf16 && type != DataType::kF16) return false;
+  return WithSizes(net.input, net.size, [&]<int D, int R>() {
+    return SketchMany<D, R>::Shared(false) <= device_->shared_limit();
+  });
+}
+
+void CudaBackend::RunFusedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out,
+                                 uint16_t* bf16_out) {
   NetworkWeights weights;
   for (int branch = 0; branch < 2; ++branch) {
     for (int level = 0; level < 2; ++level) {
       const SketchNetwork::Level& from = net.branch[branch][level];
       const CudaMatrix &up = Cast(*from.up), &down = Cast(*from.down);
-      if (up.type() != first.type() || down.type() != first.type()) return false;
       weights.level[branch][level] = {from.norm.scale,
                                       from.norm.bias,
                                       up.halves(),
@@ -95,9 +109,12 @@ bool CudaBackend::LearnedSketchFused(const SketchNetwork& net, const float* x, i
                                       static_cast<int>(down.padded_out())};
     }
   }
-  return first.type() == DataType::kBf16
-             ? LaunchFor<true>(net.input, net.size, device_.get(), weights, x, rows, out)
-             : LaunchFor<false>(net.input, net.size, device_.get(), weights, x, rows, out);
+  const bool bf16 = FormatOf(net) == DataType::kBf16;
+  const bool launched = WithSizes(net.input, net.size, [&]<int D, int R>() {
+    return bf16 ? LaunchFor<D, R, true>(device_.get(), weights, x, rows, {out, bf16_out})
+                : LaunchFor<D, R, false>(device_.get(), weights, x, rows, {out, bf16_out});
+  });
+  PS_CHECK(launched) << net.input << " " << net.size;
 }
 
 }  // namespace polysketch::cuda

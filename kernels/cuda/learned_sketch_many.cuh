@@ -64,11 +64,15 @@ struct SketchChunks {
     Load(net, (index + 1) % kAll, memory + (index + 1) % 2 * Layout::kLargest);
     CommitCopies();
     WaitCopies<1>();
+#if !defined(POLYSKETCH_FAULT_SKETCH_CHUNK_BARRIER)
     __syncthreads();
+#endif
     return memory + index++ % 2 * Layout::kLargest;
   }
   __device__ void Done() {
+#if !defined(POLYSKETCH_FAULT_SKETCH_DONE_BARRIER)
     if constexpr (!kResident) __syncthreads();
+#endif
   }
 };
 
@@ -117,7 +121,7 @@ __device__ __forceinline__ void RunBranch(const uint32_t (&a)[T][D / 16][4], int
 
 template <int D, int R, bool kBf16, bool kResident>
 __global__ void __launch_bounds__(SketchMany<D, R>::kThreads, 1)
-    SketchManyKernel(NetworkWeights net, const float* x, int64_t rows, float* out) {
+    SketchManyKernel(NetworkWeights net, const float* x, int64_t rows, SketchOutput out) {
   using Many = SketchMany<D, R>;
   using Layout = SketchLayout<D, R>;
   constexpr int T = Many::kTiles;
@@ -157,7 +161,7 @@ __global__ void __launch_bounds__(SketchMany<D, R>::kThreads, 1)
 #pragma unroll
         for (int n = 0; n < R / 8; ++n) {
           const float *p = first[tile][n] + 2 * half, *q = second[tile][n] + 2 * half;
-          StorePair(out + row * R + 8 * n + 2 * t, Join<R>(p[0], q[0]), Join<R>(p[1], q[1]));
+          out.Store(row * R + 8 * n + 2 * t, Join<R>(p[0], q[0]), Join<R>(p[1], q[1]));
         }
       }
     }

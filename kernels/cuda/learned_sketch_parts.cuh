@@ -90,6 +90,19 @@ __device__ __forceinline__ void LoadNorms(const NetworkWeights& net, int threads
   }
 }
 
+// Where sketches [rows][R] are stored: floats, or rounded to bf16.
+struct SketchOutput {
+  float* floats = nullptr;
+  uint16_t* bf16 = nullptr;
+  __device__ __forceinline__ void Store(int64_t at, float x, float y) const {
+    if (bf16 == nullptr) {
+      *reinterpret_cast<float2*>(floats + at) = make_float2(x, y);
+    } else {
+      *reinterpret_cast<uint32_t*>(bf16 + at) = PackBf16(x, y);
+    }
+  }
+};
+
 __device__ __forceinline__ float2 LoadPair(const float* x) {
   return *reinterpret_cast<const float2*>(x);
 }

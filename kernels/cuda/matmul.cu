@@ -11,39 +11,12 @@
 #include "base/half.h"
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/float_tile.cuh"
+#include "kernels/cuda/half_product.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/skinny_product.h"
 
 namespace polysketch::cuda {
 namespace {
-
-__device__ void Finish(float sum, const float* bias, bool accumulate, int64_t column, float* out) {
-  if (bias != nullptr) sum += bias[column];
-  if (accumulate) sum += *out;
-  *out = sum;
-}
-
-// Of a column and the next one, if there is one.
-__device__ __forceinline__ void FinishPair(float first, float second, const float* bias,
-                                           bool accumulate, int64_t column, int64_t columns,
-                                           float* out) {
-  if (columns % 2 != 0) {
-    Finish(first, bias, accumulate, column, out);
-    if (column + 1 < columns) Finish(second, bias, accumulate, column + 1, out + 1);
-    return;
-  }
-  if (bias != nullptr) {
-    first += bias[column];
-    second += bias[column + 1];
-  }
-  auto* pair = reinterpret_cast<float2*>(out);
-  if (accumulate) {
-    const float2 old = *pair;
-    first += old.x;
-    second += old.y;
-  }
-  *pair = make_float2(first, second);
-}
 
 constexpr int kFloatColumns = 4 * kFloatStep;  // of a tile
 
@@ -106,125 +79,6 @@ __global__ void __launch_bounds__(kNarrowRows* kWarpSize)
   if (active) Finish(sum, bias, accumulate, column, out + row * columns + column);
 }
 
-// Tiles of 16-bit products.
-template <int kRows_, int kColumns_, int kStages_>
-struct HalfTile {
-  static constexpr int kRows = kRows_, kColumns = kColumns_, kStages = kStages_;
-  static constexpr int kDepth = 32;
-  static constexpr int kThreads = 128;
-  // Rows of shared tiles are 16 bytes longer than their data, so that ldmatrix has no bank
-  // conflicts.
-  static constexpr int kXRow = kDepth + 8, kWRow = kColumns + 8;
-  static constexpr int kStageHalves = kRows * kXRow + kDepth * kWRow;
-  static constexpr size_t kShared = kStages * kStageHalves * sizeof(uint16_t);
-  // Four warps, 2 x 2, or 1 x 4 for few rows; 16 x 8 outputs are one instruction.
-  static constexpr int kWarpsDown = kRows > 16 ? 2 : 1;
-  static constexpr int kMTiles = kRows / kWarpsDown / 16;
-  static constexpr int kWarpColumns = kColumns * kWarpsDown / 4;
-  static constexpr int kNTiles = kWarpColumns / 8;
-};
-using HalfTile16 = HalfTile<16, 64, 3>;
-using HalfTile64 = HalfTile<64, 64, 3>;
-using HalfTile128 = HalfTile<128, 128, 4>;
-
-template <typename T>
-__device__ __forceinline__ void LoadStage(const uint16_t* x, int64_t rows, int64_t padded_in,
-                                          const uint16_t* w, int64_t columns, int64_t padded_out,
-                                          int64_t k0, uint16_t* stage) {
-  if (k0 < padded_in) {
-    constexpr int kXWords = T::kDepth / 8, kWWords = T::kColumns / 8;
-#pragma unroll
-    for (int i = 0; i < (T::kRows * kXWords + T::kThreads - 1) / T::kThreads; ++i) {
-      const int r = static_cast<int>(threadIdx.x) / kXWords + i * (T::kThreads / kXWords);
-      const int k = static_cast<int>(threadIdx.x) % kXWords * 8;
-      if (T::kRows * kXWords < T::kThreads && r >= T::kRows) break;
-      const bool inside = r < rows;
-      CopyAsync16(stage + r * T::kXRow + k, x + (inside ? r : 0) * padded_in + k0 + k, inside);
-    }
-    uint16_t* ws = stage + T::kRows * T::kXRow;
-#pragma unroll
-    for (int i = 0; i < T::kDepth * kWWords / T::kThreads; ++i) {
-      const int k = static_cast<int>(threadIdx.x) / kWWords + i * (T::kThreads / kWWords);
-      const int c = static_cast<int>(threadIdx.x) % kWWords * 8;
-      const bool inside = c < columns;
-      CopyAsync16(ws + k * T::kWRow + c, w + (k0 + k) * padded_out + (inside ? c : 0), inside);
-    }
-  }
-  CommitCopies();
-}
-
-// sums += x w over the 16 k of a stage from k on.
-template <typename T, bool kBf16>
-__device__ __forceinline__ void Multiply16(const uint16_t* xs, const uint16_t* ws, int k,
-                                           float (&sums)[T::kMTiles][T::kNTiles][4]) {
-  const int lane = threadIdx.x % kWarpSize;
-  uint32_t a[T::kMTiles][4];
-#pragma unroll
-  for (int m = 0; m < T::kMTiles; ++m) {
-    LoadMatrix4(a[m], xs + (16 * m + lane % 16) * T::kXRow + k + lane / 16 * 8);
-  }
-#pragma unroll
-  for (int n = 0; n < T::kNTiles; n += 2) {
-    uint32_t b[4];  // rows k, k + 8 of columns 8 n; then of 8 (n + 1)
-    LoadMatrix4T(b, ws + (k + lane % 16) * T::kWRow + 8 * n + lane / 16 * 8);
-#pragma unroll
-    for (int m = 0; m < T::kMTiles; ++m) {
-      MmaHalf<kBf16>(sums[m][n], a[m], b[0], b[1]);
-      MmaHalf<kBf16>(sums[m][n + 1], a[m], b[2], b[3]);
-    }
-  }
-}
-
-template <typename T, bool kBf16>
-__global__ void __launch_bounds__(T::kThreads, 2)
-    HalfProduct(const uint16_t* x, int64_t rows, int64_t padded_in, const uint16_t* w,
-                int64_t columns, int64_t padded_out, const float* bias, bool accumulate,
-                float* out) {
-  AfterEarlierKernels();
-  auto* shared = SharedMemory<uint16_t>();
-  const int64_t row0 = static_cast<int64_t>(blockIdx.y) * T::kRows;
-  const int64_t column0 = static_cast<int64_t>(blockIdx.x) * T::kColumns;
-  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  const int warp_row = warp % T::kWarpsDown * (16 * T::kMTiles);
-  const int warp_column = warp / T::kWarpsDown * T::kWarpColumns;
-  x += row0 * padded_in;
-  w += column0;
-  const auto load = [&](int64_t k0, int stage) {
-    LoadStage<T>(x, rows - row0, padded_in, w, padded_out - column0, padded_out, k0,
-                 shared + stage * T::kStageHalves);
-  };
-
-  float sums[T::kMTiles][T::kNTiles][4] = {};
-  for (int s = 0; s < T::kStages - 1; ++s) load(s * T::kDepth, s);
-  int stage = 0;
-  for (int64_t k0 = 0; k0 < padded_in; k0 += T::kDepth) {
-    WaitCopies<T::kStages - 2>();
-    __syncthreads();  // all threads see this stage and have read the one before it
-    load(k0 + (T::kStages - 1) * T::kDepth, stage == 0 ? T::kStages - 1 : stage - 1);
-    const uint16_t* xs = shared + stage * T::kStageHalves;
-    const uint16_t* ws = xs + T::kRows * T::kXRow;
-#pragma unroll
-    for (int k = 0; k < T::kDepth; k += 16) {
-      Multiply16<T, kBf16>(xs + warp_row * T::kXRow, ws + warp_column, k, sums);
-    }
-    stage = stage + 1 == T::kStages ? 0 : stage + 1;
-  }
-#pragma unroll
-  for (int m = 0; m < T::kMTiles; ++m) {
-#pragma unroll
-    for (int n = 0; n < T::kNTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        const int64_t row = row0 + warp_row + 16 * m + lane / 4 + i / 2 * 8;
-        const int64_t column = column0 + warp_column + 8 * n + lane % 4 * 2;
-        if (row >= rows || column >= columns) continue;
-        FinishPair(sums[m][n][i], sums[m][n][i + 1], bias, accumulate, column, columns,
-                   out + row * columns + column);
-      }
-    }
-  }
-}
-
 __global__ void RoundRows(const float* x, int64_t rows, int64_t width, int64_t padded, bool bf16,
                           uint16_t* out) {
   AfterEarlierKernels();
@@ -237,15 +91,19 @@ __global__ void RoundRows(const float* x, int64_t rows, int64_t width, int64_t p
 
 constexpr int64_t kMaxGridY = 65535;
 
-template <typename T>
+template <typename T, bool kGate>
 void LaunchHalf(Device* device, const uint16_t* x, int64_t rows, const CudaMatrix& w,
-                const float* bias, bool accumulate, float* out) {
+                const HalfOutput& output) {
   const dim3 grid(CeilDiv(w.out(), T::kColumns), CeilDiv(rows, T::kRows));
   device->LaunchDependent(
-      w.type() == DataType::kBf16 ? HalfProduct<T, true> : HalfProduct<T, false>, grid, T::kThreads,
-      T::kShared, x, rows, w.padded_in(), w.halves(), w.out(), w.padded_out(), bias, accumulate,
-      out);
+      w.type() == DataType::kBf16 ? HalfProduct<T, true, kGate> : HalfProduct<T, false, kGate>,
+      grid, T::kThreads, T::kShared, x, rows, w.padded_in(), w.halves(), w.out(), w.padded_out(),
+      output);
 }
+
+using HalfTile16 = HalfTile<16, 64, 3>;
+using HalfTile64 = HalfTile<64, 64, 3>;
+using HalfTile128 = HalfTile<128, 128, 4>;
 
 // A step of more rows reads more of the states than the L2 holds between two products.
 constexpr int64_t kPrefetchRows = 16;
@@ -254,8 +112,17 @@ constexpr int64_t kMaxPrefetch = int64_t{12} << 20;
 
 }  // namespace
 
+// A product reads rows that are padded with zeros, and its grid has a limit.
+bool CudaBackend::PassesHalves(int64_t rows, const CudaMatrix& w) {
+  return w.half() && w.padded_in() == w.in() && rows <= kMaxGridY;
+}
+
+bool CudaBackend::HasOurBits(const CudaMatrix& w) const {
+  return library_ == nullptr || w.library_has_our_bits();
+}
+
 bool CudaBackend::Skinny(int64_t rows, const CudaMatrix& w) const {
-  return w.half() && rows <= kSkinnyRows && (library_ == nullptr || w.library_has_our_bits());
+  return w.half() && rows <= kSkinnyRows && HasOurBits(w);
 }
 
 void CudaBackend::RunSkinny(int64_t rows, const CudaMatrix& w, const SkinnyInput& input,
@@ -285,16 +152,30 @@ uint16_t* CudaBackend::Rounded(const float* x, int64_t rows, const CudaMatrix& w
   return rounded;
 }
 
+bool CudaBackend::ManyTiles(int64_t rows, const CudaMatrix& w) const {
+  return CeilDiv(w.out(), HalfTile128::kColumns) * CeilDiv(rows, HalfTile128::kRows) >=
+         static_cast<unsigned>(device_->multiprocessors());
+}
+
 void CudaBackend::PortableProduct(const uint16_t* x, int64_t rows, const CudaMatrix& w,
                                   const float* bias, bool accumulate, float* out) {
-  const unsigned large =
-      CeilDiv(w.out(), HalfTile128::kColumns) * CeilDiv(rows, HalfTile128::kRows);
+  const HalfOutput output{.floats = out, .bias = bias, .accumulate = accumulate};
   if (rows <= 16) {
-    LaunchHalf<HalfTile16>(device_.get(), x, rows, w, bias, accumulate, out);
-  } else if (large < static_cast<unsigned>(device_->multiprocessors())) {
-    LaunchHalf<HalfTile64>(device_.get(), x, rows, w, bias, accumulate, out);
+    LaunchHalf<HalfTile16, false>(device_.get(), x, rows, w, output);
+  } else if (ManyTiles(rows, w)) {
+    LaunchHalf<HalfTile128, false>(device_.get(), x, rows, w, output);
   } else {
-    LaunchHalf<HalfTile128>(device_.get(), x, rows, w, bias, accumulate, out);
+    LaunchHalf<HalfTile64, false>(device_.get(), x, rows, w, output);
+  }
+}
+
+void CudaBackend::PortableGate(const uint16_t* x, int64_t rows, const CudaMatrix& w,
+                               uint16_t* gated) {
+  OnProduct(w);
+  if (ManyTiles(rows, w)) {
+    LaunchHalf<HalfTile128, true>(device_.get(), x, rows, w, {.gated = gated});
+  } else {
+    LaunchHalf<HalfTile64, true>(device_.get(), x, rows, w, {.gated = gated});
   }
 }
 
@@ -353,6 +234,8 @@ void CudaBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scra
   if (skinny) OnProduct(up);
   if (skinny && SkinnyGates(up)) {
     RunSkinny(rows, up, input, {.gated = gated});
+  } else if (HasOurBits(up) && SkinnyGates(up)) {
+    PortableGate(input.halves, rows, up, gated);
   } else {
     float* both = scratch + rows * up.in();
     if (skinny) {

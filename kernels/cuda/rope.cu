@@ -48,6 +48,7 @@ struct RopeNorms {
   const float* cos_sin;
   const float *q_scale, *q_bias, *k_scale, *k_bias;
   float *q, *k, *normed_q, *normed_k;
+  uint16_t *bf16_q, *bf16_k;  // in place of normed_q and normed_k, if they are not null
   int64_t rows;
   int heads, head_dim;
 };
@@ -79,11 +80,18 @@ __global__ void __launch_bounds__(kNormThreads) RopeNormKernel(const RopeNorms p
   }
   const int64_t at = (m * p.heads + head) * p.head_dim;
   float* out = (part == 0 ? p.q : p.k) + at;
+  uint16_t* bf16 = part == 0 ? p.bf16_q : p.bf16_k;
   float* normed = (part == 0 ? p.normed_q : p.normed_k) + at;
-  if (index < rows && out != normed) StoreQuad(values[0], i, p.head_dim, true, out);
+  if (index < rows && (bf16 != nullptr || out != normed))
+    StoreQuad(values[0], i, p.head_dim, true, out);
   NormQuads<kLanes>(p.head_dim, part == 0 ? p.q_scale : p.k_scale, part == 0 ? p.q_bias : p.k_bias,
                     true, values);
-  if (index < rows) StoreQuad(values[0], i, p.head_dim, true, normed);
+  if (index >= rows) return;
+  if (bf16 == nullptr) {
+    StoreQuad(values[0], i, p.head_dim, true, normed);
+  } else if (i < p.head_dim) {
+    StoreHalves<true>(values[0], p.head_dim - i, bf16 + at + i);
+  }
 }
 
 }  // namespace
@@ -91,17 +99,40 @@ __global__ void __launch_bounds__(kNormThreads) RopeNormKernel(const RopeNorms p
 void CudaBackend::RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads,
                                int head_dim, const NormWeights& q_norm, const NormWeights& k_norm,
                                float* q, float* k, float* normed_q, float* normed_k) {
-  if (head_dim % 8 != 0 || head_dim > kHeadNorm ||
-      !AlignedQuads(head_dim, {qkv, q, k, normed_q, normed_k, q_norm.scale, q_norm.bias,
-                               k_norm.scale, k_norm.bias})) {
+  if (!NormsHeads(head_dim, {qkv, q, k, normed_q, normed_k, q_norm.scale, q_norm.bias, k_norm.scale,
+                             k_norm.bias})) {
     return Backend::RopeAndNorms(qkv, positions, heads, head_dim, q_norm, k_norm, q, k, normed_q,
                                  normed_k);
   }
+  RopeAndHeadNorms(qkv, positions, heads, head_dim, q_norm, k_norm, q, k,
+                   {.floats = {normed_q, normed_k}});
+}
+
+bool CudaBackend::NormsHeads(int head_dim, std::initializer_list<const void*> arrays) {
+  return head_dim % 8 == 0 && head_dim <= kHeadNorm && AlignedQuads(head_dim, arrays);
+}
+
+void CudaBackend::RopeAndHeadNorms(const float* qkv, std::span<const int64_t> positions, int heads,
+                                   int head_dim, const NormWeights& q_norm,
+                                   const NormWeights& k_norm, float* q, float* k,
+                                   const HeadNorms& normed) {
   UpdatePositions(positions);
   UpdateAngles(head_dim);
-  const RopeNorms p{
-      qkv, cos_sin_.data(), q_norm.scale, q_norm.bias,           k_norm.scale, k_norm.bias, q,
-      k,   normed_q,        normed_k,     std::ssize(positions), heads,        head_dim};
+  const RopeNorms p{qkv,
+                    cos_sin_.data(),
+                    q_norm.scale,
+                    q_norm.bias,
+                    k_norm.scale,
+                    k_norm.bias,
+                    q,
+                    k,
+                    normed.floats[0],
+                    normed.floats[1],
+                    normed.bf16[0],
+                    normed.bf16[1],
+                    std::ssize(positions),
+                    heads,
+                    head_dim};
   const bool narrow = head_dim <= kNarrowNorm;
   const int lanes = narrow ? 16 : kWarpSize;
   device_->LaunchDependent(narrow ? RopeNormKernel<16> : RopeNormKernel<kWarpSize>,

@@ -27,9 +27,9 @@ void StepGraphs::Run(Shape shape, const std::function<void()>& ops) {
   }
   bool found = false;
   Entry* entry = enabled_ ? Find(std::move(shape), &found) : nullptr;
-  if (entry != nullptr && entry->graph != nullptr) {
+  if (entry != nullptr && entry->recording.graph != nullptr) {
     ++counts_.replayed;
-    device_->Replay(entry->graph);
+    device_->Replay(entry->recording);
     return;
   }
   if (found && entry->recordable) return Record(entry, ops);
@@ -49,15 +49,15 @@ StepGraphs::Entry* StepGraphs::Find(Shape shape, bool* found) {
     Drop(&entries_.back());
     entries_.pop_back();
   }
-  entries_.push_front({.shape = std::move(shape)});
+  entries_.push_front({std::move(shape), {}, true});
   return &entries_.front();
 }
 
 void StepGraphs::Record(Entry* entry, const std::function<void()>& ops) {
   device_->BeginRecording();
   ops();
-  entry->graph = device_->EndRecording();
-  if (entry->graph == nullptr) {
+  entry->recording = device_->EndRecording();
+  if (entry->recording.graph == nullptr) {
     // The step cannot be recorded, and nothing has run. This step and later ones of its shape run
     // without a recording.
     entry->recordable = false;
@@ -66,13 +66,13 @@ void StepGraphs::Record(Entry* entry, const std::function<void()>& ops) {
     return;
   }
   ++counts_.recorded;
-  device_->Replay(entry->graph);
+  device_->Replay(entry->recording);
 }
 
 void StepGraphs::Drop(Entry* entry) {
-  if (entry->graph == nullptr) return;
+  if (entry->recording.graph == nullptr) return;
   ++counts_.dropped;
-  device_->DeleteRecording(entry->graph);
+  device_->DeleteRecording(entry->recording);
 }
 
 void StepGraphs::DropAll() {

@@ -38,11 +38,12 @@ class StepGraphs {
     int64_t dropped = 0;  // recordings
   };
   const Counts& counts() const { return counts_; }
+  bool enabled() const { return enabled_; }
 
  private:
   struct Entry {
     Shape shape;
-    cudaGraphExec_t graph = nullptr;  // null: not recorded yet
+    Device::Recording recording;  // none: not recorded yet
     bool recordable = true;
   };
 

@@ -179,7 +179,8 @@ TEST_F(CudaOpsTest, FewRowsHaveTheBitsOfMany) {
 TEST_F(CudaOpsTest, FusedOpsHaveTheBitsOfTheirParts) {
   Random random(22);
   for (const DataType type : kTypes) {
-    for (const auto& [width, hidden] : {std::pair(48, 64), std::pair(130, 36), std::pair(96, 40)}) {
+    for (const auto& [width, hidden] :
+         {std::pair(48, 64), std::pair(130, 36), std::pair(96, 40), std::pair(40, 288)}) {
       const HostWeights up(random.Normals(width * 2 * hidden, 0.2), width, 2 * hidden, type);
       const HostWeights down(random.Normals(hidden * width), hidden, width, type);
       const auto up_packed = cuda_->PackMatrix(up.matrix(), false, type);

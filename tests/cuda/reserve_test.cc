@@ -1,5 +1,6 @@
-// Reserve allocates enough: after it no step allocates device memory or loads a kernel, which takes
-// memory too, whatever its segments. Runs in the emulation only, which counts both.
+// Reserve allocates enough: after it no step needs device memory, whatever its segments: not for
+// arrays, for kernels that are loaded, or for recordings. Runs in the emulation only, where all other
+// memory can be taken away.
 #include <algorithm>
 #include <filesystem>
 #include <string>
@@ -55,6 +56,16 @@ void RandomStep(LanguageModel& model, const std::vector<std::unique_ptr<Sequence
   model.SampleRows(0, queries, results, logits.data(), sums.data());
 }
 
+// The third one is a replay.
+void DecodeThrice(LanguageModel& model, const std::vector<std::unique_ptr<SequenceState>>& states) {
+  const int32_t token = 7;
+  for (int i = 0; i < 3; ++i) {
+    Batch batch;
+    for (const auto& state : states) batch.Add(state.get(), {&token, 1}, OutputRows::kAll);
+    model.Step(batch, nullptr);
+  }
+}
+
 void ExpectNoStepAsksForMemory(Backend* backend, const std::filesystem::path& folder,
                                StateFormat format, int steps) {
   Random random(1);
@@ -66,17 +77,23 @@ void ExpectNoStepAsksForMemory(Backend* backend, const std::filesystem::path& fo
   // A KV cache takes whole blocks.
   const bool growing = model->attention_spec().kv_cache();
   const size_t cached =
-      growing ? model->StateBytes(steps * kRows) + kSequences * model->StateBytes(1) : 0;
+      growing ? model->StateBytes((steps + 1) * kRows) + kSequences * model->StateBytes(1) : 0;
   std::vector<std::unique_ptr<SequenceState>> states;
   for (int i = 0; i < kSequences; ++i) states.push_back(model->NewState());
   const size_t held = backend->device_memory().held;
   simt::UnloadKernels();
   model->Reserve(kSequences, cached);
   EXPECT_GE(backend->device_memory().held, held + cached) << folder;
-  const int64_t allocations = simt::Allocations(), kernels = simt::LoadedKernels();
+  const size_t reserved = backend->device_memory().held, rest = simt::FreeBytes();
+  const int64_t kernels = simt::LoadedKernels(), replays = testing::Replays();
+  ASSERT_TRUE(simt::Take(rest));
   for (int i = 0; i < steps; ++i) RandomStep(*model, states, &random);
-  EXPECT_EQ(simt::Allocations(), allocations) << folder;
+  DecodeThrice(*model, states);
   EXPECT_EQ(simt::LoadedKernels(), kernels) << folder;
+  EXPECT_GT(testing::Replays(), replays) << folder << ": no step was recorded";
+  EXPECT_EQ(backend->device_memory().held, reserved) << folder;
+  EXPECT_TRUE(backend->status().ok()) << backend->status().ToString();
+  simt::Give(rest);
 }
 
 TEST_F(CudaReserveTest, NoStepAsksForMemory) {

@@ -84,7 +84,8 @@ int CudaDrawTest::Compare(const SamplingParams& params, int width, int count, Ra
       std::vector<float> left(row.size());
       device.CopyOut(logits.data(), left.size(), left.data());
       for (size_t t = 0; t < row.size(); ++t) {
-        EXPECT_EQ(std::bit_cast<uint32_t>(left[t]), std::bit_cast<uint32_t>(row[t])) << t;
+        EXPECT_EQ(std::bit_cast<uint32_t>(left[t]), std::bit_cast<uint32_t>(row[t]))
+            << "element " << t;
       }
     }
     const bool answered =

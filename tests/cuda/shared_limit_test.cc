@@ -59,7 +59,7 @@ TEST_F(SharedLimitTest, EveryKindIsItsDefinition) {
 
 // 300 tokens of the mixed form in blocks of 64.
 polysketch_attention_shape Training(int head_dim) {
-  return {1, 1, 300, head_dim, 64, 32, 4, 64, 1.0f, POLYSKETCH_BF16, 0, 0};
+  return {1, 1, 300, head_dim, 64, 32, 4, 64, 1.0f, POLYSKETCH_BF16, 0, 0, 2};
 }
 
 TEST_F(SharedLimitTest, TrainingRefusesWhatDoesNotFit) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include "tests/simt/simt.h"
 
 namespace polysketch::cuda {
 namespace {
@@ -103,6 +104,32 @@ TEST_F(StepGraphsTest, TheLeastRecentlyUsedShapeGoes) {
   Expect(most + 1, most, 2, 1);
   Step(1);
   Expect(most + 2, most, 2, 2);
+}
+
+TEST_F(StepGraphsTest, ARecordingTakesMemoryThatWasSetAside) {
+  device_->ReserveRecordings(1 << 20);
+  const size_t held = device_->held_memory();
+  EXPECT_EQ(device_->recordings_memory(), 0u);
+  const size_t rest = simt::FreeBytes();
+  ASSERT_TRUE(simt::Take(rest));
+  for (const int64_t shape : {1, 1, 1, 2, 2, 2}) Step(shape);
+  Expect(2, 2, 2, 0);
+  EXPECT_EQ(device_->recordings_memory(), 2 * simt::kGraphLaunchBytes);
+  EXPECT_EQ(device_->held_memory(), held);
+  EXPECT_EQ(simt::FreeBytes(), 0u);
+  graphs_.reset();  // drops both
+  EXPECT_EQ(device_->recordings_memory(), 0u);
+  EXPECT_EQ(device_->held_memory(), held);
+  simt::Give(rest);
+}
+
+TEST_F(StepGraphsTest, AStepThatFindsNoMemoryForARecordingRunsAsItIs) {
+  const size_t rest = simt::FreeBytes();
+  ASSERT_TRUE(simt::Take(rest));
+  for (int i = 0; i < 4; ++i) Step(1);
+  EXPECT_EQ(Value(), 4);
+  Expect(4, 0, 0, 0);
+  simt::Give(rest);
 }
 
 TEST_F(StepGraphsTest, AnInjectedErrorEndsThem) {

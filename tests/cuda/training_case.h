@@ -29,10 +29,11 @@ struct TrainingProblem {
     AttentionSpec spec;
     spec.heads = 1;
     spec.head_dim = shape.head_dim;
-    spec.kind = shape.sketch_dim == 0 ? AttentionKind::kPolynomial
-                : shape.near_dim == 0 ? AttentionKind::kLearnedSketch
-                                      : AttentionKind::kLearnedSketchMixed;
-    spec.sketch_size = shape.sketch_dim;
+    spec.kind = shape.sketch_dim == 0  ? AttentionKind::kPolynomial
+                : shape.far_power == 1 ? AttentionKind::kPerformer
+                : shape.near_dim == 0  ? AttentionKind::kLearnedSketch
+                                       : AttentionKind::kLearnedSketchMixed;
+    spec.sketch_size = spec.num_features = shape.sketch_dim;
     spec.block = shape.sketch_dim == 0 ? static_cast<int>(shape.tokens) : shape.block;
     spec.power = spec.near_power = shape.near_power;
     spec.stabilizer = shape.stabilizer;
@@ -41,13 +42,20 @@ struct TrainingProblem {
   }
 };
 
-// Rows whose dot products are of order one; gates that keep most of the past, and now and then forget
+// Rows whose dot products are of order one, and positive in the linear form, as those of feature maps
+// are; gates that keep most of the past, and now and then forget
 // it.
 inline TrainingProblem RandomProblem(const polysketch_attention_shape& shape, Random* random) {
   TrainingProblem problem{shape, {}, {}};
   const auto rows = [&](int width, double scale) {
     std::vector<double> values(shape.tokens * width);
     for (double& x : values) x = AsBf16(scale * random->Normal());
+    return values;
+  };
+  const auto far_rows = [&](int width) {
+    std::vector<double> values =
+        rows(width, shape.far_power == 1 ? 1 / std::sqrt(width) : std::pow(width, -0.25));
+    for (double& x : values) x = shape.far_power == 1 ? std::abs(x) : x;
     return values;
   };
   const auto unit = [](int width) { return std::pow(width, -0.25); };
@@ -58,10 +66,8 @@ inline TrainingProblem RandomProblem(const polysketch_attention_shape& shape, Ra
       head.near_k = rows(shape.near_dim, unit(shape.near_dim));
     }
     if (shape.sketch_dim > 0) {
-      (shape.near_dim > 0 ? head.far_q : head.near_q) =
-          rows(shape.sketch_dim, unit(shape.sketch_dim));
-      (shape.near_dim > 0 ? head.far_k : head.near_k) =
-          rows(shape.sketch_dim, unit(shape.sketch_dim));
+      (shape.near_dim > 0 ? head.far_q : head.near_q) = far_rows(shape.sketch_dim);
+      (shape.near_dim > 0 ? head.far_k : head.near_k) = far_rows(shape.sketch_dim);
     }
     head.v = rows(shape.head_dim, 1);
     for (int64_t t = 0; t < shape.tokens && shape.decay_gate == 1; ++t) {

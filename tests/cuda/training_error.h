@@ -13,6 +13,9 @@
 // The forward's errors come back through D and e = -(g . out) / D. float32 sums (2^-24) are far
 // below all of these, and so are the gate's factors (2^-17).
 //
+// In the linear form features are the rows themselves: what is rounded of the far part are S and R as
+// they are read, and with a decay gate the keys in S and the queries in R.
+//
 // The gradient of a log decay is a sum of what later tokens add as queries, less what they add as keys
 // (gradients.cuh). What dw is off by is the same in both, so that only pairs across the token count,
 // and for all keys of a query; the other errors are independent.
@@ -44,7 +47,9 @@ class TrainingErrorModel {
         tokens_(tokens),
         g_(g),
         d_(spec.head_dim),
-        r_(spec.sketched() ? spec.far_dim() : 0),
+        r_(spec.kv_cache() ? 0 : spec.far_dim()),
+        linear_(!spec.sketched()),
+        features_(linear_ ? r_ : r_ * r_),
         output_(reference::AttendHead(spec, rows, tokens)) {
     error_.out.resize(output_.out.size());
     decay_.resize(tokens);
@@ -90,16 +95,21 @@ class TrainingErrorModel {
               &(near ? rows_.near_q : x_)[t * width],
               &(near ? rows_.near_k : y_)[s * width],
               width};
-    double dot = 0;
+    double dot = 0, squares = 0;
     for (int i = 0; i < width; ++i) {
       dot += pair.q[i] * pair.k[i];
-      pair.squares += Square(pair.q[i] * pair.k[i]);
+      squares += Square(pair.q[i] * pair.k[i]);
     }
     const reference::PairWeight weight = reference::WeightOf(spec_, near, dot);
     const double kept = std::exp(decay_[t] - decay_[s]);
     pair.weight = kept * weight.weight;
     pair.slope = kept * weight.slope;
-    pair.squares *= kept;
+    pair.squares = kept * squares;
+    if (linear_ && !near) {
+      if (spec_.decay_gate) pair.scaled = kV * kept * kept * squares;
+      pair.squares = 0;  // no product is rounded
+      return pair;
+    }
     for (int j = 0; j < r_ && !near && spec_.decay_gate; ++j) {
       double partners = 0;
       for (int i = 0; i < j / 8 * 8 + 8; ++i) {
@@ -120,6 +130,12 @@ class TrainingErrorModel {
     }
     return kV * (later + Square(earlier));
   }
+  double Feature(const double* row, int f) const {
+    return linear_ ? row[f] : row[f / r_] * row[f % r_];
+  }
+  // Of a query's product and a state's element, both rounded and each twice (mirror images); in the
+  // linear form of the state's element.
+  double kRead() const { return linear_ ? kV : 4 * kV; }
   // G at the end of the block before, or at the end of the block itself.
   double SumBefore(int64_t block) const { return block == 0 ? 0 : decay_[block * spec_.block - 1]; }
   double SumAfter(int64_t block) const {
@@ -129,13 +145,13 @@ class TrainingErrorModel {
   // far as the gate keeps it up to the block's start, or from its end on.
   std::vector<double> State(int64_t block, bool before, const std::vector<double>& rows,
                             const std::vector<double>& values) const {
-    std::vector<double> state(r_ * r_ * d_);
+    std::vector<double> state(features_ * d_);
     for (int64_t s = 0; s < tokens_; ++s) {
       if (before ? s / spec_.block >= block : s / spec_.block <= block) continue;
       const double kept =
           std::exp(before ? SumBefore(block) - decay_[s] : decay_[s] - SumAfter(block));
-      for (int f = 0; f < r_ * r_; ++f) {
-        const double phi = kept * rows[s * r_ + f / r_] * rows[s * r_ + f % r_];
+      for (int f = 0; f < features_; ++f) {
+        const double phi = kept * Feature(&rows[s * r_], f);
         for (int c = 0; c < d_; ++c) state[f * d_ + c] += phi * values[s * d_ + c];
       }
     }
@@ -165,10 +181,9 @@ class TrainingErrorModel {
       if (r_ > 0 && t >= spec_.block) {
         if (t % spec_.block == 0) state = State(t / spec_.block, true, y_, rows_.v);
         const double kept = std::exp(decay_[t] - SumBefore(t / spec_.block));
-        for (int f = 0; f < r_ * r_; ++f) {
-          const double phi = kept * x_[t * r_ + f / r_] * x_[t * r_ + f % r_];
-          // The query's product and the state's element.
-          for (int c = 0; c < d_; ++c) variance[c] += 4 * kV * Square(phi * state[f * d_ + c]);
+        for (int f = 0; f < features_; ++f) {
+          const double phi = kept * Feature(&x_[t * r_], f);
+          for (int c = 0; c < d_; ++c) variance[c] += kRead() * Square(phi * state[f * d_ + c]);
         }
       }
       scale_variance_[t] = D_variance / Square(D);
@@ -225,8 +240,9 @@ class TrainingErrorModel {
           const double kept = std::exp(decay_[t] - decay_[s]);
           for (int i = 0; i < r_; ++i) {
             const double factor =
-                4 * Square(of_weight) *
-                (kV * kept * pair.squares + Square(kept) * ScaledGradient(pair, i));
+                linear_ ? (spec_.decay_gate ? kV * Square(kept * of_weight) : 0)
+                        : 4 * Square(of_weight) *
+                              (kV * kept * pair.squares + Square(kept) * ScaledGradient(pair, i));
             q[t * r_ + i] += factor * Square(y[i]);
             k[s * r_ + i] += factor * Square(x[i]);
           }
@@ -263,7 +279,19 @@ class TrainingErrorModel {
       }
       const double read = std::exp(decay_[t] - SumBefore(t / spec_.block));
       const double kept = std::exp(SumAfter(t / spec_.block) - decay_[t]);
-      for (int f = 0; f < r_ * r_; ++f) {
+      for (int f = 0; f < features_ && linear_; ++f) {
+        const double x = read * x_[t * r_ + f], y = kept * y_[t * r_ + f];
+        double of_S = 0, of_R = 0;
+        for (int c = 0; c < d_; ++c) {
+          of_S += Square(S[f * d_ + c] * a_[t * d_ + c]);
+          of_R += Square(R[f * d_ + c] * rows_.v[t * d_ + c]);
+          error_.rows.v[t * d_ + c] += kV * Square(y * R[f * d_ + c]);
+        }
+        of_x[t * r_ + f] += kV * Square(read) * of_S;
+        of_y[t * r_ + f] += kV * Square(kept) * of_R;
+        term_variance_[t] += kV * (Square(y) * of_R + Square(x) * of_S);
+      }
+      for (int f = 0; f < features_ && !linear_; ++f) {
         const int i = f / r_, j = f % r_;
         const double x = read * x_[t * r_ + j], y = kept * y_[t * r_ + j], phi = y * y_[t * r_ + i];
         double of_S = 0, of_R = 0;
@@ -302,6 +330,8 @@ class TrainingErrorModel {
   const int64_t tokens_;
   const std::vector<double>& g_;
   const int d_, r_;
+  const bool linear_;  // whether features are rows, not their products
+  const int features_;
   const reference::HeadOutput output_;
   std::vector<double> a_, e_, e_variance_, scale_variance_;  // the last: relative, of D
   std::vector<double> decay_;                                // G, zero without a decay gate

@@ -28,8 +28,17 @@ using testing::TrainingResult;
 // batch, heads, tokens; head_dim, near_dim, sketch_dim, near_power, block.
 polysketch_attention_shape Shape(int64_t batch, int64_t heads, int64_t tokens, int head_dim,
                                  int near_dim, int sketch_dim, int near_power, int block) {
-  return {batch,      heads, tokens, head_dim,        near_dim, sketch_dim,
-          near_power, block, 1.0f,   POLYSKETCH_BF16, 0,        0};
+  return {batch, heads, tokens,          head_dim, near_dim, sketch_dim, near_power,
+          block, 1.0f,  POLYSKETCH_BF16, 0,        0,        2};
+}
+
+// The linear form, with the stabiliser of its kinds.
+polysketch_attention_shape Linear(int64_t batch, int64_t heads, int64_t tokens, int head_dim,
+                                  int features, int block) {
+  polysketch_attention_shape shape = Shape(batch, heads, tokens, head_dim, 0, features, 0, block);
+  shape.far_power = 1;
+  shape.stabilizer = 1e-6f;
+  return shape;
 }
 
 polysketch_attention_shape Gated(polysketch_attention_shape shape) {
@@ -48,7 +57,8 @@ std::vector<polysketch_attention_shape> WithGates(std::vector<polysketch_attenti
 std::string Describe(const polysketch_attention_shape& shape) {
   return StrCat(shape.batch, "x", shape.heads, " heads, ", shape.tokens, " tokens, d ",
                 shape.head_dim, " near ", shape.near_dim, "^", shape.near_power, " sketch ",
-                shape.sketch_dim, " block ", shape.block, shape.decay_gate == 1 ? " gated" : "");
+                shape.sketch_dim, "^", shape.far_power, " block ", shape.block,
+                shape.decay_gate == 1 ? " gated" : "");
 }
 
 // The same bits: of the outputs and of every gradient.
@@ -114,9 +124,38 @@ class TrainingTest : public testing::CudaTest {
     }
   }
 
+  // ExpectState in the linear form: keys are rounded once, with a decay gate.
+  static void ExpectLinearState(const TrainingProblem& problem, const std::vector<float>& state) {
+    const int r = problem.shape.sketch_dim, d = problem.shape.head_dim;
+    const int64_t tokens = problem.shape.tokens;
+    ASSERT_EQ(std::ssize(state), std::ssize(problem.heads) * r * (d + 1));
+    for (size_t h = 0; h < problem.heads.size(); ++h) {
+      const HeadRows& rows = problem.heads[h];
+      std::vector<double> kept(tokens, 1);  // after the last token
+      for (int64_t s = tokens - 1; s > 0 && !rows.log_decay.empty(); --s) {
+        kept[s - 1] = kept[s] * std::exp(rows.log_decay[s]);
+      }
+      const float* head = state.data() + h * static_cast<size_t>(r * (d + 1));
+      for (int i = 0; i < r * (d + 1); ++i) {
+        const int f = i < r * d ? i / d : i - r * d;
+        double want = 0, size = 0;
+        for (int64_t s = 0; s < tokens; ++s) {
+          const double v = i < r * d ? rows.v[s * d + i % d] : 1;
+          const double term = kept[s] * rows.near_k[s * r + f] * v;
+          want += term;
+          size += std::abs(term);
+        }
+        const double rounding = rows.log_decay.empty() ? 0x1p-20 : testing::kBf16U;
+        ASSERT_NEAR(head[i], want, rounding * size + 1e-30)
+            << Describe(problem.shape) << " head " << h << " element " << i;
+      }
+    }
+  }
+
   // The state after all tokens. The products of keys are rounded to bf16, once each; with a decay
   // gate, so is one of their factors before.
   static void ExpectState(const TrainingProblem& problem, const std::vector<float>& state) {
+    if (problem.shape.far_power == 1) return ExpectLinearState(problem, state);
     const int r = problem.shape.sketch_dim, d = problem.shape.head_dim, tiles = r / 8;
     const size_t features = static_cast<size_t>(tiles) * (tiles + 1) / 2 * 64;
     const int64_t tokens = problem.shape.tokens;
@@ -190,8 +229,10 @@ TEST_F(TrainingTest, EveryShapeIsTheReference) {
       Shape(1, 1, 40, 32, 32, 24, 3, 16),  //
       Shape(1, 1, 40, 32, 0, 64, 2, 16),   // sketches wider than values
       Shape(1, 1, 45, 128, 128, 16, 4, 24), Shape(1, 1, 5, 32, 0, 8, 2, 1),  // blocks of one token
-      Shape(1, 1, 150, 64, 64, 16, 4, 140)  // blocks of several parts and tiles
-  };
+      Shape(1, 1, 150, 64, 64, 16, 4, 140),  // blocks of several parts and tiles
+      Linear(1, 2, 70, 64, 64, 32),         Linear(1, 1, 50, 32, 32, 20),
+      Linear(1, 1, 45, 128, 128, 24),       Linear(2, 1, 40, 32, 64, 16),
+      Linear(1, 1, 150, 64, 32, 140)};
   if (!testing::Emulated()) shapes.push_back(Shape(1, 2, 1000, 64, 64, 32, 4, 256));
   bool tokens_first = false;
   for (const polysketch_attention_shape& shape : WithGates(shapes)) {
@@ -204,7 +245,8 @@ TEST_F(TrainingTest, EveryShapeIsTheReference) {
 // Few heads and many blocks: the walk over states is cut into ranges.
 TEST_F(TrainingTest, RangesOfBlocks) {
   Random random(2);
-  for (const auto& shape : WithGates({Shape(1, 1, 400, 32, 0, 8, 2, 16)})) {
+  for (const auto& shape :
+       WithGates({Shape(1, 1, 400, 32, 0, 8, 2, 16), Linear(1, 1, 400, 32, 32, 16)})) {
     const TrainingProblem problem = testing::RandomProblem(shape, &random);
     ExpectReference(problem, RunTraining(problem));
   }
@@ -224,7 +266,9 @@ TEST_F(TrainingTest, ChunksWithCarriedStates) {
                              // Alone, these would be cut into ranges.
                              Split{Shape(1, 1, 400, 32, 0, 8, 2, 16), {320, 80}},
                              Split{Gated(Shape(1, 2, 224, 64, 64, 32, 4, 32)), {32, 96, 64, 32}},
-                             Split{Gated(Shape(2, 1, 75, 32, 0, 16, 2, 16)), {16, 48, 11}}}) {
+                             Split{Gated(Shape(2, 1, 75, 32, 0, 16, 2, 16)), {16, 48, 11}},
+                             Split{Linear(1, 2, 96, 64, 64, 16), {16, 48, 32}},
+                             Split{Gated(Linear(2, 1, 75, 32, 32, 16)), {16, 48, 11}}}) {
     const TrainingProblem problem = testing::RandomProblem(split.shape, &random);
     const int64_t tokens = split.shape.tokens;
     testing::TrainingStates of_whole, carried;
@@ -383,7 +427,7 @@ TEST_F(TrainingTest, ForwardIsWhatServes) {
   Random random(3);
   for (const auto& shape :
        WithGates({Shape(1, 2, 150, 64, 64, 32, 4, 40), Shape(1, 1, 70, 32, 0, 16, 2, 16),
-                  Shape(1, 1, 60, 128, 128, 16, 4, 24)})) {
+                  Shape(1, 1, 60, 128, 128, 16, 4, 24), Linear(1, 2, 90, 64, 64, 32)})) {
     const TrainingProblem problem = testing::RandomProblem(shape, &random);
     const TrainingResult result = RunTraining(problem);
     AttentionSpec spec = problem.spec();

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -168,9 +170,14 @@ struct Part {
   int rows;
 };
 
+// What a step calls in place of Attention.
+using AttendFn = std::function<void(int layer, std::span<const Segment> segments,
+                                    const AttentionInput& input, float* out)>;
+
 // One step over all layers. v lies in the last third of joint q, k, v rows, whose other thirds must
 // not be read.
-inline void Step(Backend& backend, const AttentionSpec& spec, const std::vector<Part>& parts) {
+inline void Step(Backend& backend, const AttentionSpec& spec, const std::vector<Part>& parts,
+                 const AttendFn& attend = nullptr) {
   const int heads = spec.heads, d = spec.head_dim;
   std::vector<Segment> segments;
   int rows = 0;
@@ -215,7 +222,11 @@ inline void Step(Backend& backend, const AttentionSpec& spec, const std::vector<
     const GuardedFloats coefficients(parts[0].runner->sequence->layers[layer].coefficients);
     input.coefficients = coefficients.data();
     GuardedFloats out(static_cast<size_t>(rows) * heads * d);
-    backend.Attention(spec, layer, segments, input, out.data());
+    if (attend) {
+      attend(layer, segments, input, out.data());
+    } else {
+      backend.Attention(spec, layer, segments, input, out.data());
+    }
     for (size_t i = 0; i < parts.size(); ++i) {
       const float* begin = out.data() + segments[i].first_row * heads * d;
       std::vector<float>& outputs = parts[i].runner->outputs[layer];
@@ -228,9 +239,10 @@ inline void Step(Backend& backend, const AttentionSpec& spec, const std::vector<
 // All outputs of a sequence that runs alone, in the given parts.
 inline std::vector<std::vector<float>> RunAlone(Backend& backend, const AttentionSpec& spec,
                                                 const Sequence& sequence,
-                                                const std::vector<int>& parts) {
+                                                const std::vector<int>& parts,
+                                                const AttendFn& attend = nullptr) {
   Runner runner(backend, spec, sequence);
-  for (const int rows : parts) Step(backend, spec, {{&runner, rows}});
+  for (const int rows : parts) Step(backend, spec, {{&runner, rows}}, attend);
   return runner.outputs;
 }
 

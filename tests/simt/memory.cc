@@ -19,7 +19,6 @@ std::map<unsigned char*, size_t>& Arrays() {
 }
 
 size_t held = 0;
-int64_t allocations = 0;
 
 struct HostCopy {
   void* to;
@@ -41,7 +40,6 @@ void CheckGuard(const unsigned char* array, size_t size) {
 }  // namespace
 
 void* Allocate(size_t bytes) {
-  ++allocations;
   if (bytes > FreeBytes()) return nullptr;
   held += bytes;
   const size_t whole = (bytes + 2 * kGuard + 255) / 256 * 256;
@@ -76,13 +74,19 @@ DeviceRange ArrayAt(const void* address) {
   return at < begin + size ? DeviceRange{begin, size} : DeviceRange{};
 }
 
-int64_t Allocations() { return allocations; }
-
 size_t FreeBytes() {
   static const char* const limit = std::getenv("POLYSKETCH_SIMT_MEMORY");
   const size_t all = limit == nullptr ? size_t{1} << 40 : std::strtoull(limit, nullptr, 10);
   return all > held ? all - held : 0;
 }
+
+bool Take(size_t bytes) {
+  if (bytes > FreeBytes()) return false;
+  held += bytes;
+  return true;
+}
+
+void Give(size_t bytes) { held -= bytes; }
 
 void CheckGuards() {
   for (const auto& [array, size] : Arrays()) CheckGuard(array, size);

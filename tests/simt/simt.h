@@ -61,11 +61,14 @@ struct DeviceRange {
   size_t size = 0;
 };
 DeviceRange ArrayAt(const void* address);
-// Calls of Allocate so far.
-int64_t Allocations();
 // What Allocate may still give: POLYSKETCH_SIMT_MEMORY bytes together; without it, more than there
 // is.
 size_t FreeBytes();
+// Memory that the runtime takes for itself. Take returns false, and takes nothing, if less is free.
+bool Take(size_t bytes);
+void Give(size_t bytes);
+// Bytes that a recording takes for each launch in it: about those of a GPU.
+inline constexpr size_t kGraphLaunchBytes = 10 << 10;
 
 // Shared memory that a block may have: that of an H100, or what SetSharedLimit said last.
 size_t SharedLimit();

@@ -104,20 +104,10 @@ class StagedBackend final : public ForwardingBackend {
                          to_k.data(), to_normed_q.data(), to_normed_k.data());
   }
   void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override {
-    SketchNetwork staged = net;
-    std::vector<std::unique_ptr<In>> norms;
-    for (auto& branch : staged.branch) {
-      for (int level = 0; level < 2; ++level) {
-        const int width = level == 0 ? net.input : net.size;
-        for (const float** array : {&branch[level].norm.scale, &branch[level].norm.bias}) {
-          norms.push_back(std::make_unique<In>(this, *array, width));
-          *array = norms.back()->data();
-        }
-      }
-    }
+    const Network staged(this, net);
     const In from(this, x, rows * net.input);
     Out y(this, out, rows * Padded(net.size));
-    inner().LearnedSketch(staged, from.data(), rows, y.data());
+    inner().LearnedSketch(staged.network, from.data(), rows, y.data());
   }
   void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
                          float* out) override {
@@ -144,25 +134,50 @@ class StagedBackend final : public ForwardingBackend {
   }
   void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override {
-    int64_t rows = 0;
-    for (const Segment& segment : segments) {
-      rows = std::max<int64_t>(rows, segment.first_row + segment.rows);
-    }
-    const int64_t near = rows * spec.heads * spec.near_dim();
-    const int64_t far = rows * spec.heads * spec.far_dim();
-    const int64_t width = int64_t{spec.heads} * spec.head_dim;
-    const In near_q(this, input.near_q, near), near_k(this, input.near_k, near);
-    const In far_q(this, input.far_q, far), far_k(this, input.far_k, far);
-    const In v(this, input.v, (rows - 1) * input.v_stride + width);
+    const int64_t rows = RowsOf(segments);
+    Out y(this, out, rows * spec.heads * spec.head_dim);
+    WithStaged(spec, rows, input, [&](const AttentionInput& staged) {
+      inner().Attention(spec, layer, segments, staged, y.data());
+    });
+  }
+  void AttentionMatMul(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
+                       const AttentionInput& input, int64_t rows, const Matrix& w,
+                       float* /*attended*/, float* x) override {
+    Out y(this, x, rows * w.out());
+    BackendArray attended(&inner(), static_cast<size_t>(rows * w.in()));
+    WithStaged(spec, rows, input, [&](const AttentionInput& staged) {
+      inner().AttentionMatMul(spec, layer, segments, staged, rows, w, attended.data(), y.data());
+    });
+  }
+  void MixedSketchAttention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
+                            const MixedSketchInput& input, const Matrix& w, float* x) override {
+    const auto rows = std::ssize(input.positions);
+    const int64_t size = rows * spec.heads * spec.head_dim;
+    const auto scratch = [&](int64_t floats) {
+      return BackendArray(&inner(), static_cast<size_t>(floats));
+    };
+    const BackendArray qk = scratch(2 * size), near_qk = scratch(2 * size);
+    const BackendArray sketch = scratch(2 * rows * spec.heads * spec.far_dim());
+    const BackendArray attended = scratch(size);
+    const In qkv(this, input.qkv, 3 * size);
     const In log_decay(this, input.log_decay, spec.decay_gate ? rows * spec.heads : 0);
-    Out y(this, out, rows * width);
-    const bool has_coefficients = spec.kind == AttentionKind::kPolynomialSquare;
-    const In coefficients(this, input.coefficients,
-                          has_coefficients ? int64_t{spec.heads} * (spec.power + 1) : 0);
-    const AttentionInput staged{near_q.data(),    near_k.data(),      far_q.data(),
-                                far_k.data(),     v.data(),           input.v_stride,
-                                log_decay.data(), coefficients.data()};
-    inner().Attention(spec, layer, segments, staged, y.data());
+    const Network network(this, *input.network);
+    const auto staged = [&](const float* norm) { return In(this, norm, spec.head_dim); };
+    const In norms[] = {staged(input.near_q_norm.scale), staged(input.near_q_norm.bias),
+                        staged(input.near_k_norm.scale), staged(input.near_k_norm.bias)};
+    Out y(this, x, rows * w.out());
+    inner().MixedSketchAttention(spec, layer, segments,
+                                 {.qkv = qkv.data(),
+                                  .positions = input.positions,
+                                  .near_q_norm = {norms[0].data(), norms[1].data()},
+                                  .near_k_norm = {norms[2].data(), norms[3].data()},
+                                  .network = &network.network,
+                                  .log_decay = log_decay.data(),
+                                  .qk = qk.data(),
+                                  .near_qk = near_qk.data(),
+                                  .sketch = sketch.data(),
+                                  .attended = attended.data()},
+                                 w, y.data());
   }
   void LogSigmoid(const float* x, int64_t size, float* out) override {
     const In from(this, x, size);
@@ -177,6 +192,33 @@ class StagedBackend final : public ForwardingBackend {
 
  private:
   static int64_t Padded(int64_t r) { return (r + 7) / 8 * 8; }
+  static int64_t RowsOf(std::span<const Segment> segments) {
+    int64_t rows = 0;
+    for (const Segment& segment : segments) {
+      rows = std::max<int64_t>(rows, segment.first_row + segment.rows);
+    }
+    return rows;
+  }
+
+  // Calls run with arrays of the inner backend.
+  template <typename Run>
+  void WithStaged(const AttentionSpec& spec, int64_t rows, const AttentionInput& input,
+                  const Run& run) {
+    const int64_t near = rows * spec.heads * spec.near_dim();
+    const int64_t far = rows * spec.heads * spec.far_dim();
+    const int64_t width = int64_t{spec.heads} * spec.head_dim;
+    const In near_q(this, input.near_q, near), near_k(this, input.near_k, near);
+    const In far_q(this, input.far_q, far), far_k(this, input.far_k, far);
+    const In v(this, input.v, (rows - 1) * input.v_stride + width);
+    const In log_decay(this, input.log_decay, spec.decay_gate ? rows * spec.heads : 0);
+    const bool has_coefficients = spec.kind == AttentionKind::kPolynomialSquare;
+    const In coefficients(this, input.coefficients,
+                          has_coefficients ? int64_t{spec.heads} * (spec.power + 1) : 0);
+    const AttentionInput staged{near_q.data(),    near_k.data(),      far_q.data(),
+                                far_k.data(),     v.data(),           input.v_stride,
+                                log_decay.data(), coefficients.data()};
+    run(staged);
+  }
 
   class In {
    public:
@@ -188,6 +230,23 @@ class StagedBackend final : public ForwardingBackend {
 
    private:
     BackendArray array_;
+  };
+
+  // A sketch network with norms in the memory of the inner backend.
+  struct Network {
+    Network(StagedBackend* owner, const SketchNetwork& net) : network(net) {
+      for (auto& branch : network.branch) {
+        for (int level = 0; level < 2; ++level) {
+          const int width = level == 0 ? net.input : net.size;
+          for (const float** array : {&branch[level].norm.scale, &branch[level].norm.bias}) {
+            norms.push_back(std::make_unique<In>(owner, *array, width));
+            *array = norms.back()->data();
+          }
+        }
+      }
+    }
+    SketchNetwork network;
+    std::vector<std::unique_ptr<In>> norms;
   };
 
   // Copies the previous contents too, since an op may read them.

@@ -33,6 +33,7 @@ def shape(**changes) -> binding.Shape:
         input_type=binding.BF16,
         chunk=0,
         decay_gate=0,
+        far_power=2,
     )
     return binding.Shape(**sizes | changes)
 
@@ -128,6 +129,9 @@ class AttentionLibraryTest(unittest.TestCase):
             ({"chunk": 2}, "expected chunk 0 or 1, found 2"),
             ({"chunk": 1, "sketch_dim": 0}, "expected chunk 0 in the polynomial form"),
             ({"decay_gate": 2}, "expected decay_gate 0 or 1, found 2"),
+            ({"far_power": 3}, "expected far_power 1 or 2, found 3"),
+            ({"far_power": 1, "sketch_dim": 32}, "expected near_dim 0 and a sketch_dim with far_power 1, found 32 and 32"),
+            ({"far_power": 1, "near_dim": 0, "sketch_dim": 24}, "a multiple of 32 up to 64, found 24"),
             ({"decay_gate": 1, "sketch_dim": 0}, "expected decay_gate 0 in the polynomial form"),
         ):
             with self.subTest(changes), self.assertRaisesRegex(binding.AttentionError, words):

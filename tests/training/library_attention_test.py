@@ -30,12 +30,12 @@ def library_or_skip(test):
     return "cpu" if loaded.emulated else "cuda"
 
 
-def definition(v, near_q, near_k, far_q, far_k, log_decay, block, power):
+def definition(v, near_q, near_k, far_q, far_k, log_decay, block, power, far_power):
     """All pairs in float64."""
     tokens = v.shape[2]
     s = torch.arange(tokens, device=v.device)
     t = s[:, None]
-    far = (far_q @ far_k.mT) ** 2
+    far = (far_q @ far_k.mT) ** far_power
     near = far if near_q is None else (near_q @ near_k.mT) ** power
     weights = torch.where(t // block == s // block, near, far) * (s <= t)
     if log_decay is not None:
@@ -59,13 +59,15 @@ class TorchAttentionTest(unittest.TestCase):
         error = ((got.double() - want.double()).norm() / want.double().norm()).item()
         self.assertLess(error, 10 * 2**-8, what)
 
-    def check(self, width, near_width, sketch, block, power, gated=False):
+    def check(self, width, near_width, sketch, block, power, far_power=2, gated=False):
         batch, heads, tokens = 1, 2, 45
         v = self.leaf(batch, heads, tokens, width)
         near = [None, None]
         if near_width:
             near = [self.leaf(batch, heads, tokens, near_width) for _ in range(2)]
         far = [self.leaf(batch, heads, tokens, sketch) for _ in range(2)]
+        if far_power == 1:  # feature maps are positive
+            far = [x.detach().abs().requires_grad_() for x in far]
         log_decay = None
         if gated:
             log_decay = (-torch.rand(batch, heads, tokens) / 5).to(self.device).requires_grad_()
@@ -80,13 +82,14 @@ class TorchAttentionTest(unittest.TestCase):
             log_decay=log_decay,
             block=block,
             near_power=power,
+            far_power=far_power,
         )
         self.assertEqual(out.dtype, v.dtype)
         got = torch.autograd.grad((out * g).sum(), leaves)
         doubles = [
             None if x is None else x.detach().double().requires_grad_() for x in (v, *near, *far, log_decay)
         ]
-        want_out = definition(*doubles, block, power)
+        want_out = definition(*doubles, block, power, far_power)
         double_leaves = [x for x in (*doubles[1:], doubles[0]) if x is not None]
         want = torch.autograd.grad((want_out * g).sum(), double_leaves)
         self.expect_close(out, want_out, "out")
@@ -98,6 +101,11 @@ class TorchAttentionTest(unittest.TestCase):
 
     def test_sketched_with_odd_widths(self):
         self.check(width=20, near_width=0, sketch=11, block=16, power=2)
+
+    def test_linear(self):
+        self.check(width=64, near_width=0, sketch=64, block=16, power=1, far_power=1)
+        self.check(width=20, near_width=0, sketch=20, block=16, power=1, far_power=1)
+        self.check(width=32, near_width=0, sketch=32, block=16, power=1, far_power=1, gated=True)
 
     def test_a_decay_gate(self):
         self.check(width=64, near_width=64, sketch=16, block=16, power=4, gated=True)
@@ -127,7 +135,15 @@ class TorchAttentionTest(unittest.TestCase):
 
 MODELS = tuple(
     (kind, gated)
-    for kind in ("learned_sketch_mixed", "learned_sketch", "random_sketch_mixed", "symmetric_power", "affine_square")
+    for kind in (
+        "learned_sketch_mixed",
+        "learned_sketch",
+        "random_sketch_mixed",
+        "symmetric_power",
+        "affine_square",
+        "linear",
+        "performer",
+    )
     for gated in (False, True)
 )
 
@@ -256,10 +272,14 @@ class LibraryInTheModelTest(unittest.TestCase):
         wide.use_attention("library")
         with self.assertRaisesRegex(Exception, "expected sketch_dim 0 or a multiple of 8 up to 64, found 72"):
             wide(tokens)
-        linear = self.model("linear")
-        linear.use_attention("library")
-        with self.assertRaisesRegex(ValueError, "expected one of polynomial, .*; found linear"):
-            linear(tokens)
+        softmax = self.model("softmax")
+        softmax.use_attention("library")
+        with self.assertRaisesRegex(ValueError, "expected one of polynomial, .*; found softmax"):
+            softmax(tokens)
+        wide = self.model("performer", num_features=65)
+        wide.use_attention("library")
+        with self.assertRaisesRegex(Exception, "expected sketch_dim 0 or a multiple of 32 up to 64, found 96"):
+            wide(tokens)
         with self.assertRaisesRegex(ValueError, "expected torch or library, found gpu"):
             model.use_attention("gpu")
 

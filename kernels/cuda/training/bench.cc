@@ -66,7 +66,7 @@ struct Arrays {
 // each input and output once; the backward pass reads the inputs again.
 void BenchShape(Bench* bench, int64_t batch, int64_t heads, int64_t tokens) {
   const polysketch_attention_shape shape{batch, heads, tokens,          64, 64, 32, 4,
-                                         256,   1.0f,  POLYSKETCH_BF16, 0,  0};
+                                         256,   1.0f,  POLYSKETCH_BF16, 0,  0,  2};
   const double d = shape.head_dim, r = shape.sketch_dim, features = 640,
                near_keys = shape.block / 2;
   const double rows = static_cast<double>(batch) * static_cast<double>(heads * tokens);

@@ -6,7 +6,7 @@
 //   far    with S = sum_s phi(y_s) [v_s, 1] over the earlier blocks, the gradient of phi(x_t) is
 //          G = S [a_t, e_t], a row of features. phi is symmetric, so dx_i = 2 sum_j G_ij x_j. With
 //          R = sum_t phi(x_t) [a_t, e_t] over the later blocks, dy_s follows from R [v_s, 1] in the
-//          same way, and dv_s is phi(y_s) R.
+//          same way, and dv_s is phi(y_s) R. In the linear form phi is the row itself: dx = G.
 // G is kept in accumulators of the tensor cores, 16 features at a time. With a decay gate the
 // gradients of near weights have the factor of the weights, and what far parts bring to a row has a
 // factor of its own: e^(G_t) of a query, e^(G_b - G_s) of a key (states.cuh).
@@ -117,6 +117,58 @@ __device__ __forceinline__ void AddFeatureGradients(const AttentionShape& shape,
   }
 }
 
+// AddFeatureGradients for features that are the rows themselves.
+template <int D, int M, bool VALUES>
+__device__ __forceinline__ void AddRowGradients(const AttentionShape& shape, int part,
+                                                const FeatureRows& rows,
+                                                const float (&scalars)[M][2],
+                                                const PartBuffer<D>& buffer,
+                                                float (&values)[M][D / 8][4]) {
+  const int lane = threadIdx.x % kWarpSize, t = lane % 4;
+  const int first = part * kPartFeatures;
+  const int count = min(kPartFeatures, shape.features - first);
+  for (int feature = 0; feature < count; feature += 16) {
+    float G[M][2][4];
+    Scores<M>(D, rows.duals, D + kRowPad, buffer.sums, feature, G);
+    ForRows<M>([&](int m, int half, int r) {
+      float* gradient = rows.gradients + r * rows.gradient_size + first + feature + 2 * t;
+#if defined(POLYSKETCH_FAULT_SWAPPED_ROW_GRADIENT)
+      const float* z = buffer.weights + feature + 2 * (t ^ 1);
+#else
+      const float* z = buffer.weights + feature + 2 * t;
+#endif
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        gradient[8 * n] += fmaf(scalars[m][half], z[8 * n], G[m][n][2 * half]);
+        gradient[8 * n + 1] += fmaf(scalars[m][half], z[8 * n + 1], G[m][n][2 * half + 1]);
+      }
+    });
+    if constexpr (VALUES) {
+      uint32_t x[M][4];
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        LoadMatrix4(x[m],
+                    rows.x + (16 * m + lane % 16) * rows.x_size + first + feature + lane / 16 * 8);
+      }
+      AddProduct<D, M>(x, buffer.sums, D, feature, values);
+    }
+  }
+}
+
+// ROWS: whether features may be the rows themselves.
+template <int D, int M, bool VALUES, bool ROWS>
+__device__ __forceinline__ void AddFarGradients(const AttentionShape& shape, int part,
+                                                const FeatureRows& rows,
+                                                const float (&scalars)[M][2],
+                                                const PartBuffer<D>& buffer,
+                                                float (&values)[M][D / 8][4]) {
+  if (ROWS && shape.tiles == 0) {
+    AddRowGradients<D, M, VALUES>(shape, part, rows, scalars, buffer, values);
+  } else {
+    AddFeatureGradients<D, M, VALUES>(shape, part, rows, scalars, buffer, values);
+  }
+}
+
 // A warp's near rows and their duals in shared memory.
 struct NearRows {
   const Bf16* rows;   // row_size apart
@@ -194,7 +246,9 @@ __device__ __forceinline__ void AddKeyGradients(const AttentionShape& shape, con
     Fragments<M>(weights, [&](int m, int n, int half, int i) {
       const int column = query + 8 * n + 2 * t + i;
       const float dot = dots[m][n][2 * half + i];
-      return seen(m, n, half, i) ? decay.Weight(NearWeight(shape, dot, 0), m, half, column) : 0.0f;
+      return seen(m, n, half, i)
+                 ? decay.Weight(NearWeight(shape.near_power, shape.scale, dot, 0), m, half, column)
+                 : 0.0f;
     });
     AddProduct<NearWidth<D>(), M>(of_dots, buffer.keys, dim, query, gradients);
     AddProduct<D, M>(weights, buffer.values, D, query, values);

@@ -4,9 +4,9 @@
 //
 // The gradient of the log decay of token u is the sum of c_ts = w[t,s] dw[t,s] over s < u <= t, which
 // is that over all t >= u of sum_s c_ts (of token t as a query) less sum_s' c_s't (as a key). Weights
-// are homogeneous in both: the sums are q . dq / p + x . dx / 2 and k . dk / p + y . dy / 2, with the
-// gradients of near rows (power p) and of far rows. Errors of dw are the same in both, so those of
-// pairs of later tokens cancel; -c e_t, which the first sum equals, would not have them.
+// are homogeneous in both: the sums are q . dq / p + x . dx / f and k . dk / p + y . dy / f, with the
+// gradients of near rows (power p) and of far rows (power f). Errors of dw are the same in both, so
+// those of pairs of later tokens cancel; -c e_t, which the first sum equals, would not have them.
 #pragma once
 
 #include "kernels/cuda/attention_tensor.cuh"
@@ -183,7 +183,8 @@ __device__ __forceinline__ void StoreDecayTerms(const TrainingShape& shape, cons
     for (int i = 0; i < sizes.far_dim; i += 8) {
       of_far = dot(far_row + i, gradient[i], gradient[i + 1], of_far);
     }
-    float term = of_near / static_cast<float>(sizes.near_power) + of_far / 2;
+    const float far_power = sizes.tiles > 0 ? 2 : 1;
+    float term = of_near / static_cast<float>(sizes.near_power) + of_far / far_power;
     term += __shfl_xor_sync(kFullWarp, term, 1);
     term += __shfl_xor_sync(kFullWarp, term, 2);
     if (t == 0 && row + r < tile.count) {
@@ -298,7 +299,7 @@ struct GradientRun {
 };
 
 // Kernels with POWER > 0 are for near rows of D elements and this power: loops over them are
-// unrolled, and no element asks for its power. POWER = 0 takes every shape.
+// unrolled, and no element asks for its power. POWER = 0 takes every shape, the linear form too.
 template <int D, int POWER>
 __device__ __forceinline__ TrainingShape Known(TrainingShape shape) {
   if constexpr (POWER > 0) {
@@ -327,7 +328,8 @@ __global__ void __launch_bounds__(kTileThreads)
   float unused[M][D / 8][4];
   if (shape.ReadsState(tile.block)) {
     run.ForFarParts([&](int part, const PartBuffer<D>& buffer) {
-      AddFeatureGradients<D, M, false>(sizes, part, run.feature_rows, scalars, buffer, unused);
+      AddFarGradients<D, M, false, POWER == 0>(sizes, part, run.feature_rows, scalars, buffer,
+                                               unused);
     });
     if constexpr (GATED) {
       ScaleGradients<M>(sizes, run.feature_rows, [&](int r) {
@@ -376,7 +378,7 @@ __global__ void __launch_bounds__(kTileThreads)
   float values[M][D / 8][4] = {};
   if (tile.block + 1 < shape.blocks) {
     run.ForFarParts([&](int part, const PartBuffer<D>& buffer) {
-      AddFeatureGradients<D, M, true>(sizes, part, run.feature_rows, ones, buffer, values);
+      AddFarGradients<D, M, true, POWER == 0>(sizes, part, run.feature_rows, ones, buffer, values);
     });
     if constexpr (GATED) {
       const float last = shape.DecaySums(run.block_token)[tile.block_tokens - 1];

@@ -138,7 +138,7 @@ class Calls {
     sizes.near_dim = plan.near_dim;
     sizes.block = static_cast<int>(plan.block);
     sizes.features = plan.features;
-    sizes.tiles = plan.far_dim / 8;
+    sizes.tiles = plan.linear ? 0 : plan.far_dim / 8;
     sizes.near_power = plan.near_power;
     sizes.stabilizer = shape.stabilizer;
     shape_.tokens = shape.tokens;

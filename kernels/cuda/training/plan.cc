@@ -12,6 +12,8 @@ namespace {
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 constexpr int64_t kMaxHeads = int64_t{1} << 20;  // batch * heads
 constexpr int kMaxPower = 16, kMaxSketch = 64;
+// Features of a warp in a walk over states (states.cuh).
+constexpr int kLinearUnit = 32;
 // Heads are processed in groups whose workspace takes about this many bytes.
 constexpr int64_t kGroupBytes = int64_t{1} << 30;
 constexpr int64_t kMaxGroup = 65535;  // maximum second dimension of a grid
@@ -47,10 +49,20 @@ Refusal CheckSizes(const polysketch_attention_shape& shape) {
     return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED, "expected near_dim 0 or a multiple of 8 up to ",
                   widest, ", found ", shape.near_dim);
   }
-  if (shape.sketch_dim < 0 || shape.sketch_dim > kMaxSketch || shape.sketch_dim % 8 != 0) {
+  if (shape.far_power != 1 && shape.far_power != 2) {
+    return Refuse(POLYSKETCH_ATTENTION_INVALID, "expected far_power 1 or 2, found ",
+                  shape.far_power);
+  }
+  const bool linear = shape.far_power == 1;
+  const int unit = linear ? kLinearUnit : 8, most = linear ? widest : kMaxSketch;
+  if (shape.sketch_dim < 0 || shape.sketch_dim > most || shape.sketch_dim % unit != 0) {
+    return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED, "expected sketch_dim 0 or a multiple of ", unit,
+                  " up to ", most, ", found ", shape.sketch_dim);
+  }
+  if (linear && (shape.near_dim != 0 || shape.sketch_dim == 0)) {
     return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED,
-                  "expected sketch_dim 0 or a multiple of 8 up to ", kMaxSketch, ", found ",
-                  shape.sketch_dim);
+                  "expected near_dim 0 and a sketch_dim with far_power 1, found ", shape.near_dim,
+                  " and ", shape.sketch_dim);
   }
   if (shape.near_dim == 0 && shape.sketch_dim == 0) {
     return Refuse(POLYSKETCH_ATTENTION_INVALID, "near_dim and sketch_dim are both 0");
@@ -95,9 +107,10 @@ Refusal PlanTraining(const polysketch_attention_shape& shape, TrainingPlan* plan
   plan->mixed = plan->sketched && shape.near_dim > 0;
   plan->far_dim = shape.sketch_dim;
   plan->near_dim = shape.near_dim > 0 ? shape.near_dim : shape.sketch_dim;
-  plan->near_power = shape.near_dim > 0 ? shape.near_power : 2;
+  plan->near_power = shape.near_dim > 0 ? shape.near_power : shape.far_power;
+  plan->linear = shape.far_power == 1;
   const int64_t tiles = plan->far_dim / 8, d = shape.head_dim, tokens = shape.tokens;
-  plan->features = static_cast<int>(tiles * (tiles + 1) / 2 * 64);
+  plan->features = plan->linear ? plan->far_dim : static_cast<int>(tiles * (tiles + 1) / 2 * 64);
   plan->block = plan->sketched ? std::min<int64_t>(shape.block, tokens) : tokens;
   plan->blocks = CeilDivide(tokens, plan->block);
   plan->heads = shape.batch * shape.heads;

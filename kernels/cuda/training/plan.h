@@ -19,6 +19,7 @@ struct Refusal {
 
 struct TrainingPlan {
   bool mixed = false, sketched = false;  // neither: polynomial
+  bool linear = false;                   // whether features are the far rows themselves
   int near_dim = 0, far_dim = 0, near_power = 0, features = 0;
   int64_t block = 0, blocks = 0;
   int64_t heads = 0;       // batch * heads

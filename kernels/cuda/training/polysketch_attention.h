@@ -3,21 +3,22 @@
  *
  *   out_t = sum_s w[t,s] v_s / (stabilizer + sum_s w[t,s]),  s <= t
  *   w[t,s] = (near_q_t . near_k_s)^near_power   for s in the block of t
- *            (far_q_t . far_k_s)^2              for s in earlier blocks
+ *            (far_q_t . far_k_s)^far_power      for s in earlier blocks
  *
  * With a decay gate w[t,s] is multiplied by e^(G_t - G_s), G the running sum of log_decay.
  *
- * Three forms, by the widths of the shape:
+ * Four forms, by the widths of the shape and the far power:
  *   mixed       near_dim > 0, sketch_dim > 0: both lines above
  *   sketched    near_dim = 0, sketch_dim > 0: near rows are the far rows, near_power is 2
+ *   linear      as sketched, far_power = 1: near_power is 1, the features are the rows themselves
  *   polynomial  near_dim > 0, sketch_dim = 0: one block of all tokens, quadratic in their number
  *
  * A sequence may be computed in chunks. The state that one call returns is what the next one starts
  * from: the sums over all tokens before the chunk, as far as a decay gate has kept them by then. The
  * gradient ends at the start of a chunk.
  *
- * The caller pads with zero columns: sketches, queries and keys to a multiple of 8 (which does not
- * change dot products), values to one of the head sizes.
+ * The caller pads with zero columns: sketches, queries and keys to a multiple of 8, rows of the linear
+ * form to a multiple of 32 (which does not change dot products), values to one of the head sizes.
  *
  * Every function returns a polysketch_attention_status, unless it says otherwise, and may be called
  * from any thread; only the stream orders kernels. Nothing is allocated: the caller provides the
@@ -34,7 +35,7 @@
 extern "C" {
 #endif
 
-enum { POLYSKETCH_ATTENTION_VERSION = 4 };
+enum { POLYSKETCH_ATTENTION_VERSION = 5 };
 
 typedef enum {
   POLYSKETCH_ATTENTION_OK = 0,
@@ -65,13 +66,14 @@ typedef struct {
   int64_t batch, heads, tokens;
   int32_t head_dim;   /* of values and outputs: 32, 64 or 128 */
   int32_t near_dim;   /* 0, or a multiple of 8 up to max(64, head_dim) */
-  int32_t sketch_dim; /* 0, or a multiple of 8 up to 64 */
+  int32_t sketch_dim; /* 0, or a multiple of 8 up to 64; linear: of 32 up to max(64, head_dim) */
   int32_t near_power; /* 1 to 16 */
   int32_t block;      /* tokens, at least 1; not read in the polynomial form */
   float stabilizer;
   int32_t input_type; /* polysketch_attention_type of the inputs and of out_gradient */
   int32_t chunk;      /* 1: calls may have an initial or a final state; else 0 */
   int32_t decay_gate; /* 1: with a decay gate, not in the polynomial form; else 0 */
+  int32_t far_power;  /* 2; 1: the linear form */
 } polysketch_attention_shape;
 
 /* Arrays that the shape does not have are not read, nor written. */
@@ -94,7 +96,8 @@ int polysketch_attention_workspace(const polysketch_attention_shape* shape, size
  * sketch_dim / 8. The features are the products y_i y_j of far_k in tiles of 8 x 8, row by row: tiles
  * (0, 0), (0, 1) to (T - 1, T - 1), those with I <= J. A state is dense float32, aligned to 16 bytes:
  * for each of batch * heads first the sums of features times values [F][head_dim], then the sums of
- * features [F]. The polynomial form has none. */
+ * features [F]. In the linear form the features are the sketch_dim elements of far_k. The polynomial
+ * form has no state. */
 int polysketch_attention_state(const polysketch_attention_shape* shape, size_t* floats);
 
 /* Computes out, and the denominator of each row, dense float32 [batch * heads, tokens], which the

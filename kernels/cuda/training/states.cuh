@@ -137,9 +137,8 @@ __device__ __forceinline__ void ForStatePairs(int feature, RowSums<D, M>* sums,
   });
 }
 
-// blockIdx: features, head, range. The number of features is a multiple of 64, which is a multiple
-// of the features of a warp. CHUNK: from a state or to one, in one range, not reverse. GATED: with a
-// decay gate.
+// blockIdx: features, head, range. The number of features is a multiple of a warp's. CHUNK: from a
+// state or to one, in one range, not reverse. GATED: with a decay gate.
 template <int D, bool CHUNK, bool GATED>
 __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, Walk walk) {
   constexpr int M = WalkTiles<D>();
@@ -236,7 +235,7 @@ __global__ void __launch_bounds__(kFoldThreads) WalkStates(TrainingShape shape, 
   };
 
   int I = 0, J = 0;
-  if (active) TilesOf(feature / 64, sizes.tiles, &I, &J);
+  if (active && sizes.tiles > 0) TilesOf(feature / 64, sizes.tiles, &I, &J);
   if (parts > 0) load(0, 0);
   ForParts(parts, load, [&](int64_t part, int stage) {
     if (!active) return;

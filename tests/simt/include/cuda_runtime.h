@@ -108,6 +108,7 @@ using cudaStream_t = struct CUstream_st*;
 // A recording: what was launched, in order.
 struct CUgraph_st {
   std::vector<std::function<void()>> launches;
+  size_t bytes() const { return launches.size() * simt::kGraphLaunchBytes; }
 };
 using cudaGraph_t = CUgraph_st*;
 using cudaGraphExec_t = CUgraph_st*;
@@ -139,6 +140,7 @@ inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
 }
 inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph,
                                                  unsigned long long) {
+  if (!simt::Take(graph->bytes())) return cudaErrorMemoryAllocation;
   *exec = new CUgraph_st(*graph);
   return cudaSuccess;
 }
@@ -147,6 +149,7 @@ inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return cudaSuccess;
 }
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  simt::Give(graph->bytes());
   delete graph;
   return cudaSuccess;
 }

@@ -24,6 +24,8 @@ LIBRARY_KINDS = (
     "random_sketch_mixed",
     "symmetric_power",
     "affine_square",
+    "linear",
+    "performer",
 )
 _DEFAULT_BLOCK = 256  # of a config without grain_size: only a speed choice there
 
@@ -184,4 +186,6 @@ class Attention(nn.Module):
             "far_k": rows.far_k,
             "block": block_of(self.config),
             "near_power": 4 if self.config.is_mixed else 2,
+            "far_power": 2 if self.weights().squared else 1,
+            "stabilizer": self.weights().stabilizer,
         }

@@ -11,19 +11,31 @@ _ALIGNMENT = 256  # of a workspace
 
 
 def polysketch_attention(
-    v, *, near_q=None, near_k=None, far_q=None, far_k=None, log_decay=None, block=256, near_power=4, stabilizer=1.0
+    v,
+    *,
+    near_q=None,
+    near_k=None,
+    far_q=None,
+    far_k=None,
+    log_decay=None,
+    block=256,
+    near_power=4,
+    far_power=2,
+    stabilizer=1.0,
 ):
     """out_t = sum_s w[t,s] v_s / (stabilizer + sum_s w[t,s]) over s <= t, all tensors [batch, heads, tokens, width].
 
-    w[t,s] = (near_q_t . near_k_s)^near_power in the block of t, (far_q_t . far_k_s)^2 in earlier blocks. Without near
-    tensors the weights in the block of t are (far_q_t . far_k_s)^2 too; without far tensors all tokens are one block.
+    w[t,s] = (near_q_t . near_k_s)^near_power in the block of t, (far_q_t . far_k_s)^far_power in earlier blocks. Without
+    near tensors the weights in the block of t are (far_q_t . far_k_s)^far_power too; without far tensors all tokens are one
+    block. far_power is 2, or 1 without near tensors.
     log_decay [batch, heads, tokens], at most 0, multiplies w[t,s] by e^(G_t - G_s), G its running sum; it is float32 in the
     library, and needs far tensors.
     Tensors of any dtype are accepted and rounded to bf16; sums are float32; the result has v's dtype. Every tensor gets a
     gradient.
     """
     near, far = (near_q, near_k), (far_q, far_k)
-    return _attend(v, near, far, log_decay, block, near_power, stabilizer, sums=None, chunk=False, want_sums=False)[0]
+    powers = (near_power, far_power)
+    return _attend(v, near, far, log_decay, block, powers, stabilizer, sums=None, chunk=False, want_sums=False)[0]
 
 
 def chunk_attention(
@@ -38,6 +50,7 @@ def chunk_attention(
     want_sums=False,
     block=256,
     near_power=4,
+    far_power=2,
     stabilizer=1.0,
 ):
     """The same for a chunk of a sequence that starts with a block. Returns out, and the sums after the chunk or None.
@@ -48,12 +61,14 @@ def chunk_attention(
     near, far = (near_q, near_k), (far_q, far_k)
     if want_sums and v.shape[2] % block:
         raise ValueError(f"expected a multiple of the block ({block}) of tokens before a state, found {v.shape[2]}")
-    sums = None if sums is None else _packed(*sums, far_k.shape[-1])
-    out, after = _attend(v, near, far, log_decay, block, near_power, stabilizer, sums=sums, chunk=True, want_sums=want_sums)
-    return out, _unpacked(after, far_k.shape[-1], v.shape[-1]) if want_sums else None
+    places = _places(far_k.shape[-1], far_power)
+    sums = None if sums is None else _packed(*sums, places)
+    powers = (near_power, far_power)
+    out, after = _attend(v, near, far, log_decay, block, powers, stabilizer, sums=sums, chunk=True, want_sums=want_sums)
+    return out, _unpacked(after, places, v.shape[-1]) if want_sums else None
 
 
-def _attend(v, near, far, log_decay, block, near_power, stabilizer, *, sums, chunk, want_sums):
+def _attend(v, near, far, log_decay, block, powers, stabilizer, *, sums, chunk, want_sums):
     (near_q, near_k), (far_q, far_k) = near, far
     pairs = [(near_q, near_k), (far_q, far_k)]
     if any((q is None) != (k is None) for q, k in pairs) or all(q is None for q, _ in pairs):
@@ -61,16 +76,20 @@ def _attend(v, near, far, log_decay, block, near_power, stabilizer, *, sums, chu
     width, dtype = v.shape[-1], v.dtype
     head_dim = _head_dim(width)
     # Zero columns change no dot product.
-    near_q, near_k, far_q, far_k = (
-        None if x is None else _operand(x, -x.shape[-1] % 8) for x in (near_q, near_k, far_q, far_k)
-    )
+    near_q, near_k = (None if x is None else _operand(x, -x.shape[-1] % 8) for x in near)
+    far_q, far_k = (None if x is None else _operand(x, -x.shape[-1] % _unit(powers[1])) for x in far)
     v = _operand(v, head_dim - width)
     if log_decay is not None:
         log_decay = log_decay.to(torch.float32).contiguous()
     out, after = _Attention.apply(
-        near_q, near_k, far_q, far_k, v, log_decay, sums, block, near_power, stabilizer, chunk, want_sums
+        near_q, near_k, far_q, far_k, v, log_decay, sums, block, powers, stabilizer, chunk, want_sums
     )
     return out[..., :width].to(dtype), after
+
+
+def _unit(far_power: int) -> int:
+    """Columns of far tensors are a multiple of this."""
+    return 32 if far_power == 1 else 8
 
 
 def _head_dim(width: int) -> int:
@@ -78,11 +97,14 @@ def _head_dim(width: int) -> int:
 
 
 @functools.cache
-def _places(width: int) -> torch.Tensor:
-    """Returns the library's place of each feature of block_attention, whose tiles are rows of 8 by all columns from them on.
+def _places(width: int, far_power: int) -> tuple[torch.Tensor, int]:
+    """Returns the library's place of each feature of block_attention, and the library's number of features.
 
-    The library has tiles of 8 x 8 and zero columns after the last.
+    Products of block_attention have tiles of rows of 8 by all columns from them on; the library has tiles of 8 x 8 and zero
+    columns after the last. With far_power 1 features are columns.
     """
+    if far_power == 1:
+        return torch.arange(width), width + -width % _unit(1)
     tiles, places = -(-width // 8), []
     starts = [0]
     for i in range(tiles):
@@ -93,9 +115,9 @@ def _places(width: int) -> torch.Tensor:
     return torch.tensor(places), starts[-1]
 
 
-def _packed(sums, normalizer, sketch: int):
+def _packed(sums, normalizer, places_and_features):
     """Returns states [batch, heads, .] of the library."""
-    places, features = _places(sketch)
+    places, features = places_and_features
     batch, heads, _, width = sums.shape
     packed = sums.new_zeros(batch, heads, features, _head_dim(width), dtype=torch.float32)
     of_weights = sums.new_zeros(batch, heads, features, dtype=torch.float32)
@@ -105,8 +127,8 @@ def _packed(sums, normalizer, sketch: int):
     return torch.cat([packed.flatten(2), of_weights], dim=2)
 
 
-def _unpacked(state, sketch: int, width: int):
-    places, features = _places(sketch)
+def _unpacked(state, places_and_features, width: int):
+    places, features = places_and_features
     places = places.to(state.device)
     sums = state[..., :-features].unflatten(-1, (features, -1))
     return sums[:, :, places, :width], state[..., -features:][:, :, places]
@@ -145,7 +167,7 @@ def _stream(v) -> int:
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, near_q, near_k, far_q, far_k, v, log_decay, sums, block, near_power, stabilizer, chunk, want_sums):
+    def forward(ctx, near_q, near_k, far_q, far_k, v, log_decay, sums, block, powers, stabilizer, chunk, want_sums):
         library = binding.default_library()
         if v.is_cuda == library.emulated:
             raise ValueError(f"expected tensors of {'the host' if library.emulated else 'a GPU'}")
@@ -168,7 +190,7 @@ class _Attention(torch.autograd.Function):
             batch, heads, tokens, head_dim,
             0 if near_q is None else near_q.shape[3],
             0 if far_q is None else far_q.shape[3],
-            near_power, block, stabilizer, binding.BF16, int(chunk), int(log_decay is not None),
+            powers[0], block, stabilizer, binding.BF16, int(chunk), int(log_decay is not None), powers[1],
         )  # fmt: skip
         out = torch.empty_like(v, memory_format=torch.contiguous_format)
         denominators = torch.empty(batch * heads * tokens, dtype=torch.float32, device=v.device)

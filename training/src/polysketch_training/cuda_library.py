@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import os
 
-VERSION = 4
+VERSION = 5
 BF16, F32, F16 = 0, 1, 2
 
 
@@ -44,6 +44,7 @@ class Shape(ctypes.Structure):
         ("input_type", ctypes.c_int32),
         ("chunk", ctypes.c_int32),
         ("decay_gate", ctypes.c_int32),
+        ("far_power", ctypes.c_int32),
     ]
 
 

@@ -1,0 +1,56 @@
+// Attention and the product after it. Rows that the next kernel rounds are stored rounded: those of
+// the result for the product, and those of queries and keys for attention.
+#include "kernels/cuda/backend.h"
+
+namespace polysketch::cuda {
+
+void CudaBackend::AttentionProduct(const AttentionSpec& spec, int layer,
+                                   std::span<const Segment> segments, const AttentionInput& input,
+                                   const Bf16Rows& rows, int64_t count, const CudaMatrix& w,
+                                   float* x) {
+  uint16_t* halves = halves_.Grow(device_.get(), count * w.in());
+  attention_.Run(spec, layer, segments, input, rows,
+                 {.halves = halves, .bf16 = w.type() == DataType::kBf16});
+  HalvesMatMul(halves, count, w, nullptr, true, x);
+}
+
+void CudaBackend::AttentionMatMul(const AttentionSpec& spec, int layer,
+                                  std::span<const Segment> segments, const AttentionInput& input,
+                                  int64_t rows, const Matrix& matrix, float* attended, float* x) {
+  const CudaMatrix& w = Cast(matrix);
+  if (PassesHalves(rows, w)) {
+    AttentionProduct(spec, layer, segments, input, Bf16Rows(), rows, w, x);
+  } else {
+    Backend::AttentionMatMul(spec, layer, segments, input, rows, matrix, attended, x);
+  }
+}
+
+void CudaBackend::MixedSketchAttention(const AttentionSpec& spec, int layer,
+                                       std::span<const Segment> segments,
+                                       const MixedSketchInput& input, const Matrix& matrix,
+                                       float* x) {
+  const CudaMatrix& w = Cast(matrix);
+  const int64_t rows = std::ssize(input.positions), heads = rows * spec.heads;
+  if (!PassesHalves(rows, w) || !attention_.TakesBf16Rows(spec) || !SketchIsFused(*input.network) ||
+      !NormsHeads(spec.head_dim,
+                  {input.qkv, input.qk, input.near_qk, input.near_q_norm.scale,
+                   input.near_q_norm.bias, input.near_k_norm.scale, input.near_k_norm.bias})) {
+    return Backend::MixedSketchAttention(spec, layer, segments, input, matrix, x);
+  }
+  // The sketch networks read queries and keys as floats, since they norm them.
+  auto* near_q = reinterpret_cast<uint16_t*>(input.near_qk);
+  auto* far_q = reinterpret_cast<uint16_t*>(input.sketch);
+  const Bf16Rows rounded{near_q, near_q + heads * spec.head_dim, far_q,
+                         far_q + heads * spec.far_dim()};
+  RopeAndHeadNorms(input.qkv, input.positions, spec.heads, spec.head_dim, input.near_q_norm,
+                   input.near_k_norm, input.qk, input.qk + heads * spec.head_dim,
+                   {.bf16 = {near_q, near_q + heads * spec.head_dim}});
+  RunFusedSketch(*input.network, input.qk, 2 * heads, nullptr, far_q);
+  AttentionInput values;
+  values.v = input.qkv + 2 * int64_t{spec.heads} * spec.head_dim;
+  values.v_stride = 3 * int64_t{spec.heads} * spec.head_dim;
+  values.log_decay = input.log_decay;
+  AttentionProduct(spec, layer, segments, values, rounded, rows, w, x);
+}
+
+}  // namespace polysketch::cuda
