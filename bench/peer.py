@@ -165,7 +165,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--llama", type=pathlib.Path, metavar="PATH",
                         help="llama-batched-bench of llama.cpp; without it PyPI's package, for one sequence only")
-    parser.add_argument("--llama-options", default="-fa on", help="further options of it (default: %(default)s)")
+    parser.add_argument("--llama-options", default="-fa on -kvu", help="further options of it (default: %(default)s)")
     parser.add_argument("--ik", type=pathlib.Path, metavar="PATH",
                         help="llama-batched-bench of ik_llama.cpp, which is measured too")
     parser.add_argument("--ik-options", default="-fa 1 -rtr", help="further options of it (default: %(default)s)")

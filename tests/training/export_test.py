@@ -3,6 +3,7 @@
 import json
 import subprocess
 import unittest
+import unittest.mock
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ import torch
 import support
 from train_support import TrainTest
 
-from polysketch_tools import checkpoints, safetensors
+from polysketch_tools import checkpoints, quantize, safetensors
 from polysketch_tools.convert import convert
 from polysketch_tools.errors import ToolError
 from polysketch_tools.model_config import ATTENTION_KINDS
@@ -113,6 +114,23 @@ class ExportOfARunTest(TrainTest):
         self.assertEqual((config["add_bos"], config["bos_id"], config["eos_id"]), (True, 1, 2))
         listed = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=run / "model", capture_output=True, text=True, check=True)
         self.assertEqual(listed.stdout.count(": OK"), 5)
+
+    def test_q4_is_calibrated_unless_told_otherwise(self):
+        self.train("run", "--steps=2")
+        self.enterContext(unittest.mock.patch.object(quantize, "_LEAST_Q4", 0))  # the matrices of this model are small
+        text = self.dir / "calibration.txt"
+        text.write_text("The harbour was quiet that morning, and the sailors spoke of the storm. " * 200)
+        folders = {}
+        for calibration in ("none", str(text)):
+            folders[calibration] = self.dir / f"q4-{len(folders)}"
+            export_command.command([str(self.dir / "run"), f"--out={folders[calibration]}", "--dtype=q4", f"--calibration={calibration}"])
+        stored = [safetensors.read([folder / "model.safetensors"]) for folder in folders.values()]
+        self.assertEqual(stored[0].keys(), stored[1].keys())
+        differing = [name for name in stored[0] if not np.array_equal(stored[0][name], stored[1][name])]
+        self.assertTrue(differing)
+        self.assertTrue(all(".attn." in name or ".mlp." in name for name in differing), differing)
+        with self.assertRaises(SystemExit):
+            export_command.command([str(self.dir / "run"), f"--out={self.dir / 'q8'}", "--dtype=q8", "--calibration=none"])
 
     def test_the_exported_model_is_the_trained_one(self):
         self.train("run", "--steps=3")

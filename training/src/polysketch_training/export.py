@@ -8,7 +8,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from polysketch_tools import model_folder
+from polysketch_tools import calibration, model_folder
 from polysketch_tools.errors import ToolError
 from polysketch_tools.model_config import ModelConfig
 from polysketch_tools.tokenizer import apply_tokenizer
@@ -29,17 +29,21 @@ def export_model(
     tokenizer: pathlib.Path | None,
     form: str = "server",
     dtype: str = "f32",
+    calibration_text: pathlib.Path | None = None,
     sketch_seed: int | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes a model folder of the server (docs/model-format.md), or ckpt.msgpack with the authors' config.json. ToolError: the
-    server does not have this kind."""
+    """Writes a model folder of the server (docs/model-format.md), or ckpt.msgpack with the authors' config.json.
+
+    calibration_text: the UTF-8 text for whose activations q4 is rounded; needs a tokenizer. ToolError: the server does not have
+    this kind."""
     model.config.check_served()
     config, tensors = copy.copy(model.config), server_tensors(model)
     if tokenizer is not None:
         apply_tokenizer(config, tokenizer, None)
     if form == "server":
-        _write_server_folder(out, config, tensors, tokenizer, dtype, overwrite)
+        tokens = None if calibration_text is None else calibration.read_sequences(config, tokenizer, calibration_text)
+        _write_server_folder(out, config, tensors, tokenizer, dtype, tokens, overwrite)
         return
     if dtype != "f32":
         raise ToolError(f"--format flax: expected --dtype f32, found {dtype}")
@@ -50,7 +54,7 @@ def export_model(
                 shutil.copyfile(tokenizer, folder / "tokenizer.model")
 
 
-def _write_server_folder(out, config: ModelConfig, tensors: dict[str, np.ndarray], tokenizer, dtype, overwrite) -> None:
+def _write_server_folder(out, config: ModelConfig, tensors: dict[str, np.ndarray], tokenizer, dtype, tokens, overwrite) -> None:
     def values(name, shape):
         assert tensors[name].shape == shape, name
         yield tensors[name]
@@ -64,6 +68,7 @@ def _write_server_folder(out, config: ModelConfig, tensors: dict[str, np.ndarray
             shard_bytes=model_folder.DEFAULT_SHARD_BYTES,
             tokenizer=tokenizer,
             overwrite=overwrite,
+            tokens=tokens,
         )
 
 

@@ -3,7 +3,8 @@
 import argparse
 import pathlib
 
-from polysketch_tools import errors
+from polysketch_tools import calibration, errors
+from polysketch_tools.errors import ToolError
 from polysketch_tools.model_folder import STORAGE_DTYPES
 from polysketch_training.export import FORMATS, export_model, load_run
 
@@ -24,19 +25,39 @@ def parse(argv: list[str]) -> argparse.Namespace:
         " tools/convert read (default server)",
     )
     parser.add_argument("--dtype", choices=STORAGE_DTYPES, default="f32", help="storage of the tensors (default f32)")
+    parser.add_argument(
+        "--calibration",
+        metavar="TEXT",
+        help="UTF-8 text whose activations q4 is rounded for, `default` (passages of novels) or `none` (plain rounding)"
+        " (default: default)",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing model folder")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.calibration is not None and args.dtype != "q4":
+        parser.error("--calibration needs --dtype q4")
+    return args
+
+
+def _calibration_text(args: argparse.Namespace, tokenizer: pathlib.Path | None) -> pathlib.Path | None:
+    """Returns the file of --calibration, or None for plain rounding."""
+    if args.dtype != "q4" or args.calibration == "none":
+        return None
+    if tokenizer is None:
+        raise ToolError(f"{args.run}: --dtype q4 needs a run with a tokenizer for its calibration, or --calibration none")
+    return calibration.DEFAULT_TEXT if args.calibration in (None, "default") else pathlib.Path(args.calibration)
 
 
 def command(argv: list[str]) -> None:
     args = parse(argv)
     model, settings, folder = load_run(args.run)
+    tokenizer = folder.tokenizer if folder.tokenizer.exists() else None
     export_model(
         model,
         args.out,
-        tokenizer=folder.tokenizer if folder.tokenizer.exists() else None,
+        tokenizer=tokenizer,
         form=args.format,
         dtype=args.dtype,
+        calibration_text=_calibration_text(args, tokenizer),
         sketch_seed=settings.sketch_seed,
         overwrite=args.overwrite,
     )
