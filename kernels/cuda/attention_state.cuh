@@ -148,7 +148,7 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
   float* z = At<float>(job.weights, shape.layer, head);
   const float* decay_sums = GATED ? At<float>(job.decay_sums, shape.layer, head) : nullptr;
   partials += (job.partial * shape.heads + head) * elements;
-  snapshots += (job.snapshots * shape.heads + head) * snapshot_bytes;
+  if (job.snapshots >= 0) snapshots += (job.snapshots * shape.heads + head) * snapshot_bytes;
   const int64_t next_partial = shape.heads * elements, next_snapshot = shape.heads * snapshot_bytes;
   for (int64_t e = static_cast<int64_t>(blockIdx.z) * blockDim.x + threadIdx.x; e < elements;
        e += static_cast<int64_t>(gridDim.z) * blockDim.x) {
@@ -202,9 +202,10 @@ __global__ void __launch_bounds__(kWalkThreads)
   const int64_t size = static_cast<int64_t>(shape.features) * 64;
   uint8_t* S = At<uint8_t>(job.sums, shape.layer, head);
   float* z = At<float>(job.weights, shape.layer, head);
-  uint8_t* snapshot = snapshots + (job.snapshots * shape.heads + head) * snapshot_bytes;
-  const int64_t next = shape.heads * snapshot_bytes;
   const bool is_read = job.snapshots >= 0;  // by queries, which wait for the states
+  const int64_t place = job.snapshots * shape.heads + head;
+  uint8_t* snapshot = is_read ? snapshots + place * snapshot_bytes : snapshots;
+  const int64_t next = shape.heads * snapshot_bytes;
   const auto store = [&](const WalkSums& state, int index) {
     if (!is_read) return;
     if (index > 0) progress.Add(blockIdx.z, head, feature, index);
