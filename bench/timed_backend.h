@@ -40,7 +40,7 @@ class TimedBackend final : public ForwardingBackend {
   void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
             float* k) override;
   void GeluGate(const float* up, int64_t rows, int hidden, float* out) override;
-  // Fused ops: as their parts on backends of the host, which fuse nothing. AttentionMatMul and
+  // Fused ops: as their parts on backends of the host, which fuse Mlp alone. AttentionMatMul and
   // MixedSketchAttention are their parts on every backend, to show each: on a device the rows that
   // pass between them are floats then.
   void NormMatMul(const float* x, int64_t rows, const NormWeights& norm, const Matrix& w,

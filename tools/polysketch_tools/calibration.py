@@ -22,6 +22,13 @@ _ROWS = 8192  # of inputs that are quantised at once
 Quantized = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
+def text_of(name: str | None) -> pathlib.Path | None:
+    """Returns the file that --calibration names, the default one for None or `default`, and None for `none`."""
+    if name == "none":
+        return None
+    return DEFAULT_TEXT if name in (None, "default") else pathlib.Path(name)
+
+
 def read_sequences(config: ModelConfig, tokenizer: pathlib.Path, text: pathlib.Path) -> np.ndarray:
     """Returns the tokens of a UTF-8 text as sequences [count, n]."""
     try:

@@ -161,13 +161,10 @@ def _calibration_text(args: argparse.Namespace, parser: argparse.ArgumentParser)
         if args.calibration is not None:
             parser.error("--calibration needs --dtype q4")
         return None
-    if args.calibration == "none":
-        return None
-    if args.tokenizer is None:
+    text = calibration.text_of(args.calibration)
+    if text is not None and args.tokenizer is None:
         parser.error("--dtype q4 needs --tokenizer for its calibration, or --calibration none")
-    if args.calibration in (None, "default"):
-        return calibration.DEFAULT_TEXT
-    return pathlib.Path(args.calibration)
+    return text
 
 
 def main(argv: list[str]) -> None:

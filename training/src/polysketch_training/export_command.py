@@ -40,11 +40,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def _calibration_text(args: argparse.Namespace, tokenizer: pathlib.Path | None) -> pathlib.Path | None:
     """Returns the file of --calibration, or None for plain rounding."""
-    if args.dtype != "q4" or args.calibration == "none":
-        return None
-    if tokenizer is None:
+    text = calibration.text_of(args.calibration) if args.dtype == "q4" else None
+    if text is not None and tokenizer is None:
         raise ToolError(f"{args.run}: --dtype q4 needs a run with a tokenizer for its calibration, or --calibration none")
-    return calibration.DEFAULT_TEXT if args.calibration in (None, "default") else pathlib.Path(args.calibration)
+    return text
 
 
 def command(argv: list[str]) -> None:
