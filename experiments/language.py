@@ -35,11 +35,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def expand(plan: dict) -> dict[str, dict]:
-    """The runs MODEL-LENGTH-SEED of a plan."""
+    """The runs MODEL-LENGTH-SEED of a plan. `seeds` of a model lists those of a length that has others than 1."""
     runs = {}
     for model, part in plan["models"].items():
         for length, options in plan["lengths"].items():
-            for seed in part.get("seeds", [1]):
+            for seed in part.get("seeds", {}).get(length, [1]):
                 runs[f"{model}-{length}-{seed}"] = {
                     "model": model,
                     "shape": plan["shape"],
