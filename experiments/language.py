@@ -10,6 +10,7 @@ import numpy as np
 import suite
 import token_files
 import torch
+import training_log
 from serving import Client, serving
 
 from polysketch_training import train_command
@@ -19,6 +20,7 @@ from polysketch_training.server_tensors import load_folder
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TOKENIZER = ROOT / "models/demo/tokenizer.model"
 _TEXT = ROOT / "docs"  # of a quick run
+CURVE_STEPS = 10  # of a point of the curve of losses
 SAME_DIGITS = 5e-5  # relative difference of perplexities that agree in four digits
 
 
@@ -85,7 +87,8 @@ def measure(run: dict, folder: pathlib.Path, args: argparse.Namespace) -> dict:
     ours = torch_nats(load_folder(model), rows)
     with tempfile.TemporaryDirectory() as name, serving(args.bin, model, pathlib.Path(name), args.threads) as address:
         served = served_nats(Client(args.bin, address, pathlib.Path(name)), rows)
-    return {"torch": _perplexity(ours), "served": _perplexity(served)}
+    curve = training_log.means(training_log.losses(folder), CURVE_STEPS)
+    return {"torch": _perplexity(ours), "served": _perplexity(served), "training_nats": curve, "training_nats_steps": CURVE_STEPS}
 
 
 def _train(run: dict, folder: pathlib.Path, args: argparse.Namespace) -> pathlib.Path:

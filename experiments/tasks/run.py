@@ -19,7 +19,8 @@ from accuracy import accuracy
 from serving import Client, serving
 from synthetic_tasks import make_task
 from task_plan import expand
-from task_training import EVALUATION, train
+from task_training import EVALUATION, Learned, train
+from training_log import losses
 
 from polysketch_training.presets import Recipe
 
@@ -28,14 +29,15 @@ def measure(run: dict, folder: pathlib.Path, args) -> dict:
     task = make_task(run["task"], run["sizes"])
     config = configs.config_of(run["shape"], run["kind"], vocab_size=task.vocab_size, context_length=task.length)
     recipe = Recipe(length=task.length - 1, **run["recipe"])
-    model = train(task, config, recipe, folder, threads=args.threads)
+    model = train(task, config, recipe, Learned(**run["learned"]), folder, threads=args.threads)
     rows = task.draw(np.random.default_rng([recipe.seed, EVALUATION]), run["evaluated_rows"])
     with tempfile.TemporaryDirectory() as name, serving(args.bin, model, pathlib.Path(name), args.threads) as address:
-        return {"accuracy": accuracy(Client(args.bin, address, pathlib.Path(name)), task, rows)}
+        found = accuracy(Client(args.bin, address, pathlib.Path(name)), task, rows)
+    return {"accuracy": found, "steps": len(losses(folder))}
 
 
 def summary(result: dict) -> str:
-    return f"{100 * result['accuracy']['tokens']:.1f}% of the tokens right"
+    return f"{100 * result['accuracy']['tokens']:.1f}% of the tokens right after {result['steps']} steps"
 
 
 if __name__ == "__main__":

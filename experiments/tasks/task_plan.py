@@ -12,6 +12,7 @@ def expand(plan: dict) -> dict[str, dict]:
                 "shape": plan["shape"] | part["shape"],
                 "kind": plan["kinds"][kind],
                 "recipe": part["recipe"],
+                "learned": plan["learned"],
                 "evaluated_rows": plan["evaluated_rows"],
             }
     return runs

@@ -1,5 +1,6 @@
 """Trains a model on rows of a task that are drawn anew for each step. Only answers have a loss."""
 
+import collections
 import pathlib
 
 import numpy as np
@@ -41,7 +42,18 @@ class TaskBatches:
         self._generator.bit_generator.state = state
 
 
-def train(task: Task, config, recipe: Recipe, out: pathlib.Path, *, threads: int) -> pathlib.Path:
+class Learned:
+    """Whether the mean loss of the last `steps` steps is below `loss`: rows are new in each step, so it is that of unseen rows."""
+
+    def __init__(self, loss: float, steps: int):
+        self._loss, self._last = loss, collections.deque(maxlen=steps)
+
+    def __call__(self, loss: float) -> bool:
+        self._last.append(loss)
+        return len(self._last) == self._last.maxlen and sum(self._last) < self._loss * len(self._last)
+
+
+def train(task: Task, config, recipe: Recipe, learned: Learned, out: pathlib.Path, *, threads: int) -> pathlib.Path:
     """Trains in the folder `out`, from its newest checkpoint on, unless its model is there. Returns the model folder."""
     folder = RunFolder(out)
     if folder.model.exists():
@@ -56,7 +68,7 @@ def train(task: Task, config, recipe: Recipe, out: pathlib.Path, *, threads: int
     accelerator = make_accelerator(recipe, "f32", cpu=True)
     trainer = Trainer(model, batches, recipe, accelerator, out, save_every=max(1, recipe.steps // 10), keep=1)
     trainer.resume()
-    if not trainer.train():
+    if not trainer.train(is_enough=learned):
         raise SystemExit(f"{out}: interrupted; the same command continues")
     export_model(accelerator.unwrap_model(model), folder.model, tokenizer=None)
     return folder.model

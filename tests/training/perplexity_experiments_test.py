@@ -1,9 +1,11 @@
 """experiments/kinds and experiments/sketches: plans, quick runs from tokens to equal perplexities, continued runs, the table."""
 
+import subprocess
+import sys
 import unittest
 
 import numpy as np
-from experiment_support import IS_BUILT, ExperimentTest, plan
+from experiment_support import EXPERIMENTS, IS_BUILT, ExperimentTest, plan
 
 import configs
 import language
@@ -11,7 +13,7 @@ import language
 
 class PlanTest(unittest.TestCase):
     def test_every_run_has_a_config(self):
-        for experiment, count in (("kinds", 2 * (8 + 2 * 2)), ("sketches", 2 * 3 * 2)):
+        for experiment, count in (("kinds", 2 * 8 + 2 * 2), ("sketches", 2 * 3 * 2)):
             runs = language.expand(plan(experiment, "plan"))
             self.assertEqual(len(runs), count)
             for run in runs.values():
@@ -40,6 +42,13 @@ class QuickTest(ExperimentTest):
         self.assertEqual(header, "| model | 64 tokens | 256 tokens |")
         self.assertIn(" to ", mixed)  # two seeds
         self.assertIn(" +- ", softmax)
+        drawn = self.draw(self.dir / "plot.svg", self.dir / "plot.png")
+        self.assertEqual(drawn.count("<circle"), 4)  # two models, two contexts, a point of four steps
+        self.assertGreater((self.dir / "plot.png").stat().st_size, 1000)
+
+    def draw(self, *files) -> str:
+        subprocess.run([sys.executable, EXPERIMENTS / "plot", self.dir / "results", "--out", *files], check=True)
+        return files[0].read_text()
 
     def test_a_run_continues_from_its_model(self):
         """Without its result a run measures the model that it has."""

@@ -13,7 +13,7 @@ import configs
 import jobs
 import synthetic_tasks
 from task_plan import expand
-from task_training import NO_TARGET, TaskBatches
+from task_training import NO_TARGET, Learned, TaskBatches
 
 
 class RowsTest(unittest.TestCase):
@@ -61,6 +61,12 @@ class RowsTest(unittest.TestCase):
         self.assertTrue((batches.next().tokens == batch.tokens).all())
 
 
+class LearnedTest(unittest.TestCase):
+    def test_the_mean_of_the_last_losses_counts(self):
+        learned = Learned(0.5, 3)
+        self.assertEqual([learned(loss) for loss in (0.1, 0.1, 2, 0.1, 0.1, 0.1)], [False] * 5 + [True])
+
+
 class PlanTest(unittest.TestCase):
     def test_every_run_has_a_config(self):
         runs = expand(plan("tasks", "plan"))
@@ -80,6 +86,9 @@ class QuickTest(ExperimentTest):
             self.assertTrue(0 <= accuracy["answers"] <= accuracy["tokens"] <= 1, result)
             if name.startswith("reversal"):  # its loss is below 0.01 after 100 of 200 steps
                 self.assertGreater(accuracy["answers"], 0.9, name)
+                self.assertLess(result["steps"], 200, name)
+            else:
+                self.assertEqual(result["steps"], 20, name)
         lines = self.table("tasks/table")
         self.assertEqual(lines[0], "| kind | induction | recall | reversal | selective_copying |")
         self.assertEqual([line.split(" | ")[0] for line in lines[2:]], ["| " + kind for kind in sorted(quick["kinds"])])

@@ -4,6 +4,7 @@ import math
 import pathlib
 import signal
 import time
+from collections.abc import Callable
 
 import torch
 from accelerate import Accelerator
@@ -49,6 +50,7 @@ class Trainer:
         self._checkpoints = Checkpoints(folder / "checkpoints", accelerator, keep)
         self._state = None  # of the rows of this process; streamed sequences only
         self._done = self._saved = 0
+        self._enough = False
         self.interrupted = False  # by SIGINT or SIGTERM
 
     @property
@@ -67,8 +69,9 @@ class Trainer:
             self._state = own["state"].map(lambda x: x.to(self._accelerator.device))
         self._done = self._saved = step_of(checkpoint)
 
-    def train(self, *, minutes: float | None = None) -> bool:
-        """Trains until the last step, `minutes` or SIGTERM or SIGINT; saves a checkpoint. Returns whether all steps are done."""
+    def train(self, *, minutes: float | None = None, is_enough: Callable[[float], bool] = lambda loss: False) -> bool:
+        """Trains until the last step, `minutes` or SIGTERM or SIGINT; saves a checkpoint. is_enough(loss) follows each step; when it
+        returns true, this step is the last one. Returns whether the last step is done."""
         recipe, log = self._recipe, None
         if self._accelerator.is_main_process:
             processes = self._accelerator.num_processes
@@ -76,18 +79,18 @@ class Trainer:
             log = RunLog(self._folder, done=self._done, steps=recipe.steps, tokens_of_step=tokens_of_step)
         handlers = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            self._run(log, time.monotonic() + 60 * minutes if minutes else math.inf)
+            self._run(log, time.monotonic() + 60 * minutes if minutes else math.inf, is_enough)
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
             if log is not None:
                 log.close()
-        return self._done == recipe.steps
+        return self._enough or self._done == recipe.steps
 
     def _on_signal(self, number, frame) -> None:
         self.interrupted = True
 
-    def _run(self, log: RunLog | None, end: float) -> None:
+    def _run(self, log: RunLog | None, end: float, is_enough: Callable[[float], bool]) -> None:
         self._model.train()
         stop = False
         while self._done < self._recipe.steps and not stop:
@@ -96,6 +99,8 @@ class Trainer:
             self._done += 1
             if log is not None:
                 self._record(log, loss, rate, norm)
+            self._enough = is_enough(loss)
+            stop = stop or self._enough
             if stop or self._done % self._save_every == 0 or self._done == self._recipe.steps:
                 self._save()
 
