@@ -42,19 +42,16 @@ def selective_copying(symbols: int, copied: int, length: int) -> Task:
     return Task(symbols + 2, length + 1 + copied, ((length + 1, length + 1 + copied),), draw)
 
 
-def induction(symbols: int, length: int) -> Task:
-    """Symbols with one trigger at a random place; the last token is the trigger again, the answer is what followed the first."""
-    trigger = symbols
+def induction(symbols: int, length: int, repeated: int) -> Task:
+    """`length` symbols, none twice; one of them again at random, and what followed it: the answer, `repeated` symbols."""
 
     def draw(generator, rows: int) -> np.ndarray:
-        tokens = generator.integers(symbols, size=(rows, length + 1))
-        places = generator.integers(length - 2, size=rows)
-        every = np.arange(rows)
-        tokens[every, places] = tokens[:, length - 1] = trigger
-        tokens[:, length] = tokens[every, places + 1]
-        return tokens
+        tokens = generator.random((rows, symbols)).argsort(axis=1)[:, :length]
+        starts = generator.integers(length - repeated, size=(rows, 1))
+        again = np.take_along_axis(tokens, starts + np.arange(repeated + 1), axis=1)
+        return np.concatenate([tokens, again], axis=1)
 
-    return Task(symbols + 1, length + 1, ((length, length + 1),), draw)
+    return Task(symbols, length + 1 + repeated, ((length + 1, length + 1 + repeated),), draw)
 
 
 def recall(pairs: int, keys: int, values: int) -> Task:

@@ -37,9 +37,12 @@ class RowsTest(unittest.TestCase):
             self.assertEqual(row[20], 5)
 
     def test_induction(self):
-        for row in self.rows("induction", symbols=4, length=9)[1]:
-            self.assertEqual((row.count(4), row[8]), (2, 4))
-            self.assertEqual(row[9], row[row.index(4) + 1])
+        starts = set()
+        for row in self.rows("induction", symbols=12, length=9, repeated=3)[1]:
+            self.assertEqual(len(set(row[:9])), 9)
+            starts.add(start := row.index(row[9]))
+            self.assertEqual(row[9:], row[start : start + 4])
+        self.assertEqual(starts, set(range(6)))
 
     def test_recall(self):
         task, rows = self.rows("recall", pairs=3, keys=5, values=4)
