@@ -20,9 +20,9 @@ def expand(plan: dict) -> dict[str, dict]:
     """The runs MODEL-DEPTH-SEED of a plan, short texts first."""
     return {
         f"{name}-{depth}-{seed}": {"model": name, "folder": folder, "depth": depth, "seed": seed, "candidates": plan["candidates"]}
-        for depth in plan["depths"]
+        for depth, seeds in ((int(depth), seeds) for depth, seeds in plan["seeds_of_depths"].items())
         for name, folder in plan["models"].items()
-        for seed in plan["seeds"]
+        for seed in range(1, seeds + 1)
     }
 
 

@@ -44,7 +44,7 @@ class TextsTest(unittest.TestCase):
 class QuickTest(ExperimentTest):
     def test_quick(self):
         quick = plan("needle", "quick")
-        names = [f"novels-{depth}-{seed}" for depth in quick["depths"] for seed in quick["seeds"]]
+        names = [f"novels-{depth}-{seed}" for depth, seeds in quick["seeds_of_depths"].items() for seed in range(1, seeds + 1)]
         done = self.run_quick("needle")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         found = self.results()
