@@ -88,7 +88,8 @@ def measure(run: dict, folder: pathlib.Path, args: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory() as name, serving(args.bin, model, pathlib.Path(name), args.threads) as address:
         served = served_nats(Client(args.bin, address, pathlib.Path(name)), rows)
     curve = training_log.means(training_log.losses(folder), CURVE_STEPS)
-    return {"torch": _perplexity(ours), "served": _perplexity(served), "training_nats": curve, "training_nats_steps": CURVE_STEPS}
+    found = {"torch": _perplexity(ours), "served": _perplexity(served), "served_nats": [round(nats, 5) for nats in served]}
+    return found | {"training_nats": curve, "training_nats_steps": CURVE_STEPS}
 
 
 def _train(run: dict, folder: pathlib.Path, args: argparse.Namespace) -> pathlib.Path:

@@ -9,6 +9,7 @@ from experiment_support import EXPERIMENTS, IS_BUILT, ExperimentTest, plan
 
 import configs
 import language
+import results
 
 
 class PlanTest(unittest.TestCase):
@@ -32,6 +33,16 @@ class PlanTest(unittest.TestCase):
             self.assertEqual(language.equal({"torch": {"perplexity": 20.0}, "served": {"perplexity": served}}), same)
 
 
+class TableTest(ExperimentTest):
+    def test_a_difference_is_that_of_rows(self):
+        """Rows of 1 and 9 nats, and a model that needs 0.1 and 0.3 more: 0.2 +- 0.1 nats."""
+        for model, nats in (("a", [1.0, 9.0]), ("b", [1.1, 9.3])):
+            run = {"model": model, "length": 64, "seed": 1}
+            made = {"name": f"{model}-64-1", "run": run, "served": {"perplexity": 100.0}, "served_nats": nats}
+            results.write(self.dir / f"results/{model}.json", made)
+        self.assertEqual(self.table("perplexities")[2:], ["| a | 100.00 |", "| b | 100.00, +22.1% +- 10.0% |"])
+
+
 @unittest.skipUnless(IS_BUILT, "polysketch-server is not built here")
 class QuickTest(ExperimentTest):
     def test_kinds(self):
@@ -40,8 +51,8 @@ class QuickTest(ExperimentTest):
             self.assertTrue(language.equal(result), result)
         header, _, mixed, softmax = self.table("perplexities")
         self.assertEqual(header, "| model | 64 tokens | 256 tokens |")
-        self.assertIn(" to ", mixed)  # two seeds
-        self.assertIn(" +- ", softmax)
+        self.assertRegex(mixed, r"^\| learned_sketch_mixed \| [\d.]+ \([\d.]+ to [\d.]+\) \| [\d.]+ \|$")  # two seeds at 64 tokens
+        self.assertRegex(softmax, r"^\| softmax (\| [\d.]+, [+-][\d.]+% \+- [\d.]+% ){2}\|$")
         drawn = self.draw(self.dir / "plot.svg", self.dir / "plot.png")
         self.assertEqual(drawn.count("<circle"), 4)  # two models, two contexts, a point of four steps
         self.assertGreater((self.dir / "plot.png").stat().st_size, 1000)
