@@ -205,5 +205,32 @@ class PlotTest(FolderTest):
                 self.assertEqual(texts.count(label), 2)  # in the panel of prefill and in that of decoding
 
 
+class TableTest(FolderTest):
+    def test_where_a_kind_becomes_faster(self):
+        def point(kind, context, value=None, status="measured"):
+            point = {"shape": "s", "attention": kind, "measure": "prefill", "context": context, "status": status}
+            return point | ({} if value is None else {"us_per_token": value})
+
+        points = [point("softmax", 512, 10), point("softmax", 1024, 20), point("softmax", 2048, status="too slow")]
+        points += [point("linear", 512, 12.34), point("linear", 1024, 12.5), point("linear", 2048, 1234.5)]
+        points += [point("random_sketch", 1024, 19), point("random_sketch", 2048, status="too slow")]
+        points += [point("performer", 512, 5), point("performer", 1024, 5), point("performer", 2048, status="out of memory")]
+        (self.dir / "figures.json").write_text(json.dumps({"points": points}))
+        command = [support.ROOT / "bench/figures-table", self.dir / "figures.json"]
+        printed = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout.splitlines()
+        self.assertEqual(printed[0], "s, prefill, us a token by context:")
+        self.assertEqual(
+            printed[2:8],
+            [
+                "| kind | 512 | 1,024 | 2,048 | faster than softmax from |",
+                "| --- | --- | --- | --- | --- |",
+                "| softmax | 10 | 20 | too slow |  |",
+                "| linear | 12.3 | 12.5 | 1,234 | 1,024 |",
+                "| random_sketch |  | 19 | too slow | 1,024 |",
+                "| performer | 5 | 5 | out of memory | 512 |",
+            ],
+        )
+
+
 if __name__ == "__main__":
     unittest.main()
