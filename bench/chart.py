@@ -10,6 +10,7 @@ COLOURS = (
     "#1b6ca8", "#c8553d", "#588157", "#8e6c8a", "#b08900", "#2a9d8f", "#6d4c41", "#d81b60", "#5c6bc0", "#7a7a7a",
     "#9e9d24", "#00838f", "#f06292",
 )  # fmt: skip
+LEGEND_COLUMN, LEGEND_ROW = 240, 18
 GRID, FRAME, TEXT = "#dddddd", "#999999", "#444444"
 PNG_SCALE = 2  # pixels of a unit of the SVG
 _DASH = (5, 4)
@@ -187,6 +188,19 @@ class LogPanel:
         for context in (*line.crosses, *line.arrows):
             x, y = self._at(context, 10.0 ** self._y[1])
             (draw_cross if context in line.crosses else draw_arrow)(canvas, x + shift, y, line.colour)
+
+
+def legend_height(count: int, columns: int) -> float:
+    """Of draw_legend with `count` entries."""
+    return math.ceil(count / columns) * LEGEND_ROW
+
+
+def draw_legend(canvas: Canvas, left: float, top: float, entries: list[tuple[str, str]], columns: int) -> None:
+    """entries: label and colour of each line."""
+    for number, (label, colour) in enumerate(entries):
+        x, y = left + number % columns * LEGEND_COLUMN, top + number // columns * LEGEND_ROW
+        canvas.path([(x, y - 4), (x + 24, y - 4)], colour, width=2)
+        canvas.text(x + 30, y, label)
 
 
 def draw_cross(canvas: Canvas, x: float, y: float, colour: str) -> None:

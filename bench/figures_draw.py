@@ -5,7 +5,7 @@ import math
 import pathlib
 
 import limited
-from chart import COLOURS, FRAME, GAP, HEIGHT, TEXT, WIDTH, Canvas, Line, LogPanel, draw_arrow, draw_cross
+from chart import COLOURS, FRAME, GAP, HEIGHT, TEXT, WIDTH, Canvas, Line, LogPanel, draw_arrow, draw_cross, draw_legend, legend_height
 from figures_plan import KINDS, MEASURES, Shape
 
 MARGIN, ROW, LABELS = 64, 22, 150  # of bars: the height of a row, the width of its label
@@ -48,7 +48,7 @@ def _lines(shape: Shape, points: list[dict], about: str) -> Canvas:
     panels.append((paper, _paper_lines()))
     columns = 3
     rows = math.ceil(len(panels) / columns)
-    legend = math.ceil(len(KINDS) / LEGEND_COLUMNS) * 18 + 60
+    legend = legend_height(len(KINDS), LEGEND_COLUMNS) + 60
     canvas = Canvas(columns * (WIDTH + MARGIN + GAP) + MARGIN, rows * (HEIGHT + 2 * MARGIN) + legend + MARGIN)
     canvas.text(MARGIN, 24, shape.title, bold=True)
     for number, (title, lines) in enumerate(panels):
@@ -86,11 +86,8 @@ def _paper_lines() -> list[Line]:
 
 
 def _legend(canvas: Canvas, top: float, about: str) -> None:
-    for number, kind in enumerate(KINDS):
-        x, y = MARGIN + number % LEGEND_COLUMNS * 240, top + number // LEGEND_COLUMNS * 18
-        canvas.path([(x, y - 4), (x + 24, y - 4)], COLOUR_OF[kind], width=2)
-        canvas.text(x + 30, y, kind)
-    y = top + math.ceil(len(KINDS) / LEGEND_COLUMNS) * 18 + 6
+    draw_legend(canvas, MARGIN, top, [(kind, COLOUR_OF[kind]) for kind in KINDS], LEGEND_COLUMNS)
+    y = top + legend_height(len(KINDS), LEGEND_COLUMNS) + 6
     draw_cross(canvas, MARGIN + 4, y - 4, TEXT)
     canvas.text(MARGIN + 14, y, "at the top edge: out of memory", TEXT)
     draw_arrow(canvas, MARGIN + 244, y - 4, TEXT)

@@ -32,3 +32,8 @@ def write(path: pathlib.Path, result: dict) -> None:
 
 def read_all(folder: pathlib.Path) -> list[dict]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> list[str]:
+    """Returns the lines of a table."""
+    return [f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows]]

@@ -19,8 +19,8 @@ from texts import make_texts
 def expand(plan: dict) -> dict[str, dict]:
     """The runs MODEL-DEPTH-SEED of a plan, short texts first."""
     return {
-        f"{name}-{depth}-{seed}": {"model": name, "folder": folder, "depth": depth, "seed": seed, "candidates": plan["candidates"]}
-        for depth, seeds in ((int(depth), seeds) for depth, seeds in plan["seeds_of_depths"].items())
+        f"{name}-{depth}-{seed}": {"model": name, "folder": folder, "depth": int(depth), "seed": seed, "candidates": plan["candidates"]}
+        for depth, seeds in plan["seeds_of_depths"].items()
         for name, folder in plan["models"].items()
         for seed in range(1, seeds + 1)
     }

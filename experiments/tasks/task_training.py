@@ -8,7 +8,6 @@ import torch
 from accelerate.utils import set_seed
 from synthetic_tasks import Task
 
-from polysketch_training.allocator import keep_freed_memory
 from polysketch_training.batches import Batch
 from polysketch_training.export import export_model
 from polysketch_training.model import PolysketchModel
@@ -59,7 +58,6 @@ def train(task: Task, config, recipe: Recipe, learned: Learned, out: pathlib.Pat
     if folder.model.exists():
         return folder.model
     torch.set_num_threads(threads)
-    keep_freed_memory()
     out.mkdir(parents=True, exist_ok=True)
     folder.claim(Settings(config, recipe, "f32"))
     set_seed(recipe.seed)

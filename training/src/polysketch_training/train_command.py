@@ -17,7 +17,6 @@ from polysketch_tools.errors import ToolError
 from polysketch_tools.model_config import read_model_config
 from polysketch_tools.tokenizer import apply_tokenizer
 from polysketch_training import text_files, token_file
-from polysketch_training.allocator import keep_freed_memory
 from polysketch_training.attention import block_of
 from polysketch_training.batches import Batches
 from polysketch_training.disk import writing
@@ -39,12 +38,10 @@ def command(argv: list[str]) -> None:
     preset = preset_of(args)
     if args.threads:
         torch.set_num_threads(args.threads)
+    on_cpu = args.cpu or not torch.cuda.is_available()
     precision = args.precision
     if precision == "auto":
-        precision = "bf16" if torch.cuda.is_available() and not args.cpu else "f32"
-    on_cpu = args.cpu or not torch.cuda.is_available()
-    if on_cpu:
-        keep_freed_memory()
+        precision = "f32" if on_cpu else "bf16"
     accelerator = make_accelerator(preset.recipe, precision, on_cpu)
     folder = RunFolder(args.out)
     with accelerator.main_process_first():

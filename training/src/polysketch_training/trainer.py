@@ -10,6 +10,7 @@ import torch
 from accelerate import Accelerator
 
 from polysketch_tools.errors import ToolError
+from polysketch_training.allocator import keep_freed_memory
 from polysketch_training.batches import Batches
 from polysketch_training.checkpoints import Checkpoints, newest, step_of
 from polysketch_training.learning_rate import learning_rate
@@ -19,6 +20,9 @@ from polysketch_training.run_log import RunLog
 
 
 def make_accelerator(recipe: Recipe, precision: str, cpu: bool) -> Accelerator:
+    """Returns what trains on a GPU, or with `cpu` on the CPU: then the process keeps freed memory."""
+    if cpu:
+        keep_freed_memory()
     return Accelerator(
         mixed_precision={"f32": "no", "bf16": "bf16"}[precision], gradient_accumulation_steps=recipe.accumulate, cpu=cpu
     )
@@ -50,7 +54,6 @@ class Trainer:
         self._checkpoints = Checkpoints(folder / "checkpoints", accelerator, keep)
         self._state = None  # of the rows of this process; streamed sequences only
         self._done = self._saved = 0
-        self._enough = False
         self.interrupted = False  # by SIGINT or SIGTERM
 
     @property
@@ -79,30 +82,30 @@ class Trainer:
             log = RunLog(self._folder, done=self._done, steps=recipe.steps, tokens_of_step=tokens_of_step)
         handlers = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            self._run(log, time.monotonic() + 60 * minutes if minutes else math.inf, is_enough)
+            return self._run(log, time.monotonic() + 60 * minutes if minutes else math.inf, is_enough)
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
             if log is not None:
                 log.close()
-        return self._enough or self._done == recipe.steps
 
     def _on_signal(self, number, frame) -> None:
         self.interrupted = True
 
-    def _run(self, log: RunLog | None, end: float, is_enough: Callable[[float], bool]) -> None:
+    def _run(self, log: RunLog | None, end: float, is_enough: Callable[[float], bool]) -> bool:
+        """Returns whether the last step is done."""
         self._model.train()
-        stop = False
-        while self._done < self._recipe.steps and not stop:
+        stop, last = False, self._done == self._recipe.steps
+        while not last and not stop:
             rate = learning_rate(self._recipe, self._done)
             loss, norm, stop = self._step(rate, self.interrupted or time.monotonic() >= end)
             self._done += 1
             if log is not None:
                 self._record(log, loss, rate, norm)
-            self._enough = is_enough(loss)
-            stop = stop or self._enough
-            if stop or self._done % self._save_every == 0 or self._done == self._recipe.steps:
+            last = is_enough(loss) or self._done == self._recipe.steps
+            if stop or last or self._done % self._save_every == 0:
                 self._save()
+        return last
 
     def _record(self, log: RunLog, loss: float, rate: float, norm: float) -> None:
         try:
