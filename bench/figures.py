@@ -8,7 +8,8 @@ decoding or forward with backward of one kind at one context, that reaches --lim
 or "out of memory", and so have longer contexts of the kind, which are not measured.
 
 The same command continues: points of the same commit, machine and settings in OUT/figures.json are not measured again. Other
-points are kept in OUT/figures-N.json. A higher limit measures the points again that reached the lower one."""
+points are kept in OUT/figures-N.json. A higher limit measures the points again that reached the lower one, among the kinds and
+measures that are asked for."""
 
 import argparse
 import os
@@ -19,8 +20,8 @@ import time
 import figures_draw
 import limited
 from figures_measure import Limits, Meter, Settings, limit_of
-from figures_plan import KINDS, QUICK_SHAPES, SHAPES, Job, jobs
-from figures_store import ROOT, Store, commit
+from figures_plan import KINDS, MEASURES, QUICK_SHAPES, SHAPES, Job, jobs
+from figures_store import ROOT, Store, commit, key_of
 
 from polysketch_tools.errors import ToolError, run
 
@@ -32,6 +33,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=pathlib.Path, required=True, metavar="DIR", help="folder of the figures")
     parser.add_argument("--quick", action="store_true", help="models of width 64, contexts up to 1,024: minutes, to try this program")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, metavar="KIND", help="attention kinds (default: all)")
+    parser.add_argument(
+        "--measures", nargs="+", choices=MEASURES, default=tuple(MEASURES), metavar="MEASURE", help=f"{', '.join(MEASURES)} (default: all)"
+    )
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/cpu/bin", help="folder of polysketch-bench")
     parser.add_argument(
         "--models", type=pathlib.Path, default=ROOT / ".deps/figures", metavar="DIR", help="where model folders are made and kept"
@@ -56,9 +60,11 @@ def command(argv: list[str]) -> None:
     shapes = QUICK_SHAPES if args.quick else SHAPES
     args.out.mkdir(parents=True, exist_ok=True)
     about = {"commit": commit(), "machine": _machine(args.device), "settings": settings.to_dict()}
-    store = Store(args.out / "figures.json", about, lambda point: _counts(point, limits))
+    planned = list(jobs(shapes, args.kinds, args.measures))
+    asked = {(job.shape.name, job.kind, measure, job.context) for job in planned for measure in job.measures}
+    store = Store(args.out / "figures.json", about, lambda point: key_of(point) not in asked or _counts(point, limits))
     try:
-        _measure(store, Meter(args.bin, args.models, settings, limits), limits, list(jobs(shapes, args.kinds)))
+        _measure(store, Meter(args.bin, args.models, settings, limits), limits, planned)
     except limited.ChildError as error:
         raise ToolError(str(error)) from error
     finally:

@@ -95,7 +95,7 @@ def _served_rows(output: str, job: Job) -> dict[str, dict]:
 
 
 def _trained_rows(output: str, job: Job) -> dict[str, dict]:
-    """Of training_point.py, which prints a line for each measure, the last one whole or absent."""
+    """Of training_point.py: the last whole line of each measure counts."""
     rows = {}
     for line in output.splitlines(keepends=True):
         if line.endswith("\n"):

@@ -79,13 +79,14 @@ QUICK_SHAPES = (
 )
 
 
-def jobs(shapes, kinds) -> Iterator[Job]:
+def jobs(shapes, kinds, measures=tuple(MEASURES)) -> Iterator[Job]:
     """Short contexts first: a kind that reaches a limit is not measured at longer ones."""
+    served, trained = (tuple(measure for measure in group if measure in measures) for group in (SERVED, TRAINED))
     for shape in shapes:
         for context in (*shape.contexts, *shape.constant_contexts):
             for kind in kinds:
                 config, longest = shape.config_of(kind), context in shape.constant_contexts
-                if config.is_served and (config.is_recurrent or not longest):
-                    yield Job(shape, kind, context, SERVED)
-                if not longest:
-                    yield Job(shape, kind, context, TRAINED)
+                if served and config.is_served and (config.is_recurrent or not longest):
+                    yield Job(shape, kind, context, served)
+                if trained and not longest:
+                    yield Job(shape, kind, context, trained)

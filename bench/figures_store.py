@@ -24,6 +24,10 @@ def commit() -> str:
     return f"{name} and changes {hashlib.sha256(changes).hexdigest()[:12]}"
 
 
+def key_of(point: dict) -> tuple[str, str, str, int]:
+    return point["shape"], point["attention"], point["measure"], point["context"]
+
+
 class Store:
     """The file. Points of another commit, machine or settings stay in a file of another name."""
 
@@ -39,7 +43,7 @@ class Store:
 
     def find(self, shape: str, kind: str, measure: str, context: int) -> dict | None:
         key = (shape, kind, measure, context)
-        return next((p for p in self.points if (p["shape"], p["attention"], p["measure"], p["context"]) == key), None)
+        return next((point for point in self.points if key_of(point) == key), None)
 
     def add(self, point: dict) -> None:
         self.points.append(point | {"date": _now()})

@@ -1,9 +1,11 @@
 """Measures forward, and forward and backward, of one attention kind at one length: a child process of bench/figures, which has
-limits. Prints a JSON object a line as soon as it is measured: the measure, the seconds of each run, the median."""
+limits. Prints a JSON object a line after each run: the measure, the seconds of the runs that count, their median. The last line of a
+measure counts; earlier ones are for the case that a limit ends the process."""
 
 import argparse
 import json
 import statistics
+from collections.abc import Callable, Iterator
 
 import torch
 from training_steps import TrainedRow
@@ -13,10 +15,14 @@ from polysketch_tools.model_config import ModelConfig
 LONG_SECONDS = 20  # a first run that takes as long is the only one: what it allocates counts little
 
 
-def measured(work, repeats: int) -> list[float]:
-    """Returns the seconds of `repeats` runs after one that allocates."""
+def measured(work: Callable[[], float], repeats: int) -> Iterator[list[float]]:
+    """Yields after each run the seconds of the runs that count: the first one, which allocates, until there are others."""
     first = work()
-    return [first] if first >= LONG_SECONDS else [work() for _ in range(repeats)]
+    yield [first]
+    seconds: list[float] = []
+    while first < LONG_SECONDS and len(seconds) < repeats:
+        seconds.append(work())
+        yield seconds
 
 
 def main() -> None:
@@ -31,8 +37,8 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     row = TrainedRow(ModelConfig(**json.loads(args.config)), args.length, args.device)
     for measure in args.measures:
-        seconds = measured(getattr(row, measure), args.repeats)
-        print(json.dumps({"measure": measure, "seconds": statistics.median(seconds), "runs": seconds}), flush=True)
+        for seconds in measured(getattr(row, measure), args.repeats):
+            print(json.dumps({"measure": measure, "seconds": statistics.median(seconds), "runs": seconds}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """bench/figures --quick: every point of every kind, what a limit leaves, what a second run measures; the drawings."""
 
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -22,6 +24,7 @@ import figures_draw
 import figures_measure
 import figures_plan
 import limited
+import training_point
 from figures_store import Store
 
 from polysketch_tools.model_config import KV_KINDS, UNSERVED_KINDS
@@ -159,6 +162,34 @@ class PointsTest(FolderTest):
                 forward, both = meter.measure(self.job)
             self.assertEqual((forward["status"], forward["us_per_token"]), ("measured", 0.5e6 / 256))
             self.assertEqual(both["status"], status)
+
+    def test_the_first_run_counts_until_there_are_others(self):
+        self.assertEqual([list(seconds) for seconds in training_point.measured(iter((3.0, 2.0, 1.0, 0.5)).__next__, 2)], [[3.0], [2.0], [2.0, 1.0]])
+        self.assertEqual(list(training_point.measured(iter((20.0,)).__next__, 2)), [[20.0]])
+        lines = [json.dumps({"measure": "forward", "seconds": seconds, "runs": [seconds]}) for seconds in (3.0, 2.0)]
+        for printed, seconds in (("\n".join(lines) + "\n", 2.0), ("\n".join(lines), 3.0)):
+            self.assertEqual(figures_measure._trained_rows(printed, self.job)["forward"]["seconds"], seconds)
+
+    def test_what_is_not_asked_for_keeps_its_limit(self):
+        """A higher limit for one measure leaves the points of others."""
+        limited_points = [self.point(64, "too slow", measure, limit_s=1) for measure in ("forward", "prefill")]
+        store = self.store()
+        for point in limited_points:
+            store.add(point)
+        out = self.data() | {"commit": figures.commit(), "machine": figures._machine("cpu"), "settings": self.quick_settings()}
+        (self.dir / "figures.json").write_text(json.dumps(out))
+
+        def measure(meter, job):
+            return [self.point(job.context, "measured", measure, us_per_token=1.0) | {"shape": job.shape.name} for measure in job.measures]
+
+        with unittest.mock.patch.object(figures_measure.Meter, "measure", measure), contextlib.redirect_stdout(io.StringIO()):
+            figures.command(["--quick", "--out", str(self.dir), "--kinds", "softmax", "--measures", "forward", "--threads", "1"])
+        found = {(point["measure"], point["shape"], point["context"]): point["status"] for point in self.data()["points"]}
+        self.assertEqual({key[0] for key in found}, {"forward", "prefill"})
+        self.assertEqual((found["prefill", "quick", 64], found["forward", "quick", 64]), ("too slow", "measured"))
+
+    def quick_settings(self) -> dict:
+        return figures_measure.Settings(1, "bf16", "cpu", 1).to_dict()
 
     def test_a_failure_is_no_limit(self):
         with self.assertRaisesRegex(limited.ChildError, "status 3: no such thing"):
