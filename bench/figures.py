@@ -5,7 +5,7 @@ Writes OUT/figures.json, which has every point, and OUT/speed-SHAPE.svg and .png
 65,536 tokens, 1,048,576 for prefill and decoding of recurrent kinds) and 4-layers (the same width, 32,768 tokens). A point is the
 median of --repeats runs; a run of training above 20 s, and a prompt above 16,384 tokens, is the only one. A job, prefill with
 decoding or forward with backward of one kind at one context, that reaches --limit-seconds or --memory has the status "too slow"
-or "out of memory", and so have longer contexts of the kind, which are not measured.
+or "out of memory", and so have longer contexts of the kind, which are not measured. Runs of training before a limit count.
 
 The same command continues: points of the same commit, machine and settings in OUT/figures.json are not measured again. Other
 points are kept in OUT/figures-N.json. A higher limit measures the points again that reached the lower one, among the kinds and
@@ -61,7 +61,7 @@ def command(argv: list[str]) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     about = {"commit": commit(), "machine": _machine(args.device), "settings": settings.to_dict()}
     planned = list(jobs(shapes, args.kinds, args.measures))
-    asked = {(job.shape.name, job.kind, measure, job.context) for job in planned for measure in job.measures}
+    asked = {key_of(job.point(measure)) for job in planned for measure in job.measures}
     store = Store(args.out / "figures.json", about, lambda point: key_of(point) not in asked or _counts(point, limits))
     try:
         _measure(store, Meter(args.bin, args.models, settings, limits), limits, planned)
@@ -76,7 +76,7 @@ def _measure(store: Store, meter: Meter, limits: Limits, planned: list[Job]) -> 
         begin = time.monotonic()
         for point in _points(store, meter, limits, job):
             store.add(point)
-        found = (store.find(job.shape.name, job.kind, measure, job.context) for measure in job.measures)
+        found = (store.find(job.point(measure)) for measure in job.measures)
         values = ", ".join(f"{point['measure']} {_value(point)}" for point in found)
         seconds = time.monotonic() - begin
         print(f"[{number}/{len(planned)}] {job.shape.name} {job.kind} {job.context}: {values} ({seconds:.1f} s)", flush=True)
@@ -84,16 +84,15 @@ def _measure(store: Store, meter: Meter, limits: Limits, planned: list[Job]) -> 
 
 def _points(store: Store, meter: Meter, limits: Limits, job: Job) -> list[dict]:
     """Returns the points of a job that the store lacks, measured unless a shorter context reached a limit."""
-    missing = [m for m in job.measures if store.find(job.shape.name, job.kind, m, job.context) is None]
+    missing = [measure for measure in job.measures if store.find(job.point(measure)) is None]
     points, left = [], []
     for measure in missing:
         shorter = _limited_before(store, job, measure)
         if shorter is None:
             left.append(measure)
         else:
-            point = {"shape": job.shape.name, "attention": job.kind, "measure": measure, "context": job.context}
             reached = {"status": shorter["status"], "reached_at_context": shorter["context"]}
-            points.append(point | reached | limit_of(shorter["status"], limits))
+            points.append(job.point(measure) | reached | limit_of(shorter["status"], limits))
     if left:
         measured = meter.measure(Job(job.shape, job.kind, job.context, tuple(left)))
         points += measured
@@ -103,7 +102,7 @@ def _points(store: Store, meter: Meter, limits: Limits, job: Job) -> list[dict]:
 def _limited_before(store: Store, job: Job, measure: str) -> dict | None:
     """Returns the point of a shorter context that reached a limit, or None."""
     for context in job.shape.contexts:
-        point = store.find(job.shape.name, job.kind, measure, context) if context < job.context else None
+        point = store.find(job.point(measure) | {"context": context}) if context < job.context else None
         if point is not None and point["status"] != limited.MEASURED and "reached_at_context" not in point:
             return point
     return None

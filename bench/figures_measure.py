@@ -44,7 +44,7 @@ class Meter:
         return [self._point(job, measure, rows.get(measure), outcome.status) for measure in job.measures]
 
     def _point(self, job: Job, measure: str, row: dict | None, status: str) -> dict:
-        point = {"shape": job.shape.name, "attention": job.kind, "measure": measure, "context": job.context}
+        point = job.point(measure)
         if row is not None:
             return point | {"status": limited.MEASURED} | row
         if status == limited.MEASURED:

@@ -43,6 +43,10 @@ class Job:
     context: int
     measures: tuple[str, ...]
 
+    def point(self, measure: str) -> dict:
+        """Returns what names a point of this job in figures.json."""
+        return {"shape": self.shape.name, "attention": self.kind, "measure": measure, "context": self.context}
+
 
 _PAPER = PRESETS["paper-110m"]
 _PAPER_KINDS = {

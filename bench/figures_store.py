@@ -25,6 +25,7 @@ def commit() -> str:
 
 
 def key_of(point: dict) -> tuple[str, str, str, int]:
+    """What names a point, whatever was measured of it."""
     return point["shape"], point["attention"], point["measure"], point["context"]
 
 
@@ -41,9 +42,9 @@ class Store:
             else:
                 path.rename(self._unused_name())
 
-    def find(self, shape: str, kind: str, measure: str, context: int) -> dict | None:
-        key = (shape, kind, measure, context)
-        return next((point for point in self.points if key_of(point) == key), None)
+    def find(self, named: dict) -> dict | None:
+        """Returns the point of the same shape, kind, measure and context."""
+        return next((point for point in self.points if key_of(point) == key_of(named)), None)
 
     def add(self, point: dict) -> None:
         self.points.append(point | {"date": _now()})

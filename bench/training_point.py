@@ -21,7 +21,7 @@ def measured(work: Callable[[], float], repeats: int) -> Iterator[list[float]]:
     yield [first]
     seconds: list[float] = []
     while first < LONG_SECONDS and len(seconds) < repeats:
-        seconds.append(work())
+        seconds = [*seconds, work()]
         yield seconds
 
 

@@ -25,7 +25,7 @@ import figures_measure
 import figures_plan
 import limited
 import training_point
-from figures_store import Store
+from figures_store import Store, key_of
 
 from polysketch_tools.model_config import KV_KINDS, UNSERVED_KINDS
 
@@ -56,7 +56,7 @@ class QuickTest(FolderTest):
         planned = list(figures_plan.jobs(QUICK, figures_plan.KINDS))
         self.assertEqual(len(lines), len(planned))
         data = self.data()
-        found = {(p["shape"], p["attention"], p["measure"], p["context"]) for p in data["points"]}
+        found = {key_of(point) for point in data["points"]}
         self.assertEqual(found, {(j.shape.name, j.kind, measure, j.context) for j in planned for measure in j.measures})
         self.assertEqual(len(data["points"]), len(found))
         for point in data["points"]:
@@ -164,8 +164,8 @@ class PointsTest(FolderTest):
             self.assertEqual(both["status"], status)
 
     def test_the_first_run_counts_until_there_are_others(self):
-        self.assertEqual([list(seconds) for seconds in training_point.measured(iter((3.0, 2.0, 1.0, 0.5)).__next__, 2)], [[3.0], [2.0], [2.0, 1.0]])
-        self.assertEqual(list(training_point.measured(iter((20.0,)).__next__, 2)), [[20.0]])
+        for took, counted in (((3.0, 2.0, 1.0, 0.5), [[3.0], [2.0], [2.0, 1.0]]), ((20.0,), [[20.0]])):
+            self.assertEqual(list(training_point.measured(iter(took).__next__, 2)), counted)
         lines = [json.dumps({"measure": "forward", "seconds": seconds, "runs": [seconds]}) for seconds in (3.0, 2.0)]
         for printed, seconds in (("\n".join(lines) + "\n", 2.0), ("\n".join(lines), 3.0)):
             self.assertEqual(figures_measure._trained_rows(printed, self.job)["forward"]["seconds"], seconds)
@@ -176,20 +176,18 @@ class PointsTest(FolderTest):
         store = self.store()
         for point in limited_points:
             store.add(point)
-        out = self.data() | {"commit": figures.commit(), "machine": figures._machine("cpu"), "settings": self.quick_settings()}
+        settings = figures_measure.Settings(1, "bf16", "cpu", 1)
+        out = self.data() | {"commit": figures.commit(), "machine": figures._machine("cpu"), "settings": settings.to_dict()}
         (self.dir / "figures.json").write_text(json.dumps(out))
 
         def measure(meter, job):
-            return [self.point(job.context, "measured", measure, us_per_token=1.0) | {"shape": job.shape.name} for measure in job.measures]
+            return [job.point(measure) | {"status": "measured", "us_per_token": 1.0} for measure in job.measures]
 
         with unittest.mock.patch.object(figures_measure.Meter, "measure", measure), contextlib.redirect_stdout(io.StringIO()):
             figures.command(["--quick", "--out", str(self.dir), "--kinds", "softmax", "--measures", "forward", "--threads", "1"])
         found = {(point["measure"], point["shape"], point["context"]): point["status"] for point in self.data()["points"]}
         self.assertEqual({key[0] for key in found}, {"forward", "prefill"})
         self.assertEqual((found["prefill", "quick", 64], found["forward", "quick", 64]), ("too slow", "measured"))
-
-    def quick_settings(self) -> dict:
-        return figures_measure.Settings(1, "bf16", "cpu", 1).to_dict()
 
     def test_a_failure_is_no_limit(self):
         with self.assertRaisesRegex(limited.ChildError, "status 3: no such thing"):
