@@ -44,6 +44,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--weights", choices=("f32", "bf16", "f16", "q8", "q4"), default="bf16", help="of served models (default bf16)"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: training in bf16 (default cpu)")
+    parser.add_argument(
+        "--attention", choices=("torch", "library"), default="torch",
+        help="of training; library: libpolysketch-attention.so, named by POLYSKETCH_ATTENTION_LIBRARY, for the kinds that it has",
+    )  # fmt: skip
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all CPUs")
     parser.add_argument("--repeats", type=int, help="default 3, with --quick 1")
     parser.add_argument("--limit-seconds", type=float, metavar="X", help="time of a job (default 600, with --quick 60)")
@@ -56,7 +60,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def command(argv: list[str]) -> None:
     args = parse(argv)
     limits = Limits(args.limit_seconds or (60 if args.quick else 600), _memory(args))
-    settings = Settings(args.threads, args.weights, args.device, args.repeats or (1 if args.quick else 3))
+    settings = Settings(args.threads, args.weights, args.device, args.repeats or (1 if args.quick else 3), args.attention)
     shapes = QUICK_SHAPES if args.quick else SHAPES
     args.out.mkdir(parents=True, exist_ok=True)
     about = {"commit": commit(), "machine": _machine(args.device), "settings": settings.to_dict()}
@@ -64,22 +68,32 @@ def command(argv: list[str]) -> None:
     asked = {key_of(job.point(measure)) for job in planned for measure in job.measures}
     store = Store(args.out / "figures.json", about, lambda point: key_of(point) not in asked or _counts(point, limits))
     try:
-        _measure(store, Meter(args.bin, args.models, settings, limits), limits, planned)
-    except limited.ChildError as error:
-        raise ToolError(str(error)) from error
+        with Meter(args.bin, args.models, settings, limits) as meter:
+            failures = _measure(store, meter, limits, planned)
     finally:
         _draw(store, shapes, args.out)
+    if failures:
+        raise ToolError("\n".join([f"{len(failures)} of {len(planned)} jobs failed:", *failures]))
 
 
-def _measure(store: Store, meter: Meter, limits: Limits, planned: list[Job]) -> None:
+def _measure(store: Store, meter: Meter, limits: Limits, planned: list[Job]) -> list[str]:
+    """Returns what the jobs said that failed, and not by a limit; the others are measured."""
+    failures = []
     for number, job in enumerate(planned, 1):
         begin = time.monotonic()
-        for point in _points(store, meter, limits, job):
+        try:
+            points = _points(store, meter, limits, job)
+        except limited.ChildError as error:
+            failures.append(f"{job.shape.name} {job.kind} {job.context}: {error}")
+            print(f"[{number}/{len(planned)}] {job.shape.name} {job.kind} {job.context}: failed", flush=True)
+            continue
+        for point in points:
             store.add(point)
         found = (store.find(job.point(measure)) for measure in job.measures)
         values = ", ".join(f"{point['measure']} {_value(point)}" for point in found)
         seconds = time.monotonic() - begin
         print(f"[{number}/{len(planned)}] {job.shape.name} {job.kind} {job.context}: {values} ({seconds:.1f} s)", flush=True)
+    return failures
 
 
 def _points(store: Store, meter: Meter, limits: Limits, job: Job) -> list[dict]:

@@ -26,21 +26,34 @@ class Settings:
     weights: str
     device: str
     repeats: int
+    attention: str  # of training: torch or library
 
     def to_dict(self) -> dict:
         return dataclasses.asdict(self)
 
 
 class Meter:
+    """Measures jobs. Prefill and decoding have a process for each job; training has one for all, which has loaded PyTorch."""
+
     def __init__(self, programs: pathlib.Path, models: pathlib.Path, settings: Settings, limits: Limits):
         self._bench, self._models, self._settings, self._limits = programs / "polysketch-bench", models, settings, limits
+        self._trainer = limited.Worker(self._training_command(), memory=limits.memory)
+
+    def __enter__(self) -> "Meter":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._trainer.__exit__()
 
     def measure(self, job: Job) -> list[dict]:
         """Returns a point for each measure of the job: status, and what was measured or the limit that was reached."""
-        served = job.measures[0] in SERVED
-        command, read = (self._serve(job), _served_rows) if served else (self._train(job), _trained_rows)
-        outcome = limited.run(command, seconds=self._limits.seconds, memory=self._limits.memory)
-        rows = read(outcome.output, job)
+        seconds = self._limits.seconds
+        if job.measures[0] in SERVED:
+            outcome = limited.run(self._bench_command(job), seconds=seconds, memory=self._limits.memory)
+            rows = _served_rows(outcome.output, job)
+        else:
+            outcome = self._trainer.ask(_training_request(job), seconds=seconds)
+            rows = _trained_rows(outcome.output, job)
         return [self._point(job, measure, rows.get(measure), outcome.status) for measure in job.measures]
 
     def _point(self, job: Job, measure: str, row: dict | None, status: str) -> dict:
@@ -51,7 +64,7 @@ class Meter:
             raise limited.ChildError(f"{job.kind}: expected the measure {measure} at {job.context} tokens, found none")
         return point | {"status": status} | limit_of(status, self._limits)
 
-    def _serve(self, job: Job) -> list:
+    def _bench_command(self, job: Job) -> list:
         settings = self._settings
         return [
             self._bench, "--json", "--model", self._folder(job), "--device", settings.device, "--weights", settings.weights,
@@ -59,12 +72,11 @@ class Meter:
             "--threads", settings.threads, "--repeats", settings.repeats, "--decode-blocks", settings.repeats,
         ]  # fmt: skip
 
-    def _train(self, job: Job) -> list:
-        fields = dataclasses.asdict(job.shape.config_of(job.kind))
+    def _training_command(self) -> list:
+        settings = self._settings
         return [
-            sys.executable, "-B", _HERE / "training_point.py", "--config", json.dumps(fields), "--length", job.context,
-            "--measures", *job.measures, "--repeats", self._settings.repeats, "--threads", self._settings.threads,
-            "--device", self._settings.device,
+            sys.executable, "-B", _HERE / "training_point.py", "--repeats", settings.repeats, "--threads", settings.threads,
+            "--device", settings.device, "--attention", settings.attention,
         ]  # fmt: skip
 
     def _folder(self, job: Job) -> pathlib.Path:
@@ -79,6 +91,11 @@ class Meter:
 
 def limit_of(status: str, limits: Limits) -> dict:
     return {"limit_s": limits.seconds} if status == limited.TOO_SLOW else {"limit_bytes": limits.memory}
+
+
+def _training_request(job: Job) -> str:
+    config = dataclasses.asdict(job.shape.config_of(job.kind))
+    return json.dumps({"config": config, "length": job.context, "measures": job.measures})
 
 
 def _served_rows(output: str, job: Job) -> dict[str, dict]:
@@ -98,9 +115,9 @@ def _trained_rows(output: str, job: Job) -> dict[str, dict]:
     """Of training_point.py: the last whole line of each measure counts."""
     rows = {}
     for line in output.splitlines(keepends=True):
-        if line.endswith("\n"):
+        if line.endswith("\n") and line.strip():
             row = json.loads(line)
-            rows[row["measure"]] = _timed(row["seconds"], job.context) | {"runs": row["runs"]}
+            rows[row["measure"]] = _timed(row["seconds"], job.context) | {"runs": row["runs"], "backend": row["backend"]}
     return rows
 
 

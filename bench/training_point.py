@@ -1,16 +1,20 @@
-"""Measures forward, and forward and backward, of one attention kind at one length: a child process of bench/figures, which has
-limits. Prints a JSON object a line after each run: the measure, the seconds of the runs that count, their median. The last line of a
-measure counts; earlier ones are for the case that a limit ends the process."""
+"""Measures forward, and forward and backward, of training: a child process of bench/figures, which has limits. Each line of
+standard input is a JSON object: `config` (the fields of ModelConfig), `length`, and `measures` (forward, forward_backward).
+Answers by a JSON object a line after each run: the measure, the seconds of the runs that count, their median, and what computed
+attention. The last line of a measure counts; earlier ones are for the case that a limit ends the process. An empty line ends an
+answer."""
 
 import argparse
 import json
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 
 import torch
 from training_steps import TrainedRow
 
 from polysketch_tools.model_config import ModelConfig
+from polysketch_training.attention import LIBRARY_KINDS
 
 LONG_SECONDS = 20  # a first run that takes as long is the only one: what it allocates counts little
 
@@ -25,20 +29,27 @@ def measured(work: Callable[[], float], repeats: int) -> Iterator[list[float]]:
         yield seconds
 
 
+def answer(request: dict, args: argparse.Namespace) -> None:
+    config = ModelConfig(**request["config"])
+    backend = args.attention if config.attention in LIBRARY_KINDS else "torch"
+    row = TrainedRow(config, request["length"], args.device, backend)
+    for measure in request["measures"]:
+        for seconds in measured(getattr(row, measure), args.repeats):
+            line = {"measure": measure, "seconds": statistics.median(seconds), "runs": seconds, "backend": backend}
+            print(json.dumps(line), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", required=True, help="the fields of ModelConfig as JSON")
-    parser.add_argument("--length", type=int, required=True)
-    parser.add_argument("--measures", nargs="+", choices=("forward", "forward_backward"), required=True)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--attention", choices=("torch", "library"), default="torch")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    row = TrainedRow(ModelConfig(**json.loads(args.config)), args.length, args.device)
-    for measure in args.measures:
-        for seconds in measured(getattr(row, measure), args.repeats):
-            print(json.dumps({"measure": measure, "seconds": statistics.median(seconds), "runs": seconds}), flush=True)
+    for line in sys.stdin:
+        answer(json.loads(line), args)
+        print(flush=True)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,17 @@ import unittest
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/gpu-check")
 HANG = "exec sleep 60"
+# A cmake that builds one device test.
+BUILD = """case "$1" in --build)
+  mkdir -p build/gpu/bin
+  printf '#!/bin/sh\\n{}\\n' >build/gpu/bin/device_ops_test
+  chmod +x build/gpu/bin/device_ops_test;;
+esac"""
 # What each program does: shell code, with its arguments in "$*".
 MACHINE = {
     "nvcc": "true",
     "nvidia-smi": 'case "$*" in *compute_cap*) echo 9.0;; *) echo "a GPU";; esac',
     "cmake": "true",
-    "ctest": "true",
     "python3": "true",
 }
 
@@ -78,7 +83,13 @@ class GpuCheckTest(unittest.TestCase):
                             "FAILED: nvidia-smi\n")
 
     def test_what_follows_without_time_is_named(self):
-        self.expect_stopped("correctness", {"ctest": HANG}, "FAILED: device tests with the portable products: no time was left\n")
+        self.expect_stopped("correctness", {"cmake": BUILD.format(HANG)},
+                            "FAILED: device_ops_test with the portable products: no time was left\n")
+
+    def test_a_build_without_tests_fails(self):
+        status, output, _ = self.run_script("correctness", {}, limit=30)
+        self.assertEqual(status, 1, output)
+        self.assertIn("FAILED: device tests: none in build/gpu/bin\n", output)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class QuickTest(FolderTest):
 
     def test_memory(self):
         """20 MiB are too few for the program."""
-        settings = figures_measure.Settings(1, "bf16", "cpu", 1)
+        settings = figures_measure.Settings(1, "bf16", "cpu", 1, "torch")
         for memory, status in ((20 << 20, "out of memory"), (4 << 30, "measured")):
             meter = figures_measure.Meter(BIN, self.dir / "models", settings, figures_measure.Limits(60, memory))
             points = meter.measure(figures_plan.Job(QUICK[0], "linear", 64, figures_plan.SERVED))
@@ -155,10 +155,10 @@ class PointsTest(FolderTest):
             self.assertEqual(figures._counts(point, self.limits), counts, point)
 
     def test_what_was_printed_before_the_limit_counts(self):
-        meter = figures_measure.Meter(self.dir, self.dir, figures_measure.Settings(1, "bf16", "cpu", 1), self.limits)
-        printed = '{"measure": "forward", "seconds": 0.5, "runs": [0.5]}\n{"measure": "forward_ba'
+        meter = figures_measure.Meter(self.dir, self.dir, figures_measure.Settings(1, "bf16", "cpu", 1, "torch"), self.limits)
+        printed = '{"measure": "forward", "seconds": 0.5, "runs": [0.5], "backend": "torch"}\n{"measure": "forward_ba'
         for status in (limited.TOO_SLOW, limited.OUT_OF_MEMORY):
-            with unittest.mock.patch.object(limited, "run", return_value=limited.Outcome(status, printed)):
+            with unittest.mock.patch.object(limited.Worker, "ask", return_value=limited.Outcome(status, printed)):
                 forward, both = meter.measure(self.job)
             self.assertEqual((forward["status"], forward["us_per_token"]), ("measured", 0.5e6 / 256))
             self.assertEqual(both["status"], status)
@@ -166,7 +166,8 @@ class PointsTest(FolderTest):
     def test_the_first_run_counts_until_there_are_others(self):
         for took, counted in (((3.0, 2.0, 1.0, 0.5), [[3.0], [2.0], [2.0, 1.0]]), ((20.0,), [[20.0]])):
             self.assertEqual(list(training_point.measured(iter(took).__next__, 2)), counted)
-        lines = [json.dumps({"measure": "forward", "seconds": seconds, "runs": [seconds]}) for seconds in (3.0, 2.0)]
+        rows = ({"measure": "forward", "seconds": seconds, "runs": [seconds], "backend": "torch"} for seconds in (3.0, 2.0))
+        lines = list(map(json.dumps, rows))
         for printed, seconds in (("\n".join(lines) + "\n", 2.0), ("\n".join(lines), 3.0)):
             self.assertEqual(figures_measure._trained_rows(printed, self.job)["forward"]["seconds"], seconds)
 
@@ -176,7 +177,7 @@ class PointsTest(FolderTest):
         store = self.store()
         for point in limited_points:
             store.add(point)
-        settings = figures_measure.Settings(1, "bf16", "cpu", 1)
+        settings = figures_measure.Settings(1, "bf16", "cpu", 1, "torch")
         out = self.data() | {"commit": figures.commit(), "machine": figures._machine("cpu"), "settings": settings.to_dict()}
         (self.dir / "figures.json").write_text(json.dumps(out))
 
@@ -197,6 +198,42 @@ class PointsTest(FolderTest):
         big = [sys.executable, "-c", "bytes(1 << 30)"]
         self.assertEqual(limited.run(big, seconds=60, memory=1 << 29).status, "out of memory")
         self.assertEqual(limited.run(big, seconds=60, memory=1 << 32).status, "measured")
+
+    def test_a_worker_that_reaches_a_limit_is_started_again(self):
+        program = """import os, sys, time
+print("started", flush=True)
+for line in sys.stdin:
+    print("asked", line, end="", flush=True)
+    exec(line)
+    print(flush=True)
+"""
+        with limited.Worker([sys.executable, "-c", program], memory=1 << 29) as worker:
+            for line, status, first in (
+                ("pass", "measured", True),
+                ("time.sleep(60)", "too slow", False),
+                ("bytes(1 << 30)", "out of memory", True),
+                ("os.kill(os.getpid(), 9)", "out of memory", True),
+                ("1", "measured", True),
+                ("2", "measured", False),
+            ):
+                answer = worker.ask(line, seconds=1 if status == "too slow" else 60)
+                self.assertEqual(answer.status, status, line)
+                ended = "\n" if status == "measured" else ""
+                self.assertEqual(answer.output, ("started\n" if first else "") + f"asked {line}\n{ended}")
+            with self.assertRaisesRegex(limited.ChildError, "(?s)status 1: .*no such thing"):
+                worker.ask("raise ValueError('no such thing')", seconds=60)
+
+    def test_a_job_that_fails_stops_no_other(self):
+        def measure(meter, job):
+            if job.context == 64:
+                raise limited.ChildError("no such thing")
+            return [job.point(measure) | {"status": "measured", "us_per_token": 1.0} for measure in job.measures]
+
+        command = ["--quick", "--out", str(self.dir), "--kinds", "softmax", "--measures", "forward", "--threads", "1"]
+        with unittest.mock.patch.object(figures_measure.Meter, "measure", measure), contextlib.redirect_stdout(io.StringIO()):
+            with self.assertRaisesRegex(figures.ToolError, "(?s)1 of 3 jobs failed:.*quick softmax 64: no such thing"):
+                figures.command(command)
+        self.assertEqual([point["context"] for point in self.data()["points"]], [256, 256])
 
     def test_rows_of_another_kind_are_refused(self):
         row = {"stage": "prefill", "seconds": 1, "tokens": 256}
