@@ -36,6 +36,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--measures", nargs="+", choices=MEASURES, default=tuple(MEASURES), metavar="MEASURE", help=f"{', '.join(MEASURES)} (default: all)"
     )
+    parser.add_argument("--contexts", nargs="+", type=int, metavar="N", help="contexts of the shapes (default: all)")
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/cpu/bin", help="folder of polysketch-bench")
     parser.add_argument(
         "--models", type=pathlib.Path, default=ROOT / ".deps/figures", metavar="DIR", help="where model folders are made and kept"
@@ -54,6 +55,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--memory", type=float, metavar="GiB", help="memory of a job on the cpu (default: three quarters of the machine's)"
     )
+    parser.add_argument("--commit", metavar="NAME", help="of the tree where git does not know it (default: what git says)")
     return parser.parse_args(argv)
 
 
@@ -63,8 +65,8 @@ def command(argv: list[str]) -> None:
     settings = Settings(args.threads, args.weights, args.device, args.repeats or (1 if args.quick else 3), args.attention)
     shapes = QUICK_SHAPES if args.quick else SHAPES
     args.out.mkdir(parents=True, exist_ok=True)
-    about = {"commit": commit(), "machine": _machine(args.device), "settings": settings.to_dict()}
-    planned = list(jobs(shapes, args.kinds, args.measures))
+    about = {"commit": args.commit or commit(), "machine": _machine(args.device), "settings": settings.to_dict()}
+    planned = [job for job in jobs(shapes, args.kinds, args.measures) if not args.contexts or job.context in args.contexts]
     asked = {key_of(job.point(measure)) for job in planned for measure in job.measures}
     store = Store(args.out / "figures.json", about, lambda point: key_of(point) not in asked or _counts(point, limits))
     try:

@@ -15,6 +15,7 @@ from training_steps import TrainedRow
 
 from polysketch_tools.model_config import ModelConfig
 from polysketch_training.attention import LIBRARY_KINDS
+from polysketch_training.cuda_library import AttentionError
 
 LONG_SECONDS = 20  # a first run that takes as long is the only one: what it allocates counts little
 
@@ -29,10 +30,22 @@ def measured(work: Callable[[], float], repeats: int) -> Iterator[list[float]]:
         yield seconds
 
 
+def trained_row(config: ModelConfig, length: int, args: argparse.Namespace) -> tuple[TrainedRow, str]:
+    """Returns the row, and what computes its attention: torch for kinds and shapes that the library lacks."""
+    row = TrainedRow(config, length, args.device)
+    if args.attention == "library" and config.attention in LIBRARY_KINDS:
+        row.use_attention("library")
+        try:
+            row.forward()
+        except AttentionError:
+            row.use_attention("torch")
+        else:
+            return row, "library"
+    return row, "torch"
+
+
 def answer(request: dict, args: argparse.Namespace) -> None:
-    config = ModelConfig(**request["config"])
-    backend = args.attention if config.attention in LIBRARY_KINDS else "torch"
-    row = TrainedRow(config, request["length"], args.device, backend)
+    row, backend = trained_row(ModelConfig(**request["config"]), request["length"], args)
     for measure in request["measures"]:
         for seconds in measured(getattr(row, measure), args.repeats):
             line = {"measure": measure, "seconds": statistics.median(seconds), "runs": seconds, "backend": backend}

@@ -11,15 +11,16 @@ from polysketch_training import PolysketchModel
 class TrainedRow:
     """A model and a row of `length` tokens, and what Adam needs. Each method returns the seconds that it took."""
 
-    def __init__(self, config, length: int, device: str = "cpu", attention: str = "torch"):
-        """attention: torch or library (PolysketchModel.use_attention)."""
+    def __init__(self, config, length: int, device: str = "cpu"):
         torch.manual_seed(0)
         self._device = device
         with torch.device(device):  # draws the parameters there
             self._model = PolysketchModel(dataclasses.replace(config, context_length=length)).to(device)
-        self._model.use_attention(attention)
         self._adam = torch.optim.Adam(self._model.parameters(), lr=1e-4)
         self._tokens = torch.randint(config.vocab_size, (1, length + 1)).to(device)
+
+    def use_attention(self, backend: str) -> None:
+        self._model.use_attention(backend)
 
     def forward(self) -> float:
         with torch.no_grad():

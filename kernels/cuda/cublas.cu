@@ -1,8 +1,8 @@
 // 16-bit products by cuBLASLt. The bits of a row must not depend on the number of rows, but cuBLAS
-// selects an algorithm by that number. So one algorithm is selected for each shape of matrix, at a
-// fixed number of rows and without splitting k, and used for any number of rows. cuBLAS promises no
-// bits for that: an algorithm is taken only if it gives the same bits for several numbers of rows on
-// this device. Without such an algorithm the kernels of matmul.cu compute the product.
+// selects an algorithm by that number. So two algorithms are selected for each shape of matrix, at
+// fixed numbers of rows and without splitting k: one for few rows and one for many. cuBLAS promises
+// no bits for that: algorithms are taken only if they give the same bits for several numbers of rows
+// on this device. Without an algorithm for few rows the kernels of matmul.cu compute the product.
 #include <cublasLt.h>
 
 #include <cstdlib>
@@ -16,7 +16,8 @@
 namespace polysketch::cuda {
 namespace {
 
-constexpr int64_t kSelectionRows = 256;
+constexpr int64_t kFewRows = 256, kManyRows = 8192;  // at which algorithms are selected
+constexpr int64_t kFromMany = 1024;                  // more rows are many
 constexpr size_t kScratchBytes = size_t{32} << 20;
 
 // The description of one product. A row-major matrix is the transpose of a column-major one, so
@@ -63,7 +64,14 @@ class Problem {
 
 struct Choice {
   bool found = false;
-  cublasLtMatmulAlgo_t algorithm{};
+  cublasLtMatmulAlgo_t few{}, many{};
+  const cublasLtMatmulAlgo_t& For(int64_t rows) const { return rows > kFromMany ? many : few; }
+};
+
+// Algorithms that cuBLAS proposes, the fastest first.
+struct Proposals {
+  int count = 0;
+  cublasLtMatmulHeuristicResult_t results[8];
 };
 
 class CublasLt final : public DenseLibrary {
@@ -78,7 +86,7 @@ class CublasLt final : public DenseLibrary {
     const Choice choice = ChoiceFor(w, bias);
     if (!choice.found) return false;
     if (!device_->BeforeLaunch()) return true;
-    Multiply(x, rows, w, bias, accumulate, choice.algorithm, out);
+    Multiply(x, rows, w, bias, accumulate, choice.For(rows), out);
     return true;
   }
 
@@ -109,10 +117,26 @@ class CublasLt final : public DenseLibrary {
 
   Choice Select(const CudaMatrix& w, const float* bias) {
     Choice choice;
-    const Problem problem(w, kSelectionRows, bias);
+    const Proposals few = Proposed(w, kFewRows, bias), many = Proposed(w, kManyRows, bias);
+    for (int i = 0; i < few.count && !choice.found; ++i) {
+      choice.few = choice.many = few.results[i].algo;
+      choice.found = few.results[i].state == CUBLAS_STATUS_SUCCESS && Gives(w, bias, choice, 0);
+    }
+    for (int i = 0; i < many.count && choice.found; ++i) {
+      const Choice both{true, choice.few, many.results[i].algo};
+      if (many.results[i].state == CUBLAS_STATUS_SUCCESS && Gives(w, bias, both, kManyRows)) {
+        return both;
+      }
+    }
+    return choice;
+  }
+
+  Proposals Proposed(const CudaMatrix& w, int64_t rows, const float* bias) {
+    Proposals proposals;
+    const Problem problem(w, rows, bias);
     cublasLtMatmulPreference_t preference = nullptr;
     if (!problem.ok() || cublasLtMatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS) {
-      return choice;
+      return proposals;
     }
     // A split of k would depend on the number of rows, and change the order of the sum.
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
@@ -121,26 +145,23 @@ class CublasLt final : public DenseLibrary {
                                          &reductions, sizeof(reductions));
     cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                          &scratch, sizeof(scratch));
-    cublasLtMatmulHeuristicResult_t results[8];
-    int count = 0;
     cublasLtMatmulAlgoGetHeuristic(handle_, problem.product, problem.weights, problem.inputs,
-                                   problem.outputs, problem.outputs, preference, 8, results,
-                                   &count);
+                                   problem.outputs, problem.outputs, preference, 8,
+                                   proposals.results, &proposals.count);
     cublasLtMatmulPreferenceDestroy(preference);
-    for (int i = 0; i < count && !choice.found; ++i) {
-      if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
-      choice.algorithm = results[i].algo;
-      choice.found = true;
-      for (const int64_t rows : kCheckedRows) {
-        choice.found = choice.found && Supports(w, rows, bias, choice.algorithm);
-      }
-      choice.found =
-          choice.found &&
-          SameBitsForAnyRows(device_, w, [&](const uint16_t* x, int64_t rows, float* out) {
-            Multiply(x, rows, w, bias, false, choice.algorithm, out);
-          });
+    return proposals;
+  }
+
+  // Whether the algorithms support any number of rows and give the same bits for all, compared up to
+  // `at_least` rows or more.
+  bool Gives(const CudaMatrix& w, const float* bias, const Choice& choice, int64_t at_least) {
+    for (const int64_t rows : kCheckedRows) {
+      if (!Supports(w, rows, bias, choice.For(rows))) return false;
     }
-    return choice;
+    const auto multiply = [&](const uint16_t* x, int64_t rows, float* out) {
+      Multiply(x, rows, w, bias, false, choice.For(rows), out);
+    };
+    return SameBitsForAnyRows(device_, w, at_least, multiply);
   }
 
   bool Supports(const CudaMatrix& w, int64_t rows, const float* bias,

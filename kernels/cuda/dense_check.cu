@@ -32,11 +32,13 @@ __global__ void CompareRows(const float* want, const float* got, int64_t size, i
 
 }  // namespace
 
-bool SameBitsForAnyRows(Device* device, const CudaMatrix& w, const RowsProduct& multiply) {
+bool SameBitsForAnyRows(Device* device, const CudaMatrix& w, int64_t at_least,
+                        const RowsProduct& multiply) {
   const int64_t row_bytes = w.out() * 4 + w.padded_in() * 2;
   const int64_t fitting = std::min<int64_t>(
       kMaxCompared / w.out(), static_cast<int64_t>(device->FreeMemory()) / 4 / row_bytes);
   const int64_t most = std::max(kPeriod, std::min(fitting, std::end(kCheckedRows)[-1]));
+  if (most < at_least) return false;
   const DeviceArray<uint16_t> x(device, most * w.padded_in());
   const DeviceArray<float> want(device, kPeriod * w.out()), got(device, most * w.out());
   const DeviceArray<int> different(device, 1);

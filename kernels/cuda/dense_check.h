@@ -11,14 +11,15 @@
 namespace polysketch::cuda {
 
 // Numbers of rows that an algorithm must support, with the same bits, in ascending order.
-inline constexpr int64_t kCheckedRows[] = {1, 2, 7, 16, 33, 64, 200, 512, 1000, 8192};
+inline constexpr int64_t kCheckedRows[] = {1, 2, 7, 16, 33, 64, 200, 512, 1000, 1500, 4096, 8192};
 
 // Computes out [rows, w.out()] = x w; x [rows, w.padded_in()] in the format of w.
 using RowsProduct = std::function<void(const uint16_t* x, int64_t rows, float* out)>;
 
 // Whether each row of `multiply` has the same bits for any of kCheckedRows, as far as memory allows.
-// False after an error of the device. `multiply` runs in a rehearsal too, where it also loads the
-// algorithm's kernels.
-bool SameBitsForAnyRows(Device* device, const CudaMatrix& w, const RowsProduct& multiply);
+// False if memory allows fewer than `at_least` rows, and after an error of the device. `multiply`
+// runs in a rehearsal too, where it also loads the algorithm's kernels.
+bool SameBitsForAnyRows(Device* device, const CudaMatrix& w, int64_t at_least,
+                        const RowsProduct& multiply);
 
 }  // namespace polysketch::cuda

@@ -234,7 +234,9 @@ void CudaBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scra
   if (skinny) OnProduct(up);
   if (skinny && SkinnyGates(up)) {
     RunSkinny(rows, up, input, {.gated = gated});
-  } else if (HasOurBits(up) && SkinnyGates(up)) {
+  } else if (library_ == nullptr && SkinnyGates(up)) {
+    // The library's product and the gate's kernel are faster: 135 us beside 260 us for 8192 rows on
+    // an H200 (docs/gpu.md).
     PortableGate(input.halves, rows, up, gated);
   } else {
     float* both = scratch + rows * up.in();

@@ -80,7 +80,7 @@ class FakeLibrary final : public DenseLibrary {
     const auto [entry, added] = takes_.try_emplace({w.in(), w.out()}, false);
     if (added) {
       entry->second = SameBitsForAnyRows(
-          device_, w,
+          device_, w, 0,
           [&](const uint16_t* x, int64_t rows, float* out) { Multiply(x, rows, w, false, out); });
     }
     return entry->second;
@@ -200,7 +200,7 @@ TEST_F(DenseLibraryTest, AnErrorOfTheDeviceIsNoAgreement) {
   const auto fails = [&](const uint16_t*, int64_t, float*) {
     device->Check(cudaErrorLaunchFailure, "a product");
   };
-  EXPECT_FALSE(SameBitsForAnyRows(device, Cast(*w), fails));
+  EXPECT_FALSE(SameBitsForAnyRows(device, Cast(*w), 0, fails));
 }
 
 }  // namespace
