@@ -5,16 +5,19 @@ Writes OUT/figures.json, which has every point, and OUT/speed-SHAPE.svg and .png
 65,536 tokens, 1,048,576 for prefill and decoding of recurrent kinds) and 4-layers (the same width, 32,768 tokens). A point is the
 median of --repeats runs; a run of training above 20 s, and a prompt above 16,384 tokens, is the only one. A job, prefill with
 decoding or forward with backward of one kind at one context, that reaches --limit-seconds or --memory has the status "too slow"
-or "out of memory", and so have longer contexts of the kind, which are not measured. Runs of training before a limit count.
+or "out of memory", and so have longer contexts of the kind, which are not measured. Runs of training before a limit count. A job that
+fails otherwise has no point; what it said is printed at the end.
 
 The same command continues: points of the same commit, machine and settings in OUT/figures.json are not measured again. Other
-points are kept in OUT/figures-N.json. A higher limit measures the points again that reached the lower one, among the kinds and
-measures that are asked for."""
+points are kept in OUT/figures-N.json. A higher limit measures the points again that reached the lower one, more repeats
+those that had fewer, among the kinds, measures and contexts that are asked for."""
 
 import argparse
 import os
 import pathlib
 import platform
+import signal
+import sys
 import time
 
 import figures_draw
@@ -61,6 +64,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def command(argv: list[str]) -> None:
     args = parse(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was measured is drawn
     limits = Limits(args.limit_seconds or (60 if args.quick else 600), _memory(args))
     settings = Settings(args.threads, args.weights, args.device, args.repeats or (1 if args.quick else 3), args.attention)
     shapes = QUICK_SHAPES if args.quick else SHAPES
@@ -68,7 +72,7 @@ def command(argv: list[str]) -> None:
     about = {"commit": args.commit or commit(), "machine": _machine(args.device), "settings": settings.to_dict()}
     planned = [job for job in jobs(shapes, args.kinds, args.measures) if not args.contexts or job.context in args.contexts]
     asked = {key_of(job.point(measure)) for job in planned for measure in job.measures}
-    store = Store(args.out / "figures.json", about, lambda point: key_of(point) not in asked or _counts(point, limits))
+    store = Store(args.out / "figures.json", about, lambda point: key_of(point) not in asked or _counts(point, limits, settings.repeats))
     try:
         with Meter(args.bin, args.models, settings, limits) as meter:
             failures = _measure(store, meter, limits, planned)
@@ -149,11 +153,13 @@ def _physical_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _counts(point: dict, limits: Limits) -> bool:
-    """Whether a point of an earlier run would be the same under these limits."""
+def _counts(point: dict, limits: Limits, repeats: int) -> bool:
+    """Whether a point of an earlier run would be no other under these limits, and has as many repeats."""
+    if point["status"] == limited.MEASURED:
+        return point["repeats"] >= repeats
     if point["status"] == limited.TOO_SLOW:
         return point["limit_s"] >= limits.seconds
-    return point["status"] == limited.MEASURED or point["limit_bytes"] >= limits.memory
+    return point["limit_bytes"] >= limits.memory
 
 
 def _machine(device: str) -> dict:

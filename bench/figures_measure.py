@@ -29,7 +29,8 @@ class Settings:
     attention: str  # of training: torch or library
 
     def to_dict(self) -> dict:
-        return dataclasses.asdict(self)
+        """Without the number of repeats, which every point has."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "repeats"}
 
 
 class Meter:
@@ -59,7 +60,7 @@ class Meter:
     def _point(self, job: Job, measure: str, row: dict | None, status: str) -> dict:
         point = job.point(measure)
         if row is not None:
-            return point | {"status": limited.MEASURED} | row
+            return point | {"status": limited.MEASURED, "repeats": self._settings.repeats} | row
         if status == limited.MEASURED:
             raise limited.ChildError(f"{job.kind}: expected the measure {measure} at {job.context} tokens, found none")
         return point | {"status": status} | limit_of(status, self._limits)

@@ -228,6 +228,8 @@ TEST_F(TrainingTest, EveryShapeIsTheReference) {
       Shape(1, 1, 50, 32, 32, 8, 2, 20),   // blocks that are no multiple of 16
       Shape(1, 1, 40, 32, 32, 24, 3, 16),  //
       Shape(1, 1, 40, 32, 0, 64, 2, 16),   // sketches wider than values
+      Shape(1, 2, 75, 64, 0, 72, 2, 32),   // by a constant and its padding
+      Shape(1, 1, 40, 32, 0, 72, 2, 16),    Shape(1, 1, 20, 128, 0, 136, 2, 16),
       Shape(1, 1, 45, 128, 128, 16, 4, 24), Shape(1, 1, 5, 32, 0, 8, 2, 1),  // blocks of one token
       Shape(1, 1, 150, 64, 64, 16, 4, 140),  // blocks of several parts and tiles
       Linear(1, 2, 70, 64, 64, 32),         Linear(1, 1, 50, 32, 32, 20),

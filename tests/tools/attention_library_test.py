@@ -122,7 +122,7 @@ class AttentionLibraryTest(unittest.TestCase):
             ({"heads": -1}, "batch and heads"),
             ({"head_dim": 48}, "expected head_dim 32, 64 or 128, found 48"),
             ({"near_dim": 20}, "near_dim"),
-            ({"sketch_dim": 72}, "expected sketch_dim 0 or a multiple of 8 up to 64, found 72"),
+            ({"sketch_dim": 80}, "expected sketch_dim 0 or a multiple of 8 up to 72, found 80"),
             ({"near_dim": 0, "sketch_dim": 0}, "both 0"),
             ({"near_power": 0}, "near_power"),
             ({"block": 0}, "block"),

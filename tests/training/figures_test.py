@@ -150,9 +150,10 @@ class PointsTest(FolderTest):
             (self.point(64, "too slow", limit_s=600), True),
             (self.point(64, "out of memory", limit_bytes=1), False),
             (self.point(64, "out of memory", limit_bytes=1 << 30), True),
-            (self.point(64, "measured"), True),
+            (self.point(64, "measured", repeats=3), True),
+            (self.point(64, "measured", repeats=2), False),
         ):
-            self.assertEqual(figures._counts(point, self.limits), counts, point)
+            self.assertEqual(figures._counts(point, self.limits, 3), counts, point)
 
     def test_what_was_printed_before_the_limit_counts(self):
         meter = figures_measure.Meter(self.dir, self.dir, figures_measure.Settings(1, "bf16", "cpu", 1, "torch"), self.limits)

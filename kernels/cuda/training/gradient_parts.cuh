@@ -176,10 +176,15 @@ struct NearRows {
   int row_size;
 };
 
-// Columns of the gradients of near rows that are kept in registers.
+// Columns of the gradients of near rows that are kept in registers; of rows that are wider than
+// that, such as those of affine_square, a head's element and a constant.
 template <int D>
 constexpr int NearWidth() {
   return D < 64 ? 64 : D;
+}
+template <int D>
+constexpr int WideNear() {
+  return NearWidth<D>() + 16;
 }
 
 // e^(G_t - G_s) for rows that are keys and a part of queries.
@@ -193,12 +198,12 @@ struct QueryDecay : NearDecay<M> {
 
 // Adds the gradients of queries from 64 keys and values of their block in `buffer`; scalars: e;
 // decay: NoDecay or NearDecay.
-template <int D, int M, typename Decay>
+template <int D, int M, int N, typename Decay>
 __device__ __forceinline__ void AddQueryGradients(const AttentionShape& shape, const NearRows& near,
                                                   const float (&scalars)[M][2],
                                                   const PartBuffer<D>& buffer,
                                                   const KeyLimits& limits, const Decay& decay,
-                                                  float (&gradients)[M][NearWidth<D>() / 8][4]) {
+                                                  float (&gradients)[M][N][4]) {
   const int t = threadIdx.x % 4, dim = PadTo16(shape.near_dim);
   for (int key = 0; key < limits.End(M); key += 16) {
     float dots[M][2][4], products[M][2][4];
@@ -213,18 +218,18 @@ __device__ __forceinline__ void AddQueryGradients(const AttentionShape& shape, c
                  ? decay.Weight(NearSlope(shape.near_power, dot) * of_weight, m, half, column)
                  : 0.0f;
     });
-    AddProduct<NearWidth<D>(), M>(a, buffer.keys, dim, key, gradients);
+    AddProduct<8 * N, M>(a, buffer.keys, dim, key, gradients);
   }
 }
 
 // Adds the gradients of keys and values from 64 queries of their block: `buffer` holds the queries
 // (as keys) and their a (as values), scalars [64] their e. first_row: the block offset of the
 // warp's first key - the part's first query; count: queries of the part; decay: NoDecay or QueryDecay.
-template <int D, int M, typename Decay>
+template <int D, int M, int N, typename Decay>
 __device__ __forceinline__ void AddKeyGradients(const AttentionShape& shape, const NearRows& near,
                                                 const float* scalars, const PartBuffer<D>& buffer,
                                                 int first_row, int count, const Decay& decay,
-                                                float (&gradients)[M][NearWidth<D>() / 8][4],
+                                                float (&gradients)[M][N][4],
                                                 float (&values)[M][D / 8][4]) {
   const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
   const int dim = PadTo16(shape.near_dim);
@@ -250,7 +255,7 @@ __device__ __forceinline__ void AddKeyGradients(const AttentionShape& shape, con
                  ? decay.Weight(NearWeight(shape.near_power, shape.scale, dot, 0), m, half, column)
                  : 0.0f;
     });
-    AddProduct<NearWidth<D>(), M>(of_dots, buffer.keys, dim, query, gradients);
+    AddProduct<8 * N, M>(of_dots, buffer.keys, dim, query, gradients);
     AddProduct<D, M>(weights, buffer.values, D, query, values);
   }
 }

@@ -160,11 +160,11 @@ __device__ __forceinline__ void ScaleGradients(const AttentionShape& shape, cons
 }
 
 // The term of a warp's rows, before StoreGradients. KEYS: subtracts it from that of the queries.
-template <int D, int M, bool KEYS>
+template <int D, int M, bool KEYS, int N>
 __device__ __forceinline__ void StoreDecayTerms(const TrainingShape& shape, const RowTile& tile,
                                                 int row, const Backward& backward,
                                                 const NearRows& near_rows, const FeatureRows& rows,
-                                                const float (&near)[M][NearWidth<D>() / 8][4]) {
+                                                const float (&near)[M][N][4]) {
   const AttentionShape& sizes = shape.attention;
   const int t = threadIdx.x % 4;
   const auto dot = [](const Bf16* x, float low, float high, float sum) {
@@ -174,7 +174,7 @@ __device__ __forceinline__ void StoreDecayTerms(const TrainingShape& shape, cons
     const Bf16* near_row = near_rows.rows + r * near_rows.row_size + 2 * t;
     float of_near = 0, of_far = 0;
 #pragma unroll
-    for (int n = 0; n < NearWidth<D>() / 8; ++n) {
+    for (int n = 0; n < N; ++n) {
       if (8 * n >= sizes.near_dim) continue;
       of_near = dot(near_row + 8 * n, near[m][n][2 * half], near[m][n][2 * half + 1], of_near);
     }
@@ -196,11 +196,11 @@ __device__ __forceinline__ void StoreDecayTerms(const TrainingShape& shape, cons
 
 // Writes the gradients of a warp's rows. Near gradients are added to the far ones if the rows are
 // the same.
-template <int D, int M>
+template <int D, int M, int N>
 __device__ __forceinline__ void StoreGradients(const TrainingShape& shape, const RowTile& tile,
                                                int row, const Backward& backward,
                                                const FeatureRows& rows,
-                                               const float (&near)[M][NearWidth<D>() / 8][4]) {
+                                               const float (&near)[M][N][4]) {
   const int t = threadIdx.x % 4;
   ForRows<M>([&](int m, int half, int r) {
     if (row + r >= tile.count) return;
@@ -208,7 +208,7 @@ __device__ __forceinline__ void StoreGradients(const TrainingShape& shape, const
     float* gradient = rows.gradients + r * rows.gradient_size + 2 * t;
     const int64_t near_row = backward.own_near ? OffsetOf(shape, backward.near, token) + 2 * t : 0;
 #pragma unroll
-    for (int n = 0; n < NearWidth<D>() / 8; ++n) {
+    for (int n = 0; n < N; ++n) {
       if (8 * n >= shape.attention.near_dim) continue;
       const float low = near[m][n][2 * half], high = near[m][n][2 * half + 1];
       if (backward.own_near) {
@@ -309,8 +309,8 @@ __device__ __forceinline__ TrainingShape Known(TrainingShape shape) {
   return shape;
 }
 
-// blockIdx: queries of a block, head.
-template <int D, int POWER, bool GATED>
+// blockIdx: queries of a block, head. WIDTH, here and below: the most columns of near rows.
+template <int D, int POWER, bool GATED, int WIDTH = NearWidth<D>()>
 __global__ void __launch_bounds__(kTileThreads)
     QueryGradients(TrainingShape any_shape, Backward backward) {
   const TrainingShape shape = Known<D, POWER>(any_shape);
@@ -342,7 +342,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const auto load = [&](int64_t part, int stage) {
     run.LoadNear(shape.near_k, shape.v, static_cast<int>(part) * kPartKeysTensor, seen, stage);
   };
-  float near[M][NearWidth<D>() / 8][4] = {};
+  float near[M][WIDTH / 8][4] = {};
   load(0, 0);
   ForParts((seen + kPartKeysTensor - 1) / kPartKeysTensor, load, [&](int64_t part, int stage) {
     const int first = static_cast<int>(part) * kPartKeysTensor;
@@ -361,7 +361,7 @@ __global__ void __launch_bounds__(kTileThreads)
 }
 
 // blockIdx: keys of a block, head.
-template <int D, int POWER, bool GATED>
+template <int D, int POWER, bool GATED, int WIDTH = NearWidth<D>()>
 __global__ void __launch_bounds__(kTileThreads)
     KeyGradients(TrainingShape any_shape, Backward backward) {
   const TrainingShape shape = Known<D, POWER>(any_shape);
@@ -408,7 +408,7 @@ __global__ void __launch_bounds__(kTileThreads)
           first + thread < tile.block_tokens ? backward.e[query] : 0.0f;
     }
   };
-  float near[M][NearWidth<D>() / 8][4] = {};
+  float near[M][WIDTH / 8][4] = {};
   load(0, 0);
   ForParts(parts, load, [&](int64_t part, int stage) {
     const int first = (first_near + static_cast<int>(part)) * kPartKeysTensor;

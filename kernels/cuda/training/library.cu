@@ -174,6 +174,7 @@ class Calls {
       cuda::Backward backward{
           a_rows, e, SnapshotsOfGroup(), {}, {}, {}, plan_.mixed || !plan_.sketched, decay_terms};
       const bool usual = plan_.near_dim == D && plan_.near_power == 4;
+      const bool wide = plan_.near_dim > NearWidth<D>();
       const size_t shared = GradientMemory<D>::Bytes(plan_.far_dim, plan_.near_dim);
       const auto run = [&](auto kernel, const polysketch_attention_tensor& near,
                            const polysketch_attention_tensor& far) {
@@ -182,12 +183,16 @@ class Calls {
         Launch(kernel, TileGrid(GradientRows<D>()), kTileThreads, shared, backward);
       };
       WalkOver(shape_.far_k, shape_.v, nullptr, false);
-      run(usual ? QueryGradients<D, 4, GATED> : QueryGradients<D, 0, GATED>, gradients.near_q,
-          gradients.far_q);
+      run(usual  ? QueryGradients<D, 4, GATED>
+          : wide ? QueryGradients<D, 0, GATED, WideNear<D>()>
+                 : QueryGradients<D, 0, GATED>,
+          gradients.near_q, gradients.far_q);
       WalkOver(shape_.far_q, a_rows, e, true);
       backward.v = RowsOf(gradients.v);
-      run(usual ? KeyGradients<D, 4, GATED> : KeyGradients<D, 0, GATED>, gradients.near_k,
-          gradients.far_k);
+      run(usual  ? KeyGradients<D, 4, GATED>
+          : wide ? KeyGradients<D, 0, GATED, WideNear<D>()>
+                 : KeyGradients<D, 0, GATED>,
+          gradients.near_k, gradients.far_k);
       if constexpr (GATED) {
         Launch(LogDecayGradients, dim3(1, group_), kDecayThreads,
                kDecayThreads / kWarpSize * sizeof(float), decay_terms, gradients.log_decay);

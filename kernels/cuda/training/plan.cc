@@ -11,7 +11,9 @@ namespace {
 // Within these limits no product below overflows 64 bits.
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 constexpr int64_t kMaxHeads = int64_t{1} << 20;  // batch * heads
-constexpr int kMaxPower = 16, kMaxSketch = 64;
+constexpr int kMaxPower = 16;
+// Sketches may be wider than a head by a constant and its padding (affine_square).
+constexpr int kBesidesHead = 8;
 // Features of a warp in a walk over states (states.cuh).
 constexpr int kLinearUnit = 32;
 // Heads are processed in groups whose workspace takes about this many bytes.
@@ -54,7 +56,7 @@ Refusal CheckSizes(const polysketch_attention_shape& shape) {
                   shape.far_power);
   }
   const bool linear = shape.far_power == 1;
-  const int unit = linear ? kLinearUnit : 8, most = linear ? widest : kMaxSketch;
+  const int unit = linear ? kLinearUnit : 8, most = linear ? widest : widest + kBesidesHead;
   if (shape.sketch_dim < 0 || shape.sketch_dim > most || shape.sketch_dim % unit != 0) {
     return Refuse(POLYSKETCH_ATTENTION_UNSUPPORTED, "expected sketch_dim 0 or a multiple of ", unit,
                   " up to ", most, ", found ", shape.sketch_dim);

@@ -64,9 +64,10 @@ typedef struct {
 
 typedef struct {
   int64_t batch, heads, tokens;
-  int32_t head_dim;   /* of values and outputs: 32, 64 or 128 */
-  int32_t near_dim;   /* 0, or a multiple of 8 up to max(64, head_dim) */
-  int32_t sketch_dim; /* 0, or a multiple of 8 up to 64; linear: of 32 up to max(64, head_dim) */
+  int32_t head_dim; /* of values and outputs: 32, 64 or 128 */
+  int32_t near_dim; /* 0, or a multiple of 8 up to max(64, head_dim) */
+  int32_t
+      sketch_dim; /* 0, or a multiple of 8 up to max(64, head_dim) + 8; linear: of 32 up to max(64, head_dim) */
   int32_t near_power; /* 1 to 16 */
   int32_t block;      /* tokens, at least 1; not read in the polynomial form */
   float stabilizer;
