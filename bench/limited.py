@@ -57,6 +57,8 @@ class Worker:
     def ask(self, line: str, *, seconds: float) -> Outcome:
         """Returns the lines of the answer, as far as they were printed within `seconds`, a start of the process included."""
         deadline = time.monotonic() + seconds
+        if self._process is not None and self._process.poll() is not None:
+            self._end()  # it ended between two requests
         if self._process is None:
             self._errors = tempfile.TemporaryFile("w+")
             self._process = _start(self._command, self._memory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
