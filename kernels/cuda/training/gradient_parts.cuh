@@ -176,12 +176,12 @@ struct NearRows {
   int row_size;
 };
 
-// Columns of the gradients of near rows that are kept in registers; of rows that are wider than
-// that, such as those of affine_square, a head's element and a constant.
+// Columns of the gradients of near rows that are kept in registers.
 template <int D>
 constexpr int NearWidth() {
   return D < 64 ? 64 : D;
 }
+// The same where near rows are wider than a head: those of affine_square have a constant more.
 template <int D>
 constexpr int WideNear() {
   return NearWidth<D>() + 16;
