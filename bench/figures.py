@@ -13,6 +13,7 @@ points are kept in OUT/figures-N.json. A higher limit measures the points again 
 those that had fewer, among the kinds, measures and contexts that are asked for."""
 
 import argparse
+import contextlib
 import os
 import pathlib
 import platform
@@ -74,7 +75,7 @@ def command(argv: list[str]) -> None:
     asked = {key_of(job.point(measure)) for job in planned for measure in job.measures}
     store = Store(args.out / "figures.json", about, lambda point: key_of(point) not in asked or _counts(point, limits, settings.repeats))
     try:
-        with Meter(args.bin, args.models, settings, limits) as meter:
+        with contextlib.closing(Meter(args.bin, args.models, settings, limits)) as meter:
             failures = _measure(store, meter, limits, planned)
     finally:
         _draw(store, shapes, args.out)
@@ -87,18 +88,19 @@ def _measure(store: Store, meter: Meter, limits: Limits, planned: list[Job]) -> 
     failures = []
     for number, job in enumerate(planned, 1):
         begin = time.monotonic()
+        name = f"{job.shape.name} {job.kind} {job.context}"
         try:
             points = _points(store, meter, limits, job)
         except limited.ChildError as error:
-            failures.append(f"{job.shape.name} {job.kind} {job.context}: {error}")
-            print(f"[{number}/{len(planned)}] {job.shape.name} {job.kind} {job.context}: failed", flush=True)
+            failures.append(f"{name}: {error}")
+            print(f"[{number}/{len(planned)}] {name}: failed", flush=True)
             continue
         for point in points:
             store.add(point)
         found = (store.find(job.point(measure)) for measure in job.measures)
         values = ", ".join(f"{point['measure']} {_value(point)}" for point in found)
         seconds = time.monotonic() - begin
-        print(f"[{number}/{len(planned)}] {job.shape.name} {job.kind} {job.context}: {values} ({seconds:.1f} s)", flush=True)
+        print(f"[{number}/{len(planned)}] {name}: {values} ({seconds:.1f} s)", flush=True)
     return failures
 
 

@@ -40,11 +40,8 @@ class Meter:
         self._bench, self._models, self._settings, self._limits = programs / "polysketch-bench", models, settings, limits
         self._trainer = limited.Worker(self._training_command(), memory=limits.memory)
 
-    def __enter__(self) -> "Meter":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._trainer.__exit__()
+    def close(self) -> None:
+        self._trainer.close()
 
     def measure(self, job: Job) -> list[dict]:
         """Returns a point for each measure of the job: status, and what was measured or the limit that was reached."""

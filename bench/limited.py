@@ -48,17 +48,11 @@ class Worker:
         self._command, self._memory = command, memory
         self._process: subprocess.Popen | None = None
 
-    def __enter__(self) -> "Worker":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._end()
-
     def ask(self, line: str, *, seconds: float) -> Outcome:
         """Returns the lines of the answer, as far as they were printed within `seconds`, a start of the process included."""
         deadline = time.monotonic() + seconds
         if self._process is not None and self._process.poll() is not None:
-            self._end()  # it ended between two requests
+            self.close()  # it ended between two requests
         if self._process is None:
             self._errors = tempfile.TemporaryFile("w+")
             self._process = _start(self._command, self._memory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
@@ -67,7 +61,7 @@ class Worker:
         answer = b""
         while not answer.endswith(b"\n\n") and answer != b"\n":
             if not select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                self._end()
+                self.close()
                 return Outcome(TOO_SLOW, answer.decode())
             printed = self._process.stdout.read1(1 << 16)
             if not printed:
@@ -80,10 +74,11 @@ class Worker:
         code = self._process.wait()
         self._errors.seek(0)
         said = self._errors.read()
-        self._end()
+        self.close()
         return _status_of(self._command, code, said)
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """Ends the process, if there is one."""
         if self._process is None:
             return
         self._process.kill()

@@ -30,26 +30,23 @@ def measured(work: Callable[[], float], repeats: int) -> Iterator[list[float]]:
         yield seconds
 
 
-def trained_row(config: ModelConfig, length: int, args: argparse.Namespace) -> tuple[TrainedRow, str]:
-    """Returns the row, and what computes its attention: torch for kinds and shapes that the library lacks."""
-    row = TrainedRow(config, length, args.device)
-    if args.attention == "library" and config.attention in LIBRARY_KINDS:
-        row.use_attention("library")
-        try:
-            row.forward()
-        except AttentionError:
-            row.use_attention("torch")
-        else:
-            return row, "library"
-    return row, "torch"
+def print_measured(row: TrainedRow, measure: str, backend: str, repeats: int) -> None:
+    row.use_attention(backend)
+    for seconds in measured(getattr(row, measure), repeats):
+        line = {"measure": measure, "seconds": statistics.median(seconds), "runs": seconds, "backend": backend}
+        print(json.dumps(line), flush=True)
 
 
 def answer(request: dict, args: argparse.Namespace) -> None:
-    row, backend = trained_row(ModelConfig(**request["config"]), request["length"], args)
+    config = ModelConfig(**request["config"])
+    row = TrainedRow(config, request["length"], args.device)
+    backend = args.attention if config.attention in LIBRARY_KINDS else "torch"
     for measure in request["measures"]:
-        for seconds in measured(getattr(row, measure), args.repeats):
-            line = {"measure": measure, "seconds": statistics.median(seconds), "runs": seconds, "backend": backend}
-            print(json.dumps(line), flush=True)
+        try:
+            print_measured(row, measure, backend, args.repeats)
+        except AttentionError:  # a shape that the library lacks
+            backend = "torch"
+            print_measured(row, measure, backend, args.repeats)
 
 
 def main() -> None:

@@ -30,6 +30,12 @@ from figures_store import Store, key_of
 from polysketch_tools.model_config import KV_KINDS, UNSERVED_KINDS
 
 QUICK = figures_plan.QUICK_SHAPES
+SETTINGS = figures_measure.Settings(threads=1, weights="bf16", device="cpu", repeats=1, attention="torch")
+
+
+def measured(_, job: figures_plan.Job) -> list[dict]:
+    """In the place of Meter.measure: points of 1 us."""
+    return [job.point(measure) | {"status": "measured", "us_per_token": 1.0} for measure in job.measures]
 
 
 class FolderTest(unittest.TestCase):
@@ -90,9 +96,8 @@ class QuickTest(FolderTest):
 
     def test_memory(self):
         """20 MiB are too few for the program."""
-        settings = figures_measure.Settings(1, "bf16", "cpu", 1, "torch")
         for memory, status in ((20 << 20, "out of memory"), (4 << 30, "measured")):
-            meter = figures_measure.Meter(BIN, self.dir / "models", settings, figures_measure.Limits(60, memory))
+            meter = figures_measure.Meter(BIN, self.dir / "models", SETTINGS, figures_measure.Limits(60, memory))
             points = meter.measure(figures_plan.Job(QUICK[0], "linear", 64, figures_plan.SERVED))
             self.assertEqual([point["status"] for point in points], [status] * 2)
             self.assertEqual([point.get("limit_bytes") for point in points], [memory if status == "out of memory" else None] * 2)
@@ -156,7 +161,7 @@ class PointsTest(FolderTest):
             self.assertEqual(figures._counts(point, self.limits, 3), counts, point)
 
     def test_what_was_printed_before_the_limit_counts(self):
-        meter = figures_measure.Meter(self.dir, self.dir, figures_measure.Settings(1, "bf16", "cpu", 1, "torch"), self.limits)
+        meter = figures_measure.Meter(self.dir, self.dir, SETTINGS, self.limits)
         printed = '{"measure": "forward", "seconds": 0.5, "runs": [0.5], "backend": "torch"}\n{"measure": "forward_ba'
         for status in (limited.TOO_SLOW, limited.OUT_OF_MEMORY):
             with unittest.mock.patch.object(limited.Worker, "ask", return_value=limited.Outcome(status, printed)):
@@ -178,14 +183,10 @@ class PointsTest(FolderTest):
         store = self.store()
         for point in limited_points:
             store.add(point)
-        settings = figures_measure.Settings(1, "bf16", "cpu", 1, "torch")
-        out = self.data() | {"commit": figures.commit(), "machine": figures._machine("cpu"), "settings": settings.to_dict()}
+        out = self.data() | {"commit": figures.commit(), "machine": figures._machine("cpu"), "settings": SETTINGS.to_dict()}
         (self.dir / "figures.json").write_text(json.dumps(out))
 
-        def measure(meter, job):
-            return [job.point(measure) | {"status": "measured", "us_per_token": 1.0} for measure in job.measures]
-
-        with unittest.mock.patch.object(figures_measure.Meter, "measure", measure), contextlib.redirect_stdout(io.StringIO()):
+        with unittest.mock.patch.object(figures_measure.Meter, "measure", measured), contextlib.redirect_stdout(io.StringIO()):
             figures.command(["--quick", "--out", str(self.dir), "--kinds", "softmax", "--measures", "forward", "--threads", "1"])
         found = {(point["measure"], point["shape"], point["context"]): point["status"] for point in self.data()["points"]}
         self.assertEqual({key[0] for key in found}, {"forward", "prefill"})
@@ -208,7 +209,7 @@ for line in sys.stdin:
     exec(line)
     print(flush=True)
 """
-        with limited.Worker([sys.executable, "-c", program], memory=1 << 29) as worker:
+        with contextlib.closing(limited.Worker([sys.executable, "-c", program], memory=1 << 29)) as worker:
             for line, status, first in (
                 ("pass", "measured", True),
                 ("time.sleep(60)", "too slow", False),
@@ -228,7 +229,7 @@ for line in sys.stdin:
         def measure(meter, job):
             if job.context == 64:
                 raise limited.ChildError("no such thing")
-            return [job.point(measure) | {"status": "measured", "us_per_token": 1.0} for measure in job.measures]
+            return measured(meter, job)
 
         command = ["--quick", "--out", str(self.dir), "--kinds", "softmax", "--measures", "forward", "--threads", "1"]
         with unittest.mock.patch.object(figures_measure.Meter, "measure", measure), contextlib.redirect_stdout(io.StringIO()):
