@@ -5,6 +5,7 @@
 // Of the emulation alone, whose backends have no library of their own.
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <utility>
@@ -191,6 +192,18 @@ TEST_F(DenseLibraryTest, TheCheckIsMadeOnceAShape) {
   const int64_t launches = simt::Launches();
   const auto same_shape = Pack(backend.get());
   EXPECT_EQ(simt::Launches(), launches);
+}
+
+TEST_F(DenseLibraryTest, AComparisonOfFewerRowsIsNoAgreement) {
+  const auto backend = Open(OurOrder);
+  const auto w = Pack(backend.get());
+  Device* device = backend->device();
+  const auto zeros = [&](const uint16_t*, int64_t rows, float* out) {
+    device->Zero(out, rows * kOut * sizeof(float));
+  };
+  const int64_t most = std::end(kCheckedRows)[-1];
+  EXPECT_TRUE(SameBitsForAnyRows(device, Cast(*w), most, zeros));
+  EXPECT_FALSE(SameBitsForAnyRows(device, Cast(*w), most + 1, zeros));
 }
 
 TEST_F(DenseLibraryTest, AnErrorOfTheDeviceIsNoAgreement) {
