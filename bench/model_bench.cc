@@ -33,16 +33,17 @@ class ModelBench {
         on_row_(on_row),
         hidden_(static_cast<size_t>(model_->max_step_tokens()) * model_->hidden_size()) {}
 
-  void Run() {
+  Status Run() {
     if (Has("prefill")) {
-      for (const int64_t context : options_.prefill_contexts) Prefill(context);
+      for (const int64_t context : options_.prefill_contexts) PS_RETURN_IF_ERROR(Prefill(context));
     }
-    if (!Has("decode")) return;
+    if (!Has("decode")) return Status();
     for (const int64_t context : options_.decode_contexts) {
       std::unique_ptr<SequenceState> state = StateAt(context);
-      Decode(context, 1, *state);
-      for (const int batch : options_.batches) Decode(context, batch, *state);
+      PS_RETURN_IF_ERROR(Decode(context, 1, *state));
+      for (const int batch : options_.batches) PS_RETURN_IF_ERROR(Decode(context, batch, *state));
     }
+    return Status();
   }
 
  private:
@@ -74,7 +75,7 @@ class ModelBench {
     return state;
   }
 
-  void Prefill(int64_t context) {
+  Status Prefill(int64_t context) {
     const int repeats = context > kLongPrompt ? 1 : options_.repeats;
     std::unique_ptr<SequenceState> state = model_->NewState();
     state->Clear();
@@ -93,11 +94,12 @@ class ModelBench {
     BenchRow row = NewRow("prefill", context, 1);
     row.tokens = context;
     row.seconds = Median(seconds);
-    Complete(&row, CostOfToken(model_->config(), model_->attention_spec(),
-                               static_cast<double>(context) / 2, false));
+    PS_RETURN_IF_ERROR(Complete(&row, CostOfToken(model_->config(), model_->attention_spec(),
+                                                  static_cast<double>(context) / 2, false)));
     if (Has("decode") && std::ranges::count(options_.decode_contexts, context) > 0) {
       states_.emplace_back(context, std::move(state));
     }
+    return Status();
   }
 
   // As the server steps: argmax on a device that samples, else logits.
@@ -116,7 +118,7 @@ class ModelBench {
   }
 
   // Whole blocks, so that each has one fold.
-  void Decode(int64_t context, int batch, const SequenceState& start) {
+  Status Decode(int64_t context, int batch, const SequenceState& start) {
     const int64_t steps = model_->config().grain_size;
     std::vector<std::unique_ptr<SequenceState>> states;
     states.reserve(batch);
@@ -139,8 +141,8 @@ class ModelBench {
         static_cast<double>(model_->weight_bytes()) +
         batch * static_cast<double>(model_->decode_step_bytes() - model_->weight_bytes());
     MeasureBlocks(steps, step, &row);
-    Complete(&row, CostOfToken(model_->config(), model_->attention_spec(),
-                               static_cast<double>(context), true));
+    return Complete(&row, CostOfToken(model_->config(), model_->attention_spec(),
+                                      static_cast<double>(context), true));
   }
 
   bool OnDevice() const { return !backend_->host_memory(); }
@@ -183,13 +185,16 @@ class ModelBench {
             .threads = options_.threads};
   }
 
-  void Complete(BenchRow* row, const TokenCost& cost) {
+  // After an error of the device, steps end at once: their time is none of a row.
+  Status Complete(BenchRow* row, const TokenCost& cost) {
+    PS_RETURN_IF_ERROR(model_->status());
     row->tokens_per_s = static_cast<double>(row->tokens) / row->seconds;
     row->gflop_per_s = row->tokens_per_s * cost.total() / 1e9;
     if (profile_ != nullptr) row->ops = profile_->Totals();
     const double peak = OnDevice() ? options_.device_flops : peaks_.f32;
     row->fma_share = peak > 0 ? row->gflop_per_s * 1e9 / peak : 0;
     on_row_(*row);
+    return Status();
   }
 
   const BenchOptions& options_;
@@ -231,9 +236,9 @@ Status RunModelBench(const BenchOptions& options, const ProductPeaks& peaks,
     load.weights = format;
     PS_ASSIGN_OR_RETURN(std::unique_ptr<PolysketchModel> model,
                         PolysketchModel::Load(options.model, backend.get(), load));
-    ModelBench(options, std::move(backend), profile, std::move(model),
-               std::string(DataTypeName(format)), peaks, on_row)
-        .Run();
+    ModelBench bench(options, std::move(backend), profile, std::move(model),
+                     std::string(DataTypeName(format)), peaks, on_row);
+    PS_RETURN_IF_ERROR(bench.Run());
   }
   return Status();
 }

@@ -57,7 +57,8 @@ struct BenchRow {
   std::vector<OpTotals> ops = {};  // with `profile`: of the last repeat, longest first
 };
 
-// Runs every stage of every format; calls on_row for each row as it is finished.
+// Runs every stage of every format; calls on_row for each row as it is finished. An error of the
+// device ends it without the row that it occurred in.
 Status RunModelBench(const BenchOptions& options, const ProductPeaks& peaks,
                      const std::function<void(const BenchRow&)>& on_row);
 

@@ -59,6 +59,8 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     for line in sys.stdin:
         answer(json.loads(line), args)
+        if args.device == "cuda":
+            torch.cuda.empty_cache()  # this process lives on beside programs that need the device's memory
         print(flush=True)
 
 
