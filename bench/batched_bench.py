@@ -2,6 +2,7 @@
 
 import pathlib
 import subprocess
+import tempfile
 
 _STEP_TOKENS = 512  # of a prefill step, as ours
 
@@ -17,6 +18,7 @@ def command(
     """
     prompt = max(context, 1)
     cells = prompt + max(batches) * decode_tokens + 16
+    program, model = (pathlib.Path(path).resolve() for path in (program, model))  # `measure` runs it in another folder
     result = [program, "-m", model, "-c", cells, "-b", 2048, "-ub", _STEP_TOKENS, "-t", threads, "-tb", threads]
     result += ["-npp", prompt, "-ntg", decode_tokens, "-npl", ",".join(map(str, batches)), "-pps", *options]
     return [str(part) for part in result]
@@ -40,7 +42,8 @@ def parse(text: str) -> list[dict[str, float]]:
 
 def measure(arguments: list[str], batches: list[int]) -> tuple[float, dict[int, float]]:
     """Runs a command. Returns tokens a second of the prefill, and of decoding by batch."""
-    done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with tempfile.TemporaryDirectory() as folder:  # ik_llama.cpp writes llama.log where it runs
+        done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder)
     rows = {int(row["B"]): row for row in parse(done.stdout)} if done.returncode == 0 else {}
     if missing := [batch for batch in batches if batch not in rows]:
         raise SystemExit(
