@@ -67,7 +67,8 @@ PS_INLINE void DotSums(const PackedMatrix& w, const WordRows& x, int64_t row, bo
                           acc);
 }
 
-// The result's lines are in another core's cache or in memory: they arrive during the product.
+// The result's lines are in another core's cache or in memory, unless the thread is alone: they arrive
+// during the product.
 template <int MR, int NV>
 PS_INLINE void PrefetchResult(const Epilogue& e, int64_t row, int64_t column) {
 #pragma GCC unroll 16
@@ -83,7 +84,7 @@ void DotPanelTile(const Product& p, const WordRows& x, int64_t row, bool first_t
   const PackedMatrix& w = p.w;
   const Epilogue& e = p.epilogue;
   const int64_t column = panels.panel * kPanelColumns + first_vector * kLanes;
-  PrefetchResult<MR, NV>(e, row, column);
+  if (p.context != nullptr) PrefetchResult<MR, NV>(e, row, column);
   typename Format::Sum acc[MR][NV];
   DotSums<Format, MR, NV>(w, x, row, first_tile, panels, first_vector, acc);
   V scales[NV];

@@ -1,6 +1,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/cpu/row_ops.h"
 
@@ -56,10 +57,40 @@ void NormalizeRows(const float* x, int64_t x_row, int rows, int width, const Nor
   }
 }
 
+// Rows of NV whole vectors, which stay in registers: each has the operations of NormalizeRows, whose
+// divisions wait for those of other rows.
+template <int NV>
+void NormalizeShortRows(const float* x, int64_t x_row, int64_t rows, const NormWeights& norm,
+                        float* out, int64_t out_row) {
+  constexpr float kWidth = NV * kLanes;
+  for (int64_t m = 0; m < rows; ++m, x += x_row, out += out_row) {
+    V row[NV], sum = Zero(), squares = Zero();
+#pragma GCC unroll 4
+    for (int i = 0; i < NV; ++i) {
+      row[i] = Load(x + i * kLanes);
+      sum = Add(sum, row[i]);
+    }
+    const V mean = Set1(ReduceAdd(sum) / kWidth);
+#pragma GCC unroll 4
+    for (int i = 0; i < NV; ++i) {
+      row[i] = Sub(row[i], mean);
+      squares = Fma(row[i], row[i], squares);
+    }
+    const V inverse = Set1(1.0f / std::sqrt(ReduceAdd(squares) / kWidth + kEpsilon));
+#pragma GCC unroll 4
+    for (int i = 0; i < NV; ++i) {
+      const V scaled = Mul(row[i], Mul(inverse, Load(norm.scale + i * kLanes)));
+      Store(Add(scaled, Load(norm.bias + i * kLanes)), out + i * kLanes);
+    }
+  }
+}
+
 }  // namespace
 
 void LayerNormRows(const float* x, int64_t x_row, int64_t rows, int width, const NormWeights& norm,
                    float* out, int64_t out_row) {
+  if (width == 2 * kLanes) return NormalizeShortRows<2>(x, x_row, rows, norm, out, out_row);
+  if (width == 4 * kLanes) return NormalizeShortRows<4>(x, x_row, rows, norm, out, out_row);
   for (int64_t m = 0; m < rows; m += kLanes) {
     const int count = static_cast<int>(std::min<int64_t>(kLanes, rows - m));
     NormalizeRows(x + m * x_row, x_row, count, width, norm, out + m * out_row, out_row);
