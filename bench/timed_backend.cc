@@ -103,10 +103,6 @@ void TimedBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scr
 void TimedBackend::RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads,
                                 int head_dim, const NormWeights& q_norm, const NormWeights& k_norm,
                                 float* q, float* k, float* normed_q, float* normed_k) {
-  if (inner().host_memory()) {
-    return Backend::RopeAndNorms(qkv, positions, heads, head_dim, q_norm, k_norm, q, k, normed_q,
-                                 normed_k);
-  }
   Timed("rope and norms", {}, [&] {
     inner().RopeAndNorms(qkv, positions, heads, head_dim, q_norm, k_norm, q, k, normed_q, normed_k);
   });

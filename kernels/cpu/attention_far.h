@@ -2,15 +2,26 @@
 // into it. Included inside the region of isa_begin.h, after simd.h, register_tile.h,
 // attention_decay.h and attention_prefetch.h.
 
-// phi(x) of a query: packed symmetric products; products of off-diagonal tiles are doubled
-// (state.h). x [dim], dim a multiple of 8.
-static void SymmetricQueryFeatures(const float* x, int dim, float* out) {
+// Calls use(phi, f) for each vector of phi(x) of a query, features f, f + 1, ... in order: packed
+// symmetric products; products of off-diagonal tiles are doubled (state.h). x [dim], dim a multiple
+// of 8.
+template <typename Use>
+PS_INLINE void ForSymmetricFeatures(const float* x, int dim, const Use& use) {
+  constexpr int kVectors = 4;  // of a tile: each has the products of two rows i
+  int64_t f = 0;
   for (int I = 0; I < dim; I += 8) {
+    V left[kVectors];
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) {
+      left[i] = Halves(_mm256_set1_ps(x[I + 2 * i]), _mm256_set1_ps(x[I + 2 * i + 1]));
+    }
     for (int J = I; J < dim; J += 8) {
-      const __m256 right = _mm256_loadu_ps(x + J);
-      const float factor = I == J ? 1.0f : 2.0f;
-      for (int i = I; i < I + 8; ++i, out += 8) {
-        _mm256_storeu_ps(out, _mm256_mul_ps(_mm256_set1_ps(factor * x[i]), right));
+      const __m256 columns = _mm256_loadu_ps(x + J);
+      const V right = Halves(columns, columns);
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i, f += kLanes) {
+        if (J == I + 8) left[i] = Add(left[i], left[i]);
+        use(Mul(left[i], right), f);
       }
     }
   }
@@ -18,15 +29,13 @@ static void SymmetricQueryFeatures(const float* x, int dim, float* out) {
 
 // out[m] = sum of phi[m] z over the features, in lanes. R rows of phi at a time, so that z is read
 // once and the additions of the R sums overlap.
-template <int R, typename Lines = NoLines>
-static void FeatureDotRows(const float* phi, const float* z, int64_t features, float* out,
-                           const Lines& lines = {}) {
+template <int R>
+static void FeatureDotRows(const float* phi, const float* z, int64_t features, float* out) {
   V sums[R];
 #pragma GCC unroll 4
   for (V& sum : sums) sum = Zero();
   int64_t f = 0;
   for (; f + kLanes <= features; f += kLanes) {
-    lines.template Prefetch<kLinesOfAVector>(f / kLanes);
     const V right = Load(z + f);
 #pragma GCC unroll 4
     for (int m = 0; m < R; ++m) sums[m] = Fma(Load(phi + m * features + f), right, sums[m]);
@@ -43,11 +52,7 @@ static void FeatureDotRows(const float* phi, const float* z, int64_t features, f
   for (int m = 0; m < R; ++m) out[m] = ReduceAdd(sums[m]);
 }
 
-static void FeatureDots(const float* phi, int rows, const float* z, int64_t features,
-                        LinePrefetcher* prefetcher, float* out) {
-  if (rows == 1 && prefetcher != nullptr) {
-    return FeatureDotRows<1>(phi, z, features, out, prefetcher->TakeForVectors(features));
-  }
+static void FeatureDots(const float* phi, int rows, const float* z, int64_t features, float* out) {
   int m = 0;
   for (; m + 4 <= rows; m += 4) FeatureDotRows<4>(phi + m * features, z, features, out + m);
   for (; m < rows; ++m) FeatureDotRows<1>(phi + m * features, z, features, out + m);

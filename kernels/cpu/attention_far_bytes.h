@@ -3,12 +3,12 @@
 // Included inside the region of isa_begin.h, after row_scale.h, integer_tile.h and attention_far.h.
 
 // A panel of features, times the scales of the tokens' values, as float32 and then as 16-bit
-// integers with one scale for each feature. The values of the block are 8-bit integers in pairs of
-// tokens.
+// integers with one scale for each feature. The values of the block are integers in pairs of tokens.
 struct IntegerFold {
   static constexpr int kRows = kQueryTile;
   static_assert(kRows <= kLanes && kRows < kFoldRows);
   const HeadState& state;
+  const int16_t* values;     // of the block, widened
   float* panel;              // kFoldRows * bp floats
   const IntegerRows& words;  // scratch
 
@@ -42,17 +42,11 @@ struct IntegerFold {
     QuantScale scales[kLanes];
     QuantScales(magnitudes, count, scales, kWordMax);
     for (int m = 0; m < count; ++m) {
-      const V inverse = Set1(scales[m].inverse);
       words.scales[m] = scales[m].scale;
-      int16_t* row = words.words + m * words.stride;
-      for (int64_t t = 0; t < bp; t += 2 * kLanes) {
-        const float* features = panel + m * bp + t;
-        StoreSignedWords(Mul(Load(features), inverse), Mul(Load(features + kLanes), inverse),
-                         row + t);
-      }
+      RoundVectors(panel + m * bp, bp, scales[m].inverse, words.words + m * words.stride);
     }
-    const CachedBytePairRows values{{state.value_bytes, 2 * dp, nullptr}};
-    MultiplyIntegers(words, count, (spec.block + 1) / 2, values, static_cast<int>(dp / kLanes),
+    MultiplyIntegers(words, count, (spec.block + 1) / 2, WordPairRows{values, 2 * dp},
+                     static_cast<int>(dp / kLanes),
                      {sums, dp, /*column_scales=*/nullptr, /*accumulate=*/false});
   }
 };
@@ -130,16 +124,66 @@ static void MakeCopy(const AttentionSpec& spec, const HeadLayout& layout, const 
   CopyRows(spec, layout, state, rows, magnitudes, 1, scratch);
 }
 
-// out [rows][dp] = phi S, of the copy. phi [rows][features] is overwritten. wide: the copy widened,
-// or null to read it. words: scratch. prefetcher: if `wide` is null.
+// A query's features times the scales of the copy's rows, with zeros up to a whole vector. Keeps their
+// largest magnitude and the sum of phi z in lanes, so that the features are never in memory.
+struct ScaledFeatures {
+  const HeadState& state;
+  float* out;  // [features], in whole vectors
+  V dots = Zero();
+  I largest = IntZero();
+
+  template <typename Lines>
+  inline __attribute__((always_inline)) void Set(V phi, V z, V scales, int64_t f,
+                                                 const Lines& lines) {
+    lines.template Prefetch<kLinesOfAFeatureVector>(f / kLanes);
+    dots = Fma(phi, z, dots);
+    const V scaled = Mul(phi, scales);
+    largest = MaxMagnitude(largest, scaled);
+    Store(scaled, out + f);
+  }
+  // q: of a query, far_dim() elements.
+  template <typename Lines>
+  void SetAll(const AttentionSpec& spec, const float* q, const Lines& lines) {
+    const float *z = state.z, *scales = state.row_scales;
+    const auto whole = [&](V phi, int64_t f) __attribute__((always_inline)) {
+      Set(phi, Load(z + f), Load(scales + f), f, lines);
+    };
+    if (spec.sketched()) return ForSymmetricFeatures(q, spec.far_dim(), whole);
+    const int64_t features = spec.features();
+    int64_t f = 0;
+    for (; f + kLanes <= features; f += kLanes) whole(Load(q + f), f);
+    if (f == features) return;
+    const Mask tail = FirstN(static_cast<int>(features - f));
+    Set(LoadMasked(q + f, tail), LoadMasked(z + f, tail), LoadMasked(scales + f, tail), f, lines);
+  }
+};
+
+// out [rows][dp] = phi S, of the copy, and dots [rows] = phi z. q: rows of far_dim() elements, `q_row`
+// apart. wide: the copy widened, or null to read it. phi: scratch, rows of whole vectors; words:
+// scratch. prefetcher: may be null.
 static void ReadCopy(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
-                     const int16_t* wide, float* phi, int rows, const IntegerRows& words,
-                     LinePrefetcher* prefetcher, float* out) {
+                     const int16_t* wide, const float* q, int64_t q_row, int rows, float* phi,
+                     const IntegerRows& words, LinePrefetcher* prefetcher, float* out,
+                     float* dots) {
   const int64_t features = spec.features(), dp = layout.padded_dim;
+  const int64_t phi_row = RoundUpToLanes(features);
+  alignas(64) float magnitudes[kLanes] = {};
   for (int m = 0; m < rows; ++m) {
-    float* x = phi + m * features;
-    MultiplyBy(state.row_scales, features, x, prefetcher);
-    words.scales[m] = RoundToWords(x, features, words.words + m * words.stride, prefetcher);
+    ScaledFeatures row{state, phi + m * phi_row};
+    if (prefetcher == nullptr) {
+      row.SetAll(spec, q + m * q_row, NoLines());
+    } else {
+      const int64_t lines = phi_row / kLanes * kLinesOfAFeatureVector;
+      row.SetAll(spec, q + m * q_row, prefetcher->Take(lines));
+    }
+    dots[m] = ReduceAdd(row.dots);
+    magnitudes[m] = ReduceMagnitude(row.largest);
+  }
+  QuantScale scales[kLanes];
+  QuantScales(magnitudes, rows, scales, kWordMax);
+  for (int m = 0; m < rows; ++m) {
+    words.scales[m] = scales[m].scale;
+    RoundVectors(phi + m * phi_row, phi_row, scales[m].inverse, words.words + m * words.stride);
   }
   const int64_t pairs = (features + 1) / 2;
   const int vectors = static_cast<int>(dp / kLanes);

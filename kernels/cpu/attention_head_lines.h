@@ -8,10 +8,10 @@ class HeadLines {
   HeadLines(const AttentionSpec& spec, const HeadLayout& layout, FloatParts* parts)
       : spec_(spec),
         layout_(layout),
-        padding_(std::max(
-            kPairsOfASum * kLinesOfAPair,
-            (std::max<int64_t>({spec.features(), spec.block, spec.near_dim()}) / kLanes + 1) *
-                kLinesOfAVector)),
+        padding_(std::max<int64_t>({kPairsOfASum * kLinesOfAPair,
+                                    (spec.features() / kLanes + 1) * kLinesOfAFeatureVector,
+                                    (std::max<int64_t>(spec.block, spec.near_dim()) / kLanes + 1) *
+                                        kLinesOfAScaledVector})),
         offsets_(reinterpret_cast<int32_t*>(parts->Next(MaxLines() + padding_))) {}
 
   // Those of the head, whose next token is the one at `block_offset` of a block. has_past: whether

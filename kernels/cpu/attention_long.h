@@ -135,7 +135,7 @@ class LongSegments {
 
   void Widen(const LongHead& head, const Range& tokens) {
     WidenTokens(head.rows, head.state, tokens, head.wide);
-    if (spec_.byte_copy() || tiles() != TileUnit::kNone) {
+    if (tiles() != TileUnit::kNone) {
       WidenFoldValues(head.rows, head.state, tokens, head.wide);
     }
   }

@@ -70,13 +70,19 @@ static void AddValues(int rows, int64_t first, int64_t block_size, float* weight
                       const ByteBlock<Keys, Element>& block, int vectors, float* out) {
   const int64_t last = Limit(first, rows - 1, block_size);
   const IntegerRows& words = block.words;
+  alignas(64) float magnitudes[kLanes] = {};
   for (int m = 0; m < rows; ++m) {
-    float* row = weights + m * block.scores_row;
-    const int64_t limit = Limit(first, m, block_size);
-    MultiplyBy(block.value_scales, limit, row, block.prefetcher);
+    magnitudes[m] = ScaleBy(block.value_scales, Limit(first, m, block_size),
+                            weights + m * block.scores_row, block.prefetcher);
+  }
+  QuantScale scales[kLanes];
+  QuantScales(magnitudes, rows, scales, kWordMax);
+  for (int m = 0; m < rows; ++m) {
+    const int64_t size = RoundUpToLanes(Limit(first, m, block_size));
     int16_t* integers = words.words + m * words.stride;
-    words.scales[m] = RoundToWords(row, limit, integers, block.prefetcher);
-    std::fill(integers + RoundUpToLanes(limit), integers + RoundUpToLanes(last), int16_t{0});
+    words.scales[m] = scales[m].scale;
+    RoundVectors(weights + m * block.scores_row, size, scales[m].inverse, integers);
+    std::fill(integers + size, integers + RoundUpToLanes(last), int16_t{0});
   }
   const auto values = RowsOf(block.values, 2 * block.values_row, block.prefetcher);
   MultiplyIntegers(words, rows, (last + 1) / 2, values, vectors,

@@ -4,9 +4,12 @@
 // burst of prefetches would fill the line-fill buffers and stop the loads after it. Included inside
 // the region of isa_begin.h, after simd.h.
 
-// Lines that an iteration prefetches of a loop over vectors of floats in cache, and of a product over
-// pairs (integer_tile.h): together about the lines of a head. AVX2 has more iterations for a product.
+// Lines that an iteration prefetches of a loop over vectors of floats in cache, over vectors that are
+// scaled, over vectors of features that are made (attention_far_bytes.h), and of a product over pairs
+// (integer_tile.h): together about the lines of a head. AVX2 has more iterations for a product.
 constexpr int kLinesOfAVector = 1;
+constexpr int kLinesOfAScaledVector = 2;
+constexpr int kLinesOfAFeatureVector = 3;
 constexpr int kLinesOfAPair = kMaxTileVectors > 1 ? 2 : 1;
 // Lines that are prefetched at once before work without such a loop: a part of a core's line-fill
 // buffers.

@@ -5,23 +5,26 @@
 static void FarTile(const HeadRows& rows, const HeadState& state, const float* wide, int64_t row,
                     int count, const TileScratch& scratch, float* denominators) {
   const AttentionSpec& spec = rows.spec;
+  if (spec.byte_copy()) {
+    return ReadCopy(spec, rows.layout, state, reinterpret_cast<const int16_t*>(wide),
+                    rows.Far(rows.input.far_q, row), rows.far_stride(), count, scratch.phi,
+                    scratch.words, rows.prefetcher, scratch.sums, denominators);
+  }
   const int64_t features = spec.features();
   for (int m = 0; m < count; ++m) {
     const float* q = rows.Far(rows.input.far_q, row + m);
     float* phi = scratch.phi + m * features;
     if (spec.sketched()) {
-      SymmetricQueryFeatures(q, spec.far_dim(), phi);
+      ForSymmetricFeatures(
+          q, spec.far_dim(), [&](V value, int64_t f) __attribute__((always_inline)) {
+            Store(value, phi + f);
+          });
     } else {
       std::copy_n(q, features, phi);
     }
   }
-  FeatureDots(scratch.phi, count, state.z, features, rows.prefetcher, denominators);
-  if (spec.byte_copy()) {
-    ReadCopy(spec, rows.layout, state, reinterpret_cast<const int16_t*>(wide), scratch.phi, count,
-             scratch.words, rows.prefetcher, scratch.sums);
-  } else {
-    ReadState(spec, rows.layout, state, wide, scratch.phi, features, count, scratch.sums);
-  }
+  FeatureDots(scratch.phi, count, state.z, features, denominators);
+  ReadState(spec, rows.layout, state, wide, scratch.phi, features, count, scratch.sums);
 }
 
 // Turns the scores of the token at `offset` of its block into weights and returns their sum.

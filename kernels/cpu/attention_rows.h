@@ -92,7 +92,7 @@ struct FloatParts {
 // once: to float32, or, what queries read under kQ8, to 16-bit integers in pairs. Empty under kF32.
 struct WideHead {
   float *state, *keys, *values;
-  // Values of the fold: [b][dp], float32, or with tiles pairs (PairFoldValues); null if it reads bytes.
+  // Values of the fold: `values`, or with tiles pairs (PairFoldValues).
   float* fold_values;
 
   static WideHead In(const AttentionSpec& spec, const HeadLayout& layout, TileUnit tiles,
@@ -102,9 +102,7 @@ struct WideHead {
     WideHead wide{parts->Next((spec.features() + 1) * dp),
                   parts->Next(spec.mixed() ? (spec.near_dim() + 1) * bp : 0),
                   parts->Next((spec.block + 1) * dp), nullptr};
-    wide.fold_values = tiles != TileUnit::kNone ? parts->Next(bp / 2 * dp)
-                       : spec.byte_copy()       ? nullptr
-                                                : wide.values;
+    wide.fold_values = tiles != TileUnit::kNone ? parts->Next(bp / 2 * dp) : wide.values;
     return wide;
   }
 };
@@ -117,7 +115,7 @@ struct TileScratch {
   static TileScratch In(const AttentionSpec& spec, const HeadLayout& layout, FloatParts* parts) {
     const int64_t features = spec.features(), bp = layout.padded_block, dp = layout.padded_dim;
     TileScratch scratch{
-        parts->Next(kQueryTile * features),
+        parts->Next(kQueryTile * RoundUpToLanes(features)),
         parts->Next(kQueryTile * dp),
         parts->Next(kQueryTile * bp),
         parts->Next(kFoldRows * (bp + dp) + (spec.decay_gate ? bp : 0)),

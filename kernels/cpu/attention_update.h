@@ -84,7 +84,9 @@ static void FoldRange(const HeadRows& rows, const HeadState& state, const Range&
     return fold(TileFold{pairs, scales, scratch.fold, session});
   }
 #endif
-  if (rows.spec.byte_copy()) return fold(IntegerFold{state, scratch.fold, scratch.words});
+  if (rows.spec.byte_copy()) {
+    return fold(IntegerFold{state, Words(wide.fold_values), scratch.fold, scratch.words});
+  }
   fold(FloatFold{narrow ? wide.fold_values : state.values, scratch.fold});
 }
 
@@ -100,11 +102,15 @@ static void WidenState(const HeadRows& rows, const HeadState& state, const Range
   }
 }
 
-// Widens bf16 values of tokens to float32.
+// Widens values of tokens: bf16 ones to float32, bytes in whole pairs to 16-bit integers.
 static void WidenValues(const HeadRows& rows, const HeadState& state, const Range& tokens,
                         float* out) {
-  const int64_t dp = rows.layout.padded_dim, first = tokens.first * dp;
-  Widen(Bf16(state.values) + first, tokens.size() * dp, out + first);
+  const int64_t dp = rows.layout.padded_dim;
+  if (rows.spec.byte_copy()) {
+    const int64_t first = tokens.first / 2 * 2 * dp, last = (tokens.last + 1) / 2 * 2 * dp;
+    return WidenPairs(state.value_bytes + first, last - first, Words(out) + first);
+  }
+  Widen(Bf16(state.values) + tokens.first * dp, tokens.size() * dp, out + tokens.first * dp);
 }
 
 #if defined(PS_ISA_VNNI)
@@ -149,7 +155,6 @@ static void WidenFoldValues(const HeadRows& rows, const HeadState& state, const 
     return PairFoldValues(rows, state, tokens, reinterpret_cast<uint32_t*>(wide.fold_values));
   }
 #endif
-  if (rows.spec.byte_copy()) return;  // IntegerFold reads the bytes
   WidenValues(rows, state, tokens, wide.fold_values);
 }
 
@@ -177,8 +182,5 @@ static void WidenTokens(const HeadRows& rows, const HeadState& state, const Rang
                         const WideHead& wide) {
   if (!rows.spec.narrow_block() || tokens.empty()) return;
   if (rows.spec.mixed()) WidenKeys(rows, state, tokens, wide);
-  if (!rows.spec.byte_copy()) return WidenValues(rows, state, tokens, wide.values);
-  const int64_t dp = rows.layout.padded_dim;
-  const int64_t first = tokens.first / 2 * 2, last = (tokens.last + 1) / 2 * 2;  // whole pairs
-  WidenPairs(state.value_bytes + first * dp, (last - first) * dp, Words(wide.values) + first * dp);
+  WidenValues(rows, state, tokens, wide.values);
 }

@@ -50,6 +50,9 @@ class CpuBackend final : public Backend {
               float* out) override;
   void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
             float* k) override;
+  void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim,
+                    const NormWeights& q_norm, const NormWeights& k_norm, float* q, float* k,
+                    float* normed_q, float* normed_k) override;
   void GeluGate(const float* up, int64_t rows, int hidden, float* out) override;
   void Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) override;
   void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override;
@@ -68,6 +71,9 @@ class CpuBackend final : public Backend {
   // Computes cos_sin_, unless it belongs to these positions already: a sine and a cosine in float64
   // are slow, and every layer of a step rotates by the same angles.
   void UpdateAngles(std::span<const int64_t> positions, int head_dim);
+  // Rope of one token, after UpdateAngles.
+  void RotateToken(const float* qkv, int64_t token, int heads, int head_dim, float* q,
+                   float* k) const;
 
   Context context_;
   PageArena arena_;  // of packed matrices

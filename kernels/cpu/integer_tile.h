@@ -26,12 +26,6 @@ struct BytePairRows {
   LoopLines Lines(int64_t pairs) const { return prefetcher->Take(pairs * kLinesOfAPair); }
 };
 
-// The same in cache: a product prefetches nothing.
-struct CachedBytePairRows : BytePairRows {
-  CachedBytePairRows Columns(int64_t first) const { return {BytePairRows::Columns(first)}; }
-  NoLines Lines(int64_t /*pairs*/) const { return {}; }
-};
-
 // B widened to 16 bits, for many rows of A.
 struct WordPairRows {
   const int16_t* data;
@@ -152,6 +146,16 @@ static void MultiplyIntegers(const IntegerRows& a, int rows, int64_t pairs, cons
   }
 }
 
+// Rounds x [size], whole vectors, to 16-bit integers.
+PS_INLINE void RoundVectors(const float* x, int64_t size, float inverse, int16_t* out) {
+  const V factor = Set1(inverse);
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= size; i += 2 * kLanes) {
+    StoreSignedWords(Mul(Load(x + i), factor), Mul(Load(x + i + kLanes), factor), out + i);
+  }
+  if (i < size) StoreSignedWords(Mul(Load(x + i), factor), out + i);
+}
+
 template <typename Lines>
 PS_INLINE float RoundRow(const float* x, int64_t size, int16_t* out, const Lines& lines) {
   const int64_t whole = size / kLanes * kLanes;
@@ -162,14 +166,10 @@ PS_INLINE float RoundRow(const float* x, int64_t size, int16_t* out, const Lines
     largest = MaxMagnitude(largest, Load(x + i));
   }
   const QuantScale scale = QuantScale::Of(ReduceMagnitude(largest), kWordMax);
-  const V inverse = Set1(scale.inverse);
-  const auto at = [&](int64_t i) __attribute__((always_inline)) {
-    return Mul(Load(x + i), inverse);
-  };
-  int64_t i = 0;
-  for (; i + 2 * kLanes <= whole; i += 2 * kLanes) StoreSignedWords(at(i), at(i + kLanes), out + i);
-  if (i < whole) StoreSignedWords(at(i), out + i);
-  if (whole < size) StoreSignedWords(Mul(LoadMasked(x + whole, tail), inverse), out + whole);
+  RoundVectors(x, whole, scale.inverse, out);
+  if (whole < size) {
+    StoreSignedWords(Mul(LoadMasked(x + whole, tail), Set1(scale.inverse)), out + whole);
+  }
   return scale.scale;
 }
 
@@ -181,19 +181,28 @@ static float RoundToWords(const float* x, int64_t size, int16_t* out, LinePrefet
 }
 
 template <typename Lines>
-PS_INLINE void MultiplyRowBy(const float* y, int64_t size, float* x, const Lines& lines) {
+PS_INLINE float ScaleRowBy(const float* y, int64_t size, float* x, const Lines& lines) {
+  I largest = IntZero();
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
-    lines.template Prefetch<kLinesOfAVector>(i / kLanes);
-    Store(Mul(Load(x + i), Load(y + i)), x + i);
+    lines.template Prefetch<kLinesOfAScaledVector>(i / kLanes);
+    const V scaled = Mul(Load(x + i), Load(y + i));
+    largest = MaxMagnitude(largest, scaled);
+    Store(scaled, x + i);
   }
-  if (i == size) return;
-  const Mask tail = FirstN(static_cast<int>(size - i));
-  StoreMasked(Mul(LoadMasked(x + i, tail), LoadMasked(y + i, tail)), x + i, tail);
+  if (i < size) {
+    const Mask tail = FirstN(static_cast<int>(size - i));
+    const V scaled = Mul(LoadMasked(x + i, tail), LoadMasked(y + i, tail));
+    largest = MaxMagnitude(largest, scaled);
+    Store(scaled, x + i);
+  }
+  return ReduceMagnitude(largest);
 }
 
-// x[i] *= y[i], i < size. prefetcher: may be null.
-static void MultiplyBy(const float* y, int64_t size, float* x, LinePrefetcher* prefetcher) {
-  if (prefetcher == nullptr) return MultiplyRowBy(y, size, x, NoLines());
-  MultiplyRowBy(y, size, x, prefetcher->TakeForVectors(size));
+// x[i] *= y[i], i < size, and zeros up to a whole vector. Returns the largest magnitude. prefetcher:
+// may be null.
+static float ScaleBy(const float* y, int64_t size, float* x, LinePrefetcher* prefetcher) {
+  if (prefetcher == nullptr) return ScaleRowBy(y, size, x, NoLines());
+  const int64_t lines = RoundUpToLanes(size) / kLanes * kLinesOfAScaledVector;
+  return ScaleRowBy(y, size, x, prefetcher->Take(lines));
 }

@@ -2,6 +2,7 @@
 
 #include "kernels/angles.h"
 #include "kernels/cpu/backend.h"
+#include "kernels/cpu/row_ops.h"
 
 #include "kernels/cpu/isa_begin.h"
 
@@ -36,21 +37,38 @@ void CpuBackend::UpdateAngles(std::span<const int64_t> positions, int head_dim) 
   });
 }
 
+void CpuBackend::RotateToken(const float* qkv, int64_t token, int heads, int head_dim, float* q,
+                             float* k) const {
+  const int64_t width = static_cast<int64_t>(heads) * head_dim;
+  const int half = head_dim / 2;
+  const float* cosines = cos_sin_.data() + token * head_dim;
+  for (int h = 0; h < heads; ++h) {
+    const float* source = qkv + token * 3 * width + h * head_dim;
+    const int64_t target = token * width + h * head_dim;
+    RotateHead(source, cosines, cosines + half, half, q + target);
+    RotateHead(source + width, cosines, cosines + half, half, k + target);
+  }
+}
+
 void CpuBackend::Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim,
                       float* q, float* k) {
   UpdateAngles(positions, head_dim);
-  const int64_t width = static_cast<int64_t>(heads) * head_dim;
-  const int half = head_dim / 2;
+  context_.ParallelRows(std::ssize(positions), 8, [&](int64_t first, int64_t last, int) {
+    for (int64_t m = first; m < last; ++m) RotateToken(qkv, m, heads, head_dim, q, k);
+  });
+}
+
+// The norms read a token's heads while they are in L1.
+void CpuBackend::RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads,
+                              int head_dim, const NormWeights& q_norm, const NormWeights& k_norm,
+                              float* q, float* k, float* normed_q, float* normed_k) {
+  UpdateAngles(positions, head_dim);
   context_.ParallelRows(std::ssize(positions), 8, [&](int64_t first, int64_t last, int) {
     for (int64_t m = first; m < last; ++m) {
-      const float* cosines = cos_sin_.data() + m * head_dim;
-      const float* sines = cosines + half;
-      for (int h = 0; h < heads; ++h) {
-        const float* source = qkv + m * 3 * width + h * head_dim;
-        const int64_t target = m * width + h * head_dim;
-        RotateHead(source, cosines, sines, half, q + target);
-        RotateHead(source + width, cosines, sines, half, k + target);
-      }
+      const int64_t at = m * heads * head_dim;
+      RotateToken(qkv, m, heads, head_dim, q, k);
+      LayerNormRows(q + at, head_dim, heads, head_dim, q_norm, normed_q + at, head_dim);
+      LayerNormRows(k + at, head_dim, heads, head_dim, k_norm, normed_k + at, head_dim);
     }
   });
 }

@@ -161,6 +161,9 @@ PS_INLINE void Transpose(V (&rows)[kLanes]) {
     rows[12 + c].v = _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd);
   }
 }
+PS_INLINE V Halves(__m256 lower, __m256 upper) {
+  return {_mm512_insertf32x8(_mm512_castps256_ps512(lower), upper, 1)};
+}
 PS_INLINE __m256 LowerHalf(V a) { return _mm512_castps512_ps256(a.v); }
 PS_INLINE __m256 UpperHalf(V a) { return _mm512_extractf32x8_ps(a.v, 1); }
 
@@ -568,6 +571,7 @@ PS_INLINE void StoreSignedWords(V a, V b, int16_t* p) {
   StoreSignedWords(a, p);
   StoreSignedWords(b, p + kLanes);
 }
+PS_INLINE V Halves(__m256 lower, __m256 upper) { return {lower, upper}; }
 PS_INLINE __m256 LowerHalf(V a) { return a.lo; }
 PS_INLINE __m256 UpperHalf(V a) { return a.hi; }
 

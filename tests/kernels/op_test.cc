@@ -228,6 +228,35 @@ TEST_P(OpTest, Rope) {
   }
 }
 
+TEST_P(OpTest, RopeAndNormsHaveTheBitsOfBothOps) {
+  Random random(12);
+  const std::vector<int64_t> positions = {0, 1, 77, 4096, 5000000};
+  const auto rows = std::ssize(positions);
+  for (const int head_dim : {2, 34, 64}) {
+    const int heads = 3;
+    const int64_t size = rows * heads * head_dim;
+    const GuardedFloats qkv(random.Normals(3 * size)), scale(random.Normals(head_dim, 0.3, 1)),
+        bias(random.Normals(head_dim));
+    const NormWeights q_norm{scale.data(), bias.data()}, k_norm{bias.data(), scale.data()};
+    GuardedFloats q(size), k(size), normed_q(size), normed_k(size);
+    cpu_->RopeAndNorms(qkv.data(), positions, heads, head_dim, q_norm, k_norm, q.data(), k.data(),
+                       normed_q.data(), normed_k.data());
+    GuardedFloats want_q(size), want_k(size), want_normed_q(size), want_normed_k(size);
+    cpu_->Rope(qkv.data(), positions, heads, head_dim, want_q.data(), want_k.data());
+    cpu_->LayerNorm(want_q.data(), rows * heads, head_dim, q_norm, want_normed_q.data());
+    cpu_->LayerNorm(want_k.data(), rows * heads, head_dim, k_norm, want_normed_k.data());
+    const auto same = [](size_t) { return 0.0; };
+    ExpectClose(q, want_q, same, "q");
+    ExpectClose(k, want_k, same, "k");
+    ExpectClose(normed_q, want_normed_q, same, "norm of q");
+    ExpectClose(normed_k, want_normed_k, same, "norm of k");
+    cpu_->RopeAndNorms(qkv.data(), positions, heads, head_dim, q_norm, k_norm, q.data(), k.data(),
+                       q.data(), k.data());
+    ExpectClose(q, want_normed_q, same, "norm of q in place");
+    ExpectClose(k, want_normed_k, same, "norm of k in place");
+  }
+}
+
 TEST_P(OpTest, GeluGate) {
   Random random(6);
   for (const int hidden : {1, 3, 8, 31, 33, 512}) {
