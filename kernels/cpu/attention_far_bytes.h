@@ -124,8 +124,8 @@ static void MakeCopy(const AttentionSpec& spec, const HeadLayout& layout, const 
   CopyRows(spec, layout, state, rows, magnitudes, 1, scratch);
 }
 
-// A query's features times the scales of the copy's rows, with zeros up to a whole vector. Keeps their
-// largest magnitude and the sum of phi z in lanes, so that the features are never in memory.
+// A query's features times the scales of the copy's rows, with zeros up to a whole vector; their
+// largest magnitude and the sum of phi z, in lanes. The features themselves stay in registers.
 struct ScaledFeatures {
   const HeadState& state;
   float* out;  // [features], in whole vectors
