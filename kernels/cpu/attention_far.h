@@ -16,13 +16,11 @@ PS_INLINE void ForSymmetricFeatures(const float* x, int dim, const Use& use) {
       left[i] = Halves(_mm256_set1_ps(x[I + 2 * i]), _mm256_set1_ps(x[I + 2 * i + 1]));
     }
     for (int J = I; J < dim; J += 8) {
-      const __m256 columns = _mm256_loadu_ps(x + J);
+      const __m256 columns =
+          _mm256_mul_ps(_mm256_set1_ps(J == I ? 1.0f : 2.0f), _mm256_loadu_ps(x + J));
       const V right = Halves(columns, columns);
 #pragma GCC unroll 4
-      for (int i = 0; i < kVectors; ++i, f += kLanes) {
-        if (J == I + 8) left[i] = Add(left[i], left[i]);
-        use(Mul(left[i], right), f);
-      }
+      for (int i = 0; i < kVectors; ++i, f += kLanes) use(Mul(left[i], right), f);
     }
   }
 }

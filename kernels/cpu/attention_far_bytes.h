@@ -39,12 +39,8 @@ struct IntegerFold {
     const float* lanes = Magnitudes(*this, layout);
     alignas(64) float magnitudes[kLanes] = {};
     for (int m = 0; m < count; ++m) magnitudes[m] = ReduceMagnitude(IntLoad(lanes + m * kLanes));
-    QuantScale scales[kLanes];
-    QuantScales(magnitudes, count, scales, kWordMax);
-    for (int m = 0; m < count; ++m) {
-      words.scales[m] = scales[m].scale;
-      RoundVectors(panel + m * bp, bp, scales[m].inverse, words.words + m * words.stride);
-    }
+    RoundRows(
+        panel, bp, count, [bp](int) { return bp; }, magnitudes, words);
     MultiplyIntegers(words, count, (spec.block + 1) / 2, WordPairRows{values, 2 * dp},
                      static_cast<int>(dp / kLanes),
                      {sums, dp, /*column_scales=*/nullptr, /*accumulate=*/false});
@@ -160,7 +156,7 @@ struct ScaledFeatures {
 
 // out [rows][dp] = phi S, of the copy, and dots [rows] = phi z. q: rows of far_dim() elements, `q_row`
 // apart. wide: the copy widened, or null to read it. phi: scratch, rows of whole vectors; words:
-// scratch. prefetcher: may be null.
+// scratch. prefetcher: null if `wide` is not.
 static void ReadCopy(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
                      const int16_t* wide, const float* q, int64_t q_row, int rows, float* phi,
                      const IntegerRows& words, LinePrefetcher* prefetcher, float* out,
@@ -179,12 +175,8 @@ static void ReadCopy(const AttentionSpec& spec, const HeadLayout& layout, const 
     dots[m] = ReduceAdd(row.dots);
     magnitudes[m] = ReduceMagnitude(row.largest);
   }
-  QuantScale scales[kLanes];
-  QuantScales(magnitudes, rows, scales, kWordMax);
-  for (int m = 0; m < rows; ++m) {
-    words.scales[m] = scales[m].scale;
-    RoundVectors(phi + m * phi_row, phi_row, scales[m].inverse, words.words + m * words.stride);
-  }
+  RoundRows(
+      phi, phi_row, rows, [phi_row](int) { return phi_row; }, magnitudes, words);
   const int64_t pairs = (features + 1) / 2;
   const int vectors = static_cast<int>(dp / kLanes);
   const IntegerOutput output{out, dp, state.column_scales, /*accumulate=*/false};

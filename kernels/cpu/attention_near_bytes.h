@@ -75,14 +75,11 @@ static void AddValues(int rows, int64_t first, int64_t block_size, float* weight
     magnitudes[m] = ScaleBy(block.value_scales, Limit(first, m, block_size),
                             weights + m * block.scores_row, block.prefetcher);
   }
-  QuantScale scales[kLanes];
-  QuantScales(magnitudes, rows, scales, kWordMax);
+  const auto size = [&](int m) { return RoundUpToLanes(Limit(first, m, block_size)); };
+  RoundRows(weights, block.scores_row, rows, size, magnitudes, words);
   for (int m = 0; m < rows; ++m) {
-    const int64_t size = RoundUpToLanes(Limit(first, m, block_size));
     int16_t* integers = words.words + m * words.stride;
-    words.scales[m] = scales[m].scale;
-    RoundVectors(weights + m * block.scores_row, size, scales[m].inverse, integers);
-    std::fill(integers + size, integers + RoundUpToLanes(last), int16_t{0});
+    std::fill(integers + size(m), integers + RoundUpToLanes(last), int16_t{0});
   }
   const auto values = RowsOf(block.values, 2 * block.values_row, block.prefetcher);
   MultiplyIntegers(words, rows, (last + 1) / 2, values, vectors,

@@ -2,7 +2,7 @@
 // of MR rows x NV vectors of columns over pairs of k,
 //   acc[m][n] += a[m][2 k] b[2 k][n] + a[m][2 k + 1] b[2 k + 1][n].
 // Integer sums are exact, so neither tiles nor instruction sets change a bit. Included inside the
-// region of isa_begin.h, after simd.h, register_tile.h and attention_prefetch.h.
+// region of isa_begin.h, after simd.h, register_tile.h, row_scale.h and attention_prefetch.h.
 
 // The largest magnitude of a 16-bit operand, and the pairs whose products fit a 32-bit sum:
 // 2 * 256 * 32767 * 127 < 2^31. Longer products are sums of float32, in order.
@@ -154,6 +154,19 @@ PS_INLINE void RoundVectors(const float* x, int64_t size, float inverse, int16_t
     StoreSignedWords(Mul(Load(x + i), factor), Mul(Load(x + i + kLanes), factor), out + i);
   }
   if (i < size) StoreSignedWords(Mul(Load(x + i), factor), out + i);
+}
+
+// Rounds rows [0, rows) of x, `x_row` apart, to rows of `out` with one scale each. size(m): the floats of
+// row m, whole vectors. magnitudes [kLanes]: the largest |x| of each row; rows <= kLanes.
+template <typename Size>
+static void RoundRows(const float* x, int64_t x_row, int rows, const Size& size,
+                      const float* magnitudes, const IntegerRows& out) {
+  QuantScale scales[kLanes];
+  QuantScales(magnitudes, rows, scales, kWordMax);
+  for (int m = 0; m < rows; ++m) {
+    out.scales[m] = scales[m].scale;
+    RoundVectors(x + m * x_row, size(m), scales[m].inverse, out.words + m * out.stride);
+  }
 }
 
 template <typename Lines>
