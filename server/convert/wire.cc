@@ -2,8 +2,8 @@
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/wire_format_lite.h>
-#include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/proto_buffer_writer.h>
 
@@ -21,6 +21,7 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
+using google::protobuf::io::CodedOutputStream;
 
 // Reads the fields that `descriptor` knows, in wire order, up to the first string that is not UTF-8.
 // Returns whether it read the whole message. Otherwise `fault` is the string's path and what is
@@ -57,6 +58,9 @@ bool ReadStrings(const Descriptor& descriptor, const std::string& prefix, CodedI
   return input->ConsumedEntireMessage();
 }
 
+// A message up to this size is one slice.
+constexpr size_t kOneSliceBytes = 1024;
+
 }  // namespace
 
 Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
@@ -82,14 +86,31 @@ Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* me
                          ", found bytes that do not parse");
 }
 
-grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message) {
+grpc::ByteBuffer MakeMessage(size_t size, const std::function<void(CodedOutputStream*)>& write) {
+  PS_CHECK(size <= INT32_MAX) << size << " bytes";
+  const auto fill = [&](google::protobuf::io::ZeroCopyOutputStream* stream) {
+    CodedOutputStream out(stream);
+    write(&out);
+    PS_CHECK(!out.HadError() && static_cast<size_t>(out.ByteCount()) == size)
+        << out.ByteCount() << " of " << size << " bytes";
+  };
+  if (size <= kOneSliceBytes) {
+    grpc::Slice slice(size);
+    google::protobuf::io::ArrayOutputStream stream(const_cast<uint8_t*>(slice.begin()),
+                                                   static_cast<int>(size));
+    if (size > 0) fill(&stream);
+    return grpc::ByteBuffer(&slice, 1);
+  }
   grpc::ByteBuffer bytes;
-  bool own_buffer = false;
-  const grpc::Status status =
-      grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::Message>(message, &bytes,
-                                                                                 &own_buffer);
-  PS_CHECK(status.ok()) << status.error_message();
+  grpc::ProtoBufferWriter writer(&bytes, grpc::kProtoBufferWriterMaxBufferLength,
+                                 static_cast<int>(size));
+  fill(&writer);
   return bytes;
+}
+
+grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message) {
+  return MakeMessage(message.ByteSizeLong(),
+                     [&](CodedOutputStream* out) { message.SerializeWithCachedSizes(out); });
 }
 
 }  // namespace polysketch

@@ -1,7 +1,6 @@
 // Tokenize, Detokenize and GetModel.
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
-#include <grpcpp/support/proto_buffer_writer.h>
 
 #include <algorithm>
 #include <string>
@@ -55,24 +54,19 @@ Result<grpc::ByteBuffer> TokenizeResponseBytes(const std::vector<int32_t>& ids,
                              " bytes, found ", total, "; tokenize the text in parts");
   }
   PS_RETURN_IF_ERROR(reply->Hold(static_cast<int64_t>(total)));
-  grpc::ByteBuffer bytes;
-  grpc::ProtoBufferWriter writer(&bytes, grpc::kProtoBufferWriterMaxBufferLength,
-                                 static_cast<int>(total));
-  {
-    CodedOutputStream out(&writer);
+  return MakeMessage(total, [&](CodedOutputStream* out) {
     if (packed > 0) {
-      out.WriteTag(WireFormatLite::MakeTag(kTokens, WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
-      out.WriteVarint32(static_cast<uint32_t>(packed));
+      out->WriteTag(WireFormatLite::MakeTag(kTokens, WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
+      out->WriteVarint32(static_cast<uint32_t>(packed));
     }
-    for (const int32_t id : ids) out.WriteVarint32SignExtended(id);
+    for (const int32_t id : ids) out->WriteVarint32SignExtended(id);
     for (const int32_t id : ids) {
       const std::string_view piece = tokenizer.Piece(id);
-      out.WriteTag(WireFormatLite::MakeTag(kPieces, WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
-      out.WriteVarint32(static_cast<uint32_t>(piece.size()));
-      out.WriteRaw(piece.data(), static_cast<int>(piece.size()));
+      out->WriteTag(WireFormatLite::MakeTag(kPieces, WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
+      out->WriteVarint32(static_cast<uint32_t>(piece.size()));
+      out->WriteRaw(piece.data(), static_cast<int>(piece.size()));
     }
-  }
-  return bytes;
+  });
 }
 
 Result<grpc::ByteBuffer> Tokenize(const UnaryInput& input) {

@@ -240,6 +240,29 @@ TEST(Wire, RoundTrip) {
   EXPECT_TRUE(ParseMessage(Bytes(""), &parsed).ok());
 }
 
+TEST(Wire, MessagesOfEverySize) {
+  for (const size_t size : {0, 1, 23, 24, 1023, 1024, 1025, (1 << 20) - 1, 1 << 20, (1 << 20) + 1,
+                            (1 << 20) + 20, 3 << 20}) {
+    const grpc::ByteBuffer bytes =
+        MakeMessage(size, [&](google::protobuf::io::CodedOutputStream* out) {
+          out->WriteRaw(std::string(size, 'x').data(), static_cast<int>(size));
+        });
+    EXPECT_TRUE(bytes.Valid());
+    EXPECT_EQ(bytes.Length(), size);
+    v1::TokenizeRequest message;
+    if (size < 4) continue;
+    message.set_text(std::string(size - (size < 130       ? 2
+                                         : size < 16387   ? 3
+                                         : size < 2097156 ? 4
+                                                          : 5),
+                                 'x'));
+    ASSERT_EQ(message.ByteSizeLong(), size);
+    v1::TokenizeRequest parsed;
+    ASSERT_TRUE(ParseMessage(SerializeMessage(message), &parsed).ok()) << size;
+    EXPECT_EQ(parsed.text(), message.text());
+  }
+}
+
 TEST(Wire, BadStringsAreNamed) {
   v1::CompleteRequest request;
   EXPECT_EQ(ParseError(Field(1, Field(1, "ab\xC3")), &request),

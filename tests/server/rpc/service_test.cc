@@ -224,6 +224,16 @@ TEST_F(ServiceTest, TextMethods) {
     EXPECT_EQ(tokens.tokens_size(), parse ? 3 : 6);
     EXPECT_EQ(*tokens.tokens().rbegin(), parse ? 257 : '>');
   }
+  // An answer of no bytes.
+  for (const bool parse : {false, true}) {
+    grpc::ClientContext context;
+    v1::TokenizeRequest none;
+    none.set_add_bos(false);
+    none.set_parse_special(parse);
+    const grpc::Status status = stub_->Tokenize(&context, none, &tokens);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(tokens.tokens_size() + tokens.pieces_size(), 0);
+  }
   grpc::ClientContext third;
   v1::DetokenizeRequest detokenize;
   for (const int id : {256, 0x61, 0xC3}) detokenize.add_tokens(id);
@@ -279,6 +289,23 @@ TEST_F(ServiceTest, BytesThatAreNoMessage) {
             StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(CallRaw("/unknown/method", "", &response).error_code(), StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(engine_.submitted(), 0);
+}
+
+// Every field of a request and of its answer may be absent: both are messages of no bytes. The call
+// gets an answer, or an error that says what is missing.
+TEST_F(ServiceTest, MessagesOfNoBytes) {
+  Ready();
+  const auto* service = v1::CompleteRequest::descriptor()->file()->FindServiceByName("PolySketch");
+  ASSERT_NE(service, nullptr);
+  for (int i = 0; i < service->method_count(); ++i) {
+    const std::string path = "/" + service->full_name() + "/" + service->method(i)->name();
+    grpc::ByteBuffer response;
+    const grpc::Status status = CallRaw(path, "", &response);
+    EXPECT_TRUE(status.ok() || status.error_code() == StatusCode::INVALID_ARGUMENT ||
+                status.error_code() == StatusCode::NOT_FOUND)
+        << path << ": " << status.error_message();
+  }
+  EXPECT_TRUE(server_ != nullptr && Complete(Request("a", 1)).status.ok());
 }
 
 TEST_F(ServiceTest, TooLargeAMessage) {
