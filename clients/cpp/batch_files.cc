@@ -8,23 +8,17 @@
 #include <system_error>
 #include <utility>
 
+#include "base/bounded_json.h"
 #include "clients/cpp/terminal.h"
 
 namespace polysketch {
 namespace {
 
 constexpr size_t kBatchReadBytes = 64 << 10;
-constexpr int kMaxDepth = 100;  // as protobuf's; nlohmann::json prints by recursion
 
 // INVALID_ARGUMENT unless the line is a request that polysketch batch can send.
 Status ParseItem(const std::string& line, BatchItem* item) {
-  bool deep = false;
-  const auto limit = [&deep](int depth, Json::parse_event_t, Json&) {
-    deep = deep || depth > kMaxDepth;
-    return depth <= kMaxDepth;
-  };
-  const Json json = Json::parse(line, limit, /*allow_exceptions=*/false);
-  if (deep) return InvalidArgument("expected at most ", kMaxDepth, " levels of JSON");
+  PS_ASSIGN_OR_RETURN(const Json json, ParseJson<Json>(line));
   if (!json.is_object()) return InvalidArgument("expected a JSON object");
   const auto id = json.find("custom_id");
   if (id == json.end() || !id->is_string()) {
@@ -49,7 +43,8 @@ Status ParseItem(const std::string& line, BatchItem* item) {
 std::unordered_set<std::string> AnsweredIds(std::istream* file) {
   std::unordered_set<std::string> ids;
   for (std::string line; std::getline(*file, line);) {
-    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const Result<Json> parsed = ParseJson<Json>(line);
+    const Json json = parsed.ok() ? *parsed : Json();
     if (!json.is_object() || !json.contains("custom_id") || !json.contains("response")) continue;
     if (json["custom_id"].is_string() && json["response"].is_object()) {
       ids.insert(json["custom_id"].get<std::string>());

@@ -17,6 +17,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/bounded_json.h"
+
 namespace polysketch::loadgen {
 namespace {
 
@@ -194,9 +196,9 @@ void HttpStream::OnEvent(std::string_view data) {
   // To parse each event would take the processor from a server beside the client.
   if (data.find(R"("finish_reason":null)") != std::string_view::npos) return AddMessage(1, nullptr);
   if (data.find(R"("finish_reason":")") != std::string_view::npos) return;  // the end of the text
-  const json event = json::parse(data, nullptr, /*allow_exceptions=*/false);
-  if (!event.contains("usage")) return Finish("error event");
-  const json& usage = event["usage"];
+  const Result<json> event = ParseJson(data);
+  if (!event.ok() || !event->contains("usage")) return Finish("error event");
+  const json& usage = event->at("usage");
   result_.prompt_tokens = usage.value("prompt_tokens", int64_t{0});
   result_.cached_tokens =
       usage.value(json::json_pointer("/prompt_tokens_details/cached_tokens"), int64_t{0});

@@ -6,20 +6,17 @@
 #include <string>
 #include <string_view>
 
+#include "base/bounded_json.h"
 #include "base/status.h"
 
 namespace polysketch {
 
-// Parses `text`. INVALID_ARGUMENT for text that is not strict JSON; the message begins with `what`
-// (a file name). Values nested deeper than `max_depth` arrays and objects are refused before they
-// are stored.
+// Parses `text` by ParseJson, without duplicate keys. The message of an error begins with `what` (a
+// file name).
 Result<nlohmann::json> ParseStrictJson(std::string_view text, std::string_view what, int max_depth);
 
 // Reads a regular file of at most `max_bytes` bytes and parses it as ParseStrictJson does.
 Result<nlohmann::json> ReadStrictJson(const std::string& path, size_t max_bytes, int max_depth);
-
-// At most `most` bytes of a name from an untrusted file, then "...", for error messages.
-std::string Abbreviate(std::string_view name, size_t most = 100);
 
 // Describes a value for error messages: "the string \"abc\"", "the number 7", "an object". Strings
 // are abbreviated, arrays and objects are not printed.

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/bounded_json.h"
 #include "base/environment.h"
 #include "server/app/flags.h"
 #include "server/convert/status_map.h"
@@ -69,9 +71,11 @@ Result<ParsedArguments> ParseArguments(std::span<const char* const> args) {
 Status ReadFile(const std::string& path, std::vector<Setting>* settings) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return NotFound("--config: cannot read ", path);
-  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return InvalidArgument("--config: expected a JSON object in ", path);
-  for (const auto& [key, value] : json.items()) {
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const auto json = ParseJson(text);
+  if (!json.ok()) return InvalidArgument("--config: ", path, ": ", json.status().message());
+  if (!json->is_object()) return InvalidArgument("--config: expected a JSON object in ", path);
+  for (const auto& [key, value] : json->items()) {
     const std::string where = StrCat(path, ": ", key);
     if (!value.is_string() && !value.is_number_integer() && !value.is_boolean()) {
       return InvalidArgument(where, ": expected a string, an integer or a boolean, found ",

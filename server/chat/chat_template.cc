@@ -6,6 +6,7 @@
 #include <iterator>
 #include <optional>
 
+#include "base/bounded_json.h"
 #include "server/chat/interpreter.h"
 
 namespace polysketch {
@@ -33,6 +34,13 @@ Result<std::optional<std::string>> ReadIfThere(const std::string& path) {
     return InvalidArgument(path, ": expected at most ", kMaxFileBytes, " bytes, found ",
                            text.size());
   return std::optional<std::string>(std::move(text));
+}
+
+Result<json> ParseConfig(const std::string& path, std::string_view text) {
+  Result<json> config = ParseJson(text);
+  if (!config.ok()) return InvalidArgument(path, ": ", config.status().message());
+  if (config->is_object()) return config;
+  return InvalidArgument(path, ": expected a JSON object, found another value");
 }
 
 // The string `name` of an object; empty without one.
@@ -67,9 +75,7 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::string& fold
   const std::filesystem::path root = folder;
   std::string path = (root / kConfigFile).string();
   PS_ASSIGN_OR_RETURN(const std::optional<std::string> config_text, ReadIfThere(path));
-  const json config = json::parse(config_text.value_or("{}"), nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object())
-    return InvalidArgument(path, ": expected a JSON object, found other text");
+  PS_ASSIGN_OR_RETURN(const json config, ParseConfig(path, config_text.value_or("{}")));
   Source source;
   for (const char* name : kPieces) {
     if (const std::string piece = PieceOf(config, name); !piece.empty())

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
+#include "base/bounded_json.h"
 #include "server/convert/request_id.h"
 #include "server/convert/status_map.h"
 
@@ -25,20 +26,9 @@ std::string Found(const Json& value) {
   return StrCat("a string of ", text.size(), " characters");
 }
 
-// Parses a line, and refuses a field that occurs twice, which nlohmann::json would merge.
 Result<Json> ParseObject(std::string_view line) {
-  std::unordered_set<std::string> names;
-  std::string twice;
-  const auto on_event = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::key && depth == 1) {
-      const auto name = parsed.get<std::string>();
-      if (!names.insert(name).second) twice = name;
-    }
-    return true;
-  };
-  Json json = Json::parse(line, on_event, /*allow_exceptions=*/false);
+  PS_ASSIGN_OR_RETURN(Json json, ParseJson(line, {.unique_keys = true}));
   if (!json.is_object()) return InvalidArgument("expected a JSON object");
-  if (!twice.empty()) return InvalidArgument(twice, ": expected it once, found it twice");
   return json;
 }
 

@@ -17,55 +17,13 @@ void WarnOnce(const std::string& parameter) {
   if (warned.insert(parameter).second) LogWarning("parameter_ignored", {{"parameter", parameter}});
 }
 
-// nlohmann::json copies and prints by recursion: deeper values would overflow the stack.
-constexpr int kMaxDepth = 100;
-
-// Whether arrays and objects of a JSON text nest deeper than kMaxDepth. False or true for other
-// text.
-bool NestsTooDeeply(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size() && depth <= kMaxDepth; ++i) {
-    if (text[i] == '"') {
-      in_string = !in_string;
-    } else if (in_string) {
-      i += text[i] == '\\' ? 1 : 0;
-    } else if (text[i] == '[' || text[i] == '{') {
-      ++depth;
-    } else if (text[i] == ']' || text[i] == '}') {
-      --depth;
-    }
-  }
-  return depth > kMaxDepth;
-}
-
 }  // namespace
 
 Result<nlohmann::json> ParseJsonObject(const std::string& text) {
-  if (NestsTooDeeply(text)) {
-    return InvalidArgument("the body: expected at most ", kMaxDepth,
-                           " levels of arrays and objects, found more");
-  }
-  try {  // the library says where the text is wrong only by an exception
-    nlohmann::json json = nlohmann::json::parse(text);
-    if (json.is_object()) return json;
-    return InvalidArgument("the body: expected a JSON object, found ", JsonTypeName(json));
-  } catch (const nlohmann::json::parse_error& error) {
-    return InvalidArgument("the body: expected JSON, found an error at byte ", error.byte);
-  } catch (const nlohmann::json::out_of_range&) {
-    return InvalidArgument("the body: expected numbers that fit in 64 bits, found a larger one");
-  }
-}
-
-int64_t ParsedJsonBytes(std::string_view text) {
-  constexpr int64_t kValue = 32;      // with the room that its array keeps for growth
-  constexpr int64_t kContainer = 96;  // or the name of a field
-  int64_t bytes = std::ssize(text);
-  for (const char c : text) {
-    if (c == ',') bytes += kValue;
-    if (c == '[' || c == '{' || c == ':') bytes += kContainer;
-  }
-  return bytes;
+  Result<nlohmann::json> json = ParseJson(text);
+  if (!json.ok()) return InvalidArgument("the body: ", json.status().message());
+  if (json->is_object()) return json;
+  return InvalidArgument("the body: expected a JSON object, found ", JsonTypeName(*json));
 }
 
 std::string_view JsonTypeName(const nlohmann::json& value) {

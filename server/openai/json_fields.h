@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/bounded_json.h"
 #include "base/status.h"
 
 namespace polysketch {
@@ -19,9 +20,6 @@ inline constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 // INVALID_ARGUMENT says where the text is not JSON, or that it nests too deeply or is no object.
 Result<nlohmann::json> ParseJsonObject(const std::string& text);
-
-// An estimate of the memory of ParseJsonObject(text), before it is made: never much less.
-int64_t ParsedJsonBytes(std::string_view text);
 
 // "a string", "an integer", "null": the type of a value, for errors.
 std::string_view JsonTypeName(const nlohmann::json& value);

@@ -100,7 +100,9 @@ Result<json> ParseCompletionBody(const std::string& text) {
       return InvalidArgument(path + 1, ": expected a body of at most ", kMaxBodyBytes,
                              " bytes beside a schema, found ", text.size());
     }
-    if (ordered.is_null()) ordered = ordered_json::parse(text);
+    if (ordered.is_null()) {
+      PS_ASSIGN_OR_RETURN(ordered, ParseJson<ordered_json>(text));
+    }
     body[at] = ordered.at(ordered_json::json_pointer(path)).dump();
   }
   return body;
@@ -137,8 +139,8 @@ ordered_json EchoedText(const json& body) {
   if (!body.contains(at)) return {{"format", {{"type", "text"}}}};
   ordered_json format = body.at(at);
   if (format.contains("schema") && format["schema"].is_string()) {
-    ordered_json schema = ordered_json::parse(format["schema"].get<std::string>(), nullptr, false);
-    if (!schema.is_discarded()) format["schema"] = std::move(schema);
+    auto schema = ParseJson<ordered_json>(format["schema"].get_ref<const std::string&>());
+    if (schema.ok()) format["schema"] = *std::move(schema);
   }
   return {{"format", std::move(format)}};
 }

@@ -51,9 +51,9 @@ TEST_F(BatchFiles, ReadTheJsonFormOfTheRequest) {
 TEST_F(BatchFiles, SayWhichLineIsWrong) {
   const std::string deep(200000, '[');
   const std::pair<std::string, const char*> cases[] = {
-      {"{", "line 9: expected a JSON object"},
+      {"{", "line 9: expected JSON, found an error at byte 2"},
       {"[]", "line 9: expected a JSON object"},
-      {deep, "line 9: expected at most 100 levels of JSON"},
+      {deep, "line 9: expected at most 100 levels of arrays and objects"},
       {R"({"body": {}})", "line 9: custom_id: expected a string, found none"},
       {R"({"custom_id": 7, "body": {}})", "line 9: custom_id: expected a string, found 7"},
       {R"({"custom_id": "a"})",
@@ -85,12 +85,12 @@ TEST_F(BatchFiles, InputSkipsWhatIsDoneAndRefusesIdsThatComeTwice) {
     EXPECT_EQ((*item)->index, static_cast<int64_t>(got.size()));
     got.push_back(StrCat(JsonText((*item)->custom_id), (*item)->status.message()));
   }
-  EXPECT_EQ(got,
-            (std::vector<std::string>{
-                "\"a\"",
-                "\"a\"line 5: custom_id: expected another one than those of earlier lines, found "
-                "'a'",
-                "\"c\"", "nullline 12: expected a JSON object"}));
+  EXPECT_EQ(
+      got, (std::vector<std::string>{
+               "\"a\"",
+               "\"a\"line 5: custom_id: expected another one than those of earlier lines, found "
+               "'a'",
+               "\"c\"", "nullline 12: expected JSON, found an error at byte 1: expected a value"}));
   EXPECT_EQ(input.skipped(), 2);
 }
 

@@ -285,20 +285,20 @@ TEST(ModelConfigTest, EveryWrongTextIsNamed) {
     std::string text;
     const char* message;
   } cases[] = {
-      {"", "not valid JSON"},
-      {"{", "not valid JSON"},
-      {Valid("softmax").dump() + "x", "not valid JSON"},
-      {Valid("softmax").dump() + std::string(1, '\0'), "NUL"},
+      {"", "expected JSON"},
+      {"{", "expected JSON"},
+      {Valid("softmax").dump() + "x", "expected JSON"},
+      {Valid("softmax").dump() + std::string(1, '\0'), "expected the end of the text"},
       {"[]", "expected an object, found an array"},
       {"null", "expected an object, found null"},
       {"{}", "field \"format_version\": missing"},
       {twice, "key \"emb_dim\" appears twice"},
       {typo.dump(), "unknown field \"sketchsize\""},
       {no_bos.dump(), "field \"add_bos\": expected a bos_id beside it"},
-      {std::string(1000000, '['), "nested too deeply"},
+      {std::string(1000000, '['), "levels of arrays and objects, found more"},
       {StrCat("{\"", std::string(1 << 20, 'k'), "\":1}"), "kkk...\""},
-      {"\xff", "not valid JSON"},
-      {"{\xc3\xa4", "not valid JSON at byte 2"},
+      {"\xff", "expected JSON"},
+      {"{\xc3\xa4", "expected JSON, found an error at byte 2"},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.text.substr(0, 100));

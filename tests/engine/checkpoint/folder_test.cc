@@ -162,12 +162,13 @@ TEST_F(FolderTest, DamagedIndexIsNamed) {
     std::string index;
     std::string message;
   } cases[] = {
-      {"empty", "", "not valid JSON"},
+      {"empty", "", "expected JSON"},
       {"array", "[]", "expected an object, found an array"},
-      {"cut", Index("{}").substr(0, 30), "not valid JSON"},
-      {"garbage_behind", Index("{}") + "}", "not valid JSON"},
-      {"nul", Index("{}") + std::string(1, '\0'), "NUL"},
-      {"deep", StrCat("{\"weight_map\":", std::string(100000, '[')), "nested too deeply"},
+      {"cut", Index("{}").substr(0, 30), "expected JSON"},
+      {"garbage_behind", Index("{}") + "}", "expected JSON"},
+      {"nul", Index("{}") + std::string(1, '\0'), "expected the end of the text"},
+      {"deep", StrCat("{\"weight_map\":", std::string(100000, '[')),
+       "levels of arrays and objects, found more"},
       {"no_map", "{}", "\"weight_map\" is missing"},
       {"map_array", R"({"weight_map":[]})", "expected an object of tensor names, found an array"},
       {"map_empty", map(""), "found an empty one"},

@@ -125,8 +125,16 @@ TEST(Config, ErrorsNameTheSource) {
                 "threads: expected a string, an integer or a boolean, found 1.5");
   }
   {
-    const ConfigFile file("[1, 2");
+    const ConfigFile file("[1, 2]");
     ExpectError(Load({"--config", file.path()}), "expected a JSON object");
+  }
+  {
+    const ConfigFile file("{\"model\": ");
+    ExpectError(Load({"--config", file.path()}), "expected JSON, found an error at byte 11");
+  }
+  {
+    const ConfigFile file(std::string(131'000, '['));
+    ExpectError(Load({"--config", file.path()}), "levels of arrays and objects, found more");
   }
 }
 

@@ -40,7 +40,10 @@ TEST(ApiKeys, Fields) {
 TEST(ApiKeys, ErrorsNameLineAndField) {
   EXPECT_EQ(ErrorOfText("\n"), "expected a JSON object a line, found no line");
   EXPECT_EQ(ErrorOfText("\n[1]"), "line 2: expected a JSON object");
-  EXPECT_EQ(ErrorOfText(Line("").substr(0, 20)), "line 1: expected a JSON object");
+  EXPECT_TRUE(ErrorOfText(Line("").substr(0, 20))
+                  .starts_with("line 1: expected JSON, found an error at byte "));
+  EXPECT_EQ(ErrorOfText(std::string(131'000, '[')),
+            "line 1: expected at most 100 levels of arrays and objects, found more");
   EXPECT_EQ(ErrorOfText(R"({"sha256": 1})"), "line 1: name: expected a string, found none");
   EXPECT_EQ(ErrorOfText(R"({"name": "a", "sha256": "abc", "tenant": "t"})"),
             "line 1: sha256: expected 64 hexadecimal digits, found a string of 3 characters");
@@ -60,11 +63,9 @@ TEST(ApiKeys, ErrorsNameLineAndField) {
   EXPECT_EQ(ErrorOfText(Line(R"(, "max_prioritty": 1)")),
             "line 1: max_prioritty: expected name, sha256, tenant, max_priority, "
             "requests_per_minute or tokens_per_minute, found an unknown field");
-  EXPECT_EQ(ErrorOfText(Line(R"(, "max_priority": )" + std::string(100'000, '[') +
-                             std::string(100'000, ']'))),
+  EXPECT_EQ(ErrorOfText(Line(R"(, "max_priority": [1])")),
             "line 1: max_priority: expected an integer from 0 to 1000, found an array");
-  EXPECT_EQ(ErrorOfText(Line(R"(, "tenant": "u")")),
-            "line 1: tenant: expected it once, found it twice");
+  EXPECT_EQ(ErrorOfText(Line(R"(, "tenant": "u")")), "line 1: key \"tenant\" appears twice");
 }
 
 TEST(ApiKeys, NamesAndKeysAreUnique) {

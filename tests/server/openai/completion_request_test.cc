@@ -1,6 +1,7 @@
 #include "server/openai/completion_request.h"
 
 #include "gtest/gtest.h"
+#include "server/openai/structured_output.h"
 
 namespace polysketch {
 namespace {
@@ -101,13 +102,26 @@ TEST(CompletionRequest, NestingIsBounded) {
   EXPECT_EQ(ErrorOf(nested(1'000'000)), ErrorOf(nested(101)));
 }
 
+// A schema may be a string, which the checks of the body do not look into.
+TEST(CompletionRequest, NestingOfASchemaInAStringIsBounded) {
+  const std::string deep(131'000, '[');
+  const auto body = ParseCompletionBody(
+      R"({"text": {"format": {"type": "json_schema", "schema": ")" + deep + "\"}}}");
+  ASSERT_TRUE(body.ok());
+  EXPECT_EQ(EchoedText(*body).at("format").at("schema"), deep);
+}
+
 TEST(CompletionRequest, ErrorsNameTheField) {
   const std::pair<const char*, const char*> cases[] = {
-      {"", "the body: expected JSON, found an error at byte 1"},
-      {"{\"prompt\": \"x", "the body: expected JSON, found an error at byte 14"},
+      {"", "the body: expected JSON, found an error at byte 1: expected a value"},
+      {"{\"prompt\": \"x",
+       "the body: expected JSON, found an error at byte 14: expected a character or the end of the "
+       "string"},
       {"[]", "the body: expected a JSON object, found an array"},
-      {R"({"prompt": NaN})", "the body: expected JSON, found an error at byte 12"},
-      {"{\"prompt\": \"\xff\"}", "the body: expected JSON, found an error at byte 13"},
+      {R"({"prompt": NaN})",
+       "the body: expected JSON, found an error at byte 12: expected a value"},
+      {"{\"prompt\": \"\xff\"}",
+       "the body: expected JSON, found an error at byte 13: expected UTF-8"},
       {R"({"prompt": 5})",
        "prompt: expected a string, or an array of strings, of token ids or of arrays of token ids, "
        "found an integer"},
