@@ -1,4 +1,5 @@
-// The work of a thread as others see it: when it last moved, and whether it is still wanted.
+// The work of a thread as others see it: when it last moved, whether it is still wanted, and whether
+// it has begun to change something.
 #pragma once
 
 #include <atomic>
@@ -19,12 +20,16 @@ class RunningWork {
   }
 
   void Start() {
-    unwanted_.store(false);
+    state_.store(State::kWanted);
     moved_.store(Clock::now().time_since_epoch().count());
   }
   void End() { moved_.store(0); }
-  // The caller that waited for the work has left.
-  void SetUnwanted() { unwanted_.store(true); }
+  // The caller that waited for the work leaves. Returns false if BeginChange has returned true: what
+  // becomes of the change is unknown.
+  bool SetUnwanted() {
+    State wanted = State::kWanted;
+    return state_.compare_exchange_strong(wanted, State::kUnwanted) || wanted == State::kUnwanted;
+  }
 
   // When the running work started or last moved; unset: none runs.
   std::optional<Clock::time_point> since() const {
@@ -39,12 +44,20 @@ class RunningWork {
     if (RunningWork* const work = OfThread(); work != nullptr && work->moved_.load() != 0)
       work->moved_.store(Clock::now().time_since_epoch().count());
   }
-  // Whether no caller waits for the work of the calling thread any more.
-  static bool IsUnwanted() { return OfThread() != nullptr && OfThread()->unwanted_.load(); }
+  // Called by the work of the calling thread before it changes what others see. Returns false if no
+  // caller waits for it any more: it changes nothing then.
+  static bool BeginChange() {
+    RunningWork* const work = OfThread();
+    State wanted = State::kWanted;
+    return work == nullptr || work->state_.compare_exchange_strong(wanted, State::kChanging) ||
+           wanted == State::kChanging;
+  }
 
  private:
+  enum class State { kWanted, kUnwanted, kChanging };
+
   std::atomic<Clock::rep> moved_ = 0;
-  std::atomic<bool> unwanted_ = false;
+  std::atomic<State> state_ = State::kWanted;
 };
 
 }  // namespace polysketch

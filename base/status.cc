@@ -43,7 +43,8 @@ std::string_view ReasonName(Reason reason) {
                                                 "STATE_STORE_FULL",
                                                 "LOADING",
                                                 "DRAINING",
-                                                "SESSION_IN_USE"};
+                                                "SESSION_IN_USE",
+                                                "OUTCOME_UNKNOWN"};
   static_assert(std::size(kNames) == kReasons);
   return kNames[static_cast<size_t>(reason)];
 }

@@ -54,8 +54,9 @@ enum class Reason : int {
   kLoading,
   kDraining,
   kSessionInUse,
+  kOutcomeUnknown,
 };
-inline constexpr int kReasons = static_cast<int>(Reason::kSessionInUse) + 1;
+inline constexpr int kReasons = static_cast<int>(Reason::kOutcomeUnknown) + 1;
 
 // The name of a reason; empty for kNone.
 std::string_view ReasonName(Reason reason);

@@ -121,6 +121,7 @@ Result<SessionTable::Iterator> SessionTable::Load(Lock* lock, const Key& key,
   SetSnapshot(entry, std::move(record->snapshot), client);
   entry->head = record->head;
   entry->stored = true;
+  entry->in_store = true;
   entry->revision = revision;
   ++stats_.loads;
   const Status status = MakeRoom(lock);
@@ -186,9 +187,11 @@ Result<uint64_t> SessionTable::WriteRecord(const Key& key, const SessionRecord& 
 Status SessionTable::Write(Lock* lock, Iterator entry) {
   const Key key = entry->key;
   const SessionRecord record = {entry->head, entry->snapshot};
-  PS_ASSIGN_OR_RETURN(entry->revision, Unlocked(lock, [&] { return WriteRecord(key, record); }));
-  entry->stored = true;
-  return Status();
+  const Result<uint64_t> written = Unlocked(lock, [&] { return WriteRecord(key, record); });
+  entry->stored = written.ok();
+  entry->in_store |= written.ok() || IsOutcomeUnknown(written.status());
+  if (written.ok()) entry->revision = *written;
+  return written.status();
 }
 
 void SessionTable::DropFromMemory(Iterator entry) {
@@ -214,7 +217,9 @@ Status SessionTable::MakeRoom(Lock* lock) {
   const Status rest = Spill(lock, [](const Entry&) { return true; });
   if (status.ok()) status = rest;
   // Without an error, what still does not fit is leased, and moves to the store after its lease.
-  return memory_.bytes() <= options_.memory ? Status() : status;
+  if (status.ok() || memory_.bytes() <= options_.memory) return Status();
+  // The outcome of a write of other sessions is none of the caller's.
+  return IsOutcomeUnknown(status) ? Unavailable(status.message()) : status;
 }
 
 Status SessionTable::Spill(Lock* lock, const std::function<bool(const Entry&)>& moves) {

@@ -50,7 +50,7 @@ bool SessionTable::NeedsStore(const std::string& tenant, const std::string& id) 
   const auto found = index_.find({tenant, id});
   if (found == index_.end()) return IsStateKey(id);
   const Entry& entry = *found->second;
-  return entry.stored || entry.held || entry.head.durable;
+  return entry.in_store || entry.held || entry.head.durable;
 }
 
 bool SessionTable::CommitNeedsStore(const SessionLease& lease, const Snapshot& snapshot) const {
@@ -60,7 +60,7 @@ bool SessionTable::CommitNeedsStore(const SessionLease& lease, const Snapshot& s
   const auto found = index_.find(lease.key_);
   if (found == index_.end()) return true;
   const Entry& entry = *found->second;
-  return entry.stored || entry.held || entry.head.durable;
+  return entry.in_store || entry.held || entry.head.durable;
 }
 
 // --- sessions ---
@@ -108,33 +108,36 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
   if (writes) {
     SessionRecord record = {entry->head, snapshot};
     record.head.tokens = snapshot == nullptr ? 0 : snapshot->tokens();
-    const Result<uint64_t> revision = Unlocked(&lock, [&] { return WriteRecord(key, record); });
-    if (!revision.ok()) {
-      // The store may have the new snapshot. The next write replaces it with the old one.
-      entry->stored = false;
-      return revision.status();
-    }
+    entry->in_store = true;
+    // After an error the store holds the snapshot before, or, of an unknown outcome, perhaps the new
+    // one: the next use asks it, as for a session that another replica has written.
+    PS_ASSIGN_OR_RETURN(const uint64_t revision,
+                        Unlocked(&lock, [&] { return WriteRecord(key, record); }));
     SetSnapshot(entry, std::move(snapshot), lease.client_);
     entry->stored = true;
-    entry->revision = *revision;
+    entry->revision = revision;
   } else {
     SetSnapshot(entry, std::move(snapshot), lease.client_);
   }
   MarkUsed(entry);
   Status status = MakeRoom(&lock);
+  if (!status.ok() && entry->stored) {  // the session needs no memory: the store holds it
+    DropFromMemory(entry);
+    status = Status();
+  }
   if (status.ok()) status = CheckShare(*entry, owned);
   if (!status.ok()) {
     SetSnapshot(entry, before, client_before);
-    entry->stored = was_stored && !writes;
+    entry->stored = was_stored;
     return status;
   }
   // The store holds an older snapshot of a session that was moved there for memory only: it must
-  // not be loaded again.
-  if (!writes && was_stored) {
-    Unlocked(&lock, [&] {
-      CountError("delete", options_.store->Delete(key.first, SessionKey(key.second)));
-      return true;
+  // not be loaded again. After an error the next commit and Delete try again.
+  if (!writes && entry->in_store) {
+    const Status deleted = Unlocked(&lock, [&] {
+      return Counted("delete", options_.store->Delete(key.first, SessionKey(key.second)));
     });
+    entry->in_store = !deleted.ok() && deleted.code() != Code::kNotFound;
   }
   return Describe(*entry);
 }
@@ -156,7 +159,9 @@ Result<std::vector<SessionInfo>> SessionTable::Fork(const SessionUser& user, con
                                           .head = {.durable = head.durable, .ttl = head.ttl}},
                                          lease.snapshot(), &places);
     if (!fork.ok()) {
-      for (const SessionInfo& made : forks) (void)Delete(user.tenant, made.id);
+      for (const SessionInfo& made : forks) {
+        if (!Delete(user.tenant, made.id).ok()) return OutcomeUnknown(fork.status());
+      }
       return fork.status();
     }
     forks.push_back(*std::move(fork));
@@ -170,7 +175,7 @@ Status SessionTable::Delete(const std::string& tenant, const std::string& id) {
     const Iterator entry = FindFree(&lock, {tenant, id});
     if (entry != entries_.end()) {
       if (entry->leased) return InUse(id);
-      if (options_.store != nullptr && (entry->stored || entry->head.durable)) {
+      if (options_.store != nullptr && (entry->in_store || entry->head.durable)) {
         Hold hold(this, entry);
         Status status = Unlocked(&lock, [&] {
           return Counted("delete", options_.store->Delete(tenant, SessionKey(id)));
@@ -333,16 +338,22 @@ Result<SessionInfo> SessionTable::InsertNew(Entry entry, std::shared_ptr<const S
     const Iterator inserted = Insert(std::move(entry));
     SetSnapshot(inserted, std::move(snapshot));
     inserted->stored = durable;
+    inserted->in_store = durable;
     inserted->revision = revision;
     info = Describe(*inserted);
     status = MakeRoom(&lock);  // which may move this one to the store
-    if (const Iterator made = Find(key); status.ok() && made != entries_.end())
-      status = CheckShare(*made, /*owned_before=*/false);
-    const Iterator kept = status.ok() ? Find(key) : FindFree(&lock, key);
-    if (status.ok()) return kept == entries_.end() ? info : Describe(*kept);
-    if (kept != entries_.end()) Remove(kept);
+    const Iterator made = status.ok() ? Find(key) : FindFree(&lock, key);
+    if (made == entries_.end() && status.ok()) return info;
+    if (made == entries_.end()) return status;
+    if (!status.ok() && made->stored) {  // it needs no memory: the store holds it
+      DropFromMemory(made);
+      status = Status();
+    }
+    if (status.ok()) status = CheckShare(*made, /*owned_before=*/false);
+    if (status.ok()) return Describe(*made);
+    if (made->in_store) status = OutcomeUnknown(status);
+    Remove(made);
   }
-  if (durable) (void)options_.store->Delete(key.first, SessionKey(key.second));
   return status;
 }
 

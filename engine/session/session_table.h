@@ -210,7 +210,9 @@ class SessionTable {
     std::shared_ptr<const Snapshot> snapshot = {};  // null: empty, or only in the store
     int64_t bytes = 0;
     bool in_memory = true;
-    bool stored = false;  // the store holds this snapshot, as `revision`
+    bool stored = false;    // the store holds this snapshot, as `revision`, unless another replica
+                            // has written since, or the outcome of a write is unknown
+    bool in_store = false;  // the store may hold a snapshot of the session, of any revision
     bool leased = false;
     bool held = false;         // by an operation that has released mutex_: see Hold
     bool is_snapshot = false;  // a snapshot and not a session; only without a store

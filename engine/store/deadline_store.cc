@@ -130,12 +130,13 @@ class HangingThreads : public std::enable_shared_from_this<HangingThreads> {
   }
 
   Status LeaveHung(const std::shared_ptr<Worker>& worker) {
-    worker->work.SetUnwanted();
+    const bool unchanged = worker->work.SetUnwanted();
     hung_.push_back(worker);
     LogError("state_store_hangs",
              {{"wait_ms", wait_.count()}, {"operations", static_cast<int64_t>(hung_.size())}});
-    return Unavailable("state store: expected an answer of the file system within ", wait_.count(),
-                       " ms, found none");
+    const Status status = Unavailable("state store: expected an answer of the file system within ",
+                                      wait_.count(), " ms, found none");
+    return unchanged ? status : OutcomeUnknown(status);
   }
 
   void Loop(Worker& worker) {

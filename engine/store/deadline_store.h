@@ -22,10 +22,10 @@ inline constexpr int kMaxHungOfOwner = 4;
 inline constexpr int kMaxHung = 64;
 
 // Runs the operations of `store` on threads of its own. The caller of one that hangs gets
-// UNAVAILABLE, and so do at once all later operations on the same entry until it ends, so that two
-// writes of an entry never overtake each other. What the operation finds then is dropped; one that
-// asks RunningWork::IsUnwanted changes nothing any more. usage() is that of `store`. The destructor
-// waits for no operation that hangs.
+// UNAVAILABLE, or OutcomeUnknown if the operation has called RunningWork::BeginChange; without that
+// it changes nothing any more. All later operations on the same entry get UNAVAILABLE at once until
+// it ends, so that two writes of an entry never overtake each other. What the operation finds then
+// is dropped. usage() is that of `store`. The destructor waits for no operation that hangs.
 std::unique_ptr<StateStore> NewDeadlineStore(std::shared_ptr<StateStore> store,
                                              StoreDeadline deadline = {});
 

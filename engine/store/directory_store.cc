@@ -87,6 +87,12 @@ timespec ToTimespec(system_clock::time_point time) {
           static_cast<int64_t>(since.count() % 1000000000)};
 }
 
+// Whether a folder certainly has a file of this name.
+bool Has(const Descriptor& folder, const std::string& name) {
+  struct stat stat {};
+  return fstatat(folder.get(), name.c_str(), &stat, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 // 0 for a file that does not exist.
 int64_t FileBytes(const Descriptor& folder, const std::string& name) {
   struct stat stat {};
@@ -203,6 +209,7 @@ class DirectoryStore : public StateStore {
     PS_RETURN_IF_ERROR(TakeRoom(more));
     const std::string temporary = std::string(kTemporary) + NewStateKey();
     const uint64_t revision = RandomWord();
+    bool named = false;
     const auto write = [&]() -> Status {
       const Descriptor fd(
           openat(folder.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -211,17 +218,21 @@ class DirectoryStore : public StateStore {
       PS_RETURN_IF_ERROR(WriteAll(fd.get(), bytes, place));
       PS_RETURN_IF_ERROR(SetExpiry(fd.get(), ttl, place));
       if (fsync(fd.get()) != 0) return Failed("sync", place);
-      if (RunningWork::IsUnwanted()) return TooLate();
-      if (renameat(folder.get(), temporary.c_str(), folder.get(), key.c_str()) != 0)
-        return Failed("name", place);
-      return SyncFolder(folder, TenantPlace(owner));
+      if (!RunningWork::BeginChange()) return TooLate();
+      const bool renamed =
+          renameat(folder.get(), temporary.c_str(), folder.get(), key.c_str()) == 0;
+      Status failed = renamed ? Status() : Failed("name", place);
+      // A file system of another machine may report an error of what it has done.
+      named = renamed || !Has(folder, temporary);
+      return renamed ? SyncFolder(folder, TenantPlace(owner)) : failed;
     };
-    if (Status status = write(); !status.ok()) {
-      unlinkat(folder.get(), temporary.c_str(), 0);
-      bytes_ -= more;
-      return OfPut(std::move(status));
-    }
-    return revision;
+    Status status = OfPut(write());
+    if (status.ok()) return revision;
+    // A new name that the disk perhaps does not have yet: replicas see it, a crash may undo it.
+    if (named) return OutcomeUnknown(status);
+    unlinkat(folder.get(), temporary.c_str(), 0);
+    bytes_ -= more;
+    return status;
   }
 
   Result<Entry> Get(const std::string& owner, const std::string& key) override {
@@ -255,10 +266,14 @@ class DirectoryStore : public StateStore {
     // A damaged entry can be deleted too.
     if (!opened.ok() && opened.code() != Code::kDataLoss) return opened;
     const int64_t bytes = FileBytes(folder, key);
-    if (RunningWork::IsUnwanted()) return TooLate();
-    if (unlinkat(folder.get(), key.c_str(), 0) != 0) return Failed("delete", place);
+    if (!RunningWork::BeginChange()) return TooLate();
+    if (unlinkat(folder.get(), key.c_str(), 0) != 0) {
+      const Status failed = Failed("delete", place);
+      return Has(folder, key) || failed.code() == Code::kNotFound ? failed : OutcomeUnknown(failed);
+    }
     bytes_ -= bytes;
-    return SyncFolder(folder, TenantPlace(owner));
+    const Status synced = SyncFolder(folder, TenantPlace(owner));
+    return synced.ok() ? synced : OutcomeUnknown(synced);
   }
 
   Status Touch(const std::string& owner, const std::string& key,
@@ -274,7 +289,7 @@ class DirectoryStore : public StateStore {
     if (!folder.ok()) return folder.status();
     std::vector<std::string> names;
     PS_RETURN_IF_ERROR(ForEachName(*folder, TenantPlace(owner), [&](const std::string& name) {
-      if (name.starts_with(prefix) && !name.starts_with(".")) names.push_back(name);
+      if (name.starts_with(prefix) && IsEntryKey(name)) names.push_back(name);
     }));
     std::sort(names.begin(), names.end());
     std::vector<StoredInfo> infos;
@@ -295,7 +310,7 @@ class DirectoryStore : public StateStore {
     if (!folder.ok()) return folder.status();
     int64_t count = 0;
     PS_RETURN_IF_ERROR(ForEachName(*folder, TenantPlace(owner), [&](const std::string& name) {
-      if (name.starts_with(prefix) && !name.starts_with(".")) ++count;
+      if (name.starts_with(prefix) && IsEntryKey(name)) ++count;
     }));
     return count;
   }
@@ -365,8 +380,15 @@ class DirectoryStore : public StateStore {
     const bool made = mkdir(place.path.c_str(), 0777) == 0;
     if (!made && errno != EEXIST) return OfPut(Failed("make", place));
     if (made) {
-      PS_ASSIGN_OR_RETURN(const Descriptor root, OpenRoot());
-      PS_RETURN_IF_ERROR(SyncFolder(root, Root()));
+      const auto sync = [this]() -> Status {
+        PS_ASSIGN_OR_RETURN(const Descriptor root, OpenRoot());
+        return SyncFolder(root, Root());
+      };
+      if (Status status = sync(); !status.ok()) {
+        // The next Put syncs the folder that it makes. One that stays is perhaps lost in a crash.
+        rmdir(place.path.c_str());
+        return OfPut(std::move(status));
+      }
     }
     Result<Descriptor> folder = OpenFolder(place);
     if (!folder.ok()) return OfPut(folder.status());

@@ -14,7 +14,7 @@ Result<std::unique_ptr<StateStore>> OpenStateStore(const std::string& url, int64
                         OpenDirectoryStore(url.substr(kDirectory.size()), limit));
     return NewDeadlineStore(std::move(store));
   }
-  if (url.starts_with("redis://")) {
+  if (url.starts_with("redis") || url.starts_with("valkey")) {  // with TLS too, which is refused
     if (limit == 0) return OpenRedisStore(url);
     return InvalidArgument("expected a limit with dir:PATH only: a Redis has its own (maxmemory)");
   }

@@ -1,4 +1,10 @@
 // A client of one Redis server: commands in pipelines, connections that are kept, a deadline.
+//
+// Every pipeline ends with a PING that names its number on the connection, and a connection is kept
+// only if exactly the replies to the commands and to this PING have arrived. So a reply that no command
+// asked for, late ones included, ends the connection, and is never taken for another one.
+//
+// Clients read the errors, which quote nothing of the server and name no host; the log has its words.
 #pragma once
 
 #include <chrono>
@@ -33,10 +39,19 @@ class RedisClient {
   explicit RedisClient(RedisUrl url, RedisDeadline deadline = {});
   ~RedisClient();
 
+  struct Answer {
+    Replies replies;      // one for each command; error replies too
+    bool resent = false;  // the commands have perhaps run twice
+  };
   // Sends all commands at once and returns a reply to each. Commands that met a broken connection
-  // are sent again, once: they must be commands that may run twice. An error reply fails the call:
-  // RESOURCE_EXHAUSTED if the memory of the server is full, else UNAVAILABLE. UNAVAILABLE too for a
-  // server that cannot be reached, does not answer in time or does not speak the protocol.
+  // are sent again, once: they must be commands that may run twice. UNAVAILABLE for a server that
+  // cannot be reached, does not answer in time or does not speak the protocol; `*sent` then tells
+  // whether the commands have perhaps run.
+  Result<Answer> Ask(const std::vector<Command>& commands, bool* sent);
+  // The error of an error reply: RESOURCE_EXHAUSTED if the memory of the server is full, else
+  // UNAVAILABLE. OK for another reply.
+  static Status ErrorOf(const RedisReply& reply);
+  // As Ask, for commands that change nothing of importance: an error reply fails the call.
   Result<Replies> Run(const std::vector<Command>& commands);
   // One command.
   Result<std::unique_ptr<RedisReply>> RunOne(const Command& command);
@@ -45,13 +60,10 @@ class RedisClient {
   class Connection;
   class Timer;
 
-  Result<Replies> Send(const std::string& bytes, size_t count);
   Result<std::unique_ptr<Connection>> Connect(Timer* timer);
   Status Greet(Connection* connection, Timer* timer);
   std::unique_ptr<Connection> TakeIdle();
   void KeepIdle(std::unique_ptr<Connection> connection);
-  // Clients read the error, so it names no host.
-  static Status Unreachable(std::string_view why);
 
   const RedisUrl url_;
   const RedisDeadline deadline_;

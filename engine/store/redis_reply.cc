@@ -59,6 +59,10 @@ RedisReplyReader::RedisReplyReader() : reader_(redisReaderCreateWithFunctions(&f
 
 void RedisReplyReader::Free::operator()(redisReader* reader) const { redisReaderFree(reader); }
 
+bool RedisReplyReader::IsEmpty() const {
+  return reader_->pos == reader_->len && reader_->ridx == -1;
+}
+
 void RedisReplyReader::Add(std::string_view bytes) {
   (void)redisReaderFeed(reader_.get(), bytes.data(), bytes.size());  // Next returns its error
 }

@@ -35,6 +35,8 @@ class RedisReplyReader {
   // Returns the next reply; null until its last byte has arrived. UNAVAILABLE for bytes that are no
   // reply, after which the reader is not used again.
   Result<std::unique_ptr<RedisReply>> Next();
+  // Whether every byte so far belongs to a reply that Next has returned.
+  bool IsEmpty() const;
 
  private:
   struct Free {

@@ -35,6 +35,9 @@ constexpr size_t kMaxScanBytes = size_t{64} << 20;
 constexpr size_t kListed = 1000;
 
 bool IsNumber(const RedisReply& reply) { return reply.kind == RedisReply::Kind::kNumber; }
+bool IsDone(const RedisReply& reply) {
+  return reply.kind == RedisReply::Kind::kStatus && reply.text == "OK";
+}
 
 // The number of the line "NAME:NUMBER" of INFO; 0 without one.
 int64_t InfoNumber(std::string_view info, std::string_view name) {
@@ -68,6 +71,9 @@ bool ReadScan(const RedisReply& reply, std::string* cursor, std::vector<std::str
 Status Unexpected(const char* expected, const char* command) {
   return Unavailable("redis: expected ", expected, " from ", command, ", found another reply");
 }
+
+// The error of a change that may have been made.
+Status OfChange(bool sent, const Status& status) { return sent ? OutcomeUnknown(status) : status; }
 
 std::string Name(const std::string& owner, std::string_view key) {
   return StrCat(kRoot, owner, "/", key);
@@ -121,9 +127,21 @@ class RedisStore : public StateStore {
     std::string value = StoredHeader(revision);
     value.append(bytes);
     const std::string name = Name(owner, key), index = IndexName(owner), time = Milliseconds(ttl);
-    PS_RETURN_IF_ERROR(
-        client_.Run({{"SET", name, value, "PX", time}, {"SADD", index, key}}).status());
-    return revision;
+    bool sent = false;
+    const auto answer =
+        client_.Ask({{"SET", name, value, "PX", time}, {"SADD", index, key}}, &sent);
+    if (!answer.ok()) return OfChange(sent, answer.status());
+    // Redis has either refused the value, and then the entry is as before, or has it.
+    const RedisReply &set = *answer->replies[0], &add = *answer->replies[1];
+    if (const Status refused = RedisClient::ErrorOf(set); !refused.ok()) {
+      return OfChange(answer->resent, refused);
+    }
+    if (!IsDone(set)) return OutcomeUnknown(Unexpected("OK", "SET"));
+    // Without its name in the set the entry is there all the same.
+    if (const Status failed = RedisClient::ErrorOf(add); !failed.ok())
+      return OutcomeUnknown(failed);
+    return IsNumber(add) ? Result<uint64_t>(revision)
+                         : OutcomeUnknown(Unexpected("a number", "SADD"));
   }
 
   Result<Entry> Get(const std::string& owner, const std::string& key) override {
@@ -154,9 +172,17 @@ class RedisStore : public StateStore {
 
   Status Delete(const std::string& owner, const std::string& key) override {
     const std::string name = Name(owner, key), index = IndexName(owner);
-    PS_ASSIGN_OR_RETURN(const auto replies, client_.Run({{"DEL", name}, {"SREM", index, key}}));
-    if (!IsNumber(*replies[0])) return Unexpected("a number", "DEL");
-    return replies[0]->number == 1 ? Status() : Missing(key);
+    bool sent = false;
+    const auto answer = client_.Ask({{"DEL", name}, {"SREM", index, key}}, &sent);
+    if (!answer.ok()) return OfChange(sent, answer.status());
+    const RedisReply& deleted = *answer->replies[0];
+    if (const Status refused = RedisClient::ErrorOf(deleted); !refused.ok()) {
+      return OfChange(answer->resent, refused);
+    }
+    if (!IsNumber(deleted)) return OutcomeUnknown(Unexpected("a number", "DEL"));
+    // A listing removes a name that SREM has left.
+    if (deleted.number == 1) return Status();
+    return OfChange(answer->resent, Missing(key));
   }
 
   Status Touch(const std::string& owner, const std::string& key,
@@ -206,7 +232,9 @@ class RedisStore : public StateStore {
     PS_ASSIGN_OR_RETURN(const auto reply, client_.RunOne({"SMEMBERS", index}));
     std::vector<std::string> keys;
     if (!ReadTexts(*reply, &keys)) return Unexpected("keys", "SMEMBERS");
-    std::erase_if(keys, [&prefix](const std::string& key) { return !key.starts_with(prefix); });
+    std::erase_if(keys, [&prefix](const std::string& key) {
+      return !key.starts_with(prefix) || !IsEntryKey(key);
+    });
     std::sort(keys.begin(), keys.end());
     // A Redis at fault repeats names.
     keys.erase(std::unique(keys.begin(), keys.end()), keys.end());

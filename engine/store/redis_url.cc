@@ -7,6 +7,7 @@ namespace polysketch {
 namespace {
 
 constexpr std::string_view kScheme = "redis://";
+constexpr std::string_view kTlsSchemes[] = {"rediss://", "valkeys://"};
 constexpr std::string_view kPasswordFile = "password_file=";
 
 Status ParseNumber(std::string_view text, const char* what, int max, int* number) {
@@ -22,6 +23,13 @@ Status ParseNumber(std::string_view text, const char* what, int max, int* number
 
 Result<RedisUrl> ParseRedisUrl(const std::string& url) {
   std::string_view rest = url;
+  for (const std::string_view scheme : kTlsSchemes) {
+    if (!rest.starts_with(scheme)) continue;
+    return InvalidArgument(
+        "redis URL: the server speaks no TLS with Redis: expected redis:// and the "
+        "address of a proxy that does, found ",
+        scheme, " (docs/operations.md, Redis with TLS)");
+  }
   if (!rest.starts_with(kScheme)) {
     return InvalidArgument("redis URL: expected redis://HOST:PORT, found \"", url, "\"");
   }

@@ -25,4 +25,9 @@ bool IsStateKey(std::string_view text) {
          });
 }
 
+bool IsEntryKey(std::string_view name) {
+  return !name.empty() &&
+         name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
+}
+
 }  // namespace polysketch

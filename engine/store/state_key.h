@@ -14,5 +14,8 @@ uint64_t RandomWord();
 std::string NewStateKey();
 // Whether `text` has the form of NewStateKey.
 bool IsStateKey(std::string_view text);
+// Whether `name` has the form of the key of an entry, [a-z0-9-]+. What others have put beside the
+// entries is none.
+bool IsEntryKey(std::string_view name);
 
 }  // namespace polysketch

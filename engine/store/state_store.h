@@ -32,6 +32,16 @@ inline bool IsGoneOrDamaged(const Status& status) {
   return status.code() == Code::kNotFound || status.code() == Code::kDataLoss;
 }
 
+// The answer to a change that was perhaps made: the store may hold the entry as it was, or as it
+// should be. Any other error of a change means that it was not made.
+inline Status OutcomeUnknown(const Status& why) {
+  return Status(Code::kAborted, StrCat(why.message(), "; whether the change was made is unknown"))
+      .WithReason(Reason::kOutcomeUnknown);
+}
+inline bool IsOutcomeUnknown(const Status& status) {
+  return status.reason() == ReasonName(Reason::kOutcomeUnknown);
+}
+
 struct StoreUsage {
   int64_t bytes = 0;
   int64_t limit = 0;  // 0: none, or unknown
@@ -47,7 +57,7 @@ class StateStore {
   // Replaces the entry, all or nothing, and returns its revision. Keys are [a-z0-9-]+, owners
   // [A-Za-z0-9._:-]*. `ttl` counts from now. OK means that the entry survives this process, and the
   // machine as far as the store does. RESOURCE_EXHAUSTED above the limit: no entry is dropped
-  // before it expires.
+  // before it expires. An error means that the entry is as before, but for OutcomeUnknown.
   virtual Result<uint64_t> Put(const std::string& owner, const std::string& key, std::string bytes,
                                std::chrono::milliseconds ttl) = 0;
   struct Entry {
@@ -56,7 +66,7 @@ class StateStore {
   };
   virtual Result<Entry> Get(const std::string& owner, const std::string& key) = 0;
   virtual Result<StoredInfo> Stat(const std::string& owner, const std::string& key) = 0;
-  // NOT_FOUND for an entry that does not exist.
+  // NOT_FOUND for an entry that does not exist. Errors as of Put.
   virtual Status Delete(const std::string& owner, const std::string& key) = 0;
   virtual Status Touch(const std::string& owner, const std::string& key,
                        std::chrono::milliseconds ttl) = 0;

@@ -53,6 +53,10 @@ class Disk(case.HostileTest):
         self.faults.clear()
         self.assert_serving(server)
         self.assert_unharmed(beside)
+        # A replica sees what the server sees.
+        replica = self.server(self.flags)
+        self.assertEqual(self.sessions(replica).listed(), client.listed())
+        replica.stop()
         self.assertEqual(client.lost(), [])
         # What was acknowledged is on the disk: the server gets no time to write anything.
         server.process.send_signal(signal.SIGKILL)

@@ -52,13 +52,15 @@ LIES = (b"$-2\r\n", b"$2147483647\r\nabc", b"*2147483647\r\n", b":notanumber\r\n
 
 class RedisProxy:
     """`mode`: pass, slow (`delay` seconds before each reply), hang (no reply), refuse (closes new connections), break (closes
-    a connection at its next command), lie (another reply), mangle (bytes of the reply changed)."""
+    a connection at its next command), lose (closes a connection in place of the reply to a SET or DEL), repeat (each reply again after `delay`
+    seconds), push (a message of no command before each reply), lie (another reply), mangle (bytes of the reply changed)."""
 
     def __init__(self, port):
         self._redis, self.mode, self.delay = port, "pass", 0.0
         self.lie = None  # one of LIES instead of a random one
         self.replies = 0  # that were not passed as they were
         self._random = random.Random(15)
+        self._loses = set()  # connections that end in place of their next reply
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -89,6 +91,8 @@ class RedisProxy:
                 if self.mode == "break":
                     self.replies += 1
                     break
+                if self.mode == "lose" and (b"$3\r\nSET\r\n" in data or b"$3\r\nDEL\r\n" in data):
+                    self._loses.add(client)
                 server.sendall(data)
         except OSError:
             pass
@@ -97,7 +101,14 @@ class RedisProxy:
     def _replies(self, client, server):
         try:
             while data := server.recv(1 << 16):
+                if client in self._loses:
+                    self._loses.discard(client)
+                    self.replies += 1
+                    break
                 client.sendall(self._changed(data))
+                if self.mode == "repeat":
+                    time.sleep(self.delay)
+                    client.sendall(data)
         except OSError:
             pass
         self._end(client, server)
@@ -107,6 +118,8 @@ class RedisProxy:
             self.replies += 1
         if self.mode == "slow":
             time.sleep(self.delay)
+        elif self.mode == "push":
+            return b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n" + data
         elif self.mode == "hang":
             while self.mode == "hang":
                 time.sleep(0.02)

@@ -45,7 +45,10 @@ class RedisStore(case.HostileTest):
         while (lost := client.lost()) and time.monotonic() < end:
             time.sleep(0.2)
         self.assertEqual(lost, [])
-        # Another server finds what was acknowledged.
+        # A replica sees what the server sees; another server finds what was acknowledged.
+        replica = self.server(self.flags)
+        self.assertEqual(self.sessions(replica).listed(), client.listed())
+        replica.stop()
         server.process.kill()
         server.process.wait()
         client.connect(self.server(self.flags).grpc)
@@ -71,6 +74,27 @@ class RedisStore(case.HostileTest):
         for mode in ("break", "refuse"):
             self.proxy.mode = mode
             self.use(client, session, ERRORS)
+        self.back_to_normal(server, client, beside)
+
+    def test_loses_replies(self):
+        server, client, session = self.start()
+        beside = self.beside(server)
+        self.proxy.mode = "lose"
+        self.assertEqual(client.append(session, "It was late"), "ABORTED")
+        self.assertIn("unknown", client.spoken[-1][2])
+        self.use(client, session, ERRORS)
+        self.back_to_normal(server, client, beside)
+
+    def test_says_more_than_it_was_asked(self):
+        server, client, session = self.start()
+        beside = self.beside(server)
+        for mode, delay in (("push", 0.0), ("repeat", 0.0), ("repeat", 0.002), ("repeat", 0.05)):
+            self.proxy.mode, self.proxy.delay = mode, delay
+            for _ in range(5):
+                self.use(client, session, ERRORS)
+            # The next call is right at once.
+            self.proxy.mode = "pass"
+            self.assertEqual(client.append(session, "It was late"), "OK", f"{mode} {delay}: {client.spoken[-1:]}")
         self.back_to_normal(server, client, beside)
 
     def test_starts_again(self):

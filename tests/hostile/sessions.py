@@ -9,6 +9,7 @@ class SessionClient:
         self._address, self._metadata = address, [("x-tenant-id", tenant)]
         self._connection = None
         self.acknowledged = {}  # id -> tokens of the last answer
+        self.uncertain = set()  # ids of sessions of which an append was perhaps made
         self.spoken = []  # (call, status, message) of every error
 
     def connect(self, address=None):
@@ -58,9 +59,12 @@ class SessionClient:
                     tokens = messages.session_tokens(event)
             status, message = call.status, call.message
         except http2.Closed as error:
-            status, message, tokens = "UNAVAILABLE", str(error), None
+            status, message, tokens = "UNAVAILABLE", f"connection closed: {error}", None
         if status == "OK":
             self.acknowledged[session] = tokens
+            self.uncertain.discard(session)
+        elif "unknown" in message or "closed" in message or status in ("CANCELLED", "DEADLINE_EXCEEDED"):
+            self.uncertain.add(session)
         return self._note("Append", status, message)
 
     def listed(self):
@@ -73,7 +77,7 @@ class SessionClient:
         return status, found
 
     def lost(self):
-        """What was acknowledged and is not there, or cannot be continued: texts."""
+        """What was acknowledged and is not there, or was refused and is there, or cannot be continued: texts."""
         status, found = self.listed()
         if status != "OK":
             return [f"ListSessions: {status}"]
@@ -81,6 +85,8 @@ class SessionClient:
         for session, tokens in list(self.acknowledged.items()):
             if found.get(session, -1) < tokens:
                 wrong.append(f"session {session}: acknowledged {tokens} tokens, listed {found.get(session)}")
+            elif found[session] > tokens and session not in self.uncertain:
+                wrong.append(f"session {session}: {found[session] - tokens} tokens of a refused append")
             elif (status := self.append(session, "and")) != "OK":
                 wrong.append(f"session {session}: Append {status}")
         return wrong

@@ -1,4 +1,5 @@
-// A connection to a Redis server that is slow, hangs, drips or breaks, for tests.
+// A connection to a Redis server that is slow, hangs, drips, breaks or says more than it was asked, for
+// tests.
 #pragma once
 
 #include <arpa/inet.h>
@@ -39,9 +40,12 @@ class RedisProxy {
   }
   int port() const { return port_; }
 
-  std::atomic<int> delay_ms{0};     // of what a client sends
-  std::atomic<bool> hangs{false};   // answers are not forwarded
-  std::atomic<bool> drips{false};   // answers are forwarded a byte in 20 ms
+  std::atomic<int> delay_ms{0};    // of what a client sends
+  std::atomic<bool> hangs{false};  // answers are not forwarded
+  std::atomic<bool> drips{false};  // answers are forwarded a byte in 20 ms
+  std::atomic<bool> loses{false};  // a connection breaks in place of its next answer
+  // Answers are forwarded, and again after this time; -1: once.
+  std::atomic<int> repeats_after_ms{-1};
   std::atomic<int> exchanges{0};    // how often a client has sent something
   std::atomic<int> connections{0};  // so far
   void set_target(int port) { target_ = port; }
@@ -104,7 +108,15 @@ class RedisProxy {
     }
     if (drips) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     const ssize_t got = recv(server, bytes, drips ? 1 : sizeof(bytes), 0);
-    return got > 0 && send(client, bytes, static_cast<size_t>(got), MSG_NOSIGNAL) == got;
+    if (got <= 0 || loses) return false;
+    const auto forward = [&] {
+      return send(client, bytes, static_cast<size_t>(got), MSG_NOSIGNAL) == got;
+    };
+    const int repeats = repeats_after_ms;
+    if (!forward()) return false;
+    if (repeats < 0) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(repeats));
+    return forward();
   }
 
   std::atomic<int> target_;

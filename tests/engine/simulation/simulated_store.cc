@@ -26,7 +26,7 @@ Result<uint64_t> SimulatedStore::Put(const std::string& owner, const std::string
                                      std::string bytes, std::chrono::milliseconds) {
   if (Fails()) return NoResult();
   values_[{owner, key}] = {++revisions_, std::string(bytes)};
-  if (Fails()) return NoResult();
+  if (Fails()) return OutcomeUnknown(NoResult());
   return revisions_;
 }
 
@@ -45,7 +45,7 @@ Result<StoredInfo> SimulatedStore::Stat(const std::string& owner, const std::str
 Status SimulatedStore::Delete(const std::string& owner, const std::string& key) {
   if (Fails()) return NoResult();
   const bool found = values_.erase({owner, key}) > 0;
-  if (Fails()) return NoResult();
+  if (Fails()) return OutcomeUnknown(NoResult());
   return found ? Status() : Missing(key);
 }
 

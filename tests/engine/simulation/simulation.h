@@ -79,6 +79,9 @@ class Simulation {
   void Submit(Client* client, std::shared_ptr<const Snapshot> start);
   // On the store thread: a turn gets its session, or a client hears why not.
   void TakeSession(Client* client);
+  // Finds out where a session is after a commit whose outcome is unknown.
+  Status Settle(Session* session);
+  void EndTurn(Session* session);
   Status Prepare(Session* session);
   // What a finish means for the store.
   void OnFinish(Client* client);
@@ -164,6 +167,7 @@ struct Simulation::Session {
   std::string id;  // empty: to be made
   size_t turn = 0;
   bool durable = false;
+  bool unknown = false;  // whether the turn has ended
 
   int64_t tokens() const { return turn == 0 ? 0 : (*turns)[turn - 1].session_tokens; }
 };

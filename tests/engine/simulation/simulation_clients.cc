@@ -91,6 +91,7 @@ void Simulation::Submit(Client* client, std::shared_ptr<const Snapshot> start) {
 void Simulation::TakeSession(Client* client) {
   if (client->cancelled) return Refuse(client, Status(Code::kCancelled, "left"));
   Session* session = client->session;
+  if (const Status settled = Settle(session); !settled.ok()) return Refuse(client, settled);
   if (const Status ready = Prepare(session); !ready.ok()) return Refuse(client, ready);
   auto lease = table_->Acquire({session->tenant}, session->id, session->tokens());
   if (!lease.ok()) return Refuse(client, lease.status());
@@ -102,6 +103,30 @@ void Simulation::TakeSession(Client* client) {
   client->lease.emplace(*std::move(lease));
   client->request = &(*session->turns)[session->turn];
   Submit(client, client->lease->snapshot());
+}
+
+Status Simulation::Settle(Session* session) {
+  if (!session->unknown) return Status();
+  int64_t tokens = 0;
+  {
+    PS_ASSIGN_OR_RETURN(const SessionLease lease,
+                        table_->Acquire({session->tenant}, session->id, std::nullopt));
+    tokens = lease.tokens();
+  }
+  session->unknown = false;
+  if (tokens == session->tokens()) return Status();
+  if (tokens != (*session->turns)[session->turn].session_tokens)
+    Fail("session ", session->id, " has ", tokens, " tokens after a commit");
+  EndTurn(session);
+  return Status();
+}
+
+void Simulation::EndTurn(Session* session) {
+  ++happened_.turns;
+  if (++session->turn < session->turns->size()) return;
+  (void)table_->Delete(session->tenant, session->id);
+  session->id.clear();
+  session->turn = 0;
 }
 
 // Makes it, or puts a fork or a restored snapshot in its place.
@@ -177,6 +202,8 @@ void Simulation::Resume(Client* client) {
   }
   const Generation& generation = *(*stopped)->generation;
   if (client->session != nullptr) {
+    if (const Status settled = Settle(client->session); !settled.ok())
+      return Refuse(client, settled);
     const Session& session = *client->session;
     if (generation.session != session.id || generation.session_tokens != session.tokens()) {
       return Refuse(client, Status(Code::kAborted, "another request used the session in between"));
@@ -194,17 +221,14 @@ void Simulation::Commit(Client* client) {
   Session* session = client->session;
   const auto done = table_->Commit(*std::move(client->lease), client->end);
   client->lease.reset();
+  session->unknown = IsOutcomeUnknown(done.status());
   if (!done.ok()) return Refuse(client, done.status());
   if (done->tokens != client->request->session_tokens) {
     Fail("session ", session->id, " has ", done->tokens, " tokens, expected ",
          client->request->session_tokens);
   }
   client->over = true;
-  ++happened_.turns;
-  if (++session->turn < session->turns->size()) return;
-  (void)table_->Delete(session->tenant, session->id);
-  session->id.clear();
-  session->turn = 0;
+  EndTurn(session);
 }
 
 void Simulation::Refuse(Client* client, const Status& status) {
@@ -247,6 +271,8 @@ void Simulation::CheckSessions() {
   if (table_ == nullptr) return;
   if (store_ != nullptr) store_->failing = 0;
   for (const auto& session : sessions_) {
+    if (const Status settled = Settle(session.get()); !settled.ok())
+      Fail("session ", session->id, " in the end: ", settled.ToString());
     if (session->id.empty()) continue;
     const auto lease = table_->Acquire({session->tenant}, session->id, session->tokens());
     if (!lease.ok()) Fail("session ", session->id, " in the end: ", lease.status().ToString());

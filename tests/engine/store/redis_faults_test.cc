@@ -7,9 +7,11 @@
 #include "engine/store/open_state_store.h"
 #include "engine/store/redis_client.h"
 #include "gtest/gtest.h"
+#include "tests/engine/session/small_snapshot.h"
 #include "tests/testing/random_model.h"
 #include "tests/testing/redis_proxy.h"
 #include "tests/testing/redis_server.h"
+#include "tests/testing/scripted_redis.h"
 
 namespace polysketch {
 namespace {
@@ -142,6 +144,148 @@ TEST_F(RedisFaults, EntriesWithoutANameAreFoundAtTheStart) {
   const auto again = *OpenStateStore(url_);
   EXPECT_EQ(again->List("t", "")->size(), 1u);
   EXPECT_EQ(*again->CountAtMost("u", ""), 0);
+}
+
+// What is late, twice or never asked for is taken for the reply to no command.
+TEST_F(RedisFaults, ARepeatedReplyEndsTheConnection) {
+  SessionOptions options;
+  options.store = store_.get();
+  options.memory = 1 << 20;
+  SessionTable table(std::move(options));
+  const auto made = table.Create({"t"}, /*durable=*/true, 0s);
+  ASSERT_TRUE(made.ok());
+  ASSERT_TRUE(store_->Put("t", "session-a", "bytes", 1h).ok());
+  for (const int late : {0, 1, 3, 10}) {
+    proxy_->repeats_after_ms = late;
+    for (int i = 0; i < 20; ++i) {
+      // An answer, or that of a broken connection.
+      const auto expect = [&](const Status& status) {
+        if (status.ok()) return;
+        EXPECT_NE(status.message().find("redis: the connection"), std::string::npos)
+            << status.ToString();
+      };
+      expect(table.Acquire({"t"}, made->id, std::nullopt).status());
+      const auto got = store_->Get("t", "session-a");
+      expect(got.status());
+      if (got.ok()) {
+        EXPECT_EQ(AsText(got->bytes), "bytes");
+      }
+      const auto gone = store_->Get("t", "session-b");
+      if (gone.status().code() != Code::kNotFound) expect(gone.status());
+      std::this_thread::sleep_for(std::chrono::milliseconds(i % 4));
+    }
+    proxy_->repeats_after_ms = -1;
+    const auto after = table.Acquire({"t"}, made->id, std::nullopt);
+    EXPECT_TRUE(after.ok()) << late << ": " << after.status().ToString();
+  }
+}
+
+// The command has arrived, its reply is lost: the entry is as it should be, and the caller is told
+// that this is unknown.
+TEST_F(RedisFaults, AChangeWithoutAReplyIsUnknown) {
+  const auto expect_unknown = [](const Status& status) {
+    EXPECT_EQ(status.code(), Code::kAborted) << status.ToString();
+    EXPECT_EQ(status.reason(), "OUTCOME_UNKNOWN");
+    EXPECT_NE(status.message().find("unknown"), std::string::npos) << status.message();
+  };
+  const auto other = *OpenStateStore(StrCat("redis://127.0.0.1:", redis_->port()));
+  ASSERT_TRUE(store_->Put("t", "session-a", "old", 1h).ok());
+  proxy_->loses = true;
+  expect_unknown(store_->Put("t", "session-a", "new", 1h).status());
+  EXPECT_EQ(AsText(other->Get("t", "session-a")->bytes), "new");
+  EXPECT_EQ(store_->Get("t", "session-a").status().code(), Code::kUnavailable) << "changes nothing";
+  expect_unknown(store_->Delete("t", "session-a"));
+  EXPECT_EQ(other->Get("t", "session-a").status().code(), Code::kNotFound);
+  proxy_->loses = false;
+  ASSERT_TRUE(store_->Put("t", "session-a", "old", 1h).ok());
+  // Nothing was sent: certainly not made.
+  redis_->Stop();
+  proxy_->BreakConnections();
+  std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(OpenStateStore(url_).status().code(), Code::kUnavailable);
+}
+
+// The server has the answer of the store, not what it believed before.
+TEST_F(RedisFaults, AServerSeesWhatAReplicaSeesAfterALostReply) {
+  const auto open = [](StateStore* store) {
+    SessionOptions options;
+    options.codec.limits = {{testing::kVocab, 1000, true}, 1 << 20};
+    options.store = store;
+    options.memory = 1 << 20;
+    return std::make_unique<SessionTable>(std::move(options));
+  };
+  const auto other = *OpenStateStore(StrCat("redis://127.0.0.1:", redis_->port()));
+  const auto server = open(store_.get()), replica = open(other.get());
+  const std::string id = server->Create({"t"}, /*durable=*/true, 0s)->id;
+  for (const bool loses : {false, true, false}) {
+    auto lease = server->Acquire({"t"}, id, std::nullopt);
+    ASSERT_TRUE(lease.ok()) << lease.status().ToString();
+    const int64_t tokens = lease->tokens() + 2;
+    proxy_->loses = loses;
+    EXPECT_EQ(server->Commit(*std::move(lease), testing::At(tokens)).ok(), !loses);
+    proxy_->loses = false;
+    EXPECT_EQ(server->List("t")->sessions.at(0).tokens, tokens);
+    EXPECT_EQ(replica->List("t")->sessions.at(0).tokens, tokens);
+    EXPECT_EQ(server->Acquire({"t"}, id, std::nullopt)->tokens(), tokens);
+  }
+}
+
+TEST_F(RedisFaults, AValueWithoutItsNameIsUnknown) {
+  RedisClient client = NewClient(5s);
+  ASSERT_TRUE(client.RunOne({"SET", "polysketch/t/.keys", "no set"}).ok());
+  const Status status = store_->Put("t", "session-a", "bytes", 1h).status();
+  EXPECT_EQ(status.reason(), "OUTCOME_UNKNOWN") << status.ToString();
+  EXPECT_TRUE(store_->Get("t", "session-a").ok()) << "it is there";
+}
+
+// Clients read no word of Redis: it may name hosts, files and users.
+TEST_F(RedisFaults, ErrorsQuoteNothingOfRedis) {
+  ASSERT_TRUE(store_->Put("t", "session-a", "bytes", 1h).ok());
+  RedisClient client = NewClient(5s);
+  const auto expect_own_words = [](const Status& status) {
+    EXPECT_FALSE(status.ok());
+    for (const char* const word : {"WRONGTYPE", "NOPERM", "NOAUTH", "MOVED", "OOM", "default",
+                                   "Operation", "10.0.0.7", "secret", "Protocol"}) {
+      EXPECT_EQ(status.message().find(word), std::string::npos) << status.ToString();
+    }
+  };
+  ASSERT_TRUE(client.RunOne({"DEL", "polysketch/t/.keys", "polysketch/t/session-b"}).ok());
+  ASSERT_TRUE(client.RunOne({"SADD", "polysketch/t/session-b", "a set"}).ok());
+  ASSERT_TRUE(client.RunOne({"SET", "polysketch/t/.keys", "no set"}).ok());
+  const auto expect_all = [&] {
+    expect_own_words(store_->Put("t", "session-a", "bytes", 1h).status());
+    expect_own_words(store_->Get("t", "session-b").status());
+    expect_own_words(store_->Stat("t", "session-b").status());
+    expect_own_words(store_->Renew("t", "session-b", 1h).status());
+    expect_own_words(store_->List("t", "").status());
+    expect_own_words(store_->CountAtMost("t", "").status());
+  };
+  expect_all();
+  ASSERT_TRUE(client.RunOne({"ACL", "SETUSER", "default", "-@all", "+acl", "+ping"}).ok());
+  expect_all();
+  expect_own_words(store_->Delete("t", "session-a"));
+  expect_own_words(store_->Touch("t", "session-a", 1h));
+  (void)client.RunOne({"ACL", "SETUSER", "default", "-ping"});  // its own PING is refused
+  expect_all();
+  expect_own_words(OpenStateStore(url_).status());
+}
+
+// As the one above, of a server that says what Redis seldom says, or breaks the protocol.
+TEST(RedisErrors, OfAnyTextAreOurs) {
+  const std::string no_keys = "*2\r\n$1\r\n0\r\n*0\r\n";
+  for (const std::string bad :
+       {"-MOVED 3999 10.0.0.7:6381\r\n", "-OOM secret\r\n", "-secret \xff\xfe\r\n", "?secret\r\n",
+        "+secret\r\n+secret\r\n+secret\r\n", "*1\r\n$6\r\nsecret\r\n:1\r\n", "$secret\r\n"}) {
+    testing::ScriptedRedis server({"+PONG\r\n", ":3\r\n", no_keys, bad}, /*refuses_more=*/true);
+    const auto store = OpenStateStore(StrCat("redis://127.0.0.1:", server.port()));
+    ASSERT_TRUE(store.ok()) << store.status().ToString();
+    const Status status = (*store)->Put("t", "session-a", "bytes", 1h).status();
+    ASSERT_FALSE(status.ok()) << bad;
+    EXPECT_TRUE(status.message().starts_with("redis: ")) << status.ToString();
+    for (const char* const word : {"secret", "10.0.0.7", "MOVED", "\xff"}) {
+      EXPECT_EQ(status.message().find(word), std::string::npos) << status.ToString();
+    }
+  }
 }
 
 TEST(RedisReplies, AreReadInPiecesAndWithinBounds) {

@@ -397,8 +397,7 @@ TEST(RedisStoreTest, AListingNamesAnEntryOnce) {
   entry = StrCat("$", entry.size(), "\r\n", entry, "\r\n");
   const std::string no_keys = "*2\r\n$1\r\n0\r\n*0\r\n", size = ":26\r\n";
   const std::string twice = "*2\r\n$9\r\nsession-1\r\n$9\r\nsession-1\r\n";
-  testing::ScriptedRedis server(
-      {"+PONG\r\n", ":3\r\n", no_keys, twice, size + entry + size + entry});
+  testing::ScriptedRedis server({"+PONG\r\n", ":3\r\n", no_keys, twice, size + entry});
   const auto store = OpenScripted(server.port());
   ASSERT_TRUE(store.ok()) << store.status().ToString();
   const auto infos = (*store)->List("acme", "session-");
@@ -449,6 +448,15 @@ TEST(StateStoreUrl, Forms) {
   for (const std::string bad : {"redis://", "redis://h:x", "redis://h:70000", "redis://h/x",
                                 "redis://u:p@h", "redis://h?x=1", "http://h"}) {
     EXPECT_EQ(ParseRedisUrl(bad).status().code(), Code::kInvalidArgument) << bad;
+    EXPECT_EQ(OpenStateStore(bad).status().code(), Code::kInvalidArgument) << bad;
+  }
+  for (const std::string tls :
+       {"rediss://h:6380", "rediss://u:secret@h", "rediss://", "valkeys://h"}) {
+    const Status status = OpenStateStore(tls).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << tls;
+    EXPECT_NE(status.message().find("no TLS"), std::string::npos) << status.ToString();
+    EXPECT_NE(status.message().find("docs/operations.md"), std::string::npos) << status.ToString();
+    EXPECT_EQ(status.message().find("secret"), std::string::npos) << status.ToString();
   }
   for (const std::string bad : {"", "dir:", "file:/x", "/tmp"}) {
     EXPECT_EQ(OpenStateStore(bad).status().code(), Code::kInvalidArgument) << bad;
