@@ -44,7 +44,19 @@ std::string_view ReasonName(Reason reason) {
                                                 "LOADING",
                                                 "DRAINING",
                                                 "SESSION_IN_USE",
-                                                "OUTCOME_UNKNOWN"};
+                                                "OUTCOME_UNKNOWN",
+                                                "MALFORMED_REQUEST",
+                                                "HOST_REFUSED",
+                                                "NO_SUCH_PATH",
+                                                "METHOD_NOT_ALLOWED",
+                                                "REQUEST_TIMEOUT",
+                                                "BODY_TOO_LARGE",
+                                                "TARGET_TOO_LONG",
+                                                "UNSUPPORTED_ENCODING",
+                                                "EXPECTATION_FAILED",
+                                                "HEADER_TOO_LARGE",
+                                                "TOO_MANY_CONNECTIONS",
+                                                "HTTP_VERSION"};
   static_assert(std::size(kNames) == kReasons);
   return kNames[static_cast<size_t>(reason)];
 }

@@ -55,8 +55,21 @@ enum class Reason : int {
   kDraining,
   kSessionInUse,
   kOutcomeUnknown,
+  // Of the HTTP server alone; docs/openai-api.md explains each.
+  kMalformedRequest,
+  kHostRefused,
+  kNoSuchPath,
+  kMethodNotAllowed,
+  kRequestTimeout,
+  kBodyTooLarge,
+  kTargetTooLong,
+  kUnsupportedEncoding,
+  kExpectationFailed,
+  kHeaderTooLarge,
+  kTooManyConnections,
+  kHttpVersion,
 };
-inline constexpr int kReasons = static_cast<int>(Reason::kOutcomeUnknown) + 1;
+inline constexpr int kReasons = static_cast<int>(Reason::kHttpVersion) + 1;
 
 // The name of a reason; empty for kNone.
 std::string_view ReasonName(Reason reason);
@@ -75,6 +88,7 @@ class [[nodiscard]] Status {
     retry_after_ = delay;
     return std::move(*this);
   }
+  Reason reason_or_none() const { return reason_; }
   // The name of the reason, or, for kNone, that of the code.
   std::string_view reason() const {
     return reason_ == Reason::kNone ? CodeName(code_) : ReasonName(reason_);

@@ -107,7 +107,6 @@ Status Apply(const Setting& setting, CommandLine* command) {
   }
   const Flag* flag = FindFlag(name);
   if (flag == nullptr) return InvalidArgument(setting.where, ": unknown flag (see --help)");
-  if (name == "http-listen") command->config.http_listen_is_default = false;
   return Prefixed(setting.where + ": ", SetFlag(*flag, setting.text, &command->config));
 }
 

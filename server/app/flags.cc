@@ -32,8 +32,7 @@ constexpr Flag kFlags[] = {
      "address of the HTTP server of /metrics. Empty: no metrics."},
     {"http-listen", kText, "HOST:PORT", &C::http_listen, 0, 0,
      "address of the HTTP server: the OpenAI API (/v1/completions), the status page, its "
-     "playground, /healthz and /readyz. Empty: no HTTP server. A busy port is an error only if the "
-     "flag is given."},
+     "playground, /healthz and /readyz. Empty: no HTTP server."},
     {"http-hosts", kText, "NAMES", &C::http_hosts, 0, 0,
      "names that the Host header of an HTTP request may have besides IP addresses and localhost, "
      "separated by commas; *: any name. Other requests get the HTTP status 403. Empty: none at a "

@@ -56,6 +56,11 @@ int Clamped(int64_t value) {
 // moment to be freed, while another call uses its stream.
 int64_t MaxStreams(const ServerConfig& config) { return 2 * config.max_concurrent_streams + 32; }
 
+// Maximum number of fields of a header.
+int64_t MaxFields(const ServerConfig& config) {
+  return std::max<int64_t>(128, config.max_metadata_bytes / 32);
+}
+
 ConnectionLimits LimitsOf(const ServerConfig& config) {
   return {.max_connections = config.max_connections,
           .max_calls = config.max_calls,
@@ -73,7 +78,7 @@ constexpr HttpLimits kMetricsLimits = {.max_connections = 32,
 // closes the connection.
 FrameLimits FrameLimitsOf(const ServerConfig& config) {
   return {.header_bytes = 2 * config.max_metadata_bytes,
-          .header_fields = std::max<int64_t>(128, config.max_metadata_bytes / 32),
+          .header_fields = MaxFields(config),
           .open_streams = MaxStreams(config),
           .resets_per_second = static_cast<double>(config.max_resets_per_second),
           .stall_deadline = config.stall_deadline};
@@ -141,12 +146,22 @@ bool IsPreflight(const HttpRequest& request) {
          !request.Header("Access-Control-Request-Method").empty();
 }
 
+// The headers that the page asks for, as clients of OpenAI's API send headers of their own.
 void ReplyPreflight(HttpExchange& exchange) {
-  exchange.Reply(200, "text/plain", "",
-                 {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
-                  {"Access-Control-Allow-Headers",
-                   "Authorization, Content-Type, X-Request-Id, X-Tenant-Id, Traceparent"},
-                  {"Access-Control-Max-Age", "600"}});
+  const std::string_view asked = exchange.request().Header("Access-Control-Request-Headers");
+  exchange.Reply(
+      200, "text/plain", "",
+      {{"Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE"},
+       {"Access-Control-Allow-Headers",
+        asked.empty() ? "Authorization, Content-Type, X-Request-Id, X-Tenant-Id, Traceparent"
+                      : std::string(asked)},
+       {"Vary", "Access-Control-Request-Headers"},
+       {"Access-Control-Max-Age", "600"}});
+}
+
+// What OPTIONS * asks for: the methods of all paths.
+void ReplyMethods(HttpExchange& exchange) {
+  exchange.Reply(200, "text/plain", "", {{"Allow", "GET, HEAD, POST, DELETE, OPTIONS"}});
 }
 
 void SetMessageLimits(const ServerConfig& config, grpc::ServerBuilder* builder) {
@@ -196,9 +211,10 @@ Server::Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Gua
       spans_(std::move(spans)),
       stuck_after_(config.stuck_after),
       health_(&connections_),
-      router_(&connections_, guard_.get()) {
+      router_(&connections_, guard_.get(), &refusals_) {
   context_.connections = &connections_;
   context_.metrics = metrics;
+  context_.refusals = &refusals_;
   context_.memory = &memory_;
   context_.spans = spans_.get();
   context_.trace_sample_percent = config.otlp_sample_percent;
@@ -254,7 +270,7 @@ std::unique_ptr<ScrapeMetrics> Server::NewScrape() {
       },
       [this] { return connections_.stats(); },
       [this] { return guard_ == nullptr ? RefusedCounts() : guard_->refused(); },
-      [this] { return memory_.stats(); },
+      [this] { return refusals_.counts(); }, [this] { return memory_.stats(); },
       [this] { return spans_ == nullptr ? SpanExporter::Stats() : spans_->stats(); });
 }
 
@@ -266,6 +282,7 @@ Status Server::StartMetrics(const ServerConfig& config) {
     const bool browser = !request->Header("Origin").empty();
     return CheckHost(request->Header("Host"), browser, hosts);
   };
+  guards.refusals = &refusals_;
   Result<std::unique_ptr<HttpServer>> http =
       HttpServer::Start(config.metrics_listen, kMetricsLimits, std::move(guards),
                         [this](const std::shared_ptr<HttpExchange>& exchange) {
@@ -288,6 +305,7 @@ Status Server::StartHttp(const ServerConfig& config) {
   api_ = std::make_unique<OpenAiApi>(&router_, &context_, config.served_model_name);
   const HttpLimits limits = {.max_connections = config.max_connections,
                              .max_header_bytes = config.max_metadata_bytes,
+                             .max_header_fields = MaxFields(config),
                              .max_body_bytes = config.max_body_bytes,
                              .read_timeout = config.handshake_timeout,
                              .write_timeout = config.stall_deadline};
@@ -297,17 +315,15 @@ Status Server::StartHttp(const ServerConfig& config) {
                    HttpRequest* request) { return CheckHttp(hosts, origins, request); },
       .is_probe = StatusPage::IsHealthPath,
       .certificates = certificates_.get(),
-      .memory = &memory_};
+      .memory = &memory_,
+      .refusals = &refusals_};
   Result<std::unique_ptr<HttpServer>> http =
       HttpServer::Start(config.http_listen, limits, std::move(guards),
                         [this](const std::shared_ptr<HttpExchange>& exchange) {
                           if (IsPreflight(exchange->request())) return ReplyPreflight(*exchange);
+                          if (exchange->request().path == "*") return ReplyMethods(*exchange);
                           if (!api_->Handle(exchange)) page_->Handle(exchange);
                         });
-  if (!http.ok() && config.http_listen_is_default) {
-    LogWarning("no_http_server", {{"reason", http.status().message()}});
-    return Status();
-  }
   if (!http.ok()) return Prefixed("--http-listen: ", http.status());
   http_ = *std::move(http);
   return Status();
@@ -324,8 +340,7 @@ Status Server::CheckHttp(const AllowedHosts& hosts, const std::string& origins,
   PS_RETURN_IF_ERROR(CheckHost(request->Header("Host"), browser, hosts));
   if (guard_ == nullptr || StatusPage::IsHealthPath(request->path)) return Status();
   if (IsPreflight(*request)) return Status();  // browsers send it without credentials
-  PS_ASSIGN_OR_RETURN(request->caller, guard_->Admit(request->Headers("Authorization"),
-                                                     request->peer, request->path));
+  PS_ASSIGN_OR_RETURN(request->caller, guard_->Admit(request->Headers("Authorization")));
   return Status();
 }
 

@@ -83,6 +83,7 @@ class Server {
   // In order of construction: calls use the members above grpc_.
   RequestMemory memory_;
   ConnectionTable connections_;
+  Refusals refusals_;
   Metrics* const metrics_;
   const std::unique_ptr<Guard> guard_;              // null without --api-keys
   const std::unique_ptr<SpanExporter> spans_;       // null without --otlp-endpoint

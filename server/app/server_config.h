@@ -18,7 +18,6 @@ struct ServerConfig {
   std::string listen = "127.0.0.1:50051";
   std::string metrics_listen = "127.0.0.1:9464";
   std::string http_listen = "127.0.0.1:8000";
-  bool http_listen_is_default = true;  // a busy port is then no error
   std::string http_hosts;
   std::string http_origins;
   std::string served_model_name;

@@ -6,6 +6,9 @@
 
 namespace polysketch {
 
+// The header, and the key of metadata, of the id of a request.
+inline constexpr char kRequestIdKey[] = "x-request-id";
+
 // Whether `text` is 1 to 128 characters of [A-Za-z0-9._:-].
 bool IsRequestId(std::string_view text);
 // Returns a random id: "ps-" and 16 hexadecimal digits.

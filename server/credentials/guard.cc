@@ -118,18 +118,11 @@ Guard::Decision Guard::Decide(const std::vector<std::string_view>& authorization
 }
 
 Result<std::shared_ptr<const Caller>> Guard::Admit(
-    const std::vector<std::string_view>& authorization, std::string_view peer,
-    std::string_view method, RateLimit::Clock::time_point now) {
+    const std::vector<std::string_view>& authorization, RateLimit::Clock::time_point now) {
   std::shared_ptr<const Caller> caller;
   const auto [refusal, status] = Decide(authorization, now, &caller);
   if (status.ok()) return caller;
   refused_[static_cast<size_t>(*refusal)].fetch_add(1);
-  if (log_limit_.Allow()) {
-    LogInfo("call_refused", {{"reason", kRefusalNames[static_cast<size_t>(*refusal)]},
-                             {"key", caller == nullptr ? std::string_view() : caller->key().name},
-                             {"peer", peer},
-                             {"method", method}});
-  }
   return status;
 }
 

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/log_limit.h"
 #include "base/status.h"
 #include "server/credentials/api_keys.h"
 #include "server/credentials/file_watch.h"
@@ -56,10 +55,10 @@ class Guard {
 
   // Counts one request of the key in `authorization`, the values of the header or metadata of that
   // name: "Bearer KEY". UNAUTHENTICATED without a known key, RESOURCE_EXHAUSTED with a retry delay
-  // beyond a limit of the key. `peer` and `method` are for the log.
+  // beyond a limit of the key.
   Result<std::shared_ptr<const Caller>> Admit(
-      const std::vector<std::string_view>& authorization, std::string_view peer,
-      std::string_view method, RateLimit::Clock::time_point now = RateLimit::Clock::now());
+      const std::vector<std::string_view>& authorization,
+      RateLimit::Clock::time_point now = RateLimit::Clock::now());
 
   // Number of refused calls, by Refusal.
   RefusedCounts refused() const;
@@ -81,7 +80,6 @@ class Guard {
   mutable std::mutex mutex_;
   Callers callers_;  // guarded by mutex_
   std::array<std::atomic<uint64_t>, kRefusalNames.size()> refused_ = {};
-  LogLimit log_limit_{"refused_calls_not_logged", 50};
   std::unique_ptr<FileWatch> watch_;  // last: its thread uses the members above
 };
 

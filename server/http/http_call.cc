@@ -88,6 +88,7 @@ void HttpCall::Finish(const Status& status) {
     std::lock_guard lock(mutex_);
     finished_ = true;
   }
+  if (!status.ok()) exchange_->OnCallFailed();
   callbacks_.on_finish(status);
   // Reactors end calls inside their locks, and before Start has stored the reactor.
   exchange_->Post([self = shared_from_this()] {

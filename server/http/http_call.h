@@ -20,6 +20,8 @@ namespace polysketch {
 class HttpCall final : public CallContext, public std::enable_shared_from_this<HttpCall> {
  public:
   struct Callbacks {
+    // CallContext::OnSubmitted. Null: not reported.
+    std::function<void(int64_t prompt_tokens)> on_submitted = nullptr;
     // Receives each message of the response; may send to the exchange. Not called after on_finish.
     std::function<void(const grpc::ByteBuffer& message)> on_message;
     // Called once, with the status of the RPC.
@@ -49,6 +51,9 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
   }
   // The HTTP server returns x-request-id itself.
   void AddInitialMetadata(const std::string&, const std::string&) override {}
+  void OnSubmitted(int64_t prompt_tokens) override {
+    if (callbacks_.on_submitted) callbacks_.on_submitted(prompt_tokens);
+  }
   void StartRead(grpc::ByteBuffer* message) override;
   void StartWrite(const grpc::ByteBuffer* message) override;
   void StartWriteAndFinish(const grpc::ByteBuffer* message) override;

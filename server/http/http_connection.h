@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "server/http/http_loop.h"
 #include "server/http/http_stream.h"
+#include "server/http/request_head.h"
 #include "server/http/server_exchange.h"
 
 namespace polysketch {
@@ -44,24 +45,30 @@ class HttpConnection final : public ResponseWriter,
   TimePoint waits_since() const { return waits_since_; }
 
  private:
-  void OnHeader(boost::system::error_code error);
-  // Takes the header into request_. Returns false if the request is refused.
-  bool TakeHeader();
+  void ReadHead();
+  // `bytes`: the size of the head in buffer_.
+  void OnHead(size_t bytes);
+  // Takes the head into request_. An error is of a request whose end is not known.
+  Status TakeHead(size_t bytes);
+  // Why a request is refused before its body is read.
+  Status CheckRequest();
+  void SendContinue();
   void ReadBody();
   void OnBody(boost::system::error_code error);
   // Whether the body comes slower than HttpLimits allows.
   bool DripsBody() const;
   void Handle();
-  // Refuses what is not HTTP, or too large. Returns false for an error of the connection.
-  bool RefuseBadInput(boost::system::error_code error);
-  // Each answers; Refuse closes the connection.
-  void Refuse(int status, const std::string& message);
-  void RefuseRequest(const Status& status);
+  // Ends a read that has failed: with an answer, if the client may still read one.
+  void OnReadError(boost::system::error_code error);
+  // Cancels the reads that have not ended after `timeout`.
+  void LimitRead(std::chrono::milliseconds timeout);
+  void EndReads();
+  // Answers. The connection remains open if all of the request was read.
+  void Refuse(const Status& status, bool keep_alive = false);
   void RefusePlainHttp();
   void NewExchange(bool keep_alive);
   void WatchForLeave();
   void CheckLeave();
-  bool HasLeft();
   void WriteSome();
   void EndOfResponse();
   void Linger();
@@ -74,8 +81,12 @@ class HttpConnection final : public ResponseWriter,
   boost::beast::flat_buffer buffer_;
   HeldMemory body_memory_;  // of the body that is read
   boost::asio::steady_timer gone_timer_;
+  boost::asio::steady_timer read_timer_;
+  bool read_timed_out_ = false;
+  TimePoint probe_at_;  // of a client that sends no more; none: it may
+  HeadScanner head_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
-  HttpRequest request_;                       // from its header until its exchange
+  HttpRequest request_;                       // from its head until its exchange
   std::shared_ptr<ServerExchange> exchange_;  // null between requests
   std::string writing_;
   size_t written_ = 0;

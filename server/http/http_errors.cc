@@ -7,6 +7,8 @@
 namespace polysketch {
 namespace {
 
+constexpr size_t kMaxQuotedPath = 200;
+
 std::string_view ErrorType(int http_status) {
   switch (http_status) {
     case 401:
@@ -22,9 +24,7 @@ std::string_view ErrorType(int http_status) {
   }
 }
 
-}  // namespace
-
-int HttpStatus(Code code) {
+int OfCode(Code code) {
   switch (code) {
     case Code::kOk:
       return 200;
@@ -56,26 +56,45 @@ int HttpStatus(Code code) {
   }
 }
 
-std::string ErrorBody(int http_status, const std::string& message, std::string_view param,
-                      std::string_view code) {
-  const auto text_or_null = [](std::string_view text) {
-    return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text);
-  };
+}  // namespace
+
+int HttpStatus(const Status& status) {
+  switch (status.reason_or_none()) {
+    case Reason::kMethodNotAllowed:
+      return 405;
+    case Reason::kRequestTimeout:
+      return 408;
+    case Reason::kBodyTooLarge:
+      return 413;
+    case Reason::kTargetTooLong:
+      return 414;
+    case Reason::kUnsupportedEncoding:
+      return 415;
+    case Reason::kExpectationFailed:
+      return 417;
+    case Reason::kHeaderTooLarge:
+      return 431;
+    case Reason::kHttpVersion:
+      return 505;
+    default:
+      return OfCode(status.code());
+  }
+}
+
+std::string ErrorBody(const Status& status) {
+  const std::string_view param = status.field();
   nlohmann::ordered_json error;
-  error["message"] = message;
-  error["type"] = ErrorType(http_status);
-  error["param"] = text_or_null(param);
-  error["code"] = text_or_null(code);
+  error["message"] = status.message();
+  error["type"] = ErrorType(HttpStatus(status));
+  error["param"] = param.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(param);
+  error["code"] = status.reason();
   const nlohmann::ordered_json body = {{"error", std::move(error)}};
   return JsonText(body) + "\n";
 }
 
-std::string ErrorBody(const Status& status) {
-  return ErrorBody(HttpStatus(status.code()), status.message(), status.field(), status.reason());
-}
-
 void ReplyError(HttpExchange* exchange, const Status& status) {
-  const int http_status = HttpStatus(status.code());
+  const int http_status = HttpStatus(status);
+  exchange->OnRefused(status);
   HttpHeaders headers;
   if (http_status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
   if (http_status == 429 || http_status == 503) {
@@ -83,7 +102,37 @@ void ReplyError(HttpExchange* exchange, const Status& status) {
     headers.emplace_back("Retry-After", StrCat(std::max<int64_t>(1, (delay.count() + 999) / 1000)));
     headers.emplace_back("retry-after-ms", StrCat(delay.count()));
   }
+  if (status.reason_or_none() == Reason::kUnsupportedEncoding)
+    headers.emplace_back("Accept-Encoding", "identity");
   exchange->Reply(http_status, kJsonType, ErrorBody(status), std::move(headers));
+}
+
+bool CheckMethod(HttpExchange* exchange, std::string_view allowed) {
+  const std::string& found = exchange->request().method;
+  const bool reads = allowed == "GET";
+  if (found == allowed || (reads && found == "HEAD")) return true;
+  const Status status =
+      Status(Code::kUnimplemented, StrCat("the method: expected ", allowed, ", found ", found))
+          .WithReason(Reason::kMethodNotAllowed);
+  exchange->OnRefused(status);
+  exchange->Reply(HttpStatus(status), kJsonType, ErrorBody(status),
+                  {{"Allow", reads ? "GET, HEAD" : std::string(allowed)}});
+  return false;
+}
+
+void ReplyNoSuchPath(HttpExchange* exchange) {
+  const HttpRequest& request = exchange->request();
+  ReplyError(exchange, NotFound("the path: expected one that is served, found ", request.method,
+                                " ", request.path.substr(0, kMaxQuotedPath))
+                           .WithReason(Reason::kNoSuchPath));
+}
+
+Status CheckJsonType(const HttpRequest& request) {
+  const std::string_view type = request.Header("Content-Type");
+  std::string_view name = type.substr(0, type.find(';'));
+  while (name.ends_with(' ') || name.ends_with('\t')) name.remove_suffix(1);
+  if (EqualsIgnoringCase(name, kJsonType)) return Status();
+  return InvalidArgument("Content-Type: expected application/json, found \"", type, "\"");
 }
 
 }  // namespace polysketch

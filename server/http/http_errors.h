@@ -12,14 +12,22 @@ namespace polysketch {
 
 inline constexpr char kJsonType[] = "application/json";
 
-int HttpStatus(Code code);
-// `param`: the field of the request that is wrong, `code`: the reason (QUEUE_FULL); empty: null.
-std::string ErrorBody(int http_status, const std::string& message, std::string_view param = "",
-                      std::string_view code = "");
+// 429 for QUEUE_FULL, 413 for BODY_TOO_LARGE.
+int HttpStatus(const Status& status);
+// "param" is the field of the request that is wrong, or null; "code" the reason (QUEUE_FULL).
 std::string ErrorBody(const Status& status);
 
 // Replies with the error, with WWW-Authenticate for 401, and with Retry-After, in seconds, for 429
 // and 503.
 void ReplyError(HttpExchange* exchange, const Status& status);
+
+// Whether the method of a request is `allowed`: "GET", which HEAD is too, or "POST". Replies with 405
+// otherwise.
+bool CheckMethod(HttpExchange* exchange, std::string_view allowed);
+// Replies with 404 to a request for a path that is not served.
+void ReplyNoSuchPath(HttpExchange* exchange);
+// INVALID_ARGUMENT for a body that is not JSON by its Content-Type. It keeps a page of another site
+// from using the server through a browser: such a page cannot send JSON without a preflight request.
+Status CheckJsonType(const HttpRequest& request);
 
 }  // namespace polysketch

@@ -23,4 +23,9 @@ std::vector<std::string_view> HttpRequest::Headers(std::string_view name) const 
   return values;
 }
 
+void HttpRequest::SetHeader(std::string_view name, std::string value) {
+  std::erase_if(headers, [name](const auto& h) { return EqualsIgnoringCase(h.first, name); });
+  headers.emplace_back(name, std::move(value));
+}
+
 }  // namespace polysketch

@@ -37,6 +37,8 @@ struct HttpRequest {
   std::string_view Header(std::string_view name) const;
   // The values of all headers of the name.
   std::vector<std::string_view> Headers(std::string_view name) const;
+  // Replaces all headers of the name.
+  void SetHeader(std::string_view name, std::string value);
 };
 
 // One request and its response: Reply, or StartStream, any number of Send and EndStream. Thread-safe.
@@ -50,8 +52,9 @@ class HttpExchange {
   // Sends the whole response.
   virtual void Reply(int status, std::string_view content_type, std::string body,
                      HttpHeaders headers = {}) = 0;
-  // Sends a response in pieces.
-  virtual void StartStream(std::string_view content_type, HttpHeaders headers = {}) = 0;
+  // Sends a response in pieces, each of which a client reads as a whole. `comment`: a piece that
+  // means nothing, sent while there is no other.
+  virtual void StartStream(std::string_view content_type, std::string comment) = 0;
   virtual void Send(std::string piece) = 0;
   virtual void EndStream() = 0;
 
@@ -63,6 +66,11 @@ class HttpExchange {
   virtual void SetCallbacks(std::function<void()> on_sent, std::function<void()> on_gone) = 0;
   // Runs `work` on the thread of the server.
   virtual void Post(std::function<void()> work) = 0;
+  // Counts and logs that the request is refused, unless one of its calls has done so. Called before
+  // the answer.
+  virtual void OnRefused(const Status& status) = 0;
+  // A call of the request has ended with an error, which the call has counted and logged.
+  virtual void OnCallFailed() = 0;
   // Memory that the request makes the server hold.
   virtual HeldMemory NewMemory(RequestPhase phase) const = 0;
 };

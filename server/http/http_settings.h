@@ -10,12 +10,14 @@
 #include "base/status.h"
 #include "server/credentials/certificates.h"
 #include "server/http/http_exchange.h"
+#include "server/net/refusals.h"
 
 namespace polysketch {
 
 struct HttpLimits {
   int64_t max_connections = 256;
   int64_t max_header_bytes = 16 << 10;
+  int64_t max_header_fields = 512;
   int64_t max_body_bytes = int64_t{4} << 20;  // larger bodies get 413
   // A connection that sends no complete header, or no byte of a body, for this time is closed.
   std::chrono::milliseconds read_timeout{10'000};
@@ -24,6 +26,9 @@ struct HttpLimits {
   // A connection is closed if its client reads no byte of a response for this time.
   std::chrono::milliseconds write_timeout{30'000};
   std::chrono::milliseconds keep_alive{60'000};  // time between requests
+  // A stream that has had nothing to send for this time gets a comment: proxies close connections
+  // that are silent for a minute.
+  std::chrono::milliseconds silence{15'000};
 };
 
 struct HttpGuards {
@@ -36,6 +41,7 @@ struct HttpGuards {
   const CertificateStore* certificates = nullptr;  // null: no TLS. Outlives the server.
   // Bodies and whole responses that do not fit get 429. Null: not counted. Outlives the server.
   RequestMemory* memory = nullptr;
+  Refusals* refusals = nullptr;  // null: not counted. Outlives the server.
 };
 
 // Runs on the thread of the server, once for each request.

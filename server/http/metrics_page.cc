@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "server/http/http_errors.h"
 
 namespace polysketch {
 namespace {
@@ -35,9 +36,8 @@ std::string Gzip(const std::string& text) {
 
 void MetricsPage::Handle(HttpExchange* exchange) const {
   const HttpRequest& request = exchange->request();
-  if (request.path != "/metrics") return exchange->Reply(404, "text/plain", "no such page\n");
-  if (request.method != "GET" && request.method != "HEAD")
-    return exchange->Reply(405, "text/plain", "GET only\n");
+  if (request.path != "/metrics") return ReplyNoSuchPath(exchange);
+  if (!CheckMethod(exchange, "GET")) return;
   constexpr char kType[] = "text/plain; charset=utf-8";
   std::string text = prometheus::TextSerializer().Serialize(collect_());
   if (request.Header("Accept-Encoding").find("gzip") == std::string_view::npos)

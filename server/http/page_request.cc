@@ -16,10 +16,7 @@ constexpr size_t kMaxBodyBytes = 1 << 20;
 // Keeps a page of another site from using the server through a browser: such a page can neither
 // send JSON without a preflight request, nor set this server's address as its origin.
 Status CheckSender(const HttpRequest& request) {
-  const std::string_view type = request.Header("Content-Type");
-  if (!type.starts_with(kJsonType)) {
-    return InvalidArgument("Content-Type: expected application/json, found \"", type, "\"");
-  }
+  PS_RETURN_IF_ERROR(CheckJsonType(request));
   const std::string_view origin = request.Header("Origin");
   if (!origin.empty() && origin != StrCat("http://", request.Header("Host")) &&
       origin != StrCat("https://", request.Header("Host"))) {
@@ -74,7 +71,8 @@ std::string ErrorLine(const Status& status) {
 }
 
 void RefusePage(HttpExchange* exchange, const Status& status) {
-  exchange->Reply(HttpStatus(status.code()), kJsonType, ErrorLine(status));
+  exchange->OnRefused(status);
+  exchange->Reply(HttpStatus(status), kJsonType, ErrorLine(status));
 }
 
 }  // namespace polysketch

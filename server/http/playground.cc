@@ -27,10 +27,13 @@ class Lines {
   Lines(std::shared_ptr<HttpExchange> exchange, std::shared_ptr<std::atomic<int>> running)
       : exchange_(std::move(exchange)), running_(std::move(running)) {}
 
+  void Start() {
+    if (!std::exchange(started_, true)) exchange_->StartStream("application/x-ndjson", "\n");
+  }
   void Add(const grpc::ByteBuffer& message) {
     v1::CompleteResponse response;
     if (!ParseMessage(message, &response).ok()) return;
-    if (!std::exchange(started_, true)) exchange_->StartStream("application/x-ndjson");
+    Start();
     exchange_->Send(JsonLine(response));
   }
   void Finish(const Status& status) {
@@ -59,7 +62,8 @@ void Playground::Complete(const std::shared_ptr<HttpExchange>& exchange) {
   const auto lines = std::make_shared<Lines>(exchange, running_);
   const auto call = HttpCall::Start(
       *router_, exchange, "Complete", *request,
-      {.on_message = [lines](const grpc::ByteBuffer& message) { lines->Add(message); },
+      {.on_submitted = [lines](int64_t) { lines->Start(); },
+       .on_message = [lines](const grpc::ByteBuffer& message) { lines->Add(message); },
        .on_finish = [lines](const Status& status) { lines->Finish(status); }});
   exchange->SetCallbacks([call] { call->OnSent(); }, [call] { call->Cancel(); });
 }

@@ -36,7 +36,8 @@ ServerExchange::ServerExchange(HttpLoop* loop, std::shared_ptr<ResponseWriter> w
       head_(form.head),
       http_1_0_(form.http_1_0),
       keep_alive_(form.keep_alive && !form.http_1_0),
-      writer_(std::move(writer)) {
+      writer_(std::move(writer)),
+      silence_timer_(loop->io) {
   loop_->running.fetch_add(1);
 }
 
@@ -52,24 +53,62 @@ void ServerExchange::Reply(int status, std::string_view content_type, std::strin
   headers.emplace_back("Content-Length", std::to_string(body.size()));
   std::string response = Head(status, content_type, headers);
   if (!head_) response += body;
-  Append(std::move(response), true);
+  Append(response, true);
 }
 
-void ServerExchange::StartStream(std::string_view content_type, HttpHeaders headers) {
+void ServerExchange::StartStream(std::string_view content_type, std::string comment) {
+  HttpHeaders headers = {{"X-Accel-Buffering", "no"}};  // proxies pass each piece on at once
   if (!http_1_0_) headers.emplace_back("Transfer-Encoding", "chunked");
-  Append(Head(200, content_type, headers), false);
+  Append(Head(200, content_type, headers), false, std::move(comment));
+  Post([self = shared_from_this()] {
+    self->last_sent_ = std::chrono::steady_clock::now();
+    self->WatchForSilence();
+  });
 }
 
-void ServerExchange::Send(std::string piece) {
-  if (piece.empty() || head_) return;  // an empty chunk would end the stream
-  if (http_1_0_) return Append(std::move(piece), false);
+void ServerExchange::WatchForSilence() {
+  if (writer_ == nullptr) return;
+  silence_timer_.expires_at(last_sent_ + loop_->limits.silence);
+  silence_timer_.async_wait([weak = weak_from_this()](boost::system::error_code error) {
+    const auto self = weak.lock();
+    if (error || self == nullptr) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= self->last_sent_ + self->loop_->limits.silence) {
+      self->Probe();
+      self->last_sent_ = now;
+    }
+    self->WatchForSilence();
+  });
+}
+
+void ServerExchange::Probe() {
+  if (unsent_bytes() > 0) return;
+  bool posts = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (!comment_.empty()) {
+      posts = Add(Chunk(comment_), false);
+    } else if (!http_1_0_) {
+      posts = Add("HTTP/1.1 100 Continue\r\n\r\n", false);
+    }
+  }
+  if (posts) PostFlush();
+}
+
+std::string ServerExchange::Chunk(std::string_view piece) const {
+  if (http_1_0_) return std::string(piece);
   char size[20];
   const auto end = std::to_chars(size, size + sizeof(size), piece.size(), 16).ptr;
   std::string chunk(size, end);
   chunk += "\r\n";
   chunk += piece;
   chunk += "\r\n";
-  Append(std::move(chunk), false);
+  return chunk;
+}
+
+void ServerExchange::Send(std::string piece) {
+  if (piece.empty() || head_) return;  // an empty chunk would end the stream
+  Append(Chunk(piece), false);
 }
 
 void ServerExchange::EndStream() { Append(http_1_0_ || head_ ? "" : "0\r\n\r\n", true); }
@@ -86,6 +125,13 @@ void ServerExchange::SetCallbacks(std::function<void()> on_sent, std::function<v
 
 void ServerExchange::Post(std::function<void()> work) { asio::post(loop_->io, std::move(work)); }
 
+void ServerExchange::OnRefused(const Status& status) {
+  if (loop_->guards.refusals == nullptr || call_failed_.load()) return;
+  loop_->guards.refusals->Add(status, {.id = request_.Header(kRequestIdHeader),
+                                       .peer = request_.peer,
+                                       .method = StrCat(request_.method, " ", request_.path)});
+}
+
 bool ServerExchange::Take(std::string* out) {
   std::lock_guard lock(mutex_);
   posted_ = false;
@@ -95,6 +141,7 @@ bool ServerExchange::Take(std::string* out) {
 
 void ServerExchange::OnSent(size_t bytes) {
   unsent_.fetch_sub(bytes);
+  last_sent_ = std::chrono::steady_clock::now();
   if (on_sent_) on_sent_();
 }
 
@@ -107,6 +154,7 @@ void ServerExchange::OnGone() {
 
 void ServerExchange::Release() {
   writer_.reset();
+  silence_timer_.cancel();
   on_sent_ = nullptr;
   on_gone_ = nullptr;
 }
@@ -127,15 +175,24 @@ std::string ServerExchange::Head(int status, std::string_view content_type,
   return head += "\r\n";
 }
 
-void ServerExchange::Append(std::string bytes, bool end) {
+void ServerExchange::Append(std::string_view bytes, bool end, std::string comment) {
   {
     std::lock_guard lock(mutex_);
-    if (ended_) return;
-    unsent_.fetch_add(bytes.size());
-    pending_ += bytes;
-    ended_ = end;
-    if (std::exchange(posted_, true)) return;
+    if (!comment.empty()) comment_ = std::move(comment);
+    if (!Add(bytes, end)) return;
   }
+  PostFlush();
+}
+
+bool ServerExchange::Add(std::string_view bytes, bool end) {
+  if (ended_) return false;
+  unsent_.fetch_add(bytes.size());
+  pending_ += bytes;
+  ended_ = end;
+  return !std::exchange(posted_, true);
+}
+
+void ServerExchange::PostFlush() {
   Post([self = shared_from_this()] {
     if (const auto writer = self->writer_) writer->Flush(self.get());
   });

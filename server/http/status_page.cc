@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "polysketch_build_info.h"
+#include "server/http/http_errors.h"
 #include "server/http/json_text.h"
 #include "server/http/playground_sessions.h"
 #include "server/http/web_files.h"
@@ -79,18 +80,15 @@ std::string StatusPage::StatusJson() const {
 
 void StatusPage::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   const std::string& path = exchange->request().path;
-  const std::string& method = exchange->request().method;
-  if (path == "/api/complete") {
-    if (method == "POST") return playground_.Complete(exchange);
-    return exchange->Reply(405, "text/plain", "POST only\n");
+  const bool completes = path == "/api/complete";
+  if (completes || IsSessionPath(path)) {
+    if (!CheckMethod(exchange.get(), "POST")) return;
+    return completes ? playground_.Complete(exchange) : RunSessionCall(*router_, exchange);
   }
-  if (IsSessionPath(path)) {
-    if (method == "POST") return RunSessionCall(*router_, exchange);
-    return exchange->Reply(405, "text/plain", "POST only\n");
-  }
-  if (method != "GET" && method != "HEAD") {
-    return exchange->Reply(405, "text/plain", "GET only\n");
-  }
+  const WebFile* const file = FindWebFile(path);
+  if (file == nullptr && !IsHealthPath(path) && path != "/version" && path != "/api/status")
+    return ReplyNoSuchPath(exchange.get());
+  if (!CheckMethod(exchange.get(), "GET")) return;
   if (path == "/healthz") {
     return service_->stuck.load() ? exchange->Reply(503, "text/plain", "a thread is stuck\n")
                                   : exchange->Reply(200, "text/plain", "ok\n");
@@ -100,11 +98,9 @@ void StatusPage::Handle(const std::shared_ptr<HttpExchange>& exchange) {
                    : exchange->Reply(503, "text/plain", "not ready\n");
   }
   if (path == "/version")
-    return exchange->Reply(200, "application/json", "{\"version\": \"" POLYSKETCH_VERSION "\"}\n");
-  if (path == "/api/status") return exchange->Reply(200, "application/json", StatusJson());
-  if (const WebFile* file = FindWebFile(path))
-    return exchange->Reply(200, file->content_type, std::string(file->content));
-  exchange->Reply(404, "text/plain", "no such page\n");
+    return exchange->Reply(200, kJsonType, "{\"version\": \"" POLYSKETCH_VERSION "\"}\n");
+  if (path == "/api/status") return exchange->Reply(200, kJsonType, StatusJson());
+  exchange->Reply(200, file->content_type, std::string(file->content));
 }
 
 }  // namespace polysketch

@@ -279,6 +279,15 @@ void AddSpans(const SpanExporter::Stats& spans, std::vector<MetricFamily>* famil
       families);
 }
 
+void AddRefusals(const Refusals::Counts& counts, std::vector<MetricFamily>* families) {
+  MetricFamily& family =
+      AddFamily("polysketch_requests_refused_total",
+                "Refused requests of all doors by reason, those that became no call included.",
+                MetricType::Counter, families);
+  for (const auto& [reason, count] : counts)
+    AddSeries(static_cast<double>(count), {{"reason", std::string(reason)}}, &family);
+}
+
 void AddRefused(const RefusedCounts& refused, std::vector<MetricFamily>* families) {
   MetricFamily& family = AddFamily(
       "polysketch_credentials_refused_total",
@@ -297,12 +306,14 @@ ScrapeMetrics::ScrapeMetrics(std::function<bool()> ready,
                              std::function<std::optional<ServedFacts>()> served,
                              std::function<ConnectionTable::Stats()> connections,
                              std::function<RefusedCounts()> refused,
+                             std::function<Refusals::Counts()> refusals,
                              std::function<RequestMemory::Stats()> memory,
                              std::function<SpanExporter::Stats()> spans)
     : ready_(std::move(ready)),
       served_(std::move(served)),
       connections_(std::move(connections)),
       refused_(std::move(refused)),
+      refusals_(std::move(refusals)),
       memory_(std::move(memory)),
       spans_(std::move(spans)) {}
 
@@ -324,6 +335,7 @@ std::vector<MetricFamily> ScrapeMetrics::Collect() const {
   }
   AddConnections(connections_(), &families);
   AddRefused(refused_(), &families);
+  AddRefusals(refusals_(), &families);
   AddRequestMemory(memory_(), &families);
   AddSpans(spans_(), &families);
   AddCpuParts(&families);

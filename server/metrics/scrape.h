@@ -14,6 +14,7 @@
 #include "engine/session/session_table.h"
 #include "server/credentials/guard.h"
 #include "server/net/connections.h"
+#include "server/net/refusals.h"
 #include "server/net/request_memory.h"
 #include "server/tracing/span_exporter.h"
 
@@ -36,7 +37,7 @@ class ScrapeMetrics : public prometheus::Collectable {
   // whether health is SERVING, `served` nullopt while the model is loading.
   ScrapeMetrics(std::function<bool()> ready, std::function<std::optional<ServedFacts>()> served,
                 std::function<ConnectionTable::Stats()> connections,
-                std::function<RefusedCounts()> refused,
+                std::function<RefusedCounts()> refused, std::function<Refusals::Counts()> refusals,
                 std::function<RequestMemory::Stats()> memory,
                 std::function<SpanExporter::Stats()> spans);
   std::vector<prometheus::MetricFamily> Collect() const override;
@@ -46,6 +47,7 @@ class ScrapeMetrics : public prometheus::Collectable {
   const std::function<std::optional<ServedFacts>()> served_;
   const std::function<ConnectionTable::Stats()> connections_;
   const std::function<RefusedCounts()> refused_;
+  const std::function<Refusals::Counts()> refusals_;
   const std::function<RequestMemory::Stats()> memory_;
   const std::function<SpanExporter::Stats()> spans_;
 };

@@ -37,6 +37,10 @@ class CallContext {
   const std::shared_ptr<const Caller>& caller() const { return caller_; }
   void set_caller(std::shared_ptr<const Caller> caller) { caller_ = std::move(caller); }
 
+  // The engine has the request: a call that is refused ends before. `prompt_tokens`: as Usage counts
+  // them; 0 for a score. Called once at most, and not for a request that has ended by then. Writes may
+  // precede it.
+  virtual void OnSubmitted(int64_t prompt_tokens) { (void)prompt_tokens; }
   // Called before the first write and before the end.
   virtual void AddInitialMetadata(const std::string& key, const std::string& value) = 0;
 

@@ -1,5 +1,6 @@
 #include "server/net/router.h"
 
+#include "server/convert/request_id.h"
 #include "server/convert/status_map.h"
 
 namespace polysketch {
@@ -75,19 +76,26 @@ class GrpcCall final : public grpc::ServerGenericBidiReactor, public CallContext
 Status Router::Admit(CallContext* context) const {
   if (guard_ == nullptr || context->caller() != nullptr) return Status();
   if (context->method().starts_with(StrCat("/", kHealthService, "/"))) return Status();
-  PS_ASSIGN_OR_RETURN(
-      std::shared_ptr<const Caller> caller,
-      guard_->Admit(context->Metadata("authorization"), context->peer(), context->method()));
+  PS_ASSIGN_OR_RETURN(std::shared_ptr<const Caller> caller,
+                      guard_->Admit(context->Metadata("authorization")));
   context->set_caller(std::move(caller));
   return Status();
 }
 
 CallReactor* Router::Start(CallContext* context) const {
-  if (const Status status = Admit(context); !status.ok())
-    return new RefusedCall(connections_, context, status);
+  if (const Status status = Admit(context); !status.ok()) return Refuse(context, status);
   const auto found = handlers_.find(std::string(context->method()));
   if (found != handlers_.end()) return found->second(context);
-  return new RefusedCall(connections_, context, Status(Code::kUnimplemented, "unknown method"));
+  return Refuse(context, Status(Code::kUnimplemented, "unknown method"));
+}
+
+CallReactor* Router::Refuse(CallContext* context, const Status& status) const {
+  const std::vector<std::string_view> ids = context->Metadata(kRequestIdKey);
+  const bool named = ids.size() == 1 && IsRequestId(ids.front());
+  const std::string id = named ? std::string(ids.front()) : NewRequestId();
+  context->AddInitialMetadata(kRequestIdKey, id);
+  refusals_->Add(status, {.id = id, .peer = context->peer(), .method = context->method()});
+  return new RefusedCall(connections_, context, status);
 }
 
 grpc::ServerGenericBidiReactor* Router::CreateReactor(grpc::GenericCallbackServerContext* context) {

@@ -14,6 +14,7 @@
 
 #include "server/credentials/guard.h"
 #include "server/net/counted_call.h"
+#include "server/net/refusals.h"
 
 namespace polysketch {
 
@@ -34,8 +35,9 @@ class Router final : public grpc::CallbackGenericService {
   // threads of the transports.
   using Handler = std::function<CallReactor*(CallContext*)>;
 
-  // Both outlive the calls. `guard`: null without API keys.
-  Router(ConnectionTable* connections, Guard* guard) : connections_(connections), guard_(guard) {}
+  // All outlive the calls. `guard`: null without API keys.
+  Router(ConnectionTable* connections, Guard* guard, Refusals* refusals)
+      : connections_(connections), guard_(guard), refusals_(refusals) {}
 
   // `service`: "package.Service". Call it before the server starts.
   void Add(const std::string& service, const std::string& method, Handler handler) {
@@ -55,9 +57,12 @@ class Router final : public grpc::CallbackGenericService {
  private:
   // OK, or why the call must not run.
   Status Admit(CallContext* context) const;
+  // The reactor of a call that does not run.
+  CallReactor* Refuse(CallContext* context, const Status& status) const;
 
   ConnectionTable* const connections_;
   Guard* const guard_;
+  Refusals* const refusals_;
   std::set<std::string> services_;
   std::unordered_map<std::string, Handler> handlers_;  // by path: "/package.Service/Method"
 };

@@ -65,7 +65,7 @@ class ChoicesForm : public AnswerForm {
     Json event = Envelope(header_, /*stream=*/true);
     event["choices"].push_back(PieceChoice(index, choice));
     choice->text.clear();
-    if (options_.include_usage) event["usage"] = nullptr;
+    if (options_.include_usage) event["usage"] = UsageSoFar(index, *answer);
     if (!choice->finish_reason.empty()) AddServerFields(*answer, &event);
     return SseEvent(event);
   }
@@ -83,6 +83,18 @@ class ChoicesForm : public AnswerForm {
   virtual Json PieceChoice(size_t index, AnswerChoice* choice) = 0;
 
  private:
+  // Of a choice and its prompt; null unless the client asks for it.
+  Json UsageSoFar(size_t index, const Answer& answer) const {
+    if (!options_.continuous_usage) return {};
+    const size_t prompt = index / static_cast<size_t>(options_.choices);
+    const int64_t before =
+        prompt < answer.prompt_tokens.size() ? answer.prompt_tokens[prompt].value_or(0) : 0;
+    const int64_t tokens = answer.choices[index].tokens;
+    return {{"prompt_tokens", before},
+            {"completion_tokens", tokens},
+            {"total_tokens", before + tokens}};
+  }
+
   const CompletionOptions options_;
   const AnswerHeader header_;
 };

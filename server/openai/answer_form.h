@@ -23,10 +23,12 @@ struct AnswerChoice {
   std::string finish_reason;  // "stop", "length", "migrated"; empty: it runs
   std::string matched_stop;
   int32_t last_token = -1;
+  int64_t tokens = 0;  // generated
 };
 
 struct Answer {
   std::vector<AnswerChoice> choices;  // choice c of prompt p at p * CompletionOptions::choices + c
+  std::vector<std::optional<int64_t>> prompt_tokens;  // by prompt; nullopt: not known yet
   v1::Usage usage;
   std::optional<v1::Session> session;
   std::string resume_token;

@@ -133,6 +133,7 @@ void ReadStreaming(JsonFields* fields, CompletionOptions* options) {
     return fields->Fail("stream_options", "expected \"stream\": true beside it");
   JsonFields stream_options(*object, "stream_options.");
   options->include_usage = stream_options.Bool("include_usage").value_or(false);
+  options->continuous_usage = stream_options.Bool("continuous_usage_stats").value_or(false);
   stream_options.Ignore({"include_obfuscation"});
   fields->Merge(stream_options.Finish());
 }

@@ -14,9 +14,10 @@ namespace polysketch {
 
 // What the response needs to know of a request.
 struct CompletionOptions {
-  std::string model;           // as the client named it; empty: not named
-  bool stream = false;         // server-sent events
-  bool include_usage = false;  // a last event with the usage
+  std::string model;              // as the client named it; empty: not named
+  bool stream = false;            // server-sent events
+  bool include_usage = false;     // a last event with the usage
+  bool continuous_usage = false;  // beside it, the usage so far in each event
   bool logprobs = false;
   bool echo = false;
   int choices = 1;  // of a prompt

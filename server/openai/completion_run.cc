@@ -46,7 +46,9 @@ CompletionRun::CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionJ
       hooks_(std::move(hooks)),
       job_memory_(exchange_->NewMemory(RequestPhase::kRequest)),
       reply_memory_(exchange_->NewMemory(RequestPhase::kReply)),
+      unsubmitted_(job_.requests.size()),
       running_(job_.requests.size()) {
+  answer_.prompt_tokens.resize(job_.requests.size());
   answer_.choices.resize(job_.requests.size() * static_cast<size_t>(job_.options.choices));
 }
 
@@ -60,6 +62,12 @@ void CompletionRun::Start(const Router& router) {
   }
   for (size_t prompt = 0; prompt < job_.requests.size(); ++prompt) {
     HttpCall::Callbacks callbacks;
+    if (job_.options.stream) {
+      callbacks.on_submitted = [self = shared_from_this(), prompt](int64_t tokens) {
+        std::lock_guard lock(self->mutex_);
+        self->OnSubmitted(prompt, tokens);
+      };
+    }
     callbacks.on_message = [self = shared_from_this(), prompt](const grpc::ByteBuffer& message) {
       self->OnMessage(prompt, message);
     };
@@ -82,6 +90,18 @@ void CompletionRun::CancelAll() {
   exchange_->Post([self = shared_from_this()] {
     for (const auto& call : self->calls_) call->Cancel();
   });
+}
+
+// A request of which one prompt is refused gets a status: nothing is sent before the last is taken.
+void CompletionRun::OnSubmitted(size_t prompt, int64_t tokens) {
+  if (answer_.prompt_tokens[prompt].has_value()) return;
+  answer_.prompt_tokens[prompt] = tokens;
+  if (--unsubmitted_ > 0) return;
+  if (ended_ || !job_.options.stream) return;
+  StartStream();
+  for (const AnswerChoice& choice : answer_.choices) {
+    if (!choice.text.empty() || !choice.finish_reason.empty()) SendChoice(&choice);
+  }
 }
 
 void CompletionRun::OnMessage(size_t prompt, const grpc::ByteBuffer& message) {
@@ -142,6 +162,7 @@ Status CompletionRun::HoldDelta(const v1::Delta& delta) {
 void CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
   AnswerChoice* choice = ChoiceOf(prompt, delta.choice());
   choice->text += delta.text();
+  if (!delta.echoed()) choice->tokens += delta.tokens_size();
   if (delta.tokens_size() > 0) choice->last_token = delta.tokens(delta.tokens_size() - 1);
   if (job_.options.logprobs) {
     if (!choice->logprobs.has_value()) choice->logprobs.emplace(tokenizer_);
@@ -174,8 +195,11 @@ void CompletionRun::OnFinishMessage(size_t prompt, const v1::Finish& finish) {
   usage.set_cached_tokens(usage.cached_tokens() + finish.usage().cached_tokens());
   if (finish.has_session()) answer_.session = finish.session();
   if (!finish.resume_token().empty()) answer_.resume_token = finish.resume_token();
-  if (ChoiceOf(prompt, 0)->finish_reason.empty())  // n = 1: no message about the choice
+  if (ChoiceOf(prompt, 0)->finish_reason.empty()) {  // n = 1: no message about the choice
+    ChoiceOf(prompt, 0)->tokens = finish.usage().completion_tokens();
     EndChoice(prompt, 0, finish.text(), finish.reason(), finish.matched_stop());
+  }
+  OnSubmitted(prompt, finish.usage().prompt_tokens());
 }
 
 void CompletionRun::Fail(const Status& cause) {
@@ -187,6 +211,7 @@ void CompletionRun::Fail(const Status& cause) {
   const Status status =
       nested ? cause.WithMessage(cause.message().substr(kSampling.size())) : cause;
   if (!started_) return ReplyError(exchange_.get(), status);
+  exchange_->OnRefused(status);
   exchange_->Send(form_->Failure(status));
   exchange_->EndStream();
 }
@@ -204,13 +229,13 @@ void CompletionRun::Complete() {
 }
 
 void CompletionRun::SendChoice(const AnswerChoice* choice) {
-  StartStream();
+  if (unsubmitted_ > 0) return;
   exchange_->Send(form_->Piece(static_cast<size_t>(choice - answer_.choices.data()), &answer_));
 }
 
 void CompletionRun::StartStream() {
   if (std::exchange(started_, true)) return;
-  exchange_->StartStream(kEventStream);
+  exchange_->StartStream(kEventStream, ": the request waits or its prompt is processed\n\n");
   exchange_->Send(form_->Begin());
 }
 

@@ -38,6 +38,8 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
   void OnMessage(size_t prompt, const grpc::ByteBuffer& message);
   void OnFinish(const Status& status);
   // The functions below hold mutex_.
+  // `tokens`: of the prompt.
+  void OnSubmitted(size_t prompt, int64_t tokens);
   AnswerChoice* ChoiceOf(size_t prompt, int choice);
   void OnDelta(size_t prompt, const v1::Delta& delta);
   // Holds the memory of a delta that a whole response collects.
@@ -64,9 +66,10 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
   HeldMemory reply_memory_;  // of answer_
   int64_t collected_ = 0;    // memory of answer_, as JSON
   Answer answer_;
-  size_t running_ = 0;    // calls that have not ended
-  bool started_ = false;  // the header of the stream was sent
-  bool ended_ = false;    // the response is complete
+  size_t unsubmitted_ = 0;  // calls that the engine does not have yet
+  size_t running_ = 0;      // calls that have not ended
+  bool started_ = false;    // the header of the stream was sent
+  bool ended_ = false;      // the response is complete
 };
 
 }  // namespace polysketch

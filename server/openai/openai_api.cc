@@ -22,22 +22,12 @@ namespace {
 constexpr std::string_view kModels = "/v1/models";
 constexpr std::string_view kResponses = "/v1/responses";
 
-// Keeps a page of another site from using the server through a browser: such a page cannot send JSON
-// without a preflight request, which this server refuses.
-Status CheckContentType(const HttpRequest& request) {
-  const std::string_view type = request.Header("Content-Type");
-  if (EqualsIgnoringCase(type.substr(0, type.find(';')), kJsonType)) return Status();
-  return InvalidArgument("Content-Type: expected application/json, found \"", type, "\"");
-}
-
 // Memory of a message as JSON, and as the text of that, in bytes of the message.
 constexpr int64_t kJsonOfMessage = 12;
 
 void ReplyModelNotFound(HttpExchange* exchange, const std::string& found,
                         const std::string& served) {
-  exchange->Reply(
-      404, kJsonType,
-      ErrorBody(404, StrCat("model: expected \"", served, "\", found \"", found, "\""), "model"));
+  ReplyError(exchange, NotFound("model: expected \"", served, "\", found \"", found, "\""));
 }
 
 }  // namespace
@@ -53,7 +43,7 @@ std::string OpenAiApi::ModelName(const ServedModel& model) const {
 }
 
 OpenAiApi::Route OpenAiApi::RouteOf(const std::string& path) {
-  if (path.starts_with(kModels)) return {"GET", &OpenAiApi::Models};
+  if (path == kModels || path.starts_with(StrCat(kModels, "/"))) return {"GET", &OpenAiApi::Models};
   if (path == "/tokenizer_info") return {"GET", &OpenAiApi::TokenizerInfo};
   if (path == "/v1/completions") return {"POST", &OpenAiApi::Complete};
   if (path == "/v1/chat/completions") return {"POST", &OpenAiApi::Chat};
@@ -68,13 +58,8 @@ bool OpenAiApi::Handle(const Exchange& exchange) {
   const HttpRequest& request = exchange->request();
   const auto [allowed, answer] = RouteOf(request.path);
   if (answer == nullptr) return false;
-  if (request.method != allowed) {
-    exchange->Reply(405, kJsonType,
-                    ErrorBody(405, StrCat("expected ", allowed, ", found ", request.method)),
-                    {{"Allow", std::string(allowed)}});
-    return true;
-  }
-  Status status = allowed == "POST" ? CheckContentType(request) : Status();
+  if (!CheckMethod(exchange.get(), allowed)) return true;
+  Status status = allowed == "POST" ? CheckJsonType(request) : Status();
   if (status.ok() && service_->draining.load())
     status = Unavailable("the server is draining").WithReason(Reason::kDraining);
   if (status.ok() && service_->model.load() == nullptr)

@@ -11,9 +11,9 @@ namespace polysketch {
 
 void ResponseRun::Start() {
   const auto self = shared_from_this();
-  if (!response_.previous_session.empty()) {
+  if (!response_.previous.session.empty()) {
     v1::ForkSessionRequest request;
-    request.set_session(response_.previous_session);
+    request.set_session(response_.previous.session);
     CallUnary<v1::ForkSessionResponse>(*router_, exchange_, "ForkSession", request,
                                        [self](Result<v1::ForkSessionResponse> forked) {
                                          if (!forked.ok()) return self->OnSession(forked.status());
@@ -39,14 +39,15 @@ void ResponseRun::OnSession(Result<std::string> session) {
     return ReplyError(exchange_.get(), session.status());
   ReplyError(exchange_.get(),
              NotFound("previous_response_id: expected the id of a stored response, found \"",
-                      kResponseIdPrefix, response_.previous_session, "\""));
+                      response_.previous.ToString(), "\""));
 }
 
 void ResponseRun::Complete() {
   const auto self = shared_from_this();
   if (!session_.empty()) response_.job.requests[0].set_session(session_);
+  response_.id.session = session_;
   const std::string id =
-      StrCat(kResponseIdPrefix, session_.empty() ? header_.request_id : session_);
+      session_.empty() ? StrCat(kResponseIdPrefix, header_.request_id) : response_.id.ToString();
   CompletionRun::Hooks hooks;
   hooks.before_end = [self](const Answer& answer, Done done) {
     // The state of a migrated turn is in the store, and its session is as it was.
@@ -93,10 +94,10 @@ void ResponseRun::DeleteSession() {
 
 void DeleteResponse(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
                     const Router* router) {
-  const Result<std::string> session = SessionOfResponse(id, "response_id");
-  if (!session.ok()) return ReplyError(exchange.get(), session.status());
+  const Result<ResponseId> parsed = ParseResponseId(id, "response_id");
+  if (!parsed.ok()) return ReplyError(exchange.get(), parsed.status());
   v1::DeleteSessionRequest request;
-  request.set_session(*session);
+  request.set_session(parsed->session);
   CallUnary<v1::DeleteSessionResponse>(
       *router, exchange, "DeleteSession", request,
       [exchange, id](const Result<v1::DeleteSessionResponse>& deleted) {

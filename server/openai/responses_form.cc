@@ -51,7 +51,7 @@ class ResponseForm final : public AnswerForm {
 
   std::string Failure(const Status& status) override {
     Json response = Response("failed");
-    const bool busy = HttpStatus(status.code()) == 429;
+    const bool busy = HttpStatus(status) == 429;
     response["error"] = {{"code", busy ? "rate_limit_exceeded" : "server_error"},
                          {"message", status.message()}};
     return Event("failed", {{"response", response}});

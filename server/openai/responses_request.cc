@@ -1,8 +1,11 @@
 #include "server/openai/responses_request.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
+#include "server/credentials/api_keys.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/structured_output.h"
 
@@ -10,6 +13,8 @@ namespace polysketch {
 namespace {
 
 using nlohmann::json;
+
+constexpr size_t kDigestDigits = 16;  // of ResponseId
 
 // The messages of a turn: the instructions, then the input, a string or an array of messages.
 Result<std::vector<ChatMessage>> ToTurn(const json& input, const std::string& instructions) {
@@ -31,11 +36,44 @@ Result<std::vector<ChatMessage>> ToTurn(const json& input, const std::string& in
   return messages;
 }
 
+// What may be included in items that the server never makes is accepted: there is none.
+void RefuseInclude(JsonFields* fields) {
+  constexpr std::string_view kOfOtherItems[] = {"reasoning.encrypted_content",
+                                                "code_interpreter_call.outputs",
+                                                "computer_call_output.output.image_url",
+                                                "file_search_call.results",
+                                                "message.input_image.image_url",
+                                                "web_search_call.action.sources",
+                                                "web_search_call.results"};
+  const auto include = fields->Strings("include");
+  if (!include.has_value()) return;
+  for (const std::string& name : *include) {
+    if (std::ranges::find(kOfOtherItems, name) == std::end(kOfOtherItems)) {
+      return fields->Fail("include",
+                          StrCat("expected reasoning.encrypted_content and other parts of "
+                                 "items that the server does not make, found \"",
+                                 name, "\""));
+    }
+  }
+}
+
+// 16 hexadecimal digits; empty for no instructions.
+std::string DigestOf(const std::string& instructions) {
+  if (instructions.empty()) return "";
+  const Sha256 hash = Sha256Of(instructions);
+  std::string digest;
+  for (size_t i = 0; i < kDigestDigits / 2; ++i) {
+    digest += "0123456789abcdef"[hash[i] >> 4];
+    digest += "0123456789abcdef"[hash[i] & 15];
+  }
+  return digest;
+}
+
 void RefuseOthers(JsonFields* fields) {
   Refuse(fields, {"tools", "max_tool_calls"}, "the server calls no tools");
   RefuseToolChoice(fields, "tool_choice");
-  Refuse(fields, {"background", "conversation", "prompt", "include"},
-         "the server has no such parameter");
+  Refuse(fields, {"background", "conversation", "prompt"}, "the server has no such parameter");
+  RefuseInclude(fields);
   const json* truncation = fields->Any("truncation");
   if (truncation != nullptr && *truncation != "disabled")
     fields->Fail("truncation", "expected disabled: the state of a session has constant size");
@@ -66,9 +104,20 @@ nlohmann::ordered_json Echo(const json& body, bool store) {
 
 }  // namespace
 
-Result<std::string> SessionOfResponse(const std::string& id, const std::string& field) {
-  if (id.starts_with(kResponseIdPrefix) && id.size() > kResponseIdPrefix.size())
-    return id.substr(kResponseIdPrefix.size());
+std::string ResponseId::ToString() const {
+  return StrCat(kResponseIdPrefix, session, digest.empty() ? "" : "_", digest);
+}
+
+Result<ResponseId> ParseResponseId(const std::string& id, const std::string& field) {
+  if (id.starts_with(kResponseIdPrefix) && id.size() > kResponseIdPrefix.size()) {
+    ResponseId parsed{.session = id.substr(kResponseIdPrefix.size())};
+    const size_t end = parsed.session.rfind('_');
+    if (end != std::string::npos && parsed.session.size() - end - 1 == kDigestDigits) {
+      parsed.digest = parsed.session.substr(end + 1);
+      parsed.session.resize(end);
+    }
+    return parsed;
+  }
   return NotFound(field, ": expected the id of a stored response, found \"", id, "\"");
 }
 
@@ -94,17 +143,22 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model) {
   const json* input = fields.Any("input");
   if (input == nullptr)
     fields.Fail("input", "expected a string or an array of messages, found none");
-  if (!previous.empty() && !instructions.empty()) {
-    fields.Fail("instructions",
-                "expected none beside previous_response_id: the session holds those of its first "
-                "response");
-  }
   PS_RETURN_IF_ERROR(fields.Finish());
-  PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> turn, ToTurn(*input, instructions));
+  response.id.digest = DigestOf(instructions);
+  PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> turn,
+                      ToTurn(*input, previous.empty() ? instructions : ""));
   PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
   if (!previous.empty()) {
-    PS_ASSIGN_OR_RETURN(response.previous_session,
-                        SessionOfResponse(previous, "previous_response_id"));
+    PS_ASSIGN_OR_RETURN(response.previous, ParseResponseId(previous, "previous_response_id"));
+    if (!instructions.empty() && response.id.digest != response.previous.digest) {
+      return InvalidArgument(
+          "instructions: expected those of the conversation that previous_response_id continues, "
+          "or "
+          "none, found others: the state of the conversation holds them; send the whole "
+          "conversation "
+          "as input");
+    }
+    response.id.digest = response.previous.digest;
     if (!chat_template->appends().ok()) {
       return FailedPrecondition("previous_response_id: ", chat_template->appends().message(),
                                 "; send the whole conversation as input");

@@ -12,15 +12,24 @@
 namespace polysketch {
 
 inline constexpr std::string_view kResponseIdPrefix = "resp_";
+// The id of a stored response: resp_SESSION, and _DIGEST for a conversation with instructions. So the
+// server knows them again, whichever replica reads the session, and keeps no texts.
+struct ResponseId {
+  std::string session;
+  std::string digest = {};  // of the instructions; empty: none
 
-// The session of a response: its id without the prefix. NOT_FOUND for another id.
-Result<std::string> SessionOfResponse(const std::string& id, const std::string& field);
+  std::string ToString() const;
+};
+
+// NOT_FOUND for another id.
+Result<ResponseId> ParseResponseId(const std::string& id, const std::string& field);
 
 struct ResponseJob {
-  CompletionJob job;             // one request
-  bool store = true;             // whether the session of the response remains
-  std::string previous_session;  // that the response continues; empty: none
-  int32_t turn_end = -1;         // the token that must end the session; -1: none
+  CompletionJob job;      // one request
+  bool store = true;      // whether the session of the response remains
+  ResponseId id;          // of the response, without its session
+  ResponseId previous;    // that the response continues; no session: none
+  int32_t turn_end = -1;  // the token that must end the session; -1: none
   // What the response repeats of the request: "instructions", "temperature", ...
   nlohmann::ordered_json echo;
 };

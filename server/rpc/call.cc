@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "base/log_limit.h"
 #include "base/logging.h"
 #include "server/convert/request_id.h"
 #include "server/net/connections.h"
@@ -11,7 +10,6 @@
 namespace polysketch {
 namespace {
 
-constexpr char kRequestIdKey[] = "x-request-id";
 constexpr char kTraceparentKey[] = "traceparent";
 constexpr char kTenantKey[] = "x-tenant-id";
 
@@ -112,8 +110,10 @@ void Call::OnEnd(const Status& status, const FinishEvent* finish) const {
               .model = model_ == nullptr ? std::string_view() : model_->description.name(),
               .status = status,
               .finish = finish});
-  static LogLimit refusals("refused_calls_not_logged", 50);
-  if (refused && !refusals.Allow()) return;
+  // A request that lost its place in the queue is refused too.
+  const bool displaced = finish != nullptr && status.code() == Code::kResourceExhausted &&
+                         finish->timings.prefill.count() == 0;
+  if ((refused || displaced) && !service_->refusals->Count(status)) return;
   const FinishEvent nothing;
   const FinishEvent& f = finish == nullptr ? nothing : *finish;
   LogInfo("request_done",
@@ -125,6 +125,7 @@ void Call::OnEnd(const Status& status, const FinishEvent* finish) const {
            {"peer", peer_},
            {"status", CodeName(status.code())},
            {"message", status.message()},
+           {"reason", status.ok() ? std::string_view() : status.reason()},
            {"finish", finish == nullptr ? std::string_view("none") : FinishReasonName(f.reason)},
            {"prompt_tokens", f.usage.prompt_tokens},
            {"completion_tokens", f.usage.completion_tokens},

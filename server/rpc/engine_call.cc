@@ -24,6 +24,13 @@ constexpr int64_t kEndOfInputBytes = Tokenizer::kPartBytes;
 // would cost more than they hold.
 constexpr size_t kCountedMessageBytes = 4 << 10;
 
+int64_t PromptTokens(const GenerateRequest& request) {
+  if (request.start == nullptr) return std::ssize(request.prompt);
+  if (request.start->generation) return request.start->generation->prompt_tokens;
+  return request.start->tokens() + std::ssize(request.prompt);
+}
+int64_t PromptTokens(const ScoreRequest&) { return 0; }  // its input still arrives
+
 // Names of spans.
 constexpr char kLoadSpan[] = "load state";
 constexpr char kSaveSpan[] = "save state";
@@ -122,6 +129,7 @@ Status EngineCall::Submit(Request request, std::unique_ptr<Renderer> renderer) {
     renderer_ = std::move(renderer);
     events_.Open(stream);
   }
+  const int64_t prompt_tokens = PromptTokens(request);
   const int priority = request.info.priority;
   request.info = call_.info();
   request.info.priority = priority;
@@ -134,6 +142,7 @@ Status EngineCall::Submit(Request request, std::unique_ptr<Renderer> renderer) {
       return id.status();
     }
     id_ = *id;
+    if (!ended_) context_->OnSubmitted(prompt_tokens);
     if (broken_) model().engine->Cancel(*id_);  // the call broke while Submit ran
   }
   return Status();

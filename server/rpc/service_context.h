@@ -9,6 +9,7 @@
 
 #include "server/metrics/metrics.h"
 #include "server/net/connections.h"
+#include "server/net/refusals.h"
 #include "server/net/request_memory.h"
 #include "server/rpc/executor.h"
 #include "server/rpc/served_model.h"
@@ -22,6 +23,7 @@ class SpanExporter;
 struct ServiceContext {
   ConnectionTable* connections = nullptr;
   Metrics* metrics = nullptr;
+  Refusals* refusals = nullptr;
   RequestMemory* memory = nullptr;
   SpanExporter* spans = nullptr;     // null without --otlp-endpoint
   int64_t trace_sample_percent = 0;  // of the calls without a traceparent

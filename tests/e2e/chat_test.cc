@@ -207,6 +207,26 @@ TEST_F(Chat, TurnsOfResponsesCostTheirTokensOnly) {
   // The last token of a session is input of the next step.
   EXPECT_EQ(second.at("usage").at("input_tokens_details").at("cached_tokens"), held - 1);
 
+  // The instructions may be sent with each turn, as openai-agents does; they are in the session.
+  json same = second_body;
+  same["instructions"] = "Be kind";
+  same["include"] = {"reasoning.encrypted_content"};
+  const json repeated = Ok("/v1/responses", same);
+  EXPECT_EQ(repeated.at("output").at(0).at("content"), second.at("output").at(0).at("content"));
+  EXPECT_EQ(repeated.at("usage"), second.at("usage"));
+  EXPECT_EQ(repeated.at("instructions"), "Be kind");
+  same["previous_response_id"] = second.at("id");  // which was asked for without them
+  const json third = Ok("/v1/responses", same);
+  same["instructions"] = "Be brief";
+  const HttpAnswer others = Post("/v1/responses", same);
+  EXPECT_EQ(others.status, 400);
+  EXPECT_EQ(json::parse(others.body).at("error").at("param"), "instructions") << others.body;
+  EXPECT_NE(others.body.find("send the whole conversation"), std::string::npos) << others.body;
+  for (const json& response : {repeated, third}) {
+    const std::string path = StrCat("/v1/responses/", response.at("id").get<std::string>());
+    EXPECT_EQ(Http(server_->http_address(), path, "", {}, "DELETE").status, 200);
+  }
+
   // A response can be continued again, as a stream and without a session of its own.
   json again = second_body;
   again["store"] = false;
@@ -293,7 +313,9 @@ TEST_F(Chat, BadRequestsHaveOpenAisShape) {
   expect(responses, {{"input", {{{"type", "function_call_output"}}}}}, "expected message",
          "input[0].type");
   expect(responses, {{"input", "x"}, {"previous_response_id", "resp_1"}, {"instructions", "y"}},
-         "expected none", "instructions");
+         "expected those of the conversation", "instructions");
+  expect(responses, {{"input", "x"}, {"include", {"message.output_text.logprobs"}}},
+         "found \"message.output_text.logprobs\"", "include");
   expect(responses, {{"input", "x"}, {"background", true}}, "expected none", "background");
   expect(responses, {{"input", "x"}, {"text", {{"format", {{"type", "json_schema"}}}}}},
          "expected a JSON Schema, found none", "text.format.schema");

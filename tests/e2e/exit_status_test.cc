@@ -1,5 +1,8 @@
 // The exit statuses that --help and the documentation name.
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -52,6 +55,20 @@ class ExitStatus : public ::testing::Test {
 
   const fs::path folder_;
 };
+
+// A client of the default port would be answered by the other program.
+TEST_F(ExitStatus, OfAServerWhoseDefaultPortIsTaken) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{
+      .sin_family = AF_INET, .sin_port = htons(8000), .sin_addr = {}, .sin_zero = {}};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  // Unless this test has the port, a program of the machine has it.
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) listen(fd, 1);
+  ExpectExit(RunProgram("polysketch-server", {"--model", DemoModel(), "--listen", "127.0.0.1:0",
+                                              "--metrics-listen", "127.0.0.1:0"}),
+             1, "--http-listen: cannot listen on 127.0.0.1:8000: Address already in use");
+  close(fd);
+}
 
 TEST_F(ExitStatus, OfAServerWithABadCommandLine) {
   ExpectExit(RunServer({"--frob=x", "--model", DemoModel()}), 2, "--frob");

@@ -318,7 +318,8 @@ TEST_F(Guarded, TheLogHasNamesAndNoKeys) {
   EXPECT_TRUE(client.Complete(Greedy("x", 1), As("a")).status.ok());
   EXPECT_EQ(client.Complete(Greedy("x", 1), As("stranger")).status.code(), Code::kUnauthenticated);
   EXPECT_TRUE(server_->Logs(" key=a tenant=tenant-of-a rpc=Complete "));
-  EXPECT_TRUE(server_->Logs(" call_refused reason=unknown_key "));
+  EXPECT_TRUE(
+      server_->Logs(" reason=UNAUTHENTICATED message=\"authorization: expected an API key "));
   const std::string log = server_->process().StandardError();
   EXPECT_EQ(log.find("key-of-"), std::string::npos);
 }

@@ -103,6 +103,117 @@ TEST_F(OpenAi, CompletionsEqualThoseOfGrpc) {
   EXPECT_EQ(events.back().at("usage").at("completion_tokens"), 40);
 }
 
+// Each is counted by its reason, and the log has a line with its id, which the client gets back.
+TEST_F(OpenAi, ARefusedRequestIsLoggedAndCounted) {
+  struct Case {
+    const char* reason;
+    int status;
+    const char* method;
+    const char* path;
+    std::string body;
+    HttpHeaders headers;
+    bool called = false;  // became a call of polysketch.v1, whose line it has
+  };
+  const std::vector<Case> cases = {
+      {"NO_SUCH_PATH", 404, "GET", "/nowhere", "", {}},
+      {"NO_SUCH_PATH", 404, "POST", "/v1/embeddings", "{}", {}},
+      {"METHOD_NOT_ALLOWED", 405, "GET", "/v1/completions", "", {}},
+      {"METHOD_NOT_ALLOWED", 405, "PUT", "/api/complete", "{}", {}},
+      {"HOST_REFUSED", 403, "GET", "/v1/models", "", {{"Host", "evil.example"}}},
+      {"PERMISSION_DENIED",
+       403,
+       "POST",
+       "/api/complete",
+       "{}",
+       {{"Origin", "http://evil.example"}}},
+      {"MALFORMED_REQUEST", 400, "GET", "/", "", {{"Host", "a"}, {"Host", "b"}}},
+      {"UNSUPPORTED_ENCODING", 415, "POST", "/tokenize", "{}", {{"Content-Encoding", "gzip"}}},
+      {"EXPECTATION_FAILED", 417, "POST", "/tokenize", "{}", {{"Expect", "x"}}},
+      {"BODY_TOO_LARGE", 413, "POST", "/tokenize", std::string(65 << 20, 'x'), {}},
+      {"INVALID_ARGUMENT", 400, "POST", "/tokenize", "[", {}},
+      {"INVALID_ARGUMENT", 400, "POST", "/v1/completions", R"({"frob": 1})", {}},
+      {"INVALID_ARGUMENT", 400, "POST", "/api/complete", "{\"x\": 1}", {}},
+      {"NOT_FOUND", 404, "POST", "/v1/completions", R"({"model": "gpt"})", {}},
+      {"NOT_FOUND", 404, "GET", "/v1/models/gpt", "", {}},
+      {"INVALID_ARGUMENT", 400, "POST", "/v1/completions", R"({"prompt":"x","top_p":2})", {}, true},
+      {"NOT_FOUND", 404, "POST", "/v1/completions", R"({"session": "00"})", {}, true},
+      {"INVALID_ARGUMENT", 400, "POST", "/detokenize", R"({"tokens": [-1]})", {}, true},
+  };
+  int next = 0;
+  for (const Case& c : cases) {
+    const std::string counter =
+        StrCat("polysketch_requests_refused_total{reason=\"", c.reason, "\"}");
+    const double before = server_->Metric(counter);
+    const std::string id = StrCat("refused-", next++);
+    HttpHeaders headers = c.headers;
+    headers.emplace_back("x-request-id", id);
+    const HttpAnswer answer = Http(server_->http_address(), c.path, c.body, headers, c.method);
+    EXPECT_EQ(answer.status, c.status) << id << answer.body;
+    EXPECT_NE(answer.head.find(StrCat("x-request-id: ", id, "\r\n")), std::string::npos)
+        << answer.head;
+    EXPECT_TRUE(
+        server_->Logs(StrCat(c.called ? " request_done id=" : " request_refused id=", id, " ")))
+        << id;
+    EXPECT_EQ(server_->Metric(counter), before + 1) << id;
+    const std::string log = server_->process().StandardError();
+    const std::string line = log.substr(log.find(StrCat("id=", id, " ")));
+    EXPECT_NE(line.substr(0, line.find('\n')).find(StrCat(" reason=", c.reason)), std::string::npos)
+        << line;
+    EXPECT_EQ(line.find(StrCat("id=", id, " "), 1), std::string::npos) << "two lines: " << line;
+  }
+}
+
+// As guidellm asks for it, and vLLM answers.
+TEST_F(OpenAi, UsageSoFar) {
+  json body = Request(12);
+  body["prompt"] = {kPrompt, "The king said"};
+  body["n"] = 2;
+  const json whole = Complete(body);
+  body["stream"] = true;
+  body["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
+  const std::vector<json> events = Events(Post("/v1/completions", body).body);
+  std::map<int, int64_t> generated;
+  std::map<int, int64_t> prompts;
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    const json& usage = events[i].at("usage");
+    const int index = events[i].at("choices").at(0).at("index");
+    EXPECT_GE(usage.at("completion_tokens"), generated[index]) << events[i];
+    generated[index] = usage.at("completion_tokens");
+    prompts[index] = usage.at("prompt_tokens");
+    EXPECT_EQ(usage.at("total_tokens"), generated[index] + prompts[index]);
+  }
+  EXPECT_EQ(generated, (std::map<int, int64_t>{{0, 12}, {1, 12}, {2, 12}, {3, 12}}));
+  EXPECT_EQ(prompts[0], prompts[1]);
+  EXPECT_EQ(prompts[0] + prompts[2], whole.at("usage").at("prompt_tokens"));
+  EXPECT_EQ(events.back().at("usage"), whole.at("usage"));
+  // Without include_usage there is none.
+  body["stream_options"] = {{"continuous_usage_stats", true}};
+  for (const json& event : Events(Post("/v1/completions", body).body))
+    EXPECT_FALSE(event.contains("usage")) << event;
+}
+
+// The engine is busy with the prompt for long after the beginning of the stream.
+TEST_F(OpenAi, AStreamBeginsBeforeItsPromptIsRead) {
+  std::string prompt;
+  for (int i = 0; i < 40'000; ++i) prompt += "It was late in the afternoon. ";
+  json body = Request(1);
+  body["prompt"] = prompt;
+  body["stream"] = true;
+  const std::string text = body.dump();
+  const HttpStream stream(server_->http_address(), "/v1/completions", text);
+  const std::string head = stream.ReadUntil("\r\n\r\n");
+  EXPECT_TRUE(head.starts_with("HTTP/1.1 200 OK\r\n")) << head;
+  EXPECT_NE(head.find("text/event-stream"), std::string::npos) << head;
+  EXPECT_GT(server_->Metric("polysketch_num_requests_running") +
+                server_->Metric("polysketch_num_requests_waiting"),
+            0);
+  // What is refused has a status, in the last of several prompts too.
+  json refused = Request(1);
+  refused["stream"] = true;
+  refused["prompt"] = {"It", "was", json::array({1, 1 << 30})};
+  EXPECT_EQ(Post("/v1/completions", refused).status, 400);
+}
+
 TEST_F(OpenAi, SeveralPromptsAndChoices) {
   json body = Request(8);
   body["prompt"] = {kPrompt, "The king said"};
@@ -232,6 +343,77 @@ TEST_F(OpenAi, BadRequestsHaveOpenAisShape) {
   EXPECT_EQ(Http(server_->http_address(), path, std::string(65 << 20, 'x')).status, 413);
 }
 
+TEST_F(OpenAi, PathsAndMethodsHaveOpenAisErrors) {
+  const auto answer = [](const std::string& method, const std::string& path,
+                         const std::string& body = "") {
+    return Http(server_->http_address(), path, body, {}, method);
+  };
+  for (const char* path : {"/v1/nothing", "/v1", "/v1/modelsx", "/api", "/x.js", "/v1/chat"}) {
+    for (const char* method : {"GET", "POST", "DELETE"}) {
+      const HttpAnswer got = answer(method, path, method[0] == 'P' ? "{}" : "");
+      EXPECT_EQ(got.status, 404) << path;
+      const json error = json::parse(got.body).at("error");
+      EXPECT_EQ(error.at("code"), "NO_SUCH_PATH") << error;
+      EXPECT_NE(error.at("message").get<std::string>().find(path), std::string::npos) << error;
+      EXPECT_NE(got.head.find("Content-Type: application/json\r\n"), std::string::npos);
+    }
+  }
+  const std::pair<const char*, const char*> allowed[] = {
+      {"/v1/completions", "POST"},      {"/v1/chat/completions", "POST"},
+      {"/v1/responses", "POST"},        {"/v1/responses/r", "DELETE"},
+      {"/v1/models", "GET, HEAD"},      {"/tokenize", "POST"},
+      {"/v1/models/demo", "GET, HEAD"}, {"/tokenizer_info", "GET, HEAD"},
+      {"/detokenize", "POST"},          {"/health", "GET, HEAD"},
+      {"/version", "GET, HEAD"},        {"/", "GET, HEAD"},
+      {"/api/complete", "POST"},        {"/api/sessions/list", "POST"},
+      {"/api/status", "GET, HEAD"},
+  };
+  for (const auto& [path, methods] : allowed) {
+    for (const char* method :
+         {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "FROB"}) {
+      if (std::string(methods).starts_with(method)) continue;
+      const HttpAnswer got = answer(method, path);
+      EXPECT_EQ(got.status, 405) << method << path;
+      EXPECT_EQ(json::parse(got.body).at("error").at("code"), "METHOD_NOT_ALLOWED");
+      EXPECT_NE(got.head.find(StrCat("Allow: ", methods, "\r\n")), std::string::npos) << got.head;
+    }
+    if (methods[0] != 'G') continue;
+    const HttpAnswer whole = answer("GET", path), head = answer("HEAD", path);
+    EXPECT_EQ(head.status, whole.status) << path;
+    EXPECT_EQ(head.body, "") << path;
+    if (std::string(path) != "/api/status") {  // its numbers move
+      EXPECT_NE(head.head.find(StrCat("Content-Length: ", whole.body.size(), "\r\n")),
+                std::string::npos)
+          << head.head;
+    }
+  }
+  EXPECT_EQ(Http(server_->metrics_address(), "/nowhere").status, 404);
+  EXPECT_EQ(Http(server_->metrics_address(), "/metrics/?name=x").status, 200);
+  EXPECT_EQ(Http(server_->metrics_address(), "/metrics", "{}").status, 413);  // takes no bodies
+  EXPECT_EQ(answer("HEAD", "/nowhere").status, 404);
+  EXPECT_EQ(answer("OPTIONS", "*").status, 200);
+  EXPECT_NE(answer("OPTIONS", "*").head.find("Allow: GET, HEAD, POST"), std::string::npos);
+}
+
+TEST_F(OpenAi, ASlashAtTheEndAndTypesWithParameters) {
+  const auto status = [](const char* path, const char* type) {
+    return Http(server_->http_address(), path, R"({"prompt": "It", "max_tokens": 1})",
+                {{"Content-Type", type}})
+        .status;
+  };
+  EXPECT_EQ(status("/v1/completions/", "application/json"), 200);
+  EXPECT_EQ(status("//v1/completions?api-version=1", "application/json"), 200);
+  EXPECT_EQ(status("/v1/completions", "application/json ; charset=utf-8"), 200);
+  EXPECT_EQ(status("/v1/completions", "Application/JSON; Charset=UTF-8"), 200);
+  EXPECT_EQ(status("/v1/completions", "text/plain"), 400);
+  EXPECT_EQ(Http(server_->http_address(), "/v1/models/demo/").status, 200);
+  EXPECT_EQ(Http(server_->http_address(), "http://other.example/v1/models").status, 403);
+  EXPECT_EQ(
+      Http(server_->http_address(), "http://localhost:1/v1/models", "", {{"Host", "other.example"}})
+          .status,
+      200);
+}
+
 TEST(OpenAiOrigins, PagesOfAListedOriginMayCall) {
   const Server server(
       {.flags = {"--http-listen", "127.0.0.1:0", "--http-origins", "https://app.example"}});
@@ -245,6 +427,16 @@ TEST(OpenAiOrigins, PagesOfAListedOriginMayCall) {
   EXPECT_EQ(asked.status, 200);
   EXPECT_NE(asked.head.find(allowed), std::string::npos) << asked.head;
   EXPECT_NE(asked.head.find("Access-Control-Allow-Headers: Authorization"), std::string::npos);
+  const char* const headers = "authorization, content-type, x-stainless-lang,x-stainless-os";
+  const HttpAnswer reflected = Http(server.http_address(), "/v1/completions", "",
+                                    {{"Origin", "https://app.example"},
+                                     {"Access-Control-Request-Method", "POST"},
+                                     {"Access-Control-Request-Headers", headers}},
+                                    "OPTIONS");
+  EXPECT_EQ(reflected.status, 200);
+  EXPECT_NE(reflected.head.find(StrCat("Access-Control-Allow-Headers: ", headers, "\r\n")),
+            std::string::npos)
+      << reflected.head;
   const HttpAnswer called =
       Http(server.http_address(), "/v1/completions", body, {{"Origin", "https://app.example"}});
   EXPECT_EQ(called.status, 200);

@@ -122,6 +122,27 @@ bool Server::ComesToRun(int count) const {
 
 std::string DemoModel() { return testing::SourceDir() / "models" / "demo"; }
 
+HttpStream::HttpStream(const std::string& address, const std::string& path, const std::string& body)
+    : fd_(ConnectTo(address)) {
+  const std::string request = StrCat(
+      "POST ", path, " HTTP/1.1\r\nHost: ", address,
+      "\r\nContent-Type: application/json\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
+  for (size_t sent = 0; sent < request.size();) {
+    const ssize_t count = send(fd_, request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
+    PS_CHECK(count > 0) << "send: " << strerror(errno);
+    sent += static_cast<size_t>(count);
+  }
+}
+
+HttpStream::~HttpStream() { close(fd_); }
+
+std::string HttpStream::ReadUntil(std::string_view text) const {
+  std::string all;
+  char byte = 0;
+  while (all.find(text) == std::string::npos && read(fd_, &byte, 1) == 1) all += byte;
+  return all;
+}
+
 HttpAnswer Http(const std::string& address, const std::string& path, const std::string& body,
                 const HttpHeaders& headers, const std::string& method) {
   const int fd = ConnectTo(address);
@@ -131,11 +152,13 @@ HttpAnswer Http(const std::string& address, const std::string& path, const std::
                             " ", path, " HTTP/1.1\r\nConnection: close\r\n");
   const auto is_host = [](const auto& header) { return header.first == "Host"; };
   if (std::ranges::none_of(headers, is_host)) head += StrCat("Host: ", address, "\r\n");
+  const bool typed = std::ranges::any_of(
+      headers, [](const auto& header) { return header.first == "Content-Type"; });
   for (const auto& [name, value] : headers) head += StrCat(name, ": ", value, "\r\n");
-  const std::string request =
-      body.empty() ? StrCat(head, "\r\n")
-                   : StrCat(head, "Content-Type: application/json\r\nContent-Length: ", body.size(),
-                            "\r\n\r\n", body);
+  const std::string request = body.empty()
+                                  ? StrCat(head, "\r\n")
+                                  : StrCat(head, typed ? "" : "Content-Type: application/json\r\n",
+                                           "Content-Length: ", body.size(), "\r\n\r\n", body);
   // A server that refuses a request from its head answers and closes before the whole body is written.
   for (size_t sent = 0; sent < request.size();) {
     const ssize_t count = send(fd, request.data() + sent, request.size() - sent, MSG_NOSIGNAL);

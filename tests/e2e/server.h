@@ -67,6 +67,20 @@ struct HttpAnswer {
   std::string head;  // the status line and the headers, each with its "\r\n"
 };
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+// A POST whose answer is read as it comes. Closes the connection at its end.
+class HttpStream {
+ public:
+  HttpStream(const std::string& address, const std::string& path, const std::string& body);
+  ~HttpStream();
+  HttpStream(const HttpStream&) = delete;
+  HttpStream& operator=(const HttpStream&) = delete;
+  // What comes, until `text` has, or the server closes the connection.
+  std::string ReadUntil(std::string_view text) const;
+
+ private:
+  const int fd_;
+};
+
 // With a body: a POST of application/json. `method`: another one than GET or POST.
 HttpAnswer Http(const std::string& address, const std::string& path, const std::string& body = "",
                 const HttpHeaders& headers = {}, const std::string& method = "");

@@ -133,7 +133,7 @@ TEST(StatusPage, ErrorsOfSessionsHaveTheirStatus) {
   EXPECT_EQ(post("/api/sessions/fork", R"({"sesion": ""})"), 400);
   EXPECT_EQ(post("/api/sessions/create", R"({"durable": true})"), 400);  // no state store
   EXPECT_EQ(post("/api/sessions/create", "{}", {{"Origin", "http://elsewhere.example"}}), 403);
-  EXPECT_EQ(post("/api/sessions/append", "{}"), 405);
+  EXPECT_EQ(post("/api/sessions/append", "{}"), 404);
   EXPECT_EQ(Http(server.http_address(), "/api/sessions/list").status, 405);
 }
 
@@ -223,6 +223,20 @@ TEST(StatusPage, AShutdownCutsWhatDoesNotEndInTime) {
   ASSERT_TRUE(last.contains("error")) << last << "\n" << server.process().StandardError();
   EXPECT_EQ(last.at("error").at("code"), "UNAVAILABLE") << last;
   EXPECT_EQ(server.process().Wait(), 0) << server.process().StandardError();
+}
+
+TEST(StatusPage, AnAddressThatIsTakenEndsTheStart) {
+  const Server first({.flags = {"--http-listen", "127.0.0.1:0"}});
+  for (const char* flag : {"--http-listen", "--metrics-listen"}) {
+    const std::string taken =
+        std::string(flag) == "--http-listen" ? first.http_address() : first.metrics_address();
+    Server second({.flags = {flag, taken}}, Server::Wait::kNot);
+    EXPECT_EQ(second.process().Wait(), 1);
+    EXPECT_NE(second.process().StandardError().find(
+                  StrCat(flag, ": cannot listen on ", taken, ": Address already in use")),
+              std::string::npos)
+        << second.process().StandardError();
+  }
 }
 
 TEST(StatusPage, AWrongAddressIsNamed) {

@@ -1,11 +1,14 @@
 // What the HTTP server and the calls read besides the bodies of the OpenAI API: targets of requests,
 // the headers Host and Origin, bodies of the status page, traceparent and request ids.
 //
-// The first byte selects what is read: 'p' a path, 'h' the lines Host and Origin, 't' a traceparent,
+// The first byte selects what is read: 'p' a path, 'r' the head of a request, 'h' the lines Host and Origin, 't' a traceparent,
 // '0' to '6' the body of a path of the status page.
 #include <google/protobuf/stubs/logging.h>
 #include <google/protobuf/util/field_comparator.h>
 #include <google/protobuf/util/message_differencer.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/http.hpp>
 
 #include "polysketch/v1/polysketch.pb.h"
 #include "server/convert/convert.h"
@@ -13,6 +16,7 @@
 #include "server/convert/wire.h"
 #include "server/http/allowed_hosts.h"
 #include "server/http/page_request.h"
+#include "server/http/request_head.h"
 #include "server/http/request_path.h"
 #include "server/tracing/trace_context.h"
 #include "tests/fuzz/fuzz.h"
@@ -41,10 +45,51 @@ void CheckPath(std::string_view target) {
     PS_CHECK(raw.find('%') != std::string_view::npos);
     return;
   }
-  PS_CHECK(path->size() <= raw.size());
-  if (raw.find('%') == std::string_view::npos) PS_CHECK(*path == raw);
+  PS_CHECK(path->starts_with('/') && path->size() <= raw.size() + 1);
+  PS_CHECK(path->find("//") == std::string::npos);
+  PS_CHECK(path->size() == 1 || path->back() != '/');
+  const bool whole = raw.find("%") == std::string_view::npos && raw.starts_with('/') &&
+                     raw.find("//") == std::string_view::npos && !raw.ends_with('/');
+  if (whole) PS_CHECK(*path == raw);
   PS_CHECK(DecodedPath(Escaped(*path)) == path);
   PS_CHECK(DecodedPath(StrCat(raw, "?%")) == path);
+}
+
+// The size of the head that `text` begins with, found when its bytes come in parts of `part` bytes; 0:
+// there is none, or an error.
+size_t HeadSize(std::string_view text, size_t part) {
+  HeadScanner scanner(1024);
+  for (size_t size = 0; size < text.size();) {
+    size = std::min(size + part, text.size());
+    const Result<size_t> found = scanner.Find(text.substr(0, size));
+    if (!found.ok()) fuzz::CheckError(found.status());
+    if (!found.ok() || *found > 0) return found.ok() ? *found : 0;
+  }
+  return 0;
+}
+
+void CheckHead(std::string_view text) {
+  const size_t size = HeadSize(text, std::max<size_t>(1, text.size()));
+  PS_CHECK(HeadSize(text, 1) == size && HeadSize(text, 7) == size) << text;
+  if (size == 0) return;
+  const std::string_view head = text.substr(0, size);
+  PS_CHECK(size <= 1024 && head.ends_with("\r\n")) << head;
+  PS_CHECK(head.find("\n ") == std::string_view::npos) << head;
+  for (size_t i = 0; i < size; ++i) PS_CHECK((head[i] == '\n') == (i > 0 && head[i - 1] == '\r'));
+  boost::beast::http::request_parser<boost::beast::http::string_body> parser;
+  boost::system::error_code error;
+  parser.put(boost::asio::buffer(head), error);
+  if (error || !parser.is_header_done()) return;
+  const BeastRequest& request = parser.get();
+  const Status framing = CheckFraming(request, 16);
+  if (!framing.ok()) return fuzz::CheckError(framing);
+  // The parser and the server agree where the request ends.
+  PS_CHECK(ContentLength(request).value_or(0) == parser.content_length().value_or(0));
+  PS_CHECK(parser.chunked() == (request.count("Transfer-Encoding") == 1));
+  const Result<RequestTarget> target =
+      ParseTarget(std::string_view(request.method_string()), std::string_view(request.target()));
+  if (!target.ok()) return fuzz::CheckError(target.status());
+  PS_CHECK(target->path == "*" || target->path.starts_with('/')) << target->path;
 }
 
 // What a browser may send is a part of what others may. Its Host is an address, or one of the names
@@ -170,6 +215,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   switch (data[0]) {
     case 'p':
       CheckPath(text);
+      break;
+    case 'r':
+      CheckHead(text);
       break;
     case 'h':
       CheckHeaders(text);

@@ -74,7 +74,7 @@ LIBRARIES = [
     ("protobuf", r"google/protobuf/",
      r"(server|clients|tests/(server|clients|e2e|fuzz))/|engine/tokenizer/sentencepiece_tokenizer\.cc$"),
     ("Prometheus", r"prometheus/", r"(server|tests/server)/"),
-    ("Boost", r"boost/", r"(server/http/(http_(connection|exchange|loop|server|stream)|server_exchange)\.(cc|h)|clients/loadgen/http_stream\.cc)$"),
+    ("Boost", r"boost/", r"(server/http/(http_(connection|exchange|loop|server|stream)|request_head|server_exchange)\.(cc|h)|clients/loadgen/http_stream\.cc|tests/fuzz/web_requests\.cc)$"),
     ("OpenSSL", r"openssl/", r"(server/credentials/|server/http/http_stream\.h$|server/net/client_socket\.cc$|server/app/model_checksums\.cc$|tests/(testing|e2e|server/net|server/credentials)/)"),
     ("libcurl", r"curl/", r"server/tracing/http_post\.cc$"),
     ("xgrammar", r"xgrammar/", r"engine/grammar_host/"),

@@ -34,7 +34,7 @@ def drawn_sketches(config: dict, seed: int):
 def score(model: pathlib.Path, tokens: pathlib.Path) -> list[float]:
     """Returns the log-probabilities that `polysketch score` prints, from a server of its own."""
     command = [BIN / "polysketch-server", "--model", model, "--listen=127.0.0.1:0", "--threads=1"]
-    command += ["--metrics-listen=", "--device=cpu", "--log-level=error"]
+    command += ["--metrics-listen=", "--http-listen=", "--device=cpu", "--log-level=error"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             address = json.loads(server.stdout.readline())["listen"]

@@ -78,6 +78,10 @@ class ChatClient(unittest.TestCase):
         self.assertEqual(first.output_text, chat.choices[0].message.content)
         self.assertEqual(first.usage.input_tokens, chat.usage.prompt_tokens)
         turn = RESPONSE | {"input": [{"role": "user", "content": "Why?"}], "previous_response_id": first.id}
+        # openai-agents sends them with each turn.
+        self.client.responses.create(**turn, instructions="Be kind.", include=["reasoning.encrypted_content"])
+        with self.assertRaisesRegex(openai.BadRequestError, "instructions"):
+            self.client.responses.create(**turn, instructions="Be brief.")
         second = self.client.responses.create(**turn)
         held = first.usage.total_tokens  # and the piece that ends the answer, which is input of the next step
         self.assertEqual(second.usage.input_tokens_details.cached_tokens, held)

@@ -219,7 +219,7 @@ class Server:
     def __init__(self, *flags):
         self._log = tempfile.TemporaryFile()
         command = [BIN / "polysketch-server", f"--model={ROOT / 'models/demo'}", "--listen=127.0.0.1:0",
-                   "--metrics-listen=127.0.0.1:0", *flags]
+                   "--metrics-listen=127.0.0.1:0", "--http-listen=", *flags]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
         line = self.process.stdout.readline()
         if not line:

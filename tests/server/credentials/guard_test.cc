@@ -40,7 +40,7 @@ class GuardTest : public ::testing::Test {
     guard_ = *std::move(guard);
   }
   Result<std::shared_ptr<const Caller>> Admit(const std::string& value, Time now = {}) {
-    return guard_->Admit({value}, "ipv4:127.0.0.1:1", "/x", now);
+    return guard_->Admit({value}, now);
   }
   Code CodeOf(const std::string& value, Time now = {}) { return Admit(value, now).status().code(); }
 
@@ -60,9 +60,9 @@ TEST_F(GuardTest, KnowsItsKeys) {
   }
   for (const char* value : {"Bearer secret-A", "Bearer secret-a ", "Bearer secret-ab"})
     EXPECT_EQ(CodeOf(value), Code::kUnauthenticated) << value;
-  EXPECT_EQ(guard_->Admit({}, "", "").status().message(),
+  EXPECT_EQ(guard_->Admit({}).status().message(),
             "authorization: expected \"Bearer KEY\", found none");
-  EXPECT_EQ(guard_->Admit({"Bearer secret-a", "Bearer secret-a"}, "", "").status().message(),
+  EXPECT_EQ(guard_->Admit({"Bearer secret-a", "Bearer secret-a"}).status().message(),
             "authorization: expected \"Bearer KEY\" once, found another form");
   EXPECT_EQ(guard_->refused(), (RefusedCounts{9, 3, 0, 0}));
 }

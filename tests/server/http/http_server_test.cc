@@ -1,12 +1,7 @@
 // Connections of the HTTP server: which one gives way to a new one, and slow ones.
 #include "server/http/http_server.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <mutex>
@@ -14,59 +9,14 @@
 #include <thread>
 #include <vector>
 
+#include "tests/server/http/http_socket.h"
+
 namespace polysketch {
 namespace {
 
 using namespace std::chrono_literals;
 
-// A connection of a client with the address `from`.
-class Socket {
- public:
-  explicit Socket(const std::string& address, const char* from = "127.0.0.1")
-      : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in local{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {}, .sin_zero = {}};
-    inet_pton(AF_INET, from, &local.sin_addr);
-    EXPECT_EQ(bind(fd_, reinterpret_cast<const sockaddr*>(&local), sizeof(local)), 0);
-    sockaddr_in server{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {}, .sin_zero = {}};
-    server.sin_port =
-        htons(static_cast<uint16_t>(std::stoi(address.substr(address.find(':') + 1))));
-    inet_pton(AF_INET, "127.0.0.1", &server.sin_addr);
-    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&server), sizeof(server)), 0);
-  }
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&&) = delete;
-  ~Socket() {
-    if (fd_ >= 0) close(fd_);
-  }
-  void Send(const std::string& bytes) const {
-    EXPECT_EQ(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
-  }
-  void Get(const std::string& path) const { Send("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"); }
-  // The status of a response that arrives within a second; 0 without one.
-  int Status() const {
-    std::string text;
-    while (Readable(1s)) {
-      char buffer[4096];
-      const ssize_t size = recv(fd_, buffer, sizeof(buffer), 0);
-      if (size <= 0) break;
-      text.append(buffer, static_cast<size_t>(size));
-      if (text.size() >= 12) return std::stoi(text.substr(9, 3));
-    }
-    return 0;
-  }
-  // Whether the server closes the connection within `time`.
-  bool Closed(std::chrono::milliseconds time) const {
-    char byte = 0;
-    return Readable(time) && recv(fd_, &byte, 1, MSG_PEEK) <= 0;
-  }
-
- private:
-  bool Readable(std::chrono::milliseconds time) const {
-    pollfd poll_fd{.fd = fd_, .events = POLLIN, .revents = 0};
-    return poll(&poll_fd, 1, static_cast<int>(time.count())) > 0;
-  }
-  int fd_;
-};
+using Socket = testing::HttpSocket;
 
 class HttpServerTest : public ::testing::Test {
  protected:

@@ -32,6 +32,12 @@ std::string Exposition(const Metrics& metrics) {
         return RefusedCounts{0, 5, 0, 0};
       },
       [] {
+        Refusals refusals;
+        (void)refusals.Count(ResourceExhausted("x").WithReason(Reason::kQueueFull));
+        (void)refusals.Count(InvalidArgument("x"));
+        return refusals.counts();
+      },
+      [] {
         return RequestMemory::Stats{.limit = 500, .bytes = {0, 0, 70, 30}, .refused = {0, 2, 0, 0}};
       },
       [] { return SpanExporter::Stats{.exported = 7, .dropped = 4}; });
@@ -66,6 +72,9 @@ TEST(Metrics, CountWhatHappened) {
   const std::string text = Exposition(metrics);
   for (const char* line : {
            "polysketch_prompt_tokens_total 100\n",
+           "polysketch_requests_refused_total{reason=\"QUEUE_FULL\"} 1\n",
+           "polysketch_requests_refused_total{reason=\"INVALID_ARGUMENT\"} 1\n",
+           "polysketch_requests_refused_total{reason=\"MALFORMED_REQUEST\"} 0\n",
            "polysketch_generation_tokens_total 2\n",
            "polysketch_request_success_total{finished_reason=\"length\"} 1\n",
            "polysketch_request_success_total{finished_reason=\"stop\"} 0\n",

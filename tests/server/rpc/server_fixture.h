@@ -21,6 +21,7 @@ class ServerFixture : public ::testing::Test {
     SetLogLevel(LogLevel::kError);
     config_.listen = "127.0.0.1:0";
     config_.metrics_listen = "";
+    config_.http_listen = "127.0.0.1:0";
     config_.stall_deadline = std::chrono::milliseconds(400);
     Configure(&config_);
     Result<std::unique_ptr<Server>> server = Server::Start(config_, &metrics_);
