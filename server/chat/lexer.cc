@@ -4,6 +4,7 @@
 
 #include "base/utf8.h"
 #include "server/chat/syntax.h"
+#include "server/chat/text.h"
 
 namespace polysketch::chat {
 namespace {
@@ -25,19 +26,6 @@ std::string Normalized(std::string_view text) {
   }
   if (out.ends_with('\n')) out.pop_back();
   return out;
-}
-
-void AppendUtf8(uint32_t code, std::string* out) {
-  if (code < 0x80) {
-    *out += static_cast<char>(code);
-  } else if (code < 0x800) {
-    *out += static_cast<char>(0xc0 | code >> 6);
-    *out += static_cast<char>(0x80 | (code & 0x3f));
-  } else {
-    *out += static_cast<char>(0xe0 | code >> 12);
-    *out += static_cast<char>(0x80 | ((code >> 6) & 0x3f));
-    *out += static_cast<char>(0x80 | (code & 0x3f));
-  }
 }
 
 class Lexer {
@@ -115,8 +103,9 @@ class Lexer {
 
   Status Tag() {
     const char type = rest_[1];
-    const bool sign = rest_.size() > 2 && (rest_[2] == '-' || (rest_[2] == '+' && type != '{'));
-    if (type == '#') return Comment();
+    const bool sign = rest_.size() > 2 && (rest_[2] == '-' || rest_[2] == '+');
+    if (type == '#') return Comment(sign ? 3 : 2);
+    if (size_t size = 0; type == '%' && IsTagNamed("raw", &size)) return Raw(size);
     const bool output = type == '{';
     const int line = line_;
     Add(output ? Kind::kOutputBegin : Kind::kTagBegin, output ? "{{" : "{%");
@@ -134,13 +123,43 @@ class Lexer {
     return Status();
   }
 
-  Status Comment() {
-    const size_t end = rest_.find("#}", 2);
+  Status Comment(size_t begin) {
+    const size_t end = rest_.find("#}", begin);
     if (end == rest_.npos) return Error("expected #} at the end of a comment, found none");
-    const bool sign = end > 2 && (rest_[end - 1] == '-' || rest_[end - 1] == '+');
+    const bool sign = end > begin && (rest_[end - 1] == '-' || rest_[end - 1] == '+');
     Skip(sign ? end - 1 : end);
     PS_CHECK(End("#}", true));
     return Status();
+  }
+
+  // Whether the rest begins with {% name %}; *size: up to the end of the name and the spaces after it.
+  bool IsTagNamed(std::string_view name, size_t* size) const {
+    size_t at = rest_.size() > 2 && (rest_[2] == '-' || rest_[2] == '+') ? 3 : 2;
+    at = std::min(rest_.size(), rest_.find_first_not_of(kSpace, at));
+    if (!rest_.substr(at).starts_with(name)) return false;
+    at = std::min(rest_.size(), rest_.find_first_not_of(kSpace, at + name.size()));
+    *size = at;
+    const std::string_view end = rest_.substr(at);
+    return end.starts_with("%}") || end.starts_with("-%}") || end.starts_with("+%}");
+  }
+
+  // {% raw %} text {% endraw %}: the text is no template. `size`: of the tag before its end.
+  Status Raw(size_t size) {
+    Skip(size);
+    if (!End("%}", /*newline=*/false)) return Error("expected %} at the end of raw, found +%}");
+    const int line = line_;
+    for (size_t at = rest_.find("{%"); at != rest_.npos; at = rest_.find("{%", at + 1)) {
+      const std::string_view whole = rest_;
+      rest_ = whole.substr(at);
+      const bool ends = IsTagNamed("endraw", &size);
+      rest_ = whole;
+      if (!ends) continue;
+      PS_RETURN_IF_ERROR(Text(at));
+      Skip(size);
+      PS_CHECK(End("%}", /*newline=*/true));
+      return Status();
+    }
+    return InvalidArgument("line ", line, ": expected {% endraw %}, found the end of the template");
   }
 
   Status Element(std::string* open) {
@@ -180,16 +199,52 @@ class Lexer {
     return Status();
   }
 
+  // Digits of a base, with single "_" between.
+  size_t Digits(size_t from, std::string_view digits) const {
+    size_t at = from;
+    while (at < rest_.size() && (digits.find(rest_[at]) != digits.npos ||
+                                 (rest_[at] == '_' && at > from && at + 1 < rest_.size() &&
+                                  digits.find(rest_[at + 1]) != digits.npos)))
+      ++at;
+    return at;
+  }
+
   Status Number() {
-    const auto digits = [&](size_t from) {
-      return std::min(rest_.size(), rest_.find_first_not_of(kDigits, from));
-    };
-    size_t size = digits(0);
-    const bool fraction = size + 1 < rest_.size() && rest_[size] == '.' && IsDigit(rest_[size + 1]);
-    if (fraction) size = digits(size + 1);
-    if (size < rest_.size() && IsNameBegin(rest_[size]))
-      return Error("expected a number, found ", rest_.substr(0, size + 1));
-    return Take(fraction ? Kind::kFloat : Kind::kInteger, size);
+    const auto at = [&](size_t i) { return i < rest_.size() ? rest_[i] : '\0'; };
+    Kind kind = Kind::kInteger;
+    size_t size = 0;
+    const auto letter = static_cast<char>(at(1) | 0x20);
+    const std::string_view digits = letter == 'x'   ? "0123456789abcdefABCDEF"
+                                    : letter == 'o' ? "01234567"
+                                    : letter == 'b' ? "01"
+                                                    : "";
+    if (at(0) == '0' && !digits.empty()) {
+      const size_t begin = at(2) == '_' ? 3 : 2;
+      size = Digits(begin, digits);
+      if (size == begin) return Error("expected a number, found ", rest_.substr(0, 2));
+    } else {
+      size = Digits(0, kDigits);
+      const bool zeros = rest_.substr(0, size).find_first_not_of("0_") == rest_.npos;
+      const bool element = tokens_.back().kind == Kind::kOperator && tokens_.back().text == ".";
+      if (!element && at(size) == '.' && IsDigit(at(size + 1))) {
+        kind = Kind::kFloat;
+        size = Digits(size + 1, kDigits);
+      }
+      const size_t sign = at(size + 1) == '+' || at(size + 1) == '-' ? 1 : 0;
+      if (!element && (at(size) | 0x20) == 'e' && IsDigit(at(size + 1 + sign))) {
+        kind = Kind::kFloat;
+        size = Digits(size + 1 + sign, kDigits);
+      }
+      if (kind == Kind::kInteger && at(0) == '0' && !zeros)
+        return Error("expected a number without zeros before it, found ", rest_.substr(0, size));
+    }
+    if (IsNameBegin(at(size))) return Error("expected a number, found ", rest_.substr(0, size + 1));
+    std::string text(rest_.substr(0, size));
+    std::erase(text, '_');
+    std::erase(text, '+');
+    Add(kind, std::move(text));
+    Skip(size);
+    return Status();
   }
 
   Status String() {
@@ -206,9 +261,10 @@ class Lexer {
     return Status();
   }
 
+  // Python's escapes of characters.
   Status Unescape(std::string_view raw, std::string* text) const {
-    static constexpr std::string_view kLetters = "abfnrtv0\\'\"";
-    static constexpr std::string_view kValues("\a\b\f\n\r\t\v\0\\'\"", 11);
+    static constexpr std::string_view kLetters = "abfnrtv\\'\"";
+    static constexpr std::string_view kValues = "\a\b\f\n\r\t\v\\'\"";
     while (!raw.empty()) {
       const char c = raw.size() > 1 ? raw[1] : '\0';
       const size_t letter = kLetters.find(c);
@@ -218,8 +274,16 @@ class Lexer {
       } else if (letter != kLetters.npos) {
         *text += kValues[letter];
         raw.remove_prefix(2);
-      } else if (c == 'x' || c == 'u') {
-        const size_t digits = c == 'x' ? 2 : 4;
+      } else if (c >= '0' && c <= '7') {
+        uint32_t code = 0;
+        size_t digits = 1;
+        for (; digits < 4 && digits < raw.size() && raw[digits] >= '0' && raw[digits] <= '7';
+             ++digits)
+          code = code * 8 + static_cast<uint32_t>(raw[digits] - '0');
+        AppendUtf8(code, text);
+        raw.remove_prefix(digits);
+      } else if (c == 'x' || c == 'u' || c == 'U') {
+        const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
         uint32_t code = 0;
         for (size_t i = 0; i < digits; ++i) {
           const char digit = i + 2 < raw.size() ? raw[i + 2] : '\0';
@@ -231,8 +295,11 @@ class Lexer {
         }
         if (code >= 0xd800 && code < 0xe000)
           return Error("expected a character, found a surrogate");
+        if (code > 0x10ffff) return Error("expected a character, found one above 10ffff");
         AppendUtf8(code, text);
         raw.remove_prefix(digits + 2);
+      } else if (c == 'N') {
+        return Error("expected the code of a character, found its name in \\N");
       } else if (c == '\n') {
         raw.remove_prefix(2);
       } else {  // not an escape

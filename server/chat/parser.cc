@@ -98,6 +98,16 @@ class Parser {
     int* const count_;
   };
 
+  // Counts the conditions around an expression.
+  class Condition {
+   public:
+    explicit Condition(int* count) : count_(count) { ++*count_; }
+    ~Condition() { --*count_; }
+
+   private:
+    int* const count_;
+  };
+
   // --- expressions, the weakest operator first ---
   Pointer ParseExpression() {
     const Level level(&level_);
@@ -105,6 +115,7 @@ class Parser {
     PS_ASSIGN_OR_RETURN(ExpressionPointer value, ParseOr());
     while (IsName("if")) {
       const int line = Take().line;
+      const Condition inside(&conditions_);
       PS_ASSIGN_OR_RETURN(ExpressionPointer condition, ParseOr());
       ExpressionPointer otherwise;
       if (AcceptName("else")) {
@@ -163,12 +174,17 @@ class Parser {
   Pointer ParseCompare() {
     PS_ASSIGN_OR_RETURN(ExpressionPointer left, ParseSum());
     const int line = Next().line;
-    const std::string op = TakeComparison();
-    if (op.empty()) return left;
-    PS_ASSIGN_OR_RETURN(ExpressionPointer right, ParseSum());
-    if (!TakeComparison().empty())
-      return InvalidArgument("line ", line, ": expected one comparison, found a chain of them");
-    return Node(Op::kCompare, line, op, Args(std::move(left), std::move(right)));
+    std::vector<ExpressionPointer> args = Args(std::move(left));
+    std::vector<std::string> operators;
+    for (std::string op = TakeComparison(); !op.empty(); op = TakeComparison()) {
+      operators.push_back(std::move(op));
+      PS_ASSIGN_OR_RETURN(ExpressionPointer right, ParseSum());
+      args.push_back(std::move(right));
+    }
+    if (operators.empty()) return std::move(args[0]);
+    PS_ASSIGN_OR_RETURN(ExpressionPointer node, Node(Op::kCompare, line, "", std::move(args)));
+    node->operators = std::move(operators);
+    return node;
   }
 
   Pointer ParseBinary(std::initializer_list<std::string_view> operators,
@@ -185,17 +201,22 @@ class Parser {
   }
   Pointer ParseSum() { return ParseBinary({"+", "-"}, &Parser::ParseConcatenation); }
   Pointer ParseConcatenation() { return ParseBinary({"~"}, &Parser::ParseProduct); }
-  Pointer ParseProduct() { return ParseBinary({"*", "/", "//", "%"}, &Parser::ParseFiltered); }
+  Pointer ParseProduct() { return ParseBinary({"*", "/", "//", "%"}, &Parser::ParsePower); }
+  Pointer ParsePower() { return ParseBinary({"**"}, &Parser::ParseFiltered); }
 
   // Filters and tests bind more tightly than the operators above, and less tightly than a sign.
   Pointer ParseFiltered() {
     PS_ASSIGN_OR_RETURN(ExpressionPointer value, ParseUnary());
+    return ParseFilters(std::move(value));
+  }
+
+  Pointer ParseFilters(ExpressionPointer value) {
     while (true) {
       const int line = Next().line;
       if (AcceptOperator("|")) {
-        if (!IsFilter(Next().text)) return Wrong("a filter that docs/chat-templates.md lists");
-        PS_ASSIGN_OR_RETURN(const std::string name, Name("the name of a filter"));
-        PS_ASSIGN_OR_RETURN(value, WithArguments(Op::kFilter, name, line, std::move(value)));
+        PS_ASSIGN_OR_RETURN(value, ParseFilter(std::move(value)));
+      } else if (IsOperator("(")) {
+        PS_ASSIGN_OR_RETURN(value, WithArguments(Op::kCall, "", line, std::move(value)));
       } else if (AcceptName("is")) {
         const bool negated = AcceptName("not");
         PS_ASSIGN_OR_RETURN(value, ParseTest(std::move(value), line));
@@ -208,14 +229,49 @@ class Parser {
     }
   }
 
+  // Jinja looks up a name inside of a condition only when it is used.
+  Pointer ParseFilter(ExpressionPointer value) {
+    const int line = Next().line;
+    const Builtin* filter = FindFilter(Next().text);
+    if (filter == nullptr && conditions_ == 0)
+      return Wrong("a filter that docs/chat-templates.md lists");
+    PS_ASSIGN_OR_RETURN(const std::string name, Name("the name of a filter"));
+    PS_ASSIGN_OR_RETURN(ExpressionPointer node,
+                        WithArguments(Op::kFilter, name, line, std::move(value)));
+    node->builtin = filter;
+    return node;
+  }
+
   Pointer ParseTest(ExpressionPointer value, int line) {
-    if (!IsTest(Next().text)) return Wrong("a test that docs/chat-templates.md lists");
+    const Builtin* test = FindTest(Next().text);
+    if (test == nullptr && conditions_ == 0)
+      return Wrong("a test that docs/chat-templates.md lists");
     PS_ASSIGN_OR_RETURN(const std::string name, Name("the name of a test"));
-    const bool literal = Next().kind == Kind::kString || Next().kind == Kind::kInteger ||
-                         Next().kind == Kind::kFloat;
-    if (!literal) return WithArguments(Op::kTest, name, line, std::move(value));
-    PS_ASSIGN_OR_RETURN(ExpressionPointer argument, ParsePrimary());  // is divisibleby 3
-    return Node(Op::kTest, line, name, Args(std::move(value), std::move(argument)));
+    ExpressionPointer node;
+    if (BeginsTestArgument()) {  // is divisibleby 3
+      PS_ASSIGN_OR_RETURN(ExpressionPointer argument, ParsePostfix());
+      PS_ASSIGN_OR_RETURN(node,
+                          Node(Op::kTest, line, name, Args(std::move(value), std::move(argument))));
+    } else {
+      PS_ASSIGN_OR_RETURN(node, WithArguments(Op::kTest, name, line, std::move(value)));
+    }
+    node->builtin = test;
+    return node;
+  }
+  bool BeginsTestArgument() const {
+    switch (Next().kind) {
+      case Kind::kString:
+      case Kind::kInteger:
+      case Kind::kFloat:
+        return true;
+      case Kind::kName: {
+        static constexpr std::string_view kOthers[] = {"else", "or", "and", "if",
+                                                       "is",   "in", "not"};
+        return std::find(std::begin(kOthers), std::end(kOthers), Next().text) == std::end(kOthers);
+      }
+      default:
+        return IsOperator("[") || IsOperator("{");
+    }
   }
 
   Pointer ParseUnary() {
@@ -225,8 +281,7 @@ class Parser {
     if (level.too_deep()) return TooDeep(Next().line);
     const int line = Take().line;
     PS_ASSIGN_OR_RETURN(ExpressionPointer operand, ParseUnary());
-    if (!minus) return operand;
-    return Node(Op::kNegate, line, "", Args(std::move(operand)));
+    return Node(minus ? Op::kNegate : Op::kPlus, line, "", Args(std::move(operand)));
   }
 
   Pointer ParsePostfix() {
@@ -234,6 +289,12 @@ class Parser {
     while (true) {
       const int line = Next().line;
       if (AcceptOperator(".")) {
+        if (Next().kind == Kind::kInteger) {  // an element
+          PS_ASSIGN_OR_RETURN(ExpressionPointer place, ParseNumber());
+          PS_ASSIGN_OR_RETURN(value,
+                              Node(Op::kItem, line, "", Args(std::move(value), std::move(place))));
+          continue;
+        }
         PS_ASSIGN_OR_RETURN(std::string name, Name("the name of an attribute"));
         PS_ASSIGN_OR_RETURN(value,
                             Node(Op::kAttribute, line, std::move(name), Args(std::move(value))));
@@ -286,9 +347,11 @@ class Parser {
         if (is_named) {
           key = Take().text;
           Take();
+        } else if (IsOperator("*") || IsOperator("**")) {
+          key = Take().text;
         }
         PS_ASSIGN_OR_RETURN(ExpressionPointer value, ParseExpression());
-        if (is_named) {
+        if (!key.empty()) {
           named.emplace_back(std::move(key), std::move(value));
         } else if (named.empty()) {
           args.push_back(std::move(value));
@@ -339,24 +402,29 @@ class Parser {
     const char* const end = token.text.data() + token.text.size();
     if (token.kind == Kind::kFloat) {
       double value = 0;
-      std::from_chars(token.text.data(), end, value);
+      if (std::from_chars(token.text.data(), end, value).ec != std::errc())
+        return InvalidArgument("line ", token.line, ": expected a number of 64 bits, found ",
+                               token.text);
       return Literal(Value::Float(value), token.line);
     }
+    const char letter = token.text.size() > 2 ? static_cast<char>(token.text[1] | 0x20) : '\0';
+    const int base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 10;
     int64_t value = 0;
-    if (std::from_chars(token.text.data(), end, value).ec != std::errc())
+    if (std::from_chars(token.text.data() + (base == 10 ? 0 : 2), end, value, base).ec !=
+        std::errc())
       return InvalidArgument("line ", token.line, ": expected an integer of 64 bits, found ",
                              token.text);
     return Literal(Value::Int(value), token.line);
   }
 
-  // Tuples are lists.
+  // A list, or a tuple.
   Pointer ParseElements(std::string_view close, std::vector<ExpressionPointer> elements, int line) {
     while (!AcceptOperator(close)) {
       PS_ASSIGN_OR_RETURN(ExpressionPointer element, ParseExpression());
       elements.push_back(std::move(element));
       if (!IsOperator(close)) PS_RETURN_IF_ERROR(Expect(","));
     }
-    return Node(Op::kList, line, "", std::move(elements));
+    return Node(close == "]" ? Op::kList : Op::kTuple, line, "", std::move(elements));
   }
 
   Pointer ParseParentheses(int line) {
@@ -423,24 +491,56 @@ class Parser {
     if (AcceptName("for")) return ParseFor(New(Action::kFor, line, block));
     if (AcceptName("set")) return ParseSet(New(Action::kSet, line, block));
     if (AcceptName("macro")) return ParseMacro(New(Action::kMacro, line, block));
-    if (AcceptName("generation")) {  // marks the text of the assistant, for training
-      PS_RETURN_IF_ERROR(TagEnd());
-      std::string end;
-      PS_RETURN_IF_ERROR(ParseBlock({"endgeneration"}, block, &end));
-      return TagEnd();
+    // Marks the text of the assistant, for training: a scope of its own.
+    if (AcceptName("generation"))
+      return ParseScope("endgeneration", New(Action::kScope, line, block));
+    if (AcceptName("with")) return ParseWith(New(Action::kScope, line, block));
+    if (AcceptName("filter")) {
+      Statement* const statement = New(Action::kFilterBlock, line, block);
+      PS_ASSIGN_OR_RETURN(statement->expression, ParseFilter(Captured(line)));
+      PS_ASSIGN_OR_RETURN(statement->expression, ParseFilters(std::move(statement->expression)));
+      return ParseScope("endfilter", statement);
     }
     const bool breaks = IsName("break");
     if (!breaks && !IsName("continue"))
-      return Wrong("if, for, set, macro, break, continue or generation");
+      return Wrong("if, for, set, macro, break, continue, with, filter or generation");
     if (loops_ == 0) return Wrong("a loop around it");
     Take();
     New(breaks ? Action::kBreak : Action::kContinue, line, block);
     return TagEnd();
   }
 
+  // The body up to the tag `name`.
+  Status ParseScope(std::string_view name, Statement* statement) {
+    PS_RETURN_IF_ERROR(TagEnd());
+    std::string end;
+    PS_RETURN_IF_ERROR(ParseBlock({name}, &statement->body, &end));
+    return TagEnd();
+  }
+  // What a block has written, to be filtered.
+  static ExpressionPointer Captured(int line) {
+    auto node = std::make_unique<Expression>();
+    node->op = Op::kCaptured;
+    node->line = line;
+    return node;
+  }
+
+  // with a = 1, b = 2: each value is that of the names outside.
+  Status ParseWith(Statement* statement) {
+    while (Next().kind == Kind::kName) {
+      statement->targets.push_back(Take().text);
+      PS_RETURN_IF_ERROR(Expect("="));
+      PS_ASSIGN_OR_RETURN(ExpressionPointer value, ParseExpression());
+      statement->values.push_back(std::move(value));
+      if (!AcceptOperator(",")) break;
+    }
+    return ParseScope("endwith", statement);
+  }
+
   Status ParseIf(Statement* statement) {
     const Level level(&level_);
     if (level.too_deep()) return TooDeep(statement->line);
+    const Condition inside(&conditions_);
     PS_ASSIGN_OR_RETURN(statement->expression, ParseTuple());
     PS_RETURN_IF_ERROR(TagEnd());
     std::string end;
@@ -468,7 +568,8 @@ class Parser {
   Status ParseFor(Statement* statement) {
     PS_RETURN_IF_ERROR(ParseTargets(statement));
     if (!AcceptName("in")) return Wrong("in");
-    PS_ASSIGN_OR_RETURN(statement->expression, ParseOr());  // `if` is the condition of the loop
+    // `if` is the condition of the loop.
+    PS_ASSIGN_OR_RETURN(statement->expression, ParseTuple(&Parser::ParseOr));
     if (AcceptName("if")) {
       PS_ASSIGN_OR_RETURN(statement->condition, ParseExpression());
     }
@@ -489,12 +590,11 @@ class Parser {
       PS_ASSIGN_OR_RETURN(statement->expression, ParseTuple());
       return TagEnd();
     }
-    if (statement->targets.size() != 1 || Next().kind != Kind::kTagEnd) return Wrong("=");
+    if (statement->targets.size() != 1 || (Next().kind != Kind::kTagEnd && !IsOperator("|")))
+      return Wrong("=");
     statement->action = Action::kSetBlock;
-    PS_RETURN_IF_ERROR(TagEnd());
-    std::string end;
-    PS_RETURN_IF_ERROR(ParseBlock({"endset"}, &statement->body, &end));
-    return TagEnd();
+    PS_ASSIGN_OR_RETURN(statement->expression, ParseFilters(Captured(statement->line)));
+    return ParseScope("endset", statement);
   }
 
   Status ParseMacro(Statement* statement) {
@@ -519,23 +619,24 @@ class Parser {
   }
 
   // An expression, or several with commas between them.
-  Pointer ParseTuple() {
-    PS_ASSIGN_OR_RETURN(ExpressionPointer first, ParseExpression());
+  Pointer ParseTuple(Pointer (Parser::*parse)() = &Parser::ParseExpression) {
+    PS_ASSIGN_OR_RETURN(ExpressionPointer first, (this->*parse)());
     if (!IsOperator(",")) return first;
     const int line = Next().line;
     std::vector<ExpressionPointer> elements = Args(std::move(first));
     while (AcceptOperator(",")) {
       if (Next().kind == Kind::kTagEnd || Next().kind == Kind::kOutputEnd) break;
-      PS_ASSIGN_OR_RETURN(ExpressionPointer element, ParseExpression());
+      PS_ASSIGN_OR_RETURN(ExpressionPointer element, (this->*parse)());
       elements.push_back(std::move(element));
     }
-    return Node(Op::kList, line, "", std::move(elements));
+    return Node(Op::kTuple, line, "", std::move(elements));
   }
 
   const std::vector<Token> tokens_;
   size_t at_ = 0;
   int level_ = 0;
   int loops_ = 0;
+  int conditions_ = 0;
 };
 
 }  // namespace

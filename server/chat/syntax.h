@@ -11,6 +11,8 @@
 
 namespace polysketch::chat {
 
+struct Builtin;  // server/chat/builtins.h
+
 // Nesting of expressions and statements. A deeper template is refused, so that the interpreter needs
 // little stack.
 inline constexpr int kMaxSyntaxDepth = 100;
@@ -19,19 +21,22 @@ enum class Op {
   kLiteral,    // value
   kName,       // name
   kList,       // args
+  kTuple,      // args
   kDict,       // args: key, value, key, value
   kAttribute,  // args: object; name
   kItem,       // args: object, key
   kSlice,      // args: object, begin, end, step; a missing one is null
   kCall,       // args: callee, arguments; named
-  kFilter,     // args: input, arguments; name, named
-  kTest,       // args: input, arguments; name
+  kFilter,     // args: input, arguments; name, named, builtin
+  kTest,       // args: input, arguments; name, named, builtin
+  kCaptured,   // what the block has written that a filter follows
   kNot,
   kNegate,
+  kPlus,
   kAnd,
   kOr,
   kIf,       // args: condition, then, else (null: undefined)
-  kCompare,  // args: left, right; name: the operator, "in" and "not in" included
+  kCompare,  // args: a, b, c; operators: of a and b, of b and c, "in" and "not in" included
   kBinary,   // args: left, right; name: the operator
 };
 
@@ -46,9 +51,23 @@ struct Expression {
   Value value;
   std::vector<ExpressionPointer> args;
   std::vector<std::pair<std::string, ExpressionPointer>> named;
+  std::vector<std::string> operators;
+  const Builtin* builtin = nullptr;  // null: the language has none of that name
 };
 
-enum class Action { kText, kOutput, kIf, kFor, kSet, kSetBlock, kMacro, kBreak, kContinue };
+enum class Action {
+  kText,
+  kOutput,
+  kIf,
+  kFor,
+  kSet,
+  kSetBlock,
+  kFilterBlock,
+  kScope,
+  kMacro,
+  kBreak,
+  kContinue
+};
 
 struct Statement;
 using Block = std::vector<std::unique_ptr<Statement>>;
@@ -64,12 +83,15 @@ struct Macro {
 struct Statement {
   Action action = Action::kText;
   int line = 0;
-  std::string text;                  // kText
-  std::vector<std::string> targets;  // kFor, kSet: names; "ns.field" for a field of a namespace
-  // kOutput, kSet: the value; kFor: the values; kIf: the condition. kFor: the condition, or null.
+  std::string text;  // kText
+  // kFor, kSet, kScope: names; of kSet "ns.field" for a field of a namespace.
+  std::vector<std::string> targets;
+  // kOutput, kSet: the value; kFor: the values; kIf: the condition; kSetBlock, kFilterBlock: what
+  // becomes of the text of the body. kFor: the condition, or null.
   ExpressionPointer expression, condition;
-  Block body, otherwise;  // of kIf: {% elif %} is an if in `otherwise`
-  Macro macro;            // kMacro
+  std::vector<ExpressionPointer> values;  // kScope: of the targets
+  Block body, otherwise;                  // of kIf: {% elif %} is an if in `otherwise`
+  Macro macro;                            // kMacro
 };
 
 // INVALID_ARGUMENT: "line 3: expected ..., found ...".

@@ -1,257 +1,410 @@
-// Methods of strings. Each result keeps the marks of the bytes that it is made of.
+// The methods of strings, and the filters that take text.
 #include <algorithm>
-#include <array>
 
-#include "base/utf8.h"
 #include "server/chat/builtins.h"
+#include "server/chat/text.h"
 
 namespace polysketch::chat {
 namespace {
 
-// As Python's str.isspace.
-bool IsSpace(char32_t c) {
-  static constexpr std::array<char32_t, 9> kOthers = {0x20,   0x85,   0xa0,   0x1680, 0x2028,
-                                                      0x2029, 0x202f, 0x205f, 0x3000};
-  return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x1f) || (c >= 0x2000 && c <= 0x200a) ||
-         std::find(kOthers.begin(), kOthers.end(), c) != kOthers.end();
+Result<Value> TextValue(Result<MarkedText> text) {
+  PS_RETURN_IF_ERROR(text.status());
+  return Value::String(*std::move(text));
 }
 
-bool InSet(std::string_view character, const std::string* characters) {
-  if (characters == nullptr) return IsSpace(DecodeUtf8(character).code_point);
-  return characters->find(character) != characters->npos;
+Result<Value> ListOf(Result<List> list, ListKind kind = ListKind::kList) {
+  PS_RETURN_IF_ERROR(list.status());
+  return Value::FromList(*std::move(list), kind);
 }
 
-char Upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
-char Lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+// The bytes of a method's object, or of a part of it: text[start:end] in characters, by parameters
+// `first` and the next.
+struct Part {
+  size_t begin = 0, end = 0;
+  bool exists = true;  // false for a start after the end, where not even "" is found
+};
 
-size_t CharacterSize(std::string_view text) {
-  return static_cast<size_t>(std::max(1, DecodeUtf8(text).length));
-}
-
-// The parts between runs of white space, at most limit + 1 (the last has the rest).
-List SplitAtSpace(const MarkedText& text, int64_t limit) {
-  const std::string_view all = text.text();
-  List parts;
-  size_t begin = 0;
-  while (true) {
-    while (begin < all.size() &&
-           InSet(all.substr(begin, CharacterSize(all.substr(begin))), nullptr))
-      begin += CharacterSize(all.substr(begin));
-    if (begin >= all.size()) return parts;
-    size_t end = begin;
-    if (limit >= 0 && static_cast<int64_t>(parts.size()) == limit) {
-      const MarkedText rest = text.Slice(begin, all.size());
-      parts.push_back(Value::String(Stripped(rest, nullptr, false, true)));
-      return parts;
-    }
-    while (end < all.size() && !InSet(all.substr(end, CharacterSize(all.substr(end))), nullptr))
-      end += CharacterSize(all.substr(end));
-    parts.push_back(Value::String(text.Slice(begin, end)));
-    begin = end;
+Result<Part> PartOf(const Call& call, size_t first) {
+  const std::string& text = call.input().AsText().text();
+  if (call.GetSome(first) == nullptr && call.GetSome(first + 1) == nullptr)
+    return Part{0, text.size()};
+  PS_RETURN_IF_ERROR(call.budget()->Spend(10 * text.size()));
+  const std::vector<size_t> offsets = CharacterOffsets(text);
+  const auto size = std::ssize(offsets) - 1;
+  int64_t begin = 0, end = size;
+  if (call.GetSome(first) != nullptr) {
+    PS_ASSIGN_OR_RETURN(begin, call.Int(first, 0));
   }
+  if (call.GetSome(first + 1) != nullptr) {
+    PS_ASSIGN_OR_RETURN(end, call.Int(first + 1, 0));
+  }
+  if (begin > size) return Part{text.size(), text.size(), false};
+  begin = begin < 0 ? std::max<int64_t>(begin + size, 0) : begin;
+  end = std::clamp<int64_t>(end < 0 ? end + size : end, 0, size);
+  return Part{offsets[static_cast<size_t>(begin)],
+              offsets[static_cast<size_t>(std::max(begin, end))], begin <= end};
 }
 
-Result<const MarkedText*> TextArgument(const Arguments& arguments, int index,
-                                       std::string_view name) {
-  const Value* value = arguments.Get(index, name);
-  if (value == nullptr) return InvalidArgument("expected the argument ", name, ", found none");
-  if (!value->string())
-    return InvalidArgument(name, ": expected a string, found ", value->TypeName());
-  return &value->AsText();
+Result<Value> Strip(const Call& call, bool left, bool right) {
+  PS_ASSIGN_OR_RETURN(const MarkedText* characters, call.Text(0));
+  PS_RETURN_IF_ERROR(call.budget()->Spend(2 * call.input().AsText().size() +
+                                          (characters == nullptr ? 0 : 32 * characters->size())));
+  return Value::String(Stripped(
+      call.input().AsText(), characters == nullptr ? nullptr : &characters->text(), left, right));
 }
 
-// Null without the argument, and for none.
-Result<const std::string*> OptionalText(const Arguments& arguments, int index,
-                                        std::string_view name) {
-  const Value* value = arguments.Get(index, name);
-  if (value == nullptr || value->none()) return static_cast<const std::string*>(nullptr);
-  if (!value->string())
-    return InvalidArgument(name, ": expected a string, found ", value->TypeName());
-  return &value->AsText().text();
+// The texts of an argument: one string, or a tuple of them.
+Result<List> Texts(const Call& call, size_t index) {
+  const Value& argument = *call.Get(index);
+  const List texts = argument.list(ListKind::kTuple) ? argument.AsList() : List{argument};
+  for (const Value& one : texts)
+    if (!one.string()) return call.Wrong(index, "a string or a tuple of strings");
+  return texts;
 }
 
-Result<int64_t> IntegerArgument(const Arguments& arguments, int index, std::string_view name,
-                                int64_t missing) {
-  const Value* value = arguments.Get(index, name);
-  if (value == nullptr) return missing;
-  if (!value->integer())
-    return InvalidArgument(name, ": expected an integer, found ", value->TypeName());
-  return value->AsInt();
-}
-
-// text.startswith(x): x is a string or several.
-Result<Value> HasEnd(const std::string& text, const Arguments& arguments, bool at_end) {
-  const Value* argument = arguments.Get(0, "prefix");
-  if (argument == nullptr) return InvalidArgument("expected a string, found no argument");
-  const List several = argument->list() ? argument->AsList() : List{*argument};
-  for (const Value& one : several) {
-    if (!one.string()) return InvalidArgument("expected a string, found ", one.TypeName());
-    const std::string& end = one.AsText().text();
-    if (at_end ? text.ends_with(end) : text.starts_with(end)) return Value::Bool(true);
+Result<Value> HasEnd(const Call& call, bool at_end) {
+  PS_ASSIGN_OR_RETURN(const List texts, Texts(call, 0));
+  PS_ASSIGN_OR_RETURN(const Part part, PartOf(call, 1));
+  const std::string_view text =
+      std::string_view(call.input().AsText().text()).substr(part.begin, part.end - part.begin);
+  for (const Value& one : texts) {
+    const std::string& wanted = one.AsText().text();
+    PS_RETURN_IF_ERROR(call.budget()->Spend(wanted.size() + Budget::kElement));
+    if (part.exists && (at_end ? text.ends_with(wanted) : text.starts_with(wanted)))
+      return Value::Bool(true);
   }
   return Value::Bool(false);
 }
 
-using Characters = bool (*)(char);
-Value AllCharacters(const std::string& text, Characters is) {
-  return Value::Bool(!text.empty() && std::all_of(text.begin(), text.end(), is));
+// find, rfind, index, rindex.
+Result<Value> Find(const Call& call, bool last, bool required) {
+  PS_ASSIGN_OR_RETURN(const MarkedText* wanted, call.Text(0));
+  if (wanted == nullptr) return call.Wrong(0, "a string");
+  PS_ASSIGN_OR_RETURN(const Part part, PartOf(call, 1));
+  const std::string& text = call.input().AsText().text();
+  PS_RETURN_IF_ERROR(call.budget()->Spend(4 * text.size() + 2 * wanted->size()));
+  const std::string_view within = std::string_view(text).substr(0, part.end);
+  size_t found = last ? FindLastText(within, wanted->text(), within.size())
+                      : FindText(within, wanted->text(), part.begin);
+  if (!part.exists || (found != text.npos && found < part.begin)) found = text.npos;
+  if (found != text.npos)
+    return Value::Int(
+        static_cast<int64_t>(CharacterCount(std::string_view(text).substr(0, found))));
+  if (required)
+    return InvalidArgument(call.name(), ": expected a text with ", "sub, found another");
+  return Value::Int(-1);
+}
+
+Result<Value> Count(const Call& call) {
+  PS_ASSIGN_OR_RETURN(const MarkedText* wanted, call.Text(0));
+  if (wanted == nullptr) return call.Wrong(0, "a string");
+  PS_ASSIGN_OR_RETURN(const Part part, PartOf(call, 1));
+  const std::string_view text = std::string_view(call.input().AsText().text()).substr(0, part.end);
+  PS_RETURN_IF_ERROR(call.budget()->Spend(4 * text.size() + wanted->size()));
+  if (!part.exists) return Value::Int(0);
+  if (wanted->size() == 0)
+    return Value::Int(static_cast<int64_t>(CharacterCount(text.substr(part.begin))) + 1);
+  int64_t count = 0;
+  for (size_t at = part.begin; (at = FindText(text, wanted->text(), at)) != text.npos; ++count) {
+    PS_RETURN_IF_ERROR(call.budget()->Spend(Budget::kElement));
+    at += wanted->size();
+  }
+  return Value::Int(count);
+}
+
+Result<Value> SplitText(const Call& call, bool from_right) {
+  PS_ASSIGN_OR_RETURN(const MarkedText* separator, call.Text(0));
+  PS_ASSIGN_OR_RETURN(const int64_t limit, call.Int(1, -1));
+  return ListOf(Split(call.input().AsText(), separator == nullptr ? nullptr : &separator->text(),
+                      limit, from_right, call.budget()));
+}
+
+Result<Value> Partition(const Call& call, bool from_right) {
+  const MarkedText& text = call.input().AsText();
+  PS_ASSIGN_OR_RETURN(const MarkedText* separator, call.Text(0));
+  if (separator == nullptr || separator->size() == 0)
+    return call.Wrong(0, "a string that is not empty");
+  PS_RETURN_IF_ERROR(call.budget()->Spend(4 * text.size() + 2 * separator->size()));
+  const size_t found = from_right ? FindLastText(text.text(), separator->text(), text.size())
+                                  : FindText(text.text(), separator->text(), 0);
+  List parts = {Value::String(text), Value::TemplateString(""), Value::TemplateString("")};
+  if (found == std::string::npos) {
+    if (from_right) std::rotate(parts.begin(), parts.begin() + 1, parts.end());
+  } else {
+    parts = {Value::String(text.Slice(0, found)), *call.Get(0),
+             Value::String(text.Slice(found + separator->size(), text.size()))};
+  }
+  return Value::FromList(std::move(parts), ListKind::kTuple);
+}
+
+// Without `prefix`, or without `suffix`.
+Result<Value> Removed(const Call& call, bool at_end) {
+  const MarkedText& text = call.input().AsText();
+  PS_ASSIGN_OR_RETURN(const MarkedText* part, call.Text(0));
+  if (part == nullptr) return call.Wrong(0, "a string");
+  PS_RETURN_IF_ERROR(call.budget()->Spend(text.size()));
+  const bool has =
+      at_end ? text.text().ends_with(part->text()) : text.text().starts_with(part->text());
+  if (!has) return call.input();
+  const size_t left = text.size() - part->size();
+  return Value::String(at_end ? text.Slice(0, left) : text.Slice(part->size(), text.size()));
+}
+
+// The text with `left` and `right` characters before and after it.
+Result<Value> Padded(const Call& call, const MarkedText& text, int64_t left, int64_t right) {
+  PS_ASSIGN_OR_RETURN(const MarkedText* fill, call.Text(1));
+  if (fill != nullptr && CharacterCount(fill->text()) != 1) return call.Wrong(1, "one character");
+  const MarkedText pad = fill == nullptr ? MarkedText(" ", TextOrigin::kMessage) : *fill;
+  PS_RETURN_IF_ERROR(call.budget()->Spend(static_cast<size_t>(left + right), 24));
+  MarkedText out;
+  for (int64_t i = 0; i < left; ++i) out.Append(pad);
+  out.Append(text);
+  for (int64_t i = 0; i < right; ++i) out.Append(pad);
+  return Value::String(std::move(out));
+}
+
+enum class Side { kLeft, kRight, kBoth };
+Result<Value> Padded(const Call& call, Side text_at) {
+  const MarkedText& text = call.input().AsText();
+  PS_RETURN_IF_ERROR(call.budget()->Spend(2 * text.size()));
+  PS_ASSIGN_OR_RETURN(const int64_t width, call.Int(0, 80));
+  const int64_t size = static_cast<int64_t>(CharacterCount(text.text()));
+  const int64_t missing = std::max<int64_t>(0, std::min(width, int64_t{1} << 40) - size);
+  // Python's odd space is on the left if the width is odd.
+  const int64_t left = text_at == Side::kLeft    ? 0
+                       : text_at == Side::kRight ? missing
+                                                 : missing / 2 + (missing & width & 1);
+  return Padded(call, text, left, missing - left);
+}
+
+Result<Value> ZeroFilled(const Call& call) {
+  const MarkedText& text = call.input().AsText();
+  PS_RETURN_IF_ERROR(call.budget()->Spend(2 * text.size()));
+  PS_ASSIGN_OR_RETURN(const int64_t width, call.Int(0, 0));
+  const int64_t size = static_cast<int64_t>(CharacterCount(text.text()));
+  const int64_t missing = std::max<int64_t>(0, std::min(width, int64_t{1} << 40) - size);
+  PS_RETURN_IF_ERROR(call.budget()->Spend(static_cast<size_t>(missing)));
+  const size_t sign = text.text().starts_with('-') || text.text().starts_with('+') ? 1 : 0;
+  MarkedText out = text.Slice(0, sign);
+  out.Append(std::string(static_cast<size_t>(missing), '0'), TextOrigin::kMessage);
+  out.Append(text.Slice(sign, text.size()));
+  return Value::String(std::move(out));
+}
+
+Result<Value> ReplaceText(const Call& call) {
+  PS_ASSIGN_OR_RETURN(const MarkedText* from, call.Text(0));
+  PS_ASSIGN_OR_RETURN(const MarkedText* to, call.Text(1));
+  if (from == nullptr || to == nullptr) return call.Wrong(from == nullptr ? 0 : 1, "a string");
+  PS_ASSIGN_OR_RETURN(const int64_t count, call.Int(2, -1));
+  return TextValue(Replaced(call.input().AsText(), *from, *to, count, call.budget()));
+}
+
+template <CharacterClass kClass>
+Result<Value> AllOf(const Call& call) {
+  PS_RETURN_IF_ERROR(call.budget()->Spend(4 * call.input().AsText().size()));
+  return Value::Bool(AllCharacters(call.input().AsText().text(), kClass));
+}
+
+template <LetterCase kCase>
+Result<Value> ChangeCase(const Call& call) {
+  return TextValue(InCase(call.input().AsText(), kCase, call.budget()));
+}
+
+// Whether the text has letters, all in one case.
+template <LetterCase kCase>
+Result<Value> IsInCase(const Call& call) {
+  const MarkedText& text = call.input().AsText();
+  PS_ASSIGN_OR_RETURN(const MarkedText upper, InCase(text, LetterCase::kUpper, call.budget()));
+  PS_ASSIGN_OR_RETURN(const MarkedText lower, InCase(text, LetterCase::kLower, call.budget()));
+  PS_ASSIGN_OR_RETURN(const MarkedText same, InCase(text, kCase, call.budget()));
+  return Value::Bool(upper.text() != lower.text() && same.text() == text.text());
+}
+
+Result<Value> JoinMethod(const Call& call) {
+  PS_ASSIGN_OR_RETURN(const List list, Elements(*call.Get(0), call.budget()));
+  for (const Value& element : list)
+    if (!element.string()) return call.Wrong(0, "strings");
+  return TextValue(Joined(list, call.input().AsText(), call.budget()));
+}
+
+constexpr Builtin kTextMethods[] = {
+    {"capitalize", "", ChangeCase<LetterCase::kCapitalized>},
+    {"center", "/ width fillchar?", [](const Call& call) { return Padded(call, Side::kBoth); }},
+    {"count", "/ sub start? end?", Count},
+    {"endswith", "/ suffix start? end?", [](const Call& call) { return HasEnd(call, true); }},
+    {"find", "/ sub start? end?", [](const Call& call) { return Find(call, false, false); }},
+    {"index", "/ sub start? end?", [](const Call& call) { return Find(call, false, true); }},
+    {"isalnum", "", AllOf<CharacterClass::kLetterOrDigit>},
+    {"isalpha", "", AllOf<CharacterClass::kLetter>},
+    {"isascii", "", AllOf<CharacterClass::kAscii>},
+    {"isdecimal", "", AllOf<CharacterClass::kDigit>},
+    {"isdigit", "", AllOf<CharacterClass::kDigit>},
+    {"islower", "", IsInCase<LetterCase::kLower>},
+    {"isnumeric", "", AllOf<CharacterClass::kDigit>},
+    {"isspace", "", AllOf<CharacterClass::kSpace>},
+    {"istitle", "", IsInCase<LetterCase::kTitle>},
+    {"isupper", "", IsInCase<LetterCase::kUpper>},
+    {"join", "/ iterable", JoinMethod},
+    {"ljust", "/ width fillchar?", [](const Call& call) { return Padded(call, Side::kLeft); }},
+    {"lower", "", ChangeCase<LetterCase::kLower>},
+    {"lstrip", "/ chars?", [](const Call& call) { return Strip(call, true, false); }},
+    {"partition", "/ sep", [](const Call& call) { return Partition(call, false); }},
+    {"removeprefix", "/ prefix", [](const Call& call) { return Removed(call, false); }},
+    {"removesuffix", "/ suffix", [](const Call& call) { return Removed(call, true); }},
+    {"replace", "/ old new count?", ReplaceText},
+    {"rfind", "/ sub start? end?", [](const Call& call) { return Find(call, true, false); }},
+    {"rindex", "/ sub start? end?", [](const Call& call) { return Find(call, true, true); }},
+    {"rjust", "/ width fillchar?", [](const Call& call) { return Padded(call, Side::kRight); }},
+    {"rpartition", "/ sep", [](const Call& call) { return Partition(call, true); }},
+    {"rsplit", "sep? maxsplit?", [](const Call& call) { return SplitText(call, true); }},
+    {"rstrip", "/ chars?", [](const Call& call) { return Strip(call, false, true); }},
+    {"split", "sep? maxsplit?", [](const Call& call) { return SplitText(call, false); }},
+    {"splitlines", "keepends?",
+     [](const Call& call) {
+       return ListOf(SplitLines(call.input().AsText(), call.Truth(0, false), call.budget()));
+     }},
+    {"startswith", "/ prefix start? end?", [](const Call& call) { return HasEnd(call, false); }},
+    {"strip", "/ chars?", [](const Call& call) { return Strip(call, true, true); }},
+    {"swapcase", "", ChangeCase<LetterCase::kSwapped>},
+    {"title", "", ChangeCase<LetterCase::kTitle>},
+    {"upper", "", ChangeCase<LetterCase::kUpper>},
+    {"zfill", "/ width", ZeroFilled},
+};
+
+// --- filters of text; of another value, of its text ---
+
+// Of the filters that take no other values than strings.
+Status WrongInput(const Call& call) {
+  return InvalidArgument(call.name(), ": expected a string, found ", call.input().TypeName());
+}
+
+Result<Value> Indented(const Call& call) {
+  if (!call.input().string()) return WrongInput(call);
+  const MarkedText& text = call.input().AsText();
+  MarkedText indent(std::string(4, ' '), TextOrigin::kMessage);
+  if (const Value* width = call.Get(0)) {
+    if (width->string()) {
+      indent = width->AsText();
+    } else {
+      PS_ASSIGN_OR_RETURN(const int64_t spaces, call.Int(0, 4));
+      if (spaces > 4096) return call.Wrong(0, "at most 4096");
+      indent = MarkedText(std::string(static_cast<size_t>(std::max<int64_t>(spaces, 0)), ' '),
+                          TextOrigin::kMessage);
+    }
+  }
+  const bool blank = call.Truth(2, false);
+  MarkedText whole = text;
+  whole.Append("\n", TextOrigin::kMessage);
+  PS_ASSIGN_OR_RETURN(const List lines, SplitLines(whole, false, call.budget()));
+  MarkedText out;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const MarkedText& line = lines[i].AsText();
+    PS_RETURN_IF_ERROR(call.budget()->Spend(line.size() + indent.size() + 1));
+    if (i > 0) out.Append("\n", TextOrigin::kMessage);
+    if (i == 0 ? call.Truth(1, false) : blank || line.size() > 0) out.Append(indent);
+    out.Append(line);
+  }
+  return Value::String(std::move(out));
+}
+
+Result<Value> Truncated(const Call& call) {
+  const Value& input = call.input();
+  PS_ASSIGN_OR_RETURN(const Value size,
+                      RunBuiltin(*FindFilter("length"), input, {}, call.budget()));
+  PS_ASSIGN_OR_RETURN(const int64_t length, call.Int(0, 255));
+  PS_ASSIGN_OR_RETURN(const MarkedText* end, call.Text(2));
+  PS_ASSIGN_OR_RETURN(const int64_t leeway, call.GetSome(3) == nullptr ? 5 : call.Int(3, 5));
+  const MarkedText ending = end == nullptr ? MarkedText("...", TextOrigin::kTemplate) : *end;
+  const auto ending_size = static_cast<int64_t>(CharacterCount(ending.text()));
+  if (length < ending_size) return call.Wrong(0, "a number of characters that holds the end");
+  if (leeway < 0) return call.Wrong(3, "0 or more");
+  if (size.AsInt() - leeway <= length) return input;
+  if (!input.string()) return WrongInput(call);
+  const MarkedText& text = input.AsText();
+  const int64_t kept = length - ending_size;
+  PS_ASSIGN_OR_RETURN(MarkedText cut, CharacterSlice(text, nullptr, &kept, 1, call.budget()));
+  if (!call.Truth(1, false)) {
+    const size_t space = cut.text().rfind(' ');
+    if (space != std::string::npos) cut = cut.Slice(0, space);
+  }
+  cut.Append(ending);
+  return Value::String(std::move(cut));
+}
+
+Result<Value> ReplaceFilter(const Call& call) {
+  if (call.GetSome(2) == nullptr || call.Get(2)->integer() || call.Get(2)->boolean()) {
+    PS_ASSIGN_OR_RETURN(const MarkedText from, TextOf(*call.Get(0), call.budget()));
+    PS_ASSIGN_OR_RETURN(const MarkedText to, TextOf(*call.Get(1), call.budget()));
+    const int64_t count = call.GetSome(2) == nullptr ? -1 : call.Get(2)->AsInt();
+    return TextValue(Replaced(call.input().AsText(), from, to, count, call.budget()));
+  }
+  return call.Wrong(2, "an integer");
+}
+
+Result<Value> FormatFilter(const Call& call) {
+  const Arguments& all = call.all();
+  if (!all.named.empty() && !all.positional.empty())
+    return InvalidArgument("format: expected arguments of one kind, found named ones and others");
+  Value values;
+  if (all.named.empty()) {
+    PS_ASSIGN_OR_RETURN(values, Value::FromList(all.positional, ListKind::kTuple));
+  } else {
+    Dict dict;
+    for (const auto& [name, value] : all.named) dict.Set(name, value);
+    PS_ASSIGN_OR_RETURN(values, Value::FromDict(std::move(dict)));
+  }
+  return TextValue(PercentFormat(call.input().AsText(), values, call.budget()));
+}
+
+Result<Value> Safe(const Call& call) { return Value::Markup(call.input().AsText()); }
+
+Result<Value> Escape(const Call& call) {
+  if (call.input().markup()) return call.input();
+  PS_ASSIGN_OR_RETURN(MarkedText text, Escaped(call.input().AsText(), call.budget()));
+  return Value::Markup(std::move(text));
+}
+
+Result<Value> String(const Call& call) { return call.input(); }
+
+constexpr Builtin kTextFilters[] = {
+    {"capitalize", "", ChangeCase<LetterCase::kCapitalized>},
+    {"center", "width?", [](const Call& call) { return Padded(call, Side::kBoth); }},
+    {"e", "", Escape},
+    {"escape", "", Escape},
+    {"format", "* **", FormatFilter},
+    {"lower", "", ChangeCase<LetterCase::kLower>},
+    {"replace", "old new count?", ReplaceFilter},
+    {"safe", "", Safe},
+    {"string", "", String},
+    {"title", "", ChangeCase<LetterCase::kTitleWords>},
+    {"trim", "chars?", [](const Call& call) { return Strip(call, true, true); }},
+    {"upper", "", ChangeCase<LetterCase::kUpper>},
+};
+
+constexpr Builtin kStringFilters[] = {
+    {"indent", "width? first? blank?", Indented},
+    {"truncate", "length? killwords? end? leeway?", Truncated},
+};
+
+const Builtin* FindIn(const Builtin* begin, const Builtin* end, std::string_view name) {
+  const Builtin* found = std::lower_bound(
+      begin, end, name,
+      [](const Builtin& builtin, std::string_view wanted) { return builtin.name < wanted; });
+  return found != end && found->name == name ? found : nullptr;
 }
 
 }  // namespace
 
-MarkedText Stripped(const MarkedText& text, const std::string* characters, bool left, bool right) {
-  const std::string_view all = text.text();
-  size_t begin = 0, end = all.size();
-  while (left && begin < end) {
-    const size_t size = CharacterSize(all.substr(begin));
-    if (!InSet(all.substr(begin, size), characters)) break;
-    begin += size;
-  }
-  while (right && end > begin) {
-    size_t last = end - 1;
-    while (last > begin && (static_cast<unsigned char>(all[last]) & 0xc0) == 0x80) --last;
-    if (!InSet(all.substr(last, end - last), characters)) break;
-    end = last;
-  }
-  return text.Slice(begin, end);
+const Builtin* FindTextMethod(std::string_view name) {
+  return FindIn(std::begin(kTextMethods), std::end(kTextMethods), name);
 }
 
-Result<MarkedText> Replaced(const MarkedText& text, const MarkedText& from, const MarkedText& to,
-                            int64_t count, Budget* budget) {
-  if (from.size() == 0) return InvalidArgument("replace: expected a text to replace, found none");
-  MarkedText out;
-  size_t begin = 0;
-  for (; count != 0; --count) {
-    const size_t found = text.text().find(from.text(), begin);
-    if (found == std::string::npos) break;
-    const size_t end = found + from.size();
-    PS_RETURN_IF_ERROR(budget->Spend(end - begin + to.size()));
-    out.Append(text.Slice(begin, found));
-    // What takes the place of a text of a message is text of that message.
-    if (text.IsTemplate(found, end)) {
-      out.Append(to);
-    } else {
-      out.Append(to.text(), TextOrigin::kMessage);
-    }
-    begin = end;
-  }
-  out.Append(text.Slice(begin, text.size()));
-  return out;
+const Builtin* FindStringFilter(std::string_view name) {
+  return FindIn(std::begin(kStringFilters), std::end(kStringFilters), name);
 }
 
-Result<List> Split(const MarkedText& text, const std::string* separator, int64_t limit,
-                   bool from_right, Budget* budget) {
-  PS_RETURN_IF_ERROR(budget->Spend(text.size() * sizeof(Value)));
-  if (separator == nullptr && from_right && limit >= 0)
-    return InvalidArgument("rsplit: expected a separator, found none");
-  if (separator == nullptr) return SplitAtSpace(text, limit);
-  if (separator->empty()) return InvalidArgument("split: expected a separator, found an empty one");
-  List parts;
-  const std::string& all = text.text();
-  if (from_right) {
-    size_t end = all.size();
-    while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
-      const size_t found =
-          end < separator->size() ? all.npos : all.rfind(*separator, end - separator->size());
-      if (found == all.npos) break;
-      parts.push_back(Value::String(text.Slice(found + separator->size(), end)));
-      end = found;
-    }
-    parts.push_back(Value::String(text.Slice(0, end)));
-    std::reverse(parts.begin(), parts.end());
-    return parts;
-  }
-  size_t begin = 0;
-  while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
-    const size_t found = all.find(*separator, begin);
-    if (found == all.npos) break;
-    parts.push_back(Value::String(text.Slice(begin, found)));
-    begin = found + separator->size();
-  }
-  parts.push_back(Value::String(text.Slice(begin, all.size())));
-  return parts;
-}
-
-MarkedText InCase(const MarkedText& text, LetterCase letter_case) {
-  std::string out = text.text();
-  bool begins = true;  // a word of a title, or the text
-  for (char& c : out) {
-    const bool upper =
-        letter_case == LetterCase::kUpper || (letter_case != LetterCase::kLower && begins);
-    const bool letter = Upper(c) != Lower(c);
-    c = upper ? Upper(c) : Lower(c);
-    begins = letter_case == LetterCase::kTitle && !letter;
-  }
-  return text.WithBytes(std::move(out));
-}
-
-Result<MarkedText> Joined(const List& list, const MarkedText& separator, Budget* budget) {
-  MarkedText out;
-  for (size_t i = 0; i < list.size(); ++i) {
-    PS_RETURN_IF_ERROR(budget->Spend(list[i].weight() + separator.size()));
-    if (i > 0) out.Append(separator);
-    out.Append(list[i].ToText());
-  }
-  return out;
-}
-
-Result<Value> CallTextMethod(const MarkedText& text, const std::string& name,
-                             const Arguments& arguments, Budget* budget) {
-  PS_RETURN_IF_ERROR(budget->Spend(text.size()));
-  if (name == "strip" || name == "lstrip" || name == "rstrip") {
-    PS_ASSIGN_OR_RETURN(const std::string* characters, OptionalText(arguments, 0, "chars"));
-    return Value::String(Stripped(text, characters, name != "rstrip", name != "lstrip"));
-  }
-  if (name == "startswith") return HasEnd(text.text(), arguments, false);
-  if (name == "endswith") return HasEnd(text.text(), arguments, true);
-  if (name == "upper") return Value::String(InCase(text, LetterCase::kUpper));
-  if (name == "lower") return Value::String(InCase(text, LetterCase::kLower));
-  if (name == "capitalize") return Value::String(InCase(text, LetterCase::kCapitalized));
-  if (name == "title") return Value::String(InCase(text, LetterCase::kTitle));
-  if (name == "split" || name == "rsplit") {
-    PS_ASSIGN_OR_RETURN(const std::string* separator, OptionalText(arguments, 0, "sep"));
-    PS_ASSIGN_OR_RETURN(const int64_t limit, IntegerArgument(arguments, 1, "maxsplit", -1));
-    PS_ASSIGN_OR_RETURN(List parts, Split(text, separator, limit, name == "rsplit", budget));
-    return Value::FromList(std::move(parts));
-  }
-  if (name == "replace") {
-    PS_ASSIGN_OR_RETURN(const MarkedText* from, TextArgument(arguments, 0, "old"));
-    PS_ASSIGN_OR_RETURN(const MarkedText* to, TextArgument(arguments, 1, "new"));
-    PS_ASSIGN_OR_RETURN(const int64_t count, IntegerArgument(arguments, 2, "count", -1));
-    PS_ASSIGN_OR_RETURN(MarkedText replaced, Replaced(text, *from, *to, count, budget));
-    return Value::String(std::move(replaced));
-  }
-  if (name == "find") {
-    PS_ASSIGN_OR_RETURN(const MarkedText* wanted, TextArgument(arguments, 0, "sub"));
-    const size_t found = text.text().find(wanted->text());
-    if (found == std::string::npos) return Value::Int(-1);
-    return Value::Int(static_cast<int64_t>(CharacterCount(text.text().substr(0, found))));
-  }
-  if (name == "count") {
-    PS_ASSIGN_OR_RETURN(const MarkedText* wanted, TextArgument(arguments, 0, "sub"));
-    if (wanted->size() == 0) return InvalidArgument("count: expected a text, found an empty one");
-    int64_t count = 0;
-    for (size_t at = 0; (at = text.text().find(wanted->text(), at)) != std::string::npos; ++count)
-      at += wanted->size();
-    return Value::Int(count);
-  }
-  if (name == "join") {
-    if (arguments.Get(0, "iterable") == nullptr)
-      return InvalidArgument("join: expected a list, found no argument");
-    PS_ASSIGN_OR_RETURN(const List list, Elements(*arguments.Get(0, "iterable"), budget));
-    PS_ASSIGN_OR_RETURN(MarkedText joined, Joined(list, text, budget));
-    return Value::String(std::move(joined));
-  }
-  if (name == "isdigit")
-    return AllCharacters(text.text(), [](char c) { return c >= '0' && c <= '9'; });
-  if (name == "isupper" || name == "islower") {
-    const bool letters =
-        InCase(text, LetterCase::kUpper).text() != InCase(text, LetterCase::kLower).text();
-    const LetterCase wanted = name == "isupper" ? LetterCase::kUpper : LetterCase::kLower;
-    return Value::Bool(letters && InCase(text, wanted).text() == text.text());
-  }
-  return InvalidArgument("expected a method of strings that docs/chat-templates.md lists, found ",
-                         name);
+const Builtin* FindTextFilter(std::string_view name) {
+  return FindIn(std::begin(kTextFilters), std::end(kTextFilters), name);
 }
 
 }  // namespace polysketch::chat

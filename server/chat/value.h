@@ -1,20 +1,23 @@
 // The values of a chat template: those of Jinja, with text that is marked by its origin. Values are
-// immutable and share their contents, but for namespaces, which a template may change.
+// immutable and share their contents, but for namespaces, which a template may change, and iterators,
+// which move.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "base/status.h"
 #include "engine/tokenizer/marked_text.h"
+#include "server/chat/budget.h"
 
 namespace polysketch::chat {
 
@@ -23,7 +26,8 @@ struct Macro;  // server/chat/syntax.h
 
 using List = std::vector<Value>;
 
-// Text -> value, in the order of insertion.
+// Key -> value, in the order of insertion. Keys come from requests: no choice of them makes it slow. A
+// key is text, or an integer in the form of KeyOf.
 class Dict {
  public:
   // Null without such a key.
@@ -33,7 +37,16 @@ class Dict {
 
  private:
   std::vector<std::pair<std::string, Value>> entries_;
-  std::unordered_map<std::string, size_t> index_;
+  std::map<std::string, size_t> index_;
+};
+
+// Python's kinds of ordered values, which differ in what they can do.
+enum class ListKind {
+  kList,
+  kTuple,
+  kRange,
+  kView,      // of a dict: has a length, and no items by number
+  kIterator,  // of map, select, reverse: can be visited once, and has no length
 };
 
 // Nesting of lists and dicts. Deeper values are an error, so that the recursive functions below and
@@ -47,7 +60,7 @@ class Value {
  public:
   // What a name without a value has. `name` is for errors.
   struct Undefined {
-    std::string name;
+    std::shared_ptr<const std::string> name;
   };
   struct None {};
   struct Namespace {
@@ -57,9 +70,16 @@ class Value {
   struct Function {
     std::string_view name;
   };
+  // The variable `loop` in one iteration.
+  struct Loop {
+    std::shared_ptr<const List> elements;
+    size_t index = 0;
+  };
 
   Value() : data_(Undefined()) {}
-  static Value Missing(std::string name) { return Value(Undefined{std::move(name)}); }
+  static Value Missing(std::string name) {
+    return Value(Undefined{std::make_shared<const std::string>(std::move(name))});
+  }
   static Value NoneValue() { return Value(None()); }
   static Value Bool(bool value) { return Value(value); }
   static Value Int(int64_t value) { return Value(value); }
@@ -73,17 +93,25 @@ class Value {
   static Value MessageString(std::string_view text) {
     return String(MarkedText(text, TextOrigin::kMessage));
   }
+  // Markup of Jinja: text that + does not escape, though it escapes what is added to it.
+  static Value Markup(MarkedText text) {
+    return Value(SafeText{std::make_shared<const MarkedText>(std::move(text))});
+  }
   // INVALID_ARGUMENT for values that nest deeper than kMaxValueDepth, weigh more than
-  // kMaxValueWeight or contain a namespace.
-  static Result<Value> FromList(List list);
+  // kMaxValueWeight or contain a loop or a method. `label`: of a range its text, of a view its name.
+  static Result<Value> FromList(List list, ListKind kind = ListKind::kList, std::string label = "");
   static Result<Value> FromDict(Dict dict);
   static Value NewNamespace(Dict fields) {
     return Value(std::make_shared<Namespace>(Namespace{std::move(fields)}));
   }
+  static Value NewLoop(Loop loop) { return Value(std::make_shared<const Loop>(std::move(loop))); }
   static Value OfMacro(const Macro* macro) { return Value(macro); }
   static Value OfFunction(std::string_view name) { return Value(Function{name}); }
-  // Strings get the mark of a message.
-  static Result<Value> FromJson(const nlohmann::json& json);
+  // A method of `object` that is not called: {{ text.strip }}. `name` is static.
+  static Value OfMethod(const Value& object, std::string_view name);
+  // Strings get the mark of a message. Json: nlohmann::json or ordered_json.
+  template <typename Json>
+  static Result<Value> FromJson(const Json& json);
 
   bool undefined() const { return Is<Undefined>(); }
   bool none() const { return Is<None>(); }
@@ -92,11 +120,16 @@ class Value {
   bool floating() const { return Is<double>(); }
   // As in Python, a boolean is a number: 0 or 1.
   bool number() const { return boolean() || integer() || floating(); }
-  bool string() const { return Is<TextPointer>(); }
-  bool list() const { return Is<ListPointer>(); }
+  bool string() const { return Is<TextPointer>() || Is<SafeText>(); }
+  bool markup() const { return Is<SafeText>(); }
+  bool list() const { return Is<ListPointer>(); }  // of any kind
+  bool list(ListKind kind) const { return list() && list_kind() == kind; }
   bool dict() const { return Is<DictPointer>(); }
   bool is_namespace() const { return Is<NamespacePointer>(); }
-  bool callable() const { return Is<const Macro*>() || Is<Function>(); }
+  bool is_loop() const { return Is<LoopPointer>(); }
+  bool callable() const {
+    return Is<const Macro*>() || Is<Function>() || Is<std::shared_ptr<const Method>>();
+  }
 
   // The contents. The value is of that type.
   bool AsBool() const { return std::get<bool>(data_); }
@@ -105,17 +138,30 @@ class Value {
   double AsDouble() const {
     return floating() ? std::get<double>(data_) : static_cast<double>(AsInt());
   }
-  const MarkedText& AsText() const { return *std::get<TextPointer>(data_); }
+  const MarkedText& AsText() const {
+    return markup() ? *std::get<SafeText>(data_).text : *std::get<TextPointer>(data_);
+  }
   const List& AsList() const { return std::get<ListPointer>(data_)->value; }
+  ListKind list_kind() const { return std::get<ListPointer>(data_)->kind; }
+  const std::string& label() const { return std::get<ListPointer>(data_)->label; }
+  // How many elements of an iterator were taken.
+  size_t* taken() const { return &std::get<ListPointer>(data_)->taken; }
   const Dict& AsDict() const { return std::get<DictPointer>(data_)->value; }
   Dict* fields() const { return &std::get<NamespacePointer>(data_)->fields; }
+  const Loop& AsLoop() const { return *std::get<LoopPointer>(data_); }
   const Macro* AsMacro() const {
     return Is<const Macro*>() ? std::get<const Macro*>(data_) : nullptr;
   }
   std::string_view AsFunction() const {
     return Is<Function>() ? std::get<Function>(data_).name : std::string_view();
   }
-  const std::string& missing_name() const { return std::get<Undefined>(data_).name; }
+  // The object and the name of a method; null for another value.
+  const Value* method_object() const;
+  std::string_view method_name() const;
+  std::string missing_name() const {
+    const auto& name = std::get<Undefined>(data_).name;
+    return name == nullptr ? "a value" : *name;
+  }
 
   bool Truth() const;
   // "a string", "an undefined value": for errors.
@@ -124,9 +170,12 @@ class Value {
   int depth() const;
   // What an operation on the whole value costs.
   size_t weight() const;
+  // Whether it is, or has inside, a value that changes. A namespace holds none: it could hold itself.
+  bool changes() const;
   friend bool operator==(const Value& a, const Value& b);
 
-  // The text that {{ value }} adds: Python's str(). Only strings keep their marks.
+  // The text that {{ value }} adds: Python's str(). Only strings keep their marks. The caller has
+  // spent the weight.
   MarkedText ToText() const;
 
  private:
@@ -135,13 +184,23 @@ class Value {
     T value;
     int depth;
     size_t weight;
+    ListKind kind = ListKind::kList;
+    std::string label = {};
+    bool changes = false;
+    mutable size_t taken = 0;
   };
+  struct Method;
   using TextPointer = std::shared_ptr<const MarkedText>;
+  struct SafeText {
+    TextPointer text;
+  };
   using ListPointer = std::shared_ptr<const Nested<List>>;
   using DictPointer = std::shared_ptr<const Nested<Dict>>;
   using NamespacePointer = std::shared_ptr<Namespace>;
-  using Data = std::variant<Undefined, None, bool, int64_t, double, TextPointer, ListPointer,
-                            DictPointer, NamespacePointer, const Macro*, Function>;
+  using LoopPointer = std::shared_ptr<const Loop>;
+  using Data = std::variant<Undefined, None, bool, int64_t, double, TextPointer, SafeText,
+                            ListPointer, DictPointer, NamespacePointer, LoopPointer, const Macro*,
+                            Function, std::shared_ptr<const Method>>;
 
   template <typename T>
   explicit Value(T data) : data_(std::move(data)) {}
@@ -155,22 +214,30 @@ class Value {
 
 bool operator==(const Value& a, const Value& b);
 
+// The key of a dict for a value. INVALID_ARGUMENT for one that is neither text nor an integer.
+Result<std::string> KeyOf(const Value& value);
+// The value of a key.
+Value OfKey(const std::string& key);
+
 // The number of characters of valid UTF-8.
 size_t CharacterCount(std::string_view text);
 // The byte at which each character begins, and the size of the text.
 std::vector<size_t> CharacterOffsets(std::string_view text);
 
+// --- text_forms.cc ---
 // The forms of Python's json.dumps that templates use.
 struct JsonForm {
-  int indent = -1;  // below 0: one line
+  std::optional<std::string> indent;  // of each level; unset: one line
   bool ensure_ascii = false;
   bool sort_keys = false;
   std::string item_separator = ", ";
   std::string key_separator = ": ";
 };
-// INVALID_ARGUMENT for a value without a form in JSON.
-Result<std::string> ToJson(const Value& value, const JsonForm& form);
+// INVALID_ARGUMENT for a value without a form in JSON, and for a text beyond the budget.
+Result<std::string> ToJson(const Value& value, const JsonForm& form, Budget* budget);
 // "1.0", "1e+20": Python's repr() of a float.
 std::string FloatText(double value);
+// Python's repr() of a value.
+std::string Repr(const Value& value);
 
 }  // namespace polysketch::chat
