@@ -324,6 +324,33 @@ TEST_F(Guarded, TheLogHasNamesAndNoKeys) {
   EXPECT_EQ(log.find("key-of-"), std::string::npos);
 }
 
+// What becomes no call has a line and is counted too, over both protocols.
+TEST_F(Guarded, ARefusedRequestHasItsId) {
+  Client client(server_->address());
+  const auto refused = [](const char* reason) {
+    return server_->Metric(StrCat("polysketch_requests_refused_total{reason=\"", reason, "\"}"));
+  };
+  const double strangers = refused("UNAUTHENTICATED"), unknown = refused("UNIMPLEMENTED");
+  std::map<std::string, std::string> answer;
+  CallOptions options = As("stranger");
+  options.metadata.emplace_back("x-request-id", "stranger-1");
+  options.initial_metadata = &answer;
+  EXPECT_EQ(client.Complete(Greedy("x", 1), options).status.code(), Code::kUnauthenticated);
+  EXPECT_EQ(answer["x-request-id"], "stranger-1");
+  EXPECT_TRUE(server_->Logs(" request_refused id=stranger-1 "));
+  EXPECT_EQ(
+      Http(server_->http_address(), "/v1/models", "", {{"x-request-id", "stranger-2"}}).status,
+      401);
+  EXPECT_TRUE(server_->Logs(" request_refused id=stranger-2 "));
+  options = As("a");
+  options.metadata.emplace_back("x-request-id", "lost-1");
+  EXPECT_EQ(client.StartRaw("/polysketch.v1.PolySketch/None", options)->Finish().code(),
+            Code::kUnimplemented);
+  EXPECT_TRUE(server_->Logs(" request_refused id=lost-1 "));
+  EXPECT_EQ(refused("UNAUTHENTICATED"), strangers + 2);
+  EXPECT_EQ(refused("UNIMPLEMENTED"), unknown + 1);
+}
+
 TEST_F(Guarded, TheFileIsReadAgain) {
   Client client(server_->address());
   const auto code = [&](const std::string& name) {
