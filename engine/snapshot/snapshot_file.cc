@@ -24,15 +24,12 @@ constexpr size_t kMaxSections = 4;
 
 enum SectionKind : uint32_t { kBinding = 1, kSequence = 2, kState = 3, kGeneration = 4 };
 
-// Bytes is std::string in a file that is written and std::string_view in one that is read.
-template <typename Bytes>
-struct Section {
+struct ReadSection {
   uint32_t kind = 0;
   uint32_t encoding = 0;      // StateEncoding of kState, else 0
   uint64_t decoded_size = 0;  // of `bytes` without the encoding
-  Bytes bytes;
+  std::string_view bytes;
 };
-using ReadSection = Section<std::string_view>;
 
 uint64_t Checksum(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
@@ -98,26 +95,6 @@ Status ReadSequence(std::string_view bytes, int64_t* position, Snapshot* snapsho
   snapshot->history.seen = TokenSet::FromWords(std::move(seen));
   if (*position >= 0) return Status();
   return InvalidArgument("snapshot: position: expected 0 or more, found ", *position);
-}
-
-std::string Assemble(uint32_t version, const std::vector<Section<std::string>>& sections) {
-  FieldWriter table;
-  uint64_t offset = kHeaderBytes + sections.size() * kEntryBytes;
-  for (const auto& [kind, encoding, decoded_size, bytes] : sections) {
-    table(kind, encoding, offset, uint64_t{bytes.size()}, decoded_size, Checksum(bytes));
-    offset += bytes.size();
-  }
-  FieldWriter header(kMagic);
-  header(version, static_cast<uint32_t>(sections.size()), offset);
-  std::string file = std::move(header).Take();
-  const std::string entries = std::move(table).Take();
-  FieldWriter checksum;
-  checksum(Checksum(file + entries));
-  file.reserve(offset);
-  file += std::move(checksum).Take();
-  file += entries;
-  for (const auto& section : sections) file += section.bytes;
-  return file;
 }
 
 // Returns the section table after its checksum was verified.
@@ -186,18 +163,39 @@ Status CheckOrder(const std::vector<ReadSection>& sections) {
 
 std::string EncodeSnapshot(const Snapshot& snapshot, const SnapshotBinding& binding,
                            StateEncoding encoding) {
-  std::vector<Section<std::string>> sections;
-  const auto add = [&](SectionKind kind, std::string bytes) {
-    sections.push_back({kind, 0, bytes.size(), std::move(bytes)});
+  // The state is written into the file at once: no second copy is made of it.
+  const size_t sections = snapshot.generation ? 4 : 3;
+  const size_t table_begin = kHeaderBytes;
+  std::string file(table_begin + sections * kEntryBytes, '\0');
+  FieldWriter table;
+  const auto add = [&](SectionKind kind, StateEncoding coded, uint64_t decoded_size,
+                       const auto& write) {
+    const uint64_t offset = file.size();
+    write();
+    const std::string_view bytes = std::string_view(file).substr(offset);
+    table(static_cast<uint32_t>(kind), static_cast<uint32_t>(coded), offset, uint64_t{bytes.size()},
+          decoded_size, Checksum(bytes));
   };
-  add(kBinding, BindingBytes(binding));
-  add(kSequence, SequenceBytes(snapshot));
+  const auto add_bytes = [&](SectionKind kind, const std::string& bytes) {
+    add(kind, StateEncoding::kF32, bytes.size(), [&] { file += bytes; });
+  };
+  add_bytes(kBinding, BindingBytes(binding));
+  add_bytes(kSequence, SequenceBytes(snapshot));
   static const ByteBuffer kNone;
   const ByteBuffer& state = snapshot.state ? snapshot.state->bytes : kNone;
-  sections.push_back(
-      {kState, static_cast<uint32_t>(encoding), state.size(), EncodeState(state, encoding)});
-  if (snapshot.generation) add(kGeneration, GenerationBytes(*snapshot.generation));
-  return Assemble(binding.decay_gate ? kGateVersion : kVersion, sections);
+  add(kState, encoding, state.size(), [&] { EncodeState(state, encoding, &file); });
+  if (snapshot.generation) add_bytes(kGeneration, GenerationBytes(*snapshot.generation));
+  const std::string entries = std::move(table).Take();
+  FieldWriter header(kMagic);
+  header(binding.decay_gate ? kGateVersion : kVersion, static_cast<uint32_t>(sections),
+         uint64_t{file.size()});
+  std::string head = std::move(header).Take();
+  FieldWriter checksum;
+  checksum(Checksum(head + entries));
+  head += std::move(checksum).Take();
+  file.replace(0, head.size(), head);
+  file.replace(table_begin, entries.size(), entries);
+  return file;
 }
 
 Result<Snapshot> DecodeSnapshot(std::string_view bytes, const SnapshotBinding& binding,
@@ -223,6 +221,19 @@ Result<Snapshot> DecodeSnapshot(std::string_view bytes, const SnapshotBinding& b
   if (position > 0) snapshot.state = std::move(saved);
   PS_RETURN_IF_ERROR(CheckSnapshot(snapshot, limits.tokens));
   return snapshot;
+}
+
+int64_t DecodedStateBytes(std::string_view bytes) {
+  const Result<std::string_view> table = ReadTable(bytes);
+  if (!table.ok()) return 0;
+  FieldReader fields(*table);
+  for (size_t i = 0; i < table->size() / kEntryBytes; ++i) {
+    uint32_t kind = 0, encoding = 0;
+    uint64_t offset = 0, size = 0, decoded_size = 0, checksum = 0;
+    fields(kind, encoding, offset, size, decoded_size, checksum);
+    if (kind == kState) return static_cast<int64_t>(std::min(decoded_size, uint64_t{INT64_MAX}));
+  }
+  return 0;
 }
 
 }  // namespace polysketch

@@ -42,4 +42,8 @@ struct DecodeLimits {
 Result<Snapshot> DecodeSnapshot(std::string_view bytes, const SnapshotBinding& binding,
                                 const DecodeLimits& limits);
 
+// The memory of the state that DecodeSnapshot(bytes) makes, before it is made; 0 for bytes whose header
+// is refused.
+int64_t DecodedStateBytes(std::string_view bytes);
+
 }  // namespace polysketch

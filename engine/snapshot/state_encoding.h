@@ -20,8 +20,10 @@ enum class StateEncoding : uint32_t {
 // "f32", "bf16", "f32-zstd", "bf16-zstd".
 std::string_view StateEncodingName(StateEncoding encoding);
 
-// `state`: the bytes of float32 values.
-std::string EncodeState(std::span<const uint8_t> state, StateEncoding encoding);
+// Both read and write by spans: beside their input and output they hold a few megabytes at most.
+
+// Appends `state`, the bytes of float32 values, to `out`.
+void EncodeState(std::span<const uint8_t> state, StateEncoding encoding, std::string* out);
 
 // Decodes `bytes` to float32 values. `size`: their size in bytes, which the caller has limited.
 // DATA_LOSS for bytes that EncodeState does not make of a state of this size.

@@ -9,6 +9,13 @@ namespace polysketch {
 
 constexpr size_t kMinTable = 1 << 10;
 
+int64_t NgramDrafter::MemoryBytes(int64_t tokens) {
+  // Of the history: a vector that doubles.
+  const auto kept = static_cast<size_t>(std::min(tokens, 2 * kMemory));
+  const size_t entries = std::bit_ceil(std::max(kMinTable, 4 * kept));
+  return static_cast<int64_t>((2 * kept + kOrders.size() * entries) * sizeof(int32_t));
+}
+
 int32_t* NgramDrafter::Entry(int order, int64_t end) {
   uint64_t hash = 0;
   for (int64_t i = end - kOrders[static_cast<size_t>(order)]; i < end; ++i) {

@@ -18,6 +18,9 @@ class NgramDrafter : public Drafter {
   // The last kMemory to 2 kMemory tokens are searched.
   static constexpr int64_t kMemory = 1 << 17;
 
+  // The memory of a drafter after these tokens, at most.
+  static int64_t MemoryBytes(int64_t tokens);
+
   void Append(std::span<const int32_t> tokens) override;
   std::vector<int32_t> Propose(int64_t max) override;
 

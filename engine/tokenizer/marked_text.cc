@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/tokenizer/encode_pace.h"
 
 namespace polysketch {
 
@@ -60,12 +61,16 @@ namespace {
 Status EncodeRun(const Tokenizer& tokenizer, std::string_view text, bool continued,
                  std::vector<int32_t>* ids) {
   if (text.empty()) return Status();
+  // In slices: the encoder holds one of them, and its ids, beside `text` and `ids`.
   IncrementalEncoder encoder(&tokenizer, continued);
-  for (const auto& encoded : {encoder.Append(text), encoder.Finish()}) {
-    PS_RETURN_IF_ERROR(encoded.status());
-    ids->insert(ids->end(), encoded->begin(), encoded->end());
+  while (true) {
+    const std::string_view slice = text.substr(0, EncodePace::kBytes);
+    text.remove_prefix(slice.size());
+    PS_ASSIGN_OR_RETURN(const std::vector<int32_t> more,
+                        slice.empty() ? encoder.Finish() : encoder.Append(slice));
+    ids->insert(ids->end(), more.begin(), more.end());
+    if (slice.empty()) return Status();
   }
-  return Status();
 }
 
 // The bytes at which a control piece can begin.

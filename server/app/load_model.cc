@@ -20,6 +20,7 @@
 #include "server/app/cpus.h"
 #include "server/app/model_checksums.h"
 #include "server/app/state_setup.h"
+#include "server/rpc/service_context.h"
 
 namespace polysketch {
 namespace {
@@ -169,14 +170,19 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   const double workspace = 4.0 * (static_cast<double>(loaded.model->max_step_tokens()) *
                                       (8.0 * c.emb_dim + 3.0 * c.mlp_hidden()) +
                                   static_cast<double>(config.max_sequences) * c.vocab_size);
-  LogInfo("memory", {{"weights_mib", MiB(weights)},
-                     {"state_mib", MiB(state)},
-                     {"sequences", config.max_sequences},
-                     {"slot_mib", MiB(slots)},
-                     {"preempted_mib", MiB(preempted)},
-                     {"session_mib", MiB(sessions)},
-                     {"workspace_mib", MiB(workspace)},
-                     {"total_mib", MiB(weights + slots + preempted + sessions + workspace)}});
+  // Each thread of the store holds an encoded state, what the store makes of it, and a decoded one.
+  const double store =
+      loaded.sessions->options().store == nullptr ? 0 : 3.0 * kStoreThreads * state;
+  LogInfo("memory",
+          {{"weights_mib", MiB(weights)},
+           {"state_mib", MiB(state)},
+           {"sequences", config.max_sequences},
+           {"slot_mib", MiB(slots)},
+           {"preempted_mib", MiB(preempted)},
+           {"session_mib", MiB(sessions)},
+           {"workspace_mib", MiB(workspace)},
+           {"store_mib", MiB(store)},
+           {"total_mib", MiB(weights + slots + preempted + sessions + workspace + store)}});
   if (loaded.backend->host_memory()) return;
   // All memory that requests use is allocated: the weights, slot and preempted memory (of KV caches
   // in whole blocks), and the workspace of the largest step.
@@ -291,7 +297,8 @@ ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
                     .vocab_size = model.vocab_size,
                     .max_prompt_tokens = config.max_prompt_tokens,
                     .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),
-                    .max_priority = static_cast<int32_t>(config.max_priority)},
+                    .max_priority = static_cast<int32_t>(config.max_priority),
+                    .draft_tokens = static_cast<int32_t>(config.draft_tokens)},
           .description = Describe(config, loaded)};
 }
 

@@ -2,6 +2,7 @@
 
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
+#include <malloc.h>
 #include <prometheus/registry.h>
 #include <sys/resource.h>
 
@@ -47,6 +48,9 @@ constexpr std::chrono::milliseconds kLastSpans{1000};
 constexpr std::chrono::milliseconds kDrainEnd{1600};
 // Time between two SessionTable::Maintain.
 constexpr std::chrono::milliseconds kMaintenance{1000};
+// Request memory that is free is returned to the system in parts of at least this size: what is left of
+// messages lies between what is in use, and the heap does not shrink by itself. Measured: 475 MiB in 0.3 s.
+constexpr int64_t kReturnedBytes = int64_t{16} << 20;
 
 int Clamped(int64_t value) {
   return static_cast<int>(std::min<int64_t>(value, std::numeric_limits<int>::max()));
@@ -384,6 +388,7 @@ void Server::SetModel(const ServedModel* model) {
   WatchForStuck(model);
   ChangeHealth([this, model] { context_.model.store(model); });
   MaintainSessions();
+  ReturnMemory();
 }
 
 void Server::ChangeHealth(const std::function<void()>& change) {
@@ -418,6 +423,13 @@ void Server::MaintainSessions() {
   context_.stores->PostAfter(kMaintenance, [this] {
     context_.model.load()->sessions->Maintain();
     MaintainSessions();
+  });
+}
+
+void Server::ReturnMemory() {
+  context_.stores->PostAfter(kMaintenance, [this] {
+    if (memory_.TakeFreed(kReturnedBytes)) malloc_trim(0);
+    ReturnMemory();
   });
 }
 

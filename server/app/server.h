@@ -77,6 +77,8 @@ class Server {
   void WatchForStuck(const ServedModel* model);
   // Calls SessionTable::Maintain after a while, and again until the server ends.
   void MaintainSessions();
+  // Gives what requests have left in the allocator back to the system, from now on.
+  void ReturnMemory();
   // Why a request of HTTP is refused when its header has arrived.
   Status CheckHttp(const AllowedHosts& hosts, const std::string& origins, HttpRequest* request);
 

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
@@ -16,6 +18,11 @@ namespace polysketch {
 // one thread at a time.
 class ChunkTokenizer {
  public:
+  // Holds memory for ids before it is taken.
+  using Hold = std::function<Status(int64_t bytes)>;
+  // `hold` null: nothing is counted.
+  explicit ChunkTokenizer(Hold hold = nullptr) : hold_(std::move(hold)) {}
+
   // Appends the ids of the chunk to `tokens`; before the ids of the first text chunk, BOS if the
   // rules require it. `Message` has a oneof with text and tokens. A chunk without either appends
   // nothing. `continued`: other tokens precede the input, so that it gets no BOS.
@@ -34,9 +41,14 @@ class ChunkTokenizer {
  private:
   Status AppendTokens(const v1::TokenIds& ids, const RequestRules& rules,
                       std::vector<int32_t>* tokens);
-  Status AppendText(const std::string& text, const RequestRules& rules, bool continued,
+  // Makes room for ids in `tokens`, and holds its memory.
+  Status Reserve(size_t more, std::vector<int32_t>* tokens);
+  Status AddEncoded(const Result<std::vector<int32_t>>& encoded, std::vector<int32_t>* tokens);
+  Status AppendText(std::string_view text, const RequestRules& rules, bool continued,
                     std::vector<int32_t>* tokens);
 
+  const Hold hold_;
+  int64_t held_ = 0;  // bytes
   bool has_tokens_ = false;
   std::unique_ptr<IncrementalEncoder> encoder_;  // of text
 };

@@ -58,6 +58,42 @@ bool ReadStrings(const Descriptor& descriptor, const std::string& prefix, CodedI
   return input->ConsumedEntireMessage();
 }
 
+// Adds the memory of the fields, in wire order. False: they do not parse further. The schema has no
+// recursion.
+bool AddFieldBytes(const Descriptor& descriptor, CodedInputStream* input, int64_t* bytes) {
+  // Of an element: a string, or a message of a few fields, and its place in an array that doubles.
+  constexpr int64_t kString = 48, kMessage = 256;
+  constexpr int64_t kPackedByte = 8;  // a number of one byte, in an array that is copied to grow
+  constexpr int64_t kPlace = 48, kNumber = 48;
+  constexpr int64_t kUnknownByte = 48;  // of a field that the message does not know
+  while (true) {
+    const int begin = input->CurrentPosition();
+    const uint32_t tag = input->ReadTag();
+    if (tag == 0) return input->ConsumedEntireMessage();
+    const FieldDescriptor* const field =
+        descriptor.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    const bool delimited =
+        WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
+    if (!delimited) {
+      if (!WireFormatLite::SkipField(input, tag)) return false;
+      *bytes += field == nullptr ? kUnknownByte * (input->CurrentPosition() - begin) : kNumber;
+      continue;
+    }
+    uint32_t length = 0;
+    if (!input->ReadVarint32(&length) || length > INT32_MAX) return false;
+    if (field != nullptr && field->type() == FieldDescriptor::TYPE_MESSAGE) {
+      *bytes += kMessage;
+      const CodedInputStream::Limit limit = input->PushLimit(static_cast<int>(length));
+      if (!AddFieldBytes(*field->message_type(), input, bytes)) return false;
+      input->PopLimit(limit);
+      continue;
+    }
+    const bool packed = field != nullptr && field->is_packable();
+    *bytes += packed ? kPackedByte * length : kString + kPlace + length;
+    if (!input->Skip(static_cast<int>(length))) return false;
+  }
+}
+
 // A message up to this size is one slice.
 constexpr size_t kOneSliceBytes = 1024;
 
@@ -84,6 +120,18 @@ Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* me
   }
   return InvalidArgument("expected a ", message->GetDescriptor()->full_name(),
                          ", found bytes that do not parse");
+}
+
+int64_t ParsedMessageBytes(const grpc::ByteBuffer& bytes,
+                           const google::protobuf::Message& message) {
+  grpc::ByteBuffer copy = bytes;
+  grpc::ProtoBufferReader reader(&copy);
+  int64_t parsed = 1024;
+  if (!bytes.Valid() || !reader.status().ok()) return parsed;
+  CodedInputStream input(&reader);
+  input.PushLimit(static_cast<int>(std::min<size_t>(bytes.Length(), INT32_MAX)));
+  (void)AddFieldBytes(*message.GetDescriptor(), &input, &parsed);
+  return parsed;
 }
 
 grpc::ByteBuffer MakeMessage(size_t size, const std::function<void(CodedOutputStream*)>& write) {

@@ -1,5 +1,6 @@
 #include "server/net/request_memory.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/check.h"
@@ -27,6 +28,7 @@ bool RequestMemory::TryAdd(RequestPhase phase, const std::string& client, int64_
     return false;
   }
   total_ += bytes;
+  freed_ = std::max<int64_t>(freed_ - bytes, 0);
   stats_.bytes[static_cast<size_t>(phase)] += bytes;
   found == clients_.end() ? void(clients_.emplace(client, bytes)) : void(found->second += bytes);
   return true;
@@ -36,11 +38,19 @@ void RequestMemory::Subtract(RequestPhase phase, const std::string& client, int6
   if (bytes == 0) return;
   const std::lock_guard lock(mutex_);
   total_ -= bytes;
+  freed_ += bytes;
   stats_.bytes[static_cast<size_t>(phase)] -= bytes;
   const auto found = clients_.find(client);
   PS_CHECK(found != clients_.end() && found->second >= bytes) << client << " " << bytes;
   found->second -= bytes;
   if (found->second == 0) clients_.erase(found);
+}
+
+bool RequestMemory::TakeFreed(int64_t least) {
+  const std::lock_guard lock(mutex_);
+  if (freed_ < least) return false;
+  freed_ = 0;
+  return true;
 }
 
 void RequestMemory::Move(RequestPhase from, RequestPhase to, int64_t bytes) {

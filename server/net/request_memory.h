@@ -50,6 +50,9 @@ class RequestMemory {
   void Subtract(RequestPhase phase, const std::string& client, int64_t bytes);
   // Counts bytes of one phase for another.
   void Move(RequestPhase from, RequestPhase to, int64_t bytes);
+  // Whether at least `least` bytes were given back and not taken again since this was last true: the
+  // allocator may keep them.
+  bool TakeFreed(int64_t least);
   int64_t limit() const { return limit_; }
   // Bytes that a client holds at most, if no other holds any.
   int64_t client_limit() const { return limit_ / (kShareOfFree + 1) * kShareOfFree; }
@@ -67,6 +70,7 @@ class RequestMemory {
   const int64_t limit_;
   mutable std::mutex mutex_;  // guards everything below
   int64_t total_ = 0;
+  int64_t freed_ = 0;                                 // TakeFreed
   Stats stats_;                                       // all but the limit
   std::unordered_map<std::string, int64_t> clients_;  // bytes; those that hold some
 };
@@ -95,8 +99,8 @@ class HeldMemory {
     bytes_ += bytes;
     return true;
   }
-  // As TryAdd. RESOURCE_EXHAUSTED says the limit and what to do.
-  Status Hold(int64_t bytes) { return TryAdd(bytes) ? Status() : memory_->Refusal(bytes); }
+  // As TryAdd. RESOURCE_EXHAUSTED says the limit, all that the holder would hold, and what to do.
+  Status Hold(int64_t bytes) { return TryAdd(bytes) ? Status() : memory_->Refusal(bytes_ + bytes); }
   // Holds `bytes` in place of what is held. After an error it holds what it held.
   Status HoldOnly(int64_t bytes) {
     if (bytes > bytes_) return Hold(bytes - bytes_);

@@ -52,35 +52,57 @@ class ChoicesForm : public AnswerForm {
       : options_(options), header_(std::move(header)) {}
 
   std::string Whole(Answer* answer) final {
+    std::string choices = "[";
+    for (size_t i = 0; i < answer->choices.size(); ++i) {
+      if (i > 0) choices += ',';
+      choices += WholeChoice(i, &answer->choices[i]);
+    }
+    choices += ']';
+    answer->echoes.clear();
     Json body = Envelope(header_, /*stream=*/false);
-    for (size_t i = 0; i < answer->choices.size(); ++i)
-      body["choices"].push_back(WholeChoice(i, &answer->choices[i]));
     body["usage"] = UsageJson(answer->usage);
     AddServerFields(*answer, &body);
-    return JsonText(body);
+    return WithMember(body, "choices", choices);
   }
 
   std::string Piece(size_t index, Answer* answer) final {
     AnswerChoice* choice = &answer->choices[index];
     Json event = Envelope(header_, /*stream=*/true);
-    event["choices"].push_back(PieceChoice(index, choice));
-    choice->text.clear();
+    const std::string choices = StrCat("[", PieceChoice(index, choice), "]");
     if (options_.include_usage) event["usage"] = UsageSoFar(index, *answer);
     if (!choice->finish_reason.empty()) AddServerFields(*answer, &event);
-    return SseEvent(event);
+    return SseEvent(WithMember(event, "choices", choices));
   }
 
   std::string End(const Answer& answer) final {
     if (!options_.include_usage) return kDone;
     Json event = Envelope(header_, /*stream=*/true);
     event["usage"] = UsageJson(answer.usage);
-    return SseEvent(event) + kDone;
+    return SseEvent(JsonText(event)) + kDone;
   }
 
  protected:
   virtual Json Envelope(const AnswerHeader& header, bool stream) const = 0;
-  virtual Json WholeChoice(size_t index, AnswerChoice* choice) = 0;
-  virtual Json PieceChoice(size_t index, AnswerChoice* choice) = 0;
+  // Each takes what the choice has.
+  virtual std::string WholeChoice(size_t index, AnswerChoice* choice) = 0;
+  virtual std::string PieceChoice(size_t index, AnswerChoice* choice) = 0;
+
+  // The text of a choice, with the echo.
+  static std::string TakeText(AnswerChoice* choice) {
+    std::string text = std::exchange(choice->text, {});
+    if (choice->echo != nullptr) text.insert(0, choice->echo->text);
+    return text;
+  }
+  // The JSON of a choice, whose log-probabilities are an empty array, with those of `choice`, which are
+  // the last that is taken.
+  static std::string TakeLast(const Json& json, AnswerChoice* choice) {
+    const EchoedPrompt* const echo = std::exchange(choice->echo, nullptr);
+    if (!choice->logprobs.has_value()) return WithMember(json, "logprobs", "null");
+    std::string logprobs;
+    choice->grown.AppendTo(echo == nullptr ? GrowingObject() : echo->logprobs, &logprobs);
+    choice->grown.Clear();
+    return WithMember(json, "logprobs", logprobs);
+  }
 
  private:
   // Of a choice and its prompt; null unless the client asks for it.
@@ -107,17 +129,17 @@ class CompletionForm final : public ChoicesForm {
   Json Envelope(const AnswerHeader& header, bool) const override {
     return Head("cmpl-", "text_completion", header);
   }
-  Json WholeChoice(size_t index, AnswerChoice* choice) override {
+  Json TakeLogprobs(Logprobs* logprobs) const override { return logprobs->TakeForCompletion(); }
+  std::string WholeChoice(size_t index, AnswerChoice* choice) override {
     Json json;
     json["index"] = index;
-    json["text"] = choice->text;
-    json["logprobs"] =
-        choice->logprobs.has_value() ? choice->logprobs->TakeForCompletion() : Json();
+    json["text"] = TakeText(choice);
+    json["logprobs"] = Json::array();
     json["finish_reason"] = ReasonJson(*choice);
     if (!choice->matched_stop.empty()) json["stop_reason"] = choice->matched_stop;
-    return json;
+    return TakeLast(json, choice);
   }
-  Json PieceChoice(size_t index, AnswerChoice* choice) override {
+  std::string PieceChoice(size_t index, AnswerChoice* choice) override {
     return WholeChoice(index, choice);
   }
 };
@@ -130,25 +152,31 @@ class ChatForm final : public ChoicesForm {
   Json Envelope(const AnswerHeader& header, bool stream) const override {
     return Head("chatcmpl-", stream ? "chat.completion.chunk" : "chat.completion", header);
   }
-  static Json ChoiceJson(size_t index, const char* field, Json message, AnswerChoice* choice) {
+  Json TakeLogprobs(Logprobs* logprobs) const override { return logprobs->TakeForChat(); }
+  static std::string ChoiceJson(size_t index, const char* field, Json message,
+                                AnswerChoice* choice) {
     Json json;
     json["index"] = index;
     json[field] = std::move(message);
-    json["logprobs"] = choice->logprobs.has_value() ? choice->logprobs->TakeForChat() : Json();
+    json["logprobs"] = Json::array();
     json["finish_reason"] = ReasonJson(*choice);
     if (!choice->matched_stop.empty()) json["stop_reason"] = choice->matched_stop;
-    return json;
+    return TakeLast(json, choice);
   }
-  Json WholeChoice(size_t index, AnswerChoice* choice) override {
-    const Json message = {{"role", "assistant"}, {"content", choice->text}, {"refusal", nullptr}};
-    return ChoiceJson(index, "message", message, choice);
+  std::string WholeChoice(size_t index, AnswerChoice* choice) override {
+    Json message;
+    message["role"] = "assistant";
+    message["content"] = TakeText(choice);
+    message["refusal"] = nullptr;
+    return ChoiceJson(index, "message", std::move(message), choice);
   }
   // The first piece of a choice names the role.
-  Json PieceChoice(size_t index, AnswerChoice* choice) override {
+  std::string PieceChoice(size_t index, AnswerChoice* choice) override {
     if (index >= began_.size()) began_.resize(index + 1);
     Json delta = Json::object();
     if (!began_[index]) delta["role"] = "assistant";
-    if (!began_[index] || !choice->text.empty()) delta["content"] = choice->text;
+    if (std::string text = TakeText(choice); !began_[index] || !text.empty())
+      delta["content"] = std::move(text);
     began_[index] = true;
     return ChoiceJson(index, "delta", std::move(delta), choice);
   }
@@ -162,7 +190,7 @@ std::string AnswerForm::Failure(const Status& status) {
   return "data: " + ErrorBody(status) + "\n" + kDone;
 }
 
-std::string SseEvent(const Json& json) { return "data: " + JsonText(json) + "\n\n"; }
+std::string SseEvent(const std::string& json) { return "data: " + json + "\n\n"; }
 
 std::unique_ptr<AnswerForm> NewCompletionForm(const CompletionOptions& options,
                                               AnswerHeader header) {

@@ -12,21 +12,31 @@
 #include "base/status.h"
 #include "polysketch/v1/polysketch.pb.h"
 #include "server/openai/completion_request.h"
+#include "server/openai/growing_json.h"
 #include "server/openai/logprobs.h"
 
 namespace polysketch {
 
-// What has come of one choice. In a stream the form takes what it sends: text and log-probabilities.
-struct AnswerChoice {
+// The prompt, as an echo returns it before the text of each choice.
+struct EchoedPrompt {
   std::string text;
-  std::optional<Logprobs> logprobs;
-  std::string finish_reason;  // "stop", "length", "migrated"; empty: it runs
+  GrowingObject logprobs;
+};
+
+// What has come of one choice. The form takes what it sends: echo, text and log-probabilities.
+struct AnswerChoice {
+  const EchoedPrompt* echo = nullptr;  // that is due; shared by the choices of a prompt
+  std::string text;
+  std::optional<Logprobs> logprobs;  // those that come become part of `grown` at once
+  GrowingObject grown;               // log-probabilities
+  std::string finish_reason;         // "stop", "length", "migrated"; empty: it runs
   std::string matched_stop;
   int32_t last_token = -1;
   int64_t tokens = 0;  // generated
 };
 
 struct Answer {
+  std::vector<EchoedPrompt> echoes;   // by prompt
   std::vector<AnswerChoice> choices;  // choice c of prompt p at p * CompletionOptions::choices + c
   std::vector<std::optional<int64_t>> prompt_tokens;  // by prompt; nullopt: not known yet
   v1::Usage usage;
@@ -46,6 +56,10 @@ class AnswerForm {
  public:
   virtual ~AnswerForm() = default;
 
+  // The log-probabilities that were added since the last call, in the form of the endpoint.
+  virtual nlohmann::ordered_json TakeLogprobs(Logprobs* logprobs) const = 0;
+  // Memory of what the form keeps of a stream, and of the events that repeat it at the end.
+  virtual int64_t KeptBytes() const { return 0; }
   // The body of a whole response.
   virtual std::string Whole(Answer* answer) = 0;
   // The events of a stream, as server-sent events: before the first piece; what choice `index` has;
@@ -58,7 +72,7 @@ class AnswerForm {
 };
 
 // "data: JSON", one event.
-std::string SseEvent(const nlohmann::ordered_json& json);
+std::string SseEvent(const std::string& json);
 
 // The forms of /v1/completions and of /v1/chat/completions.
 std::unique_ptr<AnswerForm> NewCompletionForm(const CompletionOptions& options,

@@ -149,7 +149,7 @@ void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const 
 Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model) {
   CompletionJob job;
   JsonFields fields(body);
-  v1::CompleteRequest request;
+  v1::CompleteRequest& request = job.common;
   job.options.model = fields.String("model").value_or("");
   ReadStreaming(&fields, &job.options);
   ReadGeneration(&fields, &request);
@@ -172,7 +172,6 @@ Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model) {
   PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
   PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, chat_template->Encode(list, options));
   SetChatPrompt(ids, *chat_template, &request);
-  job.requests.push_back(std::move(request));
   return job;
 }
 

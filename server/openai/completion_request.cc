@@ -58,22 +58,17 @@ void ReadCache(JsonFields* fields, v1::CompleteRequest* request) {
   fields->Merge(cache.Finish());
 }
 
-// Adds a request for each prompt: a string, an array of strings, of ids, or of arrays of ids.
-void AddPrompts(JsonFields* fields, const v1::CompleteRequest& common,
-                std::vector<v1::CompleteRequest>* requests) {
-  const auto add = [&]() -> v1::Prompt* {
-    requests->push_back(common);
-    return requests->back().mutable_prompt();
-  };
+// Adds the prompts: a string, an array of strings, of ids, or of arrays of ids.
+void AddPrompts(JsonFields* fields, std::vector<v1::Prompt>* prompts) {
+  const auto add = [&] { return &prompts->emplace_back(); };
   const auto add_ids = [&](const json& array, const std::string& name) {
     Result<std::vector<int32_t>> ids = ToIntegers(array, name);
     fields->Merge(ids.status());
     if (ids.ok()) add()->mutable_tokens()->mutable_ids()->Add(ids->begin(), ids->end());
   };
   const json* prompt = fields->Any("prompt");
-  if (prompt == nullptr) {
-    requests->push_back(common);  // valid for a session
-  } else if (prompt->is_string()) {
+  if (prompt == nullptr) return;  // valid for a session
+  if (prompt->is_string()) {
     add()->set_text(prompt->get<std::string>());
   } else if (prompt->is_array() && !prompt->empty() && prompt->front().is_number()) {
     add_ids(*prompt, "prompt");
@@ -138,10 +133,24 @@ void ReadStreaming(JsonFields* fields, CompletionOptions* options) {
   fields->Merge(stream_options.Finish());
 }
 
+v1::CompleteRequest CompletionJob::Request(size_t call) const {
+  v1::CompleteRequest request = common;
+  if (!prompts.empty()) *request.mutable_prompt() = prompts[call];
+  return request;
+}
+
+int64_t CompletionJob::MemoryBytes() const {
+  constexpr size_t kPromptField = 16;  // its tag and its length
+  size_t bytes = common.SpaceUsedLong() + calls() * common.ByteSizeLong();
+  for (const v1::Prompt& prompt : prompts)
+    bytes += prompt.SpaceUsedLong() + kPromptField + prompt.ByteSizeLong();
+  return static_cast<int64_t>(bytes);
+}
+
 Result<CompletionJob> ToCompletionJob(const json& body) {
   CompletionJob job;
   JsonFields fields(body);
-  v1::CompleteRequest common;
+  v1::CompleteRequest& common = job.common;
   job.options.model = fields.String("model").value_or("");
   ReadStreaming(&fields, &job.options);
   ReadGeneration(&fields, &common);
@@ -170,7 +179,7 @@ Result<CompletionJob> ToCompletionJob(const json& body) {
     common.Clear();
     common.set_resume_token(token);
   }
-  AddPrompts(&fields, common, &job.requests);
+  AddPrompts(&fields, &job.prompts);
   PS_RETURN_IF_ERROR(fields.Finish());
   return job;
 }

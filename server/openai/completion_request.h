@@ -23,9 +23,18 @@ struct CompletionOptions {
   int choices = 1;  // of a prompt
 };
 
+// One Complete call for each prompt. What the calls have in common is there once.
 struct CompletionJob {
   CompletionOptions options;
-  std::vector<v1::CompleteRequest> requests;  // one for each prompt
+  v1::CompleteRequest common;       // of one call: with its prompt, if it has one
+  std::vector<v1::Prompt> prompts;  // of several calls, or of one; empty: that of `common`
+
+  size_t calls() const { return prompts.empty() ? 1 : prompts.size(); }
+  // The request of a call.
+  v1::CompleteRequest Request(size_t call) const;
+  // The memory of the job, and of the bytes of the requests of all calls before these are made: each
+  // call reads its own after all of them have started.
+  int64_t MemoryBytes() const;
 };
 
 // Number of prompts in a request.

@@ -1,5 +1,6 @@
 #include "server/openai/completion_run.h"
 
+#include <algorithm>
 #include <chrono>
 #include <iterator>
 #include <utility>
@@ -11,9 +12,11 @@ namespace polysketch {
 namespace {
 
 constexpr std::string_view kSampling = "sampling.";
-// Memory of what a whole response collects: until it is sent, as JSON, and as the text of that.
-constexpr int64_t kJsonOfText = 4;       // for each byte
-constexpr int64_t kJsonOfLogprob = 640;  // for each token and alternative
+// Memory of what a response collects: the text of its JSON in parts, whole, and behind its header. Of
+// a stream these are events with the echo of the prompt, whose parts are copied more often.
+constexpr int64_t kReplyCopies = 3, kEchoCopies = 6;
+// The end of a response is made at once, on a thread that others wait for.
+constexpr int64_t kMaxReplyJson = int64_t{64} << 20;
 constexpr int64_t kHeldPart = 64 << 10;
 constexpr char kEventStream[] = "text/event-stream; charset=utf-8";
 
@@ -46,21 +49,23 @@ CompletionRun::CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionJ
       hooks_(std::move(hooks)),
       job_memory_(exchange_->NewMemory(RequestPhase::kRequest)),
       reply_memory_(exchange_->NewMemory(RequestPhase::kReply)),
-      unsubmitted_(job_.requests.size()),
-      running_(job_.requests.size()) {
-  answer_.prompt_tokens.resize(job_.requests.size());
-  answer_.choices.resize(job_.requests.size() * static_cast<size_t>(job_.options.choices));
+      unsubmitted_(job_.calls()),
+      running_(job_.calls()) {
+  const auto answers =
+      static_cast<int64_t>(job_.calls() * sizeof(AnswerChoice)) * int64_t{job_.options.choices};
+  held_ = job_memory_.Hold(job_.MemoryBytes() + answers);
+  if (held_.ok()) held_ = HoldReply(0);  // what the form repeats of the request
 }
 
 void CompletionRun::Start(const Router& router) {
-  int64_t bytes = 0;
-  for (const v1::CompleteRequest& request : job_.requests)
-    bytes += static_cast<int64_t>(request.ByteSizeLong());
-  if (const Status held = job_memory_.Hold(bytes); !held.ok()) {
+  if (!held_.ok()) {
     std::lock_guard lock(mutex_);
-    return Fail(held);
+    return Fail(held_);
   }
-  for (size_t prompt = 0; prompt < job_.requests.size(); ++prompt) {
+  answer_.choices.resize(job_.calls() * static_cast<size_t>(job_.options.choices));
+  answer_.echoes.resize(job_.calls());
+  answer_.prompt_tokens.resize(job_.calls());
+  for (size_t prompt = 0; prompt < job_.calls(); ++prompt) {
     HttpCall::Callbacks callbacks;
     if (job_.options.stream) {
       callbacks.on_submitted = [self = shared_from_this(), prompt](int64_t tokens) {
@@ -74,9 +79,11 @@ void CompletionRun::Start(const Router& router) {
     callbacks.on_finish = [self = shared_from_this()](const Status& status) {
       self->OnFinish(status);
     };
-    calls_.push_back(HttpCall::Start(router, exchange_, "Complete", job_.requests[prompt],
-                                     std::move(callbacks)));
+    calls_.push_back(
+        HttpCall::Start(router, exchange_, "Complete", job_.Request(prompt), std::move(callbacks)));
   }
+  job_.common = {};
+  std::vector<v1::Prompt>().swap(job_.prompts);
   exchange_->SetCallbacks(
       [self = shared_from_this()] {
         for (const auto& call : self->calls_) call->OnSent();
@@ -111,8 +118,8 @@ void CompletionRun::OnMessage(size_t prompt, const grpc::ByteBuffer& message) {
   if (ended_) return;
   if (!parsed.ok()) return Fail(Internal(parsed.message()));
   if (response.has_delta()) {
-    if (const Status held = HoldDelta(response.delta()); !held.ok()) return Fail(held);
-    OnDelta(prompt, response.delta());
+    const Status held = OnDelta(prompt, response.delta());
+    if (!held.ok()) Fail(held);
   } else if (response.has_choice()) {
     const v1::ChoiceFinish& choice = response.choice();
     EndChoice(prompt, choice.choice(), choice.text(), choice.reason(), choice.matched_stop());
@@ -143,46 +150,60 @@ AnswerChoice* CompletionRun::ChoiceOf(size_t prompt, int choice) {
   return &answer_.choices[index];
 }
 
-Status CompletionRun::HoldDelta(const v1::Delta& delta) {
-  if (job_.options.stream && !delta.echoed()) return Status();
-  collected_ += kJsonOfText * std::ssize(delta.text());
-  if (job_.options.logprobs) {
-    for (const v1::TokenLogprob& token : delta.logprobs())
-      collected_ += kJsonOfLogprob * (1 + token.top_size());
-  }
-  if (collected_ <= reply_memory_.bytes()) return Status();
+Status CompletionRun::HoldReply(int64_t bytes) {
+  collected_ += bytes;
+  const bool stream = job_.options.stream;
+  const int64_t kept = (stream ? kEchoCopies : kReplyCopies) * collected_ + form_->KeptBytes();
+  if (kept <= reply_memory_.bytes()) return Status();
   const RequestMemory* const memory = reply_memory_.budget();
-  if (memory != nullptr && collected_ > memory->limit() / 4) {
-    return ResourceExhausted("the response takes more than ", memory->limit() / 4,
-                             " bytes (a quarter of --request-memory); set stream, or ask for less");
+  const int64_t most =
+      memory == nullptr ? kMaxReplyJson : std::min(memory->limit() / 4, kMaxReplyJson);
+  if (collected_ > most) {
+    return ResourceExhausted("the response takes more than ", most,
+                             " bytes (a quarter of --request-memory, 64 MiB at most); ",
+                             stream ? "" : "set stream, or ", "ask for less");
   }
-  return reply_memory_.HoldOnly(collected_ + kHeldPart);
+  return reply_memory_.HoldOnly(kept + kHeldPart);
 }
 
-void CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
+Status CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
   AnswerChoice* choice = ChoiceOf(prompt, delta.choice());
-  choice->text += delta.text();
-  if (!delta.echoed()) choice->tokens += delta.tokens_size();
+  EchoedPrompt* const echo = delta.echoed() ? &answer_.echoes[prompt] : nullptr;
+  (echo != nullptr ? echo->text : choice->text) += delta.text();
+  if (echo == nullptr) choice->tokens += delta.tokens_size();
+  int64_t bytes = EscapedBytes(delta.text());
   if (delta.tokens_size() > 0) choice->last_token = delta.tokens(delta.tokens_size() - 1);
   if (job_.options.logprobs) {
     if (!choice->logprobs.has_value()) choice->logprobs.emplace(tokenizer_);
     choice->logprobs->Add(delta);
+    GrowingObject& grown = echo != nullptr ? echo->logprobs : choice->grown;
+    const int64_t before = grown.bytes();
+    grown.Add(form_->TakeLogprobs(&*choice->logprobs));
+    bytes += grown.bytes() - before;
   }
-  // The prompt is returned once, and belongs to each choice.
-  if (delta.echoed()) {
-    for (int other = 1; other < job_.options.choices; ++other) {
-      ChoiceOf(prompt, other)->text += delta.text();
-      ChoiceOf(prompt, other)->logprobs = ChoiceOf(prompt, 0)->logprobs;
-    }
-  } else if (job_.options.stream) {
+  if (echo == nullptr && job_.options.stream) {
     SendChoice(choice);
+    return HoldReply(0);
   }
+  if (echo == nullptr) return HoldReply(bytes);
+  // The prompt comes once, and belongs to each choice.
+  for (int other = 0; other < job_.options.choices; ++other) {
+    AnswerChoice* const of = ChoiceOf(prompt, other);
+    of->echo = echo;
+    if (other != delta.choice()) of->logprobs = choice->logprobs;
+    if (of->logprobs.has_value() && of->grown.empty())
+      of->grown.Add(form_->TakeLogprobs(&*of->logprobs));
+  }
+  return HoldReply(job_.options.stream ? bytes : bytes * job_.options.choices);
 }
 
 void CompletionRun::EndChoice(size_t prompt, int index, const std::string& text,
                               v1::FinishReason reason, const std::string& matched_stop) {
   AnswerChoice* choice = ChoiceOf(prompt, index);
   choice->text += text;
+  if (!job_.options.stream) {
+    if (const Status held = HoldReply(EscapedBytes(text)); !held.ok()) return Fail(held);
+  }
   choice->finish_reason = FinishReasonText(reason);
   choice->matched_stop = matched_stop;
   if (job_.options.stream) SendChoice(choice);
@@ -220,8 +241,10 @@ void CompletionRun::Complete() {
   ended_ = true;
   if (!job_.options.stream) {
     std::string body = form_->Whole(&answer_);
-    reply_memory_.Release();  // the exchange holds the body
-    return exchange_->Reply(200, kJsonType, std::move(body));
+    // Less than before: the exchange copies the body, and holds its own.
+    (void)reply_memory_.HoldOnly((kReplyCopies - 1) * std::ssize(body));
+    exchange_->Reply(200, kJsonType, std::move(body));
+    return reply_memory_.Release();
   }
   StartStream();
   exchange_->Send(form_->End(answer_));

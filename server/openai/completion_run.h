@@ -41,9 +41,9 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
   // `tokens`: of the prompt.
   void OnSubmitted(size_t prompt, int64_t tokens);
   AnswerChoice* ChoiceOf(size_t prompt, int choice);
-  void OnDelta(size_t prompt, const v1::Delta& delta);
-  // Holds the memory of a delta that a whole response collects.
-  Status HoldDelta(const v1::Delta& delta);
+  Status OnDelta(size_t prompt, const v1::Delta& delta);
+  // Holds the memory of `bytes` more of the response, as JSON, that are collected.
+  Status HoldReply(int64_t bytes);
   void EndChoice(size_t prompt, int choice, const std::string& text, v1::FinishReason reason,
                  const std::string& matched_stop);
   void OnFinishMessage(size_t prompt, const v1::Finish& finish);
@@ -55,16 +55,17 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
   void CancelAll();
 
   const std::shared_ptr<HttpExchange> exchange_;
-  const CompletionJob job_;
+  CompletionJob job_;                       // without the requests, once their calls have started
   const std::unique_ptr<AnswerForm> form_;  // guarded by mutex_
   const Tokenizer* const tokenizer_;
   const Hooks hooks_;
   std::vector<std::shared_ptr<HttpCall>> calls_;  // used on the thread of the HTTP server
   std::mutex mutex_;
   // Guarded by mutex_:
+  Status held_;              // whether job_memory_ has room
   HeldMemory job_memory_;    // of job_
   HeldMemory reply_memory_;  // of answer_
-  int64_t collected_ = 0;    // memory of answer_, as JSON
+  int64_t collected_ = 0;    // bytes of the response, as JSON, that wait for its end or a piece
   Answer answer_;
   size_t unsubmitted_ = 0;  // calls that the engine does not have yet
   size_t running_ = 0;      // calls that have not ended

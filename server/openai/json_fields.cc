@@ -103,6 +103,7 @@ std::optional<std::vector<std::string>> JsonFields::Strings(const char* name) {
   if (value->is_string()) return std::vector<std::string>{value->get<std::string>()};
   std::vector<std::string> strings;
   if (value->is_array()) {
+    strings.reserve(value->size());
     for (const nlohmann::json& element : *value) {
       if (!element.is_string()) break;
       strings.push_back(element.get<std::string>());

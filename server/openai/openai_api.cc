@@ -25,6 +25,13 @@ constexpr std::string_view kResponses = "/v1/responses";
 // Memory of a message as JSON, and as the text of that, in bytes of the message.
 constexpr int64_t kJsonOfMessage = 12;
 
+// The memory of what becomes of a body, in that of its JSON: the JSON, and messages with its strings,
+// whose arrays take as much.
+constexpr int64_t kValuesOfBody = 2;
+// Bytes for each byte of a chat: the text that the template writes, which doubles its memory as it
+// grows, parts of it, and ids, of which each byte may have one.
+constexpr int64_t kChatPerByte = 26;
+
 void ReplyModelNotFound(HttpExchange* exchange, const std::string& found,
                         const std::string& served) {
   ReplyError(exchange, NotFound("model: expected \"", served, "\", found \"", found, "\""));
@@ -81,13 +88,16 @@ void OpenAiApi::Models(const Exchange& exchange) {
 
 void OpenAiApi::Run(const Exchange& exchange, const std::function<void()>& work) {
   if (exchange->request().body.size() <= kInlineRequestBytes) return work();
-  RunInPool(exchange, work);
+  RunInPool(exchange, 0, work);
 }
 
-void OpenAiApi::RunInPool(const Exchange& exchange, const std::function<void()>& work) {
-  const auto held_work = [exchange, work] {
+void OpenAiApi::RunInPool(const Exchange& exchange, int64_t per_byte,
+                          const std::function<void()>& work) {
+  const auto held_work = [exchange, per_byte, work] {
     HeldMemory parsed = exchange->NewMemory(RequestPhase::kRequest);
-    const Status held = parsed.Hold(ParsedJsonBytes(exchange->request().body));
+    const std::string& body = exchange->request().body;
+    const Status held =
+        parsed.Hold(kValuesOfBody * ParsedJsonBytes(body) + per_byte * std::ssize(body));
     held.ok() ? work() : ReplyError(exchange.get(), held);
   };
   const HttpRequest& request = exchange->request();
@@ -164,7 +174,7 @@ void OpenAiApi::Complete(const Exchange& exchange) {
 
 // A template takes time: it never runs on the thread of the HTTP server.
 void OpenAiApi::Chat(const Exchange& exchange) {
-  RunInPool(exchange, [exchange, this] {
+  RunInPool(exchange, kChatPerByte, [exchange, this] {
     Result<nlohmann::json> body = ParseCompletionBody(exchange->request().body);
     if (!body.ok()) return ReplyError(exchange.get(), body.status());
     RunJob(exchange, ToChatJob(*body, *service_->model.load()), NewChatForm);
@@ -172,7 +182,7 @@ void OpenAiApi::Chat(const Exchange& exchange) {
 }
 
 void OpenAiApi::Respond(const Exchange& exchange) {
-  RunInPool(exchange, [exchange, this] {
+  RunInPool(exchange, kChatPerByte, [exchange, this] {
     Result<nlohmann::json> body = ParseCompletionBody(exchange->request().body);
     if (!body.ok()) return ReplyError(exchange.get(), body.status());
     const ServedModel& model = *service_->model.load();

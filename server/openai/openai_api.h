@@ -41,10 +41,11 @@ class OpenAiApi {
   // Runs the RPC of a text path.
   template <Result<TextJob> (*to_job)(const std::string& body, const ServedModel& model)>
   void Text(const Exchange& exchange);
-  // Runs `work`, in the tokenizer pool for a large body.
+  // Runs `work`, in the tokenizer pool for a large body. Holds the memory of the body as JSON and of
+  // messages while it runs, and `per_byte` more for each byte of the body.
   void Run(const Exchange& exchange, const std::function<void()>& work);
   // Runs `work` in the tokenizer pool, unless the client leaves before it starts.
-  void RunInPool(const Exchange& exchange, const std::function<void()>& work);
+  void RunInPool(const Exchange& exchange, int64_t per_byte, const std::function<void()>& work);
   std::string ModelName(const ServedModel& model) const;
   // Whether a request names the model that is served, or none; replies with 404 otherwise.
   static bool CheckModel(HttpExchange* exchange, const std::string& model, const std::string& name);

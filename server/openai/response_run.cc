@@ -10,6 +10,7 @@
 namespace polysketch {
 
 void ResponseRun::Start() {
+  if (!held_.ok()) return ReplyError(exchange_.get(), held_);
   const auto self = shared_from_this();
   if (!response_.previous.session.empty()) {
     v1::ForkSessionRequest request;
@@ -44,7 +45,7 @@ void ResponseRun::OnSession(Result<std::string> session) {
 
 void ResponseRun::Complete() {
   const auto self = shared_from_this();
-  if (!session_.empty()) response_.job.requests[0].set_session(session_);
+  if (!session_.empty()) response_.job.common.set_session(session_);
   response_.id.session = session_;
   const std::string id =
       session_.empty() ? StrCat(kResponseIdPrefix, header_.request_id) : response_.id.ToString();
@@ -60,6 +61,7 @@ void ResponseRun::Complete() {
         });
   };
   hooks.on_failure = [self] { self->exchange_->Post([self] { self->DeleteSession(); }); };
+  memory_.Release();
   std::make_shared<CompletionRun>(exchange_, std::move(response_.job),
                                   NewResponseForm(id, std::move(response_.echo), header_),
                                   tokenizer_, std::move(hooks))

@@ -3,6 +3,7 @@
 // more than once. The call completes in that session.
 #pragma once
 
+#include <iterator>
 #include <memory>
 #include <string>
 
@@ -23,7 +24,9 @@ class ResponseRun final : public std::enable_shared_from_this<ResponseRun> {
         response_(std::move(response)),
         header_(std::move(header)),
         tokenizer_(tokenizer),
-        router_(router) {}
+        router_(router),
+        memory_(exchange_->NewMemory(RequestPhase::kRequest)),
+        held_(memory_.Hold(response_.job.MemoryBytes() + std::ssize(response_.echo))) {}
 
   // Called once. Everything runs on the thread of the HTTP server.
   void Start();
@@ -41,6 +44,8 @@ class ResponseRun final : public std::enable_shared_from_this<ResponseRun> {
   const AnswerHeader header_;
   const Tokenizer* const tokenizer_;
   const Router* const router_;
+  HeldMemory memory_;    // of response_, until the CompletionRun holds it
+  const Status held_;    // whether there is room
   std::string session_;  // empty: none
 };
 

@@ -12,20 +12,28 @@ using Json = nlohmann::ordered_json;
 
 class ResponseForm final : public AnswerForm {
  public:
-  ResponseForm(const std::string& id, Json echo, AnswerHeader header)
+  ResponseForm(const std::string& id, std::string echo, AnswerHeader header)
       : id_(id),
         item_id_(StrCat("msg_", header.request_id)),
         echo_(std::move(echo)),
         header_(std::move(header)) {}
 
+  Json TakeLogprobs(Logprobs*) const override { return {}; }
+
+  // The events at the end have the text four times, and those at both ends the echo twice.
+  int64_t KeptBytes() const override {
+    return 10 * static_cast<int64_t>(text_.size()) + 6 * static_cast<int64_t>(echo_.size());
+  }
+
   std::string Whole(Answer* answer) override {
-    text_ = answer->choices[0].text;
-    return JsonText(Ended(*answer));
+    text_ = std::move(answer->choices[0].text);
+    return Ended(*answer);
   }
 
   std::string Begin() override {
-    std::string events = Event("created", {{"response", Response("in_progress")}});
-    events += Event("in_progress", {{"response", Response("in_progress")}});
+    const std::string response = WithEcho(Response("in_progress"));
+    std::string events = ResponseEvent("created", response);
+    events += ResponseEvent("in_progress", response);
     events += Event("output_item.added",
                     {{"output_index", 0}, {"item", Message("in_progress", /*with_text=*/false)}});
     return events += PartEvent("content_part.added", {{"part", TextPart()}});
@@ -46,7 +54,7 @@ class ResponseForm final : public AnswerForm {
     events += PartEvent("content_part.done", {{"part", TextPart()}});
     events += Event("output_item.done",
                     {{"output_index", 0}, {"item", Message(status, /*with_text=*/true)}});
-    return events += Event(status, {{"response", Ended(answer)}});
+    return events += ResponseEvent(status, Ended(answer));
   }
 
   std::string Failure(const Status& status) override {
@@ -54,7 +62,7 @@ class ResponseForm final : public AnswerForm {
     const bool busy = HttpStatus(status) == 429;
     response["error"] = {{"code", busy ? "rate_limit_exceeded" : "server_error"},
                          {"message", status.message()}};
-    return Event("failed", {{"response", response}});
+    return ResponseEvent("failed", WithEcho(response));
   }
 
  private:
@@ -64,7 +72,15 @@ class ResponseForm final : public AnswerForm {
     event["type"] = type;
     event["sequence_number"] = sequence_number_++;
     event.update(fields);
-    return StrCat("event: ", type, "\n", SseEvent(event));
+    return StrCat("event: ", type, "\n", SseEvent(JsonText(event)));
+  }
+  std::string ResponseEvent(std::string_view name, std::string_view response) {
+    const std::string type = StrCat("response.", name);
+    Json event;
+    event["type"] = type;
+    event["sequence_number"] = sequence_number_++;
+    event["response"] = Json::array();
+    return StrCat("event: ", type, "\n", SseEvent(WithMember(event, "response", response)));
   }
   std::string PartEvent(std::string_view name, const Json& fields) {
     Json all = {{"item_id", item_id_}, {"output_index", 0}, {"content_index", 0}};
@@ -95,10 +111,15 @@ class ResponseForm final : public AnswerForm {
     json["model"] = header_.model;
     json["output"] = Json::array();
     json["usage"] = nullptr;
-    json.update(echo_);
     return json;
   }
-  Json Ended(const Answer& answer) const {
+  // The text of a response, with the fields of the request that it repeats.
+  std::string WithEcho(const Json& response) const {
+    std::string text = JsonText(response);
+    text.back() = ',';  // the brace
+    return text.append(echo_, 1);
+  }
+  std::string Ended(const Answer& answer) const {
     const bool whole = answer.choices[0].finish_reason == "stop";
     Json json = Response(whole ? "completed" : "incomplete");
     if (!whole) json["incomplete_details"] = {{"reason", "max_output_tokens"}};
@@ -110,11 +131,11 @@ class ResponseForm final : public AnswerForm {
                      {"output_tokens", usage.completion_tokens()},
                      {"output_tokens_details", {{"reasoning_tokens", 0}}},
                      {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()}};
-    return json;
+    return WithEcho(json);
   }
 
   const std::string id_, item_id_;
-  const Json echo_;
+  const std::string echo_;  // an object with members
   const AnswerHeader header_;
   std::string text_;  // of the message, as far as it was sent
   int64_t sequence_number_ = 0;
@@ -122,7 +143,8 @@ class ResponseForm final : public AnswerForm {
 
 }  // namespace
 
-std::unique_ptr<AnswerForm> NewResponseForm(const std::string& id, Json echo, AnswerHeader header) {
+std::unique_ptr<AnswerForm> NewResponseForm(const std::string& id, std::string echo,
+                                            AnswerHeader header) {
   return std::make_unique<ResponseForm>(id, std::move(echo), std::move(header));
 }
 

@@ -8,8 +8,8 @@
 
 namespace polysketch {
 
-// `id`: of the response. `echo`: fields of the request that the response repeats.
-std::unique_ptr<AnswerForm> NewResponseForm(const std::string& id, nlohmann::ordered_json echo,
+// `id`: of the response. `echo`: fields of the request that the response repeats, an object as text.
+std::unique_ptr<AnswerForm> NewResponseForm(const std::string& id, std::string echo,
                                             AnswerHeader header);
 
 }  // namespace polysketch

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/credentials/api_keys.h"
+#include "server/http/json_text.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/structured_output.h"
 
@@ -81,11 +82,38 @@ void RefuseOthers(JsonFields* fields) {
     fields->Fail("top_logprobs", "expected 0: /v1/chat/completions returns log-probabilities");
 }
 
+// Each response repeats the metadata. The limits are OpenAI's.
+void CheckMetadata(JsonFields* fields) {
+  constexpr size_t kMaxPairs = 16, kMaxKeyBytes = 256,
+                   kMaxValueBytes = 2048;  // 64 and 512 characters
+  const json* metadata = fields->Object("metadata");
+  if (metadata == nullptr) return;
+  if (metadata->size() > kMaxPairs) {
+    return fields->Fail("metadata",
+                        StrCat("expected at most ", kMaxPairs, " keys, found ", metadata->size()));
+  }
+  for (const auto& [key, value] : metadata->items()) {
+    if (key.size() > kMaxKeyBytes) {
+      return fields->Fail("metadata", StrCat("expected keys of at most ", kMaxKeyBytes,
+                                             " bytes, found one of ", key.size()));
+    }
+    if (!value.is_string()) {
+      return fields->Fail("metadata",
+                          StrCat("expected strings as values, found ", JsonTypeName(value)));
+    }
+    if (const size_t size = value.get_ref<const std::string&>().size(); size > kMaxValueBytes) {
+      return fields->Fail("metadata", StrCat("expected values of at most ", kMaxValueBytes,
+                                             " bytes, found one of ", size));
+    }
+  }
+}
+
 json OrNull(const json& body, const char* name) {
   return body.contains(name) ? body.at(name) : json();
 }
 
-nlohmann::ordered_json Echo(const json& body, bool store) {
+// Text, which takes less memory than values.
+std::string Echo(const json& body, bool store) {
   nlohmann::ordered_json echo;
   echo["instructions"] = OrNull(body, "instructions");
   echo["max_output_tokens"] = OrNull(body, "max_output_tokens");
@@ -99,7 +127,7 @@ nlohmann::ordered_json Echo(const json& body, bool store) {
   echo["tools"] = json::array();
   echo["top_p"] = OrNull(body, "top_p");
   echo["truncation"] = "disabled";
-  return echo;
+  return JsonText(echo);
 }
 
 }  // namespace
@@ -125,7 +153,7 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model) {
   ResponseJob response;
   CompletionOptions& options = response.job.options;
   JsonFields fields(body);
-  v1::CompleteRequest request;
+  v1::CompleteRequest& request = response.job.common;
   options.model = fields.String("model").value_or("");
   ReadStreaming(&fields, &options);
   ReadGeneration(&fields, &request);
@@ -134,7 +162,7 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model) {
   const std::string instructions = fields.String("instructions").value_or("");
   const std::string previous = fields.String("previous_response_id").value_or("");
   response.store = fields.Bool("store").value_or(true);
-  fields.Object("metadata");
+  CheckMetadata(&fields);
   ChatOptions chat_options;
   ReadTemplateVariables(&fields, &chat_options);
   if (const auto limit = fields.Integer("max_output_tokens", 0, kMaxInt32))
@@ -170,7 +198,6 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model) {
   SetChatPrompt(ids, *chat_template, &request);
   response.turn_end = chat_template->turn_end();
   response.echo = Echo(body, response.store);
-  response.job.requests.push_back(std::move(request));
   return response;
 }
 

@@ -31,7 +31,7 @@ struct ResponseJob {
   ResponseId previous;    // that the response continues; no session: none
   int32_t turn_end = -1;  // the token that must end the session; -1: none
   // What the response repeats of the request: "instructions", "temperature", ...
-  nlohmann::ordered_json echo;
+  std::string echo;
 };
 
 // INVALID_ARGUMENT names the field.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/sampler/sampling_params.h"
+#include "engine/snapshot/snapshot_file.h"
 #include "server/convert/status_map.h"
 
 namespace polysketch {
@@ -125,10 +126,7 @@ Status Completion::Convert() {
 Status Completion::AddPrompt(const v1::CompleteStreamRequest& chunk) {
   if (resumes()) return InvalidArgument("resume_token: expected no prompt beside it");
   const RequestRules& rules = call_->model().rules;
-  const size_t before = request_.prompt.capacity();
   PS_RETURN_IF_ERROR(tokenizer_.Append(chunk, rules, continues(), &request_.prompt));
-  PS_RETURN_IF_ERROR(call_->HoldInput(
-      static_cast<int64_t>((request_.prompt.capacity() - before) * sizeof(int32_t))));
   const int64_t found = std::ssize(request_.prompt);
   if (found <= rules.max_prompt_tokens) return Status();
   return InvalidArgument("prompt: expected at most ", rules.max_prompt_tokens, " tokens, found ",
@@ -177,6 +175,8 @@ Status Completion::CheckReply() const {
 
 Status Completion::DecodeState() {
   const SnapshotCodec& codec = call_->model().sessions->options().codec;
+  PS_RETURN_IF_ERROR(call_->HoldInput(
+      std::min(DecodedStateBytes(state_), static_cast<int64_t>(codec.limits.max_state_bytes))));
   PS_ASSIGN_OR_RETURN(request_.start, codec.Decode(state_));
   request_.client_start = true;
   state_ = {};

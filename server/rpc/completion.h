@@ -27,7 +27,10 @@ class Completion {
  public:
   // `call` outlives the completion.
   Completion(EngineCall* call, CompletionForm form, CompletionVariant variant = {})
-      : call_(call), form_(form), variant_(std::move(variant)) {}
+      : call_(call),
+        form_(form),
+        variant_(std::move(variant)),
+        tokenizer_([call](int64_t bytes) { return call->HoldInput(bytes); }) {}
 
   // Checks the request, loads the sequence that it continues, tokenizes its prompt, which may be the
   // first chunk only, and compiles its grammar. Then calls `ready`, on any thread. `state`: the

@@ -8,6 +8,7 @@
 
 #include "server/convert/status_map.h"
 #include "server/convert/wire.h"
+#include "server/rpc/request_bytes.h"
 
 namespace polysketch {
 namespace {
@@ -34,9 +35,6 @@ int64_t PromptTokens(const ScoreRequest&) { return 0; }  // its input still arri
 // Names of spans.
 constexpr char kLoadSpan[] = "load state";
 constexpr char kSaveSpan[] = "save state";
-
-// Memory of a prompt: the request, the engine's copy of it, and the history for drafts.
-constexpr int64_t kPromptTokenBytes = 3 * sizeof(int32_t);
 
 }  // namespace
 
@@ -97,9 +95,11 @@ void EngineCall::HandleInput(bool ok) {
 }
 
 Status EngineCall::Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
+  const auto size = static_cast<int64_t>(bytes.Length());
+  if (bytes.Length() <= kCountedMessageBytes) return ParseMessage(bytes, message);
+  PS_RETURN_IF_ERROR(HoldMessage(size + ParsedMessageBytes(bytes, *message)));
   PS_RETURN_IF_ERROR(ParseMessage(bytes, message));
-  if (bytes.Length() <= kCountedMessageBytes) return Status();
-  return HoldMessage(static_cast<int64_t>(message->SpaceUsedLong()));
+  return HoldMessage(size + static_cast<int64_t>(message->SpaceUsedLong()));  // less
 }
 
 Status EngineCall::HoldMessage(int64_t bytes) {
@@ -114,7 +114,8 @@ Status EngineCall::Submit(Request request, std::unique_ptr<Renderer> renderer) {
     // The message is gone, and its prompt belongs to the engine.
     message_memory_.Release();
     input_memory_.SetPhase(RequestPhase::kRequest);
-    const int64_t bytes = kPromptTokenBytes * std::ssize(request.prompt);
+    const int64_t bytes = EngineRequestBytes(request, model().rules.draft_tokens,
+                                             model().description.limits().default_max_tokens());
     if (bytes > input_memory_.bytes()) PS_RETURN_IF_ERROR(input_memory_.HoldOnly(bytes));
   }
   auto stream = std::make_shared<EventStream>(service()->stream_buffer);

@@ -58,7 +58,8 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   // --- for the CallInput ---
   // Reads the next message of the client; does nothing once the call has failed or ended.
   void Read();
-  // Parses the message that is handled, and holds its memory in place of that of its bytes.
+  // Parses the message that is handled, and holds its memory, before it is taken, beside that of its
+  // bytes.
   Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
   // Holds memory of what becomes of the message, until the next one is read, in place of that of its
   // bytes.

@@ -45,7 +45,8 @@ class AppendRenderer final : public Renderer {
 
 class AppendInput final : public CallInput {
  public:
-  explicit AppendInput(EngineCall* call) : call_(call) {}
+  explicit AppendInput(EngineCall* call)
+      : call_(call), tokenizer_([call](int64_t bytes) { return call->HoldInput(bytes); }) {}
 
   Status OnMessage(const grpc::ByteBuffer& bytes) override {
     v1::AppendRequest message;
@@ -87,12 +88,9 @@ class AppendInput final : public CallInput {
 
   Status AddAndRead(const v1::AppendRequest& message) {
     const bool continued = request_.start != nullptr;
-    const size_t before = request_.prompt.capacity();
     PS_RETURN_IF_ERROR(
         tokenizer_.Append(message, call_->model().rules, continued, &request_.prompt));
     PS_RETURN_IF_ERROR(CheckLength());
-    PS_RETURN_IF_ERROR(call_->HoldInput(
-        static_cast<int64_t>((request_.prompt.capacity() - before) * sizeof(int32_t))));
     call_->Read();
     return Status();
   }

@@ -78,7 +78,8 @@ class PartsInput final : public CallInput {
     if (state_.size() + part.size() > max_bytes) {
       return InvalidArgument("state: expected at most ", max_bytes, " bytes");
     }
-    PS_RETURN_IF_ERROR(call_->HoldInput(std::ssize(part)));
+    // Twice: the text doubles its memory when it grows.
+    PS_RETURN_IF_ERROR(call_->HoldInput(2 * std::ssize(part)));
     state_ += part;
     return Status();
   }

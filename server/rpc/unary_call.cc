@@ -7,8 +7,9 @@
 namespace polysketch {
 
 Status ParseUnary(const UnaryInput& input, google::protobuf::Message* request) {
-  PS_RETURN_IF_ERROR(ParseMessage(*input.bytes, request));
   const bool large = input.bytes->Length() > kInlineRequestBytes;
+  if (large) PS_RETURN_IF_ERROR(input.request->Hold(ParsedMessageBytes(*input.bytes, *request)));
+  PS_RETURN_IF_ERROR(ParseMessage(*input.bytes, request));
   input.bytes->Clear();
   return large ? input.request->HoldOnly(static_cast<int64_t>(request->SpaceUsedLong())) : Status();
 }

@@ -114,7 +114,10 @@ void AddUnaryMethod(RpcMethod rpc,
   AddUnaryWork(rpc, whole, service, router,
                [pick](const UnaryInput& input, const ServiceContext& context) -> Result<Executor*> {
                  Request request;
+                 const int64_t held = input.request->bytes();
+                 PS_RETURN_IF_ERROR(input.request->Hold(ParsedMessageBytes(*input.bytes, request)));
                  PS_RETURN_IF_ERROR(ParseMessage(*input.bytes, &request));
+                 PS_RETURN_IF_ERROR(input.request->HoldOnly(held));
                  return &pick(request, input.info, context);
                });
 }

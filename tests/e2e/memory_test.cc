@@ -131,5 +131,67 @@ TEST_F(MemoryTest, ALargeBodyIsRefusedBeforeItIsParsed) {
   ExpectRefusals();
 }
 
+std::string Prompts(int count, const std::string& prompt) {
+  std::string array = "[";
+  for (int i = 0; i < count; ++i) array += (i == 0 ? "\"" : ",\"") + prompt + "\"";
+  return array + "]";
+}
+
+// A field that the calls of all prompts have is counted for each of them before it is copied.
+TEST_F(MemoryTest, ManyPromptsBesideALargeField) {
+  const std::string large(3 * kMiB, 's');
+  for (const std::string& field :
+       {"\"stop\": \"" + large + "\"", "\"guided_regex\": \"" + large + "\"",
+        "\"guided_choice\": " + Prompts(100000, "choice"), "\"session\": \"" + large + "\"",
+        "\"resume_token\": \"" + large + "\""}) {
+    const HttpAnswer answer =
+        Http(server_.http_address(), "/v1/completions",
+             "{\"max_tokens\": 1, \"prompt\": " + Prompts(256, "x") + ", " + field + "}");
+    EXPECT_EQ(answer.status, 429) << field.substr(0, 20) << answer.body;
+  }
+  ExpectBounded();
+  ExpectNothingHeld();
+}
+
+// The echo of a prompt belongs to each choice: it is there once, and counted for each.
+TEST_F(MemoryTest, EchoesOfManyChoices) {
+  std::string text;
+  while (text.size() < 11000) text += "It was a fine morning. ";
+  for (const std::string& form : {"false", "true"}) {
+    const HttpAnswer answer = Http(
+        server_.http_address(), "/v1/completions",
+        "{\"max_tokens\": 1, \"n\": 64, \"echo\": true, \"logprobs\": 20, \"stream\": " + form +
+            ", \"prompt\": \"" + text + "\"}");
+    if (form == "false") {
+      EXPECT_EQ(answer.status, 429) << answer.body.substr(0, 200);
+      EXPECT_NE(answer.body.find("a quarter of --request-memory"), std::string::npos);
+    }
+  }
+  ExpectBounded();
+  ExpectNothingHeld();
+}
+
+// Half a gigabyte of messages that did not arrive whole leaves the process when their clients leave.
+TEST(MemoryIsReturned, WhenHalfSentMessagesAreGone) {
+  Server server({.flags = {"--stall-deadline", "30s", "--request-memory", "512MiB"}});
+  EXPECT_TRUE(Client(server.address()).Complete(Greedy("It was", 4)).status.ok());
+  const int64_t start = server.MemoryBytes();
+  v1::CompleteWithStateRequest part;
+  part.set_state(std::string(kMiB, 'x'));
+  const std::string bytes = part.SerializeAsString();
+  {
+    Client client(server.address());
+    std::vector<std::unique_ptr<ByteStream>> calls;
+    for (int i = 0; i < 40; ++i) {
+      calls.push_back(client.StartRaw("/polysketch.v1.PolySketch/CompleteWithState"));
+      for (int n = 0; n < 4; ++n) calls.back()->Write(bytes);
+    }
+    EXPECT_TRUE(WaitUntil([&] { return server.MemoryBytes() > start + 100 * kMiB; }));
+  }
+  if (testing::kSanitized) return;  // sanitizers keep what is freed
+  EXPECT_TRUE(WaitUntil([&] { return server.MemoryBytes() < start + 32 * kMiB; }))
+      << (server.MemoryBytes() - start) / kMiB << " MiB more than at the start";
+}
+
 }  // namespace
 }  // namespace polysketch::e2e

@@ -96,11 +96,11 @@ double Server::Metric(std::string_view name) const {
   return sum;
 }
 
-int64_t Server::PeakMemoryBytes() const {
+int64_t Server::MemoryBytes(const std::string& name) const {
   const std::string status = ReadFile("/proc/" + std::to_string(process_.pid()) + "/status");
-  const size_t line = status.find("VmHWM:");
+  const size_t line = status.find(name + ":");
   PS_CHECK(line != std::string::npos) << "the server is gone: " << process_.StandardError();
-  return std::stoll(status.substr(line + 6)) * 1024;
+  return std::stoll(status.substr(line + name.size() + 1)) * 1024;
 }
 
 bool Server::Logs(std::string_view text) const {

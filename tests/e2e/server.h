@@ -41,8 +41,9 @@ class Server {
   // A sample by its name, with its labels if it has some: `polysketch_num_requests_running`. All
   // series of a name are added up when no labels are given. Aborts the test when there is none.
   double Metric(std::string_view name) const;
-  // Most memory that the process has held at once (VmHWM).
-  int64_t PeakMemoryBytes() const;
+  // Resident memory of the process, and the most that it has held at once.
+  int64_t MemoryBytes() const { return MemoryBytes("VmRSS"); }
+  int64_t PeakMemoryBytes() const { return MemoryBytes("VmHWM"); }
 
   // Whether `text` comes into the log, which a thread of its own writes after the answer.
   bool Logs(std::string_view text) const;
@@ -52,6 +53,9 @@ class Server {
   bool ComesToRun(int count) const;
 
  private:
+  // A field of /proc/PID/status.
+  int64_t MemoryBytes(const std::string& name) const;
+
   Process process_;
   std::string address_;
   std::string metrics_address_;

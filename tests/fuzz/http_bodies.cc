@@ -46,18 +46,23 @@ void CheckMessage(const google::protobuf::Message& message) {
 }
 
 void CheckJob(const CompletionJob& job) {
-  PS_CHECK(!job.requests.empty() && job.requests.size() <= kMaxPrompts);
+  PS_CHECK(job.calls() >= 1 && job.calls() <= kMaxPrompts);
   PS_CHECK(job.options.choices >= 1 && job.options.choices <= 64);
-  for (const v1::CompleteRequest& request : job.requests) {
+  int64_t bytes = 0;
+  for (size_t call = 0; call < job.calls(); ++call) {
+    const v1::CompleteRequest request = job.Request(call);
+    bytes += static_cast<int64_t>(request.ByteSizeLong());
     CheckMessage(request);
     const auto params = ToGenerateParams(request, Model().rules);
     if (!params.ok()) fuzz::CheckError(params.status());
   }
+  PS_CHECK(bytes <= job.MemoryBytes());
 }
 
 std::string Serialized(const CompletionJob& job) {
   std::string bytes;
-  for (v1::CompleteRequest request : job.requests) {
+  for (size_t call = 0; call < job.calls(); ++call) {
+    v1::CompleteRequest request = job.Request(call);
     request.mutable_sampling()->clear_logit_bias();  // a map has no order
     bytes += request.SerializeAsString();
   }
@@ -68,8 +73,8 @@ Result<CompletionJob> Job(char path, const json& body) {
   if (path == '0') return ToCompletionJob(body);
   if (path == '1') return ToChatJob(body, Model());
   PS_ASSIGN_OR_RETURN(ResponseJob response, ToResponseJob(body, Model()));
-  PS_CHECK(response.job.requests.size() == 1);
-  (void)response.echo.dump(-1, ' ', false, json::error_handler_t::replace);
+  PS_CHECK(response.job.calls() == 1);
+  PS_CHECK(json::accept(response.echo));
   return std::move(response.job);
 }
 

@@ -1,8 +1,11 @@
 // Snapshots as bytes: what is written comes back, and nothing that was damaged does.
 #include "engine/snapshot/snapshot_file.h"
 
+#include <malloc.h>
+
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -297,6 +300,51 @@ TEST(SnapshotFile, ImpossibleContents) {
   generation("partial character", [](Generation* g) { g->decoder.pending = std::string("a"); });
   generation("partial character",
              [](Generation* g) { g->decoder.pending = std::string("\xE2\x82\xE2"); });
+}
+
+// Resident memory, in bytes: now, or at most since ResetPeak.
+int64_t Resident(const std::string& name) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1)) << 10;
+  }
+  return 0;
+}
+
+// The state is written and read by spans. Before, there were three copies of it beside the file.
+TEST(SnapshotFile, OnlyTheFileAndTheStateTakeMemory) {
+  constexpr int64_t kState = int64_t{64} << 20, kSpare = int64_t{12} << 20;
+  constexpr DecodeLimits kLarge{{kVocab, 1000, true}, size_t{kState}};
+  const Snapshot snapshot = Example(static_cast<int>(kState / 4), false);
+  const auto grown = [](const auto& work) {
+    malloc_trim(0);
+    std::ofstream("/proc/self/clear_refs") << "5";
+    const int64_t before = Resident("VmRSS");
+    work();
+    return Resident("VmHWM") - before;
+  };
+  for (const StateEncoding encoding : kEncodings) {
+    std::string bytes;
+    const int64_t written = grown([&] { bytes = EncodeSnapshot(snapshot, Binding(), encoding); });
+    const auto size = static_cast<int64_t>(bytes.size());
+    // A file that is compressed doubles its memory as it grows.
+    const bool compressed =
+        encoding == StateEncoding::kF32Zstd || encoding == StateEncoding::kBf16Zstd;
+    EXPECT_LE(written, (compressed ? 2 : 1) * size + kSpare) << StateEncodingName(encoding);
+    EXPECT_EQ(DecodedStateBytes(bytes), kState);
+    const int64_t read = grown([&] {
+      const auto back = DecodeSnapshot(bytes, Binding(), kLarge);
+      ASSERT_TRUE(back.ok()) << back.status().ToString();
+    });
+    EXPECT_LE(read, kState + kSpare) << StateEncodingName(encoding);
+  }
+}
+
+TEST(SnapshotFile, TheSizeOfAStateIsThatOfAGoodHeader) {
+  const std::string good = EncodeSnapshot(Example(60, true), Binding(), StateEncoding::kF32Zstd);
+  EXPECT_EQ(DecodedStateBytes(good), 240);
+  for (const size_t size : {size_t{0}, size_t{31}, size_t{100}, good.size() - 1})
+    EXPECT_EQ(DecodedStateBytes(std::string_view(good).substr(0, size)), 0);
 }
 
 }  // namespace

@@ -382,5 +382,54 @@ TEST(RequestId, Traceparent) {
   EXPECT_FALSE(IsTraceparent(""));
 }
 
+// The memory of a message is known before it is made.
+TEST(Wire, TheMemoryOfAMessageIsBoundedBeforeItIsParsed) {
+  const auto bytes_of = [](const auto& change) {
+    v1::CompleteRequest request;
+    change(&request);
+    return request.SerializeAsString();
+  };
+  std::string groups, numbers, texts;
+  for (int i = 0; i < 100'000; ++i) {
+    groups += "\xc3\xbb\x0b\xc4\xbb\x0b";  // fields that the message does not know
+    numbers += "\xc0\xbb\x0b\x01";
+    texts += std::string("\xc2\xbb\x0b\x00", 4);
+  }
+  const std::string messages[] = {
+      bytes_of(
+          [](auto* request) { request->mutable_prompt()->set_text(std::string(1 << 20, 'x')); }),
+      bytes_of([](auto* request) {
+        for (int i = 0; i < 100'000; ++i) request->add_stop("");
+      }),
+      bytes_of([](auto* request) {
+        for (int i = 0; i < 100'000; ++i) request->add_stop("sixteen characters");
+      }),
+      bytes_of([](auto* request) {
+        request->mutable_prompt()->mutable_tokens()->mutable_ids()->Resize(1 << 20, 1);
+      }),
+      bytes_of([](auto* request) {
+        for (int i = 0; i < 20'000; ++i)
+          (*request->mutable_sampling()->mutable_logit_bias())[i] = 1;
+      }),
+      bytes_of([](auto* request) {
+        for (int i = 0; i < 100'000; ++i)
+          request->mutable_structured_output()->mutable_choice()->add_texts("");
+      }),
+      groups,
+      numbers,
+      texts,
+      std::string("\x0a\xff\xff\xff\x7f", 5),  // a prompt that is not there
+      ""};
+  for (const std::string& message : messages) {
+    grpc::Slice slice(message);
+    const grpc::ByteBuffer bytes(&slice, 1);
+    v1::CompleteRequest request;
+    const int64_t bound = ParsedMessageBytes(bytes, request);
+    (void)ParseMessage(bytes, &request);
+    EXPECT_GE(bound, static_cast<int64_t>(request.SpaceUsedLong())) << message.size();
+    EXPECT_LE(bound, 4096 + 50 * std::ssize(message)) << message.size();
+  }
+}
+
 }  // namespace
 }  // namespace polysketch

@@ -90,5 +90,22 @@ TEST(RequestMemoryTest, ThreadsNeverExceedTheLimit) {
   EXPECT_EQ(memory.stats().bytes[2], 0);
 }
 
+// What many small requests take and give back, one after the other, stays where it is.
+TEST(RequestMemoryTest, WhatIsFreedIsReturnedOnce) {
+  RequestMemory memory(1000);
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(memory.TryAdd(RequestPhase::kMessage, "a", 10));
+    memory.Subtract(RequestPhase::kMessage, "a", 10);
+  }
+  EXPECT_FALSE(memory.TakeFreed(11));
+  ASSERT_TRUE(memory.TryAdd(RequestPhase::kMessage, "a", 500));
+  EXPECT_FALSE(memory.TakeFreed(11));
+  memory.Subtract(RequestPhase::kMessage, "a", 300);
+  EXPECT_TRUE(memory.TakeFreed(300));
+  EXPECT_FALSE(memory.TakeFreed(1));
+  memory.Subtract(RequestPhase::kMessage, "a", 200);
+  EXPECT_TRUE(memory.TakeFreed(200));
+}
+
 }  // namespace
 }  // namespace polysketch

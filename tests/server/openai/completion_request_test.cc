@@ -19,8 +19,8 @@ std::string ErrorOf(const std::string& body) {
 TEST(CompletionRequest, DefaultsAreOpenAis) {
   const Result<CompletionJob> job = Parse(R"({"model": "m", "prompt": "x"})");
   ASSERT_TRUE(job.ok()) << job.status().ToString();
-  ASSERT_EQ(job->requests.size(), 1u);
-  const v1::CompleteRequest& request = job->requests[0];
+  ASSERT_EQ(job->calls(), 1u);
+  const v1::CompleteRequest request = job->Request(0);
   EXPECT_EQ(request.prompt().text(), "x");
   EXPECT_EQ(request.max_tokens(), 16);
   EXPECT_EQ(request.n(), 1);
@@ -40,9 +40,9 @@ TEST(CompletionRequest, EveryParameterArrives) {
       "include_stop_str_in_output": true, "priority": -2, "draft_tokens": 1, "session": "s",
       "expected_position": 12, "cache": {"read": false, "write": true, "points": [1, 2]}, "suffix": null})");
   ASSERT_TRUE(job.ok()) << job.status().ToString();
-  ASSERT_EQ(job->requests.size(), 2u);
-  EXPECT_EQ(job->requests[1].prompt().tokens().ids_size(), 1);
-  const v1::CompleteRequest& request = job->requests[0];
+  ASSERT_EQ(job->calls(), 2u);
+  EXPECT_EQ(job->Request(1).prompt().tokens().ids_size(), 1);
+  const v1::CompleteRequest request = job->Request(0);
   EXPECT_EQ(request.prompt().tokens().ids(1), 6);
   EXPECT_EQ(request.max_tokens(), 3);
   EXPECT_EQ(request.sampling().temperature(), 0.5f);
@@ -75,12 +75,12 @@ TEST(CompletionRequest, EveryParameterArrives) {
 }
 
 TEST(CompletionRequest, FormsOfThePrompt) {
-  EXPECT_EQ(Parse(R"({"prompt": ["a", "b", "c"]})")->requests.size(), 3u);
-  EXPECT_EQ(Parse(R"({"prompt": [1, 2, 3]})")->requests.size(), 1u);
-  EXPECT_EQ(Parse(R"({"prompt": ["a", [1]]})")->requests[1].prompt().tokens().ids(0), 1);
-  EXPECT_FALSE(Parse(R"({"session": "s"})")->requests[0].has_prompt());
-  EXPECT_EQ(Parse(R"({"prompt": "x", "top_k": -1})")->requests[0].sampling().top_k(), 0);
-  EXPECT_EQ(Parse(R"({"prompt": "x", "stop": "a"})")->requests[0].stop(0), "a");
+  EXPECT_EQ(Parse(R"({"prompt": ["a", "b", "c"]})")->calls(), 3u);
+  EXPECT_EQ(Parse(R"({"prompt": [1, 2, 3]})")->calls(), 1u);
+  EXPECT_EQ(Parse(R"({"prompt": ["a", [1]]})")->Request(1).prompt().tokens().ids(0), 1);
+  EXPECT_FALSE(Parse(R"({"session": "s"})")->Request(0).has_prompt());
+  EXPECT_EQ(Parse(R"({"prompt": "x", "top_k": -1})")->Request(0).sampling().top_k(), 0);
+  EXPECT_EQ(Parse(R"({"prompt": "x", "stop": "a"})")->Request(0).stop(0), "a");
 }
 
 TEST(CompletionRequest, AResumeTokenSaysEverything) {
@@ -88,7 +88,7 @@ TEST(CompletionRequest, AResumeTokenSaysEverything) {
   ASSERT_TRUE(job.ok());
   v1::CompleteRequest expected;
   expected.set_resume_token("t");
-  EXPECT_EQ(job->requests[0].SerializeAsString(), expected.SerializeAsString());
+  EXPECT_EQ(job->Request(0).SerializeAsString(), expected.SerializeAsString());
 }
 
 TEST(CompletionRequest, NestingIsBounded) {
@@ -109,6 +109,21 @@ TEST(CompletionRequest, NestingOfASchemaInAStringIsBounded) {
       R"({"text": {"format": {"type": "json_schema", "schema": ")" + deep + "\"}}}");
   ASSERT_TRUE(body.ok());
   EXPECT_EQ(EchoedText(*body).at("format").at("schema"), deep);
+}
+
+// What 256 prompts have in common is there once, and counted for each before it is copied.
+TEST(CompletionRequest, ManyPromptsShareTheirFields) {
+  std::string prompts;
+  for (int i = 0; i < 256; ++i) prompts += i == 0 ? R"("x")" : R"(,"x")";
+  const std::string stop(size_t{4} << 20, 's');
+  const auto job = Parse(StrCat(R"({"stop": ")", stop, R"(", "prompt": [)", prompts, "]}"));
+  ASSERT_TRUE(job.ok());
+  EXPECT_EQ(job->calls(), 256u);
+  EXPECT_EQ(job->common.stop(0).size(), stop.size());
+  EXPECT_FALSE(job->common.has_prompt());
+  const auto each = static_cast<int64_t>(job->Request(255).ByteSizeLong());
+  EXPECT_GE(job->MemoryBytes(), 256 * each);
+  EXPECT_LE(job->MemoryBytes(), 256 * (each + 256) + 2 * each);
 }
 
 TEST(CompletionRequest, ErrorsNameTheField) {
