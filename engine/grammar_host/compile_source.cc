@@ -1,8 +1,9 @@
 #include "engine/grammar_host/compile_source.h"
 
-#include <optional>
 #include <stdexcept>
 #include <string>
+
+#include "engine/grammar_source/translate.h"
 
 namespace polysketch::grammar_host {
 namespace {
@@ -13,30 +14,15 @@ std::string& Warning() {
   return warning;
 }
 
-xgrammar::CompiledGrammar Compile(const GrammarSource& source,
-                                  xgrammar::GrammarCompiler* compiler) {
-  switch (source.kind) {
-    case GrammarSource::Kind::kJson:
-      return compiler->CompileJSONSchema(R"({"type": "object"})",
-                                         /*any_whitespace=*/!source.compact, std::nullopt,
-                                         std::nullopt, /*strict_mode=*/false);
-    case GrammarSource::Kind::kJsonSchema:
-      return compiler->CompileJSONSchema(source.text, /*any_whitespace=*/!source.compact);
-    case GrammarSource::Kind::kRegex:
-      return compiler->CompileRegex(source.text);
-    case GrammarSource::Kind::kEbnf:
-      return compiler->CompileGrammar(source.text);
-  }
-  throw std::runtime_error("expected a kind of grammar");
-}
-
 }  // namespace
 
 xgrammar::CompiledGrammar CompileSource(const GrammarSource& source,
                                         const xgrammar::TokenizerInfo& vocabulary) {
+  const Result<std::string> ebnf = ToEbnf(source);
+  if (!ebnf.ok()) throw std::runtime_error(ebnf.status().message());
   Warning().clear();
   xgrammar::GrammarCompiler compiler(vocabulary, /*max_threads=*/1, /*cache_enabled=*/false);
-  xgrammar::CompiledGrammar compiled = Compile(source, &compiler);
+  xgrammar::CompiledGrammar compiled = compiler.CompileGrammar(*ebnf);
   if (!Warning().empty()) throw std::runtime_error(Warning());
   return compiled;
 }

@@ -1,30 +1,14 @@
 // v1::StructuredOutput -> GrammarSource.
 #include <string>
-#include <string_view>
+#include <utility>
 
+#include "engine/grammar_source/ebnf.h"
 #include "server/convert/convert.h"
 
 namespace polysketch {
 namespace {
 
 constexpr int kMaxOutputChoices = 1024;
-
-// A string of EBNF that matches `text`.
-std::string EbnfString(std::string_view text) {
-  constexpr char kHex[] = "0123456789abcdef";
-  std::string quoted = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      quoted += {'\\', c};
-    } else if (byte < 0x20 || byte == 0x7f) {
-      quoted += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "\"";
-}
 
 Result<GrammarSource> ToChoiceGrammar(const v1::OutputChoices& choices) {
   if (choices.texts().empty() || choices.texts_size() > kMaxOutputChoices) {
@@ -36,7 +20,7 @@ Result<GrammarSource> ToChoiceGrammar(const v1::OutputChoices& choices) {
     if (choices.texts(i).empty())
       return InvalidArgument("structured_output.choice[", i, "]: expected a text, found none");
     if (i > 0) rule += " | ";
-    rule += EbnfString(choices.texts(i));
+    rule += EbnfLiteral(choices.texts(i));
   }
   return GrammarSource{GrammarSource::Kind::kEbnf, std::move(rule)};
 }

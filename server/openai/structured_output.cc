@@ -1,19 +1,36 @@
 #include "server/openai/structured_output.h"
 
+#include <string>
 #include <utility>
+#include <vector>
+
+#include "server/openai/json_slice.h"
 
 namespace polysketch {
 namespace {
 
-// Of a body with a schema, which is parsed twice.
-constexpr size_t kMaxBodyBytes = size_t{4} << 20;
-
 using nlohmann::json;
 using nlohmann::ordered_json;
 
+using Path = std::vector<std::string>;
+
 // Where a body may have a JSON Schema.
-constexpr const char* kSchemas[] = {"/response_format/json_schema/schema", "/text/format/schema",
-                                    "/guided_json", "/structured_outputs/json"};
+const std::vector<Path>& SchemaPaths() {
+  static const std::vector<Path> kPaths = {{"response_format", "json_schema", "schema"},
+                                           {"text", "format", "schema"},
+                                           {"guided_json"},
+                                           {"structured_outputs", "json"}};
+  return kPaths;
+}
+
+// The value that `path` leads to; null if there is none.
+json* ValueAt(json* body, const Path& path) {
+  for (const std::string& name : path) {
+    if (!body->is_object() || !body->contains(name)) return nullptr;
+    body = &(*body)[name];
+  }
+  return body;
+}
 
 // The output of `request`, to set. Fails if it has one: several fields ask for one.
 v1::StructuredOutput* NewOutput(JsonFields* fields, const char* name,
@@ -39,6 +56,15 @@ void ReadChoices(const std::optional<std::vector<std::string>>& texts,
   output->mutable_choice()->mutable_texts()->Add(texts->begin(), texts->end());
 }
 
+// structured_outputs.disable_any_whitespace, whichever field has the schema.
+void ReadCompact(JsonFields* fields, v1::CompleteRequest* request) {
+  const json* object = fields->Any("structured_outputs");
+  if (object == nullptr || !object->is_object() || !request->has_structured_output()) return;
+  const auto compact = object->find("disable_any_whitespace");
+  if (compact != object->end() && *compact == true)
+    request->mutable_structured_output()->set_compact_json(true);
+}
+
 // vLLM's structured_outputs: {"json": ...} and its like.
 void ReadStructuredOutputs(JsonFields* fields, v1::CompleteRequest* request) {
   const json* object = fields->Object("structured_outputs");
@@ -53,8 +79,7 @@ void ReadStructuredOutputs(JsonFields* fields, v1::CompleteRequest* request) {
     NewOutput(&inner, "grammar", request)->set_ebnf(*value);
   if (const auto value = inner.Strings("choice"))
     ReadChoices(value, NewOutput(&inner, "choice", request));
-  if (inner.Bool("disable_any_whitespace").value_or(false) && request->has_structured_output())
-    request->mutable_structured_output()->set_compact_json(true);
+  inner.Bool("disable_any_whitespace");  // ReadCompact reads it
   fields->Merge(inner.Finish());
 }
 
@@ -92,18 +117,9 @@ void ReadFormat(JsonFields* fields, const char* name, const std::string& prefix,
 
 Result<json> ParseCompletionBody(const std::string& text) {
   PS_ASSIGN_OR_RETURN(json body, ParseJsonObject(text));
-  ordered_json ordered;
-  for (const char* path : kSchemas) {
-    const json::json_pointer at(path);
-    if (!body.contains(at) || !body.at(at).is_object()) continue;
-    if (text.size() > kMaxBodyBytes) {
-      return InvalidArgument(path + 1, ": expected a body of at most ", kMaxBodyBytes,
-                             " bytes beside a schema, found ", text.size());
-    }
-    if (ordered.is_null()) {
-      PS_ASSIGN_OR_RETURN(ordered, ParseJson<ordered_json>(text));
-    }
-    body[at] = ordered.at(ordered_json::json_pointer(path)).dump();
+  for (const Path& path : SchemaPaths()) {
+    json* const schema = ValueAt(&body, path);
+    if (schema != nullptr && schema->is_object()) *schema = JsonSlice(text, path).value_or("");
   }
   return body;
 }
@@ -119,10 +135,12 @@ void ReadGuided(JsonFields* fields, v1::CompleteRequest* request) {
     ReadChoices(value, NewOutput(fields, "guided_choice", request));
   fields->Ignore({"guided_decoding_backend"});
   ReadStructuredOutputs(fields, request);
+  ReadCompact(fields, request);
 }
 
 void ReadResponseFormat(JsonFields* fields, v1::CompleteRequest* request) {
   ReadFormat(fields, "response_format", "response_format.", "json_schema", request);
+  ReadCompact(fields, request);
 }
 
 void ReadResponsesText(JsonFields* fields, v1::CompleteRequest* request) {
@@ -132,6 +150,7 @@ void ReadResponsesText(JsonFields* fields, v1::CompleteRequest* request) {
   ReadFormat(&inner, "format", "text.format.", nullptr, request);
   inner.Ignore({"verbosity"});
   fields->Merge(inner.Finish());
+  ReadCompact(fields, request);
 }
 
 ordered_json EchoedText(const json& body) {

@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/rpc.h"
 #include "tests/e2e/server.h"
+#include "tests/testing/environment.h"
 #include "tests/testing/slow_expression.h"
 
 namespace polysketch::e2e {
@@ -151,6 +152,70 @@ TEST_F(StructuredOutput, EveryCompletionIsValid) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// White space is bounded without compact_json too.
+TEST_F(StructuredOutput, CompletionsOfASchemaEnd) {
+  const std::string model = (testing::SourceDir() / "models/novels").string();
+  Server novels(ServerOptions{.model = model});
+  Client client(novels.address());
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    v1::CompleteRequest request = SchemaRequest(seed);
+    request.mutable_structured_output()->set_compact_json(false);
+    request.set_max_tokens(600);
+    const Completion completion = client.Complete(request);
+    ASSERT_TRUE(completion.status.ok()) << completion.status.ToString();
+    EXPECT_EQ(completion.finish.reason(), v1::FINISH_REASON_STOP) << completion.text;
+    ExpectValid(completion.text);
+  }
+}
+
+// Faults that clients have met.
+TEST_F(StructuredOutput, TextsAreThoseOfTheGrammar) {
+  EXPECT_EQ(Text({{"guided_choice", {"Dear Ann,\nBest"}}}), "Dear Ann,\nBest");
+  EXPECT_EQ(Text({{"guided_choice",
+                   {"\x01"
+                    "f\x7f"
+                    "0"}}}),
+            "\x01"
+            "f\x7f"
+            "0");
+  EXPECT_EQ(Text({{"guided_regex", "\\x41b"}}), "Ab");
+  EXPECT_EQ(Text({{"guided_regex", "\\ud83d\\ude00"}}), "\xf0\x9f\x98\x80");
+  const auto value = [](const json& schema) {
+    const std::string text = Text({{"guided_json", schema}});
+    const json parsed = json::parse(text, nullptr, false);
+    EXPECT_FALSE(parsed.is_discarded()) << text;
+    return parsed;
+  };
+  const std::string quoted = value({{"type", "string"}, {"pattern", "^\"[a-c]\"$"}});
+  EXPECT_TRUE(std::regex_match(quoted, std::regex("\"[a-c]\""))) << quoted;
+  EXPECT_EQ(value({{"type", "integer"}, {"enum", {1, 20}}, {"maximum", 10}}), 1);
+  EXPECT_EQ(value({{"enum", {{{"a", {1, {{"b", 2}}}}}}}}), (json{{"a", {1, {{"b", 2}}}}}));
+  const json either = value({{"type", "object"},
+                             {"anyOf", {{{"required", {"a"}}}, {{"required", {"b"}}}}},
+                             {"properties", {{"a", {{"const", 1}}}, {"b", {{"const", 2}}}}}});
+  EXPECT_TRUE(either.contains("a") || either.contains("b")) << either;
+  EXPECT_EQ(value(json::parse(R"({
+    "discriminator": {"propertyName": "kind", "mapping": {"cat": "#/$defs/Cat", "dog": "#/$defs/Dog"}},
+    "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+    "$defs": {
+      "Cat": {"title": "Cat", "type": "object", "required": ["kind", "lives"], "properties": {
+        "kind": {"const": "cat", "title": "Kind", "type": "string"}, "lives": {"const": 9}}},
+      "Dog": {"title": "Dog", "type": "object", "required": ["kind", "tail"], "properties": {
+        "kind": {"const": "dog", "title": "Kind", "type": "string"}, "tail": {"const": true}}}}
+  })"))
+                .size(),
+            2u);
+  const HttpAnswer big = Http(server_->http_address(), "/v1/completions",
+                              R"({"prompt": "a", "max_tokens": 60, "seed": 1, "guided_json": )"
+                              R"({"const": 12345678901234567890123}})");
+  EXPECT_EQ(json::parse(big.body)["choices"][0]["text"], "12345678901234567890123") << big.body;
+  const std::string compact = Text(
+      {{"structured_outputs", {{"disable_any_whitespace", true}}},
+       {"response_format",
+        {{"type", "json_schema"}, {"json_schema", {{"schema", {{"const", {{"a", {1, 2}}}}}}}}}}});
+  EXPECT_EQ(compact, R"({"a": [1, 2]})");
+}
+
 TEST_F(StructuredOutput, KindsOfGrammar) {
   Client client(server_->address());
   const auto text = [&](auto set) {
@@ -221,6 +286,10 @@ TEST_F(StructuredOutput, BadGrammarsAreRefused) {
   };
   EXPECT_NE(error([](auto*) {}).find("expected json_schema"), std::string::npos);
   EXPECT_NE(error([](auto* out) { out->set_json_object(false); }).find("expected true"),
+            std::string::npos);
+  EXPECT_NE(error([](auto* out) {
+              out->set_json_schema(R"({"items": {"type": "array", "uniqueItems": true}})");
+            }).find("structured_output: /items/uniqueItems: "),
             std::string::npos);
   EXPECT_NE(error([](auto* out) { out->set_json_schema("{"); }).find("structured_output: "),
             std::string::npos);

@@ -42,7 +42,7 @@ BELOW = {
 ROOMS = {
     "engine": [
         ["checkpoint", "tokenizer", "request"],
-        ["model", "sampler"],
+        ["grammar_source", "model", "sampler"],
         ["grammar"],
         ["grammar_host", "snapshot"],
         ["store", "prefix_cache", "speculation"],
@@ -77,7 +77,7 @@ LIBRARIES = [
     ("Boost", r"boost/", r"(server/http/(http_(connection|exchange|loop|server|stream)|request_head|server_exchange)\.(cc|h)|clients/loadgen/http_stream\.cc|tests/fuzz/web_requests\.cc)$"),
     ("OpenSSL", r"openssl/", r"(server/credentials/|server/http/http_stream\.h$|server/net/client_socket\.cc$|server/app/model_checksums\.cc$|tests/(testing|e2e|server/net|server/credentials)/)"),
     ("libcurl", r"curl/", r"server/tracing/http_post\.cc$"),
-    ("xgrammar", r"xgrammar/", r"engine/grammar_host/"),
+    ("xgrammar", r"xgrammar/", r"(engine/grammar_host/|tests/engine/grammar/probe\.cc$)"),
     # It clashes with gRPC's absl::string_view, so no header may carry it into another translation unit.
     ("SentencePiece", r"sentencepiece", r"engine/tokenizer[^.]*\.cc$"),
     ("hiredis", r"hiredis/", r"(engine/store/redis|tests/fuzz/redis)[^.]*\.cc$"),

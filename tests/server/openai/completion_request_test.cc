@@ -102,6 +102,45 @@ TEST(CompletionRequest, NestingIsBounded) {
   EXPECT_EQ(ErrorOf(nested(1'000'000)), ErrorOf(nested(101)));
 }
 
+// A schema is passed on as it was written: no number is rounded, no name is moved.
+TEST(CompletionRequest, SchemasKeepOrderAndDigits) {
+  const std::string schema =
+      R"({"properties":{"b":{"const":12345678901234567890123},"a\"]":{"enum":[1.10,"x \\"]}}})";
+  const std::string spaced =
+      "{\n \"properties\": {\"b\" : {\"const\": 12345678901234567890123 },\t\"a\\\"]\":"
+      " {\"enum\": [1.10, \"x \\\\\"]} }}";
+  for (const std::string& body :
+       {R"({"prompt": "a", "guided_json": )" + spaced + "}",
+        R"({"prompt": "}", "structured_outputs" : {"json":)" + spaced + R"(, "regex": null}})",
+        R"({"guided_json": {"const": 1}, "prompt": "a", "guided_json":)" + spaced + "}",
+        R"({"guided\u005fjson":)" + spaced + R"(,"prompt":"a"})",
+        R"({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": )" +
+            spaced + R"(}}, "prompt": "a"})"}) {
+    const auto parsed = ParseCompletionBody(body);
+    ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
+    const auto job = ToCompletionJob(*parsed);
+    ASSERT_TRUE(job.ok()) << job.status().ToString() << body;
+    EXPECT_EQ(job->requests[0].structured_output().json_schema(), schema) << body;
+  }
+}
+
+TEST(CompletionRequest, WhiteSpaceIsDisabledForASchemaOfAnyField) {
+  for (const std::string format :
+       {R"("response_format": {"type": "json_object"})",
+        R"("response_format": {"type": "json_schema", "json_schema": {"schema": {}}})",
+        R"("guided_json": {})"}) {
+    for (const bool compact : {false, true}) {
+      const auto body = ParseCompletionBody(
+          StrCat(R"({"prompt": "a", "structured_outputs": {"disable_any_whitespace": )",
+                 compact ? "true" : "false", "}, ", format, "}"));
+      ASSERT_TRUE(body.ok()) << body.status().ToString();
+      const auto job = ToCompletionJob(*body);
+      ASSERT_TRUE(job.ok()) << job.status().ToString();
+      EXPECT_EQ(job->requests[0].structured_output().compact_json(), compact) << format;
+    }
+  }
+}
+
 // A schema may be a string, which the checks of the body do not look into.
 TEST(CompletionRequest, NestingOfASchemaInAStringIsBounded) {
   const std::string deep(131'000, '[');

@@ -1,0 +1,37 @@
+#include "engine/grammar_source/translate.h"
+
+#include "engine/grammar_source/ebnf.h"
+#include "engine/grammar_source/pattern.h"
+#include "engine/grammar_source/pattern_grammar.h"
+#include "engine/grammar_source/schema_grammar.h"
+
+namespace polysketch {
+namespace {
+
+Result<std::string> RegexToEbnf(const std::string& regex) {
+  PS_ASSIGN_OR_RETURN(const Pattern pattern, ParsePattern(regex));
+  EbnfRules rules;
+  PS_ASSIGN_OR_RETURN(const Ebnf root, PatternToEbnf(pattern, {.whole = true}, &rules));
+  return rules.Finish(root);
+}
+
+}  // namespace
+
+Result<std::string> ToEbnf(const GrammarSource& source) {
+  switch (source.kind) {
+    case GrammarSource::Kind::kJson:
+      return SchemaToEbnf(R"({"type": "object"})", source.compact);
+    case GrammarSource::Kind::kJsonSchema:
+      return SchemaToEbnf(source.text, source.compact);
+    case GrammarSource::Kind::kRegex:
+      return RegexToEbnf(source.text);
+    case GrammarSource::Kind::kEbnf:
+      // The compiler would read up to it.
+      if (source.text.find('\0') != std::string::npos)
+        return InvalidArgument("expected EBNF, found a character U+0000");
+      return source.text;
+  }
+  return InvalidArgument("expected a kind of grammar");
+}
+
+}  // namespace polysketch
