@@ -201,7 +201,7 @@ class EngineImpl : public Engine {
     if (!given_up.ok())
       return Status(given_up.status()).WithRetryAfter(mailbox.retry_delay.OnRefused());
     for (const RequestId id : *given_up) {
-      mailbox.inbox.given_up.emplace_back(
+      mailbox.inbox.given_up.emplace(
           id, ResourceExhausted("the queue is full, and a client with fewer requests got the place "
                                 "of this one; try again later")
                   .WithReason(Reason::kQueueFull)
@@ -239,11 +239,9 @@ class EngineImpl : public Engine {
 
   void Apply(Mailbox::Inbox inbox) {
     for (auto& sequence : inbox.added) scheduler_.Add(std::move(sequence));
-    for (const auto& [id, status] : inbox.given_up) scheduler_.EndWaiting(id, status);
-    for (const RequestId id : inbox.cancelled) {
-      scheduler_.End(id, FinishReason::kCancelled,
-                     Status(Code::kCancelled, "the request was cancelled"));
-    }
+    scheduler_.EndWaiting(inbox.given_up);
+    scheduler_.End(inbox.cancelled, FinishReason::kCancelled,
+                   Status(Code::kCancelled, "the request was cancelled"));
     if (inbox.migrate) scheduler_.MigrateAll();
     if (inbox.end_all) scheduler_.EndAll(FinishReason::kCancelled, *inbox.end_all);
   }

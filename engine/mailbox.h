@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -27,7 +28,7 @@ struct Mailbox {
     std::vector<std::unique_ptr<Sequence>> added;
     int64_t added_tokens = 0;  // input of `added`
     std::vector<RequestId> cancelled;
-    std::vector<std::pair<RequestId, Status>> given_up;  // their place: QueuePlaces
+    std::map<RequestId, Status> given_up;  // their place: QueuePlaces
     std::optional<Status> end_all;
     bool migrate = false;
     bool stop = false;

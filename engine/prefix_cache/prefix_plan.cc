@@ -40,6 +40,16 @@ std::shared_ptr<const SavedState> PrefixPlan::Begin(std::span<const int32_t> pro
   return hit->state;
 }
 
+std::shared_ptr<const SavedState> PrefixPlan::BeginAgain(std::span<const int32_t> prompt,
+                                                         int64_t processed) {
+  if (!read_) return nullptr;
+  if (std::ssize(prompt) > processed) prompt = prompt.first(static_cast<size_t>(processed) + 1);
+  const std::optional<PrefixCache::Hit> hit = cache_->Find(salt_, prompt);
+  if (!hit) return nullptr;
+  provided_ = hit->tokens;
+  return hit->state;
+}
+
 void PrefixPlan::OnLoaded(SequenceState* state) { state->Truncate(provided_); }
 
 int64_t PrefixPlan::SegmentEnd(int64_t processed, int64_t end) const {

@@ -28,7 +28,10 @@ class PrefixPlan {
 
   // Returns the state with the longest stored prefix of `prompt`; null without one.
   std::shared_ptr<const SavedState> Begin(std::span<const int32_t> prompt);
-  // Truncates the state that Begin has returned to that prefix.
+  // As Begin, for a prompt of which `processed` tokens were processed before. Neither max_provided nor
+  // miss() count: no row of these tokens is needed again.
+  std::shared_ptr<const SavedState> BeginAgain(std::span<const int32_t> prompt, int64_t processed);
+  // Truncates the state that was returned to that prefix.
   void OnLoaded(SequenceState* state);
   // The latest position, at most `end`, at which a segment that begins at `processed` may end.
   int64_t SegmentEnd(int64_t processed, int64_t end) const;
@@ -49,7 +52,7 @@ class PrefixPlan {
   const int64_t max_provided_;
   bool read_ = false;
   std::vector<int64_t> points_;  // positions whose states are stored, ascending; at most size_
-  int64_t provided_ = 0;         // tokens of the prefix that Begin has found
+  int64_t provided_ = 0;         // tokens of the prefix that was found
   CacheMiss miss_ = CacheMiss::kDisabled;
   std::optional<StateSaver> saver_;
 };

@@ -30,7 +30,8 @@ size_t BatchBuilder::NextPrompt(std::span<const Candidate> candidates,
                                 std::span<const int64_t> virtual_times) {
   const auto rank = [&](size_t i) {
     const Candidate& c = candidates[i];
-    return std::tuple(-c.level, virtual_times[c.client], c.last_turn);
+    return std::tuple(-static_cast<int64_t>(c.priority), virtual_times[c.client], -c.level,
+                      c.last_turn);
   };
   size_t next = candidates.size();
   for (size_t i = 0; i < candidates.size(); ++i) {

@@ -3,10 +3,10 @@
 //
 // Decoding sequences come first with one token each, since a reader waits for each token. Then
 // their drafts (speculative decoding), then prompts and scores, chunk by chunk (short segments
-// waste the block-parallel kernels): to the highest level, within it to the client with the least
-// virtual time, within that to the sequence that was served least recently. So a short prompt
-// beside long ones is processed in a step or two, and a client with a hundred prompts gets no more
-// than a client with one.
+// waste the block-parallel kernels): to the highest priority, within it to the client with the least
+// virtual time, of that client to the highest level, within that to the sequence that was served least
+// recently. So a short prompt beside long ones is processed in a step or two, and a client with a
+// hundred prompts gets no more than a client with one, however long these have waited.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ class BatchBuilder {
     int64_t surcharge = 0;
     int64_t ready = 0;  // tokens it can process, >= 1; with `decoding` all but one are drafts
     bool decoding = false;
-    int level = 0;           // prompts of a higher level go first
+    int priority = 0;        // prompts of a higher priority go first
+    int level = 0;           // of a client, prompts of a higher level go first
     size_t client = 0;       // index into virtual_times
     uint64_t last_turn = 0;  // when it was last served; Share writes it
   };

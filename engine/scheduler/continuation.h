@@ -1,5 +1,5 @@
 // The parts of a Snapshot that a running completion carries: the state that it started from, its
-// input, and its token history. Makes the snapshot that continues the completion, and the snapshot
+// input and output, and its token history. Makes the snapshot that continues the completion, and the snapshot
 // that generates its choices again.
 //
 // Used by the engine thread only. Copies share the state and the input.
@@ -43,17 +43,31 @@ class Continuation {
   int64_t input_size() const { return static_cast<int64_t>(input_->size()); }
 
   const TokenHistory& history() const { return history_; }
-  // Adds a sampled token to the history.
-  void Append(int32_t token) { history_.Append({&token, 1}); }
+  // Adds a sampled token.
+  void Append(int32_t token) {
+    history_.Append({&token, 1});
+    output_.push_back(token);
+  }
+  // The tokens that were sampled.
+  const std::vector<int32_t>& output() const { return output_; }
+  // Number of tokens of the input and of the output.
+  int64_t size() const { return input_size() + static_cast<int64_t>(output_.size()); }
+  // The tokens from `index` on, of the input and the output after it, up to the end of the input or,
+  // from there on, of the output.
+  std::span<const int32_t> From(int64_t index) const {
+    const bool of_input = index < input_size();
+    const std::span<const int32_t> tokens(of_input ? *input_ : output_);
+    return tokens.subspan(static_cast<size_t>(of_input ? index : index - input_size()));
+  }
 
-  // The sequence now. `state` is null before the stored state is loaded. last_token: the token that
-  // is sampled and not yet processed; used once the input is processed.
-  Snapshot Save(const SequenceState* state, int32_t last_token) const {
-    const int64_t processed = state == nullptr ? 0 : state->position() - start_position();
-    Snapshot snapshot{processed > 0 ? SavedState::Of(*state) : state_, {last_token}, history_, {}};
-    if (processed < input_size()) {
-      snapshot.pending.assign(input_->begin() + processed, input_->end());
-    }
+  // The sequence now. `saved` is its state; null: the state that it started from.
+  Snapshot Save(std::shared_ptr<const SavedState> saved) const {
+    const int64_t processed = saved == nullptr ? 0 : saved->position - start_position();
+    Snapshot snapshot{saved == nullptr ? state_ : std::move(saved), {}, history_, {}};
+    const std::span<const int32_t> rest = From(processed);
+    snapshot.pending.assign(rest.begin(), rest.end());
+    if (processed < input_size())
+      snapshot.pending.insert(snapshot.pending.end(), output_.begin(), output_.end());
     return snapshot;
   }
   // The sequence before its input was processed.
@@ -64,6 +78,7 @@ class Continuation {
  private:
   std::shared_ptr<const SavedState> state_;  // null: the empty state
   std::shared_ptr<const std::vector<int32_t>> input_;
+  std::vector<int32_t> output_;
   TokenHistory history_;
 };
 

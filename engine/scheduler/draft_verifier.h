@@ -53,6 +53,11 @@ class DraftVerifier {
   // Removes and returns the next sampled token, in order of rows; nullopt after the last. The token
   // becomes part of the output.
   std::optional<SampledToken> TakeSampled();
+  // Gives up the drafter, whose state takes memory: the next one starts with `output`.
+  void Forget(std::span<const int32_t> output) {
+    drafter_.reset();
+    if (length_.max() > 0) unseen_.assign(output.begin(), output.end());
+  }
   // Ends a step of n tokens. Returns how many tokens of the segment are accepted: at least one, and
   // all n of a step of the prompt. A row that is late accepts the tokens up to its own.
   int64_t EndStep(int64_t n);

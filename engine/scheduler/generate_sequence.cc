@@ -107,7 +107,8 @@ GenerateSequence::GenerateSequence(const GenerateSequence& parent, int choice)
       echo_(params(), input_size(), input_size()),  // the first choice returns the prompt
       drafts_(context(), params().draft_tokens.value_or(context().draft_tokens)),
       text_(context().tokenizer, params()),
-      processed_(parent.processed_) {
+      processed_(parent.processed_),
+      forked_at_(parent.processed_) {
   text_.Start(past_.history());
   StartMasks();
 }
@@ -122,12 +123,23 @@ void GenerateSequence::StartMasks() {
 }
 
 std::shared_ptr<const SavedState> GenerateSequence::Begin() {
-  return prefix_ ? prefix_->Begin(past_.input()) : past_.state();
+  if (!prefix_) return past_.state();
+  return missing_ > 0 ? prefix_->BeginAgain(past_.input(), missing_)
+                      : prefix_->Begin(past_.input());
+}
+
+void GenerateSequence::OnDropped(bool to_source) {
+  missing_ = processed_ - (to_source ? forked_at_ : 0);
+  drafts_.Forget(past_.output());
 }
 
 void GenerateSequence::OnLoaded(SequenceState* state) {
   if (!prefix_) return;
   prefix_->OnLoaded(state);
+  if (missing_ > 0) {
+    missing_ = processed_ - state->position();
+    return;
+  }
   processed_ = generation_.cached_tokens = state->position();
   // Echo them now: a snapshot holds only the tokens that are not in its state.
   EchoUpTo(processed_);
@@ -135,8 +147,9 @@ void GenerateSequence::OnLoaded(SequenceState* state) {
 
 std::vector<std::unique_ptr<Sequence>> GenerateSequence::TakeForks() {
   std::vector<std::unique_ptr<Sequence>> forks;
-  if (!forks_due_ || ended() || processed_ < prefill_size()) return forks;
+  if (!forks_due_ || ended() || missing_ > 0 || processed_ < prefill_size()) return forks;
   forks_due_ = false;
+  forked_at_ = processed_;
   EchoUpTo(input_size());  // before any token of a fork
   Generation generation = SaveGeneration();
   generation.echoed = echo_.next();
@@ -149,6 +162,8 @@ std::vector<std::unique_ptr<Sequence>> GenerateSequence::TakeForks() {
 }
 
 int64_t GenerateSequence::ReadyTokens(int64_t max_drafts) {
+  if (missing_ > 0)
+    return std::min<int64_t>(missing_, std::ssize(past_.From(processed_ - missing_)));
   if (!decoding()) {
     if (!forks_due_ && processed_ == prefill_size()) {
       FinishPrefill();
@@ -168,10 +183,11 @@ int64_t GenerateSequence::ReadyTokens(int64_t max_drafts) {
 std::span<const int32_t> GenerateSequence::NextTokens(int64_t n) const {
   const auto count = static_cast<size_t>(n);
   if (decoding()) return drafts_.segment().first(count);
-  return std::span(past_.input()).subspan(static_cast<size_t>(processed_), count);
+  return past_.From(processed_ - missing_).first(count);
 }
 
 OutputRows GenerateSequence::OutputRowsOf(int64_t n) const {
+  if (missing_ > 0) return OutputRows::kNone;
   if (decoding()) return n == 1 ? OutputRows::kLast : OutputRows::kAll;
   const bool scores = processed_ + n >= echo_.scored_from() && echo_.due(input_size());
   if (scores) return OutputRows::kAll;
@@ -252,6 +268,10 @@ void GenerateSequence::OnRow(int64_t row, std::span<const float> logits, float l
 }
 
 int64_t GenerateSequence::OnSegment(int64_t n) {
+  if (missing_ > 0) {
+    missing_ -= n;
+    return n;
+  }
   const int64_t accepted = drafts_.EndStep(n);
   processed_ += accepted;
   if (ended()) return accepted;
@@ -264,15 +284,32 @@ int64_t GenerateSequence::OnSegment(int64_t n) {
 }
 
 void GenerateSequence::OnState(const SequenceState& state) {
-  if (prefix_ && state.position() <= input_size()) prefix_->OnState(past_.input(), state);
+  if (prefix_ && missing_ == 0 && processed_ <= input_size())
+    prefix_->OnState(past_.input(), state);
 }
 
-bool GenerateSequence::storing() const {
+bool GenerateSequence::StoresPrefix() const {
   return prefix_ && prefix_->storing() && (!ended() || ended_by_itself());
 }
 
+bool GenerateSequence::LeavesSnapshot() const {
+  if (!ended()) return false;
+  if (group() != nullptr && !forks_due_) return false;  // the group makes that of all choices
+  return finish().reason == FinishReason::kMigrated || (keep_ && ended_by_itself());
+}
+
+bool GenerateSequence::storing() const {
+  const bool state_is_new = processed_ > missing_ && end_state_ == nullptr;
+  return StoresPrefix() || (state_is_new && LeavesSnapshot());
+}
+
 void GenerateSequence::StoreState(const SequenceState& state, ThreadPool* pool) {
-  prefix_->Store(past_.input(), state, pool);
+  if (StoresPrefix()) return prefix_->Store(past_.input(), state, pool);
+  if (!saver_) saver_.emplace(state);
+  saver_->Continue(state, pool);
+  if (!saver_->done()) return;
+  end_state_ = saver_->Take();
+  saver_.reset();
 }
 
 void GenerateSequence::EchoUpTo(int64_t end) {
@@ -334,7 +371,7 @@ bool GenerateSequence::IsStopToken(int32_t token) const {
 }
 
 std::optional<ProgressEvent> GenerateSequence::Progress() const {
-  if (decoding()) return std::nullopt;
+  if (processed_ >= input_size()) return std::nullopt;
   return ProgressEvent{processed_, input_size()};
 }
 
@@ -345,21 +382,23 @@ bool GenerateSequence::Migrate() {
   return true;
 }
 
-void GenerateSequence::OnLeaving(const SequenceState* state) {
-  const bool migrates = finish().reason == FinishReason::kMigrated;
-  if (!migrates && !(keep_ && ended_by_itself())) return;
-  if (group() != nullptr && !forks_due_) return;  // the group makes the snapshot of all choices
-  auto snapshot = std::make_shared<Snapshot>(past_.Save(state, last_token_));
-  if (migrates) snapshot->generation = SaveGeneration();
+void GenerateSequence::OnLeaving() {
+  if (!LeavesSnapshot()) return;
+  auto snapshot = std::make_shared<Snapshot>(past_.Save(end_state_));
+  if (finish().reason == FinishReason::kMigrated) snapshot->generation = SaveGeneration();
   snapshot_ = std::move(snapshot);
 }
 
 Generation GenerateSequence::SaveGeneration() const {
   Generation saved = generation_;
-  saved.echoed = decoding() ? 1 : std::max<int64_t>(0, echo_.next() - processed_);
+  const int64_t in_state = processed_ - missing_;
+  const int64_t pending = past_.size() - in_state;
+  saved.echoed = processed_ >= input_size()
+                     ? pending
+                     : std::clamp<int64_t>(echo_.next() - in_state, 0, pending);
   // 0 and 1 are the same: no row precedes the first pending token.
-  const int64_t unscored = echo_.due(input_size()) ? echo_.scored_from() - processed_ : 0;
-  saved.scored_from = echo_.scores() && unscored > 1 ? std::min(unscored, UnprocessedInput()) : 0;
+  const int64_t unscored = echo_.due(input_size()) ? echo_.scored_from() - in_state : 0;
+  saved.scored_from = echo_.scores() && unscored > 1 ? std::min(unscored, pending) : 0;
   saved.counts = sampler_.Counts();
   text_.Save(&saved);
   if (group() != nullptr) saved.choices = group()->before();

@@ -16,6 +16,9 @@
 //
 // A completion may start from a snapshot, and return one (`keep`, Migrate). The last token of the
 // returned snapshot is not in its state, so that a continuation has a token to process.
+//
+// After its state was dropped, the input and the output up to where it was are processed again
+// without rows: nothing is sampled, returned or stored twice.
 #pragma once
 
 #include <algorithm>
@@ -44,15 +47,18 @@ class GenerateSequence : public Sequence {
 
   int64_t ReadyTokens(int64_t max_drafts) override;
   bool awaits_mask() const override { return late_.has_value(); }
-  bool decoding() const override { return processed_ >= input_size(); }
+  bool decoding() const override { return missing_ == 0 && processed_ >= input_size(); }
   int64_t UnprocessedInput() const override {
     return std::max<int64_t>(0, input_size() - processed_);
   }
   int64_t StateTokens() const override {
-    return past_.start_position() + input_size() + generation_.max_tokens - generation_.generated;
+    return past_.start_position() + past_.size() + generation_.max_tokens - generation_.generated;
   }
   std::shared_ptr<const SavedState> Begin() override;
   void OnLoaded(SequenceState* state) override;
+  std::optional<int64_t> DropCost() const override { return processed_; }
+  void OnDropped(bool to_source) override;
+  int64_t missing() const override { return missing_; }
   std::span<const int32_t> NextTokens(int64_t n) const override;
   OutputRows OutputRowsOf(int64_t n) const override;
   bool needs_log_sum_exp() const override {
@@ -68,8 +74,9 @@ class GenerateSequence : public Sequence {
   bool storing() const override;
   void StoreState(const SequenceState& state, ThreadPool* pool) override;
   std::vector<std::unique_ptr<Sequence>> TakeForks() override;
+  bool will_fork() const override { return forks_due_; }
   bool Migrate() override;
-  void OnLeaving(const SequenceState* state) override;
+  void OnLeaving() override;
 
  private:
   GenerateSequence(const GenerateSequence& parent, int choice);
@@ -92,6 +99,9 @@ class GenerateSequence : public Sequence {
 
   std::optional<ProgressEvent> Progress() const override;
   void FillFinish(FinishEvent* finish) override;
+  bool StoresPrefix() const;
+  // Whether the sequence has ended with a snapshot of its own.
+  bool LeavesSnapshot() const;
   // Pushes the prompt tokens before `end` that were not returned yet, without log-probabilities.
   void EchoUpTo(int64_t end);
   // Pushes the prompt tokens that were not returned yet. Decoding follows.
@@ -123,7 +133,10 @@ class GenerateSequence : public Sequence {
   OutputText text_;
 
   bool forks_due_ = false;
-  int64_t processed_ = 0;   // tokens in the state, less those of the state it started from
+  // Tokens that were processed after those of the state that the sequence started from.
+  int64_t processed_ = 0;
+  int64_t missing_ = 0;     // of them, not in the state: it was dropped
+  int64_t forked_at_ = 0;   // of them, in the ForkSource
   int32_t last_token_ = 0;  // sampled, not yet processed
   std::optional<Clock::time_point> last_token_time_;
   // A row whose mask was late. Its segment is processed, its token is not sampled.
@@ -134,8 +147,11 @@ class GenerateSequence : public Sequence {
     float log_sum_exp;
   };
   std::optional<LateRow> late_;
-  bool was_late_ = false;                     // the last mask: the next is not waited for
-  std::shared_ptr<const Snapshot> snapshot_;  // at the end, for a continuation
+  bool was_late_ = false;  // the last mask: the next is not waited for
+  // At the end, for a continuation.
+  std::optional<StateSaver> saver_;
+  std::shared_ptr<const SavedState> end_state_;
+  std::shared_ptr<const Snapshot> snapshot_;
 };
 
 }  // namespace polysketch

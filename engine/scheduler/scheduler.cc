@@ -1,6 +1,8 @@
 #include "engine/scheduler/scheduler.h"
 
 #include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace polysketch {
@@ -29,17 +31,21 @@ void Scheduler::Add(std::unique_ptr<Sequence> sequence) {
   waiting_.Add({.sequence = std::move(sequence), .since = context_.now()});
 }
 
-void Scheduler::End(RequestId id, FinishReason reason, const Status& status) {
+void Scheduler::End(std::span<const RequestId> ids, FinishReason reason, const Status& status) {
+  if (ids.empty()) return;
+  const std::unordered_set<RequestId> ending(ids.begin(), ids.end());
   ForEach([&](Sequence& sequence) {
-    if (sequence.id() == id) sequence.End(reason, status);
+    if (ending.contains(sequence.id())) sequence.End(reason, status);
   });
   RemoveEnded();
 }
 
-void Scheduler::EndWaiting(RequestId id, const Status& status) {
+void Scheduler::EndWaiting(const std::map<RequestId, Status>& ids) {
+  if (ids.empty()) return;
   for (const Waiting& waiting : waiting_.list()) {
-    if (waiting.sequence->id() == id && waiting.starts_anew())
-      waiting.sequence->End(FinishReason::kError, status);
+    const auto found = ids.find(waiting.sequence->id());
+    if (found != ids.end() && waiting.starts_anew())
+      waiting.sequence->End(FinishReason::kError, found->second);
   }
   RemoveEnded();
 }
@@ -69,6 +75,8 @@ bool Scheduler::Tick() {
 EngineStats Scheduler::stats() const {
   EngineStats stats{.running = running(),
                     .preemptions = preemptions_,
+                    .dropped_states = dropped_states_,
+                    .dropped_tokens = dropped_tokens_,
                     .state_bytes_limit = states_.limit(),
                     .preempted_bytes_limit = states_.preempted_limit(),
                     .steps = steps_};
@@ -77,9 +85,10 @@ EngineStats Scheduler::stats() const {
     stats.idle += slot.sequence->idle();
   }
   for (const Waiting& waiting : waiting_.list()) {
-    if (waiting.preempted()) {
-      stats.preempted_bytes += waiting.own.state->bytes();
+    if (waiting.preempted) {
       ++stats.preempted;
+      if (!waiting.has_state()) continue;
+      stats.preempted_bytes += waiting.own.state->bytes();
       stats.preempted_ready += !waiting.sequence->idle();
     } else {
       ++stats.waiting;
@@ -129,17 +138,17 @@ void Scheduler::ForEach(const std::function<void(Sequence&)>& visit) const {
 }
 
 void Scheduler::FailTogether() {
-  std::vector<const Sequence*> failed;
+  std::unordered_map<RequestId, const Sequence*> failed;
   ForEach([&failed](const Sequence& sequence) {
     if (sequence.slots() > 1 && sequence.ended() && !sequence.finish().status.ok())
-      failed.push_back(&sequence);
+      failed.emplace(sequence.id(), &sequence);
   });
-  for (const Sequence* first : failed) {
-    ForEach([first](Sequence& sequence) {
-      if (sequence.id() == first->id())
-        sequence.End(first->finish().reason, first->finish().status);
-    });
-  }
+  if (failed.empty()) return;
+  ForEach([&failed](Sequence& sequence) {
+    const auto first = failed.find(sequence.id());
+    if (first != failed.end())
+      sequence.End(first->second->finish().reason, first->second->finish().status);
+  });
 }
 
 bool Scheduler::RemoveEnded() {
@@ -149,15 +158,17 @@ bool Scheduler::RemoveEnded() {
   std::vector<Slot> ended;
   for (auto at = waiting_.begin(); at != waiting_.end();) {
     const auto waiting = at++;
-    if (!waiting->sequence->ended()) continue;
+    if (!waiting->sequence->ended() || waiting->sequence->storing()) continue;
     Waiting taken = waiting_.Take(waiting);
     states_.ReleasePreempted(taken.preempted_bytes);
-    ended.push_back({.sequence = std::move(taken.sequence),
-                     .own = {.state = std::move(taken.own.state)},
-                     .last_served = {}});
+    Slot& slot = ended.emplace_back();
+    slot.sequence = std::move(taken.sequence);
+    slot.own.state = std::move(taken.own.state);
   }
   for (Slot& slot : running_) {
-    if (slot.sequence->ended() && !slot.sequence->storing()) ended.push_back(std::move(slot));
+    if (!slot.sequence->ended() || slot.sequence->storing()) continue;
+    waiting_.OnServed(slot.sequence->client(), context_.now());
+    ended.push_back(std::move(slot));
   }
   std::erase_if(running_, [](const Slot& slot) { return slot.sequence == nullptr; });
   for (Slot& slot : ended) Finish(std::move(slot));
@@ -165,7 +176,7 @@ bool Scheduler::RemoveEnded() {
 }
 
 void Scheduler::Finish(Slot slot) {
-  slot.sequence->OnLeaving(slot.own.loaded_state());
+  slot.sequence->OnLeaving();
   if (slot.own.state != nullptr) states_.Release(std::move(slot.own.state));
   states_.Unreserve(slot.own.slot_bytes());
   if (slot.sequence->last_of_request()) options_.on_ending(*slot.sequence);

@@ -6,10 +6,11 @@
 // token of every decoding sequence, drafts, and chunks of prompts and scores. A sequence that has a
 // slot has the memory of its longest state, so no sequence fails for lack of memory half way.
 //
-// Preemption: a sequence that is idle, or of a lower level, gives its slot to one that needs it. It
-// keeps its state, which is counted in preempted memory, and continues later; nothing is computed
-// again. An idle sequence whose slot no other one needs keeps it. The stall deadline ends a
-// sequence wherever it is.
+// Preemption: a sequence that is idle, of a lower level, or of a client that holds more gives its slot
+// to one that needs it (scheduler_admission.cc). It keeps its state, which is counted in preempted
+// memory, and continues later. Where that memory is full a state is dropped: its tokens are processed
+// again later, which gives the same bits. An idle sequence whose slot no other one needs keeps it. The
+// stall deadline ends a sequence wherever it is.
 //
 // Used by one thread only (the engine thread). It starts no threads (StatePool starts one at times)
 // and never blocks, so tests drive it directly.
@@ -18,7 +19,9 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/model/language_model.h"
@@ -42,6 +45,9 @@ struct SchedulerOptions {
   std::chrono::nanoseconds step_budget{0};
   // Time of waiting after which a request has the next higher level.
   std::chrono::nanoseconds aging = std::chrono::seconds(10);
+  // Time of a sequence in its slot after which the first sequence of a client without a slot may have it,
+  // and time of a client's prompts without a token after which they go before those of others.
+  std::chrono::nanoseconds slice = std::chrono::milliseconds(250);
   // Threads that sample, if the model has no threads on the host.
   int sampling_threads = 1;
   // As in EngineOptions.
@@ -62,10 +68,13 @@ class Scheduler {
   Scheduler(LanguageModel* model, const SequenceContext& context, const SchedulerOptions& options);
 
   void Add(std::unique_ptr<Sequence> sequence);
-  // Ends a request. Unknown ids are ignored.
-  void End(RequestId id, FinishReason reason, const Status& status);
-  // Ends a request with an error, unless it has had a slot.
-  void EndWaiting(RequestId id, const Status& status);
+  // Ends requests. Unknown ids are ignored.
+  void End(std::span<const RequestId> ids, FinishReason reason, const Status& status);
+  void End(RequestId id, FinishReason reason, const Status& status) {
+    End(std::span(&id, 1), reason, status);
+  }
+  // Ends requests with errors, unless they have had a slot.
+  void EndWaiting(const std::map<RequestId, Status>& ids);
   void EndAll(FinishReason reason, const Status& status);
   // Ends every sequence that another replica can continue, with kMigrated and a snapshot.
   void MigrateAll();
@@ -89,7 +98,12 @@ class Scheduler {
     int level = 0;           // at its admission
     int claim = 0;           // at its admission
     uint64_t last_turn = 0;  // BatchBuilder::Candidate::last_turn
+    Clock::time_point admitted;
+    // After its tokens were processed again: when it has gone on for as long as that took.
+    Clock::time_point settled = Clock::time_point::min();
     Clock::time_point last_served;
+    std::weak_ptr<ForkSource> forked_from;
+    bool missing = false;  // at its admission, or after its last step: Sequence::missing
 
     SequenceState& state() const { return *own.state; }
     // Whether the state is being loaded or stored: the sequence takes part in no step.
@@ -136,11 +150,17 @@ class Scheduler {
   // Whether one more sequence with `bytes` fits after `sequences` that hold `freed` bytes have
   // left.
   bool Fits(size_t bytes, int sequences = 0, size_t freed = 0) const;
+  // Finds the sequences that make room for another one.
+  class RoomMaker;
   // Preempts sequences until `next` fits. Returns false, and preempts none, if it cannot fit.
-  bool MakeRoom(Waiting* next, Clock::time_point now);
-  // Indices in running_ that `next` may preempt, in order.
-  std::vector<size_t> PreemptionOrder(const Waiting& next, Clock::time_point now) const;
-  void Preempt(size_t index, Clock::time_point now);
+  bool MakeRoom(Waiting* next, const Holdings& holdings, Clock::time_point now);
+  // A slot and `bytes` of slot memory.
+  Holding HoldingOf(size_t bytes) const;
+  Holdings FindHoldings() const;
+  // Preempts the sequence for `next`.
+  void Preempt(size_t index, const Waiting& next, Clock::time_point now);
+  // Drops the state of `preempted`, which needs room in preempted memory, or that of another sequence.
+  void DropOne(Waiting* preempted, const Waiting& next);
   // Assigns a slot to a sequence that fits. Returns false if no state could be allocated.
   bool AssignSlot(WaitQueue::Iterator at, Clock::time_point now);
   // Makes the state of a sequence that starts anew or is a fork. Returns false if no state could be
@@ -154,6 +174,8 @@ class Scheduler {
   // copying: the time that copies of states have taken of the step's budget.
   StepPlan PlanStep(Clock::time_point now, std::chrono::nanoseconds copying);
   Candidates FindCandidates(Clock::time_point now);
+  // Raises the priority of prompts whose client got no token of a prompt for a slice.
+  void RaiseStarved(Candidates* shares, Clock::time_point now) const;
   // Maximum draft tokens of each decoding sequence, before the limit of its block.
   int64_t MaxDrafts() const;
   // Whether the next token of this state folds a block first.
@@ -171,12 +193,15 @@ class Scheduler {
   // Ends the sequence, and returns false, if less memory is free.
   bool GrowReservation(Slot* slot, int64_t tokens);
 
-  // Continues to load, or to clear, the states that sequences start from, and to store states for the
-  // prefix cache. Copies all of them if no decoding sequence waits, otherwise for half of a step's budget
-  // (at least one part). Returns whether it copied a part.
+  // Continues to load, or to clear, the states that sequences start from, and to save states: for the
+  // prefix cache, and of sequences that have ended with a snapshot. Copies all of them if no decoding
+  // sequence waits, otherwise for half of a step's budget (at least one part). Returns whether it copied
+  // a part.
   bool CopyStates(Clock::time_point now);
   // Copies the next parts of the slot's state.
   void CopyParts(Slot* slot, Clock::time_point now);
+  // Saves the next parts of the sequence's state.
+  void SaveParts(Sequence* sequence, const SequenceState& state);
 
   const SequenceContext& context_;
   const SchedulerOptions options_;
@@ -191,6 +216,8 @@ class Scheduler {
   std::vector<Slot> running_;  // in order of admission
   int64_t steps_ = 0;
   int64_t preemptions_ = 0;
+  int64_t dropped_states_ = 0;
+  int64_t dropped_tokens_ = 0;
 };
 
 }  // namespace polysketch

@@ -1,5 +1,6 @@
 // Slots: which sequence gets a slot, and which sequence is preempted for it.
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -17,12 +18,15 @@ bool Scheduler::Admit(Clock::time_point now) {
 
 bool Scheduler::AdmitWhilePossible(Clock::time_point now, bool preempted_only) {
   bool admitted = false;
-  while (true) {
-    WaitQueue::Iterator next = waiting_.Next(now, clients_, [&](const Waiting& waiting) {
-      return !preempted_only || waiting.preempted();
+  // Preemptions of a tick are bounded: each sequence gets a step before it may be preempted again.
+  const int64_t most = preemptions_ + options_.max_sequences;
+  while (preemptions_ <= most && !waiting_.list().empty()) {
+    const Holdings holdings = FindHoldings();
+    WaitQueue::Iterator next = waiting_.Next(now, clients_, holdings, [&](const Waiting& waiting) {
+      return !preempted_only || waiting.has_state();
     });
     if (next == waiting_.end()) return admitted;
-    if (!Fits(BytesNeeded(*next)) && !MakeRoom(&*next, now)) {
+    if (!Fits(BytesNeeded(*next)) && !MakeRoom(&*next, holdings, now)) {
       next = ForkThatFits(now);
       if (next == waiting_.end()) return admitted;
     }
@@ -36,20 +40,21 @@ bool Scheduler::AdmitWhilePossible(Clock::time_point now, bool preempted_only) {
                         ResourceExhausted("no memory for a state of ", bytes, " bytes"));
     RemoveEnded();
   }
+  return admitted;
 }
 
 WaitQueue::Iterator Scheduler::ForkThatFits(Clock::time_point now) {
   if (!running_.empty()) return waiting_.end();
-  return waiting_.Next(now, clients_, [&](const Waiting& waiting) {
+  return waiting_.Next(now, clients_, {}, [&](const Waiting& waiting) {
     return waiting.source != nullptr && Fits(BytesNeeded(waiting));
   });
 }
 
 size_t Scheduler::BytesNeeded(const Waiting& waiting) const {
-  if (waiting.preempted()) return waiting.own.slot_bytes();
+  if (waiting.has_state()) return waiting.own.slot_bytes();
   if (waiting.takes_source()) return 0;
   const size_t bytes = states_.BytesFor(std::max<int64_t>(1, waiting.sequence->StateTokens()));
-  return waiting.will_fork() ? 2 * bytes : bytes;
+  return waiting.sequence->will_fork() ? 2 * bytes : bytes;
 }
 
 bool Scheduler::Fits(size_t bytes, int sequences, size_t freed) const {
@@ -57,73 +62,236 @@ bool Scheduler::Fits(size_t bytes, int sequences, size_t freed) const {
          bytes <= states_.limit() - states_.reserved() + freed;
 }
 
-bool Scheduler::MakeRoom(Waiting* next, Clock::time_point now) {
-  const size_t bytes = BytesNeeded(*next);
-  // The preempted memory of `next` itself is free for a sequence that it preempts.
-  const size_t room = states_.preempted_limit() - states_.preempted() + next->preempted_bytes;
-  std::vector<size_t> victims;
-  size_t freed = 0;
-  size_t preempted = 0;
-  const auto fits = [&] { return Fits(bytes, static_cast<int>(victims.size()), freed); };
-  for (const size_t i : PreemptionOrder(*next, now)) {
-    if (fits()) break;
-    const SlotState& own = running_[i].own;
-    if (preempted + own.bytes > room) continue;
-    preempted += own.bytes;
-    freed += own.slot_bytes();
-    victims.push_back(i);
+// Room for `next` is taken
+//   - from any idle sequence, while preempted memory has room for its state;
+//   - from one of the same client that has a lower level;
+//   - from one of another client
+//       that was admitted with a lower claim, but not the only one of its client if the client of
+//         `next` has a slot,
+//       or of a client that holds so much more that it still holds as much afterwards, unless it has
+//         a higher priority and the client of `next` has a slot,
+//       or that has had its slot for a slice, if `next` is the first sequence of a client without a
+//         slot, of at least its priority.
+// So a client without a slot gets one at once where another has two, and within a slice where each has
+// one; clients with equal priorities converge to equal holdings.
+//
+// Where preempted memory is full, a state is dropped: one of the client that has most of them, the one
+// whose tokens are processed again fastest. Not for the sake of a waiting time alone before a sequence
+// has done as much as it did again.
+class Scheduler::RoomMaker {
+ public:
+  RoomMaker(const Scheduler& scheduler, const Waiting& next, const Holdings& holdings,
+            Clock::time_point now)
+      : scheduler_(scheduler),
+        next_(next),
+        now_(now),
+        holdings_(holdings),
+        priority_(next.sequence->priority()),
+        level_(scheduler.waiting_.Level(next, now)),
+        has_slot_(holdings.contains(next.sequence->client())),
+        claim_(scheduler.waiting_.Claim(next, now, has_slot_)),
+        // The preempted memory of `next` itself is free for a sequence that it preempts.
+        room_(scheduler.states_.preempted_limit() - scheduler.states_.preempted() +
+              next.preempted_bytes) {
+    for (const Slot& slot : scheduler.running_) {
+      // Its reader, on another thread, may change whether a sequence is idle: each is asked once.
+      // Forks may wait until a state is loaded; one that is saved may not change.
+      victims_.push_back({slot.copying() || slot.sequence->ended(), slot.sequence->idle()});
+    }
+    for (const Waiting& waiting : scheduler.waiting_.list()) {
+      if (waiting.has_state() && &waiting != &next && waiting.sequence->DropCost())
+        droppable_ += waiting.own.bytes;
+    }
   }
-  if (!fits()) return false;
+
+  // Returns the indices in running_ of sequences without which `next`, which needs `bytes`, fits; none
+  // if it cannot.
+  std::vector<size_t> Find(size_t bytes) {
+    std::vector<size_t> found;
+    size_t freed = 0;
+    const Holding wanted = scheduler_.HoldingOf(bytes);
+    while (!scheduler_.Fits(bytes, static_cast<int>(found.size()), freed)) {
+      const std::optional<size_t> victim = Best(wanted);
+      if (!victim) return {};
+      const Slot& slot = scheduler_.running_[*victim];
+      victims_[*victim].taken = true;
+      Take(slot);
+      freed += slot.own.slot_bytes();
+      found.push_back(*victim);
+    }
+    return found;
+  }
+
+ private:
+  struct Victim {
+    bool taken = false;  // or cannot be
+    bool idle = false;
+  };
+
+  std::optional<size_t> Best(const Holding& wanted) const {
+    std::optional<size_t> best;
+    const auto rank = [&](size_t i) {
+      const Slot& slot = scheduler_.running_[i];
+      const std::string& client = slot.sequence->client();
+      return std::tuple(!victims_[i].idle, slot.sequence->priority(), -holdings_.at(client).share(),
+                        -scheduler_.clients_.VirtualTime(client),
+                        FitsPreempted(slot) ? 0 : slot.sequence->DropCost().value_or(kNotDropped),
+                        -static_cast<int64_t>(i));
+    };
+    for (size_t i = 0; i < victims_.size(); ++i) {
+      if (victims_[i].taken || !MayTake(i, wanted)) continue;
+      if (!best || rank(i) < rank(*best)) best = i;
+    }
+    return best;
+  }
+
+  bool MayTake(size_t i, const Holding& wanted) const {
+    const Slot& slot = scheduler_.running_[i];
+    const Sequence& sequence = *slot.sequence;
+    const std::string& client = next_.sequence->client();
+    const bool fits = FitsPreempted(slot);
+    const bool drops = sequence.DropCost().has_value();
+    if (!fits && !drops && slot.own.bytes > room_ + droppable_) return false;
+    if (sequence.client() == client) {
+      const bool lower = slot.level < level_;
+      if (lower && sequence.priority() < priority_) return true;
+      // What cannot be dropped leaves room for sequences of others.
+      if (!fits || (!drops && !next_.has_state() && 2 * slot.own.bytes > room_)) return false;
+      return victims_[i].idle || lower;
+    }
+    if (victims_[i].idle && fits) return true;
+    const bool settled = fits || (sequence.missing() == 0 && slot.settled <= now_);
+    const Holding rest =
+        holdings_.at(sequence.client()) - scheduler_.HoldingOf(slot.own.slot_bytes());
+    const bool last = rest.share() < kRounding;
+    if (slot.claim < claim_ && settled && !(last && has_slot_)) return true;
+    const bool outranks = sequence.priority() <= priority_;
+    const auto own = holdings_.find(client);
+    const Holding after = (own == holdings_.end() ? Holding() : own->second) + wanted;
+    if ((outranks || !has_slot_) && after.share() <= rest.share() + kRounding) return true;
+    return outranks && !has_slot_ && next_.starts_anew() && settled &&
+           now_ - slot.admitted >= scheduler_.options_.slice;
+  }
+
+  bool FitsPreempted(const Slot& slot) const { return slot.own.bytes <= room_; }
+
+  void Take(const Slot& slot) {
+    Holding& of = holdings_.at(slot.sequence->client());
+    of = of - scheduler_.HoldingOf(slot.own.slot_bytes());
+    const size_t bytes = slot.own.bytes;
+    if (bytes <= room_) {
+      room_ -= bytes;
+    } else if (!slot.sequence->DropCost()) {
+      droppable_ -= bytes - room_;
+      room_ = 0;
+    }
+  }
+
+  static constexpr int64_t kNotDropped = std::numeric_limits<int64_t>::max();
+  // The sums of the same shares in another order differ by less.
+  static constexpr double kRounding = 1e-9;
+
+  const Scheduler& scheduler_;
+  const Waiting& next_;
+  const Clock::time_point now_;
+  Holdings holdings_;
+  const int priority_;
+  const int level_;
+  const bool has_slot_;
+  const int claim_;
+  size_t room_;           // in preempted memory
+  size_t droppable_ = 0;  // bytes of preempted states
+  std::vector<Victim> victims_;
+};
+
+bool Scheduler::MakeRoom(Waiting* next, const Holdings& holdings, Clock::time_point now) {
+  std::vector<size_t> victims = RoomMaker(*this, *next, holdings, now).Find(BytesNeeded(*next));
+  if (victims.empty()) return false;
   states_.ReleasePreempted(std::exchange(next->preempted_bytes, 0));
   std::sort(victims.rbegin(), victims.rend());  // descending, so that indices stay valid
-  for (const size_t i : victims) Preempt(i, now);
+  for (const size_t i : victims) Preempt(i, *next, now);
   return true;
 }
 
-std::vector<size_t> Scheduler::PreemptionOrder(const Waiting& next, Clock::time_point now) const {
-  const int level = waiting_.Level(next, now);
-  const int claim = waiting_.Claim(next, now);
-  // Idle sequences first; then the lowest level, and within it the latest admission. Each sequence is
-  // asked once whether it is idle: its reader, on another thread, may change that during the sort,
-  // which then would compare differently and leave the array.
-  std::vector<std::tuple<bool, int, int64_t>> ranks;
-  for (size_t i = 0; i < running_.size(); ++i) {
-    const Slot& slot = running_[i];
-    if (slot.own.loader != nullptr) continue;  // forks may wait until the state is loaded
-    const bool own = slot.sequence->client() == next.sequence->client();
-    const bool idle = slot.sequence->idle();
-    if (idle || (own ? slot.level < level : slot.claim < claim))
-      ranks.emplace_back(!idle, slot.level, -static_cast<int64_t>(i));
-  }
-  std::sort(ranks.begin(), ranks.end());
-  std::vector<size_t> order;
-  order.reserve(ranks.size());
-  for (const auto& rank : ranks) order.push_back(static_cast<size_t>(-std::get<2>(rank)));
-  return order;
+Holding Scheduler::HoldingOf(size_t bytes) const {
+  return {1.0 / options_.max_sequences,
+          static_cast<double>(bytes) / static_cast<double>(std::max<size_t>(1, states_.limit()))};
 }
 
-void Scheduler::Preempt(size_t index, Clock::time_point now) {
+Holdings Scheduler::FindHoldings() const {
+  Holdings holdings;
+  for (const Slot& slot : running_) {
+    Holding& held = holdings[slot.sequence->client()];
+    held = held + HoldingOf(slot.own.slot_bytes());
+  }
+  return holdings;
+}
+
+void Scheduler::Preempt(size_t index, const Waiting& next, Clock::time_point now) {
   Slot slot = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<ptrdiff_t>(index));
-  const size_t bytes = slot.own.bytes;
-  const bool moved = states_.MoveToPreempted(bytes);
-  PS_CHECK(moved);
-  states_.Unreserve(slot.own.fork_bytes);
+  waiting_.OnServed(slot.sequence->client(), now);
   ++preemptions_;
+  states_.Unreserve(slot.own.fork_bytes);
   waiting_.Add({.sequence = std::move(slot.sequence),
                 .since = now,
                 .own = std::move(slot.own),
-                .preempted_bytes = bytes});
+                .forked_from = std::move(slot.forked_from),
+                .preempted = true});
+  Waiting* preempted = &*std::prev(waiting_.end());
+  while (preempted->has_state() && !states_.MoveToPreempted(preempted->own.bytes)) {
+    DropOne(preempted, next);
+  }
+  if (preempted->has_state()) preempted->preempted_bytes = preempted->own.bytes;
+}
+
+// `preempted`: the sequence whose state needs room in preempted memory. Drops its state or that of
+// another sequence.
+void Scheduler::DropOne(Waiting* preempted, const Waiting& next) {
+  std::map<std::string_view, size_t> bytes;  // of each client, in preempted memory
+  for (Waiting& waiting : waiting_) {
+    if (waiting.has_state() && &waiting != &next)
+      bytes[waiting.sequence->client()] += waiting.own.bytes;
+  }
+  Waiting* dropped = nullptr;
+  const auto rank = [&](const Waiting& waiting) {
+    return std::pair(bytes.at(waiting.sequence->client()), -*waiting.sequence->DropCost());
+  };
+  for (Waiting& waiting : waiting_) {
+    if (!waiting.has_state() || &waiting == &next || !waiting.sequence->DropCost()) continue;
+    if (dropped == nullptr || rank(waiting) > rank(*dropped)) dropped = &waiting;
+  }
+  PS_CHECK(dropped != nullptr);
+  if (dropped == preempted) {
+    states_.Unreserve(dropped->own.bytes);
+  } else {
+    states_.ReleasePreempted(std::exchange(dropped->preempted_bytes, 0));
+  }
+  states_.Release(std::move(dropped->own.state));
+  dropped->own = {};
+  dropped->source = dropped->forked_from.lock();
+  // `next` may be about to take the source over.
+  if (dropped->source == next.source) dropped->source = nullptr;
+  dropped->sequence->OnDropped(dropped->source != nullptr);
+  ++dropped_states_;
+  dropped_tokens_ += dropped->sequence->missing();
 }
 
 bool Scheduler::AssignSlot(WaitQueue::Iterator at, Clock::time_point now) {
+  const std::string& client = at->sequence->client();
+  const bool has_slot = std::any_of(running_.begin(), running_.end(), [&](const Slot& slot) {
+    return slot.sequence->client() == client;
+  });
   Slot slot{.sequence = nullptr,
             .own = {},
             .level = waiting_.Level(*at, now),
-            .claim = waiting_.Claim(*at, now),
-            .last_served = now};
+            .claim = waiting_.Claim(*at, now, has_slot),
+            .admitted = now,
+            .last_served = now,
+            .forked_from = at->source == nullptr ? at->forked_from : at->source,
+            .missing = at->sequence->missing() > 0};
   const bool first = at->starts_anew();
-  if (at->preempted()) {
+  if (at->has_state()) {
     states_.ReleasePreempted(std::exchange(at->preempted_bytes, 0));
     const bool room = states_.Reserve(at->own.slot_bytes());
     PS_CHECK(room);
@@ -133,7 +301,8 @@ bool Scheduler::AssignSlot(WaitQueue::Iterator at, Clock::time_point now) {
   } else if (!StartState(&*at, &slot.own)) {
     return false;
   }
-  slot.sequence = waiting_.TakeForSlot(at, now).sequence;
+  slot.sequence = waiting_.Take(at).sequence;
+  waiting_.OnServed(slot.sequence->client(), now);
   slot.sequence->OnAdmitted();
   if (first) options_.on_admitted(*slot.sequence);
   running_.push_back(std::move(slot));
@@ -147,7 +316,7 @@ bool Scheduler::StartState(Waiting* waiting, SlotState* own) {
   const size_t bytes = BytesNeeded(*waiting);
   const bool room = states_.Reserve(bytes);
   PS_CHECK(room);
-  own->bytes = waiting->will_fork() ? bytes / 2 : bytes;
+  own->bytes = waiting->sequence->will_fork() ? bytes / 2 : bytes;
   own->fork_bytes = bytes - own->bytes;
   if (waiting->source != nullptr) {
     own->loader = std::make_unique<StateLoader>(waiting->source, own->state->parts());
@@ -168,6 +337,7 @@ void Scheduler::Fork(Slot* slot, Clock::time_point now) {
     // The sequence itself goes on from a copy.
     std::swap(state, slot->own.state);
     source = std::make_shared<ForkSource>(&states_, std::move(state), bytes);
+    slot->forked_from = source;
     slot->own.loader = std::make_unique<StateLoader>(source, slot->state().parts());
   } else {
     states_.Unreserve(bytes);

@@ -1,5 +1,6 @@
 // What a step processes.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <string_view>
 
@@ -18,6 +19,11 @@ bool Scheduler::Step(Clock::time_point now) {
   ++steps_;
   for (Slot* slot : plan.slots) {
     if (slot->sequence->ended()) continue;
+    if (slot->missing && slot->sequence->missing() == 0) {
+      const Clock::time_point then = context_.now();
+      slot->settled = then + (then - slot->admitted);
+    }
+    slot->missing = slot->sequence->missing() > 0;
     slot->sequence->MaybeReportProgress();
     Fork(slot, now);
   }
@@ -67,10 +73,29 @@ Scheduler::Candidates Scheduler::FindCandidates(Clock::time_point now) {
     shares.candidates.push_back(
         {.ready = ready,
          .decoding = sequence.decoding(),
+         .priority = sequence.priority(),
          .level = AgedLevel(slot.level, now - slot.last_served, options_.aging),
          .last_turn = slot.last_turn});
   }
+  RaiseStarved(&shares, now);
   return shares;
+}
+
+void Scheduler::RaiseStarved(Candidates* shares, Clock::time_point now) const {
+  std::map<std::string_view, Clock::time_point> served;  // the last prompt of each client
+  for (size_t i = 0; i < shares->slots.size(); ++i) {
+    if (shares->candidates[i].decoding) continue;
+    const Slot& slot = *shares->slots[i];
+    Clock::time_point& last = served[slot.sequence->client()];
+    last = std::max(last, slot.last_served);
+  }
+  if (served.size() < 2) return;
+  for (size_t i = 0; i < shares->slots.size(); ++i) {
+    BatchBuilder::Candidate& candidate = shares->candidates[i];
+    if (candidate.decoding) continue;
+    const Clock::time_point last = served.at(shares->slots[i]->sequence->client());
+    if (now - last > options_.slice) candidate.priority = std::numeric_limits<int>::max();
+  }
 }
 
 int64_t Scheduler::MaxDrafts() const {
@@ -160,22 +185,38 @@ bool Scheduler::CopyStates(Clock::time_point now) {
   const Clock::time_point start = context_.now();
   std::chrono::nanoseconds taken{0}, longest{0};
   bool copied = false;
+  // Returns whether there is time for more.
+  const auto copy = [&](const auto& part) {
+    if (copied && taken + longest > max) return false;
+    part();
+    copied = true;
+    const std::chrono::nanoseconds before = taken;
+    taken = context_.now() - start;
+    longest = std::max(longest, taken - before);
+    return true;
+  };
   for (Slot& slot : running_) {
     while (slot.copying()) {
-      if (copied && taken + longest > max) return true;
-      CopyParts(&slot, now);
-      copied = true;
-      const std::chrono::nanoseconds before = taken;
-      taken = context_.now() - start;
-      longest = std::max(longest, taken - before);
+      if (!copy([&] { CopyParts(&slot, now); })) return true;
+    }
+  }
+  for (Waiting& waiting : waiting_) {
+    while (waiting.sequence->ended() && waiting.sequence->storing()) {
+      if (!copy([&] { SaveParts(waiting.sequence.get(), *waiting.own.state); })) return true;
     }
   }
   return copied;
 }
 
+void Scheduler::SaveParts(Sequence* sequence, const SequenceState& state) {
+  sequence->StoreState(state, model_->pool());
+  const Status status = model_->status();
+  if (!status.ok() && sequence->ended()) sequence->EndInstead(status);
+}
+
 void Scheduler::CopyParts(Slot* slot, Clock::time_point now) {
   Sequence& sequence = *slot->sequence;
-  if (slot->own.loader == nullptr) return sequence.StoreState(slot->state(), model_->pool());
+  if (slot->own.loader == nullptr) return SaveParts(&sequence, slot->state());
   const Status status = slot->own.loader->Continue(&slot->state(), model_->pool());
   if (!status.ok()) return sequence.End(FinishReason::kError, status);
   if (!slot->own.loader->done()) return;

@@ -17,7 +17,13 @@ ScoreSequence::ScoreSequence(const SequenceContext& context, RequestId id, Score
       buffer_(request.start == nullptr ? std::vector<int32_t>() : request.start->pending),
       pending_(std::ssize(buffer_)) {}
 
+std::optional<int64_t> ScoreSequence::DropCost() const {
+  if (processed_ > kMaxKept) return std::nullopt;
+  return processed_;
+}
+
 int64_t ScoreSequence::ReadyTokens(int64_t) {
+  if (missing_ > 0) return missing_;
   // Read before the pull: if the feed is closed by then, the pull sees all its tokens.
   const bool closed = feed_->closed();
   if (const Status status = Pull(); !status.ok()) {
@@ -60,6 +66,8 @@ std::optional<Clock::time_point> ScoreSequence::starved_since() const {
 }
 
 std::span<const int32_t> ScoreSequence::NextTokens(int64_t n) const {
+  if (missing_ > 0)
+    return std::span(kept_).last(static_cast<size_t>(missing_)).first(static_cast<size_t>(n));
   return std::span(buffer_).first(static_cast<size_t>(n));
 }
 
@@ -78,6 +86,10 @@ void ScoreSequence::OnRow(int64_t row, std::span<const float> logits, float log_
 }
 
 int64_t ScoreSequence::OnSegment(int64_t n) {
+  if (missing_ > 0) {
+    missing_ -= n;
+    return n;
+  }
   if (!ended() && !logprobs_.empty()) {
     const int64_t first = start_position_ + std::max(processed_ + 1, pending_);
     Push(ScoreEvent{first, std::move(logprobs_), std::move(greedy_), std::move(tokens_)});
@@ -86,6 +98,11 @@ int64_t ScoreSequence::OnSegment(int64_t n) {
   greedy_.clear();
   tokens_.clear();
   processed_ += n;
+  if (processed_ <= kMaxKept) {
+    kept_.insert(kept_.end(), buffer_.begin(), buffer_.begin() + static_cast<ptrdiff_t>(n));
+  } else {
+    kept_ = {};
+  }
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<ptrdiff_t>(n));
   return n;
 }

@@ -3,6 +3,8 @@
 //
 // A token is processed once its successor is known, because the row of a token yields the
 // log-probability of its successor. So the last token of a text is never processed.
+//
+// The tokens of a short text are kept, so that its state can be dropped.
 #pragma once
 
 #include <memory>
@@ -30,13 +32,22 @@ class ScoreSequence : public Sequence {
   }
   int64_t StateTokens() const override { return start_position_ + pulled(); }
   std::shared_ptr<const SavedState> Begin() override { return start_; }
+  std::optional<int64_t> DropCost() const override;
+  void OnDropped(bool /*to_source*/) override { missing_ = processed_; }
+  int64_t missing() const override { return missing_; }
   std::span<const int32_t> NextTokens(int64_t n) const override;
-  OutputRows OutputRowsOf(int64_t) const override { return OutputRows::kAll; }
+  OutputRows OutputRowsOf(int64_t) const override {
+    return missing_ > 0 ? OutputRows::kNone : OutputRows::kAll;
+  }
   bool needs_log_sum_exp() const override { return true; }
   void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) override;
   int64_t OnSegment(int64_t n) override;
 
  private:
+  // Maximum number of processed tokens that are kept for the case that the state is dropped. The state
+  // of a longer text is not.
+  static constexpr int64_t kMaxKept = 16384;
+
   // Fills buffer_ from the feed. INVALID_ARGUMENT for an id outside the vocabulary.
   Status Pull();
   int64_t pulled() const { return processed_ + static_cast<int64_t>(buffer_.size()); }
@@ -49,6 +60,8 @@ class ScoreSequence : public Sequence {
   std::vector<int32_t> buffer_;                    // pulled, or of the snapshot, and not processed
   const int64_t pending_;                          // tokens of the snapshot after start_
   int64_t processed_ = 0;                          // after start_
+  std::vector<int32_t> kept_;                      // the processed tokens, at most kMaxKept
+  int64_t missing_ = 0;                            // of them, not in the state: it was dropped
   std::vector<float> logprobs_;                    // of the current segment
   std::vector<bool> greedy_;                       // one for each
   std::vector<int32_t> tokens_;                    // one for each

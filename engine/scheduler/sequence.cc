@@ -43,7 +43,7 @@ void Sequence::OnAdmitted() {
 }
 
 void Sequence::OnStepBegins(int64_t n) {
-  if (!info_.record_chunks || decoding()) return;
+  if (!info_.record_chunks || decoding() || missing() > 0) return;
   chunk_start_ = context_.now();
   chunk_tokens_ = n;
 }
@@ -78,6 +78,11 @@ void Sequence::End(FinishReason reason, Status status) {
   finish_.emplace();
   finish_->reason = reason;
   finish_->status = std::move(status);
+}
+
+void Sequence::EndInstead(Status status) {
+  finish_.reset();
+  End(FinishReason::kError, std::move(status));
 }
 
 void Sequence::PushFinish() {

@@ -77,11 +77,22 @@ class Sequence {
   virtual int64_t UnprocessedInput() const = 0;
   // Number of tokens, as far as known, for which the state needs memory.
   virtual int64_t StateTokens() const = 0;
-  // Returns the state that the sequence starts from; null: the empty one. Called once, when the
-  // sequence gets its first slot.
+  // Returns the state that the sequence starts from; null: the empty one. Called when the sequence
+  // gets its first slot, and when it gets one after its state was dropped.
   virtual std::shared_ptr<const SavedState> Begin() { return nullptr; }
   // Called when `state` has become that state; may truncate it.
   virtual void OnLoaded(SequenceState* /*state*/) {}
+
+  // --- a state that is dropped: its tokens are processed again, which gives the same bits ---
+
+  // Number of tokens to process again if the state is dropped; nullopt: the sequence no longer has
+  // these tokens.
+  virtual std::optional<int64_t> DropCost() const { return std::nullopt; }
+  // The state is dropped. The sequence starts again from what Begin returns, or, if `to_source`, from
+  // its ForkSource.
+  virtual void OnDropped(bool /*to_source*/) {}
+  // Number of processed tokens that the state lacks since it was dropped.
+  virtual int64_t missing() const { return 0; }
 
   // --- a step: a segment of n <= ReadyTokens() tokens ---
 
@@ -113,14 +124,16 @@ class Sequence {
   virtual int64_t OnSegment(int64_t n) = 0;
   // Called after OnSegment with the state after the accepted tokens. The sequence may have ended.
   virtual void OnState(const SequenceState& /*state*/) {}
-  // Whether the state is being copied for the prefix cache. While it is, the sequence takes part in
-  // no step and keeps its slot.
+  // Whether the state is being saved: for the prefix cache, or because the sequence has ended with a
+  // snapshot. While it is, the sequence takes part in no step and keeps its state.
   virtual bool storing() const { return false; }
-  // Copies a part of the state, on the threads of `pool` (null: on this thread).
+  // Saves a part of the state, on the threads of `pool` (null: on this thread).
   virtual void StoreState(const SequenceState& /*state*/, ThreadPool* /*pool*/) {}
   // Returns the other choices of the request, once, when this sequence has processed the tokens
   // that they share. Each continues from a copy of its state.
   virtual std::vector<std::unique_ptr<Sequence>> TakeForks() { return {}; }
+  // Whether TakeForks will return some.
+  virtual bool will_fork() const { return false; }
   // Number of slots that the request can use at once: one for each choice.
   int slots() const { return group_ == nullptr ? 1 : group_->size(); }
 
@@ -128,6 +141,7 @@ class Sequence {
 
   // Called when the sequence gets a slot. The first slot counts; a fork counts that of its parent.
   void OnAdmitted();
+  bool admitted() const { return admitted_.has_value(); }
   // Pushes a ProgressEvent if the last one is a second old.
   void MaybeReportProgress();
   // Ends the sequence; the first call counts. The scheduler then removes the sequence and calls
@@ -137,9 +151,10 @@ class Sequence {
   // Ends the sequence with a snapshot that another replica continues. Returns false, and does
   // nothing, for a sequence that cannot be continued.
   virtual bool Migrate() { return false; }
-  // Called when the sequence has ended, before its state is released. `state` is null if the
-  // sequence was never admitted, or the state that it starts from was not loaded yet.
-  virtual void OnLeaving(const SequenceState* /*state*/) {}
+  // Ends the sequence with an error in place of the end that it has: its state cannot be saved.
+  void EndInstead(Status status);
+  // Called when the sequence has ended and is no longer storing.
+  virtual void OnLeaving() {}
   // Requires ended().
   const FinishEvent& finish() const { return *finish_; }
   // Whether PushFinish will end the request, and not only one of several choices.

@@ -18,40 +18,46 @@ int WaitQueue::Level(const Waiting& waiting, Clock::time_point now) const {
   return AgedLevel(waiting.sequence->priority(), now - waiting.since, aging_);
 }
 
-int WaitQueue::Claim(const Waiting& waiting, Clock::time_point now) const {
-  const std::string& client = waiting.sequence->client();
-  const auto served = served_.find(client);
+int WaitQueue::Claim(const Waiting& waiting, Clock::time_point now, bool has_slot) const {
+  const int priority = waiting.sequence->priority();
+  if (has_slot) return priority;
+  const auto served = served_.find(waiting.sequence->client());
   const Clock::time_point since =
       served == served_.end() ? waiting.since : std::max(waiting.since, served->second);
-  return AgedLevel(waiting.sequence->priority(), now - since, aging_);
+  return AgedLevel(priority, now - since, aging_);
 }
 
 WaitQueue::Iterator WaitQueue::Next(Clock::time_point now, const ClientShares& shares,
+                                    const Holdings& holdings,
                                     const std::function<bool(const Waiting&)>& eligible) {
   struct Client {
+    double share = 0;
     int claim = 0;  // the highest of its sequences
     Iterator next;
   };
   const auto rank = [&](const Waiting& waiting) {
-    return std::tuple(waiting.source == nullptr, -Level(waiting, now), waiting.sequence->id());
+    return std::tuple(!waiting.of_choices(), -Level(waiting, now), waiting.sequence->id(),
+                      waiting.source != nullptr);
   };
   std::map<std::string_view, Client> clients;
   for (Iterator at = list_.begin(); at != list_.end(); ++at) {
     if (at->sequence->ended() || at->sequence->idle() || at->awaits_source() || !eligible(*at)) {
       continue;
     }
-    const int claim = Claim(*at, now);
-    const auto [found, added] =
-        clients.try_emplace(at->sequence->client(), Client{.claim = claim, .next = at});
+    const auto [found, added] = clients.try_emplace(at->sequence->client(), Client{.next = at});
     Client& client = found->second;
-    if (added) continue;
-    client.claim = std::max(client.claim, claim);
-    if (rank(*at) < rank(*client.next)) client.next = at;
+    if (added) {
+      const auto held = holdings.find(found->first);
+      client.share = held == holdings.end() ? 0 : held->second.share();
+    }
+    const int claim = Claim(*at, now, client.share > 0);
+    client.claim = added ? claim : std::max(client.claim, claim);
+    if (!added && rank(*at) < rank(*client.next)) client.next = at;
   }
   const auto client_rank = [&](const auto& named) {
     const auto& [name, client] = named;
-    return std::tuple(client.next->source == nullptr, -client.claim, shares.VirtualTime(name),
-                      client.next->sequence->id());
+    return std::tuple(client.share > 0, -client.claim, !client.next->starts_anew(), client.share,
+                      shares.VirtualTime(name), client.next->sequence->id());
   };
   const auto best = std::min_element(
       clients.begin(), clients.end(),
@@ -59,15 +65,12 @@ WaitQueue::Iterator WaitQueue::Next(Clock::time_point now, const ClientShares& s
   return best == clients.end() ? list_.end() : best->second.next;
 }
 
-Waiting WaitQueue::TakeForSlot(Iterator at, Clock::time_point now) {
-  Waiting waiting = Take(at);
-  served_.insert_or_assign(waiting.sequence->client(), now);
-  if (served_.size() > list_.size()) {  // of a client without a waiting sequence none is needed
-    std::set<std::string_view> clients;
-    for (const Waiting& other : list_) clients.insert(other.sequence->client());
-    std::erase_if(served_, [&](const auto& named) { return !clients.contains(named.first); });
-  }
-  return waiting;
+void WaitQueue::OnServed(const std::string& client, Clock::time_point now) {
+  served_.insert_or_assign(client, now);
+  if (served_.size() <= list_.size()) return;
+  std::set<std::string_view> clients;  // of a client without a waiting sequence none is needed
+  for (const Waiting& other : list_) clients.insert(other.sequence->client());
+  std::erase_if(served_, [&](const auto& named) { return !clients.contains(named.first); });
 }
 
 Waiting WaitQueue::Take(Iterator at) {

@@ -1,13 +1,19 @@
-// The sequences without a slot, and which of them is next: a fork before others, since its request
-// was admitted and holds memory for it; then the client of the highest claim; then the client with
-// the least virtual time; then, of that client, the highest level; then the earliest request.
+// The sequences without a slot, and which of them is next.
+//
+// Between clients: first one that has no slot; then the one of the highest claim; then one whose next
+// sequence had no slot yet; then the one that holds least; then the one with the least virtual time;
+// then the earliest request.
+// Within a client: first a choice of a request that was admitted, which may hold memory for it; then the
+// highest level; then the earliest request, of its choices one that has had a slot.
 //
 // A level is the priority of the request, plus one for every `aging` that it has waited. So every
-// request is served in the end, however many requests of a higher priority arrive.
+// request of a client is served in the end, however many of a higher priority arrive.
 //
-// A claim is a level towards other clients: time counts only since the client last got a slot.
-// Otherwise the requests of a client that sends more than is served would all have waited long, and
-// go before those of any other client.
+// A claim is a level towards other clients: time counts only while the client has no slot. Otherwise
+// the requests of a client that sends more than is served would all have waited long, and go before
+// those of any other client.
+//
+// Who makes room for whom is in scheduler_admission.cc.
 //
 // Used by the engine thread only.
 #pragma once
@@ -18,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "engine/scheduler/client_shares.h"
 #include "engine/scheduler/fork_source.h"
@@ -35,28 +42,46 @@ struct SlotState {
   std::unique_ptr<StateLoader> loader = nullptr;  // while the state is being loaded
 
   size_t slot_bytes() const { return bytes + fork_bytes; }
-  // Null while the state is being loaded.
-  const SequenceState* loaded_state() const { return loader == nullptr ? state.get() : nullptr; }
 };
 
-// A waiting or a preempted sequence. A sequence with neither a state nor a source starts anew.
+// A waiting or a preempted sequence. One with neither a state nor a source starts anew, or again: its
+// state was dropped.
 struct Waiting {
   std::unique_ptr<Sequence> sequence;
   Clock::time_point since;
-  SlotState own = {};                            // of a preempted sequence
+  SlotState own = {};                            // of a preempted sequence that keeps its state
   size_t preempted_bytes = 0;                    // counted in StatePool::preempted
   std::shared_ptr<ForkSource> source = nullptr;  // of a fork
+  std::weak_ptr<ForkSource> forked_from = {};    // of one that has had a slot
+  bool preempted = false;
 
-  bool preempted() const { return own.state != nullptr; }
-  bool starts_anew() const { return own.state == nullptr && source == nullptr; }
+  bool has_state() const { return own.state != nullptr; }
+  bool starts_anew() const { return !sequence->admitted(); }
+  // Whether it is one of several choices of a request that was admitted.
+  bool of_choices() const { return source != nullptr || (preempted && sequence->slots() > 1); }
   // The last fork: its source becomes its state.
   bool takes_source() const { return source != nullptr && source.use_count() == 1; }
   // The last fork, while the states of others are still copied from the source: soon its own.
   bool awaits_source() const {
     return source != nullptr && source->readers > 0 && source.use_count() == source->readers + 1;
   }
-  bool will_fork() const { return source == nullptr && sequence->slots() > 1; }
 };
+
+// What a client holds: its share of the slots or of slot memory, whichever is larger (dominant
+// resource: Ghodsi and others, 2011).
+struct Holding {
+  double slots = 0;   // of all slots
+  double memory = 0;  // of all slot memory
+
+  double share() const { return slots > memory ? slots : memory; }
+  Holding operator+(const Holding& other) const {
+    return {slots + other.slots, memory + other.memory};
+  }
+  Holding operator-(const Holding& other) const {
+    return {slots - other.slots, memory - other.memory};
+  }
+};
+using Holdings = std::map<std::string_view, Holding>;  // by client; those with a slot
 
 class WaitQueue {
  public:
@@ -67,13 +92,14 @@ class WaitQueue {
   void Add(Waiting waiting) { list_.push_back(std::move(waiting)); }
   // Returns the next sequence that is neither idle nor ended, does not await its source, and that
   // `eligible` accepts; end() if there is none.
-  Iterator Next(Clock::time_point now, const ClientShares& shares,
+  Iterator Next(Clock::time_point now, const ClientShares& shares, const Holdings& holdings,
                 const std::function<bool(const Waiting&)>& eligible);
   int Level(const Waiting& waiting, Clock::time_point now) const;
-  int Claim(const Waiting& waiting, Clock::time_point now) const;
+  // `has_slot`: whether the client has one.
+  int Claim(const Waiting& waiting, Clock::time_point now, bool has_slot) const;
   Waiting Take(Iterator at);
-  // Takes the sequence, whose client gets a slot.
-  Waiting TakeForSlot(Iterator at, Clock::time_point now);
+  // Called when a client gets or gives up a slot.
+  void OnServed(const std::string& client, Clock::time_point now);
 
   Iterator begin() { return list_.begin(); }
   Iterator end() { return list_.end(); }
@@ -82,7 +108,7 @@ class WaitQueue {
  private:
   const std::chrono::nanoseconds aging_;
   std::list<Waiting> list_;
-  // When clients with a waiting sequence last got a slot. A client without an entry got none.
+  // When clients with a waiting sequence last had a slot. A client without an entry had none.
   std::map<std::string, Clock::time_point, std::less<>> served_;
 };
 

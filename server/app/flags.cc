@@ -105,8 +105,8 @@ constexpr Flag kFlags[] = {
      "limit of slot memory: states of running sequences. A request whose state does not fit "
      "waits. 0: max-sequences states, or 4GiB for KV kinds."},
     {"preempted-memory", kBytes, "BYTES", &C::preempted_memory, 0, 1024 * kTiB,
-     "limit of preempted memory: states of preempted sequences. A sequence whose state does not "
-     "fit keeps its slot. 0: a quarter of slot-memory."},
+     "limit of preempted memory: states of preempted sequences. A state that does not fit is "
+     "dropped and computed again. 0: a quarter of slot-memory."},
 
     {"state-store", kText, "URL", &C::state_store, 0, 0,
      "state store, which replicas may share: dir:PATH or "

@@ -145,8 +145,7 @@ void AddEngine(const ServedFacts& served, std::vector<MetricFamily>* families) {
         "Waiting requests: they have had no slot yet. Each choice that waits counts.",
         engine.waiting},
        {"num_requests_preempted",
-        "Preempted sequences: they gave their slot to another one, keep their state and continue "
-        "later.",
+        "Preempted sequences: they gave their slot to another one and continue later.",
         engine.preempted},
        {"num_requests_displaced_total",
         "Waiting requests that ended with RESOURCE_EXHAUSTED because the queue was full and a "
@@ -154,6 +153,12 @@ void AddEngine(const ServedFacts& served, std::vector<MetricFamily>* families) {
         engine.given_up},
        {"num_preemptions_total", "Preemptions: a sequence gave its slot to another one.",
         engine.preemptions},
+       {"num_dropped_states_total",
+        "States of preempted sequences that were dropped because preempted memory was full; their "
+        "tokens are processed again.",
+        engine.dropped_states},
+       {"num_dropped_tokens_total", "Tokens of dropped states, to be processed again.",
+        engine.dropped_tokens},
        {"num_prompt_tokens_waiting", "Prompt tokens of waiting requests.", engine.waiting_tokens},
        {"num_requests_idle",
         "Idle sequences: they have a slot and can use no step now, because the reader of the "
@@ -172,8 +177,8 @@ void AddEngine(const ServedFacts& served, std::vector<MetricFamily>* families) {
        {"preempted_memory_bytes", "Preempted memory in use: the states of preempted sequences.",
         engine.preempted_bytes},
        {"preempted_memory_limit_bytes",
-        "Limit of preempted memory (--preempted-memory). A sequence whose state does not fit keeps "
-        "its slot.",
+        "Limit of preempted memory (--preempted-memory). A state that does not fit is dropped and "
+        "computed again.",
         engine.preempted_bytes_limit},
        {"state_bytes_per_sequence",
         "Size of the state of one sequence; for a KV kind, at the context length of the model.",

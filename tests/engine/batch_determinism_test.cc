@@ -145,7 +145,11 @@ class BatchDeterminismTest : public ::testing::TestWithParam<std::string> {
     context_.draft_tokens = static_cast<int>(random_.Int(0, 10));
     // Fewer slots than requests now and then, so that priorities and slow readers take turns.
     const auto slots = static_cast<int>(random_.Int(std::max(1, size / 2), size));
-    Scheduler scheduler(model_.get(), context_, Options(slots, std::chrono::milliseconds(2)));
+    SchedulerOptions options = Options(slots, std::chrono::milliseconds(2));
+    // Without preempted memory states are dropped and computed again.
+    if (random_.Uniform() < 0.5) options.preempted_memory = 0;
+    options.slice = std::chrono::milliseconds(10);
+    Scheduler scheduler(model_.get(), context_, options);
     struct Client {
       size_t request;
       std::shared_ptr<EventStream> stream;
@@ -160,7 +164,7 @@ class BatchDeterminismTest : public ::testing::TestWithParam<std::string> {
           {which, std::make_shared<EventStream>(capacity), random_.Int(1, 20), Collected()});
       GenerateRequest request = requests_[which];
       request.info.priority = static_cast<int>(random_.Int(0, 2));
-      request.info.tenant = random_.Uniform() < 0.5 ? "a" : "b";
+      request.info.tenant = random_.Uniform() < 0.9 ? "a" : i % 2 == 0 ? "b" : "c";
       scheduler.Add(NewSequence(request, static_cast<RequestId>(i + 1), clients.back().stream));
       if (random_.Uniform() < 0.5) scheduler.Tick();
     }
@@ -178,6 +182,7 @@ class BatchDeterminismTest : public ::testing::TestWithParam<std::string> {
       ExpectSameBits(client.got, alone_[client.request]);
     }
     preemptions_ += scheduler.stats().preemptions;
+    dropped_ += scheduler.stats().dropped_states;
   }
 
   class Observer : public EngineObserver {
@@ -196,6 +201,7 @@ class BatchDeterminismTest : public ::testing::TestWithParam<std::string> {
   std::vector<GenerateRequest> requests_;
   std::vector<Collected> alone_;
   int64_t preemptions_ = 0;
+  int64_t dropped_ = 0;  // states
 };
 
 TEST_P(BatchDeterminismTest, SameBitsAsAlone) {
@@ -209,6 +215,7 @@ TEST_P(BatchDeterminismTest, SameBitsAsAlone) {
     ASSERT_FALSE(HasFailure()) << "a batch of " << size;
   }
   EXPECT_GT(preemptions_, 0);
+  EXPECT_GT(dropped_, 0);
   EXPECT_GT(observer_.accepted, 0);
 }
 

@@ -1,10 +1,12 @@
 // Sequences that stop and go on: a stopped completion, joined with its continuation, is the one
-// that was never stopped; a sequence kept and continued is the one that was given whole.
+// that was never stopped; a sequence kept and continued is the one that was given whole; and one whose
+// state is dropped again and again returns what it returns in peace.
 #include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "engine/prefix_cache/prefix_cache.h"
 #include "engine/scheduler/generate_sequence.h"
 #include "engine/scheduler/scheduler.h"
 #include "engine/snapshot/snapshot_file.h"
@@ -32,7 +34,8 @@ class MigrationTest : public ::testing::Test {
     context_.observer = &observer_;
   }
 
-  // Runs a request alone; after `ticks` steps it is told to migrate.
+  // Runs a request; after `ticks` steps it is told to migrate. Alone, or with newcomers of another
+  // client for which its state is dropped.
   Collected Run(GenerateRequest request, int ticks) {
     int64_t max_tokens = request.params.max_tokens.value_or(100);
     uint64_t seed = request.params.sampling.seed.value_or(5);
@@ -43,20 +46,35 @@ class MigrationTest : public ::testing::Test {
       seed = generation.seed;
     }
     auto stream = std::make_shared<EventStream>(10000);
-    Scheduler scheduler(
-        &model_, context_,
-        {.max_sequences = 2, .slot_memory = 300, .stall_deadline = std::chrono::hours(1)});
+    Scheduler scheduler(&model_, context_,
+                        {.max_sequences = drops_ == nullptr ? 2 : 1,
+                         .slot_memory = 300,
+                         .stall_deadline = std::chrono::hours(1),
+                         .slice = std::chrono::seconds(0)});
     scheduler.Add(std::make_unique<GenerateSequence>(context_, 1, std::move(request), max_tokens,
                                                      seed, stream));
     Collected out;
     for (int i = 0; i < 10000 && !out.finish; ++i) {
       if (i == ticks) scheduler.MigrateAll();
+      if (drops_ != nullptr && drops_->Uniform() < 0.2) AddNewcomer(&scheduler, i);
       scheduler.Tick();
       out.Drain(stream.get());
     }
     EXPECT_TRUE(out.finish.has_value());
+    scheduler.EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
     EXPECT_EQ(scheduler.states().reserved(), 0u);
+    dropped_ += scheduler.stats().dropped_states;
     return out;
+  }
+
+  void AddNewcomer(Scheduler* scheduler, int number) {
+    GenerateRequest request;
+    request.info.tenant = "newcomer";
+    request.migrates = false;
+    request.prompt = {3};
+    scheduler->Add(std::make_unique<GenerateSequence>(
+        context_, static_cast<RequestId>(number) + 100, std::move(request), 1, 1,
+        std::make_shared<EventStream>(100)));
   }
 
   // Through the bytes of a file.
@@ -147,6 +165,8 @@ class MigrationTest : public ::testing::Test {
   }
 
   testing::FakeModel model_;
+  Random* drops_ = nullptr;  // null: nothing runs beside a request
+  int64_t dropped_ = 0;      // states
   testing::FakeTokenizer tokenizer_;
   EngineObserver observer_;
   SequenceContext context_;
@@ -295,6 +315,60 @@ TEST_F(MigrationTest, AKeptSequenceGoesOn) {
     EXPECT_EQ(got.finish->usage.cached_tokens, kept->position());
     if (HasFailure()) break;
   }
+}
+
+// Prompts, echoes, drafts, several choices, sequences that follow a snapshot or the prefix cache,
+// sequences that are kept, and migrations of all of these.
+TEST_F(MigrationTest, ADroppedStateIsComputedAgain) {
+  Random random(5);
+  int pieces = 0, cached = 0;
+  const int count = testing::Count(1000, 20000);
+  for (int i = 0; i < count; ++i) {
+    PrefixCache cache({.memory = 1 << 20, .min_tokens = 4, .every = 8});
+    GenerateRequest request = RandomRequest(&random);
+    const double kind = random.Uniform();
+    if (kind < 0.3) {
+      request.params.n = static_cast<int32_t>(random.Int(2, 4));
+      request.params.best_of = request.params.n + static_cast<int32_t>(random.Int(0, 1));
+      request.params.max_tokens = static_cast<int32_t>(random.Int(1, 30));
+    } else if (kind < 0.6) {
+      GenerateRequest first;
+      first.prompt = Tokens(&random, random.Int(1, 20));
+      first.params.max_tokens = static_cast<int32_t>(random.Int(0, 5));
+      first.keep = true;
+      request.start = Run(first, -1).finish->snapshot;
+      request.keep = random.Uniform() < 0.5;
+    }
+    const Collected want = Run(request, -1);
+    if (random.Uniform() < 0.3) context_.prefix_cache = &cache;
+    drops_ = &random;
+    const bool moves = random.Uniform() < 0.3 && !request.keep;
+    const Collected got = moves ? RunInPieces(request, &random, &pieces) : Run(request, -1);
+    drops_ = nullptr;
+    context_.prefix_cache = nullptr;
+    cached += cache.stats().hit_tokens > 0;
+    ExpectSame(got, want, i);
+    if (!moves && want.choices.size() < 2) {
+      ASSERT_EQ(got.tops.size(), want.tops.size());
+    }
+    ASSERT_EQ(got.finish->snapshot != nullptr, request.keep);
+    if (request.keep) {
+      EXPECT_EQ(got.finish->snapshot->pending, want.finish->snapshot->pending) << i;
+      EXPECT_EQ(got.finish->snapshot->history, want.finish->snapshot->history) << i;
+      ASSERT_EQ(got.finish->snapshot->position(), want.finish->snapshot->position()) << i;
+      GenerateRequest next;
+      next.prompt = {4};
+      next.params.max_tokens = 5;
+      next.start = got.finish->snapshot;
+      const Collected after = Run(next, -1);
+      next.start = want.finish->snapshot;
+      ExpectSame(after, Run(next, -1), i);
+    }
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(dropped_, count);
+  EXPECT_GT(pieces, count / 10);
+  EXPECT_GT(cached, count / 20);
 }
 
 // A request that fails, or that did not set `keep`, returns no snapshot.

@@ -22,6 +22,7 @@ from http2 import (CONTINUATION, DATA, END_HEADERS, HEADERS, MAX_FRAME, PING, PR
                    frame, request_block)
 
 COMPLETE = request_block(http2.SERVICE + "Complete")
+LONG = messages.complete_request("It was late, and", 4000)
 MIB = 1 << 20
 
 
@@ -366,6 +367,39 @@ def stalled_readers(target):
     """256 completions whose client opens no window."""
     request = messages.complete_request("It was late, and", 10000)
     return hold_streams(target, 2, 128, lambda call: call.send(request, end=True, timeout=2), window=0)
+
+
+def many_streams(target):
+    """Streams of 4,000 tokens of one address, which are read: more than there are slots."""
+    return hold_streams(target, 2, 10 if not target.full else 128, lambda call: call.send(LONG, end=True, timeout=2))
+
+
+def all_streams(target):
+    """4,096 completions of 4,000 tokens of one address."""
+    return hold_streams(target, 32, 128, lambda call: call.send(LONG, end=True, timeout=2))
+
+
+def fan_outs(target):
+    """Prompts with n 64 choices of 400 tokens, one after the other on four streams."""
+    request = messages.complete_request("It was late, and", 400, n=64)
+
+    def send(call, end):
+        call.send(request, end=True, timeout=2)
+        while call.receive(timeout=max(0.1, end - time.monotonic())) is not None:
+            pass
+
+    return busy_streams(target, 1, 4, "Complete", send)
+
+
+def many_scores(target):
+    """20 scores of one address whose texts do not end."""
+    text = messages.field(1, "It was a fine morning in May. " * 500)
+
+    def send(call, end):
+        while time.monotonic() < end:
+            call.send(text, timeout=max(0.1, end - time.monotonic()))
+
+    return busy_streams(target, 2, 10, "Score", send)
 
 
 def unread_replies(target):

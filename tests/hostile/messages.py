@@ -57,7 +57,7 @@ def integers(packed):
     return values
 
 
-def complete_request(prompt="", max_tokens=16, seed=7, session="", echo=False, logprobs=None, ignore_eos=True):
+def complete_request(prompt="", max_tokens=16, seed=7, session="", echo=False, logprobs=None, ignore_eos=True, n=1):
     text = field(1, field(1, prompt)) if prompt else b""
     sampling = field(2, field(1, 0.8) + field(9, seed))
     message = text + sampling + field(3, max_tokens) + field(6, int(ignore_eos))
@@ -65,6 +65,8 @@ def complete_request(prompt="", max_tokens=16, seed=7, session="", echo=False, l
         message += field(8, logprobs)
     if echo:
         message += field(9, 1)
+    if n > 1:
+        message += field(10, n)
     if session:
         message += field(20, session)
     return message

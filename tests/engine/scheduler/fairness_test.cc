@@ -6,6 +6,7 @@
 #include "engine/scheduler/client_shares.h"
 #include "engine/scheduler/generate_sequence.h"
 #include "engine/scheduler/scheduler.h"
+#include "engine/scheduler/score_sequence.h"
 #include "engine/scheduler/wait_queue.h"
 #include "gtest/gtest.h"
 #include "tests/engine/testing/collected.h"
@@ -60,7 +61,7 @@ class FairnessTest : public ::testing::Test {
     scheduler_.reset();
   }
   Client* Send(int prompt, int tokens, const std::string& tenant, int priority = 0,
-               size_t capacity = 100000) {
+               size_t capacity = 100000, int n = 1) {
     auto client = std::make_unique<Client>();
     client->id = ++next_id_;
     client->stream = std::make_shared<EventStream>(capacity);
@@ -71,6 +72,7 @@ class FairnessTest : public ::testing::Test {
     request.info.priority = priority;
     request.prompt.assign(static_cast<size_t>(prompt), 5);
     request.params.ignore_eos = true;
+    request.params.n = request.params.best_of = n;
     scheduler_->Add(std::make_unique<GenerateSequence>(context_, client->id, request, tokens, 1,
                                                        client->stream));
     clients_.push_back(std::move(client));
@@ -205,14 +207,147 @@ TEST_F(FairnessTest, HigherPriorityPreemptsAndTheOtherGoesOnWhereItWas) {
   EXPECT_EQ(model_.steps, 30 + 30 + 5);
 }
 
-TEST_F(FairnessTest, WithoutRoomToParkNothingIsPreempted) {
+TEST_F(FairnessTest, WithoutPreemptedMemoryTheStateIsComputedAgain) {
   Start({.max_sequences = 1, .slot_memory = 1000, .preempted_memory = 99});
+  Client* alone = Send(3, 30, "");
+  Run(30);
   Client* low = Send(3, 30, "");
   Run(10);
   Client* high = Send(3, 5, "", 1);
+  Run(5);
+  EXPECT_TRUE(high->got.finish.has_value());
+  EXPECT_EQ(Tokens(low), 10u);
+  EXPECT_EQ(scheduler_->stats().preempted, 1);
+  EXPECT_EQ(scheduler_->stats().dropped_states, 1);
+  EXPECT_EQ(scheduler_->stats().dropped_tokens, 3 + 9);
+  Run(22);
+  EXPECT_TRUE(low->got.finish.has_value());
+  EXPECT_EQ(low->got.tokens, alone->got.tokens);
+  EXPECT_EQ(model_.steps, 30 + 10 + 5 + 2 + 20) << "prompt and output again, a step each";
+}
+
+// Waiting alone is no reason to compute a state of the same client again.
+TEST_F(FairnessTest, ABacklogOfOneClientDropsNoStates) {
+  Start({.max_sequences = 4, .slot_memory = 1000, .preempted_memory = 200, .aging = 100ms});
+  for (int i = 0; i < 20; ++i) Send(3, 100, "crowd");
+  Run(300);
+  EXPECT_GT(scheduler_->stats().preemptions, 0);
+  EXPECT_EQ(scheduler_->stats().dropped_states, 0);
+}
+
+// Many long streams of one client: preempted memory is full of them.
+TEST_F(FairnessTest, ANewcomerGetsASlotAtOnceFromTheClientThatHasMost) {
+  Start({.max_sequences = 4, .slot_memory = 400, .preempted_memory = 100, .aging = 1s});
+  std::vector<Client*> crowd;
+  for (int i = 0; i < 10; ++i) crowd.push_back(Send(3, 500, "crowd"));
+  Run(250);  // those that waited longest take slots of others
+  EXPECT_EQ(scheduler_->states().preempted(), 100u);
+  for (const char* name : {"a", "b", "c"}) {
+    Client* newcomer = Send(3, 20, name);
+    Run(2);
+    EXPECT_GE(Tokens(newcomer), 1u) << name;
+  }
+  EXPECT_EQ(scheduler_->running(), 4) << "one of the crowd";
+  Run(30);
+  EXPECT_GT(scheduler_->stats().dropped_states, 0);
+  Run(10'000);
+  for (Client* client : crowd) {
+    ASSERT_TRUE(client->got.finish.has_value());
+    EXPECT_EQ(client->got.tokens, crowd[0]->got.tokens);
+  }
+  EXPECT_EQ(scheduler_->states().preempted(), 0u);
+}
+
+TEST_F(FairnessTest, ForksDoNotGoBeforeANewcomer) {
+  Start({.max_sequences = 4, .slot_memory = 600, .preempted_memory = 100});
+  std::vector<Client*> crowd;
+  for (int i = 0; i < 3; ++i) crowd.push_back(Send(30, 40, "crowd", 0, 100000, /*n=*/16));
+  Run(20);
+  for (int i = 0; i < 20; ++i) {
+    Client* newcomer = Send(3, 2, "newcomer");
+    Run(4);
+    EXPECT_TRUE(newcomer->got.finish.has_value()) << i;
+  }
+  Run(2000);
+  for (const Client* client : crowd) {
+    ASSERT_TRUE(client->got.finish.has_value());
+    EXPECT_EQ(client->got.choices.size(), 16u);
+    EXPECT_EQ(client->got.choices, crowd[0]->got.choices);
+  }
+}
+
+// Each client has one slot, and there is none for another.
+TEST_F(FairnessTest, ANewcomerGetsASlotWithinASliceFromClientsWithOneEach) {
+  Start({.max_sequences = 3, .slot_memory = 300, .preempted_memory = 100, .slice = 100ms});
+  std::vector<Client*> clients;
+  for (const char* name : {"a", "b", "c", "d", "e", "f"}) {
+    clients.push_back(Send(3, 300, name));
+    Run(12);
+    EXPECT_GE(Tokens(clients.back()), 1u) << name;
+  }
+  Run(1500);
+  for (const Client* client : clients) EXPECT_TRUE(client->got.finish.has_value());
+}
+
+TEST_F(FairnessTest, APriorityDoesNotKeepAClientFromItsFirstSlot) {
+  Start({.max_sequences = 4, .slot_memory = 400, .preempted_memory = 100});
+  for (int i = 0; i < 10; ++i) Send(3, 500, "high", /*priority=*/1);
   Run(10);
-  EXPECT_EQ(Tokens(high), 0u);
-  EXPECT_EQ(Tokens(low), 20u);
+  Client* low = Send(3, 10, "low");
+  Client* second = Send(3, 10, "low");
+  Run(3);
+  EXPECT_GE(Tokens(low), 1u);
+  EXPECT_EQ(Tokens(second), 0u) << "beyond the first slot the priority counts";
+}
+
+// The prompts of a client that have waited long are first of that client only.
+TEST_F(FairnessTest, OldPromptsOfAClientDoNotDelayThatOfAnother) {
+  Start({.max_sequences = 12, .slot_memory = 100000, .aging = 100ms});
+  for (int i = 0; i < 30; ++i) Send(400, 1, "crowd");
+  Run(200);
+  ASSERT_GT(scheduler_->stats().waiting, 0);
+  Client* newcomer = Send(32, 1, "newcomer");
+  Run(4);
+  EXPECT_TRUE(newcomer->got.finish.has_value());
+}
+
+TEST_F(FairnessTest, APriorityDoesNotKeepAPromptFromItsFirstTokens) {
+  Start({.max_sequences = 4, .slot_memory = 400, .preempted_memory = 100, .slice = 100ms});
+  for (int i = 0; i < 10; ++i) Send(10000, 1, "high", /*priority=*/1);
+  Run(10);
+  Client* low = Send(20, 1, "low");
+  Run(15);
+  EXPECT_TRUE(low->got.finish.has_value());
+}
+
+// The tokens of a long score are gone, so that its state is never dropped.
+TEST_F(FairnessTest, LongScoresLeavePreemptedMemoryForOthers) {
+  Start({.max_sequences = 2, .slot_memory = 200, .preempted_memory = 200, .aging = 1s});
+  std::vector<std::shared_ptr<EventStream>> streams;
+  for (int i = 0; i < 4; ++i) {
+    ScoreRequest request;
+    request.info.tenant = "crowd";
+    request.info.arrival = now_;
+    request.feed = std::make_shared<TokenFeed>(100000);
+    request.feed->Push(std::vector<int32_t>(i < 2 ? 40000 : 100, 3));
+    request.feed->Close();
+    streams.push_back(std::make_shared<EventStream>(100000));
+    scheduler_->Add(std::make_unique<ScoreSequence>(context_, static_cast<RequestId>(1000 + i),
+                                                    request, streams.back()));
+  }
+  Run(1600);
+  for (const char* name : {"a", "b"}) {
+    Client* newcomer = Send(3, 5, name);
+    Run(12);
+    EXPECT_TRUE(newcomer->got.finish.has_value()) << name;
+  }
+  Run(3000);
+  for (size_t i = 0; i < streams.size(); ++i) {
+    Collected got;
+    got.Drain(streams[i].get());
+    ASSERT_TRUE(got.finish && got.finish->status.ok()) << i;
+    EXPECT_EQ(std::ssize(got.scores), i < 2 ? 39999 : 99) << i;
+  }
 }
 
 TEST_F(FairnessTest, LowPriorityIsServedUnderEndlessHighOnes) {

@@ -404,6 +404,62 @@ TEST_F(SchedulerTest, LoadingAStateHoldsNobodyUp) {
   scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
 }
 
+// The state of a sequence that ends with a snapshot is saved in the same way: that of a session, and
+// of a migrated completion with a slot or without.
+TEST_F(SchedulerTest, SavingAStateHoldsNobodyUp) {
+  Start({.max_sequences = 3, .slot_memory = 1000, .preempted_memory = 100, .step_budget = 10ms});
+  const int parts = FakeState(&model_->live_states).parts();
+  GenerateRequest keeps = Request(19);
+  keeps.keep = true;
+  Client alone = Generate(keeps, 3);
+  TickUntilDone({&alone}, 1s);
+
+  model_->on_copy = [this] { now_ += 4ms; };
+  GenerateRequest stays = Request(3);
+  stays.migrates = false;
+  Client talker = Generate(stays, 1000);
+  scheduler_->Tick();
+  Client kept = Generate(keeps, 3);
+  EXPECT_GE(TickUntilDone({&kept}, 5ms), parts);
+  EXPECT_EQ(kept.got.tokens, alone.got.tokens);
+  ASSERT_NE(kept.got.finish->snapshot, nullptr);
+  EXPECT_EQ(kept.got.finish->snapshot->state->bytes, alone.got.finish->snapshot->state->bytes);
+  EXPECT_EQ(kept.got.finish->snapshot->pending, alone.got.finish->snapshot->pending);
+
+  Client one = Generate(Request(5), 50), two = Generate(Request(5), 50);
+  for (int i = 0; i < 3; ++i) scheduler_->Tick();
+  GenerateRequest urgent = Request(5);
+  urgent.info.priority = 1;
+  Client high = Generate(urgent, 50);
+  for (int i = 0; i < 3; ++i) scheduler_->Tick();
+  ASSERT_EQ(scheduler_->stats().preempted, 1);
+  scheduler_->MigrateAll();
+  EXPECT_GE(TickUntilDone({&one, &two, &high}, 5ms), 3 * parts);
+  for (const Client* moved : {&one, &two, &high}) {
+    EXPECT_EQ(moved->got.finish->reason, FinishReason::kMigrated);
+    ASSERT_NE(moved->got.finish->snapshot, nullptr);
+    EXPECT_EQ(moved->got.finish->snapshot->position(), 5 + std::ssize(moved->got.tokens) - 1);
+    EXPECT_EQ(moved->got.finish->snapshot->pending.size(), 1u);
+  }
+  talker.Read();
+  EXPECT_FALSE(talker.done());
+
+  // A state that a device that has failed holds is no state.
+  Client lost = Generate(keeps, 3);
+  for (int i = 0; i < 100 && lost.got.tokens.size() < 3; ++i) {
+    scheduler_->Tick();
+    lost.Read();
+  }
+  ASSERT_FALSE(lost.done());
+  model_->fail_after = -1;
+  scheduler_->Tick();
+  lost.Read();
+  ASSERT_TRUE(lost.done());
+  EXPECT_EQ(lost.got.finish->status.code(), Code::kInternal);
+  EXPECT_EQ(lost.got.finish->snapshot, nullptr);
+  scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
+}
+
 // The memory of new states is cleared in the same way where the pool has no state that is.
 TEST_F(SchedulerTest, TouchingAStateHoldsNobodyUp) {
   Start({.max_sequences = 5, .slot_memory = 1000, .step_budget = 10ms});

@@ -10,6 +10,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kStall = 200ms;
 constexpr auto kAging = 20ms;
+constexpr auto kSlice = 5ms;
 
 bool IsPrefix(const std::vector<int32_t>& part, const std::vector<int32_t>& whole) {
   return part.size() <= whole.size() && std::equal(part.begin(), part.end(), whole.begin());
@@ -66,10 +67,12 @@ Simulation::Simulation(uint64_t seed, const SimulatedRequests* requests)
   const auto budget = random_.Uniform() < 0.7 ? std::chrono::microseconds(3000) : 0us;
   options_ = {.max_sequences = slots,
               .slot_memory = memory,
-              .preempted_memory = random_.Uniform() < 0.2 ? 0 : memory,
+              .preempted_memory =
+                  random_.Uniform() < 0.4 ? static_cast<size_t>(random_.Int(0, 2)) * 100 : memory,
               .stall_deadline = kStall,
               .step_budget = budget,
-              .aging = kAging};
+              .aging = kAging,
+              .slice = kSlice};
   options_.on_ending = [this](const Sequence& sequence) {
     for (auto& client : clients_) client->endings += client->id == sequence.id();
   };
@@ -244,6 +247,7 @@ bool Simulation::Run(int ticks) {
   if (states.reserved() + states.preempted() > 0) Fail("memory of states is left reserved");
   CheckSessions();
   happened_.preemptions = scheduler_->stats().preemptions;
+  happened_.dropped = scheduler_->stats().dropped_states;
   if (table_ != nullptr) happened_.spills = table_->stats().spills;
   if (store_ != nullptr) happened_.store_failures = store_->failures;
   if (prefix_cache_ != nullptr) happened_.cache_hits = prefix_cache_->stats().hit_tokens;
@@ -255,6 +259,7 @@ void Simulation::Happened::Add(const Happened& other) {
   for (int i = 0; i < 7; ++i) reasons[i] += other.reasons[i];
   preemptions += other.preemptions;
   preempted += other.preempted;
+  dropped += other.dropped;
   forks += other.forks;
   drafts_held += other.drafts_held;
   refused += other.refused;

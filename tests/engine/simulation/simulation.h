@@ -59,7 +59,7 @@ class Simulation {
   uint64_t trace() const { return trace_; }
   // How often each thing happened: a world in which nothing fails shows nothing.
   struct Happened {
-    int64_t requests = 0, reasons[7] = {}, preemptions = 0, preempted = 0, forks = 0,
+    int64_t requests = 0, reasons[7] = {}, preemptions = 0, preempted = 0, dropped = 0, forks = 0,
             drafts_held = 0, refused = 0, turns = 0, contended = 0, store_failures = 0, spills = 0,
             resumed = 0, cache_hits = 0;
     void Add(const Happened& other);
