@@ -4,6 +4,8 @@
 
 #include "server/http/http_connection.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -45,6 +47,18 @@ std::string PeerText(const tcp::endpoint& peer) {
                                 : StrCat("ipv6:[", host, "]:", peer.port());
 }
 
+// A client that vanishes, or an older one that leaves and may get no 100 Continue, is noticed by TCP
+// alone, in about a minute.
+void SetKeepAlive(int fd) {
+  const auto set = [fd](int level, int option, int value) {
+    (void)setsockopt(fd, level, option, &value, sizeof(value));
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
 // Beast takes any byte in a quoted value of an extension, so also the end of a line. Not const: a
 // parser refers to it.
 auto check_chunk = [](std::uint64_t, beast::string_view extensions, error_code& error) {
@@ -79,6 +93,7 @@ HttpConnection::HttpConnection(HttpLoop* loop, tcp::socket socket, SSL_CTX* tls,
 }
 
 void HttpConnection::Start() {
+  SetKeepAlive(stream_.socket().native_handle());
   const std::chrono::milliseconds timeout = loop_->limits.read_timeout;
   if (stream_.tls() == nullptr) return Read(timeout);
   stream_.tcp().expires_after(timeout);
