@@ -69,7 +69,13 @@ bool Scheduler::Tick() {
   // sequence can have its slot.
   while (!stepped && Admit(now)) stepped = Step(now);
   const bool removed = RemoveEnded();  // makes room for a waiting sequence
-  return stepped || removed;
+  return stepped || removed || Saving();
+}
+
+bool Scheduler::Saving() const {
+  bool saving = false;
+  ForEach([&](const Sequence& sequence) { saving |= sequence.ended() && sequence.storing(); });
+  return saving;
 }
 
 EngineStats Scheduler::stats() const {

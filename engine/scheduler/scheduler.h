@@ -135,6 +135,8 @@ class Scheduler {
   // Removes the sequences that have ended, and finishes them. Returns whether there was one.
   bool RemoveEnded();
   void Finish(Slot slot);
+  // Whether a sequence that has ended waits until its state is saved.
+  bool Saving() const;
 
   // --- slots (scheduler_admission.cc) ---
 
