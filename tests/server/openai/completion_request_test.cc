@@ -120,7 +120,7 @@ TEST(CompletionRequest, SchemasKeepOrderAndDigits) {
     ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
     const auto job = ToCompletionJob(*parsed);
     ASSERT_TRUE(job.ok()) << job.status().ToString() << body;
-    EXPECT_EQ(job->requests[0].structured_output().json_schema(), schema) << body;
+    EXPECT_EQ(job->Request(0).structured_output().json_schema(), schema) << body;
   }
 }
 
@@ -136,7 +136,7 @@ TEST(CompletionRequest, WhiteSpaceIsDisabledForASchemaOfAnyField) {
       ASSERT_TRUE(body.ok()) << body.status().ToString();
       const auto job = ToCompletionJob(*body);
       ASSERT_TRUE(job.ok()) << job.status().ToString();
-      EXPECT_EQ(job->requests[0].structured_output().compact_json(), compact) << format;
+      EXPECT_EQ(job->Request(0).structured_output().compact_json(), compact) << format;
     }
   }
 }
