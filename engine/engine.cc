@@ -183,7 +183,7 @@ class EngineImpl : public Engine {
       return Unavailable("the server is draining and takes no new requests")
           .WithReason(Reason::kDraining);
     PS_RETURN_IF_ERROR(TakePlace({.id = id,
-                                  .client = sequence->client(),
+                                  .principal = sequence->principal(),
                                   .priority = sequence->priority(),
                                   .slots = sequence->slots(),
                                   .tokens = tokens}));

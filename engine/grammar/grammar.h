@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/principal.h"
 #include "base/status.h"
 #include "engine/request/params.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -59,13 +60,13 @@ class GrammarCompiler {
   GrammarCompiler(const GrammarCompiler&) = delete;
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
-  // Takes milliseconds to seconds. `client`: whose share of kMaxGrammars it takes (ClientOf).
+  // Takes milliseconds to seconds. `principal`: whose share of kMaxGrammars it takes.
   // INVALID_ARGUMENT for a source that is no grammar, that xgrammar does not support, or that exceeds
   // a limit; RESOURCE_EXHAUSTED if the client's share is in use, or all processes take too much
   // memory; FAILED_PRECONDITION if the vocabulary has no EOS, or the program is missing. Messages
   // begin with "structured_output: ".
   Result<std::shared_ptr<const Grammar>> Compile(const GrammarSource& source,
-                                                 const std::string& client = "");
+                                                 const Principal& principal = {});
   // Returns the grammar if it has been compiled and is still kept, else null. Does not wait.
   std::shared_ptr<const Grammar> Find(const GrammarSource& source);
   // Ends all processes. Compilations end soon, with an error; new ones are UNAVAILABLE.

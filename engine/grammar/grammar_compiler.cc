@@ -6,10 +6,9 @@
 #include <condition_variable>
 #include <list>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 
-#include "base/fair_share.h"
+#include "base/shares.h"
 #include "base/utf8.h"
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/grammar_host.h"
@@ -113,50 +112,38 @@ Status CompileIn(int socket, const GrammarSource& source, const GrammarLimits& l
 
 }  // namespace
 
-// Counts the grammars that are alive. Thread-safe.
+// The grammars that are alive. Thread-safe.
 class AliveGrammars {
  public:
-  // Whether `client` may have one more.
-  bool MayAdd(const std::string& client) {
+  // Whether the principal may have one more.
+  bool MayAdd(const Principal& principal) {
     const std::lock_guard lock(mutex_);
-    const int after = total_ + 1;
-    if (after > GrammarCompiler::kMaxGrammars) return false;
-    const auto own = clients_.find(client);
-    return own == clients_.end() ||
-           IsFairShare(own->second + 1, GrammarCompiler::kMaxGrammars - after);
+    return held_.Fits(principal, 1, GrammarCompiler::kMaxGrammars - held_.total(), /*first=*/true);
   }
-  void Add(const std::string& client) {
+  void Add(const Principal& principal, int more) {
     const std::lock_guard lock(mutex_);
-    ++clients_[client];
-    ++total_;
-  }
-  void Remove(const std::string& client) {
-    const std::lock_guard lock(mutex_);
-    const auto own = clients_.find(client);
-    if (--own->second == 0) clients_.erase(own);
-    --total_;
+    held_.Add(principal, more);
   }
 
  private:
   std::mutex mutex_;
-  int total_ = 0;
-  std::unordered_map<std::string, int> clients_;  // those that have one
+  Shares held_;  // guarded by mutex_
 };
 
 class WorkerGrammar final : public Grammar {
  public:
-  // `client`: that the grammar was compiled for first.
+  // `principal`: that the grammar was compiled for first.
   WorkerGrammar(Descriptor socket, std::shared_ptr<const std::vector<uint32_t>> dropped_spaces,
                 const GrammarLimits& limits, std::shared_ptr<AliveGrammars> alive,
-                std::string client)
+                Principal principal)
       : socket_(std::move(socket)),
         dropped_spaces_(std::move(dropped_spaces)),
         limits_(limits),
         alive_(std::move(alive)),
-        client_(std::move(client)) {
-    alive_->Add(client_);
+        principal_(std::move(principal)) {
+    alive_->Add(principal_, 1);
   }
-  ~WorkerGrammar() override { alive_->Remove(client_); }
+  ~WorkerGrammar() override { alive_->Add(principal_, -1); }
 
   const std::vector<uint32_t>& dropped_spaces() const override { return *dropped_spaces_; }
 
@@ -176,7 +163,7 @@ class WorkerGrammar final : public Grammar {
   const std::shared_ptr<const std::vector<uint32_t>> dropped_spaces_;
   const GrammarLimits limits_;
   const std::shared_ptr<AliveGrammars> alive_;
-  const std::string client_;
+  const Principal principal_;
 };
 
 class GrammarCompiler::Impl {
@@ -190,7 +177,7 @@ class GrammarCompiler::Impl {
               HostInput(*tokenizer, vocab_size, eos_id, limits)) {}
 
   Result<std::shared_ptr<const Grammar>> Compile(const GrammarSource& source,
-                                                 const std::string& client) {
+                                                 const Principal& principal) {
     if (eos_id_ < 0) {
       return FailedPrecondition(
           "structured_output: expected a model with EOS, which ends an output that is complete");
@@ -204,8 +191,8 @@ class GrammarCompiler::Impl {
     compilation_ended_.wait(lock, [this] { return stopped_ || compilations_ < kMaxCompilations; });
     if (stopped_) return Unavailable("the server is shutting down").WithReason(Reason::kDraining);
     if (auto cached = Cached(source)) return cached;  // compiled by another request meanwhile
-    if (!alive_->MayAdd(client)) cache_.clear();
-    if (!alive_->MayAdd(client)) {
+    if (!alive_->MayAdd(principal)) cache_.clear();
+    if (!alive_->MayAdd(principal)) {
       return ResourceExhausted("structured_output: this client's share of ", kMaxGrammars,
                                " grammars is in use; try again later");
     }
@@ -218,7 +205,7 @@ class GrammarCompiler::Impl {
     compilation_ended_.notify_one();
     PS_RETURN_IF_ERROR(status);
     auto grammar = std::make_shared<const WorkerGrammar>(std::move(socket), dropped_spaces_,
-                                                         limits_, alive_, client);
+                                                         limits_, alive_, principal);
     cache_.emplace_front(source, grammar);
     if (cache_.size() > kCachedGrammars) cache_.pop_back();
     return std::shared_ptr<const Grammar>(std::move(grammar));
@@ -271,8 +258,8 @@ GrammarCompiler::GrammarCompiler(const Tokenizer* tokenizer, int vocab_size, int
 GrammarCompiler::~GrammarCompiler() = default;
 
 Result<std::shared_ptr<const Grammar>> GrammarCompiler::Compile(const GrammarSource& source,
-                                                                const std::string& client) {
-  return impl_->Compile(source, client);
+                                                                const Principal& principal) {
+  return impl_->Compile(source, principal);
 }
 
 std::shared_ptr<const Grammar> GrammarCompiler::Find(const GrammarSource& source) {

@@ -80,7 +80,7 @@ bool PrefixCache::Touch(const std::string& salt, std::span<const int32_t> tokens
   return true;
 }
 
-void PrefixCache::Insert(const std::string& salt, const std::string& client,
+void PrefixCache::Insert(const std::string& salt, const Principal& principal,
                          std::span<const int32_t> tokens, std::shared_ptr<const SavedState> state,
                          int64_t earliest_truncation) {
   earliest_truncation = std::max<int64_t>(1, earliest_truncation);
@@ -91,8 +91,7 @@ void PrefixCache::Insert(const std::string& salt, const std::string& client,
   entries_.push_back({hash,
                       truncated,
                       salt,
-                      client,
-                      &held_[client],
+                      principal,
                       {tokens.begin(), tokens.end()},
                       std::move(state),
                       earliest_truncation});
@@ -100,7 +99,7 @@ void PrefixCache::Insert(const std::string& salt, const std::string& client,
   Index(entry, hash, entry->size());
   Index(entry, truncated, earliest_truncation);
   stats_.bytes += entry->bytes();
-  *entry->held += entry->bytes();
+  held_.Add(principal, static_cast<int64_t>(entry->bytes()));
   ++stats_.stored;
   EvictOverLimit();
 }
@@ -121,18 +120,16 @@ void PrefixCache::Evict(Iterator entry) {
   Unindex(entry, entry->hash, entry->size());
   Unindex(entry, entry->truncated_hash, entry->earliest_truncation);
   stats_.bytes -= entry->bytes();
-  *entry->held -= entry->bytes();
-  if (*entry->held == 0) held_.erase(entry->client);
+  held_.Remove(entry->principal, static_cast<int64_t>(entry->bytes()));
   ++stats_.evicted;
   entries_.erase(entry);
 }
 
 void PrefixCache::EvictOverLimit() {
   while (stats_.bytes > memory_) {
-    // One holds more than a share, since all of them together hold more than the memory.
-    const size_t share = memory_ / held_.size();
-    Evict(std::find_if(entries_.begin(), entries_.end(),
-                       [share](const Entry& entry) { return *entry.held > share; }));
+    Evict(std::find_if(entries_.begin(), entries_.end(), [this](const Entry& entry) {
+      return held_.AboveEqual(entry.principal, static_cast<int64_t>(memory_));
+    }));
   }
 }
 

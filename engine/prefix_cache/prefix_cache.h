@@ -7,9 +7,9 @@
 // processed), or a prompt with another end. An entry serves no prompt that differs earlier, so
 // states inside a prompt are stored too (PrefixPlan).
 //
-// Thread-safe. When the memory limit is exceeded, evicts the least recently used entry of a client
-// that holds more than an equal share. So a client that stores much evicts its own entries. Clients
-// without a tenant find each other's entries, and yet each holds its own.
+// Thread-safe. When the memory limit is exceeded, evicts the least recently used entry of a principal
+// that holds more than an equal share. So one that stores much evicts its own entries. Principals that
+// share a tenant find each other's entries, and yet each holds its own.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/shares.h"
 #include "engine/snapshot/snapshot.h"
 
 namespace polysketch {
@@ -61,9 +62,9 @@ class PrefixCache {
   std::optional<Hit> Find(const std::string& salt, std::span<const int32_t> prompt);
   // Returns whether an entry for exactly `tokens` exists, and counts the call as a use of it.
   bool Touch(const std::string& salt, std::span<const int32_t> tokens);
-  // Stores `state`, the state of exactly `tokens`, unless an entry for them exists. `client` holds
-  // the entry (ClientOf). earliest_truncation is SequenceState::EarliestTruncation.
-  void Insert(const std::string& salt, const std::string& client, std::span<const int32_t> tokens,
+  // Stores `state`, the state of exactly `tokens`, unless an entry for them exists. `principal` holds
+  // the entry. earliest_truncation is SequenceState::EarliestTruncation.
+  void Insert(const std::string& salt, const Principal& principal, std::span<const int32_t> tokens,
               std::shared_ptr<const SavedState> state, int64_t earliest_truncation);
 
   PrefixCacheStats stats() const;
@@ -73,8 +74,7 @@ class PrefixCache {
     uint64_t hash = 0;            // of all tokens
     uint64_t truncated_hash = 0;  // of the first earliest_truncation tokens
     std::string salt;
-    std::string client;
-    size_t* held;  // bytes of all entries of the client
+    Principal principal;
     std::vector<int32_t> tokens;
     std::shared_ptr<const SavedState> state;
     int64_t earliest_truncation = 0;  // at least 1
@@ -105,8 +105,8 @@ class PrefixCache {
   std::list<Entry> entries_;  // least recently used first
   // Every entry twice: by all of its tokens, and by the fewest that it can be truncated to.
   std::unordered_multimap<uint64_t, Iterator> by_hash_;
-  std::unordered_map<std::string, size_t> held_;  // bytes of each client that has entries
-  std::map<int64_t, int64_t> lengths_;            // length of hashed tokens -> number of hashes
+  Shares held_;                         // bytes
+  std::map<int64_t, int64_t> lengths_;  // length of hashed tokens -> number of hashes
   PrefixCacheStats stats_;
 };
 

@@ -5,8 +5,8 @@
 namespace polysketch {
 
 PrefixPlan::PrefixPlan(PrefixCache* cache, const CacheParams& params, const std::string& salt,
-                       const std::string& client, int64_t size, int64_t max_provided)
-    : cache_(cache), salt_(salt), client_(client), size_(size), max_provided_(max_provided) {
+                       const Principal& principal, int64_t size, int64_t max_provided)
+    : cache_(cache), salt_(salt), principal_(principal), size_(size), max_provided_(max_provided) {
   if (cache_ == nullptr) return;
   const PrefixCacheOptions& options = cache_->options();
   read_ = params.read && max_provided > 0;
@@ -72,7 +72,7 @@ void PrefixPlan::Store(std::span<const int32_t> prompt, const SequenceState& sta
   if (!saver_->started() && cache_->Touch(salt_, tokens)) return saver_.reset();
   saver_->Continue(state, pool);
   if (!saver_->done()) return;
-  cache_->Insert(salt_, client_, tokens, saver_->Take(), state.EarliestTruncation());
+  cache_->Insert(salt_, principal_, tokens, saver_->Take(), state.EarliestTruncation());
   saver_.reset();
 }
 

@@ -20,11 +20,11 @@ namespace polysketch {
 
 class PrefixPlan {
  public:
-  // `cache` may be null: no cache. `salt`, `client`: PrefixCache. `size`: number of tokens of the prompt that will be processed.
+  // `cache` may be null: no cache. `salt`, `principal`: PrefixCache. `size`: number of tokens of the prompt that will be processed.
   // max_provided: maximum number of tokens that the cache may provide; the rows of later tokens are
   // needed. The state there is stored too.
   PrefixPlan(PrefixCache* cache, const CacheParams& params, const std::string& salt,
-             const std::string& client, int64_t size, int64_t max_provided);
+             const Principal& principal, int64_t size, int64_t max_provided);
 
   // Returns the state with the longest stored prefix of `prompt`; null without one.
   std::shared_ptr<const SavedState> Begin(std::span<const int32_t> prompt);
@@ -47,7 +47,7 @@ class PrefixPlan {
  private:
   PrefixCache* const cache_;
   const std::string salt_;
-  const std::string client_;
+  const Principal principal_;
   const int64_t size_;
   const int64_t max_provided_;
   bool read_ = false;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/request/client.h"
+#include "base/principal.h"
 #include "engine/request/clock.h"
 #include "engine/request/event_stream.h"
 #include "engine/request/params.h"
@@ -25,7 +25,7 @@ struct RequestInfo {
   // x-tenant-id, or that of the API key: whose sessions, snapshots and cached prompts the request
   // reads. Empty: the tenant without a name.
   std::string tenant;
-  std::string host;  // where the request came from: the client, if it has no tenant (ClientOf)
+  Principal principal;  // whose share of the server the request takes
   Clock::time_point arrival = Clock::now();
   Clock::time_point deadline = Clock::time_point::max();
   int priority = 0;            // a higher priority is served first

@@ -91,7 +91,7 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
     forks_due_ = true;
   }
   if (start == nullptr) {
-    prefix_.emplace(context.prefix_cache, request.cache, tenant(), client(), prefill_size(),
+    prefix_.emplace(context.prefix_cache, request.cache, tenant(), principal(), prefill_size(),
                     echo_.scored_from() - 1);
   }
 }

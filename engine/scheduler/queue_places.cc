@@ -30,21 +30,18 @@ void QueuePlaces::GiveBack(const std::vector<RequestId>& given_up) {
 }
 
 bool QueuePlaces::SlotsFit(const Request& request) const {
-  return slots_ + request.slots <= int64_t{limits_.max_sequences} + limits_.max_queue;
+  return slots_.total() + request.slots <= int64_t{limits_.max_sequences} + limits_.max_queue;
 }
 
 bool QueuePlaces::TokensFit(const Request& request) const {
   // A prompt that exceeds the limit alone must get in at some time: when no other one waits.
-  if (limits_.max_tokens == 0 || tokens_ == 0) return true;
-  return tokens_ + request.tokens <= limits_.max_tokens;
+  if (limits_.max_tokens == 0 || tokens_.total() == 0) return true;
+  return tokens_.total() + request.tokens <= limits_.max_tokens;
 }
 
 bool QueuePlaces::FirstTokens(const Request& request) const {
-  const auto own = clients_.find(request.client);
-  if (own != clients_.end() && own->second.tokens > 0) return false;
-  int64_t sharing = 1;
-  for (const auto& [name, client] : clients_) sharing += client.tokens > 0;
-  return request.tokens <= limits_.max_tokens / sharing;
+  if (tokens_.Of(request.principal).principal > 0) return false;
+  return request.tokens <= limits_.max_tokens / (tokens_.size() + 1);
 }
 
 Status QueuePlaces::Full(const Request& request) const {
@@ -53,28 +50,28 @@ Status QueuePlaces::Full(const Request& request) const {
                              limits_.max_queue, " waiting requests; try again later")
         .WithReason(Reason::kQueueFull);
   }
-  return ResourceExhausted("the queue is full: ", tokens_, " tokens of prompts wait, ",
+  return ResourceExhausted("the queue is full: ", tokens_.total(), " tokens of prompts wait, ",
                            limits_.max_tokens, " may; try again later")
       .WithReason(Reason::kQueueFull);
 }
 
 std::optional<RequestId> QueuePlaces::NextToGiveWay(const Request& request) const {
   const bool by_slots = !SlotsFit(request);
-  const auto use = [by_slots](const Client& client) {
-    return by_slots ? client.slots : client.tokens;
-  };
-  const auto own = clients_.find(request.client);
-  int64_t most = (own == clients_.end() ? 0 : use(own->second)) +
-                 (by_slots ? int64_t{request.slots} : request.tokens);
+  const Shares& shares = by_slots ? slots_ : tokens_;
+  const int64_t more = by_slots ? int64_t{request.slots} : request.tokens;
+  Shares::Held most;
   std::optional<RequestId> found;
-  for (auto at = clients_.begin(); at != clients_.end(); ++at) {
-    const Client& client = at->second;
-    if (at == own || use(client) <= most || client.waiting.empty()) continue;
-    const auto& [priority, negative_id] = *client.waiting.begin();
+  for (const auto& [principal, waiting] : waiting_) {
+    if (!shares.HoldsMore(principal, request.principal, more)) continue;
+    const Shares::Held held = shares.Of(principal);
+    if (held <= most) continue;
+    const auto& [priority, negative_id] = *waiting.begin();
     const RequestId id = static_cast<RequestId>(-negative_id);
-    const bool only = client.slots == places_.at(id).request.slots;
+    const Shares::Held slots = slots_.Of(principal);
+    const bool same = principal.name == request.principal.name;
+    const bool only = (same ? slots.part : slots.principal) == places_.at(id).request.slots;
     if (only || priority > request.priority) continue;
-    most = use(client);
+    most = held;
     found = id;
   }
   return found;
@@ -99,27 +96,20 @@ void QueuePlaces::Remove(RequestId id) {
 
 void QueuePlaces::Count(const Place& place) {
   const Request& request = place.request;
-  Client& client = clients_[request.client];
-  client.slots += request.slots;
-  slots_ += request.slots;
+  slots_.Add(request.principal, request.slots);
   if (!place.waiting) return;
-  client.tokens += request.tokens;
-  tokens_ += request.tokens;
-  client.waiting.emplace(request.priority, -static_cast<int64_t>(request.id));
+  tokens_.Add(request.principal, request.tokens);
+  waiting_[request.principal].emplace(request.priority, -static_cast<int64_t>(request.id));
 }
 
 void QueuePlaces::Uncount(const Place& place) {
   const Request& request = place.request;
-  const auto at = clients_.find(request.client);
-  Client& client = at->second;
-  client.slots -= request.slots;
-  slots_ -= request.slots;
-  if (place.waiting) {
-    client.tokens -= request.tokens;
-    tokens_ -= request.tokens;
-    client.waiting.erase({request.priority, -static_cast<int64_t>(request.id)});
-  }
-  if (client.slots == 0) clients_.erase(at);
+  slots_.Remove(request.principal, request.slots);
+  if (!place.waiting) return;
+  tokens_.Remove(request.principal, request.tokens);
+  const auto at = waiting_.find(request.principal);
+  at->second.erase({request.priority, -static_cast<int64_t>(request.id)});
+  if (at->second.empty()) waiting_.erase(at);
 }
 
 }  // namespace polysketch

@@ -1,16 +1,15 @@
-// Places of clients in the queue: who gets one, and who gives one up, when the queue is full.
+// Places in the queue: who gets one, and who gives one up, when the queue is full.
 //
-// A place is a slot that an unfinished request can use, whether it waits or runs. When all places
-// are taken, a request of a client that has fewer than another takes the place of a waiting request
-// of the client that has the most (longest queue drop: Suter, Lakshman, Stiliadis and Choudhury,
-// 1998). So clients that ask for more than their share converge to equal shares, and a place that no
-// other client asks for is free for any. The tokens of waiting prompts are shared alike.
+// A place is a slot that an unfinished request can use, whether it waits or runs. When all places are
+// taken, a request takes the place of a waiting request of one that holds more (Shares::HoldsMore): of
+// the principal that has the most, and of its part that has the most. The tokens of waiting prompts are
+// shared alike.
 //
-// Which request gives way: the newest of the client's lowest priority, which would be served last.
+// Which request gives way: the newest of the part's lowest priority, which would be served last.
 //   - A request that has had a slot keeps its place.
 //   - A priority above the newcomer's does not give way.
-//   - A client keeps its only request. So the first of its waiting requests, and with it every
-//     client, is served in the end.
+//   - A principal keeps its only request, and a part keeps it towards others of its principal. So the
+//     first of its waiting requests, and with it every principal, is served in the end.
 //
 // Not thread-safe; Mailbox guards it.
 #pragma once
@@ -24,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/shares.h"
 #include "base/status.h"
 #include "engine/request/request.h"
 
@@ -38,7 +38,7 @@ class QueuePlaces {
   };
   struct Request {
     RequestId id = 0;
-    std::string client;
+    Principal principal = {};
     int priority = 0;
     int slots = 1;       // at most max_sequences + max_queue
     int64_t tokens = 0;  // of the prompt
@@ -60,19 +60,14 @@ class QueuePlaces {
     bool waiting = true;
     bool given_up = false;  // not counted any more
   };
-  struct Client {
-    int64_t slots = 0;
-    int64_t tokens = 0;  // of waiting prompts
-    // Waiting requests: priority, and the negative id, so that the first gives way first.
-    std::set<std::pair<int, int64_t>> waiting;
-  };
-  using Clients = std::map<std::string, Client, std::less<>>;
+  // Waiting requests of a part: priority, and the negative id, so that the first gives way first.
+  using Waiting = std::set<std::pair<int, int64_t>>;
 
   bool SlotsFit(const Request& request) const;
   bool TokensFit(const Request& request) const;
-  // Whether the tokens are the first of the client, and at most its share. They may then exceed the
-  // limit: large prompts of others, each the only one of its client, must not lock a client out. The
-  // sum over n clients stays below the limit times ln(n) + 1.
+  // Whether the tokens are the first of the principal, and at most its share. They may then exceed the
+  // limit: large prompts of others, each the only one of its principal, must not lock one out. The sum
+  // over n principals stays below the limit times ln(n) + 1.
   bool FirstTokens(const Request& request) const;
   void GiveBack(const std::vector<RequestId>& given_up);
   Status Full(const Request& request) const;
@@ -83,9 +78,9 @@ class QueuePlaces {
 
   const Limits limits_;
   std::unordered_map<RequestId, Place> places_;
-  Clients clients_;  // those with a place
-  int64_t slots_ = 0;
-  int64_t tokens_ = 0;  // of waiting prompts
+  std::map<Principal, Waiting> waiting_;  // of parts with some
+  Shares slots_;
+  Shares tokens_;  // of waiting prompts
 };
 
 }  // namespace polysketch

@@ -10,17 +10,12 @@ constexpr std::chrono::seconds kProgressInterval{1};
 
 Sequence::Sequence(const SequenceContext& context, RequestId id, RequestInfo info,
                    std::shared_ptr<EventStream> stream)
-    : context_(context),
-      id_(id),
-      info_(std::move(info)),
-      client_(ClientOf(info_.tenant, info_.host)),
-      stream_(std::move(stream)) {}
+    : context_(context), id_(id), info_(std::move(info)), stream_(std::move(stream)) {}
 
 Sequence::Sequence(const Sequence& parent, int choice)
     : context_(parent.context_),
       id_(parent.id_),
       info_(parent.info_),
-      client_(parent.client_),
       stream_(parent.stream_),
       group_(parent.group_),
       choice_(choice),

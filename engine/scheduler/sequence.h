@@ -53,8 +53,9 @@ class Sequence {
   RequestId id() const { return id_; }  // of the request: forks share it
   int priority() const { return info_.priority; }
   const std::string& tenant() const { return info_.tenant; }
-  // Whose share of the server the sequence takes (ClientOf).
-  const std::string& client() const { return client_; }
+  // Whose share of the server the sequence takes.
+  const Principal& principal() const { return info_.principal; }
+  const std::string& client() const { return info_.principal.name; }
   Clock::time_point deadline() const { return info_.deadline; }
   const EventStream& stream() const { return *stream_; }
 
@@ -185,7 +186,6 @@ class Sequence {
   const SequenceContext& context_;
   const RequestId id_;
   const RequestInfo info_;
-  const std::string client_;
   const std::shared_ptr<EventStream> stream_;
   std::shared_ptr<ChoiceGroup> group_;  // null: the only choice
   const int choice_ = 0;

@@ -17,9 +17,13 @@ constexpr std::chrono::minutes kForgetCount{10};
 
 }  // namespace
 
-Result<SessionTable::Places> SessionTable::TakePlaces(const std::string& tenant, int more,
+Result<SessionTable::Places> SessionTable::TakePlaces(const SessionUser& user, int more,
                                                       bool snapshots, bool ask_store) {
-  const Kind kind = {tenant, snapshots};
+  const Kind kind = {user.tenant, snapshots};
+  // Principals that name no tenant are one tenant, in which none fills the limit against another. The
+  // entries of a store do not tell whose they are.
+  const bool shares_tenant = user.tenant.empty() && options_.store == nullptr;
+  const Principal* const maker = shares_tenant ? &user.principal : nullptr;
   std::vector<std::string> ids(static_cast<size_t>(more));
   for (std::string& id : ids) id = NewStateKey();
   bool known = false;
@@ -30,7 +34,7 @@ Result<SessionTable::Places> SessionTable::TakePlaces(const std::string& tenant,
     known = stored != only_stored_.end() && stored->second.known.has_value() &&
             options_.now() - *stored->second.known < kCountAge;
     if (ask_store && !known && options_.store != nullptr) return false;
-    if (CountKnown(kind) + more > options_.max_per_tenant) return false;
+    if (CountKnown(kind, maker) + more > options_.max_per_tenant) return false;
     places_[kind].insert(ids.begin(), ids.end());
     return true;
   };
@@ -43,9 +47,27 @@ Result<SessionTable::Places> SessionTable::TakePlaces(const std::string& tenant,
     PS_RETURN_IF_ERROR(CountOnlyStored(kind, /*exactly=*/true));
     if (take()) return Places(this, kind, std::move(ids));
   }
+  while (!snapshots && EvictOneOf(user)) {
+    if (take()) return Places(this, kind, std::move(ids));
+  }
   return ResourceExhausted("a tenant may have ", options_.max_per_tenant,
                            snapshots ? " snapshots" : " sessions", "; delete some first")
       .WithReason(Reason::kTooManySessions);
+}
+
+bool SessionTable::EvictOneOf(const SessionUser& user) {
+  std::string id;
+  {
+    std::lock_guard lock(mutex_);
+    const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& one) {
+      return one.key.first == user.tenant && one.principal.name == user.principal.name &&
+             one.head.evictable && !one.leased && !one.held;
+    });
+    if (entry == entries_.end()) return false;
+    id = entry->key.second;
+    ++stats_.evicted;
+  }
+  return Delete(user.tenant, id).ok();
 }
 
 // Entries come and go while the store answers. An entry that it may or may not have counted is
@@ -104,7 +126,7 @@ Status SessionTable::CountOnlyStored(const Kind& kind, bool exactly) {
   return Status();
 }
 
-int64_t SessionTable::CountKnown(const Kind& kind) const {
+int64_t SessionTable::CountKnown(const Kind& kind, const Principal* maker) const {
   int64_t count = 0;
   if (const auto places = places_.find(kind); places != places_.end()) {
     count += std::ssize(places->second);
@@ -112,7 +134,10 @@ int64_t SessionTable::CountKnown(const Kind& kind) const {
   if (const auto stored = only_stored_.find(kind); stored != only_stored_.end()) {
     count += stored->second.count;
   }
-  ForEntriesOf(kind.first, [&](const Entry& entry) { count += entry.is_snapshot == kind.second; });
+  ForEntriesOf(kind.first, [&](const Entry& entry) {
+    const bool counts = maker == nullptr || entry.principal.name == maker->name;
+    count += counts && entry.is_snapshot == kind.second;
+  });
   return count;
 }
 

@@ -15,6 +15,9 @@ using std::chrono::system_clock;
 constexpr std::string_view kMagic = "PSKSESS2";
 constexpr size_t kHeadBytes = 8 + 1 + 8 + 8 + 8 + sizeof(ContentHash);
 static_assert(kHeadBytes <= kStoredHeadBytes);
+// Bits of the first byte.
+constexpr uint8_t kDurable = 1;
+constexpr uint8_t kEvictable = 2;
 
 }  // namespace
 
@@ -27,7 +30,9 @@ std::string EncodeSession(const SessionRecord& record, const SnapshotCodec& code
   const SessionHead& head = record.head;
   PS_CHECK(head.tokens == (record.snapshot == nullptr ? 0 : record.snapshot->tokens()));
   FieldWriter fields(kMagic);
-  fields(head.durable, int64_t{head.ttl.count()},
+  const auto keep =
+      static_cast<uint8_t>((head.durable ? kDurable : 0) | (head.evictable ? kEvictable : 0));
+  fields(keep, int64_t{head.ttl.count()},
          int64_t{std::chrono::duration_cast<milliseconds>(head.created.time_since_epoch()).count()},
          head.tokens);
   std::string bytes = std::move(fields).Take();
@@ -45,13 +50,16 @@ Result<SessionHead> DecodeSessionHead(std::string_view bytes) {
   }
   FieldReader fields(bytes.substr(kMagic.size(), kHeadBytes - kMagic.size()));
   SessionHead head;
+  uint8_t keep = 0;
   int64_t ttl = 0, created = 0;
   ContentHash checksum{};
-  fields(head.durable, ttl, created, head.tokens, checksum);
+  fields(keep, ttl, created, head.tokens, checksum);
   const std::string_view covered = bytes.substr(0, kHeadBytes - sizeof(checksum));
   if (!fields.Finished() || checksum != HashContent(covered)) {
     return DataLoss("session: the record's checksum is wrong");
   }
+  head.durable = (keep & kDurable) != 0;
+  head.evictable = (keep & kEvictable) != 0;
   // The system clock counts nanoseconds in 64 bits.
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / 1'000'000;
   if (ttl < 0 || ttl > kMax || created < 0 || created > kMax) {

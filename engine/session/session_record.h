@@ -26,6 +26,7 @@ struct SnapshotCodec {
 // The part of a session that a listing reads.
 struct SessionHead {
   bool durable = false;
+  bool evictable = false;  // SessionTable::Keep
   std::chrono::milliseconds ttl{0};
   std::chrono::system_clock::time_point created = {};
   int64_t tokens = 0;

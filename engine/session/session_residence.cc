@@ -1,5 +1,7 @@
 // Where the snapshots of sessions are: in memory, in the store, or in both.
+#include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/logging.h"
@@ -14,8 +16,6 @@ namespace {
 constexpr std::chrono::seconds kSweepInterval{1};
 constexpr std::chrono::seconds kStoreSweepInterval{60};
 constexpr std::chrono::seconds kHeldWait{1};
-// Bytes that a client may hold for a byte that is free.
-constexpr size_t kSessionShareOfFree = 4;
 
 }  // namespace
 
@@ -45,10 +45,19 @@ void SessionTable::FlushOne(const Key& key) {
   LogError("session_not_written", {{"session", key.second}, {"why", status.message()}});
 }
 
-void SessionTable::Release(const Key& key) {
+void SessionTable::Release(SessionLease* lease) {
   std::lock_guard lock(mutex_);
-  const auto found = index_.find(key);
+  SetReserved(lease, 0);
+  const auto found = index_.find(lease->key_);
   if (found != index_.end()) found->second->leased = false;
+}
+
+void SessionTable::SetReserved(SessionLease* lease, int64_t bytes) {
+  const int64_t more = bytes - std::exchange(lease->reserved_, bytes);
+  if (more == 0) return;
+  shares_.Add(lease->principal_, more);
+  reserved_ += more;
+  options_.on_memory(memory_.bytes() + static_cast<size_t>(reserved_));
 }
 
 SessionTable::Iterator SessionTable::Find(const Key& key) {
@@ -67,12 +76,12 @@ SessionTable::Iterator SessionTable::FindFree(Lock* lock, const Key& key) {
 }
 
 Result<SessionTable::Iterator> SessionTable::FindLatest(Lock* lock, const Key& key,
-                                                        const std::string& client) {
+                                                        const Principal& principal) {
   const std::string& id = key.second;
   const Iterator entry = FindFree(lock, key);
   if (entry == entries_.end()) {
     if (options_.store == nullptr || !IsStateKey(id)) return NoSession(id);
-    return Load(lock, key, client);
+    return Load(lock, key, principal);
   }
   if (entry->is_snapshot) return NoSession(id);
   if (entry->leased) return InUse(id);
@@ -87,12 +96,12 @@ Result<SessionTable::Iterator> SessionTable::FindLatest(Lock* lock, const Key& k
     return NoSession(id);
   }
   if (!stored.ok()) return stored.status();
-  if (stored->revision != entry->revision) return Load(lock, key, client);
+  if (stored->revision != entry->revision) return Load(lock, key, principal);
   return entry;
 }
 
 Result<SessionTable::Iterator> SessionTable::Load(Lock* lock, const Key& key,
-                                                  const std::string& client) {
+                                                  const Principal& principal) {
   Iterator entry = Find(key);
   std::optional<Hold> hold;
   if (entry != entries_.end()) hold.emplace(this, entry);
@@ -113,12 +122,12 @@ Result<SessionTable::Iterator> SessionTable::Load(Lock* lock, const Key& key,
   if (!record.ok()) return record.status();
   if (entry == entries_.end()) {
     // Another operation may have loaded it meanwhile.
-    if (Find(key) != entries_.end()) return FindLatest(lock, key, client);
-    entry = Insert({.key = key, .client = client, .used = options_.now()});
+    if (Find(key) != entries_.end()) return FindLatest(lock, key, principal);
+    entry = Insert({.key = key, .principal = principal, .used = options_.now()});
     AddOnlyStored({key.first, false}, -1);
     hold.emplace(this, entry);
   }
-  SetSnapshot(entry, std::move(record->snapshot), client);
+  SetSnapshot(entry, std::move(record->snapshot), principal);
   entry->head = record->head;
   entry->stored = true;
   entry->in_store = true;
@@ -152,23 +161,25 @@ void SessionTable::Forget(Iterator entry) {
 }
 
 void SessionTable::SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot,
-                               std::string client) {
+                               Principal principal) {
   memory_.Add(snapshot.get());
   memory_.Remove(entry->snapshot.get());
-  ledgers_[client].Add(snapshot.get());
-  ledgers_[entry->client].Remove(entry->snapshot.get());
-  for (const std::string& one : {client, entry->client}) {
-    if (const auto ledger = ledgers_.find(one);
-        ledger != ledgers_.end() && ledger->second.bytes() == 0)
-      ledgers_.erase(ledger);
-  }
-  entry->client = std::move(client);
+  const auto change = [this](const Principal& one, const auto& with) {
+    MemoryLedger& ledger = ledgers_[one];
+    const auto before = static_cast<int64_t>(ledger.bytes());
+    with(&ledger);
+    shares_.Add(one, static_cast<int64_t>(ledger.bytes()) - before);
+    if (ledger.bytes() == 0) ledgers_.erase(one);
+  };
+  change(principal, [&](MemoryLedger* ledger) { ledger->Add(snapshot.get()); });
+  change(entry->principal, [&](MemoryLedger* ledger) { ledger->Remove(entry->snapshot.get()); });
+  entry->principal = std::move(principal);
   entry->head.tokens = snapshot == nullptr ? 0 : snapshot->tokens();
   entry->bytes = snapshot == nullptr ? 0 : static_cast<int64_t>(snapshot->bytes());
   entry->snapshot = std::move(snapshot);
   entry->in_memory = true;
   entry->stored = false;
-  options_.on_memory(memory_.bytes());
+  options_.on_memory(memory_.bytes() + static_cast<size_t>(reserved_));
   stats_.memory_bytes = memory_.bytes();
 }
 
@@ -204,16 +215,15 @@ void SessionTable::DropFromMemory(Iterator entry) {
   entry->stored = true;
 }
 
-Status SessionTable::MakeRoom(Lock* lock) {
+Status SessionTable::MakeRoom(Lock* lock, const Entry* except) {
   if (memory_.bytes() <= options_.memory) return Status();
   if (options_.store == nullptr) {
-    return ResourceExhausted("sessions take ", memory_.bytes(), " bytes of memory, and ",
-                             options_.memory,
-                             " are allowed (--session-memory); with --state-store "
-                             "the least recently used would go there")
-        .WithReason(Reason::kSessionMemoryFull);
+    const Principal needs = except == nullptr ? Principal() : except->principal;
+    return MakeShare(needs, 0, /*grows=*/true, except);
   }
-  Status status = Spill(lock, [this](const Entry& entry) { return AboveShare(entry.client); });
+  const auto memory = static_cast<int64_t>(options_.memory);
+  Status status =
+      Spill(lock, [&](const Entry& entry) { return shares_.AboveEqual(entry.principal, memory); });
   const Status rest = Spill(lock, [](const Entry&) { return true; });
   if (status.ok()) status = rest;
   // Without an error, what still does not fit is leased, and moves to the store after its lease.
@@ -240,27 +250,99 @@ Status SessionTable::Spill(Lock* lock, const std::function<bool(const Entry&)>& 
   return written;
 }
 
-bool SessionTable::AboveShare(const std::string& client) const {
-  const auto found = ledgers_.find(client);
-  return found != ledgers_.end() && found->second.bytes() > options_.memory / ledgers_.size();
-}
-
 bool SessionTable::OwnsState(const Entry& entry) const {
-  const auto found = ledgers_.find(entry.client);
+  const auto found = ledgers_.find(entry.principal);
   return found != ledgers_.end() && entry.snapshot != nullptr &&
          found->second.OwnsState(*entry.snapshot);
 }
 
-Status SessionTable::CheckShare(const Entry& entry, bool owned_before) const {
+Status SessionTable::CheckShare(const Entry& entry, bool owned_before) {
   if (options_.store != nullptr || owned_before || !OwnsState(entry)) return Status();
-  const size_t held = ledgers_.at(entry.client).bytes();
-  const size_t free = options_.memory - memory_.bytes();
-  if (held <= kSessionShareOfFree * free || held <= entry.snapshot->bytes()) return Status();
-  return ResourceExhausted(
-             "the sessions of this client would take ", held, " bytes of memory, and ", free,
-             " of ", options_.memory, " would be free (--session-memory): a client may hold ",
-             kSessionShareOfFree, " times what is free; delete sessions, or try again later")
-      .WithReason(Reason::kSessionMemoryFull);
+  const auto bytes = static_cast<int64_t>(entry.snapshot->bytes());
+  shares_.Remove(entry.principal, bytes);
+  reserved_ -= bytes;  // as if the entry were not there yet
+  const Status status = MakeShare(entry.principal, bytes, /*grows=*/false, &entry);
+  reserved_ += bytes;
+  shares_.Add(entry.principal, bytes);
+  return status;
+}
+
+Status SessionTable::Reserve(SessionLease* lease, int64_t tokens) {
+  if (options_.store != nullptr || options_.state_bytes == nullptr) return Status();
+  std::lock_guard lock(mutex_);
+  Sweep();
+  const Entry& entry = *Find(lease->key_);
+  const bool owns = entry.principal == lease->principal_ && OwnsState(entry);
+  const auto bytes = static_cast<int64_t>(sizeof(Snapshot) + options_.state_bytes(tokens));
+  const int64_t more = std::max<int64_t>(bytes - (owns ? entry.bytes : 0), 0);
+  PS_RETURN_IF_ERROR(MakeShare(lease->principal_, more, owns, &entry));
+  SetReserved(lease, more);
+  return Status();
+}
+
+bool SessionTable::Fits(const Shares& shares, const Principal& principal, int64_t more,
+                        bool grows) const {
+  const int64_t free = free_memory() + shares_.total() - shares.total();
+  return grows ? more <= free : shares.Fits(principal, more, free, /*first=*/true);
+}
+
+Status SessionTable::MakeShare(const Principal& principal, int64_t more, bool grows,
+                               const Entry* entry) {
+  while (!Fits(shares_, principal, more, grows)) {
+    const Iterator victim = Evictable(principal, more, entry);
+    if (victim == entries_.end()) {
+      Status status =
+          ResourceExhausted("sessions take ", memory_.bytes(), " bytes of memory, of ",
+                            options_.memory, " (--session-memory), those of this client ",
+                            shares_.Of(principal).principal, ", and ", more,
+                            " more are needed: a client may hold ", kShareOfFree,
+                            " times what is free; delete sessions, or try again later")
+              .WithReason(Reason::kSessionMemoryFull);
+      const auto wait = TimeUntilFit(principal, more, grows);
+      return wait.has_value() ? std::move(status).WithRetryAfter(*wait) : status;
+    }
+    LogInfo("session_evicted", {{"session", victim->key.second}});
+    Remove(victim);
+    ++stats_.evicted;
+  }
+  return Status();
+}
+
+SessionTable::Iterator SessionTable::Evictable(const Principal& principal, int64_t more,
+                                               const Entry* except) {
+  Iterator found = entries_.end();
+  int64_t most = -1;
+  for (Iterator at = entries_.begin(); at != entries_.end(); ++at) {
+    if (!at->head.evictable || at->snapshot == nullptr || at->leased || at->held || &*at == except)
+      continue;
+    const bool own = at->principal == principal;
+    if (!own && !shares_.HoldsMore(at->principal, principal, more)) continue;
+    const int64_t holds = own ? 0 : shares_.Of(at->principal).principal;
+    if (holds <= most) continue;
+    most = holds;
+    found = at;
+  }
+  return found;
+}
+
+std::optional<std::chrono::milliseconds> SessionTable::TimeUntilFit(const Principal& principal,
+                                                                    int64_t more,
+                                                                    bool grows) const {
+  std::vector<const Entry*> entries;
+  for (const Entry& entry : entries_) {
+    if (entry.snapshot != nullptr && !entry.leased && OwnsState(entry)) entries.push_back(&entry);
+  }
+  const auto ends = [](const Entry* entry) { return entry->used + entry->head.ttl; };
+  std::sort(entries.begin(), entries.end(),
+            [&](const Entry* a, const Entry* b) { return ends(a) < ends(b); });
+  Shares shares = shares_;
+  for (const Entry* entry : entries) {
+    shares.Remove(entry->principal, entry->bytes);
+    if (!Fits(shares, principal, more, grows)) continue;
+    const auto left = ends(entry) - options_.now() + kSweepInterval;
+    return std::chrono::ceil<std::chrono::milliseconds>(std::max(left, left.zero()));
+  }
+  return std::nullopt;
 }
 
 void SessionTable::Sweep() {

@@ -27,7 +27,7 @@ Status CheckExpected(std::optional<int64_t> expected, int64_t found) {
 }  // namespace
 
 SessionLease::~SessionLease() {
-  if (table_ != nullptr) table_->Release(key_);
+  if (table_ != nullptr) table_->Release(this);
 }
 
 SessionTable::SessionTable(SessionOptions options)
@@ -65,31 +65,32 @@ bool SessionTable::CommitNeedsStore(const SessionLease& lease, const Snapshot& s
 
 // --- sessions ---
 
-Result<SessionInfo> SessionTable::Create(const SessionUser& user, bool durable, milliseconds ttl,
+Result<SessionInfo> SessionTable::Create(const SessionUser& user, Keep keep, milliseconds ttl,
                                          std::shared_ptr<const Snapshot> start) {
+  const bool durable = keep == Keep::kDurable;
   if (durable) PS_RETURN_IF_ERROR(RequireStore("a durable session"));
   PS_ASSIGN_OR_RETURN(ttl, Ttl(ttl));
-  PS_ASSIGN_OR_RETURN(Places place, TakePlaces(user.tenant, 1, /*snapshots=*/false, durable));
-  return InsertNew({.key = {user.tenant, place.id()},
-                    .client = user.client(),
-                    .head = {.durable = durable, .ttl = ttl}},
-                   std::move(start), &place);
+  PS_ASSIGN_OR_RETURN(Places place, TakePlaces(user, 1, /*snapshots=*/false, durable));
+  return InsertNew(
+      {.key = {user.tenant, place.id()},
+       .principal = user.principal,
+       .head = {.durable = durable, .evictable = keep == Keep::kEvictable, .ttl = ttl}},
+      std::move(start), &place);
 }
 
 Result<SessionLease> SessionTable::Acquire(const SessionUser& user, const std::string& id,
                                            std::optional<int64_t> expected) {
-  const std::string client = user.client();
   Lock lock(mutex_);
   Sweep();
-  PS_ASSIGN_OR_RETURN(Iterator entry, FindLatest(&lock, {user.tenant, id}, client));
+  PS_ASSIGN_OR_RETURN(Iterator entry, FindLatest(&lock, {user.tenant, id}, user.principal));
   PS_RETURN_IF_ERROR(CheckExpected(expected, entry->head.tokens));
   if (!entry->in_memory) {
-    PS_ASSIGN_OR_RETURN(entry, Load(&lock, {user.tenant, id}, client));
+    PS_ASSIGN_OR_RETURN(entry, Load(&lock, {user.tenant, id}, user.principal));
     PS_RETURN_IF_ERROR(CheckExpected(expected, entry->head.tokens));
   }
   MarkUsed(entry);
   entry->leased = true;
-  return SessionLease(this, entry->key, client, entry->snapshot);
+  return SessionLease(this, entry->key, user.principal, entry->snapshot);
 }
 
 Result<SessionInfo> SessionTable::Commit(SessionLease lease,
@@ -100,9 +101,11 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
   PS_CHECK(entry != entries_.end()) << "a session was removed during its lease";
   const Hold hold(this, entry);
   const std::shared_ptr<const Snapshot> before = entry->snapshot;
-  const std::string client_before = entry->client;
-  // Another client grows by the whole state.
-  const bool owned = entry->client == lease.client_ && OwnsState(*entry);
+  const Principal principal_before = entry->principal;
+  // Another principal grows by the whole state.
+  const bool owned = entry->principal == lease.principal_ && OwnsState(*entry);
+  // The room that a reservation found is not refused any more.
+  const bool has_room = lease.reserved_ > 0;
   const bool was_stored = entry->stored;
   const bool writes = entry->head.durable || write_through_;
   if (writes) {
@@ -113,21 +116,23 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
     // one: the next use asks it, as for a session that another replica has written.
     PS_ASSIGN_OR_RETURN(const uint64_t revision,
                         Unlocked(&lock, [&] { return WriteRecord(key, record); }));
-    SetSnapshot(entry, std::move(snapshot), lease.client_);
+    SetReserved(&lease, 0);
+    SetSnapshot(entry, std::move(snapshot), lease.principal_);
     entry->stored = true;
     entry->revision = revision;
   } else {
-    SetSnapshot(entry, std::move(snapshot), lease.client_);
+    SetReserved(&lease, 0);
+    SetSnapshot(entry, std::move(snapshot), lease.principal_);
   }
   MarkUsed(entry);
-  Status status = MakeRoom(&lock);
+  Status status = MakeRoom(&lock, &*entry);
   if (!status.ok() && entry->stored) {  // the session needs no memory: the store holds it
     DropFromMemory(entry);
     status = Status();
   }
-  if (status.ok()) status = CheckShare(*entry, owned);
+  if (status.ok() && !has_room) status = CheckShare(*entry, owned);
   if (!status.ok()) {
-    SetSnapshot(entry, before, client_before);
+    SetSnapshot(entry, before, principal_before);
     entry->stored = was_stored;
     return status;
   }
@@ -150,14 +155,14 @@ Result<std::vector<SessionInfo>> SessionTable::Fork(const SessionUser& user, con
     std::lock_guard lock(mutex_);
     head = Find(lease.key_)->head;
   }
-  PS_ASSIGN_OR_RETURN(Places places,
-                      TakePlaces(user.tenant, count, /*snapshots=*/false, head.durable));
+  PS_ASSIGN_OR_RETURN(Places places, TakePlaces(user, count, /*snapshots=*/false, head.durable));
   std::vector<SessionInfo> forks;
   for (int i = 0; i < count; ++i) {
-    Result<SessionInfo> fork = InsertNew({.key = {user.tenant, places.id()},
-                                          .client = user.client(),
-                                          .head = {.durable = head.durable, .ttl = head.ttl}},
-                                         lease.snapshot(), &places);
+    Result<SessionInfo> fork =
+        InsertNew({.key = {user.tenant, places.id()},
+                   .principal = user.principal,
+                   .head = {.durable = head.durable, .evictable = head.evictable, .ttl = head.ttl}},
+                  lease.snapshot(), &places);
     if (!fork.ok()) {
       for (const SessionInfo& made : forks) {
         if (!Delete(user.tenant, made.id).ok()) return OutcomeUnknown(fork.status());
@@ -249,7 +254,7 @@ Result<SnapshotInfo> SessionTable::TakeSnapshot(const SessionUser& user, const s
     return FailedPrecondition("session ", id, " is empty: there is nothing to take a snapshot of");
   }
   PS_ASSIGN_OR_RETURN(ttl, Ttl(ttl));
-  PS_ASSIGN_OR_RETURN(Places place, TakePlaces(tenant, 1, /*snapshots=*/true, /*ask_store=*/true));
+  PS_ASSIGN_OR_RETURN(Places place, TakePlaces(user, 1, /*snapshots=*/true, /*ask_store=*/true));
   const std::string key = place.id();
   if (options_.store != nullptr) {
     std::string bytes = options_.codec.Encode(*lease.snapshot());
@@ -263,7 +268,7 @@ Result<SnapshotInfo> SessionTable::TakeSnapshot(const SessionUser& user, const s
     return SnapshotInfo{key, size, {}};
   }
   PS_ASSIGN_OR_RETURN(const SessionInfo info, InsertNew({.key = {tenant, key},
-                                                         .client = user.client(),
+                                                         .principal = user.principal,
                                                          .head = {.ttl = ttl},
                                                          .is_snapshot = true},
                                                         lease.snapshot(), &place));
@@ -341,7 +346,7 @@ Result<SessionInfo> SessionTable::InsertNew(Entry entry, std::shared_ptr<const S
     inserted->in_store = durable;
     inserted->revision = revision;
     info = Describe(*inserted);
-    status = MakeRoom(&lock);  // which may move this one to the store
+    status = MakeRoom(&lock, &*inserted);  // which may move this one to the store
     const Iterator made = status.ok() ? Find(key) : FindFree(&lock, key);
     if (made == entries_.end() && status.ok()) return info;
     if (made == entries_.end()) return status;

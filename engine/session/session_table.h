@@ -4,15 +4,15 @@
 // a fork is a reference.
 //
 // Tiers: the states of running requests are the engine's. The table keeps snapshots in memory up to
-// a limit. The least recently used ones move to the store, if there is one: first those of clients
-// that hold more than an equal share. Without a store nothing is dropped, since a session is a
-// promise to its client. A snapshot that does not fit is refused with RESOURCE_EXHAUSTED, and so is
-// one more state with which a client would hold more than four times the memory that is free
-// (dynamic thresholds: Choudhury and Hahne, 1998). So a client alone gets 4/5 of the memory, and
-// each of n clients 4 / (4 n + 1): there is room for a client that comes later. The first state of
-// a client needs to fit only, and a session that has a state of its own may grow.
+// a limit. The least recently used ones move to the store, if there is one: first those of principals
+// that hold more than an equal share. Without a store a session is a promise to its client, and none is
+// dropped but evictable ones: the least recently used of the principal that holds the most, or of the
+// one that needs room. A snapshot that does not fit then is refused with RESOURCE_EXHAUSTED, and so is
+// one more state beyond the share of its principal (Shares::Fits), so that there is room for one that
+// comes later. The first state of a principal needs to fit only, and a session that has a state of its
+// own may grow. Reserve finds the room before a request runs.
 //
-// A session counts for the client that made it, wrote it last, or had it read from the store.
+// A session counts for the principal that made it, wrote it last, or had it read from the store.
 //
 // Replicas share a store. A session that another replica has written is recognised by its revision
 // and read again. A session may move between replicas, but two must not use it at the same time; an
@@ -38,7 +38,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/request/client.h"
+#include "base/shares.h"
 #include "engine/session/memory_ledger.h"
 #include "engine/session/session_record.h"
 #include "engine/store/state_store.h"
@@ -50,6 +50,8 @@ struct SessionOptions {
   StateStore* store = nullptr;  // null: memory only
   size_t memory = 0;            // bytes of snapshots in memory
   int max_per_tenant = 1000;    // sessions; the same number of snapshots
+  // Bytes of the state of a sequence of at most `tokens` tokens. Null: Reserve does nothing.
+  std::function<size_t(int64_t tokens)> state_bytes = nullptr;
   std::chrono::milliseconds default_ttl = std::chrono::hours(24);
   std::chrono::milliseconds max_ttl = std::chrono::hours(24 * 365);
   // Of use and expiry in memory: a jump of the system clock must not end a session.
@@ -85,9 +87,10 @@ struct SessionStats {
   int sessions = 0;  // entries of this process: sessions and, without a store, snapshots
   size_t memory_bytes = 0;
   size_t memory_limit = 0;
-  int64_t loads = 0;   // from the store
-  int64_t spills = 0;  // to the store, to free memory
-  int64_t writes = 0;  // to the store, spills included
+  int64_t loads = 0;    // from the store
+  int64_t spills = 0;   // to the store, to free memory
+  int64_t evicted = 0;  // evictable sessions, to make room
+  int64_t writes = 0;   // to the store, spills included
   int64_t written_bytes = 0;
   int64_t store_errors = 0;
   StoreUsage store = {};
@@ -95,10 +98,8 @@ struct SessionStats {
 
 // Who uses a session.
 struct SessionUser {
-  std::string tenant;     // whose sessions and snapshots it finds
-  std::string host = {};  // whose session memory they take, if there is no tenant (ClientOf)
-
-  std::string client() const { return ClientOf(tenant, host); }
+  std::string tenant;        // whose sessions and snapshots it finds
+  Principal principal = {};  // whose session memory they take
 };
 
 class SessionTable;
@@ -110,8 +111,9 @@ class SessionLease {
   SessionLease(SessionLease&& other) noexcept
       : table_(std::exchange(other.table_, nullptr)),
         key_(std::move(other.key_)),
-        client_(std::move(other.client_)),
-        snapshot_(std::move(other.snapshot_)) {}
+        principal_(std::move(other.principal_)),
+        snapshot_(std::move(other.snapshot_)),
+        reserved_(std::exchange(other.reserved_, 0)) {}
   SessionLease& operator=(SessionLease&&) = delete;
   ~SessionLease();
 
@@ -123,17 +125,18 @@ class SessionLease {
  private:
   friend class SessionTable;
   using Key = std::pair<std::string, std::string>;  // tenant, id
-  SessionLease(SessionTable* table, Key key, std::string client,
+  SessionLease(SessionTable* table, Key key, Principal principal,
                std::shared_ptr<const Snapshot> snapshot)
       : table_(table),
         key_(std::move(key)),
-        client_(std::move(client)),
+        principal_(std::move(principal)),
         snapshot_(std::move(snapshot)) {}
 
   SessionTable* table_;
   Key key_;
-  std::string client_;  // ClientOf
+  Principal principal_;
   std::shared_ptr<const Snapshot> snapshot_;
+  int64_t reserved_ = 0;  // bytes; guarded by the table's mutex
 };
 
 class SessionTable {
@@ -149,6 +152,12 @@ class SessionTable {
   // Whether Commit of this snapshot may.
   bool CommitNeedsStore(const SessionLease& lease, const Snapshot& snapshot) const;
 
+  // How long a session stays, beside its ttl.
+  enum class Keep {
+    kEvictable,  // until its room, in memory or in the tenant's limit, is needed for another one
+    kPassing,    // until the end of the process
+    kDurable,
+  };
   // ttl 0: the default. `start`: the snapshot that the session begins with; null: an empty session.
   // RESOURCE_EXHAUSTED above the tenant's limit; FAILED_PRECONDITION for a durable session without
   // a store; INVALID_ARGUMENT for a ttl out of range.
@@ -157,16 +166,24 @@ class SessionTable {
   // that the store held when it was last asked, at most a second ago for a durable session. The
   // store is asked again before a session is refused. Replicas that create at the same time may
   // together exceed the limit.
-  Result<SessionInfo> Create(const SessionUser& user, bool durable, std::chrono::milliseconds ttl,
+  Result<SessionInfo> Create(const SessionUser& user, Keep keep, std::chrono::milliseconds ttl,
                              std::shared_ptr<const Snapshot> start = nullptr);
+  Result<SessionInfo> Create(const SessionUser& user, bool durable, std::chrono::milliseconds ttl,
+                             std::shared_ptr<const Snapshot> start = nullptr) {
+    return Create(user, durable ? Keep::kDurable : Keep::kPassing, ttl, std::move(start));
+  }
   // ABORTED while another request has the lease; FAILED_PRECONDITION if the session does not have
   // `expected` tokens; NOT_FOUND for an unknown session.
   Result<SessionLease> Acquire(const SessionUser& user, const std::string& id,
                                std::optional<int64_t> expected);
+  // Finds room for the state of a session that will have at most `tokens` tokens, until the lease ends:
+  // evicts evictable sessions. RESOURCE_EXHAUSTED as Commit, with the time after which enough sessions
+  // have expired, if there is one. Does nothing with a store, where sessions move.
+  Status Reserve(SessionLease* lease, int64_t tokens);
   // Replaces the snapshot and ends the lease. OK means that a durable session is in the store.
   // After an error the session is unchanged.
   Result<SessionInfo> Commit(SessionLease lease, std::shared_ptr<const Snapshot> snapshot);
-  // Makes `count` sessions with the same snapshot, durability and time to live. After an error none
+  // Makes `count` sessions with the same snapshot, head and time to live. After an error none
   // of them remains.
   Result<std::vector<SessionInfo>> Fork(const SessionUser& user, const std::string& id, int count,
                                         std::optional<int64_t> expected);
@@ -205,7 +222,7 @@ class SessionTable {
   using Key = SessionLease::Key;
   struct Entry {
     Key key;
-    std::string client;  // whose session memory the snapshot takes (ClientOf)
+    Principal principal = {};  // whose session memory the snapshot takes
     SessionHead head = {};
     std::shared_ptr<const Snapshot> snapshot = {};  // null: empty, or only in the store
     int64_t bytes = 0;
@@ -246,57 +263,70 @@ class SessionTable {
   Iterator FindFree(Lock* lock, const Key& key);
   // Finds a session that is neither leased nor held, in memory or in the store, in its latest
   // revision.
-  Result<Iterator> FindLatest(Lock* lock, const Key& key, const std::string& client);
-  // Reads a session from the store into the session memory of `client`.
-  Result<Iterator> Load(Lock* lock, const Key& key, const std::string& client);
+  Result<Iterator> FindLatest(Lock* lock, const Key& key, const Principal& principal);
+  // Reads a session from the store into the session memory of `principal`.
+  Result<Iterator> Load(Lock* lock, const Key& key, const Principal& principal);
   Iterator Insert(Entry entry);
   void Remove(Iterator entry);
   // Removes an entry that the store may still hold.
   void Forget(Iterator entry);
-  // Replaces the snapshot. `client`: whose session memory takes it; without it that of the entry.
+  // Replaces the snapshot. `principal`: whose session memory takes it; without it that of the entry.
   void SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot) {
-    SetSnapshot(entry, std::move(snapshot), std::string(entry->client));
+    SetSnapshot(entry, std::move(snapshot), Principal(entry->principal));
   }
-  void SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot, std::string client);
+  void SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot, Principal principal);
   // Writes a session that the caller holds.
   Status Write(Lock* lock, Iterator entry);
   // Drops a snapshot that the store holds from memory.
   void DropFromMemory(Iterator entry);
   // Moves the least recently used sessions to the store until the rest fits. RESOURCE_EXHAUSTED if
   // it does not fit without a store; an error of the store if a session could not be written.
-  Status MakeRoom(Lock* lock);
+  Status MakeRoom(Lock* lock, const Entry* except = nullptr);
   // Moves sessions of which `moves` is true to the store until the rest fits. Returns the first error
   // of the store.
   Status Spill(Lock* lock, const std::function<bool(const Entry&)>& moves);
-  // Whether the client holds more memory than an equal share.
-  bool AboveShare(const std::string& client) const;
   // Whether the entry has a state in memory that it shares with no other one of its client.
   bool OwnsState(const Entry& entry) const;
   // Called after a change of the entry, which owned a state before or not. Without a store:
-  // RESOURCE_EXHAUSTED if the entry owns one now and its client holds more than four times the
-  // memory that is free.
-  Status CheckShare(const Entry& entry, bool owned_before) const;
+  // RESOURCE_EXHAUSTED if the entry owns one now, beyond the share of its principal.
+  Status CheckShare(const Entry& entry, bool owned_before);
+  // Evicts until one that holds `entry` has room for `more` bytes. `grows`: of a state that it has.
+  Status MakeShare(const Principal& principal, int64_t more, bool grows, const Entry* entry);
+  // The evictable entry that gives way to `more` bytes of the principal; the end: none.
+  Iterator Evictable(const Principal& principal, int64_t more, const Entry* except);
+  // After this time enough sessions have expired for the bytes to fit. nullopt: they never do.
+  std::optional<std::chrono::milliseconds> TimeUntilFit(const Principal& principal, int64_t more,
+                                                        bool grows) const;
+  bool Fits(const Shares& shares, const Principal& principal, int64_t more, bool grows) const;
+  void SetReserved(SessionLease* lease, int64_t bytes);
+  int64_t free_memory() const {
+    return static_cast<int64_t>(options_.memory) - static_cast<int64_t>(memory_.bytes()) -
+           reserved_;
+  }
   // Removes expired entries from memory, at most once in a second.
   void Sweep();
   void MarkUsed(Iterator entry);
 
   // --- session_residence.cc: mutex_ is not held ---
-  void Release(const Key& key);
+  void Release(SessionLease* lease);
   // Encodes and stores a session. Returns its revision.
   Result<uint64_t> WriteRecord(const Key& key, const SessionRecord& record);
   // Writes the session, unless the store holds its current revision.
   void FlushOne(const Key& key);
 
   // --- session_limit.cc ---
-  // RESOURCE_EXHAUSTED if the tenant may not have `more`. `ask_store`: the store is asked if it has
-  // not been for a second.
-  Result<Places> TakePlaces(const std::string& tenant, int more, bool snapshots, bool ask_store);
+  // RESOURCE_EXHAUSTED if the tenant may not have `more`, after the eviction of evictable sessions.
+  // `ask_store`: the store is asked if it has not been for a second.
+  Result<Places> TakePlaces(const SessionUser& user, int more, bool snapshots, bool ask_store);
+  // Deletes the least recently used evictable session of the user. Returns whether there was one.
+  bool EvictOneOf(const SessionUser& user);
   // Asks the store for the entries that only it holds: their number, or a bound of it that costs
   // less. Removes entries from memory that were deleted elsewhere. mutex_ is not held.
   Status CountOnlyStored(const Kind& kind, bool exactly);
   // The next four functions: mutex_ is held.
-  // Number of the tenant's entries: those of index_, places, and what is known of the store.
-  int64_t CountKnown(const Kind& kind) const;
+  // Number of the tenant's entries: those of index_, places, and what is known of the store. `maker`:
+  // of index_ those of this principal only; null: of all.
+  int64_t CountKnown(const Kind& kind, const Principal* maker = nullptr) const;
   // Adds to the number of entries that only the store holds, if it is known.
   void AddOnlyStored(const Kind& kind, int64_t more);
   void AddStoredSnapshot(const std::string& tenant, const std::string& id);
@@ -356,9 +386,12 @@ class SessionTable {
   std::list<Entry> entries_;  // least recently used first
   std::map<Key, Iterator> index_;
   MemoryLedger memory_;  // of all entries
-  // Of the entries of each client. Those that hold memory. A state that several clients share, who
-  // have no tenant, counts for each of them.
-  std::map<std::string, MemoryLedger> ledgers_;
+  // Of the entries of each principal. Those that hold memory. A state that several share counts for
+  // each of them.
+  std::map<Principal, MemoryLedger> ledgers_;
+  // Bytes of ledgers_ and those reserved, by principal.
+  Shares shares_;
+  int64_t reserved_ = 0;                          // bytes
   std::map<Kind, std::set<std::string>> places_;  // ids
   std::map<Kind, OnlyStored> only_stored_;
   bool write_through_ = false;

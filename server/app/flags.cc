@@ -154,7 +154,8 @@ constexpr Flag kFlags[] = {
      "memory of the machine or the control group, 64MiB to 1GiB."},
     {"max-connections", kInteger, "N", &C::max_connections, 1, 100000,
      "limit of open connections, for gRPC and for HTTP each. More are closed on arrival, or close "
-     "an idle one of the client that has the most."},
+     "an idle one of the client that has the most. One client runs as many HTTP requests at once; "
+     "others find a third more."},
     {"max-concurrent-streams", kInteger, "N", &C::max_concurrent_streams, 1, 65536,
      "limit of concurrent calls on a connection. The client delays more (HTTP/2)."},
     {"max-calls", kInteger, "N", &C::max_calls, 1, kMany,

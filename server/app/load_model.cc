@@ -297,6 +297,7 @@ ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
                     .vocab_size = model.vocab_size,
                     .max_prompt_tokens = config.max_prompt_tokens,
                     .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),
+                    .default_max_tokens = static_cast<int32_t>(config.default_max_tokens),
                     .max_priority = static_cast<int32_t>(config.max_priority),
                     .draft_tokens = static_cast<int32_t>(config.draft_tokens)},
           .description = Describe(config, loaded)};

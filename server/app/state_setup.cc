@@ -7,6 +7,7 @@
 
 #include "engine/checkpoint/mapped_file.h"
 #include "engine/store/open_state_store.h"
+#include "kernels/saved_state.h"
 #include "server/convert/status_map.h"
 
 namespace polysketch {
@@ -60,6 +61,17 @@ size_t MaxStateBytes(const LoadedModel& loaded) {
   return 2 * loaded.model->StateBytes(1);
 }
 
+// Bytes of the largest saved state of a sequence of at most `tokens` tokens.
+size_t SavedBytes(const AttentionSpec& spec, int64_t tokens) {
+  const auto at = [&](int64_t position) {
+    return SavedStateBytes(spec, spec.features(), position);
+  };
+  if (spec.kv_cache()) return at(tokens);
+  // The block buffer is full after the first block, and again, beside the sums, after the second one.
+  const int64_t block = spec.block;
+  return std::max(at(std::min(tokens, block)), at(std::min(tokens, 2 * block)));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<StateStore>> OpenConfiguredStore(const ServerConfig& config) {
@@ -102,6 +114,9 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
       cache->SetMemory(memory - std::min(memory, sessions));
     };
   }
+  options.state_bytes = [spec = loaded.model->attention_spec()](int64_t tokens) {
+    return SavedBytes(spec, tokens);
+  };
   options.max_per_tenant = static_cast<int>(config.max_sessions_per_tenant);
   options.default_ttl = config.session_ttl;
   return options;

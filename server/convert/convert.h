@@ -26,6 +26,7 @@ struct RequestRules {
   int vocab_size = 0;
   int64_t max_prompt_tokens = 0;
   int32_t max_new_tokens = 0;
+  int32_t default_max_tokens = 4096;  // of a completion without max_tokens, at most
   int32_t max_priority = 0;  // of callers whose API key has none
   int32_t draft_tokens = 0;  // of requests that set none
 };

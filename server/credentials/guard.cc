@@ -33,9 +33,28 @@ std::string_view BearerKey(std::string_view value) {
 
 }  // namespace
 
-void Caller::UseTokens(int64_t tokens) const {
+Result<int64_t> Caller::ReserveTokens(int64_t tokens, RateLimit::Clock::time_point now) const {
+  const int64_t limit = key_.tokens_per_minute;
+  const int64_t taken = limit == 0 ? 0 : std::min(tokens, limit);
   const std::lock_guard lock(used_->mutex);
-  used_->tokens.Use(static_cast<double>(tokens));
+  const bool alone = used_->reserving == (reservations_ > 0 ? 1 : 0);
+  const bool goes_on = alone && reservations_ > 0;
+  const auto wait = used_->tokens.Wait(limit, static_cast<double>(alone ? 1 : taken), now);
+  if (!goes_on && wait.count() > 0) {
+    (*used_->refused)[static_cast<size_t>(Refusal::kTokens)].fetch_add(1);
+    return BeyondLimit(key_, limit, "tokens").WithRetryAfter(wait);
+  }
+  used_->tokens.Use(static_cast<double>(taken));
+  if (reservations_++ == 0) ++used_->reserving;
+  return taken;
+}
+
+void Caller::SettleTokens(int calls, int64_t reserved, int64_t used) const {
+  const std::lock_guard lock(used_->mutex);
+  reservations_ -= calls;
+  if (calls > 0 && reservations_ == 0) --used_->reserving;
+  const auto more = static_cast<double>(used - reserved);
+  more < 0 ? used_->tokens.Return(-more) : used_->tokens.Use(more);
 }
 
 Result<std::unique_ptr<Guard>> Guard::Open(const std::string& path) {
@@ -60,6 +79,7 @@ Status Guard::Load(const std::string& text) {
   for (ApiKey& key : *keys) {
     std::shared_ptr<Caller::Used>& mine = used[key.name];
     if (mine == nullptr) mine = std::make_shared<Caller::Used>();
+    mine->refused = refused_;
     callers.push_back(std::make_shared<Caller>(std::move(key), mine));
   }
   callers_ = std::move(callers);
@@ -121,14 +141,14 @@ Result<std::shared_ptr<const Caller>> Guard::Admit(
     const std::vector<std::string_view>& authorization, RateLimit::Clock::time_point now) {
   std::shared_ptr<const Caller> caller;
   const auto [refusal, status] = Decide(authorization, now, &caller);
-  if (status.ok()) return caller;
-  refused_[static_cast<size_t>(*refusal)].fetch_add(1);
+  if (status.ok()) return std::make_shared<const Caller>(caller->key(), caller->used());
+  (*refused_)[static_cast<size_t>(*refusal)].fetch_add(1);
   return status;
 }
 
 RefusedCounts Guard::refused() const {
   RefusedCounts counts{};
-  for (size_t i = 0; i < counts.size(); ++i) counts[i] = refused_[i].load();
+  for (size_t i = 0; i < counts.size(); ++i) counts[i] = (*refused_)[i].load();
   return counts;
 }
 

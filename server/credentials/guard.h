@@ -19,32 +19,44 @@
 
 namespace polysketch {
 
-// A key that has made a call, with what it has used. Thread-safe. Calls that run keep the key that
-// admitted them when the file changes.
+enum class Refusal { kNoKey, kUnknownKey, kRequests, kTokens };
+inline constexpr std::array<std::string_view, 4> kRefusalNames = {
+    "no_key", "unknown_key", "requests_per_minute", "tokens_per_minute"};
+using RefusedCounts = std::array<uint64_t, kRefusalNames.size()>;
+
+using Refused = std::array<std::atomic<uint64_t>, kRefusalNames.size()>;
+
+// A request that a key has made, with what the key has used. The calls of one HTTP request share it.
+// Thread-safe. Requests that run keep the key that admitted them when the file changes.
 class Caller {
  public:
   struct Used {
     std::mutex mutex;
-    RateLimit requests;  // guarded by mutex
-    RateLimit tokens;    // guarded by mutex
+    // Guarded by mutex:
+    RateLimit requests;
+    RateLimit tokens;
+    int reserving = 0;  // requests that hold reserved tokens
+    std::shared_ptr<Refused> refused;
   };
 
   Caller(ApiKey key, std::shared_ptr<Used> used) : key_(std::move(key)), used_(std::move(used)) {}
 
   const ApiKey& key() const { return key_; }
   const std::shared_ptr<Used>& used() const { return used_; }
-  // Counts the tokens that a request has processed.
-  void UseTokens(int64_t tokens) const;
+  // Takes the tokens that a call may process from the key's minute, until the call settles them.
+  // Returns how many it took: at most a minute's. RESOURCE_EXHAUSTED, with the time after which they
+  // fit, if they do not fit beside those of other requests. A request that is the only one needs one
+  // token that is left, whatever it may process: it is not cut, and later ones wait.
+  Result<int64_t> ReserveTokens(int64_t tokens,
+                                RateLimit::Clock::time_point now = RateLimit::Clock::now()) const;
+  // Gives back what `calls` times ReserveTokens took, and counts the tokens that were processed.
+  void SettleTokens(int calls, int64_t reserved, int64_t used) const;
 
  private:
   const ApiKey key_;
   const std::shared_ptr<Used> used_;
+  mutable int reservations_ = 0;  // of ReserveTokens; guarded by used_->mutex
 };
-
-enum class Refusal { kNoKey, kUnknownKey, kRequests, kTokens };
-inline constexpr std::array<std::string_view, 4> kRefusalNames = {
-    "no_key", "unknown_key", "requests_per_minute", "tokens_per_minute"};
-using RefusedCounts = std::array<uint64_t, kRefusalNames.size()>;
 
 // Thread-safe.
 class Guard {
@@ -79,7 +91,7 @@ class Guard {
   const std::string path_;
   mutable std::mutex mutex_;
   Callers callers_;  // guarded by mutex_
-  std::array<std::atomic<uint64_t>, kRefusalNames.size()> refused_ = {};
+  const std::shared_ptr<Refused> refused_ = std::make_shared<Refused>();
   std::unique_ptr<FileWatch> watch_;  // last: its thread uses the members above
 };
 

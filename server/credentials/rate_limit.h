@@ -24,6 +24,8 @@ class RateLimit {
   }
   // Uses `amount`, which may exceed the limit: later requests then wait longer.
   void Use(double amount) { used_ += amount; }
+  // Gives back what was used and not needed.
+  void Return(double amount) { used_ = std::max(0.0, used_ - amount); }
 
  private:
   void Refill(double limit, Clock::time_point now) {

@@ -14,6 +14,7 @@
 
 #include "server/convert/request_id.h"
 #include "server/http/http_errors.h"
+#include "server/net/peer.h"
 
 namespace polysketch {
 namespace {
@@ -36,12 +37,10 @@ constexpr std::chrono::milliseconds kFirstProbe{1000};
 // Bytes of a read of a head.
 constexpr size_t kReadBytes = 8 << 10;
 
-tcp::endpoint Peer(const tcp::socket& socket) {
+// In gRPC's form.
+std::string PeerOf(const tcp::socket& socket) {
   error_code error;  // of a client that has left: no address
-  return socket.remote_endpoint(error);
-}
-
-std::string PeerText(const tcp::endpoint& peer) {
+  const tcp::endpoint peer = socket.remote_endpoint(error);
   const std::string host = peer.address().to_string();
   return peer.address().is_v4() ? StrCat("ipv4:", host, ":", peer.port())
                                 : StrCat("ipv6:[", host, "]:", peer.port());
@@ -83,7 +82,8 @@ Status BodyTooLarge(const HttpLimits& limits) {
 
 HttpConnection::HttpConnection(HttpLoop* loop, tcp::socket socket, SSL_CTX* tls, bool spare)
     : loop_(loop),
-      peer_(Peer(socket)),
+      peer_(PeerOf(socket)),
+      principal_(PrincipalOf(nullptr, "", peer_)),
       spare_(spare),
       stream_(std::move(socket), tls),
       gone_timer_(loop->io),
@@ -121,7 +121,8 @@ void HttpConnection::Read(std::chrono::milliseconds timeout) {
   waits_since_ = std::chrono::steady_clock::now();
   head_ = HeadScanner(loop_->limits.max_header_bytes);
   request_ = HttpRequest();
-  request_.peer = PeerText(peer_);
+  request_.peer = peer_;
+  request_.principal = principal_;
   parser_.emplace();
   parser_->on_chunk_header(check_chunk);
   stream_.tcp().expires_never();
@@ -195,8 +196,7 @@ void HttpConnection::OnHead(size_t bytes) {
     return Refuse(status, /*keep_alive=*/parser_->is_done());
   reads_body_ = true;
   waits_since_ = std::chrono::steady_clock::now();
-  body_memory_ = HeldMemory(loop_->guards.memory, RequestPhase::kMessage,
-                            MemoryClient(request_.caller.get(), request_.peer));
+  body_memory_ = HeldMemory(loop_->guards.memory, RequestPhase::kMessage, request_.principal);
   const bool waits = !request_.Header("Expect").empty() && !parser_->is_done() &&
                      buffer_.size() == 0 && parser_->get().version() >= 11;
   waits ? SendContinue() : ReadBody();
@@ -233,11 +233,9 @@ Status HttpConnection::TakeHead(size_t bytes) {
 }
 
 Status HttpConnection::CheckRequest() {
-  if (spare_ && (!loop_->guards.is_probe || !loop_->guards.is_probe(request_.path))) {
-    return Unavailable("too many connections run requests; try again later")
-        .WithReason(Reason::kTooManyConnections);
-  }
   if (loop_->guards.check) PS_RETURN_IF_ERROR(loop_->guards.check(&request_));
+  request_.principal =
+      PrincipalOf(request_.caller.get(), request_.Header("x-tenant-id"), request_.peer);
   const std::string_view expect = request_.Header("Expect");
   if (!expect.empty() && !EqualsIgnoringCase(expect, "100-continue")) {
     return InvalidArgument("Expect: expected 100-continue, found \"", expect, "\"")
@@ -250,7 +248,9 @@ Status HttpConnection::CheckRequest() {
   }
   const auto length = ContentLength(parser_->get());
   const bool fits = length.value_or(0) <= static_cast<uint64_t>(loop_->limits.max_body_bytes);
-  return fits ? Status() : BodyTooLarge(loop_->limits);
+  if (!fits) return BodyTooLarge(loop_->limits);
+  const bool probe = loop_->guards.is_probe && loop_->guards.is_probe(request_.path);
+  return probe ? Status() : TakePlace();
 }
 
 void HttpConnection::SendContinue() {
@@ -291,6 +291,24 @@ bool HttpConnection::DripsBody() const {
   const auto bytes = static_cast<double>(parser_->get().body().size());
   return !parser_->is_done() &&
          bytes < late.count() * static_cast<double>(limits.least_body_bytes_per_second);
+}
+
+Status HttpConnection::TakePlace() {
+  Shares& requests = loop_->requests;
+  const int64_t free = loop_->max_requests() - requests.total();
+  if (!requests.Fits(request_.principal, 1, free, /*first=*/true)) {
+    return Unavailable("too many HTTP requests at once: this client runs ",
+                       requests.Of(request_.principal).principal, "; try again later")
+        .WithReason(Reason::kTooManyConnections);
+  }
+  place_ = request_.principal;
+  requests.Add(*place_, 1);
+  return Status();
+}
+
+void HttpConnection::LeavePlace() {
+  if (place_.has_value()) loop_->requests.Remove(*place_, 1);
+  place_.reset();
 }
 
 void HttpConnection::NewExchange(bool keep_alive) {
@@ -386,6 +404,7 @@ void HttpConnection::WriteSome() {
 void HttpConnection::EndOfResponse() {
   const std::shared_ptr<ServerExchange> exchange = std::exchange(exchange_, nullptr);
   exchange->Release();
+  LeavePlace();
   reads_body_ = false;
   waits_since_ = std::chrono::steady_clock::now();
   gone_timer_.cancel();
@@ -426,6 +445,7 @@ void HttpConnection::Close() {
   gone_timer_.cancel();
   read_timer_.cancel();
   stream_.tcp().close();
+  LeavePlace();
   if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->OnGone();
 }
 

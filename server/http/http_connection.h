@@ -24,9 +24,12 @@ class HttpConnection final : public ResponseWriter,
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // `spare`: one of kProbeConnections. `tls`: null without TLS.
+  // `spare`: above max_connections. `tls`: null without TLS.
   HttpConnection(HttpLoop* loop, boost::asio::ip::tcp::socket socket, SSL_CTX* tls, bool spare);
-  ~HttpConnection() override { loop_->connections.erase(this); }
+  ~HttpConnection() override {
+    LeavePlace();
+    loop_->connections.erase(this);
+  }
 
   // Reads the first request, after the handshake of TLS.
   void Start();
@@ -38,7 +41,7 @@ class HttpConnection final : public ResponseWriter,
     if (exchange_ == nullptr) Close();
   }
 
-  boost::asio::ip::address peer() const { return peer_.address(); }
+  const Principal& principal() const { return principal_; }
   bool runs_request() const { return exchange_ != nullptr; }
   bool reads_body() const { return reads_body_; }
   // When the server began to wait for the header, or the body, of a request.
@@ -53,6 +56,9 @@ class HttpConnection final : public ResponseWriter,
   // Why a request is refused before its body is read.
   Status CheckRequest();
   void SendContinue();
+  // Takes a place in HttpLoop::requests, until the response ends or the connection closes.
+  Status TakePlace();
+  void LeavePlace();
   void ReadBody();
   void OnBody(boost::system::error_code error);
   // Whether the body comes slower than HttpLimits allows.
@@ -75,7 +81,8 @@ class HttpConnection final : public ResponseWriter,
   void LingerOnTcp();
 
   HttpLoop* const loop_;
-  const boost::asio::ip::tcp::endpoint peer_;
+  const std::string peer_;  // "ipv4:127.0.0.1:4711"
+  const Principal principal_;
   const bool spare_;
   HttpStream stream_;
   boost::beast::flat_buffer buffer_;
@@ -87,6 +94,7 @@ class HttpConnection final : public ResponseWriter,
   HeadScanner head_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
   HttpRequest request_;                       // from its head until its exchange
+  std::optional<Principal> place_;            // of a request in HttpLoop::requests
   std::shared_ptr<ServerExchange> exchange_;  // null between requests
   std::string writing_;
   size_t written_ = 0;

@@ -97,10 +97,10 @@ void ReplyError(HttpExchange* exchange, const Status& status) {
   exchange->OnRefused(status);
   HttpHeaders headers;
   if (http_status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
-  if (http_status == 429 || http_status == 503) {
-    const auto delay = status.retry_after().value_or(std::chrono::seconds(1));
-    headers.emplace_back("Retry-After", StrCat(std::max<int64_t>(1, (delay.count() + 999) / 1000)));
-    headers.emplace_back("retry-after-ms", StrCat(delay.count()));
+  if (const auto delay = status.retry_after(); delay.has_value()) {
+    headers.emplace_back("Retry-After",
+                         StrCat(std::max<int64_t>(1, (delay->count() + 999) / 1000)));
+    headers.emplace_back("retry-after-ms", StrCat(delay->count()));
   }
   if (status.reason_or_none() == Reason::kUnsupportedEncoding)
     headers.emplace_back("Accept-Encoding", "identity");

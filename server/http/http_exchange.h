@@ -29,6 +29,7 @@ struct HttpRequest {
   std::string body;
   std::string peer;                      // "ipv4:127.0.0.1:4711"
   std::shared_ptr<const Caller> caller;  // null without API keys, and for an open path
+  Principal principal;                   // whose memory and work the request is
 
   // Access-Control-Allow-Origin of the response; empty: none.
   std::string allowed_origin;

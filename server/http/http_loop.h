@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <unordered_set>
 
+#include "base/shares.h"
 #include "server/http/http_settings.h"
 
 namespace polysketch {
@@ -19,6 +20,10 @@ struct HttpLoop {
   HttpGuards guards;
   HttpHandler handler;
   std::unordered_set<HttpConnection*> connections;
+  // Requests from their header to the end of their response, probes apart. One principal has
+  // max_connections at once, and others find room for a third more.
+  Shares requests;
+  int64_t max_requests() const { return (4 * limits.max_connections + 2) / 3; }
   bool draining = false;
   std::atomic<int64_t> running{0};
 };

@@ -6,7 +6,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <charconv>
-#include <map>
 #include <optional>
 #include <thread>
 #include <tuple>
@@ -127,7 +126,7 @@ void BeastServer::Admit(tcp::socket socket) {
       std::count_if(loop_.connections.begin(), loop_.connections.end(),
                     [](const HttpConnection* connection) { return !connection->runs_request(); });
   const bool spare = above > idle;
-  const bool full = open >= max + kProbeConnections;
+  const bool full = open >= loop_.max_requests() + kProbeConnections;
   for (int64_t left = spare ? int64_t{full} : above; left > 0; --left) {
     if (!CloseOne()) return;
   }
@@ -140,10 +139,10 @@ void BeastServer::Admit(tcp::socket socket) {
 }
 
 bool BeastServer::CloseOne() {
-  std::map<asio::ip::address, int64_t> of_peer;
-  for (const HttpConnection* connection : loop_.connections) ++of_peer[connection->peer()];
+  Shares open;
+  for (const HttpConnection* connection : loop_.connections) open.Add(connection->principal(), 1);
   const auto rank = [&](const HttpConnection& connection) {
-    return std::tuple(-of_peer.at(connection.peer()), connection.reads_body(),
+    return std::tuple(-open.Of(connection.principal()).principal, connection.reads_body(),
                       connection.waits_since());
   };
   HttpConnection* first = nullptr;

@@ -15,7 +15,7 @@
 namespace polysketch {
 
 struct HttpLimits {
-  int64_t max_connections = 256;
+  int64_t max_connections = 256;  // and requests at once of one client
   int64_t max_header_bytes = 16 << 10;
   int64_t max_header_fields = 512;
   int64_t max_body_bytes = int64_t{4} << 20;  // larger bodies get 413

@@ -53,7 +53,7 @@ class ServerExchange final : public HttpExchange,
   void OnRefused(const Status& status) override;
   void OnCallFailed() override { call_failed_.store(true); }
   HeldMemory NewMemory(RequestPhase phase) const override {
-    return {loop_->guards.memory, phase, MemoryClient(request_.caller.get(), request_.peer)};
+    return {loop_->guards.memory, phase, request_.principal};
   }
 
   // --- for the writer, on the thread of the loop ---

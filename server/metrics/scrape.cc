@@ -213,11 +213,13 @@ void AddSessions(const SessionStats& sessions, std::vector<MetricFamily>* famili
        {"session_memory_limit_bytes",
         "Limit of session memory (--session-memory). The least recently used sessions go to the "
         "state store; without one, more get RESOURCE_EXHAUSTED, and so do those of a client that "
-        "holds four times what is free.",
+        "holds three times what is free.",
         sessions.memory_limit},
        {"session_loads_total", "Sessions read from the state store.", sessions.loads},
        {"session_spills_total", "Sessions moved to the state store to free memory.",
         sessions.spills},
+       {"sessions_evicted_total", "Evictable sessions that were deleted to make room.",
+        sessions.evicted},
        {"session_writes_total", "Sessions written to the state store, moved ones included.",
         sessions.writes},
        {"session_written_bytes_total", "Bytes of the sessions written to the state store.",

@@ -1,100 +1,28 @@
 #include "server/net/connections.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <algorithm>
-#include <random>
+#include <tuple>
 
 #include "base/log_limit.h"
 #include "base/logging.h"
+#include "server/net/peer.h"
 
 namespace polysketch {
 namespace {
 
 constexpr double kBurstSeconds = 10;
-constexpr std::string_view kPeerName = "polysketch/";  // and those parts that PeerName adds
 constexpr int64_t kMaxClosing = 64;
-
-void EraseAll(std::string* text, std::string_view part) {
-  for (size_t at = text->find(part); at != std::string::npos; at = text->find(part, at))
-    text->erase(at, part.size());
-}
 
 }  // namespace
 
-std::string ConnectionKey(const sockaddr_storage& address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  uint16_t port = 0;
-  if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
-    port = ntohs(v4.sin_port);
-  } else if (address.ss_family == AF_INET6) {
-    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-    if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
-      inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof(text));
-    } else {
-      inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
-    }
-    port = ntohs(v6.sin6_port);
-  }
-  return StrCat(text, ":", port);
-}
-
-std::string ConnectionKey(std::string_view grpc_peer) {
-  const size_t scheme = grpc_peer.find(':');
-  std::string key(scheme == std::string_view::npos ? grpc_peer : grpc_peer.substr(scheme + 1));
-  for (const std::string_view bracket : {"%5B", "%5D", "[", "]"}) EraseAll(&key, bracket);
-  return key;
-}
-
-std::string PeerName(uint64_t id, const std::string& key) {
-  // Names belong to the network namespace. The processes of several containers in it may have the same id, and a name that can
-  // be guessed can be taken.
-  static const uint32_t process = std::random_device()();
-  return StrCat(kPeerName, process, "/", id, "/", key);
-}
-
-std::string ClientPeer(std::string_view grpc_peer) {
-  const size_t name = grpc_peer.find(kPeerName);
-  if (name == std::string_view::npos) return std::string(grpc_peer);
-  std::string_view rest = grpc_peer.substr(name + kPeerName.size());
-  for (int part = 0; part < 2; ++part) rest.remove_prefix(rest.find('/') + 1);
-  if (rest.starts_with("unix")) return std::string(rest);
-  const size_t port = rest.rfind(':');
-  const std::string_view host = rest.substr(0, port);
-  return host.find(':') == std::string_view::npos ? StrCat("ipv4:", rest)
-                                                  : StrCat("ipv6:[", host, "]", rest.substr(port));
-}
-
-std::string PeerOf(std::string_view key) {
-  if (key.starts_with("unix")) return std::string(key);
-  std::string host(key.substr(0, key.rfind(':')));
-  host.resize(std::min(host.find('%'), host.size()));  // the interface of a link-local address
-  in6_addr address{};
-  if (inet_pton(AF_INET6, host.c_str(), &address) != 1) return host;
-  char text[INET6_ADDRSTRLEN] = "";
-  if (IN6_IS_ADDR_V4MAPPED(&address)) {
-    inet_ntop(AF_INET, &address.s6_addr[12], text, sizeof(text));
-    return text;
-  }
-  std::fill(std::begin(address.s6_addr) + 8, std::end(address.s6_addr), uint8_t{0});
-  inet_ntop(AF_INET6, &address, text, sizeof(text));
-  return text;
-}
-
-std::string HostOf(std::string_view grpc_peer) {
-  return grpc_peer.starts_with("unix") ? "unix" : PeerOf(ConnectionKey(grpc_peer));
-}
-
 ConnectionTable::Id ConnectionTable::Add(const std::string& key, int fd, TimePoint now) {
-  const std::string peer = PeerOf(key);
+  const Principal peer = PrincipalOfKey(key);
   std::lock_guard lock(mutex_);
   const bool full = static_cast<int64_t>(connections_.size()) >= limits_.max_connections;
-  const auto known = peers_.find(peer);
   const bool floods =
-      known != peers_.end() && calls_ > 2 * limits_.max_calls && 2 * known->second.calls > calls_;
+      unfreed_.total() > 2 * limits_.max_calls && 2 * unfreed_.Of(peer).part > unfreed_.total();
   if (floods || ClosesTooFast(peer, now) || (full && !CloseOneFor(peer))) {
     ++refused_;
     return 0;
@@ -102,37 +30,37 @@ ConnectionTable::Id ConnectionTable::Add(const std::string& key, int fd, TimePoi
   const Id id = next_id_++;
   connections_.emplace(id,
                        Connection{.key = key,
-                                  .peer = peer,
+                                  .principal = peer,
                                   .fd = fd,
                                   .resets = TokenBucket(limits_.resets_per_second,
                                                         kBurstSeconds * limits_.resets_per_second),
                                   .active = now});
-  ++peers_[peer].connections;
+  open_.Add(peer, 1);
+  present_.Add(peer, 1);
   ids_[key] = id;  // an older connection of the same key is closed: its Remove follows
   return id;
 }
 
-bool ConnectionTable::CloseOneFor(const std::string& newcomer) {
-  std::unordered_map<std::string, int64_t> open;  // by peer
-  int64_t closing = 0;
-  for (const auto& [id, connection] : connections_) {
-    connection.closing ? ++closing : ++open[connection.peer];
-  }
+bool ConnectionTable::CloseOneFor(const Principal& newcomer) {
+  Shares open;
+  for (const auto& [id, connection] : connections_)
+    if (!connection.closing) open.Add(connection.principal, 1);
   // Those that are closing leave soon. A few more than max_connections are open meanwhile.
-  if (static_cast<int64_t>(connections_.size()) - closing < limits_.max_connections)
-    return closing <= kMaxClosing;
-  const int64_t own = open[newcomer];
-  const auto most = std::max_element(
-      open.begin(), open.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (own + 1 >= most->second) return false;
+  if (open.total() < limits_.max_connections)
+    return std::ssize(connections_) - open.total() <= kMaxClosing;
+  const auto rank = [&open](const Connection& one) {
+    const Shares::Held held = open.Of(one.principal);
+    return std::tuple(-held.principal, -held.part, one.calls > 0, one.active);
+  };
   Connection* victim = nullptr;
   for (auto& [id, connection] : connections_) {
-    if (connection.closing || connection.peer != most->first) continue;
-    const auto rank = [](const Connection& c) { return std::pair(c.calls > 0, c.active); };
+    if (connection.closing || !open.HoldsMore(connection.principal, newcomer, 1)) continue;
     if (victim == nullptr || rank(connection) < rank(*victim)) victim = &connection;
   }
-  // Calls of a peer end for another's only if that peer has more than half of all connections.
-  if (victim->calls > 0 && 2 * most->second <= limits_.max_connections) return false;
+  if (victim == nullptr) return false;
+  // Calls of a client end for another's only if that client has more than half of all connections.
+  if (victim->calls > 0 && 2 * open.Of(victim->principal).principal <= limits_.max_connections)
+    return false;
   ++refused_;
   CloseLocked(victim, "its client has the most connections, and another needs one");
   return true;
@@ -146,42 +74,40 @@ void ConnectionTable::Remove(Id id) {
       by_key != ids_.end() && by_key->second == id) {
     ids_.erase(by_key);
   }
-  Release(found->second.peer, &Peer::connections);
+  open_.Remove(found->second.principal, 1);
+  present_.Remove(found->second.principal, 1);
   connections_.erase(found);
 }
 
-void ConnectionTable::Release(const std::string& peer, int64_t Peer::*member) {
-  const auto found = peers_.find(peer);
-  --(found->second.*member);
-  if (found->second.connections == 0 && found->second.calls == 0) peers_.erase(found);
+bool ConnectionTable::AboveShare(const Principal& principal, const Connection* connection) const {
+  const int64_t share = limits_.max_calls / present_.size();
+  if (calls_.Of(principal).principal <= std::max<int64_t>(share, 1)) return false;
+  if (connection == nullptr) return true;
+  const int64_t connections = open_.Of(connection->principal).principal;
+  return connection->calls > std::max<int64_t>(share / connections, 1);
 }
 
-bool ConnectionTable::AboveShare(const Peer& peer, const Connection* connection) const {
-  const int64_t share = limits_.max_calls / static_cast<int64_t>(peers_.size());
-  if (peer.calls <= std::max<int64_t>(share, 1)) return false;
-  return connection == nullptr ||
-         connection->calls > std::max<int64_t>(share / peer.connections, 1);
-}
-
-ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer, TimePoint now) {
+ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer, const Caller* caller,
+                                                 TimePoint now) {
   const std::string key = ConnectionKey(grpc_peer);
   Call call;
-  call.peer = PeerOf(key);
+  call.address = PrincipalOfKey(key);
+  call.principal = PrincipalOf(caller, "", grpc_peer);
   std::lock_guard lock(mutex_);
-  ++calls_;
-  Peer& peer = peers_[call.peer];
-  ++peer.calls;
-  const bool crowded = calls_ > limits_.max_calls;
+  calls_.Add(call.principal, 1);
+  unfreed_.Add(call.address, 1);
+  present_.Add(call.principal, 1);
+  const bool crowded = calls_.total() > limits_.max_calls;
   const auto id = ids_.find(key);
   if (id == ids_.end()) {
-    if (crowded && AboveShare(peer, nullptr)) call.verdict = Verdict::kTooMany;
+    if (crowded && AboveShare(call.principal, nullptr)) call.verdict = Verdict::kTooMany;
     return call;
   }
   call.connection = id->second;
   Connection& connection = connections_.at(id->second);
   ++connection.calls;
   connection.active = now;
-  if (crowded && AboveShare(peer, &connection)) call.verdict = Verdict::kTooMany;
+  if (crowded && AboveShare(call.principal, &connection)) call.verdict = Verdict::kTooMany;
   if (connection.calls > limits_.max_calls_per_connection)
     CloseAbusive(&connection, "too many calls not yet freed", now);
   if (connection.closing) call.verdict = Verdict::kAbusive;
@@ -190,8 +116,9 @@ ConnectionTable::Call ConnectionTable::BeginCall(std::string_view grpc_peer, Tim
 
 void ConnectionTable::EndCall(const Call& call, bool aborted, TimePoint now) {
   std::lock_guard lock(mutex_);
-  --calls_;
-  Release(call.peer, &Peer::calls);
+  calls_.Remove(call.principal, 1);
+  unfreed_.Remove(call.address, 1);
+  present_.Remove(call.principal, 1);
   const auto found = connections_.find(call.connection);
   if (found == connections_.end()) return;
   Connection& connection = found->second;
@@ -207,7 +134,7 @@ void ConnectionTable::Close(Id id, std::string_view reason, TimePoint now) {
   if (found != connections_.end()) CloseAbusive(&found->second, reason, now);
 }
 
-bool ConnectionTable::ClosesTooFast(const std::string& peer, TimePoint now) const {
+bool ConnectionTable::ClosesTooFast(const Principal& peer, TimePoint now) const {
   const auto found = closes_.find(peer);
   return found != closes_.end() && !found->second.Fits(now);
 }
@@ -219,7 +146,7 @@ void ConnectionTable::CloseAbusive(Connection* connection, std::string_view reas
     std::erase_if(closes_, [now](const auto& entry) { return entry.second.Level(now) == 0; });
     most_closes_ = std::max<size_t>(64, 2 * closes_.size());
   }
-  closes_.try_emplace(connection->peer, limits_.closes_per_second, limits_.closes_in_burst)
+  closes_.try_emplace(connection->principal, limits_.closes_per_second, limits_.closes_in_burst)
       .first->second.Add(1, now);
   CloseLocked(connection, reason);
 }
@@ -242,7 +169,7 @@ void ConnectionTable::CloseLocked(Connection* connection, std::string_view reaso
 ConnectionTable::Stats ConnectionTable::stats() const {
   std::lock_guard lock(mutex_);
   return {.open = static_cast<int64_t>(connections_.size()),
-          .calls = calls_,
+          .calls = calls_.total(),
           .refused = refused_,
           .abusive = abusive_};
 }

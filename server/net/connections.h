@@ -13,18 +13,20 @@
 // that: a client whose connections are closed faster than a token bucket allows gets no new one.
 #pragma once
 
-#include <sys/socket.h>
-
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
+#include "base/shares.h"
 #include "server/net/token_bucket.h"
 
 namespace polysketch {
+
+class Caller;
 
 struct ConnectionLimits {
   int64_t max_connections = 256;           // of them all; a full table favours peers that have few
@@ -34,26 +36,6 @@ struct ConnectionLimits {
   double closes_per_second = 10;           // of a peer's connections that a rule closes, sustained
   double closes_in_burst = 32;             // of a peer's connections
 };
-
-// The key of a connection: the address of its client, "127.0.0.1:4711" or "::1:4711". The key is
-// the same for the socket's address and for gRPC's peer ("ipv4:127.0.0.1:4711",
-// "ipv6:%5B::1%5D:4711"). IPv4 addresses in IPv6 form become IPv4, as in gRPC's peer.
-std::string ConnectionKey(const sockaddr_storage& address);
-std::string ConnectionKey(std::string_view grpc_peer);
-
-// The name of a connection's socket at gRPC, which gRPC reports as its peer with a scheme before it.
-// `id`: makes the name unique.
-std::string PeerName(uint64_t id, const std::string& key);
-// The address of the client in gRPC's form ("ipv4:127.0.0.1:4711", "unix:7"), from a peer that gRPC
-// reports.
-std::string ClientPeer(std::string_view grpc_peer);
-// Which client a key is of: its address without the port, of IPv6 the first 64 bits. An IPv4 address
-// in IPv6 form becomes IPv4. A key of a unix socket is its own client.
-std::string PeerOf(std::string_view key);
-// The host of a client that has no tenant, among which the server's work is shared: PeerOf, and
-// "unix" for every client of a unix socket, which one program before the server connects to.
-// `grpc_peer`: as ClientPeer returns it.
-std::string HostOf(std::string_view grpc_peer);
 
 // Thread-safe.
 class ConnectionTable {
@@ -82,15 +64,19 @@ class ConnectionTable {
   };
   struct Call {
     Verdict verdict = Verdict::kAccepted;
-    Id connection = 0;  // 0: not a connection of this table
-    std::string peer;   // PeerOf(its key)
+    Id connection = 0;         // 0: not a connection of this table
+    Principal address = {};    // of the connection
+    Principal principal = {};  // that the call counts for
   };
   // BeginCall and EndCall are called for every call of any method, whatever the verdict.
   //
   // Above max_calls each of n peers gets max_calls / n calls. A peer's calls beyond its share are
   // refused, except on a connection that has less than its part of the share, or none: calls of
   // one connection do not keep another one of the same peer from its first call.
-  Call BeginCall(std::string_view grpc_peer, TimePoint now = std::chrono::steady_clock::now());
+  //
+  // `caller`: null without API keys.
+  Call BeginCall(std::string_view grpc_peer, const Caller* caller = nullptr,
+                 TimePoint now = std::chrono::steady_clock::now());
   void EndCall(const Call& call, bool aborted, TimePoint now = std::chrono::steady_clock::now());
 
   // Closes a connection as the rules above do. The log has the reason.
@@ -107,39 +93,35 @@ class ConnectionTable {
  private:
   struct Connection {
     std::string key;
-    std::string peer;  // PeerOf(key)
+    Principal principal;
     int fd = -1;
     int64_t calls = 0;
     TokenBucket resets;
     TimePoint active{};  // when a call last began or ended
     bool closing = false;
   };
-  struct Peer {
-    int64_t connections = 0;
-    int64_t calls = 0;  // not yet freed, on connections of this table or others
-  };
-  // Subtracts 1 from the member of a peer that has it, and forgets a peer that has nothing left.
-  void Release(const std::string& peer, int64_t Peer::*member);
   // Whether one more call than max_calls is refused. `connection`: null if it is not of this table.
-  bool AboveShare(const Peer& peer, const Connection* connection) const;
+  bool AboveShare(const Principal& principal, const Connection* connection) const;
   // `connection`: not closing yet.
   void CloseLocked(Connection* connection, std::string_view reason);
   // Closes a connection by a rule, which counts against its peer's new ones. Does nothing to one that
   // is closing already.
   void CloseAbusive(Connection* connection, std::string_view reason, TimePoint now);
-  bool ClosesTooFast(const std::string& peer, TimePoint now) const;
+  bool ClosesTooFast(const Principal& peer, TimePoint now) const;
   // Makes room for a connection of the peer `newcomer`. Returns whether it did.
-  bool CloseOneFor(const std::string& newcomer);
+  bool CloseOneFor(const Principal& newcomer);
 
   const ConnectionLimits limits_;
   mutable std::mutex mutex_;  // guards everything below
   std::unordered_map<Id, Connection> connections_;
   std::unordered_map<std::string, Id> ids_;
   Id next_id_ = 1;
-  int64_t calls_ = 0;
-  std::unordered_map<std::string, Peer> peers_;  // by PeerOf; those with connections or calls
-  std::unordered_map<std::string, TokenBucket> closes_;  // by PeerOf; those that have not leaked
-  size_t most_closes_ = 64;                              // entries until those that have are erased
+  Shares open_;     // connections
+  Shares calls_;    // not yet freed
+  Shares unfreed_;  // the same, by address
+  Shares present_;  // the sum of open_ and calls_, for the number of principals
+  std::map<Principal, TokenBucket> closes_;  // by address; those that have not leaked
+  size_t most_closes_ = 64;                  // entries until those that have are erased
   uint64_t refused_ = 0;
   uint64_t abusive_ = 0;
 };

@@ -12,7 +12,7 @@ class CountedCall {
   CountedCall(ConnectionTable* connections, CallContext* context)
       : connections_(connections),
         context_(context),
-        call_(connections->BeginCall(context->peer())) {}
+        call_(connections->BeginCall(context->peer(), context->caller().get())) {}
   ConnectionTable::Verdict verdict() const { return call_.verdict; }
   // Called once, in OnDone: the context is destroyed after it.
   void End() { connections_->EndCall(call_, context_->IsCancelled()); }

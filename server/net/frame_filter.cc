@@ -49,10 +49,10 @@ std::optional<uint32_t> InitialWindow(std::string_view setting) {
 
 }  // namespace
 
-FrameFilter::FrameFilter(const FrameLimits& limits, std::string client, MessageMemory* memory,
+FrameFilter::FrameFilter(const FrameLimits& limits, Principal principal, MessageMemory* memory,
                          Output* output)
     : limits_(limits),
-      client_name_(std::move(client)),
+      principal_(std::move(principal)),
       memory_(memory),
       output_(output),
       resets_(limits.resets_per_second, kResetBurstSeconds * limits.resets_per_second),

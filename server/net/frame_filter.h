@@ -10,6 +10,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "base/principal.h"
 #include "base/status.h"
 #include "server/net/client_credit.h"
 #include "server/net/header_block.h"
@@ -54,8 +55,9 @@ class FrameFilter {
     std::string to_client;
   };
 
-  // `client`: whose connection it is (PeerOf). `memory` and `output` outlive the filter.
-  FrameFilter(const FrameLimits& limits, std::string client, MessageMemory* memory, Output* output);
+  // `principal`: whose connection it is. `memory` and `output` outlive the filter.
+  FrameFilter(const FrameLimits& limits, Principal principal, MessageMemory* memory,
+              Output* output);
   ~FrameFilter();
   FrameFilter(const FrameFilter&) = delete;
   FrameFilter& operator=(const FrameFilter&) = delete;
@@ -67,7 +69,7 @@ class FrameFilter {
   // Resets the stream that holds the most bytes of a message. An error: the connection must be
   // closed to free them.
   Status ResetLargest();
-  const std::string& client() const { return client_name_; }
+  const Principal& principal() const { return principal_; }
   // Bytes of messages that have not arrived whole.
   int64_t held() const { return held_; }
   // Whether the preface of HTTP/2 has arrived.
@@ -123,7 +125,7 @@ class FrameFilter {
   void ToClient(std::string_view frames);
 
   const FrameLimits limits_;
-  const std::string client_name_;
+  const Principal principal_;
   MessageMemory* const memory_;
   Output* const output_;
   TokenBucket resets_;

@@ -18,7 +18,7 @@
 
 #include "base/check.h"
 #include "base/logging.h"
-#include "server/net/connections.h"
+#include "server/net/peer.h"
 
 namespace polysketch {
 namespace {

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/log_limit.h"
 #include "base/logging.h"
+#include "base/shares.h"
 #include "server/net/relayed_connection.h"
 
 namespace polysketch {
@@ -189,27 +190,27 @@ void Relay::Sweep() {
 
 bool Relay::Charge(const FrameFilter& filter, int64_t bytes) {
   do {
-    if (memory_->TryAdd(RequestPhase::kMessage, filter.client(), kHeldPerByte * bytes)) return true;
-  } while (MakeRoom(filter.client(), bytes));
+    if (memory_->TryAdd(RequestPhase::kMessage, filter.principal(), kHeldPerByte * bytes))
+      return true;
+  } while (MakeRoom(filter.principal(), bytes));
   return false;
 }
 
 void Relay::Release(const FrameFilter& filter, int64_t bytes) {
-  memory_->Subtract(RequestPhase::kMessage, filter.client(), kHeldPerByte * bytes);
+  memory_->Subtract(RequestPhase::kMessage, filter.principal(), kHeldPerByte * bytes);
 }
 
-bool Relay::MakeRoom(const std::string& peer, int64_t bytes) {
-  std::unordered_map<std::string, int64_t> held;  // by peer
-  for (const auto& [id, connection] : connections_) {
-    if (connection->closed()) continue;
-    held[connection->peer()] += connection->filter().held();
-  }
-  RelayedConnection* largest = nullptr;
+bool Relay::MakeRoom(const Principal& principal, int64_t bytes) {
+  Shares held;
+  for (const auto& [id, connection] : connections_)
+    if (!connection->closed()) held.Add(connection->principal(), connection->filter().held());
   const auto rank = [&held](const RelayedConnection& connection) {
-    return std::pair(held[connection.peer()], connection.filter().held());
+    return std::pair(held.Of(connection.principal()), connection.filter().held());
   };
+  RelayedConnection* largest = nullptr;
   for (const auto& [id, connection] : connections_) {
-    if (connection->closed() || held[connection->peer()] <= held[peer] + bytes) continue;
+    if (connection->closed() || !held.HoldsMore(connection->principal(), principal, bytes))
+      continue;
     if (largest == nullptr || rank(*connection) > rank(*largest)) largest = connection.get();
   }
   if (largest == nullptr) return false;

@@ -60,7 +60,7 @@ class Relay final : public MessageMemory {
   void Release(const FrameFilter& filter, int64_t bytes) override;
   // Resets a stream of the peer that holds the most. Returns false if that is `peer`, or would be with
   // `bytes` more.
-  bool MakeRoom(const std::string& peer, int64_t bytes);
+  bool MakeRoom(const Principal& principal, int64_t bytes);
 
   const RelayOptions options_;
   const std::chrono::milliseconds check_period_;  // of deadlines

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/logging.h"
+#include "server/net/peer.h"
 
 namespace polysketch {
 namespace {
@@ -58,7 +59,7 @@ RelayedConnection::RelayedConnection(ConnectionTable::Id id, std::string key, in
       serve_(serve),
       accepted_(std::chrono::steady_clock::now()),
       client_(fd, tls),
-      filter_(limits, PeerOf(key_), memory, &output_) {}
+      filter_(limits, PrincipalOfKey(key_), memory, &output_) {}
 
 RelayedConnection::~RelayedConnection() {
   if (server_fd_ >= 0) close(server_fd_);

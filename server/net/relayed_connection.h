@@ -28,7 +28,7 @@ class RelayedConnection {
 
   ConnectionTable::Id id() const { return id_; }
   const std::string& key() const { return key_; }
-  const std::string& peer() const { return filter_.client(); }
+  const Principal& principal() const { return filter_.principal(); }
   FrameFilter& filter() { return filter_; }
   const FrameFilter& filter() const { return filter_; }
   bool needs_handshake() const { return client_.needs_handshake(); }

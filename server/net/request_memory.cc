@@ -4,46 +4,29 @@
 #include <chrono>
 
 #include "base/check.h"
-#include "base/fair_share.h"
-#include "server/credentials/guard.h"
-#include "server/net/connections.h"
 
 namespace polysketch {
 
-std::string MemoryClient(const Caller* caller, std::string_view peer) {
-  if (caller != nullptr && !caller->key().tenant.empty())
-    return StrCat("tenant ", caller->key().tenant);
-  return PeerOf(ConnectionKey(peer));
-}
-
-bool RequestMemory::TryAdd(RequestPhase phase, const std::string& client, int64_t bytes) {
+bool RequestMemory::TryAdd(RequestPhase phase, const Principal& principal, int64_t bytes) {
   if (bytes == 0) return true;
   const std::lock_guard lock(mutex_);
-  const auto found = clients_.find(client);
-  const int64_t held = found == clients_.end() ? 0 : found->second;
-  const int64_t free = limit_ - total_;
-  // In this order no sum overflows.
-  if (bytes > free || !IsFairShare(held + bytes, free - bytes)) {
+  if (!held_.Fits(principal, bytes, limit_ - held_.total())) {
     ++stats_.refused[static_cast<size_t>(phase)];
     return false;
   }
-  total_ += bytes;
   freed_ = std::max<int64_t>(freed_ - bytes, 0);
   stats_.bytes[static_cast<size_t>(phase)] += bytes;
-  found == clients_.end() ? void(clients_.emplace(client, bytes)) : void(found->second += bytes);
+  held_.Add(principal, bytes);
   return true;
 }
 
-void RequestMemory::Subtract(RequestPhase phase, const std::string& client, int64_t bytes) {
+void RequestMemory::Subtract(RequestPhase phase, const Principal& principal, int64_t bytes) {
   if (bytes == 0) return;
   const std::lock_guard lock(mutex_);
-  total_ -= bytes;
   freed_ += bytes;
   stats_.bytes[static_cast<size_t>(phase)] -= bytes;
-  const auto found = clients_.find(client);
-  PS_CHECK(found != clients_.end() && found->second >= bytes) << client << " " << bytes;
-  found->second -= bytes;
-  if (found->second == 0) clients_.erase(found);
+  PS_CHECK(held_.Of(principal).part >= bytes) << principal.name << " " << bytes;
+  held_.Remove(principal, bytes);
 }
 
 bool RequestMemory::TakeFreed(int64_t least) {

@@ -2,8 +2,7 @@
 // parts of messages, uploads, requests and replies. Work that does not fit is refused with
 // RESOURCE_EXHAUSTED, before the memory is allocated.
 //
-// The bytes are shared among clients as base/fair_share.h says: one client alone gets three quarters of
-// the budget.
+// The bytes are shared among principals as Shares::Fits says: one alone gets three quarters of the budget.
 #pragma once
 
 #include <array>
@@ -11,19 +10,12 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
-#include "base/fair_share.h"
+#include "base/shares.h"
 #include "base/status.h"
 
 namespace polysketch {
-
-class Caller;
-
-// Whose memory a request is: the tenant of its API key, without one the client's address (PeerOf).
-// `caller` may be null. `peer`: as gRPC reports it ("ipv4:127.0.0.1:4711").
-std::string MemoryClient(const Caller* caller, std::string_view peer);
 
 // What the memory of a request is used for, in the order of a call's life.
 enum class RequestPhase {
@@ -43,11 +35,11 @@ class RequestMemory {
   RequestMemory(const RequestMemory&) = delete;
   RequestMemory& operator=(const RequestMemory&) = delete;
 
-  // Counts `bytes`, 0 or more, of `client` (MemoryClient).
+  // Counts `bytes`, 0 or more, of `principal`.
   // Returns false, and counts a refusal instead, if they do not fit.
-  bool TryAdd(RequestPhase phase, const std::string& client, int64_t bytes);
+  bool TryAdd(RequestPhase phase, const Principal& principal, int64_t bytes);
   // Takes back what TryAdd has counted.
-  void Subtract(RequestPhase phase, const std::string& client, int64_t bytes);
+  void Subtract(RequestPhase phase, const Principal& principal, int64_t bytes);
   // Counts bytes of one phase for another.
   void Move(RequestPhase from, RequestPhase to, int64_t bytes);
   // Whether at least `least` bytes were given back and not taken again since this was last true: the
@@ -55,7 +47,7 @@ class RequestMemory {
   bool TakeFreed(int64_t least);
   int64_t limit() const { return limit_; }
   // Bytes that a client holds at most, if no other holds any.
-  int64_t client_limit() const { return limit_ / (kShareOfFree + 1) * kShareOfFree; }
+  int64_t client_limit() const { return Shares::Alone(limit_); }
   // RESOURCE_EXHAUSTED, for `bytes` that TryAdd has refused.
   Status Refusal(int64_t bytes) const;
 
@@ -69,25 +61,23 @@ class RequestMemory {
  private:
   const int64_t limit_;
   mutable std::mutex mutex_;  // guards everything below
-  int64_t total_ = 0;
-  int64_t freed_ = 0;                                 // TakeFreed
-  Stats stats_;                                       // all but the limit
-  std::unordered_map<std::string, int64_t> clients_;  // bytes; those that hold some
+  int64_t freed_ = 0;         // TakeFreed
+  Stats stats_;               // all but the limit
+  Shares held_;
 };
 
 // Bytes of one holder; its destructor takes them back. Used by one thread at a time.
 class HeldMemory {
  public:
   HeldMemory() = default;
-  // `client`: RequestMemory::TryAdd.
-  HeldMemory(RequestMemory* memory, RequestPhase phase, std::string client)
-      : memory_(memory), phase_(phase), client_(std::move(client)) {}
+  HeldMemory(RequestMemory* memory, RequestPhase phase, Principal principal)
+      : memory_(memory), phase_(phase), principal_(std::move(principal)) {}
   ~HeldMemory() { Release(); }
   HeldMemory(HeldMemory&& other) noexcept { *this = std::move(other); }
   HeldMemory& operator=(HeldMemory&& other) noexcept {
     std::swap(memory_, other.memory_);
     std::swap(phase_, other.phase_);
-    std::swap(client_, other.client_);
+    std::swap(principal_, other.principal_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
@@ -95,7 +85,7 @@ class HeldMemory {
   // Adds `bytes` to what is held. Returns false, and holds what it held, if they do not fit.
   bool TryAdd(int64_t bytes) {
     if (memory_ == nullptr) return true;
-    if (!memory_->TryAdd(phase_, client_, bytes)) return false;
+    if (!memory_->TryAdd(phase_, principal_, bytes)) return false;
     bytes_ += bytes;
     return true;
   }
@@ -104,7 +94,7 @@ class HeldMemory {
   // Holds `bytes` in place of what is held. After an error it holds what it held.
   Status HoldOnly(int64_t bytes) {
     if (bytes > bytes_) return Hold(bytes - bytes_);
-    if (memory_ != nullptr) memory_->Subtract(phase_, client_, bytes_ - bytes);
+    if (memory_ != nullptr) memory_->Subtract(phase_, principal_, bytes_ - bytes);
     bytes_ = memory_ == nullptr ? 0 : bytes;
     return Status();
   }
@@ -114,7 +104,7 @@ class HeldMemory {
     phase_ = phase;
   }
   void Release() {
-    if (memory_ != nullptr) memory_->Subtract(phase_, client_, std::exchange(bytes_, 0));
+    if (memory_ != nullptr) memory_->Subtract(phase_, principal_, std::exchange(bytes_, 0));
   }
   int64_t bytes() const { return bytes_; }
   // Null if nothing is counted.
@@ -123,7 +113,7 @@ class HeldMemory {
  private:
   RequestMemory* memory_ = nullptr;  // null: counts nothing
   RequestPhase phase_ = RequestPhase::kMessage;
-  std::string client_;
+  Principal principal_;
   int64_t bytes_ = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include "server/convert/request_id.h"
 #include "server/convert/status_map.h"
+#include "server/net/peer.h"
 
 namespace polysketch {
 namespace {

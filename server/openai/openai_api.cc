@@ -8,13 +8,13 @@
 #include "server/http/http_call.h"
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
+#include "server/net/peer.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/completion_request.h"
 #include "server/openai/completion_run.h"
 #include "server/openai/response_run.h"
 #include "server/openai/responses_request.h"
 #include "server/openai/structured_output.h"
-#include "server/rpc/call.h"
 
 namespace polysketch {
 namespace {
@@ -101,11 +101,10 @@ void OpenAiApi::RunInPool(const Exchange& exchange, int64_t per_byte,
     held.ok() ? work() : ReplyError(exchange.get(), held);
   };
   const HttpRequest& request = exchange->request();
-  const std::string tenant(request.caller != nullptr ? request.caller->key().tenant
-                                                     : request.Header("x-tenant-id"));
   TokenizerPool* const pool = service_->tokenizers;
-  const TokenizerPool::Ticket ticket = pool->Post(
-      OwnerOf(tenant, request.peer), static_cast<int64_t>(request.body.size()), held_work);
+  const TokenizerPool::Ticket ticket =
+      pool->Post(OfConnection(request.principal, request.peer),
+                 static_cast<int64_t>(request.body.size()), held_work);
   exchange->SetCallbacks([] {}, [pool, ticket] { pool->Drop(ticket); });
 }
 

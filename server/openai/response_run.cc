@@ -21,7 +21,9 @@ void ResponseRun::Start() {
                                          self->OnSession(forked->sessions(0).session());
                                        });
   } else if (response_.store) {
-    CallUnary<v1::Session>(*router_, exchange_, "CreateSession", v1::CreateSessionRequest(),
+    v1::CreateSessionRequest request;
+    request.set_evictable(true);  // a client that is done with a response does not say so
+    CallUnary<v1::Session>(*router_, exchange_, "CreateSession", request,
                            [self](Result<v1::Session> created) {
                              if (!created.ok()) return self->OnSession(created.status());
                              self->OnSession(created->session());
@@ -81,7 +83,11 @@ void ResponseRun::EndTurn(int32_t last_token, Done done) {
   CallUnary<v1::AppendResponse>(
       *router_, exchange_, "Append", request,
       [done = std::move(done)](const Result<v1::AppendResponse>& appended) {
-        done(appended.status());
+        // An answer is not thrown away because its session found no room any more: it is not found when
+        // it is continued.
+        const Code code = appended.status().code();
+        const bool gone = code == Code::kNotFound || code == Code::kResourceExhausted;
+        done(gone ? Status() : appended.status());
       });
 }
 

@@ -5,7 +5,6 @@
 
 #include "base/logging.h"
 #include "server/convert/request_id.h"
-#include "server/net/connections.h"
 
 namespace polysketch {
 namespace {
@@ -44,10 +43,6 @@ int64_t ProcessedTokens(const FinishEvent& finish) {
 
 }  // namespace
 
-TokenizerPool::Owner OwnerOf(const std::string& tenant, const std::string& peer) {
-  return {.group = ClientOf(tenant, HostOf(peer)), .connection = peer};
-}
-
 Call::Call(std::string_view rpc, ServiceContext* service, CallContext* context)
     : rpc_(rpc),
       service_(service),
@@ -58,7 +53,6 @@ Call::Call(std::string_view rpc, ServiceContext* service, CallContext* context)
   if (counted_.verdict() == ConnectionTable::Verdict::kAbusive)
     return;  // no client reads a response
   peer_ = context->peer();
-  info_.host = HostOf(peer_);
   info_.arrival = Clock::now();
   info_.deadline = SteadyDeadline(context->deadline(), info_.arrival);
   const std::string_view id = Metadata(*context, kRequestIdKey);
@@ -70,6 +64,7 @@ Call::Call(std::string_view rpc, ServiceContext* service, CallContext* context)
     info_.tenant = Metadata(*context, kTenantKey);
     bad_tenant_ = !IsRequestId(info_.tenant);  // empty if the client sent several
   }
+  info_.principal = PrincipalOf(caller_.get(), info_.tenant, peer_);
   if (const std::string_view trace = Metadata(*context, kTraceparentKey); IsTraceparent(trace)) {
     info_.traceparent = trace;
     context->AddInitialMetadata(kTraceparentKey, info_.traceparent);
@@ -100,12 +95,29 @@ Status Call::Admission() const {
   return Status();
 }
 
-void Call::OnEnd(const Status& status, const FinishEvent* finish) const {
+Status Call::ReserveTokens(int64_t tokens) {
+  if (caller_ == nullptr) return Status();
+  const std::lock_guard lock(tokens_mutex_);
+  if (settled_) return Status();  // the call is over
+  PS_ASSIGN_OR_RETURN(const int64_t taken, caller_->ReserveTokens(tokens));
+  ++reservations_;
+  reserved_tokens_ += taken;
+  return Status();
+}
+
+void Call::SettleTokens(int64_t used) {
+  if (caller_ == nullptr) return;
+  const std::lock_guard lock(tokens_mutex_);
+  settled_ = true;
+  caller_->SettleTokens(reservations_, reserved_tokens_, used);
+}
+
+void Call::OnEnd(const Status& status, const FinishEvent* finish) {
+  SettleTokens(finish == nullptr ? 0 : ProcessedTokens(*finish));
   if (counted_.verdict() == ConnectionTable::Verdict::kAbusive)
     return;  // the log line of the connection is enough
   const bool refused = finish == nullptr && !status.ok();
   service_->metrics->OnRpc(rpc_, status.code(), refused);
-  if (caller_ != nullptr && finish != nullptr) caller_->UseTokens(ProcessedTokens(*finish));
   trace_.End({.info = info_,
               .model = model_ == nullptr ? std::string_view() : model_->description.name(),
               .status = status,

@@ -3,20 +3,18 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 
 #include "base/status.h"
 #include "engine/request/request.h"
 #include "server/net/counted_call.h"
+#include "server/net/peer.h"
 #include "server/rpc/call_trace.h"
 #include "server/rpc/service_context.h"
 
 namespace polysketch {
-
-// The owner of work for a tenant, which may be empty, and a client at `peer` ("ipv4:127.0.0.1:4711").
-// Its group is what all shares are by (ClientOf, HostOf).
-TokenizerPool::Owner OwnerOf(const std::string& tenant, const std::string& peer);
 
 // Thread-safe: immutable except for OnRpcDone.
 class Call {
@@ -34,24 +32,26 @@ class Call {
   const ServedModel* model() const { return model_; }
   const RequestInfo& info() const { return info_; }
   CallTrace& trace() { return trace_; }
-  // Whom the tokenizer pool and the threads of sessions work for.
-  TokenizerPool::Owner owner() const {
-    return {.group = ClientOf(info_.tenant, info_.host), .connection = peer_};
-  }
+  // Whom the tokenizer pool works for: the connections of a client are parts of it.
+  Principal tokenizes_for() const { return OfConnection(info_.principal, peer_); }
   // Memory that the call makes the server hold.
   HeldMemory NewMemory(RequestPhase phase) const {
-    return {service_->memory, phase, MemoryClient(caller_.get(), peer_)};
+    return {service_->memory, phase, info_.principal};
   }
   // Null without API keys.
   const Caller* caller() const { return caller_.get(); }
+  // Takes tokens that the call may process from the minute of its API key (Caller::ReserveTokens).
+  Status ReserveTokens(int64_t tokens);
   bool DeadlinePassed() const { return Clock::now() >= info_.deadline; }
-  // Logs, counts and traces the end of the call. Called once, before or after OnRpcDone. `finish`:
+  // Logs, counts and traces the end of the call, and settles its tokens. Called once, before or after OnRpcDone. `finish`:
   // null if the engine had no request of the call.
-  void OnEnd(const Status& status, const FinishEvent* finish) const;
+  void OnEnd(const Status& status, const FinishEvent* finish);
   // Called once, in OnDone.
   void OnRpcDone() { counted_.End(); }
 
  private:
+  void SettleTokens(int64_t used);
+
   const std::string_view rpc_;
   ServiceContext* const service_;
   CountedCall counted_;
@@ -60,6 +60,11 @@ class Call {
   RequestInfo info_;
   CallTrace trace_;
   bool bad_tenant_ = false;
+  std::mutex tokens_mutex_;
+  // Guarded by tokens_mutex_:
+  bool settled_ = false;
+  int reservations_ = 0;
+  int64_t reserved_tokens_ = 0;
   std::string peer_;
 };
 

@@ -57,7 +57,7 @@ Status Completion::CompileGrammar(const std::function<Status()>& ready,
   request_.grammar = grammars->Find(*request_.params.grammar);
   if (request_.grammar != nullptr) return ready();
   call_->PostToGrammars([this, grammars, ready, fail] {
-    auto grammar = grammars->Compile(*request_.params.grammar, call_->client());
+    auto grammar = grammars->Compile(*request_.params.grammar, call_->principal());
     if (!grammar.ok()) return fail(grammar.status());
     request_.grammar = *std::move(grammar);
     fail(ready());

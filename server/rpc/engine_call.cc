@@ -36,6 +36,16 @@ int64_t PromptTokens(const ScoreRequest&) { return 0; }  // its input still arri
 constexpr char kLoadSpan[] = "load state";
 constexpr char kSaveSpan[] = "save state";
 
+// Tokens that a completion may process.
+int64_t MostTokens(const GenerateRequest& request, const RequestRules& rules) {
+  if (request.start != nullptr && request.start->generation.has_value()) {
+    const Generation& rest = *request.start->generation;
+    return (rest.max_tokens - rest.generated) * std::max(rest.params.best_of, 1);
+  }
+  const int64_t most = request.params.max_tokens.value_or(rules.default_max_tokens);
+  return std::ssize(request.prompt) + most * std::max(request.params.best_of, 1);
+}
+
 }  // namespace
 
 void EngineCall::Start(std::unique_ptr<CallInput> input) {
@@ -75,7 +85,7 @@ void EngineCall::OnReadDone(bool ok) {
 
 void EngineCall::PostToTokenizers(int64_t bytes, std::function<void()> work) {
   TokenizerPool* const pool = service()->tokenizers;
-  TokenizerPool::Ticket ticket = pool->Post(call_.owner(), bytes, std::move(work));
+  TokenizerPool::Ticket ticket = pool->Post(call_.tokenizes_for(), bytes, std::move(work));
   {
     std::lock_guard lock(mutex_);
     if (!ended_ && !broken_) return ticket_.swap(ticket);
@@ -114,6 +124,12 @@ Status EngineCall::Submit(Request request, std::unique_ptr<Renderer> renderer) {
     // The message is gone, and its prompt belongs to the engine.
     message_memory_.Release();
     input_memory_.SetPhase(RequestPhase::kRequest);
+    PS_RETURN_IF_ERROR(ReserveTokens(MostTokens(request, model().rules)));
+    if (SessionLease* const session = lease(); session != nullptr) {
+      const int64_t before = request.start == nullptr ? 0 : request.start->tokens();
+      PS_RETURN_IF_ERROR(
+          model().sessions->Reserve(session, before + MostTokens(request, model().rules)));
+    }
     const int64_t bytes = EngineRequestBytes(request, model().rules.draft_tokens,
                                              model().description.limits().default_max_tokens());
     if (bytes > input_memory_.bytes()) PS_RETURN_IF_ERROR(input_memory_.HoldOnly(bytes));
@@ -177,7 +193,7 @@ Result<std::shared_ptr<const Snapshot>> EngineCall::LoadMigrated(const std::stri
 Result<SessionLease> EngineCall::Acquire(const std::string& id,
                                          std::optional<int64_t> expected_position) {
   const Clock::time_point start = Clock::now();
-  auto lease = model().sessions->Acquire({.tenant = tenant(), .host = call_.info().host}, id,
+  auto lease = model().sessions->Acquire({.tenant = tenant(), .principal = principal()}, id,
                                          expected_position);
   trace().AddPart(kLoadSpan, start);
   return lease;
@@ -186,18 +202,18 @@ Result<SessionLease> EngineCall::Acquire(const std::string& id,
 void EngineCall::PostToSession(const std::string& id, std::function<void()> work) const {
   service()
       ->ForSession(model().sessions->NeedsStore(tenant(), id))
-      .Post(std::move(work), call_.owner().group);
+      .Post(std::move(work), principal());
 }
 
 void EngineCall::PostToGrammars(std::function<void()> work) {
   const auto unless_over = [call = shared_from_this(), work = std::move(work)] {
     if (!call->IsOver()) work();
   };
-  service()->grammars->Post(unless_over, call_.owner().group);
+  service()->grammars->Post(unless_over, principal());
 }
 
 void EngineCall::PostToStores(std::function<void()> work) const {
-  service()->stores->Post(std::move(work), call_.owner().group);
+  service()->stores->Post(std::move(work), principal());
 }
 
 void EngineCall::Fail(const Status& status) {
@@ -291,7 +307,7 @@ void EngineCall::End(FinishEvent finish) {
     std::lock_guard lock(self->mutex_);
     self->Close(std::move(last), &finish);
   };
-  service()->ForSession(waits).Post(std::move(close), call_.owner().group);
+  service()->ForSession(waits).Post(std::move(close), principal());
 }
 
 void EngineCall::Close(Result<Messages> last, const FinishEvent* finish) {

@@ -51,8 +51,8 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   ServiceContext* service() const { return call_.service(); }
   const ServedModel& model() const { return *call_.model(); }  // after admission
   const std::string& tenant() const { return call_.info().tenant; }
-  std::string client() const { return call_.owner().group; }  // ClientOf
-  const Caller* caller() const { return call_.caller(); }     // null without API keys
+  const Principal& principal() const { return call_.info().principal; }
+  const Caller* caller() const { return call_.caller(); }  // null without API keys
   CallTrace& trace() { return call_.trace(); }
 
   // --- for the CallInput ---
@@ -68,6 +68,9 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   Status HoldInput(int64_t bytes) { return input_memory_.Hold(bytes); }
   // Runs `work` on `bytes` of input in the tokenizer pool, unless the call has ended by then.
   void PostToTokenizers(int64_t bytes, std::function<void()> work);
+  // Takes tokens that the call may process from the minute of its API key. Submit does so for a
+  // completion.
+  Status ReserveTokens(int64_t tokens) { return call_.ReserveTokens(tokens); }
   // Submits `request` to the engine; its events go to `renderer`. After an error the engine has no
   // request of this call.
   template <typename Request>

@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/fair_share.h"
-
 namespace polysketch {
 
-Executor::Executor(int threads, Threads of_owner) : count_(threads), of_owner_(of_owner) {
+Executor::Executor(int threads, Threads of_principal)
+    : count_(threads), of_principal_(of_principal) {
   for (int i = 0; i < threads; ++i) work_of_threads_.push_back(std::make_unique<RunningWork>());
   for (const auto& running : work_of_threads_)
     threads_.emplace_back([this, work = running.get()] { Loop(work); });
@@ -25,43 +24,57 @@ void Executor::Stop() {
   threads_.clear();
 }
 
-void Executor::Add(Work work, const std::string& name) {
-  const Owners::iterator owner = owners_.try_emplace(name).first;
-  if (owner->second.work.empty()) turns_.push_back(owner);
-  owner->second.work.push_back(std::move(work));
+void Executor::Add(Work work, const Principal& principal) {
+  const auto at = principals_.try_emplace(principal.name).first;
+  Posted& posted = at->second;
+  if (posted.turns.empty()) turns_.push_back(at);
+  const auto part = posted.parts.try_emplace(principal.part).first;
+  if (part->second.empty()) posted.turns.push_back(part);
+  part->second.push_back(std::move(work));
 }
 
-bool Executor::MayStart(const Owner& owner) const {
-  if (of_owner_ == Threads::kAny || owner.running == 0 || stop_) return true;
-  return IsFairShare(owner.running + 1, count_ - running_ - 1);
+bool Executor::MayStart(const Principal& principal) const {
+  if (of_principal_ == Threads::kAny || stop_) return true;
+  return running_of_.Fits(principal, 1, count_ - running_, /*first=*/true);
 }
 
-// The owners that may not start run work: they are fewer than the threads.
-std::deque<Executor::Owners::iterator>::iterator Executor::NextTurn() {
-  return std::find_if(turns_.begin(), turns_.end(),
-                      [this](Owners::iterator owner) { return MayStart(owner->second); });
+bool Executor::MayStartOne() const {
+  return std::any_of(turns_.begin(), turns_.end(), [this](Principals::iterator at) {
+    const auto& turns = at->second.turns;
+    return std::any_of(turns.begin(), turns.end(), [&](auto part) {
+      return MayStart({at->first, part->first});
+    });
+  });
 }
 
-Executor::Work Executor::Take(Owners::iterator owner) {
-  Work work = std::move(owner->second.work.front());
-  owner->second.work.pop_front();
-  if (!owner->second.work.empty()) turns_.push_back(owner);
-  ++owner->second.running;
-  ++running_;
-  return work;
+std::optional<std::pair<Principal, Executor::Work>> Executor::Take() {
+  for (auto turn = turns_.begin(); turn != turns_.end(); ++turn) {
+    const Principals::iterator at = *turn;
+    Posted& posted = at->second;
+    const auto found = std::find_if(posted.turns.begin(), posted.turns.end(), [&](auto part) {
+      return MayStart({at->first, part->first});
+    });
+    if (found == posted.turns.end()) continue;
+    const auto part = *found;
+    std::pair<Principal, Work> taken(Principal{at->first, part->first},
+                                     std::move(part->second.front()));
+    posted.turns.erase(found);
+    turns_.erase(turn);
+    part->second.pop_front();
+    part->second.empty() ? void(posted.parts.erase(part)) : posted.turns.push_back(part);
+    posted.turns.empty() ? void(principals_.erase(at)) : turns_.push_back(at);
+    ++running_;
+    if (of_principal_ == Threads::kShares) running_of_.Add(taken.first, 1);
+    return taken;
+  }
+  return std::nullopt;
 }
 
-void Executor::Finish(Owners::iterator owner) {
-  --running_;
-  ++done_;
-  if (--owner->second.running == 0 && owner->second.work.empty()) owners_.erase(owner);
-}
-
-void Executor::Post(Work work, const std::string& owner) {
+void Executor::Post(Work work, const Principal& principal) {
   {
     std::lock_guard lock(mutex_);
     if (stop_) return;
-    Add(std::move(work), owner);
+    Add(std::move(work), principal);
     if (held_) return;
   }
   wake_.notify_one();
@@ -103,23 +116,20 @@ void Executor::Loop(RunningWork* running) {
   std::unique_lock lock(mutex_);
   while (true) {
     while (!later_.empty() && later_.begin()->first <= SteadyClock::now()) {
-      Add(std::move(later_.extract(later_.begin()).mapped()), "");
+      Add(std::move(later_.extract(later_.begin()).mapped()), {});
     }
-    if (const auto turn = NextTurn(); turn != turns_.end()) {
-      const Owners::iterator owner = *turn;
-      turns_.erase(turn);
-      {
-        const Work work = Take(owner);
-        // The piece that ended may have let the work of two owners start.
-        if (of_owner_ == Threads::kShares && !held_ && NextTurn() != turns_.end())
-          wake_.notify_one();
-        running->Start();
-        lock.unlock();
-        work();
-      }  // `work` is destroyed without the lock: its destructors may post again
+    if (std::optional<std::pair<Principal, Work>> taken = Take()) {
+      // The piece that ended may have let the work of two principals start.
+      if (of_principal_ == Threads::kShares && !held_ && MayStartOne()) wake_.notify_one();
+      running->Start();
+      lock.unlock();
+      taken->second();
+      taken->second = nullptr;  // destroyed without the lock: its destructors may post again
       running->End();
       lock.lock();
-      Finish(owner);
+      --running_;
+      ++done_;
+      if (of_principal_ == Threads::kShares) running_of_.Remove(taken->first, 1);
     } else if (stop_ && turns_.empty()) {
       return;
     } else if (later_.empty()) {

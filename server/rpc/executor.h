@@ -9,11 +9,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/principal.h"
 #include "base/running_work.h"
+#include "base/shares.h"
 #include "server/rpc/stuck_watch.h"
 
 namespace polysketch {
@@ -21,19 +25,18 @@ namespace polysketch {
 // Thread-safe.
 class Executor {
  public:
-  // An owner runs any number of pieces of work at once, or, with kShares, at most three times as
-  // many as threads stay free, and always one: of 8 threads 6. So one whose work waits for long
-  // leaves threads for others.
+  // A principal runs any number of pieces of work at once, or, with kShares, what Shares::Fits allows, and
+  // always one: of 8 threads 6. So one whose work waits for long leaves threads for others.
   enum class Threads { kAny, kShares };
-  explicit Executor(int threads, Threads of_owner = Threads::kAny);
+  explicit Executor(int threads, Threads of_principal = Threads::kAny);
   ~Executor() { Stop(); }
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Posts work for the threads. Owners take turns, a piece of work each; the work of one owner starts
-  // in the order of the calls. After Stop work is dropped. Work that waits for the outside several
+  // Posts work for the threads. Principals take turns, a piece of work each, and so do the parts of
+  // one; the work of a part starts in the order of the calls. After Stop work is dropped. Work that waits for the outside several
   // times calls RunningWork::Moved in between.
-  void Post(std::function<void()> work, const std::string& owner = "");
+  void Post(std::function<void()> work, const Principal& principal = {});
   // Posts `work` once `delay` has passed; Stop drops it before.
   void PostAfter(std::chrono::milliseconds delay, std::function<void()> work);
   // From Hold to Release, Post wakes no thread; Release wakes the threads for all posted work. So a
@@ -48,31 +51,33 @@ class Executor {
  private:
   using SteadyClock = std::chrono::steady_clock;
   using Work = std::function<void()>;
-  struct Owner {
-    std::deque<Work> work;
-    int running = 0;  // pieces of work
+  // The posted work of a principal.
+  struct Posted {
+    using Parts = std::map<std::string, std::deque<Work>, std::less<>>;
+    Parts parts;                        // with work
+    std::deque<Parts::iterator> turns;  // the next one first
   };
-  using Owners = std::map<std::string, Owner>;
+  using Principals = std::map<std::string, Posted, std::less<>>;
 
   // The functions below hold mutex_.
-  void Add(Work work, const std::string& owner);
-  // The first turn that may be taken now; the end: none.
-  std::deque<Owners::iterator>::iterator NextTurn();
-  bool MayStart(const Owner& owner) const;
-  Work Take(Owners::iterator owner);
-  void Finish(Owners::iterator owner);
+  void Add(Work work, const Principal& principal);
+  // The next piece of work that may start now, with its principal. nullopt: none.
+  std::optional<std::pair<Principal, Work>> Take();
+  bool MayStart(const Principal& principal) const;
+  bool MayStartOne() const;
 
   void Loop(RunningWork* running);
 
   const int count_;
-  const Threads of_owner_;
+  const Threads of_principal_;
   std::mutex mutex_;
   std::condition_variable wake_;
   // Guarded by mutex_:
-  Owners owners_;                                       // with work, posted or running
-  std::deque<Owners::iterator> turns_;                  // with posted work, the next one first
+  Principals principals_;                               // with posted work
+  std::deque<Principals::iterator> turns_;              // the next one first
   std::multimap<SteadyClock::time_point, Work> later_;  // by the time it is due
   int running_ = 0;                                     // pieces of work that a thread runs
+  Shares running_of_;                                   // the same, with kShares
   int64_t done_ = 0;
   bool held_ = false;
   bool stop_ = false;

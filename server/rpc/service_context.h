@@ -32,7 +32,7 @@ struct ServiceContext {
   std::shared_ptr<Executor> writers;
   TokenizerPool* tokenizers = nullptr;  // parses and tokenizes large requests, for gRPC's threads
   // Operations that may wait for the store, files or the network; encodes and decodes states.
-  // kStoreThreads threads; clients take turns (ClientOf), and one leaves threads for others.
+  // kStoreThreads threads; clients take turns, and one leaves threads for others.
   std::shared_ptr<Executor> stores;
   // Operations on sessions that wait for nothing. One that is mistaken for such an operation
   // (SessionTable::NeedsStore) waits here, and not on a thread of gRPC.

@@ -77,6 +77,7 @@ class ScoreInput final : public CallInput {
     if (feed_ == nullptr) return InvalidArgument("input: expected text or tokens, found none");
     std::vector<int32_t> tokens;
     PS_RETURN_IF_ERROR(tokenizer_.Finish(&tokens));
+    PS_RETURN_IF_ERROR(call_->ReserveTokens(std::ssize(tokens)));
     if (!tokens.empty()) feed_->Push(std::move(tokens));
     feed_->Close();
     return Status();
@@ -100,6 +101,7 @@ class ScoreInput final : public CallInput {
     PS_RETURN_IF_ERROR(tokenizer_.Append(message, call_->model().rules, continued, &tokens));
     // The tokens wait in the feed until the next message is read.
     PS_RETURN_IF_ERROR(call_->HoldMessage(std::ssize(tokens) * int64_t{sizeof(int32_t)}));
+    PS_RETURN_IF_ERROR(call_->ReserveTokens(std::ssize(tokens)));
     if (feed_ == nullptr) PS_RETURN_IF_ERROR(Submit());
     // If the feed is full, its on_room callback reads the next message.
     if (tokens.empty() || feed_->Push(std::move(tokens))) call_->Read();

@@ -5,13 +5,20 @@
 namespace polysketch {
 namespace {
 
-SessionUser UserOf(const RequestInfo& info) { return {.tenant = info.tenant, .host = info.host}; }
+SessionUser UserOf(const RequestInfo& info) {
+  return {.tenant = info.tenant, .principal = info.principal};
+}
 
 Status CreateSession(const v1::CreateSessionRequest& request, const RequestInfo& info,
                      const ServedModel& model, v1::Session* response) {
-  PS_ASSIGN_OR_RETURN(
-      const SessionInfo session,
-      model.sessions->Create(UserOf(info), request.durable(), ToTtl(request.ttl_seconds())));
+  using Keep = SessionTable::Keep;
+  if (request.evictable() && request.durable())
+    return InvalidArgument("evictable: expected false for a durable session, found true");
+  const Keep keep = request.durable()     ? Keep::kDurable
+                    : request.evictable() ? Keep::kEvictable
+                                          : Keep::kPassing;
+  PS_ASSIGN_OR_RETURN(const SessionInfo session,
+                      model.sessions->Create(UserOf(info), keep, ToTtl(request.ttl_seconds())));
   ToProto(session, response);
   return Status();
 }

@@ -1,7 +1,8 @@
 #include "server/rpc/tokenizer_pool.h"
 
 #include <algorithm>
-#include <limits>
+#include <iterator>
+#include <ranges>
 #include <utility>
 
 #include "base/check.h"
@@ -18,16 +19,8 @@ struct TokenizerPool::Work {
   int64_t charged = 0;  // of bytes
   bool large = false;
   std::atomic<bool> dropped = false;
-  // The owner; nodes of a map stay where they are.
-  std::string group_name, queue_name;
-  Group* group = nullptr;
-  Queue* queue = nullptr;
-
-  void Charge(int64_t more) {
-    charged += more;
-    group->served += more;
-    queue->served += more;
-  }
+  Principal principal;
+  Queue* queue = nullptr;  // nodes of a map stay where they are
 };
 
 struct TokenizerPool::Worker {
@@ -61,24 +54,19 @@ TokenizerPool::TokenizerPool(int threads, std::chrono::milliseconds turn) : turn
 
 TokenizerPool::~TokenizerPool() { Stop(); }
 
-TokenizerPool::Ticket TokenizerPool::Post(const Owner& owner, int64_t bytes,
+TokenizerPool::Ticket TokenizerPool::Post(const Principal& principal, int64_t bytes,
                                           std::function<void()> work) {
   const auto ticket = std::make_shared<Work>();
   ticket->bytes = bytes;
   ticket->large = bytes > kSmallBytes;
-  ticket->group_name = owner.group;
-  ticket->queue_name = owner.connection;
+  ticket->principal = principal;
   std::lock_guard lock(mutex_);
   if (stop_) return ticket;
-  const auto [group, new_group] = groups_.try_emplace(owner.group);
-  if (new_group) group->second.served = last_group_;
-  const auto [queue, new_queue] = group->second.queues.try_emplace(owner.connection);
-  if (new_queue) queue->second.served = group->second.last_queue;
+  Queue* const queue = &queues_[principal];
   ticket->run = std::move(work);
   ticket->posted = true;
-  ticket->group = &group->second;
-  ticket->queue = &queue->second;
-  (ticket->large ? queue->second.large : queue->second.small).push_back(ticket);
+  ticket->queue = queue;
+  (ticket->large ? queue->large : queue->small).push_back(ticket);
   ++waiting_;
   Dispatch();
   return ticket;
@@ -102,16 +90,14 @@ void TokenizerPool::Stop() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
-    for (auto& [group_name, group] : groups_) {
-      for (auto& [queue_name, queue] : group.queues) {
-        for (std::deque<Ticket>* posted : {&queue.small, &queue.large}) {
-          waiting_ -= static_cast<int64_t>(posted->size());
-          for (const Ticket& ticket : *posted) {
-            ticket->posted = false;
-            dropped.push_back(std::exchange(ticket->run, nullptr));
-          }
-          posted->clear();
+    for (auto& [principal, queue] : queues_) {
+      for (std::deque<Ticket>* posted : {&queue.small, &queue.large}) {
+        waiting_ -= static_cast<int64_t>(posted->size());
+        for (const Ticket& ticket : *posted) {
+          ticket->posted = false;
+          dropped.push_back(std::exchange(ticket->run, nullptr));
         }
+        posted->clear();
       }
     }
     for (const auto& worker : workers_) {
@@ -167,7 +153,8 @@ void TokenizerPool::TakeOverdueTurns() {
 bool TokenizerPool::Continue(Worker* worker, int64_t bytes) {
   std::unique_lock lock(mutex_);
   Work* const work = worker->work.get();
-  work->Charge(bytes);
+  work->charged += bytes;
+  times_.Charge(work->principal, bytes);
   if (work->dropped.load()) return false;
   // Small work ends soon. Large work waits for its next turn, unless no other work waits.
   if (!work->large || waiting_ == 0) {
@@ -184,7 +171,7 @@ bool TokenizerPool::Continue(Worker* worker, int64_t bytes) {
 
 WorkProgress TokenizerPool::progress() {
   const std::lock_guard lock(mutex_);
-  WorkProgress progress{.has_work = !groups_.empty(), .done = turns_ended_};
+  WorkProgress progress{.has_work = !queues_.empty(), .done = turns_ended_};
   for (const auto& worker : workers_) {
     if (worker->turn) progress.AddRunning(worker->since);
   }
@@ -200,22 +187,19 @@ void TokenizerPool::EndTurn(Worker* worker) {
 void TokenizerPool::Finish(Worker* worker) {
   EndTurn(worker);
   const Ticket work = std::exchange(worker->work, nullptr);
-  work->Charge(std::max<int64_t>(work->bytes - work->charged, 0));
+  times_.Charge(work->principal, work->bytes - work->charged);
   --work->queue->started;
   if (work->large) {
     --work->queue->large_started;
-    --work->group->large_started;
-    --large_started_;
+    large_started_.Remove(work->principal, 1);
   }
   Forget(work.get());
 }
 
 void TokenizerPool::Forget(Work* work) {
   const Queue& queue = *std::exchange(work->queue, nullptr);
-  Group& group = *std::exchange(work->group, nullptr);
-  if (queue.started > 0 || !queue.small.empty() || !queue.large.empty()) return;
-  group.queues.erase(work->queue_name);
-  if (group.queues.empty()) groups_.erase(work->group_name);
+  if (queue.started == 0 && queue.small.empty() && queue.large.empty())
+    queues_.erase(work->principal);
 }
 
 TokenizerPool::Worker* TokenizerPool::IdleWorker() const {
@@ -225,55 +209,47 @@ TokenizerPool::Worker* TokenizerPool::IdleWorker() const {
   return nullptr;
 }
 
-// Every group has the chance to start: one that has started large work leaves a thread for others,
-// and large work of all groups leaves a thread for small work.
-bool TokenizerPool::MayStartLarge(const Group& group, const Queue& queue) const {
-  const int most = static_cast<int>(workers_.size()) - (group.large_started > 0 ? 2 : 1);
-  return queue.large_started == 0 && large_started_ < std::max(most, 1);
+// Every principal has the chance to start: one that has started large work leaves a thread for others,
+// and large work of all leaves a thread for small work.
+bool TokenizerPool::MayStartLarge(const Principal& principal, const Queue& queue) const {
+  const bool started = large_started_.Of(principal).principal > 0;
+  const int64_t most = std::ssize(workers_) - (started ? 2 : 1);
+  return queue.large_started == 0 && large_started_.total() < std::max<int64_t>(most, 1);
 }
 
 // Whether the queue can use a turn.
-bool TokenizerPool::HasTurn(const Group& group, Queue* queue, bool idle) const {
-  if (queue->paused != nullptr) return true;
+bool TokenizerPool::HasTurn(const Principal& principal, const Queue& queue, bool idle) const {
+  if (queue.paused != nullptr) return true;
   if (!idle) return false;
-  return !queue->small.empty() || (!queue->large.empty() && MayStartLarge(group, *queue));
+  return !queue.small.empty() || (!queue.large.empty() && MayStartLarge(principal, queue));
 }
 
 void TokenizerPool::Dispatch() {
   while (turns_ == 0 && waiting_ > 0) {
     Worker* const idle = IdleWorker();
-    Group* next_group = nullptr;
-    Queue* next = nullptr;
-    for (auto& [group_name, group] : groups_) {
-      if (next_group != nullptr && group.served >= next_group->served) continue;
-      Queue* least = nullptr;
-      for (auto& [queue_name, queue] : group.queues) {
-        if (least != nullptr && queue.served >= least->served) continue;
-        if (HasTurn(group, &queue, idle != nullptr)) least = &queue;
-      }
-      if (least == nullptr) continue;
-      next_group = &group;
-      next = least;
+    std::pair<const Principal, Queue>* next = nullptr;
+    for (auto& named : queues_) {
+      if (!HasTurn(named.first, named.second, idle != nullptr)) continue;
+      if (next == nullptr || times_.Of(named.first) < times_.Of(next->first)) next = &named;
     }
     if (next == nullptr) return;
-    GiveTurn(next_group, next, idle);
+    GiveTurn(next->first, &next->second, idle);
   }
   if (waiting_ == 0 || watchers_ > 0) return;
   // An idle thread watches for a turn that is overdue.
   if (Worker* const idle = IdleWorker()) idle->wake.notify_one();
 }
 
-void TokenizerPool::GiveTurn(Group* group, Queue* queue, Worker* idle) {
-  last_group_ = group->served;
-  group->last_queue = queue->served;
+void TokenizerPool::GiveTurn(const Principal& principal, Queue* queue, Worker* idle) {
+  times_.AdvanceTo(std::views::keys(queues_));
   const bool large = queue->paused != nullptr ||
-                     (idle != nullptr && !queue->large.empty() && MayStartLarge(*group, *queue));
+                     (idle != nullptr && !queue->large.empty() && MayStartLarge(principal, *queue));
   const bool small = idle != nullptr && !queue->small.empty() && !(large && queue->small_last);
   queue->small_last = small;
   if (!small && queue->paused != nullptr) {
     idle = std::exchange(queue->paused, nullptr);  // continues
   } else {
-    Start(group, queue, small ? &queue->small : &queue->large, idle);
+    Start(principal, queue, small ? &queue->small : &queue->large, idle);
   }
   --waiting_;
   ++turns_;
@@ -282,15 +258,15 @@ void TokenizerPool::GiveTurn(Group* group, Queue* queue, Worker* idle) {
   idle->wake.notify_one();
 }
 
-void TokenizerPool::Start(Group* group, Queue* queue, std::deque<Ticket>* from, Worker* worker) {
+void TokenizerPool::Start(const Principal& principal, Queue* queue, std::deque<Ticket>* from,
+                          Worker* worker) {
   worker->work = std::move(from->front());
   from->pop_front();
   worker->work->posted = false;
   ++queue->started;
   if (!worker->work->large) return;
   ++queue->large_started;
-  ++group->large_started;
-  ++large_started_;
+  large_started_.Add(principal, 1);
 }
 
 }  // namespace polysketch

@@ -16,10 +16,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <vector>
 
+#include "base/shares.h"
+#include "base/turns.h"
 #include "server/rpc/stuck_watch.h"
 
 namespace polysketch {
@@ -27,11 +28,6 @@ namespace polysketch {
 // Thread-safe.
 class TokenizerPool {
  public:
-  // Whom work is done for. Groups are served in turn, and in a group its connections.
-  struct Owner {
-    std::string group;       // the client that the work is for (ClientOf)
-    std::string connection;  // the address of the client
-  };
   struct Work;
   using Ticket = std::shared_ptr<Work>;
 
@@ -45,8 +41,9 @@ class TokenizerPool {
   TokenizerPool(const TokenizerPool&) = delete;
   TokenizerPool& operator=(const TokenizerPool&) = delete;
 
-  // Posts work on `bytes` of input. After Stop work is dropped.
-  Ticket Post(const Owner& owner, int64_t bytes, std::function<void()> work);
+  // Posts work on `bytes` of input. Principals are served in turn, and so are the parts of one. After
+  // Stop work is dropped.
+  Ticket Post(const Principal& principal, int64_t bytes, std::function<void()> work);
   // Drops work that has not started, and destroys its function. Work that has started ends at its
   // next slice: the tokenizer returns CANCELLED to it. Does nothing for work that has ended, and for
   // null.
@@ -58,21 +55,14 @@ class TokenizerPool {
 
  private:
   struct Worker;
-  // The work of one connection. Large work of a connection runs one after the other.
+  // The work of one part of a principal. Large work of a part runs one after the other.
   struct Queue {
-    int64_t served = 0;  // bytes; a new queue begins with that of the one that had the last turn
     std::deque<Ticket> small;
     std::deque<Ticket> large;
     Worker* paused = nullptr;  // large work that waits for its next turn
     int started = 0;           // small and large
     int large_started = 0;
     bool small_last = false;  // the last turn was for small work
-  };
-  struct Group {
-    int64_t served = 0;
-    int64_t last_queue = 0;  // Queue::served of the queue that had the last turn
-    int large_started = 0;
-    std::map<std::string, Queue> queues;  // with work
   };
   class Pace;
 
@@ -81,10 +71,10 @@ class TokenizerPool {
   // The functions below hold mutex_. Dispatch gives the turn, if it is free, to the owner that has
   // had least.
   void Dispatch();
-  bool MayStartLarge(const Group& group, const Queue& queue) const;
-  bool HasTurn(const Group& group, Queue* queue, bool idle) const;
-  void GiveTurn(Group* group, Queue* queue, Worker* idle);
-  void Start(Group* group, Queue* queue, std::deque<Ticket>* from, Worker* worker);
+  bool MayStartLarge(const Principal& principal, const Queue& queue) const;
+  bool HasTurn(const Principal& principal, const Queue& queue, bool idle) const;
+  void GiveTurn(const Principal& principal, Queue* queue, Worker* idle);
+  void Start(const Principal& principal, Queue* queue, std::deque<Ticket>* from, Worker* worker);
   void EndTurn(Worker* worker);
   void Finish(Worker* worker);
   void AwaitTurn(Worker* worker, std::unique_lock<std::mutex>* lock);
@@ -95,11 +85,11 @@ class TokenizerPool {
   const std::chrono::milliseconds turn_;
   std::mutex mutex_;
   // Guarded by mutex_:
-  std::map<std::string, Group> groups_;  // with work
-  int64_t last_group_ = 0;               // Group::served of the group that had the last turn
-  int64_t waiting_ = 0;                  // work that waits for a turn, started or not
-  int turns_ = 0;                        // workers with a turn that is not overdue
-  int large_started_ = 0;
+  std::map<Principal, Queue> queues_;  // with work
+  Turns times_;                        // bytes
+  int64_t waiting_ = 0;                // work that waits for a turn, started or not
+  int turns_ = 0;                      // workers with a turn that is not overdue
+  Shares large_started_;
   int64_t turns_ended_ = 0;
   int watchers_ = 0;  // workers that wait, at most turn_
   bool stop_ = false;

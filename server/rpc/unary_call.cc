@@ -46,10 +46,11 @@ void UnaryCall::OnReadDone(bool ok) {
   const auto run = [self = shared_from_this()] { self->Run(); };
   if (executor_ != nullptr) {
     const Result<Executor*> executor = executor_(Input(), *call_.service());
-    return executor.ok() ? (*executor)->Post(run, call_.owner().group) : End(executor.status());
+    return executor.ok() ? (*executor)->Post(run, call_.info().principal) : End(executor.status());
   }
   if (bytes <= static_cast<int64_t>(kInlineRequestBytes)) return Run();
-  TokenizerPool::Ticket ticket = call_.service()->tokenizers->Post(call_.owner(), bytes, run);
+  TokenizerPool::Ticket ticket =
+      call_.service()->tokenizers->Post(call_.tokenizes_for(), bytes, run);
   {
     std::lock_guard lock(mutex_);
     if (!ended_) return ticket_.swap(ticket);

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 #include <thread>
 
@@ -250,6 +251,52 @@ TEST_F(Chat, TurnsOfResponsesCostTheirTokensOnly) {
   }
   EXPECT_EQ(Post("/v1/responses", second_body).status, 404);
   EXPECT_EQ(Sessions(), before);
+}
+
+// More responses than session memory holds: each is answered, and those that were used last can be
+// continued.
+TEST_F(Chat, ResponsesInALoopMakeRoomForEachOther) {
+  const Server server({.model = folder_->path(),
+                       .flags = {"--http-listen", "127.0.0.1:0", "--session-memory", "4MiB"}});
+  const auto respond = [&](json body) {
+    return Http(server.http_address(), "/v1/responses",
+                GreedyBody(std::move(body), 4, "max_output_tokens").dump());
+  };
+  std::vector<std::string> ids;
+  for (int i = 0; i < 60; ++i) {
+    const HttpAnswer answer = respond({{"input", StrCat("It was late ", i)}});
+    ASSERT_EQ(answer.status, 200) << i << ": " << answer.body;
+    ids.push_back(json::parse(answer.body).at("id"));
+  }
+  EXPECT_LT(server.Metric("polysketch_sessions"), 60) << "some gave way";
+  EXPECT_EQ(respond({{"input", "Why?"}, {"previous_response_id", ids.front()}}).status, 404);
+  EXPECT_EQ(respond({{"input", "Why?"}, {"previous_response_id", ids.back()}}).status, 200);
+
+  // Sessions that are promises leave no room, and say when there will be some.
+  Client client(server.address());
+  Status refused;
+  for (int i = 0; i < 200 && refused.ok(); ++i) {
+    const auto call = client.StartRaw("/polysketch.v1.PolySketch/CreateSession");
+    v1::CreateSessionRequest create;
+    create.set_ttl_seconds(10);
+    call->Write(create.SerializeAsString());
+    call->WritesDone();
+    std::string bytes;
+    v1::Session session;
+    ASSERT_TRUE(call->Read(&bytes) && session.ParseFromString(bytes));
+    v1::CompleteRequest request = Greedy("It was late", 4);
+    request.set_session(session.session());
+    refused = client.Complete(request).status;
+  }
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted) << refused.ToString();
+  const HttpAnswer answer = respond({{"input", "It was late"}});
+  ASSERT_EQ(answer.status, 429) << answer.body;
+  std::smatch seconds;
+  ASSERT_TRUE(std::regex_search(answer.head, seconds, std::regex("\r\nRetry-After: ([0-9]+)\r\n")))
+      << answer.head;
+  EXPECT_LE(std::stoi(seconds[1]), 12);
+  std::this_thread::sleep_for(std::chrono::seconds(std::stoi(seconds[1])));
+  EXPECT_EQ(respond({{"input", "It was late"}}).status, 200);
 }
 
 TEST_F(Chat, AFailedTurnLeavesNoSession) {

@@ -68,9 +68,10 @@ TEST(Fairness, AFullQueueHasRoomForAnotherTenant) {
   EXPECT_TRUE(server.BecomesIdle());
 }
 
-// POSTs a completion over a connection from `source`, an address of the loopback interface. Returns
-// the answer.
-std::string PostFrom(const std::string& source, const std::string& server_address) {
+// Sends a request over a connection from `source`, an address of the loopback interface. Returns the
+// socket.
+int Send(const std::string& source, const std::string& server_address, const std::string& body,
+         const std::string& line = "POST /v1/completions") {
   const auto address = [](const std::string& host, int port) {
     sockaddr_in result{.sin_family = AF_INET,
                        .sin_port = htons(static_cast<uint16_t>(port)),
@@ -85,19 +86,31 @@ std::string PostFrom(const std::string& source, const std::string& server_addres
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&from), sizeof(from)), 0);
   EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-  const std::string body = StrCat("{\"prompt\": \"", kPrompt, "\", \"max_tokens\": 2}");
   const std::string request = StrCat(
-      "POST /v1/completions HTTP/1.1\r\nHost: ", server_address,
+      line, " HTTP/1.1\r\nHost: ", server_address,
       "\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: ", body.size(),
       "\r\n\r\n", body);
   EXPECT_EQ(send(fd, request.data(), request.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(request.size()));
+  return fd;
+}
+
+// As Send. Returns the answer.
+std::string RequestFrom(const std::string& source, const std::string& server_address,
+                        const std::string& line, const std::string& body) {
+  const int fd = Send(source, server_address, body, line);
   std::string answer;
   char part[4096];
   for (ssize_t n; (n = recv(fd, part, sizeof(part), 0)) > 0;)
     answer.append(part, static_cast<size_t>(n));
   close(fd);
   return answer;
+}
+
+// The answer to a completion.
+std::string PostFrom(const std::string& source, const std::string& server_address) {
+  return RequestFrom(source, server_address, "POST /v1/completions",
+                     StrCat("{\"prompt\": \"", kPrompt, "\", \"max_tokens\": 2}"));
 }
 
 // More streams of 127.0.0.1 than there are places, none with a tenant.
@@ -116,6 +129,71 @@ TEST(Fairness, AFullQueueHasRoomForAnotherAddress) {
   }
   EXPECT_GT(server.Metric("polysketch_num_requests_displaced_total"), 0) << "it was full";
   flood.End();
+  EXPECT_TRUE(server.BecomesIdle());
+}
+
+// Connections of 127.0.0.1 whose completions run on.
+class RunningHttp {
+ public:
+  RunningHttp(const std::string& server_address, int count) {
+    const std::string body =
+        StrCat("{\"prompt\": \"", kPrompt,
+               "\", \"max_tokens\": 4000, \"stream\": true, \"ignore_eos\": true}");
+    for (int i = 0; i < count; ++i) fds_.push_back(Send("127.0.0.1", server_address, body));
+  }
+  ~RunningHttp() {
+    for (const int fd : fds_) close(fd);
+  }
+
+ private:
+  std::vector<int> fds_;
+};
+
+// As many completions of one address as it may run over HTTP: others are answered on every path.
+TEST(Fairness, RunningCompletionsOfAnAddressLeaveHttpToOthers) {
+  const Server server({.flags = {"--http-listen", "127.0.0.1:0", "--max-queue", "1000"}});
+  const std::string& address = server.http_address();
+  const RunningHttp running(address, 256);
+  for (int i = 0; i < 4000 && server.Metric("polysketch_num_requests_running") +
+                                      server.Metric("polysketch_num_requests_waiting") <
+                                  256;
+       ++i)
+    std::this_thread::sleep_for(5ms);
+  for (const char* other : {"127.0.0.2", "127.0.0.3"}) {
+    const std::string got = PostFrom(other, address);
+    EXPECT_TRUE(got.starts_with("HTTP/1.1 200")) << got;
+    for (const char* path : {"/v1/models", "/tokenizer_info", "/healthz", "/"}) {
+      const std::string answer = RequestFrom(other, address, StrCat("GET ", path), "");
+      EXPECT_TRUE(answer.starts_with("HTTP/1.1 200")) << path << ": " << answer.substr(0, 300);
+    }
+  }
+}
+
+// An address that names many tenants fills no more of the queue than one that names none.
+TEST(Fairness, AnAddressOfManyTenantsGainsNothing) {
+  const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<std::unique_ptr<CompleteStream>> streams;
+  v1::CompleteRequest request = Greedy(kPrompt, 300);
+  request.set_ignore_eos(true);
+  for (int i = 0; i < 300; ++i) {
+    if (i % 100 == 0) clients.push_back(std::make_unique<Client>(server.address()));
+    streams.push_back(clients.back()->StartComplete(request, Of(StrCat("tenant-", i))));
+  }
+  for (int i = 0; i < 2000 && server.Metric("polysketch_num_requests_waiting") < 250; ++i)
+    std::this_thread::sleep_for(5ms);
+  ASSERT_GE(server.Metric("polysketch_num_requests_waiting"), 250);
+  std::vector<std::future<std::string>> others;
+  for (int i = 0; i < 51; ++i) {
+    others.push_back(std::async(std::launch::async, PostFrom, "127.0.0.2", server.http_address()));
+  }
+  for (auto& answer : others) {
+    const std::string got = answer.get();
+    EXPECT_TRUE(got.starts_with("HTTP/1.1 200")) << got;
+  }
+  EXPECT_GT(server.Metric("polysketch_num_requests_displaced_total"), 0) << "it was full";
+  for (auto& stream : streams) stream->Cancel();
+  streams.clear();
   EXPECT_TRUE(server.BecomesIdle());
 }
 

@@ -62,7 +62,8 @@ class Guarded : public ::testing::Test {
   static void WriteKeys(const std::string& more) {
     WriteFile(KeysFile(), KeyLine("a") + KeyLine("b", {{"max_priority", 2}}) +
                               KeyLine("requests", {{"requests_per_minute", 4}}) +
-                              KeyLine("tokens", {{"tokens_per_minute", 40}}) + more);
+                              KeyLine("tokens", {{"tokens_per_minute", 40}}) +
+                              KeyLine("parallel", {{"tokens_per_minute", 1000}}) + more);
   }
   static HttpAnswer Get(const std::string& path, const std::string& name = "") {
     return Http(server_->http_address(), path, "", Headers(name));
@@ -311,6 +312,31 @@ TEST_F(Guarded, TokensOfBothProtocolsCountTogether) {
             std::string::npos)
       << refused.standard_error;
   EXPECT_EQ(Post("/v1/completions", {{"prompt", "x"}}, "tokens").status, 429);
+}
+
+// Streams at once process no more than a minute's tokens together, and what they leave is there for
+// others when they end.
+TEST_F(Guarded, TokensOfRequestsAtOnceAreReserved) {
+  Client client(server_->address());
+  v1::CompleteRequest request = Greedy("x", 400);
+  request.set_ignore_eos(true);
+  std::vector<std::unique_ptr<CompleteStream>> streams;
+  for (int i = 0; i < 60; ++i) streams.push_back(client.StartComplete(request, As("parallel")));
+  int64_t tokens = 0;
+  int refused = 0;
+  for (auto& stream : streams) {
+    v1::CompleteResponse response;
+    while (stream->Read(&response)) tokens += response.delta().tokens_size();
+    const Status status = stream->Finish();
+    refused += status.code() == Code::kResourceExhausted;
+    EXPECT_TRUE(status.ok() || status.code() == Code::kResourceExhausted) << status.ToString();
+  }
+  EXPECT_GE(tokens, 400);
+  // One that is left alone with a token of the minute is not cut.
+  EXPECT_LE(tokens, 1000 + 400) << refused << " of 60 were refused";
+  EXPECT_GE(refused, 57);
+  EXPECT_GE(server_->Metric("polysketch_credentials_refused_total{reason=\"tokens_per_minute\"}"),
+            refused);
 }
 
 TEST_F(Guarded, TheLogHasNamesAndNoKeys) {

@@ -124,10 +124,10 @@ TEST_F(EngineTest, QueueIsBounded) {
   ExpectIdle();
 }
 
-// Whether clients are tenants, or hosts without a tenant.
+// Whether clients are parts of a principal, or principals.
 class SharedEngineTest : public EngineTest, public ::testing::WithParamInterface<bool> {};
 INSTANTIATE_TEST_SUITE_P(Tenants, SharedEngineTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Tenants" : "Hosts"; });
+                         [](const auto& info) { return info.param ? "Parts" : "Principals"; });
 
 TEST_P(SharedEngineTest, AFullQueueHasRoomForAnotherClient) {
   Start({.max_sequences = 2, .max_queue = 6, .preempted_memory = 1});
@@ -137,7 +137,7 @@ TEST_P(SharedEngineTest, AFullQueueHasRoomForAnotherClient) {
     const size_t capacity = client == std::string("flood") && readers->size() < 2 ? 1 : 100;
     readers->push_back(std::make_unique<Reader>(capacity));
     GenerateRequest request = Greedy(1000, 10);
-    (GetParam() ? request.info.tenant : request.info.host) = client;
+    (GetParam() ? request.info.principal.part : request.info.principal.name) = client;
     return engine_->Submit(std::move(request), readers->back()->stream);
   };
   for (int i = 0; i < 8; ++i) ASSERT_TRUE(submit("flood", &flood).ok()) << i;

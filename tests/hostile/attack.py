@@ -509,6 +509,14 @@ def http_half_bodies(target):
     return {"connections": sent["connections"], "closed": sent["closed"], "sent": sent["sent"], "codes": {}}
 
 
+def http_completions(target):
+    """400 streams of one client over HTTP, more than it may run at once."""
+    body = json.dumps({"prompt": "It was a fine morning", "max_tokens": 4000, "stream": True}).encode()
+    opening = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+               b"Content-Length: %d\r\n\r\n" % len(body)) + body
+    return raw.hold(target, target.http, [opening] * 400) | {"codes": {}}
+
+
 def disconnects(target):
     """Connections that start a completion and are reset at once."""
     request = messages.complete_request("It was", 1000)

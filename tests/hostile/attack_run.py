@@ -8,7 +8,7 @@ Each attack has a server of its own. What must hold:
   - the resident memory of the server never exceeds start + --request-memory + 64 MiB;
   - the neighbour gets the tokens of a run without attack, at most a second passes between two of them, and a new call of the
     neighbour waits at most a second for its first token (where the attack does not fill all slots);
-  - a probe (health, /healthz, /metrics) over a new connection is answered within two seconds;
+  - a probe (health, /healthz, /v1/models, /metrics) over a new connection is answered within two seconds;
   - the server lives, is SERVING to a newcomer, and its connections and calls are at their numbers of before.
 --edge sends attack and neighbour through HAProxy with deploy/haproxy. --kill-above ends a server that holds more memory, for
 comparisons with other builds. The exit status is 0 only if everything held."""
@@ -98,6 +98,7 @@ ATTACKS = (
     Attack("idle_connections", "256 idle HTTP/2 connections of one peer", STALL),
     Attack("slow_http", "120 slow HTTP connections", STALL, edge=False),
     Attack("http_half_bodies", "40 half-sent HTTP bodies of 60 MiB", STALL, edge=False),
+    Attack("http_completions", "400 streams of one client over HTTP", STALL, slots=True, edge=False),
     Attack("disconnects", "10,000 disconnects (1,500 in CI)", STALL),
     Attack("slow_tls", "100 TLS handshakes that do not end", STALL, closed=True, tls=True),
 )

@@ -4,7 +4,7 @@
 
 JSON has grpc, http and metrics addresses, tokens (of a completion), ca (file of the certificate if gRPC has TLS) and http_tls
 (whether HTTP has TLS too). The same seeded completion streams again and again, from before the attack to after it. Meanwhile
-small completions start on the same connection, and probes ask health, /healthz and /metrics over new connections. A line
+small completions start on the same connection, and probes ask health, /healthz, /v1/models and /metrics over new connections. A line
 "start" on stdin begins the measurement, the end of stdin ends it; the last line of the output is a JSON object."""
 
 import json
@@ -122,7 +122,8 @@ class Neighbour:
         connection = http2.Connection(self._address, tls=self._tls)
         # The probes ask the server itself, also where the calls pass an edge.
         asks = [(self.health, "health over gRPC")]
-        for address, path, tls in ((self._http, "healthz", self._http_tls), (self._metrics, "metrics", None)):
+        for address, path, tls in ((self._http, "healthz", self._http_tls), (self._http, "v1/models", self._http_tls),
+                                   (self._metrics, "metrics", None)):
             if address:
                 url = f"{'https' if tls else 'http'}://{address}/{path}"
                 asks.append((lambda url=url, tls=tls: urllib.request.urlopen(url, timeout=10, context=tls).read(), f"/{path}"))

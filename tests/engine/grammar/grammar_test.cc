@@ -247,13 +247,13 @@ TEST_F(GrammarTest, AClientLeavesGrammarsForOthers) {
   Status status;
   while (status.ok() && std::ssize(used) < GrammarCompiler::kMaxGrammars) {
     const auto grammar =
-        compiler_->Compile({Kind::kRegex, "a" + std::to_string(used.size())}, "first");
+        compiler_->Compile({Kind::kRegex, "a" + std::to_string(used.size())}, {"first"});
     status = grammar.status();
     if (grammar.ok()) used.push_back(*grammar);
   }
   EXPECT_EQ(used.size(), 96u);
   EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.ToString();
-  EXPECT_TRUE(compiler_->Compile({Kind::kRegex, "b"}, "second").ok());
+  EXPECT_TRUE(compiler_->Compile({Kind::kRegex, "b"}, {"second"}).ok());
 }
 
 TEST_F(GrammarTest, CachesWhatWasUsedLast) {

@@ -36,8 +36,8 @@ std::vector<int32_t> Count(int n) {
 TEST(PrefixCacheTest, LongestExactPrefixOfTheTenant) {
   PrefixCache cache({.memory = 1 << 20});
   for (const int length : {4, 10, 20})
-    cache.Insert("t", "t", Count(length), StateOf(length), length);
-  cache.Insert("u", "u", Count(30), StateOf(30), 30);
+    cache.Insert("t", {"t"}, Count(length), StateOf(length), length);
+  cache.Insert("u", {"u"}, Count(30), StateOf(30), 30);
   const auto found = [&](const std::string& salt, const std::vector<int32_t>& prompt) {
     const auto hit = cache.Find(salt, prompt);
     return hit ? hit->tokens : 0;
@@ -62,15 +62,16 @@ TEST(PrefixCacheTest, ATenantThatStoresMuchEvictsItsOwn) {
     const auto hit = cache.Find(salt, Count(length + 1));
     return hit && hit->tokens == length;
   };
-  for (const int length : {10, 11}) cache.Insert("u", "u", Count(length), StateOf(length), length);
+  for (const int length : {10, 11})
+    cache.Insert("u", {"u"}, Count(length), StateOf(length), length);
   for (int length = 20; length < 60; ++length)
-    cache.Insert("t", "t", Count(length), StateOf(length), length);
+    cache.Insert("t", {"t"}, Count(length), StateOf(length), length);
   EXPECT_TRUE(found("u", 10) && found("u", 11)) << "older than all, and within the share";
   EXPECT_TRUE(found("t", 59));
   EXPECT_FALSE(found("t", 20));
   EXPECT_GT(cache.stats().entries, 12) << "what a tenant leaves, others use";
   for (int length = 20; length < 60; ++length)
-    cache.Insert("u", "u", Count(length), StateOf(length), length);
+    cache.Insert("u", {"u"}, Count(length), StateOf(length), length);
   EXPECT_TRUE(found("t", 59)) << "a tenant at its share keeps its newest";
   EXPECT_GT(cache.stats().bytes, size_t{15 * 1200});
   EXPECT_LE(cache.stats().bytes, cache.memory());
@@ -86,16 +87,17 @@ TEST(PrefixCacheTest, AClientThatStoresMuchEvictsItsOwn) {
     const auto hit = cache.Find("", Count(length + 1));
     return hit && hit->tokens == length;
   };
-  for (const int length : {10, 11}) cache.Insert("", "few", Count(length), StateOf(length), length);
+  for (const int length : {10, 11})
+    cache.Insert("", {"few"}, Count(length), StateOf(length), length);
   for (int length = 20; length < 60; ++length)
-    cache.Insert("", "many", Count(length), StateOf(length), length);
+    cache.Insert("", {"many"}, Count(length), StateOf(length), length);
   EXPECT_TRUE(found(10) && found(11)) << "older than all, and within the share";
   EXPECT_FALSE(found(20));
   EXPECT_TRUE(found(59));
   // An entry stays that of the client that stored it.
-  cache.Insert("", "few", Count(59), StateOf(59), 59);
+  cache.Insert("", {"few"}, Count(59), StateOf(59), 59);
   for (int length = 60; length < 100; ++length)
-    cache.Insert("", "many", Count(length), StateOf(length), length);
+    cache.Insert("", {"many"}, Count(length), StateOf(length), length);
   EXPECT_FALSE(found(59));
   EXPECT_TRUE(found(10) && found(11));
 }
@@ -103,9 +105,9 @@ TEST(PrefixCacheTest, AClientThatStoresMuchEvictsItsOwn) {
 // The whole prompt is stored, and a token of it must run: only if the last one can be cut off.
 TEST(PrefixCacheTest, TheSamePromptAgain) {
   PrefixCache cache({.memory = 1 << 20});
-  cache.Insert("t", "t", Count(8), StateOf(8), 0);
-  cache.Insert("t", "t", Count(12), StateOf(12), 9);
-  cache.Insert("t", "t", Count(17), StateOf(17), 17);
+  cache.Insert("t", {"t"}, Count(8), StateOf(8), 0);
+  cache.Insert("t", {"t"}, Count(12), StateOf(12), 9);
+  cache.Insert("t", {"t"}, Count(17), StateOf(17), 17);
   EXPECT_EQ(cache.Find("t", Count(12))->tokens, 11);
   EXPECT_EQ(cache.Find("t", Count(17))->tokens, 12) << "token 16 began a block";
   EXPECT_EQ(cache.Find("t", Count(18))->tokens, 17);
@@ -115,8 +117,8 @@ TEST(PrefixCacheTest, TheSamePromptAgain) {
 // A prompt that goes along with a state up to a token of its last block.
 TEST(PrefixCacheTest, PartsOfAState) {
   PrefixCache cache({.memory = 1 << 20, .min_tokens = 10});
-  cache.Insert("t", "t", Count(20), StateOf(20), 17);
-  cache.Insert("t", "t", Count(12), StateOf(12), 5);
+  cache.Insert("t", {"t"}, Count(20), StateOf(20), 17);
+  cache.Insert("t", {"t"}, Count(12), StateOf(12), 5);
   const auto found = [&](size_t common) {
     std::vector<int32_t> prompt = Count(40);
     prompt[common] = 51;
@@ -136,16 +138,16 @@ TEST(PrefixCacheTest, PartsOfAState) {
 TEST(PrefixCacheTest, LeastRecentlyUsedByBytes) {
   PrefixCache cache({.memory = 5000});
   for (int i = 0; i < 4; ++i) {
-    cache.Insert("t", "t", std::vector<int32_t>{i, 1, 2}, StateOf(3), 3);
+    cache.Insert("t", {"t"}, std::vector<int32_t>{i, 1, 2}, StateOf(3), 3);
   }
   EXPECT_EQ(cache.stats().entries, 4);
   EXPECT_TRUE(cache.Touch("t", std::vector<int32_t>{0, 1, 2}));
-  cache.Insert("t", "t", std::vector<int32_t>{9, 1, 2}, StateOf(3), 3);
+  cache.Insert("t", {"t"}, std::vector<int32_t>{9, 1, 2}, StateOf(3), 3);
   EXPECT_LE(cache.stats().bytes, 5000u);
   EXPECT_TRUE(cache.Touch("t", std::vector<int32_t>{0, 1, 2}));
   EXPECT_FALSE(cache.Touch("t", std::vector<int32_t>{1, 1, 2}));
   EXPECT_TRUE(cache.Touch("t", std::vector<int32_t>{9, 1, 2}));
-  cache.Insert("t", "t", std::vector<int32_t>{7}, StateOf(1, 6000), 1);
+  cache.Insert("t", {"t"}, std::vector<int32_t>{7}, StateOf(1, 6000), 1);
   EXPECT_FALSE(cache.Touch("t", std::vector<int32_t>{7})) << "larger than all memory";
   cache.SetMemory(0);
   EXPECT_EQ(cache.stats().entries, 0);

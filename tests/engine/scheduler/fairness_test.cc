@@ -68,7 +68,7 @@ class FairnessTest : public ::testing::Test {
     GenerateRequest request;
     request.info.arrival = now_;
     request.info.tenant = tenant;
-    request.info.host = host_;
+    request.info.principal.name = tenant.empty() ? host_ : tenant;
     request.info.priority = priority;
     request.prompt.assign(static_cast<size_t>(prompt), 5);
     request.params.ignore_eos = true;

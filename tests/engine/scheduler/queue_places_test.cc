@@ -19,7 +19,7 @@ class QueuePlacesTest : public ::testing::Test {
  protected:
   Result<Ids> Add(QueuePlaces* places, const std::string& client, int priority = 0, int slots = 1,
                   int64_t tokens = 1) {
-    return places->Add({++last_, client, priority, slots, tokens});
+    return places->Add({++last_, {client}, priority, slots, tokens});
   }
   // Adds `count` requests that displace no other request.
   void Fill(QueuePlaces* places, const std::string& client, int count, int priority = 0) {
@@ -70,7 +70,7 @@ TEST_F(QueuePlacesTest, PrioritiesAboveTheNewcomersDoNotGiveWay) {
   EXPECT_FALSE(Add(&places, "u", /*priority=*/-1).ok());
   EXPECT_EQ(*Add(&places, "u"), Ids{6}) << "the newest of the lowest priority";
   EXPECT_EQ(*Add(&places, "u"), Ids{5});
-  EXPECT_EQ(places.Add({++last_, "v", 0, 2, 1}).status().code(), Code::kResourceExhausted)
+  EXPECT_EQ(places.Add({++last_, {"v"}, 0, 2, 1}).status().code(), Code::kResourceExhausted)
       << "only one more may give way, and two are needed";
   EXPECT_EQ(*Add(&places, "v"), Ids{4}) << "after a refusal nothing has changed";
   EXPECT_EQ(*Add(&places, "w"), Ids{9}) << "t has more, of a higher priority";

@@ -52,30 +52,29 @@ class SessionSharesTest : public ::testing::Test {
 
 TEST_F(SessionSharesTest, AHostWithoutATenantLeavesRoomForOthers) {
   Start(21);
-  EXPECT_EQ(Fill({"", "10.0.0.1"}).size(), 16u);
-  EXPECT_EQ(Fill({"", "10.0.0.2"}).size(), 4u);
-  EXPECT_EQ(Fill({"10.0.0.1", "10.0.0.3"}).size(), 1u) << "a tenant, whatever its name and host";
+  EXPECT_EQ(Fill({"", {"10.0.0.1"}}).size(), 15u);
+  EXPECT_EQ(Fill({"", {"10.0.0.2"}}).size(), 4u);
+  EXPECT_EQ(Fill({"10.0.0.1", {"10.0.0.3"}}).size(), 1u) << "a tenant, whatever its name and host";
 }
 
 // The hosts share one tenant, so that each may write the other's sessions.
 TEST_F(SessionSharesTest, ASessionCountsForTheHostThatWroteItLast) {
-  const SessionUser first = {"", "10.0.0.1"}, second = {"", "10.0.0.2"};
+  const SessionUser first = {"", {"10.0.0.1"}}, second = {"", {"10.0.0.2"}};
   Start(21);
   const std::vector<std::string> ids = Fill(first);
-  ASSERT_EQ(ids.size(), 16u);
+  ASSERT_EQ(ids.size(), 15u);
   for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(Put(ids[i], 20, second).ok()) << i;
-  EXPECT_EQ(Fill(first).size(), 2u) << "with 8, at most 4 times the 3 that are free";
-  EXPECT_EQ(Fill(second).size(), 0u) << "with 8, more than 4 times the 2 that would be free";
+  EXPECT_EQ(Fill(first).size(), 2u) << "with 7, at most 3 times the 4 that are free then";
   // What a host writes must fit its share, even if it takes no more memory.
   size_t written = 8;
   while (written < ids.size() && Put(ids[written], 30, second).ok()) ++written;
-  EXPECT_EQ(written, 12u) << "12 are 4 times the 3 that are free";
+  EXPECT_EQ(written, 12u) << "12 are 3 times the 4 that are free";
   EXPECT_TRUE(Put(ids[written], 30, first).ok());
   EXPECT_LE(table_->stats().memory_bytes, table_->stats().memory_limit);
 }
 
 TEST_F(SessionSharesTest, AStateThatHostsShareTakesMemoryOnce) {
-  const SessionUser first = {"", "10.0.0.1"}, second = {"", "10.0.0.2"};
+  const SessionUser first = {"", {"10.0.0.1"}}, second = {"", {"10.0.0.2"}};
   Start(10);
   const std::string id = table_->Create(first, false, 0s)->id;
   ASSERT_TRUE(Put(id, 10, first).ok());
@@ -89,8 +88,17 @@ TEST_F(SessionSharesTest, AStateThatHostsShareTakesMemoryOnce) {
   EXPECT_EQ(table_->stats().memory_bytes, 0u);
 }
 
+TEST_F(SessionSharesTest, NobodyFillsTheNumberOfSessionsOfTheTenantWithoutAName) {
+  Start(21);
+  int made = 0;
+  while (table_->Create({"", {"10.0.0.1"}}, false, 0s).ok()) ++made;
+  EXPECT_EQ(made, table_->options().max_per_tenant);
+  EXPECT_TRUE(table_->Create({"", {"10.0.0.2"}}, false, 0s).ok());
+  EXPECT_FALSE(table_->Create({"", {"10.0.0.1", "part"}}, false, 0s).ok());
+}
+
 TEST_F(SessionSharesTest, AHostAboveItsShareMovesItsOwnSessions) {
-  const SessionUser few = {"", "10.0.0.1"}, many = {"", "10.0.0.2"};
+  const SessionUser few = {"", {"10.0.0.1"}}, many = {"", {"10.0.0.2"}};
   store_ = *OpenStateStore("dir:" + folder_.path().string());
   Start(4);
   const std::string small = table_->Create(few, false, 0s)->id;

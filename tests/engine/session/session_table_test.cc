@@ -51,17 +51,18 @@ class SessionTableTest : public ::testing::TestWithParam<bool> {
     options.memory = memory;
     options.max_per_tenant = most;
     options.default_ttl = 1h;
+    options.state_bytes = [](int64_t) { return kStateBytes; };
     options.now = [this] { return started_ + elapsed_; };
     options.date = [this] { return date_ + elapsed_; };
     return std::make_unique<SessionTable>(std::move(options));
   }
   static std::string Create(SessionTable* table, bool durable = false) {
-    const auto info = table->Create({"t"}, durable, 0s);
+    const auto info = table->Create({"t", {"t"}}, durable, 0s);
     EXPECT_TRUE(info.ok()) << info.status().ToString();
     return info->id;
   }
   static Status Put(SessionTable* table, const std::string& id, int64_t tokens,
-                    const SessionUser& user = {"t"}) {
+                    const SessionUser& user = {"t", {"t"}}) {
     PS_ASSIGN_OR_RETURN(SessionLease lease, table->Acquire(user, id, std::nullopt));
     return table->Commit(std::move(lease), At(tokens)).status();
   }
@@ -236,11 +237,12 @@ INSTANTIATE_TEST_SUITE_P(Store, SessionsInMemoryTest, ::testing::Values(false));
 
 TEST_P(SessionsInMemoryTest, ATenantLeavesRoomForOthers) {
   table_ = NewTable(21 * At(10)->bytes(), 1000);
-  const std::vector<std::string> first = Fill({"t"});
-  EXPECT_EQ(first.size(), 16u) << "at most 4 times the 5 that are free, not 4 times 4";
-  EXPECT_EQ(Fill({"u"}).size(), 4u) << "at most 4 times the 1 that is free";
-  EXPECT_EQ(Fill({"v"}).size(), 1u) << "the first needs to fit only";
-  EXPECT_EQ(Fill({"w"}).size(), 0u);
+  const std::vector<std::string> first = Fill({"t", {"t"}});
+  EXPECT_EQ(first.size(), 15u) << "at most 3 times the 6 that are free, not 3 times 5";
+  EXPECT_EQ(Fill({"u", {"u"}}).size(), 4u) << "at most 3 times the 2 that are free";
+  EXPECT_EQ(Fill({"v", {"v"}}).size(), 1u) << "the first needs to fit only";
+  EXPECT_EQ(Fill({"w", {"w"}}).size(), 1u);
+  EXPECT_EQ(Fill({"x", {"x"}}).size(), 0u);
   EXPECT_LE(table_->stats().memory_bytes, table_->stats().memory_limit);
   // No session was lost for that, and each continues.
   for (const std::string& id : first) {
@@ -253,16 +255,110 @@ TEST_P(SessionsInMemoryTest, ForksCountWhenTheyPart) {
   table_ = NewTable(7 * At(10)->bytes() / 2, 1000);
   const std::string id = Create(table_.get());
   ASSERT_TRUE(Put(table_.get(), id, 10).ok());
-  const auto forks = table_->Fork({"t"}, id, 3, {});
+  const auto forks = table_->Fork({"t", {"t"}}, id, 3, {});
   ASSERT_TRUE(forks.ok()) << forks.status().ToString();
   EXPECT_TRUE(Put(table_.get(), forks->at(0).id, 11).ok());
   const Status refused = Put(table_.get(), forks->at(1).id, 12);
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
-  EXPECT_NE(refused.message().find("a client may hold 4 times what is free"), std::string::npos);
+  EXPECT_NE(refused.message().find("a client may hold 3 times what is free"), std::string::npos);
   ExpectAt(table_.get(), forks->at(1).id, 10);
   EXPECT_TRUE(Put(table_.get(), forks->at(0).id, 13).ok());
   ASSERT_TRUE(table_->Delete("t", forks->at(0).id).ok());
   EXPECT_TRUE(Put(table_.get(), forks->at(1).id, 12).ok());
+}
+
+// Makes a session of the user, and gives it a state.
+std::string MakeWithState(SessionTable* table, const SessionUser& user, SessionTable::Keep keep,
+                          Status* status) {
+  const auto made = table->Create(user, keep, 0s);
+  *status = made.status();
+  if (!made.ok()) return "";
+  auto lease = table->Acquire(user, made->id, {});
+  *status = table->Reserve(&*lease, 10);
+  if (status->ok()) *status = table->Commit(*std::move(lease), At(10)).status();
+  return made->id;
+}
+
+TEST_P(SessionsInMemoryTest, EvictableSessionsGiveWayLeastRecentlyUsedFirst) {
+  table_ = NewTable(21 * At(10)->bytes(), 1000);
+  const SessionUser user = {"t", {"t"}}, other = {"u", {"u"}};
+  using Keep = SessionTable::Keep;
+  std::vector<std::string> ids;
+  Status status;
+  for (int i = 0; i < 100; ++i) {
+    ids.push_back(MakeWithState(table_.get(), user, Keep::kEvictable, &status));
+    ASSERT_TRUE(status.ok()) << i << ": " << status.ToString();
+    if (i >= 5) ExpectAt(table_.get(), ids[5], 10);  // is used again and again
+  }
+  EXPECT_EQ(table_->stats().evicted, 100 - 15);
+  EXPECT_EQ(table_->Acquire(user, ids[6], {}).status().code(), Code::kNotFound);
+  for (size_t i = 86; i < 100; ++i) ExpectAt(table_.get(), ids[i], 10);
+  ExpectAt(table_.get(), ids[5], 10);
+  // Another one gets an equal share of them, and evicts no more.
+  for (int i = 0; i < 100; ++i) {
+    MakeWithState(table_.get(), other, Keep::kEvictable, &status);
+    ASSERT_TRUE(status.ok()) << i << ": " << status.ToString();
+  }
+  const size_t left = table_->List("t")->sessions.size();
+  EXPECT_GE(left, 9u);
+  EXPECT_GE(table_->List("u")->sessions.size(), 9u);
+  // A session that is a promise evicts evictable ones, and is not evicted.
+  std::vector<std::string> kept;
+  while (kept.size() < 100) {
+    const std::string id = MakeWithState(table_.get(), user, Keep::kPassing, &status);
+    if (!status.ok()) break;
+    kept.push_back(id);
+  }
+  EXPECT_GE(kept.size(), 9u);
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  for (const std::string& id : kept) ExpectAt(table_.get(), id, 10);
+}
+
+TEST_P(SessionsInMemoryTest, RoomIsFoundBeforeTheWorkAndTheTimeToWaitIsTrue) {
+  table_ = NewTable(8 * At(10)->bytes(), 1000);
+  const SessionUser user = {"t", {"t"}};
+  using Keep = SessionTable::Keep;
+  Status status;
+  for (int i = 0; i < 6; ++i) {
+    MakeWithState(table_.get(), user, Keep::kPassing, &status);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    elapsed_ += 1min;
+  }
+  const std::string id = table_->Create(user, Keep::kPassing, 0s)->id;
+  {
+    auto lease = table_->Acquire(user, id, {});
+    const Status refused = table_->Reserve(&*lease, 10);
+    EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+    ASSERT_TRUE(refused.retry_after().has_value());
+    // The first session, six minutes old, expires after an hour.
+    EXPECT_GE(*refused.retry_after(), 54min);
+    EXPECT_LE(*refused.retry_after(), 54min + 2s);
+    elapsed_ += *refused.retry_after();
+    EXPECT_TRUE(table_->Reserve(&*lease, 10).ok());
+    // What is reserved is not there for others, until the lease ends.
+    MakeWithState(table_.get(), user, Keep::kEvictable, &status);
+    EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  }
+  MakeWithState(table_.get(), user, Keep::kEvictable, &status);
+  EXPECT_TRUE(status.ok()) << status.ToString();
+}
+
+TEST_P(SessionTableTest, EvictableSessionsDoNotFillTheLimitOfATenant) {
+  table_ = NewTable(1 << 20, 10);
+  const SessionUser user = {"t", {"t"}};
+  Status status;
+  std::string first, last;
+  for (int i = 0; i < 40; ++i) {
+    last = MakeWithState(table_.get(), user, SessionTable::Keep::kEvictable, &status);
+    ASSERT_TRUE(status.ok()) << i << ": " << status.ToString();
+    if (first.empty()) first = last;
+  }
+  EXPECT_EQ(table_->List("t")->sessions.size(), 10u);
+  EXPECT_EQ(table_->Acquire(user, first, {}).status().code(), Code::kNotFound);
+  ExpectAt(table_.get(), last, 10);
+  const auto forks = table_->Fork(user, last, 5, {});
+  ASSERT_TRUE(forks.ok()) << forks.status().ToString();
+  EXPECT_TRUE(table_->Create(user, false, 0s).ok()) << "and forks are evictable";
 }
 
 class StoredSessionTest : public SessionTableTest {};
@@ -270,8 +366,8 @@ INSTANTIATE_TEST_SUITE_P(Store, StoredSessionTest, ::testing::Values(true));
 
 TEST_P(StoredSessionTest, ATenantAboveItsShareMovesItsOwnSessions) {
   table_ = NewTable(4 * At(10)->bytes(), 1000);
-  const std::string small = table_->Create({"u"}, false, 0s)->id;
-  ASSERT_TRUE(Put(table_.get(), small, 10, {"u"}).ok());
+  const std::string small = table_->Create({"u", {"u"}}, false, 0s)->id;
+  ASSERT_TRUE(Put(table_.get(), small, 10, {"u", {"u"}}).ok());
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(Put(table_.get(), Create(table_.get()), 10).ok());
   EXPECT_TRUE(table_->List("u")->sessions.at(0).in_memory);
   EXPECT_EQ(table_->stats().spills, 17);

@@ -31,10 +31,10 @@ void Simulation::Arrive() {
   if (table_ != nullptr && random_.Uniform() < 0.4) {
     const int64_t session = random_.Int(0, std::ssize(sessions_) - 1);
     arrived->session = sessions_[static_cast<size_t>(session)].get();
-    arrived->info.tenant = arrived->session->tenant;
+    arrived->info.tenant = arrived->info.principal.name = arrived->session->tenant;
     return store_thread_.Post([this, arrived] { TakeSession(arrived); });
   }
-  arrived->info.tenant = StrCat("tenant-", random_.Int(0, 3));
+  arrived->info.tenant = arrived->info.principal.name = StrCat("tenant-", random_.Int(0, 3));
   const auto& single = requests_.single;
   arrived->request = &single[static_cast<size_t>(random_.Int(0, std::ssize(single) - 1))];
   if (QueueIsFull()) {
@@ -135,7 +135,7 @@ Status Simulation::Prepare(Session* session) {
   std::string key;
   Result<SessionInfo> made = NotFound("");
   if (session->id.empty()) {
-    made = table_->Create({session->tenant}, session->durable, 0ms);
+    made = table_->Create({session->tenant, {session->tenant}}, session->durable, 0ms);
   } else if (kind < 0.1) {
     auto forks = table_->Fork({session->tenant}, session->id, 1, session->tokens());
     if (!forks.ok()) return forks.status();
@@ -208,8 +208,8 @@ void Simulation::Resume(Client* client) {
     if (generation.session != session.id || generation.session_tokens != session.tokens()) {
       return Refuse(client, Status(Code::kAborted, "another request used the session in between"));
     }
-    auto lease =
-        table_->Acquire({client->info.tenant}, generation.session, generation.session_tokens);
+    auto lease = table_->Acquire({client->info.tenant, client->info.principal}, generation.session,
+                                 generation.session_tokens);
     if (!lease.ok()) return Refuse(client, lease.status());
     CheckSessionMemory();
     client->lease.emplace(*std::move(lease));

@@ -102,13 +102,65 @@ TEST_F(GuardTest, TokensAMinute) {
   const auto caller = Admit("Bearer secret-a", start_);
   ASSERT_TRUE(caller.ok());
   EXPECT_EQ(CodeOf("Bearer secret-a", start_), Code::kOk);  // nothing is settled yet
-  (*caller)->UseTokens(250);
+  (*caller)->SettleTokens(0, 0, 250);
   const Status refused = Admit("Bearer secret-a", start_).status();
   EXPECT_EQ(refused.message(), "the API key a: expected at most 100 tokens a minute");
   EXPECT_GE(*refused.retry_after(), seconds(90));
   EXPECT_LE(*refused.retry_after(), seconds(91));
   EXPECT_EQ(CodeOf("Bearer secret-a", start_ + seconds(89)), Code::kResourceExhausted);
   EXPECT_EQ(CodeOf("Bearer secret-a", start_ + *refused.retry_after()), Code::kOk);
+}
+
+TEST_F(GuardTest, TokensAreReservedUntilARequestEnds) {
+  Open(Line("a", "secret-a", R"(, "tokens_per_minute": 1000)"));
+  std::vector<std::shared_ptr<const Caller>> requests;
+  for (int i = 0; i < 60; ++i) requests.push_back(*Admit("Bearer secret-a", start_));
+  int64_t reserved = 0;
+  std::optional<Status> refused;
+  for (const auto& request : requests) {
+    const Result<int64_t> taken = request->ReserveTokens(400, start_);
+    taken.ok() ? void(reserved += *taken) : void(refused = taken.status());
+  }
+  EXPECT_EQ(reserved, 800);
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->message(), "the API key a: expected at most 1000 tokens a minute");
+  EXPECT_GE(*refused->retry_after(), seconds(12));  // 200 of 1,000 tokens are missing
+  EXPECT_LE(*refused->retry_after(), milliseconds(12010));
+  EXPECT_EQ(guard_->refused(), (RefusedCounts{0, 0, 0, 58}));
+  // What a request did not process is there for the next one at once.
+  requests[0]->SettleTokens(1, 400, 30);
+  EXPECT_EQ(*requests[2]->ReserveTokens(400, start_), 400);
+  EXPECT_FALSE(requests[3]->ReserveTokens(400, start_).ok());
+  requests[1]->SettleTokens(1, 400, 400);
+  EXPECT_FALSE(requests[3]->ReserveTokens(400, start_).ok()) << "these were processed";
+}
+
+TEST_F(GuardTest, ARetryAfterIsTrue) {
+  Open(Line("a", "secret-a", R"(, "tokens_per_minute": 600)"));
+  const auto first = *Admit("Bearer secret-a", start_), second = *Admit("Bearer secret-a", start_);
+  EXPECT_EQ(*first->ReserveTokens(500, start_), 500);
+  const Status refused = second->ReserveTokens(500, start_).status();
+  const auto wait = *refused.retry_after();
+  EXPECT_FALSE(second->ReserveTokens(500, start_ + wait - milliseconds(50)).ok());
+  EXPECT_TRUE(second->ReserveTokens(500, start_ + wait).ok()) << wait.count();
+}
+
+TEST_F(GuardTest, ARequestAloneNeedsOneToken) {
+  Open(Line("a", "secret-a", R"(, "tokens_per_minute": 100)"));
+  const auto admit = [this] { return *Admit("Bearer secret-a", start_); };
+  const auto first = admit();
+  EXPECT_EQ(*first->ReserveTokens(1'000'000, start_), 100) << "at most a minute's";
+  // The other calls of its HTTP request are one with it; another request is not.
+  EXPECT_EQ(*first->ReserveTokens(50, start_), 50);
+  const auto second = admit();
+  EXPECT_FALSE(second->ReserveTokens(1, start_).ok());
+  first->SettleTokens(2, 150, 20);
+  EXPECT_EQ(*second->ReserveTokens(1000, start_), 100) << "it runs alone, and 80 are left";
+  second->SettleTokens(1, 100, 300);
+  // What it processed beyond its minute others wait for.
+  const Status refused = Admit("Bearer secret-a", start_).status();
+  EXPECT_GE(*refused.retry_after(), seconds(132));
+  EXPECT_LE(*refused.retry_after(), seconds(133));
 }
 
 TEST_F(GuardTest, ReadsItsFileAgain) {

@@ -141,6 +141,48 @@ TEST_F(HttpServerTest, RunningRequestsStayAndProbesGetIn) {
   for (const Socket& socket : running) EXPECT_EQ(socket.Status(), 200);
 }
 
+TEST_F(HttpServerTest, RunningRequestsOfOneClientLeaveRoomForOthers) {
+  Start({.max_connections = 8});
+  std::vector<Socket> running;
+  const auto run = [&](const char* from, int count) {
+    for (int i = 0; i < count; ++i) {
+      running.emplace_back(address(), from);
+      running.back().Get("/late");
+    }
+    WaitForRunning(running.size());
+  };
+  const auto status = [&](const char* from) {
+    const Socket socket(address(), from);
+    socket.Get("/now");
+    return socket.Status();
+  };
+  run("127.0.0.1", 8);
+  EXPECT_EQ(status("127.0.0.1"), 503);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(status("127.0.0.2"), 200) << i;
+  run("127.0.0.2", 2);  // of the third more that max_connections leaves
+  EXPECT_EQ(status("127.0.0.2"), 503);
+  EXPECT_EQ(status("127.0.0.3"), 200);
+  Release();
+  for (const Socket& socket : running) EXPECT_EQ(socket.Status(), 200);
+  EXPECT_EQ(status("127.0.0.1"), 200);
+}
+
+TEST_F(HttpServerTest, AClientThatLeavesGivesItsPlaceBack) {
+  Start({.max_connections = 2});
+  for (int i = 0; i < 5; ++i) {
+    {
+      const Socket first(address()), second(address());
+      first.Get("/late");
+      second.Send("POST /late HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc");
+      WaitForRunning(static_cast<size_t>(i) + 1);
+    }
+    std::this_thread::sleep_for(100ms);
+    const Socket other(address());
+    other.Get("/now");
+    EXPECT_EQ(other.Status(), 200) << i;
+  }
+}
+
 // The status of the response to a body of 1,000 bytes that comes in parts of `part` bytes.
 int StatusOfSlowBody(const std::string& address, size_t part) {
   const Socket client(address);

@@ -13,6 +13,7 @@
 
 #include "base/logging.h"
 #include "base/status.h"
+#include "server/net/peer.h"
 
 namespace polysketch {
 namespace {
@@ -298,32 +299,6 @@ TEST_F(FullTable, CallsEndOnlyForAClientOfMoreThanHalf) {
   table_.Remove(2);
   EXPECT_EQ(table_.Add("10.0.0.4:1", more[1].ours), 0U);  // the first has half of them now
   for (const auto& call : calls) table_.EndCall(call, false);
-}
-
-TEST(PeerOfTest, IsTheAddressOrTheNetwork) {
-  EXPECT_EQ(PeerOf("10.0.0.1:4711"), "10.0.0.1");
-  EXPECT_EQ(PeerOf("2001:db8:1:2:3:4:5:6:80"), "2001:db8:1:2::");
-  EXPECT_EQ(PeerOf("::ffff:10.0.0.1:80"), "10.0.0.1");
-  EXPECT_EQ(PeerOf("fe80::1:2:3:4%eth0:80"), "fe80::");
-  EXPECT_EQ(PeerOf("unix:7"), "unix:7");
-}
-
-TEST(HostOfTest, IsThePeerAndOneHostForAUnixSocket) {
-  EXPECT_EQ(HostOf("ipv4:10.0.0.1:4711"), "10.0.0.1");
-  EXPECT_EQ(HostOf("ipv6:[2001:db8:1:2:3:4:5:6]:80"), "2001:db8:1:2::");
-  EXPECT_EQ(HostOf("ipv6:%5B::1%5D:80"), "::");
-  EXPECT_EQ(HostOf("unix:7"), "unix");
-  EXPECT_EQ(HostOf("unix:8"), "unix");
-}
-
-TEST(ClientPeerTest, IsTheAddressInTheNameOfTheSocket) {
-  const auto peer = [](const std::string& key) {
-    return ClientPeer(StrCat("unix-abstract:", PeerName(12, key)));
-  };
-  EXPECT_EQ(peer("127.0.0.1:4711"), "ipv4:127.0.0.1:4711");
-  EXPECT_EQ(peer("::1:4711"), "ipv6:[::1]:4711");
-  EXPECT_EQ(peer("unix:7"), "unix:7");
-  EXPECT_EQ(ClientPeer("ipv4:127.0.0.1:4711"), "ipv4:127.0.0.1:4711");
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ class FrameFilterTest : public ::testing::Test {
                       .stall_deadline = std::chrono::seconds(30)};
   Ledger ledger_;
   FrameFilter::Output output_;
-  FrameFilter filter_{limits_, "", &ledger_, &output_};
+  FrameFilter filter_{limits_, {}, &ledger_, &output_};
   FrameFilter::TimePoint now_{std::chrono::hours(1)};
 };
 
@@ -99,7 +99,7 @@ TEST_F(FrameFilterTest, HonestFramesPassHoweverTheyAreCut) {
       Data(3, "\x02" + Message(2, 2) + "pp", kPaddedFlag | kEndStreamFlag) + WindowUpdate(0, 100) +
       Frame(FrameType::kPing, 0, 0, "01234567");
   for (size_t cut = 1; cut <= frames.size(); cut = cut * 3 + 1) {
-    FrameFilter filter(limits_, "", &ledger_, &output_);
+    FrameFilter filter(limits_, {}, &ledger_, &output_);
     const std::string all = std::string(kHttp2Preface) + frames;
     for (size_t at = 0; at < all.size(); at += cut)
       ASSERT_TRUE(filter.FromClient(std::string_view(all).substr(at, cut), now_).ok()) << cut;
@@ -110,7 +110,7 @@ TEST_F(FrameFilterTest, HonestFramesPassHoweverTheyAreCut) {
 }
 
 TEST_F(FrameFilterTest, OtherProtocolsEndAtOnce) {
-  FrameFilter filter(limits_, "", &ledger_, &output_);
+  FrameFilter filter(limits_, {}, &ledger_, &output_);
   EXPECT_EQ(filter.FromClient("GET / HTTP/1.1\r\n", now_).code(), Code::kInvalidArgument);
 }
 
@@ -127,7 +127,7 @@ TEST_F(FrameFilterTest, BoundsEmptyContinuations) {
 
 TEST_F(FrameFilterTest, ContinuationsFollowTheirHeaders) {
   EXPECT_EQ(FromClient(Frame(FrameType::kContinuation, 0, 1, "")).code(), Code::kInvalidArgument);
-  FrameFilter filter(limits_, "", &ledger_, &output_);
+  FrameFilter filter(limits_, {}, &ledger_, &output_);
   const std::string begun = std::string(kHttp2Preface) + Frame(FrameType::kHeaders, 0, 1, "\x83");
   ASSERT_TRUE(filter.FromClient(begun, now_).ok());
   EXPECT_EQ(filter.FromClient(Frame(FrameType::kPing, 0, 0, "01234567"), now_).code(),
@@ -139,7 +139,7 @@ TEST_F(FrameFilterTest, BoundsFramesThatCarryNothing) {
                                    Frame(FrameType::kSettings, kAckFlag, 0, ""), WindowUpdate(0, 1),
                                    Data(1, ""), Frame(FrameType::kPriority, 0, 1, "\0\0\0\0\x10"s),
                                    Frame(static_cast<FrameType>(0x55), 0, 0, "")}) {
-    FrameFilter filter(limits_, "", &ledger_, &output_);
+    FrameFilter filter(limits_, {}, &ledger_, &output_);
     ASSERT_TRUE(filter.FromClient(std::string(kHttp2Preface) + Open(1), now_).ok());
     EXPECT_NEAR(Passing(frame, 1000, &filter), 100, 10) << static_cast<int>(frame[3]);
   }
@@ -148,7 +148,7 @@ TEST_F(FrameFilterTest, BoundsFramesThatCarryNothing) {
 TEST_F(FrameFilterTest, FramesWithAnAnswerCountTenTimes) {
   EXPECT_EQ(Passing(Frame(FrameType::kPing, 0, 0, "01234567"), 1000), 10);
   now_ += std::chrono::seconds(60);
-  FrameFilter filter(limits_, "", &ledger_, &output_);
+  FrameFilter filter(limits_, {}, &ledger_, &output_);
   ASSERT_TRUE(filter.FromClient(kHttp2Preface, now_).ok());
   EXPECT_EQ(Passing(Frame(FrameType::kSettings, 0, 0, ""), 1000, &filter), 10);
 }
@@ -216,7 +216,7 @@ TEST_F(FrameFilterTest, InitialWindowsOfTheClientCount) {
   const std::string settings =
       Frame(FrameType::kSettings, 0, 0, "\0\x03\0\0\0\x64\0\x04\0\0\0\x0a"s);
   for (size_t cut = 1; cut <= settings.size(); ++cut) {
-    FrameFilter filter(limits_, "", &ledger_, &output_);
+    FrameFilter filter(limits_, {}, &ledger_, &output_);
     ASSERT_TRUE(filter.FromClient(std::string(kHttp2Preface) + Open(1), now_).ok());
     for (size_t at = 0; at < settings.size(); at += cut)
       ASSERT_TRUE(filter.FromClient(std::string_view(settings).substr(at, cut), now_).ok());
@@ -232,7 +232,7 @@ TEST_F(FrameFilterTest, CreditThatIsAnErrorIsTheServersToReport) {
   for (const std::string& frame :
        {WindowUpdate(1, 0), WindowUpdate(0, 0x7fffffff), WindowUpdate(0, 0x80000001),
         WindowUpdate(5, 100), Frame(FrameType::kWindowUpdate, 0, 1, "\0\0\1"s)}) {
-    FrameFilter filter(limits_, "", &ledger_, &output_);
+    FrameFilter filter(limits_, {}, &ledger_, &output_);
     const std::string start = std::string(kHttp2Preface) + Open(1);
     ASSERT_TRUE(filter.FromClient(start + frame, now_).ok());
     EXPECT_EQ(ToServer(), start + frame);
@@ -261,7 +261,7 @@ TEST_F(FrameFilterTest, BoundsOpenStreamsAndResets) {
   EXPECT_EQ(FromClient(Open(9)).code(), Code::kResourceExhausted);
   uint32_t stream = 11;
   int resets = 0;
-  FrameFilter filter(limits_, "", &ledger_, &output_);
+  FrameFilter filter(limits_, {}, &ledger_, &output_);
   ASSERT_TRUE(filter.FromClient(kHttp2Preface, now_).ok());
   while (filter.FromClient(Open(stream) + Reset(stream, Http2Error::kCancel), now_).ok()) {
     stream += 2;
@@ -298,7 +298,7 @@ TEST_F(FrameFilterTest, CountsPartsOfMessages) {
 
 TEST_F(FrameFilterTest, MemoryComesBackAtTheEndOfTheConnection) {
   {
-    FrameFilter filter(limits_, "", &ledger_, &output_);
+    FrameFilter filter(limits_, {}, &ledger_, &output_);
     const std::string half = Data(1, Message(5000, 3000)).substr(0, 1000);
     ASSERT_TRUE(filter.FromClient(std::string(kHttp2Preface) + Open(1) + half, now_).ok());
     EXPECT_EQ(ledger_.held, 3005);
@@ -386,7 +386,7 @@ TEST_F(FrameFilterTest, OwnFramesWaitForTheEndOfTheServersFrame) {
 
 TEST_F(FrameFilterTest, RefusesFramesThatAreNoHttp2) {
   const auto refused = [this](const std::string& frame) {
-    FrameFilter filter(limits_, "", &ledger_, &output_);
+    FrameFilter filter(limits_, {}, &ledger_, &output_);
     EXPECT_TRUE(filter.FromClient(kHttp2Preface, now_).ok());
     return filter.FromClient(frame, now_).code() == Code::kInvalidArgument;
   };
@@ -402,7 +402,7 @@ TEST_F(FrameFilterTest, RefusesFramesThatAreNoHttp2) {
 TEST_F(FrameFilterTest, RandomBytesNeverHarm) {
   uint64_t random = 1;
   for (int round = 0; round < 2000; ++round) {
-    FrameFilter filter(limits_, "", &ledger_, &output_);
+    FrameFilter filter(limits_, {}, &ledger_, &output_);
     std::string bytes(kHttp2Preface);
     for (int i = 0; i < 30; ++i) {
       random = random * 6364136223846793005u + 1442695040888963407u;

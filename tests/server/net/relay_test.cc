@@ -1,4 +1,5 @@
 #include "server/net/relay.h"
+#include "server/net/peer.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

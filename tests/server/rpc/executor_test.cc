@@ -31,7 +31,7 @@ TEST(ExecutorTest, OwnersTakeTurns) {
   Executor executor(1);
   executor.Hold();
   const auto post = [&](const std::string& owner) {
-    executor.Post([&order, owner] { order += owner; }, owner);
+    executor.Post([&order, owner] { order += owner; }, {owner});
   };
   for (const char* owner : {"a", "a", "a", "a", "b", "c", "b"}) post(owner);
   executor.Stop();
@@ -51,7 +51,7 @@ class Blocking {
           --running_[owner];
           ++ended_;
         },
-        owner);
+        {owner});
   }
   bool Reaches(const std::string& owner, int running) {
     std::unique_lock lock(mutex_);
@@ -90,7 +90,7 @@ TEST(ExecutorTest, AnOwnerLeavesThreadsForOthers) {
   // The work of a third one ends, and it ends again and again.
   for (int i = 0; i < 50; ++i) {
     std::promise<void> ended;
-    executor.Post([&ended] { ended.set_value(); }, "c");
+    executor.Post([&ended] { ended.set_value(); }, {"c"});
     ASSERT_EQ(ended.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
   }
   EXPECT_EQ(blocking.running("a"), 6);
@@ -122,7 +122,7 @@ TEST(ExecutorTest, WorkOfManyOwnersAllRuns) {
   std::atomic<int> ran = 0;
   Executor executor(4, Executor::Threads::kShares);
   for (int i = 0; i < 5000; ++i) {
-    executor.Post([&ran] { ++ran; }, std::string(1, static_cast<char>('a' + i * 7 % 5)));
+    executor.Post([&ran] { ++ran; }, {std::string(1, static_cast<char>('a' + i * 7 % 5))});
   }
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (ran < 5000 && std::chrono::steady_clock::now() < end) std::this_thread::yield();

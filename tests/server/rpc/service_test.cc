@@ -400,7 +400,7 @@ TEST_F(ServiceTest, TenantReachesTheEngine) {
   Ready();
   ASSERT_TRUE(Complete(Request("a", 1)).status.ok());
   EXPECT_EQ(engine_.last_request().info.tenant, "");
-  EXPECT_EQ(engine_.last_request().info.host, "127.0.0.1");
+  EXPECT_EQ(engine_.last_request().info.principal, (Principal{"host 127.0.0.1"}));
   grpc::ClientContext context;
   context.AddMetadata("x-tenant-id", "acme:eu.1");
   ASSERT_TRUE(Complete(Request("a", 1), &context).status.ok());

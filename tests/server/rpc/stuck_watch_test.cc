@@ -78,7 +78,7 @@ TEST_F(StuckServerTest, OneThreadOfSeveralIsEnough) {
   const ServiceContext& context = server_->context();
   using Post = std::function<void(std::function<void()>)>;
   const std::map<std::string, Post> parts = {
-      {"store", [&](auto work) { context.stores->Post(work, "owner"); }},
+      {"store", [&](auto work) { context.stores->Post(work, {"owner"}); }},
       {"session", [&](auto work) { context.sessions->Post(work); }},
       {"tokenizer", [&](auto work) {
          context.tokenizers->Post({"group", "address"}, 1, work);
