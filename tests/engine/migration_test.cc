@@ -69,7 +69,7 @@ class MigrationTest : public ::testing::Test {
 
   void AddNewcomer(Scheduler* scheduler, int number) {
     GenerateRequest request;
-    request.info.tenant = "newcomer";
+    request.info.principal.name = "newcomer";
     request.migrates = false;
     request.prompt = {3};
     scheduler->Add(std::make_unique<GenerateSequence>(

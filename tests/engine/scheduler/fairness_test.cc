@@ -326,7 +326,7 @@ TEST_F(FairnessTest, LongScoresLeavePreemptedMemoryForOthers) {
   std::vector<std::shared_ptr<EventStream>> streams;
   for (int i = 0; i < 4; ++i) {
     ScoreRequest request;
-    request.info.tenant = "crowd";
+    request.info.principal.name = "crowd";
     request.info.arrival = now_;
     request.feed = std::make_shared<TokenFeed>(100000);
     request.feed->Push(std::vector<int32_t>(i < 2 ? 40000 : 100, 3));
