@@ -65,6 +65,7 @@ void CompletionRun::Start(const Router& router) {
   answer_.choices.resize(job_.calls() * static_cast<size_t>(job_.options.choices));
   answer_.echoes.resize(job_.calls());
   answer_.prompt_tokens.resize(job_.calls());
+  decoders_.resize(job_.calls());
   for (size_t prompt = 0; prompt < job_.calls(); ++prompt) {
     HttpCall::Callbacks callbacks;
     if (job_.options.stream) {
@@ -79,8 +80,9 @@ void CompletionRun::Start(const Router& router) {
     callbacks.on_finish = [self = shared_from_this()](const Status& status) {
       self->OnFinish(status);
     };
-    calls_.push_back(
-        HttpCall::Start(router, exchange_, "Complete", job_.Request(prompt), std::move(callbacks)));
+    const v1::CompleteRequest request = job_.Request(prompt);
+    if (job_.options.logprobs) decoders_[prompt] = TextDecoder(tokenizer_, request);
+    calls_.push_back(HttpCall::Start(router, exchange_, "Complete", request, std::move(callbacks)));
   }
   job_.common = {};
   std::vector<v1::Prompt>().swap(job_.prompts);
@@ -174,7 +176,7 @@ Status CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
   int64_t bytes = EscapedBytes(delta.text());
   if (delta.tokens_size() > 0) choice->last_token = delta.tokens(delta.tokens_size() - 1);
   if (job_.options.logprobs) {
-    if (!choice->logprobs.has_value()) choice->logprobs.emplace(tokenizer_);
+    if (!choice->logprobs.has_value()) choice->logprobs.emplace(tokenizer_, decoders_[prompt]);
     choice->logprobs->Add(delta);
     GrowingObject& grown = echo != nullptr ? echo->logprobs : choice->grown;
     const int64_t before = grown.bytes();

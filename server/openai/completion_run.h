@@ -58,6 +58,7 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
   CompletionJob job_;                       // without the requests, once their calls have started
   const std::unique_ptr<AnswerForm> form_;  // guarded by mutex_
   const Tokenizer* const tokenizer_;
+  std::vector<std::optional<IncrementalDecoder>> decoders_;  // by prompt, with logprobs
   const Hooks hooks_;
   std::vector<std::shared_ptr<HttpCall>> calls_;  // used on the thread of the HTTP server
   std::mutex mutex_;

@@ -32,15 +32,40 @@ std::string TokenText(const Tokenizer* tokenizer, int32_t id) {
   return text;
 }
 
+std::optional<IncrementalDecoder> TextDecoder(const Tokenizer* tokenizer,
+                                              const v1::CompleteRequest& request) {
+  if (tokenizer == nullptr) return std::nullopt;
+  const auto& ids = request.prompt().tokens().ids();
+  const bool begins = request.session().empty() && request.resume_token().empty();
+  const auto is_text = [&](int32_t id) {
+    return id >= 0 && id < tokenizer->vocab_size() && !tokenizer->IsControl(id);
+  };
+  if (request.echo()) return IncrementalDecoder(tokenizer, !begins);
+  const bool continued =
+      !begins || !request.prompt().text().empty() || std::any_of(ids.begin(), ids.end(), is_text);
+  IncrementalDecoder decoder(tokenizer, continued);
+  // The prompt may end inside a character, of which the last three tokens of text have bytes.
+  std::vector<int32_t> tail;
+  for (auto id = ids.rbegin(); id != ids.rend() && tail.size() < 3; ++id)
+    if (is_text(*id)) tail.push_back(*id);
+  for (auto id = tail.rbegin(); id != tail.rend(); ++id) decoder.Append(*id);
+  return decoder;
+}
+
 void Logprobs::Add(const v1::Delta& delta) {
   for (int i = 0; i < delta.tokens_size(); ++i) {
     const int32_t token = delta.tokens(i);
-    entries_.push_back({token, offset_, delta.logprobs(i)});
-    if (tokenizer_ == nullptr || tokenizer_->IsControl(token)) continue;
-    const std::string text = TokenText(tokenizer_, token);
-    offset_ += Characters(text);
-    const bool strips = delta.echoed() && tokenizer_->StripsLeadingSpace();
-    if (std::exchange(at_start_, false) && strips && text.starts_with(' ')) --offset_;
+    int64_t offset = offset_;
+    if (decoder_.has_value()) {
+      // Bytes that the token does not continue become U+FFFD before it.
+      const std::string& pending = decoder_->Save().pending;
+      const std::string_view bytes = tokenizer_->PieceBytes(token);
+      if (!pending.empty() && !bytes.empty() &&
+          DecodeUtf8(StrCat(pending, bytes)).kind == Utf8Char::Kind::kInvalid)
+        ++offset;
+      offset_ += Characters(decoder_->Append(token));
+    }
+    entries_.push_back({token, offset, delta.logprobs(i)});
   }
 }
 

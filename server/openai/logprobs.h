@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,16 +16,22 @@ namespace polysketch {
 // "bytes:\xe2\x82", a control token its piece. `tokenizer` null: "token_id:5".
 std::string TokenText(const Tokenizer* tokenizer, int32_t id);
 
+// The decoder of the text that a completion of `request` returns, before its first token: after the
+// prompt, or before it with echo. Unset without a tokenizer.
+std::optional<IncrementalDecoder> TextDecoder(const Tokenizer* tokenizer,
+                                              const v1::CompleteRequest& request);
+
 // The log-probabilities of one choice, to which deltas are added.
 class Logprobs {
  public:
-  explicit Logprobs(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
+  Logprobs(const Tokenizer* tokenizer, std::optional<IncrementalDecoder> decoder)
+      : tokenizer_(tokenizer), decoder_(std::move(decoder)) {}
 
   // `delta` has a log-probability for each token.
   void Add(const v1::Delta& delta);
   // Each returns what was added since the last call.
-  // {"tokens": [...], "token_logprobs": [...], "top_logprobs": [...], "text_offset": [...]}. Offsets
-  // count characters of the text of the choice, to which control tokens add none.
+  // {"tokens": [...], "token_logprobs": [...], "top_logprobs": [...], "text_offset": [...]}. An offset
+  // counts the characters of the text of the choice before the one in which the token begins.
   nlohmann::ordered_json TakeForCompletion();
   // {"content": [{"token", "logprob", "bytes", "top_logprobs": [...]}], "refusal": null}.
   nlohmann::ordered_json TakeForChat();
@@ -38,8 +45,8 @@ class Logprobs {
   nlohmann::ordered_json ChatToken(int32_t token, float logprob) const;
 
   const Tokenizer* tokenizer_;
-  int64_t offset_ = 0;
-  bool at_start_ = true;  // of an echoed prompt, whose text has no space of a dummy prefix
+  std::optional<IncrementalDecoder> decoder_;
+  int64_t offset_ = 0;  // characters of the text of the tokens so far
   std::vector<Entry> entries_;
 };
 

@@ -1,0 +1,127 @@
+#include "server/openai/logprobs.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/utf8.h"
+#include "tests/server/rpc/fake_tokenizer.h"
+
+namespace polysketch {
+namespace {
+
+using testing::FakeTokenizer;
+using Offsets = std::vector<int64_t>;
+
+const FakeTokenizer kTokenizer;
+
+// The ids of bytes: FakeTokenizer has one for each.
+std::vector<int32_t> Ids(const std::string& bytes) {
+  std::vector<int32_t> ids;
+  for (const char c : bytes) ids.push_back(static_cast<unsigned char>(c));
+  return ids;
+}
+
+v1::Delta DeltaOf(const std::vector<int32_t>& ids) {
+  v1::Delta delta;
+  for (const int32_t id : ids) {
+    delta.add_tokens(id);
+    delta.add_logprobs()->set_logprob(-1);
+  }
+  return delta;
+}
+
+Offsets Take(Logprobs* logprobs) {
+  return logprobs->TakeForCompletion().at("text_offset").get<Offsets>();
+}
+
+Offsets OffsetsOf(const std::vector<int32_t>& ids, const v1::CompleteRequest& request = {}) {
+  Logprobs logprobs(&kTokenizer, TextDecoder(&kTokenizer, request));
+  logprobs.Add(DeltaOf(ids));
+  return Take(&logprobs);
+}
+
+TEST(Logprobs, OffsetsCountCharacters) {
+  EXPECT_EQ(OffsetsOf(Ids("abc")), Offsets({0, 1, 2}));
+  // U+1F600 is of four tokens, each of which is inside of it.
+  EXPECT_EQ(OffsetsOf(Ids("a\xf0\x9f\x98\x80"
+                          "b")),
+            Offsets({0, 1, 1, 1, 1, 2}));
+  EXPECT_EQ(OffsetsOf(Ids("\xc3\xa4z")), Offsets({0, 0, 1}));
+  // Bytes that become U+FFFD.
+  EXPECT_EQ(OffsetsOf(Ids("\xf0"
+                          "b")),
+            Offsets({0, 1}));
+  EXPECT_EQ(OffsetsOf(Ids("\xf0\x9f\xf0\x9f\x98\x80"
+                          "b")),
+            Offsets({0, 0, 1, 1, 1, 1, 2}));
+  EXPECT_EQ(OffsetsOf(Ids("\x80\x80z")), Offsets({0, 1, 2}));
+  // Control tokens have no text.
+  EXPECT_EQ(OffsetsOf({'a', 257, 0xc3, 257, 0xa4, 'b'}), Offsets({0, 1, 1, 1, 1, 2}));
+}
+
+TEST(Logprobs, OffsetsOfAStreamContinue) {
+  Logprobs logprobs(&kTokenizer, TextDecoder(&kTokenizer, {}));
+  logprobs.Add(DeltaOf(Ids("a\xf0\x9f")));
+  EXPECT_EQ(Take(&logprobs), Offsets({0, 1, 1}));
+  logprobs.Add(
+      DeltaOf(Ids("\x98\x80"
+                  "b")));
+  EXPECT_EQ(Take(&logprobs), Offsets({1, 1, 2}));
+}
+
+// A prompt of ids may end inside a character. The output begins with the whole one.
+TEST(Logprobs, OffsetsAfterAPromptThatEndsInsideACharacter) {
+  v1::CompleteRequest request;
+  for (const int32_t id : Ids("x\xf0\x9f")) request.mutable_prompt()->mutable_tokens()->add_ids(id);
+  EXPECT_EQ(OffsetsOf(Ids("\x98\x80"
+                          "b"),
+                      request),
+            Offsets({0, 0, 1}));
+  EXPECT_EQ(OffsetsOf(Ids("bc"), request), Offsets({1, 2}));
+  request.set_echo(true);
+  EXPECT_EQ(OffsetsOf(Ids("x\xf0\x9f\x98\x80"
+                          "b"),
+                      request),
+            Offsets({0, 1, 1, 1, 1, 2}));
+}
+
+// Against the text of all bytes at once: a token is at the character that holds its first byte.
+TEST(Logprobs, OffsetsAreThoseOfTheWholeText) {
+  std::mt19937 random(1);
+  const std::string bytes[] = {"a",    "\xc3", "\xa4", "\xe6\xbc\xa2", "\xf0",
+                               "\x9f", "\x98", "\x80", "\xe2\x82"};
+  for (int round = 0; round < 2000; ++round) {
+    std::string text;
+    while (text.size() < 24) text += bytes[random() % std::size(bytes)];
+    Offsets expected;
+    int64_t character = 0;
+    for (std::string_view rest = text; !rest.empty(); ++character) {
+      const auto size = static_cast<size_t>(DecodeUtf8(rest).length);
+      expected.insert(expected.end(), size, character);
+      rest.remove_prefix(size);
+    }
+    EXPECT_EQ(OffsetsOf(Ids(text)), expected) << round;
+  }
+}
+
+TEST(Logprobs, ChatTokensHaveTheirBytes) {
+  Logprobs logprobs(&kTokenizer, TextDecoder(&kTokenizer, {}));
+  logprobs.Add(DeltaOf({'a', 0xf0, 257}));
+  const auto content = logprobs.TakeForChat().at("content");
+  EXPECT_EQ(content.at(0).at("bytes"), std::vector<int>({'a'}));
+  EXPECT_EQ(content.at(1).at("token"), "bytes:\\xf0");
+  EXPECT_EQ(content.at(1).at("bytes"), std::vector<int>({0xf0}));
+  EXPECT_TRUE(content.at(2).at("bytes").empty());
+}
+
+TEST(Logprobs, WithoutATokenizer) {
+  Logprobs logprobs(nullptr, TextDecoder(nullptr, {}));
+  logprobs.Add(DeltaOf({5, 6}));
+  EXPECT_EQ(Take(&logprobs), Offsets({0, 0}));
+}
+
+}  // namespace
+}  // namespace polysketch
