@@ -20,7 +20,7 @@ void BatchBuilder::ShareDecoding(std::span<Candidate> candidates, std::span<int6
     const int64_t drafts = std::min(candidates[i].ready - 1, *left);
     *left -= drafts;
     (*tokens)[i] = 1 + drafts;
-    virtual_times[candidates[i].client] += (*tokens)[i];
+    Charge(candidates[i], (*tokens)[i], virtual_times);
     candidates[i].last_turn = ++turn_;
   }
 }
@@ -30,7 +30,8 @@ size_t BatchBuilder::NextPrompt(std::span<const Candidate> candidates,
                                 std::span<const int64_t> virtual_times) {
   const auto rank = [&](size_t i) {
     const Candidate& c = candidates[i];
-    return std::tuple(-static_cast<int64_t>(c.priority), virtual_times[c.client], -c.level,
+    return std::tuple(-static_cast<int64_t>(c.priority), virtual_times[c.client],
+                      c.part < 0 ? 0 : virtual_times[static_cast<size_t>(c.part)], -c.level,
                       c.last_turn);
   };
   size_t next = candidates.size();
@@ -64,7 +65,7 @@ std::vector<int64_t> BatchBuilder::Share(std::span<Candidate> candidates, int64_
     const int64_t chunk = std::min({kMinChunk, candidate.ready - tokens[next], left});
     tokens[next] += chunk;
     left -= chunk;
-    virtual_times[candidate.client] += chunk;
+    Charge(candidate, chunk, virtual_times);
     candidate.last_turn = ++turn_;
   }
   return tokens;

@@ -4,8 +4,8 @@
 // Decoding sequences come first with one token each, since a reader waits for each token. Then
 // their drafts (speculative decoding), then prompts and scores, chunk by chunk (short segments
 // waste the block-parallel kernels): to the highest priority, within it to the client with the least
-// virtual time, of that client to the highest level, within that to the sequence that was served least
-// recently. So a short prompt beside long ones is processed in a step or two, and a client with a
+// virtual time, of that client to the part with the least, of that part to the highest level, within that
+// to the sequence that was served least recently. So a short prompt beside long ones is processed in a step or two, and a client with a
 // hundred prompts gets no more than a client with one, however long these have waited.
 #pragma once
 
@@ -25,6 +25,7 @@ class BatchBuilder {
     int priority = 0;        // prompts of a higher priority go first
     int level = 0;           // of a client, prompts of a higher level go first
     size_t client = 0;       // index into virtual_times
+    int64_t part = -1;       // index of the part of the client; negative: the client has one
     uint64_t last_turn = 0;  // when it was last served; Share writes it
   };
 
@@ -40,6 +41,10 @@ class BatchBuilder {
                              std::span<int64_t> virtual_times);
 
  private:
+  static void Charge(const Candidate& candidate, int64_t tokens, std::span<int64_t> virtual_times) {
+    virtual_times[candidate.client] += tokens;
+    if (candidate.part >= 0) virtual_times[static_cast<size_t>(candidate.part)] += tokens;
+  }
   void ShareDecoding(std::span<Candidate> candidates, std::span<int64_t> virtual_times,
                      std::vector<int64_t>* tokens, int64_t* left);
 

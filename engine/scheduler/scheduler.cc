@@ -173,7 +173,7 @@ bool Scheduler::RemoveEnded() {
   }
   for (Slot& slot : running_) {
     if (!slot.sequence->ended() || slot.sequence->storing()) continue;
-    waiting_.OnServed(slot.sequence->client(), context_.now());
+    waiting_.OnServed(*slot.sequence, context_.now());
     ended.push_back(std::move(slot));
   }
   std::erase_if(running_, [](const Slot& slot) { return slot.sequence == nullptr; });

@@ -1,6 +1,6 @@
 // Runs sequences: assigns slots and memory, composes steps, removes sequences that have ended.
 // Policy is elsewhere: WaitQueue orders waiting sequences and BatchBuilder those of a step, both
-// with ClientShares; StepBudget limits the prompt tokens of a step.
+// by turns (base/turns.h); StepBudget limits the prompt tokens of a step.
 //
 // Continuous batching: a sequence joins and leaves between any two steps. A step processes one
 // token of every decoding sequence, drafts, and chunks of prompts and scores. A sequence that has a
@@ -24,11 +24,11 @@
 #include <span>
 #include <vector>
 
+#include "base/turns.h"
 #include "engine/model/language_model.h"
 #include "engine/model/state_pool.h"
 #include "engine/request/observer.h"
 #include "engine/scheduler/batch_builder.h"
-#include "engine/scheduler/client_shares.h"
 #include "engine/scheduler/sequence.h"
 #include "engine/scheduler/step_budget.h"
 #include "engine/scheduler/step_executor.h"
@@ -96,7 +96,7 @@ class Scheduler {
     std::unique_ptr<Sequence> sequence;
     SlotState own;
     int level = 0;           // at its admission
-    int claim = 0;           // at its admission
+    Shared<int> claim;       // at its admission
     uint64_t last_turn = 0;  // BatchBuilder::Candidate::last_turn
     Clock::time_point admitted;
     // After its tokens were processed again: when it has gone on for as long as that took.
@@ -188,9 +188,9 @@ class Scheduler {
                   BatchBuilder::Candidate* candidate) const;
   // Divides the tokens of a step. Element i is the number of tokens of candidates[i].
   std::vector<int64_t> ShareTokens(Candidates* shares, std::chrono::nanoseconds copying);
-  // Returns the virtual times of the candidates' clients, and sets Candidate::client to the index
-  // of the candidate's client in them.
-  std::vector<int64_t> ClientTimes(Candidates* shares);
+  // Returns the virtual times of the candidates' clients and parts, and sets Candidate::client and
+  // Candidate::part to their indices.
+  std::vector<int64_t> Times(Candidates* shares);
   // Reserves memory for `tokens` more tokens of a KV cache: that of a score grows step by step.
   // Ends the sequence, and returns false, if less memory is free.
   bool GrowReservation(Slot* slot, int64_t tokens);
@@ -209,7 +209,7 @@ class Scheduler {
   const SchedulerOptions options_;
   LanguageModel* const model_;
   StatePool states_;
-  ClientShares clients_;
+  Turns turns_;
   StepBudget budget_;
   BatchBuilder batch_builder_;
   StepExecutor executor_;

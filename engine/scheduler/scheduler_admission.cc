@@ -22,7 +22,7 @@ bool Scheduler::AdmitWhilePossible(Clock::time_point now, bool preempted_only) {
   const int64_t most = preemptions_ + options_.max_sequences;
   while (preemptions_ <= most && !waiting_.list().empty()) {
     const Holdings holdings = FindHoldings();
-    WaitQueue::Iterator next = waiting_.Next(now, clients_, holdings, [&](const Waiting& waiting) {
+    WaitQueue::Iterator next = waiting_.Next(now, turns_, holdings, [&](const Waiting& waiting) {
       return !preempted_only || waiting.has_state();
     });
     if (next == waiting_.end()) return admitted;
@@ -45,7 +45,7 @@ bool Scheduler::AdmitWhilePossible(Clock::time_point now, bool preempted_only) {
 
 WaitQueue::Iterator Scheduler::ForkThatFits(Clock::time_point now) {
   if (!running_.empty()) return waiting_.end();
-  return waiting_.Next(now, clients_, {}, [&](const Waiting& waiting) {
+  return waiting_.Next(now, turns_, {}, [&](const Waiting& waiting) {
     return waiting.source != nullptr && Fits(BytesNeeded(waiting));
   });
 }
@@ -64,8 +64,8 @@ bool Scheduler::Fits(size_t bytes, int sequences, size_t freed) const {
 
 // Room for `next` is taken
 //   - from any idle sequence, while preempted memory has room for its state;
-//   - from one of the same client that has a lower level;
-//   - from one of another client
+//   - from one of the same part of the same client that has a lower level;
+//   - from one of another client, or of another part of the same client,
 //       that was admitted with a lower claim, but not the only one of its client if the client of
 //         `next` has a slot,
 //       or of a client that holds so much more that it still holds as much afterwards, unless it has
@@ -88,8 +88,7 @@ class Scheduler::RoomMaker {
         holdings_(holdings),
         priority_(next.sequence->priority()),
         level_(scheduler.waiting_.Level(next, now)),
-        has_slot_(holdings.contains(next.sequence->client())),
-        claim_(scheduler.waiting_.Claim(next, now, has_slot_)),
+        claim_(scheduler.waiting_.Claim(next, now, holdings)),
         // The preempted memory of `next` itself is free for a sequence that it preempts.
         room_(scheduler.states_.preempted_limit() - scheduler.states_.preempted() +
               next.preempted_bytes) {
@@ -133,8 +132,10 @@ class Scheduler::RoomMaker {
     const auto rank = [&](size_t i) {
       const Slot& slot = scheduler_.running_[i];
       const std::string& client = slot.sequence->client();
+      const std::string& part = slot.sequence->part();
+      const Turns::Time time = scheduler_.turns_.Of(slot.sequence->principal());
       return std::tuple(!victims_[i].idle, slot.sequence->priority(), -holdings_.at(client).share(),
-                        -scheduler_.clients_.VirtualTime(client),
+                        -time.principal, -holdings_.at(part).share(), -time.part,
                         FitsPreempted(slot) ? 0 : slot.sequence->DropCost().value_or(kNotDropped),
                         -static_cast<int64_t>(i));
     };
@@ -148,11 +149,10 @@ class Scheduler::RoomMaker {
   bool MayTake(size_t i, const Holding& wanted) const {
     const Slot& slot = scheduler_.running_[i];
     const Sequence& sequence = *slot.sequence;
-    const std::string& client = next_.sequence->client();
     const bool fits = FitsPreempted(slot);
     const bool drops = sequence.DropCost().has_value();
     if (!fits && !drops && slot.own.bytes > room_ + droppable_) return false;
-    if (sequence.client() == client) {
+    if (sequence.part() == next_.sequence->part()) {
       const bool lower = slot.level < level_;
       if (lower && sequence.priority() < priority_) return true;
       // What cannot be dropped leaves room for sequences of others.
@@ -161,23 +161,29 @@ class Scheduler::RoomMaker {
     }
     if (victims_[i].idle && fits) return true;
     const bool settled = fits || (sequence.missing() == 0 && slot.settled <= now_);
-    const Holding rest =
-        holdings_.at(sequence.client()) - scheduler_.HoldingOf(slot.own.slot_bytes());
+    // Towards another part of the same client the same rules hold as towards another client.
+    const bool same = sequence.client() == next_.sequence->client();
+    const std::string& theirs = same ? sequence.part() : sequence.client();
+    const auto own = holdings_.find(same ? next_.sequence->part() : next_.sequence->client());
+    const bool has_slot = own != holdings_.end();
+    const Holding after = (has_slot ? own->second : Holding()) + wanted;
+    const Holding rest = holdings_.at(theirs) - scheduler_.HoldingOf(slot.own.slot_bytes());
     const bool last = rest.share() < kRounding;
-    if (slot.claim < claim_ && settled && !(last && has_slot_)) return true;
+    const bool lower = same ? slot.claim.part < claim_.part : slot.claim.client < claim_.client;
+    if (lower && settled && !(last && has_slot)) return true;
     const bool outranks = sequence.priority() <= priority_;
-    const auto own = holdings_.find(client);
-    const Holding after = (own == holdings_.end() ? Holding() : own->second) + wanted;
-    if ((outranks || !has_slot_) && after.share() <= rest.share() + kRounding) return true;
-    return outranks && !has_slot_ && next_.starts_anew() && settled &&
+    if ((outranks || !has_slot) && after.share() <= rest.share() + kRounding) return true;
+    return outranks && !has_slot && next_.starts_anew() && settled &&
            now_ - slot.admitted >= scheduler_.options_.slice;
   }
 
   bool FitsPreempted(const Slot& slot) const { return slot.own.bytes <= room_; }
 
   void Take(const Slot& slot) {
-    Holding& of = holdings_.at(slot.sequence->client());
-    of = of - scheduler_.HoldingOf(slot.own.slot_bytes());
+    for (const std::string* who : {&slot.sequence->client(), &slot.sequence->part()}) {
+      Holding& of = holdings_.at(*who);
+      of = of - scheduler_.HoldingOf(slot.own.slot_bytes());
+    }
     const size_t bytes = slot.own.bytes;
     if (bytes <= room_) {
       room_ -= bytes;
@@ -197,8 +203,7 @@ class Scheduler::RoomMaker {
   Holdings holdings_;
   const int priority_;
   const int level_;
-  const bool has_slot_;
-  const int claim_;
+  const Shared<int> claim_;
   size_t room_;           // in preempted memory
   size_t droppable_ = 0;  // bytes of preempted states
   std::vector<Victim> victims_;
@@ -221,8 +226,10 @@ Holding Scheduler::HoldingOf(size_t bytes) const {
 Holdings Scheduler::FindHoldings() const {
   Holdings holdings;
   for (const Slot& slot : running_) {
-    Holding& held = holdings[slot.sequence->client()];
-    held = held + HoldingOf(slot.own.slot_bytes());
+    for (const std::string* who : {&slot.sequence->client(), &slot.sequence->part()}) {
+      Holding& held = holdings[*who];
+      held = held + HoldingOf(slot.own.slot_bytes());
+    }
   }
   return holdings;
 }
@@ -230,7 +237,7 @@ Holdings Scheduler::FindHoldings() const {
 void Scheduler::Preempt(size_t index, const Waiting& next, Clock::time_point now) {
   Slot slot = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<ptrdiff_t>(index));
-  waiting_.OnServed(slot.sequence->client(), now);
+  waiting_.OnServed(*slot.sequence, now);
   ++preemptions_;
   states_.Unreserve(slot.own.fork_bytes);
   waiting_.Add({.sequence = std::move(slot.sequence),
@@ -248,14 +255,16 @@ void Scheduler::Preempt(size_t index, const Waiting& next, Clock::time_point now
 // `preempted`: the sequence whose state needs room in preempted memory. Drops its state or that of
 // another sequence.
 void Scheduler::DropOne(Waiting* preempted, const Waiting& next) {
-  std::map<std::string_view, size_t> bytes;  // of each client, in preempted memory
+  std::map<std::string_view, size_t> bytes;  // of clients and parts, in preempted memory
   for (Waiting& waiting : waiting_) {
-    if (waiting.has_state() && &waiting != &next)
-      bytes[waiting.sequence->client()] += waiting.own.bytes;
+    if (!waiting.has_state() || &waiting == &next) continue;
+    bytes[waiting.sequence->client()] += waiting.own.bytes;
+    bytes[waiting.sequence->part()] += waiting.own.bytes;
   }
   Waiting* dropped = nullptr;
   const auto rank = [&](const Waiting& waiting) {
-    return std::pair(bytes.at(waiting.sequence->client()), -*waiting.sequence->DropCost());
+    return std::tuple(bytes.at(waiting.sequence->client()), bytes.at(waiting.sequence->part()),
+                      -*waiting.sequence->DropCost());
   };
   for (Waiting& waiting : waiting_) {
     if (!waiting.has_state() || &waiting == &next || !waiting.sequence->DropCost()) continue;
@@ -278,14 +287,10 @@ void Scheduler::DropOne(Waiting* preempted, const Waiting& next) {
 }
 
 bool Scheduler::AssignSlot(WaitQueue::Iterator at, Clock::time_point now) {
-  const std::string& client = at->sequence->client();
-  const bool has_slot = std::any_of(running_.begin(), running_.end(), [&](const Slot& slot) {
-    return slot.sequence->client() == client;
-  });
   Slot slot{.sequence = nullptr,
             .own = {},
             .level = waiting_.Level(*at, now),
-            .claim = waiting_.Claim(*at, now, has_slot),
+            .claim = waiting_.Claim(*at, now, FindHoldings()),
             .admitted = now,
             .last_served = now,
             .forked_from = at->source == nullptr ? at->forked_from : at->source,
@@ -302,7 +307,7 @@ bool Scheduler::AssignSlot(WaitQueue::Iterator at, Clock::time_point now) {
     return false;
   }
   slot.sequence = waiting_.Take(at).sequence;
-  waiting_.OnServed(slot.sequence->client(), now);
+  waiting_.OnServed(*slot.sequence, now);
   slot.sequence->OnAdmitted();
   if (first) options_.on_admitted(*slot.sequence);
   running_.push_back(std::move(slot));

@@ -122,21 +122,26 @@ void Scheduler::FitToBlock(const SequenceState& state, int64_t max_tokens,
   candidate->ready = std::min(candidate->ready, (left + steps - 1) / steps);
 }
 
-std::vector<int64_t> Scheduler::ClientTimes(Candidates* shares) {
-  std::map<std::string_view, size_t> indices;
+std::vector<int64_t> Scheduler::Times(Candidates* shares) {
+  std::map<std::string_view, size_t> indices;  // of clients and parts
   std::vector<int64_t> times;
   for (size_t i = 0; i < shares->slots.size(); ++i) {
-    const auto [at, added] =
-        indices.try_emplace(shares->slots[i]->sequence->client(), times.size());
-    if (added) times.push_back(clients_.VirtualTime(at->first));
-    shares->candidates[i].client = at->second;
+    const Sequence& sequence = *shares->slots[i]->sequence;
+    const Turns::Time time = turns_.Of(sequence.principal());
+    const auto index = [&](const std::string& who, int64_t of) {
+      const auto [at, added] = indices.try_emplace(who, times.size());
+      if (added) times.push_back(of);
+      return at->second;
+    };
+    shares->candidates[i].client = index(sequence.client(), time.principal);
+    shares->candidates[i].part = static_cast<int64_t>(index(sequence.part(), time.part));
   }
   return times;
 }
 
 std::vector<int64_t> Scheduler::ShareTokens(Candidates* shares, std::chrono::nanoseconds copying) {
   auto& [slots, candidates] = *shares;
-  std::vector<int64_t> times = ClientTimes(shares);
+  std::vector<int64_t> times = Times(shares);
   int64_t decode_rows = 0;
   for (const auto& candidate : candidates) decode_rows += candidate.decoding ? candidate.ready : 0;
   const int64_t prompt_tokens = budget_.PromptTokens(decode_rows, copying);
@@ -144,17 +149,17 @@ std::vector<int64_t> Scheduler::ShareTokens(Candidates* shares, std::chrono::nan
     if (!candidates[i].decoding) FitToBlock(slots[i]->state(), prompt_tokens, &candidates[i]);
   }
   // The clients of sequences that wait for a slot demand tokens too.
-  int64_t least = times.empty() ? 0 : *std::min_element(times.begin(), times.end());
+  std::vector<Principal> working;
+  for (const Slot* slot : slots) working.push_back(slot->sequence->principal());
   for (const Waiting& waiting : waiting_.list()) {
-    if (!waiting.sequence->idle())
-      least = std::min(least, clients_.VirtualTime(waiting.sequence->client()));
+    if (!waiting.sequence->idle()) working.push_back(waiting.sequence->principal());
   }
-  clients_.AdvanceTo(least);
+  turns_.AdvanceTo(working);
 
   std::vector<int64_t> tokens = batch_builder_.Share(candidates, prompt_tokens, times);
   for (size_t i = 0; i < tokens.size(); ++i) {
     slots[i]->last_turn = candidates[i].last_turn;
-    clients_.Charge(slots[i]->sequence->client(), tokens[i]);
+    turns_.Charge(slots[i]->sequence->principal(), tokens[i]);
   }
   return tokens;
 }

@@ -10,12 +10,17 @@ constexpr std::chrono::seconds kProgressInterval{1};
 
 Sequence::Sequence(const SequenceContext& context, RequestId id, RequestInfo info,
                    std::shared_ptr<EventStream> stream)
-    : context_(context), id_(id), info_(std::move(info)), stream_(std::move(stream)) {}
+    : context_(context),
+      id_(id),
+      info_(std::move(info)),
+      part_(info_.principal.name + '\0' + info_.principal.part),
+      stream_(std::move(stream)) {}
 
 Sequence::Sequence(const Sequence& parent, int choice)
     : context_(parent.context_),
       id_(parent.id_),
       info_(parent.info_),
+      part_(parent.part_),
       stream_(parent.stream_),
       group_(parent.group_),
       choice_(choice),

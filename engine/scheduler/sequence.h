@@ -56,6 +56,8 @@ class Sequence {
   // Whose share of the server the sequence takes.
   const Principal& principal() const { return info_.principal; }
   const std::string& client() const { return info_.principal.name; }
+  // The name of its part among the parts of all clients.
+  const std::string& part() const { return part_; }
   Clock::time_point deadline() const { return info_.deadline; }
   const EventStream& stream() const { return *stream_; }
 
@@ -186,6 +188,7 @@ class Sequence {
   const SequenceContext& context_;
   const RequestId id_;
   const RequestInfo info_;
+  const std::string part_;
   const std::shared_ptr<EventStream> stream_;
   std::shared_ptr<ChoiceGroup> group_;  // null: the only choice
   const int choice_ = 0;

@@ -2,16 +2,16 @@
 //
 // Between clients: first one that has no slot; then the one of the highest claim; then one whose next
 // sequence had no slot yet; then the one that holds least; then the one with the least virtual time;
-// then the earliest request.
-// Within a client: first a choice of a request that was admitted, which may hold memory for it; then the
+// then the earliest request. Between the parts of a client (base/principal.h) the same.
+// Within a part: first a choice of a request that was admitted, which may hold memory for it; then the
 // highest level; then the earliest request, of its choices one that has had a slot.
 //
 // A level is the priority of the request, plus one for every `aging` that it has waited. So every
 // request of a client is served in the end, however many of a higher priority arrive.
 //
-// A claim is a level towards other clients: time counts only while the client has no slot. Otherwise
-// the requests of a client that sends more than is served would all have waited long, and go before
-// those of any other client.
+// A claim is a level towards other clients, or other parts: time counts only while the client, or the
+// part, has no slot. Otherwise the requests of a client that sends more than is served would all have
+// waited long, and go before those of any other client.
 //
 // Who makes room for whom is in scheduler_admission.cc.
 //
@@ -26,7 +26,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/scheduler/client_shares.h"
+#include "base/turns.h"
 #include "engine/scheduler/fork_source.h"
 #include "engine/scheduler/sequence.h"
 #include "engine/scheduler/state_loader.h"
@@ -81,7 +81,14 @@ struct Holding {
     return {slots - other.slots, memory - other.memory};
   }
 };
-using Holdings = std::map<std::string_view, Holding>;  // by client; those with a slot
+using Holdings = std::map<std::string_view, Holding>;  // by client and by part; those with a slot
+
+// One value towards other clients, and one towards other parts of the client.
+template <typename T>
+struct Shared {
+  T client = {};
+  T part = {};
+};
 
 class WaitQueue {
  public:
@@ -92,23 +99,26 @@ class WaitQueue {
   void Add(Waiting waiting) { list_.push_back(std::move(waiting)); }
   // Returns the next sequence that is neither idle nor ended, does not await its source, and that
   // `eligible` accepts; end() if there is none.
-  Iterator Next(Clock::time_point now, const ClientShares& shares, const Holdings& holdings,
+  Iterator Next(Clock::time_point now, const Turns& turns, const Holdings& holdings,
                 const std::function<bool(const Waiting&)>& eligible);
   int Level(const Waiting& waiting, Clock::time_point now) const;
-  // `has_slot`: whether the client has one.
-  int Claim(const Waiting& waiting, Clock::time_point now, bool has_slot) const;
+  Shared<int> Claim(const Waiting& waiting, Clock::time_point now, const Holdings& holdings) const;
   Waiting Take(Iterator at);
-  // Called when a client gets or gives up a slot.
-  void OnServed(const std::string& client, Clock::time_point now);
+  // Called when the sequence gets or gives up a slot.
+  void OnServed(const Sequence& sequence, Clock::time_point now);
 
   Iterator begin() { return list_.begin(); }
   Iterator end() { return list_.end(); }
   const std::list<Waiting>& list() const { return list_; }
 
  private:
+  // The claim of `who`, a client or a part.
+  int ClaimOf(const std::string& who, const Waiting& waiting, Clock::time_point now,
+              const Holdings& holdings) const;
+
   const std::chrono::nanoseconds aging_;
   std::list<Waiting> list_;
-  // When clients with a waiting sequence last had a slot. A client without an entry had none.
+  // When clients and parts with a waiting sequence last had a slot. Those without an entry had none.
   std::map<std::string, Clock::time_point, std::less<>> served_;
 };
 

@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/scheduler/client_shares.h"
 #include "engine/scheduler/generate_sequence.h"
 #include "engine/scheduler/scheduler.h"
 #include "engine/scheduler/score_sequence.h"
@@ -19,21 +18,6 @@ using testing::Collected;
 using testing::FakeModel;
 using testing::kFakeVocab;
 using namespace std::chrono_literals;
-
-TEST(ClientSharesTest, NobodySavesUpAndNobodyEscapes) {
-  ClientShares shares;
-  shares.Charge("busy", 1000);
-  shares.AdvanceTo(900);  // "idle" wanted nothing
-  EXPECT_EQ(shares.VirtualTime("idle"), 900);
-  EXPECT_EQ(shares.VirtualTime("busy"), 1000);
-  shares.AdvanceTo(500);  // time does not run back
-  EXPECT_EQ(shares.VirtualTime("idle"), 900);
-  shares.Charge("idle", 50);
-  EXPECT_EQ(shares.size(), 2u);
-  shares.AdvanceTo(1000);  // no tenant is ahead: nothing to remember
-  EXPECT_EQ(shares.size(), 0u);
-  EXPECT_EQ(shares.VirtualTime("busy"), 1000);
-}
 
 TEST(WaitQueueTest, LevelsRiseWithWaiting) {
   EXPECT_EQ(AgedLevel(2, 0s, 10s), 2);
@@ -68,7 +52,7 @@ class FairnessTest : public ::testing::Test {
     GenerateRequest request;
     request.info.arrival = now_;
     request.info.tenant = tenant;
-    request.info.principal.name = tenant.empty() ? host_ : tenant;
+    request.info.principal = {tenant.empty() ? host_ : tenant, part_};
     request.info.priority = priority;
     request.prompt.assign(static_cast<size_t>(prompt), 5);
     request.params.ignore_eos = true;
@@ -104,6 +88,7 @@ class FairnessTest : public ::testing::Test {
   std::vector<std::unique_ptr<Client>> clients_;
   RequestId next_id_ = 0;
   std::string host_ = "10.0.0.1";  // of the next requests
+  std::string part_;               // of the next requests
 };
 
 TEST_F(FairnessTest, TenantWithOneRequestDoesNotWaitBehindAHundred) {
@@ -298,6 +283,46 @@ TEST_F(FairnessTest, APriorityDoesNotKeepAClientFromItsFirstSlot) {
   Run(3);
   EXPECT_GE(Tokens(low), 1u);
   EXPECT_EQ(Tokens(second), 0u) << "beyond the first slot the priority counts";
+}
+
+// The parts of a client share what the client has, and no more.
+TEST_F(FairnessTest, PartsShareTheShareOfTheirClient) {
+  Start({.max_sequences = 8, .slot_memory = 800, .preempted_memory = 100});
+  for (int i = 0; i < 20; ++i) {
+    part_ = "crowd";
+    Send(3, 1000, "gateway");
+  }
+  Run(10);
+  part_ = "newcomer";
+  Client* first = Send(3, 1000, "gateway");
+  Client* second = Send(3, 1000, "gateway");
+  Run(3);
+  EXPECT_GE(Tokens(first), 1u);
+  EXPECT_GE(Tokens(second), 1u);
+  for (int i = 0; i < 10; ++i) {
+    part_ = StrCat("part ", i);
+    Send(3, 1000, "gateway");
+  }
+  part_.clear();
+  std::vector<Client*> others;
+  for (int i = 0; i < 6; ++i) others.push_back(Send(3, 1000, "other"));
+  Run(3);
+  const auto running = [](const std::vector<Client*>& clients) {
+    return std::ranges::count_if(clients, [](const Client* one) { return Tokens(one) > 0; });
+  };
+  EXPECT_EQ(running(others), 4) << "half of the slots, whatever parts the other names";
+}
+
+// Prompts too: a part with many has as much as one with one.
+TEST_F(FairnessTest, PromptsOfAPartDoNotDelayThoseOfAnother) {
+  Start({.max_sequences = 12, .slot_memory = 100000});
+  part_ = "crowd";
+  for (int i = 0; i < 10; ++i) Send(1000, 1, "gateway");
+  Run(1);
+  part_ = "lonely";
+  Client* lonely = Send(320, 1, "gateway");
+  Run(30);
+  EXPECT_TRUE(lonely->got.finish.has_value());
 }
 
 // The prompts of a client that have waited long are first of that client only.
