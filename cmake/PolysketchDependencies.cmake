@@ -34,6 +34,8 @@ find_package(Xgrammar REQUIRED)
 find_path(POLYSKETCH_XXHASH_INCLUDE xxhash.h REQUIRED)  # used as a header only
 find_library(POLYSKETCH_ZSTD zstd REQUIRED)
 find_library(POLYSKETCH_HIREDIS hiredis REQUIRED)
+find_library(POLYSKETCH_PCRE2 pcre2-8 REQUIRED)
+find_library(POLYSKETCH_UTF8PROC utf8proc REQUIRED)
 
 if(POLYSKETCH_SERVER)
   find_package(gRPC CONFIG REQUIRED)

@@ -1,7 +1,6 @@
 #include "engine/tokenizer/marked_text.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -58,61 +57,36 @@ bool MarkedText::IsTemplate(size_t begin, size_t end) const {
 
 namespace {
 
-Status EncodeRun(const Tokenizer& tokenizer, std::string_view text, bool continued,
-                 std::vector<int32_t>* ids) {
-  if (text.empty()) return Status();
-  // In slices: the encoder holds one of them, and its ids, beside `text` and `ids`.
-  IncrementalEncoder encoder(&tokenizer, continued);
-  while (true) {
-    const std::string_view slice = text.substr(0, EncodePace::kBytes);
-    text.remove_prefix(slice.size());
-    PS_ASSIGN_OR_RETURN(const std::vector<int32_t> more,
-                        slice.empty() ? encoder.Finish() : encoder.Append(slice));
-    ids->insert(ids->end(), more.begin(), more.end());
-    if (slice.empty()) return Status();
-  }
-}
-
-// The bytes at which a control piece can begin.
-std::string FirstBytes(std::span<const ControlPiece> pieces) {
-  std::string bytes;
-  for (const ControlPiece& piece : pieces) {
-    if (bytes.find(piece.text.front()) == std::string::npos) bytes += piece.text.front();
-  }
-  return bytes;
-}
+bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 }  // namespace
 
 Result<std::vector<int32_t>> EncodeMarkedText(const Tokenizer& tokenizer, const MarkedText& text,
                                               bool continued) {
-  const std::span<const ControlPiece> pieces = tokenizer.ControlPieces();
-  const std::string first_bytes = FirstBytes(pieces);
   const std::string_view all = text.text();
   std::vector<int32_t> ids;
+  TextPlace place = continued ? TextPlace::kContinued : TextPlace::kStart;
   size_t encoded = 0;  // bytes before here are in ids
   size_t begin = 0;
   for (const MarkedText::Run& run : text.runs()) {
-    size_t at = begin;
+    size_t at = std::max(begin, encoded);
     begin = run.end;
     if (run.origin != TextOrigin::kTemplate) continue;
-    while ((at = all.find_first_of(first_bytes, at)) < run.end) {
-      const std::string_view rest = all.substr(at, run.end - at);
-      const auto found = std::find_if(pieces.begin(), pieces.end(), [&](const ControlPiece& piece) {
-        return rest.starts_with(piece.text);
-      });
-      if (found == pieces.end()) {
-        ++at;
-        continue;
-      }
-      PS_RETURN_IF_ERROR(
-          EncodeRun(tokenizer, all.substr(encoded, at - encoded), continued || encoded > 0, &ids));
-      ids.push_back(found->id);
-      at += found->text.size();
-      encoded = at;
+    for (; at < run.end; ++at) {
+      if (!tokenizer.BeginsControlPiece(all[at])) continue;
+      const ControlPiece* piece = tokenizer.ControlPieceAt(all.substr(at, run.end - at));
+      if (piece == nullptr) continue;
+      size_t end = at;
+      while (piece->strip_left && end > encoded && IsSpace(all[end - 1])) --end;
+      PS_RETURN_IF_ERROR(EncodeText(tokenizer, all.substr(encoded, end - encoded), place, &ids));
+      ids.push_back(piece->id);
+      place = TextPlace::kAfterControl;
+      encoded = at + piece->text.size();
+      while (piece->strip_right && encoded < all.size() && IsSpace(all[encoded])) ++encoded;
+      at = encoded - 1;
     }
   }
-  PS_RETURN_IF_ERROR(EncodeRun(tokenizer, all.substr(encoded), continued || encoded > 0, &ids));
+  PS_RETURN_IF_ERROR(EncodeText(tokenizer, all.substr(encoded), place, &ids));
   return ids;
 }
 

@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "base/utf8.h"
 #include "engine/tokenizer/charsmap.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/sentencepiece_tokenizer.h"
 
 namespace polysketch {
 namespace {
@@ -214,14 +214,6 @@ class SentencePieceTokenizer : public Tokenizer {
   int eos_id() const override { return first_.eos_id(); }
   int unk_id() const override { return first_.unk_id(); }
 
-  Result<std::vector<int32_t>> Encode(std::string_view text) const override {
-    IncrementalEncoder encoder(this);
-    PS_ASSIGN_OR_RETURN(std::vector<int32_t> ids, encoder.Append(text));
-    PS_ASSIGN_OR_RETURN(const std::vector<int32_t> rest, encoder.Finish());
-    ids.insert(ids.end(), rest.begin(), rest.end());
-    return ids;
-  }
-
   size_t NextCut(std::string_view text, size_t from) const override {
     return cuts_->Next(text, from);
   }
@@ -255,7 +247,6 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string_view PieceBytes(int32_t id) const override { return At(id).bytes; }
   std::string_view Piece(int32_t id) const override { return At(id).text; }
   bool IsControl(int32_t id) const override { return At(id).control; }
-  std::span<const ControlPiece> ControlPieces() const override { return control_pieces_; }
   bool StripsLeadingSpace() const override { return strips_leading_space_; }
 
  private:
@@ -267,6 +258,7 @@ class SentencePieceTokenizer : public Tokenizer {
 
   Status InitPieces(const ModelProto& model, const std::string& path) {
     std::unordered_set<std::string_view> texts;
+    std::vector<ControlPiece> control_pieces;
     for (int id = 0; id < model.pieces_size(); ++id) {
       const std::string& text = model.pieces(id).piece();
       if (text.empty() || ValidUtf8Prefix(text) != text.size()) {
@@ -285,10 +277,9 @@ class SentencePieceTokenizer : public Tokenizer {
       PS_ASSIGN_OR_RETURN(std::string bytes, BytesOf(model, id, path));
       const bool control = model.pieces(id).type() == PieceProto::CONTROL;
       pieces_.push_back({text, std::move(bytes), control});
-      if (control && !text.empty()) control_pieces_.push_back({text, id});
+      if (control) control_pieces.push_back({.text = text, .id = id});
     }
-    std::stable_sort(control_pieces_.begin(), control_pieces_.end(),
-                     [](const auto& a, const auto& b) { return a.text.size() > b.text.size(); });
+    SetControlPieces(std::move(control_pieces));
     return Status();
   }
 
@@ -304,8 +295,7 @@ class SentencePieceTokenizer : public Tokenizer {
     return pieces_[static_cast<size_t>(id)];
   }
 
-  std::vector<PieceInfo> pieces_;             // by id
-  std::vector<ControlPiece> control_pieces_;  // the longest first
+  std::vector<PieceInfo> pieces_;  // by id
   bool strips_leading_space_ = false;
   std::optional<CutFinder> cuts_;                  // set by Init
   SentencePieceProcessor first_;                   // for the start of a text
@@ -314,7 +304,7 @@ class SentencePieceTokenizer : public Tokenizer {
 
 }  // namespace
 
-Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
+Result<std::unique_ptr<Tokenizer>> NewSentencePieceTokenizer(const std::string& path) {
   auto tokenizer = std::make_unique<SentencePieceTokenizer>();
   PS_RETURN_IF_ERROR(tokenizer->Init(path));
   return std::unique_ptr<Tokenizer>(std::move(tokenizer));

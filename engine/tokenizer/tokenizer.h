@@ -1,5 +1,5 @@
-// Text to token ids and back. Tokenizer is a small interface over SentencePiece, whose headers stay
-// in the .cc: they and gRPC's cannot be included in one translation unit.
+// Text to token ids and back. Tokenizer is an interface over SentencePiece's models, whose headers
+// stay in the .cc (they and gRPC's cannot be included in one translation unit), and over tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,42 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/tokenizer/token_trie.h"
 
 namespace polysketch {
 
+// A text that a chat template may spell, and that becomes one id.
 struct ControlPiece {
   std::string text;  // not empty, as the vocabulary spells it ("</s>")
   int32_t id = -1;
+  // White space before it, or after it, belongs to it.
+  bool strip_left = false;
+  bool strip_right = false;
+};
+
+// What precedes a text.
+enum class TextPlace {
+  kStart,         // nothing, or BOS alone
+  kAfterControl,  // a control token of the same text
+  kContinued,     // other tokens
+};
+
+// Encodes one text that arrives in parts. Used by one thread at a time.
+class TextEncoder {
+ public:
+  virtual ~TextEncoder() = default;
+  // Takes more text, whole characters of valid UTF-8, and appends the ids that became certain to `ids`.
+  // INVALID_ARGUMENT for a text without a position to cut; the encoder is not used after it.
+  virtual Status Append(std::string_view text, std::vector<int32_t>* ids) = 0;
+  // Appends the remaining ids.
+  virtual Status Finish(std::vector<int32_t>* ids) = 0;
 };
 
 class Tokenizer {
  public:
-  // Loads tokenizer.model of a model folder. NOT_FOUND if it cannot be read, INVALID_ARGUMENT if it
-  // is not a BPE or unigram model of SentencePiece that this tokenizer supports.
+  // Loads tokenizer.model, a BPE or unigram model of SentencePiece, or tokenizer.json (a path that ends in
+  // .json), a BPE model of Hugging Face's tokenizers. NOT_FOUND if the file cannot be read,
+  // INVALID_ARGUMENT if it is not one that this tokenizer supports.
   static Result<std::unique_ptr<Tokenizer>> Load(const std::string& path);
   virtual ~Tokenizer() = default;
 
@@ -33,7 +57,7 @@ class Tokenizer {
   // Returns the ids of a text, without BOS or EOS. A control piece spelled in the text ("<s>") is
   // text and never becomes a control id. INVALID_ARGUMENT for text that is not UTF-8 (with the byte
   // offset).
-  virtual Result<std::vector<int32_t>> Encode(std::string_view text) const = 0;
+  virtual Result<std::vector<int32_t>> Encode(std::string_view text) const;
   // Returns the text of ids. A control id adds nothing and a byte piece adds its byte, so the
   // result may not be UTF-8; IncrementalDecoder decodes streams. INVALID_ARGUMENT names an id
   // outside the vocabulary.
@@ -45,11 +69,19 @@ class Tokenizer {
   virtual std::string_view Piece(int32_t id) const = 0;
   virtual bool IsControl(int32_t id) const = 0;
   // All control pieces, the longest first.
-  virtual std::span<const ControlPiece> ControlPieces() const { return {}; }
+  std::span<const ControlPiece> ControlPieces() const { return control_pieces_; }
+  // The longest control piece that `text` begins with; null: none.
+  const ControlPiece* ControlPieceAt(std::string_view text) const;
+  // Whether a control piece begins with this byte.
+  bool BeginsControlPiece(char byte) const { return control_trie_.Begins(byte); }
 
-  // IncrementalEncoder and Encode cut a text into parts that encode independently. The next cut is
-  // the first position at least kPartBytes after the last cut that no piece of the vocabulary can
-  // span. The rule depends on the text alone, so the ids do not depend on how the text arrives.
+  // Returns an encoder of one text, which the tokenizer outlives. The ids do not depend on how the text
+  // arrives.
+  virtual std::unique_ptr<TextEncoder> NewEncoder(TextPlace place) const;
+
+  // The encoder above cuts a text into parts that encode independently. The next cut is the first position
+  // at least kPartBytes after the last cut that no piece of the vocabulary can span. The rule depends on
+  // the text alone.
   static constexpr size_t kPartBytes = 4096;
   // A part longer than this is refused with INVALID_ARGUMENT, which bounds the memory of one part.
   static constexpr size_t kMaxPartBytes = size_t{4} << 20;
@@ -66,6 +98,14 @@ class Tokenizer {
 
   // Whether decoding drops the one space that the encoder's dummy prefix puts before a text.
   virtual bool StripsLeadingSpace() const = 0;
+
+ protected:
+  // `pieces`: no two of one text.
+  void SetControlPieces(std::vector<ControlPiece> pieces);
+
+ private:
+  std::vector<ControlPiece> control_pieces_;
+  TokenTrie control_trie_;  // ids are indices of control_pieces_
 };
 
 // Encodes a text that arrives in chunks, with bounded memory and the same ids as Tokenizer::Encode
@@ -73,9 +113,8 @@ class Tokenizer {
 // that error.
 class IncrementalEncoder {
  public:
-  // `continued`: other text precedes this one, so that it gets no dummy prefix.
-  explicit IncrementalEncoder(const Tokenizer* tokenizer, bool continued = false)
-      : tokenizer_(tokenizer), first_(!continued) {}
+  explicit IncrementalEncoder(const Tokenizer* tokenizer, TextPlace place = TextPlace::kStart)
+      : encoder_(tokenizer->NewEncoder(place)) {}
   // Returns the ids that became certain. INVALID_ARGUMENT for bytes that are not UTF-8 (with the
   // offset in the whole text) and for a part without a position to cut.
   Result<std::vector<int32_t>> Append(std::string_view text);
@@ -83,19 +122,18 @@ class IncrementalEncoder {
   Result<std::vector<int32_t>> Finish();
 
  private:
-  Status Validate(std::string_view text);
-  Status EncodePart(std::string_view part, std::vector<int32_t>* ids);
-  // Encodes every complete part of buffer_.
-  Status EncodeParts(std::vector<int32_t>* ids);
+  Status Encode(std::string_view text, std::vector<int32_t>* ids);
 
-  const Tokenizer* tokenizer_;
-  std::string buffer_;    // not yet encoded
-  size_t valid_ = 0;      // bytes of buffer_ that are whole characters
-  size_t searched_ = 0;   // this part has no cut before here
-  uint64_t encoded_ = 0;  // bytes of the text before buffer_
-  bool first_;            // buffer_ begins the text
+  const std::unique_ptr<TextEncoder> encoder_;
+  std::string tail_;      // the beginning of a character, at most 3 bytes
+  uint64_t encoded_ = 0;  // bytes of the text before tail_
+  size_t unpaced_ = 0;    // bytes that the thread's EncodePace does not know of
   Status error_;
 };
+
+// Appends the ids of a whole text.
+Status EncodeText(const Tokenizer& tokenizer, std::string_view text, TextPlace place,
+                  std::vector<int32_t>* ids);
 
 // Decodes a token stream to text in whole UTF-8 characters. Bytes that cannot become UTF-8 any more
 // are decoded as U+FFFD.

@@ -51,7 +51,8 @@ Status ChunkTokenizer::AppendText(std::string_view text, const RequestRules& rul
   if (has_tokens_) return MixedKinds();
   PS_RETURN_IF_ERROR(RequireTokenizer(rules, "text"));
   if (encoder_ == nullptr) {
-    encoder_ = std::make_unique<IncrementalEncoder>(rules.tokenizer, continued);
+    encoder_ = std::make_unique<IncrementalEncoder>(
+        rules.tokenizer, continued ? TextPlace::kContinued : TextPlace::kStart);
     if (rules.add_bos && !continued) tokens->push_back(rules.bos_id);
   }
   // In slices: the encoder holds one of them, and its ids, beside `text` and `tokens`.

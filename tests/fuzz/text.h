@@ -52,8 +52,10 @@ inline std::vector<int32_t> CheckEncoding(const Tokenizer& tokenizer, const std:
     return {};
   }
   PS_CHECK(*ids == *chunks) << "ids depend on the chunks";
-  for (const int32_t id : *ids)
-    PS_CHECK(id >= 0 && id < tokenizer.vocab_size() && !tokenizer.IsControl(id)) << id;
+  for (const int32_t id : *ids) {
+    PS_CHECK(id >= 0 && id < tokenizer.vocab_size()) << id;
+    PS_CHECK(id == tokenizer.unk_id() || !tokenizer.IsControl(id)) << id;
+  }
   const auto marked = EncodeMarkedText(tokenizer, MarkedText(text, TextOrigin::kMessage), false);
   PS_CHECK(marked.ok() && *marked == *ids);
   return *ids;

@@ -41,7 +41,8 @@ BELOW = {
 # Layer -> its rooms, lowest first. Rooms on one line do not see each other. "." is the folder of the layer itself.
 ROOMS = {
     "engine": [
-        ["checkpoint", "tokenizer", "request"],
+        ["checkpoint", "request"],
+        ["tokenizer"],
         ["grammar_source", "model", "sampler"],
         ["grammar"],
         ["grammar_host", "snapshot"],
@@ -80,6 +81,8 @@ LIBRARIES = [
     ("xgrammar", r"xgrammar/", r"(engine/grammar_host/|tests/engine/grammar/probe\.cc$)"),
     # It clashes with gRPC's absl::string_view, so no header may carry it into another translation unit.
     ("SentencePiece", r"sentencepiece", r"engine/tokenizer[^.]*\.cc$"),
+    ("PCRE2", r"pcre2", r"engine/tokenizer/regex\.cc$"),
+    ("utf8proc", r"utf8proc", r"engine/tokenizer/text_stages\.cc$"),
     ("hiredis", r"hiredis/", r"(engine/store/redis|tests/fuzz/redis)[^.]*\.cc$"),
     ("zstd", r"zstd", r"engine/snapshot/[^.]*\.cc$"),
     ("GoogleTest", GOOGLE_TEST := r"(gtest|gmock)/", r"tests/"),

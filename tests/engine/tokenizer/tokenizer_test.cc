@@ -142,7 +142,7 @@ TEST_F(TokenizerTest, EncodesSpelledControlPieces) {
   // "▁b" only at the beginning of the text.
   std::vector<int32_t> expected = Encode("say");
   expected.push_back(2);
-  IncrementalEncoder rest(tokenizer_.get(), /*continued=*/true);
+  IncrementalEncoder rest(tokenizer_.get(), TextPlace::kContinued);
   ASSERT_TRUE(rest.Append("bless me").ok());
   const std::vector<int32_t> end = rest.Finish().value();
   expected.insert(expected.end(), end.begin(), end.end());

@@ -17,6 +17,7 @@ class FakeTokenizer : public Tokenizer {
 
   FakeTokenizer() {
     for (int i = 0; i < 256; ++i) bytes_.push_back(std::string(1, static_cast<char>(i)));
+    SetControlPieces({{.text = "</s>", .id = 257}, {.text = "<s>", .id = kBos}});
   }
   int vocab_size() const override { return kVocabulary; }
   int bos_id() const override { return kBos; }
@@ -39,12 +40,10 @@ class FakeTokenizer : public Tokenizer {
     return id < 128 ? PieceBytes(id) : "<control or byte>";
   }
   bool IsControl(int32_t id) const override { return id >= 256; }
-  std::span<const ControlPiece> ControlPieces() const override { return control_pieces_; }
   bool StripsLeadingSpace() const override { return false; }
 
  private:
   std::vector<std::string> bytes_;
-  std::vector<ControlPiece> control_pieces_ = {{"</s>", 257}, {"<s>", kBos}};
 };
 
 }  // namespace polysketch::testing
