@@ -40,9 +40,9 @@ const std::vector<Format>& Formats() {
         ipv6 += "(?:" + group + "(?::" + group + "){0," + std::to_string(after - 1) + "})?";
     }
     const std::string atom = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+";
-    const std::string escaped = "%[0-9A-Fa-f]{2}";
-    const std::string path = "(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|" + escaped + ")*";
-    const std::string query = "(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|" + escaped + ")*";
+    // Bounded, so that lengths that schemas give beside the format (2,083) follow from it.
+    const std::string path = "[A-Za-z0-9._~!$&'()*+,;=:@/-]{0,800}";
+    const std::string query = "[A-Za-z0-9._~!$&'()*+,;=:@/?-]{0,400}";
     const std::string clock = R"(T(?:\d+H(?:\d+M(?:\d+S)?)?|\d+M(?:\d+S)?|\d+S))";
     return std::vector<Format>{
         {"date", date},
@@ -54,8 +54,9 @@ const std::vector<Format>& Formats() {
         {"ipv4", byte + R"((?:\.)" + byte + "){3}"},
         {"ipv6", ipv6},
         {"time", time},
-        {"uri", "[A-Za-z][A-Za-z0-9+.-]*://" + host + "(?::[0-9]{1,5})?(?:/" + path + R"()?(?:\?)" +
-                    query + ")?(?:#" + query + ")?"},
+        {"uri", "[A-Za-z][A-Za-z0-9+.-]{0,20}://" + label + R"((?:\.)" + label +
+                    "){0,4}(?::[0-9]{1,5})?(?:/" + path + R"()?(?:\?)" + query + ")?(?:#" + query +
+                    ")?"},
         {"uuid", "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"},
     };
   }();

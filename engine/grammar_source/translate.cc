@@ -1,6 +1,7 @@
 #include "engine/grammar_source/translate.h"
 
 #include "engine/grammar_source/ebnf.h"
+#include "engine/grammar_source/ebnf_check.h"
 #include "engine/grammar_source/pattern.h"
 #include "engine/grammar_source/pattern_grammar.h"
 #include "engine/grammar_source/schema_grammar.h"
@@ -26,9 +27,7 @@ Result<std::string> ToEbnf(const GrammarSource& source) {
     case GrammarSource::Kind::kRegex:
       return RegexToEbnf(source.text);
     case GrammarSource::Kind::kEbnf:
-      // The compiler would read up to it.
-      if (source.text.find('\0') != std::string::npos)
-        return InvalidArgument("expected EBNF, found a character U+0000");
+      PS_RETURN_IF_ERROR(CheckEbnf(source.text));
       return source.text;
   }
   return InvalidArgument("expected a kind of grammar");

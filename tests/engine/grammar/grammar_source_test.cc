@@ -172,8 +172,21 @@ TEST(Schema, SizesAreBounded) {
   EXPECT_THAT(SchemaError(R"({"const": 1e100000})"), HasSubstr("JSON"));
 }
 
-TEST(Ebnf, TextAfterNulIsNotDropped) {
-  EXPECT_THAT(Error(Kind::kEbnf, std::string("root ::= \"a\"\0 | \"b\"", 19)), HasSubstr("U+0000"));
+TEST(Ebnf, PartsThatAreDroppedOrDoMoreAreRefused) {
+  const auto error = [](const std::string& text) { return Error(Kind::kEbnf, text); };
+  EXPECT_THAT(error(std::string("root ::= \"a\"\0 | \"b\"", 19)), HasSubstr("U+0000"));
+  EXPECT_THAT(error("root ::= \"a\"{1,4294967297}"), HasSubstr("at most 1000000"));
+  EXPECT_THAT(error(R"-(root ::= Regex("a"))-"), HasSubstr("macro Regex"));
+  EXPECT_THAT(error(R"-(root ::= a
+a[temperature=0.5] ::= "x")-"),
+              HasSubstr("attributes"));
+  for (const std::string fine : {R"-(root ::= "Regex{4294967297}" [a-z{9999999}]{2,} # Token(
+a::="b" root[x]{3}
+)-",
+                                 "root ::= \"\\\"\" [\\]] Tokens"}) {
+    EXPECT_TRUE(ToEbnf({Kind::kEbnf, fine}).ok())
+        << ToEbnf({Kind::kEbnf, fine}).status().ToString();
+  }
 }
 
 }  // namespace
