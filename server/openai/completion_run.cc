@@ -12,7 +12,7 @@ namespace polysketch {
 namespace {
 
 constexpr std::string_view kSampling = "sampling.";
-// Memory of what a response collects: the text of its JSON in parts, whole, and behind its header. Of
+// Memory of what a response collects: the text of its JSON in parts, whole, and after its header. Of
 // a stream these are events with the echo of the prompt, whose parts are copied more often.
 constexpr int64_t kReplyCopies = 3, kEchoCopies = 6;
 // The end of a response is made at once, on a thread that others wait for.

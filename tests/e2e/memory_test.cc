@@ -157,7 +157,7 @@ TEST_F(MemoryTest, ManyPromptsBesideALargeField) {
 TEST_F(MemoryTest, EchoesOfManyChoices) {
   std::string text;
   while (text.size() < 11000) text += "It was a fine morning. ";
-  for (const std::string& form : {"false", "true"}) {
+  for (const std::string form : {"false", "true"}) {
     const HttpAnswer answer = Http(
         server_.http_address(), "/v1/completions",
         "{\"max_tokens\": 1, \"n\": 64, \"echo\": true, \"logprobs\": 20, \"stream\": " + form +
