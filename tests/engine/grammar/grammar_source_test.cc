@@ -2,6 +2,7 @@
 // grammars accept with Python's re and jsonschema.
 #include <string>
 
+#include "base/utf8.h"
 #include "engine/grammar_source/code_points.h"
 #include "engine/grammar_source/ebnf.h"
 #include "engine/grammar_source/pattern.h"
@@ -86,6 +87,14 @@ TEST(Pattern, LengthsAndMatches) {
   EXPECT_FALSE(FoundIn(parse("^.$"), U"\n"));
   EXPECT_TRUE(FoundIn(parse("(a{2}){3}"), U"aaaaaa"));
   EXPECT_FALSE(FoundIn(parse("(a{2}){3}"), U"aaaaa"));
+}
+
+TEST(Schema, ErrorsAreUtf8) {
+  for (const std::string schema : {"{\"a\"\u0182:1}", "\u0182", "{\"a\":\"\u0182\"\u0182}"}) {
+    const std::string error = SchemaError(schema);
+    EXPECT_THAT(error, HasSubstr("expected JSON"));
+    EXPECT_EQ(ValidUtf8Prefix(error), error.size()) << error;
+  }
 }
 
 // Each keyword that the grammar would not hold, with its path.
