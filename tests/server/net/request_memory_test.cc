@@ -83,16 +83,16 @@ TEST(RequestMemoryTest, ThreadsNeverExceedTheLimit) {
 TEST(RequestMemoryTest, WhatIsFreedIsReturnedOnce) {
   RequestMemory memory(1000);
   for (int i = 0; i < 100; ++i) {
-    ASSERT_TRUE(memory.TryAdd(RequestPhase::kMessage, "a", 10));
-    memory.Subtract(RequestPhase::kMessage, "a", 10);
+    ASSERT_TRUE(memory.TryAdd(RequestPhase::kMessage, {"a"}, 10));
+    memory.Subtract(RequestPhase::kMessage, {"a"}, 10);
   }
   EXPECT_FALSE(memory.TakeFreed(11));
-  ASSERT_TRUE(memory.TryAdd(RequestPhase::kMessage, "a", 500));
+  ASSERT_TRUE(memory.TryAdd(RequestPhase::kMessage, {"a"}, 500));
   EXPECT_FALSE(memory.TakeFreed(11));
-  memory.Subtract(RequestPhase::kMessage, "a", 300);
+  memory.Subtract(RequestPhase::kMessage, {"a"}, 300);
   EXPECT_TRUE(memory.TakeFreed(300));
   EXPECT_FALSE(memory.TakeFreed(1));
-  memory.Subtract(RequestPhase::kMessage, "a", 200);
+  memory.Subtract(RequestPhase::kMessage, {"a"}, 200);
   EXPECT_TRUE(memory.TakeFreed(200));
 }
 
