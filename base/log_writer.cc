@@ -11,6 +11,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/start_thread.h"
+
 namespace polysketch {
 namespace {
 
@@ -64,7 +66,7 @@ LogWriter::LogWriter(int fd, size_t limit, std::string (*dropped_line)(uint64_t 
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([shared = shared_] { shared->Loop(); }).detach();
+  StartThread([shared = shared_] { shared->Loop(); }).detach();
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 

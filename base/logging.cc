@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/log_writer.h"
+#include "base/utf8.h"
 
 namespace polysketch {
 namespace {
@@ -65,10 +66,11 @@ std::string TextLine(LogLevel level, std::string_view event,
   std::string line = StrCat(Timestamp(), " ", kLevelNames[static_cast<int>(level)], " ", event);
   for (const LogField& field : fields) {
     line.append(" ").append(field.key).append("=");
-    if (NeedsQuotes(field.value)) {
-      AppendQuoted(field.value, &line);
+    const std::string value = WholeCharacters(field.value);
+    if (NeedsQuotes(value)) {
+      AppendQuoted(value, &line);
     } else {
-      line.append(field.value);
+      line.append(value);
     }
   }
   return line;
@@ -80,7 +82,7 @@ std::string JsonLine(LogLevel level, std::string_view event,
                             kLevelNames[static_cast<int>(level)], "\",\"event\":\"", event, "\"");
   for (const LogField& field : fields) {
     line.append(",\"").append(field.key).append("\":");
-    AppendQuoted(field.value, &line);
+    AppendQuoted(WholeCharacters(field.value), &line);
   }
   line.append("}");
   return line;
@@ -95,16 +97,16 @@ std::string Line(LogLevel level, std::string_view event, std::initializer_list<L
 
 // Of lines that wait for the reader of stderr.
 constexpr size_t kBufferBytes = size_t{1} << 20;
-constexpr std::chrono::milliseconds kFlushPatience{1000};
 
 // Made by the first line and never destroyed: static destructors may log.
 LogWriter& Writer() {
   static LogWriter* const writer = [] {
-    std::atexit(FlushLog);
-    CallBeforeAbort(FlushLog);
-    return new LogWriter(STDERR_FILENO, kBufferBytes, [](uint64_t count) {
+    auto* const made = new LogWriter(STDERR_FILENO, kBufferBytes, [](uint64_t count) {
       return Line(LogLevel::kWarning, "log_lines_dropped", {{"count", count}});
     });
+    std::atexit([] { FlushLog(); });
+    CallBeforeAbort([] { FlushLog(); });
+    return made;
   }();
   return *writer;
 }
@@ -128,7 +130,7 @@ void Log(LogLevel level, std::string_view event, std::initializer_list<LogField>
   Writer().Write(Line(level, event, fields));
 }
 
-void FlushLog() { Writer().Flush(kFlushPatience); }
+void FlushLog(std::chrono::milliseconds patience) { Writer().Flush(patience); }
 
 uint64_t LogLinesDropped() { return Writer().dropped(); }
 

@@ -4,6 +4,7 @@
 // reader of stderr that stalls costs lines (event log_lines_dropped), not the progress of callers.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -32,8 +33,8 @@ void SetLogJson(bool json);
 // `event` is a snake_case name; fields follow in order.
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 
-// Waits until the lines so far are written, at most a second. A normal exit calls it.
-void FlushLog();
+// Waits until the lines so far are written, at most `patience`. A normal exit calls it.
+void FlushLog(std::chrono::milliseconds patience = std::chrono::seconds(1));
 // Lines that were dropped because the reader of stderr stalled.
 uint64_t LogLinesDropped();
 

@@ -3,7 +3,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/huge_page.h"
 
@@ -25,7 +27,7 @@ std::shared_ptr<uint8_t> Map(size_t size) {
   const size_t mapped = size + kHugePage;
   void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  PS_CHECK(memory != MAP_FAILED) << "out of memory for " << mapped << " bytes";
+  if (memory == MAP_FAILED) EndProcess("cannot allocate memory for weights", std::strerror(errno));
   auto* first = static_cast<uint8_t*>(memory);
   const size_t before =
       RoundUp(reinterpret_cast<uintptr_t>(first), kHugePage) - reinterpret_cast<uintptr_t>(first);

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "base/start_thread.h"
 #include "base/thread_name.h"
 
 #if defined(__x86_64__)
@@ -33,7 +34,7 @@ void CpuRelax() {
 
 ThreadPool::ThreadPool(int threads) {
   PS_CHECK(threads >= 1) << "threads=" << threads;
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
+  for (int i = 1; i < threads; ++i) workers_.push_back(StartThread([this, i] { WorkerLoop(i); }));
 }
 
 ThreadPool::~ThreadPool() {

@@ -54,6 +54,19 @@ size_t ValidUtf8Prefix(std::string_view text) {
   return i;
 }
 
+std::string WholeCharacters(std::string_view text) {
+  std::string whole;
+  while (!text.empty()) {
+    const size_t valid = ValidUtf8Prefix(text);
+    whole += text.substr(0, valid);
+    text.remove_prefix(valid);
+    if (text.empty()) break;
+    whole += kReplacementCharacter;
+    text.remove_prefix(static_cast<size_t>(DecodeUtf8(text).length));
+  }
+  return whole;
+}
+
 bool IsUtf8Beginning(std::string_view tail) {
   if (tail.empty()) return true;
   const Utf8Char c = DecodeUtf8(tail);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/start_thread.h"
 #include "base/thread_name.h"
 #include "engine/engine_memory.h"
 #include "engine/mailbox.h"
@@ -62,7 +63,7 @@ class EngineImpl : public Engine {
   Status Start() {
     PS_RETURN_IF_ERROR(memory_.Check());
     PS_RETURN_IF_ERROR(memory_.Reserve());
-    thread_ = std::thread([this] {
+    thread_ = StartThread([this] {
       NameThread(kEngineThreadName);
       Run();
     });

@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/status.h"
+#include "clients/cpp/first_signal.h"
 #include "clients/cpp/terminal.h"
 
 namespace polysketch {
@@ -24,10 +25,12 @@ namespace {
 sem_t wake;  // of the current CancelOnInterrupt
 std::atomic<bool> interrupted = false;
 
-void OnSignal(int) {
+void OnSignal(int number) {
   const int saved_errno = errno;
-  interrupted = true;
-  sem_post(&wake);
+  if (IsFirstSignal(number)) {
+    interrupted = true;
+    sem_post(&wake);
+  }
   errno = saved_errno;
 }
 
@@ -151,7 +154,7 @@ CancelOnInterrupt::CancelOnInterrupt(std::function<void()> cancel) {
   });
   struct sigaction action {};
   action.sa_handler = OnSignal;
-  action.sa_flags = SA_RESTART | SA_RESETHAND;  // a second signal ends the process
+  action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }

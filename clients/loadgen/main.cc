@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "clients/cpp/first_signal.h"
 #include "clients/cpp/json.h"
 #include "clients/cpp/options.h"
 #include "clients/cpp/rpc.h"
@@ -199,9 +200,8 @@ int Run(CommandLine c) {
     std::cout << "model " << model.name() << " on " << model.device() << ", max. "
               << model.limits().max_sequences() << " sequences\n";
   }
-  signal(SIGINT, [](int) {
-    interrupted = true;
-    signal(SIGINT, SIG_DFL);  // a second signal ends the process
+  signal(SIGINT, [](int number) {
+    if (IsFirstSignal(number)) interrupted = true;
   });
   c.workload.vocab_size = model.vocab_size();
   Workload workload(c.workload);

@@ -67,7 +67,8 @@ Descriptor NextSocket(WorkerMemory* memory) {
 }
 
 int Run() {
-  signal(SIGINT, SIG_IGN);  // of the terminal: the server drains first
+  // Of the terminal, or of GNU's `timeout`, to the process group: the server drains first.
+  for (const int of_group : {SIGINT, SIGTERM, SIGQUIT, SIGHUP}) signal(of_group, SIG_IGN);
   struct sigaction wake {};
   wake.sa_handler = [](int) {};
   sigaction(SIGCHLD, &wake, nullptr);  // a worker that ends interrupts poll

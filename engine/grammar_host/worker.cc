@@ -148,8 +148,7 @@ std::optional<xgrammar::CompiledGrammar> Compile(int grammar_socket,
               .socket = grammar_socket,
               .exceeded = BytesOf(kExceeded),
               .no_room = BytesOf(kNoRoom)});
-  // A thread, so that its priority is below that of steps, and that of masks is not.
-  std::thread([&] {
+  const auto compile = [&] {
     setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
     try {
       compiled = CompileSource(source, vocabulary);
@@ -159,7 +158,13 @@ std::optional<xgrammar::CompiledGrammar> Compile(int grammar_socket,
       answer = static_cast<char>(CompileResult::kNotAGrammar);
       answer += std::string_view(error.what()).substr(0, kMaxMessageBytes);
     }
-  }).join();
+  };
+  // A thread, so that its priority is below that of steps, and that of masks is not.
+  try {
+    std::thread(compile).join();
+  } catch (const std::system_error&) {  // the machine gives no thread
+    answer[0] = static_cast<char>(kNoRoom);
+  }
   EndLimit();
   SendMessage(grammar_socket, std::as_bytes(std::span(answer)), 0);
   return compiled;

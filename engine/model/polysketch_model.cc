@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/memory_limit.h"
 
 namespace polysketch {
 namespace {
@@ -100,6 +101,10 @@ Result<std::unique_ptr<PolysketchModel>> PolysketchModel::Load(const std::string
                       ModelWeights::Load(&checkpoint, config, backend, options.weights));
   return std::unique_ptr<PolysketchModel>(
       new PolysketchModel(std::move(config), options, backend, std::move(weights)));
+}
+
+std::unique_ptr<SequenceState> PolysketchModel::NewState() {
+  return MemoryFits(StateBytes(1)) ? backend_->NewState(spec_) : nullptr;
 }
 
 int64_t PolysketchModel::decode_step_bytes() const {

@@ -53,7 +53,7 @@ class PolysketchModel final : public LanguageModel {
   void LogSumExp(const float* logits, int64_t rows, float* out) override;
   void SampleRows(int64_t first, std::span<const SampleQuery> queries,
                   std::span<SampleResult> results, float* logits, float* log_sum_exp) override;
-  std::unique_ptr<SequenceState> NewState() override { return backend_->NewState(spec_); }
+  std::unique_ptr<SequenceState> NewState() override;
   // States in host memory share nothing.
   bool makes_states_beside_steps() const override { return backend_->host_memory(); }
   size_t StateBytes(int64_t tokens) const override { return backend_->StateBytes(spec_, tokens); }

@@ -4,17 +4,65 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <utility>
 
 #include "base/check.h"
+#include "base/start_thread.h"
 #include "base/thread_name.h"
 
 namespace polysketch {
 
 // More tokens than any KV cache holds: 400 TB at the 100 KB a token of a small model.
 constexpr int64_t kManyTokens = int64_t{1} << 32;
+
+StateMaker::StateMaker(LanguageModel* model)
+    : model_(model), thread_(StartThread([this] { Loop(); })) {}
+
+StateMaker::~StateMaker() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void StateMaker::Make() {
+  busy_ = true;
+  {
+    std::lock_guard lock(mutex_);
+    wanted_ = true;
+  }
+  changed_.notify_all();
+}
+
+std::optional<std::unique_ptr<SequenceState>> StateMaker::Take(bool wait) {
+  std::unique_lock lock(mutex_);
+  if (wait) changed_.wait(lock, [this] { return made_.has_value(); });
+  std::optional<std::unique_ptr<SequenceState>> state = std::move(made_);
+  made_.reset();
+  busy_ = !state.has_value();
+  return state;
+}
+
+void StateMaker::Loop() {
+  NameThread("ps-states");
+  // Of this thread, on Linux: steps have the processors first.
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return wanted_ || stop_; });
+    if (stop_) return;
+    wanted_ = false;
+    lock.unlock();
+    std::unique_ptr<SequenceState> state = model_->NewState();
+    if (state != nullptr) state->Clear();
+    lock.lock();
+    made_ = std::move(state);
+    changed_.notify_all();
+  }
+}
 
 StatePool::StatePool(LanguageModel* model, size_t limit, size_t preempted_limit)
     : model_(model),
@@ -33,6 +81,7 @@ void StatePool::Fill() {
     free_.push_back(std::move(state));
     ++states_;
   }
+  if (model_->makes_states_beside_steps()) maker_ = std::make_unique<StateMaker>(model_);
 }
 
 int64_t StatePool::TokensThatFit(size_t bytes) const {
@@ -89,30 +138,21 @@ std::unique_ptr<SequenceState> StatePool::Acquire() {
 // A busy machine may give that thread no processor for seconds, so a state is waited for only where
 // no other one may be made.
 void StatePool::TakeNext(bool wait) {
-  if (!next_.valid()) return;
-  const auto now = std::chrono::seconds(0);
-  if (!wait && next_.wait_for(now) != std::future_status::ready) return;
-  std::unique_ptr<SequenceState> state = next_.get();
-  if (state == nullptr) {
+  if (maker_ == nullptr || !maker_->busy()) return;
+  std::optional<std::unique_ptr<SequenceState>> state = maker_->Take(wait);
+  if (!state.has_value()) return;
+  if (*state == nullptr) {
     --states_;
   } else {
-    free_.push_back(std::move(state));
+    free_.push_back(*std::move(state));
   }
 }
 
 void StatePool::MakeNext() {
   TakeNext(/*wait=*/false);
-  if (!model_->makes_states_beside_steps()) return;
-  if (!free_.empty() || next_.valid() || states_ >= MaxStates()) return;
+  if (maker_ == nullptr || maker_->busy() || !free_.empty() || states_ >= MaxStates()) return;
   ++states_;
-  next_ = std::async(std::launch::async, [model = model_] {
-    NameThread("ps-states");
-    // Of this thread, on Linux: steps have the processors first.
-    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
-    std::unique_ptr<SequenceState> state = model->NewState();
-    if (state != nullptr) state->Clear();
-    return state;
-  });
+  maker_->Make();
 }
 
 void StatePool::Release(std::unique_ptr<SequenceState> state) {

@@ -12,15 +12,49 @@
 // Used by one thread only; BytesFor, TokensThatFit and kv_kind may be called by any thread.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <future>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "engine/model/language_model.h"
 
 namespace polysketch {
+
+// A thread that makes one state at a time. It starts with the object: in a busy process the machine
+// may give no thread.
+class StateMaker {
+ public:
+  explicit StateMaker(LanguageModel* model);
+  ~StateMaker();
+  StateMaker(const StateMaker&) = delete;
+  StateMaker& operator=(const StateMaker&) = delete;
+
+  // Begins to make a state. Not called before the last one is taken.
+  void Make();
+  // Whether a state is made that is not taken.
+  bool busy() const { return busy_; }
+  // Returns the state, or null if no memory could be allocated; unset while it is being made. Waits
+  // for it if `wait`.
+  std::optional<std::unique_ptr<SequenceState>> Take(bool wait);
+
+ private:
+  void Loop();
+
+  LanguageModel* const model_;
+  bool busy_ = false;  // of the thread that calls Make and Take
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_:
+  bool wanted_ = false;
+  bool stop_ = false;
+  std::optional<std::unique_ptr<SequenceState>> made_;
+  std::thread thread_;  // last: it uses the other members
+};
 
 class StatePool {
  public:
@@ -73,7 +107,7 @@ class StatePool {
   size_t preempted_ = 0;
   size_t states_ = 0;  // of constant size: in use, free and being made
   std::vector<std::unique_ptr<SequenceState>> free_;
-  std::future<std::unique_ptr<SequenceState>> next_;  // valid while a state is made
+  std::unique_ptr<StateMaker> maker_;  // null before Fill, and where steps make all states
 };
 
 }  // namespace polysketch

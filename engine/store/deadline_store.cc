@@ -39,6 +39,14 @@ class HangingThreads : public std::enable_shared_from_this<HangingThreads> {
  public:
   explicit HangingThreads(milliseconds wait) : wait_(wait) {}
 
+  // Later, when some hang, the machine may give no more.
+  void StartThreads(int count) {
+    std::lock_guard lock(mutex_);
+    for (int i = 0; i < count; ++i) {
+      if (auto worker = NewWorker(); worker != nullptr) idle_.push_back(std::move(worker));
+    }
+  }
+
   // Runs `run` on a thread. UNAVAILABLE once it has not moved for the deadline and `more`.
   Status Run(const std::string& owner, const std::string& key, milliseconds more,
              std::function<void()> run) {
@@ -114,16 +122,18 @@ class HangingThreads : public std::enable_shared_from_this<HangingThreads> {
   }
 
   // Null if the machine gives no thread.
-  std::shared_ptr<Worker> TakeIdle() {
-    if (idle_.empty()) {
-      auto worker = std::make_shared<Worker>();
-      try {
-        worker->thread = std::thread([self = shared_from_this(), worker] { self->Loop(*worker); });
-      } catch (const std::system_error&) {
-        return nullptr;
-      }
-      return worker;
+  std::shared_ptr<Worker> NewWorker() {
+    auto worker = std::make_shared<Worker>();
+    try {
+      worker->thread = std::thread([self = shared_from_this(), worker] { self->Loop(*worker); });
+    } catch (const std::system_error&) {
+      return nullptr;
     }
+    return worker;
+  }
+
+  std::shared_ptr<Worker> TakeIdle() {
+    if (idle_.empty()) return NewWorker();
     std::shared_ptr<Worker> worker = std::move(idle_.back());
     idle_.pop_back();
     return worker;
@@ -180,7 +190,9 @@ class DeadlineStore final : public StateStore {
   DeadlineStore(std::shared_ptr<StateStore> store, StoreDeadline deadline)
       : store_(std::move(store)),
         deadline_(deadline),
-        threads_(std::make_shared<HangingThreads>(deadline.wait)) {}
+        threads_(std::make_shared<HangingThreads>(deadline.wait)) {
+    threads_->StartThreads(deadline.threads);
+  }
   ~DeadlineStore() override { threads_->Stop(); }
 
   std::string_view kind() const override { return store_->kind(); }

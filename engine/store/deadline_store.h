@@ -15,6 +15,7 @@ namespace polysketch {
 struct StoreDeadline {
   std::chrono::milliseconds wait{10'000};
   int64_t bytes_per_second = 10 << 20;
+  int threads = 8;  // that start with the store: operations that run at once
 };
 
 // Operations that hang at most, each on a thread of its own. More get UNAVAILABLE at once.

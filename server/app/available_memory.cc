@@ -4,23 +4,18 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
+
+#include "server/app/control_groups.h"
 
 namespace polysketch {
 
-std::optional<int64_t> MemoryOfCgroup(std::string_view cgroups, const std::string& root) {
-  constexpr std::string_view kVersion2 = "0::/";
+std::optional<int64_t> MemoryOfGroups(const std::vector<std::string>& folders) {
   std::optional<int64_t> least;
-  std::istringstream lines{std::string(cgroups)};
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with(kVersion2)) continue;
-    std::string path = line.substr(kVersion2.size() - 1);  // "/", "/a/b"
-    while (true) {
+  for (const std::string& folder : folders) {
+    for (const char* name : {"/memory.max", "/memory.limit_in_bytes"}) {
       int64_t limit = 0;  // a group without a limit has "max", the root has no file
-      if (std::ifstream(root + path + "/memory.max") >> limit && limit > 0)
+      if (std::ifstream(folder + name) >> limit && limit > 0)
         least = std::min(least.value_or(limit), limit);
-      if (path.empty()) break;
-      path.resize(path.rfind('/'));
     }
   }
   return least;
@@ -28,9 +23,7 @@ std::optional<int64_t> MemoryOfCgroup(std::string_view cgroups, const std::strin
 
 int64_t AvailableMemory() {
   const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  std::ostringstream cgroups;
-  cgroups << std::ifstream("/proc/self/cgroup").rdbuf();
-  return std::min(machine, MemoryOfCgroup(cgroups.str(), "/sys/fs/cgroup").value_or(machine));
+  return std::min(machine, MemoryOfGroups(ControlGroupFolders("memory")).value_or(machine));
 }
 
 int64_t DefaultRequestMemory(int64_t available) {

@@ -4,17 +4,17 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <vector>
 
 namespace polysketch {
 
-// Bytes: the memory of the machine, or the limit of the control group (cgroup v2, memory.max of the
-// process's group and of the groups above it) if that is less.
+// Bytes: the memory of the machine, or the least limit of the control group and of the groups above it
+// if that is less.
 int64_t AvailableMemory();
 
-// As above, with the groups that `cgroups` (the text of /proc/self/cgroup) names under the folder
-// `root` ("/sys/fs/cgroup"). nullopt without a limit.
-std::optional<int64_t> MemoryOfCgroup(std::string_view cgroups, const std::string& root);
+// The least limit of the groups with these folders (ControlGroupFolders): memory.max of cgroup v2,
+// memory.limit_in_bytes of v1. nullopt without one.
+std::optional<int64_t> MemoryOfGroups(const std::vector<std::string>& folders);
 
 // The default of --request-memory: a sixteenth of `available`, so that weights and states keep the
 // rest; at least 64 MiB, the room of several of the largest messages, and at most 2 GiB, more than

@@ -2,11 +2,10 @@
 
 #include <unistd.h>
 
-#include <future>
 #include <thread>
-#include <utility>
 
 #include "base/logging.h"
+#include "base/start_thread.h"
 
 namespace polysketch {
 namespace {
@@ -14,23 +13,22 @@ namespace {
 // For the last lines of the log, whose reader may have stalled.
 constexpr std::chrono::milliseconds kLogPatience{150};
 
-void FlushLogFor(std::chrono::milliseconds patience) {
-  std::packaged_task<void()> flush(FlushLog);
-  const std::future<void> flushed = flush.get_future();
-  std::thread(std::move(flush)).detach();
-  flushed.wait_for(patience);
-}
-
 }  // namespace
 
 DrainBound::DrainBound(std::chrono::milliseconds time) {
-  std::thread([this, time] {
+  StartThread([this, time] {
+    started_.wait(false);
     std::this_thread::sleep_for(time);
     LogWarning("stopped",
                {{"reason", "the drain did not end in time"}, {"status", exit_status_.load()}});
-    FlushLogFor(kLogPatience);
+    FlushLog(kLogPatience);
     _exit(exit_status_.load());
   }).detach();
+}
+
+void DrainBound::Start() {
+  started_.store(true);
+  started_.notify_one();
 }
 
 }  // namespace polysketch

@@ -7,18 +7,21 @@
 
 namespace polysketch {
 
-// From construction on, the process ends after `time`, with the exit status last set. Until
-// SetExitStatus the status is 1: requests or sessions were lost. One instance, which lives as long
-// as the process: its thread is never joined.
+// From Start on, the process ends after `time`, with the exit status last set. Until SetExitStatus
+// the status is 1: requests or sessions were lost. Made before the process serves, since the machine
+// may give no thread later. One instance, which lives as long as the process: its thread is never
+// joined.
 class DrainBound {
  public:
   explicit DrainBound(std::chrono::milliseconds time);
   DrainBound(const DrainBound&) = delete;
   DrainBound& operator=(const DrainBound&) = delete;
 
+  void Start();
   void SetExitStatus(int status) { exit_status_.store(status); }
 
  private:
+  std::atomic<bool> started_{false};
   std::atomic<int> exit_status_{1};
 };
 

@@ -1,5 +1,6 @@
 // polysketch-server: flags -> config -> construct -> serve -> drain.
 #include <malloc.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,8 @@
 #include <thread>
 
 #include "base/logging.h"
+#include "base/memory_limit.h"
+#include "base/utf8.h"
 #include "polysketch_build_info.h"
 #include "server/app/command_line.h"
 #include "server/app/drain_bound.h"
@@ -28,6 +31,9 @@ constexpr int kExitUsage = 2;
 // two seconds together.
 constexpr std::chrono::milliseconds kDrainGrace{1700};
 
+// More than twice what the deepest nesting that a request may have needs (tests/e2e/limits_test.cc).
+constexpr size_t kStackBytes = size_t{2} << 20;
+
 // Lets the kernel have the memory of large messages back when they are freed. By default the
 // allocator raises its threshold with the first of them, and then keeps later ones; and it has eight
 // arenas a processor, each of which keeps what its threads have freed.
@@ -37,9 +43,25 @@ void SetAllocator() {
   mallopt(M_ARENA_MAX, static_cast<int>(std::max(2U, std::thread::hardware_concurrency())));
 }
 
+// Of all threads that start later, those of libraries too. By default a stack takes the address space
+// of RLIMIT_STACK, 8 MiB: with the threads of a server, most of a limit such as `ulimit -v` allows.
+void SetStacks() {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_setattr_default_np(&attributes);
+  pthread_attr_destroy(&attributes);
+#endif
+}
+
 // Prints the error. The returned exit status says whether the caller's flags and files are wrong.
 int Fail(const Status& status) {
-  std::fprintf(stderr, "polysketch-server: %s\n", status.message().c_str());
+  // It may quote names that others chose: those of a model folder's links, bytes of its files.
+  std::string message = WholeCharacters(status.message());
+  std::ranges::replace_if(
+      message, [](char c) { return (c >= 0 && c < ' ') || c == 0x7f; }, '?');
+  std::fprintf(stderr, "polysketch-server: %s\n", message.c_str());
   return status.code() == Code::kInvalidArgument ? kExitUsage : kExitFailure;
 }
 
@@ -60,6 +82,7 @@ int Serve(const ServerConfig& config, StopSignals* signals) {
   if (const Status status = CheckModelFolders(config); !status.ok()) return Fail(status);
   // Declared in the reverse order of destruction: calls refer to the model until the server is
   // destroyed, and the engine refers to the metrics.
+  static DrainBound bound(config.drain_timeout + kDrainGrace);
   Metrics metrics;
   std::unique_ptr<LoadedModel> model;
   Result<std::unique_ptr<Server>> started = Server::Start(config, &metrics);
@@ -70,6 +93,7 @@ int Serve(const ServerConfig& config, StopSignals* signals) {
   Result<std::unique_ptr<LoadedModel>> loaded = LoadModel(config, &metrics, server.writers());
   if (!loaded.ok()) return Fail(loaded.status());
   model = *std::move(loaded);
+  SetMemoryAside();
   signals->BeginServing();
   server.SetModel(&model->served);
   LogInfo("ready", {{"listen", server.address()}});
@@ -77,7 +101,7 @@ int Serve(const ServerConfig& config, StopSignals* signals) {
 
   const int signal = signals->Wait();
   LogInfo("draining", {{"signal", signal}, {"timeout_ms", config.drain_timeout.count()}});
-  static DrainBound bound(config.drain_timeout + kDrainGrace);
+  bound.Start();
   const bool all_ended = server.Drain(config.drain_timeout);
   LogInfo("stopped", {{"drained", all_ended ? "all" : "some requests were cut"}});
   const int exit_status = model->device_failed.load() ? kExitFailure : EXIT_SUCCESS;
@@ -86,7 +110,9 @@ int Serve(const ServerConfig& config, StopSignals* signals) {
 }
 
 int Main(int argc, char** argv) {
+  EndWithoutMemory();
   SetAllocator();
+  SetStacks();
   const Result<CommandLine> command = LoadConfig(
       std::span<const char* const>(argv + 1, static_cast<size_t>(argc - 1)), std::getenv);
   if (!command.ok()) return Fail(command.status());

@@ -24,6 +24,7 @@
 #include "server/http/metrics_page.h"
 #include "server/http/status_page.h"
 #include "server/metrics/scrape.h"
+#include "server/net/grpc_threads.h"
 #include "server/net/reflection.h"
 #include "server/openai/openai_api.h"
 #include "server/rpc/service.h"
@@ -224,7 +225,8 @@ Server::Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Gua
   context_.trace_sample_percent = config.otlp_sample_percent;
   context_.writers = std::make_shared<Executor>(1);
   context_.tokenizers = &tokenizers_;
-  context_.stores = std::make_shared<Executor>(kStoreThreads, Executor::Threads::kShares);
+  context_.stores = std::make_shared<Executor>(
+      config.state_store.empty() ? kSessionThreads : kStoreThreads, Executor::Threads::kShares);
   context_.sessions = std::make_shared<Executor>(kSessionThreads);
   context_.grammars = std::make_shared<Executor>(kGrammarThreads, Executor::Threads::kShares);
   context_.migration_ttl = config.migration_ttl;
@@ -365,6 +367,7 @@ Status Server::StartGrpc(const ServerConfig& config) {
       grpc::InsecureServerCredentials());  // the relay terminates TLS
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return Internal("gRPC did not start");
+  StartGrpcThreads();
   const auto serve = [this](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = fd;

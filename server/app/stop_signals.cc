@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/logging.h"
+#include "base/start_thread.h"
 
 namespace polysketch {
 
@@ -20,7 +21,7 @@ StopSignals::StopSignals() {
   // habit of signals ends the server.
   for (const int ignored : {SIGPIPE, SIGXFSZ, SIGHUP, SIGUSR1, SIGUSR2})
     std::signal(ignored, SIG_IGN);
-  std::thread([this] { Loop(); }).detach();
+  StartThread([this] { Loop(); }).detach();
 }
 
 void StopSignals::BeginServing() {
@@ -35,10 +36,13 @@ int StopSignals::Wait() {
 }
 
 void StopSignals::Loop() {
+  std::chrono::steady_clock::time_point first_time;
   while (true) {
     int signal = 0;
     if (sigwait(&signals_, &signal) != 0) continue;
     std::lock_guard lock(mutex_);
+    const auto now = std::chrono::steady_clock::now();
+    if (signal == first_ && now < first_time + kRepeat) continue;
     if (first_ != 0) {
       LogWarning("stopped", {{"signal", signal}, {"reason", "second signal"}});
       FlushLog();
@@ -50,6 +54,7 @@ void StopSignals::Loop() {
       _exit(0);
     }
     first_ = signal;
+    first_time = now;
     arrived_.notify_all();
   }
 }

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/start_thread.h"
+
 namespace polysketch {
 namespace {
 
@@ -57,7 +59,7 @@ FileWatch::FileWatch(std::vector<std::string> paths, std::vector<std::string> co
     : paths_(std::move(paths)),
       on_change_(std::move(on_change)),
       reported_(std::move(contents)),
-      thread_([this] { Loop(); }) {}
+      thread_(StartThread([this] { Loop(); })) {}
 
 FileWatch::~FileWatch() {
   {

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/start_thread.h"
 #include "server/http/http_connection.h"
 #include "server/http/http_loop.h"
 
@@ -100,7 +101,7 @@ Status BeastServer::Listen(const std::string& address) {
   if (error) return Unavailable("cannot listen on ", address, ": ", error.message());
   address_ = StrCat(address.substr(0, colon), ":", acceptor_.local_endpoint().port());
   Accept();
-  thread_ = std::thread([this] { loop_.io.run(); });
+  thread_ = StartThread([this] { loop_.io.run(); });
   return Status();
 }
 

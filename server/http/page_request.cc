@@ -25,20 +25,6 @@ Status CheckSender(const HttpRequest& request) {
   return Status();
 }
 
-// The message of an error that quotes a part of the body, which may begin and end within characters.
-std::string WholeCharacters(std::string_view message) {
-  std::string whole;
-  while (!message.empty()) {
-    const size_t valid = ValidUtf8Prefix(message);
-    whole += message.substr(0, valid);
-    message.remove_prefix(valid);
-    if (message.empty()) break;
-    whole += kReplacementCharacter;
-    message.remove_prefix(static_cast<size_t>(DecodeUtf8(message).length));
-  }
-  return whole;
-}
-
 }  // namespace
 
 Status ReadPageRequest(const HttpRequest& request, google::protobuf::Message* message) {
@@ -51,6 +37,7 @@ Status ReadPageRequest(const HttpRequest& request, google::protobuf::Message* me
     return InvalidArgument("the body: expected UTF-8, found another byte at position ", valid);
   const auto parsed = google::protobuf::util::JsonStringToMessage(request.body, message);
   if (parsed.ok()) return Status();
+  // The message quotes a part of the body, which may begin and end within characters.
   return InvalidArgument("the body: expected the JSON form of ", message->GetDescriptor()->name(),
                          ": ", WholeCharacters(std::string(parsed.message())));
 }

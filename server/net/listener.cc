@@ -18,6 +18,7 @@
 
 #include "base/check.h"
 #include "base/logging.h"
+#include "base/start_thread.h"
 #include "server/net/peer.h"
 
 namespace polysketch {
@@ -150,7 +151,7 @@ Listener::~Listener() {
 
 void Listener::Start(std::function<void(int, const std::string&)> handle) {
   handle_ = std::move(handle);
-  thread_ = std::thread([this] { Loop(); });
+  thread_ = StartThread([this] { Loop(); });
 }
 
 void Listener::Loop() {

@@ -12,6 +12,7 @@
 #include "base/log_limit.h"
 #include "base/logging.h"
 #include "base/shares.h"
+#include "base/start_thread.h"
 #include "server/net/relayed_connection.h"
 
 namespace polysketch {
@@ -45,7 +46,7 @@ Relay::Relay(const RelayOptions& options, ConnectionTable* table, RequestMemory*
   PS_CHECK(epoll_fd_ >= 0 && wake_fd_ >= 0) << std::strerror(errno);
   epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeEvent}};
   PS_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) == 0) << std::strerror(errno);
-  thread_ = std::thread([this] { Loop(); });
+  thread_ = StartThread([this] { Loop(); });
 }
 
 Relay::~Relay() {

@@ -4,13 +4,15 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "base/memory_limit.h"
 
 namespace polysketch {
 
 bool RequestMemory::TryAdd(RequestPhase phase, const Principal& principal, int64_t bytes) {
   if (bytes == 0) return true;
+  const bool fits = MemoryFits(static_cast<size_t>(bytes));
   const std::lock_guard lock(mutex_);
-  if (!held_.Fits(principal, bytes, limit_ - held_.total())) {
+  if (!fits || !held_.Fits(principal, bytes, limit_ - held_.total())) {
     ++stats_.refused[static_cast<size_t>(phase)];
     return false;
   }

@@ -36,7 +36,8 @@ class RequestMemory {
   RequestMemory& operator=(const RequestMemory&) = delete;
 
   // Counts `bytes`, 0 or more, of `principal`.
-  // Returns false, and counts a refusal instead, if they do not fit.
+  // Returns false, and counts a refusal instead, if they do not fit, or if the process may have no more
+  // memory (base/memory_limit.h).
   bool TryAdd(RequestPhase phase, const Principal& principal, int64_t bytes);
   // Takes back what TryAdd has counted.
   void Subtract(RequestPhase phase, const Principal& principal, int64_t bytes);

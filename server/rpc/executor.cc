@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/start_thread.h"
+
 namespace polysketch {
 
 Executor::Executor(int threads, Threads of_principal)
     : count_(threads), of_principal_(of_principal) {
   for (int i = 0; i < threads; ++i) work_of_threads_.push_back(std::make_unique<RunningWork>());
   for (const auto& running : work_of_threads_)
-    threads_.emplace_back([this, work = running.get()] { Loop(work); });
+    threads_.push_back(StartThread([this, work = running.get()] { Loop(work); }));
 }
 
 void Executor::Stop() {

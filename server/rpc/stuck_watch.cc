@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/logging.h"
+#include "base/start_thread.h"
 #include "base/thread_name.h"
 
 namespace polysketch {
@@ -19,7 +20,7 @@ StuckWatch::StuckWatch(std::chrono::milliseconds limit, std::vector<Part> parts,
     : limit_(limit), on_change_(std::move(on_change)) {
   const Clock::time_point now = Clock::now();
   for (Part& part : parts) parts_.push_back({.part = std::move(part), .since = now});
-  thread_ = std::thread([this] {
+  thread_ = StartThread([this] {
     NameThread("stuck-watch");
     Loop();
   });

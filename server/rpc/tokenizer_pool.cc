@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/start_thread.h"
 #include "engine/tokenizer/encode_pace.h"
 
 namespace polysketch {
@@ -49,7 +50,7 @@ TokenizerPool::TokenizerPool(int threads, std::chrono::milliseconds turn) : turn
   PS_CHECK(threads >= 2) << threads;
   for (int i = 0; i < threads; ++i) workers_.push_back(std::make_unique<Worker>());
   for (const auto& worker : workers_)
-    worker->thread = std::thread([this, w = worker.get()] { Loop(w); });
+    worker->thread = StartThread([this, w = worker.get()] { Loop(w); });
 }
 
 TokenizerPool::~TokenizerPool() { Stop(); }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/logging.h"
+#include "base/start_thread.h"
 #include "base/thread_name.h"
 #include "server/tracing/otlp_json.h"
 
@@ -13,7 +14,7 @@ namespace polysketch {
 SpanExporter::SpanExporter(SpanExporterOptions options)
     : options_(std::move(options)),
       post_(options_.url, options_.connect_timeout),
-      thread_([this] { Run(); }) {}
+      thread_(StartThread([this] { Run(); })) {}
 
 SpanExporter::~SpanExporter() { Stop(Clock::now()); }
 

@@ -96,6 +96,7 @@ TEST(LoggingTest, TextAndJsonLinesQuoteWhatNeedsIt) {
   Log(LogLevel::kDebug, "dropped", {});
   SetLogJson(true);
   Log(LogLevel::kError, "failed", {{"why", "x\ty"}});
+  Log(LogLevel::kError, "failed", {{"why", "x\xFFy"}});
   SetLogJson(false);
   FlushLog();
   const std::string lines = testing::internal::GetCapturedStderr();
@@ -105,6 +106,7 @@ TEST(LoggingTest, TextAndJsonLinesQuoteWhatNeedsIt) {
   EXPECT_NE(lines.find("\"level\":\"ERROR\",\"event\":\"failed\",\"why\":\"x\\u0009y\"}\n"),
             std::string::npos)
       << lines;
+  EXPECT_NE(lines.find("\"why\":\"x\xEF\xBF\xBDy\"}\n"), std::string::npos) << lines;
   EXPECT_EQ(lines.find("dropped"), std::string::npos);
 }
 

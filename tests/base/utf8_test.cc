@@ -37,6 +37,15 @@ TEST(Utf8Test, EveryCodePoint) {
   }
 }
 
+TEST(Utf8Test, WholeCharacters) {
+  EXPECT_EQ(WholeCharacters(""), "");
+  EXPECT_EQ(WholeCharacters("a\xC3\xA9"), "a\xC3\xA9");
+  EXPECT_EQ(WholeCharacters("a\xFF"
+                            "b\xE2\x82"),
+            "a\xEF\xBF\xBD"
+            "b\xEF\xBF\xBD");
+}
+
 TEST(Utf8Test, OverlongFormsAreInvalid) {
   for (const std::string_view text :
        {"\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF"}) {

@@ -15,7 +15,7 @@ CLOCK = struct.Struct("q")
 
 @functools.cache
 def library(source="faults.c"):
-    path = (pathlib.Path(tempfile.mkdtemp(prefix="faults-")) / source).with_suffix(".so")
+    path = (pathlib.Path(tempfile.mkdtemp(prefix="faults-")) / pathlib.Path(source).name).with_suffix(".so")
     subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-result", "-shared", "-fPIC", "-o", path,
                     HERE / source, "-ldl"], check=True)
     return path

@@ -13,7 +13,7 @@ import messages
 import serving
 from attack_run import FLAGS, REQUEST_MEMORY, SPARE, warm_up
 from beside import ATTACKER, Child
-from faults import Faults
+from faults import Faults, library
 
 MIB = 1 << 20
 DAY = 24 * 3600
@@ -62,6 +62,37 @@ class Limits(case.HostileTest):
 
     def test_memory_beside_silent_uploads(self):
         self.attack_within("silent_states")
+
+    def test_threads(self):
+        """The process may have no more threads than at its start, as under pids.max: calls of every kind are answered, and a
+        neighbour notices nothing."""
+        limit = self.folder / "threads"
+        server = self.server({**FLAGS, "state-store": f"dir:{self.folder / 'states'}"}, environment={
+            "LD_PRELOAD": str(library("../testing/thread_limit.c")), "THREAD_LIMIT": str(limit)})
+        limit.write_text(str(len(os.listdir(f"/proc/{server.pid}/task"))))
+        beside = self.beside(server)
+        target = {"grpc": server.ready["listen"], "http": server.ready["http"], "metrics": server.ready["metrics"]}
+        for name in ("open_streams", "grammars", "disconnects", "slow_http"):
+            attacker = Child("attack.py", name, json.dumps({**target, "source": ATTACKER, "seconds": 3, "full": False}))
+            self.assertTrue(attacker.result(60), f"{name} did not end")
+        client = self.sessions(server)
+        _, session = client.create(durable=True)
+        self.assertEqual(client.append(session, "It was a fine morning"), "OK")
+        self.assert_serving(server)
+        self.assert_unharmed(beside)
+        server.process.terminate()
+        self.assertEqual(server.process.wait(60), 0)
+
+    def test_address_space(self):
+        """ulimit -v 520 MiB: a server that has started stays, whatever it is sent, and serves again."""
+        server = self.server({"request-memory": "512MiB"}, address_space=520 * MIB)
+        target = {"grpc": server.ready["listen"], "http": server.ready["http"], "metrics": server.ready["metrics"]}
+        for name in ("half_messages", "silent_states", "http_half_bodies", "tokenize_cancelled", "unread_replies"):
+            attacker = Child("attack.py", name, json.dumps({**target, "source": ATTACKER, "seconds": 3, "full": False}))
+            self.assertTrue(attacker.result(60), f"{name} did not end")
+            self.assertTrue(server.alive(), f"{name}: status {server.process.poll()}: {server.log()[-2000:]}")
+        serving.wait_until(lambda: serving.completion(server.grpc)[1] == "OK", "a completion")
+        self.assert_serving(server)
 
     def test_the_clock_jumps(self):
         """A day ahead and a day back: sessions in memory stay, calls and streams go on, deadlines hold."""

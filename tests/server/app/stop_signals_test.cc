@@ -32,8 +32,36 @@ TEST(StopSignalsTest, ASignalBeforeThatEndsTheProcess) {
   EXPECT_EXIT(load(), ExitedWithCode(0), "not serving yet");
 }
 
+TEST(StopSignalsTest, ARepeatWithinASecondIsNoSecondSignal) {
+  const auto drain = [] {
+    StopSignals signals;
+    signals.BeginServing();
+    kill(getpid(), SIGTERM);
+    signals.Wait();
+    kill(getpid(), SIGTERM);
+    usleep(100000);
+    _exit(7);
+  };
+  EXPECT_EXIT(drain(), ExitedWithCode(7), "");
+}
+
+TEST(StopSignalsTest, ARepeatLaterIsASecondSignal) {
+  const auto drain = [] {
+    SetLogLevel(LogLevel::kInfo);  // other tests of this program set another
+    StopSignals signals;
+    signals.BeginServing();
+    kill(getpid(), SIGTERM);
+    signals.Wait();
+    usleep(1100000);
+    kill(getpid(), SIGTERM);
+    while (true) pause();
+  };
+  EXPECT_EXIT(drain(), ExitedWithCode(128 + SIGTERM), "second signal");
+}
+
 TEST(StopSignalsTest, ASecondSignalEndsTheProcess) {
   const auto drain = [] {
+    SetLogLevel(LogLevel::kInfo);  // other tests of this program set another
     StopSignals signals;
     signals.BeginServing();
     kill(getpid(), SIGTERM);
