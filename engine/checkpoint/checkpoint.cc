@@ -1,7 +1,5 @@
 #include "engine/checkpoint/checkpoint.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -18,7 +16,11 @@ constexpr char kIndexFile[] = "model.safetensors.index.json";
 constexpr size_t kMaxIndexBytes = 100'000'000;
 constexpr size_t kMaxShards = 10'000;
 
-bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+Result<SafetensorsFile> OpenShard(const ModelFolder& folder, const std::string& name) {
+  PS_ASSIGN_OR_RETURN(const ModelFile file, folder.Open(name));
+  PS_ASSIGN_OR_RETURN(MappedFile mapped, file.Map());
+  return SafetensorsFile::Read(file.path, std::move(mapped));
+}
 
 // A shard is a file in the model folder itself: an index must not refer to other folders.
 bool IsPlainShardName(std::string_view name) {
@@ -76,19 +78,19 @@ Status CheckTotalSize(const json& index, uint64_t total_bytes, const std::string
 
 }  // namespace
 
-Result<Checkpoint> Checkpoint::Open(const std::string& dir, ProgressFn progress) {
+Result<Checkpoint> Checkpoint::Open(const ModelFolder& folder, ProgressFn progress) {
   Checkpoint checkpoint;
+  const std::string dir = folder.path().string();
   checkpoint.dir_ = dir;
   checkpoint.progress_ = std::move(progress);
-  const std::string single = dir + "/" + kSingleFile;
-  const std::string index = dir + "/" + kIndexFile;
-  if (Exists(single) && Exists(index)) {
+  const bool single = folder.Has(kSingleFile), index = folder.Has(kIndexFile);
+  if (single && index) {
     return InvalidArgument(dir, ": expected ", kSingleFile, " or ", kIndexFile, ", found both");
   }
-  if (Exists(index)) {
-    PS_RETURN_IF_ERROR(checkpoint.OpenShards(dir, index));
-  } else if (Exists(single)) {
-    PS_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(single));
+  if (index) {
+    PS_RETURN_IF_ERROR(checkpoint.OpenShards(folder));
+  } else if (single) {
+    PS_ASSIGN_OR_RETURN(SafetensorsFile file, OpenShard(folder, kSingleFile));
     for (const auto& [name, view] : file.tensors()) checkpoint.file_of_.emplace(name, 0);
     checkpoint.total_bytes_ = file.data_bytes();
     checkpoint.files_.push_back(std::move(file));
@@ -98,9 +100,10 @@ Result<Checkpoint> Checkpoint::Open(const std::string& dir, ProgressFn progress)
   return checkpoint;
 }
 
-Status Checkpoint::OpenShards(const std::string& dir, const std::string& index_path) {
+Status Checkpoint::OpenShards(const ModelFolder& folder) {
+  const std::string index_path = folder.PathOf(kIndexFile);
   PS_ASSIGN_OR_RETURN(const json index,
-                      ReadStrictJson(index_path, kMaxIndexBytes, /*max_depth=*/3));
+                      ReadStrictJson(folder, kIndexFile, kMaxIndexBytes, /*max_depth=*/3));
   PS_ASSIGN_OR_RETURN(const auto weight_map, ReadWeightMap(index, index_path));
 
   std::map<std::string, size_t> shards;  // shard name -> index in files_
@@ -110,7 +113,7 @@ Status Checkpoint::OpenShards(const std::string& dir, const std::string& index_p
                            shards.size());
   }
   for (auto& [shard, number] : shards) {
-    auto file = SafetensorsFile::Open(StrCat(dir, "/", shard));
+    auto file = OpenShard(folder, shard);
     if (!file.ok() && file.status().code() == Code::kNotFound) {
       return InvalidArgument(index_path, ": shard ", shard, " is missing");
     }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/checkpoint/model_folder.h"
 #include "engine/checkpoint/safetensors.h"
 
 namespace polysketch {
@@ -23,7 +24,7 @@ class Checkpoint {
 
   // Maps and validates every file of the folder; reads headers only. `progress` (may be empty) is
   // called by Release.
-  static Result<Checkpoint> Open(const std::string& dir, ProgressFn progress = nullptr);
+  static Result<Checkpoint> Open(const ModelFolder& folder, ProgressFn progress = nullptr);
 
   // Returns the tensor `name` and marks it as used. If `type` is unset, the tensor must be of type
   // F32, F16 or BF16. INVALID_ARGUMENT for a tensor that is missing, has another shape or type, or
@@ -50,7 +51,7 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
-  Status OpenShards(const std::string& dir, const std::string& index_path);
+  Status OpenShards(const ModelFolder& folder);
 
   std::vector<SafetensorsFile> files_;
   std::map<std::string, size_t, std::less<>> file_of_;  // tensor name -> index in files_

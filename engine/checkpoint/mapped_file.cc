@@ -13,27 +13,24 @@ namespace polysketch {
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {
   // O_NONBLOCK: opening a FIFO must not block.
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.ok()) {
     const int error = errno;
     const std::string message = StrCat(path, ": ", std::strerror(error));
     return Status(error == ENOENT ? Code::kNotFound : Code::kFailedPrecondition, message);
   }
   struct stat info {};
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    close(fd);
+  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode))
     return InvalidArgument(path, ": expected a regular file");
+  return Map(file, static_cast<size_t>(info.st_size), path);
+}
+
+Result<MappedFile> MappedFile::Map(const Descriptor& file, size_t size, const std::string& path) {
+  if (size == 0) return MappedFile(nullptr, 0);
+  void* const data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (data == MAP_FAILED) {
+    return ResourceExhausted(path, ": cannot map ", size, " bytes: ", std::strerror(errno));
   }
-  const auto size = static_cast<size_t>(info.st_size);
-  void* data = nullptr;
-  int error = 0;
-  if (size > 0) {
-    data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (data == MAP_FAILED) error = errno;
-  }
-  close(fd);
-  if (error != 0)
-    return ResourceExhausted(path, ": cannot map ", size, " bytes: ", std::strerror(error));
   return MappedFile(static_cast<const std::byte*>(data), size);
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "base/descriptor.h"
 #include "base/status.h"
 
 namespace polysketch {
@@ -14,6 +15,9 @@ class MappedFile {
   // NOT_FOUND if the file does not exist, FAILED_PRECONDITION if it cannot be opened,
   // INVALID_ARGUMENT if it is not a regular file, RESOURCE_EXHAUSTED if it cannot be mapped.
   static Result<MappedFile> Open(const std::string& path);
+  // Maps `size` bytes of an open file, which is not empty unless `size` is 0. `path`: for messages.
+  // RESOURCE_EXHAUSTED if it cannot be mapped.
+  static Result<MappedFile> Map(const Descriptor& file, size_t size, const std::string& path);
 
   const std::byte* data() const { return data_.get(); }  // null if the file is empty
   size_t size() const { return data_.get_deleter().size; }

@@ -18,6 +18,7 @@ using nlohmann::json;
 // earlier servers read it.
 constexpr int kFirstVersion = 1, kSecondVersion = 2, kThirdVersion = 3;
 constexpr std::string_view kArchitecture = "polysketchformer";
+constexpr char kConfigFile[] = "config.json";
 constexpr size_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxSketchSize = 256;
 constexpr int kMaxSquareDegree = 8;         // of polynomial_square
@@ -313,10 +314,10 @@ AttentionSpec ModelConfig::attention_spec(StateFormat state_format) const {
           .state_format = state_format};
 }
 
-Result<ModelConfig> ModelConfig::Load(const std::string& dir) {
-  const std::string path = dir + "/config.json";
-  PS_ASSIGN_OR_RETURN(const json object, ReadStrictJson(path, kMaxConfigBytes, kMaxDepth));
-  return FromJson(object, path);
+Result<ModelConfig> ModelConfig::Load(const ModelFolder& folder) {
+  PS_ASSIGN_OR_RETURN(const json object,
+                      ReadStrictJson(folder, kConfigFile, kMaxConfigBytes, kMaxDepth));
+  return FromJson(object, folder.PathOf(kConfigFile));
 }
 
 Result<ModelConfig> ModelConfig::Parse(std::string_view json_text, std::string_view source) {

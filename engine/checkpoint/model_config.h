@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "engine/checkpoint/model_folder.h"
 #include "kernels/attention_spec.h"
 
 namespace polysketch {
@@ -41,9 +42,9 @@ struct ModelConfig {
   int bos_id = -1;                   // -1: none
   int eos_id = -1;                   // -1: none
 
-  // Reads DIR/config.json. INVALID_ARGUMENT for a field that is unknown, missing or wrong; the
+  // Reads config.json of the folder. INVALID_ARGUMENT for a field that is unknown, missing or wrong; the
   // message names the field, what was expected and what was found.
-  static Result<ModelConfig> Load(const std::string& dir);
+  static Result<ModelConfig> Load(const ModelFolder& folder);
   // Parses the text of a config.json. Every error message begins with `source`.
   static Result<ModelConfig> Parse(std::string_view json_text, std::string_view source);
 

@@ -282,6 +282,10 @@ int64_t TensorView::FirstNonFinite() const {
 
 Result<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   PS_ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::Open(path));
+  return Read(path, std::move(mapped));
+}
+
+Result<SafetensorsFile> SafetensorsFile::Read(const std::string& path, MappedFile mapped) {
   SafetensorsFile file(path, std::move(mapped));
   const std::span<const std::byte> bytes(file.file_.data(), file.file_.size());
   if (bytes.size() < kLengthBytes) {

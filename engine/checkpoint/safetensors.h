@@ -48,6 +48,8 @@ class SafetensorsFile {
   // INVALID_ARGUMENT for a file that violates the specification; the message names the file, the
   // tensor, what was expected and what was found. Errors of opening as MappedFile::Open.
   static Result<SafetensorsFile> Open(const std::string& path);
+  // The same of a file that is mapped. `path`: for messages.
+  static Result<SafetensorsFile> Read(const std::string& path, MappedFile mapped);
 
   const std::string& path() const { return path_; }
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }

@@ -1,7 +1,5 @@
 #include "engine/checkpoint/strict_json.h"
 
-#include "engine/checkpoint/mapped_file.h"
-
 namespace polysketch {
 
 using nlohmann::json;
@@ -12,13 +10,10 @@ Result<json> ParseStrictJson(std::string_view text, std::string_view what, int m
   return InvalidArgument(what, ": ", parsed.status().message());
 }
 
-Result<json> ReadStrictJson(const std::string& path, size_t max_bytes, int max_depth) {
-  PS_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
-  if (file.size() > max_bytes) {
-    return InvalidArgument(path, ": expected at most ", max_bytes, " bytes, found ", file.size());
-  }
-  return ParseStrictJson({reinterpret_cast<const char*>(file.data()), file.size()}, path,
-                         max_depth);
+Result<json> ReadStrictJson(const ModelFolder& folder, const std::string& name, size_t max_bytes,
+                            int max_depth) {
+  PS_ASSIGN_OR_RETURN(const std::string text, folder.Read(name, max_bytes));
+  return ParseStrictJson(text, folder.PathOf(name), max_depth);
 }
 
 std::string DescribeJson(const json& value) {

@@ -8,6 +8,7 @@
 
 #include "base/bounded_json.h"
 #include "base/status.h"
+#include "engine/checkpoint/model_folder.h"
 
 namespace polysketch {
 
@@ -15,8 +16,9 @@ namespace polysketch {
 // file name).
 Result<nlohmann::json> ParseStrictJson(std::string_view text, std::string_view what, int max_depth);
 
-// Reads a regular file of at most `max_bytes` bytes and parses it as ParseStrictJson does.
-Result<nlohmann::json> ReadStrictJson(const std::string& path, size_t max_bytes, int max_depth);
+// Reads a file of at most `max_bytes` bytes and parses it as ParseStrictJson does.
+Result<nlohmann::json> ReadStrictJson(const ModelFolder& folder, const std::string& name,
+                                      size_t max_bytes, int max_depth);
 
 // Describes a value for error messages: "the string \"abc\"", "the number 7", "an object". Strings
 // are abbreviated, arrays and objects are not printed.

@@ -78,13 +78,14 @@ PolysketchModel::PolysketchModel(ModelConfig config, const LoadOptions& options,
 
 PolysketchModel::~PolysketchModel() = default;
 
-Result<std::unique_ptr<PolysketchModel>> PolysketchModel::Load(const std::string& folder,
+Result<std::unique_ptr<PolysketchModel>> PolysketchModel::Load(const ModelFolder& folder,
                                                                Backend* backend,
                                                                const LoadOptions& options) {
   PS_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(folder));
   if (config.decay_gate && !backend->has_decay_gate()) {
-    return FailedPrecondition(folder, "/config.json: field \"decay_gate\": expected false on ",
-                              backend->name(), ", which has no decay gate; found true");
+    return FailedPrecondition(folder.PathOf("config.json"),
+                              ": field \"decay_gate\": expected false on ", backend->name(),
+                              ", which has no decay gate; found true");
   }
   if (options.state_format && !backend->has_state_format(*options.state_format)) {
     return FailedPrecondition("state format: expected one that ", backend->name(), " reads, found ",

@@ -32,7 +32,7 @@ class PolysketchModel final : public LanguageModel {
   // Checks every tensor against the config; INVALID_ARGUMENT names what does not fit.
   // FAILED_PRECONDITION if the model has a decay gate and the backend has none. `backend` outlives
   // the model.
-  static Result<std::unique_ptr<PolysketchModel>> Load(const std::string& folder, Backend* backend,
+  static Result<std::unique_ptr<PolysketchModel>> Load(const ModelFolder& folder, Backend* backend,
                                                        const LoadOptions& options);
   ~PolysketchModel() override;
 

@@ -1,7 +1,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "engine/checkpoint/mapped_file.h"
 #include "engine/checkpoint/strict_json.h"
 #include "engine/tokenizer/bpe_tokenizer.h"
 #include "engine/tokenizer/sentencepiece_tokenizer.h"
@@ -13,6 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+constexpr char kConfigFile[] = "tokenizer_config.json";
 constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
 constexpr size_t kMaxConfigBytes = size_t{4} << 20;
 constexpr int kMaxConfigDepth = 16;
@@ -29,29 +29,35 @@ Result<std::string> SpecialToken(const json& config, const char* name, const std
   return InvalidArgument(source, ": ", name, ": expected a token, found ", DescribeJson(*value));
 }
 
-Result<std::unique_ptr<Tokenizer>> LoadTokenizerJson(const std::string& path) {
-  PS_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  if (file.size() > kMaxTokenizerBytes) {
-    return InvalidArgument(path, ": expected at most ", kMaxTokenizerBytes, " bytes, found ",
-                           file.size());
-  }
+Result<std::unique_ptr<Tokenizer>> LoadTokenizerJson(const ModelFolder& folder,
+                                                     const std::string& text,
+                                                     const std::string& source) {
   json config = json::object();
-  const std::string config_path = (fs::path(path).parent_path() / "tokenizer_config.json").string();
-  std::error_code error;
-  if (fs::exists(config_path, error)) {
-    PS_ASSIGN_OR_RETURN(config, ReadStrictJson(config_path, kMaxConfigBytes, kMaxConfigDepth));
+  const std::string config_path = folder.PathOf(kConfigFile);
+  if (folder.Has(kConfigFile)) {
+    PS_ASSIGN_OR_RETURN(config,
+                        ReadStrictJson(folder, kConfigFile, kMaxConfigBytes, kMaxConfigDepth));
     if (!config.is_object())
       return InvalidArgument(config_path, ": expected an object, found ", DescribeJson(config));
   }
   PS_ASSIGN_OR_RETURN(const std::string bos, SpecialToken(config, "bos_token", config_path));
   PS_ASSIGN_OR_RETURN(const std::string eos, SpecialToken(config, "eos_token", config_path));
-  return NewBpeTokenizer({reinterpret_cast<const char*>(file.data()), file.size()}, bos, eos, path);
+  return NewBpeTokenizer(text, bos, eos, source);
 }
 
 }  // namespace
 
+Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const ModelFolder& folder,
+                                                   const std::string& name) {
+  PS_ASSIGN_OR_RETURN(const std::string bytes, folder.Read(name, kMaxTokenizerBytes));
+  const std::string source = folder.PathOf(name);
+  return name.ends_with(".json") ? LoadTokenizerJson(folder, bytes, source)
+                                 : NewSentencePieceTokenizer(bytes, source);
+}
+
 Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
-  return path.ends_with(".json") ? LoadTokenizerJson(path) : NewSentencePieceTokenizer(path);
+  const fs::path file = path;
+  return Load(file.has_parent_path() ? file.parent_path() : ".", file.filename().string());
 }
 
 }  // namespace polysketch

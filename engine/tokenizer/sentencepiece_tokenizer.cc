@@ -3,8 +3,6 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <unordered_set>
 #include <utility>
 
@@ -184,11 +182,7 @@ class CutFinder {
 
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  Status Init(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return NotFound(path, ": cannot be read");
-    const std::string bytes((std::istreambuf_iterator<char>(file)),
-                            std::istreambuf_iterator<char>());
+  Status Init(const std::string& bytes, const std::string& path) {
     PS_ASSIGN_OR_RETURN(std::unique_ptr<ModelProto> model, ParseModel(bytes, path));
     const TrainerSpec& trainer = model->trainer_spec();
     if (trainer.model_type() != TrainerSpec::UNIGRAM && trainer.model_type() != TrainerSpec::BPE) {
@@ -304,9 +298,10 @@ class SentencePieceTokenizer : public Tokenizer {
 
 }  // namespace
 
-Result<std::unique_ptr<Tokenizer>> NewSentencePieceTokenizer(const std::string& path) {
+Result<std::unique_ptr<Tokenizer>> NewSentencePieceTokenizer(const std::string& bytes,
+                                                             const std::string& source) {
   auto tokenizer = std::make_unique<SentencePieceTokenizer>();
-  PS_RETURN_IF_ERROR(tokenizer->Init(path));
+  PS_RETURN_IF_ERROR(tokenizer->Init(bytes, source));
   return std::unique_ptr<Tokenizer>(std::move(tokenizer));
 }
 

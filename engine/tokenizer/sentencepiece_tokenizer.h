@@ -9,7 +9,8 @@
 
 namespace polysketch {
 
-// NOT_FOUND and INVALID_ARGUMENT as Tokenizer::Load.
-Result<std::unique_ptr<Tokenizer>> NewSentencePieceTokenizer(const std::string& path);
+// Reads the bytes of the file. `source` begins the messages. INVALID_ARGUMENT as Tokenizer::Load.
+Result<std::unique_ptr<Tokenizer>> NewSentencePieceTokenizer(const std::string& bytes,
+                                                             const std::string& source);
 
 }  // namespace polysketch

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/checkpoint/model_folder.h"
 #include "engine/tokenizer/token_trie.h"
 
 namespace polysketch {
@@ -43,9 +44,12 @@ class TextEncoder {
 
 class Tokenizer {
  public:
-  // Loads tokenizer.model, a BPE or unigram model of SentencePiece, or tokenizer.json (a path that ends in
-  // .json), a BPE model of Hugging Face's tokenizers. NOT_FOUND if the file cannot be read,
-  // INVALID_ARGUMENT if it is not one that this tokenizer supports.
+  // Loads a file of a model folder: tokenizer.model, a BPE or unigram model of SentencePiece, or
+  // tokenizer.json (a name that ends in .json), a BPE model of Hugging Face's tokenizers, which
+  // tokenizer_config.json of the folder belongs to. Errors are those of ModelFolder::Read, and
+  // INVALID_ARGUMENT if the file is not one that this tokenizer supports.
+  static Result<std::unique_ptr<Tokenizer>> Load(const ModelFolder& folder, const std::string& name);
+  // The same of the path of such a file.
   static Result<std::unique_ptr<Tokenizer>> Load(const std::string& path);
   virtual ~Tokenizer() = default;
 

@@ -11,6 +11,7 @@
 
 #include "base/bounded_json.h"
 #include "base/environment.h"
+#include "base/utf8.h"
 #include "server/app/flags.h"
 #include "server/convert/status_map.h"
 #include "server/http/allowed_hosts.h"
@@ -107,6 +108,10 @@ Status Apply(const Setting& setting, CommandLine* command) {
   }
   const Flag* flag = FindFlag(name);
   if (flag == nullptr) return InvalidArgument(setting.where, ": unknown flag (see --help)");
+  if (const size_t valid = ValidUtf8Prefix(setting.text); valid < setting.text.size()) {
+    return InvalidArgument(setting.where, ": expected UTF-8, found another byte at position ",
+                           valid, " of \"", setting.text, "\"");
+  }
   return Prefixed(setting.where + ": ", SetFlag(*flag, setting.text, &command->config));
 }
 

@@ -22,10 +22,19 @@ using enum FlagKind;
 
 constexpr Flag kFlags[] = {
     {"model", kText, "DIR", &C::model, 0, 0, "model folder (docs/model-format.md). Required."},
+    {"model-root", kText, "DIR", &C::model_root, 0, 0,
+     "folder into which links of the model folder and of the draft model's may lead. Empty: they "
+     "lead to files of the folder itself, or of blobs of the Hugging Face cache that it is a "
+     "snapshot of; another link ends the start."},
+    {"chat-template", kText, "FILE", &C::chat_template, 0, 0,
+     "file of the chat template, in place of that of the model folder (docs/chat-templates.md). "
+     "One "
+     "whose answers do not end with a control piece of the vocabulary is used, with a warning; the "
+     "model folder's is not. Empty: that of the model folder."},
     {"verify", kSwitch, "", &C::verify, 0, 0,
      "checks the checksum of every file of the model folder and of the draft model's before they "
-     "are loaded; the folders must have SHA256SUMS. Without it files of at most 64 MiB are "
-     "checked, if there is a SHA256SUMS."},
+     "are loaded; the folders must have SHA256SUMS, and a file that it does not list counts as "
+     "missing. Without it files of at most 64 MiB are checked, if there is a SHA256SUMS."},
     {"listen", kText, "HOST:PORT", &C::listen, 0, 0,
      "address of the gRPC server; unix:PATH for a unix socket. Port 0: a free port."},
     {"metrics-listen", kText, "HOST:PORT", &C::metrics_listen, 0, 0,

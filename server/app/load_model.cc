@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/logging.h"
+#include "base/utf8.h"
 #include "engine/store/measured_store.h"
 #include "kernels/new_backend.h"
 #include "polysketch_build_info.h"
@@ -20,6 +21,7 @@
 #include "server/app/cpus.h"
 #include "server/app/model_checksums.h"
 #include "server/app/state_setup.h"
+#include "server/convert/status_map.h"
 #include "server/rpc/service_context.h"
 
 namespace polysketch {
@@ -52,6 +54,10 @@ Result<std::unique_ptr<Backend>> NewBackend(const ServerConfig& config) {
   return NewCpuBackend(HostThreads(config));
 }
 
+ModelFolder FolderOf(const ServerConfig& config, const std::string& path) {
+  return ModelFolder(path, config.model_root);
+}
+
 // Logs the progress of loading, at most one line a second.
 class LoadProgress {
  public:
@@ -70,43 +76,59 @@ class LoadProgress {
   bool logged_ = false;
 };
 
-Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& folder,
+Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const ModelFolder& folder,
                                                  const ModelConfig& config) {
-  const std::filesystem::path path = std::filesystem::path(folder) / "tokenizer.model";
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
-    LogInfo("no_tokenizer", {{"path", path.string()}, {"effect", "token ids only"}});
+  const std::string name = TokenizerFile(folder);
+  if (name.empty()) {
+    LogInfo("no_tokenizer", {{"path", folder.path().string()}, {"effect", "token ids only"}});
     return std::unique_ptr<Tokenizer>();
   }
-  PS_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(path.string()));
+  PS_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(folder, name));
   if (tokenizer->vocab_size() != config.vocab_size) {
-    return InvalidArgument(path.string(), ": expected ", config.vocab_size,
+    return InvalidArgument(folder.PathOf(name), ": expected ", config.vocab_size,
                            " pieces as config.json's vocab_size, found ", tokenizer->vocab_size());
   }
   return tokenizer;
 }
 
-// A template that does not parse is no reason not to serve completions.
-void LoadChatTemplate(const std::string& folder, LoadedModel* loaded) {
+// A template of the model folder that cannot be used is no reason not to serve completions. `file`:
+// that of --chat-template.
+Status LoadChatTemplate(const std::string& file, LoadedModel* loaded) {
   if (loaded->tokenizer == nullptr) {
     loaded->no_chat_template = "the model has no tokenizer";
-    return;
+    return Status();
   }
-  Result<std::unique_ptr<ChatTemplate>> made =
-      ChatTemplate::Load(folder, loaded->tokenizer.get(), loaded->model->config().add_bos);
+  Result<std::unique_ptr<ChatTemplate>> made = ChatTemplate::Load(
+      loaded->folder, loaded->tokenizer.get(), loaded->model->config().add_bos, file);
+  if (!made.ok() && !file.empty()) return Prefixed("--chat-template: ", made.status());
+  if (made.ok()) {
+    const Status end = (*made)->CheckTurnEnd();
+    if (!end.ok() && file.empty()) {
+      made = Prefixed("the chat template of the model folder: ", end);
+    } else if (!end.ok()) {
+      LogWarning("chat_template", {{"file", file}, {"reason", end.message()}});
+    }
+  }
   if (made.ok()) {
     loaded->chat_template = *std::move(made);
     const Status& appends = loaded->chat_template->appends();
     LogInfo("chat_template", {{"sessions", appends.ok() ? "yes" : appends.message()}});
-    return;
+    return Status();
   }
   if (made.status().code() == Code::kNotFound) {
     loaded->no_chat_template = "its folder has no chat_template.jinja";
-    return;
+    return Status();
   }
   loaded->no_chat_template = made.status().message();
   LogWarning("chat_template", {{"reason", made.status().message()},
                                {"effect", "/v1/chat/completions and /v1/responses are refused"}});
+  return Status();
+}
+
+// The name of a model: that of its folder.
+std::string NameOf(const std::string& folder) {
+  std::error_code error;
+  return std::filesystem::weakly_canonical(folder, error).filename().string();
 }
 
 v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loaded) {
@@ -114,8 +136,7 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   const ModelConfig& c = model.config();
   const AttentionSpec& spec = model.attention_spec();
   v1::GetModelResponse info;
-  const std::filesystem::path folder = std::filesystem::weakly_canonical(config.model);
-  info.set_name(folder.filename().string());
+  info.set_name(NameOf(config.model));
   info.set_attention(std::string(AttentionKindName(c.attention)));
   info.set_num_layers(c.num_layers);
   info.set_emb_dim(c.emb_dim);
@@ -210,9 +231,13 @@ void LogModel(const v1::GetModelResponse& info, Clock::time_point start) {
 
 // Loads backend, models and tokenizer.
 Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
-  PS_RETURN_IF_ERROR(CheckModelFiles(config.model, config.verify));
-  if (!config.draft_model.empty())
-    PS_RETURN_IF_ERROR(CheckModelFiles(config.draft_model, config.verify));
+  PS_ASSIGN_OR_RETURN(loaded->folder,
+                      CheckModelFiles(FolderOf(config, config.model), config.verify));
+  ModelFolder draft_folder{config.draft_model};
+  if (!config.draft_model.empty()) {
+    PS_ASSIGN_OR_RETURN(draft_folder,
+                        CheckModelFiles(FolderOf(config, config.draft_model), config.verify));
+  }
   PS_ASSIGN_OR_RETURN(loaded->backend, NewBackend(config));
   LogInfo("device", {{"name", loaded->backend->name()}, {"threads", loaded->backend->threads()}});
   LoadOptions options;
@@ -222,12 +247,12 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
       StepTokens(config, !loaded->backend->host_memory(), loaded->backend->threads());
   options.progress = LoadProgress();
   PS_ASSIGN_OR_RETURN(loaded->model,
-                      PolysketchModel::Load(config.model, loaded->backend.get(), options));
+                      PolysketchModel::Load(loaded->folder, loaded->backend.get(), options));
   if (!config.draft_model.empty()) {
     PS_ASSIGN_OR_RETURN(loaded->draft_model,
-                        PolysketchModel::Load(config.draft_model, loaded->backend.get(), options));
+                        PolysketchModel::Load(draft_folder, loaded->backend.get(), options));
   }
-  PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(config.model, loaded->model->config()));
+  PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(loaded->folder, loaded->model->config()));
   if (loaded->tokenizer != nullptr) {
     const ModelConfig& model = loaded->model->config();
     const int64_t memory =
@@ -236,8 +261,7 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
         loaded->tokenizer.get(), model.vocab_size, model.eos_id,
         GrammarLimits{.total_bytes = static_cast<size_t>(memory)});
   }
-  LoadChatTemplate(config.model, loaded);
-  return Status();
+  return LoadChatTemplate(config.chat_template, loaded);
 }
 
 // `loaded`: with models, tokenizer and prefix cache.
@@ -289,7 +313,7 @@ ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
           .prefix_cache = loaded.prefix_cache.get(),
           .chat_template = loaded.chat_template.get(),
           .no_chat_template = loaded.no_chat_template,
-          .folder = config.model,
+          .folder = loaded.folder,
           .rules = {.tokenizer = loaded.tokenizer.get(),
                     .grammars = loaded.grammars.get(),
                     .add_bos = model.add_bos,
@@ -306,9 +330,17 @@ ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
 }  // namespace
 
 Status CheckModelFolders(const ServerConfig& config) {
+  std::error_code error;
+  if (!config.model_root.empty() && !std::filesystem::is_directory(config.model_root, error))
+    return InvalidArgument("--model-root: expected a folder, found ", config.model_root);
   for (const std::string& folder : {config.model, config.draft_model}) {
     if (folder.empty()) continue;
-    PS_RETURN_IF_ERROR(ModelConfig::Load(folder).status());
+    // Clients, metrics and logs get it. A link, or ".", may lead to a folder of any name.
+    if (const std::string name = NameOf(folder); ValidUtf8Prefix(name) < name.size()) {
+      return InvalidArgument(
+          "--model, --draft-model: expected a folder whose name is UTF-8, found \"", name, "\"");
+    }
+    PS_RETURN_IF_ERROR(ModelConfig::Load(FolderOf(config, folder)).status());
   }
   return Status();
 }

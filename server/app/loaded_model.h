@@ -17,6 +17,14 @@
 
 namespace polysketch {
 
+// The name of a folder's file of the tokenizer; empty: it has none.
+inline std::string TokenizerFile(const ModelFolder& folder) {
+  for (const char* name : {"tokenizer.model", "tokenizer.json"}) {
+    if (folder.Has(name)) return name;
+  }
+  return "";
+}
+
 struct LoadedModel {
   // Set by the engine thread when the device has failed; the process then stops.
   std::atomic<bool> device_failed{false};
@@ -25,6 +33,7 @@ struct LoadedModel {
   std::unique_ptr<PolysketchModel> model;
   std::unique_ptr<PolysketchModel> draft_model;  // null without --draft-model
   std::unique_ptr<Tokenizer> tokenizer;          // null without tokenizer.model
+  ModelFolder folder{""};                        // whose files the model was loaded from
   std::unique_ptr<GrammarCompiler> grammars;     // null without a tokenizer
   std::unique_ptr<ChatTemplate> chat_template;   // null without one
   std::string no_chat_template;                  // why there is none

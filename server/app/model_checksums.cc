@@ -3,23 +3,24 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
-#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/hex.h"
 #include "base/logging.h"
-#include "engine/checkpoint/mapped_file.h"
 
 namespace polysketch {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr char kSums[] = "SHA256SUMS";
+constexpr size_t kMaxSumsBytes = size_t{1} << 20;
 constexpr size_t kDigits = 64;
 // Bytes whose pages are released at a time: a start must not need memory for all of a file.
 constexpr size_t kPiece = size_t{4} << 20;
@@ -30,20 +31,21 @@ bool ParseLine(const std::string& line, std::string* name, std::string* digits) 
   if (line[kDigits + 1] != ' ' && line[kDigits + 1] != '*') return false;
   *digits = line.substr(0, kDigits);
   *name = line.substr(kDigits + 2);
-  return digits->find_first_not_of("0123456789abcdef") == std::string::npos &&
-         name->find('/') == std::string::npos && *name != "." && *name != "..";
+  return digits->find_first_not_of("0123456789abcdef") == std::string::npos && !name->empty() &&
+         name->find('/') == std::string::npos && name->find('\0') == std::string::npos &&
+         *name != "." && *name != "..";
 }
 
 // Checksums by the name of the file.
-Result<std::map<std::string, std::string>> ReadSums(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return NotFound("there is no ", path.string());
+Result<std::map<std::string, std::string>> ReadSums(const ModelFolder& folder) {
+  PS_ASSIGN_OR_RETURN(const std::string text, folder.Read(kSums, kMaxSumsBytes));
+  std::istringstream file(text);
   std::map<std::string, std::string> sums;
   std::string line, name, digits;
   for (int number = 1; std::getline(file, line); ++number) {
     if (!ParseLine(line, &name, &digits)) {
       return InvalidArgument(
-          path.string(), ": line ", number, ": expected ", kDigits,
+          folder.PathOf(kSums), ": line ", number, ": expected ", kDigits,
           " hexadecimal digits, two spaces and the name of a file of the folder, "
           "found \"",
           line.substr(0, 200), "\"");
@@ -71,55 +73,76 @@ std::string Sha256Of(const MappedFile& file) {
   return HexDigits({sum, size});
 }
 
-// Whether `verify` requires a checksum of this file.
+// Whether `verify` requires a checksum of this file: no model loads without what it holds.
 bool MustBeListed(std::string_view name) {
-  return name == "config.json" || name == "tokenizer.model" || name.ends_with(".safetensors");
+  return name == "config.json" || name == "tokenizer.model" || name.ends_with(".safetensors") ||
+         name == "model.safetensors.index.json";
 }
 
-Status CheckAllListed(const fs::path& folder, const std::map<std::string, std::string>& sums) {
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    if (MustBeListed(name) && !sums.contains(name)) {
-      return InvalidArgument("--verify: ", (folder / kSums).string(), ": expected the checksum of ",
+// Whether the server reads this file where the folder has one.
+bool IsRead(std::string_view name) {
+  constexpr std::string_view kOthers[] = {kSums,
+                                          "tokenizer.json",
+                                          "tokenizer_config.json",
+                                          "special_tokens_map.json",
+                                          "added_tokens.json",
+                                          "chat_template.jinja"};
+  return MustBeListed(name) || std::ranges::find(kOthers, name) != std::end(kOthers);
+}
+
+Status CheckAllListed(const ModelFolder& folder, const std::vector<std::string>& names,
+                      const std::map<std::string, std::string>& sums) {
+  for (const std::string& name : names) {
+    if (sums.contains(name) || name == kSums) continue;
+    if (MustBeListed(name)) {
+      return InvalidArgument("--verify: ", folder.PathOf(kSums), ": expected the checksum of ",
                              name, ", found none");
     }
+    if (IsRead(name)) {
+      LogWarning("not_listed", {{"file", folder.PathOf(name)},
+                                {"reason", "SHA256SUMS has no checksum of it"},
+                                {"effect", "the file counts as missing"}});
+    }
   }
-  if (error) return InvalidArgument(folder.string(), ": ", error.message());
   return Status();
 }
 
 }  // namespace
 
-Status CheckModelFiles(const fs::path& folder, bool verify) {
-  const auto sums = ReadSums(folder / kSums);
+Result<ModelFolder> CheckModelFiles(ModelFolder folder, bool verify) {
+  PS_ASSIGN_OR_RETURN(const std::vector<std::string> names, folder.Names());
+  for (const std::string& name : names) {
+    if (IsRead(name)) PS_RETURN_IF_ERROR(folder.Open(name).status());
+  }
+  const auto sums = ReadSums(folder);
   if (sums.status().code() == Code::kNotFound) {
-    if (!verify) return Status();
-    return InvalidArgument("--verify: expected checksums in ", (folder / kSums).string(),
+    if (!verify) return folder;
+    return InvalidArgument("--verify: expected checksums in ", folder.PathOf(kSums),
                            ", found no such file (sha256sum makes it)");
   }
   if (!sums.ok()) return sums.status();
-  if (verify) PS_RETURN_IF_ERROR(CheckAllListed(folder, *sums));
-  int checked = 0;
+  if (verify) PS_RETURN_IF_ERROR(CheckAllListed(folder, names, *sums));
+  std::map<std::string, FileIdentity> checked;
   for (const auto& [name, expected] : *sums) {
-    const fs::path path = folder / name;
-    const Result<MappedFile> file = MappedFile::Open(path.string());
+    const Result<ModelFile> file = folder.Open(name);
     if (!file.ok()) {
-      return InvalidArgument((folder / kSums).string(), ": expected the file ", name,
+      return InvalidArgument(folder.PathOf(kSums), ": expected the file ", name,
                              ", found: ", file.status().message());
     }
     if (!verify && file->size() > kAlwaysChecked) continue;
-    const std::string found = Sha256Of(*file);
+    PS_ASSIGN_OR_RETURN(const MappedFile mapped, file->Map());
+    const std::string found = Sha256Of(mapped);
     if (found != expected) {
-      return InvalidArgument(path.string(), ": expected the SHA-256 ", expected, " (", kSums,
+      return InvalidArgument(file->path, ": expected the SHA-256 ", expected, " (", kSums,
                              "), found ", found);
     }
-    ++checked;
+    checked.emplace(name, file->identity);
   }
-  LogInfo("model_checksums", {{"folder", folder.string()},
+  LogInfo("model_checksums", {{"folder", folder.path().string()},
                               {"files", std::to_string(sums->size())},
-                              {"checked", std::to_string(checked)}});
-  return Status();
+                              {"checked", std::to_string(checked.size())}});
+  if (verify) folder.Keep(std::move(checked));
+  return folder;
 }
 
 }  // namespace polysketch

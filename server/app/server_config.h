@@ -14,6 +14,8 @@ namespace polysketch {
 // server/app/flags.cc describes each field and the meaning of 0.
 struct ServerConfig {
   std::string model;
+  std::string model_root;
+  std::string chat_template;
   bool verify = false;
   std::string listen = "127.0.0.1:50051";
   std::string metrics_listen = "127.0.0.1:9464";

@@ -1,11 +1,9 @@
 #include "server/app/state_setup.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/mapped_file.h"
 #include "engine/store/open_state_store.h"
 #include "kernels/saved_state.h"
 #include "server/convert/status_map.h"
@@ -13,10 +11,9 @@
 namespace polysketch {
 namespace {
 
-namespace fs = std::filesystem;
-
-Result<ContentHash> HashFile(const fs::path& path) {
-  PS_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path.string()));
+Result<ContentHash> HashFile(const ModelFolder& folder, const std::string& name) {
+  PS_ASSIGN_OR_RETURN(const ModelFile opened, folder.Open(name));
+  PS_ASSIGN_OR_RETURN(const MappedFile file, opened.Map());
   // In pieces whose pages are released again: a start must not need memory for both the file and
   // the weights that were packed from it.
   constexpr size_t kPiece = size_t{4} << 20;
@@ -31,17 +28,13 @@ Result<ContentHash> HashFile(const fs::path& path) {
 }
 
 // The hash of config.json and every file of weights, by name and content.
-Result<ContentHash> HashModel(const fs::path& folder) {
-  std::vector<fs::path> files;
-  for (const fs::directory_entry& file : fs::directory_iterator(folder)) {
-    const std::string name = file.path().filename().string();
-    if (name == "config.json" || name.ends_with(".safetensors")) files.push_back(file.path());
-  }
-  std::sort(files.begin(), files.end());
+Result<ContentHash> HashModel(const ModelFolder& folder) {
+  PS_ASSIGN_OR_RETURN(const std::vector<std::string> names, folder.Names());
   std::string all;
-  for (const fs::path& file : files) {
-    PS_ASSIGN_OR_RETURN(const ContentHash hash, HashFile(file));
-    all += StrCat(file.filename().string(), " ", HashText(hash), "\n");
+  for (const std::string& name : names) {
+    if (name != "config.json" && !name.ends_with(".safetensors")) continue;
+    PS_ASSIGN_OR_RETURN(const ContentHash hash, HashFile(folder, name));
+    all += StrCat(name, " ", HashText(hash), "\n");
   }
   return HashContent(all);
 }
@@ -91,7 +84,7 @@ std::unique_ptr<PrefixCache> NewPrefixCache(const ServerConfig& config, int bloc
 Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const LoadedModel& loaded) {
   SessionOptions options;
   SnapshotCodec& codec = options.codec;
-  PS_ASSIGN_OR_RETURN(codec.binding.model, HashModel(config.model));
+  PS_ASSIGN_OR_RETURN(codec.binding.model, HashModel(loaded.folder));
   if (loaded.tokenizer != nullptr) {
     PS_ASSIGN_OR_RETURN(codec.binding.tokenizer,
                         HashFile(fs::path(config.model) / "tokenizer.model"));

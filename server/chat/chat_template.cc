@@ -1,9 +1,6 @@
 #include "server/chat/chat_template.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 
 #include "base/bounded_json.h"
@@ -18,6 +15,7 @@ constexpr char kTemplateFile[] = "chat_template.jinja";
 constexpr char kConfigFile[] = "tokenizer_config.json";
 constexpr size_t kMaxFileBytes = size_t{16} << 20;
 constexpr const char* kPieces[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
+constexpr auto kReplace = json::error_handler_t::replace;  // of bytes that are no UTF-8
 constexpr std::string_view kSpace = " \t\r\n";
 
 // Words without a meaning to templates, in place of the messages of earlier turns.
@@ -26,14 +24,20 @@ const ChatMessage kUserStandIn = {"user", "standinone", ""};
 const ChatMessage kAnswerStandIn = {"assistant", "standintwo", ""};
 
 // The bytes of a file; nullopt without it.
-Result<std::optional<std::string>> ReadIfThere(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::optional<std::string>();
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (text.size() > kMaxFileBytes)
-    return InvalidArgument(path, ": expected at most ", kMaxFileBytes, " bytes, found ",
-                           text.size());
+Result<std::optional<std::string>> ReadIfThere(const ModelFolder& folder, const char* name) {
+  if (!folder.Has(name)) return std::optional<std::string>();
+  PS_ASSIGN_OR_RETURN(std::string text, folder.Read(name, kMaxFileBytes));
   return std::optional<std::string>(std::move(text));
+}
+
+// The bytes of a file that the operator names.
+Result<std::optional<std::string>> ReadNamed(const std::string& path) {
+  PS_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  if (file.size() > kMaxFileBytes)
+    return InvalidArgument(path, ": expected at most ", kMaxFileBytes, " bytes, found ",
+                           file.size());
+  return std::optional<std::string>(std::in_place, reinterpret_cast<const char*>(file.data()),
+                                    file.size());
 }
 
 Result<json> ParseConfig(const std::string& path, std::string_view text) {
@@ -70,11 +74,12 @@ std::string TemplateOf(const json& config) {
 
 }  // namespace
 
-Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::string& folder,
-                                                         const Tokenizer* tokenizer, bool add_bos) {
-  const std::filesystem::path root = folder;
-  std::string path = (root / kConfigFile).string();
-  PS_ASSIGN_OR_RETURN(const std::optional<std::string> config_text, ReadIfThere(path));
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const ModelFolder& folder,
+                                                         const Tokenizer* tokenizer, bool add_bos,
+                                                         const std::string& file) {
+  std::string path = folder.PathOf(kConfigFile);
+  PS_ASSIGN_OR_RETURN(const std::optional<std::string> config_text,
+                      ReadIfThere(folder, kConfigFile));
   PS_ASSIGN_OR_RETURN(const json config, ParseConfig(path, config_text.value_or("{}")));
   Source source;
   for (const char* name : kPieces) {
@@ -82,13 +87,16 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const std::string& fold
       source.pieces.emplace_back(name, piece);
   }
   source.text = TemplateOf(config);
-  const std::string file = (root / kTemplateFile).string();
-  PS_ASSIGN_OR_RETURN(std::optional<std::string> text, ReadIfThere(file));
-  if (text.has_value()) {
+  PS_ASSIGN_OR_RETURN(std::optional<std::string> text,
+                      file.empty() ? ReadIfThere(folder, kTemplateFile) : ReadNamed(file));
+  if (!file.empty()) {
     path = file;
     source.text = *std::move(text);
+  } else if (text.has_value()) {
+    path = folder.PathOf(kTemplateFile);
+    source.text = *std::move(text);
   } else if (source.text.empty()) {
-    return NotFound(folder, ": expected ", kTemplateFile, " or ", kConfigFile,
+    return NotFound(folder.path().string(), ": expected ", kTemplateFile, " or ", kConfigFile,
                     " with chat_template, found neither");
   }
   Result<std::unique_ptr<ChatTemplate>> made = Make(std::move(source), tokenizer, add_bos);
@@ -214,19 +222,42 @@ Result<MarkedText> ChatTemplate::TextAfter(const std::vector<ChatMessage>& befor
 }
 
 Result<MarkedText> ChatTemplate::TurnText(const MarkedText& after, int32_t* turn_end) const {
-  *turn_end = -1;
   const size_t begin = std::min(after.size(), after.text().find_first_not_of(kSpace));
+  *turn_end = ControlAt(after, begin);
+  return after.Slice(*turn_end < 0 ? 0 : begin + tokenizer_->Piece(*turn_end).size(), after.size());
+}
+
+int32_t ChatTemplate::ControlAt(const MarkedText& text, size_t begin) const {
+  int32_t found = -1;
   size_t longest = 0;
   for (int32_t id = 0; id < tokenizer_->vocab_size(); ++id) {
     const std::string_view piece = tokenizer_->Piece(id);
     if (!tokenizer_->IsControl(id) || piece.size() <= longest ||
-        after.text().compare(begin, piece.size(), piece) != 0 ||
-        !after.IsTemplate(begin, begin + piece.size()))
+        text.text().compare(begin, piece.size(), piece) != 0 ||
+        !text.IsTemplate(begin, begin + piece.size()))
       continue;
     longest = piece.size();
-    *turn_end = id;
+    found = id;
   }
-  return after.Slice(longest == 0 ? 0 : begin + longest, after.size());
+  return found;
+}
+
+Status ChatTemplate::CheckTurnEnd() const {
+  const Result<MarkedText> text =
+      Render({kUserStandIn, kAnswerStandIn, {"user", "standinthree", ""}}, ChatOptions());
+  // One that refuses these messages, or does not write the answer, ends no turn of it.
+  if (!text.ok()) return Status();
+  const size_t answer = text->text().rfind(kAnswerStandIn.content);
+  if (answer == std::string::npos) return Status();
+  const size_t after = answer + kAnswerStandIn.content.size();
+  const size_t begin = std::min(text->size(), text->text().find_first_not_of(kSpace, after));
+  if (ControlAt(*text, begin) >= 0) return Status();
+  constexpr size_t kShown = 40;
+  const std::string found = text->text().substr(after, kShown);
+  return FailedPrecondition(
+      "expected a control piece of the vocabulary at the end of an answer, found ",
+      found.empty() ? "nothing" : StrCat(json(found).dump(-1, ' ', false, kReplace)),
+      ": output would not stop there, and text of a message could end a turn");
 }
 
 Status ChatTemplate::CheckAppends() {

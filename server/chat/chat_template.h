@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/checkpoint/model_folder.h"
 #include "engine/tokenizer/marked_text.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/chat/syntax.h"
@@ -43,11 +44,13 @@ class ChatTemplate {
   };
 
   // Reads chat_template.jinja of a model folder, or else chat_template of tokenizer_config.json, and
-  // the pieces that the latter names. NOT_FOUND if the folder has no template; INVALID_ARGUMENT
-  // names the file, the line and what is wrong. `tokenizer` outlives the result. `add_bos`: BOS
-  // begins a prompt whose template does not write it.
-  static Result<std::unique_ptr<ChatTemplate>> Load(const std::string& folder,
-                                                    const Tokenizer* tokenizer, bool add_bos);
+  // the pieces that the latter names. `file`: a file of the template that is used in place of the
+  // folder's; empty: none. NOT_FOUND if the folder has no template; INVALID_ARGUMENT names the file,
+  // the line and what is wrong. `tokenizer` outlives the result. `add_bos`: BOS begins a prompt whose
+  // template does not write it.
+  static Result<std::unique_ptr<ChatTemplate>> Load(const ModelFolder& folder,
+                                                    const Tokenizer* tokenizer, bool add_bos,
+                                                    const std::string& file = "");
   static Result<std::unique_ptr<ChatTemplate>> Make(Source source, const Tokenizer* tokenizer,
                                                     bool add_bos);
 
@@ -69,6 +72,10 @@ class ChatTemplate {
   // Otherwise the reason.
   const Status& appends() const { return appends_; }
 
+  // FAILED_PRECONDITION if the template writes another text than a control piece of the vocabulary after
+  // an answer: output then does not stop there, and text of a message can end a turn.
+  Status CheckTurnEnd() const;
+
   // The control id that ends an answer; -1: the template writes none.
   int32_t turn_end() const { return turn_end_; }
   // The control ids that end an answer besides the model's EOS.
@@ -84,6 +91,8 @@ class ChatTemplate {
   Result<MarkedText> TextAfter(const std::vector<ChatMessage>& before,
                                const std::vector<ChatMessage>& messages,
                                const ChatOptions& options) const;
+  // The control id whose piece the template has written at `begin`, the longest one; -1: none.
+  int32_t ControlAt(const MarkedText& text, size_t begin) const;
   // The same without the control piece that ends the answer, whose id *turn_end becomes.
   Result<MarkedText> TurnText(const MarkedText& after, int32_t* turn_end) const;
   Status CheckAppends();

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "engine/checkpoint/model_folder.h"
 #include "engine/engine.h"
 #include "engine/prefix_cache/prefix_cache.h"
 #include "engine/session/session_table.h"
@@ -20,7 +21,7 @@ struct ServedModel {
   const PrefixCache* prefix_cache = nullptr;    // null without a prefix cache
   const ChatTemplate* chat_template = nullptr;  // null without one
   std::string no_chat_template;                 // why there is none
-  std::string folder;                           // of the model
+  ModelFolder folder{""};
   RequestRules rules;
   v1::GetModelResponse description;
 };

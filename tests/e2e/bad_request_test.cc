@@ -344,7 +344,7 @@ TEST(BadRequests, TextWithoutATokenizerFailsItsPrecondition) {
   std::filesystem::copy(DemoModel() + "/config.json", folder);
   std::filesystem::create_symlink(DemoModel() + "/model.safetensors", folder / "model.safetensors");
   {
-    const Server server({.model = folder});
+    const Server server({.model = folder, .flags = {"--model-root", DemoModel()}});
     Client client(server.address());
     EXPECT_EQ(client.Complete(GoodRequest()).status.code(), Code::kFailedPrecondition);
     EXPECT_EQ(client.CompleteUnary(GoodRequest()).status.code(), Code::kFailedPrecondition);

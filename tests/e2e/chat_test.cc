@@ -398,5 +398,27 @@ TEST(ChatWithABrokenTemplate, CompletionsAreServed) {
             200);
 }
 
+// models/demo has no piece <|im_end|>: output would not stop there, and a message could end a turn.
+TEST(ChatWithoutAControlPiece, IsRefusedUnlessTheTemplateIsNamed) {
+  const std::string text =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+  const ModelFolder folder(text);
+  const json body = {{"messages", Messages("x")}, {"max_tokens", 1}};
+  {
+    Server server({.model = folder.path(), .flags = {"--http-listen", "127.0.0.1:0"}});
+    const HttpAnswer answer = Http(server.http_address(), "/v1/chat/completions", body.dump());
+    EXPECT_EQ(answer.status, 400);
+    EXPECT_NE(
+        answer.body.find("expected a control piece of the vocabulary at the end of an answer"),
+        std::string::npos)
+        << answer.body;
+    EXPECT_TRUE(server.Logs("WARNING chat_template reason="));
+  }
+  Server server({.flags = {"--http-listen", "127.0.0.1:0", "--chat-template",
+                           folder.path() + "/chat_template.jinja"}});
+  EXPECT_EQ(Http(server.http_address(), "/v1/chat/completions", body.dump()).status, 200);
+  EXPECT_TRUE(server.Logs("expected a control piece of the vocabulary"));
+}
+
 }  // namespace
 }  // namespace polysketch::e2e

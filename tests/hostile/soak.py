@@ -118,7 +118,8 @@ class Soak:
         environment = {**self.store.environment, **self._heap.environment}
         preloads = [one["LD_PRELOAD"] for one in (self.store.environment, self._heap.environment) if "LD_PRELOAD" in one]
         environment["LD_PRELOAD"] = ":".join(preloads)
-        self.server = serving.Server({**FLAGS, "model": model_with_chat(folder), "state-store": self.store.url}, binary, log=folder / "server.log",
+        flags = {**FLAGS, "model": model_with_chat(folder), "model-root": serving.ROOT / "models/demo", "state-store": self.store.url}
+        self.server = serving.Server(flags, binary, log=folder / "server.log",
                                      environment=environment)
         self._faults = FaultTimes(self.store, seed)
         self._expected = Expected(self.server)

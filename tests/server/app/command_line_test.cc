@@ -45,6 +45,16 @@ void ExpectError(const Result<CommandLine>& result, const std::string& part) {
   EXPECT_NE(result.status().message().find(part), std::string::npos) << result.status().ToString();
 }
 
+TEST(Config, ValuesAreUtf8) {
+  ExpectError(Load({"--model", "m\xFFx"}),
+              "--model: expected UTF-8, found another byte at position 1");
+  ExpectError(Load({"--model", "m", "--served-model-name", "\xC3"}),
+              "--served-model-name: expected UTF-8");
+  ExpectError(Load({"--model", "m"}, {{"POLYSKETCH_STATE_STORE", "dir:\xC3\x28"}}),
+              "POLYSKETCH_STATE_STORE: expected UTF-8");
+  EXPECT_TRUE(Load({"--model", "m\xC3\xA9"}).ok());
+}
+
 TEST(Config, FormerNamesWorkAndWarn) {
   const ConfigFile file(R"({"model": "m", "parked-memory": "5MiB"})");
   const auto loaded =

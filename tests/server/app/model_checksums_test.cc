@@ -21,7 +21,7 @@ class ModelChecksums : public ::testing::Test {
  protected:
   ModelChecksums()
       : folder_(fs::temp_directory_path() / ("checksums-" + std::to_string(getpid()))) {
-    SetLogLevel(LogLevel::kWarning);
+    SetLogLevel(LogLevel::kError);
     fs::remove_all(folder_);
     fs::create_directory(folder_);
   }
@@ -31,7 +31,7 @@ class ModelChecksums : public ::testing::Test {
     std::ofstream(folder_ / name, std::ios::binary) << text;
   }
   void ExpectError(const std::string& part, bool verify = false) {
-    const Status status = CheckModelFiles(folder_, verify);
+    const Status status = CheckModelFiles(folder_, verify).status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
     EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
   }
@@ -46,7 +46,7 @@ TEST_F(ModelChecksums, AreThoseOfSha256sum) {
   ExpectError("SHA256SUMS, found no such file", true);
   Write("SHA256SUMS", std::string(kAbc) + "  config.json\n" + kEmpty + " *model.safetensors\n");
   for (const bool verify : {false, true}) {
-    const Status status = CheckModelFiles(folder_, verify);
+    const Status status = CheckModelFiles(folder_, verify).status();
     EXPECT_TRUE(status.ok()) << status.ToString();
   }
 }
@@ -70,6 +70,38 @@ TEST_F(ModelChecksums, LargeFilesOnlyIfAskedFor) {
   Write("SHA256SUMS", std::string(kAbc) + "  config.json\n");
   EXPECT_TRUE(CheckModelFiles(folder_, false).ok());
   ExpectError("expected the checksum of model.safetensors, found none", true);
+}
+
+TEST_F(ModelChecksums, WithVerifyAFileThatIsNotListedIsMissing) {
+  Write("config.json", "abc");
+  Write("tokenizer.json", "abc");
+  Write("chat_template.jinja", "abc");
+  Write("SHA256SUMS", std::string(kAbc) + "  config.json\n" + kAbc + "  tokenizer.json\n");
+  const Result<ModelFolder> all = CheckModelFiles(folder_, false);
+  ASSERT_TRUE(all.ok()) << all.status().ToString();
+  EXPECT_TRUE(all->Has("chat_template.jinja"));
+  const Result<ModelFolder> verified = CheckModelFiles(folder_, true);
+  ASSERT_TRUE(verified.ok()) << verified.status().ToString();
+  EXPECT_TRUE(verified->Has("tokenizer.json"));
+  EXPECT_FALSE(verified->Has("chat_template.jinja"));
+  Write("model.safetensors.index.json", "{}");
+  ExpectError("expected the checksum of model.safetensors.index.json", true);
+}
+
+TEST_F(ModelChecksums, EveryFileThatTheServerReadsCanBeOpened) {
+  for (const char* name : {"SHA256SUMS", "chat_template.jinja", "tokenizer.json",
+                           "added_tokens.json", "model-1.safetensors"}) {
+    fs::create_symlink("/dev/zero", folder_ / name);
+    ExpectError(std::string(name) +
+                ": expected a file of the model folder, found a link to /dev/zero");
+    fs::remove(folder_ / name);
+  }
+  Write("SHA256SUMS", "");
+  fs::resize_file(folder_ / "SHA256SUMS", uintmax_t{40} << 30);  // a hole
+  ExpectError("SHA256SUMS: expected at most 1048576 bytes, found 42949672960");
+  fs::create_symlink("/dev/zero", folder_ / "notes.txt");  // which no one reads
+  Write("SHA256SUMS", "");
+  EXPECT_TRUE(CheckModelFiles(folder_, false).ok());
 }
 
 TEST_F(ModelChecksums, LinesOfAnotherForm) {

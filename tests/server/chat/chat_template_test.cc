@@ -363,6 +363,30 @@ TEST(ChatTemplate, TheLastMessageIsContinued) {
   EXPECT_EQ(ending("").find("continue_final_message: "), 0u);
 }
 
+// The vocabulary of models/demo has the control pieces <s> and </s>, and none of ChatML.
+TEST(ChatTemplate, TheEndOfAnAnswerIsAControlPiece) {
+  const std::string turns = "{% for m in messages %}{{ m.role }}: {{ m.content }}";
+  for (const char* good :
+       {"{{ eos_token }}{% endfor %}", " \n</s>{% endfor %}",
+        "{% if not loop.last %}</s>{% endif %}{% endfor %}",
+        "{% if loop.index == 2 %}{{ raise_exception('x') }}{% endif %}{% endfor %}"}) {
+    const Status status = Make(turns + good)->CheckTurnEnd();
+    EXPECT_TRUE(status.ok()) << good << status.ToString();
+  }
+  for (const auto& [bad, found] :
+       {std::pair("<|im_end|>\n{% endfor %}", "\"<|im_end|>\\nuser: "),
+        std::pair("\n{% endfor %}", "\"\\nuser: "), std::pair("{% endfor %}", "\"user: ")}) {
+    const Status status = Make(turns + bad)->CheckTurnEnd();
+    EXPECT_EQ(status.code(), Code::kFailedPrecondition) << bad;
+    EXPECT_NE(
+        status.message().find(StrCat("expected a control piece of the vocabulary at the end of "
+                                     "an answer, found ",
+                                     found)),
+        std::string::npos)
+        << status.ToString();
+  }
+}
+
 class Folder {
  public:
   Folder()
@@ -376,11 +400,26 @@ class Folder {
   Result<std::unique_ptr<ChatTemplate>> Load() const {
     return ChatTemplate::Load(path_.string(), &DemoTokenizer(), true);
   }
+  const std::filesystem::path& path() const { return path_; }
   std::string Rendered() const { return (*Load())->Render({{"user", "hi", ""}}, {})->text(); }
 
  private:
   const std::filesystem::path path_;
 };
+
+TEST(ChatTemplate, AFileInPlaceOfTheFoldersTemplate) {
+  const Folder folder;
+  folder.Write("chat_template.jinja", "F");
+  folder.Write("other", "O");
+  const auto load = [&](const std::string& name) {
+    return ChatTemplate::Load(folder.path(), &DemoTokenizer(), true,
+                              (folder.path() / name).string());
+  };
+  EXPECT_EQ((*load("other"))->source(), "O");
+  EXPECT_EQ(load("missing").status().code(), Code::kNotFound);
+  folder.Write("other", "{% oops %}");
+  EXPECT_NE(load("other").status().message().find("other: line 1: "), std::string::npos);
+}
 
 TEST(ChatTemplate, Folders) {
   const Folder folder;
