@@ -76,8 +76,8 @@ void SetMemoryAside() {
 
 bool MemoryFits(size_t bytes) {
   const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
-  const bool late = now - g_probed_ns.load(std::memory_order_relaxed) >
-                    std::chrono::nanoseconds(kProbe).count();
+  const bool late =
+      now - g_probed_ns.load(std::memory_order_relaxed) > std::chrono::nanoseconds(kProbe).count();
   if (!late && bytes < kSmall) return g_fits.load(std::memory_order_relaxed);
   if (!g_serving.load(std::memory_order_relaxed)) return true;
   g_probed_ns.store(now, std::memory_order_relaxed);

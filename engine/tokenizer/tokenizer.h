@@ -48,7 +48,8 @@ class Tokenizer {
   // tokenizer.json (a name that ends in .json), a BPE model of Hugging Face's tokenizers, which
   // tokenizer_config.json of the folder belongs to. Errors are those of ModelFolder::Read, and
   // INVALID_ARGUMENT if the file is not one that this tokenizer supports.
-  static Result<std::unique_ptr<Tokenizer>> Load(const ModelFolder& folder, const std::string& name);
+  static Result<std::unique_ptr<Tokenizer>> Load(const ModelFolder& folder,
+                                                 const std::string& name);
   // The same of the path of such a file.
   static Result<std::unique_ptr<Tokenizer>> Load(const std::string& path);
   virtual ~Tokenizer() = default;

@@ -86,7 +86,8 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
   SnapshotCodec& codec = options.codec;
   PS_ASSIGN_OR_RETURN(codec.binding.model, HashModel(loaded.folder));
   if (loaded.tokenizer != nullptr) {
-    PS_ASSIGN_OR_RETURN(codec.binding.tokenizer, HashFile(loaded.folder, "tokenizer.model"));
+    PS_ASSIGN_OR_RETURN(codec.binding.tokenizer,
+                        HashFile(loaded.folder, TokenizerFile(loaded.folder)));
   }
   codec.binding.numerics =
       StrCat(loaded.backend->name(), " weights=", config.weights,
