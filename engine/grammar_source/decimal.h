@@ -27,7 +27,8 @@ class Decimal {
   const std::string& fraction() const { return fraction_; }
   Decimal Magnitude() const;
   Decimal Negated() const;
-  // Whether it is a multiple of `divisor`, which is above zero; nullopt if that has too many digits.
+  // Whether it is a multiple of `divisor`, which is above zero; nullopt if that has too many
+  // digits.
   std::optional<bool> IsMultipleOf(const Decimal& divisor) const;
   // The value, of at most 18 digits and no fraction, else nullopt.
   std::optional<int64_t> ToInteger() const;

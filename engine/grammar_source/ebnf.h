@@ -12,8 +12,8 @@
 
 namespace polysketch {
 
-// A quoted string of EBNF that matches `text`, which is UTF-8. No escape of it runs into a character
-// that follows: those of variable length (\x) are not used.
+// A quoted string of EBNF that matches `text`, which is UTF-8. No escape of it runs into a
+// character that follows: those of variable length (\x) are not used.
 std::string EbnfLiteral(std::string_view text);
 // A character class; `set` is not empty.
 std::string EbnfClass(const CodePoints& set);

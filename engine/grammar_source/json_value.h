@@ -21,6 +21,7 @@ struct JsonValue {
   std::vector<std::pair<std::string, JsonValue>> members = {};
 
   bool Is(Type other) const { return type == other; }
+  bool IsFalse() const { return type == Type::kBoolean && !boolean; }
   // Of an object; null if there is none.
   const JsonValue* Find(std::string_view name) const;
   // "a string", "null": for errors.

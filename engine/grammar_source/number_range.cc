@@ -8,8 +8,8 @@
 namespace polysketch {
 namespace {
 
-// Of a number with bounds, if these have no more. A double tells such numbers apart, so that a reader
-// that rounds finds each on its side of a bound.
+// Of a number with bounds, if these have no more. A double tells such numbers apart, so that a
+// reader that rounds finds each on its side of a bound.
 constexpr int kSignificantDigits = 16;
 
 Ebnf Digits(long long min, long long max) {

@@ -19,8 +19,8 @@ inline constexpr int64_t kMaxModulus = 1000;
 // Multiples within bounds are listed.
 inline constexpr int64_t kMaxMultiples = 1000;
 
-// With bounds a number has no exponent, and no more digits than a double holds. Nullopt if no number
-// is within the bounds, or more than kMaxMultiples multiples are.
+// With bounds a number has no exponent, and no more digits than a double holds. Nullopt if no
+// number is within the bounds, or more than kMaxMultiples multiples are.
 std::optional<Ebnf> NumbersWithin(const NumberRange& range, EbnfRules* rules);
 
 }  // namespace polysketch

@@ -1,6 +1,6 @@
-// Regular expressions: what ECMA-262 and Python's `re` have in common. A text that a pattern of this
-// parser matches is matched by both; where they differ (\w beyond ASCII, `.` before U+2028) a pattern
-// holds what matches under either.
+// Regular expressions: what ECMA-262 and Python's `re` have in common. A text that a pattern of
+// this parser matches is matched by both; where they differ (\w beyond ASCII, `.` before U+2028) a
+// pattern holds what matches under either.
 #pragma once
 
 #include <cstdint>

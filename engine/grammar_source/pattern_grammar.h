@@ -28,9 +28,10 @@ struct PatternUse {
   int64_t min_length = 0;
   int64_t max_length = -1;  // < 0: without a bound
 };
-// The texts that `pattern` matches and that have these lengths. In a JSON string, repetitions and the
-// text around the match have no characters that JSON escapes, where others match. INVALID_ARGUMENT for an anchor within
-// the pattern, and for bounds of lengths that do not follow from one repetition of a character.
+// The texts that `pattern` matches and that have these lengths. In a JSON string, repetitions and
+// the text around the match have no characters that JSON escapes, where others match.
+// INVALID_ARGUMENT for an anchor within the pattern, and for bounds of lengths that do not follow
+// from one repetition of a character.
 Result<Ebnf> PatternToEbnf(const Pattern& pattern, const PatternUse& use, EbnfRules* rules);
 
 }  // namespace polysketch

@@ -1,5 +1,6 @@
-// Whether the choices of oneOf exclude each other: a value of one choice must be valid under no other.
-// What is decided is whether the values that a shape holds are certainly not valid under a schema.
+// Whether the choices of oneOf exclude each other: a value of one choice must be valid under no
+// other. What is decided is whether the values that a shape holds are certainly not valid under a
+// schema.
 #include <algorithm>
 #include <utility>
 
@@ -82,8 +83,8 @@ bool IsOtherRange(const NumberRange& range, const JsonValue& schema) {
          above_all(below, true);
 }
 
-// OpenAPI's discriminator names the property that tells the choices apart; pydantic does not require
-// it where it has a default.
+// OpenAPI's discriminator names the property that tells the choices apart; pydantic does not
+// require it where it has a default.
 std::string TagOf(const JsonValue& schema) {
   const JsonValue* const discriminator = schema.Find("discriminator");
   const JsonValue* const name =
@@ -187,10 +188,9 @@ bool SchemaShapes::RefutesObject(const Shape& shape, const JsonValue& schema, in
       if (has(name.text) == nullptr) return true;
     }
   }
-  const bool closed = schema.Find("patternProperties") == nullptr &&
-                      schema.Find("additionalProperties") != nullptr &&
-                      schema.Find("additionalProperties")->Is(Type::kBoolean) &&
-                      !schema.Find("additionalProperties")->boolean;
+  const JsonValue* const others = schema.Find("additionalProperties");
+  const bool closed =
+      schema.Find("patternProperties") == nullptr && others != nullptr && others->IsFalse();
   for (const ShapeProperty& own : shape.properties) {
     const JsonValue* const other = properties == nullptr ? nullptr : properties->Find(own.name);
     if (other == nullptr) {

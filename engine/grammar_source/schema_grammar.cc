@@ -21,7 +21,8 @@ constexpr int kMaxIndentation = 32;
 constexpr size_t kMaxEbnfBytes = size_t{16} << 20;
 // Of an object: its properties times the counts of them that matter.
 constexpr size_t kMaxObjectStates = 20'000;
-// Of a string without an upper bound: the lower one up to which it has characters that JSON escapes.
+// Of a string without an upper bound: the lower one up to which it has characters that JSON
+// escapes.
 constexpr int64_t kMaxLeastCharacters = 32;
 // Characters of a name that tell it apart from the names of a schema.
 constexpr size_t kMaxNameDepth = 64;

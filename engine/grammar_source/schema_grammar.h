@@ -8,9 +8,10 @@
 
 namespace polysketch {
 
-// The JSON texts that `schema` describes (docs/structured-output.md). `compact`: one space after each
-// `,` and `:` and no other white space. INVALID_ARGUMENT for a text that is no schema, for one that no value is
-// valid under, or that the grammar would not hold; it begins with the path of the keyword.
+// The JSON texts that `schema` describes (docs/structured-output.md). `compact`: one space after
+// each `,` and `:` and no other white space. INVALID_ARGUMENT for a text that is no schema, for one
+// that no value is valid under, or that the grammar would not hold; it begins with the path of the
+// keyword.
 Result<std::string> SchemaToEbnf(std::string_view schema, bool compact);
 
 }  // namespace polysketch

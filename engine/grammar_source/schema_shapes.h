@@ -21,6 +21,8 @@ namespace polysketch {
 
 // Schemas that must hold together; none: any value.
 using Conjunction = std::vector<const JsonValue*>;
+// Adds a schema that is not there and does not allow every value.
+void AddSchema(const JsonValue* schema, Conjunction* schemas);
 
 struct ShapeProperty {
   std::string name;

@@ -5,8 +5,8 @@
 
 namespace polysketch {
 
-// `in`: members in ECMA-262 and in Python's `re`; `out`: members in neither. What is in one alone, or
-// is in no table here, is in none of both.
+// `in`: members in ECMA-262 and in Python's `re`; `out`: members in neither. What is in one alone,
+// or is in no table here, is in none of both.
 struct TwoSided {
   CodePoints in;
   CodePoints out;

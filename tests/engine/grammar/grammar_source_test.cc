@@ -1,5 +1,5 @@
-// Patterns and JSON Schemas as EBNF: what is refused, and why. differential_test.py compares what the
-// grammars accept with Python's re and jsonschema.
+// Patterns and JSON Schemas as EBNF: what is refused, and why. differential_test.py compares what
+// the grammars accept with Python's re and jsonschema.
 #include <string>
 
 #include "base/utf8.h"

@@ -1,5 +1,5 @@
-// grammar-probe: tells which texts a grammar accepts, and samples texts from it. differential_test.py
-// drives it, a JSON object a line:
+// grammar-probe: tells which texts a grammar accepts, and samples texts from it.
+// differential_test.py drives it, a JSON object a line:
 //
 //   {"kind": "regex", "text": "a+", "compact": false, "texts": ["aa", "b"], "samples": 2, "seed": 1}
 //   {"accepts": [true, false], "samples": ["aaa", "a"]}
