@@ -1,4 +1,4 @@
-// Limits of the control group and of those above it, in made-up hierarchies.
+// Limits of the control group and of the groups above it, in made-up hierarchies.
 #include "server/app/control_groups.h"
 
 #include <gtest/gtest.h>
