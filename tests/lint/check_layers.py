@@ -32,10 +32,10 @@ BELOW = {
     "tests/cuda": ["base", "kernels", "engine", "tests/kernels", "tests/engine/model", "tests/simt"],
     "tests/engine": ["base", "kernels", "engine"],
     "tests/engine/model": ["base", "kernels", "engine", "tests/kernels"],
-    "tests/server": ["base", "kernels", "engine", "proto", "server"],
+    "tests/server": ["base", "kernels", "engine", "proto", "server", "tests/engine"],
     "tests/clients": ["base", "proto", "clients"],
     "tests/e2e": ["base", "proto", "clients"],
-    "tests/fuzz": ["base", "kernels", "engine", "proto", "server", "clients", "tests/server"],
+    "tests/fuzz": ["base", "kernels", "engine", "proto", "server", "clients", "tests/server", "tests/engine"],
 }
 
 # Layer -> its rooms, lowest first. Rooms on one line do not see each other. "." is the folder of the layer itself.
