@@ -128,7 +128,10 @@ Guard::Decision Guard::Decide(const std::vector<std::string_view>& authorization
     return {Refusal::kRequests, BeyondLimit(limits, limits.requests_per_minute, "requests")
                                     .WithRetryAfter(wait_for_request)};
   }
-  const auto wait_for_token = used.tokens.Wait(limits.tokens_per_minute, 1, now);
+  // While requests hold tokens, ReserveTokens knows better when those of this one fit.
+  const auto wait_for_token = used.reserving > 0
+                                  ? std::chrono::milliseconds(0)
+                                  : used.tokens.Wait(limits.tokens_per_minute, 1, now);
   if (wait_for_token.count() > 0) {
     return {Refusal::kTokens,
             BeyondLimit(limits, limits.tokens_per_minute, "tokens").WithRetryAfter(wait_for_token)};

@@ -176,10 +176,17 @@ TEST_F(HttpServerTest, AClientThatLeavesGivesItsPlaceBack) {
       second.Send("POST /late HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc");
       WaitForRunning(static_cast<size_t>(i) + 1);
     }
-    std::this_thread::sleep_for(100ms);
-    const Socket other(address());
-    other.Get("/now");
-    EXPECT_EQ(other.Status(), 200) << i;
+    const auto status = [this] {
+      const Socket other(address());
+      other.Get("/now");
+      return other.Status();
+    };
+    int answered = status();
+    for (int tries = 0; tries < 100 && answered != 200; ++tries) {
+      std::this_thread::sleep_for(50ms);
+      answered = status();
+    }
+    EXPECT_EQ(answered, 200) << i;
   }
 }
 
