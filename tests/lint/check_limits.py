@@ -20,7 +20,7 @@ INNER = {
     "kMax", "kMaxShift", "kMaxInt", "kMaxInt32", "kMaxInt64", "kMaxRank", "kMaxNameBytes", "kMaxRules", "kMaxSections", "kMaxAim", "kMaxOver",
     "kMaxTimes", "kMaxDraftRows", "kMaxSamplingThreads", "kMaxAnswers", "kMaxAnswerBytes", "kMaxSourceMessage", "kMaxTokensOfMessage",
     "kMaxUnrolled", "kMaxExclusionDepth", "kMaxIndentation", "kMaxLeastCharacters", "kMaxNameDepth", "kMaxWindowLog", "kMaxKept",
-    "kMaxHeldBytes", "kMaxShown", "kMaxQuotedPath", "kMaxLogged", "kMaxFill", "kMaxControlFrame", "kMaxPerMinute", "kMaxLength", "kMaxPartBytes",
+    "kMaxHeldBytes", "kMaxThreadName", "kMaxShown", "kMaxQuotedPath", "kMaxLogged", "kMaxFill", "kMaxControlFrame", "kMaxPerMinute", "kMaxLength", "kMaxPartBytes",
 }
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 TIMES = {"milliseconds": "ms", "seconds": "s", "minutes": "min", "hours": "h"}
