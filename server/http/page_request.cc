@@ -31,7 +31,8 @@ Status ReadPageRequest(const HttpRequest& request, google::protobuf::Message* me
   PS_RETURN_IF_ERROR(CheckSender(request));
   if (request.body.size() > kMaxBodyBytes) {
     return InvalidArgument("the body: expected at most ", kMaxBodyBytes, " bytes, found ",
-                           request.body.size());
+                           request.body.size())
+        .WithReason(Reason::kBodyTooLarge);
   }
   if (const size_t valid = ValidUtf8Prefix(request.body); valid < request.body.size())
     return InvalidArgument("the body: expected UTF-8, found another byte at position ", valid);
