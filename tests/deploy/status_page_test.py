@@ -94,7 +94,7 @@ class StatusPage(DeployTest):
             (400, good | {"return_state": True}, {}, "return_state"),
             (400, good, {"Content-Type": "text/plain"}, "application/json"),
             (403, good, {"Origin": "http://elsewhere.example"}, "Origin"),
-            (400, {"prompt": {"text": "x" * (1 << 20)}}, {}, "at most"),
+            (413, {"prompt": {"text": "x" * (1 << 20)}}, {}, "at most"),
         ]:
             answer = self.complete(request, headers)
             self.assertEqual(answer.status, status, words)
