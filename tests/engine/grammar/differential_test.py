@@ -417,6 +417,10 @@ class Schemas:
         if kind == "string" or "pattern" in schema or "minLength" in schema:
             return self.rng.choice(["", "a", "abc", "cat", "x1", "\"a\"", "hello", "2024-02-29", "12:30:00Z", "é", "a\nb", "1.2.3.4"])
         if kind in ("integer", "number") or "minimum" in schema or "maximum" in schema:
+            bounds = [schema[name] for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum") if name in schema]
+            if bounds and self.rng.random() < 0.7:
+                near = self.rng.choice(bounds)
+                return near + self.rng.choice([-1, 0, 1, 4, -9] if isinstance(near, int) else [0, 0.005, -0.1, 1, -1])
             return self.rng.choice([-100, -8, -1, 0, 1, 2, 3, 5, 9, 10, 11, 50, 99, 100, 105, 106, 999, 10 ** 18, 2.5, 0.1, 0.05, -0.5, 7.25])
         if kind == "boolean":
             return self.rng.random() < 0.5
@@ -432,20 +436,40 @@ def spellings(value):
 # What a grammar is narrower in than a schema (docs/structured-output.md): a value outside these is in both or in neither.
 def is_exact(schema):
     text = json.dumps(schema)
-    narrower = ("properties", "prefixItems", "pattern", "format", "propertyNames", "minProperties", "maxProperties", "oneOf", "required")
+    narrower = ("prefixItems", "pattern", "format", "propertyNames", "oneOf")
     if any('"' + keyword in text for keyword in narrower):
         return False
+    if '"properties"' in text or '"required"' in text:  # those of several schemas have one order
+        if any('"' + keyword in text for keyword in ("anyOf", "allOf", "$ref")):
+            return False
 
     def typed(node):
         if isinstance(node, list):
             return all(map(typed, node))
         if not isinstance(node, dict):
             return True
-        bounds = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "items", "minItems", "maxItems")
+        bounds = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "items", "minItems", "maxItems",
+                  "additionalProperties", "multipleOf", "uniqueItems", "properties", "required", "minProperties", "maxProperties")
         if any(keyword in node for keyword in bounds) and "type" not in node and "enum" not in node and "const" not in node:
             return False
         return all(typed(value) for name, value in node.items() if name not in ("const", "enum"))
     return typed(schema)
+
+
+def is_in_order(value, schema):
+    """Whether the objects of a value have the properties of the schema, in its order, and no others."""
+    if not isinstance(schema, dict) or "const" in schema or "enum" in schema:
+        return True
+    if isinstance(value, list):
+        return all(is_in_order(item, schema.get("items", {})) for item in value)
+    if not isinstance(value, dict):
+        return True
+    properties = schema.get("properties", {})
+    if "properties" not in schema and "required" not in schema:  # any names
+        others = schema.get("additionalProperties", {})
+        return all(is_in_order(item, others) for item in value.values())
+    return [name for name in properties if name in value] == list(value) and all(
+        is_in_order(item, properties[name]) for name, item in value.items())
 
 
 REFUSED = re.compile(r"exclude each other|excludes every value|supported beside enum and const|uniqueItems|leads back to itself|"
@@ -488,7 +512,7 @@ def schema_case(rng, probe):
     escapes_left_out = any(keyword in schema_text for keyword in ("maxLength", "additionalProperties"))
     for text, (value, spaced), accepted in zip(texts, kinds, answer["accepts"]):
         case = f"compact {compact}, {json.dumps(schema)}"
-        holds = exact and (spaced or not compact) and not has_odd_number(value) and not ("\\" in text and escapes_left_out)
+        holds = exact and is_in_order(value, schema) and (spaced or not compact) and not has_odd_number(value) and not ("\\" in text and escapes_left_out)
         check(case, text, accepted, validator.is_valid(value), holds)
     for text in answer["samples"]:
         check(json.dumps(schema), text, True, validator.is_valid(json.loads(text)), False)
