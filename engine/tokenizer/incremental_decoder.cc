@@ -1,11 +1,10 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
+#include "engine/tokenizer/space_marker.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace polysketch {
-
-constexpr std::string_view kSpaceMarker = "\xE2\x96\x81";  // U+2581
 
 IncrementalDecoder::IncrementalDecoder(const Tokenizer* tokenizer, bool continued)
     : tokenizer_(tokenizer), carried_{!continued && tokenizer->StripsLeadingSpace(), {}} {}

@@ -10,6 +10,7 @@
 #include "base/utf8.h"
 #include "engine/tokenizer/charsmap.h"
 #include "engine/tokenizer/sentencepiece_tokenizer.h"
+#include "engine/tokenizer/space_marker.h"
 
 namespace polysketch {
 namespace {
@@ -19,7 +20,6 @@ using sentencepiece::SentencePieceProcessor;
 using sentencepiece::TrainerSpec;
 using PieceProto = ModelProto::SentencePiece;
 
-constexpr std::string_view kSpaceMarker = "\xE2\x96\x81";  // U+2581 represents a space in pieces
 constexpr char32_t kSpaceMarkerCodePoint = 0x2581;
 
 // Whether the bytes of `message` hold a value of enum field `number` that the enum does not define:

@@ -12,6 +12,7 @@
 
 #include "base/utf8.h"
 #include "engine/checkpoint/strict_json.h"
+#include "engine/tokenizer/space_marker.h"
 
 namespace polysketch {
 namespace {
@@ -20,7 +21,6 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 32;
 constexpr int32_t kMaxId = (1 << 24) - 1;
-constexpr std::string_view kSpaceMarker = "\xE2\x96\x81";  // U+2581
 // What ByteLevel splits by, as GPT-2 does.
 constexpr std::string_view kByteLevelRegex =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
