@@ -4,13 +4,21 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 #include "base/status.h"
 
 namespace polysketch::chat {
 
+// Holds memory before it is taken. An error ends the rendering.
+using HoldMemory = std::function<Status(int64_t bytes)>;
+
 class Budget {
  public:
+  // `hold` null: memory is not counted.
+  explicit Budget(HoldMemory hold = nullptr) : hold_(std::move(hold)) {}
+
   static constexpr int64_t kSteps = 1'000'000;
   static constexpr int64_t kBytes = int64_t{512} << 20;
   // The bytes of one element: a copy of a value, or a visit of it.
@@ -26,7 +34,7 @@ class Budget {
   // An operation on that many bytes. It takes about a nanosecond for each.
   Status Spend(size_t bytes) {
     bytes_ -= static_cast<int64_t>(std::min(bytes, size_t{INT64_MAX / 2}));
-    if (bytes_ >= 0) return Status();
+    if (bytes_ >= 0) return hold_ ? Hold() : Status();
     return InvalidArgument("expected work on at most ", kBytes,
                            " bytes, found a template that needs more");
   }
@@ -37,6 +45,18 @@ class Budget {
   }
 
  private:
+  // What work makes takes no more bytes than it has cost.
+  Status Hold() {
+    constexpr int64_t kPart = 64 << 10;
+    if (kBytes - bytes_ <= held_) return Status();
+    const int64_t more = kBytes - bytes_ - held_ + kPart;
+    PS_RETURN_IF_ERROR(hold_(more));
+    held_ += more;
+    return Status();
+  }
+
+  const HoldMemory hold_;
+  int64_t held_ = 0;
   int64_t steps_ = kSteps;
   int64_t bytes_ = kBytes;
 };

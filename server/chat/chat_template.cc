@@ -181,7 +181,8 @@ Result<MarkedText> ChatTemplate::Render(const std::vector<ChatMessage>& messages
   PS_ASSIGN_OR_RETURN(Value list, MessagesValue(messages));
   variables.Set("messages", std::move(list));
   variables.Set("add_generation_prompt", Value::Bool(options.add_generation_prompt));
-  Result<MarkedText> text = chat::Render(block_, variables);
+  Result<MarkedText> text = chat::Render(block_, variables, options.hold);
+  if (text.status().code() == Code::kResourceExhausted) return text;  // no fault of the template
   if (!text.ok())
     return Status(text.status().code(), StrCat("chat template: ", text.status().message()));
   if (!options.continue_final_message) return text;

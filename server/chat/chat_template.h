@@ -31,6 +31,8 @@ struct ChatOptions {
   bool continue_final_message = false;
   // More variables of the template: an object, or null.
   nlohmann::json variables;
+  // Takes the memory of what the template makes; null: nothing is counted.
+  chat::HoldMemory hold = nullptr;
 };
 
 // Thread-safe after it is made.

@@ -20,7 +20,7 @@ using Scope = std::map<std::string, Value>;
 
 class Interpreter {
  public:
-  explicit Interpreter(const Dict& variables) {
+  Interpreter(const Dict& variables, HoldMemory hold) : budget_(std::move(hold)) {
     scopes_.emplace_back();
     for (const auto& [name, value] : variables.entries()) scopes_[0][name] = value;
   }
@@ -46,8 +46,8 @@ class Interpreter {
   }
   // Names the line of an error, once.
   static Status At(int line, const Status& status) {
-    if (status.ok() || status.message().starts_with("line ") ||
-        status.message().starts_with("the template "))
+    if (status.ok() || status.code() == Code::kResourceExhausted ||
+        status.message().starts_with("line ") || status.message().starts_with("the template "))
       return status;
     return Status(status.code(), StrCat("line ", line, ": ", status.message()));
   }
@@ -481,8 +481,8 @@ class Interpreter {
 
 }  // namespace
 
-Result<MarkedText> Render(const Block& block, const Dict& variables) {
-  return Interpreter(variables).Run(block);
+Result<MarkedText> Render(const Block& block, const Dict& variables, HoldMemory hold) {
+  return Interpreter(variables, std::move(hold)).Run(block);
 }
 
 }  // namespace polysketch::chat

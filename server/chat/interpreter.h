@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "engine/tokenizer/marked_text.h"
+#include "server/chat/budget.h"
 #include "server/chat/syntax.h"
 
 namespace polysketch::chat {
@@ -13,6 +14,7 @@ inline constexpr size_t kMaxOutputBytes = size_t{128} << 20;
 // Returns the text of a template. `variables`: "messages", "bos_token", ... INVALID_ARGUMENT for an
 // error of the template ("line 3: ..."), for messages that it refuses (raise_exception), and beyond
 // the limits of time, memory and nesting.
-Result<MarkedText> Render(const Block& block, const Dict& variables);
+// `hold`: takes the memory of what it makes; null: nothing is counted.
+Result<MarkedText> Render(const Block& block, const Dict& variables, HoldMemory hold = nullptr);
 
 }  // namespace polysketch::chat

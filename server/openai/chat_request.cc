@@ -146,7 +146,7 @@ void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const 
   }
 }
 
-Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model) {
+Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model, chat::HoldMemory hold) {
   CompletionJob job;
   JsonFields fields(body);
   v1::CompleteRequest& request = job.common;
@@ -156,7 +156,8 @@ Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model) {
   ReadResponseFormat(&fields, &request);
   ReadLogprobs(&fields, &job.options, &request);
   RefuseOtherThanText(&fields);
-  const ChatOptions options = ReadChatOptions(&fields);
+  ChatOptions options = ReadChatOptions(&fields);
+  options.hold = std::move(hold);
   const auto former_limit = fields.Integer("max_tokens", 0, kMaxInt32);
   const auto limit = fields.Integer("max_completion_tokens", 0, kMaxInt32);
   if (limit.has_value() || former_limit.has_value())

@@ -35,7 +35,8 @@ void SetChatPrompt(const std::vector<int32_t>& ids, const ChatTemplate& chat_tem
 // Fails for each of the fields that is present, and neither false nor empty.
 void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const std::string& why);
 
-// INVALID_ARGUMENT names the field.
-Result<CompletionJob> ToChatJob(const nlohmann::json& body, const ServedModel& model);
+// INVALID_ARGUMENT names the field. `hold`: ChatOptions::hold.
+Result<CompletionJob> ToChatJob(const nlohmann::json& body, const ServedModel& model,
+                                chat::HoldMemory hold = nullptr);
 
 }  // namespace polysketch

@@ -28,9 +28,9 @@ constexpr int64_t kJsonOfMessage = 12;
 // The memory of what becomes of a body, in that of its JSON: the JSON, and messages with its strings,
 // whose arrays take as much.
 constexpr int64_t kValuesOfBody = 2;
-// Bytes for each byte of a chat: the text that the template writes, which doubles its memory as it
-// grows, parts of it, and ids, of which each byte may have one.
-constexpr int64_t kChatPerByte = 26;
+// Bytes for each byte of a chat: its messages and the text of the prompt, beside what the template
+// makes, and ids, of which each byte may have one.
+constexpr int64_t kChatPerByte = 20;
 
 void ReplyModelNotFound(HttpExchange* exchange, const std::string& found,
                         const std::string& served) {
@@ -88,17 +88,18 @@ void OpenAiApi::Models(const Exchange& exchange) {
 
 void OpenAiApi::Run(const Exchange& exchange, const std::function<void()>& work) {
   if (exchange->request().body.size() <= kInlineRequestBytes) return work();
-  RunInPool(exchange, 0, work);
+  RunInPool(exchange, 0, [work](const chat::HoldMemory&) { work(); });
 }
 
 void OpenAiApi::RunInPool(const Exchange& exchange, int64_t per_byte,
-                          const std::function<void()>& work) {
+                          const std::function<void(const chat::HoldMemory& hold)>& work) {
   const auto held_work = [exchange, per_byte, work] {
     HeldMemory parsed = exchange->NewMemory(RequestPhase::kRequest);
     const std::string& body = exchange->request().body;
     const Status held =
         parsed.Hold(kValuesOfBody * ParsedJsonBytes(body) + per_byte * std::ssize(body));
-    held.ok() ? work() : ReplyError(exchange.get(), held);
+    if (!held.ok()) return ReplyError(exchange.get(), held);
+    work([&parsed](int64_t bytes) { return parsed.Hold(bytes); });
   };
   const HttpRequest& request = exchange->request();
   TokenizerPool* const pool = service_->tokenizers;
@@ -173,19 +174,19 @@ void OpenAiApi::Complete(const Exchange& exchange) {
 
 // A template takes time: it never runs on the thread of the HTTP server.
 void OpenAiApi::Chat(const Exchange& exchange) {
-  RunInPool(exchange, kChatPerByte, [exchange, this] {
+  RunInPool(exchange, kChatPerByte, [exchange, this](const chat::HoldMemory& hold) {
     Result<nlohmann::json> body = ParseCompletionBody(exchange->request().body);
     if (!body.ok()) return ReplyError(exchange.get(), body.status());
-    RunJob(exchange, ToChatJob(*body, *service_->model.load()), NewChatForm);
+    RunJob(exchange, ToChatJob(*body, *service_->model.load(), hold), NewChatForm);
   });
 }
 
 void OpenAiApi::Respond(const Exchange& exchange) {
-  RunInPool(exchange, kChatPerByte, [exchange, this] {
+  RunInPool(exchange, kChatPerByte, [exchange, this](const chat::HoldMemory& hold) {
     Result<nlohmann::json> body = ParseCompletionBody(exchange->request().body);
     if (!body.ok()) return ReplyError(exchange.get(), body.status());
     const ServedModel& model = *service_->model.load();
-    Result<ResponseJob> job = ToResponseJob(*body, model);
+    Result<ResponseJob> job = ToResponseJob(*body, model, hold);
     if (!job.ok()) return ReplyError(exchange.get(), job.status());
     const AnswerHeader header = HeaderOf(*exchange, model);
     if (!CheckModel(exchange.get(), job->job.options.model, header.model)) return;

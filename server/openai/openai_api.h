@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "server/chat/budget.h"
 #include "server/http/http_exchange.h"
 #include "server/net/router.h"
 #include "server/openai/answer_form.h"
@@ -45,7 +46,9 @@ class OpenAiApi {
   // messages while it runs, and `per_byte` more for each byte of the body.
   void Run(const Exchange& exchange, const std::function<void()>& work);
   // Runs `work` in the tokenizer pool, unless the client leaves before it starts.
-  void RunInPool(const Exchange& exchange, int64_t per_byte, const std::function<void()>& work);
+  // `work` gets a function that holds more until it returns.
+  void RunInPool(const Exchange& exchange, int64_t per_byte,
+                 const std::function<void(const chat::HoldMemory& hold)>& work);
   std::string ModelName(const ServedModel& model) const;
   // Whether a request names the model that is served, or none; replies with 404 otherwise.
   static bool CheckModel(HttpExchange* exchange, const std::string& model, const std::string& name);

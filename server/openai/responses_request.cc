@@ -149,7 +149,8 @@ Result<ResponseId> ParseResponseId(const std::string& id, const std::string& fie
   return NotFound(field, ": expected the id of a stored response, found \"", id, "\"");
 }
 
-Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model) {
+Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
+                                  chat::HoldMemory hold) {
   ResponseJob response;
   CompletionOptions& options = response.job.options;
   JsonFields fields(body);
@@ -164,6 +165,7 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model) {
   response.store = fields.Bool("store").value_or(true);
   CheckMetadata(&fields);
   ChatOptions chat_options;
+  chat_options.hold = std::move(hold);
   ReadTemplateVariables(&fields, &chat_options);
   if (const auto limit = fields.Integer("max_output_tokens", 0, kMaxInt32))
     request.set_max_tokens(static_cast<int32_t>(*limit));

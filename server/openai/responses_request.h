@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "server/chat/budget.h"
 #include "server/openai/completion_request.h"
 #include "server/rpc/served_model.h"
 
@@ -35,6 +36,7 @@ struct ResponseJob {
 };
 
 // INVALID_ARGUMENT names the field.
-Result<ResponseJob> ToResponseJob(const nlohmann::json& body, const ServedModel& model);
+Result<ResponseJob> ToResponseJob(const nlohmann::json& body, const ServedModel& model,
+                                  chat::HoldMemory hold = nullptr);
 
 }  // namespace polysketch

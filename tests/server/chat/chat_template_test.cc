@@ -58,6 +58,31 @@ std::string RenderAll(const std::string& text, const Messages& messages = {{"use
   return rendered.ok() ? rendered->text() : rendered.status().message();
 }
 
+// What a template makes of messages is held before it is made.
+TEST(ChatTemplate, WhatIsMadeIsHeldBefore) {
+  const auto made = ChatTemplate::Make(
+      {.text = "{% for i in range(100) %}{{ messages[0]['content'] + '!' }}{% endfor %}",
+       .pieces = {}},
+      &DemoTokenizer(), true);
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  int64_t held = 0, limit = int64_t{1} << 30;
+  ChatOptions options;
+  options.hold = [&](int64_t bytes) {
+    if (held + bytes > limit) return Status(ResourceExhausted("full"));
+    held += bytes;
+    return Status();
+  };
+  const Messages messages = {{"user", std::string(10'000, 'x'), ""}};
+  const Result<MarkedText> text = (*made)->Render(messages, options);
+  ASSERT_TRUE(text.ok()) << text.status().ToString();
+  EXPECT_GE(held, static_cast<int64_t>(text->size()));
+  EXPECT_LE(held, 10 * static_cast<int64_t>(text->size()));
+  held = 0;
+  limit = 500'000;
+  EXPECT_EQ((*made)->Render(messages, options).status().code(), Code::kResourceExhausted);
+  EXPECT_EQ((*made)->Render(messages, options).status().message(), "full");
+}
+
 TEST(ChatTemplate, TextsAreThoseOfJinja) {
   const json recorded = json::parse(Read(SourceFile("tests/server/chat/recorded.json")));
   EXPECT_GE(recorded.size(), 9u);
