@@ -554,7 +554,7 @@ Result<Value> Json(const Call& call) {
       if (spaces > 4096) return call.Wrong(1, "at most 4096");
       form.indent = std::string(static_cast<size_t>(std::max<int64_t>(spaces, 0)), ' ');
     }
-    form.item_separator = ",";  // no space at the end of a line
+    form.item_separator.resize(1);  // no space at the end of a line
   }
   form.ensure_ascii = call.Truth(0, false);
   form.sort_keys = call.Truth(3, false);
