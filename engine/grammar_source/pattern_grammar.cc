@@ -91,9 +91,11 @@ class PatternWriter {
       case Kind::kRepeat: {
         const Pattern& part = pattern.parts[0];
         if (part.HasAnchor()) Fail("an anchor within a repetition is not supported");
-        return Around(
-            Ebnf::Repeat(Write(part, Side::kInside, Side::kInside), pattern.min, pattern.max), left,
-            right);
+        const bool loop = pattern.max < 0 || pattern.max > kMaxUnrolled;
+        loops_ += loop ? 1 : 0;
+        const Ebnf once = Write(part, Side::kInside, Side::kInside);
+        loops_ -= loop ? 1 : 0;
+        return Around(Ebnf::Repeat(once, pattern.min, pattern.max), left, right);
       }
     }
     return Ebnf();
