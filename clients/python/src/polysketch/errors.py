@@ -68,7 +68,8 @@ class DeadlineExceededError(RpcError):
 
 
 class AbortedError(RpcError):
-    """Another request uses the session, or the client read nothing for longer than --stall-deadline."""
+    """Another request uses the session, the client read nothing for longer than --stall-deadline, or whether a change of the
+    state store was made is unknown (reason OUTCOME_UNKNOWN)."""
 
 
 class NotFoundError(RpcError):
