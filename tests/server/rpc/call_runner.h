@@ -37,6 +37,9 @@ namespace polysketch::testing {
 // Encodes too: a letter or a space is its id, another byte one of the four ids of bytes.
 class RunnerTokenizer final : public LetterTokenizer {
  public:
+  RunnerTokenizer() {
+    SetControlPieces({{.text = "</s>", .id = kFakeEos}, {.text = "<s>", .id = kFakeBos}});
+  }
   Result<std::vector<int32_t>> Encode(std::string_view text) const override {
     if (ValidUtf8Prefix(text) != text.size()) return InvalidArgument("expected UTF-8");
     std::vector<int32_t> ids;
@@ -46,10 +49,6 @@ class RunnerTokenizer final : public LetterTokenizer {
     }
     return ids;
   }
-  std::span<const ControlPiece> ControlPieces() const override { return pieces_; }
-
- private:
-  std::vector<ControlPiece> pieces_ = {{"</s>", kFakeEos}, {"<s>", kFakeBos}};
 };
 
 // One call. Run reports the ends of operations on its own thread.
