@@ -9,7 +9,7 @@ constexpr char32_t kFirstSurrogate = 0xd800, kLastSurrogate = 0xdfff, kLast = 0x
 
 }  // namespace
 
-CodePoints::CodePoints(std::vector<Range> ranges) {
+CodePoints::CodePoints(const std::vector<Range>& ranges) {
   std::vector<Range> cut;
   for (const Range& range : ranges) {
     if (range.first < kFirstSurrogate)
@@ -43,13 +43,13 @@ CodePoints CodePoints::Complement() const {
     next = range.last + 1;
   }
   if (next <= kLast) gaps.push_back({next, kLast});
-  return CodePoints(std::move(gaps));
+  return CodePoints(gaps);
 }
 
 CodePoints operator|(const CodePoints& a, const CodePoints& b) {
   std::vector<CodePoints::Range> both = a.ranges_;
   both.insert(both.end(), b.ranges_.begin(), b.ranges_.end());
-  return CodePoints(std::move(both));
+  return CodePoints(both);
 }
 
 }  // namespace polysketch

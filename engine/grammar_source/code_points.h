@@ -17,7 +17,7 @@ class CodePoints {
 
   CodePoints() = default;
   CodePoints(std::initializer_list<Range> ranges) : CodePoints(std::vector<Range>(ranges)) {}
-  explicit CodePoints(std::vector<Range> ranges);
+  explicit CodePoints(const std::vector<Range>& ranges);
   static CodePoints All() { return CodePoints({{0, 0x10ffff}}); }
 
   // Sorted; neighbours do not touch.

@@ -6,10 +6,10 @@
 namespace polysketch {
 namespace {
 
-std::strong_ordering CompareMagnitudes(const Decimal& a, const Decimal& b) {
-  if (a.whole().size() != b.whole().size()) return a.whole().size() <=> b.whole().size();
-  if (const int order = a.whole().compare(b.whole()); order != 0) return order <=> 0;
-  return a.fraction().compare(b.fraction()) <=> 0;
+int CompareMagnitudes(const Decimal& a, const Decimal& b) {
+  if (a.whole().size() != b.whole().size()) return a.whole().size() < b.whole().size() ? -1 : 1;
+  const int order = a.whole().compare(b.whole());
+  return order != 0 ? order : a.fraction().compare(b.fraction());
 }
 
 }  // namespace
@@ -92,11 +92,9 @@ std::optional<int64_t> Decimal::ToInteger() const {
   return negative_ ? -value : value;
 }
 
-std::strong_ordering Decimal::operator<=>(const Decimal& other) const {
-  if (negative_ != other.negative_)
-    return negative_ ? std::strong_ordering::less : std::strong_ordering::greater;
-  const auto magnitudes = CompareMagnitudes(*this, other);
-  return negative_ ? 0 <=> magnitudes : magnitudes;
+int Decimal::Compare(const Decimal& other) const {
+  if (negative_ != other.negative_) return negative_ ? -1 : 1;
+  return negative_ ? CompareMagnitudes(other, *this) : CompareMagnitudes(*this, other);
 }
 
 }  // namespace polysketch

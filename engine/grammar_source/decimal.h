@@ -1,7 +1,6 @@
 // Numbers of JSON, exactly.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -33,8 +32,12 @@ class Decimal {
   // The value, of at most 18 digits and no fraction, else nullopt.
   std::optional<int64_t> ToInteger() const;
 
-  std::strong_ordering operator<=>(const Decimal& other) const;
-  bool operator==(const Decimal& other) const { return (*this <=> other) == 0; }
+  // Below zero, zero or above: as *this is less than, equal to or greater than `other`.
+  int Compare(const Decimal& other) const;
+  bool operator==(const Decimal& other) const { return Compare(other) == 0; }
+  bool operator<(const Decimal& other) const { return Compare(other) < 0; }
+  bool operator>(const Decimal& other) const { return Compare(other) > 0; }
+  bool operator<=(const Decimal& other) const { return Compare(other) <= 0; }
 
  private:
   bool negative_ = false;

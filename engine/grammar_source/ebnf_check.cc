@@ -30,7 +30,7 @@ bool DefinesRule(std::string_view text, size_t at) {
 }  // namespace
 
 Status CheckEbnf(std::string_view text) {
-  if (text.find('\0') != text.npos)
+  if (text.find('\0') != std::string_view::npos)
     return InvalidArgument("expected EBNF, found a character U+0000");
   for (size_t at = 0; at < text.size();) {
     const char c = text[at];

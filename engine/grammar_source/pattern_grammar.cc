@@ -126,7 +126,7 @@ class PatternWriter {
                         0, -1);
   }
   Ebnf Around(const Ebnf& part, Side left, Side right) {
-    const Ebnf any = left == Side::kOpen || right == Side::kOpen ? AnyText() : Ebnf();
+    Ebnf any = left == Side::kOpen || right == Side::kOpen ? AnyText() : Ebnf();
     if (part.empty()) return any;
     return Ebnf::Sequence(
         {left == Side::kOpen ? any : Ebnf(), part, right == Side::kOpen ? any : Ebnf()});

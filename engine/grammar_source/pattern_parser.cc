@@ -319,7 +319,7 @@ class PatternParser {
     }
     if (!error_.ok()) return {};
     ++at_;
-    all.Add(TwoSided::Of(CodePoints(std::move(ranges))));
+    all.Add(TwoSided::Of(CodePoints(ranges)));
     Pattern result = Class(negated ? all.out : all.in);
     if (result.set.empty()) return Fail("expected a class with a character");
     return result;

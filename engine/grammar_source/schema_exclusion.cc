@@ -71,12 +71,12 @@ bool IsOtherRange(const NumberRange& range, const JsonValue& schema) {
   const JsonValue* const below = schema.Find("exclusiveMaximum");
   const auto below_all = [&](const JsonValue* bound, bool exclusive) {
     if (bound == nullptr || !range.max) return false;
-    const auto order = range.max->value <=> bound->number;
+    const int order = range.max->value.Compare(bound->number);
     return order < 0 || (order == 0 && (exclusive || range.max->exclusive));
   };
   const auto above_all = [&](const JsonValue* bound, bool exclusive) {
     if (bound == nullptr || !range.min) return false;
-    const auto order = range.min->value <=> bound->number;
+    const int order = range.min->value.Compare(bound->number);
     return order > 0 || (order == 0 && (exclusive || range.min->exclusive));
   };
   return below_all(min, false) || below_all(above, true) || above_all(max, false) ||

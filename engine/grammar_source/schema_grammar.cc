@@ -284,7 +284,7 @@ class SchemaGrammar {
       choices.push_back(
           Ebnf::Sequence({Ebnf::Class({{c, c}}), NameBeside(std::move(rests), depth + 1)}));
     }
-    const CodePoints other = PlainInJson() - CodePoints(std::move(first));
+    const CodePoints other = PlainInJson() - CodePoints(first);
     choices.push_back(
         Ebnf::Sequence({Ebnf::Class(other), Ebnf::Repeat(Ebnf::Class(PlainInJson()), 0, -1)}));
     return rules_.Add(Ebnf::Choice(choices));

@@ -29,10 +29,10 @@ bool IsNamed(const JsonValue& value, std::string_view type) {
 }
 
 // Whether the number of a keyword allows the value.
-bool Allows(const JsonValue& schema, const char* keyword, bool (*allows)(std::strong_ordering),
+bool Allows(const JsonValue& schema, const char* keyword, bool (*allows)(int order),
             const Decimal& value) {
   const JsonValue* const bound = schema.Find(keyword);
-  return bound == nullptr || allows(value <=> bound->number);
+  return bound == nullptr || allows(value.Compare(bound->number));
 }
 
 }  // namespace
@@ -115,7 +115,6 @@ bool SchemaValidator::AcceptsCombined(const JsonValue& schema, const JsonValue& 
 }
 
 bool SchemaValidator::AcceptsNumber(const JsonValue& schema, const JsonValue& value) {
-  using Order = std::strong_ordering;
   const Decimal& number = value.number;
   if (const JsonValue* const divisor = schema.Find("multipleOf")) {
     const auto multiple = number.IsMultipleOf(divisor->number);
@@ -123,13 +122,13 @@ bool SchemaValidator::AcceptsNumber(const JsonValue& schema, const JsonValue& va
     if (!*multiple) return false;
   }
   return Allows(
-             schema, "minimum", [](Order order) { return order >= 0; }, number) &&
+             schema, "minimum", [](int order) { return order >= 0; }, number) &&
          Allows(
-             schema, "maximum", [](Order order) { return order <= 0; }, number) &&
+             schema, "maximum", [](int order) { return order <= 0; }, number) &&
          Allows(
-             schema, "exclusiveMinimum", [](Order order) { return order > 0; }, number) &&
+             schema, "exclusiveMinimum", [](int order) { return order > 0; }, number) &&
          Allows(
-             schema, "exclusiveMaximum", [](Order order) { return order < 0; }, number);
+             schema, "exclusiveMaximum", [](int order) { return order < 0; }, number);
 }
 
 bool SchemaValidator::AcceptsString(const JsonValue& schema, const JsonValue& value) {

@@ -29,15 +29,14 @@ const std::vector<Format>& Formats() {
     const std::string host = label + R"((?:\.)" + label + ")*";
     const std::string byte = R"((?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))";
     const std::string group = "[0-9A-Fa-f]{1,4}";
-    std::string ipv6 = "(?:" + group + ":){7}" + group;
+    std::string ipv6 = StrCat("(?:", group, ":){7}", group);
     // One run of groups is left out: `before` groups stand before it, at most six in all.
     for (int before = 0; before <= 6; ++before) {
       const int after = 6 - before;
       ipv6 += "|";
-      if (before > 0) ipv6 += group + "(?::" + group + "){" + std::to_string(before - 1) + "}";
+      if (before > 0) ipv6 += StrCat(group, "(?::", group, "){", before - 1, "}");
       ipv6 += "::";
-      if (after > 0)
-        ipv6 += "(?:" + group + "(?::" + group + "){0," + std::to_string(after - 1) + "})?";
+      if (after > 0) ipv6 += StrCat("(?:", group, "(?::", group, "){0,", after - 1, "})?");
     }
     const std::string atom = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+";
     // Bounded, so that lengths that schemas give beside the format (2,083) follow from it.

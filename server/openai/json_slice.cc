@@ -26,7 +26,7 @@ size_t AfterValue(std::string_view text, size_t begin) {
   for (size_t at = begin; at < text.size();) {
     const char c = text[at];
     if (depth == 0 && at > begin &&
-        (c == ',' || c == '}' || c == ']' || kSpace.find(c) != kSpace.npos))
+        (c == ',' || c == '}' || c == ']' || kSpace.find(c) != std::string_view::npos))
       return at;
     if (c == '"') {
       at = AfterString(text, at);
@@ -43,7 +43,8 @@ size_t AfterValue(std::string_view text, size_t begin) {
 
 // A name in quotes, which may have escapes.
 bool IsName(std::string_view quoted, const std::string& name) {
-  if (quoted.find('\\') == quoted.npos) return quoted.substr(1, quoted.size() - 2) == name;
+  if (quoted.find('\\') == std::string_view::npos)
+    return quoted.substr(1, quoted.size() - 2) == name;
   const auto decoded = ParseJson(quoted);
   return decoded.ok() && *decoded == name;
 }
@@ -78,7 +79,7 @@ std::optional<std::string> JsonSlice(std::string_view text, const std::vector<st
   slice.reserve(value.size());
   for (size_t at = 0; at < value.size();) {
     const size_t next = value[at] == '"' ? AfterString(value, at) : at + 1;
-    if (kSpace.find(value[at]) == kSpace.npos) slice += value.substr(at, next - at);
+    if (kSpace.find(value[at]) == std::string_view::npos) slice += value.substr(at, next - at);
     at = next;
   }
   return slice;

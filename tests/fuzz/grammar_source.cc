@@ -27,21 +27,24 @@ void CheckPattern(const std::string& text) {
   FoundIn(*pattern, ToCodePoints(text).substr(0, 40));
 }
 
+void Run(std::string_view bytes) {
+  if (bytes.empty() || bytes.size() > 2000) return;
+  const std::string text(bytes.substr(1));
+  // What reaches the translation is a string of protobuf.
+  if (ValidUtf8Prefix(text) != text.size()) return;
+  using Kind = GrammarSource::Kind;
+  if ((bytes[0] & 1) != 0) {
+    CheckEbnf(ToEbnf({Kind::kRegex, text}));
+    if (text.size() < 60) CheckPattern(text);
+  } else {
+    CheckEbnf(ToEbnf({Kind::kJsonSchema, text, (bytes[0] & 2) != 0}));
+  }
+}
+
 }  // namespace
 }  // namespace polysketch
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace polysketch;
-  if (size == 0 || size > 2000) return 0;
-  const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  // What reaches the translation is a string of protobuf.
-  if (ValidUtf8Prefix(text) != text.size()) return 0;
-  using Kind = GrammarSource::Kind;
-  if ((data[0] & 1) != 0) {
-    CheckEbnf(ToEbnf({Kind::kRegex, text}));
-    if (size < 60) CheckPattern(text);
-  } else {
-    CheckEbnf(ToEbnf({Kind::kJsonSchema, text, (data[0] & 2) != 0}));
-  }
+  polysketch::Run({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -29,6 +29,7 @@ constexpr size_t kMaxSampleBytes = 600;
 
 xgrammar::TokenizerInfo Bytes() {
   std::vector<std::string> tokens;
+  tokens.reserve(kEos + 1);
   for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
   tokens.emplace_back();
   return xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, kEos + 1,
@@ -102,8 +103,8 @@ class Prober {
       const auto& choice = rare.empty() || (!common.empty() && !chance(10)) ? common : rare;
       int id = choice[(*random)() % choice.size()];
       if (ends && chance(20)) id = kEos;
-      // Closes a string, an array or an object now and then.
-      for (const int closing : {'"', ']', '}'}) {
+      // A quote or a bracket closes a string, an array or an object now and then.
+      for (const int closing : {0x22, 0x5d, 0x7d}) {
         const bool may = std::find(common.begin(), common.end(), closing) != common.end();
         if (may && chance(15)) id = closing;
       }
