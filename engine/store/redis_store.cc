@@ -75,6 +75,12 @@ Status Unexpected(const char* expected, const char* command) {
 // The error of a change that may have been made.
 Status OfChange(bool sent, const Status& status) { return sent ? OutcomeUnknown(status) : status; }
 
+// The error of an error reply to a change. One without a code of its own may be that of a proxy, which
+// does not know what Redis has done.
+Status OfRefusal(const RedisReply& reply, bool resent) {
+  return OfChange(resent || reply.text.starts_with("ERR"), RedisClient::ErrorOf(reply));
+}
+
 std::string Name(const std::string& owner, std::string_view key) {
   return StrCat(kRoot, owner, "/", key);
 }
@@ -133,9 +139,7 @@ class RedisStore : public StateStore {
     if (!answer.ok()) return OfChange(sent, answer.status());
     // Redis has either refused the value, and then the entry is as before, or has it.
     const RedisReply &set = *answer->replies[0], &add = *answer->replies[1];
-    if (const Status refused = RedisClient::ErrorOf(set); !refused.ok()) {
-      return OfChange(answer->resent, refused);
-    }
+    if (set.kind == RedisReply::Kind::kError) return OfRefusal(set, answer->resent);
     if (!IsDone(set)) return OutcomeUnknown(Unexpected("OK", "SET"));
     // Without its name in the set the entry is there all the same.
     if (const Status failed = RedisClient::ErrorOf(add); !failed.ok())
@@ -176,9 +180,7 @@ class RedisStore : public StateStore {
     const auto answer = client_.Ask({{"DEL", name}, {"SREM", index, key}}, &sent);
     if (!answer.ok()) return OfChange(sent, answer.status());
     const RedisReply& deleted = *answer->replies[0];
-    if (const Status refused = RedisClient::ErrorOf(deleted); !refused.ok()) {
-      return OfChange(answer->resent, refused);
-    }
+    if (deleted.kind == RedisReply::Kind::kError) return OfRefusal(deleted, answer->resent);
     if (!IsNumber(deleted)) return OutcomeUnknown(Unexpected("a number", "DEL"));
     // A listing removes a name that SREM has left.
     if (deleted.number == 1) return Status();

@@ -288,6 +288,22 @@ TEST(RedisErrors, OfAnyTextAreOurs) {
   }
 }
 
+// Errors with a code are those of Redis, which has not run the command.
+TEST(RedisErrors, OfAProxyLeaveTheOutcomeUnknown) {
+  const std::string no_keys = "*2\r\n$1\r\n0\r\n*0\r\n";
+  for (const auto& [error, unknown] :
+       {std::pair("-ERR upstream failure\r\n", true),
+        std::pair("-ERR Connection timed out\r\n", true), std::pair("-READONLY no\r\n", false),
+        std::pair("-OOM no\r\n", false)}) {
+    testing::ScriptedRedis server(
+        {"+PONG\r\n", ":3\r\n", no_keys, StrCat(error, ":1\r\n"), StrCat(error, ":1\r\n")});
+    const auto store = *OpenStateStore(StrCat("redis://127.0.0.1:", server.port()));
+    EXPECT_EQ(IsOutcomeUnknown(store->Put("t", "session-a", "bytes", 1h).status()), unknown)
+        << error;
+    EXPECT_EQ(IsOutcomeUnknown(store->Delete("t", "session-a")), unknown) << error;
+  }
+}
+
 TEST(RedisReplies, AreReadInPiecesAndWithinBounds) {
   const std::string bytes = "*3\r\n$3\r\nabc\r\n:42\r\n*1\r\n$-1\r\n-ERR no\r\n";
   RedisReplyReader reader;
