@@ -45,7 +45,7 @@ class HealthCheckCall final : public CountedReactor {
     }
   }
   void OnReadDone(bool ok) override {
-    if (!ok) return context_->Finish(Status(Code::kCancelled, ""));
+    if (!ok) return context_->Finish(InvalidArgument("expected a message, found none"));
     const bool ready = service_->ready();
     vllm_engine::HealthCheckResponse response;
     response.set_healthy(ready);

@@ -14,7 +14,8 @@ using grpc::health::v1::HealthCheckResponse;
 using grpc::health::v1::HealthListRequest;
 using grpc::health::v1::HealthListResponse;
 
-const Status kCancelled(Code::kCancelled, "");
+const Status kCancelled(Code::kCancelled, "the client cancelled");
+const Status kNoMessage = InvalidArgument("expected a message, found none");
 
 bool IsKnown(const HealthCheckRequest& request) {
   return request.service().empty() || request.service() == kPolySketchService;
@@ -36,7 +37,7 @@ class HealthService::CheckCall final : public CountedReactor {
   }
   void OnReadDone(bool ok) override {
     HealthCheckRequest request;
-    if (!ok) return context_->Finish(kCancelled);
+    if (!ok) return context_->Finish(kNoMessage);
     if (const polysketch::Status parsed = ParseMessage(bytes_, &request); !parsed.ok())
       return context_->Finish(parsed);
     if (!IsKnown(request)) return context_->Finish(NotFound("unknown service"));
@@ -60,7 +61,7 @@ class HealthService::ListCall final : public CountedReactor {
   }
   void OnReadDone(bool ok) override {
     HealthListRequest request;
-    if (!ok) return context_->Finish(kCancelled);
+    if (!ok) return context_->Finish(kNoMessage);
     if (const polysketch::Status parsed = ParseMessage(bytes_, &request); !parsed.ok())
       return context_->Finish(parsed);
     HealthListResponse response;
@@ -113,7 +114,7 @@ class HealthService::WatchCall final : public CountedReactor {
     HealthCheckRequest request;
     const polysketch::Status parsed = ok ? ParseMessage(bytes_, &request) : polysketch::Status();
     std::lock_guard lock(service_->mutex_);
-    if (!ok) return End(kCancelled);
+    if (!ok) return End(kNoMessage);
     if (!parsed.ok()) return End(parsed);
     if (service_->ended_ || verdict() != ConnectionTable::Verdict::kAccepted)
       return End(Unavailable("no watches now"));
