@@ -29,8 +29,9 @@ class SchemaDocument {
   // `keyword` of `schema` is a regular expression.
   Result<const Pattern*> PatternOf(const JsonValue& schema, const std::string& keyword,
                                    const std::string& text);
-  // The pattern of a format; null for one that is not known.
-  const Pattern* FormatOf(const std::string& format);
+  // The pattern of `format` of `schema`; null for one that JSON Schema does not define, which is an
+  // annotation. INVALID_ARGUMENT for one that it defines and that has no pattern here.
+  Result<const Pattern*> FormatOf(const JsonValue& schema, const std::string& format);
 
   // INVALID_ARGUMENT that begins with the path of `keyword` (may be empty) in `schema`.
   Status Error(const JsonValue& schema, std::string_view keyword, const std::string& message) const;
@@ -43,8 +44,5 @@ class SchemaDocument {
   std::set<const JsonValue*> checked_;
   std::map<std::string, Pattern> patterns_;
 };
-
-// The names of the formats that FormatOf knows, for errors.
-std::string KnownFormats();
 
 }  // namespace polysketch

@@ -315,21 +315,15 @@ bool SchemaShapes::MergeString(const Branch& branch, Shape* shape) {
     for (const char* const keyword : {"pattern", "format"}) {
       const JsonValue* const text = schema->Find(keyword);
       if (text == nullptr) continue;
-      const Pattern* pattern = nullptr;
-      if (std::string_view(keyword) == "format") {
-        pattern = document_->FormatOf(text->text);
-        if (pattern == nullptr) {
-          return Fail(*schema, keyword,
-                      StrCat("expected ", KnownFormats(), ", found \"", text->text, "\""));
-        }
-      } else {
-        const auto parsed = document_->PatternOf(*schema, keyword, text->text);
-        if (!parsed.ok()) {
-          if (error_.ok()) error_ = parsed.status();
-          return false;
-        }
-        pattern = *parsed;
+      const auto found = std::string_view(keyword) == "format"
+                             ? document_->FormatOf(*schema, text->text)
+                             : document_->PatternOf(*schema, keyword, text->text);
+      if (!found.ok()) {
+        if (error_.ok()) error_ = found.status();
+        return false;
       }
+      const Pattern* const pattern = *found;
+      if (pattern == nullptr) continue;
       if (shape->pattern != nullptr && shape->pattern != pattern)
         return Fail(*schema, keyword,
                     "expected one pattern or format for a string, found another beside it");

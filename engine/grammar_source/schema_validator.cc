@@ -146,9 +146,12 @@ bool SchemaValidator::AcceptsString(const JsonValue& schema, const JsonValue& va
   }
   const JsonValue* const format = schema.Find("format");
   if (format == nullptr) return true;
-  const Pattern* const pattern = document_->FormatOf(format->text);
-  if (pattern == nullptr) return Fail(schema, "format", StrCat("expected ", KnownFormats()));
-  return FoundIn(*pattern, characters);
+  const auto pattern = document_->FormatOf(schema, format->text);
+  if (!pattern.ok()) {
+    if (error_.ok()) error_ = pattern.status();
+    return false;
+  }
+  return *pattern == nullptr || FoundIn(**pattern, characters);
 }
 
 bool SchemaValidator::AcceptsArray(const JsonValue& schema, const JsonValue& value) {

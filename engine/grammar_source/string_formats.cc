@@ -1,7 +1,10 @@
 // The formats of strings, as patterns. Each matches texts of that format alone, not each spelling
 // that the format's standard allows.
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/grammar_source/schema_document.h"
 
@@ -62,24 +65,24 @@ const std::vector<Format>& Formats() {
   return kFormats;
 }
 
+// Formats of JSON Schema that have no pattern here.
+constexpr std::string_view kOthers[] = {"idn-email",     "idn-hostname",          "iri",
+                                        "iri-reference", "json-pointer",          "regex",
+                                        "uri-reference", "relative-json-pointer", "uri-template"};
+
 }  // namespace
 
-std::string KnownFormats() {
-  std::string names;
-  for (const Format& format : Formats()) {
-    if (!names.empty()) names += ", ";
-    names += format.name;
+Result<const Pattern*> SchemaDocument::FormatOf(const JsonValue& schema,
+                                                const std::string& format) {
+  std::string known;
+  for (const Format& one : Formats()) {
+    if (one.name == format) return PatternOf(schema, "format", StrCat("^(?:", one.pattern, ")$"));
+    known += known.empty() ? "" : ", ";
+    known += one.name;
   }
-  return names;
-}
-
-const Pattern* SchemaDocument::FormatOf(const std::string& format) {
-  for (const Format& known : Formats()) {
-    if (known.name != format) continue;
-    const auto pattern = PatternOf(root_, "format", "^(?:" + known.pattern + ")$");
-    PS_CHECK(pattern.ok()) << format << ": " << pattern.status().ToString();
-    return *pattern;
-  }
+  const bool defined =
+      std::find(std::begin(kOthers), std::end(kOthers), format) != std::end(kOthers);
+  if (defined) return Error(schema, "format", StrCat("expected ", known, ", found ", format));
   return nullptr;
 }
 
