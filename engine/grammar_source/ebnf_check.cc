@@ -1,6 +1,7 @@
 #include "engine/grammar_source/ebnf_check.h"
 
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 
 namespace polysketch {
@@ -22,6 +23,27 @@ size_t AfterQuoted(std::string_view text, size_t begin, char end) {
   return std::min(at + 1, text.size());
 }
 
+// A string or class with escapes of a fixed length.
+std::string WithFixedEscapes(std::string_view quoted) {
+  const auto is_hex = [&](size_t at) {
+    return at < quoted.size() && std::isxdigit(static_cast<unsigned char>(quoted[at])) != 0;
+  };
+  std::string text;
+  for (size_t at = 0; at < quoted.size();) {
+    if (quoted.substr(at).starts_with("\\x") && is_hex(at + 2) && is_hex(at + 3)) {
+      text += "\\u00";
+      at += 2;
+      text += quoted.substr(at, 2);
+      at += 2;
+    } else {
+      const size_t size = quoted[at] == '\\' ? 2 : 1;
+      text += quoted.substr(at, size);
+      at += size;
+    }
+  }
+  return text;
+}
+
 bool DefinesRule(std::string_view text, size_t at) {
   at = std::min(text.find_first_not_of(" \t", at), text.size());
   return text.substr(at).starts_with("::=");
@@ -29,15 +51,19 @@ bool DefinesRule(std::string_view text, size_t at) {
 
 }  // namespace
 
-Status CheckEbnf(std::string_view text) {
+Result<std::string> CheckedEbnf(std::string_view text) {
   if (text.find('\0') != std::string_view::npos)
     return InvalidArgument("expected EBNF, found a character U+0000");
+  std::string checked;
   for (size_t at = 0; at < text.size();) {
     const char c = text[at];
+    const size_t start = at;
+    bool quoted = false;
     if (c == '#') {
       at = std::min(text.find_first_of("\r\n", at), text.size());
     } else if (c == '"' || c == '[') {
       at = AfterQuoted(text, at, c == '"' ? '"' : ']');
+      quoted = true;
     } else if (c == '{') {
       for (++at; at < text.size() && text[at] != '}'; ++at) {
         int64_t count = 0;
@@ -59,8 +85,10 @@ Status CheckEbnf(std::string_view text) {
     } else {
       ++at;
     }
+    const std::string_view part = text.substr(start, at - start);
+    checked += quoted ? WithFixedEscapes(part) : std::string(part);
   }
-  return Status();
+  return checked;
 }
 
 }  // namespace polysketch

@@ -27,8 +27,7 @@ Result<std::string> ToEbnf(const GrammarSource& source) {
     case GrammarSource::Kind::kRegex:
       return RegexToEbnf(source.text);
     case GrammarSource::Kind::kEbnf:
-      PS_RETURN_IF_ERROR(CheckEbnf(source.text));
-      return source.text;
+      return CheckedEbnf(source.text);
   }
   return InvalidArgument("expected a kind of grammar");
 }

@@ -9,7 +9,7 @@
 namespace polysketch {
 
 // INVALID_ARGUMENT for a source that is no grammar, or that has a part that the grammar would not
-// hold. EBNF is returned as it is.
+// hold.
 Result<std::string> ToEbnf(const GrammarSource& source);
 
 }  // namespace polysketch

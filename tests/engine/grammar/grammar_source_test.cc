@@ -189,6 +189,8 @@ TEST(Ebnf, PartsThatAreDroppedOrDoMoreAreRefused) {
   EXPECT_THAT(error(R"-(root ::= a
 a[temperature=0.5] ::= "x")-"),
               HasSubstr("attributes"));
+  EXPECT_EQ(ToEbnf({Kind::kEbnf, R"-(root ::= "\x41b\\x41" [\x22-\x2fa\]\x1] # \x41)-"}).value(),
+            R"-(root ::= "\u0041b\\x41" [\u0022-\u002fa\]\x1] # \x41)-");
   for (const std::string fine : {R"-(root ::= "Regex{4294967297}" [a-z{9999999}]{2,} # Token(
 a::="b" root[x]{3}
 )-",
