@@ -199,8 +199,8 @@ TEST_P(SessionTableTest, SnapshotsExpire) {
 }
 
 TEST_P(SessionTableTest, MemoryIsBounded) {
-  constexpr size_t kMemory = 3 * kStateBytes;
-  constexpr int kFit = 2;  // states without a store: a tenant alone may hold four fifths
+  constexpr size_t kMemory = 4 * kStateBytes;
+  constexpr int kFit = 2;  // states without a store: a client alone may hold three quarters
   table_ = NewTable(kMemory, 100);
   std::vector<std::string> ids;
   for (int i = 0; i < 8; ++i) {
