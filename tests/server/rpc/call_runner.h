@@ -49,6 +49,9 @@ class RunnerTokenizer final : public LetterTokenizer {
     }
     return ids;
   }
+  std::string_view Piece(int32_t id) const override {
+    return id < 60 ? LetterTokenizer::Piece(id) : "<byte>";
+  }
 };
 
 // One call. Run reports the ends of operations on its own thread.
