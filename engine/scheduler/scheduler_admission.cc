@@ -98,8 +98,7 @@ class Scheduler::RoomMaker {
       victims_.push_back({slot.copying() || slot.sequence->ended(), slot.sequence->idle()});
     }
     for (const Waiting& waiting : scheduler.waiting_.list()) {
-      if (waiting.has_state() && &waiting != &next && waiting.sequence->DropCost())
-        droppable_ += waiting.own.bytes;
+      if (&waiting != &next && waiting.may_drop()) droppable_ += waiting.own.bytes;
     }
   }
 
@@ -267,7 +266,7 @@ void Scheduler::DropOne(Waiting* preempted, const Waiting& next) {
                       -*waiting.sequence->DropCost());
   };
   for (Waiting& waiting : waiting_) {
-    if (!waiting.has_state() || &waiting == &next || !waiting.sequence->DropCost()) continue;
+    if (&waiting == &next || !waiting.may_drop()) continue;
     if (dropped == nullptr || rank(waiting) > rank(*dropped)) dropped = &waiting;
   }
   PS_CHECK(dropped != nullptr);

@@ -56,6 +56,8 @@ struct Waiting {
   bool preempted = false;
 
   bool has_state() const { return own.state != nullptr; }
+  // Whether it has a state that can be dropped. That of a sequence that has ended is being saved.
+  bool may_drop() const { return has_state() && !sequence->ended() && sequence->DropCost(); }
   bool starts_anew() const { return !sequence->admitted(); }
   // Whether it is one of several choices of a request that was admitted.
   bool of_choices() const { return source != nullptr || (preempted && sequence->slots() > 1); }

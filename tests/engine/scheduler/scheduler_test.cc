@@ -460,6 +460,30 @@ TEST_F(SchedulerTest, SavingAStateHoldsNobodyUp) {
   scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
 }
 
+TEST_F(SchedulerTest, AStateThatIsSavedIsNotDropped) {
+  Start({.max_sequences = 1, .slot_memory = 1000, .preempted_memory = 100, .step_budget = 10ms});
+  Client low = Generate(Request(5), 50);
+  for (int i = 0; i < 3; ++i) scheduler_->Tick();
+  GenerateRequest urgent = Request(5);
+  urgent.info.priority = 1;
+  urgent.migrates = false;
+  Client high = Generate(urgent, 50);
+  scheduler_->Tick();
+  ASSERT_EQ(scheduler_->stats().preempted, 1);
+  scheduler_->MigrateAll();
+  model_->on_copy = [this] { now_ += 4ms; };
+  scheduler_->Tick();  // begins to save the preempted state
+  low.Read();
+  ASSERT_FALSE(low.done());
+  urgent.info.priority = 2;
+  Client higher = Generate(urgent, 5);
+  EXPECT_GT(TickUntilDone({&low, &high, &higher}, 1s), 0);
+  EXPECT_EQ(scheduler_->stats().dropped_states, 1) << "the state of `high`";
+  ASSERT_NE(low.got.finish->snapshot, nullptr);
+  EXPECT_EQ(low.got.finish->snapshot->position(), 5 + std::ssize(low.got.tokens) - 1);
+  EXPECT_EQ(high.got.tokens.size(), 50u);
+}
+
 // The memory of new states is cleared in the same way where the pool has no state that is.
 TEST_F(SchedulerTest, TouchingAStateHoldsNobodyUp) {
   Start({.max_sequences = 5, .slot_memory = 1000, .step_budget = 10ms});
