@@ -150,7 +150,7 @@ Result<Value> Nearest(const Value& input, int64_t digits) {
     for (int64_t i = 0; i > digits; --i) unit *= 10;
     int64_t rest = input.AsInt() % unit;
     if (rest < 0) rest += unit;
-    const int64_t below = (input.AsInt() - rest) / unit;
+    const int64_t below = input.AsInt() / unit - (input.AsInt() % unit < 0 ? 1 : 0);
     const bool up = rest > unit - rest || (rest == unit - rest && below % 2 != 0);
     int64_t rounded = 0;
     if (__builtin_mul_overflow(below + (up ? 1 : 0), unit, &rounded))

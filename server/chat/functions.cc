@@ -24,10 +24,11 @@ Result<Value> Range(const Call& call) {
   PS_ASSIGN_OR_RETURN(const int64_t step, call.Int(2, 1));
   const bool one = call.Get(1) == nullptr;
   const int64_t begin = one ? 0 : first, end = one ? first : second;
-  constexpr int64_t kLargest = int64_t{1} << 62;
+  constexpr int64_t kLargest = int64_t{1} << 61;
   if (step == 0) return call.Wrong(2, "a step other than 0");
-  if (begin > kLargest || begin < -kLargest || end > kLargest || end < -kLargest)
-    return call.Wrong(0, "numbers of 62 bits");
+  for (const int64_t number : {begin, end, step}) {
+    if (number > kLargest || number < -kLargest) return call.Wrong(0, "numbers of 61 bits");
+  }
   const int64_t length = (step > 0 ? begin < end : begin > end)
                              ? (step > 0 ? (end - begin - 1) / step : (begin - end - 1) / -step) + 1
                              : 0;

@@ -169,7 +169,8 @@ Result<Value> Padded(const Call& call, Side text_at) {
   PS_RETURN_IF_ERROR(call.budget()->Spend(2 * text.size()));
   PS_ASSIGN_OR_RETURN(const int64_t width, call.Int(0, 80));
   const int64_t size = static_cast<int64_t>(CharacterCount(text.text()));
-  const int64_t missing = std::max<int64_t>(0, std::min(width, int64_t{1} << 40) - size);
+  const int64_t missing =
+      std::max<int64_t>(0, std::clamp<int64_t>(width, 0, int64_t{1} << 40) - size);
   // Python's odd space is on the left if the width is odd.
   const int64_t left = text_at == Side::kLeft    ? 0
                        : text_at == Side::kRight ? missing
@@ -182,7 +183,8 @@ Result<Value> ZeroFilled(const Call& call) {
   PS_RETURN_IF_ERROR(call.budget()->Spend(2 * text.size()));
   PS_ASSIGN_OR_RETURN(const int64_t width, call.Int(0, 0));
   const int64_t size = static_cast<int64_t>(CharacterCount(text.text()));
-  const int64_t missing = std::max<int64_t>(0, std::min(width, int64_t{1} << 40) - size);
+  const int64_t missing =
+      std::max<int64_t>(0, std::clamp<int64_t>(width, 0, int64_t{1} << 40) - size);
   PS_RETURN_IF_ERROR(call.budget()->Spend(static_cast<size_t>(missing)));
   const size_t sign = text.text().starts_with('-') || text.text().starts_with('+') ? 1 : 0;
   MarkedText out = text.Slice(0, sign);

@@ -230,6 +230,8 @@ TEST(ChatTemplate, HostileTemplatesEndInErrors) {
   fails("{{ -9223372036854775807 - 2 }}");
   fails("{{ 99999999999999999999 }}");
   fails("{% for i in range(2000000) %}{{ 'a' * 1000 }}{% endfor %}");
+  fails("{{ range(0, 1, -9223372036854775807 - 1) }}");
+  fails("{{ (-9223372036854775807)|round(-1) }}");
   fails("{{ 'x'[::0] }}");
   fails("{{ 1 is divisibleby 0 }}");
   // No error, and no crash.
