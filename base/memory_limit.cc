@@ -18,10 +18,11 @@ namespace {
 
 // Set aside for allocations that must not fail.
 constexpr size_t kAside = size_t{32} << 20;
-// Left to libraries in C, which end the process when they find no memory, and to threads' stacks.
+// Left to libraries in C, which end the process when they find no memory.
 constexpr size_t kSpare = size_t{48} << 20;
-// Smaller work is told what the last probe of this time has found.
+// Smaller work leaves less, and is told what the last probe of this time has found.
 constexpr size_t kSmall = size_t{256} << 10;
+constexpr size_t kSpareOfSmall = size_t{16} << 20;
 constexpr std::chrono::milliseconds kProbe{1};
 
 std::atomic<bool> g_serving = false;
@@ -34,14 +35,6 @@ void* MapBytes(size_t bytes) {
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return memory == MAP_FAILED ? nullptr : memory;
-}
-
-bool IsLimited() {
-  for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
-    rlimit limit{};
-    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) return true;
-  }
-  return false;
 }
 
 void OnNoMemory() {
@@ -58,14 +51,23 @@ bool Probe(size_t bytes) {
     if (aside == nullptr) return false;
     if (!g_aside.compare_exchange_strong(none, aside)) munmap(aside, kAside);
   }
-  if (!IsLimited()) return true;
-  void* const probe = MapBytes(bytes + kSpare);
+  if (!MemoryIsLimited()) return true;
+  bytes += bytes < kSmall ? kSpareOfSmall : kSpare;
+  void* const probe = MapBytes(bytes);
   if (probe == nullptr) return false;
-  munmap(probe, bytes + kSpare);
+  munmap(probe, bytes);
   return true;
 }
 
 }  // namespace
+
+bool MemoryIsLimited() {
+  for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
+    rlimit limit{};
+    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) return true;
+  }
+  return false;
+}
 
 void EndWithoutMemory() { std::set_new_handler(OnNoMemory); }
 

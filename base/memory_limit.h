@@ -6,6 +6,9 @@
 
 namespace polysketch {
 
+// Whether the process may have less memory than the machine has: RLIMIT_AS or RLIMIT_DATA is set.
+bool MemoryIsLimited();
+
 // Called first in main. An allocation of C++ that finds no memory then ends the process with a
 // message and exit status 1: it cannot start.
 void EndWithoutMemory();

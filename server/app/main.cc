@@ -31,16 +31,21 @@ constexpr int kExitUsage = 2;
 // two seconds together.
 constexpr std::chrono::milliseconds kDrainGrace{1700};
 
+// Memory of requests without which a server does not start.
+constexpr size_t kLeastRequests = size_t{16} << 20;
+
 // More than twice what the deepest nesting that a request may have needs (tests/e2e/limits_test.cc).
 constexpr size_t kStackBytes = size_t{2} << 20;
 
 // Lets the kernel have the memory of large messages back when they are freed. By default the
 // allocator raises its threshold with the first of them, and then keeps later ones; and it has eight
-// arenas a processor, each of which keeps what its threads have freed.
+// arenas a processor, each of which keeps what its threads have freed, and takes 64 MiB of a limit of
+// the address space.
 void SetAllocator() {
   mallopt(M_MMAP_THRESHOLD, 256 << 10);
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
-  mallopt(M_ARENA_MAX, static_cast<int>(std::max(2U, std::thread::hardware_concurrency())));
+  const unsigned arenas = MemoryIsLimited() ? 1 : std::max(2U, std::thread::hardware_concurrency());
+  mallopt(M_ARENA_MAX, static_cast<int>(arenas));
 }
 
 // Of all threads that start later, those of libraries too. By default a stack takes the address space
@@ -94,6 +99,11 @@ int Serve(const ServerConfig& config, StopSignals* signals) {
   if (!loaded.ok()) return Fail(loaded.status());
   model = *std::move(loaded);
   SetMemoryAside();
+  if (!MemoryFits(kLeastRequests)) {
+    return Fail(ResourceExhausted(
+        "a limit of memory (ulimit -v) leaves too little for requests; raise it, or lower "
+        "--max-sequences"));
+  }
   signals->BeginServing();
   server.SetModel(&model->served);
   LogInfo("ready", {{"listen", server.address()}});

@@ -56,11 +56,16 @@ TEST_F(MemoryLimit, NewWorkIsRefusedWhileThereIsLittle) {
     Limit(200 * kMiB);
     if (!MemoryFits(100 * kMiB)) _exit(4);
     if (MemoryFits(180 * kMiB)) _exit(5);
-    void* const taken = Map(170 * kMiB);
+    void* const taken = Map(155 * kMiB);
     usleep(2000);
-    if (MemoryFits(1)) _exit(6);
-    if (MemoryFits(1)) _exit(7);  // as the last probe has found
-    munmap(taken, 170 * kMiB);
+    if (!MemoryFits(1)) _exit(6);
+    if (MemoryFits(kMiB)) _exit(7);
+    void* const more = Map(35 * kMiB);
+    usleep(2000);
+    if (MemoryFits(1)) _exit(9);
+    if (MemoryFits(1)) _exit(10);  // as the last probe has found
+    munmap(more, 35 * kMiB);
+    munmap(taken, 155 * kMiB);
     usleep(2000);
     if (!MemoryFits(1)) _exit(8);
     FlushLog();
