@@ -127,9 +127,10 @@ void ServerExchange::Post(std::function<void()> work) { asio::post(loop_->io, st
 
 void ServerExchange::OnRefused(const Status& status) {
   if (loop_->guards.refusals == nullptr || call_failed_.load()) return;
-  loop_->guards.refusals->Add(status, {.id = request_.Header(kRequestIdHeader),
-                                       .peer = request_.peer,
-                                       .method = StrCat(request_.method, " ", request_.path)});
+  const bool read = !request_.path.empty();  // it is a request of HTTP
+  const std::string method = read ? StrCat(request_.method, " ", request_.path) : "";
+  loop_->guards.refusals->Add(
+      status, {.id = request_.Header(kRequestIdHeader), .peer = request_.peer, .method = method});
 }
 
 bool ServerExchange::Take(std::string* out) {
