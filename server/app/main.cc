@@ -32,7 +32,7 @@ constexpr int kExitUsage = 2;
 constexpr std::chrono::milliseconds kDrainGrace{1700};
 
 // Memory of requests without which a server does not start.
-constexpr size_t kLeastRequests = size_t{16} << 20;
+constexpr size_t kMinRequestBytes = size_t{16} << 20;
 
 // More than twice what the deepest nesting that a request may have needs (tests/e2e/limits_test.cc).
 constexpr size_t kStackBytes = size_t{2} << 20;
@@ -99,7 +99,7 @@ int Serve(const ServerConfig& config, StopSignals* signals) {
   if (!loaded.ok()) return Fail(loaded.status());
   model = *std::move(loaded);
   SetMemoryAside();
-  if (!MemoryFits(kLeastRequests)) {
+  if (!MemoryFits(kMinRequestBytes)) {
     return Fail(ResourceExhausted(
         "a limit of memory (ulimit -v) leaves too little for requests; raise it, or lower "
         "--max-sequences"));
