@@ -27,8 +27,8 @@ struct RequestRules {
   int64_t max_prompt_tokens = 0;
   int32_t max_new_tokens = 0;
   int32_t default_max_tokens = 4096;  // of a completion without max_tokens, at most
-  int32_t max_priority = 0;  // of callers whose API key has none
-  int32_t draft_tokens = 0;  // of requests that set none
+  int32_t max_priority = 0;           // of callers whose API key has none
+  int32_t draft_tokens = 0;           // of requests that set none
 };
 
 // FAILED_PRECONDITION without a tokenizer; the message begins with `field`.

@@ -104,7 +104,8 @@ class ReflectionCall final : public CountedReactor {
     context_->StartWrite(&bytes_);
   }
   void OnWriteDone(bool ok) override {
-    ok ? context_->StartRead(&bytes_) : context_->Finish(Status(Code::kCancelled, "the client cancelled"));
+    ok ? context_->StartRead(&bytes_)
+       : context_->Finish(Status(Code::kCancelled, "the client cancelled"));
   }
 
  private:
