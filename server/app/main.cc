@@ -1,6 +1,7 @@
 // polysketch-server: flags -> config -> construct -> serve -> drain.
 #include <malloc.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,6 +59,16 @@ void SetStacks() {
   pthread_setattr_default_np(&attributes);
   pthread_attr_destroy(&attributes);
 #endif
+}
+
+// Below this some library ends the process without a reason that an operator could read.
+constexpr rlim_t kMinAddressSpace = rlim_t{192} << 20;
+
+Status CheckAddressSpace() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur >= kMinAddressSpace) return Status();
+  return ResourceExhausted("ulimit -v: expected at least ", kMinAddressSpace >> 10, ", found ",
+                           limit.rlim_cur >> 10);
 }
 
 // Prints the error. The returned exit status says whether the caller's flags and files are wrong.
@@ -143,6 +154,7 @@ int Main(int argc, char** argv) {
                 POLYSKETCH_SANITIZERS);
     return EXIT_SUCCESS;
   }
+  if (const Status status = CheckAddressSpace(); !status.ok()) return Fail(status);
   const ServerConfig& config = command->config;
   SetLogLevel(*ParseLogLevel(config.log_level));  // a choice of the flag table
   SetLogJson(config.log_format == "json");
