@@ -35,7 +35,8 @@ constexpr std::chrono::milliseconds kDrainGrace{1700};
 // Memory of requests without which a server does not start.
 constexpr size_t kMinRequestBytes = size_t{16} << 20;
 
-// More than twice what the deepest nesting that a request may have needs (tests/e2e/limits_test.cc).
+// Enough for the deepest nesting of templates, JSON and expressions (tests/e2e/chat_test.cc,
+// AtTheDeepestNesting).
 constexpr size_t kStackBytes = size_t{2} << 20;
 
 // Lets the kernel have the memory of large messages back when they are freed. By default the

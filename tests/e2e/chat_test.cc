@@ -398,6 +398,25 @@ TEST(ChatWithABrokenTemplate, CompletionsAreServed) {
             200);
 }
 
+// The stacks of the server's threads are smaller than that of a unit test.
+TEST(ChatAtTheDeepestNesting, IsAnswered) {
+  const ModelFolder folder(
+      "{% macro f(n) %}{% if n > 0 %}{% for i in [1] %}{{ f(n - 1) | trim | upper }}{% endfor %}"
+      "{% endif %}{% endmacro %}{% if messages[0].content == 'deep' %}{{ f(240) }}{% endif %}" +
+      StrCat("{{ ", std::string(95, '('), "1", std::string(95, ')'), " }}") +
+      "{% for m in messages %}{{ m.content }}</s>{% endfor %}");
+  Server server({.model = folder.path(), .flags = {"--http-listen", "127.0.0.1:0"}});
+  const auto chat = [&](const std::string& content) {
+    return Http(server.http_address(), "/v1/chat/completions",
+                json({{"messages", Messages(content)}, {"max_tokens", 1}}).dump());
+  };
+  EXPECT_EQ(chat("x").status, 200);
+  const HttpAnswer deep = chat("deep");
+  EXPECT_EQ(deep.status, 400);
+  EXPECT_NE(deep.body.find("expected nesting of at most"), std::string::npos) << deep.body;
+  EXPECT_EQ(chat("x").status, 200);
+}
+
 // models/demo has no piece <|im_end|>: output would not stop there, and a message could end a turn.
 TEST(ChatWithoutAControlPiece, IsRefusedUnlessTheTemplateIsNamed) {
   const std::string text =
