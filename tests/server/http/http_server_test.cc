@@ -188,6 +188,7 @@ TEST_F(HttpServerTest, AClientThatLeavesGivesItsPlaceBack) {
     }
     EXPECT_EQ(answered, 200) << i;
   }
+  Release();  // the server waits for its exchanges
 }
 
 // The status of the response to a body of 1,000 bytes that comes in parts of `part` bytes.
