@@ -215,10 +215,9 @@ def completions():
 
 
 def text_calls():
-    yield from calls("Tokenize", field(1, "a b " * (LARGEST // 4 - 1024)))
-    yield from calls("Tokenize", field(1, "\xe4" * (LARGEST // 2 - 1024)))
+    yield from calls("Tokenize", field(1, "a b " * (LARGEST // 4 - 1024)), times=8)
+    yield from calls("Tokenize", field(1, "\xe4" * (LARGEST // 16)), times=8)
     yield from calls("Detokenize", field(1, b"\7" * (LARGEST - 1024)))
-    yield from calls("Score", field(1, "x" * (LARGEST - 1024)))
     yield from calls("Score", field(2, field(1, b"\xff\x7f" * (LARGEST // 2 - 1024))))
     yield from calls("CompleteStream", field(1, field(3, 1)), *[field(2, "a b " * (MIB // 4 - 16))] * 8)
 
