@@ -140,14 +140,14 @@ class BatchDeterminismTest : public ::testing::TestWithParam<std::string> {
     }
   }
 
-  // Everything at once, for this many requests.
-  void RunBatch(int size) {
+  // Everything at once, for this many requests. `drops`: without preempted memory, so that states are
+  // dropped and computed again.
+  void RunBatch(int size, bool drops) {
     context_.draft_tokens = static_cast<int>(random_.Int(0, 10));
     // Fewer slots than requests now and then, so that priorities and slow readers take turns.
     const auto slots = static_cast<int>(random_.Int(std::max(1, size / 2), size));
     SchedulerOptions options = Options(slots, std::chrono::milliseconds(2));
-    // Without preempted memory states are dropped and computed again.
-    if (random_.Uniform() < 0.5) options.preempted_memory = 0;
+    if (drops) options.preempted_memory = 0;
     options.slice = std::chrono::milliseconds(10);
     Scheduler scheduler(model_.get(), context_, options);
     struct Client {
@@ -212,8 +212,10 @@ TEST_P(BatchDeterminismTest, SameBitsAsAlone) {
     for (int size = 1; size <= 64; ++size) sizes.push_back(size);
   }
   for (const int size : sizes) {
-    RunBatch(size);
-    ASSERT_FALSE(HasFailure()) << "a batch of " << size;
+    for (const bool drops : {false, true}) {
+      RunBatch(size, drops);
+      ASSERT_FALSE(HasFailure()) << "a batch of " << size << (drops ? " with drops" : "");
+    }
   }
   EXPECT_GT(preemptions_, 0);
   EXPECT_GT(dropped_, 0);
