@@ -77,7 +77,11 @@ class SlowStore final : public StateStore {
 
 class StoreThreadsTest : public ServerFixture {
  protected:
-  void Configure(ServerConfig* config) override { config->stuck_after = 300ms; }
+  void Configure(ServerConfig* config) override {
+    config->stuck_after = 300ms;
+    config->state_store =
+        "dir:unused";  // that of each test: with one, its threads are kStoreThreads
+  }
   void TearDown() override {
     slow_->Release();
     server_.reset();  // its watch asks the store

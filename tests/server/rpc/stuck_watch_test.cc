@@ -44,7 +44,10 @@ TEST(StuckWatch, APartWithoutProgressIsStuckUntilItMoves) {
 
 class StuckServerTest : public ServerFixture {
  protected:
-  void Configure(ServerConfig* config) override { config->stuck_after = 200ms; }
+  void Configure(ServerConfig* config) override {
+    config->stuck_after = 200ms;
+    config->state_store = "dir:unused";  // with a store, its threads are kStoreThreads
+  }
   HealthCheckResponse::ServingStatus Health() {
     grpc::ClientContext context;
     HealthCheckResponse response;
