@@ -349,14 +349,21 @@ TEST(StatusMap, BadRequestNamesTheField) {
   EXPECT_LT(ToGrpcStatus(huge).error_details().size(), 4000U);
 }
 
+// The contract has the reasons of calls, the page of the OpenAI API those of the HTTP server alone.
 TEST(StatusMap, TheContractListsEveryReason) {
   const char* root = std::getenv("POLYSKETCH_SOURCE_DIR");
   ASSERT_NE(root, nullptr);
-  std::ifstream file(std::string(root) + "/proto/polysketch/v1/polysketch.proto");
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const auto read = [root](const char* path) {
+    std::ifstream file(std::string(root) + path);
+    return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  };
+  const std::string contract = read("/proto/polysketch/v1/polysketch.proto");
+  const std::string http = read("/docs/openai-api.md");
   for (int i = 1; i < kReasons; ++i) {
-    const std::string line = StrCat("//   ", ReasonName(static_cast<Reason>(i)), " ");
-    EXPECT_NE(text.find(line), std::string::npos) << line;
+    const std::string_view name = ReasonName(static_cast<Reason>(i));
+    const bool of_http = i >= static_cast<int>(Reason::kMalformedRequest);
+    const std::string line = of_http ? StrCat("`", name, "`") : StrCat("//   ", name, " ");
+    EXPECT_NE((of_http ? http : contract).find(line), std::string::npos) << line;
   }
 }
 
