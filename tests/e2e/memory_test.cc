@@ -125,7 +125,8 @@ TEST_F(MemoryTest, ALargeBodyIsRefusedBeforeItIsParsed) {
   const HttpAnswer answer = Http(server_.http_address(), "/v1/completions", body + "]}");
   ExpectBounded();
   EXPECT_EQ(answer.status, 429) << answer.body;
-  EXPECT_NE(answer.head.find("Retry-After: "), std::string::npos) << answer.head;
+  // It fits at no time.
+  EXPECT_EQ(answer.head.find("Retry-After: "), std::string::npos) << answer.head;
   EXPECT_NE(answer.body.find("--request-memory"), std::string::npos) << answer.body;
   ExpectNothingHeld();
   ExpectRefusals();
@@ -164,7 +165,7 @@ TEST_F(MemoryTest, EchoesOfManyChoices) {
             ", \"prompt\": \"" + text + "\"}");
     if (form == "false") {
       EXPECT_EQ(answer.status, 429) << answer.body.substr(0, 200);
-      EXPECT_NE(answer.body.find("a quarter of --request-memory"), std::string::npos);
+      EXPECT_NE(answer.body.find("--request-memory"), std::string::npos);
     }
   }
   ExpectBounded();
