@@ -386,7 +386,7 @@ TEST_F(Guarded, TheFileIsReadAgain) {
   };
   WriteKeys("{\"name\": 1}\n");
   EXPECT_TRUE(server_->Logs("api_keys_not_reloaded reason=\"" + KeysFile() +
-                            ": line 5: name: expected 1 to 128 characters"))
+                            ": line 6: name: expected 1 to 128 characters"))
       << server_->process().StandardError();
   EXPECT_EQ(code("a"), Code::kOk);
   EXPECT_EQ(code("new"), Code::kUnauthenticated);
