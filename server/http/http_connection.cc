@@ -3,6 +3,7 @@
 #define BOOST_DISABLE_ASSERTS
 
 #include "server/http/http_connection.h"
+#include "base/memory_limit.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -30,6 +31,8 @@ constexpr size_t kMaxLingerBytes = size_t{64} << 20;
 constexpr std::chrono::milliseconds kLinger{2000};
 // Bytes held for a byte of a body that is read: the text doubles its memory when it grows.
 constexpr int64_t kHeldPerByte = 2;
+// More than one read brings.
+constexpr size_t kGrowsBefore = size_t{256} << 10;
 // Time between the checks whether a client that sends no more, or has sent a second request, has left.
 constexpr std::chrono::milliseconds kGoneCheck{50};
 // Time from the end of what a client sends to the first bytes that tell whether it has left.
@@ -280,7 +283,12 @@ void HttpConnection::OnBody(error_code error) {
                                   " bytes a second, found fewer")
                       .WithReason(Reason::kRequestTimeout));
   }
-  const Status held = body_memory_.HoldOnly(kHeldPerByte * std::ssize(parser_->get().body()));
+  const std::string& body = parser_->get().body();
+  Status held = body_memory_.HoldOnly(kHeldPerByte * std::ssize(body));
+  // What is held grows by each read; the text takes twice its memory at once.
+  const bool grows = body.capacity() - body.size() < kGrowsBefore;
+  if (held.ok() && grows && !MemoryFits(2 * body.capacity()) && body_memory_.budget() != nullptr)
+    held = body_memory_.budget()->Refusal(2 * std::ssize(body));
   held.ok() ? ReadBody() : Refuse(held, /*keep_alive=*/parser_->is_done());
 }
 

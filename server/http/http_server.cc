@@ -101,7 +101,17 @@ Status BeastServer::Listen(const std::string& address) {
   if (error) return Unavailable("cannot listen on ", address, ": ", error.message());
   address_ = StrCat(address.substr(0, colon), ":", acceptor_.local_endpoint().port());
   Accept();
-  thread_ = StartThread([this] { loop_.io.run(); });
+  thread_ = StartThread([this] {
+    // A handler that finds no memory drops its connection, and the others go on.
+    while (true) {
+      try {
+        loop_.io.run();
+        return;
+      } catch (const std::bad_alloc&) {
+        continue;
+      }
+    }
+  });
   return Status();
 }
 
