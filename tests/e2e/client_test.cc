@@ -529,7 +529,8 @@ TEST_F(BatchCommand, AnswersAsTheCommandComplete) {
   EXPECT_TRUE(lines[12].at("response").is_null());
   EXPECT_EQ(lines[12].at("error").at("code"), "INVALID_ARGUMENT");
   EXPECT_TRUE(lines[12].at("error").at("message").get<std::string>().starts_with("max_tokens: "));
-  EXPECT_EQ(lines[13].at("error").at("message"), "line 14: expected a JSON object");
+  EXPECT_EQ(lines[13].at("error").at("message"),
+            "line 14: expected JSON, found an error at byte 1: expected a value");
 }
 
 TEST_F(BatchCommand, ContinuesItsOutput) {
