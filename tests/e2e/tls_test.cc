@@ -104,7 +104,7 @@ TEST_F(Tls, BothProtocols) {
   WriteFile(folder_.File("body"), std::string(8 << 20, 'x'));
   const ProcessResult large =
       Https("ca", "", {url + "/nowhere", "--json", "@" + folder_.File("body")});
-  EXPECT_TRUE(large.standard_output.find("HTTP/1.1 405") != std::string::npos)
+  EXPECT_TRUE(large.standard_output.find("HTTP/1.1 404") != std::string::npos)
       << large.standard_output << large.standard_error;
 
   const ProcessResult load = RunProcess(
