@@ -36,7 +36,7 @@ struct Run {
 Run Play(std::string_view script, size_t cut, Ledger* ledger) {
   Run run;
   const FrameLimits limits{.header_bytes = 2000, .header_fields = 30, .open_streams = 5};
-  FrameFilter filter(limits, "", ledger, &run.output);
+  FrameFilter filter(limits, {}, ledger, &run.output);
   FrameFilter::TimePoint now{std::chrono::hours(1)};
   run.status = filter.FromClient(kHttp2Preface, now);
   while (script.size() >= 2 && run.status.ok()) {
