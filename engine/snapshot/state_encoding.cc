@@ -148,6 +148,7 @@ class ValueReader {
       : out_(values), width_(width), planes_(planes) {}
   void Add(std::string_view span) {
     const size_t values = out_->size() / sizeof(float);
+    if (values == 0) return;
     // The two bytes of a bf16 are the upper ones.
     uint8_t* const out = out_->data() + sizeof(float) - width_;
     for (const char c : span) {

@@ -168,9 +168,12 @@ void CheckChoices(std::string_view rule, const v1::OutputChoices& choices) {
       PS_CHECK(static_cast<unsigned char>(rule[at]) >= 0x20) << rule;
       if (rule[at] != '\\') {
         text += rule[at];
-      } else if (rule[++at] == 'x') {
-        text += static_cast<char>(std::stoi(std::string(rule.substr(at + 1, 2)), nullptr, 16));
-        at += 2;
+      } else if (rule[++at] == 'u') {  // a code point below U+0100
+        const int c = std::stoi(std::string(rule.substr(at + 1, 4)), nullptr, 16);
+        PS_CHECK(c < 0x100) << rule;
+        if (c >= 0x80) text += static_cast<char>(0xC0 | c >> 6);
+        text += static_cast<char>(c < 0x80 ? c : 0x80 | (c & 0x3F));
+        at += 4;
       } else {
         text += rule[at];
       }
