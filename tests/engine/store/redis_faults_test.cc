@@ -96,7 +96,7 @@ TEST_F(RedisFaults, AHungOneIsLeftInTime) {
 }
 
 TEST_F(RedisFaults, ALargeValueMayTakeItsTime) {
-  RedisClient client(*ParseRedisUrl(url_), {.wait = 50ms, .bytes_per_second = 1 << 20});
+  RedisClient client(*ParseRedisUrl(url_), {.wait = 300ms, .bytes_per_second = 1 << 20});
   proxy_->delay_ms = 2;  // of each 64 KiB: 16 MiB take half a second
   const std::string value(16 << 20, 'v');
   const auto set = client.RunOne({"SET", "large", value});
