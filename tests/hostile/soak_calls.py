@@ -101,7 +101,7 @@ STATE_CHUNK = 1 << 20
 RETURN_STATE = messages.field(23, 1)  # of CompleteRequest
 SCHEMA = json.dumps({"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "old": {"type": "boolean"}},
                      "required": ["name", "old"]})
-CHAT_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }} {% endfor %}"
+CHAT_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }}</s>{% endfor %}"
 
 
 def every_ask():
