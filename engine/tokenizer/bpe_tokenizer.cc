@@ -78,22 +78,6 @@ class BpeTokenizer final : public Tokenizer {
     return std::make_unique<BpeEncoder>(*this, place);
   }
 
-  Result<std::string> Decode(std::span<const int32_t> ids) const override {
-    std::string text;
-    bool at_start = StripsLeadingSpace();
-    for (size_t i = 0; i < ids.size(); ++i) {
-      if (ids[i] < 0 || ids[i] >= vocab_size()) {
-        return InvalidArgument("tokens[", i, "]: expected an id in [0, ", vocab_size(), "), found ",
-                               ids[i]);
-      }
-      std::string_view bytes = PieceBytes(ids[i]);
-      if (bytes.empty()) continue;
-      if (std::exchange(at_start, false) && bytes.front() == ' ') bytes.remove_prefix(1);
-      text.append(bytes);
-    }
-    return text;
-  }
-
   std::string_view PieceBytes(int32_t id) const override { return json_.bytes[Checked(id)]; }
   std::string_view Piece(int32_t id) const override { return json_.pieces[Checked(id)]; }
   bool IsControl(int32_t id) const override { return control_[Checked(id)]; }

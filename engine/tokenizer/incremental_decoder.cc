@@ -44,4 +44,22 @@ std::string IncrementalDecoder::Finish() {
   return text;
 }
 
+Result<std::string> Tokenizer::Decode(std::span<const int32_t> ids) const {
+  std::string text;
+  bool at_start = StripsLeadingSpace();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab_size()) {
+      return InvalidArgument("tokens[", i, "]: expected an id in [0, ", vocab_size(), "), found ",
+                             ids[i]);
+    }
+    std::string_view bytes = PieceBytes(ids[i]);
+    if (bytes.empty()) continue;
+    if (at_start && bytes.front() == ' ' && Piece(ids[i]).starts_with(kSpaceMarker))
+      bytes.remove_prefix(1);
+    at_start = false;
+    text.append(bytes);
+  }
+  return text;
+}
+
 }  // namespace polysketch

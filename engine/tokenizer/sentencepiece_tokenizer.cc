@@ -221,23 +221,6 @@ class SentencePieceTokenizer : public Tokenizer {
     return std::vector<int32_t>(ids.begin(), ids.end());
   }
 
-  Result<std::string> Decode(std::span<const int32_t> ids) const override {
-    std::string text;
-    bool at_start = StripsLeadingSpace();
-    for (size_t i = 0; i < ids.size(); ++i) {
-      if (ids[i] < 0 || ids[i] >= vocab_size()) {
-        return InvalidArgument("tokens[", i, "]: expected an id in [0, ", vocab_size(), "), found ",
-                               ids[i]);
-      }
-      std::string_view bytes = PieceBytes(ids[i]);
-      if (bytes.empty()) continue;
-      if (at_start && Piece(ids[i]).starts_with(kSpaceMarker)) bytes.remove_prefix(1);
-      at_start = false;
-      text.append(bytes);
-    }
-    return text;
-  }
-
   std::string_view PieceBytes(int32_t id) const override { return At(id).bytes; }
   std::string_view Piece(int32_t id) const override { return At(id).text; }
   bool IsControl(int32_t id) const override { return At(id).control; }

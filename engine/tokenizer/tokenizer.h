@@ -66,7 +66,7 @@ class Tokenizer {
   // Returns the text of ids. A control id adds nothing and a byte piece adds its byte, so the
   // result may not be UTF-8; IncrementalDecoder decodes streams. INVALID_ARGUMENT names an id
   // outside the vocabulary.
-  virtual Result<std::string> Decode(std::span<const int32_t> ids) const = 0;
+  virtual Result<std::string> Decode(std::span<const int32_t> ids) const;
   // The bytes that this id adds to a text after its beginning ("▁" as a space); empty for control
   // ids.
   virtual std::string_view PieceBytes(int32_t id) const = 0;

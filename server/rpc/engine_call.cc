@@ -37,7 +37,7 @@ constexpr char kLoadSpan[] = "load state";
 constexpr char kSaveSpan[] = "save state";
 
 // Tokens that a completion may process.
-int64_t MostTokens(const GenerateRequest& request, const RequestRules& rules) {
+int64_t MaxTokens(const GenerateRequest& request, const RequestRules& rules) {
   if (request.start != nullptr && request.start->generation.has_value()) {
     const Generation& rest = *request.start->generation;
     return (rest.max_tokens - rest.generated) * std::max(rest.params.best_of, 1);
@@ -124,11 +124,11 @@ Status EngineCall::Submit(Request request, std::unique_ptr<Renderer> renderer) {
     // The message is gone, and its prompt belongs to the engine.
     message_memory_.Release();
     input_memory_.SetPhase(RequestPhase::kRequest);
-    PS_RETURN_IF_ERROR(ReserveTokens(MostTokens(request, model().rules)));
+    PS_RETURN_IF_ERROR(ReserveTokens(MaxTokens(request, model().rules)));
     if (SessionLease* const session = lease(); session != nullptr) {
       const int64_t before = request.start == nullptr ? 0 : request.start->tokens();
       PS_RETURN_IF_ERROR(
-          model().sessions->Reserve(session, before + MostTokens(request, model().rules)));
+          model().sessions->Reserve(session, before + MaxTokens(request, model().rules)));
     }
     const int64_t bytes = EngineRequestBytes(request, model().rules.draft_tokens,
                                              model().description.limits().default_max_tokens());
