@@ -48,9 +48,8 @@ struct ModelFile {
 class ModelFolder {
  public:
   // Any type of a path: what opens a folder takes its path as well. Empty `root`: none.
-  template <typename Path>
-  requires std::convertible_to<Path, std::filesystem::path> ModelFolder(
-      const Path& path, std::filesystem::path root = {})  // NOLINT: see above
+  template <std::convertible_to<std::filesystem::path> Path>
+  ModelFolder(const Path& path, std::filesystem::path root = {})  // NOLINT: implicit, see above
       : path_(path), root_(std::move(root)) {}
 
   // As it was named.
