@@ -1,7 +1,5 @@
-// The messages of every RPC: bytes of the wire, parsed, checked and converted as server/rpc does.
-//
-// The first byte selects the RPC. The rest is one message, or for an RPC that takes a stream,
-// messages with two bytes of length before each.
+// The messages of every RPC: bytes of the wire, parsed, checked and converted as server/rpc does, then a call
+// that is run to its answer on a small engine (tests/server/rpc/call_runner.h, which has the form of an input).
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/stubs/logging.h>
@@ -18,6 +16,7 @@
 #include "server/convert/wire.h"
 #include "server/gateway/generate_request.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/server/rpc/call_runner.h"
 #include "tests/server/rpc/fake_tokenizer.h"
 
 namespace polysketch {
@@ -375,7 +374,8 @@ void CheckDeleteSession(std::string_view bytes) {
   PS_CHECK(sessions.table()->Delete("other", sessions.session()).code() == Code::kNotFound);
 }
 
-constexpr void (*kCalls[])(std::string_view bytes) = {
+// In the order of kFuzzedCalls.
+constexpr void (*kChecks[])(std::string_view bytes) = {
     CheckComplete,
     CheckCompleteStream,
     CheckCompleteWithState,
@@ -393,14 +393,19 @@ constexpr void (*kCalls[])(std::string_view bytes) = {
     CheckGenerate,
 };
 
+static_assert(std::size(kChecks) == std::size(testing::kFuzzedCalls));
+
 }  // namespace
 }  // namespace polysketch
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const auto log = google::protobuf::SetLogHandler(nullptr);  // as the server
   (void)log;
+  static auto* const runner =
+      new polysketch::testing::CallRunner;  // threads that end with the process
   if (size == 0) return 0;
-  const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  polysketch::kCalls[data[0] % std::size(polysketch::kCalls)](bytes);
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  polysketch::kChecks[data[0] % std::size(polysketch::kChecks)](bytes.substr(1));
+  runner->RunInput(bytes);
   return 0;
 }

@@ -32,48 +32,6 @@ class CallAnswersTest : public ::testing::Test {
   CallRunner runner_;
 };
 
-// The inputs of the corpus. Their first byte selects one of kCalls of tests/fuzz/requests.cc.
-struct Input {
-  std::string method;
-  std::vector<std::string> messages;
-};
-
-constexpr struct {
-  const char* name;
-  bool stream;  // messages with two bytes of length before each
-} kCalls[] = {{"Complete", false},
-              {"CompleteStream", true},
-              {"CompleteWithState", true},
-              {"Score", true},
-              {"Append", true},
-              {"Detokenize", false},
-              {"Tokenize", false},
-              {"CreateSession", false},
-              {"ForkSession", false},
-              {"SnapshotSession", false},
-              {"RestoreSession", false},
-              {"ListSessions", false},
-              {"DeleteSession", false},
-              {"GetModel", false},
-              {"Generate", false}};
-
-Input InputOf(std::string_view bytes) {
-  const auto& call = kCalls[static_cast<uint8_t>(bytes[0]) % std::size(kCalls)];
-  const bool gateway = std::string_view(call.name) == "Generate";
-  Input input = {(gateway ? std::string("/") + kVllmService + "/" : kService) + call.name, {}};
-  bytes.remove_prefix(1);
-  if (!call.stream) {
-    input.messages.emplace_back(bytes);
-    return input;
-  }
-  while (bytes.size() >= 2) {
-    const size_t length = static_cast<uint8_t>(bytes[0]) | static_cast<uint8_t>(bytes[1]) << 8;
-    input.messages.emplace_back(bytes.substr(2, length));
-    bytes.remove_prefix(2 + input.messages.back().size());
-  }
-  return input;
-}
-
 std::vector<std::string> Corpus() {
   const char* root = std::getenv("POLYSKETCH_SOURCE_DIR");
   std::vector<std::string> inputs;
@@ -132,8 +90,7 @@ TEST_F(CallAnswersTest, CompletionsOfEveryForm) {
 TEST_F(CallAnswersTest, InputsOfTheFuzzer) {
   for (const std::string& bytes : Corpus()) {
     if (bytes.empty()) continue;
-    const Input input = InputOf(bytes);
-    (void)runner_.Run(input.method, input.messages);
+    runner_.RunInput(bytes);
   }
 }
 
@@ -163,11 +120,10 @@ TEST_F(CallAnswersTest, MutationsOfTheInputs) {
           bytes.insert(std::min(at, bytes.size()), other, from, size);
           break;
         default:
-          bytes[0] = static_cast<char>(below(std::size(kCalls)));
+          bytes[0] = static_cast<char>(below(std::size(testing::kFuzzedCalls)));
       }
     }
-    const Input input = InputOf(bytes);
-    (void)runner_.Run(input.method, input.messages);
+    runner_.RunInput(bytes);
   }
 }
 

@@ -9,8 +9,10 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -138,6 +140,51 @@ class RunnerCall final : public CallContext {
   std::deque<std::function<void()>> events_;  // guarded by mutex_
 };
 
+// An input of the fuzz target `requests`: the first byte selects the RPC. The rest is one message, or for an
+// RPC that takes a stream, messages with two bytes of length before each.
+struct CallInput {
+  std::string method;
+  std::vector<std::string> messages;
+};
+
+// The RPCs, in the order of kChecks of tests/fuzz/requests.cc.
+inline constexpr struct {
+  const char* service;
+  const char* name;
+  bool stream;
+} kFuzzedCalls[] = {{kPolySketchService, "Complete", false},
+                    {kPolySketchService, "CompleteStream", true},
+                    {kPolySketchService, "CompleteWithState", true},
+                    {kPolySketchService, "Score", true},
+                    {kPolySketchService, "Append", true},
+                    {kPolySketchService, "Detokenize", false},
+                    {kPolySketchService, "Tokenize", false},
+                    {kPolySketchService, "CreateSession", false},
+                    {kPolySketchService, "ForkSession", false},
+                    {kPolySketchService, "SnapshotSession", false},
+                    {kPolySketchService, "RestoreSession", false},
+                    {kPolySketchService, "ListSessions", false},
+                    {kPolySketchService, "DeleteSession", false},
+                    {kPolySketchService, "GetModel", false},
+                    {kVllmService, "Generate", false}};
+
+// Requires a byte.
+inline CallInput CallOfInput(std::string_view bytes) {
+  const auto& call = kFuzzedCalls[static_cast<uint8_t>(bytes[0]) % std::size(kFuzzedCalls)];
+  CallInput input = {std::string("/") + call.service + "/" + call.name, {}};
+  bytes.remove_prefix(1);
+  if (!call.stream) {
+    input.messages.emplace_back(bytes);
+    return input;
+  }
+  while (bytes.size() >= 2) {
+    const size_t length = static_cast<uint8_t>(bytes[0]) | static_cast<uint8_t>(bytes[1]) << 8;
+    input.messages.emplace_back(bytes.substr(2, length));
+    bytes.remove_prefix(2 + input.messages.back().size());
+  }
+  return input;
+}
+
 class CallRunner {
  public:
   CallRunner() : memory_(int64_t{64} << 20), router_(&connections_, nullptr, &refusals_) {
@@ -209,14 +256,9 @@ class CallRunner {
   Status Run(const std::string& method, const std::vector<std::string>& messages) {
     RunnerCall call(method, messages);
     call.Run(router_);
-    const auto* rpc = google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(
-        method.substr(1, method.find('/', 1) - 1) + "." + method.substr(method.rfind('/') + 1));
-    PS_CHECK(rpc != nullptr) << method;
+    const auto* rpc = Rpc(method);
     for (const grpc::ByteBuffer& bytes : call.answers()) {
-      const std::unique_ptr<google::protobuf::Message> answer(
-          google::protobuf::MessageFactory::generated_factory()
-              ->GetPrototype(rpc->output_type())
-              ->New());
+      const auto answer = NewMessage(rpc->output_type());
       const Status parsed = ParseMessage(bytes, answer.get());
       PS_CHECK(parsed.ok()) << method << ": " << parsed.ToString();
     }
@@ -233,6 +275,19 @@ class CallRunner {
     }
     return status;
   }
+  // Runs an input of the fuzz target: as it is; a message of Complete as one of CompleteUnary too; and, of an
+  // RPC whose first message names a session, with one that exists. Then no session is left.
+  void RunInput(std::string_view bytes) {
+    CallInput input = CallOfInput(bytes);
+    (void)Run(input.method, input.messages);
+    if (input.method.ends_with("/Complete")) (void)Run(input.method + "Unary", input.messages);
+    if (!input.messages.empty() && NameSession(input.method, &input.messages[0]))
+      (void)Run(input.method, input.messages);
+    const auto made = sessions_->List("");
+    PS_CHECK(made.ok()) << made.status().ToString();
+    for (const SessionInfo& session : made->sessions) (void)sessions_->Delete("", session.id);
+    for (const SnapshotInfo& snapshot : made->snapshots) (void)sessions_->Delete("", snapshot.key);
+  }
   // A session that exists.
   std::string NewSession() {
     const auto created =
@@ -242,6 +297,27 @@ class CallRunner {
 
  private:
   static constexpr int kMaxNewTokens = 32;
+
+  static const google::protobuf::MethodDescriptor* Rpc(const std::string& method) {
+    const auto* rpc = google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(
+        method.substr(1, method.find('/', 1) - 1) + "." + method.substr(method.rfind('/') + 1));
+    PS_CHECK(rpc != nullptr) << method;
+    return rpc;
+  }
+  static std::unique_ptr<google::protobuf::Message> NewMessage(
+      const google::protobuf::Descriptor* type) {
+    return std::unique_ptr<google::protobuf::Message>(
+        google::protobuf::MessageFactory::generated_factory()->GetPrototype(type)->New());
+  }
+  // Names a new session in a message that has a field for one, if it can be parsed.
+  bool NameSession(const std::string& method, std::string* bytes) {
+    const auto message = NewMessage(Rpc(method)->input_type());
+    const auto* field = message->GetDescriptor()->FindFieldByName("session");
+    if (field == nullptr || !message->ParseFromString(*bytes)) return false;
+    message->GetReflection()->SetString(message.get(), field, NewSession());
+    *bytes = message->SerializeAsString();
+    return true;
+  }
 
   FakeModel model_;
   RunnerTokenizer tokenizer_;
