@@ -64,9 +64,9 @@ void TimedBackend::Embed(const Matrix& embedding, std::span<const int32_t> token
   Timed("embed", {}, [&] { inner().Embed(embedding, tokens, positions, out); });
 }
 
-void TimedBackend::LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
-                             float* out) {
-  Timed(StrCat("layer_norm ", width), {}, [&] { inner().LayerNorm(x, rows, width, norm, out); });
+void TimedBackend::Norm(const float* x, int64_t rows, int width, const NormWeights& norm,
+                        float* out) {
+  Timed(StrCat("norm ", width), {}, [&] { inner().Norm(x, rows, width, norm, out); });
 }
 
 void TimedBackend::MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias,
@@ -76,21 +76,21 @@ void TimedBackend::MatMul(const float* x, int64_t rows, const Matrix& w, const f
         [&] { inner().MatMul(x, rows, w, bias, accumulate, out); });
 }
 
-void TimedBackend::Rope(const float* qkv, std::span<const int64_t> positions, int heads,
-                        int head_dim, float* q, float* k) {
-  Timed("rope", {}, [&] { inner().Rope(qkv, positions, heads, head_dim, q, k); });
+void TimedBackend::Rope(const float* qkv, std::span<const int64_t> positions,
+                        const HeadShape& shape, std::span<const float> thetas, float* q, float* k) {
+  Timed("rope", {}, [&] { inner().Rope(qkv, positions, shape, thetas, q, k); });
 }
 
-void TimedBackend::GeluGate(const float* up, int64_t rows, int hidden, float* out) {
-  Timed("gelu_gate", {}, [&] { inner().GeluGate(up, rows, hidden, out); });
+void TimedBackend::Gate(GateKind gate, const float* up, int64_t rows, int hidden, float* out) {
+  Timed("gate", {}, [&] { inner().Gate(gate, up, rows, hidden, out); });
 }
 
 void TimedBackend::NormMatMul(const float* x, int64_t rows, const NormWeights& norm,
-                              const Matrix& w, float* normed, float* out) {
-  if (inner().host_memory()) return Backend::NormMatMul(x, rows, norm, w, normed, out);
+                              const Matrix& w, const float* bias, float* normed, float* out) {
+  if (inner().host_memory()) return Backend::NormMatMul(x, rows, norm, w, bias, normed, out);
   Timed(StrCat("norm and matmul ", w.in(), "x", w.out(), " ", DataTypeName(w.type())),
         {ClassOf(w.type()), MatrixFlop(w, rows), static_cast<double>(w.bytes())},
-        [&] { inner().NormMatMul(x, rows, norm, w, normed, out); });
+        [&] { inner().NormMatMul(x, rows, norm, w, bias, normed, out); });
 }
 
 void TimedBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) {
@@ -100,11 +100,12 @@ void TimedBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scr
         [&] { inner().Mlp(mlp, rows, x, scratch); });
 }
 
-void TimedBackend::RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads,
-                                int head_dim, const NormWeights& q_norm, const NormWeights& k_norm,
-                                float* q, float* k, float* normed_q, float* normed_k) {
+void TimedBackend::RopeAndNorms(const float* qkv, std::span<const int64_t> positions,
+                                const HeadShape& shape, std::span<const float> thetas,
+                                const HeadNorms& norms, float* q, float* k, float* normed_q,
+                                float* normed_k) {
   Timed("rope and norms", {}, [&] {
-    inner().RopeAndNorms(qkv, positions, heads, head_dim, q_norm, k_norm, q, k, normed_q, normed_k);
+    inner().RopeAndNorms(qkv, positions, shape, thetas, norms, q, k, normed_q, normed_k);
   });
 }
 

@@ -33,21 +33,20 @@ class TimedBackend final : public ForwardingBackend {
 
   void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
              std::span<const int64_t> positions, float* out) override;
-  void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
-                 float* out) override;
+  void Norm(const float* x, int64_t rows, int width, const NormWeights& norm, float* out) override;
   void MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias, bool accumulate,
               float* out) override;
-  void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
-            float* k) override;
-  void GeluGate(const float* up, int64_t rows, int hidden, float* out) override;
+  void Rope(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
+            std::span<const float> thetas, float* q, float* k) override;
+  void Gate(GateKind gate, const float* up, int64_t rows, int hidden, float* out) override;
   // Fused ops: as their parts on backends of the host, which fuse Mlp alone. AttentionMatMul and
   // MixedSketchAttention are their parts on every backend, to show each: on a device the rows that
   // pass between them are floats then.
   void NormMatMul(const float* x, int64_t rows, const NormWeights& norm, const Matrix& w,
-                  float* normed, float* out) override;
+                  const float* bias, float* normed, float* out) override;
   void Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) override;
-  void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim,
-                    const NormWeights& q_norm, const NormWeights& k_norm, float* q, float* k,
+  void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
+                    std::span<const float> thetas, const HeadNorms& norms, float* q, float* k,
                     float* normed_q, float* normed_k) override;
   void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override;
   void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,

@@ -10,7 +10,7 @@ namespace {
 
 // T: float, to which values are rounded once, or double.
 template <typename T>
-void CosSinOf(const std::vector<float>& thetas, int64_t position, T* cos_out, T* sin_out) {
+void CosSinOf(std::span<const float> thetas, int64_t position, T* cos_out, T* sin_out) {
   for (size_t i = 0; i < thetas.size(); ++i) {
     const double angle = static_cast<double>(thetas[i]) * static_cast<double>(position);
     cos_out[i] = static_cast<T>(std::cos(angle));
@@ -20,10 +20,10 @@ void CosSinOf(const std::vector<float>& thetas, int64_t position, T* cos_out, T*
 
 }  // namespace
 
-std::vector<float> RopeThetas(int head_dim) {
+std::vector<float> RopeThetas(int head_dim, double base) {
   std::vector<float> thetas(head_dim / 2);
   for (int i = 0; i < head_dim / 2; ++i) {
-    thetas[i] = static_cast<float>(std::pow(10000.0, -2.0 * i / head_dim));
+    thetas[i] = static_cast<float>(std::pow(base, -2.0 * i / head_dim));
   }
   return thetas;
 }
@@ -37,7 +37,7 @@ std::vector<float> PositionThetas(int width) {
   return thetas;
 }
 
-void CosSin(const std::vector<float>& thetas, int64_t position, float* cos_out, float* sin_out) {
+void CosSin(std::span<const float> thetas, int64_t position, float* cos_out, float* sin_out) {
   CosSinOf(thetas, position, cos_out, sin_out);
 }
 

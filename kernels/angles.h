@@ -4,20 +4,21 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace polysketch {
 
 inline constexpr int64_t kExactPositions = int64_t{1} << 29;
 
-// theta_i = 10000^(-2i/d), i < d/2, each rounded to float32.
-std::vector<float> RopeThetas(int head_dim);
+// theta_i = base^(-2i/d), i < d/2, each rounded to float32.
+std::vector<float> RopeThetas(int head_dim, double base = 10000);
 // theta_i = 10000^(-i/(D/2)), i < D/2, each rounded to float32.
 std::vector<float> PositionThetas(int width);
 
 // Writes the cosine and sine of position * thetas[i], each rounded once to float32. cos_out,
 // sin_out [thetas.size()].
-void CosSin(const std::vector<float>& thetas, int64_t position, float* cos_out, float* sin_out);
+void CosSin(std::span<const float> thetas, int64_t position, float* cos_out, float* sin_out);
 
 // The same for many neighbouring positions, at a fraction of the time: the rotation at a multiple
 // of kRun is turned by one of kRun rotations of a table. Both are float64, so that values are right
@@ -32,6 +33,7 @@ class Rotations {
 
   explicit Rotations(std::vector<float> thetas);
   int64_t size() const { return static_cast<int64_t>(thetas_.size()); }
+  const std::vector<float>& thetas() const { return thetas_; }
   // position: not negative. cos_out, sin_out [size()].
   void CosSin(int64_t position, Start* start, float* cos_out, float* sin_out) const;
 

@@ -37,10 +37,23 @@ enum class StateFormat { kF32, kBf16, kQ8 };
 std::string_view StateFormatName(StateFormat format);
 std::optional<StateFormat> StateFormatOf(std::string_view name);
 
+// Heads of a row of joint queries, keys and values [heads + 2 kv_heads, head_dim].
+struct HeadShape {
+  int heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+
+  // Floats of such a row, of its queries and of its keys.
+  int64_t row() const { return q_row() + 2 * k_row(); }
+  int64_t q_row() const { return int64_t{heads} * head_dim; }
+  int64_t k_row() const { return int64_t{kv_heads} * head_dim; }
+};
+
 struct AttentionSpec {
   AttentionKind kind = AttentionKind::kSoftmax;
   int layers = 0;
-  int heads = 0;
+  int heads = 0;         // of queries
+  int kv_heads = 0;      // of keys and values, a divisor of `heads`; 0: as many (key_heads)
   int head_dim = 0;      // d
   int sketch_size = 0;   // r; sketched kinds, d in symmetric_power, d + 1 in affine_square
   int num_features = 0;  // m; linear (= head_dim) and performer
@@ -55,6 +68,10 @@ struct AttentionSpec {
   StateFormat state_format = StateFormat::kF32;
 
   bool operator==(const AttentionSpec&) const = default;
+  // Heads of keys and values. Query head h reads head h / query_group().
+  int key_heads() const { return kv_heads == 0 ? heads : kv_heads; }
+  int query_group() const { return heads / key_heads(); }
+  HeadShape shape() const { return {heads, key_heads(), head_dim}; }
   bool sketched() const {
     return kind == AttentionKind::kRandomSketch || kind == AttentionKind::kLearnedSketch ||
            kind == AttentionKind::kSymmetricPower || kind == AttentionKind::kAffineSquare ||
@@ -72,7 +89,7 @@ struct AttentionSpec {
   bool narrow_block() const { return state_format != StateFormat::kF32 && !kv_cache(); }
   // Whether S is read as a copy of 8-bit integers.
   bool byte_copy() const { return state_format == StateFormat::kQ8 && !kv_cache(); }
-  // Bytes that a decode step reads for one head of one layer: of S and z (FarReadBytes), and of
+  // Bytes that a decode step reads for one kv head of one layer: of S and z (FarReadBytes), and of
   // `tokens` tokens of the block buffer (NearReadBytes).
   int64_t FarReadBytes() const {
     // The copy of kQ8 has a scale for each row and column.
@@ -96,7 +113,7 @@ struct AttentionSpec {
     if (kv_cache()) return 0;
     return sketched() ? (sketch_size + 7) / 8 * 8 : num_features;
   }
-  // Floats of a state for one token of the block buffer and one head, without padding.
+  // Floats of a state for one token of the block buffer and one kv head, without padding.
   int64_t TokenFloats() const {
     return int64_t{near_dim()} + (mixed() ? far_dim() : 0) + head_dim + (decay_gate ? 1 : 0);
   }

@@ -26,6 +26,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "kernels/attention_spec.h"
 #include "kernels/matrix.h"
@@ -37,14 +38,14 @@ namespace polysketch {
 
 class ThreadPool;
 
-// Inputs of Backend::Attention for a batch of M rows and H heads. In unmixed kinds the far pointers
-// equal the near ones; in KV kinds they are null.
+// Inputs of Backend::Attention for a batch of M rows, H heads and Hkv heads of keys and values. In
+// unmixed kinds the far pointers equal the near ones; in KV kinds they are null.
 struct AttentionInput {
   const float* near_q = nullptr;  // [M, H, near_dim]
-  const float* near_k = nullptr;  // [M, H, near_dim]
+  const float* near_k = nullptr;  // [M, Hkv, near_dim]
   const float* far_q = nullptr;   // [M, H, far_dim]
-  const float* far_k = nullptr;   // [M, H, far_dim]
-  const float* v = nullptr;       // row m, head h at v + m * v_stride + h * d
+  const float* far_k = nullptr;   // [M, Hkv, far_dim]
+  const float* v = nullptr;       // row m, kv head h at v + m * v_stride + h * d
   int64_t v_stride = 0;           // in floats
   // log of what the decay gate of a head keeps at a token, at most 0: [M, H]. Read if
   // spec.decay_gate.
@@ -57,6 +58,7 @@ struct AttentionInput {
 struct MixedSketchInput {
   const float* qkv = nullptr;          // [M, 3, H, d]
   std::span<const int64_t> positions;  // [M]
+  std::span<const float> thetas;       // [d / 2], as in Rope
   NormWeights near_q_norm, near_k_norm;
   const SketchNetwork* network = nullptr;
   const float* log_decay = nullptr;  // [M, H], as in AttentionInput
@@ -78,6 +80,16 @@ struct StepInput {
   int64_t variant = 0;  // negative: equals no other step
 };
 
+// What not every backend implements. A model that needs more is refused when it is loaded.
+enum class BackendFeature {
+  kDecayGate,        // LogSigmoid, and Attention with a decay gate
+  kRmsNorm,          // NormKind::kRms, and an epsilon other than 1e-5
+  kSiluGate,         // GateKind::kSilu
+  kGroupedQueries,   // fewer heads of keys and values than of queries, in KV kinds
+  kRopeThetas,       // thetas other than RopeThetas(d)
+  kNormsBeforeRope,  // HeadNorms::before_rotation
+};
+
 // Device memory in bytes: held by the backend, and free.
 struct DeviceMemory {
   size_t held = 0, free = 0;
@@ -96,8 +108,7 @@ class Backend {
   // The first error of the device. After an error no result may be used; further calls neither
   // crash nor block. Always OK for backends that compute on the host.
   virtual Status status() const { return Status(); }
-  // Whether the backend implements LogSigmoid, and Attention with a decay gate.
-  virtual bool has_decay_gate() const { return false; }
+  virtual bool has(BackendFeature feature) const = 0;
   // Whether Attention reads states of the format.
   virtual bool has_state_format(StateFormat /*format*/) const { return true; }
 
@@ -136,50 +147,53 @@ class Backend {
   // to float32; angles are exact (kernels/angles.h).
   virtual void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
                      std::span<const int64_t> positions, float* out) = 0;
-  // out[m] = (x[m] - mean) / sqrt(variance + 1e-5) * scale + bias, biased variance.
-  // x, out [rows, width]; out may be x.
-  virtual void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
-                         float* out) = 0;
+  // out[m] = the norm of x[m] (NormKind). x, out [rows, width]; out may be x.
+  virtual void Norm(const float* x, int64_t rows, int width, const NormWeights& norm,
+                    float* out) = 0;
   // out = x w (+ bias) (+ out if `accumulate`). x [rows, in], bias [out] or null, out [rows, out].
   // Each output element is summed over k in order, from zero, in one accumulator; bias and the
   // previous output are added last.
   virtual void MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias,
                       bool accumulate, float* out) = 0;
-  // Rotates q and k of qkv [M, 3, H, d] by the angles positions[m] theta_i, theta_i =
-  // 10000^(-2i/d) rounded to float32. Reads pairs, writes halves:
-  // out[i] = x[2i] cos - x[2i+1] sin, out[d/2+i] = x[2i+1] cos + x[2i] sin. q, k [M, H, d].
-  virtual void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim,
-                    float* q, float* k) = 0;
-  // out[m] = u * gelu(g), [u, g] = up[m], gelu in its tanh form. up [rows, 2 hidden], out [rows,
-  // hidden].
-  virtual void GeluGate(const float* up, int64_t rows, int hidden, float* out) = 0;
+  // Rotates q and k of qkv [M, H + 2 Hkv, d] by the angles positions[m] thetas[i]
+  // (kernels/angles.h). Reads pairs, writes halves:
+  // out[i] = x[2i] cos - x[2i+1] sin, out[d/2+i] = x[2i+1] cos + x[2i] sin. q [M, H, d], k [M, Hkv,
+  // d]. thetas: [d/2] in host memory; if empty, heads are copied.
+  virtual void Rope(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
+                    std::span<const float> thetas, float* q, float* k) = 0;
+  // out[m] = u * gate(g), [u, g] = up[m]. up [rows, 2 hidden], out [rows, hidden].
+  virtual void Gate(GateKind gate, const float* up, int64_t rows, int hidden, float* out) = 0;
 
   // --- fused ops: the same results as the ops that the default implementations call ---
 
-  // out = LayerNorm(x) w. x [rows, in], out [rows, out]. normed: scratch [rows, in].
+  // out = Norm(x) w (+ bias). x [rows, in], bias [out] or null, out [rows, out]. normed: scratch
+  // [rows, in].
   virtual void NormMatMul(const float* x, int64_t rows, const NormWeights& norm, const Matrix& w,
-                          float* normed, float* out) {
-    LayerNorm(x, rows, static_cast<int>(w.in()), norm, normed);
-    MatMul(normed, rows, w, nullptr, /*accumulate=*/false, out);
+                          const float* bias, float* normed, float* out) {
+    Norm(x, rows, static_cast<int>(w.in()), norm, normed);
+    MatMul(normed, rows, w, bias, /*accumulate=*/false, out);
   }
-  // x += GeluGate(LayerNorm(x) up) down. x [rows, D], scratch [rows, D + 3 hidden].
+  // x += Gate(Norm(x) up + up_bias) down + down_bias. x [rows, D], scratch [rows, D + 3 hidden].
   virtual void Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) {
     const int64_t hidden = mlp.down->in();
     float* up = scratch + rows * mlp.up->in();
     float* gated = up + rows * 2 * hidden;
-    NormMatMul(x, rows, mlp.norm, *mlp.up, scratch, up);
-    GeluGate(up, rows, static_cast<int>(hidden), gated);
-    MatMul(gated, rows, *mlp.down, nullptr, /*accumulate=*/true, x);
+    NormMatMul(x, rows, mlp.norm, *mlp.up, mlp.up_bias, scratch, up);
+    Gate(mlp.gate, up, rows, static_cast<int>(hidden), gated);
+    MatMul(gated, rows, *mlp.down, mlp.down_bias, /*accumulate=*/true, x);
   }
-  // Rope, and the norms of its heads: normed_q = LayerNorm(q), normed_k = LayerNorm(k), all [M, H,
-  // d]. normed_q may be q, and normed_k k.
-  virtual void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads,
-                            int head_dim, const NormWeights& q_norm, const NormWeights& k_norm,
-                            float* q, float* k, float* normed_q, float* normed_k) {
-    const int64_t rows = static_cast<int64_t>(positions.size()) * heads;
-    Rope(qkv, positions, heads, head_dim, q, k);
-    LayerNorm(q, rows, head_dim, q_norm, normed_q);
-    LayerNorm(k, rows, head_dim, k_norm, normed_k);
+  // Rope, and the norms of its heads: normed_q = Norm(q) [M, H, d], normed_k = Norm(k) [M, Hkv, d].
+  // normed_q may be q, and normed_k k. With norms.before_rotation instead the norms of the heads of
+  // qkv, rotated; q and k are not used.
+  virtual void RopeAndNorms(const float* qkv, std::span<const int64_t> positions,
+                            const HeadShape& shape, std::span<const float> thetas,
+                            const HeadNorms& norms, float* q, float* k, float* normed_q,
+                            float* normed_k) {
+    PS_CHECK(!norms.before_rotation) << "a backend without BackendFeature::kNormsBeforeRope";
+    const auto rows = static_cast<int64_t>(positions.size());
+    Rope(qkv, positions, shape, thetas, q, k);
+    Norm(q, rows * shape.heads, shape.head_dim, norms.q, normed_q);
+    Norm(k, rows * shape.kv_heads, shape.head_dim, norms.k, normed_k);
   }
 
   // out[m][0, r) = g(x[m]); columns [r, round_up(r, 8)) are zero. x [rows, d], out [rows,
@@ -200,7 +214,8 @@ class Backend {
   virtual void AffineFeatures(const float* x, int64_t rows, int width, const float* terms,
                               int heads, float* out) = 0;
   // out_t = sum_s w[t,s] v_s / (c + sum_s w[t,s]), s <= t, with the weights w of spec.kind
-  // (docs/attention.md). out [M, H, d]. One contract for segments of any length: reads each state,
+  // (docs/attention.md). out [M, H, d]. Query head h reads kv head h / spec.query_group(). One
+  // contract for segments of any length: reads each state,
   // appends the segment's keys and values, folds the blocks that become full. Order of the sums:
   // - Far part: the state as it was at the start of t's block.
   // - Near part: tokens s in order, from the start of t's block.
@@ -228,8 +243,8 @@ class Backend {
     const auto rows = static_cast<int64_t>(input.positions.size());
     const int64_t size = rows * spec.heads * spec.head_dim;
     float *k = input.qk + size, *near_k = input.near_qk + size;
-    RopeAndNorms(input.qkv, input.positions, spec.heads, spec.head_dim, input.near_q_norm,
-                 input.near_k_norm, input.qk, k, input.near_qk, near_k);
+    RopeAndNorms(input.qkv, input.positions, spec.shape(), input.thetas,
+                 {input.near_q_norm, input.near_k_norm}, input.qk, k, input.near_qk, near_k);
     LearnedSketch(*input.network, input.qk, 2 * rows * spec.heads, input.sketch);
     AttentionInput of_attention;
     of_attention.near_q = input.near_qk;
@@ -242,7 +257,7 @@ class Backend {
     AttentionMatMul(spec, layer, segments, of_attention, rows, w, input.attended, x);
   }
   // out[i] = log(1 / (1 + exp(-x[i]))). x, out [size]; out may be x. Only called if
-  // has_decay_gate().
+  // has(BackendFeature::kDecayGate).
   virtual void LogSigmoid(const float* /*x*/, int64_t /*size*/, float* /*out*/) {}
   // out[m] = log sum_j exp(x[m][j]). x [rows, width], out [rows].
   virtual void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) = 0;

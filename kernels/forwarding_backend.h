@@ -18,7 +18,7 @@ class ForwardingBackend : public Backend {
   int threads() const override { return inner_->threads(); }
   ThreadPool* pool() override { return inner_->pool(); }
   Status status() const override { return inner_->status(); }
-  bool has_decay_gate() const override { return inner_->has_decay_gate(); }
+  bool has(BackendFeature feature) const override { return inner_->has(feature); }
   bool has_state_format(StateFormat format) const override {
     return inner_->has_state_format(format);
   }

@@ -44,17 +44,36 @@ class Matrix {
   int64_t bytes_;
 };
 
-// Scale and bias of a layer norm, each [width].
+// kLayer: (x - mean) / sqrt(variance + epsilon) * scale + bias, biased variance. kRms:
+// x / sqrt(mean of x^2 + epsilon) * scale.
+enum class NormKind { kLayer, kRms };
+
+// A norm of rows of `width` elements.
 struct NormWeights {
-  const float* scale = nullptr;
-  const float* bias = nullptr;
+  const float* scale = nullptr;  // [width]
+  const float* bias = nullptr;   // [width]; null in kRms
+  NormKind kind = NormKind::kLayer;
+  float epsilon = 1e-5f;
 };
 
-// An MLP with a gate: up [D, 2 hidden], down [hidden, D], a norm of its input.
+// gelu in its tanh form, or silu: g / (1 + exp(-g)).
+enum class GateKind { kGelu, kSilu };
+
+// An MLP with a gate: up [D, 2 hidden] yields [u, g], down [hidden, D] takes u * gate(g); a norm of
+// its input.
 struct MlpWeights {
   NormWeights norm;  // [D]
   const Matrix* up = nullptr;
   const Matrix* down = nullptr;
+  GateKind gate = GateKind::kGelu;
+  const float* up_bias = nullptr;    // [2 hidden], or null
+  const float* down_bias = nullptr;  // [D], or null
+};
+
+// The norms of heads of queries and keys, each [d] (Backend::RopeAndNorms).
+struct HeadNorms {
+  NormWeights q, k;
+  bool before_rotation = false;
 };
 
 // The learned sketch g (docs/attention.md): two branches of two levels, each level

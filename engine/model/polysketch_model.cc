@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/memory_limit.h"
+#include "kernels/angles.h"
 
 namespace polysketch {
 namespace {
@@ -71,6 +72,7 @@ PolysketchModel::PolysketchModel(ModelConfig config, const LoadOptions& options,
                                  std::unique_ptr<ModelWeights> weights)
     : config_(std::move(config)),
       spec_(config_.attention_spec(options.state_format.value_or(FormatFor(*weights)))),
+      thetas_(RopeThetas(spec_.head_dim)),
       max_step_tokens_(options.max_step_tokens),
       backend_(backend),
       weights_(std::move(weights)),
@@ -82,7 +84,7 @@ Result<std::unique_ptr<PolysketchModel>> PolysketchModel::Load(const ModelFolder
                                                                Backend* backend,
                                                                const LoadOptions& options) {
   PS_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(folder));
-  if (config.decay_gate && !backend->has_decay_gate()) {
+  if (config.decay_gate && !backend->has(BackendFeature::kDecayGate)) {
     return FailedPrecondition(folder.PathOf("config.json"),
                               ": field \"decay_gate\": expected false on ", backend->name(),
                               ", which has no decay gate; found true");
@@ -109,7 +111,7 @@ std::unique_ptr<SequenceState> PolysketchModel::NewState() {
 }
 
 int64_t PolysketchModel::decode_step_bytes() const {
-  const int64_t heads = int64_t{spec_.layers} * spec_.heads;
+  const int64_t heads = int64_t{spec_.layers} * spec_.key_heads();
   const int64_t far = spec_.kv_cache() ? 0 : spec_.FarReadBytes();
   return weights_->bytes() + heads * (far + spec_.NearReadBytes(spec_.block / 2));
 }
@@ -153,10 +155,10 @@ void PolysketchModel::Layer(int i) {
   const int D = config_.emb_dim;
   Backend& ops = *backend_;
   if (spec_.decay_gate) {  // whose product takes the norm too
-    ops.LayerNorm(space_->x, M, D, w.attn_norm, space_->normed);
+    ops.Norm(space_->x, M, D, w.attn_norm, space_->normed);
     ops.MatMul(space_->normed, M, *w.qkv, nullptr, /*accumulate=*/false, space_->qkv);
   } else {
-    ops.NormMatMul(space_->x, M, w.attn_norm, *w.qkv, space_->normed, space_->qkv);
+    ops.NormMatMul(space_->x, M, w.attn_norm, *w.qkv, nullptr, space_->normed, space_->qkv);
   }
   if (spec_.kind == AttentionKind::kLearnedSketchMixed) {
     ops.MixedSketchAttention(spec_, i, segments_, MixedSketch(w), *w.out, space_->x);
@@ -170,6 +172,7 @@ void PolysketchModel::Layer(int i) {
 MixedSketchInput PolysketchModel::MixedSketch(const LayerWeights& w) {
   return {.qkv = space_->qkv,
           .positions = positions_,
+          .thetas = thetas_,
           .near_q_norm = w.near_q_norm,
           .near_k_norm = w.near_k_norm,
           .network = &w.network,
@@ -192,12 +195,13 @@ AttentionInput PolysketchModel::QueriesAndKeys(const LayerWeights& w) {
     // The sketches take q and k without the norms of the near part.
     near_q = space_->near_qk;
     near_k = near_q + rows * d;
-    ops.RopeAndNorms(space_->qkv, positions_, spec_.heads, d, w.near_q_norm, w.near_k_norm, q, k,
-                     near_q, near_k);
+    ops.RopeAndNorms(space_->qkv, positions_, spec_.shape(), thetas_,
+                     {w.near_q_norm, w.near_k_norm}, q, k, near_q, near_k);
   } else if (config_.has_qk_norm()) {
-    ops.RopeAndNorms(space_->qkv, positions_, spec_.heads, d, w.qk_norm, w.qk_norm, q, k, q, k);
+    ops.RopeAndNorms(space_->qkv, positions_, spec_.shape(), thetas_, {w.qk_norm, w.qk_norm}, q, k,
+                     q, k);
   } else {
-    ops.Rope(space_->qkv, positions_, spec_.heads, d, q, k);
+    ops.Rope(space_->qkv, positions_, spec_.shape(), thetas_, q, k);
   }
 
   AttentionInput input;
@@ -258,7 +262,7 @@ void PolysketchModel::RandomMixedFeatures(const LayerWeights& w, const float* x,
   const int d = spec_.head_dim;
   const int64_t half = rows / 2;
   for (int part = 0; part < 2; ++part) {
-    backend_->LayerNorm(x + part * half * d, half, d, w.qk_norm, space_->attended);
+    backend_->Norm(x + part * half * d, half, d, w.qk_norm, space_->attended);
     backend_->ApplyRandomSketch(w.random_sketch, space_->attended, half,
                                 space_->sketch + part * half * spec_.far_dim());
   }
@@ -277,8 +281,8 @@ void PolysketchModel::NormOutputRows(std::span<const int64_t> rows, float* out) 
   const int D = config_.emb_dim;
   const auto next = [&](size_t i) { return rows[i] == rows[i - 1] + 1; };
   ForRuns(rows.size(), next, [&](size_t first, size_t end) {
-    backend_->LayerNorm(space_->x + rows[first] * D, static_cast<int64_t>(end - first), D,
-                        weights_->final_norm(), out + static_cast<int64_t>(first) * D);
+    backend_->Norm(space_->x + rows[first] * D, static_cast<int64_t>(end - first), D,
+                   weights_->final_norm(), out + static_cast<int64_t>(first) * D);
   });
 }
 
@@ -348,7 +352,7 @@ void PolysketchModel::Reserve(int sequences, size_t growing) {
       positions_ = std::span(positions).first(static_cast<size_t>(rows));
       Embed();
       Layer(0);  // all layers have the same shapes
-      backend_->LayerNorm(space_->x, rows, config_.emb_dim, weights_->final_norm(), space_->normed);
+      backend_->Norm(space_->x, rows, config_.emb_dim, weights_->final_norm(), space_->normed);
       ProjectToVocabulary(space_->normed, std::min(kRows, rows), logits);
       backend_->LogSumExp(logits, 1, config_.vocab_size, staged_input_.data());
     }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/checkpoint/model_config.h"
@@ -99,6 +100,7 @@ class PolysketchModel final : public LanguageModel {
 
   const ModelConfig config_;
   const AttentionSpec spec_;
+  const std::vector<float> thetas_;  // of RoPE
   const int max_step_tokens_;
   Backend* const backend_;
   const std::unique_ptr<ModelWeights> weights_;

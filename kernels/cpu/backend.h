@@ -29,7 +29,7 @@ class CpuBackend final : public Backend {
   std::string_view name() const override;
   int threads() const override { return context_.threads(); }
   ThreadPool* pool() override { return &context_.pool(); }
-  bool has_decay_gate() const override { return true; }
+  bool has(BackendFeature /*feature*/) const override { return true; }
 
   std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
                                            DataType type) override {
@@ -44,16 +44,15 @@ class CpuBackend final : public Backend {
 
   void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
              std::span<const int64_t> positions, float* out) override;
-  void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
-                 float* out) override;
+  void Norm(const float* x, int64_t rows, int width, const NormWeights& norm, float* out) override;
   void MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias, bool accumulate,
               float* out) override;
-  void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
-            float* k) override;
-  void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim,
-                    const NormWeights& q_norm, const NormWeights& k_norm, float* q, float* k,
+  void Rope(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
+            std::span<const float> thetas, float* q, float* k) override;
+  void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
+                    std::span<const float> thetas, const HeadNorms& norms, float* q, float* k,
                     float* normed_q, float* normed_k) override;
-  void GeluGate(const float* up, int64_t rows, int hidden, float* out) override;
+  void Gate(GateKind gate, const float* up, int64_t rows, int hidden, float* out) override;
   void Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) override;
   void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override;
   void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
@@ -68,19 +67,19 @@ class CpuBackend final : public Backend {
   void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) override;
 
  private:
-  // Computes cos_sin_, unless it belongs to these positions already: a sine and a cosine in float64
-  // are slow, and every layer of a step rotates by the same angles.
-  void UpdateAngles(std::span<const int64_t> positions, int head_dim);
-  // Rope of one token, after UpdateAngles.
-  void RotateToken(const float* qkv, int64_t token, int heads, int head_dim, float* q,
-                   float* k) const;
+  // Computes cos_sin_, unless it belongs to these positions and thetas already: a sine and a cosine
+  // in float64 are slow, and every layer of a step rotates by the same angles.
+  void UpdateAngles(std::span<const int64_t> positions, std::span<const float> thetas);
+  // Rope of `heads` neighbouring heads x [heads, head_dim] of a token, after UpdateAngles; without a
+  // rotation if `rotates` is false.
+  void RotateHeads(const float* x, int64_t token, int heads, int head_dim, bool rotates,
+                   float* out) const;
 
   Context context_;
   PageArena arena_;  // of packed matrices
   std::optional<Rotations> embed_rotations_, rope_rotations_;
-  int angle_dim_ = 0;  // head_dim and positions of cos_sin_
-  std::vector<int64_t> angle_positions_;
-  std::vector<float> cos_sin_;  // [rows][head_dim]: cosines, then sines
+  std::vector<int64_t> angle_positions_;  // of cos_sin_, whose thetas are those of rope_rotations_
+  std::vector<float> cos_sin_;            // [rows][head_dim]: cosines, then sines
 };
 
 }  // namespace polysketch::cpu::PS_ISA

@@ -120,8 +120,8 @@ void DotPanelTile(const Product& p, const WordRows& x, int64_t row, bool first_t
   }
 }
 
-// A tile of a gated product (Product::gated): the values wait in cache for their gates.
-template <typename Format, int MR, int NV>
+// A tile of a gated product (Product::gate): the values wait in cache for their gates.
+template <typename Format, GateKind kGate, int MR, int NV>
 void GatedTile(const Product& p, const WordRows& x, int64_t row, bool first_tile, PanelPair panels,
                int first_vector) {
   const PackedMatrix& w = p.w;
@@ -148,7 +148,7 @@ void GatedTile(const Product& p, const WordRows& x, int64_t row, bool first_tile
   multiply(
       {panels.panel + half, panels.next + half}, [&](int m, int n,
                                                      V gate) __attribute__((always_inline)) {
-        Store(Mul(Load(values[m] + n * kLanes), Gelu(gate)),
+        Store(GateLanes<kGate>(Load(values[m] + n * kLanes), gate),
               e.out + (row + m) * e.out_row + column + n * kLanes);
       });
 }
@@ -159,7 +159,12 @@ void DotPanel(const Product& p, const WordRows& x, const Range& rows, PanelPair 
   for (int vector = 0; vector < 2; vector += NV) {
     ForRowTiles<kTileRows<NV>>(rows, [&]<int MR>(int64_t row) {
       const bool first = row == rows.first;
-      if (p.gated) return GatedTile<Format, MR, NV>(p, x, row, first, panels, vector);
+      if (p.gate == GateKind::kGelu) {
+        return GatedTile<Format, GateKind::kGelu, MR, NV>(p, x, row, first, panels, vector);
+      }
+      if (p.gate == GateKind::kSilu) {
+        return GatedTile<Format, GateKind::kSilu, MR, NV>(p, x, row, first, panels, vector);
+      }
       DotPanelTile<Format, MR, NV>(p, x, row, first, panels, vector);
     });
   }
@@ -206,7 +211,7 @@ void DotPanels(const Product& p, const WordRows& x) {
   // After a task's last panel: the other threads probably take the tasks in between.
   const int64_t skipped = group * ((threads - 1) / p.RowParts((panels + group - 1) / group));
   p.ForPanels(group, [&](const Range& range, const Range& rows, int) {
-    if (p.rows == 1 && !p.gated && range.size() == kSingleRowPanels) {
+    if (p.rows == 1 && !p.gate && range.size() == kSingleRowPanels) {
       return DotSingleRow<Format>(p, x, range.first);
     }
     for (int64_t panel = range.first; panel < range.last; ++panel) {

@@ -28,7 +28,7 @@ void ApplyLevel(const ProductUnits& units, const SketchNetwork::Level& level, in
                 uint8_t* converted, float* out) {
   const PackedMatrix &up = Packed(*level.up), &down = Packed(*level.down);
   const int64_t hidden_row = PanelWidth(up);
-  LayerNormRows(x, x_row, rows, in, level.norm, normed, in);
+  NormRows(x, x_row, rows, in, level.norm, normed, in);
   QuantScale scales[kTileBlock];
   MultiplyRows(units, normed, in, rows, up, converted, hidden, hidden_row, scales);
   MultiplyRows(units, hidden, hidden_row, rows, down, converted, out, PanelWidth(down), nullptr,

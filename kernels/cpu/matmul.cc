@@ -176,22 +176,23 @@ void CpuBackend::MatMul(const float* x, int64_t rows, const Matrix& w, const flo
             &context_});
 }
 
-// With many rows GeluGate takes its operands from registers and cache, and what `up` yields [rows, 2
+// With many rows Gate takes its operands from registers and cache, and what `up` yields [rows, 2
 // hidden] is not written.
 void CpuBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) {
   const PackedMatrix& up = Packed(*mlp.up);
-  if (rows < kTileRows<kPanelVectors> || !CanBeGated(up, context_.units())) {
+  if (rows < kTileRows<kPanelVectors> || mlp.up_bias != nullptr ||
+      !CanBeGated(up, context_.units())) {
     return Backend::Mlp(mlp, rows, x, scratch);
   }
   const int64_t hidden = mlp.down->in();
   float* gated = scratch + rows * up.in();
-  LayerNorm(x, rows, static_cast<int>(up.in()), mlp.norm, scratch);
+  Norm(x, rows, static_cast<int>(up.in()), mlp.norm, scratch);
   Product product{
       up,       scratch, up.in(), rows, {nullptr, false, gated, hidden, hidden}, context_.units(),
       &context_};
-  product.gated = true;
+  product.gate = mlp.gate;
   Multiply(product);
-  MatMul(gated, rows, *mlp.down, nullptr, /*accumulate=*/true, x);
+  MatMul(gated, rows, *mlp.down, mlp.down_bias, /*accumulate=*/true, x);
 }
 
 #include "kernels/cpu/isa_end.h"

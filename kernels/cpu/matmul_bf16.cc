@@ -15,6 +15,7 @@
 // clang-format off
 #include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/gate_lanes.h"
 #include "kernels/cpu/panel_tiles.h"
 #include "kernels/cpu/dot_panels.h"
 #include "kernels/cpu/tile_panels.h"

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "kernels/cpu/backend.h"
 
@@ -43,8 +44,8 @@ struct Product {
   QuantScale* gelu_scales = nullptr;
   // Null, or the scales of the rows of x, for q8 weights.
   const QuantScale* x_scales = nullptr;
-  // Whether the result is u * gelu(g), [u, g] = x w: CanBeGated.
-  bool gated = false;
+  // With a value the result is u * gate(g), [u, g] = x w, without a bias: CanBeGated.
+  std::optional<GateKind> gate = std::nullopt;
 
   int threads() const { return context == nullptr ? 1 : context->threads(); }
   uint8_t* Converted() const {
@@ -73,7 +74,7 @@ struct Product {
   int64_t RowParts(int64_t groups) const {
     return context == nullptr ? 1 : context->Parts(groups, rows / kMinPartRows);
   }
-  int64_t result_panels() const { return gated ? w.panels() / 2 : w.panels(); }
+  int64_t result_panels() const { return gate ? w.panels() / 2 : w.panels(); }
   // Calls fn(panels, rows, thread) for groups of `group` neighbouring panels and parts of the rows.
   template <typename Fn>
   void ForPanels(int64_t group, const Fn& fn) const {

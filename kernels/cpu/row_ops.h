@@ -9,8 +9,8 @@
 namespace polysketch::cpu::PS_ISA {
 
 // Rows of x are `x_row` floats apart, rows of out `out_row` floats.
-void LayerNormRows(const float* x, int64_t x_row, int64_t rows, int width, const NormWeights& norm,
-                   float* out, int64_t out_row);
+void NormRows(const float* x, int64_t x_row, int64_t rows, int width, const NormWeights& norm,
+              float* out, int64_t out_row);
 // out[i] = gelu(x[i]); out may be x.
 void GeluArray(const float* x, int64_t size, float* out);
 // x w by the calling thread. Writes whole panels of 32 columns to out. scratch:

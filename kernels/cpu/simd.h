@@ -644,3 +644,7 @@ PS_INLINE V Gelu(V x) {
   p = Fma(p, f, Set1(1.0f));
   return Div(x, Fma(p, Exp2Integer(n), Set1(1.0f)));
 }
+
+// x / (1 + e^-x). Nothing cancels. Where e^-x overflows, the result is -0, in place of one whose
+// magnitude is below 1e-36.
+PS_INLINE V Silu(V x) { return Div(x, Add(Exp(Sub(Zero(), x)), Set1(1.0f))); }

@@ -42,8 +42,9 @@ void CudaBackend::MixedSketchAttention(const AttentionSpec& spec, int layer,
   auto* far_q = reinterpret_cast<uint16_t*>(input.sketch);
   const Bf16Rows rounded{near_q, near_q + heads * spec.head_dim, far_q,
                          far_q + heads * spec.far_dim()};
-  RopeAndHeadNorms(input.qkv, input.positions, spec.heads, spec.head_dim, input.near_q_norm,
-                   input.near_k_norm, input.qk, input.qk + heads * spec.head_dim,
+  RopeAndHeadNorms(input.qkv, input.positions, spec.shape(), input.thetas,
+                   {input.near_q_norm, input.near_k_norm}, input.qk,
+                   input.qk + heads * spec.head_dim,
                    {.bf16 = {near_q, near_q + heads * spec.head_dim}});
   RunFusedSketch(*input.network, input.qk, 2 * heads, nullptr, far_q);
   AttentionInput values;

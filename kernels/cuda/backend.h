@@ -27,6 +27,8 @@
 
 namespace polysketch::cuda {
 
+// Whether the kernels compute the norm.
+bool HasNorm(const NormWeights& norm);
 // Whether CudaBackend::NormToHalves takes rows of `width` elements.
 bool NormsToHalves(int64_t width);
 
@@ -38,7 +40,7 @@ class CudaBackend final : public Backend {
   std::string_view name() const override { return name_; }
   int threads() const override { return 1; }
   Status status() const override { return device_->status(); }
-  bool has_decay_gate() const override { return true; }
+  bool has(BackendFeature feature) const override { return feature == BackendFeature::kDecayGate; }
   bool has_state_format(StateFormat format) const override { return format != StateFormat::kQ8; }
 
   bool host_memory() const override { return false; }
@@ -60,18 +62,17 @@ class CudaBackend final : public Backend {
 
   void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
              std::span<const int64_t> positions, float* out) override;
-  void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
-                 float* out) override;
+  void Norm(const float* x, int64_t rows, int width, const NormWeights& norm, float* out) override;
   void MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias, bool accumulate,
               float* out) override;
-  void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
-            float* k) override;
-  void GeluGate(const float* up, int64_t rows, int hidden, float* out) override;
+  void Rope(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
+            std::span<const float> thetas, float* q, float* k) override;
+  void Gate(GateKind gate, const float* up, int64_t rows, int hidden, float* out) override;
   void NormMatMul(const float* x, int64_t rows, const NormWeights& norm, const Matrix& w,
-                  float* normed, float* out) override;
+                  const float* bias, float* normed, float* out) override;
   void Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) override;
-  void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim,
-                    const NormWeights& q_norm, const NormWeights& k_norm, float* q, float* k,
+  void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
+                    std::span<const float> thetas, const HeadNorms& norms, float* q, float* k,
                     float* normed_q, float* normed_k) override;
   void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override;
   void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
@@ -136,7 +137,7 @@ class CudaBackend final : public Backend {
   uint16_t* Rounded(const float* x, int64_t rows, const CudaMatrix& w);
   uint16_t* NormToHalves(const float* x, int64_t rows, const NormWeights& norm,
                          const CudaMatrix& w);
-  // GeluGate with a result in the format of w: [rows, w.padded_in()].
+  // Gate with a result in the format of w: [rows, w.padded_in()].
   void GateToHalves(const float* up, int64_t rows, int64_t hidden, const CudaMatrix& w,
                     uint16_t* out);
   // --- 8-bit and 4-bit products (quantized_product.cu) ---
@@ -152,14 +153,16 @@ class CudaBackend final : public Backend {
                       uint16_t* bf16_out);
   // RopeAndNorms in one kernel, for some sizes of heads and aligned arrays: q and k into the two
   // arrays of floats, or, if these are null, rounded into those of bf16.
-  struct HeadNorms {
+  struct NormedHeads {
     float* floats[2] = {};
     uint16_t* bf16[2] = {};
   };
   static bool NormsHeads(int head_dim, std::initializer_list<const void*> arrays);
-  void RopeAndHeadNorms(const float* qkv, std::span<const int64_t> positions, int heads,
-                        int head_dim, const NormWeights& q_norm, const NormWeights& k_norm,
-                        float* q, float* k, const HeadNorms& normed);
+  void RopeAndHeadNorms(const float* qkv, std::span<const int64_t> positions,
+                        const HeadShape& shape, std::span<const float> thetas,
+                        const HeadNorms& norms, float* q, float* k, const NormedHeads& normed);
+  // The kernels have these thetas, and as many heads of keys as of queries.
+  void CheckRope(const HeadShape& shape, std::span<const float> thetas);
   // AttentionMatMul; if `rows` are not null, with these queries and keys. Only if PassesHalves.
   void AttentionProduct(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                         const AttentionInput& input, const Bf16Rows& rows, int64_t count,
@@ -190,6 +193,7 @@ class CudaBackend final : public Backend {
   std::vector<int64_t> host_positions_;
   DeviceArray<int64_t> positions_;
   ThetasByWidth embedding_thetas_, rope_thetas_;
+  std::vector<float> checked_thetas_;  // RopeThetas of the last CheckRope
   int angle_dim_ = 0;           // head_dim of cos_sin_; 0: cos_sin_ is not that of positions_
   DeviceArray<float> cos_sin_;  // [rows][head_dim]: cosines, then sines
 

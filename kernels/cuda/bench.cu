@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/angles.h"
+
 namespace polysketch::cuda {
 namespace {
 
@@ -124,8 +126,10 @@ void BenchMixedSketches(Bench* bench, const Network& network, int64_t rows) {
   const auto sketch = bench->Random(2 * rows * spec.heads * spec.far_dim(), 1);
   const auto attended = bench->Random(rows * kWidth, 1), norm = bench->Random(spec.head_dim, 1);
   const NormWeights weights{norm.data(), norm.data()};
+  const std::vector<float> thetas = RopeThetas(spec.head_dim);
   const MixedSketchInput input{.qkv = qkv.data(),
                                .positions = positions,
+                               .thetas = thetas,
                                .near_q_norm = weights,
                                .near_k_norm = weights,
                                .network = &network.net,
@@ -169,7 +173,7 @@ void BenchFused(Bench* bench, int64_t rows) {
                          (backend.has_dense_library() ? " cuBLASLt" : " portable");
   bench->Run("norm and product 768 x 2304, " + by, 2.0 * rows * kWidth * 3 * kWidth,
              static_cast<double>(qkv->bytes()) + 16.0 * rows * kWidth, [&] {
-               backend.NormMatMul(x.data(), rows, weights, *qkv, scratch.data(),
+               backend.NormMatMul(x.data(), rows, weights, *qkv, nullptr, scratch.data(),
                                   scratch.data() + rows * kWidth);
              });
   bench->Run("mlp 768 x 2048, " + by, 6.0 * rows * kWidth * kHidden,

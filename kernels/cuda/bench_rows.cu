@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/angles.h"
 #include "kernels/cuda/bench.h"
 
 namespace polysketch::cuda {
@@ -24,13 +25,13 @@ void BenchNormsAndGates(Bench* bench) {
   const auto x = bench->Random(kTokens * 2 * kHidden, 1), y = bench->Random(kTokens * kHidden, 1);
   const auto norm = bench->Random(kWidth, 1);
   bench->Run("layer norm, 8192 x 768", 0, 8.0 * kTokens * kWidth, [&] {
-    backend.LayerNorm(x.data(), kTokens, kWidth, {norm.data(), norm.data()}, y.data());
+    backend.Norm(x.data(), kTokens, kWidth, {norm.data(), norm.data()}, y.data());
   });
   bench->Run("layer norm of heads, 8192 x 12 x 64", 0, 8.0 * kTokens * kWidth, [&] {
-    backend.LayerNorm(x.data(), kTokens * kHeads, kHeadDim, {norm.data(), norm.data()}, y.data());
+    backend.Norm(x.data(), kTokens * kHeads, kHeadDim, {norm.data(), norm.data()}, y.data());
   });
   bench->Run("gelu gate, 8192 x 2048", 0, 12.0 * kTokens * kHidden,
-             [&] { backend.GeluGate(x.data(), kTokens, kHidden, y.data()); });
+             [&] { backend.Gate(GateKind::kGelu, x.data(), kTokens, kHidden, y.data()); });
 }
 
 void BenchPositions(Bench* bench) {
@@ -42,14 +43,16 @@ void BenchPositions(Bench* bench) {
   bench->Run("embedding, 8192 x 768 bf16", 0, 6.0 * kTokens * kWidth,
              [&] { backend.Embed(*embedding, tokens, positions, out.data()); });
   const auto qkv = bench->Random(kTokens * 3 * kWidth, 1), k = bench->Random(kTokens * kWidth, 1);
+  const HeadShape shape{kHeads, kHeads, kHeadDim};
+  const std::vector<float> thetas = RopeThetas(kHeadDim);
   bench->Run("angles, 8192 x 64", 0, 4.0 * kTokens * kHeadDim,
              [&] { backend.ComputeAngles(kHeadDim); });
   bench->Run("rope, 8192 x 12 x 64", 0, 4.0 * kTokens * (4 * kWidth + kHeadDim),
-             [&] { backend.Rope(qkv.data(), positions, kHeads, kHeadDim, out.data(), k.data()); });
+             [&] { backend.Rope(qkv.data(), positions, shape, thetas, out.data(), k.data()); });
   const auto normed = bench->Random(kTokens * 2 * kWidth, 1), norm = bench->Random(kHeadDim, 1);
   const NormWeights weights{norm.data(), norm.data()};
   bench->Run("rope and norms, 8192 x 12 x 64", 0, 4.0 * kTokens * (6 * kWidth + kHeadDim), [&] {
-    backend.RopeAndNorms(qkv.data(), positions, kHeads, kHeadDim, weights, weights, out.data(),
+    backend.RopeAndNorms(qkv.data(), positions, shape, thetas, {weights, weights}, out.data(),
                          k.data(), normed.data(), normed.data() + kTokens * kWidth);
   });
 }

@@ -35,7 +35,7 @@ void CudaBackend::LearnedSketch(const SketchNetwork& net, const float* x, int64_
     float* result = branches + branch * rows * r;
     for (int level = 0; level < 2; ++level) {
       const SketchNetwork::Level& weights = net.branch[branch][level];
-      LayerNorm(level == 0 ? x : result, rows, level == 0 ? net.input : r, weights.norm, normed);
+      Norm(level == 0 ? x : result, rows, level == 0 ? net.input : r, weights.norm, normed);
       MatMul(normed, rows, *weights.up, nullptr, false, up);
       device_->Launch(GeluKernel, dim3(CeilDiv(rows * hidden, 256)), 256, 0, up, rows * hidden);
       MatMul(up, rows, *weights.down, nullptr, false, result);

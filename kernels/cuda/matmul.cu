@@ -204,26 +204,29 @@ void CudaBackend::MatMulHalf(const float* x, int64_t rows, const CudaMatrix& w, 
 }
 
 void CudaBackend::NormMatMul(const float* x, int64_t rows, const NormWeights& norm,
-                             const Matrix& matrix, float* normed, float* out) {
+                             const Matrix& matrix, const float* bias, float* normed, float* out) {
   if (rows == 0) return;
+  PS_CHECK(HasNorm(norm)) << "BackendFeature::kRmsNorm";
   const CudaMatrix& w = Cast(matrix);
   const SkinnyInput input{.floats = x, .norm = &norm};
   if (Skinny(rows, w) && SkinnyTakes(rows, w, input)) {
     OnProduct(w);
-    RunSkinny(rows, w, input, {.floats = out});
+    RunSkinny(rows, w, input, {.floats = out, .bias = bias});
   } else if (w.half() && NormsToHalves(w.in())) {
-    HalvesMatMul(NormToHalves(x, rows, norm, w), rows, w, nullptr, false, out);
+    HalvesMatMul(NormToHalves(x, rows, norm, w), rows, w, bias, false, out);
   } else {
-    Backend::NormMatMul(x, rows, norm, matrix, normed, out);
+    Backend::NormMatMul(x, rows, norm, matrix, bias, normed, out);
   }
 }
 
 void CudaBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) {
   if (rows == 0) return;
   const CudaMatrix &up = Cast(*mlp.up), &down = Cast(*mlp.down);
-  if (!up.half() || down.type() != up.type() || !NormsToHalves(up.in()) || rows > kMaxGridY) {
+  if (!up.half() || down.type() != up.type() || !NormsToHalves(up.in()) || rows > kMaxGridY ||
+      mlp.gate != GateKind::kGelu || mlp.up_bias != nullptr) {
     return Backend::Mlp(mlp, rows, x, scratch);
   }
+  PS_CHECK(HasNorm(mlp.norm)) << "BackendFeature::kRmsNorm";
   const int64_t hidden = down.in();
   uint16_t* gated = gated_.Grow(device_.get(), rows * down.padded_in());
   SkinnyInput input{.floats = x, .norm = &mlp.norm};
@@ -247,7 +250,7 @@ void CudaBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scra
     }
     GateToHalves(both, rows, hidden, down, gated);
   }
-  HalvesMatMul(gated, rows, down, nullptr, true, x);
+  HalvesMatMul(gated, rows, down, mlp.down_bias, true, x);
 }
 
 // The library may sum in another order. Both must give the bits of one number for matrices of this

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/check.h"
 #include "kernels/angles.h"
 #include "kernels/cuda/backend.h"
@@ -96,34 +98,46 @@ __global__ void __launch_bounds__(kNormThreads) RopeNormKernel(const RopeNorms p
 
 }  // namespace
 
-void CudaBackend::RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads,
-                               int head_dim, const NormWeights& q_norm, const NormWeights& k_norm,
-                               float* q, float* k, float* normed_q, float* normed_k) {
-  if (!NormsHeads(head_dim, {qkv, q, k, normed_q, normed_k, q_norm.scale, q_norm.bias, k_norm.scale,
-                             k_norm.bias})) {
-    return Backend::RopeAndNorms(qkv, positions, heads, head_dim, q_norm, k_norm, q, k, normed_q,
-                                 normed_k);
+void CudaBackend::RopeAndNorms(const float* qkv, std::span<const int64_t> positions,
+                               const HeadShape& shape, std::span<const float> thetas,
+                               const HeadNorms& norms, float* q, float* k, float* normed_q,
+                               float* normed_k) {
+  if (norms.before_rotation ||
+      !NormsHeads(shape.head_dim, {qkv, q, k, normed_q, normed_k, norms.q.scale, norms.q.bias,
+                                   norms.k.scale, norms.k.bias})) {
+    return Backend::RopeAndNorms(qkv, positions, shape, thetas, norms, q, k, normed_q, normed_k);
   }
-  RopeAndHeadNorms(qkv, positions, heads, head_dim, q_norm, k_norm, q, k,
-                   {.floats = {normed_q, normed_k}});
+  RopeAndHeadNorms(qkv, positions, shape, thetas, norms, q, k, {.floats = {normed_q, normed_k}});
+}
+
+void CudaBackend::CheckRope(const HeadShape& shape, std::span<const float> thetas) {
+  PS_CHECK(shape.head_dim % 2 == 0) << shape.head_dim;
+  PS_CHECK(shape.kv_heads == shape.heads) << "BackendFeature::kGroupedQueries";
+  const int half = shape.head_dim / 2;
+  if (std::ssize(checked_thetas_) != half) checked_thetas_ = RopeThetas(shape.head_dim);
+  PS_CHECK(std::equal(thetas.begin(), thetas.end(), checked_thetas_.begin(), checked_thetas_.end()))
+      << "BackendFeature::kRopeThetas";
 }
 
 bool CudaBackend::NormsHeads(int head_dim, std::initializer_list<const void*> arrays) {
   return head_dim % 8 == 0 && head_dim <= kHeadNorm && AlignedQuads(head_dim, arrays);
 }
 
-void CudaBackend::RopeAndHeadNorms(const float* qkv, std::span<const int64_t> positions, int heads,
-                                   int head_dim, const NormWeights& q_norm,
-                                   const NormWeights& k_norm, float* q, float* k,
-                                   const HeadNorms& normed) {
+void CudaBackend::RopeAndHeadNorms(const float* qkv, std::span<const int64_t> positions,
+                                   const HeadShape& shape, std::span<const float> thetas,
+                                   const HeadNorms& norms, float* q, float* k,
+                                   const NormedHeads& normed) {
+  CheckRope(shape, thetas);
+  PS_CHECK(HasNorm(norms.q) && HasNorm(norms.k)) << "BackendFeature::kRmsNorm";
+  const int heads = shape.heads, head_dim = shape.head_dim;
   UpdatePositions(positions);
   UpdateAngles(head_dim);
   const RopeNorms p{qkv,
                     cos_sin_.data(),
-                    q_norm.scale,
-                    q_norm.bias,
-                    k_norm.scale,
-                    k_norm.bias,
+                    norms.q.scale,
+                    norms.q.bias,
+                    norms.k.scale,
+                    norms.k.bias,
                     q,
                     k,
                     normed.floats[0],
@@ -142,16 +156,17 @@ void CudaBackend::RopeAndHeadNorms(const float* qkv, std::span<const int64_t> po
 
 void CudaBackend::ComputeAngles(int head_dim) {
   angle_dim_ = head_dim;
-  const float* thetas = Thetas(&rope_thetas_, head_dim, RopeThetas);
+  const float* thetas = Thetas(&rope_thetas_, head_dim, [](int dim) { return RopeThetas(dim); });
   const int64_t rows = std::ssize(host_positions_);
   float* cos_sin = cos_sin_.Grow(device_.get(), rows * head_dim);
   device_->Launch(AnglesKernel, dim3(CeilDiv(rows * (head_dim / 2), 128)), 128, 0,
                   positions_.data(), rows, head_dim, thetas, cos_sin);
 }
 
-void CudaBackend::Rope(const float* qkv, std::span<const int64_t> positions, int heads,
-                       int head_dim, float* q, float* k) {
-  PS_CHECK(head_dim % 2 == 0) << head_dim;
+void CudaBackend::Rope(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
+                       std::span<const float> thetas, float* q, float* k) {
+  CheckRope(shape, thetas);
+  const int heads = shape.heads, head_dim = shape.head_dim;
   const int64_t rows = std::ssize(positions);
   UpdatePositions(positions);
   UpdateAngles(head_dim);

@@ -26,6 +26,7 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
 
 CudaState::CudaState(Device* device, const AttentionSpec& spec)
     : device_(device), spec_(spec), layout_(spec) {
+  PS_CHECK(spec.key_heads() == spec.heads) << "BackendFeature::kGroupedQueries";
   if (spec.kv_cache()) return;
   memory_ = DeviceArray<uint8_t>(device, AllHeads(spec) * layout_.size);
   device_->Zero(memory_.data(), memory_.size());

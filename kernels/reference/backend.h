@@ -19,7 +19,7 @@ class ReferenceBackend final : public Backend {
     return float64_state_ ? "reference/float64-state" : "reference";
   }
   int threads() const override { return 1; }
-  bool has_decay_gate() const override { return true; }
+  bool has(BackendFeature /*feature*/) const override { return true; }
 
   std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
                                            DataType type) override;
@@ -28,13 +28,15 @@ class ReferenceBackend final : public Backend {
 
   void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
              std::span<const int64_t> positions, float* out) override;
-  void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
-                 float* out) override;
+  void Norm(const float* x, int64_t rows, int width, const NormWeights& norm, float* out) override;
   void MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias, bool accumulate,
               float* out) override;
-  void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
-            float* k) override;
-  void GeluGate(const float* up, int64_t rows, int hidden, float* out) override;
+  void Rope(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
+            std::span<const float> thetas, float* q, float* k) override;
+  void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
+                    std::span<const float> thetas, const HeadNorms& norms, float* q, float* k,
+                    float* normed_q, float* normed_k) override;
+  void Gate(GateKind gate, const float* up, int64_t rows, int hidden, float* out) override;
   void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override;
   void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
                          float* out) override;

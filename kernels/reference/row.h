@@ -13,5 +13,7 @@ Row NormRow(const Row& x, const NormWeights& norm);
 Row MultiplyRow(const Row& x, const Matrix& w);
 // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 double Gelu(double x);
+// x / (1 + exp(-x))
+double Silu(double x);
 
 }  // namespace polysketch::reference

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/angles.h"
 #include "tests/cuda/cuda_test.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/kernels/weights.h"
@@ -120,8 +121,10 @@ TEST_F(AttentionOutputTest, MixedSketchesHaveTheBitsOfTheirOps) {
         for (auto& array : scratch) {
           array.resize(static_cast<size_t>(2 * rows * c.heads * std::max(d, spec.far_dim())));
         }
+        const std::vector<float> thetas = RopeThetas(d);
         const MixedSketchInput input{.qkv = qkv.data(),
                                      .positions = positions,
+                                     .thetas = thetas,
                                      .near_q_norm = {&norms[0], &norms[d]},
                                      .near_k_norm = {&norms[2 * d], &norms[3 * d]},
                                      .network = &net->network,

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/angles.h"
 #include "tests/cuda/cuda_test.h"
 #include "tests/kernels/noisy_sketch.h"
 #include "tests/kernels/weights.h"
@@ -131,8 +132,8 @@ TEST_F(CudaOpsTest, LayerNorm) {
     const int rows = 7;
     const GuardedFloats x(random.Normals(rows * width, 1, 5));
     GuardedFloats got(rows * width), want(rows * width);
-    cuda_->LayerNorm(x.data(), rows, width, norm, got.data());
-    reference_->LayerNorm(x.data(), rows, width, norm, want.data());
+    cuda_->Norm(x.data(), rows, width, norm, got.data());
+    reference_->Norm(x.data(), rows, width, norm, want.data());
     std::vector<double> tolerance;
     for (int m = 0; m < rows; ++m) {
       for (const Noisy& y : testing::NoisyNorm(Exact(x.data() + m * width, width), norm)) {
@@ -142,7 +143,7 @@ TEST_F(CudaOpsTest, LayerNorm) {
     ExpectClose(
         got, want, [&](size_t i) { return tolerance[i]; }, StrCat("LayerNorm ", width));
     std::vector<float> in_place(x.data(), x.data() + x.size());
-    cuda_->LayerNorm(in_place.data(), rows, width, norm, in_place.data());
+    cuda_->Norm(in_place.data(), rows, width, norm, in_place.data());
     for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(in_place[i], got[i]);
   }
 }
@@ -192,15 +193,15 @@ TEST_F(CudaOpsTest, FusedOpsHaveTheBitsOfTheirParts) {
         const GuardedFloats x(random.Normals(rows * width, 1, 0.5));
         std::vector<float> normed(rows * width), scratch(rows * (width + 3 * hidden));
         GuardedFloats got(rows * 2 * hidden), want(rows * 2 * hidden);
-        cuda_->NormMatMul(x.data(), rows, norm, *up_packed, normed.data(), got.data());
-        cuda_->LayerNorm(x.data(), rows, width, norm, normed.data());
+        cuda_->NormMatMul(x.data(), rows, norm, *up_packed, nullptr, normed.data(), got.data());
+        cuda_->Norm(x.data(), rows, width, norm, normed.data());
         cuda_->MatMul(normed.data(), rows, *up_packed, nullptr, false, want.data());
         for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << what << " " << i;
 
         std::vector<float> out(x.data(), x.data() + x.size()), sum = out;
         cuda_->Mlp({norm, up_packed.get(), down_packed.get()}, rows, out.data(), scratch.data());
         GuardedFloats gated(rows * hidden);
-        cuda_->GeluGate(want.data(), rows, hidden, gated.data());
+        cuda_->Gate(GateKind::kGelu, want.data(), rows, hidden, gated.data());
         cuda_->MatMul(gated.data(), rows, *down_packed, nullptr, true, sum.data());
         for (size_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i], sum[i]) << what << " " << i;
       }
@@ -219,12 +220,13 @@ TEST_F(CudaOpsTest, RopeAndNorms) {
                                   {scale[1].data(), bias[1].data()}};
     const GuardedFloats qkv(random.Normals(rows * 3 * width));
     std::vector<std::vector<float>> got(4, std::vector<float>(rows * width)), want = got;
-    cuda_->RopeAndNorms(qkv.data(), positions, heads, head_dim, norms[0], norms[1], got[0].data(),
+    const HeadShape shape{heads, heads, head_dim};
+    const std::vector<float> thetas = RopeThetas(head_dim);
+    cuda_->RopeAndNorms(qkv.data(), positions, shape, thetas, {norms[0], norms[1]}, got[0].data(),
                         got[1].data(), got[2].data(), got[3].data());
-    cuda_->Rope(qkv.data(), positions, heads, head_dim, want[0].data(), want[1].data());
+    cuda_->Rope(qkv.data(), positions, shape, thetas, want[0].data(), want[1].data());
     for (int part = 0; part < 2; ++part) {
-      cuda_->LayerNorm(want[part].data(), rows * heads, head_dim, norms[part],
-                       want[2 + part].data());
+      cuda_->Norm(want[part].data(), rows * heads, head_dim, norms[part], want[2 + part].data());
     }
     for (int i = 0; i < 4; ++i) {
       for (size_t j = 0; j < got[i].size(); ++j) {
@@ -232,7 +234,7 @@ TEST_F(CudaOpsTest, RopeAndNorms) {
       }
     }
     // In place.
-    cuda_->RopeAndNorms(qkv.data(), positions, heads, head_dim, norms[0], norms[1], got[0].data(),
+    cuda_->RopeAndNorms(qkv.data(), positions, shape, thetas, {norms[0], norms[1]}, got[0].data(),
                         got[1].data(), got[0].data(), got[1].data());
     for (int i = 0; i < 2; ++i) {
       for (size_t j = 0; j < got[i].size(); ++j) ASSERT_EQ(got[i][j], want[2 + i][j]) << head_dim;
@@ -301,8 +303,10 @@ TEST_F(CudaOpsTest, Rope) {
     const int heads = 3, width = heads * head_dim, rows = 5;
     const GuardedFloats qkv(random.Normals(rows * 3 * width));
     GuardedFloats q(rows * width), k(rows * width), want_q(rows * width), want_k(rows * width);
-    cuda_->Rope(qkv.data(), positions, heads, head_dim, q.data(), k.data());
-    reference_->Rope(qkv.data(), positions, heads, head_dim, want_q.data(), want_k.data());
+    const HeadShape shape{heads, heads, head_dim};
+    const std::vector<float> thetas = RopeThetas(head_dim);
+    cuda_->Rope(qkv.data(), positions, shape, thetas, q.data(), k.data());
+    reference_->Rope(qkv.data(), positions, shape, thetas, want_q.data(), want_k.data());
     double largest = 0;
     for (size_t i = 0; i < qkv.size(); ++i) largest = std::max<double>(largest, std::abs(qkv[i]));
     const auto tolerance = [&](size_t) { return 6 * kU * largest; };
@@ -318,8 +322,8 @@ TEST_F(CudaOpsTest, GeluGateAndLinearFeatures) {
   up.data()[hidden] = 100;
   up.data()[2 * hidden - 1] = -100;
   GuardedFloats got(rows * hidden), want(rows * hidden);
-  cuda_->GeluGate(up.data(), rows, hidden, got.data());
-  reference_->GeluGate(up.data(), rows, hidden, want.data());
+  cuda_->Gate(GateKind::kGelu, up.data(), rows, hidden, got.data());
+  reference_->Gate(GateKind::kGelu, up.data(), rows, hidden, want.data());
   ExpectClose(
       got, want,
       [&](size_t i) {

@@ -90,7 +90,7 @@ TEST_P(PositionTest, RopeAndEmbedAtFiveMillion) {
 
   const std::vector<float> qkv = random.Normals(3 * d);
   std::vector<float> q(d), k(d);
-  backend->Rope(qkv.data(), positions, 1, d, q.data(), k.data());
+  backend->Rope(qkv.data(), positions, {1, 1, d}, thetas, q.data(), k.data());
   for (int i = 0; i < d / 2; ++i) {
     const double angle = Reduced(thetas[i], 5000000);
     const double even = qkv[2 * i], odd = qkv[2 * i + 1];

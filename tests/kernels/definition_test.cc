@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include "kernels/angles.h"
 #include "kernels/backend.h"
 #include "tests/kernels/weights.h"
 #include "tests/testing/backend_test.h"
@@ -56,12 +57,12 @@ TEST_P(DefinitionTest, LayerNormUsesTheBiasedVariance) {
   // Mean 2, squared deviations 1, 1: biased variance 1 (unbiased would be 2).
   const float x[2] = {1, 3}, scale[2] = {2, 3}, bias[2] = {10, 20};
   float out[2];
-  backend_->LayerNorm(x, 1, 2, {scale, bias}, out);
+  backend_->Norm(x, 1, 2, {scale, bias}, out);
   EXPECT_FLOAT_EQ(out[0], 10 - 2 / std::sqrt(1.00001));
   EXPECT_FLOAT_EQ(out[1], 20 + 3 / std::sqrt(1.00001));
   // Epsilon inside the root: a constant row gives the bias.
   const float constant[2] = {7, 7};
-  backend_->LayerNorm(constant, 1, 2, {scale, bias}, out);
+  backend_->Norm(constant, 1, 2, {scale, bias}, out);
   EXPECT_EQ(out[0], 10);
   EXPECT_EQ(out[1], 20);
 }
@@ -82,7 +83,7 @@ TEST_P(DefinitionTest, RopeTakesPairsAndGivesHalves) {
   const float qkv[12] = {1, 0, 0, 1, 0, 1, 1, 0, 9, 9, 9, 9};
   const std::vector<int64_t> positions = {2};
   float q[4], k[4];
-  backend_->Rope(qkv, positions, 1, 4, q, k);
+  backend_->Rope(qkv, positions, {1, 1, 4}, RopeThetas(4), q, k);
   const double want_q[4] = {std::cos(2.0), -std::sin(0.02), std::sin(2.0), std::cos(0.02)};
   const double want_k[4] = {-std::sin(2.0), std::cos(0.02), std::cos(2.0), std::sin(0.02)};
   for (int i = 0; i < 4; ++i) {
@@ -95,7 +96,7 @@ TEST_P(DefinitionTest, GeluIsTheTanhForm) {
   // gelu(1) = 0.5 (1 + tanh(sqrt(2 / pi) 1.044715)) = 0.8411920; the erf form gives 0.8413447.
   const float up[4] = {2, -3, 1, -1};
   float out[2];
-  backend_->GeluGate(up, 1, 2, out);
+  backend_->Gate(GateKind::kGelu, up, 1, 2, out);
   EXPECT_NEAR(out[0], 2 * 0.84119199, 5e-7);
   EXPECT_NEAR(out[1], -3 * -0.15880801, 5e-7);
 }

@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 #include "base/half.h"
+#include "kernels/angles.h"
 #include "kernels/backend.h"
 #include "kernels/new_backend.h"
 #include "kernels/reference/matrix.h"
@@ -187,8 +188,8 @@ TEST_P(OpTest, LayerNorm) {
       for (const double magnitude : {1e-3, 1.0, 1e4}) {
         const GuardedFloats x(random.Normals(rows * width, magnitude, 5 * magnitude));
         GuardedFloats got(rows * width), want(rows * width);
-        cpu_->LayerNorm(x.data(), rows, width, norm, got.data());
-        reference_->LayerNorm(x.data(), rows, width, norm, want.data());
+        cpu_->Norm(x.data(), rows, width, norm, got.data());
+        reference_->Norm(x.data(), rows, width, norm, want.data());
         std::vector<double> tolerance;
         for (int m = 0; m < rows; ++m) {
           for (const Noisy& y : testing::NoisyNorm(Exact(x.data() + m * width, width), norm)) {
@@ -200,7 +201,7 @@ TEST_P(OpTest, LayerNorm) {
             got, want, [&](size_t i) { return tolerance[i]; }, what);
 
         std::vector<float> in_place(x.data(), x.data() + x.size());
-        cpu_->LayerNorm(in_place.data(), rows, width, norm, in_place.data());
+        cpu_->Norm(in_place.data(), rows, width, norm, in_place.data());
         EXPECT_EQ(std::memcmp(in_place.data(), got.data(), got.size() * sizeof(float)), 0) << what;
       }
     }
@@ -216,8 +217,10 @@ TEST_P(OpTest, Rope) {
       const int rows = static_cast<int>(positions.size());
       const GuardedFloats qkv(random.Normals(rows * 3 * width));
       GuardedFloats q(rows * width), k(rows * width), want_q(rows * width), want_k(rows * width);
-      cpu_->Rope(qkv.data(), positions, heads, head_dim, q.data(), k.data());
-      reference_->Rope(qkv.data(), positions, heads, head_dim, want_q.data(), want_k.data());
+      const HeadShape shape{heads, heads, head_dim};
+      const std::vector<float> thetas = RopeThetas(head_dim);
+      cpu_->Rope(qkv.data(), positions, shape, thetas, q.data(), k.data());
+      reference_->Rope(qkv.data(), positions, shape, thetas, want_q.data(), want_k.data());
       // Two products and a sum; each pair keeps its length, so the terms are below sqrt(2) max.
       double largest = 0;
       for (size_t i = 0; i < qkv.size(); ++i) largest = std::max<double>(largest, std::abs(qkv[i]));
@@ -239,19 +242,22 @@ TEST_P(OpTest, RopeAndNormsHaveTheBitsOfBothOps) {
         bias(random.Normals(head_dim));
     const NormWeights q_norm{scale.data(), bias.data()}, k_norm{bias.data(), scale.data()};
     GuardedFloats q(size), k(size), normed_q(size), normed_k(size);
-    cpu_->RopeAndNorms(qkv.data(), positions, heads, head_dim, q_norm, k_norm, q.data(), k.data(),
+    const HeadShape shape{heads, heads, head_dim};
+    const std::vector<float> thetas = RopeThetas(head_dim);
+    const HeadNorms norms{q_norm, k_norm};
+    cpu_->RopeAndNorms(qkv.data(), positions, shape, thetas, norms, q.data(), k.data(),
                        normed_q.data(), normed_k.data());
     GuardedFloats want_q(size), want_k(size), want_normed_q(size), want_normed_k(size);
-    cpu_->Rope(qkv.data(), positions, heads, head_dim, want_q.data(), want_k.data());
-    cpu_->LayerNorm(want_q.data(), rows * heads, head_dim, q_norm, want_normed_q.data());
-    cpu_->LayerNorm(want_k.data(), rows * heads, head_dim, k_norm, want_normed_k.data());
+    cpu_->Rope(qkv.data(), positions, shape, thetas, want_q.data(), want_k.data());
+    cpu_->Norm(want_q.data(), rows * heads, head_dim, q_norm, want_normed_q.data());
+    cpu_->Norm(want_k.data(), rows * heads, head_dim, k_norm, want_normed_k.data());
     const auto same = [](size_t) { return 0.0; };
     ExpectClose(q, want_q, same, "q");
     ExpectClose(k, want_k, same, "k");
     ExpectClose(normed_q, want_normed_q, same, "norm of q");
     ExpectClose(normed_k, want_normed_k, same, "norm of k");
-    cpu_->RopeAndNorms(qkv.data(), positions, heads, head_dim, q_norm, k_norm, q.data(), k.data(),
-                       q.data(), k.data());
+    cpu_->RopeAndNorms(qkv.data(), positions, shape, thetas, norms, q.data(), k.data(), q.data(),
+                       k.data());
     ExpectClose(q, want_normed_q, same, "norm of q in place");
     ExpectClose(k, want_normed_k, same, "norm of k in place");
   }
@@ -266,8 +272,8 @@ TEST_P(OpTest, GeluGate) {
       up.data()[hidden] = 100;
       up.data()[2 * hidden - 1] = -100;
       GuardedFloats got(rows * hidden), want(rows * hidden);
-      cpu_->GeluGate(up.data(), rows, hidden, got.data());
-      reference_->GeluGate(up.data(), rows, hidden, want.data());
+      cpu_->Gate(GateKind::kGelu, up.data(), rows, hidden, got.data());
+      reference_->Gate(GateKind::kGelu, up.data(), rows, hidden, want.data());
       ExpectClose(
           got, want,
           [&](size_t i) {

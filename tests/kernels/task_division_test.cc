@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 #include "base/thread_pool.h"
+#include "kernels/angles.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/parts.h"
 #include "kernels/new_backend.h"
@@ -158,13 +159,16 @@ TEST_P(TaskCountTest, RowOpsOfAPromptHaveATaskForEachThread) {
   const NormWeights norm{ones.data(), ones.data()};
   std::vector<int64_t> positions(kRows);
   for (int i = 0; i < kRows; ++i) positions[i] = i;
+  const HeadShape shape{kHeads, kHeads, kHeadDim};
+  const std::vector<float> thetas = RopeThetas(kHeadDim);
   const std::vector<int32_t> tokens(kRows, 1);
   const auto embedding = Weights(kWidth, 32, DataType::kF32);
   ExpectEnough("embed", [&] { backend_->Embed(*embedding, tokens, positions, out.data()); });
-  ExpectEnough("norm", [&] { backend_->LayerNorm(x.data(), kRows, kWidth, norm, out.data()); });
+  ExpectEnough("norm", [&] { backend_->Norm(x.data(), kRows, kWidth, norm, out.data()); });
   ExpectEnough("rope",
-               [&] { backend_->Rope(x.data(), positions, kHeads, kHeadDim, q.data(), k.data()); });
-  ExpectEnough("gelu gate", [&] { backend_->GeluGate(x.data(), kRows, kHidden, out.data()); });
+               [&] { backend_->Rope(x.data(), positions, shape, thetas, q.data(), k.data()); });
+  ExpectEnough("gelu gate",
+               [&] { backend_->Gate(GateKind::kGelu, x.data(), kRows, kHidden, out.data()); });
   ExpectEnough("linear features", [&] {
     backend_->LinearFeatures(x.data(), 2 * kRows * kHeads, kHeadDim, out.data());
   });

@@ -36,18 +36,16 @@ class StagedBackend final : public ForwardingBackend {
     Out y(this, out, static_cast<int64_t>(tokens.size()) * embedding.in());
     inner().Embed(embedding, tokens, positions, y.data());
   }
-  void LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
-                 float* out) override {
-    const In scale(this, norm.scale, width), bias(this, norm.bias, width);
-    const NormWeights staged{scale.data(), bias.data()};
+  void Norm(const float* x, int64_t rows, int width, const NormWeights& norm, float* out) override {
+    const NormArrays staged(this, norm, width);
     if (x == out) {
       Out y(this, out, rows * width);
-      inner().LayerNorm(y.data(), rows, width, staged, y.data());
+      inner().Norm(y.data(), rows, width, staged.norm, y.data());
       return;
     }
     const In from(this, x, rows * width);
     Out y(this, out, rows * width);
-    inner().LayerNorm(from.data(), rows, width, staged, y.data());
+    inner().Norm(from.data(), rows, width, staged.norm, y.data());
   }
   void MatMul(const float* x, int64_t rows, const Matrix& w, const float* bias, bool accumulate,
               float* out) override {
@@ -57,51 +55,55 @@ class StagedBackend final : public ForwardingBackend {
     inner().MatMul(from.data(), rows, w, bias == nullptr ? nullptr : added.data(), accumulate,
                    y.data());
   }
-  void Rope(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim, float* q,
-            float* k) override {
-    const int64_t size = static_cast<int64_t>(positions.size()) * heads * head_dim;
-    const In from(this, qkv, 3 * size);
-    Out to_q(this, q, size), to_k(this, k, size);
-    inner().Rope(from.data(), positions, heads, head_dim, to_q.data(), to_k.data());
+  void Rope(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
+            std::span<const float> thetas, float* q, float* k) override {
+    const int64_t rows = std::ssize(positions);
+    const In from(this, qkv, rows * shape.row());
+    Out to_q(this, q, rows * shape.q_row()), to_k(this, k, rows * shape.k_row());
+    inner().Rope(from.data(), positions, shape, thetas, to_q.data(), to_k.data());
   }
-  void GeluGate(const float* up, int64_t rows, int hidden, float* out) override {
+  void Gate(GateKind gate, const float* up, int64_t rows, int hidden, float* out) override {
     const In from(this, up, rows * 2 * hidden);
     Out y(this, out, rows * hidden);
-    inner().GeluGate(from.data(), rows, hidden, y.data());
+    inner().Gate(gate, from.data(), rows, hidden, y.data());
   }
   void NormMatMul(const float* x, int64_t rows, const NormWeights& norm, const Matrix& w,
-                  float* /*normed*/, float* out) override {
-    const In scale(this, norm.scale, w.in()), bias(this, norm.bias, w.in());
+                  const float* bias, float* /*normed*/, float* out) override {
+    const NormArrays staged(this, norm, w.in());
+    const OptionalIn added(this, bias, w.out());
     const In from(this, x, rows * w.in());
     Out y(this, out, rows * w.out());
     BackendArray normed(&inner(), static_cast<size_t>(rows * w.in()));
-    inner().NormMatMul(from.data(), rows, {scale.data(), bias.data()}, w, normed.data(), y.data());
+    inner().NormMatMul(from.data(), rows, staged.norm, w, added.data(), normed.data(), y.data());
   }
   void Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* /*scratch*/) override {
     const int64_t width = mlp.up->in();
-    const In scale(this, mlp.norm.scale, width), bias(this, mlp.norm.bias, width);
+    const NormArrays norm(this, mlp.norm, width);
+    const OptionalIn up_bias(this, mlp.up_bias, mlp.up->out());
+    const OptionalIn down_bias(this, mlp.down_bias, mlp.down->out());
     Out y(this, x, rows * width);
     BackendArray scratch(&inner(), static_cast<size_t>(rows * (width + 3 * mlp.down->in())));
-    inner().Mlp({{scale.data(), bias.data()}, mlp.up, mlp.down}, rows, y.data(), scratch.data());
+    inner().Mlp({norm.norm, mlp.up, mlp.down, mlp.gate, up_bias.data(), down_bias.data()}, rows,
+                y.data(), scratch.data());
   }
   // normed_q and normed_k are arrays of their own, or q and k.
-  void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, int heads, int head_dim,
-                    const NormWeights& q_norm, const NormWeights& k_norm, float* q, float* k,
+  void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
+                    std::span<const float> thetas, const HeadNorms& norms, float* q, float* k,
                     float* normed_q, float* normed_k) override {
-    const int64_t size = static_cast<int64_t>(positions.size()) * heads * head_dim;
-    const In from(this, qkv, 3 * size);
-    const In q_scale(this, q_norm.scale, head_dim), q_bias(this, q_norm.bias, head_dim);
-    const In k_scale(this, k_norm.scale, head_dim), k_bias(this, k_norm.bias, head_dim);
-    const NormWeights norms[2] = {{q_scale.data(), q_bias.data()}, {k_scale.data(), k_bias.data()}};
-    Out to_q(this, q, size), to_k(this, k, size);
-    if (normed_q == q) {
-      inner().RopeAndNorms(from.data(), positions, heads, head_dim, norms[0], norms[1], to_q.data(),
-                           to_k.data(), to_q.data(), to_k.data());
+    const int64_t rows = std::ssize(positions);
+    const In from(this, qkv, rows * shape.row());
+    const NormArrays q_norm(this, norms.q, shape.head_dim), k_norm(this, norms.k, shape.head_dim);
+    const HeadNorms staged{q_norm.norm, k_norm.norm, norms.before_rotation};
+    Out to_normed_q(this, normed_q, rows * shape.q_row());
+    Out to_normed_k(this, normed_k, rows * shape.k_row());
+    if (normed_q == q || norms.before_rotation) {
+      inner().RopeAndNorms(from.data(), positions, shape, thetas, staged, to_normed_q.data(),
+                           to_normed_k.data(), to_normed_q.data(), to_normed_k.data());
       return;
     }
-    Out to_normed_q(this, normed_q, size), to_normed_k(this, normed_k, size);
-    inner().RopeAndNorms(from.data(), positions, heads, head_dim, norms[0], norms[1], to_q.data(),
-                         to_k.data(), to_normed_q.data(), to_normed_k.data());
+    Out to_q(this, q, rows * shape.q_row()), to_k(this, k, rows * shape.k_row());
+    inner().RopeAndNorms(from.data(), positions, shape, thetas, staged, to_q.data(), to_k.data(),
+                         to_normed_q.data(), to_normed_k.data());
   }
   void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override {
     const Network staged(this, net);
@@ -162,15 +164,15 @@ class StagedBackend final : public ForwardingBackend {
     const In qkv(this, input.qkv, 3 * size);
     const In log_decay(this, input.log_decay, spec.decay_gate ? rows * spec.heads : 0);
     const Network network(this, *input.network);
-    const auto staged = [&](const float* norm) { return In(this, norm, spec.head_dim); };
-    const In norms[] = {staged(input.near_q_norm.scale), staged(input.near_q_norm.bias),
-                        staged(input.near_k_norm.scale), staged(input.near_k_norm.bias)};
+    const NormArrays near_q_norm(this, input.near_q_norm, spec.head_dim);
+    const NormArrays near_k_norm(this, input.near_k_norm, spec.head_dim);
     Out y(this, x, rows * w.out());
     inner().MixedSketchAttention(spec, layer, segments,
                                  {.qkv = qkv.data(),
                                   .positions = input.positions,
-                                  .near_q_norm = {norms[0].data(), norms[1].data()},
-                                  .near_k_norm = {norms[2].data(), norms[3].data()},
+                                  .thetas = input.thetas,
+                                  .near_q_norm = near_q_norm.norm,
+                                  .near_k_norm = near_k_norm.norm,
                                   .network = &network.network,
                                   .log_decay = log_decay.data(),
                                   .qk = qk.data(),
@@ -230,6 +232,29 @@ class StagedBackend final : public ForwardingBackend {
 
    private:
     BackendArray array_;
+  };
+
+  // The same for an array that may be null.
+  class OptionalIn {
+   public:
+    OptionalIn(StagedBackend* owner, const float* host, int64_t size)
+        : null_(host == nullptr), array_(owner, host, null_ ? 0 : size) {}
+    const float* data() const { return null_ ? nullptr : array_.data(); }
+
+   private:
+    const bool null_;
+    const In array_;
+  };
+
+  // A norm with weights in the memory of the inner backend.
+  struct NormArrays {
+    NormArrays(StagedBackend* owner, const NormWeights& host, int64_t width)
+        : scale(owner, host.scale, width), bias(owner, host.bias, width), norm(host) {
+      norm.scale = scale.data();
+      norm.bias = bias.data();
+    }
+    const OptionalIn scale, bias;
+    NormWeights norm;
   };
 
   // A sketch network with norms in the memory of the inner backend.

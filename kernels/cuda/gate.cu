@@ -1,3 +1,4 @@
+#include "base/check.h"
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/norm_row.cuh"
@@ -40,7 +41,8 @@ void CudaBackend::GateToHalves(const float* up, int64_t rows, int64_t hidden, co
       AlignedQuads(hidden, {up}), static_cast<int>(w.padded_in()), out);
 }
 
-void CudaBackend::GeluGate(const float* up, int64_t rows, int hidden, float* out) {
+void CudaBackend::Gate(GateKind gate, const float* up, int64_t rows, int hidden, float* out) {
+  PS_CHECK(gate == GateKind::kGelu) << "BackendFeature::kSiluGate";
   device_->Launch(GeluGateKernel, dim3(CeilDiv(rows * hidden, 256)), 256, 0, up, rows, hidden, out);
 }
 

@@ -1,3 +1,4 @@
+#include "base/check.h"
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/norm_row.cuh"
 
@@ -71,8 +72,9 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void CudaBackend::LayerNorm(const float* x, int64_t rows, int width, const NormWeights& norm,
-                            float* out) {
+void CudaBackend::Norm(const float* x, int64_t rows, int width, const NormWeights& norm,
+                       float* out) {
+  PS_CHECK(HasNorm(norm)) << "BackendFeature::kRmsNorm";
   const bool aligned = AlignedQuads(width, {x, out, norm.scale, norm.bias});
   const auto launch = [&](auto* kernel, int lanes) {
     device_->LaunchDependent(kernel, dim3(CeilDiv(rows, kThreads / lanes)), kThreads, 0, x, rows,
@@ -88,6 +90,10 @@ void CudaBackend::LayerNorm(const float* x, int64_t rows, int width, const NormW
     device_->LaunchDependent(LongNormKernel, dim3(CeilDiv(rows, kThreads / kWarpSize)), kThreads, 0,
                              x, rows, width, norm.scale, norm.bias, out);
   }
+}
+
+bool HasNorm(const NormWeights& norm) {
+  return norm.kind == NormKind::kLayer && norm.epsilon == NormWeights().epsilon;
 }
 
 bool NormsToHalves(int64_t width) { return width <= kRegisterNorm; }
