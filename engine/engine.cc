@@ -28,13 +28,12 @@ uint64_t RandomSeed() {
 
 class EngineImpl : public Engine {
  public:
-  EngineImpl(LanguageModel* model, const ModelConfig& config, const Tokenizer* tokenizer,
-             const EngineOptions& options)
+  EngineImpl(LanguageModel* model, const Tokenizer* tokenizer, const EngineOptions& options)
       : options_(options),
         model_(model),
         context_{.tokenizer = tokenizer,
                  .vocab_size = model->vocab_size(),
-                 .eos_id = config.eos_id,
+                 .eos_ids = options.eos_ids,
                  .max_step_tokens = std::min(options.max_step_tokens, model->max_step_tokens()),
                  .observer = options.observer != nullptr ? options.observer : &silent_observer_,
                  .draft_tokens = options.draft_tokens,
@@ -292,7 +291,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(LanguageModel* model, const Model
                                                const EngineOptions& options) {
   PS_RETURN_IF_ERROR(CheckOptions(options, *model, config, tokenizer));
   PS_RETURN_IF_ERROR(CheckForwardPass(model));
-  auto engine = std::make_unique<EngineImpl>(model, config, tokenizer, options);
+  auto engine = std::make_unique<EngineImpl>(model, tokenizer, options);
   PS_RETURN_IF_ERROR(engine->Start());
   return std::unique_ptr<Engine>(std::move(engine));
 }

@@ -46,6 +46,10 @@ Status CheckOptions(const EngineOptions& options, const LanguageModel& model,
                            options.draft_tokens);
   }
   const int vocab_size = model.vocab_size();
+  for (const int32_t id : options.eos_ids) {
+    if (id >= 0 && id < vocab_size) continue;
+    return InvalidArgument("eos_ids: expected ids in [0, ", vocab_size, "), found ", id);
+  }
   if (options.draft_model != nullptr) {
     PS_RETURN_IF_ERROR(
         CheckVocabulary("the draft model", options.draft_model->vocab_size(), vocab_size));

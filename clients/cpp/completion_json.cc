@@ -10,12 +10,13 @@ namespace {
 
 constexpr char kCancelled[] = "cancelled";
 
-// Adds text, finish_reason and matched_stop. finish: a Finish or a ChoiceFinish.
+// Adds text, finish_reason, matched_stop and stop_token. finish: a Finish or a ChoiceFinish.
 template <typename Finish>
 void AddEnd(const std::string& text, const Finish& finish, Json* json) {
   (*json)["text"] = text + finish.text();
   (*json)["finish_reason"] = ReasonName(finish.reason());
   if (!finish.matched_stop().empty()) (*json)["matched_stop"] = finish.matched_stop();
+  if (finish.has_stop_token()) (*json)["stop_token"] = finish.stop_token();
 }
 
 void AddFinish(const v1::Finish& finish, Json* json) {

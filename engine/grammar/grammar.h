@@ -53,8 +53,8 @@ class GrammarCompiler {
   static constexpr int kMaxCompilations = 3;
 
   // `tokenizer` outlives the compiler; vocab_size is the model's, at least the tokenizer's. Only
-  // eos_id ends a complete output.
-  GrammarCompiler(const Tokenizer* tokenizer, int vocab_size, int eos_id,
+  // one of eos_ids ends a complete output.
+  GrammarCompiler(const Tokenizer* tokenizer, int vocab_size, const std::vector<int32_t>& eos_ids,
                   const GrammarLimits& limits = {});
   ~GrammarCompiler();
   GrammarCompiler(const GrammarCompiler&) = delete;

@@ -51,15 +51,16 @@ std::string_view AllowedBytes(const Tokenizer& tokenizer, int id) {
 }
 
 // The standard input of the host.
-std::string HostInput(const Tokenizer& tokenizer, int vocab_size, int eos_id,
-                      const GrammarLimits& limits) {
+std::string HostInput(const Tokenizer& tokenizer, int vocab_size,
+                      const std::vector<int32_t>& eos_ids, const GrammarLimits& limits) {
   const grammar_host::HostHeader header{.compile_ms = limits.compile_ms,
                                         .mask_ms = limits.mask_ms,
                                         .memory_bytes = limits.memory_bytes,
                                         .total_bytes = limits.total_bytes,
                                         .vocab_size = vocab_size,
-                                        .eos_id = eos_id};
+                                        .eos_count = static_cast<int32_t>(eos_ids.size())};
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof(header));
+  bytes.append(reinterpret_cast<const char*>(eos_ids.data()), eos_ids.size() * sizeof(int32_t));
   for (int id = 0; id < vocab_size; ++id) {
     const std::string_view token = AllowedBytes(tokenizer, id);
     const auto size = static_cast<uint32_t>(token.size());
@@ -168,17 +169,18 @@ class WorkerGrammar final : public Grammar {
 
 class GrammarCompiler::Impl {
  public:
-  Impl(const Tokenizer* tokenizer, int vocab_size, int eos_id, const GrammarLimits& limits)
-      : eos_id_(eos_id),
+  Impl(const Tokenizer* tokenizer, int vocab_size, const std::vector<int32_t>& eos_ids,
+       const GrammarLimits& limits)
+      : has_eos_(!eos_ids.empty()),
         limits_(limits),
         dropped_spaces_(
             std::make_shared<const std::vector<uint32_t>>(DroppedSpaces(*tokenizer, vocab_size))),
         host_(limits.program.empty() ? ProgramBesideThis() : limits.program,
-              HostInput(*tokenizer, vocab_size, eos_id, limits)) {}
+              HostInput(*tokenizer, vocab_size, eos_ids, limits)) {}
 
   Result<std::shared_ptr<const Grammar>> Compile(const GrammarSource& source,
                                                  const Principal& principal) {
-    if (eos_id_ < 0) {
+    if (!has_eos_) {
       return FailedPrecondition(
           "structured_output: expected a model with EOS, which ends an output that is complete");
     }
@@ -237,7 +239,7 @@ class GrammarCompiler::Impl {
     return at->second;
   }
 
-  const int eos_id_;
+  const bool has_eos_;
   const GrammarLimits limits_;
   const std::shared_ptr<const std::vector<uint32_t>> dropped_spaces_;
   const std::shared_ptr<AliveGrammars> alive_ = std::make_shared<AliveGrammars>();
@@ -251,9 +253,9 @@ class GrammarCompiler::Impl {
   std::list<std::pair<GrammarSource, std::shared_ptr<const WorkerGrammar>>> cache_;
 };
 
-GrammarCompiler::GrammarCompiler(const Tokenizer* tokenizer, int vocab_size, int eos_id,
-                                 const GrammarLimits& limits)
-    : impl_(std::make_unique<Impl>(tokenizer, vocab_size, eos_id, limits)) {}
+GrammarCompiler::GrammarCompiler(const Tokenizer* tokenizer, int vocab_size,
+                                 const std::vector<int32_t>& eos_ids, const GrammarLimits& limits)
+    : impl_(std::make_unique<Impl>(tokenizer, vocab_size, eos_ids, limits)) {}
 
 GrammarCompiler::~GrammarCompiler() = default;
 

@@ -26,8 +26,9 @@ namespace polysketch::grammar_host {
 inline constexpr char kProgram[] = "polysketch-grammar-host";
 inline constexpr int kControlDescriptor = 3;
 
-// Begins the standard input of the host. For each of vocab_size tokens follow u32 bytes and the bytes
-// that it adds to a text; tokens without bytes are never allowed. A worker that exceeds a limit
+// Begins the standard input of the host. The ids of eos_count tokens follow (i32), then for each of
+// vocab_size tokens u32 bytes and the bytes that it adds to a text; tokens without bytes are never
+// allowed. A worker that exceeds a limit
 // answers kExceeded on the socket that it works for, and ends; its other sockets close. While all
 // workers together hold more than total_bytes, the one that holds the most answers kNoRoom and ends.
 struct HostHeader {
@@ -36,7 +37,7 @@ struct HostHeader {
   uint64_t memory_bytes = 0;  // of data
   uint64_t total_bytes = 0;
   int32_t vocab_size = 0;
-  int32_t eos_id = -1;  // the only token that ends an output
+  int32_t eos_count = 0;  // the tokens that end an output
 };
 
 // Begins the source, whose text follows.

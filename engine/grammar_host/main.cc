@@ -27,7 +27,10 @@ namespace {
 bool ReadExactly(void* to, size_t size) { return std::fread(to, 1, size, stdin) == size; }
 
 std::optional<xgrammar::TokenizerInfo> ReadVocabulary(HostHeader* header) {
-  if (!ReadExactly(header, sizeof(*header)) || header->vocab_size <= 0) return std::nullopt;
+  if (!ReadExactly(header, sizeof(*header)) || header->vocab_size <= 0 || header->eos_count < 0)
+    return std::nullopt;
+  std::vector<int32_t> eos_ids(static_cast<size_t>(header->eos_count));
+  if (!ReadExactly(eos_ids.data(), eos_ids.size() * sizeof(int32_t))) return std::nullopt;
   std::vector<std::string> tokens(static_cast<size_t>(header->vocab_size));
   for (std::string& token : tokens) {
     uint32_t size = 0;
@@ -35,8 +38,7 @@ std::optional<xgrammar::TokenizerInfo> ReadVocabulary(HostHeader* header) {
     token.resize(size);
     if (!ReadExactly(token.data(), size)) return std::nullopt;
   }
-  return xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, header->vocab_size,
-                                 std::vector<int32_t>{header->eos_id});
+  return xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, header->vocab_size, eos_ids);
 }
 
 // The child of a fork: ends with the host, and may hold memory_bytes of data.

@@ -87,7 +87,9 @@ class Walk {
     ForgetDrafts();
     if (!matches_) return Answer(MaskReply::Kind::kNoMatch, job, sizeof(MaskReply));
     for (size_t row = 0; AnswerRow(job) && row < drafts.size(); ++row) {
-      if (drafts[row] == limits_.eos_id || !matcher_.AcceptToken(drafts[row])) return;
+      const bool ends = std::ranges::find(matcher_.GetStopTokenIds(), drafts[row]) !=
+                        matcher_.GetStopTokenIds().end();
+      if (ends || !matcher_.AcceptToken(drafts[row])) return;
       ++drafts_;
     }
   }

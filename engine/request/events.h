@@ -86,6 +86,7 @@ struct ChoiceEvent {
   FinishReason reason = FinishReason::kStop;
   std::string text;  // the text that was held back until the end
   std::string matched_stop;
+  std::optional<int32_t> stop_token = {};  // as in FinishEvent
   uint64_t seed = 0;  // a request with n = 1 and this seed generates the same tokens
   int64_t completion_tokens = 0;
   double logprob_sum = 0;  // with log-probabilities or best_of > n
@@ -98,6 +99,8 @@ struct FinishEvent {
   Status status;             // not OK with kError, kDeadline, kStalled, kCancelled
   std::string text;          // the text that was held back until the end
   std::string matched_stop;  // the stop string that ended the completion; empty: another reason
+  // The token that ended the completion, unless it is EOS itself; unset: another reason.
+  std::optional<int32_t> stop_token = {};
   uint64_t seed = 0;
   Usage usage;
   CacheMiss cache_miss = CacheMiss::kNone;

@@ -58,6 +58,7 @@ ChoiceEvent ChoiceGroup::ToEvent(int index, const FinishEvent& finish) {
           .reason = finish.reason,
           .text = finish.text,
           .matched_stop = finish.matched_stop,
+          .stop_token = finish.stop_token,
           .seed = finish.seed,
           .completion_tokens = finish.usage.completion_tokens,
           .logprob_sum = finish.logprob_sum};
@@ -84,6 +85,7 @@ FinishEvent ChoiceGroup::RequestFinish() const {
   FinishEvent whole = *choices_[0].finish;
   whole.text.clear();
   whole.matched_stop.clear();
+  whole.stop_token.reset();
   whole.usage.completion_tokens = 0;
   for (const Choice& choice : choices_) {
     if (!choice.finish) continue;  // the request ended before it forked

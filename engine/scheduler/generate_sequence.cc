@@ -360,14 +360,20 @@ void GenerateSequence::Emit(SampledToken sampled, std::span<const float> logits,
   if (!stop || params().include_stop_in_output) event.text = text_.Append(last_token_);
   Push(std::move(event));
 
+  const bool is_eos = IsEos(last_token_) && last_token_ == context().eos_ids.front();
+  if (stop && !is_eos) stop_token_ = last_token_;
   if (stop || text_.stopped()) End(FinishReason::kStop, Status());
   if (generation_.generated >= generation_.max_tokens) End(FinishReason::kLength, Status());
 }
 
+bool GenerateSequence::IsEos(int32_t token) const {
+  const std::vector<int32_t>& ids = context().eos_ids;
+  return !params().ignore_eos && std::find(ids.begin(), ids.end(), token) != ids.end();
+}
+
 bool GenerateSequence::IsStopToken(int32_t token) const {
-  if (token == context().eos_id && !params().ignore_eos) return true;
   const std::vector<int32_t>& ids = params().stop_token_ids;
-  return std::find(ids.begin(), ids.end(), token) != ids.end();
+  return IsEos(token) || std::find(ids.begin(), ids.end(), token) != ids.end();
 }
 
 std::optional<ProgressEvent> GenerateSequence::Progress() const {
@@ -409,6 +415,7 @@ void GenerateSequence::FillFinish(FinishEvent* finish) {
   // The text that a migrated completion holds back is in its snapshot.
   if (finish->reason != FinishReason::kMigrated) finish->text = text_.Finish();
   finish->matched_stop = text_.matched();
+  finish->stop_token = stop_token_;
   finish->seed = generation_.seed;
   finish->usage = {.prompt_tokens = generation_.prompt_tokens,
                    .completion_tokens = generation_.generated,

@@ -7,7 +7,7 @@
 // With a grammar, a row whose mask is late keeps its logits; its token is sampled, between two steps,
 // once the mask is there. Other sequences never wait for it.
 //
-// End conditions of a generated token, in this order: EOS (unless ignore_eos) and stop ids end with
+// End conditions of a generated token, in this order: EOS ids (unless ignore_eos) and stop ids end with
 // kStop, and their text is left out unless include_stop_in_output; a stop string ends with kStop;
 // max_tokens ends with kLength.
 //
@@ -95,6 +95,7 @@ class GenerateSequence : public Sequence {
   }
   // Whether the token after row `row` of the segment is a token of the input.
   bool IsInputRow(int64_t row) const { return !decoding() && processed_ + row + 1 < input_size(); }
+  bool IsEos(int32_t token) const;
   bool IsStopToken(int32_t token) const;
 
   std::optional<ProgressEvent> Progress() const override;
@@ -139,6 +140,7 @@ class GenerateSequence : public Sequence {
   int64_t forked_at_ = 0;   // of them, in the ForkSource
   int32_t last_token_ = 0;  // sampled, not yet processed
   std::optional<Clock::time_point> last_token_time_;
+  std::optional<int32_t> stop_token_;  // FinishEvent::stop_token
   // A row whose mask was late. Its segment is processed, its token is not sampled.
   struct LateRow {
     int64_t mask_row;

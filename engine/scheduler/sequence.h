@@ -31,8 +31,8 @@ class PrefixCache;
 struct SequenceContext {
   const Tokenizer* tokenizer = nullptr;  // null: token ids only
   int vocab_size = 0;
-  int eos_id = -1;            // -1: none
-  int max_step_tokens = 512;  // of one sequence
+  std::vector<int32_t> eos_ids = {};  // as in EngineOptions
+  int max_step_tokens = 512;          // of one sequence
   EngineObserver* observer = nullptr;
   std::function<Clock::time_point()> now = [] { return Clock::now(); };
   // Maximum draft tokens a step of a request that sets none; 0: no drafts.
@@ -181,7 +181,7 @@ class Sequence {
 
   // nullopt when prefill is done.
   virtual std::optional<ProgressEvent> Progress() const = 0;
-  // Sets text, matched_stop, seed, usage, logprob_sum, cache_miss and snapshot.
+  // Sets text, matched_stop, stop_token, seed, usage, logprob_sum, cache_miss and snapshot.
   virtual void FillFinish(FinishEvent* finish) = 0;
 
  private:

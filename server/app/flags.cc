@@ -31,6 +31,12 @@ constexpr Flag kFlags[] = {
      "One "
      "whose answers do not end with a control piece of the vocabulary is used, with a warning; the "
      "model folder's is not. Empty: that of the model folder."},
+    {"generation-config", kChoice, "auto|none", &C::generation_config, 0, 0,
+     "sampling parameters of requests that do not set them. auto: those of generation_config.json "
+     "of "
+     "the model folder. none: the defaults of the API. The tokens that end an output come from "
+     "that "
+     "file in both cases."},
     {"verify", kSwitch, "", &C::verify, 0, 0,
      "checks the checksum of every file of the model folder and of the draft model's before they "
      "are loaded; the folders must have SHA256SUMS, and a file that it does not list counts as "

@@ -125,6 +125,38 @@ Status LoadChatTemplate(const std::string& file, LoadedModel* loaded) {
   return Status();
 }
 
+// Adds the tokens that end an output to `generation`, EOS first: those of generation_config.json or else
+// EOS of config.json, and those that end an answer of the chat template.
+void AddEosIds(int eos_id, const Tokenizer* tokenizer, const ChatTemplate* chat_template,
+               GenerationConfig* generation) {
+  std::vector<int32_t>& ids = generation->eos_ids;
+  const auto add = [&ids](int32_t id) {
+    if (id >= 0 && std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
+  };
+  if (ids.empty()) add(eos_id);
+  if (chat_template != nullptr) std::ranges::for_each(chat_template->stop_ids(), add);
+  if (tokenizer == nullptr) return;
+  const auto eos = std::ranges::find(ids, tokenizer->eos_id());
+  if (eos != ids.end()) std::rotate(ids.begin(), eos, eos + 1);
+}
+
+Status LoadGenerationConfig(const ServerConfig& config, LoadedModel* loaded) {
+  const ModelConfig& model = loaded->model->config();
+  PS_ASSIGN_OR_RETURN(loaded->generation, GenerationConfig::Load(loaded->folder, model.vocab_size));
+  SamplingParams& sampling = loaded->generation.sampling;
+  if (config.generation_config == "none") sampling = {};
+  if (sampling != SamplingParams()) {
+    LogInfo("generation_config", {{"temperature", sampling.temperature},
+                                  {"top_k", sampling.top_k},
+                                  {"top_p", sampling.top_p},
+                                  {"min_p", sampling.min_p},
+                                  {"repetition_penalty", sampling.repetition_penalty}});
+  }
+  AddEosIds(model.eos_id, loaded->tokenizer.get(), loaded->chat_template.get(),
+            &loaded->generation);
+  return Status();
+}
+
 // The name of a model: that of its folder.
 std::string NameOf(const std::string& folder) {
   std::error_code error;
@@ -157,7 +189,10 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   info.set_has_tokenizer(loaded.tokenizer != nullptr);
   info.set_add_bos(c.add_bos);
   info.set_bos_id(c.bos_id);
-  info.set_eos_id(c.eos_id);
+  const std::vector<int32_t>& eos_ids = loaded.generation.eos_ids;
+  info.set_eos_id(eos_ids.empty() ? -1 : eos_ids.front());
+  info.mutable_eos_ids()->Add(eos_ids.begin(), eos_ids.end());
+  ToProto(loaded.generation.sampling, info.mutable_default_sampling());
   info.set_device(std::string(loaded.backend->name()));
   info.set_threads(loaded.backend->threads());
   v1::Limits* limits = info.mutable_limits();
@@ -253,15 +288,16 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
                         PolysketchModel::Load(draft_folder, loaded->backend.get(), options));
   }
   PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(loaded->folder, loaded->model->config()));
+  PS_RETURN_IF_ERROR(LoadChatTemplate(config.chat_template, loaded));
+  PS_RETURN_IF_ERROR(LoadGenerationConfig(config, loaded));
   if (loaded->tokenizer != nullptr) {
-    const ModelConfig& model = loaded->model->config();
     const int64_t memory =
         config.grammar_memory > 0 ? config.grammar_memory : DefaultGrammarMemory(AvailableMemory());
     loaded->grammars = std::make_unique<GrammarCompiler>(
-        loaded->tokenizer.get(), model.vocab_size, model.eos_id,
+        loaded->tokenizer.get(), loaded->model->vocab_size(), loaded->generation.eos_ids,
         GrammarLimits{.total_bytes = static_cast<size_t>(memory)});
   }
-  return LoadChatTemplate(config.chat_template, loaded);
+  return Status();
 }
 
 // `loaded`: with models, tokenizer and prefix cache.
@@ -279,6 +315,7 @@ EngineOptions MakeEngineOptions(const ServerConfig& config, EngineObserver* obse
   options.max_prompt_tokens = config.max_prompt_tokens;
   options.max_new_tokens = static_cast<int32_t>(config.max_new_tokens);
   options.default_max_tokens = static_cast<int32_t>(config.default_max_tokens);
+  options.eos_ids = loaded->generation.eos_ids;
   options.slot_memory = static_cast<size_t>(config.slot_memory);
   options.preempted_memory = static_cast<size_t>(config.preempted_memory);
   options.stall_deadline = config.stall_deadline;
@@ -322,6 +359,7 @@ ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
                     .max_prompt_tokens = config.max_prompt_tokens,
                     .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),
                     .default_max_tokens = static_cast<int32_t>(config.default_max_tokens),
+                    .sampling = loaded.generation.sampling,
                     .max_priority = static_cast<int32_t>(config.max_priority),
                     .draft_tokens = static_cast<int32_t>(config.draft_tokens)},
           .description = Describe(config, loaded)};
@@ -340,7 +378,9 @@ Status CheckModelFolders(const ServerConfig& config) {
       return InvalidArgument(
           "--model, --draft-model: expected a folder whose name is UTF-8, found \"", name, "\"");
     }
-    PS_RETURN_IF_ERROR(ModelConfig::Load(FolderOf(config, folder)).status());
+    PS_ASSIGN_OR_RETURN(const ModelConfig model, ModelConfig::Load(FolderOf(config, folder)));
+    if (folder != config.model) continue;
+    PS_RETURN_IF_ERROR(GenerationConfig::Load(FolderOf(config, folder), model.vocab_size).status());
   }
   return Status();
 }

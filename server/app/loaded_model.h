@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "engine/model/polysketch_model.h"
 #include "engine/prefix_cache/prefix_cache.h"
+#include "engine/sampler/generation_config.h"
 #include "engine/session/session_table.h"
 #include "engine/store/state_store.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -34,6 +35,7 @@ struct LoadedModel {
   std::unique_ptr<PolysketchModel> draft_model;  // null without --draft-model
   std::unique_ptr<Tokenizer> tokenizer;          // null without tokenizer.model
   ModelFolder folder{""};                        // whose files the model was loaded from
+  GenerationConfig generation;                   // with the tokens that end an output, EOS first
   std::unique_ptr<GrammarCompiler> grammars;     // null without a tokenizer
   std::unique_ptr<ChatTemplate> chat_template;   // null without one
   std::string no_chat_template;                  // why there is none

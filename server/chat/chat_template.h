@@ -80,7 +80,7 @@ class ChatTemplate {
 
   // The control id that ends an answer; -1: the template writes none.
   int32_t turn_end() const { return turn_end_; }
-  // The control ids that end an answer besides the model's EOS.
+  // The control ids that end an answer: that of eos_token, and turn_end().
   const std::vector<int32_t>& stop_ids() const { return stop_ids_; }
 
  private:

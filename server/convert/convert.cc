@@ -33,8 +33,8 @@ void ToProto(const Usage& usage, v1::Usage* out) {
   out->set_cached_tokens(usage.cached_tokens);
 }
 
-SamplingParams ToSampling(const v1::Sampling& sampling) {
-  SamplingParams params;  // holds the defaults
+// `params`: the defaults.
+SamplingParams ToSampling(const v1::Sampling& sampling, SamplingParams params) {
   if (sampling.has_temperature()) params.temperature = sampling.temperature();
   if (sampling.has_top_k()) params.top_k = sampling.top_k();
   if (sampling.has_top_p()) params.top_p = sampling.top_p();
@@ -123,7 +123,7 @@ Result<int> ToForkCount(const v1::ForkSessionRequest& request) {
 Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
                                         const RequestRules& rules) {
   GenerateParams params;
-  params.sampling = ToSampling(request.sampling());
+  params.sampling = ToSampling(request.sampling(), rules.sampling);
   for (const auto& [id, bias] : request.sampling().logit_bias()) {
     // The message names the key: a client cannot count the entries of a map.
     if (id < 0 || id >= rules.vocab_size) {
@@ -156,6 +156,16 @@ Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
   // The field of an error of ValidateSampling is a field of the message's `sampling`.
   const bool of_sampling = !ValidateSampling(params.sampling, rules.vocab_size).ok();
   return of_sampling ? Prefixed("sampling.", status) : status;
+}
+
+void ToProto(const SamplingParams& params, v1::Sampling* sampling) {
+  sampling->set_temperature(params.temperature);
+  sampling->set_top_k(params.top_k);
+  sampling->set_top_p(params.top_p);
+  sampling->set_min_p(params.min_p);
+  sampling->set_repetition_penalty(params.repetition_penalty);
+  sampling->set_frequency_penalty(params.frequency_penalty);
+  sampling->set_presence_penalty(params.presence_penalty);
 }
 
 void AppendToken(const TokenEvent& event, bool with_logprobs, const Tokenizer* tokenizer,
@@ -191,6 +201,7 @@ void ToProto(const ChoiceEvent& event, v1::ChoiceFinish* finish) {
   finish->set_text(event.text);
   finish->set_reason(ToProto(event.reason));
   finish->set_matched_stop(event.matched_stop);
+  if (event.stop_token) finish->set_stop_token(*event.stop_token);
   finish->set_seed(event.seed);
   finish->set_completion_tokens(event.completion_tokens);
   finish->set_logprob_sum(event.logprob_sum);
@@ -200,6 +211,7 @@ void ToProto(const FinishEvent& event, v1::Finish* finish) {
   finish->set_text(event.text);
   finish->set_reason(ToProto(event.reason));
   finish->set_matched_stop(event.matched_stop);
+  if (event.stop_token) finish->set_stop_token(*event.stop_token);
   finish->set_seed(event.seed);
   ToProto(event.usage, finish->mutable_usage());
   finish->set_cache_miss(ToProto(event.cache_miss));

@@ -27,6 +27,7 @@ struct RequestRules {
   int64_t max_prompt_tokens = 0;
   int32_t max_new_tokens = 0;
   int32_t default_max_tokens = 4096;  // of a completion without max_tokens, at most
+  SamplingParams sampling = {};       // of requests that set none
   int32_t max_priority = 0;           // of callers whose API key has none
   int32_t draft_tokens = 0;           // of requests that set none
 };
@@ -61,6 +62,7 @@ std::optional<int64_t> ExpectedPosition(const Message& message) {
   return message.expected_position();
 }
 
+void ToProto(const SamplingParams& params, v1::Sampling* sampling);  // without bias and seed
 // Appends one token. `tokenizer` provides the pieces of alternatives; null: the pieces stay empty.
 void AppendToken(const TokenEvent& event, bool with_logprobs, const Tokenizer* tokenizer,
                  v1::Delta* delta);

@@ -38,13 +38,12 @@ class GenerateRenderer final : public Renderer {
       : call_(call),
         form_(form),
         prompt_tokens_(static_cast<uint32_t>(request.prompt.size())),
-        stop_ids_(request.params.stop_token_ids),
         collected_(call, request.params.logprobs.has_value()),
         choices_(static_cast<size_t>(request.params.n)) {}
 
   std::optional<grpc::ByteBuffer> Render(Event event, EventQueue* events) override {
     if (const auto* choice = std::get_if<ChoiceEvent>(&event)) {
-      End(choice->reason, choice->matched_stop, &ChoiceOf(choice->choice));
+      End(*choice, &ChoiceOf(choice->choice));
       return std::nullopt;
     }
     const auto* token = std::get_if<TokenEvent>(&event);
@@ -59,7 +58,7 @@ class GenerateRenderer final : public Renderer {
   }
 
   Result<Messages> RenderFinish(const FinishEvent& event) override {
-    if (choices_.size() == 1) End(event.reason, event.matched_stop, &choices_[0]);
+    if (choices_.size() == 1) End(event, &choices_[0]);
     Messages messages;
     int64_t bytes = 0;
     for (size_t i = 0; i < choices_.size(); ++i) {
@@ -127,15 +126,16 @@ class GenerateRenderer final : public Renderer {
     if (prompt_.token_ids_size() > 0) message->mutable_input_logprobs()->Swap(&prompt_);
   }
 
-  void End(FinishReason reason, const std::string& matched_stop, Choice* choice) const {
+  // `event`: a ChoiceEvent, or the FinishEvent of the only choice.
+  template <typename Ending>
+  static void End(const Ending& event, Choice* choice) {
     vllm_engine::GenerateComplete& complete = choice->complete;
-    complete.set_finish_reason(reason == FinishReason::kLength ? "length" : "stop");
-    if (reason != FinishReason::kStop) return;
-    const int32_t last = choice->last_token;
-    if (!matched_stop.empty()) {
-      complete.set_matched_stop_str(matched_stop);
-    } else if (std::find(stop_ids_.begin(), stop_ids_.end(), last) != stop_ids_.end()) {
-      complete.set_matched_token_id(static_cast<uint32_t>(last));
+    complete.set_finish_reason(event.reason == FinishReason::kLength ? "length" : "stop");
+    if (event.reason != FinishReason::kStop) return;
+    if (!event.matched_stop.empty()) {
+      complete.set_matched_stop_str(event.matched_stop);
+    } else if (event.stop_token) {
+      complete.set_matched_token_id(static_cast<uint32_t>(*event.stop_token));
     }
   }
 
@@ -155,7 +155,6 @@ class GenerateRenderer final : public Renderer {
   EngineCall* const call_;
   const GenerateForm form_;
   const uint32_t prompt_tokens_;
-  const std::vector<int32_t> stop_ids_;
   CollectedReply collected_;
   vllm_engine::InputLogProbs prompt_;
   std::vector<Choice> choices_;

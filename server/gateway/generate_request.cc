@@ -52,12 +52,13 @@ Status CheckSampling(const vllm_engine::SamplingParams& params) {
   return Status();
 }
 
-// 0 is unset in fields that have no presence and whose 0 is no legal value.
+// 0 is unset in fields that have no presence: the model's default is used.
 void SetSampling(const vllm_engine::SamplingParams& from, v1::Sampling* to) {
   if (from.has_temperature()) to->set_temperature(from.temperature());
   if (from.top_p() != 0) to->set_top_p(from.top_p());
-  to->set_top_k(static_cast<int32_t>(std::min<uint32_t>(from.top_k(), kMaxInt)));
-  to->set_min_p(from.min_p());
+  if (from.top_k() != 0)
+    to->set_top_k(static_cast<int32_t>(std::min<uint32_t>(from.top_k(), kMaxInt)));
+  if (from.min_p() != 0) to->set_min_p(from.min_p());
   to->set_frequency_penalty(from.frequency_penalty());
   to->set_presence_penalty(from.presence_penalty());
   if (from.repetition_penalty() != 0) to->set_repetition_penalty(from.repetition_penalty());

@@ -76,7 +76,7 @@ void FillModelInfo(const ServedModel& model, const std::string& name,
   info->set_max_context_length(
       Clamped<uint32_t>(limits.max_prompt_tokens() + limits.max_new_tokens()));
   info->set_max_req_input_len(Clamped<int32_t>(limits.max_prompt_tokens()));
-  if (model_info.eos_id() >= 0) info->add_eos_token_ids(model_info.eos_id());
+  *info->mutable_eos_token_ids() = model_info.eos_ids();
   info->set_bos_token_id(model_info.bos_id());
   info->set_pad_token_id(-1);
 }

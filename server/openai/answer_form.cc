@@ -27,6 +27,15 @@ Json ReasonJson(const AnswerChoice& choice) {
   return choice.finish_reason.empty() ? Json() : Json(choice.finish_reason);
 }
 
+// As vLLM: the stop string or stop token that ended the choice, none for EOS.
+void AddStopReason(const AnswerChoice& choice, Json* json) {
+  if (!choice.matched_stop.empty()) {
+    (*json)["stop_reason"] = choice.matched_stop;
+  } else if (choice.stop_token) {
+    (*json)["stop_reason"] = *choice.stop_token;
+  }
+}
+
 // {"prompt_tokens", "completion_tokens", ...}.
 Json UsageJson(const v1::Usage& usage) {
   Json json;
@@ -136,7 +145,7 @@ class CompletionForm final : public ChoicesForm {
     json["text"] = TakeText(choice);
     json["logprobs"] = Json::array();
     json["finish_reason"] = ReasonJson(*choice);
-    if (!choice->matched_stop.empty()) json["stop_reason"] = choice->matched_stop;
+    AddStopReason(*choice, &json);
     return TakeLast(json, choice);
   }
   std::string PieceChoice(size_t index, AnswerChoice* choice) override {
@@ -160,7 +169,7 @@ class ChatForm final : public ChoicesForm {
     json[field] = std::move(message);
     json["logprobs"] = Json::array();
     json["finish_reason"] = ReasonJson(*choice);
-    if (!choice->matched_stop.empty()) json["stop_reason"] = choice->matched_stop;
+    AddStopReason(*choice, &json);
     return TakeLast(json, choice);
   }
   std::string WholeChoice(size_t index, AnswerChoice* choice) override {

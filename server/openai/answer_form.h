@@ -31,6 +31,7 @@ struct AnswerChoice {
   GrowingObject grown;               // log-probabilities
   std::string finish_reason;         // "stop", "length", "migrated"; empty: it runs
   std::string matched_stop;
+  std::optional<int32_t> stop_token;  // of v1::Finish
   int32_t last_token = -1;
   int64_t tokens = 0;  // generated
 };

@@ -130,11 +130,8 @@ void RefuseToolChoice(JsonFields* fields, const char* name) {
     fields->Fail(name, "expected none: the server calls no tools");
 }
 
-void SetChatPrompt(const std::vector<int32_t>& ids, const ChatTemplate& chat_template,
-                   v1::CompleteRequest* request) {
+void SetChatPrompt(const std::vector<int32_t>& ids, v1::CompleteRequest* request) {
   request->mutable_prompt()->mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
-  const std::vector<int32_t>& stops = chat_template.stop_ids();
-  request->mutable_stop_token_ids()->Add(stops.begin(), stops.end());
 }
 
 void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const std::string& why) {
@@ -172,7 +169,7 @@ Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model, chat
                       ToChatMessages(*messages, "messages", {"text"}));
   PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
   PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, chat_template->Encode(list, options));
-  SetChatPrompt(ids, *chat_template, &request);
+  SetChatPrompt(ids, &request);
   return job;
 }
 

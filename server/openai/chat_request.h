@@ -28,9 +28,7 @@ Result<std::vector<ChatMessage>> ToChatMessages(const nlohmann::json& messages,
 void ReadTemplateVariables(JsonFields* fields, ChatOptions* options);
 // Fails for a choice of tools other than none and auto.
 void RefuseToolChoice(JsonFields* fields, const char* name);
-// Sets the prompt, and the stop tokens of the template.
-void SetChatPrompt(const std::vector<int32_t>& ids, const ChatTemplate& chat_template,
-                   v1::CompleteRequest* request);
+void SetChatPrompt(const std::vector<int32_t>& ids, v1::CompleteRequest* request);
 
 // Fails for each of the fields that is present, and neither false nor empty.
 void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const std::string& why);

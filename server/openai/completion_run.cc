@@ -123,8 +123,7 @@ void CompletionRun::OnMessage(size_t prompt, const grpc::ByteBuffer& message) {
     const Status held = OnDelta(prompt, response.delta());
     if (!held.ok()) Fail(held);
   } else if (response.has_choice()) {
-    const v1::ChoiceFinish& choice = response.choice();
-    EndChoice(prompt, choice.choice(), choice.text(), choice.reason(), choice.matched_stop());
+    EndChoice(prompt, response.choice().choice(), response.choice());
   } else if (response.has_finish()) {
     OnFinishMessage(prompt, response.finish());
   }
@@ -199,15 +198,16 @@ Status CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
   return HoldReply(job_.options.stream ? bytes : bytes * job_.options.choices);
 }
 
-void CompletionRun::EndChoice(size_t prompt, int index, const std::string& text,
-                              v1::FinishReason reason, const std::string& matched_stop) {
+template <typename End>
+void CompletionRun::EndChoice(size_t prompt, int index, const End& end) {
   AnswerChoice* choice = ChoiceOf(prompt, index);
-  choice->text += text;
+  choice->text += end.text();
   if (!job_.options.stream) {
-    if (const Status held = HoldReply(EscapedBytes(text)); !held.ok()) return Fail(held);
+    if (const Status held = HoldReply(EscapedBytes(end.text())); !held.ok()) return Fail(held);
   }
-  choice->finish_reason = FinishReasonText(reason);
-  choice->matched_stop = matched_stop;
+  choice->finish_reason = FinishReasonText(end.reason());
+  choice->matched_stop = end.matched_stop();
+  if (end.has_stop_token()) choice->stop_token = end.stop_token();
   if (job_.options.stream) SendChoice(choice);
 }
 
@@ -220,7 +220,7 @@ void CompletionRun::OnFinishMessage(size_t prompt, const v1::Finish& finish) {
   if (!finish.resume_token().empty()) answer_.resume_token = finish.resume_token();
   if (ChoiceOf(prompt, 0)->finish_reason.empty()) {  // n = 1: no message about the choice
     ChoiceOf(prompt, 0)->tokens = finish.usage().completion_tokens();
-    EndChoice(prompt, 0, finish.text(), finish.reason(), finish.matched_stop());
+    EndChoice(prompt, 0, finish);
   }
   OnSubmitted(prompt, finish.usage().prompt_tokens());
 }

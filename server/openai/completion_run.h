@@ -44,8 +44,9 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
   Status OnDelta(size_t prompt, const v1::Delta& delta);
   // Holds the memory of `bytes` more of the response, as JSON, that are collected.
   Status HoldReply(int64_t bytes);
-  void EndChoice(size_t prompt, int choice, const std::string& text, v1::FinishReason reason,
-                 const std::string& matched_stop);
+  // `end`: a ChoiceFinish, or the Finish of the only choice.
+  template <typename End>
+  void EndChoice(size_t prompt, int choice, const End& end);
   void OnFinishMessage(size_t prompt, const v1::Finish& finish);
   void Fail(const Status& cause);
   void Complete();

@@ -197,7 +197,7 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
   PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                       previous.empty() ? chat_template->Encode(turn, chat_options)
                                        : chat_template->EncodeTurn(turn, chat_options));
-  SetChatPrompt(ids, *chat_template, &request);
+  SetChatPrompt(ids, &request);
   response.turn_end = chat_template->turn_end();
   response.echo = Echo(body, response.store);
   return response;

@@ -40,8 +40,10 @@ class BundledModelTest : public ::testing::Test {
         Tokenizer::Load((folder / "tokenizer.model").string());
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().ToString();
     tokenizer_ = std::move(tokenizer).value();
+    EngineOptions options;
+    options.eos_ids = {model_->config().eos_id};
     Result<std::unique_ptr<Engine>> engine =
-        Engine::Create(model_.get(), model_->config(), tokenizer_.get(), {});
+        Engine::Create(model_.get(), model_->config(), tokenizer_.get(), options);
     ASSERT_TRUE(engine.ok()) << engine.status().ToString();
     engine_ = std::move(engine).value();
     std::ifstream file(folder / "recorded.json");

@@ -29,7 +29,7 @@ class MigrationTest : public ::testing::Test {
   MigrationTest() {
     context_.tokenizer = &tokenizer_;
     context_.vocab_size = kFakeVocab;
-    context_.eos_id = testing::kFakeEos;
+    context_.eos_ids = {testing::kFakeEos};
     context_.max_step_tokens = 8;
     context_.observer = &observer_;
   }

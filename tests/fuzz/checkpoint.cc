@@ -1,7 +1,7 @@
 // A model folder: config.json, an index with its shards, or the files of a chat template. An error
 // that names the file, or a configuration and tensors that fit each other.
 //
-// The first byte: 'c', a config.json follows. 'f' and 't', a folder follows: parts between bytes 0x1E
+// The first byte: 'c', a config.json follows; 'g', a generation_config.json. 'f' and 't', a folder follows: parts between bytes 0x1E
 // are the files. f: the index and the headers of the shards a.safetensors, b.safetensors and
 // model.safetensors, whose data are 64 bytes. t: tokenizer_config.json and chat_template.jinja.
 #include "engine/checkpoint/checkpoint.h"
@@ -11,6 +11,8 @@
 #include <fstream>
 
 #include "engine/checkpoint/model_config.h"
+#include "engine/sampler/generation_config.h"
+#include "engine/sampler/sampling_params.h"
 #include "server/chat/chat_template.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/server/rpc/fake_tokenizer.h"
@@ -37,6 +39,14 @@ void CheckConfig(std::string_view text) {
     PS_CHECK(!__builtin_mul_overflow(matrix, int64_t{4} * config->num_layers, &matrix));
     PS_CHECK(!__builtin_add_overflow(weights, matrix, &weights));
   }
+}
+
+void CheckGenerationConfig(std::string_view text) {
+  constexpr int kVocabSize = 100;
+  const auto config = GenerationConfig::Parse(text, "generation_config.json", kVocabSize);
+  if (!config.ok()) return fuzz::CheckError(config.status());
+  PS_CHECK(ValidateSampling(config->sampling, kVocabSize).ok());
+  for (const int32_t id : config->eos_ids) PS_CHECK(id >= 0 && id < kVocabSize) << id;
 }
 
 std::string Shard(std::string_view header) {
@@ -100,6 +110,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   switch (data[0]) {
     case 'c':
       CheckConfig(bytes);
+      break;
+    case 'g':
+      CheckGenerationConfig(bytes);
       break;
     case 'f':
       CheckShards(bytes);

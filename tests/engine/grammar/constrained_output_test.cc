@@ -36,7 +36,7 @@ class ConstrainedOutputTest : public ::testing::Test {
   ConstrainedOutputTest() {
     context_.tokenizer = &tokenizer_;
     context_.vocab_size = kFakeVocab;
-    context_.eos_id = kFakeEos;
+    context_.eos_ids = {kFakeEos};
     context_.max_step_tokens = 8;
     context_.observer = &observer_;
     grammar_ = std::make_shared<FakeGrammar>(kFakeVocab, kFakeEos, Rises);

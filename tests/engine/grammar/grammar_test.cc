@@ -38,7 +38,7 @@ class GrammarTest : public ::testing::Test {
   }
   std::unique_ptr<GrammarCompiler> NewCompiler(const GrammarLimits& limits) const {
     return std::make_unique<GrammarCompiler>(tokenizer_.get(), tokenizer_->vocab_size(),
-                                             tokenizer_->eos_id(), limits);
+                                             std::vector<int32_t>{tokenizer_->eos_id()}, limits);
   }
   std::shared_ptr<const Grammar> Compile(Kind kind, std::string text) {
     auto grammar = compiler_->Compile({kind, std::move(text)});
@@ -116,6 +116,23 @@ TEST_F(GrammarTest, RowsFollowDrafts) {
   const int32_t end = tokenizer_->Encode("x;").value().back();
   drafted.Accept(end);
   EXPECT_EQ(Next(&drafted), std::vector<int32_t>{tokenizer_->eos_id()});
+}
+
+TEST_F(GrammarTest, EachOfTheEosIdsEndsACompleteOutput) {
+  const std::vector<int32_t> ends = {tokenizer_->bos_id(), tokenizer_->eos_id()};
+  compiler_ = std::make_unique<GrammarCompiler>(tokenizer_.get(), tokenizer_->vocab_size(), ends);
+  const auto grammar = Compile(Kind::kRegex, "7+");
+  TokenMasks masks(grammar, false);
+  const int32_t seven = tokenizer_->Encode("x7").value().back();
+  const std::vector<int32_t> first = Next(&masks);
+  for (const int32_t end : ends) EXPECT_EQ(std::ranges::find(first, end), first.end());
+  // No row follows a draft that ends the output.
+  masks.Begin(std::vector<int32_t>{seven, ends[0]});
+  ASSERT_TRUE(masks.Await(0, kPatience));
+  const auto mask = masks.Await(1, kPatience);
+  ASSERT_TRUE(mask && mask->ok());
+  const std::vector<int32_t> after = Allowed(**mask);
+  for (const int32_t end : ends) EXPECT_NE(std::ranges::find(after, end), after.end());
 }
 
 TEST_F(GrammarTest, FirstTokenHasNoSpaceThatDecodingDrops) {
@@ -311,7 +328,7 @@ TEST_F(GrammarTest, MissingProgram) {
 }
 
 TEST_F(GrammarTest, ModelWithoutEos) {
-  GrammarCompiler compiler(tokenizer_.get(), tokenizer_->vocab_size(), -1);
+  GrammarCompiler compiler(tokenizer_.get(), tokenizer_->vocab_size(), {});
   EXPECT_EQ(compiler.Compile({Kind::kRegex, "ok"}).status().code(), Code::kFailedPrecondition);
 }
 

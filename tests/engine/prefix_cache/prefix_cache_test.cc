@@ -159,7 +159,7 @@ class PrefixRunTest : public ::testing::Test {
   PrefixRunTest() {
     context_.tokenizer = &tokenizer_;
     context_.vocab_size = kFakeVocab;
-    context_.eos_id = testing::kFakeEos;
+    context_.eos_ids = {testing::kFakeEos};
     context_.max_step_tokens = 16;
     context_.observer = &observer_;
   }

@@ -79,7 +79,7 @@ class FairnessTest : public ::testing::Test {
   Clock::time_point now_ = Clock::now();
   EngineObserver observer_;
   SequenceContext context_{.vocab_size = kFakeVocab,
-                           .eos_id = -1,
+                           .eos_ids = {},
                            .max_step_tokens = 32,
                            .observer = &observer_,
                            .now = [this] { return now_; }};

@@ -103,8 +103,10 @@ class SequenceTest : public ::testing::Test {
   FakeModel model_;
   FakeTokenizer tokenizer_;
   EngineObserver observer_;
-  SequenceContext context_{
-      .vocab_size = kFakeVocab, .eos_id = kFakeEos, .max_step_tokens = 32, .observer = &observer_};
+  SequenceContext context_{.vocab_size = kFakeVocab,
+                           .eos_ids = {kFakeEos},
+                           .max_step_tokens = 32,
+                           .observer = &observer_};
 };
 
 TEST_F(SequenceTest, GreedyTokensOfTheModel) {
@@ -218,6 +220,7 @@ TEST_F(SequenceTest, StopIdsAndEos) {
   EXPECT_EQ(out.tokens, std::vector<int32_t>(greedy.begin(), first + 1));
   EXPECT_EQ(out.finish->reason, FinishReason::kStop);
   EXPECT_EQ(out.finish->matched_stop, "");
+  EXPECT_EQ(out.finish->stop_token, greedy[6]);
   const std::string with_stop = Text(out.tokens);
   out.tokens.pop_back();
   EXPECT_EQ(out.text, Text(out.tokens));
@@ -235,7 +238,31 @@ TEST_F(SequenceTest, StopIdsAndEos) {
   out = Generate(Prompt(9), eos);
   EXPECT_EQ(out.tokens, std::vector<int32_t>{kFakeEos});
   EXPECT_EQ(out.finish->reason, FinishReason::kStop);
+  EXPECT_EQ(out.finish->stop_token, std::nullopt);
   EXPECT_EQ(out.text, "");
+}
+
+TEST_F(SequenceTest, AnyOfTheEosIdsEndsAnOutput) {
+  const std::vector<int32_t> greedy = GreedyOracle(Prompt(9), 40);
+  const auto end = std::find(greedy.begin(), greedy.end(), greedy[6]);
+  context_.eos_ids = {kFakeEos, 63, greedy[6]};
+  EXPECT_EQ(Generate(Prompt(9), Greedy(40)).tokens, greedy);  // ignores them
+  GenerateParams params = Greedy(40);
+  params.ignore_eos = false;
+  for (const int drafts : {0, 4}) {
+    params.draft_tokens = drafts;
+    const Collected out = Generate(Prompt(9), params);
+    EXPECT_EQ(out.tokens, std::vector<int32_t>(greedy.begin(), end + 1));
+    EXPECT_EQ(out.text, Text(std::vector<int32_t>(greedy.begin(), end)));
+    EXPECT_EQ(out.finish->reason, FinishReason::kStop);
+    EXPECT_EQ(out.finish->stop_token, greedy[6]);
+  }
+  // A stop token of the request is reported, EOS among them if it is no EOS of this request.
+  params.sampling.logit_bias = {{kFakeEos, 100.0f}};
+  params.stop_token_ids = {kFakeEos};
+  EXPECT_EQ(Generate(Prompt(9), params).finish->stop_token, std::nullopt);
+  params.ignore_eos = true;
+  EXPECT_EQ(Generate(Prompt(9), params).finish->stop_token, kFakeEos);
 }
 
 TEST_F(SequenceTest, StopStrings) {

@@ -22,7 +22,7 @@ Collected RunAlone(const SimulatedRequest& request, std::shared_ptr<const Snapsh
   SequenceContext context;
   context.tokenizer = &tokenizer;
   context.vocab_size = kFakeVocab;
-  context.eos_id = kFakeEos;
+  context.eos_ids = {kFakeEos};
   context.max_step_tokens = 32;
   context.observer = &observer;
   Scheduler scheduler(&model, context, {.max_sequences = 1, .slot_memory = 200});

@@ -48,7 +48,7 @@ Simulation::Simulation(uint64_t seed, const SimulatedRequests* requests)
   observer_ = std::make_unique<Observer>(&happened_);
   context_ = {.tokenizer = &tokenizer_,
               .vocab_size = kFakeVocab,
-              .eos_id = kFakeEos,
+              .eos_ids = {kFakeEos},
               .max_step_tokens = SimulatedModel::kStepTokens,
               .observer = observer_.get(),
               .now = [this] { return now_; },

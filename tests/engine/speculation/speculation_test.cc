@@ -146,7 +146,7 @@ class SpeculationTest : public ::testing::Test {
   DraftObserver observer_;
   SequenceContext context_{.tokenizer = &tokenizer_,
                            .vocab_size = kFakeVocab,
-                           .eos_id = kFakeEos,
+                           .eos_ids = {kFakeEos},
                            .max_step_tokens = 32,
                            .observer = &observer_};
   int steps_ = 0;

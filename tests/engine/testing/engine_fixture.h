@@ -38,12 +38,12 @@ class EngineTest : public ::testing::Test {
   static ModelConfig Config() {
     ModelConfig config;
     config.vocab_size = kFakeVocab;
-    config.eos_id = kFakeEos;
     return config;
   }
   void Start(EngineOptions options = {}, bool growing = false) {
     options.max_step_tokens = std::max(options.max_step_tokens, 1);
     options.observer = &observer_;
+    if (options.eos_ids.empty()) options.eos_ids = {kFakeEos};
     model_ = std::make_unique<FakeModel>(32, growing);
     auto engine = Engine::Create(model_.get(), Config(), &tokenizer_, options);
     ASSERT_TRUE(engine.ok()) << engine.status().ToString();

@@ -130,6 +130,25 @@ TEST_F(ConvertTest, EveryFieldArrives) {
   EXPECT_EQ(ToGenerateParams(request, rules_)->best_of, 5);
 }
 
+TEST_F(ConvertTest, DefaultsOfTheModelGiveWayToTheRequest) {
+  rules_.sampling.temperature = 0.5f;
+  rules_.sampling.top_k = 20;
+  rules_.sampling.repetition_penalty = 1.25f;
+  v1::CompleteRequest request;
+  EXPECT_EQ(ToGenerateParams(request, rules_)->sampling, rules_.sampling);
+  request.mutable_sampling()->set_temperature(1);
+  request.mutable_sampling()->set_top_k(0);
+  const SamplingParams sampling = ToGenerateParams(request, rules_)->sampling;
+  EXPECT_EQ(sampling.temperature, 1.0f);
+  EXPECT_EQ(sampling.top_k, 0);
+  EXPECT_EQ(sampling.repetition_penalty, 1.25f);
+  v1::Sampling message;
+  ToProto(rules_.sampling, &message);
+  *request.mutable_sampling() = message;
+  EXPECT_EQ(ToGenerateParams(request, {.vocab_size = 258, .max_new_tokens = 100})->sampling,
+            rules_.sampling);
+}
+
 TEST_F(ConvertTest, ErrorsNameTheField) {
   const auto error = [this](const std::function<void(v1::CompleteRequest*)>& change) {
     v1::CompleteRequest request;

@@ -48,12 +48,14 @@ TEST(GenerateRequestTest, EveryFieldArrives) {
   EXPECT_EQ(got->DebugString(), want.DebugString());
 }
 
-TEST(GenerateRequestTest, ZeroIsUnsetWhereItIsNoValue) {
+TEST(GenerateRequestTest, ZeroIsUnset) {
   const auto got = Convert(R"(text: "a" sampling_params {})");
   ASSERT_TRUE(got.ok()) << got.status().ToString();
   EXPECT_EQ(got->prompt().text(), "a");
   EXPECT_FALSE(got->sampling().has_temperature());
   EXPECT_FALSE(got->sampling().has_top_p());
+  EXPECT_FALSE(got->sampling().has_top_k());
+  EXPECT_FALSE(got->sampling().has_min_p());
   EXPECT_FALSE(got->sampling().has_repetition_penalty());
   EXPECT_FALSE(got->sampling().has_seed());
   EXPECT_FALSE(got->has_n());

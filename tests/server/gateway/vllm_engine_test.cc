@@ -172,7 +172,8 @@ TEST_F(VllmEngineTest, HealthFollowsTheServerAndAStreamOutlivesTheStartOfADrain)
 }
 
 TEST_F(VllmEngineTest, ModelAndLoad) {
-  served_.description.set_eos_id(257);
+  served_.description.add_eos_ids(257);
+  served_.description.add_eos_ids(3);
   served_.description.set_bos_id(256);
   served_.description.set_vocab_size(258);
   served_.description.mutable_limits()->set_max_sequences(4);
@@ -182,6 +183,7 @@ TEST_F(VllmEngineTest, ModelAndLoad) {
   ASSERT_TRUE(vllm_->GetModelInfo(&model, {}, &info).ok());
   EXPECT_EQ(info.served_model_name(), "fake");
   EXPECT_EQ(info.eos_token_ids(0), 257);
+  EXPECT_EQ(info.eos_token_ids(1), 3);
   EXPECT_TRUE(info.is_generation());
   const auto reader = vllm_->Generate(&running, EndlessGeneration(""));
   GenerateResponse response;

@@ -193,9 +193,9 @@ class CallRunner {
     options.max_new_tokens = kMaxNewTokens;
     options.default_max_tokens = 8;
     options.max_prompt_tokens = 4096;
+    options.eos_ids = {kFakeEos};
     ModelConfig config;
     config.vocab_size = kFakeVocab;
-    config.eos_id = kFakeEos;
     auto engine = Engine::Create(&model_, config, &tokenizer_, options);
     PS_CHECK(engine.ok()) << engine.status().ToString();
     engine_ = *std::move(engine);

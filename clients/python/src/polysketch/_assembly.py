@@ -66,6 +66,7 @@ class Assembly:
         choice.text += end.text
         choice.finish_reason = REASONS.get(end.reason)
         choice.matched_stop, choice.seed, choice.logprob_sum = end.matched_stop, end.seed, end.logprob_sum
+        choice.stop_token = end.stop_token if end.HasField("stop_token") else None
         return Chunk(end.text, choice=end.choice, finish_reason=choice.finish_reason)
 
     def _add_finish(self, finish: pb.Finish) -> Chunk | None:
@@ -76,6 +77,7 @@ class Assembly:
         choice.text += finish.text
         choice.finish_reason = REASONS.get(finish.reason)
         choice.matched_stop, choice.seed = finish.matched_stop, finish.seed
+        choice.stop_token = finish.stop_token if finish.HasField("stop_token") else None
         return Chunk(finish.text, finish_reason=choice.finish_reason)
 
     @property

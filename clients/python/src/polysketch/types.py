@@ -77,13 +77,15 @@ class Choice:
     logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
     finish_reason: FinishReason | None = None
     matched_stop: str = ""
+    stop_token: int | None = None
     seed: int = 0
     logprob_sum: float = 0
 
 
 @dataclasses.dataclass
 class Completion:
-    """The result of a completion. text, tokens, logprobs, finish_reason, matched_stop and seed are those of choice 0.
+    """The result of a completion. text, tokens, logprobs, finish_reason, matched_stop, stop_token and seed are
+    those of choice 0.
 
     migrations: how often a draining server handed the completion over to another replica. resume_token: only with the
     finish reason "migrated". state: the final state, with return_state. cache_miss: "",
@@ -117,6 +119,11 @@ class Completion:
     @property
     def matched_stop(self) -> str:
         return self.choices[0].matched_stop
+
+    @property
+    def stop_token(self) -> int | None:
+        """The stop token that ended the output; None: EOS, or another reason."""
+        return self.choices[0].stop_token
 
     @property
     def seed(self) -> int:

@@ -1,0 +1,113 @@
+#include "engine/sampler/generation_config.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "engine/checkpoint/strict_json.h"
+#include "engine/sampler/sampling_params.h"
+
+namespace polysketch {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kFile[] = "generation_config.json";
+constexpr size_t kMaxFileBytes = size_t{1} << 20;
+constexpr int kMaxDepth = 16;
+constexpr size_t kMaxEosIds = 256;
+
+// Reads the fields of one object. Keeps the first error.
+class FieldReader {
+ public:
+  FieldReader(const json& object, std::string_view source) : object_(object), source_(source) {}
+
+  // `*value` keeps its default without the field, or with null.
+  void Number(const char* name, float* value) {
+    const json* found = Find(name);
+    if (found == nullptr) return;
+    if (!found->is_number()) return Fail(name, "a number", *found);
+    *value = found->get<float>();
+  }
+  void Integer(const char* name, int32_t* value) {
+    const json* found = Find(name);
+    if (found == nullptr) return;
+    const std::optional<int32_t> integer = ToInt32(*found);
+    if (!integer) return Fail(name, "an integer", *found);
+    *value = *integer;
+  }
+  // A token id, or an array of them.
+  void Ids(const char* name, int vocab_size, std::vector<int32_t>* ids) {
+    const json* found = Find(name);
+    if (found == nullptr) return;
+    const json list = found->is_array() ? *found : json::array({*found});
+    if (list.size() > kMaxEosIds) {
+      return Fail(StrCat(name, ": expected at most ", kMaxEosIds, " ids, found ", list.size()));
+    }
+    for (const json& element : list) {
+      const std::optional<int32_t> id = ToInt32(element);
+      if (!id || *id < 0 || *id >= vocab_size)
+        return Fail(name, StrCat("token ids in [0, ", vocab_size, ")"), element);
+      if (std::ranges::find(*ids, *id) == ids->end()) ids->push_back(*id);
+    }
+  }
+
+  void Fail(std::string_view message) {
+    if (status_.ok()) status_ = InvalidArgument(source_, ": ", message);
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  const json* Find(const char* name) const {
+    const auto found = object_.find(name);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+  void Fail(const char* name, std::string_view expected, const json& found) {
+    Fail(StrCat(name, ": expected ", expected, ", found ", DescribeJson(found)));
+  }
+  static std::optional<int32_t> ToInt32(const json& value) {
+    constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+    if (!value.is_number_integer()) return std::nullopt;
+    if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{kMax}) return std::nullopt;
+    if (value.get<int64_t>() < -kMax) return std::nullopt;
+    return value.get<int32_t>();
+  }
+
+  const json& object_;
+  std::string_view source_;
+  Status status_;
+};
+
+}  // namespace
+
+Result<GenerationConfig> GenerationConfig::Parse(std::string_view json_text,
+                                                 std::string_view source, int vocab_size) {
+  PS_ASSIGN_OR_RETURN(const json object, ParseStrictJson(json_text, source, kMaxDepth));
+  if (!object.is_object())
+    return InvalidArgument(source, ": expected an object, found ", DescribeJson(object));
+  GenerationConfig config;
+  SamplingParams& sampling = config.sampling;
+  FieldReader fields(object, source);
+  fields.Ids("eos_token_id", vocab_size, &config.eos_ids);
+  fields.Number("temperature", &sampling.temperature);
+  fields.Integer("top_k", &sampling.top_k);
+  // vLLM's value for "off".
+  if (sampling.top_k == -1) sampling.top_k = 0;
+  fields.Number("top_p", &sampling.top_p);
+  fields.Number("min_p", &sampling.min_p);
+  fields.Number("repetition_penalty", &sampling.repetition_penalty);
+  if (const Status valid = ValidateSampling(sampling, vocab_size); !valid.ok())
+    fields.Fail(valid.message());
+  PS_RETURN_IF_ERROR(fields.status());
+  return config;
+}
+
+Result<GenerationConfig> GenerationConfig::Load(const ModelFolder& folder, int vocab_size) {
+  if (!folder.Has(kFile)) return GenerationConfig();
+  PS_ASSIGN_OR_RETURN(const std::string text, folder.Read(kFile, kMaxFileBytes));
+  return Parse(text, folder.PathOf(kFile), vocab_size);
+}
+
+}  // namespace polysketch
