@@ -8,7 +8,7 @@ namespace polysketch {
 size_t SavedStateBytes(const AttentionSpec& spec, int64_t features, int64_t position) {
   const int64_t far = spec.HasFarState(position) ? features * (int64_t{spec.head_dim} + 1) : 0;
   const int64_t head = far + spec.BufferedTokens(position) * spec.TokenFloats();
-  return static_cast<size_t>(int64_t{spec.layers} * spec.heads * head) * sizeof(float);
+  return static_cast<size_t>(int64_t{spec.layers} * spec.key_heads() * head) * sizeof(float);
 }
 
 Status CheckSavedSize(const AttentionSpec& spec, int64_t features, int64_t position, size_t size) {

@@ -1,4 +1,5 @@
-// The attention op. A task is some heads of a segment, each from the segment's first token to its last.
+// The attention op. A task is some heads of keys and values of a segment, with the queries that read
+// them, each from the segment's first token to its last.
 // If threads would wait for the last heads of a long segment, it is divided within its heads instead
 // (attention_long.h). Tasks share nothing and bits do not depend on the division, so any
 // number of threads yields the same bits.
@@ -147,10 +148,11 @@ void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int lay
 void CachedHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
                  std::span<const Segment> segments, const AttentionInput& input, float* out,
                  int64_t first, int64_t last, float* memory) {
+  const int heads = spec.key_heads();
   for (int64_t i = first; i < last; ++i) {
-    const Segment& segment = segments[i / spec.heads];
+    const Segment& segment = segments[i / heads];
     const HeadRows rows{
-        spec, layout,  input,          static_cast<int>(i % spec.heads), segment.first_row,
+        spec, layout,  input,          static_cast<int>(i % heads), segment.first_row,
         out,  nullptr, TileUnit::kNone};
     auto* state = static_cast<KvState*>(segment.state);
     AppendCached(rows, layer, state, {0, segment.rows});
@@ -165,7 +167,8 @@ constexpr int kMinLongRows = 2 * kQueryTile;
 bool IsLong(const Context& context, const AttentionSpec& spec, const Segment& segment,
             int64_t step_rows) {
   if (segment.rows < kMinLongRows) return false;
-  const int64_t heads_alike = spec.heads * step_rows / segment.rows;  // as much work as the step
+  // As much work as the step.
+  const int64_t heads_alike = spec.key_heads() * step_rows / segment.rows;
   return context.Parts(heads_alike, segment.rows / kQueryTile) > 1;
 }
 
@@ -194,9 +197,9 @@ void RunWholeHeads(Context* context, const AttentionSpec& spec, const HeadLayout
                    std::span<const Segment> segments, const AttentionInput& input, float* out) {
   if (segments.empty()) return;
   const TileUnit tiles = context->units().tiles;
-  const std::vector<int64_t> ends = TaskEnds(context->threads(), spec.heads, segments);
-  const int64_t floats = spec.kv_cache() ? kQueryTile * (layout.padded_block + layout.padded_dim)
-                                         : RecurrentFloats(spec, layout, tiles);
+  const std::vector<int64_t> ends = TaskEnds(context->threads(), spec.key_heads(), segments);
+  const int64_t floats =
+      spec.kv_cache() ? CachedFloats(spec, layout) : RecurrentFloats(spec, layout, tiles);
   context->pool().ParallelFor(std::ssize(ends), [&](int64_t task, int thread) {
     const int64_t first = task == 0 ? 0 : ends[task - 1], last = ends[task];
     // The task that this thread probably takes next: the other threads take those in between.
@@ -216,6 +219,7 @@ void RunWholeHeads(Context* context, const AttentionSpec& spec, const HeadLayout
 void CpuBackend::Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                            const AttentionInput& input, float* out) {
   PS_CHECK(layer >= 0 && layer < spec.layers) << layer;
+  PS_CHECK(spec.kv_cache() || spec.key_heads() == spec.heads) << "grouped queries";
   const HeadLayout layout(spec);
   int64_t rows = 0;
   for (const Segment& segment : segments) {

@@ -1,12 +1,40 @@
 // KV kinds: queries read every block of a KV cache up to their own. Included inside the region of
 // isa_begin.h, after attention_update.h.
 
-// KV kinds: a tile of queries reads every block up to its own.
+// Queries that are computed at a time: those of `tokens` tokens from `row` on, in `heads` neighbouring
+// heads of one group. They read the keys and values of their kv head once.
+struct CachedTile {
+  int64_t row;
+  int tokens;
+  int first_head, heads;
+  int64_t token;  // position of the first token
+
+  int rows() const { return tokens * heads; }
+};
+
+// How the queries of a kv head are cut into tiles.
+struct CachedTiling {
+  int heads, tokens;  // of a tile, at most
+
+  static CachedTiling Of(const AttentionSpec& spec) {
+    const int group = spec.query_group(), parts = (group + kQueryTile - 1) / kQueryTile;
+    const int heads = (group + parts - 1) / parts;
+    return {heads, kQueryTile / heads};
+  }
+};
+
+// Floats of a thread for CachedQueries.
+static int64_t CachedFloats(const AttentionSpec& spec, const HeadLayout& layout) {
+  const int64_t queries = spec.query_group() > 1 ? spec.near_dim() : 0;
+  return kQueryTile * (layout.padded_block + layout.padded_dim + queries);
+}
+
+// One kv head.
 struct KvHead {
   const HeadRows& rows;
   KvState* state;
   int layer;
-  const NearWeight weight;
+  float *scores, *sums, *queries;  // [kQueryTile] rows each
 
   NearBlock<float, float> Block(int64_t index) const {
     return {{state->Keys(layer, index, rows.head), rows.spec.near_dim()},
@@ -14,45 +42,72 @@ struct KvHead {
             state->Values(layer, index, rows.head),
             rows.layout.padded_dim};
   }
-  QueryTile Queries(int64_t row, int tile) const {
-    return {rows.Near(rows.input.near_q, row), rows.near_stride(), tile, rows.spec.near_dim()};
+
+  // The queries of a tile, token by token: where they lie, or a copy if no stride reaches all.
+  QueryTile Queries(const CachedTile& tile) const {
+    const int dim = rows.spec.near_dim();
+    const float* first = rows.NearQuery(tile.row, tile.first_head);
+    if (tile.heads == 1) return {first, rows.near_query_stride(), tile.tokens, dim};
+    if (tile.tokens == 1) return {first, dim, tile.heads, dim};
+    const int64_t floats = int64_t{tile.heads} * dim;
+    for (int t = 0; t < tile.tokens; ++t) {
+      std::copy_n(first + t * rows.near_query_stride(), floats, queries + t * floats);
+    }
+    return {queries, dim, tile.rows(), dim};
+  }
+
+  // Calls fn(m, limit) for the rows of a tile. limit: how many tokens the row attends to of the block
+  // whose first token is `first` tokens before the tile's.
+  template <typename Fn>
+  void ForRows(const CachedTile& tile, int64_t first, const Fn& fn) const {
+    for (int t = 0, m = 0; t < tile.tokens; ++t) {
+      const int64_t limit = Limit(first, t, rows.spec.block);
+      for (int h = 0; h < tile.heads; ++h) fn(m++, limit);
+    }
   }
 
   // Finds the largest score of every row. A maximum is exact in any order.
-  void FindTops(int64_t row, int tile, int64_t token, float* scores, float* tops) const {
-    const int64_t size = rows.spec.block;
-    std::fill_n(tops, tile, -std::numeric_limits<float>::infinity());
-    for (int64_t index = 0; index <= (token + tile - 1) / size; ++index) {
-      const int64_t first = token - index * size;
-      Scores(Queries(row, tile), Block(index), Limit(first, tile - 1, size), scores);
-      for (int m = 0; m < tile; ++m) {
+  void FindTops(const CachedTile& tile, const QueryTile& tile_queries, float* tops) const {
+    const int64_t size = rows.spec.block, last = tile.token + tile.tokens - 1;
+    std::fill_n(tops, tile.rows(), -std::numeric_limits<float>::infinity());
+    for (int64_t index = 0; index <= last / size; ++index) {
+      const int64_t first = tile.token - index * size;
+      Scores(tile_queries, Block(index), Limit(first, tile.tokens - 1, size), scores);
+      ForRows(tile, first, [&](int m, int64_t limit) {
         const float* score = scores + m * rows.layout.padded_block;
-        for (int64_t s = 0; s < Limit(first, m, size); ++s) tops[m] = std::max(tops[m], score[s]);
-      }
+        for (int64_t s = 0; s < limit; ++s) tops[m] = std::max(tops[m], score[s]);
+      });
     }
   }
 
-  void Tile(int64_t row, int tile, int64_t token, float* scores, float* sums) const {
-    const int64_t size = rows.spec.block;
+  void Run(const CachedTile& tile) const {
+    const AttentionSpec& spec = rows.spec;
+    const int64_t size = spec.block, last = tile.token + tile.tokens - 1;
+    const QueryTile tile_queries = Queries(tile);
     float tops[kQueryTile] = {};
     V lanes[kQueryTile];
     for (V& lane : lanes) lane = Zero();
-    if (weight.kind == AttentionKind::kSoftmax) FindTops(row, tile, token, scores, tops);
-    std::fill_n(sums, tile * rows.layout.padded_dim, 0.0f);
-    for (int64_t index = 0; index <= (token + tile - 1) / size; ++index) {
-      const int64_t first = token - index * size;
-      const NearBlock<float, float> block = Block(index);
-      Scores(Queries(row, tile), block, Limit(first, tile - 1, size), scores);
-      for (int m = 0; m < tile; ++m) {
-        WeighRow(weight, NoDecay(), tops[m], Limit(first, m, size),
-                 scores + m * rows.layout.padded_block, &lanes[m]);
-      }
-      AddValues(tile, first, size, scores, block, static_cast<int>(rows.layout.padded_dim / kLanes),
-                sums);
+    NearWeight weights[kQueryTile];  // of each head
+    for (int h = 0; h < tile.heads; ++h) {
+      weights[h] = NearWeight::Of(spec, rows.Coefficients(tile.first_head + h));
     }
-    float denominators[kQueryTile];
-    for (int m = 0; m < tile; ++m) denominators[m] = ReduceAdd(lanes[m]);
-    WriteOutput(rows, row, tile, sums, denominators);
+    if (spec.kind == AttentionKind::kSoftmax) FindTops(tile, tile_queries, tops);
+    std::fill_n(sums, tile.rows() * rows.layout.padded_dim, 0.0f);
+    for (int64_t index = 0; index <= last / size; ++index) {
+      const int64_t first = tile.token - index * size;
+      const NearBlock<float, float> block = Block(index);
+      Scores(tile_queries, block, Limit(first, tile.tokens - 1, size), scores);
+      ForRows(tile, first, [&](int m, int64_t limit) {
+        WeighRow(weights[m % tile.heads], NoDecay(), tops[m], limit,
+                 scores + m * rows.layout.padded_block, &lanes[m]);
+      });
+      AddValues(tile.rows(), first, size, scores, block,
+                static_cast<int>(rows.layout.padded_dim / kLanes), sums, tile.heads);
+    }
+    for (int m = 0; m < tile.rows(); ++m) {
+      WriteOutput(rows, tile.row + m / tile.heads, tile.first_head + m % tile.heads,
+                  sums + m * rows.layout.padded_dim, ReduceAdd(lanes[m]));
+    }
   }
 };
 
@@ -67,17 +122,21 @@ static void AppendCached(const HeadRows& rows, int layer, KvState* state, const 
   }
 }
 
-// Computes a range of the segment's queries. All its keys and values are in the state. memory:
-// kQueryTile * (bp + dp) floats.
+// Computes the queries of a range of the segment's rows, in all heads of the group. All keys and
+// values are in the state. memory: CachedFloats.
 static void CachedQueries(const HeadRows& rows, int layer, KvState* state, const Range& range,
                           float* memory) {
-  const KvHead head{rows, state, layer, NearWeight::Of(rows.spec, rows.Coefficients())};
+  const CachedTiling tiling = CachedTiling::Of(rows.spec);
+  float* sums = memory + kQueryTile * rows.layout.padded_block;
+  const KvHead head{rows, state, layer, memory, sums, sums + kQueryTile * rows.layout.padded_dim};
+  const int group = rows.spec.query_group(), end = (rows.head + 1) * group;
   for (int64_t row = range.first; row < range.last;) {
     // A tile stays in one block, so that the block offsets of its rows depend on positions only.
     const SegmentInBlock run = RowsInBlock(rows.spec, state->position(), row, range.last);
-    const int tile = static_cast<int>(std::min<int64_t>(kQueryTile, run.count));
-    head.Tile(row, tile, state->position() + row, memory,
-              memory + kQueryTile * rows.layout.padded_block);
-    row += tile;
+    const int tokens = static_cast<int>(std::min<int64_t>(tiling.tokens, run.count));
+    for (int first = rows.head * group; first < end; first += tiling.heads) {
+      head.Run({row, tokens, first, std::min(tiling.heads, end - first), state->position() + row});
+    }
+    row += tokens;
   }
 }

@@ -214,15 +214,16 @@ class LongSegments {
 static void RunLongCached(Context* context, const AttentionSpec& spec, const HeadLayout& layout,
                           int layer, std::span<const Segment> segments, const AttentionInput& input,
                           float* out) {
-  const int64_t heads = std::ssize(segments) * spec.heads;
+  const int kv_heads = spec.key_heads();
+  const int64_t heads = std::ssize(segments) * kv_heads;
   int64_t longest = 0;
   for (const Segment& segment : segments) longest = std::max<int64_t>(longest, segment.rows);
   // Calls fn(rows, state, segment, part, thread) for the parts of every head.
   const auto for_parts = [&](int64_t unit, const auto& fn) {
     const int64_t parts = context->Parts(heads, (longest + unit - 1) / unit);
     context->pool().ParallelFor(heads * parts, [&](int64_t task, int thread) {
-      const Segment& segment = segments[task / parts / spec.heads];
-      const int head = static_cast<int>(task / parts % spec.heads);
+      const Segment& segment = segments[task / parts / kv_heads];
+      const int head = static_cast<int>(task / parts % kv_heads);
       const HeadRows rows{spec, layout,  input,          head, segment.first_row,
                           out,  nullptr, TileUnit::kNone};
       fn(rows, static_cast<KvState*>(segment.state), segment, Part{task % parts, parts}, thread);
@@ -234,10 +235,10 @@ static void RunLongCached(Context* context, const AttentionSpec& spec, const Hea
     const Range tokens = part.Of({position, position + segment.rows}, kTokenUnit);
     AppendCached(rows, layer, state, {tokens.first - position, tokens.last - position});
   });
-  for_parts(kQueryTile, [&](const HeadRows& rows, KvState* state, const Segment& segment,
-                            const Part& part, int thread) {
-    float* memory =
-        context->Scratch(thread, kQueryTile * (layout.padded_block + layout.padded_dim));
-    CachedQueries(rows, layer, state, part.Of({0, segment.rows}, kQueryTile), memory);
+  const int tile = CachedTiling::Of(spec).tokens;
+  for_parts(tile, [&](const HeadRows& rows, KvState* state, const Segment& segment,
+                      const Part& part, int thread) {
+    float* memory = context->Scratch(thread, CachedFloats(spec, layout));
+    CachedQueries(rows, layer, state, part.Of({0, segment.rows}, tile), memory);
   });
 }

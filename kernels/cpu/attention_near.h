@@ -78,7 +78,7 @@ struct NearBlock {
   Readahead values_ahead = {};
 };
 
-// A tile of queries of one head.
+// A tile of queries that read the same keys.
 struct QueryTile {
   const float* q;
   int64_t q_row;
@@ -161,22 +161,23 @@ static void WeighRow(const NearWeight& weight, const Decay& decay, float top, in
 }
 #undef PS_LAMBDA
 
-// out [rows][values_row] += weights values, over tokens in order. Tokens that all rows attend to
-// are added by the tile, the few tokens after them row by row, so that no later token enters a row,
-// not even times zero.
+// out [rows][values_row] += weights values, over the block's tokens in order. The rows are queries of
+// tokens that follow one another, `heads` of each. Tokens that all rows attend to are added by the
+// tile, the few tokens after them for each token of queries, so that no later token enters a row, not
+// even times zero.
 template <typename Key, typename Value>
 static void AddValues(int rows, int64_t first, int64_t block_size, const float* weights,
-                      const NearBlock<Key, Value>& block, int vectors, float* out) {
+                      const NearBlock<Key, Value>& block, int vectors, float* out, int heads = 1) {
   const int64_t common = Limit(first, 0, block_size);
   const auto values = RowsOf(block.values, block.values_row, block.values_ahead);
   MultiplyInCache(weights, block.scores_row, 1, rows, common, values, vectors, out,
                   block.values_row, true);
-  for (int m = 1; m < rows; ++m) {
-    const int64_t rest = Limit(first, m, block_size) - common;
+  for (int t = 1, m = heads; m < rows; ++t, m += heads) {
+    const int64_t rest = Limit(first, t, block_size) - common;
     if (rest <= 0) continue;
     const auto tail =
         RowsOf(block.values + common * block.values_row, block.values_row, block.values_ahead);
-    MultiplyInCache(weights + m * block.scores_row + common, block.scores_row, 1, 1, rest, tail,
+    MultiplyInCache(weights + m * block.scores_row + common, block.scores_row, 1, heads, rest, tail,
                     vectors, out + m * block.values_row, block.values_row, true);
   }
 }

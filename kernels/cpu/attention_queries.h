@@ -7,12 +7,12 @@ static void FarTile(const HeadRows& rows, const HeadState& state, const float* w
   const AttentionSpec& spec = rows.spec;
   if (spec.byte_copy()) {
     return ReadCopy(spec, rows.layout, state, reinterpret_cast<const int16_t*>(wide),
-                    rows.Far(rows.input.far_q, row), rows.far_stride(), count, scratch.phi,
-                    scratch.words, rows.prefetcher, scratch.sums, denominators);
+                    rows.FarQuery(row), rows.far_query_stride(), count, scratch.phi, scratch.words,
+                    rows.prefetcher, scratch.sums, denominators);
   }
   const int64_t features = spec.features();
   for (int m = 0; m < count; ++m) {
-    const float* q = rows.Far(rows.input.far_q, row + m);
+    const float* q = rows.FarQuery(row + m);
     float* phi = scratch.phi + m * features;
     if (spec.sketched()) {
       ForSymmetricFeatures(
@@ -60,8 +60,7 @@ static void BlockQueries(const HeadRows& rows, const HeadState& state, const Seg
     if (run.has_past && spec.decay_gate) {
       DecayFarPart(state.decay_sums + first, tile, scratch.sums, layout.padded_dim, denominators);
     }
-    const QueryTile queries{rows.Near(rows.input.near_q, row), rows.near_stride(), tile,
-                            spec.near_dim()};
+    const QueryTile queries{rows.NearQuery(row), rows.near_query_stride(), tile, spec.near_dim()};
     Scores(queries, block, first + tile, scratch.scores);
     for (int m = 0; m < tile; ++m) {
       denominators[m] += WeighNearRow(weight, state, first + m, Limit(first, m, spec.block),
@@ -69,7 +68,9 @@ static void BlockQueries(const HeadRows& rows, const HeadState& state, const Seg
     }
     AddValues(tile, first, spec.block, scratch.scores, block,
               static_cast<int>(layout.padded_dim / kLanes), scratch.sums);
-    WriteOutput(rows, row, tile, scratch.sums, denominators);
+    for (int m = 0; m < tile; ++m) {
+      WriteOutput(rows, row + m, rows.head, scratch.sums + m * layout.padded_dim, denominators[m]);
+    }
   }
 }
 

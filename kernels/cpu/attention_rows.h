@@ -2,7 +2,8 @@
 // them. Included inside the region of isa_begin.h, after attention_near.h, attention_far.h and
 // integer_tile.h.
 
-// The rows of a segment in the batch, for one head.
+// The rows of a segment in the batch, for one head of keys and values. Recurrent kinds have as many
+// heads of queries, and the head is that of the queries too.
 struct HeadRows {
   const AttentionSpec& spec;
   const HeadLayout& layout;
@@ -14,11 +15,18 @@ struct HeadRows {
   TileUnit tiles;    // what folds of narrow blocks are computed with; kNone: float32 multiply-adds
   LinePrefetcher* prefetcher = nullptr;  // kQ8, what is read as it is stored: of the next head
 
-  const float* Near(const float* base, int64_t row) const {
-    return base + ((first_row + row) * spec.heads + head) * spec.near_dim();
+  const float* NearQuery(int64_t row, int query_head) const {
+    return input.near_q + ((first_row + row) * spec.heads + query_head) * spec.near_dim();
   }
-  const float* Far(const float* base, int64_t row) const {
-    return base + ((first_row + row) * spec.heads + head) * spec.far_dim();
+  const float* NearQuery(int64_t row) const { return NearQuery(row, head); }
+  const float* NearKey(int64_t row) const {
+    return input.near_k + ((first_row + row) * spec.key_heads() + head) * spec.near_dim();
+  }
+  const float* FarQuery(int64_t row) const {
+    return input.far_q + ((first_row + row) * spec.heads + head) * spec.far_dim();
+  }
+  const float* FarKey(int64_t row) const {
+    return input.far_k + ((first_row + row) * spec.key_heads() + head) * spec.far_dim();
   }
   const float* Value(int64_t row) const {
     return input.v + (first_row + row) * input.v_stride +
@@ -27,26 +35,25 @@ struct HeadRows {
   const float* LogDecay(int64_t row) const {
     return input.log_decay + (first_row + row) * spec.heads + head;
   }
-  // Of the head's P; null unless the kind is polynomial_square.
-  const float* Coefficients() const {
+  // Of the P of a head of queries; null unless the kind is polynomial_square.
+  const float* Coefficients(int query_head) const {
     if (spec.kind != AttentionKind::kPolynomialSquare) return nullptr;
-    return input.coefficients + static_cast<int64_t>(head) * (spec.power + 1);
+    return input.coefficients + static_cast<int64_t>(query_head) * (spec.power + 1);
   }
-  float* Out(int64_t row) const {
-    return out + ((first_row + row) * spec.heads + head) * spec.head_dim;
+  float* Out(int64_t row, int query_head) const {
+    return out + ((first_row + row) * spec.heads + query_head) * spec.head_dim;
   }
-  int64_t near_stride() const { return static_cast<int64_t>(spec.heads) * spec.near_dim(); }
-  int64_t far_stride() const { return static_cast<int64_t>(spec.heads) * spec.far_dim(); }
+  int64_t near_query_stride() const { return static_cast<int64_t>(spec.heads) * spec.near_dim(); }
+  int64_t near_key_stride() const { return int64_t{spec.key_heads()} * spec.near_dim(); }
+  int64_t far_query_stride() const { return static_cast<int64_t>(spec.heads) * spec.far_dim(); }
+  int64_t far_key_stride() const { return int64_t{spec.key_heads()} * spec.far_dim(); }
 };
 
-static void WriteOutput(const HeadRows& rows, int64_t row, int count, const float* sums,
-                        const float* denominators) {
-  for (int m = 0; m < count; ++m) {
-    const float* sum = sums + m * rows.layout.padded_dim;
-    float* out = rows.Out(row + m);
-    const float denominator = rows.spec.stabilizer + denominators[m];
-    for (int i = 0; i < rows.spec.head_dim; ++i) out[i] = sum[i] / denominator;
-  }
+static void WriteOutput(const HeadRows& rows, int64_t row, int query_head, const float* sum,
+                        float denominator) {
+  float* out = rows.Out(row, query_head);
+  denominator = rows.spec.stabilizer + denominator;
+  for (int i = 0; i < rows.spec.head_dim; ++i) out[i] = sum[i] / denominator;
 }
 
 // The rows of a segment that are in one block.

@@ -14,11 +14,9 @@ template <typename Key, typename Value>
 static void AppendToBlock(const HeadRows& rows, int64_t row, int64_t count, int64_t offset,
                           Key* near_keys, float* far_keys, Value* values) {
   const AttentionSpec& spec = rows.spec;
-  AppendKeys(rows.Near(rows.input.near_k, row), rows.near_stride(), count, spec.near_dim(), offset,
-             near_keys);
+  AppendKeys(rows.NearKey(row), rows.near_key_stride(), count, spec.near_dim(), offset, near_keys);
   if (far_keys != nullptr) {
-    AppendKeys(rows.Far(rows.input.far_k, row), rows.far_stride(), count, spec.far_dim(), offset,
-               far_keys);
+    AppendKeys(rows.FarKey(row), rows.far_key_stride(), count, spec.far_dim(), offset, far_keys);
   }
   for (int64_t i = 0; i < count; ++i) {
     StoreRow(rows.Value(row + i), spec.head_dim, values + (offset + i) * rows.layout.padded_dim);
@@ -43,13 +41,13 @@ static void AppendRun(const HeadRows& rows, const HeadState& state, const Segmen
     const int dim = spec.near_dim();
     for (int64_t i = 0; i < run.count; ++i) {
       const int64_t token = run.block_offset + i;
-      PrefetchRow(rows.Near(rows.input.near_k, run.row + i + kRowsAhead), dim);
+      PrefetchRow(rows.NearKey(run.row + i + kRowsAhead), dim);
       PrefetchRow(rows.Value(run.row + i + kRowsAhead), spec.head_dim);
-      StoreRow(rows.Near(rows.input.near_k, run.row + i), dim, Bf16(state.near_keys) + token * dim);
+      StoreRow(rows.NearKey(run.row + i), dim, Bf16(state.near_keys) + token * dim);
       StoreRow(rows.Value(run.row + i), spec.head_dim,
                Bf16(state.values) + token * rows.layout.padded_dim);
     }
-    AppendKeys(rows.Far(rows.input.far_k, run.row), rows.far_stride(), run.count, spec.far_dim(),
+    AppendKeys(rows.FarKey(run.row), rows.far_key_stride(), run.count, spec.far_dim(),
                run.block_offset, far_keys);
   } else if (spec.mixed()) {
     AppendToBlock(rows, run.row, run.count, run.block_offset, Bf16(state.near_keys), far_keys,

@@ -182,7 +182,7 @@ KvState::KvState(const AttentionSpec& spec)
     : HostState(spec, 0), layout_(spec), layers_(spec.layers) {}
 
 int64_t KvState::BlockFloats(const AttentionSpec& spec) {
-  return spec.heads * HeadLayout(spec).size;
+  return spec.key_heads() * HeadLayout(spec).size;
 }
 
 size_t KvState::bytes() const {
@@ -232,7 +232,7 @@ void KvState::Resize(int layer, int64_t tokens) {
 void KvState::Walk(int layer, int64_t position, SavedValues* values) {
   for (int64_t first = 0; first < position; first += spec_.block) {
     const int64_t n = std::min<int64_t>(spec_.block, position - first), block = first / spec_.block;
-    for (int h = 0; h < spec_.heads; ++h) {
+    for (int h = 0; h < spec_.key_heads(); ++h) {
       WalkKeys(values, false, Keys(layer, block, h), spec_.head_dim, n);
       float* rows = Values(layer, block, h);
       ForRows(n, spec_.head_dim, layout_.padded_dim,
@@ -251,12 +251,13 @@ float* KvState::Values(int layer, int64_t block, int head) {
 
 std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) {
   if (spec.kv_cache()) return std::make_unique<KvState>(spec);
+  PS_CHECK(spec.key_heads() == spec.heads) << "grouped queries in a recurrent kind";
   return std::make_unique<RecurrentState>(spec);
 }
 
 size_t StateBytes(const AttentionSpec& spec, int64_t tokens) {
   const int64_t blocks = spec.kv_cache() ? (tokens + spec.block - 1) / spec.block : 1;
-  return static_cast<size_t>(blocks) * spec.layers * spec.heads * HeadLayout(spec).size *
+  return static_cast<size_t>(blocks) * spec.layers * spec.key_heads() * HeadLayout(spec).size *
          sizeof(float);
 }
 

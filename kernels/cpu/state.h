@@ -31,7 +31,7 @@
 // used. Features of sketched kinds, in order: for tiles I <= J of 8, for i in I, for j in J: the product x_i x_j. Products of
 // off-diagonal tiles count twice; the query's side multiplies them by 2.
 //
-// KV kinds: blocks of b tokens of all heads, each head keys [panels][d][64] and values [b][dp].
+// KV kinds: blocks of b tokens of all kv heads, each head keys [panels][d][64] and values [b][dp].
 //
 // Saved with n tokens in the buffer, for each layer and head, without padding, as float32 values
 // under every format, so that a state can be loaded under another one:

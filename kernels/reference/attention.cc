@@ -129,11 +129,10 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
     for (int row = segment.first_row; row < segment.first_row + segment.rows; ++row) {
       if (!spec.kv_cache() && state->buffered(layer) == spec.block) state->Fold(layer);
       const int64_t index = state->Append(layer);
-      for (int h = 0; h < spec.heads; ++h) {
+      for (int h = 0; h < spec.key_heads(); ++h) {
         HeadState& head = state->head(layer, h);
         if (head.stale_copy) state->MakeCopy(&head);
-        const int64_t row_head = int64_t{row} * spec.heads + h;
-        const float* far_q = spec.kv_cache() ? nullptr : input.far_q + row_head * far_dim;
+        const int64_t row_head = int64_t{row} * spec.key_heads() + h;
         const float* v = input.v + row * input.v_stride + h * d;
         Store(spec.narrow_block() && spec.mixed(), input.near_k + row_head * near_dim, near_dim,
               &head.near_keys[index * near_dim]);
@@ -145,6 +144,11 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
           head.decay_sums[index] =
               (index == 0 ? 0 : head.decay_sums[index - 1]) + input.log_decay[row_head];
         }
+      }
+      for (int h = 0; h < spec.heads; ++h) {
+        const HeadState& head = state->head(layer, h / spec.query_group());
+        const int64_t row_head = int64_t{row} * spec.heads + h;
+        const float* far_q = spec.kv_cache() ? nullptr : input.far_q + row_head * far_dim;
         const float* coefficients = spec.kind == AttentionKind::kPolynomialSquare
                                         ? input.coefficients + h * (spec.power + 1)
                                         : nullptr;

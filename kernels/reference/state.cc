@@ -46,14 +46,16 @@ void Scale(double factor, std::vector<double>* values) {
 ReferenceState::ReferenceState(const AttentionSpec& spec, bool float64)
     : HostState(spec, FeatureCount(spec)),
       float64_(float64),
-      heads_(spec.layers * spec.heads),
+      heads_(spec.layers * spec.key_heads()),
       buffered_(spec.layers) {
   PS_CHECK(spec.block > 0);
+  PS_CHECK(spec.kv_cache() || spec.key_heads() == spec.heads)
+      << "grouped queries in a recurrent kind";
   Reset();
 }
 
 void ReferenceState::ResetLayer(int layer) {
-  for (int h = 0; h < spec_.heads; ++h) {
+  for (int h = 0; h < spec_.key_heads(); ++h) {
     HeadState& state = head(layer, h);
     state.value_sum.assign(FeatureCount(spec_) * spec_.head_dim, 0.0);
     state.weight_sum.assign(FeatureCount(spec_), 0.0);
@@ -87,8 +89,8 @@ std::unique_ptr<SequenceState> ReferenceState::Clone() const {
 void ReferenceState::CopyPart(int layer, const SequenceState& other) {
   const auto& from = static_cast<const ReferenceState&>(other);
   PS_CHECK(from.heads_.size() == heads_.size()) << "a state of another model";
-  const auto first = static_cast<ptrdiff_t>(layer) * spec_.heads;
-  std::copy_n(from.heads_.begin() + first, spec_.heads, heads_.begin() + first);
+  const auto first = static_cast<ptrdiff_t>(layer) * spec_.key_heads();
+  std::copy_n(from.heads_.begin() + first, spec_.key_heads(), heads_.begin() + first);
   buffered_[layer] = from.buffered_[layer];
 }
 
@@ -102,13 +104,13 @@ void ReferenceState::SetBuffered(int layer, int64_t position) {
   buffered_[layer] = spec_.BufferedTokens(position);
   if (!spec_.kv_cache()) return;
   const int64_t blocks = (position + spec_.block - 1) / spec_.block;
-  for (int h = 0; h < spec_.heads; ++h) Resize(spec_, blocks * spec_.block, &head(layer, h));
+  for (int h = 0; h < spec_.key_heads(); ++h) Resize(spec_, blocks * spec_.block, &head(layer, h));
 }
 
 int64_t ReferenceState::Append(int layer) {
   const int64_t index = buffered_[layer]++;
   if (spec_.kv_cache() && index % spec_.block == 0) {
-    for (int h = 0; h < spec_.heads; ++h) Resize(spec_, index + spec_.block, &head(layer, h));
+    for (int h = 0; h < spec_.key_heads(); ++h) Resize(spec_, index + spec_.block, &head(layer, h));
   }
   return index;
 }
@@ -117,7 +119,7 @@ void ReferenceState::Fold(int layer) {
   PS_CHECK(!spec_.kv_cache() && buffered_[layer] == spec_.block);
   const int d = spec_.head_dim;
   const auto store = [this](double sum) { return float64_ ? sum : static_cast<float>(sum); };
-  for (int h = 0; h < spec_.heads; ++h) {
+  for (int h = 0; h < spec_.key_heads(); ++h) {
     HeadState& state = head(layer, h);
     const std::vector<float>& keys = spec_.mixed() ? state.far_keys : state.near_keys;
     // The sum of the block from zero, in token order: sum_s phi(k_s) [v_s, 1]^T.
@@ -158,13 +160,13 @@ void ReferenceState::MakeCopy(HeadState* head) const {
 void ReferenceState::Prepare(int layer, int64_t position) {
   ResetLayer(layer);
   SetBuffered(layer, position);
-  for (int h = 0; h < spec_.heads; ++h) head(layer, h).stale_copy = spec_.byte_copy();
+  for (int h = 0; h < spec_.key_heads(); ++h) head(layer, h).stale_copy = spec_.byte_copy();
 }
 
 void ReferenceState::Walk(int layer, int64_t position, SavedValues* values) {
   PS_CHECK(!float64_) << "a float64 state cannot be saved";
   const int64_t n = spec_.BufferedTokens(position);
-  for (int h = 0; h < spec_.heads; ++h) {
+  for (int h = 0; h < spec_.key_heads(); ++h) {
     HeadState& state = head(layer, h);
     if (spec_.HasFarState(position)) {
       values->Doubles(state.value_sum.data(), std::ssize(state.value_sum));
@@ -186,7 +188,7 @@ size_t ReferenceBackend::StateBytes(const AttentionSpec& spec, int64_t tokens) c
   const int64_t copy = spec.byte_copy() ? FeatureCount(spec) * spec.head_dim * sizeof(float) : 0;
   const int64_t head_bytes = FeatureCount(spec) * (spec.head_dim + 1) * sizeof(double) + copy +
                              blocks * spec.block * spec.TokenFloats() * sizeof(float);
-  return spec.layers * spec.heads * head_bytes;
+  return spec.layers * spec.key_heads() * head_bytes;
 }
 
 }  // namespace polysketch::reference

@@ -49,7 +49,7 @@ class ReferenceState final : public HostState {
   void CopyPart(int layer, const SequenceState& other) override;
   void Truncate(int64_t position) override;
 
-  HeadState& head(int layer, int head) { return heads_[layer * spec_.heads + head]; }
+  HeadState& head(int layer, int head) { return heads_[layer * spec_.key_heads() + head]; }
   // Number of tokens in the buffers of a layer.
   int64_t buffered(int layer) const { return buffered_[layer]; }
   // Makes room for one more token in every head of the layer and returns its index in the buffers.
@@ -67,7 +67,7 @@ class ReferenceState final : public HostState {
   void Walk(int layer, int64_t position, SavedValues* values) override;
 
   const bool float64_;
-  std::vector<HeadState> heads_;   // [layers, heads]
+  std::vector<HeadState> heads_;   // [layers, kv heads]
   std::vector<int64_t> buffered_;  // [layers]
 };
 

@@ -18,8 +18,8 @@
 
 namespace polysketch::testing {
 
-// One layer's inputs of one sequence, [tokens, heads, .]. Far rows stay empty where they are the
-// near ones, or unused.
+// One layer's inputs of one sequence, [tokens, heads, .], keys and values [tokens, kv heads, .]. Far
+// rows stay empty where they are the near ones, or unused.
 struct AttentionRows {
   std::vector<float> near_q, near_k, far_q, far_k, v;
   std::vector<float> log_decay = {};     // [tokens, heads]; with a decay gate
@@ -104,6 +104,25 @@ inline std::vector<AttentionSpec> WithDecayGates(std::vector<AttentionSpec> spec
   return specs;
 }
 
+// KV kinds with fewer heads of keys and values than of queries: groups of several sizes, one group
+// alone, and groups larger than a kernel's tile of queries.
+inline std::vector<AttentionSpec> GroupedSpecs() {
+  struct Shape {
+    int heads, kv_heads, head_dim, block, layers;
+  };
+  constexpr Shape kShapes[] = {
+      {4, 2, 10, 16, 2}, {9, 3, 32, 3, 1}, {6, 1, 7, 1, 1}, {13, 1, 33, 32, 1}, {50, 2, 16, 8, 1}};
+  std::vector<AttentionSpec> specs;
+  for (const AttentionKind kind :
+       {AttentionKind::kSoftmax, AttentionKind::kPolynomial, AttentionKind::kPolynomialSquare}) {
+    for (const Shape& shape : kShapes) {
+      specs.push_back(MakeSpec(kind, shape.heads, shape.head_dim, 0, shape.block, shape.layers));
+      specs.back().kv_heads = shape.kv_heads;
+    }
+  }
+  return specs;
+}
+
 // The specs, then copies of each recurrent one in the other state formats.
 inline std::vector<AttentionSpec> WithStateFormats(std::vector<AttentionSpec> specs) {
   for (size_t i = 0, n = specs.size(); i < n; ++i) {
@@ -120,10 +139,10 @@ inline std::vector<AttentionSpec> WithStateFormats(std::vector<AttentionSpec> sp
 // that are positive where the kind makes them so. Gates that keep most of the past, and now and then
 // forget it.
 inline Sequence RandomSequence(const AttentionSpec& spec, int tokens, Random* random) {
-  const auto far_rows = [&] {
+  const auto far_rows = [&](int heads) {
     const int width = spec.far_dim();
     const int used = spec.sketched() ? spec.sketch_size : width;
-    std::vector<float> rows(static_cast<size_t>(tokens) * spec.heads * width);
+    std::vector<float> rows(static_cast<size_t>(tokens) * heads * width);
     for (size_t i = 0; i < rows.size(); ++i) {
       if (static_cast<int>(i % width) >= used) continue;
       rows[i] = static_cast<float>(spec.sketched() ? random->Normal() / std::pow(used, 0.25)
@@ -131,21 +150,21 @@ inline Sequence RandomSequence(const AttentionSpec& spec, int tokens, Random* ra
     }
     return rows;
   };
-  const auto near_rows = [&] {
-    if (!spec.mixed() && !spec.kv_cache()) return far_rows();
+  const auto near_rows = [&](int heads) {
+    if (!spec.mixed() && !spec.kv_cache()) return far_rows(heads);
     const double scale = spec.kind == AttentionKind::kSoftmax ? 1 : std::pow(spec.head_dim, -0.25);
-    return random->Normals(static_cast<size_t>(tokens) * spec.heads * spec.head_dim, scale);
+    return random->Normals(static_cast<size_t>(tokens) * heads * spec.head_dim, scale);
   };
   Sequence sequence{tokens, std::vector<AttentionRows>(spec.layers)};
   for (AttentionRows& rows : sequence.layers) {
     rows.coefficients = CoefficientsFor(spec, static_cast<int>(&rows - sequence.layers.data()));
-    rows.near_q = near_rows();
-    rows.near_k = near_rows();
+    rows.near_q = near_rows(spec.heads);
+    rows.near_k = near_rows(spec.key_heads());
     if (spec.mixed()) {
-      rows.far_q = far_rows();
-      rows.far_k = far_rows();
+      rows.far_q = far_rows(spec.heads);
+      rows.far_k = far_rows(spec.key_heads());
     }
-    rows.v = random->Normals(static_cast<size_t>(tokens) * spec.heads * spec.head_dim);
+    rows.v = random->Normals(static_cast<size_t>(tokens) * spec.key_heads() * spec.head_dim);
     for (int i = 0; spec.decay_gate && i < tokens * spec.heads; ++i) {
       const double top = random->Int(0, 19) == 0 ? 12 : 0.1;
       rows.log_decay.push_back(static_cast<float>(-random->Uniform(0, top)));
@@ -174,11 +193,11 @@ struct Part {
 using AttendFn = std::function<void(int layer, std::span<const Segment> segments,
                                     const AttentionInput& input, float* out)>;
 
-// One step over all layers. v lies in the last third of joint q, k, v rows, whose other thirds must
-// not be read.
+// One step over all layers. v lies in the last part of joint q, k, v rows, whose other parts must not
+// be read.
 inline void Step(Backend& backend, const AttentionSpec& spec, const std::vector<Part>& parts,
                  const AttendFn& attend = nullptr) {
-  const int heads = spec.heads, d = spec.head_dim;
+  const int heads = spec.heads, kv_heads = spec.key_heads(), d = spec.head_dim;
   std::vector<Segment> segments;
   int rows = 0;
   for (const Part& part : parts) {
@@ -197,17 +216,17 @@ inline void Step(Backend& backend, const AttentionSpec& spec, const std::vector<
       return packed;
     };
     const GuardedFloats near_q(pack(&AttentionRows::near_q, heads * spec.near_dim()));
-    const GuardedFloats near_k(pack(&AttentionRows::near_k, heads * spec.near_dim()));
+    const GuardedFloats near_k(pack(&AttentionRows::near_k, kv_heads * spec.near_dim()));
     const int far_width = spec.mixed() ? heads * spec.far_dim() : 0;
     const GuardedFloats far_q(pack(&AttentionRows::far_q, far_width));
     const GuardedFloats far_k(pack(&AttentionRows::far_k, far_width));
     const GuardedFloats log_decay(pack(&AttentionRows::log_decay, spec.decay_gate ? heads : 0));
-    const std::vector<float> v = pack(&AttentionRows::v, heads * d);
-    const int stride = 3 * heads * d;
+    const std::vector<float> v = pack(&AttentionRows::v, kv_heads * d);
+    const int stride = (heads + 2 * kv_heads) * d, v_offset = (heads + kv_heads) * d;
     std::vector<float> qkv(static_cast<size_t>(rows) * stride,
                            std::numeric_limits<float>::quiet_NaN());
     for (int m = 0; m < rows; ++m) {
-      std::copy_n(v.begin() + m * heads * d, heads * d, qkv.begin() + m * stride + 2 * heads * d);
+      std::copy_n(v.begin() + m * kv_heads * d, kv_heads * d, qkv.begin() + m * stride + v_offset);
     }
     AttentionInput input;
     input.near_q = near_q.data();
@@ -216,7 +235,7 @@ inline void Step(Backend& backend, const AttentionSpec& spec, const std::vector<
       input.far_q = spec.mixed() ? far_q.data() : near_q.data();
       input.far_k = spec.mixed() ? far_k.data() : near_k.data();
     }
-    input.v = qkv.data() + 2 * heads * d;
+    input.v = qkv.data() + v_offset;
     input.v_stride = stride;
     input.log_decay = log_decay.data();
     const GuardedFloats coefficients(parts[0].runner->sequence->layers[layer].coefficients);
@@ -247,9 +266,9 @@ inline std::vector<std::vector<float>> RunAlone(Backend& backend, const Attentio
 }
 
 inline std::string Describe(const AttentionSpec& spec) {
-  return StrCat(AttentionKindName(spec.kind), " d", spec.head_dim, " r", spec.sketch_size, " m",
-                spec.num_features, " b", spec.block, " ", StateFormatName(spec.state_format),
-                spec.decay_gate ? " gated" : "");
+  return StrCat(AttentionKindName(spec.kind), " heads ", spec.heads, "/", spec.key_heads(), " d",
+                spec.head_dim, " r", spec.sketch_size, " m", spec.num_features, " b", spec.block,
+                " ", StateFormatName(spec.state_format), spec.decay_gate ? " gated" : "");
 }
 
 }  // namespace polysketch::testing

@@ -48,7 +48,9 @@ class AttentionDeterminismTest : public testing::BackendTest {
       const int width = testing::SketchesWholeHeads(kind) ? 32 : 64;
       specs.push_back(testing::MakeSpec(kind, 1, width, 32, 32, 1));
     }
-    return testing::WithDecayGates(testing::WithStateFormats(specs));
+    specs = testing::WithDecayGates(testing::WithStateFormats(specs));
+    for (const AttentionSpec& spec : testing::GroupedSpecs()) specs.push_back(spec);
+    return specs;
   }
 };
 

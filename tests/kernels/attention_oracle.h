@@ -196,7 +196,7 @@ inline AttentionRows RowsAsRead(const AttentionSpec& spec, AttentionRows rows) {
 inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRows& given,
                                     int tokens) {
   const AttentionRows rows = RowsAsKept(spec, given), read_rows = RowsAsRead(spec, rows);
-  const int heads = spec.heads, d = spec.head_dim;
+  const int heads = spec.heads, kv_heads = spec.key_heads(), d = spec.head_dim;
   OracleOutput out;
   for (auto* array : {&out.value, &out.tolerance, &out.bf16_tolerance, &out.byte_tolerance,
                       &out.word_tolerance, &out.split_tolerance, &out.sums_tolerance}) {
@@ -208,6 +208,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
   const int features = spec.sketched() ? r * r : r;
   const oracle::DecaySums decay(spec, rows, tokens);
   for (int h = 0; h < heads; ++h) {
+    const int kv = h * kv_heads / heads;
     std::vector<double> sums(static_cast<size_t>(features) * d);  // S of the blocks before t's
     oracle::ByteScales scales;
     scales.Set(sums, features, d);
@@ -220,7 +221,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         const float last = decay.in_block[(t - 1) * heads + h];
         for (double& sum : sums) sum *= std::exp(last);
         fold.Begin(std::exp(last));
-        const auto value_of = [&](int s) { return &read_rows.v[(s * heads + h) * d]; };
+        const auto value_of = [&](int s) { return &read_rows.v[(s * kv_heads + kv) * d]; };
         const auto scale_of = [&](int s) {
           const float* v = value_of(s);
           return std::abs(*std::max_element(v, v + d, oracle::SmallerMagnitude)) / 127;
@@ -256,7 +257,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         const bool near = !spec.mixed() || in_block;
         const int width = near ? spec.near_dim() : r;
         const float* q = &(near ? rows.near_q : far_q)[(t * heads + h) * width];
-        const float* k = &(near ? read_rows.near_k : far_k)[(s * heads + h) * width];
+        const float* k = &(near ? read_rows.near_k : far_k)[(s * kv_heads + kv) * width];
         double dot = 0, absolute_dot = 0, key_squares = 0, top_query = 0, term_squares = 0;
         for (int i = 0; i < width; ++i) {
           dot += static_cast<double>(q[i]) * k[i];
@@ -299,7 +300,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         denominator_words += Square(words);
         double top_value = 0;
         for (int i = 0; i < d; ++i) {
-          const double v = std::abs(read_rows.v[(s * heads + h) * d + i]);
+          const double v = std::abs(read_rows.v[(s * kv_heads + kv) * d + i]);
           top_value = std::max(top_value, v);
           numerator_words[i] += Square(words * v);
         }
@@ -307,7 +308,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
           // A weight times its value's scale is off by half a step of the largest of them.
           top_weight = std::max(top_weight, std::abs(weight) * top_value / 127);
           for (int i = 0; i < d && top_value > 0; ++i) {
-            steps[i] += Square(read_rows.v[(s * heads + h) * d + i] * 127 / top_value) / 12;
+            steps[i] += Square(read_rows.v[(s * kv_heads + kv) * d + i] * 127 / top_value) / 12;
           }
         }
         // A feature of a folded token is off by up to 2^-16 of it, uniform: a variance of a third of
@@ -316,7 +317,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
                              : spec.sketched() ? 2 * Square(left * term_squares)
                                                : Square(left) * term_squares;
         for (int i = 0; i < d; ++i) {
-          const double v = read_rows.v[(s * heads + h) * d + i];
+          const double v = read_rows.v[(s * kv_heads + kv) * d + i];
           numerator_split[i] += split * Square(v * 0x1p-16) / 3;
           numerator[i] += weight * v;
           absolute_numerator[i] += absolute * std::abs(v);

@@ -2,6 +2,7 @@
 // formats.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -74,6 +75,38 @@ TEST_P(AttentionTest, IsItsDefinition) {
         }
       }
     }
+  }
+}
+
+// The same with groups of queries, and the bits of as many heads of keys and values as of queries, of
+// which those of a group are equal.
+TEST_P(AttentionTest, GroupedQueriesReadTheirKvHead) {
+  const auto backend = NewBackend(2);
+  Random random(7);
+  for (const AttentionSpec& spec : testing::GroupedSpecs()) {
+    const int tokens = 3 * spec.block + 30;
+    const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
+    for (const testing::AttentionRows& rows : sequence.layers) {
+      ASSERT_EQ(rows.near_k.size() * spec.query_group(), rows.near_q.size());
+    }
+    ExpectDefinition(*backend, HasTiles(), spec, sequence);
+
+    AttentionSpec repeated_spec = spec;
+    repeated_spec.kv_heads = 0;
+    Sequence repeated = sequence;
+    for (testing::AttentionRows& rows : repeated.layers) {
+      for (std::vector<float>* values : {&rows.near_k, &rows.v}) {
+        const std::vector<float> heads = std::exchange(*values, {});
+        for (size_t i = 0; i < heads.size(); i += spec.head_dim) {
+          for (int copy = 0; copy < spec.query_group(); ++copy) {
+            values->insert(values->end(), heads.begin() + i, heads.begin() + i + spec.head_dim);
+          }
+        }
+      }
+    }
+    EXPECT_EQ(testing::RunAlone(*backend, spec, sequence, {tokens}),
+              testing::RunAlone(*backend, repeated_spec, repeated, {tokens}))
+        << testing::Describe(spec);
   }
 }
 
@@ -285,18 +318,21 @@ INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, ::testing::ValuesIn(testing::A
 TEST(ReferenceAttentionTest, Float64StateIsExact) {
   const auto backend = NewReferenceBackend(true);
   Random random(3);
+  std::vector<AttentionSpec> specs;
   for (const AttentionKind kind : testing::kAllKinds) {
-    for (const AttentionSpec& spec :
-         testing::WithDecayGates({testing::MakeSpec(kind, 2, 10, 11, 16)})) {
-      const Sequence sequence = testing::RandomSequence(spec, 100, &random);
-      const auto out = testing::RunAlone(*backend, spec, sequence, {100});
-      const testing::OracleOutput want = testing::AttentionOracle(spec, sequence.layers[0], 100);
-      for (size_t i = 0; i < want.value.size(); ++i) {
-        // The features' sum cancels in float64: a 2^-24 part of what float32 would lose.
-        ASSERT_NEAR(out[0][i], want.value[i],
-                    kU * std::abs(want.value[i]) + 0x1p-24 * want.tolerance[i])
-            << testing::Describe(spec) << " element " << i;
-      }
+    specs.push_back(testing::MakeSpec(kind, 2, 10, 11, 16));
+  }
+  specs = testing::WithDecayGates(specs);
+  for (const AttentionSpec& spec : testing::GroupedSpecs()) specs.push_back(spec);
+  for (const AttentionSpec& spec : specs) {
+    const Sequence sequence = testing::RandomSequence(spec, 100, &random);
+    const auto out = testing::RunAlone(*backend, spec, sequence, {100});
+    const testing::OracleOutput want = testing::AttentionOracle(spec, sequence.layers[0], 100);
+    for (size_t i = 0; i < want.value.size(); ++i) {
+      // The features' sum cancels in float64: a 2^-24 part of what float32 would lose.
+      ASSERT_NEAR(out[0][i], want.value[i],
+                  kU * std::abs(want.value[i]) + 0x1p-24 * want.tolerance[i])
+          << testing::Describe(spec) << " element " << i;
     }
   }
 }

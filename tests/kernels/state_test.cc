@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include "kernels/backend.h"
 #include "kernels/new_backend.h"
+#include "kernels/saved_state.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/testing/backend_test.h"
 
@@ -25,6 +26,9 @@ class StateTest : public testing::BackendTest {
     for (const AttentionKind kind : testing::kAllKinds) {
       specs.push_back(testing::MakeSpec(kind, 2, 10, 11, 8, 3));
     }
+    AttentionSpec grouped = testing::MakeSpec(AttentionKind::kSoftmax, 6, 10, 0, 8, 3);
+    grouped.kv_heads = 2;
+    specs.push_back(grouped);
     return testing::WithDecayGates(testing::WithStateFormats(specs));
   }
 };
@@ -341,8 +345,13 @@ TEST_P(StateTest, BytesAreAsAnnounced) {
     }
     if (spec.kv_cache()) {
       EXPECT_GE(backend->StateBytes(spec, 40),
-                int64_t{40} * spec.layers * spec.heads * 2 * spec.head_dim * 4);
+                int64_t{40} * spec.layers * spec.key_heads() * 2 * spec.head_dim * 4);
       EXPECT_GT(backend->StateBytes(spec, 10000), backend->StateBytes(spec, 5000));
+      AttentionSpec ungrouped = spec;
+      ungrouped.kv_heads = 0;
+      EXPECT_EQ(backend->StateBytes(ungrouped, 40),
+                backend->StateBytes(spec, 40) * spec.query_group());
+      EXPECT_EQ(SavedStateBytes(ungrouped, 0, 40), runner.state->SavedBytes() * spec.query_group());
     } else {
       EXPECT_EQ(backend->StateBytes(spec, 1000000), empty) << testing::Describe(spec);
     }
