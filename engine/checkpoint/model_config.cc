@@ -4,8 +4,8 @@
 #include <bit>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 
+#include "engine/checkpoint/field_reader.h"
 #include "engine/checkpoint/strict_json.h"
 
 namespace polysketch {
@@ -39,92 +39,6 @@ constexpr AttentionKind kKinds[] = {
     AttentionKind::kSymmetricPower,
     AttentionKind::kPolynomialSquare,
     AttentionKind::kAffineSquare,
-};
-
-// Reads the fields of one config.json. After the first error later reads do nothing.
-class FieldReader {
- public:
-  FieldReader(const json& object, std::string_view source) : object_(object), source_(source) {}
-
-  // `fallback` empty: the field is required.
-  int Int(const char* name, int low, int high, std::optional<int> fallback = std::nullopt) {
-    const json* value = Find(name, fallback.has_value());
-    if (value == nullptr) return fallback.value_or(low);
-    // Unsigned beyond int64 compares greater than `high` as unsigned, and so never wraps.
-    const bool in_range = value->is_number_unsigned()
-                              ? high >= 0 &&
-                                    value->get<uint64_t>() <= static_cast<uint64_t>(high) &&
-                                    static_cast<int64_t>(value->get<uint64_t>()) >= low
-                              : value->is_number_integer() && value->get<int64_t>() >= low &&
-                                    value->get<int64_t>() <= high;
-    if (!in_range) {
-      Fail(name,
-           StrCat("expected an integer in [", low, ", ", high, "], found ", DescribeJson(*value)));
-      return low;
-    }
-    return value->get<int>();
-  }
-
-  double Number(const char* name, double low, double high, double fallback) {
-    const json* value = Find(name, true);
-    if (value == nullptr) return fallback;
-    const bool in_range =
-        value->is_number() && value->get<double>() >= low && value->get<double>() <= high;
-    if (!in_range) {
-      Fail(name,
-           StrCat("expected a number in [", low, ", ", high, "], found ", DescribeJson(*value)));
-      return low;
-    }
-    return value->get<double>();
-  }
-
-  bool Bool(const char* name, bool fallback) {
-    const json* value = Find(name, true);
-    if (value == nullptr) return fallback;
-    if (!value->is_boolean()) {
-      Fail(name, StrCat("expected true or false, found ", DescribeJson(*value)));
-      return fallback;
-    }
-    return value->get<bool>();
-  }
-
-  std::string String(const char* name, bool optional) {
-    const json* value = Find(name, optional);
-    if (value == nullptr) return "";
-    if (!value->is_string()) {
-      Fail(name, StrCat("expected a string, found ", DescribeJson(*value)));
-      return "";
-    }
-    return value->get<std::string>();
-  }
-
-  void Fail(std::string_view name, std::string_view message) {
-    if (status_.ok()) status_ = InvalidArgument(source_, ": field \"", name, "\": ", message);
-  }
-  // An unknown field is the error that is reported first: it explains a missing one.
-  void CheckUnknown() {
-    for (const auto& [name, value] : object_.items()) {
-      if (read_.contains(name)) continue;
-      status_ = InvalidArgument(source_, ": unknown field \"", Abbreviate(name), "\"");
-      return;
-    }
-  }
-  const Status& status() const { return status_; }
-
- private:
-  const json* Find(const char* name, bool optional) {
-    read_.insert(name);
-    if (!status_.ok()) return nullptr;
-    const auto it = object_.find(name);
-    if (it != object_.end()) return &*it;
-    if (!optional) Fail(name, "missing");
-    return nullptr;
-  }
-
-  const json& object_;
-  std::string_view source_;
-  std::set<std::string> read_;
-  Status status_;
 };
 
 std::optional<AttentionKind> KindOf(std::string_view name) {
@@ -232,7 +146,9 @@ void CheckVersion(const ModelConfig& config, int version, FieldReader& fields) {
   }
 }
 
-Result<ModelConfig> FromJson(const json& object, std::string_view source) {
+}  // namespace
+
+Result<ModelConfig> ModelConfig::FromJson(const json& object, std::string_view source) {
   if (!object.is_object())
     return InvalidArgument(source, ": expected an object, found ", DescribeJson(object));
   FieldReader fields(object, source);
@@ -285,8 +201,6 @@ Result<ModelConfig> FromJson(const json& object, std::string_view source) {
   if (!fields.status().ok()) return fields.status();
   return config;
 }
-
-}  // namespace
 
 AttentionSpec ModelConfig::attention_spec(StateFormat state_format) const {
   const bool linear = attention == AttentionKind::kLinear;

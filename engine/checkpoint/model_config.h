@@ -2,6 +2,7 @@
 // computes. They are checked before anything is allocated.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -47,6 +48,8 @@ struct ModelConfig {
   static Result<ModelConfig> Load(const ModelFolder& folder);
   // Parses the text of a config.json. Every error message begins with `source`.
   static Result<ModelConfig> Parse(std::string_view json_text, std::string_view source);
+  // The same of a config.json that has been parsed.
+  static Result<ModelConfig> FromJson(const nlohmann::json& object, std::string_view source);
 
   int head_dim() const { return emb_dim / num_heads; }        // d
   int mlp_hidden() const { return 8 * emb_dim / 3 / 8 * 8; }  // h

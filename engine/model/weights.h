@@ -1,26 +1,26 @@
-// The immutable weights of a PolySketchFormer, packed for a backend.
+// The immutable weights of a model, packed for a backend.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
-#include "base/status.h"
-#include "engine/checkpoint/checkpoint.h"
-#include "engine/checkpoint/model_config.h"
 #include "kernels/backend.h"
 
 namespace polysketch {
 
+// H heads of queries, Hkv of keys and of values, all of d.
 struct LayerWeights {
-  NormWeights attn_norm, mlp_norm;       // [D]
-  const Matrix* qkv = nullptr;           // [D, 3D]
-  const Matrix* out = nullptr;           // [D, D]
-  const Matrix* up = nullptr;            // [D, 2h]
-  const Matrix* down = nullptr;          // [h, D]
-  NormWeights qk_norm;                   // [d]; ModelConfig::has_qk_norm
+  NormWeights attn_norm;              // [D]
+  const Matrix* qkv = nullptr;        // [D, (H + 2 Hkv) d]
+  const float* qkv_bias = nullptr;    // null: none, as of the other biases
+  const Matrix* out = nullptr;        // [H d, D]
+  const float* out_bias = nullptr;    // [D]
+  MlpWeights mlp;
+  // Of the heads of queries and of keys, before their rotation (FrameSpec::head_norms) or after it
+  // (AttentionSpec::qk_norm). [d]
+  NormWeights q_norm, k_norm;
   NormWeights near_q_norm, near_k_norm;  // [d]; mixed kinds
   SketchNetwork network;                 // learned kinds
   RandomSketch random_sketch;            // random kinds; its spans point into random_levels
@@ -34,37 +34,18 @@ struct LayerWeights {
   const float* coefficients = nullptr;
 };
 
-class ModelWeights {
- public:
-  // Reads every tensor that the config requires. INVALID_ARGUMENT names one that is missing, has
-  // another shape or is not required. `type`: the format of the dense matrices, the embedding and
-  // the sketch networks; as stored when unset. kQ4 applies to qkv, out, up and down where they
-  // are large enough to gain, and means kQ8 elsewhere. Random matrices (random sketches, omega) and
-  // decay gates stay float32: they are small, and rounding would change the estimator, or what
-  // remains of a token after thousands of others.
-  static Result<std::unique_ptr<ModelWeights>> Load(Checkpoint* checkpoint,
-                                                    const ModelConfig& config, Backend* backend,
-                                                    std::optional<DataType> type);
-
-  const Matrix& embedding() const { return *embedding_; }  // E^T [D, V]
-  const float* softmax_bias() const { return softmax_bias_; }
-  const NormWeights& final_norm() const { return final_norm_; }
-  const LayerWeights& layer(int i) const { return layers_[i]; }
+struct ModelWeights {
+  const Matrix* embedding = nullptr;  // E^T [D, V]
+  const Matrix* output = nullptr;     // [D, V], of the logits; `embedding` where they are tied
+  const float* output_bias = nullptr;
+  NormWeights final_norm;
+  std::vector<LayerWeights> layers;
   // Size in bytes, and number of elements, of all packed matrices and vectors.
-  int64_t bytes() const { return bytes_; }
-  int64_t parameters() const { return parameters_; }
+  int64_t bytes = 0;
+  int64_t parameters = 0;
 
- private:
-  class Loader;
-
-  const Matrix* embedding_ = nullptr;
-  const float* softmax_bias_ = nullptr;
-  NormWeights final_norm_;
-  std::vector<LayerWeights> layers_;
-  int64_t bytes_ = 0;
-  int64_t parameters_ = 0;
-  std::vector<std::unique_ptr<const Matrix>> matrices_;
-  std::vector<BackendArray> vectors_;
+  std::vector<std::unique_ptr<const Matrix>> matrices;
+  std::vector<BackendArray> vectors;
 };
 
 }  // namespace polysketch

@@ -1,0 +1,318 @@
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <string>
+
+#include "engine/checkpoint/field_reader.h"
+#include "engine/checkpoint/strict_json.h"
+#include "base/check.h"
+#include "engine/model/llama_weights.h"
+#include "engine/model/model_format.h"
+#include "kernels/angles.h"
+
+namespace polysketch {
+namespace {
+
+using nlohmann::json;
+
+// Tokens in a block of a KV cache.
+constexpr int kBlock = 64;
+constexpr size_t kMaxStopIds = 64;
+// The limits exceed any model, and no product of sizes within them overflows int64.
+constexpr int kMaxVocabulary = 1 << 22, kMaxWidth = 1 << 16, kMaxHidden = 1 << 18, kMaxHeads = 4096,
+              kMaxHeadDim = 1024, kMaxLayers = 1024, kMaxPositions = 1 << 28;
+
+// How the classes of transformers differ: what a field that is absent means, and which fields they read.
+struct Family {
+  std::string_view architecture;
+  int kv_heads;  // of a config that has none; 0: as many as there are heads
+  int head_dim = 0;  // of a config that has none; 0: hidden_size / num_attention_heads
+  double rope_theta = 10000;
+  bool tied = false;
+  bool qkv_bias = false;            // always
+  bool reads_attention_bias = false;  // of q, k, v and o
+  bool reads_mlp_bias = false;
+  bool head_norms = false;
+  bool reads_no_rope_layers = false;
+  // Whether sliding_window is read, whether use_sliding_window turns it on, and what it is if absent.
+  bool reads_window = false, window_is_optional = false;
+  int window = 0;  // 0: none
+};
+
+constexpr Family kFamilies[] = {
+    {.architecture = "LlamaForCausalLM",
+     .kv_heads = 0,
+     .reads_attention_bias = true,
+     .reads_mlp_bias = true},
+    {.architecture = "MistralForCausalLM",
+     .kv_heads = 8,
+     .reads_window = true,
+     .window = 4096},
+    {.architecture = "Qwen2ForCausalLM",
+     .kv_heads = 32,
+     .qkv_bias = true,
+     .reads_window = true,
+     .window_is_optional = true,
+     .window = 4096},
+    {.architecture = "Qwen3ForCausalLM",
+     .kv_heads = 32,
+     .head_dim = 128,
+     .reads_attention_bias = true,
+     .head_norms = true,
+     .reads_window = true,
+     .window_is_optional = true,
+     .window = 4096},
+    {.architecture = "SmolLM3ForCausalLM",
+     .kv_heads = 4,
+     .rope_theta = 2e6,
+     .tied = true,
+     .reads_attention_bias = true,
+     .reads_mlp_bias = true,
+     .reads_no_rope_layers = true,
+     .reads_window = true,
+     .window_is_optional = true},
+};
+
+// A field that must have one value, or be absent.
+struct OnlyValue {
+  const char* name;
+  const char* value;  // as JSON
+  const char* reason;
+};
+
+constexpr OnlyValue kOnly[] = {
+    {"quantization_config", "null", "a checkpoint of F32, F16 or BF16"},
+    {"auto_map", "null", "a model of transformers itself, without code of its own"},
+    {"vision_config", "null", "a model of text alone"},
+    {"audio_config", "null", "a model of text alone"},
+    {"text_config", "null", "a model of text alone"},
+    {"num_local_experts", "null", "a model without a mixture of experts"},
+    {"num_experts", "null", "a model without a mixture of experts"},
+    {"n_routed_experts", "null", "a model without a mixture of experts"},
+    {"is_encoder_decoder", "false", "a decoder"},
+    {"add_cross_attention", "false", "a decoder without cross attention"},
+    {"pretraining_tp", "1", "1: products are not divided"},
+    {"partial_rotary_factor", "1.0", "1: RoPE rotates whole heads"},
+    {"hidden_act", "\"silu\"", "\"silu\""},
+};
+
+class ConfigReader {
+ public:
+  ConfigReader(const json& config, std::string_view source, const Family& family)
+      : config_(config),
+        fields_(config, source, FieldReader::Null::kMissing),
+        source_(source),
+        family_(family) {}
+
+  Result<ModelSpec> Read() {
+    for (const OnlyValue& only : kOnly) CheckOnly(only, &fields_);
+    Sizes();
+    Biases();
+    Rope();
+    Window();
+    Tokens();
+    if (!fields_.status().ok()) return fields_.status();
+    return spec_;
+  }
+
+ private:
+  void CheckOnly(const OnlyValue& only, FieldReader* fields) {
+    const json* value = fields->Find(only.name);
+    if (value == nullptr || *value == json::parse(only.value)) return;
+    fields->Fail(only.name, StrCat("expected ", only.reason, ", found ", DescribeJson(*value)));
+  }
+
+  void Sizes() {
+    FrameSpec& frame = spec_.frame;
+    AttentionSpec& attention = spec_.attention;
+    spec_.architecture = family_.architecture;
+    frame.vocab_size = fields_.Int("vocab_size", 2, kMaxVocabulary);
+    frame.padded_vocabulary = true;
+    frame.width = fields_.Int("hidden_size", 2, kMaxWidth);
+    frame.mlp_hidden = fields_.Int("intermediate_size", 1, kMaxHidden);
+    frame.norm = NormKind::kRms;
+    frame.epsilon = static_cast<float>(fields_.Number("rms_norm_eps", 1e-12, 1, 1e-6));
+    frame.gate = GateKind::kSilu;
+    frame.tied = fields_.Bool("tie_word_embeddings", family_.tied);
+    frame.head_norms = family_.head_norms;
+    attention.kind = AttentionKind::kSoftmax;
+    attention.stabilizer = 0;
+    attention.block = kBlock;
+    attention.layers = fields_.Int("num_hidden_layers", 1, kMaxLayers);
+    attention.heads = fields_.Int("num_attention_heads", 1, kMaxHeads);
+    const int kv_heads = family_.kv_heads == 0 ? attention.heads : family_.kv_heads;
+    attention.kv_heads = fields_.Int("num_key_value_heads", 1, kMaxHeads, kv_heads);
+    if (fields_.status().ok() && attention.heads % attention.kv_heads != 0) {
+      fields_.Fail("num_key_value_heads", StrCat("expected a divisor of num_attention_heads ",
+                                                 attention.heads, ", found ", attention.kv_heads));
+    }
+    const int head_dim = family_.head_dim != 0 ? family_.head_dim : frame.width / attention.heads;
+    if (fields_.Find("head_dim") == nullptr && head_dim * attention.heads != frame.width &&
+        family_.head_dim == 0) {
+      fields_.Fail("num_attention_heads", StrCat("expected a divisor of hidden_size ", frame.width,
+                                                 " without head_dim, found ", attention.heads));
+    }
+    attention.head_dim = fields_.Int("head_dim", 2, kMaxHeadDim, head_dim);
+    if (attention.head_dim % 2 != 0 || attention.head_dim < 2) {
+      fields_.Fail("head_dim", StrCat("expected an even number, found ", attention.head_dim));
+    }
+    spec_.context_length = fields_.Int("max_position_embeddings", 1, kMaxPositions);
+    spec_.context_limit = spec_.context_length;
+    spec_.layers.resize(static_cast<size_t>(attention.layers));
+  }
+
+  void Biases() {
+    FrameSpec& frame = spec_.frame;
+    frame.qkv_bias = family_.qkv_bias;
+    if (family_.reads_attention_bias) {
+      frame.qkv_bias = frame.out_bias = fields_.Bool("attention_bias", false);
+    }
+    if (family_.reads_mlp_bias) frame.mlp_bias = fields_.Bool("mlp_bias", false);
+  }
+
+  // rope_theta and rope_scaling of transformers 4, rope_parameters of transformers 5.
+  void Rope() {
+    const double theta = fields_.Number("rope_theta", 1, 1e12, family_.rope_theta);
+    const json* scaling = fields_.Find("rope_scaling");
+    const json* parameters = fields_.Find("rope_parameters");
+    if (scaling != nullptr && parameters != nullptr && *scaling != *parameters)
+      fields_.Fail("rope_parameters", "expected the values of rope_scaling beside it, found others");
+    const char* name = parameters != nullptr ? "rope_parameters" : "rope_scaling";
+    if (parameters == nullptr) parameters = scaling;
+    if (!fields_.status().ok()) return;
+    if (parameters != nullptr && !parameters->is_object())
+      return fields_.Fail(name, StrCat("expected an object, found ", DescribeJson(*parameters)));
+    const json none = json::object();
+    for (const auto& [key, value] : parameters != nullptr ? parameters->items() : none.items()) {
+      if (!value.is_structured() || key == "short_factor" || key == "long_factor") continue;
+      return fields_.Fail(StrCat(name, ".", Abbreviate(key)),
+                          StrCat("expected one RoPE for all layers, found ", DescribeJson(value)));
+    }
+    FieldReader rope(parameters != nullptr ? *parameters : none, source_,
+                     FieldReader::Null::kMissing, StrCat(name, "."));
+    Scale(rope.Number("rope_theta", 1, 1e12, theta), &rope);
+    fields_.Fail(rope.status());
+    LayersWithoutRope();
+  }
+
+  void Scale(double theta, FieldReader* rope) {
+    CheckOnly({"partial_rotary_factor", "1.0", "1: RoPE rotates whole heads"}, rope);
+    std::string type = rope->String("rope_type", true);
+    const std::string older = rope->String("type", true);
+    if (type.empty()) type = older.empty() ? "default" : older;
+    if (!older.empty() && older != type) {
+      rope->Fail("type", StrCat("expected \"", Abbreviate(type), "\" as rope_type, found \"",
+                                Abbreviate(older), "\""));
+    }
+    std::vector<float>& thetas = spec_.frame.rope_thetas;
+    thetas = RopeThetas(spec_.attention.head_dim, theta);
+    if (type == "default") {
+      // Nothing is scaled.
+    } else if (type == "linear") {
+      const double factor = rope->Number("factor", 1, 1e6);
+      for (float& each : thetas) each = static_cast<float>(each / factor);
+    } else if (type == "llama3") {
+      ScaleAsLlama3(rope);
+    } else {
+      rope->Fail("rope_type", StrCat("expected default, linear or llama3, found \"",
+                                     Abbreviate(type), "\""));
+    }
+  }
+
+  // Long waves are slowed by `factor`, short ones stay, and those between are mixed.
+  void ScaleAsLlama3(FieldReader* rope) {
+    const double factor = rope->Number("factor", 1, 1e6);
+    const double low = rope->Number("low_freq_factor", 1e-3, 1e6);
+    const double high = rope->Number("high_freq_factor", 1e-3, 1e6);
+    const double trained = rope->Int("original_max_position_embeddings", 1, kMaxPositions);
+    if (!rope->status().ok()) return;
+    if (high <= low) {
+      return rope->Fail("high_freq_factor",
+                        StrCat("expected more than low_freq_factor ", low, ", found ", high));
+    }
+    for (float& theta : spec_.frame.rope_thetas) {
+      const double turns = trained * theta / (2 * std::numbers::pi);  // within the trained length
+      const double kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+      theta = static_cast<float>(theta * (kept + (1 - kept) / factor));
+    }
+  }
+
+  void LayersWithoutRope() {
+    if (!family_.reads_no_rope_layers) return;
+    const size_t layers = spec_.layers.size();
+    const int interval = fields_.Int("no_rope_layer_interval", 1, kMaxLayers, 4);
+    // 1: the layer uses RoPE.
+    const std::vector<int> listed = fields_.Ints("no_rope_layers", 0, 1, kMaxLayers);
+    const bool lists = fields_.Find("no_rope_layers") != nullptr;
+    if (lists && listed.size() != layers) {
+      return fields_.Fail("no_rope_layers",
+                          StrCat("expected an integer for each of ", layers, " layers, found ",
+                                 listed.size()));
+    }
+    for (size_t i = 0; i < layers; ++i) {
+      spec_.layers[i].rope = lists ? listed[i] == 1 : (i + 1) % static_cast<size_t>(interval) != 0;
+    }
+  }
+
+  // Windows are not computed: a config passes if its layers see everything that its positions allow.
+  void Window() {
+    const std::vector<std::string> types = fields_.Strings("layer_types", kMaxLayers);
+    for (const std::string& type : types) {
+      if (type != "full_attention" && type != "sliding_attention") {
+        return fields_.Fail("layer_types",
+                            StrCat("expected full_attention, found \"", Abbreviate(type), "\""));
+      }
+    }
+    if (!family_.reads_window) return;
+    const bool on = !family_.window_is_optional || fields_.Bool("use_sliding_window", false);
+    int window = fields_.Int("sliding_window", 1, kMaxPositions, family_.window);
+    // null turns off the window that a config without the field has.
+    if (const auto given = config_.find("sliding_window"); given != config_.end() && given->is_null())
+      window = 0;
+    const bool every_layer_full =
+        !types.empty() && std::count(types.begin(), types.end(), "sliding_attention") == 0;
+    const bool layers_choose = family_.window_is_optional && every_layer_full;
+    if (!on || layers_choose || window == 0 || window >= spec_.context_length) return;
+    // Qwen: the first layers see everything.
+    if (types.empty() && family_.window_is_optional && !family_.reads_no_rope_layers &&
+        fields_.Int("max_window_layers", 0, kMaxPositions, 28) >= spec_.attention.layers) {
+      return;
+    }
+    fields_.Fail("sliding_window",
+                 StrCat("expected none, or at least max_position_embeddings ", spec_.context_length,
+                        ", since sliding windows are not supported; found ", window));
+  }
+
+  void Tokens() {
+    const int last = spec_.frame.vocab_size - 1;
+    const std::vector<int> bos = fields_.Ints("bos_token_id", 0, last, 1);
+    if (!bos.empty()) spec_.bos_id = bos.front();
+    for (const int id : fields_.Ints("eos_token_id", 0, last, kMaxStopIds)) {
+      if (std::count(spec_.stop_ids.begin(), spec_.stop_ids.end(), id) == 0)
+        spec_.stop_ids.push_back(id);
+    }
+  }
+
+  const json& config_;
+  FieldReader fields_;
+  const std::string_view source_;
+  const Family& family_;
+  ModelSpec spec_;
+};
+
+}  // namespace
+
+Result<ModelDefinition> ReadLlama(const json& config, std::string_view source,
+                                  std::string_view architecture) {
+  const auto family =
+      std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                   [&](const Family& one) { return one.architecture == architecture; });
+  PS_CHECK(family != std::end(kFamilies)) << architecture;
+  PS_ASSIGN_OR_RETURN(const ModelSpec spec, ConfigReader(config, source, *family).Read());
+  return ModelDefinition{spec, [spec](WeightReader* reader, ModelWeights* weights) {
+                           return ReadLlamaWeights(spec, reader, weights);
+                         }};
+}
+
+}  // namespace polysketch

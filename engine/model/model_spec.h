@@ -1,0 +1,57 @@
+// ModelSpec: what a model computes. Each format of a model folder says its models in these terms
+// (engine/model/model_format.h), and DecoderModel computes them all.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/attention_spec.h"
+#include "kernels/matrix.h"
+
+namespace polysketch {
+
+// What all layers share: x += attention(norm(x)) out, x += mlp(norm(x)), and what precedes and follows
+// them.
+struct FrameSpec {
+  int width = 0;       // D, of the residual stream
+  int mlp_hidden = 0;  // h
+  int vocab_size = 0;  // V, rows of the embedding as it is stored
+  // Whether the tokenizer may have fewer tokens than V: the rows after them are padding.
+  bool padded_vocabulary = false;
+  NormKind norm = NormKind::kLayer;
+  float epsilon = 1e-5f;  // of all norms of the frame
+  GateKind gate = GateKind::kGelu;
+  bool qkv_bias = false;
+  bool out_bias = false;  // of the projection of the attention's output
+  bool mlp_bias = false;  // of both matrices
+  // Norms of each head's queries and keys before their rotation.
+  bool head_norms = false;
+  bool sinusoids = false;  // added to the embedding
+  // Rotation by position: of pair i of a head by position * rope_thetas[i]. [head_dim / 2]
+  std::vector<float> rope_thetas;
+  bool tied = true;  // the embedding makes the logits too
+  bool output_bias = false;
+};
+
+struct LayerSpec {
+  bool rope = true;  // queries and keys are rotated
+};
+
+struct ModelSpec {
+  std::string architecture;  // as config.json names it
+  FrameSpec frame;
+  AttentionSpec attention;  // of every layer
+  std::vector<LayerSpec> layers;
+  // Tokens of the longest sequence that the positions allow; 0: no limit.
+  int64_t context_limit = 0;
+  int context_length = 0;  // tokens in training; informative
+  bool add_bos = false;    // text prompts begin with bos_id, where their tokenizer does not say so
+  int bos_id = -1;         // -1: none
+  // Each ends an output. The first is the one that grammars end with.
+  std::vector<int32_t> stop_ids;
+
+  int eos_id() const { return stop_ids.empty() ? -1 : stop_ids.front(); }
+};
+
+}  // namespace polysketch

@@ -1,0 +1,95 @@
+// Reads the tensors of a checkpoint one after the other, packs them for a backend and releases their
+// pages. Which tensors a model has, and how they are named, is its format's (model_format.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/model/weights.h"
+
+namespace polysketch {
+
+// What a matrix may be packed as, if --weights names a format.
+enum class MatrixRole {
+  kDense,  // any; kQ4 where it is large enough to gain, else kQ8
+  kFine,   // kQ8 for kQ4, which costs most accuracy here: embeddings, sketch networks
+  // Float32: small, and rounding would change an estimator, or what remains of a token after thousands
+  // of others.
+  kExact,
+};
+
+// How a checkpoint stores a matrix of a product: [inputs, outputs] or [outputs, inputs].
+enum class MatrixLayout { kInOut, kOutIn };
+
+class WeightReader {
+ public:
+  // `type`: the format of the dense matrices; as stored when unset. `vocabulary`: rows of a vocabulary
+  // that the model has; those after them are not packed; 0: all.
+  WeightReader(Checkpoint* checkpoint, Backend* backend, std::optional<DataType> type,
+               int64_t vocabulary, ModelWeights* weights)
+      : checkpoint_(checkpoint),
+        backend_(backend),
+        type_(type),
+        vocabulary_(vocabulary),
+        weights_(weights) {}
+
+  // All return INVALID_ARGUMENT, with its name, for a tensor that is missing or has another shape.
+
+  Result<const Matrix*> ReadMatrix(const std::string& name, int64_t in, int64_t out,
+                                   MatrixLayout layout, MatrixRole role);
+  // A matrix [rows, width] of a vocabulary, as one of [width, vocabulary].
+  Result<const Matrix*> ReadVocabulary(const std::string& name, int64_t rows, int64_t width);
+  // `count` matrices of one tensor [count, in, out].
+  Result<std::vector<const Matrix*>> ReadMatrices(const std::string& name, int64_t count, int64_t in,
+                                                  int64_t out);
+
+  // Rows of a matrix of kOutIn that form one matrix with those of others.
+  struct Rows {
+    std::string name;
+    int64_t count = 0;
+    // Of a head whose halves are the pairs that RoPE rotates (Hugging Face's rotate_half): element i
+    // becomes 2 i, element i + d / 2 becomes 2 i + 1. 0: rows stay in order.
+    int64_t paired_head = 0;
+  };
+  // One matrix [in, all rows] of the tensors. RESOURCE_EXHAUSTED if there is no memory to join them.
+  Result<const Matrix*> ReadJoined(std::span<const Rows> parts, int64_t in);
+  Result<const float*> ReadJoinedVector(std::span<const Rows> parts);
+
+  Result<const float*> ReadVector(const std::string& name, int64_t size) {
+    const Rows all[] = {{name, size}};
+    return ReadJoinedVector(all);
+  }
+  // A tensor as it is stored.
+  Result<std::vector<float>> ReadFloats(const std::string& name, std::span<const int64_t> shape);
+  // Keeps values in the backend's memory.
+  const float* KeepVector(const std::vector<float>& values);
+
+  // INVALID_ARGUMENT for a tensor that was not read, unless `ignored` holds for its name. `what`: of
+  // which model.
+  Status CheckAllRead(std::string_view what,
+                      const std::function<bool(std::string_view)>& ignored = {}) const;
+
+ private:
+  DataType TypeFor(MatrixRole role, int64_t elements, DataType stored) const;
+  Result<const Matrix*> Pack(const std::string& name, const HostMatrix& source, bool transpose,
+                             MatrixRole role);
+  // `kept_rows` of the rows that are stored.
+  Result<const Matrix*> Read(const std::string& name, int64_t rows, int64_t cols, int64_t kept_rows,
+                             bool transpose, MatrixRole role);
+  const Matrix* Keep(std::unique_ptr<const Matrix> matrix);
+
+  Checkpoint* const checkpoint_;
+  Backend* const backend_;
+  const std::optional<DataType> type_;
+  const int64_t vocabulary_;
+  ModelWeights* const weights_;
+};
+
+}  // namespace polysketch
