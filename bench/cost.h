@@ -1,8 +1,7 @@
 // The operations of a token by the definition of the model, not by an implementation.
 #pragma once
 
-#include "engine/checkpoint/model_config.h"
-#include "kernels/attention_spec.h"
+#include "engine/model/model_spec.h"
 
 namespace polysketch::bench {
 
@@ -17,7 +16,6 @@ struct TokenCost {
 };
 
 // context: earlier tokens, used for KV kinds only. with_logits: as in decoding and scoring.
-TokenCost CostOfToken(const ModelConfig& config, const AttentionSpec& spec, double context,
-                      bool with_logits);
+TokenCost CostOfToken(const ModelSpec& model, double context, bool with_logits);
 
 }  // namespace polysketch::bench

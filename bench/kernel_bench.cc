@@ -8,6 +8,7 @@
 #include "bench/random_floats.h"
 #include "bench/timing.h"
 #include "engine/checkpoint/model_config.h"
+#include "engine/model/model_format.h"
 #include "kernels/new_backend.h"
 
 namespace polysketch::bench {
@@ -18,10 +19,10 @@ constexpr int kRowCounts[] = {1, 32, 512};
 
 class KernelBench {
  public:
-  KernelBench(const ModelConfig& config, const BenchOptions& options, Backend* backend,
+  KernelBench(const ModelSpec& model, const BenchOptions& options, Backend* backend,
               const ProductPeaks& peaks, const std::function<void(const KernelRow&)>& on_row)
-      : config_(config),
-        spec_(config.attention_spec(options.state_format.value_or(StateFormat::kBf16))),
+      : model_(model),
+        spec_(model.attention),
         format_(options.formats.empty() ? DataType::kF32 : options.formats.front()),
         backend_(backend),
         peaks_(peaks),
@@ -30,14 +31,14 @@ class KernelBench {
   }
 
   void Run() {
-    const int64_t D = config_.emb_dim, h = config_.mlp_hidden();
+    const int64_t D = model_.frame.width, h = model_.frame.mlp_hidden;
     for (const int rows : kRowCounts) {
-      Dense("qkv", rows, D, 3 * D);
-      Dense("out", rows, D, D);
+      Dense("qkv", rows, D, spec_.shape().row());
+      Dense("out", rows, spec_.shape().q_row(), D);
       Dense("up", rows, D, 2 * h);
       Dense("down", rows, h, D);
-      if (rows <= 32) Dense("logits", rows, D, config_.vocab_size);
-      if (config_.is_learned_sketch()) Sketch(rows);
+      if (rows <= 32) Dense("logits", rows, D, model_.frame.vocab_size);
+      if (spec_.learned_sketch()) Sketch(rows);
       Attention(rows);
     }
   }
@@ -74,8 +75,7 @@ class KernelBench {
   }
 
   void Sketch(int m) {
-    const int r = config_.sketch_size, d = config_.head_dim(),
-              hidden = ModelConfig::kSketchExpansion * r;
+    const int r = spec_.sketch_size, d = spec_.head_dim, hidden = ModelConfig::kSketchExpansion * r;
     const AlignedBuffer<float> norm = RandomFloats(2 * std::max(d, r));
     std::vector<std::unique_ptr<const Matrix>> matrices;
     SketchNetwork net;
@@ -100,7 +100,7 @@ class KernelBench {
     const double seconds =
         Seconds([&] { backend_->LearnedSketch(net, x.data(), count, y.data()); });
     Report("learned_sketch", StrCat(count, " rows of q and k"), seconds,
-           m * CostOfToken(config_, spec_, 0, false).sketch / config_.num_layers, bytes);
+           m * CostOfToken(model_, 0, false).sketch / model_.attention.layers, bytes);
   }
 
   // Segments of m tokens after four blocks. The state advances, so that folds are included.
@@ -129,13 +129,13 @@ class KernelBench {
       state->Advance(m);
     };
     while (state->position() < 4 * spec_.block) run();
-    const TokenCost cost = CostOfToken(config_, spec_, 4.0 * spec_.block, false);
+    const TokenCost cost = CostOfToken(model_, 4.0 * spec_.block, false);
     const double state_bytes = static_cast<double>(heads * spec_.FarReadBytes());
     Report("attention", StrCat(m, " tokens, ", heads, " heads"), Seconds(run),
-           m * (cost.far + cost.near) / config_.num_layers, state_bytes);
+           m * (cost.far + cost.near) / model_.attention.layers, state_bytes);
   }
 
-  const ModelConfig& config_;
+  const ModelSpec& model_;
   AttentionSpec spec_;
   const DataType format_;
   Backend* backend_;
@@ -147,9 +147,10 @@ class KernelBench {
 
 Status RunKernelBench(const BenchOptions& options, const ProductPeaks& peaks,
                       const std::function<void(const KernelRow&)>& on_row) {
-  PS_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::Load(options.model));
+  PS_ASSIGN_OR_RETURN(ModelDefinition model, ReadModelDefinition(options.model));
+  model.spec.attention.state_format = options.state_format.value_or(StateFormat::kBf16);
   PS_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, NewCpuBackend(options.threads));
-  KernelBench(config, options, backend.get(), peaks, on_row).Run();
+  KernelBench(model.spec, options, backend.get(), peaks, on_row).Run();
   return Status();
 }
 

@@ -9,7 +9,7 @@
 #include "bench/cost.h"
 #include "bench/random_floats.h"
 #include "bench/timing.h"
-#include "engine/model/polysketch_model.h"
+#include "engine/model/decoder_model.h"
 #include "kernels/new_backend.h"
 
 namespace polysketch::bench {
@@ -22,7 +22,7 @@ class ModelBench {
  public:
   // profile: the backend if it measures ops, else null.
   ModelBench(const BenchOptions& options, std::unique_ptr<Backend> backend, TimedBackend* profile,
-             std::unique_ptr<PolysketchModel> model, std::string weights, const ProductPeaks& peaks,
+             std::unique_ptr<DecoderModel> model, std::string weights, const ProductPeaks& peaks,
              const std::function<void(const BenchRow&)>& on_row)
       : options_(options),
         backend_(std::move(backend)),
@@ -94,8 +94,8 @@ class ModelBench {
     BenchRow row = NewRow("prefill", context, 1);
     row.tokens = context;
     row.seconds = Median(seconds);
-    PS_RETURN_IF_ERROR(Complete(&row, CostOfToken(model_->config(), model_->attention_spec(),
-                                                  static_cast<double>(context) / 2, false)));
+    PS_RETURN_IF_ERROR(
+        Complete(&row, CostOfToken(model_->spec(), static_cast<double>(context) / 2, false)));
     if (Has("decode") && std::ranges::count(options_.decode_contexts, context) > 0) {
       states_.emplace_back(context, std::move(state));
     }
@@ -119,7 +119,7 @@ class ModelBench {
 
   // Whole blocks, so that each has one fold.
   Status Decode(int64_t context, int batch, const SequenceState& start) {
-    const int64_t steps = model_->config().grain_size;
+    const int64_t steps = model_->attention_spec().block;
     std::vector<std::unique_ptr<SequenceState>> states;
     states.reserve(batch);
     for (int i = 0; i < batch; ++i) states.push_back(start.Clone());
@@ -141,8 +141,7 @@ class ModelBench {
         static_cast<double>(model_->weight_bytes()) +
         batch * static_cast<double>(model_->decode_step_bytes() - model_->weight_bytes());
     MeasureBlocks(steps, step, &row);
-    return Complete(&row, CostOfToken(model_->config(), model_->attention_spec(),
-                                      static_cast<double>(context), true));
+    return Complete(&row, CostOfToken(model_->spec(), static_cast<double>(context), true));
   }
 
   bool OnDevice() const { return !backend_->host_memory(); }
@@ -177,7 +176,7 @@ class ModelBench {
 
   BenchRow NewRow(const std::string& stage, int64_t context, int batch) const {
     return {.stage = stage,
-            .attention = std::string(AttentionKindName(model_->config().attention)),
+            .attention = std::string(AttentionKindName(model_->attention_spec().kind)),
             .context = context,
             .batch = batch,
             .weights = weights_,
@@ -200,7 +199,7 @@ class ModelBench {
   const BenchOptions& options_;
   std::unique_ptr<Backend> backend_;
   TimedBackend* const profile_;
-  std::unique_ptr<PolysketchModel> model_;
+  std::unique_ptr<DecoderModel> model_;
   const std::string weights_;
   const ProductPeaks& peaks_;
   const std::function<void(const BenchRow&)>& on_row_;
@@ -234,8 +233,8 @@ Status RunModelBench(const BenchOptions& options, const ProductPeaks& peaks,
       backend = std::move(timed);
     }
     load.weights = format;
-    PS_ASSIGN_OR_RETURN(std::unique_ptr<PolysketchModel> model,
-                        PolysketchModel::Load(options.model, backend.get(), load));
+    PS_ASSIGN_OR_RETURN(std::unique_ptr<DecoderModel> model,
+                        DecoderModel::Load(options.model, backend.get(), load));
     ModelBench bench(options, std::move(backend), profile, std::move(model),
                      std::string(DataTypeName(format)), peaks, on_row);
     PS_RETURN_IF_ERROR(bench.Run());

@@ -286,10 +286,9 @@ class EngineImpl : public Engine {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> Engine::Create(LanguageModel* model, const ModelConfig& config,
-                                               const Tokenizer* tokenizer,
+Result<std::unique_ptr<Engine>> Engine::Create(LanguageModel* model, const Tokenizer* tokenizer,
                                                const EngineOptions& options) {
-  PS_RETURN_IF_ERROR(CheckOptions(options, *model, config, tokenizer));
+  PS_RETURN_IF_ERROR(CheckOptions(options, *model, tokenizer));
   PS_RETURN_IF_ERROR(CheckForwardPass(model));
   auto engine = std::make_unique<EngineImpl>(model, tokenizer, options);
   PS_RETURN_IF_ERROR(engine->Start());

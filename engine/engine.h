@@ -1,6 +1,6 @@
 // The engine of the server: one thread that batches all running sequences into steps of the model.
 //
-//   auto engine = Engine::Create(model, config, tokenizer, options);  // runs a forward pass
+//   auto engine = Engine::Create(model, tokenizer, options);  // runs a forward pass
 //   auto stream = std::make_shared<EventStream>(64);
 //   stream->SetOnReady(...);
 //   Result<RequestId> id = engine->Submit(GenerateRequest{...}, stream);
@@ -13,7 +13,6 @@
 #include <memory>
 
 #include "base/status.h"
-#include "engine/checkpoint/model_config.h"
 #include "engine/engine_options.h"
 #include "engine/model/language_model.h"
 #include "engine/request/observer.h"
@@ -26,8 +25,7 @@ class Engine {
  public:
   // model and tokenizer (null: token ids only) outlive the engine. Runs one forward pass, and
   // returns its error, before it starts the engine thread.
-  static Result<std::unique_ptr<Engine>> Create(LanguageModel* model, const ModelConfig& config,
-                                                const Tokenizer* tokenizer,
+  static Result<std::unique_ptr<Engine>> Create(LanguageModel* model, const Tokenizer* tokenizer,
                                                 const EngineOptions& options);
   // Ends all requests and joins the thread.
   virtual ~Engine() = default;

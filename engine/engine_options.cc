@@ -24,7 +24,7 @@ Status CheckVocabulary(const char* name, int found, int expected) {
 }  // namespace
 
 Status CheckOptions(const EngineOptions& options, const LanguageModel& model,
-                    const ModelConfig& config, const Tokenizer* tokenizer) {
+                    const Tokenizer* tokenizer) {
   PS_RETURN_IF_ERROR(CheckMin("max_sequences", options.max_sequences, 1));
   PS_RETURN_IF_ERROR(CheckMin("max_queue", options.max_queue, 0));
   // A step has room for one token of every decoding sequence and one token of a prompt.
@@ -54,9 +54,8 @@ Status CheckOptions(const EngineOptions& options, const LanguageModel& model,
     PS_RETURN_IF_ERROR(
         CheckVocabulary("the draft model", options.draft_model->vocab_size(), vocab_size));
   }
-  PS_RETURN_IF_ERROR(CheckVocabulary("config.json", config.vocab_size, vocab_size));
   if (tokenizer == nullptr) return Status();
-  return CheckVocabulary("tokenizer.model", tokenizer->vocab_size(), vocab_size);
+  return CheckVocabulary("the tokenizer", tokenizer->vocab_size(), vocab_size);
 }
 
 Status CheckForwardPass(LanguageModel* model) {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/status.h"
-#include "engine/checkpoint/model_config.h"
 #include "engine/model/language_model.h"
 #include "engine/request/observer.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -58,10 +57,10 @@ struct EngineOptions {
   std::function<void(const Status&)> on_device_failure = {};
 };
 
-// INVALID_ARGUMENT names an option that is out of range, FAILED_PRECONDITION a model, config or
-// tokenizer whose vocabulary differs from the model's. `tokenizer` may be null.
+// INVALID_ARGUMENT names an option that is out of range, FAILED_PRECONDITION a draft model
+// or tokenizer whose vocabulary differs from the model's. `tokenizer` may be null.
 Status CheckOptions(const EngineOptions& options, const LanguageModel& model,
-                    const ModelConfig& config, const Tokenizer* tokenizer);
+                    const Tokenizer* tokenizer);
 
 // Runs a prompt of a few tokens and a decode step. FAILED_PRECONDITION if a logit is not finite, or
 // the error of the model's device.

@@ -80,6 +80,22 @@ struct AttentionSpec {
   bool mixed() const {
     return kind == AttentionKind::kLearnedSketchMixed || kind == AttentionKind::kRandomSketchMixed;
   }
+  bool learned_sketch() const {
+    return kind == AttentionKind::kLearnedSketch || kind == AttentionKind::kLearnedSketchMixed;
+  }
+  bool random_sketch() const {
+    return kind == AttentionKind::kRandomSketch || kind == AttentionKind::kRandomSketchMixed;
+  }
+  // Whether weights are squares of a polynomial with stored coefficients.
+  bool has_coefficients() const {
+    return kind == AttentionKind::kPolynomialSquare || kind == AttentionKind::kAffineSquare;
+  }
+  // One norm over d for queries and keys, after their rotation and before the power or the random
+  // sketch.
+  bool qk_norm() const {
+    return kind == AttentionKind::kPolynomial || kind == AttentionKind::kSymmetricPower ||
+           random_sketch() || has_coefficients();
+  }
   // Whether this is a KV kind.
   bool kv_cache() const {
     return kind == AttentionKind::kSoftmax || kind == AttentionKind::kPolynomial ||

@@ -53,38 +53,21 @@ struct ModelConfig {
 
   int head_dim() const { return emb_dim / num_heads; }        // d
   int mlp_hidden() const { return 8 * emb_dim / 3 / 8 * 8; }  // h
-  // Whether this is a KV kind.
-  bool is_kv() const {
-    return attention == AttentionKind::kSoftmax || attention == AttentionKind::kPolynomial ||
-           attention == AttentionKind::kPolynomialSquare;
-  }
-  bool is_mixed() const {
-    return attention == AttentionKind::kLearnedSketchMixed ||
-           attention == AttentionKind::kRandomSketchMixed;
-  }
-  bool is_learned_sketch() const {
-    return attention == AttentionKind::kLearnedSketch ||
-           attention == AttentionKind::kLearnedSketchMixed;
-  }
-  bool is_random_sketch() const {
-    return attention == AttentionKind::kRandomSketch ||
-           attention == AttentionKind::kRandomSketchMixed;
-  }
+  // As of AttentionSpec.
+  bool is_kv() const { return kind().kv_cache(); }
+  bool is_mixed() const { return kind().mixed(); }
+  bool is_learned_sketch() const { return kind().learned_sketch(); }
+  bool is_random_sketch() const { return kind().random_sketch(); }
   bool is_sketched() const { return is_learned_sketch() || is_random_sketch(); }
-  // Whether weights are squares of a polynomial with stored coefficients.
-  bool has_coefficients() const {
-    return attention == AttentionKind::kPolynomialSquare ||
-           attention == AttentionKind::kAffineSquare;
-  }
-  // One LN over d for queries and keys, before the power or the random sketch.
-  bool has_qk_norm() const {
-    return attention == AttentionKind::kPolynomial || attention == AttentionKind::kSymmetricPower ||
-           is_random_sketch() || has_coefficients();
-  }
+  bool has_coefficients() const { return kind().has_coefficients(); }
+  bool has_qk_norm() const { return kind().qk_norm(); }
   // Degree of a random sketch, p / 2, a power of two; the number of its level-0 matrices.
   int sketch_degree() const { return power / 2; }
   // The part of the config that the kernels depend on.
   AttentionSpec attention_spec(StateFormat state_format) const;
+
+ private:
+  AttentionSpec kind() const { return {.kind = attention}; }
 };
 
 }  // namespace polysketch

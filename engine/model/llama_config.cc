@@ -4,9 +4,9 @@
 #include <numbers>
 #include <string>
 
+#include "base/check.h"
 #include "engine/checkpoint/field_reader.h"
 #include "engine/checkpoint/strict_json.h"
-#include "base/check.h"
 #include "engine/model/llama_weights.h"
 #include "engine/model/model_format.h"
 #include "kernels/angles.h"
@@ -26,11 +26,11 @@ constexpr int kMaxVocabulary = 1 << 22, kMaxWidth = 1 << 16, kMaxHidden = 1 << 1
 // How the classes of transformers differ: what a field that is absent means, and which fields they read.
 struct Family {
   std::string_view architecture;
-  int kv_heads;  // of a config that has none; 0: as many as there are heads
+  int kv_heads;      // of a config that has none; 0: as many as there are heads
   int head_dim = 0;  // of a config that has none; 0: hidden_size / num_attention_heads
   double rope_theta = 10000;
   bool tied = false;
-  bool qkv_bias = false;            // always
+  bool qkv_bias = false;              // always
   bool reads_attention_bias = false;  // of q, k, v and o
   bool reads_mlp_bias = false;
   bool head_norms = false;
@@ -45,10 +45,7 @@ constexpr Family kFamilies[] = {
      .kv_heads = 0,
      .reads_attention_bias = true,
      .reads_mlp_bias = true},
-    {.architecture = "MistralForCausalLM",
-     .kv_heads = 8,
-     .reads_window = true,
-     .window = 4096},
+    {.architecture = "MistralForCausalLM", .kv_heads = 8, .reads_window = true, .window = 4096},
     {.architecture = "Qwen2ForCausalLM",
      .kv_heads = 32,
      .qkv_bias = true,
@@ -177,7 +174,8 @@ class ConfigReader {
     const json* scaling = fields_.Find("rope_scaling");
     const json* parameters = fields_.Find("rope_parameters");
     if (scaling != nullptr && parameters != nullptr && *scaling != *parameters)
-      fields_.Fail("rope_parameters", "expected the values of rope_scaling beside it, found others");
+      fields_.Fail("rope_parameters",
+                   "expected the values of rope_scaling beside it, found others");
     const char* name = parameters != nullptr ? "rope_parameters" : "rope_scaling";
     if (parameters == nullptr) parameters = scaling;
     if (!fields_.status().ok()) return;
@@ -215,8 +213,8 @@ class ConfigReader {
     } else if (type == "llama3") {
       ScaleAsLlama3(rope);
     } else {
-      rope->Fail("rope_type", StrCat("expected default, linear or llama3, found \"",
-                                     Abbreviate(type), "\""));
+      rope->Fail("rope_type",
+                 StrCat("expected default, linear or llama3, found \"", Abbreviate(type), "\""));
     }
   }
 
@@ -246,9 +244,8 @@ class ConfigReader {
     const std::vector<int> listed = fields_.Ints("no_rope_layers", 0, 1, kMaxLayers);
     const bool lists = fields_.Find("no_rope_layers") != nullptr;
     if (lists && listed.size() != layers) {
-      return fields_.Fail("no_rope_layers",
-                          StrCat("expected an integer for each of ", layers, " layers, found ",
-                                 listed.size()));
+      return fields_.Fail("no_rope_layers", StrCat("expected an integer for each of ", layers,
+                                                   " layers, found ", listed.size()));
     }
     for (size_t i = 0; i < layers; ++i) {
       spec_.layers[i].rope = lists ? listed[i] == 1 : (i + 1) % static_cast<size_t>(interval) != 0;
@@ -268,7 +265,8 @@ class ConfigReader {
     const bool on = !family_.window_is_optional || fields_.Bool("use_sliding_window", false);
     int window = fields_.Int("sliding_window", 1, kMaxPositions, family_.window);
     // null turns off the window that a config without the field has.
-    if (const auto given = config_.find("sliding_window"); given != config_.end() && given->is_null())
+    if (const auto given = config_.find("sliding_window");
+        given != config_.end() && given->is_null())
       window = 0;
     const bool every_layer_full =
         !types.empty() && std::count(types.begin(), types.end(), "sliding_attention") == 0;

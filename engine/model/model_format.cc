@@ -23,10 +23,8 @@ struct ModelFormat {
 };
 
 constexpr ModelFormat kFormats[] = {
-    {"LlamaForCausalLM", "llama", ReadLlama},
-    {"MistralForCausalLM", "mistral", ReadLlama},
-    {"Qwen2ForCausalLM", "qwen2", ReadLlama},
-    {"Qwen3ForCausalLM", "qwen3", ReadLlama},
+    {"LlamaForCausalLM", "llama", ReadLlama},     {"MistralForCausalLM", "mistral", ReadLlama},
+    {"Qwen2ForCausalLM", "qwen2", ReadLlama},     {"Qwen3ForCausalLM", "qwen3", ReadLlama},
     {"SmolLM3ForCausalLM", "smollm3", ReadLlama},
 };
 
@@ -62,8 +60,8 @@ Result<ModelDefinition> ReadObject(const json& config, std::string_view source) 
     return ReadPolysketchformer(config, source, "polysketchformer");
   const ModelFormat* format = nullptr;
   if (!architecture.empty()) {
-    PS_ASSIGN_OR_RETURN(format, FormatNamed(architecture, "architectures",
-                                            &ModelFormat::architecture, source));
+    PS_ASSIGN_OR_RETURN(
+        format, FormatNamed(architecture, "architectures", &ModelFormat::architecture, source));
     if (!model_type.empty() && model_type != format->model_type) {
       return InvalidArgument(source, ": field \"model_type\": expected \"", format->model_type,
                              "\" beside ", architecture, ", found \"", Abbreviate(model_type),

@@ -129,8 +129,7 @@ Result<const Matrix*> WeightReader::ReadJoined(std::span<const Rows> parts, int6
   }
   const DataType type = one_type ? ToDataType(tensors.front().type) : DataType::kF32;
   const size_t row_bytes =
-      static_cast<size_t>(in) *
-      (one_type ? TensorTypeBytes(tensors.front().type) : sizeof(float));
+      static_cast<size_t>(in) * (one_type ? TensorTypeBytes(tensors.front().type) : sizeof(float));
   const size_t bytes = static_cast<size_t>(rows) * row_bytes;
   if (!MemoryFits(bytes)) {
     return ResourceExhausted("tensor ", parts.front().name, ": expected ", bytes,
@@ -144,8 +143,7 @@ Result<const Matrix*> WeightReader::ReadJoined(std::span<const Rows> parts, int6
       if (one_type) {
         std::memcpy(next, tensors[i].data + static_cast<size_t>(from) * row_bytes, row_bytes);
       } else {
-        tensors[i].ReadFloats(from * in,
-                              {reinterpret_cast<float*>(next), static_cast<size_t>(in)});
+        tensors[i].ReadFloats(from * in, {reinterpret_cast<float*>(next), static_cast<size_t>(in)});
       }
     }
     checkpoint_->Release(tensors[i]);

@@ -47,8 +47,8 @@ class WeightReader {
   // A matrix [rows, width] of a vocabulary, as one of [width, vocabulary].
   Result<const Matrix*> ReadVocabulary(const std::string& name, int64_t rows, int64_t width);
   // `count` matrices of one tensor [count, in, out].
-  Result<std::vector<const Matrix*>> ReadMatrices(const std::string& name, int64_t count, int64_t in,
-                                                  int64_t out);
+  Result<std::vector<const Matrix*>> ReadMatrices(const std::string& name, int64_t count,
+                                                  int64_t in, int64_t out);
 
   // Rows of a matrix of kOutIn that form one matrix with those of others.
   struct Rows {

@@ -12,11 +12,11 @@ namespace polysketch {
 
 // H heads of queries, Hkv of keys and of values, all of d.
 struct LayerWeights {
-  NormWeights attn_norm;              // [D]
-  const Matrix* qkv = nullptr;        // [D, (H + 2 Hkv) d]
-  const float* qkv_bias = nullptr;    // null: none, as of the other biases
-  const Matrix* out = nullptr;        // [H d, D]
-  const float* out_bias = nullptr;    // [D]
+  NormWeights attn_norm;            // [D]
+  const Matrix* qkv = nullptr;      // [D, (H + 2 Hkv) d]
+  const float* qkv_bias = nullptr;  // null: none, as of the other biases
+  const Matrix* out = nullptr;      // [H d, D]
+  const float* out_bias = nullptr;  // [D]
   MlpWeights mlp;
   // Of the heads of queries and of keys, before their rotation (FrameSpec::head_norms) or after it
   // (AttentionSpec::qk_norm). [d]

@@ -71,6 +71,9 @@ class BpeTokenizer final : public Tokenizer {
 
   int vocab_size() const override { return static_cast<int>(json_.pieces.size()); }
   int bos_id() const override { return bos_id_; }
+  bool begins_with_bos() const override {
+    return bos_id_ >= 0 && !json_.before_text.empty() && json_.before_text.front() == bos_id_;
+  }
   int eos_id() const override { return eos_id_; }
   int unk_id() const override { return unk_id_; }
 

@@ -57,6 +57,8 @@ class Tokenizer {
   virtual int vocab_size() const = 0;
   virtual int bos_id() const = 0;  // -1: none
   virtual int eos_id() const = 0;  // -1: none
+  // Whether the file itself says that bos_id begins a text, which config.json may say too.
+  virtual bool begins_with_bos() const { return false; }
   // The piece of characters that the vocabulary lacks; -1: none.
   virtual int unk_id() const { return -1; }
   // Returns the ids of a text, without BOS or EOS. A control piece spelled in the text ("<s>") is

@@ -14,6 +14,7 @@
 
 #include "base/logging.h"
 #include "base/utf8.h"
+#include "engine/model/model_format.h"
 #include "engine/store/measured_store.h"
 #include "kernels/new_backend.h"
 #include "polysketch_build_info.h"
@@ -77,18 +78,31 @@ class LoadProgress {
 };
 
 Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const ModelFolder& folder,
-                                                 const ModelConfig& config) {
+                                                 const FrameSpec& frame) {
   const std::string name = TokenizerFile(folder);
   if (name.empty()) {
     LogInfo("no_tokenizer", {{"path", folder.path().string()}, {"effect", "token ids only"}});
     return std::unique_ptr<Tokenizer>();
   }
   PS_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(folder, name));
-  if (tokenizer->vocab_size() != config.vocab_size) {
-    return InvalidArgument(folder.PathOf(name), ": expected ", config.vocab_size,
-                           " pieces as config.json's vocab_size, found ", tokenizer->vocab_size());
+  const int pieces = tokenizer->vocab_size();
+  if (frame.padded_vocabulary ? pieces > frame.vocab_size : pieces != frame.vocab_size) {
+    return InvalidArgument(folder.PathOf(name), ": expected ",
+                           frame.padded_vocabulary ? "at most " : "", frame.vocab_size,
+                           " pieces as config.json's vocab_size, found ", pieces);
   }
   return tokenizer;
+}
+
+// Loads the tokenizer, and takes over what its file says beside config.json.
+Status LoadSpecAndTokenizer(LoadedModel* loaded) {
+  PS_ASSIGN_OR_RETURN(ModelDefinition model, ReadModelDefinition(loaded->folder));
+  loaded->spec = std::move(model.spec);
+  PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(loaded->folder, loaded->spec.frame));
+  if (loaded->tokenizer == nullptr || !loaded->tokenizer->begins_with_bos()) return Status();
+  loaded->spec.add_bos = true;
+  loaded->spec.bos_id = loaded->tokenizer->bos_id();
+  return Status();
 }
 
 // A template of the model folder that cannot be used is no reason not to serve completions. `file`:
@@ -98,8 +112,8 @@ Status LoadChatTemplate(const std::string& file, LoadedModel* loaded) {
     loaded->no_chat_template = "the model has no tokenizer";
     return Status();
   }
-  Result<std::unique_ptr<ChatTemplate>> made = ChatTemplate::Load(
-      loaded->folder, loaded->tokenizer.get(), loaded->model->config().add_bos, file);
+  Result<std::unique_ptr<ChatTemplate>> made =
+      ChatTemplate::Load(loaded->folder, loaded->tokenizer.get(), loaded->spec.add_bos, file);
   if (!made.ok() && !file.empty()) return Prefixed("--chat-template: ", made.status());
   if (made.ok()) {
     const Status end = (*made)->CheckTurnEnd();
@@ -127,13 +141,13 @@ Status LoadChatTemplate(const std::string& file, LoadedModel* loaded) {
 
 // Adds the tokens that end an output to `generation`, EOS first: those of generation_config.json or else
 // EOS of config.json, and those that end an answer of the chat template.
-void AddEosIds(int eos_id, const Tokenizer* tokenizer, const ChatTemplate* chat_template,
-               GenerationConfig* generation) {
+void AddEosIds(const std::vector<int32_t>& stop_ids, const Tokenizer* tokenizer,
+               const ChatTemplate* chat_template, GenerationConfig* generation) {
   std::vector<int32_t>& ids = generation->eos_ids;
   const auto add = [&ids](int32_t id) {
     if (id >= 0 && std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
   };
-  if (ids.empty()) add(eos_id);
+  if (ids.empty()) std::ranges::for_each(stop_ids, add);
   if (chat_template != nullptr) std::ranges::for_each(chat_template->stop_ids(), add);
   if (tokenizer == nullptr) return;
   const auto eos = std::ranges::find(ids, tokenizer->eos_id());
@@ -141,8 +155,8 @@ void AddEosIds(int eos_id, const Tokenizer* tokenizer, const ChatTemplate* chat_
 }
 
 Status LoadGenerationConfig(const ServerConfig& config, LoadedModel* loaded) {
-  const ModelConfig& model = loaded->model->config();
-  PS_ASSIGN_OR_RETURN(loaded->generation, GenerationConfig::Load(loaded->folder, model.vocab_size));
+  PS_ASSIGN_OR_RETURN(loaded->generation,
+                      GenerationConfig::Load(loaded->folder, loaded->model->vocab_size()));
   SamplingParams& sampling = loaded->generation.sampling;
   if (config.generation_config == "none") sampling = {};
   if (sampling != SamplingParams()) {
@@ -152,7 +166,7 @@ Status LoadGenerationConfig(const ServerConfig& config, LoadedModel* loaded) {
                                   {"min_p", sampling.min_p},
                                   {"repetition_penalty", sampling.repetition_penalty}});
   }
-  AddEosIds(model.eos_id, loaded->tokenizer.get(), loaded->chat_template.get(),
+  AddEosIds(loaded->spec.stop_ids, loaded->tokenizer.get(), loaded->chat_template.get(),
             &loaded->generation);
   return Status();
 }
@@ -164,31 +178,32 @@ std::string NameOf(const std::string& folder) {
 }
 
 v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loaded) {
-  const PolysketchModel& model = *loaded.model;
-  const ModelConfig& c = model.config();
-  const AttentionSpec& spec = model.attention_spec();
+  const DecoderModel& model = *loaded.model;
+  const ModelSpec& spec = loaded.spec;
+  const AttentionSpec& attention = model.attention_spec();
   v1::GetModelResponse info;
   info.set_name(NameOf(config.model));
-  info.set_attention(std::string(AttentionKindName(c.attention)));
-  info.set_num_layers(c.num_layers);
-  info.set_emb_dim(c.emb_dim);
-  info.set_num_heads(c.num_heads);
-  info.set_head_dim(c.head_dim());
-  info.set_vocab_size(c.vocab_size);
-  info.set_sketch_size(c.sketch_size);
-  info.set_block_size(spec.block);
-  if (c.has_qk_norm()) info.set_power(c.power);
-  info.set_context_length(c.context_length);
+  info.set_attention(std::string(AttentionKindName(attention.kind)));
+  info.set_num_layers(attention.layers);
+  info.set_emb_dim(spec.frame.width);
+  info.set_num_heads(attention.heads);
+  info.set_head_dim(attention.head_dim);
+  info.set_vocab_size(model.vocab_size());
+  const bool sketches = attention.learned_sketch() || attention.random_sketch();
+  info.set_sketch_size(sketches ? attention.sketch_size : 0);
+  info.set_block_size(attention.block);
+  if (attention.qk_norm()) info.set_power(attention.power);
+  info.set_context_length(spec.context_length);
   info.set_parameters(model.parameters());
   info.set_weight_bytes(model.weight_bytes());
   info.set_weight_format(config.weights == "auto" ? "checkpoint" : config.weights);
-  info.set_state_format(std::string(StateFormatName(spec.state_format)));
-  const int64_t state_tokens = spec.kv_cache() ? std::max(1, c.context_length) : 0;
+  info.set_state_format(std::string(StateFormatName(attention.state_format)));
+  const int64_t state_tokens = attention.kv_cache() ? std::max(1, spec.context_length) : 0;
   info.set_state_tokens(state_tokens);
   info.set_state_bytes_per_sequence(static_cast<int64_t>(model.StateBytes(state_tokens)));
   info.set_has_tokenizer(loaded.tokenizer != nullptr);
-  info.set_add_bos(c.add_bos);
-  info.set_bos_id(c.bos_id);
+  info.set_add_bos(spec.add_bos);
+  info.set_bos_id(spec.bos_id);
   const std::vector<int32_t>& eos_ids = loaded.generation.eos_ids;
   info.set_eos_id(eos_ids.empty() ? -1 : eos_ids.front());
   info.mutable_eos_ids()->Add(eos_ids.begin(), eos_ids.end());
@@ -213,7 +228,7 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
 
 // Logs the memory of a busy process by pool, and the memory that is allocated on a device.
 void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
-  const ModelConfig& c = loaded.model->config();
+  const FrameSpec& frame = loaded.spec.frame;
   const EngineStats stats = loaded.engine->stats();
   const int64_t draft_weights = loaded.draft_model ? loaded.draft_model->weight_bytes() : 0;
   const auto weights = static_cast<double>(loaded.model->weight_bytes() + draft_weights);
@@ -223,9 +238,10 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   const auto state = static_cast<double>(loaded.served.description.state_bytes_per_sequence());
   // Activations of one step: some rows of the widest layers for each token, and the logits of one
   // row for each sequence.
-  const double workspace = 4.0 * (static_cast<double>(loaded.model->max_step_tokens()) *
-                                      (8.0 * c.emb_dim + 3.0 * c.mlp_hidden()) +
-                                  static_cast<double>(config.max_sequences) * c.vocab_size);
+  const double workspace =
+      4.0 * (static_cast<double>(loaded.model->max_step_tokens()) *
+                 (8.0 * frame.width + 3.0 * frame.mlp_hidden) +
+             static_cast<double>(config.max_sequences) * loaded.model->vocab_size());
   // Each thread of the store holds an encoded state, what the store makes of it, and a decoded one.
   const double store =
       loaded.sessions->options().store == nullptr ? 0 : 3.0 * kStoreThreads * state;
@@ -281,13 +297,14 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
   options.max_step_tokens =
       StepTokens(config, !loaded->backend->host_memory(), loaded->backend->threads());
   options.progress = LoadProgress();
+  PS_RETURN_IF_ERROR(LoadSpecAndTokenizer(loaded));
+  if (loaded->tokenizer != nullptr) options.vocabulary = loaded->tokenizer->vocab_size();
   PS_ASSIGN_OR_RETURN(loaded->model,
-                      PolysketchModel::Load(loaded->folder, loaded->backend.get(), options));
+                      DecoderModel::Load(loaded->folder, loaded->backend.get(), options));
   if (!config.draft_model.empty()) {
     PS_ASSIGN_OR_RETURN(loaded->draft_model,
-                        PolysketchModel::Load(draft_folder, loaded->backend.get(), options));
+                        DecoderModel::Load(draft_folder, loaded->backend.get(), options));
   }
-  PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(loaded->folder, loaded->model->config()));
   PS_RETURN_IF_ERROR(LoadChatTemplate(config.chat_template, loaded));
   PS_RETURN_IF_ERROR(LoadGenerationConfig(config, loaded));
   if (loaded->tokenizer != nullptr) {
@@ -344,7 +361,6 @@ Status OpenSessions(const ServerConfig& config, EngineObserver* observer, Loaded
 }
 
 ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
-  const ModelConfig& model = loaded.model->config();
   return {.engine = loaded.engine.get(),
           .sessions = loaded.sessions.get(),
           .prefix_cache = loaded.prefix_cache.get(),
@@ -353,9 +369,9 @@ ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
           .folder = loaded.folder,
           .rules = {.tokenizer = loaded.tokenizer.get(),
                     .grammars = loaded.grammars.get(),
-                    .add_bos = model.add_bos,
-                    .bos_id = model.bos_id,
-                    .vocab_size = model.vocab_size,
+                    .add_bos = loaded.spec.add_bos,
+                    .bos_id = loaded.spec.bos_id,
+                    .vocab_size = loaded.model->vocab_size(),
                     .max_prompt_tokens = config.max_prompt_tokens,
                     .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),
                     .default_max_tokens = static_cast<int32_t>(config.default_max_tokens),
@@ -378,9 +394,10 @@ Status CheckModelFolders(const ServerConfig& config) {
       return InvalidArgument(
           "--model, --draft-model: expected a folder whose name is UTF-8, found \"", name, "\"");
     }
-    PS_ASSIGN_OR_RETURN(const ModelConfig model, ModelConfig::Load(FolderOf(config, folder)));
+    PS_ASSIGN_OR_RETURN(const ModelDefinition model, ReadModelDefinition(FolderOf(config, folder)));
     if (folder != config.model) continue;
-    PS_RETURN_IF_ERROR(GenerationConfig::Load(FolderOf(config, folder), model.vocab_size).status());
+    PS_RETURN_IF_ERROR(
+        GenerationConfig::Load(FolderOf(config, folder), model.spec.frame.vocab_size).status());
   }
   return Status();
 }
@@ -393,8 +410,8 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, Engin
   loaded->prefix_cache = NewPrefixCache(config, loaded->model->attention_spec().block);
   const EngineOptions options =
       MakeEngineOptions(config, observer, std::move(writers), loaded.get());
-  PS_ASSIGN_OR_RETURN(loaded->engine, Engine::Create(loaded->model.get(), loaded->model->config(),
-                                                     loaded->tokenizer.get(), options));
+  PS_ASSIGN_OR_RETURN(loaded->engine,
+                      Engine::Create(loaded->model.get(), loaded->tokenizer.get(), options));
   PS_RETURN_IF_ERROR(OpenSessions(config, observer, loaded.get()));
   loaded->served = Serve(config, *loaded);
   LogModel(loaded->served.description, start);

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "engine/engine.h"
-#include "engine/model/polysketch_model.h"
+#include "engine/model/decoder_model.h"
 #include "engine/prefix_cache/prefix_cache.h"
 #include "engine/sampler/generation_config.h"
 #include "engine/session/session_table.h"
@@ -31,15 +31,16 @@ struct LoadedModel {
   std::atomic<bool> device_failed{false};
   // In order of construction: each refers to those above it.
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<PolysketchModel> model;
-  std::unique_ptr<PolysketchModel> draft_model;  // null without --draft-model
-  std::unique_ptr<Tokenizer> tokenizer;          // null without tokenizer.model
-  ModelFolder folder{""};                        // whose files the model was loaded from
-  GenerationConfig generation;                   // with the tokens that end an output, EOS first
-  std::unique_ptr<GrammarCompiler> grammars;     // null without a tokenizer
-  std::unique_ptr<ChatTemplate> chat_template;   // null without one
-  std::string no_chat_template;                  // why there is none
-  std::unique_ptr<PrefixCache> prefix_cache;     // null without a prefix cache
+  std::unique_ptr<DecoderModel> model;
+  std::unique_ptr<DecoderModel> draft_model;    // null without --draft-model
+  std::unique_ptr<Tokenizer> tokenizer;         // null without a file of one
+  ModelFolder folder{""};                       // whose files the model was loaded from
+  ModelSpec spec;                               // of `model`, with what the tokenizer says
+  GenerationConfig generation;                  // with the tokens that end an output, EOS first
+  std::unique_ptr<GrammarCompiler> grammars;    // null without a tokenizer
+  std::unique_ptr<ChatTemplate> chat_template;  // null without one
+  std::string no_chat_template;                 // why there is none
+  std::unique_ptr<PrefixCache> prefix_cache;    // null without a prefix cache
   std::unique_ptr<Engine> engine;
   std::unique_ptr<StateStore> store;  // null without --state-store
   std::unique_ptr<SessionTable> sessions;

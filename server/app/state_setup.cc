@@ -93,7 +93,7 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
       StrCat(loaded.backend->name(), " weights=", config.weights,
              " state=", StateFormatName(loaded.model->attention_spec().state_format));
   codec.binding.decay_gate = loaded.model->attention_spec().decay_gate;
-  codec.limits.tokens = {.vocab_size = loaded.model->config().vocab_size,
+  codec.limits.tokens = {.vocab_size = loaded.model->vocab_size(),
                          .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),
                          .has_tokenizer = loaded.tokenizer != nullptr};
   codec.limits.max_state_bytes = MaxStateBytes(loaded);

@@ -73,7 +73,7 @@ std::vector<Output> Serve(Backend* backend) {
   const auto model = testing::LoadModel(folder, backend);
   EngineOptions options;
   options.max_sequences = 16;
-  auto engine = Engine::Create(model.get(), model->config(), nullptr, options);
+  auto engine = Engine::Create(model.get(), nullptr, options);
   EXPECT_TRUE(engine.ok()) << engine.status().ToString();
   if (!engine.ok()) return {};
   std::vector<std::shared_ptr<EventStream>> streams;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/model/polysketch_model.h"
+#include "engine/model/decoder_model.h"
 #include "engine/prefix_cache/prefix_cache.h"
 #include "engine/session/session_table.h"
 #include "engine/store/open_state_store.h"
@@ -34,11 +34,11 @@ struct World {
     backend = *NewCpuBackend(1);
     LoadOptions load;
     load.max_step_tokens = options.max_step_tokens;
-    model = *PolysketchModel::Load(folder.string(), backend.get(), load);
-    engine = *Engine::Create(model.get(), model->config(), nullptr, options);
+    model = *DecoderModel::Load(folder.string(), backend.get(), load);
+    engine = *Engine::Create(model.get(), nullptr, options);
   }
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<PolysketchModel> model;
+  std::unique_ptr<DecoderModel> model;
   std::unique_ptr<Engine> engine;
 };
 

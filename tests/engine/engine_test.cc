@@ -402,10 +402,8 @@ TEST_F(EngineTest, GrowingStatesLimitMaxTokens) {
 TEST(EngineCreateTest, RefusesBadOptionsAndModels) {
   FakeModel model(32);
   FakeTokenizer tokenizer;
-  ModelConfig config;
-  config.vocab_size = kFakeVocab;
   const auto create = [&](const EngineOptions& options) {
-    return Engine::Create(&model, config, &tokenizer, options).status();
+    return Engine::Create(&model, &tokenizer, options).status();
   };
   EXPECT_EQ(create({}).code(), Code::kOk);
   EXPECT_EQ(create({.max_sequences = 0}).code(), Code::kInvalidArgument);
@@ -414,9 +412,6 @@ TEST(EngineCreateTest, RefusesBadOptionsAndModels) {
   EXPECT_EQ(create({.max_queue = -1}).code(), Code::kInvalidArgument);
   EXPECT_EQ(create({.slot_memory = 99}).code(), Code::kInvalidArgument);
   EXPECT_EQ(create({.stall_deadline = 0ms}).code(), Code::kInvalidArgument);
-  config.vocab_size = 65;
-  EXPECT_EQ(create({}).code(), Code::kFailedPrecondition);
-  config.vocab_size = kFakeVocab;
   // A forward pass that is not finite.
   model.poisoned_hash = FakeModel::Next(FakeModel::Next(0, 0), 37);
   EXPECT_EQ(create({}).code(), Code::kFailedPrecondition);

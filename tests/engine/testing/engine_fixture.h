@@ -35,17 +35,12 @@ class CountingObserver : public EngineObserver {
 
 class EngineTest : public ::testing::Test {
  protected:
-  static ModelConfig Config() {
-    ModelConfig config;
-    config.vocab_size = kFakeVocab;
-    return config;
-  }
   void Start(EngineOptions options = {}, bool growing = false) {
     options.max_step_tokens = std::max(options.max_step_tokens, 1);
     options.observer = &observer_;
     if (options.eos_ids.empty()) options.eos_ids = {kFakeEos};
     model_ = std::make_unique<FakeModel>(32, growing);
-    auto engine = Engine::Create(model_.get(), Config(), &tokenizer_, options);
+    auto engine = Engine::Create(model_.get(), &tokenizer_, options);
     ASSERT_TRUE(engine.ok()) << engine.status().ToString();
     engine_ = std::move(engine).value();
   }

@@ -194,9 +194,7 @@ class CallRunner {
     options.default_max_tokens = 8;
     options.max_prompt_tokens = 4096;
     options.eos_ids = {kFakeEos};
-    ModelConfig config;
-    config.vocab_size = kFakeVocab;
-    auto engine = Engine::Create(&model_, config, &tokenizer_, options);
+    auto engine = Engine::Create(&model_, &tokenizer_, options);
     PS_CHECK(engine.ok()) << engine.status().ToString();
     engine_ = *std::move(engine);
     SessionOptions sessions;

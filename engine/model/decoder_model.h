@@ -1,5 +1,5 @@
-// The PolySketchFormer of a model folder (docs/model-format.md). docs/attention.md holds the
-// equations.
+// The model of a folder (docs/model-format.md): a decoder that its ModelSpec describes.
+// docs/attention.md holds the equations.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "base/status.h"
-#include "engine/checkpoint/model_config.h"
+#include "engine/checkpoint/model_folder.h"
 #include "engine/model/language_model.h"
+#include "engine/model/model_spec.h"
 #include "engine/model/weights.h"
 #include "kernels/backend.h"
 
@@ -24,31 +24,34 @@ struct LoadOptions {
   // Unset: kF32 for a model whose embedding is packed as float32, kBf16 for other models.
   std::optional<StateFormat> state_format;
   int max_step_tokens = 512;
+  // Tokens of the tokenizer; 0: as many as the embedding has rows. If the format pads its vocabulary, the
+  // rows after them are not loaded: padding has no logits.
+  int vocabulary = 0;
   // Called with bytes done and total bytes while weights are packed. May be empty.
   std::function<void(int64_t, int64_t)> progress;
 };
 
-class PolysketchModel final : public LanguageModel {
+class DecoderModel final : public LanguageModel {
  public:
   // Checks every tensor against the config; INVALID_ARGUMENT names what does not fit.
-  // FAILED_PRECONDITION if the model has a decay gate and the backend has none. `backend` outlives
-  // the model.
-  static Result<std::unique_ptr<PolysketchModel>> Load(const ModelFolder& folder, Backend* backend,
-                                                       const LoadOptions& options);
-  ~PolysketchModel() override;
+  // FAILED_PRECONDITION names what the model needs and the backend lacks. `backend` outlives the
+  // model.
+  static Result<std::unique_ptr<DecoderModel>> Load(const ModelFolder& folder, Backend* backend,
+                                                    const LoadOptions& options);
+  ~DecoderModel() override;
 
-  const ModelConfig& config() const { return config_; }
-  const AttentionSpec& attention_spec() const { return spec_; }
+  const ModelSpec& spec() const { return spec_; }
+  const AttentionSpec& attention_spec() const { return spec_.attention; }
   // Bytes of all packed weights.
-  int64_t weight_bytes() const { return weights_->bytes(); }
-  int64_t parameters() const { return weights_->parameters(); }
+  int64_t weight_bytes() const { return weights_->bytes; }
+  int64_t parameters() const { return weights_->parameters; }
   // Bytes that a decode step of one sequence reads on average: weights, state, half a block buffer.
   int64_t decode_step_bytes() const;
 
-  int vocab_size() const override { return config_.vocab_size; }
-  int hidden_size() const override { return config_.emb_dim; }
+  int vocab_size() const override { return static_cast<int>(weights_->output->out()); }
+  int hidden_size() const override { return spec_.frame.width; }
   int max_step_tokens() const override { return max_step_tokens_; }
-  int64_t block() const override { return spec_.kv_cache() ? 0 : spec_.block; }
+  int64_t block() const override { return attention_.kv_cache() ? 0 : attention_.block; }
   void Step(const Batch& batch, float* hidden) override;
   void Logits(const float* hidden, int64_t rows, float* logits) override;
   void LogSumExp(const float* logits, int64_t rows, float* out) override;
@@ -57,7 +60,9 @@ class PolysketchModel final : public LanguageModel {
   std::unique_ptr<SequenceState> NewState() override;
   // States in host memory share nothing.
   bool makes_states_beside_steps() const override { return backend_->host_memory(); }
-  size_t StateBytes(int64_t tokens) const override { return backend_->StateBytes(spec_, tokens); }
+  size_t StateBytes(int64_t tokens) const override {
+    return backend_->StateBytes(attention_, tokens);
+  }
   void Reserve(int sequences, size_t growing) override;
   bool host_memory() const override { return backend_->host_memory(); }
   bool samples_rows() const override { return backend_->samples_rows(); }
@@ -67,23 +72,23 @@ class PolysketchModel final : public LanguageModel {
  private:
   struct Workspace;
 
-  PolysketchModel(ModelConfig config, const LoadOptions& options, Backend* backend,
-                  std::unique_ptr<ModelWeights> weights);
+  DecoderModel(ModelSpec spec, const LoadOptions& options, Backend* backend,
+               std::unique_ptr<ModelWeights> weights);
 
   // --- parts of a step; activations are in the workspace ---
   void Embed();
   void Layer(int i);
   // What the attention of learned_sketch_mixed takes.
-  MixedSketchInput MixedSketch(const LayerWeights& w);
+  MixedSketchInput MixedSketch(const LayerWeights& w, std::span<const float> thetas);
   // Queries and keys that the attention of any other kind compares, from qkv.
-  AttentionInput QueriesAndKeys(const LayerWeights& w);
+  AttentionInput QueriesAndKeys(const LayerWeights& w, std::span<const float> thetas);
   // Log decays [M, H] of the attention's normed input.
   const float* LogDecays(const LayerWeights& w);
-  // Sketches or feature maps of x [rows, d], queries and then keys, to the workspace.
+  // Sketches or feature maps of x [rows, d], queries and then as many keys, to the workspace.
   void FarFeatures(const LayerWeights& w, const float* x, int64_t rows);
   void RandomMixedFeatures(const LayerWeights& w, const float* x, int64_t rows);
   void AffineFeatures(const LayerWeights& w, const float* x, int64_t rows);
-  // The final norm of `rows`, ascending, to out [rows, emb_dim].
+  // The final norm of `rows`, ascending, to out [rows, D].
   void NormOutputRows(std::span<const int64_t> rows, float* out);
   // logits [rows, vocab_size] of hidden rows, both in the backend's memory.
   void ProjectToVocabulary(const float* hidden, int64_t rows, float* logits);
@@ -98,9 +103,8 @@ class PolysketchModel final : public LanguageModel {
   float* OutputFor(float* host, int64_t size);
   void CopyToHost(const float* out, int64_t size, float* host);
 
-  const ModelConfig config_;
-  const AttentionSpec spec_;
-  const std::vector<float> thetas_;  // of RoPE
+  const ModelSpec spec_;
+  const AttentionSpec& attention_ = spec_.attention;
   const int max_step_tokens_;
   Backend* const backend_;
   const std::unique_ptr<ModelWeights> weights_;

@@ -1,0 +1,453 @@
+#include "engine/model/decoder_model.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/memory_limit.h"
+#include "engine/model/model_format.h"
+#include "engine/model/weight_reader.h"
+#include "kernels/angles.h"
+
+namespace polysketch {
+namespace {
+
+// FAILED_PRECONDITION names what the model needs and the backend lacks.
+Status CheckFeatures(const ModelSpec& spec, const Backend& backend, const std::string& config) {
+  const FrameSpec& frame = spec.frame;
+  const AttentionSpec& attention = spec.attention;
+  const bool every_layer_rotates = std::all_of(spec.layers.begin(), spec.layers.end(),
+                                               [](const LayerSpec& l) { return l.rope; });
+  const struct {
+    BackendFeature feature;
+    bool needed;
+    const char* name;
+  } needs[] = {
+      {BackendFeature::kDecayGate, attention.decay_gate, "decay gate"},
+      {BackendFeature::kRmsNorm, frame.norm == NormKind::kRms || frame.epsilon != 1e-5f, "RMSNorm"},
+      {BackendFeature::kSiluGate, frame.gate == GateKind::kSilu, "SiLU gate"},
+      {BackendFeature::kGroupedQueries, attention.query_group() > 1, "grouped queries"},
+      {BackendFeature::kRopeThetas,
+       !every_layer_rotates || frame.rope_thetas != RopeThetas(attention.head_dim),
+       "RoPE but that of base 10000 in every layer"},
+      {BackendFeature::kNormsBeforeRope, frame.head_norms, "norms of heads before RoPE"},
+  };
+  for (const auto& need : needs) {
+    if (!need.needed || backend.has(need.feature)) continue;
+    return FailedPrecondition(config, ": expected a model that ", backend.name(),
+                              " computes, which has no ", need.name, "; found one that needs it");
+  }
+  return Status();
+}
+
+// `vocabulary`: tokens of the tokenizer, not 0.
+Status CheckVocabulary(const ModelSpec& spec, int vocabulary, const std::string& config) {
+  if (vocabulary > spec.frame.vocab_size) {
+    return InvalidArgument(config, ": field \"vocab_size\": expected at least ", vocabulary,
+                           ", the tokens of the tokenizer, found ", spec.frame.vocab_size);
+  }
+  std::vector<int32_t> ids = spec.stop_ids;
+  ids.push_back(spec.bos_id);
+  const int32_t largest = *std::max_element(ids.begin(), ids.end());
+  if (largest < vocabulary) return Status();
+  return InvalidArgument(config, ": expected ids of bos_token_id and eos_token_id below ",
+                         vocabulary, ", the tokens of the tokenizer, found ", largest);
+}
+
+StateFormat FormatFor(const ModelWeights& weights) {
+  return weights.embedding->type() == DataType::kF32 ? StateFormat::kF32 : StateFormat::kBf16;
+}
+
+// Calls visit(first, end) for each maximal run [first, end) of elements i for which joins(i) holds,
+// the first element of a run excepted.
+template <typename Joins, typename Visit>
+void ForRuns(size_t count, const Joins& joins, const Visit& visit) {
+  for (size_t first = 0, end; first < count; first = end) {
+    for (end = first + 1; end < count && joins(end); ++end) {
+    }
+    visit(first, end);
+  }
+}
+
+// Steps of the same variant and number of rows have the same rows in the final norm: all rows, as
+// in decoding, none, or the last one, as in chunks of a prompt. Other steps differ.
+int64_t VariantOf(std::span<const int64_t> outputs, int64_t rows) {
+  if (std::ssize(outputs) == rows) return 0;
+  if (outputs.empty()) return 1;
+  return outputs.size() == 1 && outputs[0] == rows - 1 ? 2 : -1;
+}
+
+}  // namespace
+
+// Activations of one step of at most `tokens` tokens, in the backend's memory.
+struct DecoderModel::Workspace {
+  // Floats for a token, of x and normed and of the others.
+  static int64_t Width(const ModelSpec& spec) {
+    const AttentionSpec& attention = spec.attention;
+    const HeadShape heads = attention.shape();
+    const int64_t sketches = Heads(attention) * attention.far_dim();
+    const int64_t gates = attention.decay_gate ? heads.heads : 0;
+    const int64_t of_attention = heads.row() + QueriesAndKeys(attention) + Near(attention) +
+                                 sketches + heads.q_row() + gates;
+    return 2 * int64_t{spec.frame.width} +
+           std::max(of_attention, 3 * int64_t{spec.frame.mlp_hidden});
+  }
+
+  Workspace(Backend* backend, const ModelSpec& spec, int64_t tokens)
+      : memory(backend, static_cast<size_t>(tokens * Width(spec))) {
+    const AttentionSpec& attention = spec.attention;
+    x = memory.data();
+    normed = x + tokens * spec.frame.width;
+    // The activations of the attention and of the MLP are never live at the same time.
+    qkv = normed + tokens * spec.frame.width;
+    qk = qkv + tokens * attention.shape().row();
+    near_qk = qk + tokens * QueriesAndKeys(attention);
+    sketch = near_qk + tokens * Near(attention);
+    attended = sketch + tokens * Heads(attention) * attention.far_dim();
+    log_decay = attended + tokens * attention.shape().q_row();
+  }
+
+  BackendArray memory;
+  float* x;          // [M, D]: the residual stream
+  float* normed;     // [M, D]; scratch of the MLP, [M, D + 3h]
+  float* qkv;        // [M, H + 2 Hkv, d]
+  float* qk;         // q [M, H, d], then k [M, Hkv, d], so that one call sketches both
+  float* near_qk;    // norms of qk; mixed kinds
+  float* sketch;     // [M, H + Hkv, far_dim], of q and then of k
+  float* attended;   // [M, H, d]
+  float* log_decay;  // [M, H]; with a decay gate
+
+ private:
+  static int64_t Heads(const AttentionSpec& spec) { return int64_t{spec.heads} + spec.key_heads(); }
+  static int64_t QueriesAndKeys(const AttentionSpec& spec) { return Heads(spec) * spec.head_dim; }
+  static int64_t Near(const AttentionSpec& spec) { return spec.mixed() ? QueriesAndKeys(spec) : 0; }
+};
+
+DecoderModel::DecoderModel(ModelSpec spec, const LoadOptions& options, Backend* backend,
+                           std::unique_ptr<ModelWeights> weights)
+    : spec_(std::move(spec)),
+      max_step_tokens_(options.max_step_tokens),
+      backend_(backend),
+      weights_(std::move(weights)),
+      space_(std::make_unique<Workspace>(backend, spec_, max_step_tokens_)) {}
+
+DecoderModel::~DecoderModel() = default;
+
+Result<std::unique_ptr<DecoderModel>> DecoderModel::Load(const ModelFolder& folder,
+                                                         Backend* backend,
+                                                         const LoadOptions& options) {
+  PS_ASSIGN_OR_RETURN(ModelDefinition model, ReadModelDefinition(folder));
+  ModelSpec& spec = model.spec;
+  const std::string config = folder.PathOf("config.json");
+  PS_RETURN_IF_ERROR(CheckFeatures(spec, *backend, config));
+  const int vocabulary = spec.frame.padded_vocabulary ? options.vocabulary : 0;
+  if (vocabulary > 0) PS_RETURN_IF_ERROR(CheckVocabulary(spec, vocabulary, config));
+  if (options.state_format && !backend->has_state_format(*options.state_format)) {
+    return FailedPrecondition("state format: expected one that ", backend->name(), " reads, found ",
+                              StateFormatName(*options.state_format));
+  }
+  Checkpoint::ProgressFn progress;
+  if (options.progress) {
+    progress = [&](uint64_t done, uint64_t total) {
+      options.progress(static_cast<int64_t>(done), static_cast<int64_t>(total));
+    };
+  }
+  PS_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(folder, progress));
+  auto weights = std::make_unique<ModelWeights>();
+  WeightReader reader(&checkpoint, backend, options.weights, vocabulary, weights.get());
+  PS_RETURN_IF_ERROR(model.read_weights(&reader, weights.get()));
+  const auto workspace = static_cast<size_t>(options.max_step_tokens * Workspace::Width(spec));
+  if (backend->host_memory() && !MemoryFits(workspace * sizeof(float))) {
+    return ResourceExhausted(config, ": expected ", workspace * sizeof(float),
+                             " bytes of memory for the activations of a step of ",
+                             options.max_step_tokens, " tokens, found less");
+  }
+  spec.attention.state_format = options.state_format.value_or(FormatFor(*weights));
+  return std::unique_ptr<DecoderModel>(
+      new DecoderModel(std::move(spec), options, backend, std::move(weights)));
+}
+
+std::unique_ptr<SequenceState> DecoderModel::NewState() {
+  return MemoryFits(StateBytes(1)) ? backend_->NewState(attention_) : nullptr;
+}
+
+int64_t DecoderModel::decode_step_bytes() const {
+  const int64_t heads = int64_t{attention_.layers} * attention_.key_heads();
+  const int64_t far = attention_.kv_cache() ? 0 : attention_.FarReadBytes();
+  return weights_->bytes + heads * (far + attention_.NearReadBytes(attention_.block / 2));
+}
+
+void DecoderModel::Step(const Batch& batch, float* hidden) {
+  tokens_ = batch.tokens();
+  positions_ = batch.positions();
+  segments_ = batch.segments();
+  PS_CHECK(std::ssize(tokens_) <= max_step_tokens_) << tokens_.size();
+  for (const int32_t token : tokens_) {
+    PS_CHECK(token >= 0 && token < vocab_size()) << "token " << token;
+  }
+  const int64_t outputs = std::ssize(batch.output_rows());
+  float* packed = host_memory() ? hidden : space_->normed;
+  const StepInput step{this,      &attention_,
+                       tokens_,   positions_,
+                       segments_, VariantOf(batch.output_rows(), std::ssize(tokens_))};
+  backend_->RunStep(step, [&] {
+    Embed();
+    for (int i = 0; i < static_cast<int>(spec_.layers.size()); ++i) Layer(i);
+    NormOutputRows(batch.output_rows(), packed);
+  });
+  if (hidden == nullptr) {
+    // SampleRows follows and waits for the rows. A step without rows is waited for here, so that a
+    // caller that measures it measures all of it.
+    if (outputs == 0) backend_->Wait();
+  } else {
+    CopyToHost(packed, outputs * spec_.frame.width, hidden);
+  }
+  for (const Segment& segment : segments_) segment.state->Advance(segment.rows);
+}
+
+void DecoderModel::Embed() {
+  const std::span<const int64_t> none;
+  backend_->Embed(*weights_->embedding, tokens_, spec_.frame.sinusoids ? positions_ : none,
+                  space_->x);
+}
+
+void DecoderModel::Layer(int i) {
+  const LayerWeights& w = weights_->layers[static_cast<size_t>(i)];
+  const int64_t M = std::ssize(tokens_);
+  const int D = spec_.frame.width;
+  Backend& ops = *backend_;
+  std::span<const float> thetas;  // empty: heads are not rotated
+  if (spec_.layers[static_cast<size_t>(i)].rope) thetas = spec_.frame.rope_thetas;
+  if (attention_.decay_gate) {  // whose product takes the norm too
+    ops.Norm(space_->x, M, D, w.attn_norm, space_->normed);
+    ops.MatMul(space_->normed, M, *w.qkv, w.qkv_bias, /*accumulate=*/false, space_->qkv);
+  } else {
+    ops.NormMatMul(space_->x, M, w.attn_norm, *w.qkv, w.qkv_bias, space_->normed, space_->qkv);
+  }
+  if (attention_.kind == AttentionKind::kLearnedSketchMixed) {
+    ops.MixedSketchAttention(attention_, i, segments_, MixedSketch(w, thetas), *w.out, space_->x);
+  } else if (w.out_bias == nullptr) {
+    ops.AttentionMatMul(attention_, i, segments_, QueriesAndKeys(w, thetas), M, *w.out,
+                        space_->attended, space_->x);
+  } else {
+    ops.Attention(attention_, i, segments_, QueriesAndKeys(w, thetas), space_->attended);
+    ops.MatMul(space_->attended, M, *w.out, w.out_bias, /*accumulate=*/true, space_->x);
+  }
+  ops.Mlp(w.mlp, M, space_->x, space_->normed);
+}
+
+MixedSketchInput DecoderModel::MixedSketch(const LayerWeights& w, std::span<const float> thetas) {
+  return {.qkv = space_->qkv,
+          .positions = positions_,
+          .thetas = thetas,
+          .near_q_norm = w.near_q_norm,
+          .near_k_norm = w.near_k_norm,
+          .network = &w.network,
+          .log_decay = attention_.decay_gate ? LogDecays(w) : nullptr,
+          .qk = space_->qk,
+          .near_qk = space_->near_qk,
+          .sketch = space_->sketch,
+          .attended = space_->attended};
+}
+
+AttentionInput DecoderModel::QueriesAndKeys(const LayerWeights& w, std::span<const float> thetas) {
+  const HeadShape shape = attention_.shape();
+  const int64_t rows = std::ssize(tokens_);
+  Backend& ops = *backend_;
+  float* q = space_->qk;
+  float* k = q + rows * shape.q_row();
+  float* near_q = q;
+  float* near_k = k;
+  if (attention_.mixed()) {
+    // The sketches take q and k without the norms of the near part.
+    near_q = space_->near_qk;
+    near_k = near_q + rows * shape.q_row();
+    ops.RopeAndNorms(space_->qkv, positions_, shape, thetas, {w.near_q_norm, w.near_k_norm}, q, k,
+                     near_q, near_k);
+  } else if (spec_.frame.head_norms || attention_.qk_norm()) {
+    ops.RopeAndNorms(space_->qkv, positions_, shape, thetas,
+                     {w.q_norm, w.k_norm, /*before_rotation=*/spec_.frame.head_norms}, q, k, q, k);
+  } else {
+    ops.Rope(space_->qkv, positions_, shape, thetas, q, k);
+  }
+
+  AttentionInput input;
+  input.v = space_->qkv + shape.q_row() + shape.k_row();
+  input.v_stride = shape.row();
+  if (attention_.kind == AttentionKind::kSymmetricPower) {
+    input.far_q = q;
+    input.far_k = k;
+  } else if (!attention_.kv_cache()) {
+    const int64_t heads = rows * shape.heads;  // as many of keys
+    FarFeatures(w, q, 2 * heads);
+    input.far_q = space_->sketch;
+    input.far_k = space_->sketch + heads * attention_.far_dim();
+  }
+  if (attention_.decay_gate) input.log_decay = LogDecays(w);
+  input.coefficients = w.coefficients;
+  const bool near_is_far = !attention_.kv_cache() && !attention_.mixed();
+  input.near_q = near_is_far ? input.far_q : near_q;
+  input.near_k = near_is_far ? input.far_k : near_k;
+  return input;
+}
+
+const float* DecoderModel::LogDecays(const LayerWeights& w) {
+  const int64_t rows = std::ssize(tokens_);
+  float* out = space_->log_decay;
+  backend_->MatMul(space_->normed, rows, *w.gate, w.gate_bias, /*accumulate=*/false, out);
+  backend_->LogSigmoid(out, rows * attention_.heads, out);
+  return out;
+}
+
+void DecoderModel::FarFeatures(const LayerWeights& w, const float* x, int64_t rows) {
+  Backend& ops = *backend_;
+  switch (attention_.kind) {
+    case AttentionKind::kLearnedSketch:
+    case AttentionKind::kLearnedSketchMixed:
+      return ops.LearnedSketch(w.network, x, rows, space_->sketch);
+    case AttentionKind::kRandomSketch:
+      return ops.ApplyRandomSketch(w.random_sketch, x, rows, space_->sketch);
+    case AttentionKind::kRandomSketchMixed:
+      return RandomMixedFeatures(w, x, rows);
+    case AttentionKind::kLinear:
+      return ops.LinearFeatures(x, rows, attention_.head_dim, space_->sketch);
+    case AttentionKind::kPerformer:
+      return ops.PerformerFeatures(*w.omega, x, rows, space_->sketch);
+    case AttentionKind::kAffineSquare:
+      return AffineFeatures(w, x, rows);
+    case AttentionKind::kSoftmax:
+    case AttentionKind::kPolynomial:
+    case AttentionKind::kPolynomialSquare:
+    case AttentionKind::kSymmetricPower:
+      break;
+  }
+  PS_CHECK(false) << "no features: " << AttentionKindName(attention_.kind);
+}
+
+// The sketch is applied to the qk norm of q and k. That of the queries, then that of the keys, is
+// stored in the memory of the attention's output, which is written later.
+void DecoderModel::RandomMixedFeatures(const LayerWeights& w, const float* x, int64_t rows) {
+  const int d = attention_.head_dim;
+  const int64_t half = rows / 2;
+  for (int part = 0; part < 2; ++part) {
+    backend_->Norm(x + part * half * d, half, d, w.q_norm, space_->attended);
+    backend_->ApplyRandomSketch(w.random_sketch, space_->attended, half,
+                                space_->sketch + part * half * attention_.far_dim());
+  }
+}
+
+// [c, f q'] and [1, k'], whose dot product is c + f q'.k'.
+void DecoderModel::AffineFeatures(const LayerWeights& w, const float* x, int64_t rows) {
+  const int d = attention_.head_dim, heads = attention_.heads;
+  const int64_t half = rows / 2;
+  float* keys = space_->sketch + half * attention_.far_dim();
+  backend_->AffineFeatures(x, half, d, w.coefficients, heads, space_->sketch);
+  backend_->AffineFeatures(x + half * d, half, d, nullptr, heads, keys);
+}
+
+void DecoderModel::NormOutputRows(std::span<const int64_t> rows, float* out) {
+  const int D = spec_.frame.width;
+  const auto next = [&](size_t i) { return rows[i] == rows[i - 1] + 1; };
+  ForRuns(rows.size(), next, [&](size_t first, size_t end) {
+    backend_->Norm(space_->x + rows[first] * D, static_cast<int64_t>(end - first), D,
+                   weights_->final_norm, out + static_cast<int64_t>(first) * D);
+  });
+}
+
+void DecoderModel::ProjectToVocabulary(const float* hidden, int64_t rows, float* logits) {
+  backend_->MatMul(hidden, rows, *weights_->output, weights_->output_bias,
+                   /*accumulate=*/false, logits);
+}
+
+void DecoderModel::Logits(const float* hidden, int64_t rows, float* logits) {
+  const int64_t size = rows * vocab_size();
+  float* out = OutputFor(logits, size);
+  ProjectToVocabulary(InputOf(hidden, rows * spec_.frame.width), rows, out);
+  CopyToHost(out, size, logits);
+}
+
+void DecoderModel::LogSumExp(const float* logits, int64_t rows, float* out) {
+  const int64_t width = vocab_size();
+  float* sums = OutputFor(out, rows);
+  backend_->LogSumExp(InputOf(logits, rows * width), rows, width, sums);
+  CopyToHost(sums, rows, out);
+}
+
+void DecoderModel::SampleRows(int64_t first, std::span<const SampleQuery> queries,
+                              std::span<SampleResult> results, float* logits, float* log_sum_exp) {
+  const int64_t V = vocab_size(), count = std::ssize(queries);
+  float* on_device = Grow(count * V, &staged_output_);
+  ProjectToVocabulary(space_->normed + first * spec_.frame.width, count, on_device);
+  if (log_sum_exp != nullptr) {
+    float* sums = Grow(count, &staged_input_);
+    backend_->LogSumExp(on_device, count, V, sums);
+    backend_->CopyOut(sums, queries.size(), log_sum_exp);
+  }
+  backend_->SampleRows(on_device, V, queries, results);
+  const auto needs_logits = [&](size_t i) {
+    return results[i].kind == SampleResult::Kind::kNone ||
+           results[i].kind == SampleResult::Kind::kTooMany;
+  };
+  const auto alike = [&](size_t i) { return needs_logits(i) == needs_logits(i - 1); };
+  ForRuns(results.size(), alike, [&](size_t begin, size_t end) {
+    if (!needs_logits(begin)) return;
+    const int64_t offset = static_cast<int64_t>(begin) * V;
+    backend_->CopyOut(on_device + offset, (end - begin) * static_cast<size_t>(V), logits + offset);
+  });
+}
+
+void DecoderModel::Reserve(int sequences, size_t growing) {
+  if (host_memory()) return;
+  constexpr auto kRows = static_cast<int64_t>(SampleQuery::kMaxRows);
+  const std::vector<int32_t> tokens(static_cast<size_t>(max_step_tokens_), 0);
+  const std::vector<int64_t> positions(tokens.size(), 0);
+  tokens_ = tokens;
+  positions_ = positions;
+  segments_ = {};
+  Grow(kRows * vocab_size(), &staged_input_);  // LogSumExp of logits in host memory
+  float* logits = Grow(kRows * vocab_size(), &staged_output_);
+  backend_->Reserve(attention_, max_step_tokens_, sequences, growing, [&] {
+    // The largest step, then smaller ones, whose kernels may be others: kernels differ between a
+    // power of two of rows and more rows.
+    std::vector<int64_t> steps = {max_step_tokens_};
+    for (int64_t rows = 1; rows < max_step_tokens_; rows *= 2) {
+      steps.push_back(rows);
+      steps.push_back(rows + 1);
+    }
+    for (const int64_t rows : steps) {
+      tokens_ = std::span(tokens).first(static_cast<size_t>(rows));
+      positions_ = std::span(positions).first(static_cast<size_t>(rows));
+      Embed();
+      Layer(0);  // all layers have the same shapes
+      backend_->Norm(space_->x, rows, spec_.frame.width, weights_->final_norm, space_->normed);
+      ProjectToVocabulary(space_->normed, std::min(kRows, rows), logits);
+      backend_->LogSumExp(logits, 1, vocab_size(), staged_input_.data());
+    }
+  });
+}
+
+float* DecoderModel::Grow(int64_t size, BackendArray* array) {
+  if (array->size() < static_cast<size_t>(size)) {
+    *array = BackendArray();  // frees the old array before the new one is allocated
+    *array = BackendArray(backend_, static_cast<size_t>(size));
+  }
+  return array->data();
+}
+
+const float* DecoderModel::InputOf(const float* host, int64_t size) {
+  if (host_memory()) return host;
+  float* input = Grow(size, &staged_input_);
+  backend_->CopyIn(host, static_cast<size_t>(size), input);
+  return input;
+}
+
+float* DecoderModel::OutputFor(float* host, int64_t size) {
+  return host_memory() ? host : Grow(size, &staged_output_);
+}
+
+void DecoderModel::CopyToHost(const float* out, int64_t size, float* host) {
+  if (out != host) backend_->CopyOut(out, static_cast<size_t>(size), host);
+}
+
+}  // namespace polysketch
