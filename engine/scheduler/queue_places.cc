@@ -9,7 +9,9 @@ Result<std::vector<RequestId>> QueuePlaces::Add(const Request& request) {
     if (!id) {
       GiveBack(given_up);
       given_up.clear();
-      if (SlotsFit(request) && FirstTokens(request)) break;
+      if ((SlotsFit(request) || FirstSlots(request)) &&
+          (TokensFit(request) || FirstTokens(request)))
+        break;
       return Full(request);
     }
     Place& place = places_.at(*id);
@@ -31,6 +33,11 @@ void QueuePlaces::GiveBack(const std::vector<RequestId>& given_up) {
 
 bool QueuePlaces::SlotsFit(const Request& request) const {
   return slots_.total() + request.slots <= int64_t{limits_.max_sequences} + limits_.max_queue;
+}
+
+bool QueuePlaces::FirstSlots(const Request& request) const {
+  return slots_.Of(request.principal).principal == 0 && had_slots_ > limits_.max_sequences &&
+         slots_.total() + request.slots <= int64_t{2} * limits_.max_sequences + limits_.max_queue;
 }
 
 bool QueuePlaces::TokensFit(const Request& request) const {
@@ -97,7 +104,10 @@ void QueuePlaces::Remove(RequestId id) {
 void QueuePlaces::Count(const Place& place) {
   const Request& request = place.request;
   slots_.Add(request.principal, request.slots);
-  if (!place.waiting) return;
+  if (!place.waiting) {
+    had_slots_ += request.slots;
+    return;
+  }
   tokens_.Add(request.principal, request.tokens);
   waiting_[request.principal].emplace(request.priority, -static_cast<int64_t>(request.id));
 }
@@ -105,7 +115,10 @@ void QueuePlaces::Count(const Place& place) {
 void QueuePlaces::Uncount(const Place& place) {
   const Request& request = place.request;
   slots_.Remove(request.principal, request.slots);
-  if (!place.waiting) return;
+  if (!place.waiting) {
+    had_slots_ -= request.slots;
+    return;
+  }
   tokens_.Remove(request.principal, request.tokens);
   const auto at = waiting_.find(request.principal);
   at->second.erase({request.priority, -static_cast<int64_t>(request.id)});

@@ -6,7 +6,9 @@
 // shared alike.
 //
 // Which request gives way: the newest of the part's lowest priority, which would be served last.
-//   - A request that has had a slot keeps its place.
+//   - A request that has had a slot keeps its place. Where these are more than the slots, as those of many
+//     parts of one principal that take turns, `max_sequences` places beyond the limit are for
+//     principals without one: they do not wait for the end of what others have begun.
 //   - A priority above the newcomer's does not give way.
 //   - A principal keeps its only request, and a part keeps it towards others of its principal. So the
 //     first of its waiting requests, and with it every principal, is served in the end.
@@ -64,6 +66,8 @@ class QueuePlaces {
   using Waiting = std::set<std::pair<int, int64_t>>;
 
   bool SlotsFit(const Request& request) const;
+  // Whether a place is the first of the principal, and one beyond the limit is free for it.
+  bool FirstSlots(const Request& request) const;
   bool TokensFit(const Request& request) const;
   // Whether the tokens are the first of the principal, and at most its share. They may then exceed the
   // limit: large prompts of others, each the only one of its principal, must not lock one out. The sum
@@ -80,7 +84,8 @@ class QueuePlaces {
   std::unordered_map<RequestId, Place> places_;
   std::map<Principal, Waiting> waiting_;  // of parts with some
   Shares slots_;
-  Shares tokens_;  // of waiting prompts
+  int64_t had_slots_ = 0;  // places of requests that have had a slot
+  Shares tokens_;          // of waiting prompts
 };
 
 }  // namespace polysketch

@@ -197,6 +197,28 @@ TEST(Fairness, AnAddressOfManyTenantsGainsNothing) {
   EXPECT_TRUE(server.BecomesIdle());
 }
 
+// Tenants of an address take turns in the slots: their requests have all had one, and none gives way.
+TEST(Fairness, ManyTenantsOfAnAddressThatHaveHadASlotLeaveThatOfAnother) {
+  const Server server(
+      {.flags = {"--http-listen", "127.0.0.1:0", "--max-sequences", "2", "--max-queue", "8"}});
+  Client client(server.address());
+  std::vector<std::unique_ptr<CompleteStream>> streams;
+  v1::CompleteRequest request = Greedy(kPrompt, 100000);
+  request.set_ignore_eos(true);
+  for (int i = 0; i < 10; ++i)
+    streams.push_back(client.StartComplete(request, Of(StrCat("tenant-", i))));
+  for (int i = 0; i < 4000 && server.Metric("polysketch_num_requests_preempted") < 8; ++i)
+    std::this_thread::sleep_for(5ms);
+  ASSERT_GE(server.Metric("polysketch_num_requests_preempted"), 8);
+  for (int i = 0; i < 3; ++i) {
+    const std::string got = PostFrom("127.0.0.2", server.http_address());
+    EXPECT_TRUE(got.starts_with("HTTP/1.1 200")) << got;
+  }
+  for (auto& stream : streams) stream->Cancel();
+  streams.clear();
+  EXPECT_TRUE(server.BecomesIdle());
+}
+
 // Makes a session of the tenant with a state. Returns whether the server had room.
 bool MakeSession(Client* client, const std::string& tenant) {
   const auto call = client->StartRaw("/polysketch.v1.PolySketch/CreateSession", Of(tenant));

@@ -52,15 +52,35 @@ TEST_F(QueuePlacesTest, ARequestThatHasHadASlotKeepsItsPlace) {
   places.OnAdmitted(1);
   places.OnAdmitted(2);
   EXPECT_EQ(*Add(&places, "u"), Ids{3});
-  places.OnAdmitted(4);
   EXPECT_EQ(Add(&places, "v").status().message(),
             "the queue is full: 2 running and 1 waiting requests; try again later");
   // 3 got its slot before it was told: its place counts until it ends.
   places.OnAdmitted(3);
   places.Remove(4);
-  EXPECT_FALSE(Add(&places, "v").ok());
+  EXPECT_FALSE(Add(&places, "t").ok());
   places.Remove(3);
   EXPECT_TRUE(Add(&places, "v").ok());
+}
+
+// Many tenants of an address take turns in the slots, so that none of its requests waits.
+TEST_F(QueuePlacesTest, PreemptedRequestsLeavePlacesToOthers) {
+  QueuePlaces places({.max_sequences = 2, .max_queue = 8});
+  for (RequestId id = 1; id <= 10; ++id) {
+    ASSERT_TRUE(places.Add({id, {"address", StrCat("tenant-", id)}, 0, 1, 1}).ok());
+    places.OnAdmitted(id);
+  }
+  EXPECT_FALSE(places.Add({11, {"address", "tenant-11"}, 0, 1, 1}).ok());
+  EXPECT_TRUE(places.Add({12, {"b"}, 0, 1, 1})->empty());
+  EXPECT_FALSE(places.Add({13, {"b"}, 0, 1, 1}).ok()) << "it has one";
+  EXPECT_FALSE(places.Add({14, {"c"}, 0, 2, 1}).ok()) << "one is left";
+  EXPECT_TRUE(places.Add({15, {"c"}, 0, 1, 1})->empty());
+  EXPECT_FALSE(places.Add({16, {"d"}, 0, 1, 1}).ok());
+  places.Remove(12);
+  EXPECT_TRUE(places.Add({17, {"d"}, 0, 1, 1})->empty());
+  // The reserve is for what cannot be taken back alone.
+  for (RequestId id = 1; id <= 9; ++id) places.Remove(id);
+  EXPECT_TRUE(places.Add({18, {"address", "tenant-11"}, 0, 7, 1})->empty());
+  EXPECT_EQ(*places.Add({19, {"e"}, 0, 1, 1}), Ids{18});
 }
 
 TEST_F(QueuePlacesTest, PrioritiesAboveTheNewcomersDoNotGiveWay) {
