@@ -66,11 +66,12 @@ class Turns {
     principals_.Charge(who.name, work);
     parts_[who.name].Charge(who.part, work);
   }
-  // Advances to the least time of principals with work. `Working`: a range of them.
-  template <typename Working>
-  void AdvanceTo(const Working& working) {
+  // Advances to the least time of principals with work: principal_of(one) for each of a range.
+  template <typename Working, typename PrincipalOf>
+  void AdvanceTo(const Working& working, const PrincipalOf& principal_of) {
     std::map<std::string_view, Time> least;
-    for (const Principal& who : working) {
+    for (const auto& one : working) {
+      const Principal& who = principal_of(one);
       const Time time = Of(who);
       const auto [at, added] = least.try_emplace(who.name, time);
       if (!added) at->second.part = std::min(at->second.part, time.part);

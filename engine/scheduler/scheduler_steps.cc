@@ -149,12 +149,13 @@ std::vector<int64_t> Scheduler::ShareTokens(Candidates* shares, std::chrono::nan
     if (!candidates[i].decoding) FitToBlock(slots[i]->state(), prompt_tokens, &candidates[i]);
   }
   // The clients of sequences that wait for a slot demand tokens too.
-  std::vector<Principal> working;
-  for (const Slot* slot : slots) working.push_back(slot->sequence->principal());
+  std::vector<const Sequence*> working;
+  for (const Slot* slot : slots) working.push_back(slot->sequence.get());
   for (const Waiting& waiting : waiting_.list()) {
-    if (!waiting.sequence->idle()) working.push_back(waiting.sequence->principal());
+    if (!waiting.sequence->idle()) working.push_back(waiting.sequence.get());
   }
-  turns_.AdvanceTo(working);
+  turns_.AdvanceTo(working,
+                   [](const Sequence* one) -> const Principal& { return one->principal(); });
 
   std::vector<int64_t> tokens = batch_builder_.Share(candidates, prompt_tokens, times);
   for (size_t i = 0; i < tokens.size(); ++i) {

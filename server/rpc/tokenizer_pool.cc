@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <ranges>
 #include <utility>
 
 #include "base/check.h"
@@ -242,7 +241,7 @@ void TokenizerPool::Dispatch() {
 }
 
 void TokenizerPool::GiveTurn(const Principal& principal, Queue* queue, Worker* idle) {
-  times_.AdvanceTo(std::views::keys(queues_));
+  times_.AdvanceTo(queues_, [](const auto& named) -> const Principal& { return named.first; });
   const bool large = queue->paused != nullptr ||
                      (idle != nullptr && !queue->large.empty() && MayStartLarge(principal, *queue));
   const bool small = idle != nullptr && !queue->small.empty() && !(large && queue->small_last);

@@ -1,5 +1,6 @@
 #include "base/turns.h"
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -15,12 +16,14 @@ TEST(TurnsTest, NobodySavesUpAndNobodyEscapes) {
   turns.Charge(busy, 1000);
   EXPECT_LT(turns.Of(idle), turns.Of(busy));
   turns.Charge({"third"}, 900);
-  turns.AdvanceTo(std::vector<Principal>{busy, {"third"}});  // "idle" wants nothing
+  turns.AdvanceTo(std::vector<Principal>{busy, {"third"}},
+                  std::identity());  // "idle" wants nothing
   EXPECT_EQ(turns.Of(idle).principal, 900);
   EXPECT_EQ(turns.Of(busy).principal, 1000);
   turns.Charge(idle, 50);
   EXPECT_EQ(turns.size(), 2u);
-  turns.AdvanceTo(std::vector<Principal>{busy});  // no principal is ahead: nothing to remember
+  turns.AdvanceTo(std::vector<Principal>{busy},
+                  std::identity());  // no principal is ahead: nothing to remember
   EXPECT_EQ(turns.size(), 0u);
 }
 
@@ -36,7 +39,7 @@ TEST(TurnsTest, PartsShareTheTurnsOfTheirPrincipal) {
     });
     ++served[*next];
     turns.Charge(*next, 1);
-    turns.AdvanceTo(all);
+    turns.AdvanceTo(all, std::identity());
   }
   for (const auto& [who, count] : served)
     EXPECT_NEAR(count, who.name == "few" ? 1000 : 200, 2) << who.name << " " << who.part;
