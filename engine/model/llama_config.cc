@@ -243,7 +243,7 @@ class ConfigReader {
     // 1: the layer uses RoPE.
     const std::vector<int> listed = fields_.Ints("no_rope_layers", 0, 1, kMaxLayers);
     const bool lists = fields_.Find("no_rope_layers") != nullptr;
-    if (lists && listed.size() != layers) {
+    if (lists && listed.size() < layers) {
       return fields_.Fail("no_rope_layers", StrCat("expected an integer for each of ", layers,
                                                    " layers, found ", listed.size()));
     }

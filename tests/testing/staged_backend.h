@@ -11,7 +11,7 @@
 
 namespace polysketch::testing {
 
-class StagedBackend final : public ForwardingBackend {
+class StagedBackend : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
 

@@ -1,0 +1,199 @@
+// Models of the frames that are read from Hugging Face folders, against logits of transformers in float32
+// (tests/data/frames, made by tests/training/frame_models.py), on every backend.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/safetensors.h"
+#include "engine/checkpoint/strict_json.h"
+#include "tests/engine/model/model_runner.h"
+#include "tests/testing/backend_test.h"
+#include "tests/testing/environment.h"
+#include "tests/testing/random.h"
+#include "tests/testing/random_model.h"
+#include "tests/testing/staged_backend.h"
+
+namespace polysketch {
+namespace {
+
+std::filesystem::path FramesFolder() { return testing::SourceDir() / "tests/data/frames"; }
+
+std::vector<std::string> Cases() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(FramesFolder())) {
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+struct Recording {
+  explicit Recording(const std::string& name) {
+    const SafetensorsFile file =
+        SafetensorsFile::Open((FramesFolder() / name / "golden.safetensors").string()).value();
+    const TensorView& stored = file.tensors().find("logits")->second;
+    tokens.resize(static_cast<size_t>(stored.shape[0]));
+    logits.resize(static_cast<size_t>(stored.size()));
+    file.tensors().find("tokens")->second.ReadInts(0, tokens);
+    stored.ReadFloats(0, logits);
+    for (const float x : logits) largest = std::max(largest, std::abs(x));
+  }
+
+  // The largest difference, as a share of the largest logit.
+  double Error(const std::vector<float>& found) const {
+    double error = 0;
+    for (size_t i = 0; i < logits.size(); ++i) {
+      error = std::max(error, std::abs(static_cast<double>(logits[i]) - found[i]));
+    }
+    return error / largest;
+  }
+
+  std::vector<int32_t> tokens;
+  std::vector<float> logits;  // [tokens, vocabulary]
+  float largest = 0;
+};
+
+LoadOptions InFloat32() {
+  LoadOptions options;
+  options.weights = DataType::kF32;
+  return options;
+}
+
+class FramesTest : public testing::BackendTest {};
+
+// Two to four layers: some hundred roundings of 2^-24 on either side, and in transformers, which rotates by
+// float32 angles, 2^-24 of an angle of 40. Large weights make logits of order 10 of differences of some.
+TEST_P(FramesTest, LogitsOfTransformersHoweverTokensArrive) {
+  const auto backend = NewBackend(2);
+  ASSERT_EQ(Cases().size(), 12u);
+  for (const std::string& name : Cases()) {
+    SCOPED_TRACE(name);
+    const Recording recording(name);
+    const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
+    const auto count = static_cast<int>(recording.tokens.size());
+    const std::vector<float> whole = testing::LogitsOf(*model, recording.tokens, {count});
+    EXPECT_LT(recording.Error(whole), 1e-4);
+    EXPECT_EQ(testing::LogitsOf(*model, recording.tokens, std::vector<int>(count, 1)), whole);
+    EXPECT_EQ(testing::LogitsOf(*model, recording.tokens, {7, 1, 20, count - 28}), whole);
+  }
+}
+
+// More tokens than a block of the cache: prefill, chunks, decoding, in one batch and alone.
+TEST_P(FramesTest, BlocksOfTheCacheChangeNoBit) {
+  const auto backend = NewBackend(2);
+  for (const char* name : {"llama", "qwen3", "smollm3"}) {
+    const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
+    testing::Random random(3);
+    std::vector<int32_t> tokens(150);
+    for (int32_t& token : tokens) token = static_cast<int32_t>(random.Int(0, 46));
+    const std::vector<float> whole = testing::LogitsOf(*model, tokens, {150});
+    EXPECT_EQ(testing::LogitsOf(*model, tokens, {64, 64, 22}), whole);
+    EXPECT_EQ(testing::LogitsOf(*model, tokens, std::vector<int>(150, 1)), whole);
+    testing::Request first(*model, tokens), second(*model, tokens);
+    testing::StepRequests(*model, {{&first, 90}, {&second, 3}});
+    testing::StepRequests(*model, {{&first, 60}, {&second, 147}});
+    EXPECT_EQ(first.logits, whole);
+    EXPECT_EQ(second.logits, whole);
+  }
+}
+
+// Rows of the embedding after the tokenizer's tokens make no logits, and change no other.
+TEST_P(FramesTest, PaddedRowsHaveNoLogits) {
+  const auto backend = NewBackend(1);
+  for (const char* name : {"llama", "llama_llama3"}) {  // with an output matrix, and tied
+    const auto whole = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
+    LoadOptions options = InFloat32();
+    options.vocabulary = 40;
+    const auto cut = testing::LoadModel(FramesFolder() / name, backend.get(), options);
+    ASSERT_EQ(cut->vocab_size(), 40);
+    const std::vector<int32_t> tokens = {3, 39, 0, 17};
+    const std::vector<float> all = testing::LogitsOf(*whole, tokens, {4});
+    const std::vector<float> some = testing::LogitsOf(*cut, tokens, {4});
+    for (size_t row = 0; row < 4; ++row) {
+      for (size_t i = 0; i < 40; ++i) EXPECT_EQ(some[row * 40 + i], all[row * 47 + i]);
+    }
+    options.vocabulary = 48;
+    EXPECT_EQ(DecoderModel::Load((FramesFolder() / name).string(), backend.get(), options)
+                  .status()
+                  .code(),
+              Code::kInvalidArgument);
+    options.vocabulary = 2;  // below EOS
+    EXPECT_EQ(DecoderModel::Load((FramesFolder() / name).string(), backend.get(), options)
+                  .status()
+                  .code(),
+              Code::kInvalidArgument);
+  }
+}
+
+// 8 bits keep the logits of these models to some percent of the largest.
+TEST_P(FramesTest, QuantisedWhenLoaded) {
+  const auto backend = NewBackend(2);
+  for (const std::string& name : Cases()) {
+    SCOPED_TRACE(name);
+    const Recording recording(name);
+    LoadOptions options;
+    options.weights = DataType::kQ8;
+    const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), options);
+    const auto count = static_cast<int>(recording.tokens.size());
+    const double error = recording.Error(testing::LogitsOf(*model, recording.tokens, {count}));
+    EXPECT_LT(error, 0.1);
+    EXPECT_GT(error, 1e-5);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, FramesTest, ::testing::ValuesIn(testing::AllBackends()),
+                         testing::ParamName);
+
+// A backend without what these models need.
+class PlainBackend : public testing::StagedBackend {
+ public:
+  using StagedBackend::StagedBackend;
+  bool has(BackendFeature /*feature*/) const override { return false; }
+};
+
+TEST(FramesLoadTest, RefusesWhatTheBackendLacks) {
+  PlainBackend backend(NewReferenceBackend());
+  const Status status =
+      DecoderModel::Load((FramesFolder() / "qwen3").string(), &backend, {}).status();
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_NE(status.message().find("RMSNorm"), std::string::npos) << status.message();
+}
+
+void Write(const std::filesystem::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+TEST(FramesLoadTest, NamesTensorsThatAreMissingOrTooMany) {
+  const testing::TemporaryFolder folder;
+  std::filesystem::copy(FramesFolder() / "llama", folder.path(),
+                        std::filesystem::copy_options::overwrite_existing);
+  nlohmann::json config =
+      ReadStrictJson(ModelFolder(folder.path()), "config.json", 1 << 20, 8).value();
+  const auto load = [&](const char* field, const nlohmann::json& value) {
+    nlohmann::json changed = config;
+    changed[field] = value;
+    Write(folder.path() / "config.json", changed.dump());
+    const auto backend = NewReferenceBackend();
+    const Status status = DecoderModel::Load(folder.path().string(), backend.get(), {}).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_NE(load("attention_bias", true).find("q_proj.bias is missing"), std::string::npos);
+  EXPECT_NE(load("num_hidden_layers", 1).find("model.layers.1."), std::string::npos);
+  EXPECT_NE(load("intermediate_size", 35).find("expected shape [35, 24], found [36, 24]"),
+            std::string::npos);
+  // An output matrix beside a tied embedding is a copy of it.
+  config["tie_word_embeddings"] = true;
+  Write(folder.path() / "config.json", config.dump());
+  const auto backend = NewReferenceBackend();
+  EXPECT_TRUE(DecoderModel::Load(folder.path().string(), backend.get(), {}).ok());
+}
+
+}  // namespace
+}  // namespace polysketch

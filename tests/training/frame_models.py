@@ -1,0 +1,101 @@
+"""Small random models of the frames that the server reads from Hugging Face folders, written by transformers.
+
+    .venv-training/bin/python tests/training/frame_models.py OUT
+
+writes those of tests/data/frames, which tests/engine/model/frames_test.cc reads: for each case a model folder with weights of
+BF16, and golden.safetensors with tokens and the logits of transformers in float32.
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import save_file
+
+SIZES = {
+    "vocab_size": 47,
+    "hidden_size": 24,
+    "intermediate_size": 36,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,  # not hidden_size / num_attention_heads
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+# Name -> class of config, and what differs from SIZES.
+CASES = {
+    "llama": ("LlamaConfig", {}),
+    "llama_tied_biases": ("LlamaConfig", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+    "llama_own_kv_heads": ("LlamaConfig", {"num_key_value_heads": 4, "rms_norm_eps": 1e-5}),
+    "llama_one_kv_head": ("LlamaConfig", {"num_key_value_heads": 1, "num_attention_heads": 6, "head_dim": 4}),
+    "llama_linear": ("LlamaConfig", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}}),
+    "llama_llama3": ("LlamaConfig", {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
+    "mistral": ("MistralConfig", {"sliding_window": None}),
+    "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3Config", {"rms_norm_eps": 1e-5}),
+    "qwen3_biases": ("Qwen3Config", {"attention_bias": True, "tie_word_embeddings": True}),
+    "smollm3": ("SmolLM3Config", {"num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 1]}),
+    "smollm3_interval": ("SmolLM3Config", {"num_hidden_layers": 4, "no_rope_layer_interval": 3, "attention_bias": True}),
+}
+
+
+def random_model(name: str, dtype=torch.float32, **changes):
+    """A model whose parameters all differ from their defaults: activations and logits of order one."""
+    class_name, fields = CASES[name]
+    sizes = SIZES | changes
+    for key, value in changes.items():
+        if key in fields and isinstance(fields[key], int) and not isinstance(fields[key], bool):
+            sizes[key] = value
+    fields = {key: value for key, value in fields.items() if key not in changes}
+    config = getattr(transformers, class_name)(**(sizes | fields), attn_implementation="eager")
+    torch.manual_seed(7)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if "norm" in key:
+                parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
+            elif key.endswith(".bias"):
+                parameter.copy_(0.3 * torch.randn_like(parameter))
+            elif "embed_tokens" in key:
+                parameter.copy_(torch.randn_like(parameter) * (0.5 if config.tie_word_embeddings else 1))
+            else:
+                parameter.copy_(torch.randn_like(parameter) * 1.5 / parameter.shape[-1] ** 0.5)
+    return model.to(dtype)
+
+
+def random_tokens(model, count: int) -> np.ndarray:
+    return np.random.default_rng(11).integers(model.config.vocab_size, size=count).astype(np.int32)
+
+
+def logits_of(model, tokens: np.ndarray) -> torch.Tensor:
+    """[tokens, vocabulary], computed in float32."""
+    with torch.no_grad():
+        return model.float()(torch.tensor(tokens.tolist())[None]).logits[0]
+
+
+def main(out: pathlib.Path):
+    for name in CASES:
+        model = random_model(name, torch.bfloat16)
+        folder = out / name
+        model.save_pretrained(folder)
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        tokens = random_tokens(model, 40)
+        save_file({"tokens": torch.tensor(tokens), "logits": logits_of(model, tokens)}, folder / "golden.safetensors")
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))
