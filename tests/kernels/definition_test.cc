@@ -67,6 +67,15 @@ TEST_P(DefinitionTest, LayerNormUsesTheBiasedVariance) {
   EXPECT_EQ(out[1], 20);
 }
 
+TEST_P(DefinitionTest, RmsNormHasNoMean) {
+  // Mean square (9 + 16) / 2 = 12.5; epsilon 2.5 inside the root: sqrt(15).
+  const float x[2] = {3, 4}, scale[2] = {2, -1};
+  float out[2];
+  backend_->Norm(x, 1, 2, {scale, nullptr, NormKind::kRms, 2.5f}, out);
+  EXPECT_FLOAT_EQ(out[0], 6 / std::sqrt(15.0));
+  EXPECT_FLOAT_EQ(out[1], -4 / std::sqrt(15.0));
+}
+
 TEST_P(DefinitionTest, MatMulIsRowTimesMatrix) {
   const HostWeights w({1, 2, 3, 4, 5, 6}, 2, 3, DataType::kF32);
   const auto packed = backend_->PackMatrix(w.matrix(), false, DataType::kF32);
@@ -90,6 +99,48 @@ TEST_P(DefinitionTest, RopeTakesPairsAndGivesHalves) {
     EXPECT_FLOAT_EQ(q[i], want_q[i]) << i;
     EXPECT_FLOAT_EQ(k[i], want_k[i]) << i;
   }
+}
+
+TEST_P(DefinitionTest, RopeTakesTheThetasItIsGiven) {
+  // Two heads of queries, then one of keys, then one of values; theta = 0.5.
+  const float qkv[8] = {1, 0, 0, 1, 2, 3, 9, 9};
+  const std::vector<int64_t> positions = {3};
+  const std::vector<float> thetas = {0.5f};
+  float q[4], k[2];
+  backend_->Rope(qkv, positions, {2, 1, 2}, thetas, q, k);
+  const double c = std::cos(1.5), s = std::sin(1.5), want_q[4] = {c, s, -s, c};
+  for (int i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(q[i], want_q[i]) << i;
+  EXPECT_FLOAT_EQ(k[0], 2 * c - 3 * s);
+  EXPECT_FLOAT_EQ(k[1], 3 * c + 2 * s);
+  backend_->Rope(qkv, positions, {2, 1, 2}, {}, q, k);
+  EXPECT_EQ(std::vector<float>(q, q + 4), (std::vector<float>{1, 0, 0, 1}));
+  EXPECT_EQ(std::vector<float>(k, k + 2), (std::vector<float>{2, 3}));
+}
+
+TEST_P(DefinitionTest, NormsBeforeRopeAreRotated) {
+  // One head of queries (3, 4) and one of keys (0, 2), RMS norms: (3, 4) / sqrt(12.5), (0, sqrt 2).
+  const float qkv[6] = {3, 4, 0, 2, 9, 9}, q_scale[2] = {1, 2}, k_scale[2] = {5, 1};
+  const std::vector<int64_t> positions = {2};
+  const std::vector<float> thetas = {1};
+  const HeadNorms norms{{q_scale, nullptr, NormKind::kRms, 0},
+                        {k_scale, nullptr, NormKind::kRms, 0},
+                        /*before_rotation=*/true};
+  float q[2], k[2];
+  backend_->RopeAndNorms(qkv, positions, {1, 1, 2}, thetas, norms, nullptr, nullptr, q, k);
+  const double c = std::cos(2.0), s = std::sin(2.0), root = std::sqrt(12.5);
+  EXPECT_FLOAT_EQ(q[0], (3 * c - 8 * s) / root);
+  EXPECT_FLOAT_EQ(q[1], (8 * c + 3 * s) / root);
+  EXPECT_FLOAT_EQ(k[0], -std::sqrt(2.0) * s);
+  EXPECT_FLOAT_EQ(k[1], std::sqrt(2.0) * c);
+}
+
+TEST_P(DefinitionTest, SiluIsXTimesTheLogisticFunction) {
+  // silu(1) = 1 / (1 + 1 / e) = 0.7310585786, silu(-1) = -0.2689414214.
+  const float up[4] = {2, -3, 1, -1};
+  float out[2];
+  backend_->Gate(GateKind::kSilu, up, 1, 2, out);
+  EXPECT_FLOAT_EQ(out[0], 2 * 0.7310585786);
+  EXPECT_FLOAT_EQ(out[1], -3 * -0.2689414214);
 }
 
 TEST_P(DefinitionTest, GeluIsTheTanhForm) {

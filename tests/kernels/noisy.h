@@ -71,15 +71,16 @@ inline NoisyRow NoisyMultiply(const NoisyRow& x, const Matrix& w) {
 inline NoisyRow NoisyNorm(const NoisyRow& x, const NormWeights& norm) {
   const double n = static_cast<double>(x.size());
   double mean = 0, magnitude = 0, variance = 0, inherited = 0;
+  const bool centres = norm.kind == NormKind::kLayer;
   for (const Noisy& value : x) {
-    mean += value.value / n;
+    if (centres) mean += value.value / n;
     magnitude += std::abs(value.value) / n;
     inherited += Square(value.error) / n;
   }
   for (const Noisy& value : x) variance += Square(value.value - mean) / n;
-  const double sigma = std::sqrt(variance + 1e-5);
+  const double sigma = std::sqrt(variance + norm.epsilon);
   // The mean: n roundings of at most u n magnitude, divided by n, and what its terms bring.
-  const double mean_error = std::sqrt(n * Square(kU * magnitude) + inherited / n);
+  const double mean_error = centres ? std::sqrt(n * Square(kU * magnitude) + inherited / n) : 0;
   // The relative error of 1 / sigma: half of the variance's, which sums n squares, and what they
   // bring.
   const double scale_error = std::sqrt(n * Square(kU) + inherited / Square(sigma) + Square(4 * kU));
@@ -87,7 +88,7 @@ inline NoisyRow NoisyNorm(const NoisyRow& x, const NormWeights& norm) {
   for (size_t i = 0; i < x.size(); ++i) {
     const double centred = x[i].value - mean;
     const double scaled = centred / sigma * norm.scale[i];
-    y[i].value = scaled + norm.bias[i];
+    y[i].value = scaled + (centres ? norm.bias[i] : 0);
     y[i].error =
         std::sqrt(Square(norm.scale[i] / sigma) *
                       (Square(x[i].error) + Square(mean_error) + Square(kU * centred)) +
