@@ -45,6 +45,7 @@ std::string_view ReasonName(Reason reason) {
                                                 "DRAINING",
                                                 "SESSION_IN_USE",
                                                 "OUTCOME_UNKNOWN",
+                                                "CONTEXT_LENGTH_EXCEEDED",
                                                 "MALFORMED_REQUEST",
                                                 "HOST_REFUSED",
                                                 "NO_SUCH_PATH",

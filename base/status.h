@@ -55,6 +55,7 @@ enum class Reason : int {
   kDraining,
   kSessionInUse,
   kOutcomeUnknown,
+  kContextLengthExceeded,
   // Of the HTTP server alone; docs/openai-api.md explains each.
   kMalformedRequest,
   kHostRefused,

@@ -34,6 +34,7 @@ class EngineImpl : public Engine {
         context_{.tokenizer = tokenizer,
                  .vocab_size = model->vocab_size(),
                  .eos_ids = options.eos_ids,
+                 .context_limit = options.context_limit,
                  .max_step_tokens = std::min(options.max_step_tokens, model->max_step_tokens()),
                  .observer = options.observer != nullptr ? options.observer : &silent_observer_,
                  .draft_tokens = options.draft_tokens,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/request/context_limit.h"
 #include "engine/sampler/sampling_params.h"
 #include "engine/snapshot/snapshot.h"
 
@@ -64,19 +65,24 @@ Status EngineMemory::Reserve() {
 Result<int64_t> EngineMemory::MaxTokens(const GenerateRequest& request) const {
   const int64_t before = request.start == nullptr ? 0 : request.start->tokens();
   const int64_t prompt = before + std::ssize(request.prompt);
+  const bool resumes = request.start != nullptr && request.start->generation.has_value();
+  const int64_t asked =
+      resumes ? request.start->generation->max_tokens - request.start->generation->generated
+              : request.params.max_tokens.value_or(1);
+  PS_RETURN_IF_ERROR(CheckContext(options_.context_limit, prompt, asked));
   const int32_t choices = request.params.best_of;
   // A request with several choices reserves the memory of two states: its own, and that of its
   // ForkSource.
   const size_t memory = slot_memory() / (choices > 1 ? 2 : 1);
   const int64_t max = sizes_.TokensThatFit(memory);
-  const int64_t asked = request.params.max_tokens.value_or(1);
   if (prompt + asked > max) {
     return InvalidArgument("max_tokens: expected prompt and max_tokens together at most ", max,
                            " (memory of a state), found ", prompt, " + ", asked);
   }
-  if (request.params.max_tokens) return asked;
+  if (resumes || request.params.max_tokens) return asked;
   const int64_t share = sizes_.TokensThatFit(memory / static_cast<size_t>(options_.max_sequences));
-  const int64_t room = (prompt < share ? share : max) - prompt;
+  int64_t room = (prompt < share ? share : max) - prompt;
+  if (options_.context_limit > 0) room = std::min(room, options_.context_limit - prompt);
   const int64_t ranked = choices > request.params.n ? kMaxRankedTokens / choices : room;
   const int32_t most = std::min(options_.max_new_tokens, options_.default_max_tokens);
   return std::min({int64_t{most}, room, ranked});

@@ -36,6 +36,7 @@ Status CheckOptions(const EngineOptions& options, const LanguageModel& model,
   PS_RETURN_IF_ERROR(CheckMin("max_prompt_tokens", options.max_prompt_tokens, 1));
   PS_RETURN_IF_ERROR(CheckMin("max_new_tokens", options.max_new_tokens, 1));
   PS_RETURN_IF_ERROR(CheckMin("default_max_tokens", options.default_max_tokens, 1));
+  PS_RETURN_IF_ERROR(CheckMin("context_limit", options.context_limit, 0));
   if (options.stall_deadline.count() < 1 || options.stall_deadline > std::chrono::hours(24 * 365)) {
     return InvalidArgument("stall_deadline: expected 1 ms to a year, found ",
                            options.stall_deadline.count(), " ms");

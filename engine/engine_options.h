@@ -26,6 +26,8 @@ struct EngineOptions {
   int64_t max_prompt_tokens = int64_t{1} << 24;
   int32_t max_new_tokens = 1 << 20;      // upper limit of max_tokens
   int32_t default_max_tokens = 1 << 20;  // of requests that set none, at most max_new_tokens
+  // Tokens of the longest sequence that the model computes, prompt and output together; 0: no limit.
+  int64_t context_limit = 0;
   // Tokens of the vocabulary that end an output, unless it ignores EOS. The first is EOS itself.
   std::vector<int32_t> eos_ids = {};
   // Limit in bytes of all states of running sequences. 0: max_sequences states of a recurrent kind,

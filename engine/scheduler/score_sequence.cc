@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/request/context_limit.h"
 #include "engine/sampler/logprobs.h"
 
 namespace polysketch {
@@ -50,6 +51,9 @@ Status ScoreSequence::Pull() {
   const size_t max = static_cast<size_t>(context().max_step_tokens) + 1;
   const size_t known = buffer_.size();
   if (known < max) feed_->Pull(max - known, &buffer_);
+  const int64_t tokens = start_position_ + pulled();
+  if (const Status status = CheckContext(context().context_limit, tokens, 0); !status.ok())
+    return status;
   for (size_t i = known; i < buffer_.size(); ++i) {
     if (buffer_[i] >= 0 && buffer_[i] < context().vocab_size) continue;
     return InvalidArgument("tokens[", processed_ + static_cast<int64_t>(i) - pending_,

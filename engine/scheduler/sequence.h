@@ -32,6 +32,7 @@ struct SequenceContext {
   const Tokenizer* tokenizer = nullptr;  // null: token ids only
   int vocab_size = 0;
   std::vector<int32_t> eos_ids = {};  // as in EngineOptions
+  int64_t context_limit = 0;          // as in EngineOptions
   int max_step_tokens = 512;          // of one sequence
   EngineObserver* observer = nullptr;
   std::function<Clock::time_point()> now = [] { return Clock::now(); };

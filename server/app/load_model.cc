@@ -194,6 +194,7 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   info.set_block_size(attention.block);
   if (attention.qk_norm()) info.set_power(attention.power);
   info.set_context_length(spec.context_length);
+  info.set_context_limit(spec.context_limit);
   info.set_parameters(model.parameters());
   info.set_weight_bytes(model.weight_bytes());
   info.set_weight_format(config.weights == "auto" ? "checkpoint" : config.weights);
@@ -226,6 +227,23 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   return info;
 }
 
+// Logs what a KV cache takes by its length, and how many of them slot memory holds.
+void LogKvCache(const LoadedModel& loaded, double slots) {
+  const DecoderModel& model = *loaded.model;
+  if (!model.attention_spec().kv_cache()) return;
+  constexpr int64_t kShort = 4096, kLong = 32768;
+  const int64_t limit = loaded.spec.context_limit > 0 ? loaded.spec.context_limit : kLong;
+  const auto bytes = [&](int64_t tokens) { return static_cast<double>(model.StateBytes(tokens)); };
+  const int64_t first = std::min(kShort, limit);
+  LogInfo("kv_cache", {{"token_bytes", std::llround(bytes(limit) / static_cast<double>(limit))},
+                       {"tokens", first},
+                       {"mib", MiB(bytes(first))},
+                       {"sequences", std::floor(slots / bytes(first))},
+                       {"long_tokens", limit},
+                       {"long_mib", MiB(bytes(limit))},
+                       {"long_sequences", std::floor(slots / bytes(limit))}});
+}
+
 // Logs the memory of a busy process by pool, and the memory that is allocated on a device.
 void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   const FrameSpec& frame = loaded.spec.frame;
@@ -255,6 +273,7 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
            {"workspace_mib", MiB(workspace)},
            {"store_mib", MiB(store)},
            {"total_mib", MiB(weights + slots + preempted + sessions + workspace + store)}});
+  LogKvCache(loaded, slots);
   if (loaded.backend->host_memory()) return;
   // All memory that requests use is allocated: the weights, slot and preempted memory (of KV caches
   // in whole blocks), and the workspace of the largest step.
@@ -333,6 +352,7 @@ EngineOptions MakeEngineOptions(const ServerConfig& config, EngineObserver* obse
   options.max_new_tokens = static_cast<int32_t>(config.max_new_tokens);
   options.default_max_tokens = static_cast<int32_t>(config.default_max_tokens);
   options.eos_ids = loaded->generation.eos_ids;
+  options.context_limit = loaded->spec.context_limit;
   options.slot_memory = static_cast<size_t>(config.slot_memory);
   options.preempted_memory = static_cast<size_t>(config.preempted_memory);
   options.stall_deadline = config.stall_deadline;

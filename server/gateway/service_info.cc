@@ -73,9 +73,10 @@ void FillModelInfo(const ServedModel& model, const std::string& name,
   info->set_model_type("polysketchformer");
   info->add_architectures("PolySketchFormer");
   info->set_vocab_size(static_cast<uint32_t>(model_info.vocab_size()));
-  info->set_max_context_length(
-      Clamped<uint32_t>(limits.max_prompt_tokens() + limits.max_new_tokens()));
-  info->set_max_req_input_len(Clamped<int32_t>(limits.max_prompt_tokens()));
+  const int64_t most = limits.max_prompt_tokens() + limits.max_new_tokens();
+  const int64_t context = model_info.context_limit() > 0 ? model_info.context_limit() : most;
+  info->set_max_context_length(Clamped<uint32_t>(std::min(context, most)));
+  info->set_max_req_input_len(Clamped<int32_t>(std::min(context, limits.max_prompt_tokens())));
   *info->mutable_eos_token_ids() = model_info.eos_ids();
   info->set_bos_token_id(model_info.bos_id());
   info->set_pad_token_id(-1);

@@ -87,7 +87,9 @@ std::string ErrorBody(const Status& status) {
   error["message"] = status.message();
   error["type"] = ErrorType(HttpStatus(status));
   error["param"] = param.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(param);
-  error["code"] = status.reason();
+  // OpenAI's name, which clients know.
+  const bool too_long = status.reason_or_none() == Reason::kContextLengthExceeded;
+  error["code"] = too_long ? "context_length_exceeded" : status.reason();
   const nlohmann::ordered_json body = {{"error", std::move(error)}};
   return JsonText(body) + "\n";
 }

@@ -14,6 +14,12 @@ using Json = nlohmann::ordered_json;
 
 std::string Dump(const Json& json) { return JsonText(json) + "\n"; }
 
+// max_model_len: the context limit; without one, what a prompt may have.
+int64_t MaxModelTokens(const ServedModel& model) {
+  const int64_t limit = model.description.context_limit();
+  return limit > 0 ? limit : model.rules.max_prompt_tokens;
+}
+
 // Reads a request to its end: fields of vLLM that have no effect here are ignored.
 Status FinishTextRequest(JsonFields* fields) {
   fields->Any("model");  // one model is served
@@ -35,7 +41,7 @@ Result<TextJob> ToTokenizeJob(const std::string& body, const ServedModel& model)
   request->set_parse_special(fields.Bool("parse_special").value_or(true));
   const bool with_pieces = fields.Bool("return_token_strs").value_or(false);
   PS_RETURN_IF_ERROR(FinishTextRequest(&fields));
-  const auto to_body = [max_tokens = model.rules.max_prompt_tokens,
+  const auto to_body = [max_tokens = MaxModelTokens(model),
                         with_pieces](const grpc::ByteBuffer& bytes) -> Result<std::string> {
     v1::TokenizeResponse response;
     PS_RETURN_IF_ERROR(ParseMessage(bytes, &response));
@@ -98,7 +104,7 @@ Json ModelJson(const std::string& name, int64_t created, const ServedModel& mode
   json["created"] = created;
   json["owned_by"] = "polysketch";
   json["root"] = model.description.name();
-  json["max_model_len"] = model.rules.max_prompt_tokens;
+  json["max_model_len"] = MaxModelTokens(model);
   return json;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/snapshot/snapshot.h"
 #include "gtest/gtest.h"
 #include "tests/engine/testing/engine_fixture.h"
 #include "tests/engine/testing/fake_model.h"
@@ -19,6 +20,7 @@
 namespace polysketch {
 namespace {
 
+using testing::Collected;
 using testing::EngineTest;
 using testing::FakeModel;
 using testing::FakeTokenizer;
@@ -399,6 +401,125 @@ TEST_F(EngineTest, GrowingStatesLimitMaxTokens) {
   EXPECT_EQ(generated(150, std::nullopt), 250u);
 }
 
+// Sequences wait, are preempted or end at the length that fits: none ends with an error half way.
+TEST_F(EngineTest, KvCachesThatFillSlotMemoryLoseNoText) {
+  EngineOptions options{
+      .max_sequences = 4, .slot_memory = 4000, .preempted_memory = 1500, .draft_tokens = 4};
+  Start(options, true);
+  Random random(3);
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < 24; ++i) {
+    GenerateRequest request = Greedy(static_cast<int>(random.Int(1, 250)), std::nullopt);
+    if (i % 3 == 0) request.params.max_tokens = static_cast<int32_t>(random.Int(1, 140));
+    request.params.ignore_eos = i % 2 == 0;
+    request.info.priority = static_cast<int>(random.Int(0, 2));
+    request.info.principal.name = i % 4 == 0 ? "one" : "other";
+    requests.push_back(std::move(request));
+  }
+  std::vector<std::unique_ptr<Reader>> readers;
+  for (const GenerateRequest& request : requests) {
+    readers.push_back(std::make_unique<Reader>(100000));
+    ASSERT_TRUE(engine_->Submit(request, readers.back()->stream).ok());
+  }
+  for (auto& reader : readers) reader->ReadAll();
+  EXPECT_GT(engine_->stats().preemptions, 0);
+  ExpectIdle();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const FinishEvent& finish = *readers[i]->got.finish;
+    EXPECT_TRUE(finish.reason == FinishReason::kLength || finish.reason == FinishReason::kStop);
+    Reader alone(100000);
+    ASSERT_TRUE(engine_->Submit(requests[i], alone.stream).ok());
+    alone.ReadAll();
+    EXPECT_EQ(readers[i]->got.tokens, alone.got.tokens) << i;
+    EXPECT_EQ(readers[i]->got.text, alone.got.text) << i;
+  }
+}
+
+class ContextLimit : public EngineTest {
+ protected:
+  static constexpr int64_t kLimit = 50;
+  void SetUp() override {
+    Start({.max_sequences = 4, .context_limit = kLimit, .draft_tokens = 4}, true);
+    model_->max_positions = kLimit;
+  }
+  Collected Run(GenerateRequest request) {
+    Reader reader(100000);
+    const auto id = engine_->Submit(std::move(request), reader.stream);
+    EXPECT_TRUE(id.ok()) << id.status().ToString();
+    if (id.ok()) reader.ReadAll();
+    return reader.got;
+  }
+  void ExpectTooLong(GenerateRequest request, const std::string& found) {
+    Reader reader(10);
+    const Status status = engine_->Submit(std::move(request), reader.stream).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_EQ(status.reason(), "CONTEXT_LENGTH_EXCEEDED");
+    EXPECT_EQ(status.message(),
+              "prompt: this model's maximum context length is 50 tokens: expected prompt and "
+              "max_tokens to be at most that together, found " +
+                  found);
+  }
+};
+
+TEST_F(ContextLimit, PromptAndOutputTogether) {
+  ExpectTooLong(Greedy(30, 21), "30 + 21");
+  ExpectTooLong(Greedy(50, std::nullopt), "50 + 1");
+  ExpectTooLong(Greedy(51, 0), "51 + 0");
+  EXPECT_EQ(Run(Greedy(30, 20)).tokens.size(), 20u);
+  EXPECT_EQ(Run(Greedy(50, 0)).finish->reason, FinishReason::kLength);
+  for (const int prompt : {1, 30, 49}) {
+    const Collected got = Run(Greedy(prompt, std::nullopt));
+    EXPECT_EQ(std::ssize(got.tokens), kLimit - prompt);
+    EXPECT_EQ(got.finish->reason, FinishReason::kLength);
+  }
+  GenerateRequest several = Greedy(30, std::nullopt);
+  several.params.n = several.params.best_of = 3;
+  several.params.sampling.temperature = 1;
+  EXPECT_EQ(Run(several).finish->usage.completion_tokens, 3 * 20);
+}
+
+TEST_F(ContextLimit, ATurnCountsWhatPrecedesIt) {
+  GenerateRequest first = Greedy(20, 10);
+  first.keep = true;
+  const std::shared_ptr<const Snapshot> start = Run(first).finish->snapshot;
+  ASSERT_EQ(start->tokens(), 30);
+  GenerateRequest turn = Greedy(15, 6);
+  turn.start = start;
+  ExpectTooLong(turn, "45 + 6");
+  turn.params.max_tokens = std::nullopt;
+  turn.keep = true;
+  const Collected got = Run(turn);
+  EXPECT_EQ(got.tokens.size(), 5u);
+  GenerateRequest full = Greedy(0, std::nullopt);
+  full.start = got.finish->snapshot;
+  ExpectTooLong(full, "50 + 1");
+}
+
+TEST_F(ContextLimit, AMigratedCompletionHasTheRestOfIt) {
+  Reader reader(4);
+  ASSERT_TRUE(engine_->Submit(Greedy(10, 40), reader.stream).ok());
+  reader.ReadTokens(7);
+  engine_->MigrateAll();
+  reader.ReadAll();
+  ASSERT_EQ(reader.got.finish->reason, FinishReason::kMigrated);
+  GenerateRequest rest;
+  rest.start = reader.got.finish->snapshot;
+  EXPECT_EQ(reader.got.tokens.size() + Run(rest).tokens.size(), 40u);
+}
+
+TEST_F(ContextLimit, Score) {
+  for (const int64_t tokens : {kLimit, kLimit + 1}) {
+    Reader reader(100);
+    auto feed = std::make_shared<TokenFeed>(1000);
+    feed->Push(std::vector<int32_t>(static_cast<size_t>(tokens), 3));
+    feed->Close();
+    ASSERT_TRUE(engine_->Submit(ScoreRequest{.info = {}, .feed = feed}, reader.stream).ok());
+    reader.ReadAll();
+    EXPECT_EQ(reader.got.finish->status.reason(),
+              tokens == kLimit ? "OK" : "CONTEXT_LENGTH_EXCEEDED");
+  }
+}
+
 TEST(EngineCreateTest, RefusesBadOptionsAndModels) {
   FakeModel model(32);
   FakeTokenizer tokenizer;
@@ -412,6 +533,8 @@ TEST(EngineCreateTest, RefusesBadOptionsAndModels) {
   EXPECT_EQ(create({.max_queue = -1}).code(), Code::kInvalidArgument);
   EXPECT_EQ(create({.slot_memory = 99}).code(), Code::kInvalidArgument);
   EXPECT_EQ(create({.stall_deadline = 0ms}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(create({.eos_ids = {kFakeVocab}}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(create({.context_limit = -1}).code(), Code::kInvalidArgument);
   // A forward pass that is not finite.
   model.poisoned_hash = FakeModel::Next(FakeModel::Next(0, 0), 37);
   EXPECT_EQ(create({}).code(), Code::kFailedPrecondition);

@@ -161,6 +161,7 @@ class FakeModel : public LanguageModel {
       for (int row = segment.first_row; row < segment.first_row + segment.rows; ++row) {
         const int32_t token = batch.tokens()[row];
         PS_CHECK(token >= 0 && token < kFakeVocab);
+        PS_CHECK(batch.positions()[row] < max_positions);
         state->Take(Next(state->hash, token), batch.positions()[row]);
         if (outputs.empty() || outputs.front() != row) continue;
         outputs = outputs.subspan(1);
@@ -203,6 +204,7 @@ class FakeModel : public LanguageModel {
   std::atomic<int> live_states{0};
   std::atomic<int64_t> steps{0};
   int64_t largest_step = 0;
+  int64_t max_positions = std::numeric_limits<int64_t>::max();  // no token is at a later one
   std::atomic<int64_t> fail_after =
       std::numeric_limits<int64_t>::max();  // steps that the device survives
   uint64_t poisoned_hash = 0;               // the row of this history gets a NaN
