@@ -83,7 +83,7 @@ class Document {
   }
 
   // Sets the key of the member that follows in the object that is open.
-  void SetKey(std::string key) { open_.back().key = std::move(key); }
+  void SetKey(std::string&& key) { open_.back().key = std::move(key); }
 
   bool HasKey(const std::string& key) const {
     const Level& level = open_.back();

@@ -15,7 +15,7 @@ struct Principal {
   // Without API keys x-tenant-id; of a unix socket, without that, the connection. May be empty.
   std::string part = {};
 
-  auto operator<=>(const Principal&) const = default;
+  auto operator<=>(const Principal&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 }  // namespace polysketch

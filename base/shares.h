@@ -31,7 +31,7 @@ class Shares {
   struct Held {
     int64_t principal = 0;
     int64_t part = 0;
-    auto operator<=>(const Held&) const = default;
+    auto operator<=>(const Held&) const = default;  // NOLINT(modernize-use-nullptr)
   };
 
   void Add(const Principal& who, int64_t amount) {

@@ -61,9 +61,9 @@ class Continuation {
   }
 
   // The sequence now. `saved` is its state; null: the state that it started from.
-  Snapshot Save(std::shared_ptr<const SavedState> saved) const {
+  Snapshot Save(const std::shared_ptr<const SavedState>& saved) const {
     const int64_t processed = saved == nullptr ? 0 : saved->position - start_position();
-    Snapshot snapshot{saved == nullptr ? state_ : std::move(saved), {}, history_, {}};
+    Snapshot snapshot{saved == nullptr ? state_ : saved, {}, history_, {}};
     const std::span<const int32_t> rest = From(processed);
     snapshot.pending.assign(rest.begin(), rest.end());
     if (processed < input_size())

@@ -261,7 +261,7 @@ Status SessionTable::CheckShare(const Entry& entry, bool owned_before) {
   const auto bytes = static_cast<int64_t>(entry.snapshot->bytes());
   shares_.Remove(entry.principal, bytes);
   reserved_ -= bytes;  // as if the entry were not there yet
-  const Status status = MakeShare(entry.principal, bytes, /*grows=*/false, &entry);
+  Status status = MakeShare(entry.principal, bytes, /*grows=*/false, &entry);
   reserved_ += bytes;
   shares_.Add(entry.principal, bytes);
   return status;
@@ -340,7 +340,7 @@ std::optional<std::chrono::milliseconds> SessionTable::TimeUntilFit(const Princi
     shares.Remove(entry->principal, entry->bytes);
     if (!Fits(shares, principal, more, grows)) continue;
     const auto left = ends(entry) - options_.now() + kSweepInterval;
-    return std::chrono::ceil<std::chrono::milliseconds>(std::max(left, left.zero()));
+    return std::chrono::ceil<std::chrono::milliseconds>(std::max(left, decltype(left)::zero()));
   }
   return std::nullopt;
 }

@@ -284,7 +284,9 @@ class Reader {
     if (type != "BPE") return Error("model.type", "expected BPE, found ", type);
     for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       const json& value = Field(model, name);
-      if (!value.is_null() && value != "") return Wrong(StrCat("model.", name), "none", value);
+      const auto* text = value.get_ptr<const json::string_t*>();
+      if (!value.is_null() && (text == nullptr || !text->empty()))
+        return Wrong(StrCat("model.", name), "none", value);
     }
     if (const json& dropout = Field(model, "dropout"); !dropout.is_null() && dropout != 0.0)
       return Wrong("model.dropout", "none", dropout);
