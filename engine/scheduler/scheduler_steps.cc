@@ -150,6 +150,7 @@ std::vector<int64_t> Scheduler::ShareTokens(Candidates* shares, std::chrono::nan
   }
   // The clients of sequences that wait for a slot demand tokens too.
   std::vector<const Sequence*> working;
+  working.reserve(slots.size());
   for (const Slot* slot : slots) working.push_back(slot->sequence.get());
   for (const Waiting& waiting : waiting_.list()) {
     if (!waiting.sequence->idle()) working.push_back(waiting.sequence.get());
