@@ -1,11 +1,19 @@
-"""Converts a checkpoint of the authors' Flax code into a model folder (docs/model-format.md)."""
+"""Converts a checkpoint of the authors' Flax code, or a GGUF file (--gguf FILE), into a model folder (docs/model-format.md)."""
 
 import argparse
 import pathlib
 
 import numpy as np
 
-from polysketch_tools import calibration, checkpoints, errors, flax_names, jax_random, model_folder
+from polysketch_tools import (
+    calibration,
+    checkpoints,
+    convert_gguf,
+    errors,
+    flax_names,
+    jax_random,
+    model_folder,
+)
 from polysketch_tools.errors import ToolError
 from polysketch_tools.model_config import (
     ATTENTION_KINDS,
@@ -168,8 +176,12 @@ def _calibration_text(args: argparse.Namespace, parser: argparse.ArgumentParser)
 
 
 def main(argv: list[str]) -> None:
+    if any(argument.split("=")[0] == "--gguf" for argument in argv):
+        return convert_gguf.main(argv)
     parser = argparse.ArgumentParser(
-        prog="tools/convert", description=__doc__, epilog=errors.EXIT_STATUSES
+        prog="tools/convert",
+        description=__doc__,
+        epilog=f"--gguf FILE has options of its own: tools/convert --gguf FILE --help. {errors.EXIT_STATUSES}",
     )
     parser.add_argument(
         "--checkpoint",

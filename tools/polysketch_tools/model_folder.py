@@ -1,58 +1,21 @@
 """Writes a model folder, shard by shard. The folder appears whole or not at all."""
 
-import contextlib
-import hashlib
-import json
-import os
 import pathlib
 import shutil
-from collections.abc import Iterator
 
 import numpy as np
 
 from polysketch_tools import calibration, hugging_face, quantize, safetensors
 from polysketch_tools.errors import ToolError
 from polysketch_tools.model_config import ModelConfig, tensor_shapes
-from polysketch_tools.progress import Progress
+from polysketch_tools.output_folder import (
+    DEFAULT_SHARD_BYTES,
+    atomic_folder,
+    write_checksums,
+    write_tensors,
+)
 
 STORAGE_DTYPES = ("f32", "bf16", "f16", "q8", "q4")  # storage of the tensors, as commands name it
-DEFAULT_SHARD_BYTES = 4 << 30
-
-
-@contextlib.contextmanager
-def atomic_folder(out: pathlib.Path, overwrite: bool) -> Iterator[pathlib.Path]:
-    """Yields a new folder beside `out`. It replaces `out` at the end, and is deleted if the body fails."""
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        if not overwrite:
-            raise ToolError(f"{out} exists and is not an empty folder (--overwrite replaces it)")
-        if not (out.is_dir() and (out / "config.json").exists()):
-            raise ToolError(
-                f"{out}: --overwrite replaces model folders only, and this has no config.json"
-            )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.parent / f".{out.name}.{os.getpid()}.tmp"
-    temporary.mkdir()
-    try:
-        yield temporary
-        if out.exists():
-            shutil.rmtree(out)
-        temporary.rename(out)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-
-
-def split_shards(sizes: dict[str, int], limit: int) -> list[list[str]]:
-    """Divides tensor names, in order, into shards of at most `limit` bytes. A larger tensor is one shard."""
-    shards, used = [[]], 0
-    for name, size in sizes.items():
-        if shards[-1] and used + size > limit:
-            shards.append([])
-            used = 0
-        shards[-1].append(name)
-        used += size
-    return shards
-
 
 _CHAT_TEMPLATE = "chat_template.jinja"  # beside the tokenizer, as Hugging Face keeps it
 
@@ -83,15 +46,6 @@ def write_model(
                 shutil.copyfile(tokenizer.parent / _CHAT_TEMPLATE, folder / _CHAT_TEMPLATE)
             hugging_face.write_files(folder, tokenizer, config)
         write_checksums(folder)
-
-
-def write_checksums(folder: pathlib.Path) -> None:
-    """Writes SHA256SUMS, which `sha256sum -c SHA256SUMS` checks, of all files of the folder."""
-    lines = []
-    for path in sorted(folder.iterdir()):
-        with path.open("rb") as file:
-            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
-    (folder / "SHA256SUMS").write_text("".join(lines))
 
 
 def _forms(config: ModelConfig, dtype: str) -> dict[str, str]:
@@ -133,41 +87,13 @@ def _write_tensors(
         }
         for name, shape in shapes.items()
     }
-    sizes = {
-        name: sum(
-            kind.itemsize * int(np.prod(shape, dtype=np.int64)) for kind, shape in parts.values()
-        )
-        for name, parts in stored.items()
-    }
-    shards = split_shards(sizes, shard_bytes)
-    names = (
-        ["model.safetensors"]
-        if len(shards) == 1
-        else [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
-    )
-    progress = Progress(what, sum(sizes.values()))
-    for file_name, tensors in zip(names, shards):
-        parts = {part: entry for name in tensors for part, entry in stored[name].items()}
-        writer = safetensors.Writer(folder / file_name, parts)
-        for name in tensors:
-            if name in rounded:
-                chunks = zip((name, name + ".scale"), rounded[name])
-            else:
-                chunks = _stored_chunks(name, shapes[name], forms[name], values)
-            for part, chunk in chunks:
-                progress.add(writer.write(part, chunk))
-        writer.close()
-    if len(shards) > 1:
-        index = {
-            "metadata": {"total_size": sum(sizes.values())},
-            "weight_map": {
-                part: file_name
-                for file_name, tensors in zip(names, shards)
-                for name in tensors
-                for part in stored[name]
-            },
-        }
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+
+    def chunks(name):
+        if name in rounded:
+            return zip((name, name + ".scale"), rounded[name])
+        return _stored_chunks(name, shapes[name], forms[name], values)
+
+    write_tensors(folder, stored, chunks, shard_bytes=shard_bytes, what=what)
 
 
 def _stored_chunks(name: str, shape: tuple[int, ...], form: str, values):

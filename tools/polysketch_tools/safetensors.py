@@ -24,14 +24,21 @@ DTYPES = {
 # The limit of the specification.
 MAX_HEADER_BYTES = 100_000_000
 
+FORM = "polysketch"  # `format` of the metadata, unless a file is for transformers, which asks for "pt"
+
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class Writer:
     """Writes the declared tensors, in their order, from chunks of any size."""
 
-    def __init__(self, path: pathlib.Path, tensors: dict[str, tuple[np.dtype, tuple[int, ...]]]):
-        header = {"__metadata__": {"format": "polysketch"}}
+    def __init__(
+        self,
+        path: pathlib.Path,
+        tensors: dict[str, tuple[np.dtype, tuple[int, ...]]],
+        form: str = FORM,
+    ):
+        header = {"__metadata__": {"format": form}}
         offset = 0
         self._pending = []  # (name, dtype, bytes left)
         for name, (dtype, shape) in tensors.items():

@@ -1,0 +1,287 @@
+"""tools/convert --gguf: the block formats beside PyPI's gguf, models that its writer has made, and damaged files."""
+
+import json
+import pathlib
+import random
+import unittest
+import unittest.mock
+
+import support
+
+import gguf
+import numpy as np
+import tokenizers
+
+from polysketch_tools import gguf_blocks, safetensors
+from polysketch_tools.convert_gguf import convert
+from polysketch_tools.errors import ToolError
+from polysketch_tools.gguf import Gguf
+
+WIDTH, HEADS, KV_HEADS, HEAD_SIZE, MLP, LAYERS = 32, 4, 2, 16, 64, 5
+CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+SPECIAL = ["<tool>"]
+
+
+def byte_characters() -> list[str]:
+    return sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+
+
+def vocabulary() -> tuple[list[str], list[str]]:
+    """Tokens and merges."""
+    merges = ["h e", "l l", "he ll", "hell o", "Ġ hello", "1 2", "Ċ Ċ", "Ġ Ġ"]
+    return CONTROL + SPECIAL + byte_characters() + [merge.replace(" ", "") for merge in merges], merges
+
+
+def permuted(weights: np.ndarray, heads: int) -> np.ndarray:
+    """As LlamaModel.permute of llama.cpp's converter."""
+    return (
+        weights.reshape(heads, 2, weights.shape[0] // heads // 2, *weights.shape[1:])
+        .swapaxes(1, 2)
+        .reshape(weights.shape)
+    )
+
+
+class Blocks(unittest.TestCase):
+    def test_the_bits_of_gguf(self):
+        rng = np.random.default_rng(1)
+        for kind, form in gguf_blocks.FORMS.items():
+            theirs = gguf.GGMLQuantizationType(kind)
+            self.assertEqual(theirs.name, form.name)
+            self.assertEqual(gguf.GGML_QUANT_SIZES[theirs], (form.values, form.bytes))
+            blocks = rng.integers(0, 256, (2000, form.bytes), np.uint8)  # infinities and NaN too
+            with np.errstate(all="ignore"):
+                expected = gguf.quants.dequantize(blocks, theirs).astype(np.float32).reshape(2000, -1)
+                found = form.dequantize(blocks)
+            np.testing.assert_array_equal(np.isnan(found), np.isnan(expected), err_msg=form.name)
+            number = ~np.isnan(expected)
+            np.testing.assert_array_equal(
+                found[number].view(np.uint32), expected[number].view(np.uint32), err_msg=form.name
+            )
+
+
+class Conversion(support.ToolTest):
+    def setUp(self):
+        super().setUp()
+        self.rng = np.random.default_rng(7)
+
+    def tensors(self, arch: str) -> dict[str, tuple[str, np.ndarray]]:
+        """Random values by Hugging Face's names, each with GGUF's."""
+        q, kv = HEADS * HEAD_SIZE, KV_HEADS * HEAD_SIZE
+        vocab = len(vocabulary()[0])
+        shapes = {"model.embed_tokens.weight": ("token_embd.weight", (vocab, WIDTH)), "model.norm.weight": ("output_norm.weight", (WIDTH,))}
+        if arch != "llama":
+            shapes["lm_head.weight"] = ("output.weight", (vocab, WIDTH))
+        for i in range(LAYERS):
+            per_layer = {
+                "input_layernorm.weight": ("attn_norm.weight", (WIDTH,)),
+                "post_attention_layernorm.weight": ("ffn_norm.weight", (WIDTH,)),
+                "self_attn.q_proj.weight": ("attn_q.weight", (q, WIDTH)),
+                "self_attn.k_proj.weight": ("attn_k.weight", (kv, WIDTH)),
+                "self_attn.v_proj.weight": ("attn_v.weight", (kv, WIDTH)),
+                "self_attn.o_proj.weight": ("attn_output.weight", (WIDTH, q)),
+                "mlp.gate_proj.weight": ("ffn_gate.weight", (MLP, WIDTH)),
+                "mlp.up_proj.weight": ("ffn_up.weight", (MLP, WIDTH)),
+                "mlp.down_proj.weight": ("ffn_down.weight", (WIDTH, MLP)),
+            }
+            if arch == "qwen2":
+                for name, rows in (("q", q), ("k", kv), ("v", kv)):
+                    per_layer[f"self_attn.{name}_proj.bias"] = (f"attn_{name}.bias", (rows,))
+            if arch == "qwen3":
+                for name in "qk":
+                    per_layer[f"self_attn.{name}_norm.weight"] = (f"attn_{name}_norm.weight", (HEAD_SIZE,))
+            shapes |= {f"model.layers.{i}.{ours}": (f"blk.{i}.{theirs}", shape) for ours, (theirs, shape) in per_layer.items()}
+        return {ours: (theirs, self.rng.normal(size=shape).astype(np.float32)) for ours, (theirs, shape) in shapes.items()}
+
+    def write(self, arch="llama", pre="smollm", name="model.gguf", change=None, drop=(), **numbers) -> pathlib.Path:
+        """change: sees the writer before the end. Keeps the values in self.values."""
+        self.values = self.tensors(arch)
+        path = self.dir / name
+        writer = gguf.GGUFWriter(path, arch)
+        writer.add_block_count(LAYERS)
+        writer.add_context_length(256)
+        writer.add_embedding_length(WIDTH)
+        writer.add_feed_forward_length(MLP)
+        writer.add_head_count(HEADS)
+        writer.add_head_count_kv(KV_HEADS)
+        writer.add_key_length(HEAD_SIZE)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_rope_freq_base(100000.0)
+        tokens, merges = vocabulary()
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(pre)
+        writer.add_token_list(tokens)
+        writer.add_token_types([3] * len(CONTROL) + [4] * len(SPECIAL) + [1] * (len(tokens) - 4))
+        writer.add_token_merges(merges)
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        writer.add_add_bos_token(pre == "llama-bpe")
+        writer.add_chat_template("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
+        for ours, (theirs, values) in self.values.items():
+            if ours in drop:
+                continue
+            if arch in ("llama", "smollm3") and (".q_proj." in ours or ".k_proj." in ours):
+                values = permuted(values, HEADS if ".q_proj." in ours else KV_HEADS)
+            writer.add_tensor(theirs, values)
+        if change:
+            change(writer)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def made(self, path: pathlib.Path, out="out", **options):
+        convert(path, self.dir / out, **options)
+        return self.dir / out
+
+    def test_architectures(self):
+        classes = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "smollm3": "SmolLM3ForCausalLM"}
+        for arch, name in classes.items():
+            with self.subTest(arch):
+                folder = self.made(self.write(arch), arch)
+                config = json.loads((folder / "config.json").read_text())
+                self.assertEqual(config["architectures"], [name])
+                self.assertEqual(config["rms_norm_eps"], 1e-5)
+                self.assertEqual(config["rope_theta"], 1e5)
+                self.assertEqual(config["tie_word_embeddings"], arch == "llama")
+                self.assertEqual(config["attention_bias"], arch == "qwen2")
+                self.assertEqual((config["head_dim"], config["num_key_value_heads"]), (HEAD_SIZE, KV_HEADS))
+                self.assertEqual(config.get("no_rope_layers"), [1, 1, 1, 0, 1] if arch == "smollm3" else None)
+                made = safetensors.read([folder / "model.safetensors"])
+                self.assertEqual(made.keys(), self.values.keys())
+                for ours, (_, values) in self.values.items():
+                    np.testing.assert_array_equal(made[ours], values, err_msg=ours)
+
+    def test_the_same_bytes_twice(self):
+        path = self.write()
+        one, two = self.made(path, "one"), self.made(path, "two")
+        self.assertEqual((one / "SHA256SUMS").read_bytes(), (two / "SHA256SUMS").read_bytes())
+        for file in one.iterdir():
+            self.assertEqual(file.read_bytes(), (two / file.name).read_bytes(), file.name)
+
+    def test_dtypes_and_shards(self):
+        path = self.write()
+        sharded = self.made(path, "sharded", shard_bytes=20_000)
+        index = json.loads((sharded / "model.safetensors.index.json").read_text())
+        self.assertEqual(index["weight_map"].keys(), self.values.keys())
+        for dtype, torch in (("f16", "float16"), ("bf16", "bfloat16")):
+            folder = self.made(path, dtype, dtype=dtype)
+            self.assertEqual(json.loads((folder / "config.json").read_text())["torch_dtype"], torch)
+            made = safetensors.read([folder / "model.safetensors"])
+            for ours, (_, values) in self.values.items():
+                np.testing.assert_array_equal(made[ours], values.astype(safetensors.DTYPES[dtype.upper()]))
+
+    def test_blocks_become_float32(self):
+        quantized = {}
+        path = self.dir / "model.gguf"
+        original = gguf.GGUFWriter.add_tensor
+
+        def add(writer, name, values):
+            kind = gguf.GGMLQuantizationType.Q8_0 if name == "token_embd.weight" else gguf.GGMLQuantizationType.Q4_1
+            if values.ndim == 2 and name.startswith(("token_embd", "blk.")) and "attn_" not in name:
+                packed = gguf.quants.quantize(values, kind)
+                quantized[name] = gguf.quants.dequantize(packed, kind)
+                original(writer, name, packed, raw_dtype=kind)
+            else:
+                original(writer, name, values)
+
+        with unittest.mock.patch.object(gguf.GGUFWriter, "add_tensor", add):
+            self.write()
+        made = safetensors.read([self.made(path) / "model.safetensors"])
+        self.assertEqual(len(quantized), 1 + 3 * LAYERS)
+        for ours, (theirs, _) in self.values.items():
+            if theirs in quantized:
+                np.testing.assert_array_equal(made[ours].view(np.uint32), quantized[theirs].view(np.uint32))
+
+    def test_tokenizers(self):
+        texts = {
+            "smollm": {"\n\n1": ["ĊĊ", "1"], " hello12": ["Ġhello", "1", "2"]},
+            "gpt-2": {"\n\n1": ["Ċ", "Ċ", "1"], " hello12": ["Ġhello", "12"]},
+            "llama-bpe": {"\n\n1": ["ĊĊ", "1"], "12": ["12"]},
+            "qwen2": {"12": ["1", "2"], "e\u0301": ["Ã", "©"]},
+            "default": {" hello12": ["Ġhello", "12"]},
+        }
+        for pre, expected in texts.items():
+            with self.subTest(pre):
+                folder = self.made(self.write(pre=pre), pre)
+                tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+                for text, tokens in expected.items():
+                    self.assertEqual(tokenizer.encode(text, add_special_tokens=False).tokens, tokens, text)
+                    normal = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
+                    self.assertEqual(tokenizer.decode(tokenizer.encode(text).ids), normal)
+                begun = tokenizer.encode("hello").tokens
+                self.assertEqual(begun, ["<|im_start|>", "hello"] if pre == "llama-bpe" else ["hello"])
+                added = tokenizer.get_added_tokens_decoder()
+                self.assertEqual([added[i].special for i in range(4)], [True, True, True, False])
+                config = json.loads((folder / "tokenizer_config.json").read_text())
+                self.assertEqual((config["bos_token"], config["eos_token"]), ("<|im_start|>", "<|im_end|>"))
+                ends = json.loads((folder / "generation_config.json").read_text())
+                self.assertEqual(ends, {"bos_token_id": 1, "eos_token_id": 2})
+                self.assertIn("<|im_end|>", (folder / "chat_template.jinja").read_text())
+
+    def test_scaled_rope(self):
+        folder = self.made(self.write(change=lambda writer: (writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR), writer.add_rope_scaling_factor(4.0))), "linear")
+        self.assertEqual(json.loads((folder / "config.json").read_text())["rope_scaling"], {"factor": 4.0, "rope_type": "linear"})
+
+        def llama3(writer, factor=32.0):
+            # As LlamaModel.generate_extra_tensors of llama.cpp's converter.
+            divisors = []
+            for frequency in 1.0 / 100000.0 ** (np.arange(0, HEAD_SIZE, 2, dtype=np.float32) / HEAD_SIZE):
+                length = 2 * np.pi / frequency
+                if length < 8192 / 4:
+                    divisors.append(1)
+                elif length > 8192:
+                    divisors.append(factor)
+                else:
+                    smooth = (8192 / length - 1) / (4 - 1)
+                    divisors.append(1 / ((1 - smooth) / factor + smooth))
+            writer.add_tensor("rope_freqs.weight", np.array(divisors, np.float32))
+
+        folder = self.made(self.write(change=llama3), "llama3")
+        scaling = json.loads((folder / "config.json").read_text())["rope_scaling"]
+        self.assertEqual((scaling["rope_type"], scaling["factor"], scaling["original_max_position_embeddings"]), ("llama3", 32.0, 8192))
+        with self.assertRaisesRegex(ToolError, "expected the divisors of Llama 3.1 or 3.2"):
+            self.made(self.write(change=lambda writer: llama3(writer, 5.0)), "other")
+
+    def test_what_is_not_converted_is_named(self):
+        drop = "model.layers.1.mlp.up_proj.weight"
+        cases = {
+            "general.architecture: expected one of llama, qwen2, qwen3, smollm3, found 'gemma3'": dict(arch="gemma3"),
+            "field tokenizer.ggml.pre: expected one of .*, found 'tekken'": dict(pre="tekken"),
+            "tensor blk.1.ffn_up.weight: missing": dict(drop=[drop]),
+            "a mixture of experts": dict(change=lambda writer: writer.add_expert_count(8)),
+            "field llama.attention.sliding_window: not supported": dict(change=lambda writer: writer.add_sliding_window(64)),
+            "tensor blk.0.extra.weight: not supported": dict(change=lambda writer: writer.add_tensor("blk.0.extra.weight", np.ones(4, np.float32))),
+            "rope.scaling.type: expected none or linear, found 'yarn'": dict(change=lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)),
+        }
+        for words, options in cases.items():
+            with self.subTest(words), self.assertRaisesRegex(ToolError, words):
+                self.made(self.write(**options))
+            self.assertFalse((self.dir / "out").exists())
+
+    def test_damage_is_an_error(self):
+        path = self.write()
+        whole = path.read_bytes()
+        rng = random.Random(3)
+        damaged = self.dir / "damaged.gguf"
+        metadata = Gguf(path).tensors["token_embd.weight"].begin
+        cuts = [0, 3, 4, 10, 23, *(rng.randrange(len(whole)) for _ in range(40))]
+        for cut in cuts:
+            damaged.write_bytes(whole[:cut])
+            with self.assertRaises(ToolError, msg=str(cut)):
+                convert(damaged, self.dir / "out")
+        refused = 0
+        for _ in range(400):
+            changed = bytearray(whole)
+            for _ in range(rng.randrange(1, 4)):
+                changed[rng.randrange(metadata)] = rng.choice([0, 1, 127, 255, rng.randrange(256)])
+            damaged.write_bytes(changed)
+            try:
+                convert(damaged, self.dir / "out", overwrite=True)
+            except ToolError:
+                refused += 1
+        self.assertGreater(refused, 100)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,167 @@
+"""The tokenizer of a GGUF file as tokenizer.json and tokenizer_config.json: byte-level BPE."""
+
+from polysketch_tools.gguf import Gguf
+
+# ggml's types of tokens.
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
+
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+
+
+def _split(pattern: str) -> dict:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def _steps(*patterns: str) -> list[dict]:
+    """Divides at each pattern in turn."""
+    return [*map(_split, patterns), _byte_level(use_regex=False)]
+
+
+def _byte_level(use_regex: bool) -> dict:
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
+
+
+_DIGITS = [{"type": "Digits", "individual_digits": True}, _byte_level(use_regex=True)]
+
+# By tokenizer.ggml.pre: the pre-tokenizers.
+_PRE_TOKENIZERS = {
+    "smollm": _DIGITS,
+    "starcoder": _DIGITS,
+    "gpt-2": [_byte_level(use_regex=True)],
+    "llama-bpe": _steps(_LLAMA3),
+    "qwen2": _steps(_QWEN2),
+    # What llama.cpp does with a file that names none.
+    "default": _steps(r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+}
+_NORMALIZERS = {"qwen2": {"type": "NFC"}}
+# Those whose words become a token of the vocabulary even where no merges lead to it.
+_IGNORE_MERGES = {"llama-bpe"}
+# Those whose texts begin with BOS unless the file says otherwise.
+_ADD_BOS = {"llama-bpe"}
+
+CHAT_TEMPLATE = "tokenizer.chat_template"
+
+
+class Tokenizer:
+    """Raises ToolError for a tokenizer that is not converted. vocab_size: of the model."""
+
+    def __init__(self, file: Gguf, vocab_size: int):
+        self._file = file
+        kind = file.field("tokenizer.ggml.model", str)
+        if kind != "gpt2":
+            raise file.error(f"field tokenizer.ggml.model: expected gpt2 (byte-level BPE), found {kind!r:.60}")
+        self._pre = file.field("tokenizer.ggml.pre", str, "default")
+        if self._pre not in _PRE_TOKENIZERS:
+            known = ", ".join(_PRE_TOKENIZERS)
+            raise file.error(f"field tokenizer.ggml.pre: expected one of {known}, found {self._pre!r:.60}")
+        self._tokens = file.texts("tokenizer.ggml.tokens")
+        if not 0 < len(self._tokens) <= vocab_size:
+            raise file.error(f"field tokenizer.ggml.tokens: expected 1 to {vocab_size}, found {len(self._tokens)}")
+        if len(set(self._tokens)) != len(self._tokens):
+            raise file.error("field tokenizer.ggml.tokens: expected each text once")
+        self._types = file.field("tokenizer.ggml.token_type", list, [_NORMAL] * len(self._tokens))
+        if len(self._types) != len(self._tokens):
+            raise file.error(f"field tokenizer.ggml.token_type: expected {len(self._tokens)}, found {len(self._types)}")
+        for token, one in zip(self._tokens, self._types):
+            if one not in (_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED):
+                raise file.error(f"field tokenizer.ggml.token_type: expected no type {one!r:.20} (of token {token!r:.60})")
+        self._bos = self._id("bos")
+        self.add_bos = file.field("tokenizer.ggml.add_bos_token", bool, self._pre in _ADD_BOS)
+        if self.add_bos and self._bos is None:
+            raise file.error("field tokenizer.ggml.bos_token_id: missing, though texts begin with BOS")
+
+    def ids(self) -> dict[str, int | list[int]]:
+        """The ids that config.json and generation_config.json name."""
+        ends = [i for i in (self._id("eos"), self._id("eot")) if i is not None]
+        ids = {"bos_token_id": self._bos, "pad_token_id": self._id("padding")}
+        if ends:
+            ids["eos_token_id"] = ends[0] if len(set(ends)) == 1 else sorted(set(ends))
+        return {name: i for name, i in ids.items() if i is not None}
+
+    def chat_template(self) -> str | None:
+        return self._file.field(CHAT_TEMPLATE, str) if CHAT_TEMPLATE in self._file.metadata else None
+
+    def config(self) -> dict:
+        """The content of tokenizer_config.json."""
+        names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
+        ids = {short: self._id(name) for name, short in names.items()}
+        return {
+            "add_bos_token": self.add_bos,
+            "add_prefix_space": False,
+            "clean_up_tokenization_spaces": False,
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **{f"{short}_token": self._tokens[i] for short, i in ids.items() if i is not None},
+        }
+
+    def json(self) -> dict:
+        """The content of tokenizer.json."""
+        steps = _PRE_TOKENIZERS[self._pre]
+        return {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [
+                {
+                    "id": i,
+                    "content": token,
+                    "single_word": False,
+                    "lstrip": False,
+                    "rstrip": False,
+                    "normalized": False,
+                    "special": kind == _CONTROL,
+                }
+                for i, (token, kind) in enumerate(zip(self._tokens, self._types))
+                if kind in (_CONTROL, _USER_DEFINED)
+            ],
+            "normalizer": _NORMALIZERS.get(self._pre),
+            "pre_tokenizer": steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps},
+            "post_processor": self._post_processor() if self.add_bos else None,
+            "decoder": _byte_level(use_regex=True),
+            "model": {
+                "type": "BPE",
+                "dropout": None,
+                "unk_token": None,
+                "continuing_subword_prefix": None,
+                "end_of_word_suffix": None,
+                "fuse_unk": False,
+                "byte_fallback": False,
+                "ignore_merges": self._pre in _IGNORE_MERGES,
+                "vocab": {
+                    token: i for i, (token, kind) in enumerate(zip(self._tokens, self._types)) if kind != _UNUSED
+                },
+                "merges": self._merges(),
+            },
+        }
+
+    def _merges(self) -> list[str]:
+        known = set(self._tokens)
+        merges = self._file.texts("tokenizer.ggml.merges")
+        for i, merge in enumerate(merges):
+            parts = merge.split(" ")
+            if len(parts) != 2 or not {*parts, "".join(parts)} <= known:
+                raise self._file.error(f"field tokenizer.ggml.merges: expected two tokens that make one, found {merge!r:.60}")
+        return merges
+
+    def _post_processor(self) -> dict:
+        bos = self._tokens[self._bos]
+        first = [{"SpecialToken": {"id": bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+        second = [{"SpecialToken": {"id": bos, "type_id": 1}}, {"Sequence": {"id": "B", "type_id": 1}}]
+        return {
+            "type": "TemplateProcessing",
+            "single": first,
+            "pair": first + second,
+            "special_tokens": {bos: {"id": bos, "ids": [self._bos], "tokens": [bos]}},
+        }
+
+    def _id(self, name: str) -> int | None:
+        key = f"tokenizer.ggml.{name}_token_id"
+        if key not in self._file.metadata:
+            return None
+        found = self._file.field(key, int)
+        if not 0 <= found < len(self._tokens):
+            raise self._file.error(f"field {key}: expected a token's id below {len(self._tokens)}, found {found}")
+        return found
