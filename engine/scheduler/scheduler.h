@@ -122,6 +122,7 @@ class Scheduler {
     int decode_tokens = 0;
     int prefill_tokens = 0;
     int64_t folds = 0;  // number of prompt chunks that begin with a fold
+    size_t growth = 0;  // bytes of KV caches
   };
 
   // Calls visit for every sequence, with a slot or without.
@@ -194,6 +195,10 @@ class Scheduler {
   // Reserves memory for `tokens` more tokens of a KV cache: that of a score grows step by step.
   // Ends the sequence, and returns false, if less memory is free.
   bool GrowReservation(Slot* slot, int64_t tokens);
+  // Whether the process may have the memory by which the states of a step grow, which is allocated
+  // within the step: `growth` bytes and, added to them, those of `tokens` more tokens of a KV cache. Ends
+  // the sequence if not.
+  bool MemoryFor(Slot* slot, int64_t tokens, size_t* growth);
 
   // Continues to load, or to clear, the states that sequences start from, and to save states: for the
   // prefix cache, and of sequences that have ended with a snapshot. Copies all of them if no decoding

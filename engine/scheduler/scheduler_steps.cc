@@ -4,6 +4,7 @@
 #include <map>
 #include <string_view>
 
+#include "base/memory_limit.h"
 #include "engine/scheduler/scheduler.h"
 
 namespace polysketch {
@@ -46,7 +47,7 @@ Scheduler::StepPlan Scheduler::PlanStep(Clock::time_point now, std::chrono::nano
     for (size_t i = 0; i < tokens.size(); ++i) {
       Slot* slot = shares.slots[i];
       if (shares.candidates[i].decoding != decoding || tokens[i] == 0) continue;
-      if (!GrowReservation(slot, tokens[i])) continue;
+      if (!GrowReservation(slot, tokens[i]) || !MemoryFor(slot, tokens[i], &plan.growth)) continue;
       slot->last_served = now;
       plan.folds += !decoding && BeginsWithFold(slot->state());
       plan.segments.push_back({slot->sequence.get(), slot->own.state.get(), tokens[i]});
@@ -180,6 +181,20 @@ bool Scheduler::GrowReservation(Slot* slot, int64_t tokens) {
   }
   slot->own.bytes = needed;
   return true;
+}
+
+bool Scheduler::MemoryFor(Slot* slot, int64_t tokens, size_t* growth) {
+  if (!states_.kv_kind()) return true;
+  const int64_t length = slot->state().position() + tokens;
+  const size_t more = states_.BytesFor(length) - states_.BytesFor(length - tokens);
+  if (more == 0) return true;
+  *growth += more;
+  if (MemoryFits(*growth)) return true;
+  *growth -= more;
+  slot->sequence->End(FinishReason::kError,
+                      ResourceExhausted("no memory for a state of ", length,
+                                        " tokens: the process has a limit (ulimit -v)"));
+  return false;
 }
 
 bool Scheduler::CopyStates(Clock::time_point now) {

@@ -119,7 +119,8 @@ Result<json> ParseCompletionBody(const std::string& text) {
   PS_ASSIGN_OR_RETURN(json body, ParseJsonObject(text));
   for (const Path& path : SchemaPaths()) {
     json* const schema = ValueAt(&body, path);
-    if (schema != nullptr && schema->is_object()) *schema = JsonSlice(text, path).value_or("");
+    if (schema != nullptr && (schema->is_object() || schema->is_boolean()))
+      *schema = JsonSlice(text, path).value_or("");
   }
   return body;
 }

@@ -125,6 +125,42 @@ TEST(MemoryLimit, RequestsAreRefusedWhereThereIsNoMemory) {
   EXPECT_TRUE(WaitUntil([&] { return neighbour.Complete(Greedy("It was", 4)).status.ok(); }));
 }
 
+// KV caches grow with their sequences: where the process gets no more memory, a sequence ends with an error.
+TEST(MemoryLimit, KvCachesThatFindNoMemoryEndTheirRequests) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers map all of the address space";
+  Server server({.model = testing::SourceDir() / "tests/data/goldens/softmax",
+                 .flags = {"--request-memory", "1GiB", "--prefix-cache-min-tokens", "0"}});
+  Client neighbour(server.address());
+  v1::CompleteRequest request;
+  request.set_max_tokens(1);
+  const auto set_prompt = [&](int tokens) {
+    auto* const ids = request.mutable_prompt()->mutable_tokens();
+    ids->clear_ids();
+    for (int i = 0; i < tokens; ++i) ids->add_ids(i % 90);
+  };
+  set_prompt(4);
+  ASSERT_TRUE(neighbour.Complete(request).status.ok());
+  const rlim_t most = AddressSpace(server.process()) + 100 * kMiB;
+  const rlimit limit{.rlim_cur = most, .rlim_max = most};
+  ASSERT_EQ(prlimit(server.process().pid(), RLIMIT_AS, &limit, nullptr), 0);
+  set_prompt(12'000);  // 12 MiB each
+  std::atomic<int> refused = 0;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 16; ++i) {
+    clients.emplace_back([&] {
+      Client client(server.address());
+      const Status status = client.Complete(request).status;
+      if (status.code() == Code::kResourceExhausted) ++refused;
+      EXPECT_TRUE(status.ok() || status.code() == Code::kResourceExhausted) << status.ToString();
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  ASSERT_TRUE(server.process().Running());
+  EXPECT_GT(refused, 0);
+  set_prompt(4);
+  EXPECT_TRUE(WaitUntil([&] { return neighbour.Complete(request).status.ok(); }));
+}
+
 TEST(MemoryLimit, AStartWithoutMemorySaysSo) {
   if (testing::kSanitized) GTEST_SKIP() << "sanitizers map all of the address space";
   for (const int mib : {100, 150}) {

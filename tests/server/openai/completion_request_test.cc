@@ -124,6 +124,22 @@ TEST(CompletionRequest, SchemasKeepOrderAndDigits) {
   }
 }
 
+TEST(CompletionRequest, ASchemaMayBeABoolean) {
+  for (const std::string schema : {"true", "false"}) {
+    for (const std::string& body :
+         {R"({"prompt": "a", "guided_json": )" + schema + "}",
+          R"({"prompt": "a", "structured_outputs": {"json": )" + schema + "}}",
+          R"({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": )" +
+              schema + R"( }}, "prompt": "a"})"}) {
+      const auto parsed = ParseCompletionBody(body);
+      ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
+      const auto job = ToCompletionJob(*parsed);
+      ASSERT_TRUE(job.ok()) << job.status().ToString() << body;
+      EXPECT_EQ(job->Request(0).structured_output().json_schema(), schema) << body;
+    }
+  }
+}
+
 TEST(CompletionRequest, WhiteSpaceIsDisabledForASchemaOfAnyField) {
   for (const std::string format :
        {R"("response_format": {"type": "json_object"})",
