@@ -22,6 +22,7 @@ CLI::App* AddCallCommand(CLI::App* parent, const std::string& name, const std::s
 
 // Each adds its commands to *line, which outlives them.
 void AddComplete(CommandLine* line);
+void AddChat(CommandLine* line);
 void AddBatch(CommandLine* line);
 void AddSession(CommandLine* line);
 void AddScore(CommandLine* line);

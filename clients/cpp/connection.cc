@@ -15,6 +15,7 @@ namespace polysketch {
 namespace {
 
 constexpr char kDefaultPort[] = "50051";
+constexpr char kDefaultHttpPort[] = "8000";
 
 // A field of ConnectionOptions by its option and its variable.
 struct Field {
@@ -77,6 +78,26 @@ bool HasScheme(const std::string& text) {
   return false;
 }
 
+// HOST:PORT of `text`, with `port` if it names none; empty: `text` is no address.
+std::string WithPort(const std::string& text, const char* port) {
+  if (text.empty() || text.find_first_of("/ \t\n@?") != std::string::npos) return "";
+  const auto colons = std::ranges::count(text, ':');
+  if (text[0] == '[') {  // an IPv6 address
+    const size_t end = text.find(']');
+    if (end == std::string::npos) return "";
+    if (end + 1 == text.size()) return StrCat(text, ":", port);
+    return text[end + 1] == ':' && IsPort(text.substr(end + 2)) ? text : "";
+  }
+  if (colons > 1) return StrCat("[", text, "]:", port);
+  if (colons == 0) {
+    const bool number =
+        std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0; });
+    return number ? "" : StrCat(text, ":", port);
+  }
+  const size_t colon = text.find(':');
+  return colon > 0 && IsPort(text.substr(colon + 1)) ? text : "";
+}
+
 }  // namespace
 
 Result<std::string> ServerAddress(const std::string& text) {
@@ -88,25 +109,26 @@ Result<std::string> ServerAddress(const std::string& text) {
   }
   if (text.starts_with("https://")) return expected("; write it without https:// and add --tls-ca");
   if (HasScheme(text)) return text;
-  if (text.empty() || text.find_first_of("/ \t\n@?") != std::string::npos) return expected("");
-  const auto colons = std::ranges::count(text, ':');
-  if (text[0] == '[') {  // an IPv6 address
-    const size_t end = text.find(']');
-    if (end == std::string::npos) return expected("");
-    if (end + 1 == text.size()) return StrCat(text, ":", kDefaultPort);
-    if (text[end + 1] != ':' || !IsPort(text.substr(end + 2))) return expected("");
-    return text;
-  }
-  if (colons > 1) return StrCat("[", text, "]:", kDefaultPort);
-  if (colons == 0) {
-    if (std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0; })) {
-      return expected("");
-    }
-    return StrCat(text, ":", kDefaultPort);
-  }
-  const size_t colon = text.find(':');
-  if (colon == 0 || !IsPort(text.substr(colon + 1))) return expected("");
-  return text;
+  std::string address = WithPort(text, kDefaultPort);
+  if (address.empty()) return expected("");
+  return address;
+}
+
+Result<std::string> HttpServerAddress(const std::string& text) {
+  std::string_view rest = text;
+  if (rest.starts_with("http://")) rest.remove_prefix(7);
+  if (rest.ends_with('/')) rest.remove_suffix(1);
+  std::string address = WithPort(std::string(rest), kDefaultHttpPort);
+  if (!address.empty()) return address;
+  return InvalidArgument(
+      "expected HOST:PORT of the HTTP port, found '", text, "'",
+      text.starts_with("https://") ? "; write it without https:// and add --tls-ca" : "");
+}
+
+std::string HttpServerBeside(const std::string& server) {
+  const size_t colon = server.rfind(':');
+  if (HasScheme(server) || colon == std::string::npos) return "";
+  return StrCat(server.substr(0, colon), ":", kDefaultHttpPort);
 }
 
 Status CheckMetadata(std::string_view value) {
@@ -116,12 +138,20 @@ Status CheckMetadata(std::string_view value) {
                          bad - value.begin());
 }
 
-void AddConnectionOptions(CLI::App* app, ConnectionOptions* options) {
+void AddCredentialOptions(CLI::App* app, ConnectionOptions* options) {
   for (const Field& field : kFields) {
+    if (field.field == &ConnectionOptions::server) continue;
     AddOption(
         app, field.option, field.value, field.help,
         [&field, options](const std::string& text) { return SetField(field, text, options); });
   }
+}
+
+void AddConnectionOptions(CLI::App* app, ConnectionOptions* options) {
+  const Field& server = kFields[0];
+  AddOption(app, server.option, server.value, server.help,
+            [options](const std::string& text) { return SetField(kFields[0], text, options); });
+  AddCredentialOptions(app, options);
 }
 
 Status ResolveConnection(const EnvironmentLookup& environment, ConnectionOptions* options) {

@@ -30,6 +30,8 @@ struct ConnectionOptions {
 
 // Adds --server, --tls-ca, --cert, --key and --api-key to `app`.
 void AddConnectionOptions(CLI::App* app, ConnectionOptions* options);
+// The same without --server.
+void AddCredentialOptions(CLI::App* app, ConnectionOptions* options);
 
 // Like std::getenv: returns nullptr for a variable that is not set.
 using EnvironmentLookup = std::function<const char*(const char*)>;
@@ -41,6 +43,12 @@ Status ResolveConnection(const EnvironmentLookup& environment, ConnectionOptions
 // Returns the address of a server, with the default port if `text` names none. INVALID_ARGUMENT for
 // a URL, which gRPC would take for the name of a host.
 Result<std::string> ServerAddress(const std::string& text);
+
+// The same of the HTTP port, whose default is another one. Takes http://HOST:PORT too.
+Result<std::string> HttpServerAddress(const std::string& text);
+// The default HTTP port beside the gRPC port of `server`, an address of ServerAddress; empty: gRPC resolves the
+// address by a scheme of its own.
+std::string HttpServerBeside(const std::string& server);
 
 // INVALID_ARGUMENT unless HTTP/2 metadata can carry `value`: printable ASCII characters. The message
 // does not repeat the value, which may be secret.

@@ -23,8 +23,8 @@ int Main(int argc, char** argv) {
   const auto add_commands = [&line](CLI::App* app) {
     line.app = app;
     AddConnectionOptions(app, &line.call.connection);
-    for (const auto add : {AddComplete, AddBatch, AddSession, AddScore, AddTokenize, AddDetokenize,
-                           AddInfo, AddHealth}) {
+    for (const auto add : {AddChat, AddComplete, AddBatch, AddSession, AddScore, AddTokenize,
+                           AddDetokenize, AddInfo, AddHealth}) {
       add(&line);
     }
   };

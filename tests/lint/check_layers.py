@@ -77,7 +77,7 @@ LIBRARIES = [
     ("Prometheus", r"prometheus/", r"(server|tests/server)/"),
     ("Boost", r"boost/", r"(server/http/(http_(connection|exchange|loop|server|stream)|request_head|server_exchange)\.(cc|h)|clients/loadgen/http_stream\.cc|tests/fuzz/web_requests\.cc)$"),
     ("OpenSSL", r"openssl/", r"(server/credentials/|server/http/http_stream\.h$|server/net/client_socket\.cc$|server/app/model_checksums\.cc$|tests/(testing|e2e|server/net|server/credentials)/)"),
-    ("libcurl", r"curl/", r"server/tracing/http_post\.cc$"),
+    ("libcurl", r"curl/", r"(server/tracing/http_post|clients/cpp/http_call)\.cc$"),
     ("xgrammar", r"xgrammar/", r"(engine/grammar_host/|tests/engine/grammar/probe\.cc$)"),
     # It clashes with gRPC's absl::string_view, so no header may carry it into another translation unit.
     ("SentencePiece", r"sentencepiece", r"engine/tokenizer[^.]*\.cc$"),
