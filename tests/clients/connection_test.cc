@@ -65,6 +65,23 @@ TEST(ServerAddress, SaysWhatIsNoAddress) {
   }
 }
 
+TEST(HttpServerAddress, AddsTheDefaultPort) {
+  const auto address = [](const char* text) { return HttpServerAddress(text).value(); };
+  EXPECT_EQ(address("host"), "host:8000");
+  EXPECT_EQ(address("host:81"), "host:81");
+  EXPECT_EQ(address("http://host:81/"), "host:81");
+  EXPECT_EQ(address("[::1]"), "[::1]:8000");
+  EXPECT_EQ(address("::1"), "[::1]:8000");
+  for (const char* text :
+       {"", "80", "host:", "host:x", "unix:/run/p.sock", "http://", "a b", "host/v1"})
+    EXPECT_FALSE(HttpServerAddress(text).ok()) << text;
+  EXPECT_NE(HttpServerAddress("https://host").status().message().find("add --tls-ca"),
+            std::string::npos);
+  EXPECT_EQ(HttpServerBeside("host:50051"), "host:8000");
+  EXPECT_EQ(HttpServerBeside("[::1]:50051"), "[::1]:8000");
+  EXPECT_EQ(HttpServerBeside("unix:/run/p.sock"), "");
+}
+
 TEST(Connection, OptionsWinOverTheEnvironmentOverTheDefault) {
   ConnectionOptions options;
   ASSERT_TRUE(Resolve({{"POLYSKETCH_SERVER", ""}}, &options).ok());
