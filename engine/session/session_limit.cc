@@ -56,15 +56,36 @@ Result<SessionTable::Places> SessionTable::TakePlaces(const SessionUser& user, i
 }
 
 bool SessionTable::EvictOneOf(const SessionUser& user) {
+  // As after a restart, the store may hold sessions that this process does not know. Their last write is
+  // their last use, and they do not tell of which principal of the tenant they are.
+  std::vector<StoredInfo> stored;
+  const std::string prefix = SessionKey("");
+  if (options_.store != nullptr) {
+    auto listed = Counted("list", options_.store->List(user.tenant, prefix));
+    if (listed.ok()) stored = *std::move(listed);
+  }
   std::string id;
   {
     std::lock_guard lock(mutex_);
+    auto unused = std::chrono::nanoseconds::min();
     const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& one) {
       return one.key.first == user.tenant && one.principal.name == user.principal.name &&
              one.head.evictable && !one.leased && !one.held;
     });
-    if (entry == entries_.end()) return false;
-    id = entry->key.second;
+    if (entry != entries_.end()) {
+      id = entry->key.second;
+      unused = options_.now() - entry->used;
+    }
+    const auto date = options_.date();
+    for (const StoredInfo& one : stored) {
+      std::string stored_id = one.key.substr(prefix.size());
+      if (date - one.created <= unused || index_.contains({user.tenant, stored_id})) continue;
+      const auto head = DecodeSessionHead(one.head);
+      if (!head.ok() || !head->evictable) continue;
+      id = std::move(stored_id);
+      unused = date - one.created;
+    }
+    if (id.empty()) return false;
     ++stats_.evicted;
   }
   return Delete(user.tenant, id).ok();

@@ -373,6 +373,31 @@ TEST_P(StoredSessionTest, ATenantAboveItsShareMovesItsOwnSessions) {
   EXPECT_EQ(table_->stats().spills, 17);
 }
 
+// A server that has started again knows nothing of the sessions that its store holds.
+TEST_P(StoredSessionTest, StoredEvictableSessionsDoNotFillTheLimitAfterARestart) {
+  const SessionUser user = {"t", {"t"}};
+  Status status;
+  std::vector<std::string> ids;
+  for (int i = 0; i < 8; ++i)
+    ids.push_back(MakeWithState(table_.get(), user, SessionTable::Keep::kEvictable, &status));
+  const std::string durable = Create(table_.get(), true), other = Create(table_.get(), true);
+  table_->Flush();
+  const auto after = NewTable();
+  elapsed_ += 1min;
+  ExpectAt(after.get(), ids[0], 10);  // is used last
+  for (int i = 0; i < 3; ++i) {
+    MakeWithState(after.get(), user, SessionTable::Keep::kEvictable, &status);
+    ASSERT_TRUE(status.ok()) << i << ": " << status.ToString();
+  }
+  EXPECT_EQ(after->List("t")->sessions.size(), 10u);
+  ExpectAt(after.get(), ids[0], 10);
+  ExpectAt(after.get(), durable, 0);
+  ExpectAt(after.get(), other, 0);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(after->Create(user, false, 0s).ok(), i < 8) << i << ": two are durable";
+  }
+}
+
 // A table that is never told of its end stands for kill -9.
 TEST_P(StoredSessionTest, DurableSessionsSurvive) {
   const std::string durable = Create(table_.get(), true);
