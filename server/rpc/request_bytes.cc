@@ -12,6 +12,8 @@ namespace {
 constexpr int64_t kPromptTokenBytes = 3 * sizeof(int32_t);
 // Of the parameters of a choice: as they are stored, the sampler's, and the stop matcher's.
 constexpr int64_t kParamCopies = 3;
+// Of an output token that a choice keeps, to be continued or computed again: in a vector that doubles.
+constexpr int64_t kOutputTokenBytes = 2 * sizeof(int32_t);
 constexpr int64_t kRankedTextBytes = 32;  // of a token with its text
 
 int64_t ParamBytes(const GenerateParams& params) {
@@ -28,14 +30,14 @@ int64_t EngineRequestBytes(const GenerateRequest& request, int64_t default_draft
                            int64_t default_max_tokens) {
   const GenerateParams& params = request.params;
   const int64_t prompt = std::ssize(request.prompt);
-  int64_t choice = kParamCopies * ParamBytes(params);
+  const int64_t output = params.max_tokens.value_or(default_max_tokens);
+  int64_t choice = kParamCopies * ParamBytes(params) + kOutputTokenBytes * output;
   if (params.draft_tokens.value_or(default_draft_tokens) > 0)
     choice += NgramDrafter::MemoryBytes(prompt);
   int64_t bytes = kPromptTokenBytes * prompt + params.best_of * choice;
   if (params.best_of > params.n) {
     const int64_t top = params.logprobs.value_or(0) * int64_t{sizeof(TokenLogprob)};
-    bytes += params.best_of * params.max_tokens.value_or(default_max_tokens) *
-             (int64_t{sizeof(TokenEvent)} + kRankedTextBytes + top);
+    bytes += params.best_of * output * (int64_t{sizeof(TokenEvent)} + kRankedTextBytes + top);
   }
   return bytes;
 }

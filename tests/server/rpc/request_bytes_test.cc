@@ -30,6 +30,14 @@ TEST(RequestBytes, EachChoiceHasAHistoryForDrafts) {
   EXPECT_EQ(EngineRequestBytes(request, 4, 16), without);
 }
 
+TEST(RequestBytes, EachChoiceKeepsItsOutput) {
+  GenerateRequest request;
+  request.params.n = request.params.best_of = 4;
+  const int64_t few = Bytes(request);
+  request.params.max_tokens = 1'000'016;
+  EXPECT_EQ(Bytes(request), few + 4 * 8 * 1'000'000);
+}
+
 TEST(RequestBytes, ChoicesWaitForTheirRanking) {
   GenerateRequest request;
   request.params.n = 1;
