@@ -53,7 +53,7 @@ CASES = {
 }
 
 
-def random_model(name: str, dtype=torch.float32, **changes):
+def random_model(name: str, **changes):
     """A model whose parameters all differ from their defaults: activations and logits of order one."""
     class_name, fields = CASES[name]
     sizes = SIZES | changes
@@ -74,7 +74,7 @@ def random_model(name: str, dtype=torch.float32, **changes):
                 parameter.copy_(torch.randn_like(parameter) * (0.5 if config.tie_word_embeddings else 1))
             else:
                 parameter.copy_(torch.randn_like(parameter) * 1.5 / parameter.shape[-1] ** 0.5)
-    return model.to(dtype)
+    return model
 
 
 def random_tokens(model, count: int) -> np.ndarray:
@@ -82,16 +82,17 @@ def random_tokens(model, count: int) -> np.ndarray:
 
 
 def logits_of(model, tokens: np.ndarray) -> torch.Tensor:
-    """[tokens, vocabulary], computed in float32."""
+    """[tokens, vocabulary]"""
     with torch.no_grad():
-        return model.float()(torch.tensor(tokens.tolist())[None]).logits[0]
+        return model(torch.tensor(tokens.tolist())[None]).logits[0]
 
 
 def main(out: pathlib.Path):
     for name in CASES:
-        model = random_model(name, torch.bfloat16)
         folder = out / name
-        model.save_pretrained(folder)
+        random_model(name).to(torch.bfloat16).save_pretrained(folder)
+        # Loaded anew: the conversion has rounded the frequencies of RoPE too.
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
         (folder / "generation_config.json").unlink(missing_ok=True)
         tokens = random_tokens(model, 40)
         save_file({"tokens": torch.tensor(tokens), "logits": logits_of(model, tokens)}, folder / "golden.safetensors")

@@ -131,7 +131,9 @@ TEST_P(FramesTest, PaddedRowsHaveNoLogits) {
   }
 }
 
-// 8 bits keep the logits of these models to some percent of the largest.
+// A weight of 8 bits is off by up to 1/254 of the largest of its column, which is some three times a typical
+// one, and so is an activation: 1% of a product, and 5% after the twenty products of the deepest model, of
+// logits that are typical. Rows that are joined wrongly give other logits altogether.
 TEST_P(FramesTest, QuantisedWhenLoaded) {
   const auto backend = NewBackend(2);
   for (const std::string& name : Cases()) {
@@ -141,9 +143,15 @@ TEST_P(FramesTest, QuantisedWhenLoaded) {
     options.weights = DataType::kQ8;
     const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), options);
     const auto count = static_cast<int>(recording.tokens.size());
-    const double error = recording.Error(testing::LogitsOf(*model, recording.tokens, {count}));
-    EXPECT_LT(error, 0.1);
-    EXPECT_GT(error, 1e-5);
+    const std::vector<float> found = testing::LogitsOf(*model, recording.tokens, {count});
+    double squares = 0, errors = 0;
+    for (size_t i = 0; i < found.size(); ++i) {
+      const double error = static_cast<double>(found[i]) - recording.logits[i];
+      errors += error * error;
+      squares += static_cast<double>(recording.logits[i]) * recording.logits[i];
+    }
+    EXPECT_LT(std::sqrt(errors / squares), 0.1);
+    EXPECT_GT(std::sqrt(errors / squares), 1e-4);
   }
 }
 
@@ -172,7 +180,7 @@ void Write(const std::filesystem::path& path, const std::string& bytes) {
 TEST(FramesLoadTest, NamesTensorsThatAreMissingOrTooMany) {
   const testing::TemporaryFolder folder;
   std::filesystem::copy(FramesFolder() / "llama", folder.path(),
-                        std::filesystem::copy_options::overwrite_existing);
+                        std::filesystem::copy_options::recursive);
   nlohmann::json config =
       ReadStrictJson(ModelFolder(folder.path()), "config.json", 1 << 20, 8).value();
   const auto load = [&](const char* field, const nlohmann::json& value) {

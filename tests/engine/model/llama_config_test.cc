@@ -1,0 +1,232 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/model/model_format.h"
+#include "kernels/angles.h"
+
+namespace polysketch {
+namespace {
+
+using nlohmann::json;
+
+json Llama() {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"vocab_size", 100},
+          {"hidden_size", 64},
+          {"intermediate_size", 96},
+          {"num_hidden_layers", 4},
+          {"num_attention_heads", 8},
+          {"num_key_value_heads", 2},
+          {"max_position_embeddings", 256},
+          {"rms_norm_eps", 1e-5},
+          {"bos_token_id", 1},
+          {"eos_token_id", {2, 7}},
+          {"torch_dtype", "bfloat16"},
+          {"attention_dropout", 0.0}};
+}
+
+json With(json config, const json& changes) {
+  config.update(changes);
+  return config;
+}
+
+json Of(const char* architecture, const char* model_type) {
+  return With(Llama(), {{"architectures", {architecture}}, {"model_type", model_type}});
+}
+
+ModelSpec SpecOf(const json& config) {
+  const auto model = ParseModelDefinition(config.dump(), "config.json");
+  EXPECT_TRUE(model.ok()) << model.status().ToString();
+  return model.ok() ? model->spec : ModelSpec();
+}
+
+std::string ErrorOf(const json& config) {
+  const auto model = ParseModelDefinition(config.dump(), "DIR/config.json");
+  EXPECT_FALSE(model.ok()) << config.dump();
+  if (model.ok()) return "";
+  EXPECT_EQ(model.status().code(), Code::kInvalidArgument);
+  return std::string(model.status().message());
+}
+
+TEST(LlamaConfigTest, WhatAConfigSays) {
+  const ModelSpec spec = SpecOf(Llama());
+  EXPECT_EQ(spec.architecture, "LlamaForCausalLM");
+  EXPECT_EQ(spec.frame.width, 64);
+  EXPECT_EQ(spec.frame.mlp_hidden, 96);
+  EXPECT_EQ(spec.frame.vocab_size, 100);
+  EXPECT_TRUE(spec.frame.padded_vocabulary);
+  EXPECT_EQ(spec.frame.norm, NormKind::kRms);
+  EXPECT_EQ(spec.frame.epsilon, 1e-5f);
+  EXPECT_EQ(spec.frame.gate, GateKind::kSilu);
+  EXPECT_FALSE(spec.frame.tied || spec.frame.sinusoids || spec.frame.output_bias);
+  EXPECT_FALSE(spec.frame.qkv_bias || spec.frame.out_bias || spec.frame.mlp_bias);
+  EXPECT_EQ(spec.frame.rope_thetas, RopeThetas(8));
+  EXPECT_EQ(spec.attention.kind, AttentionKind::kSoftmax);
+  EXPECT_EQ(spec.attention.layers, 4);
+  EXPECT_EQ(spec.attention.heads, 8);
+  EXPECT_EQ(spec.attention.kv_heads, 2);
+  EXPECT_EQ(spec.attention.head_dim, 8);
+  EXPECT_EQ(spec.attention.block, 64);
+  EXPECT_EQ(spec.context_limit, 256);
+  EXPECT_EQ(spec.bos_id, 1);
+  EXPECT_EQ(spec.stop_ids, (std::vector<int32_t>{2, 7}));
+  EXPECT_FALSE(spec.add_bos);
+}
+
+TEST(LlamaConfigTest, WhatMayBeLeftOut) {
+  json config = Llama();
+  for (const char* name :
+       {"architectures", "num_key_value_heads", "rms_norm_eps", "bos_token_id", "eos_token_id"}) {
+    config.erase(name);
+  }
+  config["head_dim"] = nullptr;
+  config["rope_scaling"] = nullptr;
+  const ModelSpec spec = SpecOf(config);
+  EXPECT_EQ(spec.architecture, "LlamaForCausalLM");  // by model_type
+  EXPECT_EQ(spec.attention.kv_heads, 8);
+  EXPECT_EQ(spec.frame.epsilon, 1e-6f);
+  EXPECT_EQ(spec.bos_id, -1);
+  EXPECT_TRUE(spec.stop_ids.empty());
+}
+
+TEST(LlamaConfigTest, HowTheClassesDiffer) {
+  EXPECT_TRUE(SpecOf(Of("Qwen2ForCausalLM", "qwen2")).frame.qkv_bias);
+  EXPECT_FALSE(SpecOf(Of("Qwen2ForCausalLM", "qwen2")).frame.out_bias);
+  const ModelSpec qwen3 = SpecOf(Of("Qwen3ForCausalLM", "qwen3"));
+  EXPECT_TRUE(qwen3.frame.head_norms);
+  EXPECT_EQ(qwen3.attention.head_dim, 128);
+  const json biased = {{"attention_bias", true}, {"mlp_bias", true}};
+  const FrameSpec llama = SpecOf(With(Llama(), biased)).frame;
+  EXPECT_TRUE(llama.qkv_bias && llama.out_bias && llama.mlp_bias);
+  EXPECT_FALSE(SpecOf(With(Of("Qwen3ForCausalLM", "qwen3"), biased)).frame.mlp_bias);
+  const ModelSpec smollm3 = SpecOf(Of("SmolLM3ForCausalLM", "smollm3"));
+  EXPECT_TRUE(smollm3.frame.tied);
+  EXPECT_EQ(smollm3.frame.rope_thetas, RopeThetas(8, 2e6));
+  EXPECT_TRUE(smollm3.layers[2].rope);
+  EXPECT_FALSE(smollm3.layers[3].rope);
+  const ModelSpec listed =
+      SpecOf(With(Of("SmolLM3ForCausalLM", "smollm3"), {{"no_rope_layers", {0, 1, 1, 1}}}));
+  EXPECT_FALSE(listed.layers[0].rope);
+  EXPECT_TRUE(listed.layers[3].rope);
+}
+
+TEST(LlamaConfigTest, ThetasOfBothSpellings) {
+  EXPECT_EQ(SpecOf(With(Llama(), {{"rope_theta", 5e5}})).frame.rope_thetas, RopeThetas(8, 5e5));
+  EXPECT_EQ(SpecOf(With(Llama(), {{"rope_parameters", {{"rope_theta", 5e5}}}})).frame.rope_thetas,
+            RopeThetas(8, 5e5));
+  std::vector<float> linear = RopeThetas(8, 100);
+  for (float& theta : linear) theta /= 4;
+  EXPECT_EQ(SpecOf(With(Llama(), {{"rope_theta", 100},
+                                  {"rope_scaling", {{"type", "linear"}, {"factor", 4.0}}}}))
+                .frame.rope_thetas,
+            linear);
+  EXPECT_EQ(SpecOf(With(Llama(), {{"rope_parameters",
+                                   {{"rope_theta", 100}, {"rope_type", "linear"}, {"factor", 4}}}}))
+                .frame.rope_thetas,
+            linear);
+  // Turns within 64 tokens: 10.2, 3.2, 1.02 and 0.3. More than 4 stay, fewer than 1 are slowed 8 times,
+  // those between by their share.
+  const json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 64}};
+  const std::vector<float> plain = RopeThetas(8, 100);
+  const std::vector<float> scaled =
+      SpecOf(With(Llama(), {{"rope_theta", 100}, {"rope_scaling", llama3}})).frame.rope_thetas;
+  EXPECT_EQ(scaled[0], plain[0]);
+  const double kept = (64 * plain[1] / 6.283185307 - 1) / 3;
+  EXPECT_NEAR(scaled[1], plain[1] * (kept + (1 - kept) / 8), 1e-7);
+  EXPECT_FLOAT_EQ(scaled[3], plain[3] / 8);
+}
+
+TEST(LlamaConfigTest, WindowsThatSeeEverything) {
+  const json mistral = Of("MistralForCausalLM", "mistral");
+  SpecOf(With(mistral, {{"sliding_window", nullptr}}));
+  SpecOf(With(mistral, {{"sliding_window", 256}}));
+  SpecOf(mistral);  // the window of a config without one is 4096
+  const json qwen2 = With(Of("Qwen2ForCausalLM", "qwen2"), {{"sliding_window", 64}});
+  SpecOf(qwen2);
+  SpecOf(With(qwen2, {{"use_sliding_window", true}, {"max_window_layers", 4}}));
+  SpecOf(With(qwen2, {{"use_sliding_window", true},
+                      {"layer_types", std::vector<std::string>(4, "full_attention")}}));
+}
+
+TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
+  const json qwen2 = Of("Qwen2ForCausalLM", "qwen2");
+  const struct {
+    json config;
+    std::vector<std::string> parts;
+  } cases[] = {
+      {With(Llama(), {{"architectures", {"MixtralForCausalLM"}}}),
+       {"DIR/config.json: field \"architectures\": expected one of LlamaForCausalLM, "
+        "MistralForCausalLM",
+        "found \"MixtralForCausalLM\""}},
+      {With(Llama(), {{"architectures", {"A", "B"}}}), {"expected one name, found an array"}},
+      {With(Llama(), {{"model_type", "mistral"}}), {"model_type", "expected \"llama\""}},
+      {{{"model_type", "gemma2"}}, {"model_type", "expected one of llama, ", "\"gemma2\""}},
+      {With(Llama(), {{"hidden_act", "gelu"}}), {"hidden_act", "\"silu\"", "\"gelu\""}},
+      {With(Llama(), {{"quantization_config", {{"bits", 4}}}}), {"quantization_config"}},
+      {With(Llama(), {{"auto_map", json::object()}}), {"auto_map", "without code of its own"}},
+      {With(Llama(), {{"num_local_experts", 8}}), {"num_local_experts", "mixture of experts"}},
+      {With(Llama(), {{"vision_config", json::object()}}), {"vision_config"}},
+      {With(Llama(), {{"pretraining_tp", 2}}), {"pretraining_tp", "found the number 2"}},
+      {With(Llama(), {{"partial_rotary_factor", 0.5}}), {"partial_rotary_factor"}},
+      {With(Llama(), {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}}),
+       {"rope_scaling.rope_type", "expected default, linear or llama3, found \"yarn\""}},
+      {With(Llama(), {{"rope_scaling", {{"rope_type", "linear"}}}}),
+       {"rope_scaling.factor", "missing"}},
+      {With(Llama(), {{"rope_parameters", {{"full_attention", json::object()}}}}),
+       {"rope_parameters.full_attention", "one RoPE for all layers"}},
+      {With(Llama(), {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}}),
+       {"rope_parameters.partial_rotary_factor"}},
+      {With(Llama(), {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}},
+                      {"rope_parameters", {{"type", "linear"}, {"factor", 4}}}}),
+       {"rope_parameters", "rope_scaling"}},
+      {With(Llama(), {{"rope_scaling", 3}}), {"rope_scaling", "expected an object"}},
+      {With(Of("MistralForCausalLM", "mistral"), {{"sliding_window", 128}}),
+       {"sliding_window", "max_position_embeddings 256", "found 128"}},
+      {With(Of("MistralForCausalLM", "mistral"), {{"max_position_embeddings", 8192}}),
+       {"sliding_window", "found 4096"}},
+      {With(qwen2,
+            {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 2}}),
+       {"sliding_window", "found 64"}},
+      {With(Llama(), {{"layer_types", {"chunked_attention"}}}),
+       {"layer_types", "chunked_attention"}},
+      {With(Llama(), {{"num_key_value_heads", 3}}), {"num_key_value_heads", "divisor"}},
+      {With(Llama(), {{"num_attention_heads", 6}}), {"num_attention_heads", "divisor"}},
+      {With(Llama(), {{"head_dim", 7}}), {"head_dim", "even"}},
+      {With(Llama(), {{"hidden_size", "64"}}), {"hidden_size", "the string"}},
+      {With(Llama(), {{"vocab_size", 1 << 23}}), {"vocab_size", "expected an integer in [2, "}},
+      {With(Llama(), {{"eos_token_id", {2, 100}}}), {"eos_token_id", "found the number 100"}},
+      {With(Llama(), {{"rms_norm_eps", 0}}), {"rms_norm_eps"}},
+      {With(Of("SmolLM3ForCausalLM", "smollm3"), {{"no_rope_layers", {1}}}), {"no_rope_layers"}},
+  };
+  for (const auto& c : cases) {
+    const std::string error = ErrorOf(c.config);
+    for (const std::string& part : c.parts) {
+      EXPECT_NE(error.find(part), std::string::npos) << part << " in: " << error;
+    }
+  }
+  for (const char* name : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                           "num_attention_heads", "max_position_embeddings"}) {
+    json config = Llama();
+    config.erase(name);
+    EXPECT_EQ(ErrorOf(config), "DIR/config.json: field \"" + std::string(name) + "\": missing");
+  }
+}
+
+TEST(LlamaConfigTest, OtherFormats) {
+  EXPECT_NE(ErrorOf({{"architecture", "llama"}}).find("format_version"), std::string::npos);
+  EXPECT_NE(ErrorOf(json::array()).find("expected an object"), std::string::npos);
+  std::string deep;
+  for (int i = 0; i < 100; ++i) deep += "[";
+  EXPECT_FALSE(ParseModelDefinition(deep, "config.json").ok());
+}
+
+}  // namespace
+}  // namespace polysketch
