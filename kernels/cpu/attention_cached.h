@@ -23,10 +23,37 @@ struct CachedTiling {
   }
 };
 
-// Floats of a thread for CachedQueries.
+// A thread's memory for a tile.
+struct CachedScratch {
+  // The largest score must be known before the first weight. Up to so many floats of scores are kept
+  // until then; those of longer sequences are computed again.
+  static constexpr int64_t kKeptScores = 1 << 18;
+
+  float *scores, *sums, *queries;
+
+  static CachedScratch In(const AttentionSpec& spec, const HeadLayout& layout, FloatParts* parts) {
+    const int64_t kept = spec.kind == AttentionKind::kSoftmax ? kKeptScores : 0;
+    return {parts->Next(std::max(kQueryTile * layout.padded_block, kept)),
+            parts->Next(kQueryTile * layout.padded_dim),
+            parts->Next(spec.query_group() > 1 ? kQueryTile * spec.near_dim() : 0)};
+  }
+};
+
 static int64_t CachedFloats(const AttentionSpec& spec, const HeadLayout& layout) {
-  const int64_t queries = spec.query_group() > 1 ? spec.near_dim() : 0;
-  return kQueryTile * (layout.padded_block + layout.padded_dim + queries);
+  FloatParts parts{nullptr};
+  CachedScratch::In(spec, layout, &parts);
+  return parts.size;
+}
+
+PS_INLINE float LargestOf(const float* scores, int64_t count, float top) {
+  int64_t s = 0;
+  if (count >= kLanes) {
+    V tops = Set1(top);
+    for (; s + kLanes <= count; s += kLanes) tops = Max(Load(scores + s), tops);
+    top = ReduceMax(tops);
+  }
+  for (; s < count; ++s) top = std::max(top, scores[s]);
+  return top;
 }
 
 // One kv head.
@@ -34,11 +61,12 @@ struct KvHead {
   const HeadRows& rows;
   KvState* state;
   int layer;
-  float *scores, *sums, *queries;  // [kQueryTile] rows each
+  const CachedScratch& scratch;
 
-  NearBlock<float, float> Block(int64_t index) const {
+  // scores_row: floats from the scores of a query to those of the next one.
+  NearBlock<float, float> Block(int64_t index, int64_t scores_row) const {
     return {{state->Keys(layer, index, rows.head), rows.spec.near_dim()},
-            rows.layout.padded_block,
+            scores_row,
             state->Values(layer, index, rows.head),
             rows.layout.padded_dim};
   }
@@ -51,9 +79,9 @@ struct KvHead {
     if (tile.tokens == 1) return {first, dim, tile.heads, dim};
     const int64_t floats = int64_t{tile.heads} * dim;
     for (int t = 0; t < tile.tokens; ++t) {
-      std::copy_n(first + t * rows.near_query_stride(), floats, queries + t * floats);
+      std::copy_n(first + t * rows.near_query_stride(), floats, scratch.queries + t * floats);
     }
-    return {queries, dim, tile.rows(), dim};
+    return {scratch.queries, dim, tile.rows(), dim};
   }
 
   // Calls fn(m, limit) for the rows of a tile. limit: how many tokens the row attends to of the block
@@ -66,47 +94,51 @@ struct KvHead {
     }
   }
 
-  // Finds the largest score of every row. A maximum is exact in any order.
-  void FindTops(const CachedTile& tile, const QueryTile& tile_queries, float* tops) const {
-    const int64_t size = rows.spec.block, last = tile.token + tile.tokens - 1;
-    std::fill_n(tops, tile.rows(), -std::numeric_limits<float>::infinity());
-    for (int64_t index = 0; index <= last / size; ++index) {
-      const int64_t first = tile.token - index * size;
-      Scores(tile_queries, Block(index), Limit(first, tile.tokens - 1, size), scores);
-      ForRows(tile, first, [&](int m, int64_t limit) {
-        const float* score = scores + m * rows.layout.padded_block;
-        for (int64_t s = 0; s < limit; ++s) tops[m] = std::max(tops[m], score[s]);
-      });
-    }
-  }
-
   void Run(const CachedTile& tile) const {
     const AttentionSpec& spec = rows.spec;
-    const int64_t size = spec.block, last = tile.token + tile.tokens - 1;
-    const QueryTile tile_queries = Queries(tile);
+    const int64_t size = spec.block, padded = rows.layout.padded_block;
+    const int64_t blocks = (tile.token + tile.tokens - 1) / size + 1;
+    const bool softmax = spec.kind == AttentionKind::kSoftmax;
+    const bool keeps = softmax && tile.rows() * blocks * padded <= CachedScratch::kKeptScores;
+    const int64_t scores_row = keeps ? blocks * padded : padded;
+    const QueryTile queries = Queries(tile);
+    // Computes the scores of a block and returns where they are.
+    const auto score = [&](int64_t index) {
+      float* scores = scratch.scores + (keeps ? index * padded : 0);
+      Scores(queries, Block(index, scores_row),
+             Limit(tile.token - index * size, tile.tokens - 1, size), scores);
+      return scores;
+    };
     float tops[kQueryTile] = {};
+    if (softmax) {  // a maximum is exact in any order
+      std::fill_n(tops, tile.rows(), -std::numeric_limits<float>::infinity());
+      for (int64_t index = 0; index < blocks; ++index) {
+        const float* scores = score(index);
+        ForRows(tile, tile.token - index * size, [&](int m, int64_t limit) {
+          tops[m] = LargestOf(scores + m * scores_row, limit, tops[m]);
+        });
+      }
+    }
     V lanes[kQueryTile];
     for (V& lane : lanes) lane = Zero();
     NearWeight weights[kQueryTile];  // of each head
     for (int h = 0; h < tile.heads; ++h) {
       weights[h] = NearWeight::Of(spec, rows.Coefficients(tile.first_head + h));
     }
-    if (spec.kind == AttentionKind::kSoftmax) FindTops(tile, tile_queries, tops);
-    std::fill_n(sums, tile.rows() * rows.layout.padded_dim, 0.0f);
-    for (int64_t index = 0; index <= last / size; ++index) {
+    std::fill_n(scratch.sums, tile.rows() * rows.layout.padded_dim, 0.0f);
+    for (int64_t index = 0; index < blocks; ++index) {
       const int64_t first = tile.token - index * size;
-      const NearBlock<float, float> block = Block(index);
-      Scores(tile_queries, block, Limit(first, tile.tokens - 1, size), scores);
+      float* scores = keeps ? scratch.scores + index * padded : score(index);
       ForRows(tile, first, [&](int m, int64_t limit) {
-        WeighRow(weights[m % tile.heads], NoDecay(), tops[m], limit,
-                 scores + m * rows.layout.padded_block, &lanes[m]);
+        WeighRow(weights[m % tile.heads], NoDecay(), tops[m], limit, scores + m * scores_row,
+                 &lanes[m]);
       });
-      AddValues(tile.rows(), first, size, scores, block,
-                static_cast<int>(rows.layout.padded_dim / kLanes), sums, tile.heads);
+      AddValues(tile.rows(), first, size, scores, Block(index, scores_row),
+                static_cast<int>(rows.layout.padded_dim / kLanes), scratch.sums, tile.heads);
     }
     for (int m = 0; m < tile.rows(); ++m) {
       WriteOutput(rows, tile.row + m / tile.heads, tile.first_head + m % tile.heads,
-                  sums + m * rows.layout.padded_dim, ReduceAdd(lanes[m]));
+                  scratch.sums + m * rows.layout.padded_dim, ReduceAdd(lanes[m]));
     }
   }
 };
@@ -127,8 +159,9 @@ static void AppendCached(const HeadRows& rows, int layer, KvState* state, const 
 static void CachedQueries(const HeadRows& rows, int layer, KvState* state, const Range& range,
                           float* memory) {
   const CachedTiling tiling = CachedTiling::Of(rows.spec);
-  float* sums = memory + kQueryTile * rows.layout.padded_block;
-  const KvHead head{rows, state, layer, memory, sums, sums + kQueryTile * rows.layout.padded_dim};
+  FloatParts parts{memory};
+  const CachedScratch scratch = CachedScratch::In(rows.spec, rows.layout, &parts);
+  const KvHead head{rows, state, layer, scratch};
   const int group = rows.spec.query_group(), end = (rows.head + 1) * group;
   for (int64_t row = range.first; row < range.last;) {
     // A tile stays in one block, so that the block offsets of its rows depend on positions only.

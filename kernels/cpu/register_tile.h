@@ -113,9 +113,13 @@ static void ProductBand(const float* a, int64_t a_row, int64_t a_col, int rows, 
       ProductTile<4, NV>(a + m * a_row, a_row, a_col, depth, b, c + m * c_row, c_row, accumulate);
     }
   }
-  for (; m < rows; ++m) {
-    ProductTile<1, NV>(a + m * a_row, a_row, a_col, depth, b, c + m * c_row, c_row, accumulate);
-  }
+  const auto rest = [&]<int MR>() {
+    ProductTile<MR, NV>(a + m * a_row, a_row, a_col, depth, b, c + m * c_row, c_row, accumulate);
+    m += MR;
+  };
+  if (rows - m == 3) rest.template operator()<3>();
+  if (rows - m == 2) rest.template operator()<2>();
+  while (m < rows) rest.template operator()<1>();
 }
 
 // c [rows, vectors * 16] = (accumulate ? c : 0) + a b; a [rows, depth] by strides, b [depth,

@@ -160,6 +160,20 @@ TEST_P(AttentionDeterminismTest, AnyNeighbours) {
   }
 }
 
+// A tile of queries of a long sequence computes its scores twice, a single query keeps them.
+TEST_P(AttentionDeterminismTest, KeptScoresDoNotShow) {
+  if (GetParam() == "reference") GTEST_SKIP() << "it has no tiles";
+  const auto backend = NewBackend(1);
+  Random random(6);
+  const AttentionSpec spec = testing::MakeSpec(AttentionKind::kSoftmax, 1, 4, 0, 1024);
+  constexpr int tokens = 22 * 1024;  // 12 rows of so many are more than 2^18 scores
+  const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
+  const Outputs whole = testing::RunAlone(*backend, spec, sequence, {tokens});
+  EXPECT_TRUE(SameBits(
+      testing::RunAlone(*backend, spec, sequence, {tokens - 1030, 1021, 1, 1, 1, 1, 1, 1, 1, 2}),
+      whole));
+}
+
 // The state format changes what is read, so it must change the bits.
 TEST_P(AttentionDeterminismTest, FormatsDiffer) {
   const auto backend = NewBackend(1);
