@@ -36,6 +36,8 @@ class BpeEncoder final : public TextEncoder {
 
 class BpeTokenizer final : public Tokenizer {
  public:
+  explicit BpeTokenizer(std::optional<bool> add_bos) : add_bos_(add_bos) {}
+
   Status Init(std::string_view text, std::string_view bos, std::string_view eos,
               const std::string& source) {
     PS_ASSIGN_OR_RETURN(json_, ParseTokenizerJson(text, source));
@@ -72,7 +74,8 @@ class BpeTokenizer final : public Tokenizer {
   int vocab_size() const override { return static_cast<int>(json_.pieces.size()); }
   int bos_id() const override { return bos_id_; }
   bool begins_with_bos() const override {
-    return bos_id_ >= 0 && !json_.before_text.empty() && json_.before_text.front() == bos_id_;
+    const bool by_processor = !json_.before_text.empty() && json_.before_text.front() == bos_id_;
+    return bos_id_ >= 0 && add_bos_.value_or(by_processor);
   }
   int eos_id() const override { return eos_id_; }
   int unk_id() const override { return unk_id_; }
@@ -125,6 +128,7 @@ class BpeTokenizer final : public Tokenizer {
     return collector.text;
   }
 
+  const std::optional<bool> add_bos_;
   TokenizerJson json_;
   std::unique_ptr<const BpeModel> model_;
   std::vector<bool> control_;  // by id
@@ -157,8 +161,9 @@ BpeEncoder::BpeEncoder(const BpeTokenizer& tokenizer, TextPlace place) {
 
 Result<std::unique_ptr<Tokenizer>> NewBpeTokenizer(std::string_view text, std::string_view bos,
                                                    std::string_view eos,
+                                                   std::optional<bool> add_bos,
                                                    const std::string& source) {
-  auto tokenizer = std::make_unique<BpeTokenizer>();
+  auto tokenizer = std::make_unique<BpeTokenizer>(add_bos);
   PS_RETURN_IF_ERROR(tokenizer->Init(text, bos, eos, source));
   return std::unique_ptr<Tokenizer>(std::move(tokenizer));
 }

@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "engine/checkpoint/strict_json.h"
 #include "engine/tokenizer/bpe_tokenizer.h"
@@ -29,6 +32,21 @@ Result<std::string> SpecialToken(const json& config, const char* name, const std
   return InvalidArgument(source, ": ", name, ": expected a token, found ", DescribeJson(*value));
 }
 
+// add_bos_token, for the classes of transformers that make their post-processor of it; unset: the
+// post-processor of tokenizer.json counts.
+std::optional<bool> AddBosToken(const json& config) {
+  constexpr std::string_view kClasses[] = {"LlamaTokenizer",     "LlamaTokenizerFast",
+                                           "CodeLlamaTokenizer", "CodeLlamaTokenizerFast",
+                                           "GemmaTokenizer",     "GemmaTokenizerFast"};
+  const auto name = config.find("tokenizer_class");
+  const auto add = config.find("add_bos_token");
+  if (name == config.end() || !name->is_string() || add == config.end() || !add->is_boolean())
+    return std::nullopt;
+  const auto& found = name->get_ref<const std::string&>();
+  if (std::ranges::find(kClasses, found) == std::end(kClasses)) return std::nullopt;
+  return add->get<bool>();
+}
+
 Result<std::unique_ptr<Tokenizer>> LoadTokenizerJson(const ModelFolder& folder,
                                                      const std::string& text,
                                                      const std::string& source) {
@@ -42,7 +60,7 @@ Result<std::unique_ptr<Tokenizer>> LoadTokenizerJson(const ModelFolder& folder,
   }
   PS_ASSIGN_OR_RETURN(const std::string bos, SpecialToken(config, "bos_token", config_path));
   PS_ASSIGN_OR_RETURN(const std::string eos, SpecialToken(config, "eos_token", config_path));
-  return NewBpeTokenizer(text, bos, eos, source);
+  return NewBpeTokenizer(text, bos, eos, AddBosToken(config), source);
 }
 
 }  // namespace

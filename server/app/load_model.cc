@@ -112,8 +112,10 @@ Status LoadChatTemplate(const std::string& file, LoadedModel* loaded) {
     loaded->no_chat_template = "the model has no tokenizer";
     return Status();
   }
+  // A template writes BOS itself, as with transformers; only config.json can say otherwise.
+  const bool template_bos = loaded->model->spec().add_bos;
   Result<std::unique_ptr<ChatTemplate>> made =
-      ChatTemplate::Load(loaded->folder, loaded->tokenizer.get(), loaded->spec.add_bos, file);
+      ChatTemplate::Load(loaded->folder, loaded->tokenizer.get(), template_bos, file);
   if (!made.ok() && !file.empty()) return Prefixed("--chat-template: ", made.status());
   if (made.ok()) {
     const Status end = (*made)->CheckTurnEnd();

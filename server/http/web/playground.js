@@ -1,10 +1,11 @@
 "use strict";
 // The playground: streams completions, alone or in a session, and creates, forks, snapshots, restores and deletes
-// sessions. status.js defines $, number, milliseconds and bytes.
+// sessions; where the model has a chat template, it chats. status.js defines $, number, milliseconds and bytes.
 
 let running = null;  // the AbortController of a completion
 // Session id or snapshot key -> what this page has seen of it, in order: [{text, prompt}]. "": outside sessions.
 const texts = new Map([["", []]]);
+let messages = [];  // of the chat, {role, content}, in order
 
 const headers = {"Content-Type": "application/json"};
 const short = (id) => id.slice(0, 8);
@@ -14,16 +15,22 @@ const errorOf = ({code, message}) => new Error(code + ": " + message);
 
 // Enables what can be used now.
 function showButtons() {
-  const busy = running !== null;
-  for (const id of ["fork", "snapshot", "delete"]) $(id).disabled = busy || $("session").value === "";
-  for (const id of ["create", "session", "snapshots", "run"]) $(id).disabled = busy;
-  $("restore").disabled = busy || $("snapshots").value === "";
+  const busy = running !== null, chats = $("chat").checked;
+  for (const id of ["fork", "snapshot", "delete"]) $(id).disabled = busy || chats || $("session").value === "";
+  for (const id of ["create", "session", "snapshots"]) $(id).disabled = busy || chats;
+  for (const id of ["chat", "run"]) $(id).disabled = busy;
+  $("restore").disabled = busy || chats || $("snapshots").value === "";
+  $("new_chat").disabled = busy || !chats;
   $("stop").disabled = !busy;
+  $("run").textContent = chats ? "Send" : "Complete";
 }
 
-// Shows the text of the selected session.
+// Shows the chat, or the text of the selected session.
 function showText() {
-  $("output").replaceChildren(...(texts.get($("session").value) || []).map(({text, prompt}) => {
+  const shown = $("chat").checked
+    ? messages.map(({role, content}, i) => ({text: (i > 0 ? "\n\n" : "") + content, prompt: role === "user"}))
+    : texts.get($("session").value) || [];
+  $("output").replaceChildren(...shown.map(({text, prompt}) => {
     const span = document.createElement("span");
     span.className = prompt ? "prompt" : "";
     span.textContent = text;
@@ -122,27 +129,95 @@ function finishText({usage = {}, timings = {}, seed}) {
     milliseconds(timings.first_token_seconds || null) + ", then " + number(pace) + " per second; seed " + seed;
 }
 
-// Streams a completion. Calls `append` with its text and returns its end. Throws the error that the server reports.
-async function stream(request, append) {
+// Posts a request and calls `read` with each line of the answer that is not empty.
+async function postForLines(path, request, read) {
   const body = JSON.stringify(request);
-  const answer = await fetch("api/complete", {method: "POST", headers, body, signal: running.signal});
+  const answer = await fetch(path, {method: "POST", headers, body, signal: running.signal});
   const reader = answer.body.getReader(), decoder = new TextDecoder();
-  let rest = "", finish = {};
+  let rest = "";
   for (let chunk; !(chunk = await reader.read()).done;) {
     const lines = (rest + decoder.decode(chunk.value, {stream: true})).split("\n");
     rest = lines.pop();
-    for (const event of lines.filter((line) => line !== "").map((line) => JSON.parse(line))) {
-      if (event.error) throw errorOf(event.error);
-      finish = event.finish || finish;
-      append((event.delta || event.finish || {}).text || "");
+    lines.filter((line) => line !== "").forEach(read);
+  }
+  if (rest !== "") read(rest);
+}
+
+// Streams a completion. Calls `append` with its text and returns its end. Throws the error that the server reports.
+async function stream(request, append) {
+  let finish = {};
+  await postForLines("api/complete", request, (line) => {
+    const event = JSON.parse(line);
+    if (event.error) throw errorOf(event.error);
+    finish = event.finish || finish;
+    append((event.delta || event.finish || {}).text || "");
+  });
+  return finish;
+}
+
+// Streams the answer to the messages, server-sent events. As stream; returns the usage.
+async function streamAnswer(request, append) {
+  let usage = {};
+  await postForLines("v1/chat/completions", request, (line) => {
+    const data = line.startsWith("data: ") ? line.slice(6) : line.startsWith("{") ? line : "[DONE]";
+    if (data === "[DONE]") return;  // the end, or a comment
+    const event = JSON.parse(data);
+    if (event.error) throw errorOf(event.error);
+    usage = event.usage || usage;
+    for (const {delta} of event.choices) append(delta.content || "");
+  });
+  return usage;
+}
+
+function chatRequestOf() {
+  const {max_tokens, sampling} = requestOf();
+  if (sampling.seed !== undefined) sampling.seed = Number(sampling.seed);
+  return {messages, max_completion_tokens: max_tokens, ...sampling, stream: true, stream_options: {include_usage: true}};
+}
+
+async function chat() {
+  const before = messages, question = $("prompt").value, answer = {role: "assistant", content: ""};
+  messages = [...before, {role: "user", content: question}];
+  const request = chatRequestOf();
+  messages = [...messages, answer];
+  running = new AbortController();
+  $("finish").textContent = "";
+  $("prompt").value = "";
+  showButtons();
+  showText();
+  try {
+    const usage = await streamAnswer(request, (text) => {
+      answer.content += text;
+      $("output").append(text);
+    });
+    $("finish").textContent = number(usage.completion_tokens || 0) + " tokens after " + number(usage.prompt_tokens || 0);
+  } catch (error) {
+    $("finish").textContent = running.signal.aborted ? "stopped" : error.message;
+    if (answer.content === "") {  // the question can be asked again
+      messages = before;
+      $("prompt").value = question;
     }
   }
-  return finish;
+  running = null;
+  showButtons();
+  showText();
+}
+
+// Offers to chat where the model has a chat template.
+async function offerChat() {
+  const info = await (await fetch("tokenizer_info")).json();
+  if (!info.chat_template) return;
+  $("chat_options").hidden = false;
+  $("chat").checked = true;
+  $("prompt").value = "";
+  showButtons();
+  showText();
 }
 
 async function complete(event) {
   event.preventDefault();
   if (running) return;
+  if ($("chat").checked) return chat();
   const request = requestOf(), id = $("session").value, before = id === "" ? [] : texts.get(id) || [];
   const output = {text: "", prompt: false};
   running = new AbortController();
@@ -168,10 +243,11 @@ async function complete(event) {
 
 $("form").addEventListener("submit", complete);
 $("stop").addEventListener("click", () => running && running.abort());
-$("session").addEventListener("change", () => { showButtons(); showText(); });
+for (const id of ["session", "chat"]) $(id).addEventListener("change", () => { showButtons(); showText(); });
+$("new_chat").addEventListener("click", () => { messages = []; showText(); });
 $("snapshots").addEventListener("change", showButtons);
 for (const name of Object.keys(OPERATIONS)) $(name).addEventListener("click", () => operate(name));
 fill($("session"), [["", "none"]], "");
 fill($("snapshots"), [["", "none"]], "");
 showButtons();
-showSessions("", "").catch(() => {});  // the server may still load its model
+for (const ask of [() => showSessions("", ""), offerChat]) ask().catch(() => {});  // the server may still load its model
