@@ -9,7 +9,7 @@ from support import ROOT
 # Where the model is named, by a pattern whose group is its name below models/.
 PLACES = {
     "README.md": r"polysketch-server --model models/(\w+) &",
-    "scripts/quickstart": r"--model models/(\w+) ",
+    "scripts/quickstart": r"\nmodel=models/(\w+)\n",  # where PyPI cannot be reached
     "cmake/PolysketchInstall.cmake": r"install\(DIRECTORY models/(\w+) ",
     "deploy/debian/server.json": r"/usr/share/polysketch/models/(\w+)\"",
     "deploy/compose.yaml": r":-\.\./models/(\w+)\}",
@@ -22,7 +22,7 @@ PLACES = {
 
 
 def served() -> str:
-    """The model of the quick start."""
+    """The model of the tree that the quick start serves where it can fetch none."""
     return re.search(PLACES["scripts/quickstart"], (ROOT / "scripts/quickstart").read_text())[1]
 
 

@@ -128,9 +128,9 @@ class SmolLm2Test(unittest.TestCase):
             ids = prompt + new
             for at, logits in self.logits(ids[:-1], len(prompt) - 1):
                 tokens += 1
-                behind = (logits.max() - logits[ids[at + 1]]).item()
-                ties += behind > 0
-                self.assertLess(behind, TIE, f"{question!r}, token {at + 1 - len(prompt)}")
+                below = (logits.max() - logits[ids[at + 1]]).item()
+                ties += below > 0
+                self.assertLess(below, TIE, f"{question!r}, token {at + 1 - len(prompt)}")
         print(f"\n{tokens} greedy tokens of {PROMPTS} prompts: {ties} ties in another order", file=sys.stderr)
 
 
