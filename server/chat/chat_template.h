@@ -29,8 +29,9 @@ struct ChatOptions {
   bool add_generation_prompt = true;
   // Whether the prompt ends inside the last message, which the output continues.
   bool continue_final_message = false;
-  // More variables of the template: an object, or null.
-  nlohmann::json variables;
+  // More variables of the template: an object, or null. A template sees the members of one within in
+  // their order.
+  nlohmann::ordered_json variables;
   // Takes the memory of what the template makes; null: nothing is counted.
   chat::HoldMemory hold = nullptr;
 };

@@ -120,8 +120,16 @@ Result<std::vector<ChatMessage>> ToChatMessages(
 }
 
 void ReadTemplateVariables(JsonFields* fields, ChatOptions* options) {
-  if (const json* variables = fields->Object("chat_template_kwargs"))
+  const json* const written = fields->Any("chat_template_kwargs");
+  if (written != nullptr && written->is_binary()) {
+    const auto& bytes = written->get_binary();
+    auto variables = ParseJson<nlohmann::ordered_json>(
+        {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    fields->Merge(variables.status());
+    if (variables.ok()) options->variables = *std::move(variables);
+  } else if (const json* variables = fields->Object("chat_template_kwargs")) {
     options->variables = *variables;
+  }
 }
 
 void RefuseToolChoice(JsonFields* fields, const char* name) {

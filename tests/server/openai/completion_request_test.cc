@@ -1,4 +1,5 @@
 #include "server/openai/completion_request.h"
+#include "server/openai/chat_request.h"
 
 #include "gtest/gtest.h"
 #include "server/openai/structured_output.h"
@@ -121,6 +122,22 @@ TEST(CompletionRequest, SchemasKeepOrderAndDigits) {
     const auto job = ToCompletionJob(*parsed);
     ASSERT_TRUE(job.ok()) << job.status().ToString() << body;
     EXPECT_EQ(job->Request(0).structured_output().json_schema(), schema) << body;
+  }
+}
+
+TEST(CompletionRequest, TemplateVariablesKeepTheirOrder) {
+  const auto body = ParseCompletionBody(
+      R"({"messages": [], "chat_template_kwargs": {"x": {"b": 1, "a": [{"z": " ", "y": 2}]}}})");
+  ASSERT_TRUE(body.ok()) << body.status().ToString();
+  JsonFields fields(*body, "");
+  ChatOptions options;
+  ReadTemplateVariables(&fields, &options);
+  EXPECT_EQ(options.variables.dump(), R"({"x":{"b":1,"a":[{"z":" ","y":2}]}})");
+  for (const char* other : {"[]", "\"{}\"", "1"}) {
+    const auto wrong = ParseCompletionBody(StrCat(R"({"chat_template_kwargs": )", other, "}"));
+    JsonFields of_wrong(*wrong, "");
+    ReadTemplateVariables(&of_wrong, &options);
+    EXPECT_FALSE(of_wrong.Finish().ok()) << other;
   }
 }
 
