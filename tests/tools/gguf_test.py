@@ -104,6 +104,7 @@ class Conversion(support.ToolTest):
         writer.add_head_count(HEADS)
         writer.add_head_count_kv(KV_HEADS)
         writer.add_key_length(HEAD_SIZE)
+        writer.add_value_length(HEAD_SIZE)
         writer.add_layer_norm_rms_eps(1e-5)
         writer.add_rope_freq_base(100000.0)
         tokens, merges = vocabulary()
