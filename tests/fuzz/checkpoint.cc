@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "engine/checkpoint/model_config.h"
+#include "engine/model/model_format.h"
 #include "engine/sampler/generation_config.h"
 #include "engine/sampler/sampling_params.h"
 #include "server/chat/chat_template.h"
@@ -39,6 +40,22 @@ void CheckConfig(std::string_view text) {
     PS_CHECK(!__builtin_mul_overflow(matrix, int64_t{4} * config->num_layers, &matrix));
     PS_CHECK(!__builtin_add_overflow(weights, matrix, &weights));
   }
+}
+
+// A config.json of any format.
+void CheckDefinition(std::string_view text) {
+  const auto model = ParseModelDefinition(text, "config.json");
+  if (!model.ok()) return fuzz::CheckError(model.status());
+  const ModelSpec& spec = model->spec;
+  const AttentionSpec& attention = spec.attention;
+  PS_CHECK(attention.layers > 0 && std::ssize(spec.layers) == attention.layers);
+  PS_CHECK(attention.heads > 0 && attention.heads % attention.key_heads() == 0);
+  PS_CHECK(attention.head_dim > 0 && attention.head_dim % 2 == 0 && attention.block > 0);
+  PS_CHECK(std::ssize(spec.frame.rope_thetas) == attention.head_dim / 2);
+  for (const float theta : spec.frame.rope_thetas) PS_CHECK(theta > 0 && theta <= 1) << theta;
+  PS_CHECK(spec.frame.width > 0 && spec.frame.mlp_hidden > 0 && spec.context_limit >= 0);
+  PS_CHECK(spec.bos_id >= -1 && spec.bos_id < spec.frame.vocab_size);
+  for (const int32_t id : spec.stop_ids) PS_CHECK(id >= 0 && id < spec.frame.vocab_size) << id;
 }
 
 void CheckGenerationConfig(std::string_view text) {
