@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 
 // Tokens in a block of a KV cache.
-constexpr int kBlock = 64;
+constexpr int kCacheBlock = 64;
 constexpr size_t kMaxStopIds = 64;
 // The limits exceed any model, and no product of sizes within them overflows int64.
 constexpr int kMaxVocabulary = 1 << 22, kMaxWidth = 1 << 16, kMaxHidden = 1 << 18, kMaxHeads = 4096,
@@ -94,9 +94,9 @@ constexpr OnlyValue kOnly[] = {
     {"hidden_act", "\"silu\"", "\"silu\""},
 };
 
-class ConfigReader {
+class LlamaConfigReader {
  public:
-  ConfigReader(const json& config, std::string_view source, const Family& family)
+  LlamaConfigReader(const json& config, std::string_view source, const Family& family)
       : config_(config),
         fields_(config, source, FieldReader::Null::kMissing),
         source_(source),
@@ -135,7 +135,7 @@ class ConfigReader {
     frame.head_norms = family_.head_norms;
     attention.kind = AttentionKind::kSoftmax;
     attention.stabilizer = 0;
-    attention.block = kBlock;
+    attention.block = kCacheBlock;
     attention.layers = fields_.Int("num_hidden_layers", 1, kMaxLayers);
     attention.heads = fields_.Int("num_attention_heads", 1, kMaxHeads);
     const int kv_heads = family_.kv_heads == 0 ? attention.heads : family_.kv_heads;
@@ -307,7 +307,7 @@ Result<ModelDefinition> ReadLlama(const json& config, std::string_view source,
       std::find_if(std::begin(kFamilies), std::end(kFamilies),
                    [&](const Family& one) { return one.architecture == architecture; });
   PS_CHECK(family != std::end(kFamilies)) << architecture;
-  PS_ASSIGN_OR_RETURN(const ModelSpec spec, ConfigReader(config, source, *family).Read());
+  PS_ASSIGN_OR_RETURN(const ModelSpec spec, LlamaConfigReader(config, source, *family).Read());
   return ModelDefinition{spec, [spec](WeightReader* reader, ModelWeights* weights) {
                            return ReadLlamaWeights(spec, reader, weights);
                          }};

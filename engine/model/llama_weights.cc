@@ -8,11 +8,11 @@ namespace {
 
 using Rows = WeightReader::Rows;
 
-constexpr char kHead[] = "lm_head.weight";
+constexpr char kOutputMatrix[] = "lm_head.weight";
 
-class Reader {
+class LlamaReader {
  public:
-  Reader(const ModelSpec& spec, WeightReader* reader, ModelWeights* weights)
+  LlamaReader(const ModelSpec& spec, WeightReader* reader, ModelWeights* weights)
       : spec_(spec), frame_(spec.frame), reader_(*reader), weights_(weights) {}
 
   Status ReadAll() {
@@ -21,7 +21,7 @@ class Reader {
                         reader_.ReadVocabulary("model.embed_tokens.weight", V, D));
     weights_->output = weights_->embedding;
     if (!frame_.tied) {
-      PS_ASSIGN_OR_RETURN(weights_->output, reader_.ReadVocabulary(kHead, V, D));
+      PS_ASSIGN_OR_RETURN(weights_->output, reader_.ReadVocabulary(kOutputMatrix, V, D));
     }
     PS_ASSIGN_OR_RETURN(weights_->final_norm, Norm("model.norm.weight", D));
     weights_->layers.resize(spec_.layers.size());
@@ -32,7 +32,7 @@ class Reader {
         StrCat("a ", spec_.architecture, " model with ", spec_.layers.size(), " layers"),
         [this](std::string_view name) {
           // Frequencies of RoPE, which old checkpoints hold and config.json says; a copy of the embedding.
-          return name.ends_with(".rotary_emb.inv_freq") || (frame_.tied && name == kHead);
+          return name.ends_with(".rotary_emb.inv_freq") || (frame_.tied && name == kOutputMatrix);
         });
   }
 
@@ -99,7 +99,7 @@ class Reader {
 }  // namespace
 
 Status ReadLlamaWeights(const ModelSpec& spec, WeightReader* reader, ModelWeights* weights) {
-  return Reader(spec, reader, weights).ReadAll();
+  return LlamaReader(spec, reader, weights).ReadAll();
 }
 
 }  // namespace polysketch

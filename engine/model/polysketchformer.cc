@@ -29,9 +29,9 @@ ModelSpec SpecOf(const ModelConfig& config) {
   return spec;
 }
 
-class Reader {
+class PolysketchformerReader {
  public:
-  Reader(const ModelConfig& config, WeightReader* reader, ModelWeights* weights)
+  PolysketchformerReader(const ModelConfig& config, WeightReader* reader, ModelWeights* weights)
       : config_(config), reader_(*reader), weights_(weights) {}
 
   Status ReadAll() {
@@ -162,7 +162,7 @@ Result<ModelDefinition> ReadPolysketchformer(const nlohmann::json& config, std::
                                              std::string_view /*architecture*/) {
   PS_ASSIGN_OR_RETURN(const ModelConfig read, ModelConfig::FromJson(config, source));
   return ModelDefinition{SpecOf(read), [read](WeightReader* reader, ModelWeights* weights) {
-                           return Reader(read, reader, weights).ReadAll();
+                           return PolysketchformerReader(read, reader, weights).ReadAll();
                          }};
 }
 

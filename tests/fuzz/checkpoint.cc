@@ -127,6 +127,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   switch (data[0]) {
     case 'c':
       CheckConfig(bytes);
+      CheckDefinition(bytes);
       break;
     case 'g':
       CheckGenerationConfig(bytes);
