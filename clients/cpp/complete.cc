@@ -148,17 +148,23 @@ void AddSampling(CLI::App* command, v1::Sampling* sampling) {
   const auto field = [&](const char* name, const char* value, const char* help, auto set) {
     AddOption(command, name, value, help, sampling, set);
   };
-  field("--temperature", "T", "Sampling temperature, 0 to 100. 0: greedy. Default: 1.",
+  field("--temperature", "T",
+        "Sampling temperature, 0 to 100. 0: greedy.\nDefault: that of the model, or 1.",
         &S::set_temperature);
-  field("--top-k", "K", "Samples from the K most likely tokens. Default: 0 (off).", &S::set_top_k);
+  field("--top-k", "K",
+        "Samples from the K most likely tokens.\nDefault: that of the model, or 0 (off).",
+        &S::set_top_k);
   field("--top-p", "P",
-        "Samples from the nucleus of probability P, above 0 to 1.\nDefault: 1 (off).",
+        "Samples from the nucleus of probability P, above 0 to 1.\nDefault: that of the model, or "
+        "1 (off).",
         &S::set_top_p);
   field("--min-p", "P",
-        "Minimum probability, 0 to 1, relative to the most likely token.\nDefault: 0.",
+        "Minimum probability, 0 to 1, relative to the most likely token.\nDefault: that of the "
+        "model, or 0.",
         &S::set_min_p);
   field("--repetition-penalty", "X",
-        "Divides the logits of tokens in prompt and output, 0.01 to 100.\nDefault: 1 (off).",
+        "Divides the logits of tokens in prompt and output, 0.01 to 100.\nDefault: that of the "
+        "model, or 1 (off).",
         &S::set_repetition_penalty);
   field("--frequency-penalty", "X",
         "Subtracted for each occurrence of a token in the output, -2 to 2.\nDefault: 0 (off).",
@@ -218,7 +224,7 @@ void AddOutput(CLI::App* command, v1::CompleteRequest* request) {
   const auto flag = [&](const char* name, const char* help, void (R::*set)(bool)) {
     AddFlag(command, name, help, [request, set] { (request->*set)(true); });
   };
-  flag("--ignore-eos", "Continues after the end-of-sequence token.", &R::set_ignore_eos);
+  flag("--ignore-eos", "Continues after the tokens that end an output.", &R::set_ignore_eos);
   flag("--include-stop", "Keeps the matched stop text.", &R::set_include_stop_in_output);
   flag("--echo", "Returns the prompt before the output.", &R::set_echo);
 }

@@ -48,10 +48,8 @@ struct ModelSpec {
   int context_length = 0;  // tokens in training; informative
   bool add_bos = false;    // text prompts begin with bos_id, where their tokenizer does not say so
   int bos_id = -1;         // -1: none
-  // Each ends an output. The first is the one that grammars end with.
+  // Each ends an output, unless generation_config.json names others.
   std::vector<int32_t> stop_ids;
-
-  int eos_id() const { return stop_ids.empty() ? -1 : stop_ids.front(); }
 };
 
 }  // namespace polysketch

@@ -77,7 +77,7 @@ void RefuseOthers(JsonFields* fields) {
   RefuseInclude(fields);
   const json* truncation = fields->Any("truncation");
   if (truncation != nullptr && *truncation != "disabled")
-    fields->Fail("truncation", "expected disabled: the state of a session has constant size");
+    fields->Fail("truncation", "expected disabled: the server drops no turns");
   if (fields->Integer("top_logprobs", 0, 20).value_or(0) != 0)
     fields->Fail("top_logprobs", "expected 0: /v1/chat/completions returns log-probabilities");
 }

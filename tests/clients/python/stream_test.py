@@ -52,7 +52,7 @@ class Streams(ClientTest):
 
     def test_choices(self):
         server = self.fake([delta("a", 1), delta("b", 2, choice=1),
-                            pb.CompleteResponse(choice=pb.ChoiceFinish(choice=1, text="c", reason=1, seed=8)),
+                            pb.CompleteResponse(choice=pb.ChoiceFinish(choice=1, text="c", reason=1, seed=8, stop_token=9)),
                             pb.CompleteResponse(choice=pb.ChoiceFinish(choice=0, reason=2, seed=7, logprob_sum=-2)),
                             finish()])
         stream = self.client(server.target).complete("x", n=2)
@@ -61,6 +61,7 @@ class Streams(ClientTest):
         one, two = stream.result().choices
         self.assertEqual((one.text, one.tokens, one.finish_reason, one.seed, one.logprob_sum), ("a", [1], "length", 7, -2))
         self.assertEqual((two.text, two.tokens, two.finish_reason, two.seed), ("bc", [2], "stop", 8))
+        self.assertEqual((one.stop_token, two.stop_token), (None, 9))
 
     def test_the_request(self):
         server = self.fake([finish()], [finish()], [finish()])
