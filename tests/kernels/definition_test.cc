@@ -128,10 +128,12 @@ TEST_P(DefinitionTest, NormsBeforeRopeAreRotated) {
   float q[2], k[2];
   backend_->RopeAndNorms(qkv, positions, {1, 1, 2}, thetas, norms, nullptr, nullptr, q, k);
   const double c = std::cos(2.0), s = std::sin(2.0), root = std::sqrt(12.5);
-  EXPECT_FLOAT_EQ(q[0], (3 * c - 8 * s) / root);
-  EXPECT_FLOAT_EQ(q[1], (8 * c + 3 * s) / root);
-  EXPECT_FLOAT_EQ(k[0], -std::sqrt(2.0) * s);
-  EXPECT_FLOAT_EQ(k[1], std::sqrt(2.0) * c);
+  // Each element of a norm takes at most five roundings, then a product and a sum.
+  const double tolerance = 7 * 0x1p-24 * (3 + 8) / root;
+  EXPECT_NEAR(q[0], (3 * c - 8 * s) / root, tolerance);
+  EXPECT_NEAR(q[1], (8 * c + 3 * s) / root, tolerance);
+  EXPECT_NEAR(k[0], -std::sqrt(2.0) * s, tolerance);
+  EXPECT_NEAR(k[1], std::sqrt(2.0) * c, tolerance);
 }
 
 TEST_P(DefinitionTest, SiluIsXTimesTheLogisticFunction) {
