@@ -143,7 +143,7 @@ TEST(MemoryLimit, KvCachesThatFindNoMemoryEndTheirRequests) {
   const rlim_t most = AddressSpace(server.process()) + 100 * kMiB;
   const rlimit limit{.rlim_cur = most, .rlim_max = most};
   ASSERT_EQ(prlimit(server.process().pid(), RLIMIT_AS, &limit, nullptr), 0);
-  set_prompt(12'000);  // 12 MiB each
+  set_prompt(8'000);  // 8 MiB each
   std::atomic<int> refused = 0;
   std::vector<std::thread> clients;
   for (int i = 0; i < 16; ++i) {
