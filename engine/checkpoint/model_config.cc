@@ -19,13 +19,9 @@ using nlohmann::json;
 constexpr int kFirstVersion = 1, kSecondVersion = 2, kThirdVersion = 3;
 constexpr std::string_view kArchitecture = "polysketchformer";
 constexpr char kConfigFile[] = "config.json";
-constexpr size_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxSketchSize = 256;
 constexpr int kMaxSquareDegree = 8;         // of polynomial_square
 constexpr double kMaxPolynomialTerm = 1e6;  // |alpha| and beta
-// One object of plain values. With a second level, the error for a field that is an object or an
-// array names the field.
-constexpr int kMaxDepth = 2;
 
 constexpr AttentionKind kKinds[] = {
     AttentionKind::kSoftmax,
@@ -229,13 +225,12 @@ AttentionSpec ModelConfig::attention_spec(StateFormat state_format) const {
 }
 
 Result<ModelConfig> ModelConfig::Load(const ModelFolder& folder) {
-  PS_ASSIGN_OR_RETURN(const json object,
-                      ReadStrictJson(folder, kConfigFile, kMaxConfigBytes, kMaxDepth));
+  PS_ASSIGN_OR_RETURN(const json object, ReadConfigJson(folder));
   return FromJson(object, folder.PathOf(kConfigFile));
 }
 
 Result<ModelConfig> ModelConfig::Parse(std::string_view json_text, std::string_view source) {
-  PS_ASSIGN_OR_RETURN(const json object, ParseStrictJson(json_text, source, kMaxDepth));
+  PS_ASSIGN_OR_RETURN(const json object, ParseConfigJson(json_text, source));
   return FromJson(object, source);
 }
 

@@ -4,6 +4,13 @@ namespace polysketch {
 
 using nlohmann::json;
 
+namespace {
+
+constexpr size_t kMaxConfigBytes = 1 << 20;
+constexpr int kMaxConfigDepth = 8;
+
+}  // namespace
+
 Result<json> ParseStrictJson(std::string_view text, std::string_view what, int max_depth) {
   Result<json> parsed = ParseJson(text, {.max_depth = max_depth, .unique_keys = true});
   if (parsed.ok()) return parsed;
@@ -14,6 +21,14 @@ Result<json> ReadStrictJson(const ModelFolder& folder, const std::string& name, 
                             int max_depth) {
   PS_ASSIGN_OR_RETURN(const std::string text, folder.Read(name, max_bytes));
   return ParseStrictJson(text, folder.PathOf(name), max_depth);
+}
+
+Result<json> ParseConfigJson(std::string_view text, std::string_view what) {
+  return ParseStrictJson(text, what, kMaxConfigDepth);
+}
+
+Result<json> ReadConfigJson(const ModelFolder& folder) {
+  return ReadStrictJson(folder, "config.json", kMaxConfigBytes, kMaxConfigDepth);
 }
 
 std::string DescribeJson(const json& value) {

@@ -20,6 +20,10 @@ Result<nlohmann::json> ParseStrictJson(std::string_view text, std::string_view w
 Result<nlohmann::json> ReadStrictJson(const ModelFolder& folder, const std::string& name,
                                       size_t max_bytes, int max_depth);
 
+// The same of config.json, within its limits.
+Result<nlohmann::json> ParseConfigJson(std::string_view text, std::string_view what);
+Result<nlohmann::json> ReadConfigJson(const ModelFolder& folder);
+
 // Describes a value for error messages: "the string \"abc\"", "the number 7", "an object". Strings
 // are abbreviated, arrays and objects are not printed.
 std::string DescribeJson(const nlohmann::json& value);

@@ -20,8 +20,9 @@ using nlohmann::json;
 constexpr int kCacheBlock = 64;
 constexpr size_t kMaxStopIds = 64;
 // The limits exceed any model, and no product of sizes within them overflows int64.
-constexpr int kMaxVocabulary = 1 << 22, kMaxWidth = 1 << 16, kMaxHidden = 1 << 18, kMaxHeads = 4096,
-              kMaxHeadDim = 1024, kMaxLayers = 1024, kMaxPositions = 1 << 28;
+constexpr int kVocabularyLimit = 1 << 22, kWidthLimit = 1 << 16, kHiddenLimit = 1 << 18,
+              kHeadsLimit = 4096, kHeadDimLimit = 1024, kLayersLimit = 1024,
+              kPositionsLimit = 1 << 28;
 
 // How the classes of transformers differ: what a field that is absent means, and which fields they read.
 struct Family {
@@ -124,10 +125,10 @@ class LlamaConfigReader {
     FrameSpec& frame = spec_.frame;
     AttentionSpec& attention = spec_.attention;
     spec_.architecture = family_.architecture;
-    frame.vocab_size = fields_.Int("vocab_size", 2, kMaxVocabulary);
+    frame.vocab_size = fields_.Int("vocab_size", 2, kVocabularyLimit);
     frame.padded_vocabulary = true;
-    frame.width = fields_.Int("hidden_size", 2, kMaxWidth);
-    frame.mlp_hidden = fields_.Int("intermediate_size", 1, kMaxHidden);
+    frame.width = fields_.Int("hidden_size", 2, kWidthLimit);
+    frame.mlp_hidden = fields_.Int("intermediate_size", 1, kHiddenLimit);
     frame.norm = NormKind::kRms;
     frame.epsilon = static_cast<float>(fields_.Number("rms_norm_eps", 1e-12, 1, 1e-6));
     frame.gate = GateKind::kSilu;
@@ -136,10 +137,10 @@ class LlamaConfigReader {
     attention.kind = AttentionKind::kSoftmax;
     attention.stabilizer = 0;
     attention.block = kCacheBlock;
-    attention.layers = fields_.Int("num_hidden_layers", 1, kMaxLayers);
-    attention.heads = fields_.Int("num_attention_heads", 1, kMaxHeads);
+    attention.layers = fields_.Int("num_hidden_layers", 1, kLayersLimit);
+    attention.heads = fields_.Int("num_attention_heads", 1, kHeadsLimit);
     const int kv_heads = family_.kv_heads == 0 ? attention.heads : family_.kv_heads;
-    attention.kv_heads = fields_.Int("num_key_value_heads", 1, kMaxHeads, kv_heads);
+    attention.kv_heads = fields_.Int("num_key_value_heads", 1, kHeadsLimit, kv_heads);
     if (fields_.status().ok() && attention.heads % attention.kv_heads != 0) {
       fields_.Fail("num_key_value_heads", StrCat("expected a divisor of num_attention_heads ",
                                                  attention.heads, ", found ", attention.kv_heads));
@@ -150,11 +151,11 @@ class LlamaConfigReader {
       fields_.Fail("num_attention_heads", StrCat("expected a divisor of hidden_size ", frame.width,
                                                  " without head_dim, found ", attention.heads));
     }
-    attention.head_dim = fields_.Int("head_dim", 2, kMaxHeadDim, head_dim);
+    attention.head_dim = fields_.Int("head_dim", 2, kHeadDimLimit, head_dim);
     if (attention.head_dim % 2 != 0 || attention.head_dim < 2) {
       fields_.Fail("head_dim", StrCat("expected an even number, found ", attention.head_dim));
     }
-    spec_.context_length = fields_.Int("max_position_embeddings", 1, kMaxPositions);
+    spec_.context_length = fields_.Int("max_position_embeddings", 1, kPositionsLimit);
     spec_.context_limit = spec_.context_length;
     spec_.layers.resize(static_cast<size_t>(attention.layers));
   }
@@ -223,7 +224,7 @@ class LlamaConfigReader {
     const double factor = rope->Number("factor", 1, 1e6);
     const double low = rope->Number("low_freq_factor", 1e-3, 1e6);
     const double high = rope->Number("high_freq_factor", 1e-3, 1e6);
-    const double trained = rope->Int("original_max_position_embeddings", 1, kMaxPositions);
+    const double trained = rope->Int("original_max_position_embeddings", 1, kPositionsLimit);
     if (!rope->status().ok()) return;
     if (high <= low) {
       return rope->Fail("high_freq_factor",
@@ -239,9 +240,9 @@ class LlamaConfigReader {
   void LayersWithoutRope() {
     if (!family_.reads_no_rope_layers) return;
     const size_t layers = spec_.layers.size();
-    const int interval = fields_.Int("no_rope_layer_interval", 1, kMaxLayers, 4);
+    const int interval = fields_.Int("no_rope_layer_interval", 1, kLayersLimit, 4);
     // 1: the layer uses RoPE.
-    const std::vector<int> listed = fields_.Ints("no_rope_layers", 0, 1, kMaxLayers);
+    const std::vector<int> listed = fields_.Ints("no_rope_layers", 0, 1, kLayersLimit);
     const bool lists = fields_.Find("no_rope_layers") != nullptr;
     if (lists && listed.size() < layers) {
       return fields_.Fail("no_rope_layers", StrCat("expected an integer for each of ", layers,
@@ -254,7 +255,7 @@ class LlamaConfigReader {
 
   // Windows are not computed: a config passes if its layers see everything that its positions allow.
   void Window() {
-    const std::vector<std::string> types = fields_.Strings("layer_types", kMaxLayers);
+    const std::vector<std::string> types = fields_.Strings("layer_types", kLayersLimit);
     for (const std::string& type : types) {
       if (type != "full_attention" && type != "sliding_attention") {
         return fields_.Fail("layer_types",
@@ -263,7 +264,7 @@ class LlamaConfigReader {
     }
     if (!family_.reads_window) return;
     const bool on = !family_.window_is_optional || fields_.Bool("use_sliding_window", false);
-    int window = fields_.Int("sliding_window", 1, kMaxPositions, family_.window);
+    int window = fields_.Int("sliding_window", 1, kPositionsLimit, family_.window);
     // null turns off the window that a config without the field has.
     if (const auto given = config_.find("sliding_window");
         given != config_.end() && given->is_null())
@@ -274,7 +275,7 @@ class LlamaConfigReader {
     if (!on || layers_choose || window == 0 || window >= spec_.context_length) return;
     // Qwen: the first layers see everything.
     if (types.empty() && family_.window_is_optional && !family_.reads_no_rope_layers &&
-        fields_.Int("max_window_layers", 0, kMaxPositions, 28) >= spec_.attention.layers) {
+        fields_.Int("max_window_layers", 0, kPositionsLimit, 28) >= spec_.attention.layers) {
       return;
     }
     fields_.Fail("sliding_window",

@@ -12,8 +12,6 @@ namespace {
 using nlohmann::json;
 
 constexpr char kConfigFile[] = "config.json";
-constexpr size_t kMaxConfigBytes = 1 << 20;
-constexpr int kMaxDepth = 8;
 
 struct ModelFormat {
   std::string_view architecture;  // of "architectures" in Hugging Face's formats
@@ -77,13 +75,12 @@ Result<ModelDefinition> ReadObject(const json& config, std::string_view source) 
 }  // namespace
 
 Result<ModelDefinition> ReadModelDefinition(const ModelFolder& folder) {
-  PS_ASSIGN_OR_RETURN(const json config,
-                      ReadStrictJson(folder, kConfigFile, kMaxConfigBytes, kMaxDepth));
+  PS_ASSIGN_OR_RETURN(const json config, ReadConfigJson(folder));
   return ReadObject(config, folder.PathOf(kConfigFile));
 }
 
 Result<ModelDefinition> ParseModelDefinition(std::string_view json_text, std::string_view source) {
-  PS_ASSIGN_OR_RETURN(const json config, ParseStrictJson(json_text, source, kMaxDepth));
+  PS_ASSIGN_OR_RETURN(const json config, ParseConfigJson(json_text, source));
   return ReadObject(config, source);
 }
 
