@@ -80,6 +80,18 @@ TEST(BatchBuilderTest, HigherLevelsFirst) {
   EXPECT_EQ(Share(&builder, candidates), (Tokens{0, 400, 112}));
 }
 
+// Whoever they are of, and however much these have had: a level counts among the prompts of a part only.
+TEST(BatchBuilderTest, HigherPrioritiesFirst) {
+  BatchBuilder builder(512);
+  std::vector<Candidate> candidates = {Prompt(1000), Prompt(400), Prompt(1000)};
+  for (size_t i = 0; i < candidates.size(); ++i) candidates[i].client = i;
+  candidates[0].level = 5;
+  candidates[1].priority = 2;
+  candidates[2].priority = 1;
+  std::vector<int64_t> times = {0, 5000, 3000};
+  EXPECT_EQ(builder.Share(candidates, 512, times), (Tokens{0, 400, 112}));
+}
+
 TEST(BatchBuilderTest, ClientsShareEquallyHoweverManyPromptsTheyHave) {
   BatchBuilder builder(200);
   std::vector<Candidate> candidates(10, Prompt(1 << 20));
