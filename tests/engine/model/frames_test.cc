@@ -103,6 +103,34 @@ TEST_P(FramesTest, BlocksOfTheCacheChangeNoBit) {
   }
 }
 
+// A state that was saved and loaded, copied, or truncated continues with the same bits.
+TEST_P(FramesTest, StatesAreSavedCopiedAndTruncated) {
+  const auto backend = NewBackend(2);
+  for (const char* name : {"llama_one_kv_head", "qwen3", "smollm3"}) {
+    const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
+    testing::Random random(4);
+    std::vector<int32_t> tokens(150);
+    for (int32_t& token : tokens) token = static_cast<int32_t>(random.Int(0, 46));
+    testing::Request first(*model, tokens);
+    testing::StepRequests(*model, {{&first, 100}});
+    std::vector<uint8_t> saved(first.state->SavedBytes());
+    first.state->Save(saved);
+    testing::Request loaded(*model, tokens), copied(*model, tokens), truncated(*model, tokens);
+    ASSERT_TRUE(loaded.state->Load(100, saved).ok());
+    copied.state->CopyFrom(*first.state);
+    testing::StepRequests(*model, {{&truncated, 140}});
+    truncated.state->Truncate(100);
+    truncated.logits.clear();
+    first.logits.clear();
+    testing::StepRequests(*model, {{&first, 50}});
+    testing::StepRequests(*model, {{&loaded, 50}, {&copied, 20}});
+    testing::StepRequests(*model, {{&truncated, 50}, {&copied, 30}});
+    EXPECT_EQ(loaded.logits, first.logits);
+    EXPECT_EQ(copied.logits, first.logits);
+    EXPECT_EQ(truncated.logits, first.logits);
+  }
+}
+
 // Rows of the embedding after the tokenizer's tokens make no logits, and change no other.
 TEST_P(FramesTest, PaddedRowsHaveNoLogits) {
   const auto backend = NewBackend(1);
