@@ -29,7 +29,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace polysketch;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const size_t text = std::min<size_t>(size, 33);
-  const auto tokenizer = NewBpeTokenizer(bytes.substr(0, size - text), "", "", std::nullopt, "tokenizer.json");
+  const auto tokenizer =
+      NewBpeTokenizer(bytes.substr(0, size - text), "", "", std::nullopt, "tokenizer.json");
   if (!tokenizer.ok()) {
     fuzz::CheckError(tokenizer.status());
     return 0;
