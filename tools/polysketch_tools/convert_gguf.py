@@ -32,6 +32,8 @@ def convert(
     model = Model(file)
     tokenizer = Tokenizer(file, model.vocab_size)
     ids = tokenizer.ids()
+    # transformers has defaults of its own for an id that a config does not name.
+    config_ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None} | ids
     kind = safetensors.DTYPES[dtype.upper()]
     names = sorted(model.tensors)
     stored: dict[str, output_folder.Parts] = {name: {name: (kind, model.tensors[name][1])} for name in names}
@@ -45,7 +47,7 @@ def convert(
     with output_folder.atomic_folder(out, overwrite) as folder:
         what = f"writing {out}"
         output_folder.write_tensors(folder, stored, chunks, shard_bytes=shard_bytes, what=what, form="pt")
-        _write(folder / "config.json", model.config(DTYPES[dtype], ids))
+        _write(folder / "config.json", model.config(DTYPES[dtype], config_ids))
         _write(folder / "generation_config.json", ids)
         _write(folder / "tokenizer.json", tokenizer.json(), ordered=False)
         _write(folder / "tokenizer_config.json", tokenizer.config())

@@ -97,7 +97,7 @@ class Model:
             array = _in_halves(array, self.kv_heads)
         return array.reshape(shape)
 
-    def config(self, dtype: str, tokens: dict[str, int | list[int]]) -> dict:
+    def config(self, dtype: str, tokens: dict[str, int | list[int] | None]) -> dict:
         """The content of config.json. dtype: of the tensors, as torch names it. tokens: ids (bos_token_id, ...)."""
         config = {
             "architectures": [self.architecture.name],
