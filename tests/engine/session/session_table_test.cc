@@ -384,16 +384,19 @@ TEST_P(StoredSessionTest, StoredEvictableSessionsDoNotFillTheLimitAfterARestart)
   table_->Flush();
   const auto after = NewTable();
   elapsed_ += 1min;
-  ExpectAt(after.get(), ids[0], 10);  // is used last
+  ASSERT_TRUE(Put(after.get(), ids[0], 10, user).ok());  // is used last
   for (int i = 0; i < 3; ++i) {
     MakeWithState(after.get(), user, SessionTable::Keep::kEvictable, &status);
     ASSERT_TRUE(status.ok()) << i << ": " << status.ToString();
   }
-  EXPECT_EQ(after->List("t")->sessions.size(), 10u);
-  ExpectAt(after.get(), ids[0], 10);
   ExpectAt(after.get(), durable, 0);
   ExpectAt(after.get(), other, 0);
-  for (int i = 0; i < 20; ++i) {
+  // The store is asked when ten are in memory.
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(after->Create(user, false, 0s).ok()) << i;
+  EXPECT_EQ(after->List("t")->sessions.size(), 10u);
+  ExpectAt(after.get(), durable, 0);
+  EXPECT_EQ(after->Acquire(user, ids[1], {}).status().code(), Code::kNotFound);
+  for (int i = 5; i < 20; ++i) {
     EXPECT_EQ(after->Create(user, false, 0s).ok(), i < 8) << i << ": two are durable";
   }
 }
