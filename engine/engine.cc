@@ -131,7 +131,8 @@ class EngineImpl : public Engine {
   std::function<std::unique_ptr<Drafter>()> NewDrafter() {
     if (options_.draft_model == nullptr) return {};
     return [this] {
-      return std::make_unique<ModelDrafter>(options_.draft_model, memory_.draft_states());
+      return std::make_unique<ModelDrafter>(options_.draft_model, memory_.draft_states(),
+                                            options_.draft_context_limit);
     };
   }
 

@@ -45,7 +45,8 @@ struct EngineOptions {
   // state of the model or, if either model is of a KV kind, to a quarter of slot_memory. A sequence
   // without a draft state gets no drafts.
   LanguageModel* draft_model = nullptr;
-  int sampling_threads = 1;  // used if the model has no threads on the host
+  int64_t draft_context_limit = 0;  // of the draft model: a longer sequence gets no drafts; 0: none
+  int sampling_threads = 1;         // used if the model has no threads on the host
   // A request is ended if its reader takes no event of a full buffer, or no input arrives, for this
   // time.
   std::chrono::milliseconds stall_deadline{30000};

@@ -5,9 +5,10 @@
 
 namespace polysketch {
 
-ModelDrafter::ModelDrafter(LanguageModel* model, StatePool* states)
+ModelDrafter::ModelDrafter(LanguageModel* model, StatePool* states, int64_t context_limit)
     : model_(model),
       states_(states),
+      context_limit_(context_limit),
       hidden_(static_cast<size_t>(model->hidden_size())),
       logits_(static_cast<size_t>(model->vocab_size())) {}
 
@@ -17,6 +18,7 @@ void ModelDrafter::Append(std::span<const int32_t> tokens) {
 
 bool ModelDrafter::MakeRoom(int64_t tokens) {
   const int64_t seen = state_ == nullptr ? 0 : state_->position();
+  if (context_limit_ > 0 && seen + tokens > context_limit_) return false;
   const size_t needed = states_->BytesFor(seen + tokens);
   if (needed > reserved_) {
     if (!states_->Reserve(needed - reserved_)) return false;

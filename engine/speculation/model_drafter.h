@@ -19,7 +19,8 @@ namespace polysketch {
 class ModelDrafter : public Drafter {
  public:
   // `model`, and `states`, the pool of its states, outlive the drafter. All drafters share both.
-  ModelDrafter(LanguageModel* model, StatePool* states);
+  // context_limit: tokens of its longest sequence, after which it proposes nothing; 0: no limit.
+  ModelDrafter(LanguageModel* model, StatePool* states, int64_t context_limit = 0);
   ~ModelDrafter() override { ReleaseState(); }
 
   void Append(std::span<const int32_t> tokens) override;
@@ -30,7 +31,7 @@ class ModelDrafter : public Drafter {
 
  private:
   // Reserves memory for `tokens` more tokens, and acquires a state if there is none yet. Returns
-  // false if memory is lacking.
+  // false if memory is lacking, or the context limit is reached.
   bool MakeRoom(int64_t tokens);
   void ReleaseState();
   // Processes tokens; hidden_ becomes the row of the last one.
@@ -39,9 +40,10 @@ class ModelDrafter : public Drafter {
 
   LanguageModel* const model_;
   StatePool* const states_;
+  const int64_t context_limit_;
   std::unique_ptr<SequenceState> state_;
   size_t reserved_ = 0;          // bytes reserved for state_
-  bool gave_up_ = false;         // a KV cache exceeded the memory: no more drafts
+  bool gave_up_ = false;         // a KV cache exceeded the memory or the limit: no more drafts
   std::vector<int32_t> unseen_;  // tokens of the sequence that are not in the state
   std::vector<float> hidden_;    // [hidden_size], of the last token in the state
   std::vector<float> logits_;    // [vocab_size]

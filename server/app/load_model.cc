@@ -350,6 +350,8 @@ EngineOptions MakeEngineOptions(const ServerConfig& config, EngineObserver* obse
   options.sampling_threads = std::min(HostThreads(config), kMaxSamplingThreads);
   options.draft_tokens = static_cast<int>(config.draft_tokens);
   options.draft_model = loaded->draft_model.get();
+  if (loaded->draft_model != nullptr)
+    options.draft_context_limit = loaded->draft_model->spec().context_limit;
   options.max_prompt_tokens = config.max_prompt_tokens;
   options.max_new_tokens = static_cast<int32_t>(config.max_new_tokens);
   options.default_max_tokens = static_cast<int32_t>(config.default_max_tokens);

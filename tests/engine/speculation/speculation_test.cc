@@ -232,6 +232,25 @@ TEST_F(SpeculationTest, DraftModel) {
   EXPECT_LT(observer_.accepted, observer_.proposed);
 }
 
+// Its positions end before those of the model: the rest goes on without drafts.
+TEST_F(SpeculationTest, DraftModelWithAContextLimit) {
+  FakeModel draft_model;
+  draft_model.max_positions = 150;
+  StatePool states(&draft_model, 100, 0);
+  context_.new_drafter = [&] { return std::make_unique<ModelDrafter>(&draft_model, &states, 150); };
+  GenerateParams params;
+  params.sampling.temperature = 0;
+  params.max_tokens = 100;
+  params.ignore_eos = true;
+  for (const size_t size : {100, 200}) {
+    observer_ = {};
+    const Tokens prompt(size, 5);
+    ExpectSame(Run(prompt, params, 8), Run(prompt, params, 0));
+    EXPECT_EQ(observer_.accepted > 20, size == 100);
+    EXPECT_EQ(states.reserved(), 0u);
+  }
+}
+
 // Drafts take no more memory than they may: who gets none, or outgrows it, goes on without.
 TEST_F(SpeculationTest, DraftModelsStatesHaveABudget) {
   for (const bool growing : {false, true}) {

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/random.h"
+#include "tests/testing/random_model.h"
 
 namespace polysketch {
 namespace {
@@ -54,6 +55,26 @@ class TokenizerTest : public ::testing::Test {
 
   std::unique_ptr<Tokenizer> tokenizer_;
 };
+
+// The post-processor of tokenizer.json puts BOS before a text; classes of transformers may leave it out.
+TEST(TokenizerJson, BeginsWithBos) {
+  const testing::TemporaryFolder folder;
+  std::filesystem::copy(testing::SourceDir() / "models/demo/tokenizer.json", folder.path());
+  const auto begins = [&](const std::string& config) {
+    std::ofstream(folder.path() / "tokenizer_config.json") << config;
+    const auto loaded = Tokenizer::Load(folder.path(), "tokenizer.json");
+    EXPECT_TRUE(loaded.ok()) << loaded.status().ToString();
+    return loaded.ok() && (*loaded)->begins_with_bos();
+  };
+  EXPECT_TRUE(begins(R"({"bos_token": "<s>"})"));
+  EXPECT_TRUE(begins("{}"));
+  EXPECT_TRUE(begins(R"({"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": false})"));
+  EXPECT_FALSE(begins(R"({"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": false})"));
+  EXPECT_TRUE(begins(R"({"tokenizer_class": "LlamaTokenizer", "add_bos_token": true})"));
+  EXPECT_TRUE(begins(R"({"tokenizer_class": "LlamaTokenizer"})"));
+  EXPECT_FALSE(begins(
+      R"({"tokenizer_class": "GemmaTokenizer", "bos_token": "<s>", "add_bos_token": false})"));
+}
 
 TEST_F(TokenizerTest, KnowsItsVocabulary) {
   EXPECT_EQ(tokenizer_->vocab_size(), 4096);
