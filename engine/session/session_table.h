@@ -318,7 +318,7 @@ class SessionTable {
   // RESOURCE_EXHAUSTED if the tenant may not have `more`, after the eviction of evictable sessions.
   // `ask_store`: the store is asked if it has not been for a second.
   Result<Places> TakePlaces(const SessionUser& user, int more, bool snapshots, bool ask_store);
-  // Deletes the least recently used evictable session of the user, or of those of the tenant that only the
+  // Deletes the least recently used evictable session of the user, or session of the tenant that only the
   // store holds. Returns whether there was one.
   bool EvictOneOf(const SessionUser& user);
   // Asks the store for the entries that only it holds: their number, or a bound of it that costs

@@ -80,7 +80,7 @@ TEST(BatchBuilderTest, HigherLevelsFirst) {
   EXPECT_EQ(Share(&builder, candidates), (Tokens{0, 400, 112}));
 }
 
-// Whoever they are of, and however much these have had: a level counts among the prompts of a part only.
+// Whatever their clients have had: a level counts among the prompts of a part only.
 TEST(BatchBuilderTest, HigherPrioritiesFirst) {
   BatchBuilder builder(512);
   std::vector<Candidate> candidates = {Prompt(1000), Prompt(400), Prompt(1000)};
