@@ -25,8 +25,8 @@ struct CachedTiling {
 
 // A thread's memory for a tile.
 struct CachedScratch {
-  // The largest score must be known before the first weight. Up to so many floats of scores are kept
-  // until then; those of longer sequences are computed again.
+  // The largest score must be known before the first weight. Scores of a tile are kept until then if
+  // they fit into kKeptScores floats, else computed again.
   static constexpr int64_t kKeptScores = 1 << 18;
 
   float *scores, *sums, *queries;

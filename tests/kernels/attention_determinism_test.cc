@@ -166,7 +166,7 @@ TEST_P(AttentionDeterminismTest, KeptScoresDoNotShow) {
   const auto backend = NewBackend(1);
   Random random(6);
   const AttentionSpec spec = testing::MakeSpec(AttentionKind::kSoftmax, 1, 4, 0, 1024);
-  constexpr int tokens = 22 * 1024;  // 12 rows of so many are more than 2^18 scores
+  constexpr int tokens = 22 * 1024;  // 12 rows have more than 2^18 scores
   const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
   const Outputs whole = testing::RunAlone(*backend, spec, sequence, {tokens});
   EXPECT_TRUE(SameBits(
