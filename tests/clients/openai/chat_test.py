@@ -147,7 +147,7 @@ class ChatClient(unittest.TestCase):
             chat.create(**CHAT | {"messages": [{"role": "user", "content": image}]})
         with self.assertRaisesRegex(openai.NotFoundError, "gpt"):
             chat.create(**CHAT | {"model": "gpt"})
-        with self.assertRaisesRegex(openai.BadRequestError, "constant size"):
+        with self.assertRaisesRegex(openai.BadRequestError, "drops no turns"):
             responses.create(**RESPONSE, truncation="auto")
         with self.assertRaisesRegex(openai.NotFoundError, "resp_1"):
             responses.delete("resp_1")
