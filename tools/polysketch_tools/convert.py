@@ -13,6 +13,7 @@ from polysketch_tools import (
     flax_names,
     jax_random,
     model_folder,
+    output_folder,
 )
 from polysketch_tools.errors import ToolError
 from polysketch_tools.model_config import (
@@ -220,13 +221,7 @@ def main(argv: list[str]) -> None:
         action=argparse.BooleanOptionalAction,
         help="whether text prompts begin with BOS (default: if the tokenizer has one)",
     )
-    parser.add_argument(
-        "--max-shard-bytes",
-        type=int,
-        default=model_folder.DEFAULT_SHARD_BYTES,
-        help="default 4 GiB",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing model folder")
+    output_folder.add_options(parser)
     args = parser.parse_args(argv)
     if args.add_bos is not None and args.tokenizer is None:
         parser.error("--add-bos and --no-add-bos need --tokenizer")

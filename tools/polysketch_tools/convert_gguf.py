@@ -81,13 +81,7 @@ def main(argv: list[str]) -> None:
         default="f32",
         help="storage of the tensors (default f32, which has the values that ggml computes with, bit for bit)",
     )
-    parser.add_argument(
-        "--max-shard-bytes",
-        type=int,
-        default=output_folder.DEFAULT_SHARD_BYTES,
-        help="default 4 GiB",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing model folder")
+    output_folder.add_options(parser)
     parser.add_argument(
         "--notice",
         type=pathlib.Path,

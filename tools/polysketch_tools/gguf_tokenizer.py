@@ -1,6 +1,7 @@
 """The tokenizer of a GGUF file as tokenizer.json and tokenizer_config.json: byte-level BPE."""
 
 from polysketch_tools.gguf import Gguf
+from polysketch_tools.tokenizer_json import added_token, begin_with, sequence
 
 # ggml's types of tokens.
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
@@ -99,27 +100,18 @@ class Tokenizer:
 
     def json(self) -> dict:
         """The content of tokenizer.json."""
-        steps = _PRE_TOKENIZERS[self._pre]
         return {
             "version": "1.0",
             "truncation": None,
             "padding": None,
             "added_tokens": [
-                {
-                    "id": i,
-                    "content": token,
-                    "single_word": False,
-                    "lstrip": False,
-                    "rstrip": False,
-                    "normalized": False,
-                    "special": kind == _CONTROL,
-                }
+                added_token(i, token, special=kind == _CONTROL)
                 for i, (token, kind) in enumerate(zip(self._tokens, self._types))
                 if kind in (_CONTROL, _USER_DEFINED)
             ],
             "normalizer": _NORMALIZERS.get(self._pre),
-            "pre_tokenizer": steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps},
-            "post_processor": self._post_processor() if self.add_bos else None,
+            "pre_tokenizer": sequence("pretokenizers", _PRE_TOKENIZERS[self._pre]),
+            "post_processor": begin_with(self._tokens[self._bos], self._bos) if self.add_bos else None,
             "decoder": _byte_level(use_regex=True),
             "model": {
                 "type": "BPE",
@@ -145,17 +137,6 @@ class Tokenizer:
             if len(parts) != 2 or not {*parts, "".join(parts)} <= known:
                 raise self._file.error(f"field tokenizer.ggml.merges: expected two tokens that make one, found {merge!r:.60}")
         return merges
-
-    def _post_processor(self) -> dict:
-        bos = self._tokens[self._bos]
-        first = [{"SpecialToken": {"id": bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
-        second = [{"SpecialToken": {"id": bos, "type_id": 1}}, {"Sequence": {"id": "B", "type_id": 1}}]
-        return {
-            "type": "TemplateProcessing",
-            "single": first,
-            "pair": first + second,
-            "special_tokens": {bos: {"id": bos, "ids": [self._bos], "tokens": [bos]}},
-        }
 
     def _id(self, name: str) -> int | None:
         key = f"tokenizer.ggml.{name}_token_id"

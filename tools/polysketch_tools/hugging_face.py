@@ -22,6 +22,7 @@ from polysketch_tools.sentencepiece_model import (
     SentencePieceModel,
     parse,
 )
+from polysketch_tools.tokenizer_json import added_token, begin_with, sequence
 
 _MARKER = "\u2581"  # represents a space in pieces
 
@@ -106,24 +107,16 @@ def tokenizer_json(model: SentencePieceModel, data: bytes, add_bos: bool) -> dic
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {
-                "id": i,
-                "content": piece.text,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": True,
-            }
+            added_token(i, piece.text, special=True)
             for i, piece in enumerate(model.pieces)
             if piece.type in (PieceType.CONTROL, PieceType.UNKNOWN)
         ],
-        "normalizer": _sequence("normalizers", _normalizers(model)),
-        "pre_tokenizer": _sequence(
+        "normalizer": sequence("normalizers", _normalizers(model)),
+        "pre_tokenizer": sequence(
             "pretokenizers", _pre_tokenizers(model, symbols if long_symbols else [])
         ),
-        "post_processor": _post_processor(model) if add_bos else None,
-        "decoder": _sequence("decoders", _decoders(model)),
+        "post_processor": begin_with(model.pieces[model.bos_id].text, model.bos_id) if add_bos else None,
+        "decoder": sequence("decoders", _decoders(model)),
         "model": _bpe(model, bool(long_symbols)) if model.model_type == BPE else _unigram(model),
     }
 
@@ -167,10 +160,6 @@ def _check_reached(model: SentencePieceModel, data: bytes) -> None:
             raise NotRepresentable(
                 f"user-defined pieces of several characters beside piece {piece.text!r}, to which no merges lead"
             )
-
-
-def _sequence(name: str, parts: list[dict]) -> dict:
-    return parts[0] if len(parts) == 1 else {"type": "Sequence", name: parts}
 
 
 def _replace(pattern: dict, content: str) -> dict:
@@ -218,23 +207,6 @@ def _split(pattern: str, behavior: str) -> dict:
 
 def _escaped(text: str) -> str:
     return "".join(c if c.isalnum() or not c.isascii() else f"\\x{ord(c):02X}" for c in text)
-
-
-def _post_processor(model: SentencePieceModel) -> dict:
-    bos = model.pieces[model.bos_id].text
-
-    def sequence(name: str, type_id: int) -> list[dict]:
-        return [
-            {"SpecialToken": {"id": bos, "type_id": type_id}},
-            {"Sequence": {"id": name, "type_id": type_id}},
-        ]
-
-    return {
-        "type": "TemplateProcessing",
-        "single": sequence("A", 0),
-        "pair": sequence("A", 0) + sequence("B", 1),
-        "special_tokens": {bos: {"id": bos, "ids": [model.bos_id], "tokens": [bos]}},
-    }
 
 
 def _decoders(model: SentencePieceModel) -> list[dict]:

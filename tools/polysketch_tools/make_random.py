@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from polysketch_tools import errors, model_folder, sketches
+from polysketch_tools import errors, model_folder, output_folder, sketches
 from polysketch_tools.model_config import ModelConfig, read_model_config
 from polysketch_tools.tokenizer import apply_tokenizer
 
@@ -120,13 +120,7 @@ def main(argv: list[str]) -> None:
         help="storage of every tensor (default bf16)",
     )
     parser.add_argument("--seed", type=int, default=0, help="default 0")
-    parser.add_argument(
-        "--max-shard-bytes",
-        type=int,
-        default=model_folder.DEFAULT_SHARD_BYTES,
-        help="default 4 GiB",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing model folder")
+    output_folder.add_options(parser)
     parser.add_argument(
         "--decay-gate", action="store_true", help="a model with a decay gate (recurrent kinds)"
     )

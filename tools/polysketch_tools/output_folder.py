@@ -1,5 +1,6 @@
 """Writes the files of a folder that appears whole or not at all: tensors in shards, checksums."""
 
+import argparse
 import contextlib
 import hashlib
 import json
@@ -41,6 +42,14 @@ def atomic_folder(out: pathlib.Path, overwrite: bool) -> Iterator[pathlib.Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of how a folder is written: max_shard_bytes, overwrite."""
+    parser.add_argument(
+        "--max-shard-bytes", type=int, default=DEFAULT_SHARD_BYTES, help="default 4 GiB"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing model folder")
 
 
 def split_shards(sizes: dict[str, int], limit: int) -> list[list[str]]:
