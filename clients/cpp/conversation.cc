@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/bounded_json.h"
+#include "clients/cpp/server_sent_events.h"
 
 namespace polysketch {
 namespace {
@@ -12,7 +13,6 @@ using nlohmann::json;
 
 // The last event has the whole text. No answer is as long.
 constexpr size_t kMaxEventBytes = size_t{64} << 20;
-constexpr std::string_view kData = "data: ";
 
 // A string of an object; empty: there is none.
 std::string Text(const json& object, const char* name) {
@@ -36,16 +36,7 @@ json Message(const char* role, const std::string& content) {
 
 Status AnswerStream::Add(std::string_view bytes) {
   bytes_ += bytes;
-  size_t begin = 0;
-  for (size_t end; (end = bytes_.find("\n\n", begin)) != std::string::npos; begin = end + 2) {
-    std::string_view event = std::string_view(bytes_).substr(begin, end - begin);
-    // Lines before the data name the event, which the data does too; comments have none.
-    const size_t data = event.starts_with(kData) ? 0 : event.find("\ndata: ");
-    if (data == std::string_view::npos) continue;
-    event.remove_prefix(event.find(kData, data) + kData.size());
-    PS_RETURN_IF_ERROR(AddEvent(event));
-  }
-  bytes_.erase(0, begin);
+  PS_RETURN_IF_ERROR(TakeEvents(&bytes_, [this](std::string_view data) { return AddEvent(data); }));
   if (bytes_.size() <= kMaxEventBytes) return Status();
   return InvalidArgument("expected events of at most ", kMaxEventBytes,
                          " bytes, found a longer one");

@@ -50,7 +50,7 @@ void AddHeader(const std::string& line, Headers* headers) {
   headers->reset(curl_slist_append(headers->release(), line.c_str()));
 }
 
-// `blob` outlives the transfer.
+// `pem` outlives the transfer.
 void SetPem(CURL* curl, CURLoption option, const std::string& pem) {
   if (pem.empty()) return;
   curl_blob blob = {const_cast<char*>(pem.data()), pem.size(), CURL_BLOB_NOCOPY};

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/bounded_json.h"
+#include "clients/cpp/server_sent_events.h"
 
 namespace polysketch::loadgen {
 namespace {
@@ -178,14 +179,11 @@ void HttpStream::OnRead(error_code error) {
 }
 
 void HttpStream::TakeEvents() {
-  constexpr std::string_view kPrefix = "data: ";
   events_ += std::exchange(parser_->get().body(), {});
-  size_t begin = 0;
-  for (size_t end; (end = events_.find("\n\n", begin)) != std::string::npos; begin = end + 2) {
-    const std::string_view event = std::string_view(events_).substr(begin, end - begin);
-    if (event.starts_with(kPrefix)) OnEvent(event.substr(kPrefix.size()));
-  }
-  events_.erase(0, begin);
+  (void)polysketch::TakeEvents(&events_, [this](std::string_view data) {
+    OnEvent(data);
+    return Status();
+  });
 }
 
 void HttpStream::OnEvent(std::string_view data) {
