@@ -8,7 +8,7 @@ namespace polysketch {
 
 using nlohmann::json;
 
-std::optional<int> FieldReader::IntIn(const json& value, int low, int high) const {
+std::optional<int> IntIn(const json& value, int low, int high) {
   // Unsigned beyond int64 compares greater than `high` as unsigned, and so never wraps.
   const bool in_range = value.is_number_unsigned()
                             ? high >= 0 && value.get<uint64_t>() <= static_cast<uint64_t>(high) &&

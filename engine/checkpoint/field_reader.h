@@ -13,6 +13,9 @@
 
 namespace polysketch {
 
+// `value`, if it is an integer in [low, high].
+std::optional<int> IntIn(const nlohmann::json& value, int low, int high);
+
 // After the first error later reads do nothing.
 class FieldReader {
  public:
@@ -48,7 +51,6 @@ class FieldReader {
 
  private:
   const nlohmann::json* Find(const char* name, bool optional);
-  std::optional<int> IntIn(const nlohmann::json& value, int low, int high) const;
 
   const nlohmann::json& object_;
   const std::string_view source_;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/checkpoint/field_reader.h"
 #include "engine/checkpoint/strict_json.h"
 #include "engine/sampler/sampling_params.h"
 
@@ -19,65 +20,51 @@ constexpr size_t kMaxFileBytes = size_t{1} << 20;
 constexpr int kMaxDepth = 16;
 constexpr size_t kMaxEosIds = 256;
 
-// Reads the fields of one object. Keeps the first error.
-class FieldReader {
+class SamplingReader {
  public:
-  FieldReader(const json& object, std::string_view source) : object_(object), source_(source) {}
+  SamplingReader(const json& object, std::string_view source)
+      : fields_(object, source, FieldReader::Null::kMissing), source_(source) {}
 
-  // `*value` keeps its default without the field, or with null.
+  // `*value` keeps its default without the field.
   void Number(const char* name, float* value) {
-    const json* found = Find(name);
+    const json* found = fields_.Find(name);
     if (found == nullptr) return;
     if (!found->is_number()) return Fail(name, "a number", *found);
     *value = found->get<float>();
   }
   void Integer(const char* name, int32_t* value) {
-    const json* found = Find(name);
+    constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
+    const json* found = fields_.Find(name);
     if (found == nullptr) return;
-    const std::optional<int32_t> integer = ToInt32(*found);
+    const std::optional<int> integer = IntIn(*found, -kMax, kMax);
     if (!integer) return Fail(name, "an integer", *found);
     *value = *integer;
   }
   // A token id, or an array of them.
   void Ids(const char* name, int vocab_size, std::vector<int32_t>* ids) {
-    const json* found = Find(name);
+    const json* found = fields_.Find(name);
     if (found == nullptr) return;
     const json list = found->is_array() ? *found : json::array({*found});
     if (list.size() > kMaxEosIds) {
       return Fail(StrCat(name, ": expected at most ", kMaxEosIds, " ids, found ", list.size()));
     }
     for (const json& element : list) {
-      const std::optional<int32_t> id = ToInt32(element);
-      if (!id || *id < 0 || *id >= vocab_size)
-        return Fail(name, StrCat("token ids in [0, ", vocab_size, ")"), element);
+      const std::optional<int> id = IntIn(element, 0, vocab_size - 1);
+      if (!id) return Fail(name, StrCat("token ids in [0, ", vocab_size, ")"), element);
       if (std::ranges::find(*ids, *id) == ids->end()) ids->push_back(*id);
     }
   }
 
-  void Fail(std::string_view message) {
-    if (status_.ok()) status_ = InvalidArgument(source_, ": ", message);
-  }
-  const Status& status() const { return status_; }
+  void Fail(std::string_view message) { fields_.Fail(InvalidArgument(source_, ": ", message)); }
+  const Status& status() const { return fields_.status(); }
 
  private:
-  const json* Find(const char* name) const {
-    const auto found = object_.find(name);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
   void Fail(const char* name, std::string_view expected, const json& found) {
     Fail(StrCat(name, ": expected ", expected, ", found ", DescribeJson(found)));
   }
-  static std::optional<int32_t> ToInt32(const json& value) {
-    constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-    if (!value.is_number_integer()) return std::nullopt;
-    if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{kMax}) return std::nullopt;
-    if (value.get<int64_t>() < -kMax) return std::nullopt;
-    return value.get<int32_t>();
-  }
 
-  const json& object_;
-  std::string_view source_;
-  Status status_;
+  FieldReader fields_;
+  const std::string_view source_;
 };
 
 }  // namespace
@@ -89,7 +76,7 @@ Result<GenerationConfig> GenerationConfig::Parse(std::string_view json_text,
     return InvalidArgument(source, ": expected an object, found ", DescribeJson(object));
   GenerationConfig config;
   SamplingParams& sampling = config.sampling;
-  FieldReader fields(object, source);
+  SamplingReader fields(object, source);
   fields.Ids("eos_token_id", vocab_size, &config.eos_ids);
   fields.Number("temperature", &sampling.temperature);
   fields.Integer("top_k", &sampling.top_k);
