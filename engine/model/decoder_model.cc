@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/memory_limit.h"
-#include "engine/model/model_format.h"
 #include "engine/model/weight_reader.h"
 #include "kernels/angles.h"
 
@@ -137,8 +136,15 @@ DecoderModel::~DecoderModel() = default;
 Result<std::unique_ptr<DecoderModel>> DecoderModel::Load(const ModelFolder& folder,
                                                          Backend* backend,
                                                          const LoadOptions& options) {
-  PS_ASSIGN_OR_RETURN(ModelDefinition model, ReadModelDefinition(folder));
-  ModelSpec& spec = model.spec;
+  PS_ASSIGN_OR_RETURN(ModelDefinition definition, ReadModelDefinition(folder));
+  return Load(folder, std::move(definition), backend, options);
+}
+
+Result<std::unique_ptr<DecoderModel>> DecoderModel::Load(const ModelFolder& folder,
+                                                         ModelDefinition definition,
+                                                         Backend* backend,
+                                                         const LoadOptions& options) {
+  ModelSpec& spec = definition.spec;
   const std::string config = folder.PathOf("config.json");
   PS_RETURN_IF_ERROR(CheckFeatures(spec, *backend, config));
   const int vocabulary = spec.frame.padded_vocabulary ? options.vocabulary : 0;
@@ -156,7 +162,7 @@ Result<std::unique_ptr<DecoderModel>> DecoderModel::Load(const ModelFolder& fold
   PS_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(folder, progress));
   auto weights = std::make_unique<ModelWeights>();
   WeightReader reader(&checkpoint, backend, options.weights, vocabulary, weights.get());
-  PS_RETURN_IF_ERROR(model.read_weights(&reader, weights.get()));
+  PS_RETURN_IF_ERROR(definition.read_weights(&reader, weights.get()));
   const auto workspace = static_cast<size_t>(options.max_step_tokens * Workspace::Width(spec));
   if (backend->host_memory() && !MemoryFits(workspace * sizeof(float))) {
     return ResourceExhausted(config, ": expected ", workspace * sizeof(float),

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "engine/checkpoint/model_folder.h"
 #include "engine/model/language_model.h"
+#include "engine/model/model_format.h"
 #include "engine/model/model_spec.h"
 #include "engine/model/weights.h"
 #include "kernels/backend.h"
@@ -37,6 +38,10 @@ class DecoderModel final : public LanguageModel {
   // FAILED_PRECONDITION names what the model needs and the backend lacks. `backend` outlives the
   // model.
   static Result<std::unique_ptr<DecoderModel>> Load(const ModelFolder& folder, Backend* backend,
+                                                    const LoadOptions& options);
+  // The same; `definition` is what ReadModelDefinition has read of the folder.
+  static Result<std::unique_ptr<DecoderModel>> Load(const ModelFolder& folder,
+                                                    ModelDefinition definition, Backend* backend,
                                                     const LoadOptions& options);
   ~DecoderModel() override;
 

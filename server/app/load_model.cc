@@ -94,14 +94,19 @@ Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const ModelFolder& folder,
   return tokenizer;
 }
 
-// Loads the tokenizer, and takes over what its file says beside config.json.
-Status LoadSpecAndTokenizer(LoadedModel* loaded) {
+// Loads the tokenizer, and the model with its vocabulary, which `options` have from then on.
+Status LoadModelAndTokenizer(LoadOptions* options, LoadedModel* loaded) {
   PS_ASSIGN_OR_RETURN(ModelDefinition model, ReadModelDefinition(loaded->folder));
-  loaded->spec = std::move(model.spec);
-  PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(loaded->folder, loaded->spec.frame));
-  if (loaded->tokenizer == nullptr || !loaded->tokenizer->begins_with_bos()) return Status();
-  loaded->spec.add_bos = true;
-  loaded->spec.bos_id = loaded->tokenizer->bos_id();
+  PS_ASSIGN_OR_RETURN(loaded->tokenizer, LoadTokenizer(loaded->folder, model.spec.frame));
+  if (loaded->tokenizer != nullptr) options->vocabulary = loaded->tokenizer->vocab_size();
+  loaded->add_bos = model.spec.add_bos;
+  loaded->bos_id = model.spec.bos_id;
+  if (loaded->tokenizer != nullptr && loaded->tokenizer->begins_with_bos()) {
+    loaded->add_bos = true;
+    loaded->bos_id = loaded->tokenizer->bos_id();
+  }
+  PS_ASSIGN_OR_RETURN(loaded->model, DecoderModel::Load(loaded->folder, std::move(model),
+                                                        loaded->backend.get(), *options));
   return Status();
 }
 
@@ -168,7 +173,7 @@ Status LoadGenerationConfig(const ServerConfig& config, LoadedModel* loaded) {
                                   {"min_p", sampling.min_p},
                                   {"repetition_penalty", sampling.repetition_penalty}});
   }
-  AddEosIds(loaded->spec.stop_ids, loaded->tokenizer.get(), loaded->chat_template.get(),
+  AddEosIds(loaded->model->spec().stop_ids, loaded->tokenizer.get(), loaded->chat_template.get(),
             &loaded->generation);
   return Status();
 }
@@ -181,7 +186,7 @@ std::string NameOf(const std::string& folder) {
 
 v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loaded) {
   const DecoderModel& model = *loaded.model;
-  const ModelSpec& spec = loaded.spec;
+  const ModelSpec& spec = model.spec();
   const AttentionSpec& attention = model.attention_spec();
   v1::GetModelResponse info;
   info.set_name(NameOf(config.model));
@@ -205,8 +210,8 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   info.set_state_tokens(state_tokens);
   info.set_state_bytes_per_sequence(static_cast<int64_t>(model.StateBytes(state_tokens)));
   info.set_has_tokenizer(loaded.tokenizer != nullptr);
-  info.set_add_bos(spec.add_bos);
-  info.set_bos_id(spec.bos_id);
+  info.set_add_bos(loaded.add_bos);
+  info.set_bos_id(loaded.bos_id);
   const std::vector<int32_t>& eos_ids = loaded.generation.eos_ids;
   info.set_eos_id(eos_ids.empty() ? -1 : eos_ids.front());
   info.mutable_eos_ids()->Add(eos_ids.begin(), eos_ids.end());
@@ -234,7 +239,8 @@ void LogKvCache(const LoadedModel& loaded, double slots) {
   const DecoderModel& model = *loaded.model;
   if (!model.attention_spec().kv_cache()) return;
   constexpr int64_t kShort = 4096, kLong = 32768;
-  const int64_t limit = loaded.spec.context_limit > 0 ? loaded.spec.context_limit : kLong;
+  const int64_t context = model.spec().context_limit;
+  const int64_t limit = context > 0 ? context : kLong;
   const auto bytes = [&](int64_t tokens) { return static_cast<double>(model.StateBytes(tokens)); };
   const int64_t first = std::min(kShort, limit);
   LogInfo("kv_cache", {{"token_bytes", std::llround(bytes(limit) / static_cast<double>(limit))},
@@ -248,7 +254,7 @@ void LogKvCache(const LoadedModel& loaded, double slots) {
 
 // Logs the memory of a busy process by pool, and the memory that is allocated on a device.
 void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
-  const FrameSpec& frame = loaded.spec.frame;
+  const FrameSpec& frame = loaded.model->spec().frame;
   const EngineStats stats = loaded.engine->stats();
   const int64_t draft_weights = loaded.draft_model ? loaded.draft_model->weight_bytes() : 0;
   const auto weights = static_cast<double>(loaded.model->weight_bytes() + draft_weights);
@@ -318,10 +324,7 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
   options.max_step_tokens =
       StepTokens(config, !loaded->backend->host_memory(), loaded->backend->threads());
   options.progress = LoadProgress();
-  PS_RETURN_IF_ERROR(LoadSpecAndTokenizer(loaded));
-  if (loaded->tokenizer != nullptr) options.vocabulary = loaded->tokenizer->vocab_size();
-  PS_ASSIGN_OR_RETURN(loaded->model,
-                      DecoderModel::Load(loaded->folder, loaded->backend.get(), options));
+  PS_RETURN_IF_ERROR(LoadModelAndTokenizer(&options, loaded));
   if (!config.draft_model.empty()) {
     PS_ASSIGN_OR_RETURN(loaded->draft_model,
                         DecoderModel::Load(draft_folder, loaded->backend.get(), options));
@@ -356,7 +359,7 @@ EngineOptions MakeEngineOptions(const ServerConfig& config, EngineObserver* obse
   options.max_new_tokens = static_cast<int32_t>(config.max_new_tokens);
   options.default_max_tokens = static_cast<int32_t>(config.default_max_tokens);
   options.eos_ids = loaded->generation.eos_ids;
-  options.context_limit = loaded->spec.context_limit;
+  options.context_limit = loaded->model->spec().context_limit;
   options.slot_memory = static_cast<size_t>(config.slot_memory);
   options.preempted_memory = static_cast<size_t>(config.preempted_memory);
   options.stall_deadline = config.stall_deadline;
@@ -393,8 +396,8 @@ ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
           .folder = loaded.folder,
           .rules = {.tokenizer = loaded.tokenizer.get(),
                     .grammars = loaded.grammars.get(),
-                    .add_bos = loaded.spec.add_bos,
-                    .bos_id = loaded.spec.bos_id,
+                    .add_bos = loaded.add_bos,
+                    .bos_id = loaded.bos_id,
                     .vocab_size = loaded.model->vocab_size(),
                     .max_prompt_tokens = config.max_prompt_tokens,
                     .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),

@@ -32,11 +32,12 @@ struct LoadedModel {
   // In order of construction: each refers to those above it.
   std::unique_ptr<Backend> backend;
   std::unique_ptr<DecoderModel> model;
-  std::unique_ptr<DecoderModel> draft_model;    // null without --draft-model
-  std::unique_ptr<Tokenizer> tokenizer;         // null without a file of one
-  ModelFolder folder{""};                       // whose files the model was loaded from
-  ModelSpec spec;                               // of `model`, with what the tokenizer says
-  GenerationConfig generation;                  // with the tokens that end an output, EOS first
+  std::unique_ptr<DecoderModel> draft_model;  // null without --draft-model
+  std::unique_ptr<Tokenizer> tokenizer;       // null without a file of one
+  ModelFolder folder{""};                     // whose files the model was loaded from
+  bool add_bos = false;         // text begins with bos_id: by config.json or the tokenizer
+  int bos_id = -1;              // -1: none
+  GenerationConfig generation;  // with the tokens that end an output, EOS first
   std::unique_ptr<GrammarCompiler> grammars;    // null without a tokenizer
   std::unique_ptr<ChatTemplate> chat_template;  // null without one
   std::string no_chat_template;                 // why there is none
