@@ -122,7 +122,6 @@ class Scheduler {
     int decode_tokens = 0;
     int prefill_tokens = 0;
     int64_t folds = 0;  // number of prompt chunks that begin with a fold
-    size_t growth = 0;  // bytes of KV caches
   };
 
   // Calls visit for every sequence, with a slot or without.

@@ -42,12 +42,13 @@ Scheduler::StepPlan Scheduler::PlanStep(Clock::time_point now, std::chrono::nano
   Candidates shares = FindCandidates(now);
   const std::vector<int64_t> tokens = ShareTokens(&shares, copying);
   StepPlan plan;
+  size_t growth = 0;  // bytes of KV caches
   // Decoding rows first: their tokens are sent before the logits of long scores are computed.
   for (const bool decoding : {true, false}) {
     for (size_t i = 0; i < tokens.size(); ++i) {
       Slot* slot = shares.slots[i];
       if (shares.candidates[i].decoding != decoding || tokens[i] == 0) continue;
-      if (!GrowReservation(slot, tokens[i]) || !MemoryFor(slot, tokens[i], &plan.growth)) continue;
+      if (!GrowReservation(slot, tokens[i]) || !MemoryFor(slot, tokens[i], &growth)) continue;
       slot->last_served = now;
       plan.folds += !decoding && BeginsWithFold(slot->state());
       plan.segments.push_back({slot->sequence.get(), slot->own.state.get(), tokens[i]});

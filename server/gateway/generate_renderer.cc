@@ -73,18 +73,12 @@ class GenerateRenderer final : public Renderer {
   struct Choice {
     vllm_engine::GenerateComplete complete;
     uint32_t tokens = 0;
-    int32_t last_token = 0;
   };
 
   Choice& ChoiceOf(int index) { return choices_[static_cast<size_t>(index)]; }
 
-  static void Count(const TokenEvent& token, Choice* choice) {
-    ++choice->tokens;
-    choice->last_token = token.token;
-  }
-
   void Collect(const TokenEvent& token, Choice* choice) const {
-    Count(token, choice);
+    ++choice->tokens;
     choice->complete.add_output_ids(static_cast<uint32_t>(token.token));
     if (form_.logprobs)
       AddOutput(token, *form_.logprobs, choice->complete.mutable_output_logprobs());
@@ -115,7 +109,7 @@ class GenerateRenderer final : public Renderer {
 
   void AddToChunk(const TokenEvent& token, Choice* choice,
                   vllm_engine::GenerateStreamChunk* chunk) const {
-    Count(token, choice);
+    ++choice->tokens;
     chunk->add_token_ids(static_cast<uint32_t>(token.token));
     if (form_.logprobs) AddOutput(token, *form_.logprobs, chunk->mutable_output_logprobs());
   }

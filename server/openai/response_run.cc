@@ -86,7 +86,7 @@ void ResponseRun::EndTurn(int32_t last_token, Done done) {
         // An answer is not thrown away because its session found no room any more: it is not found when
         // it is continued.
         const Code code = appended.status().code();
-        const bool full = appended.status().reason() == ReasonName(Reason::kContextLengthExceeded);
+        const bool full = appended.status().reason_or_none() == Reason::kContextLengthExceeded;
         const bool gone = code == Code::kNotFound || code == Code::kResourceExhausted || full;
         done(gone ? Status() : appended.status());
       });
