@@ -145,7 +145,7 @@ int Main(int argc, char** argv) {
       "polysketch-bench");
   app.footer(
       "A LIST is separated by commas; none: the empty list. POLYSKETCH_ISA in the environment\n"
-      "(avx2, avx512, avx512vnni, avx512bf16, avx512amx) forces an instruction set.");
+      "(avx2, avxvnni, avx512, avx512vnni, avx512bf16, avx512amx) forces an instruction set.");
   app.option_defaults()->always_capture_default()->multi_option_policy(
       CLI::MultiOptionPolicy::TakeLast);
   AddOptions(&app, &line);

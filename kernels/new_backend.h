@@ -22,10 +22,10 @@ std::unique_ptr<Backend> NewReferenceBackend(bool float64_state = false);
 Result<std::unique_ptr<Backend>> NewCudaBackend();
 
 // The cpu backend (kernels/cpu) with `threads` threads, the caller included. Uses the instruction
-// set that the environment variable POLYSKETCH_ISA names (avx2, avx512, avx512vnni, avx512bf16 or
-// avx512amx), else the fastest one of this machine. avx512bf16 and avx512amx round activations to bf16
-// where weights are bf16; avx512bf16 is selected only if a measurement at the first call finds it
-// faster.
+// set that the environment variable POLYSKETCH_ISA names (avx2, avxvnni, avx512, avx512vnni,
+// avx512bf16 or avx512amx), else the fastest one of this machine. avx512bf16 and avx512amx round
+// activations to bf16 where weights are bf16; avx512bf16 is selected only if a measurement at the
+// first call finds it faster.
 // FAILED_PRECONDITION if the name is unknown or the machine lacks the instruction set.
 Result<std::unique_ptr<Backend>> NewCpuBackend(int threads);
 // The cpu backend with the given instruction set, one of SupportedCpuIsas().

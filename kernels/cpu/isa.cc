@@ -1,6 +1,8 @@
 // Chooses the instruction set at run time.
 #include "kernels/cpu/isa.h"
 
+#include <cpuid.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <ranges>
@@ -28,6 +30,12 @@ bool HasAvx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
          __builtin_cpu_supports("f16c");
 }
+// g++ 12 knows "avxvnni" in __builtin_cpu_supports, clang 14 does not.
+bool HasAvxVnni() {
+  unsigned a, b, c, d;
+  constexpr unsigned kAvxVnni = 1u << 4;
+  return HasAvx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & kAvxVnni) != 0;
+}
 bool HasAvx512() {
   return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
@@ -40,7 +48,8 @@ bool HasAvx512Amx() { return HasAvx512Vnni() && HasAmx(); }
 // Slowest first. avx512amx_emulated is for tests: AMX tiles in software.
 constexpr Isa kIsas[] = {
     {"avx2", HasAvx2, cpu::avx2::NewBackend},
-#ifndef PS_WITHOUT_AVX512  // builds with sanitizers (CMakeLists.txt)
+#ifndef PS_FEWER_ISAS  // builds with sanitizers (CMakeLists.txt)
+    {"avxvnni", HasAvxVnni, cpu::avxvnni::NewBackend},
     {"avx512", HasAvx512, cpu::avx512::NewBackend},
 #endif
     {"avx512amx_emulated", HasAvx512Vnni, cpu::avx512vnni::NewBackend, {TileUnit::kEmulated}},

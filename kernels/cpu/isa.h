@@ -11,6 +11,10 @@ namespace polysketch::cpu {
 namespace avx2 {
 std::unique_ptr<Backend> NewBackend(int threads, const ProductUnits& units);
 }
+// avx2 and AVX-VNNI, the byte dot products of quantised weights in 256 bits.
+namespace avxvnni {
+std::unique_ptr<Backend> NewBackend(int threads, const ProductUnits& units);
+}
 namespace avx512 {
 std::unique_ptr<Backend> NewBackend(int threads, const ProductUnits& units);
 }

@@ -12,6 +12,8 @@
 #pragma clang attribute push(                                                    \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
     apply_to = function)
+#elif defined(__clang__) && defined(PS_ISA_AVXVNNI)
+#pragma clang attribute push(__attribute__((target("avxvnni,avx2,fma,f16c"))), apply_to = function)
 #elif defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #elif defined(PS_ISA_VNNI)
@@ -20,6 +22,9 @@
 #elif defined(PS_ISA_AVX512)
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#elif defined(PS_ISA_AVXVNNI)
+#pragma GCC push_options
+#pragma GCC target("avxvnni,avx2,fma,f16c")
 #else
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")

@@ -20,7 +20,7 @@
 namespace {
 
 // Rows of a register tile, which holds the sums of a group and those of all groups.
-constexpr int kTileRowsQ4 = kPanelVectors == 2 ? 6 : 2;
+constexpr int kTileRowsQ4 = kPanelVectors == 2 ? 6 : 4;
 constexpr int kGroupWords = kQ4Group / 8;         // words of a column in a group
 constexpr int64_t kRowBytes = kPanelColumns * 4;  // bytes of a row of a panel
 
@@ -32,7 +32,7 @@ constexpr int64_t kTaskPanels = 4;
 struct SignedRows {
   int8_t* bytes;
   int64_t groups;
-  int32_t* corrections;  // [rows][groups]: -8 times the sum of the group's integers
+  int32_t* corrections;  // [rows][groups]: Correction
   float* scales;
 
   int64_t row_size() const { return groups * kQ4Group; }
@@ -44,6 +44,18 @@ struct SignedRows {
   }
 };
 
+// The initial value of a sum of a group: -8 times the sum of the row's integers, or in each half of
+// the word -8 times the sum of those that enter it.
+PS_INLINE int32_t Correction(const int8_t* group) {
+  const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group));
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(8), bytes);
+  __m128i sums = _mm_add_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+  sums = _mm_add_epi16(sums, _mm_shuffle_epi32(sums, 0x4e));
+  sums = _mm_add_epi16(sums, _mm_shuffle_epi32(sums, 0xb1));
+  const int32_t both = _mm_cvtsi128_si32(_mm_sub_epi16(_mm_setzero_si128(), sums));
+  return kPairedSums ? both : static_cast<int16_t>(both) + (both >> 16);
+}
+
 void QuantizeSignedRow(const float* x, int64_t width, int64_t row, const SignedRows& out) {
   const QuantScale scale = RowScale(x, width);
   const V inverse = Set1(scale.inverse);
@@ -53,9 +65,7 @@ void QuantizeSignedRow(const float* x, int64_t width, int64_t row, const SignedR
     StoreSignedBytes(Mul(LoadMasked(x + i, FirstN(static_cast<int>(left))), inverse), bytes + i);
   }
   for (int64_t g = 0; g < out.groups; ++g) {
-    int32_t sum = 0;
-    for (int64_t i = 0; i < kQ4Group; ++i) sum += bytes[g * kQ4Group + i];
-    out.corrections[row * out.groups + g] = -8 * sum;
+    out.corrections[row * out.groups + g] = Correction(bytes + g * kQ4Group);
   }
   out.scales[row] = scale.scale;
 }
@@ -77,7 +87,8 @@ struct TileQ4 {
   }
 
   // Adds group `index`; scales and words are the group's, from the tile's first column on. The sum of
-  // a group fits 16 bits, so that its product with the scale is one of words.
+  // a group fits 16 bits, so that its product with the scale is one of words. Paired sums may leave
+  // 16 bits before the group's end: they wrap around, and the last one is exact.
   PS_INLINE void AddGroup(TileQ4* t, const SignedRows& x, int64_t row, int64_t index,
                           const uint8_t* scales, const uint8_t* words) {
     I acc[MR][NV];
@@ -102,13 +113,13 @@ struct TileQ4 {
         const I first = BroadcastBytes(eight), second = BroadcastBytes(eight + 4);
 #pragma GCC unroll 8
         for (int n = 0; n < NV; ++n) {
-          acc[m][n] = DotBytes(DotBytes(acc[m][n], lower[n], first), upper[n], second);
+          acc[m][n] = DotNibbles(DotNibbles(acc[m][n], lower[n], first), upper[n], second);
         }
       }
     }
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) {
-      const I scale = FirstWords(reinterpret_cast<const int8_t*>(scales) + n * kLanes);
+      const I scale = SumFactors(reinterpret_cast<const int8_t*>(scales) + n * kLanes);
 #pragma GCC unroll 8
       for (int m = 0; m < MR; ++m) t->sums[m][n] = DotWords(t->sums[m][n], acc[m][n], scale);
     }

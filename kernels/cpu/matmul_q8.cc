@@ -1,5 +1,5 @@
 // Products with 8-bit weights (kernels/quantize.h). Every row of activations is quantised to
-// unsigned bytes (integer + 128) first. Integer sums are exact, so tiles, splits and threads change
+// bytes first (integer + kByteBias). Integer sums are exact, so tiles, splits and threads change
 // no bit, and all instruction sets compute the same bits.
 #include <immintrin.h>
 
@@ -25,8 +25,9 @@ namespace {
 
 struct Q8Format {
   using Sum = I;
-  // Subtracts what the 128 in every activation adds.
+  // Subtracts what the bias of every activation adds.
   PS_INLINE I Start(const PackedMatrix& w, int64_t column) {
+    if constexpr (kByteBias == 0) return IntZero();
     return IntSub(IntZero(), IntLoad(w.biases() + column));
   }
   PS_INLINE I Dot(I sum, I x, I w) { return DotBytes(sum, x, w); }
@@ -62,14 +63,14 @@ void QuantizeRow(const float* x, int64_t width, const QuantScale& scale, uint8_t
   };
   int64_t i = 0;
   for (; i + 4 * kLanes <= width; i += 4 * kLanes) {
-    StoreBiasedBytes(at(i), at(i + kLanes), at(i + 2 * kLanes), at(i + 3 * kLanes), out + i);
+    StoreBytes(at(i), at(i + kLanes), at(i + 2 * kLanes), at(i + 3 * kLanes), out + i);
   }
-  for (; i + kLanes <= width; i += kLanes) StoreBiasedBytes(at(i), out + i);
+  for (; i + kLanes <= width; i += kLanes) StoreBytes(at(i), out + i);
   // Bytes from the width on, up to a whole word, are multiplied by weights of zero; the bytes after
   // them are not read.
   if (i < width) {
     const Mask tail = FirstN(static_cast<int>(width - i));
-    StoreBiasedBytes(Mul(LoadMasked(x + i, tail), inverse), out + i);
+    StoreBytes(Mul(LoadMasked(x + i, tail), inverse), out + i);
   }
 }
 

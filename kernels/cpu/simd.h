@@ -206,7 +206,9 @@ PS_INLINE I BroadcastRow(const uint8_t* p, const int64_t (&odd)[6]) {
     return out;
   }
 }
-// Adds the four products of unsigned bytes of x and signed bytes of w in each lane, exactly.
+// What StoreBytes adds to an integer: DotBytes multiplies unsigned bytes by signed ones.
+constexpr int kByteBias = 128;
+// Adds the four products of bytes of x (StoreBytes) and signed bytes of w in each lane, exactly.
 PS_INLINE I DotBytes(I acc, I x, I w) {
 #if defined(PS_ISA_VNNI)
   // Not the intrinsic: with it g++ 12 keeps the accumulators of a tile in memory, at half the
@@ -225,6 +227,22 @@ PS_INLINE I DotBytes(I acc, I x, I w) {
   return {_mm512_add_epi32(acc.v, sum)};
 #endif
 }
+// Adds the four products of nibbles and signed bytes of x in each lane, exactly: to a 32-bit sum, or
+// each two products to one of a pair of 16-bit sums.
+#if defined(PS_ISA_VNNI)
+constexpr bool kPairedSums = false;
+PS_INLINE I DotNibbles(I acc, I nibbles, I x) { return DotBytes(acc, nibbles, x); }
+#else
+constexpr bool kPairedSums = true;
+PS_INLINE I DotNibbles(I acc, I nibbles, I x) {
+  // Not intrinsics: g++ 12 adds all products of a group in an order of its own, from memory.
+  __m512i products;
+  asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0"
+      : "+v"(acc.v), "=&v"(products)
+      : "v"(nibbles.v), "v"(x.v));
+  return acc;
+}
+#endif
 #if defined(PS_ISA_VNNI)
 // Adds the two products of bf16 in each lane, the upper one first. Requires AVX512-BF16
 // (product_units.h).
@@ -242,13 +260,13 @@ PS_INLINE I MaxMagnitude(I acc, V x) {
 PS_INLINE float ReduceMagnitude(I a) {
   return __builtin_bit_cast(float, _mm512_reduce_max_epi32(a.v));
 }
-// Nearest integers + 128 as bytes; |x| <= 127.5.
-PS_INLINE void StoreBiasedBytes(V x, uint8_t* p) {
+// Nearest integers + kByteBias as bytes; |x| <= 127.5.
+PS_INLINE void StoreBytes(V x, uint8_t* p) {
   const __m512i q = _mm512_add_epi32(_mm512_cvtps_epi32(x.v), _mm512_set1_epi32(128));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(q));
 }
 // The same of four vectors: instructions that narrow one vector are slower than those that pack two.
-PS_INLINE void StoreBiasedBytes(V a, V b, V c, V d, uint8_t* p) {
+PS_INLINE void StoreBytes(V a, V b, V c, V d, uint8_t* p) {
   const __m512i words = _mm512_packs_epi32(_mm512_cvtps_epi32(a.v), _mm512_cvtps_epi32(b.v)),
                 others = _mm512_packs_epi32(_mm512_cvtps_epi32(c.v), _mm512_cvtps_epi32(d.v));
   // A 128-bit lane has four bytes of each vector.
@@ -265,10 +283,12 @@ PS_INLINE void StoreSignedBytes(V x, int8_t* p) {
 PS_INLINE I WidenBytes(const int8_t* p) {
   return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
-// Sixteen signed bytes, each widened to the first of its lane's pair; the second is 0.
-PS_INLINE I FirstWords(const int8_t* p) {
+// Sixteen signed bytes as factors of sums of DotNibbles: each widened to the first word of its lane, the
+// second is 0, or to both words.
+PS_INLINE I SumFactors(const int8_t* p) {
   const __m512i lanes = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  return {_mm512_and_si512(lanes, _mm512_set1_epi32(0xffff))};
+  const __m512i first = _mm512_and_si512(lanes, _mm512_set1_epi32(0xffff));
+  return {kPairedSums ? _mm512_or_si512(first, _mm512_slli_epi32(lanes, 16)) : first};
 }
 // Adds the two products of 16-bit integers in each lane, exactly.
 PS_INLINE I DotWords(I acc, I x, I w) {
@@ -497,18 +517,56 @@ PS_INLINE I BroadcastRow(const uint8_t* p, const int64_t (&odd)[6]) {
   constexpr int kScale = kRow == 0 ? 1 : kRow & -kRow;
   return BroadcastBytes(kRow == 0 ? p : p + kScale * odd[kRow / kScale / 2]);
 }
+// The products of half a vector. In assembly: with intrinsics g++ 12 keeps sums in memory, and adds the
+// products of a group in an order of its own.
+#if defined(PS_ISA_AVXVNNI)
+constexpr int kByteBias = 128;
+constexpr bool kPairedSums = false;
 PS_INLINE __m256i DotBytesHalf(__m256i acc, __m256i x, __m256i w) {
-  // As 16-bit numbers: maddubs would saturate.
-  const __m256i x_even = _mm256_and_si256(x, _mm256_set1_epi16(0xff)),
-                x_odd = _mm256_srli_epi16(x, 8);
-  const __m256i w_even = _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8),
-                w_odd = _mm256_srai_epi16(w, 8);
-  const __m256i sum =
-      _mm256_add_epi32(_mm256_madd_epi16(x_even, w_even), _mm256_madd_epi16(x_odd, w_odd));
-  return _mm256_add_epi32(acc, sum);
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(x), "x"(w));
+  return acc;
 }
+PS_INLINE __m256i DotNibblesHalf(__m256i acc, __m256i nibbles, __m256i x) {
+  return DotBytesHalf(acc, nibbles, x);
+}
+PS_INLINE __m256i DotWordsHalf(__m256i acc, __m256i x, __m256i w) {
+  asm("%{vex%} vpdpwssd %2, %1, %0" : "+x"(acc) : "x"(x), "x"(w));
+  return acc;
+}
+#else
+constexpr int kByteBias = 0;
+constexpr bool kPairedSums = true;
+// Two products of 255 and 127 do not fit the 16 bits of vpmaddubsw. So the unsigned factor is |w|, which
+// the rows of a tile share, and the sign of w moves to x.
+PS_INLINE __m256i DotBytesHalf(__m256i acc, __m256i x, __m256i w) {
+  __m256i products;
+  asm("vpsignb %[w], %[x], %[products]\n\t"
+      "vpmaddubsw %[products], %[magnitudes], %[products]\n\t"
+      "vpmaddwd %[ones], %[products], %[products]\n\t"
+      "vpaddd %[products], %[acc], %[acc]"
+      : [acc] "+x"(acc), [products] "=&x"(products)
+      : [x] "x"(x), [w] "x"(w), [magnitudes] "x"(_mm256_abs_epi8(w)),
+        [ones] "x"(_mm256_set1_epi16(1)));
+  return acc;
+}
+PS_INLINE __m256i DotNibblesHalf(__m256i acc, __m256i nibbles, __m256i x) {
+  __m256i products;
+  asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0"
+      : "+x"(acc), "=&x"(products)
+      : "x"(nibbles), "x"(x));
+  return acc;
+}
+PS_INLINE __m256i DotWordsHalf(__m256i acc, __m256i x, __m256i w) {
+  __m256i products;
+  asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(acc), "=&x"(products) : "x"(x), "x"(w));
+  return acc;
+}
+#endif
 PS_INLINE I DotBytes(I acc, I x, I w) {
   return {DotBytesHalf(acc.lo, x.lo, w.lo), DotBytesHalf(acc.hi, x.hi, w.hi)};
+}
+PS_INLINE I DotNibbles(I acc, I nibbles, I x) {
+  return {DotNibblesHalf(acc.lo, nibbles.lo, x.lo), DotNibblesHalf(acc.hi, nibbles.hi, x.hi)};
 }
 PS_INLINE I MaxMagnitude(I acc, V x) {
   const __m256i mask = _mm256_set1_epi32(0x7fffffff);
@@ -522,20 +580,6 @@ PS_INLINE float ReduceMagnitude(I a) {
   for (const int32_t lane : lanes) largest = lane > largest ? lane : largest;
   return __builtin_bit_cast(float, largest);
 }
-PS_INLINE void StoreBiasedBytes(V x, uint8_t* p) {
-  const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi));
-  const __m256i ordered =
-      _mm256_add_epi16(_mm256_permute4x64_epi64(words, 0xd8), _mm256_set1_epi16(128));
-  const __m128i bytes =
-      _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
-}
-PS_INLINE void StoreBiasedBytes(V a, V b, V c, V d, uint8_t* p) {
-  StoreBiasedBytes(a, p);
-  StoreBiasedBytes(b, p + kLanes);
-  StoreBiasedBytes(c, p + 2 * kLanes);
-  StoreBiasedBytes(d, p + 3 * kLanes);
-}
 PS_INLINE void StoreSignedBytes(V x, int8_t* p) {
   const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi));
   const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
@@ -543,18 +587,31 @@ PS_INLINE void StoreSignedBytes(V x, int8_t* p) {
       _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
+PS_INLINE void StoreBytes(V x, uint8_t* p) {
+  StoreSignedBytes(x, reinterpret_cast<int8_t*>(p));
+  if constexpr (kByteBias != 0) {
+    auto* bytes = reinterpret_cast<__m128i*>(p);
+    _mm_storeu_si128(bytes, _mm_xor_si128(_mm_loadu_si128(bytes), _mm_set1_epi8(-128)));
+  }
+}
+PS_INLINE void StoreBytes(V a, V b, V c, V d, uint8_t* p) {
+  StoreBytes(a, p);
+  StoreBytes(b, p + kLanes);
+  StoreBytes(c, p + 2 * kLanes);
+  StoreBytes(d, p + 3 * kLanes);
+}
 PS_INLINE I WidenBytes(const int8_t* p) {
   const auto* q = reinterpret_cast<const __m128i*>(p);
   return {_mm256_cvtepi8_epi16(_mm_loadu_si128(q)), _mm256_cvtepi8_epi16(_mm_loadu_si128(q + 1))};
 }
-PS_INLINE I FirstWords(const int8_t* p) {
+PS_INLINE I SumFactors(const int8_t* p) {
   const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  return {_mm256_cvtepu16_epi32(_mm256_castsi256_si128(words)),
-          _mm256_cvtepu16_epi32(_mm256_extracti128_si256(words, 1))};
+  const __m256i halves = _mm256_permute4x64_epi64(words, 0xd8);
+  const __m256i second = kPairedSums ? halves : _mm256_setzero_si256();
+  return {_mm256_unpacklo_epi16(halves, second), _mm256_unpackhi_epi16(halves, second)};
 }
 PS_INLINE I DotWords(I acc, I x, I w) {
-  return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(x.lo, w.lo)),
-          _mm256_add_epi32(acc.hi, _mm256_madd_epi16(x.hi, w.hi))};
+  return {DotWordsHalf(acc.lo, x.lo, w.lo), DotWordsHalf(acc.hi, x.hi, w.hi)};
 }
 PS_INLINE __m256i BytePairs(__m256 a, __m256 b) {
   const __m256i low = _mm256_and_si256(_mm256_cvtps_epi32(a), _mm256_set1_epi32(0xff));

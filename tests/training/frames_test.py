@@ -20,7 +20,13 @@ CHANGES = {"vocab_size": 517, "hidden_size": 144, "intermediate_size": 392, "num
 def instruction_sets() -> list[str]:
     """Those that this machine has, of the ones that the cpu backend is compiled for."""
     flags = pathlib.Path("/proc/cpuinfo").read_text().split("flags", 1)[1].split("\n", 1)[0].split()
-    sets = [("avx2", "avx2"), ("avx512", "avx512f"), ("avx512vnni", "avx512_vnni"), ("avx512bf16", "avx512_bf16")]
+    sets = [
+        ("avx2", "avx2"),
+        ("avxvnni", "avx_vnni"),
+        ("avx512", "avx512f"),
+        ("avx512vnni", "avx512_vnni"),
+        ("avx512bf16", "avx512_bf16"),
+    ]
     return [name for name, flag in sets if flag in flags]
 
 
