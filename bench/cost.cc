@@ -1,33 +1,45 @@
 #include "bench/cost.h"
 
+#include <algorithm>
+
 #include "engine/checkpoint/model_config.h"
 
 namespace polysketch::bench {
 
-TokenCost CostOfToken(const ModelSpec& model, double context, bool with_logits) {
-  const AttentionSpec& spec = model.attention;
-  const double L = spec.layers, D = model.frame.width, h = model.frame.mlp_hidden;
+namespace {
+
+// Adds the attention of a layer of a model of width D.
+void AddLayer(const AttentionSpec& spec, double D, double context, TokenCost* cost) {
   const double H = spec.heads, d = spec.head_dim, r = spec.sketch_size;
-  const auto qkv = static_cast<double>(spec.shape().row());
-  TokenCost cost;
-  cost.dense = L * 2 * (D * qkv + H * d * D + 2 * D * h + h * D);
+  cost->dense += 2 * (D * static_cast<double>(spec.shape().row()) + H * d * D);
   if (spec.learned_sketch()) {
     const double hidden = ModelConfig::kSketchExpansion * r;
     const double network = 2 * (d * hidden + hidden * r + r * hidden + hidden * r);
-    cost.sketch = L * 2 * H * 2 * network;
+    cost->sketch += 2 * H * 2 * network;
   } else if (spec.random_sketch()) {
     double inputs = 0;  // rows of all matrices
     const int degree = spec.power / 2;
     for (int count = degree; count >= 2; count /= 2) {
       inputs += count * (count == degree ? d : r);
     }
-    cost.sketch = L * 2 * H * 2 * inputs * r;
+    cost->sketch += 2 * H * 2 * inputs * r;
   } else if (spec.kind == AttentionKind::kPerformer) {
-    cost.sketch = L * 2 * H * 2 * d * spec.num_features;
+    cost->sketch += 2 * H * 2 * d * spec.num_features;
   }
-  if (!spec.kv_cache()) cost.far = L * H * 2 * 2 * spec.features() * d;
+  if (!spec.kv_cache()) cost->far += H * 2 * 2 * spec.features() * d;
   const double keys = spec.kv_cache() ? context : spec.block / 2.0;
-  cost.near = L * H * 2 * keys * (spec.near_dim() + d);
+  cost->near += H * 2 * keys * (spec.near_dim() + d);
+}
+
+}  // namespace
+
+TokenCost CostOfToken(const ModelSpec& model, double context, bool with_logits) {
+  const double D = model.frame.width, h = model.frame.mlp_hidden;
+  TokenCost cost;
+  for (const LayerSpec& layer : model.layers) {
+    AddLayer(layer.attention, D, context, &cost);
+    cost.dense += 2 * (2 * D * h + h * D);
+  }
   if (with_logits) cost.logits = 2 * D * model.frame.vocab_size;
   return cost;
 }

@@ -22,13 +22,11 @@ class KernelBench {
   KernelBench(const ModelSpec& model, const BenchOptions& options, Backend* backend,
               const ProductPeaks& peaks, const std::function<void(const KernelRow&)>& on_row)
       : model_(model),
-        spec_(model.attention),
+        spec_(model.layers.front().attention),
         format_(options.formats.empty() ? DataType::kF32 : options.formats.front()),
         backend_(backend),
         peaks_(peaks),
-        on_row_(on_row) {
-    spec_.layers = 1;
-  }
+        on_row_(on_row) {}
 
   void Run() {
     const int64_t D = model_.frame.width, h = model_.frame.mlp_hidden;
@@ -100,7 +98,8 @@ class KernelBench {
     const double seconds =
         Seconds([&] { backend_->LearnedSketch(net, x.data(), count, y.data()); });
     Report("learned_sketch", StrCat(count, " rows of q and k"), seconds,
-           m * CostOfToken(model_, 0, false).sketch / model_.attention.layers, bytes);
+           m * CostOfToken(model_, 0, false).sketch / static_cast<double>(model_.layers.size()),
+           bytes);
   }
 
   // Segments of m tokens after four blocks. The state advances, so that folds are included.
@@ -121,7 +120,7 @@ class KernelBench {
     input.v_stride = heads * spec_.head_dim;
     const AlignedBuffer<float> coefficients = RandomFloats(heads * (spec_.power + 1));
     input.coefficients = coefficients.data();
-    const auto state = backend_->NewState(spec_);
+    const auto state = backend_->NewState({&spec_, 1});
     state->Clear();
     const Segment segment{state.get(), 0, m};
     const auto run = [&] {
@@ -132,7 +131,7 @@ class KernelBench {
     const TokenCost cost = CostOfToken(model_, 4.0 * spec_.block, false);
     const double state_bytes = static_cast<double>(heads * spec_.FarReadBytes());
     Report("attention", StrCat(m, " tokens, ", heads, " heads"), Seconds(run),
-           m * (cost.far + cost.near) / model_.attention.layers, state_bytes);
+           m * (cost.far + cost.near) / static_cast<double>(model_.layers.size()), state_bytes);
   }
 
   const ModelSpec& model_;
@@ -148,7 +147,9 @@ class KernelBench {
 Status RunKernelBench(const BenchOptions& options, const ProductPeaks& peaks,
                       const std::function<void(const KernelRow&)>& on_row) {
   PS_ASSIGN_OR_RETURN(ModelDefinition model, ReadModelDefinition(options.model));
-  model.spec.attention.state_format = options.state_format.value_or(StateFormat::kBf16);
+  for (LayerSpec& layer : model.spec.layers) {
+    layer.attention.state_format = options.state_format.value_or(StateFormat::kBf16);
+  }
   PS_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, NewCpuBackend(options.threads));
   KernelBench(model.spec, options, backend.get(), peaks, on_row).Run();
   return Status();

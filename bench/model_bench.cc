@@ -119,7 +119,7 @@ class ModelBench {
 
   // Whole blocks, so that each has one fold.
   Status Decode(int64_t context, int batch, const SequenceState& start) {
-    const int64_t steps = model_->attention_spec().block;
+    const int64_t steps = model_->attention().front().block;
     std::vector<std::unique_ptr<SequenceState>> states;
     states.reserve(batch);
     for (int i = 0; i < batch; ++i) states.push_back(start.Clone());
@@ -176,11 +176,11 @@ class ModelBench {
 
   BenchRow NewRow(const std::string& stage, int64_t context, int batch) const {
     return {.stage = stage,
-            .attention = std::string(AttentionKindName(model_->attention_spec().kind)),
+            .attention = std::string(AttentionKindName(model_->attention().front().kind)),
             .context = context,
             .batch = batch,
             .weights = weights_,
-            .state = std::string(StateFormatName(model_->attention_spec().state_format)),
+            .state = std::string(StateFormatName(model_->attention().front().state_format)),
             .threads = options_.threads};
   }
 

@@ -1,5 +1,6 @@
 #include "kernels/attention_spec.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace polysketch {
@@ -34,6 +35,38 @@ std::optional<StateFormat> StateFormatOf(std::string_view name) {
     if (kFormatNames[i] == name) return static_cast<StateFormat>(i);
   }
   return std::nullopt;
+}
+
+int64_t EarliestTruncation(std::span<const AttentionSpec> layers, int64_t position) {
+  int64_t earliest = 0;
+  for (const AttentionSpec& layer : layers) {
+    earliest = std::max(earliest, layer.EarliestTruncation(position));
+  }
+  return earliest;
+}
+
+int64_t Removable(std::span<const AttentionSpec> layers, int64_t position) {
+  int64_t removable = INT64_MAX / 2;
+  for (const AttentionSpec& layer : layers) {
+    removable = std::min(removable, layer.Removable(position));
+  }
+  return removable;
+}
+
+bool FoldsNext(std::span<const AttentionSpec> layers, int64_t position) {
+  return position > 0 && std::ranges::any_of(layers, [&](const AttentionSpec& layer) {
+           return !layer.kv_cache() && position % layer.block == 0;
+         });
+}
+
+int64_t TokensToFold(std::span<const AttentionSpec> layers, int64_t position) {
+  int64_t tokens = 0;
+  for (const AttentionSpec& layer : layers) {
+    if (layer.kv_cache()) continue;
+    const int64_t left = layer.block - position % layer.block;
+    tokens = tokens == 0 ? left : std::min(tokens, left);
+  }
+  return tokens;
 }
 
 }  // namespace polysketch

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 namespace polysketch {
@@ -49,9 +50,9 @@ struct HeadShape {
   int64_t k_row() const { return int64_t{kv_heads} * head_dim; }
 };
 
+// The attention of one layer.
 struct AttentionSpec {
   AttentionKind kind = AttentionKind::kSoftmax;
-  int layers = 0;
   int heads = 0;         // of queries
   int kv_heads = 0;      // of keys and values, a divisor of `heads`; 0: as many (key_heads)
   int head_dim = 0;      // d
@@ -154,10 +155,23 @@ struct AttentionSpec {
   // Whether a block has been folded, so that S and z are not zero, after `position` tokens.
   bool HasFarState(int64_t position) const { return !kv_cache() && position > block; }
   // The earliest position that a state of `position` tokens can be truncated to: one token of the
-  // current block must remain, since folded tokens cannot be removed.
+  // current block must remain, since folded tokens cannot be removed. A function of
+  // the position alone, and the same for every position between the two.
   int64_t EarliestTruncation(int64_t position) const {
     return HasFarState(position) ? (position - 1) / block * block + 1 : 0;
   }
+  // The largest n for which a state of `position + n` tokens can be truncated to `position`.
+  int64_t Removable(int64_t position) const {
+    return kv_cache() ? INT64_MAX / 2 : (block - position % block) % block;
+  }
 };
+
+// The same of all layers of a model: what holds for each of them.
+int64_t EarliestTruncation(std::span<const AttentionSpec> layers, int64_t position);
+int64_t Removable(std::span<const AttentionSpec> layers, int64_t position);
+// Whether the token after `position` tokens folds a block first, in some layer.
+bool FoldsNext(std::span<const AttentionSpec> layers, int64_t position);
+// Tokens after `position` tokens up to the first end of a block that will be folded; 0: no layer folds.
+int64_t TokensToFold(std::span<const AttentionSpec> layers, int64_t position);
 
 }  // namespace polysketch

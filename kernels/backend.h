@@ -73,7 +73,7 @@ struct MixedSketchInput {
 // equal `model` and `variant` call the same ops with the same weights and arrays.
 struct StepInput {
   const void* model = nullptr;
-  const AttentionSpec* spec = nullptr;
+  std::span<const AttentionSpec> layers;
   std::span<const int32_t> tokens;
   std::span<const int64_t> positions;
   std::span<const Segment> segments;
@@ -88,6 +88,7 @@ enum class BackendFeature {
   kGroupedQueries,   // fewer heads of keys and values than of queries, in KV kinds
   kRopeThetas,       // thetas other than RopeThetas(d)
   kNormsBeforeRope,  // HeadNorms::before_rotation
+  kMixedLayers,      // layers whose attention differs
 };
 
 // Device memory in bytes: held by the backend, and free.
@@ -128,15 +129,17 @@ class Backend {
   // packed matrix.
   virtual std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
                                                    DataType type) = 0;
-  virtual std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) = 0;
+  // A state of a model whose layers have this attention, in order.
+  virtual std::unique_ptr<SequenceState> NewState(std::span<const AttentionSpec> layers) = 0;
   // Size in bytes of a state after `tokens` tokens.
-  virtual size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const = 0;
+  virtual size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) const = 0;
   // Allocates device memory in advance, so that later steps allocate none: the workspace of any
   // step of at most `rows` rows in at most `segments` segments, and `kv_bytes` for the KV caches of
   // all states. `ops` calls the ops of steps of `rows` rows and of fewer, without segments; they
   // compute nothing during this call. Backends that compute on the host do nothing.
-  virtual void Reserve(const AttentionSpec& /*spec*/, int64_t /*rows*/, int64_t /*segments*/,
-                       size_t /*kv_bytes*/, const std::function<void()>& /*ops*/) {}
+  virtual void Reserve(std::span<const AttentionSpec> /*layers*/, int64_t /*rows*/,
+                       int64_t /*segments*/, size_t /*kv_bytes*/,
+                       const std::function<void()>& /*ops*/) {}
   virtual DeviceMemory device_memory() { return {}; }
 
   // --- ops ---
@@ -213,12 +216,12 @@ class Backend {
   // rows of x. x [rows, width], terms [heads, 2], out [rows, round_up(width + 1, 8)].
   virtual void AffineFeatures(const float* x, int64_t rows, int width, const float* terms,
                               int heads, float* out) = 0;
-  // out_t = sum_s w[t,s] v_s / (c + sum_s w[t,s]), s <= t, with the weights w of spec.kind
-  // (docs/attention.md). out [M, H, d]. Query head h reads kv head h / spec.query_group(). One
-  // contract for segments of any length: reads each state,
+  // out_t = sum_s w[t,s] v_s / (c + sum_s w[t,s]), s <= t, with the weights w of
+  // spec.kind (docs/attention.md). out [M, H, d]. Query head h reads kv head h / spec.query_group().
+  // spec: that of the layer in the states. One contract for segments of any length: reads each state,
   // appends the segment's keys and values, folds the blocks that become full. Order of the sums:
   // - Far part: the state as it was at the start of t's block.
-  // - Near part: tokens s in order, from the start of t's block.
+  // - Near part: tokens s in order, from the start of t's block. KV kinds: all tokens.
   // - Fold: a block is summed from zero in token order and added to S once, when the first token
   //   after it arrives.
   // With a decay gate w[t,s] is multiplied by e^(G_t - G_s). G_t is the float32 sum of log_decay

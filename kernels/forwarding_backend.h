@@ -35,15 +35,15 @@ class ForwardingBackend : public Backend {
                                            DataType type) override {
     return inner_->PackMatrix(w, transpose, type);
   }
-  std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) override {
-    return inner_->NewState(spec);
+  std::unique_ptr<SequenceState> NewState(std::span<const AttentionSpec> layers) override {
+    return inner_->NewState(layers);
   }
-  size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const override {
-    return inner_->StateBytes(spec, tokens);
+  size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) const override {
+    return inner_->StateBytes(layers, tokens);
   }
-  void Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments, size_t kv_bytes,
-               const std::function<void()>& ops) override {
-    inner_->Reserve(spec, rows, segments, kv_bytes, ops);
+  void Reserve(std::span<const AttentionSpec> layers, int64_t rows, int64_t segments,
+               size_t kv_bytes, const std::function<void()>& ops) override {
+    inner_->Reserve(layers, rows, segments, kv_bytes, ops);
   }
   DeviceMemory device_memory() override { return inner_->device_memory(); }
   // An op that not every backend has: a wrapper defines it all the same.

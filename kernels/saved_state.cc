@@ -5,21 +5,37 @@
 
 namespace polysketch {
 
-size_t SavedStateBytes(const AttentionSpec& spec, int64_t features, int64_t position) {
+size_t SavedLayerBytes(const AttentionSpec& spec, int64_t features, int64_t position) {
   const int64_t far = spec.HasFarState(position) ? features * (int64_t{spec.head_dim} + 1) : 0;
   const int64_t head = far + spec.BufferedTokens(position) * spec.TokenFloats();
-  return static_cast<size_t>(int64_t{spec.layers} * spec.key_heads() * head) * sizeof(float);
+  return static_cast<size_t>(spec.key_heads() * head) * sizeof(float);
 }
 
-Status CheckSavedSize(const AttentionSpec& spec, int64_t features, int64_t position, size_t size) {
-  // The bound keeps SavedStateBytes from overflowing: a token of a KV cache takes 8 bytes or more.
-  const auto max_position = spec.kv_cache() ? static_cast<int64_t>(size / (2 * sizeof(float)))
-                                            : std::numeric_limits<int64_t>::max() / 2;
+size_t SavedStateBytes(std::span<const AttentionSpec> layers, int64_t position) {
+  size_t bytes = 0;
+  for (const AttentionSpec& layer : layers) {
+    bytes += SavedLayerBytes(layer, layer.features(), position);
+  }
+  return bytes;
+}
+
+Status CheckSavedSize(std::span<const AttentionSpec> layers,
+                      const std::function<size_t(size_t layer, int64_t position)>& layer_bytes,
+                      int64_t position, size_t size) {
+  // The bound keeps the sizes of layers that grow from overflowing.
+  int64_t max_position = std::numeric_limits<int64_t>::max() / 2;
+  for (const AttentionSpec& layer : layers) {
+    if (!layer.kv_cache()) continue;
+    const auto token_bytes =
+        layer.key_heads() * layer.TokenFloats() * static_cast<int64_t>(sizeof(float));
+    max_position = std::min(max_position, static_cast<int64_t>(size) / token_bytes);
+  }
   if (position < 0 || position > max_position) {
     return InvalidArgument("position: expected one that the state's ", size,
                            " bytes can hold, found ", position);
   }
-  const size_t expected = SavedStateBytes(spec, features, position);
+  size_t expected = 0;
+  for (size_t i = 0; i < layers.size(); ++i) expected += layer_bytes(i, position);
   if (size != expected) {
     return InvalidArgument("state: expected ", expected, " bytes at position ", position,
                            ", found ", size);
@@ -40,33 +56,57 @@ Status CheckFinite(std::span<const uint8_t> bytes) {
   return Status();
 }
 
-namespace {
-
-// The bytes of a layer: all layers have the same number.
-template <typename Byte>
-std::span<Byte> OfLayer(std::span<Byte> bytes, int layer, int layers) {
-  const size_t size = bytes.size() / static_cast<size_t>(layers);
-  return bytes.subspan(static_cast<size_t>(layer) * size, size);
+size_t HostState::bytes() const {
+  size_t bytes = 0;
+  for (const auto& layer : layers_) bytes += layer->bytes();
+  return bytes;
 }
 
-}  // namespace
+void HostState::Reset() {
+  for (const auto& layer : layers_) layer->Reset();
+  set_position(0);
+}
+
+void HostState::Truncate(int64_t position) {
+  PS_CHECK(position >= EarliestTruncation() && position <= this->position()) << position;
+  for (const auto& layer : layers_) layer->Truncate(position);
+  set_position(position);
+}
+
+size_t HostState::SavedBytes() const {
+  size_t bytes = 0;
+  for (const auto& layer : layers_) bytes += layer->SavedBytes(position());
+  return bytes;
+}
 
 void HostState::SavePart(int layer, std::span<uint8_t> out) const {
-  SavedValues values = SavedValues::Writer(OfLayer(out, layer, spec_.layers));
-  const_cast<HostState*>(this)->Walk(layer, position(), &values);  // a writer only reads
+  SavedValues values = SavedValues::Writer(PartOf(out, layer, position()));
+  layers_[static_cast<size_t>(layer)]->Walk(position(), &values);  // a writer only reads
 }
 
 Status HostState::CheckSavedSize(int64_t position, size_t size) const {
-  return polysketch::CheckSavedSize(spec_, features_, position, size);
+  return polysketch::CheckSavedSize(
+      specs_, [this](size_t layer, int64_t at) { return layers_[layer]->SavedBytes(at); }, position,
+      size);
 }
 
 Status HostState::LoadPart(int layer, int64_t position, std::span<const uint8_t> bytes) {
-  const std::span<const uint8_t> part = OfLayer(bytes, layer, spec_.layers);
+  const std::span<const uint8_t> part = PartOf(bytes, layer, position);
   PS_RETURN_IF_ERROR(CheckFinite(part));
-  Prepare(layer, position);
+  this->layer(layer).Prepare(position);
   SavedValues values = SavedValues::Reader(part);
-  Walk(layer, position, &values);
+  this->layer(layer).Walk(position, &values);
   return Status();
+}
+
+void HostState::CopyPart(int layer, const SequenceState& other) {
+  const auto& from = static_cast<const HostState&>(other);
+  PS_CHECK(from.specs_ == specs_) << "a state of another model";
+  this->layer(layer).CopyFrom(from.layer(layer), from.position());
+}
+
+bool HostState::cleared() const {
+  return std::ranges::all_of(layers_, [](const auto& layer) { return layer->cleared(); });
 }
 
 }  // namespace polysketch

@@ -5,7 +5,11 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/half.h"
@@ -86,37 +90,98 @@ class SavedValues {
   const bool saves_;
 };
 
-// Size in bytes of the saved state of `position` tokens whose S has `features` rows.
-size_t SavedStateBytes(const AttentionSpec& spec, int64_t features, int64_t position);
+// Size in bytes of a layer of the saved state of `position` tokens, whose S has `features` rows.
+size_t SavedLayerBytes(const AttentionSpec& spec, int64_t features, int64_t position);
+// Size in bytes of the saved state of a model with these layers, of kernels/cpu and kernels/cuda.
+size_t SavedStateBytes(std::span<const AttentionSpec> layers, int64_t position);
 
-// INVALID_ARGUMENT if such a state is not saved in `size` bytes. Both numbers may be untrusted.
-Status CheckSavedSize(const AttentionSpec& spec, int64_t features, int64_t position, size_t size);
+// INVALID_ARGUMENT if a state of `position` tokens is not saved in `size` bytes, its layers in those that
+// layer_bytes(layer, position) returns. Both numbers may be untrusted.
+Status CheckSavedSize(std::span<const AttentionSpec> layers,
+                      const std::function<size_t(size_t layer, int64_t position)>& layer_bytes,
+                      int64_t position, size_t size);
 
 // INVALID_ARGUMENT if one of the float32 values of a saved state is not finite.
 Status CheckFinite(std::span<const uint8_t> bytes);
 
-// A state in host memory. Its parts are the layers.
-class HostState : public SequenceState {
+// A state of layers with these specs.
+class LayeredState : public SequenceState {
  public:
-  int64_t EarliestTruncation() const final { return spec_.EarliestTruncation(position()); }
-  size_t SavedBytes() const final { return SavedStateBytes(spec_, features_, position()); }
-  int parts() const final { return spec_.layers; }
+  int64_t EarliestTruncation() const final {
+    return polysketch::EarliestTruncation(specs_, position());
+  }
+  int64_t Removable(int64_t position) const final {
+    return polysketch::Removable(specs_, position);
+  }
+  bool FoldsNext() const final { return polysketch::FoldsNext(specs_, position()); }
+  int64_t TokensToFold() const final { return polysketch::TokensToFold(specs_, position()); }
+
+ protected:
+  explicit LayeredState(std::span<const AttentionSpec> specs)
+      : specs_(specs.begin(), specs.end()) {}
+
+  const std::vector<AttentionSpec> specs_;
+};
+
+// One layer of a state in host memory.
+class HostLayer {
+ public:
+  virtual ~HostLayer() = default;
+  HostLayer(const HostLayer&) = delete;
+  HostLayer& operator=(const HostLayer&) = delete;
+
+  // As in SequenceState, for the layer. The state knows the position.
+  virtual size_t bytes() const = 0;
+  virtual void Reset() = 0;
+  virtual void Truncate(int64_t position) = 0;
+  virtual void Clear() {}
+  virtual bool cleared() const { return true; }
+  // Becomes a copy of `other`, a layer of the same spec after `position` tokens.
+  virtual void CopyFrom(const HostLayer& other, int64_t position) = 0;
+  // Size in bytes of its saved values.
+  virtual size_t SavedBytes(int64_t position) const = 0;
+  // Provides memory for `position` tokens before Walk loads their values.
+  virtual void Prepare(int64_t position) = 0;
+  // Passes all values after `position` tokens to `values`, in order.
+  virtual void Walk(int64_t position, SavedValues* values) = 0;
+
+ protected:
+  explicit HostLayer(const AttentionSpec& spec) : spec_(spec) {}
+
+  const AttentionSpec spec_;
+};
+
+// A state in host memory. Its parts are the layers.
+class HostState : public LayeredState {
+ public:
+  size_t bytes() const final;
+  void Reset() final;
+  void Truncate(int64_t position) final;
+  size_t SavedBytes() const final;
+  int parts() const final { return static_cast<int>(layers_.size()); }
   void SavePart(int layer, std::span<uint8_t> out) const final;
   Status CheckSavedSize(int64_t position, size_t size) const final;
   Status LoadPart(int layer, int64_t position, std::span<const uint8_t> bytes) final;
+  void CopyPart(int layer, const SequenceState& other) final;
+  void ClearPart(int layer) final { this->layer(layer).Clear(); }
+  bool cleared() const final;
+
+  HostLayer& layer(int index) { return *layers_[static_cast<size_t>(index)]; }
+  const HostLayer& layer(int index) const { return *layers_[static_cast<size_t>(index)]; }
 
  protected:
-  HostState(const AttentionSpec& spec, int64_t features) : spec_(spec), features_(features) {}
+  using LayeredState::LayeredState;
 
-  // Provides memory of a layer for `position` tokens before Walk loads their values.
-  virtual void Prepare(int layer, int64_t position) = 0;
-  // Passes all values of a layer after `position` tokens to `values`, in order.
-  virtual void Walk(int layer, int64_t position, SavedValues* values) = 0;
-
-  const AttentionSpec spec_;
+  std::vector<std::unique_ptr<HostLayer>> layers_;  // filled by the constructor
 
  private:
-  const int64_t features_;  // rows of S
+  // The bytes of a layer among those of a saved state of `position` tokens.
+  template <typename Byte>
+  std::span<Byte> PartOf(std::span<Byte> bytes, int layer, int64_t position) const {
+    size_t first = 0;
+    for (int i = 0; i < layer; ++i) first += this->layer(i).SavedBytes(position);
+    return bytes.subspan(first, this->layer(layer).SavedBytes(position));
+  }
 };
 
 }  // namespace polysketch

@@ -10,9 +10,10 @@
 
 namespace polysketch {
 
-// What attention keeps of one sequence's past tokens, in every layer. The size is constant for
-// recurrent kinds and grows in blocks for KV kinds. Used by the thread that calls the backend's
-// ops, except that parts may be saved, loaded and copied by several threads at once.
+// What attention keeps of one sequence's past tokens, in every layer. The size of a layer is constant for
+// recurrent kinds and grows in blocks for KV kinds. Used by the
+// thread that calls the backend's ops, except that parts may be saved, loaded and copied by several threads
+// at once.
 class SequenceState {
  public:
   virtual ~SequenceState() = default;
@@ -34,9 +35,16 @@ class SequenceState {
   // Forgets the tokens from `position` on; afterwards the state is bit for bit the one that never
   // processed them. EarliestTruncation() <= position <= position().
   virtual void Truncate(int64_t position) = 0;
-  // Lowest position that Truncate accepts (AttentionSpec::EarliestTruncation): at least one token
-  // of the current block must remain, since folded tokens cannot be removed. 0 for KV kinds.
+  // Lowest position that Truncate accepts, the latest of the layers' (AttentionSpec::EarliestTruncation):
+  // at least one token of the current block must remain, since folded tokens cannot be removed. 0 if every layer keeps all tokens.
   virtual int64_t EarliestTruncation() const = 0;
+  // How many tokens may follow the first `position` ones, at least those of this state, so that they can
+  // be removed again.
+  virtual int64_t Removable(int64_t position) const = 0;
+  // Whether the next token folds a block first, which takes longer, in some layer.
+  virtual bool FoldsNext() const = 0;
+  // Tokens from the next one to the first end of a block that will be folded; 0 if no layer folds.
+  virtual int64_t TokensToFold() const = 0;
 
   // Number of bytes that Save writes. A function of the position: padding and unused capacity are
   // not saved.

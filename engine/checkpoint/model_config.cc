@@ -205,7 +205,6 @@ AttentionSpec ModelConfig::attention_spec(StateFormat state_format) const {
                          : attention == AttentionKind::kAffineSquare ? head_dim() + 1
                                                                      : 0;
   return {.kind = attention,
-          .layers = num_layers,
           .heads = num_heads,
           .head_dim = head_dim(),
           .sketch_size = is_sketched() ? sketch_size : whole_head,

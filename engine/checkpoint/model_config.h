@@ -63,7 +63,7 @@ struct ModelConfig {
   bool has_qk_norm() const { return kind().qk_norm(); }
   // Degree of a random sketch, p / 2, a power of two; the number of its level-0 matrices.
   int sketch_degree() const { return power / 2; }
-  // The part of the config that the kernels depend on.
+  // The attention of every layer.
   AttentionSpec attention_spec(StateFormat state_format) const;
 
  private:

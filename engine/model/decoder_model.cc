@@ -15,22 +15,26 @@ namespace {
 // FAILED_PRECONDITION names what the model needs and the backend lacks.
 Status CheckFeatures(const ModelSpec& spec, const Backend& backend, const std::string& config) {
   const FrameSpec& frame = spec.frame;
-  const AttentionSpec& attention = spec.attention;
-  const bool every_layer_rotates = std::all_of(spec.layers.begin(), spec.layers.end(),
-                                               [](const LayerSpec& l) { return l.rope; });
+  const auto any = [&](const auto& holds) { return std::ranges::any_of(spec.layers, holds); };
+  const AttentionSpec& first = spec.layers.front().attention;
   const struct {
     BackendFeature feature;
     bool needed;
     const char* name;
   } needs[] = {
-      {BackendFeature::kDecayGate, attention.decay_gate, "decay gate"},
+      {BackendFeature::kDecayGate, any([](const LayerSpec& l) { return l.attention.decay_gate; }),
+       "decay gate"},
       {BackendFeature::kRmsNorm, frame.norm == NormKind::kRms || frame.epsilon != 1e-5f, "RMSNorm"},
       {BackendFeature::kSiluGate, frame.gate == GateKind::kSilu, "SiLU gate"},
-      {BackendFeature::kGroupedQueries, attention.query_group() > 1, "grouped queries"},
+      {BackendFeature::kGroupedQueries,
+       any([](const LayerSpec& l) { return l.attention.query_group() > 1; }), "grouped queries"},
       {BackendFeature::kRopeThetas,
-       !every_layer_rotates || frame.rope_thetas != RopeThetas(attention.head_dim),
+       any([](const LayerSpec& l) { return !l.rope; }) ||
+           frame.rope_thetas != RopeThetas(first.head_dim),
        "RoPE but that of base 10000 in every layer"},
       {BackendFeature::kNormsBeforeRope, frame.head_norms, "norms of heads before RoPE"},
+      {BackendFeature::kMixedLayers, any([&](const LayerSpec& l) { return l.attention != first; }),
+       "layers that differ"},
   };
   for (const auto& need : needs) {
     if (!need.needed || backend.has(need.feature)) continue;
@@ -79,32 +83,48 @@ int64_t VariantOf(std::span<const int64_t> outputs, int64_t rows) {
 
 }  // namespace
 
-// Activations of one step of at most `tokens` tokens, in the backend's memory.
+// Activations of one step of at most `tokens` tokens, in the backend's memory. Each array has room for that
+// of any layer.
 struct DecoderModel::Workspace {
+  // Floats for a token of the arrays of one layer's attention.
+  struct Widths {
+    int64_t qkv = 0, qk = 0, near_qk = 0, sketch = 0, attended = 0, log_decay = 0;
+
+    explicit Widths(const ModelSpec& spec) {
+      const auto raise = [](int64_t* width, int64_t needed) { *width = std::max(*width, needed); };
+      for (const LayerSpec& layer : spec.layers) {
+        const AttentionSpec& attention = layer.attention;
+        const HeadShape shape = attention.shape();
+        const int64_t heads = int64_t{shape.heads} + shape.kv_heads;
+        raise(&qkv, shape.row());
+        raise(&qk, heads * shape.head_dim);
+        raise(&near_qk, attention.mixed() ? heads * shape.head_dim : 0);
+        raise(&sketch, heads * attention.far_dim());
+        raise(&attended, shape.q_row());
+        raise(&log_decay, attention.decay_gate ? shape.heads : 0);
+      }
+    }
+    int64_t sum() const { return qkv + qk + near_qk + sketch + attended + log_decay; }
+  };
+
   // Floats for a token, of x and normed and of the others.
   static int64_t Width(const ModelSpec& spec) {
-    const AttentionSpec& attention = spec.attention;
-    const HeadShape heads = attention.shape();
-    const int64_t sketches = Heads(attention) * attention.far_dim();
-    const int64_t gates = attention.decay_gate ? heads.heads : 0;
-    const int64_t of_attention = heads.row() + QueriesAndKeys(attention) + Near(attention) +
-                                 sketches + heads.q_row() + gates;
     return 2 * int64_t{spec.frame.width} +
-           std::max(of_attention, 3 * int64_t{spec.frame.mlp_hidden});
+           std::max(Widths(spec).sum(), 3 * int64_t{spec.frame.mlp_hidden});
   }
 
   Workspace(Backend* backend, const ModelSpec& spec, int64_t tokens)
       : memory(backend, static_cast<size_t>(tokens * Width(spec))) {
-    const AttentionSpec& attention = spec.attention;
+    const Widths widths(spec);
     x = memory.data();
     normed = x + tokens * spec.frame.width;
     // The activations of the attention and of the MLP are never live at the same time.
     qkv = normed + tokens * spec.frame.width;
-    qk = qkv + tokens * attention.shape().row();
-    near_qk = qk + tokens * QueriesAndKeys(attention);
-    sketch = near_qk + tokens * Near(attention);
-    attended = sketch + tokens * Heads(attention) * attention.far_dim();
-    log_decay = attended + tokens * attention.shape().q_row();
+    qk = qkv + tokens * widths.qkv;
+    near_qk = qk + tokens * widths.qk;
+    sketch = near_qk + tokens * widths.near_qk;
+    attended = sketch + tokens * widths.sketch;
+    log_decay = attended + tokens * widths.attended;
   }
 
   BackendArray memory;
@@ -116,16 +136,12 @@ struct DecoderModel::Workspace {
   float* sketch;     // [M, H + Hkv, far_dim], of q and then of k
   float* attended;   // [M, H, d]
   float* log_decay;  // [M, H]; with a decay gate
-
- private:
-  static int64_t Heads(const AttentionSpec& spec) { return int64_t{spec.heads} + spec.key_heads(); }
-  static int64_t QueriesAndKeys(const AttentionSpec& spec) { return Heads(spec) * spec.head_dim; }
-  static int64_t Near(const AttentionSpec& spec) { return spec.mixed() ? QueriesAndKeys(spec) : 0; }
 };
 
 DecoderModel::DecoderModel(ModelSpec spec, const LoadOptions& options, Backend* backend,
                            std::unique_ptr<ModelWeights> weights)
     : spec_(std::move(spec)),
+      attention_(spec_.Attention()),
       max_step_tokens_(options.max_step_tokens),
       backend_(backend),
       weights_(std::move(weights)),
@@ -169,7 +185,8 @@ Result<std::unique_ptr<DecoderModel>> DecoderModel::Load(const ModelFolder& fold
                              " bytes of memory for the activations of a step of ",
                              options.max_step_tokens, " tokens, found less");
   }
-  spec.attention.state_format = options.state_format.value_or(FormatFor(*weights));
+  const StateFormat format = options.state_format.value_or(FormatFor(*weights));
+  for (LayerSpec& layer : spec.layers) layer.attention.state_format = format;
   return std::unique_ptr<DecoderModel>(
       new DecoderModel(std::move(spec), options, backend, std::move(weights)));
 }
@@ -179,9 +196,12 @@ std::unique_ptr<SequenceState> DecoderModel::NewState() {
 }
 
 int64_t DecoderModel::decode_step_bytes() const {
-  const int64_t heads = int64_t{attention_.layers} * attention_.key_heads();
-  const int64_t far = attention_.kv_cache() ? 0 : attention_.FarReadBytes();
-  return weights_->bytes + heads * (far + attention_.NearReadBytes(attention_.block / 2));
+  int64_t bytes = weights_->bytes;
+  for (const AttentionSpec& layer : attention_) {
+    const int64_t far = layer.kv_cache() ? 0 : layer.FarReadBytes();
+    bytes += layer.key_heads() * (far + layer.NearReadBytes(layer.block / 2));
+  }
+  return bytes;
 }
 
 void DecoderModel::Step(const Batch& batch, float* hidden) {
@@ -194,9 +214,8 @@ void DecoderModel::Step(const Batch& batch, float* hidden) {
   }
   const int64_t outputs = std::ssize(batch.output_rows());
   float* packed = host_memory() ? hidden : space_->normed;
-  const StepInput step{this,      &attention_,
-                       tokens_,   positions_,
-                       segments_, VariantOf(batch.output_rows(), std::ssize(tokens_))};
+  const StepInput step{this,       attention_, tokens_,
+                       positions_, segments_,  VariantOf(batch.output_rows(), std::ssize(tokens_))};
   backend_->RunStep(step, [&] {
     Embed();
     for (int i = 0; i < static_cast<int>(spec_.layers.size()); ++i) Layer(i);
@@ -219,59 +238,64 @@ void DecoderModel::Embed() {
 }
 
 void DecoderModel::Layer(int i) {
+  const LayerSpec& layer = spec_.layers[static_cast<size_t>(i)];
+  const AttentionSpec& attention = layer.attention;
   const LayerWeights& w = weights_->layers[static_cast<size_t>(i)];
   const int64_t M = std::ssize(tokens_);
   const int D = spec_.frame.width;
   Backend& ops = *backend_;
   std::span<const float> thetas;  // empty: heads are not rotated
-  if (spec_.layers[static_cast<size_t>(i)].rope) thetas = spec_.frame.rope_thetas;
-  if (attention_.decay_gate) {  // whose product takes the norm too
+  if (layer.rope) thetas = spec_.frame.rope_thetas;
+  if (attention.decay_gate) {  // whose product takes the norm too
     ops.Norm(space_->x, M, D, w.attn_norm, space_->normed);
     ops.MatMul(space_->normed, M, *w.qkv, w.qkv_bias, /*accumulate=*/false, space_->qkv);
   } else {
     ops.NormMatMul(space_->x, M, w.attn_norm, *w.qkv, w.qkv_bias, space_->normed, space_->qkv);
   }
-  if (attention_.kind == AttentionKind::kLearnedSketchMixed) {
-    ops.MixedSketchAttention(attention_, i, segments_, MixedSketch(w, thetas), *w.out, space_->x);
+  if (attention.kind == AttentionKind::kLearnedSketchMixed) {
+    ops.MixedSketchAttention(attention, i, segments_, MixedSketch(attention, w, thetas), *w.out,
+                             space_->x);
   } else if (w.out_bias == nullptr) {
-    ops.AttentionMatMul(attention_, i, segments_, QueriesAndKeys(w, thetas), M, *w.out,
+    ops.AttentionMatMul(attention, i, segments_, QueriesAndKeys(attention, w, thetas), M, *w.out,
                         space_->attended, space_->x);
   } else {
-    ops.Attention(attention_, i, segments_, QueriesAndKeys(w, thetas), space_->attended);
+    ops.Attention(attention, i, segments_, QueriesAndKeys(attention, w, thetas), space_->attended);
     ops.MatMul(space_->attended, M, *w.out, w.out_bias, /*accumulate=*/true, space_->x);
   }
   ops.Mlp(w.mlp, M, space_->x, space_->normed);
 }
 
-MixedSketchInput DecoderModel::MixedSketch(const LayerWeights& w, std::span<const float> thetas) {
+MixedSketchInput DecoderModel::MixedSketch(const AttentionSpec& attention, const LayerWeights& w,
+                                           std::span<const float> thetas) {
   return {.qkv = space_->qkv,
           .positions = positions_,
           .thetas = thetas,
           .near_q_norm = w.near_q_norm,
           .near_k_norm = w.near_k_norm,
           .network = &w.network,
-          .log_decay = attention_.decay_gate ? LogDecays(w) : nullptr,
+          .log_decay = attention.decay_gate ? LogDecays(attention, w) : nullptr,
           .qk = space_->qk,
           .near_qk = space_->near_qk,
           .sketch = space_->sketch,
           .attended = space_->attended};
 }
 
-AttentionInput DecoderModel::QueriesAndKeys(const LayerWeights& w, std::span<const float> thetas) {
-  const HeadShape shape = attention_.shape();
+AttentionInput DecoderModel::QueriesAndKeys(const AttentionSpec& attention, const LayerWeights& w,
+                                            std::span<const float> thetas) {
+  const HeadShape shape = attention.shape();
   const int64_t rows = std::ssize(tokens_);
   Backend& ops = *backend_;
   float* q = space_->qk;
   float* k = q + rows * shape.q_row();
   float* near_q = q;
   float* near_k = k;
-  if (attention_.mixed()) {
+  if (attention.mixed()) {
     // The sketches take q and k without the norms of the near part.
     near_q = space_->near_qk;
     near_k = near_q + rows * shape.q_row();
     ops.RopeAndNorms(space_->qkv, positions_, shape, thetas, {w.near_q_norm, w.near_k_norm}, q, k,
                      near_q, near_k);
-  } else if (spec_.frame.head_norms || attention_.qk_norm()) {
+  } else if (spec_.frame.head_norms || attention.qk_norm()) {
     ops.RopeAndNorms(space_->qkv, positions_, shape, thetas,
                      {w.q_norm, w.k_norm, /*before_rotation=*/spec_.frame.head_norms}, q, k, q, k);
   } else {
@@ -281,73 +305,76 @@ AttentionInput DecoderModel::QueriesAndKeys(const LayerWeights& w, std::span<con
   AttentionInput input;
   input.v = space_->qkv + shape.q_row() + shape.k_row();
   input.v_stride = shape.row();
-  if (attention_.kind == AttentionKind::kSymmetricPower) {
+  if (attention.kind == AttentionKind::kSymmetricPower) {
     input.far_q = q;
     input.far_k = k;
-  } else if (!attention_.kv_cache()) {
+  } else if (!attention.kv_cache()) {
     const int64_t heads = rows * shape.heads;  // as many of keys
-    FarFeatures(w, q, 2 * heads);
+    FarFeatures(attention, w, q, 2 * heads);
     input.far_q = space_->sketch;
-    input.far_k = space_->sketch + heads * attention_.far_dim();
+    input.far_k = space_->sketch + heads * attention.far_dim();
   }
-  if (attention_.decay_gate) input.log_decay = LogDecays(w);
+  if (attention.decay_gate) input.log_decay = LogDecays(attention, w);
   input.coefficients = w.coefficients;
-  const bool near_is_far = !attention_.kv_cache() && !attention_.mixed();
+  const bool near_is_far = !attention.kv_cache() && !attention.mixed();
   input.near_q = near_is_far ? input.far_q : near_q;
   input.near_k = near_is_far ? input.far_k : near_k;
   return input;
 }
 
-const float* DecoderModel::LogDecays(const LayerWeights& w) {
+const float* DecoderModel::LogDecays(const AttentionSpec& attention, const LayerWeights& w) {
   const int64_t rows = std::ssize(tokens_);
   float* out = space_->log_decay;
   backend_->MatMul(space_->normed, rows, *w.gate, w.gate_bias, /*accumulate=*/false, out);
-  backend_->LogSigmoid(out, rows * attention_.heads, out);
+  backend_->LogSigmoid(out, rows * attention.heads, out);
   return out;
 }
 
-void DecoderModel::FarFeatures(const LayerWeights& w, const float* x, int64_t rows) {
+void DecoderModel::FarFeatures(const AttentionSpec& attention, const LayerWeights& w,
+                               const float* x, int64_t rows) {
   Backend& ops = *backend_;
-  switch (attention_.kind) {
+  switch (attention.kind) {
     case AttentionKind::kLearnedSketch:
     case AttentionKind::kLearnedSketchMixed:
       return ops.LearnedSketch(w.network, x, rows, space_->sketch);
     case AttentionKind::kRandomSketch:
       return ops.ApplyRandomSketch(w.random_sketch, x, rows, space_->sketch);
     case AttentionKind::kRandomSketchMixed:
-      return RandomMixedFeatures(w, x, rows);
+      return RandomMixedFeatures(attention, w, x, rows);
     case AttentionKind::kLinear:
-      return ops.LinearFeatures(x, rows, attention_.head_dim, space_->sketch);
+      return ops.LinearFeatures(x, rows, attention.head_dim, space_->sketch);
     case AttentionKind::kPerformer:
       return ops.PerformerFeatures(*w.omega, x, rows, space_->sketch);
     case AttentionKind::kAffineSquare:
-      return AffineFeatures(w, x, rows);
+      return AffineFeatures(attention, w, x, rows);
     case AttentionKind::kSoftmax:
     case AttentionKind::kPolynomial:
     case AttentionKind::kPolynomialSquare:
     case AttentionKind::kSymmetricPower:
       break;
   }
-  PS_CHECK(false) << "no features: " << AttentionKindName(attention_.kind);
+  PS_CHECK(false) << "no features: " << AttentionKindName(attention.kind);
 }
 
 // The sketch is applied to the qk norm of q and k. That of the queries, then that of the keys, is
 // stored in the memory of the attention's output, which is written later.
-void DecoderModel::RandomMixedFeatures(const LayerWeights& w, const float* x, int64_t rows) {
-  const int d = attention_.head_dim;
+void DecoderModel::RandomMixedFeatures(const AttentionSpec& attention, const LayerWeights& w,
+                                       const float* x, int64_t rows) {
+  const int d = attention.head_dim;
   const int64_t half = rows / 2;
   for (int part = 0; part < 2; ++part) {
     backend_->Norm(x + part * half * d, half, d, w.q_norm, space_->attended);
     backend_->ApplyRandomSketch(w.random_sketch, space_->attended, half,
-                                space_->sketch + part * half * attention_.far_dim());
+                                space_->sketch + part * half * attention.far_dim());
   }
 }
 
 // [c, f q'] and [1, k'], whose dot product is c + f q'.k'.
-void DecoderModel::AffineFeatures(const LayerWeights& w, const float* x, int64_t rows) {
-  const int d = attention_.head_dim, heads = attention_.heads;
+void DecoderModel::AffineFeatures(const AttentionSpec& attention, const LayerWeights& w,
+                                  const float* x, int64_t rows) {
+  const int d = attention.head_dim, heads = attention.heads;
   const int64_t half = rows / 2;
-  float* keys = space_->sketch + half * attention_.far_dim();
+  float* keys = space_->sketch + half * attention.far_dim();
   backend_->AffineFeatures(x, half, d, w.coefficients, heads, space_->sketch);
   backend_->AffineFeatures(x + half * d, half, d, nullptr, heads, keys);
 }
@@ -425,7 +452,10 @@ void DecoderModel::Reserve(int sequences, size_t growing) {
       tokens_ = std::span(tokens).first(static_cast<size_t>(rows));
       positions_ = std::span(positions).first(static_cast<size_t>(rows));
       Embed();
-      Layer(0);  // all layers have the same shapes
+      for (size_t i = 0; i < attention_.size(); ++i) {  // the first layer of each shape
+        const auto end = attention_.begin() + static_cast<ptrdiff_t>(i);
+        if (std::find(attention_.begin(), end, attention_[i]) == end) Layer(static_cast<int>(i));
+      }
       backend_->Norm(space_->x, rows, spec_.frame.width, weights_->final_norm, space_->normed);
       ProjectToVocabulary(space_->normed, std::min(kRows, rows), logits);
       backend_->LogSumExp(logits, 1, vocab_size(), staged_input_.data());

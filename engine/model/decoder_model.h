@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/checkpoint/model_folder.h"
@@ -46,7 +47,8 @@ class DecoderModel final : public LanguageModel {
   ~DecoderModel() override;
 
   const ModelSpec& spec() const { return spec_; }
-  const AttentionSpec& attention_spec() const { return spec_.attention; }
+  // The attention of all layers, in order.
+  std::span<const AttentionSpec> attention() const { return attention_; }
   // Bytes of all packed weights.
   int64_t weight_bytes() const { return weights_->bytes; }
   int64_t parameters() const { return weights_->parameters; }
@@ -56,7 +58,6 @@ class DecoderModel final : public LanguageModel {
   int vocab_size() const override { return static_cast<int>(weights_->output->out()); }
   int hidden_size() const override { return spec_.frame.width; }
   int max_step_tokens() const override { return max_step_tokens_; }
-  int64_t block() const override { return attention_.kv_cache() ? 0 : attention_.block; }
   void Step(const Batch& batch, float* hidden) override;
   void Logits(const float* hidden, int64_t rows, float* logits) override;
   void LogSumExp(const float* logits, int64_t rows, float* out) override;
@@ -84,15 +85,20 @@ class DecoderModel final : public LanguageModel {
   void Embed();
   void Layer(int i);
   // What the attention of learned_sketch_mixed takes.
-  MixedSketchInput MixedSketch(const LayerWeights& w, std::span<const float> thetas);
+  MixedSketchInput MixedSketch(const AttentionSpec& attention, const LayerWeights& w,
+                               std::span<const float> thetas);
   // Queries and keys that the attention of any other kind compares, from qkv.
-  AttentionInput QueriesAndKeys(const LayerWeights& w, std::span<const float> thetas);
+  AttentionInput QueriesAndKeys(const AttentionSpec& attention, const LayerWeights& w,
+                                std::span<const float> thetas);
   // Log decays [M, H] of the attention's normed input.
-  const float* LogDecays(const LayerWeights& w);
+  const float* LogDecays(const AttentionSpec& attention, const LayerWeights& w);
   // Sketches or feature maps of x [rows, d], queries and then as many keys, to the workspace.
-  void FarFeatures(const LayerWeights& w, const float* x, int64_t rows);
-  void RandomMixedFeatures(const LayerWeights& w, const float* x, int64_t rows);
-  void AffineFeatures(const LayerWeights& w, const float* x, int64_t rows);
+  void FarFeatures(const AttentionSpec& attention, const LayerWeights& w, const float* x,
+                   int64_t rows);
+  void RandomMixedFeatures(const AttentionSpec& attention, const LayerWeights& w, const float* x,
+                           int64_t rows);
+  void AffineFeatures(const AttentionSpec& attention, const LayerWeights& w, const float* x,
+                      int64_t rows);
   // The final norm of `rows`, ascending, to out [rows, D].
   void NormOutputRows(std::span<const int64_t> rows, float* out);
   // logits [rows, vocab_size] of hidden rows, both in the backend's memory.
@@ -109,7 +115,7 @@ class DecoderModel final : public LanguageModel {
   void CopyToHost(const float* out, int64_t size, float* host);
 
   const ModelSpec spec_;
-  const AttentionSpec& attention_ = spec_.attention;
+  const std::vector<AttentionSpec> attention_;  // of spec_
   const int max_step_tokens_;
   Backend* const backend_;
   const std::unique_ptr<ModelWeights> weights_;

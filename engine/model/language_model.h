@@ -27,9 +27,6 @@ class LanguageModel {
   virtual int hidden_size() const = 0;
   // Maximum tokens of one Step, over all segments.
   virtual int max_step_tokens() const = 0;
-  // Tokens of a block: a state can be truncated within its last block
-  // (SequenceState::EarliestTruncation). 0 for KV kinds, which can be truncated to any position.
-  virtual int64_t block() const = 0;
 
   // Runs a batch and advances the states of its segments. Writes the final-norm hidden rows of
   // batch.output_rows() to hidden [output rows, hidden_size]; null with samples_rows(): then the

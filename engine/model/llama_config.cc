@@ -123,7 +123,7 @@ class LlamaConfigReader {
 
   void Sizes() {
     FrameSpec& frame = spec_.frame;
-    AttentionSpec& attention = spec_.attention;
+    AttentionSpec& attention = attention_;
     spec_.architecture = family_.architecture;
     frame.vocab_size = fields_.Int("vocab_size", 2, kVocabularyLimit);
     frame.padded_vocabulary = true;
@@ -137,7 +137,6 @@ class LlamaConfigReader {
     attention.kind = AttentionKind::kSoftmax;
     attention.stabilizer = 0;
     attention.block = kCacheBlock;
-    attention.layers = fields_.Int("num_hidden_layers", 1, kLayersLimit);
     attention.heads = fields_.Int("num_attention_heads", 1, kHeadsLimit);
     const int kv_heads = family_.kv_heads == 0 ? attention.heads : family_.kv_heads;
     attention.kv_heads = fields_.Int("num_key_value_heads", 1, kHeadsLimit, kv_heads);
@@ -157,7 +156,8 @@ class LlamaConfigReader {
     }
     spec_.context_length = fields_.Int("max_position_embeddings", 1, kPositionsLimit);
     spec_.context_limit = spec_.context_length;
-    spec_.layers.resize(static_cast<size_t>(attention.layers));
+    const int layers = fields_.Int("num_hidden_layers", 1, kLayersLimit);
+    spec_.layers.assign(static_cast<size_t>(layers), {.attention = attention});
   }
 
   void Biases() {
@@ -205,7 +205,7 @@ class LlamaConfigReader {
                                 Abbreviate(older), "\""));
     }
     std::vector<float>& thetas = spec_.frame.rope_thetas;
-    thetas = RopeThetas(spec_.attention.head_dim, theta);
+    thetas = RopeThetas(attention_.head_dim, theta);
     if (type == "default") {
       // Nothing is scaled.
     } else if (type == "linear") {
@@ -275,7 +275,8 @@ class LlamaConfigReader {
     if (!on || layers_choose || window == 0 || window >= spec_.context_length) return;
     // Qwen: the first layers see everything.
     if (types.empty() && family_.window_is_optional && !family_.reads_no_rope_layers &&
-        fields_.Int("max_window_layers", 0, kPositionsLimit, 28) >= spec_.attention.layers) {
+        fields_.Int("max_window_layers", 0, kPositionsLimit, 28) >=
+            static_cast<int>(spec_.layers.size())) {
       return;
     }
     fields_.Fail("sliding_window",
@@ -298,6 +299,7 @@ class LlamaConfigReader {
   const std::string_view source_;
   const Family& family_;
   ModelSpec spec_;
+  AttentionSpec attention_;  // of every layer, but for windows
 };
 
 }  // namespace

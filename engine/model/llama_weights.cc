@@ -26,7 +26,8 @@ class LlamaReader {
     PS_ASSIGN_OR_RETURN(weights_->final_norm, Norm("model.norm.weight", D));
     weights_->layers.resize(spec_.layers.size());
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
-      PS_RETURN_IF_ERROR(Layer(StrCat("model.layers.", i, "."), &weights_->layers[i]));
+      PS_RETURN_IF_ERROR(
+          Layer(StrCat("model.layers.", i, "."), spec_.layers[i].attention, &weights_->layers[i]));
     }
     return reader_.CheckAllRead(
         StrCat("a ", spec_.architecture, " model with ", spec_.layers.size(), " layers"),
@@ -37,9 +38,9 @@ class LlamaReader {
   }
 
  private:
-  Status Layer(const std::string& prefix, LayerWeights* layer) {
-    const int64_t D = frame_.width, h = frame_.mlp_hidden, d = spec_.attention.head_dim;
-    const int64_t q = spec_.attention.heads * d, kv = spec_.attention.key_heads() * d;
+  Status Layer(const std::string& prefix, const AttentionSpec& attention, LayerWeights* layer) {
+    const int64_t D = frame_.width, h = frame_.mlp_hidden, d = attention.head_dim;
+    const int64_t q = attention.heads * d, kv = attention.key_heads() * d;
     const std::string attn = prefix + "self_attn.", mlp = prefix + "mlp.";
     PS_ASSIGN_OR_RETURN(layer->attn_norm, Norm(prefix + "input_layernorm.weight", D));
     PS_ASSIGN_OR_RETURN(layer->mlp.norm, Norm(prefix + "post_attention_layernorm.weight", D));

@@ -35,14 +35,14 @@ struct FrameSpec {
 };
 
 struct LayerSpec {
+  AttentionSpec attention;
   bool rope = true;  // queries and keys are rotated
 };
 
 struct ModelSpec {
   std::string architecture;  // as config.json names it
   FrameSpec frame;
-  AttentionSpec attention;  // of every layer
-  std::vector<LayerSpec> layers;
+  std::vector<LayerSpec> layers;  // at least one
   // Tokens of the longest sequence that the positions allow; 0: no limit.
   int64_t context_limit = 0;
   int context_length = 0;  // tokens in training; informative
@@ -50,6 +50,13 @@ struct ModelSpec {
   int bos_id = -1;         // -1: none
   // Each ends an output, unless generation_config.json names others.
   std::vector<int32_t> stop_ids;
+
+  // The attention of all layers, in order.
+  std::vector<AttentionSpec> Attention() const {
+    std::vector<AttentionSpec> all;
+    for (const LayerSpec& layer : layers) all.push_back(layer.attention);
+    return all;
+  }
 };
 
 }  // namespace polysketch

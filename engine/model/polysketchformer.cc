@@ -20,8 +20,8 @@ ModelSpec SpecOf(const ModelConfig& config) {
                 .sinusoids = config.sinusoidal_positions,
                 .rope_thetas = RopeThetas(config.head_dim()),
                 .output_bias = true};
-  spec.attention = config.attention_spec(StateFormat::kF32);
-  spec.layers.resize(static_cast<size_t>(config.num_layers));
+  spec.layers.assign(static_cast<size_t>(config.num_layers),
+                     {.attention = config.attention_spec(StateFormat::kF32)});
   spec.context_length = config.context_length;
   spec.add_bos = config.add_bos;
   spec.bos_id = config.bos_id;

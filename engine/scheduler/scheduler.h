@@ -178,10 +178,8 @@ class Scheduler {
   Candidates FindCandidates(Clock::time_point now);
   // Raises the priority of prompts whose client got no token of a prompt for a slice.
   void RaiseStarved(Candidates* shares, Clock::time_point now) const;
-  // Maximum draft tokens of each decoding sequence, before the limit of its block.
+  // Maximum draft tokens of each decoding sequence, before the limit of its state.
   int64_t MaxDrafts() const;
-  // Whether the next token of this state folds a block first.
-  bool BeginsWithFold(const SequenceState& state) const;
   // Limits a chunk of a prompt to its block: chunks of equal size up to the end of the block. So
   // the folds of a step are known before the step, and count against its budget.
   void FitToBlock(const SequenceState& state, int64_t max_tokens,

@@ -50,7 +50,7 @@ Scheduler::StepPlan Scheduler::PlanStep(Clock::time_point now, std::chrono::nano
       if (shares.candidates[i].decoding != decoding || tokens[i] == 0) continue;
       if (!GrowReservation(slot, tokens[i]) || !MemoryFor(slot, tokens[i], &growth)) continue;
       slot->last_served = now;
-      plan.folds += !decoding && BeginsWithFold(slot->state());
+      plan.folds += !decoding && slot->state().FoldsNext();
       plan.segments.push_back({slot->sequence.get(), slot->own.state.get(), tokens[i]});
       plan.slots.push_back(slot);
       (decoding ? plan.decode_tokens : plan.prefill_tokens) += static_cast<int>(tokens[i]);
@@ -62,14 +62,12 @@ Scheduler::StepPlan Scheduler::PlanStep(Clock::time_point now, std::chrono::nano
 Scheduler::Candidates Scheduler::FindCandidates(Clock::time_point now) {
   Candidates shares;
   const int64_t max_drafts = MaxDrafts();
-  const int64_t block = model_->block();
   for (Slot& slot : running_) {
     Sequence& sequence = *slot.sequence;
     if (sequence.stream().Full() || sequence.ended() || slot.copying()) continue;
-    // A segment that may be truncated stays in the block of its first token: a block that was
-    // folded cannot be truncated.
-    const int64_t in_block = block == 0 ? max_drafts : block - 1 - slot.state().position() % block;
-    const int64_t ready = sequence.ReadyTokens(std::min(max_drafts, in_block));
+    // The drafts after the next token must be removable.
+    const int64_t removable = slot.state().Removable(slot.state().position() + 1);
+    const int64_t ready = sequence.ReadyTokens(std::min(max_drafts, removable));
     if (ready == 0 || sequence.ended()) continue;
     shares.slots.push_back(&slot);
     shares.candidates.push_back(
@@ -109,17 +107,11 @@ int64_t Scheduler::MaxDrafts() const {
   return std::max<int64_t>(rows / decoding - 1, 0);
 }
 
-bool Scheduler::BeginsWithFold(const SequenceState& state) const {
-  const int64_t block = model_->block();
-  return block > 0 && state.position() > 0 && state.position() % block == 0;
-}
-
 void Scheduler::FitToBlock(const SequenceState& state, int64_t max_tokens,
                            BatchBuilder::Candidate* candidate) const {
-  const int64_t block = model_->block();
-  if (block == 0) return;
-  if (BeginsWithFold(state)) candidate->surcharge = budget_.FoldTokens();
-  const int64_t left = block - state.position() % block;
+  const int64_t left = state.TokensToFold();
+  if (left == 0) return;
+  if (state.FoldsNext()) candidate->surcharge = budget_.FoldTokens();
   const int64_t steps = (left + max_tokens - 1) / max_tokens;
   candidate->ready = std::min(candidate->ready, (left + steps - 1) / steps);
 }

@@ -58,10 +58,9 @@ std::vector<int32_t> ModelDrafter::Propose(int64_t max) {
   unseen_.erase(unseen_.begin(), unseen_.begin() + static_cast<ptrdiff_t>(seen));
   if (!unseen_.empty()) return draft;
 
-  // The state is truncated to `certain` at the end, so drafts must not reach into the next block.
+  // The state is truncated to `certain` at the end.
   const int64_t certain = state_->position();
-  const int64_t block = model_->block();
-  const int64_t room = block == 0 ? max : (block - certain % block) % block;
+  const int64_t room = state_->Removable(certain);
   while (static_cast<int64_t>(draft.size()) < max) {
     draft.push_back(MostLikely());
     const auto drafted = static_cast<int64_t>(draft.size());

@@ -62,10 +62,10 @@ void RecurrentHead(const HeadRows& rows, int layer, const Segment& segment, floa
   FloatParts parts{memory};
   const WideHead wide = WideHead::In(spec, rows.layout, rows.tiles, &parts);
   const TileScratch scratch = TileScratch::In(spec, rows.layout, &parts);
-  auto* states = static_cast<RecurrentState*>(segment.state);
-  const HeadState state = states->Head(layer, rows.head);
-  const int64_t position = states->position();
-  if (states->TakeStaleCopy(layer, rows.head)) RefreshBytes(rows, state, position, scratch.fold);
+  RecurrentLayer& heads = RecurrentOf(segment, layer);
+  const HeadState state = heads.Head(rows.head);
+  const int64_t position = segment.state->position();
+  if (heads.TakeStaleCopy(rows.head)) RefreshBytes(rows, state, position, scratch.fold);
   const auto prefetch = [&] {
     if (rows.prefetcher != nullptr) rows.prefetcher->Prefetch(kLinesAtOnce);
   };
@@ -129,9 +129,10 @@ void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int lay
     // After the last head: under kQ8 the one that probably follows, else the same head, whose lines are
     // in cache.
     const int64_t following = i + 1 < last ? i + 1 : spec.byte_copy() ? after : i;
-    auto* state = static_cast<RecurrentState*>(segments[following / spec.heads].state);
-    const HeadState next = state->Head(layer, static_cast<int>(following % spec.heads));
-    const int64_t position = state->position();
+    const Segment& of_next = segments[following / spec.heads];
+    const HeadState next =
+        RecurrentOf(of_next, layer).Head(static_cast<int>(following % spec.heads));
+    const int64_t position = of_next.state->position();
     HeadRows rows{spec, layout, input, static_cast<int>(i % spec.heads), segment.first_row,
                   out,  next.s, tiles};
     std::optional<LinePrefetcher> prefetcher;
@@ -154,9 +155,10 @@ void CachedHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
     const HeadRows rows{
         spec, layout,  input,          static_cast<int>(i % heads), segment.first_row,
         out,  nullptr, TileUnit::kNone};
-    auto* state = static_cast<KvState*>(segment.state);
-    AppendCached(rows, layer, state, {0, segment.rows});
-    CachedQueries(rows, layer, state, {0, segment.rows}, memory);
+    KvLayer& cache = CacheOf(segment, layer);
+    const int64_t position = segment.state->position();
+    AppendCached(rows, &cache, position, {0, segment.rows});
+    CachedQueries(rows, &cache, position, {0, segment.rows}, memory);
   }
 }
 
@@ -214,35 +216,41 @@ void RunWholeHeads(Context* context, const AttentionSpec& spec, const HeadLayout
   });
 }
 
+// step_rows: of all segments.
+void RunSegments(Context* context, const AttentionSpec& spec, int layer,
+                 std::span<const Segment> segments, int64_t step_rows, const AttentionInput& input,
+                 float* out) {
+  const HeadLayout layout(spec);
+  const auto is_long = [&](const Segment& s) { return IsLong(*context, spec, s, step_rows); };
+  if (std::none_of(segments.begin(), segments.end(), is_long)) {
+    return RunWholeHeads(context, spec, layout, layer, segments, input, out);
+  }
+  std::vector<Segment> whole, divided;
+  for (const Segment& segment : segments) (is_long(segment) ? divided : whole).push_back(segment);
+  RunWholeHeads(context, spec, layout, layer, whole, input, out);
+  if (spec.kv_cache()) {
+    RunLongCached(context, spec, layout, layer, divided, input, out);
+  } else {
+    LongSegments(context, spec, layout).Run(layer, divided, input, out);
+  }
+}
+
 }  // namespace
 
 void CpuBackend::Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                            const AttentionInput& input, float* out) {
-  PS_CHECK(layer >= 0 && layer < spec.layers) << layer;
   PS_CHECK(spec.kv_cache() || spec.key_heads() == spec.heads) << "grouped queries";
-  const HeadLayout layout(spec);
   int64_t rows = 0;
   for (const Segment& segment : segments) {
+    PS_CHECK(layer >= 0 && layer < segment.state->parts()) << layer;
     rows += segment.rows;
-    if (!spec.kv_cache()) {
+    if (spec.kv_cache()) {
+      CacheOf(segment, layer).Reserve(segment.state->position() + segment.rows);
+    } else {
       segment.state->ClearPart(layer);
-      continue;
     }
-    auto* state = static_cast<KvState*>(segment.state);
-    state->Reserve(layer, state->position() + segment.rows);
   }
-  const auto is_long = [&](const Segment& s) { return IsLong(context_, spec, s, rows); };
-  if (std::none_of(segments.begin(), segments.end(), is_long)) {
-    return RunWholeHeads(&context_, spec, layout, layer, segments, input, out);
-  }
-  std::vector<Segment> whole, divided;
-  for (const Segment& segment : segments) (is_long(segment) ? divided : whole).push_back(segment);
-  RunWholeHeads(&context_, spec, layout, layer, whole, input, out);
-  if (spec.kv_cache()) {
-    RunLongCached(&context_, spec, layout, layer, divided, input, out);
-  } else {
-    LongSegments(&context_, spec, layout).Run(layer, divided, input, out);
-  }
+  RunSegments(&context_, spec, layer, segments, rows, input, out);
 }
 
 #include "kernels/cpu/isa_end.h"

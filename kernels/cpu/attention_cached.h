@@ -59,15 +59,14 @@ PS_INLINE float LargestOf(const float* scores, int64_t count, float top) {
 // One kv head.
 struct KvHead {
   const HeadRows& rows;
-  KvState* state;
-  int layer;
+  KvLayer* cache;
   const CachedScratch& scratch;
 
   // scores_row: floats from the scores of a query to those of the next one.
   NearBlock<float, float> Block(int64_t index, int64_t scores_row) const {
-    return {{state->Keys(layer, index, rows.head), rows.spec.near_dim()},
+    return {{cache->Keys(index, rows.head), rows.spec.near_dim()},
             scores_row,
-            state->Values(layer, index, rows.head),
+            cache->Values(index, rows.head),
             rows.layout.padded_dim};
   }
 
@@ -143,32 +142,34 @@ struct KvHead {
   }
 };
 
-// Stores the keys and values of a range of the segment's rows. The state has their blocks.
-static void AppendCached(const HeadRows& rows, int layer, KvState* state, const Range& range) {
+// Stores the keys and values of a range of the rows of a segment after `position` tokens. The cache has
+// their blocks.
+static void AppendCached(const HeadRows& rows, KvLayer* cache, int64_t position,
+                         const Range& range) {
   for (int64_t row = range.first; row < range.last;) {
-    const SegmentInBlock run = RowsInBlock(rows.spec, state->position(), row, range.last);
-    const int64_t block = (state->position() + row) / rows.spec.block;
-    AppendToBlock(rows, row, run.count, run.block_offset, state->Keys(layer, block, rows.head),
-                  /*far_keys=*/nullptr, state->Values(layer, block, rows.head));
+    const SegmentInBlock run = RowsInBlock(rows.spec, position, row, range.last);
+    const int64_t block = (position + row) / rows.spec.block;
+    AppendToBlock(rows, row, run.count, run.block_offset, cache->Keys(block, rows.head),
+                  /*far_keys=*/nullptr, cache->Values(block, rows.head));
     row += run.count;
   }
 }
 
-// Computes the queries of a range of the segment's rows, in all heads of the group. All keys and
-// values are in the state. memory: CachedFloats.
-static void CachedQueries(const HeadRows& rows, int layer, KvState* state, const Range& range,
-                          float* memory) {
+// Computes the queries of a range of the rows of a segment after `position` tokens, in all heads of the
+// group. All keys and values are in the cache. memory: CachedFloats.
+static void CachedQueries(const HeadRows& rows, KvLayer* cache, int64_t position,
+                          const Range& range, float* memory) {
   const CachedTiling tiling = CachedTiling::Of(rows.spec);
   FloatParts parts{memory};
   const CachedScratch scratch = CachedScratch::In(rows.spec, rows.layout, &parts);
-  const KvHead head{rows, state, layer, scratch};
+  const KvHead head{rows, cache, scratch};
   const int group = rows.spec.query_group(), end = (rows.head + 1) * group;
   for (int64_t row = range.first; row < range.last;) {
     // A tile stays in one block, so that the block offsets of its rows depend on positions only.
-    const SegmentInBlock run = RowsInBlock(rows.spec, state->position(), row, range.last);
+    const SegmentInBlock run = RowsInBlock(rows.spec, position, row, range.last);
     const int tokens = static_cast<int>(std::min<int64_t>(tiling.tokens, run.count));
     for (int first = rows.head * group; first < end; first += tiling.heads) {
-      head.Run({row, tokens, first, std::min(tiling.heads, end - first), state->position() + row});
+      head.Run({row, tokens, first, std::min(tiling.heads, end - first), position + row});
     }
     row += tokens;
   }

@@ -69,18 +69,18 @@ class LongSegments {
     FloatParts shared{reinterpret_cast<float*>(context_.Shared(bytes))};
     heads_.reserve(static_cast<size_t>(count));
     for (const Segment& segment : segments) {
-      auto* states = static_cast<RecurrentState*>(segment.state);
-      const int64_t position = states->position();
+      RecurrentLayer& states = RecurrentOf(segment, layer);
+      const int64_t position = segment.state->position();
       for (int head = 0; head < spec_.heads; ++head) {
         const SharedMemory memory = SharedPart(&shared);
         heads_.push_back({{spec_, layout_, input, head, segment.first_row, out, nullptr, tiles()},
-                          states->Head(layer, head),
+                          states.Head(head),
                           memory.wide,
                           memory.magnitudes,
                           position,
                           segment.rows,
                           /*copy_parts=*/0,
-                          states->TakeStaleCopy(layer, head),
+                          states.TakeStaleCopy(head),
                           RowsInBlock(spec_, position, 0, segment.rows)});
         active_.push_back(&heads_.back());
       }
@@ -218,7 +218,7 @@ static void RunLongCached(Context* context, const AttentionSpec& spec, const Hea
   const int64_t heads = std::ssize(segments) * kv_heads;
   int64_t longest = 0;
   for (const Segment& segment : segments) longest = std::max<int64_t>(longest, segment.rows);
-  // Calls fn(rows, state, segment, part, thread) for the parts of every head.
+  // Calls fn(rows, cache, segment, part, thread) for the parts of every head.
   const auto for_parts = [&](int64_t unit, const auto& fn) {
     const int64_t parts = context->Parts(heads, (longest + unit - 1) / unit);
     context->pool().ParallelFor(heads * parts, [&](int64_t task, int thread) {
@@ -226,19 +226,19 @@ static void RunLongCached(Context* context, const AttentionSpec& spec, const Hea
       const int head = static_cast<int>(task / parts % kv_heads);
       const HeadRows rows{spec, layout,  input,          head, segment.first_row,
                           out,  nullptr, TileUnit::kNone};
-      fn(rows, static_cast<KvState*>(segment.state), segment, Part{task % parts, parts}, thread);
+      fn(rows, &CacheOf(segment, layer), segment, Part{task % parts, parts}, thread);
     });
   };
-  for_parts(kTokenUnit, [&](const HeadRows& rows, KvState* state, const Segment& segment,
+  for_parts(kTokenUnit, [&](const HeadRows& rows, KvLayer* cache, const Segment& segment,
                             const Part& part, int) {
-    const int64_t position = state->position();
+    const int64_t position = segment.state->position();
     const Range tokens = part.Of({position, position + segment.rows}, kTokenUnit);
-    AppendCached(rows, layer, state, {tokens.first - position, tokens.last - position});
+    AppendCached(rows, cache, position, {tokens.first - position, tokens.last - position});
   });
   const int tile = CachedTiling::Of(spec).tokens;
-  for_parts(tile, [&](const HeadRows& rows, KvState* state, const Segment& segment,
+  for_parts(tile, [&](const HeadRows& rows, KvLayer* cache, const Segment& segment,
                       const Part& part, int thread) {
     float* memory = context->Scratch(thread, CachedFloats(spec, layout));
-    CachedQueries(rows, layer, state, part.Of({0, segment.rows}, tile), memory);
+    CachedQueries(rows, cache, segment.state->position(), part.Of({0, segment.rows}, tile), memory);
   });
 }

@@ -49,6 +49,14 @@ struct HeadRows {
   int64_t far_key_stride() const { return int64_t{spec.key_heads()} * spec.far_dim(); }
 };
 
+static RecurrentLayer& RecurrentOf(const Segment& segment, int layer) {
+  return static_cast<CpuState*>(segment.state)->Recurrent(layer);
+}
+
+static KvLayer& CacheOf(const Segment& segment, int layer) {
+  return static_cast<CpuState*>(segment.state)->Kv(layer);
+}
+
 static void WriteOutput(const HeadRows& rows, int64_t row, int query_head, const float* sum,
                         float denominator) {
   float* out = rows.Out(row, query_head);

@@ -35,11 +35,11 @@ class CpuBackend final : public Backend {
                                            DataType type) override {
     return std::make_unique<PackedMatrix>(w, transpose, type, &arena_);
   }
-  std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) override {
-    return cpu::NewState(spec);
+  std::unique_ptr<SequenceState> NewState(std::span<const AttentionSpec> layers) override {
+    return std::make_unique<CpuState>(layers);
   }
-  size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const override {
-    return cpu::StateBytes(spec, tokens);
+  size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) const override {
+    return cpu::StateBytes(layers, tokens);
   }
 
   void Embed(const Matrix& embedding, std::span<const int32_t> tokens,

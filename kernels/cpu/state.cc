@@ -85,71 +85,46 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
   size = value_scales + (bytes ? padded_block : 0);
 }
 
-RecurrentState::RecurrentState(const AttentionSpec& spec)
-    : HostState(spec, spec.features()),
+RecurrentLayer::RecurrentLayer(const AttentionSpec& spec, float* memory)
+    : HostLayer(spec),
       layout_(spec),
-      memory_(AlignedBuffer<float>::Untouched(static_cast<size_t>(spec.layers) * spec.heads *
-                                              layout_.size)),
-      contents_(static_cast<size_t>(spec.layers), Contents::kAnything),
-      stale_copies_(static_cast<size_t>(spec.layers) * spec.heads) {}
-
-std::unique_ptr<SequenceState> RecurrentState::Clone() const {
-  auto copy = std::make_unique<RecurrentState>(spec_);
-  copy->CopyFrom(*this);
-  return copy;
+      memory_(memory),
+      stale_copies_(static_cast<size_t>(spec.heads)) {
+  PS_CHECK(spec.key_heads() == spec.heads) << "grouped queries in a recurrent kind";
 }
 
-void RecurrentState::CopyPart(int layer, const SequenceState& other) {
-  const auto& from = static_cast<const RecurrentState&>(other);
-  PS_CHECK(from.memory_.size() == memory_.size()) << "a state of another model";
-  Contents& contents = contents_[layer];
-  if (from.contents_[layer] != Contents::kCurrent) {  // the empty state
-    if (contents == Contents::kCurrent) contents = Contents::kOld;
-    return;
-  }
-  contents = Contents::kCurrent;
-  std::copy_n(from.LayerMemory(layer), layer_floats(), LayerMemory(layer));
-  const auto first = static_cast<ptrdiff_t>(layer) * spec_.heads;
-  std::copy_n(from.stale_copies_.begin() + first, spec_.heads, stale_copies_.begin() + first);
+void RecurrentLayer::CopyFrom(const HostLayer& other, int64_t /*position*/) {
+  const auto& from = static_cast<const RecurrentLayer&>(other);
+  if (from.contents_ != Contents::kCurrent) return Reset();  // the empty state
+  contents_ = Contents::kCurrent;
+  std::copy_n(from.memory_, floats(), memory_);
+  stale_copies_ = from.stale_copies_;
 }
 
-void RecurrentState::ClearPart(int layer) {
-  switch (std::exchange(contents_[layer], Contents::kCurrent)) {
+void RecurrentLayer::Clear() {
+  switch (std::exchange(contents_, Contents::kCurrent)) {
     case Contents::kCurrent:
       return;
     case Contents::kAnything:
-      std::fill_n(LayerMemory(layer), layer_floats(), 0.0f);
+      std::fill_n(memory_, floats(), 0.0f);
       return;
     case Contents::kOld:
       // Block buffers keep their contents: tokens from the position on are never read. So does the copy
       // of S, which is not read before a fold.
       for (int h = 0; h < spec_.heads; ++h) {
-        std::fill_n(LayerMemory(layer) + h * layout_.size, layout_.column_scales, 0.0f);
+        std::fill_n(memory_ + h * layout_.size, layout_.column_scales, 0.0f);
       }
-      std::ranges::fill(StaleCopies(layer), 0);
+      std::ranges::fill(stale_copies_, 0);
   }
-}
-
-bool RecurrentState::cleared() const {
-  return std::ranges::all_of(contents_,
-                             [](Contents contents) { return contents == Contents::kCurrent; });
-}
-
-void RecurrentState::Truncate(int64_t position) {
-  PS_CHECK(position >= EarliestTruncation() && position <= this->position()) << position;
-  set_position(position);  // tokens from the position on are never read
 }
 
 // Clearing S takes milliseconds for a model of 110 M parameters, and several sequences may end in one step.
-void RecurrentState::Reset() {
-  for (Contents& contents : contents_) {
-    if (contents == Contents::kCurrent) contents = Contents::kOld;
-  }
-  set_position(0);
+void RecurrentLayer::Reset() {
+  if (contents_ == Contents::kCurrent) contents_ = Contents::kOld;
 }
 
-HeadState RecurrentState::Head(int layer, int head) {
-  float* base = LayerMemory(layer) + head * layout_.size;
+HeadState RecurrentLayer::Head(int head) {
+  float* base = memory_ + head * layout_.size;
   return {base,
           base + layout_.z,
           reinterpret_cast<int8_t*>(base + layout_.copy),
@@ -165,100 +140,91 @@ HeadState RecurrentState::Head(int layer, int head) {
           base + layout_.value_scales};
 }
 
-void RecurrentState::Prepare(int layer, int64_t position) {
-  Contents& contents = contents_[layer];
+size_t RecurrentLayer::SavedBytes(int64_t position) const {
+  return SavedLayerBytes(spec_, spec_.features(), position);
+}
+
+void RecurrentLayer::Prepare(int64_t position) {
   const bool overwritten = spec_.HasFarState(position);  // S and z
-  if (contents == Contents::kCurrent) contents = Contents::kOld;
-  if (contents == Contents::kAnything || !overwritten) ClearPart(layer);
-  contents = Contents::kCurrent;
-  if (spec_.byte_copy()) std::ranges::fill(StaleCopies(layer), 1);
+  Reset();
+  if (contents_ == Contents::kAnything || !overwritten) Clear();
+  contents_ = Contents::kCurrent;
+  if (spec_.byte_copy()) std::ranges::fill(stale_copies_, 1);
 }
 
-void RecurrentState::Walk(int layer, int64_t position, SavedValues* values) {
-  for (int h = 0; h < spec_.heads; ++h) WalkHead(values, spec_, layout_, Head(layer, h), position);
+void RecurrentLayer::Walk(int64_t position, SavedValues* values) {
+  for (int h = 0; h < spec_.heads; ++h) WalkHead(values, spec_, layout_, Head(h), position);
 }
 
-KvState::KvState(const AttentionSpec& spec)
-    : HostState(spec, 0), layout_(spec), layers_(spec.layers) {}
-
-int64_t KvState::BlockFloats(const AttentionSpec& spec) {
+int64_t KvLayer::BlockFloats(const AttentionSpec& spec) {
   return spec.key_heads() * HeadLayout(spec).size;
 }
 
-size_t KvState::bytes() const {
-  size_t blocks = 0;
-  for (const auto& layer : layers_) blocks += layer.size();
-  return blocks * BlockFloats(spec_) * sizeof(float);
-}
-
-std::unique_ptr<SequenceState> KvState::Clone() const {
-  auto copy = std::make_unique<KvState>(spec_);
-  copy->CopyFrom(*this);
-  return copy;
-}
-
-void KvState::CopyPart(int layer, const SequenceState& other) {
-  const auto& from = static_cast<const KvState&>(other);
-  PS_CHECK(from.layers_.size() == layers_.size()) << "a state of another model";
-  Resize(layer, from.position());
-  for (size_t b = 0; b < layers_[layer].size(); ++b) {
-    const AlignedBuffer<float>& block = from.layers_[layer][b];
-    std::copy_n(block.data(), block.size(), layers_[layer][b].data());
+void KvLayer::CopyFrom(const HostLayer& other, int64_t position) {
+  const auto& from = static_cast<const KvLayer&>(other);
+  Prepare(position);
+  for (size_t b = 0; b < blocks_.size(); ++b) {
+    std::copy_n(from.blocks_[b].data(), blocks_[b].size(), blocks_[b].data());
   }
 }
 
-void KvState::Truncate(int64_t position) {
-  PS_CHECK(position >= 0 && position <= this->position()) << position;
-  for (int layer = 0; layer < spec_.layers; ++layer) Resize(layer, position);
-  set_position(position);
+size_t KvLayer::SavedBytes(int64_t position) const { return SavedLayerBytes(spec_, 0, position); }
+
+void KvLayer::Reserve(int64_t tokens) {
+  const auto blocks = static_cast<size_t>((tokens + spec_.block - 1) / spec_.block);
+  while (blocks_.size() < blocks) blocks_.emplace_back(BlockFloats(spec_));
 }
 
-void KvState::Reset() {
-  for (auto& layer : layers_) layer.clear();
-  set_position(0);
+void KvLayer::Resize(int64_t tokens) {
+  const auto blocks = static_cast<size_t>((tokens + spec_.block - 1) / spec_.block);
+  if (blocks_.size() > blocks) blocks_.resize(blocks);
+  Reserve(tokens);
 }
 
-void KvState::Reserve(int layer, int64_t tokens) {
-  const size_t blocks = (tokens + spec_.block - 1) / spec_.block;
-  while (layers_[layer].size() < blocks) layers_[layer].emplace_back(BlockFloats(spec_));
-}
+void KvLayer::Prepare(int64_t position) { Resize(position); }
 
-void KvState::Resize(int layer, int64_t tokens) {
-  const size_t blocks = (tokens + spec_.block - 1) / spec_.block;
-  if (layers_[layer].size() > blocks) layers_[layer].resize(blocks);
-  Reserve(layer, tokens);
-}
-
-void KvState::Walk(int layer, int64_t position, SavedValues* values) {
+void KvLayer::Walk(int64_t position, SavedValues* values) {
   for (int64_t first = 0; first < position; first += spec_.block) {
     const int64_t n = std::min<int64_t>(spec_.block, position - first), block = first / spec_.block;
     for (int h = 0; h < spec_.key_heads(); ++h) {
-      WalkKeys(values, false, Keys(layer, block, h), spec_.head_dim, n);
-      float* rows = Values(layer, block, h);
+      WalkKeys(values, false, Keys(block, h), spec_.head_dim, n);
+      float* rows = Values(block, h);
       ForRows(n, spec_.head_dim, layout_.padded_dim,
               [&](int64_t offset, int64_t count) { values->Floats(rows + offset, count); });
     }
   }
 }
 
-float* KvState::Keys(int layer, int64_t block, int head) {
-  return layers_[layer][block].data() + head * layout_.size + layout_.near_keys;
+CpuState::CpuState(std::span<const AttentionSpec> layers) : HostState(layers) {
+  int64_t floats = 0;
+  for (const AttentionSpec& spec : layers) {
+    if (!spec.kv_cache()) floats += RecurrentLayer::Floats(spec);
+  }
+  memory_ = AlignedBuffer<float>::Untouched(static_cast<size_t>(floats));
+  float* next = memory_.data();
+  for (const AttentionSpec& spec : layers) {
+    if (spec.kv_cache()) {
+      layers_.push_back(std::make_unique<KvLayer>(spec));
+    } else {
+      layers_.push_back(std::make_unique<RecurrentLayer>(spec, next));
+      next += RecurrentLayer::Floats(spec);
+    }
+  }
 }
 
-float* KvState::Values(int layer, int64_t block, int head) {
-  return layers_[layer][block].data() + head * layout_.size + layout_.values;
+std::unique_ptr<SequenceState> CpuState::Clone() const {
+  auto copy = std::make_unique<CpuState>(specs_);
+  copy->CopyFrom(*this);
+  return copy;
 }
 
-std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) {
-  if (spec.kv_cache()) return std::make_unique<KvState>(spec);
-  PS_CHECK(spec.key_heads() == spec.heads) << "grouped queries in a recurrent kind";
-  return std::make_unique<RecurrentState>(spec);
-}
-
-size_t StateBytes(const AttentionSpec& spec, int64_t tokens) {
-  const int64_t blocks = spec.kv_cache() ? (tokens + spec.block - 1) / spec.block : 1;
-  return static_cast<size_t>(blocks) * spec.layers * spec.key_heads() * HeadLayout(spec).size *
-         sizeof(float);
+size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) {
+  int64_t floats = 0;
+  for (const AttentionSpec& spec : layers) {
+    floats += spec.kv_cache() ? (tokens + spec.block - 1) / spec.block * KvLayer::BlockFloats(spec)
+                              : RecurrentLayer::Floats(spec);
+  }
+  return static_cast<size_t>(floats) * sizeof(float);
 }
 
 }  // namespace polysketch::cpu

@@ -1,6 +1,7 @@
 // States of sequences in the cpu backend.
 //
-// Recurrent kinds: one allocation for a sequence; each layer, and in it each head, is contiguous.
+// Recurrent kinds: one allocation for all layers of a sequence; each layer, and in it each head, is
+// contiguous.
 //
 //   S          [features][dp]             sum of phi(k) v^T over all folded blocks. float32; under
 //                                         StateFormat::kBf16 two planes of 16 bits, first all upper
@@ -96,78 +97,88 @@ struct HeadState {
   float* value_scales;
 };
 
-class RecurrentState final : public HostState {
+class RecurrentLayer final : public HostLayer {
  public:
-  explicit RecurrentState(const AttentionSpec& spec);
+  // memory: Floats(spec) floats, aligned, of any value.
+  RecurrentLayer(const AttentionSpec& spec, float* memory);
+  static int64_t Floats(const AttentionSpec& spec) { return spec.heads * HeadLayout(spec).size; }
 
-  size_t bytes() const override { return memory_.size() * sizeof(float); }
-  std::unique_ptr<SequenceState> Clone() const override;
+  size_t bytes() const override { return static_cast<size_t>(floats()) * sizeof(float); }
   void Reset() override;
-  void CopyPart(int layer, const SequenceState& other) override;
-  void ClearPart(int layer) override;
-  bool cleared() const override;
-  void Truncate(int64_t position) override;
+  void Truncate(int64_t /*position*/) override {}  // tokens from the position on are never read
+  void Clear() override;
+  bool cleared() const override { return contents_ == Contents::kCurrent; }
+  void CopyFrom(const HostLayer& other, int64_t position) override;
+  size_t SavedBytes(int64_t position) const override;
+  void Prepare(int64_t position) override;
+  void Walk(int64_t position, SavedValues* values) override;
 
   // The layer has been cleared.
-  HeadState Head(int layer, int head);
+  HeadState Head(int head);
   // Whether what is read of the head must be made before, from S and the block buffer, because they
   // were loaded. False from then on. Threads may call it for different heads.
-  bool TakeStaleCopy(int layer, int head) {
-    return std::exchange(stale_copies_[static_cast<size_t>(layer) * spec_.heads + head], 0) != 0;
-  }
+  bool TakeStaleCopy(int head) { return std::exchange(stale_copies_[head], 0) != 0; }
 
  private:
-  // What the memory of a layer holds.
+  // What the memory holds.
   enum class Contents : uint8_t {
     kAnything,  // it has never been used
     kOld,       // what a sequence before Reset left: all is finite, padding is zero
     kCurrent,   // what belongs to the sequence
   };
-  void Prepare(int layer, int64_t position) override;
-  void Walk(int layer, int64_t position, SavedValues* values) override;
-  // The memory of a layer.
-  int64_t layer_floats() const { return spec_.heads * layout_.size; }
-  float* LayerMemory(int layer) { return memory_.data() + layer * layer_floats(); }
-  const float* LayerMemory(int layer) const { return memory_.data() + layer * layer_floats(); }
-  std::span<uint8_t> StaleCopies(int layer) {
-    return std::span(stale_copies_).subspan(static_cast<size_t>(layer) * spec_.heads, spec_.heads);
-  }
+  int64_t floats() const { return spec_.heads * layout_.size; }
 
   const HeadLayout layout_;
-  AlignedBuffer<float> memory_;
-  std::vector<Contents> contents_;     // [layers]
-  std::vector<uint8_t> stale_copies_;  // [layers][heads]: 1 or 0
+  float* const memory_;
+  Contents contents_ = Contents::kAnything;
+  std::vector<uint8_t> stale_copies_;  // [heads]: 1 or 0
 };
 
 // KV kinds.
-class KvState final : public HostState {
+class KvLayer final : public HostLayer {
  public:
-  explicit KvState(const AttentionSpec& spec);
+  explicit KvLayer(const AttentionSpec& spec) : HostLayer(spec), layout_(spec) {}
 
-  size_t bytes() const override;
-  std::unique_ptr<SequenceState> Clone() const override;
-  void Reset() override;
-  void CopyPart(int layer, const SequenceState& other) override;
-  void Truncate(int64_t position) override;
+  size_t bytes() const override { return blocks_.size() * BlockFloats(spec_) * sizeof(float); }
+  void Reset() override { blocks_.clear(); }
+  void Truncate(int64_t position) override { Resize(position); }
+  void CopyFrom(const HostLayer& other, int64_t position) override;
+  size_t SavedBytes(int64_t position) const override;
+  void Prepare(int64_t position) override;
+  void Walk(int64_t position, SavedValues* values) override;
 
-  // Allocates the blocks of a layer for tokens [0, tokens).
-  void Reserve(int layer, int64_t tokens);
-  float* Keys(int layer, int64_t block, int head);
-  float* Values(int layer, int64_t block, int head);
+  // Allocates the blocks for tokens [0, tokens).
+  void Reserve(int64_t tokens);
+  float* Keys(int64_t block, int head) { return Head(block, head) + layout_.near_keys; }
+  float* Values(int64_t block, int head) { return Head(block, head) + layout_.values; }
 
   static int64_t BlockFloats(const AttentionSpec& spec);
 
  private:
-  // Gives a layer the blocks for exactly `tokens` tokens.
-  void Resize(int layer, int64_t tokens);
-  void Prepare(int layer, int64_t position) override { Resize(layer, position); }
-  void Walk(int layer, int64_t position, SavedValues* values) override;
+  float* Head(int64_t block, int head) {
+    return blocks_[static_cast<size_t>(block)].data() + head * layout_.size;
+  }
+  // Gives the layer the blocks for exactly `tokens` tokens.
+  void Resize(int64_t tokens);
 
   const HeadLayout layout_;
-  std::vector<std::vector<AlignedBuffer<float>>> layers_;
+  std::vector<AlignedBuffer<float>> blocks_;
 };
 
-std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec);
-size_t StateBytes(const AttentionSpec& spec, int64_t tokens);
+class CpuState final : public HostState {
+ public:
+  explicit CpuState(std::span<const AttentionSpec> layers);
+
+  std::unique_ptr<SequenceState> Clone() const override;
+  RecurrentLayer& Recurrent(int layer) {
+    return static_cast<RecurrentLayer&>(HostState::layer(layer));
+  }
+  KvLayer& Kv(int layer) { return static_cast<KvLayer&>(HostState::layer(layer)); }
+
+ private:
+  AlignedBuffer<float> memory_;  // of the recurrent layers
+};
+
+size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens);
 
 }  // namespace polysketch::cpu

@@ -101,16 +101,17 @@ std::unique_ptr<const Matrix> CudaBackend::PackMatrix(const HostMatrix& w, bool 
   return matrix;
 }
 
-void CudaBackend::Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments,
+void CudaBackend::Reserve(std::span<const AttentionSpec> layers, int64_t rows, int64_t segments,
                           size_t kv_bytes, const std::function<void()>& ops) {
-  const size_t block = StateBytes(spec, 1);
+  const AttentionSpec& spec = layers.front();
+  const size_t block = StateBytes(layers, 1);
   const auto blocks = static_cast<int64_t>(spec.kv_cache() ? kv_bytes / block : 0);
   device_->ReserveBlocks(block, blocks);
   attention_.Reserve(spec, rows, segments, blocks);
   ReserveSampling();
   if (graphs_.enabled()) {
-    device_->ReserveRecordings((StepGraphs::kMax + kChunkGraphs) *
-                               static_cast<size_t>(spec.layers) * kLayerLaunches * kLaunchBytes);
+    device_->ReserveRecordings((StepGraphs::kMax + kChunkGraphs) * layers.size() * kLayerLaunches *
+                               kLaunchBytes);
   }
   device_->Rehearse(true);
   ops();
@@ -120,7 +121,6 @@ void CudaBackend::Reserve(const AttentionSpec& spec, int64_t rows, int64_t segme
 
 void CudaBackend::Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                             const AttentionInput& input, float* out) {
-  PS_CHECK(layer >= 0 && layer < spec.layers) << layer;
   attention_.Run(spec, layer, segments, input, {.floats = out});
 }
 
@@ -129,8 +129,9 @@ void CudaBackend::RunStep(const StepInput& step, const std::function<void()>& op
   // The inputs of the ops are uploaded first, so that the ops only launch kernels.
   UpdateTokens(step.tokens);
   UpdatePositions(step.positions);
-  UpdateAngles(step.spec->head_dim);
-  attention_.Prepare(*step.spec, step.segments);
+  // All layers have the same attention.
+  UpdateAngles(step.layers.front().head_dim);
+  attention_.Prepare(step.layers.front(), step.segments);
   StepGraphs::Shape shape = {reinterpret_cast<int64_t>(step.model), step.variant,
                              std::ssize(step.tokens)};
   attention_.AppendShape(&shape);

@@ -50,14 +50,14 @@ class CudaBackend final : public Backend {
   void CopyOut(const float* array, size_t size, float* host) override;
   std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
                                            DataType type) override;
-  std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) override {
-    return std::make_unique<CudaState>(device_.get(), spec);
+  std::unique_ptr<SequenceState> NewState(std::span<const AttentionSpec> layers) override {
+    return std::make_unique<CudaState>(device_.get(), layers);
   }
-  size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const override {
-    return cuda::StateBytes(spec, tokens);
+  size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) const override {
+    return cuda::StateBytes(layers, tokens);
   }
-  void Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments, size_t kv_bytes,
-               const std::function<void()>& ops) override;
+  void Reserve(std::span<const AttentionSpec> layers, int64_t rows, int64_t segments,
+               size_t kv_bytes, const std::function<void()>& ops) override;
   DeviceMemory device_memory() override { return {device_->held_memory(), device_->FreeMemory()}; }
 
   void Embed(const Matrix& embedding, std::span<const int32_t> tokens,

@@ -21,7 +21,6 @@ AttentionSpec Spec(int heads, int d, int r,
                    AttentionKind kind = AttentionKind::kLearnedSketchMixed) {
   AttentionSpec spec;
   spec.kind = kind;
-  spec.layers = 1;
   spec.heads = heads;
   spec.head_dim = d;
   spec.sketch_size = r;
@@ -78,7 +77,7 @@ void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& 
   std::vector<std::unique_ptr<CudaState>> states;
   std::vector<Segment> segments;
   for (int i = 0; i < batch; ++i) {
-    states.push_back(std::make_unique<CudaState>(bench->device(), spec));
+    states.push_back(std::make_unique<CudaState>(bench->device(), std::span(&spec, 1)));
     states.back()->Advance(position);
     segments.push_back({states.back().get(), i * rows, rows});
   }
@@ -115,7 +114,7 @@ void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& 
 void BenchMixedSketches(Bench* bench, const Network& network, int64_t rows) {
   constexpr int64_t kWidth = 768;
   const AttentionSpec spec = Spec(12, 64, 32);
-  CudaState state(bench->device(), spec);
+  CudaState state(bench->device(), std::span(&spec, 1));
   const Segment segment{&state, 0, static_cast<int32_t>(rows)};
   std::vector<int64_t> positions(static_cast<size_t>(rows));
   std::iota(positions.begin(), positions.end(), 0);

@@ -9,8 +9,6 @@ namespace {
 
 int64_t Align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-int64_t AllHeads(const AttentionSpec& spec) { return int64_t{spec.layers} * spec.heads; }
-
 }  // namespace
 
 HeadLayout::HeadLayout(const AttentionSpec& spec)
@@ -24,17 +22,17 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
   size = decay_sums + (spec.decay_gate ? Align(int64_t{spec.block} * 4) : 0);
 }
 
-CudaState::CudaState(Device* device, const AttentionSpec& spec)
-    : device_(device), spec_(spec), layout_(spec) {
-  PS_CHECK(spec.key_heads() == spec.heads) << "BackendFeature::kGroupedQueries";
-  if (spec.kv_cache()) return;
-  memory_ = DeviceArray<uint8_t>(device, AllHeads(spec) * layout_.size);
+CudaState::CudaState(Device* device, std::span<const AttentionSpec> layers)
+    : LayeredState(layers), device_(device), spec_(layers.front()), layout_(spec_) {
+  PS_CHECK(spec_.key_heads() == spec_.heads) << "BackendFeature::kGroupedQueries";
+  PS_CHECK(std::ranges::count(layers, spec_) == std::ssize(layers))
+      << "BackendFeature::kMixedLayers";
+  if (spec_.kv_cache()) return;
+  memory_ = DeviceArray<uint8_t>(device, AllHeads() * layout_.size);
   device_->Zero(memory_.data(), memory_.size());
 }
 
 CudaState::~CudaState() { KeepBlocks(0); }
-
-size_t CudaState::block_bytes() const { return AllHeads(spec_) * layout_.size; }
 
 void CudaState::KeepBlocks(size_t count) {
   while (blocks_.size() > count) {
@@ -46,7 +44,7 @@ void CudaState::KeepBlocks(size_t count) {
 size_t CudaState::bytes() const { return memory_.size() + blocks_.size() * block_bytes(); }
 
 std::unique_ptr<SequenceState> CudaState::Clone() const {
-  auto copy = std::make_unique<CudaState>(device_, spec_);
+  auto copy = std::make_unique<CudaState>(device_, specs_);
   copy->CopyFrom(*this);
   return copy;
 }
@@ -105,7 +103,7 @@ void CudaState::Walk(int64_t position, size_t index, uint8_t* heads, SavedValues
   const int64_t n = spec_.kv_cache() ? std::min<int64_t>(spec_.block, position - before)
                                      : spec_.BufferedTokens(position);
   uint8_t* head = heads;
-  for (int64_t i = 0; i < AllHeads(spec_); ++i, head += layout_.size) {
+  for (int64_t i = 0; i < AllHeads(); ++i, head += layout_.size) {
     if (spec_.HasFarState(position)) {
       auto* planes = reinterpret_cast<uint16_t*>(head);
       half ? values->Planes(planes, planes + sums, sums) : walk(head, sums);
@@ -129,7 +127,10 @@ void CudaState::SavePart(int /*part*/, std::span<uint8_t> out) const {
 }
 
 Status CudaState::CheckSavedSize(int64_t position, size_t size) const {
-  return polysketch::CheckSavedSize(spec_, spec_.features(), position, size);
+  return polysketch::CheckSavedSize(
+      specs_,
+      [this](size_t /*layer*/, int64_t at) { return SavedLayerBytes(spec_, spec_.features(), at); },
+      position, size);
 }
 
 Status CudaState::LoadPart(int /*part*/, int64_t position, std::span<const uint8_t> bytes) {
@@ -146,9 +147,10 @@ Status CudaState::LoadPart(int /*part*/, int64_t position, std::span<const uint8
   return device_->status();
 }
 
-size_t StateBytes(const AttentionSpec& spec, int64_t tokens) {
+size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) {
+  const AttentionSpec& spec = layers.front();
   const int64_t blocks = spec.kv_cache() ? (tokens + spec.block - 1) / spec.block : 1;
-  return static_cast<size_t>(blocks) * AllHeads(spec) * HeadLayout(spec).size;
+  return static_cast<size_t>(blocks * std::ssize(layers) * spec.heads * HeadLayout(spec).size);
 }
 
 }  // namespace polysketch::cuda

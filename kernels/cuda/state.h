@@ -44,9 +44,10 @@ struct HeadLayout {
   int64_t element = 4;  // bytes of a T
 };
 
-class CudaState final : public SequenceState {
+// All layers have the same attention (BackendFeature::kMixedLayers).
+class CudaState final : public LayeredState {
  public:
-  CudaState(Device* device, const AttentionSpec& spec);
+  CudaState(Device* device, std::span<const AttentionSpec> layers);
   ~CudaState() override;
 
   size_t bytes() const override;
@@ -54,10 +55,7 @@ class CudaState final : public SequenceState {
   void Reset() override;
   void CopyPart(int part, const SequenceState& other) override;
   void Truncate(int64_t position) override;
-  int64_t EarliestTruncation() const override { return spec_.EarliestTruncation(position()); }
-  size_t SavedBytes() const override {
-    return SavedStateBytes(spec_, spec_.features(), position());
-  }
+  size_t SavedBytes() const override { return SavedStateBytes(specs_, position()); }
   void SavePart(int part, std::span<uint8_t> out) const override;
   Status CheckSavedSize(int64_t position, size_t size) const override;
   Status LoadPart(int part, int64_t position, std::span<const uint8_t> bytes) override;
@@ -69,7 +67,8 @@ class CudaState final : public SequenceState {
   const std::vector<uint8_t*>& blocks() const { return blocks_; }
 
  private:
-  size_t block_bytes() const;
+  int64_t AllHeads() const { return std::ssize(specs_) * spec_.heads; }
+  size_t block_bytes() const { return static_cast<size_t>(AllHeads() * layout_.size); }
   // Returns all blocks but the first `count` to the device.
   void KeepBlocks(size_t count);
   // The allocations of the state: memory_, or the blocks.
@@ -89,6 +88,6 @@ class CudaState final : public SequenceState {
   std::vector<uint8_t*> blocks_;
 };
 
-size_t StateBytes(const AttentionSpec& spec, int64_t tokens);
+size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens);
 
 }  // namespace polysketch::cuda

@@ -126,12 +126,13 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
   for (const Segment& segment : segments) {
     auto* state = dynamic_cast<ReferenceState*>(segment.state);
     PS_CHECK(state != nullptr) << "a state of another backend";
+    ReferenceLayer& of_layer = state->layer(layer);
     for (int row = segment.first_row; row < segment.first_row + segment.rows; ++row) {
-      if (!spec.kv_cache() && state->buffered(layer) == spec.block) state->Fold(layer);
-      const int64_t index = state->Append(layer);
+      if (!spec.kv_cache() && of_layer.buffered() == spec.block) of_layer.Fold();
+      const int64_t index = of_layer.Append();
       for (int h = 0; h < spec.key_heads(); ++h) {
-        HeadState& head = state->head(layer, h);
-        if (head.stale_copy) state->MakeCopy(&head);
+        HeadState& head = of_layer.head(h);
+        if (head.stale_copy) of_layer.MakeCopy(&head);
         const int64_t row_head = int64_t{row} * spec.key_heads() + h;
         const float* v = input.v + row * input.v_stride + h * d;
         Store(spec.narrow_block() && spec.mixed(), input.near_k + row_head * near_dim, near_dim,
@@ -146,7 +147,7 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
         }
       }
       for (int h = 0; h < spec.heads; ++h) {
-        const HeadState& head = state->head(layer, h / spec.query_group());
+        const HeadState& head = of_layer.head(h / spec.query_group());
         const int64_t row_head = int64_t{row} * spec.heads + h;
         const float* far_q = spec.kv_cache() ? nullptr : input.far_q + row_head * far_dim;
         const float* coefficients = spec.kind == AttentionKind::kPolynomialSquare
@@ -158,10 +159,9 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
     }
     // Every layer runs once before Advance, so the buffers hold what the position says.
     const int64_t end = state->position() + segment.rows;
-    const int64_t expected = spec.kv_cache() ? end : (end - 1) % spec.block + 1;
-    PS_CHECK(state->buffered(layer) == expected)
-        << "layer " << layer << ": expected " << expected << " buffered tokens, found "
-        << state->buffered(layer);
+    PS_CHECK(of_layer.buffered() == spec.BufferedTokens(end))
+        << "layer " << layer << ": expected " << spec.BufferedTokens(end)
+        << " buffered tokens, found " << of_layer.buffered();
   }
 }
 

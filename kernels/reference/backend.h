@@ -23,8 +23,8 @@ class ReferenceBackend final : public Backend {
 
   std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
                                            DataType type) override;
-  std::unique_ptr<SequenceState> NewState(const AttentionSpec& spec) override;
-  size_t StateBytes(const AttentionSpec& spec, int64_t tokens) const override;
+  std::unique_ptr<SequenceState> NewState(std::span<const AttentionSpec> layers) override;
+  size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) const override;
 
   void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
              std::span<const int64_t> positions, float* out) override;

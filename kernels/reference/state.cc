@@ -43,35 +43,26 @@ void Scale(double factor, std::vector<double>* values) {
   for (double& value : *values) value *= factor;
 }
 
-ReferenceState::ReferenceState(const AttentionSpec& spec, bool float64)
-    : HostState(spec, FeatureCount(spec)),
-      float64_(float64),
-      heads_(spec.layers * spec.key_heads()),
-      buffered_(spec.layers) {
+ReferenceLayer::ReferenceLayer(const AttentionSpec& spec, bool float64)
+    : HostLayer(spec), float64_(float64), heads_(static_cast<size_t>(spec.key_heads())) {
   PS_CHECK(spec.block > 0);
   PS_CHECK(spec.kv_cache() || spec.key_heads() == spec.heads)
       << "grouped queries in a recurrent kind";
   Reset();
 }
 
-void ReferenceState::ResetLayer(int layer) {
-  for (int h = 0; h < spec_.key_heads(); ++h) {
-    HeadState& state = head(layer, h);
+void ReferenceLayer::Reset() {
+  for (HeadState& state : heads_) {
     state.value_sum.assign(FeatureCount(spec_) * spec_.head_dim, 0.0);
     state.weight_sum.assign(FeatureCount(spec_), 0.0);
     if (spec_.byte_copy()) state.copy.assign(state.value_sum.size(), 0.0f);
     state.stale_copy = false;
     Resize(spec_, spec_.kv_cache() ? 0 : spec_.block, &state);
   }
-  buffered_[layer] = 0;
+  buffered_ = 0;
 }
 
-void ReferenceState::Reset() {
-  for (int layer = 0; layer < spec_.layers; ++layer) ResetLayer(layer);
-  set_position(0);
-}
-
-size_t ReferenceState::bytes() const {
+size_t ReferenceLayer::bytes() const {
   size_t total = 0;
   for (const HeadState& head : heads_) {
     total += (head.value_sum.size() + head.weight_sum.size()) * sizeof(double);
@@ -82,45 +73,32 @@ size_t ReferenceState::bytes() const {
   return total;
 }
 
-std::unique_ptr<SequenceState> ReferenceState::Clone() const {
-  return std::make_unique<ReferenceState>(*this);
+void ReferenceLayer::CopyFrom(const HostLayer& other, int64_t /*position*/) {
+  const auto& from = static_cast<const ReferenceLayer&>(other);
+  heads_ = from.heads_;
+  buffered_ = from.buffered_;
 }
 
-void ReferenceState::CopyPart(int layer, const SequenceState& other) {
-  const auto& from = static_cast<const ReferenceState&>(other);
-  PS_CHECK(from.heads_.size() == heads_.size()) << "a state of another model";
-  const auto first = static_cast<ptrdiff_t>(layer) * spec_.key_heads();
-  std::copy_n(from.heads_.begin() + first, spec_.key_heads(), heads_.begin() + first);
-  buffered_[layer] = from.buffered_[layer];
-}
-
-void ReferenceState::Truncate(int64_t position) {
-  PS_CHECK(position >= EarliestTruncation() && position <= this->position()) << position;
-  for (int layer = 0; layer < spec_.layers; ++layer) SetBuffered(layer, position);
-  set_position(position);
-}
-
-void ReferenceState::SetBuffered(int layer, int64_t position) {
-  buffered_[layer] = spec_.BufferedTokens(position);
+void ReferenceLayer::SetBuffered(int64_t position) {
+  buffered_ = spec_.BufferedTokens(position);
   if (!spec_.kv_cache()) return;
   const int64_t blocks = (position + spec_.block - 1) / spec_.block;
-  for (int h = 0; h < spec_.key_heads(); ++h) Resize(spec_, blocks * spec_.block, &head(layer, h));
+  for (HeadState& head : heads_) Resize(spec_, blocks * spec_.block, &head);
 }
 
-int64_t ReferenceState::Append(int layer) {
-  const int64_t index = buffered_[layer]++;
+int64_t ReferenceLayer::Append() {
+  const int64_t index = buffered_++;
   if (spec_.kv_cache() && index % spec_.block == 0) {
-    for (int h = 0; h < spec_.key_heads(); ++h) Resize(spec_, index + spec_.block, &head(layer, h));
+    for (HeadState& head : heads_) Resize(spec_, index + spec_.block, &head);
   }
   return index;
 }
 
-void ReferenceState::Fold(int layer) {
-  PS_CHECK(!spec_.kv_cache() && buffered_[layer] == spec_.block);
+void ReferenceLayer::Fold() {
+  PS_CHECK(!spec_.kv_cache() && buffered_ == spec_.block);
   const int d = spec_.head_dim;
   const auto store = [this](double sum) { return float64_ ? sum : static_cast<float>(sum); };
-  for (int h = 0; h < spec_.key_heads(); ++h) {
-    HeadState& state = head(layer, h);
+  for (HeadState& state : heads_) {
     const std::vector<float>& keys = spec_.mixed() ? state.far_keys : state.near_keys;
     // The sum of the block from zero, in token order: sum_s phi(k_s) [v_s, 1]^T.
     std::vector<double> block_values(state.value_sum.size());
@@ -147,27 +125,26 @@ void ReferenceState::Fold(int layer) {
     }
     MakeCopy(&state);
   }
-  buffered_[layer] = 0;
+  buffered_ = 0;
 }
 
-void ReferenceState::MakeCopy(HeadState* head) const {
+void ReferenceLayer::MakeCopy(HeadState* head) const {
   if (!spec_.byte_copy()) return;
   const std::vector<float> sums(head->value_sum.begin(), head->value_sum.end());
   head->copy = ByteCopy(sums, FeatureCount(spec_), spec_.head_dim);
   head->stale_copy = false;
 }
 
-void ReferenceState::Prepare(int layer, int64_t position) {
-  ResetLayer(layer);
-  SetBuffered(layer, position);
-  for (int h = 0; h < spec_.key_heads(); ++h) head(layer, h).stale_copy = spec_.byte_copy();
+void ReferenceLayer::Prepare(int64_t position) {
+  Reset();
+  SetBuffered(position);
+  for (HeadState& head : heads_) head.stale_copy = spec_.byte_copy();
 }
 
-void ReferenceState::Walk(int layer, int64_t position, SavedValues* values) {
+void ReferenceLayer::Walk(int64_t position, SavedValues* values) {
   PS_CHECK(!float64_) << "a float64 state cannot be saved";
   const int64_t n = spec_.BufferedTokens(position);
-  for (int h = 0; h < spec_.key_heads(); ++h) {
-    HeadState& state = head(layer, h);
+  for (HeadState& state : heads_) {
     if (spec_.HasFarState(position)) {
       values->Doubles(state.value_sum.data(), std::ssize(state.value_sum));
       values->Doubles(state.weight_sum.data(), std::ssize(state.weight_sum));
@@ -179,16 +156,32 @@ void ReferenceState::Walk(int layer, int64_t position, SavedValues* values) {
   }
 }
 
-std::unique_ptr<SequenceState> ReferenceBackend::NewState(const AttentionSpec& spec) {
-  return std::make_unique<ReferenceState>(spec, float64_state_);
+ReferenceState::ReferenceState(std::span<const AttentionSpec> layers, bool float64)
+    : HostState(layers), float64_(float64) {
+  for (const AttentionSpec& spec : layers) {
+    layers_.push_back(std::make_unique<ReferenceLayer>(spec, float64));
+  }
 }
 
-size_t ReferenceBackend::StateBytes(const AttentionSpec& spec, int64_t tokens) const {
-  const int64_t blocks = spec.kv_cache() ? (tokens + spec.block - 1) / spec.block : 1;
-  const int64_t copy = spec.byte_copy() ? FeatureCount(spec) * spec.head_dim * sizeof(float) : 0;
-  const int64_t head_bytes = FeatureCount(spec) * (spec.head_dim + 1) * sizeof(double) + copy +
-                             blocks * spec.block * spec.TokenFloats() * sizeof(float);
-  return spec.layers * spec.key_heads() * head_bytes;
+std::unique_ptr<SequenceState> ReferenceState::Clone() const {
+  auto copy = std::make_unique<ReferenceState>(specs_, float64_);
+  copy->CopyFrom(*this);
+  return copy;
+}
+
+std::unique_ptr<SequenceState> ReferenceBackend::NewState(std::span<const AttentionSpec> layers) {
+  return std::make_unique<ReferenceState>(layers, float64_state_);
+}
+
+size_t ReferenceBackend::StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) const {
+  int64_t bytes = 0;
+  for (const AttentionSpec& spec : layers) {
+    const int64_t blocks = spec.kv_cache() ? (tokens + spec.block - 1) / spec.block : 1;
+    const int64_t copy = spec.byte_copy() ? FeatureCount(spec) * spec.head_dim * sizeof(float) : 0;
+    bytes += spec.key_heads() * (FeatureCount(spec) * (spec.head_dim + 1) * sizeof(double) + copy +
+                                 blocks * spec.block * spec.TokenFloats() * sizeof(float));
+  }
+  return static_cast<size_t>(bytes);
 }
 
 }  // namespace polysketch::reference

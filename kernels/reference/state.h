@@ -39,36 +39,48 @@ void Scale(double factor, std::vector<double>* values);
 
 // Saved, for each layer and head: S and z if there is a far state, then near_keys, far_keys, values
 // and decay_sums of the buffered tokens. float64 states, which only measure drift, cannot be saved.
-class ReferenceState final : public HostState {
+class ReferenceLayer final : public HostLayer {
  public:
-  ReferenceState(const AttentionSpec& spec, bool float64);
+  ReferenceLayer(const AttentionSpec& spec, bool float64);
 
   size_t bytes() const override;
-  std::unique_ptr<SequenceState> Clone() const override;
   void Reset() override;
-  void CopyPart(int layer, const SequenceState& other) override;
-  void Truncate(int64_t position) override;
+  void Truncate(int64_t position) override { SetBuffered(position); }
+  void CopyFrom(const HostLayer& other, int64_t position) override;
+  size_t SavedBytes(int64_t position) const override {
+    return SavedLayerBytes(spec_, FeatureCount(spec_), position);
+  }
+  void Prepare(int64_t position) override;
+  void Walk(int64_t position, SavedValues* values) override;
 
-  HeadState& head(int layer, int head) { return heads_[layer * spec_.key_heads() + head]; }
-  // Number of tokens in the buffers of a layer.
-  int64_t buffered(int layer) const { return buffered_[layer]; }
-  // Makes room for one more token in every head of the layer and returns its index in the buffers.
-  int64_t Append(int layer);
+  HeadState& head(int head) { return heads_[static_cast<size_t>(head)]; }
+  // Number of tokens in the buffers.
+  int64_t buffered() const { return buffered_; }
+  // Makes room for one more token in every head and returns its index in the buffers.
+  int64_t Append();
   // StateFormat::kQ8: makes the copy of a head from its sums.
   void MakeCopy(HeadState* head) const;
-  // Adds the layer's full block to its sums and empties the buffers.
-  void Fold(int layer);
+  // Adds the full block to the sums and empties the buffers.
+  void Fold();
 
  private:
-  void ResetLayer(int layer);
-  // Sets the buffers of a layer to the size that they have after `position` tokens.
-  void SetBuffered(int layer, int64_t position);
-  void Prepare(int layer, int64_t position) override;
-  void Walk(int layer, int64_t position, SavedValues* values) override;
+  // Sets the buffers to the size that they have after `position` tokens.
+  void SetBuffered(int64_t position);
 
   const bool float64_;
-  std::vector<HeadState> heads_;   // [layers, kv heads]
-  std::vector<int64_t> buffered_;  // [layers]
+  std::vector<HeadState> heads_;  // [kv heads]
+  int64_t buffered_ = 0;
+};
+
+class ReferenceState final : public HostState {
+ public:
+  ReferenceState(std::span<const AttentionSpec> layers, bool float64);
+
+  std::unique_ptr<SequenceState> Clone() const override;
+  ReferenceLayer& layer(int index) { return static_cast<ReferenceLayer&>(HostState::layer(index)); }
+
+ private:
+  const bool float64_;
 };
 
 }  // namespace polysketch::reference

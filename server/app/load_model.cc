@@ -184,14 +184,32 @@ std::string NameOf(const std::string& folder) {
   return std::filesystem::weakly_canonical(folder, error).filename().string();
 }
 
+// Whether states grow, in some layer.
+bool HasCache(std::span<const AttentionSpec> layers) {
+  return std::ranges::any_of(layers, &AttentionSpec::kv_cache);
+}
+
+// The names of the layers' kinds, each once, joined by "+".
+std::string KindsOf(std::span<const AttentionSpec> layers) {
+  std::vector<std::string_view> names;
+  for (const AttentionSpec& layer : layers) {
+    const std::string_view name = AttentionKindName(layer.kind);
+    if (std::ranges::count(names, name) == 0) names.push_back(name);
+  }
+  std::string joined(names.front());
+  for (size_t i = 1; i < names.size(); ++i) joined += StrCat("+", names[i]);
+  return joined;
+}
+
 v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loaded) {
   const DecoderModel& model = *loaded.model;
-  const ModelSpec& spec = model.spec();
-  const AttentionSpec& attention = model.attention_spec();
+const ModelSpec& spec = model.spec();
+  const std::span<const AttentionSpec> layers = model.attention();
+  const AttentionSpec& attention = layers.front();
   v1::GetModelResponse info;
   info.set_name(NameOf(config.model));
-  info.set_attention(std::string(AttentionKindName(attention.kind)));
-  info.set_num_layers(attention.layers);
+  info.set_attention(KindsOf(layers));
+  info.set_num_layers(static_cast<int32_t>(layers.size()));
   info.set_emb_dim(spec.frame.width);
   info.set_num_heads(attention.heads);
   info.set_head_dim(attention.head_dim);
@@ -206,7 +224,7 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   info.set_weight_bytes(model.weight_bytes());
   info.set_weight_format(config.weights == "auto" ? "checkpoint" : config.weights);
   info.set_state_format(std::string(StateFormatName(attention.state_format)));
-  const int64_t state_tokens = attention.kv_cache() ? std::max(1, spec.context_length) : 0;
+  const int64_t state_tokens = HasCache(layers) ? std::max(1, spec.context_length) : 0;
   info.set_state_tokens(state_tokens);
   info.set_state_bytes_per_sequence(static_cast<int64_t>(model.StateBytes(state_tokens)));
   info.set_has_tokenizer(loaded.tokenizer != nullptr);
@@ -237,7 +255,7 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
 // Logs what a KV cache takes by its length, and how many of them slot memory holds.
 void LogKvCache(const LoadedModel& loaded, double slots) {
   const DecoderModel& model = *loaded.model;
-  if (!model.attention_spec().kv_cache()) return;
+  if (!HasCache(model.attention())) return;
   constexpr int64_t kShort = 4096, kLong = 32768;
   const int64_t context = model.spec().context_limit;
   const int64_t limit = context > 0 ? context : kLong;
@@ -434,7 +452,7 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, Engin
   const Clock::time_point start = Clock::now();
   auto loaded = std::make_unique<LoadedModel>();
   PS_RETURN_IF_ERROR(LoadFolders(config, loaded.get()));
-  loaded->prefix_cache = NewPrefixCache(config, loaded->model->attention_spec().block);
+  loaded->prefix_cache = NewPrefixCache(config, loaded->model->attention());
   const EngineOptions options =
       MakeEngineOptions(config, observer, std::move(writers), loaded.get());
   PS_ASSIGN_OR_RETURN(loaded->engine,

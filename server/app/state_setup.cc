@@ -1,6 +1,7 @@
 #include "server/app/state_setup.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,19 +51,28 @@ StateEncoding EncodingNamed(const std::string& name) {
 // Limit of the state in a snapshot, in bytes. The values in a snapshot are float32, those in memory
 // may have 16 bits: a snapshot has at most twice the bytes.
 size_t MaxStateBytes(const LoadedModel& loaded) {
-  if (loaded.model->attention_spec().kv_cache()) return loaded.engine->stats().state_bytes_limit;
+  const std::span<const AttentionSpec> layers = loaded.model->attention();
+  const size_t limit = loaded.engine->stats().state_bytes_limit;
+  if (std::ranges::any_of(layers, &AttentionSpec::kv_cache)) return limit;
   return 2 * loaded.model->StateBytes(1);
 }
 
-// Bytes of the largest saved state of a sequence of at most `tokens` tokens.
+// Bytes of the largest saved layer of a sequence of at most `tokens` tokens.
 size_t SavedBytes(const AttentionSpec& spec, int64_t tokens) {
   const auto at = [&](int64_t position) {
-    return SavedStateBytes(spec, spec.features(), position);
+    return SavedLayerBytes(spec, spec.features(), position);
   };
   if (spec.kv_cache()) return at(tokens);
   // The block buffer is full after the first block, and again, beside the sums, after the second one.
   const int64_t block = spec.block;
   return std::max(at(std::min(tokens, block)), at(std::min(tokens, 2 * block)));
+}
+
+// The same of all layers: not less than the largest state.
+size_t SavedBytes(std::span<const AttentionSpec> layers, int64_t tokens) {
+  size_t bytes = 0;
+  for (const AttentionSpec& layer : layers) bytes += SavedBytes(layer, tokens);
+  return bytes;
 }
 
 }  // namespace
@@ -74,8 +84,11 @@ Result<std::unique_ptr<StateStore>> OpenConfiguredStore(const ServerConfig& conf
   return store;
 }
 
-std::unique_ptr<PrefixCache> NewPrefixCache(const ServerConfig& config, int block) {
+std::unique_ptr<PrefixCache> NewPrefixCache(const ServerConfig& config,
+                                            std::span<const AttentionSpec> layers) {
   if (config.prefix_cache_min_tokens == 0) return nullptr;
+  int64_t block = 1;
+  for (const AttentionSpec& layer : layers) block = std::max<int64_t>(block, layer.block);
   const int64_t every = (config.prefix_cache_every + block - 1) / block * block;
   return std::make_unique<PrefixCache>(PrefixCacheOptions{
       .memory = 0, .min_tokens = config.prefix_cache_min_tokens, .every = every});
@@ -91,8 +104,9 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
   }
   codec.binding.numerics =
       StrCat(loaded.backend->name(), " weights=", config.weights,
-             " state=", StateFormatName(loaded.model->attention_spec().state_format));
-  codec.binding.decay_gate = loaded.model->attention_spec().decay_gate;
+             " state=", StateFormatName(loaded.model->attention().front().state_format));
+  codec.binding.decay_gate =
+      std::ranges::any_of(loaded.model->attention(), &AttentionSpec::decay_gate);
   codec.limits.tokens = {.vocab_size = loaded.model->vocab_size(),
                          .max_new_tokens = static_cast<int32_t>(config.max_new_tokens),
                          .has_tokenizer = loaded.tokenizer != nullptr};
@@ -107,8 +121,8 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
       cache->SetMemory(memory - std::min(memory, sessions));
     };
   }
-  options.state_bytes = [spec = loaded.model->attention_spec()](int64_t tokens) {
-    return SavedBytes(spec, tokens);
+  options.state_bytes = [layers = loaded.model->spec().Attention()](int64_t tokens) {
+    return SavedBytes(layers, tokens);
   };
   options.max_per_tenant = static_cast<int>(config.max_sessions_per_tenant);
   options.default_ttl = config.session_ttl;

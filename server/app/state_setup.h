@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "base/status.h"
 #include "engine/prefix_cache/prefix_cache.h"
@@ -16,8 +17,9 @@ namespace polysketch {
 Result<std::unique_ptr<StateStore>> OpenConfiguredStore(const ServerConfig& config);
 
 // Makes the prefix cache; null if it is off. Its memory limit is 0 until MakeSessionOptions sets
-// it. `block`: in tokens; states inside a prompt are stored at multiples of it.
-std::unique_ptr<PrefixCache> NewPrefixCache(const ServerConfig& config, int block);
+// it. States inside a prompt are stored at multiples of the largest block of `layers`.
+std::unique_ptr<PrefixCache> NewPrefixCache(const ServerConfig& config,
+                                            std::span<const AttentionSpec> layers);
 
 // Binds the states of this process to the contents of the model folder, the device and the formats.
 // `loaded`: with model, tokenizer, engine and store. Reads the files of the model.

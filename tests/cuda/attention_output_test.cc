@@ -108,8 +108,8 @@ TEST_F(AttentionOutputTest, MixedSketchesHaveTheBitsOfTheirOps) {
       const testing::NetworkWeights network(d, c.size, type, &random);
       const auto net = network.Pack(*cuda_, type);
       const std::vector<float> norms = random.Normals(4 * d, 0.3, 1);
-      const std::unique_ptr<SequenceState> states[] = {cuda_->NewState(spec),
-                                                       cuda_->NewState(spec)};
+      const std::unique_ptr<SequenceState> states[] = {cuda_->NewState({&spec, 1}),
+                                                       cuda_->NewState({&spec, 1})};
       // Many rows, then few.
       for (const int rows : {c.tokens - 20, 1, 16, 3}) {
         const std::vector<float> qkv = random.Normals(rows * 3 * width);

@@ -43,10 +43,11 @@ TEST_F(CudaAttentionTest, IsItsDefinition) {
 TEST_F(CudaAttentionTest, AnySplitAnyNeighbour) {
   Random random(2);
   for (const AttentionKind kind : testing::kAllKinds) {
-    const AttentionSpec exact = testing::MakeSpec(kind, 2, 10, 11, 8, 2);
+    const AttentionSpec exact = testing::MakeSpec(kind, 2, 10, 11, 8);
     AttentionSpec narrow = exact;
     narrow.state_format = StateFormat::kBf16;
-    for (const AttentionSpec& spec : testing::WithDecayGates({exact, narrow})) {
+    for (const testing::Layers& spec :
+         testing::InLayers(testing::WithDecayGates({exact, narrow}), 2)) {
       const Sequence sequence = testing::RandomSequence(spec, 29, &random);
       const Sequence other = testing::RandomSequence(spec, 29, &random);
       const auto whole = testing::RunAlone(*cuda_, spec, sequence, {29});

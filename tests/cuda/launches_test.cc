@@ -37,7 +37,7 @@ TEST_F(CudaLaunchesTest, DecodeSteps) {
   options.state_format = StateFormat::kBf16;
   const auto folder = testing::SourceDir() / "tests/data/goldens/learned_sketch_mixed_d64_r32";
   const auto model = testing::LoadModel(folder, &cuda_->device(), options);
-  const int64_t layers = model->attention_spec().layers;
+  const int64_t layers = std::ssize(model->attention());
   // Of a step: the embedding, the angles and the final norm. Of a layer: norm and qkv, rope and
   // norms, the sketch, the output, norm and up, the gate, down; of attention the stores and the
   // parts. The widths of this model leave the gate out of the product: a layer of the paper's model
@@ -64,7 +64,7 @@ TEST_F(CudaLaunchesTest, DecodeStepsWithAGate) {
     testing::WriteRandomModel(folders[gated].path(), config, DataType::kF32, 3);
     models[gated] = testing::LoadModel(folders[gated].path(), &cuda_->device(), options);
   }
-  const int64_t layers = models[0]->attention_spec().layers;
+  const int64_t layers = std::ssize(models[0]->attention());
   EXPECT_EQ(Launches(*models[1], 1), Launches(*models[0], 1) + 3 * layers);
 }
 

@@ -239,7 +239,7 @@ TEST_F(CudaModelTest, ChunksInGraphs) {
   unsetenv("POLYSKETCH_CUDA_GRAPHS");
   const auto recorded_model = testing::LoadModel(Folder(name), &cuda_->device(), options);
   const auto direct_model = testing::LoadModel(Folder(name), direct.get(), options);
-  const int chunk = 2 * recorded_model->attention_spec().block + 8, chunks = 4;
+  const int chunk = 2 * recorded_model->attention().front().block + 8, chunks = 4;
   testing::Random random(1);
   std::vector<int32_t> prompts[3];
   for (std::vector<int32_t>& prompt : prompts) {

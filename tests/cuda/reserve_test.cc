@@ -75,7 +75,7 @@ void ExpectNoStepAsksForMemory(Backend* backend, const std::filesystem::path& fo
   options.weights = format == StateFormat::kF32 ? DataType::kF32 : DataType::kBf16;
   const auto model = testing::LoadModel(folder, backend, options);
   // A KV cache takes whole blocks.
-  const bool growing = model->attention_spec().kv_cache();
+  const bool growing = model->attention().front().kv_cache();
   const size_t cached =
       growing ? model->StateBytes((steps + 1) * kRows) + kSequences * model->StateBytes(1) : 0;
   std::vector<std::unique_ptr<SequenceState>> states;

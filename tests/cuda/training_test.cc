@@ -433,7 +433,6 @@ TEST_F(TrainingTest, ForwardIsWhatServes) {
     const TrainingProblem problem = testing::RandomProblem(shape, &random);
     const TrainingResult result = RunTraining(problem);
     AttentionSpec spec = problem.spec();
-    spec.layers = 1;
     spec.heads = static_cast<int>(shape.heads);
     spec.state_format = StateFormat::kBf16;
     const auto rows = [&](std::vector<double> HeadRows::*member, int width) {

@@ -32,7 +32,7 @@ void CheckConfig(std::string_view text) {
   PS_CHECK(config->eos_id >= -1 && config->eos_id < config->vocab_size);
   // No product of the sizes that the model multiplies overflows.
   const AttentionSpec spec = config->attention_spec(StateFormat::kF32);
-  PS_CHECK(spec.layers == config->num_layers && spec.heads * spec.head_dim == config->emb_dim);
+  PS_CHECK(spec.heads * spec.head_dim == config->emb_dim);
   int64_t weights = 0;
   for (const int64_t factor : {int64_t{config->vocab_size}, int64_t{config->mlp_hidden()}}) {
     int64_t matrix = 0;
@@ -47,11 +47,13 @@ void CheckDefinition(std::string_view text) {
   const auto model = ParseModelDefinition(text, "config.json");
   if (!model.ok()) return fuzz::CheckError(model.status());
   const ModelSpec& spec = model->spec;
-  const AttentionSpec& attention = spec.attention;
-  PS_CHECK(attention.layers > 0 && std::ssize(spec.layers) == attention.layers);
-  PS_CHECK(attention.heads > 0 && attention.heads % attention.key_heads() == 0);
-  PS_CHECK(attention.head_dim > 0 && attention.head_dim % 2 == 0 && attention.block > 0);
-  PS_CHECK(std::ssize(spec.frame.rope_thetas) == attention.head_dim / 2);
+  PS_CHECK(!spec.layers.empty());
+  for (const LayerSpec& layer : spec.layers) {
+    const AttentionSpec& attention = layer.attention;
+    PS_CHECK(attention.heads > 0 && attention.heads % attention.key_heads() == 0);
+    PS_CHECK(attention.head_dim > 0 && attention.head_dim % 2 == 0 && attention.block > 0);
+    PS_CHECK(std::ssize(spec.frame.rope_thetas) == attention.head_dim / 2);
+  }
   for (const float theta : spec.frame.rope_thetas) PS_CHECK(theta > 0 && theta <= 1) << theta;
   PS_CHECK(spec.frame.width > 0 && spec.frame.mlp_hidden > 0 && spec.context_limit >= 0);
   PS_CHECK(spec.bos_id >= -1 && spec.bos_id < spec.frame.vocab_size);

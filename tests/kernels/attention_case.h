@@ -38,11 +38,34 @@ inline const std::vector<float>& FarKeys(const AttentionSpec& spec, const Attent
   return spec.mixed() ? rows.far_k : rows.near_k;
 }
 
-inline AttentionSpec MakeSpec(AttentionKind kind, int heads, int head_dim, int size, int block,
-                              int layers = 1) {
+// The attention of the layers of a test.
+class Layers {
+ public:
+  // NOLINTNEXTLINE(google-explicit-constructor): most tests have one layer
+  Layers(const AttentionSpec& spec, int count = 1) : specs_(static_cast<size_t>(count), spec) {}
+  explicit Layers(std::vector<AttentionSpec> specs) : specs_(std::move(specs)) {}
+
+  // NOLINTNEXTLINE(google-explicit-constructor): what a backend takes
+  operator std::span<const AttentionSpec>() const { return specs_; }
+  int size() const { return static_cast<int>(specs_.size()); }
+  const AttentionSpec& operator[](int layer) const { return specs_[static_cast<size_t>(layer)]; }
+  auto begin() const { return specs_.begin(); }
+  auto end() const { return specs_.end(); }
+
+ private:
+  std::vector<AttentionSpec> specs_;
+};
+
+// As many layers of each spec.
+inline std::vector<Layers> InLayers(const std::vector<AttentionSpec>& specs, int count) {
+  std::vector<Layers> models;
+  for (const AttentionSpec& spec : specs) models.emplace_back(spec, count);
+  return models;
+}
+
+inline AttentionSpec MakeSpec(AttentionKind kind, int heads, int head_dim, int size, int block) {
   AttentionSpec spec;
   spec.kind = kind;
-  spec.layers = layers;
   spec.heads = heads;
   spec.head_dim = head_dim;
   spec.block = block;
@@ -108,19 +131,32 @@ inline std::vector<AttentionSpec> WithDecayGates(std::vector<AttentionSpec> spec
 // alone, and groups larger than a kernel's tile of queries.
 inline std::vector<AttentionSpec> GroupedSpecs() {
   struct Shape {
-    int heads, kv_heads, head_dim, block, layers;
+    int heads, kv_heads, head_dim, block;
   };
   constexpr Shape kShapes[] = {
-      {4, 2, 10, 16, 2}, {9, 3, 32, 3, 1}, {6, 1, 7, 1, 1}, {13, 1, 33, 32, 1}, {50, 2, 16, 8, 1}};
+      {4, 2, 10, 16}, {9, 3, 32, 3}, {6, 1, 7, 1}, {13, 1, 33, 32}, {50, 2, 16, 8}};
   std::vector<AttentionSpec> specs;
   for (const AttentionKind kind :
        {AttentionKind::kSoftmax, AttentionKind::kPolynomial, AttentionKind::kPolynomialSquare}) {
     for (const Shape& shape : kShapes) {
-      specs.push_back(MakeSpec(kind, shape.heads, shape.head_dim, 0, shape.block, shape.layers));
+      specs.push_back(MakeSpec(kind, shape.heads, shape.head_dim, 0, shape.block));
       specs.back().kv_heads = shape.kv_heads;
     }
   }
   return specs;
+}
+
+// Models whose layers differ: in what they keep of the past, in blocks, in heads and in width.
+inline std::vector<Layers> Mixtures() {
+  AttentionSpec full = MakeSpec(AttentionKind::kSoftmax, 4, 10, 0, 8);
+  full.kv_heads = 2;
+  AttentionSpec gated = MakeSpec(AttentionKind::kLearnedSketchMixed, 2, 10, 11, 12);
+  gated.decay_gate = true;
+  const AttentionSpec sketched = MakeSpec(AttentionKind::kRandomSketch, 3, 16, 11, 8);
+  const AttentionSpec polynomial = MakeSpec(AttentionKind::kPolynomial, 2, 10, 0, 16);
+  std::vector<AttentionSpec> narrow = {sketched, polynomial, gated, full};
+  for (AttentionSpec& spec : narrow) spec.state_format = StateFormat::kQ8;
+  return {Layers({full, gated, polynomial, full}), Layers({sketched, full, gated}), Layers(narrow)};
 }
 
 // The specs, then copies of each recurrent one in the other state formats.
@@ -138,7 +174,7 @@ inline std::vector<AttentionSpec> WithStateFormats(std::vector<AttentionSpec> sp
 // Rows whose dot products are of order one; far rows of sketches with their zero columns, features
 // that are positive where the kind makes them so. Gates that keep most of the past, and now and then
 // forget it.
-inline Sequence RandomSequence(const AttentionSpec& spec, int tokens, Random* random) {
+inline AttentionRows RandomRows(const AttentionSpec& spec, int layer, int tokens, Random* random) {
   const auto far_rows = [&](int heads) {
     const int width = spec.far_dim();
     const int used = spec.sketched() ? spec.sketch_size : width;
@@ -155,28 +191,36 @@ inline Sequence RandomSequence(const AttentionSpec& spec, int tokens, Random* ra
     const double scale = spec.kind == AttentionKind::kSoftmax ? 1 : std::pow(spec.head_dim, -0.25);
     return random->Normals(static_cast<size_t>(tokens) * heads * spec.head_dim, scale);
   };
-  Sequence sequence{tokens, std::vector<AttentionRows>(spec.layers)};
-  for (AttentionRows& rows : sequence.layers) {
-    rows.coefficients = CoefficientsFor(spec, static_cast<int>(&rows - sequence.layers.data()));
-    rows.near_q = near_rows(spec.heads);
-    rows.near_k = near_rows(spec.key_heads());
-    if (spec.mixed()) {
-      rows.far_q = far_rows(spec.heads);
-      rows.far_k = far_rows(spec.key_heads());
-    }
-    rows.v = random->Normals(static_cast<size_t>(tokens) * spec.key_heads() * spec.head_dim);
-    for (int i = 0; spec.decay_gate && i < tokens * spec.heads; ++i) {
-      const double top = random->Int(0, 19) == 0 ? 12 : 0.1;
-      rows.log_decay.push_back(static_cast<float>(-random->Uniform(0, top)));
-    }
+  AttentionRows rows;
+  rows.coefficients = CoefficientsFor(spec, layer);
+  rows.near_q = near_rows(spec.heads);
+  rows.near_k = near_rows(spec.key_heads());
+  if (spec.mixed()) {
+    rows.far_q = far_rows(spec.heads);
+    rows.far_k = far_rows(spec.key_heads());
+  }
+  rows.v = random->Normals(static_cast<size_t>(tokens) * spec.key_heads() * spec.head_dim);
+  for (int i = 0; spec.decay_gate && i < tokens * spec.heads; ++i) {
+    const double top = random->Int(0, 19) == 0 ? 12 : 0.1;
+    rows.log_decay.push_back(static_cast<float>(-random->Uniform(0, top)));
+  }
+  return rows;
+}
+
+inline Sequence RandomSequence(const Layers& layers, int tokens, Random* random) {
+  Sequence sequence{tokens, {}};
+  for (int i = 0; i < layers.size(); ++i) {
+    sequence.layers.push_back(RandomRows(layers[i], i, tokens, random));
   }
   return sequence;
 }
 
 // A sequence on its way through a backend: how far it is, its state, and the outputs so far.
 struct Runner {
-  Runner(Backend& backend, const AttentionSpec& spec, const Sequence& sequence)
-      : sequence(&sequence), state(backend.NewState(spec)), outputs(spec.layers) {}
+  Runner(Backend& backend, const Layers& layers, const Sequence& sequence)
+      : sequence(&sequence),
+        state(backend.NewState(layers)),
+        outputs(static_cast<size_t>(layers.size())) {}
 
   const Sequence* sequence;
   std::unique_ptr<SequenceState> state;
@@ -195,16 +239,17 @@ using AttendFn = std::function<void(int layer, std::span<const Segment> segments
 
 // One step over all layers. v lies in the last part of joint q, k, v rows, whose other parts must not
 // be read.
-inline void Step(Backend& backend, const AttentionSpec& spec, const std::vector<Part>& parts,
+inline void Step(Backend& backend, const Layers& layers, const std::vector<Part>& parts,
                  const AttendFn& attend = nullptr) {
-  const int heads = spec.heads, kv_heads = spec.key_heads(), d = spec.head_dim;
   std::vector<Segment> segments;
   int rows = 0;
   for (const Part& part : parts) {
     segments.push_back({part.runner->state.get(), rows, part.rows});
     rows += part.rows;
   }
-  for (int layer = 0; layer < spec.layers; ++layer) {
+  for (int layer = 0; layer < layers.size(); ++layer) {
+    const AttentionSpec& spec = layers[layer];
+    const int heads = spec.heads, kv_heads = spec.key_heads(), d = spec.head_dim;
     // Packs [tokens, width] slices of every part.
     const auto pack = [&](auto member, int width) {
       std::vector<float> packed;
@@ -256,19 +301,28 @@ inline void Step(Backend& backend, const AttentionSpec& spec, const std::vector<
 }
 
 // All outputs of a sequence that runs alone, in the given parts.
-inline std::vector<std::vector<float>> RunAlone(Backend& backend, const AttentionSpec& spec,
+inline std::vector<std::vector<float>> RunAlone(Backend& backend, const Layers& layers,
                                                 const Sequence& sequence,
                                                 const std::vector<int>& parts,
                                                 const AttendFn& attend = nullptr) {
-  Runner runner(backend, spec, sequence);
-  for (const int rows : parts) Step(backend, spec, {{&runner, rows}}, attend);
+  Runner runner(backend, layers, sequence);
+  for (const int rows : parts) Step(backend, layers, {{&runner, rows}}, attend);
   return runner.outputs;
 }
 
-inline std::string Describe(const AttentionSpec& spec) {
+inline std::string DescribeLayer(const AttentionSpec& spec) {
   return StrCat(AttentionKindName(spec.kind), " heads ", spec.heads, "/", spec.key_heads(), " d",
                 spec.head_dim, " r", spec.sketch_size, " m", spec.num_features, " b", spec.block,
                 " ", StateFormatName(spec.state_format), spec.decay_gate ? " gated" : "");
+}
+
+inline std::string Describe(const Layers& layers) {
+  std::string all = StrCat(layers.size(), " layers: ");
+  for (int i = 0; i < layers.size(); ++i) {
+    if (i == 0 || layers[i] != layers[i - 1])
+      all += StrCat(i > 0 ? ", " : "", DescribeLayer(layers[i]));
+  }
+  return all;
 }
 
 }  // namespace polysketch::testing

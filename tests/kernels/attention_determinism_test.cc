@@ -1,6 +1,7 @@
 // The same bits whatever runs beside a sequence: any split, any neighbours, any number of threads.
 // Compared with memcmp within one backend and instruction set, for every kind, with and without a
 // decay gate, and all state formats.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace polysketch {
 namespace {
 
 using testing::Count;
+using testing::Layers;
 using testing::Random;
 using testing::Runner;
 using testing::Sequence;
@@ -38,27 +40,40 @@ using Outputs = std::vector<std::vector<float>>;
   return ::testing::AssertionSuccess();
 }
 
+// The largest block of the layers.
+int Block(const Layers& layers) {
+  int block = 0;
+  for (const AttentionSpec& spec : layers) block = std::max(block, spec.block);
+  return block;
+}
+
 class AttentionDeterminismTest : public testing::BackendTest {
  protected:
-  static std::vector<AttentionSpec> Specs() {
-    std::vector<AttentionSpec> specs;
+  static std::vector<Layers> Specs() {
+    std::vector<AttentionSpec> two, one;
     for (const AttentionKind kind : testing::kAllKinds) {
-      specs.push_back(testing::MakeSpec(kind, 2, 10, 11, 16, 2));
-      specs.push_back(testing::MakeSpec(kind, 3, 32, 16, 3, 1));
+      two.push_back(testing::MakeSpec(kind, 2, 10, 11, 16));
+      one.push_back(testing::MakeSpec(kind, 3, 32, 16, 3));
       const int width = testing::SketchesWholeHeads(kind) ? 32 : 64;
-      specs.push_back(testing::MakeSpec(kind, 1, width, 32, 32, 1));
+      one.push_back(testing::MakeSpec(kind, 1, width, 32, 32));
     }
-    specs = testing::WithDecayGates(testing::WithStateFormats(specs));
-    for (const AttentionSpec& spec : testing::GroupedSpecs()) specs.push_back(spec);
-    return specs;
+    std::vector<Layers> models =
+        testing::InLayers(testing::WithDecayGates(testing::WithStateFormats(two)), 2);
+    const auto add = [&](const std::vector<Layers>& more) {
+      models.insert(models.end(), more.begin(), more.end());
+    };
+    add(testing::InLayers(testing::WithDecayGates(testing::WithStateFormats(one)), 1));
+    add(testing::InLayers(testing::GroupedSpecs(), 1));
+    add(testing::Mixtures());
+    return models;
   }
 };
 
 TEST_P(AttentionDeterminismTest, AnySplit) {
   const auto backend = NewBackend(1);
   Random random(1);
-  for (const AttentionSpec& spec : Specs()) {
-    const int tokens = 4 * spec.block + 13;
+  for (const Layers& spec : Specs()) {
+    const int tokens = 4 * Block(spec) + 13;
     const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
     const Outputs whole = testing::RunAlone(*backend, spec, sequence, {tokens});
     EXPECT_TRUE(
@@ -75,12 +90,12 @@ TEST_P(AttentionDeterminismTest, AnySplit) {
 TEST_P(AttentionDeterminismTest, AnyThreads) {
   Random random(2);
   const auto one = NewBackend(1);
-  const std::vector<AttentionSpec> specs = Specs();
+  const std::vector<Layers> specs = Specs();
   std::vector<Sequence> sequences;
   std::vector<std::vector<int>> splits;
   std::vector<Outputs> want;
-  for (const AttentionSpec& spec : specs) {
-    const int tokens = 4 * spec.block + 13;
+  for (const Layers& spec : specs) {
+    const int tokens = 4 * Block(spec) + 13;
     sequences.push_back(testing::RandomSequence(spec, tokens, &random));
     splits.push_back(random.Split(tokens));
     want.push_back(testing::RunAlone(*one, spec, sequences.back(), {tokens}));
@@ -91,7 +106,7 @@ TEST_P(AttentionDeterminismTest, AnyThreads) {
     for (size_t i = 0; i < specs.size(); ++i) {
       const int tokens = sequences[i].tokens;
       for (const auto& parts :
-           {splits[i], {tokens}, {specs[i].block + 1, tokens - specs[i].block - 1}}) {
+           {splits[i], {tokens}, {Block(specs[i]) + 1, tokens - Block(specs[i]) - 1}}) {
         EXPECT_TRUE(SameBits(testing::RunAlone(*backend, specs[i], sequences[i], parts), want[i]))
             << testing::Describe(specs[i]) << " " << threads << " threads, split "
             << ::testing::PrintToString(parts);
@@ -105,11 +120,11 @@ TEST_P(AttentionDeterminismTest, AnyThreads) {
 TEST_P(AttentionDeterminismTest, AnyThreadsAfterALoad) {
   Random random(5);
   const auto one = NewBackend(1), many = NewBackend(16);
-  for (const AttentionSpec& spec : Specs()) {
-    const int tokens = 4 * spec.block + 37;
+  for (const Layers& spec : Specs()) {
+    const int tokens = 4 * Block(spec) + 37;
     const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
     const Outputs whole = testing::RunAlone(*one, spec, sequence, {tokens});
-    for (const int saved : {spec.block / 2 + 1, 2 * spec.block, 2 * spec.block + 1}) {
+    for (const int saved : {Block(spec) / 2 + 1, 2 * Block(spec), 2 * Block(spec) + 1}) {
       Runner first(*one, spec, sequence), then(*many, spec, sequence);
       testing::Step(*one, spec, {{&first, saved}});
       std::vector<uint8_t> bytes(first.state->SavedBytes());
@@ -130,14 +145,14 @@ TEST_P(AttentionDeterminismTest, AnyThreadsAfterALoad) {
 TEST_P(AttentionDeterminismTest, AnyNeighbours) {
   const auto backend = NewBackend(2);
   Random random(3);
-  for (const AttentionSpec& spec : Specs()) {
-    const int tokens = 2 * spec.block + 13;
+  for (const Layers& spec : Specs()) {
+    const int tokens = 2 * Block(spec) + 13;
     const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
     const Outputs alone = testing::RunAlone(*backend, spec, sequence, {tokens});
     for (const int neighbours : {1, 7, Count(20, 63)}) {
       std::vector<Sequence> others;
       for (int i = 0; i < neighbours; ++i) {
-        others.push_back(testing::RandomSequence(spec, random.Int(1, 2 * spec.block), &random));
+        others.push_back(testing::RandomSequence(spec, random.Int(1, 2 * Block(spec)), &random));
       }
       std::vector<Runner> runners;
       runners.emplace_back(*backend, spec, sequence);
@@ -178,8 +193,9 @@ TEST_P(AttentionDeterminismTest, KeptScoresDoNotShow) {
 TEST_P(AttentionDeterminismTest, FormatsDiffer) {
   const auto backend = NewBackend(1);
   Random random(4);
-  for (AttentionSpec spec : Specs()) {
-    if (spec.kv_cache() || spec.state_format != StateFormat::kF32) continue;
+  for (const Layers& layers : Specs()) {
+    AttentionSpec spec = layers[0];
+    if (layers.size() > 2 || spec.kv_cache() || spec.state_format != StateFormat::kF32) continue;
     const int tokens = 2 * spec.block;
     const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
     const Outputs f32 = testing::RunAlone(*backend, spec, sequence, {tokens});

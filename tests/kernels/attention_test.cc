@@ -115,15 +115,31 @@ TEST_P(AttentionTest, LayersAreSeparate) {
   const auto backend = NewBackend(1);
   Random random(4);
   for (const AttentionKind kind : testing::kAllKinds) {
-    for (AttentionSpec spec : testing::WithDecayGates({testing::MakeSpec(kind, 2, 10, 11, 8, 3)})) {
-      const Sequence sequence = testing::RandomSequence(spec, 30, &random);
-      const auto together = testing::RunAlone(*backend, spec, sequence, {13, 17});
-      spec.layers = 1;
+    for (const AttentionSpec& spec :
+         testing::WithDecayGates({testing::MakeSpec(kind, 2, 10, 11, 8)})) {
+      const testing::Layers layers(spec, 3);
+      const Sequence sequence = testing::RandomSequence(layers, 30, &random);
+      const auto together = testing::RunAlone(*backend, layers, sequence, {13, 17});
       for (int layer = 0; layer < 3; ++layer) {
         const Sequence alone{30, {sequence.layers[layer]}};
         EXPECT_EQ(testing::RunAlone(*backend, spec, alone, {30})[0], together[layer])
             << testing::Describe(spec) << " layer " << layer;
       }
+    }
+  }
+}
+
+// Nor do layers that differ.
+TEST_P(AttentionTest, LayersOfAMixtureAreSeparate) {
+  const auto backend = NewBackend(1);
+  Random random(10);
+  for (const testing::Layers& layers : testing::Mixtures()) {
+    const Sequence sequence = testing::RandomSequence(layers, 60, &random);
+    const auto together = testing::RunAlone(*backend, layers, sequence, {13, 1, 46});
+    for (int i = 0; i < layers.size(); ++i) {
+      const Sequence alone{60, {sequence.layers[i]}};
+      EXPECT_EQ(testing::RunAlone(*backend, layers[i], alone, {60})[0], together[i])
+          << testing::Describe(layers) << " layer " << i;
     }
   }
 }

@@ -1,4 +1,5 @@
 // The past of a sequence: copies are independent, Reset empties, sizes are what StateBytes says.
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <thread>
@@ -15,28 +16,33 @@
 namespace polysketch {
 namespace {
 
+using testing::Layers;
 using testing::Random;
 using testing::Runner;
 using testing::Sequence;
 
 class StateTest : public testing::BackendTest {
  protected:
-  static std::vector<AttentionSpec> Specs() {
+  static std::vector<Layers> Specs() {
     std::vector<AttentionSpec> specs;
     for (const AttentionKind kind : testing::kAllKinds) {
-      specs.push_back(testing::MakeSpec(kind, 2, 10, 11, 8, 3));
+      specs.push_back(testing::MakeSpec(kind, 2, 10, 11, 8));
     }
-    AttentionSpec grouped = testing::MakeSpec(AttentionKind::kSoftmax, 6, 10, 0, 8, 3);
+    AttentionSpec grouped = testing::MakeSpec(AttentionKind::kSoftmax, 6, 10, 0, 8);
     grouped.kv_heads = 2;
     specs.push_back(grouped);
-    return testing::WithDecayGates(testing::WithStateFormats(specs));
+    specs = testing::WithDecayGates(testing::WithStateFormats(specs));
+    std::vector<Layers> models = testing::InLayers(specs, 3);
+    const std::vector<Layers> mixtures = testing::Mixtures();
+    models.insert(models.end(), mixtures.begin(), mixtures.end());
+    return models;
   }
 };
 
 TEST_P(StateTest, ClonesAreIndependent) {
   const auto backend = NewBackend(1);
   Random random(1);
-  for (const AttentionSpec& spec : Specs()) {
+  for (const Layers& spec : Specs()) {
     // Cloned in the middle of a block, at its end (full, not folded), and after it.
     for (const int cut : {0, 5, 8, 9, 21}) {
       const Sequence whole = testing::RandomSequence(spec, 40, &random);
@@ -64,7 +70,7 @@ TEST_P(StateTest, ClonesAreIndependent) {
 TEST_P(StateTest, CopyIntoAUsedState) {
   const auto backend = NewBackend(1);
   Random random(11);
-  for (const AttentionSpec& spec : Specs()) {
+  for (const Layers& spec : Specs()) {
     for (const auto& [cut, before] : {std::pair(21, 3), {3, 30}, {8, 9}, {9, 8}, {0, 20}}) {
       const Sequence whole = testing::RandomSequence(spec, 40, &random);
       const Sequence other = testing::RandomSequence(spec, 40, &random);
@@ -84,18 +90,29 @@ TEST_P(StateTest, CopyIntoAUsedState) {
   }
 }
 
+// The earliest position that a state of `end` tokens can be cut back to.
+int Earliest(const Layers& layers, int end) {
+  int earliest = 0;
+  for (const AttentionSpec& spec : layers) {
+    const int block_start = (end - 1) / spec.block * spec.block;
+    const bool folds = !spec.kv_cache() && end > spec.block;
+    if (folds) earliest = std::max(earliest, block_start + 1);
+  }
+  return earliest;
+}
+
 // From every position to every one that it may be cut back to, then on with other tokens.
 TEST_P(StateTest, CutForgets) {
   const auto backend = NewBackend(1);
   Random random(12);
-  for (const AttentionSpec& spec : Specs()) {
+  for (const Layers& spec : Specs()) {
     const Sequence first = testing::RandomSequence(spec, 20, &random);
     Sequence second = testing::RandomSequence(spec, 20, &random);
     for (int end = 0; end <= 20; ++end) {
       Runner runner(*backend, spec, first);
       if (end > 0) testing::Step(*backend, spec, {{&runner, end}});
       const int earliest = static_cast<int>(runner.state->EarliestTruncation());
-      EXPECT_EQ(earliest, spec.kv_cache() || end <= 8 ? 0 : end <= 16 ? 9 : 17);
+      EXPECT_EQ(earliest, Earliest(spec, end)) << testing::Describe(spec) << " at " << end;
       for (int cut = earliest; cut <= end; ++cut) {
         Runner again(*backend, spec, first);
         again.state = runner.state->Clone();
@@ -106,7 +123,7 @@ TEST_P(StateTest, CutForgets) {
         Runner straight(*backend, spec, first);
         if (cut > 0) testing::Step(*backend, spec, {{&straight, cut}});
         EXPECT_EQ(again.state->bytes(), straight.state->bytes());
-        straight.outputs.assign(spec.layers, {});
+        straight.outputs.assign(spec.size(), {});
         again.sequence = straight.sequence = &second;
         if (cut == 20) continue;
         testing::Step(*backend, spec, {{&again, 20 - cut}});
@@ -127,7 +144,7 @@ std::vector<uint8_t> Saved(const SequenceState& state) {
 TEST_P(StateTest, SavedStatesGoOn) {
   const auto backend = NewBackend(1);
   Random random(13);
-  for (const AttentionSpec& spec : Specs()) {
+  for (const Layers& spec : Specs()) {
     for (const int cut : {0, 5, 8, 9, 16, 21}) {
       const Sequence whole = testing::RandomSequence(spec, 40, &random);
       const Sequence other = testing::RandomSequence(spec, 40, &random);
@@ -157,7 +174,7 @@ TEST_P(StateTest, SavedStatesGoOn) {
 TEST_P(StateTest, ClearedBeforeOrByTheirFirstUse) {
   const auto backend = NewBackend(1);
   Random random(14);
-  for (const AttentionSpec& spec : Specs()) {
+  for (const Layers& spec : Specs()) {
     const Sequence whole = testing::RandomSequence(spec, 40, &random);
     const Sequence other = testing::RandomSequence(spec, 40, &random);
     const auto want = testing::RunAlone(*backend, spec, whole, {40});
@@ -176,7 +193,7 @@ TEST_P(StateTest, ClearedBeforeOrByTheirFirstUse) {
     copy.state->CopyFrom(*clone.state);
     clone.state = clone.state->Clone();
     copy.sequence = &whole;
-    copy.outputs.assign(spec.layers, {});
+    copy.outputs.assign(spec.size(), {});
     for (Runner* runner : {&cleared, &partly, &copy, &clone}) {
       EXPECT_EQ(Saved(*runner->state), std::vector<uint8_t>(runner->state->SavedBytes()));
       testing::Step(*backend, spec, {{runner, 40}});
@@ -199,7 +216,7 @@ TEST_P(StateTest, ClearedBeforeOrByTheirFirstUse) {
 TEST_P(StateTest, BadBytesAreRefused) {
   const auto backend = NewBackend(1);
   Random random(14);
-  for (const AttentionSpec& spec : Specs()) {
+  for (const Layers& spec : Specs()) {
     const Sequence whole = testing::RandomSequence(spec, 40, &random);
     Runner runner(*backend, spec, whole);
     testing::Step(*backend, spec, {{&runner, 21}});
@@ -241,7 +258,7 @@ TEST_P(StateTest, BadBytesAreRefused) {
 TEST_P(StateTest, PartsGoOn) {
   const auto backend = NewBackend(1);
   Random random(15);
-  for (const AttentionSpec& spec : Specs()) {
+  for (const Layers& spec : Specs()) {
     const Sequence whole = testing::RandomSequence(spec, 40, &random);
     const auto want = testing::RunAlone(*backend, spec, whole, {40});
     Runner original(*backend, spec, whole);
@@ -276,7 +293,7 @@ TEST_P(StateTest, PartsGoOn) {
 TEST_P(StateTest, ResetIsANewState) {
   const auto backend = NewBackend(1);
   Random random(2);
-  for (const AttentionSpec& spec : Specs()) {
+  for (const Layers& spec : Specs()) {
     const Sequence first = testing::RandomSequence(spec, 30, &random);
     const Sequence second = testing::RandomSequence(spec, 30, &random);
     Runner runner(*backend, spec, first);
@@ -284,7 +301,7 @@ TEST_P(StateTest, ResetIsANewState) {
     runner.state->Reset();
     EXPECT_EQ(runner.state->position(), 0);
     runner.sequence = &second;
-    runner.outputs.assign(spec.layers, {});
+    runner.outputs.assign(spec.size(), {});
     testing::Step(*backend, spec, {{&runner, 30}});
     EXPECT_EQ(runner.outputs, testing::RunAlone(*backend, spec, second, {30}))
         << testing::Describe(spec);
@@ -296,7 +313,7 @@ TEST_P(StateTest, ResetIsANewState) {
 TEST_P(StateTest, AStateThatWasResetIsClearedLater) {
   const auto backend = NewBackend(1);
   Random random(16);
-  for (const AttentionSpec& spec : Specs()) {
+  for (const Layers& spec : Specs()) {
     const Sequence old = testing::RandomSequence(spec, 30, &random);
     const Sequence whole = testing::RandomSequence(spec, 40, &random);
     const auto want = testing::RunAlone(*backend, spec, whole, {40});
@@ -308,7 +325,8 @@ TEST_P(StateTest, AStateThatWasResetIsClearedLater) {
         Runner runner(*backend, spec, old);
         testing::Step(*backend, spec, {{&runner, 30}});
         runner.state->Reset();
-        EXPECT_EQ(runner.state->cleared(), spec.kv_cache() || GetParam() == "reference");
+        EXPECT_EQ(runner.state->cleared(),
+                  GetParam() == "reference" || std::ranges::all_of(spec, &AttentionSpec::kv_cache));
         EXPECT_EQ(Saved(*runner.state), std::vector<uint8_t>(runner.state->SavedBytes()));
         runner.sequence = &whole;
         runner.outputs = source.outputs;
@@ -333,7 +351,7 @@ TEST_P(StateTest, AStateThatWasResetIsClearedLater) {
 TEST_P(StateTest, BytesAreAsAnnounced) {
   const auto backend = NewBackend(1);
   Random random(3);
-  for (const AttentionSpec& spec : Specs()) {
+  for (const Layers& spec : Specs()) {
     const Sequence sequence = testing::RandomSequence(spec, 40, &random);
     Runner runner(*backend, spec, sequence);
     const size_t empty = runner.state->bytes();
@@ -343,17 +361,40 @@ TEST_P(StateTest, BytesAreAsAnnounced) {
       EXPECT_EQ(runner.state->bytes(), backend->StateBytes(spec, token))
           << testing::Describe(spec) << " after " << token;
     }
-    if (spec.kv_cache()) {
-      EXPECT_GE(backend->StateBytes(spec, 40),
-                int64_t{40} * spec.layers * spec.key_heads() * 2 * spec.head_dim * 4);
-      EXPECT_GT(backend->StateBytes(spec, 10000), backend->StateBytes(spec, 5000));
-      AttentionSpec ungrouped = spec;
-      ungrouped.kv_heads = 0;
-      EXPECT_EQ(backend->StateBytes(ungrouped, 40),
-                backend->StateBytes(spec, 40) * spec.query_group());
-      EXPECT_EQ(SavedStateBytes(ungrouped, 0, 40), runner.state->SavedBytes() * spec.query_group());
+    if (std::ranges::none_of(spec, &AttentionSpec::kv_cache)) {
+      EXPECT_EQ(backend->StateBytes(spec, 1000000), backend->StateBytes(spec, 200))
+          << testing::Describe(spec);
     } else {
+      EXPECT_GT(backend->StateBytes(spec, 10000), backend->StateBytes(spec, 5000));
+    }
+    if (std::ranges::none_of(spec, &AttentionSpec::kv_cache)) {
       EXPECT_EQ(backend->StateBytes(spec, 1000000), empty) << testing::Describe(spec);
+    }
+    if (!spec[0].kv_cache() || spec.size() > 3) continue;
+    EXPECT_GE(backend->StateBytes(spec, 40),
+              int64_t{40} * spec.size() * spec[0].key_heads() * 2 * spec[0].head_dim * 4);
+    AttentionSpec one = spec[0];
+    one.kv_heads = 0;
+    const Layers ungrouped(one, spec.size());
+    EXPECT_EQ(backend->StateBytes(ungrouped, 40),
+              backend->StateBytes(spec, 40) * one.heads / spec[0].key_heads());
+    EXPECT_EQ(SavedStateBytes(ungrouped, 40),
+              runner.state->SavedBytes() * one.heads / spec[0].key_heads());
+  }
+}
+
+// Removable says how far a state may go on so that it can be cut back.
+TEST_P(StateTest, RemovableTokensCanBeRemoved) {
+  const auto backend = NewBackend(1);
+  for (const Layers& spec : Specs()) {
+    const auto state = backend->NewState(spec);
+    for (int position = 1; position <= 60; ++position) {
+      const int64_t removable = std::min<int64_t>(state->Removable(position), 60);
+      EXPECT_LE(EarliestTruncation(spec, position + removable), position)
+          << testing::Describe(spec) << " at " << position;
+      if (removable == 60) continue;
+      EXPECT_GT(EarliestTruncation(spec, position + removable + 1), position)
+          << testing::Describe(spec) << " at " << position;
     }
   }
 }
@@ -361,22 +402,22 @@ TEST_P(StateTest, BytesAreAsAnnounced) {
 // The paper's 110M model: 23.6 MB of float32 sums in 640 packed features, and the normaliser, one
 // block's keys and values, and rounding to cache lines.
 TEST(CpuStateTest, PaperModelStateSize) {
-  AttentionSpec spec = testing::MakeSpec(AttentionKind::kLearnedSketchMixed, 12, 64, 32, 256, 12);
+  AttentionSpec spec = testing::MakeSpec(AttentionKind::kLearnedSketchMixed, 12, 64, 32, 256);
   EXPECT_EQ(spec.features(), 640);
   const int64_t sums = int64_t{12} * 12 * 640 * 64 * 4;
   const int64_t normaliser = int64_t{12} * 12 * 640 * 4;
   const int64_t buffers = int64_t{12} * 12 * 256 * (64 + 64 + 32) * 4;
   const auto backend = NewCpuBackend(1);
   ASSERT_TRUE(backend.ok()) << backend.status().ToString();
-  const int64_t bytes = backend.value()->StateBytes(spec, 0);
+  const int64_t bytes = backend.value()->StateBytes(Layers(spec, 12), 0);
   EXPECT_GE(bytes, sums);
   EXPECT_LE(bytes, (sums + normaliser + buffers) * 11 / 10);
   // What q8 adds to bf16: a byte for each sum, key and value, and the scales of rows and columns of
   // S, of keys and of values.
   spec.state_format = StateFormat::kBf16;
-  const size_t bf16 = backend.value()->StateBytes(spec, 0);
+  const size_t bf16 = backend.value()->StateBytes(Layers(spec, 12), 0);
   spec.state_format = StateFormat::kQ8;
-  EXPECT_EQ(backend.value()->StateBytes(spec, 0) - bf16,
+  EXPECT_EQ(backend.value()->StateBytes(Layers(spec, 12), 0) - bf16,
             size_t{12 * 12} * (640 * 64 + 4 * (640 + 64) + 2 * 256 * (64 + 4)));
 }
 

@@ -118,7 +118,7 @@ class TaskCountTest : public ::testing::TestWithParam<int> {
     std::vector<std::unique_ptr<SequenceState>> states;
     std::vector<Segment> segments;
     for (const int count : rows) {
-      states.push_back(backend_->NewState(spec));
+      states.push_back(backend_->NewState({&spec, 1}));
       Segment segment{states.back().get(), 0, position};
       if (position > 0) backend_->Attention(spec, 0, {&segment, 1}, input, out.data());
       states.back()->Advance(position);

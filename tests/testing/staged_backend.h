@@ -27,7 +27,7 @@ class StagedBackend : public ForwardingBackend {
   void CopyOut(const float* array, size_t size, float* host) override {
     Backend::CopyOut(array, size, host);
   }
-  void Reserve(const AttentionSpec&, int64_t, int64_t, size_t,
+  void Reserve(std::span<const AttentionSpec>, int64_t, int64_t, size_t,
                const std::function<void()>&) override {}
   bool samples_rows() const override { return false; }
 

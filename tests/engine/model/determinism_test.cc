@@ -190,7 +190,7 @@ TEST_P(DeterminismTest, SavedAndTruncatedStatesGoOn) {
       std::vector<int32_t> other = tokens;
       for (size_t i = cut; i < other.size(); ++i) other[i] = (other[i] + 1) % model->vocab_size();
       Request request(*model, other);
-      const auto block = static_cast<int>(model->attention_spec().block);
+      const auto block = static_cast<int>(model->attention().front().block);
       testing::StepRequests(*model,
                             {{&request, std::min(kLength, (cut + block - 1) / block * block)}});
       request.state->Truncate(cut);

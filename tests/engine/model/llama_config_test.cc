@@ -65,12 +65,14 @@ TEST(LlamaConfigTest, WhatAConfigSays) {
   EXPECT_FALSE(spec.frame.tied || spec.frame.sinusoids || spec.frame.output_bias);
   EXPECT_FALSE(spec.frame.qkv_bias || spec.frame.out_bias || spec.frame.mlp_bias);
   EXPECT_EQ(spec.frame.rope_thetas, RopeThetas(8));
-  EXPECT_EQ(spec.attention.kind, AttentionKind::kSoftmax);
-  EXPECT_EQ(spec.attention.layers, 4);
-  EXPECT_EQ(spec.attention.heads, 8);
-  EXPECT_EQ(spec.attention.kv_heads, 2);
-  EXPECT_EQ(spec.attention.head_dim, 8);
-  EXPECT_EQ(spec.attention.block, 64);
+  ASSERT_EQ(spec.layers.size(), 4u);
+  EXPECT_EQ(spec.Attention(), std::vector<AttentionSpec>(4, spec.layers[0].attention));
+  const AttentionSpec& attention = spec.layers[0].attention;
+  EXPECT_EQ(attention.kind, AttentionKind::kSoftmax);
+  EXPECT_EQ(attention.heads, 8);
+  EXPECT_EQ(attention.kv_heads, 2);
+  EXPECT_EQ(attention.head_dim, 8);
+  EXPECT_EQ(attention.block, 64);
   EXPECT_EQ(spec.context_limit, 256);
   EXPECT_EQ(spec.bos_id, 1);
   EXPECT_EQ(spec.stop_ids, (std::vector<int32_t>{2, 7}));
@@ -87,7 +89,7 @@ TEST(LlamaConfigTest, WhatMayBeLeftOut) {
   config["rope_scaling"] = nullptr;
   const ModelSpec spec = SpecOf(config);
   EXPECT_EQ(spec.architecture, "LlamaForCausalLM");  // by model_type
-  EXPECT_EQ(spec.attention.kv_heads, 8);
+  EXPECT_EQ(spec.layers[0].attention.kv_heads, 8);
   EXPECT_EQ(spec.frame.epsilon, 1e-6f);
   EXPECT_EQ(spec.bos_id, -1);
   EXPECT_TRUE(spec.stop_ids.empty());
@@ -98,7 +100,7 @@ TEST(LlamaConfigTest, HowTheClassesDiffer) {
   EXPECT_FALSE(SpecOf(Of("Qwen2ForCausalLM", "qwen2")).frame.out_bias);
   const ModelSpec qwen3 = SpecOf(Of("Qwen3ForCausalLM", "qwen3"));
   EXPECT_TRUE(qwen3.frame.head_norms);
-  EXPECT_EQ(qwen3.attention.head_dim, 128);
+  EXPECT_EQ(qwen3.layers[0].attention.head_dim, 128);
   const json biased = {{"attention_bias", true}, {"mlp_bias", true}};
   const FrameSpec llama = SpecOf(With(Llama(), biased)).frame;
   EXPECT_TRUE(llama.qkv_bias && llama.out_bias && llama.mlp_bias);

@@ -27,7 +27,7 @@ inline void ExpectLogitsOfTheCachedKind(ModelConfig config, AttentionKind cached
   for (int32_t& token : tokens) token = static_cast<int32_t>(random.Int(0, config.vocab_size - 1));
 
   const auto model = LoadModel(recurrent_folder.path(), backend);
-  EXPECT_FALSE(model->attention_spec().kv_cache());
+  EXPECT_FALSE(model->attention().front().kv_cache());
   const std::vector<float> want =
       LogitsOf(*LoadModel(cached_folder.path(), backend), tokens, {kTokens});
   double largest = 0;

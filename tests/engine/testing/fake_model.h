@@ -70,6 +70,11 @@ class FakeState : public SequenceState {
   int64_t EarliestTruncation() const override {
     return position() > kFakeBlock ? (position() - 1) / kFakeBlock * kFakeBlock + 1 : 0;
   }
+  int64_t Removable(int64_t position) const override {
+    return (kFakeBlock - position % kFakeBlock) % kFakeBlock;
+  }
+  bool FoldsNext() const override { return position() > 0 && position() % kFakeBlock == 0; }
+  int64_t TokensToFold() const override { return kFakeBlock - position() % kFakeBlock; }
   void Truncate(int64_t position) override {
     PS_CHECK(position >= EarliestTruncation() && position <= this->position());
     if (position == this->position()) return;
@@ -143,7 +148,6 @@ class FakeModel : public LanguageModel {
     return state;
   }
   bool growing() const { return growing_; }
-  int64_t block() const override { return kFakeBlock; }
   size_t StateBytes(int64_t tokens) const override {
     return growing_ ? static_cast<size_t>(tokens) * 10 : 100;
   }
