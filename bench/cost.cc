@@ -27,7 +27,11 @@ void AddLayer(const AttentionSpec& spec, double D, double context, TokenCost* co
     cost->sketch += 2 * H * 2 * d * spec.num_features;
   }
   if (!spec.kv_cache()) cost->far += H * 2 * 2 * spec.features() * d;
-  const double keys = spec.kv_cache() ? context : spec.block / 2.0;
+  double keys = spec.kv_cache() ? context : spec.block / 2.0;
+  if (spec.window > 0) {
+    const double window = spec.window_kind == WindowKind::kBlocks ? 1.5 * spec.window : spec.window;
+    keys = std::min(context, window + spec.sinks);
+  }
   cost->near += H * 2 * keys * (spec.near_dim() + d);
 }
 

@@ -10,7 +10,7 @@ struct TokenCost {
   double dense = 0;   // qkv, out, up, down
   double sketch = 0;  // sketches of queries and keys
   double far = 0;     // read and fold of the packed features; 0 for KV kinds
-  double near = 0;    // block of mean length; KV kinds: all tokens of the context
+  double near = 0;    // block of mean length; KV kinds: all tokens of the context or window
   double logits = 0;  // 0 without with_logits
   double total() const { return dense + sketch + far + near + logits; }
 };

@@ -27,7 +27,9 @@ double NearTokens(const AttentionSpec& spec, const Segment& segment) {
   double tokens = 0;
   for (int i = 0; i < segment.rows; ++i) {
     const int64_t position = segment.state->position() + i;
-    tokens += static_cast<double>(spec.kv_cache() ? position : position % spec.block) + 1;
+    const int64_t first =
+        spec.kv_cache() ? spec.FirstVisible(position) : position / spec.block * spec.block;
+    tokens += static_cast<double>(position - first + 1);
   }
   return tokens;
 }

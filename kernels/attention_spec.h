@@ -50,6 +50,12 @@ struct HeadShape {
   int64_t k_row() const { return int64_t{kv_heads} * head_dim; }
 };
 
+// Which of the last tokens a window holds.
+enum class WindowKind {
+  kSliding,  // the last w tokens, the token itself included
+  kBlocks,   // the token's own block of w tokens, up to it, and the block before
+};
+
 // The attention of one layer.
 struct AttentionSpec {
   AttentionKind kind = AttentionKind::kSoftmax;
@@ -61,6 +67,10 @@ struct AttentionSpec {
   int block = 0;         // b, grain size; > 0 for all kinds: KV kinds allocate in blocks
   int power = 4;         // polynomial; polynomial_square: degree of P, at least 1
   int near_power = 4;    // mixed kinds
+  // KV kinds: a token attends to the tokens of its window and to the first `sinks` ones.
+  int window = 0;  // w; 0: all earlier tokens
+  WindowKind window_kind = WindowKind::kSliding;
+  int sinks = 0;         // of a spec with a window
   float stabilizer = 1;  // c of the denominator; 0 for softmax
   float alpha = 0;       // polynomial_square, whose P is of (q'.k' + alpha) / beta
   float beta = 1;
@@ -144,25 +154,69 @@ struct AttentionSpec {
     return tiles * (tiles + 1) / 2 * 64;
   }
 
+  // --- windows ---
+
+  // The first token after the sinks that token `t` attends to.
+  int64_t FirstVisible(int64_t t) const {
+    if (window == 0) return 0;
+    const int64_t first =
+        window_kind == WindowKind::kSliding ? t - window + 1 : (t / window - 1) * window;
+    return first > 0 ? first : 0;
+  }
+  bool Visible(int64_t s, int64_t t) const { return s <= t && (s < sinks || s >= FirstVisible(t)); }
+  // Tokens of whole blocks that hold the sinks. A window keeps them.
+  int64_t SinkTokens() const { return (int64_t{sinks} + block - 1) / block * block; }
+  // A window drops blocks that no token reads again, even after a truncation. These are the tokens
+  // [SinkTokens(), SinkTokens() + DroppedTokens(position)), whole blocks.
+  int64_t DroppedTokens(int64_t position) const {
+    if (window == 0 || position == 0) return 0;
+    const int64_t first = (LastBlock(position) - Span() + 2) / block * block - SinkTokens();
+    return first > 0 ? first : 0;
+  }
+
+  // --- blocks ---
+
   // A block is folded when the first token after it arrives, so the block buffer is never empty
   // after the first token.
 
-  // Number of tokens in the block buffer after `position` tokens: 1 to b, 0 if `position` is 0. All
-  // tokens for KV kinds.
+  // Number of tokens that a state of `position` tokens keeps one by one. Recurrent kinds: those in the
+  // block buffer, 1 to b, 0 if `position` is 0. KV kinds: all but the dropped ones.
   int64_t BufferedTokens(int64_t position) const {
-    return kv_cache() || position == 0 ? position : (position - 1) % block + 1;
+    if (kv_cache()) return position - DroppedTokens(position);
+    return position == 0 ? 0 : (position - 1) % block + 1;
+  }
+  // Blocks of a KV cache of `position` tokens.
+  int64_t CacheBlocks(int64_t position) const {
+    return (position + block - 1) / block - DroppedTokens(position) / block;
   }
   // Whether a block has been folded, so that S and z are not zero, after `position` tokens.
   bool HasFarState(int64_t position) const { return !kv_cache() && position > block; }
+  // Whether states grow with every token.
+  bool grows() const { return kv_cache() && window == 0; }
   // The earliest position that a state of `position` tokens can be truncated to: one token of the
-  // current block must remain, since folded tokens cannot be removed. A function of
+  // current block must remain, since neither folded nor dropped tokens can be removed. A function of
   // the position alone, and the same for every position between the two.
   int64_t EarliestTruncation(int64_t position) const {
-    return HasFarState(position) ? (position - 1) / block * block + 1 : 0;
+    const bool lost = kv_cache() ? DroppedTokens(position) > 0 : HasFarState(position);
+    return lost ? LastBlock(position) + 1 : 0;
   }
   // The largest n for which a state of `position + n` tokens can be truncated to `position`.
   int64_t Removable(int64_t position) const {
-    return kv_cache() ? INT64_MAX / 2 : (block - position % block) % block;
+    if (grows()) return INT64_MAX / 2;
+    const int64_t in_block = (block - position % block) % block;
+    if (!kv_cache()) return in_block;
+    // The longest state that has dropped nothing.
+    const int64_t whole = ((SinkTokens() + block + Span() - 3) / block + 1) * block;
+    return whole - position > in_block ? whole - position : in_block;
+  }
+
+ private:
+  // The start of the block of the last of `position` tokens.
+  int64_t LastBlock(int64_t position) const { return (position - 1) / block * block; }
+  // The most tokens of a window, the token itself included. At least two, so that the last token is kept.
+  int64_t Span() const {
+    if (window_kind == WindowKind::kBlocks) return 2 * int64_t{window};
+    return window > 1 ? window : 2;
   }
 };
 

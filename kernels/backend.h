@@ -89,6 +89,7 @@ enum class BackendFeature {
   kRopeThetas,       // thetas other than RopeThetas(d)
   kNormsBeforeRope,  // HeadNorms::before_rotation
   kMixedLayers,      // layers whose attention differs
+  kWindows,          // AttentionSpec::window
 };
 
 // Device memory in bytes: held by the backend, and free.
@@ -216,12 +217,12 @@ class Backend {
   // rows of x. x [rows, width], terms [heads, 2], out [rows, round_up(width + 1, 8)].
   virtual void AffineFeatures(const float* x, int64_t rows, int width, const float* terms,
                               int heads, float* out) = 0;
-  // out_t = sum_s w[t,s] v_s / (c + sum_s w[t,s]), s <= t, with the weights w of
+  // out_t = sum_s w[t,s] v_s / (c + sum_s w[t,s]), s <= t and spec.Visible(s, t), with the weights w of
   // spec.kind (docs/attention.md). out [M, H, d]. Query head h reads kv head h / spec.query_group().
   // spec: that of the layer in the states. One contract for segments of any length: reads each state,
   // appends the segment's keys and values, folds the blocks that become full. Order of the sums:
   // - Far part: the state as it was at the start of t's block.
-  // - Near part: tokens s in order, from the start of t's block. KV kinds: all tokens.
+  // - Near part: tokens s in order, from the start of t's block. KV kinds: all visible ones.
   // - Fold: a block is summed from zero in token order and added to S once, when the first token
   //   after it arrives.
   // With a decay gate w[t,s] is multiplied by e^(G_t - G_s). G_t is the float32 sum of log_decay

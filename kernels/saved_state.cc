@@ -25,7 +25,7 @@ Status CheckSavedSize(std::span<const AttentionSpec> layers,
   // The bound keeps the sizes of layers that grow from overflowing.
   int64_t max_position = std::numeric_limits<int64_t>::max() / 2;
   for (const AttentionSpec& layer : layers) {
-    if (!layer.kv_cache()) continue;
+    if (!layer.grows()) continue;
     const auto token_bytes =
         layer.key_heads() * layer.TokenFloats() * static_cast<int64_t>(sizeof(float));
     max_position = std::min(max_position, static_cast<int64_t>(size) / token_bytes);

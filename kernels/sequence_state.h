@@ -11,7 +11,7 @@
 namespace polysketch {
 
 // What attention keeps of one sequence's past tokens, in every layer. The size of a layer is constant for
-// recurrent kinds and grows in blocks for KV kinds. Used by the
+// recurrent kinds and grows in blocks for KV kinds, where the layer has a window up to that. Used by the
 // thread that calls the backend's ops, except that parts may be saved, loaded and copied by several threads
 // at once.
 class SequenceState {
@@ -36,7 +36,8 @@ class SequenceState {
   // processed them. EarliestTruncation() <= position <= position().
   virtual void Truncate(int64_t position) = 0;
   // Lowest position that Truncate accepts, the latest of the layers' (AttentionSpec::EarliestTruncation):
-  // at least one token of the current block must remain, since folded tokens cannot be removed. 0 if every layer keeps all tokens.
+  // at least one token of the current block must remain, since neither folded nor dropped tokens can
+  // be removed. 0 if every layer keeps all tokens.
   virtual int64_t EarliestTruncation() const = 0;
   // How many tokens may follow the first `position` ones, at least those of this state, so that they can
   // be removed again.

@@ -35,6 +35,8 @@ Status CheckFeatures(const ModelSpec& spec, const Backend& backend, const std::s
       {BackendFeature::kNormsBeforeRope, frame.head_norms, "norms of heads before RoPE"},
       {BackendFeature::kMixedLayers, any([&](const LayerSpec& l) { return l.attention != first; }),
        "layers that differ"},
+      {BackendFeature::kWindows, any([](const LayerSpec& l) { return l.attention.window > 0; }),
+       "windows of attention"},
   };
   for (const auto& need : needs) {
     if (!need.needed || backend.has(need.feature)) continue;

@@ -251,6 +251,10 @@ void CpuBackend::Attention(const AttentionSpec& spec, int layer, std::span<const
     }
   }
   RunSegments(&context_, spec, layer, segments, rows, input, out);
+  for (const Segment& segment : segments) {
+    if (spec.window == 0) break;
+    CacheOf(segment, layer).Drop(segment.state->position() + segment.rows);
+  }
 }
 
 #include "kernels/cpu/isa_end.h"

@@ -1,5 +1,5 @@
-// KV kinds: queries read every block of a KV cache up to their own. Included inside the region of
-// isa_begin.h, after attention_update.h.
+// KV kinds: queries read the blocks of a KV cache up to their own: all, or those of their window and the
+// sinks. Included inside the region of isa_begin.h, after attention_update.h.
 
 // Queries that are computed at a time: those of `tokens` tokens from `row` on, in `heads` neighbouring
 // heads of one group. They read the keys and values of their kv head once.
@@ -56,6 +56,46 @@ PS_INLINE float LargestOf(const float* scores, int64_t count, float top) {
   return top;
 }
 
+// Weights of a block's tokens of a layer with a window: those of tokens from `sinks` to `first`, both
+// counted in the block, are zero.
+struct WindowWeights {
+  int64_t sinks, first;
+
+  __attribute__((always_inline)) V operator()(V weights, int64_t s) const {
+    if (s >= first || s + kLanes <= sinks) return weights;
+    const V of_sinks = ZeroUnless(FirstLanes(sinks - s), weights);
+    return first >= s + kLanes ? of_sinks : Select(FirstLanes(first - s), of_sinks, weights);
+  }
+  static Mask FirstLanes(int64_t count) {
+    return FirstN(static_cast<int>(std::clamp<int64_t>(count, 0, kLanes)));
+  }
+};
+
+// The blocks that a tile reads, in order.
+class CachedBlocks {
+ public:
+  // first, last: tokens at the start and at the end of the tile. The windows of all begin in one block.
+  CachedBlocks(const AttentionSpec& spec, int64_t first, int64_t last)
+      : spec_(spec),
+        window_(spec.FirstVisible(first) / spec.block),
+        sinks_(std::min<int64_t>((spec.sinks + spec.block - 1) / spec.block, window_)),
+        count_(sinks_ + last / spec.block + 1 - window_) {}
+
+  int64_t count() const { return count_; }
+  // The block at place `i`, counted from the first token of the sequence.
+  int64_t At(int64_t i) const { return i < sinks_ ? i : window_ + i - sinks_; }
+  // Tokens of the block at place `i` that are read.
+  int64_t Size(int64_t i) const {
+    return i < sinks_ ? std::min<int64_t>(spec_.block, spec_.sinks - i * spec_.block) : spec_.block;
+  }
+
+ private:
+  const AttentionSpec& spec_;
+  int64_t window_;  // the first block of the window
+  int64_t sinks_;   // blocks before it that hold sinks
+  int64_t count_;
+};
+
 // One kv head.
 struct KvHead {
   const HeadRows& rows;
@@ -83,39 +123,58 @@ struct KvHead {
     return {scratch.queries, dim, tile.rows(), dim};
   }
 
-  // Calls fn(m, limit) for the rows of a tile. limit: how many tokens the row attends to of the block
-  // whose first token is `first` tokens before the tile's.
+  // Calls fn(m, token, limit) for the rows of a tile. limit: how many tokens the row's token may attend to
+  // of a block of which `size` tokens are read and whose first one is `first` tokens before the tile's.
   template <typename Fn>
-  void ForRows(const CachedTile& tile, int64_t first, const Fn& fn) const {
+  static void ForRows(const CachedTile& tile, int64_t first, int64_t size, const Fn& fn) {
     for (int t = 0, m = 0; t < tile.tokens; ++t) {
-      const int64_t limit = Limit(first, t, rows.spec.block);
-      for (int h = 0; h < tile.heads; ++h) fn(m++, limit);
+      const int64_t limit = Limit(first, t, size);
+      for (int h = 0; h < tile.heads; ++h) fn(m++, tile.token + t, limit);
     }
+  }
+
+  // What token `token` sees of block `index`, if the layer has a window.
+  WindowWeights Window(int64_t index, int64_t token) const {
+    const int64_t start = index * rows.spec.block;
+    return {rows.spec.sinks - start, rows.spec.FirstVisible(token) - start};
+  }
+
+  // The largest score that a token sees of the first `limit` ones of block `index`, or top.
+  float Largest(int64_t index, int64_t token, const float* scores, int64_t limit, float top) const {
+    if (rows.spec.window == 0) return LargestOf(scores, limit, top);
+    const WindowWeights window = Window(index, token);
+    const int64_t sinks = std::clamp<int64_t>(window.sinks, 0, limit);
+    const int64_t first = std::clamp<int64_t>(window.first, sinks, limit);
+    return LargestOf(scores + first, limit - first, LargestOf(scores, sinks, top));
   }
 
   void Run(const CachedTile& tile) const {
     const AttentionSpec& spec = rows.spec;
-    const int64_t size = spec.block, padded = rows.layout.padded_block;
-    const int64_t blocks = (tile.token + tile.tokens - 1) / size + 1;
+    const int64_t block = spec.block, padded = rows.layout.padded_block;
+    const CachedBlocks blocks(spec, tile.token, tile.token + tile.tokens - 1);
     const bool softmax = spec.kind == AttentionKind::kSoftmax;
-    const bool keeps = softmax && tile.rows() * blocks * padded <= CachedScratch::kKeptScores;
-    const int64_t scores_row = keeps ? blocks * padded : padded;
+    const bool keeps =
+        softmax && tile.rows() * blocks.count() * padded <= CachedScratch::kKeptScores;
+    const int64_t scores_row = keeps ? blocks.count() * padded : padded;
     const QueryTile queries = Queries(tile);
     // Computes the scores of a block and returns where they are.
-    const auto score = [&](int64_t index) {
-      float* scores = scratch.scores + (keeps ? index * padded : 0);
+    const auto score = [&](int64_t i) {
+      float* scores = scratch.scores + (keeps ? i * padded : 0);
+      const int64_t index = blocks.At(i);
       Scores(queries, Block(index, scores_row),
-             Limit(tile.token - index * size, tile.tokens - 1, size), scores);
+             Limit(tile.token - index * block, tile.tokens - 1, blocks.Size(i)), scores);
       return scores;
     };
     float tops[kQueryTile] = {};
     if (softmax) {  // a maximum is exact in any order
       std::fill_n(tops, tile.rows(), -std::numeric_limits<float>::infinity());
-      for (int64_t index = 0; index < blocks; ++index) {
-        const float* scores = score(index);
-        ForRows(tile, tile.token - index * size, [&](int m, int64_t limit) {
-          tops[m] = LargestOf(scores + m * scores_row, limit, tops[m]);
-        });
+      for (int64_t i = 0; i < blocks.count(); ++i) {
+        const int64_t index = blocks.At(i);
+        const float* scores = score(i);
+        ForRows(tile, tile.token - index * block, blocks.Size(i),
+                [&](int m, int64_t token, int64_t limit) {
+                  tops[m] = Largest(index, token, scores + m * scores_row, limit, tops[m]);
+                });
       }
     }
     V lanes[kQueryTile];
@@ -125,14 +184,19 @@ struct KvHead {
       weights[h] = NearWeight::Of(spec, rows.Coefficients(tile.first_head + h));
     }
     std::fill_n(scratch.sums, tile.rows() * rows.layout.padded_dim, 0.0f);
-    for (int64_t index = 0; index < blocks; ++index) {
-      const int64_t first = tile.token - index * size;
-      float* scores = keeps ? scratch.scores + index * padded : score(index);
-      ForRows(tile, first, [&](int m, int64_t limit) {
-        WeighRow(weights[m % tile.heads], NoDecay(), tops[m], limit, scores + m * scores_row,
-                 &lanes[m]);
+    for (int64_t i = 0; i < blocks.count(); ++i) {
+      const int64_t index = blocks.At(i), first = tile.token - index * block;
+      float* scores = keeps ? scratch.scores + i * padded : score(i);
+      ForRows(tile, first, blocks.Size(i), [&](int m, int64_t token, int64_t limit) {
+        const NearWeight& weight = weights[m % tile.heads];
+        float* row = scores + m * scores_row;
+        if (spec.window == 0) {
+          WeighRow(weight, NoDecay(), tops[m], limit, row, &lanes[m]);
+        } else {
+          WeighRow(weight, Window(index, token), tops[m], limit, row, &lanes[m]);
+        }
       });
-      AddValues(tile.rows(), first, size, scores, Block(index, scores_row),
+      AddValues(tile.rows(), first, blocks.Size(i), scores, Block(index, scores_row),
                 static_cast<int>(rows.layout.padded_dim / kLanes), scratch.sums, tile.heads);
     }
     for (int m = 0; m < tile.rows(); ++m) {
@@ -155,6 +219,15 @@ static void AppendCached(const HeadRows& rows, KvLayer* cache, int64_t position,
   }
 }
 
+// How many of `tokens` tokens from `token` on, at least one, have windows that begin in the same block.
+static int64_t TokensAlike(const AttentionSpec& spec, int64_t token, int64_t tokens) {
+  if (spec.window == 0) return tokens;
+  const auto block = [&](int64_t t) { return spec.FirstVisible(t) / spec.block; };
+  int64_t alike = 1;
+  while (alike < tokens && block(token + alike) == block(token)) ++alike;
+  return alike;
+}
+
 // Computes the queries of a range of the rows of a segment after `position` tokens, in all heads of the
 // group. All keys and values are in the cache. memory: CachedFloats.
 static void CachedQueries(const HeadRows& rows, KvLayer* cache, int64_t position,
@@ -165,11 +238,14 @@ static void CachedQueries(const HeadRows& rows, KvLayer* cache, int64_t position
   const KvHead head{rows, cache, scratch};
   const int group = rows.spec.query_group(), end = (rows.head + 1) * group;
   for (int64_t row = range.first; row < range.last;) {
-    // A tile stays in one block, so that the block offsets of its rows depend on positions only.
+    // A tile stays in one block, so that the block offsets of its rows depend on positions only, and so
+    // does the first block of their windows.
     const SegmentInBlock run = RowsInBlock(rows.spec, position, row, range.last);
-    const int tokens = static_cast<int>(std::min<int64_t>(tiling.tokens, run.count));
+    const int64_t token = position + row;
+    const int tokens = static_cast<int>(
+        TokensAlike(rows.spec, token, std::min<int64_t>(tiling.tokens, run.count)));
     for (int first = rows.head * group; first < end; first += tiling.heads) {
-      head.Run({row, tokens, first, std::min(tiling.heads, end - first), position + row});
+      head.Run({row, tokens, first, std::min(tiling.heads, end - first), token});
     }
     row += tokens;
   }

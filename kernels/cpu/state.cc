@@ -171,21 +171,34 @@ void KvLayer::CopyFrom(const HostLayer& other, int64_t position) {
 size_t KvLayer::SavedBytes(int64_t position) const { return SavedLayerBytes(spec_, 0, position); }
 
 void KvLayer::Reserve(int64_t tokens) {
-  const auto blocks = static_cast<size_t>((tokens + spec_.block - 1) / spec_.block);
+  const auto blocks = static_cast<size_t>((tokens + spec_.block - 1) / spec_.block - dropped_);
   while (blocks_.size() < blocks) blocks_.emplace_back(BlockFloats(spec_));
 }
 
+void KvLayer::Drop(int64_t position) {
+  const int64_t count = spec_.DroppedTokens(position) / spec_.block - dropped_;
+  const auto first = blocks_.begin() + sink_blocks_;
+  if (count > 0) blocks_.erase(first, first + count);
+  dropped_ += count;
+}
+
 void KvLayer::Resize(int64_t tokens) {
-  const auto blocks = static_cast<size_t>((tokens + spec_.block - 1) / spec_.block);
+  const auto blocks = static_cast<size_t>((tokens + spec_.block - 1) / spec_.block - dropped_);
   if (blocks_.size() > blocks) blocks_.resize(blocks);
   Reserve(tokens);
 }
 
-void KvLayer::Prepare(int64_t position) { Resize(position); }
+void KvLayer::Prepare(int64_t position) {
+  dropped_ = spec_.DroppedTokens(position) / spec_.block;
+  Resize(position);
+}
 
 void KvLayer::Walk(int64_t position, SavedValues* values) {
-  for (int64_t first = 0; first < position; first += spec_.block) {
-    const int64_t n = std::min<int64_t>(spec_.block, position - first), block = first / spec_.block;
+  const int64_t sinks = spec_.SinkTokens(), dropped = spec_.DroppedTokens(position);
+  const int64_t held = spec_.BufferedTokens(position);
+  for (int64_t first = 0; first < held; first += spec_.block) {
+    const int64_t n = std::min<int64_t>(spec_.block, held - first);
+    const int64_t block = (first < sinks ? first : first + dropped) / spec_.block;
     for (int h = 0; h < spec_.key_heads(); ++h) {
       WalkKeys(values, false, Keys(block, h), spec_.head_dim, n);
       float* rows = Values(block, h);
@@ -221,7 +234,7 @@ std::unique_ptr<SequenceState> CpuState::Clone() const {
 size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) {
   int64_t floats = 0;
   for (const AttentionSpec& spec : layers) {
-    floats += spec.kv_cache() ? (tokens + spec.block - 1) / spec.block * KvLayer::BlockFloats(spec)
+    floats += spec.kv_cache() ? spec.CacheBlocks(tokens) * KvLayer::BlockFloats(spec)
                               : RecurrentLayer::Floats(spec);
   }
   return static_cast<size_t>(floats) * sizeof(float);

@@ -32,7 +32,9 @@
 // used. Features of sketched kinds, in order: for tiles I <= J of 8, for i in I, for j in J: the product x_i x_j. Products of
 // off-diagonal tiles count twice; the query's side multiplies them by 2.
 //
-// KV kinds: blocks of b tokens of all kv heads, each head keys [panels][d][64] and values [b][dp].
+// KV kinds: blocks of b tokens of all kv heads, each head keys [panels][d][64] and values [b][dp]. A layer
+// with a window holds the blocks of its sinks and those that a token may still read
+// (AttentionSpec::DroppedTokens).
 //
 // Saved with n tokens in the buffer, for each layer and head, without padding, as float32 values
 // under every format, so that a state can be loaded under another one:
@@ -40,7 +42,7 @@
 //   recurrent  S [features][d] and z [features] if there is a far state, far_keys [far_dim][n],
 //              near_keys [near_dim][n] in mixed kinds, values [n][d], decay_sums [n] with a
 //              decay gate
-//   KV         keys [d][n] and values [n][d] of each block
+//   KV         keys [d][n] and values [n][d] of each block that is held
 #pragma once
 
 #include <cstdint>
@@ -137,18 +139,25 @@ class RecurrentLayer final : public HostLayer {
 // KV kinds.
 class KvLayer final : public HostLayer {
  public:
-  explicit KvLayer(const AttentionSpec& spec) : HostLayer(spec), layout_(spec) {}
+  explicit KvLayer(const AttentionSpec& spec)
+      : HostLayer(spec), layout_(spec), sink_blocks_(spec.SinkTokens() / spec.block) {}
 
   size_t bytes() const override { return blocks_.size() * BlockFloats(spec_) * sizeof(float); }
-  void Reset() override { blocks_.clear(); }
+  void Reset() override {
+    blocks_.clear();
+    dropped_ = 0;
+  }
   void Truncate(int64_t position) override { Resize(position); }
   void CopyFrom(const HostLayer& other, int64_t position) override;
   size_t SavedBytes(int64_t position) const override;
   void Prepare(int64_t position) override;
   void Walk(int64_t position, SavedValues* values) override;
 
-  // Allocates the blocks for tokens [0, tokens).
+  // Allocates the blocks for tokens [0, tokens), except those that were dropped.
   void Reserve(int64_t tokens);
+  // Frees the blocks that are not read after `position` tokens.
+  void Drop(int64_t position);
+  // Of a block, counted from the first token of the sequence.
   float* Keys(int64_t block, int head) { return Head(block, head) + layout_.near_keys; }
   float* Values(int64_t block, int head) { return Head(block, head) + layout_.values; }
 
@@ -156,13 +165,16 @@ class KvLayer final : public HostLayer {
 
  private:
   float* Head(int64_t block, int head) {
-    return blocks_[static_cast<size_t>(block)].data() + head * layout_.size;
+    const int64_t place = block < sink_blocks_ ? block : block - dropped_;
+    return blocks_[static_cast<size_t>(place)].data() + head * layout_.size;
   }
   // Gives the layer the blocks for exactly `tokens` tokens.
   void Resize(int64_t tokens);
 
   const HeadLayout layout_;
-  std::vector<AlignedBuffer<float>> blocks_;
+  const int64_t sink_blocks_;
+  int64_t dropped_ = 0;                       // blocks after those of the sinks
+  std::vector<AlignedBuffer<float>> blocks_;  // that are held, in order
 };
 
 class CpuState final : public HostState {

@@ -25,6 +25,7 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
 CudaState::CudaState(Device* device, std::span<const AttentionSpec> layers)
     : LayeredState(layers), device_(device), spec_(layers.front()), layout_(spec_) {
   PS_CHECK(spec_.key_heads() == spec_.heads) << "BackendFeature::kGroupedQueries";
+  PS_CHECK(spec_.window == 0) << "BackendFeature::kWindows";
   PS_CHECK(std::ranges::count(layers, spec_) == std::ssize(layers))
       << "BackendFeature::kMixedLayers";
   if (spec_.kv_cache()) return;

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
+#include <vector>
 
 #include "base/check.h"
 #include "base/half.h"
@@ -77,9 +79,11 @@ void Store(bool narrow, const float* x, int width, float* out) {
 }
 
 // Attention of one token and head; its key and value are the last of the `tokens` in the buffers.
-// out [d].
-void AttendToken(const AttentionSpec& spec, const HeadState& state, int64_t tokens,
-                 const float* near_q, const float* far_q, const float* coefficients, float* out) {
+// visible [tokens]: which of them it attends to. out [d].
+void AttendToken(const AttentionSpec& spec, const HeadState& state,
+                 const std::vector<bool>& visible, const float* near_q, const float* far_q,
+                 const float* coefficients, float* out) {
+  const auto tokens = static_cast<int64_t>(visible.size());
   const int d = spec.head_dim;
   std::vector<double> numerator(d);
   double denominator = spec.stabilizer;
@@ -102,13 +106,17 @@ void AttendToken(const AttentionSpec& spec, const HeadState& state, int64_t toke
     weights[s] = NearWeight(spec, coefficients, Dot(near_q, key.data(), spec.near_dim()));
   }
   if (spec.kind == AttentionKind::kSoftmax) {
-    const double largest = *std::max_element(weights.begin(), weights.end());
+    double largest = -std::numeric_limits<double>::infinity();
+    for (int64_t s = 0; s < tokens; ++s) {
+      if (visible[s]) largest = std::max(largest, weights[s]);
+    }
     for (double& weight : weights) weight = std::exp(weight - largest);
   }
   for (int64_t s = 0; s < tokens && spec.decay_gate; ++s) {
     weights[s] *= DecayFactor(state.decay_sums[tokens - 1], state.decay_sums[s]);
   }
   for (int64_t s = 0; s < tokens; ++s) {
+    if (!visible[s]) continue;
     denominator += weights[s];
     const std::vector<float> value = ReadVector(spec.byte_copy(), &state.values[s * d], d);
     for (int i = 0; i < d; ++i) numerator[i] += weights[s] * value[i];
@@ -146,6 +154,11 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
               (index == 0 ? 0 : head.decay_sums[index - 1]) + input.log_decay[row_head];
         }
       }
+      const int64_t position = state->position() + row - segment.first_row;
+      std::vector<bool> visible(static_cast<size_t>(index) + 1, true);
+      for (int64_t s = 0; s <= index && spec.kv_cache(); ++s) {
+        visible[s] = spec.Visible(of_layer.TokenAt(s), position);
+      }
       for (int h = 0; h < spec.heads; ++h) {
         const HeadState& head = of_layer.head(h / spec.query_group());
         const int64_t row_head = int64_t{row} * spec.heads + h;
@@ -153,12 +166,13 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
         const float* coefficients = spec.kind == AttentionKind::kPolynomialSquare
                                         ? input.coefficients + h * (spec.power + 1)
                                         : nullptr;
-        AttendToken(spec, head, index + 1, input.near_q + row_head * near_dim, far_q, coefficients,
+        AttendToken(spec, head, visible, input.near_q + row_head * near_dim, far_q, coefficients,
                     out + row_head * d);
       }
     }
     // Every layer runs once before Advance, so the buffers hold what the position says.
     const int64_t end = state->position() + segment.rows;
+    if (spec.kv_cache()) of_layer.Drop(end);
     PS_CHECK(of_layer.buffered() == spec.BufferedTokens(end))
         << "layer " << layer << ": expected " << spec.BufferedTokens(end)
         << " buffered tokens, found " << of_layer.buffered();

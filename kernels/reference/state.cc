@@ -59,7 +59,7 @@ void ReferenceLayer::Reset() {
     state.stale_copy = false;
     Resize(spec_, spec_.kv_cache() ? 0 : spec_.block, &state);
   }
-  buffered_ = 0;
+  buffered_ = dropped_ = 0;
 }
 
 size_t ReferenceLayer::bytes() const {
@@ -77,13 +77,14 @@ void ReferenceLayer::CopyFrom(const HostLayer& other, int64_t /*position*/) {
   const auto& from = static_cast<const ReferenceLayer&>(other);
   heads_ = from.heads_;
   buffered_ = from.buffered_;
+  dropped_ = from.dropped_;
 }
 
 void ReferenceLayer::SetBuffered(int64_t position) {
   buffered_ = spec_.BufferedTokens(position);
+  dropped_ = spec_.DroppedTokens(position);
   if (!spec_.kv_cache()) return;
-  const int64_t blocks = (position + spec_.block - 1) / spec_.block;
-  for (HeadState& head : heads_) Resize(spec_, blocks * spec_.block, &head);
+  for (HeadState& head : heads_) Resize(spec_, spec_.CacheBlocks(position) * spec_.block, &head);
 }
 
 int64_t ReferenceLayer::Append() {
@@ -92,6 +93,20 @@ int64_t ReferenceLayer::Append() {
     for (HeadState& head : heads_) Resize(spec_, index + spec_.block, &head);
   }
   return index;
+}
+
+void ReferenceLayer::Drop(int64_t position) {
+  const int64_t tokens = spec_.DroppedTokens(position) - dropped_, first = spec_.SinkTokens();
+  const auto drop = [&](int width, std::vector<float>* rows) {
+    const auto begin = rows->begin() + first * width;
+    rows->erase(begin, begin + tokens * width);
+  };
+  for (HeadState& head : heads_) {
+    drop(spec_.near_dim(), &head.near_keys);
+    drop(spec_.head_dim, &head.values);
+  }
+  buffered_ -= tokens;
+  dropped_ += tokens;
 }
 
 void ReferenceLayer::Fold() {
@@ -176,7 +191,7 @@ std::unique_ptr<SequenceState> ReferenceBackend::NewState(std::span<const Attent
 size_t ReferenceBackend::StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) const {
   int64_t bytes = 0;
   for (const AttentionSpec& spec : layers) {
-    const int64_t blocks = spec.kv_cache() ? (tokens + spec.block - 1) / spec.block : 1;
+    const int64_t blocks = spec.kv_cache() ? spec.CacheBlocks(tokens) : 1;
     const int64_t copy = spec.byte_copy() ? FeatureCount(spec) * spec.head_dim * sizeof(float) : 0;
     bytes += spec.key_heads() * (FeatureCount(spec) * (spec.head_dim + 1) * sizeof(double) + copy +
                                  blocks * spec.block * spec.TokenFloats() * sizeof(float));

@@ -18,7 +18,7 @@ struct HeadState {
   // StateFormat::kQ8: what queries read in the place of value_sum.
   std::vector<float> copy;
   bool stale_copy = false;  // value_sum was loaded
-  // The tokens that are not folded, in order: the current block, or all tokens for KV kinds.
+  // The tokens that are not folded or dropped, in order: the current block, or those of a KV kind.
   std::vector<float> near_keys;  // [capacity, near_dim]
   std::vector<float> far_keys;   // [capacity, far_dim]; empty in unmixed kinds (the near keys)
   std::vector<float> values;     // [capacity, d]
@@ -56,8 +56,14 @@ class ReferenceLayer final : public HostLayer {
   HeadState& head(int head) { return heads_[static_cast<size_t>(head)]; }
   // Number of tokens in the buffers.
   int64_t buffered() const { return buffered_; }
+  // The position of the token at `index` of the buffers of a KV kind.
+  int64_t TokenAt(int64_t index) const {
+    return index < spec_.SinkTokens() ? index : index + dropped_;
+  }
   // Makes room for one more token in every head and returns its index in the buffers.
   int64_t Append();
+  // Removes what is not read after `position` tokens (AttentionSpec::DroppedTokens).
+  void Drop(int64_t position);
   // StateFormat::kQ8: makes the copy of a head from its sums.
   void MakeCopy(HeadState* head) const;
   // Adds the full block to the sums and empties the buffers.
@@ -70,6 +76,7 @@ class ReferenceLayer final : public HostLayer {
   const bool float64_;
   std::vector<HeadState> heads_;  // [kv heads]
   int64_t buffered_ = 0;
+  int64_t dropped_ = 0;
 };
 
 class ReferenceState final : public HostState {

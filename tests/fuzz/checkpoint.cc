@@ -53,6 +53,7 @@ void CheckDefinition(std::string_view text) {
     PS_CHECK(attention.heads > 0 && attention.heads % attention.key_heads() == 0);
     PS_CHECK(attention.head_dim > 0 && attention.head_dim % 2 == 0 && attention.block > 0);
     PS_CHECK(std::ssize(spec.frame.rope_thetas) == attention.head_dim / 2);
+    PS_CHECK(attention.window >= 0 && attention.window <= spec.context_length);
   }
   for (const float theta : spec.frame.rope_thetas) PS_CHECK(theta > 0 && theta <= 1) << theta;
   PS_CHECK(spec.frame.width > 0 && spec.frame.mlp_hidden > 0 && spec.context_limit >= 0);

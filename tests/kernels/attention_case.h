@@ -146,17 +146,53 @@ inline std::vector<AttentionSpec> GroupedSpecs() {
   return specs;
 }
 
+// KV kinds with windows: shorter and longer than blocks, of one token, beginning at the start of a block
+// and within it; with sinks in a part of a block, in several, and more of them than the window.
+inline std::vector<AttentionSpec> WindowSpecs() {
+  struct Shape {
+    int heads, kv_heads, head_dim, block, window;
+    WindowKind kind;
+    int sinks;
+  };
+  constexpr auto kSliding = WindowKind::kSliding, kBlocks = WindowKind::kBlocks;
+  constexpr Shape kShapes[] = {{2, 2, 10, 8, 5, kSliding, 0},  {4, 2, 16, 8, 20, kSliding, 3},
+                               {2, 1, 7, 8, 17, kSliding, 11}, {6, 2, 32, 16, 16, kBlocks, 0},
+                               {13, 1, 33, 8, 7, kBlocks, 9},  {2, 1, 16, 32, 40, kSliding, 4},
+                               {3, 3, 10, 1, 3, kSliding, 2},  {2, 2, 10, 8, 1, kSliding, 0},
+                               {1, 1, 6, 1, 1, kSliding, 1},   {2, 1, 64, 8, 8, kBlocks, 1}};
+  std::vector<AttentionSpec> specs;
+  for (const Shape& shape : kShapes) {
+    specs.push_back(MakeSpec(AttentionKind::kSoftmax, shape.heads, shape.head_dim, 0, shape.block));
+    specs.back().kv_heads = shape.kv_heads;
+    specs.back().window = shape.window;
+    specs.back().window_kind = shape.kind;
+    specs.back().sinks = shape.sinks;
+  }
+  for (const AttentionKind kind : {AttentionKind::kPolynomial, AttentionKind::kPolynomialSquare}) {
+    specs.push_back(MakeSpec(kind, 2, 10, 0, 8));
+    specs.back().window = 13;
+    specs.back().sinks = 2;
+  }
+  return specs;
+}
+
 // Models whose layers differ: in what they keep of the past, in blocks, in heads and in width.
 inline std::vector<Layers> Mixtures() {
   AttentionSpec full = MakeSpec(AttentionKind::kSoftmax, 4, 10, 0, 8);
   full.kv_heads = 2;
+  AttentionSpec window = full, blocks = full;
+  window.window = 11;
+  window.sinks = 3;
+  blocks.window = 6;
+  blocks.window_kind = WindowKind::kBlocks;
   AttentionSpec gated = MakeSpec(AttentionKind::kLearnedSketchMixed, 2, 10, 11, 12);
   gated.decay_gate = true;
   const AttentionSpec sketched = MakeSpec(AttentionKind::kRandomSketch, 3, 16, 11, 8);
   const AttentionSpec polynomial = MakeSpec(AttentionKind::kPolynomial, 2, 10, 0, 16);
-  std::vector<AttentionSpec> narrow = {sketched, polynomial, gated, full};
+  std::vector<AttentionSpec> narrow = {sketched, window, gated, full};
   for (AttentionSpec& spec : narrow) spec.state_format = StateFormat::kQ8;
-  return {Layers({full, gated, polynomial, full}), Layers({sketched, full, gated}), Layers(narrow)};
+  return {Layers({full, window, gated, polynomial, window}), Layers({window, blocks, window}),
+          Layers({sketched, full, gated}), Layers(narrow)};
 }
 
 // The specs, then copies of each recurrent one in the other state formats.
@@ -311,9 +347,13 @@ inline std::vector<std::vector<float>> RunAlone(Backend& backend, const Layers& 
 }
 
 inline std::string DescribeLayer(const AttentionSpec& spec) {
+  const std::string window =
+      spec.window == 0 ? ""
+                       : StrCat(spec.window_kind == WindowKind::kBlocks ? " blocks" : " window",
+                                spec.window, " sinks", spec.sinks);
   return StrCat(AttentionKindName(spec.kind), " heads ", spec.heads, "/", spec.key_heads(), " d",
                 spec.head_dim, " r", spec.sketch_size, " m", spec.num_features, " b", spec.block,
-                " ", StateFormatName(spec.state_format), spec.decay_gate ? " gated" : "");
+                " ", StateFormatName(spec.state_format), spec.decay_gate ? " gated" : "", window);
 }
 
 inline std::string Describe(const Layers& layers) {

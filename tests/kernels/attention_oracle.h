@@ -31,6 +31,13 @@ struct OracleOutput {
 
 namespace oracle {
 
+// Whether token t attends to token s, which is not after it.
+inline bool Sees(const AttentionSpec& spec, int t, int s) {
+  if (spec.window == 0 || s < spec.sinks) return true;
+  if (spec.window_kind == WindowKind::kBlocks) return s / spec.window + 1 >= t / spec.window;
+  return t - s < spec.window;
+}
+
 inline bool SmallerMagnitude(float a, float b) { return std::abs(a) < std::abs(b); }
 
 // The scales of a copy of S [features, d] as 8-bit integers (kernels/state_bytes.h).
@@ -253,6 +260,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
       double denominator_words = 0, top_weight = 0;
       std::vector<double> numerator_split(d);  // variance by splitting features
       for (int s = 0; s <= t; ++s) {
+        if (!oracle::Sees(spec, t, s)) continue;
         const bool in_block = s / spec.block == t / spec.block;
         const bool near = !spec.mixed() || in_block;
         const int width = near ? spec.near_dim() : r;

@@ -110,6 +110,35 @@ TEST_P(AttentionTest, GroupedQueriesReadTheirKvHead) {
   }
 }
 
+// Windows, with sinks and groups of queries, in one step and in several.
+TEST_P(AttentionTest, WindowsAreTheirDefinition) {
+  const auto backend = NewBackend(2);
+  Random random(8);
+  for (const AttentionSpec& spec : testing::WindowSpecs()) {
+    for (const int tokens : {1, spec.window + 1, 150}) {
+      const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
+      ExpectDefinition(*backend, HasTiles(), spec, sequence);
+    }
+  }
+}
+
+// A window that reaches back to the first token is none, to the bit.
+TEST_P(AttentionTest, AWindowOfAllTokensIsNone) {
+  const auto backend = NewBackend(2);
+  Random random(9);
+  for (const AttentionSpec& spec : testing::GroupedSpecs()) {
+    const Sequence sequence = testing::RandomSequence(spec, 70, &random);
+    const auto want = testing::RunAlone(*backend, spec, sequence, {70});
+    for (const WindowKind kind : {WindowKind::kSliding, WindowKind::kBlocks}) {
+      AttentionSpec window = spec;
+      window.window = 70;
+      window.window_kind = kind;
+      EXPECT_EQ(testing::RunAlone(*backend, window, sequence, {70}), want)
+          << testing::Describe(window);
+    }
+  }
+}
+
 // Layers do not share a past.
 TEST_P(AttentionTest, LayersAreSeparate) {
   const auto backend = NewBackend(1);
@@ -340,6 +369,7 @@ TEST(ReferenceAttentionTest, Float64StateIsExact) {
   }
   specs = testing::WithDecayGates(specs);
   for (const AttentionSpec& spec : testing::GroupedSpecs()) specs.push_back(spec);
+  for (const AttentionSpec& spec : testing::WindowSpecs()) specs.push_back(spec);
   for (const AttentionSpec& spec : specs) {
     const Sequence sequence = testing::RandomSequence(spec, 100, &random);
     const auto out = testing::RunAlone(*backend, spec, sequence, {100});

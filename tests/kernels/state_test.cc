@@ -32,6 +32,14 @@ class StateTest : public testing::BackendTest {
     grouped.kv_heads = 2;
     specs.push_back(grouped);
     specs = testing::WithDecayGates(testing::WithStateFormats(specs));
+    AttentionSpec window = grouped;
+    window.window = 7;
+    specs.push_back(window);
+    window.sinks = 9;
+    specs.push_back(window);
+    window.window_kind = WindowKind::kBlocks;
+    window.window = 3;
+    specs.push_back(window);
     std::vector<Layers> models = testing::InLayers(specs, 3);
     const std::vector<Layers> mixtures = testing::Mixtures();
     models.insert(models.end(), mixtures.begin(), mixtures.end());
@@ -95,8 +103,14 @@ int Earliest(const Layers& layers, int end) {
   int earliest = 0;
   for (const AttentionSpec& spec : layers) {
     const int block_start = (end - 1) / spec.block * spec.block;
+    // The first token that the token after the cut may read, if the block before it is gone.
+    int read =
+        block_start + 1 - (spec.window_kind == WindowKind::kBlocks ? 2 : 1) * spec.window + 1;
+    if (spec.window == 1 && spec.window_kind == WindowKind::kSliding) --read;
+    const bool drops =
+        spec.window > 0 && read / spec.block > (spec.sinks + spec.block - 1) / spec.block;
     const bool folds = !spec.kv_cache() && end > spec.block;
-    if (folds) earliest = std::max(earliest, block_start + 1);
+    if (drops || folds) earliest = std::max(earliest, block_start + 1);
   }
   return earliest;
 }
@@ -361,7 +375,7 @@ TEST_P(StateTest, BytesAreAsAnnounced) {
       EXPECT_EQ(runner.state->bytes(), backend->StateBytes(spec, token))
           << testing::Describe(spec) << " after " << token;
     }
-    if (std::ranges::none_of(spec, &AttentionSpec::kv_cache)) {
+    if (std::ranges::none_of(spec, &AttentionSpec::grows)) {
       EXPECT_EQ(backend->StateBytes(spec, 1000000), backend->StateBytes(spec, 200))
           << testing::Describe(spec);
     } else {
@@ -370,7 +384,7 @@ TEST_P(StateTest, BytesAreAsAnnounced) {
     if (std::ranges::none_of(spec, &AttentionSpec::kv_cache)) {
       EXPECT_EQ(backend->StateBytes(spec, 1000000), empty) << testing::Describe(spec);
     }
-    if (!spec[0].kv_cache() || spec.size() > 3) continue;
+    if (!spec[0].grows() || spec.size() > 3) continue;
     EXPECT_GE(backend->StateBytes(spec, 40),
               int64_t{40} * spec.size() * spec[0].key_heads() * 2 * spec[0].head_dim * 4);
     AttentionSpec one = spec[0];
@@ -396,6 +410,26 @@ TEST_P(StateTest, RemovableTokensCanBeRemoved) {
       EXPECT_GT(EarliestTruncation(spec, position + removable + 1), position)
           << testing::Describe(spec) << " at " << position;
     }
+  }
+}
+
+// The bytes of a window stay within those of its tokens, two blocks and the sinks.
+TEST_P(StateTest, WindowsAreBounded) {
+  const auto backend = NewBackend(1);
+  Random random(17);
+  for (const AttentionSpec& spec : testing::WindowSpecs()) {
+    const int64_t span = (spec.window_kind == WindowKind::kBlocks ? 2 : 1) * int64_t{spec.window};
+    const int64_t tokens = std::max<int64_t>(span, 2) + 2 * spec.block + spec.SinkTokens();
+    AttentionSpec full = spec;
+    full.window = 0;
+    const Sequence sequence = testing::RandomSequence(spec, 400, &random);
+    Runner runner(*backend, spec, sequence);
+    for (const int rows : {1, 199, 1, 1, 198}) {
+      testing::Step(*backend, spec, {{&runner, rows}});
+      EXPECT_LE(runner.state->bytes(), backend->StateBytes(Layers(full), tokens))
+          << testing::Describe(spec);
+    }
+    EXPECT_EQ(runner.state->bytes(), backend->StateBytes(Layers(spec), 400));
   }
 }
 
