@@ -19,6 +19,8 @@ using nlohmann::json;
 // Tokens in a block of a KV cache.
 constexpr int kCacheBlock = 64;
 constexpr size_t kMaxStopIds = 64;
+// Types of layers.
+constexpr std::string_view kFull = "full_attention", kSliding = "sliding_attention";
 // The limits exceed any model, and no product of sizes within them overflows int64.
 constexpr int kVocabularyLimit = 1 << 22, kWidthLimit = 1 << 16, kHiddenLimit = 1 << 18,
               kHeadsLimit = 4096, kHeadDimLimit = 1024, kLayersLimit = 1024,
@@ -253,13 +255,12 @@ class LlamaConfigReader {
     }
   }
 
-  // Windows are not computed: a config passes if its layers see everything that its positions allow.
   void Window() {
     const std::vector<std::string> types = fields_.Strings("layer_types", kLayersLimit);
     for (const std::string& type : types) {
-      if (type != "full_attention" && type != "sliding_attention") {
-        return fields_.Fail("layer_types",
-                            StrCat("expected full_attention, found \"", Abbreviate(type), "\""));
+      if (type != kFull && type != kSliding) {
+        return fields_.Fail("layer_types", StrCat("expected ", kFull, " or ", kSliding,
+                                                  ", found \"", Abbreviate(type), "\""));
       }
     }
     if (!family_.reads_window) return;
@@ -269,19 +270,23 @@ class LlamaConfigReader {
     if (const auto given = config_.find("sliding_window");
         given != config_.end() && given->is_null())
       window = 0;
-    const bool every_layer_full =
-        !types.empty() && std::count(types.begin(), types.end(), "sliding_attention") == 0;
-    const bool layers_choose = family_.window_is_optional && every_layer_full;
-    if (!on || layers_choose || window == 0 || window >= spec_.context_length) return;
-    // Qwen: the first layers see everything.
-    if (types.empty() && family_.window_is_optional && !family_.reads_no_rope_layers &&
-        fields_.Int("max_window_layers", 0, kPositionsLimit, 28) >=
-            static_cast<int>(spec_.layers.size())) {
-      return;
+    // A window of all positions is none.
+    if (!on || window == 0 || window >= spec_.context_length) return;
+    if (family_.window_is_optional && !types.empty() && types.size() < spec_.layers.size()) {
+      return fields_.Fail("layer_types", StrCat("expected a type for each of ", spec_.layers.size(),
+                                                " layers, found ", types.size()));
     }
-    fields_.Fail("sliding_window",
-                 StrCat("expected none, or at least max_position_embeddings ", spec_.context_length,
-                        ", since sliding windows are not supported; found ", window));
+    for (size_t i = 0; i < spec_.layers.size(); ++i) {
+      if (HasWindow(i, types)) spec_.layers[i].attention.window = window;
+    }
+  }
+
+  // Whether layer `i` has the window that is on.
+  bool HasWindow(size_t i, const std::vector<std::string>& types) {
+    if (!family_.window_is_optional) return true;
+    if (!types.empty()) return types[i] == kSliding;
+    if (family_.reads_no_rope_layers) return !spec_.layers[i].rope;
+    return static_cast<int>(i) >= fields_.Int("max_window_layers", 0, kPositionsLimit, 28);
   }
 
   void Tokens() {

@@ -45,12 +45,29 @@ CASES = {
     "llama_linear": ("LlamaConfig", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}}),
     "llama_llama3": ("LlamaConfig", {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
     "mistral": ("MistralConfig", {"sliding_window": None}),
+    "mistral_window": ("MistralConfig", {"sliding_window": 9}),
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", {"rms_norm_eps": 1e-5}),
     "qwen3_biases": ("Qwen3Config", {"attention_bias": True, "tie_word_embeddings": True}),
+    "qwen2_window": ("Qwen2Config", {"num_hidden_layers": 4, "use_sliding_window": True, "sliding_window": 70, "max_window_layers": 2}),
+    "qwen3_window": (
+        "Qwen3Config",
+        {
+            "num_hidden_layers": 4,
+            "use_sliding_window": True,
+            "sliding_window": 20,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        },
+    ),
     "smollm3": ("SmolLM3Config", {"num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 1]}),
     "smollm3_interval": ("SmolLM3Config", {"num_hidden_layers": 4, "no_rope_layer_interval": 3, "attention_bias": True}),
+    "smollm3_window": (
+        "SmolLM3Config",
+        {"num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 0], "use_sliding_window": True, "sliding_window": 12},
+    ),
 }
+# Tokens of a recording: with a window, more than a layer keeps.
+TOKENS, WINDOW_TOKENS = 40, 200
 
 
 def random_model(name: str, **changes):
@@ -94,7 +111,7 @@ def main(out: pathlib.Path):
         # Loaded anew: the conversion has rounded the frequencies of RoPE too.
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
         (folder / "generation_config.json").unlink(missing_ok=True)
-        tokens = random_tokens(model, 40)
+        tokens = random_tokens(model, WINDOW_TOKENS if name.endswith("_window") else TOKENS)
         save_file({"tokens": torch.tensor(tokens), "logits": logits_of(model, tokens)}, folder / "golden.safetensors")
 
 

@@ -71,7 +71,7 @@ class FramesTest : public testing::BackendTest {};
 // float32 angles, 2^-24 of an angle of 40. Large weights make logits of order 10 of differences of some.
 TEST_P(FramesTest, LogitsOfTransformersHoweverTokensArrive) {
   const auto backend = NewBackend(2);
-  ASSERT_EQ(Cases().size(), 12u);
+  ASSERT_EQ(Cases().size(), 16u);
   for (const std::string& name : Cases()) {
     SCOPED_TRACE(name);
     const Recording recording(name);
@@ -87,7 +87,7 @@ TEST_P(FramesTest, LogitsOfTransformersHoweverTokensArrive) {
 // More tokens than a block of the cache: prefill, chunks, decoding, in one batch and alone.
 TEST_P(FramesTest, BlocksOfTheCacheChangeNoBit) {
   const auto backend = NewBackend(2);
-  for (const char* name : {"llama", "qwen3", "smollm3"}) {
+  for (const char* name : {"llama", "qwen3", "smollm3", "mistral_window", "qwen3_window"}) {
     const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
     testing::Random random(3);
     std::vector<int32_t> tokens(150);
@@ -106,7 +106,8 @@ TEST_P(FramesTest, BlocksOfTheCacheChangeNoBit) {
 // A state that was saved and loaded, copied, or truncated continues with the same bits.
 TEST_P(FramesTest, StatesAreSavedCopiedAndTruncated) {
   const auto backend = NewBackend(2);
-  for (const char* name : {"llama_one_kv_head", "qwen3", "smollm3"}) {
+  for (const char* name :
+       {"llama_one_kv_head", "qwen3", "smollm3", "mistral_window", "smollm3_window"}) {
     const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
     testing::Random random(4);
     std::vector<int32_t> tokens(150);
@@ -118,7 +119,7 @@ TEST_P(FramesTest, StatesAreSavedCopiedAndTruncated) {
     testing::Request loaded(*model, tokens), copied(*model, tokens), truncated(*model, tokens);
     ASSERT_TRUE(loaded.state->Load(100, saved).ok());
     copied.state->CopyFrom(*first.state);
-    testing::StepRequests(*model, {{&truncated, 140}});
+    testing::StepRequests(*model, {{&truncated, 120}});
     truncated.state->Truncate(100);
     truncated.logits.clear();
     first.logits.clear();
@@ -199,6 +200,35 @@ TEST(FramesLoadTest, RefusesWhatTheBackendLacks) {
       DecoderModel::Load((FramesFolder() / "qwen3").string(), &backend, {}).status();
   EXPECT_EQ(status.code(), Code::kFailedPrecondition);
   EXPECT_NE(status.message().find("RMSNorm"), std::string::npos) << status.message();
+}
+
+// A backend that lacks one feature.
+class LackingBackend : public testing::StagedBackend {
+ public:
+  explicit LackingBackend(BackendFeature lacks)
+      : StagedBackend(NewReferenceBackend()), lacks_(lacks) {}
+  bool has(BackendFeature feature) const override { return feature != lacks_; }
+
+ private:
+  const BackendFeature lacks_;
+};
+
+TEST(FramesLoadTest, RefusesWindowsAndLayersThatDiffer) {
+  const struct {
+    BackendFeature lacks;
+    const char *refused, *loaded, *name;
+  } cases[] = {
+      {BackendFeature::kMixedLayers, "qwen3_window", "mistral_window", "layers that differ"},
+      {BackendFeature::kWindows, "mistral_window", "mistral", "windows of attention"},
+  };
+  for (const auto& c : cases) {
+    LackingBackend backend(c.lacks);
+    const Status status =
+        DecoderModel::Load((FramesFolder() / c.refused).string(), &backend, {}).status();
+    EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+    EXPECT_NE(status.message().find(c.name), std::string::npos) << status.message();
+    EXPECT_TRUE(DecoderModel::Load((FramesFolder() / c.loaded).string(), &backend, {}).ok());
+  }
 }
 
 void Write(const std::filesystem::path& path, const std::string& bytes) {

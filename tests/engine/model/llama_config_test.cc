@@ -146,16 +146,49 @@ TEST(LlamaConfigTest, ThetasOfBothSpellings) {
   EXPECT_FLOAT_EQ(scaled[3], plain[3] / 8);
 }
 
+// Of each layer.
+std::vector<int> WindowsOf(const json& config) {
+  std::vector<int> windows;
+  for (const AttentionSpec& spec : SpecOf(config).Attention()) {
+    EXPECT_TRUE(spec.window_kind == WindowKind::kSliding && spec.sinks == 0);
+    windows.push_back(spec.window);
+  }
+  return windows;
+}
+
 TEST(LlamaConfigTest, WindowsThatSeeEverything) {
+  const std::vector<int> none(4, 0);
   const json mistral = Of("MistralForCausalLM", "mistral");
-  SpecOf(With(mistral, {{"sliding_window", nullptr}}));
-  SpecOf(With(mistral, {{"sliding_window", 256}}));
-  SpecOf(mistral);  // the window of a config without one is 4096
+  EXPECT_EQ(WindowsOf(With(mistral, {{"sliding_window", nullptr}})), none);
+  EXPECT_EQ(WindowsOf(With(mistral, {{"sliding_window", 256}})), none);
+  EXPECT_EQ(WindowsOf(mistral), none);  // the window of a config without one is 4096
   const json qwen2 = With(Of("Qwen2ForCausalLM", "qwen2"), {{"sliding_window", 64}});
-  SpecOf(qwen2);
-  SpecOf(With(qwen2, {{"use_sliding_window", true}, {"max_window_layers", 4}}));
-  SpecOf(With(qwen2, {{"use_sliding_window", true},
-                      {"layer_types", std::vector<std::string>(4, "full_attention")}}));
+  EXPECT_EQ(WindowsOf(qwen2), none);
+  EXPECT_EQ(WindowsOf(With(qwen2, {{"use_sliding_window", true}, {"max_window_layers", 4}})), none);
+  EXPECT_EQ(WindowsOf(With(qwen2, {{"use_sliding_window", true}})), none);  // 28 layers without one
+  EXPECT_EQ(
+      WindowsOf(With(qwen2, {{"use_sliding_window", true},
+                             {"layer_types", std::vector<std::string>(4, "full_attention")}})),
+      none);
+  EXPECT_EQ(WindowsOf(With(Llama(), {{"sliding_window", 64}})), none);  // which Llama does not read
+}
+
+TEST(LlamaConfigTest, WindowsByLayer) {
+  const json mistral = Of("MistralForCausalLM", "mistral");
+  EXPECT_EQ(WindowsOf(With(mistral, {{"sliding_window", 128}})), std::vector<int>(4, 128));
+  EXPECT_EQ(WindowsOf(With(mistral, {{"max_position_embeddings", 8192}})),
+            std::vector<int>(4, 4096));
+  const json on = {{"use_sliding_window", true}, {"sliding_window", 64}};
+  const json qwen2 = With(Of("Qwen2ForCausalLM", "qwen2"), on);
+  EXPECT_EQ(WindowsOf(With(qwen2, {{"max_window_layers", 3}})), (std::vector<int>{0, 0, 0, 64}));
+  // The types come before max_window_layers.
+  const std::vector<std::string> types = {"sliding_attention", "full_attention",
+                                          "sliding_attention", "full_attention"};
+  EXPECT_EQ(WindowsOf(With(qwen2, {{"max_window_layers", 3}, {"layer_types", types}})),
+            (std::vector<int>{64, 0, 64, 0}));
+  const json smollm3 = With(Of("SmolLM3ForCausalLM", "smollm3"), on);
+  EXPECT_EQ(WindowsOf(smollm3), (std::vector<int>{0, 0, 0, 64}));  // that without RoPE
+  EXPECT_EQ(WindowsOf(With(smollm3, {{"layer_types", types}})), (std::vector<int>{64, 0, 64, 0}));
 }
 
 TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
@@ -190,13 +223,11 @@ TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
                       {"rope_parameters", {{"type", "linear"}, {"factor", 4}}}}),
        {"rope_parameters", "rope_scaling"}},
       {With(Llama(), {{"rope_scaling", 3}}), {"rope_scaling", "expected an object"}},
-      {With(Of("MistralForCausalLM", "mistral"), {{"sliding_window", 128}}),
-       {"sliding_window", "max_position_embeddings 256", "found 128"}},
-      {With(Of("MistralForCausalLM", "mistral"), {{"max_position_embeddings", 8192}}),
-       {"sliding_window", "found 4096"}},
-      {With(qwen2,
-            {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 2}}),
-       {"sliding_window", "found 64"}},
+      {With(qwen2, {{"use_sliding_window", true},
+                    {"sliding_window", 64},
+                    {"layer_types", {"sliding_attention"}}}),
+       {"layer_types", "expected a type for each of 4 layers, found 1"}},
+      {With(qwen2, {{"use_sliding_window", true}, {"sliding_window", 0}}), {"sliding_window"}},
       {With(Llama(), {{"layer_types", {"chunked_attention"}}}),
        {"layer_types", "chunked_attention"}},
       {With(Llama(), {{"num_key_value_heads", 3}}), {"num_key_value_heads", "divisor"}},
