@@ -2,6 +2,7 @@
 // prompt is split, whichever request preempts it, and whatever is drafted: real models of every
 // kind, through the scheduler, in batches of 1 to 64, against each request alone.
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ using testing::Random;
 
 // Ends the names of models whose states are read at one byte.
 constexpr std::string_view kByteStates = "_q8_states";
+// Ends the names of models of tests/data/frames whose layers, all or some, have windows.
+constexpr std::string_view kWindows = "_window";
 
 std::vector<std::string> KindsAndFormats() {
   std::vector<std::string> names = testing::TinyModelNames();
@@ -34,6 +37,7 @@ std::vector<std::string> KindsAndFormats() {
       names.push_back(names[i] + std::string(kByteStates));
     }
   }
+  for (const char* frame : {"mistral", "qwen3"}) names.push_back(frame + std::string(kWindows));
   return names;
 }
 
@@ -47,12 +51,17 @@ class BatchDeterminismTest : public ::testing::TestWithParam<std::string> {
     const bool bytes = GetParam().ends_with(suffix);
     const std::string kind =
         bytes ? GetParam().substr(0, GetParam().size() - suffix.size()) : GetParam();
-    testing::WriteRandomModel(folder_.path(), testing::TinyConfig(kind), DataType::kF32, 3);
+    std::filesystem::path model = folder_.path();
+    if (kind.ends_with(kWindows)) {
+      model = testing::SourceDir() / "tests/data/frames" / kind;
+    } else {
+      testing::WriteRandomModel(model, testing::TinyConfig(kind), DataType::kF32, 3);
+    }
     backend_ = NewCpuBackend(2).value();
     LoadOptions options;
     if (bytes) options.state_format = StateFormat::kQ8;
     options.max_step_tokens = kStepTokens;
-    model_ = DecoderModel::Load(folder_.path().string(), backend_.get(), options).value();
+    model_ = DecoderModel::Load(model.string(), backend_.get(), options).value();
     context_ = {.vocab_size = model_->vocab_size(),
                 .max_step_tokens = kStepTokens,
                 .observer = &observer_,
