@@ -203,7 +203,7 @@ std::string KindsOf(std::span<const AttentionSpec> layers) {
 
 v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loaded) {
   const DecoderModel& model = *loaded.model;
-const ModelSpec& spec = model.spec();
+  const ModelSpec& spec = model.spec();
   const std::span<const AttentionSpec> layers = model.attention();
   const AttentionSpec& attention = layers.front();
   v1::GetModelResponse info;
