@@ -45,10 +45,14 @@ Spacing SpacingOf(bool compact, EbnfRules* rules) {
 
 class SchemaGrammar {
  public:
-  SchemaGrammar(SchemaDocument* document, bool compact)
-      : document_(document), shapes_(document), spacing_(SpacingOf(compact, &rules_)) {}
+  SchemaGrammar(SchemaDocument* document, bool compact, EbnfRules* rules)
+      : document_(document),
+        shapes_(document),
+        rules_(*rules),
+        spacing_(SpacingOf(compact, rules)) {}
 
-  Result<std::string> Write() {
+  // The rule of the schema.
+  Result<Ebnf> Write() {
     const Conjunction root = {&document_->root()};
     PS_RETURN_IF_ERROR(Explore(root));
     FindValid();
@@ -70,7 +74,7 @@ class SchemaGrammar {
                                 StrCat("expected a grammar of at most ", kMaxEbnfBytes, " bytes"));
       }
     }
-    return rules_.Finish(Ebnf::Rule(nodes_.at(root).rule));
+    return Ebnf::Rule(nodes_.at(root).rule);
   }
 
  private:
@@ -378,18 +382,24 @@ class SchemaGrammar {
 
   SchemaDocument* const document_;
   SchemaShapes shapes_;
-  EbnfRules rules_;
+  EbnfRules& rules_;
   const Spacing spacing_;
   std::map<Conjunction, Node> nodes_;
 };
 
 }  // namespace
 
+Result<Ebnf> AddSchema(JsonValue schema, bool compact, EbnfRules* rules) {
+  SchemaDocument document(std::move(schema));
+  PS_RETURN_IF_ERROR(document.Check(document.root()));
+  return SchemaGrammar(&document, compact, rules).Write();
+}
+
 Result<std::string> SchemaToEbnf(std::string_view schema, bool compact) {
   PS_ASSIGN_OR_RETURN(JsonValue root, ParseJsonValue(schema));
-  SchemaDocument document(std::move(root));
-  PS_RETURN_IF_ERROR(document.Check(document.root()));
-  return SchemaGrammar(&document, compact).Write();
+  EbnfRules rules;
+  PS_ASSIGN_OR_RETURN(const Ebnf whole, AddSchema(std::move(root), compact, &rules));
+  return rules.Finish(whole);
 }
 
 }  // namespace polysketch

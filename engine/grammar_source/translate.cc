@@ -5,6 +5,7 @@
 #include "engine/grammar_source/pattern.h"
 #include "engine/grammar_source/pattern_grammar.h"
 #include "engine/grammar_source/schema_grammar.h"
+#include "engine/grammar_source/structural_tag.h"
 
 namespace polysketch {
 namespace {
@@ -28,6 +29,8 @@ Result<std::string> ToEbnf(const GrammarSource& source) {
       return RegexToEbnf(source.text);
     case GrammarSource::Kind::kEbnf:
       return CheckedEbnf(source.text);
+    case GrammarSource::Kind::kStructuralTag:
+      return StructuralTagToEbnf(source.text, source.compact);
   }
   return InvalidArgument("expected a kind of grammar");
 }

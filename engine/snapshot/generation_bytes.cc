@@ -34,7 +34,7 @@ Status ReadGrammar(FieldReader& fields, Generation* generation) {
   uint8_t kind = 0;
   fields(kind);
   if (kind == kNoGrammar) return Status();
-  if (kind > static_cast<uint8_t>(GrammarSource::Kind::kEbnf))
+  if (kind > static_cast<uint8_t>(GrammarSource::Kind::kStructuralTag))
     return DataLoss("snapshot: generation: expected a kind of grammar, found ", int{kind});
   GrammarSource& grammar = generation->params.grammar.emplace();
   grammar.kind = static_cast<GrammarSource::Kind>(kind);

@@ -31,6 +31,9 @@ constexpr Flag kFlags[] = {
      "One "
      "whose answers do not end with a control piece of the vocabulary is used, with a warning; the "
      "model folder's is not. Empty: that of the model folder."},
+    {"tool-format", kChoice, "auto|hermes|llama3_json|mistral|pythonic|json", &C::tool_format, 0, 0,
+     "form in which the model writes calls of tools (docs/openai-api.md). auto: the form that the "
+     "chat template declares."},
     {"generation-config", kChoice, "auto|none", &C::generation_config, 0, 0,
      "sampling parameters of requests that do not set them. auto: those of generation_config.json "
      "of "

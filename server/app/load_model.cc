@@ -133,7 +133,12 @@ Status LoadChatTemplate(const std::string& file, LoadedModel* loaded) {
   if (made.ok()) {
     loaded->chat_template = *std::move(made);
     const Status& appends = loaded->chat_template->appends();
-    LogInfo("chat_template", {{"sessions", appends.ok() ? "yes" : appends.message()}});
+    const auto form = DetectToolForm(loaded->chat_template->source());
+    const std::string_view tools = !loaded->chat_template->takes_tools() ? "ignored"
+                                   : form                                ? ToolFormName(*form)
+                                          : "in a form that is not read";
+    LogInfo("chat_template", {{"sessions", appends.ok() ? "yes" : appends.message()},
+                              {"tools", std::string(tools)}});
     return Status();
   }
   if (made.status().code() == Code::kNotFound) {
@@ -405,12 +410,20 @@ Status OpenSessions(const ServerConfig& config, EngineObserver* observer, Loaded
   return Status();
 }
 
+std::optional<ToolForm> FormOfTools(const ServerConfig& config, const LoadedModel& loaded) {
+  if (config.tool_format != "auto") return ToolFormOf(config.tool_format);
+  if (loaded.chat_template == nullptr || !loaded.chat_template->takes_tools()) return std::nullopt;
+  return DetectToolForm(loaded.chat_template->source());
+}
+
 ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
   return {.engine = loaded.engine.get(),
           .sessions = loaded.sessions.get(),
           .prefix_cache = loaded.prefix_cache.get(),
           .chat_template = loaded.chat_template.get(),
           .no_chat_template = loaded.no_chat_template,
+          .tool_form = FormOfTools(config, loaded),
+          .tool_form_named = config.tool_format != "auto",
           .folder = loaded.folder,
           .rules = {.tokenizer = loaded.tokenizer.get(),
                     .grammars = loaded.grammars.get(),

@@ -117,6 +117,7 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Make(Source source, const To
   std::unique_ptr<ChatTemplate> made(
       new ChatTemplate(std::move(source), std::move(block), tokenizer, add_bos));
   made->appends_ = made->CheckAppends();
+  made->takes_tools_ = made->WritesTools();
   for (const auto& [name, piece] : made->source_.pieces) {
     const int32_t id = name == "eos_token" ? made->ControlId(piece) : -1;
     if (id >= 0) made->stop_ids_.push_back(id);
@@ -142,8 +143,17 @@ Result<Value> MessagesValue(const std::vector<ChatMessage>& messages) {
   for (const ChatMessage& message : messages) {
     Dict dict;
     dict.Set("role", Value::TemplateString(message.role));
-    dict.Set("content", Value::MessageString(message.content));
+    const bool calls = !message.tool_calls.is_null();
+    dict.Set("content", calls && message.content.empty() ? Value::NoneValue()
+                                                         : Value::MessageString(message.content));
     if (!message.name.empty()) dict.Set("name", Value::MessageString(message.name));
+    if (!message.tool_call_id.empty())
+      dict.Set("tool_call_id", Value::MessageString(message.tool_call_id));
+    // Templates ask whether the key is there.
+    if (calls) {
+      PS_ASSIGN_OR_RETURN(Value list_of_calls, Value::FromJson(message.tool_calls));
+      dict.Set("tool_calls", std::move(list_of_calls));
+    }
     PS_ASSIGN_OR_RETURN(Value value, Value::FromDict(std::move(dict)));
     list.push_back(std::move(value));
   }
@@ -171,7 +181,9 @@ Result<MarkedText> ChatTemplate::Render(const std::vector<ChatMessage>& messages
   Dict variables;
   for (const auto& [name, piece] : source_.pieces)
     variables.Set(name, Value::TemplateString(piece));
-  for (const char* name : {"tools", "documents"}) variables.Set(name, Value::NoneValue());
+  variables.Set("documents", Value::NoneValue());
+  PS_ASSIGN_OR_RETURN(Value tools, Value::FromJson(options.tools));
+  variables.Set("tools", std::move(tools));
   if (options.variables.is_object()) {
     for (const auto& [name, variable] : options.variables.items()) {
       PS_ASSIGN_OR_RETURN(Value value, Value::FromJson(variable));
@@ -279,6 +291,22 @@ Status ChatTemplate::CheckAppends() {
           "any other turns, found one that does not");
   }
   return TurnText(expected, &turn_end_).status();
+}
+
+bool ChatTemplate::WritesTools() const {
+  constexpr char kName[] = "standintool";
+  ChatOptions options;
+  nlohmann::ordered_json function;
+  function["name"] = kName;
+  function["description"] = "standindescription";
+  function["parameters"] = {{"type", "object"}, {"properties", nlohmann::ordered_json::object()}};
+  nlohmann::ordered_json tool;
+  tool["type"] = "function";
+  tool["function"] = std::move(function);
+  options.tools = nlohmann::ordered_json::array();
+  options.tools.push_back(std::move(tool));
+  const Result<MarkedText> text = Render({kUserStandIn}, options);
+  return text.ok() && text->text().find(kName) != std::string::npos;
 }
 
 Result<std::vector<int32_t>> ChatTemplate::EncodeTurn(const std::vector<ChatMessage>& messages,

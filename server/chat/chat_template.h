@@ -22,6 +22,10 @@ struct ChatMessage {
   std::string role;
   std::string content;
   std::string name;  // of the participant; empty: none
+  // Of an assistant's message: the calls that it made, an array of {"id", "type", "function": {"name",
+  // "arguments": {...}}}, or null. `content` is then none to the template if it is empty.
+  nlohmann::ordered_json tool_calls = nullptr;
+  std::string tool_call_id = {};  // of a tool's message: the call that it answers; empty: none
 };
 
 struct ChatOptions {
@@ -32,6 +36,8 @@ struct ChatOptions {
   // More variables of the template: an object, or null. A template sees the members of one within in
   // their order.
   nlohmann::ordered_json variables;
+  // The tools that the model may call, as the API describes them: an array, or null.
+  nlohmann::ordered_json tools = nullptr;
   // Takes the memory of what the template makes; null: nothing is counted.
   chat::HoldMemory hold = nullptr;
 };
@@ -75,6 +81,9 @@ class ChatTemplate {
   // Otherwise the reason.
   const Status& appends() const { return appends_; }
 
+  // Whether the text of a conversation has the tools that may be called.
+  bool takes_tools() const { return takes_tools_; }
+
   // FAILED_PRECONDITION if the template writes another text than a control piece of the vocabulary after
   // an answer: output then does not stop there, and text of a message can end a turn.
   Status CheckTurnEnd() const;
@@ -99,6 +108,7 @@ class ChatTemplate {
   // The same without the control piece that ends the answer, whose id *turn_end becomes.
   Result<MarkedText> TurnText(const MarkedText& after, int32_t* turn_end) const;
   Status CheckAppends();
+  bool WritesTools() const;
   int32_t ControlId(const std::string& piece) const;
 
   const Source source_;
@@ -106,6 +116,7 @@ class ChatTemplate {
   const Tokenizer* const tokenizer_;
   const bool add_bos_;
   Status appends_;
+  bool takes_tools_ = false;
   int32_t turn_end_ = -1;
   std::vector<int32_t> stop_ids_;
 };

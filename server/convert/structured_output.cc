@@ -41,11 +41,14 @@ Result<GrammarSource> ToGrammarSource(const v1::StructuredOutput& output) {
       return GrammarSource{Kind::kEbnf, output.ebnf()};
     case v1::StructuredOutput::kChoice:
       return ToChoiceGrammar(output.choice());
+    case v1::StructuredOutput::kStructuralTag:
+      return GrammarSource{Kind::kStructuralTag, output.structural_tag(), output.compact_json()};
     case v1::StructuredOutput::GRAMMAR_NOT_SET:
       break;
   }
   return InvalidArgument(
-      "structured_output: expected json_schema, json_object, regex, ebnf or choice, found none");
+      "structured_output: expected json_schema, json_object, regex, ebnf, choice or structural_tag, "
+      "found none");
 }
 
 }  // namespace polysketch

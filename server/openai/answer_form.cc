@@ -5,6 +5,7 @@
 
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
+#include "server/openai/tools.h"
 
 namespace polysketch {
 namespace {
@@ -76,8 +77,10 @@ class ChoicesForm : public AnswerForm {
 
   std::string Piece(size_t index, Answer* answer) final {
     AnswerChoice* choice = &answer->choices[index];
+    const std::string piece = PieceChoice(index, choice);
+    if (piece.empty()) return "";
     Json event = Envelope(header_, /*stream=*/true);
-    const std::string choices = StrCat("[", PieceChoice(index, choice), "]");
+    const std::string choices = StrCat("[", piece, "]");
     if (options_.include_usage) event["usage"] = UsageSoFar(index, *answer);
     if (!choice->finish_reason.empty()) AddServerFields(*answer, &event);
     return SseEvent(WithMember(event, "choices", choices));
@@ -92,7 +95,7 @@ class ChoicesForm : public AnswerForm {
 
  protected:
   virtual Json Envelope(const AnswerHeader& header, bool stream) const = 0;
-  // Each takes what the choice has.
+  // Each takes what the choice has. A piece without anything to say is empty.
   virtual std::string WholeChoice(size_t index, AnswerChoice* choice) = 0;
   virtual std::string PieceChoice(size_t index, AnswerChoice* choice) = 0;
 
@@ -112,6 +115,8 @@ class ChoicesForm : public AnswerForm {
     choice->grown.Clear();
     return WithMember(json, "logprobs", logprobs);
   }
+
+  const CompletionOptions& options() const { return options_; }
 
  private:
   // Of a choice and its prompt; null unless the client asks for it.
@@ -172,25 +177,117 @@ class ChatForm final : public ChoicesForm {
     AddStopReason(*choice, &json);
     return TakeLast(json, choice);
   }
+  int64_t KeptBytes() const override {
+    size_t bytes = 0;
+    for (const Stream& stream : streams_)
+      bytes += stream.parser == nullptr ? 0 : stream.parser->held_bytes();
+    return static_cast<int64_t>(bytes);
+  }
+
   std::string WholeChoice(size_t index, AnswerChoice* choice) override {
-    Json message;
+    Json message, calls = Json::array();
+    std::string content = TakeText(choice);
+    if (options().tools) {
+      const std::unique_ptr<ToolParser> parser = NewToolParser(*options().tools);
+      ToolEvents events;
+      parser->Append(std::exchange(content, ""), &events);
+      parser->Finish(&events);
+      for (ToolEvent& event : events) {
+        if (event.kind == ToolEvent::Kind::kText) content += event.text;
+        if (event.kind == ToolEvent::Kind::kCall)
+          calls.push_back(CallJson(NewCallId(options().tools->form), event.text));
+        if (event.kind == ToolEvent::Kind::kArguments)
+          calls.back()["function"]["arguments"].get_ref<std::string&>() += event.text;
+        if (event.kind == ToolEvent::Kind::kBroken) {
+          calls.erase(calls.size() - 1);
+          content += event.text;
+        }
+      }
+    }
     message["role"] = "assistant";
-    message["content"] = TakeText(choice);
+    message["content"] = calls.empty() || !content.empty() ? Json(std::move(content)) : Json();
     message["refusal"] = nullptr;
+    if (!calls.empty()) {
+      message["tool_calls"] = std::move(calls);
+      EndWithCalls(choice);
+    }
     return ChoiceJson(index, "message", std::move(message), choice);
   }
+
   // The first piece of a choice names the role.
   std::string PieceChoice(size_t index, AnswerChoice* choice) override {
-    if (index >= began_.size()) began_.resize(index + 1);
+    if (index >= streams_.size()) streams_.resize(index + 1);
+    Stream& stream = streams_[index];
+    std::string text = TakeText(choice);
+    Json calls = Json::array();
+    if (options().tools) text = ReadCalls(text, choice, &stream, &calls);
     Json delta = Json::object();
-    if (!began_[index]) delta["role"] = "assistant";
-    if (std::string text = TakeText(choice); !began_[index] || !text.empty())
-      delta["content"] = std::move(text);
-    began_[index] = true;
+    if (!stream.began) delta["role"] = "assistant";
+    if (!stream.began || !text.empty()) delta["content"] = std::move(text);
+    if (!calls.empty()) delta["tool_calls"] = std::move(calls);
+    stream.began = true;
+    if (delta.empty() && choice->finish_reason.empty() && !choice->logprobs.has_value() &&
+        options().tools)
+      return "";
     return ChoiceJson(index, "delta", std::move(delta), choice);
   }
 
-  std::vector<bool> began_;  // by choice
+  struct Stream {
+    bool began = false;
+    std::unique_ptr<ToolParser> parser;
+    int calls = 0;     // that were announced
+    int complete = 0;  // of them
+  };
+
+  static Json CallJson(const std::string& id, const std::string& name) {
+    return {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", ""}}}};
+  }
+
+  static void EndWithCalls(AnswerChoice* choice) {
+    if (choice->finish_reason == "stop") choice->finish_reason = "tool_calls";
+  }
+
+  // Returns the text of a piece that is no part of a call, and adds the parts of calls to `calls`.
+  std::string ReadCalls(const std::string& piece, AnswerChoice* choice, Stream* stream,
+                        Json* calls) {
+    const ToolParsing& tools = *options().tools;
+    if (stream->parser == nullptr) stream->parser = NewToolParser(tools);
+    ToolEvents events;
+    stream->parser->Append(piece, &events);
+    if (!choice->finish_reason.empty()) stream->parser->Finish(&events);
+    std::string text;
+    for (const ToolEvent& event : events) {
+      switch (event.kind) {
+        case ToolEvent::Kind::kCall: {
+          Json call = {{"index", stream->calls++}};
+          call.update(CallJson(NewCallId(tools.form), event.text));
+          calls->push_back(std::move(call));
+          break;
+        }
+        case ToolEvent::Kind::kArguments: {
+          const int index = stream->calls - 1;
+          if (calls->empty() || calls->back()["index"] != index)
+            calls->push_back({{"index", index}, {"function", {{"arguments", ""}}}});
+          calls->back()["function"]["arguments"].get_ref<std::string&>() += event.text;
+          break;
+        }
+        case ToolEvent::Kind::kEnd:
+          ++stream->complete;
+          break;
+        // Its arguments are with the client already. It has not ended if the output was cut.
+        case ToolEvent::Kind::kBroken:
+          if (choice->finish_reason != "length") text += event.text;
+          break;
+        case ToolEvent::Kind::kText:
+          text += event.text;
+          break;
+      }
+    }
+    if (stream->complete > 0) EndWithCalls(choice);
+    return text;
+  }
+
+  std::vector<Stream> streams_;  // by choice
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/openai/structured_output.h"
+#include "server/openai/tools.h"
 
 namespace polysketch {
 namespace {
@@ -39,7 +40,7 @@ Result<std::string> ContentText(const json& content, const std::string& field,
 }
 
 Result<ChatMessage> ToChatMessage(const json& object, const std::string& field,
-                                  std::initializer_list<std::string_view> text_types) {
+                                  std::initializer_list<std::string_view> text_types, bool tools) {
   if (!object.is_object())
     return InvalidArgument(field, ": expected an object, found ", JsonTypeName(object));
   JsonFields fields(object, field + ".");
@@ -47,19 +48,32 @@ Result<ChatMessage> ToChatMessage(const json& object, const std::string& field,
   message.role = fields.String("role").value_or("");
   if (message.role == "developer") message.role = "system";
   constexpr std::string_view kRoles[] = {"system", "user", "assistant"};
-  if (std::find(std::begin(kRoles), std::end(kRoles), message.role) == std::end(kRoles)) {
-    fields.Fail("role", StrCat("expected system, developer, user or assistant, found \"",
+  const bool of_tool = tools && message.role == "tool";
+  if (std::find(std::begin(kRoles), std::end(kRoles), message.role) == std::end(kRoles) &&
+      !of_tool) {
+    fields.Fail("role", StrCat("expected system, developer, user",
+                               tools ? ", assistant or tool" : " or assistant", ", found \"",
                                message.role, "\""));
   }
   message.name = fields.String("name").value_or("");
-  Refuse(&fields, {"tool_calls", "function_call", "tool_call_id", "audio"},
-         "the server calls no tools and reads text only");
+  if (of_tool) message.tool_call_id = fields.String("tool_call_id").value_or("");
+  const json* const calls =
+      tools && message.role == "assistant" ? fields.Any("tool_calls") : nullptr;
+  if (calls != nullptr) {
+    Result<nlohmann::ordered_json> list = ToToolCalls(*calls, field + ".tool_calls");
+    fields.Merge(list.status());
+    if (list.ok()) message.tool_calls = *std::move(list);
+  } else {
+    Refuse(&fields, {"tool_calls"}, "messages of the assistant in chat completions have calls");
+  }
+  Refuse(&fields, {"tool_call_id"}, "messages of tools in chat completions answer calls");
+  Refuse(&fields, {"function_call", "audio"}, "the server reads text and tool_calls only");
   fields.Ignore({"refusal", "annotations", "type", "id", "status", "phase"});
   if (const json* content = fields.Any("content")) {
     Result<std::string> text = ContentText(*content, field + ".content", text_types);
     fields.Merge(text.status());
     if (text.ok()) message.content = *std::move(text);
-  } else {
+  } else if (message.tool_calls.is_null()) {
     fields.Fail("content", "expected a string or an array of parts, found none");
   }
   PS_RETURN_IF_ERROR(fields.Finish());
@@ -86,8 +100,7 @@ ChatOptions ReadChatOptions(JsonFields* fields) {
 }
 
 void RefuseOtherThanText(JsonFields* fields) {
-  Refuse(fields, {"tools", "functions"}, "the server calls no tools");
-  RefuseToolChoice(fields, "tool_choice");
+  Refuse(fields, {"functions"}, "the field of tools is `tools`");
   RefuseToolChoice(fields, "function_call");
   Refuse(fields, {"audio", "prediction", "web_search_options"}, "the model generates text only");
   const json* modalities = fields->Any("modalities");
@@ -103,9 +116,9 @@ Result<const ChatTemplate*> RequireChatTemplate(const ServedModel& model) {
                             model.no_chat_template);
 }
 
-Result<std::vector<ChatMessage>> ToChatMessages(
-    const json& messages, const std::string& field,
-    std::initializer_list<std::string_view> text_types) {
+Result<std::vector<ChatMessage>> ToChatMessages(const json& messages, const std::string& field,
+                                                std::initializer_list<std::string_view> text_types,
+                                                bool tools) {
   if (!messages.is_array() || messages.empty()) {
     return InvalidArgument(field, ": expected an array of messages, found ",
                            messages.is_array() ? "an empty array" : JsonTypeName(messages));
@@ -113,7 +126,7 @@ Result<std::vector<ChatMessage>> ToChatMessages(
   std::vector<ChatMessage> list;
   for (size_t i = 0; i < messages.size(); ++i) {
     PS_ASSIGN_OR_RETURN(ChatMessage message,
-                        ToChatMessage(messages[i], StrCat(field, "[", i, "]"), text_types));
+                        ToChatMessage(messages[i], StrCat(field, "[", i, "]"), text_types, tools));
     list.push_back(std::move(message));
   }
   return list;
@@ -169,15 +182,20 @@ Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model, chat
     request.set_max_tokens(static_cast<int32_t>(limit.has_value() ? *limit : *former_limit));
   job.options.choices = static_cast<int>(fields.Integer("n", 1, 64).value_or(1));
   request.set_n(job.options.choices);
-  fields.Ignore({"metadata", "store", "parallel_tool_calls", "reasoning_effort", "verbosity"});
+  ToolUse tools = ReadTools(&fields);
+  fields.Ignore({"metadata", "store", "reasoning_effort", "verbosity"});
   const json* messages = fields.Any("messages");
   if (messages == nullptr) fields.Fail("messages", "expected an array of messages, found none");
   PS_RETURN_IF_ERROR(fields.Finish());
   PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> list,
-                      ToChatMessages(*messages, "messages", {"text"}));
+                      ToChatMessages(*messages, "messages", {"text"}, /*tools=*/true));
   PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
+  options.tools = std::move(tools.list);
   PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, chat_template->Encode(list, options));
   SetChatPrompt(ids, &request);
+  if (tools.choice != ToolUse::Choice::kNone) {
+    PS_ASSIGN_OR_RETURN(job.options.tools, BindTools(tools, model, &request));
+  }
   return job;
 }
 

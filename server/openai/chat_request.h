@@ -19,10 +19,12 @@ namespace polysketch {
 Result<const ChatTemplate*> RequireChatTemplate(const ServedModel& model);
 
 // Messages of the API: objects with role and content, a string or an array of parts of the types
-// `text_types`. The role developer becomes system. INVALID_ARGUMENT names the field after `field`.
+// `text_types`. The role developer becomes system. `tools`: messages may have calls, and be results of tools.
+// INVALID_ARGUMENT names the field after `field`.
 Result<std::vector<ChatMessage>> ToChatMessages(const nlohmann::json& messages,
                                                 const std::string& field,
-                                                std::initializer_list<std::string_view> text_types);
+                                                std::initializer_list<std::string_view> text_types,
+                                                bool tools = false);
 
 // Reads chat_template_kwargs into ChatOptions::variables.
 void ReadTemplateVariables(JsonFields* fields, ChatOptions* options);

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "polysketch/v1/polysketch.pb.h"
+#include "server/chat/tool_parser.h"
 #include "server/openai/json_fields.h"
 
 namespace polysketch {
@@ -21,6 +23,8 @@ struct CompletionOptions {
   bool logprobs = false;
   bool echo = false;
   int choices = 1;  // of a prompt
+  std::optional<ToolParsing>
+      tools;  // how calls of tools in the output are read; nullopt: all is text
 };
 
 // One Complete call for each prompt. What the calls have in common is there once.

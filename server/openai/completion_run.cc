@@ -15,6 +15,7 @@ constexpr std::string_view kSampling = "sampling.";
 // Memory of what a response collects: the text of its JSON in parts, whole, and after its header. Of
 // a stream these are events with the echo of the prompt, whose parts are copied more often.
 constexpr int64_t kReplyCopies = 3, kEchoCopies = 6;
+constexpr int64_t kToolCopies = 2;  // what a reader of calls holds, and the calls
 // The end of a response is made at once, on a thread that others wait for.
 constexpr int64_t kMaxReplyJson = int64_t{64} << 20;
 constexpr int64_t kHeldPart = 64 << 10;
@@ -154,7 +155,8 @@ AnswerChoice* CompletionRun::ChoiceOf(size_t prompt, int choice) {
 Status CompletionRun::HoldReply(int64_t bytes) {
   collected_ += bytes;
   const bool stream = job_.options.stream;
-  const int64_t kept = (stream ? kEchoCopies : kReplyCopies) * collected_ + form_->KeptBytes();
+  const int64_t copies = kReplyCopies + (job_.options.tools ? kToolCopies : 0);
+  const int64_t kept = (stream ? kEchoCopies : copies) * collected_ + form_->KeptBytes();
   if (kept <= reply_memory_.bytes()) return Status();
   const RequestMemory* const memory = reply_memory_.budget();
   const int64_t most =

@@ -122,10 +122,11 @@ Result<json> ParseCompletionBody(const std::string& text) {
     if (schema != nullptr && (schema->is_object() || schema->is_boolean()))
       *schema = JsonSlice(text, path).value_or("");
   }
-  json* const variables = ValueAt(&body, {"chat_template_kwargs"});
-  if (variables != nullptr && variables->is_object()) {
-    const std::string slice = JsonSlice(text, {"chat_template_kwargs"}).value_or("{}");
-    *variables = json::binary({slice.begin(), slice.end()});
+  for (const char* const name : {"chat_template_kwargs", "tools"}) {
+    json* const value = ValueAt(&body, {name});
+    if (value == nullptr || !value->is_structured() || value->empty()) continue;
+    const std::string slice = JsonSlice(text, {name}).value_or("");
+    *value = json::binary({slice.begin(), slice.end()});
   }
   return body;
 }

@@ -11,8 +11,8 @@
 namespace polysketch {
 
 // As ParseJsonObject, for a request of a completion: JSON Schemas in it become strings, which keep
-// the order of their properties. The output has properties in that order. chat_template_kwargs become
-// binary, which no JSON text is, for the same reason (ReadTemplateVariables).
+// the order of their properties. The output has properties in that order. chat_template_kwargs and tools
+// become binary, which no JSON text is, for the same reason (ReadTemplateVariables, ReadTools).
 Result<nlohmann::json> ParseCompletionBody(const std::string& text);
 
 // Reads guided_json, guided_regex, guided_choice, guided_grammar and structured_outputs.

@@ -1,6 +1,7 @@
 // ServedModel: the parts of the loaded model that calls use.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "engine/checkpoint/model_folder.h"
@@ -8,6 +9,7 @@
 #include "engine/prefix_cache/prefix_cache.h"
 #include "engine/session/session_table.h"
 #include "polysketch/v1/polysketch.pb.h"
+#include "server/chat/tool_form.h"
 #include "server/convert/convert.h"
 
 namespace polysketch {
@@ -21,6 +23,8 @@ struct ServedModel {
   const PrefixCache* prefix_cache = nullptr;    // null without a prefix cache
   const ChatTemplate* chat_template = nullptr;  // null without one
   std::string no_chat_template;                 // why there is none
+  std::optional<ToolForm> tool_form;  // in which the model calls tools; nullopt: not known
+  bool tool_form_named = false;       // by --tool-format
   ModelFolder folder{""};
   RequestRules rules;
   v1::GetModelResponse description;

@@ -36,6 +36,8 @@ void Run(std::string_view bytes) {
   if ((bytes[0] & 1) != 0) {
     CheckEbnf(ToEbnf({Kind::kRegex, text}));
     if (text.size() < 60) CheckPattern(text);
+  } else if ((bytes[0] & 4) != 0) {
+    CheckEbnf(ToEbnf({Kind::kStructuralTag, text, (bytes[0] & 2) != 0}));
   } else {
     CheckEbnf(ToEbnf({Kind::kJsonSchema, text, (bytes[0] & 2) != 0}));
   }

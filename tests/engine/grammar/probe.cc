@@ -4,7 +4,7 @@
 //   {"kind": "regex", "text": "a+", "compact": false, "texts": ["aa", "b"], "samples": 2, "seed": 1}
 //   {"accepts": [true, false], "samples": ["aaa", "a"]}
 //
-// `kind`: json, json_schema, regex, ebnf. A source that is refused gets {"error": MESSAGE}. The
+// `kind`: json, json_schema, regex, ebnf, structural_tag. A source that is refused gets {"error": MESSAGE}. The
 // grammars are those of polysketch-grammar-host, over a vocabulary of single bytes.
 #include <algorithm>
 #include <cstdio>
@@ -41,7 +41,7 @@ class Prober {
   Prober() : vocabulary_(Bytes()) {}
 
   json Answer(const json& request) {
-    constexpr const char* kKinds[] = {"json", "json_schema", "regex", "ebnf"};
+    constexpr const char* kKinds[] = {"json", "json_schema", "regex", "ebnf", "structural_tag"};
     const auto kind = std::find(std::begin(kKinds), std::end(kKinds), request.at("kind"));
     const GrammarSource source{.kind = static_cast<GrammarSource::Kind>(kind - kKinds),
                                .text = request.at("text"),

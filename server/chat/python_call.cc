@@ -1,0 +1,236 @@
+#include "server/chat/python_call.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/bounded_json.h"
+#include "server/chat/text.h"
+
+namespace polysketch {
+namespace {
+
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+bool IsInName(char c) {
+  return c == '_' || IsDigit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+std::string Quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+class Reader {
+ public:
+  explicit Reader(std::string_view text) : text_(text) {}
+
+  std::optional<PythonCall> Call() {
+    PythonCall call;
+    // A tool's name may have dots and hyphens.
+    while (IsInName(Peek()) || Peek() == '.' || Peek() == '-') call.name += text_[at_++];
+    call.arguments = "{";
+    if (call.name.empty() || !Skip('(')) return std::nullopt;
+    if (SkipWord("**")) {
+      call.arguments.clear();
+      if (PeekAfterSpace() != '{' || !Value(&call.arguments, 0)) return std::nullopt;
+      (void)Skip(',');
+      return Skip(')') && End() ? std::optional(call) : std::nullopt;
+    }
+    std::set<std::string> names;
+    while (!Skip(')')) {
+      std::string name;
+      SkipSpace();
+      while (IsInName(Peek())) name += text_[at_++];
+      if (name.empty() || IsDigit(name[0]) || !names.insert(name).second || !Skip('='))
+        return std::nullopt;
+      call.arguments += StrCat(names.size() > 1 ? ", " : "", Quoted(name), ": ");
+      if (!Value(&call.arguments, 1)) return std::nullopt;
+      if (Skip(',')) continue;
+      if (PeekAfterSpace() != ')') return std::nullopt;
+    }
+    call.arguments += '}';
+    return End() ? std::optional(call) : std::nullopt;
+  }
+
+ private:
+  char Peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+  void SkipSpace() { at_ = std::min(text_.find_first_not_of(" \t\r\n", at_), text_.size()); }
+  char PeekAfterSpace() {
+    SkipSpace();
+    return Peek();
+  }
+  bool Skip(char c) {
+    if (PeekAfterSpace() != c) return false;
+    ++at_;
+    return true;
+  }
+  bool SkipWord(std::string_view word) {
+    SkipSpace();
+    if (!text_.substr(at_).starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+  bool End() {
+    SkipSpace();
+    return at_ == text_.size();
+  }
+
+  // Appends a literal as JSON. `depth`: containers around it.
+  bool Value(std::string* out, int depth) {
+    if (depth > kMaxJsonDepth) return false;
+    const char c = PeekAfterSpace();
+    if (c == '"' || c == '\'') {
+      std::string text;
+      do {  // strings beside each other are one
+        if (!String(&text)) return false;
+      } while (PeekAfterSpace() == '"' || Peek() == '\'');
+      *out += Quoted(text);
+      return true;
+    }
+    if (c == '[' || c == '(') return Items(c == '[' ? ']' : ')', out, depth);
+    if (c == '{') return Members(out, depth);
+    return c == '-' || c == '+' || c == '.' || IsDigit(c) ? Number(out) : Word(out);
+  }
+
+  bool Items(char end, std::string* out, int depth) {
+    ++at_;
+    *out += '[';
+    int count = 0;
+    bool comma = false;
+    while (!Skip(end)) {
+      if (count++ > 0) {
+        if (!comma) return false;
+        *out += ", ";
+      }
+      if (!Value(out, depth + 1)) return false;
+      comma = Skip(',');
+    }
+    *out += ']';
+    // (1) is a number, (1,) a tuple; a value in brackets is none that models write.
+    return end == ']' || count != 1 || comma;
+  }
+
+  bool Members(std::string* out, int depth) {
+    ++at_;
+    *out += '{';
+    bool first = true, comma = true;
+    while (!Skip('}')) {
+      if (!comma) return false;
+      if (!first) *out += ", ";
+      first = false;
+      const char c = PeekAfterSpace();
+      if ((c != '"' && c != '\'') || !Value(out, depth + 1) || !Skip(':')) return false;
+      *out += ": ";
+      if (!Value(out, depth + 1)) return false;
+      comma = Skip(',');
+    }
+    *out += '}';
+    return true;
+  }
+
+  bool Word(std::string* out) {
+    std::string word;
+    while (IsInName(Peek())) word += text_[at_++];
+    const bool yes = word == "True" || word == "true", no = word == "False" || word == "false";
+    if (!yes && !no && word != "None" && word != "null") return false;
+    *out += yes ? "true" : no ? "false" : "null";
+    return true;
+  }
+
+  // Digits, which JSON writes in another way: no sign +, no zeros before others, digits beside a point.
+  bool Number(std::string* out) {
+    std::string number;
+    if (Peek() == '-') number = "-";
+    if (Peek() == '-' || Peek() == '+') ++at_;
+    std::string whole, fraction, exponent;
+    while (IsDigit(Peek())) whole += text_[at_++];
+    const bool point = Peek() == '.';
+    if (point) ++at_;
+    while (point && IsDigit(Peek())) fraction += text_[at_++];
+    if (whole.empty() && fraction.empty()) return false;
+    if (Peek() == 'e' || Peek() == 'E') {
+      exponent = text_[at_++];
+      if (Peek() == '-' || Peek() == '+') exponent += text_[at_++];
+      const size_t digits = exponent.size();
+      while (IsDigit(Peek())) exponent += text_[at_++];
+      if (exponent.size() == digits) return false;
+    }
+    if (IsInName(Peek()) || Peek() == '.') return false;
+    const size_t zeros = std::min(whole.find_first_not_of('0'), whole.size());
+    // Python has no integers as 012.
+    if (!point && exponent.empty() && zeros > 0 && zeros < whole.size()) return false;
+    whole.erase(0, zeros);
+    *out += number + (whole.empty() ? "0" : whole);
+    if (point) *out += "." + (fraction.empty() ? "0" : fraction);
+    *out += exponent;
+    return true;
+  }
+
+  bool String(std::string* out) {
+    const char quote = text_[at_++];
+    while (Peek() != quote) {
+      if (at_ >= text_.size() || Peek() == '\n') return false;
+      const char c = text_[at_++];
+      if (c != '\\') {
+        *out += c;
+      } else if (!Escape(out)) {
+        return false;
+      }
+    }
+    ++at_;
+    return true;
+  }
+
+  bool Escape(std::string* out) {
+    constexpr std::string_view kLetters = "\\'\"abfnrtv", kCharacters = "\\'\"\a\b\f\n\r\t\v";
+    if (at_ >= text_.size()) return false;
+    const char c = text_[at_++];
+    if (c == '\n') return true;  // the line goes on
+    if (const size_t letter = kLetters.find(c); letter != std::string_view::npos) {
+      *out += kCharacters[letter];
+      return true;
+    }
+    if (c == 'x') return Code(16, 2, out);
+    if (c == 'u') return Code(16, 4, out);
+    if (c == 'U') return Code(16, 8, out);
+    if (c >= '0' && c <= '7') {
+      --at_;
+      int digits = 0;
+      while (digits < 3 && Peek() >= '0' && Peek() <= '7') {
+        ++digits;
+        ++at_;
+      }
+      at_ -= static_cast<size_t>(digits);
+      return Code(8, digits, out);
+    }
+    // Python keeps the backslash of another character.
+    *out += '\\';
+    *out += c;
+    return c != 'N';
+  }
+
+  // Reads `digits` digits of a character.
+  bool Code(int base, int digits, std::string* out) {
+    uint32_t code = 0;
+    for (; digits > 0; --digits) {
+      const char c = Peek();
+      const int lower = c | 0x20;
+      const int value = IsDigit(c) ? c - '0' : lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : 99;
+      if (value >= base) return false;
+      code = code * static_cast<uint32_t>(base) + static_cast<uint32_t>(value);
+      ++at_;
+    }
+    if (code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) return false;
+    chat::AppendUtf8(code, out);
+    return true;
+  }
+
+  const std::string_view text_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+std::optional<PythonCall> ParsePythonCall(std::string_view text) { return Reader(text).Call(); }
+
+}  // namespace polysketch

@@ -1,0 +1,126 @@
+// Calls as Python writes them: [get_weather(city="Paris"), get_time()].
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "server/chat/python_call.h"
+#include "server/chat/tool_parser.h"
+
+namespace polysketch {
+namespace {
+
+using Kind = ToolEvent::Kind;
+
+bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+
+bool IsInName(char c) {
+  return c == '_' || c == '-' || c == '.' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+         (c >= 'A' && c <= 'Z');
+}
+
+class PythonicToolParser final : public ToolParser {
+ public:
+  explicit PythonicToolParser(const ToolParsing& parsing)
+      : names_(parsing.names), max_calls_(parsing.max_calls) {}
+
+  void Append(std::string_view text, ToolEvents* events) override {
+    for (const char c : text) Take(c, events);
+  }
+
+  void Finish(ToolEvents* events) override {
+    const bool drop = calls_ > 0 && call_.empty();
+    drop ? held_.clear() : Leave(events);
+  }
+
+  size_t held_bytes() const override { return held_.size() + call_.size(); }
+
+ private:
+  // kStart: before the bracket. kBetween: before or after a call. kCall: in one.
+  enum class State { kStart, kBetween, kCall, kText };
+
+  void Take(char c, ToolEvents* events) {
+    if (state_ == State::kText) return AddToolEvent(Kind::kText, {&c, 1}, events);
+    if (held_.size() > kMaxCallBytes) return Reject(c, events);
+    held_ += c;
+    if (state_ == State::kCall) return InCall(c, events);
+    if (IsSpace(c)) return;
+    if (state_ == State::kStart) {
+      if (c != '[') return Leave(events);
+      state_ = State::kBetween;
+    } else if (closed_ || (c == ']' && calls_ == 0) || (c == ',' && (comma_ || calls_ == 0))) {
+      Leave(events);
+    } else if (c == ']') {
+      closed_ = true;
+    } else if (c == ',') {
+      comma_ = true;
+    } else if (calls_ == max_calls_ || (calls_ > 0 && !comma_)) {
+      Leave(events);
+    } else {
+      state_ = State::kCall;
+      InCall(c, events);
+    }
+  }
+
+  void InCall(char c, ToolEvents* events) {
+    call_ += c;
+    if (quote_ != '\0') {
+      if (escaped_) {
+        escaped_ = false;
+      } else if (c == '\\') {
+        escaped_ = true;
+      } else if (c == quote_) {
+        quote_ = '\0';
+      }
+      return;
+    }
+    // A name, and nothing before the bracket.
+    if (depth_ == 0 && c != '(' && !IsInName(c)) return Leave(events);
+    if (c == '"' || c == '\'') quote_ = c;
+    if (c == '(' || c == '[' || c == '{') ++depth_;
+    if (c != ')' && c != ']' && c != '}') return;
+    if (--depth_ > 0) return;
+    const std::optional<PythonCall> call = ParsePythonCall(call_);
+    if (!call || !names_.contains(call->name)) return Leave(events);
+    AddToolEvent(Kind::kCall, call->name, events);
+    AddToolEvent(Kind::kArguments, call->arguments, events);
+    AddToolEvent(Kind::kEnd, "", events);
+    held_.clear();
+    call_.clear();
+    depth_ = 0;
+    comma_ = false;
+    ++calls_;
+    state_ = State::kBetween;
+  }
+
+  void Reject(char c, ToolEvents* events) {
+    Leave(events);
+    AddToolEvent(Kind::kText, {&c, 1}, events);
+  }
+
+  // What was held is text, and so is what follows.
+  void Leave(ToolEvents* events) {
+    AddToolEvent(Kind::kText, std::exchange(held_, ""), events);
+    call_.clear();
+    state_ = State::kText;
+  }
+
+  const std::set<std::string> names_;
+  const int max_calls_;
+  State state_ = State::kStart;
+  std::string held_;  // since the last call
+  std::string call_;  // of held_
+  char quote_ = '\0';
+  bool escaped_ = false;
+  int depth_ = 0;  // brackets that are open in call_
+  int calls_ = 0;
+  bool comma_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<ToolParser> NewPythonicToolParser(const ToolParsing& parsing) {
+  return std::make_unique<PythonicToolParser>(parsing);
+}
+
+}  // namespace polysketch

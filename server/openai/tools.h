@@ -1,0 +1,53 @@
+// The tools of a chat: what a request says of them, and what the template, the grammar and the reader of the
+// output get of it.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "polysketch/v1/polysketch.pb.h"
+#include "server/chat/tool_parser.h"
+#include "server/openai/json_fields.h"
+#include "server/rpc/served_model.h"
+
+namespace polysketch {
+
+inline constexpr size_t kMaxTools = 128;
+inline constexpr size_t kMaxToolName = 64;
+
+struct Tool {
+  std::string name;
+  nlohmann::ordered_json parameters;  // the JSON Schema of its arguments
+  bool strict = false;
+};
+
+struct ToolUse {
+  // kAuto: the model may call. kRequired: it must, one of `callable`.
+  enum class Choice { kNone, kAuto, kRequired };
+  Choice choice = Choice::kNone;
+  bool parallel = true;                   // the model may call more than one
+  nlohmann::ordered_json list = nullptr;  // of the request, for the template; null with kNone
+  std::vector<Tool> callable;
+};
+
+// Reads tools, tool_choice and parallel_tool_calls of a body of ParseCompletionBody. With the choice none the
+// tools are checked, and the model does not see them.
+ToolUse ReadTools(JsonFields* fields);
+
+// Binds the output of `request`, which has its prompt, to calls in the form of the model: from the first token
+// for kRequired; for kAuto from the mark of the form on where it has one that is text. A response format beside
+// kAuto holds for an answer that is no call. Returns how the output is read. INVALID_ARGUMENT or
+// FAILED_PRECONDITION: the model cannot call tools so. `use` has tools that may be called.
+Result<ToolParsing> BindTools(const ToolUse& use, const ServedModel& model,
+                              v1::CompleteRequest* request);
+
+// The calls of an assistant's message as templates take them: arguments that are objects, in the order of
+// their members. `field`: for errors.
+Result<nlohmann::ordered_json> ToToolCalls(const nlohmann::json& calls, const std::string& field);
+
+// A new id of a call.
+std::string NewCallId(ToolForm form);
+
+}  // namespace polysketch
