@@ -1,0 +1,496 @@
+#include "server/openai/tools.h"
+
+#include <chrono>
+#include <memory>
+#include <random>
+
+#include "engine/grammar/grammar.h"
+#include "engine/grammar/token_masks.h"
+#include "engine/grammar_source/schema_grammar.h"
+#include "engine/grammar_source/structural_tag.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/chat/chat_template.h"
+#include "server/convert/convert.h"
+#include "server/openai/answer_form.h"
+#include "server/openai/chat_request.h"
+#include "server/openai/structured_output.h"
+#include "tests/testing/environment.h"
+
+namespace polysketch {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr char kTemplate[] =
+    "{%- if tools %}{{ bos_token }}system: {{ tools | tojson }}{{ eos_token }}{% endif %}"
+    "{%- for message in messages %}{{ bos_token + message.role + ': ' }}"
+    "{%- if message.content is not none %}{{ message.content }}{% endif %}"
+    "{%- for call in message.tool_calls %}<tool_call>{{ call.function.arguments | tojson }} {{ "
+    "call.id }}"
+    "</tool_call>{% endfor %}"
+    "{%- if message.tool_call_id %} of {{ message.tool_call_id }}{% endif %}{{ eos_token }}{% "
+    "endfor %}"
+    "{%- if add_generation_prompt %}{{ bos_token + 'assistant:' }}{% endif %}";
+
+// Two tools, whose members are in no order of the alphabet.
+constexpr char kTools[] = R"([
+  {"type": "function", "function": {"name": "get_weather", "description": "d", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string", "maxLength": 6}, "at": {"type": "integer", "minimum": 0, "maximum": 20}},
+    "required": ["city", "at"], "additionalProperties": false}}},
+  {"type": "function", "function": {"name": "get_time"}}])";
+
+class Tools : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto tokenizer =
+        Tokenizer::Load((testing::SourceDir() / "models/demo/tokenizer.model").string());
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().ToString();
+    tokenizer_ = *std::move(tokenizer);
+    UseTemplate(kTemplate);
+  }
+  void UseTemplate(const std::string& text) {
+    auto made = ChatTemplate::Make({.text = text, .pieces = {}}, tokenizer_.get(), true);
+    ASSERT_TRUE(made.ok()) << made.status().ToString();
+    template_ = *std::move(made);
+    model_.chat_template = template_.get();
+    model_.rules.tokenizer = tokenizer_.get();
+    model_.rules.vocab_size = tokenizer_->vocab_size();
+    model_.description.add_eos_ids(tokenizer_->eos_id());
+    if (template_->takes_tools()) model_.tool_form = DetectToolForm(text);
+  }
+  Result<CompletionJob> Job(const std::string& more) {
+    const auto body = ParseCompletionBody(StrCat(
+        R"({"messages": [{"role": "user", "content": "x"}])", more.empty() ? "" : ", ", more, "}"));
+    EXPECT_TRUE(body.ok()) << body.status().ToString() << more;
+    return ToChatJob(*body, model_);
+  }
+  std::string ErrorOf(const std::string& more) {
+    const auto job = Job(more);
+    EXPECT_FALSE(job.ok()) << more;
+    return job.ok() ? "" : job.status().message();
+  }
+  static std::string WithTools(const std::string& more = "") {
+    return StrCat("\"tools\": ", kTools, more.empty() ? "" : ", ", more);
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ChatTemplate> template_;
+  ServedModel model_;
+};
+
+TEST_F(Tools, ErrorsNameTheField) {
+  EXPECT_THAT(ErrorOf(R"("tools": {"a": 1})"), StartsWith("tools: expected an array"));
+  EXPECT_THAT(ErrorOf(R"("tools": [5])"), StartsWith("tools[0]: expected an object"));
+  EXPECT_THAT(ErrorOf(R"("tools": [{"type": "retrieval"}])"), StartsWith("tools[0].type: "));
+  EXPECT_THAT(ErrorOf(R"("tools": [{"type": "function"}])"), StartsWith("tools[0].function: "));
+  const auto function = [](const std::string& members) {
+    return R"("tools": [{"type": "function", "function": {)" + members + "}}]";
+  };
+  EXPECT_THAT(ErrorOf(function("")), StartsWith("tools[0].function.name: expected 1 to 64"));
+  EXPECT_THAT(ErrorOf(function(R"("name": "a b")")), HasSubstr("found \"a b\""));
+  EXPECT_THAT(ErrorOf(function(R"("name": "f", "parameters": [])")),
+              StartsWith("tools[0].function.parameters: "));
+  EXPECT_THAT(
+      ErrorOf(function(R"("name": "f", "parameters": {"type": "string"})")),
+      StartsWith("tools[0].function.parameters.type: expected \"object\", found \"string\""));
+  EXPECT_THAT(ErrorOf(function(R"("name": "f", "strict": 1)")),
+              StartsWith("tools[0].function.strict: "));
+  EXPECT_THAT(
+      ErrorOf(
+          R"("tools": [{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "f"}}])"),
+      HasSubstr("tools[1].function.name: expected each name once"));
+  EXPECT_THAT(ErrorOf(WithTools(R"("tool_choice": "any")")),
+              StartsWith("tool_choice: expected none"));
+  EXPECT_THAT(
+      ErrorOf(WithTools(R"("tool_choice": {"type": "function", "function": {"name": "g"}})")),
+      StartsWith("tool_choice.function.name: "));
+  EXPECT_THAT(ErrorOf(R"("tool_choice": "required")"), StartsWith("tool_choice: expected tools"));
+  EXPECT_THAT(ErrorOf(WithTools(R"("tool_choice": "required", "guided_regex": "a")")),
+              HasSubstr("constraint of the output"));
+  EXPECT_THAT(ErrorOf(WithTools(R"("guided_regex": "a")")), HasSubstr("response_format"));
+  std::string many;
+  for (size_t i = 0; i <= kMaxTools; ++i)
+    many += StrCat(i > 0 ? "," : "", R"({"type": "function", "function": {"name": "f)", i, "\"}}");
+  EXPECT_THAT(ErrorOf("\"tools\": [" + many + "]"), HasSubstr("at most 128 tools, found 129"));
+}
+
+TEST_F(Tools, ChoicesWithoutTools) {
+  for (const std::string more :
+       {"", "\"tools\": []", "\"tools\": null", "\"tool_choice\": \"none\"",
+        "\"tool_choice\": \"auto\"", "\"parallel_tool_calls\": false"}) {
+    const auto job = Job(more);
+    ASSERT_TRUE(job.ok()) << job.status().ToString() << more;
+    EXPECT_FALSE(job->options.tools.has_value()) << more;
+    EXPECT_FALSE(job->common.has_structured_output());
+  }
+  // With the choice none the prompt is that of a request without tools.
+  EXPECT_EQ(Job(WithTools("\"tool_choice\": \"none\""))->common.SerializeAsString(),
+            Job("")->common.SerializeAsString());
+}
+
+// A template that ignores tools: the model would not know them. A choice that the grammar makes needs no more.
+TEST_F(Tools, ATemplateThatIgnoresTools) {
+  UseTemplate(
+      "{% for message in messages %}{{ bos_token + message.content + eos_token }}{% endfor %}");
+  model_.tool_form = std::nullopt;
+  EXPECT_FALSE(template_->takes_tools());
+  EXPECT_THAT(ErrorOf(WithTools()),
+              StartsWith("tools: expected a chat template that writes the tools"));
+  const auto job = Job(WithTools("\"tool_choice\": \"required\""));
+  ASSERT_TRUE(job.ok()) << job.status().ToString();
+  EXPECT_EQ(job->options.tools->form, ToolForm::kJson);
+}
+
+TEST_F(Tools, TheTemplateGetsToolsAndCalls) {
+  EXPECT_TRUE(template_->takes_tools());
+  std::vector<ChatMessage> messages =
+      *ToChatMessages(json::parse(R"([{"role": "user", "content": "x"},
+        {"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function",
+         "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": {\"y\": [], \"b\": 1.50}}"}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "5"}]}])"),
+                      "messages", {"text"}, /*tools=*/true);
+  ChatOptions options;
+  options.tools =
+      nlohmann::ordered_json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
+  const auto text = template_->Render(messages, options);
+  ASSERT_TRUE(text.ok()) << text.status().ToString();
+  EXPECT_THAT(text->text(),
+              HasSubstr(R"(system: [{"type": "function", "function": {"name": "f"}}])"));
+  EXPECT_THAT(
+      text->text(),
+      HasSubstr(R"(assistant: <tool_call>{"z": 1, "a": {"y": [], "b": 1.5}} c1</tool_call>)"));
+  EXPECT_THAT(text->text(), HasSubstr("tool: 5 of c1"));
+  const auto error = [](const std::string& message) {
+    return ToChatMessages(json::parse("[" + message + "]"), "messages", {"text"}, true)
+        .status()
+        .message();
+  };
+  EXPECT_THAT(error(R"({"role": "assistant", "content": null})"),
+              StartsWith("messages[0].content: "));
+  EXPECT_THAT(error(R"({"role": "assistant", "content": null, "tool_calls": []})"),
+              StartsWith("messages[0].content: "));
+  EXPECT_THAT(
+      error(
+          R"({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]})"),
+      StartsWith("messages[0].tool_calls[0].function.arguments: expected JSON"));
+  EXPECT_THAT(error(R"({"role": "user", "content": "x", "tool_calls": [{"id": "c"}]})"),
+              StartsWith("messages[0].tool_calls: "));
+  EXPECT_THAT(error(R"({"role": "king", "content": "x"})"), HasSubstr("assistant or tool"));
+  EXPECT_FALSE(
+      ToChatMessages(json::parse(R"([{"role": "tool", "content": "x"}])"), "input", {"text"}).ok());
+}
+
+// Samples of the grammar, read as the output of a model is.
+class ToolGrammars : public Tools {
+ protected:
+  // Uniform over the tokens that are allowed, but for EOS, which ends the output when it may.
+  std::optional<std::string> Sample(const CompletionJob& job, uint32_t seed) {
+    const auto source = ToGrammarSource(job.common.structured_output());
+    EXPECT_TRUE(source.ok()) << source.status().ToString();
+    const auto grammar = compiler().Compile(*source);
+    EXPECT_TRUE(grammar.ok()) << grammar.status().ToString() << source->text;
+    if (!grammar.ok()) return std::nullopt;
+    std::mt19937 random(seed);
+    TokenMasks masks(*grammar, /*begins_text=*/false);
+    std::string text;
+    for (int i = 0; i < 400; ++i) {
+      masks.Begin({});
+      const auto mask = masks.Await(0, std::chrono::milliseconds(60'000));
+      if (!mask || !mask->ok()) return std::nullopt;
+      std::vector<int32_t> allowed;
+      for (int32_t id = 0; id < tokenizer_->vocab_size(); ++id) {
+        if ((**mask)[static_cast<size_t>(id / 32)] >> (id % 32) & 1) allowed.push_back(id);
+      }
+      const bool ends = std::ranges::count(allowed, tokenizer_->eos_id()) > 0 && random() % 3 == 0;
+      const int32_t token = ends ? tokenizer_->eos_id() : allowed[random() % allowed.size()];
+      if (token == tokenizer_->eos_id()) return text;
+      text += tokenizer_->PieceBytes(token);
+      masks.Accept(token);
+    }
+    return std::nullopt;
+  }
+  GrammarCompiler& compiler() {
+    if (compiler_ == nullptr)
+      compiler_ = std::make_unique<GrammarCompiler>(tokenizer_.get(), tokenizer_->vocab_size(),
+                                                    std::vector<int32_t>{tokenizer_->eos_id()});
+    return *compiler_;
+  }
+  static ToolEvents Read(const CompletionJob& job, const std::string& text) {
+    const auto parser = NewToolParser(*job.options.tools);
+    ToolEvents events;
+    parser->Append(text, &events);
+    parser->Finish(&events);
+    return events;
+  }
+  // The calls of an output, whose arguments are valid under the schemas of kTools; its text is empty.
+  static int CheckCalls(const ToolEvents& events, const std::string& text) {
+    int calls = 0;
+    std::string name, arguments;
+    for (const ToolEvent& event : events) {
+      EXPECT_TRUE(event.kind != ToolEvent::Kind::kText && event.kind != ToolEvent::Kind::kBroken)
+          << text;
+      if (event.kind == ToolEvent::Kind::kCall) name = event.text, arguments = "";
+      if (event.kind == ToolEvent::Kind::kArguments) arguments += event.text;
+      if (event.kind != ToolEvent::Kind::kEnd) continue;
+      ++calls;
+      const json object = *ParseJson(arguments);
+      if (name == "get_weather") {
+        EXPECT_EQ(object.size(), 2u) << text;
+        EXPECT_TRUE(object.at("city").is_string() && object.at("at") >= 0 && object.at("at") <= 20)
+            << text;
+      } else {
+        EXPECT_EQ(object, json::object()) << text;
+      }
+    }
+    return calls;
+  }
+
+  std::unique_ptr<GrammarCompiler> compiler_;
+};
+
+TEST_F(ToolGrammars, RequiredCallsAreValidInEveryForm) {
+  for (const char* const form : {"hermes", "llama3_json", "mistral", "pythonic", "json"}) {
+    model_.tool_form = ToolFormOf(form);
+    const auto job = Job(WithTools("\"tool_choice\": \"required\""));
+    const auto named =
+        Job(WithTools(R"("tool_choice": {"type": "function", "function": {"name": "get_time"}})"));
+    const auto single =
+        Job(WithTools(R"("tool_choice": "required", "parallel_tool_calls": false)"));
+    ASSERT_TRUE(job.ok() && named.ok() && single.ok()) << job.status().ToString();
+    EXPECT_EQ(named->options.tools->names, std::set<std::string>{"get_time"});
+    int sampled = 0, most = 0;
+    for (uint32_t seed = 0; seed < 12; ++seed) {
+      if (const auto text = Sample(*job, seed)) {
+        const int calls = CheckCalls(Read(*job, *text), *text);
+        EXPECT_GE(calls, 1) << *text;
+        most = std::max(most, calls);
+        ++sampled;
+      }
+      if (const auto text = Sample(*single, seed)) {
+        EXPECT_EQ(CheckCalls(Read(*single, *text), *text), 1) << *text;
+      }
+    }
+    EXPECT_GE(sampled, 6) << form;
+    EXPECT_GE(most, 2) << form;
+    EXPECT_EQ(CheckCalls(Read(*named, Sample(*named, 1).value_or("")), form), 1) << form;
+  }
+}
+
+// With auto the text is free up to the mark, and a call after it is whole.
+TEST_F(ToolGrammars, AutoIsBoundAfterTheMark) {
+  const auto job = Job(WithTools());
+  ASSERT_TRUE(job.ok()) << job.status().ToString();
+  ASSERT_TRUE(job->common.structured_output().has_structural_tag());
+  const auto grammar = compiler().Compile(*ToGrammarSource(job->common.structured_output()));
+  ASSERT_TRUE(grammar.ok()) << grammar.status().ToString();
+  const auto accepts = [&](const std::string& text) {
+    TokenMasks masks(*grammar, /*begins_text=*/false);
+    std::vector<int32_t> tokens = *tokenizer_->Encode("x" + text);
+    tokens.push_back(tokenizer_->eos_id());
+    for (size_t i = 1; i < tokens.size(); ++i) {
+      masks.Begin({});
+      const auto mask = masks.Await(0, std::chrono::milliseconds(60'000));
+      if (!mask || !mask->ok()) return false;
+      if (!((**mask)[static_cast<size_t>(tokens[i] / 32)] >> (tokens[i] % 32) & 1)) return false;
+      masks.Accept(tokens[i]);
+    }
+    return true;
+  };
+  const std::string call =
+      "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\", \"at\": "
+      "7}}\n</tool_call>";
+  EXPECT_TRUE(accepts(" Hello <b>, <tool_cal and <<tool_"));
+  EXPECT_TRUE(accepts(call));
+  EXPECT_TRUE(accepts("<" + call + "\n" + call + " done"));
+  EXPECT_FALSE(accepts("<tool_call>"));
+  EXPECT_FALSE(accepts("<tool_call>x"));
+  EXPECT_FALSE(accepts(
+      "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"at\": 7}}\n</tool_call>"));
+  EXPECT_FALSE(accepts("<tool_call>\n{\"name\": \"other\""));
+  // What cannot have a grammar is free.
+  EXPECT_FALSE(Job(WithTools("\"max_tokens\": 40000"))->common.has_structured_output());
+  EXPECT_FALSE(Job(WithTools("\"ignore_eos\": true"))->common.has_structured_output());
+  // A response format holds for an answer that is no call.
+  const auto formatted = Job(WithTools(
+      R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": ["yes", "no"]}}})"));
+  ASSERT_TRUE(formatted.ok()) << formatted.status().ToString();
+  std::set<std::string> answers;
+  for (uint32_t seed = 0; seed < 30; ++seed) {
+    const auto text = Sample(*formatted, seed);
+    if (text && text->starts_with("\"")) answers.insert(*text);
+    if (text && !text->starts_with("\"")) {
+      EXPECT_GE(CheckCalls(Read(*formatted, *text), *text), 1);
+    }
+  }
+  EXPECT_THAT(answers, ::testing::IsSubsetOf({"\"yes\"", "\"no\""}));
+}
+
+TEST_F(ToolGrammars, SchemasThatAreNotHeld) {
+  const std::string tools =
+      R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "array", "uniqueItems": true}}}STRICT}}])";
+  const auto with = [&](const std::string& strict) {
+    std::string text = tools;
+    return text.replace(text.find("STRICT"), 6, strict);
+  };
+  const auto ebnf = [&](const std::string& more) {
+    const auto job = Job(more);
+    EXPECT_TRUE(job.ok()) << job.status().ToString();
+    return StructuralTagToEbnf(job->common.structured_output().structural_tag(), true);
+  };
+  EXPECT_TRUE(ebnf(with("")).ok());
+  EXPECT_THAT(ebnf(with(", \"strict\": true")).status().message(), HasSubstr("uniqueItems"));
+  EXPECT_THAT(ebnf(with("") + ", \"tool_choice\": \"required\"").status().message(),
+              HasSubstr("/content/json_schema/properties/a/uniqueItems"));
+}
+
+TEST(StructuralTag, ErrorsNameThePath) {
+  const auto error = [](const std::string& format) {
+    return StructuralTagToEbnf(R"({"type": "structural_tag", "format": )" + format + "}", false)
+        .status()
+        .message();
+  };
+  EXPECT_THAT(StructuralTagToEbnf("[]", false).status().message(), HasSubstr("expected an object"));
+  EXPECT_THAT(StructuralTagToEbnf("{}", false).status().message(), StartsWith("/type: "));
+  EXPECT_THAT(error("5"), StartsWith("/format: "));
+  EXPECT_THAT(error(R"({"type": "regex"})"), StartsWith("/format/type: expected const_string"));
+  EXPECT_THAT(error(R"({"type": "const_string", "value": 1})"), StartsWith("/format/value: "));
+  EXPECT_THAT(error(R"({"type": "or", "elements": []})"), StartsWith("/format/elements: "));
+  EXPECT_THAT(
+      error(
+          R"({"type": "tag", "begin": "a", "content": {"type": "json_schema", "json_schema": {"not": {}}}, "end": ""})"),
+      StartsWith("/format/content/json_schema/not: "));
+  EXPECT_THAT(
+      error(R"({"type": "sequence", "elements": [{"type": "const_string", "value": "", "x": 1}]})"),
+      StartsWith("/format/elements/0: expected a member of the format, found \"x\""));
+  EXPECT_THAT(error(R"({"type": "triggered_tags", "triggers": ["a", "b"], "tags": []})"),
+              StartsWith("/format/triggers: "));
+  EXPECT_THAT(
+      error(
+          R"({"type": "triggered_tags", "triggers": ["a"], "tags": [{"type": "tag", "begin": "b", "content": {"type": "const_string", "value": ""}, "end": ""}]})"),
+      HasSubstr("begin with the trigger"));
+}
+
+TEST(SchemaToEbnfOfTags, SchemasOfOneGrammarShareRules) {
+  EbnfRules rules;
+  const auto schema = [] {
+    return *ParseJsonValue(R"({"type": "object", "properties": {"a": {"type": "string"}}})");
+  };
+  ASSERT_TRUE(AddSchema(schema(), false, &rules).ok());
+  const size_t bytes = rules.bytes();
+  ASSERT_TRUE(AddSchema(schema(), false, &rules).ok());
+  EXPECT_LT(rules.bytes(), 2 * bytes);
+}
+
+class ChatAnswers : public ::testing::Test {
+ protected:
+  static CompletionOptions Options() {
+    CompletionOptions options;
+    options.tools = ToolParsing{.form = ToolForm::kHermes, .names = {"f"}};
+    return options;
+  }
+  // The events of a stream whose text arrives in pieces of `size` bytes.
+  static std::vector<json> Stream(const std::string& text, size_t size, const std::string& reason) {
+    const auto form = NewChatForm(Options(), {.request_id = "r", .model = "m"});
+    Answer answer;
+    answer.choices.resize(1);
+    std::vector<json> events;
+    const auto send = [&] {
+      const std::string event = form->Piece(0, &answer);
+      if (!event.empty()) events.push_back(json::parse(event.substr(6)));
+    };
+    for (size_t at = 0; at < text.size(); at += size) {
+      answer.choices[0].text += text.substr(at, size);
+      send();
+    }
+    answer.choices[0].finish_reason = reason;
+    send();
+    return events;
+  }
+  static json Whole(const std::string& text, const std::string& reason) {
+    const auto form = NewChatForm(Options(), {.request_id = "r", .model = "m"});
+    Answer answer;
+    answer.choices.resize(1);
+    answer.choices[0].text = text;
+    answer.choices[0].finish_reason = reason;
+    return json::parse(form->Whole(&answer)).at("choices").at(0);
+  }
+};
+
+constexpr char kAnswer[] =
+    "Wait. <tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1, \"y\": \"é\"}}\n</tool_call>\n"
+    "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+
+TEST_F(ChatAnswers, CallsOfAWholeAnswer) {
+  const json choice = Whole(kAnswer, "stop");
+  EXPECT_EQ(choice.at("finish_reason"), "tool_calls");
+  const json& message = choice.at("message");
+  EXPECT_EQ(message.at("content"), "Wait.");
+  ASSERT_EQ(message.at("tool_calls").size(), 2u);
+  const json& call = message.at("tool_calls").at(0);
+  EXPECT_EQ(call.at("type"), "function");
+  EXPECT_EQ(call.at("function"), json({{"name", "f"}, {"arguments", "{\"x\": 1, \"y\": \"é\"}"}}));
+  EXPECT_THAT(call.at("id").get<std::string>(), StartsWith("call_"));
+  EXPECT_NE(call.at("id"), message.at("tool_calls").at(1).at("id"));
+  EXPECT_EQ(Whole("<tool_call>{\"name\": \"f\"}</tool_call>", "stop").at("message").at("content"),
+            nullptr);
+  // Text alone, and a call that was cut.
+  const json text = Whole("Hello", "stop");
+  EXPECT_EQ(text.at("finish_reason"), "stop");
+  EXPECT_EQ(text.at("message"),
+            json({{"role", "assistant"}, {"content", "Hello"}, {"refusal", nullptr}}));
+  const std::string cut = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\"";
+  EXPECT_EQ(Whole(cut, "length").at("finish_reason"), "length");
+  EXPECT_EQ(Whole(cut, "length").at("message").at("content"), cut);
+  EXPECT_FALSE(Whole(cut, "length").at("message").contains("tool_calls"));
+}
+
+TEST_F(ChatAnswers, CallsOfAStream) {
+  const json whole = Whole(kAnswer, "stop").at("message");
+  for (const size_t size : {size_t{1}, size_t{2}, size_t{7}, size_t{1000}}) {
+    std::string content;
+    std::vector<json> calls;
+    const std::vector<json> events = Stream(kAnswer, size, "stop");
+    for (const json& event : events) {
+      const json& delta = event.at("choices").at(0).at("delta");
+      content += delta.value("content", "");
+      for (const json& part : delta.value("tool_calls", json::array())) {
+        const size_t index = part.at("index");
+        ASSERT_LE(index, calls.size());
+        if (index == calls.size()) {
+          calls.push_back(part);
+          EXPECT_EQ(part.at("type"), "function");
+        } else {
+          // Only the first part of a call has its id and name.
+          EXPECT_FALSE(part.contains("id"));
+          calls[index]["function"]["arguments"].get_ref<std::string&>() +=
+              part.at("function").at("arguments").get<std::string>();
+        }
+      }
+    }
+    EXPECT_EQ(content, "Wait.") << size;
+    ASSERT_EQ(calls.size(), 2u) << size;
+    for (size_t i = 0; i < 2; ++i)
+      EXPECT_EQ(calls[i].at("function"), whole.at("tool_calls").at(i).at("function")) << size;
+    EXPECT_EQ(events[0].at("choices").at(0).at("delta").at("role"), "assistant");
+    EXPECT_EQ(events.back().at("choices").at(0).at("finish_reason"), "tool_calls");
+    // Arguments arrive as they are generated.
+    if (size == 1) {
+      EXPECT_GT(events.size(), 20u);
+    }
+  }
+  const std::vector<json> cut =
+      Stream("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\"", 5, "length");
+  EXPECT_EQ(cut.back().at("choices").at(0).at("finish_reason"), "length");
+}
+
+TEST(CallIds, HaveTheLengthOfTheForm) {
+  EXPECT_EQ(NewCallId(ToolForm::kMistral).size(), 9u);
+  EXPECT_EQ(NewCallId(ToolForm::kHermes).size(), 29u);
+  EXPECT_NE(NewCallId(ToolForm::kHermes), NewCallId(ToolForm::kHermes));
+}
+
+}  // namespace
+}  // namespace polysketch
