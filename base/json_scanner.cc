@@ -7,7 +7,6 @@ namespace {
 
 using Place = JsonScanner::Place;
 
-bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsHex(char c) { return IsDigit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
@@ -50,7 +49,7 @@ Place JsonScanner::Take(char c) {
     default:
       break;
   }
-  if (IsSpace(c)) return place_;
+  if (IsJsonSpace(c)) return place_;
   switch (place_) {
     case Place::kFirstItem:
       return place_ = c == ']' ? Close(c) : Value(c);
@@ -131,7 +130,7 @@ Place JsonScanner::Scalar(char c) {
   const bool ends = MayEndNumber(number_);
   number_ = '\0';
   if (!ends) return Place::kError;
-  return IsSpace(c) ? Place::kAfterValue : AfterValue(c);
+  return IsJsonSpace(c) ? Place::kAfterValue : AfterValue(c);
 }
 
 }  // namespace polysketch

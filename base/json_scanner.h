@@ -9,6 +9,9 @@
 
 namespace polysketch {
 
+// White space of JSON.
+inline bool IsJsonSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+
 // Accepts what ParseJson accepts, but for half pairs of surrogates, bytes that are not UTF-8 and numbers out
 // of range, which it does not look at. The text is an array or an object.
 class JsonScanner {

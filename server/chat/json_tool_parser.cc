@@ -10,8 +10,6 @@ namespace {
 
 using Kind = ToolEvent::Kind;
 
-bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
-
 class JsonToolParser final : public ToolParser {
  public:
   explicit JsonToolParser(const ToolParsing& parsing)
@@ -72,7 +70,7 @@ class JsonToolParser final : public ToolParser {
       Release(events);
       return false;
     }
-    if (IsSpace(c)) {
+    if (IsJsonSpace(c)) {
       held_ += c;
       // White space without end waits for nothing.
       if (held_.size() > kMaxHeldSpace) Release(events);
@@ -91,7 +89,7 @@ class JsonToolParser final : public ToolParser {
   }
 
   bool Between(char c, ToolEvents* events) {
-    const bool space = IsSpace(c);
+    const bool space = IsJsonSpace(c);
     const bool opens = c == '[' && !array_ && calls_here_ == 0;
     const bool separates = (c == ',' || c == ';') && calls_here_ > 0;
     if (held_.size() <= kMaxHeldSpace && (space || opens || separates)) {
@@ -133,7 +131,7 @@ class JsonToolParser final : public ToolParser {
   }
 
   bool Close(char c, ToolEvents* events) {
-    if (matched_ == 0 && IsSpace(c) && held_.size() <= kMaxHeldSpace) {
+    if (matched_ == 0 && IsJsonSpace(c) && held_.size() <= kMaxHeldSpace) {
       held_ += c;
       return true;
     }

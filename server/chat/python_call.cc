@@ -7,6 +7,7 @@
 
 #include "base/bounded_json.h"
 #include "server/chat/text.h"
+#include "server/chat/tool_form.h"
 
 namespace polysketch {
 namespace {
@@ -26,8 +27,8 @@ class Reader {
 
   std::optional<PythonCall> Call() {
     PythonCall call;
-    // A tool's name may have dots and hyphens.
-    while (IsInName(Peek()) || Peek() == '.' || Peek() == '-') call.name += text_[at_++];
+    SkipSpace();
+    while (IsInToolName(Peek())) call.name += text_[at_++];
     call.arguments = "{";
     if (call.name.empty() || !Skip('(')) return std::nullopt;
     if (SkipWord("**")) {
@@ -94,6 +95,7 @@ class Reader {
 
   bool Items(char end, std::string* out, int depth) {
     ++at_;
+    const size_t begin = out->size();
     *out += '[';
     int count = 0;
     bool comma = false;
@@ -105,9 +107,13 @@ class Reader {
       if (!Value(out, depth + 1)) return false;
       comma = Skip(',');
     }
-    *out += ']';
-    // (1) is a number, (1,) a tuple; a value in brackets is none that models write.
-    return end == ']' || count != 1 || comma;
+    // (1) is a number, (1,) a tuple.
+    if (end == ')' && count == 1 && !comma) {
+      out->erase(begin, 1);
+    } else {
+      *out += ']';
+    }
+    return true;
   }
 
   bool Members(std::string* out, int depth) {
@@ -141,7 +147,10 @@ class Reader {
   bool Number(std::string* out) {
     std::string number;
     if (Peek() == '-') number = "-";
-    if (Peek() == '-' || Peek() == '+') ++at_;
+    if (Peek() == '-' || Peek() == '+') {
+      ++at_;
+      SkipSpace();
+    }
     std::string whole, fraction, exponent;
     while (IsDigit(Peek())) whole += text_[at_++];
     const bool point = Peek() == '.';

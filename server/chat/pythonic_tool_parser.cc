@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "base/json_scanner.h"
 #include "server/chat/python_call.h"
 #include "server/chat/tool_parser.h"
 
@@ -10,13 +11,6 @@ namespace polysketch {
 namespace {
 
 using Kind = ToolEvent::Kind;
-
-bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
-
-bool IsInName(char c) {
-  return c == '_' || c == '-' || c == '.' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
-         (c >= 'A' && c <= 'Z');
-}
 
 class PythonicToolParser final : public ToolParser {
  public:
@@ -43,7 +37,7 @@ class PythonicToolParser final : public ToolParser {
     if (held_.size() > kMaxCallBytes) return Reject(c, events);
     held_ += c;
     if (state_ == State::kCall) return InCall(c, events);
-    if (IsSpace(c)) return;
+    if (IsJsonSpace(c)) return;
     if (state_ == State::kStart) {
       if (c != '[') return Leave(events);
       state_ = State::kBetween;
@@ -74,7 +68,7 @@ class PythonicToolParser final : public ToolParser {
       return;
     }
     // A name, and nothing before the bracket.
-    if (depth_ == 0 && c != '(' && !IsInName(c)) return Leave(events);
+    if (depth_ == 0 && c != '(' && !IsInToolName(c)) return Leave(events);
     if (c == '"' || c == '\'') quote_ = c;
     if (c == '(' || c == '[' || c == '{') ++depth_;
     if (c != ')' && c != ']' && c != '}') return;

@@ -23,6 +23,12 @@ std::optional<ToolForm> ToolFormOf(std::string_view name);
 // that the server does not read.
 std::optional<ToolForm> DetectToolForm(std::string_view chat_template);
 
+// Whether a tool's name may have the character.
+inline bool IsInToolName(char c) {
+  return c == '_' || c == '-' || c == '.' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+         (c >= 'A' && c <= 'Z');
+}
+
 // What surrounds the calls of a form.
 struct ToolFraming {
   std::string_view open;   // before calls, in any place of the output; empty: they begin the output

@@ -17,12 +17,8 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 using Choice = ToolUse::Choice;
 
-bool IsName(const std::string& name) {
-  return !name.empty() && name.size() <= kMaxToolName &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return c == '_' || c == '-' || c == '.' || (c >= '0' && c <= '9') ||
-                  (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-         });
+bool IsToolName(const std::string& name) {
+  return !name.empty() && name.size() <= kMaxToolName && std::ranges::all_of(name, IsInToolName);
 }
 
 // The member `name`, which may be null or absent; nullptr then.
@@ -62,7 +58,7 @@ Result<Tool> ToTool(const ordered_json& object, const std::string& field) {
                            function == nullptr ? "none" : JsonTypeName(json(*function)));
   const ordered_json* const name = MemberOf(*function, "name");
   Tool tool;
-  if (name == nullptr || !name->is_string() || !IsName(tool.name = name->get<std::string>())) {
+  if (name == nullptr || !name->is_string() || !IsToolName(tool.name = name->get<std::string>())) {
     return InvalidArgument(inner, ".name: expected 1 to ", kMaxToolName,
                            " letters, digits, underscores, hyphens or dots, found ",
                            name == nullptr ? "none" : Abbreviate(JsonText(*name)));

@@ -64,6 +64,13 @@ json Messages(const std::string& content) {
   return json::array({{{"role", "user"}, {"content", content}}});
 }
 
+json Tools() {
+  return json::parse(
+      R"([{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object",
+    "properties": {"city": {"enum": ["Paris", "Rome"]}, "at": {"type": "integer", "minimum": 0, "maximum": 20}},
+    "required": ["city", "at"], "additionalProperties": false}}}])");
+}
+
 class Chat : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -347,9 +354,12 @@ TEST_F(Chat, BadRequestsHaveOpenAisShape) {
     body[name] = value;
     return body;
   };
-  expect(chat, with("tools", {{{"type", "function"}}}), "calls no tools", "tools");
-  expect(chat, with("functions", {{{"name", "f"}}}), "calls no tools", "functions");
-  expect(chat, with("tool_choice", "required"), "calls no tools", "tool_choice");
+  expect(chat, with("tools", json::parse(R"([{"type": "function"}])")),
+         "expected an object, found none", "tools[0].function");
+  expect(chat, with("functions", {{{"name", "f"}}}), "is `tools`", "functions");
+  expect(chat, with("tool_choice", "required"), "expected tools beside it", "tool_choice");
+  expect(chat, with("tools", Tools()), "one that does not", "tools");
+  expect(responses, {{"input", "x"}, {"tools", Tools()}}, "calls no tools", "tools");
   expect(chat, with("response_format", {{"type", "xml"}}), "found \"xml\"", "response_format.type");
   expect(chat, with("top_logprobs", 2), "\"logprobs\": true", "top_logprobs");
   expect(chat, with("frob", 2), "unknown", "frob");
@@ -369,6 +379,113 @@ TEST_F(Chat, BadRequestsHaveOpenAisShape) {
   EXPECT_EQ(Post(responses, {{"input", "x"}, {"previous_response_id", "resp_1"}}).status, 404);
   EXPECT_EQ(Post(responses, {{"input", "x"}, {"previous_response_id", "x"}}).status, 404);
   EXPECT_EQ(Http(server_->http_address(), "/v1/responses/resp_1").status, 405);
+}
+
+constexpr char kToolTemplate[] =
+    "{%- if tools %}{{ bos_token + (tools | tojson) + eos_token }}{% endif %}"
+    "{%- for message in messages %}"
+    "{{- bos_token + message.role + ': ' + (message.content or '') }}"
+    "{%- for call in message.tool_calls %}<tool_call>{{ call.function | tojson }}</tool_call>{% "
+    "endfor %}"
+    "{{- eos_token }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ bos_token + 'assistant:' }}{% endif %}";
+
+class ChatWithTools : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<ModelFolder>(kToolTemplate);
+    server_ = std::make_unique<Server>(
+        ServerOptions{.model = folder_->path(), .flags = {"--http-listen", "127.0.0.1:0"}});
+  }
+  static void TearDownTestSuite() {
+    server_.reset();
+    folder_.reset();
+  }
+  static HttpAnswer Post(const json& body) {
+    return Http(server_->http_address(), "/v1/chat/completions", body.dump());
+  }
+  static json Body(const json& choice, int seed) {
+    return {{"messages", Messages("Weather?")},
+            {"tools", Tools()},
+            {"tool_choice", choice},
+            {"seed", seed},
+            {"max_tokens", 300}};
+  }
+  static void CheckCall(const json& call) {
+    EXPECT_EQ(call.at("type"), "function");
+    EXPECT_TRUE(call.at("id").get<std::string>().starts_with("call_")) << call;
+    EXPECT_EQ(call.at("function").at("name"), "get_weather");
+    const json arguments = json::parse(call.at("function").at("arguments").get<std::string>());
+    EXPECT_TRUE(arguments.at("city") == "Paris" || arguments.at("city") == "Rome") << arguments;
+    EXPECT_TRUE(arguments.at("at") >= 0 && arguments.at("at") <= 20) << arguments;
+    EXPECT_EQ(arguments.size(), 2u);
+  }
+  static inline std::unique_ptr<ModelFolder> folder_;
+  static inline std::unique_ptr<Server> server_;
+};
+
+const json kNamed = {{"type", "function"}, {"function", {{"name", "get_weather"}}}};
+
+TEST_F(ChatWithTools, CallsThatMustBeAreValid) {
+  for (int seed = 0; seed < 5; ++seed) {
+    for (const json& choice : {json("required"), kNamed}) {
+      json body = Body(choice, seed);
+      if (choice == "required") body["parallel_tool_calls"] = false;
+      const HttpAnswer answer = Post(body);
+      ASSERT_EQ(answer.status, 200) << answer.body;
+      const json one = json::parse(answer.body).at("choices").at(0);
+      EXPECT_EQ(one.at("finish_reason"), "tool_calls");
+      EXPECT_EQ(one.at("message").at("content"), nullptr);
+      ASSERT_EQ(one.at("message").at("tool_calls").size(), 1u);
+      CheckCall(one.at("message").at("tool_calls").at(0));
+    }
+  }
+}
+
+TEST_F(ChatWithTools, AStreamHasThePartsOfAWholeAnswer) {
+  json body = Body(kNamed, 3);
+  const json whole = json::parse(Post(body).body).at("choices").at(0).at("message");
+  body["stream"] = true;
+  std::string arguments, reason;
+  json call;
+  size_t parts = 0;
+  for (const Event& event : Events(Post(body).body)) {
+    const json& choice = event.data.at("choices").at(0);
+    EXPECT_EQ(choice.at("delta").value("content", ""), "");
+    if (!choice.at("finish_reason").is_null()) reason = choice.at("finish_reason");
+    for (const json& part : choice.at("delta").value("tool_calls", json::array())) {
+      EXPECT_EQ(part.at("index"), 0);
+      EXPECT_EQ(part.contains("id"), parts++ == 0);
+      if (part.contains("id")) call = part;
+      arguments += part.at("function").at("arguments").get<std::string>();
+    }
+  }
+  EXPECT_EQ(reason, "tool_calls");
+  EXPECT_GE(parts, 2u);
+  EXPECT_EQ(arguments, whole.at("tool_calls").at(0).at("function").at("arguments"));
+  call["function"]["arguments"] = arguments;
+  CheckCall(call);
+}
+
+// A turn after the result of a tool, and a model that calls nothing.
+TEST_F(ChatWithTools, TheConversationGoesOn) {
+  json body = Body("auto", 1);
+  body["max_tokens"] = 8;
+  body["messages"] = json::parse(R"([{"role": "user", "content": "Weather?"},
+      {"role": "assistant", "content": null, "tool_calls": [{"id": "call_1", "type": "function",
+        "function": {"name": "get_weather", "arguments": "{\"city\": \"Rome\", \"at\": 5}"}}]},
+      {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}])");
+  const HttpAnswer answer = Post(body);
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const json choice = json::parse(answer.body).at("choices").at(0);
+  EXPECT_TRUE(choice.at("message").at("content").is_string()) << choice;
+  EXPECT_FALSE(choice.at("message").contains("tool_calls"));
+  // The model reads what the template makes of the calls.
+  body["messages"][1]["tool_calls"][0]["function"]["arguments"] =
+      "{\"city\": \"Rome\", \"at\": 15, \"more\": [1, 2]}";
+  EXPECT_GT(json::parse(Post(body).body).at("usage").at("prompt_tokens"),
+            json::parse(answer.body).at("usage").at("prompt_tokens"));
 }
 
 TEST(ChatWithoutTemplate, SaysSo) {

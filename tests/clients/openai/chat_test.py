@@ -1,5 +1,6 @@
 """OpenAI's own Python client against a model with a chat template: chat completions, responses and their streams."""
 
+import json
 import pathlib
 import shutil
 import tempfile
@@ -135,11 +136,40 @@ class ChatClient(unittest.TestCase):
         self.assertEqual((response.status, response.output_text), ("completed", answer.choices[0].message.content))
         self.assertEqual(response.text.format.model_dump(by_alias=True)["schema"], schema)
 
+    def test_tools(self):
+        schema = {
+            "type": "object",
+            "properties": {"city": {"enum": ["Paris", "Rome"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        }
+        tools = [{"type": "function", "function": {"name": "get_weather", "parameters": schema}}]
+        asked = {**CHAT, "tools": tools, "tool_choice": {"type": "function", "function": {"name": "get_weather"}}}
+        asked |= {"max_completion_tokens": 200}
+        choice = self.client.chat.completions.create(**asked).choices[0]
+        self.assertEqual(choice.finish_reason, "tool_calls")
+        (call,) = choice.message.tool_calls
+        self.assertEqual(call.function.name, "get_weather")
+        self.assertIn(json.loads(call.function.arguments)["city"], ["Paris", "Rome"])
+        with self.client.chat.completions.stream(**asked) as stream:
+            final = stream.get_final_completion().choices[0]
+        self.assertEqual(final.finish_reason, "tool_calls")
+        self.assertEqual(final.message.tool_calls[0].function.arguments, call.function.arguments)
+        # The result of the tool follows.
+        messages = CHAT["messages"] + [
+            choice.message.model_dump(exclude_none=True) | {"content": "It calls."},
+            {"role": "tool", "tool_call_id": call.id, "content": "sunny"},
+        ]
+        answer = self.client.chat.completions.create(**asked | {"messages": messages, "tool_choice": "none"})
+        self.assertIsNone(answer.choices[0].message.tool_calls)
+
     def test_errors(self):
         chat, responses = self.client.chat.completions, self.client.responses
         tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-        with self.assertRaisesRegex(openai.BadRequestError, "calls no tools"):
+        with self.assertRaisesRegex(openai.BadRequestError, "chat template that writes the tools"):
             chat.create(**CHAT, tools=tools)
+        with self.assertRaisesRegex(openai.BadRequestError, "calls no tools"):
+            responses.create(**RESPONSE, tools=[{"type": "function", "name": "f", "parameters": {}, "strict": True}])
         with self.assertRaisesRegex(openai.BadRequestError, "found \"xml\""):
             chat.create(**CHAT, response_format={"type": "xml"})
         with self.assertRaisesRegex(openai.BadRequestError, "reads text only"):

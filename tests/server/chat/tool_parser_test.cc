@@ -111,7 +111,7 @@ TEST(ToolParser, WhatIsNoCallIsText) {
   }
   // Arguments that were passed on before they broke.
   EXPECT_EQ(Read(ToolForm::kHermes, R"(<tool_call>{"name": "f", "arguments": {"x": 1,}} y)"),
-            R"(f({"x": 1,!'<tool_call>{"name": "f", "arguments": {"x": 1,'}} y')");
+            R"(f({"x": 1,!'<tool_call>{"name": "f", "arguments": {"x": 1,''}} y')");
   EXPECT_EQ(Read(ToolForm::kHermes, R"(<tool_call>{"name": "f", "arguments": {"x)"),
             R"(f({"x!'<tool_call>{"name": "f", "arguments": {"x')");
   // Another call follows.
