@@ -11,7 +11,7 @@
 namespace polysketch {
 namespace {
 
-constexpr std::string_view kSampling = "sampling.";
+constexpr std::string_view kSampling = "sampling.", kStructuredOutput = "structured_output";
 // Memory of what a response collects: the text of its JSON in parts, whole, and after its header. Of
 // a stream these are events with the echo of the prompt, whose parts are copied more often.
 constexpr int64_t kReplyCopies = 3, kEchoCopies = 6;
@@ -232,9 +232,12 @@ void CompletionRun::Fail(const Status& cause) {
   CancelAll();
   if (hooks_.on_failure) hooks_.on_failure();
   // The parameters of `sampling` are fields of the request here.
-  const bool nested = cause.message().starts_with(kSampling);
-  const Status status =
-      nested ? cause.WithMessage(cause.message().substr(kSampling.size())) : cause;
+  Status status = cause;
+  if (cause.message().starts_with(kSampling))
+    status = cause.WithMessage(cause.message().substr(kSampling.size()));
+  // Nor is a grammar of tools a field of theirs.
+  if (job_.options.tools && cause.message().starts_with(kStructuredOutput))
+    status = cause.WithMessage(StrCat("tools", cause.message().substr(kStructuredOutput.size())));
   if (!started_) return ReplyError(exchange_.get(), status);
   exchange_->OnRefused(status);
   exchange_->Send(form_->Failure(status));

@@ -215,10 +215,13 @@ bool MayBind(const ServedModel& model, const v1::CompleteRequest& request) {
   return !request.ignore_eos() && !long_output && model.description.eos_ids_size() > 0;
 }
 
-void SetTag(const ordered_json& format, v1::CompleteRequest* request) {
+std::string TagOf(const ordered_json& format) {
+  return JsonText(ordered_json{{"type", "structural_tag"}, {"format", format}});
+}
+
+void SetTag(std::string tag, v1::CompleteRequest* request) {
   v1::StructuredOutput* const output = request->mutable_structured_output();
-  output->set_structural_tag(
-      JsonText(ordered_json{{"type", "structural_tag"}, {"format", format}}));
+  output->set_structural_tag(std::move(tag));
   // As json.dumps of Python, in which models have learned calls.
   output->set_compact_json(true);
 }
@@ -269,7 +272,7 @@ Result<ToolParsing> BindTools(const ToolUse& use, const ServedModel& model,
     if (formatted)
       return InvalidArgument(
           "tool_choice: expected none or auto beside a constraint of the output, found another");
-    SetTag(tags.Calls(), request);
+    SetTag(TagOf(tags.Calls()), request);
     // A control piece is not sampled under a grammar: the prompt has it.
     if (parsing.unmarked) request->mutable_prompt()->mutable_tokens()->add_ids(piece->id);
     return parsing;
@@ -280,11 +283,12 @@ Result<ToolParsing> BindTools(const ToolUse& use, const ServedModel& model,
       return InvalidArgument(
           "tools: expected no constraint of the output beside them but a response_format, found "
           "another");
-    SetTag({{"type", "or"},
-            {"elements", {tags.Calls(), SchemaFormat(std::move(schema), /*lenient=*/false)}}},
+    const ordered_json answer = SchemaFormat(std::move(schema), /*lenient=*/false);
+    SetTag(TagOf({{"type", "or"}, {"elements", ordered_json::array({tags.Calls(), answer})}}),
            request);
   } else if (!framing.open.empty() && !parsing.unmarked && MayBind(model, *request)) {
-    SetTag(tags.TextWithCalls(), request);
+    std::string tag = TagOf(tags.TextWithCalls());
+    if (tag.size() <= kMaxGrammarBytes) SetTag(std::move(tag), request);
   }
   return parsing;
 }
