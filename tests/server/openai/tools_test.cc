@@ -1,6 +1,8 @@
 #include "server/openai/tools.h"
 
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <random>
 
@@ -181,6 +183,32 @@ TEST_F(Tools, TheTemplateGetsToolsAndCalls) {
   EXPECT_THAT(error(R"({"role": "king", "content": "x"})"), HasSubstr("assistant or tool"));
   EXPECT_FALSE(
       ToChatMessages(json::parse(R"([{"role": "tool", "content": "x"}])"), "input", {"text"}).ok());
+}
+
+// The texts of templates that take tools are those of Jinja for what transformers gives them.
+TEST_F(Tools, TextsAreThoseOfJinja) {
+  std::ifstream file(testing::SourceDir() / "tests/server/chat/recorded_tools.json");
+  const auto recorded = nlohmann::ordered_json::parse(file);
+  EXPECT_EQ(recorded.at("templates").size(), 3u);
+  for (const auto& [name, cases] : recorded.at("templates").items()) {
+    std::ifstream source(testing::SourceDir() / "tests/server/chat/templates" / (name + ".jinja"));
+    UseTemplate({std::istreambuf_iterator<char>(source), std::istreambuf_iterator<char>()});
+    EXPECT_TRUE(template_->takes_tools()) << name;
+    EXPECT_GE(cases.size(), 10u);
+    for (const auto& one : cases) {
+      const auto messages =
+          ToChatMessages(json(one.at("messages")), "messages", {"text"}, /*tools=*/true);
+      ASSERT_TRUE(messages.ok()) << messages.status().ToString() << one;
+      ChatOptions options;
+      options.add_generation_prompt = one.at("add_generation_prompt");
+      if (one.at("with_tools") == true) options.tools = recorded.at("tools");
+      const Result<MarkedText> text = template_->Render(*messages, options);
+      ASSERT_EQ(text.ok(), one.contains("text")) << name << one << text.status().ToString();
+      if (text.ok()) {
+        EXPECT_EQ(text->text(), one.at("text").get<std::string>()) << name << one;
+      }
+    }
+  }
 }
 
 // Samples of the grammar, read as the output of a model is.
