@@ -238,7 +238,6 @@ ToolUse ReadTools(JsonFields* fields) {
   if (const json* const choice = fields->Any("tool_choice"))
     fields->Merge(ReadChoice(*choice, &use));
   if (use.callable.empty()) use.choice = Choice::kNone;
-  if (use.choice == Choice::kNone) use.list = nullptr;
   return use;
 }
 

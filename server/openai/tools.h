@@ -28,12 +28,12 @@ struct ToolUse {
   enum class Choice { kNone, kAuto, kRequired };
   Choice choice = Choice::kNone;
   bool parallel = true;                   // the model may call more than one
-  nlohmann::ordered_json list = nullptr;  // of the request, for the template; null with kNone
+  nlohmann::ordered_json list = nullptr;  // of the request, for the template; null: none
   std::vector<Tool> callable;
 };
 
 // Reads tools, tool_choice and parallel_tool_calls of a body of ParseCompletionBody. With the choice none the
-// tools are checked, and the model does not see them.
+// template gets the tools all the same, so that the prompts of a conversation begin alike.
 ToolUse ReadTools(JsonFields* fields);
 
 // Binds the output of `request`, which has its prompt, to calls in the form of the model: from the first token

@@ -128,9 +128,13 @@ TEST_F(Tools, ChoicesWithoutTools) {
     EXPECT_FALSE(job->options.tools.has_value()) << more;
     EXPECT_FALSE(job->common.has_structured_output());
   }
-  // With the choice none the prompt is that of a request without tools.
-  EXPECT_EQ(Job(WithTools("\"tool_choice\": \"none\""))->common.SerializeAsString(),
-            Job("")->common.SerializeAsString());
+  // With the choice none the prompt is that of auto, and all output is text.
+  const auto none = Job(WithTools("\"tool_choice\": \"none\""));
+  ASSERT_TRUE(none.ok()) << none.status().ToString();
+  EXPECT_FALSE(none->options.tools.has_value());
+  EXPECT_FALSE(none->common.has_structured_output());
+  EXPECT_EQ(none->common.prompt().SerializeAsString(),
+            Job(WithTools())->common.prompt().SerializeAsString());
 }
 
 // A template that ignores tools: the model would not know them. A choice that the grammar makes needs no more.
