@@ -50,6 +50,7 @@ struct GenerateParams {
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
   bool include_stop_in_output = false;
+  bool skip_special_tokens = true;  // control pieces add nothing to the text
   // Unset: no log-probabilities. k: those of the sampled token and of the k most likely tokens.
   std::optional<int32_t> logprobs;
   bool echo = false;  // prompt tokens first, with log-probabilities if `logprobs` is set

@@ -9,7 +9,7 @@ void OutputText::Start(const TokenHistory& history) {
   // The text continues another one unless only control ids such as BOS precede it.
   bool continued = false;
   history.seen.ForEach([&](int32_t token) { continued |= !tokenizer_->IsControl(token); });
-  decoder_.emplace(tokenizer_, continued);
+  decoder_.emplace(tokenizer_, continued, skip_control_);
   // Byte pieces may have left a character of at most 3 bytes incomplete: the text begins with the
   // whole character.
   for (const int32_t token : history.tail) decoder_->Append(token);
@@ -46,7 +46,7 @@ void OutputText::Restore(const Generation& generation) {
   std::string out;
   PS_CHECK(!matcher_.Append(generation.held, &out) && out.empty()) << "unchecked snapshot";
   if (tokenizer_ == nullptr) return;
-  decoder_.emplace(tokenizer_, /*continued=*/true);
+  decoder_.emplace(tokenizer_, /*continued=*/true, skip_control_);
   decoder_->Restore(generation.decoder);
 }
 

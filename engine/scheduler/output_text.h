@@ -17,7 +17,9 @@ class OutputText {
  public:
   // `tokenizer` null: all text is empty.
   OutputText(const Tokenizer* tokenizer, const GenerateParams& params)
-      : tokenizer_(tokenizer), matcher_(params.stop, params.include_stop_in_output) {}
+      : tokenizer_(tokenizer),
+        skip_control_(params.skip_special_tokens),
+        matcher_(params.stop, params.include_stop_in_output) {}
 
   // Starts a text that follows the tokens of `history`.
   void Start(const TokenHistory& history);
@@ -39,6 +41,7 @@ class OutputText {
   std::string Match(const std::string& text);
 
   const Tokenizer* const tokenizer_;
+  const bool skip_control_;
   StopMatcher matcher_;
   std::optional<IncrementalDecoder> decoder_;  // unset without a tokenizer
 };

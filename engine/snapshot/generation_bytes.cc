@@ -27,8 +27,16 @@ void VisitChoices(Fields& fields, G& g) {
   fields.Each(g.choices, [&](auto& choice) { fields(choice.sent, choice.ended); });
 }
 
-// In the place of the kind of a grammar: client_start follows.
+// In the place of the kind of a grammar: flags follow.
 constexpr uint8_t kNoGrammar = 255;
+
+// Flags of a generation, in a byte that is there if it is not 0.
+constexpr uint8_t kClientStart = 1, kControlText = 2;
+
+uint8_t FlagsOf(const Generation& generation) {
+  return static_cast<uint8_t>((generation.client_start ? kClientStart : 0) |
+                              (generation.params.skip_special_tokens ? 0 : kControlText));
+}
 
 Status ReadGrammar(FieldReader& fields, Generation* generation) {
   uint8_t kind = 0;
@@ -48,14 +56,15 @@ std::string GenerationBytes(const Generation& generation) {
   FieldWriter fields;
   Visit(fields, generation);
   const std::optional<GrammarSource>& grammar = generation.params.grammar;
-  const bool scored_later = generation.scored_from > 0 || grammar || generation.client_start;
+  const uint8_t flags = FlagsOf(generation);
+  const bool scored_later = generation.scored_from > 0 || grammar || flags != 0;
   if (generation.params.best_of > 1 || scored_later) VisitChoices(fields, generation);
   if (scored_later) fields(generation.scored_from);
   if (grammar)
     fields(static_cast<uint8_t>(grammar->kind), grammar->text, grammar->compact, generation.output);
-  if (generation.client_start) {
+  if (flags != 0) {
     if (!grammar) fields(kNoGrammar);
-    fields(true);
+    fields(flags);
   }
   return std::move(fields).Take();
 }
@@ -72,10 +81,14 @@ Result<Generation> ReadGeneration(std::string_view bytes) {
     if (scored_later) fields(generation.scored_from);
     if (more()) {
       PS_RETURN_IF_ERROR(ReadGrammar(fields, &generation));
-      const bool flag = more();
-      if (flag) fields(generation.client_start);
-      if (flag != generation.client_start || (!flag && !params.grammar))
+      const bool flagged = more();
+      uint8_t flags = 0;
+      if (flagged) fields(flags);
+      if (flagged != (flags != 0) || flags > (kClientStart | kControlText) ||
+          (!flagged && !params.grammar))
         return DataLoss("snapshot: generation: expected other fields");
+      generation.client_start = (flags & kClientStart) != 0;
+      params.skip_special_tokens = (flags & kControlText) == 0;
     }
     if ((params.best_of < 2 && !scored_later) || generation.choices.size() > kMaxChoices) {
       return DataLoss("snapshot: generation: expected 2 to ", kMaxChoices, " choices, found ",

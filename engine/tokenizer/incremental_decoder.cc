@@ -6,11 +6,15 @@
 
 namespace polysketch {
 
-IncrementalDecoder::IncrementalDecoder(const Tokenizer* tokenizer, bool continued)
-    : tokenizer_(tokenizer), carried_{!continued && tokenizer->StripsLeadingSpace(), {}} {}
+IncrementalDecoder::IncrementalDecoder(const Tokenizer* tokenizer, bool continued,
+                                       bool skip_control)
+    : tokenizer_(tokenizer),
+      skip_control_(skip_control),
+      carried_{!continued && tokenizer->StripsLeadingSpace(), {}} {}
 
 std::string IncrementalDecoder::Append(int32_t id) {
   std::string_view bytes = tokenizer_->PieceBytes(id);
+  if (!skip_control_ && tokenizer_->IsControl(id)) bytes = tokenizer_->Piece(id);
   if (bytes.empty()) return std::string();
   if (carried_.at_start && bytes.front() == ' ' &&
       tokenizer_->Piece(id).starts_with(kSpaceMarker)) {

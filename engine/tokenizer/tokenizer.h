@@ -147,8 +147,8 @@ Status EncodeText(const Tokenizer& tokenizer, std::string_view text, TextPlace p
 class IncrementalDecoder {
  public:
   // `continued`: other tokens precede the first one (a completion after a prompt), so that its
-  // leading space is kept.
-  IncrementalDecoder(const Tokenizer* tokenizer, bool continued);
+  // leading space is kept. `skip_control`: a control id adds nothing; otherwise its piece.
+  IncrementalDecoder(const Tokenizer* tokenizer, bool continued, bool skip_control = true);
   // Returns the complete characters that became certain with this token.
   std::string Append(int32_t id);
   // Returns the end of the text: incomplete bytes as one U+FFFD.
@@ -167,6 +167,7 @@ class IncrementalDecoder {
 
  private:
   const Tokenizer* tokenizer_;
+  bool skip_control_;
   Saved carried_;
 };
 

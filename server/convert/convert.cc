@@ -141,6 +141,7 @@ Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
   params.stop_token_ids.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());
   params.ignore_eos = request.ignore_eos();
   params.include_stop_in_output = request.include_stop_in_output();
+  if (request.has_skip_special_tokens()) params.skip_special_tokens = request.skip_special_tokens();
   if (request.has_logprobs()) params.logprobs = request.logprobs();
   params.echo = request.echo();
   params.logprobs_from = request.logprobs_from();

@@ -255,6 +255,9 @@ class ChatForm final : public ChoicesForm {
     ToolEvents events;
     stream->parser->Append(piece, &events);
     if (!choice->finish_reason.empty()) stream->parser->Finish(&events);
+    // A call that the end of the output cut is with the client, as far as it came.
+    const bool cut = !choice->finish_reason.empty() && choice->finish_reason != "stop";
+    if (cut && !events.empty() && events.back().kind == ToolEvent::Kind::kBroken) events.pop_back();
     std::string text;
     for (const ToolEvent& event : events) {
       switch (event.kind) {
@@ -274,10 +277,7 @@ class ChatForm final : public ChoicesForm {
         case ToolEvent::Kind::kEnd:
           ++stream->complete;
           break;
-        // Its arguments are with the client already. It has not ended if the output was cut.
-        case ToolEvent::Kind::kBroken:
-          if (choice->finish_reason != "length") text += event.text;
-          break;
+        case ToolEvent::Kind::kBroken:  // its arguments are with the client already
         case ToolEvent::Kind::kText:
           text += event.text;
           break;

@@ -103,6 +103,8 @@ void ReadGeneration(JsonFields* fields, v1::CompleteRequest* request) {
   if (const auto value = fields->Bool("ignore_eos")) request->set_ignore_eos(*value);
   if (const auto value = fields->Bool("include_stop_str_in_output"))
     request->set_include_stop_in_output(*value);
+  if (const auto value = fields->Bool("skip_special_tokens"))
+    request->set_skip_special_tokens(*value);
   if (const auto value = fields->Integer("priority", -kMaxInt32, kMaxInt32))
     request->set_priority(static_cast<int32_t>(*value));
   if (const auto value = fields->Integer("draft_tokens", 0, kMaxInt32))

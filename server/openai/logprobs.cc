@@ -37,13 +37,14 @@ std::optional<IncrementalDecoder> TextDecoder(const Tokenizer* tokenizer,
   if (tokenizer == nullptr) return std::nullopt;
   const auto& ids = request.prompt().tokens().ids();
   const bool begins = request.session().empty() && request.resume_token().empty();
+  const bool skip_control = !request.has_skip_special_tokens() || request.skip_special_tokens();
   const auto is_text = [&](int32_t id) {
     return id >= 0 && id < tokenizer->vocab_size() && !tokenizer->IsControl(id);
   };
-  if (request.echo()) return IncrementalDecoder(tokenizer, !begins);
+  if (request.echo()) return IncrementalDecoder(tokenizer, !begins, skip_control);
   const bool continued =
       !begins || !request.prompt().text().empty() || std::any_of(ids.begin(), ids.end(), is_text);
-  IncrementalDecoder decoder(tokenizer, continued);
+  IncrementalDecoder decoder(tokenizer, continued, skip_control);
   // The prompt may end inside a character, of which the last three tokens of text have bytes.
   std::vector<int32_t> tail;
   for (auto id = ids.rbegin(); id != ids.rend() && tail.size() < 3; ++id)

@@ -263,17 +263,18 @@ Result<ToolParsing> BindTools(const ToolUse& use, const ServedModel& model,
   const ToolFraming& framing = FramingOf(parsing.form);
   const ControlPiece* const piece =
       framing.open.empty() ? nullptr : model.rules.tokenizer->ControlPieceAt(framing.open);
-  parsing.unmarked = piece != nullptr && piece->text == framing.open;
+  const bool control = piece != nullptr && piece->text == framing.open;
 
   const bool formatted = request->has_structured_output();
-  const Tags tags(use, framing, parsing.unmarked);
+  // A control piece is not sampled under a grammar, and not in the text unless the request asks for it.
+  parsing.unmarked = control && (required || formatted);
+  const Tags tags(use, framing, control);
   if (required) {
     if (formatted)
       return InvalidArgument(
           "tool_choice: expected none or auto beside a constraint of the output, found another");
     SetTag(TagOf(tags.Calls()), request);
-    // A control piece is not sampled under a grammar: the prompt has it.
-    if (parsing.unmarked) request->mutable_prompt()->mutable_tokens()->add_ids(piece->id);
+    if (control) request->mutable_prompt()->mutable_tokens()->add_ids(piece->id);
     return parsing;
   }
   if (formatted) {
@@ -285,7 +286,9 @@ Result<ToolParsing> BindTools(const ToolUse& use, const ServedModel& model,
     const ordered_json answer = SchemaFormat(std::move(schema), /*lenient=*/false);
     SetTag(TagOf({{"type", "or"}, {"elements", ordered_json::array({tags.Calls(), answer})}}),
            request);
-  } else if (!framing.open.empty() && !parsing.unmarked && MayBind(model, *request)) {
+  } else if (control) {
+    request->set_skip_special_tokens(false);
+  } else if (!framing.open.empty() && MayBind(model, *request)) {
     std::string tag = TagOf(tags.TextWithCalls());
     if (tag.size() <= kMaxGrammarBytes) SetTag(std::move(tag), request);
   }

@@ -69,7 +69,7 @@ Snapshot Example(int floats, bool stopped) {
 
 // What a migrated completion has besides: each alone, and together.
 TEST(SnapshotFile, PartsThatAreNotAlwaysThereComeBack) {
-  for (int parts = 0; parts < 16; ++parts) {
+  for (int parts = 0; parts < 32; ++parts) {
     Snapshot snapshot = Example(1000, /*stopped=*/true);
     Generation& generation = *snapshot.generation;
     if ((parts & 1) != 0) generation.client_start = true;
@@ -78,6 +78,7 @@ TEST(SnapshotFile, PartsThatAreNotAlwaysThereComeBack) {
       generation.params.grammar = {GrammarSource::Kind::kEbnf, "root ::= \"a\"", false};
       generation.output = {5, 5, 6, 7, 7};
     }
+    if ((parts & 16) != 0) generation.params.skip_special_tokens = false;
     if ((parts & 8) != 0) {
       generation.params.n = generation.params.best_of = 2;
       generation.generated = 0;
@@ -91,7 +92,7 @@ TEST(SnapshotFile, PartsThatAreNotAlwaysThereComeBack) {
     EXPECT_EQ(GenerationBytes(*back), bytes) << parts;
     if (!generation.client_start) continue;
     // The flag is the last byte.
-    for (const char other : {'\0', '\2'}) {
+    for (const char other : {'\0', '\4'}) {
       std::string changed = bytes;
       changed.back() = other;
       EXPECT_EQ(ReadGeneration(changed).status().code(), Code::kDataLoss) << parts;
